@@ -1,0 +1,318 @@
+/**
+ * The seam between a model and the hardware: buffers, packed matrices, a pool of recurrent states, and the fused
+ * ops that RWKV-6 and RWKV-7 are written over. Every backend (`reference`, `cpu`, `cuda`) implements this file
+ * under the same op names. A model is recorded once through `Ops` and replayed for every step, so what the
+ * TypeScript of a model costs is paid at load.
+ *
+ * Letters used in shapes: T tokens of the whole ragged batch · B rows (sequences) in it · C channels · H heads ·
+ * N head size (C = H·N) · V vocabulary · L layers · R logit rows · S samples drawn.
+ *
+ * This file knows nothing of checkpoints, requests or schedules.
+ */
+
+/** How a matrix is held on the device. `i8` = signed 8 bit with one scale per output row and 32 inputs. */
+export type WeightType = 'f32' | 'f16' | 'bf16' | 'i8'
+
+/** Element types a checkpoint can hand over. */
+export type SourceType = 'f32' | 'f16' | 'bf16'
+
+/** A matrix (or table) in a file, read by rows so that loading never holds two copies. */
+export interface MatrixSource {
+  readonly name: string
+  /** rows = outputs of y = x·Wᵀ (or vocabulary entries of a table). */
+  readonly rows: number
+  readonly columns: number
+  readonly dtype: SourceType
+  /** Little-endian row-major elements of rows [start, end). The view is valid until the next call. */
+  readRows(start: number, end: number): Uint8Array
+}
+
+/** A device buffer of numbers; f32 on `cpu`, f64 on `reference`. Owned by the backend that made it. */
+export interface Tensor {
+  readonly shape: readonly number[]
+}
+
+/** A packed weight matrix W [rows, columns] for y = x·Wᵀ. Opaque: the layout is the backend's own. */
+export interface Matrix {
+  readonly rows: number
+  readonly columns: number
+  readonly type: WeightType
+  /** Bytes on the device, scales included. */
+  readonly bytes: number
+}
+
+/** An embedding table [V, C] in its source type. */
+export interface Table {
+  readonly rows: number
+  readonly columns: number
+  readonly bytes: number
+}
+
+/** Affine layer norm over C channels: (x − mean)/√(var + eps)·weight + bias. weight, bias: [C] */
+export interface Norm {
+  readonly weight: Tensor
+  readonly bias: Tensor
+  readonly eps: number
+}
+
+export interface StateShape {
+  readonly layers: number
+  readonly channels: number
+  readonly heads: number
+  readonly headSize: number
+}
+
+/** One recurrent state outside its slot, in the layout that every backend reads and writes. */
+export interface StateData {
+  /** [L, 2, C] f32: per layer the normed input of the previous token, of time mixing and of channel mixing. */
+  readonly shift: Float32Array
+  /** [L, H, N, N] f32. RWKV-7: row = value channel, column = key channel. RWKV-6: the same. */
+  readonly wkv: Float32Array
+}
+
+/** The recurrent states of all slots. Kernels index it by the batch's `slots`; nothing else names a state. */
+export interface StatePool {
+  readonly shape: StateShape
+  readonly numSlots: number
+  /** Bytes of one slot on the device. */
+  readonly bytesPerSlot: number
+  /** The state before any token: all zero. */
+  clear(slot: number): void
+  /** Fills a freed slot with NaN, so that a use after free cannot go unnoticed. */
+  poison(slot: number): void
+  copy(from: number, to: number): void
+  read(slot: number): StateData
+  write(slot: number, state: StateData): void
+}
+
+/** What the sampler remembers of each slot: which tokens were seen, and how often (decayed). */
+export interface PenaltyPool {
+  readonly numSlots: number
+  /** Forgets everything, then marks `promptTokens` as seen in the prompt (for the repetition penalty only). */
+  reset(slot: number, promptTokens: Int32Array): void
+}
+
+/**
+ * The input and output of one step, as flat arrays of fixed capacity that the runner fills in place.
+ * Row b feeds tokens[starts[b] … starts[b+1]) into the state in slots[b], which no other row of the step names.
+ */
+export interface Batch {
+  numTokens: number
+  numRows: number
+  readonly tokens: Int32Array // [maxTokens]
+  readonly starts: Int32Array // [maxRows + 1]
+  readonly slots: Int32Array // [maxRows]
+
+  /** Token positions (0 … numTokens) whose logits are computed. */
+  numLogits: number
+  readonly logitRows: Int32Array // [maxLogits]
+
+  /** Draws: sample s is drawn from logits row sampleRow[s]; several samples may share a row. */
+  numSamples: number
+  readonly sampleRow: Int32Array // [maxSamples]
+  /** Slot whose penalty counts apply and are updated by the drawn token. */
+  readonly sampleSlot: Int32Array // [maxSamples]
+  /** [maxSamples, SAMPLE_FLOATS] f32, in the order of SampleFloat. */
+  readonly sampleFloats: Float32Array
+  /** [maxSamples, SAMPLE_INTS] i32, in the order of SampleInt. */
+  readonly sampleInts: Int32Array
+  /** Additive logit bias, concatenated: sample s owns entries biasStarts[s] … biasStarts[s+1). −Infinity bans. */
+  readonly biasStarts: Int32Array // [maxSamples + 1]
+  biasIds: Int32Array
+  biasValues: Float32Array
+
+  /** Out. The drawn token of each sample; −1 where the logits were not finite. */
+  readonly sampled: Int32Array // [maxSamples]
+  /** Out, for samples with topLogprobs ≥ 0: log-probability of the drawn token (of the raw logits). */
+  readonly sampledLogprob: Float32Array // [maxSamples]
+  /** Out: the topLogprobs best tokens, best first. */
+  readonly topIds: Int32Array // [maxSamples, MAX_TOP_LOGPROBS]
+  readonly topLogprobs: Float32Array // [maxSamples, MAX_TOP_LOGPROBS]
+}
+
+export const MAX_TOP_LOGPROBS = 20
+
+/** Columns of `Batch.sampleFloats`. */
+export const SampleFloat = {
+  /** ≤ 0 means greedy. */
+  temperature: 0,
+  /** Keep the smallest set of tokens with mass ≥ topP; ≥ 1 is off, ≤ 0 means greedy. */
+  topP: 1,
+  /** Keep tokens with probability ≥ minP × the best one's; 0 is off. */
+  minP: 2,
+  /** logit −= presence for every token generated before. */
+  presence: 3,
+  /** logit −= frequency × (decayed count of the token among those generated). */
+  frequency: 4,
+  /** Counts are multiplied by this before each new token is counted; 1 is no decay. */
+  decay: 5,
+  /** Tokens seen in prompt or answer: logit /= repetition if positive, *= if negative. 1 is off. */
+  repetition: 6,
+} as const
+export const SAMPLE_FLOATS = 8
+
+/** Columns of `Batch.sampleInts`. */
+export const SampleInt = {
+  /** Keep the k best; ≤ 0 is off, 1 means greedy. */
+  topK: 0,
+  /** Random stream of the draw: Philox4x32-10, key (seedLow, seedHigh), counter (position, stream, 0, 0). */
+  seedLow: 1,
+  seedHigh: 2,
+  /** Index of the answer token being drawn, from 0. */
+  position: 3,
+  /** Which of the n choices of a request this is. */
+  stream: 4,
+  /** −1: no logprobs; k ≥ 0: the drawn token's and the k best. */
+  topLogprobs: 5,
+} as const
+export const SAMPLE_INTS = 8
+
+/** What happens to each element of a product before it is stored. */
+export type Epilogue = 'none' | 'tanh' | 'sigmoid' | 'relu2' | 'add'
+
+/** One y = epilogue(x·Wᵀ + bias). `add` accumulates into y (the residual) instead of overwriting it. */
+export interface LinearJob {
+  readonly y: Tensor // [T, W.rows]
+  readonly x: Tensor // [T, W.columns]
+  readonly weight: Matrix
+  readonly bias?: Tensor // [W.rows]
+  readonly epilogue?: Epilogue
+}
+
+/** Constants of one layer's RWKV-7 time mixing, all [C] (r_k is [H, N] flattened). */
+export interface Wkv7Weights {
+  readonly k_k: Tensor
+  readonly k_a: Tensor
+  readonly r_k: Tensor
+  /** Group norm over each head, eps 64e-5. */
+  readonly ln_x: Norm
+}
+
+/** Operands of wkv7, all [T, C]. */
+export interface Wkv7Operands {
+  readonly r: Tensor
+  readonly k: Tensor
+  readonly v: Tensor
+  /** Decay logit w0 + tanh(m_w w1) w2; the decay itself is exp(−e^(−½)·σ(w)), computed inside in f32. */
+  readonly w: Tensor
+  /** In-context learning rate, already through the sigmoid. */
+  readonly a: Tensor
+  readonly g: Tensor
+  /** σ(v0 + (m_v v1) v2): how far v moves to the first layer's v. Absent in layer 0, which writes vFirst instead. */
+  readonly vGate?: Tensor
+  readonly vFirst: Tensor
+}
+
+/**
+ * The ops of a step. Each call records one operation; replaying the program runs them in order for the batch given.
+ * All tensors have room for the program's capacity; only the first T (or R) rows are touched.
+ */
+export interface Ops {
+  /** x[t] = LN(table[tokens[t]]).  x [T, C] */
+  embed(x: Tensor, table: Table, norm: Norm): void
+
+  /**
+   * Layer norm, token shift and channel mixes in one pass. Per token t of a row:
+   *   h = LN(x[t]);  d = previous h of the row − h;  out[i][t] = h + d·mix[i]
+   * The previous h of a row's first token is shift vector `which` of its state at `layer` (0 = time mixing,
+   * 1 = channel mixing); afterwards that vector is the h of the row's last token.
+   * out n × [T, C] · x [T, C] · mix n × [C]
+   */
+  shiftMix(
+    out: readonly Tensor[],
+    x: Tensor,
+    norm: Norm,
+    mix: readonly Tensor[],
+    states: StatePool,
+    layer: number,
+    which: 0 | 1,
+  ): void
+
+  /** Several independent matrix products in one pass of the machine. The order of the additions of an output does not depend on T. */
+  linear(jobs: readonly LinearJob[]): void
+
+  /**
+   * RWKV-7 time mixing from the projections to the gated head outputs. Per token, in f32 (f64 on reference):
+   *   v ← v + (vFirst − v)·vGate           (layer 0: vFirst ← v)
+   *   kk = k·k_k / max(‖k·k_k‖₂ per head, 1e-12);   k ← k·(1 + (a − 1)·k_a);   w ← exp(−e^(−½)·σ(w))
+   *   per head:  S ← S·diag(w) − (S·kk)(kk⊙a)ᵀ + v·kᵀ;   y = S·r
+   *   y ← GN(y)·ln_x + (Σ r·k·r_k)·v;   out = y·g
+   * out [T, C]. The state of each row's slot at `layer` is updated in place. Source: gpu maths of RWKV-7 "Goose".
+   */
+  wkv7(
+    out: Tensor,
+    operands: Wkv7Operands,
+    weights: Wkv7Weights,
+    states: StatePool,
+    layer: number,
+  ): void
+
+  /** out[r] = LN(x[logitRows[r]]).  out [R, C] · x [T, C] */
+  gatherNorm(out: Tensor, x: Tensor, norm: Norm): void
+
+  /** y = x·Wᵀ over the R logit rows.  y [R, V] · x [R, C] */
+  logits(y: Tensor, x: Tensor, weight: Matrix): void
+
+  /**
+   * Draws every sample of the batch from its logits row:
+   * bias → penalties → temperature → top-k, top-p and min-p on one distribution → draw; then counts the token.
+   * Ties are broken by the smaller id. logits [R, V]
+   */
+  sample(logits: Tensor, penalties: PenaltyPool): void
+}
+
+export interface Program {
+  /** Runs one step; returns when its outputs are readable. */
+  run(batch: Batch): void
+  dispose(): void
+}
+
+/** Sizes a program is recorded for; a batch never exceeds them. */
+export interface Capacity {
+  readonly tokens: number
+  readonly rows: number
+  readonly logits: number
+  readonly samples: number
+}
+
+export interface Backend {
+  readonly name: 'reference' | 'cpu' | 'cuda'
+  /** One line for people: "cpu: avx512 (vnni, bf16), 2 threads". */
+  readonly description: string
+  /** An f32 tensor with the given values, or zeros. */
+  tensor(shape: readonly number[], values?: Float32Array): Tensor
+  /** The values of a tensor; a copy. */
+  readTensor(tensor: Tensor, start?: number, count?: number): Float32Array
+  matrix(source: MatrixSource, type: WeightType): Matrix
+  table(source: MatrixSource): Table
+  statePool(shape: StateShape, numSlots: number): StatePool
+  penaltyPool(vocabSize: number, numSlots: number): PenaltyPool
+  record(capacity: Capacity, build: (ops: Ops) => void): Program
+  dispose(): void
+}
+
+/** Empty batch arrays for a capacity. */
+export function createBatch(capacity: Capacity): Batch {
+  const { tokens, rows, logits, samples } = capacity
+  return {
+    numTokens: 0,
+    numRows: 0,
+    tokens: new Int32Array(tokens),
+    starts: new Int32Array(rows + 1),
+    slots: new Int32Array(rows),
+    numLogits: 0,
+    logitRows: new Int32Array(logits),
+    numSamples: 0,
+    sampleRow: new Int32Array(samples),
+    sampleSlot: new Int32Array(samples),
+    sampleFloats: new Float32Array(samples * SAMPLE_FLOATS),
+    sampleInts: new Int32Array(samples * SAMPLE_INTS),
+    biasStarts: new Int32Array(samples + 1),
+    biasIds: new Int32Array(0),
+    biasValues: new Float32Array(0),
+    sampled: new Int32Array(samples),
+    sampledLogprob: new Float32Array(samples),
+    topIds: new Int32Array(samples * MAX_TOP_LOGPROBS),
+    topLogprobs: new Float32Array(samples * MAX_TOP_LOGPROBS),
+  }
+}

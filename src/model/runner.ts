@@ -1,0 +1,106 @@
+/**
+ * The seam between the engine and a model: a ragged batch of token rows in, drawn tokens out, and the recurrent
+ * state of a slot read, written, copied and cleared. The engine never sees a tensor; the model never sees a request.
+ * The scheduler is tested against a scripted implementation of this interface.
+ */
+import type { StateData, StateShape } from '../backend/backend.ts'
+
+export type { StateData, StateShape } from '../backend/backend.ts'
+
+/** What a model is, from its own tensors. */
+export interface ModelInfo {
+  /** 'rwkv7' | 'rwkv6' */
+  readonly architecture: string
+  readonly vocabSize: number
+  readonly numParameters: number
+  readonly stateShape: StateShape
+  /** How the large matrices are held: 'bf16', 'i8', … */
+  readonly weightType: string
+  /** Bytes of weights on the device. */
+  readonly weightBytes: number
+  /** Bytes of one recurrent state on the device. */
+  readonly stateBytes: number
+  /** Identifies the weights (hash over names, shapes and sampled bytes); snapshots carry it. */
+  readonly fingerprint: string
+  /** "cpu: avx512 (vnni, bf16), 2 threads" */
+  readonly device: string
+}
+
+/** How one token is drawn. See backend.ts for the exact meaning and order of each number. */
+export interface SampleSpec {
+  /** Slot whose penalty counts apply and are updated. */
+  readonly slot: number
+  readonly temperature: number
+  readonly topK: number
+  readonly topP: number
+  readonly minP: number
+  readonly presencePenalty: number
+  readonly frequencyPenalty: number
+  readonly penaltyDecay: number
+  readonly repetitionPenalty: number
+  /** 64-bit seed of the request. */
+  readonly seed: bigint
+  /** Index of the token within its answer, from 0. */
+  readonly position: number
+  /** Which of the request's n choices. */
+  readonly stream: number
+  /** null: none; k: the drawn token's log-probability and the k best. */
+  readonly logprobs: number | null
+  /** Additive bias by token id; −Infinity bans. */
+  readonly bias: ReadonlyMap<number, number> | null
+}
+
+/** One row of a step: tokens fed into a slot's state, and the tokens to draw after the last of them. */
+export interface BatchRow {
+  readonly slot: number
+  /** At least one token. */
+  readonly tokens: Int32Array
+  /** Draws from the logits after the row's last token; empty for a prefill chunk that is not the last. */
+  readonly samples: readonly SampleSpec[]
+  /** Also return the logits after every token of the row (for prompt log-probabilities and oracles). */
+  readonly allLogits?: boolean
+}
+
+export interface TokenLogprob {
+  readonly token: number
+  readonly logprob: number
+  /** Best first. */
+  readonly top: readonly { readonly token: number; readonly logprob: number }[]
+}
+
+export interface Drawn {
+  /** −1: the logits were not finite; the row must be failed and its state dropped. */
+  readonly token: number
+  readonly logprob: TokenLogprob | null
+}
+
+export interface RowResult {
+  /** One per sample of the row, in order. */
+  readonly drawn: readonly Drawn[]
+  /** [tokens of the row, V] when allLogits was asked. */
+  readonly logits?: Float32Array
+}
+
+export interface Runner {
+  readonly info: ModelInfo
+  readonly numSlots: number
+  /** Most tokens of one step, over all rows. */
+  readonly maxTokens: number
+  /** Most rows with allLogits tokens in a step: the sum of their tokens plus one per sampled row stays within it. */
+  readonly maxLogits: number
+  /** Most draws in one step. */
+  readonly maxSamples: number
+  /** One forward pass. Slots of the rows are distinct. Results are in row order. */
+  step(rows: readonly BatchRow[]): RowResult[]
+  /** Makes a slot the state before any token and forgets its penalty counts; the prompt feeds the repetition penalty. */
+  clearSlot(slot: number): void
+  /** Copies the recurrent state only, not the penalty counts. */
+  copySlot(from: number, to: number): void
+  /** Marks a freed slot so that its use would be noticed. */
+  poisonSlot(slot: number): void
+  /** Forgets a slot's penalty counts and marks the prompt's tokens as seen. */
+  resetPenalties(slot: number, promptTokens: Int32Array): void
+  readState(slot: number): StateData
+  writeState(slot: number, state: StateData): void
+  dispose(): void
+}
