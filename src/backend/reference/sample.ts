@@ -1,0 +1,133 @@
+/**
+ * Drawing tokens, in float64, in the order of backend.ts: bias → penalties → temperature → top-k, top-p and min-p on
+ * one distribution → draw. Sorting the whole vocabulary is the definition; other backends must only agree with it.
+ */
+
+import { assert } from '../../errors.ts'
+import {
+  type Batch,
+  MAX_TOP_LOGPROBS,
+  type PenaltyPool,
+  SAMPLE_FLOATS,
+  SAMPLE_INTS,
+  SampleFloat,
+  SampleInt,
+  type Tensor,
+} from '../backend.ts'
+import { philox } from './philox.ts'
+import { RefPenaltyPool, type Seen } from './states.ts'
+import { valuesOf } from './tensors.ts'
+
+export function sample(batch: Batch, logits: Tensor, penalties: PenaltyPool): void {
+  assert(penalties instanceof RefPenaltyPool, 'a penalty pool of another backend')
+  const V = logits.shape[1]!
+  for (let s = 0; s < batch.numSamples; s++) {
+    const row = batch.sampleRow[s]!
+    const raw = valuesOf(logits).subarray(row * V, (row + 1) * V)
+    batch.sampled[s] = raw.every(Number.isFinite)
+      ? drawOne(batch, s, raw, penalties.seen(batch.sampleSlot[s]!))
+      : -1
+  }
+}
+
+function drawOne(batch: Batch, s: number, raw: Float64Array, seen: Seen): number {
+  const float = (name: keyof typeof SampleFloat) =>
+    batch.sampleFloats[s * SAMPLE_FLOATS + SampleFloat[name]]!
+  const int = (name: keyof typeof SampleInt) => batch.sampleInts[s * SAMPLE_INTS + SampleInt[name]]!
+
+  const scores = Float64Array.from(raw)
+  for (let i = batch.biasStarts[s]!; i < batch.biasStarts[s + 1]!; i++)
+    scores[batch.biasIds[i]!]! += batch.biasValues[i]!
+  penalise(scores, seen, float('repetition'), float('presence'), float('frequency'))
+
+  const greedy = float('temperature') <= 0 || int('topK') === 1 || float('topP') <= 0
+  const token = greedy
+    ? ranked(scores)[0]!
+    : drawFrom(
+        nucleus(softmax(scores, float('temperature')), int('topK'), float('topP'), float('minP')),
+        philox(int('seedLow'), int('seedHigh'), int('position'), int('stream')),
+      )
+
+  count(seen, token, float('decay'))
+  if (int('topLogprobs') >= 0) reportLogprobs(batch, s, raw, token, int('topLogprobs'))
+  return token
+}
+
+function penalise(
+  scores: Float64Array,
+  seen: Seen,
+  repetition: number,
+  presence: number,
+  frequency: number,
+): void {
+  if (repetition !== 1)
+    for (const token of new Set([...seen.prompt, ...seen.counts.keys()]))
+      scores[token]! *= scores[token]! > 0 ? 1 / repetition : repetition
+  for (const [token, times] of seen.counts) scores[token]! -= presence + frequency * times
+}
+
+function count(seen: Seen, token: number, decay: number): void {
+  for (const [id, times] of seen.counts) seen.counts.set(id, times * decay)
+  seen.counts.set(token, (seen.counts.get(token) ?? 0) + 1)
+}
+
+function softmax(scores: Float64Array, temperature: number): Float64Array {
+  const best = scores.reduce((a, b) => Math.max(a, b))
+  const weights = scores.map((score) => Math.exp((score - best) / temperature))
+  const total = weights.reduce((a, b) => a + b)
+  return weights.map((weight) => weight / total)
+}
+
+/** Token ids from best to worst, ties by the smaller id. */
+function ranked(scores: Float64Array): number[] {
+  return Array.from(scores.keys()).sort((a, b) => scores[b]! - scores[a]! || a - b)
+}
+
+/** The kept tokens, best first, with their share of the whole distribution. */
+function nucleus(
+  probabilities: Float64Array,
+  topK: number,
+  topP: number,
+  minP: number,
+): readonly (readonly [token: number, probability: number])[] {
+  const order = ranked(probabilities)
+  const floor = minP * probabilities[order[0]!]!
+  const kept: [number, number][] = []
+  let mass = 0
+  for (const token of order) {
+    const probability = probabilities[token]!
+    const isFull = (topK > 0 && kept.length >= topK) || (topP < 1 && mass >= topP)
+    if (kept.length > 0 && (isFull || probability < floor || probability === 0)) break
+    kept.push([token, probability])
+    mass += probability
+  }
+  return kept
+}
+
+/** The token at which the running sum passes u × the kept mass. u in [0, 1). */
+function drawFrom(kept: readonly (readonly [number, number])[], u: number): number {
+  const target = u * kept.reduce((sum, [, probability]) => sum + probability, 0)
+  let sum = 0
+  for (const [token, probability] of kept) {
+    sum += probability
+    if (sum > target) return token
+  }
+  return kept.at(-1)![0]
+}
+
+/** Log-probabilities of the model itself: of the logits before bias, penalties and temperature. */
+function reportLogprobs(
+  batch: Batch,
+  s: number,
+  raw: Float64Array,
+  token: number,
+  k: number,
+): void {
+  const best = raw.reduce((a, b) => Math.max(a, b))
+  const logTotal = best + Math.log(raw.reduce((sum, logit) => sum + Math.exp(logit - best), 0))
+  batch.sampledLogprob[s] = raw[token]! - logTotal
+  for (const [i, id] of ranked(raw).slice(0, k).entries()) {
+    batch.topIds[s * MAX_TOP_LOGPROBS + i] = id
+    batch.topLogprobs[s * MAX_TOP_LOGPROBS + i] = raw[id]! - logTotal
+  }
+}
