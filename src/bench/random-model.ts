@@ -1,0 +1,197 @@
+/**
+ * Writes RWKV-7 checkpoints of random weights: the true shapes of the released sizes for benches, small ones for
+ * tests. The spreads are chosen so that activations stay of order one, decays and learning rates vary over their
+ * range, and ReLU² is zero as often as in trained models; the words such a model says mean nothing.
+ */
+import type { SourceType } from '../backend/backend.ts'
+import { BYTES_PER_ELEMENT, encodeFloats } from '../model/formats/half.ts'
+import { type PthOptions, type PthTensor, writePth } from '../model/formats/pth-writer.ts'
+import {
+  type Rwkv7Dimensions,
+  type Rwkv7Ranks,
+  rwkv7Tensors,
+} from '../model/formats/rwkv7-layout.ts'
+
+export type RandomModelSize = keyof typeof SIZES
+
+/** Layers and channels of the released models; `tiny` is ours. */
+const SIZES = {
+  tiny: { layers: 3, channels: 512 },
+  '0.1b': { layers: 12, channels: 768 },
+  '0.4b': { layers: 24, channels: 1024 },
+  '1.5b': { layers: 24, channels: 2048 },
+  '2.9b': { layers: 32, channels: 2560 },
+  '7.2b': { layers: 32, channels: 4096 },
+  '13.3b': { layers: 61, channels: 4096 },
+} as const
+
+/** Low-rank sizes of the released models by channels. */
+const RANKS: Readonly<Record<number, Rwkv7Ranks>> = {
+  512: { w: 64, a: 64, v: 32, g: 128 },
+  768: { w: 64, a: 64, v: 32, g: 128 },
+  1024: { w: 64, a: 64, v: 32, g: 160 },
+  2048: { w: 96, a: 96, v: 64, g: 256 },
+  2560: { w: 96, a: 96, v: 64, g: 320 },
+  4096: { w: 128, a: 128, v: 96, g: 480 },
+}
+
+export function randomModelDimensions(size: RandomModelSize): Rwkv7Dimensions {
+  const { layers, channels } = SIZES[size]
+  return {
+    layers,
+    channels,
+    heads: channels / 64,
+    headSize: 64,
+    ffnSize: 4 * channels,
+    vocabSize: 65536,
+    ranks: RANKS[channels]!,
+  }
+}
+
+/** A model of a released size, in bf16. */
+export function writeRandomModel(path: string, size: RandomModelSize, seed: number): void {
+  writeRandomWeights(path, randomModelDimensions(size), { seed, dtype: 'bf16' })
+}
+
+export interface RandomWeightsOptions extends PthOptions {
+  readonly seed: number
+  readonly dtype: SourceType
+}
+
+export function writeRandomWeights(
+  path: string,
+  dimensions: Rwkv7Dimensions,
+  options: RandomWeightsOptions,
+): void {
+  const { dtype } = options
+  const source = new RandomSource(options.seed)
+  const tensors = rwkv7Tensors(dimensions).map(({ name, shape }): PthTensor => {
+    const count = shape.reduce((product, size) => product * size, 1)
+    const distribution = distributionOf(name, shape, dimensions)
+    return { name, shape, dtype, chunks: () => source.draw(distribution, count, dtype) }
+  })
+  writePth(path, tensors, options)
+}
+
+type Distribution =
+  | { readonly kind: 'normal'; readonly mean: number; readonly deviation: number }
+  /** From 0 to 1. */
+  | { readonly kind: 'uniform' }
+  | { readonly kind: 'constant'; readonly value: number }
+
+const normal = (deviation: number, mean = 0): Distribution => ({ kind: 'normal', mean, deviation })
+const constant = (value: number): Distribution => ({ kind: 'constant', value })
+
+/** Mean of ln2.bias: a direction common to all tokens, along which the rows of ffn.key can be pushed down. */
+const LN2_BIAS = 0.25
+const KEY_GAIN = 0.6
+/** Standard normal quantile of 0.88, the share of ReLU² outputs that are zero in trained RWKV-7 models. */
+const ZERO_QUANTILE = 1.175
+
+function distributionOf(
+  name: string,
+  shape: readonly number[],
+  dimensions: Rwkv7Dimensions,
+): Distribution {
+  const { channels, ffnSize } = dimensions
+  const gain = 1 / Math.sqrt(channels)
+  const local = name.replace(/^blocks\.\d+\./, '')
+  if (/^att\.[wav]2$/.test(local)) return normal(0.3 / Math.sqrt(shape[0]!))
+  if (/^att\.[wavg]1$/.test(local)) return normal(gain)
+  if (/\.x_[rwkvag]$/.test(local)) return { kind: 'uniform' }
+  switch (local) {
+    case 'emb.weight':
+      return normal(0.5)
+    case 'ln1.bias':
+      return normal(0.02)
+    case 'ln2.bias':
+      return normal(0.02, LN2_BIAS)
+    case 'att.w0':
+      return normal(1.5, -2)
+    case 'att.a0':
+      return normal(0.5)
+    case 'att.v0':
+      return normal(0.3, 0.7)
+    case 'att.g2':
+      return normal(1 / Math.sqrt(shape[0]!))
+    case 'att.k_k':
+      return normal(0.1, 0.85)
+    case 'att.k_a':
+      return normal(0.1, 1)
+    case 'att.r_k':
+      return normal(0.1)
+    case 'att.receptance.weight':
+    case 'att.key.weight':
+    case 'att.value.weight':
+      return normal(0.5 * gain)
+    case 'att.output.weight':
+      return normal(0.2 * gain)
+    case 'ffn.key.weight':
+      return normal(KEY_GAIN * gain, -keyShift(channels))
+    case 'ffn.value.weight':
+      return normal(0.3 / Math.sqrt(ffnSize))
+    case 'head.weight':
+      return normal(gain)
+  }
+  return constant(local.endsWith('.bias') ? 0 : 1) // ln0, ln_x, ln_out and the other layer norms' weights
+}
+
+/** How far each element of ffn.key lies below zero, so that a product is negative with the wanted probability. */
+function keyShift(channels: number): number {
+  return (ZERO_QUANTILE * KEY_GAIN * Math.sqrt(1 + LN2_BIAS ** 2)) / (channels * LN2_BIAS)
+}
+
+/** Prime, so that rows of a large matrix, which reuse the pool, begin at different places of it. */
+const POOL_SIZE = 262_139
+
+/**
+ * A pool of standard normal and one of uniform numbers. Drawing is a scaled copy from a random place; the gigabytes
+ * of a large model are repetitions of one scaled pool, which costs nothing and hurts nothing: the weights need to
+ * look random to arithmetic, not to a statistician.
+ */
+class RandomSource {
+  readonly #random: () => number
+  readonly #normal = new Float32Array(POOL_SIZE)
+  readonly #uniform = new Float32Array(POOL_SIZE)
+
+  constructor(seed: number) {
+    this.#random = mulberry32(seed)
+    for (let i = 0; i < POOL_SIZE; i++) {
+      // Box-Muller; 1 − u keeps the logarithm finite.
+      const radius = Math.sqrt(-2 * Math.log(1 - this.#random()))
+      this.#normal[i] = radius * Math.cos(2 * Math.PI * this.#random())
+      this.#uniform[i] = this.#random()
+    }
+  }
+
+  *draw(distribution: Distribution, count: number, dtype: SourceType): Generator<Uint8Array> {
+    const start = Math.floor(this.#random() * POOL_SIZE)
+    const block = encodeFloats(this.#block(distribution, start, Math.min(count, POOL_SIZE)), dtype)
+    const size = BYTES_PER_ELEMENT[dtype]
+    for (let done = 0; done < count; done += POOL_SIZE) {
+      yield block.subarray(0, Math.min(count - done, POOL_SIZE) * size)
+    }
+  }
+
+  #block(distribution: Distribution, start: number, count: number): Float32Array {
+    if (distribution.kind === 'constant') return new Float32Array(count).fill(distribution.value)
+    const isNormal = distribution.kind === 'normal'
+    const pool = isNormal ? this.#normal : this.#uniform
+    const mean = isNormal ? distribution.mean : 0
+    const deviation = isNormal ? distribution.deviation : 1
+    return Float32Array.from({ length: count }, (_, i) => {
+      return mean + deviation * pool[(start + i) % POOL_SIZE]!
+    })
+  }
+}
+
+/** Tommy Ettinger's 32-bit generator: small, and good enough for weights. */
+function mulberry32(seed: number): () => number {
+  let state = seed >>> 0
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0
+    let bits = Math.imul(state ^ (state >>> 15), state | 1)
+    bits ^= bits + Math.imul(bits ^ (bits >>> 7), bits | 61)
+    return ((bits ^ (bits >>> 14)) >>> 0) / 2 ** 32
+  }
+}

@@ -1,0 +1,78 @@
+/**
+ * The tensors of an RWKV-7 checkpoint under their native names: which there are, of what shape, and how the sizes of
+ * a model follow from them. Writers, `describe.ts` and the loader share this one list. Knows nothing of files.
+ */
+
+export interface Rwkv7Dimensions {
+  readonly layers: number
+  readonly channels: number
+  /** channels = heads · headSize */
+  readonly heads: number
+  readonly headSize: number
+  readonly ffnSize: number
+  readonly vocabSize: number
+  /** Inner sizes of the low-rank pairs. */
+  readonly ranks: Rwkv7Ranks
+}
+
+export interface Rwkv7Ranks {
+  readonly w: number
+  readonly a: number
+  /** 0 for a model of one layer: the first layer mixes no earlier value in. */
+  readonly v: number
+  readonly g: number
+}
+
+export interface NamedShape {
+  readonly name: string
+  readonly shape: readonly number[]
+}
+
+/** Every tensor the model uses, in checkpoint order. */
+export function rwkv7Tensors(dimensions: Rwkv7Dimensions): NamedShape[] {
+  const { layers, channels: C, vocabSize: V } = dimensions
+  const tensors: NamedShape[] = [{ name: 'emb.weight', shape: [V, C] }]
+  for (let layer = 0; layer < layers; layer++) tensors.push(...blockTensors(dimensions, layer))
+  return [...tensors, ...normTensors('ln_out', C), { name: 'head.weight', shape: [V, C] }]
+}
+
+/** Tensors that a checkpoint may carry and the model does not use: value mixing of the first layer. */
+export function isUnusedRwkv7Tensor(name: string): boolean {
+  return /^blocks\.0\.att\.v[012]$/.test(name)
+}
+
+function blockTensors(dimensions: Rwkv7Dimensions, layer: number): NamedShape[] {
+  const { channels: C, heads: H, headSize: N, ffnSize: F, ranks } = dimensions
+  const block = `blocks.${layer}`
+  const att = `${block}.att`
+  const vector = (name: string): NamedShape => ({ name: `${att}.${name}`, shape: [1, 1, C] })
+  const matrix = (name: string): NamedShape => ({ name: `${att}.${name}.weight`, shape: [C, C] })
+  const lowRank = (letter: string, rank: number): NamedShape[] => [
+    { name: `${att}.${letter}1`, shape: [C, rank] },
+    { name: `${att}.${letter}2`, shape: [rank, C] },
+  ]
+  return [
+    ...(layer === 0 ? normTensors(`${block}.ln0`, C) : []),
+    ...normTensors(`${block}.ln1`, C),
+    ...normTensors(`${block}.ln2`, C),
+    ...['x_r', 'x_w', 'x_k', 'x_v', 'x_a', 'x_g'].map(vector),
+    ...[vector('w0'), ...lowRank('w', ranks.w)],
+    ...[vector('a0'), ...lowRank('a', ranks.a)],
+    ...(layer > 0 ? [vector('v0'), ...lowRank('v', ranks.v)] : []),
+    ...lowRank('g', ranks.g),
+    ...['k_k', 'k_a'].map(vector),
+    { name: `${att}.r_k`, shape: [H, N] },
+    ...['receptance', 'key', 'value', 'output'].map(matrix),
+    ...normTensors(`${att}.ln_x`, C),
+    { name: `${block}.ffn.x_k`, shape: [1, 1, C] },
+    { name: `${block}.ffn.key.weight`, shape: [F, C] },
+    { name: `${block}.ffn.value.weight`, shape: [C, F] },
+  ]
+}
+
+function normTensors(name: string, channels: number): NamedShape[] {
+  return [
+    { name: `${name}.weight`, shape: [channels] },
+    { name: `${name}.bias`, shape: [channels] },
+  ]
+}

@@ -1,0 +1,67 @@
+/** Checkpoints for tests: `.pth` files of given numbers, and small random RWKV-7 models. */
+import type { SourceType } from '../../src/backend/backend.ts'
+import { writeRandomWeights } from '../../src/bench/random-model.ts'
+import { encodeFloats } from '../../src/model/formats/half.ts'
+import { type PthOptions, writePth as writePthFile } from '../../src/model/formats/pth-writer.ts'
+import type { Rwkv7Ranks } from '../../src/model/formats/rwkv7-layout.ts'
+
+export interface PthTensorValues {
+  readonly name: string
+  readonly shape: readonly number[]
+  readonly dtype?: SourceType
+  /** The storage: exactly the tensor, row-major, unless strides or an offset say otherwise. */
+  readonly values: ArrayLike<number>
+  /** In elements. */
+  readonly strides?: readonly number[]
+  readonly storageOffset?: number
+}
+
+/** dtype defaults to f32. Values are rounded to it. */
+export function writePth(
+  path: string,
+  tensors: readonly PthTensorValues[],
+  options: PthOptions = {},
+): void {
+  const files = tensors.map(({ values, dtype = 'f32', ...tensor }) => {
+    const bytes = encodeFloats(Float32Array.from(values), dtype)
+    return { ...tensor, dtype, storageElements: values.length, chunks: () => [bytes] }
+  })
+  writePthFile(path, files, options)
+}
+
+export interface RandomRwkv7Options extends PthOptions {
+  readonly layers?: number
+  /** A multiple of the head size. */
+  readonly channels?: number
+  readonly headSize?: number
+  readonly vocab?: number
+  readonly ranks?: Partial<Rwkv7Ranks>
+  readonly ffn?: number
+  readonly seed?: number
+  readonly dtype?: SourceType
+}
+
+/** A random RWKV-7 model; by default 2 layers, 128 channels, 512 tokens, f32. Returns the path. */
+export function writeRandomRwkv7(path: string, options: RandomRwkv7Options = {}): string {
+  const { layers = 2, channels = 128, headSize = 64, vocab = 512, ranks = {} } = options
+  const { ffn = 4 * channels, seed = 1, dtype = 'f32' } = options
+  const dimensions = {
+    layers,
+    channels,
+    heads: channels / headSize,
+    headSize,
+    ffnSize: ffn,
+    vocabSize: vocab,
+    ranks: { w: 32, a: 32, v: 16, g: 32, ...ranks },
+  }
+  const { namePrefix, zip64, rootKey, asParameters } = options
+  writeRandomWeights(path, dimensions, {
+    seed,
+    dtype,
+    ...(namePrefix !== undefined && { namePrefix }),
+    ...(zip64 !== undefined && { zip64 }),
+    ...(rootKey !== undefined && { rootKey }),
+    ...(asParameters !== undefined && { asParameters }),
+  })
+  return path
+}
