@@ -1,0 +1,29 @@
+/**
+ * The largest request a dialect accepts, in one table. Each bound becomes part of the wire schemas, so a violation is
+ * refused before anything is queued, and `GET /v1/models` publishes the table. What the transport bounds (bytes of
+ * a body, seconds of a header) is in `gateway/limits.ts`.
+ */
+
+export const DEFAULT_REQUEST_LIMITS = {
+  /** Answers per prompt. */
+  n: 16,
+  /** Prompts per request. */
+  prompts: 512,
+  /** prompts × n: the sequences one request may ask for. */
+  sequences: 1024,
+  messages: 4096,
+  /** Stop strings, and stop token ids, per request. */
+  stops: 16,
+  /** Bytes of one stop string. */
+  stopBytes: 256,
+  topLogprobs: 20,
+  logitBias: 1024,
+  /** Tokens of one answer. */
+  maxTokens: 65_536,
+  /** Tokens of an answer when a chat request names no limit; RWKV has no context window to fill. */
+  defaultChatTokens: 4096,
+  /** The same for completions; 16 is what the OpenAI API documents. */
+  defaultCompletionTokens: 16,
+} as const
+
+export type RequestLimits = { readonly [K in keyof typeof DEFAULT_REQUEST_LIMITS]: number }

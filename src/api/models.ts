@@ -1,0 +1,43 @@
+/**
+ * A served model as the wire dialects see it: its engine, its tokenizer, and how it is found by name.
+ * Nothing here knows whether the engine is a worker process, or what a tokenizer is made of.
+ */
+import type { EngineClient } from '../engine/client.ts'
+
+/** The part of a tokenizer that dialects use; `tokenizer/tokenizer.ts` satisfies it. */
+export interface TextCodec {
+  readonly vocabSize: number
+  encode(text: string): Int32Array
+  decode(tokens: readonly number[] | Int32Array): string
+  /** The bytes of one token; a token need not be whole characters. */
+  bytesOf(token: number): Uint8Array
+}
+
+export interface ServedModel {
+  readonly id: string
+  /** Unix seconds. */
+  readonly created: number
+  readonly client: EngineClient
+  readonly tokenizer: TextCodec
+}
+
+export type ModelState = 'loading' | 'ready' | 'restarting' | 'failed' | 'stopped'
+
+export interface ModelEntry {
+  readonly id: string
+  readonly created: number
+  readonly state: ModelState
+  /** Why it is not ready, for people; null when it is. */
+  readonly reason: string | null
+  /** Null unless ready. */
+  readonly client: EngineClient | null
+}
+
+export interface ModelRegistry {
+  list(): readonly ModelEntry[]
+  /**
+   * The model of that name; null, undefined or '' is the only model there is.
+   * Throws `not_found` with param `model` for an unknown name, `model_not_loaded` while it is not ready.
+   */
+  get(name: string | null | undefined): ServedModel
+}

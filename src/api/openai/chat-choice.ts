@@ -1,0 +1,87 @@
+/**
+ * One answer of a chat completion while it grows: feeds the engine's events to the splitter, yields the deltas
+ * of the stream and keeps the message of the reply that is not streamed. Both come from the same pieces, so
+ * the deltas of a stream add up to the message.
+ */
+import type { EngineEvent, FinishReason, TokenText } from '../../engine/messages.ts'
+import { type ReplyPart, ReplySplitter } from '../reply-splitter.ts'
+import type { ThinkMode } from '../template.ts'
+import { chatLogprob } from './logprobs.ts'
+
+type TextEvent = Extract<EngineEvent, { type: 'text' }>
+type FinishEvent = Extract<EngineEvent, { type: 'finish' }>
+
+export class ChatChoice {
+  readonly index: number
+  /** All tokens drawn; known at the end. */
+  completionTokens = 0
+  /** Tokens that arrived before the end of the thought. */
+  reasoningTokens = 0
+  readonly #think: ThinkMode
+  readonly #splitter: ReplySplitter
+  readonly #logprobs: object[] | null
+  /** Log-probabilities of tokens whose text is still held back; they leave with the next delta. */
+  #pending: TokenText[] = []
+  #reasoning = ''
+  #content = ''
+  #reason: FinishReason | null = null
+
+  constructor(index: number, think: ThinkMode, withLogprobs: boolean) {
+    this.index = index
+    this.#think = think
+    this.#splitter = new ReplySplitter(think)
+    this.#logprobs = withLogprobs ? [] : null
+  }
+
+  /** The first chunk of the stream. */
+  role(): object {
+    return this.#chunk({ role: 'assistant', content: '' }, null)
+  }
+
+  add(event: TextEvent): object[] {
+    if (this.#splitter.isReasoning) this.reasoningTokens += event.tokens.length
+    if (event.logprobs !== null) this.#pending.push(...event.logprobs)
+    return this.#deltas(this.#splitter.push(event.text), false)
+  }
+
+  finish(event: FinishEvent): object[] {
+    this.completionTokens = event.completionTokens
+    this.#reason = event.reason
+    const rest = this.#deltas(this.#splitter.end(), true)
+    return [...rest, this.#chunk({}, event.reason)]
+  }
+
+  /** The entry of `choices` in a reply that is not streamed. */
+  message(): object {
+    const reasoning = this.#think === 'open' ? { reasoning_content: this.#reasoning } : {}
+    return {
+      index: this.index,
+      message: { role: 'assistant', content: this.#content, refusal: null, ...reasoning },
+      logprobs: this.#logprobs === null ? null : { content: this.#logprobs, refusal: null },
+      finish_reason: this.#reason,
+    }
+  }
+
+  /** A piece may hold the end of the thought and the beginning of the answer: two deltas. */
+  #deltas({ reasoning, content }: ReplyPart, isLast: boolean): object[] {
+    this.#reasoning += reasoning
+    this.#content += content
+    const deltas: object[] = []
+    if (reasoning !== '') deltas.push(this.#chunk({ reasoning_content: reasoning }, null))
+    if (content !== '') deltas.push(this.#chunk({ content }, null))
+    if (isLast && this.#pending.length > 0) deltas.push(this.#chunk({ content: '' }, null))
+    return deltas
+  }
+
+  #chunk(delta: object, reason: FinishReason | null): object {
+    const entries = this.#pending.map(chatLogprob)
+    this.#pending = []
+    this.#logprobs?.push(...entries)
+    return {
+      index: this.index,
+      delta,
+      logprobs: entries.length > 0 ? { content: entries, refusal: null } : null,
+      finish_reason: reason,
+    }
+  }
+}

@@ -1,0 +1,109 @@
+/** The body of a chat completion, and how its messages become turns of the template. */
+import Type, { type Static } from 'typebox'
+import { SkeinError } from '../../errors.ts'
+import type { RequestLimits } from '../limits.ts'
+import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
+import type { Role, ThinkMode, Turn } from '../template.ts'
+import { unsupported } from './parameters.ts'
+import { invalid, present, samplingFields } from './sampling.ts'
+
+const ContentPart = Type.Object({ type: Type.String(), text: Maybe(Type.String()) })
+
+const Message = Type.Object({
+  role: Type.String(),
+  content: Maybe(
+    OneOf('a string or a list of content parts', Type.String(), Type.Array(ContentPart)),
+  ),
+  tool_calls: Maybe(Type.Array(Type.Unknown())),
+  function_call: Maybe(Type.Unknown()),
+  audio: Maybe(Type.Unknown()),
+})
+
+export function chatBody(limits: RequestLimits) {
+  return Type.Object({
+    ...samplingFields(limits),
+    messages: Type.Array(Message, { minItems: 1, maxItems: limits.messages }),
+    max_tokens: Maybe(BoundedInteger(1, limits.maxTokens)),
+    max_completion_tokens: Maybe(BoundedInteger(1, limits.maxTokens)),
+    logprobs: Maybe(Type.Boolean()),
+    top_logprobs: Maybe(BoundedInteger(0, limits.topLogprobs)),
+    enable_think: Maybe(Type.Boolean()),
+  })
+}
+
+export type ChatBody = Static<ReturnType<typeof chatBody>>
+type WireMessage = ChatBody['messages'][number]
+
+const ROLES: Readonly<Record<string, Role>> = {
+  system: 'system',
+  developer: 'system',
+  user: 'user',
+  assistant: 'assistant',
+}
+
+/** `name`, `refusal` and `reasoning_content` of a message are not part of the prompt and are not read. */
+export function toTurns(messages: readonly WireMessage[]): Turn[] {
+  return messages.map((message, i) => {
+    const at = `messages[${i}]`
+    const role = Object.hasOwn(ROLES, message.role) ? ROLES[message.role]! : refuseRole(message, at)
+    for (const field of ['tool_calls', 'function_call', 'audio'] as const) {
+      const value = message[field]
+      if (!present(value) || (Array.isArray(value) && value.length === 0)) continue
+      throw unsupported(`${at}.${field}`, 'send its text as `content`')
+    }
+    return { role, content: textOf(message, at) }
+  })
+}
+
+function refuseRole({ role }: WireMessage, at: string): never {
+  const param = `${at}.role`
+  if (role === 'tool' || role === 'function') {
+    throw unsupported(param, 'send the result of the tool as a user message')
+  }
+  throw invalid(
+    param,
+    `got ${JSON.stringify(role.slice(0, 40))}; expected system, developer, user or assistant`,
+  )
+}
+
+function textOf({ content }: WireMessage, at: string): string {
+  if (!present(content)) return ''
+  if (typeof content === 'string') return content
+  return content
+    .map((part, i) => {
+      const param = `${at}.content[${i}]`
+      if (part.type !== 'text') {
+        const type = JSON.stringify(part.type.slice(0, 40))
+        throw new SkeinError(
+          'unsupported_parameter',
+          `${param}: parts of type ${type} are not supported; this model reads text only`,
+          { param },
+        )
+      }
+      if (!present(part.text)) throw invalid(`${param}.text`, 'missing; expected a string')
+      return part.text
+    })
+    .join('')
+}
+
+export function thinkModeOf(enableThink: boolean | null | undefined): ThinkMode {
+  if (!present(enableThink)) return 'none'
+  return enableThink ? 'open' : 'closed'
+}
+
+export function chatMaxTokens(body: ChatBody, limits: RequestLimits): number {
+  const { max_tokens: old, max_completion_tokens: current } = body
+  if (present(old) && present(current) && old !== current) {
+    throw invalid('max_completion_tokens', 'it differs from max_tokens; send one of the two')
+  }
+  return current ?? old ?? limits.defaultChatTokens
+}
+
+/** null: none. */
+export function chatLogprobs(body: ChatBody): number | null {
+  if (body.logprobs === true) return body.top_logprobs ?? 0
+  if (present(body.top_logprobs) && body.top_logprobs > 0) {
+    throw invalid('top_logprobs', 'it needs "logprobs": true')
+  }
+  return null
+}

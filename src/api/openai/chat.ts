@@ -1,0 +1,119 @@
+/**
+ * POST /v1/chat/completions: messages to one prompt, and the engine's events to a chat completion, whole or in chunks.
+ */
+import type { GenerateRequest } from '../../engine/messages.ts'
+import { runAll } from '../answers.ts'
+import { encodePrompt } from '../encode.ts'
+import type { RequestLimits } from '../limits.ts'
+import type { ServedModel } from '../models.ts'
+import { type Call, json, post, type Reply, type Route } from '../route.ts'
+import { CHAT_STOPS, renderChat, type ThinkMode } from '../template.ts'
+import { ChatChoice } from './chat-choice.ts'
+import {
+  type ChatBody,
+  chatBody,
+  chatLogprobs,
+  chatMaxTokens,
+  thinkModeOf,
+  toTurns,
+} from './chat-schema.ts'
+import { refuseUnimplemented } from './parameters.ts'
+import { checkCombinations, toSampling, toStop } from './sampling.ts'
+import { systemFingerprint, usageOf } from './usage.ts'
+
+export function chatRoute(limits: RequestLimits): Route {
+  const summary = 'Answer a conversation'
+  return post('/v1/chat/completions', summary, chatBody(limits), async (call): Promise<Reply> => {
+    const chat = await prepare(call)
+    if (call.body.stream === true) return { kind: 'events', events: streamed(chat) }
+    return json(await whole(chat))
+  })
+}
+
+/** A chat call that has been checked and turned into what the engine needs. */
+interface Chat {
+  readonly model: ServedModel
+  readonly request: GenerateRequest
+  readonly think: ThinkMode
+  readonly includeUsage: boolean
+  readonly created: number
+  readonly signal: AbortSignal
+}
+
+async function prepare(call: Call<ChatBody>): Promise<Chat> {
+  const { body, limits, signal } = call
+  refuseUnimplemented(body)
+  checkCombinations(body)
+  const model = call.models.get(body.model)
+  const think = thinkModeOf(body.enable_think)
+  // Everything cheap is refused before the prompt is tokenised.
+  const settings = {
+    n: body.n ?? 1,
+    maxTokens: chatMaxTokens(body, limits),
+    sampling: toSampling(body, model),
+    stop: toStop(body, CHAT_STOPS, model, limits),
+    logprobs: chatLogprobs(body),
+    promptLogprobs: null,
+  }
+  const text = renderChat(toTurns(body.messages), think)
+  const prompt = await encodePrompt(model, text, 'messages', signal)
+  return {
+    model,
+    request: { id: `chatcmpl-${call.id}`, prompt, ...settings },
+    think,
+    includeUsage: body.stream_options?.include_usage === true,
+    created: call.now,
+    signal,
+  }
+}
+
+async function whole(chat: Chat): Promise<object> {
+  const choices = choicesOf(chat)
+  for await (const { event } of runAll(chat.model.client, [chat.request], chat.signal)) {
+    if (event.type === 'text') choices[event.index]!.add(event)
+    if (event.type === 'finish') choices[event.index]!.finish(event)
+  }
+  return {
+    ...headOf(chat, 'chat.completion'),
+    choices: choices.map((choice) => choice.message()),
+    usage: usageOfAll(chat, choices),
+  }
+}
+
+async function* streamed(chat: Chat): AsyncGenerator<object> {
+  const choices = choicesOf(chat)
+  const head = headOf(chat, 'chat.completion.chunk')
+  const chunk = (choice: object) => ({
+    ...head,
+    choices: [choice],
+    ...(chat.includeUsage ? { usage: null } : {}),
+  })
+  for await (const { event } of runAll(chat.model.client, [chat.request], chat.signal)) {
+    if (event.type === 'prompt') {
+      for (const choice of choices) yield chunk(choice.role())
+      continue
+    }
+    const choice = choices[event.index]!
+    const deltas = event.type === 'text' ? choice.add(event) : choice.finish(event)
+    for (const delta of deltas) yield chunk(delta)
+  }
+  if (chat.includeUsage) yield { ...head, choices: [], usage: usageOfAll(chat, choices) }
+}
+
+function choicesOf({ request, think }: Chat): ChatChoice[] {
+  return Array.from(
+    { length: request.n },
+    (_, index) => new ChatChoice(index, think, request.logprobs !== null),
+  )
+}
+
+function headOf({ request, created, model }: Chat, object: string) {
+  const fingerprint = systemFingerprint(model.client.info.model.fingerprint)
+  return { id: request.id, object, created, model: model.id, system_fingerprint: fingerprint }
+}
+
+function usageOfAll({ request }: Chat, choices: readonly ChatChoice[]): object {
+  const completion = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
+  const reasoning = choices.reduce((sum, choice) => sum + choice.reasoningTokens, 0)
+  return usageOf(request.prompt.length, completion, reasoning)
+}

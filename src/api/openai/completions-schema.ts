@@ -1,0 +1,85 @@
+/** The body of a plain completion, and how its prompt field, in four forms, becomes prompts. */
+import Type, { type Static } from 'typebox'
+import { SkeinError } from '../../errors.ts'
+import { checkPrompt, encodePrompt } from '../encode.ts'
+import type { RequestLimits } from '../limits.ts'
+import type { ServedModel } from '../models.ts'
+import { BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
+import { invalid, samplingFields } from './sampling.ts'
+
+export function completionBody(limits: RequestLimits) {
+  return Type.Object({
+    ...samplingFields(limits),
+    prompt: OneOf(
+      `a string, a list of token ids, or a list of at most ${limits.prompts} of either`,
+      Type.String(),
+      Type.Array(TokenId),
+      Type.Array(Type.String(), { minItems: 1, maxItems: limits.prompts }),
+      Type.Array(Type.Array(TokenId), { minItems: 1, maxItems: limits.prompts }),
+    ),
+    echo: Maybe(Type.Boolean()),
+    logprobs: Maybe(BoundedInteger(0, limits.topLogprobs)),
+  })
+}
+
+export type CompletionBody = Static<ReturnType<typeof completionBody>>
+type Prompt = CompletionBody['prompt']
+
+/** A prompt as tokens, and as the text that `echo` gives back. */
+export interface PromptText {
+  readonly tokens: Int32Array
+  readonly text: string
+}
+
+/** Refuses more sequences than the engine may be asked for at once; `prompts × n` is the cost of a call. */
+export function checkFanOut(body: CompletionBody, limits: RequestLimits): void {
+  const sequences = numPrompts(body.prompt) * (body.n ?? 1)
+  if (sequences <= limits.sequences) return
+  throw new SkeinError(
+    'too_large',
+    `prompt: ${sequences} answers (prompts × n) asked for; expected at most ${limits.sequences}`,
+    { param: 'prompt' },
+  )
+}
+
+export function completionMaxTokens(body: CompletionBody, limits: RequestLimits): number {
+  const maxTokens = body.max_tokens ?? limits.defaultCompletionTokens
+  if (maxTokens === 0 && body.echo !== true) {
+    throw invalid('max_tokens', '0 needs "echo": true; expected at least 1')
+  }
+  return maxTokens
+}
+
+export async function toPrompts(
+  prompt: Prompt,
+  model: ServedModel,
+  signal: AbortSignal,
+): Promise<PromptText[]> {
+  const all: PromptText[] = []
+  const list = listOf(prompt)
+  for (const [i, entry] of list.entries()) {
+    const param = list.length === 1 ? 'prompt' : `prompt[${i}]`
+    all.push(
+      typeof entry === 'string'
+        ? { tokens: await encodePrompt(model, entry, param, signal), text: entry }
+        : fromTokens(checkPrompt(Int32Array.from(entry), model, param), model),
+    )
+  }
+  return all
+}
+
+function fromTokens(tokens: Int32Array, model: ServedModel): PromptText {
+  return { tokens, text: model.tokenizer.decode(tokens) }
+}
+
+function numPrompts(prompt: Prompt): number {
+  return typeof prompt === 'string' || typeof prompt[0] === 'number' ? 1 : prompt.length
+}
+
+function listOf(prompt: Prompt): readonly (string | readonly number[])[] {
+  if (typeof prompt === 'string') return [prompt]
+  // The schema allows only lists of one kind: the first entry tells which. An empty list is a prompt of no tokens.
+  const isTokens = prompt.length === 0 || typeof prompt[0] === 'number'
+  if (isTokens) return [prompt as number[]]
+  return prompt as string[] | number[][]
+}

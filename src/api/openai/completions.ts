@@ -1,0 +1,198 @@
+/**
+ * POST /v1/completions: raw prompts in, raw text out, no template. Several prompts run side by side; choice p·n + i is
+ * answer i of prompt p.
+ */
+import type { EngineEvent, FinishReason, GenerateRequest } from '../../engine/messages.ts'
+import { type Answered, runAll } from '../answers.ts'
+import type { RequestLimits } from '../limits.ts'
+import type { ServedModel } from '../models.ts'
+import { type Call, json, post, type Reply, type Route } from '../route.ts'
+import {
+  type CompletionBody,
+  checkFanOut,
+  completionBody,
+  completionMaxTokens,
+  type PromptText,
+  toPrompts,
+} from './completions-schema.ts'
+import { type CompletionLogprobs, CompletionLogprobsBuilder } from './logprobs.ts'
+import { refuseUnimplemented } from './parameters.ts'
+import { checkCombinations, toSampling, toStop } from './sampling.ts'
+import { systemFingerprint, usageOf } from './usage.ts'
+
+export function completionsRoute(limits: RequestLimits): Route {
+  const summary = 'Continue one or more prompts'
+  return post('/v1/completions', summary, completionBody(limits), async (call): Promise<Reply> => {
+    const completion = await prepare(call)
+    if (call.body.stream === true) return { kind: 'events', events: streamed(completion) }
+    return json(await whole(completion))
+  })
+}
+
+interface Completion {
+  readonly id: string
+  readonly model: ServedModel
+  readonly prompts: readonly PromptText[]
+  /** One per prompt. */
+  readonly requests: readonly GenerateRequest[]
+  readonly n: number
+  readonly echo: boolean
+  readonly withLogprobs: boolean
+  readonly includeUsage: boolean
+  readonly created: number
+  readonly signal: AbortSignal
+}
+
+async function prepare(call: Call<CompletionBody>): Promise<Completion> {
+  const { body, limits, signal } = call
+  refuseUnimplemented(body)
+  checkCombinations(body)
+  checkFanOut(body, limits)
+  const model = call.models.get(body.model)
+  const id = `cmpl-${call.id}`
+  const n = body.n ?? 1
+  const echo = body.echo === true
+  const logprobs = body.logprobs ?? null
+  const settings = {
+    n,
+    maxTokens: completionMaxTokens(body, limits),
+    sampling: toSampling(body, model),
+    stop: toStop(body, [], model, limits),
+    logprobs,
+    promptLogprobs: echo ? logprobs : null,
+  }
+  const prompts = await toPrompts(body.prompt, model, signal)
+  return {
+    id,
+    model,
+    prompts,
+    requests: prompts.map(({ tokens }, p) => ({ id: `${id}-${p}`, prompt: tokens, ...settings })),
+    n,
+    echo,
+    withLogprobs: logprobs !== null,
+    includeUsage: body.stream_options?.include_usage === true,
+    created: call.now,
+    signal,
+  }
+}
+
+async function whole(completion: Completion): Promise<object> {
+  const { model, prompts, requests, n, signal } = completion
+  const choices = prompts.flatMap((prompt, p) =>
+    Array.from({ length: n }, (_, i) => new Choice(p * n + i, prompt, completion)),
+  )
+  for await (const answered of runAll(model.client, requests, signal)) {
+    for (const choice of concerned(choices, answered, n)) choice.take(answered.event)
+  }
+  const completionTokens = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
+  return {
+    ...headOf(completion),
+    choices: choices.map((choice) => choice.whole()),
+    usage: usageOf(numPromptTokens(completion), completionTokens, null),
+  }
+}
+
+async function* streamed(completion: Completion): AsyncGenerator<object> {
+  const { model, prompts, requests, n, signal, includeUsage } = completion
+  const choices = prompts.flatMap((prompt, p) =>
+    Array.from({ length: n }, (_, i) => new Choice(p * n + i, prompt, completion)),
+  )
+  const head = headOf(completion)
+  for await (const answered of runAll(model.client, requests, signal)) {
+    for (const choice of concerned(choices, answered, n)) {
+      const piece = choice.take(answered.event)
+      if (piece === null) continue
+      yield { ...head, choices: [piece], ...(includeUsage ? { usage: null } : {}) }
+    }
+  }
+  if (!includeUsage) return
+  const completionTokens = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
+  const usage = usageOf(numPromptTokens(completion), completionTokens, null)
+  yield { ...head, choices: [], usage }
+}
+
+/** The choices an event is about: all of the prompt's for the prompt itself, else one. */
+function concerned(choices: readonly Choice[], { prompt, event }: Answered, n: number) {
+  if (event.type === 'prompt') return choices.slice(prompt * n, (prompt + 1) * n)
+  return [choices[prompt * n + event.index]!]
+}
+
+function headOf({ id, created, model }: Completion) {
+  const fingerprint = systemFingerprint(model.client.info.model.fingerprint)
+  return {
+    id,
+    object: 'text_completion',
+    created,
+    model: model.id,
+    system_fingerprint: fingerprint,
+  }
+}
+
+/** A prompt is read once however many answers it gets, and counted once. */
+function numPromptTokens({ prompts }: Completion): number {
+  return prompts.reduce((sum, { tokens }) => sum + tokens.length, 0)
+}
+
+/** One answer while it grows. Stream and whole reply are made of the same pieces. */
+class Choice {
+  completionTokens = 0
+  readonly #index: number
+  readonly #prompt: PromptText
+  readonly #completion: Completion
+  readonly #builder = new CompletionLogprobsBuilder()
+  readonly #pieces: { text: string; logprobs: CompletionLogprobs | null }[] = []
+  #reason: FinishReason | null = null
+
+  constructor(index: number, prompt: PromptText, completion: Completion) {
+    this.#index = index
+    this.#prompt = prompt
+    this.#completion = completion
+  }
+
+  /** The entry of a stream's `choices` for this event; null when the event shows nothing. */
+  take(event: Answered['event']): object | null {
+    if (event.type === 'finish') {
+      this.completionTokens = event.completionTokens
+      this.#reason = event.reason
+      return this.#entry('', null)
+    }
+    const piece = event.type === 'prompt' ? this.#echo(event) : this.#text(event)
+    if (piece === null) return null
+    this.#pieces.push(piece)
+    return this.#entry(piece.text, piece.logprobs)
+  }
+
+  whole(): object {
+    const text = this.#pieces.map((piece) => piece.text).join('')
+    return this.#entry(text, this.#completion.withLogprobs ? this.#allLogprobs() : null)
+  }
+
+  #echo(event: Extract<EngineEvent, { type: 'prompt' }>) {
+    if (!this.#completion.echo) return null
+    const { tokens, text } = this.#prompt
+    const bytesOf = (i: number) => this.#completion.model.tokenizer.bytesOf(tokens[i]!)
+    const logprobs = event.logprobs && this.#builder.add(event.logprobs, bytesOf)
+    return { text, logprobs }
+  }
+
+  #text(event: Extract<EngineEvent, { type: 'text' }>) {
+    const noBytes = () => new Uint8Array(0)
+    const logprobs = event.logprobs && this.#builder.add(event.logprobs, noBytes)
+    if (event.text === '' && logprobs === null) return null
+    return { text: event.text, logprobs }
+  }
+
+  #allLogprobs(): CompletionLogprobs {
+    const all = this.#pieces.flatMap((piece) => piece.logprobs ?? [])
+    return {
+      tokens: all.flatMap((part) => part.tokens),
+      token_logprobs: all.flatMap((part) => part.token_logprobs),
+      top_logprobs: all.flatMap((part) => part.top_logprobs),
+      text_offset: all.flatMap((part) => part.text_offset),
+    }
+  }
+
+  #entry(text: string, logprobs: CompletionLogprobs | null): object {
+    return { index: this.#index, text, logprobs, finish_reason: this.#reason }
+  }
+}

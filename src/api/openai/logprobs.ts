@@ -1,0 +1,83 @@
+/** The two shapes in which the OpenAI API reports log-probabilities. */
+import type { TokenText } from '../../engine/messages.ts'
+
+const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
+
+/**
+ * A token as text. Tokens need not be whole characters; those that are not become "bytes:\xe4\xbd", as OpenAI writes
+ * them, so that different tokens never look the same (the completions shape keys an object by them).
+ */
+export function tokenString(bytes: Uint8Array): string {
+  try {
+    return utf8.decode(bytes)
+  } catch {
+    const hex = Array.from(bytes, (byte) => `\\x${byte.toString(16).padStart(2, '0')}`)
+    return `bytes:${hex.join('')}`
+  }
+}
+
+/** JSON has no −Infinity, which is what a banned token's log-probability is; OpenAI and vLLM floor it here. */
+function finite(logprob: number): number {
+  return Math.max(logprob, -9999)
+}
+
+/** One entry of chat's `logprobs.content`. */
+export function chatLogprob(token: TokenText): object {
+  return {
+    ...entry(token.bytes, token.logprob),
+    top_logprobs: token.top.map((top, i) => entry(token.topBytes[i]!, top.logprob)),
+  }
+}
+
+function entry(bytes: Uint8Array, logprob: number) {
+  return { token: tokenString(bytes), logprob: finite(logprob), bytes: [...bytes] }
+}
+
+export interface CompletionLogprobs {
+  readonly tokens: string[]
+  readonly token_logprobs: (number | null)[]
+  readonly top_logprobs: (Record<string, number> | null)[]
+  /** Where each token begins in the text, in characters (Unicode code points). */
+  readonly text_offset: number[]
+}
+
+/** Builds the completions shape of one answer, piece by piece; offsets go on from piece to piece. */
+export class CompletionLogprobsBuilder {
+  #offset = 0
+
+  /** The tokens of an answer or, with their bytes, of an echoed prompt; null where nothing came before. */
+  add(
+    tokens: readonly (TokenText | null)[],
+    bytesOf: (index: number) => Uint8Array,
+  ): CompletionLogprobs {
+    const out: CompletionLogprobs = {
+      tokens: [],
+      token_logprobs: [],
+      top_logprobs: [],
+      text_offset: [],
+    }
+    tokens.forEach((token, i) => {
+      const bytes = token?.bytes ?? bytesOf(i)
+      out.tokens.push(tokenString(bytes))
+      out.token_logprobs.push(token === null ? null : finite(token.logprob))
+      out.top_logprobs.push(token === null ? null : topOf(token))
+      out.text_offset.push(this.#offset)
+      this.#offset += countCharacters(bytes)
+    })
+    return out
+  }
+}
+
+/** The k best, and the drawn token too where it is not among them. */
+function topOf(token: TokenText): Record<string, number> {
+  const pairs = token.top.map((top, i): [string, number] => [
+    tokenString(token.topBytes[i]!),
+    finite(top.logprob),
+  ])
+  return Object.fromEntries([...pairs, [tokenString(token.bytes), finite(token.logprob)]])
+}
+
+/** Characters that begin in these bytes: every byte but UTF-8 continuation bytes. */
+function countCharacters(bytes: Uint8Array): number {
+  return bytes.reduce((count, byte) => count + ((byte & 0xc0) === 0x80 ? 0 : 1), 0)
+}

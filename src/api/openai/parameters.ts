@@ -1,0 +1,124 @@
+/**
+ * What happens to a field that no schema of ours reads. Three lists, and one rule for the rest:
+ *  - HARMLESS: promises nothing about the text; accepted and ignored.
+ *  - NOT_IMPLEMENTED: would change the text (or is a promise we do not keep). Refused by name, except at the values
+ *    that mean "off", which clients send as defaults. Null always means absent.
+ *  - any other unknown field is ignored, as the OpenAI API does: clients carry private fields, and a name outside
+ *    the vocabulary of OpenAI, vLLM, llama.cpp and the RWKV servers cannot be a sampling parameter they rely on.
+ */
+import { SkeinError } from '../../errors.ts'
+
+/** Accepted and ignored on every route of this dialect. */
+export const HARMLESS: readonly string[] = [
+  'user',
+  'metadata',
+  'service_tier',
+  'parallel_tool_calls',
+  'safety_identifier',
+  'prompt_cache_key',
+  'prompt_cache_retention',
+  'request_id',
+  'cache_salt',
+  'skip_special_tokens',
+  'spaces_between_special_tokens',
+  'return_tokens_as_token_ids',
+]
+
+/** Field → the values at which it means nothing. */
+export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
+  // OpenAI
+  audio: [],
+  function_call: ['none'],
+  functions: [[]],
+  modalities: [['text']],
+  prediction: [],
+  reasoning_effort: [],
+  store: [false],
+  suffix: [''],
+  tool_choice: ['none'],
+  tools: [[]],
+  verbosity: [],
+  web_search_options: [],
+  // vLLM
+  add_generation_prompt: [true],
+  add_special_tokens: [false],
+  allowed_token_ids: [[]],
+  bad_words: [[]],
+  chat_template: [],
+  chat_template_kwargs: [{}],
+  continue_final_message: [false],
+  detokenize: [true],
+  documents: [[]],
+  early_stopping: [false],
+  guided_choice: [],
+  guided_grammar: [],
+  guided_json: [],
+  guided_regex: [],
+  include_stop_str_in_output: [false],
+  length_penalty: [1],
+  logits_processors: [[]],
+  min_tokens: [0],
+  prompt_logprobs: [],
+  structured_outputs: [],
+  truncate_prompt_tokens: [],
+  use_beam_search: [false],
+  // llama.cpp
+  dry_multiplier: [0],
+  dynatemp_range: [0],
+  grammar: [''],
+  json_schema: [],
+  mirostat: [0],
+  mirostat_eta: [],
+  mirostat_tau: [],
+  n_keep: [0],
+  n_predict: [],
+  repeat_last_n: [],
+  repeat_penalty: [1],
+  samplers: [],
+  tfs_z: [1],
+  top_a: [0],
+  top_n_sigma: [-1, 0],
+  typ_p: [1],
+  typical_p: [1],
+  xtc_probability: [0],
+  // RWKV servers
+  contents: [],
+  global_penalty: [false],
+  noise: [],
+  pad_zero: [false],
+  session_id: [],
+  state: [],
+  stop_tokens: [[]],
+}
+
+/** Where there is something else to do, the refusal says so. */
+const INSTEAD: Readonly<Record<string, string>> = {
+  contents: 'send `messages`',
+  n_predict: 'use `max_tokens`',
+  reasoning_effort: 'use `enable_think`',
+  repeat_penalty: 'use `repetition_penalty`',
+  stop_tokens: 'use `stop` for strings and `stop_token_ids` for ids',
+}
+
+/** Throws for the first field of `body` that would change the output and that nothing here honours. */
+export function refuseUnimplemented(body: object): void {
+  for (const [name, value] of Object.entries(body)) {
+    if (value === null || !Object.hasOwn(NOT_IMPLEMENTED, name)) continue
+    const neutral = NOT_IMPLEMENTED[name]!
+    if (neutral.some((off) => isSame(off, value))) continue
+    throw unsupported(name, INSTEAD[name] ?? 'leave it out')
+  }
+}
+
+export function unsupported(param: string, instead: string): SkeinError {
+  return new SkeinError(
+    'unsupported_parameter',
+    `${param}: this server does not implement it, and ignoring it would change the answer; ${instead}`,
+    { param },
+  )
+}
+
+/** Neutral values are small: scalars, and lists or objects of at most one scalar. */
+function isSame(a: unknown, b: unknown): boolean {
+  return a === b || (typeof a === 'object' && JSON.stringify(a) === JSON.stringify(b))
+}

@@ -1,0 +1,159 @@
+/**
+ * The sampling and stopping fields that chat and plain completions share: their schema, and how they become the
+ * engine's numbers. Defaults are OpenAI's: temperature 1, nothing cut, no penalties.
+ */
+import Type, { type Static } from 'typebox'
+import type { SamplingParams, StopParams } from '../../engine/messages.ts'
+import { SkeinError } from '../../errors.ts'
+import type { RequestLimits } from '../limits.ts'
+import type { ServedModel } from '../models.ts'
+import { Bounded, BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
+
+/** The decay of RWKV's own tools; only requests that use their field names get it unasked. */
+const RWKV_DECAY = 0.996
+
+export function samplingFields(limits: RequestLimits) {
+  const stopList = `a string or a list of at most ${limits.stops} strings`
+  return {
+    model: Maybe(Type.String()),
+    stream: Maybe(Type.Boolean()),
+    stream_options: Maybe(Type.Object({ include_usage: Maybe(Type.Boolean()) })),
+    n: Maybe(BoundedInteger(1, limits.n)),
+    best_of: Maybe(BoundedInteger(1, limits.n)),
+    max_tokens: Maybe(BoundedInteger(0, limits.maxTokens)),
+    temperature: Maybe(Bounded(0, 1000)),
+    top_p: Maybe(Bounded(0, 1)),
+    top_k: Maybe(BoundedInteger(-1, 2 ** 31 - 1)),
+    min_p: Maybe(Bounded(0, 1)),
+    presence_penalty: Maybe(Bounded(-100, 100)),
+    frequency_penalty: Maybe(Bounded(-100, 100)),
+    repetition_penalty: Maybe(Bounded(0.01, 100)),
+    penalty_decay: Maybe(Bounded(0, 1)),
+    alpha_presence: Maybe(Bounded(-100, 100)),
+    alpha_frequency: Maybe(Bounded(-100, 100)),
+    alpha_decay: Maybe(Bounded(0, 1)),
+    seed: Maybe(BoundedInteger(-(2 ** 63), 2 ** 64)),
+    stop: Maybe(
+      OneOf(stopList, Type.String(), Type.Array(Type.String(), { maxItems: limits.stops })),
+    ),
+    stop_token_ids: Maybe(Type.Array(TokenId, { maxItems: limits.stops })),
+    ignore_eos: Maybe(Type.Boolean()),
+    logit_bias: Maybe(
+      Type.Record(Type.String({ pattern: '^[0-9]{1,10}$' }), Bounded(-100, 100), {
+        maxProperties: limits.logitBias,
+        additionalProperties: false,
+      }),
+    ),
+    banned_tokens: Maybe(Type.Array(TokenId, { maxItems: limits.logitBias })),
+    response_format: Maybe(Type.Object({ type: Type.String() })),
+  }
+}
+
+export type SamplingFields = Static<
+  ReturnType<typeof Type.Object<ReturnType<typeof samplingFields>>>
+>
+
+export function toSampling(body: SamplingFields, model: ServedModel): SamplingParams {
+  const usesRwkvNames = present(body.alpha_presence) || present(body.alpha_frequency)
+  return {
+    temperature: body.temperature ?? 1,
+    topK: Math.max(0, body.top_k ?? 0),
+    topP: body.top_p ?? 1,
+    minP: body.min_p ?? 0,
+    presencePenalty: oneName(body, 'presence_penalty', 'alpha_presence') ?? 0,
+    frequencyPenalty: oneName(body, 'frequency_penalty', 'alpha_frequency') ?? 0,
+    penaltyDecay: oneName(body, 'penalty_decay', 'alpha_decay') ?? (usesRwkvNames ? RWKV_DECAY : 1),
+    repetitionPenalty: body.repetition_penalty ?? 1,
+    seed: present(body.seed) ? BigInt.asUintN(64, BigInt(body.seed)) : null,
+    logitBias: toLogitBias(body.logit_bias ?? {}, model),
+    bannedTokens: tokensOf(body.banned_tokens, 'banned_tokens', model),
+  }
+}
+
+/** `extra` are the stops of a chat template; they do not count against the client's. */
+export function toStop(
+  body: SamplingFields,
+  extra: readonly string[],
+  model: ServedModel,
+  limits: RequestLimits,
+): StopParams {
+  const asked = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
+  for (const stop of asked) {
+    const bytes = Buffer.byteLength(stop)
+    if (bytes >= 1 && bytes <= limits.stopBytes) continue
+    throw invalid('stop', `a stop string has ${bytes} bytes; expected 1 … ${limits.stopBytes}`)
+  }
+  return {
+    strings: [...new Set([...asked, ...extra])],
+    tokens: tokensOf(body.stop_token_ids, 'stop_token_ids', model),
+    ignoreEos: body.ignore_eos ?? false,
+  }
+}
+
+/** Checks that belong to no single number: what may be combined, and what n and best_of may be. */
+export function checkCombinations(body: SamplingFields): void {
+  const n = body.n ?? 1
+  if (present(body.best_of) && body.best_of !== 1 && body.best_of !== n) {
+    throw new SkeinError(
+      'unsupported_parameter',
+      `best_of: got ${body.best_of}; this server returns every answer it draws, so expected n (${n})`,
+      { param: 'best_of' },
+    )
+  }
+  if (present(body.stream_options) && body.stream !== true) {
+    throw invalid('stream_options', 'it needs "stream": true')
+  }
+  const format = body.response_format?.type ?? 'text'
+  if (format !== 'text') {
+    throw new SkeinError(
+      'unsupported_parameter',
+      `response_format: type ${JSON.stringify(format.slice(0, 40))} is not implemented; expected "text"`,
+      { param: 'response_format' },
+    )
+  }
+}
+
+export function invalid(param: string, message: string): SkeinError {
+  return new SkeinError('invalid_request', `${param}: ${message}`, { param })
+}
+
+export function present<T>(value: T | null | undefined): value is T {
+  return value !== null && value !== undefined
+}
+
+type NumberField = {
+  [K in keyof SamplingFields]-?: number extends SamplingFields[K] ? K : never
+}[keyof SamplingFields]
+
+/** The value of a field that goes by two names; both at once must agree. */
+function oneName(body: SamplingFields, name: NumberField, alias: NumberField): number | null {
+  const value = body[name] ?? null
+  const other = body[alias] ?? null
+  if (value !== null && other !== null && value !== other) {
+    throw invalid(alias, `it is another name of ${name}, and the two differ; send one`)
+  }
+  return value ?? other
+}
+
+function toLogitBias(
+  bias: Readonly<Record<string, number>>,
+  model: ServedModel,
+): readonly (readonly [number, number])[] {
+  return Object.entries(bias).map(([id, value]) => {
+    const [token] = tokensOf([Number(id)], 'logit_bias', model)
+    return [token!, value] as const
+  })
+}
+
+function tokensOf(
+  tokens: readonly number[] | null | undefined,
+  param: string,
+  model: ServedModel,
+): readonly number[] {
+  const vocabSize = model.client.info.model.vocabSize
+  const alien = tokens?.find((token) => token >= vocabSize)
+  if (alien !== undefined) {
+    throw invalid(param, `token ${alien} is outside the vocabulary; expected 0 … ${vocabSize - 1}`)
+  }
+  return tokens ?? []
+}

@@ -1,0 +1,77 @@
+/**
+ * A wire dialect as data: a list of routes, each a body schema and a function from a call to a reply, and the shape
+ * of its errors. The gateway mounts routes on HTTP and writes them into the OpenAPI page; no dialect knows of sockets,
+ * headers or Fastify.
+ */
+import type { Static, TSchema } from 'typebox'
+import type { SkeinError } from '../errors.ts'
+import type { RequestLimits } from './limits.ts'
+import type { ModelRegistry } from './models.ts'
+
+export interface Call<Body = unknown> {
+  /** 128 random bits in hex; dialects put their prefix before it. */
+  readonly id: string
+  readonly body: Body
+  /** Path parameters, decoded. */
+  readonly params: Readonly<Record<string, string>>
+  readonly models: ModelRegistry
+  readonly limits: RequestLimits
+  /** Aborts when the client has gone, in every phase. */
+  readonly signal: AbortSignal
+  /** Unix seconds at which the call arrived. */
+  readonly now: number
+}
+
+export type Reply =
+  | { readonly kind: 'json'; readonly body: object }
+  /**
+   * One object per server-sent event. The first is asked for before any header is written, so what fails until then
+   * is still a proper HTTP error.
+   */
+  | { readonly kind: 'events'; readonly events: AsyncIterable<object> }
+
+export interface Route {
+  readonly method: 'GET' | 'POST'
+  /** With `:name` for parameters. */
+  readonly path: string
+  /** One line for the OpenAPI page. */
+  readonly summary: string
+  readonly body: TSchema | null
+  handle(call: Call): Promise<Reply>
+}
+
+export interface Dialect {
+  readonly name: string
+  readonly routes: readonly Route[]
+  /** The JSON of an error, for a body or for an event inside a stream. */
+  renderError(error: SkeinError): object
+}
+
+/** A POST route whose handler sees the type its schema describes. */
+export function post<T extends TSchema>(
+  path: string,
+  summary: string,
+  body: T,
+  handle: (call: Call<Static<T>>) => Promise<Reply>,
+): Route {
+  return {
+    method: 'POST',
+    path,
+    summary,
+    body,
+    // The gateway validates the body against this very schema before it calls.
+    handle: (call) => handle(call as Call<Static<T>>),
+  }
+}
+
+export function get(
+  path: string,
+  summary: string,
+  handle: (call: Call) => Promise<Reply> | Reply,
+): Route {
+  return { method: 'GET', path, summary, body: null, handle: async (call) => handle(call) }
+}
+
+export function json(body: object): Reply {
+  return { kind: 'json', body }
+}

@@ -1,0 +1,37 @@
+/**
+ * Small schema helpers of the wire dialects. OpenAI clients send null for every field they leave alone, so every
+ * optional field is nullable; a field at fault must yield one clear complaint, so unions carry a description that
+ * the gateway quotes ("expected …") in place of one complaint per branch.
+ */
+import Type, { type Static, type TSchema } from 'typebox'
+
+/** `schema` or null, as one type list where possible: the validator then complains once. */
+function nullable<T extends TSchema>(schema: T): TSchema {
+  const type = (schema as { type?: unknown }).type
+  if (typeof type === 'string') return { ...schema, type: [type, 'null'] }
+  return { anyOf: [schema, { type: 'null' }], description: descriptionOf(schema) }
+}
+
+function descriptionOf(schema: TSchema): string {
+  return (schema as { description?: string }).description ?? 'a value of the documented form'
+}
+
+/** An optional field that may also be null; both mean absent. */
+export function Maybe<T extends TSchema>(schema: T) {
+  return Type.Optional(Type.Unsafe<Static<T> | null>(nullable(schema)))
+}
+
+/** One of several forms, complained about as a whole: `description` completes "expected …". */
+export function OneOf<T extends TSchema[]>(description: string, ...forms: [...T]) {
+  return Type.Union(forms, { description })
+}
+
+export const TokenId = Type.Integer({ minimum: 0, maximum: 2 ** 31 - 1 })
+
+export function Bounded(minimum: number, maximum: number) {
+  return Type.Number({ minimum, maximum })
+}
+
+export function BoundedInteger(minimum: number, maximum: number) {
+  return Type.Integer({ minimum, maximum })
+}

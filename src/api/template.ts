@@ -1,0 +1,77 @@
+/**
+ * The RWKV chat template, in code: messages in, one prompt text out. Turns are plain text in RWKV
+ * ("User: …", blank line, "Assistant: …"), so a line of content that reads like the head of a turn would be one.
+ * Every such line gets a space in front (reversibly: a line that already has some gets one more); apart from that,
+ * content arrives byte for byte, line ends and blank lines included.
+ * This file knows nothing of tokens or of the wire.
+ */
+
+export type Role = 'system' | 'user' | 'assistant'
+
+export interface Turn {
+  readonly role: Role
+  readonly content: string
+}
+
+/**
+ * How the answer begins. `open`: the model thinks first. `closed`: the prompt already holds an empty thought. Both end
+ * just before ">", as in training: "<think>" followed by a line break is one path of tokens, "<think" another.
+ */
+export type ThinkMode = 'none' | 'open' | 'closed'
+
+const HEADS: Readonly<Record<Role, string>> = {
+  system: 'System:',
+  user: 'User:',
+  assistant: 'Assistant:',
+}
+
+const TAILS: Readonly<Record<ThinkMode, string>> = {
+  none: 'Assistant:',
+  open: 'Assistant: <think',
+  closed: 'Assistant: <think>\n</think',
+}
+
+/** What ends an answer besides token 0: the head of a turn that is not the model's to write. */
+export const CHAT_STOPS: readonly string[] = ['\n\nUser:', '\n\nSystem:']
+
+// Heads of our template and the other names RWKV models were taught for the two sides. Line ends are all those that
+// a model may read as one. The colon may be the fullwidth one of Chinese text.
+const ROLE = '(?:system|user|assistant|human|bot)[ \\t]*[:：]'
+const LINE_START = '(?<=^|[\\n\\r\\v\\f\\u0085\\u2028\\u2029])'
+const FORGED = new RegExp(`${LINE_START}(?= *${ROLE})`, 'giu')
+const ESCAPED = new RegExp(`${LINE_START} (?= *${ROLE})`, 'giu')
+
+/** Puts one space before every line that reads like the head of a turn. */
+export function escapeRoles(content: string): string {
+  return content.replace(FORGED, ' ')
+}
+
+/** The inverse of escapeRoles. */
+export function unescapeRoles(escaped: string): string {
+  return escaped.replace(ESCAPED, '')
+}
+
+export function renderChat(turns: readonly Turn[], think: ThinkMode): string {
+  const parts = turns.map(renderTurn)
+  parts.push(TAILS[think])
+  return parts.join('\n\n')
+}
+
+function renderTurn({ role, content }: Turn): string {
+  const text = escapeRoles(role === 'assistant' ? withoutThought(content) : content)
+  return text === '' ? HEADS[role] : `${HEADS[role]} ${text}`
+}
+
+/**
+ * An earlier answer without its thought: models are trained on histories that hold answers only. A thought runs to the
+ * first "</think>"; its opening tag may be missing (it was part of the prompt). Text that merely talks
+ * about the tags, with an opening one further in, is left alone.
+ */
+function withoutThought(content: string): string {
+  const end = content.indexOf('</think>')
+  if (end < 0) return content
+  const open = content.indexOf('<think>')
+  const opensLater = open >= 0 && open < end && content.slice(0, open).trim() !== ''
+  if (opensLater) return content
+  return content.slice(end + '</think>'.length).replace(/^\s+/, '')
+}
