@@ -1,0 +1,121 @@
+/** Arguments that several commands share, and the rule that an unknown or malformed one is refused, never ignored. */
+import type { ArgsDef, CommandDef } from 'citty'
+import { SkeinError } from '../errors.ts'
+import {
+  BACKEND_CHOICES,
+  type BackendChoice,
+  type EngineChoice,
+  modelPath,
+  QUANT_CHOICES,
+  type QuantChoice,
+} from '../load.ts'
+
+export const modelArgs = {
+  model: {
+    type: 'positional',
+    required: false,
+    description: 'Checkpoint (.pth). The bundled demo model when absent.',
+    valueHint: 'FILE',
+  },
+  backend: {
+    type: 'string',
+    default: 'auto',
+    description: 'auto, cpu or reference (plain float64, for checking)',
+  },
+  quant: {
+    type: 'string',
+    default: 'file',
+    description: "How matrices are held: file (the checkpoint's type), f32, f16, bf16, int8",
+  },
+  threads: { type: 'string', description: 'CPU threads (default: all cores)' },
+} as const satisfies ArgsDef
+
+export const engineArgs = {
+  ...modelArgs,
+  vocab: { type: 'string', description: 'Vocabulary file (default: found beside the model)' },
+  slots: {
+    type: 'string',
+    description: 'Recurrent states kept = sequences that run at once (default: up to 64 by memory)',
+  },
+  'step-tokens': { type: 'string', description: 'Token budget of one step (default 512)' },
+  'max-waiting': { type: 'string', description: 'Requests that may wait (default 1024)' },
+  'max-prompt-tokens': { type: 'string', description: 'Longest prompt (default 131072)' },
+} as const satisfies ArgsDef
+
+type Given = { readonly [name: string]: unknown }
+
+/** The engine choice that parsed arguments describe. */
+export function engineChoice(args: Given): EngineChoice {
+  return {
+    model: modelPath(text(args, 'model')),
+    backend: oneOf<BackendChoice>(args, 'backend', BACKEND_CHOICES),
+    quant: oneOf<QuantChoice>(args, 'quant', QUANT_CHOICES),
+    threads: integer(args, 'threads', 1, 1024),
+    slots: integer(args, 'slots', 1, 65_536),
+    maxTokens: integer(args, 'step-tokens', 1, 1_000_000),
+    maxWaiting: integer(args, 'max-waiting', 1, 10_000_000),
+    maxPromptTokens: integer(args, 'max-prompt-tokens', 1, 1_000_000_000),
+    vocab: text(args, 'vocab'),
+  }
+}
+
+export function text(args: Given, name: string): string | undefined {
+  const value = args[name]
+  return value === undefined || value === '' ? undefined : String(value)
+}
+
+/** A whole number within [min, max], or undefined when the flag was not given. */
+export function integer(args: Given, name: string, min: number, max: number): number | undefined {
+  const value = number(args, name, min, max)
+  if (value !== undefined && !Number.isInteger(value)) refuse(name, `a whole number, not ${value}`)
+  return value
+}
+
+export function number(args: Given, name: string, min: number, max: number): number | undefined {
+  const given = text(args, name)
+  if (given === undefined) return undefined
+  const value = Number(given)
+  if (!(value >= min && value <= max))
+    refuse(name, `a number from ${min} to ${max}, not "${given}"`)
+  return value
+}
+
+/** Comma-separated whole numbers: "1,8,32". */
+export function integers(args: Given, name: string): number[] {
+  const given = text(args, name)
+  if (given === undefined) return []
+  return given.split(',').map((part) => {
+    const value = Number(part)
+    if (part.trim() === '' || !Number.isInteger(value) || value < 0)
+      refuse(name, `whole numbers with commas between, not "${given}"`)
+    return value
+  })
+}
+
+export function oneOf<T extends string>(
+  args: Given,
+  name: string,
+  choices: readonly T[],
+): T | undefined {
+  const given = text(args, name)
+  if (given === undefined) return undefined
+  const choice = choices.find((candidate) => candidate === given)
+  return choice ?? refuse(name, `one of ${choices.join(', ')}, not "${given}"`)
+}
+
+function refuse(name: string, expected: string): never {
+  throw new SkeinError('invalid_request', `--${name} takes ${expected}`, { param: name })
+}
+
+/** citty keeps flags it does not know; a mistyped flag must not be silently without effect. */
+export function refuseUnknownFlags(command: CommandDef<never>, argv: readonly string[]): void {
+  const defined = (command.args ?? {}) as ArgsDef
+  const known = new Set(Object.keys(defined))
+  for (const word of argv) {
+    if (word === '--') return
+    const flag = /^--(?:no-)?([^=]+)/.exec(word)?.[1]
+    if (flag === undefined) continue
+    if (!known.has(flag) && !known.has(`no-${flag}`))
+      throw new SkeinError('invalid_request', `unknown flag ${word}; see --help`, { param: flag })
+  }
+}

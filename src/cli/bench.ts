@@ -1,0 +1,118 @@
+/** `skein bench`: speed of the engine and of the tokenizer on this machine. */
+import { mkdirSync } from 'node:fs'
+import { cpus, homedir } from 'node:os'
+import { join } from 'node:path'
+import { defineCommand } from 'citty'
+import { type BenchRow, benchEngine } from '../bench/engine.ts'
+import { RANDOM_MODEL_SIZES, writeRandomModel } from '../bench/random-model.ts'
+import { benchTokenizer } from '../bench/tokenizer.ts'
+import { SkeinError } from '../errors.ts'
+import { loadRunner, loadTokenizer, modelPath } from '../load.ts'
+import type { ModelInfo } from '../model/runner.ts'
+import { Tokenizer } from '../tokenizer/tokenizer.ts'
+import { engineChoice, integer, integers, modelArgs, number, oneOf, text } from './args.ts'
+import { formatBytes, formatCount, printJson, printTable, progressBar } from './output.ts'
+
+const engine = defineCommand({
+  meta: { name: 'engine', description: 'Decode and prefill speed of a model, without HTTP' },
+  args: {
+    ...modelArgs,
+    size: {
+      type: 'string',
+      description: `Random weights of a released size instead of FILE: ${RANDOM_MODEL_SIZES.join(', ')}`,
+    },
+    decode: { type: 'string', default: '1,8,32', description: 'Rows of each decode case' },
+    prefill: {
+      type: 'string',
+      default: '1x512',
+      description: 'PROMPTSxTOKENS of each prefill case',
+    },
+    'step-tokens': { type: 'string', description: 'Token budget of one step (default 512)' },
+    repeats: { type: 'string', default: '20', description: 'Fewest repeats of a case' },
+    seconds: { type: 'string', default: '2', description: 'Shortest time of a case' },
+    json: { type: 'boolean', description: 'One JSON object' },
+  },
+  run({ args }) {
+    const decode = integers(args, 'decode')
+    const prefill = prefillCases(text(args, 'prefill'))
+    const size = oneOf(args, 'size', RANDOM_MODEL_SIZES)
+    const slots = Math.max(1, ...decode, ...prefill.map(({ prompts }) => prompts))
+    const choice = { ...engineChoice(args), slots }
+    const runner = loadRunner(
+      size ? { ...choice, model: randomModel(size) } : choice,
+      progressBar('loading'),
+    )
+    try {
+      const plan = {
+        decode,
+        prefill,
+        minRepeats: integer(args, 'repeats', 1, 100_000) ?? 20,
+        minSeconds: number(args, 'seconds', 0, 3600) ?? 2,
+      }
+      const rows = benchEngine(runner, plan)
+      if (args.json) printJson({ machine: cpus()[0]?.model, model: runner.info, rows })
+      else printRows(runner.info, rows)
+    } finally {
+      runner.dispose()
+    }
+  },
+})
+
+function prefillCases(given = ''): { prompts: number; tokens: number }[] {
+  return given
+    .split(',')
+    .filter((part) => part !== '')
+    .map((part) => {
+      const match = /^(\d+)x(\d+)$/.exec(part)
+      if (!match || Number(match[1]) < 1 || Number(match[2]) < 1)
+        throw new SkeinError(
+          'invalid_request',
+          `--prefill takes cases like 1x512,8x128, not "${part}"`,
+        )
+      return { prompts: Number(match[1]), tokens: Number(match[2]) }
+    })
+}
+
+/** Writes the random checkpoint once, into the cache folder. */
+function randomModel(size: (typeof RANDOM_MODEL_SIZES)[number]): string {
+  const folder = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'skein', 'random')
+  mkdirSync(folder, { recursive: true })
+  return writeRandomModel(join(folder, `rwkv7-${size}.pth`), size)
+}
+
+function printRows(info: ModelInfo, rows: readonly BenchRow[]): void {
+  process.stdout.write(
+    `${info.architecture} ${formatCount(info.numParameters)} parameters, ${info.weightType}, ${formatBytes(info.weightBytes)}; ${info.device}\n`,
+  )
+  printTable([
+    ['case', 'tokens/s', 'ms', 'ms 25 %', 'ms 75 %', 'repeats'],
+    ...rows.map((row) => [
+      row.kind === 'decode' ? `decode ${row.batch}` : `prefill ${row.batch}x${row.tokens}`,
+      row.tokensPerSecond.toFixed(1),
+      row.milliseconds.toFixed(2),
+      row.lowMilliseconds.toFixed(2),
+      row.highMilliseconds.toFixed(2),
+      String(row.repeats),
+    ]),
+  ])
+}
+
+const tokenizer = defineCommand({
+  meta: { name: 'tokenizer', description: 'Encoding speed of a vocabulary' },
+  args: {
+    vocab: { type: 'string', description: "Vocabulary file (default: the demo model's)" },
+    json: { type: 'boolean', description: 'One JSON object' },
+  },
+  run({ args }) {
+    const vocab = text(args, 'vocab')
+    const result = benchTokenizer(
+      vocab ? Tokenizer.fromFile(vocab) : loadTokenizer({ model: modelPath(undefined) }),
+    )
+    printJson(result)
+  },
+})
+
+export const bench = defineCommand({
+  meta: { name: 'bench', description: 'Measure this machine: engine, tokenizer' },
+  subCommands: { engine, tokenizer },
+})

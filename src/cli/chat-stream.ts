@@ -1,0 +1,100 @@
+/** One chat completion of a server as a stream of pieces. A client of the public API: knows its JSON, not the engine. */
+import { SkeinError } from '../errors.ts'
+
+export interface ChatMessage {
+  readonly role: 'system' | 'user' | 'assistant'
+  readonly content: string
+}
+
+export interface ChatRequest {
+  readonly url: string
+  readonly apiKey: string | undefined
+  readonly messages: readonly ChatMessage[]
+  readonly isThinking: boolean
+  readonly maxTokens: number | undefined
+  readonly temperature: number | undefined
+  readonly topP: number | undefined
+  readonly topK: number | undefined
+  readonly presencePenalty: number | undefined
+  readonly frequencyPenalty: number | undefined
+  readonly signal: AbortSignal
+}
+
+export interface ChatPiece {
+  readonly isThought: boolean
+  readonly text: string
+}
+
+/** The parts of a chunk that are read here. */
+interface Chunk {
+  readonly choices?: readonly {
+    readonly delta?: {
+      readonly content?: string | null
+      readonly reasoning_content?: string | null
+    }
+  }[]
+  readonly error?: { readonly message?: string }
+}
+
+export async function* streamChat(request: ChatRequest): AsyncIterable<ChatPiece> {
+  const response = await post(request)
+  for await (const data of serverSentEvents(response)) {
+    if (data === '[DONE]') return
+    // The server is ours or speaks the same API; a body of another shape simply yields nothing.
+    const chunk = JSON.parse(data) as Chunk
+    if (chunk.error) throw new SkeinError('internal', chunk.error.message ?? 'the stream failed')
+    const delta = chunk.choices?.[0]?.delta
+    if (delta?.reasoning_content) yield { isThought: true, text: delta.reasoning_content }
+    if (delta?.content) yield { isThought: false, text: delta.content }
+  }
+}
+
+async function post(request: ChatRequest): Promise<Response> {
+  const { url, apiKey, messages, isThinking, signal } = request
+  const body = {
+    messages,
+    stream: true,
+    max_tokens: request.maxTokens ?? 512,
+    temperature: request.temperature ?? 1,
+    top_p: request.topP ?? 0.5,
+    top_k: request.topK,
+    presence_penalty: request.presencePenalty,
+    frequency_penalty: request.frequencyPenalty,
+    ...(isThinking ? { enable_think: true } : {}),
+  }
+  const headers = {
+    'content-type': 'application/json',
+    ...(apiKey ? { authorization: `Bearer ${apiKey}` } : {}),
+  }
+  const target = `${url.replace(/\/+$/, '')}/v1/chat/completions`
+  const sent = fetch(target, { method: 'POST', headers, body: JSON.stringify(body), signal })
+  const response = await sent.catch((error: unknown) => {
+    if (signal.aborted) throw error
+    throw new SkeinError(
+      'model_not_loaded',
+      `no server answers at ${url}; start one with \`skein serve\`, or name a checkpoint: \`skein chat FILE\``,
+    )
+  })
+  if (!response.ok) throw await failureOf(response)
+  return response
+}
+
+async function failureOf(response: Response): Promise<SkeinError> {
+  const body = (await response.json().catch(() => null)) as { error?: { message?: string } } | null
+  const message = body?.error?.message ?? `the server answered ${response.status}`
+  if (response.status === 401)
+    return new SkeinError('unauthorized', `${message} (give the key with --api-key)`)
+  return new SkeinError('invalid_request', message)
+}
+
+/** The data lines of an event stream. */
+async function* serverSentEvents(response: Response): AsyncIterable<string> {
+  const decoder = new TextDecoder()
+  let pending = ''
+  for await (const bytes of response.body ?? []) {
+    pending += decoder.decode(bytes, { stream: true })
+    const lines = pending.split('\n')
+    pending = lines.pop() ?? ''
+    for (const line of lines) if (line.startsWith('data: ')) yield line.slice(6)
+  }
+}

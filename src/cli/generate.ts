@@ -1,0 +1,54 @@
+/** `skein generate`: continue a text in this process, without a server. Streams to standard output. */
+import { readFileSync } from 'node:fs'
+import { defineCommand } from 'citty'
+import { load } from '../index.ts'
+import { engineArgs, engineChoice, integer, number, text } from './args.ts'
+import { printJson, progressBar } from './output.ts'
+import { samplingArgs, samplingOptions } from './sampling-args.ts'
+
+export const generate = defineCommand({
+  meta: { name: 'generate', description: 'Continue a text without a server' },
+  args: {
+    ...engineArgs,
+    ...samplingArgs,
+    prompt: {
+      type: 'string',
+      alias: 'p',
+      description: 'Text to continue (default: standard input)',
+    },
+    seed: { type: 'string', description: 'Same seed and prompt, same text' },
+    stop: { type: 'string', description: 'End before this text' },
+    json: { type: 'boolean', description: 'One JSON object at the end instead of a stream' },
+  },
+  async run({ args }) {
+    const prompt = text(args, 'prompt') ?? readFileSync(0, 'utf8')
+    const stop = text(args, 'stop')
+    const llm = await load(engineChoice(args), { onProgress: progressBar('loading') })
+    const abort = new AbortController()
+    process.once('SIGINT', () => abort.abort())
+    const started = performance.now()
+    let answer = ''
+    let tokens = 0
+    try {
+      const stream = llm.generate(prompt, {
+        ...samplingOptions(args),
+        seed: number(args, 'seed', 0, Number.MAX_SAFE_INTEGER),
+        maxTokens: integer(args, 'max-tokens', 1, 1_000_000),
+        stop: stop === undefined ? [] : [stop],
+        signal: abort.signal,
+        onTokens: (count) => {
+          tokens += count
+        },
+      })
+      for await (const piece of stream) {
+        answer += piece
+        if (!args.json) process.stdout.write(piece)
+      }
+    } finally {
+      await llm.close()
+    }
+    const seconds = (performance.now() - started) / 1000
+    if (args.json) printJson({ prompt, text: answer, tokens, seconds })
+    else process.stdout.write('\n')
+  },
+})

@@ -1,0 +1,75 @@
+#!/usr/bin/env node
+/** The `skein` command: subcommands are loaded only when named. Errors of ours end as one line and exit code 1. */
+import { readFileSync } from 'node:fs'
+import { type CommandDef, defineCommand, renderUsage, runCommand } from 'citty'
+import { SkeinError } from '../errors.ts'
+import { refuseUnknownFlags } from './args.ts'
+
+// Each command keeps its own argument types; the table only needs to know that they are commands.
+type AnyCommand = CommandDef<never>
+
+const COMMANDS: Record<string, () => Promise<unknown>> = {
+  serve: async () => (await import('./serve.ts')).serve,
+  chat: async () => (await import('./chat.ts')).chat,
+  generate: async () => (await import('./generate.ts')).generate,
+  bench: async () => (await import('./bench.ts')).bench,
+  inspect: async () => (await import('./inspect.ts')).inspect,
+  logits: async () => (await import('./logits.ts')).logits,
+  tokenize: async () => (await import('./tokenize.ts')).tokenize,
+  doctor: async () => (await import('./doctor.ts')).doctor,
+}
+
+const main = defineCommand({
+  meta: {
+    name: 'skein',
+    version: packageVersion(),
+    description: 'An RWKV inference server: many streams at once, speaking the OpenAI API.',
+  },
+  // citty resolves each command lazily; their argument types differ, so the record is untyped here.
+  subCommands: COMMANDS as Record<string, () => Promise<CommandDef>>,
+})
+
+function packageVersion(): string {
+  const file = new URL('../../package.json', import.meta.url)
+  return (JSON.parse(readFileSync(file, 'utf8')) as { version: string }).version
+}
+
+async function resolveCommand(
+  argv: readonly string[],
+): Promise<{ command: AnyCommand; path: AnyCommand }> {
+  let command = main as unknown as AnyCommand
+  let parent = command
+  for (const word of argv) {
+    const children = command.subCommands as typeof COMMANDS | undefined
+    const child = children?.[word]
+    if (!child) break
+    parent = command
+    command = (await child()) as AnyCommand
+  }
+  return { command, path: parent }
+}
+
+async function run(argv: string[]): Promise<void> {
+  const { command, path } = await resolveCommand(argv)
+  const wantsHelp = argv.includes('--help') || argv.includes('-h')
+  if (wantsHelp || (!command.run && argv.every((word) => !word.startsWith('--v')))) {
+    process.stdout.write(`${await renderUsage(command, path === command ? undefined : path)}\n`)
+    const named = argv.find((word) => !word.startsWith('-'))
+    if (!wantsHelp && named) throw new SkeinError('invalid_request', `no command "${named}"`)
+    return
+  }
+  if (argv.includes('--version') || argv[0] === '-v') {
+    process.stdout.write(`skein ${packageVersion()}\n`)
+    return
+  }
+  refuseUnknownFlags(command, argv)
+  await runCommand(main, { rawArgs: argv })
+}
+
+run(process.argv.slice(2)).catch((error: unknown) => {
+  const { code, message } = SkeinError.from(error)
+  process.stderr.write(`skein: ${message}${code === 'internal' ? ' (internal error)' : ''}\n`)
+  if (code === 'internal' && error instanceof Error && process.env.SKEIN_DEBUG)
+    process.stderr.write(`${error.stack}\n`)
+  process.exitCode = 1
+})

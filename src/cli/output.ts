@@ -1,0 +1,49 @@
+/** What commands print besides their results: progress on stderr when a person is watching, JSON lines when not. */
+import { SingleBar } from 'cli-progress'
+
+/** A progress bar on a terminal, silence elsewhere. Finishes itself when all is done. */
+export function progressBar(label: string): (done: number, total: number) => void {
+  if (!process.stderr.isTTY) return () => {}
+  const bar = new SingleBar({
+    format: `${label} {bar} {percentage}% {done}/{whole}`,
+    hideCursor: true,
+    stream: process.stderr,
+    clearOnComplete: true,
+  })
+  let isStarted = false
+  return (done, total) => {
+    const payload = { done: formatBytes(done), whole: formatBytes(total) }
+    if (isStarted) bar.update(done, payload)
+    else bar.start(total, done, payload)
+    isStarted = true
+    if (done >= total) bar.stop()
+  }
+}
+
+export function formatBytes(bytes: number): string {
+  const units = ['B', 'KB', 'MB', 'GB', 'TB']
+  const power = Math.min(units.length - 1, Math.floor(Math.log10(Math.max(1, bytes)) / 3))
+  const value = bytes / 1000 ** power
+  return `${value >= 100 || power === 0 ? value.toFixed(0) : value.toPrecision(3)} ${units[power]}`
+}
+
+export function formatCount(count: number): string {
+  if (count >= 1e9) return `${(count / 1e9).toPrecision(3)}B`
+  if (count >= 1e6) return `${(count / 1e6).toPrecision(3)}M`
+  return String(count)
+}
+
+export function printJson(value: unknown): void {
+  process.stdout.write(`${JSON.stringify(value, null, 2)}\n`)
+}
+
+/** Rows of text in columns; the first row is the heading. Numbers are set to the right. */
+export function printTable(rows: readonly (readonly string[])[]): void {
+  const widths = rows[0]!.map((_, i) => Math.max(...rows.map((row) => row[i]!.length)))
+  for (const row of rows) {
+    const cells = row.map((cell, i) =>
+      /^[-\d.,%×\s]+$/.test(cell) ? cell.padStart(widths[i]!) : cell.padEnd(widths[i]!),
+    )
+    process.stdout.write(`${cells.join('  ').trimEnd()}\n`)
+  }
+}

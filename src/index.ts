@@ -1,0 +1,111 @@
+/**
+ * Skein as a library: a model in this process, without HTTP.
+ *
+ *   import { load } from 'skein'
+ *   const llm = await load('model.pth')
+ *   for await (const text of llm.generate('Once upon a time')) process.stdout.write(text)
+ *   await llm.close()
+ *
+ * Many `generate` calls may run at once; they share one batch.
+ */
+import { randomUUID } from 'node:crypto'
+import type { EngineClient } from './engine/client.ts'
+import { LocalEngineClient } from './engine/local-client.ts'
+import type { EngineInfo, GenerateRequest } from './engine/messages.ts'
+import { type EngineChoice, loadEngine } from './load.ts'
+import type { LoadProgress } from './model/weights.ts'
+import type { Tokenizer } from './tokenizer/tokenizer.ts'
+
+export { SkeinError } from './errors.ts'
+export type { EngineChoice } from './load.ts'
+
+export interface GenerateOptions {
+  /** 0 is greedy. Default 1. */
+  readonly temperature?: number | undefined
+  /** Default 0.5. */
+  readonly topP?: number | undefined
+  readonly topK?: number | undefined
+  readonly minP?: number | undefined
+  readonly presencePenalty?: number | undefined
+  readonly frequencyPenalty?: number | undefined
+  readonly penaltyDecay?: number | undefined
+  readonly repetitionPenalty?: number | undefined
+  /** Same seed and prompt, same text, whatever else runs. */
+  readonly seed?: number | bigint | undefined
+  /** Default 512. */
+  readonly maxTokens?: number | undefined
+  /** Texts that end the answer; never part of it. */
+  readonly stop?: readonly string[] | undefined
+  readonly signal?: AbortSignal | undefined
+  /** Told how many tokens each piece took. */
+  readonly onTokens?: ((count: number) => void) | undefined
+}
+
+export interface Llm {
+  readonly info: EngineInfo
+  readonly tokenizer: Tokenizer
+  /** The engine itself, for callers that want tokens, log-probabilities or several answers. */
+  readonly client: EngineClient
+  /** Continues a text; yields pieces of whole characters as they come. */
+  generate(prompt: string, options?: GenerateOptions): AsyncIterable<string>
+  close(): Promise<void>
+}
+
+export async function load(
+  choice: string | EngineChoice,
+  options: { readonly onProgress?: LoadProgress | undefined } = {},
+): Promise<Llm> {
+  const { engine, tokenizer } = loadEngine(
+    typeof choice === 'string' ? { model: choice } : choice,
+    options.onProgress,
+  )
+  const client = new LocalEngineClient(engine)
+  return {
+    info: client.info,
+    tokenizer,
+    client,
+    generate: (prompt, given = {}) => pieces(client, requestOf(tokenizer, prompt, given), given),
+    close: () => client.close(),
+  }
+}
+
+async function* pieces(
+  client: EngineClient,
+  request: GenerateRequest,
+  { signal, onTokens }: GenerateOptions,
+): AsyncIterable<string> {
+  for await (const event of client.generate(request, signal)) {
+    if (event.type !== 'text') continue
+    onTokens?.(event.tokens.length)
+    if (event.text !== '') yield event.text
+  }
+}
+
+function requestOf(
+  tokenizer: Tokenizer,
+  prompt: string,
+  options: GenerateOptions,
+): GenerateRequest {
+  return {
+    id: randomUUID(),
+    prompt: tokenizer.encode(prompt),
+    n: 1,
+    maxTokens: options.maxTokens ?? 512,
+    sampling: {
+      temperature: options.temperature ?? 1,
+      topK: options.topK ?? 0,
+      topP: options.topP ?? 0.5,
+      minP: options.minP ?? 0,
+      presencePenalty: options.presencePenalty ?? 0,
+      frequencyPenalty: options.frequencyPenalty ?? 0,
+      penaltyDecay: options.penaltyDecay ?? 1,
+      repetitionPenalty: options.repetitionPenalty ?? 1,
+      seed: options.seed === undefined ? null : BigInt(options.seed),
+      logitBias: [],
+      bannedTokens: [],
+    },
+    stop: { strings: options.stop ?? [], tokens: [], ignoreEos: false },
+    logprobs: null,
+    promptLogprobs: null,
+  }
+}

@@ -1,0 +1,149 @@
+/**
+ * Puts the parts together: file → checkpoint → backend → model → runner → engine. The only place that chooses a
+ * backend. Used by the worker process, the library entry, the commands and the benches.
+ */
+import { existsSync } from 'node:fs'
+import { freemem } from 'node:os'
+import { fileURLToPath } from 'node:url'
+import type { Backend, StateShape, WeightType } from './backend/backend.ts'
+import { createCpuBackend } from './backend/cpu/cpu.ts'
+import { createReferenceBackend } from './backend/reference/reference.ts'
+import { Engine } from './engine/engine.ts'
+import { SkeinError } from './errors.ts'
+import { type Checkpoint, fingerprint, openCheckpoint } from './model/checkpoint.ts'
+import { describeCheckpoint } from './model/formats/describe.ts'
+import type { Model } from './model/model.ts'
+import { ModelRunner } from './model/model-runner.ts'
+import { loadRwkv7 } from './model/rwkv7.ts'
+import type { LoadProgress, WeightOptions } from './model/weights.ts'
+import { findVocabulary } from './tokenizer/find-vocabulary.ts'
+import { Tokenizer } from './tokenizer/tokenizer.ts'
+
+export type BackendChoice = 'auto' | 'cpu' | 'reference'
+export const BACKEND_CHOICES: readonly BackendChoice[] = ['auto', 'cpu', 'reference']
+/** How the large matrices are held; 'file' keeps the checkpoint's own type. */
+export type QuantChoice = 'file' | 'f32' | 'f16' | 'bf16' | 'int8'
+export const QUANT_CHOICES: readonly QuantChoice[] = ['file', 'f32', 'f16', 'bf16', 'int8']
+
+/** Plain data, so that it can be handed to a worker process. */
+export interface RunnerChoice {
+  /** Path of the checkpoint. */
+  readonly model: string
+  readonly backend?: BackendChoice | undefined
+  readonly quant?: QuantChoice | undefined
+  readonly threads?: number | undefined
+  /** Recurrent states kept on the device = most rows of a step. Chosen from free memory when absent. */
+  readonly slots?: number | undefined
+  /** Token budget of one step. */
+  readonly maxTokens?: number | undefined
+}
+
+export interface EngineChoice extends RunnerChoice {
+  readonly vocab?: string | undefined
+  readonly maxWaiting?: number | undefined
+  readonly maxPromptTokens?: number | undefined
+}
+
+const DEFAULT_STEP_TOKENS = 512
+const MAX_DEFAULT_SLOTS = 64
+/** Share of free memory that states may take when the number of slots is ours to choose. */
+const STATE_MEMORY_SHARE = 0.25
+/** The reference backend reads ~10⁸ weights a second: beyond this size a token takes seconds. */
+const MAX_REFERENCE_PARAMETERS = 50_000_000
+
+/** The trained model that comes with Skein. */
+export const DEMO_MODEL = fileURLToPath(new URL('../models/demo.pth', import.meta.url))
+
+export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress): ModelRunner {
+  const checkpoint = openCheckpoint(choice.model)
+  try {
+    const backend = openBackend(choice, checkpoint)
+    const model = loadModel(checkpoint, backend, {
+      weightType: weightTypeOf(choice.quant),
+      onProgress,
+    })
+    return new ModelRunner(model, backend, {
+      numSlots: choice.slots ?? defaultSlots(model.stateShape),
+      maxTokens: Math.max(choice.maxTokens ?? DEFAULT_STEP_TOKENS, choice.slots ?? 0),
+      fingerprint: fingerprint(checkpoint),
+    })
+  } finally {
+    checkpoint.close()
+  }
+}
+
+export function loadTokenizer(choice: Pick<EngineChoice, 'model' | 'vocab'>): Tokenizer {
+  return Tokenizer.fromFile(
+    findVocabulary({
+      model: choice.model,
+      ...(choice.vocab === undefined ? {} : { explicit: choice.vocab }),
+    }),
+  )
+}
+
+export function loadEngine(
+  choice: EngineChoice,
+  onProgress?: LoadProgress,
+): { readonly engine: Engine; readonly tokenizer: Tokenizer } {
+  const tokenizer = loadTokenizer(choice)
+  const runner = loadRunner(choice, onProgress)
+  if (tokenizer.vocabSize > runner.info.vocabSize)
+    throw new SkeinError(
+      'unsupported_weights',
+      `the vocabulary has ${tokenizer.vocabSize} ids but ${choice.model} has ${runner.info.vocabSize} embedding rows; give the model's own vocabulary with --vocab`,
+    )
+  return { engine: new Engine(runner, tokenizer, limitsOf(choice)), tokenizer }
+}
+
+function limitsOf({ maxWaiting, maxPromptTokens }: EngineChoice) {
+  return {
+    ...(maxWaiting === undefined ? {} : { maxWaiting }),
+    ...(maxPromptTokens === undefined ? {} : { maxPromptTokens }),
+  }
+}
+
+function loadModel(checkpoint: Checkpoint, backend: Backend, options: WeightOptions): Model {
+  return loadRwkv7(checkpoint, backend, options)
+}
+
+/** `auto` is the CPU kernels where they are built, else the reference for models small enough to be usable on it. */
+function openBackend({ backend = 'auto', threads }: RunnerChoice, checkpoint: Checkpoint): Backend {
+  if (backend === 'reference') return createReferenceBackend()
+  try {
+    return createCpuBackend(threads === undefined ? {} : { threads })
+  } catch (error) {
+    if (backend === 'cpu' || !isUnavailable(error)) throw error
+    const { numParameters } = describeCheckpoint(checkpoint)
+    if (numParameters > MAX_REFERENCE_PARAMETERS)
+      throw new SkeinError(
+        'backend_unavailable',
+        `${error.message}; the reference backend is too slow for ${Math.round(numParameters / 1e6)}M parameters (--backend reference runs it anyway)`,
+      )
+    process.stderr.write(`skein: ${error.message}; using the slow reference backend\n`)
+    return createReferenceBackend()
+  }
+}
+
+function isUnavailable(error: unknown): error is SkeinError {
+  return error instanceof SkeinError && error.code === 'backend_unavailable'
+}
+
+function weightTypeOf(quant: QuantChoice = 'file'): WeightType | undefined {
+  if (quant === 'file') return undefined
+  return quant === 'int8' ? 'i8' : quant
+}
+
+function defaultSlots({ layers, channels, headSize }: StateShape): number {
+  const bytes = 4 * layers * channels * (2 + headSize)
+  return Math.max(
+    1,
+    Math.min(MAX_DEFAULT_SLOTS, Math.floor((STATE_MEMORY_SHARE * freemem()) / bytes)),
+  )
+}
+
+/** The checkpoint a command was asked for, or the demo model. */
+export function modelPath(model: string | undefined): string {
+  if (model !== undefined) return model
+  if (existsSync(DEMO_MODEL)) return DEMO_MODEL
+  throw new SkeinError('not_found', 'no model given and the bundled demo model is missing')
+}

@@ -1,0 +1,26 @@
+/** Logits of a token list through a runner, from the zero state in slot 0: the door for oracles and quality tables. */
+import type { Runner } from './runner.ts'
+
+/** [tokens, V] f32: the logits after each token. */
+export function logitsOfAll(runner: Runner, tokens: Int32Array): Float32Array {
+  const V = runner.info.vocabSize
+  const values = new Float32Array(tokens.length * V)
+  runner.clearSlot(0)
+  for (let start = 0; start < tokens.length; start += runner.maxLogits)
+    values.set(feed(runner, tokens.subarray(start, start + runner.maxLogits), true), start * V)
+  return values
+}
+
+/** [V] f32: the logits after the last token. */
+export function logitsOfLast(runner: Runner, tokens: Int32Array): Float32Array {
+  const last = tokens.length - 1
+  runner.clearSlot(0)
+  for (let start = 0; start < last; start += runner.maxTokens)
+    feed(runner, tokens.subarray(start, Math.min(last, start + runner.maxTokens)), false)
+  return feed(runner, tokens.subarray(last), true)
+}
+
+function feed(runner: Runner, tokens: Int32Array, allLogits: boolean): Float32Array {
+  const [result] = runner.step([{ slot: 0, tokens, samples: [], allLogits }])
+  return result?.logits ?? new Float32Array(0)
+}

@@ -1,0 +1,221 @@
+/**
+ * RWKV-7 "Goose" (x070) over the ops of the backend: its weights under the letters of the checkpoint, and one forward
+ * pass. Maths: Peng et al., "RWKV-7 Goose with Expressive Dynamic State Evolution", 2025. Knows nothing of requests,
+ * slots' owners or schedules.
+ */
+import type {
+  Backend,
+  Capacity,
+  LinearJob,
+  Matrix,
+  Norm,
+  Ops,
+  StatePool,
+  Table,
+  Tensor,
+} from '../backend/backend.ts'
+import type { Checkpoint } from './checkpoint.ts'
+import { describeCheckpoint, rwkv7Dimensions } from './formats/describe.ts'
+import type { Model } from './model.ts'
+import { WeightLoader, type WeightOptions } from './weights.ts'
+
+const LAYER_NORM_EPS = 1e-5
+/** Of the per-head group norm, at every width. */
+const GROUP_NORM_EPS = 64e-5
+
+interface TimeMixing {
+  readonly x_r: Tensor
+  readonly x_w: Tensor
+  readonly x_k: Tensor
+  readonly x_v: Tensor
+  readonly x_a: Tensor
+  readonly x_g: Tensor
+  readonly w0: Tensor
+  readonly w1: Matrix
+  readonly w2: Matrix
+  readonly a0: Tensor
+  readonly a1: Matrix
+  readonly a2: Matrix
+  readonly g1: Matrix
+  readonly g2: Matrix
+  /** Absent in layer 0, whose v is the one the others move to. */
+  readonly value_residual: { readonly v0: Tensor; readonly v1: Matrix; readonly v2: Matrix } | null
+  readonly k_k: Tensor
+  readonly k_a: Tensor
+  readonly r_k: Tensor
+  readonly receptance: Matrix
+  readonly key: Matrix
+  readonly value: Matrix
+  readonly output: Matrix
+  readonly ln_x: Norm
+}
+
+interface ChannelMixing {
+  readonly x_k: Tensor
+  readonly key: Matrix
+  readonly value: Matrix
+}
+
+interface Block {
+  readonly ln1: Norm
+  readonly att: TimeMixing
+  readonly ln2: Norm
+  readonly ffn: ChannelMixing
+}
+
+export function loadRwkv7(checkpoint: Checkpoint, backend: Backend, options: WeightOptions): Model {
+  const { layers, channels, heads, headSize, vocabSize } = rwkv7Dimensions(checkpoint)
+  const load = new WeightLoader(checkpoint, backend, options)
+  const emb = load.table('emb.weight')
+  const ln0 = load.norm('blocks.0.ln0', LAYER_NORM_EPS)
+  const blocks = Array.from({ length: layers }, (_, i) => loadBlock(load, i))
+  const ln_out = load.norm('ln_out', LAYER_NORM_EPS)
+  const head = load.matrix('head.weight')
+  return {
+    architecture: 'rwkv7',
+    vocabSize,
+    numParameters: describeCheckpoint(checkpoint).numParameters,
+    weightType: head.type,
+    weightBytes: load.deviceBytes,
+    stateShape: { layers, channels, heads, headSize },
+    ln_out,
+    head,
+    forward: (ops, states, capacity) =>
+      forward(ops, backend, { emb, ln0, blocks }, states, capacity),
+  }
+}
+
+function loadBlock(load: WeightLoader, i: number): Block {
+  const att = `blocks.${i}.att.`
+  const ffn = `blocks.${i}.ffn.`
+  return {
+    ln1: load.norm(`blocks.${i}.ln1`, LAYER_NORM_EPS),
+    att: {
+      x_r: load.vector(`${att}x_r`),
+      x_w: load.vector(`${att}x_w`),
+      x_k: load.vector(`${att}x_k`),
+      x_v: load.vector(`${att}x_v`),
+      x_a: load.vector(`${att}x_a`),
+      x_g: load.vector(`${att}x_g`),
+      w0: load.vector(`${att}w0`),
+      w1: load.lowRank(`${att}w1`),
+      w2: load.lowRank(`${att}w2`),
+      a0: load.vector(`${att}a0`),
+      a1: load.lowRank(`${att}a1`),
+      a2: load.lowRank(`${att}a2`),
+      g1: load.lowRank(`${att}g1`),
+      g2: load.lowRank(`${att}g2`),
+      value_residual:
+        i === 0
+          ? null
+          : {
+              v0: load.vector(`${att}v0`),
+              v1: load.lowRank(`${att}v1`),
+              v2: load.lowRank(`${att}v2`),
+            },
+      k_k: load.vector(`${att}k_k`),
+      k_a: load.vector(`${att}k_a`),
+      r_k: load.vector(`${att}r_k`),
+      receptance: load.matrix(`${att}receptance.weight`),
+      key: load.matrix(`${att}key.weight`),
+      value: load.matrix(`${att}value.weight`),
+      output: load.matrix(`${att}output.weight`),
+      ln_x: load.norm(`${att}ln_x`, GROUP_NORM_EPS),
+    },
+    ln2: load.norm(`blocks.${i}.ln2`, LAYER_NORM_EPS),
+    ffn: {
+      x_k: load.vector(`${ffn}x_k`),
+      key: load.matrix(`${ffn}key.weight`),
+      value: load.matrix(`${ffn}value.weight`),
+    },
+  }
+}
+
+interface Rwkv7 {
+  readonly emb: Table
+  readonly ln0: Norm
+  readonly blocks: readonly Block[]
+}
+
+/** The buffers every layer reuses; [T, C] unless said otherwise. */
+function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C: number) {
+  const channels = () => backend.tensor([T, C])
+  /** [T, D], D = the widest rank of that kind: ranks are the file's choice, layer by layer. */
+  const rank = (of: (block: Block) => Matrix | undefined) =>
+    backend.tensor([T, Math.max(1, ...blocks.map((block) => of(block)?.rows ?? 0))])
+  return {
+    x: channels(),
+    mixed: {
+      r: channels(),
+      w: channels(),
+      k: channels(),
+      v: channels(),
+      a: channels(),
+      g: channels(),
+    },
+    low: {
+      w: rank(({ att }) => att.w1),
+      a: rank(({ att }) => att.a1),
+      g: rank(({ att }) => att.g1),
+      v: rank(({ att }) => att.value_residual?.v1),
+    },
+    r: channels(),
+    w: channels(),
+    k: channels(),
+    v: channels(),
+    a: channels(),
+    g: channels(),
+    vGate: channels(),
+    vFirst: channels(),
+    y: channels(),
+    /** [T, F] */
+    u: backend.tensor([T, blocks[0]!.ffn.key.rows]),
+  }
+}
+
+function forward(
+  ops: Ops,
+  backend: Backend,
+  { emb, ln0, blocks }: Rwkv7,
+  states: StatePool,
+  capacity: Capacity,
+): Tensor {
+  const buffers = createBuffers(backend, blocks, capacity.tokens, emb.columns)
+  const { x, mixed, low, r, w, k, v, a, g, vGate, vFirst, y, u } = buffers
+  ops.embed(x, emb, ln0)
+  for (const [i, { ln1, att, ln2, ffn }] of blocks.entries()) {
+    const { x_r, x_w, x_k, x_v, x_a, x_g, value_residual } = att
+    const mixes = [mixed.r, mixed.w, mixed.k, mixed.v, mixed.a, mixed.g]
+    ops.shiftMix(mixes, x, ln1, [x_r, x_w, x_k, x_v, x_a, x_g], states, i, 0)
+
+    const inward: LinearJob[] = [
+      { y: r, x: mixed.r, weight: att.receptance },
+      { y: k, x: mixed.k, weight: att.key },
+      { y: v, x: mixed.v, weight: att.value },
+      { y: low.w, x: mixed.w, weight: att.w1, epilogue: 'tanh' },
+      { y: low.a, x: mixed.a, weight: att.a1 },
+      { y: low.g, x: mixed.g, weight: att.g1, epilogue: 'sigmoid' },
+    ]
+    const outward: LinearJob[] = [
+      { y: w, x: low.w, weight: att.w2, bias: att.w0 },
+      { y: a, x: low.a, weight: att.a2, bias: att.a0, epilogue: 'sigmoid' },
+      { y: g, x: low.g, weight: att.g2 },
+    ]
+    if (value_residual) {
+      const { v0, v1, v2 } = value_residual
+      inward.push({ y: low.v, x: mixed.v, weight: v1 })
+      outward.push({ y: vGate, x: low.v, weight: v2, bias: v0, epilogue: 'sigmoid' })
+    }
+    ops.linear(inward)
+    ops.linear(outward)
+
+    const operands = { r, k, v, w, a, g, vFirst }
+    ops.wkv7(y, value_residual ? { ...operands, vGate } : operands, att, states, i)
+    ops.linear([{ y: x, x: y, weight: att.output, epilogue: 'add' }])
+
+    ops.shiftMix([mixed.k], x, ln2, [ffn.x_k], states, i, 1)
+    ops.linear([{ y: u, x: mixed.k, weight: ffn.key, epilogue: 'relu2' }])
+    ops.linear([{ y: x, x: u, weight: ffn.value, epilogue: 'add' }])
+  }
+  return x
+}

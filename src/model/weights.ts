@@ -1,0 +1,102 @@
+/**
+ * Moves a checkpoint's tensors onto a backend by name, counting bytes for the progress bar. Owns the choice of how each
+ * kind of tensor is held; knows nothing of what the tensors mean.
+ */
+import type { Backend, Matrix, Norm, Table, Tensor, WeightType } from '../backend/backend.ts'
+import { SkeinError } from '../errors.ts'
+import {
+  type Checkpoint,
+  matrixSource,
+  readFloats,
+  type TensorEntry,
+  transposedSource,
+} from './checkpoint.ts'
+
+export type LoadProgress = (doneBytes: number, totalBytes: number) => void
+
+export interface WeightOptions {
+  /** Type of the large matrices; the file's own when absent. */
+  readonly weightType?: WeightType | undefined
+  readonly onProgress?: LoadProgress | undefined
+}
+
+export class WeightLoader {
+  readonly #checkpoint: Checkpoint
+  readonly #backend: Backend
+  readonly #options: WeightOptions
+  readonly #totalBytes: number
+  #doneBytes = 0
+  #deviceBytes = 0
+
+  constructor(checkpoint: Checkpoint, backend: Backend, options: WeightOptions) {
+    this.#checkpoint = checkpoint
+    this.#backend = backend
+    this.#options = options
+    this.#totalBytes = [...checkpoint.tensors.values()].reduce((sum, t) => sum + byteLength(t), 0)
+  }
+
+  /** Bytes of everything loaded so far, as held on the device. */
+  get deviceBytes(): number {
+    return this.#deviceBytes
+  }
+
+  has(name: string): boolean {
+    return this.#checkpoint.tensors.has(name)
+  }
+
+  /** A vector, whatever its stored rank ([1, 1, C], [H, N], …), in f32. */
+  vector(name: string): Tensor {
+    const entry = this.#entry(name)
+    const values = readFloats(entry)
+    this.#count(entry, values.byteLength)
+    return this.#backend.tensor([values.length], values)
+  }
+
+  norm(name: string, eps: number): Norm {
+    return { weight: this.vector(`${name}.weight`), bias: this.vector(`${name}.bias`), eps }
+  }
+
+  /** A large matrix stored [out, in]. */
+  matrix(name: string): Matrix {
+    const entry = this.#entry(name)
+    return this.#counted(
+      entry,
+      this.#backend.matrix(matrixSource(entry), this.#options.weightType ?? entry.dtype),
+    )
+  }
+
+  /** A low-rank factor stored [in, out], as x @ w is written. Small and sensitive: never quantised to 8 bits. */
+  lowRank(name: string): Matrix {
+    const entry = this.#entry(name)
+    const wanted = this.#options.weightType
+    const type = wanted === undefined || wanted === 'i8' ? entry.dtype : wanted
+    return this.#counted(entry, this.#backend.matrix(transposedSource(entry), type))
+  }
+
+  table(name: string): Table {
+    const entry = this.#entry(name)
+    return this.#counted(entry, this.#backend.table(matrixSource(entry)))
+  }
+
+  #entry(name: string): TensorEntry {
+    const entry = this.#checkpoint.tensors.get(name)
+    if (!entry)
+      throw new SkeinError('unsupported_weights', `${this.#checkpoint.path} has no tensor ${name}`)
+    return entry
+  }
+
+  #counted<T extends { readonly bytes: number }>(entry: TensorEntry, held: T): T {
+    this.#count(entry, held.bytes)
+    return held
+  }
+
+  #count(entry: TensorEntry, deviceBytes: number): void {
+    this.#doneBytes += byteLength(entry)
+    this.#deviceBytes += deviceBytes
+    this.#options.onProgress?.(this.#doneBytes, this.#totalBytes)
+  }
+}
+
+function byteLength(entry: TensorEntry): number {
+  return entry.shape.reduce((product, n) => product * n, 1) * (entry.dtype === 'f32' ? 4 : 2)
+}

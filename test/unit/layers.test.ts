@@ -1,0 +1,62 @@
+import { readdirSync, readFileSync } from 'node:fs'
+import { dirname, join, normalize } from 'node:path'
+import { expect, test } from 'vitest'
+
+/** folder → what it may import besides itself and errors.ts. Root files put the parts together and may import all. */
+const ALLOWED: Record<string, readonly string[]> = {
+  cli: [
+    'bench',
+    'gateway',
+    'engine/client.ts',
+    'engine/messages.ts',
+    'model',
+    'tokenizer',
+    'backend/cpu',
+    'load.ts',
+    'index.ts',
+  ],
+  bench: ['engine/client.ts', 'engine/messages.ts', 'model', 'tokenizer', 'backend/backend.ts'],
+  gateway: ['api', 'engine', 'tokenizer'],
+  api: ['engine/client.ts', 'engine/messages.ts', 'tokenizer'],
+  engine: ['state', 'model/runner.ts', 'tokenizer'],
+  model: ['backend/backend.ts'],
+  state: [],
+  backend: [],
+  tokenizer: [],
+}
+const SRC = join(import.meta.dirname, '../../src')
+
+function importsOf(file: string): string[] {
+  const text = readFileSync(join(SRC, file), 'utf8')
+  return [...text.matchAll(/(?:from|import\() ?'([^']+)'/g)].map((match) => match[1]!)
+}
+
+function isAllowed(file: string, target: string): boolean {
+  const folder = file.split('/')[0]!
+  return (
+    target === 'errors.ts' ||
+    target.startsWith(`${folder}/`) ||
+    ALLOWED[folder]!.some((allowed) => target === allowed || target.startsWith(`${allowed}/`))
+  )
+}
+
+const files = (readdirSync(SRC, { recursive: true }) as string[]).filter((file) =>
+  file.endsWith('.ts'),
+)
+
+test('imports follow the layer table', () => {
+  const broken = files
+    .filter((file) => file.includes('/'))
+    .flatMap((file) =>
+      importsOf(file)
+        .filter((spec) => spec.startsWith('.'))
+        .map((spec) => normalize(join(dirname(file), spec)))
+        .filter((target) => !isAllowed(file, target))
+        .map((target) => `${file} → ${target}`),
+    )
+  expect(broken).toEqual([])
+})
+
+test('only backend/ffi.ts loads native libraries', () => {
+  expect(files.filter((file) => importsOf(file).includes('koffi'))).toEqual(['backend/ffi.ts'])
+})

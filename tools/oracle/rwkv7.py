@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""RWKV-7 in numpy float64, sharing no code with Skein: an outside oracle for `skein logits`.
+
+  python3 tools/oracle/rwkv7.py MODEL.pth --tokens 1,2,3 --out oracle.f64      # [tokens, V] little-endian float64
+  python3 tools/oracle/rwkv7.py MODEL.pth --tokens 1,2,3 --compare skein.f32   # prints the largest error / largest logit
+
+Reads a zip .pth with bf16, fp16 or fp32 tensors; needs numpy only.
+"""
+import argparse
+import pickle
+import zipfile
+from collections import OrderedDict
+
+import numpy as np
+
+
+class Storage:
+    def __init__(self, kind, key):
+        self.kind, self.key = kind, key
+
+
+def load(path):
+    """name -> float64 array."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        root = next(n for n in names if n.endswith("/data.pkl"))[: -len("data.pkl")]
+
+        def tensor(storage, offset, size, stride, *_):
+            raw = archive.read(f"{root}data/{storage.key}")
+            if storage.kind == "BFloat16Storage":
+                flat = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+            else:
+                flat = np.frombuffer(raw, {"HalfStorage": "<f2", "FloatStorage": "<f4"}[storage.kind])
+            strides = [s * flat.itemsize for s in stride]
+            view = np.lib.stride_tricks.as_strided(flat[offset:], size, strides)
+            return view.astype(np.float64)
+
+        class Reader(pickle.Unpickler):
+            def find_class(self, module, name):
+                if (module, name) == ("collections", "OrderedDict"):
+                    return OrderedDict
+                if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+                    return tensor
+                if module == "torch" and name.endswith("Storage"):
+                    return name
+                raise pickle.UnpicklingError(f"{module}.{name}")
+
+            def persistent_load(self, pid):
+                return Storage(pid[1], pid[2])
+
+        with archive.open(root + "data.pkl") as f:
+            return dict(Reader(f).load())
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def layer_norm(x, z, name, eps=1e-5):
+    return (x - x.mean()) / np.sqrt(x.var() + eps) * z[name + ".weight"] + z[name + ".bias"]
+
+
+def forward(z, tokens):
+    z = {name: values.squeeze() for name, values in z.items()}
+    layers = 1 + max(int(n.split(".")[1]) for n in z if n.startswith("blocks."))
+    heads, size = z["blocks.0.att.r_k"].shape
+    channels = heads * size
+    shift = np.zeros((layers, 2, channels))
+    state = np.zeros((layers, heads, size, size))
+    rows = []
+    for token in tokens:
+        x = layer_norm(z["emb.weight"][token], z, "blocks.0.ln0")
+        first = None
+        for i in range(layers):
+            b, a = f"blocks.{i}.", f"blocks.{i}.att."
+            h = layer_norm(x, z, b + "ln1")
+            mix = {c: h + (shift[i, 0] - h) * z[a + "x_" + c] for c in "rwkvag"}
+            shift[i, 0] = h
+            r = z[a + "receptance.weight"] @ mix["r"]
+            k = z[a + "key.weight"] @ mix["k"]
+            v = z[a + "value.weight"] @ mix["v"]
+            w = np.exp(-np.exp(-0.5) * sigmoid(z[a + "w0"] + np.tanh(mix["w"] @ z[a + "w1"]) @ z[a + "w2"]))
+            lr = sigmoid(z[a + "a0"] + mix["a"] @ z[a + "a1"] @ z[a + "a2"])
+            gate = sigmoid(mix["g"] @ z[a + "g1"]) @ z[a + "g2"]
+            if i == 0:
+                first = v
+            else:
+                v = v + (first - v) * sigmoid(z[a + "v0"] + mix["v"] @ z[a + "v1"] @ z[a + "v2"])
+            kk = (k * z[a + "k_k"]).reshape(heads, size)
+            kk = kk / np.maximum(np.linalg.norm(kk, axis=1, keepdims=True), 1e-12)
+            k = k * (1 + (lr - 1) * z[a + "k_a"])
+            r, k, v, w, lr = (t.reshape(heads, size) for t in (r, k, v, w, lr))
+            y = np.empty((heads, size))
+            for n in range(heads):
+                s = state[i, n]
+                s = s * w[n] - np.outer(s @ kk[n], kk[n] * lr[n]) + np.outer(v[n], k[n])
+                state[i, n] = s
+                y[n] = s @ r[n]
+            y = (y - y.mean(1, keepdims=True)) / np.sqrt(y.var(1, keepdims=True) + 64e-5)
+            y = y.reshape(channels) * z[a + "ln_x.weight"] + z[a + "ln_x.bias"]
+            y = y + ((r * k * z[a + "r_k"]).sum(1, keepdims=True) * v).reshape(channels)
+            x = x + z[a + "output.weight"] @ (y * gate)
+            h = layer_norm(x, z, b + "ln2")
+            mixed = h + (shift[i, 1] - h) * z[b + "ffn.x_k"]
+            shift[i, 1] = h
+            x = x + z[b + "ffn.value.weight"] @ np.maximum(z[b + "ffn.key.weight"] @ mixed, 0) ** 2
+        rows.append(z["head.weight"] @ layer_norm(x, z, "ln_out"))
+    return np.stack(rows)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--tokens", required=True)
+    parser.add_argument("--out")
+    parser.add_argument("--compare", help="float32 [tokens, V] or [V] written by `skein logits`")
+    args = parser.parse_args()
+    logits = forward(load(args.model), [int(t) for t in args.tokens.split(",")])
+    if args.out:
+        logits.astype("<f8").tofile(args.out)
+    if args.compare:
+        given = np.fromfile(args.compare, "<f4").astype(np.float64).reshape(-1, logits.shape[1])
+        wanted = logits[-len(given):]
+        error = np.abs(given - wanted).max() / np.abs(wanted).max()
+        agree = (given.argmax(1) == wanted.argmax(1)).mean()
+        print(f"largest error / largest logit {error:.3e}; best token agrees in {agree:.1%}")
