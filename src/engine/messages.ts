@@ -65,6 +65,8 @@ export type EngineEvent =
   | {
       readonly type: 'prompt'
       readonly id: string
+      /** The seed in use, the request's own or the one drawn for it. The engine always sets it. */
+      readonly seed?: bigint
       readonly logprobs: readonly (TokenText | null)[] | null
     }
   /** New text of choice `index`. Text is whole characters; a stop string is never part of it. */
@@ -73,7 +75,10 @@ export type EngineEvent =
       readonly id: string
       readonly index: number
       readonly text: string
-      /** Tokens drawn since the last event of this choice, including ones whose text is still held back. */
+      /**
+       * Tokens whose first character is in this event, and tokens without text drawn up to here. Tokens of which a
+       * stop string swallowed every byte never appear, nor does a stopping token: see answer-text.ts.
+       */
       readonly tokens: readonly number[]
       /** One per token of `tokens`, when asked. */
       readonly logprobs: readonly TokenText[] | null
@@ -93,9 +98,9 @@ export type EngineEvent =
 
 /** Live counters of an engine; monotonic unless said otherwise. */
 export interface EngineStats {
-  /** Now. */
+  /** Requests in line, now. */
   readonly waiting: number
-  /** Now. */
+  /** Requests holding slots, now. */
   readonly running: number
   readonly numSlots: number
   /** Now. */
@@ -103,9 +108,12 @@ export interface EngineStats {
   readonly steps: number
   readonly promptTokens: number
   readonly generatedTokens: number
+  /** Answers, by how they ended. */
   readonly finishedStop: number
   readonly finishedLength: number
+  /** Requests cancelled. */
   readonly aborted: number
+  /** Requests that got an error event. */
   readonly failed: number
   /** Tokens of the last step. */
   readonly lastBatchTokens: number
@@ -125,7 +133,8 @@ export interface EngineInfo {
 export type ToWorker =
   | { readonly type: 'generate'; readonly request: GenerateRequest }
   | { readonly type: 'cancel'; readonly id: string }
-  | { readonly type: 'shutdown' }
+  /** drain: answer what is live first and take no more; otherwise live requests get an error event. */
+  | { readonly type: 'shutdown'; readonly drain?: boolean }
 
 /** worker → gateway */
 export type FromWorker =

@@ -1,0 +1,255 @@
+/**
+ * The engine of one model: requests in, events out, one synchronous `step` at a time. It owns the live requests and
+ * what the results of a step mean for them; scheduler.ts chooses the rows, sequence.ts decides where an answer ends.
+ * It knows nothing of loops, processes or HTTP: local-client.ts and worker-loop.ts drive it.
+ */
+import { assert, SkeinError } from '../errors.ts'
+import type { Drawn, RowResult, Runner } from '../model/runner.ts'
+import type { TokenBytes } from './answer-text.ts'
+import { logprobsOf, withBytes } from './logprobs.ts'
+import type { EngineEvent, EngineInfo, EngineStats, GenerateRequest } from './messages.ts'
+import { type PlannedRow, Scheduler } from './scheduler.ts'
+import { LiveRequest, type Sequence } from './sequence.ts'
+import { checkRequest } from './validate.ts'
+
+export interface EngineLimits {
+  /** Requests in the waiting line; the next one is refused with queue_full. */
+  readonly maxWaiting: number
+  readonly maxPromptTokens: number
+  /**
+   * Prompt tokens of a step while answers are being generated. It bounds the time between their tokens: on a CPU 256
+   * prompt tokens cost about as much as a few dozen decode rows.
+   */
+  readonly prefillChunk: number
+  /** Fill freed slots with NaN, so that a use after free fails loudly. For tests and debugging. */
+  readonly poisonFreedSlots: boolean
+}
+
+export const DEFAULT_LIMITS: EngineLimits = {
+  maxWaiting: 1024,
+  maxPromptTokens: 131_072,
+  prefillChunk: 256,
+  poisonFreedSlots: Boolean(process.env.SKEIN_DEBUG),
+}
+
+/** What the protocol's `topLogprobs` arrays hold; see MAX_TOP_LOGPROBS of the backend. */
+const MAX_TOP_LOGPROBS = 20
+
+export class Engine {
+  readonly info: EngineInfo
+  readonly #runner: Runner
+  readonly #tokenBytes: TokenBytes
+  readonly #scheduler: Scheduler
+  readonly #live = new Map<string, LiveRequest>()
+  #failure: SkeinError | null = null
+  #events: EngineEvent[] = []
+  readonly #counters = {
+    steps: 0,
+    promptTokens: 0,
+    generatedTokens: 0,
+    finishedStop: 0,
+    finishedLength: 0,
+    aborted: 0,
+    failed: 0,
+    lastBatchTokens: 0,
+    busySeconds: 0,
+  }
+
+  /** The runner belongs to the engine from here on. */
+  constructor(runner: Runner, tokenBytes: TokenBytes, limits: Partial<EngineLimits> = {}) {
+    const { maxWaiting, maxPromptTokens, prefillChunk, poisonFreedSlots } = {
+      ...DEFAULT_LIMITS,
+      ...limits,
+    }
+    this.#runner = runner
+    this.#tokenBytes = tokenBytes
+    this.#scheduler = new Scheduler(runner, Math.max(1, prefillChunk), poisonFreedSlots)
+    const { numSlots } = this.#scheduler
+    this.info = { model: runner.info, numSlots, maxWaiting, maxPromptTokens }
+  }
+
+  /** Puts a request at the end of the line. Throws invalid_request, too_large or queue_full, changing nothing. */
+  submit(request: GenerateRequest): void {
+    if (this.#failure !== null) throw this.#failure
+    const { numSlots, maxPromptTokens, maxWaiting, model } = this.info
+    const { vocabSize } = model
+    const maxTopLogprobs = Math.min(MAX_TOP_LOGPROBS, vocabSize)
+    checkRequest(request, { vocabSize, numSlots, maxPromptTokens, maxTopLogprobs })
+    if (this.#live.has(request.id)) {
+      throw new SkeinError('invalid_request', `id ${request.id} is in use by a live request`)
+    }
+    const { waiting } = this.#scheduler
+    if (waiting.length >= maxWaiting && !this.#scheduler.admitsAtOnce(request.n)) {
+      throw new SkeinError(
+        'queue_full',
+        `${waiting.length} requests are waiting, which is the limit; retry later or raise maxWaiting`,
+      )
+    }
+    const live = new LiveRequest(request, this.#tokenBytes)
+    this.#live.set(request.id, live)
+    waiting.push(live)
+  }
+
+  /** Ends a request in any phase; its slots are free at once and no further event of it follows. Unknown ids are fine. */
+  cancel(id: string): void {
+    const live = this.#live.get(id)
+    if (live === undefined) return
+    this.#remove(live)
+    this.#counters.aborted++
+  }
+
+  get hasWork(): boolean {
+    return this.#live.size > 0
+  }
+
+  /** Why this engine can no longer be used; its process should end. */
+  get failure(): SkeinError | null {
+    return this.#failure
+  }
+
+  /** One forward pass. If it fails, every live request gets an error event and `failure` is set. */
+  step(): EngineEvent[] {
+    this.#events = []
+    if (this.#failure !== null) return this.#events
+    const started = performance.now()
+    try {
+      const plan = this.#scheduler.schedule()
+      const results = this.#run(plan)
+      this.#postprocess(plan, results)
+      this.#scheduler.checkIdle()
+    } catch (error) {
+      this.#die(SkeinError.from(error))
+    }
+    this.#counters.busySeconds += (performance.now() - started) / 1000
+    return this.#events
+  }
+
+  get stats(): EngineStats {
+    const { waiting, running, numSlots, numFree } = this.#scheduler
+    const now = { waiting: waiting.length, running: running.length, numSlots, freeSlots: numFree }
+    return { ...now, ...this.#counters }
+  }
+
+  /** Drops what is live, without events, and the runner. */
+  dispose(): void {
+    this.#failure ??= new SkeinError('model_not_loaded', 'the engine was closed')
+    this.#live.clear()
+    this.#runner.dispose()
+  }
+
+  #run(plan: readonly PlannedRow[]): RowResult[] {
+    if (plan.length === 0) return []
+    const results = this.#runner.step(plan.map((planned) => planned.row))
+    assert(results.length === plan.length, `${results.length} results for ${plan.length} rows`)
+    this.#counters.steps++
+    this.#counters.lastBatchTokens = plan.reduce((sum, { row }) => sum + row.tokens.length, 0)
+    return results
+  }
+
+  #postprocess(plan: readonly PlannedRow[], results: readonly RowResult[]): void {
+    for (const [i, planned] of plan.entries()) {
+      const { owner, takers, numPrompt } = planned
+      const { drawn, logits } = results[i]!
+      assert(drawn.length === takers.length, `${drawn.length} draws for ${takers.length} takers`)
+      // Another row of the same request may have failed it in this very step.
+      if (!this.#live.has(owner.id)) continue
+      if (numPrompt > 0) this.#acceptPrompt(planned, logits)
+      this.#acceptDrawn(owner, takers, drawn)
+    }
+  }
+
+  #acceptPrompt({ owner, numPrompt }: PlannedRow, logits: Float32Array | undefined): void {
+    if (owner.isScoring && !this.#score(owner, numPrompt, logits)) return
+    owner.numFed += numPrompt
+    this.#counters.promptTokens += numPrompt
+    if (owner.isPrefilling) return
+    const { id, seed, promptLogprobs: logprobs } = owner
+    this.#events.push({ type: 'prompt', id, seed, logprobs })
+    this.#fork(owner)
+    if (owner.request.maxTokens > 0) return
+    for (const sequence of owner.sequences) {
+      sequence.endAtLength()
+      this.#report(sequence)
+    }
+  }
+
+  /** The prompt was read once, into the first choice's slot. This runs before that slot is stepped or freed. */
+  #fork({ sequences }: LiveRequest): void {
+    const from = sequences[0]!.slot
+    for (const { slot } of sequences.slice(1)) {
+      assert(from !== null && slot !== null, 'a fork without slots')
+      this.#runner.copySlot(from, slot)
+    }
+  }
+
+  /** Adds the log-probabilities of the tokens that follow the ones just fed. False: the request has failed. */
+  #score(owner: LiveRequest, numPrompt: number, logits: Float32Array | undefined): boolean {
+    const { prompt, promptLogprobs: k } = owner.request
+    assert(logits !== undefined && k !== null, 'prompt logits were asked and did not come')
+    for (let row = 0; row < numPrompt; row++) {
+      const token = prompt[owner.numFed + row + 1]!
+      const logprob = logprobsOf(logits, row, this.info.model.vocabSize, token, k)
+      if (logprob === null) {
+        this.#fail(owner, notFinite('in the prompt'))
+        return false
+      }
+      owner.promptLogprobs!.push(withBytes(logprob, this.#tokenBytes))
+    }
+    return true
+  }
+
+  #acceptDrawn(owner: LiveRequest, takers: readonly Sequence[], drawn: readonly Drawn[]): void {
+    for (const [i, sequence] of takers.entries()) {
+      const { token, logprob } = drawn[i]!
+      if (token < 0) {
+        this.#fail(owner, notFinite(`after ${sequence.numDrawn} tokens`))
+        return
+      }
+      sequence.accept(token, logprob)
+      this.#counters.generatedTokens++
+      this.#report(sequence)
+    }
+  }
+
+  /** Collects what became of a sequence in this step, and lets go of what has ended. */
+  #report(sequence: Sequence): void {
+    const { owner, index, finish } = sequence
+    const { id } = owner
+    const released = sequence.text.take()
+    if (released !== null) this.#events.push({ type: 'text', id, index, ...released })
+    if (finish === null) return
+    this.#events.push({ type: 'finish', id, index, ...finish, completionTokens: sequence.numDrawn })
+    if (finish.reason === 'stop') this.#counters.finishedStop++
+    else this.#counters.finishedLength++
+    this.#scheduler.releaseSlot(sequence)
+    if (owner.isDone) this.#remove(owner)
+  }
+
+  #remove(live: LiveRequest): void {
+    this.#live.delete(live.id)
+    this.#scheduler.remove(live)
+  }
+
+  #fail(live: LiveRequest, error: SkeinError): void {
+    this.#remove(live)
+    this.#counters.failed++
+    this.#events.push({ type: 'error', id: live.id, error: error.toShape() })
+  }
+
+  /** A broken step leaves every state in doubt, so nothing of this engine is used again, its slots included. */
+  #die(error: SkeinError): void {
+    this.#failure = error
+    for (const id of this.#live.keys()) {
+      this.#counters.failed++
+      this.#events.push({ type: 'error', id, error: error.toShape() })
+    }
+    this.#live.clear()
+  }
+}
+
+function notFinite(where: string): SkeinError {
+  return new SkeinError(
+    'kernel_failed',
+    `the model's output was not finite ${where}; the answer was dropped. Other requests are not affected`,
+  )
+}

@@ -1,0 +1,179 @@
+/**
+ * Which tokens run next: the waiting line, admission to slots, and the rows of a step. It knows counts and nothing of
+ * texts; what a step's results mean is engine.ts.
+ *
+ * Rules:
+ * - Admission is strictly first come first served. A request needs a slot per choice; the head of the line is never
+ *   overtaken, so a request for many choices is not starved by small ones.
+ * - Every decoding sequence is in every step. `usableSlots` keeps at least a quarter of the step's tokens free of them.
+ * - The rest goes to prompts, at most `prefillChunk` tokens while answers are being generated, since that bounds their
+ *   time between tokens. Half of it goes to the prompt admitted first, so every prompt moves and ends; the other half
+ *   to the prompt with least left, so a short one is not held up by a long one.
+ */
+import { assert } from '../errors.ts'
+import type { BatchRow, Runner } from '../model/runner.ts'
+import type { SamplingParams } from './messages.ts'
+import type { LiveRequest, Sequence } from './sequence.ts'
+import { SlotPool } from './slots.ts'
+
+/** A row of a step and what its results belong to. */
+export interface PlannedRow {
+  readonly row: BatchRow
+  readonly owner: LiveRequest
+  /** Takers of the row's draws, in order. */
+  readonly takers: readonly Sequence[]
+  /** Prompt tokens in the row; 0 for a decode row. */
+  readonly numPrompt: number
+}
+
+/** How many slots can be decoding in one step and still leave it room for prompts. */
+export function usableSlots(runner: Runner): number {
+  const byTokens = Math.max(1, Math.floor(runner.maxTokens * 0.75))
+  return Math.min(runner.numSlots, runner.maxSamples, runner.maxLogits, byTokens)
+}
+
+export class Scheduler {
+  readonly waiting: LiveRequest[] = []
+  /** Holding slots, in order of admission. */
+  readonly running: LiveRequest[] = []
+  readonly #runner: Runner
+  readonly #slots: SlotPool
+  readonly #prefillChunk: number
+
+  constructor(runner: Runner, prefillChunk: number, poisonsFreed: boolean) {
+    this.#runner = runner
+    this.#slots = new SlotPool(runner, usableSlots(runner), poisonsFreed)
+    this.#prefillChunk = prefillChunk
+  }
+
+  get numSlots(): number {
+    return this.#slots.numSlots
+  }
+
+  get numFree(): number {
+    return this.#slots.numFree
+  }
+
+  /** Whether a request of n choices joining the line now would be admitted at the next step. */
+  admitsAtOnce(n: number): boolean {
+    const wanted = this.waiting.reduce((sum, live) => sum + live.request.n, n)
+    return wanted <= this.numFree
+  }
+
+  /** The rows of the next step; empty when there is nothing to do. */
+  schedule(): PlannedRow[] {
+    this.#admit()
+    const plan: PlannedRow[] = []
+    this.#planDecode(plan)
+    this.#planPrefill(plan)
+    return plan
+  }
+
+  /** Frees the slot of a sequence that has ended. */
+  releaseSlot(sequence: Sequence): void {
+    if (sequence.slot === null) return
+    const slot = sequence.slot
+    sequence.slot = null
+    this.#slots.release(slot)
+  }
+
+  /** Takes a request out, in whatever phase it is, with all its slots. */
+  remove(live: LiveRequest): void {
+    for (const sequence of live.sequences) this.releaseSlot(sequence)
+    const line = this.running.includes(live) ? this.running : this.waiting
+    line.splice(line.indexOf(live), 1)
+  }
+
+  /** With nothing running every slot must be free; a leak ends the worker rather than starve it slowly. */
+  checkIdle(): void {
+    if (this.running.length > 0) return
+    assert(
+      this.numFree === this.numSlots,
+      `nothing runs, yet only ${this.numFree} of ${this.numSlots} slots are free`,
+    )
+  }
+
+  #admit(): void {
+    while (this.waiting.length > 0 && this.waiting[0]!.request.n <= this.numFree) {
+      const live = this.waiting.shift()!
+      this.running.push(live)
+      for (const sequence of live.sequences) this.#acquireSlot(sequence)
+    }
+  }
+
+  #acquireSlot(sequence: Sequence): void {
+    const { request } = sequence.owner
+    const slot = this.#slots.acquireZero()
+    sequence.slot = slot
+    if (hasPenalties(request.sampling)) this.#runner.resetPenalties(slot, request.prompt)
+  }
+
+  #planDecode(plan: PlannedRow[]): void {
+    for (const owner of this.running) {
+      for (const sequence of owner.sequences) {
+        if (!sequence.isDecoding) continue
+        plan.push({ row: sequence.decodeRow, owner, takers: [sequence], numPrompt: 0 })
+      }
+    }
+  }
+
+  #planPrefill(plan: PlannedRow[]): void {
+    const prefilling = this.running.filter((live) => live.isPrefilling)
+    if (prefilling.length === 0) return
+    const numDecode = plan.length
+    const free = this.#runner.maxTokens - numDecode
+    const budget = numDecode === 0 ? free : Math.min(free, this.#prefillChunk)
+    const spareLogits = this.#runner.maxLogits - numDecode - prefilling.length
+    const shares = sharePrefill(prefilling, budget, spareLogits)
+    for (const live of prefilling) {
+      const numPrompt = shares.get(live) ?? 0
+      if (numPrompt > 0) plan.push(prefillStep(live, numPrompt))
+    }
+  }
+}
+
+/**
+ * How many prompt tokens each request feeds. Every row may take one row of logits; prompts being scored take one per
+ * token, the rest of them from `spareLogits`.
+ */
+function sharePrefill(
+  prefilling: readonly LiveRequest[],
+  budget: number,
+  spareLogits: number,
+): ReadonlyMap<LiveRequest, number> {
+  const shares = new Map<LiveRequest, number>()
+  const left = { tokens: budget, logits: spareLogits }
+  const grant = (live: LiveRequest, fraction: number) => {
+    const had = shares.get(live) ?? 0
+    const ownLogits = had === 0 ? 1 : 0
+    const room = live.isScoring ? Math.min(left.tokens, left.logits + ownLogits) : left.tokens
+    const count = Math.min(Math.ceil(room * fraction), live.maxChunk - had)
+    shares.set(live, had + count)
+    left.tokens -= count
+    if (live.isScoring) left.logits -= Math.max(0, count - ownLogits)
+  }
+  grant(prefilling[0]!, 0.5)
+  const shortestFirst = prefilling.toSorted((a, b) => a.promptLeft - b.promptLeft)
+  for (const live of shortestFirst) grant(live, 1)
+  return shares
+}
+
+/** The next `numPrompt` tokens of a prompt. The last chunk draws the first token of every choice. */
+function prefillStep(owner: LiveRequest, numPrompt: number): PlannedRow {
+  const { prompt, maxTokens } = owner.request
+  const first = owner.sequences[0]!
+  assert(first.slot !== null, 'a prompt is read before its request has a slot')
+  const takers = numPrompt === owner.promptLeft && maxTokens > 0 ? owner.sequences : []
+  const row: BatchRow = {
+    slot: first.slot,
+    tokens: prompt.subarray(owner.numFed, owner.numFed + numPrompt),
+    samples: takers.map((sequence) => sequence.draw),
+    allLogits: owner.isScoring,
+  }
+  return { row, owner, takers, numPrompt }
+}
+
+function hasPenalties(sampling: SamplingParams): boolean {
+  const { presencePenalty, frequencyPenalty, repetitionPenalty } = sampling
+  return presencePenalty !== 0 || frequencyPenalty !== 0 || repetitionPenalty !== 1
+}

@@ -1,0 +1,188 @@
+/**
+ * A live request and its sequences, one per choice. Counters are the truth, phases are views of them. This file owns
+ * what a drawn token means for its answer (go on, stop, length); it does not know when a sequence is stepped
+ * (scheduler.ts) nor how slots are won and lost (slots.ts).
+ */
+import { randomBytes } from 'node:crypto'
+import { assert } from '../errors.ts'
+import type { BatchRow, SampleSpec, TokenLogprob } from '../model/runner.ts'
+import { AnswerText, END_OF_TEXT, type TokenBytes } from './answer-text.ts'
+import { withBytes } from './logprobs.ts'
+import type { FinishReason, GenerateRequest, TokenText } from './messages.ts'
+import { StopStrings } from './stop.ts'
+
+/** Why an answer is over, and what stopped it: a string, a token id, or null for length. */
+export interface Finish {
+  readonly reason: FinishReason
+  readonly matched: string | number | null
+}
+
+export class LiveRequest {
+  readonly request: GenerateRequest
+  readonly seed: bigint
+  readonly bias: ReadonlyMap<number, number> | null
+  readonly stopTokens: ReadonlySet<number>
+  readonly sequences: readonly Sequence[]
+  /** One per prompt token scored so far; the first has nothing before it. Null when not asked. */
+  readonly promptLogprobs: (TokenText | null)[] | null
+  /** Prompt tokens consumed by the first sequence's slot. The others get a copy when it is complete. */
+  numFed = 0
+
+  constructor(request: GenerateRequest, tokenBytes: TokenBytes) {
+    this.request = request
+    this.seed = request.sampling.seed ?? randomBytes(8).readBigUInt64LE()
+    this.bias = biasOf(request)
+    this.stopTokens = stopTokensOf(request)
+    this.promptLogprobs = request.promptLogprobs === null ? null : [null]
+    const stops = new StopStrings(request.stop.strings)
+    const withLogprobs = request.logprobs !== null
+    this.sequences = Array.from({ length: request.n }, (_, index) => {
+      const text = new AnswerText(tokenBytes, stops, withLogprobs)
+      return new Sequence(this, index, text, tokenBytes)
+    })
+  }
+
+  get id(): string {
+    return this.request.id
+  }
+
+  get promptLeft(): number {
+    return this.request.prompt.length - this.numFed
+  }
+
+  get isPrefilling(): boolean {
+    return this.promptLeft > 0
+  }
+
+  /**
+   * The next prompt tokens are fed for their log-probabilities too, which takes the logits after each of them. Those
+   * after the last token score nothing of the prompt, so it goes alone, as any other prompt's end.
+   */
+  get isScoring(): boolean {
+    return this.promptLogprobs !== null && this.promptLeft > 1
+  }
+
+  /** Most prompt tokens of the next row. */
+  get maxChunk(): number {
+    return this.isScoring ? this.promptLeft - 1 : this.promptLeft
+  }
+
+  get isDone(): boolean {
+    return this.sequences.every((sequence) => sequence.finish !== null)
+  }
+}
+
+type Mutable<T> = { -readonly [K in keyof T]: T[K] }
+
+export class Sequence {
+  readonly owner: LiveRequest
+  /** Which choice of the request; also its random stream. */
+  readonly index: number
+  readonly text: AnswerText
+  /** Tokens drawn; a stopping token counts. */
+  numDrawn = 0
+  finish: Finish | null = null
+  readonly #tokenBytes: TokenBytes
+  /** The same two objects serve every decode step: a step allocates nothing per row. */
+  readonly #draw: Mutable<SampleSpec>
+  readonly #decodeRow: Mutable<BatchRow>
+  #slot: number | null = null
+
+  constructor(owner: LiveRequest, index: number, text: AnswerText, tokenBytes: TokenBytes) {
+    this.owner = owner
+    this.index = index
+    this.text = text
+    this.#tokenBytes = tokenBytes
+    this.#draw = createDraw(owner, index)
+    this.#decodeRow = { slot: NO_SLOT, tokens: new Int32Array(1), samples: [this.#draw] }
+  }
+
+  /** Null before admission and after the end. */
+  get slot(): number | null {
+    return this.#slot
+  }
+
+  set slot(slot: number | null) {
+    this.#slot = slot
+    this.#draw.slot = slot ?? NO_SLOT
+    this.#decodeRow.slot = slot ?? NO_SLOT
+  }
+
+  get isDecoding(): boolean {
+    return this.numDrawn > 0 && this.finish === null
+  }
+
+  /** How the next token is drawn; valid until then. */
+  get draw(): SampleSpec {
+    this.#draw.position = this.numDrawn
+    return this.#draw
+  }
+
+  /** Feeds the last drawn token, which no state has consumed yet, and draws the next; valid until then. */
+  get decodeRow(): BatchRow {
+    assert(this.#slot !== null && this.isDecoding, 'a sequence was stepped that has no next token')
+    this.#draw.position = this.numDrawn
+    return this.#decodeRow
+  }
+
+  /** Takes a drawn token and decides whether the answer ends with it. */
+  accept(token: number, logprob: TokenLogprob | null): void {
+    this.numDrawn++
+    this.#decodeRow.tokens[0] = token
+    if (this.owner.stopTokens.has(token)) {
+      this.end({ reason: 'stop', matched: token })
+      return
+    }
+    const matched = this.text.push(token, logprob && withBytes(logprob, this.#tokenBytes))
+    if (matched !== null) this.finish = { reason: 'stop', matched }
+    else if (this.numDrawn >= this.owner.request.maxTokens) this.endAtLength()
+  }
+
+  endAtLength(): void {
+    this.end({ reason: 'length', matched: null })
+  }
+
+  /** Text that was held back may turn out to be a stop string now; that comes before the given reason. */
+  end(finish: Finish): void {
+    const matched = this.text.end()
+    this.finish = matched === null ? finish : { reason: 'stop', matched }
+  }
+}
+
+/** Refused by any runner, so a forgotten assignment cannot go unnoticed. */
+const NO_SLOT = -1
+
+function createDraw({ request, seed, bias }: LiveRequest, stream: number): Mutable<SampleSpec> {
+  const { sampling } = request
+  return {
+    slot: NO_SLOT,
+    temperature: sampling.temperature,
+    topK: sampling.topK,
+    topP: sampling.topP,
+    minP: sampling.minP,
+    presencePenalty: sampling.presencePenalty,
+    frequencyPenalty: sampling.frequencyPenalty,
+    penaltyDecay: sampling.penaltyDecay,
+    repetitionPenalty: sampling.repetitionPenalty,
+    seed,
+    position: 0,
+    stream,
+    logprobs: request.logprobs,
+    bias,
+  }
+}
+
+/** A token that is both biased and banned is banned; of two biases of one token the later holds. */
+function biasOf({ sampling }: GenerateRequest): ReadonlyMap<number, number> | null {
+  const bias = new Map(sampling.logitBias)
+  for (const token of sampling.bannedTokens) bias.set(token, -Infinity)
+  return bias.size === 0 ? null : bias
+}
+
+/** ignoreEos wins over a token 0 in the list: dialects put it there by default. */
+function stopTokensOf({ stop }: GenerateRequest): ReadonlySet<number> {
+  const tokens = new Set(stop.tokens)
+  if (stop.ignoreEos) tokens.delete(END_OF_TEXT)
+  else tokens.add(END_OF_TEXT)
+  return tokens
+}

@@ -1,0 +1,103 @@
+/**
+ * What the engine requires of a request, whoever sends it: the wire layer has already answered for field names and
+ * ranges of its dialect; this is what would break a step. A request that can never run is refused here, before it
+ * waits.
+ */
+import { SkeinError } from '../errors.ts'
+import type { GenerateRequest, SamplingParams } from './messages.ts'
+
+/** Limits of this engine that a request can break. */
+export interface RequestLimits {
+  readonly vocabSize: number
+  readonly numSlots: number
+  readonly maxPromptTokens: number
+  /** Largest k of log-probabilities. */
+  readonly maxTopLogprobs: number
+}
+
+/** Throws invalid_request or too_large. */
+export function checkRequest(request: GenerateRequest, limits: RequestLimits): void {
+  demand(request.id !== '', 'id', 'must not be empty')
+  checkPrompt(request.prompt, limits)
+  checkCounts(request, limits)
+  checkSampling(request.sampling, limits.vocabSize)
+  checkStops(request)
+}
+
+function checkPrompt(prompt: Int32Array, { maxPromptTokens, vocabSize }: RequestLimits): void {
+  demand(prompt.length > 0, 'prompt', 'must have at least one token')
+  if (prompt.length > maxPromptTokens) {
+    throw new SkeinError(
+      'too_large',
+      `the prompt has ${prompt.length} tokens, more than the limit of ${maxPromptTokens}; shorten it or raise maxPromptTokens`,
+      { param: 'prompt' },
+    )
+  }
+  const bad = prompt.find((token) => token < 0 || token >= vocabSize)
+  demand(bad === undefined, 'prompt', `has token ${bad}; tokens are 0 to ${vocabSize - 1}`)
+}
+
+function checkCounts(request: GenerateRequest, limits: RequestLimits): void {
+  const { n, maxTokens, logprobs, promptLogprobs } = request
+  demand(Number.isInteger(n) && n >= 1, 'n', `must be an integer of at least 1, not ${n}`)
+  if (n > limits.numSlots) {
+    throw new SkeinError(
+      'too_large',
+      `n = ${n} choices need as many slots, more than the ${limits.numSlots} of this engine; lower n or load the model with more slots`,
+      { param: 'n' },
+    )
+  }
+  demand(
+    Number.isInteger(maxTokens) && maxTokens >= 0,
+    'maxTokens',
+    `must be an integer of at least 0, not ${maxTokens}`,
+  )
+  for (const [param, k] of Object.entries({ logprobs, promptLogprobs })) {
+    const isValid = k === null || (Number.isInteger(k) && k >= 0 && k <= limits.maxTopLogprobs)
+    demand(isValid, param, `must be an integer from 0 to ${limits.maxTopLogprobs}, not ${k}`)
+  }
+}
+
+function checkSampling(sampling: SamplingParams, vocabSize: number): void {
+  const { seed, logitBias, bannedTokens, ...numbers } = sampling
+  for (const [param, value] of Object.entries(numbers)) {
+    demand(Number.isFinite(value), param, `must be a finite number, not ${value}`)
+  }
+  demand(
+    seed === null || (seed >= 0n && seed < 2n ** 64n),
+    'seed',
+    `must fit an unsigned 64-bit integer, not ${seed}`,
+  )
+  const isToken = (id: number) => Number.isInteger(id) && id >= 0 && id < vocabSize
+  const expected = `tokens are 0 to ${vocabSize - 1}`
+  for (const [token, bias] of logitBias) {
+    demand(isToken(token), 'logitBias', `has token ${token}; ${expected}`)
+    demand(Number.isFinite(bias), 'logitBias', `of token ${token} must be finite, not ${bias}`)
+  }
+  for (const token of bannedTokens) {
+    demand(isToken(token), 'bannedTokens', `has token ${token}; ${expected}`)
+  }
+  const numBanned = new Set(bannedTokens).size
+  demand(numBanned < vocabSize, 'bannedTokens', 'bans every token; leave at least one')
+}
+
+/** A stop token beyond the vocabulary is allowed: it is never drawn, and dialects have defaults of the World one. */
+function checkStops({ stop }: GenerateRequest): void {
+  for (const token of stop.tokens) {
+    demand(Number.isInteger(token) && token >= 0, 'stop.tokens', `has ${token}, not a token id`)
+  }
+  for (const string of stop.strings) {
+    demand(string !== '', 'stop.strings', 'has an empty string, which would stop every answer')
+    demand(
+      !LONE_SURROGATE.test(string),
+      'stop.strings',
+      'has half of a surrogate pair, which no text contains',
+    )
+  }
+}
+
+const LONE_SURROGATE = /\p{Surrogate}/u
+
+function demand(condition: boolean, param: string, problem: string): asserts condition {
+  if (!condition) throw new SkeinError('invalid_request', `${param} ${problem}`, { param })
+}

@@ -1,0 +1,242 @@
+import { describe, expect, test } from 'vitest'
+import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
+import type { GenerateRequest } from '../../src/engine/messages.ts'
+import { SkeinError } from '../../src/errors.ts'
+import { type FakeOptions, FakeRunner } from '../helpers/fake-runner.ts'
+import {
+  Collected,
+  drain,
+  promptOf,
+  requestOf,
+  SAMPLING,
+  soloAnswer,
+  tokenBytes,
+  V,
+} from './kit.ts'
+
+function setUp(options: FakeOptions = {}, limits: Partial<EngineLimits> = {}) {
+  const runner = new FakeRunner({ vocabSize: V, ...options })
+  const engine = new Engine(runner, tokenBytes, { poisonFreedSlots: true, ...limits })
+  return { runner, engine }
+}
+
+function codeOf(run: () => void): string {
+  try {
+    run()
+  } catch (error) {
+    return error instanceof SkeinError ? error.code : String(error)
+  }
+  return 'nothing thrown'
+}
+
+describe('answers', () => {
+  test('one request alone gives what the language says', () => {
+    const { engine } = setUp()
+    const request = requestOf({ maxTokens: 40 })
+    engine.submit(request)
+    expect(drain(engine).answer('a')).toEqual(soloAnswer(request))
+  })
+
+  test.each([1, 2, 3, 7, 16, 64, 255, 1000])('a step of %i tokens changes no text', (maxTokens) => {
+    const { engine } = setUp({ maxTokens, numSlots: 3 })
+    const request = requestOf({ prompt: promptOf(255), maxTokens: 20 })
+    engine.submit(request)
+    expect(drain(engine).answer('a')).toEqual(soloAnswer(request))
+  })
+
+  test.each([2, 7, 32])('a batch of %i joining and leaving gives solo answers', (count) => {
+    const { engine } = setUp({ numSlots: 8, maxTokens: 40 }, { prefillChunk: 10 })
+    const collected = new Collected()
+    const requests = Array.from({ length: count }, (_, i) =>
+      requestOf({
+        id: `r${i}`,
+        prompt: promptOf(1 + ((i * 13) % 70), i),
+        maxTokens: 1 + ((i * 7) % 25),
+      }),
+    )
+    for (const request of requests) {
+      engine.submit(request)
+      collected.add(engine.step())
+    }
+    drain(engine, collected)
+    for (const request of requests)
+      expect(collected.answer(request.id)).toEqual(soloAnswer(request))
+    expect(engine.stats.freeSlots).toBe(8)
+  })
+
+  test('n choices are forks of one prefill with their own streams', () => {
+    const { engine, runner } = setUp()
+    const request = requestOf({ n: 5, prompt: promptOf(100), maxTokens: 12 })
+    engine.submit(request)
+    const collected = drain(engine)
+    const answers = [0, 1, 2, 3, 4].map((index) => collected.answer('a', index))
+    expect(answers).toEqual([0, 1, 2, 3, 4].map((index) => soloAnswer(request, index)))
+    expect(new Set(answers.map((answer) => answer?.text)).size).toBe(5)
+    expect(runner.calls.copies).toBe(4)
+    expect(engine.stats.promptTokens).toBe(100)
+  })
+
+  test('a first choice that ends with its first token leaves the others their prompt', () => {
+    const { engine } = setUp()
+    const open = requestOf({ n: 3, maxTokens: 6 })
+    const [first] = soloAnswer(open, 0).tokens
+    const others = [1, 2].map((index) => soloAnswer(open, index).tokens[0])
+    expect(others).not.toContain(first)
+    const request = { ...open, stop: { strings: [], tokens: [first!], ignoreEos: true } }
+    engine.submit(request)
+    const collected = drain(engine)
+    for (const index of [0, 1, 2]) {
+      expect(collected.answer('a', index)).toEqual(soloAnswer(request, index))
+    }
+    expect(collected.answer('a', 0)?.completionTokens).toBe(1)
+  })
+
+  test.each([
+    { presencePenalty: 0.5 },
+    { frequencyPenalty: 0.5 },
+    { repetitionPenalty: 1.2 },
+    { logitBias: [[5, 1.5] as const] },
+    { bannedTokens: [5, 6, 7, 8, 9, 10] },
+    { temperature: 0 },
+    { seed: 2n ** 64n - 1n },
+  ])('sampling %o reaches the runner for every choice', (sampling) => {
+    const { engine } = setUp({ numSlots: 4 })
+    const collected = new Collected()
+    const requests = ['a', 'b', 'c'].map((id) =>
+      requestOf({ id, n: 2, maxTokens: 15, sampling: { ...SAMPLING, ...sampling } }),
+    )
+    for (const request of requests) engine.submit(request)
+    drain(engine, collected)
+    for (const request of requests) {
+      expect(collected.answer(request.id, 1)).toEqual(soloAnswer(request, 1))
+    }
+  })
+
+  test('without a seed one is drawn, reported, and repeats the text', () => {
+    const { engine } = setUp()
+    const request = requestOf({ sampling: { ...SAMPLING, seed: null }, maxTokens: 20 })
+    engine.submit(request)
+    const collected = drain(engine)
+    const [prompt] = collected.of('a')
+    const seed = prompt?.type === 'prompt' ? prompt.seed! : 0n
+    expect(collected.answer('a')).toEqual(
+      soloAnswer({ ...request, sampling: { ...SAMPLING, seed } }),
+    )
+    engine.submit(request)
+    const [again] = drain(engine).of('a')
+    expect(again).not.toMatchObject({ seed })
+  })
+})
+
+describe('ends', () => {
+  test('token 0 stops unless ignoreEos, and is never text', () => {
+    const { engine } = setUp()
+    const bannedTokens = Array.from({ length: V - 1 }, (_, i) => i + 1)
+    const sampling = { ...SAMPLING, bannedTokens }
+    const tokens = [0]
+    engine.submit(
+      requestOf({ id: 's', sampling, stop: { strings: [], tokens: [], ignoreEos: false } }),
+    )
+    engine.submit(requestOf({ id: 'i', sampling, stop: { strings: [], tokens, ignoreEos: true } }))
+    const collected = drain(engine)
+    const nothing = { text: '', tokens: [] }
+    expect(collected.answer('s')).toEqual({
+      ...nothing,
+      reason: 'stop',
+      matched: 0,
+      completionTokens: 1,
+    })
+    const ignored = { text: '', tokens: Array(8).fill(0), reason: 'length', matched: null }
+    expect(collected.answer('i')).toEqual({ ...ignored, completionTokens: 8 })
+  })
+
+  test.each([0, 1, 2, 33])('maxTokens %i is kept for every choice', (maxTokens) => {
+    const { engine } = setUp()
+    engine.submit(requestOf({ n: 2, maxTokens }))
+    const collected = drain(engine)
+    for (const index of [0, 1]) {
+      const answer = collected.answer('a', index)
+      expect(answer).toMatchObject({ reason: 'length', matched: null, completionTokens: maxTokens })
+      expect(answer?.tokens).toHaveLength(maxTokens)
+    }
+    expect(engine.stats.generatedTokens).toBe(2 * maxTokens)
+  })
+
+  test('the stop of one row ends no other row', () => {
+    const { engine } = setUp({ numSlots: 8 })
+    const requests = Array.from({ length: 8 }, (_, i) => {
+      const open = requestOf({ id: `r${i}`, prompt: promptOf(5 + i, i), maxTokens: 20 })
+      const token = soloAnswer(open).tokens[i * 2]!
+      return { ...open, stop: { strings: [], tokens: [token], ignoreEos: true } }
+    })
+    for (const request of requests) engine.submit(request)
+    const collected = drain(engine)
+    for (const request of requests)
+      expect(collected.answer(request.id)).toEqual(soloAnswer(request))
+    const lengths = requests.map(({ id }) => collected.answer(id)?.completionTokens)
+    expect(new Set(lengths).size).toBeGreaterThan(4)
+    expect(engine.stats).toMatchObject({ finishedStop: 8, finishedLength: 0, freeSlots: 8 })
+  })
+})
+
+describe('refusals', () => {
+  const bad: [string, Partial<GenerateRequest>, string][] = [
+    ['empty prompt', { prompt: new Int32Array(0) }, 'invalid_request'],
+    ['token beyond the vocabulary', { prompt: Int32Array.of(V) }, 'invalid_request'],
+    ['negative token', { prompt: Int32Array.of(-1) }, 'invalid_request'],
+    ['prompt over the limit', { prompt: promptOf(1001) }, 'too_large'],
+    ['n = 0', { n: 0 }, 'invalid_request'],
+    ['more choices than slots', { n: 9 }, 'too_large'],
+    ['fraction of a token', { maxTokens: 1.5 }, 'invalid_request'],
+    ['NaN temperature', { sampling: { ...SAMPLING, temperature: Number.NaN } }, 'invalid_request'],
+    ['seed of 65 bits', { sampling: { ...SAMPLING, seed: 2n ** 64n } }, 'invalid_request'],
+    ['bias of no token', { sampling: { ...SAMPLING, logitBias: [[V, 1]] } }, 'invalid_request'],
+    ['ban of no token', { sampling: { ...SAMPLING, bannedTokens: [-1] } }, 'invalid_request'],
+    [
+      'ban of all',
+      { sampling: { ...SAMPLING, bannedTokens: [...Array(V).keys()] } },
+      'invalid_request',
+    ],
+    ['logprobs 21', { logprobs: 21 }, 'invalid_request'],
+    ['empty stop', { stop: { strings: [''], tokens: [], ignoreEos: true } }, 'invalid_request'],
+    [
+      'half a pair',
+      { stop: { strings: ['\ud83d'], tokens: [], ignoreEos: true } },
+      'invalid_request',
+    ],
+  ]
+  test.each(bad)('%s', (_, parts, code) => {
+    const { engine } = setUp({ numSlots: 8 }, { maxPromptTokens: 1000 })
+    expect(codeOf(() => engine.submit(requestOf(parts)))).toBe(code)
+    expect(engine.hasWork).toBe(false)
+  })
+
+  test('an id in use is refused and the live request goes on', () => {
+    const { engine } = setUp()
+    const request = requestOf()
+    engine.submit(request)
+    expect(codeOf(() => engine.submit(requestOf({ maxTokens: 1 })))).toBe('invalid_request')
+    expect(drain(engine).answer('a')).toEqual(soloAnswer(request))
+  })
+
+  test('queue_full counts only those that must wait', () => {
+    const { engine } = setUp({ numSlots: 4 }, { maxWaiting: 2 })
+    for (const id of ['a', 'b', 'c', 'd']) engine.submit(requestOf({ id }))
+    expect(codeOf(() => engine.submit(requestOf({ id: 'e' })))).toBe('queue_full')
+    engine.step()
+    engine.submit(requestOf({ id: 'e' }))
+    engine.submit(requestOf({ id: 'f' }))
+    expect(codeOf(() => engine.submit(requestOf({ id: 'g' })))).toBe('queue_full')
+    expect(engine.stats).toMatchObject({ waiting: 2, running: 4 })
+    expect(drain(engine).answer('f')).toEqual(soloAnswer(requestOf({ id: 'f' })))
+    engine.submit(requestOf({ id: 'g' }))
+  })
+
+  test('a runner with few draws or tokens a step offers fewer slots, and says so', () => {
+    expect(setUp({ numSlots: 8, maxSamples: 3 }).engine.info.numSlots).toBe(3)
+    expect(setUp({ numSlots: 8, maxTokens: 8 }).engine.info.numSlots).toBe(6)
+    expect(setUp({ numSlots: 8, maxTokens: 1 }).engine.info.numSlots).toBe(1)
+    const { engine } = setUp({ numSlots: 8, maxTokens: 4 })
+    expect(codeOf(() => engine.submit(requestOf({ n: 4 })))).toBe('too_large')
+  })
+})

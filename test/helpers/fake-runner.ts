@@ -1,0 +1,246 @@
+/**
+ * A scripted Runner. Its "language": the next token is a hash of every token the slot has consumed, of the sampling
+ * numbers and of the slot's penalty counts, so that any leak, wrong fork, off-by-one or reuse changes the text.
+ * It refuses what a scheduler must never do: name a slot twice, use a freed or never cleared one, exceed a budget.
+ */
+import type {
+  BatchRow,
+  Drawn,
+  ModelInfo,
+  RowResult,
+  Runner,
+  SampleSpec,
+  StateData,
+  TokenLogprob,
+} from '../../src/model/runner.ts'
+
+export interface FakeOptions {
+  readonly numSlots?: number
+  readonly maxTokens?: number
+  readonly maxLogits?: number
+  readonly maxSamples?: number
+  readonly vocabSize?: number
+}
+
+/** What a slot has consumed: enough to say what comes next, cheap to copy for a prompt of 100k tokens. */
+interface History {
+  readonly hash: number
+  readonly length: number
+}
+
+const EMPTY: History = { hash: 0x811c9dc5, length: 0 }
+
+function mix(hash: number, value: number): number {
+  let h = Math.imul(hash ^ value, 0x01000193)
+  h ^= h >>> 15
+  return Math.imul(h, 0x2c1b3c6d) >>> 0
+}
+
+function consume({ hash, length }: History, tokens: Iterable<number>): History {
+  let [h, n] = [hash, length]
+  for (const token of tokens) {
+    h = mix(h, token + 1)
+    n++
+  }
+  return { hash: h, length: n }
+}
+
+/** Logits [V] after a history: spread over about ±4, all different enough for a clear order. */
+export function logitsAfter({ hash }: History, vocabSize: number): Float32Array {
+  return Float32Array.from({ length: vocabSize }, (_, id) => (mix(hash, id + 7) % 8191) / 1024 - 4)
+}
+
+/** What the penalties of a slot have seen. */
+interface Seen {
+  readonly prompt: number
+  readonly answer: number
+}
+
+const NOTHING_SEEN: Seen = { prompt: 0, answer: 0 }
+
+function penaltyHash(seen: Seen, spec: SampleSpec): number {
+  const { presencePenalty, frequencyPenalty, repetitionPenalty } = spec
+  if (repetitionPenalty !== 1) return mix(seen.answer, seen.prompt)
+  return presencePenalty !== 0 || frequencyPenalty !== 0 ? seen.answer : 0
+}
+
+function drawAfter(history: History, seen: Seen, spec: SampleSpec, vocabSize: number): number {
+  let h = mix(history.hash, penaltyHash(seen, spec))
+  if (spec.temperature > 0) {
+    h = mix(h, Number(BigInt.asUintN(31, spec.seed)))
+    h = mix(mix(h, spec.position), spec.stream)
+  }
+  for (const [token, bias] of spec.bias ?? []) if (bias !== -Infinity) h = mix(h, token)
+  let token = (h >>> 3) % vocabSize
+  while (spec.bias?.get(token) === -Infinity) token = (token + 1) % vocabSize
+  return token
+}
+
+function logprobAfter(history: History, token: number, k: number, vocabSize: number): TokenLogprob {
+  const logits = logitsAfter(history, vocabSize)
+  const logSum = Math.log(logits.reduce((sum, value) => sum + Math.exp(value), 0))
+  const order = [...logits.keys()].sort((a, b) => logits[b]! - logits[a]! || a - b)
+  const entry = (id: number) => ({ token: id, logprob: logits[id]! - logSum })
+  return { ...entry(token), top: order.slice(0, k).map(entry) }
+}
+
+/** What the fake model answers to a prompt by itself, without any engine: the oracle of every test. */
+export function answerOf(
+  prompt: Int32Array,
+  spec: SampleSpec,
+  numTokens: number,
+  vocabSize: number,
+): number[] {
+  let history = consume(EMPTY, prompt)
+  let seen = { prompt: history.hash, answer: 0 }
+  const answer: number[] = []
+  while (answer.length < numTokens) {
+    const token = drawAfter(history, seen, { ...spec, position: answer.length }, vocabSize)
+    answer.push(token)
+    seen = { ...seen, answer: mix(seen.answer, token) }
+    history = consume(history, [token])
+  }
+  return answer
+}
+
+export class FakeRunner implements Runner {
+  readonly info: ModelInfo
+  readonly numSlots: number
+  readonly maxTokens: number
+  readonly maxLogits: number
+  readonly maxSamples: number
+  /** What each step ran, newest last. */
+  readonly log: { readonly rows: number; readonly tokens: number; readonly slots: number[] }[] = []
+  readonly calls = { copies: 0, clears: 0, poisons: 0 }
+  isDisposed = false
+  /** Called before each step with its rows; may throw. */
+  onStep: (rows: readonly BatchRow[]) => void = () => {}
+  /** Draws of these slots are −1, as if their logits were not finite. */
+  readonly notFinite = new Set<number>()
+  /** Whether logits of scored prompts have a NaN. */
+  hasNanPromptLogits = false
+  readonly #states: (History | null)[]
+  readonly #seen: Seen[]
+
+  constructor(options: FakeOptions = {}) {
+    const { numSlots = 8, maxTokens = 64, vocabSize = 97 } = options
+    this.numSlots = numSlots
+    this.maxTokens = maxTokens
+    this.maxSamples = options.maxSamples ?? numSlots
+    this.maxLogits = options.maxLogits ?? numSlots
+    this.#states = Array.from({ length: numSlots }, () => null)
+    this.#seen = Array.from({ length: numSlots }, () => NOTHING_SEEN)
+    this.info = fakeInfo(vocabSize)
+  }
+
+  step(rows: readonly BatchRow[]): RowResult[] {
+    this.onStep(rows)
+    this.#check(rows)
+    return rows.map((row) => this.#run(row))
+  }
+
+  clearSlot(slot: number): void {
+    this.calls.clears++
+    this.#states[slot] = EMPTY
+    this.#seen[slot] = NOTHING_SEEN
+  }
+
+  copySlot(from: number, to: number): void {
+    this.calls.copies++
+    this.#stateOf(to)
+    this.#states[to] = this.#stateOf(from)
+  }
+
+  poisonSlot(slot: number): void {
+    this.calls.poisons++
+    this.#states[slot] = null
+  }
+
+  resetPenalties(slot: number, promptTokens: Int32Array): void {
+    this.#stateOf(slot)
+    this.#seen[slot] = { prompt: consume(EMPTY, promptTokens).hash, answer: 0 }
+  }
+
+  readState(): StateData {
+    throw new Error('not scripted')
+  }
+
+  writeState(): void {
+    throw new Error('not scripted')
+  }
+
+  dispose(): void {
+    this.isDisposed = true
+  }
+
+  #run(row: BatchRow): RowResult {
+    const { vocabSize } = this.info
+    const before = this.#stateOf(row.slot)
+    const after = consume(before, row.tokens)
+    this.#states[row.slot] = after
+    const drawn = row.samples.map((spec) => this.#draw(after, spec))
+    if (!row.allLogits) return { drawn }
+    const logits = new Float32Array(row.tokens.length * vocabSize)
+    let history = before
+    for (const [i, token] of row.tokens.entries()) {
+      history = consume(history, [token])
+      logits.set(logitsAfter(history, vocabSize), i * vocabSize)
+    }
+    if (this.hasNanPromptLogits) logits[0] = Number.NaN
+    return { drawn, logits }
+  }
+
+  #draw(history: History, spec: SampleSpec): Drawn {
+    this.#stateOf(spec.slot)
+    if (this.notFinite.has(spec.slot)) return { token: -1, logprob: null }
+    const { vocabSize } = this.info
+    const seen = this.#seen[spec.slot]!
+    const token = drawAfter(history, seen, spec, vocabSize)
+    this.#seen[spec.slot] = { ...seen, answer: mix(seen.answer, token) }
+    if (spec.logprobs === null) return { token, logprob: null }
+    return { token, logprob: logprobAfter(history, token, spec.logprobs, vocabSize) }
+  }
+
+  #stateOf(slot: number): History {
+    const state = this.#states[slot]
+    if (state === undefined) throw new Error(`no slot ${slot}`)
+    if (state === null) throw new Error(`slot ${slot} is used after it was freed`)
+    return state
+  }
+
+  #check(rows: readonly BatchRow[]): void {
+    const slots = rows.map((row) => row.slot)
+    const tokens = rows.reduce((sum, row) => sum + row.tokens.length, 0)
+    const samples = rows.reduce((sum, row) => sum + row.samples.length, 0)
+    const logits = rows.reduce((sum, row) => sum + numLogits(row), 0)
+    const rules: [boolean, string][] = [
+      [rows.length > 0, 'an empty step'],
+      [new Set(slots).size === slots.length, `a slot twice in a step: ${slots}`],
+      [rows.every((row) => row.tokens.length > 0), 'a row without tokens'],
+      [tokens <= this.maxTokens, `${tokens} tokens > ${this.maxTokens}`],
+      [samples <= this.maxSamples, `${samples} samples > ${this.maxSamples}`],
+      [logits <= this.maxLogits, `${logits} logits > ${this.maxLogits}`],
+    ]
+    for (const [isKept, problem] of rules) if (!isKept) throw new Error(problem)
+    this.log.push({ rows: rows.length, tokens, slots })
+  }
+}
+
+/** As runner.ts counts them: every token of an allLogits row, and one per sampled row. */
+function numLogits(row: BatchRow): number {
+  return (row.allLogits ? row.tokens.length : 0) + (row.samples.length > 0 ? 1 : 0)
+}
+
+function fakeInfo(vocabSize: number): ModelInfo {
+  return {
+    architecture: 'fake',
+    vocabSize,
+    numParameters: 0,
+    stateShape: { layers: 1, channels: 1, heads: 1, headSize: 1 },
+    weightType: 'f32',
+    weightBytes: 0,
+    stateBytes: 4,
+    fingerprint: 'fake',
+    device: 'fake',
+  }
+}
