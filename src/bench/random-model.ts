@@ -25,6 +25,9 @@ const SIZES = {
   '13.3b': { layers: 61, channels: 4096 },
 } as const
 
+// Object.keys forgets that SIZES has these keys and no others.
+export const RANDOM_MODEL_SIZES = Object.keys(SIZES) as readonly RandomModelSize[]
+
 /** Low-rank sizes of the released models by channels. */
 const RANKS: Readonly<Record<number, Rwkv7Ranks>> = {
   512: { w: 64, a: 64, v: 32, g: 128 },
@@ -48,9 +51,10 @@ export function randomModelDimensions(size: RandomModelSize): Rwkv7Dimensions {
   }
 }
 
-/** A model of a released size, in bf16. */
-export function writeRandomModel(path: string, size: RandomModelSize, seed: number): void {
+/** A model of a released size, in bf16; the same bytes for the same seed. Returns the path. */
+export function writeRandomModel(path: string, size: RandomModelSize, seed = 1): string {
   writeRandomWeights(path, randomModelDimensions(size), { seed, dtype: 'bf16' })
+  return path
 }
 
 export interface RandomWeightsOptions extends PthOptions {
@@ -136,9 +140,12 @@ function distributionOf(
   return constant(local.endsWith('.bias') ? 0 : 1) // ln0, ln_x, ln_out and the other layer norms' weights
 }
 
-/** How far each element of ffn.key lies below zero, so that a product is negative with the wanted probability. */
+/**
+ * How far each element of ffn.key lies below zero, so that a product is negative with the wanted probability. Its
+ * input, a uniform mix of two unlike tokens' norms, has variance 2/3 about the common bias.
+ */
 function keyShift(channels: number): number {
-  return (ZERO_QUANTILE * KEY_GAIN * Math.sqrt(1 + LN2_BIAS ** 2)) / (channels * LN2_BIAS)
+  return (ZERO_QUANTILE * KEY_GAIN * Math.sqrt(2 / 3 + LN2_BIAS ** 2)) / (channels * LN2_BIAS)
 }
 
 /** Prime, so that rows of a large matrix, which reuse the pool, begin at different places of it. */

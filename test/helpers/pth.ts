@@ -4,6 +4,7 @@ import { writeRandomWeights } from '../../src/bench/random-model.ts'
 import { encodeFloats } from '../../src/model/formats/half.ts'
 import { type PthOptions, writePth as writePthFile } from '../../src/model/formats/pth-writer.ts'
 import type { Rwkv7Ranks } from '../../src/model/formats/rwkv7-layout.ts'
+import { ZipWriter } from '../../src/model/formats/zip-writer.ts'
 
 export interface PthTensorValues {
   readonly name: string
@@ -63,5 +64,20 @@ export function writeRandomRwkv7(path: string, options: RandomRwkv7Options = {})
     ...(rootKey !== undefined && { rootKey }),
     ...(asParameters !== undefined && { asParameters }),
   })
+  return path
+}
+
+/** A stored zip of the given entries, for checkpoints whose pickle no writer of ours would make. */
+export function writeZip(
+  path: string,
+  entries: Readonly<Record<string, Uint8Array | string>>,
+  options: { readonly zip64?: boolean } = {},
+): string {
+  const zip = new ZipWriter(path, options)
+  for (const [name, content] of Object.entries(entries)) {
+    const bytes = Buffer.from(content)
+    zip.add(name, bytes.length, [bytes])
+  }
+  zip.close()
   return path
 }

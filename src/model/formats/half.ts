@@ -7,6 +7,14 @@ import type { SourceType } from '../../backend/backend.ts'
 
 export const BYTES_PER_ELEMENT: Readonly<Record<SourceType, number>> = { f32: 4, f16: 2, bf16: 2 }
 
+/** Elements as the bits they are, without a copy. The view begins at an address fit for its type. */
+export function elementBits(bytes: Uint8Array, dtype: SourceType): Uint16Array | Uint32Array {
+  const { buffer, byteOffset, byteLength } = bytes
+  return dtype === 'f32'
+    ? new Uint32Array(buffer, byteOffset, byteLength / 4)
+    : new Uint16Array(buffer, byteOffset, byteLength / 2)
+}
+
 /** Little-endian elements of `dtype` → f32, always a fresh array. */
 export function decodeFloats(bytes: Uint8Array, dtype: SourceType): Float32Array {
   // A typed array needs an aligned offset, which a view into a file's buffer may not have.

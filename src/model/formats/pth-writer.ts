@@ -30,7 +30,7 @@ export interface PthOptions {
   readonly asParameters?: boolean
 }
 
-/** On an error the unfinished file is removed. */
+/** The file appears at `path` when it is complete; on an error there is none. */
 export function writePth(
   path: string,
   tensors: readonly PthTensor[],
@@ -46,11 +46,11 @@ export function writePth(
       zip.add(`archive/data/${index}`, size, tensor.chunks())
     }
     zip.add('archive/version', 2, [Buffer.from('3\n')])
-    zip.close()
   } catch (error) {
     zip.abandon()
     throw error
   }
+  zip.close()
 }
 
 /** Strides, in elements, of a row-major tensor. */

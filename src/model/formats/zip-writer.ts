@@ -3,7 +3,7 @@
  * torch aligns them. Zip64 records appear where a size or offset needs them, or everywhere on request. Knows nothing
  * of what the entries mean.
  */
-import { closeSync, openSync, unlinkSync, writeSync } from 'node:fs'
+import { closeSync, openSync, renameSync, rmSync, writeSync } from 'node:fs'
 import { crc32 } from 'node:zlib'
 
 const ALIGNMENT = 64
@@ -19,9 +19,10 @@ interface WrittenEntry {
   readonly offset: number
 }
 
-/** Owns the file until `close` (complete) or `abandon` (deleted). */
+/** Writes beside the wanted path; `close` puts the complete file there, `abandon` leaves nothing. */
 export class ZipWriter {
   readonly #path: string
+  readonly #partialPath: string
   readonly #file: number
   readonly #forceZip64: boolean
   readonly #entries: WrittenEntry[] = []
@@ -29,7 +30,8 @@ export class ZipWriter {
 
   constructor(path: string, options: { readonly zip64?: boolean } = {}) {
     this.#path = path
-    this.#file = openSync(path, 'w')
+    this.#partialPath = `${path}.${process.pid}.partial`
+    this.#file = openSync(this.#partialPath, 'w')
     this.#forceZip64 = options.zip64 ?? false
   }
 
@@ -56,11 +58,12 @@ export class ZipWriter {
     for (const entry of this.#entries) this.#append(this.#centralHeader(entry))
     this.#append(this.#endRecords(start, this.#position - start))
     closeSync(this.#file)
+    renameSync(this.#partialPath, this.#path)
   }
 
   abandon(): void {
     closeSync(this.#file)
-    unlinkSync(this.#path)
+    rmSync(this.#partialPath, { force: true })
   }
 
   #append(bytes: Uint8Array): void {

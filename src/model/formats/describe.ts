@@ -1,0 +1,243 @@
+/**
+ * Says what a checkpoint holds, from the names and shapes of its tensors alone: which RWKV it is, its sizes, and what
+ * is missing or does not fit. File names are never consulted. Reads no weights.
+ */
+import type { SourceType } from '../../backend/backend.ts'
+import { SkeinError } from '../../errors.ts'
+import { type Checkpoint, numElements, type TensorEntry } from '../checkpoint.ts'
+import { BYTES_PER_ELEMENT } from './half.ts'
+import {
+  isUnusedRwkv7Tensor,
+  type NamedShape,
+  type Rwkv7Dimensions,
+  rwkv7Tensors,
+} from './rwkv7-layout.ts'
+
+/**
+ * rwkv7a and rwkv7b are RWKV-7 with DeepEmbed tables, in the channel mixing and in the attention; `state` is a tuned
+ * initial state and `lora` an adapter, both without a model.
+ */
+export type Architecture =
+  | 'rwkv7'
+  | 'rwkv7a'
+  | 'rwkv7b'
+  | 'rwkv6'
+  | 'rwkv5.2'
+  | 'rwkv5.1'
+  | 'rwkv5'
+  | 'rwkv4'
+  | 'state'
+  | 'lora'
+  | 'unknown'
+
+export interface WrongShape extends NamedShape {
+  readonly expected: readonly number[]
+}
+
+export interface CheckpointSummary {
+  readonly architecture: Architecture
+  /** Sizes are null where the tensors do not tell. */
+  readonly layers: number
+  readonly channels: number | null
+  readonly heads: number | null
+  readonly headSize: number | null
+  readonly ffnSize: number | null
+  readonly vocabSize: number | null
+  /** Low-rank inner sizes: w, a, v, g for RWKV-7; mix and decay for RWKV-6. */
+  readonly ranks: Readonly<Record<string, number>>
+  readonly numParameters: number
+  readonly dtypes: readonly { readonly dtype: SourceType; readonly tensors: number }[]
+  /** Bytes of all tensors. */
+  readonly tensorBytes: number
+  readonly fileBytes: number
+  /** The three below are known for the RWKV-7 family only. */
+  readonly missing: readonly string[]
+  readonly unexpected: readonly string[]
+  readonly wrongShapes: readonly WrongShape[]
+}
+
+export function describeCheckpoint(checkpoint: Checkpoint): CheckpointSummary {
+  const { tensors, fileBytes } = checkpoint
+  const architecture = detectArchitecture(tensors)
+  const entries = [...tensors.values()]
+  const bytesOf = (entry: TensorEntry) => numElements(entry) * BYTES_PER_ELEMENT[entry.dtype]
+  return {
+    architecture,
+    ...readSizes(tensors),
+    ranks: readRanks(tensors, architecture),
+    numParameters: entries.reduce((sum, entry) => sum + numElements(entry), 0),
+    dtypes: countTypes(entries),
+    tensorBytes: entries.reduce((sum, entry) => sum + bytesOf(entry), 0),
+    fileBytes,
+    ...(architecture.startsWith('rwkv7') ? compareRwkv7(tensors) : NOT_COMPARED),
+  }
+}
+
+/** The sizes of an RWKV-7 model that has every tensor in its right shape; otherwise a sentence that lists the faults. */
+export function rwkv7Dimensions(checkpoint: Checkpoint): Rwkv7Dimensions {
+  const { path, tensors } = checkpoint
+  const architecture = detectArchitecture(tensors)
+  if (architecture !== 'rwkv7') {
+    throw new SkeinError(
+      'unsupported_weights',
+      `${path} holds ${ARCHITECTURE_PHRASES[architecture]}; RWKV-7 was expected`,
+    )
+  }
+  const { missing, wrongShapes } = compareRwkv7(tensors)
+  if (missing.length === 0 && wrongShapes.length === 0) return rwkv7Sizes(tensors)
+  const faults = [
+    ...missing.map((name) => `${name} is missing`),
+    ...wrongShapes.map(
+      ({ name, shape, expected }) =>
+        `${name} has shape [${shape.join(', ')}], expected [${expected.join(', ')}]`,
+    ),
+  ]
+  const more = faults.length > MAX_FAULTS ? `; and ${faults.length - MAX_FAULTS} more` : ''
+  throw new SkeinError(
+    'unsupported_weights',
+    `${path} is not a complete RWKV-7 model: ${faults.slice(0, MAX_FAULTS).join('; ')}${more}`,
+  )
+}
+
+type Tensors = ReadonlyMap<string, TensorEntry>
+
+const MAX_FAULTS = 5
+const NOT_COMPARED = { missing: [], unexpected: [], wrongShapes: [] }
+
+const ARCHITECTURE_PHRASES: Readonly<Record<Architecture, string>> = {
+  rwkv7: 'an RWKV-7 model',
+  rwkv7a: 'an RWKV-7a model (DeepEmbed in the channel mixing)',
+  rwkv7b: 'an RWKV-7b model (DeepEmbed in channel mixing and attention)',
+  rwkv6: 'an RWKV-6 model',
+  'rwkv5.2': 'an RWKV-5.2 model',
+  'rwkv5.1': 'an RWKV-5.1 model',
+  rwkv5: 'an RWKV-5 model',
+  rwkv4: 'an RWKV-4 model',
+  state: 'a tuned initial state (time_state), not a model',
+  lora: 'a LoRA adapter, not a model',
+  unknown: 'tensors that are no known RWKV model',
+}
+
+function detectArchitecture(tensors: Tensors): Architecture {
+  const names = [...tensors.keys()]
+  const has = (pattern: RegExp) => names.some((name) => pattern.test(name))
+  if (has(/\.lora_[AB]$|\.lora\.[01]$/)) return 'lora'
+  if (has(/\.att\.r_k$/)) {
+    if (has(/^blocks\.\d+\.qkv\./)) return 'rwkv7b'
+    return has(/\.ffn\.s_emb\.weight$/) ? 'rwkv7a' : 'rwkv7'
+  }
+  if (has(/\.att\.time_maa_|\.att\.\w+_maa$/)) return 'rwkv6'
+  const decay = tensors.get('blocks.0.att.time_decay')
+  if (decay) {
+    if ((decay.shape[1] ?? 1) > 1) return 'rwkv5.2'
+    if (has(/\.att\.gate\.weight$/)) return 'rwkv5.1'
+    return has(/\.att\.ln_x\./) ? 'rwkv5' : 'rwkv4'
+  }
+  return has(/\.att\.time_state$/) ? 'state' : 'unknown'
+}
+
+function readSizes(tensors: Tensors) {
+  const shapeOf = (name: string): readonly number[] => tensors.get(name)?.shape ?? []
+  // Heads and head size: r_k of RWKV-7, the per-head bonus of 5.2 and 6.
+  const perHead = ['r_k', 'time_faaaa', 'time_first', 'time_state']
+    .map((name) => shapeOf(`blocks.0.att.${name}`))
+    .find((shape) => shape.length >= 2)
+  return {
+    layers: countLayers(tensors),
+    channels: shapeOf('emb.weight')[1] ?? shapeOf('ln_out.weight')[0] ?? null,
+    heads: perHead?.[0] ?? null,
+    headSize: perHead?.[1] ?? null,
+    ffnSize: shapeOf('blocks.0.ffn.key.weight')[0] ?? null,
+    vocabSize: shapeOf('emb.weight')[0] ?? null,
+  }
+}
+
+/** Distinct blocks, not the largest index: a name may claim any number. */
+function countLayers(tensors: Tensors): number {
+  const blocks = new Set<string>()
+  for (const name of tensors.keys()) {
+    const block = /^blocks\.(\d+)\./.exec(name)?.[1]
+    if (block !== undefined) blocks.add(block)
+  }
+  return blocks.size
+}
+
+function readRanks(tensors: Tensors, architecture: Architecture): Record<string, number> {
+  const width = (name: string) => tensors.get(name)?.shape[1] ?? 0
+  if (architecture === 'rwkv6') {
+    const mix = width('blocks.0.att.time_maa_w1') / 5 // five mixes side by side
+    return { mix, decay: width('blocks.0.att.time_decay_w1') }
+  }
+  if (!architecture.startsWith('rwkv7')) return {}
+  return { ...rwkv7Sizes(tensors).ranks }
+}
+
+function countTypes(entries: readonly TensorEntry[]) {
+  const counts = new Map<SourceType, number>()
+  for (const { dtype } of entries) counts.set(dtype, (counts.get(dtype) ?? 0) + 1)
+  return [...counts].map(([dtype, tensors]) => ({ dtype, tensors }))
+}
+
+/** Zero where a tensor that would tell is missing. */
+function rwkv7Sizes(tensors: Tensors): Rwkv7Dimensions {
+  const { layers, channels, heads, headSize, ffnSize, vocabSize } = readSizes(tensors)
+  const rank = (name: string) => tensors.get(name)?.shape[1] ?? 0
+  return {
+    layers,
+    channels: channels ?? 0,
+    heads: heads ?? 0,
+    headSize: headSize ?? 0,
+    ffnSize: ffnSize ?? 0,
+    vocabSize: vocabSize ?? 0,
+    ranks: {
+      w: rank('blocks.0.att.w1'),
+      a: rank('blocks.0.att.a1'),
+      v: rank('blocks.1.att.v1'),
+      g: rank('blocks.0.att.g1'),
+    },
+  }
+}
+
+function compareRwkv7(tensors: Tensors) {
+  const sizes = rwkv7Sizes(tensors)
+  const expected = rwkv7Tensors(sizes).map((tensor) => withOwnRank(tensor, tensors))
+  const names = new Set(expected.map(({ name }) => name))
+  const wrongShapes: WrongShape[] = []
+  for (const { name, shape } of expected) {
+    const found = tensors.get(name)?.shape
+    if (found && !fits(found, shape)) wrongShapes.push({ name, shape: found, expected: shape })
+  }
+  const headSizes = tensors.get('blocks.0.att.r_k')
+  if (headSizes && sizes.heads * sizes.headSize !== sizes.channels && sizes.channels > 0) {
+    const { name, shape } = headSizes
+    const headSize = sizes.headSize || 64
+    wrongShapes.push({ name, shape, expected: [sizes.channels / headSize, headSize] })
+  }
+  return {
+    missing: [...names].filter((name) => !tensors.has(name)),
+    unexpected: [...tensors.keys()].filter(
+      (name) => !names.has(name) && !isUnusedRwkv7Tensor(name),
+    ),
+    wrongShapes,
+  }
+}
+
+/** A layer may have low-rank sizes of its own, as long as the two factors of a pair agree. */
+function withOwnRank({ name, shape }: NamedShape, tensors: Tensors): NamedShape {
+  const pair = /^(blocks\.\d+\.att\.[wavg])([12])$/.exec(name)
+  const rank = tensors.get(`${pair?.[1]}1`)?.shape[1]
+  if (!pair || rank === undefined || rank === 0) return { name, shape }
+  return { name, shape: pair[2] === '1' ? [shape[0]!, rank] : [rank, shape[1]!] }
+}
+
+/**
+ * Vectors are stored as [1, 1, C] or [C]; everything else is exact. An empty tensor never fits. A size that could not
+ * be known, because the tensor that tells is missing or wrong, is not held against the others.
+ */
+function fits(found: readonly number[], expected: readonly number[]): boolean {
+  if (found.includes(0)) return false
+  if (expected.includes(0)) return true
+  const isMatrix = expected.length === 2
+  const [a, b] = [found, expected].map((shape) => (isMatrix ? shape : shape.filter((n) => n !== 1)))
+  return a!.length === b!.length && a!.every((size, axis) => size === b![axis])
+}

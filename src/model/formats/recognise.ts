@@ -1,0 +1,82 @@
+/**
+ * Says what a file is from its first bytes, so that the wrong file gets a sentence that names it. Knows signatures
+ * only; the readers find out whether the rest is sound.
+ */
+import { type ByteSource, quote, readBytes } from './byte-source.ts'
+
+export interface FileFormat {
+  /** "a GGUF file" */
+  readonly found: string
+  /** Which of our readers takes it. */
+  readonly readable?: 'zip'
+  /** What to do about it, where there is something. */
+  readonly advice?: string
+}
+
+interface Signature extends FileFormat {
+  readonly matches: (head: Buffer, size: number) => boolean
+}
+
+/** The number with which torch began its files before they were zips, as the pickle writes it. */
+const LEGACY_TORCH = Buffer.from('8a0a6cfc9c46f9206aa850192e', 'hex')
+
+const SIGNATURES: readonly Signature[] = [
+  { found: 'a zip', readable: 'zip', matches: startsWith('PK\x03\x04') },
+  { found: 'an empty zip', matches: startsWith('PK\x05\x06') },
+  { found: 'an empty file', matches: (_head, size) => size === 0 },
+  {
+    found: 'a GGUF file',
+    matches: startsWith('GGUF'),
+    advice: 'this version reads .pth only: use the .pth it was made from',
+  },
+  {
+    found: 'a legacy torch file that is not a zip',
+    matches: (head) => head[0] === 0x80 && head.subarray(2, 15).equals(LEGACY_TORCH),
+    advice: 're-save it with a current torch: torch.save(torch.load(path), path)',
+  },
+  {
+    found: 'a Python pickle',
+    matches: (head) => head[0] === 0x80 && head.length > 1 && head[1]! <= 5,
+    advice: 'it may run any code and is not read; save the model with torch.save',
+  },
+  {
+    found: 'a safetensors file',
+    matches: isSafetensors,
+    advice: 'this version reads .pth only: use the .pth it was made from',
+  },
+  {
+    found: 'a Git LFS pointer, not the file it points to',
+    matches: startsWith('version https://git-lfs'),
+    advice: 'fetch the file itself (git lfs pull)',
+  },
+  {
+    found: 'a web page',
+    matches: (head) => /^\s*<(!doctype|html)/i.test(head.toString('latin1')),
+    advice: 'the download went wrong: fetch the file itself',
+  },
+  {
+    found: 'a gzip archive',
+    matches: (head) => head[0] === 0x1f && head[1] === 0x8b,
+    advice: 'unpack it first',
+  },
+  { found: 'a tar archive', matches: (head) => head.toString('latin1', 257, 262) === 'ustar' },
+]
+
+export function recogniseFormat(source: ByteSource): FileFormat {
+  const head = Buffer.from(readBytes(source, 0, Math.min(source.size, 512), 'the head of the file'))
+  const known = SIGNATURES.find(({ matches }) => matches(head, source.size))
+  if (known) return known
+  return {
+    found: `of no format known here (it begins with "${quote(head.toString('latin1', 0, 16))}")`,
+  }
+}
+
+function startsWith(text: string): (head: Buffer) => boolean {
+  return (head) => head.toString('latin1', 0, text.length) === text
+}
+
+/** The length of a JSON header, then the header. */
+function isSafetensors(head: Buffer, size: number): boolean {
+  if (head.length < 10) return false
+  return head.readBigUInt64LE() <= BigInt(size - 8) && head[8] === 0x7b
+}

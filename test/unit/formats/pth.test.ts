@@ -1,0 +1,275 @@
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, describe, expect, test } from 'vitest'
+import type { SourceType } from '../../../src/backend/backend.ts'
+import { openCheckpoint, readFloats } from '../../../src/model/checkpoint.ts'
+import { encodeFloats } from '../../../src/model/formats/half.ts'
+import { writePth as writePthStream } from '../../../src/model/formats/pth-writer.ts'
+import { writePth, writeRandomRwkv7, writeZip } from '../../helpers/pth.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'skein-pth-'))
+afterAll(() => rmSync(folder, { recursive: true }))
+const file = (name: string) => join(folder, name)
+
+function floatsOf(path: string, name: string): number[] {
+  const checkpoint = openCheckpoint(path)
+  try {
+    return Array.from(readFloats(checkpoint.tensors.get(name)!))
+  } finally {
+    checkpoint.close()
+  }
+}
+
+const range = (count: number) => Array.from({ length: count }, (_, i) => i)
+
+describe('what is written is read', () => {
+  test.each<[SourceType, boolean]>([
+    ['f32', false],
+    ['f16', false],
+    ['bf16', true],
+  ])('%s, zip64 %s', (dtype, zip64) => {
+    const path = file(`round-${dtype}.pth`)
+    writePth(
+      path,
+      [
+        { name: 'a', shape: [2, 3], values: range(6), dtype },
+        { name: 'scalar', shape: [], values: [-0.5], dtype },
+        { name: 'empty', shape: [0, 4], values: [], dtype },
+        { name: 'block.µ', shape: [1, 1, 4], values: [1, -2, 4, 0.25], dtype },
+      ],
+      { zip64 },
+    )
+    const checkpoint = openCheckpoint(path)
+    const seen = [...checkpoint.tensors.values()].map((entry) => [
+      entry.name,
+      entry.dtype,
+      entry.shape,
+      Array.from(readFloats(entry)),
+    ])
+    checkpoint.close()
+    expect(seen).toEqual([
+      ['a', dtype, [2, 3], range(6)],
+      ['scalar', dtype, [], [-0.5]],
+      ['empty', dtype, [0, 4], []],
+      ['block.µ', dtype, [1, 1, 4], [1, -2, 4, 0.25]],
+    ])
+  })
+
+  test('part of a tensor', () => {
+    const path = file('part.pth')
+    writePth(path, [{ name: 'a', shape: [4, 2], values: range(8), dtype: 'bf16' }])
+    const entry = openCheckpoint(path).tensors.get('a')!
+    expect(Buffer.from(entry.read(2, 4)).equals(encodeFloats(Float32Array.of(2, 3), 'bf16'))).toBe(
+      true,
+    )
+    expect(entry.read(3, 3).byteLength).toBe(0)
+    expect(() => entry.read(0, 9)).toThrow(RangeError)
+  })
+
+  test('parameters, a compiled model, a model inside a training checkpoint', () => {
+    const path = file('wrapped.pth')
+    const tensors = [{ name: 'emb.weight', shape: [2], values: [1, 2] }]
+    const options = { namePrefix: '_orig_mod.', asParameters: true, rootKey: 'state_dict' }
+    writePth(path, tensors, options)
+    expect(floatsOf(path, 'emb.weight')).toEqual([1, 2])
+  })
+
+  test('the .pth may be left out of the path', () => {
+    writeRandomRwkv7(file('named.pth'))
+    const checkpoint = openCheckpoint(file('named'))
+    expect(checkpoint.path).toBe(file('named.pth'))
+    checkpoint.close()
+  })
+
+  test('a failed write leaves nothing behind', () => {
+    const tensor = {
+      name: 'a',
+      shape: [4],
+      dtype: 'f32' as const,
+      chunks: () => [new Uint8Array(15)],
+    }
+    expect(() => writePthStream(file('short.pth'), [tensor])).toThrow(
+      '15 bytes given, 16 announced',
+    )
+    expect(readdirSync(folder).filter((name) => name.startsWith('short'))).toEqual([])
+  })
+})
+
+describe('views of a storage', () => {
+  const values = range(24)
+  test.each([
+    {
+      what: 'offset',
+      shape: [2, 3],
+      strides: [3, 1],
+      storageOffset: 5,
+      expected: [5, 6, 7, 8, 9, 10],
+    },
+    {
+      what: 'transposed',
+      shape: [3, 2],
+      strides: [1, 3],
+      storageOffset: 0,
+      expected: [0, 3, 1, 4, 2, 5],
+    },
+    {
+      what: 'columns',
+      shape: [3, 2],
+      strides: [8, 1],
+      storageOffset: 2,
+      expected: [2, 3, 10, 11, 18, 19],
+    },
+    { what: 'every other', shape: [4], strides: [6], storageOffset: 1, expected: [1, 7, 13, 19] },
+    {
+      what: 'odd strides on axes of one',
+      shape: [1, 4, 1],
+      strides: [99, 1, 77],
+      storageOffset: 20,
+      expected: [20, 21, 22, 23],
+    },
+    {
+      what: 'three axes permuted',
+      shape: [2, 2, 3],
+      strides: [1, 12, 4],
+      storageOffset: 0,
+      expected: [0, 4, 8, 12, 16, 20, 1, 5, 9, 13, 17, 21],
+    },
+  ])('$what', ({ expected, ...view }) => {
+    const path = file('view.pth')
+    for (const dtype of ['f32', 'bf16'] as const) {
+      const other = { name: 'other', shape: [2, 2], strides: [1, 2], values: range(4), dtype }
+      writePth(path, [{ name: 'a', values, dtype, ...view }, other])
+      expect(floatsOf(path, 'a')).toEqual(expected)
+      const { tensors } = openCheckpoint(path)
+      // Two gathered tensors by turns, in parts.
+      tensors.get('other')!.read(0, 1)
+      const part = tensors.get('a')!.read(1, 3)
+      expect(
+        Buffer.from(part).equals(encodeFloats(Float32Array.from(expected.slice(1, 3)), dtype)),
+      ).toBe(true)
+    }
+  })
+
+  test.each([
+    ['past the end', { shape: [2, 3], strides: [3, 1], storageOffset: 19 }],
+    ['long strides', { shape: [2, 2], strides: [23, 1] }],
+    ['far offset of nothing', { shape: [0], strides: [1], storageOffset: 25 }],
+    ['far offset of a scalar', { shape: [], strides: [], storageOffset: 24 }],
+    ['an expanded view, larger than its storage', { shape: [5, 5], strides: [0, 0] }],
+    [
+      'dimensions whose product overflows',
+      { shape: [2 ** 31, 2 ** 31, 2 ** 31], strides: [0, 0, 0] },
+    ],
+    [
+      'strides whose product overflows',
+      { shape: [2], strides: [2 ** 53 - 1], storageOffset: 2 ** 53 - 1 },
+    ],
+  ])('%s is refused before anything is allocated', (_what, view) => {
+    const path = file('outside.pth')
+    writePth(path, [{ name: 'a', values, ...view }])
+    expect(() => openCheckpoint(path)).toThrow(
+      expect.objectContaining({
+        code: 'corrupt_weights',
+        message: expect.stringContaining('tensor a'),
+      }),
+    )
+  })
+})
+
+/** What CPython's pickler wrote for a training checkpoint of torch's shape, by protocol. */
+const CPYTHON_PICKLES = {
+  2: 'gAJ9cQAoWAUAAABtb2RlbHEBY2NvbGxlY3Rpb25zCk9yZGVyZWREaWN0CnECKVJxAyhYAQAAAGFxBGN0b3JjaC5fdXRpbHMKX3JlYnVpbGRfdGVuc29yX3YyCnEFKChYBwAAAHN0b3JhZ2VxBmN0b3JjaApGbG9hdFN0b3JhZ2UKcQdYAQAAADBxCFgDAAAAY3B1cQlLBnRxClFLAEsCSwOGcQtLA0sBhnEMiWgCKVJxDXRxDlJxD1gBAAAAYnEQY3RvcmNoLl91dGlscwpfcmVidWlsZF9wYXJhbWV0ZXIKcRFoBSgoaAZoB2gIaAlLBnRxElFLAEsDSwKGcRNLAUsDhnEUiWgCKVJxFXRxFlJxF4hoAilScRiHcRlScRpYAQAAAGNxG2gFKChoBmN0b3JjaApCRmxvYXQxNlN0b3JhZ2UKcRxYAQAAADFxHWgJSwR0cR5RSwFLA4VxH0sBhXEgiWgCKVJxIXRxIlJxI3V9cSRYCQAAAF9tZXRhZGF0YXElaAIpUnEmWAAAAABxJ31xKFgHAAAAdmVyc2lvbnEpSwFzc3NiWAUAAABlcG9jaHEqSwdYBAAAAGxvc3NxK0c/4AAAAAAAAFgEAAAAYXJnc3EsfXEtWAIAAABscnEuXXEvKEc/UGJN0vGp/E6IZXNYAwAAAGJpZ3EwigYAAAAAAAF1Lg==',
+  4: 'gASVowEAAAAAAAB9lCiMBW1vZGVslIwLY29sbGVjdGlvbnOUjAtPcmRlcmVkRGljdJSTlClSlCiMAWGUjAx0b3JjaC5fdXRpbHOUjBJfcmVidWlsZF90ZW5zb3JfdjKUk5QoKIwHc3RvcmFnZZSMBXRvcmNolIwMRmxvYXRTdG9yYWdllJOUjAEwlIwDY3B1lEsGdJRRSwBLAksDhpRLA0sBhpSJaAQpUpR0lFKUjAFilGgHjBJfcmVidWlsZF9wYXJhbWV0ZXKUk5RoCSgoaApoDWgOaA9LBnSUUUsASwNLAoaUSwFLA4aUiWgEKVKUdJRSlIhoBClSlIeUUpSMAWOUaAkoKGgKaAuMD0JGbG9hdDE2U3RvcmFnZZSTlIwBMZRoD0sEdJRRSwFLA4WUSwGFlIloBClSlHSUUpR1fZSMCV9tZXRhZGF0YZRoBClSlIwAlH2UjAd2ZXJzaW9ulEsBc3NzYowFZXBvY2iUSweMBGxvc3OURz/gAAAAAAAAjARhcmdzlH2UjAJscpRdlChHP1BiTdLxqfxOiGVzjANiaWeUigYAAAAAAAF1Lg==',
+} as const
+
+describe('files of other writers', () => {
+  test.each([2, 4] as const)('a CPython pickle of protocol %s', (protocol) => {
+    const path = writeZip(file(`cpython-${protocol}.pth`), {
+      'x/data.pkl': Buffer.from(CPYTHON_PICKLES[protocol], 'base64'),
+      'x/data/0': encodeFloats(Float32Array.from(range(6)), 'f32'),
+      'x/data/1': encodeFloats(Float32Array.from([9, 8, 7, 6]), 'bf16'),
+    })
+    expect(floatsOf(path, 'a')).toEqual(range(6))
+    expect(floatsOf(path, 'b')).toEqual([0, 3, 1, 4, 2, 5]) // the same storage, transposed
+    expect(floatsOf(path, 'c')).toEqual([8, 7, 6])
+  })
+
+  test('Python reads our zip and finds its checksums right', (context) => {
+    for (const zip64 of [false, true]) {
+      const path = writeRandomRwkv7(file('python.pth'), { zip64 })
+      const script =
+        'import sys,zipfile;z=zipfile.ZipFile(sys.argv[1]);assert z.testzip() is None;print(len(z.namelist()))'
+      try {
+        const count = execFileSync('python3', ['-c', script, path], { encoding: 'utf8' })
+        expect(Number(count)).toBe(openCheckpoint(path).tensors.size + 3)
+      } catch (error) {
+        if (error instanceof Error && 'code' in error && error.code === 'ENOENT')
+          context.skip('no python3')
+        throw error
+      }
+    }
+  })
+})
+
+describe('what does not fit together is refused', () => {
+  const good = () => ({
+    'x/data.pkl': Buffer.from(CPYTHON_PICKLES[2], 'base64'),
+    'x/byteorder': 'little',
+    'x/data/0': new Uint8Array(24),
+    'x/data/1': new Uint8Array(8),
+  })
+  test.each([
+    ['a big-endian file', { 'x/byteorder': 'big' }, 'unsupported_weights', 'byte order is "big"'],
+    [
+      'a storage of another size',
+      { 'x/data/1': new Uint8Array(7) },
+      'corrupt_weights',
+      'has 7 bytes, not 4 × 2',
+    ],
+    ['two pickles', { 'y/data.pkl': 'x' }, 'unsupported_weights', 'has 2 data.pkl'],
+  ])('%s', (_what, changes, code, message) => {
+    const path = writeZip(file('unfit.pth'), { ...good(), ...changes })
+    expect(() => openCheckpoint(path)).toThrow(
+      expect.objectContaining({ code, message: expect.stringContaining(message) }),
+    )
+  })
+
+  test('a missing storage', () => {
+    const { 'x/data/1': _, ...rest } = good()
+    const path = writeZip(file('unfit.pth'), rest)
+    expect(() => openCheckpoint(path)).toThrow('tensor c lies in storage 1, which is missing')
+  })
+
+  test('an integer tensor', () => {
+    const pickle = Buffer.from(CPYTHON_PICKLES[2], 'base64').toString('latin1')
+    const path = writeZip(file('unfit.pth'), {
+      ...good(),
+      'x/data.pkl': Buffer.from(
+        pickle.replaceAll('torch\nFloatStorage', 'torch\nLongStorage'),
+        'latin1',
+      ),
+    })
+    expect(() => openCheckpoint(path)).toThrow(
+      'tensor a is of type i64; weights are f32, f16 or bf16',
+    )
+  })
+
+  test('two names that differ only by _orig_mod.', () => {
+    const path = file('unfit.pth')
+    const tensor = { shape: [1], values: [1] }
+    writePth(path, [
+      { name: 'a', ...tensor },
+      { name: '_orig_mod.a', ...tensor },
+    ])
+    expect(() => openCheckpoint(path)).toThrow('holds a twice')
+  })
+
+  test('a dict without tensors', () => {
+    const path = writeZip(file('unfit.pth'), {
+      'x/data.pkl': Buffer.from('\x80\x02}X\x01\0\0\0eK\x07s.', 'latin1'),
+    })
+    expect(() => openCheckpoint(path)).toThrow('holds no dict of tensors; its keys are: e')
+  })
+})

@@ -1,0 +1,121 @@
+import { describe, expect, test } from 'vitest'
+import { readZip } from '../../../src/model/formats/zip.ts'
+import { memorySource } from '../../helpers/memory-source.ts'
+
+interface Entry {
+  readonly name: string
+  readonly content: string
+  readonly flags?: number
+  readonly method?: number
+  readonly size?: number
+  readonly packedSize?: number
+  readonly headerOffset?: number
+}
+
+interface End {
+  readonly count?: number
+  readonly size?: number
+  readonly offset?: number
+  readonly comment?: string
+}
+
+/** A zip of 32-bit records in which every field can be a lie. Local headers carry no sizes, as torch writes them. */
+function zipOf(entries: readonly Entry[], end: End = {}): Buffer {
+  const parts: Buffer[] = []
+  const central: Buffer[] = []
+  let position = 0
+  for (const { name, content, flags = 8, method = 0, ...fields } of entries) {
+    const local = Buffer.alloc(30)
+    local.write('PK\x03\x04', 'latin1')
+    local.writeUInt16LE(name.length, 26)
+    local.writeUInt16LE(5, 28)
+    parts.push(local, Buffer.from(name), Buffer.from('extra'), Buffer.from(content))
+    const record = Buffer.alloc(46)
+    record.write('PK\x01\x02', 'latin1')
+    record.writeUInt16LE(flags, 8)
+    record.writeUInt16LE(method, 10)
+    const size = fields.size ?? content.length
+    record.writeUInt32LE(fields.packedSize ?? size, 20)
+    record.writeUInt32LE(size, 24)
+    record.writeUInt16LE(name.length, 28)
+    record.writeUInt32LE(fields.headerOffset ?? position, 42)
+    central.push(record, Buffer.from(name))
+    position += 35 + name.length + content.length
+  }
+  const directory = Buffer.concat(central)
+  const tail = Buffer.alloc(22)
+  tail.write('PK\x05\x06', 'latin1')
+  tail.writeUInt16LE(end.count ?? entries.length, 10)
+  tail.writeUInt32LE(end.size ?? directory.length, 12)
+  tail.writeUInt32LE(end.offset ?? position, 16)
+  tail.writeUInt16LE(end.comment?.length ?? 0, 20)
+  return Buffer.concat([...parts, directory, tail, Buffer.from(end.comment ?? '')])
+}
+
+const read = (bytes: Uint8Array) => readZip(memorySource(bytes))
+const A = { name: 'a', content: 'hello' }
+const B = { name: 'b/c', content: 'world!' }
+
+test('entries lie behind their local headers', () => {
+  const bytes = zipOf([A, B, { name: 'empty', content: '' }])
+  const contents = [...read(bytes)].map(([name, { offset, size }]) => [
+    name,
+    bytes.toString('latin1', offset, offset + size),
+  ])
+  expect(contents).toEqual([
+    ['a', 'hello'],
+    ['b/c', 'world!'],
+    ['empty', ''],
+  ])
+})
+
+test('a comment may follow, even one that looks like an end record', () => {
+  expect(read(zipOf([A], { comment: `PK\x05\x06${'x'.repeat(40)}` })).size).toBe(1)
+  expect(read(zipOf([A], { comment: 'x'.repeat(65535) })).size).toBe(1)
+})
+
+describe('refused as not for us', () => {
+  test.each([
+    ['zip entry a is compressed (deflate)', zipOf([{ ...A, method: 8 }])],
+    ['zip entry a is compressed (method 77)', zipOf([{ ...A, method: 77 }])],
+    ['zip entry a is encrypted', zipOf([{ ...A, flags: 1 }])],
+  ])('%s', (problem, bytes) => {
+    expect(() => read(bytes)).toThrow(
+      expect.objectContaining({
+        code: 'unsupported_weights',
+        message: expect.stringContaining(problem),
+      }),
+    )
+  })
+})
+
+describe('refused as damaged', () => {
+  const whole = zipOf([A, B])
+  test.each([
+    ['no zip directory at its end', whole.subarray(0, -1)],
+    ['no zip directory at its end', Buffer.concat([whole, Buffer.from('x')])],
+    ['no zip directory at its end', Buffer.alloc(10)],
+    ['no zip directory at its end', Buffer.alloc(0)],
+    ['overlaps its end record', zipOf([A], { size: 60 })],
+    ['the zip directory should be', zipOf([A], { size: 0x7fffffff })],
+    ['the zip directory should be', zipOf([A], { offset: 0x7fffffff })],
+    ['entry 1 of the zip directory is damaged', zipOf([A], { count: 2 })],
+    ['entry 0 of the zip directory is damaged', zipOf([A], { offset: 1 })],
+    ['zip entry a has two different sizes', zipOf([{ ...A, packedSize: 4 }])],
+    ['zip entry a has no header at its offset', zipOf([{ ...A, headerOffset: 3 }])],
+    ['zip entry a should be 30 bytes', zipOf([{ ...A, headerOffset: 0x7fffffff }])],
+    ['zip entry a lacks its zip64 sizes', zipOf([{ ...A, headerOffset: 0xffffffff }])],
+    ['lists a twice', zipOf([A, A])],
+    ['zip entries a and b/c overlap', zipOf([A, { ...B, headerOffset: 0 }])],
+    ['zip entry a overlaps the zip directory', zipOf([{ ...A, size: 6 }])],
+    ['zip entry a should be 4294967294 bytes', zipOf([{ ...A, size: 0xfffffffe }])],
+    ['the zip64 locator is missing', zipOf([A], { count: 0xffff })],
+  ])('%s', (problem, bytes) => {
+    expect(() => read(bytes)).toThrow(
+      expect.objectContaining({
+        code: 'corrupt_weights',
+        message: expect.stringContaining(problem),
+      }),
+    )
+  })
+})
