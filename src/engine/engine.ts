@@ -79,10 +79,10 @@ export class Engine {
       throw new SkeinError('invalid_request', `id ${request.id} is in use by a live request`)
     }
     const { waiting } = this.#scheduler
-    if (waiting.length >= maxWaiting && !this.#scheduler.admitsAtOnce(request.n)) {
+    if (this.#scheduler.numWaitingWith(request.n) > maxWaiting) {
       throw new SkeinError(
         'queue_full',
-        `${waiting.length} requests are waiting, which is the limit; retry later or raise maxWaiting`,
+        `${maxWaiting} requests are waiting, which is the limit; retry later or raise maxWaiting`,
       )
     }
     const live = new LiveRequest(request, this.#tokenBytes)
@@ -100,6 +100,10 @@ export class Engine {
 
   get hasWork(): boolean {
     return this.#live.size > 0
+  }
+
+  get liveIds(): readonly string[] {
+    return [...this.#live.keys()]
   }
 
   /** Why this engine can no longer be used; its process should end. */

@@ -7,11 +7,12 @@ import { SkeinError } from '../errors.ts'
 import type { EngineClient } from './client.ts'
 import type { Engine } from './engine.ts'
 import { EventQueue } from './event-queue.ts'
+import { LiveQueues } from './live-queues.ts'
 import type { EngineEvent, EngineInfo, EngineStats, GenerateRequest } from './messages.ts'
 
 export class LocalEngineClient implements EngineClient {
   readonly #engine: Engine
-  readonly #queues = new Map<string, EventQueue>()
+  readonly #queues = new LiveQueues()
   #isScheduled = false
   #isClosed = false
 
@@ -28,16 +29,15 @@ export class LocalEngineClient implements EngineClient {
   }
 
   generate(request: GenerateRequest, signal?: AbortSignal): AsyncIterable<EngineEvent> {
+    const { id } = request
     const cancel = () => {
-      if (this.#queues.get(request.id) !== queue) return
-      this.#queues.delete(request.id)
-      this.#engine.cancel(request.id)
+      if (this.#queues.remove(id, queue)) this.#engine.cancel(id)
     }
     const queue = new EventQueue(request.n, cancel, signal)
     if (queue.isOver) return queue
     try {
       this.#engine.submit(request)
-      this.#queues.set(request.id, queue)
+      this.#queues.add(id, id, queue)
       this.#schedule()
     } catch (error) {
       queue.fail(SkeinError.from(error))
@@ -48,7 +48,7 @@ export class LocalEngineClient implements EngineClient {
   async close(): Promise<void> {
     if (this.#isClosed) return
     this.#isClosed = true
-    this.#failAll(new SkeinError('aborted', 'the engine was closed'))
+    this.#queues.failAll(new SkeinError('aborted', 'the engine was closed'))
     this.#engine.dispose()
   }
 
@@ -61,20 +61,7 @@ export class LocalEngineClient implements EngineClient {
   #turn(): void {
     this.#isScheduled = false
     if (this.#isClosed) return
-    for (const event of this.#engine.step()) this.#deliver(event)
-    if (this.#engine.failure !== null) this.#failAll(this.#engine.failure)
+    for (const event of this.#engine.step()) this.#queues.deliver(event)
     this.#schedule()
-  }
-
-  #deliver(event: EngineEvent): void {
-    const queue = this.#queues.get(event.id)
-    if (queue === undefined) return
-    queue.push(event)
-    if (queue.isOver) this.#queues.delete(event.id)
-  }
-
-  #failAll(error: SkeinError): void {
-    for (const queue of this.#queues.values()) queue.fail(error)
-    this.#queues.clear()
   }
 }

@@ -54,10 +54,15 @@ export class Scheduler {
     return this.#slots.numFree
   }
 
-  /** Whether a request of n choices joining the line now would be admitted at the next step. */
-  admitsAtOnce(n: number): boolean {
-    const wanted = this.waiting.reduce((sum, live) => sum + live.request.n, n)
-    return wanted <= this.numFree
+  /** How many would still be in line after the next admission if a request of n choices joined it now. */
+  numWaitingWith(n: number): number {
+    const line = [...this.waiting.map((live) => live.request.n), n]
+    let free = this.numFree
+    const firstStuck = line.findIndex((wanted) => {
+      free -= wanted
+      return free < 0
+    })
+    return firstStuck === -1 ? 0 : line.length - firstStuck
   }
 
   /** The rows of the next step; empty when there is nothing to do. */

@@ -221,15 +221,21 @@ describe('refusals', () => {
 
   test('queue_full counts only those that must wait', () => {
     const { engine } = setUp({ numSlots: 4 }, { maxWaiting: 2 })
-    for (const id of ['a', 'b', 'c', 'd']) engine.submit(requestOf({ id }))
-    expect(codeOf(() => engine.submit(requestOf({ id: 'e' })))).toBe('queue_full')
+    for (const id of ['a', 'b', 'c', 'd', 'e', 'f']) engine.submit(requestOf({ id }))
+    expect(codeOf(() => engine.submit(requestOf({ id: 'g' })))).toBe('queue_full')
     engine.step()
-    engine.submit(requestOf({ id: 'e' }))
-    engine.submit(requestOf({ id: 'f' }))
     expect(codeOf(() => engine.submit(requestOf({ id: 'g' })))).toBe('queue_full')
     expect(engine.stats).toMatchObject({ waiting: 2, running: 4 })
     expect(drain(engine).answer('f')).toEqual(soloAnswer(requestOf({ id: 'f' })))
     engine.submit(requestOf({ id: 'g' }))
+  })
+
+  test('maxWaiting 0 takes what can run at once', () => {
+    const { engine } = setUp({ numSlots: 4 }, { maxWaiting: 0 })
+    engine.submit(requestOf({ id: 'a', n: 3 }))
+    expect(codeOf(() => engine.submit(requestOf({ id: 'b', n: 2 })))).toBe('queue_full')
+    engine.submit(requestOf({ id: 'c' }))
+    expect(drain(engine).answer('c')).toEqual(soloAnswer(requestOf({ id: 'c' })))
   })
 
   test('a runner with few draws or tokens a step offers fewer slots, and says so', () => {

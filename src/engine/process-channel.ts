@@ -1,0 +1,92 @@
+/**
+ * Channels over Node's child process IPC. Both processes must use `serialization: 'advanced'`, so that Int32Array and
+ * bigint survive. The process itself (spawning, restarting, exit codes) belongs to others.
+ */
+import type { ChildProcess } from 'node:child_process'
+import { assert } from '../errors.ts'
+import type { Channel } from './channel.ts'
+import type { FromWorker, ToWorker } from './messages.ts'
+
+/** How long messages of a dead worker may still be on their way before its channel counts as closed. */
+const LAST_MESSAGES_MS = 1000
+
+/** The gateway's end. It closes when the child has gone and its last message has been read. */
+export function channelToChild(child: ChildProcess): Channel<ToWorker, FromWorker> {
+  const end = new ProcessEnd<ToWorker, FromWorker>(child)
+  child.on('error', (error) => {
+    // Without a process id it never started; other errors (a failed kill) are followed by an exit or change nothing.
+    if (child.pid === undefined) end.closed(error.message)
+  })
+  child.once('exit', (code, signal) => {
+    const reason = signal === null ? `exit code ${code}` : `signal ${signal}`
+    if (!child.connected) {
+      end.closed(reason)
+      return
+    }
+    const timer = setTimeout(() => end.closed(reason), LAST_MESSAGES_MS)
+    child.once('disconnect', () => {
+      clearTimeout(timer)
+      end.closed(reason)
+    })
+  })
+  return end
+}
+
+/** The worker's end; there is one in a process started with an IPC channel. */
+export function channelToParent(): Channel<FromWorker, ToWorker> {
+  assert(process.send !== undefined, 'this process was not started with an IPC channel')
+  const end = new ProcessEnd<FromWorker, ToWorker>(process)
+  process.once('disconnect', () => end.closed('the gateway has gone'))
+  return end
+}
+
+/** What ChildProcess and process have in common. */
+interface IpcPort {
+  readonly connected: boolean
+  send?: ((message: never, callback: (error: Error | null) => void) => boolean) | undefined
+  disconnect?: (() => void) | undefined
+  on(event: 'message', listener: (message: unknown) => void): unknown
+}
+
+class ProcessEnd<Out, In> implements Channel<Out, In> {
+  readonly #port: IpcPort
+  readonly #closeListeners: ((reason: string) => void)[] = []
+  readonly #whenSent: (() => void)[] = []
+  #numUnsent = 0
+  #closedBecause: string | null = null
+
+  constructor(port: IpcPort) {
+    this.#port = port
+  }
+
+  send(message: Out): void {
+    if (!this.#port.connected) return
+    this.#numUnsent++
+    // The peer's end of the same protocol; a failed send means it has gone, which onClose reports.
+    this.#port.send?.(message as never, () => {
+      this.#numUnsent--
+      if (this.#numUnsent === 0) for (const resolve of this.#whenSent.splice(0)) resolve()
+    })
+  }
+
+  onMessage(listener: (message: In) => void): void {
+    // The peer speaks this protocol: both ends are started from one installation.
+    this.#port.on('message', (message) => listener(message as In))
+  }
+
+  onClose(listener: (reason: string) => void): void {
+    if (this.#closedBecause !== null) listener(this.#closedBecause)
+    else this.#closeListeners.push(listener)
+  }
+
+  async close(): Promise<void> {
+    if (this.#numUnsent > 0) await new Promise<void>((resolve) => this.#whenSent.push(resolve))
+    if (this.#port.connected) this.#port.disconnect?.()
+  }
+
+  closed(reason: string): void {
+    if (this.#closedBecause !== null) return
+    this.#closedBecause = reason
+    for (const listener of this.#closeListeners) listener(reason)
+  }
+}

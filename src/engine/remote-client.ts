@@ -1,0 +1,146 @@
+/**
+ * The engine in a worker process, seen from the gateway. It owns its channel and the queues of live requests; it knows
+ * neither how the worker is started nor that it will be started again.
+ */
+import { SkeinError } from '../errors.ts'
+import type { Channel } from './channel.ts'
+import type { EngineClient } from './client.ts'
+import { EventQueue } from './event-queue.ts'
+import { LiveQueues } from './live-queues.ts'
+import type {
+  EngineEvent,
+  EngineInfo,
+  EngineStats,
+  FromWorker,
+  GenerateRequest,
+  ToWorker,
+} from './messages.ts'
+
+type WorkerChannel = Channel<ToWorker, FromWorker>
+
+export class RemoteEngineClient implements EngineClient {
+  readonly info: EngineInfo
+  readonly #channel: WorkerChannel
+  readonly #queues = new LiveQueues()
+  readonly #closed: Promise<void>
+  #stats: EngineStats
+  #numRequests = 0
+  #isClosing = false
+  /** Why nothing can be asked any more. */
+  #failure: SkeinError | null = null
+
+  /** For a channel whose worker has said it is ready. */
+  constructor(channel: WorkerChannel, info: EngineInfo) {
+    this.info = info
+    this.#channel = channel
+    this.#stats = idleStats(info.numSlots)
+    channel.onMessage((message) => this.#receive(message))
+    this.#closed = new Promise((resolve) => {
+      channel.onClose((reason) => {
+        this.#fail(this.#endedError(reason))
+        resolve()
+      })
+    })
+  }
+
+  /** Waits until the worker has loaded its model. Throws what it died of, if it does. */
+  static connect(
+    channel: WorkerChannel,
+    onProgress: (doneBytes: number, totalBytes: number) => void = () => {},
+  ): Promise<RemoteEngineClient> {
+    return new Promise((resolve, reject) => {
+      channel.onMessage((message) => {
+        if (message.type === 'ready') resolve(new RemoteEngineClient(channel, message.info))
+        else if (message.type === 'fatal') reject(SkeinError.fromShape(message.error))
+        else if (message.type === 'progress') onProgress(message.doneBytes, message.totalBytes)
+      })
+      channel.onClose((reason) => {
+        reject(
+          new SkeinError('model_not_loaded', `the worker ended while it was loading (${reason})`),
+        )
+      })
+    })
+  }
+
+  get stats(): EngineStats {
+    return this.#stats
+  }
+
+  /**
+   * The worker knows each request by an id of ours: events of a cancelled request may still be on their way here when
+   * its caller's id is used again.
+   */
+  generate(request: GenerateRequest, signal?: AbortSignal): AsyncIterable<EngineEvent> {
+    this.#numRequests++
+    const id = `${request.id}#${this.#numRequests}`
+    const cancel = () => {
+      if (this.#queues.remove(id, queue)) this.#channel.send({ type: 'cancel', id })
+    }
+    const queue = new EventQueue(request.n, cancel, signal)
+    if (queue.isOver) return queue
+    if (this.#failure !== null) {
+      queue.fail(this.#failure)
+      return queue
+    }
+    this.#queues.add(id, request.id, queue)
+    this.#channel.send({ type: 'generate', request: { ...request, id } })
+    return queue
+  }
+
+  /** Asks the worker to end, dropping what is live, and waits until it has gone. */
+  async close(): Promise<void> {
+    if (!this.#isClosing) {
+      this.#isClosing = true
+      this.#channel.send({ type: 'shutdown' })
+    }
+    await this.#closed
+  }
+
+  #receive(message: FromWorker): void {
+    switch (message.type) {
+      case 'step':
+        this.#stats = message.stats
+        for (const event of message.events) this.#queues.deliver(event)
+        break
+      case 'fatal':
+        this.#fail(SkeinError.fromShape(message.error))
+        break
+      case 'progress':
+      case 'ready':
+        break
+      default:
+        message satisfies never
+    }
+  }
+
+  #fail(error: SkeinError): void {
+    this.#failure ??= error
+    this.#queues.failAll(error)
+    this.#stats = { ...this.#stats, waiting: 0, running: 0, freeSlots: this.#stats.numSlots }
+  }
+
+  #endedError(reason: string): SkeinError {
+    const message = this.#isClosing
+      ? 'the model was unloaded'
+      : `the worker process ended (${reason}); it is being restarted; retry`
+    return new SkeinError('model_not_loaded', message)
+  }
+}
+
+function idleStats(numSlots: number): EngineStats {
+  return {
+    waiting: 0,
+    running: 0,
+    numSlots,
+    freeSlots: numSlots,
+    steps: 0,
+    promptTokens: 0,
+    generatedTokens: 0,
+    finishedStop: 0,
+    finishedLength: 0,
+    aborted: 0,
+    failed: 0,
+    lastBatchTokens: 0,
+    busySeconds: 0,
+  }
+}

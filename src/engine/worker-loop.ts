@@ -1,0 +1,123 @@
+/**
+ * The life of an engine in a worker: messages in, steps while there is work, one message out per step. Between any two
+ * steps the event loop turns once, so a cancel is seen before the next one. It does not know what carries the messages,
+ * nor does it end the process: whoever started it does, with the exit code that it returns.
+ */
+import { SkeinError } from '../errors.ts'
+import type { Channel } from './channel.ts'
+import type { Engine } from './engine.ts'
+import type { EngineEvent, FromWorker, GenerateRequest, ToWorker } from './messages.ts'
+
+/** Serves until shutdown, the loss of the gateway (0) or a broken step (1). The engine is its own. */
+export function serveEngine(
+  engine: Engine,
+  channel: Channel<FromWorker, ToWorker>,
+): Promise<number> {
+  return new Promise((resolve) => new WorkerLoop(engine, channel, resolve).start())
+}
+
+class WorkerLoop {
+  readonly #engine: Engine
+  readonly #channel: Channel<FromWorker, ToWorker>
+  readonly #resolve: (exitCode: number) => void
+  /** Errors of requests that were never admitted; they leave with the next step. */
+  #refused: EngineEvent[] = []
+  #isScheduled = false
+  #isDraining = false
+  #isOver = false
+
+  constructor(
+    engine: Engine,
+    channel: Channel<FromWorker, ToWorker>,
+    resolve: (exitCode: number) => void,
+  ) {
+    this.#engine = engine
+    this.#channel = channel
+    this.#resolve = resolve
+  }
+
+  start(): void {
+    this.#channel.onMessage((message) => this.#receive(message))
+    this.#channel.onClose(() => this.#end(0))
+    this.#channel.send({ type: 'ready', info: this.#engine.info })
+  }
+
+  #receive(message: ToWorker): void {
+    if (this.#isOver) return
+    switch (message.type) {
+      case 'generate':
+        this.#submit(message.request)
+        break
+      case 'cancel':
+        this.#engine.cancel(message.id)
+        break
+      case 'shutdown':
+        this.#shutDown(message.drain === true)
+        return
+      default:
+        message satisfies never
+    }
+    this.#schedule()
+  }
+
+  #submit(request: GenerateRequest): void {
+    try {
+      if (this.#isDraining) throw shuttingDown()
+      this.#engine.submit(request)
+    } catch (error) {
+      this.#refused.push(errorEvent(request.id, SkeinError.from(error)))
+    }
+  }
+
+  #schedule(): void {
+    if (this.#isScheduled || this.#isOver) return
+    this.#isScheduled = true
+    setImmediate(() => this.#turn())
+  }
+
+  /** With nothing to run this still sends the counters, which a cancel has changed. */
+  #turn(): void {
+    this.#isScheduled = false
+    if (this.#isOver) return
+    const events = [...this.#refused, ...this.#engine.step()]
+    this.#refused = []
+    this.#post(events)
+    const { failure, hasWork } = this.#engine
+    if (failure !== null) {
+      this.#channel.send({ type: 'fatal', error: failure.toShape() })
+      this.#end(1)
+    } else if (hasWork) this.#schedule()
+    else if (this.#isDraining) this.#end(0)
+  }
+
+  #post(events: readonly EngineEvent[]): void {
+    this.#channel.send({ type: 'step', events, stats: this.#engine.stats })
+  }
+
+  #shutDown(drain: boolean): void {
+    if (drain && this.#engine.hasWork) {
+      this.#isDraining = true
+      return
+    }
+    const ids = this.#engine.liveIds
+    for (const id of ids) this.#engine.cancel(id)
+    this.#post([...this.#refused, ...ids.map((id) => errorEvent(id, shuttingDown()))])
+    this.#end(0)
+  }
+
+  #end(exitCode: number): void {
+    if (this.#isOver) return
+    this.#isOver = true
+    // A broken runner is not called again, not even to free what the end of the process frees anyway.
+    if (this.#engine.failure === null) this.#engine.dispose()
+    void this.#channel.close().then(() => this.#resolve(exitCode))
+  }
+}
+
+function errorEvent(id: string, error: SkeinError): EngineEvent {
+  return { type: 'error', id, error: error.toShape() }
+}
+
+function shuttingDown(): SkeinError {
+  return new SkeinError('model_not_loaded', 'the worker is shutting down; retry elsewhere or later')
+}

@@ -1,0 +1,364 @@
+import { type ChildProcess, fork } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+import { describe, expect, test } from 'vitest'
+import type { EngineClient } from '../../src/engine/client.ts'
+import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
+import { LocalEngineClient } from '../../src/engine/local-client.ts'
+import type { EngineEvent, FromWorker, ToWorker } from '../../src/engine/messages.ts'
+import { channelToChild } from '../../src/engine/process-channel.ts'
+import { RemoteEngineClient } from '../../src/engine/remote-client.ts'
+import { serveEngine } from '../../src/engine/worker-loop.ts'
+import { SkeinError } from '../../src/errors.ts'
+import { channelPair } from '../helpers/channel-pair.ts'
+import { type FakeOptions, FakeRunner } from '../helpers/fake-runner.ts'
+import { Collected, promptOf, requestOf, SAMPLING, soloAnswer, tokenBytes, V } from './kit.ts'
+
+interface SetUp {
+  readonly runner: FakeRunner
+  readonly engine: Engine
+  readonly client: EngineClient
+}
+
+function setUpEngine(options: FakeOptions, limits: Partial<EngineLimits>) {
+  const runner = new FakeRunner({ vocabSize: V, ...options })
+  return { runner, engine: new Engine(runner, tokenBytes, { poisonFreedSlots: true, ...limits }) }
+}
+
+async function setUpLocal(
+  options: FakeOptions = {},
+  limits: Partial<EngineLimits> = {},
+): Promise<SetUp> {
+  const { runner, engine } = setUpEngine(options, limits)
+  return { runner, engine, client: new LocalEngineClient(engine) }
+}
+
+async function setUpRemote(options: FakeOptions = {}, limits: Partial<EngineLimits> = {}) {
+  const { runner, engine } = setUpEngine(options, limits)
+  const [gateway, worker] = channelPair<ToWorker, FromWorker>()
+  const connecting = RemoteEngineClient.connect(gateway)
+  const exitCode = serveEngine(engine, worker)
+  return { runner, engine, gateway, worker, exitCode, client: await connecting }
+}
+
+async function collect(events: AsyncIterable<EngineEvent>): Promise<Collected> {
+  const collected = new Collected()
+  for await (const event of events) collected.add([event])
+  return collected
+}
+
+async function codeOf(promise: Promise<unknown>): Promise<string> {
+  try {
+    await promise
+  } catch (error) {
+    return error instanceof SkeinError ? error.code : String(error)
+  }
+  return 'nothing thrown'
+}
+
+const turn = () => new Promise((resolve) => setImmediate(resolve))
+
+/** A few turns of the event loop: time for messages to arrive, and for a step or two. */
+async function settle(): Promise<void> {
+  for (let i = 0; i < 8; i++) await turn()
+}
+
+describe.each([
+  ['local', setUpLocal],
+  ['remote', setUpRemote],
+])('%s client', (_, setUp: (o?: FakeOptions, l?: Partial<EngineLimits>) => Promise<SetUp>) => {
+  test('64 requests at once get their solo answers', async () => {
+    const { client, engine } = await setUp({ numSlots: 16, maxTokens: 64 })
+    const requests = Array.from({ length: 64 }, (_, i) =>
+      requestOf({
+        id: `r${i}`,
+        prompt: promptOf(1 + i, i),
+        maxTokens: 1 + (i % 20),
+        n: 1 + (i % 3),
+      }),
+    )
+    const all = await Promise.all(requests.map((request) => collect(client.generate(request))))
+    for (const [i, request] of requests.entries()) {
+      for (let index = 0; index < request.n; index++) {
+        expect(all[i]?.answer(request.id, index)).toEqual(soloAnswer(request, index))
+      }
+    }
+    expect(engine.stats.freeSlots).toBe(16)
+    await settle()
+    expect(client.stats).toMatchObject({ running: 0, waiting: 0, finishedLength: 127 })
+    await client.close()
+  })
+
+  test('leaving the loop cancels before the next step but one', async () => {
+    const { client, engine } = await setUp()
+    const request = requestOf({ n: 3, maxTokens: 100_000 })
+    for await (const event of client.generate(request)) if (event.type === 'text') break
+    await settle()
+    expect(engine.stats).toMatchObject({ running: 0, freeSlots: 8, aborted: 1 })
+    expect(client.stats).toMatchObject({ running: 0, freeSlots: 8, aborted: 1 })
+    expect(engine.stats.steps).toBeLessThan(40)
+    await client.close()
+  })
+
+  test.each([0, 1, 5, 30])(
+    'aborting after %i turns throws aborted and frees the slots',
+    async (turns) => {
+      const { client, engine } = await setUp({ maxTokens: 16 })
+      const abort = new AbortController()
+      const prompt = promptOf(160)
+      const run = codeOf(
+        collect(client.generate(requestOf({ prompt, maxTokens: 100_000 }), abort.signal)),
+      )
+      for (let i = 0; i < turns; i++) await turn()
+      abort.abort()
+      expect(await run).toBe('aborted')
+      await settle()
+      expect(engine.stats).toMatchObject({ running: 0, waiting: 0, freeSlots: 8 })
+      await client.close()
+    },
+  )
+
+  test('a signal that is aborted already starts nothing', async () => {
+    const { client, engine } = await setUp()
+    const events = client.generate(requestOf(), AbortSignal.abort())
+    expect(await codeOf(collect(events))).toBe('aborted')
+    await settle()
+    expect(engine.stats.steps).toBe(0)
+    await client.close()
+  })
+
+  test('a cancelled id is free for another request at once', async () => {
+    const { client } = await setUp()
+    const abort = new AbortController()
+    const first = codeOf(collect(client.generate(requestOf({ maxTokens: 1000 }), abort.signal)))
+    await settle()
+    abort.abort()
+    const again = requestOf({ prompt: promptOf(50), maxTokens: 9 })
+    expect((await collect(client.generate(again))).answer('a')).toEqual(soloAnswer(again))
+    expect(await first).toBe('aborted')
+    await client.close()
+  })
+
+  test('refusals are thrown where the events are read', async () => {
+    const { client } = await setUp({ numSlots: 1 }, { maxWaiting: 1 })
+    expect(await codeOf(collect(client.generate(requestOf({ n: 2 }))))).toBe('too_large')
+    const ids = ['a', 'b', 'c']
+    const codes = ids.map((id) =>
+      codeOf(collect(client.generate(requestOf({ id, maxTokens: 30 })))),
+    )
+    expect(await Promise.all(codes)).toEqual(['nothing thrown', 'nothing thrown', 'queue_full'])
+    await client.close()
+  })
+
+  test('a reader that stays away costs one event per kind, and loses nothing', async () => {
+    const { client, engine } = await setUp()
+    const request = requestOf({ n: 2, maxTokens: 500, logprobs: 1 })
+    const events = client.generate(request)
+    while (engine.stats.finishedLength < 2) await turn()
+    await settle()
+    const collected = await collect(events)
+    expect(collected.events.map(({ type }) => type)).toEqual([
+      'prompt',
+      'text',
+      'text',
+      'finish',
+      'finish',
+    ])
+    for (const index of [0, 1]) {
+      expect(collected.answer('a', index)).toEqual(soloAnswer(request, index))
+    }
+    await client.close()
+  })
+
+  test('a step that throws reaches every reader, after what was made before it', async () => {
+    const { client, runner } = await setUp()
+    const collected = new Collected()
+    const read = async () => {
+      for await (const event of client.generate(requestOf({ maxTokens: 1000 }))) {
+        collected.add([event])
+        runner.onStep = () => {
+          if (runner.log.length > 5) throw new Error('bus error')
+        }
+      }
+    }
+    expect(await codeOf(read())).toBe('internal')
+    expect(collected.events.length).toBeGreaterThan(4)
+    expect(await codeOf(collect(client.generate(requestOf({ id: 'b' }))))).not.toBe(
+      'nothing thrown',
+    )
+    await client.close()
+  })
+
+  test('closing fails what is live', async () => {
+    const { client, runner } = await setUp()
+    const run = codeOf(collect(client.generate(requestOf({ maxTokens: 100_000 }))))
+    await settle()
+    await client.close()
+    expect(['aborted', 'model_not_loaded']).toContain(await run)
+    expect(runner.isDisposed).toBe(true)
+    await client.close()
+  })
+})
+
+describe('worker', () => {
+  test('one message per step, with all its events', async () => {
+    const { client, worker, runner } = await setUpRemote()
+    const ids = ['a', 'b', 'c', 'd']
+    await Promise.all(
+      ids.map((id) => collect(client.generate(requestOf({ id, n: 2, maxTokens: 30 })))),
+    )
+    await settle()
+    const steps = worker.sent.filter((message) => message.type === 'step')
+    expect(steps.length).toBe(runner.log.length)
+    expect(Math.max(...steps.map(({ events }) => events.length))).toBeGreaterThan(7)
+    await client.close()
+  })
+
+  test('death of the worker throws model_not_loaded, with the reason', async () => {
+    const { client, worker } = await setUpRemote()
+    const failure = collect(client.generate(requestOf({ maxTokens: 100_000 }))).catch((e) => e)
+    await settle()
+    worker.end('signal SIGKILL')
+    expect((await failure).message).toContain(
+      'ended (signal SIGKILL); it is being restarted; retry',
+    )
+    expect((await failure).code).toBe('model_not_loaded')
+    expect(await codeOf(collect(client.generate(requestOf())))).toBe('model_not_loaded')
+  })
+
+  test('death while loading rejects connect', async () => {
+    const [gateway, worker] = channelPair<ToWorker, FromWorker>()
+    const connecting = RemoteEngineClient.connect(gateway)
+    worker.send({ type: 'progress', doneBytes: 1, totalBytes: 2 })
+    worker.end('exit code 1')
+    await expect(connecting).rejects.toThrow('while it was loading (exit code 1)')
+  })
+
+  test('a fatal message while loading rejects connect with its error', async () => {
+    const [gateway, worker] = channelPair<ToWorker, FromWorker>()
+    const progress: number[] = []
+    const connecting = RemoteEngineClient.connect(gateway, (done, total) =>
+      progress.push(done, total),
+    )
+    worker.send({ type: 'progress', doneBytes: 1, totalBytes: 2 })
+    worker.send({ type: 'fatal', error: { code: 'corrupt_weights', message: 'no tensors' } })
+    expect(await codeOf(connecting)).toBe('corrupt_weights')
+    expect(progress).toEqual([1, 2])
+  })
+
+  test('loss of the gateway ends the worker with 0 and frees the runner', async () => {
+    const { client, gateway, exitCode, runner } = await setUpRemote()
+    const run = codeOf(collect(client.generate(requestOf({ maxTokens: 100_000 }))))
+    await settle()
+    gateway.end('the gateway has gone')
+    expect(await exitCode).toBe(0)
+    expect(runner.isDisposed).toBe(true)
+    expect(await run).toBe('model_not_loaded')
+  })
+
+  test('a broken step ends it with 1 and a fatal message', async () => {
+    const { client, worker, runner, exitCode } = await setUpRemote()
+    runner.onStep = () => {
+      throw new SkeinError('kernel_failed', 'illegal address')
+    }
+    expect(await codeOf(collect(client.generate(requestOf())))).toBe('kernel_failed')
+    expect(await exitCode).toBe(1)
+    expect(worker.sent.at(-1)).toMatchObject({ type: 'fatal', error: { code: 'kernel_failed' } })
+  })
+
+  test('draining answers what is live, refuses what comes, then ends', async () => {
+    const { client, gateway, exitCode, runner } = await setUpRemote()
+    const request = requestOf({ maxTokens: 60 })
+    const run = collect(client.generate(request))
+    await settle()
+    gateway.send({ type: 'shutdown', drain: true })
+    const late = codeOf(collect(client.generate(requestOf({ id: 'late' }))))
+    expect(await late).toBe('model_not_loaded')
+    expect((await run).answer('a')).toEqual(soloAnswer(request))
+    expect(await exitCode).toBe(0)
+    expect(runner.isDisposed).toBe(true)
+  })
+
+  test('draining with nothing live, or told twice, ends at once', async () => {
+    const idle = await setUpRemote()
+    idle.gateway.send({ type: 'shutdown', drain: true })
+    expect(await idle.exitCode).toBe(0)
+    const busy = await setUpRemote()
+    const run = codeOf(collect(busy.client.generate(requestOf({ maxTokens: 1e9 }))))
+    await settle()
+    busy.gateway.send({ type: 'shutdown', drain: true })
+    await settle()
+    busy.gateway.send({ type: 'shutdown' })
+    expect(await busy.exitCode).toBe(0)
+    expect(await run).toBe('model_not_loaded')
+  })
+})
+
+describe('process channel', () => {
+  const echo = fileURLToPath(new URL('../helpers/echo-child.mjs', import.meta.url))
+  const start = (): ChildProcess => fork(echo, { serialization: 'advanced', execArgv: [] })
+
+  test('typed arrays, bigints and infinities survive, in order', async () => {
+    const channel = channelToChild(start())
+    const sampling = { ...SAMPLING, seed: 2n ** 64n - 1n }
+    const request = requestOf({ prompt: promptOf(50_000), sampling })
+    const received: unknown[] = []
+    const done = new Promise<void>((resolve) => {
+      channel.onMessage((message) => {
+        received.push(message)
+        if (received.length === 2) resolve()
+      })
+    })
+    channel.send({ type: 'generate', request })
+    channel.send({ type: 'cancel', id: 'a' })
+    await done
+    expect(received).toEqual([
+      { type: 'generate', request },
+      { type: 'cancel', id: 'a' },
+    ])
+    const ended = new Promise((resolve) => channel.onClose(resolve))
+    await channel.close()
+    expect(await ended).toBe('exit code 0')
+  })
+
+  test('a killed child closes with its signal, after its last message', async () => {
+    const child = start()
+    const channel = channelToChild(child)
+    const log: unknown[] = []
+    const ended = new Promise<string>((resolve) => channel.onClose(resolve))
+    const first = new Promise<void>((resolve) => {
+      channel.onMessage((message) => {
+        log.push(message)
+        resolve()
+      })
+    })
+    channel.send({ type: 'cancel', id: 'a' })
+    await first
+    child.kill('SIGKILL')
+    expect(await ended).toBe('signal SIGKILL')
+    expect(log).toHaveLength(1)
+    channel.send({ type: 'cancel', id: 'b' })
+    await channel.close()
+  })
+
+  test('what was sent before an exit arrives before the close', async () => {
+    const channel = channelToChild(start())
+    const log: string[] = []
+    channel.onMessage((message) => log.push(message.type))
+    const ended = new Promise<string>((resolve) => {
+      channel.onClose((reason) => {
+        log.push('closed')
+        resolve(reason)
+      })
+    })
+    channel.send({ type: 'cancel', id: 'a' })
+    channel.send({ type: 'shutdown' })
+    expect(await ended).toBe('exit code 3')
+    expect(log).toEqual(['cancel', 'shutdown', 'closed'])
+  })
+
+  test('a program that cannot be started closes the channel', async () => {
+    const child = fork(echo, { execPath: '/no/such/program', serialization: 'advanced' })
+    const channel = channelToChild(child)
+    expect(await new Promise((resolve) => channel.onClose(resolve))).toContain('ENOENT')
+  })
+})

@@ -1,0 +1,104 @@
+import { describe, expect, test } from 'vitest'
+import { Engine } from '../../src/engine/engine.ts'
+import { logprobsOf } from '../../src/engine/logprobs.ts'
+import type { EngineEvent, TokenText } from '../../src/engine/messages.ts'
+import { FakeRunner } from '../helpers/fake-runner.ts'
+import { drain, promptOf, requestOf, soloAnswer, tokenBytes, V } from './kit.ts'
+
+describe('logprobsOf', () => {
+  const logits = Float32Array.of(0, 0, 0, 9, 9, 1, 3, 3, -Infinity)
+
+  test('log softmax of a row and its best, ties by the smaller id', () => {
+    const logSum = Math.log(2 * Math.exp(3) + Math.exp(1))
+    const logprob = logprobsOf(logits, 1, 4, 1, 3)
+    const expected = { token: 1, logprob: Number.NEGATIVE_INFINITY }
+    expect(logprobsOf(Float32Array.of(1, 3, 3, -Infinity), 0, 4, 3, 0)).toEqual({
+      ...expected,
+      token: 3,
+      top: [],
+    })
+    expect(logprob?.token).toBe(1)
+    const row = logprobsOf(Float32Array.of(9, 9, 9, 9, 1, 3, 3, -Infinity), 1, 4, 0, 3)
+    expect(row?.logprob).toBeCloseTo(1 - logSum, 6)
+    expect(row?.top.map(({ token }) => token)).toEqual([1, 2, 0])
+    expect(row?.top[0]?.logprob).toBeCloseTo(3 - logSum, 6)
+  })
+
+  test.each([
+    ['NaN', [0, Number.NaN, 1]],
+    ['+∞', [0, Infinity, 1]],
+    ['all −∞', [-Infinity, -Infinity, -Infinity]],
+  ])('%s in a row is no distribution', (_, row) => {
+    expect(logprobsOf(Float32Array.from(row), 0, 3, 0, 1)).toBeNull()
+  })
+})
+
+function run(options: { maxLogits: number; maxTokens: number; neighbours: number }) {
+  const runner = new FakeRunner({ vocabSize: V, numSlots: 4, ...options })
+  const engine = new Engine(runner, tokenBytes, { poisonFreedSlots: true, prefillChunk: 7 })
+  for (let i = 0; i < options.neighbours; i++) {
+    engine.submit(requestOf({ id: `n${i}`, prompt: promptOf(20, i), maxTokens: 30 }))
+  }
+  const request = requestOf({
+    prompt: promptOf(37),
+    maxTokens: 6,
+    n: 2,
+    promptLogprobs: 3,
+    logprobs: 2,
+  })
+  engine.submit(request)
+  return { request, collected: drain(engine), engine }
+}
+
+function promptLogprobs(events: readonly EngineEvent[]): readonly (TokenText | null)[] | null {
+  const [first] = events
+  return first?.type === 'prompt' ? first.logprobs : null
+}
+
+describe('in the engine', () => {
+  const whole = run({ maxLogits: 64, maxTokens: 64, neighbours: 0 })
+  const scored = promptLogprobs(whole.collected.of('a'))
+
+  test('every prompt token but the first has one, with bytes', () => {
+    expect(scored).toHaveLength(37)
+    expect(scored?.[0]).toBeNull()
+    for (const [i, entry] of scored!.entries()) {
+      if (entry === null) continue
+      expect(entry.token).toBe(whole.request.prompt[i])
+      expect(entry.bytes).toEqual(tokenBytes.bytesOf(entry.token))
+      expect(entry.top).toHaveLength(3)
+      expect(entry.topBytes).toEqual(entry.top.map(({ token }) => tokenBytes.bytesOf(token)))
+    }
+  })
+
+  test.each([
+    { maxLogits: 4, maxTokens: 64, neighbours: 0 },
+    { maxLogits: 4, maxTokens: 64, neighbours: 2 },
+    { maxLogits: 9, maxTokens: 11, neighbours: 2 },
+    { maxLogits: 64, maxTokens: 6, neighbours: 1 },
+  ])('%o scores the same', (options) => {
+    const { collected, request } = run(options)
+    expect(promptLogprobs(collected.of('a'))).toEqual(scored)
+    expect(collected.answer('a', 1)).toEqual(soloAnswer(request, 1))
+  })
+
+  test('answer tokens carry theirs, one for one', () => {
+    const events = whole.collected.of('a').filter((event) => event.type === 'text')
+    expect(events.length).toBeGreaterThan(0)
+    for (const { tokens, logprobs } of events) {
+      expect(logprobs?.map(({ token }) => token)).toEqual(tokens)
+      for (const entry of logprobs ?? []) expect(entry.topBytes).toHaveLength(2)
+    }
+  })
+
+  test('prompt logits that are not finite fail the request', () => {
+    const runner = new FakeRunner({ vocabSize: V })
+    const engine = new Engine(runner, tokenBytes, { poisonFreedSlots: true })
+    runner.hasNanPromptLogits = true
+    engine.submit(requestOf({ promptLogprobs: 0 }))
+    engine.submit(requestOf({ id: 'b' }))
+    const collected = drain(engine)
+    expect(collected.error('a')).toBe('kernel_failed')
+    expect(collected.answer('b')).toEqual(soloAnswer(requestOf({ id: 'b' })))
+  })
+})
