@@ -1,0 +1,32 @@
+// Activations quantised for i8 products: per token and group of 32 inputs, q = round(x / scale) with
+// scale = max|x| / 127. A token is one block of bytes:
+//   values       VNNI: [K] i8.  Elsewhere: [K/4] × i16 {x0, x2, x1, x3}, the order in which weights unpack.
+//   scales       [K/32] f32
+//   corrections  [K/32] i32, −kWeightOffset·Σq: where the sum of a group starts
+#pragma once
+
+#include "matrix.h"
+
+namespace skein {
+
+#if defined(__AVX512VNNI__)
+using Quantised = int8_t;
+#else
+using Quantised = int16_t;
+#endif
+
+struct ActivationLayout {
+  int64_t groups, scales_at, corrections_at, stride;  // bytes
+
+  explicit ActivationLayout(int64_t columns)
+      : groups(div_up(columns, kGroup)),
+        scales_at(groups * kGroup * static_cast<int64_t>(sizeof(Quantised))),
+        corrections_at(scales_at + groups * 4),
+        stride(round_up(corrections_at + groups * 4, 64)) {}
+};
+
+/// Quantises one token, x [columns], into `to` [layout.stride]. A group that holds a NaN or infinity gets that as
+/// its scale, so it cannot vanish.
+void quantise(const float* x, int64_t columns, const ActivationLayout& layout, uint8_t* to);
+
+}  // namespace skein

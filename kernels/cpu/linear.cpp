@@ -1,0 +1,194 @@
+// Several independent y = epilogue(x·Wᵀ + bias) in one pass of the machine: the tiles of all jobs are shared out
+// together. i8 jobs are preceded by a command that quantises each distinct input once.
+#include <algorithm>
+#include <array>
+
+#include "program.h"
+#include "tile.h"
+
+namespace skein {
+
+namespace {
+
+struct Job {
+  float* y;                 // [T, W.rows]
+  const float* x;           // [T, W.columns]
+  const sk_matrix* weight;
+  const float* bias;        // [W.rows] or null
+  int32_t epilogue;
+  int64_t quantised_at;     // offset in scratch of the quantised x; i8 only
+};
+
+int32_t tokens_of(const Batch& batch, bool of_logits) { return of_logits ? batch.num_logits : batch.num_tokens; }
+
+/// Quantises the distinct inputs of a linear command, one token an item.
+struct Quantise final : Command {
+  struct Input {
+    const float* x;
+    int64_t columns, at;
+  };
+  sk_program* program;
+  bool of_logits;
+  std::vector<Input> inputs;
+
+  int64_t items(const Batch& batch, int) const override {
+    return static_cast<int64_t>(inputs.size()) * tokens_of(batch, of_logits);
+  }
+
+  void run(const Batch& batch, int64_t item, int, int) override {
+    const int64_t tokens = tokens_of(batch, of_logits);
+    const Input& input = inputs[item / tokens];
+    const int64_t t = item % tokens;
+    const ActivationLayout layout(input.columns);
+    quantise(input.x + t * input.columns, input.columns, layout,
+             program->scratch.as<uint8_t>() + input.at + t * layout.stride);
+  }
+};
+
+vf activate(int32_t epilogue, vf y) {
+  switch (epilogue) {
+    case SK_TANH: return tanh(y);
+    case SK_SIGMOID: return sigmoid(y);
+    case SK_RELU2: {
+      const vf positive = select(y < 0.0f, vf{}, y);  // NaN is not < 0 and stays
+      return positive * positive;
+    }
+    default: return y;
+  }
+}
+
+/// kLanes outputs of one token from `output` on. Outputs beyond the matrix's rows are padding and dropped.
+void finish(const Job& job, vf y, int64_t token, int64_t output) {
+  const int64_t rows = job.weight->rows;
+  float* to = job.y + token * rows + output;
+  if (output + kLanes <= rows) {
+    if (job.bias != nullptr) y += load(job.bias + output);
+    y = activate(job.epilogue, y);
+    store(to, job.epilogue == SK_ADD ? load(to) + y : y);
+    return;
+  }
+  float padded[kLanes] = {};
+  const int64_t count = std::max<int64_t>(rows - output, 0);
+  if (job.bias != nullptr) std::copy_n(job.bias + output, count, padded);
+  store(padded, activate(job.epilogue, y + load(padded)));
+  for (int64_t i = 0; i < count; i++) to[i] = job.epilogue == SK_ADD ? to[i] + padded[i] : padded[i];
+}
+
+template <class Weights, int Rows>
+void multiply_block(const Job& job, int64_t tile, const Inputs& inputs, int64_t token) {
+  constexpr int kVectors = vectors_for<Weights>(Rows);
+  for (int64_t output = 0; output < kTileRows; output += kVectors * kLanes) {
+    Sums<Rows, kVectors> sums;
+    Weights::multiply(job.weight->tile(tile), output, inputs, sums);
+    for (int row = 0; row < Rows; row++) {
+      for (int n = 0; n < kVectors; n++) {
+        finish(job, sums.at[row][n], token + row, tile * kTileRows + output + n * kLanes);
+      }
+    }
+  }
+}
+
+using Block = void (*)(const Job& job, int64_t tile, const Inputs& inputs, int64_t token);
+
+template <class Weights>
+constexpr std::array<Block, kMaxRows> blocks_of() {
+  return {multiply_block<Weights, 1>, multiply_block<Weights, 2>, multiply_block<Weights, 3>,
+          multiply_block<Weights, 4>, multiply_block<Weights, 5>, multiply_block<Weights, 6>};
+}
+
+/// [type][rows − 1], in the order of sk_type.
+constexpr std::array<std::array<Block, kMaxRows>, 4> kBlocks = {
+    blocks_of<F32Weights>(), blocks_of<F16Weights>(), blocks_of<Bf16Weights>(), blocks_of<I8Weights>()};
+
+struct Linear final : Command {
+  sk_program* program;
+  bool of_logits;
+  std::vector<Job> jobs;
+  int64_t tiles = 0;  // of all jobs
+
+  /// Tokens are split too when there are too few tiles to keep all threads busy.
+  int64_t chunks(const Batch& batch, int threads) const {
+    return std::clamp<int64_t>(div_up(4 * threads, tiles), 1, div_up(tokens_of(batch, of_logits), 4 * kMaxRows));
+  }
+
+  int64_t items(const Batch& batch, int threads) const override {
+    return tokens_of(batch, of_logits) == 0 ? 0 : tiles * chunks(batch, threads);
+  }
+
+  void run(const Batch& batch, int64_t item, int, int threads) override {
+    const int64_t count = chunks(batch, threads), tokens = tokens_of(batch, of_logits);
+    const int64_t chunk = item % count;
+    int64_t tile = item / count;
+    const Job* job = jobs.data();
+    for (; tile >= job->weight->tiles(); job++) tile -= job->weight->tiles();
+    multiply(*job, tile, tokens * chunk / count, tokens * (chunk + 1) / count);
+  }
+
+  void multiply(const Job& job, int64_t tile, int64_t from, int64_t to) const {
+    Inputs inputs = {reinterpret_cast<const uint8_t*>(job.x), job.weight->columns * 4, job.weight->columns};
+    if (job.weight->type == SK_I8) {
+      inputs.first = program->scratch.as<uint8_t>() + job.quantised_at;
+      inputs.stride = ActivationLayout(job.weight->columns).stride;
+    }
+    const uint8_t* base = inputs.first;
+    const int64_t blocks = div_up(to - from, kMaxRows);
+    for (int64_t b = 0; b < blocks; b++) {
+      const int64_t first = from + (to - from) * b / blocks, end = from + (to - from) * (b + 1) / blocks;
+      inputs.first = base + first * inputs.stride;
+      kBlocks[job.weight->type][end - first - 1](job, tile, inputs, first);
+    }
+  }
+};
+
+void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
+  const int64_t capacity = of_logits ? program->max_logits : program->max_tokens;
+  auto linear = std::make_unique<Linear>();
+  auto prepare = std::make_unique<Quantise>();
+  int64_t scratch = 0;
+  for (Job& job : jobs) {
+    linear->tiles += job.weight->tiles();
+    if (job.weight->type != SK_I8) continue;
+    const int64_t columns = job.weight->columns;
+    auto& inputs = prepare->inputs;
+    auto known = std::find_if(inputs.begin(), inputs.end(),
+                              [&](const auto& input) { return input.x == job.x && input.columns == columns; });
+    if (known == inputs.end()) {
+      known = inputs.insert(inputs.end(), {job.x, columns, scratch});
+      scratch += ActivationLayout(columns).stride * capacity;
+    }
+    job.quantised_at = known->at;
+  }
+  program->reserve_scratch(scratch);
+  prepare->program = linear->program = program;
+  prepare->of_logits = linear->of_logits = of_logits;
+  linear->jobs = std::move(jobs);
+  if (!prepare->inputs.empty()) program->commands.push_back(std::move(prepare));
+  program->commands.push_back(std::move(linear));
+}
+
+}  // namespace
+
+}  // namespace skein
+
+using namespace skein;
+
+extern "C" {
+
+int32_t sk_record_linear(sk_program* program, int32_t num_jobs, float* const* y, const float* const* x,
+                         const sk_matrix* const* weight, const float* const* bias, const int32_t* epilogue) {
+  return guard([&] {
+    require(num_jobs > 0, "linear needs a job");
+    std::vector<Job> jobs;
+    for (int32_t i = 0; i < num_jobs; i++) {
+      require(epilogue[i] >= SK_NONE && epilogue[i] <= SK_ADD, "unknown epilogue");
+      jobs.push_back({y[i], x[i], weight[i], bias[i], epilogue[i], 0});
+    }
+    record(program, false, std::move(jobs));
+  });
+}
+
+int32_t sk_record_logits(sk_program* program, float* y, const float* x, const sk_matrix* weight) {
+  return guard([&] { record(program, true, {{y, x, weight, nullptr, SK_NONE, 0}}); });
+}
+
+}  // extern "C"

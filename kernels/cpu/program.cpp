@@ -1,0 +1,116 @@
+#include "program.h"
+
+#include <algorithm>
+
+#include "vec.h"
+
+namespace skein {
+
+namespace {
+
+/// What the sizes and indices of a batch must satisfy whatever the program does.
+void check_batch(const sk_program& program, const Batch& batch) {
+  require(batch.num_tokens >= 0 && batch.num_tokens <= program.max_tokens, "more tokens than the program's capacity");
+  require(batch.num_rows >= 0 && batch.num_rows <= program.max_rows, "more rows than the program's capacity");
+  require(batch.num_logits >= 0 && batch.num_logits <= program.max_logits,
+          "more logit rows than the program's capacity");
+  require(batch.num_samples >= 0 && batch.num_samples <= program.max_samples,
+          "more samples than the program's capacity");
+  if (batch.num_rows > 0) {
+    require(batch.starts[0] == 0 && batch.starts[batch.num_rows] == batch.num_tokens,
+            "row starts do not cover the tokens");
+  }
+  for (int32_t b = 0; b < batch.num_rows; b++) {
+    require(batch.starts[b] <= batch.starts[b + 1], "row starts do not ascend");
+  }
+  std::vector<int32_t> slots(batch.slots, batch.slots + batch.num_rows);
+  std::sort(slots.begin(), slots.end());
+  require(std::adjacent_find(slots.begin(), slots.end()) == slots.end(), "two rows of a step name the same slot");
+  for (int32_t r = 0; r < batch.num_logits; r++) {
+    require(batch.logit_rows[r] >= 0 && batch.logit_rows[r] < batch.num_tokens, "logit row outside the tokens");
+  }
+}
+
+int machine_level() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+  return avx2 ? (avx512 ? 2 : 1) : 0;
+#else
+  return 0;
+#endif
+}
+
+}  // namespace
+
+}  // namespace skein
+
+using namespace skein;
+
+extern "C" {
+
+int32_t sk_abi_version(void) { return SK_ABI_VERSION; }
+int32_t sk_machine_level(void) { return machine_level(); }
+int32_t sk_library_level(void) { return kLanes == 16 ? 2 : kLanes == 8 ? 1 : 0; }
+
+sk_context* sk_context_new(int32_t threads) {
+  return guard_pointer([&] {
+    require(threads >= 1 && threads <= 1024, "threads must be 1 to 1024");
+    return new sk_context(threads);
+  });
+}
+
+void sk_context_free(sk_context* context) { delete context; }
+
+float* sk_tensor_new(sk_context* context, int64_t count) {
+  return guard_pointer([&] {
+    require(count > 0, "a tensor needs elements");
+    auto buffer = std::make_unique<Buffer>(static_cast<size_t>(count) * sizeof(float));
+    return context->keep(std::move(buffer))->as<float>();
+  });
+}
+
+void sk_tensor_write(float* tensor, int64_t start, const float* values, int64_t count) {
+  std::memcpy(tensor + start, values, static_cast<size_t>(count) * sizeof(float));
+}
+
+void sk_tensor_read(const float* tensor, int64_t start, float* values, int64_t count) {
+  std::memcpy(values, tensor + start, static_cast<size_t>(count) * sizeof(float));
+}
+
+sk_program* sk_program_new(sk_context* context, int32_t tokens, int32_t rows, int32_t logits, int32_t samples) {
+  return guard_pointer([&] {
+    require(tokens > 0 && rows > 0 && logits >= 0 && samples >= 0, "a program needs capacity for tokens and rows");
+    return new sk_program{context, tokens, rows, logits, samples, {}, {}};
+  });
+}
+
+void sk_program_free(sk_program* program) { delete program; }
+
+int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows, int32_t num_logits,
+                       int32_t num_samples, int32_t num_bias, const int32_t* tokens, const int32_t* starts,
+                       const int32_t* slots, const int32_t* logit_rows, const int32_t* sample_row,
+                       const int32_t* sample_slot, const float* sample_floats, const int32_t* sample_ints,
+                       const int32_t* bias_starts, const int32_t* bias_ids, const float* bias_values,
+                       int32_t* sampled, float* sampled_logprob, int32_t* top_ids, float* top_logprobs) {
+  const Batch batch = {num_tokens,  num_rows,    num_logits,    num_samples, num_bias,    tokens,
+                       starts,      slots,       logit_rows,    sample_row,  sample_slot, sample_floats,
+                       sample_ints, bias_starts, bias_ids,      bias_values, sampled,     sampled_logprob,
+                       top_ids,     top_logprobs};
+  return guard([&] {
+    check_batch(*program, batch);
+    for (const auto& command : program->commands) command->check(batch);
+    program->context->pool.run([&](Worker& worker) {
+      const int threads = worker.threads(), thread = worker.thread();
+      for (const auto& command : program->commands) {
+        worker.each(command->items(batch, threads),
+                    [&](int64_t item) { command->run(batch, item, thread, threads); });
+      }
+    });
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,65 @@
+// A recorded model: commands that run in order, each spread over the pool. Owner rules: a context owns everything,
+// a program owns its commands and their scratch. Knows the batch, not what the commands compute.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "memory.h"
+#include "pool.h"
+#include "skein.h"
+
+namespace skein {
+
+/// One step's input and output, as documented at `Batch` of src/backend/backend.ts.
+struct Batch {
+  int32_t num_tokens, num_rows, num_logits, num_samples, num_bias;
+  const int32_t *tokens, *starts, *slots, *logit_rows;
+  const int32_t *sample_row, *sample_slot;
+  const float* sample_floats;
+  const int32_t* sample_ints;
+  const int32_t *bias_starts, *bias_ids;
+  const float* bias_values;
+  int32_t* sampled;
+  float* sampled_logprob;
+  int32_t* top_ids;
+  float* top_logprobs;
+};
+
+/// One parallel loop. Items are independent of each other; the next command starts when all are done.
+struct Command {
+  virtual ~Command() = default;
+  /// Throws Failure when the batch would make run() read or write out of bounds.
+  virtual void check(const Batch&) const {}
+  virtual int64_t items(const Batch& batch, int threads) const = 0;
+  virtual void run(const Batch& batch, int64_t item, int thread, int threads) = 0;
+};
+
+}  // namespace skein
+
+struct sk_context {
+  explicit sk_context(int threads) : pool(threads) {}
+
+  /// Takes over an object of any type until the context goes.
+  template <class T>
+  T* keep(std::unique_ptr<T> object) {
+    T* raw = object.get();
+    owned.push_back(std::shared_ptr<void>(std::move(object)));
+    return raw;
+  }
+
+  skein::Pool pool;
+  std::vector<std::shared_ptr<void>> owned;
+};
+
+struct sk_program {
+  sk_context* context;
+  int32_t max_tokens, max_rows, max_logits, max_samples;
+  std::vector<std::unique_ptr<skein::Command>> commands;
+  /// Shared by all commands, since one runs at a time; grows while recording.
+  skein::Buffer scratch;
+
+  void reserve_scratch(int64_t bytes) {
+    if (static_cast<int64_t>(scratch.size()) < bytes) scratch = skein::Buffer(bytes);
+  }
+};

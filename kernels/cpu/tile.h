@@ -1,0 +1,196 @@
+// The inner products: Rows tokens × Vectors·kLanes outputs of one weight tile, kept in registers over all of K.
+//
+// Every output is one chain of additions in the order of K, whatever Rows and Vectors are. That is why a row's
+// result is the same bits alone and in any batch.
+#pragma once
+
+#include "activations.h"
+#include "matrix.h"
+#include "vec.h"
+
+namespace skein {
+
+/// Tokens that share one pass over a tile, at most.
+constexpr int kMaxRows = 6;
+
+/// Where the tokens of a block lie: f32 [Rows, columns], or quantised blocks of `stride` bytes each.
+struct Inputs {
+  const uint8_t* first;
+  int64_t stride;  // bytes between tokens
+  int64_t columns;
+};
+
+inline float element(const Inputs& inputs, int row, int64_t k) {
+  return reinterpret_cast<const float*>(inputs.first + row * inputs.stride)[k];
+}
+
+template <int Rows, int Vectors>
+struct Sums {
+  vf at[Rows][Vectors] = {};
+
+  /// Adds weights[n]·x[row][k].
+  void accumulate(const vf (&weights)[Vectors], const Inputs& inputs, int64_t k) {
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; row++) {
+      const vf x = splat(element(inputs, row, k));
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++) at[row][n] = fma(weights[n], x, at[row][n]);
+    }
+  }
+};
+
+struct F32Weights {
+  static constexpr int kRegistersPerSum = 1;
+  template <int Rows, int Vectors>
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, Sums<Rows, Vectors>& sums) {
+    const float* w = reinterpret_cast<const float*>(tile) + output;
+    for (int64_t k = 0; k < inputs.columns; k++, w += kTileRows) {
+      vf weights[Vectors];
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++) weights[n] = load(w + n * kLanes);
+      sums.accumulate(weights, inputs, k);
+    }
+  }
+};
+
+struct F16Weights {
+  static constexpr int kRegistersPerSum = 1;
+  template <int Rows, int Vectors>
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, Sums<Rows, Vectors>& sums) {
+    const uint16_t* w = reinterpret_cast<const uint16_t*>(tile) + output;
+    for (int64_t k = 0; k < inputs.columns; k++, w += kTileRows) {
+      vf weights[Vectors];
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++) weights[n] = load_f16(w + n * kLanes);
+      sums.accumulate(weights, inputs, k);
+    }
+  }
+};
+
+struct Bf16Weights {
+  static constexpr int kRegistersPerSum = 1;
+  /// A lane holds two inputs of an output: the even one in its low half, the odd one in its high half, where a bf16
+  /// already is an f32 once the rest is masked.
+  template <int Rows, int Vectors>
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, Sums<Rows, Vectors>& sums) {
+    const uint32_t* w = reinterpret_cast<const uint32_t*>(tile) + output;
+    vf weights[Vectors];
+    int64_t k = 0;
+    for (; k + 2 <= inputs.columns; k += 2, w += kTileRows) {
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++) weights[n] = as_float(load_int(w + n * kLanes) << 16);
+      sums.accumulate(weights, inputs, k);
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++) {
+        weights[n] = as_float(load_int(w + n * kLanes) & static_cast<int32_t>(0xffff0000));
+      }
+      sums.accumulate(weights, inputs, k + 1);
+    }
+    if (k == inputs.columns) return;
+    for (int n = 0; n < Vectors; n++) weights[n] = as_float(load_int(w + n * kLanes) << 16);
+    sums.accumulate(weights, inputs, k);
+  }
+};
+
+#if defined(__AVX512VNNI__)
+struct Quad {
+  vi bytes;
+};
+inline Quad load_quad(const uint8_t* p) { return {load_int(p)}; }
+inline vi add_products(vi total, Quad weights, const Quantised* x) {
+  int32_t bytes;
+  std::memcpy(&bytes, x, 4);
+  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total),
+                                                  reinterpret_cast<__m512i>(weights.bytes),
+                                                  _mm512_set1_epi32(bytes)));
+}
+#else
+typedef int16_t vs __attribute__((vector_size(kLanes * 4)));
+struct Quad {
+  vs even, odd;  // inputs 0 and 2, inputs 1 and 3 of each lane's output
+};
+inline Quad load_quad(const uint8_t* p) {
+  const vs bytes = reinterpret_cast<vs>(load_int(p));
+  return {(bytes << 8) >> 8, bytes >> 8};
+}
+/// Per lane a.lo·b.lo + a.hi·b.hi. Exact: unlike maddubs it cannot saturate.
+inline vi multiply_pairs(vs a, vs b) {
+#if defined(__AVX2__)
+  return reinterpret_cast<vi>(_mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#elif defined(__SSE2__)
+  return reinterpret_cast<vi>(_mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+#else
+  const vi x = reinterpret_cast<vi>(a), y = reinterpret_cast<vi>(b);
+  return ((x << 16) >> 16) * ((y << 16) >> 16) + (x >> 16) * (y >> 16);
+#endif
+}
+inline vi add_products(vi total, Quad weights, const Quantised* x) {
+  int32_t pairs[2];
+  std::memcpy(pairs, x, 8);
+  total += multiply_pairs(weights.even, reinterpret_cast<vs>(splat_int(pairs[0])));
+  return total + multiply_pairs(weights.odd, reinterpret_cast<vs>(splat_int(pairs[1])));
+}
+#endif
+
+struct I8Weights {
+  static constexpr int kRegistersPerSum = 2;
+  /// Per group: exact integer sums, then sums += integer · (weight scale · activation scale).
+  template <int Rows, int Vectors>
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, Sums<Rows, Vectors>& sums) {
+    const ActivationLayout layout(inputs.columns);
+    for (int64_t g = 0; g < layout.groups; g++, tile += kGroupBytes) {
+      vi totals[Rows][Vectors];
+#pragma GCC unroll 6
+      for (int row = 0; row < Rows; row++) {
+        const uint8_t* token = inputs.first + row * inputs.stride;
+        const int32_t start = reinterpret_cast<const int32_t*>(token + layout.corrections_at)[g];
+#pragma GCC unroll 16
+        for (int n = 0; n < Vectors; n++) totals[row][n] = splat_int(start);
+      }
+      const uint8_t* w = tile + kTileRows * 2 + output * 4;
+#pragma GCC unroll 8
+      for (int64_t k = 0; k < kGroup; k += 4, w += kTileRows * 4) {
+        Quad weights[Vectors];
+#pragma GCC unroll 16
+        for (int n = 0; n < Vectors; n++) weights[n] = load_quad(w + n * kLanes * 4);
+#pragma GCC unroll 6
+        for (int row = 0; row < Rows; row++) {
+          const Quantised* x =
+              reinterpret_cast<const Quantised*>(inputs.first + row * inputs.stride) + g * kGroup + k;
+#pragma GCC unroll 16
+          for (int n = 0; n < Vectors; n++) totals[row][n] = add_products(totals[row][n], weights[n], x);
+        }
+      }
+      vf scales[Vectors];
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++) {
+        scales[n] = load_bf16(reinterpret_cast<const uint16_t*>(tile) + output + n * kLanes);
+      }
+#pragma GCC unroll 6
+      for (int row = 0; row < Rows; row++) {
+        const uint8_t* token = inputs.first + row * inputs.stride;
+        const vf scale = splat(reinterpret_cast<const float*>(token + layout.scales_at)[g]);
+#pragma GCC unroll 16
+        for (int n = 0; n < Vectors; n++) {
+          sums.at[row][n] = fma(to_float(totals[row][n]), scales[n] * scale, sums.at[row][n]);
+        }
+      }
+    }
+  }
+};
+
+/// Vectors of outputs per pass, so that sums, weights and one input fit the registers: 32 on AVX-512 and NEON,
+/// 16 elsewhere. With few rows a pass is as wide as possible, because then reading the tile is what costs.
+template <class Weights>
+constexpr int vectors_for(int rows) {
+#if defined(__AVX512F__) || defined(__aarch64__)
+  const int registers = 26;
+#else
+  const int registers = 13;
+#endif
+  int vectors = static_cast<int>(kTileRows) / kLanes;
+  while (vectors > 1 && vectors * rows * Weights::kRegistersPerSum > registers) vectors /= 2;
+  return vectors;
+}
+
+}  // namespace skein

@@ -1,0 +1,52 @@
+/**
+ * The `cpu` backend: the ops of backend.ts as C++ kernels (kernels/cpu) on a thread pool of its own. One backend is
+ * one native context; it is used from one thread and owns everything it hands out.
+ */
+import { assert } from '../../errors.ts'
+import type { Backend, Tensor } from '../backend.ts'
+import { CpuContext } from './context.ts'
+import { chooseLevel, chooseThreads, type IsaLevel } from './isa.ts'
+import { CpuProgram } from './program.ts'
+import { CpuMatrix, CpuPenaltyPool, CpuStatePool, CpuTable, CpuTensor } from './resources.ts'
+
+export { type CpuReport, cpuReport } from './isa.ts'
+
+export interface CpuOptions {
+  /** One per core unless SKEIN_THREADS says otherwise. */
+  readonly threads?: number
+  /** 'baseline', 'avx2' or 'avx512'; the best one available unless SKEIN_ISA says otherwise. */
+  readonly isa?: string
+}
+
+export function createCpuBackend(options: CpuOptions = {}): Backend {
+  const level = chooseLevel(options.isa)
+  const threads = chooseThreads(options.threads)
+  const context = new CpuContext(level, threads)
+  return {
+    name: 'cpu',
+    description: describeCpu(level, threads),
+    tensor: (shape, values) => new CpuTensor(context, shape, values),
+    readTensor: (tensor, start, count) => readTensor(context, tensor, start, count),
+    matrix: (source, type) => new CpuMatrix(context, source, type),
+    table: (source) => new CpuTable(context, source),
+    statePool: (shape, numSlots) => new CpuStatePool(context, shape, numSlots),
+    penaltyPool: (vocabSize, numSlots) => new CpuPenaltyPool(context, vocabSize, numSlots),
+    record: (capacity, build) => new CpuProgram(context, capacity, build),
+    dispose: () => context.dispose(),
+  }
+}
+
+/** "cpu: avx512 (vnni, bf16), 2 threads" */
+export function describeCpu(level: IsaLevel, threads: number): string {
+  const neon = process.arch === 'arm64' ? ' (neon)' : ''
+  const features = level === 'avx512' ? ' (vnni, bf16)' : level === 'avx2' ? ' (fma, f16c)' : neon
+  return `cpu: ${level}${features}, ${threads} ${threads === 1 ? 'thread' : 'threads'}`
+}
+
+function readTensor(context: CpuContext, tensor: Tensor, start = 0, count?: number): Float32Array {
+  assert(tensor instanceof CpuTensor, 'a tensor of another backend')
+  const values = new Float32Array(count ?? tensor.count - start)
+  assert(start >= 0 && start + values.length <= tensor.count, 'readTensor beyond its tensor')
+  context.native.sk_tensor_read(tensor.pointer, start, values, values.length)
+  return values
+}

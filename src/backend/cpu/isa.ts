@@ -1,0 +1,103 @@
+/**
+ * Which of the built kernel libraries this machine loads. Levels are compiled by scripts/build-native.js; the baseline
+ * library itself says what the machine can run. Knows nothing of kernels.
+ */
+import { existsSync } from 'node:fs'
+import { availableParallelism } from 'node:os'
+import { join } from 'node:path'
+import { SkeinError } from '../../errors.ts'
+import { openNative } from './native.ts'
+
+/** From the plainest to the best; on arm64 `baseline` is NEON. */
+export const ISA_LEVELS = ['baseline', 'avx2', 'avx512'] as const
+export type IsaLevel = (typeof ISA_LEVELS)[number]
+
+/** kernels/build is in the same place seen from src/backend/cpu and from dist/backend/cpu. */
+const BUILD_DIR = join(import.meta.dirname, '../../../kernels/build')
+
+/** What `skein doctor` tells of this backend. */
+export interface CpuReport {
+  readonly levels: readonly {
+    readonly level: IsaLevel
+    readonly path: string
+    readonly isBuilt: boolean
+  }[]
+  /** The best level of the machine; null when no library could tell. */
+  readonly machine: IsaLevel | null
+  /** The level that would be loaded; null when none can. */
+  readonly chosen: IsaLevel | null
+  readonly threads: number
+  /** Why no level can be loaded, and what to do. */
+  readonly problem: string | null
+}
+
+export function libraryPath(level: IsaLevel): string {
+  const extension = process.platform === 'darwin' ? 'dylib' : 'so'
+  return join(BUILD_DIR, `skein-cpu-${level}.${extension}`)
+}
+
+/** The best level of this machine; fails when the baseline library was not built. */
+export function machineLevel(): IsaLevel {
+  const path = libraryPath('baseline')
+  if (!existsSync(path)) {
+    throw new SkeinError(
+      'backend_unavailable',
+      `the cpu kernels are not built (${path} is missing); install a C++ compiler (apt-get install g++, or the ` +
+        'Xcode command line tools) and run: npm run build:native. The reference backend works without.',
+    )
+  }
+  return ISA_LEVELS[openNative(path).sk_machine_level()] ?? 'baseline'
+}
+
+/** The levels that are built and that this machine can run, plainest first. */
+export function availableLevels(): readonly IsaLevel[] {
+  const best = ISA_LEVELS.indexOf(machineLevel())
+  return ISA_LEVELS.filter((level, i) => i <= best && existsSync(libraryPath(level)))
+}
+
+/** The level asked for (SKEIN_ISA when the caller asks for none), or the best one available. */
+export function chooseLevel(asked: string | undefined = process.env.SKEIN_ISA): IsaLevel {
+  const available = availableLevels()
+  if (asked === undefined || asked === '') return available.at(-1)!
+  const level = ISA_LEVELS.find((name) => name === asked)
+  if (level !== undefined && available.includes(level)) return level
+  const why =
+    level === undefined
+      ? 'is not an ISA level'
+      : ISA_LEVELS.indexOf(level) > ISA_LEVELS.indexOf(machineLevel())
+        ? 'cannot run on this machine'
+        : 'was not built'
+  throw new SkeinError(
+    'backend_unavailable',
+    `SKEIN_ISA=${asked} ${why}; available: ${available.join(', ')}`,
+  )
+}
+
+/** The number asked for (SKEIN_THREADS when the caller asks for none), or one per core. */
+export function chooseThreads(asked?: number): number {
+  const fromEnvironment = process.env.SKEIN_THREADS
+  const threads =
+    asked ?? (fromEnvironment ? Number(fromEnvironment) : Math.min(availableParallelism(), 1024))
+  if (Number.isInteger(threads) && threads >= 1 && threads <= 1024) return threads
+  throw new SkeinError(
+    'invalid_request',
+    `threads ${threads} is not a whole number from 1 to 1024`,
+    {
+      param: 'threads',
+    },
+  )
+}
+
+export function cpuReport(): CpuReport {
+  const levels = ISA_LEVELS.map((level) => {
+    const path = libraryPath(level)
+    return { level, path, isBuilt: existsSync(path) }
+  })
+  try {
+    const [machine, chosen, threads] = [machineLevel(), chooseLevel(), chooseThreads()]
+    return { levels, machine, chosen, threads, problem: null }
+  } catch (error) {
+    const problem = SkeinError.from(error).message
+    return { levels, machine: null, chosen: null, threads: availableParallelism(), problem }
+  }
+}

@@ -1,0 +1,282 @@
+/**
+ * Recording and replaying: each op is checked against its shapes here, once, and appended to a native command list
+ * that runs a whole step in one call. Knows no maths.
+ */
+import { assert } from '../../errors.ts'
+import type {
+  Batch,
+  Capacity,
+  Epilogue,
+  LinearJob,
+  Matrix,
+  Norm,
+  Ops,
+  PenaltyPool,
+  Program,
+  StatePool,
+  Table,
+  Tensor,
+  Wkv7Operands,
+  Wkv7Weights,
+} from '../backend.ts'
+import type { Pointer } from '../ffi.ts'
+import type { CpuContext } from './context.ts'
+import { CpuMatrix, CpuPenaltyPool, CpuStatePool, CpuTable, CpuTensor } from './resources.ts'
+
+/** Values of sk_epilogue. */
+const EPILOGUES: Readonly<Record<Epilogue, number>> = {
+  none: 0,
+  tanh: 1,
+  sigmoid: 2,
+  relu2: 3,
+  add: 4,
+}
+
+export class CpuProgram implements Program {
+  readonly #context: CpuContext
+  readonly #capacity: Capacity
+  #handle: Pointer | null
+
+  constructor(context: CpuContext, capacity: Capacity, build: (ops: Ops) => void) {
+    const { tokens, rows, logits, samples } = capacity
+    this.#context = context
+    this.#capacity = capacity
+    this.#handle = context.checkPointer(
+      context.native.sk_program_new(context.handle, tokens, rows, logits, samples),
+      'program',
+    )
+    try {
+      build(createRecorder(context, this.#handle, capacity))
+    } catch (error) {
+      this.dispose()
+      throw error
+    }
+  }
+
+  run(batch: Batch): void {
+    assert(this.#handle !== null, 'a program run after dispose()')
+    assertRoom(batch, this.#capacity)
+    // The arrays are passed anew in every call: their memory stays put only while a call lasts.
+    const status = this.#context.native.sk_program_run(
+      this.#handle,
+      batch.numTokens,
+      batch.numRows,
+      batch.numLogits,
+      batch.numSamples,
+      Math.min(batch.biasIds.length, batch.biasValues.length),
+      batch.tokens,
+      batch.starts,
+      batch.slots,
+      batch.logitRows,
+      batch.sampleRow,
+      batch.sampleSlot,
+      batch.sampleFloats,
+      batch.sampleInts,
+      batch.biasStarts,
+      batch.biasIds,
+      batch.biasValues,
+      batch.sampled,
+      batch.sampledLogprob,
+      batch.topIds,
+      batch.topLogprobs,
+    )
+    this.#context.check(status, 'step')
+  }
+
+  dispose(): void {
+    if (this.#handle === null) return
+    this.#context.native.sk_program_free(this.#handle)
+    this.#handle = null
+  }
+}
+
+/** Native code writes as far as the batch's counts say, so the arrays must reach that far. */
+function assertRoom(batch: Batch, capacity: Capacity): void {
+  const { numTokens, numRows, numLogits, numSamples } = batch
+  assert(
+    numTokens <= Math.min(capacity.tokens, batch.tokens.length) &&
+      numRows <= Math.min(capacity.rows, batch.slots.length, batch.starts.length - 1) &&
+      numLogits <= Math.min(capacity.logits, batch.logitRows.length) &&
+      numSamples <= Math.min(capacity.samples, batch.sampled.length),
+    `a batch of ${numTokens} tokens, ${numRows} rows, ${numLogits} logits, ${numSamples} samples over capacity`,
+  )
+}
+
+function createRecorder(context: CpuContext, program: Pointer, capacity: Capacity): Ops {
+  const { native } = context
+  const { tokens } = capacity
+  return {
+    embed(x, table, norm) {
+      const source = tableOf(table)
+      const ln = normOf(norm, table.columns)
+      context.check(
+        native.sk_record_embed(
+          program,
+          pointerOf(x, tokens * table.columns),
+          source,
+          ln.weight,
+          ln.bias,
+          ln.eps,
+        ),
+        'embed',
+      )
+    },
+
+    shiftMix(out, x, norm, mix, states, layer, which) {
+      const C = states.shape.channels
+      const ln = normOf(norm, C)
+      assert(out.length === mix.length, 'shiftMix: as many outputs as mixes')
+      const status = native.sk_record_shift_mix(
+        program,
+        out.length,
+        addresses(out.map((tensor) => pointerOf(tensor, tokens * C))),
+        pointerOf(x, tokens * C),
+        ln.weight,
+        ln.bias,
+        ln.eps,
+        addresses(mix.map((tensor) => pointerOf(tensor, C))),
+        statesOf(states),
+        layer,
+        which,
+      )
+      context.check(status, 'shiftMix')
+    },
+
+    linear: (jobs) => recordLinear(context, program, tokens, jobs),
+
+    wkv7: (out, operands, weights, states, layer) =>
+      recordWkv7(context, program, tokens, out, operands, weights, states, layer),
+
+    gatherNorm(out, x, norm) {
+      const C = norm.weight.shape.reduce((a, b) => a * b, 1)
+      const ln = normOf(norm, C)
+      context.check(
+        native.sk_record_gather_norm(
+          program,
+          pointerOf(out, capacity.logits * C),
+          pointerOf(x, tokens * C),
+          C,
+          ln.weight,
+          ln.bias,
+          ln.eps,
+        ),
+        'gatherNorm',
+      )
+    },
+
+    logits(y, x, weight) {
+      const { rows, columns } = weight
+      const status = native.sk_record_logits(
+        program,
+        pointerOf(y, capacity.logits * rows),
+        pointerOf(x, capacity.logits * columns),
+        matrixOf(weight),
+      )
+      context.check(status, 'logits')
+    },
+
+    sample(logits, penalties) {
+      const pool = penaltiesOf(penalties)
+      const status = native.sk_record_sample(
+        program,
+        pointerOf(logits, capacity.logits * pool.vocabSize),
+        pool.pointer,
+      )
+      context.check(status, 'sample')
+    },
+  }
+}
+
+function recordLinear(
+  context: CpuContext,
+  program: Pointer,
+  tokens: number,
+  jobs: readonly LinearJob[],
+): void {
+  const status = context.native.sk_record_linear(
+    program,
+    jobs.length,
+    addresses(jobs.map(({ y, weight }) => pointerOf(y, tokens * weight.rows))),
+    addresses(jobs.map(({ x, weight }) => pointerOf(x, tokens * weight.columns))),
+    addresses(jobs.map(({ weight }) => matrixOf(weight))),
+    addresses(jobs.map(({ bias, weight }) => (bias ? pointerOf(bias, weight.rows) : null))),
+    Int32Array.from(jobs, ({ epilogue = 'none' }) => EPILOGUES[epilogue]),
+  )
+  context.check(status, 'linear')
+}
+
+function recordWkv7(
+  context: CpuContext,
+  program: Pointer,
+  tokens: number,
+  out: Tensor,
+  { r, k, v, w, a, g, vGate, vFirst }: Wkv7Operands,
+  { k_k, k_a, r_k, ln_x }: Wkv7Weights,
+  states: StatePool,
+  layer: number,
+): void {
+  const C = states.shape.channels
+  const operand = (tensor: Tensor) => pointerOf(tensor, tokens * C)
+  const ln = normOf(ln_x, C)
+  const status = context.native.sk_record_wkv7(
+    program,
+    operand(out),
+    operand(r),
+    operand(k),
+    operand(v),
+    operand(w),
+    operand(a),
+    operand(g),
+    vGate ? operand(vGate) : null,
+    operand(vFirst),
+    pointerOf(k_k, C),
+    pointerOf(k_a, C),
+    pointerOf(r_k, C),
+    ln.weight,
+    ln.bias,
+    ln.eps,
+    statesOf(states),
+    layer,
+  )
+  context.check(status, 'wkv7')
+}
+
+/** Addresses as an array of C pointers. */
+function addresses(pointers: readonly (Pointer | null)[]): BigUint64Array {
+  return BigUint64Array.from(pointers, (pointer) => pointer ?? 0n)
+}
+
+/** The address of a tensor that has room for `count` numbers. */
+function pointerOf(tensor: Tensor, count: number): Pointer {
+  assert(tensor instanceof CpuTensor, 'a tensor of another backend')
+  assert(tensor.count >= count, `a tensor [${tensor.shape}] where ${count} numbers are used`)
+  return tensor.pointer
+}
+
+function normOf(norm: Norm, channels: number) {
+  return {
+    weight: pointerOf(norm.weight, channels),
+    bias: pointerOf(norm.bias, channels),
+    eps: norm.eps,
+  }
+}
+
+function matrixOf(matrix: Matrix): Pointer {
+  assert(matrix instanceof CpuMatrix, 'a matrix of another backend')
+  return matrix.pointer
+}
+
+function tableOf(table: Table): Pointer {
+  assert(table instanceof CpuTable, 'a table of another backend')
+  return table.pointer
+}
+
+function statesOf(states: StatePool): Pointer {
+  assert(states instanceof CpuStatePool, 'a state pool of another backend')
+  return states.pointer
+}
+
+function penaltiesOf(penalties: PenaltyPool): CpuPenaltyPool {
+  assert(penalties instanceof CpuPenaltyPool, 'a penalty pool of another backend')
+  return penalties
+}

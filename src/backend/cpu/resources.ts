@@ -1,0 +1,205 @@
+/**
+ * What a cpu backend hands out: tensors, packed matrices, tables, and the pools of states and penalties. All live in
+ * native memory that the context owns. Knows nothing of ops.
+ */
+import { assert, SkeinError } from '../../errors.ts'
+import type {
+  Matrix,
+  MatrixSource,
+  PenaltyPool,
+  SourceType,
+  StateData,
+  StatePool,
+  StateShape,
+  Table,
+  Tensor,
+  WeightType,
+} from '../backend.ts'
+import type { Pointer } from '../ffi.ts'
+import type { CpuContext } from './context.ts'
+
+/** Values of sk_type. */
+const TYPES: Readonly<Record<WeightType, number>> = { f32: 0, f16: 1, bf16: 2, i8: 3 }
+const SOURCE_BYTES: Readonly<Record<SourceType, number>> = { f32: 4, f16: 2, bf16: 2 }
+/** Rows of a native tile: blocks handed to packing are multiples of it. */
+const TILE_ROWS = 64
+/** Source bytes read and packed at a time: enough to keep all threads busy, little beside the model. */
+const BLOCK_BYTES = 16 << 20
+
+export class CpuTensor implements Tensor {
+  readonly shape: readonly number[]
+  /** f32 [shape] */
+  readonly pointer: Pointer
+  readonly count: number
+
+  constructor(context: CpuContext, shape: readonly number[], values?: Float32Array) {
+    this.shape = shape
+    this.count = shape.reduce((a, b) => a * b, 1)
+    assert(Number.isSafeInteger(this.count) && this.count > 0, `tensor shape [${shape}]`)
+    this.pointer = context.checkPointer(
+      context.native.sk_tensor_new(context.handle, this.count),
+      `tensor [${shape}]`,
+    )
+    if (values === undefined) return
+    assert(values.length === this.count, `${values.length} values for a tensor [${shape}]`)
+    context.native.sk_tensor_write(this.pointer, 0, values, this.count)
+  }
+}
+
+export class CpuMatrix implements Matrix {
+  readonly rows: number
+  readonly columns: number
+  readonly type: WeightType
+  readonly bytes: number
+  readonly pointer: Pointer
+
+  constructor(context: CpuContext, source: MatrixSource, type: WeightType) {
+    const { name, rows, columns, dtype } = source
+    const { native } = context
+    this.rows = rows
+    this.columns = columns
+    this.type = type
+    this.pointer = context.checkPointer(
+      native.sk_matrix_new(context.handle, rows, columns, TYPES[type]),
+      name,
+    )
+    for (const [start, end, values] of readBlocks(source))
+      context.check(
+        native.sk_matrix_pack(this.pointer, start, end - start, TYPES[dtype], values),
+        name,
+      )
+    this.bytes = native.sk_matrix_bytes(this.pointer)
+  }
+}
+
+export class CpuTable implements Table {
+  readonly rows: number
+  readonly columns: number
+  readonly bytes: number
+  readonly pointer: Pointer
+
+  constructor(context: CpuContext, source: MatrixSource) {
+    const { name, rows, columns, dtype } = source
+    const { native } = context
+    this.rows = rows
+    this.columns = columns
+    this.pointer = context.checkPointer(
+      native.sk_table_new(context.handle, rows, columns, TYPES[dtype]),
+      name,
+    )
+    for (const [start, end, values] of readBlocks(source))
+      context.check(native.sk_table_write(this.pointer, start, end - start, values), name)
+    this.bytes = native.sk_table_bytes(this.pointer)
+  }
+}
+
+/** The rows of a source in blocks of whole tiles, each checked for its length. */
+function* readBlocks(source: MatrixSource): Generator<[start: number, end: number, Uint8Array]> {
+  const { name, rows, columns, dtype } = source
+  const rowBytes = columns * SOURCE_BYTES[dtype]
+  const step = Math.max(1, Math.floor(BLOCK_BYTES / (rowBytes * TILE_ROWS))) * TILE_ROWS
+  for (let start = 0; start < rows; start += step) {
+    const end = Math.min(start + step, rows)
+    const values = source.readRows(start, end)
+    if (values.length !== (end - start) * rowBytes)
+      throw new SkeinError(
+        'corrupt_weights',
+        `${name}: rows ${start} to ${end} hold ${values.length} bytes, expected ${(end - start) * rowBytes}`,
+      )
+    yield [start, end, values]
+  }
+}
+
+export class CpuStatePool implements StatePool {
+  readonly shape: StateShape
+  readonly numSlots: number
+  readonly bytesPerSlot: number
+  readonly pointer: Pointer
+  readonly #context: CpuContext
+
+  constructor(context: CpuContext, shape: StateShape, numSlots: number) {
+    const { layers, channels, heads, headSize } = shape
+    this.shape = shape
+    this.numSlots = numSlots
+    this.#context = context
+    this.pointer = context.checkPointer(
+      context.native.sk_states_new(context.handle, layers, channels, heads, headSize, numSlots),
+      `${numSlots} recurrent states`,
+    )
+    this.bytesPerSlot = context.native.sk_states_bytes_per_slot(this.pointer)
+  }
+
+  clear(slot: number): void {
+    const { native } = this.#context
+    this.#context.check(native.sk_states_clear(this.pointer, slot), `clear slot ${slot}`)
+  }
+
+  poison(slot: number): void {
+    const { native } = this.#context
+    this.#context.check(native.sk_states_poison(this.pointer, slot), `poison slot ${slot}`)
+  }
+
+  copy(from: number, to: number): void {
+    const { native } = this.#context
+    this.#context.check(native.sk_states_copy(this.pointer, from, to), `copy slot ${from} to ${to}`)
+  }
+
+  read(slot: number): StateData {
+    const { native } = this.#context
+    const state = {
+      shift: new Float32Array(this.#shiftCount),
+      wkv: new Float32Array(this.#wkvCount),
+    }
+    this.#context.check(
+      native.sk_states_read(this.pointer, slot, state.shift, state.wkv),
+      `read slot ${slot}`,
+    )
+    return state
+  }
+
+  write(slot: number, { shift, wkv }: StateData): void {
+    const { native } = this.#context
+    if (shift.length !== this.#shiftCount || wkv.length !== this.#wkvCount)
+      throw new SkeinError(
+        'state_incompatible',
+        `a state of ${shift.length} + ${wkv.length} numbers, expected ${this.#shiftCount} + ${this.#wkvCount}`,
+      )
+    this.#context.check(
+      native.sk_states_write(this.pointer, slot, shift, wkv),
+      `write slot ${slot}`,
+    )
+  }
+
+  get #shiftCount(): number {
+    return this.shape.layers * 2 * this.shape.channels
+  }
+
+  get #wkvCount(): number {
+    return this.shape.layers * this.shape.heads * this.shape.headSize ** 2
+  }
+}
+
+export class CpuPenaltyPool implements PenaltyPool {
+  readonly vocabSize: number
+  readonly numSlots: number
+  readonly pointer: Pointer
+  readonly #context: CpuContext
+
+  constructor(context: CpuContext, vocabSize: number, numSlots: number) {
+    this.vocabSize = vocabSize
+    this.numSlots = numSlots
+    this.#context = context
+    this.pointer = context.checkPointer(
+      context.native.sk_penalties_new(context.handle, vocabSize, numSlots),
+      `penalty counts of ${numSlots} slots`,
+    )
+  }
+
+  reset(slot: number, promptTokens: Int32Array): void {
+    const { native } = this.#context
+    this.#context.check(
+      native.sk_penalties_reset(this.pointer, slot, promptTokens, promptTokens.length),
+      `reset penalties of slot ${slot}`,
+    )
+  }
+}

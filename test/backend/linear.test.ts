@@ -1,0 +1,244 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type {
+  Backend,
+  Epilogue,
+  SourceType,
+  Tensor,
+  WeightType,
+} from '../../src/backend/backend.ts'
+import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
+import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import {
+  capacityFor,
+  LEVELS,
+  normals,
+  poisoned,
+  raggedBatch,
+  randomSource,
+  rmsRatio,
+  runOnce,
+} from './kit.ts'
+
+const reference = createReferenceBackend()
+
+interface Case {
+  readonly rows: number
+  readonly columns: number
+  readonly type: WeightType
+  readonly source?: SourceType
+  readonly tokens: number
+  readonly epilogue?: Epilogue
+  readonly hasBias?: boolean
+}
+
+/** y [tokens, rows] of one linear job over seeded operands; checks that nothing else was written. */
+function multiply(backend: Backend, c: Case, x: Float32Array = inputs(c)): Float32Array {
+  const { rows, columns, type, tokens, epilogue = 'none' } = c
+  const capacity = capacityFor(tokens)
+  const weight = backend.matrix(
+    randomSource(rows, columns, c.source ?? 'f32', rows + columns),
+    type,
+  )
+  const y =
+    epilogue === 'add'
+      ? backend.tensor([tokens + 2, rows], normals((tokens + 2) * rows, 5))
+      : poisoned(backend, [tokens + 2, rows])
+  const guard = backend.readTensor(y, tokens * rows)
+  runOnce(backend, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => {
+    const job = { y, x: padded(backend, x, columns), weight, epilogue }
+    ops.linear([c.hasBias ? { ...job, bias: backend.tensor([rows], normals(rows, 6)) } : job])
+  })
+  expect(backend.readTensor(y, tokens * rows)).toEqual(guard)
+  return backend.readTensor(y, 0, tokens * rows)
+}
+
+function inputs({ tokens, columns }: Case): Float32Array {
+  return normals(tokens * columns, tokens + columns)
+}
+
+/** x with two rows of NaN after it, where the kernels must not look. */
+function padded(backend: Backend, x: Float32Array, columns: number): Tensor {
+  const values = new Float32Array(x.length + 2 * columns).fill(Number.NaN)
+  values.set(x)
+  return backend.tensor([values.length / columns, columns], values)
+}
+
+/** What the kernels' eight-bit activations stand for: per token and 32 inputs, scale = max|x| / 127. */
+function quantised(x: Float32Array, columns: number): Float32Array {
+  const out = new Float32Array(x.length)
+  for (let row = 0; row < x.length; row += columns) {
+    for (let at = row; at < row + columns; at += 32) {
+      const group = x.subarray(at, Math.min(at + 32, row + columns))
+      const largest = group.reduce((max, value) => Math.max(max, Math.abs(value)), 0)
+      const inverse = Math.fround(127 / largest)
+      for (const [i, value] of group.entries()) {
+        const scaled = Math.fround(value * inverse)
+        const nearest = Math.round(scaled)
+        const q = nearest - scaled === 0.5 && nearest % 2 !== 0 ? nearest - 1 : nearest
+        out[at + i] = q * Math.fround(largest / 127)
+      }
+    }
+  }
+  return out
+}
+
+const SHAPES = [
+  [64, 64],
+  [1, 1],
+  [63, 33],
+  [65, 31],
+  [200, 127],
+  [512, 256],
+  [96, 1000],
+] as const
+const TYPES: readonly (readonly [WeightType, SourceType, number])[] = [
+  ['f32', 'f32', 1e-5],
+  ['f32', 'bf16', 1e-5],
+  ['f16', 'f16', 2e-5],
+  ['f16', 'f32', 2e-5],
+  ['bf16', 'bf16', 2e-5],
+  ['bf16', 'f32', 2e-5],
+]
+
+if (LEVELS.length === 0) test.skip('the cpu kernels are not built')
+
+describe.each(LEVELS)('linear on %s', (isa) => {
+  let cpu: Backend
+  beforeAll(() => {
+    cpu = createCpuBackend({ isa, threads: 2 })
+  })
+  afterAll(() => cpu.dispose())
+
+  test.each(TYPES)('%s weights from %s, all shapes', (type, source, tolerance) => {
+    for (const [rows, columns] of SHAPES) {
+      for (const tokens of [1, 2, 3, 4, 5, 6, 7, 13, 70]) {
+        const c = { rows, columns, type, source, tokens }
+        expect(rmsRatio(multiply(cpu, c), multiply(reference, c)), JSON.stringify(c)).toBeLessThan(
+          tolerance,
+        )
+      }
+    }
+  })
+
+  test.each(['f32', 'bf16'] as const)('i8 weights from %s, all shapes', (source) => {
+    for (const [rows, columns] of SHAPES) {
+      for (const tokens of [1, 2, 5, 6, 7, 70]) {
+        const c = { rows, columns, type: 'i8', source, tokens } as const
+        const y = multiply(cpu, c)
+        const exact = multiply(reference, c, quantised(inputs(c), columns))
+        expect(rmsRatio(y, exact), JSON.stringify(c)).toBeLessThan(1e-5)
+        const unquantised = multiply(reference, { ...c, type: 'f32' })
+        expect(rmsRatio(y, unquantised), JSON.stringify(c)).toBeLessThan(2e-2)
+      }
+    }
+  })
+
+  test.each(['tanh', 'sigmoid', 'relu2', 'add'] as const)('epilogue %s', (epilogue) => {
+    for (const type of ['f32', 'bf16'] as const) {
+      for (const hasBias of [false, true]) {
+        const c = { rows: 100, columns: 64, type, tokens: 7, epilogue, hasBias }
+        expect(rmsRatio(multiply(cpu, c), multiply(reference, c))).toBeLessThan(1e-5)
+      }
+    }
+  })
+
+  test.each(['f32', 'f16', 'bf16', 'i8'] as const)(
+    'a row of %s products is the same bits alone and in any batch, at any place',
+    (type) => {
+      const [rows, columns] = [192, 320]
+      const x = normals(512 * columns, 3)
+      const c = { rows, columns, type, source: 'bf16' } as const
+      const all = multiply(cpu, { ...c, tokens: 512 }, x)
+      for (const [from, tokens] of [
+        [0, 1],
+        [511, 1],
+        [17, 1],
+        [5, 2],
+        [100, 7],
+        [301, 33],
+      ] as const) {
+        const part = x.slice(from * columns, (from + tokens) * columns)
+        expect(multiply(cpu, { ...c, tokens }, part)).toEqual(
+          all.slice(from * rows, (from + tokens) * rows),
+        )
+      }
+    },
+  )
+
+  test.each(['f16', 'i8'] as const)(
+    '%s products do not depend on the number of threads',
+    (type) => {
+      const results = [1, 2, 3].map((threads) => {
+        const backend = createCpuBackend({ isa, threads })
+        const y = [1, 40].map((tokens) =>
+          multiply(backend, { rows: 300, columns: 96, type, tokens }),
+        )
+        backend.dispose()
+        return y
+      })
+      expect(results[1]).toEqual(results[0])
+      expect(results[2]).toEqual(results[0])
+    },
+  )
+
+  test('several jobs at once, some sharing an input, each of its own type', () => {
+    const run = (backend: Backend) => {
+      const capacity = capacityFor(9)
+      const x = backend.tensor([11, 96], normals(11 * 96, 1))
+      const z = backend.tensor([11, 64], normals(11 * 64, 2))
+      const jobs = (['i8', 'f16', 'i8', 'bf16', 'i8'] as const).map((type, i) => {
+        const input = i === 4 ? z : x
+        const rows = 64 * i + 10
+        const weight = backend.matrix(randomSource(rows, input.shape[1]!, 'bf16', i), type)
+        return { y: poisoned(backend, [11, rows]), x: input, weight }
+      })
+      runOnce(backend, capacity, raggedBatch(capacity, [9], [0], 1), (ops) => ops.linear(jobs))
+      return jobs.map(({ y }) => backend.readTensor(y, 0, 9 * y.shape[1]!))
+    }
+    const expected = run(reference)
+    for (const [i, y] of run(cpu).entries())
+      expect(rmsRatio(y, expected[i]!), `job ${i}`).toBeLessThan(2e-2)
+  })
+
+  test('logits: products over the logit rows only', () => {
+    const run = (backend: Backend) => {
+      const capacity = { tokens: 8, rows: 1, logits: 5, samples: 0 }
+      const batch = raggedBatch(capacity, [8], [0], 1)
+      batch.numLogits = 3
+      batch.logitRows.set([1, 4, 7])
+      const weight = backend.matrix(randomSource(500, 64, 'f32', 1), 'f32')
+      const y = poisoned(backend, [5, 500])
+      const x = backend.tensor([5, 64], normals(5 * 64, 2))
+      runOnce(backend, capacity, batch, (ops) => ops.logits(y, x, weight))
+      return backend.readTensor(y)
+    }
+    const y = run(cpu)
+    expect(rmsRatio(y.subarray(0, 1500), run(reference).subarray(0, 1500))).toBeLessThan(1e-5)
+    expect(y.subarray(1500).every(Number.isNaN)).toBe(true)
+  })
+
+  test.each(['f32', 'f16', 'bf16', 'i8'] as const)(
+    'a NaN input is not lost in %s products',
+    (type) => {
+      const c = { rows: 70, columns: 64, type, tokens: 3 }
+      const x = inputs(c)
+      x[64 + 40] = Number.NaN
+      const y = multiply(cpu, c, x)
+      expect(y.subarray(70, 140).every(Number.isNaN)).toBe(true)
+      expect(y.subarray(0, 70).every(Number.isFinite)).toBe(true)
+      expect(y.subarray(140).every(Number.isFinite)).toBe(true)
+    },
+  )
+
+  test('f16 refuses weights beyond its range', () => {
+    const values = new Float32Array(64 * 64).fill(1e6)
+    const source = {
+      name: 'big',
+      rows: 64,
+      columns: 64,
+      dtype: 'f32',
+      readRows: () => new Uint8Array(values.buffer),
+    } as const
+    expect(() => cpu.matrix(source, 'f16')).toThrow(/big.*f16/)
+  })
+})

@@ -1,0 +1,224 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { Backend, Norm, StatePool, StateShape } from '../../src/backend/backend.ts'
+import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
+import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import {
+  capacityFor,
+  LEVELS,
+  normals,
+  poisoned,
+  raggedBatch,
+  randomSource,
+  rmsRatio,
+  runOnce,
+} from './kit.ts'
+
+const reference = createReferenceBackend()
+
+/** Row lengths and the slots they run in. */
+const BATCHES = [
+  { lengths: [1], slots: [0] },
+  { lengths: [5], slots: [3] },
+  { lengths: [1, 1, 1], slots: [2, 0, 4] },
+  { lengths: [3, 1, 7, 2], slots: [4, 1, 0, 3] },
+  { lengths: [70], slots: [1] },
+] as const
+
+/** heads × head size; the last has an odd number of vectors on every level. */
+const SHAPES = [
+  [1, 64],
+  [4, 64],
+  [3, 32],
+  [2, 16],
+  [2, 48],
+] as const
+
+function randomNorm(backend: Backend, C: number, eps: number, seed: number): Norm {
+  return {
+    weight: backend.tensor([C], normals(C, seed)),
+    bias: backend.tensor([C], normals(C, seed + 1)),
+    eps,
+  }
+}
+
+/** A pool of five slots with random contents. */
+function randomStates(backend: Backend, shape: StateShape): StatePool {
+  const pool = backend.statePool(shape, 5)
+  const { layers, channels, heads, headSize } = shape
+  for (let slot = 0; slot < 5; slot++)
+    pool.write(slot, {
+      shift: normals(layers * 2 * channels, 100 + slot),
+      wkv: normals(layers * heads * headSize ** 2, 200 + slot, 0.3),
+    })
+  return pool
+}
+
+function readStates(pool: StatePool): Float32Array {
+  const slots = Array.from({ length: pool.numSlots }, (_, slot) => pool.read(slot))
+  return Float32Array.from(slots.flatMap(({ shift, wkv }) => [...shift, ...wkv]))
+}
+
+/** Runs the same test body on both backends and compares all it returns. */
+function compare(
+  cpu: Backend,
+  tolerance: number,
+  what: string,
+  body: (backend: Backend) => Float32Array[],
+): void {
+  const expected = body(reference)
+  for (const [i, actual] of body(cpu).entries())
+    expect(rmsRatio(actual, expected[i]!), `${what}, output ${i}`).toBeLessThan(tolerance)
+}
+
+if (LEVELS.length === 0) test.skip('the cpu kernels are not built')
+
+describe.each(LEVELS)('ops on %s', (isa) => {
+  let cpu: Backend
+  beforeAll(() => {
+    cpu = createCpuBackend({ isa, threads: 2 })
+  })
+  afterAll(() => cpu.dispose())
+
+  test.each(['f32', 'f16', 'bf16'] as const)('embed from %s', (dtype) => {
+    for (const C of [64, 100, 250]) {
+      const capacity = capacityFor(9)
+      const batch = raggedBatch(capacity, [9], [0], 50)
+      compare(cpu, 1e-5, `C ${C}`, (backend) => {
+        const x = poisoned(backend, [11, C])
+        const table = backend.table(randomSource(50, C, dtype, C))
+        runOnce(backend, capacity, batch, (ops) =>
+          ops.embed(x, table, randomNorm(backend, C, 1e-5, 1)),
+        )
+        expect(backend.readTensor(x, 9 * C).every(Number.isNaN)).toBe(true)
+        return [backend.readTensor(x, 0, 9 * C)]
+      })
+    }
+  })
+
+  test.each([1, 6])('shiftMix with %i outputs', (outputs) => {
+    for (const channels of [64, 200, 1000]) {
+      for (const { lengths, slots } of BATCHES) {
+        const tokens = lengths.reduce((a, b) => a + b, 0)
+        const capacity = capacityFor(tokens, lengths.length)
+        const batch = raggedBatch(capacity, lengths, slots, 1)
+        const shape = { layers: 2, channels, heads: 1, headSize: 16 }
+        compare(cpu, 1e-5, `C ${channels}, rows ${lengths}`, (backend) => {
+          const states = randomStates(backend, shape)
+          const x = backend.tensor([tokens + 2, channels], normals((tokens + 2) * channels, 7, 3))
+          const out = Array.from({ length: outputs }, () =>
+            poisoned(backend, [tokens + 2, channels]),
+          )
+          const mix = out.map((_, i) => backend.tensor([channels], normals(channels, 20 + i)))
+          runOnce(backend, capacity, batch, (ops) =>
+            ops.shiftMix(out, x, randomNorm(backend, channels, 1e-5, 1), mix, states, 1, 1),
+          )
+          for (const y of out)
+            expect(backend.readTensor(y, tokens * channels).every(Number.isNaN)).toBe(true)
+          return [
+            ...out.map((y) => backend.readTensor(y, 0, tokens * channels)),
+            readStates(states),
+          ]
+        })
+      }
+    }
+  })
+
+  test.each([
+    ['the first layer', true],
+    ['a later layer', false],
+  ] as const)('wkv7 of %s', (_, isFirst) => {
+    for (const [heads, headSize] of SHAPES) {
+      for (const { lengths, slots } of BATCHES) {
+        const C = heads * headSize
+        const tokens = lengths.reduce((a, b) => a + b, 0)
+        const capacity = capacityFor(tokens, lengths.length)
+        const batch = raggedBatch(capacity, lengths, slots, 1)
+        const shape = { layers: 2, channels: C, heads, headSize }
+        compare(cpu, 1e-5, `${heads}×${headSize}, rows ${lengths}`, (backend) => {
+          const states = randomStates(backend, shape)
+          const operand = (seed: number, scale = 1) =>
+            backend.tensor([tokens + 2, C], normals((tokens + 2) * C, seed, scale))
+          const rate = (seed: number) =>
+            backend.tensor(
+              [tokens + 2, C],
+              normals((tokens + 2) * C, seed).map((x) => 1 / (1 + Math.exp(-x))),
+            )
+          const constant = (seed: number) => backend.tensor([C], normals(C, seed))
+          const out = poisoned(backend, [tokens + 2, C])
+          const vFirst = isFirst ? poisoned(backend, [tokens + 2, C]) : operand(8)
+          const operands = {
+            r: operand(1),
+            k: operand(2),
+            v: operand(3),
+            w: operand(4, 3),
+            a: rate(5),
+            g: operand(6),
+            vFirst,
+            ...(isFirst ? {} : { vGate: rate(7) }),
+          }
+          const weights = {
+            k_k: constant(11),
+            k_a: constant(12),
+            r_k: constant(13),
+            ln_x: randomNorm(backend, C, 64e-5, 14),
+          }
+          runOnce(backend, capacity, batch, (ops) =>
+            ops.wkv7(out, operands, weights, states, isFirst ? 0 : 1),
+          )
+          expect(backend.readTensor(out, tokens * C).every(Number.isNaN)).toBe(true)
+          return [
+            backend.readTensor(out, 0, tokens * C),
+            backend.readTensor(vFirst, 0, tokens * C),
+            readStates(states),
+          ]
+        })
+      }
+    }
+  })
+
+  test('wkv7 with k = 0 divides by no zero length', () => {
+    const capacity = capacityFor(1)
+    const shape = { layers: 1, channels: 64, heads: 1, headSize: 64 }
+    const states = cpu.statePool(shape, 1)
+    const zero = () => cpu.tensor([3, 64])
+    const one = () => cpu.tensor([64], new Float32Array(64).fill(1))
+    const out = poisoned(cpu, [3, 64])
+    const [r, k, v, w, a, g, vFirst] = [zero(), zero(), zero(), zero(), zero(), zero(), zero()]
+    const weights = { k_k: one(), k_a: one(), r_k: one(), ln_x: randomNorm(cpu, 64, 64e-5, 1) }
+    runOnce(cpu, capacity, raggedBatch(capacity, [1], [0], 1), (ops) =>
+      ops.wkv7(out, { r, k, v, w, a, g, vFirst }, weights, states, 0),
+    )
+    expect(cpu.readTensor(out, 0, 64).every((y) => y === 0)).toBe(true)
+  })
+
+  test('gatherNorm', () => {
+    for (const C of [64, 100]) {
+      const capacity = { tokens: 9, rows: 1, logits: 4, samples: 0 }
+      const batch = raggedBatch(capacity, [9], [0], 1)
+      batch.numLogits = 3
+      batch.logitRows.set([8, 0, 5])
+      compare(cpu, 1e-5, `C ${C}`, (backend) => {
+        const x = backend.tensor([9, C], normals(9 * C, 1))
+        const out = poisoned(backend, [4, C])
+        runOnce(backend, capacity, batch, (ops) =>
+          ops.gatherNorm(out, x, randomNorm(backend, C, 1e-5, 3)),
+        )
+        expect(backend.readTensor(out, 3 * C).every(Number.isNaN)).toBe(true)
+        return [backend.readTensor(out, 0, 3 * C)]
+      })
+    }
+  })
+
+  test('a poisoned state is noticed by the ops that read it', () => {
+    const capacity = capacityFor(1)
+    const states = randomStates(cpu, { layers: 1, channels: 64, heads: 1, headSize: 64 })
+    states.poison(2)
+    const out = poisoned(cpu, [3, 64])
+    const x = cpu.tensor([3, 64], normals(192, 1))
+    const mix = cpu.tensor([64], normals(64, 2))
+    runOnce(cpu, capacity, raggedBatch(capacity, [1], [2], 1), (ops) =>
+      ops.shiftMix([out], x, randomNorm(cpu, 64, 1e-5, 1), [mix], states, 0, 0),
+    )
+    expect(cpu.readTensor(out, 0, 64).every(Number.isNaN)).toBe(true)
+  })
+})
