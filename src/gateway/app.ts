@@ -1,0 +1,185 @@
+/**
+ * The gateway as one Fastify instance that does not listen: the gate every request passes first (origin, key), the
+ * dialects, the gateway's own routes, and the way an error becomes a reply. It owns no engine and no process.
+ */
+import { randomUUID } from 'node:crypto'
+import type { IncomingMessage } from 'node:http'
+import fastify, {
+  type FastifyBaseLogger,
+  type FastifyInstance,
+  type FastifyReply,
+  type FastifyRequest,
+  LogController,
+} from 'fastify'
+import type { ModelRegistry } from '../api/models.ts'
+import { openAiDialect } from '../api/openai/dialect.ts'
+import type { Dialect } from '../api/route.ts'
+import { SkeinError } from '../errors.ts'
+import { type Auth, createAuth } from './auth.ts'
+import { describeInvalid, parseJsonBodies } from './body.ts'
+import { answerClientError } from './client-error.ts'
+import { Drain } from './drain.ts'
+import { failureOf, isWorthRetrying, publicError } from './errors.ts'
+import { DEFAULT_LIMITS, type Limits } from './limits.ts'
+import { Metrics } from './metrics.ts'
+import { mountDialect } from './mount.ts'
+import { openApiPage } from './openapi.ts'
+import { createOriginPolicy, type OriginPolicy, PREFLIGHT_HEADERS } from './origin.ts'
+import { LIVENESS_PATH, mountSystem } from './system.ts'
+
+export interface AppOptions {
+  readonly models: ModelRegistry
+  /** Empty: open. `resolveAuth` decides. */
+  readonly keys: readonly string[]
+  /** The address that will be listened on; loopback accepts loopback Host headers only. */
+  readonly host: string
+  readonly version: string
+  readonly limits?: Partial<Limits>
+  readonly allowedOrigins?: readonly string[]
+  readonly allowedHosts?: readonly string[]
+  /** Give one to shut down gracefully with it. */
+  readonly drain?: Drain
+  /** Absent: silent. */
+  readonly logger?: FastifyBaseLogger
+}
+
+export function buildApp(options: AppOptions): FastifyInstance {
+  const { drain = new Drain(), version, host } = options
+  const limits: Limits = { ...DEFAULT_LIMITS, ...options.limits }
+  const metrics = new Metrics(options.models)
+  const models = measured(options.models, metrics)
+  const dialects = [openAiDialect(limits)]
+  const gate = createGate(
+    createAuth(options.keys),
+    createOriginPolicy(originOptions(options, host)),
+  )
+  const respond = createResponder(dialects[0]!, metrics, limits)
+
+  const app = createFastify(options, limits, (error, request, reply) => {
+    // A path that cannot be routed has passed no hook yet.
+    try {
+      if (!gate(request, reply)) respond.send(error, request, reply)
+    } catch (denied) {
+      respond.send(denied, request, reply)
+    }
+  })
+  app.addHook('onRequest', async (request, reply) => {
+    if (gate(request, reply)) return reply
+    return undefined
+  })
+  app.addHook('onResponse', async (request, reply) => logResponse(request, reply))
+  app.addHook('onClose', async () => metrics.dispose())
+  app.setErrorHandler((thrown, request, reply) => respond.send(thrown, request, reply))
+  app.setNotFoundHandler(() => {
+    throw new SkeinError('not_found', 'no such route; GET /openapi.json lists them')
+  })
+  app.setSchemaErrorFormatter((complaints) => describeInvalid(complaints))
+  parseJsonBodies(app, limits)
+  const { report } = respond
+  for (const dialect of dialects) mountDialect(app, dialect, { models, limits, drain, report })
+  mountSystem(app, { models, metrics, drain, version, openApi: openApiPage(dialects, version) })
+  return app
+}
+
+function originOptions({ allowedOrigins = [], allowedHosts = [] }: AppOptions, host: string) {
+  return { host, allowedOrigins, allowedHosts }
+}
+
+function measured(models: ModelRegistry, metrics: Metrics): ModelRegistry {
+  return {
+    list: () => models.list(),
+    get: (name) => metrics.observe(models.get(name)),
+  }
+}
+
+type Respond = (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => void
+
+function createFastify(
+  { logger }: AppOptions,
+  limits: Limits,
+  onBadPath: Respond,
+): FastifyInstance {
+  return fastify({
+    ...(logger === undefined ? {} : { loggerInstance: logger }),
+    logController: new LogController({ disableRequestLogging: true }),
+    genReqId: requestId,
+    bodyLimit: limits.bodyBytes,
+    requestTimeout: limits.bodyTimeoutMs,
+    http: {
+      maxHeaderSize: limits.headerBytes,
+      headersTimeout: limits.headersTimeoutMs,
+      connectionsCheckingInterval: 1000,
+    },
+    clientErrorHandler: answerClientError,
+    frameworkErrors: onBadPath,
+    ajv: {
+      customOptions: {
+        // A wire value is right or refused, never bent into shape.
+        coerceTypes: false,
+        removeAdditional: false,
+        useDefaults: false,
+        allowUnionTypes: true,
+        verbose: true,
+      },
+    },
+  })
+}
+
+/** The client's own id where it is harmless to log and echo, else 128 random bits. */
+function requestId(request: IncomingMessage): string {
+  const own = request.headers['x-request-id']
+  if (typeof own === 'string' && /^[A-Za-z0-9._-]{1,128}$/.test(own)) return own
+  return randomUUID()
+}
+
+/** Throws for a request that may not pass; true if it has been answered here (a preflight). */
+type Gate = (request: FastifyRequest, reply: FastifyReply) => boolean
+
+/** Deny by default: it looks at headers and the raw path only, so no spelling of a path gets around it. */
+function createGate(auth: Auth, origins: OriginPolicy): Gate {
+  return ({ id, raw, headers, method }, reply) => {
+    reply.header('x-request-id', id)
+    origins.check(headers)
+    reply.headers(origins.corsHeaders(headers))
+    const isPreflight = method === 'OPTIONS' && headers['access-control-request-method']
+    if (isPreflight && headers.origin !== undefined) {
+      reply.headers(PREFLIGHT_HEADERS).code(204).send()
+      return true
+    }
+    const isLiveness = raw.url === LIVENESS_PATH && (method === 'GET' || method === 'HEAD')
+    if (!isLiveness) auth.check(headers.authorization)
+    return false
+  }
+}
+
+function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits) {
+  const report = (thrown: unknown, request: FastifyRequest): SkeinError => {
+    const { error } = failureOf(thrown)
+    metrics.countError(error.code)
+    if (error.status >= 500 && error.code !== 'model_not_loaded') {
+      request.log.error({ err: error }, 'request failed')
+    } else request.log.info({ code: error.code, param: error.param }, 'request refused')
+    return publicError(error, request.id)
+  }
+  const send: Respond = (thrown, request, reply) => {
+    const shown = report(thrown, request)
+    if (isWorthRetrying(shown)) reply.header('retry-after', String(limits.retryAfterSeconds))
+    if (shown.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
+    const dialect = request.routeOptions.config?.dialect ?? fallback
+    reply.code(failureOf(thrown).status).send(dialect.renderError(shown))
+  }
+  return { report, send }
+}
+
+/** The route's pattern, not the path: nothing a client wrote gets into a log line, save a checked request id. */
+function logResponse(request: FastifyRequest, reply: FastifyReply): void {
+  request.log.info(
+    {
+      method: request.method,
+      route: request.routeOptions.url ?? null,
+      status: reply.statusCode,
+      ms: Math.round(reply.elapsedTime),
+    },
+    'request',
+  )
+}

@@ -1,0 +1,98 @@
+/**
+ * Who may speak to the gateway: which keys there are, and whether a request carries one. Keys are kept as SHA-256
+ * digests and compared in constant time; nothing here logs or returns one, except the key it has just made up.
+ */
+import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { SkeinError } from '../errors.ts'
+
+export interface AuthOptions {
+  /** The address that will be listened on. */
+  readonly host: string
+  /** One key, or several separated by commas. */
+  readonly apiKey?: string | undefined
+  /** The name that rwkv_lightning's clients know the same secret by. */
+  readonly password?: string | undefined
+  /** The operator's word that an open server on a public address is meant. */
+  readonly noAuth?: boolean | undefined
+}
+
+export interface AuthDecision {
+  /** Empty: everyone may. */
+  readonly keys: readonly string[]
+  /** Made up here because the address is public and no key was given. Print it once; it is kept nowhere. */
+  readonly generatedKey: string | null
+  /** One line for the operator. */
+  readonly message: string
+}
+
+/** Open only on loopback or on the operator's word; elsewhere a key is needed, and made up if none was given. */
+export function resolveAuth({ host, apiKey, password, noAuth }: AuthOptions): AuthDecision {
+  const keys = [...(apiKey?.split(',') ?? []), password ?? '']
+    .map((key) => key.trim())
+    .filter((key) => key !== '')
+  if (noAuth === true && keys.length > 0) {
+    throw new SkeinError('invalid_request', '--no-auth and a key exclude each other; give one')
+  }
+  if (keys.length > 0) {
+    const count = keys.length === 1 ? 'a key' : `one of ${keys.length} keys`
+    return { keys, generatedKey: null, message: `requests need ${count}` }
+  }
+  if (isLoopback(host)) {
+    return { keys, generatedKey: null, message: 'open to this machine only; no key needed' }
+  }
+  if (noAuth === true) {
+    return { keys, generatedKey: null, message: `OPEN to everyone who can reach ${host}` }
+  }
+  const generatedKey = `sk-${randomBytes(24).toString('base64url')}`
+  return {
+    keys: [generatedKey],
+    generatedKey,
+    message: `no key was given, so one was made: send the header  Authorization: Bearer ${generatedKey}`,
+  }
+}
+
+/** Whether a host name or address is this machine and nobody else. */
+export function isLoopback(host: string): boolean {
+  const name = host.replace(/^\[|\]$/g, '').toLowerCase()
+  if (name === 'localhost' || name === '::1' || name === '::ffff:127.0.0.1') return true
+  return /^127\.\d{1,3}\.\d{1,3}\.\d{1,3}$/.test(name)
+}
+
+export interface Auth {
+  readonly isOpen: boolean
+  /** Whether `secret` is one of the keys, in constant time. */
+  knows(secret: string): boolean
+  /** Throws `unauthorized` unless open or the Authorization header carries a key. */
+  check(authorization: string | undefined): void
+}
+
+export function createAuth(keys: readonly string[]): Auth {
+  const digests = keys.map(digest)
+  const knows = (secret: string): boolean => {
+    const presented = digest(secret)
+    // No early exit: the time does not tell which key was close.
+    let found = false
+    for (const known of digests) found = timingSafeEqual(known, presented) || found
+    return found
+  }
+  return {
+    isOpen: keys.length === 0,
+    knows,
+    check(authorization) {
+      if (keys.length === 0) return
+      const secret = /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1]
+      if (secret === undefined) {
+        throw new SkeinError(
+          'unauthorized',
+          'no API key; send the header Authorization: Bearer <key>',
+        )
+      }
+      if (!knows(secret))
+        throw new SkeinError('unauthorized', 'the API key is not one of this server')
+    },
+  }
+}
+
+function digest(secret: string): Buffer {
+  return createHash('sha256').update(secret).digest()
+}

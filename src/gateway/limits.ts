@@ -1,0 +1,26 @@
+/** Every bound of the gateway, in one table: those of the transport here, those of a request's content in `api/`. */
+import { DEFAULT_REQUEST_LIMITS, type RequestLimits } from '../api/limits.ts'
+
+const DEFAULT_TRANSPORT_LIMITS = {
+  bodyBytes: 8 * 2 ** 20,
+  headerBytes: 16 * 1024,
+  jsonDepth: 64,
+  /** From the first byte of a request to the end of its headers. */
+  headersTimeoutMs: 10_000,
+  /** From the first byte of a request to the end of its body. */
+  bodyTimeoutMs: 60_000,
+  /** What a stream may have buffered in its socket before the engine's events are no longer pulled. */
+  streamBufferBytes: 256 * 1024,
+  /** How long a client may leave that buffer full. */
+  streamStallMs: 30_000,
+  /** A reply that is not streamed is kept alive with white space from here on: fetch gives up at 300 s. */
+  keepAliveAfterMs: 100_000,
+  /** What clients are told to wait after a 429 or 503. */
+  retryAfterSeconds: 2,
+} as const
+
+export type Limits = RequestLimits & {
+  readonly [K in keyof typeof DEFAULT_TRANSPORT_LIMITS]: number
+}
+
+export const DEFAULT_LIMITS: Limits = { ...DEFAULT_REQUEST_LIMITS, ...DEFAULT_TRANSPORT_LIMITS }

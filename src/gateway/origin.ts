@@ -1,0 +1,80 @@
+/**
+ * Which web pages and host names may reach the gateway. A browser on the operator's machine can be made to send
+ * requests to 127.0.0.1 by any page (Origin gives it away) or by a name that resolves there (Host gives it away).
+ */
+import type { IncomingHttpHeaders } from 'node:http'
+import { SkeinError } from '../errors.ts'
+import { isLoopback } from './auth.ts'
+
+export interface OriginOptions {
+  /** The address that is listened on. */
+  readonly host: string
+  /** Origins allowed besides loopback ones; '*' allows all. */
+  readonly allowedOrigins: readonly string[]
+  /** Host names allowed besides loopback ones while bound to loopback (a reverse proxy's name). */
+  readonly allowedHosts: readonly string[]
+}
+
+export interface OriginPolicy {
+  /** Throws `forbidden` for a foreign Host or Origin. */
+  check(headers: IncomingHttpHeaders): void
+  /** Headers that let an allowed page read the reply; none for a request without Origin. */
+  corsHeaders(headers: IncomingHttpHeaders): Readonly<Record<string, string>>
+}
+
+export function createOriginPolicy(options: OriginOptions): OriginPolicy {
+  const { host, allowedOrigins, allowedHosts } = options
+  const anyHost = !isLoopback(host)
+  const isAllowedHost = (name: string) =>
+    anyHost || isLoopback(name) || allowedHosts.includes(name.toLowerCase())
+  const isAllowedOrigin = (origin: string) =>
+    allowedOrigins.includes('*') ||
+    allowedOrigins.includes(origin) ||
+    isLoopback(hostOf(origin) ?? '')
+
+  return {
+    check({ host: name, origin }) {
+      // HTTP/1.0 has no Host; a browser always sends one.
+      if (name !== undefined && !isAllowedHost(withoutPort(name))) {
+        throw new SkeinError(
+          'forbidden',
+          'this host name is not allowed here; the operator can allow it with --allow-host',
+        )
+      }
+      if (origin !== undefined && !isAllowedOrigin(origin)) {
+        throw new SkeinError(
+          'forbidden',
+          'web pages of this origin are not allowed here; the operator can allow it with --allow-origin',
+        )
+      }
+    },
+    corsHeaders({ origin }) {
+      if (origin === undefined) return {}
+      return {
+        'access-control-allow-origin': origin,
+        'access-control-expose-headers': 'x-request-id, retry-after',
+        vary: 'origin',
+      }
+    },
+  }
+}
+
+/** What a preflight is answered besides the origin. No credentials: keys travel in a header, never in a cookie. */
+export const PREFLIGHT_HEADERS: Readonly<Record<string, string>> = {
+  'access-control-allow-methods': 'GET, POST',
+  'access-control-allow-headers': 'authorization, content-type, x-request-id',
+  'access-control-max-age': '600',
+}
+
+function hostOf(origin: string): string | null {
+  try {
+    const { protocol, hostname } = new URL(origin)
+    return protocol === 'http:' || protocol === 'https:' ? hostname : null
+  } catch {
+    return null
+  }
+}
+
+function withoutPort(host: string): string {
+  return host.replace(/:\d+$/, '')
+}

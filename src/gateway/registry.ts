@@ -1,0 +1,76 @@
+/** The models a gateway serves, by name, each over whatever keeps its engine alive (a supervisor, or nothing). */
+import type {
+  ModelEntry,
+  ModelRegistry,
+  ModelState,
+  ServedModel,
+  TextCodec,
+} from '../api/models.ts'
+import type { EngineClient } from '../engine/client.ts'
+import { SkeinError } from '../errors.ts'
+
+/** What a registry asks of a model's keeper; `Supervisor` is one. */
+export interface EngineSource {
+  readonly state: ModelState
+  readonly reason: string | null
+  readonly client: EngineClient | null
+}
+
+export interface RegisteredModel {
+  readonly id: string
+  readonly tokenizer: TextCodec
+  readonly source: EngineSource
+}
+
+export function createRegistry(
+  models: readonly RegisteredModel[],
+  created = Math.floor(Date.now() / 1000),
+): ModelRegistry {
+  const byId = new Map(models.map((model) => [model.id, model]))
+  return {
+    list: () => models.map((model) => entryOf(model, created)),
+    get: (name) => served(find(byId, name), created),
+  }
+}
+
+/** An engine in this process, for tests and the library: always ready. */
+export function localSource(client: EngineClient): EngineSource {
+  return { state: 'ready', reason: null, client }
+}
+
+function entryOf({ id, source }: RegisteredModel, created: number): ModelEntry {
+  const { state, reason, client } = source
+  return { id, created, state, reason, client }
+}
+
+function find(
+  byId: ReadonlyMap<string, RegisteredModel>,
+  name: string | null | undefined,
+): RegisteredModel {
+  if (name === null || name === undefined || name === '') {
+    const [only] = byId.values()
+    if (only !== undefined && byId.size === 1) return only
+    throw new SkeinError(
+      byId.size === 0 ? 'model_not_loaded' : 'invalid_request',
+      `model: missing; ${byId.size} models are served here, GET /v1/models lists their names`,
+      { param: 'model' },
+    )
+  }
+  const model = byId.get(name)
+  if (model !== undefined) return model
+  throw new SkeinError(
+    'not_found',
+    'model: no model of that name; GET /v1/models lists the names',
+    {
+      param: 'model',
+    },
+  )
+}
+
+function served({ id, tokenizer, source }: RegisteredModel, created: number): ServedModel {
+  const { client, state, reason } = source
+  if (client === null) {
+    throw new SkeinError('model_not_loaded', `the model is not ready: ${reason ?? state}`)
+  }
+  return { id, created, client, tokenizer }
+}

@@ -1,0 +1,63 @@
+/**
+ * The way down: refuse new work with 503, let what runs finish within a limit, close the server, stop the workers.
+ * A second signal skips the waiting.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import type { FastifyInstance } from 'fastify'
+import type { Drain } from './drain.ts'
+
+export interface ShutdownOptions {
+  readonly app: FastifyInstance
+  readonly drain: Drain
+  /** Ends the worker processes. */
+  readonly stopWorkers: () => Promise<void>
+  /** How long streams may go on. */
+  readonly timeoutMs: number
+}
+
+/** What clients that read slowly get to take their last bytes. */
+const LAST_BYTES_MS = 2000
+
+/** While draining the server still listens, so that new requests get their 503 and probes see /readyz turn. */
+export async function shutDown(options: ShutdownOptions): Promise<void> {
+  const { app, drain, stopWorkers, timeoutMs } = options
+  await drain.drain(timeoutMs)
+  const closed = app.close()
+  const timer = delay(LAST_BYTES_MS, undefined, { ref: false })
+  await Promise.race([closed, timer.then(() => app.server.closeAllConnections())])
+  await closed
+  await stopWorkers()
+}
+
+/**
+ * Shuts down on the first SIGTERM or SIGINT, at once on the second; then calls `exit` with the exit code.
+ * Returns a function that takes the listeners off again.
+ */
+export function shutDownOnSignals(
+  options: ShutdownOptions,
+  exit: (code: number) => void,
+): () => void {
+  let isAsked = false
+  const onSignal = () => {
+    if (isAsked) {
+      options.drain.abortAll()
+      options.app.server.closeAllConnections()
+      exit(1)
+      return
+    }
+    isAsked = true
+    shutDown(options).then(
+      () => exit(0),
+      (error) => {
+        options.app.log.error({ err: error }, 'shutdown failed')
+        exit(1)
+      },
+    )
+  }
+  process.on('SIGTERM', onSignal)
+  process.on('SIGINT', onSignal)
+  return () => {
+    process.off('SIGTERM', onSignal)
+    process.off('SIGINT', onSignal)
+  }
+}

@@ -1,0 +1,95 @@
+/**
+ * The only place that writes event streams. It pulls events only as fast as the client reads: when the socket holds
+ * more than a bound it waits for drain or close, and gives up on a client that leaves it full. It knows no dialect.
+ */
+import type { ServerResponse } from 'node:http'
+
+export interface StreamBounds {
+  readonly streamBufferBytes: number
+  readonly streamStallMs: number
+}
+
+const HEADERS = {
+  'content-type': 'text/event-stream; charset=utf-8',
+  'cache-control': 'no-cache, no-transform',
+  // Proxies of the nginx family would hold the stream back otherwise.
+  'x-accel-buffering': 'no',
+} as const
+
+export class EventStream {
+  readonly #response: ServerResponse
+  readonly #headers: Readonly<Record<string, string>>
+  readonly #bounds: StreamBounds
+
+  /** The response has been hijacked, or will be before `open`; whoever owns it aborts the source when it closes. */
+  constructor(
+    response: ServerResponse,
+    headers: Readonly<Record<string, string>>,
+    bounds: StreamBounds,
+  ) {
+    this.#response = response
+    this.#headers = headers
+    this.#bounds = bounds
+  }
+
+  /** Commits to status 200; from here on an error can only be an event. */
+  open(): void {
+    if (!this.#response.headersSent) {
+      this.#response.writeHead(200, { ...this.#headers, ...HEADERS })
+    }
+  }
+
+  /** A comment, which clients skip: tells proxies and timeouts that we are alive. */
+  keepAlive(): void {
+    if (!this.#response.destroyed) this.#response.write(': waiting\n\n')
+  }
+
+  /** Writes `first`, all that follow, and [DONE]. Throws what the source throws; the caller then fails the stream. */
+  async write(first: object | null, rest: AsyncIterator<object>): Promise<void> {
+    this.open()
+    try {
+      if (first !== null) this.#event(JSON.stringify(first))
+      await this.#pump(rest)
+      this.#event('[DONE]')
+      this.#response.end()
+    } finally {
+      await rest.return?.()
+    }
+  }
+
+  /** Ends the stream with an error event and no [DONE]. */
+  fail(error: object): void {
+    this.#event(JSON.stringify(error))
+    this.#response.end()
+  }
+
+  async #pump(events: AsyncIterator<object>): Promise<void> {
+    while (!this.#response.destroyed) {
+      if (this.#response.writableLength > this.#bounds.streamBufferBytes) await this.#drained()
+      const { value, done } = await events.next()
+      if (done) return
+      this.#event(JSON.stringify(value))
+    }
+  }
+
+  #event(data: string): void {
+    if (!this.#response.destroyed) this.#response.write(`data: ${data}\n\n`)
+  }
+
+  /** Resolves on drain or close; a client that has not read for `streamStallMs` is cut off, which closes. */
+  #drained(): Promise<void> {
+    const response = this.#response
+    if (response.destroyed) return Promise.resolve()
+    return new Promise((resolve) => {
+      const timer = setTimeout(() => response.destroy(), this.#bounds.streamStallMs)
+      const done = () => {
+        clearTimeout(timer)
+        response.off('drain', done)
+        response.off('close', done)
+        resolve()
+      }
+      response.on('drain', done)
+      response.on('close', done)
+    })
+  }
+}

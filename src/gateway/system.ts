@@ -1,0 +1,46 @@
+/** The gateway's own routes: whether it lives, whether it is ready, which version, its metrics and its OpenAPI page. */
+import type { FastifyInstance } from 'fastify'
+import type { ModelEntry, ModelRegistry } from '../api/models.ts'
+import type { Drain } from './drain.ts'
+import type { Metrics } from './metrics.ts'
+
+export interface SystemContext {
+  readonly models: ModelRegistry
+  readonly metrics: Metrics
+  readonly drain: Drain
+  readonly version: string
+  readonly openApi: object
+}
+
+/** The one path that needs no key: that the process answers is all it tells. */
+export const LIVENESS_PATH = '/livez'
+
+export function mountSystem(app: FastifyInstance, context: SystemContext): void {
+  const { models, metrics, drain, version, openApi } = context
+  app.get(LIVENESS_PATH, () => ({ status: 'ok' }))
+  for (const path of ['/readyz', '/health']) {
+    app.get(path, (_request, reply) => {
+      const entries = models.list()
+      const reason = drain.isDraining ? 'the server is shutting down' : unreadyReason(entries)
+      const status = reason === null ? 'ok' : 'unavailable'
+      return reply.code(reason === null ? 200 : 503).send({
+        status,
+        ...(reason === null ? {} : { reason }),
+        models: entries.map(({ id, state, reason }) => ({ id, state, reason })),
+      })
+    })
+  }
+  app.get('/version', () => ({ version }))
+  app.get('/openapi.json', () => openApi)
+  app.get('/metrics', async (_request, reply) => {
+    const text = await metrics.registry.metrics()
+    return reply.type(metrics.registry.contentType).send(text)
+  })
+}
+
+/** Ready means that some request can be answered. */
+function unreadyReason(entries: readonly ModelEntry[]): string | null {
+  if (entries.length === 0) return 'no model is loaded'
+  if (entries.some(({ state }) => state === 'ready')) return null
+  return entries.map(({ id, state, reason }) => `${id}: ${reason ?? state}`).join('; ')
+}

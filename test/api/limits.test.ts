@@ -1,0 +1,177 @@
+import { expect, test } from 'vitest'
+import { CHAT, COMPLETIONS, HELLO, postTo, serve } from './kit.ts'
+
+const times = <T>(n: number, value: T): T[] => Array.from({ length: n }, () => value)
+const bias = (n: number) =>
+  Object.fromEntries(Array.from({ length: n }, (_, i) => [i, 1]))
+
+/** Field → values at the edge that pass, and values beyond it that do not. */
+const EDGES: [string, unknown[], unknown[]][] = [
+  ['n', [1, 16], [0, -1, 17, 1.5, 2 ** 31, 2 ** 53, '1', true]],
+  ['best_of', [1], [0, 17, 'x']],
+  ['temperature', [0, 1000], [-0.1, 1000.1, 'hot']],
+  ['top_p', [0, 1], [-0.01, 1.01]],
+  ['top_k', [-1, 0, 2 ** 31 - 1], [-2, 2 ** 31, 0.5]],
+  ['min_p', [0, 1], [-1, 2]],
+  ['presence_penalty', [-100, 100], [101]],
+  ['frequency_penalty', [-100, 100], [-101]],
+  ['repetition_penalty', [0.01, 100], [0, -1, 101]],
+  ['penalty_decay', [0, 1], [1.1]],
+  ['seed', [0, -(2 ** 63), 2 ** 53], [1.5, 2 ** 65, '7']],
+  [
+    'stop',
+    ['x', times(16, 'x'), [], 'é'.repeat(128)],
+    ['', [''], times(17, 'x'), 'é'.repeat(129), 5, [5]],
+  ],
+  ['stop_token_ids', [[0, 256], times(16, 1)], [[-1], [257], times(17, 1), 'x', [1.5]]],
+  [
+    'logit_bias',
+    [{}, { 0: -100, 256: 100 }],
+    [{ 0: 101 }, { x: 1 }, { '-1': 1 }, { 257: 1 }, { 99999999999: 1 }, [], 'x'],
+  ],
+  ['banned_tokens', [[], [256]], [[257], [-1], times(1025, 1)]],
+  ['max_tokens', [1, 65_536], [-1, 65_537, 1.5]],
+  ['stream', [false], ['yes', 1]],
+  ['ignore_eos', [true], ['yes']],
+  ['model', ['goose', ''], [5]],
+]
+
+test.each(EDGES)('%s: edges pass, one beyond is a 400 that names it', async (name, good, bad) => {
+  for (const [route, body] of [
+    [CHAT, HELLO],
+    [COMPLETIONS, { prompt: 'Hi' }],
+  ] as const) {
+    const { app, engine } = serve()
+    for (const value of good) {
+      const reply = await postTo(app, route, { ...body, [name]: value })
+      expect(reply.statusCode, `${name}: ${JSON.stringify(value)} ${reply.body}`).toBe(200)
+    }
+    const served = engine.requests.length
+    for (const value of bad) {
+      const reply = await postTo(app, route, { ...body, [name]: value })
+      expect(reply.statusCode, `${name}: ${JSON.stringify(value)}`).toBe(400)
+      const { error } = reply.json()
+      expect(error.param.split(/[.[]/)[0]).toBe(name)
+      expect(error.message.startsWith(error.param)).toBe(true)
+    }
+    expect(engine.requests).toHaveLength(served)
+  }
+})
+
+test('too many biases are refused', async () => {
+  const { app } = serve()
+  const reply = await postTo(app, CHAT, { ...HELLO, logit_bias: bias(1025) })
+  expect(reply.json().error).toMatchObject({ param: 'logit_bias' })
+})
+
+test('numbers that JSON cannot hold are refused, not rounded', async () => {
+  const { app } = serve()
+  for (const number of ['1e309', '-1e309', 'NaN', 'Infinity']) {
+    const payload = `{"messages":[{"role":"user","content":"x"}],"temperature":${number}}`
+    const headers = { 'content-type': 'application/json' }
+    const reply = await app.inject({ method: 'POST', url: CHAT, payload, headers })
+    expect(reply.statusCode).toBe(400)
+  }
+})
+
+test.each([
+  [CHAT, {}, 'messages'],
+  [CHAT, { messages: [] }, 'messages'],
+  [CHAT, { messages: 'Hi' }, 'messages'],
+  [CHAT, { messages: [{ content: 'Hi' }] }, 'messages[0].role'],
+  [CHAT, { messages: [{ role: 'user', content: 5 }] }, 'messages[0].content'],
+  [CHAT, { messages: times(4097, HELLO.messages[0]) }, 'messages'],
+  [CHAT, { ...HELLO, top_logprobs: 21, logprobs: true }, 'top_logprobs'],
+  [CHAT, { ...HELLO, max_tokens: 0 }, 'max_tokens'],
+  [COMPLETIONS, {}, 'prompt'],
+  [COMPLETIONS, { prompt: null }, 'prompt'],
+  [COMPLETIONS, { prompt: [1, 'a'] }, 'prompt'],
+  [COMPLETIONS, { prompt: times(513, 'a') }, 'prompt'],
+  [COMPLETIONS, { prompt: [[257]] }, 'prompt'],
+  [COMPLETIONS, { prompt: ['a', 5] }, 'prompt'],
+  [COMPLETIONS, { prompt: [1, -5] }, 'prompt'],
+  [COMPLETIONS, { prompt: 'a', logprobs: 21 }, 'logprobs'],
+])('%s %o: 400 naming %s', async (route, body, param) => {
+  const { app } = serve()
+  const reply = await postTo(app, route, body)
+  expect(reply.statusCode).toBe(400)
+  expect(reply.json().error.param.replace(/\[.*/, '')).toBe(param.replace(/\[.*/, ''))
+  expect(reply.json().error.type).toBe('invalid_request_error')
+})
+
+test('complaints are single and clear', async () => {
+  const { app } = serve()
+  const complain = async (fields: object) =>
+    (await postTo(app, CHAT, { ...HELLO, ...fields })).json().error.message
+  expect(await complain({ temperature: 'hot' })).toBe('temperature: must be number')
+  expect(await complain({ n: 17 })).toBe('n: must be <= 16')
+  expect(await complain({ stop: 5 })).toBe(
+    'stop: expected a string or a list of at most 16 strings',
+  )
+  expect(await complain({ stop: times(17, 'x') })).toBe('stop: must NOT have more than 16 items')
+  expect(await complain({ messages: [{ role: 'user', content: 7 }] })).toBe(
+    'messages[0].content: expected a string or a list of content parts',
+  )
+  expect(await complain({ logit_bias: { x: 1 } })).toContain('logit_bias')
+  expect((await postTo(app, CHAT, {})).json().error.message).toBe(
+    'messages: missing; it is required',
+  )
+})
+
+test('a prompt longer than the engine reads is a 413, however it comes', async () => {
+  const { app, engine } = serve()
+  for (const [route, body] of [
+    [CHAT, { messages: [{ role: 'user', content: 'x'.repeat(5000) }] }],
+    [CHAT, { messages: [{ role: 'user', content: 'x'.repeat(500_000) }] }],
+    [COMPLETIONS, { prompt: 'x'.repeat(5001) }],
+    [COMPLETIONS, { prompt: times(5001, 1) }],
+    [COMPLETIONS, { prompt: ['a', 'x'.repeat(5001)] }],
+  ] as const) {
+    const reply = await postTo(app, route, body)
+    expect(reply.statusCode).toBe(413)
+    expect(reply.json().error.code).toBe('too_large')
+  }
+  expect(engine.requests).toHaveLength(0)
+})
+
+test('prompts × n is bounded', async () => {
+  const { app } = serve()
+  const reply = await postTo(app, COMPLETIONS, { prompt: times(512, 'a'), n: 3 })
+  expect(reply.statusCode).toBe(413)
+  expect(reply.json().error.param).toBe('prompt')
+})
+
+const inject = (url: string, payload: string | Buffer, headers: Record<string, string> = {}) => {
+  const { app } = serve()
+  const all = { 'content-type': 'application/json', ...headers }
+  return app.inject({ method: 'POST', url, payload, headers: all })
+}
+
+test('bodies: size, depth, encoding, type', async () => {
+  expect((await inject(CHAT, `"${'x'.repeat(8 * 2 ** 20)}"`)).statusCode).toBe(413)
+  expect((await inject(CHAT, '['.repeat(1_000_000))).json().error.message).toContain('64 levels')
+  const nested = (depth: number) => `${'['.repeat(depth)}"]]]\\"[[["${']'.repeat(depth)}`
+  expect((await inject(CHAT, nested(64))).json().error.message).not.toContain('levels')
+  expect((await inject(CHAT, nested(65))).json().error.message).toContain('levels')
+  expect((await inject(CHAT, Buffer.from([0x22, 0xff, 0x22]))).json().error.message).toContain(
+    'UTF-8',
+  )
+  expect((await inject(CHAT, '{"messages":')).json().error.message).toContain('not valid JSON')
+  expect((await inject(CHAT, '{"__proto__":{}}')).statusCode).toBe(400)
+  expect((await inject(CHAT, '{}', { 'content-encoding': 'gzip' })).statusCode).toBe(415)
+  for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'multipart/form-data']) {
+    expect((await inject(CHAT, '{}', { 'content-type': type })).statusCode).toBe(415)
+  }
+  const { app } = serve()
+  expect((await app.inject({ method: 'POST', url: CHAT })).statusCode).toBe(400)
+  expect(
+    (
+      await app.inject({
+        method: 'POST',
+        url: CHAT,
+        payload: 'null',
+        headers: { 'content-type': 'application/json' },
+      })
+    ).statusCode,
+  ).toBe(400)
+})

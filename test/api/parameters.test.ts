@@ -1,0 +1,225 @@
+import { expect, test } from 'vitest'
+import { HARMLESS, NOT_IMPLEMENTED } from '../../src/api/openai/parameters.ts'
+import type { GenerateRequest } from '../../src/engine/messages.ts'
+import { CHAT, COMPLETIONS, HELLO, postTo, serve } from './kit.ts'
+
+const ROUTES = [
+  [CHAT, HELLO],
+  [COMPLETIONS, { prompt: 'Hi' }],
+] as const
+
+const DEFAULTS = {
+  temperature: 1,
+  topK: 0,
+  topP: 1,
+  minP: 0,
+  presencePenalty: 0,
+  frequencyPenalty: 0,
+  penaltyDecay: 1,
+  repetitionPenalty: 1,
+  seed: null,
+  logitBias: [],
+  bannedTokens: [],
+}
+
+/** Wire fields → where they must arrive in the engine's request. */
+const HONOURED: [object, (request: GenerateRequest) => unknown, unknown][] = [
+  [{}, (r) => r.sampling, DEFAULTS],
+  [{ temperature: 0.5 }, (r) => r.sampling.temperature, 0.5],
+  [{ temperature: 0 }, (r) => r.sampling.temperature, 0],
+  [{ top_p: 0.25 }, (r) => r.sampling.topP, 0.25],
+  [{ top_k: 7 }, (r) => r.sampling.topK, 7],
+  [{ top_k: -1 }, (r) => r.sampling.topK, 0],
+  [{ min_p: 0.1 }, (r) => r.sampling.minP, 0.1],
+  [{ presence_penalty: 0.5 }, (r) => r.sampling, { ...DEFAULTS, presencePenalty: 0.5 }],
+  [{ frequency_penalty: -1 }, (r) => r.sampling, { ...DEFAULTS, frequencyPenalty: -1 }],
+  [{ repetition_penalty: 1.1 }, (r) => r.sampling.repetitionPenalty, 1.1],
+  [{ penalty_decay: 0.9 }, (r) => r.sampling.penaltyDecay, 0.9],
+  [
+    { alpha_presence: 1, alpha_frequency: 0.5 },
+    (r) => r.sampling,
+    { ...DEFAULTS, presencePenalty: 1, frequencyPenalty: 0.5, penaltyDecay: 0.996 },
+  ],
+  [{ alpha_presence: 1, alpha_decay: 0.99 }, (r) => r.sampling.penaltyDecay, 0.99],
+  [{ alpha_presence: 1, presence_penalty: 1 }, (r) => r.sampling.presencePenalty, 1],
+  [{ seed: 42 }, (r) => r.sampling.seed, 42n],
+  [{ seed: -1 }, (r) => r.sampling.seed, 2n ** 64n - 1n],
+  [
+    { logit_bias: { 5: -100, 9: 1.5 } },
+    (r) => r.sampling.logitBias,
+    [
+      [5, -100],
+      [9, 1.5],
+    ],
+  ],
+  [{ banned_tokens: [3, 4] }, (r) => r.sampling.bannedTokens, [3, 4]],
+  [{ stop: 'END' }, (r) => r.stop.strings.includes('END'), true],
+  [{ stop: ['a', 'b'] }, (r) => ['a', 'b'].every((s) => r.stop.strings.includes(s)), true],
+  [{ stop_token_ids: [7] }, (r) => r.stop.tokens, [7]],
+  [{ ignore_eos: true }, (r) => r.stop.ignoreEos, true],
+  [{ max_tokens: 9 }, (r) => r.maxTokens, 9],
+  [{ n: 2 }, (r) => r.n, 2],
+  [{ n: 2, best_of: 2 }, (r) => r.n, 2],
+  [{ best_of: 1 }, (r) => r.n, 1],
+]
+
+test.each(HONOURED)('%o reaches the engine', async (fields, read, expected) => {
+  for (const [route, body] of ROUTES) {
+    const { app, engine } = serve()
+    const reply = await postTo(app, route, { ...body, ...fields })
+    expect(reply.statusCode, reply.body).toBe(200)
+    expect(read(engine.requests[0]!)).toEqual(expected)
+  }
+})
+
+test.each([
+  [{ max_completion_tokens: 9 }, 'maxTokens', 9],
+  [{ max_completion_tokens: 9, max_tokens: 9 }, 'maxTokens', 9],
+  [{}, 'maxTokens', 4096],
+  [{ logprobs: true }, 'logprobs', 0],
+  [{ logprobs: true, top_logprobs: 20 }, 'logprobs', 20],
+  [{ logprobs: false, top_logprobs: 0 }, 'logprobs', null],
+] as const)('chat: %o reaches the engine', async (fields, key, expected) => {
+  const { app, engine } = serve()
+  expect((await postTo(app, CHAT, { ...HELLO, ...fields })).statusCode).toBe(200)
+  expect(engine.requests[0]![key]).toEqual(expected)
+})
+
+test('completions end after 16 tokens unless told otherwise, and know no chat stops', async () => {
+  const { app, engine } = serve()
+  await postTo(app, COMPLETIONS, { prompt: 'Hi', logprobs: 3 })
+  expect(engine.requests[0]).toMatchObject({
+    maxTokens: 16,
+    logprobs: 3,
+    promptLogprobs: null,
+    stop: { strings: [], tokens: [], ignoreEos: false },
+  })
+})
+
+test('chat stops at the head of a foreign turn', async () => {
+  const { app, engine } = serve()
+  await postTo(app, CHAT, HELLO)
+  expect(engine.requests[0]!.stop.strings).toEqual(['\n\nUser:', '\n\nSystem:'])
+})
+
+test('null is absent, for every field', async () => {
+  const fields = Object.keys({
+    ...Object.assign({}, ...HONOURED.map(([wire]) => wire)),
+    ...NOT_IMPLEMENTED,
+    stream: 0,
+    stream_options: 0,
+    response_format: 0,
+    echo: 0,
+    logprobs: 0,
+    top_logprobs: 0,
+    enable_think: 0,
+    max_completion_tokens: 0,
+    model: 0,
+  })
+  const nulls = Object.fromEntries(fields.map((field) => [field, null]))
+  for (const [route, body] of ROUTES) {
+    const { app, engine } = serve()
+    const reply = await postTo(app, route, { ...nulls, ...body })
+    expect(reply.statusCode, reply.body).toBe(200)
+    expect(engine.requests[0]!.sampling).toEqual(DEFAULTS)
+  }
+})
+
+test.each(Object.entries(NOT_IMPLEMENTED))(
+  '%s is refused by name, and passes at its off values',
+  async (name, off) => {
+    const values = [name === 'suffix' ? 'tail' : { some: 'value' }, 12345]
+    for (const [route, body] of ROUTES) {
+      const { app, engine } = serve()
+      for (const value of values) {
+        const reply = await postTo(app, route, { ...body, [name]: value })
+        expect(reply.statusCode).toBe(400)
+        expect(reply.json().error).toMatchObject({ param: name, code: 'unsupported_parameter' })
+      }
+      expect(engine.requests).toHaveLength(0)
+      for (const value of off) {
+        const reply = await postTo(app, route, { ...body, [name]: value })
+        expect(reply.statusCode, `${name}: ${JSON.stringify(value)}`).toBe(200)
+      }
+    }
+  },
+)
+
+test('harmless and unknown fields are ignored', async () => {
+  const fields = Object.fromEntries(HARMLESS.map((name) => [name, 'x']))
+  for (const [route, body] of ROUTES) {
+    const { app } = serve()
+    const reply = await postTo(app, route, { ...body, ...fields, my_own_field: [1] })
+    expect(reply.statusCode).toBe(200)
+  }
+})
+
+test.each([
+  [{ best_of: 3, n: 2 }, 'best_of', 'unsupported_parameter'],
+  [{ response_format: { type: 'json_object' } }, 'response_format', 'unsupported_parameter'],
+  [{ stream_options: { include_usage: true } }, 'stream_options', 'invalid_request'],
+  [{ alpha_presence: 1, presence_penalty: 2 }, 'alpha_presence', 'invalid_request'],
+])('%o is refused', async (fields, param, code) => {
+  for (const [route, body] of ROUTES) {
+    const { app } = serve()
+    const reply = await postTo(app, route, { ...body, ...fields })
+    expect(reply.statusCode).toBe(400)
+    expect(reply.json().error).toMatchObject({ param, code })
+  }
+})
+
+const user = (content: unknown) => ({ messages: [{ role: 'user', content }] })
+
+test.each([
+  [{ ...HELLO, top_logprobs: 3 }, 'top_logprobs', 'invalid_request'],
+  [
+    { ...HELLO, max_tokens: 1, max_completion_tokens: 2 },
+    'max_completion_tokens',
+    'invalid_request',
+  ],
+  [{ messages: [{ role: 'tool', content: 'x' }] }, 'messages[0].role', 'unsupported_parameter'],
+  [{ messages: [{ role: 'function', content: 'x' }] }, 'messages[0].role', 'unsupported_parameter'],
+  [{ messages: [{ role: 'pirate', content: 'x' }] }, 'messages[0].role', 'invalid_request'],
+  [{ messages: [{ role: 'constructor', content: 'x' }] }, 'messages[0].role', 'invalid_request'],
+  [
+    { messages: [{ role: 'assistant', tool_calls: [{ id: 'a' }] }] },
+    'messages[0].tool_calls',
+    'unsupported_parameter',
+  ],
+  [
+    user([
+      { type: 'text', text: 'a' },
+      { type: 'image_url', image_url: { url: 'http://x' } },
+    ]),
+    'messages[0].content[1]',
+    'unsupported_parameter',
+  ],
+  [user([{ type: 'text' }]), 'messages[0].content[0].text', 'invalid_request'],
+])('chat: %o is refused', async (body, param, code) => {
+  const { app, engine } = serve()
+  const reply = await postTo(app, CHAT, body)
+  expect(reply.statusCode).toBe(400)
+  expect(reply.json().error).toMatchObject({ param, code })
+  expect(engine.requests).toHaveLength(0)
+})
+
+test('roles and content parts arrive in the prompt', async () => {
+  const { app, engine } = serve()
+  await postTo(app, CHAT, {
+    messages: [
+      { role: 'system', content: 'S' },
+      { role: 'developer', content: 'D' },
+      {
+        role: 'user',
+        content: [
+          { type: 'text', text: 'a' },
+          { type: 'text', text: 'b' },
+        ],
+      },
+      { role: 'assistant', content: null, tool_calls: [] },
+      { role: 'user', content: 'c', name: 'ann' },
+    ],
+  })
+  const prompt = Buffer.from(engine.requests[0]!.prompt.map((t) => t - 1)).toString()
+  expect(prompt).toBe('System: S\n\nSystem: D\n\nUser: ab\n\nAssistant:\n\nUser: c\n\nAssistant:')
+})

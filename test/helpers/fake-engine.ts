@@ -1,0 +1,166 @@
+/**
+ * An EngineClient that plays a script instead of running a model, and remembers what it was asked. With it, a codec
+ * of one token per byte, so that every expected token can be read off the text.
+ */
+import type { ModelRegistry, ServedModel, TextCodec } from '../../src/api/models.ts'
+import type { EngineClient } from '../../src/engine/client.ts'
+import type {
+  EngineEvent,
+  EngineInfo,
+  EngineStats,
+  FinishReason,
+  GenerateRequest,
+  TokenText,
+} from '../../src/engine/messages.ts'
+import { SkeinError } from '../../src/errors.ts'
+
+/** Token b + 1 is byte b; token 0 is the end of text. */
+export const byteCodec: TextCodec = {
+  vocabSize: 257,
+  encode: (text) => Int32Array.from(Buffer.from(text), (byte) => byte + 1),
+  decode: (tokens) => Buffer.from([...tokens].filter((t) => t > 0).map((t) => t - 1)).toString(),
+  bytesOf: (token) => (token === 0 ? new Uint8Array(0) : Uint8Array.of(token - 1)),
+}
+
+export const FAKE_INFO: EngineInfo = {
+  model: {
+    architecture: 'rwkv7',
+    vocabSize: 257,
+    numParameters: 1000,
+    stateShape: { layers: 1, channels: 64, heads: 1, headSize: 64 },
+    weightType: 'f32',
+    weightBytes: 4000,
+    stateBytes: 1000,
+    fingerprint: 'feedc0ffee00112233',
+    device: 'none',
+  },
+  numSlots: 16,
+  maxWaiting: 64,
+  maxPromptTokens: 5000,
+}
+
+/** What the fake does with a request: events to give, or an error to throw where it stands. */
+export type Script = (
+  request: GenerateRequest,
+  signal: AbortSignal | undefined,
+) => AsyncIterable<EngineEvent> | Iterable<EngineEvent>
+
+export class FakeEngineClient implements EngineClient {
+  readonly info: EngineInfo
+  readonly requests: GenerateRequest[] = []
+  /** Ids of requests whose consumer left or aborted before the end. */
+  readonly cancelled: string[] = []
+  script: Script
+
+  constructor(script: Script = (request) => answer(request, 'Hello, world.'), info = FAKE_INFO) {
+    this.script = script
+    this.info = info
+  }
+
+  get stats(): EngineStats {
+    return {
+      waiting: 3,
+      running: 2,
+      numSlots: this.info.numSlots,
+      freeSlots: 14,
+      steps: 10,
+      promptTokens: 0,
+      generatedTokens: 0,
+      finishedStop: 0,
+      finishedLength: 0,
+      aborted: 0,
+      failed: 0,
+      lastBatchTokens: 5,
+      busySeconds: 1.5,
+    }
+  }
+
+  async *generate(request: GenerateRequest, signal?: AbortSignal): AsyncGenerator<EngineEvent> {
+    this.requests.push(request)
+    let isComplete = false
+    try {
+      for await (const event of this.script(request, signal)) {
+        if (signal?.aborted) break
+        yield event
+      }
+      isComplete = signal?.aborted !== true
+    } finally {
+      if (!isComplete) this.cancelled.push(request.id)
+    }
+  }
+
+  async close(): Promise<void> {}
+}
+
+/** One answer per choice, a token per byte; text events hold whole characters only, as the engine's do. */
+export function* answer(
+  request: GenerateRequest,
+  text: string | ((index: number) => string),
+  reason: FinishReason = 'stop',
+): Generator<EngineEvent> {
+  const { id, prompt } = request
+  const wantsPrompt = request.promptLogprobs !== null
+  yield {
+    type: 'prompt',
+    id,
+    logprobs: wantsPrompt
+      ? [...prompt].map((token, i) => (i === 0 ? null : tokenText(token, request.promptLogprobs!)))
+      : null,
+  }
+  for (let index = 0; index < request.n; index++) {
+    const own = typeof text === 'string' ? text : text(index)
+    let completionTokens = 1
+    for (const character of own) {
+      const tokens = [...byteCodec.encode(character)]
+      completionTokens += tokens.length
+      const logprobs =
+        request.logprobs === null ? null : tokens.map((t) => tokenText(t, request.logprobs!))
+      yield { type: 'text', id, index, text: character, tokens, logprobs }
+    }
+    const matched = reason === 'stop' ? 0 : null
+    yield { type: 'finish', id, index, reason, matched, completionTokens }
+  }
+}
+
+/** Log-probability −token/1000; alternatives are the tokens that follow. */
+export function tokenText(token: number, k: number): TokenText {
+  const top = Array.from({ length: k }, (_, i) => ({
+    token: token + i,
+    logprob: -(token + i) / 1000,
+  }))
+  return {
+    token,
+    logprob: -token / 1000,
+    bytes: byteCodec.bytesOf(token),
+    top,
+    topBytes: top.map((entry) => byteCodec.bytesOf(entry.token)),
+  }
+}
+
+/** A script that gives the prompt event and then words for ever, one a millisecond, until it is cancelled. */
+export async function* endless(
+  request: GenerateRequest,
+  signal: AbortSignal | undefined,
+  text = 'word ',
+): AsyncGenerator<EngineEvent> {
+  yield { type: 'prompt', id: request.id, logprobs: null }
+  while (signal?.aborted !== true) {
+    await new Promise((resolve) => setTimeout(resolve, 1))
+    yield { type: 'text', id: request.id, index: 0, text, tokens: [1], logprobs: null }
+  }
+}
+
+export function fakeRegistry(
+  client: EngineClient,
+  id = 'goose',
+  tokenizer: TextCodec = byteCodec,
+): ModelRegistry {
+  const model: ServedModel = { id, created: 1_700_000_000, client, tokenizer }
+  return {
+    list: () => [{ id, created: model.created, state: 'ready', reason: null, client }],
+    get(name) {
+      if (name === null || name === undefined || name === '' || name === id) return model
+      throw new SkeinError('not_found', 'no model of that name', { param: 'model' })
+    },
+  }
+}
