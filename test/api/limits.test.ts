@@ -2,8 +2,7 @@ import { expect, test } from 'vitest'
 import { CHAT, COMPLETIONS, HELLO, postTo, serve } from './kit.ts'
 
 const times = <T>(n: number, value: T): T[] => Array.from({ length: n }, () => value)
-const bias = (n: number) =>
-  Object.fromEntries(Array.from({ length: n }, (_, i) => [i, 1]))
+const bias = (n: number) => Object.fromEntries(Array.from({ length: n }, (_, i) => [i, 1]))
 
 /** Field → values at the edge that pass, and values beyond it that do not. */
 const EDGES: [string, unknown[], unknown[]][] = [

@@ -1,0 +1,264 @@
+import { describe, expect, test } from 'vitest'
+import { openAiDialect } from '../../src/api/openai/dialect.ts'
+import { createAuth, resolveAuth } from '../../src/gateway/auth.ts'
+import { DEFAULT_LIMITS } from '../../src/gateway/limits.ts'
+import { CHAT, HELLO, postTo, serve } from './kit.ts'
+
+const KEY = 'sk-test-key'
+const SYSTEM_PATHS = ['/readyz', '/health', '/version', '/metrics', '/openapi.json']
+const ROUTES = [
+  ...openAiDialect(DEFAULT_LIMITS).routes.map(({ method, path }) => [method, path] as const),
+  ...SYSTEM_PATHS.map((path) => ['GET', path] as const),
+]
+
+describe('with a key', () => {
+  const { app, engine } = serve(undefined, { keys: [KEY, 'second'] })
+
+  test('the table walked below is the router’s own', async () => {
+    await app.ready()
+    const printed = app.printRoutes({ commonPrefix: false })
+    for (const [, path] of ROUTES)
+      expect(
+        app.hasRoute({ method: 'GET', url: path }) || app.hasRoute({ method: 'POST', url: path }),
+      ).toBe(true)
+    const numRoutes = printed.match(/\((?:GET, HEAD|POST)\)/g)!.length
+    // All of them, and /livez.
+    expect(numRoutes).toBe(ROUTES.length + 1)
+  })
+
+  test.each(ROUTES)('%s %s needs it', async (method, path) => {
+    for (const authorization of [
+      undefined,
+      'Bearer wrong',
+      `Basic ${KEY}`,
+      KEY,
+      'Bearer ',
+      `Bearer ${KEY}x`,
+    ]) {
+      const headers = authorization === undefined ? {} : { authorization }
+      const reply = await app.inject({ method, url: path.replace(':id', 'goose'), headers })
+      expect(reply.statusCode).toBe(401)
+      expect(reply.json().error).toMatchObject({
+        type: 'authentication_error',
+        code: 'invalid_api_key',
+      })
+      expect(reply.headers['www-authenticate']).toBe('Bearer')
+    }
+  })
+
+  test.each([
+    '//v1/models',
+    '/V1/models',
+    '/v1%2fmodels',
+    '/v1/models/',
+    '/v1/models.',
+    '/v1/../v1/models',
+    '/%76%31/models',
+    '/v1/models?x=/livez',
+    '/livez/',
+    '//livez',
+    '/livez/../v1/models',
+    '/LIVEZ',
+    '/%6civez',
+    '/livez%2f..%2fv1%2fmodels',
+    '/nowhere',
+    '/',
+    '/livez?x',
+    '/%',
+    '/%zz',
+    `/v1/models/${'x'.repeat(500)}`,
+    '*',
+  ])('no spelling of a path gets around it: %s', async (url) => {
+    for (const method of ['GET', 'POST', 'DELETE', 'OPTIONS', 'HEAD', 'PUT'] as const) {
+      const reply = await app.inject({ method, url })
+      expect(reply.statusCode, `${method} ${url}`).toBe(401)
+    }
+  })
+
+  test('every key opens, and only liveness is free', async () => {
+    for (const key of [KEY, 'second']) {
+      const headers = { authorization: `Bearer ${key}` }
+      expect((await app.inject({ url: '/v1/models', headers })).statusCode).toBe(200)
+      expect((await app.inject({ url: '/nowhere', headers })).statusCode).toBe(404)
+      expect((await app.inject({ url: '/%zz', headers })).statusCode).toBe(400)
+    }
+    expect((await app.inject({ url: '/livez' })).json()).toEqual({ status: 'ok' })
+    expect(engine.requests).toHaveLength(0)
+  })
+})
+
+test('keys are compared whole', () => {
+  const auth = createAuth(['abc'])
+  expect(['abc', 'ab', 'abcd', 'ABC', ''].map((key) => auth.knows(key))).toEqual([
+    true,
+    false,
+    false,
+    false,
+    false,
+  ])
+})
+
+describe('resolveAuth', () => {
+  test.each(['127.0.0.1', 'localhost', '::1', '[::1]', '127.8.9.1'])(
+    '%s is open without a key',
+    (host) => {
+      expect(resolveAuth({ host })).toMatchObject({ keys: [], generatedKey: null })
+    },
+  )
+
+  test.each(['0.0.0.0', '::', '192.168.1.5', 'example.com', '127.0.0.1.example.com'])(
+    '%s gets a key of its own',
+    (host) => {
+      const { keys, generatedKey, message } = resolveAuth({ host })
+      expect(generatedKey).toMatch(/^sk-[\w-]{32}$/)
+      expect(keys).toEqual([generatedKey])
+      expect(message).toContain(`Authorization: Bearer ${generatedKey}`)
+      expect(resolveAuth({ host }).generatedKey).not.toBe(generatedKey)
+    },
+  )
+
+  test('given keys are used, and not repeated', () => {
+    const decision = resolveAuth({ host: '0.0.0.0', apiKey: 'a, b,', password: 'c' })
+    expect(decision).toEqual({
+      keys: ['a', 'b', 'c'],
+      generatedKey: null,
+      message: 'requests need one of 3 keys',
+    })
+    expect(resolveAuth({ host: '0.0.0.0', noAuth: true }).keys).toEqual([])
+    expect(() => resolveAuth({ host: 'x', noAuth: true, apiKey: 'a' })).toThrow(
+      'exclude each other',
+    )
+  })
+})
+
+describe('origin and host', () => {
+  const loopback = serve()
+  const get = (headers: Record<string, string>, { app } = loopback) =>
+    app.inject({ url: '/v1/models', headers })
+
+  test.each([
+    [{ host: 'localhost:8000' }, 200],
+    [{ host: '127.0.0.1:8000' }, 200],
+    [{ host: '[::1]:8000' }, 200],
+    [{ host: 'evil.example' }, 403],
+    [{ host: 'evil.example:8000' }, 403],
+    [{ host: 'localhost.evil.example' }, 403],
+    [{ host: 'localhost', origin: 'http://localhost:3000' }, 200],
+    [{ host: 'localhost', origin: 'http://127.0.0.1:3000' }, 200],
+    [{ host: 'localhost', origin: 'https://evil.example' }, 403],
+    [{ host: 'localhost', origin: 'http://localhost.evil.example' }, 403],
+    [{ host: 'localhost', origin: 'null' }, 403],
+    [{ host: 'localhost', origin: 'file://' }, 403],
+  ])('bound to loopback, %o gives %i', async (headers, status) => {
+    const reply = await get(headers)
+    expect(reply.statusCode).toBe(status)
+    const allowed = status === 200 && 'origin' in headers ? headers.origin : undefined
+    expect(reply.headers['access-control-allow-origin']).toBe(allowed)
+    expect(reply.headers['access-control-allow-credentials']).toBeUndefined()
+  })
+
+  test('what the operator allows passes', async () => {
+    const allowing = serve(undefined, {
+      allowedOrigins: ['https://app.example'],
+      allowedHosts: ['proxy.example'],
+    })
+    expect(
+      (await get({ host: 'proxy.example', origin: 'https://app.example' }, allowing)).statusCode,
+    ).toBe(200)
+    expect(
+      (await get({ host: 'proxy.example', origin: 'https://app2.example' }, allowing)).statusCode,
+    ).toBe(403)
+    const all = serve(undefined, { allowedOrigins: ['*'] })
+    expect((await get({ host: 'localhost', origin: 'https://any.example' }, all)).statusCode).toBe(
+      200,
+    )
+  })
+
+  test('on a public address any host name is fine, with the key', async () => {
+    const open = serve(undefined, { host: '0.0.0.0', keys: [KEY] })
+    const authorization = `Bearer ${KEY}`
+    expect((await get({ host: 'my.server', authorization }, open)).statusCode).toBe(200)
+    expect(
+      (await get({ host: 'my.server', authorization, origin: 'https://evil.example' }, open))
+        .statusCode,
+    ).toBe(403)
+  })
+
+  test('a preflight needs no key, only an allowed origin', async () => {
+    const { app } = serve(undefined, { keys: [KEY] })
+    const preflight = (origin: string) =>
+      app.inject({
+        method: 'OPTIONS',
+        url: CHAT,
+        headers: { host: 'localhost', origin, 'access-control-request-method': 'POST' },
+      })
+    const reply = await preflight('http://localhost:3000')
+    expect(reply.statusCode).toBe(204)
+    expect(reply.headers['access-control-allow-headers']).toContain('authorization')
+    expect((await preflight('https://evil.example')).statusCode).toBe(403)
+  })
+})
+
+test('the request id of a client is echoed if harmless, and never names engine requests', async () => {
+  const { app, engine } = serve()
+  const send = (id: string) =>
+    app.inject({ method: 'POST', url: CHAT, payload: HELLO, headers: { 'x-request-id': id } })
+  expect((await send('trace-1')).headers['x-request-id']).toBe('trace-1')
+  expect((await send('trace-1')).headers['x-request-id']).toBe('trace-1')
+  expect((await send('a b')).headers['x-request-id']).toMatch(/^[0-9a-f-]{36}$/)
+  expect(new Set(engine.requests.map(({ id }) => id)).size).toBe(3)
+  expect(engine.requests.every(({ id }) => /^chatcmpl-[0-9a-f]{32}$/.test(id))).toBe(true)
+})
+
+test('neither replies nor logs tell what is inside', async () => {
+  const lines: string[] = []
+  const { pino } = await import('pino')
+  const logger = pino({}, { write: (line: string) => lines.push(line) })
+  const { app } = serve(
+    () => {
+      throw new Error('cannot read /srv/models/secret.pth at 0x7ffe12 key sk-test-key')
+    },
+    { keys: [KEY], logger },
+  )
+  const headers = { authorization: `Bearer ${KEY}` }
+  const payload = { messages: [{ role: 'user', content: 'CANARY-PROMPT' }] }
+  const reply = await app.inject({ method: 'POST', url: CHAT, payload, headers })
+  expect(reply.statusCode).toBe(500)
+  expect(reply.body).not.toMatch(/\/srv|0x7f|secret|at .*\.ts/)
+  expect(reply.json().error.message).toContain(reply.headers['x-request-id'])
+  await app.inject({
+    method: 'POST',
+    url: CHAT,
+    payload,
+    headers: { authorization: 'Bearer CANARY-KEY' },
+  })
+  await app.inject({
+    method: 'POST',
+    url: '/CANARY-PATH?CANARY-QUERY',
+    payload: { CANARY: 1 },
+    headers,
+  })
+  await app.inject({
+    method: 'POST',
+    url: CHAT,
+    payload: { ...payload, temperature: 'CANARY-VALUE' },
+    headers,
+  })
+  await app
+    .inject({ url: '/metrics', headers })
+    .then(({ body }) => expect(body).not.toContain('CANARY'))
+  expect(lines.length).toBeGreaterThan(5)
+  expect(lines.join('')).not.toContain('CANARY')
+})
+
+test('unknown models are 404, missing ones are the only one', async () => {
+  const { app } = serve()
+  const reply = await postTo(app, CHAT, { ...HELLO, model: 'duck' })
+  expect(reply.statusCode).toBe(404)
+  expect(reply.json().error).toMatchObject({
+    code: 'model_not_found',
+    param: 'model',
+    type: 'invalid_request_error',
+  })
+  expect((await postTo(app, CHAT, HELLO)).json().model).toBe('goose')
+})
