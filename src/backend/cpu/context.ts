@@ -35,6 +35,11 @@ export class CpuContext {
     return checkPointer(this.#native, pointer, what)
   }
 
+  /** A program owns its own memory and may go before or after the rest. */
+  freeProgram(program: Pointer): void {
+    this.#native.sk_program_free(program)
+  }
+
   dispose(): void {
     if (this.#handle === null) return
     this.#native.sk_context_free(this.#handle)

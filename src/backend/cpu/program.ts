@@ -85,7 +85,7 @@ export class CpuProgram implements Program {
 
   dispose(): void {
     if (this.#handle === null) return
-    this.#context.native.sk_program_free(this.#handle)
+    this.#context.freeProgram(this.#handle)
     this.#handle = null
   }
 }

@@ -1,0 +1,292 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import {
+  type Backend,
+  type Batch,
+  createBatch,
+  MAX_TOP_LOGPROBS,
+  type PenaltyPool,
+  type Program,
+  SAMPLE_FLOATS,
+  SAMPLE_INTS,
+  SampleFloat,
+  SampleInt,
+} from '../../src/backend/backend.ts'
+import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
+import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import { LEVELS, normals, uniforms } from './kit.ts'
+
+interface Spec {
+  readonly row?: number
+  readonly slot?: number
+  readonly temperature?: number
+  readonly topP?: number
+  readonly minP?: number
+  readonly presence?: number
+  readonly frequency?: number
+  readonly decay?: number
+  readonly repetition?: number
+  readonly topK?: number
+  readonly seed?: number
+  readonly position?: number
+  readonly stream?: number
+  readonly topLogprobs?: number
+  readonly bias?: readonly (readonly [token: number, value: number])[]
+}
+
+const CAPACITY = { tokens: 64, rows: 1, logits: 64, samples: 64 }
+
+function packSpecs(specs: readonly Spec[], numLogits: number): Batch {
+  const batch = createBatch(CAPACITY)
+  batch.numTokens = numLogits
+  batch.numRows = 1
+  batch.starts[1] = numLogits
+  batch.numLogits = numLogits
+  batch.numSamples = specs.length
+  const bias = specs.map((spec) => spec.bias ?? [])
+  for (const [s, spec] of specs.entries()) {
+    batch.sampleRow[s] = spec.row ?? 0
+    batch.sampleSlot[s] = spec.slot ?? s
+    batch.biasStarts[s + 1] = batch.biasStarts[s]! + bias[s]!.length
+    const floats = { temperature: 1, topP: 1, minP: 0, presence: 0, frequency: 0, decay: 1 }
+    for (const [name, value] of Object.entries({ ...floats, repetition: 1, ...spec }))
+      if (name in SampleFloat)
+        // Checked on the line above.
+        batch.sampleFloats[s * SAMPLE_FLOATS + SampleFloat[name as keyof typeof SampleFloat]] =
+          value as number
+    batch.sampleInts.set(
+      [spec.topK ?? 0, spec.seed ?? 1, 99, spec.position ?? 0, spec.stream ?? 0],
+      s * SAMPLE_INTS,
+    )
+    batch.sampleInts[s * SAMPLE_INTS + SampleInt.topLogprobs] = spec.topLogprobs ?? -1
+  }
+  batch.biasIds = Int32Array.from(bias.flat(), ([token]) => token)
+  batch.biasValues = Float32Array.from(bias.flat(), ([, value]) => value)
+  return batch
+}
+
+/** A recorded sampler over fixed logits. */
+class Sampler {
+  readonly penalties: PenaltyPool
+  readonly #program: Program
+  readonly #rows: number
+
+  constructor(backend: Backend, logits: Float32Array, rows: number) {
+    const vocabSize = logits.length / rows
+    this.#rows = rows
+    this.penalties = backend.penaltyPool(vocabSize, 64)
+    const all = new Float32Array(64 * vocabSize).fill(Number.NaN)
+    all.set(logits)
+    const tensor = backend.tensor([64, vocabSize], all)
+    this.#program = backend.record(CAPACITY, (ops) => ops.sample(tensor, this.penalties))
+  }
+
+  draw(specs: readonly Spec[]): Batch {
+    const batch = packSpecs(specs, this.#rows)
+    this.#program.run(batch)
+    return batch
+  }
+
+  tokens(specs: readonly Spec[]): number[] {
+    return [...this.draw(specs).sampled.subarray(0, specs.length)]
+  }
+}
+
+const reference = createReferenceBackend()
+
+if (LEVELS.length === 0) test.skip('the cpu kernels are not built')
+
+describe.each(LEVELS)('sample on %s', (isa) => {
+  let cpu: Backend
+  beforeAll(() => {
+    cpu = createCpuBackend({ isa, threads: 2 })
+  })
+  afterAll(() => cpu.dispose())
+
+  const pair = (logits: Float32Array, rows: number) =>
+    [new Sampler(cpu, logits, rows), new Sampler(reference, logits, rows)] as const
+
+  test.each([
+    ['plain', {}],
+    ['hot', { temperature: 5 }],
+    ['cold', { temperature: 0.05 }],
+    ['top-k', { topK: 7 }],
+    ['top-p', { topP: 0.6 }],
+    ['min-p', { minP: 0.1 }],
+    ['all three', { topK: 50, topP: 0.9, minP: 0.01, temperature: 1.3 }],
+    ['top-k beyond the vocabulary', { topK: 100_000 }],
+    ['a top-p that keeps one', { topP: 1e-6 }],
+  ] as const)('%s draws the tokens of the reference', (_, spec) => {
+    for (const [V, scale] of [
+      [1, 1],
+      [7, 1],
+      [1000, 3],
+      [4099, 0.5],
+    ] as const) {
+      const [mine, theirs] = pair(normals(4 * V, V, scale), 4)
+      const specs = Array.from({ length: 48 }, (_, s) => ({
+        ...spec,
+        row: s % 4,
+        seed: s,
+        stream: s % 3,
+      }))
+      expect(mine.tokens(specs), `V ${V}`).toEqual(theirs.tokens(specs))
+    }
+  })
+
+  test('greedy in its three spellings, the smaller id among equals', () => {
+    const logits = normals(5000, 1)
+    logits[4000] = 50
+    logits[123] = 50
+    const [mine] = pair(logits, 1)
+    expect(mine.tokens([{ temperature: 0 }, { topK: 1 }, { topP: 0 }])).toEqual([123, 123, 123])
+    const flat = new Sampler(cpu, new Float32Array(300), 1)
+    expect(flat.tokens([{ temperature: 0 }, { topK: 1, temperature: 2 }])).toEqual([0, 0])
+  })
+
+  test('ties at the edge of top-k and top-p keep the smaller ids', () => {
+    const [mine, theirs] = pair(new Float32Array(512), 1)
+    const specs = Array.from({ length: 60 }, (_, s) =>
+      s % 2 === 0 ? { topK: 5, seed: s } : { topP: 0.02, seed: s },
+    )
+    const tokens = mine.tokens(specs)
+    expect(tokens).toEqual(theirs.tokens(specs))
+    expect(Math.max(...tokens.filter((_, s) => s % 2 === 0))).toBe(4)
+    expect(new Set(tokens.filter((_, s) => s % 2 === 1)).size).toBeGreaterThan(5)
+  })
+
+  test('bias adds, bans, and can leave one token only', () => {
+    const logits = normals(200, 3)
+    const [mine, theirs] = pair(logits, 1)
+    const banAll = Array.from({ length: 200 }, (_, id) => [id, Number.NEGATIVE_INFINITY] as const)
+    const specs: Spec[] = [
+      { temperature: 0, bias: [[17, 100]] },
+      { bias: banAll.filter(([id]) => id !== 42) },
+      { temperature: 3, bias: banAll.filter(([id]) => id % 7 !== 0) },
+    ]
+    const tokens = mine.tokens(specs)
+    expect(tokens).toEqual(theirs.tokens(specs))
+    expect(tokens.slice(0, 2)).toEqual([17, 42])
+    expect(mine.tokens([{ bias: banAll }, { temperature: 0, bias: banAll }])).toEqual([-1, -1])
+  })
+
+  test.each([
+    ['presence', { presence: 1.5 }],
+    ['frequency', { frequency: 0.7 }],
+    ['decayed counts', { frequency: 2, presence: 0.3, decay: 0.5 }],
+    ['repetition', { repetition: 1.8 }],
+    ['all', { presence: 0.4, frequency: 0.4, decay: 0.9, repetition: 1.2 }],
+  ] as const)('%s penalties over 40 tokens follow the reference', (_, spec) => {
+    const [mine, theirs] = pair(normals(3 * 100, 9, 2), 3)
+    for (const sampler of [mine, theirs]) {
+      sampler.penalties.reset(
+        0,
+        Int32Array.from({ length: 50 }, (_, i) => (i * 3) % 100),
+      )
+      sampler.penalties.reset(1, new Int32Array(0))
+      sampler.penalties.reset(2, Int32Array.of(5, 5, 6))
+    }
+    for (let position = 0; position < 40; position++) {
+      if (position === 30)
+        for (const sampler of [mine, theirs]) sampler.penalties.reset(1, Int32Array.of(1, 2, 3))
+      const specs = [0, 1, 2].map((i) => ({ ...spec, row: i, slot: i, seed: i, position }))
+      expect(mine.tokens(specs), `position ${position}`).toEqual(theirs.tokens(specs))
+    }
+  })
+
+  test('presence holds however far a count has decayed', () => {
+    const logits = new Float32Array(64)
+    logits[9] = 1
+    const sampler = new Sampler(cpu, logits, 1)
+    const spec = { temperature: 0, presence: 1.5, decay: 1e-20, slot: 0 }
+    const tokens = Array.from({ length: 8 }, () => sampler.tokens([spec])[0])
+    expect(tokens).toEqual([9, 0, 1, 2, 3, 4, 5, 6])
+  })
+
+  test('samples of one step that share a slot count one after the other', () => {
+    const logits = new Float32Array(64)
+    logits.set([5, 4, 3, 2])
+    const sampler = new Sampler(cpu, logits, 1)
+    const spec = { temperature: 0, presence: 10, slot: 3 }
+    expect(sampler.tokens([spec, { temperature: 0, slot: 4 }, spec, spec])).toEqual([0, 0, 1, 2])
+  })
+
+  test.each([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY])(
+    'a logit of %s draws −1 and counts nothing',
+    (bad) => {
+      for (const at of [0, 63, 777, 998]) {
+        const logits = normals(2 * 999, 4)
+        logits[at] = bad
+        const sampler = new Sampler(cpu, logits, 2)
+        const batch = sampler.draw([
+          { row: 0, topLogprobs: 3 },
+          { row: 1 },
+          { row: 0, temperature: 0 },
+        ])
+        expect([...batch.sampled.subarray(0, 3)].map((token) => token >= 0)).toEqual([
+          false,
+          true,
+          false,
+        ])
+        expect(batch.sampledLogprob[0]).toBeNaN()
+      }
+    },
+  )
+
+  test('logprobs are of the raw logits, best first, ties by id', () => {
+    const logits = normals(3000, 8, 4).map((x) => Math.round(x))
+    const [mine, theirs] = pair(logits, 1)
+    const specs = [0, 1, 5, 20].map((topLogprobs, s) => ({
+      topLogprobs,
+      seed: s,
+      temperature: 2,
+      bias: [[3, 5]] as const,
+    }))
+    const [a, b] = [mine.draw(specs), theirs.draw(specs)]
+    for (const [s, { topLogprobs }] of specs.entries()) {
+      const at = s * MAX_TOP_LOGPROBS
+      expect(a.sampledLogprob[s]!).toBeCloseTo(b.sampledLogprob[s]!, 5)
+      expect([...a.topIds.subarray(at, at + topLogprobs)]).toEqual([
+        ...b.topIds.subarray(at, at + topLogprobs),
+      ])
+      for (let i = at; i < at + topLogprobs; i++)
+        expect(a.topLogprobs[i]!).toBeCloseTo(b.topLogprobs[i]!, 5)
+    }
+  })
+
+  test('a large vocabulary with ids of equal logits: the draws of the reference', () => {
+    const V = 65_536
+    const logits = normals(V, 12, 2.5).map((x) => Math.round(x * 8) / 8)
+    const [mine, theirs] = pair(logits, 1)
+    const next = uniforms(5)
+    const specs = Array.from({ length: 6 }, (_, s) => ({
+      seed: Math.floor(next() * 2 ** 31),
+      stream: s,
+      ...[{}, { topP: 0.9 }, { topK: 300 }, { topP: 0.5, temperature: 0.7 }, { minP: 0.05 }, {}][s],
+    }))
+    expect(mine.tokens(specs)).toEqual(theirs.tokens(specs))
+  })
+
+  test('draws follow the distribution', () => {
+    const logits = Float32Array.from([0.5, 0.3, 0.2], Math.log)
+    const sampler = new Sampler(cpu, logits, 1)
+    const counts = [0, 0, 0]
+    for (let round = 0; round < 100; round++)
+      for (const token of sampler.tokens(
+        Array.from({ length: 60 }, (_, s) => ({ position: round, stream: s })),
+      ))
+        counts[token]!++
+    // Six thousand draws: a standard deviation is below 0.0065.
+    for (const [i, share] of [0.5, 0.3, 0.2].entries())
+      expect(Math.abs(counts[i]! / 6000 - share)).toBeLessThan(0.02)
+  })
+
+  test('a batch that would reach outside its arrays is refused', () => {
+    const sampler = new Sampler(cpu, normals(64, 1), 1)
+    expect(() => sampler.draw([{ row: 1 }])).toThrow(/sample row/)
+    expect(() => sampler.draw([{ slot: 64 }])).toThrow(/penalty slot/)
+    expect(() => sampler.draw([{ bias: [[64, 1]] }])).toThrow(/bias token/)
+    expect(() => sampler.draw([{ bias: [[0, Number.NaN]] }])).toThrow(/bias must be finite/)
+    expect(() => sampler.draw([{ topLogprobs: 21 }])).toThrow(/top logprobs/)
+    expect(() => sampler.penalties.reset(0, Int32Array.of(64))).toThrow(/prompt token/)
+  })
+})
