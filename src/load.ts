@@ -72,13 +72,13 @@ export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress): Mod
   }
 }
 
+/** The vocabulary file that belongs to a model. */
+export function vocabularyPath({ model, vocab }: Pick<EngineChoice, 'model' | 'vocab'>): string {
+  return findVocabulary({ model, ...(vocab === undefined ? {} : { explicit: vocab }) })
+}
+
 export function loadTokenizer(choice: Pick<EngineChoice, 'model' | 'vocab'>): Tokenizer {
-  return Tokenizer.fromFile(
-    findVocabulary({
-      model: choice.model,
-      ...(choice.vocab === undefined ? {} : { explicit: choice.vocab }),
-    }),
-  )
+  return Tokenizer.fromFile(vocabularyPath(choice))
 }
 
 export function loadEngine(

@@ -1,9 +1,9 @@
 #!/usr/bin/env node
 /** The `skein` command: subcommands are loaded only when named. Errors of ours end as one line and exit code 1. */
-import { readFileSync } from 'node:fs'
 import { type CommandDef, defineCommand, renderUsage, runCommand } from 'citty'
 import { SkeinError } from '../errors.ts'
 import { refuseUnknownFlags } from './args.ts'
+import { packageVersion } from './version.ts'
 
 // Each command keeps its own argument types; the table only needs to know that they are commands.
 type AnyCommand = CommandDef<never>
@@ -28,11 +28,6 @@ const main = defineCommand({
   // citty resolves each command lazily; their argument types differ, so the record is untyped here.
   subCommands: COMMANDS as Record<string, () => Promise<CommandDef>>,
 })
-
-function packageVersion(): string {
-  const file = new URL('../../package.json', import.meta.url)
-  return (JSON.parse(readFileSync(file, 'utf8')) as { version: string }).version
-}
 
 async function resolveCommand(
   argv: readonly string[],

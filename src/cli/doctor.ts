@@ -1,0 +1,101 @@
+/** `skein doctor`: what this machine can run, what is missing, and how to get it. */
+import { execFileSync } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { cpus, freemem, totalmem } from 'node:os'
+import { defineCommand } from 'citty'
+import { cpuReport } from '../backend/cpu/cpu.ts'
+import { SkeinError } from '../errors.ts'
+import { DEMO_MODEL, vocabularyPath } from '../load.ts'
+import { formatBytes, printJson, printTable } from './output.ts'
+
+/** One line of the report; `fix` is null when all is well. */
+interface Finding {
+  readonly what: string
+  readonly found: string
+  readonly fix: string | null
+}
+
+export const doctor = defineCommand({
+  meta: { name: 'doctor', description: 'Say what this machine can run and what is missing' },
+  args: { json: { type: 'boolean', description: 'One JSON object' } },
+  run({ args }) {
+    const findings = [node(), processor(), memory(), compiler(), kernels(), demo(), vocabulary()]
+    const isUsable = findings.every(({ fix }) => fix === null)
+    if (args.json) {
+      printJson({ isUsable, findings, cpu: cpuReport() })
+      return
+    }
+    printTable(findings.map(({ what, found, fix }) => [fix === null ? 'ok' : '!!', what, found]))
+    for (const { what, fix } of findings) if (fix) process.stdout.write(`\n${what}: ${fix}\n`)
+  },
+})
+
+function node(): Finding {
+  const [major = 0, minor = 0] = process.versions.node.split('.').map(Number)
+  const isOld = major < 20 || (major === 20 && minor < 19)
+  const fix = isOld ? 'install Node 20.19 or later' : null
+  return { what: 'node', found: `${process.version} on ${process.platform} ${process.arch}`, fix }
+}
+
+function processor(): Finding {
+  const { machine, threads } = cpuReport()
+  const model = cpus()[0]?.model.trim() ?? 'unknown'
+  const level = machine === null ? '' : `, best instruction set ${machine}`
+  return { what: 'processor', found: `${model}, ${threads} threads${level}`, fix: null }
+}
+
+function memory(): Finding {
+  return {
+    what: 'memory',
+    found: `${formatBytes(freemem())} free of ${formatBytes(totalmem())}`,
+    fix: null,
+  }
+}
+
+function compiler(): Finding {
+  const tried = [process.env.CXX, 'g++', 'clang++', 'c++'].filter((name) => name !== undefined)
+  for (const name of tried) {
+    const version = versionOf(name)
+    if (version !== null) return { what: 'compiler', found: version, fix: null }
+  }
+  // Without one the kernels that are already built go on working.
+  const fix =
+    cpuReport().chosen === null ? 'apt-get install g++, or the Xcode command line tools' : null
+  return { what: 'compiler', found: 'no C++ compiler', fix }
+}
+
+function versionOf(program: string): string | null {
+  try {
+    const out = execFileSync(program, ['--version'], { stdio: ['ignore', 'pipe', 'ignore'] })
+    return out.toString().split('\n')[0] ?? program
+  } catch {
+    return null
+  }
+}
+
+function kernels(): Finding {
+  const { levels, chosen, problem } = cpuReport()
+  const built = levels.filter(({ isBuilt }) => isBuilt).map(({ level }) => level)
+  const found = chosen === null ? 'none usable' : `${chosen} chosen; built: ${built.join(', ')}`
+  return { what: 'cpu kernels', found, fix: problem }
+}
+
+function demo(): Finding {
+  const isThere = existsSync(DEMO_MODEL)
+  const fix = isThere ? null : 'models/demo.pth is missing from this installation; reinstall it'
+  return { what: 'demo model', found: isThere ? DEMO_MODEL : 'missing', fix }
+}
+
+/** For models without a vocabulary beside them; the demo model has its own. */
+function vocabulary(): Finding {
+  try {
+    return { what: 'vocabulary', found: vocabularyPath({ model: 'rwkv7.pth' }), fix: null }
+  } catch (error) {
+    const { message } = SkeinError.from(error)
+    return {
+      what: 'vocabulary',
+      found: 'World vocabulary not installed (needed by released models)',
+      fix: message,
+    }
+  }
+}

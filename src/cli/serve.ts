@@ -1,0 +1,96 @@
+/** `skein serve`: the server itself. Says on start what runs where, who may use it, and what to try first. */
+import { defineCommand } from 'citty'
+import { resolveAuth } from '../gateway/auth.ts'
+import { shutDownOnSignals } from '../gateway/shutdown.ts'
+import { engineArgs, engineChoice, integer, oneOf, text } from './args.ts'
+import { createLogger, LOG_LEVELS } from './log.ts'
+import { formatBytes, formatCount, progressBar } from './output.ts'
+import { type Server, startServer } from './server.ts'
+import { packageVersion } from './version.ts'
+
+const DEFAULT_DRAIN_SECONDS = 30
+
+export const serve = defineCommand({
+  meta: { name: 'serve', description: 'Serve a model over HTTP (the demo model without FILE)' },
+  args: {
+    ...engineArgs,
+    host: {
+      type: 'string',
+      default: '127.0.0.1',
+      description: 'Address to listen on; any but this machine needs a key',
+    },
+    port: { type: 'string', default: '8000', description: 'Port; 0 takes a free one' },
+    'model-name': { type: 'string', description: 'Name in the API (default: name of FILE)' },
+    'api-key': {
+      type: 'string',
+      description: 'Key that requests must carry; several with commas (also $SKEIN_API_KEY)',
+    },
+    password: { type: 'string', description: 'The same as --api-key' },
+    'no-auth': { type: 'boolean', description: 'Serve a public address without any key' },
+    'allow-origin': {
+      type: 'string',
+      description: 'Web origins that may call this server, with commas between',
+    },
+    'allow-host': {
+      type: 'string',
+      description: 'More names this server may be addressed by, with commas between',
+    },
+    'drain-seconds': {
+      type: 'string',
+      description: `How long streams may finish after SIGTERM (default ${DEFAULT_DRAIN_SECONDS})`,
+    },
+    'log-level': {
+      type: 'string',
+      description: `${LOG_LEVELS.join(', ')} (default: warn on a terminal, else info)`,
+    },
+  },
+  async run({ args }) {
+    const host = text(args, 'host')!
+    const auth = resolveAuth({
+      host,
+      apiKey: text(args, 'api-key') ?? process.env.SKEIN_API_KEY,
+      password: text(args, 'password'),
+      // citty reads --no-auth as the negation of a flag `auth`.
+      noAuth: args['no-auth'] === true || args.auth === false,
+    })
+    const server = await startServer(engineChoice(args), {
+      host,
+      port: integer(args, 'port', 0, 65_535),
+      keys: auth.keys,
+      modelId: text(args, 'model-name'),
+      allowedOrigins: list(text(args, 'allow-origin')),
+      allowedHosts: list(text(args, 'allow-host')),
+      logger: createLogger(oneOf(args, 'log-level', LOG_LEVELS)),
+      onProgress: progressBar('loading'),
+    })
+    greet(server, auth.message, auth.keys.length > 0)
+    const drainSeconds = integer(args, 'drain-seconds', 0, 86_400) ?? DEFAULT_DRAIN_SECONDS
+    const { app, drain, supervisor } = server
+    shutDownOnSignals(
+      { app, drain, stopWorkers: () => supervisor.stop(), timeoutMs: 1000 * drainSeconds },
+      (code) => process.exit(code),
+    )
+  },
+})
+
+function list(given: string | undefined): string[] {
+  return given === undefined ? [] : given.split(',').map((part) => part.trim())
+}
+
+function greet({ url, supervisor }: Server, access: string, needsKey: boolean): void {
+  const info = supervisor.client!.info
+  const { architecture, numParameters, weightType, weightBytes, device } = info.model
+  const key = needsKey ? " -H 'authorization: Bearer $SKEIN_API_KEY'" : ''
+  process.stdout.write(`skein ${packageVersion()}
+model    ${architecture}, ${formatCount(numParameters)} parameters, ${weightType}, ${formatBytes(weightBytes)}
+device   ${device}; ${info.numSlots} sequences at once
+address  ${url}
+access   ${access}
+
+try      curl ${url}/v1/chat/completions${key} -H 'content-type: application/json' \\
+           -d '{"messages":[{"role":"user","content":"What is the capital of France?"}]}'
+or       npx skein chat${url === 'http://127.0.0.1:8000' ? '' : ` --url ${url}`}
+
+Ctrl-C stops it.
+`)
+}

@@ -1,0 +1,8 @@
+/** The version of this package, from its own package.json. */
+import { readFileSync } from 'node:fs'
+
+export function packageVersion(): string {
+  const file = new URL('../../package.json', import.meta.url)
+  // The file is our own.
+  return (JSON.parse(readFileSync(file, 'utf8')) as { version: string }).version
+}
