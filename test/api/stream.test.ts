@@ -1,0 +1,226 @@
+/** Event streams over real sockets: readers that are slow, stop or leave, at every phase. */
+import http from 'node:http'
+import net, { type AddressInfo } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
+import type { FastifyInstance } from 'fastify'
+import { afterEach, expect, test } from 'vitest'
+import { answer, endless } from '../helpers/fake-engine.ts'
+import { CHAT, COMPLETIONS, HELLO, serve } from './kit.ts'
+
+const open: FastifyInstance[] = []
+afterEach(async () => {
+  for (const app of open.splice(0)) {
+    app.server.closeAllConnections()
+    await app.close()
+  }
+})
+
+async function listen(...args: Parameters<typeof serve>) {
+  const { app, engine } = serve(...args)
+  open.push(app)
+  await app.listen({ host: '127.0.0.1', port: 0 })
+  // Listening on TCP, the address is an object.
+  const { port } = app.server.address() as AddressInfo
+  return { app, engine, port }
+}
+
+function send(port: number, path: string, body: object): http.ClientRequest {
+  const headers = { 'content-type': 'application/json' }
+  const request = http.request({ port, host: '127.0.0.1', method: 'POST', path, headers })
+  request.on('error', () => {})
+  request.end(JSON.stringify(body))
+  return request
+}
+
+async function until(condition: () => boolean, timeoutMs = 5000): Promise<void> {
+  const end = performance.now() + timeoutMs
+  while (!condition()) {
+    if (performance.now() > end) throw new Error('waited in vain')
+    await delay(5)
+  }
+}
+
+/** Waits for an abort, then ends. */
+const untilAborted = (signal: AbortSignal | undefined) =>
+  new Promise<void>((resolve) => signal?.addEventListener('abort', () => resolve()))
+
+test('a client that leaves in mid-stream cancels its request', async () => {
+  const { engine, port } = await listen(endless)
+  const request = send(port, CHAT, { ...HELLO, stream: true })
+  const response = await new Promise<http.IncomingMessage>((resolve) =>
+    request.on('response', resolve),
+  )
+  await new Promise((resolve) => response.once('data', resolve))
+  expect(engine.cancelled).toEqual([])
+  request.destroy()
+  await until(() => engine.cancelled.length === 1)
+})
+
+test.each([true, false])(
+  'a client that leaves before any event cancels (stream: %s)',
+  async (stream) => {
+    const { engine, port } = await listen(async function* (_request, signal) {
+      await untilAborted(signal)
+      yield* []
+    })
+    const request = send(port, CHAT, { ...HELLO, stream })
+    await until(() => engine.requests.length === 1)
+    request.destroy()
+    await until(() => engine.cancelled.length === 1)
+  },
+)
+
+test('a client that leaves cancels all prompts of its request, in prefill and in decode', async () => {
+  const { engine, port } = await listen(async function* (request, signal) {
+    if (request.prompt[0] === 98) yield { type: 'prompt', id: request.id, logprobs: null }
+    await untilAborted(signal)
+  })
+  const request = send(port, COMPLETIONS, { prompt: ['a', 'b', 'c'] })
+  await until(() => engine.requests.length === 3)
+  request.destroy()
+  await until(() => engine.cancelled.length === 3)
+})
+
+test('a client that has finished cancels nothing', async () => {
+  const { engine, port } = await listen()
+  for (const stream of [true, false]) {
+    const request = send(port, CHAT, { ...HELLO, stream })
+    await new Promise<void>((resolve) =>
+      request.on('response', (response) => response.resume().on('end', () => resolve())),
+    )
+  }
+  await delay(20)
+  expect(engine.requests).toHaveLength(2)
+  expect(engine.cancelled).toEqual([])
+})
+
+test('a reader that stops is waited for with a bounded buffer, then dropped', async () => {
+  let produced = 0
+  const limits = { streamBufferBytes: 64 * 1024, streamStallMs: 300 }
+  const text = 'x'.repeat(16 * 1024)
+  const { engine, port } = await listen(
+    async function* (request, signal) {
+      for await (const event of endless(request, signal, text)) {
+        produced++
+        yield event
+      }
+    },
+    { limits },
+  )
+  const socket = net.connect(port, '127.0.0.1')
+  socket.on('error', () => {})
+  const body = JSON.stringify({ ...HELLO, stream: true })
+  socket.write(
+    `POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}`,
+  )
+  socket.pause()
+  await until(() => produced > 5)
+  let before = -1
+  // Production stops while the socket is full …
+  while (before !== produced) {
+    before = produced
+    await delay(60)
+  }
+  // … at what the kernel's buffers and ours hold, far below what 300 ms would have produced into a heap.
+  expect(produced).toBeLessThan(1000)
+  await until(() => engine.cancelled.length === 1)
+  socket.destroy()
+})
+
+test('a slow reader gets everything', async () => {
+  const text = 'Q'.repeat(3000)
+  const limits = { streamBufferBytes: 16 * 1024 }
+  const { engine, port } = await listen(
+    function* (request) {
+      const [prompt] = answer(request, '')
+      yield prompt!
+      for (let i = 0; i < 300; i++) {
+        yield { type: 'text', id: request.id, index: 0, text, tokens: [1], logprobs: null }
+      }
+      yield {
+        type: 'finish',
+        id: request.id,
+        index: 0,
+        reason: 'length',
+        matched: null,
+        completionTokens: 300,
+      }
+    },
+    { limits },
+  )
+  const request = send(port, COMPLETIONS, { prompt: 'a', stream: true })
+  const response = await new Promise<http.IncomingMessage>((resolve) =>
+    request.on('response', resolve),
+  )
+  let body = ''
+  for await (const chunk of response) {
+    body += chunk
+    await delay(1)
+  }
+  expect(body.split('Q').length - 1).toBe(300 * 3000)
+  expect(body.endsWith('data: [DONE]\n\n')).toBe(true)
+  expect(engine.cancelled).toEqual([])
+})
+
+test('a long silence is filled: white space before JSON, comments before events', async () => {
+  const { port } = await listen(
+    async function* (request) {
+      await delay(120)
+      yield* answer(request, 'late')
+    },
+    { limits: { keepAliveAfterMs: 30 } },
+  )
+  for (const stream of [true, false]) {
+    const request = send(port, COMPLETIONS, { prompt: 'a', stream })
+    const started = performance.now()
+    const response = await new Promise<http.IncomingMessage>((resolve) =>
+      request.on('response', resolve),
+    )
+    expect(performance.now() - started).toBeLessThan(110)
+    expect(response.headers['x-request-id']).toBeDefined()
+    let body = ''
+    for await (const chunk of response) body += chunk
+    if (stream) expect(body.startsWith(': waiting\n\n')).toBe(true)
+    else expect(JSON.parse(body).choices[0].text).toBe('late')
+  }
+})
+
+test('an error after a long silence is still told', async () => {
+  const { port } = await listen(
+    async function* (request) {
+      await delay(80)
+      yield { type: 'error', id: request.id, error: { code: 'queue_full', message: 'full' } }
+    },
+    { limits: { keepAliveAfterMs: 20 } },
+  )
+  for (const stream of [true, false]) {
+    const request = send(port, COMPLETIONS, { prompt: 'a', stream })
+    const response = await new Promise<http.IncomingMessage>((resolve) =>
+      request.on('response', resolve),
+    )
+    let body = ''
+    for await (const chunk of response) body += chunk
+    const json = stream ? body.split('data: ')[1]! : body
+    expect(JSON.parse(json).error.code).toBe('queue_full')
+  }
+})
+
+test('sockets that never become a request get a clear answer', async () => {
+  const { port } = await listen()
+  const talk = (text: string) =>
+    new Promise<string>((resolve) => {
+      const socket = net.connect(port, '127.0.0.1', () => socket.write(text))
+      let reply = ''
+      socket.on('data', (data) => {
+        reply += data
+      })
+      socket.on('close', () => resolve(reply))
+      socket.on('error', () => {})
+    })
+  expect(await talk('nonsense\r\n\r\n')).toMatch(/^HTTP\/1.1 400 .*"not a valid request"/s)
+  const huge = `GET / HTTP/1.1\r\nx: ${'y'.repeat(20_000)}\r\n\r\n`
+  expect(await talk(huge)).toMatch(/^HTTP\/1.1 431 /)
+  const absolute =
+    'GET http://evil.example/v1/models HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n'
+  expect(await talk(absolute)).toMatch(/^HTTP\/1.1 403 /)
+})

@@ -1,0 +1,136 @@
+/** The supervisor with real child processes, and a gateway whose worker dies under it. */
+import { mkdtempSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { pino } from 'pino'
+import { afterEach, expect, test } from 'vitest'
+import { buildApp } from '../../src/gateway/app.ts'
+import { createRegistry } from '../../src/gateway/registry.ts'
+import { Supervisor, type SupervisorTiming } from '../../src/gateway/supervisor.ts'
+import { byteCodec } from '../helpers/fake-engine.ts'
+import { COMPLETIONS, eventsOf, postTo } from './kit.ts'
+
+const entry = join(import.meta.dirname, '../helpers/fake-worker.mjs')
+const QUICK = { firstPauseMs: 10, longestPauseMs: 40, stopMs: 200 }
+
+const started: Supervisor[] = []
+afterEach(async () => {
+  await Promise.all(started.splice(0).map((supervisor) => supervisor.stop()))
+})
+
+function supervise(args: readonly string[], timing: Partial<SupervisorTiming> = {}) {
+  const lines: string[] = []
+  const logger = pino({}, { write: (line: string) => lines.push(line) })
+  const progress: number[] = []
+  const supervisor = new Supervisor({
+    worker: { entry, args, execArgv: [] },
+    name: 'w',
+    logger,
+    timing: { ...QUICK, ...timing },
+    onProgress: (done, total) => progress.push(done / total),
+  })
+  started.push(supervisor)
+  return { supervisor, lines, progress }
+}
+
+function appOver(supervisor: Supervisor) {
+  const models = createRegistry([{ id: 'goose', tokenizer: byteCodec, source: supervisor }])
+  return buildApp({ models, keys: [], host: '127.0.0.1', version: '1' })
+}
+
+test('loads, serves and stops', async () => {
+  const { supervisor, lines, progress } = supervise(['serve'])
+  expect(supervisor.state).toBe('loading')
+  await supervisor.start()
+  expect(supervisor.state).toBe('ready')
+  expect(supervisor.reason).toBeNull()
+  expect(progress).toEqual([0.25])
+  const reply = await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'hi' })
+  expect(reply.json().choices[0].text).toBe('ok')
+  await expect.poll(() => supervisor.recentLines).toEqual(['worker in mode serve'])
+  expect(lines.join('')).toContain('worker in mode serve')
+  const pid = supervisor.pid!
+  await supervisor.stop()
+  expect(supervisor.state).toBe('stopped')
+  expect(supervisor.client).toBeNull()
+  expect(() => process.kill(pid, 0)).toThrow()
+})
+
+test('a worker that dies costs its own streams one error event and comes back', async () => {
+  const { supervisor, lines } = supervise(['serve'], { firstPauseMs: 300, longestPauseMs: 300 })
+  await supervisor.start()
+  const app = appOver(supervisor)
+  const began = performance.now()
+  const reply = await postTo(app, COMPLETIONS, { prompt: 'A', echo: true, stream: true })
+  expect(performance.now() - began).toBeLessThan(2000)
+  expect(reply.statusCode).toBe(200)
+  const last = eventsOf(reply.body).at(-1) as { error: { code: string } }
+  expect(last.error.code).toBe('model_not_loaded')
+
+  await expect.poll(() => supervisor.state).toBe('restarting')
+  const ready = await app.inject({ url: '/readyz' })
+  expect(ready.statusCode).toBe(503)
+  expect(ready.json().reason).toContain('started again')
+  const refused = await postTo(app, COMPLETIONS, { prompt: 'hi' })
+  expect(refused.statusCode).toBe(503)
+  expect(refused.headers['retry-after']).toBeDefined()
+
+  await expect.poll(() => supervisor.state, { timeout: 5000 }).toBe('ready')
+  expect((await postTo(app, COMPLETIONS, { prompt: 'hi' })).statusCode).toBe(200)
+  expect(lines.join('')).toContain('signal SIGABRT')
+})
+
+test('a first crash is survived', async () => {
+  const file = join(mkdtempSync(join(tmpdir(), 'skein-')), 'crashed')
+  const { supervisor } = supervise(['crash-once', file])
+  await supervisor.start()
+  expect(supervisor.state).toBe('ready')
+})
+
+test('a worker that cannot live is given up, after pauses that grow', async () => {
+  const { supervisor, lines } = supervise(['crash'], { maxCrashes: 4 })
+  await expect(supervisor.start()).rejects.toMatchObject({ code: 'model_not_loaded' })
+  expect(supervisor.state).toBe('failed')
+  const pauses = lines.map((line) => JSON.parse(line).pauseMs).filter((ms) => ms !== undefined)
+  expect(pauses).toEqual([10, 20, 40])
+  expect(lines.at(-1)).toContain(
+    'given up: 4 times in a row; the worker ended while it was loading (exit code 7)',
+  )
+})
+
+test('weights that cannot be loaded are not tried twice', async () => {
+  const { supervisor, lines } = supervise(['fatal'])
+  await expect(supervisor.start()).rejects.toMatchObject({
+    code: 'corrupt_weights',
+    message: 'tensor emb.weight is cut short',
+  })
+  expect(supervisor.state).toBe('failed')
+  expect(lines.filter((line) => line.includes('worker in mode'))).toHaveLength(1)
+})
+
+test('a worker that takes work and makes no step is killed and replaced', async () => {
+  const { supervisor, lines } = supervise(['hang'], { stallMs: 200 })
+  await supervisor.start()
+  const reply = await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'hi', stream: true })
+  expect(reply.statusCode).toBe(503)
+  expect(lines.join('')).toContain('makes no step')
+  await expect.poll(() => supervisor.state).toBe('ready')
+})
+
+test('a worker that will not stop is killed', async () => {
+  const { supervisor } = supervise(['deaf'], { stopMs: 50 })
+  await supervisor.start()
+  const pid = supervisor.pid!
+  await supervisor.stop()
+  expect(() => process.kill(pid, 0)).toThrow()
+})
+
+test('stop during a pause, and before any start', async () => {
+  const { supervisor } = supervise(['crash'], { firstPauseMs: 60_000, longestPauseMs: 60_000 })
+  const start = supervisor.start()
+  start.catch(() => {})
+  await expect.poll(() => supervisor.state).toBe('restarting')
+  await supervisor.stop()
+  await expect(start).rejects.toThrow('stopped')
+  await supervise(['serve']).supervisor.stop()
+})

@@ -1,0 +1,231 @@
+import { Ajv2020 } from 'ajv/dist/2020.js'
+import { describe, expect, test } from 'vitest'
+import type { ModelRegistry } from '../../src/api/models.ts'
+import { buildApp } from '../../src/gateway/app.ts'
+import { Drain } from '../../src/gateway/drain.ts'
+import { createRegistry, type EngineSource, localSource } from '../../src/gateway/registry.ts'
+import { shutDown } from '../../src/gateway/shutdown.ts'
+import { byteCodec, endless, FakeEngineClient } from '../helpers/fake-engine.ts'
+import { CHAT, COMPLETIONS, eventsOf, HELLO, postTo, serve } from './kit.ts'
+
+const source = (state: EngineSource['state'], reason: string): EngineSource => ({
+  state,
+  reason,
+  client: null,
+})
+
+function appOf(models: ModelRegistry) {
+  return buildApp({ models, keys: [], host: '127.0.0.1', version: '1' })
+}
+
+describe('readiness', () => {
+  const loading = createRegistry([
+    { id: 'a', tokenizer: byteCodec, source: source('loading', 'loading, 37 %') },
+  ])
+
+  test('a loading model is 503 with the reason, and so are its requests', async () => {
+    const app = appOf(loading)
+    for (const path of ['/readyz', '/health']) {
+      const reply = await app.inject({ url: path })
+      expect(reply.statusCode).toBe(503)
+      expect(reply.json()).toMatchObject({ status: 'unavailable', reason: 'a: loading, 37 %' })
+    }
+    expect((await app.inject({ url: '/livez' })).statusCode).toBe(200)
+    expect((await app.inject({ url: '/v1/models' })).json().data[0]).toMatchObject({
+      id: 'a',
+      state: 'loading',
+    })
+    const reply = await postTo(app, CHAT, HELLO)
+    expect(reply.statusCode).toBe(503)
+    expect(reply.headers['retry-after']).toBe('2')
+    expect(reply.json().error.code).toBe('model_not_loaded')
+  })
+
+  test('one ready model among several is enough; a name is then needed', async () => {
+    const models = createRegistry([
+      { id: 'a', tokenizer: byteCodec, source: source('failed', 'no such file') },
+      { id: 'b', tokenizer: byteCodec, source: localSource(new FakeEngineClient()) },
+    ])
+    const app = appOf(models)
+    expect((await app.inject({ url: '/readyz' })).statusCode).toBe(200)
+    expect((await postTo(app, CHAT, { ...HELLO, model: 'b' })).statusCode).toBe(200)
+    expect((await postTo(app, CHAT, { ...HELLO, model: 'a' })).statusCode).toBe(503)
+    expect((await postTo(app, CHAT, { ...HELLO, model: 'c' })).statusCode).toBe(404)
+    expect((await postTo(app, CHAT, HELLO)).json().error).toMatchObject({
+      param: 'model',
+      code: 'invalid_request',
+    })
+    expect((await appOf(createRegistry([])).inject({ url: '/readyz' })).json().reason).toBe(
+      'no model is loaded',
+    )
+  })
+})
+
+test('models tell their limits', async () => {
+  const { app } = serve()
+  expect((await app.inject({ url: '/v1/models/goose' })).json()).toMatchInlineSnapshot(`
+    {
+      "architecture": "rwkv7",
+      "created": 1700000000,
+      "id": "goose",
+      "limits": {
+        "logit_bias": 1024,
+        "max_prompt_tokens": 5000,
+        "max_tokens": 65536,
+        "messages": 4096,
+        "n": 16,
+        "prompts": 512,
+        "sequences": 1024,
+        "stop_bytes": 256,
+        "stops": 16,
+        "top_logprobs": 20,
+      },
+      "max_model_len": 5000,
+      "num_parameters": 1000,
+      "num_slots": 16,
+      "object": "model",
+      "owned_by": "skein",
+      "state": "ready",
+      "vocab_size": 257,
+      "weight_type": "f32",
+    }
+  `)
+  expect((await app.inject({ url: '/v1/models/duck' })).statusCode).toBe(404)
+})
+
+test('tokenize and detokenize', async () => {
+  const { app } = serve()
+  const tokenize = async (body: object) => (await postTo(app, '/tokenize', body)).json()
+  expect(await tokenize({ prompt: 'ab' })).toEqual({
+    count: 2,
+    max_model_len: 5000,
+    tokens: [98, 99],
+  })
+  expect((await tokenize({ content: 'ab' })).tokens).toEqual([98, 99])
+  expect((await tokenize({ prompt: '' })).tokens).toEqual([])
+  const { tokens } = await tokenize({ messages: HELLO.messages, enable_think: true })
+  expect((await postTo(app, '/detokenize', { tokens })).json()).toEqual({
+    prompt: 'User: Hi\n\nAssistant: <think',
+  })
+  expect((await tokenize({})).error.param).toBe('prompt')
+  expect((await tokenize({ prompt: 'a', content: 'b' })).error.param).toBe('prompt')
+  expect((await postTo(app, '/detokenize', { tokens: [257] })).json().error.param).toBe('tokens')
+  expect((await postTo(app, '/detokenize', { tokens: [] })).json()).toEqual({ prompt: '' })
+})
+
+test('metrics count what happened', async () => {
+  const { app } = serve()
+  await postTo(app, CHAT, { ...HELLO, n: 2 })
+  await postTo(app, COMPLETIONS, { prompt: 'abc' })
+  await postTo(app, CHAT, { ...HELLO, temperature: -1 })
+  const { body, headers } = await app.inject({ url: '/metrics' })
+  expect(headers['content-type']).toContain('text/plain')
+  const value = (line: string) =>
+    body
+      .split('\n')
+      .find((l) => l.startsWith(`${line} `))
+      ?.split(' ')[1]
+  expect(value('skein_prompt_tokens_total{model="goose"}')).toBe('23')
+  expect(value('skein_generation_tokens_total{model="goose"}')).toBe('42')
+  expect(value('skein_request_success_total{model="goose",finished_reason="stop"}')).toBe('3')
+  expect(value('skein_request_errors_total{code="invalid_request"}')).toBe('1')
+  expect(value('skein_time_to_first_token_seconds_count{model="goose"}')).toBe('2')
+  expect(value('skein_inter_token_latency_seconds_count{model="goose"}')).toBe('36')
+  expect(value('skein_e2e_request_latency_seconds_count{model="goose"}')).toBe('2')
+  expect(value('skein_num_requests_running{model="goose"}')).toBe('2')
+  expect(value('skein_num_requests_waiting{model="goose"}')).toBe('3')
+  expect(value('skein_num_slots{model="goose"}')).toBe('16')
+  expect(body).toContain('nodejs_eventloop_lag_seconds')
+})
+
+test('metrics of two apps do not mix', async () => {
+  const first = serve()
+  await postTo(first.app, CHAT, HELLO)
+  const second = serve()
+  expect((await second.app.inject({ url: '/metrics' })).body).not.toContain(
+    'skein_request_success_total{',
+  )
+})
+
+test('the OpenAPI page describes the served routes with schemas that validate', async () => {
+  const { app } = serve()
+  const page = (await app.inject({ url: '/openapi.json' })).json()
+  expect(page.openapi).toBe('3.1.0')
+  expect(Object.keys(page.paths)).toEqual([
+    '/v1/models',
+    '/v1/models/{id}',
+    '/v1/chat/completions',
+    '/v1/completions',
+    '/tokenize',
+    '/detokenize',
+  ])
+  const operations = Object.values(page.paths).flatMap((path) => Object.values(path as object))
+  const ids = operations.map(({ operationId }) => operationId)
+  expect(new Set(ids).size).toBe(ids.length)
+  const ajv = new Ajv2020({ allowUnionTypes: true })
+  const { schema } = page.paths['/v1/chat/completions'].post.requestBody.content['application/json']
+  const validate = ajv.compile(schema)
+  expect(validate({ ...HELLO, n: 16, stop: null })).toBe(true)
+  expect(validate({ ...HELLO, n: 17 })).toBe(false)
+  for (const { requestBody } of operations) {
+    if (requestBody !== undefined) ajv.compile(requestBody.content['application/json'].schema)
+  }
+})
+
+test('version', async () => {
+  expect((await serve().app.inject({ url: '/version' })).json()).toEqual({ version: '1.2.3' })
+})
+
+describe('shutdown', () => {
+  test('refuses new work, lets streams finish, then closes', async () => {
+    const drain = new Drain()
+    let finish = () => {}
+    const { app } = serve(
+      async function* (request) {
+        yield { type: 'prompt', id: request.id, logprobs: null }
+        await new Promise<void>((resolve) => {
+          finish = resolve
+        })
+        yield {
+          type: 'finish',
+          id: request.id,
+          index: 0,
+          reason: 'stop',
+          matched: 0,
+          completionTokens: 1,
+        }
+      },
+      { drain },
+    )
+    const running = postTo(app, CHAT, { ...HELLO, stream: true })
+    await expect.poll(() => drain.numActive).toBe(1)
+    let stopped = false
+    const down = shutDown({
+      app,
+      drain,
+      timeoutMs: 5000,
+      stopWorkers: async () => {
+        stopped = true
+      },
+    })
+    const refused = await postTo(app, CHAT, HELLO)
+    expect(refused.statusCode).toBe(503)
+    expect((await app.inject({ url: '/readyz' })).json().reason).toBe('the server is shutting down')
+    expect(stopped).toBe(false)
+    finish()
+    expect(eventsOf((await running).body).at(-1)).toBe('[DONE]')
+    await down
+    expect(stopped).toBe(true)
+  })
+
+  test('cancels what is left after the limit', async () => {
+    const drain = new Drain()
+    const { app, engine } = serve(endless, { drain })
+    const running = postTo(app, CHAT, { ...HELLO, stream: true })
+    await expect.poll(() => drain.numActive).toBe(1)
+    await shutDown({ app, drain, timeoutMs: 50, stopWorkers: async () => {} })
+    expect(engine.cancelled).toHaveLength(1)
+    const last = eventsOf((await running).body).at(-1) as { error: { code: string } }
+    expect(last.error.code).toBe('aborted')
+  })
+})

@@ -1,0 +1,58 @@
+// A worker process that speaks the engine's protocol and behaves as its arguments say:
+//   node fake-worker.mjs <mode> [file]
+// serve: answers "ok" to every request, for ever · hang: is ready, then takes work and makes no step
+// crash-once: dies on its first start (remembered in `file`) · crash: dies while loading · fatal: cannot load
+// deaf: ignores being asked and told to stop
+import { existsSync, writeFileSync } from 'node:fs'
+
+const [mode, file] = process.argv.slice(2)
+const info = {
+  model: { architecture: 'rwkv7', vocabSize: 257, fingerprint: 'feed' },
+  numSlots: 4,
+  maxWaiting: 4,
+  maxPromptTokens: 100,
+}
+let steps = 0
+
+const stats = (running) => ({ waiting: 0, running, numSlots: 4, freeSlots: 4 - running, steps })
+const step = (events, running) => {
+  steps++
+  process.send({ type: 'step', events, stats: stats(running) })
+}
+
+process.on('message', (message) => {
+  if (message.type === 'shutdown' && mode !== 'deaf') process.exit(0)
+  if (message.type !== 'generate') return
+  const { id, prompt } = message.request
+  // The prompt [66] ("A" in the byte codec) kills the worker in the middle of its answer.
+  const isFatal = prompt.length === 1 && prompt[0] === 66
+  if (mode === 'hang' || isFatal) {
+    step([{ type: 'prompt', id, logprobs: null }], 1)
+    if (isFatal) setTimeout(() => process.kill(process.pid, 'SIGABRT'), 20)
+    return
+  }
+  step(
+    [
+      { type: 'prompt', id, logprobs: null },
+      { type: 'text', id, index: 0, text: 'ok', tokens: [112, 108], logprobs: null },
+      { type: 'finish', id, index: 0, reason: 'stop', matched: 0, completionTokens: 3 },
+    ],
+    0,
+  )
+})
+process.on('disconnect', () => process.exit(0))
+if (mode === 'deaf') process.on('SIGTERM', () => {})
+
+console.error(`worker in mode ${mode}`)
+process.send({ type: 'progress', doneBytes: 1, totalBytes: 4 })
+if (mode === 'crash') process.exit(7)
+if (mode === 'crash-once' && !existsSync(file)) {
+  writeFileSync(file, '')
+  process.exit(7)
+}
+if (mode === 'fatal') {
+  const error = { code: 'corrupt_weights', message: 'tensor emb.weight is cut short' }
+  process.send({ type: 'fatal', error }, () => process.exit(1))
+} else {
+  process.send({ type: 'ready', info })
+}
