@@ -15,6 +15,10 @@ interface Entry {
 export class LiveQueues {
   readonly #entries = new Map<string, Entry>()
 
+  get size(): number {
+    return this.#entries.size
+  }
+
   add(engineId: string, callerId: string, queue: EventQueue): void {
     this.#entries.set(engineId, { queue, callerId })
   }

@@ -3,6 +3,8 @@ import { fileURLToPath } from 'node:url'
 import { describe, expect, test } from 'vitest'
 import type { EngineClient } from '../../src/engine/client.ts'
 import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
+import { EventQueue } from '../../src/engine/event-queue.ts'
+import { LiveQueues } from '../../src/engine/live-queues.ts'
 import { LocalEngineClient } from '../../src/engine/local-client.ts'
 import type { EngineEvent, FromWorker, ToWorker } from '../../src/engine/messages.ts'
 import { channelToChild } from '../../src/engine/process-channel.ts'
@@ -116,6 +118,21 @@ describe.each([
       await client.close()
     },
   )
+
+  test('an abort drops what was not read yet', async () => {
+    const { client } = await setUp()
+    const abort = new AbortController()
+    const events = client.generate(requestOf({ maxTokens: 100_000 }), abort.signal)
+    await settle()
+    abort.abort()
+    const collected = new Collected()
+    const read = async () => {
+      for await (const event of events) collected.add([event])
+    }
+    expect(await codeOf(read())).toBe('aborted')
+    expect(collected.events).toEqual([])
+    await client.close()
+  })
 
   test('a signal that is aborted already starts nothing', async () => {
     const { client, engine } = await setUp()
@@ -291,6 +308,25 @@ describe('worker', () => {
     expect(await busy.exitCode).toBe(0)
     expect(await run).toBe('model_not_loaded')
   })
+})
+
+test('requests that are over are forgotten', async () => {
+  const queues = new LiveQueues()
+  const add = (id: string) => {
+    const queue = new EventQueue(1, () => queues.remove(id, queue))
+    queues.add(id, id, queue)
+    return queue
+  }
+  add('finished')
+  add('failed')
+  const left = add('left')
+  const finish = { type: 'finish', index: 0, reason: 'length', matched: null } as const
+  queues.deliver({ ...finish, id: 'finished', completionTokens: 1 })
+  queues.deliver({ type: 'error', id: 'failed', error: { code: 'internal', message: '' } })
+  queues.deliver({ ...finish, id: 'unknown', completionTokens: 1 })
+  expect(queues.size).toBe(1)
+  await left.return()
+  expect(queues.size).toBe(0)
 })
 
 describe('process channel', () => {

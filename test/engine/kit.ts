@@ -11,12 +11,12 @@ export const V = 97
 
 const utf8 = (text: string) => new TextEncoder().encode(text)
 
-/** id 0 has no text; then letters, pairs, parts of characters, invalid bytes, whole characters, a token of no bytes. */
+/** id 0 must show no text whatever bytes it has; then letters, pairs, parts of characters, invalid bytes, whole characters, a token of no bytes. */
 function vocabulary(): Uint8Array[] {
   const smile = utf8('🙂')
   const world = utf8('世')
   const tokens = [
-    new Uint8Array(0),
+    utf8('<|endoftext|>'),
     smile.slice(0, 1),
     smile.slice(1, 3),
     smile.slice(3),

@@ -93,6 +93,17 @@ describe('fairness', () => {
   })
 })
 
+test('a choice that ends early gives its slot to the next in line while the others go on', () => {
+  const { engine } = setUp({ numSlots: 2 })
+  const open = requestOf({ id: 'two', n: 2, maxTokens: 30 })
+  const [token] = soloAnswer(open, 1).tokens
+  expect(soloAnswer(open, 0).tokens).not.toContain(token)
+  engine.submit({ ...open, stop: { strings: [], tokens: [token!], ignoreEos: true } })
+  engine.submit(requestOf({ id: 'next', maxTokens: 5 }))
+  const ends = drain(engine).events.filter((event) => event.type === 'finish')
+  expect(ends.map(({ id, index }) => `${id}/${index}`)).toEqual(['two/1', 'next/0', 'two/0'])
+})
+
 describe('cancel', () => {
   const phases = [
     ['queued', 0, { running: 1, waiting: 1 }],
