@@ -1,0 +1,84 @@
+/**
+ * Finds the vocabulary file that belongs to a model: named by the caller, beside the model, named by the environment,
+ * or in the cache folder. Looks at file names only.
+ */
+import { existsSync, readdirSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { basename, dirname, join } from 'node:path'
+import { SkeinError } from '../errors.ts'
+
+/** The World vocabulary of all released RWKV-5, -6 and -7 models. */
+export const WORLD_VOCABULARY = {
+  fileName: 'rwkv_vocab_v20230424.txt',
+  sha256: 'e6dee3d4e31b4d5c40ac99508ac6c701ceef4bed681bf2167ce9a908552bca89',
+} as const
+
+const CHECKPOINT_SUFFIX = /\.(pth|pt|safetensors|st|gguf)$/i
+const OWN_SUFFIX = '.vocab.txt'
+
+export interface VocabularySearch {
+  /** Path of the checkpoint, with or without its suffix. */
+  readonly model: string
+  /** What the caller named; nothing else is looked at then. */
+  readonly explicit?: string
+  /** Default: the process's. */
+  readonly environment?: Readonly<Record<string, string | undefined>>
+}
+
+export function findVocabulary(search: VocabularySearch): string {
+  const { model, explicit, environment = process.env } = search
+  if (explicit !== undefined) return existing(explicit, '--vocab')
+  const own = `${model.replace(CHECKPOINT_SUFFIX, '')}${OWN_SUFFIX}`
+  if (existsSync(own)) return own
+  const beside = vocabulariesIn(dirname(model))
+  const world = beside.find((path) => basename(path) === WORLD_VOCABULARY.fileName)
+  if (world !== undefined) return world
+  if (beside.length === 1) return beside[0]!
+  const { SKEIN_VOCAB: named } = environment
+  if (named) return existing(named, 'SKEIN_VOCAB')
+  const cached = join(cacheFolder(environment), WORLD_VOCABULARY.fileName)
+  if (existsSync(cached)) return cached
+  throw notFound(model, own, cached, beside)
+}
+
+function existing(path: string, from: string): string {
+  if (existsSync(path)) return path
+  throw new SkeinError('not_found', `${path}: no such vocabulary file (named by ${from})`)
+}
+
+/** The folder's vocabularies, less those that belong to another model of it by name. */
+function vocabulariesIn(folder: string): string[] {
+  if (!existsSync(folder)) return []
+  const names = readdirSync(folder).sort()
+  const models = new Set(
+    names
+      .filter((name) => CHECKPOINT_SUFFIX.test(name))
+      .map((name) => name.replace(CHECKPOINT_SUFFIX, '')),
+  )
+  const isOthers = (name: string) =>
+    name.endsWith(OWN_SUFFIX) && models.has(name.slice(0, -OWN_SUFFIX.length))
+  return names
+    .filter((name) => /vocab.*\.txt$/i.test(name) && !isOthers(name))
+    .map((name) => join(folder, name))
+}
+
+function cacheFolder(environment: Readonly<Record<string, string | undefined>>): string {
+  return join(environment.XDG_CACHE_HOME || join(homedir(), '.cache'), 'skein')
+}
+
+function notFound(
+  model: string,
+  own: string,
+  cached: string,
+  beside: readonly string[],
+): SkeinError {
+  const { fileName, sha256 } = WORLD_VOCABULARY
+  const several =
+    beside.length > 1
+      ? ` (its folder has several: ${beside.map((path) => basename(path)).join(', ')})`
+      : ''
+  return new SkeinError(
+    'not_found',
+    `no vocabulary found for ${model}${several}; download ${fileName} (sha256 ${sha256}) from the BlinkDL/ChatRWKV repository and put it beside the model, or at ${cached}, or name the model's own with --vocab, SKEIN_VOCAB or as ${basename(own)}`,
+  )
+}

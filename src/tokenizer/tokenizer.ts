@@ -1,0 +1,161 @@
+/**
+ * Text to token ids and back, as RWKV's World tokenizer does it: over UTF-8 bytes, always the longest token that
+ * matches, nothing normalised, no token added. Ids are those of the vocabulary; 0 is the end of text and has no bytes.
+ */
+import { createHash } from 'node:crypto'
+import { readFileSync, statSync } from 'node:fs'
+import { SkeinError } from '../errors.ts'
+import { buildTrie, ROOT, type Trie } from './trie.ts'
+import { parseVocabulary, type VocabularyToken, vocabularyError } from './vocabulary.ts'
+
+const MAX_FILE_BYTES = 64 * 1024 * 1024
+/** UTF-8 of U+FFFD, what an id outside the vocabulary decodes to. */
+const REPLACEMENT = Uint8Array.of(0xef, 0xbf, 0xbd)
+const UTF8 = new TextDecoder('utf-8', { ignoreBOM: true })
+const ENCODER = new TextEncoder()
+/** Ids found before they are copied into a result of the right size. */
+const CHUNK_TOKENS = 16 * 1024
+
+export class Tokenizer {
+  /** 1 + the largest id. */
+  readonly vocabSize: number
+  /** Sha256 (hex) of the vocabulary file. */
+  readonly hash: string
+  readonly #trie: Trie
+  /** All tokens end to end, by id; the last row stands for every id outside the vocabulary. */
+  readonly #bytes: Uint8Array
+  /** Row i is bytes [#starts[i], #starts[i + 1]). */
+  readonly #starts: Int32Array // [vocabSize + 2]
+  readonly #chunk = new Int32Array(CHUNK_TOKENS)
+
+  static fromFile(path: string): Tokenizer {
+    const stats = statSync(path, { throwIfNoEntry: false })
+    if (!stats?.isFile()) throw new SkeinError('not_found', `${path}: no such vocabulary file`)
+    if (stats.size > MAX_FILE_BYTES) {
+      throw vocabularyError(path, `is ${stats.size} bytes, more than ${MAX_FILE_BYTES}`)
+    }
+    return new Tokenizer(readFileSync(path), path)
+  }
+
+  static fromText(text: string): Tokenizer {
+    return new Tokenizer(ENCODER.encode(text), 'vocabulary')
+  }
+
+  private constructor(file: Uint8Array, name: string) {
+    const tokens = parseVocabulary(decodeStrictly(file, name), name)
+    checkTokens(tokens, name)
+    this.hash = createHash('sha256').update(file).digest('hex')
+    this.vocabSize = 1 + tokens.reduce((largest, { id }) => Math.max(largest, id), 0)
+    this.#trie = buildTrie(tokens)
+    const rows = new Array<Uint8Array>(this.vocabSize + 1).fill(REPLACEMENT)
+    rows[0] = new Uint8Array(0)
+    for (const { id, bytes } of tokens) rows[id] = bytes
+    this.#bytes = new Uint8Array(Buffer.concat(rows)) // not a Buffer: its slice() is no copy
+    this.#starts = new Int32Array(rows.length + 1)
+    for (const [row, bytes] of rows.entries()) {
+      this.#starts[row + 1] = this.#starts[row]! + bytes.length
+    }
+  }
+
+  /** A lone surrogate, which has no UTF-8, becomes U+FFFD. */
+  encode(text: string): Int32Array {
+    return this.encodeBytes(ENCODER.encode(text))
+  }
+
+  encodeBytes(bytes: Uint8Array): Int32Array {
+    const full: Int32Array[] = []
+    const chunk = this.#chunk
+    let numTokens = 0
+    for (let at = 0; at < bytes.length; ) {
+      if (numTokens === CHUNK_TOKENS) {
+        full.push(chunk.slice())
+        numTokens = 0
+      }
+      const token = longestMatch(this.#trie, bytes, at)
+      chunk[numTokens++] = token
+      at += this.#starts[token + 1]! - this.#starts[token]!
+    }
+    if (full.length === 0) return chunk.slice(0, numTokens)
+    return concatenate([...full, chunk.subarray(0, numTokens)])
+  }
+
+  /** Bytes that are not UTF-8 become U+FFFD as WHATWG decoding has it. */
+  decode(tokens: Iterable<number>): string {
+    return UTF8.decode(this.decodeBytes(tokens))
+  }
+
+  decodeBytes(tokens: Iterable<number>): Uint8Array {
+    const starts = this.#starts
+    const rows = Int32Array.from(tokens, (token) => this.#row(token))
+    const size = rows.reduce((sum, row) => sum + starts[row + 1]! - starts[row]!, 0)
+    const bytes = new Uint8Array(size)
+    let to = 0
+    for (const row of rows) {
+      const end = starts[row + 1]!
+      for (let from = starts[row]!; from < end; from++) bytes[to++] = this.#bytes[from]!
+    }
+    return bytes
+  }
+
+  /** A copy. Empty for 0; the bytes of U+FFFD for an id that is not in the vocabulary. */
+  bytesOf(token: number): Uint8Array {
+    const row = this.#row(token)
+    return this.#bytes.slice(this.#starts[row], this.#starts[row + 1])
+  }
+
+  #row(token: number): number {
+    const isId = Number.isInteger(token) && token >= 0 && token < this.vocabSize
+    return isId ? token : this.vocabSize
+  }
+}
+
+/** Every byte is a token, so there is always a match. */
+function longestMatch({ base, check, token }: Trie, bytes: Uint8Array, start: number): number {
+  let best = 0
+  let node = ROOT
+  for (let at = start; at < bytes.length; at++) {
+    const next = base[node]! + bytes[at]!
+    if (check[next] !== node) break
+    node = next
+    const ending = token[node]!
+    if (ending !== 0) best = ending
+  }
+  return best
+}
+
+function concatenate(chunks: readonly Int32Array[]): Int32Array {
+  const joined = new Int32Array(chunks.reduce((sum, { length }) => sum + length, 0))
+  let at = 0
+  for (const chunk of chunks) {
+    joined.set(chunk, at)
+    at += chunk.length
+  }
+  return joined
+}
+
+function decodeStrictly(file: Uint8Array, name: string): string {
+  try {
+    return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(file)
+  } catch {
+    throw vocabularyError(name, 'is not UTF-8 text')
+  }
+}
+
+/** Encoding is total and unambiguous only if every byte is a token and no two ids share their bytes. */
+function checkTokens(tokens: readonly VocabularyToken[], name: string): void {
+  const ids = new Map<string, number>()
+  for (const { id, bytes } of tokens) {
+    const key = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString('latin1')
+    const other = ids.get(key)
+    if (other !== undefined)
+      throw vocabularyError(name, `ids ${other} and ${id} are the same token`)
+    ids.set(key, id)
+  }
+  const missing = Array.from({ length: 256 }, (_, byte) => byte).filter(
+    (byte) => !ids.has(String.fromCharCode(byte)),
+  )
+  if (missing.length === 0) return
+  const shown = missing.slice(0, 8).map((byte) => `0x${byte.toString(16).padStart(2, '0')}`)
+  const more = missing.length > shown.length ? ` and ${missing.length - shown.length} more` : ''
+  throw vocabularyError(name, `has no token for the single bytes ${shown.join(', ')}${more}`)
+}

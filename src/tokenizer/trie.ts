@@ -1,0 +1,115 @@
+/**
+ * The tokens of a vocabulary as a double-array trie (Aoe 1989): the child of node s by byte c is t = base[s] + c if
+ * check[t] = s, so that a step is two array reads and the whole trie three typed arrays. Immutable once built. Knows
+ * nothing of text.
+ */
+import type { VocabularyToken } from './vocabulary.ts'
+
+export interface Trie {
+  readonly base: Int32Array
+  /** The parent of each node; −1 where there is none. */
+  readonly check: Int32Array
+  /** The token that ends at each node; 0 for none. */
+  readonly token: Int32Array
+}
+
+export const ROOT = 0
+
+/** Tokens are distinct byte strings, none empty, ids above 0. */
+export function buildTrie(tokens: readonly VocabularyToken[]): Trie {
+  const sorted = tokens.toSorted((a, b) => Buffer.compare(a.bytes, b.bytes))
+  const arrays = new DoubleArray()
+  // Breadth first: the crowded nodes near the root find room while the arrays are empty, the many small ones fill gaps.
+  const queue: Range[] = [{ node: ROOT, depth: 0, start: 0, end: sorted.length }]
+  for (const range of queue) {
+    const children = childRanges(sorted, range)
+    const base = arrays.place(
+      range.node,
+      children.map(({ byte }) => byte),
+    )
+    for (const { byte, start, end } of children) {
+      const node = base + byte
+      const depth = range.depth + 1
+      // Sorted: a token that ends here comes before those that go on.
+      const ends = sorted[start]!.bytes.length === depth
+      if (ends) arrays.token[node] = sorted[start]!.id
+      const rest = ends ? start + 1 : start
+      if (rest < end) queue.push({ node, depth, start: rest, end })
+    }
+  }
+  return arrays.trimmed()
+}
+
+/** Tokens [start, end) of the sorted list share their first `depth` bytes, which lead to `node`. */
+interface Range {
+  readonly node: number
+  readonly depth: number
+  readonly start: number
+  readonly end: number
+}
+
+function childRanges(
+  sorted: readonly VocabularyToken[],
+  { depth, start, end }: Range,
+): { readonly byte: number; readonly start: number; readonly end: number }[] {
+  const children = []
+  for (let from = start; from < end; ) {
+    const byte = sorted[from]!.bytes[depth]!
+    let to = from + 1
+    while (to < end && sorted[to]!.bytes[depth] === byte) to++
+    children.push({ byte, start: from, end: to })
+    from = to
+  }
+  return children
+}
+
+const FREE = -1
+
+/** The arrays while they grow. A base may be as large as the last node, so 256 entries follow it: no step is out of range. */
+class DoubleArray {
+  base = new Int32Array(1024)
+  check = new Int32Array(1024).fill(FREE)
+  token = new Int32Array(1024)
+  /** Every slot before it is taken. Slot 0 is the root. */
+  #firstFree = 1
+  #end = 1
+
+  /** Finds room for the children of a node; returns its base. */
+  place(node: number, bytes: readonly number[]): number {
+    const lowest = bytes[0]!
+    let base = Math.max(this.#firstFree - lowest, 1)
+    while (!this.#fits(base, bytes)) base++
+    this.base[node] = base
+    for (const byte of bytes) this.check[base + byte] = node
+    this.#end = Math.max(this.#end, base + bytes.at(-1)! + 1)
+    while (this.check[this.#firstFree] !== FREE) this.#firstFree++
+    return base
+  }
+
+  trimmed(): Trie {
+    const size = this.#end + 256
+    return {
+      base: this.base.slice(0, size),
+      check: this.check.slice(0, size),
+      token: this.token.slice(0, size),
+    }
+  }
+
+  #fits(base: number, bytes: readonly number[]): boolean {
+    if (base + 512 > this.check.length) this.#grow()
+    for (const byte of bytes) if (this.check[base + byte] !== FREE) return false
+    return true
+  }
+
+  #grow(): void {
+    const size = 2 * this.check.length
+    const grown = (old: Int32Array, fill: number) => {
+      const array = new Int32Array(size).fill(fill, old.length)
+      array.set(old)
+      return array
+    }
+    this.base = grown(this.base, 0)
+    this.check = grown(this.check, FREE)
+    this.token = grown(this.token, 0)
+  }
+}
