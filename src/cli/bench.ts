@@ -37,11 +37,8 @@ const engine = defineCommand({
     const prefill = prefillCases(text(args, 'prefill'))
     const size = oneOf(args, 'size', RANDOM_MODEL_SIZES)
     const slots = Math.max(1, ...decode, ...prefill.map(({ prompts }) => prompts))
-    const choice = { ...engineChoice(args), slots }
-    const runner = loadRunner(
-      size ? { ...choice, model: randomModel(size) } : choice,
-      progressBar('loading'),
-    )
+    const choice = engineChoice(size ? { ...args, model: randomModel(size) } : args)
+    const runner = loadRunner({ ...choice, slots }, progressBar('loading'))
     try {
       const plan = {
         decode,

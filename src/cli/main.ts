@@ -1,5 +1,6 @@
 #!/usr/bin/env node
 /** The `skein` command: subcommands are loaded only when named. Errors of ours end as one line and exit code 1. */
+import { stripVTControlCharacters } from 'node:util'
 import { type CommandDef, defineCommand, renderUsage, runCommand } from 'citty'
 import { SkeinError } from '../errors.ts'
 import { refuseUnknownFlags } from './args.ts'
@@ -35,11 +36,12 @@ async function resolveCommand(
   let command = main as unknown as AnyCommand
   let parent = command
   for (const word of argv) {
-    const children = command.subCommands as typeof COMMANDS | undefined
+    // Our own tables: lazily loaded commands here, plain ones in `bench`.
+    const children = command.subCommands as Record<string, unknown> | undefined
     const child = children?.[word]
     if (!child) break
     parent = command
-    command = (await child()) as AnyCommand
+    command = (typeof child === 'function' ? await child() : child) as AnyCommand
   }
   return { command, path: parent }
 }
@@ -48,7 +50,8 @@ async function run(argv: string[]): Promise<void> {
   const { command, path } = await resolveCommand(argv)
   const wantsHelp = argv.includes('--help') || argv.includes('-h')
   if (wantsHelp || (!command.run && argv.every((word) => !word.startsWith('--v')))) {
-    process.stdout.write(`${await renderUsage(command, path === command ? undefined : path)}\n`)
+    const usage = await renderUsage(command, path === command ? undefined : path)
+    process.stdout.write(`${process.stdout.isTTY ? usage : stripVTControlCharacters(usage)}\n`)
     const named = argv.find((word) => !word.startsWith('-'))
     if (!wantsHelp && named) throw new SkeinError('invalid_request', `no command "${named}"`)
     return

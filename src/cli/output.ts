@@ -37,13 +37,19 @@ export function printJson(value: unknown): void {
   process.stdout.write(`${JSON.stringify(value, null, 2)}\n`)
 }
 
-/** Rows of text in columns; the first row is the heading. Numbers are set to the right. */
+/** Rows of text in columns; the first row is the heading. A column of numbers is set to the right. */
 export function printTable(rows: readonly (readonly string[])[]): void {
-  const widths = rows[0]!.map((_, i) => Math.max(...rows.map((row) => row[i]!.length)))
+  const columns = rows[0]!.map((_, i) => {
+    const cells = rows.map((row) => row[i]!)
+    const isNumeric =
+      cells.length > 1 && cells.slice(1).every((cell) => /^[-\d.,%×\s]+$/.test(cell))
+    return { isNumeric, width: Math.max(...cells.map((cell) => cell.length)) }
+  })
   for (const row of rows) {
-    const cells = row.map((cell, i) =>
-      /^[-\d.,%×\s]+$/.test(cell) ? cell.padStart(widths[i]!) : cell.padEnd(widths[i]!),
-    )
+    const cells = row.map((cell, i) => {
+      const { isNumeric, width } = columns[i]!
+      return isNumeric ? cell.padStart(width) : cell.padEnd(width)
+    })
     process.stdout.write(`${cells.join('  ').trimEnd()}\n`)
   }
 }
