@@ -4,7 +4,7 @@
  * It knows nothing of loops, processes or HTTP: local-client.ts and worker-loop.ts drive it.
  */
 import { assert, SkeinError } from '../errors.ts'
-import type { Drawn, RowResult, Runner } from '../model/runner.ts'
+import { type Drawn, MAX_TOP_LOGPROBS, type RowResult, type Runner } from '../model/runner.ts'
 import type { TokenBytes } from './answer-text.ts'
 import { logprobsOf, withBytes } from './logprobs.ts'
 import type { EngineEvent, EngineInfo, EngineStats, GenerateRequest } from './messages.ts'
@@ -31,9 +31,6 @@ export const DEFAULT_LIMITS: EngineLimits = {
   prefillChunk: 256,
   poisonFreedSlots: Boolean(process.env.SKEIN_DEBUG),
 }
-
-/** What the protocol's `topLogprobs` arrays hold; see MAX_TOP_LOGPROBS of the backend. */
-const MAX_TOP_LOGPROBS = 20
 
 export class Engine {
   readonly info: EngineInfo

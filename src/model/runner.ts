@@ -5,7 +5,7 @@
  */
 import type { StateData, StateShape } from '../backend/backend.ts'
 
-export type { StateData, StateShape } from '../backend/backend.ts'
+export { MAX_TOP_LOGPROBS, type StateData, type StateShape } from '../backend/backend.ts'
 
 /** What a model is, from its own tensors. */
 export interface ModelInfo {

@@ -1,0 +1,70 @@
+/** The engine over real kernels and a tiny random model: what the scripted runner promises holds for them too. */
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Engine } from '../../src/engine/engine.ts'
+import type { GenerateRequest } from '../../src/engine/messages.ts'
+import { BACKENDS, someTokens, tinyRunner } from '../helpers/runner.ts'
+import { Collected, drain, requestOf, SAMPLING } from './kit.ts'
+
+const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7), 32) }
+
+const requests: GenerateRequest[] = Array.from({ length: 12 }, (_, i) =>
+  requestOf({
+    id: `r${i}`,
+    prompt: someTokens(1 + ((i * 29) % 90), i),
+    n: 1 + (i % 3),
+    maxTokens: 5 + ((i * 5) % 20),
+    sampling: {
+      ...SAMPLING,
+      seed: BigInt(i) ** 20n % 2n ** 64n,
+      temperature: i % 4 === 0 ? 0 : 1,
+      topP: i % 2 === 0 ? 0.8 : 1,
+      presencePenalty: i % 3 === 0 ? 1 : 0,
+      repetitionPenalty: i % 5 === 1 ? 1.3 : 1,
+      bannedTokens: i % 2 === 0 ? [] : [3, 4, 5],
+    },
+    stop: { strings: i % 3 === 2 ? ['a b', 'c d e'] : [], tokens: [i], ignoreEos: false },
+    logprobs: i % 4 === 1 ? 3 : null,
+    promptLogprobs: i % 6 === 5 ? 2 : null,
+  }),
+)
+
+/** What a client sees, without the order in which choices came. */
+function outcome(collected: Collected, { id, n }: GenerateRequest) {
+  const events = collected.of(id)
+  const prompt = events.find((event) => event.type === 'prompt')
+  const answers = Array.from({ length: n }, (_, index) => collected.answer(id, index))
+  const logprobs = events.flatMap((event) =>
+    event.type === 'text' && event.index === 0 ? event.logprobs : [],
+  )
+  return { prompt, answers, logprobs }
+}
+
+describe.each(BACKENDS)('on %s', (backend) => {
+  let engine: Engine
+  beforeAll(() => {
+    const runner = tinyRunner(backend, { slots: 9, maxTokens: 48 })
+    engine = new Engine(runner, tokenBytes, { poisonFreedSlots: true, prefillChunk: 13 })
+  })
+  afterAll(() => engine.dispose())
+
+  test('joining, leaving, forking and cancelled neighbours change no answer', () => {
+    const alone = requests.map((request) => {
+      engine.submit(request)
+      return outcome(drain(engine), request)
+    })
+    const collected = new Collected()
+    for (const request of requests) {
+      engine.submit(request)
+      engine.submit({ ...request, id: `gone ${request.id}`, maxTokens: 1000 })
+      for (let i = 0; i < 3; i++) collected.add(engine.step())
+      engine.cancel(`gone ${request.id}`)
+    }
+    drain(engine, collected)
+    for (const [i, request] of requests.entries()) {
+      expect(outcome(collected, request)).toEqual(alone[i])
+    }
+    expect(alone.flatMap(({ answers }) => answers)).not.toContain(null)
+    expect(engine.failure).toBeNull()
+    expect(engine.stats).toMatchObject({ failed: 0, freeSlots: 9, aborted: 12 })
+  })
+})
