@@ -1,0 +1,83 @@
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { DEMO, skein } from '../helpers/cli.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'skein-cli-'))
+
+test('inspect says what the demo model is', async () => {
+  const { stdout } = await skein(['inspect', DEMO, '--json'])
+  expect(JSON.parse(stdout)).toMatchObject({
+    architecture: 'rwkv7',
+    format: 'pth',
+    headSize: 64,
+    missing: [],
+    wrongShapes: [],
+  })
+})
+
+test('a file that is no checkpoint is refused in one line', async () => {
+  const path = join(folder, 'notes.txt')
+  writeFileSync(path, 'not a model')
+  const { code, stderr, stdout } = await skein(['inspect', path])
+  expect(code).toBe(1)
+  expect(stdout).toBe('')
+  expect(stderr).toMatch(/^skein: .*notes\.txt.*\n$/)
+})
+
+test.each(['reference', 'cpu'])(
+  'logits on %s are those of the independent PyTorch evaluation',
+  async (backend) => {
+    const samples = JSON.parse(readFileSync(join(DEMO, '../demo.samples.json'), 'utf8')) as {
+      samples: { tokens: number[]; argmax: number; logits: number[] }[]
+    }
+    for (const { tokens, argmax, logits } of samples.samples.slice(0, 4)) {
+      const out = join(folder, 'logits.f32')
+      const args = [
+        'logits',
+        DEMO,
+        '--tokens',
+        tokens.join(','),
+        '--backend',
+        backend,
+        '--out',
+        out,
+      ]
+      const { stdout } = await skein([...args, '--json'])
+      const report = JSON.parse(stdout) as { vocabSize: number; best: number }
+      const bytes = readFileSync(out)
+      expect(bytes.length).toBe(4 * report.vocabSize)
+      expect(report.best).toBe(argmax)
+      for (const [i, wanted] of logits.entries())
+        expect(Math.abs(bytes.readFloatLE(4 * i) - wanted)).toBeLessThan(2e-2)
+    }
+  },
+)
+
+test('generate with a seed gives the same text twice', async () => {
+  const args = ['generate', '--prompt', 'Once upon a time', '--seed', '5', '--max-tokens', '30']
+  const [one, two] = [await skein(args), await skein(args)]
+  expect(one.code).toBe(0)
+  expect(one.stdout.length).toBeGreaterThan(20)
+  expect(two.stdout).toBe(one.stdout)
+})
+
+test('tokenize and its pieces give the text back', async () => {
+  const text = 'Hello world! 你好世界 🙂\n'
+  const { stdout } = await skein(['tokenize', '--json', '-'], text)
+  const { count, tokens } = JSON.parse(stdout) as { count: number; tokens: number[] }
+  expect(tokens).toHaveLength(count)
+})
+
+test.each([
+  [['serve', '--prot', '1'], 'unknown flag --prot'],
+  [['serve', '--port', 'x'], '--port takes'],
+  [['serve', '--quant', 'int3'], '--quant takes one of'],
+  [['serve', '/no/such/model.pth'], '/no/such/model.pth'],
+  [['frobnicate'], 'frobnicate'],
+])('%j is refused and says why', async (args, message) => {
+  const { code, stderr } = await skein(args)
+  expect(code).toBe(1)
+  expect(stderr).toContain(message)
+})

@@ -1,0 +1,70 @@
+/** The built command as a user runs it: `dist/cli/main.js` in its own process. */
+import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { promisify } from 'node:util'
+
+const MAIN = join(import.meta.dirname, '../../dist/cli/main.js')
+export const DEMO = join(import.meta.dirname, '../../models/demo.pth')
+
+export interface Finished {
+  readonly code: number
+  readonly stdout: string
+  readonly stderr: string
+}
+
+/** Runs a command to its end. */
+export function skein(args: readonly string[], input = ''): Promise<Finished> {
+  if (!existsSync(MAIN)) throw new Error('dist/ is not built; run npm run build')
+  return new Promise((resolve, reject) => {
+    const child = spawn(process.execPath, [MAIN, ...args], { stdio: 'pipe' })
+    let [stdout, stderr] = ['', '']
+    child.stdout.on('data', (data) => {
+      stdout += data
+    })
+    child.stderr.on('data', (data) => {
+      stderr += data
+    })
+    child.on('error', reject)
+    child.on('close', (code) => resolve({ code: code ?? -1, stdout, stderr }))
+    child.stdin.end(input)
+  })
+}
+
+export interface RunningServer {
+  readonly url: string
+  readonly process: ChildProcess
+  /** Everything it has printed. */
+  readonly output: string[]
+  /** SIGTERM; resolves with the exit code. */
+  stop(): Promise<number>
+}
+
+/** `skein serve` on a free port; resolves when it says where it listens. */
+export function serve(args: readonly string[] = []): Promise<RunningServer> {
+  const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0', ...args], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  const output: string[] = []
+  const ended = new Promise<number>((resolve) => child.on('close', (code) => resolve(code ?? -1)))
+  const stop = () => {
+    child.kill('SIGTERM')
+    return ended
+  }
+  return new Promise((resolve, reject) => {
+    createInterface({ input: child.stderr }).on('line', (line) => output.push(line))
+    createInterface({ input: child.stdout }).on('line', (line) => {
+      output.push(line)
+      const url = /^address +(\S+)/.exec(line)?.[1]
+      if (url) resolve({ url, process: child, output, stop })
+    })
+    void ended.then((code) => reject(new Error(`serve ended with ${code}\n${output.join('\n')}`)))
+  })
+}
+
+/** Process ids of the children of a process. */
+export async function childrenOf(pid: number): Promise<number[]> {
+  const { stdout } = await promisify(execFile)('pgrep', ['-P', String(pid)])
+  return stdout.trim().split('\n').map(Number)
+}
