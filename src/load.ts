@@ -62,9 +62,10 @@ export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress): Mod
       weightType: weightTypeOf(choice.quant),
       onProgress,
     })
+    const numSlots = choice.slots ?? defaultSlots(model.stateShape)
     return new ModelRunner(model, backend, {
-      numSlots: choice.slots ?? defaultSlots(model.stateShape),
-      maxTokens: Math.max(choice.maxTokens ?? DEFAULT_STEP_TOKENS, choice.slots ?? 0),
+      numSlots,
+      maxTokens: stepTokens(choice, numSlots),
       fingerprint: fingerprint(checkpoint),
     })
   } finally {
@@ -139,6 +140,16 @@ function defaultSlots({ layers, channels, headSize }: StateShape): number {
     1,
     Math.min(MAX_DEFAULT_SLOTS, Math.floor((STATE_MEMORY_SHARE * freemem()) / bytes)),
   )
+}
+
+/** All slots may decode in one step and still leave a quarter of it to prompts. */
+function stepTokens({ maxTokens }: RunnerChoice, numSlots: number): number {
+  return Math.max(maxTokens ?? DEFAULT_STEP_TOKENS, Math.ceil((4 * numSlots) / 3))
+}
+
+/** Throws, in the words of the reader, for a file that is missing or no checkpoint at all. */
+export function checkModelFile(model: string): void {
+  openCheckpoint(model).close()
 }
 
 /** The checkpoint a command was asked for, or the demo model. */

@@ -1,7 +1,11 @@
 /**
  * The events of all prompts of one call as one stream: prompts run side by side in the engine, and whichever has
  * something new comes next. Cancels every one of them as soon as the consumer leaves, the client goes, or one fails.
+ *
+ * A long list is not handed over at once: no more prompts than fill the engine's slots are under way, the next one
+ * starts when one is done. So a list longer than the waiting line can still be served, and others find room in it.
  */
+import { setTimeout as delay } from 'node:timers/promises'
 import type { EngineClient } from '../engine/client.ts'
 import type { EngineEvent, GenerateRequest } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
@@ -12,6 +16,15 @@ export interface Answered {
   readonly event: Exclude<EngineEvent, { type: 'error' }>
 }
 
+/** A call under way. Once one of its prompts has been admitted the others wait for room rather than fail it. */
+interface Run {
+  readonly client: EngineClient
+  readonly signal: AbortSignal
+  isAdmitted: boolean
+}
+
+const ROOM_POLL_MS = 50
+
 /** Runs all requests; ends when every choice of every one has finished, and not otherwise. */
 export async function* runAll(
   client: EngineClient,
@@ -19,10 +32,14 @@ export async function* runAll(
   signal: AbortSignal,
 ): AsyncGenerator<Answered> {
   const leaving = new AbortController()
-  const either = AbortSignal.any([signal, leaving.signal])
-  const streams = requests.map((request, prompt) => run(client, request, prompt, either))
+  const run: Run = {
+    client,
+    signal: AbortSignal.any([signal, leaving.signal]),
+    isAdmitted: false,
+  }
+  const streams = requests.map((request, prompt) => answerOf(run, request, prompt))
   try {
-    yield* streams.length === 1 ? streams[0]! : merge(streams)
+    yield* merge(streams, widthOf(client, requests))
   } finally {
     // Before return(): a generator that waits for its next event only hears the signal.
     leaving.abort()
@@ -30,15 +47,41 @@ export async function* runAll(
   }
 }
 
-async function* run(
-  client: EngineClient,
+/** How many prompts are under way at once. */
+function widthOf({ info }: EngineClient, requests: readonly GenerateRequest[]): number {
+  const fill = Math.ceil(info.numSlots / (requests[0]?.n ?? 1))
+  return Math.max(1, Math.min(fill, info.maxWaiting))
+}
+
+async function* answerOf(
+  run: Run,
   request: GenerateRequest,
   prompt: number,
-  signal: AbortSignal,
 ): AsyncGenerator<Answered> {
+  while (true) {
+    try {
+      yield* attempt(run, request, prompt)
+      return
+    } catch (error) {
+      // The engine says so before it gives any event, so nothing is repeated.
+      const isFull = error instanceof SkeinError && error.code === 'queue_full'
+      if (!isFull || !run.isAdmitted) throw error
+    }
+    // An abort ends the wait early; the next attempt then says so.
+    await delay(ROOM_POLL_MS, undefined, { signal: run.signal }).catch(() => {})
+  }
+}
+
+async function* attempt(
+  run: Run,
+  request: GenerateRequest,
+  prompt: number,
+): AsyncGenerator<Answered> {
+  const { client, signal } = run
   let unfinished = request.n
   for await (const event of client.generate(request, signal)) {
     if (event.type === 'error') throw SkeinError.fromShape(event.error)
+    run.isAdmitted = true
     if (event.type === 'finish') unfinished--
     yield { prompt, event }
   }
@@ -51,8 +94,8 @@ type Arrival<T> =
   | { readonly stream: AsyncGenerator<T>; readonly result: IteratorResult<T, unknown> }
   | { readonly failure: unknown }
 
-/** Whatever arrives first comes first; no stream is more than one item ahead of the consumer. */
-async function* merge<T>(streams: readonly AsyncGenerator<T>[]): AsyncGenerator<T> {
+/** Whatever arrives first comes first; `width` streams are open at a time, none more than one item ahead. */
+async function* merge<T>(streams: readonly AsyncGenerator<T>[], width: number): AsyncGenerator<T> {
   let arrivals: Arrival<T>[] = []
   let wake = () => {}
   const arrive = (arrival: Arrival<T>) => {
@@ -65,8 +108,9 @@ async function* merge<T>(streams: readonly AsyncGenerator<T>[]): AsyncGenerator<
       (failure) => arrive({ failure }),
     )
   }
-  for (const stream of streams) pull(stream)
+  const waiting = streams.slice(width)
   let open = streams.length
+  for (const stream of streams.slice(0, width)) pull(stream)
   while (open > 0) {
     if (arrivals.length === 0) {
       await new Promise<void>((resolve) => {
@@ -77,12 +121,14 @@ async function* merge<T>(streams: readonly AsyncGenerator<T>[]): AsyncGenerator<
     arrivals = []
     for (const arrival of batch) {
       if ('failure' in arrival) throw arrival.failure
-      if (arrival.result.done) {
-        open--
+      if (!arrival.result.done) {
+        yield arrival.result.value
+        pull(arrival.stream)
         continue
       }
-      yield arrival.result.value
-      pull(arrival.stream)
+      open--
+      const next = waiting.shift()
+      if (next !== undefined) pull(next)
     }
   }
 }

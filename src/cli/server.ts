@@ -11,7 +11,7 @@ import type { Limits } from '../gateway/limits.ts'
 import { createRegistry } from '../gateway/registry.ts'
 import { shutDown } from '../gateway/shutdown.ts'
 import { Supervisor } from '../gateway/supervisor.ts'
-import { type EngineChoice, vocabularyPath } from '../load.ts'
+import { checkModelFile, type EngineChoice, vocabularyPath } from '../load.ts'
 import { Tokenizer } from '../tokenizer/tokenizer.ts'
 import { packageVersion } from './version.ts'
 
@@ -44,6 +44,7 @@ export async function startServer(
   options: ServerOptions = {},
 ): Promise<Server> {
   const { host = '127.0.0.1', port = 8000, keys = [], logger = pino({ level: 'silent' }) } = options
+  checkModelFile(choice.model)
   const vocab = vocabularyPath(choice)
   const tokenizer = Tokenizer.fromFile(vocab)
   const id = options.modelId ?? defaultModelId(choice.model)

@@ -29,6 +29,9 @@ export interface RunnerOptions {
   readonly fingerprint: string
 }
 
+/** Rows of logits beyond one per slot, so that scoring a prompt moves on while every slot decodes. */
+const SCORED_TOKENS = 32
+
 export class ModelRunner implements Runner {
   readonly info: ModelInfo
   readonly numSlots: number
@@ -47,7 +50,7 @@ export class ModelRunner implements Runner {
     this.numSlots = numSlots
     this.maxTokens = maxTokens
     this.maxSamples = numSlots
-    this.maxLogits = Math.min(Math.max(numSlots, 16), maxTokens)
+    this.maxLogits = Math.min(numSlots + SCORED_TOKENS, maxTokens)
     this.#backend = backend
     this.#states = backend.statePool(stateShape, numSlots)
     this.#penalties = backend.penaltyPool(vocabSize, numSlots)
@@ -146,6 +149,7 @@ export class ModelRunner implements Runner {
 
   clearSlot(slot: number): void {
     this.#states.clear(slot)
+    this.#penalties.reset(slot, new Int32Array(0))
   }
 
   copySlot(from: number, to: number): void {

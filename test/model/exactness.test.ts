@@ -51,7 +51,7 @@ describe.each(BACKENDS)('exactness on %s', (backend) => {
     const mine = size - 1
     runner.clearSlot(mine)
     for (let slot = 0; slot < mine; slot++) runner.clearSlot(slot)
-    let logits = new Float32Array(0)
+    let logits: Float32Array = new Float32Array(0)
     for (const [t, token] of tokens.entries()) {
       const rows: BatchRow[] = []
       for (let slot = 0; slot < mine; slot++) {
