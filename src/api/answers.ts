@@ -5,6 +5,7 @@
  * A long list is not handed over at once: no more prompts than fill the engine's slots are under way, the next one
  * starts when one is done. So a list longer than the waiting line can still be served, and others find room in it.
  */
+import { setMaxListeners } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { EngineClient } from '../engine/client.ts'
 import type { EngineEvent, GenerateRequest } from '../engine/messages.ts'
@@ -32,11 +33,10 @@ export async function* runAll(
   signal: AbortSignal,
 ): AsyncGenerator<Answered> {
   const leaving = new AbortController()
-  const run: Run = {
-    client,
-    signal: AbortSignal.any([signal, leaving.signal]),
-    isAdmitted: false,
-  }
+  const either = AbortSignal.any([signal, leaving.signal])
+  // Every prompt listens; that is no leak, whatever Node's warning at eleven of them thinks.
+  setMaxListeners(0, either)
+  const run: Run = { client, signal: either, isAdmitted: false }
   const streams = requests.map((request, prompt) => answerOf(run, request, prompt))
   try {
     yield* merge(streams, widthOf(client, requests))

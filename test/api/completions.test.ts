@@ -217,13 +217,13 @@ test('echo without a single new token scores a prompt', async () => {
 test('one failing prompt fails the call and cancels the others', async () => {
   const { app, engine } = serve(async function* (request, signal) {
     if (request.prompt[0] === 99) {
-      yield { type: 'error', id: request.id, error: { code: 'queue_full', message: 'full' } }
+      yield { type: 'error', id: request.id, error: { code: 'kernel_failed', message: 'NaN' } }
       return
     }
     yield { type: 'prompt', id: request.id, logprobs: null }
     await new Promise((resolve) => signal?.addEventListener('abort', resolve))
   })
   const reply = await postTo(app, COMPLETIONS, { prompt: ['a', 'b'] })
-  expect(reply.statusCode).toBe(429)
+  expect(reply.statusCode).toBe(500)
   expect(engine.cancelled.map((id) => id.slice(-2))).toContain('-0')
 })

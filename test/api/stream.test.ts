@@ -224,3 +224,22 @@ test('sockets that never become a request get a clear answer', async () => {
     'GET http://evil.example/v1/models HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n'
   expect(await talk(absolute)).toMatch(/^HTTP\/1.1 403 /)
 })
+
+test('headers and bodies that do not arrive in time end the connection', async () => {
+  const { port } = await listen(undefined, {
+    limits: { headersTimeoutMs: 100, bodyTimeoutMs: 200 },
+  })
+  const stall = (text: string) =>
+    new Promise<string>((resolve) => {
+      const socket = net.connect(port, '127.0.0.1', () => socket.write(text))
+      let reply = ''
+      socket.on('data', (data) => {
+        reply += data
+      })
+      socket.on('close', () => resolve(reply))
+      socket.on('error', () => {})
+    })
+  const head = `POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n`
+  const replies = await Promise.all([stall(head), stall(`${head}content-length: 100\r\n\r\n{`)])
+  for (const reply of replies) expect(reply).toMatch(/^HTTP\/1.1 408 /)
+})

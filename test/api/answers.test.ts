@@ -1,0 +1,112 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import { expect, test } from 'vitest'
+import { runAll } from '../../src/api/answers.ts'
+import type { GenerateRequest } from '../../src/engine/messages.ts'
+import { answer, FAKE_INFO, FakeEngineClient, type Script } from '../helpers/fake-engine.ts'
+
+const request = (i: number, n = 1): GenerateRequest => ({
+  id: `r${i}`,
+  prompt: Int32Array.of(i + 1),
+  n,
+  maxTokens: 4,
+  sampling: {
+    temperature: 1,
+    topK: 0,
+    topP: 1,
+    minP: 0,
+    presencePenalty: 0,
+    frequencyPenalty: 0,
+    penaltyDecay: 1,
+    repetitionPenalty: 1,
+    seed: null,
+    logitBias: [],
+    bannedTokens: [],
+  },
+  stop: { strings: [], tokens: [], ignoreEos: false },
+  logprobs: null,
+  promptLogprobs: null,
+})
+
+/** An engine with room for a number of requests; `taken` of them are another client's for a while. */
+function roomy(room: number, taken: () => number) {
+  let live = 0
+  let most = 0
+  const script: Script = async function* (request) {
+    if (live + taken() >= room) {
+      yield { type: 'error', id: request.id, error: { code: 'queue_full', message: 'full' } }
+      return
+    }
+    live++
+    most = Math.max(most, live)
+    try {
+      await delay(1)
+      yield* answer(request, 'ok')
+    } finally {
+      live--
+    }
+  }
+  return { script, most: () => most }
+}
+
+async function finished(client: FakeEngineClient, requests: readonly GenerateRequest[]) {
+  const prompts: number[] = []
+  for await (const { prompt, event } of runAll(client, requests, new AbortController().signal)) {
+    if (event.type === 'finish') prompts.push(prompt)
+  }
+  return prompts.sort((a, b) => a - b)
+}
+
+const LIST = Array.from({ length: 100 }, (_, i) => request(i))
+
+test('a list longer than the waiting line is served, slots full and no fuller', async () => {
+  const engine = roomy(FAKE_INFO.numSlots, () => 0)
+  const client = new FakeEngineClient(engine.script)
+  expect(await finished(client, LIST)).toEqual(LIST.map((_, i) => i))
+  expect(engine.most()).toBe(FAKE_INFO.numSlots)
+})
+
+test('n choices take n slots each', async () => {
+  const engine = roomy(100, () => 0)
+  const client = new FakeEngineClient(engine.script)
+  await finished(
+    client,
+    LIST.map((_, i) => request(i, 4)),
+  )
+  expect(engine.most()).toBe(FAKE_INFO.numSlots / 4)
+})
+
+test('once admitted, the rest of a list waits for room; before that a full queue is told at once', async () => {
+  let taken = 0
+  const engine = roomy(FAKE_INFO.numSlots, () => taken)
+  const client = new FakeEngineClient(async function* (request, signal) {
+    for await (const event of engine.script(request, signal)) {
+      // Another client takes all the room as soon as we are in, for 120 ms.
+      if (event.type === 'prompt' && request.id === 'r0') {
+        taken = FAKE_INFO.numSlots
+        setTimeout(() => {
+          taken = 0
+        }, 120)
+      }
+      yield event
+    }
+  })
+  expect(await finished(client, LIST)).toHaveLength(LIST.length)
+  expect(client.requests.length).toBeGreaterThan(LIST.length)
+
+  taken = FAKE_INFO.numSlots
+  await expect(finished(client, LIST)).rejects.toMatchObject({ code: 'queue_full' })
+})
+
+test('leaving early cancels what runs and starts nothing more', async () => {
+  const client = new FakeEngineClient(async function* (request, signal) {
+    yield { type: 'prompt', id: request.id, logprobs: null }
+    await new Promise((resolve) => signal?.addEventListener('abort', resolve))
+  })
+  let seen = 0
+  for await (const _ of runAll(client, LIST, new AbortController().signal)) {
+    seen++
+    if (seen === FAKE_INFO.numSlots) break
+  }
+  expect(client.requests).toHaveLength(FAKE_INFO.numSlots)
+  expect(client.cancelled).toHaveLength(FAKE_INFO.numSlots)
+})
