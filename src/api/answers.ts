@@ -39,7 +39,8 @@ export async function* runAll(
   const run: Run = { client, signal: either, isAdmitted: false }
   const streams = requests.map((request, prompt) => answerOf(run, request, prompt))
   try {
-    yield* merge(streams, widthOf(client, requests))
+    // Most calls are one prompt, and its events need no merging.
+    yield* streams.length === 1 ? streams[0]! : merge(streams, widthOf(client, requests))
   } finally {
     // Before return(): a generator that waits for its next event only hears the signal.
     leaving.abort()

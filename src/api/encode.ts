@@ -91,17 +91,13 @@ function encodeSlice(codec: TextCodec, text: string): { tokens: Int32Array; char
   const tokens = codec.encode(slice)
   const bytes = Buffer.from(slice)
   const horizon = bytes.length - longestToken(codec)
-  let end = 0
-  let kept = 0
-  let keptBytes = 0
-  for (let i = 0; i < tokens.length; i++) {
-    if (end > horizon) break
-    // The next slice is a string, so it can only begin where a character does.
-    if ((bytes[end]! & 0xc0) !== 0x80) {
-      kept = i
-      keptBytes = end
-    }
-    end += codec.bytesOf(tokens[i]!).length
+  // The next slice is a string, so it can only begin where a character does.
+  const isInsideCharacter = (at: number) => (bytes[at]! & 0xc0) === 0x80
+  let kept = tokens.length
+  let keptBytes = bytes.length
+  while (kept > 0 && (keptBytes > horizon || isInsideCharacter(keptBytes))) {
+    kept--
+    keptBytes -= codec.bytesOf(tokens[kept]!).length
   }
   if (kept === 0) throw new SkeinError('internal', 'the tokenizer made no progress on a slice')
   return { tokens: tokens.slice(0, kept), chars: bytes.toString('utf8', 0, keptBytes).length }
