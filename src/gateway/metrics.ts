@@ -14,53 +14,31 @@ const SLOW_BUCKETS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 
 
 export class Metrics {
   readonly registry = new Registry()
-  readonly #promptTokens: Counter
-  readonly #generationTokens: Counter
-  readonly #success: Counter
-  readonly #errors: Counter
-  readonly #firstToken: Histogram
-  readonly #interToken: Histogram
-  readonly #whole: Histogram
+  readonly #promptTokens = this.#counter('prompt_tokens_total', 'Prompt tokens read', ['model'])
+  readonly #generationTokens = this.#counter('generation_tokens_total', 'Tokens drawn', ['model'])
+  readonly #success = this.#counter('request_success_total', 'Answers finished', [
+    'model',
+    'finished_reason',
+  ])
+  readonly #errors = this.#counter('request_errors_total', 'Failed requests, by cause', ['code'])
+  readonly #firstToken = this.#histogram(
+    'time_to_first_token_seconds',
+    'From submission to the first token',
+    SLOW_BUCKETS,
+  )
+  readonly #interToken = this.#histogram(
+    'inter_token_latency_seconds',
+    'Between two tokens of one answer',
+    FAST_BUCKETS,
+  )
+  readonly #whole = this.#histogram(
+    'e2e_request_latency_seconds',
+    'From submission to the last token',
+    SLOW_BUCKETS,
+  )
 
   constructor(models: ModelRegistry) {
     collectDefaultMetrics({ register: this.registry })
-    const counter = (name: string, help: string, labels: string[]) =>
-      new Counter({
-        name: `skein_${name}`,
-        help,
-        labelNames: labels,
-        registers: [this.registry],
-      })
-    const histogram = (name: string, help: string, buckets: number[]) =>
-      new Histogram({
-        name: `skein_${name}`,
-        help,
-        buckets,
-        labelNames: ['model'],
-        registers: [this.registry],
-      })
-    this.#promptTokens = counter('prompt_tokens_total', 'Prompt tokens read', ['model'])
-    this.#generationTokens = counter('generation_tokens_total', 'Tokens drawn', ['model'])
-    this.#success = counter('request_success_total', 'Answers finished', [
-      'model',
-      'finished_reason',
-    ])
-    this.#errors = counter('request_errors_total', 'Requests that failed, by cause', ['code'])
-    this.#firstToken = histogram(
-      'time_to_first_token_seconds',
-      'From submission to the first token',
-      SLOW_BUCKETS,
-    )
-    this.#interToken = histogram(
-      'inter_token_latency_seconds',
-      'Between two tokens of one answer',
-      FAST_BUCKETS,
-    )
-    this.#whole = histogram(
-      'e2e_request_latency_seconds',
-      'From submission to the last token',
-      SLOW_BUCKETS,
-    )
     for (const [name, [help, read]] of Object.entries(GAUGES)) this.#gauge(name, help, read, models)
   }
 
@@ -106,6 +84,15 @@ export class Metrics {
       yield event
     }
     this.#whole.observe({ model }, clock.elapsed())
+  }
+
+  #counter(name: string, help: string, labelNames: string[]): Counter {
+    return new Counter({ name: `skein_${name}`, help, labelNames, registers: [this.registry] })
+  }
+
+  #histogram(name: string, help: string, buckets: number[]): Histogram {
+    const options = { name: `skein_${name}`, help, buckets, labelNames: ['model'] }
+    return new Histogram({ ...options, registers: [this.registry] })
   }
 
   #gauge(name: string, help: string, read: (stats: EngineStats) => number, models: ModelRegistry) {

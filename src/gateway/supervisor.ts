@@ -165,7 +165,7 @@ export class Supervisor {
       readyAt = performance.now()
       this.#client = client
       this.#enter('ready', null)
-      logger.info({ worker: name, pid: child.pid }, 'worker ready')
+      logger.info({ worker: name, workerPid: child.pid }, 'worker ready')
       onReady()
       const watch = this.#watchStalls(child, client)
       const reason = await gone
@@ -229,7 +229,7 @@ export class Supervisor {
         return
       }
       if (performance.now() - since < this.#timing.stallMs) return
-      logger.error({ worker: name, pid: child.pid }, 'worker makes no step; killing it')
+      logger.error({ worker: name, workerPid: child.pid }, 'worker makes no step; killing it')
       child.kill('SIGKILL')
     }
     return setInterval(look, Math.min(1000, this.#timing.stallMs / 4)).unref()
