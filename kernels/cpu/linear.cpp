@@ -1,7 +1,7 @@
 // Several independent y = epilogue(x·Wᵀ + bias) in one pass of the machine: the tiles of all jobs are shared out
 // together. i8 jobs are preceded by a command that quantises each distinct input once.
 #include <algorithm>
-#include <array>
+#include <utility>
 
 #include "program.h"
 #include "tile.h"
@@ -74,31 +74,58 @@ void finish(const Job& job, vf y, int64_t token, int64_t output) {
   for (int64_t i = 0; i < count; i++) to[i] = job.epilogue == SK_ADD ? to[i] + padded[i] : padded[i];
 }
 
+/// All outputs of a tile for Rows tokens. Between passes the sums wait in memory, which changes no bit of them.
 template <class Weights, int Rows>
 void multiply_block(const Job& job, int64_t tile, const Inputs& inputs, int64_t token) {
   constexpr int kVectors = vectors_for<Weights>(Rows);
-  for (int64_t output = 0; output < kTileRows; output += kVectors * kLanes) {
-    Sums<Rows, kVectors> sums;
-    Weights::multiply(job.weight->tile(tile), output, inputs, sums);
-    for (int row = 0; row < Rows; row++) {
-      for (int n = 0; n < kVectors; n++) {
-        finish(job, sums.at[row][n], token + row, tile * kTileRows + output + n * kLanes);
-      }
+  constexpr int kParts = kTileVectors / kVectors;
+  const int64_t step = kParts == 1 ? inputs.columns : kPassInputs;
+  Sums<Rows, kVectors> parts[kParts];
+  for (int64_t from = 0; from < inputs.columns; from += step) {
+    const int64_t to = std::min(from + step, inputs.columns);
+    for (int part = 0; part < kParts; part++) {
+      Sums<Rows, kVectors> sums = parts[part];
+      Weights::multiply(job.weight->tile(tile), part * kVectors * kLanes, inputs, from, to, sums);
+      parts[part] = sums;
+    }
+  }
+  for (int row = 0; row < Rows; row++) {
+    for (int n = 0; n < kTileVectors; n++) {
+      finish(job, parts[n / kVectors].at[row][n % kVectors], token + row, tile * kTileRows + n * kLanes);
     }
   }
 }
 
 using Block = void (*)(const Job& job, int64_t tile, const Inputs& inputs, int64_t token);
 
-template <class Weights>
-constexpr std::array<Block, kMaxRows> blocks_of() {
-  return {multiply_block<Weights, 1>, multiply_block<Weights, 2>, multiply_block<Weights, 3>,
-          multiply_block<Weights, 4>, multiply_block<Weights, 5>, multiply_block<Weights, 6>};
+/// The kernels of one weight type by number of tokens, from 1 on.
+struct Kernels {
+  int64_t max_rows;
+  const Block* blocks;  // [max_rows]
+};
+
+template <class Weights, int... Rows>
+Kernels kernels_of(std::integer_sequence<int, Rows...>) {
+  static constexpr Block kBlocks[] = {multiply_block<Weights, Rows + 1>...};
+  return {sizeof...(Rows), kBlocks};
 }
 
-/// [type][rows − 1], in the order of sk_type.
-constexpr std::array<std::array<Block, kMaxRows>, 4> kBlocks = {
-    blocks_of<F32Weights>(), blocks_of<F16Weights>(), blocks_of<Bf16Weights>(), blocks_of<I8Weights>()};
+template <class Weights>
+Kernels kernels_of() {
+  return kernels_of<Weights>(std::make_integer_sequence<int, Weights::kMaxRows>{});
+}
+
+Kernels kernels_for(int32_t type) {
+  switch (type) {
+    case SK_F32: return kernels_of<F32Weights>();
+    case SK_F16: return kernels_of<F16Weights>();
+    case SK_BF16: return kernels_of<Bf16Weights>();
+    default: return kernels_of<I8Weights>();
+  }
+}
+
+/// Splitting a chunk of tokens over threads below this makes them read weights more than they multiply.
+constexpr int64_t kMinChunk = 24;
 
 struct Linear final : Command {
   sk_program* program;
@@ -108,7 +135,7 @@ struct Linear final : Command {
 
   /// Tokens are split too when there are too few tiles to keep all threads busy.
   int64_t chunks(const Batch& batch, int threads) const {
-    return std::clamp<int64_t>(div_up(4 * threads, tiles), 1, div_up(tokens_of(batch, of_logits), 4 * kMaxRows));
+    return std::clamp<int64_t>(div_up(4 * threads, tiles), 1, div_up(tokens_of(batch, of_logits), kMinChunk));
   }
 
   int64_t items(const Batch& batch, int threads) const override {
@@ -131,11 +158,12 @@ struct Linear final : Command {
       inputs.stride = ActivationLayout(job.weight->columns).stride;
     }
     const uint8_t* base = inputs.first;
-    const int64_t blocks = div_up(to - from, kMaxRows);
+    const Kernels kernels = kernels_for(job.weight->type);
+    const int64_t blocks = div_up(to - from, kernels.max_rows);
     for (int64_t b = 0; b < blocks; b++) {
       const int64_t first = from + (to - from) * b / blocks, end = from + (to - from) * (b + 1) / blocks;
       inputs.first = base + first * inputs.stride;
-      kBlocks[job.weight->type][end - first - 1](job, tile, inputs, first);
+      kernels.blocks[end - first - 1](job, tile, inputs, first);
     }
   }
 };

@@ -67,6 +67,23 @@ float largest(const float* x, int64_t count) {
   return result;
 }
 
+/// The smallest x that is not a banned token's −inf; at least one is finite.
+float smallest_finite(const float* x, int64_t count) {
+  int64_t i = 0;
+  vf worst = splat(kInfinity);
+  for (; i + kLanes <= count; i += kLanes) {
+    const vf value = load(x + i);
+    worst = (value < worst) & (value > -kInfinity) ? value : worst;
+  }
+  float lanes[kLanes];
+  store(lanes, worst);
+  float result = *std::min_element(lanes, lanes + kLanes);
+  for (; i < count; i++) {
+    if (x[i] < result && x[i] > -kInfinity) result = x[i];
+  }
+  return result;
+}
+
 /// Σ exp((x − best)·factor), and the terms in `weights` unless null. The sum is in double: 65536 terms of one f32
 /// sum would lose digits.
 double exponentials(const float* x, int64_t count, float best, float factor, float* weights) {
@@ -88,64 +105,121 @@ double exponentials(const float* x, int64_t count, float best, float factor, flo
   return total;
 }
 
-/// Calls found(id) for ids with low ≤ x[id] < high, in order.
-template <class Found>
-void scan(const float* x, int64_t count, float low, float high, Found&& found) {
-  for (int64_t i = 0; i < count; i += kScan) {
-    const int64_t end = std::min(i + kScan, count);
-    int any = 0;
-    for (int64_t j = i; j < end; j++) any |= (x[j] >= low) & (x[j] < high);
-    if (any == 0) continue;
-    for (int64_t j = i; j < end; j++) {
-      if (x[j] >= low && x[j] < high) found(static_cast<int32_t>(j));
-    }
-  }
-}
-
 /// What one thread needs to draw.
 struct Scratch {
   std::vector<float> logits;       // [V] after bias and penalties
   std::vector<float> weights;      // [V] exp((logit − best)/temperature)
-  std::vector<int32_t> candidates;  // best first
+  std::vector<uint16_t> buckets;   // [V]
+  std::vector<int32_t> counts;     // [kBuckets]
+  std::vector<double> masses;      // [kBuckets]
+  std::vector<int32_t> candidates;  // of one bucket, best first
+
+  explicit Scratch(int32_t vocab)
+      : logits(vocab), weights(vocab), buckets(vocab), counts(kBuckets), masses(kBuckets) {}
+
+  static constexpr int kBuckets = 2048;
 };
 
-/// Visits tokens from the best on (ties by id), sorting only as much of the vocabulary as is asked for: one band of
-/// logits, a temperature wide, after the other.
-class SortedWalk {
+/// The tokens in the order from best to worst (ties by id) without sorting them all: they are counted into buckets of
+/// descending logits, and a bucket is sorted only when the order within it matters.
+class Ranking {
  public:
-  SortedWalk(Scratch& scratch, float best, float temperature)
-      : scratch_(scratch), best_(best), temperature_(temperature) {
-    scratch_.candidates.clear();
+  Ranking(Scratch& scratch, float best, float temperature) : scratch_(scratch) {
+    const float* logits = scratch.logits.data();
+    const int64_t vocab = static_cast<int64_t>(scratch.logits.size());
+    // e^-32 is below the grain of the draw; what lies further down shares the last bucket.
+    const float range = std::max(std::min(best - smallest_finite(logits, vocab), 32 * temperature), 1e-30f);
+    const float scale = (Scratch::kBuckets - 1) / range;
+    for (int64_t i = 0; i < vocab; i++) {
+      const float place = std::min((best - logits[i]) * scale, static_cast<float>(Scratch::kBuckets - 1));
+      scratch.buckets[i] = static_cast<uint16_t>(static_cast<int32_t>(place));
+    }
+    std::fill(scratch.counts.begin(), scratch.counts.end(), 0);
+    std::fill(scratch.masses.begin(), scratch.masses.end(), 0.0);
+    for (int64_t i = 0; i < vocab; i++) {
+      scratch.counts[scratch.buckets[i]]++;
+      scratch.masses[scratch.buckets[i]] += scratch.weights[i];
+    }
   }
 
-  /// The token at `rank`, or −1 beyond the last one that is not banned.
-  int32_t at(size_t rank) {
-    while (rank >= scratch_.candidates.size() && band_ <= kBands) sort_next_band();
-    return rank < scratch_.candidates.size() ? scratch_.candidates[rank] : -1;
+  /// The tokens of one bucket, best first.
+  const std::vector<int32_t>& sorted(int bucket) {
+    auto& ids = scratch_.candidates;
+    if (bucket == sorted_) return ids;
+    sorted_ = bucket;
+    ids.clear();
+    const uint16_t* buckets = scratch_.buckets.data();
+    const int64_t vocab = static_cast<int64_t>(scratch_.buckets.size());
+    for (int64_t i = 0; i < vocab; i += kScan) {
+      const int64_t end = std::min(i + kScan, vocab);
+      int any = 0;
+      for (int64_t j = i; j < end; j++) any |= buckets[j] == bucket;
+      for (int64_t j = i; any != 0 && j < end; j++) {
+        if (buckets[j] == bucket) ids.push_back(static_cast<int32_t>(j));
+      }
+    }
+    const float* logits = scratch_.logits.data();
+    std::sort(ids.begin(), ids.end(), [&](int32_t x, int32_t y) {
+      return logits[x] != logits[y] ? logits[x] > logits[y] : x < y;
+    });
+    return ids;
   }
 
  private:
-  static constexpr int kBands = 32;
-
-  void sort_next_band() {
-    band_++;
-    const float low = band_ > kBands ? std::numeric_limits<float>::lowest()
-                                     : best_ - temperature_ * static_cast<float>(band_);
-    auto& ids = scratch_.candidates;
-    const size_t first = ids.size();
-    const float* logits = scratch_.logits.data();
-    scan(logits, static_cast<int64_t>(scratch_.logits.size()), low, high_, [&](int32_t id) { ids.push_back(id); });
-    std::sort(ids.begin() + static_cast<int64_t>(first), ids.end(), [&](int32_t a, int32_t b) {
-      return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-    });
-    high_ = std::min(high_, low);
-  }
-
   Scratch& scratch_;
-  const float best_, temperature_;
-  int band_ = 0;
-  float high_ = kInfinity;
+  int sorted_ = -1;
 };
+
+/// The best tokens that top-k, top-p and min-p leave: how many, and their weight.
+struct Kept {
+  int64_t count;
+  double mass;
+};
+
+Kept truncate(Scratch& scratch, Ranking& ranking, const Params& params, double total) {
+  const double wanted = params.floats[kTopP] < 1 ? params.floats[kTopP] * total : kInfinity;
+  const float min_p = params.floats[kMinP];  // relative to the best token, whose weight is 1
+  const int64_t top_k = params.ints[kTopK] > 0 ? params.ints[kTopK] : std::numeric_limits<int64_t>::max();
+  Kept kept = {0, 0};
+  for (int bucket = 0; bucket < Scratch::kBuckets; bucket++) {
+    const int32_t count = scratch.counts[bucket];
+    if (count == 0) continue;
+    if (min_p <= 0 && kept.count + count <= top_k && kept.mass + scratch.masses[bucket] < wanted) {
+      kept.count += count;
+      kept.mass += scratch.masses[bucket];
+      continue;
+    }
+    for (int32_t id : ranking.sorted(bucket)) {
+      const float weight = scratch.weights[id];
+      const bool is_full = kept.count >= top_k || kept.mass >= wanted;
+      if (kept.count > 0 && (is_full || weight < min_p || weight == 0)) return kept;
+      kept.count++;
+      kept.mass += weight;
+    }
+  }
+  return kept;
+}
+
+/// The token at which the running sum of weights, best first, passes `target`.
+int32_t find_token(Scratch& scratch, Ranking& ranking, int64_t count, double target) {
+  int32_t token = -1;
+  double below = 0;
+  for (int bucket = 0; bucket < Scratch::kBuckets && count > 0; bucket++) {
+    if (scratch.counts[bucket] < count && below + scratch.masses[bucket] <= target) {
+      below += scratch.masses[bucket];
+      count -= scratch.counts[bucket];
+      continue;
+    }
+    for (int32_t id : ranking.sorted(bucket)) {
+      // Rounding can leave the target just beyond the last token that has weight.
+      if (count-- == 0 || (token >= 0 && scratch.weights[id] == 0)) return token;
+      token = id;
+      below += scratch.weights[id];
+      if (below > target) return token;
+    }
+  }
+  return token;
+}
 
 int32_t draw(Scratch& scratch, const Params& params) {
   const int64_t vocab = static_cast<int64_t>(scratch.logits.size());
@@ -159,35 +233,11 @@ int32_t draw(Scratch& scratch, const Params& params) {
   const float temperature = std::max(params.floats[kTemperature], 1e-20f);
   const double total =
       exponentials(scratch.logits.data(), vocab, best, 1.0f / temperature, scratch.weights.data());
+  Ranking ranking(scratch, best, temperature);
+  const Kept kept = truncate(scratch, ranking, params, total);
   const float u = philox_uniform(params.ints[kSeedLow], params.ints[kSeedHigh], params.ints[kPosition],
                                  params.ints[kStream]);
-
-  SortedWalk walk(scratch, best, temperature);
-  const float top_p = params.floats[kTopP], min_p = params.floats[kMinP];
-  const int32_t top_k = params.ints[kTopK];
-  size_t kept = scratch.logits.size();
-  double mass = total;
-  if (top_p < 1 || min_p > 0 || top_k > 0) {
-    mass = 0;
-    for (kept = 0; top_k <= 0 || kept < static_cast<size_t>(top_k); kept++) {
-      const int32_t id = walk.at(kept);
-      if (id < 0 || (kept > 0 && scratch.weights[id] < min_p)) break;  // the best one's weight is 1
-      if (top_p < 1 && mass >= static_cast<double>(top_p) * total) break;
-      mass += scratch.weights[id];
-    }
-  }
-
-  const double target = static_cast<double>(u) * mass;
-  double below = 0;
-  int32_t token = walk.at(0);
-  for (size_t rank = 0; rank < kept; rank++) {
-    const int32_t id = walk.at(rank);
-    if (id < 0 || scratch.weights[id] == 0) break;  // rounding left the target beyond the last of them
-    token = id;
-    below += scratch.weights[id];
-    if (below > target) break;
-  }
-  return token;
+  return find_token(scratch, ranking, kept.count, static_cast<double>(u) * kept.mass);
 }
 
 struct Sample final : Command {
@@ -317,11 +367,7 @@ extern "C" int32_t sk_record_sample(sk_program* program, const float* logits, sk
     auto command = std::make_unique<Sample>();
     command->logits = logits;
     command->penalties = penalties;
-    command->scratch.resize(program->context->pool.threads());
-    for (Scratch& scratch : command->scratch) {
-      scratch.logits.resize(penalties->vocab);
-      scratch.weights.resize(penalties->vocab);
-    }
+    command->scratch.assign(program->context->pool.threads(), Scratch(penalties->vocab));
     program->commands.push_back(std::move(command));
   });
 }

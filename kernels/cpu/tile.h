@@ -1,7 +1,7 @@
-// The inner products: Rows tokens × Vectors·kLanes outputs of one weight tile, kept in registers over all of K.
+// The inner products: Rows tokens × Vectors·kLanes outputs of one weight tile, kept in registers over a range of K.
 //
-// Every output is one chain of additions in the order of K, whatever Rows and Vectors are. That is why a row's
-// result is the same bits alone and in any batch.
+// Every output is one chain of additions in the order of K, whatever Rows, Vectors and the ranges are. That is why a
+// row's result is the same bits alone and in any batch.
 #pragma once
 
 #include "activations.h"
@@ -10,8 +10,7 @@
 
 namespace skein {
 
-/// Tokens that share one pass over a tile, at most.
-constexpr int kMaxRows = 6;
+constexpr int kTileVectors = static_cast<int>(kTileRows) / kLanes;
 
 /// Where the tokens of a block lie: f32 [Rows, columns], or quantised blocks of `stride` bytes each.
 struct Inputs {
@@ -40,11 +39,12 @@ struct Sums {
 };
 
 struct F32Weights {
-  static constexpr int kRegistersPerSum = 1;
+  static constexpr int kRegisters = 1, kMaxRows = 6;
   template <int Rows, int Vectors>
-  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, Sums<Rows, Vectors>& sums) {
-    const float* w = reinterpret_cast<const float*>(tile) + output;
-    for (int64_t k = 0; k < inputs.columns; k++, w += kTileRows) {
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from, int64_t to,
+                       Sums<Rows, Vectors>& sums) {
+    const float* w = reinterpret_cast<const float*>(tile) + from * kTileRows + output;
+    for (int64_t k = from; k < to; k++, w += kTileRows) {
       vf weights[Vectors];
 #pragma GCC unroll 16
       for (int n = 0; n < Vectors; n++) weights[n] = load(w + n * kLanes);
@@ -54,11 +54,12 @@ struct F32Weights {
 };
 
 struct F16Weights {
-  static constexpr int kRegistersPerSum = 1;
+  static constexpr int kRegisters = 1, kMaxRows = 6;
   template <int Rows, int Vectors>
-  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, Sums<Rows, Vectors>& sums) {
-    const uint16_t* w = reinterpret_cast<const uint16_t*>(tile) + output;
-    for (int64_t k = 0; k < inputs.columns; k++, w += kTileRows) {
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from, int64_t to,
+                       Sums<Rows, Vectors>& sums) {
+    const uint16_t* w = reinterpret_cast<const uint16_t*>(tile) + from * kTileRows + output;
+    for (int64_t k = from; k < to; k++, w += kTileRows) {
       vf weights[Vectors];
 #pragma GCC unroll 16
       for (int n = 0; n < Vectors; n++) weights[n] = load_f16(w + n * kLanes);
@@ -68,15 +69,16 @@ struct F16Weights {
 };
 
 struct Bf16Weights {
-  static constexpr int kRegistersPerSum = 1;
+  static constexpr int kRegisters = 1, kMaxRows = 6;
   /// A lane holds two inputs of an output: the even one in its low half, the odd one in its high half, where a bf16
   /// already is an f32 once the rest is masked.
   template <int Rows, int Vectors>
-  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, Sums<Rows, Vectors>& sums) {
-    const uint32_t* w = reinterpret_cast<const uint32_t*>(tile) + output;
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from, int64_t to,
+                       Sums<Rows, Vectors>& sums) {
+    const uint32_t* w = reinterpret_cast<const uint32_t*>(tile) + from / 2 * kTileRows + output;
     vf weights[Vectors];
-    int64_t k = 0;
-    for (; k + 2 <= inputs.columns; k += 2, w += kTileRows) {
+    int64_t k = from;
+    for (; k + 2 <= to; k += 2, w += kTileRows) {
 #pragma GCC unroll 16
       for (int n = 0; n < Vectors; n++) weights[n] = as_float(load_int(w + n * kLanes) << 16);
       sums.accumulate(weights, inputs, k);
@@ -86,7 +88,7 @@ struct Bf16Weights {
       }
       sums.accumulate(weights, inputs, k + 1);
     }
-    if (k == inputs.columns) return;
+    if (k == to) return;
     for (int n = 0; n < Vectors; n++) weights[n] = as_float(load_int(w + n * kLanes) << 16);
     sums.accumulate(weights, inputs, k);
   }
@@ -133,12 +135,14 @@ inline vi add_products(vi total, Quad weights, const Quantised* x) {
 #endif
 
 struct I8Weights {
-  static constexpr int kRegistersPerSum = 2;
+  static constexpr int kRegisters = sizeof(Quad) / sizeof(vi), kMaxRows = 4;
   /// Per group: exact integer sums, then sums += integer · (weight scale · activation scale).
   template <int Rows, int Vectors>
-  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, Sums<Rows, Vectors>& sums) {
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from, int64_t to,
+                       Sums<Rows, Vectors>& sums) {
     const ActivationLayout layout(inputs.columns);
-    for (int64_t g = 0; g < layout.groups; g++, tile += kGroupBytes) {
+    tile += from / kGroup * kGroupBytes;
+    for (int64_t g = from / kGroup; g * kGroup < to; g++, tile += kGroupBytes) {
       vi totals[Rows][Vectors];
 #pragma GCC unroll 6
       for (int row = 0; row < Rows; row++) {
@@ -179,17 +183,26 @@ struct I8Weights {
   }
 };
 
-/// Vectors of outputs per pass, so that sums, weights and one input fit the registers: 32 on AVX-512 and NEON,
-/// 16 elsewhere. With few rows a pass is as wide as possible, because then reading the tile is what costs.
+/// Inputs per pass when a tile is too wide for the registers. A few KiB of weights: the passes side by side read them
+/// from the L1 cache, and memory sees one stream. A multiple of kGroup.
+constexpr int64_t kPassInputs = 128;
+
+/// Vectors of outputs per pass, so that the sums (of a group, for i8: the others may wait in memory), a vector of
+/// weights each and an input fit the registers: 32 on AVX-512 and NEON, 16 elsewhere.
 template <class Weights>
 constexpr int vectors_for(int rows) {
 #if defined(__AVX512F__) || defined(__aarch64__)
-  const int registers = 26;
+  const int registers = 32;
 #else
-  const int registers = 13;
+  const int registers = 16;
 #endif
-  int vectors = static_cast<int>(kTileRows) / kLanes;
-  while (vectors > 1 && vectors * rows * Weights::kRegistersPerSum > registers) vectors /= 2;
+  int vectors = kTileVectors;
+  while (vectors > 1) {
+    // A weight of a single row is used up at once; others stay for all rows.
+    const int weights = rows == 1 ? 1 : vectors;
+    if (rows * vectors + (weights + 1) * Weights::kRegisters <= registers) break;
+    vectors /= 2;
+  }
   return vectors;
 }
 

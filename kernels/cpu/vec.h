@@ -36,6 +36,14 @@ inline vi as_int(vf x) { return reinterpret_cast<vi>(x); }
 inline vf to_float(vi x) { return __builtin_convertvector(x, vf); }
 inline vf select(vi mask, vf yes, vf no) { return as_float((mask & as_int(yes)) | (~mask & as_int(no))); }
 
+/// kLanes unsigned 16-bit integers.
+inline vi load_u16(const uint16_t* p) {
+  typedef uint16_t vh __attribute__((vector_size(kLanes * 2)));
+  vh x;
+  std::memcpy(&x, p, sizeof x);
+  return __builtin_convertvector(x, vi);
+}
+
 /// a·b + c. Fused where the level has it; compiled with -ffp-contract=off, so fused nowhere else: how a loop was
 /// unrolled cannot change a result.
 inline vf fma(vf a, vf b, vf c) {
@@ -57,8 +65,7 @@ inline vf load_f16(const uint16_t* p) {
 #elif defined(__F16C__)
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #else
-  vi h;
-  for (int i = 0; i < kLanes; i++) h[i] = p[i];
+  const vi h = load_u16(p);
   const vi exponent = h & 0x7c00;
   vf value = as_float(((h & 0x7fff) << 13) + (112 << 23));
   value = select(exponent == 0x7c00, as_float(as_int(value) | 0x7f800000), value);
@@ -68,17 +75,7 @@ inline vf load_f16(const uint16_t* p) {
 }
 
 /// kLanes bf16.
-inline vf load_bf16(const uint16_t* p) {
-  vi h;
-#if defined(__AVX512F__)
-  h = reinterpret_cast<vi>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
-#elif defined(__AVX2__)
-  h = reinterpret_cast<vi>(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-#else
-  for (int i = 0; i < kLanes; i++) h[i] = p[i];
-#endif
-  return as_float(h << 16);
-}
+inline vf load_bf16(const uint16_t* p) { return as_float(load_u16(p) << 16); }
 
 /// Sum of the lanes, always in the same tree.
 inline float sum(vf x) {
