@@ -78,7 +78,7 @@ class Conversation {
     })
     lines.on('SIGINT', () => (this.#answering ? this.#answering.abort() : lines.close()))
     if (isTerminal) process.stdout.write(`${dim('/help lists the commands')}\n`)
-    if (isTerminal) lines.setPrompt('> ')
+    lines.setPrompt(isTerminal ? '> ' : '')
     lines.prompt()
     for await (const line of lines) {
       if (line.trim() === '/exit' || line.trim() === '/quit') break
