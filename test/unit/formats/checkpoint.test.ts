@@ -37,6 +37,7 @@ describe('a file that is something else is named', () => {
     ['a web page; the download went wrong', '\n<!DOCTYPE html><html>'],
     ['a gzip archive; unpack it', Buffer.from('1f8b0800', 'hex')],
     ['a tar archive', tar],
+    ['of no format known here', Buffer.concat([Buffer.alloc(8, 0xff), Buffer.from('{}')])],
     ['of no format known here (it begins with "hello?")', 'hello\n'],
   ])('%s', (found, content) => {
     writeFileSync(file('other'), content)

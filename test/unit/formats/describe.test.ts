@@ -131,6 +131,18 @@ describe('faults are listed', () => {
   })
 })
 
+test('a missing tensor is not blamed on the ones that fit', () => {
+  for (const name of [
+    'emb.weight',
+    'blocks.0.ffn.key.weight',
+    'blocks.0.att.w1',
+    'blocks.1.att.v1',
+  ]) {
+    const { missing, wrongShapes } = describeCheckpoint(checkpointOf(without(name)))
+    expect({ missing, wrongShapes }).toEqual({ missing: [name], wrongShapes: [] })
+  }
+})
+
 describe('architectures are told by their tensors', () => {
   const block = 'blocks.0.att.'
   test.each<[string, string, Shapes]>([

@@ -130,6 +130,7 @@ describe('damaged pickles', () => {
     ['a tensor without a shape', tensor('N', ')')],
     ['shape or strides are not sizes', tensor('(J\xff\xff\xff\xfft', '(K\x01t')],
     ['shape or strides are not sizes', tensor('(Nt', '(K\x01t')],
+    ['shape or strides are not sizes', tensor('(K\x02t', '(K\x01Nt')],
     ['shape or strides are not sizes', tensor('(K\x02t', '(K\x01K\x01t')],
     ['shape or strides are not sizes', tensor('(G\x3f\xf8\0\0\0\0\0\0t', '(K\x01t')],
     ['a parameter of no tensor', '\x80\x02ctorch._utils\n_rebuild_parameter\nN\x85R.'],
@@ -139,6 +140,19 @@ describe('damaged pickles', () => {
       message: expect.stringContaining(problem),
     })
   })
+})
+
+test.each<[string, number]>([
+  ['K\xff', 255],
+  ['M\x01\x02', 0x201],
+  ['J\xfe\xff\xff\xff', -2],
+  ['\x8a\x00', 0],
+  ['\x8a\x01\xff', -1],
+  ['\x8a\x02\xff\x00', 255],
+  ['\x8a\x06\0\0\0\0\0\x01', 2 ** 40],
+  ['G\xbf\xf8\0\0\0\0\0\0', -1.5],
+])('number %j', (pickle, value) => {
+  expect(run(`\x80\x02${pickle}.`)).toBe(value)
 })
 
 describe('bombs', () => {

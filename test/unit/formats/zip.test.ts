@@ -10,6 +10,8 @@ interface Entry {
   readonly size?: number
   readonly packedSize?: number
   readonly headerOffset?: number
+  /** The zip64 field: 64-bit values of the saturated fields only. */
+  readonly zip64?: readonly number[]
 }
 
 interface End {
@@ -39,7 +41,13 @@ function zipOf(entries: readonly Entry[], end: End = {}): Buffer {
     record.writeUInt32LE(size, 24)
     record.writeUInt16LE(name.length, 28)
     record.writeUInt32LE(fields.headerOffset ?? position, 42)
-    central.push(record, Buffer.from(name))
+    const extra = Buffer.alloc(fields.zip64 ? 4 + 8 * fields.zip64.length : 0)
+    for (const [i, value] of (fields.zip64 ?? []).entries()) {
+      extra.writeUInt32LE(0x0001 + 0x10000 * (extra.length - 4), 0)
+      extra.writeBigUInt64LE(BigInt(value), 4 + 8 * i)
+    }
+    record.writeUInt16LE(extra.length, 30)
+    central.push(record, Buffer.from(name), extra)
     position += 35 + name.length + content.length
   }
   const directory = Buffer.concat(central)
@@ -67,6 +75,14 @@ test('entries lie behind their local headers', () => {
     ['b/c', 'world!'],
     ['empty', ''],
   ])
+})
+
+test('a zip64 field holds only what does not fit in 32 bits', () => {
+  const far = { ...B, headerOffset: 0xffffffff, zip64: [41] }
+  const large = { ...B, size: 0xffffffff, zip64: [6, 6] }
+  const plain = read(zipOf([A, B])).get('b/c')
+  expect(read(zipOf([A, far])).get('b/c')).toEqual(plain)
+  expect(read(zipOf([A, large])).get('b/c')).toEqual(plain)
 })
 
 test('a comment may follow, even one that looks like an end record', () => {
