@@ -1,7 +1,8 @@
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { gunzipSync } from 'node:zlib'
 import { afterAll, describe, expect, test } from 'vitest'
 import type { SourceType } from '../../../src/backend/backend.ts'
 import { openCheckpoint, readFloats } from '../../../src/model/checkpoint.ts'
@@ -184,7 +185,37 @@ const CPYTHON_PICKLES = {
   4: 'gASVowEAAAAAAAB9lCiMBW1vZGVslIwLY29sbGVjdGlvbnOUjAtPcmRlcmVkRGljdJSTlClSlCiMAWGUjAx0b3JjaC5fdXRpbHOUjBJfcmVidWlsZF90ZW5zb3JfdjKUk5QoKIwHc3RvcmFnZZSMBXRvcmNolIwMRmxvYXRTdG9yYWdllJOUjAEwlIwDY3B1lEsGdJRRSwBLAksDhpRLA0sBhpSJaAQpUpR0lFKUjAFilGgHjBJfcmVidWlsZF9wYXJhbWV0ZXKUk5RoCSgoaApoDWgOaA9LBnSUUUsASwNLAoaUSwFLA4aUiWgEKVKUdJRSlIhoBClSlIeUUpSMAWOUaAkoKGgKaAuMD0JGbG9hdDE2U3RvcmFnZZSTlIwBMZRoD0sEdJRRSwFLA4WUSwGFlIloBClSlHSUUpR1fZSMCV9tZXRhZGF0YZRoBClSlIwAlH2UjAd2ZXJzaW9ulEsBc3NzYowFZXBvY2iUSweMBGxvc3OURz/gAAAAAAAAjARhcmdzlH2UjAJscpRdlChHP1BiTdLxqfxOiGVzjANiaWeUigYAAAAAAAF1Lg==',
 } as const
 
+/**
+ * What torch 2.11 saved, gzipped: a = arange(24).reshape(4, 6), b = a.t(), c = a[1:3, 2:5], d = a.bfloat16(),
+ * e = a.half()[:, ::2], f = Parameter(a + 1), s = tensor(3.5), z = empty(0, 4), p = a.reshape(2, 3, 4).permute(2, 0, 1).
+ */
+const TORCH_FILE =
+  'H4sIAAAAAAACA7VWTUzbZhj+8kPIws8opaUdW8vWbQ2jgJ0fp7QFbJe6gGFLPW1C1aQQEkOiBZI3+ejUSpOsTQV6mTqp6nqauEzqsbftNHHatdqpFw6Tdtpp6mHSjns/fyGzTVLKqhkeIqL3+Xn95X3jtB4IEhIOkwNXFzlB8sUcHctnaXa08nlJU4+Rm97L8n8JJLroQ0IWfDlaruYKo5kNWizVIpmqubxRLOUz1FyvlauZW7EI+KPRxXYsrmFldtWEAKdEtFI5Sz/mb0YgaAsK0LYYwNdcZQNC+ikK7Td0ogf10CaE9ZDu24TX7uVy5VLJzNFieb0W+aiaN6tmfhpTRyAyZEAHhU4Dumy1ZeguoHshUAgW2gq23utML6QHN6FH9zHZY/cKjNZL4bgBfTYtBye8tJM39LDu1wOb0M9jnOK00xTeMGDApuXhTU6r96faDYpSo8W37DIRznDNs43WBrnm21zzHQrnDHjXLjbhPZfmTLa00tB73y6JwXmuF+V6mHEI9fyb8AHXG6ZwwYARu3gFRlscWCVbza6Z1KxGYGy/e5sSB4Hri428MZ43zvUTFJIGSNv2P6ktuGjAuM2swSWXUgIuo5KPwhVUGhri7AkKkwZM2QV3QHYRkqAggVBQmTVhp3YVE6D1NCdfo6AZcN0ursCM99RmeWI8ty2Yw+Pu1INboHPqPIUFAz7cGE3r7eHF559999RPCEO65Xj0kTE+HqMr5epalmZumdUafgo1dfjglLS+ROb44597X7PUDK0d+8mlumN9eDLZUnF1fc1cp5oqHcXUcUkJFmDqC/gDuyX+FwboJioPsHybmmU2a5o6+R99969SkdKSyTLcnfj9dAhdQi/M0EGUf7fSmKCpE68WgKtaU/hHxl+EhdhB7CJ+Q6Ah6UEMIgSEjEgjlhAVhIXYRtxHPELsIB4jniB+UlhnXyl760sotHRIZ+cdnYmaeo68VH7MLsuyJe/IuzLmVXqUQUVQZCWtLCkVxVK2lfvKI2VHeaw8UXien/d++UFg+/WQPP2OPDFNPU6a378reOdUMk2uEY1cJzPWDJm1ZsmcNUd0Syfz8rw1vztPFuQFa2F3gflPfvr82VH94y39/7+zQx37fl2++/D2Uc8v8dLntyQzj+G/zBgKk2DDgzT1uOrwSGrq1CuO383W/XSSk9yrsdh6m5jFIyz9r9+vfnL4/hggyfoCs+PXzGoRN9idLPvyzhTzmioevRsxJl1MSqn4uDQuJfAnJomimBRTkpQS4mJSEgQhFY+nJJbymxH/ahRzRO2UPha2kdO59LsOJHc9B3mpzu3d56KdDZCm3xFeBef67XcpfNtQOLDzvSLO/dntEukNEs/e9nKdG6rDxX0YJM596yU6V4mbWGlzEkUv0bkD3ETWgGPveInOYXQTLRcx7iU6J8xNFNqdxMQ+sfkAOq8HLmLS6+icik63Tpi4ZsvLdH5SB1xEY5/ZfIbSeih0oV56JjDiGGb36zPeIfm7bog89lROntYb5E8ibSHO6bTree0/gMwsGzEMAAA='
+
 describe('files of other writers', () => {
+  test('torch itself: views that share a storage, a parameter, a scalar, an empty tensor', () => {
+    writeFileSync(file('torch.pth'), gunzipSync(Buffer.from(TORCH_FILE, 'base64')))
+    const { tensors } = openCheckpoint(file('torch.pth'))
+    const seen = Object.fromEntries(
+      [...tensors].map(([name, entry]) => [name, Array.from(readFloats(entry))]),
+    )
+    const a = range(24)
+    expect(seen).toEqual({
+      a,
+      b: a.map((i) => (i % 4) * 6 + Math.floor(i / 4)),
+      c: [8, 9, 10, 14, 15, 16],
+      d: a,
+      e: range(12).map((i) => 2 * i),
+      f: range(24).map((i) => i + 1),
+      s: [3.5],
+      z: [],
+      p: a.map((i) => (i % 6) * 4 + Math.floor(i / 6)),
+    })
+    expect(tensors.get('p')).toMatchObject({ shape: [4, 2, 3], dtype: 'f32' })
+    expect(tensors.get('e')).toMatchObject({ shape: [4, 3], dtype: 'f16' })
+    expect(tensors.get('d')).toMatchObject({ shape: [4, 6], dtype: 'bf16' })
+  })
+
   test.each([2, 4] as const)('a CPython pickle of protocol %s', (protocol) => {
     const path = writeZip(file(`cpython-${protocol}.pth`), {
       'x/data.pkl': Buffer.from(CPYTHON_PICKLES[protocol], 'base64'),
