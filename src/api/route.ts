@@ -20,15 +20,25 @@ export interface Call<Body = unknown> {
   readonly signal: AbortSignal
   /** Unix seconds at which the call arrived. */
   readonly now: number
+  /** Whose call it is; states and live requests of one tenant are invisible to every other. */
+  readonly tenant: string
 }
 
 export type Reply =
-  | { readonly kind: 'json'; readonly body: object }
+  /** Status 200 unless another is given. */
+  | { readonly kind: 'json'; readonly body: object; readonly status?: number }
   /**
    * One object per server-sent event. The first is asked for before any header is written, so what fails until then
    * is still a proper HTTP error.
    */
   | { readonly kind: 'events'; readonly events: AsyncIterable<object> }
+
+/**
+ * How a caller shows its key. `header` (the rule): in the Authorization header, looked at before anything else.
+ * `password`: there, or as the field `password` of the body. `translate`: like `password`, and open to all where the operator
+ * says so, for browser extensions that can send neither.
+ */
+export type Access = 'header' | 'password' | 'translate'
 
 export interface Route {
   readonly method: 'GET' | 'POST'
@@ -37,6 +47,13 @@ export interface Route {
   /** One line for the OpenAPI page. */
   readonly summary: string
   readonly body: TSchema | null
+  /** Absent: `header`. */
+  readonly access?: Access
+  /**
+   * Several dialects may have a route at one path: the first whose `claims` says yes to the (unvalidated) body answers,
+   * in its own shapes; the one without `claims` takes what is left.
+   */
+  claims?(body: unknown): boolean
   handle(call: Call): Promise<Reply>
 }
 
@@ -45,6 +62,8 @@ export interface Dialect {
   readonly routes: readonly Route[]
   /** The JSON of an error, for a body or for an event inside a stream. */
   renderError(error: SkeinError): object
+  /** The HTTP status of an error where it is not that of the error's code. */
+  statusOf?(error: SkeinError): number | undefined
 }
 
 /** A POST route whose handler sees the type its schema describes. */
@@ -72,6 +91,6 @@ export function get(
   return { method: 'GET', path, summary, body: null, handle: async (call) => handle(call) }
 }
 
-export function json(body: object): Reply {
-  return { kind: 'json', body }
+export function json(body: object, status = 200): Reply {
+  return { kind: 'json', body, status }
 }

@@ -22,7 +22,7 @@ import { Drain } from './drain.ts'
 import { failureOf, isWorthRetrying, publicError } from './errors.ts'
 import { DEFAULT_LIMITS, type Limits } from './limits.ts'
 import { Metrics } from './metrics.ts'
-import { mountDialect } from './mount.ts'
+import { mountDialects } from './mount.ts'
 import { openApiPage } from './openapi.ts'
 import { createOriginPolicy, type OriginPolicy, PREFLIGHT_HEADERS } from './origin.ts'
 import { LIVENESS_PATH, mountSystem } from './system.ts'
@@ -31,6 +31,8 @@ export interface AppOptions {
   readonly models: ModelRegistry
   /** Empty: open. `resolveAuth` decides. */
   readonly keys: readonly string[]
+  /** Translation needs no key: for browser extensions, which cannot send one. */
+  readonly openTranslate?: boolean
   /** The address that will be listened on; loopback accepts loopback Host headers only. */
   readonly host: string
   readonly version: string
@@ -48,11 +50,9 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const limits: Limits = { ...DEFAULT_LIMITS, ...options.limits }
   const metrics = new Metrics(options.models)
   const models = measured(options.models, metrics)
-  const dialects = [openAiDialect(limits)]
-  const gate = createGate(
-    createAuth(options.keys),
-    createOriginPolicy(originOptions(options, host)),
-  )
+  const dialects = allDialects(limits)
+  const auth = createAuth(options.keys)
+  const gate = createGate(auth, createOriginPolicy(originOptions(options, host)))
   const respond = createResponder(dialects[0]!, metrics, limits)
 
   const app = createFastify(options, limits, (error, request, reply) => {
@@ -63,6 +63,8 @@ export function buildApp(options: AppOptions): FastifyInstance {
       respond.send(denied, request, reply)
     }
   })
+  app.decorateRequest('tenant', null)
+  app.decorateRequest('entry', null)
   app.addHook('onRequest', async (request, reply) => {
     if (gate(request, reply)) return reply
     return undefined
@@ -76,9 +78,15 @@ export function buildApp(options: AppOptions): FastifyInstance {
   app.setSchemaErrorFormatter((complaints) => describeInvalid(complaints))
   parseJsonBodies(app, limits)
   const { report } = respond
-  for (const dialect of dialects) mountDialect(app, dialect, { models, limits, drain, report })
+  const isTranslateOpen = options.openTranslate === true
+  mountDialects(app, dialects, { models, limits, drain, auth, isTranslateOpen, report })
   mountSystem(app, { models, metrics, drain, version, openApi: openApiPage(dialects, version) })
   return app
+}
+
+/** The first one's shapes are those of every reply that belongs to no dialect. */
+export function allDialects(limits: Limits): readonly Dialect[] {
+  return [openAiDialect(limits)]
 }
 
 function originOptions({ allowedOrigins = [], allowedHosts = [] }: AppOptions, host: string) {
@@ -135,9 +143,13 @@ function requestId(request: IncomingMessage): string {
 /** Throws for a request that may not pass; true if it has been answered here (a preflight). */
 type Gate = (request: FastifyRequest, reply: FastifyReply) => boolean
 
-/** Deny by default: it looks at headers and the raw path only, so no spelling of a path gets around it. */
+/**
+ * Deny by default: it looks at headers and the raw path only, so no spelling of a path gets around it. The one exception
+ * is a route that takes its key from the body: what the header did not open, `mount.ts` decides when the body is there.
+ */
 function createGate(auth: Auth, origins: OriginPolicy): Gate {
-  return ({ id, raw, headers, method }, reply) => {
+  return (request, reply) => {
+    const { id, raw, headers, method } = request
     reply.header('x-request-id', id)
     origins.check(headers)
     reply.headers(origins.corsHeaders(headers))
@@ -147,7 +159,12 @@ function createGate(auth: Auth, origins: OriginPolicy): Gate {
       return true
     }
     const isLiveness = raw.url === LIVENESS_PATH && (method === 'GET' || method === 'HEAD')
-    if (!isLiveness) auth.check(headers.authorization)
+    if (isLiveness) return false
+    try {
+      request.tenant = auth.check(headers.authorization)
+    } catch (denied) {
+      if (request.routeOptions.config?.access === undefined) throw denied
+    }
     return false
   }
 }
@@ -165,8 +182,9 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits) {
     const shown = report(thrown, request)
     if (isWorthRetrying(shown)) reply.header('retry-after', String(limits.retryAfterSeconds))
     if (shown.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
-    const dialect = request.routeOptions.config?.dialect ?? fallback
-    reply.code(failureOf(thrown).status).send(dialect.renderError(shown))
+    const dialect = request.entry?.dialect ?? request.routeOptions.config?.dialect ?? fallback
+    const { error, status } = failureOf(thrown)
+    reply.code(dialect.statusOf?.(error) ?? status).send(dialect.renderError(shown))
   }
   return { report, send }
 }

@@ -58,12 +58,17 @@ export function isLoopback(host: string): boolean {
   return /^127\.\d{1,3}\.\d{1,3}\.\d{1,3}$/.test(name)
 }
 
+/** The tenant of everyone on a server without keys, and of callers that need none. */
+export const PUBLIC_TENANT = 'public'
+
 export interface Auth {
   readonly isOpen: boolean
   /** Whether `secret` is one of the keys, in constant time. */
   knows(secret: string): boolean
-  /** Throws `unauthorized` unless open or the Authorization header carries a key. */
-  check(authorization: string | undefined): void
+  /** The tenant of the key in an Authorization header; throws `unauthorized` unless it carries one or the server is open. */
+  check(authorization: string | undefined): string
+  /** The same for a `password` in a body. */
+  checkPassword(password: unknown): string
 }
 
 export function createAuth(keys: readonly string[]): Auth {
@@ -75,20 +80,32 @@ export function createAuth(keys: readonly string[]): Auth {
     for (const known of digests) found = timingSafeEqual(known, presented) || found
     return found
   }
+  const tenantOf = (secret: string): string => {
+    if (!knows(secret))
+      throw new SkeinError('unauthorized', 'the API key is not one of this server')
+    // Says which key it was without saying the key: it becomes part of stored states.
+    return `key-${digest(`tenant ${secret}`).toString('hex').slice(0, 24)}`
+  }
+  const isOpen = keys.length === 0
   return {
-    isOpen: keys.length === 0,
+    isOpen,
     knows,
     check(authorization) {
-      if (keys.length === 0) return
+      if (isOpen) return PUBLIC_TENANT
       const secret = /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1]
-      if (secret === undefined) {
-        throw new SkeinError(
-          'unauthorized',
-          'no API key; send the header Authorization: Bearer <key>',
-        )
-      }
-      if (!knows(secret))
-        throw new SkeinError('unauthorized', 'the API key is not one of this server')
+      if (secret !== undefined) return tenantOf(secret)
+      throw new SkeinError(
+        'unauthorized',
+        'no API key; send the header Authorization: Bearer <key>',
+      )
+    },
+    checkPassword(password) {
+      if (isOpen) return PUBLIC_TENANT
+      if (typeof password === 'string') return tenantOf(password)
+      throw new SkeinError(
+        'unauthorized',
+        'no API key; send it as the field password, or in the header Authorization: Bearer <key>',
+      )
     },
   }
 }

@@ -73,7 +73,7 @@ function checkDepth(text: string, maxDepth: number): void {
 }
 
 /** What the validator reports, with the schema at fault (its `verbose` option). */
-type Complaint = FastifySchemaValidationError & { parentSchema?: { description?: string } }
+export type Complaint = FastifySchemaValidationError & { parentSchema?: { description?: string } }
 
 /** One complaint for the first field at fault. */
 export function describeInvalid(complaints: readonly Complaint[]): SkeinError {

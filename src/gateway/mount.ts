@@ -5,16 +5,32 @@
 import { randomUUID } from 'node:crypto'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import type { ModelRegistry } from '../api/models.ts'
-import type { Call, Dialect, Reply, Route } from '../api/route.ts'
-import { SkeinError } from '../errors.ts'
+import type { Access, Call, Dialect, Reply, Route } from '../api/route.ts'
+import { assert, SkeinError } from '../errors.ts'
+import { type Auth, PUBLIC_TENANT } from './auth.ts'
+import { type Complaint, describeInvalid } from './body.ts'
 import type { Drain } from './drain.ts'
 import type { Limits } from './limits.ts'
 import { EventStream } from './sse.ts'
 
+/** A route with the dialect whose shapes it speaks. */
+export interface Entry {
+  readonly dialect: Dialect
+  readonly route: Route
+}
+
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** Whose error shape a route has; routes of the gateway itself have the first dialect's. */
+    /** The dialect that speaks for a route until its body is known. */
     dialect?: Dialect
+    /** Absent: the key is in the header, or the request is refused before anything else is looked at. */
+    access?: Access
+  }
+  interface FastifyRequest {
+    /** Null until the caller has shown a key (or needs none). */
+    tenant: string | null
+    /** Which of the dialects at this path answers; null until the body has been read. */
+    entry: Entry | null
   }
 }
 
@@ -22,41 +38,94 @@ export interface MountContext {
   readonly models: ModelRegistry
   readonly limits: Limits
   readonly drain: Drain
+  readonly auth: Auth
+  /** Whether routes with `access: 'translate'` need no key. */
+  readonly isTranslateOpen: boolean
   /** Counts and logs an error, and gives what the client may see of it. */
   readonly report: (thrown: unknown, request: FastifyRequest) => SkeinError
 }
 
-export function mountDialect(app: FastifyInstance, dialect: Dialect, context: MountContext): void {
-  for (const route of dialect.routes) {
-    app.route({
-      method: route.method,
-      url: route.path,
-      ...(route.body === null ? {} : { schema: { body: route.body } }),
-      config: { dialect },
-      handler: (request, reply) => new Exchange(dialect, route, context, request, reply).run(),
-    })
+export function mountDialects(
+  app: FastifyInstance,
+  dialects: readonly Dialect[],
+  context: MountContext,
+): void {
+  for (const entries of byPath(dialects).values()) mountPath(app, entries, context)
+}
+
+/** The entries of each method and path; those that claim bodies come before the one that takes the rest. */
+function byPath(dialects: readonly Dialect[]): Map<string, Entry[]> {
+  const paths = new Map<string, Entry[]>()
+  for (const dialect of dialects) {
+    for (const route of dialect.routes) {
+      const key = `${route.method} ${route.path}`
+      const entries = paths.get(key) ?? []
+      paths.set(key, entries)
+      if (route.claims === undefined) entries.push({ dialect, route })
+      else entries.unshift({ dialect, route })
+    }
   }
+  return paths
+}
+
+function mountPath(app: FastifyInstance, entries: readonly Entry[], context: MountContext): void {
+  const { dialect, route } = entries.at(-1)!
+  const accesses = new Set(entries.map((entry) => entry.route.access))
+  const rest = entries.filter((entry) => entry.route.claims === undefined)
+  assert(accesses.size === 1 && rest.length === 1, `clashing routes at ${route.path}`)
+  const { access } = route
+  const isShared = entries.length > 1
+  app.route({
+    method: route.method,
+    url: route.path,
+    ...(route.body === null || isShared ? {} : { schema: { body: route.body } }),
+    config: { dialect, ...(access === undefined ? {} : { access }) },
+    preValidation: async (request) => {
+      request.entry = choose(entries, request.body)
+      authenticate(request, access, context)
+      if (isShared) validate(request, request.entry.route)
+    },
+    handler: (request, reply) => new Exchange(context, request, reply).run(),
+  })
+}
+
+function choose(entries: readonly Entry[], body: unknown): Entry {
+  // The last one takes what nobody claims.
+  return entries.find(({ route }) => route.claims?.(body) ?? true)!
+}
+
+/** The gate has let this request in with its header, or left it to be decided by its body. */
+function authenticate(
+  request: FastifyRequest,
+  access: Access | undefined,
+  { auth, isTranslateOpen }: MountContext,
+): void {
+  if (request.tenant !== null) return
+  if (access === 'translate' && isTranslateOpen) request.tenant = PUBLIC_TENANT
+  // A body may be anything here: it has not been validated yet.
+  else
+    request.tenant = auth.checkPassword((request.body as { password?: unknown } | null)?.password)
+}
+
+function validate(request: FastifyRequest, { body }: Route): void {
+  if (body === null) return
+  const isValid = request.compileValidationSchema(body, 'body')
+  // The validator's complaints are Ajv's, as those of Fastify's own validation are.
+  if (!isValid(request.body)) throw describeInvalid((isValid.errors ?? []) as Complaint[])
 }
 
 const KEEP_ALIVE_EVERY_MS = 15_000
 
 /** One request and its response. */
 class Exchange {
-  readonly #dialect: Dialect
-  readonly #route: Route
+  readonly #entry: Entry
   readonly #context: MountContext
   readonly #request: FastifyRequest
   readonly #reply: FastifyReply
 
-  constructor(
-    dialect: Dialect,
-    route: Route,
-    context: MountContext,
-    request: FastifyRequest,
-    reply: FastifyReply,
-  ) {
-    this.#dialect = dialect
-    this.#route = route
+  constructor(context: MountContext, request: FastifyRequest, reply: FastifyReply) {
+    assert(request.entry !== null, 'a handler ran before its route was chosen')
+    this.#entry = request.entry
     this.#context = context
     this.#request = request
     this.#reply = reply
@@ -81,7 +150,7 @@ class Exchange {
     let reply: Reply
     try {
       reply = await this.#alive(
-        this.#route.handle(call),
+        this.#entry.route.handle(call),
         () => this.#startJson(),
         () => this.#reply.raw.write(' '),
       )
@@ -91,7 +160,7 @@ class Exchange {
     }
     if (reply.kind === 'events') return this.#stream(reply.events)
     if (this.#reply.sent) return this.#endJson(reply.body)
-    return this.#reply.send(reply.body)
+    return this.#reply.code(reply.status ?? 200).send(reply.body)
   }
 
   async #stream(source: AsyncIterable<object>): Promise<unknown> {
@@ -143,7 +212,7 @@ class Exchange {
   }
 
   #renderError(thrown: unknown): object {
-    return this.#dialect.renderError(this.#context.report(thrown, this.#request))
+    return this.#entry.dialect.renderError(this.#context.report(thrown, this.#request))
   }
 
   /** What hooks have set on the reply, which hijacking would lose. All of them are set as strings. */
@@ -153,12 +222,15 @@ class Exchange {
 
   #callOf(signal: AbortSignal): Call {
     const { models, limits } = this.#context
+    const { tenant, body, params } = this.#request
+    assert(tenant !== null, 'a handler ran before its caller was known')
     return {
       // Never the request id, which clients may choose: ids name live requests of the engine.
       id: randomUUID().replaceAll('-', ''),
-      body: this.#request.body,
+      body,
       // A route's path has only named parameters, and those are strings.
-      params: this.#request.params as Record<string, string>,
+      params: params as Record<string, string>,
+      tenant,
       models,
       limits,
       signal,

@@ -11,13 +11,16 @@ function describeStatus(status: number): string {
 }
 
 export function openApiPage(dialects: readonly Dialect[], version: string): object {
-  const paths: Record<string, Record<string, object>> = {}
+  const paths: Record<string, Record<string, Operation>> = {}
   for (const dialect of dialects) {
     for (const route of dialect.routes) {
       const path = route.path.replace(/:(\w+)/g, '{$1}')
+      const method = route.method.toLowerCase()
+      const earlier = paths[path]?.[method]
+      const entry = operation(dialect, route, path)
       paths[path] = {
         ...paths[path],
-        [route.method.toLowerCase()]: operation(dialect, route, path),
+        [method]: earlier === undefined ? entry : merged(earlier, entry),
       }
     }
   }
@@ -38,7 +41,27 @@ export function openApiPage(dialects: readonly Dialect[], version: string): obje
   }
 }
 
-function operation(dialect: Dialect, route: Route, path: string): object {
+/** One path of several dialects: any of their bodies will do. The first one's words stay. */
+function merged(first: Operation, second: Operation): Operation {
+  const bodies = [first, second].flatMap(({ requestBody }) => {
+    const schema = requestBody?.content['application/json'].schema
+    return schema === undefined ? [] : ((schema as { anyOf?: object[] }).anyOf ?? [schema])
+  })
+  const tags = [...new Set([...first.tags, ...second.tags])]
+  return { ...first, tags, requestBody: jsonBody({ anyOf: bodies }) }
+}
+
+interface Operation {
+  readonly tags: readonly string[]
+  readonly requestBody?: ReturnType<typeof jsonBody>
+  readonly [rest: string]: unknown
+}
+
+function jsonBody(schema: object) {
+  return { required: true, content: { 'application/json': { schema } } }
+}
+
+function operation(dialect: Dialect, route: Route, path: string): Operation {
   const parameters = [...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
     name,
     in: 'path',
@@ -51,11 +74,7 @@ function operation(dialect: Dialect, route: Route, path: string): object {
     summary: route.summary,
     tags: [dialect.name],
     ...(parameters.length === 0 ? {} : { parameters }),
-    ...(route.body === null
-      ? {}
-      : {
-          requestBody: { required: true, content: { 'application/json': { schema: route.body } } },
-        }),
+    ...(route.body === null ? {} : { requestBody: jsonBody(route.body) }),
     responses: { 200: successOf(route), ...errorResponses() },
   }
 }

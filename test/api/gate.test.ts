@@ -1,15 +1,19 @@
 import { describe, expect, test } from 'vitest'
-import { openAiDialect } from '../../src/api/openai/dialect.ts'
+import { allDialects } from '../../src/gateway/app.ts'
 import { createAuth, resolveAuth } from '../../src/gateway/auth.ts'
 import { DEFAULT_LIMITS } from '../../src/gateway/limits.ts'
 import { CHAT, HELLO, postTo, serve } from './kit.ts'
 
 const KEY = 'sk-test-key'
 const SYSTEM_PATHS = ['/readyz', '/health', '/version', '/metrics', '/openapi.json']
-const ROUTES = [
-  ...openAiDialect(DEFAULT_LIMITS).routes.map(({ method, path }) => [method, path] as const),
-  ...SYSTEM_PATHS.map((path) => ['GET', path] as const),
-]
+const ALL = allDialects(DEFAULT_LIMITS).flatMap(({ routes }) => routes)
+const pairs = (routes: typeof ALL) => {
+  const unique = new Set(routes.map(({ method, path }) => `${method} ${path}`))
+  // Written just above.
+  return [...unique].map((pair) => pair.split(' ') as ['GET' | 'POST', string])
+}
+const DEFERRED = pairs(ALL.filter(({ access }) => access !== undefined))
+const ROUTES = [...pairs(ALL), ...SYSTEM_PATHS.map((path) => ['GET', path] as const)]
 
 describe('with a key', () => {
   const { app, engine } = serve(undefined, { keys: [KEY, 'second'] })
@@ -38,11 +42,38 @@ describe('with a key', () => {
       const headers = authorization === undefined ? {} : { authorization }
       const reply = await app.inject({ method, url: path.replace(':id', 'goose'), headers })
       expect(reply.statusCode).toBe(401)
-      expect(reply.json().error).toMatchObject({
-        type: 'authentication_error',
-        code: 'invalid_api_key',
-      })
       expect(reply.headers['www-authenticate']).toBe('Bearer')
+      expect(reply.body).toMatch(/API key|password/)
+    }
+  })
+
+  test('the refusal has the OpenAI shape where the route has', async () => {
+    const reply = await app.inject({ method: 'POST', url: CHAT, payload: HELLO })
+    expect(reply.json().error).toMatchObject({
+      type: 'authentication_error',
+      code: 'invalid_api_key',
+    })
+  })
+
+  test.each(DEFERRED)(
+    '%s %s takes the key from the body too, and no other',
+    async (method, path) => {
+      const send = (payload: object) =>
+        app.inject({ method, url: path.replace(':id', 'goose'), payload })
+      for (const password of [undefined, null, '', 'wrong', `${KEY}x`, [KEY], { KEY }, 1, true]) {
+        expect((await send({ password })).statusCode, JSON.stringify(password)).toBe(401)
+      }
+      expect((await send([KEY])).statusCode).toBe(401)
+      expect((await send({ password: KEY })).statusCode).not.toBe(401)
+      expect((await send({ password: 'second' })).statusCode).not.toBe(401)
+    },
+  )
+
+  test('elsewhere a key in the body opens nothing', async () => {
+    const inBody = new Set(DEFERRED.map(([, path]) => path))
+    for (const [method, path] of ROUTES.filter(([, path]) => !inBody.has(path))) {
+      const payload = method === 'POST' ? { payload: { password: KEY } } : {}
+      expect((await app.inject({ method, url: path, ...payload })).statusCode, path).toBe(401)
     }
   })
 

@@ -23,15 +23,20 @@ import { systemFingerprint, usageOf } from './usage.ts'
 
 export function chatRoute(limits: RequestLimits): Route {
   const summary = 'Answer a conversation'
-  return post('/v1/chat/completions', summary, chatBody(limits), async (call): Promise<Reply> => {
-    const chat = await prepare(call)
-    if (call.body.stream === true) return { kind: 'events', events: streamed(chat) }
-    return json(await whole(chat))
+  const route = post('/v1/chat/completions', summary, chatBody(limits), async (call) => {
+    return replyOf(await prepare(call), call.body.stream === true)
   })
+  // Dialects that share this path send their key in the body.
+  return { ...route, access: 'password' }
+}
+
+export async function replyOf(chat: Chat, isStream: boolean): Promise<Reply> {
+  if (isStream) return { kind: 'events', events: streamed(chat) }
+  return json(await whole(chat))
 }
 
 /** A chat call that has been checked and turned into what the engine needs. */
-interface Chat {
+export interface Chat {
   readonly model: ServedModel
   readonly request: GenerateRequest
   readonly think: ThinkMode

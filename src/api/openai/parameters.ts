@@ -88,7 +88,6 @@ export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
   pad_zero: [false],
   session_id: [],
   state: [],
-  stop_tokens: [[]],
 }
 
 /** Where there is something else to do, the refusal says so. */
@@ -97,12 +96,12 @@ const INSTEAD: Readonly<Record<string, string>> = {
   n_predict: 'use `max_tokens`',
   reasoning_effort: 'use `enable_think`',
   repeat_penalty: 'use `repetition_penalty`',
-  stop_tokens: 'use `stop` for strings and `stop_token_ids` for ids',
 }
 
-/** Throws for the first field of `body` that would change the output and that nothing here honours. */
-export function refuseUnimplemented(body: object): void {
+/** Throws for the first field of `body` that would change the output and that nothing honours, save those the route reads. */
+export function refuseUnimplemented(body: object, honoured: readonly string[] = []): void {
   for (const [name, value] of Object.entries(body)) {
+    if (honoured.includes(name)) continue
     if (value === null || !Object.hasOwn(NOT_IMPLEMENTED, name)) continue
     const neutral = NOT_IMPLEMENTED[name]!
     if (neutral.some((off) => isSame(off, value))) continue

@@ -12,6 +12,27 @@ import { Bounded, BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
 /** The decay of RWKV's own tools; only requests that use their field names get it unasked. */
 const RWKV_DECAY = 0.996
 
+/** What a request that says nothing gets. Every family of routes has its own. */
+export interface SamplingDefaults {
+  readonly temperature: number
+  /** 0 = off. */
+  readonly topK: number
+  readonly topP: number
+  readonly presence: number
+  readonly frequency: number
+  /** Null: 1, or 0.996 once the request uses RWKV's names of the penalties. */
+  readonly decay: number | null
+}
+
+const OPENAI_DEFAULTS: SamplingDefaults = {
+  temperature: 1,
+  topK: 0,
+  topP: 1,
+  presence: 0,
+  frequency: 0,
+  decay: null,
+}
+
 export function samplingFields(limits: RequestLimits) {
   const stopList = `a string or a list of at most ${limits.stops} strings`
   return {
@@ -37,6 +58,7 @@ export function samplingFields(limits: RequestLimits) {
       OneOf(stopList, Type.String(), Type.Array(Type.String(), { maxItems: limits.stops })),
     ),
     stop_token_ids: Maybe(Type.Array(TokenId, { maxItems: limits.stops })),
+    stop_tokens: Maybe(StopTokens(limits)),
     ignore_eos: Maybe(Type.Boolean()),
     logit_bias: Maybe(
       Type.Record(Type.String({ pattern: '^[0-9]{1,10}$' }), Bounded(-100, 100), {
@@ -49,20 +71,31 @@ export function samplingFields(limits: RequestLimits) {
   }
 }
 
+/** RWKV servers' one list for both: ids and strings, mixed as one likes. */
+export function StopTokens(limits: RequestLimits) {
+  const entry = OneOf('token ids and strings', TokenId, Type.String())
+  return Type.Array(entry, { maxItems: 2 * limits.stops })
+}
+
 export type SamplingFields = Static<
   ReturnType<typeof Type.Object<ReturnType<typeof samplingFields>>>
 >
 
-export function toSampling(body: SamplingFields, model: ServedModel): SamplingParams {
+export function toSampling(
+  body: SamplingFields,
+  model: ServedModel,
+  defaults: SamplingDefaults = OPENAI_DEFAULTS,
+): SamplingParams {
   const usesRwkvNames = present(body.alpha_presence) || present(body.alpha_frequency)
+  const decay = defaults.decay ?? (usesRwkvNames ? RWKV_DECAY : 1)
   return {
-    temperature: body.temperature ?? 1,
-    topK: Math.max(0, body.top_k ?? 0),
-    topP: body.top_p ?? 1,
+    temperature: body.temperature ?? defaults.temperature,
+    topK: Math.max(0, body.top_k ?? defaults.topK),
+    topP: body.top_p ?? defaults.topP,
     minP: body.min_p ?? 0,
-    presencePenalty: oneName(body, 'presence_penalty', 'alpha_presence') ?? 0,
-    frequencyPenalty: oneName(body, 'frequency_penalty', 'alpha_frequency') ?? 0,
-    penaltyDecay: oneName(body, 'penalty_decay', 'alpha_decay') ?? (usesRwkvNames ? RWKV_DECAY : 1),
+    presencePenalty: oneName(body, 'presence_penalty', 'alpha_presence') ?? defaults.presence,
+    frequencyPenalty: oneName(body, 'frequency_penalty', 'alpha_frequency') ?? defaults.frequency,
+    penaltyDecay: oneName(body, 'penalty_decay', 'alpha_decay') ?? decay,
     repetitionPenalty: body.repetition_penalty ?? 1,
     seed: present(body.seed) ? BigInt.asUintN(64, BigInt(body.seed)) : null,
     logitBias: toLogitBias(body.logit_bias ?? {}, model),
@@ -77,17 +110,31 @@ export function toStop(
   model: ServedModel,
   limits: RequestLimits,
 ): StopParams {
-  const asked = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
+  const listed = body.stop_tokens ?? []
+  const asked = [
+    ...(typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])),
+    ...listed.filter((entry) => typeof entry === 'string'),
+  ]
   for (const stop of asked) {
     const bytes = Buffer.byteLength(stop)
     if (bytes >= 1 && bytes <= limits.stopBytes) continue
     throw invalid('stop', `a stop string has ${bytes} bytes; expected 1 … ${limits.stopBytes}`)
   }
+  const ids = tokensOf(body.stop_token_ids, 'stop_token_ids', model)
   return {
     strings: [...new Set([...asked, ...extra])],
-    tokens: tokensOf(body.stop_token_ids, 'stop_token_ids', model),
+    tokens: [...new Set([...ids, ...drawable(listed, model)])],
     ignoreEos: body.ignore_eos ?? false,
   }
+}
+
+/**
+ * Ids that the model can draw. Clients of RWKV servers send ids of the World vocabulary ([0, 261, 24281]) to whatever
+ * model there is; one that it does not have can stop nothing.
+ */
+function drawable(listed: readonly (number | string)[], model: ServedModel): number[] {
+  const { vocabSize } = model.client.info.model
+  return listed.filter((entry) => typeof entry === 'number').filter((id) => id < vocabSize)
 }
 
 /** Checks that belong to no single number: what may be combined, and what n and best_of may be. */
