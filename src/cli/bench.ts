@@ -1,5 +1,5 @@
 /** `skein bench`: speed of the engine and of the tokenizer on this machine. */
-import { mkdirSync } from 'node:fs'
+import { existsSync, mkdirSync } from 'node:fs'
 import { cpus, homedir } from 'node:os'
 import { join } from 'node:path'
 import { defineCommand } from 'citty'
@@ -74,7 +74,9 @@ function prefillCases(given = ''): { prompts: number; tokens: number }[] {
 function randomModel(size: (typeof RANDOM_MODEL_SIZES)[number]): string {
   const folder = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'skein', 'random')
   mkdirSync(folder, { recursive: true })
-  return writeRandomModel(join(folder, `rwkv7-${size}.pth`), size)
+  const path = join(folder, `rwkv7-${size}.pth`)
+  // Written under another name and renamed when complete, so a file that is there is whole.
+  return existsSync(path) ? path : writeRandomModel(path, size)
 }
 
 function printRows(info: ModelInfo, rows: readonly BenchRow[]): void {
