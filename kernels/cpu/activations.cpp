@@ -18,7 +18,8 @@ struct Group {
 Group quantise_group(const float* x, int32_t* q) {
   vi largest = {};
   for (int64_t i = 0; i < kGroup; i += kLanes) {
-    const vi bits = as_int(load(x + i)) & 0x7fffffff;  // as integers NaN and infinity are the largest
+    const vi bits =
+        as_int(load(x + i)) & 0x7fffffff;  // as integers NaN and infinity are the largest
     largest = bits > largest ? bits : largest;
   }
   int32_t lanes[kLanes];

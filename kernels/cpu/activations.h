@@ -1,8 +1,8 @@
-// Activations quantised for i8 products: per token and group of 32 inputs, q = round(x / scale) with
-// scale = max|x| / 127. A token is one block of bytes:
-//   values       VNNI: [K] i8.  Elsewhere: [K/4] × i16 {x0, x2, x1, x3}, the order in which weights unpack.
-//   scales       [K/32] f32
-//   corrections  [K/32] i32, −kWeightOffset·Σq: where the sum of a group starts
+// Activations quantised for i8 products: per token and group of 32 inputs, q = round(x / scale)
+// with scale = max|x| / 127. A token is one block of bytes:
+//   values       VNNI: [K] i8.  Elsewhere: [K/4] × i16 {x0, x2, x1, x3}, the order in which weights
+//   unpack. scales       [K/32] f32 corrections  [K/32] i32, −kWeightOffset·Σq: where the sum of a
+//   group starts
 #pragma once
 
 #include "matrix.h"
@@ -25,8 +25,8 @@ struct ActivationLayout {
         stride(round_up(corrections_at + groups * 4, 64)) {}
 };
 
-/// Quantises one token, x [columns], into `to` [layout.stride]. A group that holds a NaN or infinity gets that as
-/// its scale, so it cannot vanish.
+/// Quantises one token, x [columns], into `to` [layout.stride]. A group that holds a NaN or
+/// infinity gets that as its scale, so it cannot vanish.
 void quantise(const float* x, int64_t columns, const ActivationLayout& layout, uint8_t* to);
 
 }  // namespace skein

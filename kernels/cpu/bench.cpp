@@ -56,7 +56,8 @@ double sk_bench_fma(sk_context* context, int32_t repeats) {
       const auto start = std::chrono::steady_clock::now();
       context->pool.run([&](Worker& worker) {
         vf chain[kChains];
-        for (int n = 0; n < kChains; n++) chain[n] = splat(static_cast<float>(n));  // distinct, or they are merged
+        for (int n = 0; n < kChains; n++)
+          chain[n] = splat(static_cast<float>(n));  // distinct, or they are merged
         const vf a = splat(0.999f), b = splat(1e-3f);
         for (int64_t step = 0; step < kSteps; step++) {
 #pragma GCC unroll 12

@@ -33,7 +33,9 @@ inline uint16_t float_to_bf16(float x) {
 }
 
 /// Round towards +inf; for scales, which are finite and ≥ 0.
-inline uint16_t float_to_bf16_up(float x) { return static_cast<uint16_t>((float_bits(x) + 0xffff) >> 16); }
+inline uint16_t float_to_bf16_up(float x) {
+  return static_cast<uint16_t>((float_bits(x) + 0xffff) >> 16);
+}
 
 inline float f16_to_float(uint16_t h) {
 #if defined(__F16C__)

@@ -15,7 +15,8 @@ struct Embed final : Command {
 
   void check(const Batch& batch) const override {
     for (int32_t t = 0; t < batch.num_tokens; t++) {
-      require(batch.tokens[t] >= 0 && batch.tokens[t] < table->rows, "token id outside the embedding table");
+      require(batch.tokens[t] >= 0 && batch.tokens[t] < table->rows,
+              "token id outside the embedding table");
     }
   }
 
@@ -24,7 +25,8 @@ struct Embed final : Command {
   void run(const Batch& batch, int64_t t, int, int) override {
     const int64_t channels = table->columns;
     float* row = x + t * channels;
-    to_floats(table->type, table->data.as<uint8_t>() + batch.tokens[t] * table->row_bytes(), row, channels);
+    to_floats(table->type, table->data.as<uint8_t>() + batch.tokens[t] * table->row_bytes(), row,
+              channels);
     normalise(row, row, moments(row, channels, norm.eps), norm, 0, channels);
   }
 };
@@ -50,7 +52,8 @@ sk_table* sk_table_new(sk_context* context, int64_t rows, int64_t columns, int32
 
 int32_t sk_table_write(sk_table* table, int64_t first_row, int64_t num_rows, const void* values) {
   return guard([&] {
-    require(first_row >= 0 && num_rows >= 0 && first_row + num_rows <= table->rows, "table rows out of range");
+    require(first_row >= 0 && num_rows >= 0 && first_row + num_rows <= table->rows,
+            "table rows out of range");
     std::memcpy(table->data.as<uint8_t>() + first_row * table->row_bytes(), values,
                 static_cast<size_t>(num_rows * table->row_bytes()));
   });
@@ -58,8 +61,8 @@ int32_t sk_table_write(sk_table* table, int64_t first_row, int64_t num_rows, con
 
 int64_t sk_table_bytes(const sk_table* table) { return table->rows * table->row_bytes(); }
 
-int32_t sk_record_embed(sk_program* program, float* x, const sk_table* table, const float* norm_weight,
-                        const float* norm_bias, float eps) {
+int32_t sk_record_embed(sk_program* program, float* x, const sk_table* table,
+                        const float* norm_weight, const float* norm_bias, float eps) {
   return guard([&] {
     auto command = std::make_unique<Embed>();
     command->x = x;

@@ -24,8 +24,9 @@ struct GatherNorm final : Command {
 
 }  // namespace skein
 
-extern "C" int32_t sk_record_gather_norm(sk_program* program, float* out, const float* x, int32_t channels,
-                                         const float* norm_weight, const float* norm_bias, float eps) {
+extern "C" int32_t sk_record_gather_norm(sk_program* program, float* out, const float* x,
+                                         int32_t channels, const float* norm_weight,
+                                         const float* norm_bias, float eps) {
   return skein::guard([&] {
     auto command = std::make_unique<skein::GatherNorm>();
     command->out = out;

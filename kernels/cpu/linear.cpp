@@ -1,5 +1,6 @@
-// Several independent y = epilogue(x·Wᵀ + bias) in one pass of the machine: the tiles of all jobs are shared out
-// together. i8 jobs are preceded by a command that quantises each distinct input once.
+// Several independent y = epilogue(x·Wᵀ + bias) in one pass of the machine: the tiles of all jobs
+// are shared out together. i8 jobs are preceded by a command that quantises each distinct input
+// once.
 #include <algorithm>
 #include <utility>
 
@@ -11,15 +12,17 @@ namespace skein {
 namespace {
 
 struct Job {
-  float* y;                 // [T, W.rows]
-  const float* x;           // [T, W.columns]
+  float* y;        // [T, W.rows]
+  const float* x;  // [T, W.columns]
   const sk_matrix* weight;
-  const float* bias;        // [W.rows] or null
+  const float* bias;  // [W.rows] or null
   int32_t epilogue;
-  int64_t quantised_at;     // offset in scratch of the quantised x; i8 only
+  int64_t quantised_at;  // offset in scratch of the quantised x; i8 only
 };
 
-int32_t tokens_of(const Batch& batch, bool of_logits) { return of_logits ? batch.num_logits : batch.num_tokens; }
+int32_t tokens_of(const Batch& batch, bool of_logits) {
+  return of_logits ? batch.num_logits : batch.num_tokens;
+}
 
 /// Quantises the distinct inputs of a linear command, one token an item.
 struct Quantise final : Command {
@@ -47,17 +50,21 @@ struct Quantise final : Command {
 
 vf activate(int32_t epilogue, vf y) {
   switch (epilogue) {
-    case SK_TANH: return tanh(y);
-    case SK_SIGMOID: return sigmoid(y);
+    case SK_TANH:
+      return tanh(y);
+    case SK_SIGMOID:
+      return sigmoid(y);
     case SK_RELU2: {
       const vf positive = select(y < 0.0f, vf{}, y);  // NaN is not < 0 and stays
       return positive * positive;
     }
-    default: return y;
+    default:
+      return y;
   }
 }
 
-/// kLanes outputs of one token from `output` on. Outputs beyond the matrix's rows are padding and dropped.
+/// kLanes outputs of one token from `output` on. Outputs beyond the matrix's rows are padding and
+/// dropped.
 void finish(const Job& job, vf y, int64_t token, int64_t output) {
   const int64_t rows = job.weight->rows;
   float* to = job.y + token * rows + output;
@@ -71,10 +78,12 @@ void finish(const Job& job, vf y, int64_t token, int64_t output) {
   const int64_t count = std::max<int64_t>(rows - output, 0);
   if (job.bias != nullptr) std::copy_n(job.bias + output, count, padded);
   store(padded, activate(job.epilogue, y + load(padded)));
-  for (int64_t i = 0; i < count; i++) to[i] = job.epilogue == SK_ADD ? to[i] + padded[i] : padded[i];
+  for (int64_t i = 0; i < count; i++)
+    to[i] = job.epilogue == SK_ADD ? to[i] + padded[i] : padded[i];
 }
 
-/// All outputs of a tile for Rows tokens. Between passes the sums wait in memory, which changes no bit of them.
+/// All outputs of a tile for Rows tokens. Between passes the sums wait in memory, which changes no
+/// bit of them.
 template <class Weights, int Rows>
 void multiply_block(const Job& job, int64_t tile, const Inputs& inputs, int64_t token) {
   constexpr int kVectors = vectors_for<Weights>(Rows);
@@ -91,7 +100,8 @@ void multiply_block(const Job& job, int64_t tile, const Inputs& inputs, int64_t 
   }
   for (int row = 0; row < Rows; row++) {
     for (int n = 0; n < kTileVectors; n++) {
-      finish(job, parts[n / kVectors].at[row][n % kVectors], token + row, tile * kTileRows + n * kLanes);
+      finish(job, parts[n / kVectors].at[row][n % kVectors], token + row,
+             tile * kTileRows + n * kLanes);
     }
   }
 }
@@ -117,14 +127,19 @@ Kernels kernels_of() {
 
 Kernels kernels_for(int32_t type) {
   switch (type) {
-    case SK_F32: return kernels_of<F32Weights>();
-    case SK_F16: return kernels_of<F16Weights>();
-    case SK_BF16: return kernels_of<Bf16Weights>();
-    default: return kernels_of<I8Weights>();
+    case SK_F32:
+      return kernels_of<F32Weights>();
+    case SK_F16:
+      return kernels_of<F16Weights>();
+    case SK_BF16:
+      return kernels_of<Bf16Weights>();
+    default:
+      return kernels_of<I8Weights>();
   }
 }
 
-/// Splitting a chunk of tokens over threads below this makes them read weights more than they multiply.
+/// Splitting a chunk of tokens over threads below this makes them read weights more than they
+/// multiply.
 constexpr int64_t kMinChunk = 24;
 
 struct Linear final : Command {
@@ -135,7 +150,8 @@ struct Linear final : Command {
 
   /// Tokens are split too when there are too few tiles to keep all threads busy.
   int64_t chunks(const Batch& batch, int threads) const {
-    return std::clamp<int64_t>(div_up(4 * threads, tiles), 1, div_up(tokens_of(batch, of_logits), kMinChunk));
+    return std::clamp<int64_t>(div_up(4 * threads, tiles), 1,
+                               div_up(tokens_of(batch, of_logits), kMinChunk));
   }
 
   int64_t items(const Batch& batch, int threads) const override {
@@ -152,7 +168,8 @@ struct Linear final : Command {
   }
 
   void multiply(const Job& job, int64_t tile, int64_t from, int64_t to) const {
-    Inputs inputs = {reinterpret_cast<const uint8_t*>(job.x), job.weight->columns * 4, job.weight->columns};
+    Inputs inputs = {reinterpret_cast<const uint8_t*>(job.x), job.weight->columns * 4,
+                     job.weight->columns};
     if (job.weight->type == SK_I8) {
       inputs.first = program->scratch.as<uint8_t>() + job.quantised_at;
       inputs.stride = ActivationLayout(job.weight->columns).stride;
@@ -161,7 +178,8 @@ struct Linear final : Command {
     const Kernels kernels = kernels_for(job.weight->type);
     const int64_t blocks = div_up(to - from, kernels.max_rows);
     for (int64_t b = 0; b < blocks; b++) {
-      const int64_t first = from + (to - from) * b / blocks, end = from + (to - from) * (b + 1) / blocks;
+      const int64_t first = from + (to - from) * b / blocks,
+                    end = from + (to - from) * (b + 1) / blocks;
       inputs.first = base + first * inputs.stride;
       kernels.blocks[end - first - 1](job, tile, inputs, first);
     }
@@ -178,8 +196,9 @@ void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
     if (job.weight->type != SK_I8) continue;
     const int64_t columns = job.weight->columns;
     auto& inputs = prepare->inputs;
-    auto known = std::find_if(inputs.begin(), inputs.end(),
-                              [&](const auto& input) { return input.x == job.x && input.columns == columns; });
+    auto known = std::find_if(inputs.begin(), inputs.end(), [&](const auto& input) {
+      return input.x == job.x && input.columns == columns;
+    });
     if (known == inputs.end()) {
       known = inputs.insert(inputs.end(), {job.x, columns, scratch});
       scratch += ActivationLayout(columns).stride * capacity;
@@ -202,8 +221,9 @@ using namespace skein;
 
 extern "C" {
 
-int32_t sk_record_linear(sk_program* program, int32_t num_jobs, float* const* y, const float* const* x,
-                         const sk_matrix* const* weight, const float* const* bias, const int32_t* epilogue) {
+int32_t sk_record_linear(sk_program* program, int32_t num_jobs, float* const* y,
+                         const float* const* x, const sk_matrix* const* weight,
+                         const float* const* bias, const int32_t* epilogue) {
   return guard([&] {
     require(num_jobs > 0, "linear needs a job");
     std::vector<Job> jobs;

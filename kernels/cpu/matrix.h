@@ -12,11 +12,11 @@
 
 namespace skein {
 constexpr int64_t kTileRows = 64;
-constexpr int64_t kGroup = 32;                                       // inputs that share an i8 scale
+constexpr int64_t kGroup = 32;  // inputs that share an i8 scale
 constexpr int64_t kGroupBytes = kTileRows * 2 + kTileRows * kGroup;  // of one tile
 
-// VNNI multiplies unsigned by signed bytes: there the weights are stored + 128 and the activations carry the
-// correction. Elsewhere they are plain signed bytes.
+// VNNI multiplies unsigned by signed bytes: there the weights are stored + 128 and the activations
+// carry the correction. Elsewhere they are plain signed bytes.
 #if defined(__AVX512VNNI__)
 constexpr int kWeightOffset = 128;
 #else
@@ -25,10 +25,14 @@ constexpr int kWeightOffset = 0;
 
 inline int64_t tile_bytes(int32_t type, int64_t columns) {
   switch (type) {
-    case SK_F32: return columns * kTileRows * 4;
-    case SK_F16: return columns * kTileRows * 2;
-    case SK_BF16: return round_up(columns, 2) * kTileRows * 2;
-    default: return div_up(columns, kGroup) * kGroupBytes;
+    case SK_F32:
+      return columns * kTileRows * 4;
+    case SK_F16:
+      return columns * kTileRows * 2;
+    case SK_BF16:
+      return round_up(columns, 2) * kTileRows * 2;
+    default:
+      return div_up(columns, kGroup) * kGroupBytes;
   }
 }
 }  // namespace skein

@@ -23,7 +23,8 @@ void set_last_error(sk_status status, const char* message) noexcept {
 
 Buffer::Buffer(size_t bytes) : size_(bytes) {
   if (bytes < kHugePage) {
-    base_ = data_ = std::aligned_alloc(64, static_cast<size_t>(round_up(static_cast<int64_t>(bytes) + 1, 64)));
+    base_ = data_ =
+        std::aligned_alloc(64, static_cast<size_t>(round_up(static_cast<int64_t>(bytes) + 1, 64)));
     if (data_ == nullptr) throw std::bad_alloc();
     std::memset(data_, 0, bytes);
     return;
@@ -33,7 +34,8 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
   if (base_ == MAP_FAILED) {
     base_ = nullptr;
     mapped_ = 0;
-    throw Failure(SK_NO_MEMORY, "the system refused " + std::to_string(bytes >> 20) + " MiB of memory");
+    throw Failure(SK_NO_MEMORY,
+                  "the system refused " + std::to_string(bytes >> 20) + " MiB of memory");
   }
   const uintptr_t aligned = (reinterpret_cast<uintptr_t>(base_) + kHugePage - 1) & ~(kHugePage - 1);
   data_ = reinterpret_cast<void*>(aligned);

@@ -53,8 +53,8 @@ auto guard_pointer(Body&& body) noexcept -> decltype(body()) {
   return result;
 }
 
-/// Zeroed, 64-byte aligned bytes; large ones in 2 MB pages where the system grants them, and untouched pages cost
-/// nothing.
+/// Zeroed, 64-byte aligned bytes; large ones in 2 MB pages where the system grants them, and
+/// untouched pages cost nothing.
 class Buffer {
  public:
   Buffer() = default;
@@ -78,11 +78,13 @@ class Buffer {
  private:
   void* data_ = nullptr;
   size_t size_ = 0;
-  void* base_ = nullptr;   // what was allocated; data_ is base_ aligned up
-  size_t mapped_ = 0;      // bytes mapped at base_, 0 when it came from aligned_alloc
+  void* base_ = nullptr;  // what was allocated; data_ is base_ aligned up
+  size_t mapped_ = 0;     // bytes mapped at base_, 0 when it came from aligned_alloc
 };
 
-inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+inline int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
 inline int64_t div_up(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 }  // namespace skein

@@ -37,10 +37,12 @@ inline Moments moments(const float* x, int64_t count, float eps) {
 }
 
 /// out[i] = (x[i] − mean)·scale·weight[i] + bias[i] for i in [from, to).
-inline void normalise(float* out, const float* x, Moments m, const Norm& norm, int64_t from, int64_t to) {
+inline void normalise(float* out, const float* x, Moments m, const Norm& norm, int64_t from,
+                      int64_t to) {
   int64_t i = from;
   for (; i + kLanes <= to; i += kLanes) {
-    store(out + i, fma((load(x + i) - m.mean) * m.scale, load(norm.weight + i), load(norm.bias + i)));
+    store(out + i,
+          fma((load(x + i) - m.mean) * m.scale, load(norm.weight + i), load(norm.bias + i)));
   }
   for (; i < to; i++) out[i] = (x[i] - m.mean) * m.scale * norm.weight[i] + norm.bias[i];
 }

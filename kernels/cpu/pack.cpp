@@ -57,7 +57,8 @@ void store_bf16(const Block& block, uint16_t* to, int64_t columns) {
   }
 }
 
-/// The scale is rounded up to bf16 first and the values are quantised with the rounded one, so none exceeds ±127.
+/// The scale is rounded up to bf16 first and the values are quantised with the rounded one, so none
+/// exceeds ±127.
 void store_i8(const Block& block, uint8_t* to) {
   uint16_t* scales = reinterpret_cast<uint16_t*>(to);
   uint8_t* values = to + kTileRows * 2;
@@ -84,10 +85,17 @@ bool pack_tile(const sk_matrix& matrix, const Source& source, int64_t first_row,
     const int64_t columns = std::min(kGroup, matrix.columns - c);
     load_block(source, first_row, c, block);
     switch (matrix.type) {
-      case SK_F32: store_f32(block, reinterpret_cast<float*>(to) + c * kTileRows, columns); break;
-      case SK_F16: fits &= store_f16(block, reinterpret_cast<uint16_t*>(to) + c * kTileRows, columns); break;
-      case SK_BF16: store_bf16(block, reinterpret_cast<uint16_t*>(to) + c * kTileRows, columns); break;
-      default: store_i8(block, to + c / kGroup * kGroupBytes);
+      case SK_F32:
+        store_f32(block, reinterpret_cast<float*>(to) + c * kTileRows, columns);
+        break;
+      case SK_F16:
+        fits &= store_f16(block, reinterpret_cast<uint16_t*>(to) + c * kTileRows, columns);
+        break;
+      case SK_BF16:
+        store_bf16(block, reinterpret_cast<uint16_t*>(to) + c * kTileRows, columns);
+        break;
+      default:
+        store_i8(block, to + c / kGroup * kGroupBytes);
     }
   }
   return fits;
@@ -115,16 +123,19 @@ sk_matrix* sk_matrix_new(sk_context* context, int64_t rows, int64_t columns, int
 int32_t sk_matrix_pack(sk_matrix* matrix, int64_t first_row, int64_t num_rows, int32_t source_type,
                        const void* values) {
   return guard([&] {
-    require(first_row >= 0 && num_rows > 0 && first_row + num_rows <= matrix->rows, "matrix rows out of range");
+    require(first_row >= 0 && num_rows > 0 && first_row + num_rows <= matrix->rows,
+            "matrix rows out of range");
     require(first_row % kTileRows == 0, "blocks of matrix rows start at a multiple of 64");
     require(num_rows % kTileRows == 0 || first_row + num_rows == matrix->rows,
             "only the last block of matrix rows may be ragged");
     require(source_type >= SK_F32 && source_type <= SK_BF16, "a matrix source is f32, f16 or bf16");
-    const Source source{static_cast<const uint8_t*>(values), source_type, num_rows, matrix->columns};
+    const Source source{static_cast<const uint8_t*>(values), source_type, num_rows,
+                        matrix->columns};
     std::atomic<bool> fits{true};
     matrix->context->pool.run([&](Worker& worker) {
       worker.each(div_up(num_rows, kTileRows), [&](int64_t tile) {
-        uint8_t* to = matrix->data.as<uint8_t>() + (first_row / kTileRows + tile) * matrix->tile_stride;
+        uint8_t* to =
+            matrix->data.as<uint8_t>() + (first_row / kTileRows + tile) * matrix->tile_stride;
         if (!pack_tile(*matrix, source, tile * kTileRows, to)) fits.store(false);
       });
     });

@@ -19,11 +19,13 @@ sk_penalties* sk_penalties_new(sk_context* context, int32_t vocab, int32_t num_s
   });
 }
 
-int32_t sk_penalties_reset(sk_penalties* penalties, int32_t slot, const int32_t* tokens, int32_t count) {
+int32_t sk_penalties_reset(sk_penalties* penalties, int32_t slot, const int32_t* tokens,
+                           int32_t count) {
   return guard([&] {
     require(slot >= 0 && slot < penalties->num_slots, "penalty slot out of range");
     for (int32_t i = 0; i < count; i++) {
-      require(tokens[i] >= 0 && tokens[i] < penalties->vocab, "prompt token outside the vocabulary");
+      require(tokens[i] >= 0 && tokens[i] < penalties->vocab,
+              "prompt token outside the vocabulary");
     }
     for (int32_t token : penalties->seen[slot]) {
       penalties->counts_of(slot)[token] = 0;

@@ -10,8 +10,8 @@ struct sk_penalties {
   static constexpr uint8_t kInPrompt = 1, kGenerated = 2;
 
   int32_t vocab, num_slots;
-  skein::Buffer counts;                   // [num_slots, V] f32, decayed; 0 for tokens not generated
-  skein::Buffer flags;                    // [num_slots, V] kInPrompt | kGenerated
+  skein::Buffer counts;  // [num_slots, V] f32, decayed; 0 for tokens not generated
+  skein::Buffer flags;   // [num_slots, V] kInPrompt | kGenerated
   std::vector<std::vector<int32_t>> seen;  // per slot, the tokens whose flags are not 0, once each
 
   float* counts_of(int32_t slot) const { return counts.as<float>() + int64_t{slot} * vocab; }

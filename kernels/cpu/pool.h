@@ -1,5 +1,6 @@
-// The thread pool. The caller is thread 0; every thread runs the same body and meets the others at barriers. Workers
-// spin for a while after a run, then park, so that an idle server uses no CPU. Knows nothing of ops.
+// The thread pool. The caller is thread 0; every thread runs the same body and meets the others at
+// barriers. Workers spin for a while after a run, then park, so that an idle server uses no CPU.
+// Knows nothing of ops.
 #pragma once
 
 #include <atomic>
@@ -20,9 +21,10 @@ class Worker {
   int thread() const { return thread_; }
   int threads() const;
 
-  /// Runs f(item) once for every item of [0, items) over all threads, then waits for all of them. Every thread takes
-  /// from its own contiguous share first and from the others' when it is done, so that a core which something else
-  /// is using does not hold up the rest. Which thread runs an item never changes its result.
+  /// Runs f(item) once for every item of [0, items) over all threads, then waits for all of them.
+  /// Every thread takes from its own contiguous share first and from the others' when it is done,
+  /// so that a core which something else is using does not hold up the rest. Which thread runs an
+  /// item never changes its result.
   template <class F>
   void each(int64_t items, F&& f);
 

@@ -10,8 +10,10 @@ namespace {
 
 /// What the sizes and indices of a batch must satisfy whatever the program does.
 void check_batch(const sk_program& program, const Batch& batch) {
-  require(batch.num_tokens >= 0 && batch.num_tokens <= program.max_tokens, "more tokens than the program's capacity");
-  require(batch.num_rows >= 0 && batch.num_rows <= program.max_rows, "more rows than the program's capacity");
+  require(batch.num_tokens >= 0 && batch.num_tokens <= program.max_tokens,
+          "more tokens than the program's capacity");
+  require(batch.num_rows >= 0 && batch.num_rows <= program.max_rows,
+          "more rows than the program's capacity");
   require(batch.num_logits >= 0 && batch.num_logits <= program.max_logits,
           "more logit rows than the program's capacity");
   require(batch.num_samples >= 0 && batch.num_samples <= program.max_samples,
@@ -25,9 +27,11 @@ void check_batch(const sk_program& program, const Batch& batch) {
   }
   std::vector<int32_t> slots(batch.slots, batch.slots + batch.num_rows);
   std::sort(slots.begin(), slots.end());
-  require(std::adjacent_find(slots.begin(), slots.end()) == slots.end(), "two rows of a step name the same slot");
+  require(std::adjacent_find(slots.begin(), slots.end()) == slots.end(),
+          "two rows of a step name the same slot");
   for (int32_t r = 0; r < batch.num_logits; r++) {
-    require(batch.logit_rows[r] >= 0 && batch.logit_rows[r] < batch.num_tokens, "logit row outside the tokens");
+    require(batch.logit_rows[r] >= 0 && batch.logit_rows[r] < batch.num_tokens,
+            "logit row outside the tokens");
   }
 }
 
@@ -81,25 +85,29 @@ void sk_tensor_read(const float* tensor, int64_t start, float* values, int64_t c
   std::memcpy(values, tensor + start, static_cast<size_t>(count) * sizeof(float));
 }
 
-sk_program* sk_program_new(sk_context* context, int32_t tokens, int32_t rows, int32_t logits, int32_t samples) {
+sk_program* sk_program_new(sk_context* context, int32_t tokens, int32_t rows, int32_t logits,
+                           int32_t samples) {
   return guard_pointer([&] {
-    require(tokens > 0 && rows > 0 && logits >= 0 && samples >= 0, "a program needs capacity for tokens and rows");
+    require(tokens > 0 && rows > 0 && logits >= 0 && samples >= 0,
+            "a program needs capacity for tokens and rows");
     return new sk_program{context, tokens, rows, logits, samples, {}, {}};
   });
 }
 
 void sk_program_free(sk_program* program) { delete program; }
 
-int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows, int32_t num_logits,
-                       int32_t num_samples, int32_t num_bias, const int32_t* tokens, const int32_t* starts,
-                       const int32_t* slots, const int32_t* logit_rows, const int32_t* sample_row,
-                       const int32_t* sample_slot, const float* sample_floats, const int32_t* sample_ints,
-                       const int32_t* bias_starts, const int32_t* bias_ids, const float* bias_values,
-                       int32_t* sampled, float* sampled_logprob, int32_t* top_ids, float* top_logprobs) {
-  const Batch batch = {num_tokens,  num_rows,    num_logits,    num_samples, num_bias,    tokens,
-                       starts,      slots,       logit_rows,    sample_row,  sample_slot, sample_floats,
-                       sample_ints, bias_starts, bias_ids,      bias_values, sampled,     sampled_logprob,
-                       top_ids,     top_logprobs};
+int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows,
+                       int32_t num_logits, int32_t num_samples, int32_t num_bias,
+                       const int32_t* tokens, const int32_t* starts, const int32_t* slots,
+                       const int32_t* logit_rows, const int32_t* sample_row,
+                       const int32_t* sample_slot, const float* sample_floats,
+                       const int32_t* sample_ints, const int32_t* bias_starts,
+                       const int32_t* bias_ids, const float* bias_values, int32_t* sampled,
+                       float* sampled_logprob, int32_t* top_ids, float* top_logprobs) {
+  const Batch batch = {num_tokens,  num_rows,      num_logits,      num_samples, num_bias,
+                       tokens,      starts,        slots,           logit_rows,  sample_row,
+                       sample_slot, sample_floats, sample_ints,     bias_starts, bias_ids,
+                       bias_values, sampled,       sampled_logprob, top_ids,     top_logprobs};
   return guard([&] {
     check_batch(*program, batch);
     for (const auto& command : program->commands) command->check(batch);

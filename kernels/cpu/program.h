@@ -1,5 +1,6 @@
-// A recorded model: commands that run in order, each spread over the pool. Owner rules: a context owns everything,
-// a program owns its commands and their scratch. Knows the batch, not what the commands compute.
+// A recorded model: commands that run in order, each spread over the pool. Owner rules: a context
+// owns everything, a program owns its commands and their scratch. Knows the batch, not what the
+// commands compute.
 #pragma once
 
 #include <memory>
@@ -26,7 +27,8 @@ struct Batch {
   float* top_logprobs;
 };
 
-/// One parallel loop. Items are independent of each other; the next command starts when all are done.
+/// One parallel loop. Items are independent of each other; the next command starts when all are
+/// done.
 struct Command {
   virtual ~Command() = default;
   /// Throws Failure when the batch would make run() read or write out of bounds.

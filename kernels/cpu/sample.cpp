@@ -28,13 +28,15 @@ struct Params {
   }
 };
 
-/// First word of Philox4x32-10 with key (key0, key1) and counter (counter0, counter1, 0, 0), as a uniform in [0, 1).
+/// First word of Philox4x32-10 with key (key0, key1) and counter (counter0, counter1, 0, 0), as a
+/// uniform in [0, 1).
 float philox_uniform(uint32_t key0, uint32_t key1, uint32_t counter0, uint32_t counter1) {
   uint32_t c[4] = {counter0, counter1, 0, 0};
   for (int round = 0; round < 10; round++) {
     const uint64_t product0 = uint64_t{0xD2511F53} * c[0], product1 = uint64_t{0xCD9E8D57} * c[2];
-    const uint32_t next[4] = {static_cast<uint32_t>(product1 >> 32) ^ c[1] ^ key0, static_cast<uint32_t>(product1),
-                              static_cast<uint32_t>(product0 >> 32) ^ c[3] ^ key1, static_cast<uint32_t>(product0)};
+    const uint32_t next[4] = {
+        static_cast<uint32_t>(product1 >> 32) ^ c[1] ^ key0, static_cast<uint32_t>(product1),
+        static_cast<uint32_t>(product0 >> 32) ^ c[3] ^ key1, static_cast<uint32_t>(product0)};
     std::copy_n(next, 4, c);
     key0 += 0x9E3779B9;
     key1 += 0xBB67AE85;
@@ -84,8 +86,8 @@ float smallest_finite(const float* x, int64_t count) {
   return result;
 }
 
-/// Σ exp((x − best)·factor), and the terms in `weights` unless null. The sum is in double: 65536 terms of one f32
-/// sum would lose digits.
+/// Σ exp((x − best)·factor), and the terms in `weights` unless null. The sum is in double: 65536
+/// terms of one f32 sum would lose digits.
 double exponentials(const float* x, int64_t count, float best, float factor, float* weights) {
   double total = 0;
   for (int64_t i = 0; i < count; i += kScan) {
@@ -107,11 +109,11 @@ double exponentials(const float* x, int64_t count, float best, float factor, flo
 
 /// What one thread needs to draw.
 struct Scratch {
-  std::vector<float> logits;       // [V] after bias and penalties
-  std::vector<float> weights;      // [V] exp((logit − best)/temperature)
-  std::vector<uint16_t> buckets;   // [V]
-  std::vector<int32_t> counts;     // [kBuckets]
-  std::vector<double> masses;      // [kBuckets]
+  std::vector<float> logits;        // [V] after bias and penalties
+  std::vector<float> weights;       // [V] exp((logit − best)/temperature)
+  std::vector<uint16_t> buckets;    // [V]
+  std::vector<int32_t> counts;      // [kBuckets]
+  std::vector<double> masses;       // [kBuckets]
   std::vector<int32_t> candidates;  // of one bucket, best first
 
   explicit Scratch(int32_t vocab)
@@ -120,18 +122,21 @@ struct Scratch {
   static constexpr int kBuckets = 2048;
 };
 
-/// The tokens in the order from best to worst (ties by id) without sorting them all: they are counted into buckets of
-/// descending logits, and a bucket is sorted only when the order within it matters.
+/// The tokens in the order from best to worst (ties by id) without sorting them all: they are
+/// counted into buckets of descending logits, and a bucket is sorted only when the order within it
+/// matters.
 class Ranking {
  public:
   Ranking(Scratch& scratch, float best, float temperature) : scratch_(scratch) {
     const float* logits = scratch.logits.data();
     const int64_t vocab = static_cast<int64_t>(scratch.logits.size());
     // e^-32 is below the grain of the draw; what lies further down shares the last bucket.
-    const float range = std::max(std::min(best - smallest_finite(logits, vocab), 32 * temperature), 1e-30f);
+    const float range =
+        std::max(std::min(best - smallest_finite(logits, vocab), 32 * temperature), 1e-30f);
     const float scale = (Scratch::kBuckets - 1) / range;
     for (int64_t i = 0; i < vocab; i++) {
-      const float place = std::min((best - logits[i]) * scale, static_cast<float>(Scratch::kBuckets - 1));
+      const float place =
+          std::min((best - logits[i]) * scale, static_cast<float>(Scratch::kBuckets - 1));
       scratch.buckets[i] = static_cast<uint16_t>(static_cast<int32_t>(place));
     }
     std::fill(scratch.counts.begin(), scratch.counts.end(), 0);
@@ -179,7 +184,8 @@ struct Kept {
 Kept truncate(Scratch& scratch, Ranking& ranking, const Params& params, double total) {
   const double wanted = params.floats[kTopP] < 1 ? params.floats[kTopP] * total : kInfinity;
   const float min_p = params.floats[kMinP];  // relative to the best token, whose weight is 1
-  const int64_t top_k = params.ints[kTopK] > 0 ? params.ints[kTopK] : std::numeric_limits<int64_t>::max();
+  const int64_t top_k =
+      params.ints[kTopK] > 0 ? params.ints[kTopK] : std::numeric_limits<int64_t>::max();
   Kept kept = {0, 0};
   for (int bucket = 0; bucket < Scratch::kBuckets; bucket++) {
     const int32_t count = scratch.counts[bucket];
@@ -235,8 +241,8 @@ int32_t draw(Scratch& scratch, const Params& params) {
       exponentials(scratch.logits.data(), vocab, best, 1.0f / temperature, scratch.weights.data());
   Ranking ranking(scratch, best, temperature);
   const Kept kept = truncate(scratch, ranking, params, total);
-  const float u = philox_uniform(params.ints[kSeedLow], params.ints[kSeedHigh], params.ints[kPosition],
-                                 params.ints[kStream]);
+  const float u = philox_uniform(params.ints[kSeedLow], params.ints[kSeedHigh],
+                                 params.ints[kPosition], params.ints[kStream]);
   return find_token(scratch, ranking, kept.count, static_cast<double>(u) * kept.mass);
 }
 
@@ -259,9 +265,11 @@ struct Sample final : Command {
 
   void check_bias(const Batch& batch, int32_t s) const {
     const int32_t from = batch.bias_starts[s], to = batch.bias_starts[s + 1];
-    require(from >= 0 && from <= to && to <= batch.num_bias, "bias starts do not ascend within the bias arrays");
+    require(from >= 0 && from <= to && to <= batch.num_bias,
+            "bias starts do not ascend within the bias arrays");
     for (int32_t i = from; i < to; i++) {
-      require(batch.bias_ids[i] >= 0 && batch.bias_ids[i] < penalties->vocab, "bias token outside the vocabulary");
+      require(batch.bias_ids[i] >= 0 && batch.bias_ids[i] < penalties->vocab,
+              "bias token outside the vocabulary");
       require(batch.bias_values[i] < kInfinity, "a logit bias must be finite or -inf");
     }
   }
@@ -271,14 +279,16 @@ struct Sample final : Command {
   /// Samples that count into the same slot are drawn in order, by the item of the first of them.
   void run(const Batch& batch, int64_t first, int thread, int) override {
     const int32_t slot = batch.sample_slot[first];
-    if (std::find(batch.sample_slot, batch.sample_slot + first, slot) != batch.sample_slot + first) return;
+    if (std::find(batch.sample_slot, batch.sample_slot + first, slot) != batch.sample_slot + first)
+      return;
     for (int64_t s = first; s < batch.num_samples; s++) {
       if (batch.sample_slot[s] == slot) sample(batch, s, scratch[thread]);
     }
   }
 
   void sample(const Batch& batch, int64_t s, Scratch& own) const {
-    const Params params = {batch.sample_floats + s * SK_SAMPLE_FLOATS, batch.sample_ints + s * SK_SAMPLE_INTS};
+    const Params params = {batch.sample_floats + s * SK_SAMPLE_FLOATS,
+                           batch.sample_ints + s * SK_SAMPLE_INTS};
     const int32_t slot = batch.sample_slot[s];
     const float* raw = logits + int64_t{batch.sample_row[s]} * penalties->vocab;
     int32_t token = -1;
@@ -291,7 +301,8 @@ struct Sample final : Command {
       token = draw(own, params);
     }
     batch.sampled[s] = token;
-    if (params.ints[kTopLogprobs] >= 0) write_logprobs(batch, s, raw, token, params.ints[kTopLogprobs]);
+    if (params.ints[kTopLogprobs] >= 0)
+      write_logprobs(batch, s, raw, token, params.ints[kTopLogprobs]);
     if (token >= 0) count(slot, token, params.floats[kDecay]);
   }
 
@@ -318,7 +329,8 @@ struct Sample final : Command {
     penalties->mark(slot, token, sk_penalties::kGenerated);
   }
 
-  void write_logprobs(const Batch& batch, int64_t s, const float* raw, int32_t token, int32_t wanted) const {
+  void write_logprobs(const Batch& batch, int64_t s, const float* raw, int32_t token,
+                      int32_t wanted) const {
     const int32_t vocab = penalties->vocab;
     int32_t* ids = batch.top_ids + s * SK_MAX_TOP_LOGPROBS;
     float* values = batch.top_logprobs + s * SK_MAX_TOP_LOGPROBS;
@@ -329,7 +341,8 @@ struct Sample final : Command {
     const float best = largest(raw, vocab);
     const double log_total = std::log(exponentials(raw, vocab, best, 1.0f, nullptr));
     const auto logprob = [&](int32_t id) {
-      return static_cast<float>(static_cast<double>(raw[id]) - static_cast<double>(best) - log_total);
+      return static_cast<float>(static_cast<double>(raw[id]) - static_cast<double>(best) -
+                                log_total);
     };
     batch.sampled_logprob[s] = logprob(token);
     const int32_t count = find_best(raw, vocab, std::min(wanted, vocab), ids);
@@ -362,7 +375,8 @@ struct Sample final : Command {
 
 using namespace skein;
 
-extern "C" int32_t sk_record_sample(sk_program* program, const float* logits, sk_penalties* penalties) {
+extern "C" int32_t sk_record_sample(sk_program* program, const float* logits,
+                                    sk_penalties* penalties) {
   return guard([&] {
     auto command = std::make_unique<Sample>();
     command->logits = logits;

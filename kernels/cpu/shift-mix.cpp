@@ -22,8 +22,9 @@ struct ShiftMix final : Command {
 
   void check(const Batch& batch) const override { check_slots(*states, batch); }
 
-  // An item is a range of channels of one row: it alone reads and replaces those channels of the state. The price
-  // is that every range computes the row's moments again, which is little beside the products around it.
+  // An item is a range of channels of one row: it alone reads and replaces those channels of the
+  // state. The price is that every range computes the row's moments again, which is little beside
+  // the products around it.
   int64_t ranges(const Batch& batch, int threads) const {
     const int64_t wanted = div_up(2 * threads, std::max(batch.num_rows, 1));
     return std::clamp<int64_t>(wanted, 1, div_up(states->channels, kBlock));
@@ -40,7 +41,8 @@ struct ShiftMix final : Command {
     const int64_t from = blocks * range / count * kBlock;
     const int64_t to = std::min<int64_t>(blocks * (range + 1) / count * kBlock, states->channels);
     float* previous = states->shift(batch.slots[row], layer, which);
-    for (int64_t t = batch.starts[row]; t < batch.starts[row + 1]; t++) mix_token(t, previous, from, to);
+    for (int64_t t = batch.starts[row]; t < batch.starts[row + 1]; t++)
+      mix_token(t, previous, from, to);
   }
 
   void mix_token(int64_t t, float* previous, int64_t from, int64_t to) const {
@@ -49,10 +51,12 @@ struct ShiftMix final : Command {
     const Moments m = moments(row, channels, norm.eps);
     int64_t c = from;
     for (; c + kLanes <= to; c += kLanes) {
-      const vf h = fma((load(row + c) - m.mean) * m.scale, load(norm.weight + c), load(norm.bias + c));
+      const vf h =
+          fma((load(row + c) - m.mean) * m.scale, load(norm.weight + c), load(norm.bias + c));
       const vf d = load(previous + c) - h;
       store(previous + c, h);
-      for (size_t i = 0; i < out.size(); i++) store(out[i] + t * channels + c, fma(d, load(mix[i] + c), h));
+      for (size_t i = 0; i < out.size(); i++)
+        store(out[i] + t * channels + c, fma(d, load(mix[i] + c), h));
     }
     for (; c < to; c++) {
       const float h = (row[c] - m.mean) * m.scale * norm.weight[c] + norm.bias[c];
@@ -69,12 +73,14 @@ struct ShiftMix final : Command {
 
 using namespace skein;
 
-extern "C" int32_t sk_record_shift_mix(sk_program* program, int32_t num_out, float* const* out, const float* x,
-                                       const float* norm_weight, const float* norm_bias, float eps,
-                                       const float* const* mix, sk_states* states, int32_t layer, int32_t which) {
+extern "C" int32_t sk_record_shift_mix(sk_program* program, int32_t num_out, float* const* out,
+                                       const float* x, const float* norm_weight,
+                                       const float* norm_bias, float eps, const float* const* mix,
+                                       sk_states* states, int32_t layer, int32_t which) {
   return guard([&] {
     require(num_out > 0, "shift_mix needs an output");
-    require(layer >= 0 && layer < states->layers && (which == 0 || which == 1), "no such shift vector");
+    require(layer >= 0 && layer < states->layers && (which == 0 || which == 1),
+            "no such shift vector");
     auto command = std::make_unique<ShiftMix>();
     command->out.assign(out, out + num_out);
     command->x = x;

@@ -1,11 +1,12 @@
 /* The whole native surface of the cpu backend. One library per ISA level exports exactly this.
  *
- * Letters in shapes: T tokens of the ragged batch, B rows, C channels, H heads, N head size, V vocabulary, L layers,
- * R logit rows, S samples. All tensors are f32, row-major, without padding. Nothing here throws or aborts: functions
- * return a status (or null) and sk_last_error() says why, in the calling thread. What a context made, it frees.
+ * Letters in shapes: T tokens of the ragged batch, B rows, C channels, H heads, N head size, V
+ * vocabulary, L layers, R logit rows, S samples. All tensors are f32, row-major, without padding.
+ * Nothing here throws or aborts: functions return a status (or null) and sk_last_error() says why,
+ * in the calling thread. What a context made, it frees.
  *
- * A context is used by one thread at a time. Pointers given to sk_program_run are read and written during the call
- * only; pointers given to sk_record_* must live as long as the program. */
+ * A context is used by one thread at a time. Pointers given to sk_program_run are read and written
+ * during the call only; pointers given to sk_record_* must live as long as the program. */
 #ifndef SKEIN_H
 #define SKEIN_H
 
@@ -57,71 +58,83 @@ SK_API float* sk_tensor_new(sk_context* context, int64_t count);
 SK_API void sk_tensor_write(float* tensor, int64_t start, const float* values, int64_t count);
 SK_API void sk_tensor_read(const float* tensor, int64_t start, float* values, int64_t count);
 
-/* W [rows, columns] of y = x·Wᵀ. Filled by packing blocks of rows; first_row is a multiple of 64, and so is num_rows
- * except in the last block. values: [num_rows, columns] of source_type (not SK_I8), little-endian. */
+/* W [rows, columns] of y = x·Wᵀ. Filled by packing blocks of rows; first_row is a multiple of 64,
+ * and so is num_rows except in the last block. values: [num_rows, columns] of source_type (not
+ * SK_I8), little-endian. */
 SK_API sk_matrix* sk_matrix_new(sk_context* context, int64_t rows, int64_t columns, int32_t type);
-SK_API int32_t sk_matrix_pack(sk_matrix* matrix, int64_t first_row, int64_t num_rows, int32_t source_type,
-                              const void* values);
+SK_API int32_t sk_matrix_pack(sk_matrix* matrix, int64_t first_row, int64_t num_rows,
+                              int32_t source_type, const void* values);
 SK_API int64_t sk_matrix_bytes(const sk_matrix* matrix);
 
 SK_API sk_table* sk_table_new(sk_context* context, int64_t rows, int64_t columns, int32_t type);
-SK_API int32_t sk_table_write(sk_table* table, int64_t first_row, int64_t num_rows, const void* values);
+SK_API int32_t sk_table_write(sk_table* table, int64_t first_row, int64_t num_rows,
+                              const void* values);
 SK_API int64_t sk_table_bytes(const sk_table* table);
 
-/* shift [L, 2, C]; wkv [L, H, N, N] with row = value channel, column = key channel. N is a multiple of 16. */
-SK_API sk_states* sk_states_new(sk_context* context, int32_t layers, int32_t channels, int32_t heads,
-                                int32_t head_size, int32_t num_slots);
+/* shift [L, 2, C]; wkv [L, H, N, N] with row = value channel, column = key channel. N is a multiple
+ * of 16. */
+SK_API sk_states* sk_states_new(sk_context* context, int32_t layers, int32_t channels,
+                                int32_t heads, int32_t head_size, int32_t num_slots);
 SK_API int64_t sk_states_bytes_per_slot(const sk_states* states);
 SK_API int32_t sk_states_clear(sk_states* states, int32_t slot);
 SK_API int32_t sk_states_poison(sk_states* states, int32_t slot);
 SK_API int32_t sk_states_copy(sk_states* states, int32_t from, int32_t to);
 SK_API int32_t sk_states_read(const sk_states* states, int32_t slot, float* shift, float* wkv);
-SK_API int32_t sk_states_write(sk_states* states, int32_t slot, const float* shift, const float* wkv);
+SK_API int32_t sk_states_write(sk_states* states, int32_t slot, const float* shift,
+                               const float* wkv);
 
 SK_API sk_penalties* sk_penalties_new(sk_context* context, int32_t vocab, int32_t num_slots);
-SK_API int32_t sk_penalties_reset(sk_penalties* penalties, int32_t slot, const int32_t* tokens, int32_t count);
+SK_API int32_t sk_penalties_reset(sk_penalties* penalties, int32_t slot, const int32_t* tokens,
+                                  int32_t count);
 
 SK_API sk_program* sk_program_new(sk_context* context, int32_t tokens, int32_t rows, int32_t logits,
                                   int32_t samples);
 SK_API void sk_program_free(sk_program* program);
 
-/* One recorder per op of src/backend/backend.ts, which holds the maths. Tensors have room for the program's
- * capacity of tokens (of logit rows for gather_norm's out and for logits). */
+/* One recorder per op of src/backend/backend.ts, which holds the maths. Tensors have room for the
+ * program's capacity of tokens (of logit rows for gather_norm's out and for logits). */
 SK_API int32_t sk_record_embed(sk_program* program, float* x /* [T,C] */, const sk_table* table,
-                               const float* norm_weight /* [C] */, const float* norm_bias /* [C] */, float eps);
-SK_API int32_t sk_record_shift_mix(sk_program* program, int32_t num_out, float* const* out /* num_out × [T,C] */,
-                                   const float* x /* [T,C] */, const float* norm_weight, const float* norm_bias,
-                                   float eps, const float* const* mix /* num_out × [C] */, sk_states* states,
+                               const float* norm_weight /* [C] */, const float* norm_bias /* [C] */,
+                               float eps);
+SK_API int32_t sk_record_shift_mix(sk_program* program, int32_t num_out,
+                                   float* const* out /* num_out × [T,C] */,
+                                   const float* x /* [T,C] */, const float* norm_weight,
+                                   const float* norm_bias, float eps,
+                                   const float* const* mix /* num_out × [C] */, sk_states* states,
                                    int32_t layer, int32_t which);
 /* Job i: y[i] [T, rows] = epilogue[i](x[i] [T, columns]·weight[i]ᵀ + bias[i] [rows] or null). */
-SK_API int32_t sk_record_linear(sk_program* program, int32_t num_jobs, float* const* y, const float* const* x,
-                                const sk_matrix* const* weight, const float* const* bias,
-                                const int32_t* epilogue);
-/* r k v w a g v_gate (null in the first layer) v_first out: [T,C]; k_k k_a r_k ln_weight ln_bias: [C]. */
-SK_API int32_t sk_record_wkv7(sk_program* program, float* out, const float* r, const float* k, const float* v,
-                              const float* w, const float* a, const float* g, const float* v_gate,
-                              float* v_first, const float* k_k, const float* k_a, const float* r_k,
-                              const float* ln_weight, const float* ln_bias, float ln_eps, sk_states* states,
-                              int32_t layer);
-SK_API int32_t sk_record_gather_norm(sk_program* program, float* out /* [R,C] */, const float* x /* [T,C] */,
-                                     int32_t channels, const float* norm_weight, const float* norm_bias,
-                                     float eps);
-SK_API int32_t sk_record_logits(sk_program* program, float* y /* [R,V] */, const float* x /* [R,C] */,
-                                const sk_matrix* weight);
-SK_API int32_t sk_record_sample(sk_program* program, const float* logits /* [R,V] */, sk_penalties* penalties);
+SK_API int32_t sk_record_linear(sk_program* program, int32_t num_jobs, float* const* y,
+                                const float* const* x, const sk_matrix* const* weight,
+                                const float* const* bias, const int32_t* epilogue);
+/* r k v w a g v_gate (null in the first layer) v_first out: [T,C]; k_k k_a r_k ln_weight ln_bias:
+ * [C]. */
+SK_API int32_t sk_record_wkv7(sk_program* program, float* out, const float* r, const float* k,
+                              const float* v, const float* w, const float* a, const float* g,
+                              const float* v_gate, float* v_first, const float* k_k,
+                              const float* k_a, const float* r_k, const float* ln_weight,
+                              const float* ln_bias, float ln_eps, sk_states* states, int32_t layer);
+SK_API int32_t sk_record_gather_norm(sk_program* program, float* out /* [R,C] */,
+                                     const float* x /* [T,C] */, int32_t channels,
+                                     const float* norm_weight, const float* norm_bias, float eps);
+SK_API int32_t sk_record_logits(sk_program* program, float* y /* [R,V] */,
+                                const float* x /* [R,C] */, const sk_matrix* weight);
+SK_API int32_t sk_record_sample(sk_program* program, const float* logits /* [R,V] */,
+                                sk_penalties* penalties);
 
-/* Runs the recorded ops for one batch; fields as in `Batch` of backend.ts. num_bias = length of the bias arrays. */
-SK_API int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows, int32_t num_logits,
-                              int32_t num_samples, int32_t num_bias, const int32_t* tokens,
-                              const int32_t* starts, const int32_t* slots, const int32_t* logit_rows,
-                              const int32_t* sample_row, const int32_t* sample_slot, const float* sample_floats,
-                              const int32_t* sample_ints, const int32_t* bias_starts, const int32_t* bias_ids,
-                              const float* bias_values, int32_t* sampled, float* sampled_logprob,
-                              int32_t* top_ids, float* top_logprobs);
+/* Runs the recorded ops for one batch; fields as in `Batch` of backend.ts. num_bias = length of the
+ * bias arrays. */
+SK_API int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows,
+                              int32_t num_logits, int32_t num_samples, int32_t num_bias,
+                              const int32_t* tokens, const int32_t* starts, const int32_t* slots,
+                              const int32_t* logit_rows, const int32_t* sample_row,
+                              const int32_t* sample_slot, const float* sample_floats,
+                              const int32_t* sample_ints, const int32_t* bias_starts,
+                              const int32_t* bias_ids, const float* bias_values, int32_t* sampled,
+                              float* sampled_logprob, int32_t* top_ids, float* top_logprobs);
 
-/* For benches and tests. Seconds to read `bytes` from memory once with all threads, best of `repeats`;
- * f32 FMA operations per second (a multiply and an add count as two) of all threads; and the vector functions:
- * which 0 exp, 1 sigmoid, 2 tanh. */
+/* For benches and tests. Seconds to read `bytes` from memory once with all threads, best of
+ * `repeats`; f32 FMA operations per second (a multiply and an add count as two) of all threads; and
+ * the vector functions: which 0 exp, 1 sigmoid, 2 tanh. */
 SK_API double sk_bench_read(sk_context* context, int64_t bytes, int32_t repeats);
 SK_API double sk_bench_fma(sk_context* context, int32_t repeats);
 SK_API void sk_vector_function(int32_t which, const float* x, float* y, int64_t count);

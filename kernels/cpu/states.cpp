@@ -32,8 +32,8 @@ using namespace skein;
 
 extern "C" {
 
-sk_states* sk_states_new(sk_context* context, int32_t layers, int32_t channels, int32_t heads, int32_t head_size,
-                         int32_t num_slots) {
+sk_states* sk_states_new(sk_context* context, int32_t layers, int32_t channels, int32_t heads,
+                         int32_t head_size, int32_t num_slots) {
   return guard_pointer([&] {
     require(layers > 0 && heads > 0 && num_slots > 0, "a state pool needs layers, heads and slots");
     require(head_size > 0 && head_size % 16 == 0 && head_size <= 256,

@@ -1,5 +1,7 @@
-// The recurrent states of all slots. A slot is one contiguous block, so that copy, clear and poison are one call:
-//   shift [L][2][C], then per layer and head S transposed: [L][H][N keys][N values], values in lanes.
+// The recurrent states of all slots. A slot is one contiguous block, so that copy, clear and poison
+// are one call:
+//   shift [L][2][C], then per layer and head S transposed: [L][H][N keys][N values], values in
+//   lanes.
 #pragma once
 
 #include "memory.h"

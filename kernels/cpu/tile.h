@@ -1,7 +1,8 @@
-// The inner products: Rows tokens × Vectors·kLanes outputs of one weight tile, kept in registers over a range of K.
+// The inner products: Rows tokens × Vectors·kLanes outputs of one weight tile, kept in registers
+// over a range of K.
 //
-// Every output is one chain of additions in the order of K, whatever Rows, Vectors and the ranges are. That is why a
-// row's result is the same bits alone and in any batch.
+// Every output is one chain of additions in the order of K, whatever Rows, Vectors and the ranges
+// are. That is why a row's result is the same bits alone and in any batch.
 #pragma once
 
 #include "activations.h"
@@ -12,7 +13,8 @@ namespace skein {
 
 constexpr int kTileVectors = static_cast<int>(kTileRows) / kLanes;
 
-/// Where the tokens of a block lie: f32 [Rows, columns], or quantised blocks of `stride` bytes each.
+/// Where the tokens of a block lie: f32 [Rows, columns], or quantised blocks of `stride` bytes
+/// each.
 struct Inputs {
   const uint8_t* first;
   int64_t stride;  // bytes between tokens
@@ -41,8 +43,8 @@ struct Sums {
 struct F32Weights {
   static constexpr int kRegisters = 1, kMaxRows = 6;
   template <int Rows, int Vectors>
-  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from, int64_t to,
-                       Sums<Rows, Vectors>& sums) {
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
+                       int64_t to, Sums<Rows, Vectors>& sums) {
     const float* w = reinterpret_cast<const float*>(tile) + from * kTileRows + output;
     for (int64_t k = from; k < to; k++, w += kTileRows) {
       vf weights[Vectors];
@@ -56,8 +58,8 @@ struct F32Weights {
 struct F16Weights {
   static constexpr int kRegisters = 1, kMaxRows = 6;
   template <int Rows, int Vectors>
-  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from, int64_t to,
-                       Sums<Rows, Vectors>& sums) {
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
+                       int64_t to, Sums<Rows, Vectors>& sums) {
     const uint16_t* w = reinterpret_cast<const uint16_t*>(tile) + from * kTileRows + output;
     for (int64_t k = from; k < to; k++, w += kTileRows) {
       vf weights[Vectors];
@@ -70,11 +72,13 @@ struct F16Weights {
 
 struct Bf16Weights {
   static constexpr int kRegisters = 1, kMaxRows = 6;
-  /// A lane holds two inputs of an output: the even one in its low half, the odd one in its high half, where a bf16
-  /// already is an f32 once the rest is masked.
+  /// A lane holds two inputs of an output: the even one in its low half, the odd one in its high
+  /// half, where a bf16 already is an f32 once the rest is masked. Not vdpbf16ps: with activations
+  /// split in two halves to keep their digits it makes as many products a cycle as FMA does (Zen 4:
+  /// one instruction of either), and this already runs near that peak.
   template <int Rows, int Vectors>
-  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from, int64_t to,
-                       Sums<Rows, Vectors>& sums) {
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
+                       int64_t to, Sums<Rows, Vectors>& sums) {
     const uint32_t* w = reinterpret_cast<const uint32_t*>(tile) + from / 2 * kTileRows + output;
     vf weights[Vectors];
     int64_t k = from;
@@ -118,9 +122,11 @@ inline Quad load_quad(const uint8_t* p) {
 /// Per lane a.lo·b.lo + a.hi·b.hi. Exact: unlike maddubs it cannot saturate.
 inline vi multiply_pairs(vs a, vs b) {
 #if defined(__AVX2__)
-  return reinterpret_cast<vi>(_mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+  return reinterpret_cast<vi>(
+      _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
 #elif defined(__SSE2__)
-  return reinterpret_cast<vi>(_mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+  return reinterpret_cast<vi>(
+      _mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
 #else
   const vi x = reinterpret_cast<vi>(a), y = reinterpret_cast<vi>(b);
   return ((x << 16) >> 16) * ((y << 16) >> 16) + (x >> 16) * (y >> 16);
@@ -138,8 +144,8 @@ struct I8Weights {
   static constexpr int kRegisters = sizeof(Quad) / sizeof(vi), kMaxRows = 4;
   /// Per group: exact integer sums, then sums += integer · (weight scale · activation scale).
   template <int Rows, int Vectors>
-  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from, int64_t to,
-                       Sums<Rows, Vectors>& sums) {
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
+                       int64_t to, Sums<Rows, Vectors>& sums) {
     const ActivationLayout layout(inputs.columns);
     tile += from / kGroup * kGroupBytes;
     for (int64_t g = from / kGroup; g * kGroup < to; g++, tile += kGroupBytes) {
@@ -160,9 +166,11 @@ struct I8Weights {
 #pragma GCC unroll 6
         for (int row = 0; row < Rows; row++) {
           const Quantised* x =
-              reinterpret_cast<const Quantised*>(inputs.first + row * inputs.stride) + g * kGroup + k;
+              reinterpret_cast<const Quantised*>(inputs.first + row * inputs.stride) + g * kGroup +
+              k;
 #pragma GCC unroll 16
-          for (int n = 0; n < Vectors; n++) totals[row][n] = add_products(totals[row][n], weights[n], x);
+          for (int n = 0; n < Vectors; n++)
+            totals[row][n] = add_products(totals[row][n], weights[n], x);
         }
       }
       vf scales[Vectors];
@@ -183,12 +191,13 @@ struct I8Weights {
   }
 };
 
-/// Inputs per pass when a tile is too wide for the registers. A few KiB of weights: the passes side by side read them
-/// from the L1 cache, and memory sees one stream. A multiple of kGroup.
+/// Inputs per pass when a tile is too wide for the registers. A few KiB of weights: the passes side
+/// by side read them from the L1 cache, and memory sees one stream. A multiple of kGroup.
 constexpr int64_t kPassInputs = 128;
 
-/// Vectors of outputs per pass, so that the sums (of a group, for i8: the others may wait in memory), a vector of
-/// weights each and an input fit the registers: 32 on AVX-512 and NEON, 16 elsewhere.
+/// Vectors of outputs per pass, so that the sums (of a group, for i8: the others may wait in
+/// memory), a vector of weights each and an input fit the registers: 32 on AVX-512 and NEON, 16
+/// elsewhere.
 template <class Weights>
 constexpr int vectors_for(int rows) {
 #if defined(__AVX512F__) || defined(__aarch64__)

@@ -1,5 +1,5 @@
-// Vectors of the library's ISA level: `vf` holds kLanes f32, `vi` as many i32. One source serves all levels; what
-// differs (FMA, F16C) is here. Knows nothing of models.
+// Vectors of the library's ISA level: `vf` holds kLanes f32, `vi` as many i32. One source serves
+// all levels; what differs (FMA, F16C) is here. Knows nothing of models.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,9 @@ inline vi splat_int(int32_t x) { return x - vi{}; }
 inline vf as_float(vi x) { return reinterpret_cast<vf>(x); }
 inline vi as_int(vf x) { return reinterpret_cast<vi>(x); }
 inline vf to_float(vi x) { return __builtin_convertvector(x, vf); }
-inline vf select(vi mask, vf yes, vf no) { return as_float((mask & as_int(yes)) | (~mask & as_int(no))); }
+inline vf select(vi mask, vf yes, vf no) {
+  return as_float((mask & as_int(yes)) | (~mask & as_int(no)));
+}
 
 /// kLanes unsigned 16-bit integers.
 inline vi load_u16(const uint16_t* p) {
@@ -44,8 +46,8 @@ inline vi load_u16(const uint16_t* p) {
   return __builtin_convertvector(x, vi);
 }
 
-/// a·b + c. Fused where the level has it; compiled with -ffp-contract=off, so fused nowhere else: how a loop was
-/// unrolled cannot change a result.
+/// a·b + c. Fused where the level has it; compiled with -ffp-contract=off, so fused nowhere else:
+/// how a loop was unrolled cannot change a result.
 inline vf fma(vf a, vf b, vf c) {
 #if defined(__AVX512F__)
   return _mm512_fmadd_ps(a, b, c);

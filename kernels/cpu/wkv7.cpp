@@ -1,5 +1,6 @@
-// RWKV-7 time mixing from the projections to the gated head outputs; the maths stands at `Ops.wkv7` of
-// src/backend/backend.ts. A head's state is held [key][value], so values lie in lanes and no sum crosses them.
+// RWKV-7 time mixing from the projections to the gated head outputs; the maths stands at `Ops.wkv7`
+// of src/backend/backend.ts. A head's state is held [key][value], so values lie in lanes and no sum
+// crosses them.
 #include <cmath>
 
 #include "norm.h"
@@ -37,7 +38,8 @@ void advance(float* state, Token& token, int64_t size, int64_t first) {
   for (int i = 0; i < Vectors; i++) v[i] = load(token.v + first + i * kLanes);
   float* d = state + first;
   for (int64_t k = 0; k < size; k++, d += size) {
-    const vf w = splat(token.w[k]), ka = splat(-token.ka[k]), key = splat(token.k[k]), r = splat(token.r[k]);
+    const vf w = splat(token.w[k]), ka = splat(-token.ka[k]), key = splat(token.k[k]),
+             r = splat(token.r[k]);
     for (int i = 0; i < Vectors; i++) {
       vf next = load(d + i * kLanes) * w;
       next = fma(sa[i], ka, next);
@@ -50,18 +52,20 @@ void advance(float* state, Token& token, int64_t size, int64_t first) {
 }
 
 struct Wkv7 final : Command {
-  float* out;                           // [T, C], as are the next eight
+  float* out;  // [T, C], as are the next eight
   const float *r, *k, *v, *w, *a, *g;
-  const float* v_gate;                  // null in the first layer
+  const float* v_gate;  // null in the first layer
   float* v_first;
-  const float *k_k, *k_a, *r_k;         // [C]
-  Norm ln_x;                            // [C]
+  const float *k_k, *k_a, *r_k;  // [C]
+  Norm ln_x;                     // [C]
   sk_states* states;
   int32_t layer;
 
   void check(const Batch& batch) const override { check_slots(*states, batch); }
 
-  int64_t items(const Batch& batch, int) const override { return int64_t{batch.num_rows} * states->heads; }
+  int64_t items(const Batch& batch, int) const override {
+    return int64_t{batch.num_rows} * states->heads;
+  }
 
   void run(const Batch& batch, int64_t item, int, int) override {
     const int32_t row = static_cast<int32_t>(item / states->heads);
@@ -127,14 +131,16 @@ struct Wkv7 final : Command {
 
 using namespace skein;
 
-extern "C" int32_t sk_record_wkv7(sk_program* program, float* out, const float* r, const float* k, const float* v,
-                                  const float* w, const float* a, const float* g, const float* v_gate,
-                                  float* v_first, const float* k_k, const float* k_a, const float* r_k,
-                                  const float* ln_weight, const float* ln_bias, float ln_eps, sk_states* states,
+extern "C" int32_t sk_record_wkv7(sk_program* program, float* out, const float* r, const float* k,
+                                  const float* v, const float* w, const float* a, const float* g,
+                                  const float* v_gate, float* v_first, const float* k_k,
+                                  const float* k_a, const float* r_k, const float* ln_weight,
+                                  const float* ln_bias, float ln_eps, sk_states* states,
                                   int32_t layer) {
   return guard([&] {
     require(layer >= 0 && layer < states->layers, "no such layer in the state pool");
-    require(states->heads * states->head_size == states->channels, "wkv7 needs channels = heads × head size");
+    require(states->heads * states->head_size == states->channels,
+            "wkv7 needs channels = heads × head size");
     auto command = std::make_unique<Wkv7>();
     command->out = out;
     command->r = r, command->k = k, command->v = v, command->w = w, command->a = a, command->g = g;

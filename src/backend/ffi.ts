@@ -10,7 +10,7 @@ export type Pointer = bigint
 
 /**
  * Types of arguments and results. `pointer` takes an address, null, or a typed array whose memory the function may
- * read and write until it returns, not longer. `string` is NUL-terminated UTF-8.
+ * read and write until it returns, not longer. `string` is NUL-terminated UTF-8, `strings` an array of them.
  */
 export type NativeType =
   | 'void'
@@ -22,6 +22,7 @@ export type NativeType =
   | 'double'
   | 'pointer'
   | 'string'
+  | 'strings'
 
 const KOFFI_TYPES: Readonly<Record<NativeType, string>> = {
   void: 'void',
@@ -33,6 +34,55 @@ const KOFFI_TYPES: Readonly<Record<NativeType, string>> = {
   double: 'double',
   pointer: 'void *',
   string: 'const char *',
+  strings: 'const char **',
+}
+
+/** Memory for the time of one call. */
+export type Memory =
+  | Pointer
+  | Float32Array
+  | Int32Array
+  | Uint32Array
+  | Uint8Array
+  | BigUint64Array
+  | null
+
+/** name → result and arguments of a C function. */
+export type Signatures = Readonly<Record<string, readonly [NativeType, readonly NativeType[]]>>
+
+type Integer64 = 'int64' | 'uint64'
+type Argument<T extends NativeType> = T extends 'pointer'
+  ? Memory
+  : T extends 'string'
+    ? string
+    : T extends 'strings'
+      ? readonly string[]
+      : T extends Integer64
+        ? number | bigint
+        : number
+type Result<T extends NativeType> = T extends 'pointer'
+  ? Pointer | null
+  : T extends 'string'
+    ? string
+    : T extends 'void'
+      ? undefined
+      : number
+type Arguments<T extends readonly NativeType[]> = { -readonly [K in keyof T]: Argument<T[K]> }
+
+/** The functions of a table of signatures, by name. A 64 bit result beyond 2⁵³ does not occur in what we bind. */
+export type Bound<S extends Signatures> = {
+  readonly [K in keyof S]: (...args: Arguments<S[K][1]>) => Result<S[K][0]>
+}
+
+/** Binds every function of the table; a library that lacks one is refused by that name. */
+export function bindAll<S extends Signatures>(library: NativeLibrary, signatures: S): Bound<S> {
+  const entries = Object.entries(signatures).map(([name, [result, args]]) => {
+    if (!library.has(name))
+      throw new SkeinError('backend_unavailable', `${library.path} has no function ${name}`)
+    return [name, library.bind(name, result, args)]
+  })
+  // Each entry was bound with the signature that the type of Bound is made from.
+  return Object.fromEntries(entries) as Bound<S>
 }
 
 export interface NativeLibrary {
@@ -84,4 +134,19 @@ function load(path: string): LibraryHandle {
 /** The memory at an address as an ArrayBuffer, without a copy; valid as long as that memory is. */
 export function viewMemory(address: Pointer, bytes: number): ArrayBuffer {
   return koffi.view(address, bytes)
+}
+
+/** Memory outside the garbage collector's reach, not cleared, at an address that does not move. */
+export function allocateMemory(bytes: number): Pointer {
+  // koffi 3 hands out pointers as bigint; its types still say any.
+  return koffi.alloc('uint8_t', bytes) as Pointer
+}
+
+export function freeMemory(address: Pointer): void {
+  koffi.free(address)
+}
+
+/** The NUL-terminated UTF-8 text at an address. */
+export function readString(address: Pointer): string {
+  return koffi.decode.string(address)
 }

@@ -3,12 +3,32 @@ import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest'
 import { type Backend, createBatch } from '../../src/backend/backend.ts'
-import { cpuReport, createCpuBackend } from '../../src/backend/cpu/cpu.ts'
+import { cpuReport, createCpuBackend, measureMachine } from '../../src/backend/cpu/cpu.ts'
 import { libraryPath } from '../../src/backend/cpu/isa.ts'
 import { openNative } from '../../src/backend/cpu/native.ts'
+import { benchOps } from '../../src/bench/ops.ts'
 import { LEVELS, normals, randomSource } from './kit.ts'
 
 afterEach(() => vi.unstubAllEnvs())
+
+test.runIf(LEVELS.length > 0)('the bench of products reports what was computed', () => {
+  const plan = {
+    types: ['f16', 'i8'],
+    shapes: [[64, 128]],
+    tokens: [1, 3],
+    minSeconds: 0,
+    minBytes: 1,
+  } as const
+  const rows = benchOps(() => createCpuBackend({ threads: 1 }), plan)
+  expect(rows.map(({ type, tokens, repeats }) => [type, tokens, repeats])).toEqual([
+    ['f16', 1, 1],
+    ['f16', 3, 1],
+    ['i8', 1, 1],
+    ['i8', 3, 1],
+  ])
+  for (const { tokens, operationsPerSecond, secondsPerProduct } of rows)
+    expect(operationsPerSecond * secondsPerProduct).toBeCloseTo(2 * 64 * 128 * tokens, 3)
+})
 
 test('without a compiler the build warns, says what to install, and succeeds', () => {
   const script = join(import.meta.dirname, '../../scripts/build-native.js')
@@ -35,6 +55,14 @@ describe.runIf(LEVELS.length > 0)('choosing a level and threads', () => {
     const cpu = createCpuBackend()
     expect(cpu.description).toMatch(/^cpu: baseline.*, 3 threads$/)
     cpu.dispose()
+  })
+
+  test('the machine has limits', () => {
+    const { readBytesPerSecond, fmaOperationsPerSecond } = measureMachine({ threads: 1 })
+    expect(readBytesPerSecond).toBeGreaterThan(1e8)
+    expect(readBytesPerSecond).toBeLessThan(1e13)
+    expect(fmaOperationsPerSecond).toBeGreaterThan(1e8)
+    expect(fmaOperationsPerSecond).toBeLessThan(1e13)
   })
 
   test('what cannot be had is refused with what can', () => {

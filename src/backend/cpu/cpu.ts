@@ -36,6 +36,25 @@ export function createCpuBackend(options: CpuOptions = {}): Backend {
   }
 }
 
+export interface MachineLimits {
+  readonly readBytesPerSecond: number
+  /** f32 fused multiply-adds in registers, two operations each. */
+  readonly fmaOperationsPerSecond: number
+}
+
+/** What the cores can read from memory and multiply, to hold kernels against. Best of a few runs. */
+export function measureMachine(options: CpuOptions = {}): MachineLimits {
+  const context = new CpuContext(chooseLevel(options.isa), chooseThreads(options.threads))
+  const { native, handle } = context
+  const bytes = 2 ** 29
+  const limits = {
+    readBytesPerSecond: bytes / native.sk_bench_read(handle, bytes, 5),
+    fmaOperationsPerSecond: native.sk_bench_fma(handle, 5),
+  }
+  context.dispose()
+  return limits
+}
+
 /** "cpu: avx512 (vnni, bf16), 2 threads" */
 export function describeCpu(level: IsaLevel, threads: number): string {
   const neon = process.arch === 'arm64' ? ' (neon)' : ''

@@ -1,0 +1,143 @@
+/**
+ * Speed of `linear` by itself, per weight type, shape and number of tokens, to hold against what the machine can read
+ * and multiply. Weights of a case exceed the caches, as a model's do. Knows no model and no device.
+ */
+import {
+  type Backend,
+  createBatch,
+  type MatrixSource,
+  type WeightType,
+} from '../backend/backend.ts'
+
+export interface OpsPlan {
+  readonly types: readonly WeightType[]
+  readonly shapes: readonly (readonly [rows: number, columns: number])[]
+  readonly tokens: readonly number[]
+  /** Shortest time of a case. */
+  readonly minSeconds: number
+  /** Weights that one run of a case goes through, at least. */
+  readonly minBytes: number
+}
+
+export interface OpsRow {
+  readonly type: WeightType
+  readonly rows: number
+  readonly columns: number
+  readonly tokens: number
+  /** Of the best run. */
+  readonly secondsPerProduct: number
+  readonly weightBytesPerSecond: number
+  /** A multiply and an add count as two. */
+  readonly operationsPerSecond: number
+  readonly repeats: number
+}
+
+/** The products of a 0.4B model, one row to a prefill. */
+export const DEFAULT_OPS_PLAN: OpsPlan = {
+  types: ['f32', 'f16', 'bf16', 'i8'],
+  shapes: [
+    [1024, 1024],
+    [4096, 1024],
+    [1024, 4096],
+    [65_536, 1024],
+  ],
+  tokens: [1, 8, 32, 512],
+  minSeconds: 0.5,
+  minBytes: 200e6,
+}
+
+/** Runs every case of the plan; `onRow` is told of each as it ends. Best of the repeats: the others were disturbed. */
+export function benchOps(
+  createBackend: () => Backend,
+  plan: OpsPlan = DEFAULT_OPS_PLAN,
+  onRow: (row: OpsRow) => void = () => {},
+): OpsRow[] {
+  const results: OpsRow[] = []
+  for (const type of plan.types) {
+    for (const [rows, columns] of plan.shapes) {
+      // A backend of its own, so that a case's weights are gone when it ends.
+      const backend = createBackend()
+      try {
+        for (const row of benchShape(backend, plan, type, rows, columns)) {
+          results.push(row)
+          onRow(row)
+        }
+      } finally {
+        backend.dispose()
+      }
+    }
+  }
+  return results
+}
+
+function* benchShape(
+  backend: Backend,
+  plan: OpsPlan,
+  type: WeightType,
+  rows: number,
+  columns: number,
+): Generator<OpsRow> {
+  const maxTokens = Math.max(...plan.tokens)
+  const source = patternSource(rows, columns)
+  const first = backend.matrix(source, type)
+  const weights = [first]
+  while (weights.length * first.bytes < plan.minBytes) weights.push(backend.matrix(source, type))
+  const x = backend.tensor(
+    [maxTokens, columns],
+    Float32Array.from({ length: maxTokens * columns }, (_, i) => Math.sin(i)),
+  )
+  const y = backend.tensor([maxTokens, rows])
+  const capacity = { tokens: maxTokens, rows: 1, logits: 0, samples: 0 }
+  const program = backend.record(capacity, (ops) => {
+    for (const weight of weights) ops.linear([{ y, x, weight }])
+  })
+  const batch = createBatch(capacity)
+  batch.numRows = 1
+  for (const tokens of plan.tokens) {
+    batch.numTokens = tokens
+    batch.starts[1] = tokens
+    const { best, repeats } = measure(() => program.run(batch), plan.minSeconds)
+    const secondsPerProduct = best / weights.length
+    yield {
+      type,
+      rows,
+      columns,
+      tokens,
+      secondsPerProduct,
+      weightBytesPerSecond: first.bytes / secondsPerProduct,
+      operationsPerSecond: (2 * rows * columns * tokens) / secondsPerProduct,
+      repeats,
+    }
+  }
+  program.dispose()
+}
+
+/** After one run that warms caches and threads. */
+function measure(run: () => void, minSeconds: number): { best: number; repeats: number } {
+  run()
+  let best = Number.POSITIVE_INFINITY
+  let repeats = 0
+  const end = performance.now() + 1000 * minSeconds
+  do {
+    const start = performance.now()
+    run()
+    best = Math.min(best, (performance.now() - start) / 1000)
+    repeats++
+  } while (performance.now() < end)
+  return { best, repeats }
+}
+
+/** bf16 weights of ordinary size and both signs; what they are does not matter to the speed. */
+function patternSource(rows: number, columns: number): MatrixSource {
+  return {
+    name: `bench ${rows}×${columns}`,
+    rows,
+    columns,
+    dtype: 'bf16',
+    readRows(start, end) {
+      const bits = new Uint16Array((end - start) * columns)
+      for (let i = 0; i < bits.length; i++) bits[i] = 0x3c00 | ((i * 40_503) & 0x83ff)
+      return new Uint8Array(bits.buffer)
+    },
+  }
+}
