@@ -36,6 +36,8 @@ export const ERROR_STATUS = {
   backend_unavailable: 503,
   /** A snapshot does not fit this model. */
   state_incompatible: 409,
+  /** A kept state cannot be read or written: disk full, damaged file. Nothing was replaced by a fresh state. */
+  state_unavailable: 507,
 } as const
 
 export type ErrorCode = keyof typeof ERROR_STATUS

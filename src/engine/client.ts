@@ -2,7 +2,14 @@
  * The engine as its callers see it, the same whether it runs in this process or in a worker. The gateway, the library
  * entry and the benches hold only this; they never see a slot or a step.
  */
-import type { EngineEvent, EngineInfo, EngineStats, GenerateRequest } from './messages.ts'
+import type {
+  EngineCall,
+  EngineCalls,
+  EngineEvent,
+  EngineInfo,
+  EngineStats,
+  GenerateRequest,
+} from './messages.ts'
 
 export interface EngineClient {
   readonly info: EngineInfo
@@ -14,5 +21,10 @@ export interface EngineClient {
    * Aborting the signal, or leaving the loop early, cancels the request and frees its slots within one step.
    */
   generate(request: GenerateRequest, signal?: AbortSignal): AsyncIterable<EngineEvent>
+  /** Asks for something beside an answer: sessions; see EngineCalls. Rejects with a SkeinError. */
+  call<M extends EngineCall>(
+    method: M,
+    params: EngineCalls[M]['params'],
+  ): Promise<EngineCalls[M]['result']>
   close(): Promise<void>
 }

@@ -7,7 +7,14 @@ import { assert, SkeinError } from '../errors.ts'
 import { type Drawn, MAX_TOP_LOGPROBS, type RowResult, type Runner } from '../model/runner.ts'
 import type { TokenBytes } from './answer-text.ts'
 import { logprobsOf, withBytes } from './logprobs.ts'
-import type { EngineEvent, EngineInfo, EngineStats, GenerateRequest } from './messages.ts'
+import type {
+  EngineCall,
+  EngineCalls,
+  EngineEvent,
+  EngineInfo,
+  EngineStats,
+  GenerateRequest,
+} from './messages.ts'
 import { type PlannedRow, Scheduler } from './scheduler.ts'
 import { LiveRequest, type Sequence } from './sequence.ts'
 import { checkRequest } from './validate.ts'
@@ -129,6 +136,14 @@ export class Engine {
     const { waiting, running, numSlots, numFree } = this.#scheduler
     const now = { waiting: waiting.length, running: running.length, numSlots, freeSlots: numFree }
     return { ...now, ...this.#counters }
+  }
+
+  /** See EngineCalls. */
+  async call<M extends EngineCall>(
+    method: M,
+    _params: EngineCalls[M]['params'],
+  ): Promise<EngineCalls[M]['result']> {
+    throw new SkeinError('state_unavailable', `${method}: this engine keeps no sessions`)
   }
 
   /** Drops what is live, without events, and the runner. */

@@ -8,7 +8,14 @@ import type { EngineClient } from './client.ts'
 import type { Engine } from './engine.ts'
 import { EventQueue } from './event-queue.ts'
 import { LiveQueues } from './live-queues.ts'
-import type { EngineEvent, EngineInfo, EngineStats, GenerateRequest } from './messages.ts'
+import type {
+  EngineCall,
+  EngineCalls,
+  EngineEvent,
+  EngineInfo,
+  EngineStats,
+  GenerateRequest,
+} from './messages.ts'
 
 export class LocalEngineClient implements EngineClient {
   readonly #engine: Engine
@@ -43,6 +50,13 @@ export class LocalEngineClient implements EngineClient {
       queue.fail(SkeinError.from(error))
     }
     return queue
+  }
+
+  call<M extends EngineCall>(
+    method: M,
+    params: EngineCalls[M]['params'],
+  ): Promise<EngineCalls[M]['result']> {
+    return this.#engine.call(method, params)
   }
 
   async close(): Promise<void> {

@@ -48,6 +48,37 @@ export interface GenerateRequest {
   readonly logprobs: number | null
   /** Likewise for the prompt's tokens (echo). */
   readonly promptLogprobs: number | null
+  /** Whose states these are: nothing kept for one tenant is found by another. '' when absent. */
+  readonly tenant?: string | undefined
+  /** 'no-store': no cached state is looked up for this request and none is left behind. Default 'use'. */
+  readonly cache?: 'use' | 'no-store' | undefined
+  /** Ascending lengths of prompt prefixes that other prompts may share: the ends of messages. */
+  readonly boundaries?: Int32Array | undefined
+  /** Continue a session: `prompt` is then only what is new. n must be 1, promptLogprobs null, cache 'use'. */
+  readonly session?: SessionUse | undefined
+}
+
+/** How a request uses a session. Turns are numbered 1, 2, …; turn 0 is the empty state before any token. */
+export interface SessionUse {
+  readonly id: string
+  readonly ifMissing: 'create' | 'error'
+  /** The turn to continue from; the head when absent. The new turn becomes the head, the others stay. */
+  readonly from?: number | undefined
+  /** When another request is writing to the session. */
+  readonly ifBusy: 'wait' | 'conflict'
+  /** A cancelled answer: saves no turn, or one with the tokens drawn so far. */
+  readonly onCancel: 'drop' | 'keep'
+  /** `conflict` unless the session is at this version. */
+  readonly ifVersion?: number | undefined
+  /** Forget the session this long after its last turn; the server's default when absent. */
+  readonly ttlSeconds?: number | undefined
+}
+
+/** A turn of a session, and the version of the session that it made or found. */
+export interface SessionPosition {
+  readonly id: string
+  readonly turn: number
+  readonly version: number
 }
 
 /** 'stop': a stop token or string; 'length': maxTokens reached. */
@@ -67,6 +98,12 @@ export type EngineEvent =
       readonly id: string
       /** The seed in use, the request's own or the one drawn for it. The engine always sets it. */
       readonly seed?: bigint
+      /** Prompt tokens that were not computed, because a state that had consumed them was kept. 0 when absent. */
+      readonly cachedTokens?: number
+      /** Tokens read in all, those of the session's earlier turns included; the prompt's length when absent. */
+      readonly contextTokens?: number
+      /** The turn being continued. */
+      readonly session?: SessionPosition
       readonly logprobs: readonly (TokenText | null)[] | null
     }
   /** New text of choice `index`. Text is whole characters; a stop string is never part of it. */
@@ -92,6 +129,8 @@ export type EngineEvent =
       readonly matched: string | number | null
       /** Tokens drawn for this choice; the stopping token counts. */
       readonly completionTokens: number
+      /** The turn this answer became. Absent without a session, or when it was deleted meanwhile. */
+      readonly session?: SessionPosition
     }
   /** The whole request failed; no further event of it follows. */
   | { readonly type: 'error'; readonly id: string; readonly error: ErrorShape }
@@ -119,7 +158,107 @@ export interface EngineStats {
   readonly lastBatchTokens: number
   /** Seconds spent inside steps. */
   readonly busySeconds: number
+  /** Absent where no states are kept. */
+  readonly states?: StateStats
 }
+
+/** Of kept states. Counts are of now, unless said otherwise. */
+export interface StateStats {
+  readonly sessions: number
+  /** Session states by where they are: in a slot; in memory and in no slot; only on disk. */
+  readonly inSlots: number
+  readonly inMemory: number
+  readonly onDisk: number
+  /** Session states that are to be written and are not yet. */
+  readonly unsaved: number
+  readonly prefixes: number
+  readonly prefixBytes: number
+  /** Prompt tokens not computed thanks to kept states; monotonic. */
+  readonly cachedTokens: number
+  /** Prompts that began at a cached prefix, and that could have and did not; monotonic. */
+  readonly prefixHits: number
+  readonly prefixMisses: number
+  /** States written, failed writes, states read back; monotonic. */
+  readonly saves: number
+  readonly failedSaves: number
+  readonly loads: number
+}
+
+/** Where the state of a turn is. */
+export type StateTier = 'device' | 'memory' | 'disk'
+
+export interface TurnInfo {
+  readonly turn: number
+  /** The turn it continued; 0 for the first. */
+  readonly parent: number
+  /** Tokens of the conversation up to and with this turn. */
+  readonly numTokens: number
+  /** Milliseconds since 1970. */
+  readonly createdAt: number
+  readonly tier: StateTier
+  /** Whether it would survive the end of the process. */
+  readonly isSaved: boolean
+}
+
+export interface SessionInfo {
+  readonly id: string
+  /** Grows with every change. */
+  readonly version: number
+  /** The turn that the next request continues; 0 when there is none. */
+  readonly head: number
+  /** Oldest first. Old turns are pruned; see docs/states.md. */
+  readonly turns: readonly TurnInfo[]
+  readonly createdAt: number
+  readonly updatedAt: number
+  readonly expiresAt: number | null
+  /** Bytes of all its states. */
+  readonly bytes: number
+  /** A request is writing to it. */
+  readonly isBusy: boolean
+}
+
+/** Names a session. A foreign tenant's is `not_found`. */
+export interface SessionRef {
+  readonly tenant: string
+  readonly id: string
+}
+
+/**
+ * What may be asked of an engine beside answers: one row per method. All fail with a SkeinError: not_found for an
+ * unknown session or turn, conflict while a request writes to it, state_incompatible, state_unavailable.
+ */
+export interface EngineCalls {
+  /** Most recently used first. */
+  'sessions.list': { params: { readonly tenant: string }; result: readonly SessionInfo[] }
+  'sessions.get': { params: SessionRef; result: SessionInfo }
+  /** A new session with the turns up to `turn` (default: the head) of an old one. `conflict` if `newId` exists. */
+  'sessions.fork': {
+    params: SessionRef & { readonly newId: string; readonly turn?: number | undefined }
+    result: SessionInfo
+  }
+  /** Makes `turn` the head; 'undo' is the parent of the head. No turn is lost: rewinding forward is possible. */
+  'sessions.rewind': {
+    params: SessionRef & {
+      readonly turn: number | 'undo'
+      readonly ifVersion?: number | undefined
+    }
+    result: SessionInfo
+  }
+  /** From every tier; a request that is writing to it still answers and saves nothing. */
+  'sessions.delete': { params: SessionRef; result: null }
+  /** A turn (default: the head) as a self-describing file. */
+  'sessions.export': {
+    params: SessionRef & { readonly turn?: number | undefined }
+    result: Uint8Array
+  }
+  /** A new session whose turn 1 is an exported state. `conflict` if the id exists. */
+  'sessions.import': {
+    params: SessionRef & { readonly bytes: Uint8Array; readonly ttlSeconds?: number | undefined }
+    result: SessionInfo
+  }
+}
+
+export type EngineCall = keyof EngineCalls
 
 /** What a client may learn of a loaded model. */
 export interface EngineInfo {
@@ -133,8 +272,19 @@ export interface EngineInfo {
 export type ToWorker =
   | { readonly type: 'generate'; readonly request: GenerateRequest }
   | { readonly type: 'cancel'; readonly id: string }
+  | AnyCall
   /** drain: answer what is live first and take no more; otherwise live requests get an error event. */
   | { readonly type: 'shutdown'; readonly drain?: boolean }
+
+/** A call as a message, one member per row of the table. */
+type AnyCall = {
+  [M in EngineCall]: {
+    readonly type: 'call'
+    readonly id: number
+    readonly method: M
+    readonly params: EngineCalls[M]['params']
+  }
+}[EngineCall]
 
 /** worker → gateway */
 export type FromWorker =
@@ -146,3 +296,6 @@ export type FromWorker =
       readonly stats: EngineStats
     }
   | { readonly type: 'fatal'; readonly error: ErrorShape }
+  /** The answer to the call of that id. */
+  | { readonly type: 'result'; readonly id: number; readonly value: unknown }
+  | { readonly type: 'result'; readonly id: number; readonly error: ErrorShape }

@@ -8,6 +8,8 @@ import type { EngineClient } from './client.ts'
 import { EventQueue } from './event-queue.ts'
 import { LiveQueues } from './live-queues.ts'
 import type {
+  EngineCall,
+  EngineCalls,
   EngineEvent,
   EngineInfo,
   EngineStats,
@@ -16,13 +18,20 @@ import type {
   ToWorker,
 } from './messages.ts'
 
+interface PendingCall {
+  resolve(value: unknown): void
+  reject(error: SkeinError): void
+}
+
 type WorkerChannel = Channel<ToWorker, FromWorker>
 
 export class RemoteEngineClient implements EngineClient {
   readonly info: EngineInfo
   readonly #channel: WorkerChannel
   readonly #queues = new LiveQueues()
+  readonly #calls = new Map<number, PendingCall>()
   readonly #closed: Promise<void>
+  #numCalls = 0
   #stats: EngineStats
   #numRequests = 0
   #isClosing = false
@@ -87,6 +96,22 @@ export class RemoteEngineClient implements EngineClient {
     return queue
   }
 
+  async call<M extends EngineCall>(
+    method: M,
+    params: EngineCalls[M]['params'],
+  ): Promise<EngineCalls[M]['result']> {
+    if (this.#failure !== null) throw this.#failure
+    this.#numCalls++
+    const id = this.#numCalls
+    const value = new Promise<unknown>((resolve, reject) =>
+      this.#calls.set(id, { resolve, reject }),
+    )
+    // A member of the union for each M, which a generic M hides.
+    this.#channel.send({ type: 'call', id, method, params } as ToWorker)
+    // The worker answers a method with its result of the same table.
+    return (await value) as EngineCalls[M]['result']
+  }
+
   /** Asks the worker to end, dropping what is live, and waits until it has gone. */
   async close(): Promise<void> {
     if (!this.#isClosing) {
@@ -105,6 +130,9 @@ export class RemoteEngineClient implements EngineClient {
       case 'fatal':
         this.#fail(SkeinError.fromShape(message.error))
         break
+      case 'result':
+        this.#settle(message)
+        break
       case 'progress':
       case 'ready':
         break
@@ -113,9 +141,18 @@ export class RemoteEngineClient implements EngineClient {
     }
   }
 
+  #settle(result: FromWorker & { type: 'result' }): void {
+    const pending = this.#calls.get(result.id)
+    this.#calls.delete(result.id)
+    if ('error' in result) pending?.reject(SkeinError.fromShape(result.error))
+    else pending?.resolve(result.value)
+  }
+
   #fail(error: SkeinError): void {
     this.#failure ??= error
     this.#queues.failAll(error)
+    for (const { reject } of this.#calls.values()) reject(error)
+    this.#calls.clear()
     this.#stats = { ...this.#stats, waiting: 0, running: 0, freeSlots: this.#stats.numSlots }
   }
 

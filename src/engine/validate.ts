@@ -17,6 +17,11 @@ export interface RequestLimits {
 
 /** Throws invalid_request or too_large. */
 export function checkRequest(request: GenerateRequest, limits: RequestLimits): void {
+  if (request.session !== undefined) {
+    throw new SkeinError('unsupported_parameter', 'this engine keeps no sessions', {
+      param: 'session',
+    })
+  }
   demand(request.id !== '', 'id', 'must not be empty')
   checkPrompt(request.prompt, limits)
   checkCounts(request, limits)

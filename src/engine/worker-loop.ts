@@ -51,6 +51,9 @@ class WorkerLoop {
       case 'cancel':
         this.#engine.cancel(message.id)
         break
+      case 'call':
+        void this.#answer(message)
+        break
       case 'shutdown':
         this.#shutDown(message.drain === true)
         return
@@ -66,6 +69,15 @@ class WorkerLoop {
       this.#engine.submit(request)
     } catch (error) {
       this.#refused.push(errorEvent(request.id, SkeinError.from(error)))
+    }
+  }
+
+  async #answer({ id, method, params }: ToWorker & { type: 'call' }): Promise<void> {
+    try {
+      const value = await this.#engine.call(method, params)
+      this.#channel.send({ type: 'result', id, value })
+    } catch (error) {
+      this.#channel.send({ type: 'result', id, error: SkeinError.from(error).toShape() })
     }
   }
 

@@ -55,6 +55,7 @@ export class Metrics {
         return client.stats
       },
       generate: (request, signal) => this.#measure(model, request, signal),
+      call: (method, params) => client.call(method, params),
       close: () => client.close(),
     }
     return { ...model, client: observed }

@@ -5,6 +5,8 @@
 import type { ModelRegistry, ServedModel, TextCodec } from '../../src/api/models.ts'
 import type { EngineClient } from '../../src/engine/client.ts'
 import type {
+  EngineCall,
+  EngineCalls,
   EngineEvent,
   EngineInfo,
   EngineStats,
@@ -13,6 +15,7 @@ import type {
   TokenText,
 } from '../../src/engine/messages.ts'
 import { SkeinError } from '../../src/errors.ts'
+import { GENERIC_NAMES } from '../../src/gateway/registry.ts'
 
 /** Token b + 1 is byte b; token 0 is the end of text. */
 export const byteCodec: TextCodec = {
@@ -89,6 +92,19 @@ export class FakeEngineClient implements EngineClient {
     }
   }
 
+  /** What it was called with; `answerCall` gives the replies. */
+  readonly calls: { readonly method: EngineCall; readonly params: unknown }[] = []
+  answerCall: (method: EngineCall, params: unknown) => unknown = () => null
+
+  async call<M extends EngineCall>(
+    method: M,
+    params: EngineCalls[M]['params'],
+  ): Promise<EngineCalls[M]['result']> {
+    this.calls.push({ method, params })
+    // The test that set the script knows the type of its reply.
+    return this.answerCall(method, params) as EngineCalls[M]['result']
+  }
+
   async close(): Promise<void> {}
 }
 
@@ -159,7 +175,7 @@ export function fakeRegistry(
   return {
     list: () => [{ id, created: model.created, state: 'ready', reason: null, client }],
     get(name) {
-      if (name === null || name === undefined || name === '' || name === id) return model
+      if (!name || name === id || GENERIC_NAMES.includes(name)) return model
       throw new SkeinError('not_found', 'no model of that name', { param: 'model' })
     },
   }
