@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Changes with every incompatible change of this file; the caller refuses another one. */
-#define SK_ABI_VERSION 1
+#define SK_ABI_VERSION 2
 
 typedef enum { SK_OK = 0, SK_INVALID = 1, SK_NO_MEMORY = 2, SK_INTERNAL = 3 } sk_status;
 typedef enum { SK_F32 = 0, SK_F16 = 1, SK_BF16 = 2, SK_I8 = 3 } sk_type;
@@ -113,6 +113,18 @@ SK_API int32_t sk_record_wkv7(sk_program* program, float* out, const float* r, c
                               const float* v_gate, float* v_first, const float* k_k,
                               const float* k_a, const float* r_k, const float* ln_weight,
                               const float* ln_bias, float ln_eps, sk_states* states, int32_t layer);
+/* In place: mix[i] [T,C] = h + (prev − h)·(base[i] [C] + mix[i]). */
+SK_API int32_t sk_record_ddlerp(sk_program* program, int32_t num_mix, float* const* mix,
+                                const float* h, const float* prev, const float* const* base,
+                                int32_t channels);
+/* r k v w g out: [T,C]; u ln_weight ln_bias: [C]. */
+SK_API int32_t sk_record_wkv6(sk_program* program, float* out, const float* r, const float* k,
+                              const float* v, const float* w, const float* g, const float* u,
+                              const float* ln_weight, const float* ln_bias, float ln_eps,
+                              sk_states* states, int32_t layer);
+/* x += gate·value, all [T,C]. */
+SK_API int32_t sk_record_gated_add(sk_program* program, float* x, const float* gate,
+                                   const float* value, int32_t channels);
 SK_API int32_t sk_record_gather_norm(sk_program* program, float* out /* [R,C] */,
                                      const float* x /* [T,C] */, int32_t channels,
                                      const float* norm_weight, const float* norm_bias, float eps);

@@ -203,6 +203,25 @@ export interface Wkv7Operands {
   readonly vFirst: Tensor
 }
 
+/** Constants of one layer's RWKV-6 time mixing. */
+export interface Wkv6Weights {
+  /** How much the present token counts before it enters the state. [C] ([H, N] flattened) */
+  readonly u: Tensor
+  /** Group norm over each head, eps 64e-5. */
+  readonly ln_x: Norm
+}
+
+/** Operands of wkv6, all [T, C]. */
+export interface Wkv6Operands {
+  readonly r: Tensor
+  readonly k: Tensor
+  readonly v: Tensor
+  /** Decay logit: the decay itself is exp(−exp(w)), computed inside in f32. */
+  readonly w: Tensor
+  /** Gate before its silu. */
+  readonly g: Tensor
+}
+
 /**
  * The ops of a step. Each call records one operation; replaying the program runs them in order for the batch given.
  * All tensors have room for the program's capacity; only the first T (or R) rows are touched.
@@ -246,6 +265,30 @@ export interface Ops {
     states: StatePool,
     layer: number,
   ): void
+
+  /**
+   * The data-dependent token shift of RWKV-6, in place over its data-dependent part:
+   *   mix[i] ← h + (prev − h)·(base[i] + mix[i])
+   * mix n × [T, C] · h, prev [T, C] · base n × [C]
+   */
+  ddlerp(mix: readonly Tensor[], h: Tensor, prev: Tensor, base: readonly Tensor[]): void
+
+  /**
+   * RWKV-6 time mixing from the projections to the gated head outputs. Per token, in f32 (f64 on reference), per head:
+   *   y = S·r + (Σ r·u·k)·v;   S ← S·diag(exp(−exp(w))) + v·kᵀ
+   *   out = (GN(y)·ln_x)·silu(g)
+   * out [T, C]. The state of each row's slot at `layer` is updated in place. Source: maths of RWKV-6 "Finch".
+   */
+  wkv6(
+    out: Tensor,
+    operands: Wkv6Operands,
+    weights: Wkv6Weights,
+    states: StatePool,
+    layer: number,
+  ): void
+
+  /** x += gate·value: the gated residual of RWKV-6's channel mixing. All [T, C]. */
+  gatedAdd(x: Tensor, gate: Tensor, value: Tensor): void
 
   /** out[r] = LN(x[logitRows[r]]).  out [R, C] · x [T, C] */
   gatherNorm(out: Tensor, x: Tensor, norm: Norm): void

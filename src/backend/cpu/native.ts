@@ -6,7 +6,7 @@ import { type ErrorCode, SkeinError } from '../../errors.ts'
 import { type NativeLibrary, type NativeType, openLibrary, type Pointer } from '../ffi.ts'
 
 /** SK_ABI_VERSION of skein.h. */
-const ABI_VERSION = 1
+const ABI_VERSION = 2
 
 type Address = Pointer | null
 type Memory = Pointer | Float32Array | Int32Array | Uint8Array | BigUint64Array | null
@@ -49,6 +49,9 @@ const SIGNATURES = {
   sk_record_shift_mix: [I, [P, I, P, P, P, P, F, P, P, I, I]],
   sk_record_linear: [I, [P, I, P, P, P, P, P]],
   sk_record_wkv7: [I, [P, P, P, P, P, P, P, P, P, P, P, P, P, P, P, F, P, I]],
+  sk_record_ddlerp: [I, [P, I, P, P, P, P, I]],
+  sk_record_wkv6: [I, [P, P, P, P, P, P, P, P, P, P, F, P, I]],
+  sk_record_gated_add: [I, [P, P, P, P, I]],
   sk_record_gather_norm: [I, [P, P, P, I, P, P, F]],
   sk_record_logits: [I, [P, P, P, P]],
   sk_record_sample: [I, [P, P, P]],

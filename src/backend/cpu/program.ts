@@ -8,20 +8,25 @@ import type {
   Capacity,
   Epilogue,
   LinearJob,
-  Matrix,
-  Norm,
   Ops,
-  PenaltyPool,
   Program,
   StatePool,
-  Table,
   Tensor,
   Wkv7Operands,
   Wkv7Weights,
 } from '../backend.ts'
 import type { Pointer } from '../ffi.ts'
 import type { CpuContext } from './context.ts'
-import { CpuMatrix, CpuPenaltyPool, CpuStatePool, CpuTable, CpuTensor } from './resources.ts'
+import {
+  addresses,
+  matrixOf,
+  normOf,
+  penaltiesOf,
+  pointerOf,
+  statesOf,
+  tableOf,
+} from './operands.ts'
+import { recordDdlerp, recordGatedAdd, recordWkv6 } from './program-rwkv6.ts'
 
 /** Values of sk_epilogue. */
 const EPILOGUES: Readonly<Record<Epilogue, number>> = {
@@ -147,6 +152,13 @@ function createRecorder(context: CpuContext, program: Pointer, capacity: Capacit
     wkv7: (out, operands, weights, states, layer) =>
       recordWkv7(context, program, tokens, out, operands, weights, states, layer),
 
+    ddlerp: (mix, h, prev, base) => recordDdlerp(context, program, tokens, mix, h, prev, base),
+
+    wkv6: (out, operands, weights, states, layer) =>
+      recordWkv6(context, program, tokens, out, operands, weights, states, layer),
+
+    gatedAdd: (x, gate, value) => recordGatedAdd(context, program, tokens, x, gate, value),
+
     gatherNorm(out, x, norm) {
       const C = norm.weight.shape.reduce((a, b) => a * b, 1)
       const ln = normOf(norm, C)
@@ -239,44 +251,4 @@ function recordWkv7(
     layer,
   )
   context.check(status, 'wkv7')
-}
-
-/** Addresses as an array of C pointers. */
-function addresses(pointers: readonly (Pointer | null)[]): BigUint64Array {
-  return BigUint64Array.from(pointers, (pointer) => pointer ?? 0n)
-}
-
-/** The address of a tensor that has room for `count` numbers. */
-function pointerOf(tensor: Tensor, count: number): Pointer {
-  assert(tensor instanceof CpuTensor, 'a tensor of another backend')
-  assert(tensor.count >= count, `a tensor [${tensor.shape}] where ${count} numbers are used`)
-  return tensor.pointer
-}
-
-function normOf(norm: Norm, channels: number) {
-  return {
-    weight: pointerOf(norm.weight, channels),
-    bias: pointerOf(norm.bias, channels),
-    eps: norm.eps,
-  }
-}
-
-function matrixOf(matrix: Matrix): Pointer {
-  assert(matrix instanceof CpuMatrix, 'a matrix of another backend')
-  return matrix.pointer
-}
-
-function tableOf(table: Table): Pointer {
-  assert(table instanceof CpuTable, 'a table of another backend')
-  return table.pointer
-}
-
-function statesOf(states: StatePool): Pointer {
-  assert(states instanceof CpuStatePool, 'a state pool of another backend')
-  return states.pointer
-}
-
-function penaltiesOf(penalties: PenaltyPool): CpuPenaltyPool {
-  assert(penalties instanceof CpuPenaltyPool, 'a penalty pool of another backend')
-  return penalties
 }

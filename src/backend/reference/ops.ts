@@ -181,7 +181,7 @@ function layerNorm(x: Float64Array, norm: Norm): Float64Array {
 }
 
 /** (x − mean) / √(variance + eps) */
-function normalise(x: Float64Array, eps: number): Float64Array {
+export function normalise(x: Float64Array, eps: number): Float64Array {
   const mean = x.reduce((sum, value) => sum + value, 0) / x.length
   const variance = x.reduce((sum, value) => sum + (value - mean) ** 2, 0) / x.length
   return x.map((value) => (value - mean) / Math.sqrt(variance + eps))
@@ -192,17 +192,17 @@ function unit(x: Float64Array): Float64Array {
   return x.map((value) => value / length)
 }
 
-function dot(a: Float64Array, b: Float64Array): number {
+export function dot(a: Float64Array, b: Float64Array): number {
   let sum = 0
   for (let i = 0; i < a.length; i++) sum += a[i]! * b[i]!
   return sum
 }
 
-function sigmoid(x: number): number {
+export function sigmoid(x: number): number {
   return 1 / (1 + Math.exp(-x))
 }
 
-function stateOf(states: StatePool, slot: number) {
+export function stateOf(states: StatePool, slot: number) {
   assert(states instanceof RefStatePool, 'a state pool of another backend')
   return states.state(slot)
 }

@@ -4,6 +4,7 @@
  */
 import type { Backend, Batch, Capacity, Ops, Program } from '../backend.ts'
 import * as ops from './ops.ts'
+import * as rwkv6 from './ops-rwkv6.ts'
 import { sample } from './sample.ts'
 import { RefPenaltyPool, RefStatePool } from './states.ts'
 import { createTensor, readMatrix, valuesOf } from './tensors.ts'
@@ -34,6 +35,9 @@ function record(_capacity: Capacity, build: (ops: Ops) => void): Program {
     shiftMix: (...args) => commands.push((batch) => ops.shiftMix(batch, ...args)),
     linear: (jobs) => commands.push((batch) => ops.linear(batch.numTokens, jobs)),
     wkv7: (...args) => commands.push((batch) => ops.wkv7(batch, ...args)),
+    ddlerp: (...args) => commands.push((batch) => rwkv6.ddlerp(batch, ...args)),
+    wkv6: (...args) => commands.push((batch) => rwkv6.wkv6(batch, ...args)),
+    gatedAdd: (...args) => commands.push((batch) => rwkv6.gatedAdd(batch, ...args)),
     gatherNorm: (...args) => commands.push((batch) => ops.gatherNorm(batch, ...args)),
     logits: (y, x, weight) =>
       commands.push((batch) => ops.linear(batch.numLogits, [{ y, x, weight }])),
