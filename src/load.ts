@@ -11,9 +11,10 @@ import { createReferenceBackend } from './backend/reference/reference.ts'
 import { Engine } from './engine/engine.ts'
 import { SkeinError } from './errors.ts'
 import { type Checkpoint, fingerprint, openCheckpoint } from './model/checkpoint.ts'
-import { describeCheckpoint } from './model/formats/describe.ts'
+import { describeCheckpoint, loadableArchitecture } from './model/formats/describe.ts'
 import type { Model } from './model/model.ts'
 import { ModelRunner } from './model/model-runner.ts'
+import { loadRwkv6 } from './model/rwkv6.ts'
 import { loadRwkv7 } from './model/rwkv7.ts'
 import type { LoadProgress, WeightOptions } from './model/weights.ts'
 import { findVocabulary } from './tokenizer/find-vocabulary.ts'
@@ -104,7 +105,8 @@ function limitsOf({ maxWaiting, maxPromptTokens }: EngineChoice) {
 }
 
 function loadModel(checkpoint: Checkpoint, backend: Backend, options: WeightOptions): Model {
-  return loadRwkv7(checkpoint, backend, options)
+  const load = { rwkv6: loadRwkv6, rwkv7: loadRwkv7 }[loadableArchitecture(checkpoint)]
+  return load(checkpoint, backend, options)
 }
 
 /** `auto` is the CPU kernels where they are built, else the reference for models small enough to be usable on it. */

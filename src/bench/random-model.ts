@@ -1,12 +1,14 @@
 /**
- * Writes RWKV-7 checkpoints of random weights: the true shapes of the released sizes for benches, small ones for
+ * Writes RWKV-7 and RWKV-6 checkpoints of random weights: the true shapes of the released sizes for benches, small ones for
  * tests. The spreads are chosen so that activations stay of order one, decays and learning rates vary over their
  * range, and ReLU² is zero as often as in trained models; the words such a model says mean nothing.
  */
 import type { SourceType } from '../backend/backend.ts'
 import { BYTES_PER_ELEMENT, encodeFloats } from '../model/formats/half.ts'
 import { type PthOptions, type PthTensor, writePth } from '../model/formats/pth-writer.ts'
+import { type Rwkv6Dimensions, rwkv6Tensors } from '../model/formats/rwkv6-layout.ts'
 import {
+  type NamedShape,
   type Rwkv7Dimensions,
   type Rwkv7Ranks,
   rwkv7Tensors,
@@ -67,9 +69,28 @@ export function writeRandomWeights(
   dimensions: Rwkv7Dimensions,
   options: RandomWeightsOptions,
 ): void {
+  writeTensors(path, rwkv7Tensors(dimensions), dimensions, options)
+}
+
+export function writeRandomRwkv6Weights(
+  path: string,
+  dimensions: Rwkv6Dimensions,
+  options: RandomWeightsOptions,
+): void {
+  writeTensors(path, rwkv6Tensors(dimensions), dimensions, options)
+}
+
+type Widths = Pick<Rwkv7Dimensions, 'channels' | 'ffnSize'>
+
+function writeTensors(
+  path: string,
+  shapes: readonly NamedShape[],
+  dimensions: Widths,
+  options: RandomWeightsOptions,
+): void {
   const { dtype } = options
   const source = new RandomSource(options.seed)
-  const tensors = rwkv7Tensors(dimensions).map(({ name, shape }): PthTensor => {
+  const tensors = shapes.map(({ name, shape }): PthTensor => {
     const count = shape.reduce((product, size) => product * size, 1)
     const distribution = distributionOf(name, shape, dimensions)
     return { name, shape, dtype, chunks: () => source.draw(distribution, count, dtype) }
@@ -92,17 +113,15 @@ const KEY_GAIN = 0.6
 /** Standard normal quantile of 0.88, the share of ReLU² outputs that are zero in trained RWKV-7 models. */
 const ZERO_QUANTILE = 1.175
 
-function distributionOf(
-  name: string,
-  shape: readonly number[],
-  dimensions: Rwkv7Dimensions,
-): Distribution {
+function distributionOf(name: string, shape: readonly number[], dimensions: Widths): Distribution {
   const { channels, ffnSize } = dimensions
   const gain = 1 / Math.sqrt(channels)
   const local = name.replace(/^blocks\.\d+\./, '')
   if (/^att\.[wav]2$/.test(local)) return normal(0.3 / Math.sqrt(shape[0]!))
   if (/^att\.[wavg]1$/.test(local)) return normal(gain)
-  if (/\.x_[rwkvag]$/.test(local)) return { kind: 'uniform' }
+  if (/\.(x_[rwkvag]|time_maa_[xwkvrg])$/.test(local)) return { kind: 'uniform' }
+  if (/^att\.time_(maa|decay)_w1$/.test(local)) return normal(gain)
+  if (/^att\.time_(maa|decay)_w2$/.test(local)) return normal(0.3 / Math.sqrt(shape.at(-2)!))
   switch (local) {
     case 'emb.weight':
       return normal(0.5)
@@ -111,8 +130,10 @@ function distributionOf(
     case 'ln2.bias':
       return normal(0.02, LN2_BIAS)
     case 'att.w0':
+    case 'att.time_decay':
       return normal(1.5, -2)
     case 'att.a0':
+    case 'att.time_faaaa':
       return normal(0.5)
     case 'att.v0':
       return normal(0.3, 0.7)
@@ -134,6 +155,8 @@ function distributionOf(
       return normal(KEY_GAIN * gain, -keyShift(channels))
     case 'ffn.value.weight':
       return normal(0.3 / Math.sqrt(ffnSize))
+    case 'att.gate.weight':
+    case 'ffn.receptance.weight':
     case 'head.weight':
       return normal(gain)
   }

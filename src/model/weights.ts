@@ -11,6 +11,7 @@ import {
   type TensorEntry,
   transposedSource,
 } from './checkpoint.ts'
+import { columnParts, stackedParts } from './tensor-parts.ts'
 
 export type LoadProgress = (doneBytes: number, totalBytes: number) => void
 
@@ -67,10 +68,17 @@ export class WeightLoader {
 
   /** A low-rank factor stored [in, out], as x @ w is written. Small and sensitive: never quantised to 8 bits. */
   lowRank(name: string): Matrix {
-    const entry = this.#entry(name)
-    const wanted = this.#options.weightType
-    const type = wanted === undefined || wanted === 'i8' ? entry.dtype : wanted
-    return this.#counted(entry, this.#backend.matrix(transposedSource(entry), type))
+    return this.#lowRank(this.#entry(name))
+  }
+
+  /** The low-rank factors of a tensor [n, in, out]. */
+  lowRankStack(name: string): readonly Matrix[] {
+    return stackedParts(this.#entry(name)).map((part) => this.#lowRank(part))
+  }
+
+  /** The n low-rank factors that lie side by side in a tensor [in, n·out]. */
+  lowRankColumns(name: string, n: number): readonly Matrix[] {
+    return columnParts(this.#entry(name), n).map((part) => this.#lowRank(part))
   }
 
   table(name: string): Table {
@@ -83,6 +91,12 @@ export class WeightLoader {
     if (!entry)
       throw new SkeinError('unsupported_weights', `${this.#checkpoint.path} has no tensor ${name}`)
     return entry
+  }
+
+  #lowRank(entry: TensorEntry): Matrix {
+    const wanted = this.#options.weightType
+    const type = wanted === undefined || wanted === 'i8' ? entry.dtype : wanted
+    return this.#counted(entry, this.#backend.matrix(transposedSource(entry), type))
   }
 
   #counted<T extends { readonly bytes: number }>(entry: TensorEntry, held: T): T {

@@ -1,8 +1,9 @@
-/** Checkpoints for tests: `.pth` files of given numbers, and small random RWKV-7 models. */
+/** Checkpoints for tests: `.pth` files of given numbers, and small random models. */
 import type { SourceType } from '../../src/backend/backend.ts'
-import { writeRandomWeights } from '../../src/bench/random-model.ts'
+import { writeRandomRwkv6Weights, writeRandomWeights } from '../../src/bench/random-model.ts'
 import { encodeFloats } from '../../src/model/formats/half.ts'
 import { type PthOptions, writePth as writePthFile } from '../../src/model/formats/pth-writer.ts'
+import type { Rwkv6Ranks } from '../../src/model/formats/rwkv6-layout.ts'
 import type { Rwkv7Ranks } from '../../src/model/formats/rwkv7-layout.ts'
 import { ZipWriter } from '../../src/model/formats/zip-writer.ts'
 
@@ -64,6 +65,27 @@ export function writeRandomRwkv7(path: string, options: RandomRwkv7Options = {})
     ...(rootKey !== undefined && { rootKey }),
     ...(asParameters !== undefined && { asParameters }),
   })
+  return path
+}
+
+export interface RandomRwkv6Options extends Omit<RandomRwkv7Options, 'ranks'> {
+  readonly ranks?: Partial<Rwkv6Ranks>
+}
+
+/** A random RWKV-6 model; by default 2 layers, 128 channels, 512 tokens, f32. Returns the path. */
+export function writeRandomRwkv6(path: string, options: RandomRwkv6Options = {}): string {
+  const { layers = 2, channels = 128, headSize = 64, vocab = 512, ranks = {} } = options
+  const { ffn = 3.5 * channels, seed = 1, dtype = 'f32', ...pth } = options
+  const dimensions = {
+    layers,
+    channels,
+    heads: channels / headSize,
+    headSize,
+    ffnSize: ffn,
+    vocabSize: vocab,
+    ranks: { mix: 32, decay: 64, ...ranks },
+  }
+  writeRandomRwkv6Weights(path, dimensions, { ...pth, seed, dtype })
   return path
 }
 

@@ -5,23 +5,42 @@ import { join } from 'node:path'
 import { loadRunner, type QuantChoice } from '../../src/load.ts'
 import type { ModelRunner } from '../../src/model/model-runner.ts'
 import type { SampleSpec } from '../../src/model/runner.ts'
-import { writeRandomRwkv7 } from './pth.ts'
+import { writeRandomRwkv6, writeRandomRwkv7 } from './pth.ts'
 
-let path: string | null = null
+export const BACKENDS = ['reference', 'cpu'] as const
+export const ARCHITECTURES = ['rwkv7', 'rwkv6'] as const
+export type TestArchitecture = (typeof ARCHITECTURES)[number]
+
+const paths = new Map<TestArchitecture, string>()
 
 /** Three layers, 128 channels, 512 tokens, f32. */
-export function tinyModel(): string {
-  path ??= writeRandomRwkv7(join(mkdtempSync(join(tmpdir(), 'skein-')), 'tiny.pth'), { layers: 3 })
+export function tinyModel(architecture: TestArchitecture = 'rwkv7'): string {
+  const known = paths.get(architecture)
+  if (known !== undefined) return known
+  const write = { rwkv7: writeRandomRwkv7, rwkv6: writeRandomRwkv6 }[architecture]
+  const path = write(join(mkdtempSync(join(tmpdir(), 'skein-')), 'tiny.pth'), { layers: 3 })
+  paths.set(architecture, path)
   return path
 }
 
-export const BACKENDS = ['reference', 'cpu'] as const
-
 export function tinyRunner(
   backend: (typeof BACKENDS)[number],
-  options: { slots?: number; maxTokens?: number; quant?: QuantChoice; threads?: number } = {},
+  options: {
+    slots?: number
+    maxTokens?: number
+    quant?: QuantChoice
+    threads?: number
+    architecture?: TestArchitecture
+  } = {},
 ): ModelRunner {
-  return loadRunner({ model: tinyModel(), backend, slots: 40, maxTokens: 256, ...options })
+  const { architecture, ...choice } = options
+  return loadRunner({
+    model: tinyModel(architecture),
+    backend,
+    slots: 40,
+    maxTokens: 256,
+    ...choice,
+  })
 }
 
 /** Token ids below the tiny vocabulary, the same for the same seed. */

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { ModelRunner } from '../../src/model/model-runner.ts'
 import type { BatchRow } from '../../src/model/runner.ts'
-import { BACKENDS, draw, someTokens, tinyRunner } from '../helpers/runner.ts'
+import { ARCHITECTURES, BACKENDS, draw, someTokens, tinyRunner } from '../helpers/runner.ts'
 
 /** Feeds tokens to a slot in chunks of the given sizes and returns the logits after the last token. */
 function feed(runner: ModelRunner, slot: number, tokens: Int32Array, sizes: readonly number[]) {
@@ -25,10 +25,14 @@ function solo(runner: ModelRunner, tokens: Int32Array) {
   return feed(runner, 0, tokens, [tokens.length])
 }
 
-describe.each(BACKENDS)('exactness on %s', (backend) => {
+const CASES = ARCHITECTURES.flatMap((architecture) =>
+  BACKENDS.map((backend) => [architecture, backend] as const),
+)
+
+describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
   let runner: ModelRunner
   beforeAll(() => {
-    runner = tinyRunner(backend)
+    runner = tinyRunner(backend, { architecture })
   })
   afterAll(() => runner.dispose())
 
@@ -100,7 +104,7 @@ describe.each(BACKENDS)('exactness on %s', (backend) => {
   })
 
   test('a state saved on one backend continues on the other', () => {
-    const other = tinyRunner(backend === 'cpu' ? 'reference' : 'cpu')
+    const other = tinyRunner(backend === 'cpu' ? 'reference' : 'cpu', { architecture })
     const [start, end] = [someTokens(20, 5), someTokens(9, 6)]
     const wanted = solo(runner, Int32Array.of(...start, ...end))
     other.clearSlot(0)
@@ -151,19 +155,29 @@ describe.each(BACKENDS)('exactness on %s', (backend) => {
   })
 })
 
-test('cpu logits agree with the reference', () => {
+test.each(ARCHITECTURES)('cpu logits of %s agree with the reference', (architecture) => {
   const tokens = someTokens(40, 12)
-  const [reference, cpu] = [tinyRunner('reference'), tinyRunner('cpu')]
+  const [reference, cpu] = [
+    tinyRunner('reference', { architecture }),
+    tinyRunner('cpu', { architecture }),
+  ]
   expect(distance(solo(cpu, tokens), solo(reference, tokens))).toBeLessThan(1e-4)
   reference.dispose()
   cpu.dispose()
 })
 
-test.each(['f16', 'bf16', 'int8'] as const)(
-  '%s weights on cpu agree with the same rounding on the reference',
-  (quant) => {
+const QUANTS = ARCHITECTURES.flatMap((architecture) =>
+  (['f16', 'bf16', 'int8'] as const).map((quant) => ({ architecture, quant })),
+)
+
+test.each(QUANTS)(
+  '$quant weights of $architecture on cpu agree with the same rounding on the reference',
+  ({ architecture, quant }) => {
     const tokens = someTokens(40, 12)
-    const [reference, cpu] = [tinyRunner('reference', { quant }), tinyRunner('cpu', { quant })]
+    const [reference, cpu] = [
+      tinyRunner('reference', { architecture, quant }),
+      tinyRunner('cpu', { architecture, quant }),
+    ]
     // int8 on cpu rounds activations as well; the reference does not.
     expect(distance(solo(cpu, tokens), solo(reference, tokens))).toBeLessThan(
       quant === 'int8' ? 3e-2 : 1e-4,

@@ -7,6 +7,13 @@ import { SkeinError } from '../../errors.ts'
 import { type Checkpoint, numElements, type TensorEntry } from '../checkpoint.ts'
 import { BYTES_PER_ELEMENT } from './half.ts'
 import {
+  BONUS,
+  BONUS_ALIAS,
+  RWKV6_MIXES,
+  type Rwkv6Dimensions,
+  rwkv6Tensors,
+} from './rwkv6-layout.ts'
+import {
   isUnusedRwkv7Tensor,
   type NamedShape,
   type Rwkv7Dimensions,
@@ -50,7 +57,9 @@ export interface CheckpointSummary {
   /** Bytes of all tensors. */
   readonly tensorBytes: number
   readonly fileBytes: number
-  /** The three below are known for the RWKV-7 family only. */
+  /** The tensors hold a tuned start state, alone or with a model. */
+  readonly hasTunedState: boolean
+  /** The three below are known for RWKV-6 and the RWKV-7 family only. */
   readonly missing: readonly string[]
   readonly unexpected: readonly string[]
   readonly wrongShapes: readonly WrongShape[]
@@ -69,22 +78,44 @@ export function describeCheckpoint(checkpoint: Checkpoint): CheckpointSummary {
     dtypes: countTypes(entries),
     tensorBytes: entries.reduce((sum, entry) => sum + bytesOf(entry), 0),
     fileBytes,
-    ...(architecture.startsWith('rwkv7') ? compareRwkv7(tensors) : NOT_COMPARED),
+    hasTunedState: entries.some(({ name }) => TUNED_STATE.test(name)),
+    ...compare(tensors, architecture),
   }
 }
 
 /** The sizes of an RWKV-7 model that has every tensor in its right shape; otherwise a sentence that lists the faults. */
 export function rwkv7Dimensions(checkpoint: Checkpoint): Rwkv7Dimensions {
+  demandComplete(checkpoint, 'rwkv7', 'RWKV-7')
+  return rwkv7Sizes(checkpoint.tensors)
+}
+
+/** The same for RWKV-6. */
+export function rwkv6Dimensions(checkpoint: Checkpoint): Rwkv6Dimensions {
+  demandComplete(checkpoint, 'rwkv6', 'RWKV-6')
+  return rwkv6Sizes(checkpoint.tensors)
+}
+
+/** Which model to load; a sentence that names what was found for everything that is none. */
+export function loadableArchitecture({ path, tensors }: Checkpoint): 'rwkv6' | 'rwkv7' {
+  const architecture = detectArchitecture(tensors)
+  if (architecture === 'rwkv6' || architecture === 'rwkv7') return architecture
+  throw new SkeinError(
+    'unsupported_weights',
+    `${path} holds ${ARCHITECTURE_PHRASES[architecture]}; an RWKV-7 or RWKV-6 model was expected`,
+  )
+}
+
+function demandComplete(checkpoint: Checkpoint, wanted: Architecture, title: string): void {
   const { path, tensors } = checkpoint
   const architecture = detectArchitecture(tensors)
-  if (architecture !== 'rwkv7') {
+  if (architecture !== wanted) {
     throw new SkeinError(
       'unsupported_weights',
-      `${path} holds ${ARCHITECTURE_PHRASES[architecture]}; RWKV-7 was expected`,
+      `${path} holds ${ARCHITECTURE_PHRASES[architecture]}; ${title} was expected`,
     )
   }
-  const { missing, wrongShapes } = compareRwkv7(tensors)
-  if (missing.length === 0 && wrongShapes.length === 0) return rwkv7Sizes(tensors)
+  const { missing, wrongShapes } = compare(tensors, architecture)
+  if (missing.length === 0 && wrongShapes.length === 0) return
   const faults = [
     ...missing.map((name) => `${name} is missing`),
     ...wrongShapes.map(
@@ -95,13 +126,14 @@ export function rwkv7Dimensions(checkpoint: Checkpoint): Rwkv7Dimensions {
   const more = faults.length > MAX_FAULTS ? `; and ${faults.length - MAX_FAULTS} more` : ''
   throw new SkeinError(
     'unsupported_weights',
-    `${path} is not a complete RWKV-7 model: ${faults.slice(0, MAX_FAULTS).join('; ')}${more}`,
+    `${path} is not a complete ${title} model: ${faults.slice(0, MAX_FAULTS).join('; ')}${more}`,
   )
 }
 
 type Tensors = ReadonlyMap<string, TensorEntry>
 
 const MAX_FAULTS = 5
+const TUNED_STATE = /^blocks\.\d+\.att\.time_state$/
 const NOT_COMPARED = { missing: [], unexpected: [], wrongShapes: [] }
 
 const ARCHITECTURE_PHRASES: Readonly<Record<Architecture, string>> = {
@@ -163,11 +195,7 @@ function countLayers(tensors: Tensors): number {
 }
 
 function readRanks(tensors: Tensors, architecture: Architecture): Record<string, number> {
-  const width = (name: string) => tensors.get(name)?.shape[1] ?? 0
-  if (architecture === 'rwkv6') {
-    const mix = width('blocks.0.att.time_maa_w1') / 5 // five mixes side by side
-    return { mix, decay: width('blocks.0.att.time_decay_w1') }
-  }
+  if (architecture === 'rwkv6') return { ...rwkv6Sizes(tensors).ranks }
   if (!architecture.startsWith('rwkv7')) return {}
   return { ...rwkv7Sizes(tensors).ranks }
 }
@@ -198,16 +226,52 @@ function rwkv7Sizes(tensors: Tensors): Rwkv7Dimensions {
   }
 }
 
-function compareRwkv7(tensors: Tensors) {
+/** Zero where a tensor that would tell is missing. */
+function rwkv6Sizes(tensors: Tensors): Rwkv6Dimensions {
+  const { layers, channels, heads, headSize, ffnSize, vocabSize } = readSizes(tensors)
+  return {
+    layers,
+    channels: channels ?? 0,
+    heads: heads ?? 0,
+    headSize: headSize ?? 0,
+    ffnSize: ffnSize ?? 0,
+    vocabSize: vocabSize ?? 0,
+    ranks: {
+      mix: Math.floor(
+        (tensors.get('blocks.0.att.time_maa_w1')?.shape[1] ?? 0) / RWKV6_MIXES.length,
+      ),
+      decay: tensors.get('blocks.0.att.time_decay_w1')?.shape[1] ?? 0,
+    },
+  }
+}
+
+/** What a model of that architecture and of these sizes would hold, against what there is. */
+function compare(tensors: Tensors, architecture: Architecture) {
+  if (architecture === 'rwkv6') {
+    const sizes = rwkv6Sizes(tensors)
+    const expected = rwkv6Tensors(sizes).map((tensor) => underItsAlias(tensor, tensors))
+    return compareTo(expected, tensors, sizes, bonusName(tensors))
+  }
+  if (!architecture.startsWith('rwkv7')) return NOT_COMPARED
   const sizes = rwkv7Sizes(tensors)
   const expected = rwkv7Tensors(sizes).map((tensor) => withOwnRank(tensor, tensors))
+  return compareTo(expected, tensors, sizes, 'blocks.0.att.r_k')
+}
+
+/** `perHead` is the tensor that told heads and head size, so it is held against the channels. */
+function compareTo(
+  expected: readonly NamedShape[],
+  tensors: Tensors,
+  sizes: { readonly channels: number; readonly heads: number; readonly headSize: number },
+  perHead: string,
+) {
   const names = new Set(expected.map(({ name }) => name))
   const wrongShapes: WrongShape[] = []
   for (const { name, shape } of expected) {
     const found = tensors.get(name)?.shape
     if (found && !fits(found, shape)) wrongShapes.push({ name, shape: found, expected: shape })
   }
-  const headSizes = tensors.get('blocks.0.att.r_k')
+  const headSizes = tensors.get(perHead)
   if (headSizes && sizes.heads * sizes.headSize !== sizes.channels && sizes.channels > 0) {
     const { name, shape } = headSizes
     const headSize = sizes.headSize || 64
@@ -216,10 +280,20 @@ function compareRwkv7(tensors: Tensors) {
   return {
     missing: [...names].filter((name) => !tensors.has(name)),
     unexpected: [...tensors.keys()].filter(
-      (name) => !names.has(name) && !isUnusedRwkv7Tensor(name),
+      (name) => !names.has(name) && !isUnusedRwkv7Tensor(name) && !TUNED_STATE.test(name),
     ),
     wrongShapes,
   }
+}
+
+function bonusName(tensors: Tensors): string {
+  const named = (name: string) => `blocks.0.att.${name}`
+  return tensors.has(named(BONUS)) ? named(BONUS) : named(BONUS_ALIAS)
+}
+
+function underItsAlias({ name, shape }: NamedShape, tensors: Tensors): NamedShape {
+  const alias = name.replace(BONUS, BONUS_ALIAS)
+  return tensors.has(name) || !tensors.has(alias) ? { name, shape } : { name: alias, shape }
 }
 
 /** A layer may have low-rank sizes of its own, as long as the two factors of a pair agree. */

@@ -57,6 +57,7 @@ test('a complete RWKV-7 model', () => {
     ],
     tensorBytes: 1_366_272,
     fileBytes: 9,
+    hasTunedState: false,
     missing: [],
     unexpected: [],
     wrongShapes: [],
@@ -75,7 +76,12 @@ test('what the released files vary in is accepted', () => {
     'blocks.0.att.time_state': [2, 64, 64],
   }
   expect(rwkv7Dimensions(checkpointOf(variants))).toEqual(dimensions)
-  expect(describeCheckpoint(checkpointOf(variants)).unexpected).toEqual(['blocks.0.att.time_state'])
+  expect(describeCheckpoint(checkpointOf(variants))).toMatchObject({
+    unexpected: [],
+    hasTunedState: true,
+  })
+  const stray: Shapes = { ...good, 'blocks.0.att.time_stata': [2, 64, 64] }
+  expect(describeCheckpoint(checkpointOf(stray)).unexpected).toEqual(['blocks.0.att.time_stata'])
 })
 
 test('a model of one layer has no value residual', () => {

@@ -1,0 +1,186 @@
+/**
+ * RWKV-6 "Finch" (x060) over the ops of the backend: its weights under the letters of the checkpoint, and one forward
+ * pass. Maths: Peng et al., "Eagle and Finch: RWKV with Matrix-Valued States and Dynamic Recurrence", 2024. Knows
+ * nothing of requests, slots' owners or schedules.
+ */
+import type {
+  Backend,
+  Capacity,
+  Matrix,
+  Norm,
+  Ops,
+  StatePool,
+  Table,
+  Tensor,
+} from '../backend/backend.ts'
+import type { Checkpoint } from './checkpoint.ts'
+import { describeCheckpoint, rwkv6Dimensions } from './formats/describe.ts'
+import { BONUS, BONUS_ALIAS, RWKV6_MIXES } from './formats/rwkv6-layout.ts'
+import type { Model } from './model.ts'
+import { WeightLoader, type WeightOptions } from './weights.ts'
+
+const LAYER_NORM_EPS = 1e-5
+/** Of the per-head group norm, at every width. */
+const GROUP_NORM_EPS = 64e-5
+
+interface TimeMixing {
+  readonly maa_x: Tensor
+  /** Each five, in the order of RWKV6_MIXES: the fixed mix, and the low-rank pair of the part that the data decides. */
+  readonly maa: readonly Tensor[]
+  readonly maa_w1: readonly Matrix[]
+  readonly maa_w2: readonly Matrix[]
+  readonly decay: Tensor
+  readonly decay_w1: Matrix
+  readonly decay_w2: Matrix
+  /** time_faaaa */
+  readonly u: Tensor
+  readonly receptance: Matrix
+  readonly key: Matrix
+  readonly value: Matrix
+  readonly gate: Matrix
+  readonly output: Matrix
+  readonly ln_x: Norm
+}
+
+interface ChannelMixing {
+  readonly maa_k: Tensor
+  readonly maa_r: Tensor
+  readonly key: Matrix
+  readonly receptance: Matrix
+  readonly value: Matrix
+}
+
+interface Block {
+  readonly ln1: Norm
+  readonly att: TimeMixing
+  readonly ln2: Norm
+  readonly ffn: ChannelMixing
+}
+
+export function loadRwkv6(checkpoint: Checkpoint, backend: Backend, options: WeightOptions): Model {
+  const { layers, channels, heads, headSize, vocabSize } = rwkv6Dimensions(checkpoint)
+  const load = new WeightLoader(checkpoint, backend, options)
+  const emb = load.table('emb.weight')
+  const ln0 = load.norm('blocks.0.ln0', LAYER_NORM_EPS)
+  const blocks = Array.from({ length: layers }, (_, i) => loadBlock(load, i))
+  const ln_out = load.norm('ln_out', LAYER_NORM_EPS)
+  const head = load.matrix('head.weight')
+  return {
+    architecture: 'rwkv6',
+    vocabSize,
+    numParameters: describeCheckpoint(checkpoint).numParameters,
+    weightType: head.type,
+    weightBytes: load.deviceBytes,
+    stateShape: { layers, channels, heads, headSize },
+    ln_out,
+    head,
+    forward: (ops, states, capacity) =>
+      forward(ops, backend, { emb, ln0, blocks }, states, capacity),
+  }
+}
+
+function loadBlock(load: WeightLoader, i: number): Block {
+  const att = `blocks.${i}.att.`
+  const ffn = `blocks.${i}.ffn.`
+  const bonus = load.has(`${att}${BONUS}`) ? BONUS : BONUS_ALIAS
+  return {
+    ln1: load.norm(`blocks.${i}.ln1`, LAYER_NORM_EPS),
+    att: {
+      maa_x: load.vector(`${att}time_maa_x`),
+      maa: RWKV6_MIXES.map((letter) => load.vector(`${att}time_maa_${letter}`)),
+      maa_w1: load.lowRankColumns(`${att}time_maa_w1`, RWKV6_MIXES.length),
+      maa_w2: load.lowRankStack(`${att}time_maa_w2`),
+      decay: load.vector(`${att}time_decay`),
+      decay_w1: load.lowRank(`${att}time_decay_w1`),
+      decay_w2: load.lowRank(`${att}time_decay_w2`),
+      u: load.vector(`${att}${bonus}`),
+      receptance: load.matrix(`${att}receptance.weight`),
+      key: load.matrix(`${att}key.weight`),
+      value: load.matrix(`${att}value.weight`),
+      gate: load.matrix(`${att}gate.weight`),
+      output: load.matrix(`${att}output.weight`),
+      ln_x: load.norm(`${att}ln_x`, GROUP_NORM_EPS),
+    },
+    ln2: load.norm(`blocks.${i}.ln2`, LAYER_NORM_EPS),
+    ffn: {
+      maa_k: load.vector(`${ffn}time_maa_k`),
+      maa_r: load.vector(`${ffn}time_maa_r`),
+      key: load.matrix(`${ffn}key.weight`),
+      receptance: load.matrix(`${ffn}receptance.weight`),
+      value: load.matrix(`${ffn}value.weight`),
+    },
+  }
+}
+
+interface Rwkv6 {
+  readonly emb: Table
+  readonly ln0: Norm
+  readonly blocks: readonly Block[]
+}
+
+/** The buffers every layer reuses; [T, C] unless said otherwise. */
+function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C: number) {
+  const channels = () => backend.tensor([T, C])
+  /** [T, D], D = the widest rank of that kind: ranks are the file's choice, layer by layer. */
+  const rank = (of: (block: Block) => number) =>
+    backend.tensor([T, Math.max(...blocks.map((block) => of(block)))])
+  return {
+    x: channels(),
+    h: channels(),
+    prev: channels(),
+    xxx: channels(),
+    low: RWKV6_MIXES.map(() => rank(({ att }) => att.maa_w1[0]!.rows)),
+    mixed: { w: channels(), k: channels(), v: channels(), r: channels(), g: channels() },
+    low_w: rank(({ att }) => att.decay_w1.rows),
+    r: channels(),
+    w: channels(),
+    k: channels(),
+    v: channels(),
+    g: channels(),
+    y: channels(),
+    /** [T, F] */
+    u: backend.tensor([T, blocks[0]!.ffn.key.rows]),
+  }
+}
+
+function forward(
+  ops: Ops,
+  backend: Backend,
+  { emb, ln0, blocks }: Rwkv6,
+  states: StatePool,
+  capacity: Capacity,
+): Tensor {
+  const buffers = createBuffers(backend, blocks, capacity.tokens, emb.columns)
+  const { x, h, prev, xxx, low, mixed, low_w, r, w, k, v, g, y, u } = buffers
+  const mixes = RWKV6_MIXES.map((letter) => mixed[letter])
+  const zeros = backend.tensor([emb.columns])
+  const ones = backend.tensor([emb.columns], new Float32Array(emb.columns).fill(1))
+  ops.embed(x, emb, ln0)
+  for (const [i, { ln1, att, ln2, ffn }] of blocks.entries()) {
+    const { maa_x, maa, maa_w1, maa_w2 } = att
+    ops.shiftMix([h, prev, xxx], x, ln1, [zeros, ones, maa_x], states, i, 0)
+    ops.linear(maa_w1.map((weight, c) => ({ y: low[c]!, x: xxx, weight, epilogue: 'tanh' })))
+    ops.linear(maa_w2.map((weight, c) => ({ y: mixes[c]!, x: low[c]!, weight })))
+    ops.ddlerp(mixes, h, prev, maa)
+
+    ops.linear([
+      { y: r, x: mixed.r, weight: att.receptance },
+      { y: k, x: mixed.k, weight: att.key },
+      { y: v, x: mixed.v, weight: att.value },
+      { y: g, x: mixed.g, weight: att.gate },
+      { y: low_w, x: mixed.w, weight: att.decay_w1, epilogue: 'tanh' },
+    ])
+    ops.linear([{ y: w, x: low_w, weight: att.decay_w2, bias: att.decay }])
+    ops.wkv6(y, { r, k, v, w, g }, att, states, i)
+    ops.linear([{ y: x, x: y, weight: att.output, epilogue: 'add' }])
+
+    ops.shiftMix([mixed.k, mixed.r], x, ln2, [ffn.maa_k, ffn.maa_r], states, i, 1)
+    ops.linear([
+      { y: u, x: mixed.k, weight: ffn.key, epilogue: 'relu2' },
+      { y: r, x: mixed.r, weight: ffn.receptance, epilogue: 'sigmoid' },
+    ])
+    ops.linear([{ y: v, x: u, weight: ffn.value }])
+    ops.gatedAdd(x, r, v)
+  }
+  return x
+}
