@@ -1,0 +1,82 @@
+/**
+ * Which compiler turns kernel sources into machine code here, for which target and with which options. NVRTC where it
+ * and the CUDA headers are found, else nvcc. Knows no kernel and no cache.
+ */
+
+import { existsSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { SkeinError } from '../../errors.ts'
+import type { Defines } from './kernel.ts'
+import { describeMissing, findHeaders, findLibrary, findNvcc, MACHINE } from './libraries.ts'
+import { openNvcc } from './nvcc.ts'
+import { openNvrtc } from './nvrtc.ts'
+import type { KernelSource } from './source.ts'
+
+/** What is compiled for: machine code of one chip, or PTX that the driver turns into it. */
+export interface Target {
+  /** sm_90a, compute_90 */
+  readonly name: string
+  readonly kind: 'cubin' | 'ptx'
+}
+
+export interface CompilerInput {
+  readonly source: KernelSource
+  readonly target: Target
+  readonly options: readonly string[]
+}
+
+export interface Compiler {
+  /** "NVRTC 13.0": part of the key of what it made. */
+  readonly description: string
+  readonly path: string
+  /** Compute capabilities it knows, times ten. */
+  readonly capabilities: readonly number[]
+  compile(input: CompilerInput): Uint8Array
+}
+
+/** Capabilities whose own instructions (wgmma, setmaxnreg) need the suffixed target. */
+const SUFFIXED = new Set([90])
+
+/** The chip itself where the compiler knows it, else PTX of the latest chip before it. */
+export function chooseTarget(
+  [major, minor]: readonly [number, number],
+  capabilities: readonly number[],
+): Target {
+  const wanted = 10 * major + minor
+  if (capabilities.includes(wanted))
+    return { name: `sm_${wanted}${SUFFIXED.has(wanted) ? 'a' : ''}`, kind: 'cubin' }
+  const older = capabilities.filter((capability) => capability < wanted)
+  if (older.length === 0)
+    throw new SkeinError(
+      'backend_unavailable',
+      `the CUDA compiler knows no chip of capability ${major}.${minor} or earlier (it knows ${capabilities.join(', ')}); install another CUDA version`,
+    )
+  return { name: `compute_${Math.max(...older)}`, kind: 'ptx' }
+}
+
+/** Options of every compilation; `folder` is where #include "…" looks. */
+export function compileOptions(folder: string, defines: Defines): string[] {
+  const macros = Object.entries(defines).sort(([a], [b]) => (a < b ? -1 : 1))
+  return ['-std=c++17', `-I${folder}`, ...macros.map(([name, value]) => `-D${name}=${value}`)]
+}
+
+/** The compiler of this machine, for a driver of the given CUDA major version. */
+export function openCompiler(driverMajor: number, roots = MACHINE): Compiler {
+  const search = findLibrary('nvrtc', driverMajor, roots)
+  const headers = search.found === null ? null : findHeaders(search.found.path, roots)
+  if (search.found !== null && headers !== null)
+    return openNvrtc(search.found.path, headerFolders(headers))
+  const nvcc = findNvcc(roots)
+  if (nvcc !== null) return openNvcc(nvcc)
+  const why =
+    search.found === null
+      ? describeMissing('nvrtc', driverMajor, search)
+      : `${search.found.path} is here but no folder with cuda_fp16.h beside ${dirname(search.found.path)}; pip install nvidia-cuda-runtime, or the CUDA toolkit`
+  throw new SkeinError('backend_unavailable', `no CUDA compiler: ${why}; nvcc is not here either`)
+}
+
+/** From CUDA 13 on <nv/target>, which cuda_fp16.h includes, lives in a folder of its own. */
+function headerFolders(include: string): string[] {
+  const cccl = join(include, 'cccl')
+  return existsSync(cccl) ? [include, cccl] : [include]
+}

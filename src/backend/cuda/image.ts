@@ -1,0 +1,99 @@
+/**
+ * Machine code of kernel files, compiled at first use and kept on disk under a key that covers everything it was made
+ * from. A cache that cannot be written costs time, nothing else. Knows no driver.
+ */
+import { createHash } from 'node:crypto'
+import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import {
+  type Compiler,
+  chooseTarget,
+  compileOptions,
+  openCompiler,
+  type Target,
+} from './compiler.ts'
+import type { Defines, KernelImages } from './kernel.ts'
+import { KERNEL_DIR, type KernelSource, readKernelSource } from './source.ts'
+
+/** $XDG_CACHE_HOME/skein/<name>, or the same under ~/.cache. */
+export function cacheFolder(name: string, environment = process.env): string {
+  return join(environment.XDG_CACHE_HOME || join(homedir(), '.cache'), 'skein', name)
+}
+
+/** What a compilation was made from, in one hash. */
+export function imageKey(
+  source: KernelSource,
+  target: Target,
+  options: readonly string[],
+  compiler: string,
+): string {
+  const parts = [
+    source.text,
+    ...source.headers.flat(),
+    target.name,
+    target.kind,
+    ...options,
+    compiler,
+  ]
+  const hash = createHash('sha256')
+  // Lengths keep two lists apart whose concatenations are the same.
+  for (const part of parts) hash.update(`${part.length}:`).update(part)
+  return hash.digest('hex')
+}
+
+/** The kernels of kernels/cuda for a chip; the compiler is looked for when the first of them is asked for. */
+export function createKernelImages(
+  computeCapability: readonly [number, number],
+  driverMajor: number,
+): KernelImages {
+  let compiler: Compiler | undefined
+  const folder = cacheFolder('cubin')
+  const plan = (file: string, defines: Defines) => {
+    compiler ??= openCompiler(driverMajor)
+    const source = readKernelSource(file)
+    const target = chooseTarget(computeCapability, compiler.capabilities)
+    const options = compileOptions(KERNEL_DIR, defines)
+    // The folder's path says nothing about the code: its headers are in the key by their text.
+    const keyed = compileOptions('', defines)
+    const key = imageKey(source, target, keyed, compiler.description)
+    return {
+      compiler,
+      input: { source, target, options },
+      path: join(folder, `${key}.${target.kind}`),
+    }
+  }
+  return {
+    image(file, defines) {
+      const { compiler, input, path } = plan(file, defines)
+      const cached = readCached(path)
+      if (cached !== null) return cached
+      const image = compiler.compile(input)
+      writeCached(folder, path, image)
+      return image
+    },
+    discard: (file, defines) => rmSync(plan(file, defines).path, { force: true }),
+  }
+}
+
+export function readCached(path: string): Uint8Array | null {
+  try {
+    return readFileSync(path)
+  } catch {
+    return null
+  }
+}
+
+/** Written aside and renamed, so that no reader ever sees half a file. False when the cache cannot be written. */
+export function writeCached(folder: string, path: string, bytes: Uint8Array | string): boolean {
+  const partial = `${path}.${process.pid}`
+  try {
+    mkdirSync(folder, { recursive: true })
+    writeFileSync(partial, bytes)
+    renameSync(partial, path)
+    return true
+  } catch {
+    rmSync(partial, { force: true })
+    return false
+  }
+}
