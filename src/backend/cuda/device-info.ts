@@ -1,4 +1,5 @@
 /** The GPUs that the driver shows and what they are. Opens no context. */
+import { readFileSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
 import type { CudaDriver } from './driver.ts'
 
@@ -16,6 +17,8 @@ export interface DeviceInfo {
   readonly sharedBytesPerBlock: number
   /** 13000 for CUDA 13.0: what the driver can run. */
   readonly driverVersion: number
+  /** "580.159.04", of the kernel module; 'unknown' where the system does not say. */
+  readonly driverRelease: string
 }
 
 /** The oldest capability that the kernels are written for: fp16 matrix units with m16n8k8. */
@@ -60,6 +63,16 @@ export function describeDevice(driver: CudaDriver, ordinal: number): DeviceInfo 
     l2Bytes: attribute(L2_BYTES),
     sharedBytesPerBlock: attribute(SHARED_OPTIN),
     driverVersion,
+    driverRelease: driverRelease(),
+  }
+}
+
+function driverRelease(): string {
+  try {
+    const text = readFileSync('/proc/driver/nvidia/version', 'utf8')
+    return /Kernel Module\D+([\d.]+)/.exec(text)?.[1] ?? 'unknown'
+  } catch {
+    return 'unknown'
   }
 }
 

@@ -64,7 +64,7 @@ export class CudaDevice {
     const out = new BigUint64Array(1)
     driver.call('cuDevicePrimaryCtxRetain', out, info.ordinal)
     this.#context = out[0]!
-    this.#enter()
+    this.enter()
     driver.call('cuStreamCreate', out, NON_BLOCKING)
     this.#stream = out[0]!
     const free = deviceFree(driver)
@@ -103,12 +103,13 @@ export class CudaDevice {
 
   /** The CUstream, for libraries that put work on it themselves. */
   get stream(): Pointer {
+    this.enter()
     return this.#stream
   }
 
   /** The checked functions of the driver, for libraries that need one this class does not wrap. */
   get driver(): CudaDriver {
-    this.#enter()
+    this.enter()
     return this.#driver
   }
 
@@ -116,9 +117,17 @@ export class CudaDevice {
     return this.#isCapturing
   }
 
+  /** Makes this the device that the thread's calls go to; every method does it. */
+  enter(): void {
+    assert(!this.#isDisposed, 'a cuda device used after dispose()')
+    if (currentContext === this.#context) return
+    this.#driver.call('cuCtxSetCurrent', this.#context)
+    currentContext = this.#context
+  }
+
   /** Bytes that alloc could still hand out. */
   freeBytes(): number {
-    this.#enter()
+    this.enter()
     return this.memory.freeBytes
   }
 
@@ -149,7 +158,7 @@ export class CudaDevice {
 
   /** Copies from page-locked memory, which must stay as it is until the copy has run. Capturable. */
   uploadAsync(to: DevicePointer, from: PinnedBuffer, bytes: number, at = 0): void {
-    this.#enter()
+    this.enter()
     assert(at + bytes <= from.bytes && !from.isDisposed, 'uploadAsync beyond its pinned buffer')
     const source = from.address + BigInt(at)
     this.#driver.call('cuMemcpyHtoDAsync_v2', to, source, bytes, this.#stream)
@@ -157,7 +166,7 @@ export class CudaDevice {
 
   /** Copies to page-locked memory; readable after synchronize(). Capturable. */
   downloadAsync(to: PinnedBuffer, from: DevicePointer, bytes: number, at = 0): void {
-    this.#enter()
+    this.enter()
     assert(at + bytes <= to.bytes && !to.isDisposed, 'downloadAsync beyond its pinned buffer')
     const target = to.address + BigInt(at)
     this.#driver.call('cuMemcpyDtoHAsync_v2', target, from, bytes, this.#stream)
@@ -165,13 +174,13 @@ export class CudaDevice {
 
   /** Sets bytes on the device, in stream order. Capturable. */
   fill(to: DevicePointer, byte: number, bytes: number): void {
-    this.#enter()
+    this.enter()
     this.#driver.call('cuMemsetD8Async', to, byte, bytes, this.#stream)
   }
 
   /** Copies within the device, in stream order. Capturable. */
   copy(to: DevicePointer, from: DevicePointer, bytes: number): void {
-    this.#enter()
+    this.enter()
     this.#driver.call('cuMemcpyDtoDAsync_v2', to, from, bytes, this.#stream)
   }
 
@@ -203,13 +212,13 @@ export class CudaDevice {
     args: KernelArgs,
     options?: LaunchOptions,
   ): void {
-    this.#enter()
+    this.enter()
     this.#launcher.launch(kernel, grid, block, sharedBytes, args, options)
   }
 
   /** Blocks of a kernel that fit on one multiprocessor at once. */
   blocksPerSm(kernel: Kernel, threads: number, sharedBytes: number): number {
-    this.#enter()
+    this.enter()
     this.#launcher.allowShared(kernel, sharedBytes)
     const out = new Int32Array(1)
     this.#driver.call(
@@ -262,7 +271,7 @@ export class CudaDevice {
 
   /** Waits until everything on the stream has run; errors of kernels surface here. */
   synchronize(): void {
-    this.#enter()
+    this.enter()
     const status = this.#driver.functions.cuStreamSynchronize(this.#stream)
     if (status !== 0) throw this.#driver.error(status, 'waiting for the device')
   }
@@ -283,15 +292,8 @@ export class CudaDevice {
     this.#isDisposed = true
   }
 
-  #enter(): void {
-    assert(!this.#isDisposed, 'a cuda device used after dispose()')
-    if (currentContext === this.#context) return
-    this.#driver.call('cuCtxSetCurrent', this.#context)
-    currentContext = this.#context
-  }
-
   #enterEager(what: string): void {
-    this.#enter()
+    this.enter()
     assert(!this.#isCapturing, `${what} while a graph is being captured`)
   }
 }

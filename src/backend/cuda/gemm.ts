@@ -1,0 +1,209 @@
+/**
+ * Matrix products y[n, m] = x[n, k] · W[m, k]ᵀ (row-major, f16 in, f32 sums) through cuBLASLt. For each shape and bucket
+ * of tokens the library's candidates are timed on the device once, and the winner is kept on disk. Knows no model.
+ */
+import { assert } from '../../errors.ts'
+import { type Algorithm, CublasLt, type Product, type ProductShape } from './cublaslt.ts'
+import type { CudaDevice } from './device.ts'
+import { type Plan, PlanCache } from './gemm-plans.ts'
+import { tune } from './gemm-tune.ts'
+import type { DevicePointer } from './kernel-args.ts'
+
+export interface GemmShape {
+  /** Rows of W: outputs. */
+  readonly m: number
+  /** Rows of x: tokens. */
+  readonly n: number
+  readonly k: number
+  readonly outType: 'f16' | 'f32'
+  /** 1 adds into y, the residual. */
+  readonly beta?: 0 | 1
+  readonly epilogue?: 'none' | 'relu'
+  /** Independent products of one launch, their operands a constant distance apart. */
+  readonly batch?: number
+  /** Elements from one operand of the batch to the next, the same for every number of tokens; 0 shares an operand. */
+  readonly strides?: { readonly w: number; readonly x: number; readonly y: number }
+  /** Elements from one row to the next; packed when absent. */
+  readonly ldx?: number
+  readonly ldy?: number
+}
+
+export interface GemmCall extends GemmShape {
+  /** f16 [m, k] */
+  readonly w: DevicePointer
+  /** f16 [n, k] */
+  readonly x: DevicePointer
+  /** outType [n, m] */
+  readonly y: DevicePointer
+}
+
+/** Tokens that a plan is tuned at: a call takes the first that is large enough. Beyond, powers of two and 3/2 of them. */
+const BUCKETS = [
+  1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024,
+]
+/** Split-K of the widest decode product: 8 partial sums of 4096 × 512 in f32. */
+const WORKSPACE_BYTES = 64 << 20
+const CANDIDATES = 24
+const MAX_ALIGNMENT = 256n
+
+/** The bucket of a number of tokens. */
+export function bucketOf(n: number): number {
+  const bucket = BUCKETS.find((size) => size >= n)
+  if (bucket !== undefined) return bucket
+  const power = 2 ** Math.ceil(Math.log2(n))
+  return n <= 0.75 * power ? 0.75 * power : power
+}
+
+interface ReadyPlan {
+  readonly product: Product
+  /** Of each number of tokens this plan has met: the tuned algorithm, or the library's own where that cannot do it. */
+  readonly algorithms: Map<number, Algorithm>
+  readonly tuned: Algorithm
+}
+
+export class Gemm {
+  readonly #device: CudaDevice
+  readonly #library: CublasLt
+  readonly #cache: PlanCache
+  readonly #plans = new Map<string, ReadyPlan>()
+  #workspace: DevicePointer | null = null
+
+  constructor(device: CudaDevice) {
+    this.#device = device
+    device.enter()
+    this.#library = new CublasLt(Math.floor(device.info.driverVersion / 1000))
+    this.#cache = new PlanCache({
+      gpu: device.name,
+      driver: device.info.driverRelease,
+      cublasLt: this.#library.version,
+    })
+  }
+
+  /** "cuBLASLt 13.1.0 (…/libcublasLt.so.13)" */
+  get description(): string {
+    const { version, path } = this.#library
+    const [major, minor] = [Math.floor(version / 10_000), Math.floor(version / 100) % 100]
+    return `cuBLASLt ${major}.${minor}.${version % 100} (${path})`
+  }
+
+  /**
+   * Puts a product on the stream. The first call of a shape and bucket tunes it, which waits for the device; while a
+   * graph is captured the shape must have been run or prepared before.
+   */
+  run(call: GemmCall): void {
+    const { n, w, x, y, beta = 0 } = call
+    const plan = this.#plan(call)
+    plan.product.setTokens(n)
+    const algorithm = plan.algorithms.get(n) ?? this.#fit(plan, n)
+    plan.product.run(this.#device.stream, algorithm, { w, x, y }, beta, this.#workspaceAddress())
+  }
+
+  /** Makes the plan of a call without running it: y stays as it is. */
+  prepare(call: GemmCall): void {
+    const plan = this.#plan(call)
+    plan.product.setTokens(call.n)
+    if (!plan.algorithms.has(call.n)) this.#fit(plan, call.n)
+    this.#workspaceAddress()
+  }
+
+  #plan(call: GemmCall): ReadyPlan {
+    const shape = productShape({ ...call, n: bucketOf(call.n) }, alignmentOf(call))
+    const key = planKey(shape, call.beta ?? 0)
+    const known = this.#plans.get(key)
+    if (known !== undefined) return known
+    assert(!this.#device.isCapturing, `product ${key} captured before it was run or prepared`)
+    const product = this.#library.product(shape)
+    const tuned = this.#recall(product, key) ?? this.#tune(product, shape, call, key)
+    const plan = { product, algorithms: new Map([[shape.n, tuned]]), tuned }
+    this.#plans.set(key, plan)
+    return plan
+  }
+
+  /** The winner of an earlier process, where the library still accepts it. */
+  #recall(product: Product, key: string): Algorithm | null {
+    const plan: Plan | undefined = this.#cache.get(key)
+    const algorithm = plan === undefined ? null : product.verify(plan.algorithm)
+    return algorithm !== null && algorithm.workspaceBytes <= WORKSPACE_BYTES ? algorithm : null
+  }
+
+  #tune(product: Product, shape: ProductShape, call: GemmCall, key: string): Algorithm {
+    const candidates = this.#candidates(product)
+    const timed = tune(this.#device, shape, candidates, (algorithm, x, y) =>
+      product.run(
+        this.#device.stream,
+        algorithm,
+        { w: call.w, x, y },
+        call.beta ?? 0,
+        this.#workspaceAddress(),
+      ),
+    )
+    // Without memory to try them in, the library's own first choice serves, and is not kept.
+    if (timed === null) return candidates[0]!
+    this.#cache.set(key, { algorithm: timed.algorithm.code, microseconds: timed.microseconds })
+    return timed.algorithm
+  }
+
+  #candidates(product: Product): Algorithm[] {
+    const candidates = product.candidates(CANDIDATES, WORKSPACE_BYTES)
+    assert(candidates.length > 0, 'cuBLASLt offers an algorithm for every f16 product')
+    return candidates
+  }
+
+  /** The tuned algorithm for another number of tokens of its bucket. */
+  #fit(plan: ReadyPlan, n: number): Algorithm {
+    const verified = plan.product.verify(plan.tuned.code)
+    const fits = verified !== null && verified.workspaceBytes <= WORKSPACE_BYTES
+    const algorithm = fits ? verified : this.#candidates(plan.product)[0]!
+    plan.algorithms.set(n, algorithm)
+    return algorithm
+  }
+
+  #workspaceAddress(): DevicePointer {
+    this.#workspace ??= this.#device.alloc(WORKSPACE_BYTES)
+    return this.#workspace
+  }
+
+  dispose(): void {
+    for (const { product } of this.#plans.values()) product.dispose()
+    this.#plans.clear()
+    if (this.#workspace !== null) this.#device.free(this.#workspace)
+    this.#workspace = null
+    this.#library.dispose()
+  }
+}
+
+/** With every default filled in. */
+export function productShape(shape: GemmShape, alignment: number): ProductShape {
+  const { m, n, k, outType, epilogue = 'none', batch = 1, ldx = k, ldy = m } = shape
+  assert(epilogue === 'none' || shape.beta !== 1, 'a product cannot both add into y and apply relu')
+  assert(batch === 1 || shape.strides !== undefined, 'a batch of products needs strides')
+  return {
+    m,
+    n,
+    k,
+    batch,
+    outType,
+    epilogue,
+    ldw: k,
+    ldx,
+    ldy,
+    strideW: shape.strides?.w ?? 0,
+    strideX: shape.strides?.x ?? 0,
+    strideY: shape.strides?.y ?? 0,
+    alignment,
+  }
+}
+
+/** The power of two, up to 256, that divides every address. */
+function alignmentOf({ w, x, y }: GemmCall): number {
+  const bits = w | x | y | MAX_ALIGNMENT
+  return Number(bits & -bits)
+}
+
+/** What a plan depends on, besides the machine. */
+export function planKey(shape: ProductShape, beta: 0 | 1): string {
+  const { m, n, k, batch, outType, epilogue, ldx, ldy, strideW, strideX, strideY } = shape
+  const packed = ldx === k && ldy === m ? '' : ` ld ${ldx},${ldy}`
+  const batched = batch === 1 ? '' : ` ${batch}x ${strideW},${strideX},${strideY}`
+  return `${m}x${k} n${n} ${outType} b${beta} ${epilogue} a${shape.alignment}${packed}${batched}`
+}
