@@ -1,0 +1,55 @@
+/**
+ * The one buffer behind all tensors of a file: each read replaces the last, so loading a model costs no more memory
+ * than its largest piece. Ranges are inside the file: whoever makes an entry has seen to it.
+ */
+import type { SourceType } from '../../backend/backend.ts'
+import type { TensorEntry } from '../checkpoint.ts'
+import type { ByteSource } from './byte-source.ts'
+import { BYTES_PER_ELEMENT } from './half.ts'
+
+export class ReadBuffer {
+  readonly #source: ByteSource
+  #bytes = new Uint8Array(0)
+
+  constructor(source: ByteSource) {
+    this.#source = source
+  }
+
+  /** Valid until the next read. */
+  read(offset: number, length: number): Uint8Array {
+    if (this.#bytes.byteLength < length) this.#bytes = new Uint8Array(length)
+    const view = this.#bytes.subarray(0, length)
+    this.#source.readInto(view, offset)
+    return view
+  }
+}
+
+export interface PlacedTensor {
+  readonly name: string
+  readonly shape: readonly number[]
+  readonly dtype: SourceType
+  /** In the file, of element 0; the elements follow row by row. */
+  readonly offset: number
+}
+
+/** A tensor that lies in the file as it is. */
+export function placedEntry(buffer: ReadBuffer, tensor: PlacedTensor): TensorEntry {
+  const { name, shape, dtype, offset } = tensor
+  const size = BYTES_PER_ELEMENT[dtype]
+  const numElements = shape.reduce((product, length) => product * length, 1)
+  return {
+    name,
+    shape,
+    dtype,
+    read: (start, end) => {
+      checkElements(name, start, end, numElements)
+      return buffer.read(offset + start * size, (end - start) * size)
+    },
+  }
+}
+
+/** For our own bugs: a caller that asks for elements a tensor does not have. */
+export function checkElements(name: string, start: number, end: number, count: number): void {
+  if (start >= 0 && start <= end && end <= count) return
+  throw new RangeError(`${name}: elements ${start} to ${end} of ${count}`)
+}
