@@ -6,7 +6,7 @@
  * starts when one is done. So a list longer than the waiting line can still be served, and others find room in it.
  */
 import { setMaxListeners } from 'node:events'
-import { setTimeout as delay } from 'node:timers/promises'
+import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 import type { EngineClient } from '../engine/client.ts'
 import type { EngineEvent, GenerateRequest } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
@@ -15,6 +15,12 @@ export interface Answered {
   /** Which of the call's prompts. */
   readonly prompt: number
   readonly event: Exclude<EngineEvent, { type: 'error' }>
+}
+
+/** A prompt that got no answer. */
+export interface Unanswered {
+  readonly prompt: number
+  readonly error: SkeinError
 }
 
 /** A call under way. Once one of its prompts has been admitted the others wait for room rather than fail it. */
@@ -26,18 +32,30 @@ interface Run {
 
 const ROOM_POLL_MS = 50
 
-/** Runs all requests; ends when every choice of every one has finished, and not otherwise. */
+/** Runs all requests; ends when every choice of every one has finished, and not otherwise: the first failure fails all. */
 export async function* runAll(
   client: EngineClient,
   requests: readonly GenerateRequest[],
   signal: AbortSignal,
 ): AsyncGenerator<Answered> {
+  for await (const arrival of runEach(client, requests, signal)) {
+    if ('error' in arrival) throw arrival.error
+    yield arrival
+  }
+}
+
+/** Runs all requests; one that fails is reported and the others go on. Throws only when the client has gone. */
+export async function* runEach(
+  client: EngineClient,
+  requests: readonly GenerateRequest[],
+  signal: AbortSignal,
+): AsyncGenerator<Answered | Unanswered> {
   const leaving = new AbortController()
   const either = AbortSignal.any([signal, leaving.signal])
   // Every prompt listens; that is no leak, whatever Node's warning at eleven of them thinks.
   setMaxListeners(0, either)
   const run: Run = { client, signal: either, isAdmitted: false }
-  const streams = requests.map((request, prompt) => answerOf(run, request, prompt))
+  const streams = requests.map((request, prompt) => settled(run, request, prompt))
   try {
     // Most calls are one prompt, and its events need no merging.
     yield* streams.length === 1 ? streams[0]! : merge(streams, widthOf(client, requests))
@@ -52,6 +70,19 @@ export async function* runAll(
 function widthOf({ info }: EngineClient, requests: readonly GenerateRequest[]): number {
   const fill = Math.ceil(info.numSlots / (requests[0]?.n ?? 1))
   return Math.max(1, Math.min(fill, info.maxWaiting))
+}
+
+async function* settled(
+  run: Run,
+  request: GenerateRequest,
+  prompt: number,
+): AsyncGenerator<Answered | Unanswered> {
+  try {
+    yield* answerOf(run, request, prompt)
+  } catch (thrown) {
+    if (run.signal.aborted) throw thrown
+    yield { prompt, error: SkeinError.from(thrown) }
+  }
 }
 
 async function* answerOf(
@@ -89,6 +120,45 @@ async function* attempt(
   if (signal.aborted) throw new SkeinError('aborted', 'the client went away')
   // A short answer that looks complete would be worse than an error.
   if (unfinished > 0) throw new SkeinError('internal', 'the engine ended an answer unfinished')
+}
+
+/**
+ * The same as `runAll`, in groups of what arrived together: a step of the engine answers many rows at once, and batch
+ * streams send them as one event.
+ */
+export async function* runGroups(
+  client: EngineClient,
+  requests: readonly GenerateRequest[],
+  signal: AbortSignal,
+): AsyncGenerator<readonly Answered[]> {
+  const leaving = new AbortController()
+  const all = runAll(client, requests, AbortSignal.any([signal, leaving.signal]))
+  try {
+    yield* groups(all)
+  } finally {
+    leaving.abort()
+    await all.return(undefined).catch(() => {})
+  }
+}
+
+async function* groups<T>(source: AsyncGenerator<T>): AsyncGenerator<readonly T[]> {
+  let pending = source.next()
+  while (true) {
+    const first = await pending
+    if (first.done) return
+    const group = [first.value]
+    // All that is already here resolves before the event loop turns.
+    const turn = nextTurn(null)
+    let more: IteratorResult<T> | null
+    do {
+      pending = source.next()
+      // It is awaited again in the next round, unless the consumer leaves.
+      pending.catch(() => {})
+      more = await Promise.race([pending.catch(() => null), turn])
+      if (more !== null && !more.done) group.push(more.value)
+    } while (more !== null && !more.done)
+    yield group
+  }
 }
 
 type Arrival<T> =

@@ -83,7 +83,7 @@ async function encode(
     signal.throwIfAborted()
   }
   if (count <= limit) parts.push(codec.encode(rest))
-  return concat(parts)
+  return concatTokens(parts)
 }
 
 function encodeSlice(codec: TextCodec, text: string): { tokens: Int32Array; chars: number } {
@@ -109,7 +109,8 @@ function cutBefore(text: string, at: number): number {
   return code >= 0xd800 && code < 0xdc00 ? at - 1 : at
 }
 
-function concat(parts: readonly Int32Array[]): Int32Array {
+/** Not by spreading: a prompt may have more tokens than a call may have arguments. */
+export function concatTokens(parts: readonly ArrayLike<number>[]): Int32Array {
   const all = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0))
   let at = 0
   for (const part of parts) {

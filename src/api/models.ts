@@ -36,7 +36,8 @@ export interface ModelEntry {
 export interface ModelRegistry {
   list(): readonly ModelEntry[]
   /**
-   * The model of that name; null, undefined or '' is the only model there is.
+   * The model of that name; null, undefined or '' is the only model there is, as are "rwkv" and "rwkv7" where no model
+   * is called so.
    * Throws `not_found` with param `model` for an unknown name, `model_not_loaded` while it is not ready.
    */
   get(name: string | null | undefined): ServedModel

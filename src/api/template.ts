@@ -52,8 +52,13 @@ export function unescapeRoles(escaped: string): string {
 }
 
 export function renderChat(turns: readonly Turn[], think: ThinkMode): string {
+  return renderTurns(turns, TAILS[think])
+}
+
+/** The turns, and the beginning of the next one if given. */
+export function renderTurns(turns: readonly Turn[], tail?: string): string {
   const parts = turns.map(renderTurn)
-  parts.push(TAILS[think])
+  if (tail !== undefined) parts.push(tail)
   return parts.join('\n\n')
 }
 

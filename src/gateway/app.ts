@@ -11,6 +11,7 @@ import fastify, {
   type FastifyRequest,
   LogController,
 } from 'fastify'
+import { lightningDialect } from '../api/lightning/dialect.ts'
 import type { ModelRegistry } from '../api/models.ts'
 import { openAiDialect } from '../api/openai/dialect.ts'
 import type { Dialect } from '../api/route.ts'
@@ -86,7 +87,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
 
 /** The first one's shapes are those of every reply that belongs to no dialect. */
 export function allDialects(limits: Limits): readonly Dialect[] {
-  return [openAiDialect(limits)]
+  return [openAiDialect(limits), lightningDialect(limits)]
 }
 
 function originOptions({ allowedOrigins = [], allowedHosts = [] }: AppOptions, host: string) {

@@ -43,11 +43,16 @@ function entryOf({ id, source }: RegisteredModel, created: number): ModelEntry {
   return { id, created, state, reason, client }
 }
 
+/** What clients of other RWKV servers put where a name is due; no model's own name, so it means the only one. */
+export const GENERIC_NAMES: readonly string[] = ['rwkv', 'rwkv7']
+
 function find(
   byId: ReadonlyMap<string, RegisteredModel>,
   name: string | null | undefined,
 ): RegisteredModel {
-  if (name === null || name === undefined || name === '') {
+  const model = byId.get(name ?? '')
+  if (model !== undefined) return model
+  if (name === null || name === undefined || name === '' || GENERIC_NAMES.includes(name)) {
     const [only] = byId.values()
     if (only !== undefined && byId.size === 1) return only
     throw new SkeinError(
@@ -56,8 +61,6 @@ function find(
       { param: 'model' },
     )
   }
-  const model = byId.get(name)
-  if (model !== undefined) return model
   throw new SkeinError(
     'not_found',
     'model: no model of that name; GET /v1/models lists the names',

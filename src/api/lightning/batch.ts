@@ -1,0 +1,124 @@
+/**
+ * Many rows as one call, in the two shapes of rwkv_lightning: one object with all choices, or a stream whose events
+ * hold the new text of whichever rows have some. How much text an event holds never changes the text.
+ */
+import type { GenerateRequest } from '../../engine/messages.ts'
+import { SkeinError } from '../../errors.ts'
+import { runGroups } from '../answers.ts'
+import type { ServedModel } from '../models.ts'
+import { json, type Reply } from '../route.ts'
+import type { LiveCalls } from './live-calls.ts'
+import { Row } from './row.ts'
+
+export interface BatchPlan {
+  /** What /v1/server/* calls it. */
+  readonly id: string
+  readonly tenant: string
+  readonly path: string
+  readonly model: ServedModel
+  readonly rows: readonly Row[]
+  readonly chunkSize: number
+  readonly signal: AbortSignal
+}
+
+/** What the reply says of itself. */
+export interface BatchLabel {
+  readonly id: string
+  readonly object: string
+  /** As the client wrote it. */
+  readonly model: string
+}
+
+export function rowsOf(requests: readonly GenerateRequest[]): Row[] {
+  return requests.map((request, index) => new Row(index, request))
+}
+
+/** Runs the rows; yields those that something happened to, by index. Returns whether the call was paused. */
+export async function* runBatch(
+  plan: BatchPlan,
+  live: LiveCalls,
+): AsyncGenerator<readonly Row[], boolean> {
+  const { id, tenant, path, model, rows, signal } = plan
+  const startedAt = Date.now()
+  const call = { id, tenant, path, model: model.id, numRows: rows.length, startedAt }
+  const handle = live.enter(call)
+  try {
+    const requests = rows.map(({ request }) => request)
+    const either = AbortSignal.any([signal, handle.signal])
+    for await (const group of runGroups(model.client, requests, either)) {
+      const changed = new Set<Row>()
+      for (const { prompt, event } of group) {
+        const row = rows[prompt]!
+        row.take(event)
+        changed.add(row)
+      }
+      yield [...changed].sort((a, b) => a.index - b.index)
+    }
+    return false
+  } catch (thrown) {
+    if (handle.ending === null) throw thrown
+    if (handle.ending === 'stopped') throw new SkeinError('conflict', 'Request cancelled')
+    keepPaused(plan, live)
+    return true
+  } finally {
+    handle.leave()
+  }
+}
+
+function keepPaused({ id, tenant, model, rows, chunkSize }: BatchPlan, live: LiveCalls): void {
+  const unfinished = rows.filter(({ reason }) => reason === null)
+  live.keep({
+    id,
+    tenant,
+    model: model.id,
+    chunkSize,
+    rows: unfinished.map((row) => row.paused(model.tokenizer)),
+  })
+}
+
+export async function batchReply(
+  plan: BatchPlan,
+  live: LiveCalls,
+  label: BatchLabel,
+  isStream: boolean,
+): Promise<Reply> {
+  if (isStream) return { kind: 'events', events: batchEvents(plan, live) }
+  await runToEnd(plan, live)
+  return json({ ...label, choices: plan.rows.map(choiceOf) })
+}
+
+/** For replies that are not streamed: a paused call has no reply but where to go on. */
+export async function runToEnd(plan: BatchPlan, live: LiveCalls): Promise<void> {
+  const run = runBatch(plan, live)
+  let step = await run.next()
+  while (!step.done) step = await run.next()
+  if (!step.value) return
+  throw new SkeinError(
+    'conflict',
+    `Request paused; POST /v1/server/resume with request_id ${plan.id} continues it`,
+  )
+}
+
+/** Choices whose text is due, as one event; a row without new text is absent from it. */
+async function* batchEvents(plan: BatchPlan, live: LiveCalls): AsyncGenerator<object> {
+  for await (const rows of runBatch(plan, live)) {
+    const event = eventOf(rows, plan.chunkSize)
+    if (event !== null) yield event
+  }
+  // A paused row owes what its chunk had gathered.
+  const rest = eventOf(plan.rows, 0)
+  if (rest !== null) yield rest
+}
+
+function eventOf(rows: readonly Row[], chunkSize: number): object | null {
+  const choices: object[] = []
+  for (const row of rows) {
+    const content = row.flush(chunkSize)
+    if (content !== null) choices.push({ index: row.index, delta: { content } })
+  }
+  return choices.length === 0 ? null : { object: 'chat.completion.chunk', choices }
+}
+
+export function choiceOf({ index, text, reason }: Row): object {
+  return { index, message: { role: 'assistant', content: text }, finish_reason: reason }
+}

@@ -1,0 +1,169 @@
+/**
+ * The routes that continue a list of raw prompts: /v1, /v2 and /big_batch of rwkv_lightning, and /v1/batch/completions
+ * of rwkv_lightning_cuda. They differ in defaults, in the token 0 before a prompt, and in the shape of the last.
+ */
+import Type, { type Static } from 'typebox'
+import { concatTokens, END_OF_TEXT, encodePrompt } from '../encode.ts'
+import type { RequestLimits } from '../limits.ts'
+import type { ServedModel } from '../models.ts'
+import { present } from '../openai/sampling.ts'
+import { type Call, post, type Reply, type Route } from '../route.ts'
+import { Maybe } from '../schema.ts'
+import { type BatchPlan, batchReply, rowsOf } from './batch.ts'
+import {
+  Contents,
+  contentsOf,
+  type LightningFields,
+  lightningFields,
+  refuseNoise,
+  type Settings,
+  settingsOf,
+} from './body.ts'
+import { BIG_BATCH, CONTENTS, CUDA_BATCH, type Family } from './families.ts'
+import { fastBatchReply } from './fast-batch.ts'
+import type { LiveCalls } from './live-calls.ts'
+
+const CHAT_PATH = '/v1/chat/completions'
+const BATCH_ID = 'rwkv7-batch'
+
+function contentsBody(limits: RequestLimits) {
+  return Type.Object({
+    ...lightningFields(limits),
+    contents: Maybe(Contents(limits)),
+  })
+}
+
+type ContentsBody = Static<ReturnType<typeof contentsBody>>
+
+export function contentsRoutes(limits: RequestLimits, live: LiveCalls): readonly Route[] {
+  const body = contentsBody(limits)
+  const batch = (path: string, summary: string, choices: BatchChoices) =>
+    passwordRoute(
+      post(path, summary, body, async (call): Promise<Reply> => {
+        const plan = await planOf(call, path, call.body, choices)
+        const label = labelOf(call.body, BATCH_ID)
+        const isStream = call.body.stream ?? choices.streamsUnasked === true
+        return await batchReply(plan, live, label, isStream)
+      }),
+    )
+  return [
+    {
+      ...batch(CHAT_PATH, 'Continue a list of raw prompts', { family: CONTENTS }),
+      claims: isContentsOnly,
+    },
+    batch('/v2/chat/completions', 'Continue a list of raw prompts, each after token 0', {
+      family: CONTENTS,
+      padsUnasked: true,
+    }),
+    batch('/big_batch/completions', 'Continue a list of raw prompts, drawing at a temperature', {
+      family: BIG_BATCH,
+      streamsUnasked: true,
+    }),
+    fastBatchRoute(limits, live),
+  ]
+}
+
+export function passwordRoute(route: Route): Route {
+  return { ...route, access: 'password' }
+}
+
+/** `contents` without `messages`: a body of rwkv_lightning on the path that the OpenAI API has too. */
+function isContentsOnly(body: unknown): boolean {
+  if (typeof body !== 'object' || body === null) return false
+  const { contents, messages } = body as { contents?: unknown; messages?: unknown }
+  return present(contents) && !present(messages)
+}
+
+function fastBatchRoute(limits: RequestLimits, live: LiveCalls): Route {
+  const path = '/v1/batch/completions'
+  const summary = 'Continue a list of raw prompts; each choice in an event of its own'
+  const body = Type.Object({
+    ...contentsBody(limits).properties,
+    metrics: Maybe(Type.Boolean()),
+    report_metrics: Maybe(Type.Boolean()),
+    include_metrics: Maybe(Type.Boolean()),
+  })
+  return passwordRoute(
+    post(path, summary, body, async (call) => {
+      const { metrics, report_metrics, include_metrics } = call.body
+      const plan = await planOf(call, path, call.body, { family: CUDA_BATCH })
+      const withMetrics = [metrics, report_metrics, include_metrics].includes(true)
+      const label = { id: 'rwkv7-fast-batch', model: modelNameOf(call.body), created: call.now }
+      return await fastBatchReply(plan, live, { ...label, withMetrics }, call.body.stream === true)
+    }),
+  )
+}
+
+interface BatchChoices {
+  readonly family: Family
+  /** Whether a prompt follows token 0 unless `pad_zero` says otherwise; the others do not read that field. */
+  readonly padsUnasked?: boolean
+  /** Whether it streams unless `stream` says otherwise. */
+  readonly streamsUnasked?: boolean
+}
+
+async function planOf(
+  call: Call<ContentsBody>,
+  path: string,
+  body: ContentsBody,
+  { family, padsUnasked, streamsUnasked }: BatchChoices,
+): Promise<BatchPlan> {
+  const contents = contentsOf(body)
+  // Only /big_batch had the noise sampler; elsewhere the field is a leftover that nothing reads.
+  if (streamsUnasked === true) refuseNoise(body)
+  const drawn = streamsUnasked === true && body.noise === 0 ? { ...body, temperature: 0 } : body
+  const model = call.models.get(body.model)
+  const settings = settingsOf(drawn, family, model, call.limits)
+  const pads = padsUnasked === true && (body.pad_zero ?? true)
+  const prompts = await encodeAll(call, model, contents, pads)
+  return planFor(call, { path, model, settings, prompts, family })
+}
+
+async function encodeAll(
+  call: Call,
+  model: ServedModel,
+  contents: readonly string[],
+  pads: boolean,
+): Promise<Int32Array[]> {
+  const prompts: Int32Array[] = []
+  for (const [i, text] of contents.entries()) {
+    const tokens = await encodePrompt(model, text, `contents[${i}]`, call.signal)
+    prompts.push(pads ? concatTokens([[END_OF_TEXT], tokens]) : tokens)
+  }
+  return prompts
+}
+
+/** What the routes of this dialect hand to the engine, and under which name. */
+export function planFor(
+  call: Call<LightningFields>,
+  of: {
+    readonly path: string
+    readonly model: ServedModel
+    readonly settings: Settings
+    readonly prompts: readonly Int32Array[]
+    readonly family: Family
+  },
+): BatchPlan {
+  const { body, id, tenant, signal } = call
+  const rows = rowsOf(
+    of.prompts.map((prompt, i) => ({ id: `batch-${id}-${i}`, prompt, tenant, ...of.settings })),
+  )
+  return {
+    id: body.request_id ?? `req-${id}`,
+    tenant,
+    path: of.path,
+    model: of.model,
+    rows,
+    chunkSize: body.chunk_size ?? of.family.chunkSize,
+    signal,
+  }
+}
+
+export function labelOf(body: LightningFields, id: string, object = 'chat.completion') {
+  return { id, object, model: modelNameOf(body) }
+}
+
+/** Clients of these routes get back the name they sent, or the one they always did. */
+function modelNameOf({ model }: LightningFields): string {
+  return model ?? 'rwkv7'
+}

@@ -1,0 +1,16 @@
+/** The dialect of rwkv_lightning and its CUDA port: its routes and its errors. */
+import type { RequestLimits } from '../limits.ts'
+import type { Dialect } from '../route.ts'
+import { contentsRoutes } from './contents.ts'
+import { renderStringError } from './errors.ts'
+import { LiveCalls } from './live-calls.ts'
+import { serverRoutes } from './server.ts'
+
+export function lightningDialect(limits: RequestLimits): Dialect {
+  const live = new LiveCalls()
+  return {
+    name: 'rwkv_lightning',
+    routes: [...contentsRoutes(limits, live), ...serverRoutes(limits, live)],
+    renderError: renderStringError,
+  }
+}

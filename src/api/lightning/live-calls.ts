@@ -1,0 +1,113 @@
+/**
+ * The lightning calls under way and those that were paused, per tenant, so that /v1/server/* can stop, pause and
+ * resume them by name. It owns no engine: ending a call aborts its signal, and what was paused is the prompts with the
+ * tokens drawn so far, which is all that a recurrent model needs to go on.
+ */
+import type { GenerateRequest } from '../../engine/messages.ts'
+import { SkeinError } from '../../errors.ts'
+
+export type Ending = 'stopped' | 'paused'
+
+/** One call under way. */
+export interface LiveCall {
+  readonly id: string
+  readonly tenant: string
+  readonly path: string
+  readonly model: string
+  readonly numRows: number
+  /** Milliseconds since 1970. */
+  readonly startedAt: number
+}
+
+/** An unfinished row: the request that would continue it. */
+export interface PausedRow {
+  readonly index: number
+  readonly request: GenerateRequest
+  /** Text already sent whose token must be drawn again: cut off where the new text begins with it. */
+  readonly overlap: string
+}
+
+export interface PausedCall {
+  readonly id: string
+  readonly tenant: string
+  readonly model: string
+  readonly chunkSize: number
+  readonly rows: readonly PausedRow[]
+}
+
+/** What a call under way holds. */
+export interface LiveHandle {
+  readonly signal: AbortSignal
+  readonly ending: Ending | null
+  leave(): void
+}
+
+interface Entry {
+  readonly call: LiveCall
+  readonly controller: AbortController
+  ending: Ending | null
+}
+
+/** Paused calls kept per tenant; the oldest is forgotten first. */
+export const MAX_PAUSED = 64
+
+export class LiveCalls {
+  readonly #live = new Map<string, Entry>()
+  /** In the order of pausing. */
+  readonly #paused = new Map<string, PausedCall>()
+
+  /** Throws `conflict` if the tenant has a live call of that id. */
+  enter(call: LiveCall): LiveHandle {
+    const key = keyOf(call)
+    if (this.#live.has(key)) {
+      throw new SkeinError('conflict', 'request_id: a request of that id is under way', {
+        param: 'request_id',
+      })
+    }
+    const entry: Entry = { call, controller: new AbortController(), ending: null }
+    this.#live.set(key, entry)
+    return {
+      signal: entry.controller.signal,
+      get ending() {
+        return entry.ending
+      },
+      leave: () => this.#live.delete(key),
+    }
+  }
+
+  /** Oldest first. */
+  live(tenant: string): LiveCall[] {
+    return [...this.#live.values()].map(({ call }) => call).filter((call) => call.tenant === tenant)
+  }
+
+  paused(tenant: string): PausedCall[] {
+    return [...this.#paused.values()].filter((call) => call.tenant === tenant)
+  }
+
+  /** False if there is no such call. */
+  end(tenant: string, id: string, ending: Ending): boolean {
+    const entry = this.#live.get(keyOf({ tenant, id }))
+    if (entry === undefined) return false
+    entry.ending ??= ending
+    entry.controller.abort()
+    return true
+  }
+
+  keep(call: PausedCall): void {
+    this.#paused.set(keyOf(call), call)
+    const own = this.paused(call.tenant)
+    for (const old of own.slice(0, Math.max(0, own.length - MAX_PAUSED))) this.#paused.delete(keyOf(old))
+  }
+
+  /** Takes a paused call out; null if there is none of that id. */
+  take(tenant: string, id: string): PausedCall | null {
+    const key = keyOf({ tenant, id })
+    const call = this.#paused.get(key) ?? null
+    this.#paused.delete(key)
+    return call
+  }
+}
+
+function keyOf({ tenant, id }: { readonly tenant: string; readonly id: string }): string {
+  return `${tenant} ${id}`
+}

@@ -1,0 +1,84 @@
+/** One row of a batch while it grows: its text, what a stream has not been sent yet, and how it would be continued. */
+import type { FinishReason, GenerateRequest } from '../../engine/messages.ts'
+import type { Answered } from '../answers.ts'
+import { concatTokens } from '../encode.ts'
+import type { TextCodec } from '../models.ts'
+import type { PausedRow } from './live-calls.ts'
+
+export class Row {
+  readonly index: number
+  readonly request: GenerateRequest
+  text = ''
+  promptTokens: number
+  /** Known at the end. */
+  completionTokens = 0
+  reason: FinishReason | null = null
+  /** Tokens whose text has come. */
+  readonly #tokens: number[] = []
+  #unsent = ''
+  #numUnsent = 0
+  #overlap: string
+
+  constructor(index: number, request: GenerateRequest, overlap = '') {
+    this.index = index
+    this.request = request
+    this.promptTokens = request.prompt.length
+    this.#overlap = overlap
+  }
+
+  take(event: Answered['event']): void {
+    if (event.type === 'prompt') {
+      this.promptTokens = event.contextTokens ?? this.promptTokens
+      return
+    }
+    if (event.type === 'finish') {
+      this.reason = event.reason
+      this.completionTokens = event.completionTokens
+      return
+    }
+    this.#tokens.push(...event.tokens)
+    this.#numUnsent += event.tokens.length
+    const text = this.#withoutOverlap(event.text)
+    this.text += text
+    this.#unsent += text
+  }
+
+  /** Text to send: once `chunkSize` tokens have gathered, or at the end; null if there is none yet. */
+  flush(chunkSize: number): string | null {
+    if (this.#unsent === '') return null
+    if (this.reason === null && this.#numUnsent < chunkSize) return null
+    const text = this.#unsent
+    this.#unsent = ''
+    this.#numUnsent = 0
+    return text
+  }
+
+  /** The request that goes on where this row stands. */
+  paused(codec: TextCodec): PausedRow {
+    const { request, index, text } = this
+    // A token may have been shown in part only (a space, and the first byte of a character): it is drawn again.
+    const shown = Buffer.from(text)
+    let numTokens = 0
+    let numBytes = 0
+    for (const token of this.#tokens) {
+      const length = codec.bytesOf(token).length
+      if (numBytes + length > shown.length) break
+      numBytes += length
+      numTokens++
+    }
+    const isCut = numTokens < this.#tokens.length
+    const prompt = concatTokens([request.prompt, this.#tokens.slice(0, numTokens)])
+    return {
+      index,
+      request: { ...request, prompt, maxTokens: Math.max(1, request.maxTokens - numTokens) },
+      overlap: isCut ? shown.toString('utf8', numBytes) : '',
+    }
+  }
+
+  #withoutOverlap(text: string): string {
+    const overlap = this.#overlap
+    if (overlap === '' || text === '') return text
+    this.#overlap = ''
+    return text.startsWith(overlap) ? text.slice(overlap.length) : text
+  }
+}

@@ -1,0 +1,393 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import { describe, expect, test } from 'vitest'
+import { contentsRoutes } from '../../src/api/lightning/contents.ts'
+import { LiveCalls, MAX_PAUSED } from '../../src/api/lightning/live-calls.ts'
+import { Row } from '../../src/api/lightning/row.ts'
+import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
+import { DEFAULT_LIMITS } from '../../src/gateway/limits.ts'
+import { answer, byteCodec, endless } from '../helpers/fake-engine.ts'
+import { CHAT, eventsOf, HELLO, postTo, serve } from './kit.ts'
+
+const TWO = { contents: ['one', 'two'] }
+const textOf = (request: GenerateRequest) => byteCodec.decode(request.prompt)
+/** Answers with the prompt, in capitals and more. */
+const echo = (request: GenerateRequest) =>
+  answer(request, `${textOf(request).toUpperCase()} 你好🙂!`)
+
+/** The same, an event at a time: what the engine gives in one step arrives together, and only that. */
+async function* stepwise(request: GenerateRequest) {
+  for (const event of echo(request)) {
+    yield event
+    await delay(3)
+  }
+}
+
+type Choice = { index: number; delta: { content?: string }; finish_reason?: string | null }
+type Chunk = { object: string; choices: Choice[] }
+
+/** The text of each row of a stream, and its chunks. */
+function rowsOf(body: string): { texts: string[]; chunks: Chunk[] } {
+  const events = eventsOf(body)
+  expect(events.at(-1)).toBe('[DONE]')
+  const chunks = events.slice(0, -1) as Chunk[]
+  const texts: string[] = []
+  for (const { choices } of chunks) {
+    for (const { index, delta } of choices)
+      texts[index] = (texts[index] ?? '') + (delta.content ?? '')
+  }
+  return { texts, chunks }
+}
+
+describe('one path, several dialects', () => {
+  test.each([
+    ['contents', { contents: ['hi'] }, 'rwkv7-batch'],
+    ['messages', HELLO, /^chatcmpl-/],
+    ['messages with empty contents', { ...HELLO, contents: null }, /^chatcmpl-/],
+  ])('%s', async (_name, body, id) => {
+    const { app } = serve(echo)
+    const reply = await postTo(app, CHAT, body)
+    expect(reply.json().id).toEqual(typeof id === 'string' ? id : expect.stringMatching(id))
+  })
+
+  test('each refuses in its own shape', async () => {
+    const { app } = serve(echo)
+    const neither = await postTo(app, CHAT, {})
+    expect(neither.statusCode).toBe(400)
+    expect(neither.json().error).toMatchObject({ param: 'messages' })
+    const wrong = await postTo(app, CHAT, { contents: [1] })
+    expect(wrong.statusCode).toBe(400)
+    expect(wrong.json()).toEqual({ error: 'contents[0]: must be string' })
+    const empty = await postTo(app, CHAT, { contents: [] })
+    expect(empty.statusCode).toBe(400)
+    expect(empty.json()).toEqual({ error: 'contents: Empty prompts list' })
+    const unknown = await postTo(app, CHAT, { ...TWO, model: 'duck' })
+    expect(unknown.statusCode).toBe(404)
+  })
+
+  test('a wrong password has the wording that clients know', async () => {
+    const { app } = serve(echo, { keys: ['secret'] })
+    for (const password of [undefined, 'wrong']) {
+      const reply = await postTo(app, CHAT, { ...TWO, password })
+      expect(reply.statusCode).toBe(401)
+      expect(reply.json()).toEqual({ error: 'Unauthorized: invalid or missing password' })
+    }
+    expect((await postTo(app, CHAT, { ...TWO, password: 'secret' })).statusCode).toBe(200)
+    const headers = { authorization: 'Bearer secret' }
+    const bearer = await app.inject({ method: 'POST', url: CHAT, payload: TWO, headers })
+    expect(bearer.statusCode).toBe(200)
+  })
+})
+
+test('the whole reply', async () => {
+  const { app } = serve((request) =>
+    answer(request, textOf(request), textOf(request) === 'two' ? 'length' : 'stop'),
+  )
+  const reply = await postTo(app, CHAT, { ...TWO, model: 'rwkv7' })
+  expect(reply.json()).toEqual({
+    id: 'rwkv7-batch',
+    object: 'chat.completion',
+    model: 'rwkv7',
+    choices: [
+      { index: 0, message: { role: 'assistant', content: 'one' }, finish_reason: 'stop' },
+      { index: 1, message: { role: 'assistant', content: 'two' }, finish_reason: 'length' },
+    ],
+  })
+})
+
+describe('the stream', () => {
+  test.each([1, 2, 3, 8, 128, undefined])('chunk_size %s never changes the text', async (size) => {
+    const { app } = serve(stepwise)
+    const reply = await postTo(app, CHAT, { ...TWO, stream: true, chunk_size: size })
+    const { texts, chunks } = rowsOf(reply.body)
+    expect(texts).toEqual(['ONE 你好🙂!', 'TWO 你好🙂!'])
+    for (const chunk of chunks) {
+      expect(Object.keys(chunk)).toEqual(['object', 'choices'])
+      expect(chunk.object).toBe('chat.completion.chunk')
+      for (const choice of chunk.choices) expect(Object.keys(choice)).toEqual(['index', 'delta'])
+    }
+    // A byte is a token here: four of ASCII, then characters of 3, 3, 4 and 1.
+    const numOfRow = chunks.flatMap(({ choices }) => choices).filter(({ index }) => index === 0)
+    if (size === 128) expect(numOfRow).toHaveLength(1)
+    const pieces = numOfRow.map(({ delta }) => delta.content)
+    if (size === 8) expect(pieces).toEqual(['ONE 你好', '🙂!'])
+    if (size === undefined) expect(pieces).toEqual(['ONE ', '你好', '🙂', '!'])
+  })
+
+  test('rows that move together share an event', async () => {
+    const { app } = serve(async function* (request) {
+      yield { type: 'prompt', id: request.id, logprobs: null }
+      for (const text of 'abc') {
+        await delay(20)
+        yield { type: 'text', id: request.id, index: 0, text, tokens: [1], logprobs: null }
+      }
+      for (const event of answer(request, '')) if (event.type === 'finish') yield event
+    })
+    const contents = ['1', '2', '3', '4']
+    const reply = await postTo(app, CHAT, { contents, stream: true, chunk_size: 1 })
+    const { texts, chunks } = rowsOf(reply.body)
+    expect(texts).toEqual(['abc', 'abc', 'abc', 'abc'])
+    expect(chunks.length).toBeLessThan(12)
+    for (const { choices } of chunks) {
+      const indices = choices.map(({ index }) => index)
+      expect(indices).toEqual([...new Set(indices)].sort())
+    }
+  })
+
+  test('an error in mid-stream is a string, and ends it', async () => {
+    const { app } = serve(function* (request): Generator<EngineEvent> {
+      yield { type: 'prompt', id: request.id, logprobs: null }
+      yield { type: 'text', id: request.id, index: 0, text: 'a', tokens: [1], logprobs: null }
+      const error = { code: 'kernel_failed', message: 'not finite' } as const
+      yield { type: 'error', id: request.id, error }
+    })
+    const reply = await postTo(app, CHAT, { contents: ['x'], stream: true, chunk_size: 1 })
+    const events = eventsOf(reply.body)
+    expect(events).not.toContain('[DONE]')
+    expect(events.at(-1)).toEqual({ error: expect.stringContaining('the model failed') })
+  })
+})
+
+describe('what a request that says nothing gets', () => {
+  const asked = async (path: string, body: object) => {
+    const { app, engine } = serve(echo)
+    const reply = await postTo(app, path, body)
+    expect(reply.statusCode).toBe(200)
+    const { maxTokens, sampling, stop } = engine.requests[0]!
+    const { temperature: t, topK: k, topP: p } = sampling
+    const { presencePenalty, frequencyPenalty, penaltyDecay } = sampling
+    return {
+      maxTokens,
+      t,
+      k,
+      p,
+      penalties: [presencePenalty, frequencyPenalty, penaltyDecay],
+      stop,
+    }
+  }
+  const CONTENTS = { maxTokens: 8192, t: 1, k: 50, p: 0.6, penalties: [2, 0.2, 0.996] }
+
+  test.each([
+    [CHAT, CONTENTS],
+    ['/v2/chat/completions', CONTENTS],
+    ['/big_batch/completions', { maxTokens: 8192, t: 1, k: 0, p: 1, penalties: [0, 0, 1] }],
+    ['/v1/batch/completions', { maxTokens: 8192, t: 1, k: 20, p: 0.3, penalties: [2, 0.2, 0.996] }],
+  ])('%s', async (path, expected) => {
+    const got = await asked(path, { contents: ['x'], stream: false })
+    // The byte vocabulary has no token for either text.
+    const stop = { strings: ['\n\n', '\nUser:'], tokens: [], ignoreEos: false }
+    expect(got).toEqual({ ...expected, stop })
+  })
+
+  test('what it says is what it gets, with the ranges of the original', async () => {
+    const body = {
+      contents: ['x'],
+      max_tokens: 7,
+      temperature: 0,
+      top_k: -5,
+      top_p: 7,
+      alpha_presence: 0.8,
+      alpha_frequency: 0.7,
+      alpha_decay: 0.99,
+      stop_tokens: [0, 11, '\nUser:', 24281],
+      seed: 5,
+    }
+    expect(await asked(CHAT, body)).toEqual({
+      maxTokens: 7,
+      t: 0,
+      k: 0,
+      p: 1,
+      penalties: [0.8, 0.7, 0.99],
+      stop: { strings: ['\nUser:'], tokens: [0, 11], ignoreEos: false },
+    })
+    expect((await asked(CHAT, { contents: ['x'], stop_tokens: [] })).stop.strings).toEqual([])
+  })
+
+  test('nothing is ignored in silence', async () => {
+    const { app } = serve(echo)
+    for (const field of [{ tools: [{}] }, { n: 2 }, { logprobs: 1, mirostat: 2 }]) {
+      const reply = await postTo(app, CHAT, { ...TWO, ...field })
+      expect(reply.statusCode).toBe(400)
+      expect(reply.json().error).toContain(Object.keys(field).at(-1))
+    }
+  })
+})
+
+test('only /v2 puts token 0 before a prompt, unless told not to', async () => {
+  const { app, engine } = serve(echo)
+  await postTo(app, CHAT, { contents: ['x'], pad_zero: true })
+  await postTo(app, '/v2/chat/completions', { contents: ['x'] })
+  await postTo(app, '/v2/chat/completions', { contents: ['x'], pad_zero: false })
+  expect(engine.requests.map(({ prompt }) => [...prompt])).toEqual([[121], [0, 121], [121]])
+})
+
+test('/big_batch streams unless told not to, and has no uniform noise', async () => {
+  const { app, engine } = serve(echo)
+  const path = '/big_batch/completions'
+  expect(rowsOf((await postTo(app, path, TWO)).body).texts).toHaveLength(2)
+  expect(rowsOf((await postTo(app, path, { ...TWO, stream: true })).body).texts).toHaveLength(2)
+  expect((await postTo(app, path, { ...TWO, stream: false })).json().choices).toHaveLength(2)
+  await postTo(app, path, { ...TWO, noise: 0 })
+  expect(engine.requests.at(-1)!.sampling.temperature).toBe(0)
+  const refused = await postTo(app, path, { ...TWO, noise: 1.5 })
+  expect(refused.statusCode).toBe(400)
+  expect(refused.json().error).toContain('noise')
+  expect((await postTo(app, CHAT, { ...TWO, noise: 1.5 })).statusCode).toBe(200)
+})
+
+test('/v1/batch/completions: an event per choice, one for the end, and numbers when asked', async () => {
+  const { app } = serve(echo)
+  const path = '/v1/batch/completions'
+  const whole = (await postTo(app, path, { ...TWO, report_metrics: true })).json()
+  expect(whole).toMatchObject({ id: 'rwkv7-fast-batch', choices: [{ index: 0 }, { index: 1 }] })
+  expect(whole.metrics).toMatchObject({ batch_size: 2, prompt_tokens: 6, completion_tokens: 32 })
+  const { texts, chunks } = rowsOf((await postTo(app, path, { ...TWO, stream: true })).body)
+  expect(texts).toEqual(['ONE 你好🙂!', 'TWO 你好🙂!'])
+  for (const { choices } of chunks.slice(0, -1)) expect(choices).toHaveLength(1)
+  expect(chunks.at(-1)!.choices).toEqual([
+    { index: 0, delta: {}, finish_reason: 'stop' },
+    { index: 1, delta: {}, finish_reason: 'stop' },
+  ])
+  expect((await postTo(app, path, TWO)).json().metrics).toBeUndefined()
+})
+
+test('wide batches pass; wider than the limit do not', async () => {
+  const { app, engine } = serve(echo)
+  const contents = Array.from({ length: 960 }, (_, i) => `row ${i}`)
+  const reply = await postTo(app, CHAT, { contents })
+  const choices = reply.json().choices as { index: number; message: { content: string } }[]
+  expect(choices.map(({ index }) => index)).toEqual(contents.map((_, i) => i))
+  expect(choices[959]!.message.content).toBe('ROW 959 你好🙂!')
+  const sent = engine.requests.length
+  const tooMany = { contents: [...contents, ...contents] }
+  expect((await postTo(app, CHAT, tooMany)).statusCode).toBe(400)
+  expect(engine.requests).toHaveLength(sent)
+})
+
+test('tokens are counted', async () => {
+  const { app } = serve()
+  const count = async (body: object) => (await postTo(app, '/v1/tokens/count', body)).json()
+  expect(await count({ text: 'héllo' })).toEqual({ tokens: 6 })
+  expect(await count({ text: '' })).toEqual({ tokens: 0 })
+  expect(await count({ contents: ['ab', '', 'c'] })).toEqual({ tokens: 3 })
+  expect(await count(HELLO)).toEqual({ tokens: 'User: Hi'.length })
+  expect(await count({ text: 'a', ...HELLO })).toEqual({
+    error: expect.stringContaining('exactly one'),
+  })
+})
+
+describe('stop, pause and resume', () => {
+  const path = '/v1/server'
+  /** Counts up from what the prompt ends with, for ever. */
+  async function* counting(request: GenerateRequest, signal: AbortSignal | undefined) {
+    yield { type: 'prompt', id: request.id, logprobs: null } as const
+    let at = Number(/\d+$/.exec(textOf(request))?.[0] ?? 0)
+    while (signal?.aborted !== true) {
+      await delay(2)
+      const text = String(++at % 10)
+      const tokens = [...byteCodec.encode(text)]
+      yield { type: 'text', id: request.id, index: 0, text, tokens, logprobs: null } as const
+    }
+  }
+  const settle = () => delay(40)
+
+  test('a stopped call fails with 409, others go on', async () => {
+    const { app, engine } = serve(endless)
+    const first = postTo(app, CHAT, { ...TWO, request_id: 'mine' })
+    const second = postTo(app, CHAT, { ...TWO, stream: true })
+    await settle()
+    const status = (await app.inject({ url: `${path}/status` })).json()
+    expect(status.active_requests).toHaveLength(2)
+    expect(status.active_request).toMatchObject({ request_id: 'mine', rows: 2, path: CHAT })
+    const stopped = await postTo(app, `${path}/stop`, { request_id: 'mine' })
+    expect(stopped.json()).toEqual({ ok: true, stopped: ['mine'], active_request: 'mine' })
+    expect((await first).statusCode).toBe(409)
+    expect((await first).json()).toEqual({ error: 'Request cancelled' })
+    expect(engine.cancelled).toHaveLength(2)
+    expect((await postTo(app, `${path}/stop`, {})).json().stopped).toHaveLength(1)
+    expect(eventsOf((await second).body).at(-1)).toEqual({ error: 'Request cancelled' })
+    expect((await postTo(app, `${path}/stop`, {})).json()).toMatchObject({ ok: false, stopped: [] })
+  })
+
+  test('a paused call goes on where it stood', async () => {
+    const { app, engine } = serve(counting)
+    const contents = ['from 0', 'from 5']
+    const open = postTo(app, CHAT, { contents, stream: true, max_tokens: 500 })
+    await settle()
+    const paused = (await postTo(app, `${path}/pause`, {})).json()
+    expect(paused).toMatchObject({ ok: true, paused: true })
+    const before = rowsOf((await open).body).texts
+    expect(before[0]).toMatch(/^123/)
+    const status = (await app.inject({ url: `${path}/status` })).json()
+    expect(status.paused_requests).toEqual([{ request_id: paused.request_id, rows: 2 }])
+    expect(status.active_requests).toEqual([])
+
+    const resumed = postTo(app, `${path}/resume`, { request_id: paused.request_id })
+    await settle()
+    const [again] = engine.requests.slice(2)
+    expect(textOf(again!)).toBe(`from 0${before[0]}`)
+    expect(again!.maxTokens).toBe(500 - before[0]!.length)
+    await postTo(app, `${path}/pause`, { request_id: paused.request_id })
+    const after = rowsOf((await resumed).body).texts
+    const digits = (before[1]! + after[1]!).split('').map(Number)
+    expect(digits).toEqual(digits.map((_, i) => (6 + i) % 10))
+    await postTo(app, `${path}/resume`, { request_id: 'nothing' }).then((reply) => {
+      expect(reply.statusCode).toBe(404)
+      expect(reply.json()).toEqual({ error: 'Paused request not found' })
+    })
+  })
+
+  test('a paused call that is not streamed says how to go on', async () => {
+    const { app } = serve(counting)
+    const whole = postTo(app, CHAT, { contents: ['0'], request_id: 'r1' })
+    await settle()
+    await postTo(app, `${path}/pause`, { request_id: 'r1' })
+    expect((await whole).statusCode).toBe(409)
+    expect((await whole).json().error).toContain('request_id r1')
+    expect((await postTo(app, `${path}/pause`, {})).statusCode).toBe(404)
+  })
+
+  test('keys do not see each other', async () => {
+    const { app } = serve(endless, { keys: ['a', 'b'] })
+    const open = postTo(app, CHAT, { ...TWO, password: 'a', request_id: 'x' })
+    await settle()
+    for (const how of ['stop', 'pause', 'resume']) {
+      const reply = await postTo(app, `${path}/${how}`, { password: 'b', request_id: 'x' })
+      expect(reply.json().ok).not.toBe(true)
+    }
+    const stopped = await postTo(app, `${path}/stop`, { password: 'a' })
+    expect(stopped.json().stopped).toEqual(['x'])
+    expect((await open).statusCode).toBe(409)
+  })
+})
+
+test('a row paused inside a character draws that token again and does not show its text twice', () => {
+  // One token of "x" and the first two bytes of "你", then the rest.
+  const bytes = [new Uint8Array(0), Buffer.from([0x78, 0xe4, 0xbd]), Buffer.from([0xa0])]
+  const codec = { ...byteCodec, bytesOf: (token: number) => bytes[token]! }
+  const request = { prompt: Int32Array.of(7), maxTokens: 10 } as unknown as GenerateRequest
+  const row = new Row(0, request)
+  row.take({ type: 'text', id: '', index: 0, text: 'x', tokens: [1], logprobs: null })
+  const { request: next, overlap } = row.paused(codec)
+  expect([...next.prompt]).toEqual([7])
+  expect(overlap).toBe('x')
+  const again = new Row(0, next, overlap)
+  again.take({ type: 'text', id: '', index: 0, text: 'x', tokens: [1], logprobs: null })
+  again.take({ type: 'text', id: '', index: 0, text: '你', tokens: [2], logprobs: null })
+  expect(again.text).toBe('你')
+})
+
+test('paused calls are bounded per tenant', () => {
+  const live = new LiveCalls()
+  const call = { model: 'm', chunkSize: 1, rows: [] }
+  live.keep({ ...call, tenant: 'other', id: 'x' })
+  for (let i = 0; i <= MAX_PAUSED; i++) live.keep({ ...call, tenant: 't', id: `${i}` })
+  expect(live.paused('t')).toHaveLength(MAX_PAUSED)
+  expect(live.take('t', '0')).toBeNull()
+  expect(live.take('other', 'x')).not.toBeNull()
+})
+
+test('every route of the list declares what it claims', () => {
+  const routes = contentsRoutes(DEFAULT_LIMITS, new LiveCalls())
+  expect(routes.filter(({ claims }) => claims).map(({ path }) => path)).toEqual([CHAT])
+  expect(routes.every(({ access }) => access === 'password')).toBe(true)
+})
