@@ -9,6 +9,7 @@ import type { Backend, StateShape, WeightType } from './backend/backend.ts'
 import { createCpuBackend } from './backend/cpu/cpu.ts'
 import { createReferenceBackend } from './backend/reference/reference.ts'
 import { Engine } from './engine/engine.ts'
+import { DEFAULT_STATE_OPTIONS, type StateOptions } from './engine/states.ts'
 import { SkeinError } from './errors.ts'
 import { type Checkpoint, fingerprint, openCheckpoint } from './model/checkpoint.ts'
 import { describeCheckpoint, loadableArchitecture } from './model/formats/describe.ts'
@@ -43,12 +44,17 @@ export interface EngineChoice extends RunnerChoice {
   readonly vocab?: string | undefined
   readonly maxWaiting?: number | undefined
   readonly maxPromptTokens?: number | undefined
+  /** Memory for the states of prompt prefixes; 0 keeps none. A share of free memory when absent. */
+  readonly prefixCacheBytes?: number | undefined
 }
 
 const DEFAULT_STEP_TOKENS = 512
 const MAX_DEFAULT_SLOTS = 64
 /** Share of free memory that states may take when the number of slots is ours to choose. */
 const STATE_MEMORY_SHARE = 0.25
+/** Share of free memory that cached prefixes may take when it is ours to choose, and its limit. */
+const PREFIX_MEMORY_SHARE = 0.1
+const MAX_DEFAULT_PREFIX_BYTES = 2 ** 31
 /** The reference backend reads ~10⁸ weights a second: beyond this size a token takes seconds. */
 const MAX_REFERENCE_PARAMETERS = 50_000_000
 
@@ -94,7 +100,7 @@ export function loadEngine(
       'unsupported_weights',
       `the vocabulary has ${tokenizer.vocabSize} ids but ${choice.model} has ${runner.info.vocabSize} embedding rows; give the model's own vocabulary with --vocab`,
     )
-  return { engine: new Engine(runner, tokenizer, limitsOf(choice)), tokenizer }
+  return { engine: new Engine(runner, tokenizer, limitsOf(choice), statesOf(choice)), tokenizer }
 }
 
 function limitsOf({ maxWaiting, maxPromptTokens }: EngineChoice) {
@@ -102,6 +108,12 @@ function limitsOf({ maxWaiting, maxPromptTokens }: EngineChoice) {
     ...(maxWaiting === undefined ? {} : { maxWaiting }),
     ...(maxPromptTokens === undefined ? {} : { maxPromptTokens }),
   }
+}
+
+function statesOf({ prefixCacheBytes }: EngineChoice): StateOptions {
+  const share = Math.floor(PREFIX_MEMORY_SHARE * freemem())
+  const prefixBytes = prefixCacheBytes ?? Math.min(MAX_DEFAULT_PREFIX_BYTES, share)
+  return { ...DEFAULT_STATE_OPTIONS, prefixBytes }
 }
 
 function loadModel(checkpoint: Checkpoint, backend: Backend, options: WeightOptions): Model {

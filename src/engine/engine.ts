@@ -15,8 +15,10 @@ import type {
   EngineStats,
   GenerateRequest,
 } from './messages.ts'
-import { type PlannedRow, Scheduler } from './scheduler.ts'
+import { type PlannedRow, Scheduler, usableSlots } from './scheduler.ts'
 import { LiveRequest, type Sequence } from './sequence.ts'
+import { SlotPool } from './slots.ts'
+import { type StateOptions, States } from './states.ts'
 import { checkRequest } from './validate.ts'
 
 export interface EngineLimits {
@@ -44,6 +46,8 @@ export class Engine {
   readonly #runner: Runner
   readonly #tokenBytes: TokenBytes
   readonly #scheduler: Scheduler
+  /** Null where no states are kept. */
+  readonly #states: States | null
   readonly #live = new Map<string, LiveRequest>()
   #failure: SkeinError | null = null
   #events: EngineEvent[] = []
@@ -59,15 +63,22 @@ export class Engine {
     busySeconds: 0,
   }
 
-  /** The runner belongs to the engine from here on. */
-  constructor(runner: Runner, tokenBytes: TokenBytes, limits: Partial<EngineLimits> = {}) {
+  /** The runner belongs to the engine from here on. States are kept, and prefixes shared, only with `states`. */
+  constructor(
+    runner: Runner,
+    tokenBytes: TokenBytes,
+    limits: Partial<EngineLimits> = {},
+    states: StateOptions | null = null,
+  ) {
     const { maxWaiting, maxPromptTokens, prefillChunk, poisonFreedSlots } = {
       ...DEFAULT_LIMITS,
       ...limits,
     }
     this.#runner = runner
     this.#tokenBytes = tokenBytes
-    this.#scheduler = new Scheduler(runner, Math.max(1, prefillChunk), poisonFreedSlots)
+    const slots = new SlotPool(runner, usableSlots(runner), poisonFreedSlots)
+    this.#states = states === null ? null : new States(runner, states)
+    this.#scheduler = new Scheduler(runner, slots, Math.max(1, prefillChunk), this.#states)
     const { numSlots } = this.#scheduler
     this.info = { model: runner.info, numSlots, maxWaiting, maxPromptTokens }
   }
@@ -121,6 +132,7 @@ export class Engine {
     if (this.#failure !== null) return this.#events
     const started = performance.now()
     try {
+      this.#states?.beginStep()
       const plan = this.#scheduler.schedule()
       const results = this.#run(plan)
       this.#postprocess(plan, results)
@@ -135,7 +147,8 @@ export class Engine {
   get stats(): EngineStats {
     const { waiting, running, numSlots, numFree } = this.#scheduler
     const now = { waiting: waiting.length, running: running.length, numSlots, freeSlots: numFree }
-    return { ...now, ...this.#counters }
+    if (this.#states === null) return { ...now, ...this.#counters }
+    return { ...now, ...this.#counters, states: this.#states.stats }
   }
 
   /** See EngineCalls. */
@@ -178,9 +191,10 @@ export class Engine {
     if (owner.isScoring && !this.#score(owner, numPrompt, logits)) return
     owner.numFed += numPrompt
     this.#counters.promptTokens += numPrompt
+    this.#states?.atPoint(owner)
     if (owner.isPrefilling) return
     const { id, seed, promptLogprobs: logprobs } = owner
-    this.#events.push({ type: 'prompt', id, seed, logprobs })
+    this.#events.push({ type: 'prompt', id, seed, logprobs, ...this.#states?.usageOf(owner) })
     this.#fork(owner)
     if (owner.request.maxTokens > 0) return
     for (const sequence of owner.sequences) {
@@ -200,7 +214,8 @@ export class Engine {
 
   /** Adds the log-probabilities of the tokens that follow the ones just fed. False: the request has failed. */
   #score(owner: LiveRequest, numPrompt: number, logits: Float32Array | undefined): boolean {
-    const { prompt, promptLogprobs: k } = owner.request
+    const { prompt } = owner
+    const { promptLogprobs: k } = owner.request
     assert(logits !== undefined && k !== null, 'prompt logits were asked and did not come')
     for (let row = 0; row < numPrompt; row++) {
       const token = prompt[owner.numFed + row + 1]!
@@ -237,6 +252,7 @@ export class Engine {
     this.#events.push({ type: 'finish', id, index, ...finish, completionTokens: sequence.numDrawn })
     if (finish.reason === 'stop') this.#counters.finishedStop++
     else this.#counters.finishedLength++
+    this.#states?.answerEnds(sequence)
     this.#scheduler.releaseSlot(sequence)
     if (owner.isDone) this.#remove(owner)
   }
@@ -247,6 +263,7 @@ export class Engine {
   }
 
   #fail(live: LiveRequest, error: SkeinError): void {
+    this.#states?.distrust(live)
     this.#remove(live)
     this.#counters.failed++
     this.#events.push({ type: 'error', id: live.id, error: error.toShape() })

@@ -13,8 +13,8 @@
 import { assert } from '../errors.ts'
 import type { BatchRow, Runner } from '../model/runner.ts'
 import type { SamplingParams } from './messages.ts'
-import type { LiveRequest, Sequence } from './sequence.ts'
-import { SlotPool } from './slots.ts'
+import type { LiveRequest, Sequence, Start } from './sequence.ts'
+import type { SlotPool } from './slots.ts'
 
 /** A row of a step and what its results belong to. */
 export interface PlannedRow {
@@ -24,6 +24,12 @@ export interface PlannedRow {
   readonly takers: readonly Sequence[]
   /** Prompt tokens in the row; 0 for a decode row. */
   readonly numPrompt: number
+}
+
+/** What the scheduler needs of kept states. */
+export interface StartStates {
+  /** Called at admission, when its slots are free: the state that a request begins with, null for the empty one. */
+  startOf(live: LiveRequest): Start | null
 }
 
 /** How many slots can be decoding in one step and still leave it room for prompts. */
@@ -39,11 +45,13 @@ export class Scheduler {
   readonly #runner: Runner
   readonly #slots: SlotPool
   readonly #prefillChunk: number
+  readonly #states: StartStates | null
 
-  constructor(runner: Runner, prefillChunk: number, poisonsFreed: boolean) {
+  constructor(runner: Runner, slots: SlotPool, prefillChunk: number, states: StartStates | null) {
     this.#runner = runner
-    this.#slots = new SlotPool(runner, usableSlots(runner), poisonsFreed)
+    this.#slots = slots
     this.#prefillChunk = prefillChunk
+    this.#states = states
   }
 
   get numSlots(): number {
@@ -102,15 +110,21 @@ export class Scheduler {
     while (this.waiting.length > 0 && this.waiting[0]!.request.n <= this.numFree) {
       const live = this.waiting.shift()!
       this.running.push(live)
-      for (const sequence of live.sequences) this.#acquireSlot(sequence)
+      const start = this.#states?.startOf(live) ?? null
+      for (const sequence of live.sequences) {
+        // Only the first reads the prompt; the others get a copy of its slot after that.
+        this.#acquireSlot(sequence, sequence.index === 0 ? start : null)
+      }
+      live.numFed = start?.numTokens ?? 0
     }
   }
 
-  #acquireSlot(sequence: Sequence): void {
-    const { request } = sequence.owner
-    const slot = this.#slots.acquireZero()
+  #acquireSlot(sequence: Sequence, start: Start | null): void {
+    const { request, prompt } = sequence.owner
+    const slot = start ? this.#slots.acquire(start.place) : this.#slots.acquireZero()
     sequence.slot = slot
-    if (hasPenalties(request.sampling)) this.#runner.resetPenalties(slot, request.prompt)
+    // A slot that was not cleared still has the penalty counts of its last user.
+    if (start !== null || hasPenalties(request.sampling)) this.#runner.resetPenalties(slot, prompt)
   }
 
   #planDecode(plan: PlannedRow[]): void {
@@ -165,7 +179,8 @@ function sharePrefill(
 
 /** The next `numPrompt` tokens of a prompt. The last chunk draws the first token of every choice. */
 function prefillStep(owner: LiveRequest, numPrompt: number): PlannedRow {
-  const { prompt, maxTokens } = owner.request
+  const { prompt } = owner
+  const { maxTokens } = owner.request
   const first = owner.sequences[0]!
   assert(first.slot !== null, 'a prompt is read before its request has a slot')
   const takers = numPrompt === owner.promptLeft && maxTokens > 0 ? owner.sequences : []

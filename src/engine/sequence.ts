@@ -17,8 +17,18 @@ export interface Finish {
   readonly matched: string | number | null
 }
 
+/** A kept state that a request's first slot begins with, instead of the state before any token. */
+export interface Start {
+  /** Tokens that it has consumed: the prompt begins with them. */
+  readonly numTokens: number
+  /** Writes it into a slot, whole. */
+  place(slot: number): void
+}
+
 export class LiveRequest {
   readonly request: GenerateRequest
+  /** What is read before the first draw. With a session that is more than the request's own prompt. */
+  prompt: Int32Array
   readonly seed: bigint
   readonly bias: ReadonlyMap<number, number> | null
   readonly stopTokens: ReadonlySet<number>
@@ -27,9 +37,12 @@ export class LiveRequest {
   readonly promptLogprobs: (TokenText | null)[] | null
   /** Prompt tokens consumed by the first sequence's slot. The others get a copy when it is complete. */
   numFed = 0
+  /** Where reading stops for a copy of the state, ascending; those reached are taken out. */
+  points: readonly number[] = []
 
   constructor(request: GenerateRequest, tokenBytes: TokenBytes) {
     this.request = request
+    this.prompt = request.prompt
     this.seed = request.sampling.seed ?? randomBytes(8).readBigUInt64LE()
     this.bias = biasOf(request)
     this.stopTokens = stopTokensOf(request)
@@ -47,7 +60,7 @@ export class LiveRequest {
   }
 
   get promptLeft(): number {
-    return this.request.prompt.length - this.numFed
+    return this.prompt.length - this.numFed
   }
 
   get isPrefilling(): boolean {
@@ -64,7 +77,8 @@ export class LiveRequest {
 
   /** Most prompt tokens of the next row. */
   get maxChunk(): number {
-    return this.isScoring ? this.promptLeft - 1 : this.promptLeft
+    const end = this.isScoring ? this.prompt.length - 1 : this.prompt.length
+    return Math.min(end, this.points[0] ?? end) - this.numFed
   }
 
   get isDone(): boolean {
@@ -79,8 +93,8 @@ export class Sequence {
   /** Which choice of the request; also its random stream. */
   readonly index: number
   readonly text: AnswerText
-  /** Tokens drawn; a stopping token counts. */
-  numDrawn = 0
+  /** Tokens drawn; a stopping token counts. All but the last have been fed. */
+  readonly drawn: number[] = []
   finish: Finish | null = null
   readonly #tokenBytes: TokenBytes
   /** The same two objects serve every decode step: a step allocates nothing per row. */
@@ -108,6 +122,10 @@ export class Sequence {
     this.#decodeRow.slot = slot ?? NO_SLOT
   }
 
+  get numDrawn(): number {
+    return this.drawn.length
+  }
+
   get isDecoding(): boolean {
     return this.numDrawn > 0 && this.finish === null
   }
@@ -127,7 +145,7 @@ export class Sequence {
 
   /** Takes a drawn token and decides whether the answer ends with it. */
   accept(token: number, logprob: TokenLogprob | null): void {
-    this.numDrawn++
+    this.drawn.push(token)
     this.#decodeRow.tokens[0] = token
     if (this.owner.stopTokens.has(token)) {
       this.end({ reason: 'stop', matched: token })

@@ -1,6 +1,6 @@
 /**
- * Which slots are free. A slot is always acquired as the zero state, never "as it was", and in debug builds a freed one
- * is poisoned so that a use after free shows in the first logits. Knows nothing of requests.
+ * Which slots are free. A slot is acquired as the zero state or filled from a kept one, never "as it was", and in debug
+ * builds a freed one is poisoned so that a use after free shows in the first logits. Knows nothing of requests.
  */
 import { assert } from '../errors.ts'
 import type { Runner } from '../model/runner.ts'
@@ -28,9 +28,14 @@ export class SlotPool {
 
   /** A slot holding the state before any token. */
   acquireZero(): number {
+    return this.acquire((slot) => this.#runner.clearSlot(slot))
+  }
+
+  /** A slot that `fill` writes as a whole. If it throws the slot is still free. */
+  acquire(fill: (slot: number) => void): number {
     const slot = this.#free.at(-1)
     assert(slot !== undefined, 'a slot was acquired when none is free')
-    this.#runner.clearSlot(slot)
+    fill(slot)
     this.#free.pop()
     this.#isFree[slot] = false
     return slot

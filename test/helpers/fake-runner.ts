@@ -50,6 +50,25 @@ export function logitsAfter({ hash }: History, vocabSize: number): Float32Array 
   return Float32Array.from({ length: vocabSize }, (_, id) => (mix(hash, id + 7) % 8191) / 1024 - 4)
 }
 
+const halves = (value: number): number[] => [value >>> 16, value & 0xffff]
+const whole = (values: Float32Array, at: number): number =>
+  ((values[at]! << 16) | values[at + 1]!) >>> 0
+
+/** A history as numbers; `wkv` checks `shift`, so that halves of two states are noticed. */
+function stateOf({ hash, length }: History): StateData {
+  const check = mix(hash, length)
+  return {
+    shift: Float32Array.from([...halves(hash), ...halves(length)]),
+    wkv: Float32Array.from([...halves(check), 0, 0]),
+  }
+}
+
+function historyOf({ shift, wkv }: StateData): History {
+  const history = { hash: whole(shift, 0), length: whole(shift, 2) }
+  if (whole(wkv, 0) !== mix(history.hash, history.length)) throw new Error('a torn state')
+  return history
+}
+
 /** What the penalties of a slot have seen. */
 interface Seen {
   readonly prompt: number
@@ -111,7 +130,7 @@ export class FakeRunner implements Runner {
   readonly maxSamples: number
   /** What each step ran, newest last. */
   readonly log: { readonly rows: number; readonly tokens: number; readonly slots: number[] }[] = []
-  readonly calls = { copies: 0, clears: 0, poisons: 0 }
+  readonly calls = { copies: 0, clears: 0, poisons: 0, reads: 0, writes: 0 }
   isDisposed = false
   /** Called before each step with its rows; may throw. */
   onStep: (rows: readonly BatchRow[]) => void = () => {}
@@ -161,12 +180,14 @@ export class FakeRunner implements Runner {
     this.#seen[slot] = { prompt: consume(EMPTY, promptTokens).hash, answer: 0 }
   }
 
-  readState(): StateData {
-    throw new Error('not scripted')
+  readState(slot: number): StateData {
+    this.calls.reads++
+    return stateOf(this.#stateOf(slot))
   }
 
-  writeState(): void {
-    throw new Error('not scripted')
+  writeState(slot: number, state: StateData): void {
+    this.calls.writes++
+    this.#states[slot] = historyOf(state)
   }
 
   dispose(): void {
@@ -236,10 +257,10 @@ function fakeInfo(vocabSize: number): ModelInfo {
     architecture: 'fake',
     vocabSize,
     numParameters: 0,
-    stateShape: { layers: 1, channels: 1, heads: 1, headSize: 1 },
+    stateShape: { layers: 1, channels: 2, heads: 1, headSize: 2 },
     weightType: 'f32',
     weightBytes: 0,
-    stateBytes: 4,
+    stateBytes: 32,
     fingerprint: 'fake',
     device: 'fake',
   }

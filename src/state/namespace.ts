@@ -1,0 +1,12 @@
+/**
+ * Whose states are whose. A namespace is a keyed hash of what a state must not be shared across, so that names of
+ * tenants, which may be their keys, are in no file and cannot be guessed from one.
+ */
+import { createHmac } from 'node:crypto'
+
+export const SECRET_BYTES = 32
+
+/** Hex. `parts` is the tenant, and for prefixes also the start state; neither can be mistaken for the other. */
+export function namespaceOf(secret: Uint8Array, ...parts: readonly string[]): string {
+  return createHmac('sha256', secret).update(JSON.stringify(parts)).digest('hex')
+}

@@ -1,0 +1,73 @@
+/**
+ * States after prompts that others may begin with, in memory, by their tokens and within one namespace each. They can
+ * all be computed again, so the least recently used go when the cache is full. Knows nothing of slots or requests.
+ */
+import { Lru } from './lru.ts'
+import { RadixTree } from './radix-tree.ts'
+import { bytesOf, type StateArrays } from './snapshot.ts'
+
+/** Shorter prefixes are not worth a copy of a state. */
+export const MIN_PREFIX_TOKENS = 32
+
+export interface Prefix {
+  readonly namespace: string
+  /** Exactly what the state has consumed. */
+  readonly tokens: Int32Array
+  readonly state: StateArrays
+}
+
+export class PrefixCache {
+  readonly #trees = new Map<string, RadixTree<Prefix>>()
+  readonly #used: Lru<Prefix>
+
+  constructor(maxBytes: number) {
+    this.#used = new Lru({ count: Number.POSITIVE_INFINITY, bytes: maxBytes })
+  }
+
+  get count(): number {
+    return this.#used.count
+  }
+
+  get bytes(): number {
+    return this.#used.bytes
+  }
+
+  /** The longest kept prefix of at most `maxLength` tokens. */
+  find(namespace: string, tokens: Int32Array, maxLength: number): Prefix | null {
+    const found = this.#trees.get(namespace)?.longest(tokens, maxLength)
+    if (!found) return null
+    this.#used.touch(found.value, sizeOf(found.value))
+    return found.value
+  }
+
+  has(namespace: string, tokens: Int32Array): boolean {
+    return this.#trees.get(namespace)?.get(tokens) != null
+  }
+
+  /** A state that is complete and will not change any more. `tokens` may be a view; it is copied. */
+  add(namespace: string, tokens: Int32Array, state: StateArrays): Prefix {
+    const prefix: Prefix = { namespace, tokens: tokens.slice(), state }
+    let tree = this.#trees.get(namespace)
+    const earlier = tree?.get(tokens)
+    if (earlier) this.#used.delete(earlier)
+    if (tree === undefined) {
+      tree = new RadixTree()
+      this.#trees.set(namespace, tree)
+    }
+    tree.set(prefix.tokens, prefix)
+    this.#used.touch(prefix, sizeOf(prefix))
+    while (this.#used.isOver) this.delete(this.#used.oldest()!)
+    return prefix
+  }
+
+  delete(prefix: Prefix): void {
+    if (!this.#used.delete(prefix)) return
+    const tree = this.#trees.get(prefix.namespace)!
+    tree.delete(prefix.tokens)
+    if (tree.size === 0) this.#trees.delete(prefix.namespace)
+  }
+}
+
+function sizeOf({ tokens, state }: Prefix): number {
+  return tokens.byteLength + bytesOf(state)
+}
