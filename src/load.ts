@@ -17,6 +17,7 @@ import type { Model } from './model/model.ts'
 import { ModelRunner } from './model/model-runner.ts'
 import { loadRwkv6 } from './model/rwkv6.ts'
 import { loadRwkv7 } from './model/rwkv7.ts'
+import { readTunedState } from './model/tuned-state.ts'
 import type { LoadProgress, WeightOptions } from './model/weights.ts'
 import { findVocabulary } from './tokenizer/find-vocabulary.ts'
 import { Tokenizer } from './tokenizer/tokenizer.ts'
@@ -74,6 +75,7 @@ export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress): Mod
       numSlots,
       maxTokens: stepTokens(choice, numSlots),
       fingerprint: fingerprint(checkpoint),
+      startState: readTunedState(checkpoint, model.stateShape),
     })
   } finally {
     checkpoint.close()

@@ -4,6 +4,7 @@ import { defineCommand } from 'citty'
 import { SkeinError } from '../errors.ts'
 import { loadRunner } from '../load.ts'
 import { logitsOfAll, logitsOfLast } from '../model/logits.ts'
+import { openTunedState } from '../model/tuned-state.ts'
 import { engineChoice, integers, modelArgs, text } from './args.ts'
 import { printJson, progressBar } from './output.ts'
 
@@ -15,6 +16,11 @@ export const logits = defineCommand({
   args: {
     ...modelArgs,
     tokens: { type: 'string', required: true, description: 'Token ids: 1,2,3' },
+    state: {
+      type: 'string',
+      description: 'Tuned state to start from, instead of zero',
+      valueHint: 'FILE',
+    },
     all: { type: 'boolean', description: 'After every token, not only the last: [tokens, V]' },
     out: { type: 'string', required: true, description: 'File to write', valueHint: 'FILE' },
     json: { type: 'boolean', description: 'Report as JSON' },
@@ -33,7 +39,10 @@ export const logits = defineCommand({
           'invalid_request',
           `token ${outside} is not below the vocabulary size ${V}`,
         )
-      const values = args.all ? logitsOfAll(runner, tokens) : logitsOfLast(runner, tokens)
+      const state = text(args, 'state')
+      const start = state === undefined ? null : openTunedState(state, runner.info.stateShape)
+      const logitsOf = args.all ? logitsOfAll : logitsOfLast
+      const values = logitsOf(runner, tokens, start)
       const positions = values.length / V
       writeFileSync(out, new Uint8Array(values.buffer, values.byteOffset, values.byteLength))
       report(

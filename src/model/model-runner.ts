@@ -27,6 +27,8 @@ export interface RunnerOptions {
   /** Token budget of one step. */
   readonly maxTokens: number
   readonly fingerprint: string
+  /** The state before any token, where the model was tuned to another than zero. */
+  readonly startState?: StateData | null
 }
 
 /** Rows of logits beyond one per slot, so that scoring a prompt moves on while every slot decodes. */
@@ -44,14 +46,17 @@ export class ModelRunner implements Runner {
   readonly #logits: Tensor
   readonly #program: Program
   readonly #batch: Batch
+  readonly #startState: StateData | null
 
-  constructor(model: Model, backend: Backend, { numSlots, maxTokens, fingerprint }: RunnerOptions) {
+  constructor(model: Model, backend: Backend, options: RunnerOptions) {
+    const { numSlots, maxTokens, fingerprint, startState = null } = options
     const { stateShape, vocabSize } = model
     this.numSlots = numSlots
     this.maxTokens = maxTokens
     this.maxSamples = numSlots
     this.maxLogits = Math.min(numSlots + SCORED_TOKENS, maxTokens)
     this.#backend = backend
+    this.#startState = startState
     this.#states = backend.statePool(stateShape, numSlots)
     this.#penalties = backend.penaltyPool(vocabSize, numSlots)
     const capacity: Capacity = {
@@ -148,7 +153,8 @@ export class ModelRunner implements Runner {
   }
 
   clearSlot(slot: number): void {
-    this.#states.clear(slot)
+    if (this.#startState === null) this.#states.clear(slot)
+    else this.#states.write(slot, this.#startState)
     this.#penalties.reset(slot, new Int32Array(0))
   }
 

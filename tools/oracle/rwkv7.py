@@ -3,6 +3,7 @@
 
   python3 tools/oracle/rwkv7.py MODEL.pth --tokens 1,2,3 --out oracle.f64      # [tokens, V] little-endian float64
   python3 tools/oracle/rwkv7.py MODEL.pth --tokens 1,2,3 --compare skein.f32   # prints the largest error / largest logit
+  python3 tools/oracle/rwkv7.py MODEL.pth --state STATE.pth ...                # from a tuned start state
 
 Reads a zip .pth with bf16, fp16 or fp32 tensors; needs numpy only.
 """
@@ -60,13 +61,23 @@ def layer_norm(x, z, name, eps=1e-5):
     return (x - x.mean()) / np.sqrt(x.var() + eps) * z[name + ".weight"] + z[name + ".bias"]
 
 
-def forward(z, tokens):
+def start_state(z):
+    """Per layer [H, N, N], row = value channel, of a state file or of a model that carries one; None without."""
+    name = "blocks.{}.att.time_state"
+    if name.format(0) not in z:
+        return None
+    return [z[name.format(i)] for i in range(sum(n.endswith(".att.time_state") for n in z))]
+
+
+def forward(z, tokens, start=None):
     z = {name: values.squeeze() for name, values in z.items()}
     layers = 1 + max(int(n.split(".")[1]) for n in z if n.startswith("blocks."))
     heads, size = z["blocks.0.att.r_k"].shape
     channels = heads * size
     shift = np.zeros((layers, 2, channels))
     state = np.zeros((layers, heads, size, size))
+    if start is not None:
+        state[:] = np.stack(start)
     rows = []
     for token in tokens:
         x = layer_norm(z["emb.weight"][token], z, "blocks.0.ln0")
@@ -108,14 +119,17 @@ def forward(z, tokens):
     return np.stack(rows)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(forward, doc):
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--tokens", required=True)
+    parser.add_argument("--state", help="tuned start state; one in the model itself is the default")
     parser.add_argument("--out")
     parser.add_argument("--compare", help="float32 [tokens, V] or [V] written by `skein logits`")
     args = parser.parse_args()
-    logits = forward(load(args.model), [int(t) for t in args.tokens.split(",")])
+    z = load(args.model)
+    start = start_state(load(args.state) if args.state else z)
+    logits = forward(z, [int(t) for t in args.tokens.split(",")], start)
     if args.out:
         logits.astype("<f8").tofile(args.out)
     if args.compare:
@@ -124,3 +138,7 @@ if __name__ == "__main__":
         error = np.abs(given - wanted).max() / np.abs(wanted).max()
         agree = (given.argmax(1) == wanted.argmax(1)).mean()
         print(f"largest error / largest logit {error:.3e}; best token agrees in {agree:.1%}")
+
+
+if __name__ == "__main__":
+    main(forward, __doc__)
