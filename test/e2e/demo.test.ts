@@ -1,6 +1,6 @@
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type RunningServer, serve, skein } from '../helpers/cli.ts'
+import { goldenSamples, type RunningServer, serve, skein } from '../helpers/cli.ts'
 
 /** The bundled model through the whole product: processes, HTTP, the official client, the terminal. */
 describe('the demo model, served', () => {
@@ -38,6 +38,25 @@ describe('the demo model, served', () => {
 
   test('speaks Chinese', async () => {
     expect((await ask('法国的首都是哪里？')).message.content).toContain('巴黎')
+  })
+
+  test('answers as the PyTorch evaluation did, all prompts at once', async () => {
+    const samples = goldenSamples().filter(({ lead }) => lead > 0.5)
+    expect(samples.length).toBeGreaterThan(30)
+    const answers = await Promise.all(
+      samples.map(({ prompt }) =>
+        client.completions.create({
+          model: 'demo',
+          prompt,
+          temperature: 0,
+          max_tokens: 300,
+          stop: '\n\nUser:',
+        }),
+      ),
+    )
+    expect(answers.map(({ choices }) => choices[0]!.text)).toEqual(
+      samples.map(({ answer }) => answer),
+    )
   })
 
   test('remembers a name over three turns', async () => {

@@ -1,6 +1,6 @@
 /** The built command as a user runs it: `dist/cli/main.js` in its own process. */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
-import { existsSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
@@ -67,4 +67,21 @@ export function serve(args: readonly string[] = []): Promise<RunningServer> {
 export async function childrenOf(pid: number): Promise<number[]> {
   const { stdout } = await promisify(execFile)('pgrep', ['-P', String(pid)])
   return stdout.trim().split('\n').map(Number)
+}
+
+/** What the PyTorch evaluation of the demo model answered, and how sure it was. */
+export interface GoldenSample {
+  readonly prompt: string
+  readonly prompt_ids: readonly number[]
+  readonly answer: string
+  readonly argmax: number
+  /** Smallest distance of the best to the second best logit along the answer. */
+  readonly lead: number
+  /** Of the last prompt position, from token 0 on. */
+  readonly first_logits: readonly number[]
+}
+
+export function goldenSamples(): GoldenSample[] {
+  const file = JSON.parse(readFileSync(join(DEMO, '../demo.samples.json'), 'utf8'))
+  return Array.isArray(file) ? file : file.samples
 }
