@@ -22,6 +22,8 @@ export interface DeviceOptions {
   readonly device: number | string
   /** Most device memory to use; all that is free, less a reserve for the driver's own needs, when absent. */
   readonly memoryBytes?: number
+  /** Where kernel(file) looks; kernels/cuda when absent. */
+  readonly kernelFolder?: string
 }
 
 /** Left to the driver: local memory of kernels, graphs, cuBLASLt's own buffers. */
@@ -70,9 +72,10 @@ export class CudaDevice {
     const free = deviceFree(driver)
     const budget = options.memoryBytes ?? Math.max(free - RESERVE_BYTES, free / 2)
     this.memory = new DeviceMemory(driver, budget)
+    const driverMajor = Math.floor(info.driverVersion / 1000)
     this.#kernels = new KernelStore(
       driver,
-      createKernelImages(info.computeCapability, Math.floor(info.driverVersion / 1000)),
+      createKernelImages(info.computeCapability, driverMajor, options.kernelFolder),
     )
     this.#launcher = new Launcher(driver, this.arena, this.#stream, info.computeCapability)
     this.#staging = new Staging(driver, this.#stream)

@@ -42,18 +42,19 @@ export function imageKey(
   return hash.digest('hex')
 }
 
-/** The kernels of kernels/cuda for a chip; the compiler is looked for when the first of them is asked for. */
+/** The kernels of a folder for a chip; the compiler is looked for when the first of them is asked for. */
 export function createKernelImages(
   computeCapability: readonly [number, number],
   driverMajor: number,
+  sources = KERNEL_DIR,
 ): KernelImages {
   let compiler: Compiler | undefined
   const folder = cacheFolder('cubin')
   const plan = (file: string, defines: Defines) => {
     compiler ??= openCompiler(driverMajor)
-    const source = readKernelSource(file)
+    const source = readKernelSource(file, sources)
     const target = chooseTarget(computeCapability, compiler.capabilities)
-    const options = compileOptions(KERNEL_DIR, defines)
+    const options = compileOptions(sources, defines)
     // The folder's path says nothing about the code: its headers are in the key by their text.
     const keyed = compileOptions('', defines)
     const key = imageKey(source, target, keyed, compiler.description)

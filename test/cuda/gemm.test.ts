@@ -1,0 +1,174 @@
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import type { CudaDevice } from '../../src/backend/cuda/device.ts'
+import { Gemm, type GemmShape } from '../../src/backend/cuda/gemm.ts'
+import { measureSpeed } from '../../src/backend/cuda/speed.ts'
+import { describeCuda, floatsOf, openDevice, randomNumbers } from './kit.ts'
+
+/** Nearest f16; normal numbers only. */
+function toHalves(values: Float32Array): Uint16Array {
+  const bits = new Uint32Array(values.buffer)
+  return Uint16Array.from(bits, (one) => {
+    const exponent = ((one >>> 23) & 255) - 112
+    if (exponent <= 0) return 0
+    return ((one >>> 16) & 0x8000) | ((exponent << 10) + (((one & 0x7f_ffff) + 0x1000) >>> 13))
+  })
+}
+
+function fromHalf(half: number): number {
+  const sign = half & 0x8000 ? -1 : 1
+  const exponent = (half >>> 10) & 31
+  const fraction = half & 1023
+  return (
+    sign * (exponent === 0 ? fraction * 2 ** -24 : (1 + fraction / 1024) * 2 ** (exponent - 15))
+  )
+}
+
+interface Case extends GemmShape {
+  readonly what: string
+}
+
+const CASES: readonly Case[] = [
+  { what: 'one token', m: 256, n: 1, k: 128, outType: 'f16' },
+  { what: 'a bucket', m: 512, n: 32, k: 256, outType: 'f32' },
+  { what: 'between buckets', m: 264, n: 77, k: 520, outType: 'f16' },
+  { what: 'the residual', m: 256, n: 5, k: 1024, outType: 'f32', beta: 1 },
+  { what: 'relu', m: 320, n: 9, k: 64, outType: 'f16', epilogue: 'relu' },
+  { what: 'deep, so that it is split', m: 64, n: 3, k: 8192, outType: 'f16' },
+  { what: 'padded rows', m: 128, n: 6, k: 96, outType: 'f32', ldx: 104, ldy: 144 },
+  {
+    what: 'three at once',
+    m: 128,
+    n: 10,
+    k: 128,
+    outType: 'f16',
+    batch: 3,
+    strides: { w: 128 * 128, x: 40 * 128, y: 40 * 128 },
+  },
+]
+
+describeCuda('gemm', () => {
+  let device: CudaDevice
+  let gemm: Gemm
+  const cache = mkdtempSync(join(tmpdir(), 'skein-gemm-'))
+  const before = process.env.XDG_CACHE_HOME
+  beforeAll(() => {
+    process.env.XDG_CACHE_HOME = cache
+    device = openDevice()
+    gemm = new Gemm(device)
+  })
+  afterAll(() => {
+    gemm.dispose()
+    device.dispose()
+    if (before === undefined) delete process.env.XDG_CACHE_HOME
+    else process.env.XDG_CACHE_HOME = before
+    rmSync(cache, { recursive: true })
+  })
+
+  test.each(CASES)('$what: [$n, $k] · [$m, $k]ᵀ → $outType', (one) => {
+    const { m, n, k, batch = 1, ldx = k, ldy = m, outType } = one
+    const { w: strideW, x: strideX, y: strideY } = one.strides ?? { w: 0, x: 0, y: 0 }
+    const [wCount, xCount, yCount] = [
+      (batch - 1) * strideW + m * k,
+      (batch - 1) * strideX + n * ldx,
+      (batch - 1) * strideY + n * ldy,
+    ]
+    const [w, x] = [toHalves(randomNumbers(wCount, 3)), toHalves(randomNumbers(xCount, 4))]
+    const start = randomNumbers(yCount, 5)
+    const size = outType === 'f32' ? 4 : 2
+    const [wAt, xAt] = [device.alloc(2 * wCount), device.alloc(2 * xCount)]
+    const yAt = device.alloc(size * yCount)
+    device.upload(wAt, w)
+    device.upload(xAt, x)
+    const call = { ...one, w: wAt, x: xAt, y: yAt }
+    const fresh = () => {
+      device.fill(yAt, 0xff, size * yCount)
+      if (one.beta === 1) device.upload(yAt, start)
+    }
+    const read = () => {
+      const bytes = device.download(yAt, size * yCount)
+      return outType === 'f32'
+        ? floatsOf(bytes)
+        : Float32Array.from(new Uint16Array(bytes.buffer), fromHalf)
+    }
+    gemm.prepare(call)
+    fresh()
+    gemm.run(call)
+    const eager = read()
+    const graph = device.capture(() => gemm.run(call))
+    fresh()
+    graph.launch()
+    expect(read()).toEqual(eager)
+    graph.dispose()
+
+    let worst = 0
+    for (let b = 0; b < batch; b++)
+      for (let t = 0; t < n; t++)
+        for (let i = 0; i < m; i++) {
+          let sum = one.beta === 1 ? start[t * ldy + i]! : 0
+          for (let j = 0; j < k; j++)
+            sum += fromHalf(w[b * strideW + i * k + j]!) * fromHalf(x[b * strideX + t * ldx + j]!)
+          if (one.epilogue === 'relu') sum = Math.max(0, sum)
+          worst = Math.max(worst, Math.abs(eager[b * strideY + t * ldy + i]! - sum))
+        }
+    expect(worst).toBeLessThan((outType === 'f32' ? 1e-5 : 1e-3) * Math.sqrt(k) + 1e-6)
+    for (const pointer of [wAt, xAt, yAt]) device.free(pointer)
+  })
+
+  test('a second process takes the winners from the disk', () => {
+    const folder = join(cache, 'skein', 'gemm')
+    const [file] = readdirSync(folder)
+    const text = readFileSync(join(folder, file!), 'utf8')
+    expect(Object.keys(JSON.parse(text).plans).length).toBeGreaterThanOrEqual(CASES.length)
+    const again = new Gemm(device)
+    const [{ m, n, k, outType }] = CASES as [Case]
+    const pointers = [2 * m * k, 2 * n * k, 2 * n * m].map((bytes) => device.alloc(bytes))
+    const [w, x, y] = pointers as [bigint, bigint, bigint]
+    for (const pointer of pointers) device.fill(pointer, 0, 256)
+    again.prepare({ m, n, k, outType, w, x, y })
+    expect(readFileSync(join(folder, file!), 'utf8')).toBe(text)
+    again.dispose()
+    for (const pointer of pointers) device.free(pointer)
+  })
+
+  test('a shape that was never run cannot be captured', () => {
+    const call = { m: 72, n: 7, k: 72, outType: 'f16', w: 0n, x: 0n, y: 0n } as const
+    expect(() => device.capture(() => gemm.run(call))).toThrow('before it was run or prepared')
+  })
+
+  // Under the sanitizer nothing is timed.
+  test.skipIf(process.env.SKEIN_SANITIZER !== undefined)('rates of the device', () => {
+    const { copyBytesPerSecond, matrixFlopsPerSecond } = measureSpeed(device, gemm)
+    const kernel = device.kernel('probe', 'count_up')
+    const args = device.args([device.alloc(4)])
+    const launches = 2000
+    const launch = () => device.launch(kernel, [1, 1, 1], [32, 1, 1], 0, args)
+    device.synchronize()
+    const start = performance.now()
+    for (let i = 0; i < launches; i++) launch()
+    const perLaunch = (1000 * (performance.now() - start)) / launches
+    const graph = device.capture(() => {
+      for (let i = 0; i < 500; i++) launch()
+    })
+    const perNode = device.time(() => graph.launch(), 10) / 500
+    const megabytes = 256
+    const host = new Uint8Array(megabytes << 20)
+    const at = device.alloc(host.length)
+    device.upload(at, host)
+    device.synchronize()
+    const uploadStart = performance.now()
+    device.upload(at, host)
+    device.synchronize()
+    const upload = host.length / 1e6 / (performance.now() - uploadStart)
+    console.log(
+      `${device.description}, driver ${device.info.driverRelease}, ${gemm.description}\n` +
+        `copy ${(copyBytesPerSecond / 1e12).toFixed(2)} TB/s, matrix ${(matrixFlopsPerSecond / 1e12).toFixed(0)} TFLOP/s, ` +
+        `launch ${perLaunch.toFixed(2)} µs, graph ${perNode.toFixed(2)} µs a kernel, upload ${upload.toFixed(1)} GB/s`,
+    )
+    expect(copyBytesPerSecond).toBeGreaterThan(50e9)
+    expect(matrixFlopsPerSecond).toBeGreaterThan(5e12)
+    expect(perNode).toBeLessThan(20)
+  })
+})

@@ -1,0 +1,46 @@
+/** A CUDA device for tests, or the reason why there is none. */
+import { join } from 'node:path'
+import { describe } from 'vitest'
+import { CudaDevice, type DeviceOptions } from '../../src/backend/cuda/device.ts'
+import { listDevices } from '../../src/backend/cuda/device-info.ts'
+import { openDriver } from '../../src/backend/cuda/driver.ts'
+import { SkeinError } from '../../src/errors.ts'
+
+export const PROBES = join(import.meta.dirname, 'kernels')
+
+function whyNot(): string | null {
+  try {
+    return listDevices(openDriver()).length > 0 ? null : 'the driver shows no GPU'
+  } catch (error) {
+    return SkeinError.from(error).message
+  }
+}
+
+const reason = whyNot()
+
+/** A group of tests that need a GPU; skipped, with the reason in its name, where there is none. */
+export function describeCuda(name: string, body: () => void): void {
+  if (reason === null) describe(name, body)
+  else describe.skip(`${name} (no GPU: ${reason.split(":")[0]})`, body)
+}
+
+export function openDevice(options: Partial<DeviceOptions> = {}): CudaDevice {
+  return CudaDevice.open({ device: 0, kernelFolder: PROBES, ...options })
+}
+
+/** A small repeatable stream of numbers in [−1, 1). */
+export function randomNumbers(count: number, seed = 1): Float32Array {
+  let state = seed
+  return Float32Array.from({ length: count }, () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
+    return state / 2 ** 31 - 1
+  })
+}
+
+export function floatsOf(bytes: Uint8Array<ArrayBuffer>): Float32Array {
+  return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4)
+}
+
+export function intsOf(bytes: Uint8Array<ArrayBuffer>): Int32Array {
+  return new Int32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4)
+}
