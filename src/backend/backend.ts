@@ -324,6 +324,8 @@ export interface Backend {
   readonly description: string
   /** An f32 tensor with the given values, or zeros. */
   tensor(shape: readonly number[], values?: Float32Array): Tensor
+  /** The same in the precision the backend computes activations in: f16 on `cuda`, as tensor() on the others. */
+  activation(shape: readonly number[], values?: Float32Array): Tensor
   /** The values of a tensor; a copy. */
   readTensor(tensor: Tensor, start?: number, count?: number): Float32Array
   matrix(source: MatrixSource, type: WeightType): Matrix

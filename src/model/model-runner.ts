@@ -67,7 +67,7 @@ export class ModelRunner implements Runner {
     }
     this.#batch = createBatch(capacity)
     this.#logits = backend.tensor([capacity.logits, vocabSize])
-    const hidden = backend.tensor([capacity.logits, stateShape.channels])
+    const hidden = backend.activation([capacity.logits, stateShape.channels])
     this.#program = backend.record(capacity, (ops) => {
       const x = model.forward(ops, this.#states, capacity)
       ops.gatherNorm(hidden, x, model.ln_out)

@@ -139,12 +139,13 @@ interface Rwkv7 {
 
 /** The buffers every layer reuses; [T, C] unless said otherwise. */
 function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C: number) {
-  const channels = () => backend.tensor([T, C])
+  const channels = () => backend.activation([T, C])
   /** [T, D], D = the widest rank of that kind: ranks are the file's choice, layer by layer. */
   const rank = (of: (block: Block) => Matrix | undefined) =>
-    backend.tensor([T, Math.max(1, ...blocks.map((block) => of(block)?.rows ?? 0))])
+    backend.activation([T, Math.max(1, ...blocks.map((block) => of(block)?.rows ?? 0))])
   return {
-    x: channels(),
+    /** The residual stream is kept in f32 on every backend. */
+    x: backend.tensor([T, C]),
     mixed: {
       r: channels(),
       w: channels(),
@@ -169,7 +170,7 @@ function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C:
     vFirst: channels(),
     y: channels(),
     /** [T, F] */
-    u: backend.tensor([T, blocks[0]!.ffn.key.rows]),
+    u: backend.activation([T, blocks[0]!.ffn.key.rows]),
   }
 }
 

@@ -26,6 +26,7 @@ export function createCpuBackend(options: CpuOptions = {}): Backend {
     name: 'cpu',
     description: describeCpu(level, threads),
     tensor: (shape, values) => new CpuTensor(context, shape, values),
+    activation: (shape, values) => new CpuTensor(context, shape, values),
     readTensor: (tensor, start, count) => readTensor(context, tensor, start, count),
     matrix: (source, type) => new CpuMatrix(context, source, type),
     table: (source) => new CpuTable(context, source),

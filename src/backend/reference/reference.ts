@@ -14,6 +14,7 @@ export function createReferenceBackend(): Backend {
     name: 'reference',
     description: 'reference: float64 TypeScript, 1 thread',
     tensor: createTensor,
+    activation: createTensor,
     readTensor: (tensor, start = 0, count) =>
       Float32Array.from(
         valuesOf(tensor).subarray(start, count === undefined ? undefined : start + count),

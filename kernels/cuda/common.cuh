@@ -1,0 +1,104 @@
+// What every CUDA kernel shares: number types without the toolkit's headers (NVRTC may run where none are installed),
+// sums over warps and blocks, and the step's batch as it lies on the device. Knows no op.
+#pragma once
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+struct f16 {
+  u16 bits;
+};
+
+/** The batch of a step in device memory. Counts: tokens, rows, logits rows, samples; what lies beyond them is padding. */
+struct Step {
+  const int* counts;
+  const int* tokens;        // [T]
+  const int* token_rows;    // [T] row of each token
+  const int* starts;        // [B + 1]
+  const int* slots;         // [B]
+  const int* logit_rows;    // [R]
+  const int* sample_row;    // [S]
+  const int* sample_slot;   // [S]
+  const float* sample_floats;
+  const int* sample_ints;
+  const int* bias_starts;   // [S + 1]
+
+  __device__ int num_tokens() const { return counts[0]; }
+  __device__ int num_rows() const { return counts[1]; }
+  __device__ int num_logits() const { return counts[2]; }
+  __device__ int num_samples() const { return counts[3]; }
+};
+
+__device__ __forceinline__ float to_float(f16 x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+
+__device__ __forceinline__ f16 to_f16(float x) {
+  f16 y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}
+
+/** Two halves of a word, lower address first. */
+__device__ __forceinline__ float2 unpack(u32 pair) {
+  float2 y;
+  asm("{ .reg .f16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }"
+      : "=f"(y.x), "=f"(y.y)
+      : "r"(pair));
+  return y;
+}
+
+__device__ __forceinline__ u32 pack(float lo, float hi) {
+  u32 pair;
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(lo), "f"(hi));
+#else
+  pair = to_f16(lo).bits | (u32)to_f16(hi).bits << 16;
+#endif
+  return pair;
+}
+
+/** Into the range of f16; NaN stays NaN, so that a poisoned value is not healed. */
+__device__ __forceinline__ float saturate_f16(float x) {
+  x = x > 65504.0f ? 65504.0f : x;
+  return x < -65504.0f ? -65504.0f : x;
+}
+
+__device__ __forceinline__ float bf16_to_float(u16 bits) { return __uint_as_float((u32)bits << 16); }
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
+
+/** 1 − 2 / (e^2x + 1): right to both infinities, within 2 ulp of f16 everywhere. */
+__device__ __forceinline__ float tanh_of(float x) { return 1.0f - 2.0f / (__expf(2.0f * x) + 1.0f); }
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+
+__device__ __forceinline__ int warp_sum(int x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(0xffffffffu, x);
+#else
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+#endif
+}
+
+/** The sum over a block, in every thread and in the same order each time. scratch: [32], not used by the sum before. */
+template <int Threads>
+__device__ __forceinline__ float block_sum(float x, float* scratch) {
+  constexpr int kWarps = Threads / 32;
+  x = warp_sum(x);
+  if constexpr (kWarps == 1) return x;
+  if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = x;
+  __syncthreads();
+  const int lane = threadIdx.x & 31;
+  return warp_sum(lane < kWarps ? scratch[lane] : 0.0f);
+}

@@ -1,0 +1,30 @@
+// x[t] = LN(table[tokens[t]]).  x f32 [T, C] · table f16, bf16 or f32 [V, C] (TABLE_TYPE 1, 2, 0)
+// One block a token. Tolerance: 1e-5 RMS against reference/ops.ts.
+#include "norm.cuh"
+
+__device__ __forceinline__ float4 load_entry(const void* table, long long row, int i) {
+#if TABLE_TYPE == 0
+  return reinterpret_cast<const float4*>(table)[row * kGroups + i];
+#else
+  const uint2 bits = reinterpret_cast<const uint2*>(table)[row * kGroups + i];
+#if TABLE_TYPE == 1
+  const float2 lo = unpack(bits.x), hi = unpack(bits.y);
+  return make_float4(lo.x, lo.y, hi.x, hi.y);
+#else
+  return make_float4(bf16_to_float(bits.x & 0xffff), bf16_to_float(bits.x >> 16), bf16_to_float(bits.y & 0xffff),
+                     bf16_to_float(bits.y >> 16));
+#endif
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    embed(Step step, float* x, const void* table, const float* weight, const float* bias, float eps) {
+  __shared__ float scratch[64];
+  const int t = blockIdx.x;
+  if (t >= step.num_tokens()) return;
+  const int token = step.tokens[t];
+  Row row;
+#pragma unroll
+  for (int i = 0; i < kPer; i++) row.part[i] = owns(i) ? load_entry(table, token, group(i)) : make_float4(0, 0, 0, 0);
+  store_row(x + (long long)t * CHANNELS, layer_norm(row, weight, bias, eps, scratch));
+}

@@ -1,0 +1,485 @@
+// Draws the samples of a step, one block of 1024 threads each, in the order of backend.ts: bias → penalties →
+// temperature → top-k, top-p and min-p on one distribution → draw; then counts the token and reports log-probabilities.
+// logits f32 [R, V] · scratch f32 [S, V] · counts f32, flags u8 [slots, V] (1 in the prompt, 2 generated)
+//
+// No sort of the vocabulary. A token's rank is its key, the score's bits in order. Where the ranked list ends, and where
+// a draw falls in it, is where a sum over keys from the top crosses a line: passes over the row with a few pivots each
+// narrow the keys down until the rest fits in shared memory, is sorted there and summed in order. All sums are made
+// in a fixed order, so a draw depends on its row alone.
+// Agrees with reference/sample.ts token for token unless two probabilities or sums are within f32 rounding of a tie.
+#include "common.cuh"
+
+constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / 32;
+/** Candidates that are sorted in shared memory. */
+constexpr int kList = 2048;
+constexpr int kPivots = 4;
+constexpr int kMaxTop = 20;
+/** Beyond this many e-folds below the best, a probability is zero in f32. */
+constexpr float kFloor = 100.0f;
+
+enum SampleFloat { kTemperature, kTopP, kMinP, kPresence, kFrequency, kDecay, kRepetition, kSampleFloats = 8 };
+enum SampleInt { kTopK, kSeedLow, kSeedHigh, kPosition, kStream, kTopLogprobs, kSampleInts = 8 };
+enum Flag : u8 { kInPrompt = 1, kGenerated = 2 };
+
+struct Sampling {
+  const float* logits;
+  float* scratch;
+  float* counts;
+  u8* flags;
+  const int* bias_ids;
+  const float* bias_values;
+  int* sampled;
+  float* sampled_logprob;
+  int* top_ids;
+  float* top_logprobs;
+  int vocab;
+};
+
+/** A point of the ranking: everything with a key above it, summed. */
+struct Mark {
+  u32 key;
+  int count;
+  double mass;
+};
+
+struct Shared {
+  u64 list[kList];          // ~key << 32 | id: ascending is best first
+  double sums[kWarps][kPivots + 2];
+  int counts[kWarps][kPivots + 1];
+  Mark marks[kPivots + 1];  // of the last pass
+  double total;
+  double prefix[kWarps];
+  float best;
+  int best_id;
+  int is_finite;
+  int length;
+  int found;
+};
+
+/** Scores of one row as a distribution: weight e^((score − best) / temperature). */
+struct Ranking {
+  const float* scores;
+  int vocab;
+  float best;
+  /** log2(e) / temperature */
+  float scale;
+
+  __device__ float weight(float score) const { return exp2f((score - best) * scale); }
+};
+
+/** Order of scores as order of integers; −0 is 0. */
+__device__ __forceinline__ u32 key_of(float score) {
+  const u32 bits = __float_as_uint(score + 0.0f);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+__device__ __forceinline__ float score_of(u32 key) {
+  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+/** Uniform in [0, 1) with 24 bits: Philox4x32-10, see reference/philox.ts. */
+__device__ float philox(u32 k0, u32 k1, u32 position, u32 stream) {
+  u32 c0 = position, c1 = stream, c2 = 0, c3 = 0;
+#pragma unroll
+  for (int round = 0; round < 10; round++) {
+    const u32 high0 = __umulhi(0xd2511f53u, c0), low0 = 0xd2511f53u * c0;
+    const u32 high1 = __umulhi(0xcd9e8d57u, c2), low1 = 0xcd9e8d57u * c2;
+    c0 = high1 ^ c1 ^ k0, c1 = low1, c2 = high0 ^ c3 ^ k1, c3 = low0;
+    k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
+  }
+  return (c0 >> 8) * 5.9604644775390625e-8f;
+}
+
+/** Best score and its smallest id; notes scores that are not finite when `checks`. */
+__device__ void find_best(Shared& sh, const float* scores, int vocab, bool checks) {
+  float best = -__int_as_float(0x7f800000);
+  int id = 0x7fffffff;
+  bool finite = true;
+#pragma unroll 8
+  for (int i = threadIdx.x; i < vocab; i += kThreads) {
+    const float x = scores[i];
+    finite &= (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
+    if (x > best || id == 0x7fffffff) best = x, id = i;
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    const float other = __shfl_xor_sync(~0u, best, offset);
+    const int other_id = __shfl_xor_sync(~0u, id, offset);
+    if (other > best || (other == best && other_id < id)) best = other, id = other_id;
+  }
+  const int warp = threadIdx.x >> 5;
+  if ((threadIdx.x & 31) == 0) sh.sums[warp][0] = best, sh.counts[warp][0] = id;
+  const bool all_finite = __syncthreads_and(finite || !checks);
+  if (threadIdx.x == 0) {
+    for (int w = 1; w < kWarps; w++) {
+      const float other = (float)sh.sums[w][0];
+      const int other_id = sh.counts[w][0];
+      if (other > best || (other == best && other_id < id)) best = other, id = other_id;
+    }
+    sh.best = best, sh.best_id = id, sh.is_finite = all_finite;
+  }
+  __syncthreads();
+}
+
+/** scratch = logits with bias and penalties; decays the counts on the way. */
+__device__ void adjust(const Sampling& op, const Step& step, int s, const float* raw, float* scores, float* counts,
+                       u8* flags, const float* f) {
+  for (int i = threadIdx.x; i < op.vocab; i += kThreads) scores[i] = raw[i];
+  __syncthreads();
+  for (int i = step.bias_starts[s] + threadIdx.x; i < step.bias_starts[s + 1]; i += kThreads)
+    atomicAdd(scores + op.bias_ids[i], op.bias_values[i]);
+  __syncthreads();
+  const float repetition = f[kRepetition];
+  for (int i = threadIdx.x; i < op.vocab; i += kThreads) {
+    const u8 flag = flags[i];
+    if (flag == 0) continue;
+    float score = scores[i];
+    if (repetition != 1.0f) score = score > 0 ? score / repetition : score * repetition;
+    if (flag & kGenerated) {
+      score -= f[kPresence] + f[kFrequency] * counts[i];
+      if (f[kDecay] != 1.0f) counts[i] *= f[kDecay];
+    }
+    scores[i] = score;
+  }
+  __syncthreads();
+}
+
+/**
+ * One pass: for each pivot (falling keys) the sum and count of pivot < key ≤ high, and the sum of everything. The marks
+ * are these added to `base`, what lies above `high`.
+ */
+__device__ void sum_above(Shared& sh, const Ranking& r, const u32 (&pivots)[kPivots + 1], u32 high, Mark base) {
+  float mass[kPivots + 1] = {}, total = 0;
+  int count[kPivots + 1] = {};
+#pragma unroll 4
+  for (int i = threadIdx.x; i < r.vocab; i += kThreads) {
+    const float score = r.scores[i];
+    const u32 key = key_of(score);
+    const float weight = r.weight(score);
+    total += weight;
+    if (key > high) continue;
+#pragma unroll
+    for (int p = 0; p <= kPivots; p++)
+      if (key > pivots[p]) mass[p] += weight, count[p]++;
+  }
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  __syncthreads();
+#pragma unroll
+  for (int p = 0; p <= kPivots; p++) {
+    const float sum = warp_sum(mass[p]);
+    const int number = warp_sum(count[p]);
+    if (lane == 0) sh.sums[warp][p] = sum, sh.counts[warp][p] = number;
+  }
+  total = warp_sum(total);
+  if (lane == 0) sh.sums[warp][kPivots + 1] = total;
+  __syncthreads();
+  if (threadIdx.x <= kPivots + 1) {
+    const int p = threadIdx.x;
+    double sum = 0;
+    int number = 0;
+    for (int w = 0; w < kWarps; w++) sum += sh.sums[w][p], number += p <= kPivots ? sh.counts[w][p] : 0;
+    if (p <= kPivots) sh.marks[p] = {pivots[p], base.count + number, base.mass + sum};
+    else sh.total = sum;
+  }
+  __syncthreads();
+}
+
+/** Keys in (low.key, high.key]; the sums of each are of everything above it. */
+struct Bracket {
+  Mark high, low;
+};
+
+/** Where a sum from the top reaches its line: a mass (`passes`: must exceed it, else reach it) or a number of tokens. */
+struct Line {
+  double mass;
+  int count;
+  bool passes;
+
+  __device__ bool crossed(double sum, int number) const {
+    return (passes ? sum > mass : sum >= mass) || number >= count;
+  }
+};
+
+/** Narrows the bracket by the marks of the last pass. */
+__device__ Bracket narrow_by_marks(const Shared& sh, Bracket b, const Line& line) {
+  for (int p = 0; p <= kPivots; p++) {
+    const Mark& mark = sh.marks[p];
+    if (mark.key >= b.high.key || mark.key < b.low.key) continue;
+    if (line.crossed(mark.mass, mark.count)) {
+      b.low = mark;
+      break;
+    }
+    b.high = mark;
+  }
+  return b;
+}
+
+/** Pivots between the ends of a bracket, even in score while that separates keys, else even in key. */
+__device__ void choose_pivots(const Bracket& b, u32 (&pivots)[kPivots + 1]) {
+  const u32 high = b.high.key, low = b.low.key, range = high - low;
+  const float top = score_of(high), bottom = score_of(low);
+#pragma unroll
+  for (int p = 0; p < kPivots; p++) {
+    const float share = (p + 1.0f) / (kPivots + 1);
+    const u32 by_key = high - max(1u, (u32)(range * (double)share));
+    const u32 by_score = key_of(top + (bottom - top) * share);
+    const bool splits = range > 4096 && by_score < high && by_score > low;
+    pivots[p] = max(splits ? by_score : by_key, low);
+  }
+  pivots[kPivots] = low;
+}
+
+/** Narrows until the bracket's tokens fit in the list or have one score. */
+__device__ Bracket narrow(Shared& sh, const Ranking& r, Bracket b, const Line& line) {
+  while (b.low.count - b.high.count > kList && b.high.key - b.low.key > 1) {
+    u32 pivots[kPivots + 1];
+    choose_pivots(b, pivots);
+    sum_above(sh, r, pivots, b.high.key, b.high);
+    b = narrow_by_marks(sh, b, line);
+    __syncthreads();
+  }
+  return b;
+}
+
+/** Sorts list[0 … length) of shared memory, best first. */
+__device__ void sort_list(Shared& sh) {
+  int size = 32;
+  while (size < sh.length) size *= 2;
+  for (int i = sh.length + threadIdx.x; i < size; i += kThreads) sh.list[i] = ~0ull;
+  __syncthreads();
+  for (int width = 2; width <= size; width *= 2) {
+    for (int step = width / 2; step > 0; step /= 2) {
+      for (int i = threadIdx.x; i < size / 2; i += kThreads) {
+        const int lo = 2 * i - (i & (step - 1)), hi = lo + step;
+        const u64 a = sh.list[lo], b = sh.list[hi];
+        if ((a > b) == ((lo & width) == 0)) sh.list[lo] = b, sh.list[hi] = a;
+      }
+      __syncthreads();
+    }
+  }
+}
+
+/** Lists the bracket's tokens, best first; of a single score with too many tokens, those of the smallest ids. */
+__device__ void gather(Shared& sh, const Ranking& r, const Bracket& b, int skip) {
+  if (threadIdx.x == 0) sh.length = 0;
+  __syncthreads();
+  const bool is_ordered = b.low.count - b.high.count > kList;
+  int seen = 0;
+  for (int start = 0; start < r.vocab; start += kThreads) {
+    const int i = start + threadIdx.x;
+    const u32 key = i < r.vocab ? key_of(r.scores[i]) : 0;
+    const bool inside = i < r.vocab && key <= b.high.key && key > b.low.key;
+    int at = -1;
+    if (is_ordered) {
+      // Ties beyond the list: count them in the order of their ids and keep a window of them.
+      const u32 mask = __ballot_sync(~0u, inside);
+      if ((threadIdx.x & 31) == 0) sh.counts[threadIdx.x >> 5][0] = __popc(mask);
+      __syncthreads();
+      int before = seen;
+      for (int w = 0; w < kWarps; w++) {
+        if (w < (int)(threadIdx.x >> 5)) before += sh.counts[w][0];
+        seen += sh.counts[w][0];
+      }
+      __syncthreads();
+      const int index = before + __popc(mask & ((1u << (threadIdx.x & 31)) - 1)) - skip;
+      if (inside && index >= 0 && index < kList) at = index;
+      if (threadIdx.x == 0) sh.length = max(0, min(kList, seen - skip));
+    } else if (inside) {
+      at = atomicAdd(&sh.length, 1);
+    }
+    if (at >= 0) sh.list[at] = (u64)~key << 32 | (u32)i;
+  }
+  __syncthreads();
+  sort_list(sh);
+}
+
+__device__ __forceinline__ float listed_weight(const Shared& sh, const Ranking& r, int i) {
+  return i < sh.length ? r.weight(score_of(~(u32)(sh.list[i] >> 32))) : 0.0f;
+}
+
+/** The first listed token at which the sum crosses the line (−1: none), and that sum. The list starts after `base`. */
+__device__ int find_crossing(Shared& sh, const Ranking& r, Mark base, const Line& line, double* sum_there) {
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  const int i = 2 * threadIdx.x;
+  const double w0 = listed_weight(sh, r, i), w1 = listed_weight(sh, r, i + 1);
+  double sum = w0 + w1;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const double before = __shfl_up_sync(~0u, sum, offset);
+    if (lane >= offset) sum += before;
+  }
+  if (lane == 31) sh.prefix[warp] = sum;
+  if (threadIdx.x == 0) sh.found = 0x7fffffff;
+  __syncthreads();
+  for (int w = 0; w < warp; w++) sum += sh.prefix[w];
+  const double sum1 = base.mass + sum, sum0 = sum1 - w1;
+  const bool hit0 = i < sh.length && line.crossed(sum0, base.count + i + 1);
+  const bool hit1 = i + 1 < sh.length && line.crossed(sum1, base.count + i + 2);
+  if (hit0 || hit1) atomicMin(&sh.found, hit0 ? i : i + 1);
+  __syncthreads();
+  const int found = sh.found;
+  if (found == i) sh.total = sum0;
+  if (found == i + 1) sh.total = sum1;
+  // No crossing: the sum of all.
+  if (found == 0x7fffffff && threadIdx.x == kThreads - 1) sh.total = sum1;
+  __syncthreads();
+  *sum_there = sh.total;
+  __syncthreads();
+  return found == 0x7fffffff ? -1 : found;
+}
+
+/** Ties of one score that overflow the list: how many of them precede the window that holds the crossing. */
+__device__ int ties_before(const Ranking& r, const Bracket& b, const Line& line) {
+  const int ties = b.low.count - b.high.count;
+  if (ties <= kList) return 0;
+  const double weight = (b.low.mass - b.high.mass) / ties;
+  double needed = weight > 0 ? (line.mass - b.high.mass) / weight : ties;
+  needed = fmin(needed, (double)(line.count - b.high.count));
+  return max(0, min(ties - kList, (int)fmax(needed, 0.0) - kList / 2));
+}
+
+/** The crossing's index in the list, which it fills. */
+__device__ int locate(Shared& sh, const Ranking& r, const Bracket& b, const Line& line, double* sum_there) {
+  const int skip = ties_before(r, b, line);
+  gather(sh, r, b, skip);
+  Mark base = b.high;
+  if (skip > 0) {
+    base.mass += skip * ((b.low.mass - b.high.mass) / (b.low.count - b.high.count));
+    base.count += skip;
+  }
+  return find_crossing(sh, r, base, line, sum_there);
+}
+
+/** The whole ranking as a bracket, once sum_above has been over it with `pivots` whose last is the lowest key. */
+__device__ Bracket whole(const Shared& sh, u32 best_key) { return {{best_key, 0, 0}, sh.marks[kPivots]}; }
+
+__device__ void first_pass(Shared& sh, const Ranking& r, u32 lowest) {
+  constexpr float kDepths[kPivots] = {1.0f, 2.5f, 5.0f, 9.0f};
+  u32 pivots[kPivots + 1];
+#pragma unroll
+  for (int p = 0; p < kPivots; p++)
+    pivots[p] = max(lowest, key_of(r.best - kDepths[p] * 1.44269504f / r.scale));
+  pivots[kPivots] = lowest;
+  sum_above(sh, r, pivots, key_of(r.best), {key_of(r.best), 0, 0});
+}
+
+/** One key below the smallest that can be kept. */
+__device__ u32 lowest_key(const Ranking& r, float min_p) {
+  const float depth = min_p > 0 ? fminf(-logf(min_p), kFloor) : kFloor;
+  return key_of(r.best - depth * 1.44269504f / r.scale) - 1;
+}
+
+constexpr int kNoLimit = 0x7fffffff;
+
+__device__ int draw(Shared& sh, const Ranking& r, const float* f, const int* n) {
+  first_pass(sh, r, lowest_key(r, f[kMinP]));
+  const double total = sh.total;
+  const Bracket all = whole(sh, key_of(r.best));
+  __syncthreads();
+  const bool cuts = f[kTopP] < 1 || n[kTopK] > 0;
+  const int limit = n[kTopK] > 0 ? n[kTopK] : kNoLimit;
+  const Line end = {f[kTopP] < 1 ? f[kTopP] * total : 1e300, limit, false};
+
+  Bracket kept = all;
+  double mass = all.low.mass;
+  if (cuts) {
+    kept = narrow(sh, r, narrow_by_marks(sh, all, end), end);
+    if (kept.low.count <= kList) kept.high = all.high;
+    locate(sh, r, kept, end, &mass);
+  } else if (all.low.count <= kList) {
+    gather(sh, r, kept, 0);
+  }
+
+  const float u = philox(n[kSeedLow], n[kSeedHigh], n[kPosition], n[kStream]);
+  const Line line = {u * mass, kNoLimit, true};
+  int at;
+  double sum;
+  if (kept.low.count <= kList) {
+    at = find_crossing(sh, r, kept.high, line, &sum);
+  } else {
+    Bracket b = {all.high, kept.low};
+    if (line.crossed(kept.high.mass, kept.high.count)) b.low = kept.high;
+    else b.high = kept.high;
+    b = narrow(sh, r, b, line);
+    at = locate(sh, r, b, line, &sum);
+  }
+  // Rounding can leave the line just beyond the last token.
+  return (int)(u32)sh.list[at < 0 ? sh.length - 1 : at];
+}
+
+/** Log-probabilities of the raw logits: the drawn token's, and the k best. */
+__device__ void report(Shared& sh, const Sampling& op, int s, const float* raw, int token, int k) {
+  find_best(sh, raw, op.vocab, false);
+  const Ranking r = {raw, op.vocab, sh.best, 1.44269504f};
+  first_pass(sh, r, 0);
+  const float log_total = r.best + (float)log(sh.total);
+  if (threadIdx.x == 0) op.sampled_logprob[s] = raw[token] - log_total;
+  if (k <= 0) return;
+  k = min(min(k, kMaxTop), op.vocab);
+  const Line line = {1e300, k, false};
+  Bracket b = whole(sh, key_of(r.best));
+  __syncthreads();
+  b = narrow(sh, r, narrow_by_marks(sh, b, line), line);
+  // The k best are few: with everything above the bracket they still fit, unless the bracket alone fills the list.
+  if (b.low.count <= kList) b.high = {key_of(r.best), 0, 0};
+  int done = 0;
+  if (b.high.count > 0) {
+    const Bracket above = {{key_of(r.best), 0, 0}, b.high};
+    gather(sh, r, above, 0);
+    done = min(k, sh.length);
+    if ((int)threadIdx.x < done) {
+      const int id = (int)(u32)sh.list[threadIdx.x];
+      op.top_ids[s * kMaxTop + threadIdx.x] = id;
+      op.top_logprobs[s * kMaxTop + threadIdx.x] = raw[id] - log_total;
+    }
+    __syncthreads();
+  }
+  gather(sh, r, b, 0);
+  if ((int)threadIdx.x < k - done) {
+    const int id = (int)(u32)sh.list[threadIdx.x];
+    op.top_ids[s * kMaxTop + done + threadIdx.x] = id;
+    op.top_logprobs[s * kMaxTop + done + threadIdx.x] = raw[id] - log_total;
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads) sample(Step step, Sampling op) {
+  __shared__ Shared sh;
+  const int s = blockIdx.x;
+  if (s >= step.num_samples()) return;
+  const float* const f = step.sample_floats + s * kSampleFloats;
+  const int* const n = step.sample_ints + s * kSampleInts;
+  const float* const raw = op.logits + (long long)step.sample_row[s] * op.vocab;
+  float* const counts = op.counts + (long long)step.sample_slot[s] * op.vocab;
+  u8* const flags = op.flags + (long long)step.sample_slot[s] * op.vocab;
+
+  find_best(sh, raw, op.vocab, true);
+  if (!sh.is_finite) {
+    if (threadIdx.x == 0) op.sampled[s] = -1;
+    return;
+  }
+  const bool penalises = f[kRepetition] != 1 || f[kPresence] != 0 || f[kFrequency] != 0 || f[kDecay] != 1;
+  const float* scores = raw;
+  if (penalises || step.bias_starts[s + 1] > step.bias_starts[s]) {
+    float* const adjusted = op.scratch + (long long)s * op.vocab;
+    adjust(op, step, s, raw, adjusted, counts, flags, f);
+    scores = adjusted;
+    find_best(sh, scores, op.vocab, false);
+  }
+
+  int token = sh.best_id;
+  if (f[kTemperature] > 0 && n[kTopK] != 1 && f[kTopP] > 0) {
+    const Ranking r = {scores, op.vocab, sh.best, fminf(1.44269504f / f[kTemperature], 1e30f)};
+    __syncthreads();
+    token = draw(sh, r, f, n);
+  }
+  if (threadIdx.x == 0) {
+    op.sampled[s] = token;
+    counts[token] = flags[token] & kGenerated ? counts[token] + 1 : 1;
+    flags[token] |= kGenerated;
+  }
+  if (n[kTopLogprobs] >= 0) {
+    __syncthreads();
+    report(sh, op, s, raw, token, n[kTopLogprobs]);
+  }
+}

@@ -1,0 +1,164 @@
+// What the kernels of RWKV-7 time mixing share: one head of one token before and after the recurrence, by one warp
+// whose lane owns channels 2·lane and 2·lane + 1 of the head's 64, and the types of the state.
+#pragma once
+#include "common.cuh"
+
+/** Operands f16 [T, C]; constants f32 [C]; all as in backend.ts's wkv7. */
+struct Wkv7 {
+  f16* out;
+  const f16* r;
+  const f16* k;
+  const f16* v;
+  const f16* w;
+  const f16* a;
+  const f16* g;
+  /** Null in layer 0, which writes v_first. */
+  const f16* v_gate;
+  f16* v_first;
+  /** Where not null, the operand still lacks this bias and (a, v_gate) its sigmoid. */
+  const float* w_bias;
+  const float* a_bias;
+  const float* v_bias;
+  const float* k_k;
+  const float* k_a;
+  const float* r_k;
+  const float* ln_weight;
+  const float* ln_bias;
+  /** Of the layer: state of slot s at state + s·slot_stride, [H, 64 value, 64 key] f32 or f16. */
+  void* state;
+  /** f32 [T, C]: y before its norm, from wkv7_prefill to wkv7_output. */
+  float* y;
+  long long slot_stride;
+  int channels;
+  float eps;
+};
+
+#if STATE_F16
+using state_t = f16;
+#else
+using state_t = float;
+#endif
+
+/** Two neighbouring channels of what the recurrence takes. */
+struct Prepared {
+  float2 r, w, k, v, kk, b;
+};
+
+__device__ __forceinline__ float2 load_pair(const f16* x, long long at) {
+  return unpack(*reinterpret_cast<const u32*>(x + at));
+}
+
+__device__ __forceinline__ float2 load_pair(const float* x, int at) { return *reinterpret_cast<const float2*>(x + at); }
+
+/** exp(−e^(−½)·σ(logit)), in base 2. */
+__device__ __forceinline__ float decay(float logit) { return exp2f(-0.87503873f * sigmoid(logit)); }
+
+/** v after its move to the first layer's. */
+__device__ __forceinline__ float2 mixed_value(const Wkv7& op, long long at, int channel) {
+  float2 v = load_pair(op.v, at);
+  if (op.v_gate == nullptr) return v;
+  const float2 first = load_pair(op.v_first, at);
+  float2 gate = load_pair(op.v_gate, at);
+  if (op.v_bias != nullptr) {
+    const float2 bias = load_pair(op.v_bias, channel);
+    gate = make_float2(sigmoid(gate.x + bias.x), sigmoid(gate.y + bias.y));
+  }
+  return make_float2(v.x + (first.x - v.x) * gate.x, v.y + (first.y - v.y) * gate.y);
+}
+
+__device__ __forceinline__ float2 learning_rate(const Wkv7& op, long long at, int channel) {
+  float2 a = load_pair(op.a, at);
+  if (op.a_bias == nullptr) return a;
+  const float2 bias = load_pair(op.a_bias, channel);
+  return make_float2(sigmoid(a.x + bias.x), sigmoid(a.y + bias.y));
+}
+
+/** k after its in-context learning rate. */
+__device__ __forceinline__ float2 scaled_key(const Wkv7& op, float2 k, float2 a, int channel) {
+  const float2 k_a = load_pair(op.k_a, channel);
+  return make_float2(k.x * (1 + (a.x - 1) * k_a.x), k.y * (1 + (a.y - 1) * k_a.y));
+}
+
+/** Channels of `head` at token t. `keeps_value`: whether this warp is the one to write layer 0's v_first. */
+__device__ __forceinline__ Prepared prepare(const Wkv7& op, int t, int head, bool keeps_value) {
+  const int channel = head * 64 + 2 * (threadIdx.x & 31);
+  const long long at = (long long)t * op.channels + channel;
+  Prepared p;
+  p.r = load_pair(op.r, at);
+  float2 w = load_pair(op.w, at);
+  const float2 k = load_pair(op.k, at);
+  const float2 a = learning_rate(op, at, channel);
+  p.v = mixed_value(op, at, channel);
+  if (op.v_gate == nullptr && keeps_value)
+    *reinterpret_cast<u32*>(op.v_first + at) = *reinterpret_cast<const u32*>(op.v + at);
+  if (op.w_bias != nullptr) {
+    const float2 bias = load_pair(op.w_bias, channel);
+    w = make_float2(w.x + bias.x, w.y + bias.y);
+  }
+  p.w = make_float2(decay(w.x), decay(w.y));
+  const float2 k_k = load_pair(op.k_k, channel);
+  const float2 kk = make_float2(k.x * k_k.x, k.y * k_k.y);
+  const float length = fmaxf(sqrtf(warp_sum(kk.x * kk.x + kk.y * kk.y)), 1e-12f);
+  // fmaxf drops a NaN; the division by it must not.
+  const float scale = 1.0f / length;
+  p.kk = make_float2(kk.x * scale, kk.y * scale);
+  p.b = make_float2(p.kk.x * a.x, p.kk.y * a.y);
+  p.k = scaled_key(op, k, a, channel);
+  return p;
+}
+
+/** out = (GN(y)·ln_x + (Σ r·k·r_k)·v)·g */
+__device__ __forceinline__ void finish(const Wkv7& op, int t, int head, float2 y, float2 r, float2 k, float2 v) {
+  const int channel = head * 64 + 2 * (threadIdx.x & 31);
+  const long long at = (long long)t * op.channels + channel;
+  const float2 g = load_pair(op.g, at);
+  const float2 r_k = load_pair(op.r_k, channel);
+  const float bonus = warp_sum(r.x * k.x * r_k.x + r.y * k.y * r_k.y);
+  const float mean = warp_sum(y.x + y.y) * (1.0f / 64);
+  y = make_float2(y.x - mean, y.y - mean);
+  const float scale = rsqrtf(warp_sum(y.x * y.x + y.y * y.y) * (1.0f / 64) + op.eps);
+  const float2 gain = load_pair(op.ln_weight, channel), bias = load_pair(op.ln_bias, channel);
+  *reinterpret_cast<u32*>(op.out + at) = pack((y.x * scale * gain.x + bias.x + bonus * v.x) * g.x,
+                                              (y.y * scale * gain.y + bias.y + bonus * v.y) * g.y);
+}
+
+__device__ __forceinline__ void load4(float (&s)[4], const float* from) {
+  const float4 v = *reinterpret_cast<const float4*>(from);
+  s[0] = v.x, s[1] = v.y, s[2] = v.z, s[3] = v.w;
+}
+
+__device__ __forceinline__ void load4(float (&s)[4], const f16* from) {
+  const uint2 v = *reinterpret_cast<const uint2*>(from);
+  const float2 lo = unpack(v.x), hi = unpack(v.y);
+  s[0] = lo.x, s[1] = lo.y, s[2] = hi.x, s[3] = hi.y;
+}
+
+__device__ __forceinline__ void store4(float* to, const float (&s)[4], u32) {
+  *reinterpret_cast<float4*>(to) = make_float4(s[0], s[1], s[2], s[3]);
+}
+
+/** Rounds up or down with the odds of the remainder, on 13 bits of noise: slow decays would stall on nearest. */
+__device__ __forceinline__ u32 dithered(float x, u32 noise) {
+  const u32 bits = __float_as_uint(x);
+  const bool is_normal = fabsf(x) >= 6.1035e-5f && fabsf(x) < 65504.0f;
+  return is_normal ? bits + (noise & 0x1fff) & ~0x1fffu : bits;
+}
+
+__device__ __forceinline__ void store4(f16* to, const float (&s)[4], u32 noise) {
+  u32 v[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    noise = noise * 0x9e3779b1u + 0x7f4a7c15u;
+    v[i] = dithered(s[i], noise >> 19);
+  }
+  *reinterpret_cast<uint2*>(to) = make_uint2(pack(__uint_as_float(v[0]), __uint_as_float(v[1])),
+                                             pack(__uint_as_float(v[2]), __uint_as_float(v[3])));
+}
+
+/** Noise of a state's row: of what the token brought to it, so that it depends on nothing outside the sequence. */
+__device__ __forceinline__ u32 row_noise(float v, float k, int element) {
+  u32 h = __float_as_uint(v) * 0x85ebca6bu ^ __float_as_uint(k) * 0xc2b2ae35u ^ (u32)element * 0x27d4eb2fu;
+  h ^= h >> 15;
+  h *= 0x2c1b3c6du;
+  return h ^ h >> 12;
+}

@@ -1,0 +1,60 @@
+/**
+ * The `cuda` backend: the ops of backend.ts as CUDA kernels (kernels/cuda) and cuBLASLt products on one device and one
+ * stream. Weights and activations are f16, the residual, statistics and sums f32, recurrent states f32 (or f16 on
+ * request, rounded with dither). Used from one thread; owns everything it hands out.
+ */
+import { assert } from '../../errors.ts'
+import type { Backend, Tensor } from '../backend.ts'
+import { CudaDevice } from './device.ts'
+import { Gemm } from './gemm.ts'
+import { CudaProgram } from './program.ts'
+import { CudaMatrix, CudaTable, CudaTensor, downloadFloats, type TensorType } from './resources.ts'
+import { CudaPenaltyPool, CudaStatePool } from './states.ts'
+
+export interface CudaOptions {
+  /** Index as the driver counts, or a UUID as nvidia-smi -L prints it; 0 unless given. */
+  readonly device?: number | string
+  /** How the recurrent WKV states are held; f16 halves their memory and traffic. f32 unless given. */
+  readonly wkv?: TensorType
+  /** Most device memory to use; all that is free when absent. */
+  readonly memoryBytes?: number
+  /** Whether decode steps are replayed as graphs (the default) or launched kernel by kernel. */
+  readonly graphs?: boolean
+}
+
+export interface CudaBackend extends Backend {
+  readonly device: CudaDevice
+}
+
+export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
+  const { device: which = 0, wkv = 'f32', memoryBytes, graphs = true } = options
+  const device = CudaDevice.open({
+    device: which,
+    ...(memoryBytes === undefined ? {} : { memoryBytes }),
+  })
+  const gemm = new Gemm(device)
+  return {
+    name: 'cuda',
+    device,
+    description: `${device.description}${wkv === 'f16' ? ', f16 states' : ''}`,
+    tensor: (shape, values) => new CudaTensor(device, shape, 'f32', values),
+    activation: (shape, values) => new CudaTensor(device, shape, 'f16', values),
+    readTensor: (tensor, start, count) => readTensor(device, tensor, start, count),
+    matrix: (source, type) => new CudaMatrix(device, source, type),
+    table: (source) => new CudaTable(device, source),
+    statePool: (shape, numSlots) => new CudaStatePool(device, shape, numSlots, wkv),
+    penaltyPool: (vocabSize, numSlots) => new CudaPenaltyPool(device, vocabSize, numSlots),
+    record: (capacity, build) => new CudaProgram(device, gemm, capacity, build, graphs),
+    dispose() {
+      gemm.dispose()
+      device.dispose()
+    },
+  }
+}
+
+function readTensor(device: CudaDevice, tensor: Tensor, start = 0, count?: number): Float32Array {
+  assert(tensor instanceof CudaTensor, 'a tensor of another backend')
+  const length = count ?? tensor.count - start
+  assert(start >= 0 && start + length <= tensor.count, 'readTensor beyond its tensor')
+  return downloadFloats(device, tensor.address, tensor.type, start, length)
+}

@@ -1,0 +1,109 @@
+/**
+ * wkv7 on cuda. Rows of one token take one fused launch; longer rows the row-split recurrence and a second launch for
+ * the norm and gates. Where the library made the projections, their biases and sigmoids are done here as well.
+ */
+import type { Capacity, StatePool, Tensor, Wkv7Operands, Wkv7Weights } from '../backend.ts'
+import type { Command, StepShape } from './command.ts'
+import type { CudaDevice } from './device.ts'
+import type { DevicePointer } from './kernel-args.ts'
+import { normOf, statesOf, tensorOf } from './operands.ts'
+import { FEW_TOKENS, type LinearCommand, type Product } from './ops-linear.ts'
+import type { CudaStatePool } from './states.ts'
+import { StructBytes } from './struct-bytes.ts'
+
+const THREADS = 128
+/** Blocks that share a head's 64 value rows, and heads of a block of wkv7_output. */
+const SPLITS = 4
+const OUTPUT_HEADS = 4
+
+/** Biases that were left to this op; null where the operand is complete. */
+interface Biases {
+  readonly w: DevicePointer | null
+  readonly a: DevicePointer | null
+  readonly v: DevicePointer | null
+}
+
+const NO_BIASES: Biases = { w: null, a: null, v: null }
+
+export function wkv7(
+  device: CudaDevice,
+  capacity: Capacity,
+  out: Tensor,
+  operands: Wkv7Operands,
+  weights: Wkv7Weights,
+  states: StatePool,
+  layer: number,
+  projections: LinearCommand | null,
+  scratch: (count: number) => DevicePointer,
+): Command {
+  const pool = statesOf(states)
+  const { heads, channels } = pool.shape
+  const defines = { STATE_F16: Number(pool.wkvType === 'f16') }
+  const decode = device.kernel('wkv7', 'wkv7_decode', defines)
+  const prefill = device.kernel('wkv7', 'wkv7_prefill', defines)
+  const output = device.kernel('wkv7', 'wkv7_output', defines)
+  const absorbed = projections === null ? NO_BIASES : absorbBiases(projections, operands)
+  const y = scratch(capacity.tokens * channels)
+  const struct = (biases: Biases) =>
+    wkv7Struct(capacity, out, operands, weights, pool, layer, biases, y)
+  // One set of arguments for each way the projections can be made.
+  const sites = [NO_BIASES, absorbed].map((biases) => ({
+    args: () => [struct(biases)],
+    decode: {},
+    prefill: {},
+    output: {},
+  }))
+  return {
+    run(stream, { tokens, rows, isDecode }: StepShape) {
+      const site = sites[tokens <= FEW_TOKENS ? 0 : 1]!
+      if (isDecode) {
+        stream.launch(site.decode, decode, [heads, rows, 1], THREADS, site.args)
+        return
+      }
+      stream.launch(site.prefill, prefill, [heads, rows, SPLITS], THREADS, site.args)
+      const blocks = Math.ceil((tokens * heads) / OUTPUT_HEADS)
+      stream.launch(site.output, output, [blocks, 1, 1], THREADS, site.args)
+    },
+  }
+}
+
+/** Takes over the biases of w, a and vGate from the linear before, where all are as this op expects them. */
+function absorbBiases(linear: LinearCommand, { w, a, vGate }: Wkv7Operands): Biases {
+  const find = (tensor: Tensor | undefined, epilogue: 'none' | 'sigmoid'): Product | undefined =>
+    linear.products.find(
+      (product) => product.y === tensor && product.bias !== null && product.epilogue === epilogue,
+    )
+  const products = { w: find(w, 'none'), a: find(a, 'sigmoid'), v: find(vGate, 'sigmoid') }
+  linear.absorb(Object.values(products).filter((product) => product !== undefined))
+  return {
+    w: products.w?.bias ?? null,
+    a: products.a?.bias ?? null,
+    v: products.v?.bias ?? null,
+  }
+}
+
+/** `Wkv7` of wkv7.cuh. */
+function wkv7Struct(
+  capacity: Capacity,
+  out: Tensor,
+  operands: Wkv7Operands,
+  weights: Wkv7Weights,
+  pool: CudaStatePool,
+  layer: number,
+  biases: Biases,
+  y: DevicePointer,
+): Uint8Array {
+  const { channels } = pool.shape
+  const operand = (tensor: Tensor) => tensorOf(tensor, 'f16', capacity.tokens * channels)
+  const constant = (tensor: Tensor) => tensorOf(tensor, 'f32', channels)
+  const { r, k, v, w, a, g, vGate, vFirst } = operands
+  const ln = normOf(weights.ln_x, channels)
+  const struct = new StructBytes()
+  for (const tensor of [out, r, k, v, w, a, g]) struct.pointer(operand(tensor))
+  struct.pointer(vGate ? operand(vGate) : null).pointer(operand(vFirst))
+  struct.pointer(biases.w).pointer(biases.a).pointer(biases.v)
+  for (const tensor of [weights.k_k, weights.k_a, weights.r_k]) struct.pointer(constant(tensor))
+  struct.pointer(ln.weight).pointer(ln.bias)
+  struct.pointer(pool.wkvAddress(layer)).pointer(y).i64(pool.wkvStride)
+  return struct.i32(channels).f32(ln.eps).bytes()
+}
