@@ -1,20 +1,25 @@
 /** The World vocabulary. It is not part of the repository: the tests run where the file is (see test/helpers). */
+import { createHash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
 import { describe, expect, test } from 'vitest'
 import { WORLD_VOCABULARY } from '../../../src/tokenizer/find-vocabulary.ts'
 import { StreamDecoder } from '../../../src/tokenizer/stream-decoder.ts'
 import { Tokenizer } from '../../../src/tokenizer/tokenizer.ts'
-import { WORLD_VOCABULARY_PATH } from '../../helpers/vocabulary.ts'
+import { smallTokenizer, WORLD_VOCABULARY_PATH } from '../../helpers/vocabulary.ts'
 
 if (WORLD_VOCABULARY_PATH === null) {
   console.warn(`${WORLD_VOCABULARY.fileName} is not here; set SKEIN_VOCAB to run its tests`)
 }
 
 describe.skipIf(WORLD_VOCABULARY_PATH === null)('World vocabulary', () => {
-  const tokenizer = Tokenizer.fromFile(WORLD_VOCABULARY_PATH ?? '')
+  // The body of a skipped suite still runs, to name its tests.
+  const tokenizer =
+    WORLD_VOCABULARY_PATH === null ? smallTokenizer() : Tokenizer.fromFile(WORLD_VOCABULARY_PATH)
   const ids = (text: string) => Array.from(tokenizer.encode(text))
 
   test('the file', () => {
-    expect(tokenizer.hash).toBe(WORLD_VOCABULARY.sha256)
+    const file = readFileSync(WORLD_VOCABULARY_PATH ?? '')
+    expect(createHash('sha256').update(file).digest('hex')).toBe(WORLD_VOCABULARY.sha256)
     expect(tokenizer.vocabSize).toBe(65530)
     const lengths = Array.from({ length: 65529 }, (_, i) => tokenizer.bytesOf(i + 1).length)
     expect(Math.max(...lengths)).toBe(128)
