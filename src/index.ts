@@ -36,6 +36,8 @@ export interface GenerateOptions {
   readonly maxTokens?: number | undefined
   /** Texts that end the answer; never part of it. */
   readonly stop?: readonly string[] | undefined
+  /** A name of `EngineChoice.startStates`. */
+  readonly startState?: string | undefined
   readonly signal?: AbortSignal | undefined
   /** Told how many tokens each piece took. */
   readonly onTokens?: ((count: number) => void) | undefined
@@ -88,6 +90,7 @@ function requestOf(
 ): GenerateRequest {
   return {
     id: randomUUID(),
+    startState: options.startState,
     prompt: tokenizer.encode(prompt),
     n: 1,
     maxTokens: options.maxTokens ?? 512,

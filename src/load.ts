@@ -12,12 +12,17 @@ import { Engine } from './engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from './engine/states.ts'
 import { SkeinError } from './errors.ts'
 import { type Checkpoint, fingerprint, openCheckpoint } from './model/checkpoint.ts'
-import { describeCheckpoint, loadableArchitecture } from './model/formats/describe.ts'
+import {
+  describeCheckpoint,
+  loadableArchitecture,
+  rwkv6Dimensions,
+  rwkv7Dimensions,
+} from './model/formats/describe.ts'
 import type { Model } from './model/model.ts'
 import { ModelRunner } from './model/model-runner.ts'
 import { loadRwkv6 } from './model/rwkv6.ts'
 import { loadRwkv7 } from './model/rwkv7.ts'
-import { readTunedState } from './model/tuned-state.ts'
+import { openTunedState, readTunedState } from './model/tuned-state.ts'
 import type { LoadProgress, WeightOptions } from './model/weights.ts'
 import { findVocabulary } from './tokenizer/find-vocabulary.ts'
 import { Tokenizer } from './tokenizer/tokenizer.ts'
@@ -41,10 +46,17 @@ export interface RunnerChoice {
   readonly maxTokens?: number | undefined
 }
 
+/** A file with a tuned start state, and the name by which requests ask for it. */
+export interface StartStateFile {
+  readonly name: string
+  readonly path: string
+}
+
 export interface EngineChoice extends RunnerChoice {
   readonly vocab?: string | undefined
   readonly maxWaiting?: number | undefined
   readonly maxPromptTokens?: number | undefined
+  readonly startStates?: readonly StartStateFile[] | undefined
   /** Memory for the states of prompt prefixes; 0 keeps none. A share of free memory when absent. */
   readonly prefixCacheBytes?: number | undefined
 }
@@ -96,13 +108,29 @@ export function loadEngine(
   onProgress?: LoadProgress,
 ): { readonly engine: Engine; readonly tokenizer: Tokenizer } {
   const tokenizer = loadTokenizer(choice)
+  const startStates = openStartStates(choice)
   const runner = loadRunner(choice, onProgress)
   if (tokenizer.vocabSize > runner.info.vocabSize)
     throw new SkeinError(
       'unsupported_weights',
       `the vocabulary has ${tokenizer.vocabSize} ids but ${choice.model} has ${runner.info.vocabSize} embedding rows; give the model's own vocabulary with --vocab`,
     )
-  return { engine: new Engine(runner, tokenizer, limitsOf(choice), statesOf(choice)), tokenizer }
+  const engine = new Engine(runner, tokenizer, limitsOf(choice), statesOf(choice))
+  for (const { name, state } of startStates) engine.startStates.add(name, state)
+  return { engine, tokenizer }
+}
+
+/** Before the weights are loaded, so that a wrong file is told at once. */
+function openStartStates({ model, startStates = [] }: EngineChoice) {
+  if (startStates.length === 0) return []
+  const checkpoint = openCheckpoint(model)
+  try {
+    const isRwkv6 = loadableArchitecture(checkpoint) === 'rwkv6'
+    const shape = isRwkv6 ? rwkv6Dimensions(checkpoint) : rwkv7Dimensions(checkpoint)
+    return startStates.map(({ name, path }) => ({ name, state: openTunedState(path, shape) }))
+  } finally {
+    checkpoint.close()
+  }
 }
 
 function limitsOf({ maxWaiting, maxPromptTokens }: EngineChoice) {

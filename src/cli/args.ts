@@ -1,4 +1,5 @@
 /** Arguments that several commands share, and the rule that an unknown or malformed one is refused, never ignored. */
+import { basename } from 'node:path'
 import type { ArgsDef, CommandDef } from 'citty'
 import { SkeinError } from '../errors.ts'
 import {
@@ -8,6 +9,7 @@ import {
   modelPath,
   QUANT_CHOICES,
   type QuantChoice,
+  type StartStateFile,
 } from '../load.ts'
 
 export const modelArgs = {
@@ -28,6 +30,14 @@ export const modelArgs = {
     description: "How matrices are held: file (the checkpoint's type), f32, f16, bf16, int8",
   },
   threads: { type: 'string', description: 'CPU threads (default: all cores)' },
+} as const satisfies ArgsDef
+
+export const stateArgs = {
+  state: {
+    type: 'string',
+    description: 'Tuned start states: NAME=FILE, several with commas between',
+    valueHint: 'NAME=FILE,…',
+  },
 } as const satisfies ArgsDef
 
 export const engineArgs = {
@@ -107,15 +117,35 @@ function refuse(name: string, expected: string): never {
   throw new SkeinError('invalid_request', `--${name} takes ${expected}`, { param: name })
 }
 
+/** "poet=poet.pth,tale.pth": files with names; without one it is called as its file is, here "tale". */
+export function startStates(args: Given): StartStateFile[] {
+  const given = text(args, 'state')
+  if (given === undefined) return []
+  return given.split(',').map((part) => {
+    const [, name, path = ''] = /^(?:([^=]*)=)?(.*)$/s.exec(part) ?? []
+    if (path === '' || name === '') refuse('state', `NAME=FILE pairs, not "${part}"`)
+    return { name: name ?? basename(path).replace(/\.[^.]*$/, ''), path }
+  })
+}
+
 /** citty keeps flags it does not know; a mistyped flag must not be silently without effect. */
 export function refuseUnknownFlags(command: CommandDef<never>, argv: readonly string[]): void {
   const defined = (command.args ?? {}) as ArgsDef
   const known = new Set(Object.keys(defined))
+  const seen = new Set<string>()
   for (const word of argv) {
     if (word === '--') return
     const flag = /^--(?:no-)?([^=]+)/.exec(word)?.[1]
     if (flag === undefined) continue
     if (!known.has(flag) && !known.has(`no-${flag}`))
       throw new SkeinError('invalid_request', `unknown flag ${word}; see --help`, { param: flag })
+    // citty keeps the last of several; the others would be without effect.
+    if (seen.has(flag))
+      throw new SkeinError(
+        'invalid_request',
+        `--${flag} is given twice; where several values are taken, put commas between`,
+        { param: flag },
+      )
+    seen.add(flag)
   }
 }

@@ -1,8 +1,9 @@
 /** `skein generate`: continue a text in this process, without a server. Streams to standard output. */
 import { readFileSync } from 'node:fs'
 import { defineCommand } from 'citty'
+import { SkeinError } from '../errors.ts'
 import { load } from '../index.ts'
-import { engineArgs, engineChoice, integer, number, text } from './args.ts'
+import { engineArgs, engineChoice, integer, number, startStates, stateArgs, text } from './args.ts'
 import { printJson, progressBar } from './output.ts'
 import { samplingArgs, samplingOptions } from './sampling-args.ts'
 
@@ -10,6 +11,7 @@ export const generate = defineCommand({
   meta: { name: 'generate', description: 'Continue a text without a server' },
   args: {
     ...engineArgs,
+    ...stateArgs,
     ...samplingArgs,
     prompt: {
       type: 'string',
@@ -23,7 +25,13 @@ export const generate = defineCommand({
   async run({ args }) {
     const prompt = text(args, 'prompt') ?? readFileSync(0, 'utf8')
     const stop = text(args, 'stop')
-    const llm = await load(engineChoice(args), { onProgress: progressBar('loading') })
+    const states = startStates(args)
+    if (states.length > 1)
+      throw new SkeinError('invalid_request', '--state: one text starts from one state')
+    const llm = await load(
+      { ...engineChoice(args), startStates: states },
+      { onProgress: progressBar('loading') },
+    )
     const abort = new AbortController()
     process.once('SIGINT', () => abort.abort())
     const started = performance.now()
@@ -34,6 +42,7 @@ export const generate = defineCommand({
         ...samplingOptions(args),
         seed: number(args, 'seed', 0, Number.MAX_SAFE_INTEGER),
         maxTokens: integer(args, 'max-tokens', 1, 1_000_000),
+        startState: states[0]?.name,
         stop: stop === undefined ? [] : [stop],
         signal: abort.signal,
         onTokens: (count) => {

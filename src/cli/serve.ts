@@ -2,7 +2,7 @@
 import { defineCommand } from 'citty'
 import { resolveAuth } from '../gateway/auth.ts'
 import { shutDownOnSignals } from '../gateway/shutdown.ts'
-import { engineArgs, engineChoice, integer, oneOf, text } from './args.ts'
+import { engineArgs, engineChoice, integer, oneOf, startStates, stateArgs, text } from './args.ts'
 import { createLogger, LOG_LEVELS } from './log.ts'
 import { formatBytes, formatCount, progressBar } from './output.ts'
 import { type Server, startServer } from './server.ts'
@@ -14,6 +14,7 @@ export const serve = defineCommand({
   meta: { name: 'serve', description: 'Serve a model over HTTP (the demo model without FILE)' },
   args: {
     ...engineArgs,
+    ...stateArgs,
     host: {
       type: 'string',
       default: '127.0.0.1',
@@ -53,16 +54,19 @@ export const serve = defineCommand({
       // citty reads --no-auth as the negation of a flag `auth`.
       noAuth: args['no-auth'] === true || args.auth === false,
     })
-    const server = await startServer(engineChoice(args), {
-      host,
-      port: integer(args, 'port', 0, 65_535),
-      keys: auth.keys,
-      modelId: text(args, 'model-name'),
-      allowedOrigins: list(text(args, 'allow-origin')),
-      allowedHosts: list(text(args, 'allow-host')),
-      logger: createLogger(oneOf(args, 'log-level', LOG_LEVELS)),
-      onProgress: progressBar('loading'),
-    })
+    const server = await startServer(
+      { ...engineChoice(args), startStates: startStates(args) },
+      {
+        host,
+        port: integer(args, 'port', 0, 65_535),
+        keys: auth.keys,
+        modelId: text(args, 'model-name'),
+        allowedOrigins: list(text(args, 'allow-origin')),
+        allowedHosts: list(text(args, 'allow-host')),
+        logger: createLogger(oneOf(args, 'log-level', LOG_LEVELS)),
+        onProgress: progressBar('loading'),
+      },
+    )
     greet(server, auth.message, auth.keys.length > 0)
     const drainSeconds = integer(args, 'drain-seconds', 0, 86_400) ?? DEFAULT_DRAIN_SECONDS
     const { app, drain, supervisor } = server

@@ -18,6 +18,7 @@ import type {
 import { type PlannedRow, Scheduler, usableSlots } from './scheduler.ts'
 import { LiveRequest, type Sequence } from './sequence.ts'
 import { SlotPool } from './slots.ts'
+import { StartStates } from './start-states.ts'
 import { type StateOptions, States } from './states.ts'
 import { checkRequest } from './validate.ts'
 
@@ -43,6 +44,7 @@ export const DEFAULT_LIMITS: EngineLimits = {
 
 export class Engine {
   readonly info: EngineInfo
+  readonly startStates = new StartStates()
   readonly #runner: Runner
   readonly #tokenBytes: TokenBytes
   readonly #scheduler: Scheduler
@@ -80,7 +82,8 @@ export class Engine {
     this.#states = states === null ? null : new States(runner, states)
     this.#scheduler = new Scheduler(runner, slots, Math.max(1, prefillChunk), this.#states)
     const { numSlots } = this.#scheduler
-    this.info = { model: runner.info, numSlots, maxWaiting, maxPromptTokens }
+    const startStates = this.startStates.names
+    this.info = { model: runner.info, numSlots, maxWaiting, maxPromptTokens, startStates }
   }
 
   /** Puts a request at the end of the line. Throws invalid_request, too_large or queue_full, changing nothing. */
@@ -101,6 +104,7 @@ export class Engine {
       )
     }
     const live = new LiveRequest(request, this.#tokenBytes)
+    live.start = this.startStates.startOf(request.startState, this.#runner)
     this.#live.set(request.id, live)
     waiting.push(live)
   }

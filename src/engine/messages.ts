@@ -48,6 +48,8 @@ export interface GenerateRequest {
   readonly logprobs: number | null
   /** Likewise for the prompt's tokens (echo). */
   readonly promptLogprobs: number | null
+  /** A tuned start state to begin with instead of the model's own, by name. */
+  readonly startState?: string | undefined
   /** Whose states these are: nothing kept for one tenant is found by another. '' when absent. */
   readonly tenant?: string | undefined
   /** 'no-store': no cached state is looked up for this request and none is left behind. Default 'use'. */
@@ -266,6 +268,8 @@ export interface EngineInfo {
   readonly numSlots: number
   readonly maxWaiting: number
   readonly maxPromptTokens: number
+  /** Names that a request's `startState` may be; none when absent. */
+  readonly startStates?: readonly string[]
 }
 
 /** gateway → worker */

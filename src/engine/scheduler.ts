@@ -110,7 +110,7 @@ export class Scheduler {
     while (this.waiting.length > 0 && this.waiting[0]!.request.n <= this.numFree) {
       const live = this.waiting.shift()!
       this.running.push(live)
-      const start = this.#states?.startOf(live) ?? null
+      const start = this.#states?.startOf(live) ?? live.start
       for (const sequence of live.sequences) {
         // Only the first reads the prompt; the others get a copy of its slot after that.
         this.#acquireSlot(sequence, sequence.index === 0 ? start : null)

@@ -17,7 +17,7 @@ export interface Finish {
   readonly matched: string | number | null
 }
 
-/** A kept state that a request's first slot begins with, instead of the state before any token. */
+/** A state that a request's first slot begins with, instead of the state before any token. */
 export interface Start {
   /** Tokens that it has consumed: the prompt begins with them. */
   readonly numTokens: number
@@ -35,6 +35,8 @@ export class LiveRequest {
   readonly sequences: readonly Sequence[]
   /** One per prompt token scored so far; the first has nothing before it. Null when not asked. */
   readonly promptLogprobs: (TokenText | null)[] | null
+  /** Where a prompt begins of which no prefix is kept; null: the state before any token. */
+  start: Start | null = null
   /** Prompt tokens consumed by the first sequence's slot. The others get a copy when it is complete. */
   numFed = 0
   /** Where reading stops for a copy of the state, ascending; those reached are taken out. */

@@ -108,7 +108,7 @@ export class States {
   }
 
   #namespaceOf(request: GenerateRequest): string {
-    return namespaceOf(this.#secret, request.tenant ?? '')
+    return namespaceOf(this.#secret, request.tenant ?? '', request.startState ?? '')
   }
 
   /** Copies the state of a slot that has consumed exactly `tokens`. */

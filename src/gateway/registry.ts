@@ -8,6 +8,7 @@ import type {
 } from '../api/models.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { SkeinError } from '../errors.ts'
+import { splitStartState, withStartState } from './start-state-names.ts'
 
 /** What a registry asks of a model's keeper; `Supervisor` is one. */
 export interface EngineSource {
@@ -29,7 +30,11 @@ export function createRegistry(
   const byId = new Map(models.map((model) => [model.id, model]))
   return {
     list: () => models.map((model) => entryOf(model, created)),
-    get: (name) => served(find(byId, name), created),
+    get: (name) => {
+      const asked = splitStartState(name, (id) => byId.has(id))
+      const model = served(find(byId, asked.model), created)
+      return asked.startState === null ? model : withStartState(model, asked.startState)
+    },
   }
 }
 

@@ -1,15 +1,15 @@
 /** GET /v1/models and /v1/models/{id}: what is served here, in which state, and within which limits. */
 import { SkeinError } from '../../errors.ts'
 import type { RequestLimits } from '../limits.ts'
-import type { ModelEntry } from '../models.ts'
+import type { ModelEntry, ModelRegistry } from '../models.ts'
 import { get, json, type Route } from '../route.ts'
 
 export const modelRoutes: readonly Route[] = [
   get('/v1/models', 'List the served models', ({ models, limits }) =>
-    json({ object: 'list', data: models.list().map((entry) => describe(entry, limits)) }),
+    json({ object: 'list', data: allNames(models).map((entry) => describe(entry, limits)) }),
   ),
   get('/v1/models/:id', 'Describe one served model', ({ models, limits, params }) => {
-    const entry = models.list().find((candidate) => candidate.id === params.id)
+    const entry = allNames(models).find((candidate) => candidate.id === params.id)
     if (entry === undefined) {
       throw new SkeinError(
         'not_found',
@@ -20,6 +20,17 @@ export const modelRoutes: readonly Route[] = [
     return json(describe(entry, limits))
   }),
 ]
+
+/** Every name that `model` may be: the models, and each with each of its start states. */
+function allNames(models: ModelRegistry): ModelEntry[] {
+  return models.list().flatMap((entry) => [
+    entry,
+    ...(entry.client?.info.startStates ?? []).map((state) => ({
+      ...entry,
+      id: `${entry.id}@${state}`,
+    })),
+  ])
+}
 
 function describe({ id, created, state, client }: ModelEntry, limits: RequestLimits): object {
   const described = { id, object: 'model', created, owned_by: 'skein', state }

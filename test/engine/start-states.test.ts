@@ -1,0 +1,110 @@
+/** Tuned start states through the engine: each request begins with its own, whatever runs or is cached beside it. */
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Engine } from '../../src/engine/engine.ts'
+import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
+import { logitsOfLast } from '../../src/model/logits.ts'
+import type { ModelRunner } from '../../src/model/model-runner.ts'
+import type { StateData } from '../../src/model/runner.ts'
+import { ARCHITECTURES, someTokens, tinyRunner } from '../helpers/runner.ts'
+import { drain, requestOf, SAMPLING } from './kit.ts'
+
+const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7), 32) }
+const GREEDY = { ...SAMPLING, temperature: 0 }
+
+function randomState({ info }: ModelRunner, seed: number): StateData {
+  const { layers, channels, heads, headSize } = info.stateShape
+  const count = layers * heads * headSize ** 2
+  return {
+    shift: new Float32Array(layers * 2 * channels),
+    wkv: Float32Array.from({ length: count }, (_, i) => 2 * Math.sin(seed * (i + 1))),
+  }
+}
+
+/** The answer by definition: the best token after all tokens so far, read anew from the start for each. */
+function greedy(runner: ModelRunner, prompt: Int32Array, start: StateData | null, count: number) {
+  const tokens = [...prompt]
+  for (let i = 0; i < count; i++) {
+    const logits = logitsOfLast(runner, Int32Array.from(tokens), start)
+    tokens.push(logits.reduce((best, value, id) => (value > logits[best]! ? id : best), 0))
+  }
+  return tokens.slice(prompt.length)
+}
+
+describe.each(ARCHITECTURES)('%s', (architecture) => {
+  let runner: ModelRunner
+  let engine: Engine
+  const states = new Map<string, StateData>()
+  const runnerOf = () => tinyRunner('cpu', { architecture, slots: 8, maxTokens: 64 })
+  const wanted = (name: string | undefined, prompt: Int32Array, count: number) =>
+    greedy(runner, prompt, name === undefined ? null : states.get(name)!, count)
+
+  beforeAll(() => {
+    runner = runnerOf()
+    const kept = { ...DEFAULT_STATE_OPTIONS, copyBudgetMs: Number.POSITIVE_INFINITY }
+    engine = new Engine(runnerOf(), tokenBytes, { poisonFreedSlots: true }, kept)
+    for (const [i, name] of ['poet', 'tale-2', 'x.y_z'].entries()) {
+      states.set(name, randomState(runner, i + 1))
+      engine.startStates.add(name, states.get(name)!)
+    }
+  })
+  afterAll(() => {
+    engine.dispose()
+    runner.dispose()
+  })
+
+  test('different states run in one batch, each as it would alone', () => {
+    const prompt = someTokens(20, 5)
+    const names = [undefined, 'poet', 'tale-2', undefined, 'poet', 'x.y_z']
+    for (const [i, startState] of names.entries())
+      engine.submit(requestOf({ id: `r${i}`, prompt, maxTokens: 12, sampling: GREEDY, startState }))
+    const collected = drain(engine)
+    const answers = names.map((_, i) => collected.answer(`r${i}`)!.tokens)
+    expect(answers).toEqual(names.map((name) => wanted(name, prompt, 12)))
+    expect(new Set(answers.map(String)).size).toBe(4)
+  })
+
+  test('every choice of a request begins with its state', () => {
+    const prompt = someTokens(5, 6)
+    const parts = { prompt, n: 3, maxTokens: 6, sampling: GREEDY, startState: 'tale-2' }
+    engine.submit(requestOf({ id: 'choices', ...parts }))
+    const collected = drain(engine)
+    for (let index = 0; index < 3; index++)
+      expect(collected.answer('choices', index)!.tokens).toEqual(wanted('tale-2', prompt, 6))
+  })
+
+  test('a prefix that one state has read is found for that state only', () => {
+    const prompt = someTokens(60, 7)
+    const ask = (id: string, startState: string | undefined) => {
+      engine.submit(requestOf({ id, prompt, maxTokens: 4, sampling: GREEDY, startState }))
+      const collected = drain(engine)
+      const event = collected.of(id).find(({ type }) => type === 'prompt')
+      const tokens = collected.answer(id)!.tokens
+      return { tokens, cached: event?.type === 'prompt' ? event.cachedTokens : undefined }
+    }
+    for (const [i, name] of [undefined, 'poet', 'tale-2'].entries()) {
+      const tokens = wanted(name, prompt, 4)
+      expect(ask(`first ${i}`, name)).toEqual({ tokens, cached: 0 })
+      expect(ask(`again ${i}`, name)).toEqual({ tokens, cached: 59 })
+    }
+  })
+
+  test('an unknown name is refused, and nothing is left behind', () => {
+    expect(() => engine.submit(requestOf({ startState: 'pote' }))).toThrow(
+      expect.objectContaining({
+        code: 'not_found',
+        message: 'no start state of that name; loaded: poet, tale-2, x.y_z',
+        param: 'startState',
+      }),
+    )
+    expect(engine.hasWork).toBe(false)
+  })
+
+  test('names are told, last, and can stand behind an @', () => {
+    const { startStates } = engine
+    const state = states.get('poet')!
+    expect(engine.info.startStates).toEqual(['poet', 'tale-2', 'x.y_z'])
+    expect(() => startStates.add('poet', state)).toThrow('there is a start state "poet" already')
+    for (const name of ['', 'a b', 'a@b', 'a/b', 'x'.repeat(65)])
+      expect(() => startStates.add(name, state)).toThrow('cannot name a start state')
+  })
+})
