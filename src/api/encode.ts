@@ -63,6 +63,28 @@ export function checkPrompt(tokens: Int32Array, model: ServedModel, param: strin
   return tokens.length > 0 ? tokens : Int32Array.of(END_OF_TEXT)
 }
 
+/**
+ * The lengths of the prompt's beginnings that end at, or at the last token before, these byte offsets of its text:
+ * where the engine may keep a state for prompts that begin alike.
+ */
+export function boundariesAt(
+  tokens: Int32Array,
+  codec: TextCodec,
+  ends: readonly number[],
+): Int32Array {
+  const lengths = new Set<number>()
+  let bytes = 0
+  let next = 0
+  for (let i = 0; i < tokens.length && next < ends.length; i++) {
+    bytes += codec.bytesOf(tokens[i]!).length
+    for (; next < ends.length && bytes >= ends[next]!; next++) {
+      lengths.add(bytes === ends[next] ? i + 1 : i)
+    }
+  }
+  lengths.delete(0)
+  return Int32Array.from(lengths)
+}
+
 /** All tokens of `text`, or the first few more than `limit` of them: enough to know that it is too long. */
 async function encode(
   codec: TextCodec,

@@ -57,7 +57,8 @@ export class ReplySplitter {
       return text.startsWith(' ') ? text.slice(1) : text
     }
     let rest = text
-    if (!this.#sawBracket) {
+    // A prompt that holds the whole empty thought leaves no ">" to the model.
+    if (!this.#sawBracket && this.#mode !== 'done') {
       this.#sawBracket = true
       if (rest.startsWith('>')) rest = rest.slice(1)
     }

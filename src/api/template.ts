@@ -15,9 +15,10 @@ export interface Turn {
 
 /**
  * How the answer begins. `open`: the model thinks first. `closed`: the prompt already holds an empty thought. Both end
- * just before ">", as in training: "<think>" followed by a line break is one path of tokens, "<think" another.
+ * just before ">", as in training: "<think>" followed by a line break is one path of tokens, "<think" another. `done`: the
+ * empty thought to its end, which one dialect promises.
  */
-export type ThinkMode = 'none' | 'open' | 'closed'
+export type ThinkMode = 'none' | 'open' | 'closed' | 'done'
 
 const HEADS: Readonly<Record<Role, string>> = {
   system: 'System:',
@@ -29,6 +30,7 @@ const TAILS: Readonly<Record<ThinkMode, string>> = {
   none: 'Assistant:',
   open: 'Assistant: <think',
   closed: 'Assistant: <think>\n</think',
+  done: 'Assistant: <think>\n</think>\n',
 }
 
 /** What ends an answer besides token 0: the head of a turn that is not the model's to write. */
@@ -53,6 +55,15 @@ export function unescapeRoles(escaped: string): string {
 
 export function renderChat(turns: readonly Turn[], think: ThinkMode): string {
   return renderTurns(turns, TAILS[think])
+}
+
+/** Where each turn ends, in bytes of the rendered text: what conversations that share their beginning have in common. */
+export function turnEnds(turns: readonly Turn[]): number[] {
+  let at = 0
+  return turns.map((turn, i) => {
+    at += Buffer.byteLength(renderTurn(turn)) + (i === 0 ? 0 : 2)
+    return at
+  })
 }
 
 /** The turns, and the beginning of the next one if given. */

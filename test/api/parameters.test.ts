@@ -128,8 +128,10 @@ test('null is absent, for every field', async () => {
 test.each(Object.entries(NOT_IMPLEMENTED))(
   '%s is refused by name, and passes at its off values',
   async (name, off) => {
-    const values = [name === 'suffix' ? 'tail' : { some: 'value' }, 12345]
+    const values = [{ some: 'value' }, 12345]
     for (const [route, body] of ROUTES) {
+      // There it makes the body one of another dialect.
+      if (name === 'contents' && route === CHAT) continue
       const { app, engine } = serve()
       for (const value of values) {
         const reply = await postTo(app, route, { ...body, [name]: value })

@@ -9,6 +9,7 @@ import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { refuseUnimplemented } from '../openai/parameters.ts'
 import {
+  cacheOf,
   invalid,
   present,
   type SamplingFields,
@@ -52,7 +53,7 @@ export function Contents(limits: RequestLimits) {
 }
 
 /** Fields of other dialects that these routes do read. */
-const READ = ['contents', 'noise', 'pad_zero', 'session_id', 'suffix']
+const READ = ['contents', 'noise', 'pad_zero', 'session_id']
 
 /** Everything of a request but its prompt. */
 export type Settings = Omit<GenerateRequest, 'id' | 'prompt'>
@@ -62,15 +63,18 @@ export function settingsOf(
   family: Family,
   model: ServedModel,
   limits: RequestLimits,
+  /** Null: the ends of a turn, as ids; else these strings, for routes that render a template. */
+  defaultStops: readonly string[] | null = null,
 ): Settings {
   refuseUnimplemented(body, READ)
   return {
     n: 1,
     maxTokens: body.max_tokens ?? family.maxTokens,
     sampling: toSampling(withinRanges(body), model, family),
-    stop: stopOf(body, model, limits),
+    stop: stopOf(body, model, limits, defaultStops),
     logprobs: null,
     promptLogprobs: null,
+    cache: cacheOf(body),
   }
 }
 
@@ -84,11 +88,16 @@ function withinRanges(body: LightningFields): SamplingFields {
 }
 
 /** A request that names no stop at all ends at the first blank line or where the next turn would begin. */
-function stopOf(body: LightningFields, model: ServedModel, limits: RequestLimits): StopParams {
+function stopOf(
+  body: LightningFields,
+  model: ServedModel,
+  limits: RequestLimits,
+  defaults: readonly string[] | null,
+): StopParams {
   const { n: _n, ...fields } = body
   const asked = toStop(fields, [], model, limits)
   if (present(body.stop) || present(body.stop_tokens) || present(body.stop_token_ids)) return asked
-  const ends = turnEnds(model)
+  const ends = defaults === null ? turnEnds(model) : { strings: defaults, tokens: [] }
   return { ...asked, strings: ends.strings, tokens: ends.tokens }
 }
 

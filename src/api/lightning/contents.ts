@@ -124,13 +124,18 @@ async function encodeAll(
   model: ServedModel,
   contents: readonly string[],
   pads: boolean,
-): Promise<Int32Array[]> {
-  const prompts: Int32Array[] = []
+): Promise<Prompt[]> {
+  const prompts: Prompt[] = []
   for (const [i, text] of contents.entries()) {
     const tokens = await encodePrompt(model, text, `contents[${i}]`, call.signal)
-    prompts.push(pads ? concatTokens([[END_OF_TEXT], tokens]) : tokens)
+    prompts.push({ tokens: pads ? concatTokens([[END_OF_TEXT], tokens]) : tokens })
   }
   return prompts
+}
+
+export interface Prompt {
+  readonly tokens: Int32Array
+  readonly boundaries?: Int32Array
 }
 
 /** What the routes of this dialect hand to the engine, and under which name. */
@@ -140,20 +145,24 @@ export function planFor(
     readonly path: string
     readonly model: ServedModel
     readonly settings: Settings
-    readonly prompts: readonly Int32Array[]
+    readonly prompts: readonly Prompt[]
     readonly family: Family
   },
 ): BatchPlan {
   const { body, id, tenant, signal } = call
-  const rows = rowsOf(
-    of.prompts.map((prompt, i) => ({ id: `batch-${id}-${i}`, prompt, tenant, ...of.settings })),
-  )
+  const requests = of.prompts.map(({ tokens, boundaries }, i) => ({
+    id: `batch-${id}-${i}`,
+    prompt: tokens,
+    boundaries,
+    tenant,
+    ...of.settings,
+  }))
   return {
     id: body.request_id ?? `req-${id}`,
     tenant,
     path: of.path,
     model: of.model,
-    rows,
+    rows: rowsOf(requests),
     chunkSize: body.chunk_size ?? of.family.chunkSize,
     signal,
   }

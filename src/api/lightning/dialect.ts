@@ -1,16 +1,25 @@
 /** The dialect of rwkv_lightning and its CUDA port: its routes and its errors. */
 import type { RequestLimits } from '../limits.ts'
 import type { Dialect } from '../route.ts'
+import { chatBatchRoute } from './chat-batch.ts'
 import { contentsRoutes } from './contents.ts'
 import { renderStringError } from './errors.ts'
+import { fimRoute } from './fim.ts'
 import { LiveCalls } from './live-calls.ts'
+import { openAiRoutes } from './openai.ts'
 import { serverRoutes } from './server.ts'
 
 export function lightningDialect(limits: RequestLimits): Dialect {
   const live = new LiveCalls()
   return {
     name: 'rwkv_lightning',
-    routes: [...contentsRoutes(limits, live), ...serverRoutes(limits, live)],
+    routes: [
+      ...contentsRoutes(limits, live),
+      chatBatchRoute(limits, live),
+      fimRoute(limits, live),
+      ...openAiRoutes(limits),
+      ...serverRoutes(limits, live),
+    ],
     renderError: renderStringError,
   }
 }

@@ -96,7 +96,8 @@ export class LiveCalls {
   keep(call: PausedCall): void {
     this.#paused.set(keyOf(call), call)
     const own = this.paused(call.tenant)
-    for (const old of own.slice(0, Math.max(0, own.length - MAX_PAUSED))) this.#paused.delete(keyOf(old))
+    for (const old of own.slice(0, Math.max(0, own.length - MAX_PAUSED)))
+      this.#paused.delete(keyOf(old))
   }
 
   /** Takes a paused call out; null if there is none of that id. */

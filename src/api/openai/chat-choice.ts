@@ -26,8 +26,14 @@ export class ChatChoice {
   #content = ''
   #reason: FinishReason | null = null
 
-  constructor(index: number, think: ThinkMode, withLogprobs: boolean) {
+  /** Text that waits until `#chunkTokens` have gathered. */
+  #waiting = ''
+  #numWaiting = 0
+  readonly #chunkTokens: number
+
+  constructor(index: number, think: ThinkMode, withLogprobs: boolean, chunkTokens = 1) {
     this.index = index
+    this.#chunkTokens = chunkTokens
     this.#think = think
     this.#splitter = new ReplySplitter(think)
     this.#logprobs = withLogprobs ? [] : null
@@ -41,14 +47,18 @@ export class ChatChoice {
   add(event: TextEvent): object[] {
     if (this.#splitter.isReasoning) this.reasoningTokens += event.tokens.length
     if (event.logprobs !== null) this.#pending.push(...event.logprobs)
-    return this.#deltas(this.#splitter.push(event.text), false)
+    this.#waiting += event.text
+    this.#numWaiting += event.tokens.length
+    if (this.#chunkTokens > 1 && this.#numWaiting < this.#chunkTokens) return []
+    return this.#deltas(this.#splitter.push(this.#takeWaiting()), false)
   }
 
   finish(event: FinishEvent): object[] {
     this.completionTokens = event.completionTokens
     this.#reason = event.reason
+    const gathered = this.#deltas(this.#splitter.push(this.#takeWaiting()), false)
     const rest = this.#deltas(this.#splitter.end(), true)
-    return [...rest, this.#chunk({}, event.reason)]
+    return [...gathered, ...rest, this.#chunk({}, event.reason)]
   }
 
   /** The entry of `choices` in a reply that is not streamed. */
@@ -60,6 +70,13 @@ export class ChatChoice {
       logprobs: this.#logprobs === null ? null : { content: this.#logprobs, refusal: null },
       finish_reason: this.#reason,
     }
+  }
+
+  #takeWaiting(): string {
+    const text = this.#waiting
+    this.#waiting = ''
+    this.#numWaiting = 0
+    return text
   }
 
   /** A piece may hold the end of the thought and the beginning of the answer: two deltas. */

@@ -1,13 +1,13 @@
 /**
  * POST /v1/chat/completions: messages to one prompt, and the engine's events to a chat completion, whole or in chunks.
  */
-import type { GenerateRequest } from '../../engine/messages.ts'
+import type { EngineEvent, GenerateRequest } from '../../engine/messages.ts'
 import { runAll } from '../answers.ts'
-import { encodePrompt } from '../encode.ts'
+import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
-import { CHAT_STOPS, renderChat, type ThinkMode } from '../template.ts'
+import { CHAT_STOPS, renderChat, type ThinkMode, turnEnds } from '../template.ts'
 import { ChatChoice } from './chat-choice.ts'
 import {
   type ChatBody,
@@ -18,7 +18,7 @@ import {
   toTurns,
 } from './chat-schema.ts'
 import { refuseUnimplemented } from './parameters.ts'
-import { checkCombinations, toSampling, toStop } from './sampling.ts'
+import { cacheOf, checkCombinations, toSampling, toStop } from './sampling.ts'
 import { systemFingerprint, usageOf } from './usage.ts'
 
 export function chatRoute(limits: RequestLimits): Route {
@@ -35,11 +35,15 @@ export async function replyOf(chat: Chat, isStream: boolean): Promise<Reply> {
   return json(await whole(chat))
 }
 
+type PromptEvent = Extract<EngineEvent, { type: 'prompt' }>
+
 /** A chat call that has been checked and turned into what the engine needs. */
 export interface Chat {
   readonly model: ServedModel
   readonly request: GenerateRequest
   readonly think: ThinkMode
+  /** Tokens that a stream gathers before it sends them. */
+  readonly chunkTokens: number
   readonly includeUsage: boolean
   readonly created: number
   readonly signal: AbortSignal
@@ -59,13 +63,17 @@ async function prepare(call: Call<ChatBody>): Promise<Chat> {
     stop: toStop(body, CHAT_STOPS, model, limits),
     logprobs: chatLogprobs(body),
     promptLogprobs: null,
+    tenant: call.tenant,
+    cache: cacheOf(body),
   }
-  const text = renderChat(toTurns(body.messages), think)
-  const prompt = await encodePrompt(model, text, 'messages', signal)
+  const turns = toTurns(body.messages)
+  const prompt = await encodePrompt(model, renderChat(turns, think), 'messages', signal)
+  const boundaries = boundariesAt(prompt, model.tokenizer, turnEnds(turns))
   return {
     model,
-    request: { id: `chatcmpl-${call.id}`, prompt, ...settings },
+    request: { id: `chatcmpl-${call.id}`, prompt, boundaries, ...settings },
     think,
+    chunkTokens: 1,
     includeUsage: body.stream_options?.include_usage === true,
     created: call.now,
     signal,
@@ -74,14 +82,16 @@ async function prepare(call: Call<ChatBody>): Promise<Chat> {
 
 async function whole(chat: Chat): Promise<object> {
   const choices = choicesOf(chat)
+  let read: PromptEvent | null = null
   for await (const { event } of runAll(chat.model.client, [chat.request], chat.signal)) {
+    if (event.type === 'prompt') read = event
     if (event.type === 'text') choices[event.index]!.add(event)
     if (event.type === 'finish') choices[event.index]!.finish(event)
   }
   return {
     ...headOf(chat, 'chat.completion'),
     choices: choices.map((choice) => choice.message()),
-    usage: usageOfAll(chat, choices),
+    usage: usageOfAll(chat, read, choices),
   }
 }
 
@@ -93,8 +103,10 @@ async function* streamed(chat: Chat): AsyncGenerator<object> {
     choices: [choice],
     ...(chat.includeUsage ? { usage: null } : {}),
   })
+  let read: PromptEvent | null = null
   for await (const { event } of runAll(chat.model.client, [chat.request], chat.signal)) {
     if (event.type === 'prompt') {
+      read = event
       for (const choice of choices) yield chunk(choice.role())
       continue
     }
@@ -102,13 +114,13 @@ async function* streamed(chat: Chat): AsyncGenerator<object> {
     const deltas = event.type === 'text' ? choice.add(event) : choice.finish(event)
     for (const delta of deltas) yield chunk(delta)
   }
-  if (chat.includeUsage) yield { ...head, choices: [], usage: usageOfAll(chat, choices) }
+  if (chat.includeUsage) yield { ...head, choices: [], usage: usageOfAll(chat, read, choices) }
 }
 
-function choicesOf({ request, think }: Chat): ChatChoice[] {
+function choicesOf({ request, think, chunkTokens }: Chat): ChatChoice[] {
   return Array.from(
     { length: request.n },
-    (_, index) => new ChatChoice(index, think, request.logprobs !== null),
+    (_, index) => new ChatChoice(index, think, request.logprobs !== null, chunkTokens),
   )
 }
 
@@ -117,8 +129,13 @@ function headOf({ request, created, model }: Chat, object: string) {
   return { id: request.id, object, created, model: model.id, system_fingerprint: fingerprint }
 }
 
-function usageOfAll({ request }: Chat, choices: readonly ChatChoice[]): object {
+function usageOfAll(
+  { request }: Chat,
+  read: PromptEvent | null,
+  choices: readonly ChatChoice[],
+): object {
   const completion = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
   const reasoning = choices.reduce((sum, choice) => sum + choice.reasoningTokens, 0)
-  return usageOf(request.prompt.length, completion, reasoning)
+  const prompt = read?.contextTokens ?? request.prompt.length
+  return usageOf(prompt, completion, reasoning, read?.cachedTokens ?? 0)
 }

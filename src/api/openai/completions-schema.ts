@@ -2,6 +2,7 @@
 import Type, { type Static } from 'typebox'
 import { SkeinError } from '../../errors.ts'
 import { checkPrompt, encodePrompt } from '../encode.ts'
+import { fimPrompt } from '../fim/prompt.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
@@ -17,6 +18,7 @@ export function completionBody(limits: RequestLimits) {
       Type.Array(Type.String(), { minItems: 1, maxItems: limits.prompts }),
       Type.Array(Type.Array(TokenId), { minItems: 1, maxItems: limits.prompts }),
     ),
+    suffix: Maybe(Type.String()),
     echo: Maybe(Type.Boolean()),
     logprobs: Maybe(BoundedInteger(0, limits.topLogprobs)),
   })
@@ -50,13 +52,14 @@ export function completionMaxTokens(body: CompletionBody, limits: RequestLimits)
   return maxTokens
 }
 
+/** With a suffix, prompts become the text before a gap, and the answer fills it. */
 export async function toPrompts(
-  prompt: Prompt,
+  { prompt, suffix, echo }: CompletionBody,
   model: ServedModel,
   signal: AbortSignal,
 ): Promise<PromptText[]> {
   const all: PromptText[] = []
-  const list = listOf(prompt)
+  const list = withSuffix(listOf(prompt), suffix ?? '', echo === true)
   for (const [i, entry] of list.entries()) {
     const param = list.length === 1 ? 'prompt' : `prompt[${i}]`
     all.push(
@@ -66,6 +69,19 @@ export async function toPrompts(
     )
   }
   return all
+}
+
+function withSuffix(
+  prompts: readonly (string | readonly number[])[],
+  suffix: string,
+  echo: boolean,
+): readonly (string | readonly number[])[] {
+  if (suffix === '') return prompts
+  if (echo) throw invalid('echo', 'it does not go with `suffix`: the prompt is not what was sent')
+  return prompts.map((prompt) => {
+    if (typeof prompt === 'string') return fimPrompt(prompt, suffix)
+    throw invalid('suffix', 'it needs prompts of text, not of token ids')
+  })
 }
 
 function fromTokens(tokens: Int32Array, model: ServedModel): PromptText {

@@ -17,7 +17,7 @@ import {
 } from './completions-schema.ts'
 import { type CompletionLogprobs, CompletionLogprobsBuilder } from './logprobs.ts'
 import { refuseUnimplemented } from './parameters.ts'
-import { checkCombinations, toSampling, toStop } from './sampling.ts'
+import { cacheOf, checkCombinations, toSampling, toStop } from './sampling.ts'
 import { systemFingerprint, usageOf } from './usage.ts'
 
 export function completionsRoute(limits: RequestLimits): Route {
@@ -60,8 +60,10 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
     stop: toStop(body, [], model, limits),
     logprobs,
     promptLogprobs: echo ? logprobs : null,
+    tenant: call.tenant,
+    cache: cacheOf(body),
   }
-  const prompts = await toPrompts(body.prompt, model, signal)
+  const prompts = await toPrompts(body, model, signal)
   return {
     id,
     model,
@@ -81,14 +83,16 @@ async function whole(completion: Completion): Promise<object> {
   const choices = prompts.flatMap((prompt, p) =>
     Array.from({ length: n }, (_, i) => new Choice(p * n + i, prompt, completion)),
   )
+  let cached = 0
   for await (const answered of runAll(model.client, requests, signal)) {
+    cached += cachedIn(answered)
     for (const choice of concerned(choices, answered, n)) choice.take(answered.event)
   }
   const completionTokens = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
   return {
     ...headOf(completion),
     choices: choices.map((choice) => choice.whole()),
-    usage: usageOf(numPromptTokens(completion), completionTokens, null),
+    usage: usageOf(numPromptTokens(completion), completionTokens, null, cached),
   }
 }
 
@@ -98,7 +102,9 @@ async function* streamed(completion: Completion): AsyncGenerator<object> {
     Array.from({ length: n }, (_, i) => new Choice(p * n + i, prompt, completion)),
   )
   const head = headOf(completion)
+  let cached = 0
   for await (const answered of runAll(model.client, requests, signal)) {
+    cached += cachedIn(answered)
     for (const choice of concerned(choices, answered, n)) {
       const piece = choice.take(answered.event)
       if (piece === null) continue
@@ -107,8 +113,12 @@ async function* streamed(completion: Completion): AsyncGenerator<object> {
   }
   if (!includeUsage) return
   const completionTokens = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
-  const usage = usageOf(numPromptTokens(completion), completionTokens, null)
+  const usage = usageOf(numPromptTokens(completion), completionTokens, null, cached)
   yield { ...head, choices: [], usage }
+}
+
+function cachedIn({ event }: Answered): number {
+  return event.type === 'prompt' ? (event.cachedTokens ?? 0) : 0
 }
 
 /** The choices an event is about: all of the prompt's for the prompt itself, else one. */

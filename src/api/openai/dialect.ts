@@ -1,4 +1,6 @@
 /** The OpenAI dialect: its routes and its errors. */
+import { infillRoute } from '../fim/infill.ts'
+import { mistralFimRoute } from '../fim/mistral.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { Dialect } from '../route.ts'
 import { chatRoute } from './chat.ts'
@@ -15,6 +17,8 @@ export function openAiDialect(limits: RequestLimits): Dialect {
       chatRoute(limits),
       completionsRoute(limits),
       ...tokenizeRoutes(limits),
+      mistralFimRoute(limits),
+      infillRoute(limits),
     ],
     renderError: renderOpenAiError,
   }

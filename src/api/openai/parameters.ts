@@ -34,7 +34,6 @@ export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
   prediction: [],
   reasoning_effort: [],
   store: [false],
-  suffix: [''],
   tool_choice: ['none'],
   tools: [[]],
   verbosity: [],

@@ -68,6 +68,9 @@ export function samplingFields(limits: RequestLimits) {
     ),
     banned_tokens: Maybe(Type.Array(TokenId, { maxItems: limits.logitBias })),
     response_format: Maybe(Type.Object({ type: Type.String() })),
+    cache: Maybe(
+      Type.Unsafe<'use' | 'no-store'>({ type: 'string', enum: ['use', 'no-store', null] }),
+    ),
   }
 }
 
@@ -135,6 +138,11 @@ export function toStop(
 function drawable(listed: readonly (number | string)[], model: ServedModel): number[] {
   const { vocabSize } = model.client.info.model
   return listed.filter((entry) => typeof entry === 'number').filter((id) => id < vocabSize)
+}
+
+/** Whether kept states may be used for this request, and left behind by it. */
+export function cacheOf(body: SamplingFields): 'use' | 'no-store' {
+  return body.cache ?? 'use'
 }
 
 /** Checks that belong to no single number: what may be combined, and what n and best_of may be. */

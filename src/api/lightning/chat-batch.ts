@@ -1,0 +1,60 @@
+/**
+ * POST /v3/chat/completions: a conversation, or a list of questions with a row each, through the chat template.
+ * The original kept only the first user message; here the system text and the history count.
+ */
+import Type from 'typebox'
+import { boundariesAt, encodePrompt } from '../encode.ts'
+import type { RequestLimits } from '../limits.ts'
+import type { ServedModel } from '../models.ts'
+import { chatBody, toTurns } from '../openai/chat-schema.ts'
+import { present } from '../openai/sampling.ts'
+import { type Call, post, type Route } from '../route.ts'
+import { Maybe } from '../schema.ts'
+import { CHAT_STOPS, renderTurns, type Turn, turnEnds } from '../template.ts'
+import { batchReply } from './batch.ts'
+import { Contents, contentsOf, lightningFields, settingsOf } from './body.ts'
+import { labelOf, passwordRoute, planFor } from './contents.ts'
+import { SHORT } from './families.ts'
+import type { LiveCalls } from './live-calls.ts'
+
+/** The endings of this route, byte for byte; its clients see the ">" that follows an open one. */
+const TAILS = { open: 'Assistant: <think', closed: 'Assistant: <think>\n</think>' } as const
+
+export function chatBatchRoute(limits: RequestLimits, live: LiveCalls): Route {
+  const path = '/v3/chat/completions'
+  const summary = 'Answer a conversation, or a list of questions'
+  const { messages } = chatBody(limits).properties
+  const body = Type.Object({
+    ...lightningFields(limits),
+    messages: Maybe(messages),
+    contents: Maybe(Contents(limits)),
+    enable_think: Maybe(Type.Boolean()),
+  })
+  const route = post(path, summary, body, async (call) => {
+    const conversations = present(call.body.messages)
+      ? [toTurns(call.body.messages)]
+      : contentsOf(call.body).map((content): Turn[] => [{ role: 'user', content }])
+    const model = call.models.get(call.body.model)
+    const settings = settingsOf(call.body, SHORT, model, call.limits, CHAT_STOPS)
+    const tail = call.body.enable_think === true ? TAILS.open : TAILS.closed
+    const rendered = await renderAll(call, model, conversations, tail)
+    const plan = planFor(call, { path, model, settings, family: SHORT, prompts: rendered })
+    const label = labelOf(call.body, 'rwkv7-batch-v3')
+    return await batchReply(plan, live, label, call.body.stream === true)
+  })
+  return passwordRoute(route)
+}
+
+async function renderAll(
+  call: Call,
+  model: ServedModel,
+  conversations: readonly Turn[][],
+  tail: string,
+) {
+  const prompts = []
+  for (const turns of conversations) {
+    const tokens = await encodePrompt(model, renderTurns(turns, tail), 'messages', call.signal)
+    prompts.push({ tokens, boundaries: boundariesAt(tokens, model.tokenizer, turnEnds(turns)) })
+  }
+  return prompts
+}

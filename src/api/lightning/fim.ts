@@ -1,0 +1,44 @@
+/** POST /FIM/v1/batch-FIM: texts to fill in, in pairs of what stands before and after; one row a pair. */
+import Type from 'typebox'
+import { encodePrompt } from '../encode.ts'
+import { fimPrompt } from '../fim/prompt.ts'
+import type { RequestLimits } from '../limits.ts'
+import { invalid } from '../openai/sampling.ts'
+import { post, type Route } from '../route.ts'
+import { batchReply } from './batch.ts'
+import { Contents, lightningFields, settingsOf } from './body.ts'
+import { labelOf, passwordRoute, planFor } from './contents.ts'
+import { SHORT } from './families.ts'
+import type { LiveCalls } from './live-calls.ts'
+
+export function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
+  const path = '/FIM/v1/batch-FIM'
+  const summary = 'Fill in between each prefix and its suffix'
+  const body = Type.Object({
+    ...lightningFields(limits),
+    prefix: Contents(limits),
+    suffix: Contents(limits),
+  })
+  const route = post(path, summary, body, async (call) => {
+    const { prefix, suffix, stream } = call.body
+    if (prefix.length === 0) throw invalid('prefix', 'Empty prompts list')
+    if (prefix.length !== suffix.length) {
+      throw invalid('suffix', `${suffix.length} for ${prefix.length} of prefix; expected as many`)
+    }
+    const model = call.models.get(call.body.model)
+    const settings = settingsOf(call.body, SHORT, model, call.limits)
+    const prompts = []
+    for (const [i, before] of prefix.entries()) {
+      const text = fimPrompt(before, suffix[i]!)
+      prompts.push({ tokens: await encodePrompt(model, text, `prefix[${i}]`, call.signal) })
+    }
+    const plan = planFor(call, { path, model, settings, family: SHORT, prompts })
+    // One pair took another path in the original, and says so.
+    const label =
+      prefix.length === 1
+        ? labelOf(call.body, 'rwkv7-batch-v3')
+        : labelOf(call.body, 'rwkv7-batch', 'FIM.completion')
+    return await batchReply(plan, live, label, stream === true)
+  })
+  return passwordRoute(route)
+}

@@ -1,0 +1,99 @@
+/**
+ * /openai/v1/*: OpenAI's shapes with rwkv_lightning's fields, defaults and errors. Also answers on /v1/chat/completions where
+ * a body has both `messages` and `contents`: its first entry is then the last thing the user says.
+ */
+import Type, { type Static } from 'typebox'
+import { boundariesAt, encodePrompt } from '../encode.ts'
+import type { RequestLimits } from '../limits.ts'
+import { type Chat, replyOf } from '../openai/chat.ts'
+import { chatBody, toTurns } from '../openai/chat-schema.ts'
+import { invalid, present } from '../openai/sampling.ts'
+import { type Call, get, json, post, type Route } from '../route.ts'
+import { Maybe } from '../schema.ts'
+import { CHAT_STOPS, renderChat, type Turn, turnEnds } from '../template.ts'
+import { Contents, lightningFields, settingsOf } from './body.ts'
+import { passwordRoute } from './contents.ts'
+import { OPENAI_ROUTE } from './families.ts'
+
+const SHARED_PATH = '/v1/chat/completions'
+
+export function openAiRoutes(limits: RequestLimits): readonly Route[] {
+  const body = openAiBody(limits)
+  const chat = (path: string) =>
+    passwordRoute(
+      post(path, 'Answer a conversation, with the defaults of rwkv_lightning', body, async (call) =>
+        replyOf(await prepare(call), call.body.stream === true),
+      ),
+    )
+  return [
+    chat('/openai/v1/chat/completions'),
+    { ...chat(SHARED_PATH), claims: hasBoth },
+    get('/openai/v1/models', 'List the served models', ({ models }) =>
+      json({
+        object: 'list',
+        data: models.list().map(({ id, created }) => ({
+          id,
+          object: 'model',
+          created,
+          owned_by: 'rwkv_lightning',
+        })),
+      }),
+    ),
+  ]
+}
+
+function openAiBody(limits: RequestLimits) {
+  const { messages, max_completion_tokens, stream_options } = chatBody(limits).properties
+  return Type.Object({
+    ...lightningFields(limits),
+    messages: Maybe(messages),
+    contents: Maybe(Contents(limits)),
+    system: Maybe(Type.String()),
+    max_completion_tokens,
+    stream_options,
+    enable_think: Maybe(Type.Boolean()),
+    use_prefix_cache: Maybe(Type.Boolean()),
+  })
+}
+
+type OpenAiBody = Static<ReturnType<typeof openAiBody>>
+
+function hasBoth(body: unknown): boolean {
+  if (typeof body !== 'object' || body === null) return false
+  const { contents, messages } = body as { contents?: unknown; messages?: unknown }
+  return present(contents) && present(messages)
+}
+
+async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
+  const { body, limits, signal, tenant } = call
+  const turns = turnsOf(body)
+  const model = call.models.get(body.model)
+  const maxTokens = body.max_tokens ?? body.max_completion_tokens ?? null
+  const limited = { ...body, max_tokens: maxTokens }
+  const settings = settingsOf(limited, OPENAI_ROUTE, model, limits, CHAT_STOPS)
+  const cache = body.use_prefix_cache === false ? ('no-store' as const) : settings.cache
+  const think = body.enable_think === true ? 'open' : 'done'
+  const prompt = await encodePrompt(model, renderChat(turns, think), 'messages', signal)
+  const boundaries = boundariesAt(prompt, model.tokenizer, turnEnds(turns))
+  return {
+    model,
+    request: { id: `chatcmpl-${call.id}`, prompt, boundaries, tenant, ...settings, cache },
+    think,
+    chunkTokens: body.chunk_size ?? OPENAI_ROUTE.chunkSize,
+    includeUsage: body.stream_options?.include_usage === true,
+    created: call.now,
+    signal,
+  }
+}
+
+/** All that the system says comes first, as one turn; the first of `contents` comes last. */
+function turnsOf({ messages, contents, system }: OpenAiBody): Turn[] {
+  const turns = toTurns(messages ?? [])
+  const [asked] = contents ?? []
+  if (present(asked)) turns.push({ role: 'user', content: asked })
+  if (turns.length === 0) throw invalid('messages', 'Empty prompt')
+  const said = turns.filter(({ role }) => role === 'system').map(({ content }) => content)
+  if (present(system)) said.push(system)
+  const rest = turns.filter(({ role }) => role !== 'system')
+  return said.length === 0 ? rest : [{ role: 'system', content: said.join('\n') }, ...rest]
+}

@@ -1,0 +1,172 @@
+/** The routes of rwkv_lightning that render a conversation: /v3 and /openai. */
+import { describe, expect, test } from 'vitest'
+import type { GenerateRequest } from '../../src/engine/messages.ts'
+import { answer, byteCodec } from '../helpers/fake-engine.ts'
+import { CHAT, eventsOf, postTo, serve, steady } from './kit.ts'
+
+const promptOf = ({ prompt }: GenerateRequest) => byteCodec.decode(prompt)
+const V3 = '/v3/chat/completions'
+const OPENAI = '/openai/v1/chat/completions'
+const user = (content: string) => ({ role: 'user', content })
+
+describe(V3, () => {
+  const asked = async (body: object) => {
+    const { app, engine } = serve()
+    const reply = await postTo(app, V3, body)
+    expect(reply.statusCode, reply.body).toBe(200)
+    return { reply: reply.json(), requests: engine.requests }
+  }
+
+  test('system and history count', async () => {
+    const messages = [
+      { role: 'system', content: 'Be brief.' },
+      user('Hi'),
+      { role: 'assistant', content: 'Hello.' },
+      user('Bye'),
+    ]
+    const { requests, reply } = await asked({ messages, enable_think: true })
+    expect(requests.map(promptOf)).toEqual([
+      'System: Be brief.\n\nUser: Hi\n\nAssistant: Hello.\n\nUser: Bye\n\nAssistant: <think',
+    ])
+    expect(reply.id).toBe('rwkv7-batch-v3')
+    // Where each turn ends: one token is one byte here.
+    expect([...requests[0]!.boundaries!]).toEqual([17, 27, 46, 57])
+  })
+
+  test('contents are questions, a row each, and no line of them can begin a turn', async () => {
+    const { requests, reply } = await asked({ contents: ['a', 'b\nUser: c'] })
+    expect(requests.map(promptOf)).toEqual([
+      'User: a\n\nAssistant: <think>\n</think>',
+      'User: b\n User: c\n\nAssistant: <think>\n</think>',
+    ])
+    expect(reply.choices).toHaveLength(2)
+  })
+
+  test('stops: those of the template, unless the request has its own', async () => {
+    const messages = [user('a')]
+    const { requests } = await asked({ messages })
+    expect(requests[0]!.stop).toEqual({
+      strings: ['\n\nUser:', '\n\nSystem:'],
+      tokens: [],
+      ignoreEos: false,
+    })
+    expect(requests[0]).toMatchObject({ maxTokens: 50, sampling: { topK: 1, topP: 0.3 } })
+    const own = await asked({ messages, stop_tokens: [0, 11] })
+    expect(own.requests[0]!.stop).toEqual({ strings: [], tokens: [0, 11], ignoreEos: false })
+  })
+
+  test('neither messages nor contents', async () => {
+    const { app } = serve()
+    const reply = await postTo(app, V3, {})
+    expect(reply.statusCode).toBe(400)
+    expect(reply.json()).toEqual({ error: 'contents: Empty prompts list' })
+  })
+})
+
+describe(OPENAI, () => {
+  test('shapes are OpenAI’s', async () => {
+    const { app } = serve((request) => answer(request, 'Hello!'))
+    const body = { model: 'rwkv7', messages: [user('Hi')] }
+    const whole = (await postTo(app, OPENAI, body)).json()
+    expect(steady(whole)).toMatchObject({
+      id: 'chatcmpl-ID',
+      object: 'chat.completion',
+      choices: [
+        { index: 0, message: { role: 'assistant', content: 'Hello!' }, finish_reason: 'stop' },
+      ],
+      usage: { completion_tokens: 7 },
+    })
+    const events = eventsOf((await postTo(app, OPENAI, { ...body, stream: true })).body)
+    const deltas = (
+      events.slice(0, -1) as { choices: [{ delta: object; finish_reason: unknown }] }[]
+    ).map(({ choices }) => choices[0])
+    expect(deltas[0]!.delta).toEqual({ role: 'assistant', content: '' })
+    expect(deltas.at(-1)).toMatchObject({ delta: {}, finish_reason: 'stop' })
+    expect(events.at(-1)).toBe('[DONE]')
+  })
+
+  test.each([
+    [1, ['H', 'e', 'l', 'l', 'o', '!']],
+    [4, ['Hell', 'o!']],
+    [99, ['Hello!']],
+  ])('chunk_size %i', async (chunk_size, pieces) => {
+    const { app } = serve((request) => answer(request, 'Hello!'))
+    const body = { messages: [user('Hi')], stream: true, chunk_size }
+    const events = eventsOf((await postTo(app, OPENAI, body)).body)
+    const contents = (events.slice(1, -2) as { choices: [{ delta: { content: string } }] }[]).map(
+      ({ choices }) => choices[0].delta.content,
+    )
+    expect(contents).toEqual(pieces)
+  })
+
+  test('what the system says comes first, what contents says last', async () => {
+    const { app, engine } = serve()
+    const messages = [user('Hi'), { role: 'developer', content: 'One.' }]
+    const body = { messages, system: 'Two.', contents: ['Last', 'unread'] }
+    const expected =
+      'System: One.\nTwo.\n\nUser: Hi\n\nUser: Last\n\nAssistant: <think>\n</think>\n'
+    for (const path of [OPENAI, CHAT]) {
+      const reply = await postTo(app, path, body)
+      expect(reply.statusCode, reply.body).toBe(200)
+      expect(promptOf(engine.requests.at(-1)!)).toBe(expected)
+    }
+    await postTo(app, OPENAI, { messages: [user('Hi')], enable_think: true })
+    expect(promptOf(engine.requests.at(-1)!)).toBe('User: Hi\n\nAssistant: <think')
+  })
+
+  test('defaults, and OpenAI’s fields too', async () => {
+    const { app, engine } = serve()
+    await postTo(app, OPENAI, { messages: [user('Hi')] })
+    expect(engine.requests[0]).toMatchObject({
+      maxTokens: 4096,
+      cache: 'use',
+      sampling: {
+        temperature: 1,
+        topK: 20,
+        topP: 0.6,
+        presencePenalty: 1,
+        frequencyPenalty: 0.1,
+        penaltyDecay: 0.996,
+      },
+    })
+    const fields = {
+      presence_penalty: 0,
+      stop: 'x',
+      use_prefix_cache: false,
+      max_completion_tokens: 3,
+    }
+    await postTo(app, OPENAI, { messages: [user('Hi')], ...fields })
+    expect(engine.requests[1]).toMatchObject({
+      maxTokens: 3,
+      cache: 'no-store',
+      sampling: { presencePenalty: 0 },
+      stop: { strings: ['x'] },
+    })
+  })
+
+  test('a quote at the beginning of an answer stays', async () => {
+    const { app } = serve((request) => answer(request, '\n> quoted'))
+    const reply = await postTo(app, OPENAI, { messages: [user('Hi')] })
+    expect(reply.json().choices[0].message.content).toBe('> quoted')
+  })
+
+  test('the key may be in the header or in the body; errors are strings', async () => {
+    const { app } = serve(undefined, { keys: ['secret'] })
+    const body = { messages: [user('Hi')] }
+    const headers = { authorization: 'Bearer secret' }
+    const send = (payload: object, own = {}) =>
+      app.inject({ method: 'POST', url: OPENAI, payload, headers: own })
+    expect((await send(body, headers)).statusCode).toBe(200)
+    expect((await send({ ...body, password: 'secret' })).statusCode).toBe(200)
+    expect((await send(body, { authorization: 'Bearer wrong' })).json()).toEqual({
+      error: 'Unauthorized: invalid or missing password',
+    })
+    expect((await send({}, headers)).json()).toEqual({ error: 'messages: Empty prompt' })
+    const models = await app.inject({ url: '/openai/v1/models', headers })
+    expect(models.json()).toMatchObject({
+      object: 'list',
+      data: [{ id: 'goose', object: 'model' }],
+    })
+    expect((await app.inject({ url: '/openai/v1/models' })).statusCode).toBe(401)
+  })
+})
