@@ -1,13 +1,13 @@
 /**
- * Puts the parts together: file → checkpoint → backend → model → runner → engine. The only place that chooses a
- * backend. Used by the worker process, the library entry, the commands and the benches.
+ * Puts the parts together: file → checkpoint → backend → model → runner → engine. Used by the worker process, the
+ * library entry, the commands and the benches.
  */
 import { existsSync } from 'node:fs'
 import { freemem } from 'node:os'
 import { fileURLToPath } from 'node:url'
-import type { Backend, StateShape, WeightType } from './backend/backend.ts'
-import { createCpuBackend } from './backend/cpu/cpu.ts'
-import { createReferenceBackend } from './backend/reference/reference.ts'
+import type { Backend, WeightType } from './backend/backend.ts'
+import { chooseBatchSize } from './batch-size.ts'
+import { type BackendOptions, openBackend } from './device-choice.ts'
 import { Engine } from './engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from './engine/states.ts'
 import { SkeinError } from './errors.ts'
@@ -27,19 +27,15 @@ import type { LoadProgress, WeightOptions } from './model/weights.ts'
 import { findVocabulary } from './tokenizer/find-vocabulary.ts'
 import { Tokenizer } from './tokenizer/tokenizer.ts'
 
-export type BackendChoice = 'auto' | 'cpu' | 'reference'
-export const BACKEND_CHOICES: readonly BackendChoice[] = ['auto', 'cpu', 'reference']
 /** How the large matrices are held; 'file' keeps the checkpoint's own type. */
 export type QuantChoice = 'file' | 'f32' | 'f16' | 'bf16' | 'int8'
 export const QUANT_CHOICES: readonly QuantChoice[] = ['file', 'f32', 'f16', 'bf16', 'int8']
 
 /** Plain data, so that it can be handed to a worker process. */
-export interface RunnerChoice {
+export interface RunnerChoice extends BackendOptions {
   /** Path of the checkpoint. */
   readonly model: string
-  readonly backend?: BackendChoice | undefined
   readonly quant?: QuantChoice | undefined
-  readonly threads?: number | undefined
   /** Recurrent states kept on the device = most rows of a step. Chosen from free memory when absent. */
   readonly slots?: number | undefined
   /** Token budget of one step. */
@@ -61,15 +57,9 @@ export interface EngineChoice extends RunnerChoice {
   readonly prefixCacheBytes?: number | undefined
 }
 
-const DEFAULT_STEP_TOKENS = 512
-const MAX_DEFAULT_SLOTS = 64
-/** Share of free memory that states may take when the number of slots is ours to choose. */
-const STATE_MEMORY_SHARE = 0.25
 /** Share of free memory that cached prefixes may take when it is ours to choose, and its limit. */
 const PREFIX_MEMORY_SHARE = 0.1
 const MAX_DEFAULT_PREFIX_BYTES = 2 ** 31
-/** The reference backend reads ~10⁸ weights a second: beyond this size a token takes seconds. */
-const MAX_REFERENCE_PARAMETERS = 50_000_000
 
 /** The trained model that comes with Skein. */
 export const DEMO_MODEL = fileURLToPath(new URL('../models/demo.pth', import.meta.url))
@@ -77,18 +67,23 @@ export const DEMO_MODEL = fileURLToPath(new URL('../models/demo.pth', import.met
 export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress): ModelRunner {
   const checkpoint = openCheckpoint(choice.model)
   try {
-    const backend = openBackend(choice, checkpoint)
-    const model = loadModel(checkpoint, backend, {
-      weightType: weightTypeOf(choice.quant),
-      onProgress,
-    })
-    const numSlots = choice.slots ?? defaultSlots(model.stateShape)
-    return new ModelRunner(model, backend, {
-      numSlots,
-      maxTokens: stepTokens(choice, numSlots),
-      fingerprint: fingerprint(checkpoint),
-      startState: readTunedState(checkpoint, model.stateShape),
-    })
+    const { numParameters } = describeCheckpoint(checkpoint)
+    const architecture = loadableArchitecture(checkpoint)
+    const { backend, freeMemory } = openBackend(choice, { architecture, numParameters })
+    try {
+      const model = loadModel(checkpoint, backend, {
+        weightType: weightTypeOf(choice.quant),
+        onProgress,
+      })
+      return new ModelRunner(model, backend, {
+        ...chooseBatchSize(choice, model, freeMemory()),
+        fingerprint: fingerprint(checkpoint),
+        startState: readTunedState(checkpoint, model.stateShape),
+      })
+    } catch (error) {
+      backend.dispose()
+      throw error
+    }
   } finally {
     checkpoint.close()
   }
@@ -151,44 +146,9 @@ function loadModel(checkpoint: Checkpoint, backend: Backend, options: WeightOpti
   return load(checkpoint, backend, options)
 }
 
-/** `auto` is the CPU kernels where they are built, else the reference for models small enough to be usable on it. */
-function openBackend({ backend = 'auto', threads }: RunnerChoice, checkpoint: Checkpoint): Backend {
-  if (backend === 'reference') return createReferenceBackend()
-  try {
-    return createCpuBackend(threads === undefined ? {} : { threads })
-  } catch (error) {
-    if (backend === 'cpu' || !isUnavailable(error)) throw error
-    const { numParameters } = describeCheckpoint(checkpoint)
-    if (numParameters > MAX_REFERENCE_PARAMETERS)
-      throw new SkeinError(
-        'backend_unavailable',
-        `${error.message}; the reference backend is too slow for ${Math.round(numParameters / 1e6)}M parameters (--backend reference runs it anyway)`,
-      )
-    process.stderr.write(`skein: ${error.message}; using the slow reference backend\n`)
-    return createReferenceBackend()
-  }
-}
-
-function isUnavailable(error: unknown): error is SkeinError {
-  return error instanceof SkeinError && error.code === 'backend_unavailable'
-}
-
 function weightTypeOf(quant: QuantChoice = 'file'): WeightType | undefined {
   if (quant === 'file') return undefined
   return quant === 'int8' ? 'i8' : quant
-}
-
-function defaultSlots({ layers, channels, headSize }: StateShape): number {
-  const bytes = 4 * layers * channels * (2 + headSize)
-  return Math.max(
-    1,
-    Math.min(MAX_DEFAULT_SLOTS, Math.floor((STATE_MEMORY_SHARE * freemem()) / bytes)),
-  )
-}
-
-/** All slots may decode in one step and still leave a quarter of it to prompts. */
-function stepTokens({ maxTokens }: RunnerChoice, numSlots: number): number {
-  return Math.max(maxTokens ?? DEFAULT_STEP_TOKENS, Math.ceil((4 * numSlots) / 3))
 }
 
 /** Throws, in the words of the reader, for a file that is missing or no checkpoint at all. */

@@ -1,10 +1,9 @@
 /** Arguments that several commands share, and the rule that an unknown or malformed one is refused, never ignored. */
 import { basename } from 'node:path'
 import type { ArgsDef, CommandDef } from 'citty'
+import { type DeviceChoice, parseDevice, WKV_CHOICES, type WkvChoice } from '../device-choice.ts'
 import { SkeinError } from '../errors.ts'
 import {
-  BACKEND_CHOICES,
-  type BackendChoice,
   type EngineChoice,
   modelPath,
   QUANT_CHOICES,
@@ -19,10 +18,15 @@ export const modelArgs = {
     description: 'Checkpoint (.pth). The bundled demo model when absent.',
     valueHint: 'FILE',
   },
-  backend: {
+  device: {
     type: 'string',
-    default: 'auto',
-    description: 'auto, cpu or reference (plain float64, for checking)',
+    description:
+      'auto (default), cpu, cuda, cuda:N (or cuda:UUID), or reference (plain float64, for checking)',
+  },
+  backend: { type: 'string', description: 'Older name of --device' },
+  wkv: {
+    type: 'string',
+    description: 'Recurrent states on cuda: fp32 (default), or fp16 in half the memory',
   },
   quant: {
     type: 'string',
@@ -58,7 +62,8 @@ type Given = { readonly [name: string]: unknown }
 export function engineChoice(args: Given): EngineChoice {
   return {
     model: modelPath(text(args, 'model')),
-    backend: oneOf<BackendChoice>(args, 'backend', BACKEND_CHOICES),
+    device: deviceChoice(args),
+    wkv: oneOf<WkvChoice>(args, 'wkv', WKV_CHOICES),
     quant: oneOf<QuantChoice>(args, 'quant', QUANT_CHOICES),
     threads: integer(args, 'threads', 1, 1024),
     slots: integer(args, 'slots', 1, 65_536),
@@ -67,6 +72,17 @@ export function engineChoice(args: Given): EngineChoice {
     maxPromptTokens: integer(args, 'max-prompt-tokens', 1, 1_000_000_000),
     vocab: text(args, 'vocab'),
   }
+}
+
+function deviceChoice(args: Given): DeviceChoice | undefined {
+  const [device, backend] = [text(args, 'device'), text(args, 'backend')]
+  if (device !== undefined && backend !== undefined && device !== backend)
+    refuse('backend', `the same as --device (${device}), or leave one of them out`)
+  const given = device ?? backend
+  if (given === undefined) return undefined
+  return (
+    parseDevice(given) ?? refuse('device', `auto, cpu, cuda, cuda:N or reference, not "${given}"`)
+  )
 }
 
 export function text(args: Given, name: string): string | undefined {

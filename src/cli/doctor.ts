@@ -4,6 +4,7 @@ import { existsSync } from 'node:fs'
 import { cpus, freemem, totalmem } from 'node:os'
 import { defineCommand } from 'citty'
 import { cpuReport } from '../backend/cpu/cpu.ts'
+import { type CudaReport, cudaReport } from '../backend/cuda/report.ts'
 import { SkeinError } from '../errors.ts'
 import { DEMO_MODEL, vocabularyPath } from '../load.ts'
 import { formatBytes, printJson, printTable } from './output.ts'
@@ -19,10 +20,15 @@ export const doctor = defineCommand({
   meta: { name: 'doctor', description: 'Say what this machine can run and what is missing' },
   args: { json: { type: 'boolean', description: 'One JSON object' } },
   run({ args }) {
-    const findings = [node(), processor(), memory(), compiler(), kernels(), demo(), vocabulary()]
+    const cuda = cudaReport()
+    const findings = [
+      ...[node(), processor(), memory(), compiler(), kernels()],
+      ...[gpu(cuda), cudaCompiler(cuda), cublasLt(cuda)],
+      ...[demo(), vocabulary()],
+    ]
     const isUsable = findings.every(({ fix }) => fix === null)
     if (args.json) {
-      printJson({ isUsable, findings, cpu: cpuReport() })
+      printJson({ isUsable, findings, cpu: cpuReport(), cuda })
       return
     }
     printTable(findings.map(({ what, found, fix }) => [fix === null ? 'ok' : '!!', what, found]))
@@ -78,6 +84,39 @@ function kernels(): Finding {
   const built = levels.filter(({ isBuilt }) => isBuilt).map(({ level }) => level)
   const found = chosen === null ? 'none usable' : `${chosen} chosen; built: ${built.join(', ')}`
   return { what: 'cpu kernels', found, fix: problem }
+}
+
+/** A machine without a card is fine as it is; one with a card and no driver is not. */
+function gpu({ devices, hasCard, problems }: CudaReport): Finding {
+  const list = devices.map(({ ordinal, name, computeCapability, totalBytes }) => {
+    const capability = computeCapability.join('.')
+    return `cuda:${ordinal} ${name} (${capability}, ${formatBytes(totalBytes)})`
+  })
+  const [first] = devices
+  const driver = first && `driver ${first.driverRelease} (CUDA ${first.driverVersion / 1000})`
+  const missing = hasCard ? 'an NVIDIA card that cannot be used' : 'none'
+  return {
+    what: 'gpu',
+    found: first ? `${list.join(', ')}; ${driver}` : missing,
+    fix: hasCard ? fixOf(problems, 'driver') : null,
+  }
+}
+
+function cudaCompiler({ nvrtc, headers, nvcc, problems }: CudaReport): Finding {
+  const found = [
+    nvrtc === null ? 'no NVRTC' : `NVRTC ${nvrtc}`,
+    ...(headers === null ? [] : [`headers ${headers}`]),
+    nvcc === null ? 'no nvcc' : `nvcc ${nvcc}`,
+  ]
+  return { what: 'cuda compiler', found: found.join(', '), fix: fixOf(problems, 'compiler') }
+}
+
+function cublasLt({ cublasLt, problems }: CudaReport): Finding {
+  return { what: 'cublasLt', found: cublasLt ?? 'none', fix: fixOf(problems, 'cublasLt') }
+}
+
+function fixOf(problems: CudaReport['problems'], part: string): string | null {
+  return problems.find((problem) => problem.part === part)?.message ?? null
 }
 
 function demo(): Finding {

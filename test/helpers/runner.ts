@@ -24,7 +24,7 @@ export function tinyModel(architecture: TestArchitecture = 'rwkv7'): string {
 }
 
 export function tinyRunner(
-  backend: (typeof BACKENDS)[number],
+  device: (typeof BACKENDS)[number],
   options: {
     slots?: number
     maxTokens?: number
@@ -36,7 +36,7 @@ export function tinyRunner(
   const { architecture, ...choice } = options
   return loadRunner({
     model: tinyModel(architecture),
-    backend,
+    device,
     slots: 40,
     maxTokens: 256,
     ...choice,

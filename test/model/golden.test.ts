@@ -59,7 +59,14 @@ describe.each(CASES)('$name', ({ name, vocabSize, tokens }) => {
   test.each(WAYS)('$label gives the logits of the oracle', ({ backend, isa, quant, tolerance }) => {
     vi.stubEnv('SKEIN_ISA', isa)
     const model = fixture(`${name}.pth`)
-    const runner = loadRunner({ model, backend, quant, slots: 1, maxTokens: 16, threads: 2 })
+    const runner = loadRunner({
+      model,
+      device: backend,
+      quant,
+      slots: 1,
+      maxTokens: 16,
+      threads: 2,
+    })
     const start = openTunedState(fixture(`${name}-state.pth`), runner.info.stateShape)
     const ids = Int32Array.from(tokens)
     const fromZero = logitsOfAll(runner, ids)

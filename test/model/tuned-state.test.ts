@@ -120,8 +120,8 @@ describe('a state inside a model', () => {
   test.each(['reference', 'cpu'] as const)('is where %s starts, whichever slot', (backend) => {
     const model = tunedModel()
     const tokens = someTokens(9, 3).map((token) => token % 128)
-    const tuned = loadRunner({ model, backend, slots: 2 })
-    const plain = loadRunner({ model: `${golden}.pth`, backend, slots: 2 })
+    const tuned = loadRunner({ model, device: backend, slots: 2 })
+    const plain = loadRunner({ model: `${golden}.pth`, device: backend, slots: 2 })
     const start = openTunedState(`${golden}-state.pth`, plain.info.stateShape)
     const wanted = logitsOfAll(plain, tokens, start)
     expect(logitsOfAll(tuned, tokens)).toEqual(wanted)

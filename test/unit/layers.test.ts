@@ -12,6 +12,8 @@ const ALLOWED: Record<string, readonly string[]> = {
     'model',
     'tokenizer',
     'backend/cpu',
+    'backend/cuda',
+    'device-choice.ts',
     'load.ts',
     'index.ts',
   ],

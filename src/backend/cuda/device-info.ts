@@ -70,7 +70,7 @@ export function describeDevice(driver: CudaDriver, ordinal: number): DeviceInfo 
 function driverRelease(): string {
   try {
     const text = readFileSync('/proc/driver/nvidia/version', 'utf8')
-    return /Kernel Module\D+([\d.]+)/.exec(text)?.[1] ?? 'unknown'
+    return /Module .*?\s(\d+\.[\d.]+)/.exec(text)?.[1] ?? 'unknown'
   } catch {
     return 'unknown'
   }

@@ -1,0 +1,101 @@
+/**
+ * What of CUDA this machine has: driver, GPUs, compiler, cuBLASLt, and what is missing. Looks, but opens no context and
+ * no library beside the driver. For `skein doctor` and for the choice of a device.
+ */
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { SkeinError } from '../../errors.ts'
+import { type DeviceInfo, isCapable, listDevices, MIN_CAPABILITY } from './device-info.ts'
+import { openDriver } from './driver.ts'
+import {
+  describeMissing,
+  findHeaders,
+  findLibrary,
+  findNvcc,
+  MACHINE,
+  type SearchRoots,
+} from './libraries.ts'
+
+export interface CudaReport {
+  readonly devices: readonly DeviceInfo[]
+  /** A card is in the machine, whether or not the driver sees it. */
+  readonly hasCard: boolean
+  readonly nvrtc: string | null
+  readonly headers: string | null
+  readonly nvcc: string | null
+  readonly cublasLt: string | null
+  /** What is in the way of the cuda backend, one sentence each with what to do; empty when it can be used. */
+  readonly problems: readonly CudaProblem[]
+}
+
+export interface CudaProblem {
+  readonly part: 'driver' | 'compiler' | 'cublasLt'
+  readonly message: string
+}
+
+const DISPLAY_CLASS = '0x03'
+const NVIDIA_VENDOR = '0x10de'
+
+export function cudaReport(roots = MACHINE): CudaReport {
+  const { devices, problem } = look()
+  const hasCard = devices.length > 0 || hasNvidiaCard()
+  // Without a driver there is nothing to fit the libraries to.
+  if (problem !== null) {
+    const none = { nvrtc: null, headers: null, nvcc: findNvcc(roots), cublasLt: null }
+    return { devices, hasCard, ...none, problems: [problem] }
+  }
+  return { devices, hasCard, ...lookForLibraries(devices, roots) }
+}
+
+function lookForLibraries(devices: readonly DeviceInfo[], roots: SearchRoots) {
+  const driverMajor = Math.floor((devices[0]?.driverVersion ?? 0) / 1000)
+  const [compiler, product] = [
+    findLibrary('nvrtc', driverMajor, roots),
+    findLibrary('cublasLt', driverMajor, roots),
+  ]
+  const nvrtc = compiler.found?.path ?? null
+  const headers = nvrtc === null ? null : findHeaders(nvrtc, roots)
+  const nvcc = findNvcc(roots)
+  const problems: CudaProblem[] = []
+  if ((nvrtc === null || headers === null) && nvcc === null) {
+    const message =
+      nvrtc === null
+        ? describeMissing('nvrtc', driverMajor, compiler)
+        : `${nvrtc} is here but not cuda_fp16.h; pip install nvidia-cuda-runtime, or install the CUDA toolkit`
+    problems.push({ part: 'compiler', message })
+  }
+  if (product.found === null)
+    problems.push({
+      part: 'cublasLt',
+      message: describeMissing('cublasLt', driverMajor, product),
+    })
+  return { nvrtc, headers, nvcc, cublasLt: product.found?.path ?? null, problems }
+}
+
+function look(): { devices: readonly DeviceInfo[]; problem: CudaProblem | null } {
+  try {
+    const devices = listDevices(openDriver())
+    if (devices.some(isCapable)) return { devices, problem: null }
+    const found = devices
+      .map(({ name, computeCapability }) => `${name} (${computeCapability.join('.')})`)
+      .join(', ')
+    const message = `no GPU of compute capability ${MIN_CAPABILITY.join('.')} or later; found: ${found || 'none'}`
+    return { devices, problem: { part: 'driver', message } }
+  } catch (error) {
+    const { message } = SkeinError.from(error)
+    return { devices: [], problem: { part: 'driver', message } }
+  }
+}
+
+function hasNvidiaCard(): boolean {
+  const folder = '/sys/bus/pci/devices'
+  try {
+    return readdirSync(folder).some(
+      (card) =>
+        readFileSync(join(folder, card, 'vendor'), 'utf8').startsWith(NVIDIA_VENDOR) &&
+        readFileSync(join(folder, card, 'class'), 'utf8').startsWith(DISPLAY_CLASS),
+    )
+  } catch {
+    return false
+  }
+}

@@ -1,0 +1,72 @@
+/**
+ * How many slots and how many tokens a step may have: what was asked for, or what suits the memory that is free once
+ * the weights are loaded. A batch that cannot fit device memory is refused at start, never at a request.
+ */
+import type { StateShape } from './backend/backend.ts'
+import { SkeinError } from './errors.ts'
+
+export interface BatchSize {
+  readonly numSlots: number
+  readonly maxTokens: number
+}
+
+export interface FreeMemory {
+  readonly bytes: number
+  /** Memory of a GPU is all there is; that of the host may be given back by others. */
+  readonly isDevice: boolean
+}
+
+/** What a batch's memory depends on. */
+export interface BatchModel {
+  readonly stateShape: StateShape
+  readonly vocabSize: number
+}
+
+const HOST = { stepTokens: 512, maxSlots: 64 } as const
+const DEVICE = { stepTokens: 2048, maxSlots: 256 } as const
+/** Share of free memory that states may take when the number of slots is ours to choose. */
+const STATE_MEMORY_SHARE = 0.25
+/** Vectors of C floats, or their equivalent, that the ops of a step hold per token. */
+const VECTORS_PER_TOKEN = 16
+/** Graphs, work space of matrix products, alignment. */
+const DEVICE_RESERVE_BYTES = 512 << 20
+
+export function chooseBatchSize(
+  asked: { readonly slots?: number | undefined; readonly maxTokens?: number | undefined },
+  model: BatchModel,
+  free: FreeMemory,
+): BatchSize {
+  const { stepTokens, maxSlots } = free.isDevice ? DEVICE : HOST
+  const most = Math.floor((STATE_MEMORY_SHARE * free.bytes) / bytesPerSlot(model))
+  const numSlots = asked.slots ?? Math.max(1, Math.min(maxSlots, most))
+  // All slots may decode in one step and still leave a quarter of it to prompts.
+  const maxTokens = Math.max(asked.maxTokens ?? stepTokens, Math.ceil((4 * numSlots) / 3))
+  const size = { numSlots, maxTokens }
+  if (free.isDevice) refuseTooLarge(size, model, free.bytes)
+  return size
+}
+
+/** State, penalty counts and flags, a row of logits; states as f32, so a little too much where they are f16. */
+function bytesPerSlot({ stateShape: { layers, channels, headSize }, vocabSize }: BatchModel) {
+  return 4 * layers * channels * (2 + headSize) + 9 * vocabSize
+}
+
+function refuseTooLarge(size: BatchSize, model: BatchModel, freeBytes: number): void {
+  const perToken = 4 * VECTORS_PER_TOKEN * model.stateShape.channels
+  const rest = freeBytes - DEVICE_RESERVE_BYTES - size.maxTokens * perToken
+  const fitting = Math.floor(rest / bytesPerSlot(model))
+  if (size.numSlots <= fitting) return
+  const [free, each] = [mebibytes(freeBytes), mebibytes(bytesPerSlot(model))]
+  const advice =
+    fitting > 0
+      ? `the largest batch that fits is --slots ${fitting}`
+      : 'not even one slot fits; end other programs on the GPU, or use a smaller --step-tokens'
+  throw new SkeinError(
+    'out_of_memory',
+    `${size.numSlots} slots of ${each} and a step of ${size.maxTokens} tokens do not fit the ${free} of device memory that the weights leave; ${advice}`,
+  )
+}
+
+function mebibytes(bytes: number): string {
+  return `${Math.ceil(bytes / 2 ** 20)} MiB`
+}
