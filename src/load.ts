@@ -11,7 +11,14 @@ import { type BackendOptions, openBackend } from './device-choice.ts'
 import { Engine } from './engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from './engine/states.ts'
 import { SkeinError } from './errors.ts'
-import { type Checkpoint, fingerprint, openCheckpoint } from './model/checkpoint.ts'
+import {
+  type Checkpoint,
+  type CheckpointToken,
+  existsCheckpoint,
+  fingerprint,
+  isGguf,
+  openCheckpoint,
+} from './model/checkpoint.ts'
 import {
   describeCheckpoint,
   loadableArchitecture,
@@ -89,13 +96,33 @@ export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress): Mod
   }
 }
 
-/** The vocabulary file that belongs to a model. */
+/** The file with a model's vocabulary; the model itself where that brings its own, as a GGUF does. */
 export function vocabularyPath({ model, vocab }: Pick<EngineChoice, 'model' | 'vocab'>): string {
-  return findVocabulary({ model, ...(vocab === undefined ? {} : { explicit: vocab }) })
+  if (vocab !== undefined) return findVocabulary({ model, explicit: vocab })
+  return ownVocabulary(model)?.path ?? findVocabulary({ model })
 }
 
 export function loadTokenizer(choice: Pick<EngineChoice, 'model' | 'vocab'>): Tokenizer {
-  return Tokenizer.fromFile(vocabularyPath(choice))
+  const path = vocabularyPath(choice)
+  const own = isGguf(path) ? ownVocabulary(path) : undefined
+  return own ? Tokenizer.fromTokens(own.tokens, path) : Tokenizer.fromFile(path)
+}
+
+interface OwnVocabulary {
+  readonly path: string
+  readonly tokens: readonly CheckpointToken[]
+}
+
+/** Undefined where the model is absent, too: who needs it will say so. */
+function ownVocabulary(model: string): OwnVocabulary | undefined {
+  if (!existsCheckpoint(model)) return undefined
+  const checkpoint = openCheckpoint(model)
+  try {
+    const tokens = checkpoint.vocabulary?.()
+    return tokens && { path: checkpoint.path, tokens }
+  } finally {
+    checkpoint.close()
+  }
 }
 
 export function loadEngine(
@@ -110,7 +137,7 @@ export function loadEngine(
       'unsupported_weights',
       `the vocabulary has ${tokenizer.vocabSize} ids but ${choice.model} has ${runner.info.vocabSize} embedding rows; give the model's own vocabulary with --vocab`,
     )
-  const engine = new Engine(runner, tokenizer, limitsOf(choice), statesOf(choice))
+  const engine = new Engine(runner, tokenizer, limitsOf(choice), statesOf(choice, tokenizer))
   for (const { name, state } of startStates) engine.startStates.add(name, state)
   return { engine, tokenizer }
 }
@@ -135,10 +162,10 @@ function limitsOf({ maxWaiting, maxPromptTokens }: EngineChoice) {
   }
 }
 
-function statesOf({ prefixCacheBytes }: EngineChoice): StateOptions {
+function statesOf({ prefixCacheBytes }: EngineChoice, { hash }: Tokenizer): StateOptions {
   const share = Math.floor(PREFIX_MEMORY_SHARE * freemem())
   const prefixBytes = prefixCacheBytes ?? Math.min(MAX_DEFAULT_PREFIX_BYTES, share)
-  return { ...DEFAULT_STATE_OPTIONS, prefixBytes }
+  return { ...DEFAULT_STATE_OPTIONS, prefixBytes, vocabulary: hash }
 }
 
 function loadModel(checkpoint: Checkpoint, backend: Backend, options: WeightOptions): Model {

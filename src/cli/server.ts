@@ -11,8 +11,7 @@ import type { Limits } from '../gateway/limits.ts'
 import { createRegistry } from '../gateway/registry.ts'
 import { shutDown } from '../gateway/shutdown.ts'
 import { Supervisor } from '../gateway/supervisor.ts'
-import { checkModelFile, type EngineChoice, vocabularyPath } from '../load.ts'
-import { Tokenizer } from '../tokenizer/tokenizer.ts'
+import { checkModelFile, type EngineChoice, loadTokenizer, vocabularyPath } from '../load.ts'
 import { packageVersion } from './version.ts'
 
 export interface ServerOptions {
@@ -46,7 +45,7 @@ export async function startServer(
   const { host = '127.0.0.1', port = 8000, keys = [], logger = pino({ level: 'silent' }) } = options
   checkModelFile(choice.model)
   const vocab = vocabularyPath(choice)
-  const tokenizer = Tokenizer.fromFile(vocab)
+  const tokenizer = loadTokenizer({ ...choice, vocab })
   const id = options.modelId ?? defaultModelId(choice.model)
   const supervisor = new Supervisor({
     worker: workerCommand({ ...choice, vocab }),
@@ -79,7 +78,7 @@ export async function startServer(
 
 /** "models/demo.pth" is served as "demo". */
 function defaultModelId(model: string): string {
-  return basename(model).replace(/\.pth$/, '')
+  return basename(model).replace(/\.(pth|safetensors|st|gguf)$/, '')
 }
 
 function workerCommand(choice: EngineChoice) {

@@ -4,18 +4,29 @@
  * native RWKV names. Knows nothing of architectures.
  */
 import { createHash } from 'node:crypto'
-import { statSync } from 'node:fs'
+import { existsSync, statSync } from 'node:fs'
 import type { MatrixSource, SourceType } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
-import { openFile } from './formats/byte-source.ts'
-import { BYTES_PER_ELEMENT, decodeFloats, elementBits } from './formats/half.ts'
+import { type ByteSource, openFile } from './formats/byte-source.ts'
+import { openGguf } from './formats/gguf-checkpoint.ts'
+import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from './formats/half.ts'
+import { openHuggingFace } from './formats/hugging-face.ts'
+import { openLegacyTorch } from './formats/legacy-torch.ts'
+import { type Naming, withNativeNames } from './formats/native-names.ts'
 import { openPth } from './formats/pth.ts'
-import { type FileFormat, recogniseFormat } from './formats/recognise.ts'
+import { type FileFormat, type ReadableFormat, recogniseFormat } from './formats/recognise.ts'
+import { openSafetensors } from './formats/safetensors.ts'
 
 export interface TensorEntry {
   readonly name: string
   readonly shape: readonly number[]
+  /** What `read` gives. */
   readonly dtype: SourceType
+  /**
+   * How the file stores it where that is none of the types above: blocks of a few bits each, which `read` expands to
+   * f32.
+   */
+  readonly packed?: { readonly type: string; readonly bytes: number }
   /**
    * Little-endian elements [start, end) in row-major order, at an address fit for their type. The view is valid until
    * the next read of any tensor of this checkpoint: all share one buffer.
@@ -23,20 +34,68 @@ export interface TensorEntry {
   read(start: number, end: number): Uint8Array
 }
 
+export type CheckpointFormat = 'pth' | 'legacy-pth' | 'safetensors' | 'hugging-face' | 'gguf'
+
+/** A token of the vocabulary that a checkpoint brings along. */
+export interface CheckpointToken {
+  readonly id: number
+  readonly bytes: Uint8Array
+}
+
 export interface Checkpoint {
   readonly path: string
-  readonly format: 'pth'
+  readonly format: CheckpointFormat
+  /** Whose names the file uses, where they are not RWKV's own. */
+  readonly naming?: Naming
   readonly tensors: ReadonlyMap<string, TensorEntry>
+  /** What the file says of itself. */
+  readonly metadata?: ReadonlyMap<string, string | number | boolean>
+  /** The vocabulary inside the file; absent where it has none. */
+  readonly vocabulary?: () => readonly CheckpointToken[]
   readonly fileBytes: number
   close(): void
 }
 
-/** Recognised by content, not by name; `path` may lack its `.pth`. */
+/** A file recognised by content, not by name (`path` may lack its suffix), or a Hugging Face directory. */
 export function openCheckpoint(path: string): Checkpoint {
-  const source = openFile(existingFile(path))
+  const found = existingPath(path)
+  const checkpoint = found.isDirectory ? openHuggingFace(found.path) : openAny(found.path)
+  try {
+    return withNativeNames(checkpoint)
+  } catch (error) {
+    checkpoint.close()
+    throw error
+  }
+}
+
+/** Whether there is something at the path that openCheckpoint would try to read. */
+export function existsCheckpoint(path: string): boolean {
+  return SUFFIXES.some((suffix) => existsSync(`${path}${suffix}`))
+}
+
+/** Whether the path is a GGUF file, by its first bytes. */
+export function isGguf(path: string): boolean {
+  if (!statSync(path, { throwIfNoEntry: false })?.isFile()) return false
+  const source = openFile(path)
+  try {
+    return recogniseFormat(source).readable === 'gguf'
+  } finally {
+    source.close()
+  }
+}
+
+const READERS: Readonly<Record<ReadableFormat, (source: ByteSource) => Checkpoint>> = {
+  zip: openPth,
+  'legacy torch': openLegacyTorch,
+  safetensors: openSafetensors,
+  gguf: openGguf,
+}
+
+function openAny(path: string): Checkpoint {
+  const source = openFile(path)
   try {
     const format = recogniseFormat(source)
-    if (format.readable === 'zip') return openPth(source)
+    if (format.readable) return READERS[format.readable](source)
     throw unreadable(source.path, format)
   } catch (error) {
     source.close()
@@ -64,6 +123,21 @@ export function matrixSource(entry: TensorEntry): MatrixSource {
     dtype,
     readRows: (start, end) => entry.read(start * columns, end * columns),
   }
+}
+
+/**
+ * The type a tensor is held in when nobody asks for another. Packed weights read as f32, and a 16-bit float is finer
+ * than any of their steps, so f32 would double the memory for nothing.
+ */
+export function heldType({ dtype, packed }: Pick<TensorEntry, 'dtype' | 'packed'>): SourceType {
+  return packed ? 'f16' : dtype
+}
+
+/** The same matrix, rounded to f16 as it is read. */
+export function halvedSource(source: MatrixSource): MatrixSource {
+  const readRows = (start: number, end: number) =>
+    encodeFloats(decodeFloats(source.readRows(start, end), source.dtype), 'f16')
+  return { ...source, dtype: 'f16', readRows }
 }
 
 /** The transpose, held in memory: for low-rank factors, which are stored [in, out]. */
@@ -139,18 +213,24 @@ function sampledRanges(entry: TensorEntry): [start: number, end: number][] {
   })
 }
 
-/** Only a regular file is opened: a pipe or a device could block for ever. */
-function existingFile(path: string): string {
-  for (const candidate of [path, `${path}.pth`]) {
+const SUFFIXES = ['', '.pth', '.safetensors', '.st', '.gguf']
+
+/** Only a regular file or a directory is opened: a pipe or a device could block for ever. */
+function existingPath(path: string): { readonly path: string; readonly isDirectory: boolean } {
+  for (const suffix of SUFFIXES) {
+    const candidate = `${path}${suffix}`
     const stats = statSync(candidate, { throwIfNoEntry: false })
-    if (stats?.isFile()) return candidate
-    if (stats)
-      throw unreadable(candidate, { found: stats.isDirectory() ? 'a directory' : 'a device' })
+    if (!stats) continue
+    if (!stats.isFile() && !stats.isDirectory()) throw unreadable(candidate, { found: 'a device' })
+    return { path: candidate, isDirectory: stats.isDirectory() }
   }
-  throw new SkeinError('not_found', `${path}: no such file, with or without .pth; check the path`)
+  throw new SkeinError(
+    'not_found',
+    `${path}: no such file, with or without ${SUFFIXES.slice(1).join(', ')}; check the path`,
+  )
 }
 
 function unreadable(path: string, format: Omit<FileFormat, 'readable'>): SkeinError {
-  const advice = format.advice ?? 'give the .pth file of an RWKV model'
+  const advice = format.advice ?? 'give the .pth, .safetensors or .gguf file of an RWKV model'
   return new SkeinError('unsupported_weights', `${path} is ${format.found}; ${advice}`)
 }

@@ -6,6 +6,8 @@ import type { Backend, Matrix, Norm, Table, Tensor, WeightType } from '../backen
 import { SkeinError } from '../errors.ts'
 import {
   type Checkpoint,
+  halvedSource,
+  heldType,
   matrixSource,
   readFloats,
   type TensorEntry,
@@ -62,7 +64,7 @@ export class WeightLoader {
     const entry = this.#entry(name)
     return this.#counted(
       entry,
-      this.#backend.matrix(matrixSource(entry), this.#options.weightType ?? entry.dtype),
+      this.#backend.matrix(matrixSource(entry), this.#options.weightType ?? heldType(entry)),
     )
   }
 
@@ -83,7 +85,9 @@ export class WeightLoader {
 
   table(name: string): Table {
     const entry = this.#entry(name)
-    return this.#counted(entry, this.#backend.table(matrixSource(entry)))
+    const source = matrixSource(entry)
+    const isHalved = heldType(entry) !== entry.dtype && this.#options.weightType !== 'f32'
+    return this.#counted(entry, this.#backend.table(isHalved ? halvedSource(source) : source))
   }
 
   #entry(name: string): TensorEntry {

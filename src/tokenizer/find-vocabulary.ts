@@ -2,7 +2,7 @@
  * Finds the vocabulary file that belongs to a model: named by the caller, beside the model, named by the environment,
  * or in the cache folder. Looks at file names only.
  */
-import { existsSync, readdirSync } from 'node:fs'
+import { existsSync, readdirSync, statSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { SkeinError } from '../errors.ts'
@@ -17,7 +17,7 @@ const CHECKPOINT_SUFFIX = /\.(pth|pt|safetensors|st|gguf)$/i
 const OWN_SUFFIX = '.vocab.txt'
 
 export interface VocabularySearch {
-  /** Path of the checkpoint, with or without its suffix. */
+  /** Path of the checkpoint, with or without its suffix, or of a directory that is one. */
   readonly model: string
   /** What the caller named; nothing else is looked at then. */
   readonly explicit?: string
@@ -30,7 +30,7 @@ export function findVocabulary(search: VocabularySearch): string {
   if (explicit !== undefined) return existing(explicit, '--vocab')
   const own = `${model.replace(CHECKPOINT_SUFFIX, '')}${OWN_SUFFIX}`
   if (existsSync(own)) return own
-  const beside = vocabulariesIn(dirname(model))
+  const beside = vocabulariesIn(isDirectory(model) ? model : dirname(model))
   const world = beside.find((path) => basename(path) === WORLD_VOCABULARY.fileName)
   if (world !== undefined) return world
   if (beside.length === 1) return beside[0]!
@@ -44,6 +44,10 @@ export function findVocabulary(search: VocabularySearch): string {
 function existing(path: string, from: string): string {
   if (existsSync(path)) return path
   throw new SkeinError('not_found', `${path}: no such vocabulary file (named by ${from})`)
+}
+
+function isDirectory(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false
 }
 
 /** The folder's vocabularies, less those that belong to another model of it by name. */
@@ -62,7 +66,8 @@ function vocabulariesIn(folder: string): string[] {
     .map((name) => join(folder, name))
 }
 
-function cacheFolder(environment: Readonly<Record<string, string | undefined>>): string {
+/** Where downloads are kept. */
+export function cacheFolder(environment: Readonly<Record<string, string | undefined>>): string {
   return join(environment.XDG_CACHE_HOME || join(homedir(), '.cache'), 'skein')
 }
 
@@ -79,6 +84,6 @@ function notFound(
       : ''
   return new SkeinError(
     'not_found',
-    `no vocabulary found for ${model}${several}; download ${fileName} (sha256 ${sha256}) from the BlinkDL/ChatRWKV repository and put it beside the model, or at ${cached}, or name the model's own with --vocab, SKEIN_VOCAB or as ${basename(own)}`,
+    `no vocabulary found for ${model}${several}; \`skein pull vocabulary\` fetches ${fileName} (sha256 ${sha256}) to ${cached}; or put it beside the model, or name the model's own with --vocab, SKEIN_VOCAB or as ${basename(own)}`,
   )
 }

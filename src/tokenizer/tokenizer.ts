@@ -19,7 +19,7 @@ const CHUNK_TOKENS = 16 * 1024
 export class Tokenizer {
   /** 1 + the largest id. */
   readonly vocabSize: number
-  /** Sha256 (hex) of the vocabulary file. */
+  /** Sha256 (hex) of the tokens and their ids: the same whichever file they came from. */
   readonly hash: string
   readonly #trie: Trie
   /** All tokens end to end, by id; the last row stands for every id outside the vocabulary. */
@@ -34,17 +34,24 @@ export class Tokenizer {
     if (stats.size > MAX_FILE_BYTES) {
       throw vocabularyError(path, `is ${stats.size} bytes, more than ${MAX_FILE_BYTES}`)
     }
-    return new Tokenizer(readFileSync(path), path)
+    return Tokenizer.fromTokens(
+      parseVocabulary(decodeStrictly(readFileSync(path), path), path),
+      path,
+    )
   }
 
   static fromText(text: string): Tokenizer {
-    return new Tokenizer(ENCODER.encode(text), 'vocabulary')
+    return Tokenizer.fromTokens(parseVocabulary(text, 'vocabulary'), 'vocabulary')
   }
 
-  private constructor(file: Uint8Array, name: string) {
-    const tokens = parseVocabulary(decodeStrictly(file, name), name)
+  /** `name` is what messages call the place the tokens come from. */
+  static fromTokens(tokens: readonly VocabularyToken[], name: string): Tokenizer {
     checkTokens(tokens, name)
-    this.hash = createHash('sha256').update(file).digest('hex')
+    return new Tokenizer(tokens)
+  }
+
+  private constructor(tokens: readonly VocabularyToken[]) {
+    this.hash = hashOf(tokens)
     this.vocabSize = 1 + tokens.reduce((largest, { id }) => Math.max(largest, id), 0)
     this.#trie = buildTrie(tokens)
     const rows = new Array<Uint8Array>(this.vocabSize + 1).fill(REPLACEMENT)
@@ -121,6 +128,17 @@ function longestMatch({ base, check, token }: Trie, bytes: Uint8Array, start: nu
     if (ending !== 0) best = ending
   }
   return best
+}
+
+function hashOf(tokens: readonly VocabularyToken[]): string {
+  const hash = createHash('sha256')
+  const head = Buffer.alloc(8)
+  for (const { id, bytes } of tokens.toSorted((a, b) => a.id - b.id)) {
+    head.writeUInt32LE(id, 0)
+    head.writeUInt32LE(bytes.length, 4)
+    hash.update(head).update(bytes)
+  }
+  return hash.digest('hex')
 }
 
 function concatenate(chunks: readonly Int32Array[]): Int32Array {

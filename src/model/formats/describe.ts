@@ -2,7 +2,6 @@
  * Says what a checkpoint holds, from the names and shapes of its tensors alone: which RWKV it is, its sizes, and what
  * is missing or does not fit. File names are never consulted. Reads no weights.
  */
-import type { SourceType } from '../../backend/backend.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Checkpoint, numElements, type TensorEntry } from '../checkpoint.ts'
 import { BYTES_PER_ELEMENT } from './half.ts'
@@ -33,6 +32,7 @@ export type Architecture =
   | 'rwkv5.1'
   | 'rwkv5'
   | 'rwkv4'
+  | 'hybrid'
   | 'state'
   | 'lora'
   | 'unknown'
@@ -53,8 +53,9 @@ export interface CheckpointSummary {
   /** Low-rank inner sizes: w, a, v, g for RWKV-7; mix and decay for RWKV-6. */
   readonly ranks: Readonly<Record<string, number>>
   readonly numParameters: number
-  readonly dtypes: readonly { readonly dtype: SourceType; readonly tensors: number }[]
-  /** Bytes of all tensors. */
+  /** `dtype` is how the file stores them: f32, f16, bf16, or a packed type such as Q4_K. */
+  readonly dtypes: readonly { readonly dtype: string; readonly tensors: number }[]
+  /** Bytes of all tensors in the file. */
   readonly tensorBytes: number
   readonly fileBytes: number
   /** The tensors hold a tuned start state, alone or with a model. */
@@ -69,7 +70,8 @@ export function describeCheckpoint(checkpoint: Checkpoint): CheckpointSummary {
   const { tensors, fileBytes } = checkpoint
   const architecture = detectArchitecture(tensors)
   const entries = [...tensors.values()]
-  const bytesOf = (entry: TensorEntry) => numElements(entry) * BYTES_PER_ELEMENT[entry.dtype]
+  const bytesOf = (entry: TensorEntry) =>
+    entry.packed?.bytes ?? numElements(entry) * BYTES_PER_ELEMENT[entry.dtype]
   return {
     architecture,
     ...readSizes(tensors),
@@ -145,6 +147,7 @@ const ARCHITECTURE_PHRASES: Readonly<Record<Architecture, string>> = {
   'rwkv5.1': 'an RWKV-5.1 model',
   rwkv5: 'an RWKV-5 model',
   rwkv4: 'an RWKV-4 model',
+  hybrid: 'a hybrid of RWKV and attention (self_attn)',
   state: 'a tuned initial state (time_state), not a model',
   lora: 'a LoRA adapter, not a model',
   unknown: 'tensors that are no known RWKV model',
@@ -153,7 +156,8 @@ const ARCHITECTURE_PHRASES: Readonly<Record<Architecture, string>> = {
 function detectArchitecture(tensors: Tensors): Architecture {
   const names = [...tensors.keys()]
   const has = (pattern: RegExp) => names.some((name) => pattern.test(name))
-  if (has(/\.lora_[AB]$|\.lora\.[01]$/)) return 'lora'
+  if (has(/\.lora_[AB]$|\.bone$/)) return 'lora'
+  if (has(/\.self_attn\./)) return 'hybrid'
   if (has(/\.att\.r_k$/)) {
     if (has(/^blocks\.\d+\.qkv\./)) return 'rwkv7b'
     return has(/\.ffn\.s_emb\.weight$/) ? 'rwkv7a' : 'rwkv7'
@@ -201,8 +205,11 @@ function readRanks(tensors: Tensors, architecture: Architecture): Record<string,
 }
 
 function countTypes(entries: readonly TensorEntry[]) {
-  const counts = new Map<SourceType, number>()
-  for (const { dtype } of entries) counts.set(dtype, (counts.get(dtype) ?? 0) + 1)
+  const counts = new Map<string, number>()
+  for (const { dtype, packed } of entries) {
+    const type = packed?.type ?? dtype
+    counts.set(type, (counts.get(type) ?? 0) + 1)
+  }
   return [...counts].map(([dtype, tensors]) => ({ dtype, tensors }))
 }
 

@@ -30,9 +30,14 @@ export function decodeFloats(bytes: Uint8Array, dtype: SourceType): Float32Array
     for (let i = 0; i < halves.length; i++) bits[i] = halves[i]! << 16
     return floats
   }
-  f16Values ??= Float32Array.from({ length: 65536 }, (_, bits) => f16Value(bits))
-  for (let i = 0; i < halves.length; i++) floats[i] = f16Values[halves[i]!]!
+  const values = f16Table()
+  for (let i = 0; i < halves.length; i++) floats[i] = values[halves[i]!]!
   return floats
+}
+
+/** One f16 by its 16 bits. */
+export function f16ToFloat(bits: number): number {
+  return f16Table()[bits]!
 }
 
 /** f32 → little-endian elements of `dtype`, always a fresh array. */
@@ -47,6 +52,11 @@ export function encodeFloats(values: Float32Array, dtype: SourceType): Uint8Arra
 
 /** Every f16 as f32, made at first use: 256 KiB, and four times faster than the arithmetic. */
 let f16Values: Float32Array | undefined // [65536]
+
+function f16Table(): Float32Array {
+  f16Values ??= Float32Array.from({ length: 65536 }, (_, bits) => f16Value(bits))
+  return f16Values
+}
 
 function f16Value(bits: number): number {
   const sign = bits & 0x8000 ? -1 : 1

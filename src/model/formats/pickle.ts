@@ -23,6 +23,15 @@ export function unpickle(bytes: Uint8Array, file: Pick<ByteSource, 'path'>): Pic
   return new Machine(bytes, file).run()
 }
 
+/** The object that the first of several pickles describes, and how many bytes that pickle has. */
+export function unpickleFirst(
+  bytes: Uint8Array,
+  file: Pick<ByteSource, 'path'>,
+): { readonly value: PickleValue; readonly length: number } {
+  const machine = new Machine(bytes, file)
+  return { value: machine.run(), length: machine.position }
+}
+
 class Machine {
   readonly #bytes: Buffer
   readonly #file: Pick<ByteSource, 'path'>
@@ -46,6 +55,10 @@ class Machine {
       instruction(this)
     }
     throw this.refuse(`has more than ${MAX_INSTRUCTIONS} instructions`)
+  }
+
+  get position(): number {
+    return this.#at
   }
 
   result(): PickleValue {

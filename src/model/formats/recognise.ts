@@ -3,12 +3,15 @@
  * only; the readers find out whether the rest is sound.
  */
 import { type ByteSource, quote, readBytes } from './byte-source.ts'
+import { isLegacyTorch } from './legacy-torch.ts'
+
+export type ReadableFormat = 'zip' | 'legacy torch' | 'safetensors' | 'gguf'
 
 export interface FileFormat {
   /** "a GGUF file" */
   readonly found: string
   /** Which of our readers takes it. */
-  readonly readable?: 'zip'
+  readonly readable?: ReadableFormat
   /** What to do about it, where there is something. */
   readonly advice?: string
 }
@@ -17,33 +20,18 @@ interface Signature extends FileFormat {
   readonly matches: (head: Buffer, size: number) => boolean
 }
 
-/** The number with which torch began its files before they were zips, as the pickle writes it. */
-const LEGACY_TORCH = Buffer.from('8a0a6cfc9c46f9206aa850192e', 'hex')
-
 const SIGNATURES: readonly Signature[] = [
   { found: 'a zip', readable: 'zip', matches: startsWith('PK\x03\x04') },
   { found: 'an empty zip', matches: startsWith('PK\x05\x06') },
   { found: 'an empty file', matches: (_head, size) => size === 0 },
-  {
-    found: 'a GGUF file',
-    matches: startsWith('GGUF'),
-    advice: 'this version reads .pth only: use the .pth it was made from',
-  },
-  {
-    found: 'a legacy torch file that is not a zip',
-    matches: (head) => head[0] === 0x80 && head.subarray(2, 15).equals(LEGACY_TORCH),
-    advice: 're-save it with a current torch: torch.save(torch.load(path), path)',
-  },
+  { found: 'a GGUF file', readable: 'gguf', matches: startsWith('GGUF') },
+  { found: 'a legacy torch file', readable: 'legacy torch', matches: isLegacyTorch },
   {
     found: 'a Python pickle',
     matches: (head) => head[0] === 0x80 && head.length > 1 && head[1]! <= 5,
     advice: 'it may run any code and is not read; save the model with torch.save',
   },
-  {
-    found: 'a safetensors file',
-    matches: isSafetensors,
-    advice: 'this version reads .pth only: use the .pth it was made from',
-  },
+  { found: 'a safetensors file', readable: 'safetensors', matches: isSafetensors },
   {
     found: 'a Git LFS pointer, not the file it points to',
     matches: startsWith('version https://git-lfs'),

@@ -41,7 +41,7 @@ export interface PickleName {
 export interface PickleStorage {
   readonly kind: 'storage'
   readonly type: StorageType
-  /** Names the zip entry `data/<key>`. */
+  /** Names the zip entry `data/<key>`, or a storage of a file older than that. */
   readonly key: string
   readonly numElements: number
 }
@@ -70,6 +70,19 @@ const STORAGE_TYPES: ReadonlyMap<string, StorageType> = new Map([
   ['torch.ByteStorage', 'u8'],
   ['torch.BoolStorage', 'bool'],
 ])
+
+export const STORAGE_BYTES: Readonly<Record<StorageType, number>> = {
+  f64: 8,
+  f32: 4,
+  f16: 2,
+  bf16: 2,
+  i64: 8,
+  i32: 4,
+  i16: 2,
+  i8: 1,
+  u8: 1,
+  bool: 1,
+}
 
 const ORDERED_DICT = 'collections.OrderedDict'
 const REBUILD_TENSOR = 'torch._utils._rebuild_tensor_v2'
@@ -114,9 +127,13 @@ export function applyName(
   throw complaints.refuse(`calls ${callee.name}`)
 }
 
-/** The persistent id ('storage', type, key, location, number of elements). */
+/**
+ * The persistent id ('storage', type, key, location, number of elements). Files that are no zips add whether the
+ * storage is a view of another.
+ */
 export function resolveStorage(id: PickleValue, complaints: Complaints): PickleStorage {
-  const [tag, type, key, , numElements] = isKind(id, 'tuple') ? id.items : []
+  const [tag, type, key, , numElements, view = null] = isKind(id, 'tuple') ? id.items : []
+  if (view !== null) throw complaints.refuse('has a storage that is a view of another')
   if (tag !== 'storage' || !isKind(type, 'name') || typeof key !== 'string') {
     throw complaints.damaged('refers to an object that is not a storage')
   }
@@ -144,6 +161,23 @@ function buildTensor(args: readonly PickleValue[], complaints: Complaints): Pick
     throw complaints.damaged('has a tensor whose shape or strides are not sizes')
   }
   return { kind: 'tensor', storage, offset, shape: sizes, strides: steps }
+}
+
+/** Every storage inside a value, by key. Values may share parts, so each is entered once. */
+export function storagesIn(root: PickleValue): ReadonlyMap<string, PickleStorage> {
+  const storages = new Map<string, PickleStorage>()
+  const seen = new Set<PickleValue>()
+  const queue: PickleValue[] = [root]
+  for (const value of queue) {
+    if (typeof value !== 'object' || value === null || seen.has(value)) continue
+    seen.add(value)
+    if (value.kind === 'tensor') storages.set(value.storage.key, value.storage)
+    if (value.kind === 'storage') storages.set(value.key, value)
+    if (value.kind === 'tuple' || value.kind === 'list' || value.kind === 'dict') {
+      for (const item of value.items.values()) queue.push(item)
+    }
+  }
+  return storages
 }
 
 type Kind = 'tuple' | 'list' | 'dict' | 'name' | 'storage' | 'tensor'

@@ -77,6 +77,11 @@ test('the model may be given without its suffix', () => {
   )
 })
 
+test('a model that is a directory has it inside', () => {
+  const files = [`models/fla/${WORLD}`, 'models/fla/config.json', CACHED]
+  expect(find(files, { model: 'models/fla' })).toBe(`models/fla/${WORLD}`)
+})
+
 test('another model’s vocabulary is not taken', () => {
   expect(find(['models/demo.pth', 'models/demo.vocab.txt', CACHED])).toBe(CACHED)
 })
@@ -87,7 +92,7 @@ describe('nothing found', () => {
       code: 'not_found',
       message: expect.stringMatching(
         new RegExp(
-          `${WORLD} \\(sha256 ${WORLD_VOCABULARY.sha256}\\).*beside the model, or at .*${CACHED}.*--vocab, SKEIN_VOCAB or as m-2.9b.vocab.txt`,
+          `skein pull vocabulary. fetches ${WORLD} \\(sha256 ${WORLD_VOCABULARY.sha256}\\) to .*${CACHED}; or put it beside the model, or .*--vocab, SKEIN_VOCAB or as m-2.9b.vocab.txt`,
         ),
       ),
     })

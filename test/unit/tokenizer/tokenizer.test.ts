@@ -1,8 +1,9 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { StreamDecoder } from '../../../src/tokenizer/stream-decoder.ts'
-import type { Tokenizer } from '../../../src/tokenizer/tokenizer.ts'
-import { smallTokenizer } from '../../helpers/vocabulary.ts'
+import { Tokenizer } from '../../../src/tokenizer/tokenizer.ts'
+import { parseVocabulary } from '../../../src/tokenizer/vocabulary.ts'
+import { smallTokenizer, vocabularyText } from '../../helpers/vocabulary.ts'
 
 const SEED = { seed: 20230424, numRuns: 300 }
 /** Prefixes of each other, dead ends (abcd without abc), parts of characters, a long run. */
@@ -153,9 +154,16 @@ describe('what is fixed', () => {
     expect(tokenizer.decode([98])).toBe('a')
   })
 
-  test('the hash is of the file', () => {
-    expect(smallTokenizer(['ab']).hash).toMatch(/^[0-9a-f]{64}$/)
-    expect(smallTokenizer(['ab']).hash).not.toBe(smallTokenizer(['ac']).hash)
+  test('the hash is of the tokens, not of how they are written', () => {
+    const { hash } = smallTokenizer(['ab'])
+    expect(hash).toMatch(/^[0-9a-f]{64}$/)
+    expect(smallTokenizer(['ac']).hash).not.toBe(hash)
+    const text = vocabularyText(['ab'])
+    expect(Tokenizer.fromText(text.split('\n').reverse().join('\n').trimStart()).hash).toBe(hash)
+    const tokens = parseVocabulary(text, 'test')
+    expect(Tokenizer.fromTokens(tokens, 'test').hash).toBe(hash)
+    const moved = tokens.map(({ id, bytes }) => ({ id: id === 257 ? 258 : id, bytes }))
+    expect(Tokenizer.fromTokens(moved, 'test').hash).not.toBe(hash)
   })
 })
 
