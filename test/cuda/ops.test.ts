@@ -1,0 +1,312 @@
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import type { Backend, Epilogue, Norm, StatePool, StateShape } from '../../src/backend/backend.ts'
+import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
+import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import { roundToF16 } from '../../src/backend/reference/tensors.ts'
+import {
+  capacityFor,
+  normals,
+  poisoned,
+  raggedBatch,
+  randomSource,
+  rmsRatio,
+  runOnce,
+} from '../backend/kit.ts'
+import { describeCuda } from './kit.ts'
+
+const reference = createReferenceBackend()
+
+/** Row lengths and the slots they run in. */
+const BATCHES = [
+  { lengths: [1], slots: [0] },
+  { lengths: [5], slots: [3] },
+  { lengths: [1, 1, 1], slots: [2, 0, 4] },
+  { lengths: [3, 1, 7, 2], slots: [4, 1, 0, 3] },
+  { lengths: [8, 9], slots: [1, 2] },
+  { lengths: [70], slots: [1] },
+  { lengths: [200, 1, 101], slots: [3, 1, 0] },
+] as const
+
+/** Numbers that f16 holds exactly, so that both backends start from the same. */
+function halves(count: number, seed: number, scale = 1): Float32Array {
+  return normals(count, seed, scale).map(roundToF16)
+}
+
+function poisonedHalves(backend: Backend, shape: readonly number[]) {
+  const count = shape.reduce((a, b) => a * b, 1)
+  return backend.activation(shape, new Float32Array(count).fill(Number.NaN))
+}
+
+function randomNorm(backend: Backend, C: number, eps: number, seed: number): Norm {
+  return {
+    weight: backend.tensor([C], normals(C, seed)),
+    bias: backend.tensor([C], normals(C, seed + 1)),
+    eps,
+  }
+}
+
+/** A pool of five slots with random contents. */
+function randomStates(backend: Backend, shape: StateShape): StatePool {
+  const pool = backend.statePool(shape, 5)
+  const { layers, channels, heads, headSize } = shape
+  for (let slot = 0; slot < 5; slot++)
+    pool.write(slot, {
+      shift: normals(layers * 2 * channels, 100 + slot),
+      wkv: halves(layers * heads * headSize ** 2, 200 + slot, 0.3),
+    })
+  return pool
+}
+
+function readStates(pool: StatePool, part: 'shift' | 'wkv'): Float32Array {
+  const slots = Array.from({ length: pool.numSlots }, (_, slot) => pool.read(slot)[part])
+  const all = new Float32Array(slots.length * slots[0]!.length)
+  for (const [i, values] of slots.entries()) all.set(values, i * values.length)
+  return all
+}
+
+/** Runs the same test body on both backends and compares all it returns. */
+function compare(
+  cuda: Backend,
+  tolerance: number,
+  what: string,
+  body: (backend: Backend) => Float32Array[],
+): void {
+  const expected = body(reference)
+  for (const [i, actual] of body(cuda).entries())
+    expect(rmsRatio(actual, expected[i]!), `${what}, output ${i}`).toBeLessThan(tolerance)
+}
+
+describeCuda('ops on cuda', () => {
+  let cuda: CudaBackend
+  beforeAll(() => {
+    cuda = createCudaBackend()
+  })
+  afterAll(() => cuda.dispose())
+
+  test.each(['f32', 'f16', 'bf16'] as const)('embed from %s', (dtype) => {
+    for (const C of [64, 768, 4096]) {
+      const capacity = capacityFor(9)
+      const batch = raggedBatch(capacity, [9], [0], 50)
+      compare(cuda, 1e-5, `C ${C}`, (backend) => {
+        const x = poisoned(backend, [11, C])
+        const table = backend.table(randomSource(50, C, dtype, C))
+        runOnce(backend, capacity, batch, (ops) =>
+          ops.embed(x, table, randomNorm(backend, C, 1e-5, 1)),
+        )
+        expect(backend.readTensor(x, 9 * C).every(Number.isNaN)).toBe(true)
+        return [backend.readTensor(x, 0, 9 * C)]
+      })
+    }
+  })
+
+  test.each([1, 3, 6])('shiftMix with %i outputs', (outputs) => {
+    for (const channels of [64, 320, 2560]) {
+      for (const { lengths, slots } of BATCHES) {
+        const tokens = lengths.reduce((a, b) => a + b, 0)
+        const capacity = capacityFor(tokens, lengths.length)
+        const batch = raggedBatch(capacity, lengths, slots, 1)
+        const shape = { layers: 2, channels, heads: 1, headSize: 64 }
+        compare(cuda, 5e-4, `C ${channels}, rows ${lengths}`, (backend) => {
+          const states = randomStates(backend, shape)
+          const x = backend.tensor([tokens + 2, channels], normals((tokens + 2) * channels, 7, 3))
+          const out = Array.from({ length: outputs }, () =>
+            poisonedHalves(backend, [tokens + 2, channels]),
+          )
+          const mix = out.map((_, i) => backend.tensor([channels], normals(channels, 20 + i)))
+          runOnce(backend, capacity, batch, (ops) =>
+            ops.shiftMix(out, x, randomNorm(backend, channels, 1e-5, 1), mix, states, 1, 1),
+          )
+          for (const y of out)
+            expect(backend.readTensor(y, tokens * channels).every(Number.isNaN)).toBe(true)
+          return [
+            readStates(states, 'shift'),
+            ...out.map((y) => backend.readTensor(y, 0, tokens * channels)),
+          ]
+        })
+      }
+    }
+  })
+
+  /** rows × columns of W; ranks and widths of the released models among them. */
+  const MATRICES = [
+    [8, 8],
+    [64, 768],
+    [480, 1024],
+    [1024, 96],
+    [264, 520],
+    [2048, 2048],
+    [136, 8192],
+  ] as const
+
+  test.each([1, 3, 8, 9, 33, 130])('linear of %i tokens', (tokens) => {
+    const capacity = capacityFor(tokens)
+    const batch = raggedBatch(capacity, [tokens], [0], 1)
+    const epilogues: Epilogue[] = ['none', 'tanh', 'sigmoid', 'relu2', 'add', 'add', 'none']
+    compare(cuda, 1e-3, `T ${tokens}`, (backend) => {
+      const outputs = MATRICES.map(([rows, columns], j) => {
+        const epilogue = epilogues[j]!
+        // The residual is f32 as in a model; once also f16.
+        const isResidual = j === 4
+        const values = halves((tokens + 2) * rows, 60 + j)
+        if (epilogue !== 'add') values.fill(Number.NaN)
+        const y = isResidual
+          ? backend.tensor([tokens + 2, rows], values)
+          : backend.activation([tokens + 2, rows], values)
+        const x = backend.activation(
+          [tokens + 2, columns],
+          halves((tokens + 2) * columns, 30 + j, 1.5),
+        )
+        const weight = backend.matrix(randomSource(rows, columns, 'bf16', 40 + j), 'bf16')
+        const bias = backend.tensor([rows], normals(rows, 50 + j))
+        return { y, x, weight, epilogue, ...(epilogue === 'add' ? {} : { bias }) }
+      })
+      runOnce(backend, capacity, batch, (ops) => ops.linear(outputs))
+      return outputs.map(({ y, weight }) => backend.readTensor(y, 0, tokens * weight.rows))
+    })
+  })
+
+  test('relu2 saturates, and keeps NaN', () => {
+    for (const tokens of [1, 20]) {
+      const capacity = capacityFor(tokens)
+      const x = cuda.activation([tokens + 2, 64], new Float32Array((tokens + 2) * 64).fill(100))
+      const y = poisonedHalves(cuda, [tokens + 2, 64])
+      const ones = new Float32Array(64 * 64).fill(1)
+      const square = () => {
+        const weight = cuda.matrix(
+          {
+            name: 'ones',
+            rows: 64,
+            columns: 64,
+            dtype: 'f32',
+            readRows: (start, end) => new Uint8Array(ones.buffer, start * 256, (end - start) * 256),
+          },
+          'f32',
+        )
+        runOnce(cuda, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
+          ops.linear([{ y, x, weight, epilogue: 'relu2' }]),
+        )
+        return cuda.readTensor(y, 0, tokens * 64)
+      }
+      expect(square().every((value) => value === 65504)).toBe(true)
+      ones[5] = Number.NaN
+      expect(square()[0]).toBeNaN()
+    }
+  })
+
+  test.each([1, 8, 21])('gatherNorm and logits of %i rows', (rows) => {
+    const [C, V] = [320, 1000]
+    const capacity = { tokens: 40, rows: 1, logits: rows + 2, samples: 0 }
+    const batch = raggedBatch(capacity, [40], [0], 1)
+    batch.numLogits = rows
+    for (let r = 0; r < rows; r++) batch.logitRows[r] = (r * 17) % 40
+    compare(cuda, 1e-3, `R ${rows}`, (backend) => {
+      const x = backend.tensor([40, C], normals(40 * C, 1))
+      const hidden = poisonedHalves(backend, [rows + 2, C])
+      const y = poisoned(backend, [rows + 2, V])
+      const head = backend.matrix(randomSource(V, C, 'bf16', 3), 'bf16')
+      runOnce(backend, capacity, batch, (ops) => {
+        ops.gatherNorm(hidden, x, randomNorm(backend, C, 1e-5, 3))
+        ops.logits(y, hidden, head)
+      })
+      expect(backend.readTensor(hidden, rows * C).every(Number.isNaN)).toBe(true)
+      return [backend.readTensor(hidden, 0, rows * C), backend.readTensor(y, 0, rows * V)]
+    })
+  })
+})
+
+for (const wkv of ['f32', 'f16'] as const) {
+  describeCuda(`wkv7 on cuda with ${wkv} states`, () => {
+    let cuda: CudaBackend
+    beforeAll(() => {
+      cuda = createCudaBackend({ wkv })
+    })
+    afterAll(() => cuda.dispose())
+
+    test.each([
+      ['the first layer', true],
+      ['a later layer', false],
+    ] as const)('%s', (_, isFirst) => {
+      for (const heads of [1, 5]) {
+        for (const { lengths, slots } of BATCHES) {
+          const C = heads * 64
+          const tokens = lengths.reduce((a, b) => a + b, 0)
+          const capacity = capacityFor(tokens, lengths.length)
+          const batch = raggedBatch(capacity, lengths, slots, 1)
+          const shape = { layers: 2, channels: C, heads, headSize: 64 }
+          const tolerance = wkv === 'f32' ? 1e-3 : 3e-3
+          compare(cuda, tolerance, `${heads} heads, rows ${lengths}`, (backend) => {
+            const states = randomStates(backend, shape)
+            const operand = (seed: number, scale = 1) =>
+              backend.activation([tokens + 2, C], halves((tokens + 2) * C, seed, scale))
+            const rate = (seed: number) =>
+              backend.activation(
+                [tokens + 2, C],
+                normals((tokens + 2) * C, seed).map((x) => roundToF16(1 / (1 + Math.exp(-x)))),
+              )
+            const constant = (seed: number) => backend.tensor([C], normals(C, seed))
+            const out = poisonedHalves(backend, [tokens + 2, C])
+            const vFirst = isFirst ? poisonedHalves(backend, [tokens + 2, C]) : operand(8)
+            const operands = {
+              r: operand(1),
+              k: operand(2),
+              v: operand(3),
+              w: operand(4, 3),
+              a: rate(5),
+              g: operand(6),
+              vFirst,
+              ...(isFirst ? {} : { vGate: rate(7) }),
+            }
+            const weights = {
+              k_k: constant(11),
+              k_a: constant(12),
+              r_k: constant(13),
+              ln_x: randomNorm(backend, C, 64e-5, 14),
+            }
+            runOnce(backend, capacity, batch, (ops) =>
+              ops.wkv7(out, operands, weights, states, isFirst ? 0 : 1),
+            )
+            expect(backend.readTensor(out, tokens * C).every(Number.isNaN)).toBe(true)
+            return [
+              backend.readTensor(out, 0, tokens * C),
+              backend.readTensor(vFirst, 0, tokens * C),
+              readStates(states, 'wkv'),
+            ]
+          })
+        }
+      }
+    })
+
+    test('projections leave their biases to it', () => {
+      const [C, tokens] = [128, 24]
+      const capacity = capacityFor(tokens, 2)
+      const batch = raggedBatch(capacity, [23, 1], [2, 0], 1)
+      const shape = { layers: 1, channels: C, heads: 2, headSize: 64 }
+      compare(cuda, wkv === 'f32' ? 2e-3 : 4e-3, 'linear and wkv7', (backend) => {
+        const states = randomStates(backend, shape)
+        const operand = (seed: number) =>
+          backend.activation([tokens + 2, C], halves((tokens + 2) * C, seed))
+        const made = () => poisonedHalves(backend, [tokens + 2, C])
+        const constant = (seed: number) => backend.tensor([C], normals(C, seed))
+        const low = operand(20)
+        const [out, w, a, vGate] = [made(), made(), made(), made()]
+        const weight = (seed: number) => backend.matrix(randomSource(C, C, 'bf16', seed), 'bf16')
+        const weights = {
+          k_k: constant(11),
+          k_a: constant(12),
+          r_k: constant(13),
+          ln_x: randomNorm(backend, C, 64e-5, 14),
+        }
+        const operands = { r: operand(1), k: operand(2), v: operand(3), g: operand(6) }
+        runOnce(backend, capacity, batch, (ops) => {
+          ops.linear([
+            { y: w, x: low, weight: weight(30), bias: constant(40) },
+            { y: a, x: low, weight: weight(31), bias: constant(41), epilogue: 'sigmoid' },
+            { y: vGate, x: low, weight: weight(32), bias: constant(42), epilogue: 'sigmoid' },
+          ])
+          ops.wkv7(out, { ...operands, w, a, vGate, vFirst: operand(8) }, weights, states, 0)
+        })
+        return [backend.readTensor(out, 0, tokens * C), readStates(states, 'wkv')]
+      })
+    })
+  })
+}

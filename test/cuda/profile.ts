@@ -1,0 +1,138 @@
+/**
+ * Where the time of a step goes: `node test/cuda/profile.ts MODEL [wkv=f16] decode=1,32,320 prefill=1x1024,8x512`.
+ * Replays the commands of one kind alone, for all layers, as a graph, and prints the microseconds a layer of each kind;
+ * the last line is the whole step. Weights of all layers pass between two launches of a kind, so the cache is cold.
+ */
+import type { Batch, Ops } from '../../src/backend/backend.ts'
+import { createBatch } from '../../src/backend/backend.ts'
+import { NativeArena } from '../../src/backend/cuda/arena.ts'
+import { type Command, type StepShape, StepStream } from '../../src/backend/cuda/command.ts'
+import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
+import { bucketOf, Gemm } from '../../src/backend/cuda/gemm.ts'
+import { Recording } from '../../src/backend/cuda/ops.ts'
+import { StepBuffer } from '../../src/backend/cuda/step-buffer.ts'
+import { openCheckpoint } from '../../src/model/checkpoint.ts'
+import type { Model } from '../../src/model/model.ts'
+import { loadRwkv7 } from '../../src/model/rwkv7.ts'
+
+interface Case {
+  readonly prompts: number
+  readonly tokens: number
+}
+
+interface Profiled {
+  readonly commands: Map<string, Command[]>
+  readonly all: Command[]
+}
+
+function recordModel(backend: CudaBackend, model: Model, { prompts, tokens }: Case): Profiled {
+  const capacity = { tokens: prompts * tokens, rows: prompts, logits: prompts, samples: prompts }
+  const states = backend.statePool(model.stateShape, prompts)
+  const penalties = backend.penaltyPool(model.vocabSize, prompts)
+  const recording = new Recording(backend.device, capacity)
+  const commands = new Map<string, Command[]>()
+  const ops = recording.ops()
+  let linears = 0
+  const named = Object.fromEntries(
+    Object.entries(ops).map(([name, op]) => [
+      name,
+      (...args: never[]) => {
+        // Every op of Ops is a function of operands; which ones is its own business.
+        ;(op as (...args: never[]) => void)(...args)
+        const label = name === 'linear' ? `linear ${LINEARS[linears++ % LINEARS.length]}` : name
+        commands.set(label, [...(commands.get(label) ?? []), recording.commands.at(-1)!])
+      },
+    ]),
+  ) as unknown as Ops
+  const x = model.forward(named, states, capacity)
+  const hidden = backend.activation([capacity.logits, model.stateShape.channels])
+  const logits = backend.tensor([capacity.logits, model.vocabSize])
+  named.gatherNorm(hidden, x, model.ln_out)
+  named.logits(logits, hidden, model.head)
+  named.sample(logits, penalties)
+  return { commands, all: recording.commands }
+}
+
+const LINEARS = ['in', 'low-rank out', 'output', 'key', 'value']
+
+function fillBatch({ prompts, tokens }: Case, vocabSize: number): Batch {
+  const capacity = { tokens: prompts * tokens, rows: prompts, logits: prompts, samples: prompts }
+  const batch = createBatch(capacity)
+  batch.numTokens = prompts * tokens
+  batch.numRows = batch.numLogits = batch.numSamples = prompts
+  for (let t = 0; t < batch.numTokens; t++) batch.tokens[t] = (1 + t * 104_729) % vocabSize
+  for (let b = 0; b < prompts; b++) {
+    batch.starts[b + 1] = (b + 1) * tokens
+    batch.slots[b] = batch.sampleRow[b] = batch.sampleSlot[b] = b
+    batch.logitRows[b] = (b + 1) * tokens - 1
+    batch.sampleFloats.set([1, 0.5, 0, 0, 0, 1, 1], 8 * b)
+    batch.sampleInts.set([0, b, 0, 0, 0, -1], 8 * b)
+  }
+  return batch
+}
+
+function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): void {
+  const { device } = backend
+  const { commands, all } = recordModel(backend, model, one)
+  const batch = fillBatch(one, model.vocabSize)
+  const size = bucketOf(one.prompts)
+  const shape: StepShape = {
+    tokens: one.tokens === 1 ? Math.min(size, one.prompts) : one.prompts * one.tokens,
+    rows: one.prompts,
+    logits: one.prompts,
+    samples: one.prompts,
+    isDecode: one.tokens === 1,
+  }
+  const buffer = new StepBuffer(device, {
+    tokens: batch.tokens.length,
+    rows: one.prompts,
+    logits: one.prompts,
+    samples: one.prompts,
+  })
+  const stream = new StepStream(device, gemm, buffer, new NativeArena())
+  for (const command of all) command.prepare?.(gemm, shape)
+  buffer.upload(batch)
+  // Real values in every buffer before any kind runs alone.
+  for (const command of all) command.run(stream, shape)
+  device.synchronize()
+  const time = (list: readonly Command[]) => {
+    const graph = device.capture(() => {
+      for (const command of list) command.run(stream, shape)
+    }, 'profile')
+    const median = device.time(() => graph.launch(), 9)
+    graph.dispose()
+    return median
+  }
+  console.log(`\n${one.prompts} x ${one.tokens}`)
+  for (const [label, list] of commands) {
+    const microseconds = time(list)
+    console.log(
+      `${label.padEnd(22)} ${(microseconds / list.length).toFixed(1).padStart(9)} us x ${String(list.length).padStart(3)} = ${microseconds.toFixed(0).padStart(8)} us`,
+    )
+  }
+  const whole = time(all)
+  const rate = ((one.prompts * one.tokens * 1e6) / whole).toFixed(0)
+  console.log(`${'step'.padEnd(22)} ${whole.toFixed(0).padStart(9)} us, ${rate} tok/s`)
+}
+
+function casesOf(text: string | undefined): Case[] {
+  return (text ?? '')
+    .split(',')
+    .filter((one) => one !== '')
+    .map((one) => {
+      const [prompts, tokens = 1] = one.split('x').map(Number)
+      return { prompts: prompts!, tokens }
+    })
+}
+
+const [path, ...settings] = process.argv.slice(2)
+const options = Object.fromEntries(settings.map((setting) => setting.split('=')))
+const backend = createCudaBackend({ wkv: options.wkv === 'f16' ? 'f16' : 'f32' })
+const gemm = new Gemm(backend.device)
+const checkpoint = openCheckpoint(path!)
+const model = loadRwkv7(checkpoint, backend, {})
+console.log(`${path}: ${backend.description}`)
+for (const one of [...casesOf(options.decode), ...casesOf(options.prefill)])
+  profile(backend, gemm, model, one)
+backend.device.synchronize()
+process.exit(0)

@@ -1,0 +1,213 @@
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import {
+  type Backend,
+  type Batch,
+  createBatch,
+  MAX_TOP_LOGPROBS,
+  type PenaltyPool,
+  type Program,
+  SAMPLE_FLOATS,
+  SAMPLE_INTS,
+  SampleFloat,
+  SampleInt,
+} from '../../src/backend/backend.ts'
+import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
+import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import { normals, uniforms } from '../backend/kit.ts'
+import { describeCuda } from './kit.ts'
+
+type Spec = Partial<Record<keyof typeof SampleFloat | keyof typeof SampleInt, number>> & {
+  readonly row?: number
+  readonly slot?: number
+  readonly bias?: readonly (readonly [token: number, value: number])[]
+}
+
+const SAMPLES = 48
+const ROWS = 4
+const CAPACITY = { tokens: ROWS, rows: 1, logits: ROWS, samples: SAMPLES }
+const DEFAULTS: Spec = { temperature: 1, topP: 1, decay: 1, repetition: 1, topLogprobs: -1 }
+
+function packSpecs(specs: readonly Spec[]): Batch {
+  const batch = createBatch(CAPACITY)
+  batch.numTokens = ROWS
+  batch.numRows = 1
+  batch.starts[1] = ROWS
+  batch.numLogits = ROWS
+  batch.numSamples = specs.length
+  const bias = specs.map((spec) => spec.bias ?? [])
+  for (const [s, given] of specs.entries()) {
+    const spec = { ...DEFAULTS, ...given }
+    batch.sampleRow[s] = spec.row ?? s % ROWS
+    batch.sampleSlot[s] = spec.slot ?? s
+    batch.biasStarts[s + 1] = batch.biasStarts[s]! + bias[s]!.length
+    // The keys of SampleFloat are those of Spec.
+    for (const [name, column] of Object.entries(SampleFloat))
+      batch.sampleFloats[s * SAMPLE_FLOATS + column] = spec[name as keyof typeof SampleFloat] ?? 0
+    // As above.
+    for (const [name, column] of Object.entries(SampleInt))
+      batch.sampleInts[s * SAMPLE_INTS + column] = spec[name as keyof typeof SampleInt] ?? 0
+  }
+  batch.biasIds = Int32Array.from(bias.flat(), ([token]) => token)
+  batch.biasValues = Float32Array.from(bias.flat(), ([, value]) => value)
+  return batch
+}
+
+/** A recorded sampler over fixed logits. */
+class Sampler {
+  readonly penalties: PenaltyPool
+  readonly #program: Program
+
+  constructor(backend: Backend, logits: Float32Array) {
+    const vocabSize = logits.length / ROWS
+    this.penalties = backend.penaltyPool(vocabSize, SAMPLES)
+    const tensor = backend.tensor([ROWS, vocabSize], logits)
+    this.#program = backend.record(CAPACITY, (ops) => ops.sample(tensor, this.penalties))
+  }
+
+  draw(specs: readonly Spec[]): Batch {
+    const batch = packSpecs(specs)
+    this.#program.run(batch)
+    return batch
+  }
+
+  tokens(specs: readonly Spec[]): number[] {
+    return [...this.draw(specs).sampled.subarray(0, specs.length)]
+  }
+}
+
+const reference = createReferenceBackend()
+
+/** Size of the vocabulary, and spread of the logits. */
+const VOCABULARIES = [
+  [8, 1],
+  [1000, 3],
+  [4099, 0.5],
+  [65536, 1],
+  [65536, 4],
+] as const
+
+describeCuda('sample on cuda', () => {
+  let cuda: CudaBackend
+  beforeAll(() => {
+    cuda = createCudaBackend()
+  })
+  afterAll(() => cuda.dispose())
+
+  const pair = (logits: Float32Array) =>
+    [new Sampler(cuda, logits), new Sampler(reference, logits)] as const
+
+  const CASES: readonly (readonly [string, Spec])[] = [
+    ['plain', {}],
+    ['hot', { temperature: 5 }],
+    ['cold', { temperature: 0.05 }],
+    ['top-k', { topK: 7 }],
+    ['a wide top-k', { topK: 5000 }],
+    ['top-p', { topP: 0.6 }],
+    ['a wide top-p', { topP: 0.97 }],
+    ['min-p', { minP: 0.1 }],
+    ['all three', { topK: 50, topP: 0.9, minP: 0.01, temperature: 1.3 }],
+    ['top-k beyond the vocabulary', { topK: 100_000 }],
+    ['a top-p that keeps one', { topP: 1e-6 }],
+  ]
+  test.each(CASES)('%s draws the tokens of the reference', (_, spec) => {
+    for (const [V, scale] of VOCABULARIES) {
+      const [mine, theirs] = pair(normals(ROWS * V, V, scale))
+      // Few draws where the reference has much to sort.
+      const specs = Array.from({ length: V > 10_000 ? 8 : SAMPLES }, (_, s) => ({
+        ...spec,
+        seedLow: s,
+        seedHigh: 99,
+        stream: s % 3,
+      }))
+      expect(mine.tokens(specs), `V ${V}, logits of ${scale}`).toEqual(theirs.tokens(specs))
+    }
+  })
+
+  test('greedy in its three spellings, the smaller id among equals', () => {
+    const logits = normals(ROWS * 5000, 1)
+    logits[4000] = 50
+    logits[123] = 50
+    const [mine] = pair(logits)
+    const greedy = [{ temperature: 0 }, { topK: 1 }, { topP: 0 }].map((spec) => ({
+      ...spec,
+      row: 0,
+    }))
+    expect(mine.tokens(greedy)).toEqual([123, 123, 123])
+  })
+
+  test('equal logits are drawn in the order of their ids', () => {
+    for (const V of [100, 20_000]) {
+      const [mine, theirs] = pair(new Float32Array(ROWS * V).fill(1.5))
+      for (const spec of [{}, { topK: 60 }, { topP: 0.3 }, { topK: 15_000 }]) {
+        const specs = Array.from({ length: 12 }, (_, s) => ({ ...spec, seedLow: s }))
+        const [actual, expected] = [mine.tokens(specs), theirs.tokens(specs)]
+        // The sum of equal shares is within rounding of the line: neighbours may change places.
+        for (const [s, token] of actual.entries())
+          expect(Math.abs(token - expected[s]!), `V ${V}, ${JSON.stringify(spec)}`).toBeLessThan(2)
+      }
+    }
+  })
+
+  test('penalties, decay and bias over twenty tokens', () => {
+    const V = 300
+    const [mine, theirs] = pair(normals(ROWS * V, 5, 2))
+    const random = uniforms(3)
+    for (const sampler of [mine, theirs])
+      for (let slot = 0; slot < SAMPLES; slot++)
+        sampler.penalties.reset(slot, Int32Array.of(slot, 2 * slot, 7))
+    const bias = [
+      [3, Number.NEGATIVE_INFINITY],
+      [9, 2.5],
+      [11, -1],
+    ] as const
+    const settings = Array.from({ length: SAMPLES }, (_, s) => ({
+      presence: random(),
+      frequency: 2 * random() - 0.5,
+      decay: s % 2 === 0 ? 1 : 0.9,
+      repetition: s % 3 === 0 ? 1 : 0.8 + random(),
+      temperature: s % 5 === 0 ? 0 : 0.7,
+      topP: 0.9,
+      seedLow: s,
+      ...(s % 4 === 0 ? { bias } : {}),
+    }))
+    for (let position = 0; position < 20; position++) {
+      const specs = settings.map((spec) => ({ ...spec, position }))
+      expect(mine.tokens(specs), `token ${position}`).toEqual(theirs.tokens(specs))
+    }
+  })
+
+  test('log-probabilities are of the raw logits', () => {
+    for (const [V, scale] of VOCABULARIES) {
+      const [mine, theirs] = pair(normals(ROWS * V, V + 1, scale))
+      const specs = [0, 1, 5, 20].map((topLogprobs, s) => ({
+        topLogprobs,
+        temperature: 0.8,
+        topP: 0.9,
+        seedLow: s,
+        bias: [[1, 3]] as const,
+      }))
+      const [actual, expected] = [mine.draw(specs), theirs.draw(specs)]
+      for (const [s, { topLogprobs }] of specs.entries()) {
+        const count = Math.min(V, topLogprobs)
+        const at = s * MAX_TOP_LOGPROBS
+        const of = (batch: Batch) => ({
+          token: batch.sampled[s],
+          ids: [...batch.topIds.subarray(at, at + count)],
+        })
+        expect(of(actual), `V ${V}`).toEqual(of(expected))
+        expect(actual.sampledLogprob[s]).toBeCloseTo(expected.sampledLogprob[s]!, 4)
+        for (let i = at; i < at + count; i++)
+          expect(actual.topLogprobs[i]).toBeCloseTo(expected.topLogprobs[i]!, 4)
+      }
+    }
+  })
+
+  test('a row that is not finite draws −1 and no other does', () => {
+    const logits = normals(ROWS * 1000, 1)
+    logits[1000 + 777] = Number.NaN
+    logits[2000 + 5] = Number.POSITIVE_INFINITY
+    const [mine] = pair(logits)
+    const tokens = mine.tokens([{ row: 0 }, { row: 1 }, { row: 2 }, { row: 3 }])
+    expect(tokens.map((token) => token >= 0)).toEqual([true, false, false, true])
+  })
+})
