@@ -22,6 +22,8 @@ export interface Call<Body = unknown> {
   readonly now: number
   /** Whose call it is; states and live requests of one tenant are invisible to every other. */
   readonly tenant: string
+  /** Counts and logs an error that becomes part of a reply, and gives what the client may see of it. */
+  readonly report: (thrown: unknown) => SkeinError
 }
 
 export type Reply =

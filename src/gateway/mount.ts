@@ -231,6 +231,7 @@ class Exchange {
       // A route's path has only named parameters, and those are strings.
       params: params as Record<string, string>,
       tenant,
+      report: (thrown) => this.#context.report(thrown, this.#request),
       models,
       limits,
       signal,

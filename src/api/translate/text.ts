@@ -1,0 +1,71 @@
+/**
+ * One text of a call, taken apart and put together again: paragraphs are translated one by one (several in one prompt come
+ * back merged or fewer), white space around them stays as it was, and what has no letters is not translated at all.
+ */
+import type { FinishReason } from '../../engine/messages.ts'
+import type { SkeinError } from '../../errors.ts'
+import { hasSameMarks, splitAtMarks } from './marks.ts'
+import type { Outcome, Piece } from './translator.ts'
+
+/** Parts in order; strings are kept as they are. */
+export type Part = string | Piece
+
+export interface Translated {
+  readonly text: string
+  readonly reason: FinishReason
+  readonly error: SkeinError | null
+}
+
+export function toParts(text: string, source: string, marks: RegExp): Part[] {
+  const paragraphs = text.trim().split(/((?:\r?\n[ \t]*){2,})/)
+  return paragraphs.flatMap((paragraph) => partsOf(paragraph, source, marks))
+}
+
+/** White space, a piece to translate, white space. */
+function partsOf(text: string, source: string, marks: RegExp): Part[] {
+  const hasLetters = /\p{L}/u.test(text.replace(marks, ''))
+  if (!hasLetters) return [text]
+  const core = text.trim()
+  const at = text.indexOf(core)
+  return [text.slice(0, at), { source, text: core }, text.slice(at + core.length)]
+}
+
+/** The parts in which pieces whose marks did not come through are split at them. */
+export function splitBroken(
+  parts: readonly Part[],
+  marks: RegExp,
+  outcomeOf: (piece: Piece) => Outcome,
+): Part[] {
+  return parts.flatMap((part) => {
+    if (typeof part === 'string') return [part]
+    const outcome = outcomeOf(part)
+    if ('error' in outcome || hasSameMarks(part.text, outcome.text, marks)) return [part]
+    return splitAtMarks(part.text, marks).flatMap((between, i) =>
+      // Marks stand at the odd places.
+      i % 2 === 1 ? [between] : partsOf(between, part.source, marks),
+    )
+  })
+}
+
+export function assemble(
+  parts: readonly Part[],
+  marks: RegExp,
+  outcomeOf: (piece: Piece) => Outcome,
+): Translated {
+  let text = ''
+  let reason: FinishReason = 'stop'
+  for (const part of parts) {
+    if (typeof part === 'string') {
+      text += part
+      continue
+    }
+    const outcome = outcomeOf(part)
+    // Half a translation that looks whole would be worse than none.
+    if ('error' in outcome) return { text: '', reason, error: outcome.error }
+    // The model may have made up a mark.
+    const isFaithful = hasSameMarks(part.text, outcome.text, marks)
+    text += isFaithful ? outcome.text : outcome.text.replace(marks, '')
+    if (outcome.reason === 'length') reason = 'length'
+  }
+  return { text, reason, error: null }
+}

@@ -1,0 +1,129 @@
+/**
+ * Runs the texts of one call: every distinct piece is one row of the batch, greedy, with a cap by its own length. A piece
+ * that fails says so and costs no other.
+ */
+import type { FinishReason, GenerateRequest } from '../../engine/messages.ts'
+import { SkeinError } from '../../errors.ts'
+import { runEach } from '../answers.ts'
+import { boundariesAt, encodePrompt } from '../encode.ts'
+import type { RequestLimits } from '../limits.ts'
+import type { ServedModel } from '../models.ts'
+
+/** One text under one label: what the model is asked. */
+export interface Piece {
+  readonly source: string
+  readonly text: string
+}
+
+export type Outcome =
+  | { readonly text: string; readonly reason: FinishReason }
+  | { readonly error: SkeinError }
+
+/** A translation is hardly ever longer than this; without a cap, one that runs on would hold its slot for long. */
+const CAP_PER_TOKEN = 4
+const CAP_BASE = 64
+
+export interface TranslatorContext {
+  readonly id: string
+  readonly model: ServedModel
+  readonly tenant: string
+  readonly limits: RequestLimits
+  readonly signal: AbortSignal
+}
+
+export class Translator {
+  readonly #context: TranslatorContext
+  readonly #target: string
+  readonly #outcomes = new Map<string, Outcome>()
+  #numRequests = 0
+
+  /** `target` is the label of the language to translate into. */
+  constructor(context: TranslatorContext, target: string) {
+    this.#context = context
+    this.#target = target
+  }
+
+  /** Translates what has not been yet; afterwards `outcomeOf` knows all of them. */
+  async run(pieces: readonly Piece[]): Promise<void> {
+    const open = new Map(pieces.map((piece) => [keyOf(piece), piece]))
+    const rows: { readonly key: string; readonly request: GenerateRequest; text: string }[] = []
+    for (const [key, piece] of open) {
+      if (this.#outcomes.has(key)) continue
+      try {
+        rows.push({ key, request: await this.#requestOf(piece), text: '' })
+      } catch (thrown) {
+        if (this.#context.signal.aborted) throw thrown
+        this.#outcomes.set(key, { error: SkeinError.from(thrown) })
+      }
+    }
+    const { model, signal } = this.#context
+    const requests = rows.map(({ request }) => request)
+    for await (const arrival of runEach(model.client, requests, signal)) {
+      const row = rows[arrival.prompt]!
+      if ('error' in arrival) this.#outcomes.set(row.key, { error: arrival.error })
+      else if (arrival.event.type === 'text') row.text += arrival.event.text
+      else if (arrival.event.type === 'finish') {
+        const { reason } = arrival.event
+        this.#outcomes.set(row.key, { text: row.text.trim(), reason })
+      }
+    }
+  }
+
+  outcomeOf(piece: Piece): Outcome {
+    const outcome = this.#outcomes.get(keyOf(piece))
+    if (outcome === undefined) throw new SkeinError('internal', 'a text was not translated')
+    return outcome
+  }
+
+  /** The error of all pieces, if there is not one that was translated: then the call has failed. */
+  get failure(): SkeinError | null {
+    let first: SkeinError | null = null
+    for (const outcome of this.#outcomes.values()) {
+      if (!('error' in outcome)) return null
+      first ??= outcome.error
+    }
+    return first
+  }
+
+  async #requestOf({ source, text }: Piece): Promise<GenerateRequest> {
+    const { id, model, tenant, limits, signal } = this.#context
+    const label = `${source}:`
+    const prompt = await encodePrompt(
+      model,
+      `${label} ${text}\n\n${this.#target}:`,
+      'text_list',
+      signal,
+    )
+    return {
+      id: `translate-${id}-${this.#numRequests++}`,
+      prompt,
+      boundaries: boundariesAt(prompt, model.tokenizer, [Buffer.byteLength(label)]),
+      tenant,
+      n: 1,
+      maxTokens: Math.min(CAP_PER_TOKEN * prompt.length + CAP_BASE, limits.maxTokens),
+      sampling: GREEDY,
+      // The end of the paragraph: what follows would be the next text the model makes up.
+      stop: { strings: ['\n\n'], tokens: [], ignoreEos: false },
+      logprobs: null,
+      promptLogprobs: null,
+    }
+  }
+}
+
+const GREEDY = {
+  temperature: 1,
+  topK: 1,
+  topP: 0,
+  minP: 0,
+  presencePenalty: 0,
+  frequencyPenalty: 0,
+  penaltyDecay: 1,
+  repetitionPenalty: 1,
+  seed: null,
+  logitBias: [],
+  bannedTokens: [],
+} as const
+
+function keyOf({ source, text }: Piece): string {
+  return `${source}\n${text}`
+}

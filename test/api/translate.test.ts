@@ -1,0 +1,265 @@
+import { describe, expect, test } from 'vitest'
+import { detectLanguage } from '../../src/api/translate/detect.ts'
+import { labelOf } from '../../src/api/translate/languages.ts'
+import { hasSameMarks, marksPattern, splitAtMarks } from '../../src/api/translate/marks.ts'
+import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
+import { DEFAULT_LIMITS } from '../../src/gateway/limits.ts'
+import { answer, byteCodec } from '../helpers/fake-engine.ts'
+import { postTo, serve } from './kit.ts'
+
+const PATH = '/translate/v1/batch-translate'
+const promptOf = ({ prompt }: GenerateRequest) => byteCodec.decode(prompt)
+/** The text that a prompt asks to translate. */
+const sourceOf = (request: GenerateRequest) =>
+  /^[^:]+: (.*)\n\n[^:]+:$/s.exec(promptOf(request))![1]!
+/** "Translates" into capitals, tags and placeholders left alone. */
+const capitals = (text: string) =>
+  text.replace(/<[^>]*>|\{\d+\}|[^<{]+/g, (part) =>
+    /^[<{]/.test(part) ? part : part.toUpperCase(),
+  )
+const translating = (request: GenerateRequest) => answer(request, ` ${capitals(sourceOf(request))}`)
+
+async function translate(body: object, script = translating) {
+  const { app, engine } = serve(script)
+  const reply = await postTo(app, PATH, { source_lang: 'en', target_lang: 'zh-CN', ...body })
+  const translations = reply.json().translations as { text: string; error?: string }[]
+  return { reply, engine, translations, texts: translations?.map(({ text }) => text) }
+}
+
+test('the prompt, and how it is drawn', async () => {
+  const { engine, translations } = await translate({ text_list: ['Hello world!', 'Good morning'] })
+  expect(engine.requests.map(promptOf)).toEqual([
+    'English: Hello world!\n\nChinese:',
+    'English: Good morning\n\nChinese:',
+  ])
+  expect(translations).toEqual([
+    { detected_source_lang: 'en', text: 'HELLO WORLD!', finish_reason: 'stop' },
+    { detected_source_lang: 'en', text: 'GOOD MORNING', finish_reason: 'stop' },
+  ])
+  const [request] = engine.requests
+  expect(request).toMatchObject({
+    maxTokens: 4 * request!.prompt.length + 64,
+    sampling: { topK: 1 },
+    stop: { strings: ['\n\n'] },
+  })
+  expect([...request!.boundaries!]).toEqual(['English:'.length])
+})
+
+describe('count and order', () => {
+  test.each([0, 1, 6, 64, 512])('%i texts', async (count) => {
+    const text_list = Array.from(
+      { length: count },
+      (_, i) => `text ${i} y${'x'.repeat((i * 7) % 50)}`,
+    )
+    const { texts } = await translate({ text_list })
+    expect(texts).toEqual(text_list.map((text) => text.toUpperCase()))
+  })
+
+  test('empty, blank, duplicate and wordless texts', async () => {
+    const text_list = ['', '   ', 'same', '123 + 4', 'same', '\n', '<br>', 'same']
+    const { texts, engine } = await translate({ text_list })
+    expect(texts).toEqual(['', '', 'SAME', '123 + 4', 'SAME', '', '<br>', 'SAME'])
+    expect(engine.requests).toHaveLength(1)
+  })
+
+  test('513 are refused', async () => {
+    const { reply } = await translate({ text_list: Array(513).fill('a') })
+    expect(reply.statusCode).toBe(400)
+  })
+})
+
+test('paragraphs are translated one by one, and what is between them stays', async () => {
+  const text = 'First line\nsecond line.\n\nThird.\r\n\r\n  Fourth. '
+  const { texts, engine } = await translate({ text_list: [text] })
+  expect(texts).toEqual(['FIRST LINE\nSECOND LINE.\n\nTHIRD.\r\n\r\n  FOURTH.'])
+  expect(engine.requests.map(sourceOf)).toEqual(['First line\nsecond line.', 'Third.', 'Fourth.'])
+})
+
+describe('tags and placeholders', () => {
+  const text = 'See <a href="/x">the page</a> of {0} and <b0>this</b0>.'
+
+  test('a translation that keeps them is taken whole', async () => {
+    const { texts, engine } = await translate({ text_list: [text] })
+    expect(texts).toEqual(['SEE <a href="/x">THE PAGE</a> OF {0} AND <b0>THIS</b0>.'])
+    expect(engine.requests).toHaveLength(1)
+  })
+
+  test('where the model loses or bends one, the pieces between them are translated', async () => {
+    const losing = (request: GenerateRequest) =>
+      answer(request, sourceOf(request).toUpperCase().replace('{0}', ''))
+    const { texts, engine } = await translate({ text_list: [text, 'plain'] }, losing)
+    expect(texts).toEqual(['SEE <a href="/x">THE PAGE</a> OF {0} AND <b0>THIS</b0>.', 'PLAIN'])
+    expect(engine.requests.map(sourceOf).slice(2)).toEqual(['See', 'the page', 'of', 'and', 'this'])
+  })
+
+  test('one that the model makes up is taken out', async () => {
+    const inventing = (request: GenerateRequest) => answer(request, `<b>${sourceOf(request)}</b>`)
+    expect((await translate({ text_list: ['one'] }, inventing)).texts).toEqual(['one'])
+  })
+
+  test('the delimiters of the request', async () => {
+    const losing = (request: GenerateRequest) =>
+      answer(
+        request,
+        sourceOf(request)
+          .replace(/\[\[\d\]\]/g, '')
+          .toUpperCase(),
+      )
+    const body = { text_list: ['a [[0]] b'], placeholders: ['[[', ']]'] }
+    expect((await translate(body, losing)).texts).toEqual(['A [[0]] B'])
+    const marks = marksPattern(['<', '>', 'b'])
+    expect(splitAtMarks('x<b0></b0>y', marks)).toEqual(['x', '<b0>', '', '</b0>', 'y'])
+    expect(hasSameMarks('<b0>x</b0>', '</b0>y<b0>', marks)).toBe(true)
+    expect(hasSameMarks('<b0>x</b0>', '<b0>y', marks)).toBe(false)
+    expect(hasSameMarks('a < b', 'a << b', marks)).toBe(true)
+  })
+})
+
+describe('failures', () => {
+  function* poisoned(request: GenerateRequest): Generator<EngineEvent> {
+    if (sourceOf(request) !== 'poison') {
+      yield* translating(request)
+      return
+    }
+    const error = { code: 'kernel_failed', message: 'secret detail' } as const
+    yield { type: 'error', id: request.id, error }
+  }
+
+  test('a text that fails fails alone, with its place kept', async () => {
+    const { texts, translations, reply } = await translate(
+      { text_list: ['a', 'poison', 'b', 'c\n\npoison'] },
+      poisoned,
+    )
+    expect(reply.statusCode).toBe(200)
+    expect(texts).toEqual(['A', '', 'B', ''])
+    expect(translations[1]).toMatchObject({ finish_reason: 'error' })
+    expect(translations[1]!.error).toContain('the model failed')
+    expect(reply.body).not.toContain('secret detail')
+  })
+
+  test('a call of which nothing was translated fails', async () => {
+    const { reply } = await translate({ text_list: ['poison', '12'] }, poisoned)
+    expect(reply.statusCode).toBe(500)
+    expect(reply.json().error).toEqual(expect.any(String))
+  })
+
+  test('a text too long for the model fails alone', async () => {
+    const { texts, translations } = await translate({ text_list: ['a', 'x'.repeat(6000)] })
+    expect(texts).toEqual(['A', ''])
+    expect(translations[1]!.error).toContain('5000 tokens')
+  })
+
+  test('an answer that reached the cap says so', async () => {
+    const { translations } = await translate({ text_list: ['a'] }, (request) =>
+      answer(request, 'A', 'length'),
+    )
+    expect(translations[0]).toMatchObject({ text: 'A', finish_reason: 'length' })
+  })
+})
+
+describe('who may', () => {
+  test('a key, in header or body, unless translation is open', async () => {
+    const body = { target_lang: 'en', text_list: ['你好'] }
+    const closed = serve(translating, { keys: ['secret'] }).app
+    expect((await postTo(closed, PATH, body)).statusCode).toBe(401)
+    expect((await postTo(closed, PATH, { ...body, password: 'secret' })).statusCode).toBe(200)
+    const open = serve(translating, { keys: ['secret'], openTranslate: true }).app
+    expect((await postTo(open, PATH, body)).statusCode).toBe(200)
+    expect((await postTo(open, '/v1/completions', { prompt: 'x' })).statusCode).toBe(401)
+    expect((await postTo(open, '/v2/chat/completions', { contents: ['x'] })).statusCode).toBe(401)
+  })
+})
+
+test.each([
+  [{ target_lang: 'a\n\nUser:' }, 'target_lang'],
+  [{ source_lang: 'x:', target_lang: 'en' }, 'source_lang'],
+  [{ target_lang: null }, 'target_lang'],
+  [{ text_list: 'x' }, 'text_list'],
+])('%o is refused', async (fields, param) => {
+  const { app } = serve()
+  const reply = await postTo(app, PATH, { target_lang: 'en', text_list: ['x'], ...fields })
+  expect(reply.statusCode).toBe(400)
+  expect(reply.json().error).toContain(param)
+})
+
+test.each([
+  ['zh-CN', 'Chinese'],
+  ['zh-TW', 'Chinese'],
+  ['en', 'English'],
+  ['ja', 'Japanese'],
+  ['fr', 'French'],
+  ['de', 'German'],
+  ['es', 'Spanish'],
+  ['ru', 'Russian'],
+  ['pt-BR', 'Portuguese'],
+  ['ko', 'Korean'],
+  ['Klingon', 'Klingon'],
+  ['qq', 'qq'],
+])('%s is labelled %s', (code, label) => {
+  expect(labelOf(code)).toBe(label)
+})
+
+describe('auto', () => {
+  test.each([
+    ['你好世界', 'zh-CN'],
+    ['這是個問題', 'zh-TW'],
+    ['早上好', 'zh-CN'],
+    ['おはようございます', 'ja'],
+    ['日本語のテキスト', 'ja'],
+    ['안녕하세요', 'ko'],
+    ['Доброе утро', 'ru'],
+    ['Добрий ранок і гарного дня', 'unknown'],
+    ['The rain had stopped, but the street still glistened.', 'en'],
+    ['Hello world!', 'en'],
+    ['Je ne sais pas où il est.', 'fr'],
+    ['Ich weiß nicht, wo er ist.', 'de'],
+    ['¿Dónde está la biblioteca?', 'es'],
+    ['Ele não está aqui.', 'pt'],
+    ['Rhinoceros', 'unknown'],
+    ['12 %', 'unknown'],
+    ['', 'unknown'],
+    ['ⵜⴰⵎⴰⵣⵉⵖⵜ', 'unknown'],
+  ])('%s is %s', (text, language) => {
+    expect(detectLanguage(text)).toBe(language)
+  })
+
+  test('each text is detected for itself; one that does not show its language is asked as most others are', async () => {
+    const { app, engine } = serve(translating)
+    const text_list = ['Où est-il ?', 'Rhinocéros', 'The end of the story']
+    const body = { target_lang: 'de', text_list: [...text_list, 'Il est dans la maison.'] }
+    const reply = await postTo(app, PATH, body)
+    const languages = (reply.json().translations as { detected_source_lang: string }[]).map(
+      ({ detected_source_lang }) => detected_source_lang,
+    )
+    expect(languages).toEqual(['fr', 'unknown', 'en', 'fr'])
+    expect(engine.requests.map(promptOf).map((prompt) => prompt.split(':')[0])).toEqual([
+      'French',
+      'French',
+      'English',
+      'French',
+    ])
+    await postTo(app, PATH, { target_lang: 'de', text_list: ['Rhino'], source_lang: 'auto' })
+    expect(promptOf(engine.requests.at(-1)!)).toBe('Text: Rhino\n\nGerman:')
+  })
+})
+
+test('a client that leaves ends every row', async () => {
+  const { app, engine } = serve(async function* (request, signal) {
+    yield { type: 'prompt', id: request.id, logprobs: null }
+    await new Promise<void>((resolve) => signal?.addEventListener('abort', () => resolve()))
+  })
+  const url = await app.listen({ host: '127.0.0.1', port: 0 })
+  const leaving = new AbortController()
+  const body = JSON.stringify({ target_lang: 'en', text_list: ['a', 'b', 'c'] })
+  const headers = { 'content-type': 'application/json' }
+  const sent = fetch(url + PATH, { method: 'POST', headers, body, signal: leaving.signal })
+  await expect.poll(() => engine.requests.length).toBe(3)
+  leaving.abort()
+  await expect(sent).rejects.toThrow()
+  await expect.poll(() => engine.cancelled.length).toBe(3)
+  await app.close()
+})
+
+test('the limit of texts is the published one', () => {
+  expect(DEFAULT_LIMITS.prompts).toBe(512)
+})
