@@ -13,6 +13,8 @@ import { StopStrings } from './stop.ts'
 /** The bytes behind token ids; the tokenizer is one. */
 export interface TokenBytes {
   bytesOf(token: number): Uint8Array
+  /** Tokens of a text. Sessions need it, for what shows of a token that a stop string cuts. */
+  encode?(text: string): Int32Array
 }
 
 /** Token 0 ends a document. It has no text, whatever a vocabulary file says. */
@@ -51,6 +53,16 @@ export class AnswerText {
     this.#tokenBytes = tokenBytes
     this.#stops = stops
     this.#withLogprobs = withLogprobs
+  }
+
+  /** Length of the text released so far. */
+  get numReleased(): number {
+    return this.#numReleased
+  }
+
+  /** The end of the text may be the beginning of a stop string. */
+  get isHolding(): boolean {
+    return this.#stops.numHeld(this.#state) > 0
   }
 
   /** Adds a token; returns the stop string that it completed. Nothing may be added after that. */

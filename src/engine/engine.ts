@@ -14,6 +14,7 @@ import type {
   EngineInfo,
   EngineStats,
   GenerateRequest,
+  SessionPosition,
 } from './messages.ts'
 import { type PlannedRow, Scheduler, usableSlots } from './scheduler.ts'
 import { LiveRequest, type Sequence } from './sequence.ts'
@@ -52,7 +53,10 @@ export class Engine {
   readonly #states: States | null
   readonly #live = new Map<string, LiveRequest>()
   #failure: SkeinError | null = null
+  /** Of this step, and of what came since the last one. */
   #events: EngineEvent[] = []
+  /** Told when something came between steps that the next one has to deal with. */
+  onWake: () => void = () => {}
   readonly #counters = {
     steps: 0,
     promptTokens: 0,
@@ -79,7 +83,8 @@ export class Engine {
     this.#runner = runner
     this.#tokenBytes = tokenBytes
     const slots = new SlotPool(runner, usableSlots(runner), poisonFreedSlots)
-    this.#states = states === null ? null : new States(runner, states)
+    this.#states =
+      states === null ? null : new States(runner, slots, tokenBytes, states, () => this.onWake())
     this.#scheduler = new Scheduler(runner, slots, Math.max(1, prefillChunk), this.#states)
     const { numSlots } = this.#scheduler
     const startStates = this.startStates.names
@@ -92,12 +97,14 @@ export class Engine {
     const { numSlots, maxPromptTokens, maxWaiting, model } = this.info
     const { vocabSize } = model
     const maxTopLogprobs = Math.min(MAX_TOP_LOGPROBS, vocabSize)
-    checkRequest(request, { vocabSize, numSlots, maxPromptTokens, maxTopLogprobs })
+    const hasSessions = this.#states !== null && this.#tokenBytes.encode !== undefined
+    checkRequest(request, { vocabSize, numSlots, maxPromptTokens, maxTopLogprobs, hasSessions })
     if (this.#live.has(request.id)) {
       throw new SkeinError('invalid_request', `id ${request.id} is in use by a live request`)
     }
-    const { waiting } = this.#scheduler
-    if (this.#scheduler.numWaitingWith(request.n) > maxWaiting) {
+    const { waiting, running } = this.#scheduler
+    const numOpening = this.#live.size - waiting.length - running.length
+    if (this.#scheduler.numWaitingWith(request.n) + numOpening > maxWaiting) {
       throw new SkeinError(
         'queue_full',
         `${maxWaiting} requests are waiting, which is the limit; retry later or raise maxWaiting`,
@@ -106,19 +113,30 @@ export class Engine {
     const live = new LiveRequest(request, this.#tokenBytes)
     live.start = this.startStates.startOf(request.startState, this.#runner)
     this.#live.set(request.id, live)
-    waiting.push(live)
+    if (request.session === undefined) waiting.push(live)
+    else this.#openSession(live)
   }
 
   /** Ends a request in any phase; its slots are free at once and no further event of it follows. Unknown ids are fine. */
   cancel(id: string): void {
     const live = this.#live.get(id)
     if (live === undefined) return
+    this.#states?.abandon(live, true)
     this.#remove(live)
+    this.#events = this.#events.filter((event) => event.id !== id)
     this.#counters.aborted++
   }
 
+  /** A step would do something. Requests that wait for the store, or for a session's writer, are no work. */
   get hasWork(): boolean {
-    return this.#live.size > 0
+    const { waiting, running } = this.#scheduler
+    const isBusy = waiting.length + running.length + this.#events.length > 0
+    return this.#failure === null && (isBusy || this.#states?.hasChores === true)
+  }
+
+  /** Every request has been answered. */
+  get isIdle(): boolean {
+    return this.#live.size === 0 && this.#events.length === 0
   }
 
   get liveIds(): readonly string[] {
@@ -132,20 +150,20 @@ export class Engine {
 
   /** One forward pass. If it fails, every live request gets an error event and `failure` is set. */
   step(): EngineEvent[] {
-    this.#events = []
-    if (this.#failure !== null) return this.#events
+    if (this.#failure !== null) return this.#takeEvents()
     const started = performance.now()
     try {
       this.#states?.beginStep()
       const plan = this.#scheduler.schedule()
       const results = this.#run(plan)
       this.#postprocess(plan, results)
+      this.#states?.endStep()
       this.#scheduler.checkIdle()
     } catch (error) {
       this.#die(SkeinError.from(error))
     }
     this.#counters.busySeconds += (performance.now() - started) / 1000
-    return this.#events
+    return this.#takeEvents()
   }
 
   get stats(): EngineStats {
@@ -158,16 +176,54 @@ export class Engine {
   /** See EngineCalls. */
   async call<M extends EngineCall>(
     method: M,
-    _params: EngineCalls[M]['params'],
+    params: EngineCalls[M]['params'],
   ): Promise<EngineCalls[M]['result']> {
-    throw new SkeinError('state_unavailable', `${method}: this engine keeps no sessions`)
+    if (this.#failure !== null) throw this.#failure
+    if (this.#states === null) {
+      throw new SkeinError('state_unavailable', `${method}: this engine keeps no sessions`)
+    }
+    const result = this.#states.call(method, params)
+    // Changes are written by steps.
+    this.onWake()
+    return result
+  }
+
+  /** Drops what is live, saves the states of sessions, and lets go of the runner. Throws when a state is lost. */
+  async close(): Promise<void> {
+    const isSound = this.#failure === null
+    this.#failure ??= closed()
+    this.#live.clear()
+    try {
+      await this.#states?.close(isSound)
+    } finally {
+      // A broken runner is not called again, not even to free what the end of the process frees anyway.
+      if (isSound) this.#runner.dispose()
+    }
   }
 
   /** Drops what is live, without events, and the runner. */
   dispose(): void {
-    this.#failure ??= new SkeinError('model_not_loaded', 'the engine was closed')
+    this.#failure ??= closed()
     this.#live.clear()
     this.#runner.dispose()
+  }
+
+  #takeEvents(): EngineEvent[] {
+    const events = this.#events
+    this.#events = []
+    return events
+  }
+
+  #openSession(live: LiveRequest): void {
+    try {
+      this.#states!.open(live, {
+        ready: () => this.#scheduler.waiting.push(live),
+        fail: (error) => this.#fail(live, error),
+      })
+    } catch (error) {
+      this.#live.delete(live.id)
+      throw error
+    }
   }
 
   #run(plan: readonly PlannedRow[]): RowResult[] {
@@ -242,6 +298,7 @@ export class Engine {
       }
       sequence.accept(token, logprob)
       this.#counters.generatedTokens++
+      this.#states?.drew(sequence)
       this.#report(sequence)
     }
   }
@@ -253,12 +310,27 @@ export class Engine {
     const released = sequence.text.take()
     if (released !== null) this.#events.push({ type: 'text', id, index, ...released })
     if (finish === null) return
-    this.#events.push({ type: 'finish', id, index, ...finish, completionTokens: sequence.numDrawn })
+    if (this.#states === null) this.#finish(sequence, null)
+    else {
+      this.#states.answerEnds(sequence, (session, error) => {
+        if (this.#live.get(id) !== owner) return
+        if (error === null) this.#finish(sequence, session)
+        else this.#fail(owner, error)
+        this.onWake()
+      })
+    }
+    this.#scheduler.releaseSlot(sequence)
+    if (owner.isDone) this.#scheduler.remove(owner)
+  }
+
+  #finish({ owner, index, finish, numDrawn }: Sequence, session: SessionPosition | null): void {
+    const { id } = owner
+    assert(finish !== null, 'an answer was reported before its end')
+    const turn = session === null ? {} : { session }
+    this.#events.push({ type: 'finish', id, index, ...finish, completionTokens: numDrawn, ...turn })
     if (finish.reason === 'stop') this.#counters.finishedStop++
     else this.#counters.finishedLength++
-    this.#states?.answerEnds(sequence)
-    this.#scheduler.releaseSlot(sequence)
-    if (owner.isDone) this.#remove(owner)
+    if (owner.isDone) this.#live.delete(id)
   }
 
   #remove(live: LiveRequest): void {
@@ -267,7 +339,8 @@ export class Engine {
   }
 
   #fail(live: LiveRequest, error: SkeinError): void {
-    this.#states?.distrust(live)
+    if (error.code === 'kernel_failed') this.#states?.distrust(live)
+    this.#states?.abandon(live, false)
     this.#remove(live)
     this.#counters.failed++
     this.#events.push({ type: 'error', id: live.id, error: error.toShape() })
@@ -282,6 +355,10 @@ export class Engine {
     }
     this.#live.clear()
   }
+}
+
+function closed(): SkeinError {
+  return new SkeinError('model_not_loaded', 'the engine was closed')
 }
 
 function notFinite(where: string): SkeinError {

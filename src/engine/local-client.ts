@@ -25,6 +25,7 @@ export class LocalEngineClient implements EngineClient {
 
   constructor(engine: Engine) {
     this.#engine = engine
+    engine.onWake = () => this.#schedule()
   }
 
   get info(): EngineInfo {
@@ -63,11 +64,11 @@ export class LocalEngineClient implements EngineClient {
     if (this.#isClosed) return
     this.#isClosed = true
     this.#queues.failAll(new SkeinError('aborted', 'the engine was closed'))
-    this.#engine.dispose()
+    await this.#engine.close()
   }
 
   #schedule(): void {
-    if (this.#isScheduled || !this.#engine.hasWork) return
+    if (this.#isScheduled || this.#isClosed || !this.#engine.hasWork) return
     this.#isScheduled = true
     setImmediate(() => this.#turn())
   }

@@ -27,9 +27,13 @@ export interface PlannedRow {
 }
 
 /** What the scheduler needs of kept states. */
-export interface StartStates {
+export interface KeptStates {
   /** Called at admission, when its slots are free: the state that a request begins with, null for the empty one. */
   startOf(live: LiveRequest): Start | null
+  /** Slots that hold kept states. */
+  readonly numKeptSlots: number
+  /** Frees one of them; false when this step has no time for it. */
+  reclaimSlot(): boolean
 }
 
 /** How many slots can be decoding in one step and still leave it room for prompts. */
@@ -45,9 +49,9 @@ export class Scheduler {
   readonly #runner: Runner
   readonly #slots: SlotPool
   readonly #prefillChunk: number
-  readonly #states: StartStates | null
+  readonly #states: KeptStates | null
 
-  constructor(runner: Runner, slots: SlotPool, prefillChunk: number, states: StartStates | null) {
+  constructor(runner: Runner, slots: SlotPool, prefillChunk: number, states: KeptStates | null) {
     this.#runner = runner
     this.#slots = slots
     this.#prefillChunk = prefillChunk
@@ -58,8 +62,9 @@ export class Scheduler {
     return this.#slots.numSlots
   }
 
+  /** Those that hold kept states count: they are given up when needed. */
   get numFree(): number {
-    return this.#slots.numFree
+    return this.#slots.numFree + (this.#states?.numKeptSlots ?? 0)
   }
 
   /** How many would still be in line after the next admission if a request of n choices joined it now. */
@@ -93,8 +98,10 @@ export class Scheduler {
   /** Takes a request out, in whatever phase it is, with all its slots. */
   remove(live: LiveRequest): void {
     for (const sequence of live.sequences) this.releaseSlot(sequence)
-    const line = this.running.includes(live) ? this.running : this.waiting
-    line.splice(line.indexOf(live), 1)
+    for (const line of [this.running, this.waiting]) {
+      const at = line.indexOf(live)
+      if (at !== -1) line.splice(at, 1)
+    }
   }
 
   /** With nothing running every slot must be free; a leak ends the worker rather than starve it slowly. */
@@ -107,7 +114,7 @@ export class Scheduler {
   }
 
   #admit(): void {
-    while (this.waiting.length > 0 && this.waiting[0]!.request.n <= this.numFree) {
+    while (this.waiting.length > 0 && this.#makeRoom(this.waiting[0]!.request.n)) {
       const live = this.waiting.shift()!
       this.running.push(live)
       const start = this.#states?.startOf(live) ?? live.start
@@ -117,6 +124,12 @@ export class Scheduler {
       }
       live.numFed = start?.numTokens ?? 0
     }
+  }
+
+  #makeRoom(n: number): boolean {
+    if (n > this.numFree) return false
+    while (this.#slots.numFree < n) if (!this.#states!.reclaimSlot()) return false
+    return true
   }
 
   #acquireSlot(sequence: Sequence, start: Start | null): void {

@@ -4,32 +4,55 @@
  * for how long is src/state/.
  */
 import { randomBytes } from 'node:crypto'
+import { SkeinError } from '../errors.ts'
 import type { Runner } from '../model/runner.ts'
 import { namespaceOf, SECRET_BYTES } from '../state/namespace.ts'
 import { MIN_PREFIX_TOKENS, type Prefix, PrefixCache } from '../state/prefix-cache.ts'
-import { joinTokens } from '../state/snapshot.ts'
-import type { GenerateRequest, StateStats } from './messages.ts'
+import { joinTokens, type ModelIdentity } from '../state/snapshot.ts'
+import type { TokenBytes } from './answer-text.ts'
+import { CopyBudget } from './copy-budget.ts'
+import type {
+  EngineCall,
+  EngineCalls,
+  EngineEvent,
+  GenerateRequest,
+  SessionPosition,
+  StateStats,
+} from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
+import { sessionCalls } from './session-calls.ts'
+import { type Opening, type SessionOptions, SessionTurns } from './session-turns.ts'
+import type { SlotPool } from './slots.ts'
 import { snapshotPoints } from './snapshot-points.ts'
 
-export interface StateOptions {
+export interface StateOptions extends SessionOptions {
+  /** Hash of the vocabulary. */
+  readonly vocabulary: string
   /** Memory for prompt prefixes; 0 keeps none. */
   readonly prefixBytes: number
-  /**
-   * Milliseconds of a step that copies of states may take. The first copy of a step is always made; what finds no time
-   * after it is not kept.
-   */
+  /** Milliseconds of a step that copies of states may take. */
   readonly copyBudgetMs: number
 }
 
+/** In memory only, for a vocabulary without a name. */
 export const DEFAULT_STATE_OPTIONS: StateOptions = {
-  prefixBytes: 1 << 30,
+  vocabulary: '',
+  store: null,
+  isDurable: false,
+  now: Date.now,
+  prefixBytes: 2 ** 30,
   copyBudgetMs: 4,
+  sizes: { slots: 16, memory: { count: 32, bytes: Number.POSITIVE_INFINITY } },
+  limits: { maxSessions: 10_000, maxBytes: 64 * 2 ** 30, maxTurns: 16, ttlMs: null },
 }
+
+/** How the end of an answer is reported: with its turn, if it became one, or with why it could not be kept. */
+export type Report = (session: SessionPosition | null, error: SkeinError | null) => void
 
 /** What a live request has to do with kept states. */
 interface Use {
-  readonly namespace: string
+  /** Of prefixes; null where none are kept. */
+  readonly namespace: string | null
   /** Prompt tokens not computed. */
   readonly cachedTokens: number
   /** Prefixes it was begun with and has added: not to be trusted if it fails. */
@@ -39,32 +62,109 @@ interface Use {
 export class States {
   readonly #runner: Runner
   readonly #options: StateOptions
+  readonly #budget: CopyBudget
   readonly #prefixes: PrefixCache
-  readonly #secret: Uint8Array = randomBytes(SECRET_BYTES)
+  readonly #turns: SessionTurns
+  readonly #calls: ReturnType<typeof sessionCalls>
+  readonly #secret: Uint8Array
   readonly #uses = new WeakMap<LiveRequest, Use>()
-  #copyMs = 0
   readonly #counters = { cachedTokens: 0, prefixHits: 0, prefixMisses: 0 }
 
-  constructor(runner: Runner, options: StateOptions) {
+  /** `wake` is called when something came between steps that makes work for the next one. */
+  constructor(
+    runner: Runner,
+    slots: SlotPool,
+    tokenBytes: TokenBytes,
+    options: StateOptions,
+    wake: () => void,
+  ) {
+    const { store, isDurable, copyBudgetMs, prefixBytes, vocabulary } = options
     this.#runner = runner
     this.#options = options
-    this.#prefixes = new PrefixCache(options.prefixBytes)
+    this.#budget = new CopyBudget(copyBudgetMs)
+    this.#prefixes = new PrefixCache(prefixBytes)
+    this.#secret = store?.secret ?? randomBytes(SECRET_BYTES)
+    this.#turns = new SessionTurns(runner, slots, tokenBytes, options, this.#budget, wake)
+    this.#calls = sessionCalls({
+      turns: this.#turns,
+      identity: identityOf(runner, vocabulary),
+      vocabSize: runner.info.vocabSize,
+      isDurable,
+      namespaceOf: (tenant) => this.#sessionNamespace(tenant),
+    })
   }
 
   get stats(): StateStats {
     const { count, bytes } = this.#prefixes
-    return { ...NO_SESSIONS, prefixes: count, prefixBytes: bytes, ...this.#counters }
+    const { sessions, tiers, saver } = this.#turns
+    return {
+      sessions: sessions.count,
+      ...sessions.countTiers(),
+      unsaved: saver?.numUnsaved ?? 0,
+      prefixes: count,
+      prefixBytes: bytes,
+      ...this.#counters,
+      ...(saver?.counters ?? { saves: 0, failedSaves: 0 }),
+      loads: tiers.numLoads,
+    }
+  }
+
+  /** Slots that hold kept states: they can be had back. */
+  get numKeptSlots(): number {
+    return this.#turns.tiers.numInSlots
+  }
+
+  /** Frees one of those; false when this step has no time for it. */
+  reclaimSlot(): boolean {
+    return this.#turns.reclaimSlot()
+  }
+
+  get hasChores(): boolean {
+    return this.#turns.hasChores
+  }
+
+  call<M extends EngineCall>(
+    method: M,
+    params: EngineCalls[M]['params'],
+  ): EngineCalls[M]['result'] | Promise<EngineCalls[M]['result']> {
+    const handler = this.#calls[method]
+    if (handler === undefined) throw new SkeinError('not_found', `there is no call ${method}`)
+    return handler(params)
+  }
+
+  /** A request with a session joins the waiting line when it is the writer and the state is at hand. May throw. */
+  open(live: LiveRequest, opening: Opening): void {
+    this.#turns.open(live, this.#sessionNamespace(live.request.tenant ?? ''), opening)
   }
 
   beginStep(): void {
-    this.#copyMs = 0
+    this.#budget.beginStep()
   }
 
-  /** At admission: the longest kept prefix of the prompt, and where copies will be taken of the rest. */
+  /** Background work of a step, after all that requests need. */
+  endStep(): void {
+    this.#turns.tidy()
+  }
+
+  close(isSound: boolean): Promise<void> {
+    return this.#turns.close(isSound)
+  }
+
+  /** At admission: the state of the session's turn, or the longest kept prefix of the prompt. */
   startOf(live: LiveRequest): Start | null {
+    const start = this.#turns.startOf(live)
+    if (start === null) return this.#prefixOf(live)
+    this.#counters.cachedTokens += start.numTokens
+    this.#uses.set(live, { namespace: null, cachedTokens: start.numTokens, prefixes: [] })
+    return start
+  }
+
+  /** Also says where copies will be taken of what is not cached. */
+  #prefixOf(live: LiveRequest): Start | null {
     const { prompt, request } = live
     if (!this.#usesPrefixes(request)) return null
-    const namespace = this.#namespaceOf(request)
+    const { tenant = '', startState = '' } = request
+    const namespace = namespaceOf(this.#secret, 'prefix', tenant, startState)
     // Scoring needs the logits after every token. Otherwise one token is left to be fed, to draw from.
     const isScored = request.promptLogprobs !== null
     const found = isScored ? null : this.#prefixes.find(namespace, prompt, prompt.length - 1)
@@ -80,9 +180,15 @@ export class States {
   }
 
   /** What the prompt event says of the start. */
-  usageOf(live: LiveRequest): { readonly cachedTokens: number } | undefined {
-    const use = this.#uses.get(live)
-    return use && { cachedTokens: use.cachedTokens }
+  usageOf(
+    live: LiveRequest,
+  ): Pick<EngineEvent & { type: 'prompt' }, 'cachedTokens' | 'contextTokens' | 'session'> {
+    const session = this.#turns.positionOf(live)
+    return {
+      cachedTokens: this.#uses.get(live)?.cachedTokens ?? 0,
+      contextTokens: live.prompt.length,
+      ...(session === null ? {} : { session }),
+    }
   }
 
   /** After prompt tokens were fed: takes a copy if this is a point for one. */
@@ -92,10 +198,27 @@ export class States {
     this.#keepPrefix(live, live.prompt.subarray(0, live.numFed), live.sequences[0]!.slot!)
   }
 
-  /** Before the slot of an answer that ended is freed. */
-  answerEnds({ owner, drawn, slot }: Sequence): void {
-    const consumed = joinTokens(owner.prompt, drawn.slice(0, -1))
-    this.#keepPrefix(owner, consumed, slot!)
+  /** After a draw of an answer that may go on. */
+  drew(sequence: Sequence): void {
+    if (sequence.owner.request.session !== undefined) this.#turns.drew(sequence)
+  }
+
+  /** Before the slot of an answer that ended is freed; it may be kept. Reports once, now or when it is on disk. */
+  answerEnds(sequence: Sequence, report: Report): void {
+    const { owner, drawn, slot } = sequence
+    if (owner.request.session !== undefined) {
+      this.#turns.end(sequence, report)
+      return
+    }
+    if (slot !== null) {
+      this.#keepPrefix(owner, joinTokens(owner.prompt, drawn.slice(0, -1)), slot)
+    }
+    report(null, null)
+  }
+
+  /** The request is over before its answers are. */
+  abandon(live: LiveRequest, isCancel: boolean): void {
+    this.#turns.abandon(live, isCancel)
   }
 
   /** A request's numbers were not finite: nothing it has kept or begun with is used again. */
@@ -107,35 +230,23 @@ export class States {
     return this.#options.prefixBytes > 0 && request.cache !== 'no-store'
   }
 
-  #namespaceOf(request: GenerateRequest): string {
-    return namespaceOf(this.#secret, request.tenant ?? '', request.startState ?? '')
+  #sessionNamespace(tenant: string): string {
+    return namespaceOf(this.#secret, 'session', tenant)
   }
 
   /** Copies the state of a slot that has consumed exactly `tokens`. */
   #keepPrefix(live: LiveRequest, tokens: Int32Array, slot: number): void {
     const use = this.#uses.get(live)
-    if (use === undefined || tokens.length < MIN_PREFIX_TOKENS) return
-    if (this.#prefixes.has(use.namespace, tokens) || !this.#mayCopy()) return
-    const started = performance.now()
-    const state = this.#runner.readState(slot)
+    if (!use?.namespace || tokens.length < MIN_PREFIX_TOKENS) return
+    if (this.#prefixes.has(use.namespace, tokens) || !this.#budget.allows) return
+    const state = this.#budget.spend(() => this.#runner.readState(slot))
     use.prefixes.push(this.#prefixes.add(use.namespace, tokens, state))
-    this.#copyMs += performance.now() - started
   }
+}
 
-  #mayCopy(): boolean {
-    return this.#copyMs === 0 || this.#copyMs < this.#options.copyBudgetMs
-  }
+function identityOf({ info }: Runner, vocabulary: string): ModelIdentity {
+  const { architecture, fingerprint, stateShape } = info
+  return { architecture, ...stateShape, vocabulary, weights: fingerprint }
 }
 
 const NONE = new Int32Array(0)
-
-const NO_SESSIONS = {
-  sessions: 0,
-  inSlots: 0,
-  inMemory: 0,
-  onDisk: 0,
-  unsaved: 0,
-  saves: 0,
-  failedSaves: 0,
-  loads: 0,
-}

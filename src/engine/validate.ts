@@ -4,7 +4,7 @@
  * waits.
  */
 import { SkeinError } from '../errors.ts'
-import type { GenerateRequest, SamplingParams } from './messages.ts'
+import type { GenerateRequest, SamplingParams, SessionUse } from './messages.ts'
 
 /** Limits of this engine that a request can break. */
 export interface RequestLimits {
@@ -13,24 +13,28 @@ export interface RequestLimits {
   readonly maxPromptTokens: number
   /** Largest k of log-probabilities. */
   readonly maxTopLogprobs: number
+  /** This engine keeps sessions. */
+  readonly hasSessions: boolean
 }
 
 /** Throws invalid_request or too_large. */
 export function checkRequest(request: GenerateRequest, limits: RequestLimits): void {
-  if (request.session !== undefined) {
-    throw new SkeinError('unsupported_parameter', 'this engine keeps no sessions', {
-      param: 'session',
-    })
-  }
   demand(request.id !== '', 'id', 'must not be empty')
-  checkPrompt(request.prompt, limits)
+  if (request.session !== undefined) checkSession(request, request.session, limits)
+  checkPrompt(request, limits)
+  checkBoundaries(request)
   checkCounts(request, limits)
   checkSampling(request.sampling, limits.vocabSize)
   checkStops(request)
 }
 
-function checkPrompt(prompt: Int32Array, { maxPromptTokens, vocabSize }: RequestLimits): void {
-  demand(prompt.length > 0, 'prompt', 'must have at least one token')
+/** A session may have an unfed tail to go on from, so its prompt may be empty; session-turns.ts knows. */
+function checkPrompt(
+  { prompt, session }: GenerateRequest,
+  { maxPromptTokens, vocabSize }: RequestLimits,
+): void {
+  const mayBeEmpty = session !== undefined
+  demand(mayBeEmpty || prompt.length > 0, 'prompt', 'must have at least one token')
   if (prompt.length > maxPromptTokens) {
     throw new SkeinError(
       'too_large',
@@ -40,6 +44,31 @@ function checkPrompt(prompt: Int32Array, { maxPromptTokens, vocabSize }: Request
   }
   const bad = prompt.find((token) => token < 0 || token >= vocabSize)
   demand(bad === undefined, 'prompt', `has token ${bad}; tokens are 0 to ${vocabSize - 1}`)
+}
+
+function checkSession(
+  request: GenerateRequest,
+  { id, from, ttlSeconds }: SessionUse,
+  { hasSessions }: RequestLimits,
+): void {
+  if (!hasSessions) {
+    const message = 'this engine keeps no sessions'
+    throw new SkeinError('unsupported_parameter', message, { param: 'session' })
+  }
+  demand(id !== '', 'session.id', 'must not be empty')
+  demand(request.n === 1, 'n', `must be 1 in a session, not ${request.n}`)
+  demand(request.promptLogprobs === null, 'promptLogprobs', 'cannot be had in a session')
+  demand(request.cache !== 'no-store', 'cache', 'cannot be no-store in a session, which is stored')
+  const isTurn = from === undefined || (Number.isInteger(from) && from >= 0)
+  demand(isTurn, 'session.from', `must be the number of a turn, not ${from}`)
+  const isTime = ttlSeconds === undefined || ttlSeconds > 0
+  demand(isTime, 'session.ttlSeconds', `must be more than 0, not ${ttlSeconds}`)
+}
+
+/** Ascending, so that the first and the last are what they are taken for. */
+function checkBoundaries({ boundaries }: GenerateRequest): void {
+  const isAscending = boundaries?.every((end, i) => end >= 0 && end > (boundaries[i - 1] ?? -1))
+  demand(isAscending ?? true, 'boundaries', 'must be ascending lengths of prefixes')
 }
 
 function checkCounts(request: GenerateRequest, limits: RequestLimits): void {

@@ -37,6 +37,7 @@ class WorkerLoop {
   }
 
   start(): void {
+    this.#engine.onWake = () => this.#schedule()
     this.#channel.onMessage((message) => this.#receive(message))
     this.#channel.onClose(() => this.#end(0))
     this.#channel.send({ type: 'ready', info: this.#engine.info })
@@ -99,7 +100,7 @@ class WorkerLoop {
       this.#channel.send({ type: 'fatal', error: failure.toShape() })
       this.#end(1)
     } else if (hasWork) this.#schedule()
-    else if (this.#isDraining) this.#end(0)
+    else if (this.#isDraining && this.#engine.isIdle) this.#end(0)
   }
 
   #post(events: readonly EngineEvent[]): void {
@@ -107,7 +108,7 @@ class WorkerLoop {
   }
 
   #shutDown(drain: boolean): void {
-    if (drain && this.#engine.hasWork) {
+    if (drain && !this.#engine.isIdle) {
       this.#isDraining = true
       return
     }
@@ -120,9 +121,20 @@ class WorkerLoop {
   #end(exitCode: number): void {
     if (this.#isOver) return
     this.#isOver = true
-    // A broken runner is not called again, not even to free what the end of the process frees anyway.
-    if (this.#engine.failure === null) this.#engine.dispose()
-    void this.#channel.close().then(() => this.#resolve(exitCode))
+    void this.#close().then((isSaved) => this.#resolve(isSaved ? exitCode : 1))
+  }
+
+  /** False when states of sessions were lost. */
+  async #close(): Promise<boolean> {
+    let isSaved = true
+    try {
+      await this.#engine.close()
+    } catch (error) {
+      isSaved = false
+      process.stderr.write(`skein: ${SkeinError.from(error).message}\n`)
+    }
+    await this.#channel.close()
+    return isSaved
   }
 }
 

@@ -40,7 +40,23 @@ function vocabulary(): Uint8Array[] {
 
 const VOCABULARY = vocabulary()
 
-export const tokenBytes = { bytesOf: (token: number) => VOCABULARY[token]! }
+/** Longest match; bytes that no token has come out as U+FFFD. */
+function encode(text: string): Int32Array {
+  const bytes = utf8(text)
+  const tokens: number[] = []
+  for (let at = 0; at < bytes.length; ) {
+    const rest = Buffer.from(bytes.subarray(at))
+    const fits = (entry: Uint8Array) =>
+      entry.length > 0 && rest.subarray(0, entry.length).equals(entry)
+    const ids = [...VOCABULARY.keys()].filter((id) => id > 0 && fits(VOCABULARY[id]!))
+    const best = ids.sort((a, b) => VOCABULARY[b]!.length - VOCABULARY[a]!.length)[0]
+    tokens.push(best ?? 10)
+    at += best === undefined ? 1 : VOCABULARY[best]!.length
+  }
+  return Int32Array.from(tokens)
+}
+
+export const tokenBytes = { bytesOf: (token: number) => VOCABULARY[token]!, encode }
 
 export const SAMPLING: SamplingParams = {
   temperature: 1,

@@ -69,6 +69,11 @@ function historyOf({ shift, wkv }: StateData): History {
   return history
 }
 
+/** The state after exactly these tokens. */
+export function stateAfter(tokens: Iterable<number>): StateData {
+  return stateOf(consume(EMPTY, tokens))
+}
+
 /** What the penalties of a slot have seen. */
 interface Seen {
   readonly prompt: number
@@ -166,7 +171,7 @@ export class FakeRunner implements Runner {
 
   copySlot(from: number, to: number): void {
     this.calls.copies++
-    this.#stateOf(to)
+    if (to >= this.numSlots) throw new Error(`no slot ${to}`)
     this.#states[to] = this.#stateOf(from)
   }
 

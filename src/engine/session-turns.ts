@@ -1,0 +1,446 @@
+/**
+ * Requests that continue a session, from the moment they are sent to the turn that they become. It owns the sessions,
+ * the tiers of their states and what is still to be written; nothing in it waits: what comes from the store comes
+ * between steps.
+ */
+import { assert, SkeinError } from '../errors.ts'
+import type { Runner } from '../model/runner.ts'
+import type { KeptState } from '../state/kept-state.ts'
+import { Saver } from '../state/saver.ts'
+import {
+  expiresAt,
+  type Session,
+  type SessionLimits,
+  Sessions,
+  type Turn,
+} from '../state/sessions.ts'
+import { joinTokens, type StateArrays, transcriptOf } from '../state/snapshot.ts'
+import type { Store } from '../state/store/store.ts'
+import { type TierSizes, Tiers } from '../state/tiers.ts'
+import type { TokenBytes } from './answer-text.ts'
+import { answerTokens } from './answer-tokens.ts'
+import type { CopyBudget } from './copy-budget.ts'
+import type { SessionPosition } from './messages.ts'
+import type { LiveRequest, Sequence, Start } from './sequence.ts'
+import type { SlotPool } from './slots.ts'
+
+export interface SessionOptions {
+  readonly sizes: TierSizes
+  readonly limits: SessionLimits
+  /** Null: sessions live as long as the process. */
+  readonly store: Store | null
+  /** A turn is reported only when it is on disk. */
+  readonly isDurable: boolean
+  readonly now: () => number
+}
+
+/** What a live request has to do with its session. */
+interface Use {
+  readonly namespace: string
+  /** The session that it is the writer of; null while it waits in line. */
+  session: Session | null
+  parent: Turn | null
+  /** The state that it will begin with, until it has. */
+  pinned: KeptState | null
+  /** Its place in the line of a session's writers. */
+  waiting: { readonly line: (() => void)[]; readonly resume: () => void } | null
+  /** Copies of its state without any part of a stop string in it, by the number of drawn tokens consumed. */
+  readonly checkpoints: Checkpoint[]
+  wasHolding: boolean
+}
+
+interface Checkpoint {
+  readonly count: number
+  readonly state: StateArrays
+}
+
+/** How a request learns that it can join the waiting line, or never will. */
+export interface Opening {
+  ready(): void
+  fail(error: SkeinError): void
+}
+
+/** How often sessions whose time is over are looked for. */
+const EXPIRY_MS = 60_000
+
+export class SessionTurns {
+  readonly sessions: Sessions
+  readonly tiers: Tiers
+  /** Null without a store. */
+  readonly saver: Saver | null
+  readonly #runner: Runner
+  readonly #tokenBytes: TokenBytes
+  readonly #options: SessionOptions
+  readonly #budget: CopyBudget
+  readonly #wake: () => void
+  readonly #uses = new Map<LiveRequest, Use>()
+  readonly #expiry: NodeJS.Timeout
+
+  constructor(
+    runner: Runner,
+    slots: SlotPool,
+    tokenBytes: TokenBytes,
+    options: SessionOptions,
+    budget: CopyBudget,
+    wake: () => void,
+  ) {
+    const { sizes, limits, store, now } = options
+    this.#runner = runner
+    this.#tokenBytes = tokenBytes
+    this.#options = options
+    this.#budget = budget
+    this.#wake = wake
+    const kept = {
+      read: (slot: number) => runner.readState(slot),
+      free: (slot: number) => slots.release(slot),
+    }
+    this.tiers = new Tiers(kept, sizes, runner.info.stateBytes, ({ key, namespace }) => {
+      assert(store !== null, 'a state is in no tier')
+      return store.load(key, namespace)
+    })
+    this.saver = store === null ? null : new Saver(store, () => this.#saverDone())
+    const events = {
+      released: (state: KeptState) => this.#release(state),
+      changed: (session: Session) => this.saver?.addSession(session),
+    }
+    this.sessions = new Sessions(limits, events, now)
+    this.sessions.restore(store?.sessions ?? [])
+    this.#expiry = setInterval(() => this.#expire(), EXPIRY_MS).unref()
+  }
+
+  /** The step has something to do for kept states. */
+  get hasChores(): boolean {
+    return this.tiers.nextToLeaveSlot !== null || this.saver?.isReady === true
+  }
+
+  /** Makes a request the writer of its session and its prompt the whole conversation, now or later. May throw. */
+  open(live: LiveRequest, namespace: string, opening: Opening): void {
+    const use: Use = {
+      namespace,
+      session: null,
+      parent: null,
+      pinned: null,
+      waiting: null,
+      checkpoints: [],
+      wasHolding: false,
+    }
+    this.#uses.set(live, use)
+    try {
+      this.#enter(live, use, opening)
+    } catch (error) {
+      this.#uses.delete(live)
+      throw error
+    }
+  }
+
+  /** The turn being continued, and where the state of it is to begin with; null for a request without one. */
+  startOf(live: LiveRequest): Start | null {
+    const state = this.#uses.get(live)?.pinned
+    if (!state) return null
+    const place = (slot: number) => {
+      if (state.slot !== null) this.#runner.copySlot(state.slot, slot)
+      else this.#runner.writeState(slot, state.arrays!)
+      this.#unpin(live)
+    }
+    this.tiers.touch(state)
+    return { numTokens: state.text!.tokens.length, place }
+  }
+
+  /** The turn that a request continues. */
+  positionOf(live: LiveRequest): SessionPosition | null {
+    const use = this.#uses.get(live)
+    if (!use?.session) return null
+    const { id, version } = use.session
+    return { id, version, turn: use.parent?.turn ?? 0 }
+  }
+
+  /**
+   * After a draw and before its token is fed. A state cannot be rewound, so a copy is taken where the text begins to
+   * look like a stop string: if it becomes one, that copy is what the session keeps.
+   */
+  drew(sequence: Sequence): void {
+    const { owner, numDrawn, finish, text, slot } = sequence
+    if (finish !== null || owner.request.stop.strings.length === 0) return
+    const use = this.#uses.get(owner)
+    if (use === undefined) return
+    const isFirst = numDrawn === 1
+    const begins = text.isHolding && !use.wasHolding
+    use.wasHolding = text.isHolding
+    if (!isFirst && !(begins && this.#budget.allows)) return
+    const state = this.#budget.spend(() => this.#runner.readState(slot!))
+    // The first, at the end of the prompt, always serves; of the later ones the last.
+    use.checkpoints[isFirst ? 0 : 1] = { count: numDrawn - 1, state }
+  }
+
+  /** The answer has ended: it becomes a turn. Its slot may be kept. Reports once, perhaps later, unless it is gone. */
+  end(
+    sequence: Sequence,
+    report: (position: SessionPosition | null, error: SkeinError | null) => void,
+  ): void {
+    const { owner } = sequence
+    const use = this.#uses.get(owner)
+    const session = use?.session
+    assert(use && session, 'an answer of no session became a turn')
+    this.#leave(owner)
+    if (session.isDeleted) {
+      this.sessions.unlock(session)
+      report(null, null)
+      return
+    }
+    const state = this.#keep(sequence, use)
+    const turn = this.sessions.addTurn(session, use.parent?.turn ?? 0, state)
+    const position = { id: session.id, turn: turn.turn, version: session.version }
+    this.saver?.addState(state)
+    if (this.saver === null || !this.#options.isDurable) {
+      this.sessions.unlock(session)
+      report(position, null)
+      return
+    }
+    this.saver.whenSaved(state, (error) => {
+      if (error !== null) this.sessions.retractTurn(session, turn)
+      this.sessions.unlock(session)
+      report(error === null && !session.isDeleted ? position : null, error)
+    })
+  }
+
+  /** The request ends without an answer: cancelled, or failed. What it has drawn is kept if it asked for that. */
+  abandon(live: LiveRequest, isCancel: boolean): void {
+    const use = this.#uses.get(live)
+    if (use === undefined) return
+    const sequence = live.sequences[0]!
+    const isAnswering = sequence.isDecoding && sequence.slot !== null
+    if (isCancel && isAnswering && live.request.session!.onCancel === 'keep') {
+      this.end(sequence, () => {})
+      return
+    }
+    this.#leave(live)
+    if (use.session !== null) this.sessions.unlock(use.session)
+  }
+
+  /** Frees the slot of a kept state; false when that would take a copy that this step has no time for. */
+  reclaimSlot(): boolean {
+    const state = this.tiers.oldestInSlot
+    assert(state !== null, 'no slot holds a kept state')
+    return this.#demote(state)
+  }
+
+  /** What can be done between two steps: states move down and to the store. */
+  tidy(): void {
+    for (let next = this.tiers.nextToLeaveSlot; next !== null; next = this.tiers.nextToLeaveSlot) {
+      if (!this.#demote(next)) break
+    }
+    this.#shrinkMemory()
+    const { saver } = this
+    if (!saver?.isReady || !this.#budget.allows) return
+    const next = saver.nextState
+    if (next !== null && next.arrays === null) {
+      this.#budget.spend(() => this.tiers.copyOut(next))
+      if (!this.#budget.allows) return
+    }
+    this.#budget.spend(() => saver.start())
+  }
+
+  /** Writes what is not written. Slots are read only if the device can be trusted. Throws when something is lost. */
+  async close(isSound: boolean): Promise<void> {
+    clearInterval(this.#expiry)
+    const { saver } = this
+    if (saver === null) return
+    await saver.settled()
+    saver.retryNow()
+    while (saver.hasChanges) {
+      const next = saver.nextState
+      if (next !== null && next.arrays === null && !isSound) {
+        saver.giveUp(next)
+        continue
+      }
+      if (next !== null) this.tiers.copyOut(next)
+      saver.start()
+      await saver.settled()
+      if (saver.hasFailed) break
+    }
+    await this.#options.store?.close()
+    if (!saver.hasFailed) return
+    const count = saver.numUnsaved
+    throw new SkeinError('state_unavailable', `${count} states of sessions could not be saved`)
+  }
+
+  /** Whoever raised `users` of a state is done with it. */
+  unuse(state: KeptState): void {
+    state.users--
+    if (state.users === 0 && state.holders.size === 0) this.tiers.drop(state)
+  }
+
+  /** Throws what forbids a new turn. */
+  refuseIfFull(namespace: string): void {
+    this.sessions.checkQuota(namespace, 0)
+    if (this.saver?.hasFailed && this.tiers.isMemoryFull) {
+      throw new SkeinError(
+        'state_unavailable',
+        'states can neither be written to the store nor kept in memory; check the disk of --data-dir',
+      )
+    }
+  }
+
+  /** The session of that id, unless its time is over. */
+  find(namespace: string, id: string): Session | null {
+    const session = this.sessions.find(namespace, id)
+    if (session === null || session.isBusy) return session
+    const end = expiresAt(session)
+    if (end === null || end > this.#options.now()) return session
+    this.sessions.delete(session)
+    return null
+  }
+
+  #enter(live: LiveRequest, use: Use, opening: Opening): void {
+    const { id, ifMissing, from, ifBusy, ifVersion, ttlSeconds } = live.request.session!
+    const found = this.find(use.namespace, id)
+    if (found?.isBusy) {
+      if (ifBusy === 'conflict') throw busy(id)
+      const resume = () => this.#enterLater(live, use, opening)
+      use.waiting = { line: found.waiters, resume }
+      found.waiters.push(resume)
+      return
+    }
+    if (found === null && (ifMissing === 'error' || from)) throw unknownSession(id)
+    refuseVersion(id, found?.version ?? 0, ifVersion)
+    this.refuseIfFull(use.namespace)
+    const parent = found && this.sessions.turnOf(found, from ?? found.head)
+    const ttlMs = ttlSeconds === undefined ? undefined : 1000 * ttlSeconds
+    const session = found ?? this.sessions.create(use.namespace, id, ttlMs)
+    if (ttlMs !== undefined) session.ttlMs = ttlMs
+    this.sessions.lock(session)
+    use.session = session
+    use.parent = parent
+    if (parent === null) {
+      this.#proceed(live, null, opening)
+      return
+    }
+    use.pinned = parent.state
+    parent.state.users++
+    if (this.tiers.isInMemory(parent.state)) this.#proceed(live, parent.state, opening)
+    else void this.#loadThenProceed(live, use, parent.state, opening)
+  }
+
+  #enterLater(live: LiveRequest, use: Use, opening: Opening): void {
+    use.waiting = null
+    try {
+      this.#enter(live, use, opening)
+    } catch (error) {
+      opening.fail(SkeinError.from(error))
+    }
+    this.#wake()
+  }
+
+  async #loadThenProceed(
+    live: LiveRequest,
+    use: Use,
+    state: KeptState,
+    opening: Opening,
+  ): Promise<void> {
+    try {
+      await this.tiers.bring(state)
+      if (use.pinned === state) this.#proceed(live, state, opening)
+    } catch (error) {
+      if (use.pinned === state) opening.fail(SkeinError.from(error))
+    }
+    this.#wake()
+  }
+
+  #proceed(live: LiveRequest, state: KeptState | null, opening: Opening): void {
+    const { prompt } = live.request
+    const numFed = state?.text?.tokens.length ?? 0
+    live.prompt = state === null ? prompt : joinTokens(transcriptOf(state.text!), prompt)
+    if (live.prompt.length > numFed) {
+      opening.ready()
+      return
+    }
+    opening.fail(
+      new SkeinError(
+        'invalid_request',
+        'the prompt is empty and the session has nothing left to read',
+      ),
+    )
+  }
+
+  /** The state of a turn: the slot's own where every token it has consumed belongs to the answer. */
+  #keep(sequence: Sequence, { namespace, parent, checkpoints }: Use): KeptState {
+    const { owner, drawn } = sequence
+    const isForeign = parent?.state.isForeign === true
+    const { count, rest } = answerTokens(sequence, this.#tokenBytes)
+    const restTokens = rest === '' ? [] : this.#tokenBytes.encode!(rest) // submit has checked it
+    const textAt = (consumed: number) => ({
+      tokens: joinTokens(owner.prompt, drawn.slice(0, consumed)),
+      tail: joinTokens(drawn.slice(consumed, count), restTokens),
+    })
+    const numFed = Math.max(0, drawn.length - 1)
+    if (count >= numFed) {
+      const slot = sequence.slot!
+      sequence.slot = null
+      return this.tiers.keepSlot(slot, textAt(numFed), namespace, isForeign)
+    }
+    const checkpoint = checkpoints.findLast((candidate) => candidate.count <= count)
+    assert(checkpoint, 'a stop string was fed and no copy from before it was taken')
+    const { state } = checkpoint
+    return this.tiers.keepCopy({ ...textAt(checkpoint.count), state }, namespace, isForeign)
+  }
+
+  #leave(live: LiveRequest): void {
+    this.#unpin(live)
+    const { waiting } = this.#uses.get(live)!
+    this.#uses.delete(live)
+    if (waiting !== null) waiting.line.splice(waiting.line.indexOf(waiting.resume), 1)
+  }
+
+  #unpin(live: LiveRequest): void {
+    const use = this.#uses.get(live)
+    const state = use?.pinned
+    if (!use || !state) return
+    use.pinned = null
+    this.unuse(state)
+  }
+
+  #release(state: KeptState): void {
+    this.saver?.removeState(state)
+    if (state.users === 0) this.tiers.drop(state)
+  }
+
+  #demote(state: KeptState): boolean {
+    if (state.arrays === null && !this.#budget.allows) return false
+    if (state.arrays === null) this.#budget.spend(() => this.tiers.demote(state))
+    else this.tiers.demote(state)
+    return true
+  }
+
+  /** Without a store what no longer fits into memory is forgotten, old turns first. */
+  #shrinkMemory(): void {
+    const next = this.saver?.nextState ?? null
+    while (this.tiers.isMemoryFull && !this.tiers.shrinkMemory(next)) {
+      const state = this.saver === null ? this.tiers.oldestInMemory : null
+      if (state === null) return
+      this.sessions.dropTurnsOf(state)
+    }
+  }
+
+  #saverDone(): void {
+    this.#shrinkMemory()
+    this.#wake()
+  }
+
+  #expire(): void {
+    this.sessions.expire()
+    this.#wake()
+  }
+}
+
+export function unknownSession(id: string): SkeinError {
+  return new SkeinError('not_found', `there is no session ${id}`, { param: 'session' })
+}
+
+export function busy(id: string): SkeinError {
+  return new SkeinError('conflict', `session ${id} is being written to by another request`)
+}
+
+export function refuseVersion(id: string, version: number, expected: number | undefined): void {
+  if (expected === undefined || expected === version) return
+  throw new SkeinError('conflict', `session ${id} is at version ${version}, not ${expected}`)
+}

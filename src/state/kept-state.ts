@@ -1,0 +1,49 @@
+/**
+ * One state that sessions hold, and where its copies are: in a slot of the device, in memory, in the store. At least
+ * one of them is whole at any time. Who moves copies is tiers.ts; who writes them is saver.ts.
+ */
+import { randomBytes } from 'node:crypto'
+import type { Session } from './sessions.ts'
+import type { Snapshot, StateArrays } from './snapshot.ts'
+
+/** The tokens of a snapshot: those consumed, and the tail after them. */
+export type SnapshotText = Pick<Snapshot, 'tokens' | 'tail'>
+
+export interface KeptState {
+  /** Random; names it in the store. */
+  readonly key: string
+  readonly namespace: string
+  /** It does not follow from its tokens alone: imported. */
+  readonly isForeign: boolean
+  /** Tokens consumed and tail together. */
+  readonly numTokens: number
+  /** Of its arrays and tokens. */
+  readonly bytes: number
+  /** In memory while it is in a slot or its arrays are. */
+  text: SnapshotText | null
+  slot: number | null
+  arrays: StateArrays | null
+  disk: 'none' | 'writing' | 'saved' | 'failed'
+  /** Sessions of which it is a turn. */
+  readonly holders: Set<Session>
+  /** Requests that are going to begin with it: meanwhile no copy in memory is dropped. */
+  users: number
+}
+
+/** What is known of a state beside its copies. */
+export type StateFacts = Pick<KeptState, 'key' | 'namespace' | 'isForeign' | 'numTokens' | 'bytes'>
+
+export function newKey(): string {
+  return randomBytes(16).toString('hex')
+}
+
+/** A state of which no copy is known yet. */
+export function createKept(facts: StateFacts, disk: KeptState['disk']): KeptState {
+  const nowhere = { text: null, slot: null, arrays: null, users: 0 }
+  return { ...facts, ...nowhere, disk, holders: new Set() }
+}
+
+export function tierOf({ slot, arrays }: KeptState): 'device' | 'memory' | 'disk' {
+  if (slot !== null) return 'device'
+  return arrays === null ? 'disk' : 'memory'
+}

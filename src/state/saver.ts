@@ -1,0 +1,205 @@
+/**
+ * Brings changes of sessions to the store, one commit at a time and in order. A state that could not be written stays
+ * in memory, is counted and tried again. It knows what has to be written, not how.
+ */
+import { SkeinError } from '../errors.ts'
+import type { KeptState } from './kept-state.ts'
+import type { Session } from './sessions.ts'
+import type { SessionRecord, Store, StoreChange } from './store/store.ts'
+
+/** Pause after a failed write. */
+const RETRY_MS = 2000
+
+/** What one commit is about. */
+interface Batch {
+  readonly state: KeptState | null
+  readonly sessions: readonly Session[]
+  readonly deleteKeys: readonly string[]
+  readonly barriers: readonly ((error: SkeinError | null) => void)[]
+}
+
+export class Saver {
+  readonly #store: Store
+  /** Called when a commit has ended: there may be more to do. */
+  readonly #onDone: () => void
+  /** In the order in which they came to be. */
+  readonly #unsaved = new Set<KeptState>()
+  readonly #changed = new Set<Session>()
+  readonly #deletedKeys = new Set<string>()
+  readonly #waiting = new Map<KeptState, ((error: SkeinError | null) => void)[]>()
+  /** Those that wait for the end of the next commit to be started. */
+  #barriers: ((error: SkeinError | null) => void)[] = []
+  #commit: Promise<void> | null = null
+  #retry: NodeJS.Timeout | null = null
+  #hasFailed = false
+  readonly counters = { saves: 0, failedSaves: 0 }
+
+  constructor(store: Store, onDone: () => void) {
+    this.#store = store
+    this.#onDone = onDone
+  }
+
+  get numUnsaved(): number {
+    return this.#unsaved.size
+  }
+
+  /** The last write failed. */
+  get hasFailed(): boolean {
+    return this.#hasFailed
+  }
+
+  /** A commit could be made now. */
+  get isReady(): boolean {
+    return this.hasChanges && this.#commit === null && this.#retry === null
+  }
+
+  get hasChanges(): boolean {
+    const { size: numChanged } = this.#changed
+    return numChanged + this.#unsaved.size + this.#deletedKeys.size + this.#barriers.length > 0
+  }
+
+  /** The state that the next commit will write: it must be in memory by then. */
+  get nextState(): KeptState | null {
+    const [first] = this.#unsaved
+    return first ?? null
+  }
+
+  addState(state: KeptState): void {
+    this.#unsaved.add(state)
+  }
+
+  addSession(session: Session): void {
+    this.#changed.add(session)
+  }
+
+  /** Nobody holds the state any more. */
+  removeState(state: KeptState): void {
+    this.#unsaved.delete(state)
+    if (state.disk !== 'none') this.#deletedKeys.add(state.key)
+    this.#settle(state, null)
+  }
+
+  /** Calls back once the state and the sessions that hold it are on disk, or could not be written. */
+  whenSaved(state: KeptState, callback: (error: SkeinError | null) => void): void {
+    this.#waiting.set(state, [...(this.#waiting.get(state) ?? []), callback])
+  }
+
+  /** Resolves when all changes of sessions up to now are on disk; rejects when they cannot be written. */
+  barrier(): Promise<void> {
+    return new Promise((resolve, reject) => {
+      this.#barriers.push((error) => (error === null ? resolve() : reject(error)))
+    })
+  }
+
+  /** The only copy of it was in a slot that can no longer be read. */
+  giveUp(state: KeptState): void {
+    this.#unsaved.delete(state)
+  }
+
+  /** Starts the next commit. `nextState` is in memory. */
+  start(): void {
+    const state = this.nextState
+    for (const session of state?.holders ?? []) this.#changed.add(session)
+    const sessions = [...this.#changed]
+    this.#changed.clear()
+    const deleteKeys = [...this.#deletedKeys]
+    this.#deletedKeys.clear()
+    if (state !== null) state.disk = 'writing'
+    const batch = { state, sessions, deleteKeys, barriers: this.#barriers }
+    this.#barriers = []
+    this.#commit = this.#run(batch, changeOf(batch)).finally(() => {
+      this.#commit = null
+      this.#onDone()
+    })
+  }
+
+  /** Waits for the commit under way. */
+  async settled(): Promise<void> {
+    await this.#commit
+  }
+
+  /** Makes the next attempt due now. */
+  retryNow(): void {
+    if (this.#retry !== null) clearTimeout(this.#retry)
+    this.#retry = null
+  }
+
+  async #run(batch: Batch, change: StoreChange): Promise<void> {
+    try {
+      await this.#store.commit(change)
+      this.#hasFailed = false
+      if (batch.state !== null) this.#saved(batch.state)
+      for (const callback of batch.barriers) callback(null)
+    } catch (error) {
+      this.#failed(batch, SkeinError.from(error))
+    }
+  }
+
+  #saved(state: KeptState): void {
+    this.counters.saves++
+    state.disk = 'saved'
+    this.#unsaved.delete(state)
+    if (state.holders.size === 0) this.#deletedKeys.add(state.key)
+    this.#settle(state, null)
+  }
+
+  #failed({ state, sessions, deleteKeys, barriers }: Batch, error: SkeinError): void {
+    for (const callback of barriers) callback(error)
+    this.counters.failedSaves++
+    this.#hasFailed = true
+    for (const key of deleteKeys) this.#deletedKeys.add(key)
+    // In the old order: of two sessions with one id the later is the one that is there.
+    const later = [...this.#changed]
+    this.#changed.clear()
+    for (const session of [...sessions, ...later]) this.#changed.add(session)
+    if (state !== null) {
+      state.disk = 'failed'
+      this.#settle(state, error)
+    }
+    this.#retry = setTimeout(() => {
+      this.#retry = null
+      this.#onDone()
+    }, RETRY_MS).unref()
+  }
+
+  #settle(state: KeptState, error: SkeinError | null): void {
+    const callbacks = this.#waiting.get(state) ?? []
+    this.#waiting.delete(state)
+    for (const callback of callbacks) callback(error)
+  }
+}
+
+function changeOf({ state, sessions, deleteKeys }: Batch): StoreChange {
+  const put = state && {
+    key: state.key,
+    snapshot: { ...state.text!, state: state.arrays! },
+    namespace: state.namespace,
+    isForeign: state.isForeign,
+  }
+  const records = sessions.map((session) => {
+    const { namespace, id, isDeleted } = session
+    return { namespace, id, isDeleted, record: isDeleted ? null : recordOf(session, state) }
+  })
+  const written = records.filter(({ isDeleted, record }) => isDeleted || record !== null)
+  return { put, sessions: written, deleteKeys }
+}
+
+/**
+ * A session as far as its states are in the store, `coming` included; null when none is. So a record never refers to
+ * a state that is not there, and after a crash the session is as it was at an earlier moment.
+ */
+function recordOf(session: Session, coming: KeptState | null): SessionRecord | null {
+  const { version, nextTurn, createdAt, updatedAt, ttlMs } = session
+  const saved = [...session.turns.values()].filter(
+    ({ state }) => state === coming || state.disk === 'saved',
+  )
+  if (saved.length === 0) return null
+  const numbers = new Set(saved.map(({ turn }) => turn))
+  let { head } = session
+  while (head !== 0 && !numbers.has(head)) head = session.turns.get(head)?.parent ?? 0
+  const turns = saved.map(({ turn, parent, createdAt: at, state }) => {
+    const { key, numTokens, bytes, isForeign } = state
+    return { turn, parent, createdAt: at, key, numTokens, bytes, isForeign }
+  })
+  return { version, head, nextTurn, createdAt, updatedAt, ttlMs, turns }
+}

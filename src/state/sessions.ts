@@ -1,0 +1,314 @@
+/**
+ * The sessions of all tenants: for each a tree of turns with a head, one writer at a time, a version that grows with
+ * every change, a time to live and a share of its tenant's quota. It knows which state is which turn and leaves the
+ * copies of states to others: `released` tells of states that no turn holds any more.
+ */
+import { SkeinError } from '../errors.ts'
+import { createKept, type KeptState, tierOf } from './kept-state.ts'
+import type { StoredSession } from './store/store.ts'
+
+export interface Turn {
+  readonly turn: number
+  /** 0: the first. May name a turn that was pruned. */
+  readonly parent: number
+  readonly createdAt: number
+  readonly state: KeptState
+}
+
+export interface Session {
+  readonly namespace: string
+  readonly id: string
+  version: number
+  head: number
+  /** Numbers are never given twice. */
+  nextTurn: number
+  readonly turns: Map<number, Turn>
+  readonly createdAt: number
+  updatedAt: number
+  ttlMs: number | null
+  /** A request is writing; others wait in line. */
+  isBusy: boolean
+  readonly waiters: (() => void)[]
+  isDeleted: boolean
+}
+
+export interface SessionLimits {
+  /** Sessions of one tenant. */
+  readonly maxSessions: number
+  /** Bytes of the states of one tenant. */
+  readonly maxBytes: number
+  /** Newest turns of a session whose states are kept; the head is, whatever its age. */
+  readonly maxTurns: number
+  /** Time to live of a session that asks for none; null: for ever. */
+  readonly ttlMs: number | null
+}
+
+export interface SessionEvents {
+  /** No turn holds this state any more. */
+  released(state: KeptState): void
+  /** Its record is to be written, or removed when it is deleted. */
+  changed(session: Session): void
+}
+
+interface Tenant {
+  readonly sessions: Map<string, Session>
+  bytes: number
+}
+
+export class Sessions {
+  readonly #tenants = new Map<string, Tenant>()
+  readonly #limits: SessionLimits
+  readonly #events: SessionEvents
+  readonly #now: () => number
+
+  constructor(limits: SessionLimits, events: SessionEvents, now: () => number) {
+    this.#limits = limits
+    this.#events = events
+    this.#now = now
+  }
+
+  /** Takes over what is in a store. Several turns may refer to one state. */
+  restore(stored: readonly StoredSession[]): void {
+    const states = new Map<string, KeptState>()
+    for (const { namespace, id, record } of stored) {
+      const { version, head, nextTurn, createdAt, updatedAt, ttlMs, turns } = record
+      const own = { isBusy: false, waiters: [], isDeleted: false, turns: new Map() }
+      const times = { createdAt, updatedAt, ttlMs }
+      const session: Session = { namespace, id, version, head, nextTurn, ...times, ...own }
+      this.#tenantOf(namespace).sessions.set(id, session)
+      for (const { turn, parent, createdAt: at, ...facts } of turns) {
+        const state = states.get(facts.key) ?? createKept({ namespace, ...facts }, 'saved')
+        states.set(facts.key, state)
+        this.#hold(session, { turn, parent, createdAt: at, state })
+      }
+    }
+    this.expire()
+  }
+
+  get count(): number {
+    let count = 0
+    for (const { sessions } of this.#tenants.values()) count += sessions.size
+    return count
+  }
+
+  /** How many states there are in each tier. */
+  countTiers(): { readonly inSlots: number; readonly inMemory: number; readonly onDisk: number } {
+    const states = new Set<KeptState>()
+    for (const { sessions } of this.#tenants.values()) {
+      for (const { turns } of sessions.values()) {
+        for (const { state } of turns.values()) states.add(state)
+      }
+    }
+    const counts = { device: 0, memory: 0, disk: 0 }
+    for (const state of states) counts[tierOf(state)]++
+    return { inSlots: counts.device, inMemory: counts.memory, onDisk: counts.disk }
+  }
+
+  /** Null for an unknown one, and for another tenant's. */
+  find(namespace: string, id: string): Session | null {
+    return this.#tenants.get(namespace)?.sessions.get(id) ?? null
+  }
+
+  /** Most recently used first; one that has no turn yet does not show. */
+  list(namespace: string): Session[] {
+    const sessions = [...(this.#tenants.get(namespace)?.sessions.values() ?? [])]
+    return sessions.filter(isVisible).sort((a, b) => b.updatedAt - a.updatedAt)
+  }
+
+  /** An empty session. Throws too_large when the tenant's quota is used up. */
+  create(namespace: string, id: string, ttlMs: number | null = this.#limits.ttlMs): Session {
+    this.checkQuota(namespace, 1)
+    const now = this.#now()
+    const session: Session = {
+      namespace,
+      id,
+      version: 0,
+      head: 0,
+      nextTurn: 1,
+      turns: new Map(),
+      createdAt: now,
+      updatedAt: now,
+      ttlMs,
+      isBusy: false,
+      waiters: [],
+      isDeleted: false,
+    }
+    this.#tenantOf(namespace).sessions.set(id, session)
+    return session
+  }
+
+  /** Throws too_large when a tenant may not keep more. */
+  checkQuota(namespace: string, numNew: number): void {
+    const { sessions, bytes } = this.#tenantOf(namespace)
+    const { maxSessions, maxBytes } = this.#limits
+    if (numNew > 0 && sessions.size + numNew > maxSessions) {
+      throw new SkeinError(
+        'too_large',
+        `${sessions.size} sessions are kept, which is the quota; delete some or raise --max-sessions`,
+      )
+    }
+    if (bytes > maxBytes) {
+      throw new SkeinError(
+        'too_large',
+        `sessions take ${bytes} bytes, the quota is ${maxBytes}; delete some or raise --max-session-bytes`,
+      )
+    }
+  }
+
+  /** Adds a turn after `parent` and makes it the head. */
+  addTurn(session: Session, parent: number, state: KeptState): Turn {
+    const turn = { turn: session.nextTurn, parent, createdAt: this.#now(), state }
+    session.nextTurn++
+    this.#hold(session, turn)
+    this.#setHead(session, turn.turn)
+    this.#prune(session)
+    return turn
+  }
+
+  /** Takes a turn away again as if it had not been, unless another has followed it. */
+  retractTurn(session: Session, turn: Turn): void {
+    if (session.head !== turn.turn || !session.turns.has(turn.turn)) return
+    this.#letGo(session, turn)
+    this.#setHead(session, session.turns.has(turn.parent) ? turn.parent : 0)
+  }
+
+  /** Throws not_found for a turn that is not kept; turn 0 is null. */
+  turnOf({ id, turns }: Session, number: number): Turn | null {
+    if (number === 0) return null
+    const turn = turns.get(number)
+    if (turn !== undefined) return turn
+    const kept = [...turns.keys()].join(', ') || 'none'
+    throw new SkeinError(
+      'not_found',
+      `session ${id} has no turn ${number}; kept are: ${kept} (older ones are pruned)`,
+    )
+  }
+
+  /** Makes another turn the head; none is lost. */
+  rewind(session: Session, number: number): void {
+    this.turnOf(session, number)
+    this.#setHead(session, number)
+  }
+
+  /** A new session with the turns that lead to `number`, which keep their numbers and share their states. */
+  fork(from: Session, newId: string, number: number): Session {
+    this.turnOf(from, number)
+    this.refuseTaken(from.namespace, newId)
+    const session = this.create(from.namespace, newId, from.ttlMs)
+    const path: Turn[] = []
+    for (let at = from.turns.get(number); at; at = from.turns.get(at.parent)) path.unshift(at)
+    for (const turn of path) this.#hold(session, { ...turn })
+    session.nextTurn = number + 1
+    this.#setHead(session, number)
+    return session
+  }
+
+  refuseTaken(namespace: string, id: string): void {
+    if (this.find(namespace, id) === null) return
+    throw new SkeinError('conflict', `session ${id} exists; delete it or choose another id`)
+  }
+
+  /** From this moment it is unknown; a request that writes to it will save nothing. */
+  delete(session: Session): void {
+    if (session.isDeleted) return
+    session.isDeleted = true
+    this.#tenantOf(session.namespace).sessions.delete(session.id)
+    for (const turn of [...session.turns.values()]) this.#letGo(session, turn)
+    this.#events.changed(session)
+    this.#forgetEmpty(session.namespace)
+  }
+
+  /** Removes one turn; a session whose head it was is deleted. */
+  dropTurnsOf(state: KeptState): void {
+    for (const session of [...state.holders]) {
+      const turn = [...session.turns.values()].find((candidate) => candidate.state === state)!
+      if (turn.turn === session.head) this.delete(session)
+      else {
+        this.#letGo(session, turn)
+        this.#events.changed(session)
+      }
+    }
+  }
+
+  /** Deletes sessions whose time is over and that nobody is writing to. */
+  expire(): void {
+    const now = this.#now()
+    for (const { sessions } of this.#tenants.values()) {
+      for (const session of sessions.values()) {
+        const end = expiresAt(session)
+        if (end !== null && end <= now && !session.isBusy) this.delete(session)
+      }
+    }
+  }
+
+  /** Takes the place of the writer. */
+  lock(session: Session): void {
+    session.isBusy = true
+  }
+
+  /** Lets the next in line in. A session that got no turn is as if it had not been. */
+  unlock(session: Session): void {
+    session.isBusy = false
+    if (session.turns.size === 0 && session.version === 0 && !session.isDeleted) {
+      session.isDeleted = true
+      this.#tenantOf(session.namespace).sessions.delete(session.id)
+      this.#forgetEmpty(session.namespace)
+    }
+    // Each looks the session up again: it may be gone, or the one let in may not want it any more.
+    while (!session.isBusy && session.waiters.length > 0) session.waiters.shift()!()
+  }
+
+  #setHead(session: Session, turn: number): void {
+    session.head = turn
+    session.version++
+    session.updatedAt = this.#now()
+    this.#events.changed(session)
+  }
+
+  #prune(session: Session): void {
+    for (const turn of [...session.turns.values()].sort((a, b) => a.turn - b.turn)) {
+      if (session.turns.size <= this.#limits.maxTurns) return
+      if (turn.turn !== session.head) this.#letGo(session, turn)
+    }
+  }
+
+  #hold(session: Session, turn: Turn): void {
+    if (turn.state.holders.size === 0) this.#tenantOf(session.namespace).bytes += turn.state.bytes
+    turn.state.holders.add(session)
+    session.turns.set(turn.turn, turn)
+  }
+
+  #letGo(session: Session, { turn, state }: Turn): void {
+    session.turns.delete(turn)
+    state.holders.delete(session)
+    if (state.holders.size > 0) return
+    this.#tenantOf(session.namespace).bytes -= state.bytes
+    this.#events.released(state)
+  }
+
+  #tenantOf(namespace: string): Tenant {
+    let tenant = this.#tenants.get(namespace)
+    if (tenant === undefined) {
+      tenant = { sessions: new Map(), bytes: 0 }
+      this.#tenants.set(namespace, tenant)
+    }
+    return tenant
+  }
+
+  #forgetEmpty(namespace: string): void {
+    if (this.#tenantOf(namespace).sessions.size === 0) this.#tenants.delete(namespace)
+  }
+}
+
+/** Some session goes on from this state next. */
+export function isHead(state: KeptState): boolean {
+  return [...state.holders].some(({ turns, head }) => turns.get(head)?.state === state)
+}
+
+export function expiresAt({ updatedAt, ttlMs }: Session): number | null {
+  return ttlMs === null ? null : updatedAt + ttlMs
+}
+
+function isVisible({ turns, version }: Session): boolean {
+  return turns.size > 0 || version > 0
+}

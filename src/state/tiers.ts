@@ -1,0 +1,203 @@
+/**
+ * Where the states of sessions are: slots of the device, then memory, then the store. Used states move up, the least
+ * recently used ones down, a copy at a time so that a step is not held up. A state leaves a tier only when a copy is
+ * whole in a lower one. It knows neither requests nor how the store works.
+ */
+import { assert, SkeinError } from '../errors.ts'
+import {
+  createKept,
+  type KeptState,
+  newKey,
+  type SnapshotText,
+  type StateFacts,
+} from './kept-state.ts'
+import { type Capacity, Lru } from './lru.ts'
+import { isHead } from './sessions.ts'
+import type { Snapshot, StateArrays } from './snapshot.ts'
+
+/** Slots that hold kept states, as their owner works them. */
+export interface KeptSlots {
+  /** A copy of the state in a slot. */
+  read(slot: number): StateArrays
+  /** Gives a slot back to those that are free. */
+  free(slot: number): void
+}
+
+export interface TierSizes {
+  /** States kept in slots. */
+  readonly slots: number
+  /** States in memory. */
+  readonly memory: Capacity
+}
+
+export class Tiers {
+  readonly #slots: KeptSlots
+  readonly #device: Lru<KeptState>
+  readonly #memory: Lru<KeptState>
+  readonly #bytesPerState: number
+  /** Reads of the store under way. */
+  readonly #loads = new Map<KeptState, Promise<void>>()
+  readonly #load: (kept: KeptState) => Promise<Snapshot>
+  numLoads = 0
+
+  constructor(
+    slots: KeptSlots,
+    sizes: TierSizes,
+    bytesPerState: number,
+    load: (kept: KeptState) => Promise<Snapshot>,
+  ) {
+    this.#slots = slots
+    this.#device = new Lru({ count: sizes.slots, bytes: Number.POSITIVE_INFINITY })
+    this.#memory = new Lru(sizes.memory)
+    this.#bytesPerState = bytesPerState
+    this.#load = load
+  }
+
+  get numInSlots(): number {
+    return this.#device.count
+  }
+
+  get numInMemory(): number {
+    return this.#memory.count
+  }
+
+  /** A new state that stays in the slot it was computed in; the slot belongs to it from here on. */
+  keepSlot(slot: number, text: SnapshotText, namespace: string, isForeign: boolean): KeptState {
+    const kept = createKept(this.#factsOf(text, namespace, isForeign), 'none')
+    kept.text = text
+    kept.slot = slot
+    this.#device.touch(kept, 0)
+    return kept
+  }
+
+  /** A new state from a copy. */
+  keepCopy({ state, ...text }: Snapshot, namespace: string, isForeign: boolean): KeptState {
+    const kept = createKept(this.#factsOf(text, namespace, isForeign), 'none')
+    kept.text = text
+    this.#setArrays(kept, state)
+    return kept
+  }
+
+  /** Makes it the last to move down. */
+  touch(kept: KeptState): void {
+    if (kept.slot !== null) this.#device.touch(kept, 0)
+    if (kept.arrays !== null) this.#memory.touch(kept, kept.bytes)
+  }
+
+  isInMemory(kept: KeptState): boolean {
+    return kept.slot !== null || kept.arrays !== null
+  }
+
+  /** Reads a state back from the store; several callers share one read. */
+  bring(kept: KeptState): Promise<void> {
+    const underWay = this.#loads.get(kept)
+    if (underWay !== undefined) return underWay
+    const load = this.#read(kept).finally(() => this.#loads.delete(kept))
+    this.#loads.set(kept, load)
+    return load
+  }
+
+  /** Copies a state out of its slot, which still holds it. */
+  copyOut(kept: KeptState): void {
+    if (kept.arrays !== null) return
+    assert(kept.slot !== null, 'a state without a copy in memory or in a slot')
+    this.#setArrays(kept, this.#slots.read(kept.slot))
+  }
+
+  /** A state that has to leave its slot: no session will go on from it next, or more than allowed are in slots. */
+  get nextToLeaveSlot(): KeptState | null {
+    const idle = this.#device.oldest((kept) => !isHead(kept))
+    return idle ?? (this.#device.isOver ? this.#device.oldest() : null)
+  }
+
+  /** The state whose slot can be had most cheaply. */
+  get oldestInSlot(): KeptState | null {
+    return this.#device.oldest()
+  }
+
+  /** Ends a state's stay in its slot; a copy is in memory after that. */
+  demote(kept: KeptState): void {
+    this.copyOut(kept)
+    this.#leaveSlot(kept)
+  }
+
+  get isMemoryFull(): boolean {
+    return this.#memory.isOver
+  }
+
+  /**
+   * Drops the copy in memory that was used least recently and is not the only one. False when there is none. `wanted`
+   * is about to be written from memory and stays.
+   */
+  shrinkMemory(wanted: KeptState | null): boolean {
+    const oldest = this.#oldest(
+      (kept) =>
+        kept.users === 0 && kept !== wanted && (kept.disk === 'saved' || kept.slot !== null),
+    )
+    if (oldest === null) return false
+    this.#dropArrays(oldest)
+    return true
+  }
+
+  /** The state in memory that was used least recently and that no request needs or is about to replace. */
+  get oldestInMemory(): KeptState | null {
+    return this.#oldest(
+      (kept) => kept.users === 0 && [...kept.holders].every((session) => !session.isBusy),
+    )
+  }
+
+  /** Every copy above the store. */
+  drop(kept: KeptState): void {
+    if (kept.slot !== null) this.#leaveSlot(kept)
+    this.#dropArrays(kept)
+  }
+
+  /** Old turns go before any session's head does. */
+  #oldest(mayGo: (kept: KeptState) => boolean): KeptState | null {
+    return this.#memory.oldest((kept) => mayGo(kept) && !isHead(kept)) ?? this.#memory.oldest(mayGo)
+  }
+
+  #factsOf({ tokens, tail }: SnapshotText, namespace: string, isForeign: boolean): StateFacts {
+    const numTokens = tokens.length + tail.length
+    return {
+      key: newKey(),
+      namespace,
+      isForeign,
+      numTokens,
+      bytes: this.#bytesPerState + 4 * numTokens,
+    }
+  }
+
+  async #read(kept: KeptState): Promise<void> {
+    const { state, ...text } = await this.#load(kept)
+    if (text.tokens.length + text.tail.length !== kept.numTokens) {
+      throw new SkeinError('state_unavailable', 'a stored state is not the one that was asked for')
+    }
+    this.numLoads++
+    kept.text = text
+    this.#setArrays(kept, state)
+  }
+
+  #setArrays(kept: KeptState, arrays: StateArrays): void {
+    kept.arrays = arrays
+    this.#memory.touch(kept, kept.bytes)
+  }
+
+  #leaveSlot(kept: KeptState): void {
+    const slot = kept.slot!
+    kept.slot = null
+    this.#device.delete(kept)
+    this.#slots.free(slot)
+    this.#forgetText(kept)
+  }
+
+  #dropArrays(kept: KeptState): void {
+    kept.arrays = null
+    this.#memory.delete(kept)
+    this.#forgetText(kept)
+  }
+
+  #forgetText(kept: KeptState): void {
+    if (!this.isInMemory(kept)) kept.text = null
+  }
+}

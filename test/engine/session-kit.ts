@@ -1,0 +1,131 @@
+/** What the tests of sessions share: an engine that keeps states, turns of a conversation, and what they must give. */
+import { expect } from 'vitest'
+import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
+import type {
+  EngineCall,
+  EngineCalls,
+  GenerateRequest,
+  SessionPosition,
+  SessionUse,
+} from '../../src/engine/messages.ts'
+import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../../src/engine/states.ts'
+import { decodeSnapshot, type ModelIdentity, transcriptOf } from '../../src/state/snapshot.ts'
+import { type FakeOptions, FakeRunner, stateAfter } from '../helpers/fake-runner.ts'
+import { Collected, requestOf, soloAnswer, textOf, tokenBytes, V } from './kit.ts'
+
+export const IDENTITY: ModelIdentity = {
+  architecture: 'fake',
+  layers: 1,
+  channels: 2,
+  heads: 1,
+  headSize: 2,
+  vocabulary: '',
+  weights: 'fake',
+}
+
+export const USE: SessionUse = {
+  id: 's',
+  ifMissing: 'create',
+  ifBusy: 'wait',
+  onCancel: 'drop',
+}
+
+export interface SetUp {
+  readonly fake?: FakeOptions
+  readonly limits?: Partial<EngineLimits>
+  readonly states?: Partial<StateOptions>
+}
+
+export function setUp({ fake = {}, limits = {}, states = {} }: SetUp = {}) {
+  const runner = new FakeRunner({ vocabSize: V, maxTokens: 512, ...fake })
+  const options = { copyBudgetMs: Number.POSITIVE_INFINITY, ...states }
+  const engine = new Engine(
+    runner,
+    tokenBytes,
+    { poisonFreedSlots: true, ...limits },
+    { ...DEFAULT_STATE_OPTIONS, ...options },
+  )
+  return { runner, engine }
+}
+
+/** A request that continues session `s`, or the one named in `use`. */
+export function turnOf(
+  parts: Partial<GenerateRequest> = {},
+  use: Partial<SessionUse> = {},
+): GenerateRequest {
+  return requestOf({ ...parts, session: { ...USE, ...use } })
+}
+
+/** Steps, and lets the store answer, until nothing is left to do. */
+export async function settle(engine: Engine, collected = new Collected()): Promise<Collected> {
+  const deadline = performance.now() + 20_000
+  for (;;) {
+    while (engine.hasWork) collected.add(engine.step())
+    if (engine.isIdle && (engine.stats.states?.unsaved ?? 0) === 0) return collected
+    if (performance.now() > deadline) throw new Error('not idle after 20 seconds')
+    await new Promise((resolve) => setTimeout(resolve, 1))
+  }
+}
+
+export interface Told {
+  readonly collected: Collected
+  readonly position: SessionPosition | undefined
+  readonly cachedTokens: number | undefined
+}
+
+/** Runs a turn to its end and until it is saved. */
+export async function tell(engine: Engine, request: GenerateRequest): Promise<Told> {
+  engine.submit(request)
+  return toldOf(await settle(engine), request.id)
+}
+
+export function toldOf(collected: Collected, id: string): Told {
+  const events = collected.of(id)
+  const finish = events.find((event) => event.type === 'finish')
+  const prompt = events.find((event) => event.type === 'prompt')
+  return {
+    collected,
+    position: finish?.type === 'finish' ? finish.session : undefined,
+    cachedTokens: prompt?.type === 'prompt' ? prompt.cachedTokens : undefined,
+  }
+}
+
+/** A call, with the steps that it may need. */
+export async function call<M extends EngineCall>(
+  engine: Engine,
+  method: M,
+  params: EngineCalls[M]['params'],
+): Promise<EngineCalls[M]['result']> {
+  const result = engine.call(method, params)
+  const settled = settle(engine)
+  const value = await result
+  await settled
+  return value
+}
+
+/** The code of what a call is refused with. */
+export async function refusal<M extends EngineCall>(
+  engine: Engine,
+  method: M,
+  params: EngineCalls[M]['params'],
+): Promise<unknown> {
+  return call(engine, method, params).then(
+    () => 'accepted',
+    (error) => error.code,
+  )
+}
+
+/** The tokens of a conversation, by what is kept of it; the state must be the one after exactly those consumed. */
+export async function transcript(engine: Engine, id = 's', turn?: number): Promise<Int32Array> {
+  const bytes = await call(engine, 'sessions.export', { tenant: '', id, turn })
+  const { snapshot } = decodeSnapshot(bytes, IDENTITY)
+  expect(snapshot.state).toEqual(stateAfter(snapshot.tokens))
+  return transcriptOf(snapshot)
+}
+
+/** What the turn's answer must be after that conversation: that of one long prompt, never interrupted. */
+export function answerAfter(history: Int32Array, request: GenerateRequest) {
+  const prompt = Int32Array.of(...history, ...request.prompt)
+  const answer = soloAnswer({ ...request, prompt })
+  return { answer, text: textOf([...prompt], false) + answer.text }
+}

@@ -1,0 +1,427 @@
+/** Sessions in one process: what is kept of a turn, who may write, branches, and the edges of all that. */
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import type { GenerateRequest } from '../../src/engine/messages.ts'
+import { joinTokens } from '../../src/state/snapshot.ts'
+import { Collected, drain, promptOf, requestOf, SAMPLING, soloAnswer, textOf } from './kit.ts'
+import {
+  answerAfter,
+  call,
+  refusal,
+  type SetUp,
+  settle,
+  setUp,
+  tell,
+  toldOf,
+  transcript,
+  turnOf,
+} from './session-kit.ts'
+
+const REF = { tenant: '', id: 's' }
+
+/** Tells turns one after another; every answer must be that of the whole conversation as one prompt. */
+async function converse(turns: readonly GenerateRequest[], options: SetUp = {}) {
+  const world = setUp(options)
+  let history: Int32Array = new Int32Array(0)
+  for (const [i, request] of turns.entries()) {
+    const { collected, position } = await tell(world.engine, request)
+    const { answer, text } = answerAfter(history, request)
+    expect(collected.answer(request.id)).toEqual(answer)
+    expect(position).toEqual({ id: 's', turn: i + 1, version: i + 1 })
+    const before = history
+    history = await transcript(world.engine)
+    expect(history.slice(0, before.length + request.prompt.length)).toEqual(
+      joinTokens(before, request.prompt),
+    )
+    expect(textOf([...history], false)).toBe(
+      // Unfinished characters at the end of an answer are shown as U+FFFD and kept as they are.
+      answer.reason === 'length'
+        ? textOf([...before, ...request.prompt, ...answer.tokens], false)
+        : text,
+    )
+  }
+  return { ...world, history }
+}
+
+describe('a turn', () => {
+  test('continues the conversation as if it had never stopped', async () => {
+    const { history, runner } = await converse([
+      turnOf({ prompt: promptOf(40), maxTokens: 9 }),
+      turnOf({ prompt: promptOf(3, 2), maxTokens: 5 }),
+      turnOf({ prompt: promptOf(600, 3), maxTokens: 1 }),
+      turnOf({ prompt: promptOf(1, 4), maxTokens: 0 }),
+      turnOf({ prompt: promptOf(1, 5), maxTokens: 7 }),
+    ])
+    expect(history.length).toBe(40 + 9 + 3 + 5 + 600 + 1 + 1 + 1 + 7)
+    // The tokens of earlier turns were not read again: only what was new, and the unfed tails.
+    const read = runner.log.reduce((sum, step) => sum + step.tokens, 0)
+    expect(read).toBe(40 + 8 + (1 + 3 + 4) + (1 + 600) + (1 + 1) + (1 + 6))
+  })
+
+  test('says what it cost and where it is', async () => {
+    const { engine } = setUp()
+    await tell(engine, turnOf({ prompt: promptOf(10), maxTokens: 4 }))
+    const { collected } = await tell(engine, turnOf({ prompt: promptOf(5), maxTokens: 1 }))
+    expect(collected.of('a')[0]).toMatchObject({
+      type: 'prompt',
+      cachedTokens: 13,
+      contextTokens: 19,
+      session: { id: 's', turn: 1, version: 1 },
+    })
+  })
+
+  test('with nothing new goes on from the unfed tail, and is refused without one', async () => {
+    const nothing = turnOf({ prompt: new Int32Array(0), maxTokens: 4 })
+    await converse([turnOf({ maxTokens: 3 }), nothing, nothing])
+    const { engine } = setUp()
+    const { collected } = await tell(engine, turnOf({ id: 'first', prompt: new Int32Array(0) }))
+    expect(collected.error('first')).toBe('invalid_request')
+    const stop = {
+      strings: [],
+      tokens: Array.from({ length: 97 }, (_, id) => id),
+      ignoreEos: false,
+    }
+    await tell(engine, turnOf({ stop }))
+    expect((await tell(engine, nothing)).collected.error('a')).toBe('invalid_request')
+    expect(engine.stats).toMatchObject({ freeSlots: 8, states: { sessions: 1 } })
+  })
+
+  test('200 conversations with stops of every kind: the kept state, its tokens and the text agree', async () => {
+    const seen = { stop: 0, length: 0, string: 0 }
+    const stops = fc.record({
+      strings: fc.array(fc.constantFrom('ab', 'b', 'ca', 'aab', 'c', 'é', 'ba', '世'), {
+        maxLength: 3,
+      }),
+      tokens: fc.array(fc.integer({ min: 11, max: 40 }), { maxLength: 3 }),
+      ignoreEos: fc.boolean(),
+    })
+    const turns = fc.array(
+      fc.record({ length: fc.integer({ min: 1, max: 70 }), seed: fc.nat(50), stop: stops }),
+      { minLength: 1, maxLength: 4 },
+    )
+    await fc.assert(
+      fc.asyncProperty(turns, fc.boolean(), async (given, isTight) => {
+        const requests = given.map(({ length, seed, stop }) => {
+          // Parts of characters only make the comparison of texts hard; answer-tokens.test.ts has them.
+          const bannedTokens = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+          const sampling = { ...SAMPLING, seed: BigInt(seed), bannedTokens }
+          const prompt = promptOf(length, seed).map((token) => 14 + (token % 12))
+          return turnOf({ prompt, stop, maxTokens: 24, sampling })
+        })
+        const states = isTight ? { copyBudgetMs: 0, sizes: { slots: 0, memory: LITTLE } } : {}
+        const { engine } = await converse(requests, { states })
+        seen.stop += engine.stats.finishedStop
+        seen.length += engine.stats.finishedLength
+        engine.dispose()
+      }),
+      { numRuns: 200, seed: 11 },
+    )
+    expect(Math.min(seen.stop, seen.length)).toBeGreaterThan(50)
+  })
+
+  test('of a slot that is needed elsewhere moves to memory and comes back', async () => {
+    const turn = turnOf({ prompt: promptOf(20), maxTokens: 6 })
+    const { engine, runner } = await converse([turn], { fake: { numSlots: 2 } })
+    expect(await call(engine, 'sessions.get', REF)).toMatchObject({ turns: [{ tier: 'device' }] })
+    engine.submit(requestOf({ id: 'wide', n: 2, cache: 'no-store' }))
+    const { collected } = toldOf(await settle(engine), 'wide')
+    expect(collected.answer('wide', 1)).toEqual(soloAnswer(requestOf({ n: 2 }), 1))
+    expect(await call(engine, 'sessions.get', REF)).toMatchObject({ turns: [{ tier: 'memory' }] })
+    const history = await transcript(engine)
+    const next = turnOf({ prompt: promptOf(4), maxTokens: 6 })
+    const told = await tell(engine, next)
+    expect(told.collected.answer('a')).toEqual(answerAfter(history, next).answer)
+    expect(runner.calls.writes).toBe(1)
+  })
+
+  test('first turns share prefixes with plain prompts', async () => {
+    const { engine } = setUp()
+    await tell(engine, requestOf({ prompt: promptOf(100) }))
+    const { cachedTokens } = await tell(engine, turnOf({ prompt: promptOf(100) }))
+    expect(cachedTokens).toBe(99)
+  })
+})
+
+const LITTLE = { count: 1, bytes: Number.POSITIVE_INFINITY }
+
+describe('who may write', () => {
+  test('a second request waits for its turn, in order, past one that gave up', async () => {
+    const { engine } = setUp()
+    const requests = ['a', 'b', 'c', 'd'].map((id, i) =>
+      turnOf({ id, prompt: promptOf(5, i), maxTokens: 3 + i }),
+    )
+    for (const request of requests) engine.submit(request)
+    const collected = new Collected()
+    collected.add(engine.step())
+    engine.cancel('c')
+    await settle(engine, collected)
+    let history: Int32Array = new Int32Array(0)
+    for (const [i, request] of [requests[0]!, requests[1]!, requests[3]!].entries()) {
+      expect(collected.answer(request.id)).toEqual(answerAfter(history, request).answer)
+      expect(toldOf(collected, request.id).position?.turn).toBe(i + 1)
+      history = await transcript(engine, 's', i + 1)
+    }
+  })
+
+  test('or gets a conflict, as it asks; a version that is not there any more is one too', async () => {
+    const { engine } = setUp()
+    engine.submit(turnOf())
+    expect(() => engine.submit(turnOf({ id: 'b' }, { ifBusy: 'conflict' }))).toThrow('written to')
+    engine.submit(turnOf({ id: 'c' }, { ifVersion: 0 }))
+    engine.submit(turnOf({ id: 'd' }, { ifVersion: 1 }))
+    const collected = await settle(engine)
+    expect([collected.error('c'), collected.error('d')]).toEqual(['conflict', null])
+    expect(toldOf(collected, 'd').position).toEqual({ id: 's', turn: 2, version: 2 })
+  })
+
+  test('an unknown session is created only where that was asked', () => {
+    const { engine } = setUp()
+    expect(() => engine.submit(turnOf({}, { ifMissing: 'error' }))).toThrow('there is no session s')
+    expect(() => engine.submit(turnOf({}, { from: 3 }))).toThrow('there is no session s')
+    expect(engine.isIdle).toBe(true)
+    engine.submit(turnOf({}, { from: 0 }))
+    expect(engine.isIdle).toBe(false)
+    drain(engine)
+  })
+
+  test.each([
+    [{ n: 2 }, 'n must be 1'],
+    [{ promptLogprobs: 1 }, 'promptLogprobs'],
+    [{ cache: 'no-store' as const }, 'no-store'],
+    [{ boundaries: Int32Array.of(3, 2) }, 'ascending'],
+  ])('%j is refused in a session', (parts, message) => {
+    expect(() => setUp().engine.submit(turnOf(parts))).toThrow(message)
+  })
+})
+
+describe('cancelling', () => {
+  const longTurn = (onCancel: 'drop' | 'keep') =>
+    turnOf({ id: 'long', prompt: promptOf(20, 9), maxTokens: 50 }, { onCancel })
+
+  test.each([0, 1, 2, 9])(
+    'after %i steps nothing is saved and the next turn goes on as before',
+    async (steps) => {
+      const { engine } = setUp({ fake: { maxTokens: 16 } })
+      await tell(engine, turnOf({ prompt: promptOf(12) }))
+      const history = await transcript(engine)
+      engine.submit(longTurn('drop'))
+      for (let i = 0; i < steps; i++) engine.step()
+      engine.cancel('long')
+      expect(await call(engine, 'sessions.get', REF)).toMatchObject({ head: 1, isBusy: false })
+      const next = turnOf({ prompt: promptOf(4, 2) })
+      const { collected } = await tell(engine, next)
+      expect(collected.answer('a')).toEqual(answerAfter(history, next).answer)
+      expect(engine.stats.freeSlots).toBe(8)
+    },
+  )
+
+  test('keeps the answer as far as it was drawn, where that was asked', async () => {
+    const { engine } = setUp()
+    engine.submit(longTurn('keep'))
+    const collected = new Collected()
+    for (let i = 0; i < 6; i++) collected.add(engine.step())
+    engine.cancel('long')
+    const drawn = soloAnswer(longTurn('keep')).tokens.slice(0, 6)
+    expect(await transcript(engine)).toEqual(joinTokens(promptOf(20, 9), drawn))
+    engine.submit(longTurn('keep'))
+    engine.cancel('long')
+    expect(await call(engine, 'sessions.get', REF)).toMatchObject({ head: 1, isBusy: false })
+  })
+
+  test('a request whose numbers break saves nothing', async () => {
+    const { engine, runner } = setUp()
+    await tell(engine, turnOf())
+    const history = await transcript(engine)
+    engine.submit(longTurn('keep'))
+    engine.step()
+    for (let slot = 0; slot < 8; slot++) runner.notFinite.add(slot)
+    expect((await settle(engine)).error('long')).toBe('kernel_failed')
+    runner.notFinite.clear()
+    expect(await transcript(engine)).toEqual(history)
+  })
+})
+
+describe('branches', () => {
+  async function threeTurns() {
+    const { engine, runner } = setUp({ fake: { numSlots: 5 } })
+    for (const seed of [1, 2, 3]) await tell(engine, turnOf({ prompt: promptOf(5, seed) }))
+    const histories: Int32Array[] = [new Int32Array(0)]
+    for (const turn of [1, 2, 3]) histories.push(await transcript(engine, 's', turn))
+    return { engine, runner, histories }
+  }
+
+  test('from any turn, the first one and the empty one included; none is changed by it', async () => {
+    const { engine, histories } = await threeTurns()
+    for (const [i, from] of [1, 0, 3, 2, 1].entries()) {
+      const request = turnOf({ prompt: promptOf(4, 7) }, { from })
+      const { collected, position } = await tell(engine, request)
+      expect(collected.answer('a')).toEqual(answerAfter(histories[from]!, request).answer)
+      expect(position).toEqual({ id: 's', turn: 4 + i, version: 4 + i })
+    }
+    for (const turn of [1, 2, 3])
+      expect(await transcript(engine, 's', turn)).toEqual(histories[turn])
+    const { turns } = await call(engine, 'sessions.get', REF)
+    expect(turns.map(({ parent }) => parent)).toEqual([0, 1, 2, 1, 0, 3, 2, 1])
+  })
+
+  test('rewind and undo, both ways', async () => {
+    const { engine, histories } = await threeTurns()
+    const rewind = (turn: number | 'undo') => call(engine, 'sessions.rewind', { ...REF, turn })
+    expect(await rewind('undo')).toMatchObject({ head: 2, version: 4 })
+    expect(await rewind('undo')).toMatchObject({ head: 1, version: 5 })
+    expect(await rewind('undo')).toMatchObject({ head: 0, version: 6 })
+    expect(await refusal(engine, 'sessions.rewind', { ...REF, turn: 'undo' })).toBe('conflict')
+    expect(await rewind(3)).toMatchObject({ head: 3, version: 7 })
+    expect(await rewind(2)).toMatchObject({ head: 2 })
+    expect(await refusal(engine, 'sessions.rewind', { ...REF, turn: 9 })).toBe('not_found')
+    const stale = { ...REF, turn: 1, ifVersion: 7 }
+    expect(await refusal(engine, 'sessions.rewind', stale)).toBe('conflict')
+    const request = turnOf({ prompt: promptOf(4, 7) })
+    const { collected } = await tell(engine, request)
+    expect(collected.answer('a')).toEqual(answerAfter(histories[2]!, request).answer)
+  })
+
+  test('a fork lives by itself, also when the old session has gone', async () => {
+    const { engine, histories, runner } = await threeTurns()
+    const { copies, reads } = runner.calls
+    const fork = { ...REF, newId: 'f', turn: 2 }
+    expect(await call(engine, 'sessions.fork', fork)).toMatchObject({
+      id: 'f',
+      head: 2,
+      turns: [{ turn: 1 }, { turn: 2 }],
+    })
+    expect(runner.calls).toMatchObject({ copies, reads })
+    expect(await refusal(engine, 'sessions.fork', fork)).toBe('conflict')
+    expect(await refusal(engine, 'sessions.fork', { ...fork, newId: 'g', turn: 8 })).toBe(
+      'not_found',
+    )
+    await call(engine, 'sessions.delete', REF)
+    const request = turnOf({ prompt: promptOf(4, 7) }, { id: 'f' })
+    const { collected, position } = await tell(engine, request)
+    expect(collected.answer('a')).toEqual(answerAfter(histories[2]!, request).answer)
+    expect(position?.turn).toBe(3)
+  })
+
+  test('old turns are pruned, never the head', async () => {
+    const limits = { maxSessions: 9, maxBytes: 1e9, maxTurns: 3, ttlMs: null }
+    const { engine } = setUp({ states: { limits } })
+    for (let i = 0; i < 3; i++) await tell(engine, turnOf({ prompt: promptOf(5, i) }))
+    await call(engine, 'sessions.rewind', { ...REF, turn: 1 })
+    for (let i = 0; i < 2; i++) await tell(engine, turnOf({ prompt: promptOf(5, i) }))
+    const { turns, head } = await call(engine, 'sessions.get', REF)
+    expect([turns.map(({ turn }) => turn), head]).toEqual([[3, 4, 5], 5])
+    expect(await refusal(engine, 'sessions.rewind', { ...REF, turn: 1 })).toBe('not_found')
+    expect(engine.stats.states).toMatchObject({ sessions: 1, inSlots: 1, inMemory: 2 })
+  })
+})
+
+describe('ends', () => {
+  test('a deleted session is unknown at once; a request that was writing answers and saves nothing', async () => {
+    const { engine } = setUp()
+    await tell(engine, turnOf())
+    engine.submit(turnOf({ id: 'writes', maxTokens: 20 }))
+    engine.submit(turnOf({ id: 'waits' }))
+    for (let i = 0; i < 3; i++) engine.step()
+    await engine.call('sessions.delete', REF)
+    await expect(engine.call('sessions.get', REF)).rejects.toThrow('no session')
+    const collected = await settle(engine)
+    expect(toldOf(collected, 'writes').position).toBeUndefined()
+    // The one in line asked for a session to be created if there is none.
+    expect(toldOf(collected, 'waits').position).toEqual({ id: 's', turn: 1, version: 1 })
+    expect(engine.stats).toMatchObject({ freeSlots: 8, states: { sessions: 1, inSlots: 1 } })
+  })
+
+  test('time to live, by the server and by the session', async () => {
+    let now = 1_000_000
+    const limits = { maxSessions: 9, maxBytes: 1e9, maxTurns: 9, ttlMs: 60_000 }
+    const { engine } = setUp({ states: { limits, now: () => now } })
+    await tell(engine, turnOf({}, { id: 'short', ttlSeconds: 10 }))
+    await tell(engine, turnOf({}, { id: 'long' }))
+    expect(await call(engine, 'sessions.get', { tenant: '', id: 'long' })).toMatchObject({
+      expiresAt: 1_060_000,
+    })
+    now += 10_000
+    expect(await refusal(engine, 'sessions.get', { tenant: '', id: 'short' })).toBe('not_found')
+    expect(() => engine.submit(turnOf({}, { id: 'short', ifMissing: 'error' }))).toThrow(
+      'no session',
+    )
+    await tell(engine, turnOf({}, { id: 'long' }))
+    now += 59_999
+    expect(await call(engine, 'sessions.list', { tenant: '' })).toHaveLength(1)
+    now += 1
+    expect(await call(engine, 'sessions.list', { tenant: '' })).toEqual([])
+    expect(engine.stats.states).toMatchObject({ sessions: 0, inSlots: 0, inMemory: 0 })
+  })
+
+  test('quotas of a tenant, by sessions and by bytes, are not those of another', async () => {
+    const limits = { maxSessions: 2, maxBytes: 1e9, maxTurns: 9, ttlMs: null }
+    const { engine } = setUp({ states: { limits } })
+    for (const id of ['a', 'b']) await tell(engine, turnOf({}, { id }))
+    expect(() => engine.submit(turnOf({}, { id: 'c' }))).toThrow('quota')
+    expect(await refusal(engine, 'sessions.fork', { tenant: '', id: 'a', newId: 'c' })).toBe(
+      'too_large',
+    )
+    await tell(engine, turnOf({}, { id: 'a' }))
+    await tell(engine, turnOf({ tenant: 'other' }, { id: 'c' }))
+    const small = setUp({ states: { limits: { ...limits, maxBytes: 50 } } })
+    await tell(small.engine, turnOf())
+    expect(() => small.engine.submit(turnOf())).toThrow('quota is 50')
+  })
+
+  test('without a store what does not fit into memory is forgotten, old turns before sessions', async () => {
+    const memory = { count: 3, bytes: Number.POSITIVE_INFINITY }
+    let now = 0
+    const { engine } = setUp({ states: { sizes: { slots: 0, memory }, now: () => now++ } })
+    for (let i = 0; i < 3; i++) await tell(engine, turnOf({ prompt: promptOf(5, i) }))
+    await tell(engine, turnOf({}, { id: 't' }))
+    await tell(engine, turnOf({}, { id: 'u' }))
+    const list = await call(engine, 'sessions.list', { tenant: '' })
+    expect(list.map(({ id, turns }) => [id, turns.length])).toEqual([
+      ['u', 1],
+      ['t', 1],
+      ['s', 1],
+    ])
+    await tell(engine, turnOf({}, { id: 'v' }))
+    expect(await refusal(engine, 'sessions.get', REF)).toBe('not_found')
+    expect(engine.stats.states).toMatchObject({ sessions: 3, inMemory: 3 })
+  })
+})
+
+describe('tenants and files', () => {
+  test('a foreign session is not found by anything', async () => {
+    const { engine } = setUp()
+    await tell(engine, turnOf({ tenant: 'mine' }))
+    const ref = { tenant: 'yours', id: 's' }
+    for (const method of ['sessions.get', 'sessions.delete', 'sessions.export'] as const) {
+      expect(await refusal(engine, method, ref)).toBe('not_found')
+    }
+    expect(await refusal(engine, 'sessions.fork', { ...ref, newId: 'x' })).toBe('not_found')
+    expect(await refusal(engine, 'sessions.rewind', { ...ref, turn: 0 })).toBe('not_found')
+    expect(await call(engine, 'sessions.list', { tenant: 'yours' })).toEqual([])
+    expect(await call(engine, 'sessions.list', { tenant: 'mine' })).toHaveLength(1)
+  })
+
+  test('an exported turn is imported elsewhere and goes on, but is never taken for a prefix', async () => {
+    const { engine } = setUp()
+    await tell(engine, turnOf({ prompt: promptOf(60), maxTokens: 9 }))
+    const history = await transcript(engine)
+    const bytes = await call(engine, 'sessions.export', REF)
+    const other = setUp().engine
+    await call(other, 'sessions.import', { tenant: 't', id: 'new', bytes })
+    expect(await refusal(other, 'sessions.import', { tenant: 't', id: 'new', bytes })).toBe(
+      'conflict',
+    )
+    const request = turnOf({ tenant: 't', prompt: promptOf(4) }, { id: 'new' })
+    const { collected } = await tell(other, request)
+    expect(collected.answer('a')).toEqual(answerAfter(history, request).answer)
+    expect(other.stats.states!.prefixes).toBe(0)
+    const damaged = bytes.slice()
+    damaged[damaged.length - 40]! ^= 1
+    const wrong = { tenant: 't', id: 'damaged', bytes: damaged }
+    expect(await refusal(other, 'sessions.import', wrong)).toBe('invalid_request')
+    expect(await refusal(other, 'sessions.get', wrong)).toBe('not_found')
+    const strange = setUp({ states: { vocabulary: 'another' } }).engine
+    const misfit = { tenant: '', id: 'x', bytes }
+    expect(await refusal(strange, 'sessions.import', misfit)).toBe('state_incompatible')
+  })
+})
