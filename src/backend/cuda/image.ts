@@ -94,7 +94,14 @@ export function writeCached(folder: string, path: string, bytes: Uint8Array | st
     renameSync(partial, path)
     return true
   } catch {
-    rmSync(partial, { force: true })
+    removeQuietly(partial)
     return false
   }
+}
+
+/** What cannot be removed was most likely never written. */
+function removeQuietly(path: string): void {
+  try {
+    rmSync(path, { force: true })
+  } catch {}
 }

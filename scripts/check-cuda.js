@@ -1,0 +1,132 @@
+/**
+ * Compiles every kernel of kernels/cuda with nvcc for every chip generation that Skein supports, so that an error in one
+ * is found on machines without a GPU. What passed before with the same text is not compiled again. Without nvcc this is
+ * a message, not a failure. Knows nothing of what the kernels compute.
+ */
+import { spawn, spawnSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { availableParallelism } from 'node:os'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '..')
+const sourceDir = join(root, 'kernels/cuda')
+const buildDir = join(root, 'kernels/build')
+const passedFile = join(buildDir, 'cuda-passed.json')
+
+/** Hopper, which gets every variant; Turing, Ampere, Blackwell of data centres and of desktops get the first. */
+const TARGETS = ['90a', '75', '80', '100', '120']
+
+/** The narrowest and the widest rows that a model has; THREADS as backend/cuda/ops-norm.ts chooses it. */
+const ROWS = ['CHANNELS=768 THREADS=192', 'CHANNELS=4096 THREADS=512']
+const TOKENS = ['TOKENS=1 MIXES=6', 'TOKENS=4 MIXES=1']
+
+/** file → the macros it is compiled with; a file that is not here is compiled without. @type {Record<string, string[]>} */
+const VARIANTS = {
+  convert: ['SOURCE=0', 'SOURCE=1', 'SOURCE=2'],
+  embed: ROWS.flatMap((row) => [0, 1, 2].map((type) => `${row} TABLE_TYPE=${type}`)),
+  'gather-norm': ROWS,
+  'shift-mix': ROWS.flatMap((row) => TOKENS.map((tokens) => `${row} ${tokens}`)),
+  wkv7: ['STATE_F16=0', 'STATE_F16=1'],
+}
+
+const files = readdirSync(sourceDir)
+  .filter((name) => name.endsWith('.cu'))
+  .map((name) => name.slice(0, -'.cu'.length))
+for (const name of Object.keys(VARIANTS))
+  if (!files.includes(name)) throw new Error(`check-cuda.js names ${name}.cu, which is not there`)
+
+/** Any header may be included by any kernel; they are few and change together. */
+const headers = readdirSync(sourceDir)
+  .filter((name) => name.endsWith('.cuh'))
+  .sort()
+  .map((name) => readFileSync(join(sourceDir, name), 'utf8'))
+
+/** @param {string[]} parts */
+function keyOf(parts) {
+  return createHash('sha256').update(JSON.stringify(parts)).digest('hex').slice(0, 32)
+}
+
+/** @param {string} version @param {string} known */
+function listJobs(version, known) {
+  const targets = TARGETS.filter((target) => known.includes(`compute_${parseInt(target, 10)}`))
+  return files.flatMap((file) => {
+    const text = readFileSync(join(sourceDir, `${file}.cu`), 'utf8')
+    const variants = VARIANTS[file] ?? ['']
+    return targets.flatMap((target, i) =>
+      variants.slice(0, i === 0 ? variants.length : 1).map((defines) => ({
+        name: `${file}.cu${defines && ` (${defines})`} for sm_${target}`,
+        key: keyOf([version, target, defines, text, ...headers]),
+        flags: flagsOf(file, target, defines),
+      })),
+    )
+  })
+}
+
+/** @param {string} file @param {string} target @param {string} defines */
+function flagsOf(file, target, defines) {
+  return [
+    ...['-cubin', `-gencode=arch=compute_${target},code=sm_${target}`, '-std=c++17'],
+    ...['-Werror', 'all-warnings', '-o', '/dev/null'],
+    ...defines.split(' ').flatMap((define) => (define === '' ? [] : [`-D${define}`])),
+    join(sourceDir, `${file}.cu`),
+  ]
+}
+
+/** @param {string[]} flags @returns {Promise<{ code: number | null, output: string }>} */
+function compile(flags) {
+  return new Promise((resolve) => {
+    const child = spawn('nvcc', flags, { stdio: ['ignore', 'pipe', 'pipe'] })
+    let output = ''
+    for (const stream of [child.stdout, child.stderr])
+      stream.on('data', (text) => {
+        output += text
+      })
+    child.on('error', (error) => resolve({ code: -1, output: error.message }))
+    child.on('close', (code) => resolve({ code, output }))
+  })
+}
+
+/** @returns {string[]} */
+function readPassed() {
+  try {
+    return JSON.parse(readFileSync(passedFile, 'utf8'))
+  } catch {
+    return []
+  }
+}
+
+async function main() {
+  const version = spawnSync('nvcc', ['--version'], { encoding: 'utf8' })
+  if (version.status !== 0) {
+    console.log('cuda kernels: not checked, nvcc is not installed')
+    return
+  }
+  const known = spawnSync('nvcc', ['--list-gpu-arch'], { encoding: 'utf8' }).stdout
+  const jobs = listJobs(version.stdout, known)
+  const before = new Set(readPassed())
+  const waiting = jobs.filter(({ key }) => !before.has(key))
+  const passed = jobs.filter(({ key }) => before.has(key)).map(({ key }) => key)
+  const started = performance.now()
+  const total = waiting.length
+  const worker = async () => {
+    for (let job = waiting.shift(); job !== undefined; job = waiting.shift()) {
+      const { code, output } = await compile(job.flags)
+      if (code === 0) passed.push(job.key)
+      else {
+        process.exitCode = 1
+        console.error(`cuda kernels: ${job.name} does not compile:\n${output}`)
+      }
+    }
+  }
+  await Promise.all(Array.from({ length: availableParallelism() }, worker))
+  mkdirSync(buildDir, { recursive: true })
+  writeFileSync(passedFile, JSON.stringify(passed))
+  const seconds = ((performance.now() - started) / 1000).toFixed(1)
+  console.log(
+    `cuda kernels: ${jobs.length} compilations, ${total} new (${seconds} s), ${jobs.length - passed.length} failed`,
+  )
+}
+
+await main()

@@ -1,0 +1,77 @@
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, expect, test } from 'vitest'
+import { chooseTarget, compileOptions } from '../../../src/backend/cuda/compiler.ts'
+import { cacheFolder, imageKey, writeCached } from '../../../src/backend/cuda/image.ts'
+import { findNvcc } from '../../../src/backend/cuda/libraries.ts'
+import { openNvcc } from '../../../src/backend/cuda/nvcc.ts'
+import { readKernelSource } from '../../../src/backend/cuda/source.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'skein-kernels-'))
+afterAll(() => rmSync(folder, { recursive: true }))
+
+const write = (name: string, text: string) => writeFileSync(join(folder, name), text)
+
+function keyNow(defines = {}, arch: readonly [number, number] = [9, 0], compiler = 'NVRTC 13.0') {
+  const source = readKernelSource('one', folder)
+  return imageKey(source, chooseTarget(arch, [75, 80, 90]), compileOptions('', defines), compiler)
+}
+
+test('a cubin is found again only for what it was made from', () => {
+  write('one.cu', '#include "a.cuh"\n#include <cuda_fp16.h>\n')
+  write('a.cuh', '  #  include "b.cuh"\n')
+  write('b.cuh', '#include "a.cuh"\n')
+  write('unused.cuh', '')
+  expect(readKernelSource('one', folder).headers.map(([name]) => name)).toEqual(['a.cuh', 'b.cuh'])
+  const first = keyNow()
+  expect(keyNow()).toBe(first)
+  write('unused.cuh', 'changed')
+  expect(keyNow()).toBe(first)
+  write('b.cuh', '// changed\n')
+  const keys = [
+    first,
+    keyNow(),
+    keyNow({ N: 64 }),
+    keyNow({ N: 65 }),
+    keyNow({}, [8, 0]),
+    keyNow({}, [8, 6]),
+    keyNow({}, [9, 0], 'NVRTC 13.1'),
+  ]
+  expect(new Set(keys).size).toBe(keys.length)
+  expect(keyNow({ A: 1, B: 2 })).toBe(keyNow({ B: 2, A: 1 }))
+  expect(() => readKernelSource('two', folder)).toThrow(/two\.cu is missing/)
+})
+
+test('the target is the chip, or the newest the compiler knows before it', () => {
+  expect(chooseTarget([9, 0], [75, 90])).toEqual({ name: 'sm_90a', kind: 'cubin' })
+  expect(chooseTarget([8, 6], [75, 86])).toEqual({ name: 'sm_86', kind: 'cubin' })
+  expect(chooseTarget([12, 0], [75, 80, 90])).toEqual({ name: 'compute_90', kind: 'ptx' })
+  expect(() => chooseTarget([7, 5], [80, 90])).toThrow(/no chip of capability 7\.5 or earlier/)
+})
+
+test('the cache is where XDG says, and one that cannot be written is no error', () => {
+  expect(cacheFolder('cubin', { XDG_CACHE_HOME: '/x' })).toBe('/x/skein/cubin')
+  expect(cacheFolder('cubin', { XDG_CACHE_HOME: '' })).toMatch(/\.cache\/skein\/cubin$/)
+  const inside = join(folder, 'cache')
+  expect(writeCached(inside, join(inside, 'x'), 'text')).toBe(true)
+  expect(existsSync(join(inside, 'x'))).toBe(true)
+  expect(writeCached(join(folder, 'one.cu'), join(folder, 'one.cu/x'), 'text')).toBe(false)
+})
+
+const nvcc = findNvcc()
+
+test.skipIf(nvcc === null)('nvcc compiles, and says what it does not like', () => {
+  const compiler = openNvcc(nvcc!)
+  expect(compiler.description).toMatch(/^nvcc V\d+\.\d+/)
+  write('good.cu', '#include "a.cuh"\nextern "C" __global__ void good(float *y) { *y = VALUE; }\n')
+  write('bad.cu', 'nonsense')
+  const target = chooseTarget([9, 0], compiler.capabilities)
+  const options = compileOptions(folder, { VALUE: 3 })
+  const image = compiler.compile({ source: readKernelSource('good', folder), target, options })
+  expect(Buffer.from(image.subarray(0, 4)).toString('latin1')).toBe('\x7fELF')
+  const bad = { source: readKernelSource('bad', folder), target, options }
+  expect(() => compiler.compile(bad)).toThrow(
+    /nvcc cannot compile .*bad\.cu for sm_90a:[\s\S]*error/,
+  )
+})

@@ -1,0 +1,62 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, expect, test } from 'vitest'
+import { bucketOf, planKey, productShape } from '../../../src/backend/cuda/gemm.ts'
+import { PlanCache } from '../../../src/backend/cuda/gemm-plans.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'skein-plans-'))
+afterAll(() => rmSync(folder, { recursive: true }))
+
+test('buckets hold their tokens and waste at most half', () => {
+  const sizes = [
+    1, 2, 3, 5, 9, 17, 25, 33, 129, 320, 321, 1024, 1025, 1536, 1537, 2048, 4097, 10_000,
+  ]
+  expect(sizes.map(bucketOf)).toEqual([
+    ...[1, 2, 4, 8, 16, 24, 32, 48, 160, 320, 384, 1024, 1536, 1536, 2048, 2048, 6144, 12_288],
+  ])
+  for (let n = 1; n < 20_000; n += 7) {
+    expect(bucketOf(n)).toBeGreaterThanOrEqual(n)
+    expect(bucketOf(n)).toBeLessThanOrEqual(2 * n)
+  }
+})
+
+test('a plan is for one shape, type, epilogue, layout and alignment', () => {
+  const shape = { m: 512, n: 32, k: 256, outType: 'f16' } as const
+  const strides = { w: 512 * 256, x: 0, y: 4096 }
+  const keys = [
+    planKey(productShape(shape, 256), 0),
+    planKey(productShape(shape, 16), 0),
+    planKey(productShape(shape, 256), 1),
+    planKey(productShape({ ...shape, n: 48 }, 256), 0),
+    planKey(productShape({ ...shape, outType: 'f32' }, 256), 0),
+    planKey(productShape({ ...shape, epilogue: 'relu' }, 256), 0),
+    planKey(productShape({ ...shape, ldy: 1024 }, 256), 0),
+    planKey(productShape({ ...shape, batch: 3, strides }, 256), 0),
+  ]
+  expect(new Set(keys).size).toBe(keys.length)
+  expect(keys[0]).toBe('512x256 n32 f16 b0 none a256')
+  expect(() => productShape({ ...shape, beta: 1, epilogue: 'relu' }, 256)).toThrow('cannot both')
+  expect(() => productShape({ ...shape, batch: 2 }, 256)).toThrow('needs strides')
+})
+
+test('winners are kept for one machine, added to by several processes, and checked when read', () => {
+  const machine = { gpu: 'H200', driver: '580.1', cublasLt: 130100 }
+  const [one, two] = [new PlanCache(machine, folder), new PlanCache(machine, folder)]
+  const algorithm = Uint8Array.from({ length: 64 }, (_, i) => i)
+  expect(one.get('a')).toBeUndefined()
+  expect(two.get('a')).toBeUndefined()
+  one.set('a', { algorithm, microseconds: 3 })
+  two.set('b', { algorithm, microseconds: 4 })
+  const later = new PlanCache(machine, folder)
+  expect(later.get('a')).toEqual({ algorithm, microseconds: 3 })
+  expect(later.get('b')).toEqual({ algorithm, microseconds: 4 })
+  expect(new PlanCache({ ...machine, driver: '580.2' }, folder).get('a')).toBeUndefined()
+
+  const text = readFileSync(later.path, 'utf8')
+  writeFileSync(later.path, text.slice(0, 40))
+  expect(new PlanCache(machine, folder).get('a')).toBeUndefined()
+  writeFileSync(later.path, '{"plans":{"a":{"algorithm":"AAAA","microseconds":1},"c":null}}')
+  expect(new PlanCache(machine, folder).get('a')).toBeUndefined()
+  expect(new PlanCache(machine, folder).get('c')).toBeUndefined()
+})

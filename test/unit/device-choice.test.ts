@@ -1,0 +1,79 @@
+import { expect, test } from 'vitest'
+import { cudaReport } from '../../src/backend/cuda/report.ts'
+import { chooseBatchSize } from '../../src/batch-size.ts'
+import { openBackend, parseDevice } from '../../src/device-choice.ts'
+import { SkeinError } from '../../src/errors.ts'
+
+const SMALL = { architecture: 'rwkv7', numParameters: 1e6 } as const
+
+test('what --device takes', () => {
+  for (const text of ['auto', 'cpu', 'reference', 'cuda', 'cuda:0', 'cuda:12'])
+    expect(parseDevice(text)).toBe(text)
+  expect(parseDevice('cuda:GPU-8f3c-11')).toBe('cuda:GPU-8f3c-11')
+  for (const text of ['', 'gpu', 'cuda:', 'cuda:x', 'cuda:-1', 'CPU', 'cuda:0 '])
+    expect(parseDevice(text)).toBeUndefined()
+})
+
+test('fp16 states are refused where no GPU holds them', () => {
+  expect(() => openBackend({ device: 'cpu', wkv: 'fp16' }, SMALL)).toThrow(
+    'needs --device cuda, not cpu',
+  )
+  expect(() => openBackend({ device: 'reference', wkv: 'fp16' }, SMALL)).toThrow('--wkv fp16')
+})
+
+const { problems } = cudaReport()
+
+test.skipIf(problems.length === 0)(
+  'a GPU that was asked for and is not there is named as the reason',
+  () => {
+    let caught: unknown
+    try {
+      openBackend({ device: 'cuda:0' }, SMALL)
+    } catch (error) {
+      caught = error
+    }
+    expect(caught).toBeInstanceOf(SkeinError)
+    expect(SkeinError.from(caught).code).toBe('backend_unavailable')
+    expect(SkeinError.from(caught).message).toContain(problems[0]!.message.slice(0, 20))
+  },
+)
+
+/** RWKV-7 7.2B: 32 layers of 4096 channels; a slot is 33 MiB of state and 0.6 MiB of counts and logits. */
+const LARGE = {
+  stateShape: { layers: 32, channels: 4096, heads: 64, headSize: 64 },
+  vocabSize: 65_536,
+}
+const GIB = 2 ** 30
+
+test('slots and tokens of a step follow the memory that is free', () => {
+  const host = (bytes: number) => chooseBatchSize({}, LARGE, { bytes, isDevice: false })
+  expect(host(64 * GIB)).toEqual({ numSlots: 64, maxTokens: 512 })
+  expect(host(GIB)).toEqual({ numSlots: 7, maxTokens: 512 })
+  expect(host(1000)).toEqual({ numSlots: 1, maxTokens: 512 })
+  const device = (bytes: number, asked = {}) =>
+    chooseBatchSize(asked, LARGE, { bytes, isDevice: true })
+  expect(device(120 * GIB)).toEqual({ numSlots: 256, maxTokens: 2048 })
+  expect(device(120 * GIB, { slots: 960 })).toEqual({ numSlots: 960, maxTokens: 2048 })
+  expect(device(120 * GIB, { slots: 1920, maxTokens: 64 }).maxTokens).toBe(2560)
+})
+
+test('what does not fit the device is refused at start with what does', () => {
+  const free = { bytes: 10 * GIB, isDevice: true }
+  const refused = () => chooseBatchSize({ slots: 320 }, LARGE, free)
+  expect(refused).toThrow(/^320 slots of 34 MiB and a step of 2048 tokens do not fit the 10240 MiB/)
+  const fitting = Number(/--slots (\d+)/.exec(message(refused))?.[1])
+  expect(chooseBatchSize({ slots: fitting }, LARGE, free).numSlots).toBe(fitting)
+  expect(() => chooseBatchSize({ slots: fitting + 1 }, LARGE, free)).toThrow('do not fit')
+  expect(() => chooseBatchSize({}, LARGE, { bytes: GIB / 2, isDevice: true })).toThrow(
+    'not even one slot',
+  )
+})
+
+function message(run: () => unknown): string {
+  try {
+    run()
+    return ''
+  } catch (error) {
+    return SkeinError.from(error).message
+  }
+}
