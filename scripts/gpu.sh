@@ -83,7 +83,7 @@ main() {
   [ $# -gt 0 ] || set -- tests sanitizer bench
   for one in "$@"; do
     case $one in
-      tests) step tests vitest test/cuda test/backend ;;
+      tests) step tests vitest test/cuda ;;
       sanitizer) sanitizer ;;
       bench) bench ;;
       *) step "$(basename "$one" .test.ts)" vitest "$one" ;;
