@@ -7,12 +7,24 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { SkeinError } from '../../../src/errors.ts'
-import { readFloats } from '../../../src/model/checkpoint.ts'
+import { type Checkpoint, readFloats } from '../../../src/model/checkpoint.ts'
 import { describeCheckpoint } from '../../../src/model/formats/describe.ts'
+import { openGguf } from '../../../src/model/formats/gguf-checkpoint.ts'
+import { openLegacyTorch } from '../../../src/model/formats/legacy-torch.ts'
+import { withNativeNames } from '../../../src/model/formats/native-names.ts'
 import { unpickle } from '../../../src/model/formats/pickle.ts'
 import { openPth } from '../../../src/model/formats/pth.ts'
 import { recogniseFormat } from '../../../src/model/formats/recognise.ts'
+import { openSafetensors } from '../../../src/model/formats/safetensors.ts'
 import { readZip } from '../../../src/model/formats/zip.ts'
+import { Tokenizer } from '../../../src/tokenizer/tokenizer.ts'
+import {
+  flaTensors,
+  type NamedValues,
+  writeAsGguf,
+  writeAsLegacyTorch,
+  writeAsSafetensors,
+} from '../../helpers/formats.ts'
 import { memorySource } from '../../helpers/memory-source.ts'
 import { writePth } from '../../helpers/pth.ts'
 
@@ -55,10 +67,19 @@ function mutate(original: Uint8Array, random: (below: number) => number): Uint8A
   return random(10) === 0 ? bytes.subarray(0, random(bytes.length)) : bytes
 }
 
-function sampleFile(zip64: boolean): Buffer {
+function fileBy(write: (path: string) => unknown): Buffer {
   const folder = mkdtempSync(join(tmpdir(), 'skein-fuzz-'))
-  const path = join(folder, 'sample.pth')
+  const path = join(folder, 'sample')
   try {
+    write(path)
+    return readFileSync(path)
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
+}
+
+function sampleFile(zip64: boolean): Buffer {
+  return fileBy((path) => {
     const tensors = [
       { name: 'emb.weight', shape: [3, 2], values: [1, 2, 3, 4, 5, 6] },
       {
@@ -71,11 +92,23 @@ function sampleFile(zip64: boolean): Buffer {
       { name: 'blocks.0.ffn.key.weight', shape: [2], storageOffset: 1, values: [1, 2, 3] },
     ]
     writePth(path, tensors, { zip64, asParameters: zip64 })
-    return readFileSync(path)
-  } finally {
-    rmSync(folder, { recursive: true })
-  }
+  })
 }
+
+/** Names that every view of native-names.ts and gguf-checkpoint.ts has something to do with. */
+const SAMPLE: NamedValues[] = [
+  ['emb.weight', [2, 4]],
+  ...[...'rwkvag'].map((letter) => [`blocks.0.att.x_${letter}`, [1, 1, 4]]),
+  ['blocks.0.att.w1', [4, 2]],
+  ['blocks.0.att.r_k', [2, 2]],
+  ['blocks.0.att.output.weight', [4, 4]],
+  ['ln_out.bias', [4]],
+].map(([name, shape], i) => {
+  // The literals above are pairs of a name and a shape.
+  const sizes = shape as number[]
+  const count = sizes.reduce((a, b) => a * b)
+  return { name: name as string, shape: sizes, values: new Float32Array(count).fill(i + 0.5) }
+})
 
 /** Runs `read` on mutations of the seeds; returns how many were accepted. */
 function fuzz(seeds: readonly Uint8Array[], read: (bytes: Uint8Array) => void): number {
@@ -133,5 +166,68 @@ test('whole files, tensors read to the end', () => {
     for (const entry of checkpoint.tensors.values()) numRead += readFloats(entry).length
     expect(source.largestRead).toBeLessThanOrEqual(bytes.length)
   })
+  expect(numRead).toBeGreaterThan(0)
+})
+
+/** Reads everything that a checkpoint offers; the readers may not ask for more bytes than there are. */
+function readAll(bytes: Uint8Array, open: (source: ReturnType<typeof memorySource>) => Checkpoint) {
+  const source = memorySource(bytes)
+  recogniseFormat(source)
+  const checkpoint = withNativeNames(open(source))
+  describeCheckpoint(checkpoint)
+  let count = 0
+  for (const entry of checkpoint.tensors.values()) count += readFloats(entry).length
+  const tokens = checkpoint.vocabulary?.() ?? []
+  expect(tokens.length).toBeLessThanOrEqual(bytes.length)
+  if (tokens.length >= 256) Tokenizer.fromTokens(tokens, 'fuzz')
+  expect(source.largestRead).toBeLessThanOrEqual(bytes.length)
+  return count
+}
+
+/** Bytes of a token as GGUF files have them. */
+const escaped = (byte: number) => `\\x${byte.toString(16).padStart(2, '0')}`
+const VOCABULARY = ['<s>', ...Array.from({ length: 256 }, (_, byte) => escaped(byte))]
+
+test.each<[string, (path: string) => unknown, Parameters<typeof readAll>[1]]>([
+  ['safetensors', (path) => writeAsSafetensors(path, SAMPLE), openSafetensors],
+  ['fla names', (path) => writeAsSafetensors(path, flaTensors(SAMPLE)), openSafetensors],
+  ['legacy torch', (path) => writeAsLegacyTorch(path, SAMPLE), openLegacyTorch],
+  [
+    'GGUF of RWKV-7',
+    (path) => writeAsGguf(path, SAMPLE, { architecture: 'rwkv7', type: 'F16', headSize: 2 }),
+    openGguf,
+  ],
+  [
+    'GGUF of RWKV-6 with a vocabulary, packed',
+    (path) =>
+      writeAsGguf(
+        path,
+        SAMPLE.filter(({ name }) => !/x_|w1/.test(name)).map((tensor) => {
+          const isMatrix = tensor.name.endsWith('weight')
+          return isMatrix ? { ...tensor, shape: [1, 32], values: new Float32Array(32) } : tensor
+        }),
+        {
+          architecture: 'rwkv6',
+          type: 'Q5_1',
+          headSize: 2,
+          rescaleEvery: 1,
+          metadata: {
+            'tokenizer.ggml.model': 'rwkv',
+            'tokenizer.ggml.tokens': VOCABULARY,
+            'tokenizer.ggml.token_type': VOCABULARY.map((_, id) => (id === 0 ? 3 : 1)),
+          },
+        },
+      ),
+    openGguf,
+  ],
+])('%s, tensors read to the end', (_what, write, open) => {
+  const seed = fileBy(write)
+  expect(readAll(seed, open)).toBeGreaterThan(0)
+  let numRead = 0
+  const accepted = fuzz([seed], (bytes) => {
+    numRead += readAll(bytes, open)
+  })
+  expect(accepted).toBeGreaterThan(0)
+  expect(accepted).toBeLessThan(CASES)
   expect(numRead).toBeGreaterThan(0)
 })
