@@ -14,6 +14,8 @@ export interface Call<Body = unknown> {
   readonly body: Body
   /** Path parameters, decoded. */
   readonly params: Readonly<Record<string, string>>
+  /** Of the query string; the last of several by one name. */
+  readonly query: Readonly<Record<string, string>>
   readonly models: ModelRegistry
   readonly limits: RequestLimits
   /** Aborts when the client has gone, in every phase. */
@@ -29,6 +31,7 @@ export interface Call<Body = unknown> {
 export type Reply =
   /** Status 200 unless another is given. */
   | { readonly kind: 'json'; readonly body: object; readonly status?: number }
+  | { readonly kind: 'bytes'; readonly bytes: Uint8Array }
   /**
    * One object per server-sent event. The first is asked for before any header is written, so what fails until then
    * is still a proper HTTP error.
@@ -43,12 +46,14 @@ export type Reply =
 export type Access = 'header' | 'password' | 'translate'
 
 export interface Route {
-  readonly method: 'GET' | 'POST'
+  readonly method: 'GET' | 'POST' | 'DELETE'
   /** With `:name` for parameters. */
   readonly path: string
   /** One line for the OpenAPI page. */
   readonly summary: string
   readonly body: TSchema | null
+  /** The body is a file (application/octet-stream) and arrives as a Uint8Array. */
+  readonly takesBytes?: boolean
   /** Absent: `header`. */
   readonly access?: Access
   /**
@@ -95,4 +100,8 @@ export function get(
 
 export function json(body: object, status = 200): Reply {
   return { kind: 'json', body, status }
+}
+
+export function bytes(content: Uint8Array): Reply {
+  return { kind: 'bytes', bytes: content }
 }

@@ -15,6 +15,7 @@ import { lightningDialect } from '../api/lightning/dialect.ts'
 import type { ModelRegistry } from '../api/models.ts'
 import { openAiDialect } from '../api/openai/dialect.ts'
 import type { Dialect } from '../api/route.ts'
+import { sessionsDialect } from '../api/sessions/dialect.ts'
 import { translateDialect } from '../api/translate/dialect.ts'
 import { SkeinError } from '../errors.ts'
 import { type Auth, createAuth } from './auth.ts'
@@ -88,7 +89,12 @@ export function buildApp(options: AppOptions): FastifyInstance {
 
 /** The first one's shapes are those of every reply that belongs to no dialect. */
 export function allDialects(limits: Limits): readonly Dialect[] {
-  return [openAiDialect(limits), lightningDialect(limits), translateDialect(limits)]
+  return [
+    openAiDialect(limits),
+    sessionsDialect(),
+    lightningDialect(limits),
+    translateDialect(limits),
+  ]
 }
 
 function originOptions({ allowedOrigins = [], allowedHosts = [] }: AppOptions, host: string) {

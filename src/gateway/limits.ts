@@ -3,6 +3,8 @@ import { DEFAULT_REQUEST_LIMITS, type RequestLimits } from '../api/limits.ts'
 
 const DEFAULT_TRANSPORT_LIMITS = {
   bodyBytes: 8 * 2 ** 20,
+  /** An exported state: that of a model of 14B parameters has some 70 MB. */
+  stateBytes: 512 * 2 ** 20,
   headerBytes: 16 * 1024,
   jsonDepth: 64,
   /** From the first byte of a request to the end of its headers. */

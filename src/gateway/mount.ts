@@ -3,7 +3,7 @@
  * phase when the client goes. Everything a dialect does not know about sockets is here and in `sse.ts`.
  */
 import { randomUUID } from 'node:crypto'
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
 import type { ModelRegistry } from '../api/models.ts'
 import type { Access, Call, Dialect, Reply, Route } from '../api/route.ts'
 import { assert, SkeinError } from '../errors.ts'
@@ -75,7 +75,7 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
   assert(accesses.size === 1 && rest.length === 1, `clashing routes at ${route.path}`)
   const { access } = route
   const isShared = entries.length > 1
-  app.route({
+  const options: RouteOptions = {
     method: route.method,
     url: route.path,
     ...(route.body === null || isShared ? {} : { schema: { body: route.body } }),
@@ -86,6 +86,22 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
       if (isShared) validate(request, request.entry.route)
     },
     handler: (request, reply) => new Exchange(context, request, reply).run(),
+  }
+  if (route.takesBytes !== true) {
+    app.route(options)
+    return
+  }
+  // In a scope of its own: nowhere else is a body of bytes accepted.
+  app.register(async (scope) => {
+    const bodyLimit = context.limits.stateBytes
+    scope.removeAllContentTypeParsers()
+    scope.addContentTypeParser(
+      'application/octet-stream',
+      { parseAs: 'buffer', bodyLimit },
+      // A copy: a Buffer is a window into memory that others share, and slices like no other array.
+      (_request, body, done) => done(null, new Uint8Array(body as Buffer)),
+    )
+    scope.route({ ...options, bodyLimit })
   })
 }
 
@@ -159,8 +175,16 @@ class Exchange {
       return this.#endJson(this.#renderError(error))
     }
     if (reply.kind === 'events') return this.#stream(reply.events)
+    if (reply.kind === 'bytes') return this.#sendBytes(reply.bytes)
     if (this.#reply.sent) return this.#endJson(reply.body)
     return this.#reply.code(reply.status ?? 200).send(reply.body)
+  }
+
+  #sendBytes(content: Uint8Array): unknown {
+    // Too late where the reply has begun as JSON: reading a state takes a fraction of that time.
+    if (this.#reply.sent) throw new SkeinError('timeout', 'the file took too long to read')
+    const buffer = Buffer.from(content.buffer, content.byteOffset, content.byteLength)
+    return this.#reply.type('application/octet-stream').send(buffer)
   }
 
   async #stream(source: AsyncIterable<object>): Promise<unknown> {
@@ -230,6 +254,7 @@ class Exchange {
       body,
       // A route's path has only named parameters, and those are strings.
       params: params as Record<string, string>,
+      query: lastOf(this.#request.query),
       tenant,
       report: (thrown) => this.#context.report(thrown, this.#request),
       models,
@@ -238,4 +263,12 @@ class Exchange {
       now: Math.floor(Date.now() / 1000),
     }
   }
+}
+
+/** A name given several times has a list in Fastify's query. */
+function lastOf(query: unknown): Record<string, string> {
+  const entries = Object.entries((query ?? {}) as Record<string, string | string[]>)
+  return Object.fromEntries(
+    entries.map(([name, value]) => [name, Array.isArray(value) ? value.at(-1)! : value]),
+  )
 }

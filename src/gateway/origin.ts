@@ -61,7 +61,7 @@ export function createOriginPolicy(options: OriginOptions): OriginPolicy {
 
 /** What a preflight is answered besides the origin. No credentials: keys travel in a header, never in a cookie. */
 export const PREFLIGHT_HEADERS: Readonly<Record<string, string>> = {
-  'access-control-allow-methods': 'GET, POST',
+  'access-control-allow-methods': 'GET, POST, DELETE',
   'access-control-allow-headers': 'authorization, content-type, x-request-id',
   'access-control-max-age': '600',
 }

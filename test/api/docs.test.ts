@@ -3,8 +3,8 @@ import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { chatBody } from '../../src/api/openai/chat-schema.ts'
 import { completionBody } from '../../src/api/openai/completions-schema.ts'
-import { openAiDialect } from '../../src/api/openai/dialect.ts'
 import { HARMLESS, NOT_IMPLEMENTED } from '../../src/api/openai/parameters.ts'
+import { allDialects } from '../../src/gateway/app.ts'
 import { DEFAULT_LIMITS } from '../../src/gateway/limits.ts'
 
 const page = readFileSync(join(import.meta.dirname, '../../docs/api.md'), 'utf8')
@@ -23,7 +23,7 @@ test('docs/api.md names every honoured field and every route', () => {
     ...Object.keys(completionBody(DEFAULT_LIMITS).properties),
   ]
   for (const name of honoured) expect(page).toMatch(new RegExp(`\`${name}[\`.:]`))
-  for (const { path } of openAiDialect(DEFAULT_LIMITS).routes) {
+  for (const { path } of allDialects(DEFAULT_LIMITS).flatMap(({ routes }) => routes)) {
     expect(page).toContain(path.replace(/:(\w+)/, '{$1}'))
   }
 })

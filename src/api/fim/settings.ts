@@ -13,6 +13,7 @@ import {
   toStop,
 } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
+import { refuseSession } from '../sessions/use.ts'
 
 export interface Fill {
   readonly model: ServedModel
@@ -37,6 +38,7 @@ export async function toFill(
   const { body, limits, signal, tenant } = call
   refuseUnimplemented(body, honoured)
   checkCombinations(body)
+  refuseSession(body, 'use /v1/completions')
   const model = call.models.get(body.model)
   const settings = {
     n: 1,

@@ -81,11 +81,17 @@ export async function batchReply(
   live: LiveCalls,
   label: BatchLabel,
   isStream: boolean,
+  ending: Ending = () => null,
 ): Promise<Reply> {
-  if (isStream) return { kind: 'events', events: batchEvents(plan, live) }
+  if (isStream) return { kind: 'events', events: batchEvents(plan, live, ending) }
   await runToEnd(plan, live)
-  return json({ ...label, choices: plan.rows.map(choiceOf) })
+  return json({ ...label, choices: plan.rows.map(choiceOf), ...ending(plan.rows)?.fields })
 }
+
+/** What a route says at the end beside its rows: fields of the whole reply, an event of the stream. */
+export type Ending = (
+  rows: readonly Row[],
+) => { readonly fields: object; readonly event: object } | null
 
 /** For replies that are not streamed: a paused call has no reply but where to go on. */
 export async function runToEnd(plan: BatchPlan, live: LiveCalls): Promise<void> {
@@ -100,7 +106,11 @@ export async function runToEnd(plan: BatchPlan, live: LiveCalls): Promise<void> 
 }
 
 /** Choices whose text is due, as one event; a row without new text is absent from it. */
-async function* batchEvents(plan: BatchPlan, live: LiveCalls): AsyncGenerator<object> {
+async function* batchEvents(
+  plan: BatchPlan,
+  live: LiveCalls,
+  ending: Ending,
+): AsyncGenerator<object> {
   for await (const rows of runBatch(plan, live)) {
     const event = eventOf(rows, plan.chunkSize)
     if (event !== null) yield event
@@ -108,6 +118,8 @@ async function* batchEvents(plan: BatchPlan, live: LiveCalls): AsyncGenerator<ob
   // A paused row owes what its chunk had gathered.
   const rest = eventOf(plan.rows, 0)
   if (rest !== null) yield rest
+  const last = ending(plan.rows)
+  if (last !== null) yield last.event
 }
 
 function eventOf(rows: readonly Row[], chunkSize: number): object | null {

@@ -53,7 +53,7 @@ export function Contents(limits: RequestLimits) {
 }
 
 /** Fields of other dialects that these routes do read. */
-const READ = ['contents', 'noise', 'pad_zero', 'session_id']
+const READ = ['contents', 'noise', 'pad_zero']
 
 /** Everything of a request but its prompt. */
 export type Settings = Omit<GenerateRequest, 'id' | 'prompt'>

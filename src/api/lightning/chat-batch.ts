@@ -10,10 +10,11 @@ import { chatBody, toTurns } from '../openai/chat-schema.ts'
 import { present } from '../openai/sampling.ts'
 import { type Call, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
+import { refuseSession } from '../sessions/use.ts'
 import { CHAT_STOPS, renderTurns, type Turn, turnEnds } from '../template.ts'
 import { batchReply } from './batch.ts'
 import { Contents, contentsOf, lightningFields, settingsOf } from './body.ts'
-import { labelOf, passwordRoute, planFor } from './contents.ts'
+import { labelOf, passwordRoute, planFor, STATE_ROUTE } from './contents.ts'
 import { SHORT } from './families.ts'
 import type { LiveCalls } from './live-calls.ts'
 
@@ -35,6 +36,7 @@ export function chatBatchRoute(limits: RequestLimits, live: LiveCalls): Route {
       ? [toTurns(call.body.messages)]
       : contentsOf(call.body).map((content): Turn[] => [{ role: 'user', content }])
     const model = call.models.get(call.body.model)
+    refuseSession(call.body, STATE_ROUTE)
     const settings = settingsOf(call.body, SHORT, model, call.limits, CHAT_STOPS)
     const tail = call.body.enable_think === true ? TAILS.open : TAILS.closed
     const rendered = await renderAll(call, model, conversations, tail)

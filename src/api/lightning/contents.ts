@@ -9,6 +9,7 @@ import type { ServedModel } from '../models.ts'
 import { present } from '../openai/sampling.ts'
 import { type Call, post, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
+import { refuseSession } from '../sessions/use.ts'
 import { type BatchPlan, batchReply, rowsOf } from './batch.ts'
 import {
   Contents,
@@ -23,6 +24,7 @@ import { BIG_BATCH, CONTENTS, CUDA_BATCH, type Family } from './families.ts'
 import { fastBatchReply } from './fast-batch.ts'
 import type { LiveCalls } from './live-calls.ts'
 
+export const STATE_ROUTE = 'use /state/chat/completions'
 const CHAT_PATH = '/v1/chat/completions'
 const BATCH_ID = 'rwkv7-batch'
 
@@ -109,6 +111,7 @@ async function planOf(
   { family, padsUnasked, streamsUnasked }: BatchChoices,
 ): Promise<BatchPlan> {
   const contents = contentsOf(body)
+  refuseSession(body, STATE_ROUTE)
   // Only /big_batch had the noise sampler; elsewhere the field is a leftover that nothing reads.
   if (streamsUnasked === true) refuseNoise(body)
   const drawn = streamsUnasked === true && body.noise === 0 ? { ...body, temperature: 0 } : body

@@ -8,6 +8,7 @@ import { fimRoute } from './fim.ts'
 import { LiveCalls } from './live-calls.ts'
 import { openAiRoutes } from './openai.ts'
 import { serverRoutes } from './server.ts'
+import { stateRoutes } from './state.ts'
 
 export function lightningDialect(limits: RequestLimits): Dialect {
   const live = new LiveCalls()
@@ -18,6 +19,7 @@ export function lightningDialect(limits: RequestLimits): Dialect {
       chatBatchRoute(limits, live),
       fimRoute(limits, live),
       ...openAiRoutes(limits),
+      ...stateRoutes(limits, live),
       ...serverRoutes(limits, live),
     ],
     renderError: renderStringError,

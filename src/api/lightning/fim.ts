@@ -5,9 +5,10 @@ import { fimPrompt } from '../fim/prompt.ts'
 import type { RequestLimits } from '../limits.ts'
 import { invalid } from '../openai/sampling.ts'
 import { post, type Route } from '../route.ts'
+import { refuseSession } from '../sessions/use.ts'
 import { batchReply } from './batch.ts'
 import { Contents, lightningFields, settingsOf } from './body.ts'
-import { labelOf, passwordRoute, planFor } from './contents.ts'
+import { labelOf, passwordRoute, planFor, STATE_ROUTE } from './contents.ts'
 import { SHORT } from './families.ts'
 import type { LiveCalls } from './live-calls.ts'
 
@@ -26,6 +27,7 @@ export function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
       throw invalid('suffix', `${suffix.length} for ${prefix.length} of prefix; expected as many`)
     }
     const model = call.models.get(call.body.model)
+    refuseSession(call.body, STATE_ROUTE)
     const settings = settingsOf(call.body, SHORT, model, call.limits)
     const prompts = []
     for (const [i, before] of prefix.entries()) {

@@ -3,14 +3,14 @@
  * a body has both `messages` and `contents`: its first entry is then the last thing the user says.
  */
 import Type, { type Static } from 'typebox'
-import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
-import { type Chat, replyOf } from '../openai/chat.ts'
+import { type Chat, promptOf, replyOf } from '../openai/chat.ts'
 import { chatBody, toTurns } from '../openai/chat-schema.ts'
 import { invalid, present } from '../openai/sampling.ts'
 import { type Call, get, json, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
-import { CHAT_STOPS, renderChat, type Turn, turnEnds } from '../template.ts'
+import { sessionFields, sessionUse } from '../sessions/use.ts'
+import { CHAT_STOPS, type Turn } from '../template.ts'
 import { Contents, lightningFields, settingsOf } from './body.ts'
 import { passwordRoute } from './contents.ts'
 import { OPENAI_ROUTE } from './families.ts'
@@ -48,6 +48,7 @@ function openAiBody(limits: RequestLimits) {
     ...lightningFields(limits),
     messages: Maybe(messages),
     contents: Maybe(Contents(limits)),
+    ...sessionFields(),
     system: Maybe(Type.String()),
     max_completion_tokens,
     stream_options,
@@ -71,13 +72,16 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
   const maxTokens = body.max_tokens ?? body.max_completion_tokens ?? null
   const limited = { ...body, max_tokens: maxTokens }
   const settings = settingsOf(limited, OPENAI_ROUTE, model, limits, CHAT_STOPS)
-  const cache = body.use_prefix_cache === false ? ('no-store' as const) : settings.cache
+  // What a session keeps is not the prefix cache's.
+  const isSession = sessionUse(body) !== null
+  const cache =
+    body.use_prefix_cache === false && !isSession ? ('no-store' as const) : settings.cache
   const think = body.enable_think === true ? 'open' : 'done'
-  const prompt = await encodePrompt(model, renderChat(turns, think), 'messages', signal)
-  const boundaries = boundariesAt(prompt, model.tokenizer, turnEnds(turns))
+  const id = `chatcmpl-${call.id}`
+  const prompt = await promptOf(call, model, turns, think)
   return {
     model,
-    request: { id: `chatcmpl-${call.id}`, prompt, boundaries, tenant, ...settings, cache },
+    request: { id, tenant, ...settings, cache, ...prompt },
     think,
     chunkTokens: body.chunk_size ?? OPENAI_ROUTE.chunkSize,
     includeUsage: body.stream_options?.include_usage === true,

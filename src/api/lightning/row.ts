@@ -1,5 +1,5 @@
 /** One row of a batch while it grows: its text, what a stream has not been sent yet, and how it would be continued. */
-import type { FinishReason, GenerateRequest } from '../../engine/messages.ts'
+import type { FinishReason, GenerateRequest, SessionPosition } from '../../engine/messages.ts'
 import type { Answered } from '../answers.ts'
 import { concatTokens } from '../encode.ts'
 import type { TextCodec } from '../models.ts'
@@ -13,6 +13,8 @@ export class Row {
   /** Known at the end. */
   completionTokens = 0
   reason: FinishReason | null = null
+  /** The turn of a session that it became. */
+  session: SessionPosition | null = null
   /** Tokens whose text has come. */
   readonly #tokens: number[] = []
   #unsent = ''
@@ -34,6 +36,7 @@ export class Row {
     if (event.type === 'finish') {
       this.reason = event.reason
       this.completionTokens = event.completionTokens
+      this.session = event.session ?? null
       return
     }
     this.#tokens.push(...event.tokens)

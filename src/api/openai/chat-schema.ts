@@ -3,6 +3,7 @@ import Type, { type Static } from 'typebox'
 import { SkeinError } from '../../errors.ts'
 import type { RequestLimits } from '../limits.ts'
 import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
+import { sessionFields } from '../sessions/use.ts'
 import type { Role, ThinkMode, Turn } from '../template.ts'
 import { unsupported } from './parameters.ts'
 import { invalid, present, samplingFields } from './sampling.ts'
@@ -22,6 +23,7 @@ const Message = Type.Object({
 export function chatBody(limits: RequestLimits) {
   return Type.Object({
     ...samplingFields(limits),
+    ...sessionFields(),
     messages: Type.Array(Message, { minItems: 1, maxItems: limits.messages }),
     max_tokens: Maybe(BoundedInteger(1, limits.maxTokens)),
     max_completion_tokens: Maybe(BoundedInteger(1, limits.maxTokens)),

@@ -1,13 +1,21 @@
 /**
  * POST /v1/chat/completions: messages to one prompt, and the engine's events to a chat completion, whole or in chunks.
  */
-import type { EngineEvent, GenerateRequest } from '../../engine/messages.ts'
+import type { EngineEvent, GenerateRequest, SessionPosition } from '../../engine/messages.ts'
 import { runAll } from '../answers.ts'
 import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
-import { CHAT_STOPS, renderChat, type ThinkMode, turnEnds } from '../template.ts'
+import {
+  asNextTurn,
+  checkSession,
+  continuesTurn,
+  type SessionFields,
+  sessionUse,
+  wirePosition,
+} from '../sessions/use.ts'
+import { CHAT_STOPS, renderChat, type ThinkMode, type Turn, turnEnds } from '../template.ts'
 import { ChatChoice } from './chat-choice.ts'
 import {
   type ChatBody,
@@ -53,6 +61,7 @@ async function prepare(call: Call<ChatBody>): Promise<Chat> {
   const { body, limits, signal } = call
   refuseUnimplemented(body)
   checkCombinations(body)
+  checkSession(body)
   const model = call.models.get(body.model)
   const think = thinkModeOf(body.enable_think)
   // Everything cheap is refused before the prompt is tokenised.
@@ -67,11 +76,10 @@ async function prepare(call: Call<ChatBody>): Promise<Chat> {
     cache: cacheOf(body),
   }
   const turns = toTurns(body.messages)
-  const prompt = await encodePrompt(model, renderChat(turns, think), 'messages', signal)
-  const boundaries = boundariesAt(prompt, model.tokenizer, turnEnds(turns))
+  const id = `chatcmpl-${call.id}`
   return {
     model,
-    request: { id: `chatcmpl-${call.id}`, prompt, boundaries, ...settings },
+    request: { id, ...settings, ...(await promptOf(call, model, turns, think)) },
     think,
     chunkTokens: 1,
     includeUsage: body.stream_options?.include_usage === true,
@@ -80,18 +88,40 @@ async function prepare(call: Call<ChatBody>): Promise<Chat> {
   }
 }
 
+/** In a session only what is new is sent; it begins the next turn. */
+export async function promptOf(
+  { body, tenant, signal }: Pick<Call<SessionFields>, 'body' | 'tenant' | 'signal'>,
+  model: ServedModel,
+  turns: readonly Turn[],
+  think: ThinkMode,
+): Promise<Pick<GenerateRequest, 'prompt' | 'boundaries' | 'session'>> {
+  const text = renderChat(turns, think)
+  const session = sessionUse(body)
+  if (session === null) {
+    const prompt = await encodePrompt(model, text, 'messages', signal)
+    return { prompt, boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns)) }
+  }
+  const isNext = await continuesTurn(model, tenant, session)
+  const next = isNext ? asNextTurn(text) : text
+  return { prompt: await encodePrompt(model, next, 'messages', signal), session }
+}
+
 async function whole(chat: Chat): Promise<object> {
   const choices = choicesOf(chat)
   let read: PromptEvent | null = null
+  let position: SessionPosition | null = null
   for await (const { event } of runAll(chat.model.client, [chat.request], chat.signal)) {
     if (event.type === 'prompt') read = event
     if (event.type === 'text') choices[event.index]!.add(event)
-    if (event.type === 'finish') choices[event.index]!.finish(event)
+    if (event.type !== 'finish') continue
+    choices[event.index]!.finish(event)
+    position = event.session ?? null
   }
   return {
     ...headOf(chat, 'chat.completion'),
     choices: choices.map((choice) => choice.message()),
     usage: usageOfAll(chat, read, choices),
+    ...(position === null ? {} : { session: wirePosition(position) }),
   }
 }
 
@@ -111,8 +141,12 @@ async function* streamed(chat: Chat): AsyncGenerator<object> {
       continue
     }
     const choice = choices[event.index]!
-    const deltas = event.type === 'text' ? choice.add(event) : choice.finish(event)
-    for (const delta of deltas) yield chunk(delta)
+    if (event.type === 'text') {
+      for (const delta of choice.add(event)) yield chunk(delta)
+      continue
+    }
+    const last = event.session === undefined ? {} : { session: wirePosition(event.session) }
+    for (const delta of choice.finish(event)) yield { ...chunk(delta), ...last }
   }
   if (chat.includeUsage) yield { ...head, choices: [], usage: usageOfAll(chat, read, choices) }
 }

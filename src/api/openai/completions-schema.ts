@@ -1,16 +1,19 @@
 /** The body of a plain completion, and how its prompt field, in four forms, becomes prompts. */
 import Type, { type Static } from 'typebox'
+import type { SessionUse } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { checkPrompt, encodePrompt } from '../encode.ts'
 import { fimPrompt } from '../fim/prompt.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
+import { checkSession, sessionFields, sessionUse } from '../sessions/use.ts'
 import { invalid, samplingFields } from './sampling.ts'
 
 export function completionBody(limits: RequestLimits) {
   return Type.Object({
     ...samplingFields(limits),
+    ...sessionFields(),
     prompt: OneOf(
       `a string, a list of token ids, or a list of at most ${limits.prompts} of either`,
       Type.String(),
@@ -42,6 +45,16 @@ export function checkFanOut(body: CompletionBody, limits: RequestLimits): void {
     `prompt: ${sequences} answers (prompts × n) asked for; expected at most ${limits.sequences}`,
     { param: 'prompt' },
   )
+}
+
+/** In a session the prompt is appended as it is: this route knows no turns. */
+export function sessionOf(body: CompletionBody): SessionUse | null {
+  const session = sessionUse(body)
+  if (session === null) return null
+  checkSession(body)
+  if (numPrompts(body.prompt) > 1) throw invalid('prompt', 'a session continues with one prompt')
+  if (body.echo === true) throw invalid('echo', 'it does not go with a session')
+  return session
 }
 
 export function completionMaxTokens(body: CompletionBody, limits: RequestLimits): number {

@@ -2,17 +2,24 @@
  * POST /v1/completions: raw prompts in, raw text out, no template. Several prompts run side by side; choice p·n + i is
  * answer i of prompt p.
  */
-import type { EngineEvent, FinishReason, GenerateRequest } from '../../engine/messages.ts'
+import type {
+  EngineEvent,
+  FinishReason,
+  GenerateRequest,
+  SessionPosition,
+} from '../../engine/messages.ts'
 import { type Answered, runAll } from '../answers.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
+import { wirePosition } from '../sessions/use.ts'
 import {
   type CompletionBody,
   checkFanOut,
   completionBody,
   completionMaxTokens,
   type PromptText,
+  sessionOf,
   toPrompts,
 } from './completions-schema.ts'
 import { type CompletionLogprobs, CompletionLogprobsBuilder } from './logprobs.ts'
@@ -48,6 +55,7 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
   refuseUnimplemented(body)
   checkCombinations(body)
   checkFanOut(body, limits)
+  const session = sessionOf(body)
   const model = call.models.get(body.model)
   const id = `cmpl-${call.id}`
   const n = body.n ?? 1
@@ -61,6 +69,7 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
     logprobs,
     promptLogprobs: echo ? logprobs : null,
     tenant: call.tenant,
+    ...(session === null ? {} : { session }),
     cache: cacheOf(body),
   }
   const prompts = await toPrompts(body, model, signal)
@@ -93,6 +102,7 @@ async function whole(completion: Completion): Promise<object> {
     ...headOf(completion),
     choices: choices.map((choice) => choice.whole()),
     usage: usageOf(numPromptTokens(completion), completionTokens, null, cached),
+    ...sessionField(choices[0]!),
   }
 }
 
@@ -108,13 +118,19 @@ async function* streamed(completion: Completion): AsyncGenerator<object> {
     for (const choice of concerned(choices, answered, n)) {
       const piece = choice.take(answered.event)
       if (piece === null) continue
-      yield { ...head, choices: [piece], ...(includeUsage ? { usage: null } : {}) }
+      const usage = includeUsage ? { usage: null } : {}
+      yield { ...head, choices: [piece], ...usage, ...sessionField(choice) }
     }
   }
   if (!includeUsage) return
   const completionTokens = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
   const usage = usageOf(numPromptTokens(completion), completionTokens, null, cached)
   yield { ...head, choices: [], usage }
+}
+
+/** Once the answer has become a turn. */
+function sessionField({ session }: Choice): object {
+  return session === null ? {} : { session: wirePosition(session) }
 }
 
 function cachedIn({ event }: Answered): number {
@@ -146,6 +162,8 @@ function numPromptTokens({ prompts }: Completion): number {
 /** One answer while it grows. Stream and whole reply are made of the same pieces. */
 class Choice {
   completionTokens = 0
+  /** The turn of a session that it became. */
+  session: SessionPosition | null = null
   readonly #index: number
   readonly #prompt: PromptText
   readonly #completion: Completion
@@ -164,6 +182,7 @@ class Choice {
     if (event.type === 'finish') {
       this.completionTokens = event.completionTokens
       this.#reason = event.reason
+      this.session = event.session ?? null
       return this.#entry('', null)
     }
     const piece = event.type === 'prompt' ? this.#echo(event) : this.#text(event)

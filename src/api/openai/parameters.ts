@@ -85,7 +85,6 @@ export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
   global_penalty: [false],
   noise: [],
   pad_zero: [false],
-  session_id: [],
   state: [],
 }
 

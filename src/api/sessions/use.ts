@@ -1,0 +1,106 @@
+/**
+ * How a request names the session it continues: `session_id`, or `session` with its choices. The state of a session has
+ * read all earlier turns, so what is sent is only what is new; it begins a new turn of the template.
+ */
+import Type, { type Static } from 'typebox'
+import type { SessionPosition, SessionUse } from '../../engine/messages.ts'
+import { SkeinError } from '../../errors.ts'
+import type { ServedModel } from '../models.ts'
+import { invalid, present } from '../openai/sampling.ts'
+import { BoundedInteger, Maybe } from '../schema.ts'
+
+/** Any name without control characters. */
+export const SessionId = Type.String({ pattern: '^[^\\u0000-\\u001f\\u007f]{1,256}$' })
+
+export const TurnNumber = BoundedInteger(0, 2 ** 31 - 1)
+
+export function sessionFields() {
+  return {
+    session_id: Maybe(SessionId),
+    session: Maybe(
+      Type.Object(
+        {
+          id: SessionId,
+          from: Maybe(TurnNumber),
+          if_missing: Maybe(choice('create', 'error')),
+          if_busy: Maybe(choice('wait', 'conflict')),
+          on_cancel: Maybe(choice('drop', 'keep')),
+          if_version: Maybe(TurnNumber),
+          ttl_seconds: Maybe(Type.Number({ exclusiveMinimum: 0, maximum: 1e9 })),
+        },
+        { additionalProperties: false },
+      ),
+    ),
+  }
+}
+
+function choice<const T extends string>(...values: T[]) {
+  return Type.Unsafe<T>({ type: 'string', enum: [...values, null] })
+}
+
+export type SessionFields = Static<ReturnType<typeof Type.Object<ReturnType<typeof sessionFields>>>>
+
+/** Null: the request has nothing to do with a session. */
+export function sessionUse({ session_id, session }: SessionFields): SessionUse | null {
+  if (present(session_id) && present(session) && session.id !== session_id) {
+    throw invalid('session_id', 'it differs from session.id; send one of the two')
+  }
+  const id = session?.id ?? session_id
+  if (!present(id)) return null
+  return {
+    id,
+    ifMissing: session?.if_missing ?? 'create',
+    ifBusy: session?.if_busy ?? 'wait',
+    onCancel: session?.on_cancel ?? 'drop',
+    from: session?.from ?? undefined,
+    ifVersion: session?.if_version ?? undefined,
+    ttlSeconds: session?.ttl_seconds ?? undefined,
+  }
+}
+
+/** For routes that continue no session: silence would start every turn from nothing. */
+export function refuseSession(body: object, instead: string): void {
+  for (const field of ['session_id', 'session'] as const) {
+    if (!present((body as Record<string, unknown>)[field])) continue
+    const message = `${field}: this route continues no session; ${instead}`
+    throw new SkeinError('unsupported_parameter', message, { param: field })
+  }
+}
+
+/** A session has one answer per turn, and is kept. */
+export function checkSession(
+  body: SessionFields & { n?: number | null; cache?: string | null },
+): void {
+  if (sessionUse(body) === null) return
+  if ((body.n ?? 1) > 1) throw invalid('n', 'a session has one answer per turn; expected 1')
+  if (body.cache === 'no-store')
+    throw invalid('cache', 'a session is stored; leave one of them out')
+}
+
+/**
+ * Whether the request continues a turn, so that its text must begin the next one. A session without a turn is at the
+ * very beginning; so is turn 0.
+ */
+export async function continuesTurn(
+  { client }: ServedModel,
+  tenant: string,
+  { id, from, ifMissing }: Pick<SessionUse, 'id' | 'from' | 'ifMissing'>,
+): Promise<boolean> {
+  if (from !== undefined) return from > 0
+  try {
+    return (await client.call('sessions.get', { tenant, id })).head > 0
+  } catch (thrown) {
+    const isNew = thrown instanceof SkeinError && thrown.code === 'not_found'
+    if (isNew && ifMissing === 'create') return false
+    throw thrown
+  }
+}
+
+/** The blank line between turns, unless the text brings its own. */
+export function asNextTurn(text: string): string {
+  return text.startsWith('\n\n') ? text : `\n\n${text}`
+}
+
+export function wirePosition({ id, turn, version }: SessionPosition): object {
+  return { id, turn, version }
+}

@@ -1,0 +1,16 @@
+/** An app over the demo model in this process: real tokens, real states. */
+import { existsSync } from 'node:fs'
+import { type AppOptions, buildApp } from '../../src/gateway/app.ts'
+import { createRegistry, localSource } from '../../src/gateway/registry.ts'
+import { load } from '../../src/index.ts'
+import { DEMO_MODEL } from '../../src/load.ts'
+
+export const hasDemo = existsSync(DEMO_MODEL)
+
+export async function serveDemo(options: Partial<AppOptions> = {}) {
+  const llm = await load({ model: DEMO_MODEL, slots: 32 })
+  const { client, tokenizer } = llm
+  const models = createRegistry([{ id: 'demo', tokenizer, source: localSource(client) }])
+  const app = buildApp({ models, keys: [], host: '127.0.0.1', version: '1', ...options })
+  return { app, llm }
+}
