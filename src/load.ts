@@ -11,6 +11,7 @@ import { type BackendOptions, openBackend } from './device-choice.ts'
 import { Engine } from './engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from './engine/states.ts'
 import { SkeinError } from './errors.ts'
+import { type AdapterChoice, withAdapters } from './model/adapters.ts'
 import {
   type Checkpoint,
   type CheckpointToken,
@@ -42,6 +43,8 @@ export const QUANT_CHOICES: readonly QuantChoice[] = ['file', 'f32', 'f16', 'bf1
 export interface RunnerChoice extends BackendOptions {
   /** Path of the checkpoint. */
   readonly model: string
+  /** Merged into it one after the other. */
+  readonly adapters?: readonly AdapterChoice[] | undefined
   readonly quant?: QuantChoice | undefined
   /** Recurrent states kept on the device = most rows of a step. Chosen from free memory when absent. */
   readonly slots?: number | undefined
@@ -72,7 +75,7 @@ const MAX_DEFAULT_PREFIX_BYTES = 2 ** 31
 export const DEMO_MODEL = fileURLToPath(new URL('../models/demo.pth', import.meta.url))
 
 export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress): ModelRunner {
-  const checkpoint = openCheckpoint(choice.model)
+  const checkpoint = openModel(choice)
   try {
     const { numParameters } = describeCheckpoint(checkpoint)
     const architecture = loadableArchitecture(checkpoint)
@@ -93,6 +96,20 @@ export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress): Mod
     }
   } finally {
     checkpoint.close()
+  }
+}
+
+/** The checkpoint with its adapters. */
+export function openModel({
+  model,
+  adapters = [],
+}: Pick<RunnerChoice, 'model' | 'adapters'>): Checkpoint {
+  const checkpoint = openCheckpoint(model)
+  try {
+    return withAdapters(checkpoint, adapters)
+  } catch (error) {
+    checkpoint.close()
+    throw error
   }
 }
 
@@ -179,8 +196,8 @@ function weightTypeOf(quant: QuantChoice = 'file'): WeightType | undefined {
 }
 
 /** Throws, in the words of the reader, for a file that is missing or no checkpoint at all. */
-export function checkModelFile(model: string): void {
-  openCheckpoint(model).close()
+export function checkModelFile(choice: Pick<RunnerChoice, 'model' | 'adapters'>): void {
+  openModel(choice).close()
 }
 
 /** The checkpoint a command was asked for, or the demo model. */

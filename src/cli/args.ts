@@ -3,6 +3,7 @@ import { basename } from 'node:path'
 import type { ArgsDef, CommandDef } from 'citty'
 import { type DeviceChoice, parseDevice, WKV_CHOICES, type WkvChoice } from '../device-choice.ts'
 import { SkeinError } from '../errors.ts'
+import type { AdapterChoice } from '../model/adapters.ts'
 import {
   type EngineChoice,
   modelPath,
@@ -34,6 +35,16 @@ export const modelArgs = {
     description: "How matrices are held: file (the checkpoint's type), f32, f16, bf16, int8",
   },
   threads: { type: 'string', description: 'CPU threads (default: all cores)' },
+  lora: {
+    type: 'string',
+    description: 'Adapters to merge: FILE[:SCALE], several with commas between (default scale 2)',
+    valueHint: 'FILE:SCALE,…',
+  },
+  'lora-init': {
+    type: 'string',
+    description: 'The factors that the training of a PiSSA adapter began with',
+    valueHint: 'FILE',
+  },
 } as const satisfies ArgsDef
 
 export const stateArgs = {
@@ -56,12 +67,32 @@ export const engineArgs = {
   'max-prompt-tokens': { type: 'string', description: 'Longest prompt (default 131072)' },
 } as const satisfies ArgsDef
 
+/** What `--lora` and `--lora-init` say, in the order of merging. */
+export function adapterChoices(args: Given): AdapterChoice[] {
+  const choices = (text(args, 'lora') ?? '').split(',').filter((given) => given !== '')
+  const init = text(args, 'lora-init')
+  if (init !== undefined && choices.length !== 1)
+    refuse('lora-init', 'the initial factors of the one adapter that --lora names')
+  return choices.map((given) => {
+    // A path may hold colons; what follows the last one is a scale only if it is a number.
+    const [, path = given, scale] = /^(.+):(-?[\d.]+(?:e-?\d+)?)$/i.exec(given) ?? []
+    if (scale !== undefined && !Number.isFinite(Number(scale)))
+      refuse('lora', `FILE:SCALE with a number as scale, not "${given}"`)
+    return {
+      path,
+      ...(scale === undefined ? {} : { scale: Number(scale) }),
+      ...(init === undefined ? {} : { init }),
+    }
+  })
+}
+
 type Given = { readonly [name: string]: unknown }
 
 /** The engine choice that parsed arguments describe. */
 export function engineChoice(args: Given): EngineChoice {
   return {
     model: modelPath(text(args, 'model')),
+    adapters: adapterChoices(args),
     device: deviceChoice(args),
     wkv: oneOf<WkvChoice>(args, 'wkv', WKV_CHOICES),
     quant: oneOf<QuantChoice>(args, 'quant', QUANT_CHOICES),

@@ -43,7 +43,7 @@ export async function startServer(
   options: ServerOptions = {},
 ): Promise<Server> {
   const { host = '127.0.0.1', port = 8000, keys = [], logger = pino({ level: 'silent' }) } = options
-  checkModelFile(choice.model)
+  checkModelFile(choice)
   const vocab = vocabularyPath(choice)
   const tokenizer = loadTokenizer({ ...choice, vocab })
   const id = options.modelId ?? defaultModelId(choice.model)
