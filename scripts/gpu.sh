@@ -52,12 +52,14 @@ summary() {
 vitest() { node node_modules/vitest/vitest.mjs run --no-file-parallelism "$@"; }
 
 # Out-of-bounds and misaligned accesses, and races in shared memory, of our own kernels. The tests ran before and left
-# the products' plans in the cache, so that no candidate of cuBLASLt is timed here.
+# the products' plans in the cache, so that no candidate of cuBLASLt is timed here. Its own kernels (nvjet) are left out:
+# racecheck does not follow their barriers. Failed calls are the tests' own.
 sanitizer() {
   local tool
   for tool in memcheck racecheck; do
     SKEIN_SANITIZER=$tool step "sanitizer-$tool" timeout "${SKEIN_SANITIZER_SECONDS:-300}" compute-sanitizer \
-      --tool "$tool" --target-processes all --error-exitcode 9 --print-limit 20 \
+      --tool "$tool" --target-processes all --error-exitcode 9 --print-limit 20 --report-api-errors no \
+      --kernel-name-exclude kns=nvjet \
       node node_modules/vitest/vitest.mjs run --no-file-parallelism --testTimeout=300000 \
       test/cuda/device.test.ts test/cuda/ops.test.ts test/cuda/sample.test.ts
   done
