@@ -57,7 +57,7 @@ export async function load(
   choice: string | EngineChoice,
   options: { readonly onProgress?: LoadProgress | undefined } = {},
 ): Promise<Llm> {
-  const { engine, tokenizer } = loadEngine(
+  const { engine, tokenizer } = await loadEngine(
     typeof choice === 'string' ? { model: choice } : choice,
     options.onProgress,
   )

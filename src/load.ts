@@ -9,7 +9,7 @@ import type { Backend, WeightType } from './backend/backend.ts'
 import { chooseBatchSize } from './batch-size.ts'
 import { type BackendOptions, openBackend } from './device-choice.ts'
 import { Engine } from './engine/engine.ts'
-import { DEFAULT_STATE_OPTIONS, type StateOptions } from './engine/states.ts'
+import { DEFAULT_STATE_OPTIONS, identityOf, type StateOptions } from './engine/states.ts'
 import { SkeinError } from './errors.ts'
 import { type AdapterChoice, withAdapters } from './model/adapters.ts'
 import {
@@ -32,6 +32,8 @@ import { loadRwkv6 } from './model/rwkv6.ts'
 import { loadRwkv7 } from './model/rwkv7.ts'
 import { openTunedState, readTunedState } from './model/tuned-state.ts'
 import type { LoadProgress, WeightOptions } from './model/weights.ts'
+import type { Store } from './state/store/store.ts'
+import { openStore } from './state/store/store-thread.ts'
 import { findVocabulary } from './tokenizer/find-vocabulary.ts'
 import { Tokenizer } from './tokenizer/tokenizer.ts'
 
@@ -58,13 +60,32 @@ export interface StartStateFile {
   readonly path: string
 }
 
-export interface EngineChoice extends RunnerChoice {
+/** What is kept of prompts and conversations; docs/states.md explains each. */
+export interface StateChoice {
+  /** Memory for the states of prompt prefixes; 0 keeps none. A share of free memory when absent. */
+  readonly prefixCacheBytes?: number | undefined
+  /** Where sessions are stored; absent: they live as long as the process. */
+  readonly dataDir?: string | undefined
+  /** Report a turn only when it is on disk. */
+  readonly durable?: boolean | undefined
+  /** Sessions whose state stays in a slot of the device. */
+  readonly slotStates?: number | undefined
+  /** Session states in memory, by number and by bytes. */
+  readonly memoryStates?: number | undefined
+  readonly memoryStateBytes?: number | undefined
+  /** Of one tenant. */
+  readonly maxSessions?: number | undefined
+  readonly maxSessionBytes?: number | undefined
+  /** Of one session. */
+  readonly maxTurns?: number | undefined
+  readonly sessionTtlSeconds?: number | undefined
+}
+
+export interface EngineChoice extends RunnerChoice, StateChoice {
   readonly vocab?: string | undefined
   readonly maxWaiting?: number | undefined
   readonly maxPromptTokens?: number | undefined
   readonly startStates?: readonly StartStateFile[] | undefined
-  /** Memory for the states of prompt prefixes; 0 keeps none. A share of free memory when absent. */
-  readonly prefixCacheBytes?: number | undefined
 }
 
 /** Share of free memory that cached prefixes may take when it is ours to choose, and its limit. */
@@ -142,10 +163,10 @@ function ownVocabulary(model: string): OwnVocabulary | undefined {
   }
 }
 
-export function loadEngine(
+export async function loadEngine(
   choice: EngineChoice,
   onProgress?: LoadProgress,
-): { readonly engine: Engine; readonly tokenizer: Tokenizer } {
+): Promise<{ readonly engine: Engine; readonly tokenizer: Tokenizer }> {
   const tokenizer = loadTokenizer(choice)
   const startStates = openStartStates(choice)
   const runner = loadRunner(choice, onProgress)
@@ -154,7 +175,9 @@ export function loadEngine(
       'unsupported_weights',
       `the vocabulary has ${tokenizer.vocabSize} ids but ${choice.model} has ${runner.info.vocabSize} embedding rows; give the model's own vocabulary with --vocab`,
     )
-  const engine = new Engine(runner, tokenizer, limitsOf(choice), statesOf(choice, tokenizer))
+  const store = await openStoreOf(choice, runner, tokenizer)
+  const states = statesOf(choice, tokenizer, store)
+  const engine = new Engine(runner, tokenizer, limitsOf(choice), states)
   for (const { name, state } of startStates) engine.startStates.add(name, state)
   return { engine, tokenizer }
 }
@@ -179,10 +202,41 @@ function limitsOf({ maxWaiting, maxPromptTokens }: EngineChoice) {
   }
 }
 
-function statesOf({ prefixCacheBytes }: EngineChoice, { hash }: Tokenizer): StateOptions {
+async function openStoreOf(
+  { dataDir, durable = false }: EngineChoice,
+  { info }: ModelRunner,
+  { hash }: Tokenizer,
+): Promise<Store | null> {
+  if (dataDir === undefined) return null
+  return openStore({ dataFolder: dataDir, identity: identityOf(info, hash), isDurable: durable })
+}
+
+function statesOf(choice: EngineChoice, { hash }: Tokenizer, store: Store | null): StateOptions {
+  const { sizes, limits, ...defaults } = DEFAULT_STATE_OPTIONS
   const share = Math.floor(PREFIX_MEMORY_SHARE * freemem())
-  const prefixBytes = prefixCacheBytes ?? Math.min(MAX_DEFAULT_PREFIX_BYTES, share)
-  return { ...DEFAULT_STATE_OPTIONS, prefixBytes, vocabulary: hash }
+  const { memoryStateBytes, sessionTtlSeconds } = choice
+  // A limit in bytes alone is not to be cut short by the default number.
+  const unnamed = memoryStateBytes === undefined ? sizes.memory.count : Number.POSITIVE_INFINITY
+  return {
+    ...defaults,
+    vocabulary: hash,
+    store,
+    isDurable: choice.durable === true,
+    prefixBytes: choice.prefixCacheBytes ?? Math.min(MAX_DEFAULT_PREFIX_BYTES, share),
+    sizes: {
+      slots: choice.slotStates ?? sizes.slots,
+      memory: {
+        count: choice.memoryStates ?? unnamed,
+        bytes: memoryStateBytes ?? sizes.memory.bytes,
+      },
+    },
+    limits: {
+      maxSessions: choice.maxSessions ?? limits.maxSessions,
+      maxBytes: choice.maxSessionBytes ?? limits.maxBytes,
+      maxTurns: choice.maxTurns ?? limits.maxTurns,
+      ttlMs: sessionTtlSeconds === undefined ? limits.ttlMs : 1000 * sessionTtlSeconds,
+    },
+  }
 }
 
 function loadModel(checkpoint: Checkpoint, backend: Backend, options: WeightOptions): Model {

@@ -18,7 +18,7 @@ async function main(): Promise<number> {
   try {
     // The gateway writes this argument; see workerCommand in cli/server.ts.
     const choice = JSON.parse(process.argv[2] ?? '') as EngineChoice
-    const { engine } = loadEngine(choice, (doneBytes, totalBytes) => {
+    const { engine } = await loadEngine(choice, (doneBytes, totalBytes) => {
       if (doneBytes < nextReport && doneBytes < totalBytes) return
       nextReport = doneBytes + totalBytes / PROGRESS_STEPS
       channel.send({ type: 'progress', doneBytes, totalBytes })

@@ -268,6 +268,7 @@ export class SessionTurns {
   unuse(state: KeptState): void {
     state.users--
     if (state.users === 0 && state.holders.size === 0) this.tiers.drop(state)
+    this.#shrinkMemory()
   }
 
   /** Throws what forbids a new turn. */

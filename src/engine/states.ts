@@ -5,7 +5,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import { SkeinError } from '../errors.ts'
-import type { Runner } from '../model/runner.ts'
+import type { ModelInfo, Runner } from '../model/runner.ts'
 import { namespaceOf, SECRET_BYTES } from '../state/namespace.ts'
 import { MIN_PREFIX_TOKENS, type Prefix, PrefixCache } from '../state/prefix-cache.ts'
 import { joinTokens, type ModelIdentity } from '../state/snapshot.ts'
@@ -87,7 +87,7 @@ export class States {
     this.#turns = new SessionTurns(runner, slots, tokenBytes, options, this.#budget, wake)
     this.#calls = sessionCalls({
       turns: this.#turns,
-      identity: identityOf(runner, vocabulary),
+      identity: identityOf(runner.info, vocabulary),
       vocabSize: runner.info.vocabSize,
       isDurable,
       namespaceOf: (tenant) => this.#sessionNamespace(tenant),
@@ -244,9 +244,10 @@ export class States {
   }
 }
 
-function identityOf({ info }: Runner, vocabulary: string): ModelIdentity {
-  const { architecture, fingerprint, stateShape } = info
-  return { architecture, ...stateShape, vocabulary, weights: fingerprint }
+/** The same checkpoint at another precision computes other states. */
+export function identityOf(info: ModelInfo, vocabulary: string): ModelIdentity {
+  const { architecture, fingerprint, weightType, stateShape } = info
+  return { architecture, ...stateShape, vocabulary, weights: `${fingerprint} as ${weightType}` }
 }
 
 const NONE = new Int32Array(0)

@@ -109,7 +109,9 @@ export function decodeSnapshot(
   }
   let at = payloadStart
   const [tokens, tail, shift, wkv] = lengths.map((length) => {
-    const bytes = file.slice(at, at + 4 * length)
+    // Not file.slice: that of a Buffer is no copy.
+    const bytes = new Uint8Array(4 * length)
+    bytes.set(file.subarray(at, at + 4 * length))
     at += 4 * length
     return bytes.buffer
   }) as [ArrayBuffer, ArrayBuffer, ArrayBuffer, ArrayBuffer] // one for each of four lengths

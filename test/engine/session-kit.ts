@@ -20,7 +20,7 @@ export const IDENTITY: ModelIdentity = {
   heads: 1,
   headSize: 2,
   vocabulary: '',
-  weights: 'fake',
+  weights: 'fake as f32',
 }
 
 export const USE: SessionUse = {
@@ -96,11 +96,22 @@ export async function call<M extends EngineCall>(
   method: M,
   params: EngineCalls[M]['params'],
 ): Promise<EngineCalls[M]['result']> {
-  const result = engine.call(method, params)
-  const settled = settle(engine)
-  const value = await result
-  await settled
-  return value
+  return withSteps(engine, engine.call(method, params))
+}
+
+/** Steps until a promise is settled, and then to rest. */
+export async function withSteps<T>(engine: Engine, promise: Promise<T>): Promise<T> {
+  let isSettled = false
+  const settled = promise.finally(() => {
+    isSettled = true
+  })
+  settled.catch(() => {})
+  while (!isSettled) {
+    while (engine.hasWork) engine.step()
+    await new Promise((resolve) => setTimeout(resolve, 0))
+  }
+  await settle(engine)
+  return settled
 }
 
 /** The code of what a call is refused with. */

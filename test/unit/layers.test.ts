@@ -62,3 +62,8 @@ test('imports follow the layer table', () => {
 test('only backend/ffi.ts loads native libraries', () => {
   expect(files.filter((file) => importsOf(file).includes('koffi'))).toEqual(['backend/ffi.ts'])
 })
+
+test('only the store of states knows of SQL', () => {
+  const users = files.filter((file) => importsOf(file).includes('better-sqlite3'))
+  expect(users).toEqual(['state/store/database.ts'])
+})

@@ -57,6 +57,7 @@ test('comes back bit for bit, whatever the alignment of the bytes', () => {
     moved.set(FILE, offset)
     const { snapshot, header } = decodeSnapshot(moved.subarray(offset), IDENTITY)
     expect(snapshot).toEqual(SNAPSHOT)
+    expect(decodeSnapshot(Buffer.from(FILE), IDENTITY).snapshot).toEqual(SNAPSHOT)
     expect(header).toMatchObject({ ...IDENTITY, ...OWNER, numTokens: 4, numTail: 1 })
   }
 })

@@ -1,0 +1,353 @@
+/** Sessions and their store: tiers, restarts, failing disks and what durable means. */
+import { describe, expect, test } from 'vitest'
+import { Engine } from '../../src/engine/engine.ts'
+import { DEFAULT_STATE_OPTIONS, identityOf, type StateOptions } from '../../src/engine/states.ts'
+import { type DirectStore, newFolder, openDirectStore } from '../helpers/direct-store.ts'
+import { someTokens, tinyRunner } from '../helpers/runner.ts'
+import { Collected, promptOf, requestOf, SAMPLING } from './kit.ts'
+import {
+  answerAfter,
+  call,
+  IDENTITY,
+  settle,
+  setUp,
+  tell,
+  toldOf,
+  transcript,
+  turnOf,
+  withSteps,
+} from './session-kit.ts'
+
+const REF = { tenant: '', id: 's' }
+const EVERYTHING = Number.POSITIVE_INFINITY
+
+/** An engine over the store in a folder; opening the same folder again is a restart. */
+function open(folder: string, states: Partial<StateOptions> = {}, numSlots = 8) {
+  const store = openDirectStore(folder, IDENTITY)
+  return { store, ...setUp({ fake: { numSlots }, states: { store, ...states } }) }
+}
+
+const sizesOf = (slots: number, count: number) => ({ slots, memory: { count, bytes: EVERYTHING } })
+
+describe('tiers', () => {
+  test('the 17th session leaves its slot, the 49th memory; each comes back where it was', async () => {
+    const { engine } = open(newFolder(), {}, 30)
+    const histories: Int32Array[] = []
+    for (let i = 0; i < 50; i++) {
+      await tell(engine, turnOf({ prompt: promptOf(4, i), maxTokens: 2 }, { id: `s${i}` }))
+    }
+    expect(engine.stats.states).toMatchObject({ inSlots: 16, unsaved: 0, saves: 50 })
+    const tierOf = async (i: number) =>
+      (await call(engine, 'sessions.get', { tenant: '', id: `s${i}` })).turns[0]!.tier
+    const tiers = []
+    for (let i = 0; i < 50; i++) tiers.push(await tierOf(i))
+    // States are written, hence copied to memory, in the order in which they came to be.
+    expect(tiers.slice(0, 18)).toEqual(Array(18).fill('disk'))
+    expect(tiers.slice(18, 34)).toEqual(Array(16).fill('memory'))
+    expect(tiers.slice(34)).toEqual(Array(16).fill('device'))
+    for (const i of [0, 20, 49]) histories[i] = await transcript(engine, `s${i}`)
+    for (const i of [0, 20, 49]) {
+      const request = turnOf({ prompt: promptOf(3, i), maxTokens: 6 }, { id: `s${i}` })
+      const { collected } = await tell(engine, request)
+      expect(collected.answer('a')).toEqual(answerAfter(histories[i]!, request).answer)
+      expect(engine.stats.states!.inSlots).toBe(16)
+    }
+    await engine.close()
+  })
+
+  test('a request waits for the disk while others go on, and can be cancelled', async () => {
+    const folder = newFolder()
+    const { engine, store } = open(folder, { sizes: sizesOf(0, 0) })
+    await tell(engine, turnOf())
+    const history = await transcript(engine)
+    await settle(engine)
+    store.isHeld = true
+    const request = turnOf({ id: 'waits', prompt: promptOf(5) })
+    engine.submit(request)
+    engine.submit(turnOf({ id: 'gone' }))
+    expect(engine.hasWork).toBe(false)
+    expect(engine.isIdle).toBe(false)
+    engine.submit(requestOf({ id: 'other' }))
+    const collected = new Collected()
+    while (engine.hasWork) collected.add(engine.step())
+    expect(collected.answer('other')).not.toBeNull()
+    engine.cancel('gone')
+    store.isHeld = false
+    await settle(engine, collected)
+    expect(collected.answer('waits')).toEqual(answerAfter(history, request).answer)
+    await engine.close()
+  })
+
+  test('what is being written is readable, and deleting it meanwhile leaves nothing', async () => {
+    const folder = newFolder()
+    const { engine, store } = open(folder, { sizes: sizesOf(0, 0) })
+    store.isHeld = true
+    engine.submit(turnOf())
+    while (engine.hasWork) engine.step()
+    expect(engine.stats.states).toMatchObject({ unsaved: 1, inMemory: 1 })
+    const info = await engine.call('sessions.get', REF)
+    expect(info.turns).toMatchObject([{ tier: 'memory', isSaved: false }])
+    const bytes = await engine.call('sessions.export', REF)
+    expect(bytes.length).toBeGreaterThan(100)
+    const deleted = engine.call('sessions.delete', REF)
+    store.isHeld = false
+    await withSteps(engine, deleted)
+    await engine.close()
+    const again = openDirectStore(folder, IDENTITY)
+    expect(again.sessions).toEqual([])
+    await again.close()
+  })
+})
+
+describe('a restart', () => {
+  test('finds every session, turn and version, forks included, and goes on with the same answers', async () => {
+    const folder = newFolder()
+    let now = 1_000_000
+    const first = open(folder, { now: () => now++ })
+    for (const seed of [1, 2, 3]) await tell(first.engine, turnOf({ prompt: promptOf(40, seed) }))
+    await call(first.engine, 'sessions.fork', { ...REF, newId: 'f', turn: 2 })
+    await call(first.engine, 'sessions.rewind', { ...REF, turn: 1 })
+    await tell(first.engine, turnOf({ tenant: 'other' }, { id: 'theirs', ttlSeconds: 1000 }))
+    const before = [
+      ...(await call(first.engine, 'sessions.list', { tenant: '' })),
+      ...(await call(first.engine, 'sessions.list', { tenant: 'other' })),
+    ]
+    const histories = [await transcript(first.engine), await transcript(first.engine, 'f')]
+    await first.engine.close()
+
+    const second = open(folder, { now: () => now++ })
+    const after = [
+      ...(await call(second.engine, 'sessions.list', { tenant: '' })),
+      ...(await call(second.engine, 'sessions.list', { tenant: 'other' })),
+    ]
+    const onDisk = before.map((info) => ({
+      ...info,
+      turns: info.turns.map((turn) => ({ ...turn, tier: 'disk' })),
+    }))
+    expect(after).toEqual(onDisk)
+    for (const [i, id] of ['s', 'f'].entries()) {
+      const request = turnOf({ prompt: promptOf(6), maxTokens: 9 }, { id, ifMissing: 'error' })
+      const { collected, position } = await tell(second.engine, request)
+      expect(collected.answer('a')).toEqual(answerAfter(histories[i]!, request).answer)
+      expect(position?.turn).toBe(i === 0 ? 4 : 3)
+    }
+    expect(second.engine.stats.states!.loads).toBe(2)
+    await second.engine.close()
+  })
+
+  test('states that were only in slots are saved by a graceful end, one that fails is told', async () => {
+    const folder = newFolder()
+    const { engine, store } = open(folder)
+    store.isHeld = true
+    for (const id of ['a', 'b', 'c']) engine.submit(turnOf({ id }, { id }))
+    while (engine.hasWork) engine.step()
+    expect(engine.stats.states).toMatchObject({ unsaved: 3 })
+    store.isHeld = false
+    await engine.close()
+    const again = open(folder)
+    expect(again.store.sessions.map(({ id }) => id).sort()).toEqual(['a', 'b', 'c'])
+    again.store.onCommit = () => {
+      throw new Error('ENOSPC')
+    }
+    again.engine.submit(turnOf({}, { id: 'd' }))
+    while (again.engine.hasWork) again.engine.step()
+    await expect(again.engine.close()).rejects.toThrow('1 states of sessions could not be saved')
+  })
+
+  test('after a broken step what was already copied is saved, what was in slots only is not', async () => {
+    const folder = newFolder()
+    const { engine, runner, store } = open(folder)
+    store.isHeld = true
+    for (const id of ['a', 'b']) engine.submit(turnOf({ id }, { id }))
+    while (engine.hasWork) engine.step()
+    runner.onStep = () => {
+      throw new Error('the device fell off the bus')
+    }
+    engine.submit(turnOf({ id: 'breaks' }, { id: 'b' }))
+    engine.step()
+    expect(engine.failure).not.toBeNull()
+    const { reads } = runner.calls
+    store.isHeld = false
+    await engine.close()
+    expect(runner.calls.reads).toBe(reads)
+    const again = openDirectStore(folder, IDENTITY)
+    expect(again.sessions.map(({ id }) => id)).toEqual(['a'])
+    await again.close()
+  })
+
+  test('a damaged or missing state is an error, never a fresh start', async () => {
+    const folder = newFolder()
+    const first = open(folder)
+    await tell(first.engine, turnOf())
+    await first.engine.close()
+    const second = open(folder)
+    second.store.load = () => Promise.reject(new Error('unreadable'))
+    const { collected } = await tell(second.engine, turnOf())
+    expect(collected.error('a')).toBe('internal')
+    expect(await call(second.engine, 'sessions.get', REF)).toMatchObject({ head: 1, isBusy: false })
+    await second.engine.close()
+  })
+})
+
+/** Fails commits as long as it is set. */
+function breakDisk(store: DirectStore): () => void {
+  store.onCommit = () => {
+    throw new Error('ENOSPC: no space left on device')
+  }
+  return () => {
+    store.onCommit = () => {}
+  }
+}
+
+describe('a failing disk', () => {
+  test('keeps copies in memory beyond its size, refuses more, and writes all when it is well again', async () => {
+    const folder = newFolder()
+    const { engine, store } = open(folder, { sizes: sizesOf(0, 2) })
+    const repair = breakDisk(store)
+    const told = []
+    for (const id of ['a', 'b', 'c']) {
+      engine.submit(turnOf({ id }, { id }))
+      const collected = new Collected()
+      for (let i = 0; i < 50; i++) {
+        while (engine.hasWork) collected.add(engine.step())
+        await new Promise((resolve) => setTimeout(resolve, 1))
+      }
+      told.push(toldOf(collected, id).position?.turn)
+    }
+    expect(told).toEqual([1, 1, 1])
+    expect(engine.stats.states).toMatchObject({ unsaved: 3, inMemory: 3, sessions: 3 })
+    expect(engine.stats.states!.failedSaves).toBeGreaterThan(0)
+    expect(() => engine.submit(turnOf({ id: 'd' }, { id: 'd' }))).toThrow('--data-dir')
+    expect(await refusal2(engine)).toBe('state_unavailable')
+    repair()
+    await settle(engine)
+    expect(engine.stats.states).toMatchObject({ unsaved: 0, inMemory: 2, onDisk: 1, saves: 3 })
+    await engine.close()
+    const again = openDirectStore(folder, IDENTITY)
+    expect(again.sessions.map(({ id }) => id).sort()).toEqual(['a', 'b', 'c'])
+    await again.close()
+  })
+
+  /** A fork needs no new state, yet makes the session table grow. */
+  async function refusal2(engine: Engine): Promise<unknown> {
+    return engine.call('sessions.fork', { tenant: '', id: 'a', newId: 'x' }).then(
+      () => 'accepted',
+      (error) => error.code,
+    )
+  }
+})
+
+describe('durable', () => {
+  test('a turn is reported when it is on disk, not before', async () => {
+    const { engine, store } = open(newFolder(), { isDurable: true })
+    store.isHeld = true
+    engine.submit(turnOf())
+    engine.submit(turnOf({ id: 'next' }))
+    const collected = new Collected()
+    while (engine.hasWork) collected.add(engine.step())
+    expect(collected.of('a').map(({ type }) => type)).not.toContain('finish')
+    expect(collected.of('a').at(-1)?.type).toBe('text')
+    expect(collected.of('next')).toEqual([])
+    store.isHeld = false
+    await settle(engine, collected)
+    expect(toldOf(collected, 'a').position).toEqual({ id: 's', turn: 1, version: 1 })
+    expect(toldOf(collected, 'next').position).toEqual({ id: 's', turn: 2, version: 2 })
+    await engine.close()
+  })
+
+  test('a turn that cannot be written is an error and did not happen', async () => {
+    const { engine, store } = open(newFolder(), { isDurable: true })
+    await tell(engine, turnOf())
+    const history = await transcript(engine)
+    const repair = breakDisk(store)
+    const { collected } = await tell(engine, turnOf({ id: 'lost', prompt: promptOf(5) }))
+    expect(collected.error('lost')).toBe('internal')
+    expect(await transcript(engine)).toEqual(history)
+    repair()
+    const request = turnOf({ prompt: promptOf(5) })
+    const again = await tell(engine, request)
+    expect(again.collected.answer('a')).toEqual(answerAfter(history, request).answer)
+    await engine.close()
+  })
+
+  test('a cancel while it is being written comes too late', async () => {
+    const folder = newFolder()
+    const { engine, store } = open(folder, { isDurable: true })
+    store.isHeld = true
+    engine.submit(turnOf())
+    while (engine.hasWork) engine.step()
+    engine.cancel('a')
+    store.isHeld = false
+    expect((await settle(engine)).of('a')).toEqual([])
+    expect(await call(engine, 'sessions.get', REF)).toMatchObject({ head: 1, isBusy: false })
+    await engine.close()
+  })
+})
+
+/** 200 tokens of an answer that a stop string may cut, over real kernels. */
+test('on real kernels every way back gives the bits of a conversation that was never interrupted', async () => {
+  const text = {
+    bytesOf: (token: number) => Uint8Array.of(97 + (token % 5)),
+    encode: (given: string) => Int32Array.from(given, (letter) => letter.charCodeAt(0) - 97 + 5),
+  }
+  const folder = newFolder()
+  const start = (sizes = sizesOf(16, 32)) => {
+    const runner = tinyRunner('cpu', { slots: 6, maxTokens: 96 })
+    const store = openDirectStore(folder, identityOf(runner.info, ''), { maxInlineBytes: 1000 })
+    const states = { ...DEFAULT_STATE_OPTIONS, store, sizes, copyBudgetMs: EVERYTHING }
+    return new Engine(runner, text, { poisonFreedSlots: true, prefillChunk: 17 }, states)
+  }
+  const sampling = { ...SAMPLING, topP: 0.9 }
+  const turn = (i: number, id: string) =>
+    turnOf(
+      {
+        prompt: someTokens(5 + 9 * i, i),
+        maxTokens: 20,
+        logprobs: 1,
+        sampling: { ...sampling, seed: BigInt(i) },
+        stop: { strings: i % 2 ? ['ab', 'ce'] : [], tokens: [], ignoreEos: true },
+      },
+      { id },
+    )
+  const answerOf = (collected: Collected) => collected.of('a').filter(({ type }) => type === 'text')
+  let engine = start()
+  const expected = []
+  for (let i = 0; i < 6; i++)
+    expected.push(answerOf((await tell(engine, turn(i, 'whole'))).collected))
+  // The same turns, each after another kind of interruption.
+  const interruptions = [
+    () => Promise.resolve(),
+    async () => {
+      // All slots are needed elsewhere: device to memory.
+      engine.submit(requestOf({ id: 'wide', n: 6 }))
+      await settle(engine)
+    },
+    async () => {
+      await engine.close()
+      engine = start()
+    },
+    async () => {
+      await engine.close()
+      engine = start(sizesOf(0, 0))
+    },
+    async () => {
+      const bytes = await call(engine, 'sessions.export', { tenant: '', id: 'cut' })
+      await call(engine, 'sessions.delete', { tenant: '', id: 'cut' })
+      await call(engine, 'sessions.import', { tenant: '', id: 'cut', bytes })
+    },
+    async () => {
+      // Neighbours in the batch.
+      engine.submit({ ...turn(3, 'whole'), id: 'n1', session: undefined })
+      engine.submit({ ...turn(4, 'whole'), id: 'n2', session: undefined })
+      engine.step()
+    },
+  ]
+  for (const [i, interrupt] of interruptions.entries()) {
+    await interrupt()
+    expect(answerOf((await tell(engine, turn(i, 'cut'))).collected)).toEqual(expected[i])
+  }
+  const history = await call(engine, 'sessions.get', { tenant: '', id: 'cut' })
+  const whole = await call(engine, 'sessions.get', { tenant: '', id: 'whole' })
+  expect(history.turns.at(-1)!.numTokens).toBe(whole.turns.at(-1)!.numTokens)
+  await engine.close()
+})

@@ -1,0 +1,278 @@
+/** The store by itself: whole changes, old or new content, and what crashes and full disks leave behind. */
+import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import Database from 'better-sqlite3'
+import { describe, expect, test } from 'vitest'
+import type { ModelIdentity, Snapshot } from '../../../src/state/snapshot.ts'
+import { type DatabaseOptions, StoreDatabase } from '../../../src/state/store/database.ts'
+import { type FileLayer, realFiles } from '../../../src/state/store/files.ts'
+import { openSecret } from '../../../src/state/store/secret.ts'
+import type { StoreChange } from '../../../src/state/store/store.ts'
+import { newFolder } from '../../helpers/direct-store.ts'
+
+const IDENTITY: ModelIdentity = {
+  architecture: 'rwkv7',
+  layers: 1,
+  channels: 64,
+  heads: 1,
+  headSize: 64,
+  vocabulary: 'v',
+  weights: 'w',
+}
+const NAMESPACE = 'n'
+
+/** 16 KB, recognisable by its seed. */
+function snapshotOf(seed: number): Snapshot {
+  return {
+    tokens: Int32Array.from({ length: 50 }, (_, i) => seed + i),
+    tail: Int32Array.of(seed),
+    state: {
+      shift: new Float32Array(128).fill(seed),
+      wkv: Float32Array.from({ length: 4096 }, (_, i) => seed + i / 4096),
+    },
+  }
+}
+
+/** A state and the session `id` whose only turn it is. */
+function changeOf(id: string, seed: number, deleteKeys: readonly string[] = []): StoreChange {
+  const key = `key ${id} ${seed}`
+  const turn = { turn: 1, parent: 0, createdAt: 1, key, numTokens: 51, bytes: 1, isForeign: false }
+  const times = { createdAt: 1, updatedAt: 1, ttlMs: null }
+  const record = { version: seed, head: 1, nextTurn: 2, turns: [turn], ...times }
+  return {
+    put: { key, snapshot: snapshotOf(seed), namespace: NAMESPACE, isForeign: false },
+    sessions: [{ namespace: NAMESPACE, id, record }],
+    deleteKeys,
+  }
+}
+
+function open(folder: string, options: Partial<DatabaseOptions> = {}): StoreDatabase {
+  return new StoreDatabase({ folder, identity: IDENTITY, isDurable: false, ...options })
+}
+
+/** What a store holds: for each session the seed of its record, which its state must have too. */
+function contentOf(database: StoreDatabase): Record<string, number> {
+  const entries = database.sessions().map(({ id, namespace, record }) => {
+    const { version, turns } = record
+    expect(database.load(turns[0]!.key, namespace)).toEqual(snapshotOf(version))
+    return [id, version] as const
+  })
+  return Object.fromEntries(entries)
+}
+
+const blobsIn = (folder: string) => readdirSync(join(folder, 'states'))
+
+describe.each([
+  ['rows', 2 ** 20],
+  ['files', 1000],
+])('states as %s', (_, maxInlineBytes) => {
+  const isFiles = maxInlineBytes === 1000
+
+  test('come back whole after a restart; replaced and deleted ones leave nothing', () => {
+    const folder = newFolder()
+    const first = open(folder, { maxInlineBytes })
+    first.commit(changeOf('a', 1))
+    first.commit(changeOf('b', 2))
+    first.commit(changeOf('a', 3, ['key a 1']))
+    expect(blobsIn(folder)).toHaveLength(isFiles ? 2 : 0)
+    first.close()
+    const second = open(folder, { maxInlineBytes })
+    expect(contentOf(second)).toEqual({ a: 3, b: 2 })
+    expect(() => second.load('key a 1', NAMESPACE)).toThrow('not there')
+    const gone = { put: null, deleteKeys: ['key a 3', 'key b 2'] }
+    const sessions = ['a', 'b'].map((id) => ({ namespace: NAMESPACE, id, record: null }))
+    second.commit({ ...gone, sessions })
+    expect([contentOf(second), blobsIn(folder)]).toEqual([{}, []])
+    // While it is still open: neither the database nor its log has a trace of what was deleted.
+    const bytes = Buffer.from(new Uint8Array(snapshotOf(3).state.wkv.buffer).slice(0, 64))
+    for (const name of ['sessions.db', 'sessions.db-wal']) {
+      const file = readFileSync(join(folder, name))
+      expect([name, file.includes(bytes), file.includes('key a 3')]).toEqual([name, false, false])
+    }
+    second.close()
+  })
+
+  test('what was changed on disk is refused and nothing else suffers', () => {
+    const folder = newFolder()
+    const first = open(folder, { maxInlineBytes })
+    first.commit(changeOf('a', 1))
+    first.commit(changeOf('b', 2))
+    first.close()
+    if (isFiles) {
+      const path = join(folder, 'states', blobsIn(folder)[0]!)
+      const bytes = readFileSync(path)
+      bytes[2000]! ^= 1
+      writeFileSync(path, bytes)
+    } else {
+      const db = new Database(join(folder, 'sessions.db'))
+      const inline = db.prepare("SELECT inline FROM states WHERE key = 'key a 1'").pluck().get()
+      const bytes = inline as Buffer
+      bytes[2000]! ^= 1
+      db.prepare("UPDATE states SET inline = ? WHERE key = 'key a 1'").run(bytes)
+      db.close()
+    }
+    const second = open(folder, { maxInlineBytes })
+    const results = [1, 2].map((seed) => {
+      try {
+        return second.load(`key ${seed === 1 ? 'a' : 'b'} ${seed}`, NAMESPACE).tail[0]
+      } catch (error) {
+        return String(error)
+      }
+    })
+    const refused = results.filter((result) => typeof result === 'string')
+    expect(refused).toEqual([expect.stringContaining('checksum')])
+    second.close()
+  })
+})
+
+describe('refusals', () => {
+  test('another tenant, another model, a second process, a later format', () => {
+    const folder = newFolder()
+    const database = open(folder)
+    database.commit(changeOf('a', 1))
+    expect(() => database.load('key a 1', 'other')).toThrow('another tenant')
+    expect(() => open(folder)).toThrow('in use by another process')
+    database.close()
+    const other = open(folder, { identity: { ...IDENTITY, weights: 'x' } })
+    expect(() => other.load('key a 1', NAMESPACE)).toThrow('its weights is w')
+    other.close()
+    const db = new Database(join(folder, 'sessions.db'))
+    db.pragma('user_version = 2')
+    db.close()
+    expect(() => open(folder)).toThrow('later Skein')
+  })
+
+  test("files are the owner's alone", () => {
+    const folder = newFolder()
+    const database = open(folder, { maxInlineBytes: 10 })
+    openSecret(folder)
+    database.commit(changeOf('a', 1))
+    const mode = (path: string) => (statSync(join(folder, path)).mode & 0o777).toString(8)
+    const blob = join('states', blobsIn(folder)[0]!)
+    const files = ['sessions.db', 'sessions.db-wal', 'secret', blob]
+    expect([...files.map(mode), mode('states')]).toEqual(['600', '600', '600', '600', '700'])
+    database.close()
+  })
+
+  test('a secret is made once, and a short one is refused', () => {
+    const folder = newFolder()
+    expect(openSecret(folder)).toEqual(openSecret(folder))
+    expect(openSecret(newFolder())).not.toEqual(openSecret(folder))
+    writeFileSync(join(folder, 'secret'), 'short')
+    expect(() => openSecret(folder)).toThrow('5 bytes')
+  })
+})
+
+/** Real files, of which call number `failing` fails; a write leaves half of its bytes. */
+function faultyFiles(failing: number) {
+  const calls = { count: 0 }
+  const fails = () => {
+    calls.count++
+    return calls.count === failing
+  }
+  const files: FileLayer = {
+    ...realFiles,
+    write(path, bytes) {
+      if (!fails()) return realFiles.write(path, bytes)
+      writeFileSync(path, bytes.subarray(0, bytes.length / 2))
+      throw new Error('ENOSPC: no space left on device')
+    },
+    rename(from, to) {
+      if (fails()) throw new Error('EIO: i/o error, rename')
+      realFiles.rename(from, to)
+    },
+    syncFolder(path) {
+      if (fails()) throw new Error('EIO: i/o error, fsync')
+      realFiles.syncFolder(path)
+    },
+    remove(path) {
+      // The process dies or the disk is gone: what should be cleaned up stays.
+      if (calls.count >= failing) throw new Error('EIO: i/o error, unlink')
+      realFiles.remove(path)
+    },
+  }
+  return files
+}
+
+describe('faults', () => {
+  test.each([1, 2, 3, 4, 5, 6, 7, 8, 9])(
+    'failing call %i of the file layer: old or new, and no orphan after the next start',
+    (failing) => {
+      const folder = newFolder()
+      const healthy = open(folder, { maxInlineBytes: 10 })
+      healthy.commit(changeOf('a', 1))
+      healthy.close()
+      const database = open(folder, { maxInlineBytes: 10, files: faultyFiles(failing) })
+      const acknowledged: Record<string, number> = { a: 1 }
+      for (const [id, seed] of [
+        ['a', 2],
+        ['b', 3],
+        ['a', 4],
+      ] as const) {
+        try {
+          database.commit(changeOf(id, seed, [`key ${id} ${acknowledged[id]}`]))
+          acknowledged[id] = seed
+        } catch (error) {
+          expect(String(error)).toMatch(/cannot be written: E(NOSPC|IO)/)
+        }
+        expect(contentOf(database)).toEqual(acknowledged)
+      }
+      expect(Object.keys(acknowledged).length).toBeGreaterThan(0)
+      database.close()
+      const restarted = open(folder, { maxInlineBytes: 10 })
+      expect(contentOf(restarted)).toEqual(acknowledged)
+      expect(blobsIn(folder)).toHaveLength(Object.keys(acknowledged).length)
+      restarted.close()
+    },
+  )
+
+  test('a full database refuses, keeps what it has, and takes what fits after a deletion', () => {
+    const folder = newFolder()
+    const database = open(folder, { maxPages: 40 })
+    const kept: Record<string, number> = {}
+    let seed = 1
+    expect(() => {
+      for (; seed < 100; seed++) {
+        database.commit(changeOf(`s${seed}`, seed))
+        kept[`s${seed}`] = seed
+      }
+    }).toThrow('cannot be written: database or disk is full')
+    expect(contentOf(database)).toEqual(kept)
+    const sessions = [{ namespace: NAMESPACE, id: 's1', record: null }]
+    database.commit({ put: null, sessions, deleteKeys: ['key s1 1'] })
+    delete kept.s1
+    database.commit(changeOf('late', 500))
+    database.close()
+    const restarted = open(folder)
+    expect(contentOf(restarted)).toEqual({ ...kept, late: 500 })
+    restarted.close()
+  })
+
+  test('states that no session refers to and stray files go at the next start', () => {
+    const folder = newFolder()
+    const database = open(folder, { maxInlineBytes: 10 })
+    const { put } = changeOf('a', 1)
+    database.commit({ put, sessions: [], deleteKeys: [] })
+    database.commit(changeOf('b', 2))
+    writeFileSync(join(folder, 'states', 'half-written.tmp'), 'x')
+    expect(blobsIn(folder)).toHaveLength(3)
+    database.close()
+    const restarted = open(folder)
+    expect(blobsIn(folder)).toHaveLength(1)
+    expect(() => restarted.load('key a 1', NAMESPACE)).toThrow('not there')
+    expect(contentOf(restarted)).toEqual({ b: 2 })
+    restarted.close()
+  })
+
+  test('two states of the same content share a file as long as one of them is there', () => {
+    const folder = newFolder()
+    const database = open(folder, { maxInlineBytes: 10 })
+    database.commit(changeOf('a', 7))
+    database.commit(changeOf('b', 7))
+    expect(blobsIn(folder)).toHaveLength(1)
+    const sessions = [{ namespace: NAMESPACE, id: 'a', record: null }]
+    database.commit({ put: null, sessions, deleteKeys: ['key a 7'] })
+    expect(contentOf(database)).toEqual({ b: 7 })
+    database.close()
+  })
+})
