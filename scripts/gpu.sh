@@ -67,6 +67,8 @@ sanitizer() {
 
 bench() {
   local size
+  step bench-device node src/cli/main.ts bench device --device cuda:0
+  rows+=("$(cat "$out/bench-device.log")")
   for size in ${SKEIN_BENCH_SIZES:-0.1b 1.5b 7.2b}; do
     # shellcheck disable=SC2086 # the arguments are several words
     step "bench-$size" node src/cli/main.ts bench engine --device cuda:0 --size "$size" \
@@ -91,7 +93,6 @@ main() {
       *) step "$(basename "$one" .test.ts)" vitest "$one" ;;
     esac
   done
-  grep -ahE 'TB/s' "$out"/*.log || true
   [ ${#rows[@]} -eq 0 ] || printf '%s\n' '' "${rows[@]}"
   printf '%s\n' '' "$(git rev-parse --short HEAD 2>/dev/null || echo 'no commit')" "${table[@]}"
   return $failed

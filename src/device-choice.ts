@@ -6,6 +6,7 @@ import { freemem } from 'node:os'
 import type { Backend } from './backend/backend.ts'
 import { createCpuBackend } from './backend/cpu/cpu.ts'
 import { createCudaBackend } from './backend/cuda/cuda.ts'
+import { CudaDevice } from './backend/cuda/device.ts'
 import { isCapable } from './backend/cuda/device-info.ts'
 import { cudaReport } from './backend/cuda/report.ts'
 import { createReferenceBackend } from './backend/reference/reference.ts'
@@ -93,6 +94,19 @@ function openCuda(device: string, wkv: WkvChoice = 'fp32'): OpenedBackend {
     wkv: wkv === 'fp16' ? 'f16' : 'f32',
   })
   return { backend, freeMemory: () => ({ bytes: backend.device.freeBytes(), isDevice: true }) }
+}
+
+/** The bare device of a choice, for what measures it. */
+export function openCudaDevice(device: DeviceChoice): CudaDevice {
+  if (device !== 'cuda' && !device.startsWith('cuda:'))
+    throw new SkeinError(
+      'invalid_request',
+      `--device takes cuda, cuda:N or cuda:UUID, not ${device}`,
+      {
+        param: 'device',
+      },
+    )
+  return CudaDevice.open({ device: ordinalOrUuid(device) })
 }
 
 /** "cuda" is the first GPU that can be used: a machine may hold an old one beside it. */

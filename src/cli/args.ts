@@ -105,7 +105,8 @@ export function engineChoice(args: Given): EngineChoice {
   }
 }
 
-function deviceChoice(args: Given): DeviceChoice | undefined {
+/** What --device (or --backend) asks for. */
+export function deviceChoice(args: Given): DeviceChoice | undefined {
   const [device, backend] = [text(args, 'device'), text(args, 'backend')]
   if (device !== undefined && backend !== undefined && device !== backend)
     refuse('backend', `the same as --device (${device}), or leave one of them out`)

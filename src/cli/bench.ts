@@ -3,14 +3,26 @@ import { existsSync, mkdirSync } from 'node:fs'
 import { cpus, homedir } from 'node:os'
 import { join } from 'node:path'
 import { defineCommand } from 'citty'
+import { Gemm } from '../backend/cuda/gemm.ts'
+import { type DeviceSpeed, measureSpeed } from '../backend/cuda/speed.ts'
 import { type BenchRow, benchEngine } from '../bench/engine.ts'
 import { RANDOM_MODEL_SIZES, writeRandomModel } from '../bench/random-model.ts'
 import { benchTokenizer } from '../bench/tokenizer.ts'
+import { openCudaDevice } from '../device-choice.ts'
 import { SkeinError } from '../errors.ts'
 import { loadRunner, loadTokenizer, modelPath } from '../load.ts'
 import type { ModelInfo } from '../model/runner.ts'
 import { Tokenizer } from '../tokenizer/tokenizer.ts'
-import { engineChoice, integer, integers, modelArgs, number, oneOf, text } from './args.ts'
+import {
+  deviceChoice,
+  engineChoice,
+  integer,
+  integers,
+  modelArgs,
+  number,
+  oneOf,
+  text,
+} from './args.ts'
 import { formatBytes, formatCount, printJson, printTable, progressBar } from './output.ts'
 
 const engine = defineCommand({
@@ -111,7 +123,41 @@ const tokenizer = defineCommand({
   },
 })
 
+const device = defineCommand({
+  meta: {
+    name: 'device',
+    description: "What a GPU can do at best: the limits of the engine's figures",
+  },
+  args: {
+    device: { type: 'string', default: 'cuda', description: 'cuda, cuda:N or cuda:UUID' },
+    json: { type: 'boolean', description: 'One JSON object' },
+  },
+  run({ args }) {
+    const found = openCudaDevice(deviceChoice(args) ?? 'cuda')
+    try {
+      const products = new Gemm(found)
+      const speed = measureSpeed(found, products)
+      if (args.json) printJson({ device: found.info, products: products.description, ...speed })
+      else printSpeed(`${found.description}, ${products.description}`, speed)
+      products.dispose()
+    } finally {
+      found.dispose()
+    }
+  },
+})
+
+function printSpeed(name: string, speed: DeviceSpeed): void {
+  process.stdout.write(`${name}\n`)
+  printTable([
+    ['copy', `${(speed.copyBytesPerSecond / 1e12).toFixed(2)} TB/s read and written`],
+    ['matrix', `${(speed.matrixFlopsPerSecond / 1e12).toFixed(0)} TFLOP/s in f16`],
+    ['upload', `${(speed.uploadBytesPerSecond / 1e9).toFixed(1)} GB/s`],
+    ['launch', `${speed.launchMicroseconds.toFixed(2)} µs`],
+    ['in a graph', `${speed.graphKernelMicroseconds.toFixed(2)} µs a kernel`],
+  ])
+}
+
 export const bench = defineCommand({
-  meta: { name: 'bench', description: 'Measure this machine: engine, tokenizer' },
-  subCommands: { engine, tokenizer },
+  meta: { name: 'bench', description: 'Measure this machine: engine, device, tokenizer' },
+  subCommands: { engine, device, tokenizer },
 })

@@ -1,4 +1,7 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test, vi } from 'vitest'
 import type { CudaDevice } from '../../src/backend/cuda/device.ts'
 import { f32, i32 } from '../../src/backend/cuda/kernel-args.ts'
 import { describeCuda, floatsOf, intsOf, openDevice, randomNumbers } from './kit.ts'
@@ -105,6 +108,27 @@ describeCuda('device', () => {
     const kernel = device.kernel('probe', 'shared_sum')
     device.launch(kernel, [2, 1, 1], [256, 1, 1], 4 * floats, device.args([y, i32(floats)]))
     expect(floatsOf(device.download(y, 4))[0]).toBe(2 * floats)
+  })
+
+  test('a damaged image in the cache is compiled anew', () => {
+    const cache = mkdtempSync(join(tmpdir(), 'skein-cubin-'))
+    vi.stubEnv('XDG_CACHE_HOME', cache)
+    const compiled = () => {
+      const other = openDevice()
+      expect(other.kernel('probe', 'count_up').registers).toBeGreaterThan(0)
+      other.dispose()
+      const folder = join(cache, 'skein', 'cubin')
+      const [name, ...more] = readdirSync(folder)
+      expect(more).toEqual([])
+      return join(folder, name!)
+    }
+    const path = compiled()
+    const image = readFileSync(path)
+    writeFileSync(path, image.subarray(0, 100))
+    expect(compiled()).toBe(path)
+    expect(readFileSync(path)).toEqual(image)
+    vi.unstubAllEnvs()
+    rmSync(cache, { recursive: true })
   })
 
   test('what is wrong with a kernel is said by the compiler', () => {

@@ -2,7 +2,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import type { CudaDevice } from '../../src/backend/cuda/device.ts'
+import { CudaDevice } from '../../src/backend/cuda/device.ts'
 import { Gemm, type GemmShape } from '../../src/backend/cuda/gemm.ts'
 import { measureSpeed } from '../../src/backend/cuda/speed.ts'
 import { describeCuda, floatsOf, openDevice, randomNumbers } from './kit.ts'
@@ -140,35 +140,15 @@ describeCuda('gemm', () => {
 
   // Under the sanitizer nothing is timed.
   test.skipIf(process.env.SKEIN_SANITIZER !== undefined)('rates of the device', () => {
-    const { copyBytesPerSecond, matrixFlopsPerSecond } = measureSpeed(device, gemm)
-    const kernel = device.kernel('probe', 'count_up')
-    const args = device.args([device.alloc(4)])
-    const launches = 2000
-    const launch = () => device.launch(kernel, [1, 1, 1], [32, 1, 1], 0, args)
-    device.synchronize()
-    const start = performance.now()
-    for (let i = 0; i < launches; i++) launch()
-    const perLaunch = (1000 * (performance.now() - start)) / launches
-    const graph = device.capture(() => {
-      for (let i = 0; i < 500; i++) launch()
-    })
-    const perNode = device.time(() => graph.launch(), 10) / 500
-    const megabytes = 256
-    const host = new Uint8Array(megabytes << 20)
-    const at = device.alloc(host.length)
-    device.upload(at, host)
-    device.synchronize()
-    const uploadStart = performance.now()
-    device.upload(at, host)
-    device.synchronize()
-    const upload = host.length / 1e6 / (performance.now() - uploadStart)
-    console.log(
-      `${device.description}, driver ${device.info.driverRelease}, ${gemm.description}\n` +
-        `copy ${(copyBytesPerSecond / 1e12).toFixed(2)} TB/s, matrix ${(matrixFlopsPerSecond / 1e12).toFixed(0)} TFLOP/s, ` +
-        `launch ${perLaunch.toFixed(2)} µs, graph ${perNode.toFixed(2)} µs a kernel, upload ${upload.toFixed(1)} GB/s`,
-    )
-    expect(copyBytesPerSecond).toBeGreaterThan(50e9)
-    expect(matrixFlopsPerSecond).toBeGreaterThan(5e12)
-    expect(perNode).toBeLessThan(20)
+    const own = CudaDevice.open({ device: 0 })
+    const itsGemm = new Gemm(own)
+    const speed = measureSpeed(own, itsGemm)
+    expect(speed.copyBytesPerSecond).toBeGreaterThan(50e9)
+    expect(speed.matrixFlopsPerSecond).toBeGreaterThan(5e12)
+    expect(speed.uploadBytesPerSecond).toBeGreaterThan(1e9)
+    expect(speed.launchMicroseconds).toBeLessThan(50)
+    expect(speed.graphKernelMicroseconds).toBeLessThan(20)
+    itsGemm.dispose()
+    own.dispose()
   })
 })

@@ -21,7 +21,7 @@ const reason = whyNot()
 /** A group of tests that need a GPU; skipped, with the reason in its name, where there is none. */
 export function describeCuda(name: string, body: () => void): void {
   if (reason === null) describe(name, body)
-  else describe.skip(`${name} (no GPU: ${reason.split(":")[0]})`, body)
+  else describe.skip(`${name} (no GPU: ${reason.split(':')[0]})`, body)
 }
 
 export function openDevice(options: Partial<DeviceOptions> = {}): CudaDevice {

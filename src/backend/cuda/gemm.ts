@@ -55,6 +55,8 @@ export function bucketOf(n: number): number {
 }
 
 interface ReadyPlan {
+  /** What an error that surfaces later calls it. */
+  readonly label: string
   readonly product: Product
   /** Of each number of tokens this plan has met: the tuned algorithm, or the library's own where that cannot do it. */
   readonly algorithms: Map<number, Algorithm>
@@ -95,7 +97,15 @@ export class Gemm {
     const plan = this.#plan(call)
     plan.product.setTokens(n)
     const algorithm = plan.algorithms.get(n) ?? this.#fit(plan, n)
-    plan.product.run(this.#device.stream, algorithm, { w, x, y }, beta, this.#workspaceAddress())
+    const device = this.#device
+    device.driver.lastLaunch = plan.label
+    try {
+      plan.product.run(device.stream, algorithm, { w, x, y }, beta, this.#workspaceAddress())
+    } catch (error) {
+      // cuBLASLt has one status for every failure of a launch; where the device itself is at fault, it says so here.
+      if (!device.isCapturing) device.synchronize()
+      throw error
+    }
   }
 
   /** Makes the plan of a call without running it: y stays as it is. */
@@ -114,7 +124,8 @@ export class Gemm {
     assert(!this.#device.isCapturing, `product ${key} captured before it was run or prepared`)
     const product = this.#library.product(shape)
     const tuned = this.#recall(product, key) ?? this.#tune(product, shape, call, key)
-    const plan = { product, algorithms: new Map([[shape.n, tuned]]), tuned }
+    const label = `product ${key}`
+    const plan = { label, product, algorithms: new Map([[shape.n, tuned]]), tuned }
     this.#plans.set(key, plan)
     return plan
   }
