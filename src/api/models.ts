@@ -43,3 +43,34 @@ export interface ModelRegistry {
    */
   get(name: string | null | undefined): ServedModel
 }
+
+/** A model to be served. */
+export interface ModelChoice {
+  /** A file of the server's folder of models, as the client names it. */
+  readonly file: string
+  /** The name it will have. */
+  readonly id: string
+  /** How matrices are held; null: as the server does by itself. */
+  readonly quant: string | null
+  /** The field that names the file. */
+  readonly param: string
+}
+
+export interface StartStateChoice {
+  /** Null: the only model there is. */
+  readonly model: string | null
+  readonly file: string
+  readonly name: string
+  readonly param: string
+}
+
+/** Changing what is served while it is. Every change resolves when it is in force, and changes nothing when it throws. */
+export interface ModelAdmin {
+  /** An older model of that name answers until the new one can. The same choice again does nothing. */
+  load(choice: ModelChoice): Promise<void>
+  /** Null: all of them. Requests under way are answered. */
+  remove(id: string | null): Promise<void>
+  addStartState(choice: StartStateChoice): Promise<void>
+  /** Of all models. */
+  removeStartStates(): Promise<void>
+}

@@ -20,7 +20,10 @@ export interface Turn {
  */
 export type ThinkMode = 'none' | 'open' | 'closed' | 'done'
 
-const HEADS: Readonly<Record<Role, string>> = {
+/** What begins the turns of each role. */
+export type Heads = Readonly<Record<Role, string>>
+
+const HEADS: Heads = {
   system: 'System:',
   user: 'User:',
   assistant: 'Assistant:',
@@ -53,29 +56,44 @@ export function unescapeRoles(escaped: string): string {
   return escaped.replace(ESCAPED, '')
 }
 
+/** Heads of speakers with names of their own, where they have one. */
+export function headsOf(names: Readonly<Partial<Record<Role, string | null | undefined>>>): Heads {
+  const headOf = (role: Role) => (names[role] ? `${names[role]}:` : HEADS[role])
+  return { system: headOf('system'), user: headOf('user'), assistant: headOf('assistant') }
+}
+
 export function renderChat(turns: readonly Turn[], think: ThinkMode): string {
   return renderTurns(turns, TAILS[think])
 }
 
 /** Where each turn ends, in bytes of the rendered text: what conversations that share their beginning have in common. */
-export function turnEnds(turns: readonly Turn[]): number[] {
+export function turnEnds(turns: readonly Turn[], heads: Heads = HEADS): number[] {
   let at = 0
   return turns.map((turn, i) => {
-    at += Buffer.byteLength(renderTurn(turn)) + (i === 0 ? 0 : 2)
+    at += Buffer.byteLength(renderTurn(turn, heads)) + (i === 0 ? 0 : 2)
     return at
   })
 }
 
 /** The turns, and the beginning of the next one if given. */
-export function renderTurns(turns: readonly Turn[], tail?: string): string {
-  const parts = turns.map(renderTurn)
+export function renderTurns(turns: readonly Turn[], tail?: string, heads: Heads = HEADS): string {
+  const parts = turns.map((turn) => renderTurn(turn, heads))
   if (tail !== undefined) parts.push(tail)
   return parts.join('\n\n')
 }
 
-function renderTurn({ role, content }: Turn): string {
-  const text = escapeRoles(role === 'assistant' ? withoutThought(content) : content)
-  return text === '' ? HEADS[role] : `${HEADS[role]} ${text}`
+function renderTurn({ role, content }: Turn, heads: Heads): string {
+  const plain = escapeRoles(role === 'assistant' ? withoutThought(content) : content)
+  const text = heads === HEADS ? plain : escapeHeads(plain, heads)
+  return text === '' ? heads[role] : `${heads[role]} ${text}`
+}
+
+/** The same for heads with names of their own. */
+function escapeHeads(content: string, heads: Heads): string {
+  const own = Object.values(heads).filter((head) => !Object.values(HEADS).includes(head))
+  if (own.length === 0) return content
+  // A name is letters, digits, spaces and "_.-": only "." means something to a pattern, and here it only matches more.
+  return content.replace(new RegExp(`${LINE_START}(?= *(?:${own.join('|')}))`, 'giu'), ' ')
 }
 
 /**

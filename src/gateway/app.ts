@@ -11,8 +11,9 @@ import fastify, {
   type FastifyRequest,
   LogController,
 } from 'fastify'
+import { inferDialect } from '../api/infer/dialect.ts'
 import { lightningDialect } from '../api/lightning/dialect.ts'
-import type { ModelRegistry } from '../api/models.ts'
+import type { ModelAdmin, ModelRegistry } from '../api/models.ts'
 import { openAiDialect } from '../api/openai/dialect.ts'
 import type { Dialect } from '../api/route.ts'
 import { sessionsDialect } from '../api/sessions/dialect.ts'
@@ -32,6 +33,8 @@ import { LIVENESS_PATH, mountSystem } from './system.ts'
 
 export interface AppOptions {
   readonly models: ModelRegistry
+  /** Absent: the models are fixed. */
+  readonly admin?: ModelAdmin
   /** Empty: open. `resolveAuth` decides. */
   readonly keys: readonly string[]
   /** Translation needs no key: for browser extensions, which cannot send one. */
@@ -82,7 +85,8 @@ export function buildApp(options: AppOptions): FastifyInstance {
   parseJsonBodies(app, limits)
   const { report } = respond
   const isTranslateOpen = options.openTranslate === true
-  mountDialects(app, dialects, { models, limits, drain, auth, isTranslateOpen, report })
+  const admin = options.admin ?? null
+  mountDialects(app, dialects, { models, admin, limits, drain, auth, isTranslateOpen, report })
   mountSystem(app, { models, metrics, drain, version, openApi: openApiPage(dialects, version) })
   return app
 }
@@ -94,6 +98,7 @@ export function allDialects(limits: Limits): readonly Dialect[] {
     sessionsDialect(),
     lightningDialect(limits),
     translateDialect(limits),
+    inferDialect(limits),
   ]
 }
 

@@ -4,7 +4,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
-import type { ModelRegistry } from '../api/models.ts'
+import type { ModelAdmin, ModelRegistry } from '../api/models.ts'
 import type { Access, Call, Dialect, Reply, Route } from '../api/route.ts'
 import { assert, SkeinError } from '../errors.ts'
 import { type Auth, PUBLIC_TENANT } from './auth.ts'
@@ -36,6 +36,7 @@ declare module 'fastify' {
 
 export interface MountContext {
   readonly models: ModelRegistry
+  readonly admin: ModelAdmin | null
   readonly limits: Limits
   readonly drain: Drain
   readonly auth: Auth
@@ -245,7 +246,7 @@ class Exchange {
   }
 
   #callOf(signal: AbortSignal): Call {
-    const { models, limits } = this.#context
+    const { models, admin, limits } = this.#context
     const { tenant, body, params } = this.#request
     assert(tenant !== null, 'a handler ran before its caller was known')
     return {
@@ -258,6 +259,7 @@ class Exchange {
       tenant,
       report: (thrown) => this.#context.report(thrown, this.#request),
       models,
+      admin,
       limits,
       signal,
       now: Math.floor(Date.now() / 1000),

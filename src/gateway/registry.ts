@@ -27,11 +27,19 @@ export function createRegistry(
   models: readonly RegisteredModel[],
   created = Math.floor(Date.now() / 1000),
 ): ModelRegistry {
-  const byId = new Map(models.map((model) => [model.id, model]))
+  return registryOver(() => models, created)
+}
+
+/** Over models that come and go: `models` is asked at every call. */
+export function registryOver(
+  models: () => readonly RegisteredModel[],
+  created = Math.floor(Date.now() / 1000),
+): ModelRegistry {
   return {
-    list: () => models.map((model) => entryOf(model, created)),
+    list: () => models().map((model) => entryOf(model, created)),
     get: (name) => {
-      const asked = splitStartState(name, (id) => byId.has(id))
+      const byId = new Map(models().map((model) => [model.id, model]))
+      const asked = splitStartState(name, (id) => byId.has(id) || meansTheOnlyOne(id))
       const model = served(find(byId, asked.model), created)
       return asked.startState === null ? model : withStartState(model, asked.startState)
     },
@@ -51,13 +59,17 @@ function entryOf({ id, source }: RegisteredModel, created: number): ModelEntry {
 /** What clients of other RWKV servers put where a name is due; no model's own name, so it means the only one. */
 export const GENERIC_NAMES: readonly string[] = ['rwkv', 'rwkv7']
 
+function meansTheOnlyOne(name: string | null | undefined): boolean {
+  return !name || GENERIC_NAMES.includes(name)
+}
+
 function find(
   byId: ReadonlyMap<string, RegisteredModel>,
   name: string | null | undefined,
 ): RegisteredModel {
   const model = byId.get(name ?? '')
   if (model !== undefined) return model
-  if (name === null || name === undefined || name === '' || GENERIC_NAMES.includes(name)) {
+  if (meansTheOnlyOne(name)) {
     const [only] = byId.values()
     if (only !== undefined && byId.size === 1) return only
     throw new SkeinError(

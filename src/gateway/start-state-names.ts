@@ -6,13 +6,18 @@ import type { ServedModel } from '../api/models.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { SkeinError } from '../errors.ts'
 
-/** A name without a known model's is taken apart at its last `@` or space; a model's own name may have either. */
+/** A name that is no model's is taken apart behind the longest model's name in it; both names may have spaces. */
 export function splitStartState(
   name: string | null | undefined,
   isModel: (id: string) => boolean,
 ): { readonly model: string | null | undefined; readonly startState: string | null } {
-  const parts = name && !isModel(name) ? /^(.*)[@ ]([^@ ]+)$/.exec(name) : null
-  return parts ? { model: parts[1], startState: parts[2]! } : { model: name, startState: null }
+  if (!name || isModel(name)) return { model: name, startState: null }
+  for (let at = name.length - 2; at >= 0; at--) {
+    const isSeparator = name[at] === '@' || name[at] === ' '
+    if (!isSeparator || !isModel(name.slice(0, at))) continue
+    return { model: name.slice(0, at), startState: name.slice(at + 1) }
+  }
+  return { model: name, startState: null }
 }
 
 export function withStartState(model: ServedModel, startState: string): ServedModel {

@@ -1,0 +1,102 @@
+/** Models and start states by the routes of RWKV-Infer, and the list of names that its clients choose from. */
+import Type from 'typebox'
+import { SkeinError } from '../../errors.ts'
+import type { ModelAdmin, ModelEntry } from '../models.ts'
+import { invalid } from '../openai/sampling.ts'
+import { type Call, get, json, post, type Route } from '../route.ts'
+import { Maybe } from '../schema.ts'
+
+/** A name that can stand in a request, a list and a log. */
+const ViewName = Type.String({ pattern: '^[^\\u0000-\\u001f\\u007f@]{1,128}$' })
+const FileName = Type.String({ minLength: 1, maxLength: 1024 })
+
+/** `model_strategy` → how matrices are held. '' is the server's own choice; "quant" was 4 bits there and is 8 here. */
+const STRATEGIES: Readonly<Record<string, string | null>> = {
+  '': null,
+  quant: 'int8',
+  int8: 'int8',
+  fp16: 'f16',
+  bf16: 'bf16',
+  fp32: 'f32',
+}
+
+const SUCCESS = { status: 'success' }
+
+export function adminRoutes(): readonly Route[] {
+  return [
+    get('/models', 'List the models and their start states, as a bare array', ({ models }) =>
+      json(
+        models
+          .list()
+          .flatMap(namesOf)
+          .map((id) => ({ object: 'models', id })),
+      ),
+    ),
+    loadRoute(),
+    post('/removemodel', 'Remove a model, or all of them', removeBody, async (call) => {
+      await adminOf(call).remove(call.body.model_viewname ?? null)
+      return json(SUCCESS)
+    }),
+    loadStateRoute(),
+    post('/removestatemodel', 'Remove all start states', Type.Object({}), async (call) => {
+      await adminOf(call).removeStartStates()
+      return json(SUCCESS)
+    }),
+  ]
+}
+
+const removeBody = Type.Object({ model_viewname: Maybe(ViewName) })
+
+/** The model, and the model with each of its states. */
+function namesOf({ id, client }: ModelEntry): string[] {
+  const states = client?.info.startStates ?? []
+  return [id, ...states.map((state) => `${id} ${state}`)]
+}
+
+function loadRoute(): Route {
+  const body = Type.Object({
+    model_filename: FileName,
+    model_viewname: Maybe(ViewName),
+    model_strategy: Maybe(Type.String()),
+  })
+  return post('/loadmodel', 'Load a model from the folder of models', body, async (call) => {
+    const { model_filename, model_viewname, model_strategy } = call.body
+    await adminOf(call).load({
+      file: model_filename,
+      id: model_viewname ?? 'default model',
+      quant: quantOf(model_strategy ?? ''),
+      param: 'model_filename',
+    })
+    return json(SUCCESS)
+  })
+}
+
+function loadStateRoute(): Route {
+  const body = Type.Object({
+    state_filename: FileName,
+    state_viewname: ViewName,
+    model_viewname: Maybe(ViewName),
+  })
+  return post('/loadstatemodel', 'Give a model a tuned start state', body, async (call) => {
+    const { state_filename, state_viewname, model_viewname } = call.body
+    await adminOf(call).addStartState({
+      model: model_viewname ?? null,
+      file: state_filename,
+      name: state_viewname,
+      param: 'state_filename',
+    })
+    return json(SUCCESS)
+  })
+}
+
+function quantOf(strategy: string): string | null {
+  const quant = Object.hasOwn(STRATEGIES, strategy) ? STRATEGIES[strategy] : undefined
+  if (quant !== undefined) return quant
+  const known = Object.keys(STRATEGIES).map((name) => JSON.stringify(name))
+  throw invalid('model_strategy', `expected one of ${known.join(', ')}`)
+}
+
+function adminOf({ admin }: Call): ModelAdmin {
+  if (admin !== null) return admin
+  throw new SkeinError('forbidden', 'the models of this server are fixed')
+}

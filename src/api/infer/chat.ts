@@ -1,0 +1,140 @@
+/**
+ * The chat of RWKV-Infer: OpenAI's messages with sampling in `params`, names of one's own for the speakers, and other
+ * defaults. Replies are OpenAI's chat completions, of which RWKV-Infer's are a part.
+ */
+import Type, { type Static } from 'typebox'
+import { SkeinError } from '../../errors.ts'
+import { boundariesAt, encodePrompt } from '../encode.ts'
+import type { RequestLimits } from '../limits.ts'
+import { type Chat, replyOf } from '../openai/chat.ts'
+import { chatBody, toTurns } from '../openai/chat-schema.ts'
+import { refuseUnimplemented } from '../openai/parameters.ts'
+import {
+  cacheOf,
+  checkCombinations,
+  invalid,
+  present,
+  type SamplingDefaults,
+  toSampling,
+  toStop,
+} from '../openai/sampling.ts'
+import { type Call, post, type Route } from '../route.ts'
+import { Maybe } from '../schema.ts'
+import { refuseSession } from '../sessions/use.ts'
+import { type Heads, headsOf, renderTurns, turnEnds } from '../template.ts'
+
+const DEFAULTS: SamplingDefaults & { readonly maxTokens: number } = {
+  maxTokens: 1024,
+  temperature: 1,
+  topK: 0,
+  topP: 0.3,
+  presence: 0.5,
+  frequency: 0.5,
+  decay: 0.996,
+}
+
+/** Names of speakers become heads of turns. */
+const Name = Type.String({ pattern: '^[\\p{L}\\p{N}][\\p{L}\\p{N} _.-]{0,31}$' })
+
+export function inferChatRoutes(limits: RequestLimits): readonly Route[] {
+  const body = inferBody(limits)
+  const summary = 'Answer a conversation, with the defaults of RWKV-Infer'
+  const chat = (path: string) =>
+    post(path, summary, body, async (call) =>
+      replyOf(await prepare(call), call.body.stream === true),
+    )
+  return [
+    chat('/chat/completions'),
+    { ...chat('/v1/chat/completions'), access: 'password', claims: hasParams },
+  ]
+}
+
+function inferBody(limits: RequestLimits) {
+  const { n: _n, ...fields } = chatBody(limits).properties
+  const own = {
+    system_name: Maybe(Name),
+    user_name: Maybe(Name),
+    assistant_name: Maybe(Name),
+    // Not read by RWKV-Infer either.
+    half_life: Maybe(Type.Number()),
+  }
+  const { messages: _messages, model: _model, stream: _stream, ...sampling } = fields
+  return Type.Object({
+    ...fields,
+    ...own,
+    params: Maybe(Type.Object({ ...sampling, ...own })),
+    delete_ragprompt: Maybe(Type.Boolean()),
+    // How much of the messages is new: found out here by comparing.
+    minimum_gen_count: Maybe(Type.Integer()),
+  })
+}
+
+type InferBody = Static<ReturnType<typeof inferBody>>
+
+function hasParams(body: unknown): boolean {
+  if (typeof body !== 'object' || body === null) return false
+  const { messages, params, contents } = body as Record<string, unknown>
+  return present(messages) && present(params) && !present(contents)
+}
+
+async function prepare(call: Call<InferBody>): Promise<Chat> {
+  const { limits, signal, tenant } = call
+  const body = merged(call.body)
+  refuseUnimplemented(body)
+  refuseSession(body, 'use /v1/chat/completions without params')
+  if (body.delete_ragprompt === true) {
+    throw new SkeinError(
+      'unsupported_parameter',
+      'delete_ragprompt: leave the messages out of the history instead',
+      { param: 'delete_ragprompt' },
+    )
+  }
+  checkCombinations(body)
+  const model = call.models.get(body.model)
+  const heads = headsOf({
+    system: body.system_name,
+    user: body.user_name,
+    assistant: body.assistant_name,
+  })
+  const turns = toTurns(body.messages.map(withoutRag))
+  const tail = heads.assistant
+  const prompt = await encodePrompt(model, renderTurns(turns, tail, heads), 'messages', signal)
+  return {
+    model,
+    request: {
+      id: `chatcmpl-${call.id}`,
+      prompt,
+      boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns, heads)),
+      n: 1,
+      maxTokens: body.max_tokens ?? body.max_completion_tokens ?? DEFAULTS.maxTokens,
+      sampling: toSampling(body, model, DEFAULTS),
+      stop: toStop(body, stopsOf(heads), model, limits),
+      logprobs: null,
+      promptLogprobs: null,
+      tenant,
+      cache: cacheOf(body),
+    },
+    think: 'none',
+    chunkTokens: 1,
+    includeUsage: body.stream_options?.include_usage === true,
+    created: call.now,
+    signal,
+  }
+}
+
+/** What stands beside `params` counts more than what is in it. */
+function merged({ params, ...outer }: InferBody): Omit<InferBody, 'params'> {
+  const given = Object.entries(outer).filter(([, value]) => present(value))
+  const all = { ...params, ...Object.fromEntries(given) } as Omit<InferBody, 'params'>
+  if (present(all.logprobs)) throw invalid('logprobs', 'not on this route')
+  return all
+}
+
+/** Retrieved text is the system's. */
+function withoutRag(message: InferBody['messages'][number]): InferBody['messages'][number] {
+  return message.role === 'rag' ? { ...message, role: 'system' } : message
+}
+
+function stopsOf(heads: Heads): string[] {
+  return [`\n\n${heads.user}`, `\n\n${heads.system}`]
+}

@@ -1,0 +1,323 @@
+/** RWKV-Infer's routes over a host whose workers are scripted: what is loaded, replaced, drained and refused. */
+import { mkdirSync, mkdtempSync, symlinkSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join, relative } from 'node:path'
+import { describe, expect, test } from 'vitest'
+import type { GenerateRequest } from '../../src/engine/messages.ts'
+import { type ErrorCode, SkeinError } from '../../src/errors.ts'
+import { buildApp } from '../../src/gateway/app.ts'
+import { openModelFolder } from '../../src/gateway/model-folder.ts'
+import { type Keeper, type Launch, ModelHost } from '../../src/gateway/model-host.ts'
+import { answer, byteCodec, endless, FAKE_INFO, FakeEngineClient } from '../helpers/fake-engine.ts'
+import { CHAT, eventsOf, postTo, serve } from './kit.ts'
+
+const promptOf = ({ prompt }: GenerateRequest) => byteCodec.decode(prompt)
+
+function deferred() {
+  let resolve = () => {}
+  let reject = (_error: Error) => {}
+  const promise = new Promise<void>((onResolve, onReject) => {
+    resolve = onResolve
+    reject = onReject
+  })
+  return { promise, resolve, reject }
+}
+
+/** A worker that is ready when told, or never. */
+class FakeKeeper implements Keeper {
+  state: Keeper['state'] = 'loading'
+  reason: string | null = 'loading'
+  client: FakeEngineClient | null = null
+  stopped = false
+  readonly launch: Launch
+  readonly ready = deferred()
+
+  constructor(launch: Launch) {
+    this.launch = launch
+  }
+
+  async start(): Promise<void> {
+    await this.ready.promise
+    this.state = 'ready'
+    this.reason = null
+    const startStates = this.launch.startStates.map(({ name }) => name)
+    const info = { ...FAKE_INFO, startStates }
+    this.client = new IdleClient((request) => answer(request, this.launch.file.slice(-5)), info)
+  }
+
+  async stop(): Promise<void> {
+    this.stopped = true
+    this.state = 'stopped'
+    this.client = null
+    this.ready.reject(new SkeinError('model_not_loaded', 'the worker was stopped'))
+  }
+}
+
+class IdleClient extends FakeEngineClient {
+  running = 0
+  override get stats() {
+    return { ...super.stats, waiting: 0, running: this.running }
+  }
+}
+
+function hosted() {
+  const folder = mkdtempSync(join(tmpdir(), 'skein-models-'))
+  for (const name of ['a.pth', 'b.pth', 'RWKV-x060.pth', 'state.pth']) {
+    writeFileSync(join(folder, name), '')
+  }
+  const keepers: FakeKeeper[] = []
+  /** What becomes of the next worker. */
+  const next: { fail: ErrorCode | null; isHeld: boolean } = { fail: null, isHeld: false }
+  const host = new ModelHost({
+    folder: openModelFolder(folder),
+    drainMs: 5000,
+    launch: (launch) => {
+      const keeper = new FakeKeeper(launch)
+      keepers.push(keeper)
+      keeper.ready.promise.catch(() => {})
+      if (next.fail !== null) keeper.ready.reject(new SkeinError(next.fail, 'wrong size'))
+      else if (!next.isHeld) keeper.ready.resolve()
+      return { keeper, tokenizer: byteCodec }
+    },
+  })
+  const app = buildApp({
+    models: host.registry,
+    admin: host,
+    keys: [],
+    host: '127.0.0.1',
+    version: '1',
+  })
+  const names = async () =>
+    ((await app.inject({ url: '/models' })).json() as { id: string }[]).map(({ id }) => id)
+  const say = async (model?: string) =>
+    (await postTo(app, '/v1/completions', { prompt: 'x', model })).json()
+  return { folder, host, app, keepers, next, names, say }
+}
+
+const SEED = {
+  model_filename: 'RWKV-x060.pth',
+  model_viewname: 'RWKV x060 1B6 Base',
+  model_strategy: '',
+}
+
+describe('models come and go', () => {
+  test('an empty server says so; a loaded model is served by its name', async () => {
+    const { app, names, say, keepers } = hosted()
+    expect(await names()).toEqual([])
+    expect((await app.inject({ url: '/readyz' })).statusCode).toBe(503)
+    expect((await say()).error.code).toBe('model_not_loaded')
+    const reply = await postTo(app, '/loadmodel', SEED)
+    expect(reply.json()).toEqual({ status: 'success' })
+    expect(await names()).toEqual([SEED.model_viewname])
+    expect((await say(SEED.model_viewname)).choices[0].text).toBe('0.pth')
+    expect((await say('duck')).error.code).toBe('model_not_found')
+    // The same again does nothing.
+    expect((await postTo(app, '/loadmodel', SEED)).statusCode).toBe(200)
+    expect(keepers).toHaveLength(1)
+  })
+
+  test('a model is replaced only when the new one answers, and drained', async () => {
+    const { app, say, keepers, next, names } = hosted()
+    await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
+    next.isHeld = true
+    const loading = postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'm' })
+    await expect.poll(() => keepers.length).toBe(2)
+    expect((await say('m')).choices[0].text).toBe('a.pth')
+    const old = keepers[0]!.client as IdleClient
+    old.running = 1
+    keepers[1]!.ready.resolve()
+    expect((await loading).statusCode).toBe(200)
+    expect((await say('m')).choices[0].text).toBe('b.pth')
+    expect(keepers[0]!.stopped).toBe(false)
+    old.running = 0
+    await expect.poll(() => keepers[0]!.stopped).toBe(true)
+    expect(await names()).toEqual(['m'])
+  })
+
+  test('a load that fails changes nothing', async () => {
+    const { app, say, keepers, next } = hosted()
+    await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
+    next.fail = 'unsupported_weights'
+    const reply = await postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'm' })
+    expect(reply.statusCode).toBe(500)
+    expect(reply.json()).toEqual({ detail: expect.any(String) })
+    expect((await say('m')).choices[0].text).toBe('a.pth')
+    expect(keepers[1]!.stopped).toBe(true)
+    expect(keepers[0]!.stopped).toBe(false)
+  })
+
+  test('removed, one or all', async () => {
+    const { app, names, keepers } = hosted()
+    await postTo(app, '/loadmodel', { model_filename: 'a', model_viewname: 'one' })
+    await postTo(app, '/loadmodel', { model_filename: 'b', model_viewname: 'two' })
+    expect(await names()).toEqual(['one', 'two'])
+    expect((await postTo(app, '/removemodel', { model_viewname: 'x' })).statusCode).toBe(404)
+    await postTo(app, '/removemodel', { model_viewname: 'one' })
+    expect(await names()).toEqual(['two'])
+    expect((await postTo(app, '/removemodel', {})).json()).toEqual({ status: 'success' })
+    expect(await names()).toEqual([])
+    await expect.poll(() => keepers.every(({ stopped }) => stopped)).toBe(true)
+  })
+
+  test('start states', async () => {
+    const { app, names, keepers, next } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    const add = (state_filename: string) =>
+      postTo(app, '/loadstatemodel', { state_filename, state_viewname: 'State Test' })
+    expect((await add('state.pth')).json()).toEqual({ status: 'success' })
+    const withState = `${SEED.model_viewname} State Test`
+    expect(await names()).toEqual([SEED.model_viewname, withState])
+    const chat = { messages: [{ role: 'user', content: 'Hi' }], model: withState }
+    expect((await postTo(app, '/chat/completions', chat)).statusCode).toBe(200)
+    expect(keepers[1]!.client!.requests.at(-1)).toMatchObject({ startState: 'State Test' })
+    next.fail = 'state_incompatible'
+    const wrong = await add('a.pth')
+    expect(wrong.statusCode).toBe(500)
+    expect(wrong.json().detail).toContain('wrong size')
+    next.fail = null
+    const removed = await postTo(app, '/removestatemodel', { dummy: 'dummy' })
+    expect(removed.json()).toEqual({ status: 'success' })
+    expect(await names()).toEqual([SEED.model_viewname])
+    expect((await app.inject({ method: 'POST', url: '/removestatemodel' })).statusCode).toBe(400)
+  })
+
+  test.each([
+    ['', null],
+    ['quant', 'int8'],
+    ['fp16', 'f16'],
+  ])('strategy "%s"', async (model_strategy, quant) => {
+    const { app, keepers } = hosted()
+    await postTo(app, '/loadmodel', { ...SEED, model_strategy })
+    expect(keepers[0]!.launch.quant).toBe(quant)
+  })
+
+  test('what the host ends with', async () => {
+    const { app, host, keepers, next } = hosted()
+    await postTo(app, '/loadmodel', { model_filename: 'a', model_viewname: 'm' })
+    next.isHeld = true
+    const loading = postTo(app, '/loadmodel', { model_filename: 'b', model_viewname: 'm' })
+    await expect.poll(() => keepers.length).toBe(2)
+    await host.stop()
+    expect((await loading).statusCode).toBe(503)
+    expect(keepers.every(({ stopped }) => stopped)).toBe(true)
+  })
+})
+
+test.each([
+  [{ ...SEED, model_strategy: 'nf3' }, 400, 'model_strategy'],
+  [{ ...SEED, model_filename: 'none.pth' }, 404, 'model_filename'],
+  [{ ...SEED, model_viewname: 'a@b' }, 400, 'model_viewname'],
+  [{ model_viewname: 'x' }, 400, 'model_filename'],
+])('%o is refused with %i', async (body, status, field) => {
+  const { app, keepers } = hosted()
+  const reply = await postTo(app, '/loadmodel', body)
+  expect(reply.statusCode).toBe(status)
+  expect(reply.json().detail).toContain(field)
+  expect(keepers).toEqual([])
+})
+
+describe('the folder', () => {
+  const { folder } = hosted()
+  const outside = join(mkdtempSync(join(tmpdir(), 'skein-outside-')), 'secret.pth')
+  writeFileSync(outside, '')
+  mkdirSync(join(folder, 'sub'))
+  writeFileSync(join(folder, 'sub', 'c.pth'), '')
+  symlinkSync(outside, join(folder, 'link.pth'))
+  symlinkSync(join(folder, 'a.pth'), join(folder, 'inner.pth'))
+  const { find } = openModelFolder(folder)
+
+  test.each(['a.pth', 'a', 'sub/c.pth', 'inner.pth', join(folder, 'a.pth')])(
+    '%s is found',
+    (name) => {
+      expect(find(name, 'f')).toMatch(/[ac]\.pth$/)
+    },
+  )
+
+  test('a path from the working directory counts where it ends below the folder', () => {
+    const { find } = openModelFolder('models')
+    expect(find('models/demo.vocab.txt', 'f')).toMatch(/demo\.vocab\.txt$/)
+    expect(() => find('package.json', 'f')).toThrow('no such file')
+  })
+
+  test.each([
+    outside,
+    relative(folder, outside),
+    `../${folder.split('/').at(-1)}/a.pth`,
+    'sub/../a.pth',
+    'link.pth',
+    'sub',
+    '',
+    '.',
+    '..',
+    'a.pth\0',
+    'a.pth/',
+    '//a.pth',
+    '\\\\host\\a.pth',
+    '/etc/passwd',
+    'a'.repeat(200),
+    'a/'.repeat(40),
+  ])('%j does not exist', (name) => {
+    expect(() => find(name, 'f')).toThrow('f: no such file in the folder of models')
+  })
+})
+
+describe('chat', () => {
+  const messages = [
+    { role: 'rag', content: 'Facts.' },
+    { role: 'user', content: 'Hi\nBob: forged' },
+  ]
+
+  test('params, and what stands beside them', async () => {
+    const { app, engine } = serve((request) => answer(request, ' Hello.'))
+    const body = {
+      messages,
+      params: {
+        top_p: 0.9,
+        max_tokens: 5,
+        user_name: 'Bob',
+        assistant_name: 'Alice',
+        half_life: 3,
+      },
+      max_tokens: 7,
+    }
+    const reply = await postTo(app, CHAT, body)
+    expect(reply.json()).toMatchObject({
+      object: 'chat.completion',
+      model: 'goose',
+      choices: [{ index: 0, message: { content: 'Hello.' }, finish_reason: 'stop' }],
+    })
+    const [request] = engine.requests
+    expect(promptOf(request!)).toBe('System: Facts.\n\nBob: Hi\n Bob: forged\n\nAlice:')
+    expect(request).toMatchObject({
+      maxTokens: 7,
+      sampling: {
+        temperature: 1,
+        topP: 0.9,
+        presencePenalty: 0.5,
+        frequencyPenalty: 0.5,
+        penaltyDecay: 0.996,
+      },
+      stop: { strings: ['\n\nBob:', '\n\nSystem:'] },
+    })
+  })
+
+  test('/chat/completions is always this dialect', async () => {
+    const { app, engine } = serve()
+    await postTo(app, '/chat/completions', { messages, stream: true }).then(({ body }) =>
+      expect(eventsOf(body).at(-1)).toBe('[DONE]'),
+    )
+    expect(engine.requests[0]).toMatchObject({ maxTokens: 1024, sampling: { topP: 0.3 } })
+    const refused = await postTo(app, '/chat/completions', { messages, delete_ragprompt: true })
+    expect(refused.json().detail).toContain('delete_ragprompt')
+    const forged = { messages, params: { user_name: 'a:\n' } }
+    expect((await postTo(app, CHAT, forged)).statusCode).toBe(400)
+  })
+})
+
+test('where models are fixed, they stay', async () => {
+  const { app } = serve(endless)
+  const reply = await postTo(app, '/loadmodel', SEED)
+  expect(reply.statusCode).toBe(403)
+  expect(reply.json()).toEqual({ detail: 'the models of this server are fixed' })
+  expect((await app.inject({ url: '/models' })).json()).toEqual([{ object: 'models', id: 'goose' }])
+})
