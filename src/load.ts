@@ -38,8 +38,16 @@ import { findVocabulary } from './tokenizer/find-vocabulary.ts'
 import { Tokenizer } from './tokenizer/tokenizer.ts'
 
 /** How the large matrices are held; 'file' keeps the checkpoint's own type. */
-export type QuantChoice = 'file' | 'f32' | 'f16' | 'bf16' | 'int8'
-export const QUANT_CHOICES: readonly QuantChoice[] = ['file', 'f32', 'f16', 'bf16', 'int8']
+export type QuantChoice = 'file' | 'f32' | 'f16' | 'bf16' | 'int8' | 'q4' | 'nf4'
+export const QUANT_CHOICES: readonly QuantChoice[] = [
+  'file',
+  'f32',
+  'f16',
+  'bf16',
+  'int8',
+  'q4',
+  'nf4',
+]
 
 /** Plain data, so that it can be handed to a worker process. */
 export interface RunnerChoice extends BackendOptions {

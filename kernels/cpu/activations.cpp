@@ -55,7 +55,7 @@ void quantise(const float* x, int64_t columns, const ActivationLayout& layout, u
     int32_t q[kGroup];
     const Group group = quantise_group(from, q);
     scales[g] = group.scale;
-    corrections[g] = -kWeightOffset * group.sum;
+    corrections[g] = -kCorrection * group.sum;
     Quantised* out = values + g * kGroup;
     for (int64_t i = 0; i < kGroup; i += 4) {
       constexpr bool kPlain = sizeof(Quantised) == 1;

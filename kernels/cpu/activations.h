@@ -1,8 +1,10 @@
 // Activations quantised for i8 products: per token and group of 32 inputs, q = round(x / scale)
 // with scale = max|x| / 127. A token is one block of bytes:
 //   values       VNNI: [K] i8.  Elsewhere: [K/4] × i16 {x0, x2, x1, x3}, the order in which weights
-//   unpack. scales       [K/32] f32 corrections  [K/32] i32, −kWeightOffset·Σq: where the sum of a
-//   group starts
+//                unpack
+//   scales       [K/32] f32
+//   corrections  [K/32] i32, −kCorrection·Σq: what the sum of a group owes for an offset of
+//                kCorrection in its weights
 #pragma once
 
 #include "matrix.h"
@@ -14,6 +16,9 @@ using Quantised = int8_t;
 #else
 using Quantised = int16_t;
 #endif
+
+constexpr int kCorrection = 128;
+static_assert(kWeightOffset == 0 || kWeightOffset == kCorrection);
 
 struct ActivationLayout {
   int64_t groups, scales_at, corrections_at, stride;  // bytes

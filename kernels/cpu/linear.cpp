@@ -1,6 +1,6 @@
 // Several independent y = epilogue(x·Wᵀ + bias) in one pass of the machine: the tiles of all jobs
-// are shared out together. i8 jobs are preceded by a command that quantises each distinct input
-// once.
+// are shared out together. Jobs of i8, q4 and nf4 are preceded by a command that quantises each
+// distinct input once.
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +17,7 @@ struct Job {
   const sk_matrix* weight;
   const float* bias;  // [W.rows] or null
   int32_t epilogue;
-  int64_t quantised_at;  // offset in scratch of the quantised x; i8 only
+  int64_t quantised_at;  // offset in scratch of the quantised x; quantised weights only
 };
 
 int32_t tokens_of(const Batch& batch, bool of_logits) {
@@ -133,8 +133,12 @@ Kernels kernels_for(int32_t type) {
       return kernels_of<F16Weights>();
     case SK_BF16:
       return kernels_of<Bf16Weights>();
-    default:
+    case SK_I8:
       return kernels_of<I8Weights>();
+    case SK_Q4:
+      return kernels_of<Q4Weights>();
+    default:
+      return kernels_of<Nf4Weights>();
   }
 }
 
@@ -170,7 +174,7 @@ struct Linear final : Command {
   void multiply(const Job& job, int64_t tile, int64_t from, int64_t to) const {
     Inputs inputs = {reinterpret_cast<const uint8_t*>(job.x), job.weight->columns * 4,
                      job.weight->columns};
-    if (job.weight->type == SK_I8) {
+    if (is_quantised(job.weight->type)) {
       inputs.first = program->scratch.as<uint8_t>() + job.quantised_at;
       inputs.stride = ActivationLayout(job.weight->columns).stride;
     }
@@ -193,7 +197,7 @@ void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
   int64_t scratch = 0;
   for (Job& job : jobs) {
     linear->tiles += job.weight->tiles();
-    if (job.weight->type != SK_I8) continue;
+    if (!is_quantised(job.weight->type)) continue;
     const int64_t columns = job.weight->columns;
     auto& inputs = prepare->inputs;
     auto known = std::find_if(inputs.begin(), inputs.end(), [&](const auto& input) {

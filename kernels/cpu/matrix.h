@@ -4,7 +4,12 @@
 //   f32, f16   [K][64]
 //   bf16       [K/2][64][2]              pairs, so that one 32-bit lane holds two inputs of a row
 //   i8         [K/32] × { [64] bf16 scales, [8][64][4] values }     quads of inputs of a row
-// K is padded with zeros to a multiple of 2 (bf16) or 32 (i8), rows to a multiple of 64.
+//   q4         [K/32] × { [64] bf16 scales, [8][32][4] values }
+//   nf4        [K/64] × { [64] bf16 scales, [16][32][4] values }
+// A byte of q4 and nf4 belongs to two rows, a vector of lanes apart: with L lanes, byte l of vector
+// pair m holds row 2mL + l in its low half and row 2mL + L + l in its high half, so that a shift
+// and a mask give two whole vectors. K is padded with zeros to a multiple of 2 (bf16), 32 (i8, q4)
+// or 64 (nf4), rows to a multiple of 64.
 #pragma once
 
 #include "memory.h"
@@ -12,16 +17,34 @@
 
 namespace skein {
 constexpr int64_t kTileRows = 64;
-constexpr int64_t kGroup = 32;  // inputs that share an i8 scale
-constexpr int64_t kGroupBytes = kTileRows * 2 + kTileRows * kGroup;  // of one tile
+constexpr int64_t kGroup = 32;  // inputs whose products are summed as integers
 
-// VNNI multiplies unsigned by signed bytes: there the weights are stored + 128 and the activations
-// carry the correction. Elsewhere they are plain signed bytes.
+// VNNI multiplies unsigned by signed bytes: there i8 and nf4 weights are unsigned by this offset
+// and the activations carry the correction. Elsewhere they are plain signed bytes.
 #if defined(__AVX512VNNI__)
 constexpr int kWeightOffset = 128;
 #else
 constexpr int kWeightOffset = 0;
 #endif
+/// q4 holds −8 … 7 as 0 … 15 on every level.
+constexpr int kQ4Offset = 8;
+
+/// What the sixteen codes of nf4 stand for: quantiles of the normal distribution (Dettmers et al.,
+/// "QLoRA", 2023) in units of 1/127, so that products stay exact integers.
+inline constexpr int8_t kNf4Levels[16] = {-127, -88, -67, -50, -36, -23, -12, 0,
+                                          10,   20,  31,  43,  56,  71,  92,  127};
+constexpr int kNf4Zero = 7;  // the code of 0
+
+inline bool is_quantised(int32_t type) { return type >= SK_I8; }
+
+/// Inputs of a row that share a scale.
+constexpr int64_t scale_inputs(int32_t type) { return type == SK_NF4 ? 2 * kGroup : kGroup; }
+
+/// Bytes of one tile per scale_inputs inputs, the scales first.
+constexpr int64_t block_bytes(int32_t type) {
+  const int64_t values = kTileRows * scale_inputs(type);
+  return kTileRows * 2 + (type == SK_I8 ? values : values / 2);
+}
 
 inline int64_t tile_bytes(int32_t type, int64_t columns) {
   switch (type) {
@@ -32,7 +55,7 @@ inline int64_t tile_bytes(int32_t type, int64_t columns) {
     case SK_BF16:
       return round_up(columns, 2) * kTileRows * 2;
     default:
-      return div_up(columns, kGroup) * kGroupBytes;
+      return div_up(columns, scale_inputs(type)) * block_bytes(type);
   }
 }
 }  // namespace skein

@@ -4,15 +4,13 @@
 #include <cmath>
 
 #include "convert.h"
-#include "matrix.h"
 #include "program.h"
+#include "quantise.h"
+#include "vec.h"
 
 namespace skein {
 
 namespace {
-
-/// 64 rows × 32 inputs as f32; padding is zero.
-using Block = float[kTileRows][kGroup];
 
 struct Source {
   const uint8_t* values;
@@ -22,9 +20,9 @@ struct Source {
 
 void load_block(const Source& source, int64_t first_row, int64_t first_column, Block& block) {
   const int64_t rows = std::min(kTileRows, source.rows - first_row);
-  const int64_t columns = std::min(kGroup, source.columns - first_column);
+  const int64_t columns = std::min(kBlockInputs, source.columns - first_column);
   const int64_t element = source.type == SK_F32 ? 4 : 2;
-  if (rows < kTileRows || columns < kGroup) std::memset(block, 0, sizeof block);
+  if (rows < kTileRows || columns < kBlockInputs) std::memset(block, 0, sizeof block);
   for (int64_t r = 0; r < rows; r++) {
     const int64_t offset = (first_row + r) * source.columns + first_column;
     to_floats(source.type, source.values + offset * element, block[r], columns);
@@ -57,22 +55,30 @@ void store_bf16(const Block& block, uint16_t* to, int64_t columns) {
   }
 }
 
-/// The scale is rounded up to bf16 first and the values are quantised with the rounded one, so none
-/// exceeds ±127.
-void store_i8(const Block& block, uint8_t* to) {
-  uint16_t* scales = reinterpret_cast<uint16_t*>(to);
-  uint8_t* values = to + kTileRows * 2;
-  for (int64_t r = 0; r < kTileRows; r++) {
-    uint32_t largest = 0;  // as bits, so that NaN and infinity win
-    for (float x : block[r]) largest = std::max(largest, float_bits(x) & 0x7fffffff);
-    const bool finite = largest < 0x7f800000;
-    scales[r] = finite ? float_to_bf16_up(bits_float(largest) / 127.0f) : 0x7fc0;
-    const float scale = bf16_to_float(scales[r]);
-    const bool is_used = finite && scale > 0;
-    for (int64_t c = 0; c < kGroup; c++) {
-      const float scaled = is_used ? block[r][c] / scale : 0.0f;
-      const int q = std::clamp(static_cast<int>(std::nearbyint(scaled)), -127, 127);
-      values[c / 4 * kTileRows * 4 + r * 4 + c % 4] = static_cast<uint8_t>(q + kWeightOffset);
+/// The byte of one weight in a tile: what the inner product multiplies, or a nf4 code.
+int stored(int32_t type, int8_t value) {
+  return value + (type == SK_I8 ? kWeightOffset : type == SK_Q4 ? kQ4Offset : 0);
+}
+
+/// `columns` inputs of a quantised block, as one or more blocks of a tile.
+void store_packed(int32_t type, const QuantisedBlock& block, uint8_t* to, int64_t columns) {
+  const int64_t inputs = scale_inputs(type);
+  for (int64_t first = 0; first < columns; first += inputs, to += block_bytes(type)) {
+    uint16_t* scales = reinterpret_cast<uint16_t*>(to);
+    uint8_t* values = to + kTileRows * 2;
+    for (int64_t r = 0; r < kTileRows; r++) {
+      scales[r] = block.scales[r][first / kGroup];
+      for (int64_t c = 0; c < inputs; c++) {
+        const int value = stored(type, block.values[r][first + c]);
+        if (type == SK_I8) {
+          values[c / 4 * kTileRows * 4 + r * 4 + c % 4] = static_cast<uint8_t>(value);
+          continue;
+        }
+        const int64_t pair = r / (2 * kLanes), lane = r % kLanes;
+        uint8_t& byte = values[c / 4 * kTileRows * 2 + (pair * kLanes + lane) * 4 + c % 4];
+        const bool is_high = r / kLanes % 2 == 1;
+        byte = static_cast<uint8_t>(is_high ? (byte & 15) | value << 4 : value);
+      }
     }
   }
 }
@@ -80,9 +86,10 @@ void store_i8(const Block& block, uint8_t* to) {
 /// One tile; false when f16 cannot hold a value.
 bool pack_tile(const sk_matrix& matrix, const Source& source, int64_t first_row, uint8_t* to) {
   Block block;
+  QuantisedBlock quantised;
   bool fits = true;
-  for (int64_t c = 0; c < matrix.columns; c += kGroup) {
-    const int64_t columns = std::min(kGroup, matrix.columns - c);
+  for (int64_t c = 0; c < matrix.columns; c += kBlockInputs) {
+    const int64_t columns = std::min(kBlockInputs, matrix.columns - c);
     load_block(source, first_row, c, block);
     switch (matrix.type) {
       case SK_F32:
@@ -95,10 +102,30 @@ bool pack_tile(const sk_matrix& matrix, const Source& source, int64_t first_row,
         store_bf16(block, reinterpret_cast<uint16_t*>(to) + c * kTileRows, columns);
         break;
       default:
-        store_i8(block, to + c / kGroup * kGroupBytes);
+        quantise_block(matrix.type, block, quantised);
+        store_packed(matrix.type, quantised, to + tile_bytes(matrix.type, c), columns);
     }
   }
   return fits;
+}
+
+void check_rows(const sk_matrix& matrix, int64_t first_row, int64_t num_rows) {
+  require(first_row >= 0 && num_rows > 0 && first_row + num_rows <= matrix.rows,
+          "matrix rows out of range");
+  require(first_row % kTileRows == 0, "blocks of matrix rows start at a multiple of 64");
+  require(num_rows % kTileRows == 0 || first_row + num_rows == matrix.rows,
+          "only the last block of matrix rows may be ragged");
+}
+
+/// pack(first row of the tile within the block, where the tile lies) for all tiles of a block of
+/// rows, over all threads.
+template <class Pack>
+void each_tile(const sk_matrix& matrix, int64_t first_row, int64_t num_rows, Pack&& pack) {
+  uint8_t* first = matrix.data.as<uint8_t>() + first_row / kTileRows * matrix.tile_stride;
+  matrix.context->pool.run([&](Worker& worker) {
+    worker.each(div_up(num_rows, kTileRows),
+                [&](int64_t tile) { pack(tile * kTileRows, first + tile * matrix.tile_stride); });
+  });
 }
 
 }  // namespace
@@ -112,7 +139,7 @@ extern "C" {
 sk_matrix* sk_matrix_new(sk_context* context, int64_t rows, int64_t columns, int32_t type) {
   return guard_pointer([&] {
     require(rows > 0 && columns > 0, "a matrix needs rows and columns");
-    require(type >= SK_F32 && type <= SK_I8, "unknown weight type");
+    require(type >= SK_F32 && type <= SK_NF4, "unknown weight type");
     auto matrix = std::make_unique<sk_matrix>();
     *matrix = {context, rows, columns, type, tile_bytes(type, columns), {}};
     matrix->data = Buffer(static_cast<size_t>(matrix->tiles() * matrix->tile_stride));
@@ -123,23 +150,55 @@ sk_matrix* sk_matrix_new(sk_context* context, int64_t rows, int64_t columns, int
 int32_t sk_matrix_pack(sk_matrix* matrix, int64_t first_row, int64_t num_rows, int32_t source_type,
                        const void* values) {
   return guard([&] {
-    require(first_row >= 0 && num_rows > 0 && first_row + num_rows <= matrix->rows,
-            "matrix rows out of range");
-    require(first_row % kTileRows == 0, "blocks of matrix rows start at a multiple of 64");
-    require(num_rows % kTileRows == 0 || first_row + num_rows == matrix->rows,
-            "only the last block of matrix rows may be ragged");
+    check_rows(*matrix, first_row, num_rows);
     require(source_type >= SK_F32 && source_type <= SK_BF16, "a matrix source is f32, f16 or bf16");
     const Source source{static_cast<const uint8_t*>(values), source_type, num_rows,
                         matrix->columns};
     std::atomic<bool> fits{true};
-    matrix->context->pool.run([&](Worker& worker) {
-      worker.each(div_up(num_rows, kTileRows), [&](int64_t tile) {
-        uint8_t* to =
-            matrix->data.as<uint8_t>() + (first_row / kTileRows + tile) * matrix->tile_stride;
-        if (!pack_tile(*matrix, source, tile * kTileRows, to)) fits.store(false);
-      });
+    each_tile(*matrix, first_row, num_rows, [&](int64_t row, uint8_t* to) {
+      if (!pack_tile(*matrix, source, row, to)) fits.store(false);
     });
     require(fits.load(), "a weight is beyond ±65504 and does not fit f16; use bf16 or f32");
+  });
+}
+
+int32_t sk_matrix_pack_quantised(sk_matrix* matrix, int64_t first_row, int64_t num_rows,
+                                 const void* values, const uint16_t* scales) {
+  return guard([&] {
+    check_rows(*matrix, first_row, num_rows);
+    require(is_quantised(matrix->type), "only i8, q4 and nf4 matrices take quantised rows");
+    const QuantisedShape shape{matrix->type, num_rows, matrix->columns};
+    each_tile(*matrix, first_row, num_rows, [&](int64_t row, uint8_t* to) {
+      QuantisedBlock block;
+      for (int64_t c = 0; c < matrix->columns; c += kBlockInputs) {
+        load_quantised(shape, static_cast<const uint8_t*>(values), scales, row, c, block);
+        store_packed(matrix->type, block, to + tile_bytes(matrix->type, c),
+                     std::min(kBlockInputs, matrix->columns - c));
+      }
+    });
+  });
+}
+
+int32_t sk_quantise(sk_context* context, int32_t type, int64_t rows, int64_t columns,
+                    int32_t source_type, const void* source, void* values, uint16_t* scales) {
+  return guard([&] {
+    require(type >= SK_I8 && type <= SK_NF4, "quantised types are i8, q4 and nf4");
+    require(rows > 0 && columns > 0, "a matrix needs rows and columns");
+    require(source_type >= SK_F32 && source_type <= SK_BF16, "a matrix source is f32, f16 or bf16");
+    const Source from{static_cast<const uint8_t*>(source), source_type, rows, columns};
+    const QuantisedShape shape{type, rows, columns};
+    context->pool.run([&](Worker& worker) {
+      worker.each(div_up(rows, kTileRows), [&](int64_t tile) {
+        Block block;
+        QuantisedBlock quantised;
+        for (int64_t c = 0; c < columns; c += kBlockInputs) {
+          load_block(from, tile * kTileRows, c, block);
+          quantise_block(type, block, quantised);
+          store_quantised(shape, quantised, tile * kTileRows, c, static_cast<uint8_t*>(values),
+                          scales);
+        }
+      });
+    });
   });
 }
 

@@ -22,10 +22,10 @@ extern "C" {
 #endif
 
 /* Changes with every incompatible change of this file; the caller refuses another one. */
-#define SK_ABI_VERSION 2
+#define SK_ABI_VERSION 3
 
 typedef enum { SK_OK = 0, SK_INVALID = 1, SK_NO_MEMORY = 2, SK_INTERNAL = 3 } sk_status;
-typedef enum { SK_F32 = 0, SK_F16 = 1, SK_BF16 = 2, SK_I8 = 3 } sk_type;
+typedef enum { SK_F32 = 0, SK_F16 = 1, SK_BF16 = 2, SK_I8 = 3, SK_Q4 = 4, SK_NF4 = 5 } sk_type;
 typedef enum {
   SK_NONE = 0,
   SK_TANH = 1,
@@ -59,12 +59,21 @@ SK_API void sk_tensor_write(float* tensor, int64_t start, const float* values, i
 SK_API void sk_tensor_read(const float* tensor, int64_t start, float* values, int64_t count);
 
 /* W [rows, columns] of y = x·Wᵀ. Filled by packing blocks of rows; first_row is a multiple of 64,
- * and so is num_rows except in the last block. values: [num_rows, columns] of source_type (not
- * SK_I8), little-endian. */
+ * and so is num_rows except in the last block. values: [num_rows, columns] of source_type (f32, f16
+ * or bf16), little-endian. */
 SK_API sk_matrix* sk_matrix_new(sk_context* context, int64_t rows, int64_t columns, int32_t type);
 SK_API int32_t sk_matrix_pack(sk_matrix* matrix, int64_t first_row, int64_t num_rows,
                               int32_t source_type, const void* values);
+/* The same from rows that are already rounded to the matrix's type, as sk_quantise writes them. */
+SK_API int32_t sk_matrix_pack_quantised(sk_matrix* matrix, int64_t first_row, int64_t num_rows,
+                                        const void* values, const uint16_t* scales);
 SK_API int64_t sk_matrix_bytes(const sk_matrix* matrix);
+
+/* Rounds rows to SK_I8, SK_Q4 or SK_NF4, row-major without padding. values: i8 [rows, columns],
+ * else [rows, columns / 2 rounded up] with the even input of a pair in the low half, q4 as value +
+ * 8, nf4 as code. scales: bf16 [rows, columns / 32 (nf4: 64) rounded up]. */
+SK_API int32_t sk_quantise(sk_context* context, int32_t type, int64_t rows, int64_t columns,
+                           int32_t source_type, const void* source, void* values, uint16_t* scales);
 
 SK_API sk_table* sk_table_new(sk_context* context, int64_t rows, int64_t columns, int32_t type);
 SK_API int32_t sk_table_write(sk_table* table, int64_t first_row, int64_t num_rows,

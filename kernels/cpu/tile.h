@@ -98,11 +98,12 @@ struct Bf16Weights {
   }
 };
 
+// Four inputs of kLanes outputs, ready to multiply.
 #if defined(__AVX512VNNI__)
 struct Quad {
   vi bytes;
 };
-inline Quad load_quad(const uint8_t* p) { return {load_int(p)}; }
+inline Quad quad_of(vi bytes) { return {bytes}; }
 inline vi add_products(vi total, Quad weights, const Quantised* x) {
   int32_t bytes;
   std::memcpy(&bytes, x, 4);
@@ -115,9 +116,9 @@ typedef int16_t vs __attribute__((vector_size(kLanes * 4)));
 struct Quad {
   vs even, odd;  // inputs 0 and 2, inputs 1 and 3 of each lane's output
 };
-inline Quad load_quad(const uint8_t* p) {
-  const vs bytes = reinterpret_cast<vs>(load_int(p));
-  return {(bytes << 8) >> 8, bytes >> 8};
+inline Quad quad_of(vi bytes) {
+  const vs pairs = reinterpret_cast<vs>(bytes);
+  return {(pairs << 8) >> 8, pairs >> 8};
 }
 /// Per lane a.lo·b.lo + a.hi·b.hi. Exact: unlike maddubs it cannot saturate.
 inline vi multiply_pairs(vs a, vs b) {
@@ -140,29 +141,96 @@ inline vi add_products(vi total, Quad weights, const Quantised* x) {
 }
 #endif
 
-struct I8Weights {
+/// Vectors `first` and on of a quad that holds two weights a byte, one byte a weight.
+template <int Vectors>
+inline void load_halves(const uint8_t* quad, int first, vi (&to)[Vectors]) {
+  constexpr int32_t kLowHalves = 0x0f0f0f0f;
+  if constexpr (Vectors == 1) {
+    to[0] = (load_int(quad + first / 2 * kLanes * 4) >> (first % 2 * 4)) & kLowHalves;
+  } else {
+#pragma GCC unroll 16
+    for (int n = 0; n < Vectors; n += 2) {
+      const vi both = load_int(quad + (first + n) / 2 * kLanes * 4);
+      to[n] = both & kLowHalves;
+      to[n + 1] = (both >> 4) & kLowHalves;
+    }
+  }
+}
+
+struct I8Format {
+  static constexpr int32_t kType = SK_I8;
+  static constexpr int kQuadBytes = kTileRows * 4, kConstants = 0;
+  template <int Vectors>
+  static void load(const uint8_t* quad, int first, Quad (&to)[Vectors]) {
+#pragma GCC unroll 16
+    for (int n = 0; n < Vectors; n++) to[n] = quad_of(load_int(quad + (first + n) * kLanes * 4));
+  }
+  static vi start(int32_t correction) { return splat_int(kWeightOffset == 0 ? 0 : correction); }
+};
+
+struct Q4Format {
+  static constexpr int32_t kType = SK_Q4;
+  static constexpr int kQuadBytes = kTileRows * 2, kConstants = 1;
+  template <int Vectors>
+  static void load(const uint8_t* quad, int first, Quad (&to)[Vectors]) {
+    vi bytes[Vectors];
+    load_halves(quad, first, bytes);
+#pragma GCC unroll 16
+    for (int n = 0; n < Vectors; n++) to[n] = quad_of(bytes[n]);
+  }
+  static vi start(int32_t correction) {
+    static_assert(kCorrection == 16 * kQ4Offset);
+    return splat_int(correction) >> 4;
+  }
+};
+
+struct Nf4Format {
+  static constexpr int32_t kType = SK_NF4;
+  static constexpr int kQuadBytes = kTileRows * 2, kConstants = 2;
+  template <int Vectors>
+  static void load(const uint8_t* quad, int first, Quad (&to)[Vectors]) {
+    vi codes[Vectors];
+    load_halves(quad, first, codes);
+#pragma GCC unroll 16
+    for (int n = 0; n < Vectors; n++) to[n] = quad_of(look_up(kLevels, codes[n]));
+  }
+  static vi start(int32_t correction) { return I8Format::start(correction); }
+
+ private:
+  static constexpr ByteTable kLevels = [] {
+    ByteTable table = {};
+    for (int i = 0; i < 16; i++) table.at[i] = static_cast<uint8_t>(kNf4Levels[i] + kWeightOffset);
+    return table;
+  }();
+};
+
+/// Weights of 8 or 4 bits against activations of 8.
+template <class Format>
+struct IntegerWeights {
   static constexpr int kRegisters = sizeof(Quad) / sizeof(vi), kMaxRows = 4;
+
   /// Per group: exact integer sums, then sums += integer · (weight scale · activation scale).
   template <int Rows, int Vectors>
   static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
                        int64_t to, Sums<Rows, Vectors>& sums) {
     const ActivationLayout layout(inputs.columns);
-    tile += from / kGroup * kGroupBytes;
-    for (int64_t g = from / kGroup; g * kGroup < to; g++, tile += kGroupBytes) {
+    for (int64_t g = from / kGroup; g * kGroup < to; g++) {
+      const uint8_t* block = tile + g / kGroupsPerBlock * block_bytes(Format::kType);
       vi totals[Rows][Vectors];
 #pragma GCC unroll 6
       for (int row = 0; row < Rows; row++) {
         const uint8_t* token = inputs.first + row * inputs.stride;
-        const int32_t start = reinterpret_cast<const int32_t*>(token + layout.corrections_at)[g];
+        const int32_t correction =
+            reinterpret_cast<const int32_t*>(token + layout.corrections_at)[g];
 #pragma GCC unroll 16
-        for (int n = 0; n < Vectors; n++) totals[row][n] = splat_int(start);
+        for (int n = 0; n < Vectors; n++) totals[row][n] = Format::start(correction);
       }
-      const uint8_t* w = tile + kTileRows * 2 + output * 4;
+      const uint8_t* quad =
+          block + kTileRows * 2 + g % kGroupsPerBlock * (kGroup / 4) * Format::kQuadBytes;
 #pragma GCC unroll 8
-      for (int64_t k = 0; k < kGroup; k += 4, w += kTileRows * 4) {
+      for (int64_t k = 0; k < kGroup; k += 4, quad += Format::kQuadBytes) {
         Quad weights[Vectors];
-#pragma GCC unroll 16
-        for (int n = 0; n < Vectors; n++) weights[n] = load_quad(w + n * kLanes * 4);
+        Format::load(quad, static_cast<int>(output) / kLanes, weights);
 #pragma GCC unroll 6
         for (int row = 0; row < Rows; row++) {
           const Quantised* x =
@@ -173,23 +241,36 @@ struct I8Weights {
             totals[row][n] = add_products(totals[row][n], weights[n], x);
         }
       }
-      vf scales[Vectors];
+      add_scaled(totals, block + output * 2, inputs, layout, g, sums);
+    }
+  }
+
+ private:
+  static constexpr int64_t kGroupsPerBlock = scale_inputs(Format::kType) / kGroup;
+
+  template <int Rows, int Vectors>
+  static void add_scaled(const vi (&totals)[Rows][Vectors], const uint8_t* weight_scales,
+                         const Inputs& inputs, const ActivationLayout& layout, int64_t g,
+                         Sums<Rows, Vectors>& sums) {
+    vf scales[Vectors];
+#pragma GCC unroll 16
+    for (int n = 0; n < Vectors; n++)
+      scales[n] = load_bf16(reinterpret_cast<const uint16_t*>(weight_scales) + n * kLanes);
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; row++) {
+      const uint8_t* token = inputs.first + row * inputs.stride;
+      const vf scale = splat(reinterpret_cast<const float*>(token + layout.scales_at)[g]);
 #pragma GCC unroll 16
       for (int n = 0; n < Vectors; n++) {
-        scales[n] = load_bf16(reinterpret_cast<const uint16_t*>(tile) + output + n * kLanes);
-      }
-#pragma GCC unroll 6
-      for (int row = 0; row < Rows; row++) {
-        const uint8_t* token = inputs.first + row * inputs.stride;
-        const vf scale = splat(reinterpret_cast<const float*>(token + layout.scales_at)[g]);
-#pragma GCC unroll 16
-        for (int n = 0; n < Vectors; n++) {
-          sums.at[row][n] = fma(to_float(totals[row][n]), scales[n] * scale, sums.at[row][n]);
-        }
+        sums.at[row][n] = fma(to_float(totals[row][n]), scales[n] * scale, sums.at[row][n]);
       }
     }
   }
 };
+
+using I8Weights = IntegerWeights<I8Format>;
+using Q4Weights = IntegerWeights<Q4Format>;
+using Nf4Weights = IntegerWeights<Nf4Format>;
 
 /// Inputs per pass when a tile is too wide for the registers. A few KiB of weights: the passes side
 /// by side read them from the L1 cache, and memory sees one stream. A multiple of kGroup.

@@ -77,7 +77,39 @@ inline vf load_f16(const uint16_t* p) {
 }
 
 /// kLanes bf16.
-inline vf load_bf16(const uint16_t* p) { return as_float(load_u16(p) << 16); }
+inline vf load_bf16(const uint16_t* p) {
+#if defined(__AVX512F__)
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return as_float(reinterpret_cast<vi>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)));
+#else
+  return as_float(load_u16(p) << 16);
+#endif
+}
+
+struct ByteTable {
+  alignas(16) uint8_t at[16];
+};
+
+/// table.at[i] for every byte i of x, which are below 16.
+inline vi look_up(const ByteTable& table, vi x) {
+#if defined(__AVX512BW__)
+  const __m512i all =
+      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table.at)));
+  return reinterpret_cast<vi>(_mm512_shuffle_epi8(all, reinterpret_cast<__m512i>(x)));
+#elif defined(__AVX2__)
+  const __m256i all =
+      _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table.at)));
+  return reinterpret_cast<vi>(_mm256_shuffle_epi8(all, reinterpret_cast<__m256i>(x)));
+#elif defined(__ARM_NEON)
+  return reinterpret_cast<vi>(vqtbl1q_u8(vld1q_u8(table.at), reinterpret_cast<uint8x16_t>(x)));
+#else
+  uint8_t bytes[sizeof x];
+  std::memcpy(bytes, &x, sizeof x);
+  for (uint8_t& byte : bytes) byte = table.at[byte];
+  std::memcpy(&x, bytes, sizeof x);
+  return x;
+#endif
+}
 
 /// Sum of the lanes, always in the same tree.
 inline float sum(vf x) {

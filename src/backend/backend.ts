@@ -10,8 +10,18 @@
  * This file knows nothing of checkpoints, requests or schedules.
  */
 
-/** How a matrix is held on the device. `i8` = signed 8 bit with one scale per output row and 32 inputs. */
-export type WeightType = 'f32' | 'f16' | 'bf16' | 'i8'
+/**
+ * Integers of few bits times a scale (bf16) that some inputs of an output row share:
+ * `i8` 8 bits, 32 inputs · `q4` 4 bits, 32 inputs · `nf4` 4 bits that index 16 levels of a normal distribution, 64 inputs.
+ */
+export type QuantisedType = 'i8' | 'q4' | 'nf4'
+
+/** How a matrix is held on the device. */
+export type WeightType = 'f32' | 'f16' | 'bf16' | QuantisedType
+
+export function isQuantised(type: WeightType): type is QuantisedType {
+  return type === 'i8' || type === 'q4' || type === 'nf4'
+}
 
 /** Element types a checkpoint can hand over. */
 export type SourceType = 'f32' | 'f16' | 'bf16'
@@ -25,6 +35,23 @@ export interface MatrixSource {
   readonly dtype: SourceType
   /** Little-endian row-major elements of rows [start, end). The view is valid until the next call. */
   readRows(start: number, end: number): Uint8Array
+  /** Present when the file holds the matrix already rounded to a type; `readRows` then decodes it. */
+  readonly quantised?: QuantisedSource
+}
+
+/** Rows as they were rounded, without padding: loading them anew loses nothing. */
+export interface QuantisedSource {
+  readonly type: QuantisedType
+  /**
+   * values: i8 one byte an input; q4 (+ 8) and nf4 (index of the level) two inputs a byte, the even one in the low half.
+   * scales: bf16 per 32 inputs (nf4: 64). The views are valid until the next call.
+   */
+  readRows(start: number, end: number): QuantisedRows
+}
+
+export interface QuantisedRows {
+  readonly values: Uint8Array
+  readonly scales: Uint8Array
 }
 
 /** A device buffer of numbers; f32 on `cpu`, f64 on `reference`. Owned by the backend that made it. */

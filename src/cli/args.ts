@@ -32,7 +32,8 @@ export const modelArgs = {
   quant: {
     type: 'string',
     default: 'file',
-    description: "How matrices are held: file (the checkpoint's type), f32, f16, bf16, int8",
+    description:
+      "How matrices are held: file (the checkpoint's type), f32, f16, bf16, int8, q4, nf4",
   },
   threads: { type: 'string', description: 'CPU threads (default: all cores)' },
   lora: {

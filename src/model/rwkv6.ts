@@ -69,7 +69,7 @@ export function loadRwkv6(checkpoint: Checkpoint, backend: Backend, options: Wei
     architecture: 'rwkv6',
     vocabSize,
     numParameters: describeCheckpoint(checkpoint).numParameters,
-    weightType: head.type,
+    weightType: blocks[0]!.ffn.key.type,
     weightBytes: load.deviceBytes,
     stateShape: { layers, channels, heads, headSize },
     ln_out,

@@ -75,7 +75,7 @@ export function loadRwkv7(checkpoint: Checkpoint, backend: Backend, options: Wei
     architecture: 'rwkv7',
     vocabSize,
     numParameters: describeCheckpoint(checkpoint).numParameters,
-    weightType: head.type,
+    weightType: blocks[0]!.ffn.key.type,
     weightBytes: load.deviceBytes,
     stateShape: { layers, channels, heads, headSize },
     ln_out,

@@ -2,7 +2,15 @@
  * Moves a checkpoint's tensors onto a backend by name, counting bytes for the progress bar. Owns the choice of how each
  * kind of tensor is held; knows nothing of what the tensors mean.
  */
-import type { Backend, Matrix, Norm, Table, Tensor, WeightType } from '../backend/backend.ts'
+import {
+  type Backend,
+  isQuantised,
+  type Matrix,
+  type Norm,
+  type Table,
+  type Tensor,
+  type WeightType,
+} from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
 import {
   type Checkpoint,
@@ -13,6 +21,7 @@ import {
   type TensorEntry,
   transposedSource,
 } from './checkpoint.ts'
+import { heldMatrixType } from './quantisation.ts'
 import { columnParts, stackedParts } from './tensor-parts.ts'
 
 export type LoadProgress = (doneBytes: number, totalBytes: number) => void
@@ -62,13 +71,12 @@ export class WeightLoader {
   /** A large matrix stored [out, in]. */
   matrix(name: string): Matrix {
     const entry = this.#entry(name)
-    return this.#counted(
-      entry,
-      this.#backend.matrix(matrixSource(entry), this.#options.weightType ?? heldType(entry)),
-    )
+    const source = matrixSource(entry)
+    const wanted = this.#options.weightType ?? source.quantised?.type ?? heldType(entry)
+    return this.#counted(entry, this.#backend.matrix(source, heldMatrixType(name, wanted)))
   }
 
-  /** A low-rank factor stored [in, out], as x @ w is written. Small and sensitive: never quantised to 8 bits. */
+  /** A low-rank factor stored [in, out], as x @ w is written. Small and sensitive: never quantised. */
   lowRank(name: string): Matrix {
     return this.#lowRank(this.#entry(name))
   }
@@ -99,7 +107,7 @@ export class WeightLoader {
 
   #lowRank(entry: TensorEntry): Matrix {
     const wanted = this.#options.weightType
-    const type = wanted === undefined || wanted === 'i8' ? entry.dtype : wanted
+    const type = wanted === undefined || isQuantised(wanted) ? entry.dtype : wanted
     return this.#counted(entry, this.#backend.matrix(transposedSource(entry), type))
   }
 

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type {
   Backend,
   Epilogue,
+  QuantisedType,
   SourceType,
   Tensor,
   WeightType,
@@ -100,6 +101,16 @@ const TYPES: readonly (readonly [WeightType, SourceType, number])[] = [
   ['bf16', 'f32', 2e-5],
 ]
 
+/** With the error that the rounding may make; a single weight is all error or none. */
+const QUANTISED: readonly (readonly [QuantisedType, SourceType, number])[] = [
+  ['i8', 'f32', 2e-2],
+  ['i8', 'bf16', 2e-2],
+  ['q4', 'f32', 0.13],
+  ['q4', 'bf16', 0.13],
+  ['nf4', 'f32', 0.15],
+  ['nf4', 'bf16', 0.15],
+]
+
 if (LEVELS.length === 0) test.skip('the cpu kernels are not built')
 
 describe.each(LEVELS)('linear on %s', (isa) => {
@@ -120,15 +131,15 @@ describe.each(LEVELS)('linear on %s', (isa) => {
     }
   })
 
-  test.each(['f32', 'bf16'] as const)('i8 weights from %s, all shapes', (source) => {
+  test.each(QUANTISED)('%s weights from %s, all shapes', (type, source, tolerance) => {
     for (const [rows, columns] of SHAPES) {
       for (const tokens of [1, 2, 5, 6, 7, 70]) {
-        const c = { rows, columns, type: 'i8', source, tokens } as const
+        const c = { rows, columns, type, source, tokens }
         const y = multiply(cpu, c)
         const exact = multiply(reference, c, quantised(inputs(c), columns))
         expect(rmsRatio(y, exact), JSON.stringify(c)).toBeLessThan(1e-5)
         const unquantised = multiply(reference, { ...c, type: 'f32' })
-        expect(rmsRatio(y, unquantised), JSON.stringify(c)).toBeLessThan(2e-2)
+        expect(rmsRatio(y, unquantised), JSON.stringify(c)).toBeLessThan(tolerance)
       }
     }
   })
@@ -142,7 +153,7 @@ describe.each(LEVELS)('linear on %s', (isa) => {
     }
   })
 
-  test.each(['f32', 'f16', 'bf16', 'i8'] as const)(
+  test.each(['f32', 'f16', 'bf16', 'i8', 'q4', 'nf4'] as const)(
     'a row of %s products is the same bits alone and in any batch, at any place',
     (type) => {
       const [rows, columns] = [192, 320]
@@ -165,7 +176,7 @@ describe.each(LEVELS)('linear on %s', (isa) => {
     },
   )
 
-  test.each(['f16', 'i8'] as const)(
+  test.each(['f16', 'i8', 'q4', 'nf4'] as const)(
     '%s products do not depend on the number of threads',
     (type) => {
       const results = [1, 2, 3].map((threads) => {
@@ -186,7 +197,7 @@ describe.each(LEVELS)('linear on %s', (isa) => {
       const capacity = capacityFor(9)
       const x = backend.tensor([11, 96], normals(11 * 96, 1))
       const z = backend.tensor([11, 64], normals(11 * 64, 2))
-      const jobs = (['i8', 'f16', 'i8', 'bf16', 'i8'] as const).map((type, i) => {
+      const jobs = (['i8', 'f16', 'q4', 'bf16', 'i8', 'nf4'] as const).map((type, i) => {
         const input = i === 4 ? z : x
         const rows = 64 * i + 10
         const weight = backend.matrix(randomSource(rows, input.shape[1]!, 'bf16', i), type)
@@ -217,7 +228,7 @@ describe.each(LEVELS)('linear on %s', (isa) => {
     expect(y.subarray(1500).every(Number.isNaN)).toBe(true)
   })
 
-  test.each(['f32', 'f16', 'bf16', 'i8'] as const)(
+  test.each(['f32', 'f16', 'bf16', 'i8', 'q4', 'nf4'] as const)(
     'a NaN input is not lost in %s products',
     (type) => {
       const c = { rows: 70, columns: 64, type, tokens: 3 }

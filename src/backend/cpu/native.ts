@@ -6,7 +6,7 @@ import { type ErrorCode, SkeinError } from '../../errors.ts'
 import { type NativeLibrary, type NativeType, openLibrary, type Pointer } from '../ffi.ts'
 
 /** SK_ABI_VERSION of skein.h. */
-const ABI_VERSION = 2
+const ABI_VERSION = 3
 
 type Address = Pointer | null
 type Memory = Pointer | Float32Array | Int32Array | Uint8Array | BigUint64Array | null
@@ -30,7 +30,9 @@ const SIGNATURES = {
   sk_tensor_read: ['void', [P, L, P, L]],
   sk_matrix_new: [P, [P, L, L, I]],
   sk_matrix_pack: [I, [P, L, L, I, P]],
+  sk_matrix_pack_quantised: [I, [P, L, L, P, P]],
   sk_matrix_bytes: [L, [P]],
+  sk_quantise: [I, [P, I, L, L, I, P, P, P]],
   sk_table_new: [P, [P, L, L, I]],
   sk_table_write: [I, [P, L, L, P]],
   sk_table_bytes: [L, [P]],

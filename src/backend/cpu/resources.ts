@@ -7,6 +7,7 @@ import type {
   Matrix,
   MatrixSource,
   PenaltyPool,
+  QuantisedSource,
   SourceType,
   StateData,
   StatePool,
@@ -16,11 +17,19 @@ import type {
   WeightType,
 } from '../backend.ts'
 import type { Pointer } from '../ffi.ts'
+import { numScales, valueBytes } from '../quantised.ts'
 import type { CpuContext } from './context.ts'
 
 /** Values of sk_type. */
-const TYPES: Readonly<Record<WeightType, number>> = { f32: 0, f16: 1, bf16: 2, i8: 3 }
-const SOURCE_BYTES: Readonly<Record<SourceType, number>> = { f32: 4, f16: 2, bf16: 2 }
+export const TYPES: Readonly<Record<WeightType, number>> = {
+  f32: 0,
+  f16: 1,
+  bf16: 2,
+  i8: 3,
+  q4: 4,
+  nf4: 5,
+}
+export const SOURCE_BYTES: Readonly<Record<SourceType, number>> = { f32: 4, f16: 2, bf16: 2 }
 /** Rows of a native tile: blocks handed to packing are multiples of it. */
 const TILE_ROWS = 64
 /** Source bytes read and packed at a time: enough to keep all threads busy, little beside the model. */
@@ -63,12 +72,32 @@ export class CpuMatrix implements Matrix {
       native.sk_matrix_new(context.handle, rows, columns, TYPES[type]),
       name,
     )
-    for (const [start, end, values] of readBlocks(source))
-      context.check(
-        native.sk_matrix_pack(this.pointer, start, end - start, TYPES[dtype], values),
-        name,
-      )
+    const { quantised } = source
+    if (quantised?.type === type) this.#packQuantised(context, source, quantised)
+    else
+      for (const [start, end, values] of readBlocks(source))
+        context.check(
+          native.sk_matrix_pack(this.pointer, start, end - start, TYPES[dtype], values),
+          name,
+        )
     this.bytes = native.sk_matrix_bytes(this.pointer)
+  }
+
+  #packQuantised(context: CpuContext, source: MatrixSource, { type, readRows }: QuantisedSource) {
+    const { name, rows, columns } = source
+    for (const [start, end] of rowBlocks(rows, columns)) {
+      const { values, scales } = readRows(start, end)
+      checkBytes(source, start, end, values, valueBytes(type, columns))
+      checkBytes(source, start, end, scales, 2 * numScales(type, columns))
+      const status = context.native.sk_matrix_pack_quantised(
+        this.pointer,
+        start,
+        end - start,
+        values,
+        scales,
+      )
+      context.check(status, name)
+    }
   }
 }
 
@@ -93,21 +122,39 @@ export class CpuTable implements Table {
   }
 }
 
+/** Ranges of whole tiles. */
+export function* rowBlocks(
+  rows: number,
+  rowBytes: number,
+): Generator<[start: number, end: number]> {
+  const step = Math.max(1, Math.floor(BLOCK_BYTES / (rowBytes * TILE_ROWS))) * TILE_ROWS
+  for (let start = 0; start < rows; start += step) yield [start, Math.min(start + step, rows)]
+}
+
 /** The rows of a source in blocks of whole tiles, each checked for its length. */
 function* readBlocks(source: MatrixSource): Generator<[start: number, end: number, Uint8Array]> {
-  const { name, rows, columns, dtype } = source
+  const { rows, columns, dtype } = source
   const rowBytes = columns * SOURCE_BYTES[dtype]
-  const step = Math.max(1, Math.floor(BLOCK_BYTES / (rowBytes * TILE_ROWS))) * TILE_ROWS
-  for (let start = 0; start < rows; start += step) {
-    const end = Math.min(start + step, rows)
+  for (const [start, end] of rowBlocks(rows, rowBytes)) {
     const values = source.readRows(start, end)
-    if (values.length !== (end - start) * rowBytes)
-      throw new SkeinError(
-        'corrupt_weights',
-        `${name}: rows ${start} to ${end} hold ${values.length} bytes, expected ${(end - start) * rowBytes}`,
-      )
+    checkBytes(source, start, end, values, rowBytes)
     yield [start, end, values]
   }
+}
+
+function checkBytes(
+  { name }: MatrixSource,
+  start: number,
+  end: number,
+  { length }: Uint8Array,
+  rowBytes: number,
+): void {
+  const expected = (end - start) * rowBytes
+  if (length === expected) return
+  throw new SkeinError(
+    'corrupt_weights',
+    `${name}: rows ${start} to ${end} hold ${length} bytes, expected ${expected}`,
+  )
 }
 
 export class CpuStatePool implements StatePool {

@@ -4,7 +4,15 @@
  * nothing of ops.
  */
 import { assert, SkeinError } from '../../errors.ts'
-import type { Matrix, MatrixSource, SourceType, Table, Tensor, WeightType } from '../backend.ts'
+import {
+  isQuantised,
+  type Matrix,
+  type MatrixSource,
+  type SourceType,
+  type Table,
+  type Tensor,
+  type WeightType,
+} from '../backend.ts'
 import { f16ToNumber } from '../reference/tensors.ts'
 import { NativeArena } from './arena.ts'
 import type { CudaDevice } from './device.ts'
@@ -106,10 +114,10 @@ export class CudaMatrix implements Matrix {
 
   constructor(device: CudaDevice, source: MatrixSource, type: WeightType) {
     const { name, rows, columns, dtype } = source
-    if (type === 'i8')
+    if (isQuantised(type))
       throw new SkeinError(
         'unsupported_parameter',
-        'int8 weights are not implemented on cuda; use --quant file (fp16), or --device cpu',
+        'quantised weights are not implemented on cuda; use --quant file (fp16), or --device cpu',
       )
     if (columns % VECTOR !== 0 || rows % VECTOR !== 0)
       throw new SkeinError(

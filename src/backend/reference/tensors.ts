@@ -1,17 +1,20 @@
 /**
  * Buffers of the reference backend: plain typed arrays, activations and states in f64, weights in f32 (every source
- * type, and the rounded int8 weights, are exact in f32). Owns the conversions from checkpoint bytes to numbers.
+ * type, and the rounded weights, are exact in f32). Owns the conversions from checkpoint bytes to numbers.
  */
 import { SkeinError } from '../../errors.ts'
-import type {
-  Matrix,
-  MatrixSource,
-  Norm,
-  SourceType,
-  Table,
-  Tensor,
-  WeightType,
+import {
+  isQuantised,
+  type Matrix,
+  type MatrixSource,
+  type Norm,
+  type SourceType,
+  type Table,
+  type Tensor,
+  type WeightType,
 } from '../backend.ts'
+import { decodeRows } from '../quantised.ts'
+import { bf16Nearest, bf16ToNumber, quantiseRows, roundHalfEven } from './quantise.ts'
 
 export interface RefTensor extends Tensor {
   readonly values: Float64Array
@@ -44,7 +47,7 @@ export function createTensor(shape: readonly number[], values?: Float32Array): R
   return { shape, values: values ? Float64Array.from(values) : new Float64Array(size) }
 }
 
-/** Reads a whole matrix; `i8` keeps what the rounding to eight bits leaves. */
+/** Reads a whole matrix; a quantised type keeps what its rounding leaves. */
 export function readMatrix(source: MatrixSource, type: WeightType): RefMatrix {
   const { rows, columns } = source
   const values = new Float32Array(rows * columns)
@@ -53,8 +56,8 @@ export function readMatrix(source: MatrixSource, type: WeightType): RefMatrix {
     const end = Math.min(rows, start + blockRows)
     decodeInto(values.subarray(start * columns, end * columns), source, start, end)
   }
-  if (type === 'i8')
-    for (let r = 0; r < rows; r++) roundToInt8(values.subarray(r * columns, (r + 1) * columns))
+  if (isQuantised(type) && source.quantised?.type !== type)
+    values.set(decodeRows(type, quantiseRows(type, values, columns), columns))
   if (type === 'bf16' && source.dtype !== 'bf16') roundEach(values, roundToBf16)
   if (type === 'f16' && source.dtype !== 'f16') roundEach(values, roundToF16)
   return { rows, columns, type, bytes: values.byteLength, values }
@@ -73,13 +76,6 @@ const READERS: Record<SourceType, (view: DataView, index: number) => number> = {
   bf16: (view, i) => bf16ToNumber(view.getUint16(2 * i, true)),
 }
 
-const word = new DataView(new ArrayBuffer(4))
-
-export function bf16ToNumber(bits: number): number {
-  word.setUint32(0, bits << 16)
-  return word.getFloat32(0)
-}
-
 export function f16ToNumber(bits: number): number {
   const sign = bits & 0x8000 ? -1 : 1
   const exponent = (bits >> 10) & 31
@@ -92,9 +88,7 @@ export function f16ToNumber(bits: number): number {
 
 /** Nearest bf16, ties to even. */
 export function roundToBf16(value: number): number {
-  word.setFloat32(0, value)
-  const bits = word.getUint32(0)
-  return bf16ToNumber(((bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16) & 0xffff)
+  return bf16ToNumber(bf16Nearest(value))
 }
 
 /** Nearest f16, ties to even; beyond its range the largest finite value. */
@@ -107,35 +101,4 @@ export function roundToF16(value: number): number {
 
 function roundEach(values: Float32Array, round: (value: number) => number): void {
   for (let i = 0; i < values.length; i++) values[i] = round(values[i]!)
-}
-
-/** Inputs that share one scale. */
-export const INT8_GROUP = 32
-
-/**
- * Replaces a weight row by its int8 form: per 32 inputs, scale = max|w| / 127 rounded up to bf16,
- * w → round(w / scale) · scale, exact in f32.
- */
-function roundToInt8(row: Float32Array): void {
-  for (let start = 0; start < row.length; start += INT8_GROUP) {
-    const group = row.subarray(start, start + INT8_GROUP)
-    const scale = bf16Above(
-      Math.fround(group.reduce((max, w) => Math.max(max, Math.abs(w)), 0) / 127),
-    )
-    for (let i = 0; i < group.length; i++)
-      group[i] = scale === 0 ? 0 : roundHalfEven(group[i]! / scale) * scale
-  }
-}
-
-/** The smallest bf16 that is not below a non-negative f32. */
-function bf16Above(value: number): number {
-  word.setFloat32(0, value)
-  return bf16ToNumber((word.getUint32(0) + 0xffff) >>> 16)
-}
-
-function roundHalfEven(value: number): number {
-  const floor = Math.floor(value)
-  const rest = value - floor
-  if (rest !== 0.5) return Math.round(value)
-  return floor % 2 === 0 ? floor : floor + 1
 }

@@ -1,0 +1,71 @@
+/**
+ * What rounded weights look like in rows, in files and between backends, and which numbers they stand for. Knows neither
+ * how they were rounded (reference/quantise.ts) nor how a backend lays them out.
+ */
+import type { QuantisedRows, QuantisedType } from './backend.ts'
+
+/** Inputs of a row that share a scale. */
+export const SCALE_INPUTS: Readonly<Record<QuantisedType, number>> = { i8: 32, q4: 32, nf4: 64 }
+
+/**
+ * The sixteen values of nf4: quantiles of the normal distribution (Dettmers et al., "QLoRA", 2023), rounded to 1/127
+ * of the largest, so that products stay exact integers.
+ */
+export const NF4_LEVELS: readonly number[] = [
+  -127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127,
+]
+
+/** q4 is stored as value + 8. */
+const Q4_OFFSET = 8
+
+/** Bytes of a row's values. */
+export function valueBytes(type: QuantisedType, columns: number): number {
+  return type === 'i8' ? columns : Math.ceil(columns / 2)
+}
+
+/** Scales of a row, a bf16 each. */
+export function numScales(type: QuantisedType, columns: number): number {
+  return Math.ceil(columns / SCALE_INPUTS[type])
+}
+
+/** The weights that rows stand for, exact in f32. [rows, columns] */
+export function decodeRows(
+  type: QuantisedType,
+  { values, scales }: QuantisedRows,
+  columns: number,
+): Float32Array {
+  const rowBytes = valueBytes(type, columns)
+  const rowScales = numScales(type, columns)
+  const factors = decodeScales(scales)
+  const weights = new Float32Array((values.length / rowBytes) * columns)
+  for (let row = 0, i = 0; i < weights.length; row++) {
+    for (let column = 0; column < columns; column++, i++) {
+      const scale = factors[row * rowScales + Math.floor(column / SCALE_INPUTS[type])]!
+      weights[i] = integerAt(type, values, row * rowBytes, column) * scale
+    }
+  }
+  return weights
+}
+
+function integerAt(type: QuantisedType, values: Uint8Array, row: number, column: number): number {
+  if (type === 'i8') return (values[row + column]! << 24) >> 24
+  const code = (values[row + (column >> 1)]! >> ((column & 1) * 4)) & 15
+  return type === 'q4' ? code - Q4_OFFSET : NF4_LEVELS[code]!
+}
+
+/** One row's codes (i8 and q4: the integer, nf4: the index of its level) into its bytes. */
+export function encodeCodes(type: QuantisedType, codes: Int8Array, bytes: Uint8Array): void {
+  if (type === 'i8') {
+    bytes.set(codes)
+    return
+  }
+  const offset = type === 'q4' ? Q4_OFFSET : 0
+  bytes.fill(0)
+  for (const [i, code] of codes.entries()) bytes[i >> 1]! |= (code + offset) << ((i & 1) * 4)
+}
+
+function decodeScales(bytes: Uint8Array): Float32Array {
+  const words = new Uint32Array(bytes.length / 2)
+  for (const i of words.keys()) words[i] = (bytes[2 * i]! << 16) | (bytes[2 * i + 1]! << 24)
+  return new Float32Array(words.buffer)
+}
