@@ -1,4 +1,4 @@
-/** `skein bench`: speed of the engine and of the tokenizer on this machine. */
+/** `skein bench`: speed of the engine and of the tokenizer on this machine; `serve` is in its own file. */
 import { existsSync, mkdirSync } from 'node:fs'
 import { cpus, homedir } from 'node:os'
 import { join } from 'node:path'
@@ -39,7 +39,10 @@ const engine = defineCommand({
       default: '1x512',
       description: 'PROMPTSxTOKENS of each prefill case',
     },
-    'step-tokens': { type: 'string', description: 'Token budget of one step (default 512)' },
+    'step-tokens': {
+      type: 'string',
+      description: 'Token budget of one step (default 512, 2048 on a GPU)',
+    },
     repeats: { type: 'string', default: '20', description: 'Fewest repeats of a case' },
     seconds: { type: 'string', default: '2', description: 'Shortest time of a case' },
     json: { type: 'boolean', description: 'One JSON object' },

@@ -16,6 +16,8 @@ import {
 import type { Defines, KernelImages } from './kernel.ts'
 import { KERNEL_DIR, type KernelSource, readKernelSource } from './source.ts'
 
+const DIGEST_BYTES = 32
+
 /** $XDG_CACHE_HOME/skein/<name>, or the same under ~/.cache. */
 export function cacheFolder(name: string, environment = process.env): string {
   return join(environment.XDG_CACHE_HOME || join(homedir(), '.cache'), 'skein', name)
@@ -68,13 +70,29 @@ export function createKernelImages(
     image(file, defines) {
       const { compiler, input, path } = plan(file, defines)
       const cached = readCached(path)
-      if (cached !== null) return cached
+      const known = cached === null ? null : unseal(cached)
+      if (known !== null) return known
       const image = compiler.compile(input)
-      writeCached(folder, path, image)
+      writeCached(folder, path, seal(image))
       return image
     },
     discard: (file, defines) => rmSync(plan(file, defines).path, { force: true }),
   }
+}
+
+/** The driver is told no length and can hang on half an image, so one from the disk is checked before it is loaded. */
+export function seal(image: Uint8Array): Uint8Array {
+  return Buffer.concat([digest(image), image])
+}
+
+/** The image of a sealed file, or null when it is not whole. */
+export function unseal(sealed: Uint8Array): Uint8Array | null {
+  const image = sealed.subarray(DIGEST_BYTES)
+  return digest(image).equals(sealed.subarray(0, DIGEST_BYTES)) ? image : null
+}
+
+function digest(image: Uint8Array): Buffer {
+  return createHash('sha256').update(image).digest()
 }
 
 export function readCached(path: string): Uint8Array | null {

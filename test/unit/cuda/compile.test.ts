@@ -3,7 +3,13 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
 import { chooseTarget, compileOptions } from '../../../src/backend/cuda/compiler.ts'
-import { cacheFolder, imageKey, writeCached } from '../../../src/backend/cuda/image.ts'
+import {
+  cacheFolder,
+  imageKey,
+  seal,
+  unseal,
+  writeCached,
+} from '../../../src/backend/cuda/image.ts'
 import { findNvcc } from '../../../src/backend/cuda/libraries.ts'
 import { openNvcc } from '../../../src/backend/cuda/nvcc.ts'
 import { readKernelSource } from '../../../src/backend/cuda/source.ts'
@@ -57,6 +63,16 @@ test('the cache is where XDG says, and one that cannot be written is no error', 
   expect(writeCached(inside, join(inside, 'x'), 'text')).toBe(true)
   expect(existsSync(join(inside, 'x'))).toBe(true)
   expect(writeCached(join(folder, 'one.cu'), join(folder, 'one.cu/x'), 'text')).toBe(false)
+})
+
+test('an image that is not whole is never handed to the driver', () => {
+  const image = Uint8Array.from({ length: 500 }, (_, i) => i)
+  const sealed = seal(image)
+  expect(new Uint8Array(unseal(sealed)!)).toEqual(image)
+  for (const length of [0, 10, 32, 40, sealed.length - 1])
+    expect(unseal(sealed.subarray(0, length))).toBeNull()
+  sealed[100]! ^= 1
+  expect(unseal(sealed)).toBeNull()
 })
 
 const nvcc = findNvcc()
