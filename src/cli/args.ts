@@ -61,9 +61,13 @@ export const engineArgs = {
   vocab: { type: 'string', description: 'Vocabulary file (default: found beside the model)' },
   slots: {
     type: 'string',
-    description: 'Recurrent states kept = sequences that run at once (default: by memory, up to 64, 256 on a GPU)',
+    description:
+      'Recurrent states kept = sequences that run at once (default: by memory, up to 64, 256 on a GPU)',
   },
-  'step-tokens': { type: 'string', description: 'Token budget of one step (default 512, 2048 on a GPU)' },
+  'step-tokens': {
+    type: 'string',
+    description: 'Token budget of one step (default 512, 2048 on a GPU)',
+  },
   'max-waiting': { type: 'string', description: 'Requests that may wait (default 1024)' },
   'max-prompt-tokens': { type: 'string', description: 'Longest prompt (default 131072)' },
 } as const satisfies ArgsDef
