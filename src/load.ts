@@ -11,6 +11,8 @@ import { type BackendOptions, openBackend } from './device-choice.ts'
 import { Engine } from './engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS, identityOf, type StateOptions } from './engine/states.ts'
 import { SkeinError } from './errors.ts'
+import { findModel, modelsFolder } from './hub/model-cache.ts'
+import { findModelName } from './hub/model-names.ts'
 import { type AdapterChoice, withAdapters } from './model/adapters.ts'
 import {
   type Checkpoint,
@@ -262,9 +264,20 @@ export function checkModelFile(choice: Pick<RunnerChoice, 'model' | 'adapters'>)
   openModel(choice).close()
 }
 
-/** The checkpoint a command was asked for, or the demo model. */
+/** The checkpoint a command was asked for, by path or by the name of a pulled model, or the demo model. */
 export function modelPath(model: string | undefined): string {
-  if (model !== undefined) return model
+  if (model !== undefined) return existsCheckpoint(model) ? model : pulledModel(model)
   if (existsSync(DEMO_MODEL)) return DEMO_MODEL
   throw new SkeinError('not_found', 'no model given and the bundled demo model is missing')
+}
+
+/** What is neither a file nor a name is left to the reader of checkpoints to refuse. */
+function pulledModel(name: string): string {
+  const found = findModel(modelsFolder(), name)
+  if (found) return found.path
+  if (!findModelName(name)) return name
+  throw new SkeinError(
+    'not_found',
+    `${name} is no file here and has not been pulled; "skein pull ${name}" fetches it`,
+  )
 }

@@ -1,6 +1,7 @@
 /** `skein inspect`: what a checkpoint is, from its own tensors. Loads no weights. */
 import { defineCommand } from 'citty'
-import { fingerprint, openCheckpoint } from '../model/checkpoint.ts'
+import { modelPath } from '../load.ts'
+import { type Checkpoint, fingerprint, openCheckpoint } from '../model/checkpoint.ts'
 import { describeCheckpoint } from '../model/formats/describe.ts'
 import { formatBytes, formatCount, printJson, printTable } from './output.ts'
 
@@ -10,19 +11,21 @@ export const inspect = defineCommand({
     file: {
       type: 'positional',
       required: true,
-      description: 'Checkpoint (.pth)',
-      valueHint: 'FILE',
+      description: 'Checkpoint, or the name of a pulled model',
+      valueHint: 'FILE|NAME',
     },
     tensors: { type: 'boolean', description: 'Also list every tensor' },
     json: { type: 'boolean', description: 'One JSON object' },
   },
   run({ args }) {
-    const checkpoint = openCheckpoint(args.file)
+    const checkpoint = openCheckpoint(modelPath(args.file))
     try {
       const summary = describeCheckpoint(checkpoint)
       const file = {
         path: checkpoint.path,
         format: checkpoint.format,
+        naming: checkpoint.naming ?? 'native',
+        hasVocabulary: checkpoint.vocabulary !== undefined,
         bytes: checkpoint.fileBytes,
         fingerprint: fingerprint(checkpoint),
       }
@@ -32,14 +35,17 @@ export const inspect = defineCommand({
         shape,
       }))
       if (args.json) {
-        printJson({ ...file, ...summary, ...(args.tensors ? { tensors } : {}) })
+        const metadata = Object.fromEntries(checkpoint.metadata ?? [])
+        printJson({ ...file, ...summary, metadata, ...(args.tensors ? { tensors } : {}) })
         return
       }
       printTable([
         ['file', checkpoint.path],
-        ['format', `${file.format}, ${formatBytes(file.bytes)}`],
+        ['format', `${file.format}, ${file.naming} names, ${formatBytes(file.bytes)}`],
+        ['vocabulary', file.hasVocabulary ? 'in the file' : 'not in the file'],
         ['fingerprint', file.fingerprint],
         ...Object.entries(summary).map(([name, value]) => [name, describe(name, value)] as const),
+        ...metadataRows(checkpoint),
       ])
       if (args.tensors)
         printTable([
@@ -53,6 +59,14 @@ export const inspect = defineCommand({
     }
   },
 })
+
+/** What the file says of itself, long texts (chat templates) by their beginning. */
+function metadataRows({ metadata = new Map() }: Checkpoint): [string, string][] {
+  return [...metadata].map(([key, value]) => {
+    const text = String(value).replaceAll('\n', ' ')
+    return [key, text.length > 60 ? `${text.slice(0, 57)}...` : text]
+  })
+}
 
 function describe(name: string, value: unknown): string {
   if (name === 'numParameters') return formatCount(Number(value))

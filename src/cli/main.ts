@@ -17,6 +17,10 @@ const COMMANDS: Record<string, () => Promise<unknown>> = {
   inspect: async () => (await import('./inspect.ts')).inspect,
   logits: async () => (await import('./logits.ts')).logits,
   tokenize: async () => (await import('./tokenize.ts')).tokenize,
+  pull: async () => (await import('./pull.ts')).pull,
+  ls: async () => (await import('./ls.ts')).ls,
+  rm: async () => (await import('./rm.ts')).rm,
+  convert: async () => (await import('./convert.ts')).convert,
   doctor: async () => (await import('./doctor.ts')).doctor,
 }
 

@@ -31,6 +31,15 @@ export function parseVocabulary(text: string, name: string): VocabularyToken[] {
   return tokens
 }
 
+/** The same format, one line a token; every byte is written as an escape. */
+export function formatVocabulary(tokens: readonly VocabularyToken[]): string {
+  const lines = tokens.map(({ id, bytes }) => {
+    const escapes = Array.from(bytes, (byte) => `\\x${byte.toString(16).padStart(2, '0')}`)
+    return `${id} b'${escapes.join('')}' ${bytes.length}\n`
+  })
+  return lines.join('')
+}
+
 export function vocabularyError(name: string, problem: string): SkeinError {
   return new SkeinError(
     'corrupt_weights',

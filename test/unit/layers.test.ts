@@ -7,6 +7,7 @@ const ALLOWED: Record<string, readonly string[]> = {
   cli: [
     'bench',
     'gateway',
+    'hub',
     'engine/client.ts',
     'engine/messages.ts',
     'model',
@@ -22,6 +23,7 @@ const ALLOWED: Record<string, readonly string[]> = {
   api: ['engine/client.ts', 'engine/messages.ts', 'tokenizer'],
   engine: ['state', 'model/runner.ts', 'tokenizer'],
   model: ['backend/backend.ts'],
+  hub: ['tokenizer'],
   state: [],
   backend: [],
   tokenizer: [],

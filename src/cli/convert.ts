@@ -1,0 +1,58 @@
+/** `skein convert`: a checkpoint of any readable format to `.pth` or safetensors, adapters merged on request. */
+import { existsSync, writeFileSync } from 'node:fs'
+import { defineCommand } from 'citty'
+import { SkeinError } from '../errors.ts'
+import { modelPath, openModel } from '../load.ts'
+import type { Checkpoint } from '../model/checkpoint.ts'
+import { convertCheckpoint } from '../model/convert.ts'
+import { formatVocabulary } from '../tokenizer/vocabulary.ts'
+import { adapterArgs, adapterChoices, oneOf } from './args.ts'
+import { printJson, progressBar } from './output.ts'
+
+const DTYPES = ['f32', 'f16', 'bf16'] as const
+
+export const convert = defineCommand({
+  meta: { name: 'convert', description: 'Write a checkpoint as .pth or .safetensors' },
+  args: {
+    input: { type: 'positional', required: true, description: 'Checkpoint', valueHint: 'IN' },
+    output: {
+      type: 'positional',
+      required: true,
+      description: 'File to write: .pth or .safetensors',
+      valueHint: 'OUT',
+    },
+    dtype: {
+      type: 'string',
+      description: 'f32, f16 or bf16 (default: as stored; what GGUF packs becomes f16)',
+    },
+    ...adapterArgs,
+    force: { type: 'boolean', description: 'Replace OUT if it exists' },
+    json: { type: 'boolean', description: 'Report as JSON' },
+  },
+  run({ args }) {
+    const { input, output } = args
+    if (existsSync(output) && args.force !== true) {
+      throw new SkeinError('conflict', `${output} exists; --force replaces it`)
+    }
+    const dtype = oneOf(args, 'dtype', DTYPES)
+    const checkpoint = openModel({ model: modelPath(input), adapters: adapterChoices(args) })
+    try {
+      convertCheckpoint(checkpoint, output, { dtype, onProgress: progressBar('converting') })
+      const vocabulary = writeVocabulary(checkpoint, output)
+      const tensors = checkpoint.tensors.size
+      if (args.json) printJson({ output, tensors, vocabulary })
+      else process.stdout.write(`${[output, vocabulary].filter(Boolean).join('\n')}\n`)
+    } finally {
+      checkpoint.close()
+    }
+  },
+})
+
+/** What a GGUF brings along goes beside the new file, where it is found under the model's name. */
+function writeVocabulary(checkpoint: Checkpoint, output: string): string | null {
+  const tokens = checkpoint.vocabulary?.()
+  if (!tokens) return null
+  const path = output.replace(/\.[^.]+$/, '.vocab.txt')
+  writeFileSync(path, formatVocabulary(tokens))
+  return path
+}

@@ -1,0 +1,144 @@
+/**
+ * Fetches one file to its place: into a partial file beside it, resumed where the last attempt stopped, and renamed
+ * when its digest is right. So a file under its own name is always whole. Knows nothing of models.
+ */
+import { createHash, type Hash } from 'node:crypto'
+import { createReadStream, rmSync, statfsSync, statSync } from 'node:fs'
+import { constants, type FileHandle, mkdir, open, rename } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { SkeinError } from '../errors.ts'
+import { type Hub, type HubFile, request, unreachable } from './hub.ts'
+
+export interface Download {
+  readonly url: URL
+  readonly file: HubFile
+  /** Where the file goes. */
+  readonly path: string
+  readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
+  /** Pause before the first new attempt; doubled each time. */
+  readonly retryMs?: number | undefined
+}
+
+const ATTEMPTS = 5
+const RETRY_MS = 1000
+
+/** What happened: fetched, or it was there already and whole. */
+export async function download(hub: Hub, job: Download): Promise<'fetched' | 'present'> {
+  const { file, path } = job
+  if (sizeOf(path) === file.size) {
+    const hash = startHash(file)
+    await hashFile(path, hash)
+    if (hash.digest('hex') === file.digest.hex) return 'present'
+  }
+  await mkdir(dirname(path), { recursive: true })
+  const partial = partialPath(path, file)
+  checkSpace(path, file.size - sizeOf(partial))
+  for (let attempt = 1; ; attempt++) {
+    try {
+      await fetchRest(hub, job, partial)
+      break
+    } catch (error) {
+      const isPassing = error instanceof SkeinError && error.code === 'timeout'
+      if (!isPassing || attempt === ATTEMPTS) throw error
+      await sleep((job.retryMs ?? RETRY_MS) * 2 ** (attempt - 1))
+    }
+  }
+  await verify(partial, file, path)
+  await rename(partial, path)
+  return 'fetched'
+}
+
+/** Named after its content, so that a newer version never continues an older one. */
+export function partialPath(path: string, { digest }: HubFile): string {
+  return `${path}.${digest.hex.slice(0, 16)}.partial`
+}
+
+async function fetchRest(hub: Hub, { url, file, onProgress }: Download, partial: string) {
+  // A link put in the partial file's place would make us write elsewhere.
+  const flags = constants.O_WRONLY | constants.O_CREAT | (constants.O_NOFOLLOW ?? 0)
+  const handle = await open(partial, flags, 0o644)
+  try {
+    let done = (await handle.stat()).size
+    if (done > file.size) done = await restart(handle)
+    onProgress?.(done, file.size)
+    if (done === file.size) return
+    const response = await request(hub, url, done)
+    if (done > 0 && !continues(response, done)) done = await restart(handle)
+    for await (const chunk of bodyOf(response, url)) {
+      if (done + chunk.byteLength > file.size) {
+        throw new SkeinError('corrupt_weights', `${url.host} sent more than ${file.size} bytes`)
+      }
+      await writeAll(handle, chunk, done)
+      done += chunk.byteLength
+      onProgress?.(done, file.size)
+    }
+    if (done < file.size) throw unreachable(url, new Error('the connection ended early'))
+    await handle.sync()
+  } finally {
+    await handle.close()
+  }
+}
+
+async function restart(handle: FileHandle): Promise<number> {
+  await handle.truncate(0)
+  return 0
+}
+
+/** A server may ignore the range and send everything. */
+function continues(response: Response, offset: number): boolean {
+  const range = response.headers.get('content-range') ?? ''
+  return response.status === 206 && range.startsWith(`bytes ${offset}-`)
+}
+
+async function* bodyOf(response: Response, url: URL): AsyncIterable<Uint8Array> {
+  try {
+    yield* response.body ?? []
+  } catch (error) {
+    throw unreachable(url, error)
+  }
+}
+
+async function writeAll(handle: FileHandle, bytes: Uint8Array, position: number): Promise<void> {
+  let done = 0
+  while (done < bytes.byteLength) {
+    const { bytesWritten } = await handle.write(bytes, done, undefined, position + done)
+    done += bytesWritten
+  }
+}
+
+async function verify(partial: string, file: HubFile, path: string): Promise<void> {
+  const hash = startHash(file)
+  await hashFile(partial, hash)
+  const found = hash.digest('hex')
+  if (found === file.digest.hex) return
+  rmSync(partial, { force: true })
+  throw new SkeinError(
+    'corrupt_weights',
+    `${path} arrived with digest ${found}, not ${file.digest.hex}; it was thrown away, pull it again`,
+  )
+}
+
+/** Git's own digest is a sha1 over a head and the content. */
+function startHash({ digest, size }: HubFile): Hash {
+  if (digest.kind === 'sha256') return createHash('sha256')
+  return createHash('sha1').update(`blob ${size}\0`)
+}
+
+async function hashFile(path: string, hash: Hash): Promise<void> {
+  for await (const chunk of createReadStream(path, { highWaterMark: 1 << 20 })) hash.update(chunk)
+}
+
+function checkSpace(path: string, neededBytes: number): void {
+  const { bavail, bsize } = statfsSync(dirname(path))
+  const free = bavail * bsize
+  if (free >= neededBytes) return
+  throw new SkeinError(
+    'too_large',
+    `${path} needs ${neededBytes} more bytes and its disk has ${free}; free some or set XDG_CACHE_HOME`,
+  )
+}
+
+function sizeOf(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.size ?? 0
+}

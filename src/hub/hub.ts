@@ -1,0 +1,200 @@
+/**
+ * Talks to the Hugging Face hub, or to the mirror that HF_ENDPOINT names: lists a repository and opens files. Follows
+ * redirects only to the hub's own hosts, and sends the token to no host but the endpoint. What it is told to fetch comes
+ * from the operator's command line, never from a request.
+ */
+import { SkeinError } from '../errors.ts'
+
+export interface Hub {
+  readonly endpoint: URL
+  readonly token: string | undefined
+  readonly fetch: typeof fetch
+}
+
+export interface HubFile {
+  /** In the repository, with slashes. */
+  readonly path: string
+  readonly size: number
+  /** Of large files the sha256 of the content, of small ones git's sha1 of it. */
+  readonly digest: { readonly kind: 'sha256' | 'git'; readonly hex: string }
+}
+
+type Environment = Readonly<Record<string, string | undefined>>
+
+const DEFAULT_ENDPOINT = 'https://huggingface.co'
+/** Where the hub keeps files: its own domain and the short one of its content network. */
+const HUB_DOMAINS = ['huggingface.co', 'hf.co']
+const LOOPBACK = /^(localhost|127(\.\d{1,3}){3}|\[::1\])$/
+const MAX_REDIRECTS = 5
+const MAX_LIST_BYTES = 16 * 1024 * 1024
+const MAX_PAGES = 100
+
+export function openHub(environment: Environment = process.env): Hub {
+  const given = environment.HF_ENDPOINT || DEFAULT_ENDPOINT
+  const endpoint = parseUrl(given)
+  const isPlain = endpoint && !endpoint.username && !endpoint.password && !endpoint.search
+  if (!isPlain || !/^https?:$/.test(endpoint.protocol)) {
+    throw new SkeinError(
+      'invalid_request',
+      `HF_ENDPOINT is "${given}"; an address such as ${DEFAULT_ENDPOINT} was expected`,
+    )
+  }
+  return { endpoint, token: environment.HF_TOKEN || undefined, fetch: globalThis.fetch }
+}
+
+/** Every file of the main revision. */
+export async function listFiles(hub: Hub, repository: string): Promise<HubFile[]> {
+  const files: HubFile[] = []
+  let url: URL | null = hubUrl(hub, `api/models/${repository}/tree/main?recursive=true`)
+  for (let page = 0; url; page++) {
+    if (page === MAX_PAGES) throw unexpected(url, `lists more than ${MAX_PAGES} pages of files`)
+    const response = await request(hub, url)
+    const entries = parseList(await limitedText(response, url), url)
+    files.push(...entries.flatMap((entry: unknown) => parseFile(entry)))
+    url = nextPage(response, url)
+  }
+  return files
+}
+
+export function fileUrl(hub: Hub, repository: string, path: string): URL {
+  return hubUrl(hub, `${repository}/resolve/main/${path}`)
+}
+
+/** A response with status 200 or 206; any other is an error that says what to do. `offset` asks for the rest only. */
+export async function request(hub: Hub, url: URL, offset = 0): Promise<Response> {
+  let at = url
+  for (let hop = 0; hop <= MAX_REDIRECTS; hop++) {
+    const response = await fetchOnce(hub, at, offset)
+    const location = response.headers.get('location')
+    if (response.status < 300 || response.status >= 400 || location === null) {
+      return checked(response, at, offset)
+    }
+    await response.body?.cancel()
+    at = nextHop(hub.endpoint, at, location)
+  }
+  throw unexpected(url, `redirects more than ${MAX_REDIRECTS} times`)
+}
+
+/** Where a redirect leads, if it may be followed. */
+export function nextHop(endpoint: URL, from: URL, location: string): URL {
+  const url = parseUrl(location, from)
+  const isAllowed =
+    url &&
+    !url.username &&
+    !url.password &&
+    (url.origin === endpoint.origin ||
+      (url.protocol === 'https:' && url.port === '' && isHubHost(endpoint, url.hostname)))
+  if (isAllowed) return url
+  const target = url ? url.origin : 'an address that is none'
+  throw unexpected(from, `redirects to ${target}, which is not one of its own hosts`)
+}
+
+function isHubHost(endpoint: URL, host: string): boolean {
+  const domains = [...HUB_DOMAINS, endpoint.hostname]
+  return domains.some((domain) => host === domain || host.endsWith(`.${domain}`))
+}
+
+/** The token goes to the endpoint only, and only where nobody can read along. */
+export function headersFor({ endpoint, token }: Hub, url: URL, offset: number): Headers {
+  const headers = new Headers({ 'user-agent': 'skein' })
+  if (offset > 0) headers.set('range', `bytes=${offset}-`)
+  const isPrivate = url.protocol === 'https:' || LOOPBACK.test(url.hostname)
+  if (token !== undefined && url.origin === endpoint.origin && isPrivate) {
+    headers.set('authorization', `Bearer ${token}`)
+  }
+  return headers
+}
+
+async function fetchOnce(hub: Hub, url: URL, offset: number): Promise<Response> {
+  try {
+    return await hub.fetch(url, { headers: headersFor(hub, url, offset), redirect: 'manual' })
+  } catch (error) {
+    throw unreachable(url, error)
+  }
+}
+
+export function unreachable(url: URL, error: unknown): SkeinError {
+  // fetch hides what happened in `cause`.
+  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error
+  const reason = cause instanceof Error ? cause.message : String(cause)
+  return new SkeinError(
+    'timeout',
+    `could not read from ${url.host}: ${reason}; check the network, or name a mirror with HF_ENDPOINT`,
+    { cause: error },
+  )
+}
+
+async function checked(response: Response, url: URL, offset: number): Promise<Response> {
+  const { status } = response
+  if (status === 200 || (status === 206 && offset > 0)) return response
+  await response.body?.cancel()
+  if (status === 401 || status === 403) {
+    throw new SkeinError(
+      'unauthorized',
+      `${url.host} refuses ${url.pathname} (${status}): no such repository, or a private one; set HF_TOKEN to a token that may read it`,
+    )
+  }
+  if (status === 404) {
+    throw new SkeinError('not_found', `${url.host} has no ${url.pathname}; check the name`)
+  }
+  throw new SkeinError('timeout', `${url.host} answered ${status} to ${url.pathname}; try later`)
+}
+
+function hubUrl({ endpoint }: Hub, path: string): URL {
+  const base = endpoint.href.endsWith('/') ? endpoint.href : `${endpoint.href}/`
+  return new URL(path, base)
+}
+
+function parseUrl(text: string, base?: URL): URL | null {
+  return URL.canParse(text, base?.href) ? new URL(text, base) : null
+}
+
+async function limitedText(response: Response, url: URL): Promise<string> {
+  const chunks: Uint8Array[] = []
+  let size = 0
+  for await (const chunk of response.body ?? []) {
+    size += chunk.byteLength
+    if (size > MAX_LIST_BYTES) throw unexpected(url, `lists more than ${MAX_LIST_BYTES} bytes`)
+    chunks.push(chunk)
+  }
+  return Buffer.concat(chunks).toString()
+}
+
+function parseList(text: string, url: URL): readonly unknown[] {
+  try {
+    const entries: unknown = JSON.parse(text)
+    if (Array.isArray(entries)) return entries
+  } catch {
+    // as below: no JSON is no list either
+  }
+  throw unexpected(url, 'answered with something that is no list of files')
+}
+
+function parseFile(entry: unknown): HubFile[] {
+  if (!isObject(entry) || entry.type !== 'file') return []
+  const { path, oid, size, lfs } = entry
+  if (typeof path !== 'string' || typeof oid !== 'string' || !isSize(size)) return []
+  if (!isObject(lfs)) return [{ path, size, digest: { kind: 'git', hex: oid } }]
+  if (typeof lfs.oid !== 'string' || !isSize(lfs.size)) return []
+  return [{ path, size: lfs.size, digest: { kind: 'sha256', hex: lfs.oid } }]
+}
+
+function nextPage(response: Response, from: URL): URL | null {
+  const link = /<([^>]+)>\s*;\s*rel="?next"?/.exec(response.headers.get('link') ?? '')?.[1]
+  if (link === undefined) return null
+  const url = parseUrl(link, from)
+  if (url?.origin === from.origin) return url
+  throw unexpected(from, 'continues its list on another host')
+}
+
+function unexpected(url: URL, problem: string): SkeinError {
+  return new SkeinError('unsupported_weights', `${url.host} ${problem}; nothing was fetched`)
+}
+
+function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null
+}
+
+function isSize(value: unknown): value is number {
+  return typeof value === 'number' && Number.isSafeInteger(value) && value >= 0
+}

@@ -1,0 +1,126 @@
+/**
+ * The names models go by: `owner/repository`, `owner/repository:file`, file names of the released models, and short
+ * names such as `rwkv7-g1-0.4b`, which stand for the newest file of a line and size. Knows no network and no disk.
+ */
+import { SkeinError } from '../errors.ts'
+
+export interface ModelReference {
+  /** owner/name */
+  readonly repository: string
+  /** Picks the file among those of the repository; undefined where the repository is one model. */
+  readonly choose: ((paths: readonly string[]) => string | undefined) | undefined
+}
+
+const PART = '[A-Za-z0-9_][A-Za-z0-9._-]{0,127}'
+const REPOSITORY = new RegExp(`^(${PART}/${PART})(?::(.+))?$`)
+const SAFE_PART = new RegExp(`^${PART}$`)
+export const CHECKPOINT_FILE = /\.(pth|safetensors|st|gguf)$/i
+
+/** Where the released models are. */
+const LINES: readonly { readonly name: RegExp; readonly repository: string }[] = [
+  { name: /^rwkv7-g\d/i, repository: 'BlinkDL/rwkv7-g1' },
+  { name: /^rwkv7-world-|^rwkv-x070-world-/i, repository: 'BlinkDL/rwkv-7-world' },
+  { name: /^rwkv6-world-|^rwkv-x060-world-/i, repository: 'BlinkDL/rwkv-6-world' },
+]
+
+/** Throws for a name that is none of these. */
+export function parseModelName(name: string): ModelReference {
+  const reference = findModelName(name)
+  if (reference) return reference
+  throw new SkeinError(
+    'invalid_request',
+    `"${name}" is no model name; expected one such as rwkv7-g1-0.4b, owner/repository or owner/repository:file`,
+  )
+}
+
+export function findModelName(name: string): ModelReference | undefined {
+  const [, repository, file] = REPOSITORY.exec(name) ?? []
+  // "models/demo.pth" is a path that does not exist, not a repository.
+  if (repository !== undefined && !name.includes('..') && !CHECKPOINT_FILE.test(repository)) {
+    if (file === undefined) return { repository, choose: undefined }
+    if (!isSafePath(file)) return undefined
+    return { repository, choose: (paths) => paths.find((path) => path === file) }
+  }
+  const line = LINES.find((candidate) => candidate.name.test(name))
+  if (!line || !SAFE_PART.test(name)) return undefined
+  return { repository: line.repository, choose: (paths) => newestNamed(name, paths) }
+}
+
+/** Parts of letters, digits, dots, dashes and underlines, none of them a dot alone or hidden. */
+export function isSafePath(path: string): boolean {
+  return path.length < 512 && path.split('/').every((part) => SAFE_PART.test(part))
+}
+
+/** The file of that name, with or without its suffix, or the newest file of the line and size it stands for. */
+export function newestNamed(name: string, paths: readonly string[]): string | undefined {
+  const exact = paths.find((path) => path === name || path.replace(CHECKPOINT_FILE, '') === name)
+  if (exact !== undefined) return exact
+  const wanted = parseShortName(name)
+  if (!wanted) return undefined
+  const released = paths.flatMap((path) => {
+    const release = parseRelease(path)
+    const fits = release && release.line === wanted.line && release.size === wanted.size
+    return fits && (wanted.letter === '' || release.letter === wanted.letter) ? [release] : []
+  })
+  const [newest] = released.sort((a, b) => b.date - a.date || b.context - a.context)
+  return newest?.path
+}
+
+interface ShortName {
+  /** "g1", "x070", "x060" */
+  readonly line: string
+  /** Of the data the model was trained on: "a", "a3"; empty for any. */
+  readonly letter: string
+  readonly size: number
+}
+
+function parseShortName(name: string): ShortName | undefined {
+  const [, line, letter = '', size] =
+    /^rwkv7-(g\d)([a-z]\d?)?-(\d+(?:\.\d+)?b\d?)$/i.exec(name) ?? []
+  if (line !== undefined) {
+    return { line: line.toLowerCase(), letter: letter.toLowerCase(), size: billions(size!) }
+  }
+  const [, version, worldSize] = /^rwkv([67])-world-(\d+(?:\.\d+)?b\d?)$/i.exec(name) ?? []
+  if (version === undefined) return undefined
+  return { line: `x0${version}0`, letter: '', size: billions(worldSize!) }
+}
+
+interface Release extends ShortName {
+  readonly path: string
+  readonly date: number
+  readonly context: number
+}
+
+/** rwkv7-g1a-0.4b-20250905-ctx4096.pth, RWKV-x070-World-0.4B-v2.9-20250107-ctx4096.pth */
+const G_RELEASE = /^rwkv7-(g\d)([a-z]\d?)?-(\d+(?:\.\d+)?b)-(\d{8})-ctx(\d+)\.pth$/i
+const WORLD_RELEASE = /^rwkv-(x0[67]0)-world-(\d+(?:\.\d+)?b\d?)-v[\d.]+-(\d{8})-ctx(\d+)\.pth$/i
+
+function parseRelease(path: string): Release | undefined {
+  const g = G_RELEASE.exec(path)
+  if (g) return release(path, g[1]!, g[2] ?? '', g[3]!, g[4]!, g[5]!)
+  const world = WORLD_RELEASE.exec(path)
+  return world ? release(path, world[1]!, '', world[2]!, world[3]!, world[4]!) : undefined
+}
+
+function release(
+  path: string,
+  line: string,
+  letter: string,
+  size: string,
+  date: string,
+  context: string,
+): Release {
+  return {
+    path,
+    line: line.toLowerCase(),
+    letter: letter.toLowerCase(),
+    size: billions(size),
+    date: Number(date),
+    context: Number(context),
+  }
+}
+
+/** "0.4b" and "1B6" both have a b where the point may be. */
+function billions(size: string): number {
+  return Number(size.toLowerCase().replace(/b$/, '').replace('b', '.'))
+}

@@ -1,0 +1,75 @@
+/**
+ * Writes a checkpoint, from whatever format it was read and with adapters merged, as a `.pth` or safetensors file under
+ * native names. Tensors pass through in pieces, so a model larger than memory can be converted.
+ */
+import { extname } from 'node:path'
+import type { SourceType } from '../backend/backend.ts'
+import { SkeinError } from '../errors.ts'
+import { type Checkpoint, heldType, numElements, type TensorEntry } from './checkpoint.ts'
+import { BYTES_PER_ELEMENT, decodeFloats, encodeFloats } from './formats/half.ts'
+import { writePth } from './formats/pth-writer.ts'
+import { type WrittenTensor, writeSafetensors } from './formats/safetensors-writer.ts'
+
+export interface ConvertOptions {
+  /** Default: as stored; packed tensors as f16. */
+  readonly dtype?: SourceType | undefined
+  readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
+}
+
+const PIECE_ELEMENTS = 4 << 20
+
+export function convertCheckpoint(
+  checkpoint: Checkpoint,
+  path: string,
+  { dtype, onProgress }: ConvertOptions = {},
+): void {
+  const entries = [...checkpoint.tensors.values()]
+  const typeOf = (entry: TensorEntry) => dtype ?? heldType(entry)
+  const sizeOf = (entry: TensorEntry) => numElements(entry) * BYTES_PER_ELEMENT[typeOf(entry)]
+  const totalBytes = entries.reduce((sum, entry) => sum + sizeOf(entry), 0)
+  let doneBytes = 0
+  const tensors = entries.map((entry) =>
+    writtenTensor(entry, typeOf(entry), (bytes) => {
+      doneBytes += bytes
+      onProgress?.(doneBytes, totalBytes)
+    }),
+  )
+  switch (extname(path).toLowerCase()) {
+    case '.pth':
+      writePth(path, tensors)
+      return
+    case '.safetensors':
+      writeSafetensors(path, tensors, { ...textsOf(checkpoint), format: 'pt' })
+      return
+  }
+  throw new SkeinError('invalid_request', `${path} ends in neither .pth nor .safetensors`)
+}
+
+function writtenTensor(
+  entry: TensorEntry,
+  dtype: SourceType,
+  onPiece: (bytes: number) => void,
+): WrittenTensor {
+  const { name, shape } = entry
+  const count = numElements(entry)
+  function* chunks() {
+    for (let start = 0; start < count; start += PIECE_ELEMENTS) {
+      const end = Math.min(start + PIECE_ELEMENTS, count)
+      const stored = entry.read(start, end)
+      const isSame = dtype === entry.dtype
+      const bytes = isSame ? stored : encodeFloats(decodeFloats(stored, entry.dtype), dtype)
+      yield bytes
+      onPiece(bytes.byteLength)
+    }
+  }
+  return { name, shape, dtype, chunks }
+}
+
+/** Short texts that the file said of itself: its name, licence and the like. */
+function textsOf({ metadata = new Map() }: Checkpoint): Record<string, string> {
+  const texts: Record<string, string> = {}
+  for (const [key, value] of metadata) {
+    if (typeof value === 'string' && value.length < 1024) texts[key] = value
+  }
+  return texts
+}

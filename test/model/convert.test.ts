@@ -1,0 +1,101 @@
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { withAdapters } from '../../src/model/adapters.ts'
+import { fingerprint, openCheckpoint, readFloats } from '../../src/model/checkpoint.ts'
+import { convertCheckpoint } from '../../src/model/convert.ts'
+import { readTensors, writeAsGguf } from '../helpers/formats.ts'
+import { writePth, writeRandomRwkv6, writeRandomRwkv7 } from '../helpers/pth.ts'
+import { temporaryFolder } from '../helpers/temporary-folder.ts'
+
+const folder = temporaryFolder()
+const file = (name: string) => join(folder, name)
+
+function convert(from: string, to: string, options: Parameters<typeof convertCheckpoint>[2] = {}) {
+  const checkpoint = openCheckpoint(file(from))
+  try {
+    convertCheckpoint(checkpoint, file(to), options)
+  } finally {
+    checkpoint.close()
+  }
+}
+
+function printOf(name: string): string {
+  const checkpoint = openCheckpoint(file(name))
+  try {
+    return fingerprint(checkpoint)
+  } finally {
+    checkpoint.close()
+  }
+}
+
+test.each([
+  ['rwkv7', writeRandomRwkv7],
+  ['rwkv6', writeRandomRwkv6],
+] as const)('%s: .pth to safetensors and back is the same file', (name, write) => {
+  write(file(`${name}.pth`), { dtype: 'bf16' })
+  convert(`${name}.pth`, `${name}.safetensors`)
+  convert(`${name}.safetensors`, `${name}-again.pth`)
+  expect(printOf(`${name}.safetensors`)).toBe(printOf(`${name}.pth`))
+  expect(readFileSync(file(`${name}-again.pth`)).equals(readFileSync(file(`${name}.pth`)))).toBe(
+    true,
+  )
+})
+
+test('counts every byte it writes', () => {
+  writeRandomRwkv7(file('m.pth'))
+  const seen: number[] = []
+  let whole = 0
+  convert('m.pth', 'm.f16.pth', {
+    dtype: 'f16',
+    onProgress: (done, total) => {
+      seen.push(done)
+      whole = total
+    },
+  })
+  expect(seen).toEqual(seen.toSorted((a, b) => a - b))
+  expect(seen.at(-1)).toBe(whole)
+  const { tensors } = openCheckpoint(file('m.f16.pth'))
+  expect(new Set([...tensors.values()].map(({ dtype }) => dtype))).toEqual(new Set(['f16']))
+})
+
+test('packed tensors become f16, or what was asked for; short texts go along', () => {
+  writeRandomRwkv7(file('p.pth'), { channels: 256, ffn: 256 })
+  writeAsGguf(file('p.gguf'), readTensors(file('p.pth')), {
+    architecture: 'rwkv7',
+    type: 'Q4_K',
+    metadata: { 'general.name': 'Tiny', 'tokenizer.chat_template': 'x'.repeat(5000) },
+  })
+  convert('p.gguf', 'p.safetensors')
+  const packed = openCheckpoint(file('p.gguf'))
+  const plain = openCheckpoint(file('p.safetensors'))
+  expect(plain.metadata?.get('general.name')).toBe('Tiny')
+  expect(plain.metadata?.has('tokenizer.chat_template')).toBe(false)
+  expect(plain.tensors.get('blocks.0.att.key.weight')?.dtype).toBe('f16')
+  expect(plain.tensors.get('blocks.0.att.w1')?.dtype).toBe('f32')
+  convert('p.gguf', 'p32.safetensors', { dtype: 'f32' })
+  const exact = openCheckpoint(file('p32.safetensors'))
+  for (const name of ['emb.weight', 'blocks.1.att.x_g', 'blocks.1.att.v2']) {
+    const wanted = readFloats(packed.tensors.get(name)!)
+    expect(readFloats(exact.tensors.get(name)!)).toEqual(wanted)
+  }
+  for (const checkpoint of [packed, plain, exact]) checkpoint.close()
+})
+
+test('adapters are part of the written file', () => {
+  writeRandomRwkv7(file('base.pth'))
+  writePth(file('adapter.pth'), [{ name: 'ln_out.bias', shape: [128], values: Array(128).fill(3) }])
+  const merged = withAdapters(openCheckpoint(file('base.pth')), [{ path: file('adapter.pth') }])
+  convertCheckpoint(merged, file('merged.safetensors'))
+  merged.close()
+  const written = openCheckpoint(file('merged.safetensors'))
+  expect(readFloats(written.tensors.get('ln_out.bias')!)[127]).toBe(3)
+  written.close()
+})
+
+test('an unknown suffix is refused before anything is written', () => {
+  writeRandomRwkv7(file('m.pth'))
+  const before = readdirSync(folder)
+  expect(() => convert('m.pth', 'm.gguf')).toThrow('ends in neither .pth nor .safetensors')
+  expect(readdirSync(folder)).toEqual(before)
+})
