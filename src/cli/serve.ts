@@ -6,6 +6,7 @@ import { engineArgs, engineChoice, integer, oneOf, startStates, stateArgs, text 
 import { createLogger, LOG_LEVELS } from './log.ts'
 import { formatBytes, formatCount, progressBar } from './output.ts'
 import { type Server, startServer } from './server.ts'
+import { sessionArgs, stateChoice } from './session-args.ts'
 import { packageVersion } from './version.ts'
 
 const DEFAULT_DRAIN_SECONDS = 30
@@ -15,6 +16,7 @@ export const serve = defineCommand({
   args: {
     ...engineArgs,
     ...stateArgs,
+    ...sessionArgs,
     host: {
       type: 'string',
       default: '127.0.0.1',
@@ -55,7 +57,7 @@ export const serve = defineCommand({
       noAuth: args['no-auth'] === true || args.auth === false,
     })
     const server = await startServer(
-      { ...engineChoice(args), startStates: startStates(args) },
+      { ...engineChoice(args), ...stateChoice(args), startStates: startStates(args) },
       {
         host,
         port: integer(args, 'port', 0, 65_535),

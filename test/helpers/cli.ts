@@ -1,6 +1,7 @@
 /** The built command as a user runs it: `dist/cli/main.js` in its own process. */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
@@ -43,8 +44,11 @@ export interface RunningServer {
 
 /** `skein serve` on a free port; resolves when it says where it listens. */
 export function serve(args: readonly string[] = []): Promise<RunningServer> {
+  // Sessions go to a folder of this test's own, not to the user's.
+  const XDG_DATA_HOME = mkdtempSync(join(tmpdir(), 'skein-data-'))
   const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0', ...args], {
     stdio: ['ignore', 'pipe', 'pipe'],
+    env: { ...process.env, XDG_DATA_HOME },
   })
   const output: string[] = []
   const ended = new Promise<number>((resolve) => child.on('close', (code) => resolve(code ?? -1)))

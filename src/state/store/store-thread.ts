@@ -21,10 +21,9 @@ export function openStore(options: StoreOptions): Promise<Store> {
   const worker = new Worker(new URL('./thread.js', import.meta.url), { workerData })
   return new Promise((resolve, reject) => {
     const lost = (reason: string) => reject(threadEnded(reason))
-    worker.once('error', (error) => lost(error.message))
-    worker.once('exit', (code) => lost(`exit code ${code}`))
+    worker.on('error', (error) => lost(error.message))
+    worker.on('exit', (code) => lost(`exit code ${code}`))
     worker.once('message', (message: FromThread) => {
-      worker.removeAllListeners()
       if (message.type === 'opened') {
         resolve(new StoreThread(worker, message.secret, message.sessions))
       } else {

@@ -53,9 +53,9 @@ function serve(database: StoreDatabase): void {
       else {
         clearInterval(timer)
         database.close()
-        port.close()
       }
       post({ type: 'done', id, snapshot: null })
+      if (message.type === 'close') port.close()
     } catch (error) {
       post({ type: 'failed', id, error: SkeinError.from(error).toShape() })
     }
