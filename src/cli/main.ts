@@ -21,6 +21,7 @@ const COMMANDS: Record<string, () => Promise<unknown>> = {
   ls: async () => (await import('./ls.ts')).ls,
   rm: async () => (await import('./rm.ts')).rm,
   convert: async () => (await import('./convert.ts')).convert,
+  quantize: async () => (await import('./quantize.ts')).quantize,
   doctor: async () => (await import('./doctor.ts')).doctor,
 }
 

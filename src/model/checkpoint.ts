@@ -14,6 +14,7 @@ import { openHuggingFace } from './formats/hugging-face.ts'
 import { openLegacyTorch } from './formats/legacy-torch.ts'
 import { type Naming, withNativeNames } from './formats/native-names.ts'
 import { openPth } from './formats/pth.ts'
+import { quantisedSourceOf } from './formats/quantised-safetensors.ts'
 import { type FileFormat, type ReadableFormat, recogniseFormat } from './formats/recognise.ts'
 import { openSafetensors } from './formats/safetensors.ts'
 
@@ -116,12 +117,14 @@ export function numElements(entry: { readonly shape: readonly number[] }): numbe
 export function matrixSource(entry: TensorEntry): MatrixSource {
   const { name, dtype } = entry
   const [rows, columns] = matrixShape(entry)
+  const quantised = quantisedSourceOf(entry)
   return {
     name,
     rows,
     columns,
     dtype,
     readRows: (start, end) => entry.read(start * columns, end * columns),
+    ...(quantised && { quantised }),
   }
 }
 

@@ -22,7 +22,7 @@ const ALLOWED: Record<string, readonly string[]> = {
   gateway: ['api', 'engine', 'tokenizer'],
   api: ['engine/client.ts', 'engine/messages.ts', 'tokenizer'],
   engine: ['state', 'model/runner.ts', 'tokenizer'],
-  model: ['backend/backend.ts'],
+  model: ['backend/backend.ts', 'backend/quantised.ts'],
   hub: ['tokenizer'],
   state: [],
   backend: [],

@@ -4,7 +4,6 @@
  */
 import { closeSync, openSync, renameSync, rmSync, writeSync } from 'node:fs'
 import type { SourceType } from '../../backend/backend.ts'
-import { BYTES_PER_ELEMENT } from './half.ts'
 
 export interface WrittenTensor {
   readonly name: string
@@ -14,14 +13,27 @@ export interface WrittenTensor {
   readonly chunks: () => Iterable<Uint8Array>
 }
 
-const DTYPE_NAMES: Readonly<Record<SourceType, string>> = { f32: 'F32', f16: 'F16', bf16: 'BF16' }
+/** Quantised weights, a byte an element. */
+export interface WrittenBytes extends Omit<WrittenTensor, 'dtype'> {
+  readonly dtype: 'i8' | 'u8'
+}
+
+type Written = WrittenTensor | WrittenBytes
+
+const DTYPES: Readonly<Record<Written['dtype'], { name: string; bytes: number }>> = {
+  f32: { name: 'F32', bytes: 4 },
+  f16: { name: 'F16', bytes: 2 },
+  bf16: { name: 'BF16', bytes: 2 },
+  i8: { name: 'I8', bytes: 1 },
+  u8: { name: 'U8', bytes: 1 },
+}
 /** Readers map the file into memory; the data begins where every element type may. */
 const ALIGNMENT = 8
 
 /** The file appears at `path` when it is complete; on an error there is none. */
 export function writeSafetensors(
   path: string,
-  tensors: readonly WrittenTensor[],
+  tensors: readonly Written[],
   metadata: Readonly<Record<string, string>> = {},
 ): void {
   const partialPath = `${path}.${process.pid}.partial`
@@ -39,7 +51,7 @@ export function writeSafetensors(
 }
 
 function headerBytes(
-  tensors: readonly WrittenTensor[],
+  tensors: readonly Written[],
   metadata: Readonly<Record<string, string>>,
 ): Buffer {
   const header: Record<string, unknown> = { __metadata__: metadata }
@@ -47,7 +59,7 @@ function headerBytes(
   for (const tensor of tensors) {
     const end = start + byteLength(tensor)
     const { name, dtype, shape } = tensor
-    header[name] = { dtype: DTYPE_NAMES[dtype], shape, data_offsets: [start, end] }
+    header[name] = { dtype: DTYPES[dtype].name, shape, data_offsets: [start, end] }
     start = end
   }
   const json = Buffer.from(JSON.stringify(header))
@@ -57,7 +69,7 @@ function headerBytes(
   return Buffer.concat([length, json, Buffer.alloc(padded - json.length, ' ')])
 }
 
-function appendTensor(file: number, tensor: WrittenTensor): void {
+function appendTensor(file: number, tensor: Written): void {
   let written = 0
   for (const chunk of tensor.chunks()) {
     append(file, chunk)
@@ -68,8 +80,8 @@ function appendTensor(file: number, tensor: WrittenTensor): void {
   throw new RangeError(`${tensor.name}: ${written} bytes given, ${expected} announced`)
 }
 
-function byteLength({ shape, dtype }: WrittenTensor): number {
-  return shape.reduce((product, size) => product * size, BYTES_PER_ELEMENT[dtype])
+function byteLength({ shape, dtype }: Written): number {
+  return shape.reduce((product, size) => product * size, DTYPES[dtype].bytes)
 }
 
 function append(file: number, bytes: Uint8Array): void {

@@ -3,7 +3,7 @@
  * header is held to what the format demands: ranges that follow each other without hole or overlap and fill the file.
  * Knows nothing of what the names mean.
  */
-import type { SourceType } from '../../backend/backend.ts'
+import type { QuantisedType, SourceType } from '../../backend/backend.ts'
 import type { Checkpoint, TensorEntry } from '../checkpoint.ts'
 import {
   type ByteSource,
@@ -14,6 +14,12 @@ import {
   unsupported,
 } from './byte-source.ts'
 import { BYTES_PER_ELEMENT } from './half.ts'
+import {
+  quantisedEntry,
+  SCALE_SUFFIX,
+  type StoredTensor,
+  schemeOf,
+} from './quantised-safetensors.ts'
 import { placedEntry, ReadBuffer } from './read-buffer.ts'
 
 /** The format's own limit. */
@@ -27,6 +33,8 @@ const DTYPES: ReadonlyMap<string, SourceType> = new Map([
   ['F16', 'f16'],
   ['BF16', 'bf16'],
 ])
+/** Of quantised weights, in files that say so. */
+const BYTE_TYPES: ReadonlySet<string> = new Set(['I8', 'U8'])
 
 /** Takes over the source: `close` of the checkpoint closes it. If this throws, the caller still owns it. */
 export function openSafetensors(source: ByteSource): Checkpoint {
@@ -41,15 +49,46 @@ export function openSafetensors(source: ByteSource): Checkpoint {
     )
   }
   checkLayout(source, placed, source.size - dataOffset)
-  const buffer = new ReadBuffer(source)
-  const tensors = new Map<string, TensorEntry>()
-  for (const { name, shape, dtype, start } of placed) {
-    tensors.set(name, placedEntry(buffer, { name, shape, dtype, offset: dataOffset + start }))
-  }
-  const { path, size } = source
   const metadata = readMetadata(source, header[METADATA])
+  const tensors = entriesOf(source, placed, dataOffset, schemeOf(source, metadata))
+  const { path, size } = source
   const close = () => source.close()
   return { path, format: 'safetensors', tensors, metadata, fileBytes: size, close }
+}
+
+/** Tensors by name; those of bytes together with their scales, which are none of their own. */
+function entriesOf(
+  source: ByteSource,
+  placed: readonly Placed[],
+  dataOffset: number,
+  scheme: QuantisedType | null,
+): ReadonlyMap<string, TensorEntry> {
+  const buffer = new ReadBuffer(source)
+  const stored = new Map(
+    placed.map(({ start, ...tensor }) => [tensor.name, { ...tensor, offset: dataOffset + start }]),
+  )
+  const tensors = new Map<string, TensorEntry>()
+  for (const tensor of stored.values()) {
+    const { name, shape, offset } = tensor
+    const dtype = DTYPES.get(tensor.dtype)
+    if (dtype) {
+      const isScale =
+        name.endsWith(SCALE_SUFFIX) && isBytes(stored.get(name.slice(0, -SCALE_SUFFIX.length)))
+      if (!isScale) tensors.set(name, placedEntry(buffer, { name, shape, dtype, offset }))
+      continue
+    }
+    if (!scheme)
+      throw unsupported(
+        source,
+        `tensor ${quote(name)} is of type ${quote(tensor.dtype)}; weights are F32, F16 or BF16`,
+      )
+    tensors.set(name, quantisedEntry(source, scheme, tensor, stored.get(name + SCALE_SUFFIX)))
+  }
+  return tensors
+}
+
+function isBytes(tensor: StoredTensor | undefined): boolean {
+  return tensor !== undefined && BYTE_TYPES.has(tensor.dtype)
 }
 
 type Json = Readonly<Record<string, unknown>>
@@ -75,7 +114,8 @@ function parseJson(source: ByteSource, bytes: Uint8Array): unknown {
 
 interface Placed {
   readonly name: string
-  readonly dtype: SourceType
+  /** As the format writes it. */
+  readonly dtype: string
   readonly shape: readonly number[]
   /** Bytes [start, end) of the data that follows the header. */
   readonly start: number
@@ -89,18 +129,23 @@ function placeTensor(source: ByteSource, name: string, value: unknown): Placed {
   if (typeof type !== 'string' || !isSizes(shape) || !isSizes(offsets) || offsets.length !== 2) {
     throw corrupt(source, `${what} lacks a dtype, a shape or data_offsets of whole numbers`)
   }
-  const dtype = DTYPES.get(type)
-  if (!dtype) {
+  const elementBytes = bytesPerElement(type)
+  if (elementBytes === undefined) {
     throw unsupported(source, `${what} is of type ${quote(type)}; weights are F32, F16 or BF16`)
   }
   if (shape.length > MAX_RANK) throw unsupported(source, `${what} has ${shape.length} dimensions`)
   const [start, end] = [offsets[0]!, offsets[1]!]
   // A product beyond 2^53 loses digits, and is then no file's size either.
-  const bytes = shape.reduce((product, size) => product * size, BYTES_PER_ELEMENT[dtype])
+  const bytes = shape.reduce((product, size) => product * size, elementBytes)
   if (end - start !== bytes) {
     throw corrupt(source, `${what} of shape [${shape}] and type ${type} has ${end - start} bytes`)
   }
-  return { name, dtype, shape, start, end }
+  return { name, dtype: type, shape, start, end }
+}
+
+function bytesPerElement(type: string): number | undefined {
+  const dtype = DTYPES.get(type)
+  return dtype ? BYTES_PER_ELEMENT[dtype] : BYTE_TYPES.has(type) ? 1 : undefined
 }
 
 /** Neither hole nor overlap nor rest: what the header does not name cannot hide in the file. */
