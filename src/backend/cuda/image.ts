@@ -87,7 +87,7 @@ export function seal(image: Uint8Array): Uint8Array {
 
 /** The image of a sealed file, or null when it is not whole. */
 export function unseal(sealed: Uint8Array): Uint8Array | null {
-  const image = sealed.subarray(DIGEST_BYTES)
+  const image = new Uint8Array(sealed.subarray(DIGEST_BYTES))
   return digest(image).equals(sealed.subarray(0, DIGEST_BYTES)) ? image : null
 }
 
