@@ -3,7 +3,6 @@ import { basename } from 'node:path'
 import type { ArgsDef, CommandDef } from 'citty'
 import { type DeviceChoice, parseDevice, WKV_CHOICES, type WkvChoice } from '../device-choice.ts'
 import { SkeinError } from '../errors.ts'
-import type { AdapterChoice } from '../model/adapters.ts'
 import {
   type EngineChoice,
   modelPath,
@@ -11,13 +10,28 @@ import {
   type QuantChoice,
   type StartStateFile,
 } from '../load.ts'
+import type { AdapterChoice } from '../model/adapters.ts'
+
+export const adapterArgs = {
+  lora: {
+    type: 'string',
+    description: 'Adapters to merge: FILE[:SCALE], several with commas between (default scale 2)',
+    valueHint: 'FILE:SCALE,…',
+  },
+  'lora-init': {
+    type: 'string',
+    description: 'The factors that the training of a PiSSA adapter began with',
+    valueHint: 'FILE',
+  },
+} as const satisfies ArgsDef
 
 export const modelArgs = {
   model: {
     type: 'positional',
     required: false,
-    description: 'Checkpoint (.pth). The bundled demo model when absent.',
-    valueHint: 'FILE',
+    description:
+      'Checkpoint (.pth, .safetensors, .st, .gguf, a Hugging Face directory) or the name of a pulled model; the demo model when absent',
+    valueHint: 'FILE|NAME',
   },
   device: {
     type: 'string',
@@ -36,16 +50,7 @@ export const modelArgs = {
       "How matrices are held: file (the checkpoint's type), f32, f16, bf16, int8, q4, nf4",
   },
   threads: { type: 'string', description: 'CPU threads (default: all cores)' },
-  lora: {
-    type: 'string',
-    description: 'Adapters to merge: FILE[:SCALE], several with commas between (default scale 2)',
-    valueHint: 'FILE:SCALE,…',
-  },
-  'lora-init': {
-    type: 'string',
-    description: 'The factors that the training of a PiSSA adapter began with',
-    valueHint: 'FILE',
-  },
+  ...adapterArgs,
 } as const satisfies ArgsDef
 
 export const stateArgs = {
