@@ -177,6 +177,8 @@ describe('architectures are told by their tensors', () => {
     ['rwkv4', 'an RWKV-4 model', { [`${block}time_decay`]: [128] }],
     ['state', 'a tuned initial state', { [`${block}time_state`]: [2, 64, 64] }],
     ['lora', 'a LoRA adapter', { [`${block}key.lora_A`]: [8, 128], [`${block}r_k`]: [2, 64] }],
+    ['lora', 'a LoRA adapter', { [`${block}key.bone`]: [2, 64, 64] }],
+    ['hybrid', 'a hybrid of RWKV and attention', { 'model.layers.0.self_attn.q.weight': [2, 2] }],
     ['unknown', 'tensors that are no known RWKV model', { 'model.layers.0.weight': [3] }],
   ])('%s', (architecture, phrase, shapes) => {
     const checkpoint = checkpointOf(shapes)
