@@ -205,6 +205,7 @@ export class Engine {
   dispose(): void {
     this.#failure ??= closed()
     this.#live.clear()
+    this.#states?.dispose()
     this.#runner.dispose()
   }
 

@@ -240,9 +240,14 @@ export class SessionTurns {
     this.#budget.spend(() => saver.start())
   }
 
+  /** Without saving anything. */
+  dispose(): void {
+    clearInterval(this.#expiry)
+  }
+
   /** Writes what is not written. Slots are read only if the device can be trusted. Throws when something is lost. */
   async close(isSound: boolean): Promise<void> {
-    clearInterval(this.#expiry)
+    this.dispose()
     const { saver } = this
     if (saver === null) return
     await saver.settled()

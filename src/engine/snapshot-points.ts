@@ -9,21 +9,35 @@ const GRID_TOKENS = 512
 /** A prompt has at most this many of them: beyond that the grid is coarser, by powers of two. */
 const MAX_GRID_POINTS = 8
 
+export interface PointHints {
+  /** Tokens that need not be read. */
+  readonly start: number
+  /** Tokens in common with an earlier prompt. */
+  readonly shared: number
+  /** Ends of messages, ascending. */
+  readonly boundaries: Int32Array
+}
+
 /**
- * Ascending prompt lengths within (start, length − 1]. In order of worth: the end of the last message, that of the
- * first (a system prompt), the whole prompt but one token, and a grid. A point within MIN_PREFIX_TOKENS of a better one
- * is dropped: feeding the difference again is one row of a step, as is the one token of a full hit.
+ * Ascending prompt lengths within (start, length − 1]. In order of worth: where it parts from an earlier prompt, since
+ * a third may part from both there; the end of the last message, that of the first (a system prompt); the whole prompt
+ * but one token; and a grid. A point within MIN_PREFIX_TOKENS of a better one is dropped: feeding the difference again
+ * is one row of a step, as is the one token of a full hit.
  *
  * The whole prompt less one token, rather than the whole: logits are not kept with a state, so the same prompt again
  * must feed at least one token to have some to draw from.
  */
-export function snapshotPoints(length: number, start: number, boundaries: Int32Array): number[] {
+export function snapshotPoints(
+  length: number,
+  { start, shared, boundaries }: PointHints,
+): number[] {
   const points: number[] = []
   const isFar = (point: number) =>
     [0, start, ...points].every((other) => Math.abs(point - other) >= MIN_PREFIX_TOKENS)
   const consider = (point: number | undefined) => {
     if (point !== undefined && point > start && point < length && isFar(point)) points.push(point)
   }
+  consider(shared)
   const inside = boundaries.filter((boundary) => boundary < length)
   consider(inside.at(-1))
   consider(inside[0])

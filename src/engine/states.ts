@@ -99,7 +99,9 @@ export class States {
     const { sessions, tiers, saver } = this.#turns
     return {
       sessions: sessions.count,
-      ...sessions.countTiers(),
+      inSlots: tiers.numInSlots,
+      inMemory: tiers.numInMemoryOnly,
+      onDisk: sessions.numStates - tiers.numInSlots - tiers.numInMemoryOnly,
       unsaved: saver?.numUnsaved ?? 0,
       prefixes: count,
       prefixBytes: bytes,
@@ -146,6 +148,11 @@ export class States {
     this.#turns.tidy()
   }
 
+  /** Without saving anything. */
+  dispose(): void {
+    this.#turns.dispose()
+  }
+
   close(isSound: boolean): Promise<void> {
     return this.#turns.close(isSound)
   }
@@ -169,7 +176,11 @@ export class States {
     const isScored = request.promptLogprobs !== null
     const found = isScored ? null : this.#prefixes.find(namespace, prompt, prompt.length - 1)
     const cachedTokens = found?.tokens.length ?? 0
-    live.points = snapshotPoints(prompt.length, cachedTokens, request.boundaries ?? NONE)
+    live.points = snapshotPoints(prompt.length, {
+      start: cachedTokens,
+      shared: this.#prefixes.sharedLength(namespace, prompt),
+      boundaries: request.boundaries ?? NONE,
+    })
     this.#uses.set(live, { namespace, cachedTokens, prefixes: found ? [found] : [] })
     this.#counters.cachedTokens += cachedTokens
     if (found !== null) this.#counters.prefixHits++

@@ -40,6 +40,11 @@ export class PrefixCache {
     return found.value
   }
 
+  /** How far a prompt goes along with one that was kept, whether or not there is a state where they part. */
+  sharedLength(namespace: string, tokens: Int32Array): number {
+    return this.#trees.get(namespace)?.sharedLength(tokens) ?? 0
+  }
+
   has(namespace: string, tokens: Int32Array): boolean {
     return this.#trees.get(namespace)?.get(tokens) != null
   }

@@ -34,6 +34,19 @@ export class RadixTree<T> {
     }
   }
 
+  /** How many tokens from the first on are also the beginning of a sequence here. */
+  sharedLength(tokens: Int32Array): number {
+    let node = this.#root
+    for (let at = 0; ; ) {
+      const child = at < tokens.length ? node.children.get(tokens[at]!) : undefined
+      if (child === undefined) return at
+      const common = commonLength(child.edge, tokens, at)
+      at += common
+      if (common < child.edge.length) return at
+      node = child
+    }
+  }
+
   get(tokens: Int32Array): T | null {
     const found = this.longest(tokens)
     return found?.length === tokens.length ? found.value : null

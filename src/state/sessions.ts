@@ -4,7 +4,7 @@
  * copies of states to others: `released` tells of states that no turn holds any more.
  */
 import { SkeinError } from '../errors.ts'
-import { createKept, type KeptState, tierOf } from './kept-state.ts'
+import { createKept, type KeptState } from './kept-state.ts'
 import type { StoredSession } from './store/store.ts'
 
 export interface Turn {
@@ -55,11 +55,15 @@ interface Tenant {
   bytes: number
 }
 
+const NOTHING: Tenant = { sessions: new Map(), bytes: 0 }
+
 export class Sessions {
   readonly #tenants = new Map<string, Tenant>()
   readonly #limits: SessionLimits
   readonly #events: SessionEvents
   readonly #now: () => number
+  #count = 0
+  #numStates = 0
 
   constructor(limits: SessionLimits, events: SessionEvents, now: () => number) {
     this.#limits = limits
@@ -75,7 +79,7 @@ export class Sessions {
       const own = { isBusy: false, waiters: [], isDeleted: false, turns: new Map() }
       const times = { createdAt, updatedAt, ttlMs }
       const session: Session = { namespace, id, version, head, nextTurn, ...times, ...own }
-      this.#tenantOf(namespace).sessions.set(id, session)
+      this.#add(session)
       for (const { turn, parent, createdAt: at, ...facts } of turns) {
         const state = states.get(facts.key) ?? createKept({ namespace, ...facts }, 'saved')
         states.set(facts.key, state)
@@ -86,22 +90,12 @@ export class Sessions {
   }
 
   get count(): number {
-    let count = 0
-    for (const { sessions } of this.#tenants.values()) count += sessions.size
-    return count
+    return this.#count
   }
 
-  /** How many states there are in each tier. */
-  countTiers(): { readonly inSlots: number; readonly inMemory: number; readonly onDisk: number } {
-    const states = new Set<KeptState>()
-    for (const { sessions } of this.#tenants.values()) {
-      for (const { turns } of sessions.values()) {
-        for (const { state } of turns.values()) states.add(state)
-      }
-    }
-    const counts = { device: 0, memory: 0, disk: 0 }
-    for (const state of states) counts[tierOf(state)]++
-    return { inSlots: counts.device, inMemory: counts.memory, onDisk: counts.disk }
+  /** States that turns hold. */
+  get numStates(): number {
+    return this.#numStates
   }
 
   /** Null for an unknown one, and for another tenant's. */
@@ -133,13 +127,13 @@ export class Sessions {
       waiters: [],
       isDeleted: false,
     }
-    this.#tenantOf(namespace).sessions.set(id, session)
+    this.#add(session)
     return session
   }
 
   /** Throws too_large when a tenant may not keep more. */
   checkQuota(namespace: string, numNew: number): void {
-    const { sessions, bytes } = this.#tenantOf(namespace)
+    const { sessions, bytes } = this.#tenants.get(namespace) ?? NOTHING
     const { maxSessions, maxBytes } = this.#limits
     if (numNew > 0 && sessions.size + numNew > maxSessions) {
       throw new SkeinError(
@@ -211,11 +205,9 @@ export class Sessions {
   /** From this moment it is unknown; a request that writes to it will save nothing. */
   delete(session: Session): void {
     if (session.isDeleted) return
-    session.isDeleted = true
-    this.#tenantOf(session.namespace).sessions.delete(session.id)
     for (const turn of [...session.turns.values()]) this.#letGo(session, turn)
+    this.#remove(session)
     this.#events.changed(session)
-    this.#forgetEmpty(session.namespace)
   }
 
   /** Removes one turn; a session whose head it was is deleted. */
@@ -250,9 +242,7 @@ export class Sessions {
   unlock(session: Session): void {
     session.isBusy = false
     if (session.turns.size === 0 && session.version === 0 && !session.isDeleted) {
-      session.isDeleted = true
-      this.#tenantOf(session.namespace).sessions.delete(session.id)
-      this.#forgetEmpty(session.namespace)
+      this.#remove(session)
     }
     // Each looks the session up again: it may be gone, or the one let in may not want it any more.
     while (!session.isBusy && session.waiters.length > 0) session.waiters.shift()!()
@@ -273,7 +263,10 @@ export class Sessions {
   }
 
   #hold(session: Session, turn: Turn): void {
-    if (turn.state.holders.size === 0) this.#tenantOf(session.namespace).bytes += turn.state.bytes
+    if (turn.state.holders.size === 0) {
+      this.#tenantOf(session.namespace).bytes += turn.state.bytes
+      this.#numStates++
+    }
     turn.state.holders.add(session)
     session.turns.set(turn.turn, turn)
   }
@@ -282,6 +275,7 @@ export class Sessions {
     session.turns.delete(turn)
     state.holders.delete(session)
     if (state.holders.size > 0) return
+    this.#numStates--
     this.#tenantOf(session.namespace).bytes -= state.bytes
     this.#events.released(state)
   }
@@ -295,8 +289,17 @@ export class Sessions {
     return tenant
   }
 
-  #forgetEmpty(namespace: string): void {
-    if (this.#tenantOf(namespace).sessions.size === 0) this.#tenants.delete(namespace)
+  #add(session: Session): void {
+    this.#tenantOf(session.namespace).sessions.set(session.id, session)
+    this.#count++
+  }
+
+  #remove(session: Session): void {
+    session.isDeleted = true
+    const { sessions } = this.#tenantOf(session.namespace)
+    sessions.delete(session.id)
+    if (sessions.size === 0) this.#tenants.delete(session.namespace)
+    this.#count--
   }
 }
 

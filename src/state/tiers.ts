@@ -39,6 +39,8 @@ export class Tiers {
   readonly #loads = new Map<KeptState, Promise<void>>()
   readonly #load: (kept: KeptState) => Promise<Snapshot>
   numLoads = 0
+  /** States in a slot and in memory. */
+  #numInBoth = 0
 
   constructor(
     slots: KeptSlots,
@@ -57,8 +59,9 @@ export class Tiers {
     return this.#device.count
   }
 
-  get numInMemory(): number {
-    return this.#memory.count
+  /** States in memory that are in no slot. */
+  get numInMemoryOnly(): number {
+    return this.#memory.count - this.#numInBoth
   }
 
   /** A new state that stays in the slot it was computed in; the slot belongs to it from here on. */
@@ -179,12 +182,14 @@ export class Tiers {
   }
 
   #setArrays(kept: KeptState, arrays: StateArrays): void {
+    if (kept.arrays === null && kept.slot !== null) this.#numInBoth++
     kept.arrays = arrays
     this.#memory.touch(kept, kept.bytes)
   }
 
   #leaveSlot(kept: KeptState): void {
     const slot = kept.slot!
+    if (kept.arrays !== null) this.#numInBoth--
     kept.slot = null
     this.#device.delete(kept)
     this.#slots.free(slot)
@@ -192,6 +197,7 @@ export class Tiers {
   }
 
   #dropArrays(kept: KeptState): void {
+    if (kept.arrays !== null && kept.slot !== null) this.#numInBoth--
     kept.arrays = null
     this.#memory.delete(kept)
     this.#forgetText(kept)

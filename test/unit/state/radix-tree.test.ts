@@ -33,6 +33,14 @@ test('2 000 random lives agree with a map of all sequences', () => {
             expect(tree.longest(given, maxLength)).toEqual(expected)
             if (expected !== null) seen.hits++
           }
+          const keys = [...map.keys()].map((text) =>
+            text === '' ? [] : text.split(',').map(Number),
+          )
+          const common = keys.map((ids) => {
+            const parting = ids.findIndex((token, at) => token !== given[at])
+            return parting === -1 ? ids.length : parting
+          })
+          expect(tree.sharedLength(given)).toBe(Math.max(0, ...common))
           expect(tree.size).toBe(map.size)
           expect(tree.get(given)).toBe(map.get(key) ?? null)
         }
