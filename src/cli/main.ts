@@ -4,6 +4,7 @@ import { stripVTControlCharacters } from 'node:util'
 import { type CommandDef, defineCommand, renderUsage, runCommand } from 'citty'
 import { SkeinError } from '../errors.ts'
 import { refuseUnknownFlags } from './args.ts'
+import { rewriteForeignFlags } from './foreign-flags.ts'
 import { packageVersion } from './version.ts'
 
 // Each command keeps its own argument types; the table only needs to know that they are commands.
@@ -51,7 +52,8 @@ async function resolveCommand(
   return { command, path: parent }
 }
 
-async function run(argv: string[]): Promise<void> {
+async function run(given: readonly string[]): Promise<void> {
+  const argv = withOwnFlags(given)
   const { command, path } = await resolveCommand(argv)
   const wantsHelp = argv.includes('--help') || argv.includes('-h')
   if (wantsHelp || (!command.run && argv.every((word) => !word.startsWith('--v')))) {
@@ -67,6 +69,15 @@ async function run(argv: string[]): Promise<void> {
   }
   refuseUnknownFlags(command, argv)
   await runCommand(main, { rawArgs: argv })
+}
+
+/** `serve` is also started with the flags of the servers it replaces. */
+function withOwnFlags(given: readonly string[]): string[] {
+  const [command, ...rest] = given
+  if (command !== 'serve') return [...given]
+  const { argv, notes } = rewriteForeignFlags(rest)
+  for (const note of notes) process.stderr.write(`skein: ${note}\n`)
+  return [command, ...argv]
 }
 
 run(process.argv.slice(2)).catch((error: unknown) => {

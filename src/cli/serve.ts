@@ -1,8 +1,10 @@
 /** `skein serve`: the server itself. Says on start what runs where, who may use it, and what to try first. */
 import { defineCommand } from 'citty'
+import type { EngineClient } from '../engine/client.ts'
 import { resolveAuth } from '../gateway/auth.ts'
 import { shutDownOnSignals } from '../gateway/shutdown.ts'
-import { engineArgs, engineChoice, integer, oneOf, startStates, stateArgs, text } from './args.ts'
+import { engineArgs, integer, oneOf, startStates, stateArgs, text } from './args.ts'
+import { hostingArgs, servedChoice } from './hosting-args.ts'
 import { createLogger, LOG_LEVELS } from './log.ts'
 import { formatBytes, formatCount, progressBar } from './output.ts'
 import { type Server, startServer } from './server.ts'
@@ -17,6 +19,7 @@ export const serve = defineCommand({
     ...engineArgs,
     ...stateArgs,
     ...sessionArgs,
+    ...hostingArgs,
     host: {
       type: 'string',
       default: '127.0.0.1',
@@ -57,12 +60,14 @@ export const serve = defineCommand({
       noAuth: args['no-auth'] === true || args.auth === false,
     })
     const server = await startServer(
-      { ...engineChoice(args), ...stateChoice(args), startStates: startStates(args) },
+      { ...servedChoice(args), ...stateChoice(args), startStates: startStates(args) },
       {
         host,
         port: integer(args, 'port', 0, 65_535),
         keys: auth.keys,
         modelId: text(args, 'model-name'),
+        modelDir: text(args, 'model-dir'),
+        openTranslate: args['open-translate'] === true,
         allowedOrigins: list(text(args, 'allow-origin')),
         allowedHosts: list(text(args, 'allow-host')),
         logger: createLogger(oneOf(args, 'log-level', LOG_LEVELS)),
@@ -71,9 +76,9 @@ export const serve = defineCommand({
     )
     greet(server, auth.message, auth.keys.length > 0)
     const drainSeconds = integer(args, 'drain-seconds', 0, 86_400) ?? DEFAULT_DRAIN_SECONDS
-    const { app, drain, supervisor } = server
+    const { app, drain, models } = server
     shutDownOnSignals(
-      { app, drain, stopWorkers: () => supervisor.stop(), timeoutMs: 1000 * drainSeconds },
+      { app, drain, stopWorkers: () => models.stop(), timeoutMs: 1000 * drainSeconds },
       (code) => process.exit(code),
     )
   },
@@ -83,13 +88,10 @@ function list(given: string | undefined): string[] {
   return given === undefined ? [] : given.split(',').map((part) => part.trim())
 }
 
-function greet({ url, supervisor }: Server, access: string, needsKey: boolean): void {
-  const info = supervisor.client!.info
-  const { architecture, numParameters, weightType, weightBytes, device } = info.model
+function greet({ url, models }: Server, access: string, needsKey: boolean): void {
   const key = needsKey ? " -H 'authorization: Bearer $SKEIN_API_KEY'" : ''
   process.stdout.write(`skein ${packageVersion()}
-model    ${architecture}, ${formatCount(numParameters)} parameters, ${weightType}, ${formatBytes(weightBytes)}
-device   ${device}; ${info.numSlots} sequences at once
+${describeModel(models.registry.list()[0]?.client ?? null)}
 address  ${url}
 access   ${access}
 
@@ -99,4 +101,12 @@ or       npx skein chat${url === 'http://127.0.0.1:8000' ? '' : ` --url ${url}`}
 
 Ctrl-C stops it.
 `)
+}
+
+function describeModel(client: EngineClient | null): string {
+  if (client === null) return 'model    none; POST /loadmodel loads one'
+  const { model, numSlots } = client.info
+  const { architecture, numParameters, weightType, weightBytes, device } = model
+  return `model    ${architecture}, ${formatCount(numParameters)} parameters, ${weightType}, ${formatBytes(weightBytes)}
+device   ${device}; ${numSlots} sequences at once`
 }

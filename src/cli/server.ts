@@ -1,6 +1,7 @@
 /** A gateway with one worker, as `serve` and `chat FILE` start it. Puts gateway, supervisor and tokenizer together. */
+import { existsSync, realpathSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
-import { basename } from 'node:path'
+import { basename, dirname, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
@@ -8,10 +9,17 @@ import { SkeinError } from '../errors.ts'
 import { buildApp } from '../gateway/app.ts'
 import { Drain } from '../gateway/drain.ts'
 import type { Limits } from '../gateway/limits.ts'
-import { createRegistry } from '../gateway/registry.ts'
+import { openModelFolder } from '../gateway/model-folder.ts'
+import { type Launch, type Launched, ModelHost } from '../gateway/model-host.ts'
 import { shutDown } from '../gateway/shutdown.ts'
 import { Supervisor } from '../gateway/supervisor.ts'
-import { checkModelFile, type EngineChoice, loadTokenizer, vocabularyPath } from '../load.ts'
+import {
+  checkModelFile,
+  type EngineChoice,
+  loadTokenizer,
+  type QuantChoice,
+  vocabularyPath,
+} from '../load.ts'
 import { packageVersion } from './version.ts'
 
 export interface ServerOptions {
@@ -22,6 +30,10 @@ export interface ServerOptions {
   readonly modelId?: string | undefined
   readonly allowedOrigins?: readonly string[] | undefined
   readonly allowedHosts?: readonly string[] | undefined
+  /** Translation needs no key. */
+  readonly openTranslate?: boolean | undefined
+  /** Whose files may be loaded over HTTP; by default the folder of the model, or "models" without one. */
+  readonly modelDir?: string | undefined
   readonly limits?: Partial<Limits> | undefined
   readonly logger?: Logger | undefined
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
@@ -32,48 +44,92 @@ export interface Server {
   readonly url: string
   readonly app: FastifyInstance
   readonly drain: Drain
-  readonly supervisor: Supervisor
+  readonly models: ModelHost
   /** Ends at once: for commands and tests. `serve` drains instead. */
   stop(): Promise<void>
 }
 
-/** Listens at once, so that probes get an answer; resolves when the model is ready, throws if it never will be. */
+/**
+ * Listens at once, so that probes get an answer; resolves when the model is ready, throws if it never will be. Without a
+ * model (`choice.model` null) there is nothing to wait for.
+ */
 export async function startServer(
-  choice: EngineChoice,
+  choice: ServedChoice,
   options: ServerOptions = {},
 ): Promise<Server> {
   const { host = '127.0.0.1', port = 8000, keys = [], logger = pino({ level: 'silent' }) } = options
-  checkModelFile(choice)
-  const vocab = vocabularyPath(choice)
-  const tokenizer = loadTokenizer({ ...choice, vocab })
-  const id = options.modelId ?? defaultModelId(choice.model)
-  const supervisor = new Supervisor({
-    worker: workerCommand({ ...choice, vocab }),
-    name: id,
-    logger,
-    ...(options.onProgress ? { onProgress: options.onProgress } : {}),
+  const { model } = choice
+  if (model !== null) checkModelFile({ ...choice, model })
+  const folder = options.modelDir ?? (model === null ? 'models' : dirname(realPath(model)))
+  const models = new ModelHost({
+    folder: openModelFolder(folder),
+    launch: (launch) => launchWorker(choice, launch, options),
+    // One model has one store of sessions, and one worker that writes to it.
+    excludes: (old, next) => choice.dataDir !== undefined && old.file === next.file,
   })
   const drain = new Drain()
   const app = buildApp({
-    models: createRegistry([{ id, tokenizer, source: supervisor }]),
+    models: models.registry,
+    admin: models,
     keys,
     host,
     version: packageVersion(),
     drain,
     logger,
     limits: options.limits ?? {},
+    openTranslate: options.openTranslate ?? false,
     allowedOrigins: options.allowedOrigins ?? [],
     allowedHosts: options.allowedHosts ?? [],
   })
-  const stop = () => shutDown({ app, drain, stopWorkers: () => supervisor.stop(), timeoutMs: 0 })
+  const stop = () => shutDown({ app, drain, stopWorkers: () => models.stop(), timeoutMs: 0 })
   try {
     await listen(app, host, port)
-    await supervisor.start()
+    if (model !== null) await models.begin(firstLaunch({ ...choice, model }, options.modelId))
   } catch (error) {
     await stop()
     throw error
   }
-  return { url: urlOf(app, host), app, drain, supervisor, stop }
+  return { url: urlOf(app, host), app, drain, models, stop }
+}
+
+/** What every worker gets unless it is told otherwise, and the model to begin with. */
+export type ServedChoice = Omit<EngineChoice, 'model'> & { readonly model: string | null }
+
+function firstLaunch(choice: EngineChoice, id: string | undefined): Launch {
+  return {
+    id: id ?? defaultModelId(choice.model),
+    file: realPath(choice.model),
+    quant: null,
+    startStates: choice.startStates ?? [],
+  }
+}
+
+/** A worker that is not running yet. Adapters belong to the model that the server was started with. */
+function launchWorker(base: ServedChoice, launch: Launch, options: ServerOptions): Launched {
+  const { id, file, quant, startStates } = launch
+  const isFirst = base.model !== null && realPath(base.model) === file
+  const choice: EngineChoice = {
+    ...base,
+    model: file,
+    startStates,
+    // ModelChoice has the names of QuantChoice; a dialect chose it.
+    ...(quant === null ? {} : { quant: quant as QuantChoice }),
+    ...(isFirst ? {} : { adapters: undefined }),
+  }
+  checkModelFile(choice)
+  const vocab = vocabularyPath(choice)
+  const keeper = new Supervisor({
+    worker: workerCommand({ ...choice, vocab }),
+    name: id,
+    logger: options.logger ?? pino({ level: 'silent' }),
+    ...(options.onProgress ? { onProgress: options.onProgress } : {}),
+  })
+  return { keeper, tokenizer: loadTokenizer({ ...choice, vocab }) }
+}
+
+/** The path without links, where the file is there. */
+function realPath(model: string): string {
+  return existsSync(model) ? realpathSync(model) : resolve(model)
 }
 
 /** "models/demo.pth" is served as "demo". */

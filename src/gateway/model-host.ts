@@ -1,7 +1,7 @@
 /**
  * The models of a gateway that may change while it runs: loaded, replaced, given start states and removed by name. What
  * replaces a model is started beside it and must answer before it takes the name; the old worker goes when its requests
- * have ended. It knows no HTTP and no files: a launcher makes the worker, dialects give the names.
+ * have ended. Only where the two cannot run side by side does the old one end first, and come back if the new one fails. It knows no HTTP and no files: a launcher makes the worker, dialects give the names.
  */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -38,6 +38,8 @@ export interface ModelHostOptions {
   readonly folder: ModelFolder
   /** Makes a worker without starting it; throws for a file that cannot be one. */
   readonly launch: (launch: Launch) => Launched
+  /** Whether the two cannot run side by side, because both would write to one store. Absent: any two can. */
+  readonly excludes?: (old: Launch, next: Launch) => boolean
   /** How long requests of a replaced worker may go on. */
   readonly drainMs?: number
 }
@@ -144,7 +146,32 @@ export class ModelHost implements ModelAdmin {
   async #replace(launch: Launch): Promise<void> {
     const old = this.#models.get(launch.id)
     if (old?.source.state === 'ready' && isSame(old.launch, launch)) return
+    if (old !== undefined && this.#options.excludes?.(old.launch, launch)) {
+      await this.#follow(old, launch)
+      return
+    }
     const hosted = this.#make(launch)
+    await this.#startChecked(hosted)
+    this.#models.set(launch.id, hosted)
+    if (old !== undefined) this.#retire(old)
+  }
+
+  /** The name says "loading" from the start, so that requests wait elsewhere and the old worker comes to its end. */
+  async #follow(old: Hosted, launch: Launch): Promise<void> {
+    const hosted = this.#make(launch)
+    this.#models.set(launch.id, hosted)
+    await this.#drain(old.source)
+    try {
+      await this.#startChecked(hosted)
+    } catch (thrown) {
+      const again = this.#make(old.launch)
+      this.#models.set(launch.id, again)
+      if (!this.#stopping.signal.aborted) await again.source.start()
+      throw thrown
+    }
+  }
+
+  async #startChecked(hosted: Hosted): Promise<void> {
     const onStop = () => void hosted.source.stop()
     this.#stopping.signal.addEventListener('abort', onStop)
     try {
@@ -157,8 +184,6 @@ export class ModelHost implements ModelAdmin {
       this.#stopping.signal.removeEventListener('abort', onStop)
     }
     if (this.#stopping.signal.aborted) throw stopped()
-    this.#models.set(launch.id, hosted)
-    if (old !== undefined) this.#retire(old)
   }
 
   #retire({ source }: Hosted): void {

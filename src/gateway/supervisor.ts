@@ -56,6 +56,9 @@ const PERMANENT: readonly ErrorCode[] = [
   'invalid_request',
   'unsupported_parameter',
   'not_found',
+  // Another process has the store; the lock of one that died is free.
+  'conflict',
+  'state_incompatible',
 ]
 
 const KEPT_LINES = 200

@@ -7,7 +7,12 @@ import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { type ErrorCode, SkeinError } from '../../src/errors.ts'
 import { buildApp } from '../../src/gateway/app.ts'
 import { openModelFolder } from '../../src/gateway/model-folder.ts'
-import { type Keeper, type Launch, ModelHost } from '../../src/gateway/model-host.ts'
+import {
+  type Keeper,
+  type Launch,
+  ModelHost,
+  type ModelHostOptions,
+} from '../../src/gateway/model-host.ts'
 import { answer, byteCodec, endless, FAKE_INFO, FakeEngineClient } from '../helpers/fake-engine.ts'
 import { CHAT, eventsOf, postTo, serve } from './kit.ts'
 
@@ -60,7 +65,7 @@ class IdleClient extends FakeEngineClient {
   }
 }
 
-function hosted() {
+function hosted(options: Partial<ModelHostOptions> = {}) {
   const folder = mkdtempSync(join(tmpdir(), 'skein-models-'))
   for (const name of ['a.pth', 'b.pth', 'RWKV-x060.pth', 'state.pth']) {
     writeFileSync(join(folder, name), '')
@@ -71,6 +76,7 @@ function hosted() {
   const host = new ModelHost({
     folder: openModelFolder(folder),
     drainMs: 5000,
+    ...options,
     launch: (launch) => {
       const keeper = new FakeKeeper(launch)
       keepers.push(keeper)
@@ -144,6 +150,30 @@ describe('models come and go', () => {
     expect((await say('m')).choices[0].text).toBe('a.pth')
     expect(keepers[1]!.stopped).toBe(true)
     expect(keepers[0]!.stopped).toBe(false)
+  })
+
+  test('where two cannot run side by side the old one ends first, and comes back if need be', async () => {
+    const { app, say, keepers, next } = hosted({ excludes: (old, { file }) => old.file === file })
+    const load = (model_strategy: string) => postTo(app, '/loadmodel', { ...SEED, model_strategy })
+    await load('')
+    const old = keepers[0]!.client as IdleClient
+    old.running = 1
+    const loading = load('quant')
+    await expect.poll(() => keepers.length).toBe(2)
+    expect((await say()).error.code).toBe('model_not_loaded')
+    expect(keepers[0]!.stopped).toBe(false)
+    old.running = 0
+    expect((await loading).statusCode).toBe(200)
+    expect(keepers[0]!.stopped).toBe(true)
+    expect((await say()).choices[0].text).toBe('0.pth')
+
+    next.fail = 'out_of_memory'
+    const failing = load('fp32')
+    await expect.poll(() => keepers.length).toBe(3)
+    next.fail = null
+    expect((await failing).statusCode).toBe(507)
+    expect(keepers[3]!.launch.quant).toBe('int8')
+    expect((await say()).choices[0].text).toBe('0.pth')
   })
 
   test('removed, one or all', async () => {

@@ -1,0 +1,62 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { FOREIGN_FLAGS, rewriteForeignFlags } from '../../src/cli/foreign-flags.ts'
+
+const rewrite = (line: string) => rewriteForeignFlags(line.split(' ')).argv.join(' ')
+
+test.each([
+  // The command lines of the five documents.
+  ['--model /path/to/pth', '/path/to/pth'],
+  [
+    '--localhost 0.0.0.0 --port 9000 --debug False --workers 64 --dynamic_state_cache_size 512',
+    '--host 0.0.0.0 --port 9000 --without-model',
+  ],
+  ['--model-path m --port 8000 --password rwkv7_7.2b', 'm --port 8000 --password rwkv7_7.2b'],
+  ['--model-path m --pp-devices [0]', 'm --device cuda:0'],
+  ['--model-path m --max-batch-size 64 --use-cuda-graph', 'm --slots 64'],
+  // And the rest of the table.
+  [
+    '--model m --max_batch_size 1e6 --max_queue_size 1e6 --max_seq_len 1e6',
+    'm --max-waiting 1000000',
+  ],
+  ['--model=m --max_batch_size=32 --max_seq_len=2048', 'm --slots 32 --step-tokens 2048'],
+  ['--debug True', '--log-level debug'],
+  ['--dynamic_state_cache_size 0', '--prefix-cache-mb 0'],
+  ['--dynamic_state_cache_store cpu', ''],
+  ['m --pp-devices 1 --vocab-path v', 'm --device cuda:1 --vocab v'],
+  ['--localhost 127.0.0.1 m', '--host 127.0.0.1 m'],
+  ['m --enable-cuda-graph --port 1', 'm --port 1'],
+  ['m --max-queue-size 9 --tokenizer-path t', 'm --max-waiting 9 --vocab t'],
+  // Our own are left alone.
+  ['m.pth --slots 8 --host ::1 --no-auth', 'm.pth --slots 8 --host ::1 --no-auth'],
+])('%s', (line, own) => {
+  expect(rewrite(line)).toBe(own)
+})
+
+test('what has no effect is said to have none', () => {
+  const { notes } = rewriteForeignFlags(['--workers', '64', '--dynamic_state_cache_size', '512'])
+  expect(notes).toEqual([
+    '--workers has no effect: one process takes all connections',
+    '--dynamic_state_cache_size has no effect: kept prefixes are bounded by --prefix-cache-mb',
+  ])
+  expect(rewriteForeignFlags(['--model', 'm']).notes).toEqual([])
+})
+
+test.each([
+  ['--pp-devices [0,1,2,3]', 'one device'],
+  ['--pp-devices x', 'one device'],
+  ['--debug maybe', 'True or False'],
+  ['--max_batch_size many', 'a whole number'],
+  ['--dynamic_state_cache_store gpu', 'cpu'],
+  ['--model', 'a value'],
+])('%s is refused', (line, reason) => {
+  expect(() => rewrite(line)).toThrow(reason)
+})
+
+test('docs/configuration.md has the table', () => {
+  const page = readFileSync(join(import.meta.dirname, '../../docs/configuration.md'), 'utf8')
+  for (const { flag, systems, means } of FOREIGN_FLAGS) {
+    expect(page).toContain(`| \`--${flag}\` | ${systems} | ${means} |`)
+  }
+})
