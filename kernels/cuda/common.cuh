@@ -1,5 +1,6 @@
-// What every CUDA kernel shares: number types without the toolkit's headers (NVRTC may run where none are installed),
-// sums over warps and blocks, and the step's batch as it lies on the device. Knows no op.
+// What every CUDA kernel shares: number types without the toolkit's headers (NVRTC may run where
+// none are installed), sums over warps and blocks, and the step's batch as it lies on the device.
+// Knows no op.
 #pragma once
 
 using u8 = unsigned char;
@@ -11,25 +12,45 @@ struct f16 {
   u16 bits;
 };
 
-/** The batch of a step in device memory. Counts: tokens, rows, logits rows, samples; what lies beyond them is padding. */
+/** The batch of a step in device memory. Counts: tokens, rows, logits rows, samples; what lies
+ * beyond them is padding. */
 struct Step {
   const int* counts;
-  const int* tokens;        // [T]
-  const int* token_rows;    // [T] row of each token
-  const int* starts;        // [B + 1]
-  const int* slots;         // [B]
-  const int* logit_rows;    // [R]
-  const int* sample_row;    // [S]
-  const int* sample_slot;   // [S]
+  const int* tokens;       // [T]
+  const int* token_rows;   // [T] row of each token
+  const int* starts;       // [B + 1]
+  const int* slots;        // [B]
+  const int* logit_rows;   // [R]
+  const int* sample_row;   // [S]
+  const int* sample_slot;  // [S]
   const float* sample_floats;
   const int* sample_ints;
-  const int* bias_starts;   // [S + 1]
+  const int* bias_starts;  // [S + 1]
 
   __device__ int num_tokens() const { return counts[0]; }
   __device__ int num_rows() const { return counts[1]; }
   __device__ int num_logits() const { return counts[2]; }
   __device__ int num_samples() const { return counts[3]; }
 };
+
+/**
+ * Programmatic dependent launch: from here the next kernel of the stream may take free room on the
+ * device. Its blocks wait in their turn, so a chain of kernels keeps its order although their
+ * beginnings overlap.
+ */
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/** Until the kernels before have ended. Every kernel calls it, before it reads what they wrote or
+ * writes anything. */
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 __device__ __forceinline__ float to_float(f16 x) {
   float y;
@@ -68,12 +89,16 @@ __device__ __forceinline__ float saturate_f16(float x) {
   return x < -65504.0f ? -65504.0f : x;
 }
 
-__device__ __forceinline__ float bf16_to_float(u16 bits) { return __uint_as_float((u32)bits << 16); }
+__device__ __forceinline__ float bf16_to_float(u16 bits) {
+  return __uint_as_float((u32)bits << 16);
+}
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
 
 /** 1 − 2 / (e^2x + 1): right to both infinities, within 2 ulp of f16 everywhere. */
-__device__ __forceinline__ float tanh_of(float x) { return 1.0f - 2.0f / (__expf(2.0f * x) + 1.0f); }
+__device__ __forceinline__ float tanh_of(float x) {
+  return 1.0f - 2.0f / (__expf(2.0f * x) + 1.0f);
+}
 
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
@@ -91,7 +116,8 @@ __device__ __forceinline__ int warp_sum(int x) {
 #endif
 }
 
-/** The sum over a block, in every thread and in the same order each time. scratch: [32], not used by the sum before. */
+/** The sum over a block, in every thread and in the same order each time. scratch: [32], not used
+ * by the sum before. */
 template <int Threads>
 __device__ __forceinline__ float block_sum(float x, float* scratch) {
   constexpr int kWarps = Threads / 32;

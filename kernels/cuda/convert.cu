@@ -1,7 +1,9 @@
-// Checkpoint numbers to f16, at load.  in bf16 (SOURCE 2), f32 (0) or f16 (1) · out f16 · beyond its range: the largest
+// Checkpoint numbers to f16, at load.  in bf16 (SOURCE 2), f32 (0) or f16 (1) · out f16 · beyond
+// its range: the largest
 #include "common.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) convert(f16* out, const void* in, long long count) {
+extern "C" __global__ void __launch_bounds__(256)
+    convert(f16* out, const void* in, long long count) {
   for (long long i = blockIdx.x * 256ll + threadIdx.x; i < count; i += 256ll * gridDim.x) {
 #if SOURCE == 0
     out[i] = to_f16(saturate_f16(static_cast<const float*>(in)[i]));

@@ -11,20 +11,24 @@ __device__ __forceinline__ float4 load_entry(const void* table, long long row, i
   const float2 lo = unpack(bits.x), hi = unpack(bits.y);
   return make_float4(lo.x, lo.y, hi.x, hi.y);
 #else
-  return make_float4(bf16_to_float(bits.x & 0xffff), bf16_to_float(bits.x >> 16), bf16_to_float(bits.y & 0xffff),
-                     bf16_to_float(bits.y >> 16));
+  return make_float4(bf16_to_float(bits.x & 0xffff), bf16_to_float(bits.x >> 16),
+                     bf16_to_float(bits.y & 0xffff), bf16_to_float(bits.y >> 16));
 #endif
 #endif
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    embed(Step step, float* x, const void* table, const float* weight, const float* bias, float eps) {
+    embed(Step step, float* x, const void* table, const float* weight, const float* bias,
+          float eps) {
   __shared__ float scratch[64];
+  let_next_start();
+  wait_for_previous();
   const int t = blockIdx.x;
   if (t >= step.num_tokens()) return;
   const int token = step.tokens[t];
   Row row;
 #pragma unroll
-  for (int i = 0; i < kPer; i++) row.part[i] = owns(i) ? load_entry(table, token, group(i)) : make_float4(0, 0, 0, 0);
+  for (int i = 0; i < kPer; i++)
+    row.part[i] = owns(i) ? load_entry(table, token, group(i)) : make_float4(0, 0, 0, 0);
   store_row(x + (long long)t * CHANNELS, layer_norm(row, weight, bias, eps, scratch));
 }

@@ -1,5 +1,6 @@
-// y = epilogue(y + bias) in place, for products that a library made.  y f16 [T, rows] · bias f32 [rows] or null
-// One launch serves several products: blockIdx.y is the job. rows is a multiple of 8.
+// y = epilogue(y + bias) in place, for products that a library made.  y f16 [T, rows] · bias f32
+// [rows] or null One launch serves several products: blockIdx.y is the job. rows is a multiple
+// of 8.
 #include "epilogue.cuh"
 
 #define MAX_JOBS 8
@@ -16,6 +17,8 @@ struct EpilogueJobs {
 };
 
 extern "C" __global__ void __launch_bounds__(256) linear_epilogue(Step step, EpilogueJobs jobs) {
+  let_next_start();
+  wait_for_previous();
   const EpilogueJob job = jobs.job[blockIdx.y];
   const int groups = job.rows / 8;
   const long long count = (long long)step.num_tokens() * groups;

@@ -1,5 +1,6 @@
-// Layer norm of one row by one block, with the row in registers. CHANNELS (a multiple of 4) and THREADS are fixed when
-// the kernel is compiled: thread i owns the groups of 4 channels i, i + THREADS, …
+// Layer norm of one row by one block, with the row in registers. CHANNELS (a multiple of 4) and
+// THREADS are fixed when the kernel is compiled: thread i owns the groups of 4 channels i, i +
+// THREADS, …
 #pragma once
 #include "common.cuh"
 
@@ -10,7 +11,9 @@ struct Row {
   float4 part[kPer];
 };
 
-__device__ __forceinline__ bool owns(int i) { return kGroups % THREADS == 0 || threadIdx.x + i * THREADS < kGroups; }
+__device__ __forceinline__ bool owns(int i) {
+  return kGroups % THREADS == 0 || threadIdx.x + i * THREADS < kGroups;
+}
 
 /** Index of the thread's group i. */
 __device__ __forceinline__ int group(int i) { return threadIdx.x + i * THREADS; }
@@ -37,8 +40,10 @@ __device__ __forceinline__ void store_row(f16* y, const Row& row) {
           make_uint2(pack(row.part[i].x, row.part[i].y), pack(row.part[i].z, row.part[i].w));
 }
 
-/** (x − mean) / √(var + eps) · weight + bias, the variance from the differences. scratch: shared [64] */
-__device__ __forceinline__ Row layer_norm(Row x, const float* weight, const float* bias, float eps, float* scratch) {
+/** (x − mean) / √(var + eps) · weight + bias, the variance from the differences. scratch: shared
+ * [64] */
+__device__ __forceinline__ Row layer_norm(Row x, const float* weight, const float* bias, float eps,
+                                          float* scratch) {
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kPer; i++) sum += (x.part[i].x + x.part[i].y) + (x.part[i].z + x.part[i].w);

@@ -1,12 +1,16 @@
-// Draws the samples of a step, one block of 1024 threads each, in the order of backend.ts: bias → penalties →
-// temperature → top-k, top-p and min-p on one distribution → draw; then counts the token and reports log-probabilities.
-// logits f32 [R, V] · scratch f32 [S, V] · counts f32, flags u8 [slots, V] (1 in the prompt, 2 generated)
+// Draws the samples of a step, one cluster of CLUSTER blocks each, in the order of backend.ts: bias
+// → penalties → temperature → top-k, top-p and min-p on one distribution → draw; then counts the
+// token and reports log-probabilities. logits f32 [R, V] · scratch f32 [S, V] · counts f32, flags
+// u8 [slots, V] (1 in the prompt, 2 generated)
 //
-// No sort of the vocabulary. A token's rank is its key, the score's bits in order. Where the ranked list ends, and where
-// a draw falls in it, is where a sum over keys from the top crosses a line: passes over the row with a few pivots each
-// narrow the keys down until the rest fits in shared memory, is sorted there and summed in order. All sums are made
-// in a fixed order, so a draw depends on its row alone.
-// Agrees with reference/sample.ts token for token unless two probabilities or sums are within f32 rounding of a tie.
+// No sort of the vocabulary. A token's rank is its key, the score's bits in order. Where the ranked
+// list ends, and where a draw falls in it, is where a sum over keys from the top crosses a line:
+// passes over the row with a few pivots each narrow the keys down until the rest fits in shared
+// memory, is sorted there and summed in order. All sums are made in a fixed order, so a draw
+// depends on its row alone. Every block of a cluster reads its own slice of the row; what they find
+// is exchanged through shared memory, and all of them follow the same path. Agrees with
+// reference/sample.ts token for token unless two probabilities or sums are within f32 rounding of a
+// tie.
 #include "common.cuh"
 
 constexpr int kThreads = 1024;
@@ -18,7 +22,16 @@ constexpr int kMaxTop = 20;
 /** Beyond this many e-folds below the best, a probability is zero in f32. */
 constexpr float kFloor = 100.0f;
 
-enum SampleFloat { kTemperature, kTopP, kMinP, kPresence, kFrequency, kDecay, kRepetition, kSampleFloats = 8 };
+enum SampleFloat {
+  kTemperature,
+  kTopP,
+  kMinP,
+  kPresence,
+  kFrequency,
+  kDecay,
+  kRepetition,
+  kSampleFloats = 8
+};
 enum SampleInt { kTopK, kSeedLow, kSeedHigh, kPosition, kStream, kTopLogprobs, kSampleInts = 8 };
 enum Flag : u8 { kInPrompt = 1, kGenerated = 2 };
 
@@ -43,8 +56,20 @@ struct Mark {
   double mass;
 };
 
+/** What a block tells the others of its cluster. */
+struct Found {
+  double mass[kPivots + 2];  // the last: of everything
+  int count[kPivots + 1];
+  int length;
+  float best;
+  int best_id;
+  int is_finite;
+};
+
 struct Shared {
-  u64 list[kList];          // ~key << 32 | id: ascending is best first
+  u64 list[kList];   // ~key << 32 | id: ascending is best first
+  u64 slice[kList];  // the same of the block's own slice, in any order
+  Found own;
   double sums[kWarps][kPivots + 2];
   int counts[kWarps][kPivots + 1];
   Mark marks[kPivots + 1];  // of the last pass
@@ -57,6 +82,59 @@ struct Shared {
   int found;
 };
 
+__device__ __forceinline__ int block_rank() {
+#if CLUSTER > 1
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+#else
+  return 0;
+#endif
+}
+
+/** A barrier of the cluster, after which each block sees what the others wrote. */
+__device__ __forceinline__ void cluster_sync() {
+#if CLUSTER > 1
+  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+#else
+  __syncthreads();
+#endif
+}
+
+/** A number in the shared memory of another block of the cluster. */
+template <class T>
+__device__ __forceinline__ T remote(const T& own, int rank) {
+#if CLUSTER > 1
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a word or two");
+  u32 address = (u32)__cvta_generic_to_shared(&own);
+  asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
+  union {
+    T value;
+    u32 word;
+    u64 words;
+  };
+  if constexpr (sizeof(T) == 4)
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  else
+    asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(words) : "r"(address) : "memory");
+  return value;
+#else
+  return own;
+#endif
+}
+
+/** The ids [begin, end) of a row that a block reads. */
+struct Slice {
+  int begin, end;
+};
+
+__device__ __forceinline__ Slice own_slice(int vocab) {
+  const int size = (vocab + CLUSTER - 1) / CLUSTER;
+  const int begin = min(vocab, block_rank() * size);
+  return {begin, min(vocab, begin + size)};
+}
+
 /** Scores of one row as a distribution: weight e^((score − best) / temperature). */
 struct Ranking {
   const float* scores;
@@ -67,6 +145,23 @@ struct Ranking {
 
   __device__ float weight(float score) const { return exp2f((score - best) * scale); }
 };
+
+/** Scores that a thread asks for before it looks at the first. */
+constexpr int kBatch = 8;
+
+/** Calls `visit(id, score)` for the thread's share of the block's slice, ids rising. */
+template <class Visit>
+__device__ __forceinline__ void for_each_score(const float* scores, int vocab, Visit visit) {
+  const Slice slice = own_slice(vocab);
+  for (int start = slice.begin + threadIdx.x; start < slice.end; start += kBatch * kThreads) {
+    float batch[kBatch];
+#pragma unroll
+    for (int u = 0; u < kBatch; u++) batch[u] = scores[min(start + u * kThreads, vocab - 1)];
+#pragma unroll
+    for (int u = 0; u < kBatch; u++)
+      if (start + u * kThreads < slice.end) visit(start + u * kThreads, batch[u]);
+  }
+}
 
 /** Order of scores as order of integers; −0 is 0. */
 __device__ __forceinline__ u32 key_of(float score) {
@@ -96,42 +191,58 @@ __device__ void find_best(Shared& sh, const float* scores, int vocab, bool check
   float best = -__int_as_float(0x7f800000);
   int id = 0x7fffffff;
   bool finite = true;
-#pragma unroll 8
-  for (int i = threadIdx.x; i < vocab; i += kThreads) {
-    const float x = scores[i];
+  for_each_score(scores, vocab, [&](int i, float x) {
     finite &= (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
     if (x > best || id == 0x7fffffff) best = x, id = i;
-  }
+  });
 #pragma unroll
   for (int offset = 16; offset > 0; offset >>= 1) {
     const float other = __shfl_xor_sync(~0u, best, offset);
     const int other_id = __shfl_xor_sync(~0u, id, offset);
-    if (other > best || (other == best && other_id < id)) best = other, id = other_id;
+    // A thread beyond the slice has no id.
+    if (other_id != 0x7fffffff &&
+        (id == 0x7fffffff || other > best || (other == best && other_id < id)))
+      best = other, id = other_id;
   }
   const int warp = threadIdx.x >> 5;
   if ((threadIdx.x & 31) == 0) sh.sums[warp][0] = best, sh.counts[warp][0] = id;
   const bool all_finite = __syncthreads_and(finite || !checks);
+  const auto take = [&](float other, int other_id) {
+    // An empty slice has no id.
+    if (other_id != 0x7fffffff &&
+        (id == 0x7fffffff || other > best || (other == best && other_id < id)))
+      best = other, id = other_id;
+  };
   if (threadIdx.x == 0) {
-    for (int w = 1; w < kWarps; w++) {
-      const float other = (float)sh.sums[w][0];
-      const int other_id = sh.counts[w][0];
-      if (other > best || (other == best && other_id < id)) best = other, id = other_id;
-    }
-    sh.best = best, sh.best_id = id, sh.is_finite = all_finite;
+    for (int w = 1; w < kWarps; w++) take((float)sh.sums[w][0], sh.counts[w][0]);
+    sh.own.best = best, sh.own.best_id = id, sh.own.is_finite = all_finite;
   }
-  __syncthreads();
+  cluster_sync();
+  if (threadIdx.x == 0) {
+    int is_finite = 1;
+    id = 0x7fffffff;
+    for (int rank = 0; rank < CLUSTER; rank++) {
+      take(remote(sh.own.best, rank), remote(sh.own.best_id, rank));
+      is_finite &= remote(sh.own.is_finite, rank);
+    }
+    sh.best = best, sh.best_id = id, sh.is_finite = is_finite;
+  }
+  cluster_sync();
 }
 
 /** scratch = logits with bias and penalties; decays the counts on the way. */
-__device__ void adjust(const Sampling& op, const Step& step, int s, const float* raw, float* scores, float* counts,
-                       u8* flags, const float* f) {
-  for (int i = threadIdx.x; i < op.vocab; i += kThreads) scores[i] = raw[i];
+__device__ void adjust(const Sampling& op, const Step& step, int s, const float* raw, float* scores,
+                       float* counts, u8* flags, const float* f) {
+  const Slice slice = own_slice(op.vocab);
+  for (int i = slice.begin + threadIdx.x; i < slice.end; i += kThreads) scores[i] = raw[i];
   __syncthreads();
-  for (int i = step.bias_starts[s] + threadIdx.x; i < step.bias_starts[s + 1]; i += kThreads)
-    atomicAdd(scores + op.bias_ids[i], op.bias_values[i]);
+  for (int i = step.bias_starts[s] + threadIdx.x; i < step.bias_starts[s + 1]; i += kThreads) {
+    const int id = op.bias_ids[i];
+    if (id >= slice.begin && id < slice.end) atomicAdd(scores + id, op.bias_values[i]);
+  }
   __syncthreads();
   const float repetition = f[kRepetition];
-  for (int i = threadIdx.x; i < op.vocab; i += kThreads) {
+  for (int i = slice.begin + threadIdx.x; i < slice.end; i += kThreads) {
     const u8 flag = flags[i];
     if (flag == 0) continue;
     float score = scores[i];
@@ -146,23 +257,25 @@ __device__ void adjust(const Sampling& op, const Step& step, int s, const float*
 }
 
 /**
- * One pass: for each pivot (falling keys) the sum and count of pivot < key ≤ high, and the sum of everything. The marks
- * are these added to `base`, what lies above `high`.
+ * One pass: for each pivot (falling keys) the sum and count of pivot < key ≤ high, and for `kTotal`
+ * the sum of everything. The marks are these added to `base`, what lies above `high`.
  */
-__device__ void sum_above(Shared& sh, const Ranking& r, const u32 (&pivots)[kPivots + 1], u32 high, Mark base) {
+template <bool kTotal>
+__device__ void sum_above(Shared& sh, const Ranking& r, const u32 (&pivots)[kPivots + 1], u32 high,
+                          Mark base) {
   float mass[kPivots + 1] = {}, total = 0;
   int count[kPivots + 1] = {};
-#pragma unroll 4
-  for (int i = threadIdx.x; i < r.vocab; i += kThreads) {
-    const float score = r.scores[i];
+  for_each_score(r.scores, r.vocab, [&](int, float score) {
     const u32 key = key_of(score);
+    const bool inside = key <= high && key > pivots[kPivots];
+    if (!kTotal && !inside) return;
     const float weight = r.weight(score);
-    total += weight;
-    if (key > high) continue;
+    if (kTotal) total += weight;
+    if (!inside) return;
 #pragma unroll
     for (int p = 0; p <= kPivots; p++)
       if (key > pivots[p]) mass[p] += weight, count[p]++;
-  }
+  });
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   __syncthreads();
 #pragma unroll
@@ -174,23 +287,45 @@ __device__ void sum_above(Shared& sh, const Ranking& r, const u32 (&pivots)[kPiv
   total = warp_sum(total);
   if (lane == 0) sh.sums[warp][kPivots + 1] = total;
   __syncthreads();
-  if (threadIdx.x <= kPivots + 1) {
-    const int p = threadIdx.x;
+  const int p = threadIdx.x;
+  if (p <= kPivots + 1) {
     double sum = 0;
     int number = 0;
-    for (int w = 0; w < kWarps; w++) sum += sh.sums[w][p], number += p <= kPivots ? sh.counts[w][p] : 0;
-    if (p <= kPivots) sh.marks[p] = {pivots[p], base.count + number, base.mass + sum};
-    else sh.total = sum;
+    for (int w = 0; w < kWarps; w++)
+      sum += sh.sums[w][p], number += p <= kPivots ? sh.counts[w][p] : 0;
+    sh.own.mass[p] = sum;
+    if (p <= kPivots) sh.own.count[p] = number;
   }
-  __syncthreads();
+  cluster_sync();
+  if (p <= kPivots + 1) {
+    double sum = 0;
+    int number = 0;
+    for (int rank = 0; rank < CLUSTER; rank++) {
+      sum += remote(sh.own.mass[p], rank);
+      if (p <= kPivots) number += remote(sh.own.count[p], rank);
+    }
+    if (p <= kPivots) {
+      u32 key = pivots[0];
+#pragma unroll
+      for (int i = 1; i <= kPivots; i++)
+        if (p == i) key = pivots[i];
+      sh.marks[p] = {key, base.count + number, base.mass + sum};
+    } else if (kTotal) {
+      sh.total = sum;
+    }
+  }
+  cluster_sync();
 }
 
 /** Keys in (low.key, high.key]; the sums of each are of everything above it. */
 struct Bracket {
   Mark high, low;
+
+  __device__ bool holds(u32 key) const { return key <= high.key && key > low.key; }
 };
 
-/** Where a sum from the top reaches its line: a mass (`passes`: must exceed it, else reach it) or a number of tokens. */
+/** Where a sum from the top reaches its line: a mass (`passes`: must exceed it, else reach it) or a
+ * number of tokens. */
 struct Line {
   double mass;
   int count;
@@ -215,7 +350,8 @@ __device__ Bracket narrow_by_marks(const Shared& sh, Bracket b, const Line& line
   return b;
 }
 
-/** Pivots between the ends of a bracket, even in score while that separates keys, else even in key. */
+/** Pivots between the ends of a bracket, even in score while that separates keys, else even in key.
+ */
 __device__ void choose_pivots(const Bracket& b, u32 (&pivots)[kPivots + 1]) {
   const u32 high = b.high.key, low = b.low.key, range = high - low;
   const float top = score_of(high), bottom = score_of(low);
@@ -235,7 +371,7 @@ __device__ Bracket narrow(Shared& sh, const Ranking& r, Bracket b, const Line& l
   while (b.low.count - b.high.count > kList && b.high.key - b.low.key > 1) {
     u32 pivots[kPivots + 1];
     choose_pivots(b, pivots);
-    sum_above(sh, r, pivots, b.high.key, b.high);
+    sum_above<false>(sh, r, pivots, b.high.key, b.high);
     b = narrow_by_marks(sh, b, line);
     __syncthreads();
   }
@@ -260,37 +396,59 @@ __device__ void sort_list(Shared& sh) {
   }
 }
 
-/** Lists the bracket's tokens, best first; of a single score with too many tokens, those of the smallest ids. */
-__device__ void gather(Shared& sh, const Ranking& r, const Bracket& b, int skip) {
-  if (threadIdx.x == 0) sh.length = 0;
-  __syncthreads();
-  const bool is_ordered = b.low.count - b.high.count > kList;
+/** Lists ties beyond the list, every block for itself: a window of them in the order of their ids,
+ * the first `skip` left out. */
+__device__ void gather_ties(Shared& sh, const Ranking& r, const Bracket& b, int skip) {
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   int seen = 0;
   for (int start = 0; start < r.vocab; start += kThreads) {
     const int i = start + threadIdx.x;
     const u32 key = i < r.vocab ? key_of(r.scores[i]) : 0;
-    const bool inside = i < r.vocab && key <= b.high.key && key > b.low.key;
-    int at = -1;
-    if (is_ordered) {
-      // Ties beyond the list: count them in the order of their ids and keep a window of them.
-      const u32 mask = __ballot_sync(~0u, inside);
-      if ((threadIdx.x & 31) == 0) sh.counts[threadIdx.x >> 5][0] = __popc(mask);
-      __syncthreads();
-      int before = seen;
-      for (int w = 0; w < kWarps; w++) {
-        if (w < (int)(threadIdx.x >> 5)) before += sh.counts[w][0];
-        seen += sh.counts[w][0];
-      }
-      __syncthreads();
-      const int index = before + __popc(mask & ((1u << (threadIdx.x & 31)) - 1)) - skip;
-      if (inside && index >= 0 && index < kList) at = index;
-      if (threadIdx.x == 0) sh.length = max(0, min(kList, seen - skip));
-    } else if (inside) {
-      at = atomicAdd(&sh.length, 1);
+    const bool inside = i < r.vocab && b.holds(key);
+    const u32 mask = __ballot_sync(~0u, inside);
+    if (lane == 0) sh.counts[warp][0] = __popc(mask);
+    __syncthreads();
+    int before = seen;
+    for (int w = 0; w < kWarps; w++) {
+      if (w < warp) before += sh.counts[w][0];
+      seen += sh.counts[w][0];
     }
-    if (at >= 0) sh.list[at] = (u64)~key << 32 | (u32)i;
+    __syncthreads();
+    const int at = before + __popc(mask & ((1u << lane) - 1)) - skip;
+    if (inside && at >= 0 && at < kList) sh.list[at] = (u64)~key << 32 | (u32)i;
   }
+  if (threadIdx.x == 0) sh.length = max(0, min(kList, seen - skip));
+}
+
+/** Makes one list of what the blocks of the cluster listed. */
+__device__ void join_slices(Shared& sh) {
+  cluster_sync();
+  int at = 0;
+  for (int rank = 0; rank < CLUSTER; rank++) {
+    const int length = remote(sh.own.length, rank);
+    for (int i = threadIdx.x; i < length; i += kThreads)
+      sh.list[at + i] = remote(sh.slice[i], rank);
+    at += length;
+  }
+  if (threadIdx.x == 0) sh.length = at;
+  cluster_sync();
+}
+
+/** Lists the bracket's tokens, best first; of a single score with too many tokens, those of the
+ * smallest ids. */
+__device__ void gather(Shared& sh, const Ranking& r, const Bracket& b, int skip) {
+  if (threadIdx.x == 0) sh.own.length = 0;
   __syncthreads();
+  if (b.low.count - b.high.count > kList) {
+    gather_ties(sh, r, b, skip);
+    __syncthreads();
+  } else {
+    for_each_score(r.scores, r.vocab, [&](int i, float score) {
+      const u32 key = key_of(score);
+      if (b.holds(key)) sh.slice[atomicAdd(&sh.own.length, 1)] = (u64)~key << 32 | (u32)i;
+    });
+    join_slices(sh);
+  }
   sort_list(sh);
 }
 
@@ -298,8 +456,10 @@ __device__ __forceinline__ float listed_weight(const Shared& sh, const Ranking& 
   return i < sh.length ? r.weight(score_of(~(u32)(sh.list[i] >> 32))) : 0.0f;
 }
 
-/** The first listed token at which the sum crosses the line (−1: none), and that sum. The list starts after `base`. */
-__device__ int find_crossing(Shared& sh, const Ranking& r, Mark base, const Line& line, double* sum_there) {
+/** The first listed token at which the sum crosses the line (−1: none), and that sum. The list
+ * starts after `base`. */
+__device__ int find_crossing(Shared& sh, const Ranking& r, Mark base, const Line& line,
+                             double* sum_there) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const int i = 2 * threadIdx.x;
   const double w0 = listed_weight(sh, r, i), w1 = listed_weight(sh, r, i + 1);
@@ -329,7 +489,8 @@ __device__ int find_crossing(Shared& sh, const Ranking& r, Mark base, const Line
   return found == 0x7fffffff ? -1 : found;
 }
 
-/** Ties of one score that overflow the list: how many of them precede the window that holds the crossing. */
+/** Ties of one score that overflow the list: how many of them precede the window that holds the
+ * crossing. */
 __device__ int ties_before(const Ranking& r, const Bracket& b, const Line& line) {
   const int ties = b.low.count - b.high.count;
   if (ties <= kList) return 0;
@@ -340,7 +501,8 @@ __device__ int ties_before(const Ranking& r, const Bracket& b, const Line& line)
 }
 
 /** The crossing's index in the list, which it fills. */
-__device__ int locate(Shared& sh, const Ranking& r, const Bracket& b, const Line& line, double* sum_there) {
+__device__ int locate(Shared& sh, const Ranking& r, const Bracket& b, const Line& line,
+                      double* sum_there) {
   const int skip = ties_before(r, b, line);
   gather(sh, r, b, skip);
   Mark base = b.high;
@@ -351,8 +513,11 @@ __device__ int locate(Shared& sh, const Ranking& r, const Bracket& b, const Line
   return find_crossing(sh, r, base, line, sum_there);
 }
 
-/** The whole ranking as a bracket, once sum_above has been over it with `pivots` whose last is the lowest key. */
-__device__ Bracket whole(const Shared& sh, u32 best_key) { return {{best_key, 0, 0}, sh.marks[kPivots]}; }
+/** The whole ranking as a bracket, once sum_above has been over it with `pivots` whose last is the
+ * lowest key. */
+__device__ Bracket whole(const Shared& sh, u32 best_key) {
+  return {{best_key, 0, 0}, sh.marks[kPivots]};
+}
 
 __device__ void first_pass(Shared& sh, const Ranking& r, u32 lowest) {
   constexpr float kDepths[kPivots] = {1.0f, 2.5f, 5.0f, 9.0f};
@@ -361,7 +526,7 @@ __device__ void first_pass(Shared& sh, const Ranking& r, u32 lowest) {
   for (int p = 0; p < kPivots; p++)
     pivots[p] = max(lowest, key_of(r.best - kDepths[p] * 1.44269504f / r.scale));
   pivots[kPivots] = lowest;
-  sum_above(sh, r, pivots, key_of(r.best), {key_of(r.best), 0, 0});
+  sum_above<true>(sh, r, pivots, key_of(r.best), {key_of(r.best), 0, 0});
 }
 
 /** One key below the smallest that can be kept. */
@@ -399,8 +564,10 @@ __device__ int draw(Shared& sh, const Ranking& r, const float* f, const int* n) 
     at = find_crossing(sh, r, kept.high, line, &sum);
   } else {
     Bracket b = {all.high, kept.low};
-    if (line.crossed(kept.high.mass, kept.high.count)) b.low = kept.high;
-    else b.high = kept.high;
+    if (line.crossed(kept.high.mass, kept.high.count))
+      b.low = kept.high;
+    else
+      b.high = kept.high;
     b = narrow(sh, r, b, line);
     at = locate(sh, r, b, line, &sum);
   }
@@ -414,21 +581,23 @@ __device__ void report(Shared& sh, const Sampling& op, int s, const float* raw, 
   const Ranking r = {raw, op.vocab, sh.best, 1.44269504f};
   first_pass(sh, r, 0);
   const float log_total = r.best + (float)log(sh.total);
-  if (threadIdx.x == 0) op.sampled_logprob[s] = raw[token] - log_total;
+  const bool writes = block_rank() == 0;
+  if (writes && threadIdx.x == 0) op.sampled_logprob[s] = raw[token] - log_total;
   if (k <= 0) return;
   k = min(min(k, kMaxTop), op.vocab);
   const Line line = {1e300, k, false};
   Bracket b = whole(sh, key_of(r.best));
   __syncthreads();
   b = narrow(sh, r, narrow_by_marks(sh, b, line), line);
-  // The k best are few: with everything above the bracket they still fit, unless the bracket alone fills the list.
+  // The k best are few: with everything above the bracket they still fit, unless the bracket alone
+  // fills the list.
   if (b.low.count <= kList) b.high = {key_of(r.best), 0, 0};
   int done = 0;
   if (b.high.count > 0) {
     const Bracket above = {{key_of(r.best), 0, 0}, b.high};
     gather(sh, r, above, 0);
     done = min(k, sh.length);
-    if ((int)threadIdx.x < done) {
+    if (writes && (int)threadIdx.x < done) {
       const int id = (int)(u32)sh.list[threadIdx.x];
       op.top_ids[s * kMaxTop + threadIdx.x] = id;
       op.top_logprobs[s * kMaxTop + threadIdx.x] = raw[id] - log_total;
@@ -436,7 +605,7 @@ __device__ void report(Shared& sh, const Sampling& op, int s, const float* raw, 
     __syncthreads();
   }
   gather(sh, r, b, 0);
-  if ((int)threadIdx.x < k - done) {
+  if (writes && (int)threadIdx.x < k - done) {
     const int id = (int)(u32)sh.list[threadIdx.x];
     op.top_ids[s * kMaxTop + done + threadIdx.x] = id;
     op.top_logprobs[s * kMaxTop + done + threadIdx.x] = raw[id] - log_total;
@@ -445,8 +614,11 @@ __device__ void report(Shared& sh, const Sampling& op, int s, const float* raw, 
 
 extern "C" __global__ void __launch_bounds__(kThreads) sample(Step step, Sampling op) {
   __shared__ Shared sh;
-  const int s = blockIdx.x;
+  let_next_start();
+  wait_for_previous();
+  const int s = blockIdx.x / CLUSTER;
   if (s >= step.num_samples()) return;
+  const bool reports = block_rank() == 0 && threadIdx.x == 0;
   const float* const f = step.sample_floats + s * kSampleFloats;
   const int* const n = step.sample_ints + s * kSampleInts;
   const float* const raw = op.logits + (long long)step.sample_row[s] * op.vocab;
@@ -455,10 +627,11 @@ extern "C" __global__ void __launch_bounds__(kThreads) sample(Step step, Samplin
 
   find_best(sh, raw, op.vocab, true);
   if (!sh.is_finite) {
-    if (threadIdx.x == 0) op.sampled[s] = -1;
+    if (reports) op.sampled[s] = -1;
     return;
   }
-  const bool penalises = f[kRepetition] != 1 || f[kPresence] != 0 || f[kFrequency] != 0 || f[kDecay] != 1;
+  const bool penalises =
+      f[kRepetition] != 1 || f[kPresence] != 0 || f[kFrequency] != 0 || f[kDecay] != 1;
   const float* scores = raw;
   if (penalises || step.bias_starts[s + 1] > step.bias_starts[s]) {
     float* const adjusted = op.scratch + (long long)s * op.vocab;
@@ -473,7 +646,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) sample(Step step, Samplin
     __syncthreads();
     token = draw(sh, r, f, n);
   }
-  if (threadIdx.x == 0) {
+  if (reports) {
     op.sampled[s] = token;
     counts[token] = flags[token] & kGenerated ? counts[token] + 1 : 1;
     flags[token] |= kGenerated;
@@ -482,4 +655,6 @@ extern "C" __global__ void __launch_bounds__(kThreads) sample(Step step, Samplin
     __syncthreads();
     report(sh, op, s, raw, token, n[kTopLogprobs]);
   }
+  // No block goes while another may still read its shared memory.
+  cluster_sync();
 }

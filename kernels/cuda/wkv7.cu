@@ -1,7 +1,8 @@
-// RWKV-7 time mixing from the projections to the gated head outputs; the formulas stand in backend.ts (wkv7), the
-// operands in wkv7.cuh. Head size 64, everything inside in f32.
-// Source: BlinkDL/RWKV-LM, RWKV-v7. Tolerance: 2e-3 RMS against reference/ops.ts with f32 state (operands are f16).
-// A state's rows (value channels) are independent of each other; a row's dot products are shared by 8 lanes.
+// RWKV-7 time mixing from the projections to the gated head outputs; the formulas stand in
+// backend.ts (wkv7), the operands in wkv7.cuh. Head size 64, everything inside in f32. Source:
+// BlinkDL/RWKV-LM, RWKV-v7. Tolerance: 2e-3 RMS against reference/ops.ts with f32 state (operands
+// are f16). A state's rows (value channels) are independent of each other; a row's dot products are
+// shared by 8 lanes.
 #include "wkv7.cuh"
 
 struct Operands {
@@ -18,7 +19,8 @@ __device__ __forceinline__ void share(Operands& to, const Prepared& p) {
   *reinterpret_cast<float2*>(to.b + c) = p.b;
 }
 
-/** A lane's 8 of 64 key channels: 4·q … and 32 + 4·q …, so that a row's 8 lanes load whole lines. */
+/** A lane's 8 of 64 key channels: 4·q … and 32 + 4·q …, so that a row's 8 lanes load whole lines.
+ */
 struct Eight {
   float lo[4], hi[4];
 };
@@ -57,7 +59,8 @@ __device__ __forceinline__ float sum8(float x) {
 }
 
 /** S ← S·diag(w) + sa·b + v·k on a lane's part of a row. */
-__device__ __forceinline__ void update(Eight& s, float sa, float v, const Eight& w, const Eight& b, const Eight& k) {
+__device__ __forceinline__ void update(Eight& s, float sa, float v, const Eight& w, const Eight& b,
+                                       const Eight& k) {
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     s.lo[i] = s.lo[i] * w.lo[i] + (sa * b.lo[i] + v * k.lo[i]);
@@ -65,131 +68,227 @@ __device__ __forceinline__ void update(Eight& s, float sa, float v, const Eight&
   }
 }
 
-// Rows of one token: one block a head of a row, all fused. Each group of 8 lanes owns 4 of the state's 64 rows; their
-// loads are in flight while the first warp prepares the operands. Bytes: the state, in and out.
-extern "C" __global__ void __launch_bounds__(128) wkv7_decode(Step step, Wkv7 op) {
-  __shared__ Operands shared;
-  __shared__ float outputs[64];
-  const int head = blockIdx.x, row = blockIdx.y;
-  if (row >= step.num_rows()) return;
-  const int q = threadIdx.x & 7, group = threadIdx.x >> 3;
-  const int t = step.starts[row];
-  state_t* const state =
-      static_cast<state_t*>(op.state) + step.slots[row] * op.slot_stride + (long long)head * 64 * 64;
-  Eight s[4];
-#pragma unroll
-  for (int i = 0; i < 4; i++) s[i] = load_state(state + (group + 16 * i) * 64, q);
-
-  Prepared p;
-  if (threadIdx.x < 32) {
-    p = prepare(op, t, head, true);
-    share(shared, p);
-  }
-  __syncthreads();
-
-  const Eight w = eight(shared.w, q), k = eight(shared.k, q), kk = eight(shared.kk, q);
-  const Eight b = eight(shared.b, q), r = eight(shared.r, q);
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    const int at = group + 16 * i;
-    const float v = shared.v[at];
-    update(s[i], -sum8(dot(s[i], kk)), v, w, b, k);
-    const float y = sum8(dot(s[i], r));
-    if (q == 0) outputs[at] = y;
-    store_state(state + at * 64, q, s[i], row_noise(v, k.lo[0], at * 8 + q));
-  }
-  __syncthreads();
-  if (threadIdx.x < 32) finish(op, t, head, load_pair(outputs, 2 * threadIdx.x), p.r, p.k, p.v);
-}
-
-// Rows of any number of tokens, one after the other: a block owns 16 rows of one head's state, in the registers of two
-// warps (2 rows to 8 lanes), while two other warps prepare the next tokens' operands in shared memory. The chain from
-// token to token is one dot product, three shuffles and the update. y goes to op.y; wkv7_output does the rest.
-constexpr int kChunk = 8;
-
-struct Chain {
-  Eight kk, w, b, k, r;
-  float v[2];
+/** What warp 1 fetches for the end of wkv7_decode. */
+struct Ending {
+  float2 g[32], r_k[32], gain[32], bias[32];
 };
 
-__device__ __forceinline__ Chain load_chain(const Operands& from, int q, int value_row) {
-  Chain c;
-  c.kk = eight(from.kk, q);
-  c.w = eight(from.w, q);
-  c.b = eight(from.b, q);
-  c.k = eight(from.k, q);
-  c.r = eight(from.r, q);
-  c.v[0] = from.v[value_row];
-  c.v[1] = from.v[value_row + 1];
-  return c;
-}
+// Rows of one token: one block a head of a row, all fused. Each group of 8 lanes owns 4 of the
+// state's 64 rows; their loads are in flight while the first warp prepares the operands. Bytes: the
+// state, in and out. Few registers, so that seven blocks share a multiprocessor and their states
+// fill the memory's queue.
+extern "C" __global__ void __launch_bounds__(128, 7)
+    wkv7_decode(Step step, const __grid_constant__ Wkv7 op) {
+  __shared__ Operands shared;
+  __shared__ Ending ending;
+  __shared__ float outputs[64];
+  let_next_start();
+  const int head = blockIdx.x, t = blockIdx.y;
+  const bool is_padding = t >= step.num_rows();
+  const int q = threadIdx.x & 7, group = threadIdx.x >> 3, lane = threadIdx.x & 31,
+            warp = threadIdx.x >> 5;
+  state_t* state = nullptr;
+  Eight s[4];
+  if (!is_padding) {
+    // Only this kernel writes the states of its layer, a step ago at the latest: no need to wait
+    // for the one before.
+    state = static_cast<state_t*>(op.state) + step.slots[t] * op.slot_stride +
+            (long long)head * 64 * 64;
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[i] = load_state(state + (group + 16 * i) * 64, q);
+  }
+  wait_for_previous();
+  if (is_padding) return;
 
-extern "C" __global__ void __launch_bounds__(128) wkv7_prefill(Step step, Wkv7 op) {
-  __shared__ Operands shared[2][kChunk];
-  const int head = blockIdx.x, row = blockIdx.y, split = blockIdx.z;
-  if (row >= step.num_rows()) return;
-  const int start = step.starts[row], end = step.starts[row + 1];
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  const bool prepares = warp >= 2;
-  const auto fill = [&](int from, int buffer) {
-    for (int i = warp - 2; i < kChunk && from + i < end; i += 2)
-      share(shared[buffer][i], prepare(op, from + i, head, split == 0));
-  };
-
-  const int q = lane & 7;
-  const int value_row = split * 16 + (warp & 1) * 8 + (lane >> 3) * 2;
-  state_t* const state = static_cast<state_t*>(op.state) + step.slots[row] * op.slot_stride +
-                         (long long)head * 64 * 64 + value_row * 64;
-  Eight s[2];
-  float last_v = 0, last_k = 0;
-  if (prepares) {
-    fill(start, 0);
-  } else {
-    s[0] = load_state(state, q);
-    s[1] = load_state(state + 64, q);
+  if (warp == 0) {
+    const Raw raw = load_raw(op, t, head);
+    keep_first_value(op, raw, t, head);
+    share(shared, prepare(op, raw, load_constants(op, head)));
+  } else if (warp == 1) {
+    const Finish f = load_finish(op, t, head);
+    ending.g[lane] = f.g, ending.r_k[lane] = f.r_k, ending.gain[lane] = f.gain,
+    ending.bias[lane] = f.bias;
   }
   __syncthreads();
 
+  float sa[4];
+  {
+    const Eight kk = eight(shared.kk, q);
+#pragma unroll
+    for (int i = 0; i < 4; i++) sa[i] = -sum8(dot(s[i], kk));
+  }
+  float y[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    float w[4], b[4], k[4], r[4];
+    const int at = 32 * half + 4 * q;
+    load4(w, shared.w + at), load4(b, shared.b + at), load4(k, shared.k + at),
+        load4(r, shared.r + at);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int row = group + 16 * i;
+      const float v = shared.v[row];
+      float(&part)[4] = half == 0 ? s[i].lo : s[i].hi;
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        part[j] = part[j] * w[j] + (sa[i] * b[j] + v * k[j]);
+        y[i] += part[j] * r[j];
+      }
+      store4(state + row * 64 + at, part, row_noise(v, k[0], row * 16 + 2 * q + half));
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const float sum = sum8(y[i]);
+    if (q == 0) outputs[group + 16 * i] = sum;
+  }
+  float bonus = 0;
+  if (warp == 0) {
+    const float2 r = load_pair(shared.r, 2 * lane), k = load_pair(shared.k, 2 * lane),
+                 r_k = ending.r_k[lane];
+    bonus = warp_sum(r.x * k.x * r_k.x + r.y * k.y * r_k.y);
+  }
+  __syncthreads();
+  if (warp != 0) return;
+  const Finish f = {ending.g[lane], ending.r_k[lane], ending.gain[lane], ending.bias[lane]};
+  finish(op, t, head, load_pair(outputs, 2 * lane), bonus, load_pair(shared.v, 2 * lane), f);
+}
+
+// Rows of any number of tokens, one after the other: a block owns 16 rows of one head's state, in
+// the registers of two warps (2 rows to 8 lanes), while four other warps prepare the operands of
+// the next chunk in shared memory and hold those of the one after in registers, so that no load is
+// waited for. The chain from token to token is one dot product, three shuffles and the update. y
+// goes to op.y; wkv7_output does the rest.
+constexpr int kChunk = 8;
+constexpr int kPreparers = 4;
+constexpr int kTokensEach = kChunk / kPreparers;
+
+/** The warps that run ahead: chunk after chunk into the buffer that is not being read. */
+__device__ __forceinline__ void prepare_chunks(const Wkv7& op, Operands (&shared)[2][kChunk],
+                                               int start, int end, int head, bool keeps_value) {
+  const int first = (threadIdx.x >> 5) - 2;
+  const Constants constants = load_constants(op, head);
+  Raw raw[kTokensEach];
+  const auto load = [&](int from) {
+#pragma unroll
+    for (int i = 0; i < kTokensEach; i++) {
+      const int t = from + first + i * kPreparers;
+      if (t < end) raw[i] = load_raw(op, t, head);
+    }
+  };
+  const auto fill = [&](int from, int buffer) {
+#pragma unroll
+    for (int i = 0; i < kTokensEach; i++) {
+      const int t = from + first + i * kPreparers;
+      if (t >= end) continue;
+      if (keeps_value) keep_first_value(op, raw[i], t, head);
+      share(shared[buffer][first + i * kPreparers], prepare(op, raw[i], constants));
+    }
+  };
+  load(start);
+  fill(start, 0);
+  load(start + kChunk);
+  __syncthreads();
+  int buffer = 1;
+  for (int from = start; from < end; from += kChunk, buffer ^= 1) {
+    fill(from + kChunk, buffer);
+    load(from + 2 * kChunk);
+    __syncthreads();
+  }
+}
+
+/**
+ * One round of a sum over 8 lanes for the two rows' sa and for y, whose rows are split between the
+ * halves of the 8 lanes after the first round: three chains that do not wait for each other.
+ */
+__device__ __forceinline__ void sum_round(float& sa0, float& sa1, float& y, int offset) {
+  const float other0 = __shfl_xor_sync(0xffffffffu, sa0, offset);
+  const float other1 = __shfl_xor_sync(0xffffffffu, sa1, offset);
+  const float other2 = __shfl_xor_sync(0xffffffffu, y, offset);
+  sa0 += other0, sa1 += other1, y += other2;
+}
+
+/**
+ * The warps of the recurrence. Instructions issue in order, so the sum of a token's y waits until
+ * the next token's sa is summed beside it, and of the operands only kk, which the chain begins
+ * with, is fetched a token ahead.
+ */
+__device__ __forceinline__ void recur(const Wkv7& op, const Operands (&shared)[2][kChunk],
+                                      int start, int end, int head, int value_row, state_t* state) {
+  const int q = threadIdx.x & 7;
+  const bool upper = q >= 4;
+  Eight s[2] = {load_state(state, q), load_state(state + 64, q)};
+  float last_v = 0, last_k = 0, y0 = 0, y1 = 0;
+  float* y = op.y + (long long)start * op.channels + head * 64 + value_row + (q >> 2);
+  __syncthreads();
   int buffer = 0;
   for (int from = start; from < end; from += kChunk, buffer ^= 1) {
-    if (prepares) {
-      fill(from + kChunk, buffer ^ 1);
-    } else {
-      const int count = min(kChunk, end - from);
-      Chain next = load_chain(shared[buffer][0], q, value_row);
-      float* y = op.y + (long long)from * op.channels + head * 64 + value_row;
-      for (int i = 0; i < count; i++, y += op.channels) {
-        const Chain c = next;
-        if (i + 1 < count) next = load_chain(shared[buffer][i + 1], q, value_row);
-        const float sa0 = -sum8(dot(s[0], c.kk)), sa1 = -sum8(dot(s[1], c.kk));
-        update(s[0], sa0, c.v[0], c.w, c.b, c.k);
-        update(s[1], sa1, c.v[1], c.w, c.b, c.k);
-        // Both rows' sums at once: the upper four lanes take the second row's.
-        const float y0 = dot(s[0], c.r), y1 = dot(s[1], c.r);
-        const bool upper = q >= 4;
-        float sum = (upper ? y1 : y0) + __shfl_xor_sync(0xffffffffu, upper ? y0 : y1, 4);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        if ((q & 3) == 0) y[q >> 2] = sum;
-        last_v = c.v[0], last_k = c.k.lo[0];
-      }
+    const int count = min(kChunk, end - from);
+    Eight kk = eight(shared[buffer][0].kk, q);
+#pragma unroll 2
+    for (int i = 0; i < count; i++) {
+      const Operands& o = shared[buffer][i];
+      const Eight w = eight(o.w, q), b = eight(o.b, q), k = eight(o.k, q), r = eight(o.r, q);
+      const float2 v = load_pair(o.v, value_row);
+      float sa0 = dot(s[0], kk), sa1 = dot(s[1], kk);
+      // At the chunk's end the last again, which is not used.
+      kk = eight(shared[buffer][min(i + 1, kChunk - 1)].kk, q);
+      float sum = (upper ? y1 : y0) + __shfl_xor_sync(0xffffffffu, upper ? y0 : y1, 4);
+      sa0 += __shfl_xor_sync(0xffffffffu, sa0, 4);
+      sa1 += __shfl_xor_sync(0xffffffffu, sa1, 4);
+      sum_round(sa0, sa1, sum, 2);
+      sum_round(sa0, sa1, sum, 1);
+      if ((q & 3) == 0 && from + i > start) y[-op.channels] = sum;
+      y += op.channels;
+      update(s[0], -sa0, v.x, w, b, k);
+      update(s[1], -sa1, v.y, w, b, k);
+      y0 = dot(s[0], r), y1 = dot(s[1], r);
+      last_v = v.x, last_k = k.lo[0];
     }
     __syncthreads();
   }
-  if (prepares) return;
+  float sum = (upper ? y1 : y0) + __shfl_xor_sync(0xffffffffu, upper ? y0 : y1, 4);
+  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+  sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+  if ((q & 3) == 0) y[-op.channels] = sum;
   store_state(state, q, s[0], row_noise(last_v, last_k, value_row * 8 + q));
   store_state(state + 64, q, s[1], row_noise(last_v, last_k, value_row * 8 + 8 + q));
 }
 
+extern "C" __global__ void __launch_bounds__(64 + 32 * kPreparers)
+    wkv7_prefill(Step step, const __grid_constant__ Wkv7 op) {
+  __shared__ Operands shared[2][kChunk];
+  let_next_start();
+  wait_for_previous();
+  const int head = blockIdx.x, row = blockIdx.y, split = blockIdx.z;
+  if (row >= step.num_rows()) return;
+  const int start = step.starts[row], end = step.starts[row + 1];
+  if (threadIdx.x >= 64) {
+    prepare_chunks(op, shared, start, end, head, split == 0);
+    return;
+  }
+  const int value_row = split * 16 + (threadIdx.x >> 3) * 2;
+  state_t* const state = static_cast<state_t*>(op.state) + step.slots[row] * op.slot_stride +
+                         (long long)head * 64 * 64 + value_row * 64;
+  recur(op, shared, start, end, head, value_row, state);
+}
+
 // Group norm, bonus and gate after wkv7_prefill: one warp a head of a token.
-extern "C" __global__ void __launch_bounds__(128) wkv7_output(Step step, Wkv7 op) {
+extern "C" __global__ void __launch_bounds__(128)
+    wkv7_output(Step step, const __grid_constant__ Wkv7 op) {
+  let_next_start();
+  wait_for_previous();
   const int heads = op.channels / 64;
   const int index = blockIdx.x * 4 + (threadIdx.x >> 5);
   const int t = index / heads, head = index % heads;
   if (t >= step.num_tokens()) return;
-  const int channel = head * 64 + 2 * (threadIdx.x & 31);
-  const long long at = (long long)t * op.channels + channel;
+  const long long at = (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
+  const Raw raw = load_raw(op, t, head);
+  const Constants constants = load_constants(op, head);
+  const Finish f = load_finish(op, t, head);
   const float2 y = *reinterpret_cast<const float2*>(op.y + at);
-  const float2 k = scaled_key(op, load_pair(op.k, at), learning_rate(op, at, channel), channel);
-  finish(op, t, head, y, load_pair(op.r, at), k, mixed_value(op, at, channel));
+  const float2 r = unpack(raw.r),
+               k = scaled_key(unpack(raw.k), learning_rate(op, raw, constants), constants);
+  const float bonus = warp_sum(r.x * k.x * f.r_k.x + r.y * k.y * f.r_k.y);
+  finish(op, t, head, y, bonus, mixed_value(op, raw, constants), f);
 }

@@ -1,5 +1,6 @@
-// What the kernels of RWKV-7 time mixing share: one head of one token before and after the recurrence, by one warp
-// whose lane owns channels 2·lane and 2·lane + 1 of the head's 64, and the types of the state.
+// What the kernels of RWKV-7 time mixing share: one head of one token before and after the
+// recurrence, by one warp whose lane owns channels 2·lane and 2·lane + 1 of the head's 64, and the
+// types of the state.
 #pragma once
 #include "common.cuh"
 
@@ -48,78 +49,116 @@ __device__ __forceinline__ float2 load_pair(const f16* x, long long at) {
   return unpack(*reinterpret_cast<const u32*>(x + at));
 }
 
-__device__ __forceinline__ float2 load_pair(const float* x, int at) { return *reinterpret_cast<const float2*>(x + at); }
+__device__ __forceinline__ float2 load_pair(const float* x, int at) {
+  return *reinterpret_cast<const float2*>(x + at);
+}
 
 /** exp(−e^(−½)·σ(logit)), in base 2. */
 __device__ __forceinline__ float decay(float logit) { return exp2f(-0.87503873f * sigmoid(logit)); }
 
+/** The words of two channels of a token's operands, as they lie in memory. */
+struct Raw {
+  u32 r, w, k, v, a, gate, first;
+};
+
+__device__ __forceinline__ u32 load_word(const f16* x, long long at) {
+  return *reinterpret_cast<const u32*>(x + at);
+}
+
+__device__ __forceinline__ Raw load_raw(const Wkv7& op, int t, int head) {
+  const long long at = (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
+  const bool has_gate = op.v_gate != nullptr;
+  return {load_word(op.r, at),
+          load_word(op.w, at),
+          load_word(op.k, at),
+          load_word(op.v, at),
+          load_word(op.a, at),
+          has_gate ? load_word(op.v_gate, at) : 0,
+          has_gate ? load_word(op.v_first, at) : 0};
+}
+
+/** Two channels of the constants that come before the recurrence. */
+struct Constants {
+  float2 k_k, k_a, w_bias, a_bias, v_bias;
+};
+
+__device__ __forceinline__ float2 load_optional(const float* x, int at) {
+  return x == nullptr ? make_float2(0, 0) : load_pair(x, at);
+}
+
+__device__ __forceinline__ Constants load_constants(const Wkv7& op, int head) {
+  const int channel = head * 64 + 2 * (threadIdx.x & 31);
+  return {load_pair(op.k_k, channel), load_pair(op.k_a, channel), load_optional(op.w_bias, channel),
+          load_optional(op.a_bias, channel), load_optional(op.v_bias, channel)};
+}
+
 /** v after its move to the first layer's. */
-__device__ __forceinline__ float2 mixed_value(const Wkv7& op, long long at, int channel) {
-  float2 v = load_pair(op.v, at);
+__device__ __forceinline__ float2 mixed_value(const Wkv7& op, const Raw& raw, const Constants& c) {
+  const float2 v = unpack(raw.v);
   if (op.v_gate == nullptr) return v;
-  const float2 first = load_pair(op.v_first, at);
-  float2 gate = load_pair(op.v_gate, at);
-  if (op.v_bias != nullptr) {
-    const float2 bias = load_pair(op.v_bias, channel);
-    gate = make_float2(sigmoid(gate.x + bias.x), sigmoid(gate.y + bias.y));
-  }
+  const float2 first = unpack(raw.first);
+  float2 gate = unpack(raw.gate);
+  if (op.v_bias != nullptr)
+    gate = make_float2(sigmoid(gate.x + c.v_bias.x), sigmoid(gate.y + c.v_bias.y));
   return make_float2(v.x + (first.x - v.x) * gate.x, v.y + (first.y - v.y) * gate.y);
 }
 
-__device__ __forceinline__ float2 learning_rate(const Wkv7& op, long long at, int channel) {
-  float2 a = load_pair(op.a, at);
+__device__ __forceinline__ float2 learning_rate(const Wkv7& op, const Raw& raw,
+                                                const Constants& c) {
+  const float2 a = unpack(raw.a);
   if (op.a_bias == nullptr) return a;
-  const float2 bias = load_pair(op.a_bias, channel);
-  return make_float2(sigmoid(a.x + bias.x), sigmoid(a.y + bias.y));
+  return make_float2(sigmoid(a.x + c.a_bias.x), sigmoid(a.y + c.a_bias.y));
 }
 
 /** k after its in-context learning rate. */
-__device__ __forceinline__ float2 scaled_key(const Wkv7& op, float2 k, float2 a, int channel) {
-  const float2 k_a = load_pair(op.k_a, channel);
-  return make_float2(k.x * (1 + (a.x - 1) * k_a.x), k.y * (1 + (a.y - 1) * k_a.y));
+__device__ __forceinline__ float2 scaled_key(float2 k, float2 a, const Constants& c) {
+  return make_float2(k.x * (1 + (a.x - 1) * c.k_a.x), k.y * (1 + (a.y - 1) * c.k_a.y));
 }
 
-/** Channels of `head` at token t. `keeps_value`: whether this warp is the one to write layer 0's v_first. */
-__device__ __forceinline__ Prepared prepare(const Wkv7& op, int t, int head, bool keeps_value) {
-  const int channel = head * 64 + 2 * (threadIdx.x & 31);
-  const long long at = (long long)t * op.channels + channel;
+__device__ __forceinline__ Prepared prepare(const Wkv7& op, const Raw& raw, const Constants& c) {
+  const float2 w = unpack(raw.w), k = unpack(raw.k), a = learning_rate(op, raw, c);
   Prepared p;
-  p.r = load_pair(op.r, at);
-  float2 w = load_pair(op.w, at);
-  const float2 k = load_pair(op.k, at);
-  const float2 a = learning_rate(op, at, channel);
-  p.v = mixed_value(op, at, channel);
-  if (op.v_gate == nullptr && keeps_value)
-    *reinterpret_cast<u32*>(op.v_first + at) = *reinterpret_cast<const u32*>(op.v + at);
-  if (op.w_bias != nullptr) {
-    const float2 bias = load_pair(op.w_bias, channel);
-    w = make_float2(w.x + bias.x, w.y + bias.y);
-  }
-  p.w = make_float2(decay(w.x), decay(w.y));
-  const float2 k_k = load_pair(op.k_k, channel);
-  const float2 kk = make_float2(k.x * k_k.x, k.y * k_k.y);
-  const float length = fmaxf(sqrtf(warp_sum(kk.x * kk.x + kk.y * kk.y)), 1e-12f);
-  // fmaxf drops a NaN; the division by it must not.
-  const float scale = 1.0f / length;
+  p.r = unpack(raw.r);
+  p.v = mixed_value(op, raw, c);
+  p.w = make_float2(decay(w.x + c.w_bias.x), decay(w.y + c.w_bias.y));
+  const float2 kk = make_float2(k.x * c.k_k.x, k.y * c.k_k.y);
+  const float length = sqrtf(warp_sum(kk.x * kk.x + kk.y * kk.y));
+  // Not fmaxf, which would drop a NaN.
+  const float scale = 1.0f / (length < 1e-12f ? 1e-12f : length);
   p.kk = make_float2(kk.x * scale, kk.y * scale);
   p.b = make_float2(p.kk.x * a.x, p.kk.y * a.y);
-  p.k = scaled_key(op, k, a, channel);
+  p.k = scaled_key(k, a, c);
   return p;
 }
 
-/** out = (GN(y)·ln_x + (Σ r·k·r_k)·v)·g */
-__device__ __forceinline__ void finish(const Wkv7& op, int t, int head, float2 y, float2 r, float2 k, float2 v) {
+/** In layer 0, which has no gate: its v is the first. */
+__device__ __forceinline__ void keep_first_value(const Wkv7& op, const Raw& raw, int t, int head) {
+  if (op.v_gate != nullptr) return;
+  const long long at = (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
+  *reinterpret_cast<u32*>(op.v_first + at) = raw.v;
+}
+
+/** Two channels of what comes after the recurrence. */
+struct Finish {
+  float2 g, r_k, gain, bias;
+};
+
+__device__ __forceinline__ Finish load_finish(const Wkv7& op, int t, int head) {
   const int channel = head * 64 + 2 * (threadIdx.x & 31);
-  const long long at = (long long)t * op.channels + channel;
-  const float2 g = load_pair(op.g, at);
-  const float2 r_k = load_pair(op.r_k, channel);
-  const float bonus = warp_sum(r.x * k.x * r_k.x + r.y * k.y * r_k.y);
+  return {load_pair(op.g, (long long)t * op.channels + channel), load_pair(op.r_k, channel),
+          load_pair(op.ln_weight, channel), load_pair(op.ln_bias, channel)};
+}
+
+/** out = (GN(y)·ln_x + bonus·v)·g, bonus = Σ r·k·r_k */
+__device__ __forceinline__ void finish(const Wkv7& op, int t, int head, float2 y, float bonus,
+                                       float2 v, const Finish& f) {
   const float mean = warp_sum(y.x + y.y) * (1.0f / 64);
   y = make_float2(y.x - mean, y.y - mean);
   const float scale = rsqrtf(warp_sum(y.x * y.x + y.y * y.y) * (1.0f / 64) + op.eps);
-  const float2 gain = load_pair(op.ln_weight, channel), bias = load_pair(op.ln_bias, channel);
-  *reinterpret_cast<u32*>(op.out + at) = pack((y.x * scale * gain.x + bias.x + bonus * v.x) * g.x,
-                                              (y.y * scale * gain.y + bias.y + bonus * v.y) * g.y);
+  const long long at = (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
+  *reinterpret_cast<u32*>(op.out + at) =
+      pack((y.x * scale * f.gain.x + f.bias.x + bonus * v.x) * f.g.x,
+           (y.y * scale * f.gain.y + f.bias.y + bonus * v.y) * f.g.y);
 }
 
 __device__ __forceinline__ void load4(float (&s)[4], const float* from) {
@@ -137,7 +176,8 @@ __device__ __forceinline__ void store4(float* to, const float (&s)[4], u32) {
   *reinterpret_cast<float4*>(to) = make_float4(s[0], s[1], s[2], s[3]);
 }
 
-/** Rounds up or down with the odds of the remainder, on 13 bits of noise: slow decays would stall on nearest. */
+/** Rounds up or down with the odds of the remainder, on 13 bits of noise: slow decays would stall
+ * on nearest. */
 __device__ __forceinline__ u32 dithered(float x, u32 noise) {
   const u32 bits = __float_as_uint(x);
   const bool is_normal = fabsf(x) >= 6.1035e-5f && fabsf(x) < 65504.0f;
@@ -155,9 +195,11 @@ __device__ __forceinline__ void store4(f16* to, const float (&s)[4], u32 noise) 
                                              pack(__uint_as_float(v[2]), __uint_as_float(v[3])));
 }
 
-/** Noise of a state's row: of what the token brought to it, so that it depends on nothing outside the sequence. */
+/** Noise of a state's row: of what the token brought to it, so that it depends on nothing outside
+ * the sequence. */
 __device__ __forceinline__ u32 row_noise(float v, float k, int element) {
-  u32 h = __float_as_uint(v) * 0x85ebca6bu ^ __float_as_uint(k) * 0xc2b2ae35u ^ (u32)element * 0x27d4eb2fu;
+  u32 h = __float_as_uint(v) * 0x85ebca6bu ^ __float_as_uint(k) * 0xc2b2ae35u ^
+          (u32)element * 0x27d4eb2fu;
   h ^= h >> 15;
   h *= 0x2c1b3c6du;
   return h ^ h >> 12;

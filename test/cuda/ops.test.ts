@@ -138,7 +138,7 @@ describeCuda('ops on cuda', () => {
     [136, 8192],
   ] as const
 
-  test.each([1, 3, 8, 9, 33, 130])('linear of %i tokens', (tokens) => {
+  test.each([1, 3, 8, 9, 16, 17, 33, 130, 400])('linear of %i tokens', (tokens) => {
     const capacity = capacityFor(tokens)
     const batch = raggedBatch(capacity, [tokens], [0], 1)
     const epilogues: Epilogue[] = ['none', 'tanh', 'sigmoid', 'relu2', 'add', 'add', 'none']
@@ -163,6 +163,30 @@ describeCuda('ops on cuda', () => {
       runOnce(backend, capacity, batch, (ops) => ops.linear(outputs))
       return outputs.map(({ y, weight }) => backend.readTensor(y, 0, tokens * weight.rows))
     })
+  })
+
+  test.each([1, 2, 40])('the product after a relu2 of %i tokens', (tokens) => {
+    for (const [C, F] of [
+      [64, 264],
+      [776, 3072],
+      [4096, 8200],
+    ] as const) {
+      const capacity = capacityFor(tokens)
+      const batch = raggedBatch(capacity, [tokens], [0], 1)
+      compare(cuda, 1e-3, `C ${C}, F ${F}`, (backend) => {
+        const x = backend.activation([tokens + 2, 64], halves((tokens + 2) * 64, 1))
+        const u = poisonedHalves(backend, [tokens + 2, F])
+        const y = backend.tensor([tokens + 2, C], normals((tokens + 2) * C, 2))
+        const key = backend.matrix(randomSource(F, 64, 'bf16', 3), 'bf16')
+        const value = backend.matrix(randomSource(C, F, 'bf16', 4), 'bf16')
+        const bias = backend.tensor([F], new Float32Array(F).fill(-1.2))
+        runOnce(backend, capacity, batch, (ops) => {
+          ops.linear([{ y: u, x, weight: key, bias, epilogue: 'relu2' }])
+          ops.linear([{ y, x: u, weight: value, epilogue: 'add' }])
+        })
+        return [backend.readTensor(y, 0, tokens * C)]
+      })
+    }
   })
 
   test('relu2 saturates, and keeps NaN', () => {
@@ -276,11 +300,11 @@ for (const wkv of ['f32', 'f16'] as const) {
       }
     })
 
-    test('projections leave their biases to it', () => {
-      const [C, tokens] = [128, 24]
+    test.each([24, 500])('%i tokens: projections may leave their biases to it', (tokens) => {
+      const C = 576
       const capacity = capacityFor(tokens, 2)
-      const batch = raggedBatch(capacity, [23, 1], [2, 0], 1)
-      const shape = { layers: 1, channels: C, heads: 2, headSize: 64 }
+      const batch = raggedBatch(capacity, [tokens - 1, 1], [2, 0], 1)
+      const shape = { layers: 1, channels: C, heads: 9, headSize: 64 }
       compare(cuda, wkv === 'f32' ? 2e-3 : 4e-3, 'linear and wkv7', (backend) => {
         const states = randomStates(backend, shape)
         const operand = (seed: number) =>

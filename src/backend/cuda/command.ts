@@ -25,7 +25,12 @@ export interface Command {
   /** Plans of the matrix products of a step of this shape. */
   prepare?(gemm: Gemm, shape: StepShape): void
   run(stream: StepStream, shape: StepShape): void
+  /** Frees memory of its own. */
+  dispose?(): void
 }
+
+/** Every kernel of a step waits for the one before by itself (wait_for_previous of common.cuh). */
+const OVERLAPPED: LaunchOptions = { pdl: true }
 
 /** The stream of one step buffer: a launch site's arguments are built at its first launch and kept. */
 export class StepStream {
@@ -51,7 +56,7 @@ export class StepStream {
     grid: Dim3,
     threads: number,
     args: () => readonly KernelArg[],
-    options?: LaunchOptions,
+    options: LaunchOptions = OVERLAPPED,
   ): void {
     if (grid[0] === 0 || grid[1] === 0) return
     let list = this.#args.get(site)

@@ -1,6 +1,7 @@
 /**
- * linear and logits on cuda. Up to 8 tokens: one launch of linear-few.cu for all jobs. Beyond: cuBLASLt for each product,
- * then one launch for the biases and epilogues that the library has not.
+ * linear and logits on cuda. Up to FEW_TOKENS tokens: one launch of linear-few.cu for all jobs. Beyond: that for the small
+ * matrices as long as it is faster, cuBLASLt for each other product, then one launch for the biases and epilogues that
+ * the library has not.
  */
 import { assert } from '../../errors.ts'
 import type { Capacity, Epilogue, LinearJob, Matrix, Tensor } from '../backend.ts'
@@ -9,6 +10,7 @@ import type { CudaDevice } from './device.ts'
 import { bucketOf, type Gemm, type GemmCall } from './gemm.ts'
 import type { DevicePointer } from './kernel-args.ts'
 import { anyTensorOf, matrixOf, tensorOf } from './operands.ts'
+import { sparseProduct } from './ops-sparse.ts'
 import type { CudaTensor } from './resources.ts'
 import { StructBytes } from './struct-bytes.ts'
 
@@ -24,12 +26,26 @@ const EPILOGUES: Readonly<Record<Epilogue, number>> = {
 const MAX_JOBS = 8
 const FEW_JOB_BYTES = 56
 const EPILOGUE_JOB_BYTES = 24
-/** Tokens that one launch of linear-few.cu multiplies. */
-export const FEW_TOKENS = 8
+/** Values of TOKENS that linear-few.cu is compiled for. */
+const FEW_SIZES = [8, 16, 32] as const
+/** The most tokens for which it is faster than the library, for one matrix and for several at once (docs/kernels.md). */
+const FEW_TOKENS_ALONE = 16
+const FEW_TOKENS_TOGETHER = 32
+/** Factors that lead into a low rank: up to so many tokens one launch for all of them is faster than one each. */
+const SMALL_ROWS = 512
+const SMALL_TOKENS = 384
+const SMALL_BLOCK_TOKENS = 32
+const SMALL_ROW_TILES = 4
 const WARPS = 8
-const TILE_ROWS = 16
-/** Columns a warp takes at a time; with fewer than two of them to a warp, splitting a row gains nothing. */
+/** Columns a warp takes at a time. */
 const RUN_COLUMNS = 64
+/** Rows that a warp takes at a time are 8 times this: more where there are enough rows to fill the device anyway. */
+function rowTilesOf(products: readonly Product[], tokens: number): number {
+  const groups = products.reduce((sum, { rows }) => sum + Math.ceil(rows / 8), 0)
+  if (groups <= 600) return 1
+  return groups <= 1200 || tokens > 8 ? 2 : 4
+}
+
 const EPILOGUE_BLOCKS = 1024
 
 /** A checked job. */
@@ -45,8 +61,10 @@ export interface Product {
 
 export interface LinearCommand extends Command {
   readonly products: readonly Product[]
-  /** Leaves the bias and sigmoid of these products to their reader, in steps of more than FEW_TOKENS tokens. */
-  absorb(products: readonly Product[]): void
+  /** Leaves the bias and sigmoid of those of these products that can do so to their reader; returns which. */
+  absorb(products: readonly Product[]): readonly Product[]
+  /** Whether a step of so many tokens leaves what was absorbed. */
+  leaves(tokens: number): boolean
 }
 
 function productOf({ y, x, weight, bias, epilogue = 'none' }: LinearJob, tokens: number): Product {
@@ -66,21 +84,27 @@ export function linear(
   device: CudaDevice,
   capacity: Capacity,
   jobs: readonly LinearJob[],
+  before: readonly Product[],
 ): LinearCommand {
   assert(jobs.length > 0 && jobs.length <= MAX_JOBS, `linear with ${jobs.length} jobs`)
   const products = jobs.map((job) => productOf(job, capacity.tokens))
+  const limit = fewTokens(products)
   const few = fewProducts(device, products, 0)
-  const many = manyProducts(device, products, capacity.tokens)
+  const many = manyProducts(device, products, 0, capacity.tokens)
+  const sparse = products.length === 1 ? sparseProduct(device, products[0]!, before) : null
   return {
     products,
     absorb: many.absorb,
+    leaves: (tokens) => tokens > limit,
     prepare: (gemm, { tokens }) => {
-      if (tokens > FEW_TOKENS) many.prepare(gemm, tokens)
+      if (tokens > limit) many.prepare(gemm, tokens)
     },
     run(stream, { tokens }) {
-      if (tokens <= FEW_TOKENS) few(stream)
+      if (tokens === 1 && sparse !== null) sparse.run(stream)
+      else if (tokens <= limit) few(stream, tokens)
       else many.run(stream, tokens)
     },
+    dispose: () => sparse?.dispose(),
   }
 }
 
@@ -92,28 +116,33 @@ export function logits(
   weight: Matrix,
 ): Command {
   const products = [productOf({ y, x, weight }, capacity.logits)]
+  const limit = fewTokens(products)
   const few = fewProducts(device, products, 2)
-  const many = manyProducts(device, products, capacity.logits)
+  const many = manyProducts(device, products, 2, capacity.logits)
   return {
     prepare: (gemm, { logits: rows }) => {
-      if (rows > FEW_TOKENS) many.prepare(gemm, rows)
+      if (rows > limit) many.prepare(gemm, rows)
     },
     run(stream, { logits: rows }) {
       if (rows === 0) return
-      if (rows <= FEW_TOKENS) few(stream)
+      if (rows <= limit) few(stream, rows)
       else many.run(stream, rows)
     },
   }
 }
 
-/** Warps that share a row: enough to fill the device, each with work for its loads. */
+/** Warps that share a row: as many as have a run each. */
 function splitOf(columns: number): number {
   const runs = Math.ceil(columns / RUN_COLUMNS)
-  return [8, 4, 2].find((split) => runs >= 2 * split) ?? 1
+  return [8, 4, 2].find((split) => runs >= split) ?? 1
 }
 
 /** `LinearJobs` of linear-few.cu, and the blocks of all jobs. */
-function fewStruct(products: readonly Product[], countIndex: number): [Uint8Array, number] {
+function fewStruct(
+  products: readonly Product[],
+  countIndex: number,
+  rowTiles: number,
+): [Uint8Array, number] {
   const struct = new StructBytes()
   let blocks = 0
   for (const [j, { y, x, weight, bias, rows, columns, epilogue }] of products.entries()) {
@@ -126,7 +155,7 @@ function fewStruct(products: readonly Product[], countIndex: number): [Uint8Arra
       .i32(EPILOGUES[epilogue])
       .i32(Number(y.type === 'f32'))
     struct.i32(blocks).i32(split)
-    blocks += Math.ceil(rows / ((TILE_ROWS * WARPS) / split))
+    blocks += Math.ceil(rows / ((8 * rowTiles * WARPS) / split))
   }
   struct
     .padTo(MAX_JOBS * FEW_JOB_BYTES)
@@ -136,11 +165,18 @@ function fewStruct(products: readonly Product[], countIndex: number): [Uint8Arra
 }
 
 function fewProducts(device: CudaDevice, products: readonly Product[], countIndex: number) {
-  const kernel = device.kernel('linear-few', 'linear_few')
-  const [struct, blocks] = fewStruct(products, countIndex)
-  const site = {}
-  return (stream: StepStream) =>
+  const variants = FEW_SIZES.filter((size) => size <= fewTokens(products)).map((size) => {
+    const ROW_TILES = rowTilesOf(products, size)
+    const kernel = device.kernel('linear-few', 'linear_few', { TOKENS: size, ROW_TILES })
+    const [struct, blocks] = fewStruct(products, countIndex, ROW_TILES)
+    return { size, kernel, struct, blocks, site: {} }
+  })
+  return (stream: StepStream, tokens: number) => {
+    const variant = variants.find(({ size }) => tokens <= size)
+    assert(variant !== undefined, `${tokens} tokens in one pass over the weights`)
+    const { site, kernel, struct, blocks } = variant
     stream.launch(site, kernel, [blocks, 1, 1], 32 * WARPS, () => [struct])
+  }
 }
 
 /** The tokens a library product is made for: those of its tuned plan, as far as the tensors reach. */
@@ -154,30 +190,67 @@ function gemmCall(product: Product, n: number): GemmCall {
   return { m: rows, n, k: columns, w: weight, x, y: y.address, outType: y.type, beta }
 }
 
-function manyProducts(device: CudaDevice, products: readonly Product[], capacity: number) {
+function isSmall({ rows }: Product): boolean {
+  return rows <= SMALL_ROWS
+}
+
+/** The most tokens that linear-few.cu takes at once for these products. */
+function fewTokens(products: readonly Product[]): number {
+  return products.length === 1 ? FEW_TOKENS_ALONE : FEW_TOKENS_TOGETHER
+}
+
+/** The small products of a linear in one launch, however many tokens. */
+function smallProducts(device: CudaDevice, products: readonly Product[], countIndex: number) {
+  const [TOKENS, ROW_TILES] = [SMALL_BLOCK_TOKENS, SMALL_ROW_TILES]
+  const kernel = device.kernel('linear-few', 'linear_few', { TOKENS, ROW_TILES })
+  const [struct, blocks] = fewStruct(products, countIndex, ROW_TILES)
+  const site = {}
+  return (stream: StepStream, tokens: number) =>
+    stream.launch(site, kernel, [blocks, Math.ceil(tokens / TOKENS), 1], 32 * WARPS, () => [struct])
+}
+
+function manyProducts(
+  device: CudaDevice,
+  products: readonly Product[],
+  countIndex: number,
+  capacity: number,
+) {
   const kernel = device.kernel('linear-epilogue', 'linear_epilogue')
-  let finished = products.filter(({ bias, epilogue }) => bias || !isPlain(epilogue))
-  for (const { y, bias, epilogue } of finished)
+  const small = products.filter(isSmall)
+  const runSmall = smallProducts(device, small, countIndex)
+  const absorbed = new Set<Product>()
+  const byLibrary = (tokens: number) =>
+    tokens <= SMALL_TOKENS ? products.filter((product) => !isSmall(product)) : products
+  const finished = (tokens: number) =>
+    byLibrary(tokens).filter(
+      (product) => !absorbed.has(product) && (product.bias || !isPlain(product.epilogue)),
+    )
+  for (const { y, bias, epilogue } of finished(Number.POSITIVE_INFINITY))
     assert(
       y.type === 'f16' && !(bias && epilogue === 'add'),
       'a bias or activation of a product that is f32 or added to another',
     )
-  const site = {}
+  const sites = { some: {}, all: {} }
   return {
-    absorb(absorbed: readonly Product[]): void {
-      finished = finished.filter((product) => !absorbed.includes(product))
+    absorb(wanted: readonly Product[]): readonly Product[] {
+      const taken = wanted.filter((product) => !isSmall(product))
+      for (const product of taken) absorbed.add(product)
+      return taken
     },
     prepare(gemm: Gemm, tokens: number): void {
       const n = paddedTokens(tokens, capacity)
-      for (const product of products) gemm.prepare(gemmCall(product, n))
+      for (const product of byLibrary(tokens)) gemm.prepare(gemmCall(product, n))
     },
     run(stream: StepStream, tokens: number): void {
       const n = paddedTokens(tokens, capacity)
-      for (const product of products) stream.gemm.run(gemmCall(product, n))
-      const widest = Math.max(0, ...finished.map(({ rows }) => rows))
+      if (tokens <= SMALL_TOKENS && small.length > 0) runSmall(stream, tokens)
+      for (const product of byLibrary(tokens)) stream.gemm.run(gemmCall(product, n))
+      const rest = finished(tokens)
+      const widest = Math.max(0, ...rest.map(({ rows }) => rows))
       const blocks = Math.min(EPILOGUE_BLOCKS, Math.ceil((tokens * widest) / (8 * 256)))
-      const grid = [blocks, finished.length, 1] as const
-      stream.launch(site, kernel, grid, 256, () => [epilogueStruct(finished)])
+      const site = tokens <= SMALL_TOKENS ? sites.some : sites.all
+      const grid = [blocks, rest.length, 1] as const
+      stream.launch(site, kernel, grid, 256, () => [epilogueStruct(rest)])
     },
   }
 }

@@ -1,4 +1,4 @@
-/** The sampler on cuda: one block a sample, over the whole vocabulary (sample.cu). */
+/** The sampler on cuda: one cluster of blocks a sample, over the whole vocabulary (sample.cu). */
 import type { Capacity, PenaltyPool, Tensor } from '../backend.ts'
 import type { Command, StepStream } from './command.ts'
 import type { CudaDevice } from './device.ts'
@@ -7,6 +7,8 @@ import { penaltiesOf, tensorOf } from './operands.ts'
 import { StructBytes } from './struct-bytes.ts'
 
 const THREADS = 1024
+/** Blocks that share a sample while all samples of a step fit on the device at once; clusters came with capability 9. */
+const CLUSTERS = [8, 4, 2, 1] as const
 
 export function sample(
   device: CudaDevice,
@@ -16,7 +18,11 @@ export function sample(
   scratch: (count: number) => DevicePointer,
 ): Command {
   const { vocabSize, counts, flags } = penaltiesOf(penalties)
-  const kernel = device.kernel('sample', 'sample')
+  const hasClusters = device.computeCapability[0] >= 9
+  const variants = CLUSTERS.filter((size) => size === 1 || hasClusters).map((CLUSTER) => ({
+    cluster: CLUSTER,
+    kernel: device.kernel('sample', 'sample', { CLUSTER }),
+  }))
   const rows = tensorOf(logits, 'f32', capacity.logits * vocabSize)
   const adjusted = scratch(capacity.samples * vocabSize)
   /** `Sampling` of sample.cu. */
@@ -36,7 +42,12 @@ export function sample(
       .bytes()
   const site = {}
   return {
-    run: (stream, { samples }) =>
-      stream.launch(site, kernel, [samples, 1, 1], THREADS, () => [struct(stream)]),
+    run(stream, { samples }) {
+      const { cluster, kernel } = variants.find(
+        (variant) => variant.cluster === 1 || samples * variant.cluster <= device.numSms,
+      )!
+      const grid = [samples * cluster, 1, 1] as const
+      stream.launch(site, kernel, grid, THREADS, () => [struct(stream)], { pdl: true, cluster })
+    },
   }
 }

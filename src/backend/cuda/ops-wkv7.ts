@@ -7,11 +7,13 @@ import type { Command, StepShape } from './command.ts'
 import type { CudaDevice } from './device.ts'
 import type { DevicePointer } from './kernel-args.ts'
 import { normOf, statesOf, tensorOf } from './operands.ts'
-import { FEW_TOKENS, type LinearCommand, type Product } from './ops-linear.ts'
+import type { LinearCommand, Product } from './ops-linear.ts'
 import type { CudaStatePool } from './states.ts'
 import { StructBytes } from './struct-bytes.ts'
 
 const THREADS = 128
+/** Two warps of the recurrence and four that prepare its operands. */
+const PREFILL_THREADS = 192
 /** Blocks that share a head's 64 value rows, and heads of a block of wkv7_output. */
 const SPLITS = 4
 const OUTPUT_HEADS = 4
@@ -55,12 +57,12 @@ export function wkv7(
   }))
   return {
     run(stream, { tokens, rows, isDecode }: StepShape) {
-      const site = sites[tokens <= FEW_TOKENS ? 0 : 1]!
+      const site = sites[projections?.leaves(tokens) ? 1 : 0]!
       if (isDecode) {
         stream.launch(site.decode, decode, [heads, rows, 1], THREADS, site.args)
         return
       }
-      stream.launch(site.prefill, prefill, [heads, rows, SPLITS], THREADS, site.args)
+      stream.launch(site.prefill, prefill, [heads, rows, SPLITS], PREFILL_THREADS, site.args)
       const blocks = Math.ceil((tokens * heads) / OUTPUT_HEADS)
       stream.launch(site.output, output, [blocks, 1, 1], THREADS, site.args)
     },
@@ -73,13 +75,11 @@ function absorbBiases(linear: LinearCommand, { w, a, vGate }: Wkv7Operands): Bia
     linear.products.find(
       (product) => product.y === tensor && product.bias !== null && product.epilogue === epilogue,
     )
-  const products = { w: find(w, 'none'), a: find(a, 'sigmoid'), v: find(vGate, 'sigmoid') }
-  linear.absorb(Object.values(products).filter((product) => product !== undefined))
-  return {
-    w: products.w?.bias ?? null,
-    a: products.a?.bias ?? null,
-    v: products.v?.bias ?? null,
-  }
+  const wanted = [find(w, 'none'), find(a, 'sigmoid'), find(vGate, 'sigmoid')] as const
+  const taken = linear.absorb(wanted.filter((product) => product !== undefined))
+  const biasOf = (product: Product | undefined) =>
+    product !== undefined && taken.includes(product) ? product.bias : null
+  return { w: biasOf(wanted[0]), a: biasOf(wanted[1]), v: biasOf(wanted[2]) }
 }
 
 /** `Wkv7` of wkv7.cuh. */

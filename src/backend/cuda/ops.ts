@@ -18,7 +18,7 @@ export class Recording {
   readonly #capacity: Capacity
   /** f32 numbers → memory that every command asking for as many shares: it holds nothing from one to the next. */
   readonly #scratch = new Map<number, DevicePointer>()
-  /** The command before, where it is a linear: its biases can move into its reader. */
+  /** The command before, where it is a linear: its reader can take over its biases, or make use of its zeros. */
   #lastLinear: LinearCommand | null = null
 
   constructor(device: CudaDevice, capacity: Capacity) {
@@ -32,7 +32,7 @@ export class Recording {
       embed: (...args) => this.#add(embed(device, capacity, ...args)),
       shiftMix: (...args) => this.#add(shiftMix(device, capacity, ...args)),
       linear: (jobs) => {
-        const command = linear(device, capacity, jobs)
+        const command = linear(device, capacity, jobs, this.#lastLinear?.products ?? [])
         this.#add(command)
         this.#lastLinear = command
       },
@@ -61,6 +61,7 @@ export class Recording {
   }
 
   dispose(): void {
+    for (const command of this.commands) command.dispose?.()
     for (const address of this.#scratch.values()) this.#device.free(address)
     this.#scratch.clear()
   }

@@ -1,0 +1,65 @@
+/**
+ * The product after a relu² on cuda, for one token: most of its inputs are zero, and what they would be multiplied with
+ * need not be read. That takes a transposed copy of the matrix, which is made as long as memory is plentiful.
+ */
+import { NativeArena } from './arena.ts'
+import type { StepStream } from './command.ts'
+import type { CudaDevice } from './device.ts'
+import { type DevicePointer, i32 } from './kernel-args.ts'
+import type { Product } from './ops-linear.ts'
+
+const THREADS = 256
+const TILE = 32
+/** A copy may take this share of the memory that is free. */
+const MEMORY_SHARE = 1 / 16
+
+export interface SparseProduct {
+  run(stream: StepStream): void
+  dispose(): void
+}
+
+/** Null where the product is not one of these, or memory is short. */
+export function sparseProduct(
+  device: CudaDevice,
+  product: Product,
+  before: readonly Product[],
+): SparseProduct | null {
+  const { x, y, weight, rows, columns, epilogue, bias } = product
+  const isAfterRelu = before.some((one) => one.epilogue === 'relu2' && one.y.address === x)
+  if (!isAfterRelu || epilogue !== 'add' || bias !== null || y.type !== 'f32') return null
+  const bytes = 2 * rows * columns
+  if (bytes > MEMORY_SHARE * device.freeBytes()) return null
+  const transposed = transpose(device, weight, rows, columns, bytes)
+  // Whole sectors to a block, and as many blocks as multiprocessors.
+  const COLUMNS = rows >= 4096 ? 32 : 16
+  const kernel = device.kernel('linear-sparse', 'linear_sparse', { COLUMNS })
+  const site = {}
+  return {
+    run: (stream) =>
+      stream.launch(site, kernel, [Math.ceil(rows / COLUMNS), 1, 1], THREADS, () => [
+        y.address,
+        x,
+        transposed,
+        i32(columns),
+        i32(rows),
+      ]),
+    dispose: () => device.free(transposed),
+  }
+}
+
+function transpose(
+  device: CudaDevice,
+  weight: DevicePointer,
+  rows: number,
+  columns: number,
+  bytes: number,
+): DevicePointer {
+  const to = device.alloc(bytes)
+  const kernel = device.kernel('linear-sparse', 'transpose', { COLUMNS: 16 })
+  const arena = new NativeArena()
+  const args = device.args([to, weight, i32(rows), i32(columns)], arena)
+  const grid = [Math.ceil(columns / TILE), Math.ceil(rows / TILE), 1] as const
+  device.launch(kernel, grid, [THREADS, 1, 1], 0, args)
+  arena.dispose()
+  return to
+}
