@@ -32,6 +32,7 @@ export function openGguf(source: ByteSource): Checkpoint {
   return {
     path,
     format: 'gguf',
+    naming: 'llama.cpp',
     tensors,
     metadata: gguf.values,
     ...(vocabulary ? { vocabulary } : {}),
@@ -47,6 +48,7 @@ interface Facts {
   readonly rescaleEvery: number
 }
 
+const NORM_EPS = 1e-5
 const HYBRIDS: Readonly<Record<string, string>> = {
   rwkv6qwen2: 'a hybrid of RWKV-6 and Qwen 2',
   arwkv7: 'a hybrid of RWKV-7 and a transformer',
@@ -70,7 +72,14 @@ function readFacts(source: ByteSource, { values }: Gguf): Facts {
   ) {
     throw corrupt(source, `has a ${architecture}.rescale_every_n_layers that is no whole number`)
   }
+  checkEpsilon(source, values.get(`${architecture}.attention.layer_norm_epsilon`))
   return { architecture, headSize, rescaleEvery }
+}
+
+/** What the model code computes with; a file may not ask for another. It is an f32 in the file. */
+function checkEpsilon(source: ByteSource, given: unknown): void {
+  if (given === undefined || given === Math.fround(NORM_EPS) || given === NORM_EPS) return
+  throw unsupported(source, `asks for a layer norm epsilon of ${quote(String(given))}, not 1e-5`)
 }
 
 /** The one buffer that blocks are unpacked into. */

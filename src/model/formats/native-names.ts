@@ -7,7 +7,7 @@ import type { Checkpoint, TensorEntry } from '../checkpoint.ts'
 import { corrupt, quote } from './byte-source.ts'
 import { renamed, sliced, Transposer } from './entry-views.ts'
 
-export type Naming = 'native' | 'web-rwkv' | 'fla'
+export type Naming = 'native' | 'web-rwkv' | 'fla' | 'llama.cpp'
 
 export function withNativeNames(checkpoint: Checkpoint): Checkpoint {
   const naming = namingOf(checkpoint.tensors)

@@ -115,6 +115,8 @@ describe('what is no RWKV-6 or RWKV-7 is named', () => {
     expect(() => open({ 'general.architecture': 'rwkv7' })).toThrow('does not say rwkv7.wkv.head')
     const rescale = { 'rwkv6.wkv.head_size': 2, 'rwkv6.rescale_every_n_layers': 0.5 }
     expect(() => open({ 'general.architecture': 'rwkv6', ...rescale })).toThrow('no whole number')
+    const epsilon = { 'rwkv7.attention.layer_norm_epsilon': 0.5 }
+    expect(() => open({ ...RWKV7, ...epsilon })).toThrow('a layer norm epsilon of 0.5, not 1e-5')
   })
 
   test('a tensor without a native name keeps its own; facts are passed on', () => {
