@@ -1,11 +1,12 @@
 /** The store as a thread of this process: see thread.ts. It owns the thread; if that dies, everything asked fails. */
 import { createHash } from 'node:crypto'
 import { join } from 'node:path'
+import { setImmediate } from 'node:timers/promises'
 import { Worker } from 'node:worker_threads'
 import { assert, SkeinError } from '../../errors.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import type { Store, StoreChange, StoredSession } from './store.ts'
-import type { FromThread, ThreadOptions, ToThread } from './thread.ts'
+import type { ArrayLengths, FromThread, ThreadOptions, ToThread } from './thread.ts'
 
 export interface StoreOptions {
   /** Of all models; each has a folder of its own in it. */
@@ -49,8 +50,11 @@ interface Pending {
 
 type Ask =
   | { readonly type: 'load'; readonly key: string; readonly namespace: string }
-  | { readonly type: 'commit'; readonly change: StoreChange }
+  | { readonly type: 'commit'; readonly change: StoreChange; readonly arrays: ArrayLengths | null }
   | { readonly type: 'close' }
+
+/** A megabyte: a millisecond or so. */
+const PART_FLOATS = 2 ** 18
 
 class StoreThread implements Store {
   readonly secret: Uint8Array
@@ -75,8 +79,30 @@ class StoreThread implements Store {
     return snapshot
   }
 
+  /**
+   * A large state goes over in parts, one a turn of the event loop: the engine steps in between, and a copy of tens of
+   * megabytes at once would hold it up.
+   */
   async commit(change: StoreChange): Promise<void> {
-    await this.#ask({ type: 'commit', change })
+    const { put } = change
+    if (put === null) {
+      await this.#ask({ type: 'commit', change, arrays: null })
+      return
+    }
+    const { shift, wkv } = put.snapshot.state
+    for (const [name, array] of Object.entries({ shift, wkv })) {
+      for (let at = 0; at < array.length; at += PART_FLOATS) {
+        if (this.#failure !== null) throw this.#failure
+        const part = array.slice(at, at + PART_FLOATS)
+        const message: ToThread = { type: 'part', name: name as 'shift' | 'wkv', at, part }
+        this.#worker.postMessage(message, [part.buffer as ArrayBuffer]) // slice makes a plain one
+        await setImmediate()
+      }
+    }
+    const empty = { shift: new Float32Array(0), wkv: new Float32Array(0) }
+    const light = { ...put, snapshot: { ...put.snapshot, state: empty } }
+    const arrays = { shift: shift.length, wkv: wkv.length }
+    await this.#ask({ type: 'commit', change: { ...change, put: light }, arrays })
   }
 
   async close(): Promise<void> {

@@ -14,9 +14,27 @@ export interface ThreadOptions extends Omit<DatabaseOptions, 'files'> {
   readonly dataFolder: string
 }
 
+export interface ArrayLengths {
+  readonly shift: number
+  readonly wkv: number
+}
+
 export type ToThread =
   | { readonly type: 'load'; readonly id: number; readonly key: string; readonly namespace: string }
-  | { readonly type: 'commit'; readonly id: number; readonly change: StoreChange }
+  /** A part of the state of the next commit; there is one commit at a time. */
+  | {
+      readonly type: 'part'
+      readonly name: keyof ArrayLengths
+      readonly at: number
+      readonly part: Float32Array
+    }
+  /** The arrays of its state have come in parts and have these lengths; null: it has none. */
+  | {
+      readonly type: 'commit'
+      readonly id: number
+      readonly change: StoreChange
+      readonly arrays: ArrayLengths | null
+    }
   | { readonly type: 'close'; readonly id: number }
 
 export type FromThread =
@@ -39,9 +57,32 @@ function buffersOf({ tokens, tail, state }: Snapshot): ArrayBuffer[] {
   return [tokens, tail, state.shift, state.wkv].map(({ buffer }) => buffer as ArrayBuffer)
 }
 
+function assemble(
+  { change, arrays }: ToThread & { type: 'commit' },
+  parts: readonly (ToThread & { type: 'part' })[],
+): StoreChange {
+  const { put } = change
+  if (put === null || arrays === null) return change
+  const state = { shift: new Float32Array(arrays.shift), wkv: new Float32Array(arrays.wkv) }
+  for (const { name, at, part } of parts) state[name].set(part, at)
+  const numFloats = parts.reduce((sum, { part }) => sum + part.length, 0)
+  assert(numFloats === arrays.shift + arrays.wkv, 'a state came to the store with a part missing')
+  return { ...change, put: { ...put, snapshot: { ...put.snapshot, state } } }
+}
+
 function serve(database: StoreDatabase): void {
   const timer = setInterval(() => database.checkpoint(), CHECKPOINT_MS)
+  let parts: (ToThread & { type: 'part' })[] = []
+  const takeParts = (): typeof parts => {
+    const taken = parts
+    parts = []
+    return taken
+  }
   port.on('message', (message: ToThread) => {
+    if (message.type === 'part') {
+      parts.push(message)
+      return
+    }
     const { id } = message
     try {
       if (message.type === 'load') {
@@ -49,7 +90,7 @@ function serve(database: StoreDatabase): void {
         post({ type: 'done', id, snapshot }, buffersOf(snapshot))
         return
       }
-      if (message.type === 'commit') database.commit(message.change)
+      if (message.type === 'commit') database.commit(assemble(message, takeParts()))
       else {
         clearInterval(timer)
         database.close()
