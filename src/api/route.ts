@@ -32,7 +32,7 @@ export interface Call<Body = unknown> {
 
 export type Reply =
   /** Status 200 unless another is given. */
-  | { readonly kind: 'json'; readonly body: object; readonly status?: number }
+  | { readonly kind: 'json'; readonly body: object | string; readonly status?: number }
   | { readonly kind: 'bytes'; readonly bytes: Uint8Array }
   /**
    * One object per server-sent event. The first is asked for before any header is written, so what fails until then
@@ -100,7 +100,7 @@ export function get(
   return { method: 'GET', path, summary, body: null, handle: async (call) => handle(call) }
 }
 
-export function json(body: object, status = 200): Reply {
+export function json(body: object | string, status = 200): Reply {
   return { kind: 'json', body, status }
 }
 

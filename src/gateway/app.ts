@@ -16,6 +16,7 @@ import { lightningDialect } from '../api/lightning/dialect.ts'
 import type { ModelAdmin, ModelRegistry } from '../api/models.ts'
 import { openAiDialect } from '../api/openai/dialect.ts'
 import type { Dialect } from '../api/route.ts'
+import { runnerDialect } from '../api/runner/dialect.ts'
 import { sessionsDialect } from '../api/sessions/dialect.ts'
 import { translateDialect } from '../api/translate/dialect.ts'
 import { SkeinError } from '../errors.ts'
@@ -99,6 +100,7 @@ export function allDialects(limits: Limits): readonly Dialect[] {
     lightningDialect(limits),
     translateDialect(limits),
     inferDialect(limits),
+    runnerDialect(),
   ]
 }
 

@@ -178,7 +178,10 @@ class Exchange {
     if (reply.kind === 'events') return this.#stream(reply.events)
     if (reply.kind === 'bytes') return this.#sendBytes(reply.bytes)
     if (this.#reply.sent) return this.#endJson(reply.body)
-    return this.#reply.code(reply.status ?? 200).send(reply.body)
+    const { body, status = 200 } = reply
+    this.#reply.code(status)
+    if (typeof body === 'object') return this.#reply.send(body)
+    return this.#reply.type('application/json; charset=utf-8').send(JSON.stringify(body))
   }
 
   #sendBytes(content: Uint8Array): unknown {
@@ -231,7 +234,7 @@ class Exchange {
     this.#reply.raw.writeHead(200, headers)
   }
 
-  #endJson(body: object): unknown {
+  #endJson(body: object | string): unknown {
     this.#reply.raw.end(JSON.stringify(body))
     return this.#reply
   }

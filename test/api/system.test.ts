@@ -155,7 +155,11 @@ test('the OpenAPI page describes the served routes with schemas that validate', 
   const served = allDialects(DEFAULT_LIMITS).flatMap(({ routes }) => routes)
   const paths = served.map(({ path }) => path.replace(/:(\w+)/g, '{$1}'))
   expect(Object.keys(page.paths).sort()).toEqual([...new Set(paths)].sort())
-  expect(page.paths['/v1/chat/completions'].post.tags).toEqual(['openai', 'rwkv_lightning'])
+  expect(page.paths['/v1/chat/completions'].post.tags).toEqual([
+    'openai',
+    'rwkv_lightning',
+    'rwkv_infer',
+  ])
   const operations = Object.values(page.paths).flatMap((path) => Object.values(path as object))
   const ids = operations.map(({ operationId }) => operationId)
   expect(new Set(ids).size).toBe(ids.length)

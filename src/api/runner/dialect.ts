@@ -1,0 +1,80 @@
+/**
+ * POST /switch-model of RWKV-Runner: one model at a time, until it is deployed. Its other routes are those of the
+ * OpenAI dialect.
+ */
+import Type from 'typebox'
+import { SkeinError } from '../../errors.ts'
+import { renderDetail, statusOf } from '../infer/errors.ts'
+import { invalid } from '../openai/sampling.ts'
+import { type Dialect, json, post, type Route } from '../route.ts'
+import { Maybe, OneOf } from '../schema.ts'
+
+/** Words of a strategy → how matrices are held. The device is the server's: it does not change with the model. */
+const PRECISIONS: Readonly<Record<string, string>> = {
+  fp16: 'f16',
+  bf16: 'bf16',
+  fp32: 'f32',
+  i8: 'int8',
+  fp16i8: 'int8',
+  fp32i8: 'int8',
+}
+const DEVICES = ['cpu', 'cuda']
+
+export function runnerDialect(): Dialect {
+  return { name: 'rwkv_runner', routes: [switchRoute()], renderError: renderDetail, statusOf }
+}
+
+function switchRoute(): Route {
+  let isDeployed = false
+  const body = Type.Object({
+    model: Type.String({ minLength: 1, maxLength: 1024 }),
+    strategy: Type.String(),
+    deploy: Maybe(OneOf('true or false', Type.Boolean(), Type.String())),
+    tokenizer: Maybe(Type.String()),
+    customCuda: Maybe(Type.Boolean()),
+  })
+  return post('/switch-model', 'Serve another model instead', body, async (call) => {
+    const { model, strategy, deploy, tokenizer } = call.body
+    if (isDeployed) throw new SkeinError('forbidden', 'the model has been deployed and stays')
+    if (call.admin === null)
+      throw new SkeinError('forbidden', 'the models of this server are fixed')
+    if (tokenizer)
+      throw invalid('tokenizer', 'the vocabulary is found beside the model; leave it out')
+    const quant = precisionOf(strategy)
+    const willDeploy = isTrue(deploy)
+    const id = nameOf(model)
+    await call.admin.load({ file: model, id, quant, param: 'model' })
+    const others = call.models.list().filter((entry) => entry.id !== id)
+    for (const other of others) await call.admin.remove(other.id)
+    isDeployed = willDeploy
+    return json('success')
+  })
+}
+
+/** "cuda fp16", "cpu fp32", "cuda fp16i8": of several parts joined by "->" the first says it. */
+function precisionOf(strategy: string): string | null {
+  const words = strategy.split('->')[0]!.trim().split(/\s+/)
+  let precision: string | null = null
+  for (const word of words) {
+    // "*20" is a number of layers; all layers of a model are on one device here.
+    if (word === '' || DEVICES.includes(word.split(':')[0]!) || /^\*\d+\+?$/.test(word)) continue
+    if (!Object.hasOwn(PRECISIONS, word)) {
+      const known = Object.keys(PRECISIONS).join(', ')
+      throw invalid('strategy', `"${word.slice(0, 40)}" is not known; expected one of ${known}`)
+    }
+    precision = PRECISIONS[word]!
+  }
+  return precision
+}
+
+/** Its clients send the text "true". */
+function isTrue(deploy: boolean | string | null | undefined): boolean {
+  return deploy === true || (typeof deploy === 'string' && deploy.toLowerCase() === 'true')
+}
+
+function nameOf(path: string): string {
+  return path
+    .split('/')
+    .at(-1)!
+    .replace(/\.(pth|safetensors|st|gguf)$/, '')
+}
