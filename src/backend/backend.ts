@@ -274,7 +274,10 @@ export interface Ops {
     which: 0 | 1,
   ): void
 
-  /** Several independent matrix products in one pass of the machine. The order of the additions of an output does not depend on T. */
+  /**
+   * Several independent matrix products in one pass of the machine. On `cpu` and `reference` the order of the additions
+   * of an output does not depend on T; on `cuda` it does from 17 tokens on (docs/kernels.md).
+   */
   linear(jobs: readonly LinearJob[]): void
 
   /**
