@@ -19,7 +19,7 @@ import {
   toStop,
 } from '../openai/sampling.ts'
 import { type Call, post, type Route } from '../route.ts'
-import { Maybe } from '../schema.ts'
+import { BoundedInteger, Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
 import { type Heads, headsOf, renderTurns, turnEnds } from '../template.ts'
 
@@ -50,7 +50,7 @@ export function inferChatRoutes(limits: RequestLimits): readonly Route[] {
 }
 
 function inferBody(limits: RequestLimits) {
-  const { n: _n, ...fields } = chatBody(limits).properties
+  const fields = { ...chatBody(limits).properties, n: Maybe(BoundedInteger(1, 1)) }
   const own = {
     system_name: Maybe(Name),
     user_name: Maybe(Name),
