@@ -161,6 +161,14 @@ function printSpeed(name: string, speed: DeviceSpeed): void {
 }
 
 export const bench = defineCommand({
-  meta: { name: 'bench', description: 'Measure this machine: engine, device, tokenizer' },
-  subCommands: { engine, device, tokenizer },
+  meta: {
+    name: 'bench',
+    description: 'Measure this machine or a server: engine, device, tokenizer, serve',
+  },
+  subCommands: {
+    engine,
+    device,
+    tokenizer,
+    serve: async () => (await import('./bench-serve.ts')).benchServeCommand,
+  },
 })

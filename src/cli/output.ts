@@ -2,7 +2,10 @@
 import { SingleBar } from 'cli-progress'
 
 /** A progress bar on a terminal, silence elsewhere. Finishes itself when all is done. */
-export function progressBar(label: string): (done: number, total: number) => void {
+export function progressBar(
+  label: string,
+  format: (amount: number) => string = formatBytes,
+): (done: number, total: number) => void {
   if (!process.stderr.isTTY) return () => {}
   const bar = new SingleBar({
     format: `${label} {bar} {percentage}% {done}/{whole}`,
@@ -12,7 +15,7 @@ export function progressBar(label: string): (done: number, total: number) => voi
   })
   let isStarted = false
   return (done, total) => {
-    const payload = { done: formatBytes(done), whole: formatBytes(total) }
+    const payload = { done: format(done), whole: format(total) }
     if (isStarted) bar.update(done, payload)
     else bar.start(total, done, payload)
     isStarted = true

@@ -1,0 +1,171 @@
+/**
+ * A whole run of the load generator: asks the server for its model, makes the prompts, sends one request ahead to see
+ * that all is well, sends the load, and counts. Knows nothing of flags, files and pages.
+ */
+import { SkeinError } from '../../errors.ts'
+import { arrivalTimes } from './arrivals.ts'
+import { type CountedResult, type TokenSource, withTokens } from './counting.ts'
+import { type AskSettings, type Endpoint, type EndpointName, endpointOf } from './endpoints.ts'
+import { type Exchange, exchange } from './exchange.ts'
+import { ExchangeError, HttpClient, readJson } from './http-client.ts'
+import { runLoad } from './load.ts'
+import {
+  type FilePrompt,
+  type Prompt,
+  pickPrompts,
+  type RandomLengths,
+  randomPrompts,
+} from './prompts.ts'
+import { seededRandom } from './random.ts'
+import { type Summary, summarise } from './statistics.ts'
+import { type CountTokens, tokenCounter } from './token-counter.ts'
+
+/** Of an answer whose length neither the plan nor the file tell. */
+const DEFAULT_OUTPUT_TOKENS = 128
+
+export type Dataset =
+  | { readonly kind: 'random'; readonly lengths: RandomLengths }
+  | {
+      readonly kind: 'file'
+      readonly prompts: readonly FilePrompt[]
+      /** Undefined: as the file says. */
+      readonly outputTokens: number | undefined
+    }
+
+export interface ServeBenchPlan {
+  readonly url: string
+  readonly apiKey: string | undefined
+  readonly endpoint: EndpointName
+  /** Undefined: the first that the server names. */
+  readonly model: string | undefined
+  readonly settings: Pick<AskSettings, 'isStream' | 'ignoreEos' | 'temperature' | 'extra'>
+  readonly dataset: Dataset
+  readonly numPrompts: number
+  /** Prompts of one request. */
+  readonly batch: number
+  /** Requests a second; infinite: all at once. */
+  readonly requestRate: number
+  readonly concurrency: number
+  readonly timeoutMs: number
+  readonly seed: number
+  readonly onProgress: (numEnded: number, numRequests: number) => void
+  /** Aborted: the load ends, and what it did so far is reported. */
+  readonly signal: AbortSignal
+}
+
+export interface ServeBench {
+  readonly model: string | undefined
+  readonly numPlanned: number
+  readonly summary: Summary
+  readonly eventLoopDelayP99Ms: number
+  readonly outputTokensFrom: readonly TokenSource[]
+  /** In the order they ended. */
+  readonly requests: readonly CountedResult[]
+}
+
+export async function benchServe(plan: ServeBenchPlan): Promise<ServeBench> {
+  const client = new HttpClient(plan.url, plan.apiKey, plan.timeoutMs)
+  try {
+    return await bench(client, plan)
+  } catch (thrown) {
+    if (thrown instanceof ExchangeError) throw explained(thrown, plan)
+    throw thrown
+  } finally {
+    client.dispose()
+  }
+}
+
+async function bench(client: HttpClient, plan: ServeBenchPlan): Promise<ServeBench> {
+  const endpoint = endpointOf(plan.endpoint)
+  const model = plan.model ?? (endpoint.takesBatch ? undefined : await firstModel(client))
+  const countTokens = await tokenCounter(client, model)
+  // One request more than asked for goes ahead of the load.
+  const numRequests = Math.ceil(plan.numPrompts / plan.batch)
+  const [ahead, ...groups] = groupsOf(await promptsOf(plan, countTokens), plan.batch)
+  const ask = (prompts: readonly Prompt[]) =>
+    exchange(client, askOf(endpoint, prompts, { ...plan.settings, model, password: plan.apiKey }))
+  const { failure } = await ask(ahead!)
+  if (failure !== null) throw new ExchangeError(failure.reason, failure.message)
+
+  const stop = () => client.dispose()
+  plan.signal.addEventListener('abort', stop)
+  const load = await runLoad({
+    arrivalsMs: arrivalTimes(numRequests, plan.requestRate, seededRandom(plan.seed + 1)),
+    concurrency: plan.concurrency,
+    send: async (i) => {
+      const prompts = groups[i]!
+      const ended = await ask(prompts)
+      // What stop() cut off is no failure of the server.
+      return { prompts, ...(plan.signal.aborted && ended.failure ? interrupted(ended) : ended) }
+    },
+    onEnd: (numEnded) => plan.onProgress(numEnded, numRequests),
+    signal: plan.signal,
+  })
+  plan.signal.removeEventListener('abort', stop)
+
+  const requests: CountedResult[] = []
+  for (const sent of load.requests) requests.push(await withTokens(sent, countTokens))
+  return {
+    model,
+    numPlanned: numRequests,
+    summary: summarise(requests, load.durationMs),
+    eventLoopDelayP99Ms: load.eventLoopDelayP99Ms,
+    outputTokensFrom: [...new Set(requests.flatMap(({ tokensFrom }) => tokensFrom ?? []))],
+    requests,
+  }
+}
+
+/** The prompts of the load and, before them, those of the request that goes ahead. */
+function promptsOf(plan: ServeBenchPlan, countTokens: CountTokens): Promise<Prompt[]> {
+  const { dataset, numPrompts, batch } = plan
+  const random = seededRandom(plan.seed)
+  const count = numPrompts + batch
+  if (dataset.kind === 'random') return randomPrompts(count, dataset.lengths, random, countTokens)
+  const lengths = { outputTokens: dataset.outputTokens, otherwise: DEFAULT_OUTPUT_TOKENS }
+  return pickPrompts(count, dataset.prompts, lengths, random, countTokens)
+}
+
+function groupsOf(prompts: readonly Prompt[], size: number): (readonly Prompt[])[] {
+  const count = Math.ceil(prompts.length / size)
+  return Array.from({ length: count }, (_, i) => prompts.slice(i * size, (i + 1) * size))
+}
+
+function askOf(endpoint: Endpoint, prompts: readonly Prompt[], settings: AskSettings) {
+  return {
+    path: endpoint.path,
+    body: endpoint.body(prompts, settings),
+    isStream: settings.isStream,
+    numAnswers: prompts.length,
+  }
+}
+
+function interrupted(ended: Exchange): Exchange {
+  return { ...ended, failure: { reason: 'interrupted', message: 'the load was ended early' } }
+}
+
+/** As GET /v1/models lists it: `{data: [{id}]}`, or RWKV-Infer's bare list. */
+async function firstModel(client: HttpClient): Promise<string> {
+  const reply = await client.send('/v1/models')
+  const body = await readJson(reply)
+  if (reply.status === 401) throw new ExchangeError('http 401', 'the server asks for a key')
+  // Reading a field of a JSON value that has none gives undefined.
+  const list: unknown = Array.isArray(body) ? body : (Object(body) as { data?: unknown }).data
+  const id: unknown = Array.isArray(list) ? list[0]?.id : undefined
+  if (typeof id === 'string') return id
+  throw new SkeinError(
+    'invalid_request',
+    `GET /v1/models names no model (it answered ${reply.status}); say which with --model`,
+  )
+}
+
+/** For a failure before the load began, which ends the run. */
+function explained({ reason, message }: ExchangeError, { url }: ServeBenchPlan): SkeinError {
+  if (reason === 'connection')
+    return new SkeinError('model_not_loaded', `no server answers at ${url}: ${message}`)
+  if (reason === 'http 401' || reason === 'http 403')
+    return new SkeinError('unauthorized', `${url} refuses: ${message} (give its key)`)
+  return new SkeinError(
+    'invalid_request',
+    `the request sent ahead of the load failed (${reason}): ${message}`,
+  )
+}

@@ -1,0 +1,143 @@
+/**
+ * The APIs that a load can speak: which body asks for the answers, and what an answer's JSON means. Knows nothing of
+ * connections and times. Bodies of other servers may miss any field: what is absent is simply not there.
+ */
+import type { Prompt } from './prompts.ts'
+
+export const ENDPOINTS = ['completions', 'chat', 'lightning', 'lightning-big'] as const
+export type EndpointName = (typeof ENDPOINTS)[number]
+
+export interface AskSettings {
+  /** Undefined: the field is left out. */
+  readonly model: string | undefined
+  readonly isStream: boolean
+  readonly ignoreEos: boolean
+  readonly temperature: number
+  /** rwkv_lightning reads the key here as well. */
+  readonly password: string | undefined
+  /** Fields that replace or join those made here. */
+  readonly extra: Readonly<Record<string, unknown>>
+}
+
+/** What is said of one answer. */
+export interface Piece {
+  /** Which of the request's answers. */
+  readonly answer: number
+  /** New text; may be empty. */
+  readonly text: string
+  readonly isEnd: boolean
+}
+
+export interface Usage {
+  readonly inputTokens: number
+  readonly outputTokens: number
+}
+
+/** What one event of a stream, or a whole reply, says. */
+export interface Said {
+  readonly pieces: readonly Piece[]
+  readonly usage: Usage | null
+  readonly error: string | null
+}
+
+export interface Endpoint {
+  readonly path: string
+  /** Whether one request can carry many prompts. */
+  readonly takesBatch: boolean
+  body(prompts: readonly Prompt[], settings: AskSettings): object
+}
+
+const openAi = (settings: AskSettings, prompt: Prompt) => ({
+  model: settings.model,
+  max_tokens: prompt.maxTokens,
+  temperature: settings.temperature,
+  stream: settings.isStream,
+  ...(settings.isStream ? { stream_options: { include_usage: true } } : {}),
+  ...(settings.ignoreEos ? { ignore_eos: true } : {}),
+  ...settings.extra,
+})
+
+/** rwkv_lightning: one length for all rows, an event for every token, no usage. */
+const lightning = (prompts: readonly Prompt[], settings: AskSettings) => ({
+  contents: prompts.map(({ text }) => text),
+  max_tokens: Math.max(...prompts.map(({ maxTokens }) => maxTokens)),
+  temperature: settings.temperature,
+  stream: settings.isStream,
+  chunk_size: 1,
+  ...(settings.model === undefined ? {} : { model: settings.model }),
+  ...(settings.password === undefined ? {} : { password: settings.password }),
+  // Its default stops end an answer too.
+  ...(settings.ignoreEos ? { ignore_eos: true, stop_tokens: [] } : {}),
+  ...settings.extra,
+})
+
+export function endpointOf(name: EndpointName): Endpoint {
+  switch (name) {
+    case 'completions':
+      return {
+        path: '/v1/completions',
+        takesBatch: false,
+        body: ([prompt], settings) => ({ prompt: prompt!.text, ...openAi(settings, prompt!) }),
+      }
+    case 'chat':
+      return {
+        path: '/v1/chat/completions',
+        takesBatch: false,
+        body: ([prompt], settings) => ({
+          messages: [{ role: 'user', content: prompt!.text }],
+          ...openAi(settings, prompt!),
+        }),
+      }
+    case 'lightning':
+      return { path: '/v1/chat/completions', takesBatch: true, body: lightning }
+    case 'lightning-big':
+      return { path: '/big_batch/completions', takesBatch: true, body: lightning }
+  }
+}
+
+/** Whether the data of an event is the mark that ends a stream; RWKV-Infer writes it as a list. */
+export function isDone(data: string): boolean {
+  return data === '[DONE]' || data === '["[DONE]"]'
+}
+
+/** Reads an event of a stream or a whole reply; null where it is no JSON object. */
+export function readReply(json: unknown): Said | null {
+  const reply = objectOf(json)
+  if (reply === null) return null
+  const choices = Array.isArray(reply.choices) ? reply.choices.map(objectOf) : []
+  const pieces = choices.map((choice) => ({
+    answer: typeof choice?.index === 'number' ? choice.index : 0,
+    text: textOf(choice),
+    isEnd: typeof choice?.finish_reason === 'string',
+  }))
+  return { pieces, usage: usageOf(objectOf(reply.usage)), error: errorOf(reply.error) }
+}
+
+type Fields = Readonly<Record<string, unknown>>
+
+function objectOf(json: unknown): Fields | null {
+  // A JSON object's fields may hold anything, which is what Fields says.
+  return typeof json === 'object' && json !== null && !Array.isArray(json) ? (json as Fields) : null
+}
+
+/** Thought and answer are both tokens that a user waits for. */
+function textOf(choice: Fields | null | undefined): string {
+  const message = objectOf(choice?.delta) ?? objectOf(choice?.message)
+  return [message?.reasoning_content, message?.content, choice?.text]
+    .filter((part) => typeof part === 'string')
+    .join('')
+}
+
+function usageOf(usage: Fields | null): Usage | null {
+  const [inputTokens, outputTokens] = [usage?.prompt_tokens, usage?.completion_tokens]
+  if (typeof inputTokens !== 'number' || typeof outputTokens !== 'number') return null
+  return { inputTokens, outputTokens }
+}
+
+/** An error as OpenAI's object, as text, or in any other shape. */
+export function errorOf(error: unknown): string | null {
+  if (error === undefined || error === null) return null
+  if (typeof error === 'string') return error
+  const message = objectOf(error)?.message
+  return typeof message === 'string' ? message : JSON.stringify(error)
+}

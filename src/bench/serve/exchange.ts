@@ -1,0 +1,169 @@
+/**
+ * One request of a load, from its first byte to the last of its reply, with the time of each piece of text. Times are
+ * milliseconds since the request was sent. Knows nothing of other requests.
+ */
+import { errorOf, isDone, type Piece, readReply, type Usage } from './endpoints.ts'
+import { ExchangeError, type HttpClient, type Reply, readText } from './http-client.ts'
+import { SseParser } from './sse.ts'
+
+/** One answer of a request; a batch has several. */
+export interface AnswerTimes {
+  text: string
+  /** Pieces of text that came; of a stream each is a token, or the few that complete a character. */
+  pieces: number
+  /** When the first piece and the last came; null without a stream. */
+  firstMs: number | null
+  lastMs: number | null
+  /** Between neighbouring pieces. */
+  readonly gapsMs: number[]
+}
+
+export interface Failure {
+  readonly reason: string
+  readonly message: string
+}
+
+export interface Exchange {
+  readonly answers: readonly AnswerTimes[]
+  readonly usage: Usage | null
+  readonly failure: Failure | null
+  readonly endMs: number
+}
+
+export interface Ask {
+  readonly path: string
+  readonly body: object
+  readonly isStream: boolean
+  readonly numAnswers: number
+}
+
+export async function exchange(client: HttpClient, ask: Ask): Promise<Exchange> {
+  const reading = new Reading(ask.numAnswers)
+  let failure: Failure | null = null
+  try {
+    const reply = await client.send(ask.path, ask.body)
+    if (reply.status !== 200) throw await refusal(reply)
+    // conRWKV calls a whole reply an event stream; other servers answer a request for a stream with a whole reply.
+    if (ask.isStream && !reply.isJson) await reading.readStream(reply)
+    else reading.takeWhole(await readText(reply))
+  } catch (thrown) {
+    failure = failureOf(thrown)
+  }
+  return { answers: reading.answers, usage: reading.usage, failure, endMs: reading.now() }
+}
+
+class Reading {
+  readonly answers: readonly AnswerTimes[]
+  usage: Usage | null = null
+  readonly #startedAt = performance.now()
+  readonly #ended = new Set<number>()
+  #isDone = false
+
+  constructor(numAnswers: number) {
+    this.answers = Array.from({ length: numAnswers }, () => ({
+      text: '',
+      pieces: 0,
+      firstMs: null,
+      lastMs: null,
+      gapsMs: [],
+    }))
+  }
+
+  now(): number {
+    return performance.now() - this.#startedAt
+  }
+
+  /** A stream that ends without its mark, and without a reason for every answer, was cut. */
+  async readStream(reply: Reply): Promise<void> {
+    const parser = new SseParser()
+    let broken: unknown = null
+    // An error within a data handler would end the process: it waits for the end of the body instead.
+    const takeAll = (events: readonly string[]) => {
+      const now = this.now()
+      try {
+        if (broken === null) for (const data of events) this.#takeEvent(data, now)
+      } catch (thrown) {
+        broken = thrown
+      }
+    }
+    await reply.read((bytes) => takeAll(parser.push(bytes)))
+    takeAll(parser.end())
+    if (broken !== null) throw broken
+    if (!this.#isDone && this.#ended.size < this.answers.length)
+      throw new ExchangeError('cut stream', 'the stream ended before its last event')
+  }
+
+  #takeEvent(data: string, now: number): void {
+    if (isDone(data)) {
+      this.#isDone = true
+      return
+    }
+    for (const { answer, text, isEnd } of this.#parse(data)) {
+      const times = this.#answer(answer)
+      if (isEnd) this.#ended.add(answer)
+      if (text === '') continue
+      times.text += text
+      times.pieces++
+      times.firstMs ??= now
+      if (times.lastMs !== null) times.gapsMs.push(now - times.lastMs)
+      times.lastMs = now
+    }
+  }
+
+  takeWhole(body: string): void {
+    for (const { answer, text } of this.#parse(body)) {
+      this.#answer(answer).text += text
+      this.#ended.add(answer)
+    }
+    const { length } = this.answers
+    if (this.#ended.size < length)
+      throw new ExchangeError(
+        'bad reply',
+        `${this.#ended.size} of ${length} answers: ${excerpt(body)}`,
+      )
+  }
+
+  /** Raises what a server says of its own failure. */
+  #parse(data: string): readonly Piece[] {
+    const said = readReply(jsonOf(data))
+    if (said === null) throw new ExchangeError('bad reply', `no JSON object: ${excerpt(data)}`)
+    if (said.error !== null) throw new ExchangeError('error in reply', said.error)
+    this.usage = said.usage ?? this.usage
+    return said.pieces
+  }
+
+  #answer(index: number): AnswerTimes {
+    const answer = this.answers[index]
+    if (answer === undefined)
+      throw new ExchangeError(
+        'bad reply',
+        `answer ${index}, where ${this.answers.length} were asked`,
+      )
+    return answer
+  }
+}
+
+async function refusal(reply: Reply): Promise<ExchangeError> {
+  const body = await readText(reply)
+  const fields = jsonOf(body)
+  // Whatever a JSON value is, reading a field of it that is not there gives undefined.
+  const { error, detail } = (Object(fields) ?? {}) as { error?: unknown; detail?: unknown }
+  return new ExchangeError(`http ${reply.status}`, errorOf(error ?? detail) ?? excerpt(body))
+}
+
+function failureOf(thrown: unknown): Failure {
+  if (!(thrown instanceof ExchangeError)) throw thrown
+  return { reason: thrown.reason, message: thrown.message }
+}
+
+function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+function excerpt(text: string): string {
+  return text.length > 200 ? `${text.slice(0, 200)}…` : text
+}

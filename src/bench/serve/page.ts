@@ -1,0 +1,149 @@
+/** A run as one HTML page that needs nothing else: figures and charts. */
+import type { ServeBench } from './bench.ts'
+import { type Chart, escapeHtml, type Point, renderChart } from './chart.ts'
+import { figureRows, headline, timeRows, warnings } from './report.ts'
+import { percentile, type RequestResult, runningOverTime } from './statistics.ts'
+
+/** What keeps a page small however long the run: dots and steps of a chart, bars of a histogram. */
+const MAX_DOTS = 2000
+const MAX_STEPS = 1000
+const BARS = 40
+
+const STYLE = `
+:root { color-scheme: light dark; --ink: #222; --quiet: #777; --rule: #ddd; --one: #2266bb; --two: #d9741a; --ground: #fff }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #ddd; --quiet: #999; --rule: #3a3a3a; --one: #6aa9f0; --two: #f0a050; --ground: #181818 }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground); max-width: 760px; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.3rem } h2 { font-size: 1rem; margin: 1.5rem 0 .25rem } p { margin: .25rem 0; color: var(--quiet) }
+table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
+td, th { padding: .15rem 1rem .15rem 0; text-align: right; font-weight: normal } td:first-child, th:first-child { text-align: left }
+svg { width: 100%; font: 11px system-ui, sans-serif } svg text { fill: var(--quiet) } svg line { stroke: var(--rule) }
+.series0 { fill: var(--one); stroke: none } .series1 { fill: var(--two); stroke: none } svg path { fill: none; stroke: var(--one) }
+.key0 { color: var(--one) } .key1 { color: var(--two) } .warning { color: var(--two) }
+`
+
+/** `setting` is what was run, in a line a reader can run again. */
+export function htmlReport(bench: ServeBench, setting: string, date: Date): string {
+  const tables = [timeRows(bench), figureRows(bench)].map(table)
+  const charts = [latencyChart, runningChart, ttftChart, itlChart].map((make) => make(bench))
+  return `<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>${escapeHtml(headline(bench))}</title><style>${STYLE}</style>
+<h1>${escapeHtml(headline(bench))}</h1>
+<p>${escapeHtml(setting)}</p>
+<p>model ${escapeHtml(bench.model ?? 'of the server')}, ${date.toISOString()}</p>
+${warnings(bench)
+  .map((text) => `<p class="warning">${escapeHtml(text)}</p>`)
+  .join('\n')}
+${tables.join('\n')}
+${charts.filter(hasPoints).map(section).join('\n')}
+</html>
+`
+}
+
+function table(rows: readonly (readonly string[])[]): string {
+  const cells = rows.map((row) => row.map((cell) => `<td>${escapeHtml(cell)}</td>`).join(''))
+  return `<table>${cells.map((row) => `<tr>${row}</tr>`).join('')}</table>`
+}
+
+function hasPoints({ series }: Chart): boolean {
+  return series.some(({ points }) => points.length > 0)
+}
+
+function section(chart: Chart): string {
+  const key =
+    chart.series.length < 2
+      ? ''
+      : chart.series.map(({ name }, i) => `<span class="key${i}">● ${name}</span>`).join(' ')
+  return `<h2>${escapeHtml(chart.title)} ${key}</h2>${renderChart(chart)}`
+}
+
+/** When a request was sent, and how long it, and its first text, took. */
+function latencyChart({ requests }: ServeBench): Chart {
+  const good = evenly(succeeded(requests), MAX_DOTS)
+  const e2e = good.map(({ sentMs, e2eMs }) => ({ x: sentMs / 1000, y: e2eMs }))
+  const ttft = good.flatMap(({ sentMs, answers }) =>
+    answers
+      .slice(0, 1)
+      .flatMap(({ firstMs }) => (firstMs === null ? [] : [{ x: sentMs / 1000, y: firstMs }])),
+  )
+  const title =
+    good.length < succeeded(requests).length
+      ? `Latency of ${good.length} requests, evenly picked`
+      : 'Latency of each request'
+  return {
+    title,
+    xLabel: 'sent at, s',
+    yLabel: 'ms',
+    series: [
+      { name: 'E2E', kind: 'dots', points: e2e },
+      { name: 'TTFT', kind: 'dots', points: ttft },
+    ],
+  }
+}
+
+function succeeded(requests: readonly RequestResult[]): RequestResult[] {
+  return requests.filter(({ failure }) => failure === null)
+}
+
+function evenly<T>(values: readonly T[], count: number): T[] {
+  if (values.length <= count) return [...values]
+  return Array.from({ length: count }, (_, i) => values[Math.floor((i * values.length) / count)]!)
+}
+
+/** Of a long run each step is the most of its share of the time, so that no peak is lost. */
+function runningChart({ requests, summary }: ServeBench): Chart {
+  const changes = runningOverTime(requests)
+  const stepMs = summary.durationMs / MAX_STEPS
+  const most = new Map<number, number>()
+  for (const { ms, running } of changes) {
+    const step = Math.floor(ms / stepMs)
+    most.set(step, Math.max(most.get(step) ?? 0, running))
+  }
+  const points =
+    changes.length <= MAX_STEPS
+      ? changes.map(({ ms, running }) => ({ x: ms / 1000, y: running }))
+      : [...most].map(([step, running]) => ({ x: (step * stepMs) / 1000, y: running }))
+  return {
+    title: 'Requests in flight',
+    xLabel: 's',
+    yLabel: 'requests',
+    series: [{ name: 'running', kind: 'steps', points }],
+  }
+}
+
+function ttftChart({ requests }: ServeBench): Chart {
+  const times = succeeded(requests).flatMap(({ answers }) =>
+    answers.flatMap(({ firstMs }) => (firstMs === null ? [] : [firstMs])),
+  )
+  return histogram('Time to first token', times, 'answers')
+}
+
+function itlChart({ requests }: ServeBench): Chart {
+  const gaps = succeeded(requests).flatMap(({ answers }) => answers.flatMap(({ gapsMs }) => gapsMs))
+  return histogram('Inter-token latency', gaps, 'gaps')
+}
+
+/** Counts from 0 to the 99th percentile; the one in a hundred above it would flatten all others. */
+function histogram(title: string, values: readonly number[], yLabel: string): Chart {
+  const points = values.length === 0 ? [] : bins(Float64Array.from(values).sort())
+  return {
+    title: `${title}, up to its p99`,
+    xLabel: 'ms',
+    yLabel,
+    series: [{ name: title, kind: 'bars', points }],
+  }
+}
+
+function bins(sorted: Float64Array): Point[] {
+  const max = percentile(sorted, 99)
+  // Events that arrive together are no time apart, and all may be so.
+  const width = (max || 1) / BARS
+  const counts = new Array<number>(BARS).fill(0)
+  for (const value of sorted) {
+    if (value > max) break
+    counts[Math.min(BARS - 1, Math.floor(value / width))]!++
+  }
+  return [...counts, 0].map((count, i) => ({ x: i * width, y: count }))
+}

@@ -1,0 +1,84 @@
+/** The figures of a run in words: the same rows for the terminal and for the page. */
+import type { ServeBench, ServeBenchPlan } from './bench.ts'
+import type { Distribution, Throughput } from './statistics.ts'
+
+/** Above this a client is too busy for its times to be the server's. */
+const BUSY_CLIENT_MS = 20
+
+/** What was run, without the key and the prompts themselves. */
+export function settingOf(plan: ServeBenchPlan): Record<string, unknown> {
+  const { url, endpoint, settings, dataset, numPrompts, batch, seed, timeoutMs } = plan
+  return {
+    url,
+    endpoint,
+    ...settings,
+    dataset: dataset.kind === 'random' ? dataset.lengths : `file of ${dataset.prompts.length}`,
+    ...(dataset.kind === 'file' ? { outputTokens: dataset.outputTokens ?? 'as in the file' } : {}),
+    numPrompts,
+    batch,
+    // JSON has no infinity.
+    requestRate: Number.isFinite(plan.requestRate) ? plan.requestRate : 'inf',
+    concurrency: Number.isFinite(plan.concurrency) ? plan.concurrency : 'inf',
+    seed,
+    timeoutMs,
+  }
+}
+
+export function headline({ summary, numPlanned }: ServeBench): string {
+  const { numSucceeded, numRequests, durationMs } = summary
+  const unsent = numPlanned - numRequests
+  return (
+    `${numSucceeded} of ${numPlanned} requests succeeded in ${(durationMs / 1000).toFixed(2)} s` +
+    (unsent === 0 ? '' : `; ${unsent} were not sent`)
+  )
+}
+
+/** Name and value. */
+export function figureRows({ summary, ...bench }: ServeBench): [string, string][] {
+  const tokens = ({ total, perSecond }: Throughput) =>
+    total === null ? 'unknown' : `${total} (${perSecond!.toFixed(1)}/s)`
+  const { outputTokensFrom } = bench
+  const guessed = outputTokensFrom.filter((source) => source !== 'usage')
+  const wait = summary.clientWaitMs?.p99 ?? 0
+  return [
+    ['requests/s', summary.requestsPerSecond.toFixed(2)],
+    ['input tokens', tokens(summary.inputTokens)],
+    ['output tokens', tokens(summary.outputTokens) + sourceNote(guessed)],
+    ['all tokens', tokens(summary.totalTokens)],
+    ['most at once', String(summary.peakConcurrency)],
+    ['waited in the client, p99', `${wait.toFixed(1)} ms`],
+    ['event loop delay of the client, p99', `${bench.eventLoopDelayP99Ms.toFixed(1)} ms`],
+  ]
+}
+
+function sourceNote(sources: readonly string[]): string {
+  return sources.length === 0 ? '' : `, counted by ${sources.join(' and ')}: no usage was sent`
+}
+
+/** A heading and a row per kind of time, in milliseconds. */
+export function timeRows({ summary }: ServeBench): string[][] {
+  const row = (name: string, times: Distribution | null) => [
+    name,
+    ...[times?.mean, times?.median, times?.p90, times?.p99].map((ms) => ms?.toFixed(2) ?? '-'),
+  ]
+  return [
+    ['ms', 'mean', 'median', 'p90', 'p99'],
+    row('E2E', summary.e2eMs),
+    row('TTFT', summary.ttftMs),
+    row('ITL', summary.itlMs),
+    row('TPOT', summary.tpotMs),
+  ]
+}
+
+/** Failures by reason, and what makes the figures doubtful. */
+export function warnings({ summary, eventLoopDelayP99Ms }: ServeBench): string[] {
+  const failures = summary.failures.map(
+    ({ reason, count, example }) => `${count} failed: ${reason} (first: ${example})`,
+  )
+  if (eventLoopDelayP99Ms <= BUSY_CLIENT_MS) return failures
+  const delay = eventLoopDelayP99Ms.toFixed(0)
+  return [
+    ...failures,
+    `this client was ${delay} ms late at its own timers (p99): its times are not the server's alone`,
+  ]
+}

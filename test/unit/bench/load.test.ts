@@ -1,0 +1,78 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import { expect, test } from 'vitest'
+import { runLoad } from '../../../src/bench/serve/load.ts'
+
+const never = new AbortController().signal
+
+/** A request that takes `ms`, and how many there were at most. */
+function counter(ms: number) {
+  const seen = { running: 0, most: 0 }
+  const send = async (i: number) => {
+    seen.running++
+    seen.most = Math.max(seen.most, seen.running)
+    await delay(ms)
+    seen.running--
+    return i
+  }
+  return { seen, send }
+}
+
+test('every request is sent once, none before it is due', async () => {
+  const { send } = counter(5)
+  const arrivalsMs = [0, 10, 10, 40]
+  const ends: number[] = []
+  const load = await runLoad({
+    arrivalsMs,
+    concurrency: 9,
+    send,
+    onEnd: (numEnded) => ends.push(numEnded),
+    signal: never,
+  })
+  expect(ends).toEqual([1, 2, 3, 4])
+  expect(load.requests.map(({ value }) => value).toSorted()).toEqual([0, 1, 2, 3])
+  for (const { dueMs, sentMs, value } of load.requests) {
+    expect(dueMs).toBe(arrivalsMs[value])
+    expect(sentMs).toBeGreaterThanOrEqual(dueMs)
+  }
+  expect(load.durationMs).toBeGreaterThanOrEqual(45)
+})
+
+test('the cap on requests in flight holds and is reached', async () => {
+  const { seen, send } = counter(2)
+  const arrivalsMs = new Array<number>(40).fill(0)
+  const load = await runLoad({ arrivalsMs, concurrency: 3, send, onEnd: () => {}, signal: never })
+  expect(load.requests).toHaveLength(40)
+  expect(seen.most).toBe(3)
+})
+
+test('an interrupted load sends no more and hands over what has ended', async () => {
+  const abort = new AbortController()
+  const { send } = counter(1)
+  const load = await runLoad({
+    arrivalsMs: [0, 0, 60_000, 60_000],
+    concurrency: 9,
+    send,
+    onEnd: (numEnded) => {
+      if (numEnded === 2) abort.abort()
+    },
+    signal: abort.signal,
+  })
+  expect(load.requests.map(({ value }) => value).toSorted()).toEqual([0, 1])
+  expect(load.durationMs).toBeLessThan(10_000)
+})
+
+test('an event loop that is kept busy is noticed', async () => {
+  const busy = async () => {
+    const end = performance.now() + 150
+    while (performance.now() < end);
+  }
+  const load = await runLoad({
+    // The second comes when the loop has been free for a while.
+    arrivalsMs: [20, 200],
+    concurrency: 1,
+    send: busy,
+    onEnd: () => {},
+    signal: never,
+  })
+  expect(load.eventLoopDelayP99Ms).toBeGreaterThan(100)
+})
