@@ -1,0 +1,42 @@
+/** The programs of examples/, as they are, against a server with the demo model. */
+import { execFile } from 'node:child_process'
+import { readdirSync } from 'node:fs'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { type RunningServer, serve } from '../helpers/cli.ts'
+
+const ROOT = join(import.meta.dirname, '../..')
+
+let server: RunningServer
+beforeAll(async () => {
+  server = await serve()
+})
+afterAll(async () => {
+  await server.stop()
+})
+
+async function run(name: string): Promise<string> {
+  const file = join('examples', name)
+  const [command, args] = name.endsWith('.sh') ? ['sh', [file]] : [process.execPath, [file]]
+  const env = { ...process.env, SKEIN_URL: server.url }
+  const { stdout } = await promisify(execFile)(command, args, { cwd: ROOT, env })
+  return stdout
+}
+
+/** What each must print. */
+const EXPECTED: Readonly<Record<string, RegExp>> = {
+  'library.mjs': /Paris[\s\S]*Tokyo/,
+  'openai-client.mjs': /Paris/,
+  'batch.sh': /"index":[01][\s\S]*data: \[DONE\]/,
+  'session.sh': /Paris[\s\S]*Tokyo[\s\S]*"head":2[\s\S]*"deleted":true/,
+  'translate.sh': /"translations":\[\{.*"text":"[^"]+".*\},\{.*"text":"[^"]+".*\}\]/,
+}
+
+test.each(Object.entries(EXPECTED))('%s', async (name, expected) => {
+  expect(await run(name)).toMatch(expected)
+})
+
+test('every example is run', () => {
+  expect(readdirSync(join(ROOT, 'examples')).sort()).toEqual(Object.keys(EXPECTED).sort())
+})
