@@ -78,6 +78,35 @@ describe('tiers', () => {
     await engine.close()
   })
 
+  test('what a waiting request will begin with stays in memory, however full that is', async () => {
+    const { engine } = open(newFolder(), { sizes: sizesOf(0, 0) }, 1)
+    await tell(engine, turnOf())
+    const history = await transcript(engine)
+    engine.submit(requestOf({ id: 'other', maxTokens: 200 }))
+    engine.step()
+    const request = turnOf({ prompt: promptOf(5) })
+    engine.submit(request)
+    // It is read back at once; the only slot is taken for many steps more.
+    await new Promise((resolve) => setTimeout(resolve, 30))
+    const collected = await settle(engine)
+    expect(collected.answer('a')).toEqual(answerAfter(history, request).answer)
+    expect(engine.stats.states).toMatchObject({ inMemory: 0, onDisk: 2, loads: 2 })
+    await engine.close()
+  })
+
+  test('a state that was used without a new turn is not the oldest any more', async () => {
+    const { engine } = open(newFolder(), { sizes: sizesOf(2, 32) })
+    for (const id of ['a', 'b']) await tell(engine, turnOf({}, { id }))
+    engine.submit(turnOf({ id: 'gone', maxTokens: 50 }, { id: 'a' }))
+    engine.step()
+    engine.cancel('gone')
+    await tell(engine, turnOf({}, { id: 'c' }))
+    const list = await call(engine, 'sessions.list', { tenant: '' })
+    const tiers = list.map(({ id, turns }) => `${id} ${turns[0]!.tier}`)
+    expect(tiers.sort()).toEqual(['a device', 'b memory', 'c device'])
+    await engine.close()
+  })
+
   test('what is being written is readable, and deleting it meanwhile leaves nothing', async () => {
     const folder = newFolder()
     const { engine, store } = open(folder, { sizes: sizesOf(0, 0) })
