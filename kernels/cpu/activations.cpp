@@ -9,34 +9,61 @@ namespace skein {
 
 namespace {
 
+/// The integers of a group as the inner products read them; returns their sum.
+int32_t store_group(const vi (&q)[kGroup / kLanes], Quantised* to) {
+  vi total = {};
+  for (const vi& part : q) total += part;
+#if defined(__AVX512VNNI__)
+  for (int64_t i = 0; i < kGroup / kLanes; i++) {
+    const __m128i bytes = _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(q[i]));
+    std::memcpy(to + i * kLanes, &bytes, sizeof bytes);
+  }
+  return _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(total));
+#else
+  for (int64_t i = 0; i < kGroup; i += 4) {
+    const auto at = [&](int64_t k) { return static_cast<Quantised>(q[k / kLanes][k % kLanes]); };
+    to[i] = at(i);
+    to[i + 1] = at(i + 2);
+    to[i + 2] = at(i + 1);
+    to[i + 3] = at(i + 3);
+  }
+  int32_t sum = 0;
+  for (int lane = 0; lane < kLanes; lane++) sum += total[lane];
+  return sum;
+#endif
+}
+
+int32_t largest_lane(vi x) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_epi32(reinterpret_cast<__m512i>(x));
+#else
+  int32_t largest = x[0];
+  for (int lane = 1; lane < kLanes; lane++) largest = std::max(largest, x[lane]);
+  return largest;
+#endif
+}
+
 struct Group {
   float scale;
   int32_t sum;
 };
 
 /// 32 inputs to integers in [−127, 127], nearest even.
-Group quantise_group(const float* x, int32_t* q) {
+Group quantise_group(const float* x, Quantised* to) {
   vi largest = {};
   for (int64_t i = 0; i < kGroup; i += kLanes) {
     const vi bits =
         as_int(load(x + i)) & 0x7fffffff;  // as integers NaN and infinity are the largest
     largest = bits > largest ? bits : largest;
   }
-  int32_t lanes[kLanes];
-  std::memcpy(lanes, &largest, sizeof largest);
-  const float magnitude = bits_float(*std::max_element(lanes, lanes + kLanes));
+  const float magnitude = bits_float(static_cast<uint32_t>(largest_lane(largest)));
   const float inverse = magnitude > 0 && magnitude <= 3e38f ? 127.0f / magnitude : 0.0f;
-  vi total = {};
-  for (int64_t i = 0; i < kGroup; i += kLanes) {
+  vi q[kGroup / kLanes];
+  for (int64_t i = 0; i < kGroup / kLanes; i++) {
     // Adding 1.5·2^23 rounds to an integer and leaves it in the low mantissa bits.
-    const vi integer = as_int(load(x + i) * inverse + 12582912.0f) - 0x4b400000;
-    total += integer;
-    std::memcpy(q + i, &integer, sizeof integer);
+    q[i] = as_int(load(x + i * kLanes) * inverse + 12582912.0f) - 0x4b400000;
   }
-  std::memcpy(lanes, &total, sizeof total);
-  int32_t sum_q = 0;
-  for (int32_t lane : lanes) sum_q += lane;
-  return {magnitude / 127.0f, sum_q};
+  return {magnitude / 127.0f, store_group(q, to)};
 }
 
 }  // namespace
@@ -47,23 +74,14 @@ void quantise(const float* x, int64_t columns, const ActivationLayout& layout, u
   int32_t* corrections = reinterpret_cast<int32_t*>(to + layout.corrections_at);
   for (int64_t g = 0; g < layout.groups; g++) {
     const float* from = x + g * kGroup;
-    float padded[kGroup] = {};
+    float padded[kGroup];
     if (columns - g * kGroup < kGroup) {
-      std::copy(from, x + columns, padded);
+      std::fill(std::copy(from, x + columns, padded), padded + kGroup, 0.0f);
       from = padded;
     }
-    int32_t q[kGroup];
-    const Group group = quantise_group(from, q);
+    const Group group = quantise_group(from, values + g * kGroup);
     scales[g] = group.scale;
     corrections[g] = -kCorrection * group.sum;
-    Quantised* out = values + g * kGroup;
-    for (int64_t i = 0; i < kGroup; i += 4) {
-      constexpr bool kPlain = sizeof(Quantised) == 1;
-      out[i] = static_cast<Quantised>(q[i]);
-      out[i + 1] = static_cast<Quantised>(q[i + (kPlain ? 1 : 2)]);
-      out[i + 2] = static_cast<Quantised>(q[i + (kPlain ? 2 : 1)]);
-      out[i + 3] = static_cast<Quantised>(q[i + 3]);
-    }
   }
 }
 

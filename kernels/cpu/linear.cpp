@@ -168,10 +168,11 @@ struct Linear final : Command {
     int64_t tile = item / count;
     const Job* job = jobs.data();
     for (; tile >= job->weight->tiles(); job++) tile -= job->weight->tiles();
-    multiply(*job, tile, tokens * chunk / count, tokens * (chunk + 1) / count);
+    const bool is_last_chunk = chunk + 1 == count;
+    multiply(*job, tile, tokens * chunk / count, tokens * (chunk + 1) / count, is_last_chunk);
   }
 
-  void multiply(const Job& job, int64_t tile, int64_t from, int64_t to) const {
+  void multiply(const Job& job, int64_t tile, int64_t from, int64_t to, bool is_last_chunk) const {
     Inputs inputs = {reinterpret_cast<const uint8_t*>(job.x), job.weight->columns * 4,
                      job.weight->columns};
     if (is_quantised(job.weight->type)) {
@@ -185,8 +186,23 @@ struct Linear final : Command {
       const int64_t first = from + (to - from) * b / blocks,
                     end = from + (to - from) * (b + 1) / blocks;
       inputs.first = base + first * inputs.stride;
+      inputs.ahead = is_last_chunk ? ahead(job, tile, b, blocks) : Ahead{};
       kernels.blocks[end - first - 1](job, tile, inputs, first);
     }
+  }
+
+  /// Part b of the next tile. The first block of tokens waits for memory, the others leave it idle:
+  /// they share the next tile among them. Not where each would have to fetch so much that the
+  /// products wait for it.
+  static Ahead ahead(const Job& job, int64_t tile, int64_t b, int64_t blocks) {
+    constexpr int64_t kMostBytes = 1152;  // per group: 18 cache lines
+    const sk_matrix& weight = *job.weight;
+    if (b == 0 || !is_quantised(weight.type) || tile + 1 == weight.tiles()) return {};
+    const int64_t group = block_bytes(weight.type) * kGroup / scale_inputs(weight.type);
+    const int64_t part = round_up(div_up(group, blocks - 1), 64);
+    if (part > kMostBytes) return {};
+    const int64_t start = (b - 1) * part;
+    return {weight.tile(tile + 1) + start, group, std::clamp<int64_t>(group - start, 0, part)};
   }
 };
 

@@ -13,12 +13,23 @@ namespace skein {
 
 constexpr int kTileVectors = static_cast<int>(kTileRows) / kLanes;
 
+/// Weights to bring into the L2 cache meanwhile: `bytes` at `at` + g·stride with every group g.
+struct Ahead {
+  const uint8_t* at = nullptr;
+  int64_t stride = 0, bytes = 0;
+
+  void fetch(int64_t g) const {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + g * stride + i, 0, 2);
+  }
+};
+
 /// Where the tokens of a block lie: f32 [Rows, columns], or quantised blocks of `stride` bytes
 /// each.
 struct Inputs {
   const uint8_t* first;
   int64_t stride;  // bytes between tokens
   int64_t columns;
+  Ahead ahead = {};
 };
 
 inline float element(const Inputs& inputs, int row, int64_t k) {
@@ -215,6 +226,7 @@ struct IntegerWeights {
                        int64_t to, Sums<Rows, Vectors>& sums) {
     const ActivationLayout layout(inputs.columns);
     for (int64_t g = from / kGroup; g * kGroup < to; g++) {
+      inputs.ahead.fetch(g);
       const uint8_t* block = tile + g / kGroupsPerBlock * block_bytes(Format::kType);
       vi totals[Rows][Vectors];
 #pragma GCC unroll 6
