@@ -30,7 +30,7 @@ export function sessionCalls(context: CallContext): Handlers {
     return session
   }
   const written = async (session: Session): Promise<SessionInfo> => {
-    if (context.isDurable) await turns.saver?.barrier()
+    if (context.isDurable) await turns.chores.saver?.barrier()
     return infoOf(session)
   }
   return {
@@ -54,7 +54,7 @@ export function sessionCalls(context: CallContext): Handlers {
     // Unlike other changes it is always waited for: what was deleted is not on disk any more.
     'sessions.delete': async (ref) => {
       sessions.delete(find(ref))
-      await turns.saver?.barrier()
+      await turns.chores.saver?.barrier()
       return null
     },
     'sessions.export': async ({ turn, ...ref }) => {
@@ -81,11 +81,11 @@ async function exportTurn({ state }: Turn, { turns, identity }: CallContext): Pr
     const snapshot = { ...state.text!, state: state.arrays! }
     return encodeSnapshot(snapshot, identity, { namespace: '', isForeign })
   } finally {
-    turns.unuse(state)
+    turns.chores.unuse(state)
   }
 }
 
-async function inMemory(state: KeptState, { tiers }: SessionTurns): Promise<void> {
+async function inMemory(state: KeptState, { chores: { tiers } }: SessionTurns): Promise<void> {
   if (tiers.isInMemory(state)) tiers.copyOut(state)
   else await tiers.bring(state)
 }
@@ -94,7 +94,8 @@ function importSession(
   { tenant, id, bytes, ttlSeconds }: EngineCalls['sessions.import']['params'],
   { turns, identity, vocabSize, namespaceOf }: CallContext,
 ): Session {
-  const { sessions, tiers, saver } = turns
+  const { sessions, chores } = turns
+  const { tiers, saver } = chores
   const namespace = namespaceOf(tenant)
   turns.refuseIfFull(namespace)
   if (turns.find(namespace, id) !== null) sessions.refuseTaken(namespace, id)

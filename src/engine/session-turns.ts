@@ -1,12 +1,10 @@
 /**
- * Requests that continue a session, from the moment they are sent to the turn that they become. It owns the sessions,
- * the tiers of their states and what is still to be written; nothing in it waits: what comes from the store comes
- * between steps.
+ * Requests that continue a session, from the moment they are sent to the turn that they become. It owns the sessions.
+ * Nothing in it waits: what comes from the store comes between steps. Where states are is state-chores.ts.
  */
 import { assert, SkeinError } from '../errors.ts'
 import type { Runner } from '../model/runner.ts'
 import type { KeptState } from '../state/kept-state.ts'
-import { Saver } from '../state/saver.ts'
 import {
   expiresAt,
   type Session,
@@ -15,20 +13,16 @@ import {
   type Turn,
 } from '../state/sessions.ts'
 import { joinTokens, type StateArrays, transcriptOf } from '../state/snapshot.ts'
-import type { Store } from '../state/store/store.ts'
-import { type TierSizes, Tiers } from '../state/tiers.ts'
 import type { TokenBytes } from './answer-text.ts'
 import { answerTokens } from './answer-tokens.ts'
 import type { CopyBudget } from './copy-budget.ts'
 import type { SessionPosition } from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
 import type { SlotPool } from './slots.ts'
+import { type ChoreOptions, StateChores } from './state-chores.ts'
 
-export interface SessionOptions {
-  readonly sizes: TierSizes
+export interface SessionOptions extends ChoreOptions {
   readonly limits: SessionLimits
-  /** Null: sessions live as long as the process. */
-  readonly store: Store | null
   /** A turn is reported only when it is on disk. */
   readonly isDurable: boolean
   readonly now: () => number
@@ -65,9 +59,7 @@ const EXPIRY_MS = 60_000
 
 export class SessionTurns {
   readonly sessions: Sessions
-  readonly tiers: Tiers
-  /** Null without a store. */
-  readonly saver: Saver | null
+  readonly chores: StateChores
   readonly #runner: Runner
   readonly #tokenBytes: TokenBytes
   readonly #options: SessionOptions
@@ -84,33 +76,21 @@ export class SessionTurns {
     budget: CopyBudget,
     wake: () => void,
   ) {
-    const { sizes, limits, store, now } = options
+    const { limits, store, now } = options
     this.#runner = runner
     this.#tokenBytes = tokenBytes
     this.#options = options
     this.#budget = budget
     this.#wake = wake
-    const kept = {
-      read: (slot: number) => runner.readState(slot),
-      free: (slot: number) => slots.release(slot),
-    }
-    this.tiers = new Tiers(kept, sizes, runner.info.stateBytes, ({ key, namespace }) => {
-      assert(store !== null, 'a state is in no tier')
-      return store.load(key, namespace)
-    })
-    this.saver = store === null ? null : new Saver(store, () => this.#saverDone())
+    this.chores = new StateChores(runner, slots, options, budget, wake)
     const events = {
-      released: (state: KeptState) => this.#release(state),
-      changed: (session: Session) => this.saver?.addSession(session),
+      released: (state: KeptState) => this.chores.release(state),
+      changed: (session: Session) => this.chores.saver?.addSession(session),
     }
     this.sessions = new Sessions(limits, events, now)
+    this.chores.attach(this.sessions)
     this.sessions.restore(store?.sessions ?? [])
     this.#expiry = setInterval(() => this.#expire(), EXPIRY_MS).unref()
-  }
-
-  /** The step has something to do for kept states. */
-  get hasChores(): boolean {
-    return this.tiers.nextToLeaveSlot !== null || this.saver?.isReady === true
   }
 
   /** Makes a request the writer of its session and its prompt the whole conversation, now or later. May throw. */
@@ -142,7 +122,7 @@ export class SessionTurns {
       else this.#runner.writeState(slot, state.arrays!)
       this.#unpin(live)
     }
-    this.tiers.touch(state)
+    this.chores.tiers.touch(state)
     return { numTokens: state.text!.tokens.length, place }
   }
 
@@ -190,13 +170,13 @@ export class SessionTurns {
     const state = this.#keep(sequence, use)
     const turn = this.sessions.addTurn(session, use.parent?.turn ?? 0, state)
     const position = { id: session.id, turn: turn.turn, version: session.version }
-    this.saver?.addState(state)
-    if (this.saver === null || !this.#options.isDurable) {
+    this.chores.saver?.addState(state)
+    if (this.chores.saver === null || !this.#options.isDurable) {
       this.sessions.unlock(session)
       report(position, null)
       return
     }
-    this.saver.whenSaved(state, (error) => {
+    this.chores.saver.whenSaved(state, (error) => {
       if (error !== null) this.sessions.retractTurn(session, turn)
       this.sessions.unlock(session)
       report(error === null && !session.isDeleted ? position : null, error)
@@ -217,69 +197,15 @@ export class SessionTurns {
     if (use.session !== null) this.sessions.unlock(use.session)
   }
 
-  /** Frees the slot of a kept state; false when that would take a copy that this step has no time for. */
-  reclaimSlot(): boolean {
-    const state = this.tiers.oldestInSlot
-    assert(state !== null, 'no slot holds a kept state')
-    return this.#demote(state)
-  }
-
-  /** What can be done between two steps: states move down and to the store. */
-  tidy(): void {
-    for (let next = this.tiers.nextToLeaveSlot; next !== null; next = this.tiers.nextToLeaveSlot) {
-      if (!this.#demote(next)) break
-    }
-    this.#shrinkMemory()
-    const { saver } = this
-    if (!saver?.isReady || !this.#budget.allows) return
-    const next = saver.nextState
-    if (next !== null && next.arrays === null) {
-      this.#budget.spend(() => this.tiers.copyOut(next))
-      if (!this.#budget.allows) return
-    }
-    this.#budget.spend(() => saver.start())
-  }
-
   /** Without saving anything. */
   dispose(): void {
     clearInterval(this.#expiry)
   }
 
-  /** Writes what is not written. Slots are read only if the device can be trusted. Throws when something is lost. */
-  async close(isSound: boolean): Promise<void> {
-    this.dispose()
-    const { saver } = this
-    if (saver === null) return
-    await saver.settled()
-    saver.retryNow()
-    while (saver.hasChanges) {
-      const next = saver.nextState
-      if (next !== null && next.arrays === null && !isSound) {
-        saver.giveUp(next)
-        continue
-      }
-      if (next !== null) this.tiers.copyOut(next)
-      saver.start()
-      await saver.settled()
-      if (saver.hasFailed) break
-    }
-    await this.#options.store?.close()
-    if (!saver.hasFailed) return
-    const count = saver.numUnsaved
-    throw new SkeinError('state_unavailable', `${count} states of sessions could not be saved`)
-  }
-
-  /** Whoever raised `users` of a state is done with it. */
-  unuse(state: KeptState): void {
-    state.users--
-    if (state.users === 0 && state.holders.size === 0) this.tiers.drop(state)
-    this.#shrinkMemory()
-  }
-
   /** Throws what forbids a new turn. */
   refuseIfFull(namespace: string): void {
     this.sessions.checkQuota(namespace, 0)
-    if (this.saver?.hasFailed && this.tiers.isMemoryFull) {
+    if (this.chores.saver?.hasFailed && this.chores.tiers.isMemoryFull) {
       throw new SkeinError(
         'state_unavailable',
         'states can neither be written to the store nor kept in memory; check the disk of --data-dir',
@@ -323,7 +249,7 @@ export class SessionTurns {
     }
     use.pinned = parent.state
     parent.state.users++
-    if (this.tiers.isInMemory(parent.state)) this.#proceed(live, parent.state, opening)
+    if (this.chores.tiers.isInMemory(parent.state)) this.#proceed(live, parent.state, opening)
     else void this.#loadThenProceed(live, use, parent.state, opening)
   }
 
@@ -344,7 +270,7 @@ export class SessionTurns {
     opening: Opening,
   ): Promise<void> {
     try {
-      await this.tiers.bring(state)
+      await this.chores.tiers.bring(state)
       if (use.pinned === state) this.#proceed(live, state, opening)
     } catch (error) {
       if (use.pinned === state) opening.fail(SkeinError.from(error))
@@ -382,12 +308,12 @@ export class SessionTurns {
     if (count >= numFed) {
       const slot = sequence.slot!
       sequence.slot = null
-      return this.tiers.keepSlot(slot, textAt(numFed), namespace, isForeign)
+      return this.chores.tiers.keepSlot(slot, textAt(numFed), namespace, isForeign)
     }
     const checkpoint = checkpoints.findLast((candidate) => candidate.count <= count)
     assert(checkpoint, 'a stop string was fed and no copy from before it was taken')
     const { state } = checkpoint
-    return this.tiers.keepCopy({ ...textAt(checkpoint.count), state }, namespace, isForeign)
+    return this.chores.tiers.keepCopy({ ...textAt(checkpoint.count), state }, namespace, isForeign)
   }
 
   #leave(live: LiveRequest): void {
@@ -402,34 +328,7 @@ export class SessionTurns {
     const state = use?.pinned
     if (!use || !state) return
     use.pinned = null
-    this.unuse(state)
-  }
-
-  #release(state: KeptState): void {
-    this.saver?.removeState(state)
-    if (state.users === 0) this.tiers.drop(state)
-  }
-
-  #demote(state: KeptState): boolean {
-    if (state.arrays === null && !this.#budget.allows) return false
-    if (state.arrays === null) this.#budget.spend(() => this.tiers.demote(state))
-    else this.tiers.demote(state)
-    return true
-  }
-
-  /** Without a store what no longer fits into memory is forgotten, old turns first. */
-  #shrinkMemory(): void {
-    const next = this.saver?.nextState ?? null
-    while (this.tiers.isMemoryFull && !this.tiers.shrinkMemory(next)) {
-      const state = this.saver === null ? this.tiers.oldestInMemory : null
-      if (state === null) return
-      this.sessions.dropTurnsOf(state)
-    }
-  }
-
-  #saverDone(): void {
-    this.#shrinkMemory()
-    this.#wake()
+    this.chores.unuse(state)
   }
 
   #expire(): void {

@@ -96,7 +96,8 @@ export class States {
 
   get stats(): StateStats {
     const { count, bytes } = this.#prefixes
-    const { sessions, tiers, saver } = this.#turns
+    const { sessions, chores } = this.#turns
+    const { tiers, saver } = chores
     return {
       sessions: sessions.count,
       inSlots: tiers.numInSlots,
@@ -113,16 +114,16 @@ export class States {
 
   /** Slots that hold kept states: they can be had back. */
   get numKeptSlots(): number {
-    return this.#turns.tiers.numInSlots
+    return this.#turns.chores.tiers.numInSlots
   }
 
   /** Frees one of those; false when this step has no time for it. */
   reclaimSlot(): boolean {
-    return this.#turns.reclaimSlot()
+    return this.#turns.chores.reclaimSlot()
   }
 
   get hasChores(): boolean {
-    return this.#turns.hasChores
+    return this.#turns.chores.hasChores
   }
 
   call<M extends EngineCall>(
@@ -145,7 +146,7 @@ export class States {
 
   /** Background work of a step, after all that requests need. */
   endStep(): void {
-    this.#turns.tidy()
+    this.#turns.chores.tidy()
   }
 
   /** Without saving anything. */
@@ -154,7 +155,8 @@ export class States {
   }
 
   close(isSound: boolean): Promise<void> {
-    return this.#turns.close(isSound)
+    this.dispose()
+    return this.#turns.chores.close(isSound)
   }
 
   /** At admission: the state of the session's turn, or the longest kept prefix of the prompt. */

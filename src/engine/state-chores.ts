@@ -1,0 +1,142 @@
+/**
+ * The background work for states of sessions: down from slots to memory, from memory to the store, a little in every
+ * step. It owns the tiers and what is still to be written. Which states there are is session-turns.ts.
+ */
+import { assert, SkeinError } from '../errors.ts'
+import type { Runner } from '../model/runner.ts'
+import type { KeptState } from '../state/kept-state.ts'
+import { Saver } from '../state/saver.ts'
+import type { Sessions } from '../state/sessions.ts'
+import type { Store } from '../state/store/store.ts'
+import { type TierSizes, Tiers } from '../state/tiers.ts'
+import type { CopyBudget } from './copy-budget.ts'
+import type { SlotPool } from './slots.ts'
+
+export interface ChoreOptions {
+  readonly sizes: TierSizes
+  /** Null: sessions live as long as the process. */
+  readonly store: Store | null
+}
+
+export class StateChores {
+  readonly tiers: Tiers
+  /** Null without a store. */
+  readonly saver: Saver | null
+  readonly #store: Store | null
+  readonly #budget: CopyBudget
+  readonly #wake: () => void
+  /** Null until attached: sessions are made with a way to release states, which is this. */
+  #sessions: Sessions | null = null
+
+  constructor(
+    runner: Runner,
+    slots: SlotPool,
+    { sizes, store }: ChoreOptions,
+    budget: CopyBudget,
+    wake: () => void,
+  ) {
+    this.#store = store
+    this.#budget = budget
+    this.#wake = wake
+    const kept = {
+      read: (slot: number) => runner.readState(slot),
+      free: (slot: number) => slots.release(slot),
+    }
+    this.tiers = new Tiers(kept, sizes, runner.info.stateBytes, ({ key, namespace }) => {
+      assert(store !== null, 'a state is in no tier')
+      return store.load(key, namespace)
+    })
+    this.saver = store === null ? null : new Saver(store, () => this.#saverDone())
+  }
+
+  /** The sessions whose states these are. */
+  attach(sessions: Sessions): void {
+    this.#sessions = sessions
+  }
+
+  /** The step has something to do for kept states. */
+  get hasChores(): boolean {
+    return this.tiers.nextToLeaveSlot !== null || this.saver?.isReady === true
+  }
+
+  /** Frees the slot of a kept state; false when that would take a copy that this step has no time for. */
+  reclaimSlot(): boolean {
+    const state = this.tiers.oldestInSlot
+    assert(state !== null, 'no slot holds a kept state')
+    return this.#demote(state)
+  }
+
+  /** What can be done between two steps: states move down and to the store. */
+  tidy(): void {
+    for (let next = this.tiers.nextToLeaveSlot; next !== null; next = this.tiers.nextToLeaveSlot) {
+      if (!this.#demote(next)) break
+    }
+    this.#shrinkMemory()
+    const { saver } = this
+    if (!saver?.isReady || !this.#budget.allows) return
+    const next = saver.nextState
+    if (next !== null && next.arrays === null) {
+      this.#budget.spend(() => this.tiers.copyOut(next))
+      if (!this.#budget.allows) return
+    }
+    this.#budget.spend(() => saver.start())
+  }
+
+  /** Writes what is not written. Slots are read only if the device can be trusted. Throws when something is lost. */
+  async close(isSound: boolean): Promise<void> {
+    const { saver } = this
+    if (saver === null) return
+    await saver.settled()
+    saver.retryNow()
+    while (saver.hasChanges) {
+      const next = saver.nextState
+      if (next !== null && next.arrays === null && !isSound) {
+        saver.giveUp(next)
+        continue
+      }
+      if (next !== null) this.tiers.copyOut(next)
+      saver.start()
+      await saver.settled()
+      if (saver.hasFailed) break
+    }
+    await this.#store?.close()
+    if (!saver.hasFailed) return
+    const count = saver.numUnsaved
+    throw new SkeinError('state_unavailable', `${count} states of sessions could not be saved`)
+  }
+
+  /** Whoever raised `users` of a state is done with it. */
+  unuse(state: KeptState): void {
+    state.users--
+    if (state.users === 0 && state.holders.size === 0) this.tiers.drop(state)
+    this.#shrinkMemory()
+  }
+
+  /** No turn holds the state any more. */
+  release(state: KeptState): void {
+    this.saver?.removeState(state)
+    if (state.users === 0) this.tiers.drop(state)
+  }
+
+  #demote(state: KeptState): boolean {
+    if (state.arrays === null && !this.#budget.allows) return false
+    if (state.arrays === null) this.#budget.spend(() => this.tiers.demote(state))
+    else this.tiers.demote(state)
+    return true
+  }
+
+  /** Without a store what no longer fits into memory is forgotten, old turns first. */
+  #shrinkMemory(): void {
+    const next = this.saver?.nextState ?? null
+    while (this.tiers.isMemoryFull && !this.tiers.shrinkMemory(next)) {
+      const state = this.saver === null ? this.tiers.oldestInMemory : null
+      if (state === null) return
+      this.#sessions?.dropTurnsOf(state)
+    }
+  }
+
+  #saverDone(): void {
+    this.#shrinkMemory()
+    this.#wake()
+  }
+}
