@@ -2,7 +2,7 @@
  * Speed of a runner by itself, no engine and no HTTP: decode steps of N rows and prefills of B prompts. A figure is the
  * median over repeated steps; every step is whole: forward pass, head, draw. Knows nothing of files or devices.
  */
-import type { BatchRow, Runner, SampleSpec } from '../model/runner.ts'
+import type { BatchRow, ModelInfo, Runner, SampleSpec } from '../model/runner.ts'
 
 export interface PrefillCase {
   readonly prompts: number
@@ -30,6 +30,28 @@ export interface BenchRow {
   readonly highMilliseconds: number
   readonly tokensPerSecond: number
   readonly repeats: number
+}
+
+/** What the machine can do at this moment, measured in the same run. */
+export interface MachineLimits {
+  readonly readBytesPerSecond: number
+  /** f32 multiply-adds, two operations each. */
+  readonly fmaOperationsPerSecond: number
+}
+
+/** The least a case must read and multiply, as shares of its time at the machine's limits; the larger one binds. */
+export function limitShares(info: ModelInfo, row: BenchRow, limits: MachineLimits) {
+  const headParameters = info.vocabSize * info.stateShape.channels
+  const bodyParameters = info.numParameters - 2 * headParameters
+  const seconds = row.milliseconds / 1000
+  const weights = info.weightBytes - info.tableBytes
+  const bytes = weights + 2 * row.batch * info.stateBytes
+  // A prompt needs the head once, after its last token.
+  const operations = 2 * row.batch * (row.tokens * bodyParameters + headParameters)
+  return {
+    read: bytes / limits.readBytesPerSecond / seconds,
+    fma: operations / limits.fmaOperationsPerSecond / seconds,
+  }
 }
 
 /** Runs the cases one after another; `onRow` is told of each as it ends. */

@@ -3,9 +3,10 @@ import { existsSync, mkdirSync } from 'node:fs'
 import { cpus, homedir } from 'node:os'
 import { join } from 'node:path'
 import { defineCommand } from 'citty'
+import { measureMachine } from '../backend/cpu/cpu.ts'
 import { Gemm } from '../backend/cuda/gemm.ts'
 import { type DeviceSpeed, measureSpeed } from '../backend/cuda/speed.ts'
-import { type BenchRow, benchEngine } from '../bench/engine.ts'
+import { type BenchRow, benchEngine, limitShares, type MachineLimits } from '../bench/engine.ts'
 import { RANDOM_MODEL_SIZES, writeRandomModel } from '../bench/random-model.ts'
 import { benchTokenizer } from '../bench/tokenizer.ts'
 import { openCudaDevice } from '../device-choice.ts'
@@ -61,9 +62,13 @@ const engine = defineCommand({
         minRepeats: integer(args, 'repeats', 1, 100_000) ?? 20,
         minSeconds: number(args, 'seconds', 0, 3600) ?? 2,
       }
+      const limit = () =>
+        runner.info.device.startsWith('cpu') ? measureMachine(threadsOf(choice)) : null
+      const before = limit()
       const rows = benchEngine(runner, plan)
-      if (args.json) printJson({ machine: cpus()[0]?.model, model: runner.info, rows })
-      else printRows(runner.info, rows)
+      const limits = higher(before, limit())
+      if (args.json) printJson({ machine: cpus()[0]?.model, limits, model: runner.info, rows })
+      else printRows(runner.info, rows, limits)
     } finally {
       runner.dispose()
     }
@@ -94,12 +99,42 @@ function randomModel(size: (typeof RANDOM_MODEL_SIZES)[number]): string {
   return existsSync(path) ? path : writeRandomModel(path, size)
 }
 
-function printRows(info: ModelInfo, rows: readonly BenchRow[]): void {
+/** Measured before and after the cases; the better of the two, since a neighbour may have disturbed one. */
+function higher(a: MachineLimits | null, b: MachineLimits | null): MachineLimits | null {
+  if (!a || !b) return null
+  return {
+    readBytesPerSecond: Math.max(a.readBytesPerSecond, b.readBytesPerSecond),
+    fmaOperationsPerSecond: Math.max(a.fmaOperationsPerSecond, b.fmaOperationsPerSecond),
+  }
+}
+
+function threadsOf({ threads }: { readonly threads?: number | undefined }) {
+  return threads === undefined ? {} : { threads }
+}
+
+function printRows(info: ModelInfo, rows: readonly BenchRow[], limits: MachineLimits | null): void {
   process.stdout.write(
     `${info.architecture} ${formatCount(info.numParameters)} parameters, ${info.weightType}, ${formatBytes(info.weightBytes)}; ${info.device}\n`,
   )
+  if (limits)
+    process.stdout.write(
+      `this machine now: reads ${(limits.readBytesPerSecond / 1e9).toFixed(1)} GB/s, multiplies ${(limits.fmaOperationsPerSecond / 1e9).toFixed(0)} GFLOP/s in f32\n`,
+    )
+  const shares = (row: BenchRow) => {
+    if (!limits) return []
+    const { read, fma } = limitShares(info, row, limits)
+    return [read, fma].map((share) => `${(100 * share).toFixed(0)} %`)
+  }
   printTable([
-    ['case', 'tokens/s', 'ms', 'ms 25 %', 'ms 75 %', 'repeats'],
+    [
+      'case',
+      'tokens/s',
+      'ms',
+      'ms 25 %',
+      'ms 75 %',
+      'repeats',
+      ...(limits ? ['of read', 'of f32'] : []),
+    ],
     ...rows.map((row) => [
       row.kind === 'decode' ? `decode ${row.batch}` : `prefill ${row.batch}x${row.tokens}`,
       row.tokensPerSecond.toFixed(1),
@@ -107,6 +142,7 @@ function printRows(info: ModelInfo, rows: readonly BenchRow[]): void {
       row.lowMilliseconds.toFixed(2),
       row.highMilliseconds.toFixed(2),
       String(row.repeats),
+      ...shares(row),
     ]),
   ])
 }

@@ -74,7 +74,7 @@ export class ModelRunner implements Runner {
       ops.logits(this.#logits, hidden, model.head)
       ops.sample(this.#logits, this.#penalties)
     })
-    const { architecture, numParameters, weightType, weightBytes } = model
+    const { architecture, numParameters, weightType, weightBytes, tableBytes } = model
     this.info = {
       architecture,
       vocabSize,
@@ -82,6 +82,7 @@ export class ModelRunner implements Runner {
       stateShape,
       weightType,
       weightBytes,
+      tableBytes,
       stateBytes: this.#states.bytesPerSlot,
       fingerprint,
       device: backend.description,

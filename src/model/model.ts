@@ -18,6 +18,7 @@ export interface Model {
   readonly numParameters: number
   readonly weightType: string
   readonly weightBytes: number
+  readonly tableBytes: number
   readonly stateShape: StateShape
   readonly ln_out: Norm
   /** [V, C] */

@@ -18,6 +18,8 @@ export interface ModelInfo {
   readonly weightType: string
   /** Bytes of weights on the device. */
   readonly weightBytes: number
+  /** Of these the embedding table, of which a token reads one row. */
+  readonly tableBytes: number
   /** Bytes of one recurrent state on the device. */
   readonly stateBytes: number
   /** Identifies the weights (hash over names, shapes and sampled bytes); snapshots carry it. */

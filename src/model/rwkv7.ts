@@ -77,6 +77,7 @@ export function loadRwkv7(checkpoint: Checkpoint, backend: Backend, options: Wei
     numParameters: describeCheckpoint(checkpoint).numParameters,
     weightType: blocks[0]!.ffn.key.type,
     weightBytes: load.deviceBytes,
+    tableBytes: emb.bytes,
     stateShape: { layers, channels, heads, headSize },
     ln_out,
     head,

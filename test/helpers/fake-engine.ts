@@ -33,6 +33,7 @@ export const FAKE_INFO: EngineInfo = {
     stateShape: { layers: 1, channels: 64, heads: 1, headSize: 64 },
     weightType: 'f32',
     weightBytes: 4000,
+    tableBytes: 0,
     stateBytes: 1000,
     fingerprint: 'feedc0ffee00112233',
     device: 'none',

@@ -265,6 +265,7 @@ function fakeInfo(vocabSize: number): ModelInfo {
     stateShape: { layers: 1, channels: 2, heads: 1, headSize: 2 },
     weightType: 'f32',
     weightBytes: 0,
+    tableBytes: 0,
     stateBytes: 32,
     fingerprint: 'fake',
     device: 'fake',
