@@ -34,7 +34,7 @@ export interface OpsRow {
 
 /** The products of a 0.4B model, one row to a prefill. */
 export const DEFAULT_OPS_PLAN: OpsPlan = {
-  types: ['f32', 'f16', 'bf16', 'i8'],
+  types: ['f32', 'f16', 'bf16', 'i8', 'q4', 'nf4'],
   shapes: [
     [1024, 1024],
     [4096, 1024],

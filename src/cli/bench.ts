@@ -1,13 +1,11 @@
-/** `skein bench`: speed of the engine and of the tokenizer on this machine; `serve` is in its own file. */
-import { existsSync, mkdirSync } from 'node:fs'
-import { cpus, homedir } from 'node:os'
-import { join } from 'node:path'
+/** `skein bench`: speed of the engine and of the tokenizer on this machine; the others are in files of their own. */
+import { cpus } from 'node:os'
 import { defineCommand } from 'citty'
 import { measureMachine } from '../backend/cpu/cpu.ts'
 import { Gemm } from '../backend/cuda/gemm.ts'
 import { type DeviceSpeed, measureSpeed } from '../backend/cuda/speed.ts'
 import { type BenchRow, benchEngine, limitShares, type MachineLimits } from '../bench/engine.ts'
-import { RANDOM_MODEL_SIZES, writeRandomModel } from '../bench/random-model.ts'
+import { RANDOM_MODEL_SIZES } from '../bench/random-model.ts'
 import { benchTokenizer } from '../bench/tokenizer.ts'
 import { openCudaDevice } from '../device-choice.ts'
 import { SkeinError } from '../errors.ts'
@@ -25,6 +23,7 @@ import {
   text,
 } from './args.ts'
 import { formatBytes, formatCount, printJson, printTable, progressBar } from './output.ts'
+import { randomModel } from './random-model.ts'
 
 const engine = defineCommand({
   meta: { name: 'engine', description: 'Decode and prefill speed of a model, without HTTP' },
@@ -88,15 +87,6 @@ function prefillCases(given = ''): { prompts: number; tokens: number }[] {
         )
       return { prompts: Number(match[1]), tokens: Number(match[2]) }
     })
-}
-
-/** Writes the random checkpoint once, into the cache folder. */
-function randomModel(size: (typeof RANDOM_MODEL_SIZES)[number]): string {
-  const folder = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'skein', 'random')
-  mkdirSync(folder, { recursive: true })
-  const path = join(folder, `rwkv7-${size}.pth`)
-  // Written under another name and renamed when complete, so a file that is there is whole.
-  return existsSync(path) ? path : writeRandomModel(path, size)
 }
 
 /** Measured before and after the cases; the better of the two, since a neighbour may have disturbed one. */
@@ -199,10 +189,12 @@ function printSpeed(name: string, speed: DeviceSpeed): void {
 export const bench = defineCommand({
   meta: {
     name: 'bench',
-    description: 'Measure this machine or a server: engine, device, tokenizer, serve',
+    description: 'Measure this machine or a server: engine, ops, quality, device, tokenizer, serve',
   },
   subCommands: {
     engine,
+    ops: async () => (await import('./bench-ops.ts')).benchOpsCommand,
+    quality: async () => (await import('./bench-quality.ts')).benchQuality,
     device,
     tokenizer,
     serve: async () => (await import('./bench-serve.ts')).benchServeCommand,

@@ -1,0 +1,99 @@
+/** `skein bench quality`: what each way of holding the weights does to the logits. */
+import { defineCommand } from 'citty'
+import { compareLogits, drawTexts, type QualityRow } from '../bench/quality.ts'
+import { RANDOM_MODEL_SIZES } from '../bench/random-model.ts'
+import { SkeinError } from '../errors.ts'
+import {
+  type EngineChoice,
+  loadRunner,
+  loadTokenizer,
+  QUANT_CHOICES,
+  type QuantChoice,
+} from '../load.ts'
+import { engineChoice, integer, modelArgs, oneOf, text } from './args.ts'
+import { formatBytes, printJson, printTable, progressBar } from './output.ts'
+import { randomModel } from './random-model.ts'
+
+/** Beginnings that the demo model and chat models know; a model of another world goes on as it can. */
+const PROMPTS = [
+  'User: Hello!\n\nAssistant:',
+  'User: What is the capital of France?\n\nAssistant:',
+  'User: 你好\n\nAssistant:',
+  'Once upon a time',
+  '从前',
+  'English: The cat is black.\n\nChinese:',
+  'Question: Which month comes after May?\n\nAnswer:',
+  'Instruction: Count from one to five.\n\nResponse:',
+]
+
+const { quant: _, ...model } = modelArgs
+
+export const benchQuality = defineCommand({
+  meta: { name: 'quality', description: 'Logits of quantised weights against those of f32' },
+  args: {
+    ...model,
+    size: {
+      type: 'string',
+      description: `Random weights of a released size instead of FILE: ${RANDOM_MODEL_SIZES.join(', ')}`,
+    },
+    schemes: { type: 'string', default: 'file,int8,q4,nf4', description: 'What to compare' },
+    tokens: { type: 'string', default: '4096', description: 'Tokens compared, of eight texts' },
+    vocab: { type: 'string', description: 'Vocabulary file (default: found beside the model)' },
+    json: { type: 'boolean', description: 'One JSON object' },
+  },
+  run({ args }) {
+    const schemes = schemesOf(text(args, 'schemes'))
+    const tokens = integer(args, 'tokens', PROMPTS.length, 10_000_000) ?? 4096
+    const size = oneOf(args, 'size', RANDOM_MODEL_SIZES)
+    const choice = engineChoice(size ? { ...args, model: randomModel(size) } : args)
+    const prompts = size ? randomPrompts() : textPrompts(choice)
+    const load = (quant: QuantChoice) =>
+      loadRunner({ ...choice, quant, slots: PROMPTS.length }, progressBar(`loading ${quant}`))
+    const exact = load('f32')
+    const others = schemes.map(load)
+    try {
+      const texts = drawTexts(exact, prompts, tokens)
+      const rows = compareLogits(exact, others, texts, progressBar('comparing'))
+      const { architecture, numParameters, device } = exact.info
+      if (args.json) printJson({ architecture, numParameters, device, tokens, rows })
+      else printRows(rows)
+    } finally {
+      for (const runner of [exact, ...others]) runner.dispose()
+    }
+  },
+})
+
+function schemesOf(given = ''): QuantChoice[] {
+  return given.split(',').map((name) => {
+    const scheme = QUANT_CHOICES.find((one) => one === name)
+    if (scheme) return scheme
+    throw new SkeinError(
+      'invalid_request',
+      `--schemes takes some of ${QUANT_CHOICES.join(', ')} with commas between, not "${given}"`,
+    )
+  })
+}
+
+/** A random model has no words; any token begins a text of its world. */
+function randomPrompts(): Int32Array[] {
+  return PROMPTS.map((_, i) => Int32Array.of(1 + i * 7919))
+}
+
+function textPrompts(choice: EngineChoice): Int32Array[] {
+  const tokenizer = loadTokenizer(choice)
+  return PROMPTS.map((prompt) => Int32Array.from(tokenizer.encode(prompt)))
+}
+
+function printRows(rows: readonly QualityRow[]): void {
+  printTable([
+    ['weights', 'size', 'RMS error', 'largest error', 'same best token', 'divergence, nats'],
+    ...rows.map((row) => [
+      row.weightType,
+      formatBytes(row.weightBytes),
+      row.rmsError.toExponential(2),
+      row.maxError.toExponential(2),
+      `${(100 * row.argmaxAgreement).toFixed(2)} %`,
+      row.divergence.toExponential(2),
+    ]),
+  ])
+}
