@@ -24,7 +24,7 @@ export async function withTokens(
   const base = { dueMs, sentMs, e2eMs: endMs, failure }
   if (failure !== null) {
     const answers = value.answers.map((times) => answerOf(times, null, times.lastMs))
-    return { ...base, answers, inputTokens: null, tokensFrom: null }
+    return { ...base, answers, inputTokens: null, cachedTokens: null, tokensFrom: null }
   }
   // Of several answers the usage only tells the sum.
   const usage = value.answers.length === 1 ? value.usage : null
@@ -39,6 +39,7 @@ export async function withTokens(
     ...base,
     answers,
     inputTokens: usage?.inputTokens ?? (await sumOf(prompts, countTokens)),
+    cachedTokens: usage?.cachedTokens ?? null,
     tokensFrom: usage ? 'usage' : isStreamed ? 'events' : 'tokenize',
   }
 }

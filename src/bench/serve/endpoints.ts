@@ -30,6 +30,8 @@ export interface Piece {
 
 export interface Usage {
   readonly inputTokens: number
+  /** Of these, what the server had kept from before; null where it does not say. */
+  readonly cachedTokens: number | null
   readonly outputTokens: number
 }
 
@@ -131,7 +133,8 @@ function textOf(choice: Fields | null | undefined): string {
 function usageOf(usage: Fields | null): Usage | null {
   const [inputTokens, outputTokens] = [usage?.prompt_tokens, usage?.completion_tokens]
   if (typeof inputTokens !== 'number' || typeof outputTokens !== 'number') return null
-  return { inputTokens, outputTokens }
+  const cached = objectOf(usage?.prompt_tokens_details)?.cached_tokens
+  return { inputTokens, cachedTokens: typeof cached === 'number' ? cached : null, outputTokens }
 }
 
 /** An error as OpenAI's object, as text, or in any other shape. */

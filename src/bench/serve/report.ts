@@ -38,11 +38,12 @@ export function figureRows({ summary, ...bench }: ServeBench): [string, string][
   const tokens = ({ total, perSecond }: Throughput) =>
     total === null ? 'unknown' : `${total} (${perSecond!.toFixed(1)}/s)`
   const { outputTokensFrom } = bench
+  const cached = summary.cachedTokens === null ? '' : `, ${summary.cachedTokens} of them cached`
   const guessed = outputTokensFrom.filter((source) => source !== 'usage')
   const wait = summary.clientWaitMs?.p99 ?? 0
   return [
     ['requests/s', summary.requestsPerSecond.toFixed(2)],
-    ['input tokens', tokens(summary.inputTokens)],
+    ['input tokens', tokens(summary.inputTokens) + cached],
     ['output tokens', tokens(summary.outputTokens) + sourceNote(guessed)],
     ['all tokens', tokens(summary.totalTokens)],
     ['most at once', String(summary.peakConcurrency)],

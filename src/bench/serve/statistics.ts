@@ -23,6 +23,8 @@ export interface RequestResult {
   readonly e2eMs: number
   readonly failure: { readonly reason: string; readonly message: string } | null
   readonly inputTokens: number | null
+  /** Of the input, what the server had kept from before. */
+  readonly cachedTokens: number | null
   readonly answers: readonly AnswerResult[]
 }
 
@@ -51,6 +53,7 @@ export interface Summary {
   readonly requestsPerSecond: number
   /** Of requests that succeeded. */
   readonly inputTokens: Throughput
+  readonly cachedTokens: number | null
   readonly outputTokens: Throughput
   readonly totalTokens: Throughput
   readonly peakConcurrency: number
@@ -89,6 +92,7 @@ export function summarise(results: readonly RequestResult[], durationMs: number)
     durationMs,
     requestsPerSecond: good.length / seconds,
     inputTokens: throughput(input),
+    cachedTokens: sumOrNull(good.map(({ cachedTokens }) => cachedTokens)),
     outputTokens: throughput(output),
     totalTokens: throughput(total),
     peakConcurrency: peak(runningOverTime(results)),

@@ -39,14 +39,21 @@ test('a stream: text, times, usage', async () => {
     response.write(`data: ${piece('two')}\n\n`)
     await delay(20)
     response.write(`data: ${piece('', { finish_reason: 'stop' })}\n\n`)
-    const usage = { prompt_tokens: 3, completion_tokens: 2 }
+    const usage = {
+      prompt_tokens: 3,
+      completion_tokens: 2,
+      prompt_tokens_details: { cached_tokens: 1 },
+    }
     response.end(`data: ${JSON.stringify({ choices: [], usage })}\n\ndata: [DONE]\n\n`)
   })
   expect(server.received).toMatchObject([
     { method: 'POST', path: '/ask', body: { a: 1 }, authorization: 'Bearer key' },
   ])
   const { answers, usage, failure, endMs } = result
-  expect({ usage, failure }).toEqual({ usage: { inputTokens: 3, outputTokens: 2 }, failure: null })
+  expect({ usage, failure }).toEqual({
+    usage: { inputTokens: 3, cachedTokens: 1, outputTokens: 2 },
+    failure: null,
+  })
   const [{ text, pieces, firstMs, lastMs, gapsMs }] = answers as [(typeof answers)[0]]
   expect({ text, pieces }).toEqual({ text: 'one two', pieces: 2 })
   // The piece without text is not the first token. Timers may be a millisecond early.

@@ -13,6 +13,7 @@ function requests(count: number): RequestResult[] {
     e2eMs: 100 + (i % 7),
     failure: null,
     inputTokens: 3,
+    cachedTokens: 1,
     answers: [{ outputTokens: 3, firstMs: 10 + (i % 5), endMs: 50, gapsMs: [20, 0] }],
   }))
 }
@@ -91,6 +92,7 @@ test('what was not sent, what failed and what is doubtful is said', () => {
   expect(headline(bench)).toBe('2 of 5 requests succeeded in 5.00 s; 2 were not sent')
   expect(warnings(bench)[0]).toBe('1 failed: http 429 (first: the line is full)')
   expect(warnings(bench)[1]).toMatch(/client was 50 ms late/)
+  expect(figureRows(bench)).toContainEqual(['input tokens', '6 (1.2/s), 2 of them cached'])
   expect(figureRows(bench)).toContainEqual([
     'output tokens',
     '6 (1.2/s), counted by events: no usage was sent',

@@ -55,6 +55,7 @@ const request: RequestResult = {
   e2eMs: 310,
   failure: null,
   inputTokens: 7,
+  cachedTokens: 2,
   answers: [answer],
 }
 
@@ -69,6 +70,7 @@ describe('summary', () => {
       failures: [],
       requestsPerSecond: 4,
       inputTokens: { total: 10, perSecond: 20 },
+      cachedTokens: 4,
       outputTokens: { total: 10, perSecond: 20 },
       totalTokens: { total: 20, perSecond: 40 },
       peakConcurrency: 2,
@@ -104,8 +106,12 @@ describe('summary', () => {
   })
 
   test('an unknown count makes its totals unknown, not smaller', () => {
-    const summary = summarise([request, { ...request, inputTokens: null }], 1000)
+    const summary = summarise(
+      [request, { ...request, inputTokens: null, cachedTokens: null }],
+      1000,
+    )
     expect(summary.inputTokens).toEqual({ total: null, perSecond: null })
+    expect(summary.cachedTokens).toBeNull()
     expect(summary.outputTokens.total).toBe(10)
     expect(summary.totalTokens.total).toBeNull()
   })
