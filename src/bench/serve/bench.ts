@@ -8,7 +8,7 @@ import { type CountedResult, type TokenSource, withTokens } from './counting.ts'
 import { type AskSettings, type Endpoint, type EndpointName, endpointOf } from './endpoints.ts'
 import { type Exchange, exchange } from './exchange.ts'
 import { ExchangeError, HttpClient, readJson } from './http-client.ts'
-import { runLoad } from './load.ts'
+import { type EventLoopDelay, runLoad } from './load.ts'
 import {
   type FilePrompt,
   type Prompt,
@@ -57,7 +57,7 @@ export interface ServeBench {
   readonly model: string | undefined
   readonly numPlanned: number
   readonly summary: Summary
-  readonly eventLoopDelayP99Ms: number
+  readonly eventLoopDelayMs: EventLoopDelay
   readonly outputTokensFrom: readonly TokenSource[]
   /** In the order they ended. */
   readonly requests: readonly CountedResult[]
@@ -109,7 +109,7 @@ async function bench(client: HttpClient, plan: ServeBenchPlan): Promise<ServeBen
     model,
     numPlanned: numRequests,
     summary: summarise(requests, load.durationMs),
-    eventLoopDelayP99Ms: load.eventLoopDelayP99Ms,
+    eventLoopDelayMs: load.eventLoopDelayMs,
     outputTokensFrom: [...new Set(requests.flatMap(({ tokensFrom }) => tokensFrom ?? []))],
     requests,
   }

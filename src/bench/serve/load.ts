@@ -31,8 +31,14 @@ export interface Load<T> {
   /** In the order they ended; fewer than planned when the load was interrupted. */
   readonly requests: readonly Timed<T>[]
   readonly durationMs: number
-  /** How late this process was at its own timers: above a few milliseconds it, not the server, may be the limit. */
-  readonly eventLoopDelayP99Ms: number
+  readonly eventLoopDelayMs: EventLoopDelay
+}
+
+/** How late this process was at its own timers: above a few milliseconds it, not the server, may be the limit. */
+export interface EventLoopDelay {
+  readonly p99: number
+  /** One long stop, of the process or of the whole machine, shows here alone. */
+  readonly max: number
 }
 
 export async function runLoad<T>(plan: LoadPlan<T>): Promise<Load<T>> {
@@ -63,9 +69,13 @@ export async function runLoad<T>(plan: LoadPlan<T>): Promise<Load<T>> {
   return {
     requests,
     durationMs: performance.now() - startedAt,
-    // A timer's period is part of what is measured.
-    eventLoopDelayP99Ms: Math.max(0, eventLoop.percentile(99) / 1e6 - DELAY_RESOLUTION_MS),
+    eventLoopDelayMs: { p99: lateness(eventLoop.percentile(99)), max: lateness(eventLoop.max) },
   }
+}
+
+/** A timer's period is part of what is measured, in nanoseconds; without a single measure it is below zero. */
+function lateness(measured: number): number {
+  return Math.max(0, measured / 1e6 - DELAY_RESOLUTION_MS)
 }
 
 async function waitUntil(time: number, signal: AbortSignal): Promise<void> {
