@@ -70,6 +70,7 @@ export interface WorkerInfo {
   readonly max_prompt_tokens: number
 }
 
+/** GET /api/workers is a bare array of these, in order of creation. */
 export interface WorkerRecord {
   /** "wkr-" and ten hexadecimal digits. */
   readonly worker_id: string
@@ -94,10 +95,6 @@ export interface WorkerRecord {
   readonly info: WorkerInfo | null
   /** Of an ended one: its last lines of output. */
   readonly last_log: readonly string[]
-}
-
-export interface WorkerList {
-  readonly workers: readonly WorkerRecord[]
 }
 
 export interface GpuInfo {
