@@ -69,9 +69,10 @@ export class ModelRunner implements Runner {
     this.#logits = backend.tensor([capacity.logits, vocabSize])
     const hidden = backend.activation([capacity.logits, stateShape.channels])
     this.#program = backend.record(capacity, (ops) => {
-      const x = model.forward(ops, this.#states, capacity)
-      ops.gatherNorm(hidden, x, model.ln_out)
-      ops.logits(this.#logits, hidden, model.head)
+      const [x] = model.forward(ops, this.#states, capacity)
+      assert(model.output !== null, 'a runner over a part of a model')
+      ops.gatherNorm(hidden, x, model.output.ln_out)
+      ops.logits(this.#logits, hidden, model.output.head)
       ops.sample(this.#logits, this.#penalties)
     })
     const { architecture, numParameters, weightType, weightBytes, tableBytes } = model

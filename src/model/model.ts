@@ -1,8 +1,10 @@
 /**
  * What the runner needs of an architecture: sizes, and a way to record its forward pass. RWKV-6 and RWKV-7 each
- * implement it in one file over the ops of the backend.
+ * implement it in one file over the ops of the backend. A model is loaded whole, or as a range of its layers: what one
+ * device of several holds.
  */
 import type {
+  Backend,
   Capacity,
   Matrix,
   Norm,
@@ -11,18 +13,47 @@ import type {
   StateShape,
   Tensor,
 } from '../backend/backend.ts'
+import type { Checkpoint } from './checkpoint.ts'
+import type { WeightOptions } from './weights.ts'
+
+/** Layers [from, to) of a model. */
+export interface LayerRange {
+  readonly from: number
+  readonly to: number
+}
+
+/** What goes from one layer to the next, [T, C] each, updated in place: the residual stream first. */
+export type Carried = readonly [x: Tensor, ...more: Tensor[]]
+
+/** Behind the last layer. */
+export interface ModelOutput {
+  readonly ln_out: Norm
+  /** [V, C] */
+  readonly head: Matrix
+}
 
 export interface Model {
   readonly architecture: string
   readonly vocabSize: number
+  /** Of the whole model, as everything above; what follows is of the layers held here. */
   readonly numParameters: number
   readonly weightType: string
   readonly weightBytes: number
   readonly tableBytes: number
   readonly stateShape: StateShape
-  readonly ln_out: Norm
-  /** [V, C] */
-  readonly head: Matrix
-  /** Records everything from token ids to the residual stream after the last block; returns it, [T, C]. */
-  forward(ops: Ops, states: StatePool, capacity: Capacity): Tensor
+  /** Null where the last layer is on another device. */
+  readonly output: ModelOutput | null
+  /**
+   * Records the layers held here; returns what they carry on. The first layer begins with the embedding of the token
+   * ids; where that is on another device, the carried tensors are to be filled before the program runs.
+   */
+  forward(ops: Ops, states: StatePool, capacity: Capacity): Carried
 }
+
+/** Loads the whole model, or only `layers` of it. */
+export type LoadModel = (
+  checkpoint: Checkpoint,
+  backend: Backend,
+  options: WeightOptions,
+  layers?: LayerRange,
+) => Model

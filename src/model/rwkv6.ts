@@ -16,7 +16,7 @@ import type {
 import type { Checkpoint } from './checkpoint.ts'
 import { describeCheckpoint, rwkv6Dimensions } from './formats/describe.ts'
 import { BONUS, BONUS_ALIAS, RWKV6_MIXES } from './formats/rwkv6-layout.ts'
-import type { Model } from './model.ts'
+import type { Carried, LayerRange, Model } from './model.ts'
 import { WeightLoader, type WeightOptions } from './weights.ts'
 
 const LAYER_NORM_EPS = 1e-5
@@ -57,27 +57,37 @@ interface Block {
   readonly ffn: ChannelMixing
 }
 
-export function loadRwkv6(checkpoint: Checkpoint, backend: Backend, options: WeightOptions): Model {
+export function loadRwkv6(
+  checkpoint: Checkpoint,
+  backend: Backend,
+  options: WeightOptions,
+  part?: LayerRange,
+): Model {
   const { layers, channels, heads, headSize, vocabSize } = rwkv6Dimensions(checkpoint)
+  const { from, to } = part ?? { from: 0, to: layers }
   const load = new WeightLoader(checkpoint, backend, options)
-  const emb = load.table('emb.weight')
-  const ln0 = load.norm('blocks.0.ln0', LAYER_NORM_EPS)
-  const blocks = Array.from({ length: layers }, (_, i) => loadBlock(load, i))
-  const ln_out = load.norm('ln_out', LAYER_NORM_EPS)
-  const head = load.matrix('head.weight')
+  const input = from === 0 ? loadInput(load) : null
+  const blocks = Array.from({ length: to - from }, (_, i) => loadBlock(load, from + i))
+  const output = to === layers ? loadOutput(load) : null
   return {
     architecture: 'rwkv6',
     vocabSize,
     numParameters: describeCheckpoint(checkpoint).numParameters,
     weightType: blocks[0]!.ffn.key.type,
     weightBytes: load.deviceBytes,
-    tableBytes: emb.bytes,
-    stateShape: { layers, channels, heads, headSize },
-    ln_out,
-    head,
-    forward: (ops, states, capacity) =>
-      forward(ops, backend, { emb, ln0, blocks }, states, capacity),
+    tableBytes: input?.emb.bytes ?? 0,
+    stateShape: { layers: to - from, channels, heads, headSize },
+    output,
+    forward: (ops, states, capacity) => forward(ops, backend, { input, blocks }, states, capacity),
   }
+}
+
+function loadInput(load: WeightLoader) {
+  return { emb: load.table('emb.weight'), ln0: load.norm('blocks.0.ln0', LAYER_NORM_EPS) }
+}
+
+function loadOutput(load: WeightLoader) {
+  return { ln_out: load.norm('ln_out', LAYER_NORM_EPS), head: load.matrix('head.weight') }
 }
 
 function loadBlock(load: WeightLoader, i: number): Block {
@@ -114,8 +124,8 @@ function loadBlock(load: WeightLoader, i: number): Block {
 }
 
 interface Rwkv6 {
-  readonly emb: Table
-  readonly ln0: Norm
+  /** Absent where the first layer is on another device. */
+  readonly input: { readonly emb: Table; readonly ln0: Norm } | null
   readonly blocks: readonly Block[]
 }
 
@@ -147,16 +157,17 @@ function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C:
 function forward(
   ops: Ops,
   backend: Backend,
-  { emb, ln0, blocks }: Rwkv6,
+  { input, blocks }: Rwkv6,
   states: StatePool,
   capacity: Capacity,
-): Tensor {
-  const buffers = createBuffers(backend, blocks, capacity.tokens, emb.columns)
+): Carried {
+  const { channels } = states.shape
+  const buffers = createBuffers(backend, blocks, capacity.tokens, channels)
   const { x, h, prev, xxx, low, mixed, low_w, r, w, k, v, g, y, u } = buffers
   const mixes = RWKV6_MIXES.map((letter) => mixed[letter])
-  const zeros = backend.tensor([emb.columns])
-  const ones = backend.tensor([emb.columns], new Float32Array(emb.columns).fill(1))
-  ops.embed(x, emb, ln0)
+  const zeros = backend.tensor([channels])
+  const ones = backend.tensor([channels], new Float32Array(channels).fill(1))
+  if (input) ops.embed(x, input.emb, input.ln0)
   for (const [i, { ln1, att, ln2, ffn }] of blocks.entries()) {
     const { maa_x, maa, maa_w1, maa_w2 } = att
     ops.shiftMix([h, prev, xxx], x, ln1, [zeros, ones, maa_x], states, i, 0)
@@ -183,5 +194,5 @@ function forward(
     ops.linear([{ y: v, x: u, weight: ffn.value }])
     ops.gatedAdd(x, r, v)
   }
-  return x
+  return [x]
 }

@@ -16,7 +16,7 @@ import type {
 } from '../backend/backend.ts'
 import type { Checkpoint } from './checkpoint.ts'
 import { describeCheckpoint, rwkv7Dimensions } from './formats/describe.ts'
-import type { Model } from './model.ts'
+import type { Carried, LayerRange, Model } from './model.ts'
 import { WeightLoader, type WeightOptions } from './weights.ts'
 
 const LAYER_NORM_EPS = 1e-5
@@ -63,27 +63,37 @@ interface Block {
   readonly ffn: ChannelMixing
 }
 
-export function loadRwkv7(checkpoint: Checkpoint, backend: Backend, options: WeightOptions): Model {
+export function loadRwkv7(
+  checkpoint: Checkpoint,
+  backend: Backend,
+  options: WeightOptions,
+  part?: LayerRange,
+): Model {
   const { layers, channels, heads, headSize, vocabSize } = rwkv7Dimensions(checkpoint)
+  const { from, to } = part ?? { from: 0, to: layers }
   const load = new WeightLoader(checkpoint, backend, options)
-  const emb = load.table('emb.weight')
-  const ln0 = load.norm('blocks.0.ln0', LAYER_NORM_EPS)
-  const blocks = Array.from({ length: layers }, (_, i) => loadBlock(load, i))
-  const ln_out = load.norm('ln_out', LAYER_NORM_EPS)
-  const head = load.matrix('head.weight')
+  const input = from === 0 ? loadInput(load) : null
+  const blocks = Array.from({ length: to - from }, (_, i) => loadBlock(load, from + i))
+  const output = to === layers ? loadOutput(load) : null
   return {
     architecture: 'rwkv7',
     vocabSize,
     numParameters: describeCheckpoint(checkpoint).numParameters,
     weightType: blocks[0]!.ffn.key.type,
     weightBytes: load.deviceBytes,
-    tableBytes: emb.bytes,
-    stateShape: { layers, channels, heads, headSize },
-    ln_out,
-    head,
-    forward: (ops, states, capacity) =>
-      forward(ops, backend, { emb, ln0, blocks }, states, capacity),
+    tableBytes: input?.emb.bytes ?? 0,
+    stateShape: { layers: to - from, channels, heads, headSize },
+    output,
+    forward: (ops, states, capacity) => forward(ops, backend, { input, blocks }, states, capacity),
   }
+}
+
+function loadInput(load: WeightLoader) {
+  return { emb: load.table('emb.weight'), ln0: load.norm('blocks.0.ln0', LAYER_NORM_EPS) }
+}
+
+function loadOutput(load: WeightLoader) {
+  return { ln_out: load.norm('ln_out', LAYER_NORM_EPS), head: load.matrix('head.weight') }
 }
 
 function loadBlock(load: WeightLoader, i: number): Block {
@@ -133,8 +143,8 @@ function loadBlock(load: WeightLoader, i: number): Block {
 }
 
 interface Rwkv7 {
-  readonly emb: Table
-  readonly ln0: Norm
+  /** Absent where the first layer is on another device. */
+  readonly input: { readonly emb: Table; readonly ln0: Norm } | null
   readonly blocks: readonly Block[]
 }
 
@@ -178,13 +188,13 @@ function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C:
 function forward(
   ops: Ops,
   backend: Backend,
-  { emb, ln0, blocks }: Rwkv7,
+  { input, blocks }: Rwkv7,
   states: StatePool,
   capacity: Capacity,
-): Tensor {
-  const buffers = createBuffers(backend, blocks, capacity.tokens, emb.columns)
+): Carried {
+  const buffers = createBuffers(backend, blocks, capacity.tokens, states.shape.channels)
   const { x, mixed, low, r, w, k, v, a, g, vGate, vFirst, y, u } = buffers
-  ops.embed(x, emb, ln0)
+  if (input) ops.embed(x, input.emb, input.ln0)
   for (const [i, { ln1, att, ln2, ffn }] of blocks.entries()) {
     const { x_r, x_w, x_k, x_v, x_a, x_g, value_residual } = att
     const mixes = [mixed.r, mixed.w, mixed.k, mixed.v, mixed.a, mixed.g]
@@ -219,5 +229,5 @@ function forward(
     ops.linear([{ y: u, x: mixed.k, weight: ffn.key, epilogue: 'relu2' }])
     ops.linear([{ y: x, x: u, weight: ffn.value, epilogue: 'add' }])
   }
-  return x
+  return [x, vFirst]
 }

@@ -44,11 +44,12 @@ function recordModel(backend: CudaBackend, model: Model, { prompts, tokens }: Ca
       },
     ]),
   ) as unknown as Ops
-  const x = model.forward(named, states, capacity)
+  const [x] = model.forward(named, states, capacity)
+  const { ln_out, head } = model.output!
   const hidden = backend.activation([capacity.logits, model.stateShape.channels])
   const logits = backend.tensor([capacity.logits, model.vocabSize])
-  named.gatherNorm(hidden, x, model.ln_out)
-  named.logits(logits, hidden, model.head)
+  named.gatherNorm(hidden, x, ln_out)
+  named.logits(logits, hidden, head)
   named.sample(logits, penalties)
   return { commands, all: recording.commands }
 }
