@@ -47,6 +47,13 @@ export type Reply =
  */
 export type Access = 'header' | 'password' | 'translate'
 
+/**
+ * What a key may do; each may do what those before it may. `user` asks models, `operator` also runs the server (workers,
+ * models, figures of everybody), `admin` also gives and takes keys.
+ */
+export const ROLES = ['user', 'operator', 'admin'] as const
+export type Role = (typeof ROLES)[number]
+
 export interface Route {
   readonly method: 'GET' | 'POST' | 'DELETE'
   /** With `:name` for parameters. */
@@ -58,6 +65,8 @@ export interface Route {
   readonly takesBytes?: boolean
   /** Absent: `header`. */
   readonly access?: Access
+  /** The least role that may call it. Absent: `user`. */
+  readonly role?: Role
   /**
    * Several dialects may have a route at one path: the first whose `claims` says yes to the (unvalidated) body answers,
    * in its own shapes; the one without `claims` takes what is left.
@@ -98,6 +107,11 @@ export function get(
   handle: (call: Call) => Promise<Reply> | Reply,
 ): Route {
   return { method: 'GET', path, summary, body: null, handle: async (call) => handle(call) }
+}
+
+/** The route, for operators only. */
+export function operators(route: Route): Route {
+  return { ...route, role: 'operator' }
 }
 
 export function json(body: object | string, status = 200): Reply {

@@ -20,7 +20,7 @@ import { runnerDialect } from '../api/runner/dialect.ts'
 import { sessionsDialect } from '../api/sessions/dialect.ts'
 import { translateDialect } from '../api/translate/dialect.ts'
 import { SkeinError } from '../errors.ts'
-import { type Auth, createAuth } from './auth.ts'
+import { type Auth, checkRole, createAuth } from './auth.ts'
 import { describeInvalid, parseJsonBodies } from './body.ts'
 import { answerClientError } from './client-error.ts'
 import { Drain } from './drain.ts'
@@ -70,7 +70,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
       respond.send(denied, request, reply)
     }
   })
-  app.decorateRequest('tenant', null)
+  app.decorateRequest('principal', null)
   app.decorateRequest('entry', null)
   app.addHook('onRequest', async (request, reply) => {
     if (gate(request, reply)) return reply
@@ -175,11 +175,14 @@ function createGate(auth: Auth, origins: OriginPolicy): Gate {
     }
     const isLiveness = raw.url === LIVENESS_PATH && (method === 'GET' || method === 'HEAD')
     if (isLiveness) return false
+    const { access, role } = request.routeOptions.config ?? {}
     try {
-      request.tenant = auth.check(headers.authorization)
+      request.principal = auth.check(headers.authorization)
     } catch (denied) {
-      if (request.routeOptions.config?.access === undefined) throw denied
+      if (access === undefined) throw denied
+      return false
     }
+    checkRole(request.principal, role)
     return false
   }
 }

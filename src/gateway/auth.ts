@@ -3,6 +3,7 @@
  * digests and compared in constant time; nothing here logs or returns one, except the key it has just made up.
  */
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { ROLES, type Role } from '../api/route.ts'
 import { SkeinError } from '../errors.ts'
 
 export interface AuthOptions {
@@ -61,14 +62,29 @@ export function isLoopback(host: string): boolean {
 /** The tenant of everyone on a server without keys, and of callers that need none. */
 export const PUBLIC_TENANT = 'public'
 
+/** Who is calling. */
+export interface Principal {
+  /** Whose states and requests are seen; stays the same as long as the key does, whatever its secret. */
+  readonly tenant: string
+  /** For logs and lists. */
+  readonly name: string
+  readonly role: Role
+}
+
+/** Everyone on a server without keys: it is open to this machine, or on the operator's word. */
+const EVERYONE: Principal = { tenant: PUBLIC_TENANT, name: 'everyone', role: 'admin' }
+
+/** A caller of what needs no key on a server that has keys. */
+export const ANONYMOUS: Principal = { tenant: PUBLIC_TENANT, name: 'anonymous', role: 'user' }
+
 export interface Auth {
   readonly isOpen: boolean
   /** Whether `secret` is one of the keys, in constant time. */
   knows(secret: string): boolean
-  /** The tenant of the key in an Authorization header; throws `unauthorized` unless it carries one or the server is open. */
-  check(authorization: string | undefined): string
+  /** Whose key an Authorization header carries; throws `unauthorized` unless it has one or the server is open. */
+  check(authorization: string | undefined): Principal
   /** The same for a `password` in a body. */
-  checkPassword(password: unknown): string
+  checkPassword(password: unknown): Principal
 }
 
 export function createAuth(keys: readonly string[]): Auth {
@@ -80,34 +96,44 @@ export function createAuth(keys: readonly string[]): Auth {
     for (const known of digests) found = timingSafeEqual(known, presented) || found
     return found
   }
-  const tenantOf = (secret: string): string => {
+  const principalOf = (secret: string): Principal => {
     if (!knows(secret))
       throw new SkeinError('unauthorized', 'the API key is not one of this server')
-    // Says which key it was without saying the key: it becomes part of stored states.
-    return `key-${digest(`tenant ${secret}`).toString('hex').slice(0, 24)}`
+    return { tenant: tenantOfSecret(secret), name: 'command line', role: 'admin' }
   }
   const isOpen = keys.length === 0
   return {
     isOpen,
     knows,
     check(authorization) {
-      if (isOpen) return PUBLIC_TENANT
+      if (isOpen) return EVERYONE
       const secret = /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1]
-      if (secret !== undefined) return tenantOf(secret)
+      if (secret !== undefined) return principalOf(secret)
       throw new SkeinError(
         'unauthorized',
         'no API key; send the header Authorization: Bearer <key>',
       )
     },
     checkPassword(password) {
-      if (isOpen) return PUBLIC_TENANT
-      if (typeof password === 'string') return tenantOf(password)
+      if (isOpen) return EVERYONE
+      if (typeof password === 'string') return principalOf(password)
       throw new SkeinError(
         'unauthorized',
         'no API key; send it as the field password, or in the header Authorization: Bearer <key>',
       )
     },
   }
+}
+
+/** Throws `forbidden` unless the caller has at least this role. */
+export function checkRole({ role }: Principal, needed: Role = 'user'): void {
+  if (ROLES.indexOf(role) >= ROLES.indexOf(needed)) return
+  throw new SkeinError('forbidden', `this needs a key with the role ${needed}; yours is ${role}`)
+}
+
+/** Says which key it was without saying the key: it becomes part of stored states. */
+function tenantOfSecret(secret: string): string {
+  return `key-${digest(`tenant ${secret}`).toString('hex').slice(0, 24)}`
 }
 
 function digest(secret: string): Buffer {

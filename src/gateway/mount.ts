@@ -5,9 +5,9 @@
 import { randomUUID } from 'node:crypto'
 import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
 import type { ModelAdmin, ModelRegistry } from '../api/models.ts'
-import type { Access, Call, Dialect, Reply, Route } from '../api/route.ts'
+import type { Access, Call, Dialect, Reply, Role, Route } from '../api/route.ts'
 import { assert, SkeinError } from '../errors.ts'
-import { type Auth, PUBLIC_TENANT } from './auth.ts'
+import { ANONYMOUS, type Auth, checkRole, type Principal } from './auth.ts'
 import { type Complaint, describeInvalid } from './body.ts'
 import type { Drain } from './drain.ts'
 import type { Limits } from './limits.ts'
@@ -25,10 +25,12 @@ declare module 'fastify' {
     dialect?: Dialect
     /** Absent: the key is in the header, or the request is refused before anything else is looked at. */
     access?: Access
+    /** The least role that may call the route; absent: `user`, that is any key. Looked at before the handler. */
+    role?: Role
   }
   interface FastifyRequest {
     /** Null until the caller has shown a key (or needs none). */
-    tenant: string | null
+    principal: Principal | null
     /** Which of the dialects at this path answers; null until the body has been read. */
     entry: Entry | null
   }
@@ -72,18 +74,24 @@ function byPath(dialects: readonly Dialect[]): Map<string, Entry[]> {
 function mountPath(app: FastifyInstance, entries: readonly Entry[], context: MountContext): void {
   const { dialect, route } = entries.at(-1)!
   const accesses = new Set(entries.map((entry) => entry.route.access))
+  const roles = new Set(entries.map((entry) => entry.route.role))
   const rest = entries.filter((entry) => entry.route.claims === undefined)
-  assert(accesses.size === 1 && rest.length === 1, `clashing routes at ${route.path}`)
-  const { access } = route
+  const isClear = accesses.size === 1 && roles.size === 1 && rest.length === 1
+  assert(isClear, `clashing routes at ${route.path}`)
+  const { access, role } = route
   const isShared = entries.length > 1
   const options: RouteOptions = {
     method: route.method,
     url: route.path,
     ...(route.body === null || isShared ? {} : { schema: { body: route.body } }),
-    config: { dialect, ...(access === undefined ? {} : { access }) },
+    config: {
+      dialect,
+      ...(access === undefined ? {} : { access }),
+      ...(role === undefined ? {} : { role }),
+    },
     preValidation: async (request) => {
       request.entry = choose(entries, request.body)
-      authenticate(request, access, context)
+      authenticate(request, context)
       if (isShared) validate(request, request.entry.route)
     },
     handler: (request, reply) => new Exchange(context, request, reply).run(),
@@ -112,16 +120,14 @@ function choose(entries: readonly Entry[], body: unknown): Entry {
 }
 
 /** The gate has let this request in with its header, or left it to be decided by its body. */
-function authenticate(
-  request: FastifyRequest,
-  access: Access | undefined,
-  { auth, isTranslateOpen }: MountContext,
-): void {
-  if (request.tenant !== null) return
-  if (access === 'translate' && isTranslateOpen) request.tenant = PUBLIC_TENANT
+function authenticate(request: FastifyRequest, { auth, isTranslateOpen }: MountContext): void {
+  if (request.principal !== null) return
+  const { access, role } = request.routeOptions.config
   // A body may be anything here: it has not been validated yet.
-  else
-    request.tenant = auth.checkPassword((request.body as { password?: unknown } | null)?.password)
+  const password = (request.body as { password?: unknown } | null)?.password
+  const isOpen = access === 'translate' && isTranslateOpen
+  request.principal = isOpen ? ANONYMOUS : auth.checkPassword(password)
+  checkRole(request.principal, role)
 }
 
 function validate(request: FastifyRequest, { body }: Route): void {
@@ -250,8 +256,8 @@ class Exchange {
 
   #callOf(signal: AbortSignal): Call {
     const { models, admin, limits } = this.#context
-    const { tenant, body, params } = this.#request
-    assert(tenant !== null, 'a handler ran before its caller was known')
+    const { principal, body, params } = this.#request
+    assert(principal !== null, 'a handler ran before its caller was known')
     return {
       // Never the request id, which clients may choose: ids name live requests of the engine.
       id: randomUUID().replaceAll('-', ''),
@@ -259,7 +265,7 @@ class Exchange {
       // A route's path has only named parameters, and those are strings.
       params: params as Record<string, string>,
       query: lastOf(this.#request.query),
-      tenant,
+      tenant: principal.tenant,
       report: (thrown) => this.#context.report(thrown, this.#request),
       models,
       admin,

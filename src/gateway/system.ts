@@ -32,7 +32,8 @@ export function mountSystem(app: FastifyInstance, context: SystemContext): void 
   }
   app.get('/version', () => ({ version }))
   app.get('/openapi.json', () => openApi)
-  app.get('/metrics', async (_request, reply) => {
+  // Counts of everybody's requests: not for those who may only make some.
+  app.get('/metrics', { config: { role: 'operator' } }, async (_request, reply) => {
     const text = await metrics.registry.metrics()
     return reply.type(metrics.registry.contentType).send(text)
   })

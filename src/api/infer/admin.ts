@@ -3,7 +3,7 @@ import Type from 'typebox'
 import { SkeinError } from '../../errors.ts'
 import type { ModelAdmin, ModelEntry } from '../models.ts'
 import { invalid } from '../openai/sampling.ts'
-import { type Call, get, json, post, type Route } from '../route.ts'
+import { type Call, get, json, operators, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 
 /** A name that can stand in a request, a list and a log. */
@@ -32,16 +32,20 @@ export function adminRoutes(): readonly Route[] {
           .map((id) => ({ object: 'models', id })),
       ),
     ),
-    loadRoute(),
-    post('/removemodel', 'Remove a model, or all of them', removeBody, async (call) => {
-      await adminOf(call).remove(call.body.model_viewname ?? null)
-      return json(SUCCESS)
-    }),
-    loadStateRoute(),
-    post('/removestatemodel', 'Remove all start states', Type.Object({}), async (call) => {
-      await adminOf(call).removeStartStates()
-      return json(SUCCESS)
-    }),
+    operators(loadRoute()),
+    operators(
+      post('/removemodel', 'Remove a model, or all of them', removeBody, async (call) => {
+        await adminOf(call).remove(call.body.model_viewname ?? null)
+        return json(SUCCESS)
+      }),
+    ),
+    operators(loadStateRoute()),
+    operators(
+      post('/removestatemodel', 'Remove all start states', Type.Object({}), async (call) => {
+        await adminOf(call).removeStartStates()
+        return json(SUCCESS)
+      }),
+    ),
   ]
 }
 

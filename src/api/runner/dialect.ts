@@ -6,7 +6,7 @@ import Type from 'typebox'
 import { SkeinError } from '../../errors.ts'
 import { renderDetail, statusOf } from '../infer/errors.ts'
 import { invalid } from '../openai/sampling.ts'
-import { type Dialect, json, post, type Route } from '../route.ts'
+import { type Dialect, json, operators, post, type Route } from '../route.ts'
 import { Maybe, OneOf } from '../schema.ts'
 
 /** Words of a strategy → how matrices are held. The device is the server's: it does not change with the model. */
@@ -21,7 +21,12 @@ const PRECISIONS: Readonly<Record<string, string>> = {
 const DEVICES = ['cpu', 'cuda']
 
 export function runnerDialect(): Dialect {
-  return { name: 'rwkv_runner', routes: [switchRoute()], renderError: renderDetail, statusOf }
+  return {
+    name: 'rwkv_runner',
+    routes: [operators(switchRoute())],
+    renderError: renderDetail,
+    statusOf,
+  }
 }
 
 function switchRoute(): Route {
