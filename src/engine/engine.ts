@@ -8,6 +8,7 @@ import { type Drawn, MAX_TOP_LOGPROBS, type RowResult, type Runner } from '../mo
 import type { TokenBytes } from './answer-text.ts'
 import { logprobsOf, withBytes } from './logprobs.ts'
 import type {
+  CallHandlers,
   EngineCall,
   EngineCalls,
   EngineEvent,
@@ -179,10 +180,12 @@ export class Engine {
     params: EngineCalls[M]['params'],
   ): Promise<EngineCalls[M]['result']> {
     if (this.#failure !== null) throw this.#failure
-    if (this.#states === null) {
+    const handlers: Partial<CallHandlers> = { ...this.startStates.calls, ...this.#states?.calls }
+    const handler = handlers[method]
+    if (handler === undefined) {
       throw new SkeinError('state_unavailable', `${method}: this engine keeps no sessions`)
     }
-    const result = this.#states.call(method, params)
+    const result = handler(params)
     // Changes are written by steps.
     this.onWake()
     return result

@@ -74,6 +74,8 @@ export interface SessionUse {
   readonly ifVersion?: number | undefined
   /** Forget the session this long after its last turn; the server's default when absent. */
   readonly ttlSeconds?: number | undefined
+  /** Bytes of states that the tenant may keep, where that is less than what the server allows each. */
+  readonly maxStoredBytes?: number | undefined
 }
 
 /** A turn of a session, and the version of the session that it made or found. */
@@ -230,8 +232,15 @@ export interface SessionRef {
  * unknown session or turn, conflict while a request writes to it, state_incompatible, state_unavailable.
  */
 export interface EngineCalls {
-  /** Most recently used first. */
-  'sessions.list': { params: { readonly tenant: string }; result: readonly SessionInfo[] }
+  /** Most recently used first. `after` is the id of the last one of the page before. */
+  'sessions.list': {
+    params: {
+      readonly tenant: string
+      readonly limit?: number | undefined
+      readonly after?: string | undefined
+    }
+    result: readonly SessionInfo[]
+  }
   'sessions.get': { params: SessionRef; result: SessionInfo }
   /** A new session with the turns up to `turn` (default: the head) of an old one. `conflict` if `newId` exists. */
   'sessions.fork': {
@@ -248,6 +257,11 @@ export interface EngineCalls {
   }
   /** From every tier; a request that is writing to it still answers and saves nothing. */
   'sessions.delete': { params: SessionRef; result: null }
+  /**
+   * Brings all of it to the store and forgets it in this worker, so that another one may continue it. Fine for a session
+   * that this worker does not hold; state_unavailable where there is no store.
+   */
+  'sessions.release': { params: SessionRef; result: null }
   /** A turn (default: the head) as a self-describing file. */
   'sessions.export': {
     params: SessionRef & { readonly turn?: number | undefined }
@@ -258,9 +272,23 @@ export interface EngineCalls {
     params: SessionRef & { readonly bytes: Uint8Array; readonly ttlSeconds?: number | undefined }
     result: SessionInfo
   }
+  /** A file with a tuned start state, under a new name; `conflict` if it is taken. Names that there are then. */
+  'startStates.add': {
+    params: { readonly name: string; readonly path: string }
+    result: readonly string[]
+  }
+  /** Requests that have asked for it already are answered with it. Names that are left. */
+  'startStates.remove': { params: { readonly name: string }; result: readonly string[] }
 }
 
 export type EngineCall = keyof EngineCalls
+
+/** One function for each method. */
+export type CallHandlers = {
+  readonly [M in EngineCall]: (
+    params: EngineCalls[M]['params'],
+  ) => EngineCalls[M]['result'] | Promise<EngineCalls[M]['result']>
+}
 
 /** What a client may learn of a loaded model. */
 export interface EngineInfo {

@@ -19,6 +19,8 @@ export interface Finish {
 
 /** A state that a request's first slot begins with, instead of the state before any token. */
 export interface Start {
+  /** Tells a tuned start state from all others; absent for states of prompts and sessions. */
+  readonly id?: string
   /** Tokens that it has consumed: the prompt begins with them. */
   readonly numTokens: number
   /** Writes it into a slot, whole. */

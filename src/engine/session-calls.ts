@@ -3,14 +3,10 @@ import { assert, SkeinError } from '../errors.ts'
 import { type KeptState, tierOf } from '../state/kept-state.ts'
 import { expiresAt, type Session, type Turn } from '../state/sessions.ts'
 import { decodeSnapshot, encodeSnapshot, type ModelIdentity } from '../state/snapshot.ts'
-import type { EngineCall, EngineCalls, SessionInfo, SessionRef } from './messages.ts'
+import type { CallHandlers, EngineCall, EngineCalls, SessionInfo, SessionRef } from './messages.ts'
 import { busy, refuseVersion, type SessionTurns, unknownSession } from './session-turns.ts'
 
-type Handlers = {
-  readonly [M in EngineCall]: (
-    params: EngineCalls[M]['params'],
-  ) => EngineCalls[M]['result'] | Promise<EngineCalls[M]['result']>
-}
+export type SessionHandlers = Pick<CallHandlers, Extract<EngineCall, `sessions.${string}`>>
 
 export interface CallContext {
   readonly turns: SessionTurns
@@ -21,7 +17,7 @@ export interface CallContext {
   namespaceOf(tenant: string): string
 }
 
-export function sessionCalls(context: CallContext): Handlers {
+export function sessionCalls(context: CallContext): SessionHandlers {
   const { turns, namespaceOf } = context
   const { sessions } = turns
   const find = ({ tenant, id }: SessionRef): Session => {
@@ -56,6 +52,9 @@ export function sessionCalls(context: CallContext): Handlers {
       sessions.delete(find(ref))
       await turns.chores.saver?.barrier()
       return null
+    },
+    'sessions.release': () => {
+      throw new SkeinError('state_unavailable', 'sessions cannot be released yet')
     },
     'sessions.export': async ({ turn, ...ref }) => {
       const session = find(ref)

@@ -1,24 +1,72 @@
 /**
- * The tuned start states that requests may begin with, by name. A name keeps its state for as long as the engine lives,
- * since cached prefixes are kept under it. Knows nothing of files.
+ * The tuned start states that requests may begin with, by name. Each has an id of its own, which no later state of the
+ * same name gets: cached prefixes are kept under it. How a file is read is its maker's business.
  */
 import { SkeinError } from '../errors.ts'
 import type { Runner, StateData } from '../model/runner.ts'
+import type { CallHandlers } from './messages.ts'
 import type { Start } from './sequence.ts'
 
 /** Letters, digits, `.`, `_` and `-`: what can stand after `model@` without doubt where it begins. */
 const NAME = /^[\w.-]{1,64}$/
 
-export class StartStates {
-  readonly #states = new Map<string, StateData>()
-  readonly #names: string[] = []
+interface StartState {
+  readonly id: string
+  readonly state: StateData
+}
 
-  /** In the order in which they came; grows with them. */
+export class StartStates {
+  /** Reads a file, elsewhere than on this thread; null where none can be added by path. */
+  readFile: ((path: string) => Promise<StateData>) | null = null
+  readonly #states = new Map<string, StartState>()
+  readonly #names: string[] = []
+  #numAdded = 0
+
+  /** In the order in which they came; changes with them. */
   get names(): readonly string[] {
     return this.#names
   }
 
+  get calls(): Pick<CallHandlers, 'startStates.add' | 'startStates.remove'> {
+    return {
+      'startStates.add': (params) => this.#addFile(params),
+      'startStates.remove': ({ name }) => this.#remove(name),
+    }
+  }
+
   add(name: string, state: StateData): void {
+    this.#refuseName(name)
+    this.#numAdded++
+    this.#states.set(name, { id: `${name} ${this.#numAdded}`, state })
+    this.#names.push(name)
+  }
+
+  /** How a request begins that asks for a state of that name, or for none. Throws not_found. */
+  startOf(name: string | undefined, runner: Runner): Start | null {
+    if (name === undefined) return null
+    const found = this.#states.get(name)
+    if (found === undefined) throw this.#unknown('startState')
+    const { id, state } = found
+    return { id, numTokens: 0, place: (slot) => runner.writeState(slot, state) }
+  }
+
+  async #addFile({ name, path }: { name: string; path: string }): Promise<readonly string[]> {
+    // Before the file is read; another of that name may come while it is.
+    this.#refuseName(name)
+    if (this.readFile === null) {
+      throw new SkeinError('invalid_request', 'this engine takes no start states from files')
+    }
+    this.add(name, await this.readFile(path))
+    return [...this.#names]
+  }
+
+  #remove(name: string): readonly string[] {
+    if (!this.#states.delete(name)) throw this.#unknown('name')
+    this.#names.splice(this.#names.indexOf(name), 1)
+    return [...this.#names]
+  }
+
+  #refuseName(name: string): void {
     if (!NAME.test(name)) {
       throw new SkeinError(
         'invalid_request',
@@ -31,21 +79,10 @@ export class StartStates {
         `there is a start state "${name}" already; choose another name`,
       )
     }
-    this.#states.set(name, state)
-    this.#names.push(name)
   }
 
-  /** How a request begins that asks for a state of that name, or for none. Throws not_found. */
-  startOf(name: string | undefined, runner: Runner): Start | null {
-    if (name === undefined) return null
-    const state = this.#states.get(name)
-    if (state === undefined) {
-      const known =
-        this.#names.length === 0 ? 'none is loaded' : `loaded: ${this.#names.join(', ')}`
-      throw new SkeinError('not_found', `no start state of that name; ${known}`, {
-        param: 'startState',
-      })
-    }
-    return { numTokens: 0, place: (slot) => runner.writeState(slot, state) }
+  #unknown(param: string): SkeinError {
+    const known = this.#names.length === 0 ? 'none is loaded' : `loaded: ${this.#names.join(', ')}`
+    return new SkeinError('not_found', `no start state of that name; ${known}`, { param })
   }
 }

@@ -4,23 +4,16 @@
  * for how long is src/state/.
  */
 import { randomBytes } from 'node:crypto'
-import { SkeinError } from '../errors.ts'
+import type { SkeinError } from '../errors.ts'
 import type { ModelInfo, Runner } from '../model/runner.ts'
 import { namespaceOf, SECRET_BYTES } from '../state/namespace.ts'
 import { MIN_PREFIX_TOKENS, type Prefix, PrefixCache } from '../state/prefix-cache.ts'
 import { joinTokens, type ModelIdentity } from '../state/snapshot.ts'
 import type { TokenBytes } from './answer-text.ts'
 import { CopyBudget } from './copy-budget.ts'
-import type {
-  EngineCall,
-  EngineCalls,
-  EngineEvent,
-  GenerateRequest,
-  SessionPosition,
-  StateStats,
-} from './messages.ts'
+import type { EngineEvent, GenerateRequest, SessionPosition, StateStats } from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
-import { sessionCalls } from './session-calls.ts'
+import { type SessionHandlers, sessionCalls } from './session-calls.ts'
 import { type Opening, type SessionOptions, SessionTurns } from './session-turns.ts'
 import type { SlotPool } from './slots.ts'
 import { snapshotPoints } from './snapshot-points.ts'
@@ -60,12 +53,13 @@ interface Use {
 }
 
 export class States {
+  /** What may be asked about sessions. */
+  readonly calls: SessionHandlers
   readonly #runner: Runner
   readonly #options: StateOptions
   readonly #budget: CopyBudget
   readonly #prefixes: PrefixCache
   readonly #turns: SessionTurns
-  readonly #calls: ReturnType<typeof sessionCalls>
   readonly #secret: Uint8Array
   readonly #uses = new WeakMap<LiveRequest, Use>()
   readonly #counters = { cachedTokens: 0, prefixHits: 0, prefixMisses: 0 }
@@ -85,7 +79,7 @@ export class States {
     this.#prefixes = new PrefixCache(prefixBytes)
     this.#secret = store?.secret ?? randomBytes(SECRET_BYTES)
     this.#turns = new SessionTurns(runner, slots, tokenBytes, options, this.#budget, wake)
-    this.#calls = sessionCalls({
+    this.calls = sessionCalls({
       turns: this.#turns,
       identity: identityOf(runner.info, vocabulary),
       vocabSize: runner.info.vocabSize,
@@ -126,15 +120,6 @@ export class States {
     return this.#turns.chores.hasChores
   }
 
-  call<M extends EngineCall>(
-    method: M,
-    params: EngineCalls[M]['params'],
-  ): EngineCalls[M]['result'] | Promise<EngineCalls[M]['result']> {
-    const handler = this.#calls[method]
-    if (handler === undefined) throw new SkeinError('not_found', `there is no call ${method}`)
-    return handler(params)
-  }
-
   /** A request with a session joins the waiting line when it is the writer and the state is at hand. May throw. */
   open(live: LiveRequest, opening: Opening): void {
     this.#turns.open(live, this.#sessionNamespace(live.request.tenant ?? ''), opening)
@@ -172,8 +157,12 @@ export class States {
   #prefixOf(live: LiveRequest): Start | null {
     const { prompt, request } = live
     if (!this.#usesPrefixes(request)) return null
-    const { tenant = '', startState = '' } = request
-    const namespace = namespaceOf(this.#secret, 'prefix', tenant, startState)
+    const namespace = namespaceOf(
+      this.#secret,
+      'prefix',
+      request.tenant ?? '',
+      live.start?.id ?? '',
+    )
     // Scoring needs the logits after every token. Otherwise one token is left to be fed, to draw from.
     const isScored = request.promptLogprobs !== null
     const found = isScored ? null : this.#prefixes.find(namespace, prompt, prompt.length - 1)
