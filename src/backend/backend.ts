@@ -129,6 +129,12 @@ export interface Batch {
   readonly tokens: Int32Array // [maxTokens]
   readonly starts: Int32Array // [maxRows + 1]
   readonly slots: Int32Array // [maxRows]
+  /**
+   * For programs with flights only: a token −1 − s of a row of one token is what draw s of the launch before drew. The
+   * row does not run, leaving state and counts untouched, when that is −1 or in stopIds[stopStarts[b] … stopStarts[b+1]).
+   */
+  readonly stopStarts: Int32Array // [maxRows + 1]
+  stopIds: Int32Array
 
   /** Token positions (0 … numTokens) whose logits are computed. */
   numLogits: number
@@ -337,7 +343,23 @@ export interface Ops {
 export interface Program {
   /** Runs one step; returns when its outputs are readable. */
   run(batch: Batch): void
+  /** Where steps can be put on their way without waiting for them. */
+  readonly flights?: ProgramFlights
   dispose(): void
+}
+
+export interface ProgramFlights {
+  /** Steps on their way at once. */
+  readonly max: number
+  /** Puts a step on its way. The batch is read before this returns; its outputs are written by wait(). */
+  launch(batch: Batch): ProgramFlight
+}
+
+/** They end in the order in which they were launched. */
+export interface ProgramFlight {
+  readonly isDone: boolean
+  /** Returns when the outputs of the batch are readable. Called once. */
+  wait(): void
 }
 
 /** Sizes a program is recorded for; a batch never exceeds them. */
@@ -375,6 +397,8 @@ export function createBatch(capacity: Capacity): Batch {
     tokens: new Int32Array(tokens),
     starts: new Int32Array(rows + 1),
     slots: new Int32Array(rows),
+    stopStarts: new Int32Array(rows + 1),
+    stopIds: new Int32Array(0),
     numLogits: 0,
     logitRows: new Int32Array(logits),
     numSamples: 0,

@@ -55,12 +55,22 @@ export interface SampleSpec {
 /** One row of a step: tokens fed into a slot's state, and the tokens to draw after the last of them. */
 export interface BatchRow {
   readonly slot: number
-  /** At least one token. */
+  /** At least one token. A row of one may feed what a draw of the flight before it drew: fedByDraw(s). */
   readonly tokens: Int32Array
+  /**
+   * Of a row that feeds a draw: with these, or with a draw that was not finite, the row does not run. Its state and
+   * penalty counts stay as they are, and its own draws are −1.
+   */
+  readonly stops?: ReadonlySet<number>
   /** Draws from the logits after the row's last token; empty for a prefill chunk that is not the last. */
   readonly samples: readonly SampleSpec[]
   /** Also return the logits after every token of the row (for prompt log-probabilities and oracles). */
   readonly allLogits?: boolean
+}
+
+/** Stands in a row for the token that draw `s` of the flight before drew; draws are counted over all rows of a flight. */
+export function fedByDraw(s: number): number {
+  return -1 - s
 }
 
 export interface TokenLogprob {
@@ -71,7 +81,7 @@ export interface TokenLogprob {
 }
 
 export interface Drawn {
-  /** −1: the logits were not finite; the row must be failed and its state dropped. */
+  /** −1: the logits were not finite, and the row must be failed and its state dropped; or the row did not run. */
   readonly token: number
   readonly logprob: TokenLogprob | null
 }
@@ -83,6 +93,18 @@ export interface RowResult {
   readonly logits?: Float32Array
 }
 
+/** A step on its way. Flights end in the order in which they were launched. */
+export interface Flight {
+  /** results() would not wait. */
+  readonly isDone: boolean
+  /** In row order; waits for the step. The same every time. */
+  results(): RowResult[]
+}
+
+/**
+ * Everything that is asked of a runner takes effect in the order in which it is asked, flights included: a slot that is
+ * cleared while a flight is on its way is cleared after it, and a state that is read then has consumed its tokens.
+ */
 export interface Runner {
   readonly info: ModelInfo
   readonly numSlots: number
@@ -92,7 +114,14 @@ export interface Runner {
   readonly maxLogits: number
   /** Most draws in one step. */
   readonly maxSamples: number
-  /** One forward pass. Slots of the rows are distinct. Results are in row order. */
+  /** Flights that can be on their way at once. With 1 a flight is done when launch() returns. */
+  readonly maxFlights: number
+  /**
+   * Puts one forward pass on its way. Slots of the rows are distinct. The rows may change when this returns. The last
+   * flight but maxFlights − 1 must have been asked for its results.
+   */
+  launch(rows: readonly BatchRow[]): Flight
+  /** One forward pass, launched and waited for. */
   step(rows: readonly BatchRow[]): RowResult[]
   /** Makes a slot the state before any token and forgets its penalty counts; the prompt feeds the repetition penalty. */
   clearSlot(slot: number): void

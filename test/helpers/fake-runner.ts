@@ -6,6 +6,7 @@
 import type {
   BatchRow,
   Drawn,
+  Flight,
   ModelInfo,
   RowResult,
   Runner,
@@ -13,6 +14,7 @@ import type {
   StateData,
   TokenLogprob,
 } from '../../src/model/runner.ts'
+import { fedDraw, idleResult, runsOn } from '../../src/model/step-packing.ts'
 
 export interface FakeOptions {
   readonly numSlots?: number
@@ -157,10 +159,30 @@ export class FakeRunner implements Runner {
     this.info = fakeInfo(vocabSize)
   }
 
-  step(rows: readonly BatchRow[]): RowResult[] {
+  /** One, over before launch() returns; DeferredRunner makes it more. */
+  readonly maxFlights = 1
+  #lastDrawn: number[] = []
+
+  launch(rows: readonly BatchRow[]): Flight {
     this.onStep(rows)
     this.#check(rows)
-    return rows.map((row) => this.#run(row))
+    const known = rows.map((row) => this.#known(row))
+    const results = known.map((row, b) => (row === null ? idleResult(rows[b]!) : this.#run(row)))
+    this.#lastDrawn = results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
+    return { isDone: true, results: () => results }
+  }
+
+  step(rows: readonly BatchRow[]): RowResult[] {
+    return this.launch(rows).results()
+  }
+
+  /** With the token in place of the draw that it feeds; null where it does not run. */
+  #known(row: BatchRow): BatchRow | null {
+    const draw = fedDraw(row)
+    if (draw === null) return row
+    const token = this.#lastDrawn[draw]
+    if (token === undefined) throw new Error(`draw ${draw} was not made by the flight before`)
+    return runsOn(token, row) ? { ...row, tokens: Int32Array.of(token) } : null
   }
 
   clearSlot(slot: number): void {

@@ -1,0 +1,150 @@
+/**
+ * Rows of a step into the flat arrays of a batch, and what was drawn out of them again. Knows no program and no device;
+ * which draws of an earlier flight a row feeds is looked up by the caller where the device does not.
+ */
+import {
+  type Batch,
+  MAX_TOP_LOGPROBS,
+  SAMPLE_FLOATS,
+  SAMPLE_INTS,
+  SampleFloat,
+  SampleInt,
+} from '../backend/backend.ts'
+import { assert } from '../errors.ts'
+import type { BatchRow, Drawn, RowResult, SampleSpec } from './runner.ts'
+
+/** Where the outputs of a row are in its batch, and which were asked for. */
+export interface PackedRow {
+  readonly numTokens: number
+  /** First of its logits rows. */
+  readonly logitRow: number
+  /** First of its samples. */
+  readonly sample: number
+  /** Log-probabilities asked with each sample. */
+  readonly logprobs: readonly (number | null)[]
+  readonly hasAllLogits: boolean
+}
+
+/** Fills the batch. The arrays' lengths are the limits. */
+export function packRows(batch: Batch, rows: readonly BatchRow[]): PackedRow[] {
+  const seen = new Set<number>()
+  const biases: [number, number][] = []
+  const stops: number[] = []
+  assert(rows.length <= batch.slots.length, `${rows.length} rows > ${batch.slots.length} slots`)
+  batch.numTokens = 0
+  batch.numLogits = 0
+  batch.numSamples = 0
+  batch.numRows = rows.length
+  const packed = rows.map((row, b) => {
+    const { slot, tokens } = row
+    assert(tokens.length > 0, 'a row of a step without tokens')
+    assert(slot >= 0 && slot < batch.slots.length, `slot ${slot} of ${batch.slots.length}`)
+    assert(!seen.has(slot), `slot ${slot} twice in one step`)
+    seen.add(slot)
+    assert(batch.numTokens + tokens.length <= batch.tokens.length, 'step over its token budget')
+    batch.slots[b] = slot
+    batch.starts[b] = batch.numTokens
+    batch.stopStarts[b] = stops.length
+    if (row.stops) stops.push(...row.stops)
+    batch.tokens.set(tokens, batch.numTokens)
+    batch.numTokens += tokens.length
+    batch.starts[b + 1] = batch.numTokens
+    return packOutputs(batch, row, biases)
+  })
+  batch.stopStarts[rows.length] = stops.length
+  batch.stopIds = Int32Array.from(stops)
+  batch.biasStarts[batch.numSamples] = biases.length
+  batch.biasIds = Int32Array.from(biases, ([token]) => token)
+  batch.biasValues = Float32Array.from(biases, ([, value]) => value)
+  return packed
+}
+
+/** Asks for the logits of a row's last token, or of all its tokens, and adds its draws. */
+function packOutputs(batch: Batch, row: BatchRow, biases: [number, number][]): PackedRow {
+  const { tokens, samples, allLogits = false } = row
+  const { numLogits, numSamples } = batch
+  const wanted = allLogits ? tokens.length : Math.min(1, samples.length)
+  assert(
+    numLogits + wanted <= batch.logitRows.length,
+    `more than ${batch.logitRows.length} logit rows`,
+  )
+  assert(
+    numSamples + samples.length <= batch.sampled.length,
+    `more than ${batch.sampled.length} draws`,
+  )
+  for (let t = batch.numTokens - wanted; t < batch.numTokens; t++)
+    batch.logitRows[batch.numLogits++] = t
+  for (const spec of samples) {
+    batch.biasStarts[batch.numSamples] = biases.length
+    if (spec.bias) biases.push(...spec.bias)
+    packSample(batch, batch.numSamples, batch.numLogits - 1, spec)
+    batch.numSamples++
+  }
+  return {
+    numTokens: tokens.length,
+    logitRow: numLogits,
+    sample: numSamples,
+    logprobs: samples.map(({ logprobs }) => logprobs),
+    hasAllLogits: allLogits,
+  }
+}
+
+function packSample(batch: Batch, s: number, logitRow: number, spec: SampleSpec): void {
+  const f = s * SAMPLE_FLOATS
+  const { sampleFloats: floats, sampleInts: ints } = batch
+  batch.sampleRow[s] = logitRow
+  batch.sampleSlot[s] = spec.slot
+  floats[f + SampleFloat.temperature] = spec.temperature
+  floats[f + SampleFloat.topP] = spec.topP
+  floats[f + SampleFloat.minP] = spec.minP
+  floats[f + SampleFloat.presence] = spec.presencePenalty
+  floats[f + SampleFloat.frequency] = spec.frequencyPenalty
+  floats[f + SampleFloat.decay] = spec.penaltyDecay
+  floats[f + SampleFloat.repetition] = spec.repetitionPenalty
+  const i = s * SAMPLE_INTS
+  ints[i + SampleInt.topK] = spec.topK
+  ints[i + SampleInt.seedLow] = Number(BigInt.asIntN(32, spec.seed))
+  ints[i + SampleInt.seedHigh] = Number(BigInt.asIntN(32, spec.seed >> 32n))
+  ints[i + SampleInt.position] = spec.position
+  ints[i + SampleInt.stream] = spec.stream
+  ints[i + SampleInt.topLogprobs] =
+    spec.logprobs === null ? -1 : Math.min(spec.logprobs, MAX_TOP_LOGPROBS)
+}
+
+/** What was drawn for a row, once the batch's outputs are readable. */
+export function readRow(batch: Batch, { sample, logprobs }: PackedRow): Drawn[] {
+  return logprobs.map((k, i) => readDrawn(batch, sample + i, k))
+}
+
+/** Of a row that did not run. */
+export function idleResult({ samples }: Pick<BatchRow, 'samples'>): RowResult {
+  return { drawn: samples.map(() => NOTHING_DRAWN) }
+}
+
+export const NOTHING_DRAWN: Drawn = { token: -1, logprob: null }
+
+function readDrawn(batch: Batch, s: number, k: number | null): Drawn {
+  const token = batch.sampled[s]!
+  if (k === null || token < 0) return { token, logprob: null }
+  const top = Array.from({ length: Math.min(k, MAX_TOP_LOGPROBS) }, (_, i) => ({
+    token: batch.topIds[s * MAX_TOP_LOGPROBS + i]!,
+    logprob: batch.topLogprobs[s * MAX_TOP_LOGPROBS + i]!,
+  }))
+  return { token, logprob: { token, logprob: batch.sampledLogprob[s]!, top } }
+}
+
+/** Which draw of the flight before a row feeds; null for a row of known tokens. */
+export function fedDraw({ tokens }: Pick<BatchRow, 'tokens'>): number | null {
+  const first = tokens[0]!
+  if (first >= 0) return null
+  assert(tokens.length === 1, 'a row feeds a draw and more')
+  return -1 - first
+}
+
+/** Whether a row that feeds `token`, drawn by the flight before, runs. */
+export function runsOn(
+  token: number,
+  { stops }: { readonly stops?: ReadonlySet<number> | undefined },
+): boolean {
+  return token >= 0 && stops?.has(token) !== true
+}
