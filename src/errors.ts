@@ -19,6 +19,8 @@ export const ERROR_STATUS = {
   too_large: 413,
   /** The waiting line is full; retry after a while. */
   queue_full: 429,
+  /** The caller's key has used up what it may; retry after a while. */
+  rate_limited: 429,
   /** The caller went away or cancelled. */
   aborted: 499,
   internal: 500,
@@ -50,16 +52,25 @@ export interface ErrorShape {
   readonly param?: string
 }
 
+export interface SkeinErrorOptions {
+  readonly param?: string
+  readonly cause?: unknown
+  readonly retryAfterSeconds?: number
+}
+
 /** An error with a code of the table above. Messages say what was wrong, what was expected, what to do. */
 export class SkeinError extends Error {
   readonly code: ErrorCode
   readonly param: string | undefined
+  /** When another try may succeed, where that is known. It does not cross process boundaries. */
+  readonly retryAfterSeconds: number | undefined
 
-  constructor(code: ErrorCode, message: string, options: { param?: string; cause?: unknown } = {}) {
+  constructor(code: ErrorCode, message: string, options: SkeinErrorOptions = {}) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause })
     this.name = 'SkeinError'
     this.code = code
     this.param = options.param
+    this.retryAfterSeconds = options.retryAfterSeconds
   }
 
   get status(): number {

@@ -52,6 +52,10 @@ export interface GenerateRequest {
   readonly startState?: string | undefined
   /** Whose states these are: nothing kept for one tenant is found by another. '' when absent. */
   readonly tenant?: string | undefined
+  /** The tenant's part of a busy engine, against 1 for every other. */
+  readonly share?: number | undefined
+  /** Bytes that the states of the tenant's sessions may take; the server's bound when absent. */
+  readonly storedBytes?: number | undefined
   /** 'no-store': no cached state is looked up for this request and none is left behind. Default 'use'. */
   readonly cache?: 'use' | 'no-store' | undefined
   /** Ascending lengths of prompt prefixes that other prompts may share: the ends of messages. */
@@ -100,6 +104,8 @@ export type EngineEvent =
   | {
       readonly type: 'prompt'
       readonly id: string
+      /** Which of a model's workers reads it. The gateway's router says so; an engine does not know. */
+      readonly worker?: string
       /** The seed in use, the request's own or the one drawn for it. The engine always sets it. */
       readonly seed?: bigint
       /** Prompt tokens that were not computed, because a state that had consumed them was kept. 0 when absent. */
@@ -244,7 +250,11 @@ export interface EngineCalls {
   'sessions.get': { params: SessionRef; result: SessionInfo }
   /** A new session with the turns up to `turn` (default: the head) of an old one. `conflict` if `newId` exists. */
   'sessions.fork': {
-    params: SessionRef & { readonly newId: string; readonly turn?: number | undefined }
+    params: SessionRef & {
+      readonly newId: string
+      readonly turn?: number | undefined
+      readonly storedBytes?: number | undefined
+    }
     result: SessionInfo
   }
   /** Makes `turn` the head; 'undo' is the parent of the head. No turn is lost: rewinding forward is possible. */
@@ -269,7 +279,11 @@ export interface EngineCalls {
   }
   /** A new session whose turn 1 is an exported state. `conflict` if the id exists. */
   'sessions.import': {
-    params: SessionRef & { readonly bytes: Uint8Array; readonly ttlSeconds?: number | undefined }
+    params: SessionRef & {
+      readonly bytes: Uint8Array
+      readonly ttlSeconds?: number | undefined
+      readonly storedBytes?: number | undefined
+    }
     result: SessionInfo
   }
   /** A file with a tuned start state, under a new name; `conflict` if it is taken. Names that there are then. */

@@ -35,9 +35,9 @@ export function sessionCalls(context: CallContext): SessionHandlers {
       return sessions.list(namespaceOf(tenant)).map(infoOf)
     },
     'sessions.get': (ref) => infoOf(find(ref)),
-    'sessions.fork': ({ newId, turn, ...ref }) => {
+    'sessions.fork': ({ newId, turn, storedBytes, ...ref }) => {
       const from = find(ref)
-      turns.refuseIfFull(from.namespace)
+      turns.refuseIfFull(from.namespace, storedBytes)
       return written(sessions.fork(from, newId, turn ?? from.head))
     },
     'sessions.rewind': ({ turn, ifVersion, ...ref }) => {
@@ -90,13 +90,13 @@ async function inMemory(state: KeptState, { chores: { tiers } }: SessionTurns): 
 }
 
 function importSession(
-  { tenant, id, bytes, ttlSeconds }: EngineCalls['sessions.import']['params'],
+  { tenant, id, bytes, ttlSeconds, storedBytes }: EngineCalls['sessions.import']['params'],
   { turns, identity, vocabSize, namespaceOf }: CallContext,
 ): Session {
   const { sessions, chores } = turns
   const { tiers, saver } = chores
   const namespace = namespaceOf(tenant)
-  turns.refuseIfFull(namespace)
+  turns.refuseIfFull(namespace, storedBytes)
   if (turns.find(namespace, id) !== null) sessions.refuseTaken(namespace, id)
   const { snapshot } = decodeSnapshot(bytes, identity)
   const isToken = (token: number) => token >= 0 && token < vocabSize

@@ -203,8 +203,8 @@ export class SessionTurns {
   }
 
   /** Throws what forbids a new turn. */
-  refuseIfFull(namespace: string): void {
-    this.sessions.checkQuota(namespace, 0)
+  refuseIfFull(namespace: string, storedBytes?: number): void {
+    this.sessions.checkQuota(namespace, 0, storedBytes)
     if (this.chores.saver?.hasFailed && this.chores.tiers.isMemoryFull) {
       throw new SkeinError(
         'state_unavailable',
@@ -235,7 +235,7 @@ export class SessionTurns {
     }
     if (found === null && (ifMissing === 'error' || from)) throw unknownSession(id)
     refuseVersion(id, found?.version ?? 0, ifVersion)
-    this.refuseIfFull(use.namespace)
+    this.refuseIfFull(use.namespace, live.request.storedBytes)
     const parent = found && this.sessions.turnOf(found, from ?? found.head)
     const ttlMs = ttlSeconds === undefined ? undefined : 1000 * ttlSeconds
     const session = found ?? this.sessions.create(use.namespace, id, ttlMs)

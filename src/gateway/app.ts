@@ -25,11 +25,13 @@ import { describeInvalid, parseJsonBodies } from './body.ts'
 import { answerClientError } from './client-error.ts'
 import { Drain } from './drain.ts'
 import { failureOf, isWorthRetrying, publicError } from './errors.ts'
+import type { KeyRing } from './keys-file.ts'
 import { DEFAULT_LIMITS, type Limits } from './limits.ts'
 import { Metrics } from './metrics.ts'
 import { mountDialects } from './mount.ts'
 import { openApiPage } from './openapi.ts'
 import { createOriginPolicy, type OriginPolicy, PREFLIGHT_HEADERS } from './origin.ts'
+import { RateLimits } from './rate-limits.ts'
 import { LIVENESS_PATH, mountSystem } from './system.ts'
 
 export interface AppOptions {
@@ -38,6 +40,8 @@ export interface AppOptions {
   readonly admin?: ModelAdmin
   /** Empty: open. `resolveAuth` decides. */
   readonly keys: readonly string[]
+  /** Keys with names, which come and go. */
+  readonly keyRing?: KeyRing | null
   /** Translation needs no key: for browser extensions, which cannot send one. */
   readonly openTranslate?: boolean
   /** The address that will be listened on; loopback accepts loopback Host headers only. */
@@ -58,7 +62,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const metrics = new Metrics(options.models)
   const models = measured(options.models, metrics)
   const dialects = allDialects(limits)
-  const auth = createAuth(options.keys)
+  const auth = createAuth(options.keys, options.keyRing)
   const gate = createGate(auth, createOriginPolicy(originOptions(options, host)))
   const respond = createResponder(dialects[0]!, metrics, limits)
 
@@ -87,7 +91,9 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const { report } = respond
   const isTranslateOpen = options.openTranslate === true
   const admin = options.admin ?? null
-  mountDialects(app, dialects, { models, admin, limits, drain, auth, isTranslateOpen, report })
+  const rates = new RateLimits()
+  const context = { models, admin, limits, drain, auth, isTranslateOpen, report, rates }
+  mountDialects(app, dialects, context)
   mountSystem(app, { models, metrics, drain, version, openApi: openApiPage(dialects, version) })
   return app
 }
@@ -198,7 +204,8 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits) {
   }
   const send: Respond = (thrown, request, reply) => {
     const shown = report(thrown, request)
-    if (isWorthRetrying(shown)) reply.header('retry-after', String(limits.retryAfterSeconds))
+    const { retryAfterSeconds = limits.retryAfterSeconds } = shown
+    if (isWorthRetrying(shown)) reply.header('retry-after', String(retryAfterSeconds))
     if (shown.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
     const dialect = request.entry?.dialect ?? request.routeOptions.config?.dialect ?? fallback
     const { error, status } = failureOf(thrown)

@@ -5,6 +5,8 @@
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { ROLES, type Role } from '../api/route.ts'
 import { SkeinError } from '../errors.ts'
+import { isExpired, type KeyLimits, NO_LIMITS } from './keys.ts'
+import type { FollowedKey, KeyRing } from './keys-file.ts'
 
 export interface AuthOptions {
   /** The address that will be listened on. */
@@ -15,10 +17,12 @@ export interface AuthOptions {
   readonly password?: string | undefined
   /** The operator's word that an open server on a public address is meant. */
   readonly noAuth?: boolean | undefined
+  /** Keys with names that there are besides. */
+  readonly numNamed?: number | undefined
 }
 
 export interface AuthDecision {
-  /** Empty: everyone may. */
+  /** Secrets of the command line. Empty, and no named key: everyone may. */
   readonly keys: readonly string[]
   /** Made up here because the address is public and no key was given. Print it once; it is kept nowhere. */
   readonly generatedKey: string | null
@@ -27,15 +31,21 @@ export interface AuthDecision {
 }
 
 /** Open only on loopback or on the operator's word; elsewhere a key is needed, and made up if none was given. */
-export function resolveAuth({ host, apiKey, password, noAuth }: AuthOptions): AuthDecision {
+export function resolveAuth(options: AuthOptions): AuthDecision {
+  const { host, apiKey, password, noAuth, numNamed = 0 } = options
   const keys = [...(apiKey?.split(',') ?? []), password ?? '']
     .map((key) => key.trim())
     .filter((key) => key !== '')
-  if (noAuth === true && keys.length > 0) {
-    throw new SkeinError('invalid_request', '--no-auth and a key exclude each other; give one')
+  const numKeys = keys.length + numNamed
+  if (noAuth === true && numKeys > 0) {
+    const message =
+      keys.length > 0
+        ? '--no-auth and a key exclude each other; give one'
+        : `--no-auth excludes the ${numNamed} named keys; revoke them or leave it out`
+    throw new SkeinError('invalid_request', message)
   }
-  if (keys.length > 0) {
-    const count = keys.length === 1 ? 'a key' : `one of ${keys.length} keys`
+  if (numKeys > 0) {
+    const count = numKeys === 1 ? 'a key' : `one of ${numKeys} keys`
     return { keys, generatedKey: null, message: `requests need ${count}` }
   }
   if (isLoopback(host)) {
@@ -69,44 +79,55 @@ export interface Principal {
   /** For logs and lists. */
   readonly name: string
   readonly role: Role
+  readonly limits: KeyLimits
 }
 
 /** Everyone on a server without keys: it is open to this machine, or on the operator's word. */
-const EVERYONE: Principal = { tenant: PUBLIC_TENANT, name: 'everyone', role: 'admin' }
+const EVERYONE: Principal = {
+  tenant: PUBLIC_TENANT,
+  name: 'everyone',
+  role: 'admin',
+  limits: NO_LIMITS,
+}
 
 /** A caller of what needs no key on a server that has keys. */
-export const ANONYMOUS: Principal = { tenant: PUBLIC_TENANT, name: 'anonymous', role: 'user' }
+export const ANONYMOUS: Principal = {
+  tenant: PUBLIC_TENANT,
+  name: 'anonymous',
+  role: 'user',
+  limits: NO_LIMITS,
+}
 
 export interface Auth {
-  readonly isOpen: boolean
-  /** Whether `secret` is one of the keys, in constant time. */
-  knows(secret: string): boolean
   /** Whose key an Authorization header carries; throws `unauthorized` unless it has one or the server is open. */
   check(authorization: string | undefined): Principal
   /** The same for a `password` in a body. */
   checkPassword(password: unknown): Principal
 }
 
-export function createAuth(keys: readonly string[]): Auth {
+/** `keys` are the secrets of the command line, all of them admin; `named` come and go. */
+export function createAuth(keys: readonly string[], named: KeyRing | null = null): Auth {
   const digests = keys.map(digest)
-  const knows = (secret: string): boolean => {
+  let isClosed = keys.length > 0
+  const isOpen = () => {
+    // Once and for all: revoking the last key must not open a server.
+    isClosed ||= named !== null && named.keys.length > 0
+    return !isClosed
+  }
+  isOpen()
+  const principalOf = (secret: string): Principal => {
     const presented = digest(secret)
     // No early exit: the time does not tell which key was close.
-    let found = false
-    for (const known of digests) found = timingSafeEqual(known, presented) || found
-    return found
+    let isKnown = false
+    for (const known of digests) isKnown = timingSafeEqual(known, presented) || isKnown
+    const followed = named?.find(presented) ?? null
+    if (isKnown) return ofCommandLine(secret)
+    if (followed !== null) return ofNamed(followed)
+    throw new SkeinError('unauthorized', 'the API key is not one of this server')
   }
-  const principalOf = (secret: string): Principal => {
-    if (!knows(secret))
-      throw new SkeinError('unauthorized', 'the API key is not one of this server')
-    return { tenant: tenantOfSecret(secret), name: 'command line', role: 'admin' }
-  }
-  const isOpen = keys.length === 0
   return {
-    isOpen,
-    knows,
     check(authorization) {
-      if (isOpen) return EVERYONE
+      if (isOpen()) return EVERYONE
       const secret = /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1]
       if (secret !== undefined) return principalOf(secret)
       throw new SkeinError(
@@ -115,7 +136,7 @@ export function createAuth(keys: readonly string[]): Auth {
       )
     },
     checkPassword(password) {
-      if (isOpen) return EVERYONE
+      if (isOpen()) return EVERYONE
       if (typeof password === 'string') return principalOf(password)
       throw new SkeinError(
         'unauthorized',
@@ -125,15 +146,23 @@ export function createAuth(keys: readonly string[]): Auth {
   }
 }
 
+function ofCommandLine(secret: string): Principal {
+  // Says which key it was without saying the key: it becomes part of stored states.
+  const tenant = `key-${digest(`tenant ${secret}`).toString('hex').slice(0, 24)}`
+  return { tenant, name: 'command line', role: 'admin', limits: NO_LIMITS }
+}
+
+function ofNamed({ key, isOver }: FollowedKey): Principal {
+  if (isExpired(key, Date.now())) throw new SkeinError('unauthorized', 'the API key has expired')
+  if (isOver) throw new SkeinError('unauthorized', 'the API key was replaced by a newer one')
+  const { id, name, role, limits } = key
+  return { tenant: id, name, role, limits }
+}
+
 /** Throws `forbidden` unless the caller has at least this role. */
 export function checkRole({ role }: Principal, needed: Role = 'user'): void {
   if (ROLES.indexOf(role) >= ROLES.indexOf(needed)) return
   throw new SkeinError('forbidden', `this needs a key with the role ${needed}; yours is ${role}`)
-}
-
-/** Says which key it was without saying the key: it becomes part of stored states. */
-function tenantOfSecret(secret: string): string {
-  return `key-${digest(`tenant ${secret}`).toString('hex').slice(0, 24)}`
 }
 
 function digest(secret: string): Buffer {

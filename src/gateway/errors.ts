@@ -67,5 +67,5 @@ function codeOfStatus(status: number): ErrorCode {
 
 /** Whether another try may succeed, so that Retry-After makes sense. */
 export function isWorthRetrying(error: SkeinError): boolean {
-  return error.code === 'queue_full' || error.code === 'model_not_loaded'
+  return ['queue_full', 'rate_limited', 'model_not_loaded'].includes(error.code)
 }

@@ -11,6 +11,7 @@ import { ANONYMOUS, type Auth, checkRole, type Principal } from './auth.ts'
 import { type Complaint, describeInvalid } from './body.ts'
 import type { Drain } from './drain.ts'
 import type { Limits } from './limits.ts'
+import type { RateLimits } from './rate-limits.ts'
 import { EventStream } from './sse.ts'
 
 /** A route with the dialect whose shapes it speaks. */
@@ -46,6 +47,7 @@ export interface MountContext {
   readonly isTranslateOpen: boolean
   /** Counts and logs an error, and gives what the client may see of it. */
   readonly report: (thrown: unknown, request: FastifyRequest) => SkeinError
+  readonly rates: RateLimits
 }
 
 export function mountDialects(
@@ -89,9 +91,12 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
       ...(access === undefined ? {} : { access }),
       ...(role === undefined ? {} : { role }),
     },
-    preValidation: async (request) => {
+    onRequest: async (request, reply) => {
+      if (request.principal !== null) countRequest(request.principal, reply, context)
+    },
+    preValidation: async (request, reply) => {
       request.entry = choose(entries, request.body)
-      authenticate(request, context)
+      authenticate(request, reply, context)
       if (isShared) validate(request, request.entry.route)
     },
     handler: (request, reply) => new Exchange(context, request, reply).run(),
@@ -120,7 +125,8 @@ function choose(entries: readonly Entry[], body: unknown): Entry {
 }
 
 /** The gate has let this request in with its header, or left it to be decided by its body. */
-function authenticate(request: FastifyRequest, { auth, isTranslateOpen }: MountContext): void {
+function authenticate(request: FastifyRequest, reply: FastifyReply, context: MountContext): void {
+  const { auth, isTranslateOpen } = context
   if (request.principal !== null) return
   const { access, role } = request.routeOptions.config
   // A body may be anything here: it has not been validated yet.
@@ -128,6 +134,11 @@ function authenticate(request: FastifyRequest, { auth, isTranslateOpen }: MountC
   const isOpen = access === 'translate' && isTranslateOpen
   request.principal = isOpen ? ANONYMOUS : auth.checkPassword(password)
   checkRole(request.principal, role)
+  countRequest(request.principal, reply, context)
+}
+
+function countRequest(principal: Principal, reply: FastifyReply, { rates }: MountContext): void {
+  rates.takeRequest(principal, (headers) => reply.headers(headers))
 }
 
 function validate(request: FastifyRequest, { body }: Route): void {
@@ -255,7 +266,7 @@ class Exchange {
   }
 
   #callOf(signal: AbortSignal): Call {
-    const { models, admin, limits } = this.#context
+    const { models, admin, limits, rates } = this.#context
     const { principal, body, params } = this.#request
     assert(principal !== null, 'a handler ran before its caller was known')
     return {
@@ -267,7 +278,7 @@ class Exchange {
       query: lastOf(this.#request.query),
       tenant: principal.tenant,
       report: (thrown) => this.#context.report(thrown, this.#request),
-      models,
+      models: rates.modelsFor(principal, models),
       admin,
       limits,
       signal,

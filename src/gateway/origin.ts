@@ -52,12 +52,18 @@ export function createOriginPolicy(options: OriginOptions): OriginPolicy {
       if (origin === undefined) return {}
       return {
         'access-control-allow-origin': origin,
-        'access-control-expose-headers': 'x-request-id, retry-after',
+        'access-control-expose-headers': EXPOSED_HEADERS,
         vary: 'origin',
       }
     },
   }
 }
+
+const RATE_HEADERS = ['limit', 'remaining', 'reset'].flatMap((figure) => [
+  `x-ratelimit-${figure}-requests`,
+  `x-ratelimit-${figure}-tokens`,
+])
+const EXPOSED_HEADERS = ['x-request-id', 'retry-after', ...RATE_HEADERS].join(', ')
 
 /** What a preflight is answered besides the origin. No credentials: keys travel in a header, never in a cookie. */
 export const PREFLIGHT_HEADERS: Readonly<Record<string, string>> = {

@@ -111,7 +111,7 @@ export class Sessions {
 
   /** An empty session. Throws too_large when the tenant's quota is used up. */
   create(namespace: string, id: string, ttlMs: number | null = this.#limits.ttlMs): Session {
-    this.checkQuota(namespace, 1)
+    this.checkQuota(namespace, 1, Number.POSITIVE_INFINITY)
     const now = this.#now()
     const session: Session = {
       namespace,
@@ -131,10 +131,11 @@ export class Sessions {
     return session
   }
 
-  /** Throws too_large when a tenant may not keep more. */
-  checkQuota(namespace: string, numNew: number): void {
+  /** Throws too_large when a tenant may not keep more; `ownBytes` is a bound of its own. */
+  checkQuota(namespace: string, numNew: number, ownBytes?: number): void {
     const { sessions, bytes } = this.#tenants.get(namespace) ?? NOTHING
-    const { maxSessions, maxBytes } = this.#limits
+    const { maxSessions } = this.#limits
+    const maxBytes = ownBytes ?? this.#limits.maxBytes
     if (numNew > 0 && sessions.size + numNew > maxSessions) {
       throw new SkeinError(
         'too_large',
@@ -144,7 +145,7 @@ export class Sessions {
     if (bytes > maxBytes) {
       throw new SkeinError(
         'too_large',
-        `sessions take ${bytes} bytes, the quota is ${maxBytes}; delete some or raise --max-session-bytes`,
+        `sessions take ${bytes} bytes, the quota is ${maxBytes}; delete some or raise ${ownBytes === undefined ? '--max-sessions-mb' : 'what their key may store'}`,
       )
     }
   }

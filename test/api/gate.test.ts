@@ -121,13 +121,15 @@ describe('with a key', () => {
 
 test('keys are compared whole', () => {
   const auth = createAuth(['abc'])
-  expect(['abc', 'ab', 'abcd', 'ABC', ''].map((key) => auth.knows(key))).toEqual([
-    true,
-    false,
-    false,
-    false,
-    false,
-  ])
+  expect(auth.checkPassword('abc')).toMatchObject({ role: 'admin', name: 'command line' })
+  for (const wrong of ['ab', 'abcd', 'ABC', '']) {
+    expect(() => auth.checkPassword(wrong), wrong).toThrow('not one of this server')
+  }
+})
+
+test('the tenant of a key of the command line is what states on disk were written under', () => {
+  const { tenant } = createAuth(['abc']).checkPassword('abc')
+  expect(tenant).toBe('key-03690ac2923ca9e1d7828a3a')
 })
 
 describe('resolveAuth', () => {

@@ -5,6 +5,7 @@ const TYPES: Partial<Record<ErrorCode, string>> = {
   unauthorized: 'authentication_error',
   forbidden: 'permission_error',
   queue_full: 'rate_limit_error',
+  rate_limited: 'rate_limit_error',
 }
 
 export function renderOpenAiError(error: SkeinError): object {
@@ -17,6 +18,7 @@ export function renderOpenAiError(error: SkeinError): object {
 /** Our own code, except where clients look for a word of OpenAI's. */
 function codeOf(error: SkeinError): string {
   if (error.code === 'unauthorized') return 'invalid_api_key'
+  if (error.code === 'rate_limited') return 'rate_limit_exceeded'
   if (error.code === 'not_found' && error.param === 'model') return 'model_not_found'
   return error.code
 }

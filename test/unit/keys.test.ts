@@ -1,0 +1,188 @@
+import { createHash } from 'node:crypto'
+import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, test, vi } from 'vitest'
+import { createAuth, resolveAuth } from '../../src/gateway/auth.ts'
+import {
+  addKey,
+  formatKeyList,
+  type KeyRecord,
+  NO_LIMITS,
+  parseKeyList,
+  revokeKey,
+  rotateKey,
+} from '../../src/gateway/keys.ts'
+import { changeKeys, KeyRing, readKeys } from '../../src/gateway/keys-file.ts'
+import { temporaryFolder } from '../helpers/temporary-folder.ts'
+
+const folder = temporaryFolder()
+let numFiles = 0
+const newFile = () => join(folder, `own-${numFiles++}`, 'keys.json')
+const plain = (name: string) =>
+  ({ name, role: 'user', expiresAt: null, limits: NO_LIMITS }) as const
+const sha256 = (secret: string) => createHash('sha256').update(secret).digest()
+
+test('a secret has 256 random bits and is kept only as its hash', async () => {
+  const path = newFile()
+  const { secret, key } = await changeKeys(path, (keys) => addKey(keys, plain('goose'), 5))
+  expect(secret).toMatch(/^sk-skein-[\w-]{43}$/)
+  expect(key.id).toMatch(/^key-[0-9a-f]{24}$/)
+  const text = readFileSync(path, 'utf8')
+  expect(text).not.toContain(secret.slice('sk-skein-'.length))
+  expect(text).toContain(sha256(secret).toString('hex'))
+  expect(statSync(path).mode & 0o777).toBe(0o600)
+  expect(readKeys(path)).toEqual([key])
+  expect(readdirSync(join(path, '..'))).toEqual(['keys.json'])
+})
+
+test('names are unique, and words of a harmless alphabet', () => {
+  const { keys } = addKey([], plain('goose'), 0)
+  expect(() => addKey(keys, plain('goose'), 0)).toThrow('exists')
+  for (const name of ['', 'a b', '../x', 'x'.repeat(65), 'gänse']) {
+    expect(() => addKey(keys, plain(name), 0), name).toThrow('name')
+  }
+  expect(() => revokeKey(keys, 'duck')).toThrow('no key of that name')
+  expect(revokeKey(keys, 'goose')).toEqual([])
+})
+
+test('limits are counts, or nothing', () => {
+  for (const wrong of [0, -1, 1.5, Number.NaN]) {
+    const limits = { ...NO_LIMITS, rows: wrong }
+    expect(() => addKey([], { ...plain('goose'), limits }, 0), String(wrong)).toThrow('rows')
+  }
+})
+
+test('a rotated key keeps its tenant; the old secret opens until its grace is over', () => {
+  const first = addKey([], plain('goose'), 0)
+  const now = Date.now()
+  const second = rotateKey(first.keys, 'goose', 60_000, now)
+  expect(second.secret).not.toBe(first.secret)
+  expect(second.key.id).toBe(first.key.id)
+  expect(second.key.secrets.map(({ until }) => until)).toEqual([null, now + 60_000])
+  // No grace ends what grace was left.
+  expect(rotateKey(second.keys, 'goose', 0, now).key.secrets).toHaveLength(1)
+  // A later rotation never lengthens an earlier grace.
+  const third = rotateKey(second.keys, 'goose', 3_600_000, now + 1)
+  expect(third.key.secrets.map(({ until }) => until)).toEqual([null, now + 3_600_001, now + 60_000])
+})
+
+test.each([
+  ['{', 'JSON'],
+  ['[]', 'object'],
+  ['{"version":2,"keys":[]}', 'version'],
+  ['{"version":1,"keys":[{"name":"x"}]}', '/keys/0'],
+])('what is no list of keys is refused with the place: %s', (text, message) => {
+  expect(() => parseKeyList(text)).toThrow(message)
+})
+
+test('two processes that change the list at once both do', async () => {
+  const path = newFile()
+  const names = ['a', 'b', 'c', 'd', 'e', 'f']
+  await Promise.all(names.map((name) => changeKeys(path, (keys) => addKey(keys, plain(name), 0))))
+  expect(
+    readKeys(path)
+      .map(({ name }) => name)
+      .sort(),
+  ).toEqual(names)
+})
+
+test('a change that fails leaves the file and no lock', async () => {
+  const path = newFile()
+  await changeKeys(path, (keys) => addKey(keys, plain('goose'), 0))
+  const before = readFileSync(path, 'utf8')
+  const again = changeKeys(path, (keys) => addKey(keys, plain('goose'), 0))
+  await expect(again).rejects.toMatchObject({ code: 'conflict' })
+  expect(readFileSync(path, 'utf8')).toBe(before)
+  expect(readdirSync(join(path, '..'))).toEqual(['keys.json'])
+})
+
+test('a server follows its file, and a broken one changes nothing', async () => {
+  const path = newFile()
+  const { secret } = await changeKeys(path, (keys) => addKey(keys, plain('goose'), 0))
+  const problems: string[] = []
+  const ring = new KeyRing(path, ({ message }) => problems.push(message))
+  const auth = createAuth([], ring)
+  expect(auth.checkPassword(secret)).toMatchObject({ name: 'goose', role: 'user' })
+
+  writeFileSync(path, '{"version":1,"keys":[{}]}')
+  ring.refresh()
+  ring.refresh()
+  expect(problems).toHaveLength(1)
+  expect(problems[0]).toContain(path)
+  expect(auth.checkPassword(secret).name).toBe('goose')
+  rmSync(path)
+  ring.refresh()
+  expect(problems).toHaveLength(2)
+  expect(auth.checkPassword(secret).name).toBe('goose')
+
+  const { secret: other } = await changeKeys(path, (keys) => addKey(keys, plain('duck'), 0))
+  ring.refresh()
+  expect(auth.checkPassword(other).name).toBe('duck')
+  expect(() => auth.checkPassword(secret)).toThrow('not one of this server')
+})
+
+test('a followed file is read within seconds, by itself', async () => {
+  const path = newFile()
+  await changeKeys(path, (keys) => addKey(keys, plain('goose'), 0))
+  const ring = new KeyRing(path)
+  ring.follow()
+  await changeKeys(path, (keys) => addKey(keys, plain('duck'), 0))
+  await vi.waitFor(() => expect(ring.keys).toHaveLength(2), { timeout: 5000 })
+  ring.close()
+})
+
+test('a server does not start on a broken file, nor become open when its last key is revoked', async () => {
+  const path = newFile()
+  await changeKeys(path, (keys) => addKey(keys, plain('goose'), 0))
+  const ring = new KeyRing(path)
+  const auth = createAuth([], ring)
+  await changeKeys(path, (keys) => ({ keys: revokeKey(keys, 'goose') }))
+  ring.refresh()
+  expect(ring.keys).toEqual([])
+  expect(() => auth.check(undefined)).toThrow('no API key')
+  writeFileSync(path, 'x')
+  expect(() => new KeyRing(path)).toThrow('not a file of keys')
+})
+
+test('a server without keys closes with the first one', async () => {
+  const path = newFile()
+  const ring = new KeyRing(path)
+  const auth = createAuth([], ring)
+  expect(auth.check(undefined)).toMatchObject({ tenant: 'public', role: 'admin' })
+  await changeKeys(path, (keys) => addKey(keys, plain('goose'), 0))
+  ring.refresh()
+  expect(() => auth.check(undefined)).toThrow('no API key')
+})
+
+test('expired keys and replaced secrets are told apart from unknown ones', () => {
+  const past = Date.now() - 1
+  const first = addKey([], { ...plain('old'), expiresAt: past }, 0)
+  const fresh = addKey(first.keys, plain('goose'), 0)
+  const rotated = rotateKey(fresh.keys, 'goose', 1, past - 5)
+  const within = rotateKey(addKey([], plain('gander'), 0).keys, 'gander', 60_000, Date.now())
+  const ringOf = (keys: readonly KeyRecord[]) => {
+    const path = newFile()
+    return changeKeys(path, () => ({ keys })).then(() => new KeyRing(path))
+  }
+  return Promise.all([ringOf(rotated.keys), ringOf(within.keys)]).then(([ring, other]) => {
+    const auth = createAuth([], ring)
+    expect(() => auth.checkPassword(first.secret)).toThrow('expired')
+    // Its grace was over before it was written: as unknown as any.
+    expect(auth.checkPassword(rotated.secret)).toMatchObject({ tenant: fresh.key.id })
+    expect(createAuth([], other).checkPassword(within.secret).name).toBe('gander')
+  })
+})
+
+test('named keys count where a public address needs one', () => {
+  expect(resolveAuth({ host: '0.0.0.0', numNamed: 2 })).toEqual({
+    keys: [],
+    generatedKey: null,
+    message: 'requests need one of 2 keys',
+  })
+  expect(() => resolveAuth({ host: '0.0.0.0', numNamed: 2, noAuth: true })).toThrow('named')
+})
+
+test('the list reads back as it was written', () => {
+  const { keys } = addKey([], { ...plain('goose'), limits: { ...NO_LIMITS, share: 0.5 } }, 7)
+  expect(parseKeyList(formatKeyList(keys))).toEqual(keys)
+})
