@@ -57,11 +57,13 @@ Group quantise_group(const float* x, Quantised* to) {
     largest = bits > largest ? bits : largest;
   }
   const float magnitude = bits_float(static_cast<uint32_t>(largest_lane(largest)));
-  const float inverse = magnitude > 0 && magnitude <= 3e38f ? 127.0f / magnitude : 0.0f;
+  const bool is_finite = magnitude <= 3e38f;
+  const float inverse = magnitude > 0 && is_finite ? 127.0f / magnitude : 0.0f;
   vi q[kGroup / kLanes];
   for (int64_t i = 0; i < kGroup / kLanes; i++) {
     // Adding 1.5·2^23 rounds to an integer and leaves it in the low mantissa bits.
     q[i] = as_int(load(x + i * kLanes) * inverse + 12582912.0f) - 0x4b400000;
+    if (!is_finite) q[i] = splat_int(1);  // no zeros: sparse products must meet the scale
   }
   return {magnitude / 127.0f, store_group(q, to)};
 }

@@ -18,6 +18,7 @@ struct Job {
   const float* bias;  // [W.rows] or null
   int32_t epilogue;
   int64_t quantised_at;  // offset in scratch of the quantised x; quantised weights only
+  bool skips_zeros;      // of x, at few tokens
 };
 
 int32_t tokens_of(const Batch& batch, bool of_logits) {
@@ -106,23 +107,51 @@ void multiply_block(const Job& job, int64_t tile, const Inputs& inputs, int64_t 
   }
 }
 
+/// The same where most inputs are zero, reading only the weights that meet others.
+template <class Weights, int Rows>
+void multiply_sparse(const Job& job, int64_t tile, const Inputs& inputs, int64_t token) {
+  constexpr int kVectors = vectors_for<Weights>(Rows);
+  UsedUnits used;
+  used.list<Weights::kUnitWords, Rows>(inputs.first, inputs.stride,
+                                       inputs.columns / Weights::kUnitInputs);
+  // Without enough to skip, plain streaming is faster.
+  if (used.count * Weights::kUnitInputs > inputs.columns * 3 / 4) {
+    multiply_block<Weights, Rows>(job, tile, inputs, token);
+    return;
+  }
+  for (int first = 0; first < kTileVectors; first += kVectors) {
+    Sums<Rows, kVectors> sums;
+    Weights::multiply_used(job.weight->tile(tile), first * kLanes, inputs, used, sums);
+    for (int row = 0; row < Rows; row++) {
+      for (int n = 0; n < kVectors; n++) {
+        const int64_t output = tile * kTileRows + (first + n) * kLanes;
+        finish(job, sums.at[row][n], token + row, output);
+      }
+    }
+  }
+}
+
 using Block = void (*)(const Job& job, int64_t tile, const Inputs& inputs, int64_t token);
 
 /// The kernels of one weight type by number of tokens, from 1 on.
 struct Kernels {
   int64_t max_rows;
   const Block* blocks;  // [max_rows]
+  int64_t sparse_rows;  // most tokens whose common zeros are worth skipping
+  const Block* sparse;  // [sparse_rows]
 };
 
-template <class Weights, int... Rows>
-Kernels kernels_of(std::integer_sequence<int, Rows...>) {
+template <class Weights, int... Rows, int... SparseRows>
+Kernels kernels_of(std::integer_sequence<int, Rows...>, std::integer_sequence<int, SparseRows...>) {
   static constexpr Block kBlocks[] = {multiply_block<Weights, Rows + 1>...};
-  return {sizeof...(Rows), kBlocks};
+  static constexpr Block kSparse[] = {multiply_sparse<Weights, SparseRows + 1>..., nullptr};
+  return {sizeof...(Rows), kBlocks, sizeof...(SparseRows), kSparse};
 }
 
 template <class Weights>
 Kernels kernels_of() {
-  return kernels_of<Weights>(std::make_integer_sequence<int, Weights::kMaxRows>{});
+  return kernels_of<Weights>(std::make_integer_sequence<int, Weights::kMaxRows>{},
+                             std::make_integer_sequence<int, Weights::kSparseRows>{});
 }
 
 Kernels kernels_for(int32_t type) {
@@ -181,6 +210,11 @@ struct Linear final : Command {
     }
     const uint8_t* base = inputs.first;
     const Kernels kernels = kernels_for(job.weight->type);
+    if (job.skips_zeros && to - from <= kernels.sparse_rows) {
+      inputs.first = base + from * inputs.stride;
+      kernels.sparse[to - from - 1](job, tile, inputs, from);
+      return;
+    }
     const int64_t blocks = div_up(to - from, kernels.max_rows);
     for (int64_t b = 0; b < blocks; b++) {
       const int64_t first = from + (to - from) * b / blocks,
@@ -206,13 +240,21 @@ struct Linear final : Command {
   }
 };
 
+/// Zeros times weights are zeros, and units do not end within a vector.
+bool can_skip_zeros(const sk_matrix& weight) {
+  return weight.is_finite && weight.columns % 64 == 0 && weight.columns <= UsedUnits::kMost;
+}
+
 void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
   const int64_t capacity = of_logits ? program->max_logits : program->max_tokens;
   auto linear = std::make_unique<Linear>();
   auto prepare = std::make_unique<Quantise>();
   int64_t scratch = 0;
+  auto& sparse = program->sparse;
   for (Job& job : jobs) {
     linear->tiles += job.weight->tiles();
+    job.skips_zeros = std::find(sparse.begin(), sparse.end(), job.x) != sparse.end() &&
+                      can_skip_zeros(*job.weight);
     if (!is_quantised(job.weight->type)) continue;
     const int64_t columns = job.weight->columns;
     auto& inputs = prepare->inputs;
@@ -249,14 +291,17 @@ int32_t sk_record_linear(sk_program* program, int32_t num_jobs, float* const* y,
     std::vector<Job> jobs;
     for (int32_t i = 0; i < num_jobs; i++) {
       require(epilogue[i] >= SK_NONE && epilogue[i] <= SK_ADD, "unknown epilogue");
-      jobs.push_back({y[i], x[i], weight[i], bias[i], epilogue[i], 0});
+      jobs.push_back({y[i], x[i], weight[i], bias[i], epilogue[i], 0, false});
+    }
+    for (const Job& job : jobs) {
+      if (job.epilogue == SK_RELU2) program->sparse.push_back(job.y);
     }
     record(program, false, std::move(jobs));
   });
 }
 
 int32_t sk_record_logits(sk_program* program, float* y, const float* x, const sk_matrix* weight) {
-  return guard([&] { record(program, true, {{y, x, weight, nullptr, SK_NONE, 0}}); });
+  return guard([&] { record(program, true, {{y, x, weight, nullptr, SK_NONE, 0, false}}); });
 }
 
 }  // extern "C"

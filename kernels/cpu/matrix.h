@@ -1,14 +1,13 @@
 // Packed weights: the layout that pack.cpp writes and linear.cpp streams.
 //
 // Output rows come in tiles of 64; a tile is contiguous, its inputs in order:
-//   f32, f16   [K][64]
-//   bf16       [K/2][64][2]              pairs, so that one 32-bit lane holds two inputs of a row
+//   f32, f16, bf16   [K][64]
 //   i8         [K/32] × { [64] bf16 scales, [8][64][4] values }     quads of inputs of a row
 //   q4         [K/32] × { [64] bf16 scales, [8][32][4] values }
 //   nf4        [K/64] × { [64] bf16 scales, [16][32][4] values }
 // A byte of q4 and nf4 belongs to two rows, a vector of lanes apart: with L lanes, byte l of vector
 // pair m holds row 2mL + l in its low half and row 2mL + L + l in its high half, so that a shift
-// and a mask give two whole vectors. K is padded with zeros to a multiple of 2 (bf16), 32 (i8, q4)
+// and a mask give two whole vectors. K is padded with zeros to a multiple of 32 (i8, q4)
 // or 64 (nf4), rows to a multiple of 64.
 #pragma once
 
@@ -51,9 +50,8 @@ inline int64_t tile_bytes(int32_t type, int64_t columns) {
     case SK_F32:
       return columns * kTileRows * 4;
     case SK_F16:
-      return columns * kTileRows * 2;
     case SK_BF16:
-      return round_up(columns, 2) * kTileRows * 2;
+      return columns * kTileRows * 2;
     default:
       return div_up(columns, scale_inputs(type)) * block_bytes(type);
   }
@@ -66,6 +64,8 @@ struct sk_matrix {
   int32_t type;
   int64_t tile_stride;  // bytes
   skein::Buffer data;   // [rows / 64 rounded up] tiles
+  /// Whether zeros times these weights are zeros.
+  bool is_finite = true;
 
   int64_t tiles() const { return skein::div_up(rows, skein::kTileRows); }
   const uint8_t* tile(int64_t index) const { return data.as<uint8_t>() + index * tile_stride; }

@@ -49,9 +49,8 @@ bool store_f16(const Block& block, uint16_t* to, int64_t columns) {
 }
 
 void store_bf16(const Block& block, uint16_t* to, int64_t columns) {
-  for (int64_t c = 0; c < round_up(columns, 2); c++) {
-    uint16_t* pairs = to + c / 2 * kTileRows * 2 + c % 2;
-    for (int64_t r = 0; r < kTileRows; r++) pairs[r * 2] = float_to_bf16(block[r][c]);
+  for (int64_t c = 0; c < columns; c++) {
+    for (int64_t r = 0; r < kTileRows; r++) to[c * kTileRows + r] = float_to_bf16(block[r][c]);
   }
 }
 
@@ -83,20 +82,33 @@ void store_packed(int32_t type, const QuantisedBlock& block, uint8_t* to, int64_
   }
 }
 
-/// One tile; false when f16 cannot hold a value.
-bool pack_tile(const sk_matrix& matrix, const Source& source, int64_t first_row, uint8_t* to) {
+struct Packed {
+  bool fits = true;  // false when f16 cannot hold a value
+  bool is_finite = true;
+};
+
+bool is_finite(const Block& block) {
+  uint32_t exponents = 0;
+  for (const auto& row : block) {
+    for (const float x : row) exponents |= (float_bits(x) & 0x7f800000) == 0x7f800000 ? 1 : 0;
+  }
+  return exponents == 0;
+}
+
+Packed pack_tile(const sk_matrix& matrix, const Source& source, int64_t first_row, uint8_t* to) {
   Block block;
   QuantisedBlock quantised;
-  bool fits = true;
+  Packed packed;
   for (int64_t c = 0; c < matrix.columns; c += kBlockInputs) {
     const int64_t columns = std::min(kBlockInputs, matrix.columns - c);
     load_block(source, first_row, c, block);
+    packed.is_finite &= is_finite(block);
     switch (matrix.type) {
       case SK_F32:
         store_f32(block, reinterpret_cast<float*>(to) + c * kTileRows, columns);
         break;
       case SK_F16:
-        fits &= store_f16(block, reinterpret_cast<uint16_t*>(to) + c * kTileRows, columns);
+        packed.fits &= store_f16(block, reinterpret_cast<uint16_t*>(to) + c * kTileRows, columns);
         break;
       case SK_BF16:
         store_bf16(block, reinterpret_cast<uint16_t*>(to) + c * kTileRows, columns);
@@ -106,7 +118,7 @@ bool pack_tile(const sk_matrix& matrix, const Source& source, int64_t first_row,
         store_packed(matrix.type, quantised, to + tile_bytes(matrix.type, c), columns);
     }
   }
-  return fits;
+  return packed;
 }
 
 void check_rows(const sk_matrix& matrix, int64_t first_row, int64_t num_rows) {
@@ -141,7 +153,7 @@ sk_matrix* sk_matrix_new(sk_context* context, int64_t rows, int64_t columns, int
     require(rows > 0 && columns > 0, "a matrix needs rows and columns");
     require(type >= SK_F32 && type <= SK_NF4, "unknown weight type");
     auto matrix = std::make_unique<sk_matrix>();
-    *matrix = {context, rows, columns, type, tile_bytes(type, columns), {}};
+    *matrix = {context, rows, columns, type, tile_bytes(type, columns), {}, true};
     matrix->data = Buffer(static_cast<size_t>(matrix->tiles() * matrix->tile_stride));
     return context->keep(std::move(matrix));
   });
@@ -154,11 +166,14 @@ int32_t sk_matrix_pack(sk_matrix* matrix, int64_t first_row, int64_t num_rows, i
     require(source_type >= SK_F32 && source_type <= SK_BF16, "a matrix source is f32, f16 or bf16");
     const Source source{static_cast<const uint8_t*>(values), source_type, num_rows,
                         matrix->columns};
-    std::atomic<bool> fits{true};
+    std::atomic<bool> fits{true}, is_finite{true};
     each_tile(*matrix, first_row, num_rows, [&](int64_t row, uint8_t* to) {
-      if (!pack_tile(*matrix, source, row, to)) fits.store(false);
+      const Packed packed = pack_tile(*matrix, source, row, to);
+      if (!packed.fits) fits.store(false);
+      if (!packed.is_finite) is_finite.store(false);
     });
     require(fits.load(), "a weight is beyond ±65504 and does not fit f16; use bf16 or f32");
+    matrix->is_finite &= is_finite.load();
   });
 }
 
@@ -168,6 +183,8 @@ int32_t sk_matrix_pack_quantised(sk_matrix* matrix, int64_t first_row, int64_t n
     check_rows(*matrix, first_row, num_rows);
     require(is_quantised(matrix->type), "only i8, q4 and nf4 matrices take quantised rows");
     const QuantisedShape shape{matrix->type, num_rows, matrix->columns};
+    for (int64_t i = 0; i < num_rows * shape.row_scales(); i++)
+      matrix->is_finite &= (scales[i] & 0x7f80) != 0x7f80;
     each_tile(*matrix, first_row, num_rows, [&](int64_t row, uint8_t* to) {
       QuantisedBlock block;
       for (int64_t c = 0; c < matrix->columns; c += kBlockInputs) {

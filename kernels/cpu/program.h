@@ -58,6 +58,8 @@ struct sk_program {
   sk_context* context;
   int32_t max_tokens, max_rows, max_logits, max_samples;
   std::vector<std::unique_ptr<skein::Command>> commands;
+  /// Outputs of relu², most of which are zero.
+  std::vector<const float*> sparse;
   /// Shared by all commands, since one runs at a time; grows while recording.
   skein::Buffer scratch;
 

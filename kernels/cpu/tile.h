@@ -7,6 +7,7 @@
 
 #include "activations.h"
 #include "matrix.h"
+#include "sparse.h"
 #include "vec.h"
 
 namespace skein {
@@ -51,63 +52,46 @@ struct Sums {
   }
 };
 
-struct F32Weights {
+/// bf16 does not use vdpbf16ps: with activations split in two halves to keep their digits it makes
+/// as many products a cycle as FMA does (Zen 4: one instruction of either), and this already runs
+/// near that peak.
+template <class Element, vf (*Load)(const Element*)>
+struct FloatWeights {
   static constexpr int kRegisters = 1, kMaxRows = 6;
+  static constexpr int kUnitInputs = 1, kUnitWords = 1, kSparseRows = 2;
+
   template <int Rows, int Vectors>
   static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
                        int64_t to, Sums<Rows, Vectors>& sums) {
-    const float* w = reinterpret_cast<const float*>(tile) + from * kTileRows + output;
-    for (int64_t k = from; k < to; k++, w += kTileRows) {
-      vf weights[Vectors];
-#pragma GCC unroll 16
-      for (int n = 0; n < Vectors; n++) weights[n] = load(w + n * kLanes);
-      sums.accumulate(weights, inputs, k);
+    for (int64_t k = from; k < to; k++) add_input(tile, output, inputs, k, sums);
+  }
+
+  template <int Rows, int Vectors>
+  static void multiply_used(const uint8_t* tile, int64_t output, const Inputs& inputs,
+                            const UsedUnits& used, Sums<Rows, Vectors>& sums) {
+    for (int64_t i = 0; i < used.count; i++) {
+      fetch<kUnitBytes>(tile + used.units[i + UsedUnits::kAhead] * kUnitBytes);
+      add_input(tile, output, inputs, used.units[i], sums);
     }
   }
-};
 
-struct F16Weights {
-  static constexpr int kRegisters = 1, kMaxRows = 6;
-  template <int Rows, int Vectors>
-  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
-                       int64_t to, Sums<Rows, Vectors>& sums) {
-    const uint16_t* w = reinterpret_cast<const uint16_t*>(tile) + from * kTileRows + output;
-    for (int64_t k = from; k < to; k++, w += kTileRows) {
-      vf weights[Vectors];
-#pragma GCC unroll 16
-      for (int n = 0; n < Vectors; n++) weights[n] = load_f16(w + n * kLanes);
-      sums.accumulate(weights, inputs, k);
-    }
-  }
-};
+ private:
+  static constexpr int kUnitBytes = kTileRows * sizeof(Element);
 
-struct Bf16Weights {
-  static constexpr int kRegisters = 1, kMaxRows = 6;
-  /// A lane holds two inputs of an output: the even one in its low half, the odd one in its high
-  /// half, where a bf16 already is an f32 once the rest is masked. Not vdpbf16ps: with activations
-  /// split in two halves to keep their digits it makes as many products a cycle as FMA does (Zen 4:
-  /// one instruction of either), and this already runs near that peak.
   template <int Rows, int Vectors>
-  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
-                       int64_t to, Sums<Rows, Vectors>& sums) {
-    const uint32_t* w = reinterpret_cast<const uint32_t*>(tile) + from / 2 * kTileRows + output;
+  static void add_input(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t k,
+                        Sums<Rows, Vectors>& sums) {
+    const Element* w = reinterpret_cast<const Element*>(tile) + k * kTileRows + output;
     vf weights[Vectors];
-    int64_t k = from;
-    for (; k + 2 <= to; k += 2, w += kTileRows) {
 #pragma GCC unroll 16
-      for (int n = 0; n < Vectors; n++) weights[n] = as_float(load_int(w + n * kLanes) << 16);
-      sums.accumulate(weights, inputs, k);
-#pragma GCC unroll 16
-      for (int n = 0; n < Vectors; n++) {
-        weights[n] = as_float(load_int(w + n * kLanes) & static_cast<int32_t>(0xffff0000));
-      }
-      sums.accumulate(weights, inputs, k + 1);
-    }
-    if (k == to) return;
-    for (int n = 0; n < Vectors; n++) weights[n] = as_float(load_int(w + n * kLanes) << 16);
+    for (int n = 0; n < Vectors; n++) weights[n] = Load(w + n * kLanes);
     sums.accumulate(weights, inputs, k);
   }
 };
+
+using F32Weights = FloatWeights<float, load>;
+using F16Weights = FloatWeights<uint16_t, load_f16>;
+using Bf16Weights = FloatWeights<uint16_t, load_bf16>;
 
 // Four inputs of kLanes outputs, ready to multiply.
 #if defined(__AVX512VNNI__)
@@ -215,50 +199,90 @@ struct Nf4Format {
   }();
 };
 
-/// Weights of 8 or 4 bits against activations of 8.
+/// Weights of 8 or 4 bits against activations of 8: per group of inputs exact integer sums, then
+/// sums += integer · (weight scale · activation scale).
 template <class Format>
 struct IntegerWeights {
   static constexpr int kRegisters = sizeof(Quad) / sizeof(vi), kMaxRows = 4;
+  static constexpr int kUnitInputs = 4, kUnitWords = sizeof(Quantised);
+  /// Of 4-bit weights so little is skipped that streaming all is faster.
+  static constexpr int kSparseRows = Format::kType == SK_I8 ? 1 : 0;
 
-  /// Per group: exact integer sums, then sums += integer · (weight scale · activation scale).
   template <int Rows, int Vectors>
   static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
                        int64_t to, Sums<Rows, Vectors>& sums) {
     const ActivationLayout layout(inputs.columns);
     for (int64_t g = from / kGroup; g * kGroup < to; g++) {
       inputs.ahead.fetch(g);
-      const uint8_t* block = tile + g / kGroupsPerBlock * block_bytes(Format::kType);
       vi totals[Rows][Vectors];
-#pragma GCC unroll 6
-      for (int row = 0; row < Rows; row++) {
-        const uint8_t* token = inputs.first + row * inputs.stride;
-        const int32_t correction =
-            reinterpret_cast<const int32_t*>(token + layout.corrections_at)[g];
-#pragma GCC unroll 16
-        for (int n = 0; n < Vectors; n++) totals[row][n] = Format::start(correction);
-      }
-      const uint8_t* quad =
-          block + kTileRows * 2 + g % kGroupsPerBlock * (kGroup / 4) * Format::kQuadBytes;
+      start(inputs, layout, g, totals);
 #pragma GCC unroll 8
-      for (int64_t k = 0; k < kGroup; k += 4, quad += Format::kQuadBytes) {
-        Quad weights[Vectors];
-        Format::load(quad, static_cast<int>(output) / kLanes, weights);
-#pragma GCC unroll 6
-        for (int row = 0; row < Rows; row++) {
-          const Quantised* x =
-              reinterpret_cast<const Quantised*>(inputs.first + row * inputs.stride) + g * kGroup +
-              k;
-#pragma GCC unroll 16
-          for (int n = 0; n < Vectors; n++)
-            totals[row][n] = add_products(totals[row][n], weights[n], x);
-        }
-      }
-      add_scaled(totals, block + output * 2, inputs, layout, g, sums);
+      for (int64_t quad = 0; quad < kQuads; quad++)
+        add_quad(tile, output, inputs, g * kQuads + quad, totals);
+      add_scaled(totals, block_of(tile, g) + output * 2, inputs, layout, g, sums);
+    }
+  }
+
+  /// A group whose scale is not finite has no zeros, so it is not lost.
+  template <int Rows, int Vectors>
+  static void multiply_used(const uint8_t* tile, int64_t output, const Inputs& inputs,
+                            const UsedUnits& used, Sums<Rows, Vectors>& sums) {
+    const ActivationLayout layout(inputs.columns);
+    for (int64_t i = 0; i < used.count;) {
+      const int64_t g = used.units[i] / kQuads;
+      vi totals[Rows][Vectors];
+      start(inputs, layout, g, totals);
+      do {
+        const int64_t ahead = used.units[i + UsedUnits::kAhead / 2];
+        fetch<Format::kQuadBytes>(quad_at(tile, ahead));
+        fetch<kTileRows * 2>(block_of(tile, ahead / kQuads));
+        add_quad(tile, output, inputs, used.units[i], totals);
+        i++;
+      } while (i < used.count && used.units[i] / kQuads == g);
+      add_scaled(totals, block_of(tile, g) + output * 2, inputs, layout, g, sums);
     }
   }
 
  private:
   static constexpr int64_t kGroupsPerBlock = scale_inputs(Format::kType) / kGroup;
+  static constexpr int64_t kQuads = kGroup / 4;  // of a group
+
+  /// Where the scales of group g lie; the values follow.
+  static const uint8_t* block_of(const uint8_t* tile, int64_t g) {
+    return tile + g / kGroupsPerBlock * block_bytes(Format::kType);
+  }
+
+  static const uint8_t* quad_at(const uint8_t* tile, int64_t quad) {
+    const int64_t within = quad % (kGroupsPerBlock * kQuads);
+    return block_of(tile, quad / kQuads) + kTileRows * 2 + within * Format::kQuadBytes;
+  }
+
+  template <int Rows, int Vectors>
+  static void start(const Inputs& inputs, const ActivationLayout& layout, int64_t g,
+                    vi (&totals)[Rows][Vectors]) {
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; row++) {
+      const uint8_t* token = inputs.first + row * inputs.stride;
+      const int32_t correction = reinterpret_cast<const int32_t*>(token + layout.corrections_at)[g];
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++) totals[row][n] = Format::start(correction);
+    }
+  }
+
+  template <int Rows, int Vectors>
+  static void add_quad(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t quad,
+                       vi (&totals)[Rows][Vectors]) {
+    Quad weights[Vectors];
+    Format::load(quad_at(tile, quad), static_cast<int>(output) / kLanes, weights);
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; row++) {
+      const Quantised* x =
+          reinterpret_cast<const Quantised*>(inputs.first + row * inputs.stride) + quad * 4;
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++)
+        totals[row][n] = add_products(totals[row][n], weights[n], x);
+    }
+  }
 
   template <int Rows, int Vectors>
   static void add_scaled(const vi (&totals)[Rows][Vectors], const uint8_t* weight_scales,

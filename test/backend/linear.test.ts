@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type {
   Backend,
   Epilogue,
+  MatrixSource,
   QuantisedType,
   SourceType,
   Tensor,
@@ -209,6 +210,79 @@ describe.each(LEVELS)('linear on %s', (isa) => {
     const expected = run(reference)
     for (const [i, y] of run(cpu).entries())
       expect(rmsRatio(y, expected[i]!), `job ${i}`).toBeLessThan(2e-2)
+  })
+
+  describe('after relu², where most inputs are zero', () => {
+    const [hidden, rows, tokens] = [256, 130, 7]
+
+    /** y = value·relu²(key·x): of one token, of a pair, or of all from `from` on. */
+    function channelMixing(type: WeightType, x: Float32Array, weight: MatrixSource) {
+      const count = x.length / 64
+      const capacity = capacityFor(count)
+      const u = poisoned(cpu, [count + 2, hidden])
+      const y = poisoned(cpu, [count + 2, rows])
+      // The inputs are about 1, so this makes nine products in ten negative.
+      const key = { ...randomSource(hidden, 64, 'f32', 3) }
+      const shifted = { ...key, readRows: (start: number, end: number) => below(key, start, end) }
+      runOnce(cpu, capacity, raggedBatch(capacity, [count], [0], 1), (ops) => {
+        const first = { y: u, x: padded(cpu, x, 64), weight: cpu.matrix(shifted, 'f32') }
+        ops.linear([{ ...first, epilogue: 'relu2' as const }])
+        ops.linear([{ y, x: u, weight: cpu.matrix(weight, type) }])
+      })
+      return { u: cpu.readTensor(u, 0, count * hidden), y: cpu.readTensor(y, 0, count * rows) }
+    }
+
+    function below(source: MatrixSource, start: number, end: number): Uint8Array {
+      const values = new Float32Array(source.readRows(start, end).buffer).map((w) => w - 0.019)
+      return new Uint8Array(values.buffer)
+    }
+
+    const x = normals(tokens * 64, 11).map((value) => 1 + value / 2)
+
+    test.each(['f32', 'f16', 'bf16', 'i8', 'q4', 'nf4'] as const)(
+      'skipping them changes no bit of %s products',
+      (type) => {
+        const weight = randomSource(rows, hidden, 'bf16', 5)
+        const all = channelMixing(type, x, weight)
+        const zeros = all.u.filter((value) => value === 0).length / all.u.length
+        expect(zeros).toBeGreaterThan(0.8)
+        expect(zeros).toBeLessThan(0.97)
+        for (const [from, count] of [
+          [0, 1],
+          [3, 1],
+          [2, 2],
+          [5, 2],
+        ] as const) {
+          const part = channelMixing(type, x.slice(from * 64, (from + count) * 64), weight)
+          expect(part.y).toEqual(all.y.slice(from * rows, (from + count) * rows))
+        }
+      },
+    )
+
+    test.each(['bf16', 'i8', 'q4'] as const)('NaN is not lost in %s products', (type) => {
+      const weight = randomSource(rows, hidden, 'f32', 5)
+      const broken = x.slice(0, 64)
+      broken[7] = Number.NaN
+      expect(channelMixing(type, broken, weight).y.every(Number.isNaN)).toBe(true)
+      const values = new Float32Array(weight.readRows(0, rows).buffer)
+      values[3 * hidden + 200] = Number.NaN
+      const readRows = (start: number, end: number) =>
+        new Uint8Array(values.buffer, start * hidden * 4, (end - start) * hidden * 4)
+      const { y } = channelMixing(type, x.slice(0, 64), { ...weight, readRows })
+      expect([...y.entries()].filter(([, value]) => Number.isNaN(value)).map(([i]) => i)).toEqual([
+        3,
+      ])
+    })
+
+    test('a token of zeros gives zeros', () => {
+      const { u, y } = channelMixing(
+        'f16',
+        new Float32Array(64),
+        randomSource(rows, hidden, 'f16', 5),
+      )
+      expect(u.every((value) => value === 0)).toBe(true)
+      expect(y).toEqual(new Float32Array(rows))
+    })
   })
 
   test('logits: products over the logit rows only', () => {

@@ -1,0 +1,80 @@
+// Which inputs of one or two tokens are not zero. After relu² most are, and at one or two tokens a
+// product waits for the weights: those that meet only zeros need not be read. Adding them would
+// change no bit of a sum, which is never −0. Knows nothing of weights.
+#pragma once
+
+#include <cstring>
+
+#include "vec.h"
+
+namespace skein {
+
+/// A unit is what a kernel skips or takes whole: one, two or four inputs.
+struct UsedUnits {
+  static constexpr int64_t kMost = 16384;
+  /// Behind the last one there are as many more to be asked for ahead of time: the last again.
+  static constexpr int64_t kAhead = 32;
+
+  int64_t count = 0;
+  int32_t units[kMost + kAhead];
+
+  /// Words: 32-bit words of a unit. first: [Rows] tokens `stride` bytes apart, `num_units` each, a
+  /// multiple of 16.
+  template <int Words, int Rows>
+  void list(const uint8_t* first, int64_t stride, int64_t num_units) {
+    count = 0;
+#if defined(__AVX512F__)
+    constexpr int kStep = 16 / Words;
+    for (int64_t unit = 0; unit < num_units; unit += kStep) {
+      vi any = {};
+      for (int row = 0; row < Rows; row++) any |= load_int(first + row * stride + unit * Words * 4);
+      append<Words>(reinterpret_cast<__m512i>(any), static_cast<int32_t>(unit));
+    }
+#else
+    for (int64_t unit = 0; unit < num_units; unit++) {
+      uint32_t any = 0;
+      for (int row = 0; row < Rows; row++) {
+        uint32_t words[Words];
+        std::memcpy(words, first + row * stride + unit * Words * 4, sizeof words);
+        for (const uint32_t word : words) any |= word;
+      }
+      units[count] = static_cast<int32_t>(unit);
+      count += any != 0 ? 1 : 0;
+    }
+#endif
+    for (int64_t i = 0; i < kAhead; i++) units[count + i] = count == 0 ? 0 : units[count - 1];
+  }
+
+ private:
+#if defined(__AVX512F__)
+  template <int Words>
+  void append(__m512i any, int32_t unit) {
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    if constexpr (Words == 1) {
+      const __mmask16 used = _mm512_test_epi32_mask(any, any);
+      const __m512i list =
+          _mm512_maskz_compress_epi32(used, _mm512_add_epi32(lanes, _mm512_set1_epi32(unit)));
+      _mm512_storeu_si512(units + count, list);
+      count += __builtin_popcount(used);
+    } else {
+      static_assert(Words == 2);
+      const __mmask8 used = _mm512_test_epi64_mask(any, any);
+      const __m512i all = _mm512_cvtepi32_epi64(
+          _mm256_add_epi32(_mm512_castsi512_si256(lanes), _mm256_set1_epi32(unit)));
+      const __m256i list = _mm512_cvtepi64_epi32(_mm512_maskz_compress_epi64(used, all));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(units + count), list);
+      count += __builtin_popcount(used);
+    }
+  }
+#endif
+};
+
+/// Asks for the cache lines of [p, p + Bytes), into the L2 cache: it has more misses under way than
+/// the L1 cache can have.
+template <int Bytes>
+inline void fetch(const uint8_t* p) {
+#pragma GCC unroll 8
+  for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+
+}  // namespace skein
