@@ -5,9 +5,7 @@
 import { existsSync } from 'node:fs'
 import { freemem } from 'node:os'
 import { fileURLToPath } from 'node:url'
-import type { Backend, WeightType } from './backend/backend.ts'
-import { chooseBatchSize } from './batch-size.ts'
-import { type BackendOptions, openBackend } from './device-choice.ts'
+import type { WeightType } from './backend/backend.ts'
 import { Engine } from './engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS, identityOf, type StateOptions } from './engine/states.ts'
 import { SkeinError } from './errors.ts'
@@ -22,18 +20,11 @@ import {
   isGguf,
   openCheckpoint,
 } from './model/checkpoint.ts'
-import {
-  describeCheckpoint,
-  loadableArchitecture,
-  rwkv6Dimensions,
-  rwkv7Dimensions,
-} from './model/formats/describe.ts'
-import type { Model } from './model/model.ts'
+import { loadableArchitecture, rwkv6Dimensions, rwkv7Dimensions } from './model/formats/describe.ts'
 import { ModelRunner } from './model/model-runner.ts'
-import { loadRwkv6 } from './model/rwkv6.ts'
-import { loadRwkv7 } from './model/rwkv7.ts'
 import { openTunedState, readTunedState } from './model/tuned-state.ts'
-import type { LoadProgress, WeightOptions } from './model/weights.ts'
+import type { LoadProgress } from './model/weights.ts'
+import { type PlacementChoice, placeModel } from './placement.ts'
 import type { Store } from './state/store/store.ts'
 import { openStore } from './state/store/store-thread.ts'
 import { findVocabulary } from './tokenizer/find-vocabulary.ts'
@@ -52,16 +43,12 @@ export const QUANT_CHOICES: readonly QuantChoice[] = [
 ]
 
 /** Plain data, so that it can be handed to a worker process. */
-export interface RunnerChoice extends BackendOptions {
+export interface RunnerChoice extends PlacementChoice {
   /** Path of the checkpoint. */
   readonly model: string
   /** Merged into it one after the other. */
   readonly adapters?: readonly AdapterChoice[] | undefined
   readonly quant?: QuantChoice | undefined
-  /** Recurrent states kept on the device = most rows of a step. Chosen from free memory when absent. */
-  readonly slots?: number | undefined
-  /** Token budget of one step. */
-  readonly maxTokens?: number | undefined
 }
 
 /** A file with a tuned start state, and the name by which requests ask for it. */
@@ -108,16 +95,11 @@ export const DEMO_MODEL = fileURLToPath(new URL('../models/demo.pth', import.met
 export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress): ModelRunner {
   const checkpoint = openModel(choice)
   try {
-    const { numParameters } = describeCheckpoint(checkpoint)
-    const architecture = loadableArchitecture(checkpoint)
-    const { backend, freeMemory } = openBackend(choice, { architecture, numParameters })
+    const weightType = weightTypeOf(choice.quant)
+    const { model, backend, size } = placeModel(checkpoint, choice, { weightType, onProgress })
     try {
-      const model = loadModel(checkpoint, backend, {
-        weightType: weightTypeOf(choice.quant),
-        onProgress,
-      })
       return new ModelRunner(model, backend, {
-        ...chooseBatchSize(choice, model, freeMemory()),
+        ...size,
         fingerprint: fingerprint(checkpoint),
         startState: readTunedState(checkpoint, model.stateShape),
       })
@@ -247,11 +229,6 @@ function statesOf(choice: EngineChoice, { hash }: Tokenizer, store: Store | null
       ttlMs: sessionTtlSeconds === undefined ? limits.ttlMs : 1000 * sessionTtlSeconds,
     },
   }
-}
-
-function loadModel(checkpoint: Checkpoint, backend: Backend, options: WeightOptions): Model {
-  const load = { rwkv6: loadRwkv6, rwkv7: loadRwkv7 }[loadableArchitecture(checkpoint)]
-  return load(checkpoint, backend, options)
 }
 
 function weightTypeOf(quant: QuantChoice = 'file'): WeightType | undefined {

@@ -380,6 +380,8 @@ export interface Backend {
   activation(shape: readonly number[], values?: Float32Array): Tensor
   /** The values of a tensor; a copy. */
   readTensor(tensor: Tensor, start?: number, count?: number): Float32Array
+  /** Replaces the first values of a tensor. */
+  writeTensor(tensor: Tensor, values: Float32Array): void
   matrix(source: MatrixSource, type: WeightType): Matrix
   table(source: MatrixSource): Table
   statePool(shape: StateShape, numSlots: number): StatePool
@@ -387,6 +389,21 @@ export interface Backend {
   record(capacity: Capacity, build: (ops: Ops) => void): Program
   dispose(): void
 }
+
+/** The way of some tensors from one backend to their like on another, where both hold part of a model. */
+export interface Link {
+  /** Copies the first `rows` rows: after what the one was given so far, ahead of what the other is given next. */
+  send(rows: number): void
+  dispose(): void
+}
+
+/** Makes a link for launches of which at most `maxFlights` are on their way at once. */
+export type Connect = (
+  from: Backend,
+  to: Backend,
+  pairs: readonly (readonly [from: Tensor, to: Tensor])[],
+  maxFlights: number,
+) => Link
 
 /** Empty batch arrays for a capacity. */
 export function createBatch(capacity: Capacity): Batch {

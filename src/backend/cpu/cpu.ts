@@ -28,6 +28,7 @@ export function createCpuBackend(options: CpuOptions = {}): Backend {
     tensor: (shape, values) => new CpuTensor(context, shape, values),
     activation: (shape, values) => new CpuTensor(context, shape, values),
     readTensor: (tensor, start, count) => readTensor(context, tensor, start, count),
+    writeTensor: (tensor, values) => writeTensor(context, tensor, values),
     matrix: (source, type) => new CpuMatrix(context, source, type),
     table: (source) => new CpuTable(context, source),
     statePool: (shape, numSlots) => new CpuStatePool(context, shape, numSlots),
@@ -61,6 +62,12 @@ export function describeCpu(level: IsaLevel, threads: number): string {
   const neon = process.arch === 'arm64' ? ' (neon)' : ''
   const features = level === 'avx512' ? ' (vnni, bf16)' : level === 'avx2' ? ' (fma, f16c)' : neon
   return `cpu: ${level}${features}, ${threads} ${threads === 1 ? 'thread' : 'threads'}`
+}
+
+function writeTensor(context: CpuContext, tensor: Tensor, values: Float32Array): void {
+  assert(tensor instanceof CpuTensor, 'a tensor of another backend')
+  assert(values.length <= tensor.count, 'writeTensor beyond its tensor')
+  context.native.sk_tensor_write(tensor.pointer, 0, values, values.length)
 }
 
 function readTensor(context: CpuContext, tensor: Tensor, start = 0, count?: number): Float32Array {

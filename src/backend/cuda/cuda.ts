@@ -8,7 +8,14 @@ import type { Backend, Tensor } from '../backend.ts'
 import { CudaDevice } from './device.ts'
 import { Gemm } from './gemm.ts'
 import { CudaProgram } from './program.ts'
-import { CudaMatrix, CudaTable, CudaTensor, downloadFloats, type TensorType } from './resources.ts'
+import {
+  CudaMatrix,
+  CudaTable,
+  CudaTensor,
+  downloadFloats,
+  type TensorType,
+  uploadHalves,
+} from './resources.ts'
 import { CudaPenaltyPool, CudaStatePool } from './states.ts'
 
 export interface CudaOptions {
@@ -40,6 +47,7 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
     tensor: (shape, values) => new CudaTensor(device, shape, 'f32', values),
     activation: (shape, values) => new CudaTensor(device, shape, 'f16', values),
     readTensor: (tensor, start, count) => readTensor(device, tensor, start, count),
+    writeTensor: (tensor, values) => writeTensor(device, tensor, values),
     matrix: (source, type) => new CudaMatrix(device, source, type),
     table: (source) => new CudaTable(device, source),
     statePool: (shape, numSlots) => new CudaStatePool(device, shape, numSlots, wkv),
@@ -50,6 +58,13 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
       device.dispose()
     },
   }
+}
+
+function writeTensor(device: CudaDevice, tensor: Tensor, values: Float32Array): void {
+  assert(tensor instanceof CudaTensor, 'a tensor of another backend')
+  assert(values.length <= tensor.count, 'writeTensor beyond its tensor')
+  if (tensor.type === 'f32') device.upload(tensor.address, values)
+  else uploadHalves(device, tensor.address, values)
 }
 
 function readTensor(device: CudaDevice, tensor: Tensor, start = 0, count?: number): Float32Array {

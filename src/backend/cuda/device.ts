@@ -110,6 +110,11 @@ export class CudaDevice {
     return this.#stream
   }
 
+  /** The CUcontext, for copies between devices. */
+  get context(): Pointer {
+    return this.#context
+  }
+
   /** The checked functions of the driver, for libraries that need one this class does not wrap. */
   get driver(): CudaDriver {
     this.enter()

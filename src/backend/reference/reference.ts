@@ -19,6 +19,7 @@ export function createReferenceBackend(): Backend {
       Float32Array.from(
         valuesOf(tensor).subarray(start, count === undefined ? undefined : start + count),
       ),
+    writeTensor: (tensor, values) => valuesOf(tensor).set(values),
     matrix: readMatrix,
     table: (source) => readMatrix(source, source.dtype),
     statePool: (shape, numSlots) => new RefStatePool(shape, numSlots),

@@ -1,0 +1,235 @@
+/**
+ * A model over several devices by layers, as one model on one backend: what a runner asks of it is done by every stage
+ * for its own layers, and what the layers carry goes from stage to stage. A step that is launched is put on all devices
+ * at once, each waiting for the one before, so several steps at a time keep all of them busy. Knows no requests; how
+ * tensors get from device to device is the link's business.
+ */
+import type {
+  Backend,
+  Batch,
+  Capacity,
+  Connect,
+  Link,
+  Ops,
+  Program,
+  ProgramFlight,
+  ProgramFlights,
+  StateData,
+  StatePool,
+  StateShape,
+} from '../backend/backend.ts'
+import { assert, SkeinError } from '../errors.ts'
+import type { Carried, Model } from './model.ts'
+
+/** Some layers of a model and the device they are on. */
+export interface Stage {
+  readonly model: Model
+  readonly backend: Backend
+}
+
+/** The stages in order: the first has the embedding, the last the head. The backends belong to the result. */
+export function joinStages(
+  stages: readonly Stage[],
+  connect: Connect,
+): { readonly model: Model; readonly backend: Backend } {
+  const models = stages.map(({ model }) => model)
+  const total = (of: (model: Model) => number) => models.reduce((sum, one) => sum + of(one), 0)
+  const last = models.at(-1)
+  assert(last !== undefined && last.output !== null, 'a pipeline without the last layer')
+  const pipeline = new Pipeline(stages, connect)
+  const model: Model = {
+    ...last,
+    weightBytes: total(({ weightBytes }) => weightBytes),
+    tableBytes: total(({ tableBytes }) => tableBytes),
+    stateShape: { ...last.stateShape, layers: total(({ stateShape }) => stateShape.layers) },
+    forward: (ops, states, capacity) =>
+      pipeline.recordStage(stages.length - 1, ops, states, capacity),
+  }
+  return { model, backend: pipeline.backend }
+}
+
+class Pipeline {
+  readonly backend: Backend
+  readonly #stages: readonly Stage[]
+  readonly #connect: Connect
+  /** What each stage carries on, once it is recorded. */
+  readonly #carried: Carried[] = []
+  #states: PipelineStates | null = null
+
+  constructor(stages: readonly Stage[], connect: Connect) {
+    this.#stages = stages
+    this.#connect = connect
+    // Logits and penalties are where the head is.
+    const { backend: last } = stages.at(-1)!
+    this.backend = {
+      ...last,
+      description: describeStages(stages),
+      statePool: (shape, numSlots) => this.#createStates(shape, numSlots),
+      record: (capacity, build) => this.#record(capacity, build),
+      dispose() {
+        for (const { backend } of stages) backend.dispose()
+      },
+    }
+  }
+
+  #createStates(shape: StateShape, numSlots: number): StatePool {
+    const parts = this.#stages.map(({ model, backend }) =>
+      backend.statePool(model.stateShape, numSlots),
+    )
+    this.#states = new PipelineStates(shape, numSlots, parts)
+    return this.#states
+  }
+
+  recordStage(s: number, ops: Ops, states: StatePool, capacity: Capacity): Carried {
+    assert(states instanceof PipelineStates, 'a state pool of another backend')
+    const carried = this.#stages[s]!.model.forward(ops, states.parts[s]!, capacity)
+    this.#carried[s] = carried
+    return carried
+  }
+
+  /** `build` records the last stage and what follows it. */
+  #record(capacity: Capacity, build: (ops: Ops) => void): Program {
+    const states = this.#states
+    assert(states !== null, 'a pipeline is recorded before it has states')
+    const inner = { ...capacity, logits: 0, samples: 0 }
+    const programs = this.#stages.map(({ backend }, s) =>
+      s === this.#stages.length - 1
+        ? backend.record(capacity, build)
+        : backend.record(inner, (ops) => void this.recordStage(s, ops, states, inner)),
+    )
+    const links = this.#stages.slice(1).map(({ backend }, i) => {
+      const [from, to] = [this.#carried[i]!, this.#carried[i + 1]!]
+      const pairs = from.map((tensor, k) => [tensor, to[k]!] as const)
+      return this.#connect(this.#stages[i]!.backend, backend, pairs, this.#stages.length)
+    })
+    return new PipelineProgram(programs, links)
+  }
+}
+
+function describeStages(stages: readonly Stage[]): string {
+  const parts = stages.map(
+    ({ model, backend }) => `${backend.description}: ${model.stateShape.layers} layers`,
+  )
+  return `pipeline of ${parts.join(', ')}`
+}
+
+class PipelineProgram implements Program {
+  readonly flights: ProgramFlights
+  readonly #programs: readonly Program[]
+  readonly #links: readonly Link[]
+
+  constructor(programs: readonly Program[], links: readonly Link[]) {
+    this.#programs = programs
+    this.#links = links
+    this.flights = { max: programs.length, launch: (batch) => this.#launch(batch) }
+  }
+
+  run(batch: Batch): void {
+    this.#launch(batch).wait()
+  }
+
+  /** Without waiting, where the devices can; the others run their stage at once. */
+  #launch(batch: Batch): ProgramFlight {
+    for (let t = 0; t < batch.numTokens; t++)
+      assert(batch.tokens[t]! >= 0, 'a row of a pipeline feeds a draw: the first device has none')
+    const inner = { ...batch, numLogits: 0, numSamples: 0 }
+    const flights = this.#programs.map((program, s) => {
+      const flight = launchOn(program, s === this.#programs.length - 1 ? batch : inner)
+      this.#links[s]?.send(batch.numTokens)
+      return flight
+    })
+    return {
+      get isDone() {
+        return flights.every((flight) => flight === null || flight.isDone)
+      },
+      wait() {
+        for (const flight of flights) flight?.wait()
+      },
+    }
+  }
+
+  dispose(): void {
+    for (const program of this.#programs) program.dispose()
+    for (const link of this.#links) link.dispose()
+  }
+}
+
+/** Null where the program has run. */
+function launchOn(program: Program, batch: Batch): ProgramFlight | null {
+  if (program.flights !== undefined) return program.flights.launch(batch)
+  program.run(batch)
+  return null
+}
+
+/** Each stage holds the states of its own layers; from outside it is one state, as on one device. */
+class PipelineStates implements StatePool {
+  readonly shape: StateShape
+  readonly numSlots: number
+  /** By stage. */
+  readonly parts: readonly StatePool[]
+
+  constructor(shape: StateShape, numSlots: number, parts: readonly StatePool[]) {
+    this.shape = shape
+    this.numSlots = numSlots
+    this.parts = parts
+  }
+
+  get bytesPerSlot(): number {
+    return this.parts.reduce((sum, { bytesPerSlot }) => sum + bytesPerSlot, 0)
+  }
+
+  clear(slot: number): void {
+    for (const part of this.parts) part.clear(slot)
+  }
+
+  poison(slot: number): void {
+    for (const part of this.parts) part.poison(slot)
+  }
+
+  copy(from: number, to: number): void {
+    for (const part of this.parts) part.copy(from, to)
+  }
+
+  read(slot: number): StateData {
+    const states = this.parts.map((part) => part.read(slot))
+    return {
+      shift: joined(states.map(({ shift }) => shift)),
+      wkv: joined(states.map(({ wkv }) => wkv)),
+    }
+  }
+
+  write(slot: number, { shift, wkv }: StateData): void {
+    const whole = sizesOf(this.shape)
+    // Before the first part of it is written: a refused state changes nothing.
+    if (shift.length !== whole.shift || wkv.length !== whole.wkv)
+      throw new SkeinError(
+        'state_incompatible',
+        `a state of ${shift.length} + ${wkv.length} numbers, expected ${whole.shift} + ${whole.wkv}`,
+      )
+    const at = { shift: 0, wkv: 0 }
+    for (const part of this.parts) {
+      const size = sizesOf(part.shape)
+      part.write(slot, {
+        shift: shift.subarray(at.shift, at.shift + size.shift),
+        wkv: wkv.subarray(at.wkv, at.wkv + size.wkv),
+      })
+      at.shift += size.shift
+      at.wkv += size.wkv
+    }
+  }
+}
+
+/** Numbers of a state. */
+function sizesOf({ layers, channels, heads, headSize }: StateShape) {
+  return { shift: layers * 2 * channels, wkv: layers * heads * headSize ** 2 }
+}
+
+function joined(parts: readonly Float32Array[]): Float32Array {
+  const whole = new Float32Array(parts.reduce((sum, { length }) => sum + length, 0))
+  let at = 0
+  for (const part of parts) {
+    whole.set(part, at)
+    at += part.length
+  }
+  return whole
+}
