@@ -24,11 +24,12 @@ export interface BackendOptions {
   readonly device?: DeviceChoice | undefined
   readonly threads?: number | undefined
   readonly wkv?: WkvChoice | undefined
+  /** Most memory of a GPU to use; all that is free when absent. */
+  readonly memoryBytes?: number | undefined
 }
 
 /** What the choice may depend on. */
 export interface ModelFacts {
-  readonly architecture: 'rwkv6' | 'rwkv7'
   readonly numParameters: number
 }
 
@@ -49,13 +50,10 @@ export function parseDevice(text: string): DeviceChoice | undefined {
 }
 
 export function openBackend(options: BackendOptions, model: ModelFacts): OpenedBackend {
-  const { device = 'auto', wkv } = options
+  const { device = 'auto' } = options
   if (device === 'auto') return openBest(options, model)
-  if (device === 'cuda' || device.startsWith('cuda:')) return openCuda(device, wkv)
-  if (wkv === 'fp16')
-    throw new SkeinError('invalid_request', `--wkv fp16 needs --device cuda, not ${device}`, {
-      param: 'wkv',
-    })
+  if (device === 'cuda' || device.startsWith('cuda:')) return openCuda(device, options)
+  refuseCudaOptions(options, `needs --device cuda, not ${device}`)
   return onHost(device === 'reference' ? createReferenceBackend() : openCpu(options))
 }
 
@@ -63,10 +61,7 @@ export function openBackend(options: BackendOptions, model: ModelFacts): OpenedB
 function openBest(options: BackendOptions, model: ModelFacts): OpenedBackend {
   const cuda = openCudaIfUsable(options, model)
   if (cuda !== null) return cuda
-  if (options.wkv === 'fp16')
-    throw new SkeinError('invalid_request', '--wkv fp16 needs a GPU, and none can be used here', {
-      param: 'wkv',
-    })
+  refuseCudaOptions(options, 'needs a GPU, and none can be used here')
   try {
     return onHost(openCpu(options))
   } catch (error) {
@@ -74,7 +69,7 @@ function openBest(options: BackendOptions, model: ModelFacts): OpenedBackend {
   }
 }
 
-function openCudaIfUsable({ wkv }: BackendOptions, model: ModelFacts): OpenedBackend | null {
+function openCudaIfUsable(options: BackendOptions, model: ModelFacts): OpenedBackend | null {
   const { hasCard, problems } = cudaReport()
   if (!hasCard) return null
   if (problems.length > 0) {
@@ -85,13 +80,25 @@ function openCudaIfUsable({ wkv }: BackendOptions, model: ModelFacts): OpenedBac
     note('RWKV-6 does not run on cuda yet; using the CPU')
     return null
   }
-  return openCuda('cuda', wkv)
+  return openCuda('cuda', options)
 }
 
-function openCuda(device: string, wkv: WkvChoice = 'fp32'): OpenedBackend {
+/** What only a GPU can do is refused elsewhere, not ignored. */
+function refuseCudaOptions({ wkv, memoryBytes }: BackendOptions, reason: string): void {
+  const refused = (flag: string, param: string) =>
+    new SkeinError('invalid_request', `${flag} ${reason}`, { param })
+  if (wkv === 'fp16') throw refused('--wkv fp16', 'wkv')
+  if (memoryBytes !== undefined) throw refused('--memory-gb', 'memory-gb')
+}
+
+function openCuda(
+  device: string,
+  { wkv = 'fp32', memoryBytes }: Pick<BackendOptions, 'wkv' | 'memoryBytes'>,
+): OpenedBackend {
   const backend = createCudaBackend({
     device: ordinalOrUuid(device),
     wkv: wkv === 'fp16' ? 'f16' : 'f32',
+    ...(memoryBytes === undefined ? {} : { memoryBytes }),
   })
   return { backend, freeMemory: () => ({ bytes: backend.device.freeBytes(), isDevice: true }) }
 }

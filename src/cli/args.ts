@@ -39,6 +39,16 @@ export const modelArgs = {
       'auto (default), cpu, cuda, cuda:N (or cuda:UUID), or reference (plain float64, for checking)',
   },
   backend: { type: 'string', description: 'Older name of --device' },
+  'pp-devices': {
+    type: 'string',
+    description:
+      'Devices that share the layers of the model, in order: 0,1,… as in cuda:N, or names',
+    valueHint: '0,1,…',
+  },
+  'memory-gb': {
+    type: 'string',
+    description: 'Most memory of each GPU to use, in GB (default: all that is free)',
+  },
   wkv: {
     type: 'string',
     description: 'Recurrent states on cuda: fp32 (default), or fp16 in half the memory',
@@ -104,6 +114,8 @@ export function engineChoice(args: Given): EngineChoice {
     model: modelPath(text(args, 'model')),
     adapters: adapterChoices(args),
     device: deviceChoice(args),
+    ppDevices: ppDevices(args),
+    memoryBytes: bytesOf(number(args, 'memory-gb', 0.001, 1_000_000)),
     wkv: oneOf<WkvChoice>(args, 'wkv', WKV_CHOICES),
     quant: oneOf<QuantChoice>(args, 'quant', QUANT_CHOICES),
     threads: integer(args, 'threads', 1, 1024),
@@ -125,6 +137,26 @@ export function deviceChoice(args: Given): DeviceChoice | undefined {
   return (
     parseDevice(given) ?? refuse('device', `auto, cpu, cuda, cuda:N or reference, not "${given}"`)
   )
+}
+
+/** What --pp-devices asks for; a plain number is a GPU. */
+function ppDevices(args: Given): DeviceChoice[] | undefined {
+  const given = text(args, 'pp-devices')
+  if (given === undefined) return undefined
+  const expected = `two devices or more with commas between, such as 0,1, not "${given}"`
+  const devices = given.split(',').map((part) => {
+    const name = part.trim()
+    const device = parseDevice(/^\d+$/.test(name) ? `cuda:${name}` : name)
+    return device === undefined || device === 'auto' ? refuse('pp-devices', expected) : device
+  })
+  if (devices.length < 2) refuse('pp-devices', expected)
+  if (deviceChoice(args) !== undefined)
+    refuse('pp-devices', 'all devices of the model; leave --device out')
+  return devices
+}
+
+function bytesOf(gigabytes: number | undefined): number | undefined {
+  return gigabytes === undefined ? undefined : Math.floor(gigabytes * 1e9)
 }
 
 export function text(args: Given, name: string): string | undefined {

@@ -112,8 +112,8 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
   {
     flag: 'pp-devices',
     systems: 'rwkv_lightning',
-    means: '`[N]` or `N`: `--device cuda:N`; several are refused, a model runs on one device',
-    meaning: (value) => as(['--device', `cuda:${oneDevice(value)}`]),
+    means: '`[N]` or `N`: `--device cuda:N`; `[0,1]`: `--pp-devices 0,1`, the same flag here',
+    meaning: (value) => as(pipelineDevices(value)),
   },
   {
     flag: 'vocab-path',
@@ -195,11 +195,10 @@ function isTrue(flag: string, value: string): boolean {
   throw refusal(flag, `True or False, not "${value}"`)
 }
 
-function oneDevice(value: string): string {
-  const devices = value.replace(/^\[|\]$/g, '').split(',')
-  const [first = ''] = devices
-  if (devices.length === 1 && /^\s*\d+\s*$/.test(first)) return first.trim()
-  throw refusal('pp-devices', `one device, such as [0]: a model is not spread over several here`)
+/** A list as Python writes it; what is no number is left to our own flag of that name. */
+function pipelineDevices(value: string): string[] {
+  const devices = value.replace(/^\[|\]$/g, '').replaceAll(' ', '')
+  return /^\d+$/.test(devices) ? ['--device', `cuda:${devices}`] : ['--pp-devices', devices]
 }
 
 function refusal(flag: string, expected: string): SkeinError {

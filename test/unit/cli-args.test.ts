@@ -1,6 +1,7 @@
 import type { CommandDef } from 'citty'
 import { describe, expect, test } from 'vitest'
-import { refuseUnknownFlags, startStates } from '../../src/cli/args.ts'
+import { engineChoice, refuseUnknownFlags, startStates } from '../../src/cli/args.ts'
+import { loadRunner } from '../../src/load.ts'
 
 describe('--state', () => {
   test.each([
@@ -21,6 +22,32 @@ describe('--state', () => {
   test.each(['=a.pth', 'poet=', 'a=b.pth,', ','])('%s is refused', (state) => {
     expect(() => startStates({ state })).toThrow('--state takes NAME=FILE pairs')
   })
+})
+
+describe('--pp-devices', () => {
+  const devices = (given: string, more = {}) =>
+    engineChoice({ 'pp-devices': given, ...more }).ppDevices
+
+  test('takes numbers of GPUs and names of devices', () => {
+    expect(devices('0,1, 3')).toEqual(['cuda:0', 'cuda:1', 'cuda:3'])
+    expect(devices('cuda:1,cpu')).toEqual(['cuda:1', 'cpu'])
+    expect(engineChoice({}).ppDevices).toBeUndefined()
+  })
+
+  test.each(['0', '0,', 'x,1', 'auto,0', '-1,0'])('%s is refused', (given) => {
+    expect(() => devices(given)).toThrow('--pp-devices takes two devices or more')
+  })
+
+  test('excludes --device', () => {
+    expect(() => devices('0,1', { device: 'cuda:0' })).toThrow('leave --device out')
+  })
+})
+
+test('--memory-gb is in decimal gigabytes, and refused where no GPU is meant', () => {
+  expect(engineChoice({ 'memory-gb': '1.5' }).memoryBytes).toBe(1_500_000_000)
+  expect(() => engineChoice({ 'memory-gb': '0' })).toThrow('--memory-gb takes a number from 0.001')
+  const choice = engineChoice({ 'memory-gb': '1', device: 'cpu' })
+  expect(() => loadRunner(choice)).toThrow('--memory-gb needs --device cuda, not cpu')
 })
 
 test('a flag given twice is refused: all but the last would be without effect', () => {

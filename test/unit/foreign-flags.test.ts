@@ -25,6 +25,8 @@ test.each([
   ['--dynamic_state_cache_size 0', '--prefix-cache-mb 0'],
   ['--dynamic_state_cache_store cpu', ''],
   ['m --pp-devices 1 --vocab-path v', 'm --device cuda:1 --vocab v'],
+  ['--model-path m --pp-devices [0,1,2,3]', 'm --pp-devices 0,1,2,3'],
+  ['m --pp-devices cpu,cpu', 'm --pp-devices cpu,cpu'],
   ['--localhost 127.0.0.1 m', '--host 127.0.0.1 m'],
   ['m --enable-cuda-graph --port 1', 'm --port 1'],
   ['m --max-queue-size 9 --tokenizer-path t', 'm --max-waiting 9 --vocab t'],
@@ -44,8 +46,6 @@ test('what has no effect is said to have none', () => {
 })
 
 test.each([
-  ['--pp-devices [0,1,2,3]', 'one device'],
-  ['--pp-devices x', 'one device'],
   ['--debug maybe', 'True or False'],
   ['--max_batch_size many', 'a whole number'],
   ['--dynamic_state_cache_store gpu', 'cpu'],
