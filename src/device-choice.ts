@@ -30,6 +30,7 @@ export interface BackendOptions {
 
 /** What the choice may depend on. */
 export interface ModelFacts {
+  readonly architecture: 'rwkv6' | 'rwkv7'
   readonly numParameters: number
 }
 
@@ -59,7 +60,7 @@ export function openBackend(options: BackendOptions, model: ModelFacts): OpenedB
 
 /** A usable GPU, else the CPU kernels where they are built, else the reference for models small enough for it. */
 function openBest(options: BackendOptions, model: ModelFacts): OpenedBackend {
-  const cuda = openCudaIfUsable(options, model)
+  const cuda = openCudaIfUsable(options)
   if (cuda !== null) return cuda
   refuseCudaOptions(options, 'needs a GPU, and none can be used here')
   try {
@@ -69,15 +70,11 @@ function openBest(options: BackendOptions, model: ModelFacts): OpenedBackend {
   }
 }
 
-function openCudaIfUsable(options: BackendOptions, model: ModelFacts): OpenedBackend | null {
+function openCudaIfUsable(options: BackendOptions): OpenedBackend | null {
   const { hasCard, problems } = cudaReport()
   if (!hasCard) return null
   if (problems.length > 0) {
     note(`${problems.map(({ message }) => message).join('; ')}; using the CPU`)
-    return null
-  }
-  if (model.architecture === 'rwkv6') {
-    note('RWKV-6 does not run on cuda yet; using the CPU')
     return null
   }
   return openCuda('cuda', options)

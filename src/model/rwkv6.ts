@@ -131,12 +131,14 @@ interface Rwkv6 {
 
 /** The buffers every layer reuses; [T, C] unless said otherwise. */
 function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C: number) {
-  const channels = () => backend.tensor([T, C])
+  const channels = () => backend.activation([T, C])
   /** [T, D], D = the widest rank of that kind: ranks are the file's choice, layer by layer. */
   const rank = (of: (block: Block) => number) =>
-    backend.tensor([T, Math.max(...blocks.map((block) => of(block)))])
+    backend.activation([T, Math.max(...blocks.map((block) => of(block)))])
   return {
-    x: channels(),
+    /** The residual stream is kept in f32 on every backend, and so is what is added to it. */
+    x: backend.tensor([T, C]),
+    value: backend.tensor([T, C]),
     h: channels(),
     prev: channels(),
     xxx: channels(),
@@ -150,7 +152,7 @@ function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C:
     g: channels(),
     y: channels(),
     /** [T, F] */
-    u: backend.tensor([T, blocks[0]!.ffn.key.rows]),
+    u: backend.activation([T, blocks[0]!.ffn.key.rows]),
   }
 }
 
@@ -163,7 +165,7 @@ function forward(
 ): Carried {
   const { channels } = states.shape
   const buffers = createBuffers(backend, blocks, capacity.tokens, channels)
-  const { x, h, prev, xxx, low, mixed, low_w, r, w, k, v, g, y, u } = buffers
+  const { x, value, h, prev, xxx, low, mixed, low_w, r, w, k, v, g, y, u } = buffers
   const mixes = RWKV6_MIXES.map((letter) => mixed[letter])
   const zeros = backend.tensor([channels])
   const ones = backend.tensor([channels], new Float32Array(channels).fill(1))
@@ -191,8 +193,8 @@ function forward(
       { y: u, x: mixed.k, weight: ffn.key, epilogue: 'relu2' },
       { y: r, x: mixed.r, weight: ffn.receptance, epilogue: 'sigmoid' },
     ])
-    ops.linear([{ y: v, x: u, weight: ffn.value }])
-    ops.gatedAdd(x, r, v)
+    ops.linear([{ y: value, x: u, weight: ffn.value }])
+    ops.gatedAdd(x, r, value)
   }
   return [x]
 }

@@ -1,0 +1,93 @@
+// How a recurrent state lies in memory and in registers: f32, or f16 rounded with dither. A row of
+// 64 key channels is shared by 8 lanes. Knows no recurrence.
+#pragma once
+#include "common.cuh"
+
+#if STATE_F16
+using state_t = f16;
+#else
+using state_t = float;
+#endif
+
+/** A lane's 8 of 64 key channels: 4·q … and 32 + 4·q …, so that a row's 8 lanes load whole lines.
+ */
+struct Eight {
+  float lo[4], hi[4];
+};
+
+__device__ __forceinline__ void load4(float (&s)[4], const float* from) {
+  const float4 v = *reinterpret_cast<const float4*>(from);
+  s[0] = v.x, s[1] = v.y, s[2] = v.z, s[3] = v.w;
+}
+
+__device__ __forceinline__ void load4(float (&s)[4], const f16* from) {
+  const uint2 v = *reinterpret_cast<const uint2*>(from);
+  const float2 lo = unpack(v.x), hi = unpack(v.y);
+  s[0] = lo.x, s[1] = lo.y, s[2] = hi.x, s[3] = hi.y;
+}
+
+__device__ __forceinline__ void store4(float* to, const float (&s)[4], u32) {
+  *reinterpret_cast<float4*>(to) = make_float4(s[0], s[1], s[2], s[3]);
+}
+
+/** Rounds up or down with the odds of the remainder, on 13 bits of noise: slow decays would stall
+ * on nearest. */
+__device__ __forceinline__ u32 dithered(float x, u32 noise) {
+  const u32 bits = __float_as_uint(x);
+  const bool is_normal = fabsf(x) >= 6.1035e-5f && fabsf(x) < 65504.0f;
+  return is_normal ? bits + (noise & 0x1fff) & ~0x1fffu : bits;
+}
+
+__device__ __forceinline__ void store4(f16* to, const float (&s)[4], u32 noise) {
+  u32 v[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    noise = noise * 0x9e3779b1u + 0x7f4a7c15u;
+    v[i] = dithered(s[i], noise >> 19);
+  }
+  *reinterpret_cast<uint2*>(to) = make_uint2(pack(__uint_as_float(v[0]), __uint_as_float(v[1])),
+                                             pack(__uint_as_float(v[2]), __uint_as_float(v[3])));
+}
+
+/** Noise of a state's row: of what the token brought to it, so that it depends on nothing outside
+ * the sequence. */
+__device__ __forceinline__ u32 row_noise(float v, float k, int element) {
+  u32 h = __float_as_uint(v) * 0x85ebca6bu ^ __float_as_uint(k) * 0xc2b2ae35u ^
+          (u32)element * 0x27d4eb2fu;
+  h ^= h >> 15;
+  h *= 0x2c1b3c6du;
+  return h ^ h >> 12;
+}
+
+__device__ __forceinline__ Eight eight(const float* x, int q) {
+  Eight e;
+  load4(e.lo, x + 4 * q);
+  load4(e.hi, x + 32 + 4 * q);
+  return e;
+}
+
+__device__ __forceinline__ Eight load_state(const state_t* row, int q) {
+  Eight e;
+  load4(e.lo, row + 4 * q);
+  load4(e.hi, row + 32 + 4 * q);
+  return e;
+}
+
+__device__ __forceinline__ void store_state(state_t* row, int q, const Eight& s, u32 noise) {
+  store4(row + 4 * q, s.lo, noise);
+  store4(row + 32 + 4 * q, s.hi, noise ^ 0x5bd1e995u);
+}
+
+__device__ __forceinline__ float dot(const Eight& a, const Eight& b) {
+  float lo = a.lo[0] * b.lo[0], hi = a.hi[0] * b.hi[0];
+#pragma unroll
+  for (int i = 1; i < 4; i++) lo += a.lo[i] * b.lo[i], hi += a.hi[i] * b.hi[i];
+  return lo + hi;
+}
+
+/** The sum over a row's 8 lanes, in all of them. */
+__device__ __forceinline__ float sum8(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 4);
+  x += __shfl_xor_sync(0xffffffffu, x, 2);
+  return x + __shfl_xor_sync(0xffffffffu, x, 1);
+}

@@ -1,0 +1,261 @@
+// RWKV-6 time mixing from the projections to the gated head outputs; the formulas stand in
+// backend.ts (wkv6). Head size 64, everything inside in f32. Source: BlinkDL/RWKV-LM, RWKV-v6.
+// Tolerance: 1e-3 RMS against reference/ops-rwkv6.ts with f32 state (operands are f16).
+// A state's rows (value channels) are independent of each other, and so are its elements from token
+// to token: only y is summed over a row, which 8 lanes share.
+#include "wkv-state.cuh"
+
+/** Operands f16 [T, C]; constants f32 [C]; all as in backend.ts's wkv6. */
+struct Wkv6 {
+  f16* out;
+  const f16* r;
+  const f16* k;
+  const f16* v;
+  const f16* w;
+  const f16* g;
+  const float* u;
+  const float* ln_weight;
+  const float* ln_bias;
+  /** Of the layer: state of slot s at state + s·slot_stride, [H, 64 value, 64 key] f32 or f16. */
+  void* state;
+  /** f32 [T, C]: y before its norm, from wkv6_prefill to wkv6_output. */
+  float* y;
+  long long slot_stride;
+  int channels;
+  float eps;
+};
+
+/** One head of one token; bonus = Σ r·u·k. */
+struct Operands {
+  float r[64], w[64], k[64], v[64];
+  float bonus;
+};
+
+/** The words of two channels of a token's operands, as they lie in memory. */
+struct Raw {
+  u32 r, w, k, v;
+};
+
+__device__ __forceinline__ u32 load_word(const f16* x, long long at) {
+  return *reinterpret_cast<const u32*>(x + at);
+}
+
+__device__ __forceinline__ float2 load_pair(const float* x, int at) {
+  return *reinterpret_cast<const float2*>(x + at);
+}
+
+/** First of a lane's two channels in [T, C]. */
+__device__ __forceinline__ long long pair_at(const Wkv6& op, int t, int head) {
+  return (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
+}
+
+__device__ __forceinline__ Raw load_raw(const Wkv6& op, int t, int head) {
+  const long long at = pair_at(op, t, head);
+  return {load_word(op.r, at), load_word(op.w, at), load_word(op.k, at), load_word(op.v, at)};
+}
+
+/** exp(−exp(logit)), in base 2. */
+__device__ __forceinline__ float decay(float logit) { return exp2f(-1.44269504f * __expf(logit)); }
+
+/** A warp brings a token's operands to where all warps find them. */
+__device__ __forceinline__ void share(Operands& to, const Raw& raw, float2 u) {
+  const int c = 2 * (threadIdx.x & 31);
+  const float2 r = unpack(raw.r), w = unpack(raw.w), k = unpack(raw.k);
+  const float bonus = warp_sum(r.x * u.x * k.x + r.y * u.y * k.y);
+  *reinterpret_cast<float2*>(to.r + c) = r;
+  *reinterpret_cast<float2*>(to.w + c) = make_float2(decay(w.x), decay(w.y));
+  *reinterpret_cast<float2*>(to.k + c) = k;
+  *reinterpret_cast<float2*>(to.v + c) = unpack(raw.v);
+  if (c == 0) to.bonus = bonus;
+}
+
+/** Two channels of what comes after the recurrence. */
+struct Finish {
+  float2 g, gain, bias;
+};
+
+__device__ __forceinline__ Finish load_finish(const Wkv6& op, int t, int head) {
+  const int channel = head * 64 + 2 * (threadIdx.x & 31);
+  return {unpack(load_word(op.g, pair_at(op, t, head))), load_pair(op.ln_weight, channel),
+          load_pair(op.ln_bias, channel)};
+}
+
+/** out = (GN(y)·ln_x)·silu(g) */
+__device__ __forceinline__ void finish(const Wkv6& op, int t, int head, float2 y, const Finish& f) {
+  const float mean = warp_sum(y.x + y.y) * (1.0f / 64);
+  y = make_float2(y.x - mean, y.y - mean);
+  const float scale = rsqrtf(warp_sum(y.x * y.x + y.y * y.y) * (1.0f / 64) + op.eps);
+  *reinterpret_cast<u32*>(op.out + pair_at(op, t, head)) =
+      pack((y.x * scale * f.gain.x + f.bias.x) * f.g.x * sigmoid(f.g.x),
+           (y.y * scale * f.gain.y + f.bias.y) * f.g.y * sigmoid(f.g.y));
+}
+
+/** A lane's share of y = S·r, and S ← S·diag(w) + v·k on its part of a row. */
+__device__ __forceinline__ float advance(Eight& s, const Operands& o, float v, int q) {
+  const Eight r = eight(o.r, q), w = eight(o.w, q), k = eight(o.k, q);
+  const float y = dot(s, r);
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    s.lo[i] = s.lo[i] * w.lo[i] + v * k.lo[i];
+    s.hi[i] = s.hi[i] * w.hi[i] + v * k.hi[i];
+  }
+  return y;
+}
+
+// Rows of one token: one block a head of a row, all fused. Each group of 8 lanes owns 4 of the
+// state's 64 rows; their loads are in flight while the first warp prepares the operands. Bytes: the
+// state, in and out. Few registers, so that seven blocks share a multiprocessor and their states
+// fill the memory's queue.
+extern "C" __global__ void __launch_bounds__(128, 7)
+    wkv6_decode(Step step, const __grid_constant__ Wkv6 op) {
+  __shared__ Operands shared;
+  __shared__ Finish ending[32];
+  __shared__ float outputs[64];
+  let_next_start();
+  const int head = blockIdx.x, t = blockIdx.y;
+  const bool is_padding = t >= step.num_rows();
+  const int q = threadIdx.x & 7, group = threadIdx.x >> 3, lane = threadIdx.x & 31,
+            warp = threadIdx.x >> 5;
+  state_t* state = nullptr;
+  Eight s[4];
+  if (!is_padding) {
+    // Only this kernel writes the states of its layer, a step ago at the latest: no need to wait
+    // for the one before.
+    state = static_cast<state_t*>(op.state) + step.slots[t] * op.slot_stride +
+            (long long)head * 64 * 64;
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[i] = load_state(state + (group + 16 * i) * 64, q);
+  }
+  wait_for_previous();
+  if (is_padding) return;
+
+  if (warp == 0)
+    share(shared, load_raw(op, t, head), load_pair(op.u, head * 64 + 2 * lane));
+  else if (warp == 1)
+    ending[lane] = load_finish(op, t, head);
+  __syncthreads();
+
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const int row = group + 16 * i;
+    const float v = shared.v[row];
+    const float y = sum8(advance(s[i], shared, v, q)) + shared.bonus * v;
+    if (q == 0) outputs[row] = y;
+    store_state(state + row * 64, q, s[i], row_noise(v, shared.k[4 * q], row * 8 + q));
+  }
+  __syncthreads();
+  if (warp == 0) finish(op, t, head, load_pair(outputs, 2 * lane), ending[lane]);
+}
+
+// Rows of any number of tokens, one after the other: a block owns 16 rows of one head's state in
+// the registers of four warps (a row to 8 lanes), while four other warps prepare the operands of
+// the next chunk in shared memory and hold those of the one after in registers. y goes to op.y;
+// wkv6_output does the rest.
+constexpr int kChunk = 16;
+constexpr int kWarps = 4;
+constexpr int kTokensEach = kChunk / kWarps;
+
+/** The warps that run ahead: chunk after chunk into the buffer that is not being read. */
+__device__ __forceinline__ void prepare_chunks(const Wkv6& op, Operands (&shared)[2][kChunk],
+                                               int start, int end, int head) {
+  const int first = (threadIdx.x >> 5) - kWarps;
+  const float2 u = load_pair(op.u, head * 64 + 2 * (threadIdx.x & 31));
+  Raw raw[kTokensEach];
+  const auto load = [&](int from) {
+#pragma unroll
+    for (int i = 0; i < kTokensEach; i++) {
+      const int t = from + first + i * kWarps;
+      if (t < end) raw[i] = load_raw(op, t, head);
+    }
+  };
+  const auto fill = [&](int from, int buffer) {
+#pragma unroll
+    for (int i = 0; i < kTokensEach; i++) {
+      const int at = first + i * kWarps;
+      if (from + at < end) share(shared[buffer][at], raw[i], u);
+    }
+  };
+  load(start);
+  fill(start, 0);
+  load(start + kChunk);
+  __syncthreads();
+  int buffer = 1;
+  for (int from = start; from < end; from += kChunk, buffer ^= 1) {
+    fill(from + kChunk, buffer);
+    load(from + 2 * kChunk);
+    __syncthreads();
+  }
+}
+
+/**
+ * The sums over 8 lanes of four tokens' y in four exchanges: half of the tokens go each way, then a
+ * quarter. Lanes q and q ^ 1 end with that of token q >> 1.
+ */
+__device__ __forceinline__ float sum_four(const float (&y)[4], int q) {
+  const bool upper = q & 4, odd = q & 2;
+  const float a = (upper ? y[2] : y[0]) + __shfl_xor_sync(0xffffffffu, upper ? y[0] : y[2], 4);
+  const float b = (upper ? y[3] : y[1]) + __shfl_xor_sync(0xffffffffu, upper ? y[1] : y[3], 4);
+  const float sum = (odd ? b : a) + __shfl_xor_sync(0xffffffffu, odd ? a : b, 2);
+  return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
+}
+
+__device__ __forceinline__ void recur(const Wkv6& op, const Operands (&shared)[2][kChunk],
+                                      int start, int end, int head, int value_row, state_t* state) {
+  const int q = threadIdx.x & 7;
+  Eight s = load_state(state, q);
+  float last_v = 0, last_k = 0;
+  float* const y = op.y + head * 64 + value_row;
+  __syncthreads();
+  int buffer = 0;
+  for (int from = start; from < end; from += kChunk, buffer ^= 1) {
+    const int count = min(kChunk, end - from);
+    for (int base = 0; base < count; base += 4) {
+      float sums[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        if (base + i >= count) break;
+        const Operands& o = shared[buffer][base + i];
+        const float v = o.v[value_row];
+        sums[i] = advance(s, o, v, q);
+        if (q == 0) sums[i] += o.bonus * v;
+        last_v = v, last_k = o.k[4 * q];
+      }
+      const float sum = sum_four(sums, q);
+      const int i = base + (q >> 1);
+      if ((q & 1) == 0 && i < count) y[(long long)(from + i) * op.channels] = sum;
+    }
+    __syncthreads();
+  }
+  store_state(state, q, s, row_noise(last_v, last_k, value_row * 8 + q));
+}
+
+extern "C" __global__ void __launch_bounds__(64 * kWarps)
+    wkv6_prefill(Step step, const __grid_constant__ Wkv6 op) {
+  __shared__ Operands shared[2][kChunk];
+  let_next_start();
+  wait_for_previous();
+  const int head = blockIdx.x, row = blockIdx.y, split = blockIdx.z;
+  if (row >= step.num_rows()) return;
+  const int start = step.starts[row], end = step.starts[row + 1];
+  if (threadIdx.x >= 32 * kWarps) {
+    prepare_chunks(op, shared, start, end, head);
+    return;
+  }
+  const int value_row = split * 16 + (threadIdx.x >> 3);
+  state_t* const state = static_cast<state_t*>(op.state) + step.slots[row] * op.slot_stride +
+                         (long long)head * 64 * 64 + value_row * 64;
+  recur(op, shared, start, end, head, value_row, state);
+}
+
+// Group norm and gate after wkv6_prefill: one warp a head of a token.
+extern "C" __global__ void __launch_bounds__(128)
+    wkv6_output(Step step, const __grid_constant__ Wkv6 op) {
+  let_next_start();
+  wait_for_previous();
+  const int heads = op.channels / 64;
+  const int index = blockIdx.x * 4 + (threadIdx.x >> 5);
+  const int t = index / heads, head = index % heads;
+  if (t >= step.num_tokens()) return;
+  const Finish f = load_finish(op, t, head);
+  finish(op, t, head, *reinterpret_cast<const float2*>(op.y + pair_at(op, t, head)), f);
+}
