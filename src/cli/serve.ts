@@ -2,9 +2,11 @@
 import { defineCommand } from 'citty'
 import type { EngineClient } from '../engine/client.ts'
 import { resolveAuth } from '../gateway/auth.ts'
+import { KeyRing } from '../gateway/keys-file.ts'
 import { shutDownOnSignals } from '../gateway/shutdown.ts'
 import { engineArgs, integer, oneOf, startStates, stateArgs, text } from './args.ts'
 import { hostingArgs, servedChoice } from './hosting-args.ts'
+import { keyFileArgs, keyFilePath } from './key-file.ts'
 import { createLogger, LOG_LEVELS } from './log.ts'
 import { formatBytes, formatCount, progressBar } from './output.ts'
 import { type Server, startServer } from './server.ts'
@@ -32,6 +34,7 @@ export const serve = defineCommand({
       description: 'Key that requests must carry; several with commas (also $SKEIN_API_KEY)',
     },
     password: { type: 'string', description: 'The same as --api-key' },
+    ...keyFileArgs,
     'no-auth': { type: 'boolean', description: 'Serve a public address without any key' },
     'allow-origin': {
       type: 'string',
@@ -52,29 +55,36 @@ export const serve = defineCommand({
   },
   async run({ args }) {
     const host = text(args, 'host')!
+    const logger = createLogger(oneOf(args, 'log-level', LOG_LEVELS))
+    const keyRing = new KeyRing(keyFilePath(args), (error) => {
+      logger.error({ err: error }, 'the keys stay as they were')
+    })
     const auth = resolveAuth({
       host,
       apiKey: text(args, 'api-key') ?? process.env.SKEIN_API_KEY,
       password: text(args, 'password'),
       // citty reads --no-auth as the negation of a flag `auth`.
       noAuth: args['no-auth'] === true || args.auth === false,
+      numNamed: keyRing.keys.length,
     })
+    keyRing.follow()
     const server = await startServer(
       { ...servedChoice(args), ...stateChoice(args), startStates: startStates(args) },
       {
         host,
         port: integer(args, 'port', 0, 65_535),
         keys: auth.keys,
+        keyRing,
         modelId: text(args, 'model-name'),
         modelDir: text(args, 'model-dir'),
         openTranslate: args['open-translate'] === true,
         allowedOrigins: list(text(args, 'allow-origin')),
         allowedHosts: list(text(args, 'allow-host')),
-        logger: createLogger(oneOf(args, 'log-level', LOG_LEVELS)),
+        logger,
         onProgress: progressBar('loading'),
       },
     )
-    greet(server, auth.message, auth.keys.length > 0)
+    greet(server, auth.message, auth.keys.length + keyRing.keys.length > 0)
     const drainSeconds = integer(args, 'drain-seconds', 0, 86_400) ?? DEFAULT_DRAIN_SECONDS
     const { app, drain, models } = server
     shutDownOnSignals(

@@ -67,6 +67,10 @@ function dataDir(args: Given): string | undefined {
     throw new SkeinError('invalid_request', '--no-store stores nothing; drop --data-dir, --durable')
   }
   if (isOff) return undefined
+  return given ?? defaultDataDir()
+}
+
+export function defaultDataDir(): string {
   const { XDG_DATA_HOME } = process.env
-  return given ?? join(XDG_DATA_HOME || join(homedir(), '.local/share'), 'skein')
+  return join(XDG_DATA_HOME || join(homedir(), '.local/share'), 'skein')
 }

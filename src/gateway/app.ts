@@ -25,6 +25,7 @@ import { describeInvalid, parseJsonBodies } from './body.ts'
 import { answerClientError } from './client-error.ts'
 import { Drain } from './drain.ts'
 import { failureOf, isWorthRetrying, publicError } from './errors.ts'
+import { keysDialect } from './keys-api.ts'
 import type { KeyRing } from './keys-file.ts'
 import { DEFAULT_LIMITS, type Limits } from './limits.ts'
 import { Metrics } from './metrics.ts'
@@ -61,8 +62,9 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const limits: Limits = { ...DEFAULT_LIMITS, ...options.limits }
   const metrics = new Metrics(options.models)
   const models = measured(options.models, metrics)
-  const dialects = allDialects(limits)
-  const auth = createAuth(options.keys, options.keyRing)
+  const { keyRing = null } = options
+  const dialects = [...allDialects(limits), ...(keyRing === null ? [] : [keysDialect(keyRing)])]
+  const auth = createAuth(options.keys, keyRing)
   const gate = createGate(auth, createOriginPolicy(originOptions(options, host)))
   const respond = createResponder(dialects[0]!, metrics, limits)
 

@@ -1,0 +1,143 @@
+/** `skein keys`: the named keys of a server, changed in their file. A server that runs notices within seconds. */
+import { defineCommand } from 'citty'
+import { ROLES } from '../api/route.ts'
+import {
+  addKey,
+  type Issued,
+  isExpired,
+  type KeyRecord,
+  revokeKey,
+  rotateKey,
+} from '../gateway/keys.ts'
+import { wireKey } from '../gateway/keys-api.ts'
+import { changeKeys, readKeys } from '../gateway/keys-file.ts'
+import { integer, number, oneOf } from './args.ts'
+import { duration, keyFileArgs, keyFilePath } from './key-file.ts'
+import { formatBytes, printJson, printTable } from './output.ts'
+
+const fileArgs = {
+  ...keyFileArgs,
+  'data-dir': { type: 'string', description: 'Data folder of the server', valueHint: 'DIR' },
+  json: { type: 'boolean', description: 'One JSON object' },
+} as const
+
+const nameArg = {
+  type: 'positional',
+  required: true,
+  description: 'Name of the key',
+  valueHint: 'NAME',
+} as const
+
+const MAX = Number.MAX_SAFE_INTEGER
+const MB = 2 ** 20
+
+const add = defineCommand({
+  meta: { name: 'add', description: 'Make a key and print it, once: only its hash is kept' },
+  args: {
+    name: nameArg,
+    role: { type: 'string', description: `${ROLES.join(', ')} (default user)` },
+    rpm: { type: 'string', description: 'Requests per minute' },
+    tpm: { type: 'string', description: 'Tokens per minute, of prompts and answers' },
+    rows: { type: 'string', description: 'Answers generated at once' },
+    'stored-mb': { type: 'string', description: 'MB of session states' },
+    share: { type: 'string', description: 'Part of a busy machine, against 1 of other keys' },
+    expires: { type: 'string', description: 'Ends after this time: 12h, 30d', valueHint: 'TIME' },
+    ...fileArgs,
+  },
+  async run({ args }) {
+    const lifeMs = duration(args, 'expires')
+    const now = Date.now()
+    const storedMb = integer(args, 'stored-mb', 1, 2 ** 30)
+    const key = {
+      name: args.name,
+      role: oneOf(args, 'role', ROLES) ?? 'user',
+      expiresAt: lifeMs === undefined ? null : now + lifeMs,
+      limits: {
+        requestsPerMinute: integer(args, 'rpm', 1, MAX) ?? null,
+        tokensPerMinute: integer(args, 'tpm', 1, MAX) ?? null,
+        rows: integer(args, 'rows', 1, MAX) ?? null,
+        storedBytes: storedMb === undefined ? null : storedMb * MB,
+        share: number(args, 'share', 0.01, 100) ?? null,
+      },
+    }
+    const path = keyFilePath(args)
+    printIssued(await changeKeys(path, (keys) => addKey(keys, key, now)), path, args.json)
+  },
+})
+
+const rotate = defineCommand({
+  meta: {
+    name: 'rotate',
+    description: 'Give a key a new secret and print it; states stay its own',
+  },
+  args: {
+    name: nameArg,
+    grace: { type: 'string', description: 'The old one works this long: 15m, 1h (default: not)' },
+    ...fileArgs,
+  },
+  async run({ args }) {
+    const graceMs = duration(args, 'grace') ?? 0
+    const path = keyFilePath(args)
+    const issued = await changeKeys(path, (keys) => rotateKey(keys, args.name, graceMs, Date.now()))
+    printIssued(issued, path, args.json)
+  },
+})
+
+const revoke = defineCommand({
+  meta: { name: 'revoke', description: 'End a key; what it runs is finished, its states stay' },
+  args: { name: nameArg, ...fileArgs },
+  async run({ args }) {
+    const path = keyFilePath(args)
+    await changeKeys(path, (keys) => ({ keys: revokeKey(keys, args.name) }))
+    if (args.json) printJson({ file: path, name: args.name, revoked: true })
+    else
+      process.stdout.write(`revoked ${args.name}; servers that use ${path} refuse it in seconds\n`)
+  },
+})
+
+const list = defineCommand({
+  meta: { name: 'list', description: 'Show the keys, without their secrets' },
+  args: fileArgs,
+  run({ args }) {
+    const path = keyFilePath(args)
+    const keys = readKeys(path)
+    if (args.json) printJson({ file: path, keys: keys.map(wireKey) })
+    else if (keys.length === 0) process.stdout.write(`no keys in ${path}\n`)
+    else printTable([['name', 'role', 'made', 'ends', 'limits'], ...keys.map(rowOf)])
+  },
+})
+
+export const keys = defineCommand({
+  meta: { name: 'keys', description: 'Named keys of a server: add, list, revoke, rotate' },
+  subCommands: { add, list, revoke, rotate },
+})
+
+/** The secret alone on stdout, so that a script can take it. */
+function printIssued({ key, secret }: Issued, path: string, asJson: boolean | undefined): void {
+  if (asJson) {
+    printJson({ file: path, ...wireKey(key), secret })
+    return
+  }
+  process.stdout.write(`${secret}\n`)
+  process.stderr.write(
+    `key of ${key.name} (${key.role}); shown once, only its hash is in ${path}\n`,
+  )
+}
+
+function rowOf(key: KeyRecord): string[] {
+  const { name, role, createdAt, expiresAt, limits } = key
+  const said = [
+    limits.requestsPerMinute === null ? '' : `${limits.requestsPerMinute} requests/min`,
+    limits.tokensPerMinute === null ? '' : `${limits.tokensPerMinute} tokens/min`,
+    limits.rows === null ? '' : `${limits.rows} rows`,
+    limits.storedBytes === null ? '' : `${formatBytes(limits.storedBytes)} stored`,
+    limits.share === null ? '' : `share ${limits.share}`,
+  ].filter((part) => part !== '')
+  const ends = expiresAt === null ? 'never' : day(expiresAt)
+  const end = isExpired(key, Date.now()) ? `${ends} (over)` : ends
+  return [name, role, day(createdAt), end, said.join(', ') || 'none']
+}
+
+function day(at: number): string {
+  return new Date(at).toISOString().slice(0, 10)
+}
