@@ -30,7 +30,6 @@ export interface BackendOptions {
 
 /** What the choice may depend on. */
 export interface ModelFacts {
-  readonly architecture: 'rwkv6' | 'rwkv7'
   readonly numParameters: number
 }
 

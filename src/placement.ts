@@ -4,18 +4,18 @@
  */
 import type { Backend } from './backend/backend.ts'
 import { connect } from './backend/link.ts'
-import { type BatchSize, chooseBatchSize } from './batch-size.ts'
+import { type BatchSize, chooseBatchSize, type FreeMemory } from './batch-size.ts'
 import {
   type BackendOptions,
   type DeviceChoice,
-  type ModelFacts,
   type OpenedBackend,
   openBackend,
 } from './device-choice.ts'
+import { assert } from './errors.ts'
 import type { Checkpoint } from './model/checkpoint.ts'
 import { describeCheckpoint, loadableArchitecture } from './model/formats/describe.ts'
 import { modelBytes, splitLayers } from './model/layer-split.ts'
-import type { LoadModel, Model } from './model/model.ts'
+import type { LayerRange, LoadModel, Model } from './model/model.ts'
 import { joinStages, type Stage } from './model/pipeline.ts'
 import { loadRwkv6 } from './model/rwkv6.ts'
 import { loadRwkv7 } from './model/rwkv7.ts'
@@ -48,26 +48,27 @@ export function placeModel(
   choice: PlacementChoice,
   options: WeightOptions,
 ): PlacedModel {
-  const facts: ModelFacts = {
-    architecture: loadableArchitecture(checkpoint),
-    numParameters: describeCheckpoint(checkpoint).numParameters,
-  }
+  const load = LOADERS[loadableArchitecture(checkpoint)]
+  const facts = { numParameters: describeCheckpoint(checkpoint).numParameters }
+  const open = (device: DeviceChoice | undefined) => openBackend({ ...choice, device }, facts)
+  const loadOn: LoadOn = (backend, own, layers) => load(checkpoint, backend, own, layers)
   const { ppDevices = [] } = choice
-  return ppDevices.length > 1
-    ? onSeveral(checkpoint, ppDevices, choice, options, facts)
-    : onOne(checkpoint, choice, options, facts)
+  if (ppDevices.length < 2) return onOne(open(choice.device), choice, options, loadOn)
+  const ranges = splitLayers(modelBytes(checkpoint, options.weightType), ppDevices.length)
+  return onSeveral(ranges, (s) => open(ppDevices[s]), choice, options, loadOn)
 }
 
+type LoadOn = (backend: Backend, options: WeightOptions, layers?: LayerRange) => Model
+
 function onOne(
-  checkpoint: Checkpoint,
-  choice: PlacementChoice,
+  { backend, freeMemory }: OpenedBackend,
+  asked: PlacementChoice,
   options: WeightOptions,
-  facts: ModelFacts,
+  loadOn: LoadOn,
 ): PlacedModel {
-  const { backend, freeMemory } = openBackend(choice, facts)
   try {
-    const model = LOADERS[facts.architecture](checkpoint, backend, options)
-    return { model, backend, size: chooseBatchSize(choice, model, freeMemory()) }
+    const model = loadOn(backend, options)
+    return { model, backend, size: chooseBatchSize(asked, model, freeMemory()) }
   } catch (error) {
     backend.dispose()
     throw error
@@ -75,42 +76,46 @@ function onOne(
 }
 
 function onSeveral(
-  checkpoint: Checkpoint,
-  devices: readonly DeviceChoice[],
-  choice: PlacementChoice,
+  ranges: readonly LayerRange[],
+  openStage: (s: number) => OpenedBackend,
+  asked: PlacementChoice,
   options: WeightOptions,
-  facts: ModelFacts,
+  loadOn: LoadOn,
 ): PlacedModel {
-  const ranges = splitLayers(modelBytes(checkpoint, options.weightType), devices.length)
   const opened: OpenedBackend[] = []
   try {
-    for (const device of devices) opened.push(openBackend({ ...choice, device }, facts))
-    const load = LOADERS[facts.architecture]
-    const progress = joinedProgress(options)
-    const stages = opened.map(
-      ({ backend }, s): Stage => ({
-        backend,
-        model: load(checkpoint, backend, progress(), ranges[s]),
-      }),
-    )
-    const sizes = opened.map(({ freeMemory }, s) => {
-      const { stateShape, output, vocabSize } = stages[s]!.model
-      // Logits and penalties are where the head is.
-      const batchModel = { stateShape, vocabSize: output === null ? 0 : vocabSize }
-      return (asked: PlacementChoice) => chooseBatchSize(asked, batchModel, freeMemory())
+    for (const s of ranges.keys()) opened.push(openStage(s))
+    const ownOptions = sharedProgress(options)
+    const stages = opened.map(({ backend }, s): Stage => {
+      return { backend, model: loadOn(backend, ownOptions(), ranges[s]) }
     })
-    // The tightest stage decides for all.
-    const slots = Math.min(...sizes.map((sizeOf) => sizeOf(choice).numSlots))
-    const size = sizes.map((sizeOf) => sizeOf({ ...choice, slots }))[0]!
-    return { ...joinStages(stages, connect), size }
+    const free = opened.map(({ freeMemory }) => freeMemory())
+    return { ...joinStages(stages, connect), size: tightestSize(asked, stages, free) }
   } catch (error) {
     for (const { backend } of opened) backend.dispose()
     throw error
   }
 }
 
+/** Every stage has the slots that the one with least room can hold. */
+function tightestSize(
+  asked: PlacementChoice,
+  stages: readonly Stage[],
+  free: readonly FreeMemory[],
+): BatchSize {
+  const sizesFor = (one: PlacementChoice) =>
+    stages.map(({ model: { stateShape, vocabSize, output } }, s) =>
+      // Logits and penalties are where the head is.
+      chooseBatchSize(one, { stateShape, vocabSize: output === null ? 0 : vocabSize }, free[s]!),
+    )
+  const slots = Math.min(...sizesFor(asked).map(({ numSlots }) => numSlots))
+  const [size] = sizesFor({ ...asked, slots })
+  assert(size !== undefined, 'a pipeline without stages')
+  return size
+}
+
 /** One bar over the loads of all stages, each of which counts its own bytes from 0. */
-function joinedProgress({ onProgress, ...options }: WeightOptions): () => WeightOptions {
+function sharedProgress({ onProgress, ...options }: WeightOptions): () => WeightOptions {
   let done = 0
   return () => {
     const before = done
