@@ -1,6 +1,7 @@
 // Draws the samples of a batch. The order of the steps and the ties stand at `Ops.sample` of
 // src/backend/backend.ts; the results are those of sorting the whole vocabulary, which this avoids.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -13,7 +14,7 @@ namespace skein {
 namespace {
 
 // Columns of sample_floats and sample_ints.
-enum { kTemperature, kTopP, kMinP, kPresence, kFrequency, kDecay, kRepetition };
+enum { kTemperature, kTopP, kMinP, kPresence, kFrequency, kDecay, kRepetition, kNoise };
 enum { kTopK, kSeedLow, kSeedHigh, kPosition, kStream, kTopLogprobs };
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -28,10 +29,11 @@ struct Params {
   }
 };
 
-/// First word of Philox4x32-10 with key (key0, key1) and counter (counter0, counter1, 0, 0), as a
-/// uniform in [0, 1).
-float philox_uniform(uint32_t key0, uint32_t key1, uint32_t counter0, uint32_t counter1) {
-  uint32_t c[4] = {counter0, counter1, 0, 0};
+/// Philox4x32-10 with key (key0, key1) and counter (counter0, counter1, counter2, 0), as four
+/// uniforms in [0, 1).
+std::array<float, 4> philox_four(uint32_t key0, uint32_t key1, uint32_t counter0, uint32_t counter1,
+                                 uint32_t counter2) {
+  uint32_t c[4] = {counter0, counter1, counter2, 0};
   for (int round = 0; round < 10; round++) {
     const uint64_t product0 = uint64_t{0xD2511F53} * c[0], product1 = uint64_t{0xCD9E8D57} * c[2];
     const uint32_t next[4] = {
@@ -41,7 +43,9 @@ float philox_uniform(uint32_t key0, uint32_t key1, uint32_t counter0, uint32_t c
     key0 += 0x9E3779B9;
     key1 += 0xBB67AE85;
   }
-  return static_cast<float>(c[0] >> 8) * 0x1p-24f;
+  std::array<float, 4> uniforms;
+  for (int i = 0; i < 4; i++) uniforms[i] = static_cast<float>(c[i] >> 8) * 0x1p-24f;
+  return uniforms;
 }
 
 bool all_finite(const float* x, int64_t count) {
@@ -227,6 +231,24 @@ int32_t find_token(Scratch& scratch, Ranking& ranking, int64_t count, double tar
   return token;
 }
 
+/// The best of score/temperature + noise·uniform, by the smaller id where two are equal.
+int32_t draw_noisy(const std::vector<float>& scores, const Params& params) {
+  const float temperature = params.floats[kTemperature], noise = params.floats[kNoise];
+  const int32_t vocab = static_cast<int32_t>(scores.size());
+  int32_t token = 0;
+  float best = -kInfinity;
+  for (int32_t first = 0; first < vocab; first += 4) {
+    const auto uniforms =
+        philox_four(params.ints[kSeedLow], params.ints[kSeedHigh], params.ints[kPosition],
+                    params.ints[kStream], static_cast<uint32_t>(1 + first / 4));
+    for (int32_t id = first; id < std::min(first + 4, vocab); id++) {
+      const float score = scores[id] / temperature + noise * uniforms[id - first];
+      if (score > best) best = score, token = id;
+    }
+  }
+  return token;
+}
+
 int32_t draw(Scratch& scratch, const Params& params) {
   const int64_t vocab = static_cast<int64_t>(scratch.logits.size());
   const float best = largest(scratch.logits.data(), vocab);
@@ -235,14 +257,15 @@ int32_t draw(Scratch& scratch, const Params& params) {
     return static_cast<int32_t>(std::find(scratch.logits.begin(), scratch.logits.end(), best) -
                                 scratch.logits.begin());
   }
+  if (params.floats[kNoise] > 0) return draw_noisy(scratch.logits, params);
   // Colder than this is greedy anyway, and keeps 0·∞ away.
   const float temperature = std::max(params.floats[kTemperature], 1e-20f);
   const double total =
       exponentials(scratch.logits.data(), vocab, best, 1.0f / temperature, scratch.weights.data());
   Ranking ranking(scratch, best, temperature);
   const Kept kept = truncate(scratch, ranking, params, total);
-  const float u = philox_uniform(params.ints[kSeedLow], params.ints[kSeedHigh],
-                                 params.ints[kPosition], params.ints[kStream]);
+  const float u = philox_four(params.ints[kSeedLow], params.ints[kSeedHigh], params.ints[kPosition],
+                              params.ints[kStream], 0)[0];
   return find_token(scratch, ranking, kept.count, static_cast<double>(u) * kept.mass);
 }
 

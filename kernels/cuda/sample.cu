@@ -1,7 +1,7 @@
 // Draws the samples of a step, one cluster of CLUSTER blocks each, in the order of backend.ts: bias
-// → penalties → temperature → top-k, top-p and min-p on one distribution → draw; then counts the
-// token and reports log-probabilities. logits f32 [R, V] · scratch f32 [S, V] · counts f32, flags
-// u8 [slots, V] (1 in the prompt, 2 generated)
+// → penalties → temperature → top-k, top-p and min-p on one distribution → draw (or the best of
+// noisy scores); then counts the token and reports log-probabilities. logits f32 [R, V] · scratch
+// f32 [S, V] · counts f32, flags u8 [slots, V] (1 in the prompt, 2 generated)
 //
 // No sort of the vocabulary. A token's rank is its key, the score's bits in order. Where the ranked
 // list ends, and where a draw falls in it, is where a sum over keys from the top crosses a line:
@@ -30,6 +30,7 @@ enum SampleFloat {
   kFrequency,
   kDecay,
   kRepetition,
+  kNoise,
   kSampleFloats = 8
 };
 enum SampleInt { kTopK, kSeedLow, kSeedHigh, kPosition, kStream, kTopLogprobs, kSampleInts = 8 };
@@ -130,7 +131,7 @@ struct Slice {
 };
 
 __device__ __forceinline__ Slice own_slice(int vocab) {
-  const int size = (vocab + CLUSTER - 1) / CLUSTER;
+  const int size = (vocab + 4 * CLUSTER - 1) / (4 * CLUSTER) * 4;
   const int begin = min(vocab, block_rank() * size);
   return {begin, min(vocab, begin + size)};
 }
@@ -173,9 +174,10 @@ __device__ __forceinline__ float score_of(u32 key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-/** Uniform in [0, 1) with 24 bits: Philox4x32-10, see reference/philox.ts. */
-__device__ float philox(u32 k0, u32 k1, u32 position, u32 stream) {
-  u32 c0 = position, c1 = stream, c2 = 0, c3 = 0;
+/** Four uniforms in [0, 1) with 24 bits: Philox4x32-10, see reference/philox.ts. */
+__device__ float4 philox_four(const int* n, u32 block) {
+  u32 c0 = n[kPosition], c1 = n[kStream], c2 = block, c3 = 0;
+  u32 k0 = n[kSeedLow], k1 = n[kSeedHigh];
 #pragma unroll
   for (int round = 0; round < 10; round++) {
     const u32 high0 = __umulhi(0xd2511f53u, c0), low0 = 0xd2511f53u * c0;
@@ -183,7 +185,8 @@ __device__ float philox(u32 k0, u32 k1, u32 position, u32 stream) {
     c0 = high1 ^ c1 ^ k0, c1 = low1, c2 = high0 ^ c3 ^ k1, c3 = low0;
     k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
   }
-  return (c0 >> 8) * 5.9604644775390625e-8f;
+  constexpr float kUnit = 5.9604644775390625e-8f;
+  return {(c0 >> 8) * kUnit, (c1 >> 8) * kUnit, (c2 >> 8) * kUnit, (c3 >> 8) * kUnit};
 }
 
 /** Best score and its smallest id; notes scores that are not finite when `checks`. */
@@ -252,6 +255,20 @@ __device__ void adjust(const Sampling& op, const Step& step, int s, const float*
       if (f[kDecay] != 1.0f) counts[i] *= f[kDecay];
     }
     scores[i] = score;
+  }
+  __syncthreads();
+}
+
+/** to = scores / temperature + noise·uniform; a slice begins with a whole group of four. */
+__device__ void add_noise(const float* scores, float* to, int vocab, const float* f, const int* n) {
+  const Slice slice = own_slice(vocab);
+  for (int first = slice.begin + 4 * threadIdx.x; first < slice.end; first += 4 * kThreads) {
+    const float4 four = philox_four(n, 1 + first / 4);
+    const float uniforms[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      if (first + i < slice.end)
+        to[first + i] = scores[first + i] / f[kTemperature] + f[kNoise] * uniforms[i];
   }
   __syncthreads();
 }
@@ -556,7 +573,7 @@ __device__ int draw(Shared& sh, const Ranking& r, const float* f, const int* n) 
     gather(sh, r, kept, 0);
   }
 
-  const float u = philox(n[kSeedLow], n[kSeedHigh], n[kPosition], n[kStream]);
+  const float u = philox_four(n, 0).x;
   const Line line = {u * mass, kNoLimit, true};
   int at;
   double sum;
@@ -632,16 +649,22 @@ extern "C" __global__ void __launch_bounds__(kThreads) sample(Step step, Samplin
   }
   const bool penalises =
       f[kRepetition] != 1 || f[kPresence] != 0 || f[kFrequency] != 0 || f[kDecay] != 1;
+  const bool is_greedy = f[kTemperature] <= 0 || n[kTopK] == 1 || f[kTopP] <= 0;
+  const bool is_noisy = f[kNoise] > 0 && !is_greedy;
   const float* scores = raw;
+  float* const adjusted = op.scratch + (long long)s * op.vocab;
   if (penalises || step.bias_starts[s + 1] > step.bias_starts[s]) {
-    float* const adjusted = op.scratch + (long long)s * op.vocab;
     adjust(op, step, s, raw, adjusted, counts, flags, f);
     scores = adjusted;
-    find_best(sh, scores, op.vocab, false);
+    if (!is_noisy) find_best(sh, scores, op.vocab, false);
+  }
+  if (is_noisy) {
+    add_noise(scores, adjusted, op.vocab, f, n);
+    find_best(sh, adjusted, op.vocab, false);
   }
 
   int token = sh.best_id;
-  if (f[kTemperature] > 0 && n[kTopK] != 1 && f[kTopP] > 0) {
+  if (!is_greedy && !is_noisy) {
     const Ranking r = {scores, op.vocab, sh.best, fminf(1.44269504f / f[kTemperature], 1e30f)};
     __syncthreads();
     token = draw(sh, r, f, n);

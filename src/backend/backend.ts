@@ -16,8 +16,11 @@
  */
 export type QuantisedType = 'i8' | 'q4' | 'nf4'
 
-/** How a matrix is held on the device. */
-export type WeightType = 'f32' | 'f16' | 'bf16' | QuantisedType
+/**
+ * How a matrix is held on the device. `fp8`, 8-bit floating point (e4m3) with one scale a row, is for `cuda` alone: what
+ * it is multiplied with is rounded likewise where its arithmetic is used.
+ */
+export type WeightType = 'f32' | 'f16' | 'bf16' | 'fp8' | QuantisedType
 
 export function isQuantised(type: WeightType): type is QuantisedType {
   return type === 'i8' || type === 'q4' || type === 'nf4'
@@ -181,6 +184,11 @@ export const SampleFloat = {
   decay: 5,
   /** Tokens seen in prompt or answer: logit /= repetition if positive, *= if negative. 1 is off. */
   repetition: 6,
+  /**
+   * Above 0 and not greedy, the draw is another: the best of logit/temperature + noise·u, u uniform in [0, 1) for each token
+   * by itself (word i%4 of Philox with counter (position, stream, 1 + ⌊i/4⌋, 0)). top-k, top-p and min-p are not looked at.
+   */
+  noise: 7,
 } as const
 export const SAMPLE_FLOATS = 8
 
@@ -334,7 +342,8 @@ export interface Ops {
 
   /**
    * Draws every sample of the batch from its logits row:
-   * bias → penalties → temperature → top-k, top-p and min-p on one distribution → draw; then counts the token.
+   * bias → penalties → temperature → top-k, top-p and min-p on one distribution → draw; then counts the token. With noise
+   * the best of noisy scores takes the place of what follows the temperature.
    * Ties are broken by the smaller id. logits [R, V]
    */
   sample(logits: Tensor, penalties: PenaltyPool): void

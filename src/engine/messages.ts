@@ -20,6 +20,8 @@ export interface SamplingParams {
   readonly penaltyDecay: number
   /** 1 = off. Counts prompt and answer. */
   readonly repetitionPenalty: number
+  /** Uniform noise on the scores instead of top-k, top-p and min-p, see SampleFloat.noise in backend.ts; absent is none. */
+  readonly noise?: number | undefined
   /** Null: the engine draws one and reports it. Unsigned 64 bit. */
   readonly seed: bigint | null
   readonly logitBias: readonly (readonly [token: number, bias: number])[]

@@ -93,7 +93,8 @@ function checkCounts(request: GenerateRequest, limits: RequestLimits): void {
 }
 
 function checkSampling(sampling: SamplingParams, vocabSize: number): void {
-  const { seed, logitBias, bannedTokens, ...numbers } = sampling
+  const { seed, logitBias, bannedTokens, noise = 0, ...others } = sampling
+  const numbers = { ...others, noise }
   for (const [param, value] of Object.entries(numbers)) {
     demand(Number.isFinite(value), param, `must be a finite number, not ${value}`)
   }

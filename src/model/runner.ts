@@ -40,6 +40,8 @@ export interface SampleSpec {
   readonly frequencyPenalty: number
   readonly penaltyDecay: number
   readonly repetitionPenalty: number
+  /** See SampleFloat.noise; absent is none. */
+  readonly noise?: number | undefined
   /** 64-bit seed of the request. */
   readonly seed: bigint
   /** Index of the token within its answer, from 0. */

@@ -101,6 +101,7 @@ function packSample(batch: Batch, s: number, logitRow: number, spec: SampleSpec)
   floats[f + SampleFloat.frequency] = spec.frequencyPenalty
   floats[f + SampleFloat.decay] = spec.penaltyDecay
   floats[f + SampleFloat.repetition] = spec.repetitionPenalty
+  floats[f + SampleFloat.noise] = spec.noise ?? 0
   const i = s * SAMPLE_INTS
   ints[i + SampleInt.topK] = spec.topK
   ints[i + SampleInt.seedLow] = Number(BigInt.asIntN(32, spec.seed))

@@ -221,7 +221,7 @@ test('only /v2 puts token 0 before a prompt, unless told not to', async () => {
   expect(engine.requests.map(({ prompt }) => [...prompt])).toEqual([[121], [0, 121], [121]])
 })
 
-test('/big_batch streams unless told not to, and has no uniform noise', async () => {
+test('/big_batch streams unless told not to, and draws with uniform noise', async () => {
   const { app, engine } = serve(echo)
   const path = '/big_batch/completions'
   expect(rowsOf((await postTo(app, path, TWO)).body).texts).toHaveLength(2)
@@ -229,10 +229,18 @@ test('/big_batch streams unless told not to, and has no uniform noise', async ()
   expect((await postTo(app, path, { ...TWO, stream: false })).json().choices).toHaveLength(2)
   await postTo(app, path, { ...TWO, noise: 0 })
   expect(engine.requests.at(-1)!.sampling.temperature).toBe(0)
-  const refused = await postTo(app, path, { ...TWO, noise: 1.5 })
+  await postTo(app, path, { ...TWO, noise: 1.5, top_k: 1, temperature: 0.7 })
+  expect(engine.requests.at(-1)!.sampling).toMatchObject({
+    noise: 1.5,
+    temperature: 0.7,
+    topK: 0,
+    topP: 1,
+  })
+  const refused = await postTo(app, path, { ...TWO, noise: -1 })
   expect(refused.statusCode).toBe(400)
   expect(refused.json().error).toContain('noise')
   expect((await postTo(app, CHAT, { ...TWO, noise: 1.5 })).statusCode).toBe(200)
+  expect(engine.requests.at(-1)!.sampling).not.toHaveProperty('noise')
 })
 
 test('/v1/batch/completions: an event per choice, one for the end, and numbers when asked', async () => {

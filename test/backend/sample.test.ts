@@ -25,6 +25,7 @@ interface Spec {
   readonly frequency?: number
   readonly decay?: number
   readonly repetition?: number
+  readonly noise?: number
   readonly topK?: number
   readonly seed?: number
   readonly position?: number
@@ -115,6 +116,9 @@ describe.each(LEVELS)('sample on %s', (isa) => {
     ['all three', { topK: 50, topP: 0.9, minP: 0.01, temperature: 1.3 }],
     ['top-k beyond the vocabulary', { topK: 100_000 }],
     ['a top-p that keeps one', { topP: 1e-6 }],
+    ['noise', { noise: 1.5 }],
+    ['noise on cold scores', { noise: 3, temperature: 0.3, topK: 40, topP: 0.2 }],
+    ['greedy in spite of noise', { noise: 3, topK: 1 }],
   ] as const)('%s draws the tokens of the reference', (_, spec) => {
     for (const [V, scale] of [
       [1, 1],
@@ -131,6 +135,22 @@ describe.each(LEVELS)('sample on %s', (isa) => {
       }))
       expect(mine.tokens(specs), `V ${V}`).toEqual(theirs.tokens(specs))
     }
+  })
+
+  test('noise draws each of two tokens as often as their distance says', () => {
+    const logits = new Float32Array(64).fill(-100)
+    // u0 − u1 has a triangular density, so token 7, behind by half the noise, wins one time in eight.
+    logits[3] = 1
+    logits[7] = 0
+    const [mine] = pair(logits, 1)
+    const specs = Array.from({ length: 64 }, (_, s) => ({ noise: 2, seed: s, stream: 1 }))
+    const tokens = [0, 1, 2, 3, 4, 5, 6, 7].flatMap((position) =>
+      mine.tokens(specs.map((spec) => ({ ...spec, position }))),
+    )
+    expect(new Set(tokens)).toEqual(new Set([3, 7]))
+    const share = tokens.filter((token) => token === 7).length / tokens.length
+    expect(share).toBeGreaterThan(0.08)
+    expect(share).toBeLessThan(0.17)
   })
 
   test('greedy in its three spellings, the smaller id among equals', () => {

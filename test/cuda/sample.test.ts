@@ -108,6 +108,9 @@ describeCuda('sample on cuda', () => {
     ['all three', { topK: 50, topP: 0.9, minP: 0.01, temperature: 1.3 }],
     ['top-k beyond the vocabulary', { topK: 100_000 }],
     ['a top-p that keeps one', { topP: 1e-6 }],
+    ['noise', { noise: 1.5 }],
+    ['noise on cold scores', { noise: 3, temperature: 0.3, topK: 40, topP: 0.2 }],
+    ['greedy in spite of noise', { noise: 3, topK: 1 }],
   ]
   test.each(CASES)('%s draws the tokens of the reference', (_, spec) => {
     for (const [i, [V, scale]] of VOCABULARIES.entries()) {

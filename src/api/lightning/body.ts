@@ -33,7 +33,7 @@ export function lightningFields(limits: RequestLimits) {
     top_k: Maybe(BoundedInteger(-(2 ** 31), 2 ** 31 - 1)),
     top_p: Maybe(Type.Number()),
     chunk_size: Maybe(BoundedInteger(1, 65_536)),
-    noise: Maybe(Type.Number()),
+    noise: Maybe(Type.Number({ minimum: 0, maximum: 1e6, description: 'a number from 0 to 1000000' })),
     pad_zero: Maybe(Type.Boolean()),
     password: Maybe(Type.String()),
     request_id: Maybe(RequestName),
@@ -124,14 +124,4 @@ export function contentsOf({
 }): readonly string[] {
   if (!present(contents) || contents.length === 0) throw invalid('contents', 'Empty prompts list')
   return contents
-}
-
-/** `noise` was the sampler of October 2025; only /big_batch still speaks of it. */
-export function refuseNoise({ noise }: LightningFields): void {
-  if (!present(noise) || noise === 0) return
-  throw new SkeinError(
-    'unsupported_parameter',
-    'noise: uniform noise is not implemented; leave it out to draw at the temperature, or send 0 for the best token',
-    { param: 'noise' },
-  )
 }

@@ -3,6 +3,7 @@
  * of rwkv_lightning_cuda. They differ in defaults, in the token 0 before a prompt, and in the shape of the last.
  */
 import Type, { type Static } from 'typebox'
+import type { SamplingParams } from '../../engine/messages.ts'
 import { concatTokens, END_OF_TEXT, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
@@ -16,7 +17,6 @@ import {
   contentsOf,
   type LightningFields,
   lightningFields,
-  refuseNoise,
   type Settings,
   settingsOf,
 } from './body.ts'
@@ -112,14 +112,22 @@ async function planOf(
 ): Promise<BatchPlan> {
   const contents = contentsOf(body)
   refuseSession(body, STATE_ROUTE)
-  // Only /big_batch had the noise sampler; elsewhere the field is a leftover that nothing reads.
-  if (streamsUnasked === true) refuseNoise(body)
-  const drawn = streamsUnasked === true && body.noise === 0 ? { ...body, temperature: 0 } : body
   const model = call.models.get(body.model)
-  const settings = settingsOf(drawn, family, model, call.limits)
+  const plain = settingsOf(body, family, model, call.limits)
+  const settings =
+    family === BIG_BATCH ? { ...plain, sampling: withNoise(plain.sampling, body) } : plain
   const pads = padsUnasked === true && (body.pad_zero ?? true)
   const prompts = await encodeAll(call, model, contents, pads)
   return planFor(call, { path, model, settings, prompts, family })
+}
+
+/**
+ * The sampler of October 2025, which only /big_batch still speaks of: the best of logit/temperature + uniform noise, so
+ * that no noise is the best token. Elsewhere the field is a leftover that nothing reads.
+ */
+function withNoise(sampling: SamplingParams, { noise }: ContentsBody): SamplingParams {
+  if (!present(noise)) return sampling
+  return noise === 0 ? { ...sampling, temperature: 0 } : { ...sampling, topK: 0, topP: 1, noise }
 }
 
 async function encodeAll(

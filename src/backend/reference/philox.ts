@@ -14,7 +14,18 @@ export function philox(
   position: number,
   stream: number,
 ): number {
-  let [c0, c1, c2, c3] = [position >>> 0, stream >>> 0, 0, 0]
+  return philoxFour(seedLow, seedHigh, position, stream, 0)[0]
+}
+
+/** Four uniforms in [0, 1) with 24 bits, from key (seedLow, seedHigh) and counter (position, stream, block, 0). */
+export function philoxFour(
+  seedLow: number,
+  seedHigh: number,
+  position: number,
+  stream: number,
+  block: number,
+): [number, number, number, number] {
+  let [c0, c1, c2, c3] = [position >>> 0, stream >>> 0, block >>> 0, 0]
   let [k0, k1] = [seedLow >>> 0, seedHigh >>> 0]
   for (let round = 0; round < 10; round++) {
     const p0 = MULTIPLIER_0 * BigInt(c0)
@@ -25,7 +36,11 @@ export function philox(
     k0 = (k0 + WEYL_0) >>> 0
     k1 = (k1 + WEYL_1) >>> 0
   }
-  return (c0 >>> 8) * 2 ** -24
+  return [uniform(c0), uniform(c1), uniform(c2), uniform(c3)]
+}
+
+function uniform(word: number): number {
+  return (word >>> 8) * 2 ** -24
 }
 
 function high(product: bigint): number {

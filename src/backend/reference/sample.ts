@@ -14,7 +14,7 @@ import {
   SampleInt,
   type Tensor,
 } from '../backend.ts'
-import { philox } from './philox.ts'
+import { philox, philoxFour } from './philox.ts'
 import { RefPenaltyPool, type Seen } from './states.ts'
 import { valuesOf } from './tensors.ts'
 
@@ -41,12 +41,15 @@ function drawOne(batch: Batch, s: number, raw: Float64Array, seen: Seen): number
   penalise(scores, seen, float('repetition'), float('presence'), float('frequency'))
 
   const greedy = float('temperature') <= 0 || int('topK') === 1 || float('topP') <= 0
+  const key = [int('seedLow'), int('seedHigh'), int('position'), int('stream')] as const
   const token = greedy
     ? ranked(scores)[0]!
-    : drawFrom(
-        nucleus(softmax(scores, float('temperature')), int('topK'), float('topP'), float('minP')),
-        philox(int('seedLow'), int('seedHigh'), int('position'), int('stream')),
-      )
+    : float('noise') > 0
+      ? ranked(noisy(scores, float('temperature'), float('noise'), key))[0]!
+      : drawFrom(
+          nucleus(softmax(scores, float('temperature')), int('topK'), float('topP'), float('minP')),
+          philox(...key),
+        )
 
   count(seen, token, float('decay'))
   if (int('topLogprobs') >= 0) reportLogprobs(batch, s, raw, token, int('topLogprobs'))
@@ -76,6 +79,19 @@ function softmax(scores: Float64Array, temperature: number): Float64Array {
   const weights = scores.map((score) => Math.exp((score - best) / temperature))
   const total = weights.reduce((a, b) => a + b)
   return weights.map((weight) => weight / total)
+}
+
+function noisy(
+  scores: Float64Array,
+  temperature: number,
+  noise: number,
+  key: readonly [seedLow: number, seedHigh: number, position: number, stream: number],
+): Float64Array {
+  let four = philoxFour(...key, 1)
+  return scores.map((score, i) => {
+    if (i > 0 && i % 4 === 0) four = philoxFour(...key, 1 + i / 4)
+    return score / temperature + noise * four[i % 4]!
+  })
 }
 
 /** Token ids from best to worst, ties by the smaller id. */

@@ -13,7 +13,7 @@ import {
   type Tensor,
   type WeightType,
 } from '../backend.ts'
-import { decodeRows } from '../quantised.ts'
+import { decodeRows, refuseFp8 } from '../quantised.ts'
 import { bf16Nearest, bf16ToNumber, quantiseRows, roundHalfEven } from './quantise.ts'
 
 export interface RefTensor extends Tensor {
@@ -54,6 +54,7 @@ export function copyValues(to: Tensor, from: Tensor, count: number): void {
 
 /** Reads a whole matrix; a quantised type keeps what its rounding leaves. */
 export function readMatrix(source: MatrixSource, type: WeightType): RefMatrix {
+  if (type === 'fp8') refuseFp8()
   const { rows, columns } = source
   const values = new Float32Array(rows * columns)
   const blockRows = Math.max(1, Math.floor(2 ** 22 / columns))
