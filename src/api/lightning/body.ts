@@ -4,7 +4,6 @@
  */
 import Type, { type Static } from 'typebox'
 import type { GenerateRequest, StopParams } from '../../engine/messages.ts'
-import { SkeinError } from '../../errors.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { refuseUnimplemented } from '../openai/parameters.ts'
@@ -33,7 +32,9 @@ export function lightningFields(limits: RequestLimits) {
     top_k: Maybe(BoundedInteger(-(2 ** 31), 2 ** 31 - 1)),
     top_p: Maybe(Type.Number()),
     chunk_size: Maybe(BoundedInteger(1, 65_536)),
-    noise: Maybe(Type.Number({ minimum: 0, maximum: 1e6, description: 'a number from 0 to 1000000' })),
+    noise: Maybe(
+      Type.Number({ minimum: 0, maximum: 1e6, description: 'a number from 0 to 1000000' }),
+    ),
     pad_zero: Maybe(Type.Boolean()),
     password: Maybe(Type.String()),
     request_id: Maybe(RequestName),

@@ -108,7 +108,7 @@ async function planOf(
   call: Call<ContentsBody>,
   path: string,
   body: ContentsBody,
-  { family, padsUnasked, streamsUnasked }: BatchChoices,
+  { family, padsUnasked }: BatchChoices,
 ): Promise<BatchPlan> {
   const contents = contentsOf(body)
   refuseSession(body, STATE_ROUTE)
