@@ -1,0 +1,200 @@
+import { join } from 'node:path'
+import { beforeAll, describe, expect, test } from 'vitest'
+import { addKey, NO_LIMITS } from '../../src/gateway/keys.ts'
+import { changeKeys, KeyRing, readKeys } from '../../src/gateway/keys-file.ts'
+import { temporaryFolder } from '../helpers/temporary-folder.ts'
+import { type Served, serve } from './kit.ts'
+
+/** What needs no key, on purpose: that the process answers, and the files of the dashboard, which hold nothing. */
+const OPEN = ['GET /livez', 'GET /', 'GET /assets/*']
+/** What more than a user's key is needed for. Whoever adds such a route adds it here; the test finds it if not. */
+const OPERATORS = [
+  'GET /metrics',
+  'POST /loadmodel',
+  'POST /removemodel',
+  'POST /loadstatemodel',
+  'POST /removestatemodel',
+  'POST /switch-model',
+]
+const ADMINS = [
+  'GET /api/keys',
+  'POST /api/keys',
+  'POST /api/keys/:name/rotate',
+  'DELETE /api/keys/:name',
+]
+
+const path = join(temporaryFolder(), 'keys.json')
+const secrets: Record<string, string> = {}
+let served: Served
+let table: readonly string[]
+
+beforeAll(async () => {
+  for (const role of ['user', 'operator', 'admin'] as const) {
+    const key = { name: role, role, expiresAt: null, limits: NO_LIMITS }
+    secrets[role] = (await changeKeys(path, (keys) => addKey(keys, key, 0))).secret
+  }
+  served = serve(undefined, { keyRing: new KeyRing(path), version: '0' })
+  await served.app.ready()
+  table = routesOf(served.app.printRoutes({ commonPrefix: false }))
+})
+
+/** The router's own table, read off its picture: "GET /v1/models/:id". */
+function routesOf(picture: string): string[] {
+  const path: string[] = []
+  return picture.split('\n').flatMap((line) => {
+    const [, indent, part, methods] = /^([│ ]*)[├└]── (\S+) \(([A-Z, ]+)\)/.exec(line) ?? []
+    if (indent === undefined || part === undefined || methods === undefined) return []
+    const depth = indent.length / 4
+    path.splice(depth, path.length, part)
+    return methods.split(', ').map((method) => `${method} ${path.join('')}`)
+  })
+}
+
+function call(route: string, headers: Record<string, string> = {}, payload?: object) {
+  // The table's own words.
+  const [method, url] = route.split(' ') as ['GET' | 'POST' | 'DELETE', string]
+  const named = url.replace(/:\w+/g, 'no-such-thing').replace('*', 'x')
+  return served.app.inject({ method, url: named, headers, ...(payload ? { payload } : {}) })
+}
+
+const isOpen = (route: string) => OPEN.includes(route.replace(/^HEAD/, 'GET'))
+const isIn = (list: readonly string[], route: string) =>
+  list.includes(route.replace(/^HEAD/, 'GET'))
+const keyed = () => table.filter((route) => !isOpen(route) && !route.includes('/assets/'))
+const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
+
+test('the table is read whole', () => {
+  expect(table).toContain('DELETE /v1/sessions/:id')
+  expect(table).toContain('POST /v1/sessions/:id/fork')
+  expect(table).toContain('POST /v1/chat/completions')
+  expect(table.length).toBeGreaterThan(60)
+  for (const route of [...OPERATORS, ...ADMINS]) expect(table).toContain(route)
+})
+
+test('no key, a wrong one, one in the wrong place: 401 on every route', async () => {
+  const wrong = `sk-skein-${'A'.repeat(43)}`
+  for (const route of keyed()) {
+    const [, url] = route.split(' ')
+    const tries = [
+      await call(route),
+      await call(route, bearer(wrong)),
+      await call(route, { authorization: `Basic ${secrets.admin}` }),
+      await call(route, { 'x-api-key': secrets.admin! }),
+      await call(route, { cookie: `key=${secrets.admin}` }),
+      await call(`${route}?api_key=${secrets.admin}`),
+    ]
+    for (const reply of tries) {
+      expect(reply.statusCode, `${route}: ${reply.body}`).toBe(401)
+      expect(reply.headers['www-authenticate'], url).toBe('Bearer')
+    }
+  }
+})
+
+test('what is open is open to GET, and says nothing of what is inside', async () => {
+  expect((await call('GET /livez')).json()).toEqual({ status: 'ok' })
+  expect([200, 401, 404]).toContain((await call('GET /')).statusCode)
+})
+
+describe('roles', () => {
+  test('a user’s key opens what is for users and nothing else: 403 with the role that is missing', async () => {
+    for (const route of keyed()) {
+      const reply = await call(route, bearer(secrets.user!))
+      const isForUsers = !isIn(OPERATORS, route) && !isIn(ADMINS, route)
+      expect(reply.statusCode === 403, `${route} gives ${reply.statusCode}`).toBe(!isForUsers)
+      expect(reply.statusCode, route).not.toBe(401)
+      if (!isForUsers && !route.startsWith('HEAD'))
+        expect(reply.body).toMatch(/role (operator|admin)/)
+    }
+  })
+
+  test('an operator’s key opens all but the keys', async () => {
+    for (const route of keyed()) {
+      const reply = await call(route, bearer(secrets.operator!))
+      expect(reply.statusCode === 403, `${route} gives ${reply.statusCode}`).toBe(
+        isIn(ADMINS, route),
+      )
+    }
+  })
+
+  test('whoever names an admin in a body is none for that', async () => {
+    for (const route of [...OPERATORS, ...ADMINS].filter((one) => one.startsWith('POST'))) {
+      const reply = await call(route, bearer(secrets.user!), { password: secrets.admin })
+      expect(reply.statusCode, route).toBe(403)
+    }
+  })
+
+  test('an open server on loopback needs no key for anything', async () => {
+    const { app } = serve()
+    expect((await app.inject('/metrics')).statusCode).toBe(200)
+  })
+})
+
+test('foreign pages and host names get no further than the gate, on every route', async () => {
+  for (const route of table) {
+    for (const headers of [
+      { host: 'evil.example' },
+      { host: 'localhost', origin: 'https://evil.example' },
+      { host: 'localhost', origin: 'null' },
+    ]) {
+      const reply = await call(route, { ...headers, ...bearer(secrets.admin!) })
+      expect(reply.statusCode, `${route} ${JSON.stringify(headers)}`).toBe(403)
+      expect(reply.headers['access-control-allow-origin'], route).toBeUndefined()
+    }
+    const own = await call(route, { host: 'localhost', origin: 'http://localhost:3000' })
+    expect(own.headers['access-control-allow-origin'], route).toBe('http://localhost:3000')
+    expect(own.headers['access-control-allow-credentials'], route).toBeUndefined()
+  }
+})
+
+describe('/api/keys', () => {
+  const as = (role: string) => bearer(secrets[role]!)
+  const send = (method: 'GET' | 'POST' | 'DELETE', url: string, payload?: object) =>
+    served.app.inject({ method, url, headers: as('admin'), ...(payload ? { payload } : {}) })
+
+  test('a key is added, listed without its secret, rotated and revoked, at once', async () => {
+    const limits = { requests_per_minute: 7 }
+    const added = await send('POST', '/api/keys', { name: 'goose', limits })
+    expect(added.statusCode).toBe(201)
+    const { secret, tenant, ...rest } = added.json()
+    expect(rest).toMatchObject({ name: 'goose', role: 'user', expires_at: null })
+    const models = (key: string) => served.app.inject({ url: '/v1/models', headers: bearer(key) })
+    const opened = await models(secret)
+    expect(opened.statusCode).toBe(200)
+    expect(opened.headers['x-ratelimit-limit-requests']).toBe('7')
+
+    const listed = await send('GET', '/api/keys')
+    expect(listed.json().map(({ name }: { name: string }) => name)).toContain('goose')
+    expect(listed.body).not.toContain(secret)
+    expect(listed.body).not.toContain('sha256')
+
+    const rotated = (await send('POST', '/api/keys/goose/rotate', { grace_seconds: 60 })).json()
+    expect(rotated.tenant).toBe(tenant)
+    expect((await models(secret)).statusCode).toBe(200)
+    expect((await models(rotated.secret)).statusCode).toBe(200)
+    const last = (await send('POST', '/api/keys/goose/rotate', {})).json()
+    expect((await models(secret)).statusCode).toBe(401)
+    expect((await models(rotated.secret)).statusCode).toBe(401)
+
+    expect((await send('DELETE', '/api/keys/goose')).statusCode).toBe(200)
+    expect((await models(last.secret)).statusCode).toBe(401)
+    expect(readKeys(path).map(({ name }) => name)).not.toContain('goose')
+  })
+
+  test.each([
+    [{}, 'name'],
+    [{ name: 'a b' }, 'name'],
+    [{ name: 'x', role: 'king' }, 'role'],
+    [{ name: 'x', limits: { rows: 0 } }, 'limits.rows'],
+    [{ name: 'x', expires_in_seconds: -1 }, 'expires_in_seconds'],
+  ])('a wrong field is named: %o', async (payload, field) => {
+    const reply = await send('POST', '/api/keys', payload)
+    expect(reply.statusCode, reply.body).toBe(400)
+    expect(reply.json()).toMatchObject({ code: 'invalid_request', field })
+  })
+
+  test('names that are taken or not there', async () => {
+    expect((await send('POST', '/api/keys', { name: 'user' })).statusCode).toBe(409)
+    expect((await send('DELETE', '/api/keys/nobody')).statusCode).toBe(404)
+    expect((await send('POST', '/api/keys/nobody/rotate', {})).statusCode).toBe(404)
+  })
+})
