@@ -23,6 +23,8 @@ async function main(): Promise<number> {
       nextReport = doneBytes + totalBytes / PROGRESS_STEPS
       channel.send({ type: 'progress', doneBytes, totalBytes })
     })
+    // Nor does a signal to the whole service: the gateway still wants states saved and answers ended.
+    process.on('SIGTERM', () => {})
     return await serveEngine(engine, channel)
   } catch (error) {
     channel.send({ type: 'fatal', error: SkeinError.from(error).toShape() })

@@ -1,26 +1,23 @@
-/** A gateway with one worker, as `serve` and `chat FILE` start it. Puts gateway, supervisor and tokenizer together. */
+/** A gateway with its workers, as `serve` and `chat FILE` start it. Puts gateway, fleet and launcher together. */
 import { existsSync, realpathSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
-import { basename, dirname, resolve } from 'node:path'
-import { fileURLToPath } from 'node:url'
+import { availableParallelism } from 'node:os'
+import { basename, dirname, join, resolve } from 'node:path'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
 import { SkeinError } from '../errors.ts'
 import { buildApp } from '../gateway/app.ts'
 import { Drain } from '../gateway/drain.ts'
+import { Fleet } from '../gateway/fleet.ts'
 import type { KeyRing } from '../gateway/keys-file.ts'
+import { DEFAULT_SPEC, type Launch } from '../gateway/launch.ts'
 import type { Limits } from '../gateway/limits.ts'
+import type { WorkerSpec } from '../gateway/management/contract.ts'
 import { openModelFolder } from '../gateway/model-folder.ts'
-import { type Launch, type Launched, ModelHost } from '../gateway/model-host.ts'
+import { ModelHost } from '../gateway/model-host.ts'
 import { shutDown } from '../gateway/shutdown.ts'
-import { Supervisor } from '../gateway/supervisor.ts'
-import {
-  checkModelFile,
-  type EngineChoice,
-  loadTokenizer,
-  type QuantChoice,
-  vocabularyPath,
-} from '../load.ts'
+import { checkModelFile, type EngineChoice } from '../load.ts'
+import { createLauncher } from './launcher.ts'
 import { packageVersion } from './version.ts'
 
 export interface ServerOptions {
@@ -31,6 +28,14 @@ export interface ServerOptions {
   /** Keys with names, which come and go. */
   readonly keyRing?: KeyRing | undefined
   readonly modelId?: string | undefined
+  /** Beside that of the choice. */
+  readonly moreModels?: readonly NamedModel[] | undefined
+  /** A worker on each of these for every model. */
+  readonly gpus?: readonly number[] | undefined
+  /** Workers of every model, on each of its devices. */
+  readonly replicas?: number | undefined
+  /** Memory that a worker process may take. */
+  readonly maxWorkerBytes?: number | undefined
   readonly allowedOrigins?: readonly string[] | undefined
   readonly allowedHosts?: readonly string[] | undefined
   /** Translation needs no key. */
@@ -40,6 +45,12 @@ export interface ServerOptions {
   readonly limits?: Partial<Limits> | undefined
   readonly logger?: Logger | undefined
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
+}
+
+export interface NamedModel {
+  readonly model: string
+  /** Name in the API; absent: that of the file. */
+  readonly id?: string | undefined
 }
 
 export interface Server {
@@ -53,22 +64,27 @@ export interface Server {
 }
 
 /**
- * Listens at once, so that probes get an answer; resolves when the model is ready, throws if it never will be. Without a
- * model (`choice.model` null) there is nothing to wait for.
+ * Listens at once, so that probes get an answer; resolves when the models are ready, throws if one never will be. Without
+ * a model (`choice.model` null) there is nothing to wait for.
  */
 export async function startServer(
   choice: ServedChoice,
   options: ServerOptions = {},
 ): Promise<Server> {
   const { host = '127.0.0.1', port = 8000, keys = [], logger = pino({ level: 'silent' }) } = options
-  const { model } = choice
-  if (model !== null) checkModelFile({ ...choice, model })
+  const { model, dataDir } = choice
+  const launches = firstLaunches(choice, options)
+  for (const { file } of launches) checkModelFile({ ...choice, model: file })
   const folder = options.modelDir ?? (model === null ? 'models' : dirname(realPath(model)))
+  const fleet = new Fleet({
+    launcher: launcherOf(choice, options, logger),
+    logFolder: dataDir === undefined ? undefined : join(dataDir, 'logs'),
+  })
   const models = new ModelHost({
     folder: openModelFolder(folder),
-    launch: (launch) => launchWorker(choice, launch, options),
+    fleet,
     // One model has one store of sessions, and one worker that writes to it.
-    excludes: (old, next) => choice.dataDir !== undefined && old.file === next.file,
+    excludes: (old, next) => dataDir !== undefined && old.file === next.file,
   })
   const drain = new Drain()
   const app = buildApp({
@@ -88,7 +104,7 @@ export async function startServer(
   const stop = () => shutDown({ app, drain, stopWorkers: () => models.stop(), timeoutMs: 0 })
   try {
     await listen(app, host, port)
-    if (model !== null) await models.begin(firstLaunch({ ...choice, model }, options.modelId))
+    await models.begin(launches)
   } catch (error) {
     await stop()
     throw error
@@ -99,36 +115,45 @@ export async function startServer(
 /** What every worker gets unless it is told otherwise, and the model to begin with. */
 export type ServedChoice = Omit<EngineChoice, 'model'> & { readonly model: string | null }
 
-function firstLaunch(choice: EngineChoice, id: string | undefined): Launch {
-  return {
-    id: id ?? defaultModelId(choice.model),
-    file: realPath(choice.model),
-    quant: null,
-    startStates: choice.startStates ?? [],
-  }
+/** Each model as often as there are devices and replicas. */
+function firstLaunches(choice: ServedChoice, options: ServerOptions): Launch[] {
+  const { model, startStates = [] } = choice
+  if (model === null) return []
+  const named = [{ model, id: options.modelId }, ...(options.moreModels ?? [])]
+  const places = placesOf(choice, options)
+  return named.flatMap(({ model: path, id = defaultModelId(path) }) => {
+    const file = realPath(path)
+    const spec = { ...DEFAULT_SPEC, model_path: path, model_name: id, states: startStates }
+    const launch = { id, file, quant: null, startStates, vocab: null }
+    return places.map((place) => ({ ...launch, spec: { ...spec, ...place } }))
+  })
 }
 
-/** A worker that is not running yet. Adapters belong to the model that the server was started with. */
-function launchWorker(base: ServedChoice, launch: Launch, options: ServerOptions): Launched {
-  const { id, file, quant, startStates } = launch
-  const isFirst = base.model !== null && realPath(base.model) === file
-  const choice: EngineChoice = {
-    ...base,
-    model: file,
-    startStates,
-    // ModelChoice has the names of QuantChoice; a dialect chose it.
-    ...(quant === null ? {} : { quant: quant as QuantChoice }),
-    ...(isFirst ? {} : { adapters: undefined }),
-  }
-  checkModelFile(choice)
-  const vocab = vocabularyPath(choice)
-  const keeper = new Supervisor({
-    worker: workerCommand({ ...choice, vocab }),
-    name: id,
-    logger: options.logger ?? pino({ level: 'silent' }),
-    ...(options.onProgress ? { onProgress: options.onProgress } : {}),
+/** Where the workers of a model are: on each GPU that was named, as often as there are replicas. */
+function placesOf(
+  { threads, ppDevices }: ServedChoice,
+  { gpus = [], replicas = 1 }: ServerOptions,
+): Partial<WorkerSpec>[] {
+  if (gpus.length > 0 && ppDevices !== undefined)
+    throw new SkeinError('invalid_request', '--gpus and --pp-devices exclude each other')
+  const devices = gpus.length === 0 ? [{}] : gpus.map((gpu_id) => ({ gpu_id }))
+  const all = Array.from({ length: replicas }, () => devices).flat()
+  // On the host they would all start as many threads as there are cores.
+  if (gpus.length > 0 || replicas === 1 || threads !== undefined) return all
+  const share = Math.max(1, Math.floor(availableParallelism() / replicas))
+  return all.map((place) => ({ ...place, threads: share }))
+}
+
+/** Adapters and `--vocab` belong to the model that the server was started with. */
+function launcherOf(choice: ServedChoice, options: ServerOptions, logger: Logger) {
+  const { model, ...defaults } = choice
+  return createLauncher({
+    defaults,
+    adaptedFile: model === null ? null : realPath(model),
+    logger,
+    supervision: { maxBytes: options.maxWorkerBytes },
+    onProgress: options.onProgress,
   })
-  return { keeper, tokenizer: loadTokenizer({ ...choice, vocab }) }
 }
 
 /** The path without links, where the file is there. */
@@ -139,11 +164,6 @@ function realPath(model: string): string {
 /** "models/demo.pth" is served as "demo". */
 function defaultModelId(model: string): string {
   return basename(model).replace(/\.(pth|safetensors|st|gguf)$/, '')
-}
-
-function workerCommand(choice: EngineChoice) {
-  const entry = fileURLToPath(new URL('../worker.js', import.meta.url))
-  return { entry, args: [JSON.stringify(choice)] }
 }
 
 async function listen(app: FastifyInstance, host: string, port: number): Promise<void> {

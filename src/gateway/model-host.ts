@@ -1,207 +1,167 @@
 /**
  * The models of a gateway that may change while it runs: loaded, replaced, given start states and removed by name. What
- * replaces a model is started beside it and must answer before it takes the name; the old worker goes when its requests
- * have ended. Only where the two cannot run side by side does the old one end first, and come back if the new one fails. It knows no HTTP and no files: a launcher makes the worker, dialects give the names.
+ * replaces a model is started beside it and must answer before it takes the name; the old workers go when their requests
+ * have ended. Only where two cannot run side by side does the old one end first, and come back if the new one fails. It
+ * owns no worker: the fleet does.
  */
-import { randomUUID } from 'node:crypto'
-import { setTimeout as delay } from 'node:timers/promises'
 import type { ModelAdmin, ModelChoice, ModelRegistry, StartStateChoice } from '../api/models.ts'
-import type { EngineClient } from '../engine/client.ts'
-import type { GenerateRequest } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
+import type { Fleet } from './fleet.ts'
+import type { FleetWorker } from './fleet-worker.ts'
+import { DEFAULT_SPEC, type Launch } from './launch.ts'
 import type { ModelFolder } from './model-folder.ts'
-import { type EngineSource, type RegisteredModel, registryOver } from './registry.ts'
-
-/** What keeps a worker alive; `Supervisor` does. */
-export interface Keeper extends EngineSource {
-  /** Resolves when it is ready, throws if it never will be. */
-  start(): Promise<void>
-  stop(): Promise<void>
-}
-
-/** Everything that a worker is made of. Compared to tell whether a model is already served as asked. */
-export interface Launch {
-  readonly id: string
-  /** Real path of the checkpoint. */
-  readonly file: string
-  /** How matrices are held; null: as the server was told to. */
-  readonly quant: string | null
-  readonly startStates: readonly { readonly name: string; readonly path: string }[]
-}
-
-export interface Launched {
-  readonly keeper: Keeper
-  readonly tokenizer: RegisteredModel['tokenizer']
-}
 
 export interface ModelHostOptions {
   readonly folder: ModelFolder
-  /** Makes a worker without starting it; throws for a file that cannot be one. */
-  readonly launch: (launch: Launch) => Launched
+  readonly fleet: Fleet
   /** Whether the two cannot run side by side, because both would write to one store. Absent: any two can. */
   readonly excludes?: (old: Launch, next: Launch) => boolean
   /** How long requests of a replaced worker may go on. */
   readonly drainMs?: number
 }
 
-interface Hosted extends RegisteredModel {
-  readonly launch: Launch
-  readonly source: Keeper
-}
-
 const DEFAULT_DRAIN_MS = 600_000
-const DRAIN_POLL_MS = 200
 
 export class ModelHost implements ModelAdmin {
-  readonly registry: ModelRegistry
   readonly #options: ModelHostOptions
-  readonly #models = new Map<string, Hosted>()
-  /** Workers that have been replaced and still answer. */
-  readonly #leaving = new Set<Promise<void>>()
-  readonly #stopping = new AbortController()
+  readonly #fleet: Fleet
+  #isStopping = false
   /** One change at a time: two models loading at once would each think the memory theirs. */
   #turn: Promise<unknown> = Promise.resolve()
 
   constructor(options: ModelHostOptions) {
     this.#options = options
-    this.registry = registryOver(() => [...this.#models.values()])
+    this.#fleet = options.fleet
+  }
+
+  get registry(): ModelRegistry {
+    return this.#fleet.registry
   }
 
   /** Serves a model from the start: it is listed while it loads, and stays listed when it fails. */
-  async begin(launch: Launch): Promise<void> {
-    const hosted = this.#make(launch)
-    this.#models.set(launch.id, hosted)
-    await hosted.source.start()
+  async begin(launches: readonly Launch[]): Promise<void> {
+    const workers = launches.map((launch) => this.#fleet.create(launch))
+    await Promise.all(workers.map((worker) => worker.start()))
   }
 
   load(choice: ModelChoice): Promise<void> {
     return this.#inTurn(async () => {
       const file = this.#options.folder.find(choice.file, choice.param)
-      const launch = { id: choice.id, file, quant: choice.quant, startStates: [] }
-      await this.#replace(launch)
+      const { id, quant } = choice
+      const spec = { ...DEFAULT_SPEC, model_path: file, model_name: id, quant }
+      await this.#replace({ id, file, quant, startStates: [], vocab: null, spec })
     })
   }
 
   remove(id: string | null): Promise<void> {
     return this.#inTurn(async () => {
-      const gone = id === null ? [...this.#models.values()] : [this.#find(id)]
-      for (const hosted of gone) {
-        this.#models.delete(hosted.id)
-        this.#retire(hosted)
-      }
+      const names = id === null ? this.#fleet.names : [this.#find(id)]
+      for (const name of names) this.#retire(this.#fleet.serving(name))
     })
   }
 
   addStartState({ model, file, name, param }: StartStateChoice): Promise<void> {
     return this.#inTurn(async () => {
       const path = this.#options.folder.find(file, param)
-      const { launch } = this.#find(model)
+      const { launch } = this.#fleet.serving(this.#find(model))[0]!
       const others = launch.startStates.filter((state) => state.name !== name)
-      await this.#replace({ ...launch, startStates: [...others, { name, path }] })
+      await this.#replace(withStates(launch, [...others, { name, path }]))
     })
   }
 
   removeStartStates(): Promise<void> {
     return this.#inTurn(async () => {
-      for (const { launch } of [...this.#models.values()]) {
-        if (launch.startStates.length > 0) await this.#replace({ ...launch, startStates: [] })
+      for (const name of this.#fleet.names) {
+        const { launch } = this.#fleet.serving(name)[0]!
+        if (launch.startStates.length > 0) await this.#replace(withStates(launch, []))
       }
     })
   }
 
   /** Ends all workers, whatever they do. */
   async stop(): Promise<void> {
-    this.#stopping.abort()
-    const hosted = [...this.#models.values()]
-    await Promise.all([...hosted.map(({ source }) => source.stop()), ...this.#leaving])
+    this.#isStopping = true
+    await this.#fleet.stop()
     await this.#turn
   }
 
   #inTurn<T>(change: () => Promise<T>): Promise<T> {
     const next = this.#turn.then(() => {
-      if (this.#stopping.signal.aborted) throw stopped()
+      if (this.#isStopping) throw stopped()
       return change()
     })
     this.#turn = next.catch(() => {})
     return next
   }
 
-  #find(id: string | null): Hosted {
-    const only = id === null && this.#models.size === 1 ? [...this.#models.values()][0] : undefined
-    const found = id === null ? only : this.#models.get(id)
+  /** The name of a model. */
+  #find(id: string | null): string {
+    const { names } = this.#fleet
+    const only = id === null && names.length === 1 ? names[0] : undefined
+    const found = id === null ? only : names.find((name) => name === id)
     if (found !== undefined) return found
     const message =
       id === null
-        ? `model: ${this.#models.size} models are served; name one`
+        ? `model: ${names.length} models are served; name one`
         : 'model: no model of that name; GET /v1/models lists the names'
     throw new SkeinError(id === null ? 'invalid_request' : 'not_found', message, { param: 'model' })
   }
 
-  #make(launch: Launch): Hosted {
-    const { keeper, tokenizer } = this.#options.launch(launch)
-    return { id: launch.id, launch, tokenizer, source: keeper }
-  }
-
-  /** Until the new worker has answered, the old one does. */
+  /** Until as many new workers as there were have answered, the old ones do. */
   async #replace(launch: Launch): Promise<void> {
-    const old = this.#models.get(launch.id)
-    if (old?.source.state === 'ready' && isSame(old.launch, launch)) return
-    if (old !== undefined && this.#options.excludes?.(old.launch, launch)) {
-      await this.#follow(old, launch)
+    const old = this.#fleet.serving(launch.id)
+    const isThere = old.length > 0 && old.every((worker) => worker.state === 'ready')
+    if (isThere && old.every((worker) => isSame(worker.launch, launch))) return
+    const launches = old.length === 0 ? [launch] : old.map((worker) => inPlaceOf(worker, launch))
+    if (old.some((worker) => this.#options.excludes?.(worker.launch, launch))) {
+      await this.#follow(old, launches)
       return
     }
-    const hosted = this.#make(launch)
-    await this.#startChecked(hosted)
-    this.#models.set(launch.id, hosted)
-    if (old !== undefined) this.#retire(old)
+    const next = launches.map((one) => this.#fleet.create(one, false))
+    await this.#startChecked(next)
+    for (const worker of next) worker.serve()
+    this.#retire(old)
   }
 
-  /** The name says "loading" from the start, so that requests wait elsewhere and the old worker comes to its end. */
-  async #follow(old: Hosted, launch: Launch): Promise<void> {
-    const hosted = this.#make(launch)
-    this.#models.set(launch.id, hosted)
-    await this.#drain(old.source)
+  /** The name says "loading" from the start, so that requests wait elsewhere and the old workers come to their end. */
+  async #follow(old: readonly FleetWorker[], launches: readonly Launch[]): Promise<void> {
+    const next = launches.map((launch) => this.#fleet.create(launch))
+    await Promise.all(old.map((worker) => worker.stop(this.#drainMs)))
     try {
-      await this.#startChecked(hosted)
+      await this.#startChecked(next)
     } catch (thrown) {
-      const again = this.#make(old.launch)
-      this.#models.set(launch.id, again)
-      if (!this.#stopping.signal.aborted) await again.source.start()
+      if (!this.#isStopping) await this.begin(old.map(({ launch }) => launch))
       throw thrown
     }
   }
 
-  async #startChecked(hosted: Hosted): Promise<void> {
-    const onStop = () => void hosted.source.stop()
-    this.#stopping.signal.addEventListener('abort', onStop)
+  async #startChecked(workers: readonly FleetWorker[]): Promise<void> {
     try {
-      await hosted.source.start()
-      await probe(hosted.source.client)
+      await Promise.all(workers.map((worker) => worker.start()))
     } catch (thrown) {
-      await hosted.source.stop()
+      await Promise.all(workers.map((worker) => worker.stop(0)))
       throw thrown
-    } finally {
-      this.#stopping.signal.removeEventListener('abort', onStop)
     }
-    if (this.#stopping.signal.aborted) throw stopped()
+    if (this.#isStopping) throw stopped()
   }
 
-  #retire({ source }: Hosted): void {
-    const gone = this.#drain(source).finally(() => this.#leaving.delete(gone))
-    this.#leaving.add(gone)
+  #retire(workers: readonly FleetWorker[]): void {
+    for (const worker of workers) void worker.stop(this.#drainMs)
   }
 
-  /** Waits until nothing has run for two looks in a row: a request may be on its way between them. */
-  async #drain(source: Keeper): Promise<void> {
-    const end = performance.now() + (this.#options.drainMs ?? DEFAULT_DRAIN_MS)
-    const { signal } = this.#stopping
-    for (let idle = 0; idle < 2 && performance.now() < end && !signal.aborted; ) {
-      await delay(DRAIN_POLL_MS, undefined, { signal }).catch(() => {})
-      const stats = source.client?.stats
-      idle = stats === undefined || stats.running + stats.waiting === 0 ? idle + 1 : 0
-    }
-    await source.stop()
+  get #drainMs(): number {
+    return this.#options.drainMs ?? DEFAULT_DRAIN_MS
   }
+}
+
+function withStates(launch: Launch, startStates: Launch['startStates']): Launch {
+  return { ...launch, startStates, spec: { ...launch.spec, states: startStates } }
+}
+
+/** On the device of the one that it replaces. */
+function inPlaceOf({ launch: { spec } }: FleetWorker, next: Launch): Launch {
+  const { gpu_id, device, pp_devices, threads, aliases } = spec
+  return { ...next, spec: { ...next.spec, gpu_id, device, pp_devices, threads, aliases } }
 }
 
 function stopped(): SkeinError {
@@ -209,39 +169,6 @@ function stopped(): SkeinError {
 }
 
 function isSame(a: Launch, b: Launch): boolean {
-  return JSON.stringify(a) === JSON.stringify(b)
-}
-
-/** One token, to see that the worker does not only listen. */
-async function probe(client: EngineClient | null): Promise<void> {
-  if (client === null) throw new SkeinError('model_not_loaded', 'the worker ended as it began')
-  for await (const event of client.generate(probeRequest())) {
-    if (event.type === 'error') throw SkeinError.fromShape(event.error)
-  }
-}
-
-function probeRequest(): GenerateRequest {
-  return {
-    id: `probe-${randomUUID()}`,
-    prompt: Int32Array.of(0),
-    n: 1,
-    maxTokens: 1,
-    sampling: {
-      temperature: 0,
-      topK: 0,
-      topP: 1,
-      minP: 0,
-      presencePenalty: 0,
-      frequencyPenalty: 0,
-      penaltyDecay: 1,
-      repetitionPenalty: 1,
-      seed: null,
-      logitBias: [],
-      bannedTokens: [],
-    },
-    stop: { strings: [], tokens: [], ignoreEos: true },
-    logprobs: null,
-    promptLogprobs: null,
-    cache: 'no-store',
-  }
+  const facts = ({ file, quant, startStates }: Launch) => JSON.stringify([file, quant, startStates])
+  return facts(a) === facts(b)
 }

@@ -19,6 +19,8 @@ export interface EngineSource {
 
 export interface RegisteredModel {
   readonly id: string
+  /** Other names that mean it. */
+  readonly aliases?: readonly string[]
   readonly tokenizer: TextCodec
   readonly source: EngineSource
 }
@@ -38,7 +40,12 @@ export function registryOver(
   return {
     list: () => models().map((model) => entryOf(model, created)),
     get: (name) => {
-      const byId = new Map(models().map((model) => [model.id, model]))
+      const all = models()
+      const named = all.flatMap((model) =>
+        [model.id, ...(model.aliases ?? [])].map((id) => [id, model] as const),
+      )
+      // A model's own name goes before another's alias.
+      const byId = new Map([...named, ...all.map((model) => [model.id, model] as const)])
       const asked = splitStartState(name, (id) => byId.has(id) || meansTheOnlyOne(id))
       const model = served(find(byId, asked.model), created)
       return asked.startState === null ? model : withStartState(model, asked.startState)
@@ -70,11 +77,12 @@ function find(
   const model = byId.get(name ?? '')
   if (model !== undefined) return model
   if (meansTheOnlyOne(name)) {
-    const [only] = byId.values()
-    if (only !== undefined && byId.size === 1) return only
+    const models = [...new Set(byId.values())]
+    const [only] = models
+    if (only !== undefined && models.length === 1) return only
     throw new SkeinError(
-      byId.size === 0 ? 'model_not_loaded' : 'invalid_request',
-      `model: missing; ${byId.size} models are served here, GET /v1/models lists their names`,
+      models.length === 0 ? 'model_not_loaded' : 'invalid_request',
+      `model: missing; ${models.length} models are served here, GET /v1/models lists their names`,
       { param: 'model' },
     )
   }

@@ -6,13 +6,11 @@ import { describe, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { type ErrorCode, SkeinError } from '../../src/errors.ts'
 import { buildApp } from '../../src/gateway/app.ts'
+import { Fleet } from '../../src/gateway/fleet.ts'
+import type { Keeper } from '../../src/gateway/keeper.ts'
+import type { Launch } from '../../src/gateway/launch.ts'
 import { openModelFolder } from '../../src/gateway/model-folder.ts'
-import {
-  type Keeper,
-  type Launch,
-  ModelHost,
-  type ModelHostOptions,
-} from '../../src/gateway/model-host.ts'
+import { ModelHost, type ModelHostOptions } from '../../src/gateway/model-host.ts'
 import { answer, byteCodec, endless, FAKE_INFO, FakeEngineClient } from '../helpers/fake-engine.ts'
 import { CHAT, eventsOf, postTo, serve } from './kit.ts'
 
@@ -34,11 +32,20 @@ class FakeKeeper implements Keeper {
   reason: string | null = 'loading'
   client: FakeEngineClient | null = null
   stopped = false
+  readonly pid = null
+  readonly progress = null
+  readonly restarts = 0
+  readonly exitCode = null
+  readonly bytes = null
   readonly launch: Launch
   readonly ready = deferred()
 
   constructor(launch: Launch) {
     this.launch = launch
+  }
+
+  get engine(): FakeEngineClient | null {
+    return this.client
   }
 
   async start(): Promise<void> {
@@ -73,11 +80,8 @@ function hosted(options: Partial<ModelHostOptions> = {}) {
   const keepers: FakeKeeper[] = []
   /** What becomes of the next worker. */
   const next: { fail: ErrorCode | null; isHeld: boolean } = { fail: null, isHeld: false }
-  const host = new ModelHost({
-    folder: openModelFolder(folder),
-    drainMs: 5000,
-    ...options,
-    launch: (launch) => {
+  const fleet = new Fleet({
+    launcher: (launch) => {
       const keeper = new FakeKeeper(launch)
       keepers.push(keeper)
       keeper.ready.promise.catch(() => {})
@@ -86,6 +90,7 @@ function hosted(options: Partial<ModelHostOptions> = {}) {
       return { keeper, tokenizer: byteCodec }
     },
   })
+  const host = new ModelHost({ folder: openModelFolder(folder), fleet, drainMs: 5000, ...options })
   const app = buildApp({
     models: host.registry,
     admin: host,

@@ -25,8 +25,9 @@ process.on('message', (message) => {
   if (message.type !== 'generate') return
   const { id, prompt } = message.request
   // The prompt [66] ("A" in the byte codec) kills the worker in the middle of its answer.
-  const isFatal = prompt.length === 1 && prompt[0] === 66
-  if (mode === 'hang' || isFatal) {
+  const isProbe = id.startsWith('probe-')
+  const isFatal = !isProbe && prompt.length === 1 && prompt[0] === 66
+  if ((mode === 'hang' && !isProbe) || isFatal) {
     step([{ type: 'prompt', id, logprobs: null }], 1)
     if (isFatal) setTimeout(() => process.kill(process.pid, 'SIGABRT'), 20)
     return

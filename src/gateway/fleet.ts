@@ -1,0 +1,155 @@
+/**
+ * All workers of a gateway: those that load, serve, end and have ended, and which model each belongs to. Workers of one
+ * name are replicas, and its router spreads requests over them. It knows no HTTP; how a worker is made is a launcher's
+ * business.
+ */
+import type { ModelRegistry } from '../api/models.ts'
+import { SkeinError } from '../errors.ts'
+import { FleetWorker } from './fleet-worker.ts'
+import type { Launch, Launcher } from './launch.ts'
+import { type RegisteredModel, registryOver } from './registry.ts'
+import { RouteMemory, Router, type RouterCounts } from './router.ts'
+import { logPath } from './worker-log.ts'
+
+export interface FleetOptions {
+  readonly launcher: Launcher
+  /** Where workers' output is kept; absent: in memory only. */
+  readonly logFolder?: string | undefined
+}
+
+/** Ended workers that are listed; older ones are forgotten. */
+const MAX_ENDED = 200
+
+interface Route {
+  readonly router: Router
+  readonly memory: RouteMemory
+}
+
+export class Fleet {
+  /** Of the models that are served, by name. */
+  readonly registry: ModelRegistry
+  readonly #options: FleetOptions
+  readonly #workers: FleetWorker[] = []
+  readonly #routes = new Map<string, Route>()
+  readonly #listeners = new Set<(worker: FleetWorker) => void>()
+  #isStopping = false
+
+  constructor(options: FleetOptions) {
+    this.#options = options
+    this.registry = registryOver(() => this.#models())
+  }
+
+  /** In order of creation. */
+  get workers(): readonly FleetWorker[] {
+    return this.#workers
+  }
+
+  /** Throws not_found. */
+  find(id: string): FleetWorker {
+    const worker = this.#workers.find((candidate) => candidate.id === id)
+    if (worker === undefined) throw new SkeinError('not_found', 'worker not found')
+    return worker
+  }
+
+  /** Those that answer to a name. */
+  serving(model: string): FleetWorker[] {
+    return this.#workers.filter(({ launch, isServing }) => isServing && launch.id === model)
+  }
+
+  /** Names in the order in which they came to be served. */
+  get names(): string[] {
+    const serving = this.#workers.filter(({ isServing }) => isServing)
+    return [...new Set(serving.map(({ launch }) => launch.id))]
+  }
+
+  /** A worker that is not running yet. Throws for a file that cannot be a model, and for names that are taken. */
+  create(launch: Launch, isServing = true): FleetWorker {
+    if (this.#isStopping) throw new SkeinError('model_not_loaded', 'the server is shutting down')
+    this.#refuseNames(launch)
+    const worker = new FleetWorker(
+      {
+        launch,
+        launcher: this.#options.launcher,
+        logPath: (id) => logPath(this.#options.logFolder, id),
+        onChange: (changed) => this.#changed(changed),
+      },
+      isServing,
+    )
+    this.#workers.push(worker)
+    this.#forgetOldEnds()
+    return worker
+  }
+
+  /** Of an ended worker. Throws conflict for another. */
+  forget(id: string): void {
+    const worker = this.find(id)
+    if (!worker.hasEnded)
+      throw new SkeinError('conflict', `worker ${id} is still running; stop it first`)
+    this.#workers.splice(this.#workers.indexOf(worker), 1)
+  }
+
+  /** Every change of any worker; returns what ends it. */
+  listen(listener: (worker: FleetWorker) => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+
+  /** A router that sends everything to one worker, and knows with the others where sessions are. */
+  routerTo(worker: FleetWorker): Router {
+    return new Router(() => [worker], this.#route(worker.launch.id).memory)
+  }
+
+  routerCounts(): ReadonlyMap<string, RouterCounts> {
+    return new Map([...this.#routes].map(([name, { memory }]) => [name, memory.counts]))
+  }
+
+  /** Ends all workers, whatever they do; their states are saved. */
+  async stop(): Promise<void> {
+    this.#isStopping = true
+    await Promise.all(this.#workers.map((worker) => worker.stop(0)))
+  }
+
+  #models(): RegisteredModel[] {
+    return this.names.map((id) => {
+      const workers = this.serving(id)
+      const aliases = workers.flatMap(({ launch }) => launch.spec.aliases)
+      return { id, aliases, tokenizer: workers[0]!.tokenizer, source: this.#route(id).router }
+    })
+  }
+
+  #route(model: string): Route {
+    const known = this.#routes.get(model)
+    if (known !== undefined) return known
+    const memory = new RouteMemory()
+    const router = new Router(() => this.serving(model), memory)
+    this.#routes.set(model, { router, memory })
+    return { router, memory }
+  }
+
+  /** A name means one model; an alias is a name. */
+  #refuseNames({ id, spec }: Launch): void {
+    for (const { launch } of this.#workers.filter(({ isServing }) => isServing)) {
+      if (launch.id === id) continue
+      const theirs = [launch.id, ...launch.spec.aliases]
+      if (theirs.includes(id))
+        throw taken('model_name', `${id} is another name of the model ${launch.id}`)
+      const alias = spec.aliases.find((name) => theirs.includes(name))
+      if (alias !== undefined) throw taken('aliases', `${alias} means the model ${launch.id}`)
+    }
+  }
+
+  #changed(worker: FleetWorker): void {
+    if (worker.engine === null)
+      this.#routes.get(worker.launch.id)?.memory.prefixes.forget(worker.id)
+    for (const listener of this.#listeners) listener(worker)
+  }
+
+  #forgetOldEnds(): void {
+    const ended = this.#workers.filter(({ hasEnded }) => hasEnded)
+    for (const { id } of ended.slice(0, Math.max(0, ended.length - MAX_ENDED))) this.forget(id)
+  }
+}
+
+function taken(param: string, message: string): SkeinError {
+  return new SkeinError('conflict', `${param}: ${message}; choose another`, { param })
+}

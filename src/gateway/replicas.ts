@@ -1,0 +1,71 @@
+/** The workers of one model as its router sees them, and their figures put together. */
+import type { EngineClient } from '../engine/client.ts'
+import type { EngineInfo, EngineStats, StateStats } from '../engine/messages.ts'
+
+export interface Replica {
+  readonly id: string
+  /** Takes requests; null unless it is ready for them. */
+  readonly client: EngineClient | null
+  /** May still be asked about states; null when its process has gone. */
+  readonly engine: EngineClient | null
+  /** Requests that a router has sent there and that have not ended. */
+  numInFlight: number
+}
+
+/** Of one at least. What they differ in, like their devices, is that of the first. */
+export function mergedInfo(clients: readonly EngineClient[]): EngineInfo {
+  const [first] = clients
+  if (clients.length === 1) return first!.info
+  return {
+    ...first!.info,
+    numSlots: sum(clients.map(({ info }) => info.numSlots)),
+    maxWaiting: sum(clients.map(({ info }) => info.maxWaiting)),
+    maxPromptTokens: Math.min(...clients.map(({ info }) => info.maxPromptTokens)),
+  }
+}
+
+export function mergedStats(clients: readonly EngineClient[]): EngineStats {
+  const all = clients.map(({ stats }) => stats)
+  if (all.length === 1) return all[0]!
+  const total = (read: (stats: EngineStats) => number) => sum(all.map(read))
+  const states = all.flatMap(({ states: own }) => (own === undefined ? [] : [own]))
+  return {
+    waiting: total(({ waiting }) => waiting),
+    running: total(({ running }) => running),
+    numSlots: total(({ numSlots }) => numSlots),
+    freeSlots: total(({ freeSlots }) => freeSlots),
+    steps: total(({ steps }) => steps),
+    promptTokens: total(({ promptTokens }) => promptTokens),
+    generatedTokens: total(({ generatedTokens }) => generatedTokens),
+    finishedStop: total(({ finishedStop }) => finishedStop),
+    finishedLength: total(({ finishedLength }) => finishedLength),
+    aborted: total(({ aborted }) => aborted),
+    failed: total(({ failed }) => failed),
+    lastBatchTokens: total(({ lastBatchTokens }) => lastBatchTokens),
+    busySeconds: total(({ busySeconds }) => busySeconds),
+    ...(states.length === 0 ? {} : { states: mergedStates(states) }),
+  }
+}
+
+function mergedStates(all: readonly StateStats[]): StateStats {
+  const total = (read: (stats: StateStats) => number) => sum(all.map(read))
+  return {
+    sessions: total(({ sessions }) => sessions),
+    inSlots: total(({ inSlots }) => inSlots),
+    inMemory: total(({ inMemory }) => inMemory),
+    onDisk: total(({ onDisk }) => onDisk),
+    unsaved: total(({ unsaved }) => unsaved),
+    prefixes: total(({ prefixes }) => prefixes),
+    prefixBytes: total(({ prefixBytes }) => prefixBytes),
+    cachedTokens: total(({ cachedTokens }) => cachedTokens),
+    prefixHits: total(({ prefixHits }) => prefixHits),
+    prefixMisses: total(({ prefixMisses }) => prefixMisses),
+    saves: total(({ saves }) => saves),
+    failedSaves: total(({ failedSaves }) => failedSaves),
+    loads: total(({ loads }) => loads),
+  }
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0)
+}

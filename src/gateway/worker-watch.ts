@@ -1,0 +1,116 @@
+/**
+ * Looks after a serving worker: whether it makes steps while there is work, whether it still answers while there is
+ * none, and how much memory it takes. It says what is wrong, once; what to do about it is the supervisor's business.
+ */
+import { readFile } from 'node:fs/promises'
+import type { EngineClient } from '../engine/client.ts'
+import { SkeinError } from '../errors.ts'
+import { probe } from './probe.ts'
+
+export interface WatchTiming {
+  /** Work pending and no step for this long: it hangs. Longer than any step takes to compute. */
+  readonly stallMs: number
+  /** Idle for this long: a token is asked for. */
+  readonly probeMs: number
+}
+
+export type Illness = 'stalled' | 'failing' | 'too large'
+
+export interface WatchOptions {
+  readonly pid: number
+  readonly timing: WatchTiming
+  /** Memory of the process that it may take; null: any. */
+  readonly maxBytes: number | null
+  readonly onIll: (illness: Illness, reason: string) => void
+}
+
+const LOOK_MS = 1000
+
+export class WorkerWatch {
+  readonly #client: EngineClient
+  readonly #options: WatchOptions
+  readonly #timer: NodeJS.Timeout
+  #steps = -1
+  #steppedAt = performance.now()
+  #isProbing = false
+  #isOver = false
+  #bytes: number | null = null
+
+  constructor(client: EngineClient, options: WatchOptions) {
+    this.#client = client
+    this.#options = options
+    const { stallMs, probeMs } = options.timing
+    const every = Math.min(LOOK_MS, stallMs / 4, probeMs)
+    this.#timer = setInterval(() => void this.#look(), every).unref()
+  }
+
+  /** Memory of the process as last seen; null where the system does not tell. */
+  get bytes(): number | null {
+    return this.#bytes
+  }
+
+  /** Asks for a token, and throws what the worker fails with. One that never answers has stalled. */
+  async probe(): Promise<void> {
+    this.#isProbing = true
+    try {
+      await probe(this.#client)
+    } finally {
+      this.#isProbing = false
+    }
+  }
+
+  end(): void {
+    this.#isOver = true
+    clearInterval(this.#timer)
+  }
+
+  async #look(): Promise<void> {
+    this.#lookAtSteps()
+    this.#bytes = await residentBytes(this.#options.pid)
+    const { maxBytes } = this.#options
+    if (maxBytes === null || this.#bytes === null || this.#bytes <= maxBytes) return
+    const [taken, allowed] = [this.#bytes, maxBytes].map((bytes) => Math.round(bytes / 2 ** 20))
+    this.#tell('too large', `it takes ${taken} MiB of memory and may take ${allowed}`)
+  }
+
+  #lookAtSteps(): void {
+    const { running, waiting, steps } = this.#client.stats
+    const isPending = running + waiting > 0 || this.#isProbing
+    const idleMs = performance.now() - this.#steppedAt
+    if (steps !== this.#steps) {
+      this.#steps = steps
+      this.#steppedAt = performance.now()
+    } else if (isPending && idleMs >= this.#options.timing.stallMs) {
+      this.#tell('stalled', `it has work and has made no step for ${Math.round(idleMs / 1000)} s`)
+    } else if (!isPending && idleMs >= this.#options.timing.probeMs) void this.#probeIdle()
+  }
+
+  async #probeIdle(): Promise<void> {
+    this.#steppedAt = performance.now()
+    try {
+      await this.probe()
+    } catch (thrown) {
+      // A full line is a sign of life; a worker that has ended is known by its end.
+      const { code, message } = SkeinError.from(thrown)
+      if (code === 'queue_full' || code === 'model_not_loaded' || code === 'aborted') return
+      this.#tell('failing', `it does not answer: ${message}`)
+    }
+  }
+
+  #tell(illness: Illness, reason: string): void {
+    if (this.#isOver) return
+    this.end()
+    this.#options.onIll(illness, reason)
+  }
+}
+
+/** Resident memory of a process, where the system has /proc. */
+async function residentBytes(pid: number): Promise<number | null> {
+  try {
+    const status = await readFile(`/proc/${pid}/status`, 'latin1')
+    const kibibytes = /^VmRSS:\s+(\d+) kB$/m.exec(status)?.[1]
+    return kibibytes === undefined ? null : 1024 * Number(kibibytes)
+  } catch {
+    return null
+  }
+}
