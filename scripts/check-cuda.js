@@ -33,6 +33,10 @@ const VARIANTS = {
   'gather-norm': ROWS,
   'linear-few': ['TOKENS=8 ROW_TILES=1', 'TOKENS=16 ROW_TILES=2', 'TOKENS=32 ROW_TILES=4'],
   'linear-sparse': ['COLUMNS=16', 'COLUMNS=32'],
+  'one-row': [
+    'WARPS=16 CHANNELS=768 RING=22 MIXES=3 KEY_ROWS=24 REGION=15360 STATE_F16=0',
+    'WARPS=16 CHANNELS=4096 RING=20 MIXES=2 KEY_ROWS=125 REGION=24576 STATE_F16=1',
+  ],
   sample: ['CLUSTER=1', 'CLUSTER=8'],
   'shift-mix': ROWS.flatMap((row) => TOKENS.map((tokens) => `${row} ${tokens}`)),
   wkv7: ['STATE_F16=0', 'STATE_F16=1'],

@@ -40,10 +40,8 @@ __device__ __forceinline__ void store_row(f16* y, const Row& row) {
           make_uint2(pack(row.part[i].x, row.part[i].y), pack(row.part[i].z, row.part[i].w));
 }
 
-/** (x − mean) / √(var + eps) · weight + bias, the variance from the differences. scratch: shared
- * [64] */
-__device__ __forceinline__ Row layer_norm(Row x, const float* weight, const float* bias, float eps,
-                                          float* scratch) {
+/** (x − mean) / √(var + eps), the variance from the differences. scratch: shared [64] */
+__device__ __forceinline__ Row normalise(Row x, float eps, float* scratch) {
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kPer; i++) sum += (x.part[i].x + x.part[i].y) + (x.part[i].z + x.part[i].w);
@@ -60,14 +58,28 @@ __device__ __forceinline__ Row layer_norm(Row x, const float* weight, const floa
   const float scale = rsqrtf(variance + eps);
 #pragma unroll
   for (int i = 0; i < kPer; i++) {
-    if (!owns(i)) continue;
-    const float4 w = reinterpret_cast<const float4*>(weight)[group(i)];
-    const float4 b = reinterpret_cast<const float4*>(bias)[group(i)];
     float4& p = x.part[i];
-    p.x = p.x * scale * w.x + b.x;
-    p.y = p.y * scale * w.y + b.y;
-    p.z = p.z * scale * w.z + b.z;
-    p.w = p.w * scale * w.w + b.w;
+    p.x *= scale, p.y *= scale, p.z *= scale, p.w *= scale;
   }
   return x;
+}
+
+/** x·weight + bias */
+__device__ __forceinline__ Row affine(Row x, const Row& weight, const Row& bias) {
+#pragma unroll
+  for (int i = 0; i < kPer; i++) {
+    float4& p = x.part[i];
+    const float4 w = weight.part[i], b = bias.part[i];
+    p.x = p.x * w.x + b.x;
+    p.y = p.y * w.y + b.y;
+    p.z = p.z * w.z + b.z;
+    p.w = p.w * w.w + b.w;
+  }
+  return x;
+}
+
+__device__ __forceinline__ Row layer_norm(Row x, const float* weight, const float* bias, float eps,
+                                          float* scratch) {
+  x = normalise(x, eps, scratch);
+  return affine(x, load_row(weight), load_row(bias));
 }

@@ -5,69 +5,6 @@
 // shared by 8 lanes.
 #include "wkv7.cuh"
 
-struct Operands {
-  float r[64], w[64], k[64], v[64], kk[64], b[64];
-};
-
-__device__ __forceinline__ void share(Operands& to, const Prepared& p) {
-  const int c = 2 * (threadIdx.x & 31);
-  *reinterpret_cast<float2*>(to.r + c) = p.r;
-  *reinterpret_cast<float2*>(to.w + c) = p.w;
-  *reinterpret_cast<float2*>(to.k + c) = p.k;
-  *reinterpret_cast<float2*>(to.v + c) = p.v;
-  *reinterpret_cast<float2*>(to.kk + c) = p.kk;
-  *reinterpret_cast<float2*>(to.b + c) = p.b;
-}
-
-/** A lane's 8 of 64 key channels: 4·q … and 32 + 4·q …, so that a row's 8 lanes load whole lines.
- */
-struct Eight {
-  float lo[4], hi[4];
-};
-
-__device__ __forceinline__ Eight eight(const float* x, int q) {
-  Eight e;
-  load4(e.lo, x + 4 * q);
-  load4(e.hi, x + 32 + 4 * q);
-  return e;
-}
-
-__device__ __forceinline__ Eight load_state(const state_t* row, int q) {
-  Eight e;
-  load4(e.lo, row + 4 * q);
-  load4(e.hi, row + 32 + 4 * q);
-  return e;
-}
-
-__device__ __forceinline__ void store_state(state_t* row, int q, const Eight& s, u32 noise) {
-  store4(row + 4 * q, s.lo, noise);
-  store4(row + 32 + 4 * q, s.hi, noise ^ 0x5bd1e995u);
-}
-
-__device__ __forceinline__ float dot(const Eight& a, const Eight& b) {
-  float lo = a.lo[0] * b.lo[0], hi = a.hi[0] * b.hi[0];
-#pragma unroll
-  for (int i = 1; i < 4; i++) lo += a.lo[i] * b.lo[i], hi += a.hi[i] * b.hi[i];
-  return lo + hi;
-}
-
-/** The sum over a row's 8 lanes, in all of them. */
-__device__ __forceinline__ float sum8(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 4);
-  x += __shfl_xor_sync(0xffffffffu, x, 2);
-  return x + __shfl_xor_sync(0xffffffffu, x, 1);
-}
-
-/** S ← S·diag(w) + sa·b + v·k on a lane's part of a row. */
-__device__ __forceinline__ void update(Eight& s, float sa, float v, const Eight& w, const Eight& b,
-                                       const Eight& k) {
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    s.lo[i] = s.lo[i] * w.lo[i] + (sa * b.lo[i] + v * k.lo[i]);
-    s.hi[i] = s.hi[i] * w.hi[i] + (sa * b.hi[i] + v * k.hi[i]);
-  }
-}
-
 /** What warp 1 fetches for the end of wkv7_decode. */
 struct Ending {
   float2 g[32], r_k[32], gain[32], bias[32];
@@ -155,12 +92,12 @@ extern "C" __global__ void __launch_bounds__(128, 7)
 }
 
 // Rows of any number of tokens, one after the other: a block owns 16 rows of one head's state, in
-// the registers of two warps (2 rows to 8 lanes), while four other warps prepare the operands of
+// the registers of two warps (2 rows to 8 lanes), while eight other warps prepare the operands of
 // the next chunk in shared memory and hold those of the one after in registers, so that no load is
 // waited for. The chain from token to token is one dot product, three shuffles and the update. y
 // goes to op.y; wkv7_output does the rest.
-constexpr int kChunk = 8;
-constexpr int kPreparers = 4;
+constexpr int kChunk = 16;
+constexpr int kPreparers = 8;
 constexpr int kTokensEach = kChunk / kPreparers;
 
 /** The warps that run ahead: chunk after chunk into the buffer that is not being read. */
@@ -169,11 +106,11 @@ __device__ __forceinline__ void prepare_chunks(const Wkv7& op, Operands (&shared
   const int first = (threadIdx.x >> 5) - 2;
   const Constants constants = load_constants(op, head);
   Raw raw[kTokensEach];
-  const auto load = [&](int from) {
+  const auto load = [&](Raw(&to)[kTokensEach], int from) {
 #pragma unroll
     for (int i = 0; i < kTokensEach; i++) {
       const int t = from + first + i * kPreparers;
-      if (t < end) raw[i] = load_raw(op, t, head);
+      if (t < end) to[i] = load_raw(op, t, head);
     }
   };
   const auto fill = [&](int from, int buffer) {
@@ -185,14 +122,18 @@ __device__ __forceinline__ void prepare_chunks(const Wkv7& op, Operands (&shared
       share(shared[buffer][first + i * kPreparers], prepare(op, raw[i], constants));
     }
   };
-  load(start);
+  load(raw, start);
   fill(start, 0);
-  load(start + kChunk);
+  load(raw, start + kChunk);
   __syncthreads();
   int buffer = 1;
   for (int from = start; from < end; from += kChunk, buffer ^= 1) {
+    // Asked for before the chunk at hand is prepared, so that none of it is waited for.
+    Raw next[kTokensEach];
+    load(next, from + 2 * kChunk);
     fill(from + kChunk, buffer);
-    load(from + 2 * kChunk);
+#pragma unroll
+    for (int i = 0; i < kTokensEach; i++) raw[i] = next[i];
     __syncthreads();
   }
 }

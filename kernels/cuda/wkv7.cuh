@@ -1,8 +1,7 @@
 // What the kernels of RWKV-7 time mixing share: one head of one token before and after the
-// recurrence, by one warp whose lane owns channels 2·lane and 2·lane + 1 of the head's 64, and the
-// types of the state.
+// recurrence, by one warp whose lane owns channels 2·lane and 2·lane + 1 of the head's 64.
 #pragma once
-#include "common.cuh"
+#include "wkv-state.cuh"
 
 /** Operands f16 [T, C]; constants f32 [C]; all as in backend.ts's wkv7. */
 struct Wkv7 {
@@ -33,12 +32,6 @@ struct Wkv7 {
   int channels;
   float eps;
 };
-
-#if STATE_F16
-using state_t = f16;
-#else
-using state_t = float;
-#endif
 
 /** Two neighbouring channels of what the recurrence takes. */
 struct Prepared {
@@ -161,46 +154,27 @@ __device__ __forceinline__ void finish(const Wkv7& op, int t, int head, float2 y
            (y.y * scale * f.gain.y + f.bias.y + bonus * v.y) * f.g.y);
 }
 
-__device__ __forceinline__ void load4(float (&s)[4], const float* from) {
-  const float4 v = *reinterpret_cast<const float4*>(from);
-  s[0] = v.x, s[1] = v.y, s[2] = v.z, s[3] = v.w;
+/** What the recurrence takes of one token, in shared memory. */
+struct Operands {
+  float r[64], w[64], k[64], v[64], kk[64], b[64];
+};
+
+__device__ __forceinline__ void share(Operands& to, const Prepared& p) {
+  const int c = 2 * (threadIdx.x & 31);
+  *reinterpret_cast<float2*>(to.r + c) = p.r;
+  *reinterpret_cast<float2*>(to.w + c) = p.w;
+  *reinterpret_cast<float2*>(to.k + c) = p.k;
+  *reinterpret_cast<float2*>(to.v + c) = p.v;
+  *reinterpret_cast<float2*>(to.kk + c) = p.kk;
+  *reinterpret_cast<float2*>(to.b + c) = p.b;
 }
 
-__device__ __forceinline__ void load4(float (&s)[4], const f16* from) {
-  const uint2 v = *reinterpret_cast<const uint2*>(from);
-  const float2 lo = unpack(v.x), hi = unpack(v.y);
-  s[0] = lo.x, s[1] = lo.y, s[2] = hi.x, s[3] = hi.y;
-}
-
-__device__ __forceinline__ void store4(float* to, const float (&s)[4], u32) {
-  *reinterpret_cast<float4*>(to) = make_float4(s[0], s[1], s[2], s[3]);
-}
-
-/** Rounds up or down with the odds of the remainder, on 13 bits of noise: slow decays would stall
- * on nearest. */
-__device__ __forceinline__ u32 dithered(float x, u32 noise) {
-  const u32 bits = __float_as_uint(x);
-  const bool is_normal = fabsf(x) >= 6.1035e-5f && fabsf(x) < 65504.0f;
-  return is_normal ? bits + (noise & 0x1fff) & ~0x1fffu : bits;
-}
-
-__device__ __forceinline__ void store4(f16* to, const float (&s)[4], u32 noise) {
-  u32 v[4];
+/** S ← S·diag(w) + sa·b + v·k on a lane's part of a row. */
+__device__ __forceinline__ void update(Eight& s, float sa, float v, const Eight& w, const Eight& b,
+                                       const Eight& k) {
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    noise = noise * 0x9e3779b1u + 0x7f4a7c15u;
-    v[i] = dithered(s[i], noise >> 19);
+    s.lo[i] = s.lo[i] * w.lo[i] + (sa * b.lo[i] + v * k.lo[i]);
+    s.hi[i] = s.hi[i] * w.hi[i] + (sa * b.hi[i] + v * k.hi[i]);
   }
-  *reinterpret_cast<uint2*>(to) = make_uint2(pack(__uint_as_float(v[0]), __uint_as_float(v[1])),
-                                             pack(__uint_as_float(v[2]), __uint_as_float(v[3])));
-}
-
-/** Noise of a state's row: of what the token brought to it, so that it depends on nothing outside
- * the sequence. */
-__device__ __forceinline__ u32 row_noise(float v, float k, int element) {
-  u32 h = __float_as_uint(v) * 0x85ebca6bu ^ __float_as_uint(k) * 0xc2b2ae35u ^
-          (u32)element * 0x27d4eb2fu;
-  h ^= h >> 15;
-  h *= 0x2c1b3c6du;
-  return h ^ h >> 12;
 }

@@ -1,8 +1,12 @@
 /**
  * Where the time of a step goes: `node test/cuda/profile.ts MODEL [wkv=f16] decode=1,32,320 prefill=1x1024,8x512`.
+ * MODEL is a file, or a size of random weights, of fewer layers if asked: 1.5b, 7.2b/8.
  * Replays the commands of one kind alone, for all layers, as a graph, and prints the microseconds a layer of each kind;
  * the last line is the whole step. Weights of all layers pass between two launches of a kind, so the cache is cold.
  */
+import { existsSync, mkdtempSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import type { Batch, Ops } from '../../src/backend/backend.ts'
 import { createBatch } from '../../src/backend/backend.ts'
 import { NativeArena } from '../../src/backend/cuda/arena.ts'
@@ -10,7 +14,13 @@ import { type Command, type StepShape, StepStream } from '../../src/backend/cuda
 import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { bucketOf, Gemm } from '../../src/backend/cuda/gemm.ts'
 import { Recording } from '../../src/backend/cuda/ops.ts'
+import type { StepCommand } from '../../src/backend/cuda/ops-one-row.ts'
 import { StepBuffer } from '../../src/backend/cuda/step-buffer.ts'
+import {
+  RANDOM_MODEL_SIZES,
+  randomModelDimensions,
+  writeRandomWeights,
+} from '../../src/bench/random-model.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import type { Model } from '../../src/model/model.ts'
 import { loadRwkv7 } from '../../src/model/rwkv7.ts'
@@ -22,7 +32,7 @@ interface Case {
 
 interface Profiled {
   readonly commands: Map<string, Command[]>
-  readonly all: Command[]
+  readonly all: readonly StepCommand[]
 }
 
 function recordModel(backend: CudaBackend, model: Model, { prompts, tokens }: Case): Profiled {
@@ -40,7 +50,7 @@ function recordModel(backend: CudaBackend, model: Model, { prompts, tokens }: Ca
         // Every op of Ops is a function of operands; which ones is its own business.
         ;(op as (...args: never[]) => void)(...args)
         const label = name === 'linear' ? `linear ${LINEARS[linears++ % LINEARS.length]}` : name
-        commands.set(label, [...(commands.get(label) ?? []), recording.commands.at(-1)!])
+        commands.set(label, [...(commands.get(label) ?? []), recording.commands.at(-1)!.alone])
       },
     ]),
   ) as unknown as Ops
@@ -91,7 +101,10 @@ function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): voi
     samples: one.prompts,
   })
   const stream = new StepStream(device, gemm, buffer, new NativeArena())
-  for (const command of all) command.prepare?.(gemm, shape)
+  for (const command of all) {
+    command.prepare(gemm, shape)
+    command.alone.prepare?.(gemm, shape)
+  }
   buffer.upload(batch)
   // Real values in every buffer before any kind runs alone.
   for (const command of all) command.run(stream, shape)
@@ -107,13 +120,33 @@ function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): voi
   console.log(`\n${one.prompts} x ${one.tokens}`)
   for (const [label, list] of commands) {
     const microseconds = time(list)
-    console.log(
-      `${label.padEnd(22)} ${(microseconds / list.length).toFixed(1).padStart(9)} us x ${String(list.length).padStart(3)} = ${microseconds.toFixed(0).padStart(8)} us`,
-    )
+    print(label, microseconds, list.length)
   }
+  if (shape.tokens === 1) print('each op for itself', time(all.map(({ alone }) => alone)))
   const whole = time(all)
   const rate = ((one.prompts * one.tokens * 1e6) / whole).toFixed(0)
   console.log(`${'step'.padEnd(22)} ${whole.toFixed(0).padStart(9)} us, ${rate} tok/s`)
+}
+
+function print(label: string, microseconds: number, count = 1): void {
+  const each = (microseconds / count).toFixed(1).padStart(9)
+  const [times, all] = [String(count).padStart(3), microseconds.toFixed(0).padStart(8)]
+  console.log(`${label.padEnd(22)} ${each} us x ${times} = ${all} us`)
+}
+
+/** A file, or a random model of a released size made for this run. */
+function modelOf(name: string): string {
+  const [size, layers] = name.split('/')
+  const known = RANDOM_MODEL_SIZES.find((one) => one === size)
+  if (known === undefined || existsSync(name)) return name
+  const dimensions = randomModelDimensions(known)
+  const path = join(mkdtempSync(join(tmpdir(), 'skein-')), 'random.pth')
+  writeRandomWeights(
+    path,
+    { ...dimensions, layers: Number(layers ?? dimensions.layers) },
+    { seed: 1, dtype: 'bf16' },
+  )
+  return path
 }
 
 function casesOf(text: string | undefined): Case[] {
@@ -130,7 +163,7 @@ const [path, ...settings] = process.argv.slice(2)
 const options = Object.fromEntries(settings.map((setting) => setting.split('=')))
 const backend = createCudaBackend({ wkv: options.wkv === 'f16' ? 'f16' : 'f32' })
 const gemm = new Gemm(backend.device)
-const checkpoint = openCheckpoint(path!)
+const checkpoint = openCheckpoint(modelOf(path!))
 const model = loadRwkv7(checkpoint, backend, {})
 console.log(`${path}: ${backend.description}`)
 for (const one of [...casesOf(options.decode), ...casesOf(options.prefill)])

@@ -56,7 +56,7 @@ export class StepStream {
     grid: Dim3,
     threads: number,
     args: () => readonly KernelArg[],
-    options: LaunchOptions = OVERLAPPED,
+    options: LaunchOptions & { readonly sharedBytes?: number } = OVERLAPPED,
   ): void {
     if (grid[0] === 0 || grid[1] === 0) return
     let list = this.#args.get(site)
@@ -64,6 +64,7 @@ export class StepStream {
       list = this.device.args([this.step, ...args()], this.#arena)
       this.#args.set(site, list)
     }
-    this.device.launch(kernel, grid, [threads, 1, 1], 0, list, options)
+    const { sharedBytes = 0 } = options
+    this.device.launch(kernel, grid, [threads, 1, 1], sharedBytes, list, options)
   }
 }

@@ -61,6 +61,8 @@ export interface Product {
 
 export interface LinearCommand extends Command {
   readonly products: readonly Product[]
+  /** The matrix of a product after relu² as [columns, rows], where there is such a copy. */
+  readonly transposed: DevicePointer | null
   /** Leaves the bias and sigmoid of those of these products that can do so to their reader; returns which. */
   absorb(products: readonly Product[]): readonly Product[]
   /** Whether a step of so many tokens leaves what was absorbed. */
@@ -94,6 +96,7 @@ export function linear(
   const sparse = products.length === 1 ? sparseProduct(device, products[0]!, before) : null
   return {
     products,
+    transposed: sparse?.transposed ?? null,
     absorb: many.absorb,
     leaves: (tokens) => tokens > limit,
     prepare: (gemm, { tokens }) => {

@@ -14,6 +14,8 @@ const TILE = 32
 const MEMORY_SHARE = 1 / 16
 
 export interface SparseProduct {
+  /** The matrix as [columns, rows]. */
+  readonly transposed: DevicePointer
   run(stream: StepStream): void
   dispose(): void
 }
@@ -35,6 +37,7 @@ export function sparseProduct(
   const kernel = device.kernel('linear-sparse', 'linear_sparse', { COLUMNS })
   const site = {}
   return {
+    transposed,
     run: (stream) =>
       stream.launch(site, kernel, [Math.ceil(rows / COLUMNS), 1, 1], THREADS, () => [
         y.address,

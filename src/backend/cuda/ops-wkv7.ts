@@ -12,8 +12,8 @@ import type { CudaStatePool } from './states.ts'
 import { StructBytes } from './struct-bytes.ts'
 
 const THREADS = 128
-/** Two warps of the recurrence and four that prepare its operands. */
-const PREFILL_THREADS = 192
+/** Two warps of the recurrence and eight that prepare its operands. */
+const PREFILL_THREADS = 320
 /** Blocks that share a head's 64 value rows, and heads of a block of wkv7_output. */
 const SPLITS = 4
 const OUTPUT_HEADS = 4
@@ -83,7 +83,7 @@ function absorbBiases(linear: LinearCommand, { w, a, vGate }: Wkv7Operands): Bia
 }
 
 /** `Wkv7` of wkv7.cuh. */
-function wkv7Struct(
+export function wkv7Struct(
   capacity: Capacity,
   out: Tensor,
   operands: Wkv7Operands,
