@@ -360,6 +360,8 @@ export interface Program {
 export interface ProgramFlights {
   /** Steps on their way at once. */
   readonly max: number
+  /** Whether a launch can feed what the launch before drew. */
+  readonly feedsDraws: boolean
   /** Puts a step on its way. The batch is read before this returns; its outputs are written by wait(). */
   launch(batch: Batch): ProgramFlight
 }

@@ -18,6 +18,7 @@ export type ReadLogits = (start: number, count: number) => Float32Array
 
 export class FlightQueue {
   readonly max: number
+  readonly feedsDraws: boolean
   readonly #program: Program
   readonly #readLogits: ReadLogits
   readonly #batches: readonly Batch[]
@@ -28,6 +29,7 @@ export class FlightQueue {
 
   constructor(program: Program, capacity: Capacity, readLogits: ReadLogits) {
     this.max = program.flights?.max ?? 1
+    this.feedsDraws = program.flights?.feedsDraws ?? true
     this.#program = program
     this.#readLogits = readLogits
     this.#batches = Array.from({ length: this.max }, () => createBatch(capacity))

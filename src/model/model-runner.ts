@@ -90,6 +90,10 @@ export class ModelRunner implements Runner {
     return this.#flights.max
   }
 
+  get feedsDraws(): boolean {
+    return this.#flights.feedsDraws
+  }
+
   launch(rows: readonly BatchRow[]): Flight {
     return this.#flights.launch(rows)
   }

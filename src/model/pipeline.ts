@@ -121,7 +121,9 @@ class PipelineProgram implements Program {
   constructor(programs: readonly Program[], links: readonly Link[]) {
     this.#programs = programs
     this.#links = links
-    this.flights = { max: programs.length, launch: (batch) => this.#launch(batch) }
+    // What is drawn is on the last device, and what is fed goes to the first.
+    const launch = (batch: Batch) => this.#launch(batch)
+    this.flights = { max: programs.length, feedsDraws: false, launch }
   }
 
   run(batch: Batch): void {
@@ -131,7 +133,7 @@ class PipelineProgram implements Program {
   /** Without waiting, where the devices can; the others run their stage at once. */
   #launch(batch: Batch): ProgramFlight {
     for (let t = 0; t < batch.numTokens; t++)
-      assert(batch.tokens[t]! >= 0, 'a row of a pipeline feeds a draw: the first device has none')
+      assert(batch.tokens[t]! >= 0, 'a row of a pipeline feeds a draw of the flight before')
     const inner = { ...batch, numLogits: 0, numSamples: 0 }
     const flights = this.#programs.map((program, s) => {
       const flight = launchOn(program, s === this.#programs.length - 1 ? batch : inner)

@@ -118,6 +118,8 @@ export interface Runner {
   readonly maxSamples: number
   /** Flights that can be on their way at once. With 1 a flight is done when launch() returns. */
   readonly maxFlights: number
+  /** Whether rows may feed draws of the flight before. Where not, flights of different sequences keep a runner busy. */
+  readonly feedsDraws: boolean
   /**
    * Puts one forward pass on its way. Slots of the rows are distinct. The rows may change when this returns. The last
    * flight but maxFlights − 1 must have been asked for its results.

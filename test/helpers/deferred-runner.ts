@@ -43,6 +43,7 @@ class LateFlight implements Flight {
 export class DeferredRunner implements Runner {
   readonly info: ModelInfo
   readonly maxFlights: number
+  readonly feedsDraws: boolean
   readonly numSlots: number
   readonly maxTokens: number
   readonly maxLogits: number
@@ -55,7 +56,7 @@ export class DeferredRunner implements Runner {
   /** Launched, and not asked for its results. */
   readonly #waiting: LateFlight[] = []
 
-  constructor(runner: Runner, maxFlights = 2) {
+  constructor(runner: Runner, maxFlights = 2, feedsDraws = true) {
     const { info, numSlots, maxTokens, maxLogits, maxSamples } = runner
     this.info = info
     this.numSlots = numSlots
@@ -63,11 +64,14 @@ export class DeferredRunner implements Runner {
     this.maxLogits = maxLogits
     this.maxSamples = maxSamples
     this.maxFlights = maxFlights
+    this.feedsDraws = feedsDraws
     this.#runner = runner
   }
 
   launch(rows: readonly BatchRow[]): Flight {
     if (this.#waiting.length >= this.maxFlights) throw new Error('too many flights')
+    if (!this.feedsDraws && rows.some(({ tokens }) => tokens[0]! < 0))
+      throw new Error('a row feeds a draw')
     const copies = rows.map((row) => ({
       ...row,
       tokens: row.tokens.slice(),

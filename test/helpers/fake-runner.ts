@@ -161,6 +161,7 @@ export class FakeRunner implements Runner {
 
   /** One, over before launch() returns; DeferredRunner makes it more. */
   readonly maxFlights = 1
+  readonly feedsDraws = true
   #lastDrawn: number[] = []
 
   launch(rows: readonly BatchRow[]): Flight {
