@@ -34,6 +34,7 @@ import { openApiPage } from './openapi.ts'
 import { createOriginPolicy, type OriginPolicy, PREFLIGHT_HEADERS } from './origin.ts'
 import { RateLimits } from './rate-limits.ts'
 import { LIVENESS_PATH, mountSystem } from './system.ts'
+import { isForWeb, mountWeb, readWebFiles, type WebFiles } from './web.ts'
 
 export interface AppOptions {
   readonly models: ModelRegistry
@@ -65,7 +66,8 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const { keyRing = null } = options
   const dialects = [...allDialects(limits), ...(keyRing === null ? [] : [keysDialect(keyRing)])]
   const auth = createAuth(options.keys, keyRing)
-  const gate = createGate(auth, createOriginPolicy(originOptions(options, host)))
+  const web = readWebFiles()
+  const gate = createGate(auth, createOriginPolicy(originOptions(options, host)), web)
   const respond = createResponder(dialects[0]!, metrics, limits)
 
   const app = createFastify(options, limits, (error, request, reply) => {
@@ -97,6 +99,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const context = { models, admin, limits, drain, auth, isTranslateOpen, report, rates }
   mountDialects(app, dialects, context)
   mountSystem(app, { models, metrics, drain, version, openApi: openApiPage(dialects, version) })
+  mountWeb(app, web)
   return app
 }
 
@@ -170,7 +173,7 @@ type Gate = (request: FastifyRequest, reply: FastifyReply) => boolean
  * Deny by default: it looks at headers and the raw path only, so no spelling of a path gets around it. The one exception
  * is a route that takes its key from the body: what the header did not open, `mount.ts` decides when the body is there.
  */
-function createGate(auth: Auth, origins: OriginPolicy): Gate {
+function createGate(auth: Auth, origins: OriginPolicy, web: WebFiles): Gate {
   return (request, reply) => {
     const { id, raw, headers, method } = request
     reply.header('x-request-id', id)
@@ -182,7 +185,7 @@ function createGate(auth: Auth, origins: OriginPolicy): Gate {
       return true
     }
     const isLiveness = raw.url === LIVENESS_PATH && (method === 'GET' || method === 'HEAD')
-    if (isLiveness) return false
+    if (isLiveness || isForWeb(web, method, raw.url)) return false
     const { access, role } = request.routeOptions.config ?? {}
     try {
       request.principal = auth.check(headers.authorization)

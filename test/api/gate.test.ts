@@ -27,8 +27,8 @@ describe('with a key', () => {
       ).toBe(true)
     const methods = [...printed.matchAll(/\(([A-Z, ]+)\)/g)].flatMap(([, all]) => all!.split(', '))
     const numRoutes = methods.filter((method) => method !== 'HEAD').length
-    // All of them, and /livez.
-    expect(numRoutes).toBe(ROUTES.length + 1)
+    // All of them, /livez, and the dashboard's page and files.
+    expect(numRoutes).toBe(ROUTES.length + 3)
   })
 
   test.each(ROUTES)('%s %s needs it', async (method, path) => {
@@ -94,7 +94,9 @@ describe('with a key', () => {
     '/%6civez',
     '/livez%2f..%2fv1%2fmodels',
     '/nowhere',
-    '/',
+    '/index.html',
+    '/assets/x',
+    '/assets/../v1/models',
     '/livez?x',
     '/%',
     '/%zz',

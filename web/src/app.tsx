@@ -1,0 +1,216 @@
+/** The frame around every page: navigation, how the connection is, the key, theme and language. */
+import type { JSX } from 'preact'
+import { useEffect, useRef, useState } from 'preact/hooks'
+import { forgetKey, isKeyWanted, key, takeKey } from './lib/api.ts'
+import { language, type Text, t, toggleLanguage } from './lib/i18n.ts'
+import { connection, system, workers } from './lib/live.ts'
+import { nextTheme, type Theme, theme } from './lib/preferences.ts'
+import { hashOf, PAGES, type Page, route } from './lib/router.ts'
+import { ApiPage } from './pages/api.tsx'
+import { OverviewPage } from './pages/overview.tsx'
+import { SessionsPage } from './pages/sessions.tsx'
+import { TranslatePage } from './pages/translate.tsx'
+import { WorkersPage } from './pages/workers.tsx'
+import { Button, Field } from './parts/basics.tsx'
+import { ConfirmDialog, Dialog } from './parts/dialog.tsx'
+import { Goose, Icon } from './parts/icons.tsx'
+import { PlaygroundPage } from './playground/playground.tsx'
+
+const NAMES: Readonly<Record<Page, Text>> = {
+  overview: 'Overview',
+  workers: 'Workers',
+  playground: 'Playground',
+  sessions: 'Sessions',
+  translate: 'Translate',
+  api: 'API',
+}
+
+const VIEWS: Readonly<Record<Page, () => JSX.Element>> = {
+  overview: OverviewPage,
+  workers: WorkersPage,
+  playground: PlaygroundPage,
+  sessions: SessionsPage,
+  translate: TranslatePage,
+  api: ApiPage,
+}
+
+export function App() {
+  const { page } = route.value
+  const main = useRef<HTMLElement>(null)
+  useEffect(() => {
+    document.title = `${t(NAMES[page])} · Skein`
+  })
+  const View = VIEWS[page]
+  return (
+    <>
+      <button type="button" class="skip" onClick={() => main.current?.focus()}>
+        {t('Skip to the content')}
+      </button>
+      <Sidebar />
+      <main ref={main} tabIndex={-1} class={page}>
+        <ConnectionNote />
+        <View key={page} />
+      </main>
+      <KeyDialog />
+      <ConfirmDialog />
+    </>
+  )
+}
+
+function Sidebar() {
+  return (
+    <header class="sidebar">
+      <a class="brand" href={hashOf('overview')}>
+        <Goose />
+        <strong>Skein</strong>
+        <small>{system.value?.skein.version ?? ''}</small>
+      </a>
+      <nav aria-label={t('Pages')}>
+        {PAGES.map((page) => (
+          <a
+            key={page}
+            href={hashOf(page)}
+            aria-current={route.value.page === page ? 'page' : undefined}
+          >
+            <Icon name={page} />
+            <span>{t(NAMES[page])}</span>
+            {page === 'workers' && <Troubled />}
+          </a>
+        ))}
+      </nav>
+      <Preferences />
+    </header>
+  )
+}
+
+/** How many workers are not as they should be. */
+function Troubled() {
+  const count = workers.value.filter(
+    ({ phase }) => phase === 'failed' || phase === 'restarting',
+  ).length
+  return count === 0 ? null : <span class="count">{count}</span>
+}
+
+const THEME_NAMES: Readonly<Record<Theme, Text>> = {
+  system: 'Theme: as the system',
+  light: 'Theme: light',
+  dark: 'Theme: dark',
+}
+
+function Preferences() {
+  const other = language.value === 'en' ? '中文' : 'English'
+  return (
+    <div class="preferences">
+      <ConnectionDot />
+      <Button
+        kind="quiet"
+        icon={theme.value}
+        label={t(THEME_NAMES[theme.value])}
+        onClick={nextTheme}
+      />
+      <Button kind="quiet" onClick={toggleLanguage}>
+        {other}
+      </Button>
+      {key.value !== '' && (
+        <Button kind="quiet" icon="key" label={t('Forget the key')} onClick={forgetKey} />
+      )}
+    </div>
+  )
+}
+
+function ConnectionDot() {
+  const { state } = connection.value
+  const texts: Readonly<Record<typeof state, Text>> = {
+    live: 'Live',
+    connecting: 'Connecting',
+    waiting: 'Not connected',
+    refused: 'Not allowed to watch',
+    keyless: 'A key is needed',
+  }
+  return (
+    <span class={`dot ${state}`} role="status">
+      {t(texts[state])}
+    </span>
+  )
+}
+
+/** Says that what is shown is not of now, and why. */
+function ConnectionNote() {
+  const now = connection.value
+  const [seconds, setSeconds] = useState(0)
+  useEffect(() => {
+    if (now.state !== 'waiting') return
+    const count = () => setSeconds(Math.max(0, Math.ceil((now.at - Date.now()) / 1000)))
+    count()
+    const timer = setInterval(count, 500)
+    return () => clearInterval(timer)
+  }, [now])
+  if (now.state === 'refused') {
+    return (
+      <div class="note" role="status">
+        {t('This key may use models but not watch or manage the server:')} {now.reason}
+      </div>
+    )
+  }
+  if (now.state === 'keyless') {
+    return (
+      <div class="note" role="status">
+        <span>{t('This server asks for a key.')}</span>
+        <Button icon="key" onClick={askForKey}>
+          {t('Enter a key')}
+        </Button>
+      </div>
+    )
+  }
+  if (now.state !== 'waiting') return null
+  return (
+    <div class="note warning" role="status">
+      {t('Connection lost ({reason}); next try in {n} s', { reason: now.reason, n: seconds })}
+    </div>
+  )
+}
+
+function askForKey(): void {
+  isKeyWanted.value = true
+}
+
+function KeyDialog() {
+  const [value, setValue] = useState('')
+  if (!isKeyWanted.value) return null
+  const submit = (event: Event) => {
+    event.preventDefault()
+    if (value.trim() === '') return
+    takeKey(value.trim())
+    setValue('')
+  }
+  const close = () => {
+    isKeyWanted.value = false
+  }
+  return (
+    <Dialog title={t('A key is needed')} onClose={close}>
+      <form onSubmit={submit}>
+        <Field
+          label={t('Key')}
+          hint={t('Kept by this tab until it is closed, and sent to this server only.')}
+          error={key.value === '' ? null : t('The server does not know this key.')}
+        >
+          {(ids) => (
+            <input
+              {...ids}
+              type="password"
+              autocomplete="current-password"
+              value={value}
+              onInput={(event) => setValue(event.currentTarget.value)}
+            />
+          )}
+        </Field>
+        <footer>
+          <Button onClick={close}>{t('Cancel')}</Button>
+          <Button kind="primary" type="submit">
+            {t('Use this key')}
+          </Button>
+        </footer>
+      </form>
+    </Dialog>
+  )
+}

@@ -1,0 +1,157 @@
+/**
+ * The server's event stream, kept open: the workers, the samples, and how the connection is. Reconnects by itself, later
+ * after each failure, and at once when the network comes back or the page is looked at again.
+ */
+import { effect, signal } from '@preact/signals'
+import type {
+  ManagementEvent,
+  Sample,
+  SystemInfo,
+  WorkerRecord,
+} from '../../../src/gateway/management/contract.ts'
+import { ApiError, call, key, messageOf, request } from './api.ts'
+import { readEvents } from './sse.ts'
+import { withSample } from './stats.ts'
+
+export type Connection =
+  | { readonly state: 'connecting' | 'live' }
+  /** `at`: when the next try is, in milliseconds of Date.now(). */
+  | { readonly state: 'waiting'; readonly at: number; readonly reason: string }
+  /** The key may not watch the server, though it may use its models. */
+  | { readonly state: 'refused'; readonly reason: string }
+  | { readonly state: 'keyless' }
+
+export interface ModelEntry {
+  readonly id: string
+  readonly state: string
+}
+
+export const connection = signal<Connection>({ state: 'connecting' })
+export const system = signal<SystemInfo | null>(null)
+export const workers = signal<readonly WorkerRecord[]>([])
+export const samples = signal<readonly Sample[]>([])
+/** What requests may name. */
+export const models = signal<readonly ModelEntry[] | null>(null)
+
+const FIRST_WAIT_MS = 500
+const LONGEST_WAIT_MS = 15_000
+/** A sample comes each second. */
+const SILENCE_MS = 10_000
+
+/** Before try `failures` + 1: doubled each time, and spread, so that many pages do not come back at once. */
+export function waitBefore(failures: number, random = Math.random()): number {
+  const longest = Math.min(FIRST_WAIT_MS * 2 ** (failures - 1), LONGEST_WAIT_MS)
+  return longest * (0.75 + random / 4)
+}
+
+export function followServer(): void {
+  let current: AbortController | null = null
+  // Begins anew with another key.
+  effect(() => {
+    key.value
+    current?.abort()
+    current = new AbortController()
+    void stayConnected(current.signal)
+  })
+}
+
+async function stayConnected(stop: AbortSignal): Promise<void> {
+  let failures = 0
+  while (!stop.aborted) {
+    connection.value = { state: 'connecting' }
+    const attempt = new AbortController()
+    const give = () => attempt.abort()
+    stop.addEventListener('abort', give)
+    try {
+      await refreshModels()
+      await follow(attempt, () => {
+        failures = 0
+      })
+      throw new Error('the server ended the stream')
+    } catch (thrown) {
+      if (stop.aborted) return
+      const status = thrown instanceof ApiError ? thrown.status : 0
+      if (status === 401) connection.value = { state: 'keyless' }
+      if (status === 403) connection.value = { state: 'refused', reason: messageOf(thrown) }
+      if (status === 401 || status === 403) return
+      const reason = attempt.signal.aborted ? 'nothing came for a while' : messageOf(thrown)
+      await pause(waitBefore(++failures), reason, stop)
+    } finally {
+      stop.removeEventListener('abort', give)
+    }
+  }
+}
+
+async function follow(attempt: AbortController, onLive: () => void): Promise<void> {
+  const reply = await request('/api/events', { signal: attempt.signal })
+  let watch = setTimeout(() => attempt.abort(), SILENCE_MS)
+  try {
+    for await (const { event, data } of readEvents(reply.body!)) {
+      clearTimeout(watch)
+      watch = setTimeout(() => attempt.abort(), SILENCE_MS)
+      // `contract.ts`: the type is the event's name, the data all the rest.
+      take({ ...JSON.parse(data), type: event } as ManagementEvent)
+      onLive()
+    }
+  } finally {
+    clearTimeout(watch)
+  }
+}
+
+function take(event: ManagementEvent): void {
+  switch (event.type) {
+    case 'hello':
+      connection.value = { state: 'live' }
+      system.value = event.system
+      workers.value = event.workers
+      samples.value = event.history
+      return
+    case 'worker':
+      takeWorker(event.worker)
+      return
+    case 'sample':
+      samples.value = withSample(samples.value, event.sample)
+      return
+    case 'log':
+      return
+    default:
+      // A newer server may say more.
+      event satisfies never
+  }
+}
+
+function takeWorker(worker: WorkerRecord): void {
+  const before = workers.value.find(({ worker_id }) => worker_id === worker.worker_id)
+  workers.value =
+    before === undefined
+      ? [...workers.value, worker]
+      : workers.value.map((one) => (one === before ? worker : one))
+  if (before?.phase !== worker.phase) void refreshModels().catch(() => {})
+}
+
+/** After a worker was forgotten, of which the stream says nothing. */
+export function dropWorker(id: string): void {
+  workers.value = workers.value.filter(({ worker_id }) => worker_id !== id)
+}
+
+export async function refreshModels(): Promise<void> {
+  models.value = (await call<{ data: ModelEntry[] }>('/v1/models')).data
+}
+
+/** Ends early when it makes sense to try now. */
+function pause(ms: number, reason: string, stop: AbortSignal): Promise<void> {
+  connection.value = { state: 'waiting', at: Date.now() + ms, reason }
+  const ended = new AbortController()
+  const { signal: end } = ended
+  return new Promise((resolve) => {
+    const go = () => {
+      clearTimeout(timer)
+      ended.abort()
+      resolve()
+    }
+    const timer = setTimeout(go, ms)
+    addEventListener('online', go, { signal: end })
+    document.addEventListener('visibilitychange', () => !document.hidden && go(), { signal: end })
+    stop.addEventListener('abort', go, { signal: end })
+  })
+}

@@ -1,0 +1,40 @@
+/** The calls of the management API that change something. What there is comes by the event stream (live.ts). */
+import type {
+  ModelFile,
+  WorkerLogs,
+  WorkerRecord,
+  WorkerSpec,
+} from '../../../src/gateway/management/contract.ts'
+import { call } from './api.ts'
+import { dropWorker } from './live.ts'
+
+const path = (id: string) => `/api/workers/${encodeURIComponent(id)}`
+
+export function startWorker(spec: Partial<WorkerSpec>): Promise<WorkerRecord> {
+  return call('/api/workers/start', { body: spec })
+}
+
+export async function stopWorker(id: string): Promise<void> {
+  await call(`${path(id)}/stop`, { method: 'POST' })
+}
+
+export async function restartWorker(id: string): Promise<void> {
+  await call(`${path(id)}/restart`, { method: 'POST' })
+}
+
+export async function forgetWorker(id: string): Promise<void> {
+  await call(path(id), { method: 'DELETE' })
+  dropWorker(id)
+}
+
+export async function modelFiles(signal: AbortSignal): Promise<readonly ModelFile[]> {
+  return (await call<{ models: ModelFile[] }>('/api/models', { signal })).models
+}
+
+export function workerLogs(id: string, tail: number, signal: AbortSignal): Promise<WorkerLogs> {
+  return call(`${path(id)}/logs?tail=${tail}`, { signal })
+}
+
+export function logStreamPath(id: string, tail: number): string {
+  return `${path(id)}/logs/stream?tail=${tail}`
+}

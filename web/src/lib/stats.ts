@@ -1,0 +1,104 @@
+/** Samples of the event stream as the columns of charts and as single figures; and the figures of one answer. */
+import type { Sample, WorkerSample } from '../../../src/gateway/management/contract.ts'
+
+/** How much history is kept. */
+export const HISTORY_SECONDS = 600
+/** A longer pause between samples is drawn as a gap. */
+const GAP_SECONDS = 3.5
+
+export type Column = (number | null)[]
+
+/** A new array: old samples gone, the new one last; one of the same or an earlier time is dropped. */
+export function withSample(samples: readonly Sample[], sample: Sample): readonly Sample[] {
+  const last = samples.at(-1)
+  if (last !== undefined && sample.at <= last.at) return samples
+  const oldest = sample.at - HISTORY_SECONDS
+  return [...samples.filter(({ at }) => at >= oldest), sample]
+}
+
+/** One worker's part of a sample, or the sum of all; null where it has none. */
+export function partOf(sample: Sample, worker: string | null): WorkerSample | null {
+  if (worker !== null) return sample.workers[worker] ?? null
+  const all = Object.values(sample.workers)
+  return all.length === 0 ? null : all.reduce(sum)
+}
+
+function sum(a: WorkerSample, b: WorkerSample): WorkerSample {
+  return {
+    running: a.running + b.running,
+    waiting: a.waiting + b.waiting,
+    slots: a.slots + b.slots,
+    free_slots: a.free_slots + b.free_slots,
+    batch_tokens: a.batch_tokens + b.batch_tokens,
+    prompt_tokens_per_second: a.prompt_tokens_per_second + b.prompt_tokens_per_second,
+    generated_tokens_per_second: a.generated_tokens_per_second + b.generated_tokens_per_second,
+    busy: Math.max(a.busy, b.busy),
+    rss_bytes: addKnown(a.rss_bytes, b.rss_bytes),
+    states: sumStates(a.states, b.states),
+  }
+}
+
+function addKnown(a: number | null, b: number | null): number | null {
+  return a === null || b === null ? (a ?? b) : a + b
+}
+
+function sumStates(a: WorkerSample['states'], b: WorkerSample['states']): WorkerSample['states'] {
+  if (a === null || b === null) return a ?? b
+  const rates = [a.prefix_hit_rate, b.prefix_hit_rate].filter((rate) => rate !== null)
+  return {
+    sessions: a.sessions + b.sessions,
+    in_slots: a.in_slots + b.in_slots,
+    in_memory: a.in_memory + b.in_memory,
+    on_disk: a.on_disk + b.on_disk,
+    unsaved: a.unsaved + b.unsaved,
+    prefixes: a.prefixes + b.prefixes,
+    prefix_bytes: a.prefix_bytes + b.prefix_bytes,
+    cached_tokens_per_second: a.cached_tokens_per_second + b.cached_tokens_per_second,
+    // How many prompts each rate counts is not in a sample.
+    prefix_hit_rate:
+      rates.length === 0 ? null : rates.reduce((x, rate) => x + rate, 0) / rates.length,
+  }
+}
+
+/** Columns of a chart: times, then one column per reader. A gap in time becomes a row of nulls. */
+export function columns(
+  samples: readonly Sample[],
+  readers: readonly ((sample: Sample) => number | null | undefined)[],
+): [number[], ...Column[]] {
+  const times: number[] = []
+  const values: Column[] = readers.map(() => [])
+  let before: number | null = null
+  for (const sample of samples) {
+    if (before !== null && sample.at - before > GAP_SECONDS) {
+      times.push(before + 1)
+      for (const column of values) column.push(null)
+    }
+    times.push(sample.at)
+    values.forEach((column, i) => {
+      column.push(readers[i]!(sample) ?? null)
+    })
+    before = sample.at
+  }
+  return [times, ...values]
+}
+
+/** When things happened to an answer, in milliseconds of one clock. */
+export interface AnswerTimes {
+  readonly sent: number
+  readonly first: number | null
+  readonly last: number | null
+}
+
+export interface AnswerFigures {
+  readonly ttftMs: number | null
+  /** Of the tokens after the first; null with fewer than two. */
+  readonly tokensPerSecond: number | null
+}
+
+export function answerFigures({ sent, first, last }: AnswerTimes, tokens: number): AnswerFigures {
+  const ttftMs = first === null ? null : first - sent
+  if (first === null || last === null || tokens < 2 || last <= first) {
+    return { ttftMs, tokensPerSecond: null }
+  }
+  return { ttftMs, tokensPerSecond: ((tokens - 1) / (last - first)) * 1000 }
+}

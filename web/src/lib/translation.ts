@@ -1,0 +1,68 @@
+/** A text as paragraphs, and their translations as they come: few calls, so that they are rows of one batch. */
+import { call } from './api.ts'
+
+/** Paragraphs of a call: progress is seen by calls, and several calls share a batch on the server. */
+const CALL_SIZE = 16
+/** Calls at once; browsers open about six connections to a host. */
+const CALLS_AT_ONCE = 4
+
+export interface Translation {
+  readonly detected_source_lang: string
+  readonly text: string
+  readonly finish_reason: string
+  readonly error?: string
+}
+
+/** Blank lines part paragraphs; in a text without any, lines do. */
+export function paragraphsOf(text: string): string[] {
+  const separator = /\n\s*\n/.test(text) ? /\n\s*\n/ : /\n/
+  return text
+    .split(separator)
+    .map((paragraph) => paragraph.trim())
+    .filter((paragraph) => paragraph !== '')
+}
+
+/** Consecutive groups of at most `size`, with where each begins. */
+export function groupsOf<T>(items: readonly T[], size: number): { at: number; items: T[] }[] {
+  const groups = []
+  for (let at = 0; at < items.length; at += size) {
+    groups.push({ at, items: items.slice(at, at + size) })
+  }
+  return groups
+}
+
+export interface TranslateOptions {
+  readonly model: string
+  readonly source: string
+  readonly target: string
+  readonly signal: AbortSignal
+  readonly onResult: (index: number, translation: Translation) => void
+}
+
+/** Rejects when a whole call fails; a paragraph that fails has its own error. */
+export async function translate(
+  paragraphs: readonly string[],
+  options: TranslateOptions,
+): Promise<void> {
+  const groups = groupsOf(paragraphs, CALL_SIZE)
+  const runNext = async (): Promise<void> => {
+    const group = groups.shift()
+    if (group === undefined) return
+    await translateGroup(group.at, group.items, options)
+    await runNext()
+  }
+  await Promise.all(Array.from({ length: CALLS_AT_ONCE }, runNext))
+}
+
+async function translateGroup(
+  at: number,
+  texts: readonly string[],
+  { model, source, target, signal, onResult }: TranslateOptions,
+): Promise<void> {
+  const body = { model, source_lang: source, target_lang: target, text_list: texts }
+  const path = '/translate/v1/batch-translate'
+  const { translations } = await call<{ translations: Translation[] }>(path, { body, signal })
+  translations.forEach((translation, i) => {
+    onResult(at + i, translation)
+  })
+}

@@ -1,0 +1,15 @@
+import { render } from 'preact'
+import { App } from './app.tsx'
+import { followLanguage } from './lib/i18n.ts'
+import { followServer } from './lib/live.ts'
+import { followTheme } from './lib/preferences.ts'
+import { followAddress } from './lib/router.ts'
+import './style/base.css'
+import './style/parts.css'
+import './style/pages.css'
+
+followTheme()
+followLanguage()
+followAddress()
+followServer()
+render(<App />, document.getElementById('app')!)

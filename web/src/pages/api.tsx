@@ -1,0 +1,99 @@
+/** API: the running server's address in snippets to copy, and its routes as it lists them itself. */
+import { useState } from 'preact/hooks'
+import { call, key } from '../lib/api.ts'
+import { t } from '../lib/i18n.ts'
+import { SNIPPETS, type SnippetName, snippet } from '../lib/snippets.ts'
+import { Button, CopyButton, ErrorNote, Loading } from '../parts/basics.tsx'
+import { useResource } from '../parts/resource.ts'
+import { TargetSelect } from '../playground/target-select.tsx'
+import { allChoices, type Choice, targetOf } from '../playground/targets.ts'
+
+export function ApiPage() {
+  const [chosen, setChosen] = useState<Choice | null>(null)
+  const choice = chosen ?? allChoices()[0] ?? null
+  return (
+    <>
+      <div class="page-head">
+        <h1>{t('API')}</h1>
+        <TargetSelect choice={choice} onChange={setChosen} />
+      </div>
+      <Snippets choice={choice} />
+      <Routes />
+    </>
+  )
+}
+
+function Snippets({ choice }: { readonly choice: Choice | null }) {
+  const [name, setName] = useState<SnippetName>('curl')
+  const target = choice === null ? { base: '', model: 'MODEL' } : targetOf(choice)
+  const text = snippet(name, {
+    origin: location.origin + target.base,
+    model: target.model,
+    needsKey: key.value !== '',
+  })
+  return (
+    <section class="snippet" aria-label={t('Example')}>
+      <div class="row">
+        <fieldset class="switch" aria-label={t('Language of the example')}>
+          {SNIPPETS.map((one) => (
+            <Button key={one} isPressed={one === name} onClick={() => setName(one)}>
+              {one}
+            </Button>
+          ))}
+        </fieldset>
+        <CopyButton text={() => text} label={t('Copy')} />
+      </div>
+      {/* A region that scrolls must be reachable by keyboard. */}
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: see above */}
+      <pre tabIndex={0}>{text}</pre>
+    </section>
+  )
+}
+
+interface OpenApi {
+  readonly paths: Readonly<Record<string, Readonly<Record<string, { readonly summary?: string }>>>>
+}
+
+function Routes() {
+  const [search, setSearch] = useState('')
+  const page = useResource((signal) => call<OpenApi>('/openapi.json', { signal }), [])
+  if (page.error !== null) return <ErrorNote text={page.error} onRetry={page.refresh} />
+  if (page.value === null) return <Loading />
+  const routes = Object.entries(page.value.paths).flatMap(([path, methods]) =>
+    Object.entries(methods).map(([method, { summary = '' }]) => ({ path, method, summary })),
+  )
+  const wanted = search.toLowerCase()
+  const shown = routes.filter(({ path, method, summary }) =>
+    `${method} ${path} ${summary}`.toLowerCase().includes(wanted),
+  )
+  return (
+    <section aria-label={t('Routes')}>
+      <div class="page-head">
+        <h2>{t('Routes')}</h2>
+        <input
+          type="search"
+          aria-label={t('Search the routes')}
+          placeholder={t('Search the routes')}
+          value={search}
+          onInput={({ currentTarget }) => setSearch(currentTarget.value)}
+        />
+        <small class="muted">{shown.length} · /openapi.json</small>
+      </div>
+      <table class="list routes">
+        <tbody>
+          {shown.map(({ path, method, summary }) => (
+            <tr key={`${method} ${path}`}>
+              <td>
+                <code class="method">{method.toUpperCase()}</code>
+              </td>
+              <th scope="row">
+                <code>{path}</code>
+              </th>
+              <td>{summary}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  )
+}

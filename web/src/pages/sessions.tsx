@@ -1,0 +1,323 @@
+/** Sessions of this key: how large, where, how many turns; one opened shows its tree and what can be done with a turn. */
+import { useState } from 'preact/hooks'
+import { messageOf } from '../lib/api.ts'
+import { age, bytes } from '../lib/format.ts'
+import { t } from '../lib/i18n.ts'
+import { models } from '../lib/live.ts'
+import { goTo, hashOf, route } from '../lib/router.ts'
+import {
+  deleteSession,
+  exportSession,
+  forkSession,
+  headTurn,
+  importSession,
+  listSessions,
+  rewindSession,
+  type Session,
+  turnNodes,
+} from '../lib/sessions.ts'
+import { Badge, Button, Empty, ErrorNote, Field, Loading } from '../parts/basics.tsx'
+import { confirmed, Dialog } from '../parts/dialog.tsx'
+import { useResource } from '../parts/resource.ts'
+import { TreeView } from '../parts/tree-view.tsx'
+import { panes } from '../playground/playground.tsx'
+import { modelChoices } from '../playground/targets.ts'
+
+export function SessionsPage() {
+  const [chosen, setChosen] = useState<string | null>(null)
+  const names = (models.value ?? []).map(({ id }) => id).filter((id) => !id.includes('@'))
+  const model = chosen !== null && names.includes(chosen) ? chosen : (names[0] ?? null)
+  const [isImporting, setImporting] = useState(false)
+  const sessions = useResource(
+    async (signal) => (model === null ? [] : await listSessions(model, signal)),
+    [model],
+  )
+  return (
+    <>
+      <div class="page-head">
+        <h1>{t('Sessions')}</h1>
+        <select
+          aria-label={t('Model')}
+          value={model ?? ''}
+          onChange={({ currentTarget }) => setChosen(currentTarget.value)}
+        >
+          {names.map((name) => (
+            <option key={name}>{name}</option>
+          ))}
+        </select>
+        <Button icon="again" label={t('Refresh')} onClick={sessions.refresh} />
+        <Button icon="upload" isDisabled={model === null} onClick={() => setImporting(true)}>
+          {t('Import')}
+        </Button>
+      </div>
+      {sessions.error !== null && <ErrorNote text={sessions.error} onRetry={sessions.refresh} />}
+      <List sessions={sessions.value} model={model} onChange={sessions.refresh} />
+      {isImporting && model !== null && (
+        <ImportDialog
+          model={model}
+          onClose={() => {
+            setImporting(false)
+            sessions.refresh()
+          }}
+        />
+      )}
+    </>
+  )
+}
+
+interface ListProps {
+  readonly sessions: readonly Session[] | null
+  readonly model: string | null
+  readonly onChange: () => void
+}
+
+function List({ sessions, model, onChange }: ListProps) {
+  if (model === null) return <Empty title={t('No model is running')} />
+  if (sessions === null) return <Loading />
+  if (sessions.length === 0) {
+    return (
+      <Empty title={t('No sessions')}>
+        <p>{t('Conversations of the playground, and requests with a session_id, appear here.')}</p>
+      </Empty>
+    )
+  }
+  const open = sessions.find(({ id }) => id === route.value.argument)
+  return (
+    <div class={open ? 'split' : ''}>
+      <table class="list">
+        <thead>
+          <tr>
+            <th scope="col">{t('Session')}</th>
+            <th scope="col" class="number">
+              {t('Turns')}
+            </th>
+            <th scope="col" class="number">
+              {t('Tokens')}
+            </th>
+            <th scope="col" class="number">
+              {t('Size')}
+            </th>
+            <th scope="col">{t('Tier')}</th>
+            <th scope="col" class="number">
+              {t('Used')}
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {sessions.map((session) => (
+            <Row key={session.id} session={session} isOpen={session === open} />
+          ))}
+        </tbody>
+      </table>
+      {open && <Opened key={open.id} session={open} model={model} onChange={onChange} />}
+    </div>
+  )
+}
+
+function Row({ session, isOpen }: { readonly session: Session; readonly isOpen: boolean }) {
+  const head = headTurn(session)
+  return (
+    <tr class={isOpen ? 'open' : ''}>
+      <th scope="row">
+        <a href={hashOf('sessions', isOpen ? null : session.id)} aria-expanded={isOpen}>
+          {session.id}
+        </a>
+        {session.busy && <Badge tone="loading">{t('writing')}</Badge>}
+      </th>
+      <td class="number">{session.turns.length}</td>
+      <td class="number">{head?.tokens ?? 0}</td>
+      <td class="number">{bytes(session.bytes)}</td>
+      <td>{head === undefined ? '–' : <Tier turn={head} />}</td>
+      <td class="number">{age(Date.now() / 1000 - session.updated)}</td>
+    </tr>
+  )
+}
+
+function Tier({ turn }: { readonly turn: { tier: 'device' | 'memory' | 'disk'; saved: boolean } }) {
+  return (
+    <span class="tier">
+      <Badge tone={turn.tier}>{t(turn.tier)}</Badge>
+      {!turn.saved && <small class="muted">{t('not saved')}</small>}
+    </span>
+  )
+}
+
+interface OpenedProps {
+  readonly session: Session
+  readonly model: string
+  readonly onChange: () => void
+}
+
+function Opened({ session, model, onChange }: OpenedProps) {
+  const { id, head } = session
+  const [selected, setSelected] = useState(head)
+  const [error, setError] = useState<string | null>(null)
+  const [isForking, setForking] = useState(false)
+  const run = (action: Promise<void>) => {
+    setError(null)
+    action.then(onChange).catch((thrown: unknown) => setError(messageOf(thrown)))
+  }
+  const remove = async () => {
+    const text = t('{id} is deleted from every tier. It cannot be taken back.', { id })
+    if (await confirmed(text, t('Delete'))) run(deleteSession(model, id))
+  }
+  return (
+    <section class="opened" aria-label={id}>
+      <h2>{id}</h2>
+      <p class="muted">
+        {t('version {n}', { n: session.version })} ·{' '}
+        {session.expires === null
+          ? t('kept until deleted')
+          : t('forgotten in {age}', { age: age(session.expires - Date.now() / 1000) })}
+      </p>
+      {error !== null && <ErrorNote text={error} />}
+      <TreeView
+        label={t('Turns')}
+        nodes={turnNodes(session)}
+        head={head}
+        selected={selected}
+        onSelect={({ turn }) => setSelected(turn)}
+        describe={(turn) => (
+          <>
+            <b>{turn.turn}</b>
+            <span>{t('{n} tokens', { n: turn.tokens })}</span>
+            <Tier turn={turn} />
+            {turn.turn === head && <small class="muted">{t('head')}</small>}
+          </>
+        )}
+      />
+      <div class="actions">
+        <Button icon="playground" onClick={() => openInPlayground(session, model, selected)}>
+          {t('Go on from turn {n}', { n: selected })}
+        </Button>
+        <Button icon="fork" onClick={() => setForking(true)}>
+          {t('Fork')}
+        </Button>
+        <Button
+          icon="back"
+          isDisabled={selected === head}
+          onClick={() => run(rewindSession(model, id, selected))}
+        >
+          {t('Rewind')}
+        </Button>
+        <Button icon="download" onClick={() => run(exportSession(model, id, selected))}>
+          {t('Export')}
+        </Button>
+        <Button icon="trash" kind="danger" onClick={() => void remove()}>
+          {t('Delete')}
+        </Button>
+      </div>
+      {isForking && (
+        <NameDialog
+          title={t('Fork from turn {n}', { n: selected })}
+          initial={`${id}-${selected}`}
+          onClose={() => setForking(false)}
+          onName={async (name) => {
+            await forkSession(model, id, selected, name)
+            onChange()
+          }}
+        />
+      )}
+    </section>
+  )
+}
+
+function openInPlayground(session: Session, model: string, head: number): void {
+  const choice = modelChoices().find(({ id }) => id === model)
+  const pane = panes.value[0]!
+  if (choice === undefined || pane.isBusy.value) return
+  pane.adopt(choice, session.id, turnNodes(session), head)
+  goTo('playground')
+}
+
+interface NameDialogProps {
+  readonly title: string
+  readonly initial: string
+  readonly onClose: () => void
+  readonly onName: (name: string) => Promise<void>
+}
+
+function NameDialog({ title, initial, onClose, onName }: NameDialogProps) {
+  const [name, setName] = useState(initial)
+  const [error, setError] = useState<string | null>(null)
+  const submit = (event: Event) => {
+    event.preventDefault()
+    onName(name.trim())
+      .then(onClose)
+      .catch((thrown: unknown) => setError(messageOf(thrown)))
+  }
+  return (
+    <Dialog title={title} onClose={onClose}>
+      <form onSubmit={submit}>
+        <Field label={t('Name of the new session')} error={error}>
+          {(ids) => (
+            <input
+              {...ids}
+              value={name}
+              onInput={({ currentTarget }) => setName(currentTarget.value)}
+            />
+          )}
+        </Field>
+        <footer>
+          <Button onClick={onClose}>{t('Cancel')}</Button>
+          <Button kind="primary" type="submit" isDisabled={name.trim() === ''}>
+            {t('Fork')}
+          </Button>
+        </footer>
+      </form>
+    </Dialog>
+  )
+}
+
+function ImportDialog({
+  model,
+  onClose,
+}: {
+  readonly model: string
+  readonly onClose: () => void
+}) {
+  const [file, setFile] = useState<File | null>(null)
+  const [name, setName] = useState('')
+  const [error, setError] = useState<string | null>(null)
+  const submit = (event: Event) => {
+    event.preventDefault()
+    if (file === null) return
+    importSession(model, name.trim(), file)
+      .then(onClose)
+      .catch((thrown: unknown) => setError(messageOf(thrown)))
+  }
+  return (
+    <Dialog title={t('Import a state')} onClose={onClose}>
+      <form onSubmit={submit}>
+        <Field label={t('File')} hint={t('As exported; it must fit the model')} error={error}>
+          {(ids) => (
+            <input
+              {...ids}
+              type="file"
+              onChange={({ currentTarget }) => {
+                const chosen = currentTarget.files?.[0] ?? null
+                setFile(chosen)
+                if (name === '' && chosen !== null) setName(chosen.name.replace(/\.state$/, ''))
+              }}
+            />
+          )}
+        </Field>
+        <Field label={t('Name of the new session')}>
+          {(ids) => (
+            <input
+              {...ids}
+              value={name}
+              onInput={({ currentTarget }) => setName(currentTarget.value)}
+            />
+          )}
+        </Field>
+        <footer>
+          <Button onClick={onClose}>{t('Cancel')}</Button>
+          <Button kind="primary" type="submit" isDisabled={file === null || name.trim() === ''}>
+            {t('Import')}
+          </Button>
+        </footer>
+      </form>
+    </Dialog>
+  )
+}

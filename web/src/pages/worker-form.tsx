@@ -1,0 +1,271 @@
+/** The form that starts a worker: files and devices to choose from, the rest folded, and what is wrong beside its field. */
+import { useState } from 'preact/hooks'
+import type { ModelFile } from '../../../src/gateway/management/contract.ts'
+import { ApiError, messageOf } from '../lib/api.ts'
+import { bytes } from '../lib/format.ts'
+import { type Text, t } from '../lib/i18n.ts'
+import { system } from '../lib/live.ts'
+import { modelFiles, startWorker } from '../lib/management.ts'
+import { EMPTY_FORM, type Form, specOf } from '../lib/worker-spec.ts'
+import { Button, ErrorNote, Field } from '../parts/basics.tsx'
+import { Dialog } from '../parts/dialog.tsx'
+import { useResource } from '../parts/resource.ts'
+
+const QUANTS = ['file', 'f32', 'f16', 'bf16', 'fp8', 'int8', 'q4', 'nf4']
+/** The choice that lets a path be typed. */
+const OTHER = ' other'
+
+interface FormError {
+  readonly field: string | null
+  readonly message: string
+}
+
+export function WorkerForm({ onClose }: { readonly onClose: () => void }) {
+  const [form, setForm] = useState<Form>(EMPTY_FORM)
+  const [error, setError] = useState<FormError | null>(null)
+  const [isSending, setSending] = useState(false)
+  const files = useResource(modelFiles, [])
+  const first = files.value?.[0]?.path ?? ''
+  const current = form.model_path === '' ? { ...form, model_path: first } : form
+
+  const submit = (event: Event) => {
+    event.preventDefault()
+    setSending(true)
+    setError(null)
+    startWorker(specOf(current))
+      .then(onClose)
+      .catch((thrown: unknown) => setError(formError(thrown)))
+      .finally(() => setSending(false))
+  }
+  const control: Control = {
+    form: current,
+    set: (change) => setForm({ ...current, ...change }),
+    errorOf: (name) => (error?.field === name ? error.message : null),
+  }
+  const isElsewhere = error !== null && (error.field === null || !(error.field in EMPTY_FORM))
+  return (
+    <Dialog title={t('Start a worker')} onClose={onClose} isWide>
+      <form onSubmit={submit}>
+        {isElsewhere && <ErrorNote text={error.message} />}
+        {files.error !== null && <ErrorNote text={files.error} onRetry={files.refresh} />}
+        <ModelField {...control} files={files.value ?? []} />
+        <div class="columns">
+          <TextField {...control} name="model_name" label="Name" hint="As requests call it" />
+          <DeviceField {...control} />
+          <QuantField {...control} />
+        </div>
+        <Advanced {...control} isOpen={isAdvanced(error?.field)} />
+        <footer>
+          <Button onClick={onClose}>{t('Cancel')}</Button>
+          <Button kind="primary" type="submit" isDisabled={isSending || current.model_path === ''}>
+            {isSending ? t('Starting') : t('Start')}
+          </Button>
+        </footer>
+      </form>
+    </Dialog>
+  )
+}
+
+interface Control {
+  readonly form: Form
+  readonly set: (change: Partial<Form>) => void
+  readonly errorOf: (name: keyof Form) => string | null
+}
+
+/** "states.0.path" is about the field of the states. */
+function formError(thrown: unknown): FormError {
+  const field = thrown instanceof ApiError ? (thrown.field?.split(/[./[]/)[0] ?? null) : null
+  return { field, message: messageOf(thrown) }
+}
+
+const BASIC: readonly string[] = ['model_path', 'model_name', 'device', 'quant']
+
+function isAdvanced(field: string | null | undefined): boolean {
+  return field !== null && field !== undefined && !BASIC.includes(field)
+}
+
+function ModelField({ form, set, errorOf, files }: Control & { files: readonly ModelFile[] }) {
+  const isKnown = files.some(({ path }) => path === form.model_path)
+  const [isOther, setOther] = useState(false)
+  const typed = isOther || (!isKnown && form.model_path !== '')
+  return (
+    <>
+      <Field
+        label={t('Model file')}
+        hint={t('Of the folder of models, or pulled')}
+        error={typed ? null : errorOf('model_path')}
+      >
+        {(ids) => (
+          <select
+            {...ids}
+            value={typed ? OTHER : form.model_path}
+            onChange={({ currentTarget }) => {
+              const { value } = currentTarget
+              setOther(value === OTHER)
+              set({ model_path: value === OTHER ? '' : value })
+            }}
+          >
+            {files.map(({ path, bytes: size, source }) => (
+              <option key={path} value={path}>
+                {path} · {bytes(size)}
+                {source === 'pulled' ? ` · ${t('pulled')}` : ''}
+              </option>
+            ))}
+            <option value={OTHER}>{t('Another path …')}</option>
+          </select>
+        )}
+      </Field>
+      {(typed || files.length === 0) && (
+        <TextField {...{ form, set, errorOf }} name="model_path" label="Path" />
+      )}
+    </>
+  )
+}
+
+interface TextFieldProps extends Control {
+  readonly name: keyof Form
+  readonly label: Text
+  readonly hint?: Text
+  readonly isNumber?: boolean
+}
+
+function TextField({ form, set, errorOf, name, label, hint, isNumber = false }: TextFieldProps) {
+  return (
+    <Field
+      label={t(label)}
+      error={errorOf(name)}
+      {...(hint === undefined ? {} : { hint: t(hint) })}
+    >
+      {(ids) => (
+        <input
+          {...ids}
+          type="text"
+          inputMode={isNumber ? 'numeric' : 'text'}
+          autocomplete="off"
+          spellcheck={false}
+          value={form[name]}
+          onInput={({ currentTarget }) => set({ [name]: currentTarget.value })}
+        />
+      )}
+    </Field>
+  )
+}
+
+function DeviceField({ form, set, errorOf }: Control) {
+  return (
+    <Field label={t('Device')} error={errorOf('device')}>
+      {(ids) => (
+        <select
+          {...ids}
+          value={form.device}
+          onChange={({ currentTarget }) => set({ device: currentTarget.value })}
+        >
+          <option value="">{t('automatic')}</option>
+          {(system.value?.devices ?? []).map((device) => (
+            <option key={device}>{device}</option>
+          ))}
+        </select>
+      )}
+    </Field>
+  )
+}
+
+function QuantField({ form, set, errorOf }: Control) {
+  return (
+    <Field label={t('Weights')} hint={t('How matrices are held')} error={errorOf('quant')}>
+      {(ids) => (
+        <select
+          {...ids}
+          value={form.quant}
+          onChange={({ currentTarget }) => set({ quant: currentTarget.value })}
+        >
+          <option value="">{t('as the server does')}</option>
+          {QUANTS.map((quant) => (
+            <option key={quant}>{quant}</option>
+          ))}
+        </select>
+      )}
+    </Field>
+  )
+}
+
+function Advanced({ isOpen, ...control }: Control & { readonly isOpen: boolean }) {
+  const number = (name: keyof Form, label: Text, hint: Text) => (
+    <TextField {...control} name={name} label={label} hint={hint} isNumber />
+  )
+  return (
+    <details open={isOpen}>
+      <summary>{t('More')}</summary>
+      <div class="columns">
+        {number('max_batch_size', 'Batch size', 'Sequences at once')}
+        {number('max_prefill_batch', 'Prefill batch', 'Prompts read at once')}
+        {number('prefill_chunk_size', 'Prefill chunk', 'Prompt tokens of a step')}
+        {number('max_queue_size', 'Queue', 'Requests that may wait')}
+        {number('threads', 'Threads', 'Of the CPU backend')}
+        {number('port', 'Port', 'A door of its own')}
+        <TextField {...control} name="host" label="Address" hint="Of that door" />
+        <TextField {...control} name="aliases" label="Other names" hint="Separated by commas" />
+        <TextField {...control} name="tokenizer_path" label="Vocabulary" hint="A file" />
+        <TextField
+          {...control}
+          name="pp_devices"
+          label="GPUs by layers"
+          hint="Indices in order: 0,1,2,3"
+        />
+        <StateTypeField {...control} />
+        <GraphField {...control} />
+      </div>
+      <Field
+        label={t('Start states')}
+        hint={t('NAME=FILE, one a line')}
+        error={control.errorOf('states')}
+      >
+        {(ids) => (
+          <textarea
+            {...ids}
+            rows={2}
+            spellcheck={false}
+            value={control.form.states}
+            onInput={({ currentTarget }) => control.set({ states: currentTarget.value })}
+          />
+        )}
+      </Field>
+    </details>
+  )
+}
+
+function StateTypeField({ form, set, errorOf }: Control) {
+  return (
+    <Field label={t('States on a GPU')} error={errorOf('wkv')}>
+      {(ids) => (
+        <select
+          {...ids}
+          value={form.wkv}
+          onChange={({ currentTarget }) => set({ wkv: currentTarget.value })}
+        >
+          <option value="">{t('as the server does')}</option>
+          <option>fp32</option>
+          <option>fp16</option>
+        </select>
+      )}
+    </Field>
+  )
+}
+
+function GraphField({ form, set, errorOf }: Control) {
+  return (
+    <Field label={t('CUDA graphs')} error={errorOf('use_cuda_graph')}>
+      {(ids) => (
+        <select
+          {...ids}
+          value={form.use_cuda_graph}
+          onChange={({ currentTarget }) => set({ use_cuda_graph: currentTarget.value })}
+        >
+          <option value="">{t('as the server does')}</option>
+          <option value="true">{t('on')}</option>
+          <option value="false">{t('off')}</option>
+        </select>
+      )}
+    </Field>
+  )
+}

@@ -1,0 +1,139 @@
+/** Buttons, fields, badges and the notes that stand where content is missing. They know nothing of the server. */
+import type { ComponentChildren } from 'preact'
+import { useEffect, useId, useState } from 'preact/hooks'
+import { t } from '../lib/i18n.ts'
+import { Icon, type IconName } from './icons.tsx'
+
+interface ButtonProps {
+  readonly icon?: IconName
+  /** Without children it is what a screen reader says, and the tooltip. */
+  readonly label?: string
+  readonly kind?: 'plain' | 'primary' | 'danger' | 'quiet'
+  readonly isDisabled?: boolean
+  readonly isPressed?: boolean
+  readonly type?: 'button' | 'submit'
+  readonly onClick?: () => void
+  readonly children?: ComponentChildren
+}
+
+export function Button(props: ButtonProps) {
+  const { icon, label, kind = 'plain', isDisabled = false, isPressed, onClick, children } = props
+  return (
+    <button
+      type={props.type ?? 'button'}
+      class={`button ${kind} ${children === undefined ? 'square' : ''}`}
+      disabled={isDisabled}
+      aria-label={label}
+      title={label}
+      aria-pressed={isPressed}
+      onClick={onClick}
+    >
+      {icon && <Icon name={icon} />}
+      {children !== undefined && <span>{children}</span>}
+    </button>
+  )
+}
+
+interface FieldProps {
+  readonly label: string
+  readonly hint?: string
+  readonly error?: string | null
+  readonly children: (ids: {
+    readonly id: string
+    readonly 'aria-describedby': string
+    readonly 'aria-invalid': boolean
+  }) => ComponentChildren
+}
+
+/** A label, its control, and what is wrong with its value or what it means. */
+export function Field({ label, hint, error = null, children }: FieldProps) {
+  const id = useId()
+  const noteId = `${id}-note`
+  return (
+    <div class={error === null ? 'field' : 'field wrong'}>
+      <label for={id}>{label}</label>
+      {children({ id, 'aria-describedby': noteId, 'aria-invalid': error !== null })}
+      <small id={noteId} role={error === null ? undefined : 'alert'}>
+        {error ?? hint ?? ''}
+      </small>
+    </div>
+  )
+}
+
+export function Badge({ tone, children }: { tone: string; children: ComponentChildren }) {
+  return <span class={`badge ${tone}`}>{children}</span>
+}
+
+interface EmptyProps {
+  readonly title: string
+  readonly children?: ComponentChildren
+}
+
+export function Empty({ title, children }: EmptyProps) {
+  return (
+    <div class="empty">
+      <p class="empty-title">{title}</p>
+      {children}
+    </div>
+  )
+}
+
+export function Loading() {
+  return (
+    <div class="loading" role="status">
+      <span class="spinner" />
+      {t('Loading')}
+    </div>
+  )
+}
+
+export function ErrorNote({ text, onRetry }: { text: string; onRetry?: () => void }) {
+  return (
+    <div class="note error" role="alert">
+      <span>{text}</span>
+      {onRetry && (
+        <Button icon="again" kind="quiet" onClick={onRetry}>
+          {t('Try again')}
+        </Button>
+      )}
+    </div>
+  )
+}
+
+const COPIED_MS = 1500
+
+export function CopyButton({ text, label }: { readonly text: () => string; label?: string }) {
+  const [isCopied, setCopied] = useState(false)
+  useEffect(() => {
+    if (!isCopied) return
+    const timer = setTimeout(() => setCopied(false), COPIED_MS)
+    return () => clearTimeout(timer)
+  }, [isCopied])
+  const copy = () => {
+    void copyText(text()).then(setCopied)
+  }
+  const icon = isCopied ? 'check' : 'copy'
+  return (
+    <Button icon={icon} kind="quiet" label={isCopied ? t('Copied') : t('Copy')} onClick={copy}>
+      {label}
+    </Button>
+  )
+}
+
+/** Browsers give the clipboard to pages of https and of this machine only; elsewhere a selection is copied. */
+async function copyText(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text)
+    return true
+  } catch {
+    const area = document.createElement('textarea')
+    area.value = text
+    // Inside an open dialog nothing outside of it can be selected.
+    const place = document.querySelector('dialog[open]') ?? document.body
+    place.append(area)
+    area.select()
+    const isCopied = document.execCommand('copy')
+    area.remove()
+    return isCopied
+  }
+}

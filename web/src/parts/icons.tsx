@@ -1,0 +1,58 @@
+/** The goose mark and small line icons, drawn on a grid of 16. They are decoration: what they mean is said in text. */
+
+const PATHS = {
+  overview: 'M2 13V8M6 13V3M10 13V6M14 13V9',
+  workers: 'M2 3h12v4H2zM2 9h12v4H2zM4.500 5h.01M4.500 11h.01',
+  playground: 'M2 3h12v8H7l-3 3v-3H2z',
+  sessions: 'M4 2v12M4 6c0 3 8 1 8 5M4 2h.01M12 11v3',
+  translate: 'M2 4h7M5.500 2v2M8 4c0 3-3 6-6 7M4 6c1 2 3 4 5 5M8 14l3-7 3 7M9 12h4',
+  api: 'M5 4 1.500 8 5 12M11 4l3.500 4-3.500 4M9 3 7 13',
+  plus: 'M8 3v10M3 8h10',
+  stop: 'M4 4h8v8H4z',
+  send: 'M8 13V3M4 7l4-4 4 4',
+  again: 'M13 8a5 5 0 1 1-1.500-3.500M13 2v3h-3',
+  fork: 'M4 2v12M4 8c5 0 8-1 8-6',
+  back: 'M6 3 2 7l4 4M2 7h8a4 4 0 0 1 0 7H8',
+  edit: 'M3 13l.7-3L11 2.700 13.300 5 6 12.300z',
+  copy: 'M5 5h8v9H5zM3 11V2h8',
+  check: 'M3 8.500 6.500 12 13 4.500',
+  trash: 'M3 4h10M6 4V2.500h4V4M4.500 4l.5 9.500h6l.5-9.500',
+  download: 'M8 2v8M4.500 7 8 10.500 11.500 7M3 13.500h10',
+  upload: 'M8 10.500v-8M4.500 6 8 2.500 11.500 6M3 13.500h10',
+  search: 'M7 2.500a4.500 4.500 0 1 0 .01 0M10.300 10.300 14 14',
+  pause: 'M5 3v10M11 3v10',
+  play: 'M4 3l9 5-9 5z',
+  system: 'M8 2.500a5.500 5.500 0 1 0 .01 0M8 2.500v11',
+  light:
+    'M8 5a3 3 0 1 0 .01 0M8 1v1.500M8 13.500V15M1 8h1.500M13.500 8H15M3 3l1 1M12 12l1 1M13 3l-1 1M4 12l-1 1',
+  dark: 'M13 10A6 6 0 0 1 6 3a5.500 5.500 0 1 0 7 7z',
+  close: 'M4 4l8 8M12 4l-8 8',
+  left: 'M10 3 5 8l5 5',
+  right: 'M6 3l5 5-5 5',
+  down: 'M3 6l5 5 5-5',
+  compare: 'M2 3h5v10H2zM9 3h5v10H9z',
+  sliders: 'M2 5h6M11 5h3M2 11h2M7 11h7M9.500 3.500v3M5.500 9.500v3',
+  tokens: 'M2 4h4v3H2zM8 4h6v3H8zM2 9h6v3H2zM10 9h4v3h-4z',
+  key: 'M6 6a3 3 0 1 0 0 4 3 3 0 0 0 0-4M7 8h7v2.500M11.500 8v2',
+} as const
+
+export type IconName = keyof typeof PATHS
+
+export function Icon({ name }: { readonly name: IconName }) {
+  return (
+    <svg class="icon" viewBox="0 0 16 16" aria-hidden="true">
+      <path d={PATHS[name]} />
+    </svg>
+  )
+}
+
+/** A skein: three lines of geese in flight. */
+export function Goose() {
+  return (
+    <svg class="goose" viewBox="0 0 32 32" aria-hidden="true">
+      <path d="M3 21 16 8l13 6" />
+      <path d="M9 25 17 16.500 25 20" />
+      <path d="M15 28l3.500-4 3.500 1.600" />
+    </svg>
+  )
+}

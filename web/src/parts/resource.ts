@@ -1,0 +1,41 @@
+/** Something fetched for a component: loading, there, or failed, and fetched again when asked or when the key changes. */
+import { useCallback, useEffect, useState } from 'preact/hooks'
+import { key, messageOf } from '../lib/api.ts'
+
+export interface Resource<T> {
+  /** The newest that came; kept while it is fetched again. */
+  readonly value: T | null
+  readonly error: string | null
+  readonly isLoading: boolean
+  refresh(): void
+}
+
+export function useResource<T>(
+  load: (signal: AbortSignal) => Promise<T>,
+  dependencies: readonly unknown[],
+): Resource<T> {
+  const [value, setValue] = useState<T | null>(null)
+  const [error, setError] = useState<string | null>(null)
+  const [isLoading, setLoading] = useState(true)
+  const [round, setRound] = useState(0)
+  const currentKey = key.value
+  // What is loaded depends on the dependencies, the key and the round; `load` itself is new at every rendering.
+  useEffect(() => {
+    const abort = new AbortController()
+    setLoading(true)
+    load(abort.signal)
+      .then((loaded) => {
+        setValue(loaded)
+        setError(null)
+      })
+      .catch((thrown: unknown) => {
+        if (!abort.signal.aborted) setError(messageOf(thrown))
+      })
+      .finally(() => {
+        if (!abort.signal.aborted) setLoading(false)
+      })
+    return () => abort.abort()
+  }, [...dependencies, currentKey, round])
+  const refresh = useCallback(() => setRound((before) => before + 1), [])
+  return { value, error, isLoading, refresh }
+}

@@ -1,0 +1,199 @@
+/** One exchange of a conversation: the question, the answer as it is written, its figures, and what may be done with it. */
+import { useState } from 'preact/hooks'
+import { type Split, splitThought } from '../lib/chat.ts'
+import { count, milliseconds } from '../lib/format.ts'
+import { t } from '../lib/i18n.ts'
+import { answerFigures } from '../lib/stats.ts'
+import { childrenOf, newestLeaf } from '../lib/tree.ts'
+import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'
+import type { Answer, Exchange, Pane } from './pane.ts'
+import { Tokens } from './tokens.tsx'
+
+interface ExchangeViewProps {
+  readonly pane: Pane
+  readonly exchange: Exchange
+  readonly onFork: (exchange: Exchange) => void
+}
+
+export function ExchangeView({ pane, exchange, onFork }: ExchangeViewProps) {
+  const answer = exchange.answer.value
+  const isLast = exchange.id === pane.head.value
+  const isRunning = answer.state === 'reading' || answer.state === 'writing'
+  return (
+    <article class="exchange">
+      <Question pane={pane} exchange={exchange} />
+      <AnswerView answer={answer} isElsewhere={exchange.question === null} />
+      {!isRunning && (
+        <div class="exchange-foot">
+          <Figures answer={answer} />
+          <span class="actions">
+            <CopyButton text={() => splitThought(answer.text).answer} />
+            <Button
+              icon="again"
+              kind="quiet"
+              label={t('Answer again')}
+              isDisabled={pane.isBusy.value || exchange.question === null}
+              onClick={() => void pane.again(exchange)}
+            />
+            <Button
+              icon="fork"
+              kind="quiet"
+              label={t('Fork here')}
+              onClick={() => onFork(exchange)}
+            />
+            {!isLast && (
+              <Button
+                icon="back"
+                kind="quiet"
+                label={t('Rewind to here')}
+                isDisabled={pane.isBusy.value}
+                onClick={() => void pane.rewind(exchange)}
+              />
+            )}
+          </span>
+        </div>
+      )}
+    </article>
+  )
+}
+
+function Question({ pane, exchange }: { readonly pane: Pane; readonly exchange: Exchange }) {
+  const [draft, setDraft] = useState<string | null>(null)
+  if (exchange.question === null) {
+    return (
+      <p class="question elsewhere">
+        {t('Turn {n}, made elsewhere: its text is not kept, its state is.', {
+          n: exchange.answer.value.turn ?? exchange.id,
+        })}
+      </p>
+    )
+  }
+  if (draft === null) {
+    return (
+      <div class="question">
+        <p>{exchange.question}</p>
+        <span class="actions">
+          <Siblings pane={pane} exchange={exchange} />
+          <Button
+            icon="edit"
+            kind="quiet"
+            label={t('Edit')}
+            isDisabled={pane.isBusy.value}
+            onClick={() => setDraft(exchange.question)}
+          />
+        </span>
+      </div>
+    )
+  }
+  const submit = (event: Event) => {
+    event.preventDefault()
+    setDraft(null)
+    void pane.edit(exchange, draft)
+  }
+  return (
+    <form class="question editing" onSubmit={submit}>
+      <textarea
+        aria-label={t('Edit')}
+        value={draft}
+        rows={3}
+        // The one who asked to edit wants to write.
+        ref={(element) => element?.focus()}
+        onInput={({ currentTarget }) => setDraft(currentTarget.value)}
+      />
+      <footer>
+        <Button onClick={() => setDraft(null)}>{t('Cancel')}</Button>
+        <Button kind="primary" type="submit">
+          {t('Send as a new branch')}
+        </Button>
+      </footer>
+    </form>
+  )
+}
+
+/** ‹ 2/3 ›: the branches that begin beside this one. */
+function Siblings({ pane, exchange }: { readonly pane: Pane; readonly exchange: Exchange }) {
+  const all = pane.exchanges.value
+  const siblings = childrenOf(all, exchange.parent)
+  if (siblings.length < 2) return null
+  const at = siblings.findIndex(({ id }) => id === exchange.id)
+  const go = (to: number) => {
+    pane.head.value = newestLeaf(all, siblings[to]!.id)
+  }
+  return (
+    <span class="siblings">
+      <Button
+        icon="left"
+        kind="quiet"
+        label={t('Earlier branch')}
+        isDisabled={at === 0 || pane.isBusy.value}
+        onClick={() => go(at - 1)}
+      />
+      {at + 1}/{siblings.length}
+      <Button
+        icon="right"
+        kind="quiet"
+        label={t('Later branch')}
+        isDisabled={at === siblings.length - 1 || pane.isBusy.value}
+        onClick={() => go(at + 1)}
+      />
+    </span>
+  )
+}
+
+interface AnswerViewProps {
+  readonly answer: Answer
+  readonly isElsewhere: boolean
+}
+
+function AnswerView({ answer, isElsewhere }: AnswerViewProps) {
+  const { state, error, tokens } = answer
+  const split = thoughtOf(answer)
+  const isRunning = state === 'reading' || state === 'writing'
+  return (
+    <div class="answer" aria-live="polite" aria-busy={isRunning}>
+      {split.thought !== '' && <Thought {...split} />}
+      {tokens.length > 0 && !isRunning ? (
+        <Tokens tokens={tokens} />
+      ) : (
+        <p class={state === 'writing' ? 'text writing' : 'text'}>
+          {split.answer}
+          {state === 'reading' && <span class="reading">{t('reading the prompt')}</span>}
+        </p>
+      )}
+      {!isRunning && !isElsewhere && error === null && answer.text === '' && (
+        <p class="muted">{t('An empty answer')}</p>
+      )}
+      {error !== null && <ErrorNote text={error} />}
+    </div>
+  )
+}
+
+/** The server tells a thought that was asked for from the answer; one that the model began by itself is in the text. */
+function thoughtOf({ thought, text }: Answer): Split {
+  if (thought === '') return splitThought(text)
+  return { thought, isThinking: text === '', answer: text }
+}
+
+function Thought({ thought, isThinking }: Split) {
+  return (
+    <details class="thought" open={isThinking}>
+      <summary>{isThinking ? t('Thinking') : t('Thought')}</summary>
+      <p>{thought}</p>
+    </details>
+  )
+}
+
+function Figures({ answer }: { readonly answer: Answer }) {
+  const { usage, times, state, finish } = answer
+  const { ttftMs, tokensPerSecond } = answerFigures(times, usage?.completion ?? 0)
+  const parts = [
+    tokensPerSecond === null ? null : `${count(tokensPerSecond)} tok/s`,
+    ttftMs === null ? null : `TTFT ${milliseconds(ttftMs)}`,
+    usage === null ? null : t('{n} tokens', { n: usage.completion }),
+    usage === null
+      ? null
+      : t('prompt {n}, {cached} cached', { n: usage.prompt, cached: usage.cached }),
+    state === 'stopped' ? t('stopped') : finish === 'length' ? t('cut at max tokens') : null,
+  ]
+  return <small class="answer-figures">{parts.filter((part) => part !== null).join(' · ')}</small>
+}

@@ -1,0 +1,278 @@
+/**
+ * One conversation of the playground: a tree of exchanges (what was asked and the answer), each a turn of a session on the
+ * server. It knows how to send, stop, answer anew, branch and fork, and nothing of how it is shown.
+ *
+ * The server's state of a turn is used where there is one: then only the new message is sent. Where there is none (stopped
+ * answers, another model, a pruned turn) the whole path is sent again, which gives the same.
+ */
+import { type Signal, signal } from '@preact/signals'
+import { ApiError, call, messageOf } from '../lib/api.ts'
+import {
+  DEFAULTS,
+  type Message,
+  type Part,
+  type Settings,
+  splitThought,
+  streamChat,
+  type TokenView,
+  type Usage,
+} from '../lib/chat.ts'
+import { t } from '../lib/i18n.ts'
+import type { AnswerTimes } from '../lib/stats.ts'
+import { pathTo, type TreeNode } from '../lib/tree.ts'
+import { type Choice, targetOf } from './targets.ts'
+
+export interface Answer {
+  readonly state: 'reading' | 'writing' | 'done' | 'stopped' | 'failed'
+  readonly thought: string
+  readonly text: string
+  readonly tokens: readonly TokenView[]
+  readonly times: AnswerTimes
+  readonly usage: Usage | null
+  readonly finish: string | null
+  readonly error: string | null
+  /** The server's number of the turn, while it has its state. */
+  readonly turn: number | null
+}
+
+export interface Exchange extends TreeNode {
+  /** Null in a session that was made elsewhere: only the server's state knows it. */
+  readonly question: string | null
+  readonly answer: Signal<Answer>
+}
+
+/** A conversation that nobody used for a week is forgotten by the server. */
+const SESSION_SECONDS = 7 * 86_400
+
+export class Pane {
+  readonly choice = signal<Choice | null>(null)
+  readonly system = signal('')
+  readonly settings = signal<Settings>(DEFAULTS)
+  readonly exchanges = signal<readonly Exchange[]>([])
+  /** The exchange that the next message follows; 0: the beginning. */
+  readonly head = signal(0)
+  readonly notice = signal<string | null>(null)
+  readonly isBusy = signal(false)
+  #session: Session | null = null
+  #abort: AbortController | null = null
+
+  get sessionId(): string | null {
+    return this.#session?.id ?? null
+  }
+
+  path(): Exchange[] {
+    return pathTo(this.exchanges.value, this.head.value)
+  }
+
+  send(question: string): Promise<void> {
+    return this.#ask(question, this.head.value)
+  }
+
+  /** The same question once more: a new branch beside the old answer. */
+  again(exchange: Exchange): Promise<void> {
+    return this.#ask(exchange.question ?? '', exchange.parent)
+  }
+
+  /** Another question in its place: a new branch too. */
+  edit(exchange: Exchange, question: string): Promise<void> {
+    return this.#ask(question, exchange.parent)
+  }
+
+  stop(): void {
+    this.#abort?.abort()
+  }
+
+  /** The next message follows this exchange. The server's head is moved as well, for those who use the session elsewhere. */
+  async rewind(exchange: Exchange): Promise<void> {
+    this.head.value = exchange.id
+    const { turn } = exchange.answer.value
+    if (this.#session === null || turn === null) return
+    await this.#call(this.#session, 'rewind', { turn })
+  }
+
+  /** A new conversation that begins as this one up to the exchange, and shares its states. */
+  async fork(exchange: Exchange): Promise<Pane> {
+    const copy = new Pane()
+    copy.choice.value = this.choice.value
+    copy.system.value = this.system.value
+    copy.settings.value = this.settings.value
+    copy.exchanges.value = pathTo(this.exchanges.value, exchange.id).map((one) => ({
+      ...one,
+      answer: signal(one.answer.value),
+    }))
+    copy.head.value = exchange.id
+    const { turn } = exchange.answer.value
+    if (this.#session === null || turn === null) return copy
+    const session = { ...this.#session, id: newSessionId() }
+    if (await this.#call(this.#session, 'fork', { turn, new_id: session.id })) {
+      copy.#session = session
+    }
+    return copy
+  }
+
+  reset(): void {
+    this.stop()
+    this.#session = null
+    this.exchanges.value = []
+    this.head.value = 0
+    this.notice.value = null
+  }
+
+  /** Goes on with a session that the server has, whose texts nobody here knows. */
+  adopt(choice: Choice, id: string, turns: readonly TreeNode[], head: number): void {
+    this.reset()
+    this.choice.value = choice
+    this.#session = { id, choice, system: '' }
+    this.exchanges.value = turns.map(({ id: turn, parent }) => ({
+      id: turn,
+      parent,
+      question: null,
+      answer: signal({ ...NO_ANSWER, state: 'done' as const, turn }),
+    }))
+    this.head.value = head
+  }
+
+  async #ask(question: string, parent: number): Promise<void> {
+    const { value: choice } = this.choice
+    if (choice === null || this.isBusy.value) return
+    this.notice.value = null
+    this.#checkSession(choice)
+    const id = Math.max(0, ...this.exchanges.value.map((one) => one.id)) + 1
+    const sent = performance.now()
+    const answer = signal<Answer>({ ...NO_ANSWER, times: { sent, first: null, last: null } })
+    this.exchanges.value = [...this.exchanges.value, { id, parent, question, answer }]
+    this.head.value = id
+    this.isBusy.value = true
+    this.#abort = new AbortController()
+    try {
+      await this.#answer(choice, id, answer, this.#abort.signal)
+      answer.value = { ...answer.value, state: 'done' }
+    } catch (thrown) {
+      const isStopped = this.#abort.signal.aborted
+      const error = isStopped ? null : messageOf(thrown)
+      answer.value = { ...answer.value, state: isStopped ? 'stopped' : 'failed', error }
+    } finally {
+      this.isBusy.value = false
+    }
+  }
+
+  /** States belong to a model, and the first turn holds the system prompt. */
+  #checkSession(choice: Choice): void {
+    const system = this.system.value.trim()
+    const now = this.#session
+    if (now !== null && now.choice.id === choice.id && now.system === system) return
+    if (now !== null) {
+      for (const { answer } of this.exchanges.value) answer.value = { ...answer.value, turn: null }
+    }
+    this.#session = { id: newSessionId(), choice, system }
+  }
+
+  async #answer(
+    choice: Choice,
+    id: number,
+    answer: Signal<Answer>,
+    abort: AbortSignal,
+  ): Promise<void> {
+    const attempt = async () => {
+      const { messages, from } = this.#prompt(id)
+      const session = { id: this.#session!.id, from, ttl_seconds: SESSION_SECONDS }
+      const parts = streamChat(targetOf(choice), messages, this.settings.value, session, abort)
+      for await (const part of parts) answer.value = withPart(answer.value, part, performance.now())
+    }
+    try {
+      await attempt()
+    } catch (thrown) {
+      if (!isStateLost(thrown) || !this.#knowsAllTexts(id)) throw thrown
+      // The server forgot the turn: the texts are here.
+      this.#session = { ...this.#session!, id: newSessionId() }
+      for (const one of this.exchanges.value) one.answer.value = { ...one.answer.value, turn: null }
+      await attempt()
+    }
+  }
+
+  /** From the newest turn on the path that the server still has. */
+  #prompt(id: number): { readonly messages: readonly Message[]; readonly from: number } {
+    const path = pathTo(this.exchanges.value, id)
+    const known = path.findLastIndex(({ answer }) => answer.value.turn !== null)
+    const messages: Message[] = []
+    const system = this.system.value.trim()
+    if (known < 0 && system !== '') messages.push({ role: 'system', content: system })
+    for (const { id: one, question, answer } of path.slice(known + 1)) {
+      messages.push({ role: 'user', content: question ?? '' })
+      if (one !== id) messages.push({ role: 'assistant', content: answerText(answer.value) })
+    }
+    return { messages, from: path[known]?.answer.value.turn ?? 0 }
+  }
+
+  #knowsAllTexts(id: number): boolean {
+    return pathTo(this.exchanges.value, id).every(({ question }) => question !== null)
+  }
+
+  async #call({ id, choice }: Session, action: string, body: object): Promise<boolean> {
+    const { base, model } = targetOf(choice)
+    try {
+      const path = `${base}/v1/sessions/${encodeURIComponent(id)}/${action}`
+      await call(path, { body: { model, ...body } })
+      return true
+    } catch (thrown) {
+      this.notice.value = t('The server kept its session as it was: {reason}', {
+        reason: messageOf(thrown),
+      })
+      return false
+    }
+  }
+}
+
+interface Session {
+  readonly id: string
+  readonly choice: Choice
+  readonly system: string
+}
+
+/** Before the first piece of it. */
+export const NO_ANSWER: Answer = {
+  state: 'reading',
+  thought: '',
+  text: '',
+  tokens: [],
+  times: { sent: 0, first: null, last: null },
+  usage: null,
+  finish: null,
+  error: null,
+  turn: null,
+}
+
+/** 64 random bits; ids of others cannot be guessed, nor used with another key. */
+function newSessionId(): string {
+  const [a, b] = crypto.getRandomValues(new Uint32Array(2))
+  return `play-${a!.toString(16).padStart(8, '0')}${b!.toString(16).padStart(8, '0')}`
+}
+
+export function withPart(answer: Answer, part: Part, now: number): Answer {
+  const { content = '', reasoning = '', tokens, usage, finish, turn } = part
+  const isText = content !== '' || reasoning !== ''
+  const { times } = answer
+  return {
+    ...answer,
+    state: isText ? 'writing' : answer.state,
+    text: answer.text + content,
+    thought: answer.thought + reasoning,
+    tokens: tokens === undefined ? answer.tokens : [...answer.tokens, ...tokens],
+    times: isText ? { ...times, first: times.first ?? now, last: now } : times,
+    usage: usage ?? answer.usage,
+    finish: finish ?? answer.finish,
+    turn: turn ?? answer.turn,
+  }
+}
+
+/** What an earlier answer counts for in a later prompt: without its thought. */
+function answerText({ text }: Answer): string {
+  return splitThought(text).answer
+}
+
+function isStateLost(thrown: unknown): boolean {
+  if (!(thrown instanceof ApiError)) return false
+  return (
+    thrown.code === 'state_unavailable' || (thrown.status === 404 && thrown.code === 'not_found')
+  )
+}
