@@ -105,7 +105,8 @@ export class Engine {
     }
     const { waiting, running } = this.#scheduler
     const numOpening = this.#live.size - waiting.length - running.length
-    if (this.#scheduler.numWaitingWith(request.n) + numOpening > maxWaiting) {
+    const isFull = this.#scheduler.numWaitingWith(request.n) + numOpening > maxWaiting
+    if (isFull && !waiting.isUnderPart({ request }, maxWaiting)) {
       throw new SkeinError(
         'queue_full',
         `${maxWaiting} requests are waiting, which is the limit; retry later or raise maxWaiting`,

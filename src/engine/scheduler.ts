@@ -3,8 +3,9 @@
  * texts; what a step's results mean is engine.ts.
  *
  * Rules:
- * - Admission is strictly first come first served. A request needs a slot per choice; the head of the line is never
- *   overtaken, so a request for many choices is not starved by small ones.
+ * - Admission is first come first served within a tenant, and by what each has been served between tenants (waiting-line.ts).
+ *   A request needs a slot per choice; the one whose turn it is is never overtaken, so a request for many choices is not
+ *   starved by small ones.
  * - Every decoding sequence is in every step. `usableSlots` keeps at least a quarter of the step's tokens free of them.
  * - The rest goes to prompts, at most `prefillChunk` tokens while answers are being generated, since that bounds their
  *   time between tokens. Half of it goes to the prompt admitted first, so every prompt moves and ends; the other half
@@ -15,6 +16,7 @@ import type { BatchRow, Runner } from '../model/runner.ts'
 import type { SamplingParams } from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
 import type { SlotPool } from './slots.ts'
+import { WaitingLine } from './waiting-line.ts'
 
 /** A row of a step and what its results belong to. */
 export interface PlannedRow {
@@ -43,7 +45,7 @@ export function usableSlots(runner: Runner): number {
 }
 
 export class Scheduler {
-  readonly waiting: LiveRequest[] = []
+  readonly waiting: WaitingLine<LiveRequest>
   /** Holding slots, in order of admission. */
   readonly running: LiveRequest[] = []
   readonly #runner: Runner
@@ -56,6 +58,7 @@ export class Scheduler {
     this.#slots = slots
     this.#prefillChunk = prefillChunk
     this.#states = states
+    this.waiting = new WaitingLine(slots.numSlots)
   }
 
   get numSlots(): number {
@@ -69,7 +72,7 @@ export class Scheduler {
 
   /** How many would still be in line after the next admission if a request of n choices joined it now. */
   numWaitingWith(n: number): number {
-    const line = [...this.waiting.map((live) => live.request.n), n]
+    const line = [...Array.from(this.waiting, (live) => live.request.n), n]
     let free = this.numFree
     const firstStuck = line.findIndex((wanted) => {
       free -= wanted
@@ -84,6 +87,7 @@ export class Scheduler {
     const plan: PlannedRow[] = []
     this.#planDecode(plan)
     this.#planPrefill(plan)
+    for (const { owner, numPrompt } of plan) if (numPrompt === 0) this.waiting.charge(owner, 1)
     return plan
   }
 
@@ -93,15 +97,15 @@ export class Scheduler {
     const slot = sequence.slot
     sequence.slot = null
     this.#slots.release(slot)
+    this.waiting.release(sequence.owner)
   }
 
   /** Takes a request out, in whatever phase it is, with all its slots. */
   remove(live: LiveRequest): void {
     for (const sequence of live.sequences) this.releaseSlot(sequence)
-    for (const line of [this.running, this.waiting]) {
-      const at = line.indexOf(live)
-      if (at !== -1) line.splice(at, 1)
-    }
+    this.waiting.remove(live)
+    const at = this.running.indexOf(live)
+    if (at !== -1) this.running.splice(at, 1)
   }
 
   /** With nothing running every slot must be free; a leak ends the worker rather than starve it slowly. */
@@ -114,8 +118,10 @@ export class Scheduler {
   }
 
   #admit(): void {
-    while (this.waiting.length > 0 && this.#makeRoom(this.waiting[0]!.request.n)) {
-      const live = this.waiting.shift()!
+    for (;;) {
+      const live = this.waiting.next(this.numFree)
+      if (live === null || !this.#makeRoom(live.request.n)) return
+      this.waiting.admit(live)
       this.running.push(live)
       const start = this.#states?.startOf(live) ?? live.start
       for (const sequence of live.sequences) {
@@ -123,6 +129,7 @@ export class Scheduler {
         this.#acquireSlot(sequence, sequence.index === 0 ? start : null)
       }
       live.numFed = start?.numTokens ?? 0
+      this.waiting.charge(live, live.promptLeft)
     }
   }
 

@@ -1,0 +1,156 @@
+/**
+ * Whose request is admitted next, when several tenants want more than there is. Each tenant's requests are served in their
+ * order; between tenants the one goes first that has been served least, in tokens fed to the model, weighted by its share
+ * (the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models", 2024). A tenant that comes
+ * back starts level with the least served of those in line: being away earns nothing.
+ *
+ * While others have been here lately, a tenant with more than its part of the slots leaves the last few free, so that
+ * theirs need not wait for one of its answers to end. One tenant alone has everything, first come first served.
+ * Pure counting: it knows no slots by number, no steps and no clock but the one it is given.
+ */
+
+/** What the line needs of a request. */
+export interface Queued {
+  readonly request: {
+    /** Slots that it takes at once. */
+    readonly n: number
+    readonly tenant?: string | undefined
+    readonly share?: number | undefined
+  }
+}
+
+interface Tenant<T> {
+  readonly waiting: T[]
+  share: number
+  /** Tokens fed for it, divided by its share. */
+  served: number
+  /** Slots that it holds. */
+  numHeld: number
+  lastSeen: number
+}
+
+/** How long another tenant's last request keeps slots free for its next. */
+const LATELY_MS = 60_000
+
+export class WaitingLine<T extends Queued> implements Iterable<T> {
+  readonly #numSlots: number
+  /** Slots that a tenant with more than its part leaves free. */
+  readonly #reserve: number
+  readonly #now: () => number
+  readonly #tenants = new Map<string, Tenant<T>>()
+  /** All of them in order of arrival. */
+  readonly #arrivals = new Set<T>()
+  /** Where the last one to be admitted stood: the level of an empty line. */
+  #level = 0
+
+  constructor(numSlots: number, now: () => number = () => performance.now()) {
+    this.#numSlots = numSlots
+    this.#reserve = Math.floor(numSlots / 8)
+    this.#now = now
+  }
+
+  get length(): number {
+    return this.#arrivals.size
+  }
+
+  /** In order of arrival. */
+  [Symbol.iterator](): Iterator<T> {
+    return this.#arrivals[Symbol.iterator]()
+  }
+
+  push(item: T): void {
+    const tenant = this.#tenantOf(item)
+    if (tenant.waiting.length === 0) tenant.served = Math.max(tenant.served, this.#startLevel())
+    tenant.share = item.request.share ?? 1
+    tenant.lastSeen = this.#now()
+    tenant.waiting.push(item)
+    this.#arrivals.add(item)
+  }
+
+  /** Whether a tenant has less than its part of a line of this length, so that a full one still takes its request. */
+  isUnderPart({ request: { tenant = '' } }: Queued, maxWaiting: number): boolean {
+    const others = [...this.#tenants.values()].filter(({ waiting }) => waiting.length > 0)
+    const own = this.#tenants.get(tenant)?.waiting.length ?? 0
+    const numTenants = others.length + (own > 0 ? 0 : 1)
+    return numTenants > 1 && (own + 1) * numTenants <= maxWaiting
+  }
+
+  /** The request that goes next, which stays in line until it is admitted; null when none may. */
+  next(numFree: number): T | null {
+    if (this.length === 0) return null
+    const recent = this.#recent()
+    const parts = recent.reduce((sum, { share }) => sum + share, 0)
+    let best: Tenant<T> | null = null
+    for (const tenant of recent) {
+      if (tenant.waiting.length === 0) continue
+      if (recent.length > 1 && this.#mustLeave(tenant, numFree, parts)) continue
+      if (best === null || isBefore(tenant, best)) best = tenant
+    }
+    return best?.waiting[0] ?? null
+  }
+
+  /** It leaves the line and holds its slots. */
+  admit(item: T): void {
+    const tenant = this.#tenantOf(item)
+    this.#level = tenant.served
+    this.remove(item)
+    tenant.numHeld += item.request.n
+  }
+
+  /** It leaves the line without having been admitted; fine for one that is not in it. */
+  remove(item: T): void {
+    if (!this.#arrivals.delete(item)) return
+    const { waiting } = this.#tenantOf(item)
+    waiting.splice(waiting.indexOf(item), 1)
+  }
+
+  /** One of the slots of an admitted request is free again. */
+  release(item: T): void {
+    const tenant = this.#tenantOf(item)
+    tenant.numHeld--
+    tenant.lastSeen = this.#now()
+  }
+
+  /** Tokens that are fed to the model for an admitted request: those of its prompt at once, so that one admission weighs. */
+  charge(item: T, numTokens: number): void {
+    const tenant = this.#tenantOf(item)
+    tenant.served += numTokens / tenant.share
+  }
+
+  /** It would go into the reserve with more slots than its part. With none yet it always may, however many it wants. */
+  #mustLeave({ waiting, numHeld, share }: Tenant<T>, numFree: number, parts: number): boolean {
+    const { n } = waiting[0]!.request
+    const isOverPart = numHeld + n > Math.max(1, (this.#numSlots * share) / parts)
+    return numHeld > 0 && isOverPart && numFree - n < this.#reserve
+  }
+
+  /** Tenants that have something here or had it lately; others are forgotten. */
+  #recent(): Tenant<T>[] {
+    const since = this.#now() - LATELY_MS
+    for (const [name, { waiting, numHeld, lastSeen }] of this.#tenants) {
+      if (waiting.length + numHeld === 0 && lastSeen < since) this.#tenants.delete(name)
+    }
+    return [...this.#tenants.values()]
+  }
+
+  #startLevel(): number {
+    const levels = [...this.#tenants.values()]
+      .filter(({ waiting }) => waiting.length > 0)
+      .map(({ served }) => served)
+    return levels.length === 0 ? this.#level : Math.min(...levels)
+  }
+
+  #tenantOf({ request: { tenant: name = '' } }: T): Tenant<T> {
+    let tenant = this.#tenants.get(name)
+    if (tenant === undefined) {
+      tenant = { waiting: [], share: 1, served: 0, numHeld: 0, lastSeen: this.#now() }
+      this.#tenants.set(name, tenant)
+    }
+    return tenant
+  }
+}
+
+/** Of two served alike the one with less going on: that is the one that has just come. */
+function isBefore(a: Tenant<unknown>, b: Tenant<unknown>): boolean {
+  return a.served < b.served || (a.served === b.served && a.numHeld < b.numHeld)
+}

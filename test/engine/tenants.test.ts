@@ -1,0 +1,40 @@
+import { expect, test } from 'vitest'
+import { Engine } from '../../src/engine/engine.ts'
+import { FakeRunner } from '../helpers/fake-runner.ts'
+import { Collected, promptOf, requestOf, tokenBytes, V } from './kit.ts'
+
+/** Steps until `id` has its first token, while `flood` keeps `tenant` x at many requests in line. */
+function stepsUntilServed(numFlood: number): number {
+  const runner = new FakeRunner({ vocabSize: V, numSlots: 16, maxTokens: 128 })
+  const engine = new Engine(runner, tokenBytes, { prefillChunk: 64 })
+  const collected = new Collected()
+  const y = (id: string) => requestOf({ id, tenant: 'y', prompt: promptOf(10), maxTokens: 5 })
+  // It has been here before.
+  engine.submit(y('early'))
+  while (!engine.isIdle) collected.add(engine.step())
+  for (let i = 0; i < numFlood; i++) {
+    engine.submit(requestOf({ id: `x${i}`, tenant: 'x', prompt: promptOf(20), maxTokens: 500 }))
+  }
+  for (let i = 0; i < 40; i++) collected.add(engine.step())
+  engine.submit(y('late'))
+  for (let steps = 1; ; steps++) {
+    collected.add(engine.step())
+    if (collected.of('late').some((event) => event.type === 'text')) return steps
+    if (steps > 2000) throw new Error('never served')
+  }
+}
+
+test('a flood of long answers in every slot does not keep another tenant waiting', () => {
+  expect(stepsUntilServed(0)).toBe(1)
+  // No slot of the flood has to come free: an eighth of them was left.
+  expect(stepsUntilServed(200)).toBe(1)
+})
+
+test('a full line has room for another tenant, not for more of the same', () => {
+  const runner = new FakeRunner({ vocabSize: V, numSlots: 4, maxTokens: 128 })
+  const engine = new Engine(runner, tokenBytes, { maxWaiting: 8 })
+  for (let i = 0; i < 12; i++) engine.submit(requestOf({ id: `x${i}`, tenant: 'x' }))
+  expect(() => engine.submit(requestOf({ id: 'more', tenant: 'x' }))).toThrow('waiting')
+  for (let i = 0; i < 4; i++) engine.submit(requestOf({ id: `y${i}`, tenant: 'y' }))
+  expect(() => engine.submit(requestOf({ id: 'y4', tenant: 'y' }))).toThrow('waiting')
+})
