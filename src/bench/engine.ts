@@ -2,7 +2,10 @@
  * Speed of a runner by itself, no engine and no HTTP: decode steps of N rows and prefills of B prompts. A figure is the
  * median over repeated steps; every step is whole: forward pass, head, draw. Knows nothing of files or devices.
  */
-import type { BatchRow, ModelInfo, Runner, SampleSpec } from '../model/runner.ts'
+import type { BatchRow, Flight, ModelInfo, Runner, SampleSpec } from '../model/runner.ts'
+
+/** As the engine shares prompts out (microbatches.ts). */
+const MIN_STEP_TOKENS = 256
 
 export interface PrefillCase {
   readonly prompts: number
@@ -70,8 +73,11 @@ export function benchEngine(
   ]
   return cases.map((one) => {
     for (let slot = 0; slot < one.batch; slot++) runner.clearSlot(slot)
-    const run = one.kind === 'decode' ? decoder(runner, one.batch) : prefiller(runner, one)
+    const air = new InTheAir(runner)
+    const run =
+      one.kind === 'decode' ? decoder(runner, one.batch, air) : prefiller(runner, one, air)
     const times = measure(run, plan)
+    air.land()
     const milliseconds = quantile(times, 0.5)
     const row = {
       ...one,
@@ -86,25 +92,56 @@ export function benchEngine(
   })
 }
 
-/** One step that feeds a token to each row and draws the next, from states that have seen a few. */
-function decoder(runner: Runner, batch: number): () => void {
-  let position = 0
-  return () => {
-    position++
-    runner.step(
-      Array.from({ length: batch }, (_, slot) => ({
-        slot,
-        tokens: Int32Array.of(someToken(runner, slot, position)),
-        samples: [draw(slot, position)],
-      })),
-    )
+/** Steps of a case that are on their way, oldest first. */
+class InTheAir {
+  readonly #runner: Runner
+  readonly #flights: Flight[] = []
+
+  constructor(runner: Runner) {
+    this.#runner = runner
+  }
+
+  /** Waits for the oldest when there is no room for one more. */
+  launch(rows: readonly BatchRow[], most: number): void {
+    if (this.#flights.length >= most) this.#flights.shift()!.results()
+    this.#flights.push(this.#runner.launch(rows))
+  }
+
+  land(): void {
+    for (const flight of this.#flights.splice(0)) flight.results()
   }
 }
 
-/** All prompts from start to first token, in steps of the runner's token budget. */
+/**
+ * One step that feeds a token to each row and draws the next, from states that have seen a few. On a pipeline each of as
+ * many groups of rows as it has devices takes a step, while the others' are on their way.
+ */
+function decoder(runner: Runner, batch: number, air: InTheAir): () => void {
+  const numGroups = runner.feedsDraws ? 1 : Math.min(runner.maxFlights, batch)
+  const slots = Array.from({ length: batch }, (_, slot) => slot)
+  const groups = Array.from({ length: numGroups }, (_, g) =>
+    slots.filter((slot) => slot % numGroups === g),
+  )
+  let position = 0
+  return () => {
+    position++
+    for (const group of groups) {
+      const rows = group.map((slot) => ({
+        slot,
+        tokens: Int32Array.of(someToken(runner, slot, position)),
+        samples: [draw(slot, position)],
+      }))
+      air.launch(rows, numGroups)
+    }
+    if (numGroups === 1) air.land()
+  }
+}
+
+/** All prompts from start to first token, in steps of the runner's token budget or, on a pipeline, of a share of it. */
 function prefiller(
   runner: Runner,
   { batch, tokens }: { batch: number; tokens: number },
+  air: InTheAir,
 ): () => void {
   const prompts = Array.from({ length: batch }, (_, slot) =>
     Int32Array.from({ length: tokens }, (_, t) => someToken(runner, slot, t)),
@@ -113,7 +150,7 @@ function prefiller(
     const done = prompts.map(() => 0)
     while (done.some((count) => count < tokens)) {
       const rows: BatchRow[] = []
-      let budget = runner.maxTokens
+      let budget = stepBudget(runner, batch * tokens)
       for (const [slot, prompt] of prompts.entries()) {
         const chunk = prompt.subarray(done[slot]!, Math.min(tokens, done[slot]! + budget))
         if (chunk.length === 0) continue
@@ -121,9 +158,16 @@ function prefiller(
         done[slot]! += chunk.length
         rows.push({ slot, tokens: chunk, samples: done[slot] === tokens ? [draw(slot, 0)] : [] })
       }
-      runner.step(rows)
+      air.launch(rows, runner.maxFlights)
     }
+    air.land()
   }
+}
+
+/** Prompt tokens of a step: the devices of a pipeline read parts of them at once. */
+function stepBudget({ feedsDraws, maxFlights, maxTokens }: Runner, total: number): number {
+  if (feedsDraws) return maxTokens
+  return Math.min(maxTokens, Math.max(MIN_STEP_TOKENS, Math.ceil(total / maxFlights)))
 }
 
 /** Repeats until both minima are met, after one repeat that warms caches and threads. */

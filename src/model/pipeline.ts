@@ -107,10 +107,11 @@ class Pipeline {
 }
 
 function describeStages(stages: readonly Stage[]): string {
-  const parts = stages.map(
-    ({ model, backend }) => `${backend.description}: ${model.stateShape.layers} layers`,
-  )
-  return `pipeline of ${parts.join(', ')}`
+  const parts = stages.map(({ model: { stateShape }, backend }) => {
+    const { layers } = stateShape
+    return `${layers} ${layers === 1 ? 'layer' : 'layers'} on ${backend.description}`
+  })
+  return `pipeline of ${parts.join('; ')}`
 }
 
 class PipelineProgram implements Program {

@@ -92,7 +92,7 @@ describe.each(BACKENDS)('on %s', (device) => {
       const { device: _, ...info } = whole!.info
       expect(three!.info).toMatchObject(info)
       expect(three!.info.device).toBe(
-        `pipeline of ${Array(3).fill(`${whole!.info.device}: 1 layers`).join(', ')}`,
+        `pipeline of ${Array(3).fill(`1 layer on ${whole!.info.device}`).join('; ')}`,
       )
     })
   })
