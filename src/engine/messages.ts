@@ -80,8 +80,6 @@ export interface SessionUse {
   readonly ifVersion?: number | undefined
   /** Forget the session this long after its last turn; the server's default when absent. */
   readonly ttlSeconds?: number | undefined
-  /** Bytes of states that the tenant may keep, where that is less than what the server allows each. */
-  readonly maxStoredBytes?: number | undefined
 }
 
 /** A turn of a session, and the version of the session that it made or found. */

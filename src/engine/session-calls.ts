@@ -2,9 +2,12 @@
 import { assert, SkeinError } from '../errors.ts'
 import { type KeptState, tierOf } from '../state/kept-state.ts'
 import { expiresAt, type Session, type Turn } from '../state/sessions.ts'
-import { decodeSnapshot, encodeSnapshot, type ModelIdentity } from '../state/snapshot.ts'
+import type { ModelIdentity, Snapshot } from '../state/snapshot.ts'
+import { decodeSnapshot, encodeSnapshot } from '../state/snapshot-file.ts'
+import type { SessionName, SessionRecord, StoredSession } from '../state/store/store.ts'
 import type { CallHandlers, EngineCall, EngineCalls, SessionInfo, SessionRef } from './messages.ts'
-import { busy, refuseVersion, type SessionTurns, unknownSession } from './session-turns.ts'
+import { busy } from './session-claims.ts'
+import { refuseVersion, type SessionTurns, unknownSession } from './session-turns.ts'
 
 export type SessionHandlers = Pick<CallHandlers, Extract<EngineCall, `sessions.${string}`>>
 
@@ -18,58 +21,172 @@ export interface CallContext {
 }
 
 export function sessionCalls(context: CallContext): SessionHandlers {
-  const { turns, namespaceOf } = context
-  const { sessions } = turns
-  const find = ({ tenant, id }: SessionRef): Session => {
-    const session = turns.find(namespaceOf(tenant), id)
-    if (session === null || session.version === 0) throw unknownSession(id)
-    return session
+  const { turns } = context
+  const { sessions, claims } = turns
+  const nameOf = ({ tenant, id }: SessionRef): SessionName => {
+    return { namespace: context.namespaceOf(tenant), id }
   }
   const written = async (session: Session): Promise<SessionInfo> => {
     if (context.isDurable) await turns.chores.saver?.barrier()
     return infoOf(session)
   }
   return {
-    'sessions.list': ({ tenant }) => {
-      sessions.expire()
-      return sessions.list(namespaceOf(tenant)).map(infoOf)
+    'sessions.list': ({ tenant, ...page }) => listPage(turns, context.namespaceOf(tenant), page),
+    'sessions.get': async (ref) => {
+      const found = await look(turns, nameOf(ref))
+      return 'record' in found ? infoOfRecord(found) : infoOf(found)
     },
-    'sessions.get': (ref) => infoOf(find(ref)),
-    'sessions.fork': ({ newId, turn, storedBytes, ...ref }) => {
-      const from = find(ref)
-      turns.refuseIfFull(from.namespace, storedBytes)
-      return written(sessions.fork(from, newId, turn ?? from.head))
+    'sessions.fork': async ({ newId, turn, storedBytes, ...ref }) => {
+      const from = await withSession(turns, nameOf(ref), (session) => session)
+      const name = nameOf({ ...ref, id: newId })
+      const fork = () => {
+        if (from.isDeleted) throw unknownSession(ref.id)
+        turns.refuseIfFull(from.namespace, storedBytes)
+        return sessions.fork(from, newId, turn ?? from.head)
+      }
+      return written(await withNew(turns, name, fork))
     },
-    'sessions.rewind': ({ turn, ifVersion, ...ref }) => {
-      const session = find(ref)
-      if (session.isBusy) throw busy(session.id)
-      refuseVersion(session.id, session.version, ifVersion)
-      sessions.rewind(session, turn === 'undo' ? parentOfHead(session) : turn)
-      return written(session)
+    'sessions.rewind': async ({ turn, ifVersion, ...ref }) => {
+      const rewound = await withSession(turns, nameOf(ref), (session) => {
+        if (session.isBusy) throw busy(session.id)
+        refuseVersion(session.id, session.version, ifVersion)
+        sessions.rewind(session, turn === 'undo' ? parentOfHead(session) : turn)
+        return session
+      })
+      return written(rewound)
     },
     // Unlike other changes it is always waited for: what was deleted is not on disk any more.
     'sessions.delete': async (ref) => {
-      sessions.delete(find(ref))
+      await withSession(turns, nameOf(ref), (session) => sessions.delete(session))
       await turns.chores.saver?.barrier()
       return null
     },
-    'sessions.release': () => {
-      throw new SkeinError('state_unavailable', 'sessions cannot be released yet')
+    'sessions.release': async (ref) => {
+      if (claims === null) {
+        throw new SkeinError(
+          'state_unavailable',
+          'without a store a session cannot leave its worker',
+        )
+      }
+      await claims.release(nameOf(ref))
+      return null
     },
     'sessions.export': async ({ turn, ...ref }) => {
-      const session = find(ref)
-      const found = sessions.turnOf(session, turn ?? session.head)
-      if (found === null) throw new SkeinError('not_found', `session ${ref.id} has no turn yet`)
-      return exportTurn(found, context)
+      const found = await look(turns, nameOf(ref))
+      return 'record' in found
+        ? exportStored(found, turn, context)
+        : exportTurn(turnFor(turns, found, turn), context)
     },
-    'sessions.import': (params) => written(importSession(params, context)),
+    'sessions.import': async (params) => {
+      const snapshot = decodeImported(params.bytes, context)
+      const create = () => importSession(snapshot, params, context)
+      return written(await withNew(turns, nameOf(params), create))
+    },
   }
+}
+
+/** Throws not_found. */
+function visible(turns: SessionTurns, { namespace, id }: SessionName): Session {
+  const session = turns.find(namespace, id)
+  if (session === null || session.version === 0) throw unknownSession(id)
+  return session
+}
+
+/** A session that is this worker's to change; where it is here already that is at once. */
+async function withSession<T>(
+  turns: SessionTurns,
+  name: SessionName,
+  use: (session: Session) => T,
+): Promise<T> {
+  const act = () => use(visible(turns, name))
+  const isHere = turns.find(name.namespace, name.id) !== null
+  if (turns.claims === null || isHere) return act()
+  return turns.claims.bring(name, false, act)
+}
+
+/** Calls `create` when no other worker can make a session of that name. */
+async function withNew<T>(turns: SessionTurns, name: SessionName, create: () => T): Promise<T> {
+  const isHere = turns.find(name.namespace, name.id) !== null
+  if (turns.claims === null || isHere) return create()
+  return turns.claims.bring(name, true, create)
+}
+
+/** A session as it is here, or else as it is stored: to be read, whoever writes to it. */
+async function look(turns: SessionTurns, name: SessionName): Promise<Session | StoredSession> {
+  const isHere = turns.find(name.namespace, name.id) !== null
+  if (turns.claims === null || isHere) return visible(turns, name)
+  const stored = await turns.claims.find(name)
+  // It may have come here meanwhile.
+  return stored ?? visible(turns, name)
+}
+
+async function listPage(
+  turns: SessionTurns,
+  namespace: string,
+  {
+    limit = Number.MAX_SAFE_INTEGER,
+    after,
+  }: { limit?: number | undefined; after?: string | undefined },
+): Promise<SessionInfo[]> {
+  const { sessions, claims } = turns
+  sessions.expire()
+  const cut = after === undefined ? null : await look(turns, { namespace, id: after })
+  const end = cut && {
+    id: cut.id,
+    updatedAt: 'record' in cut ? cut.record.updatedAt : cut.updatedAt,
+  }
+  const infos = new Map<string, SessionInfo>()
+  const addHere = () => {
+    for (const session of sessions.list(namespace)) infos.set(session.id, infoOf(session))
+  }
+  addHere()
+  if (claims !== null) {
+    const stored = await claims.store.list(namespace, { limit, after: end })
+    for (const session of stored) infos.set(session.id, infoOfRecord(session))
+    addHere()
+  }
+  const isPast = (info: SessionInfo) => end === null || byUse(end, info) < 0
+  return [...infos.values()].filter(isPast).sort(byUse).slice(0, limit)
+}
+
+type Used = Pick<SessionInfo, 'id' | 'updatedAt'>
+
+/** Latest first. */
+function byUse(a: Used, b: Used): number {
+  return b.updatedAt - a.updatedAt || (a.id < b.id ? -1 : Number(a.id > b.id))
 }
 
 function parentOfHead({ id, head, turns }: Session): number {
   const turn = turns.get(head)
   if (turn === undefined) throw new SkeinError('conflict', `session ${id} has no turn to undo`)
   return turn.parent
+}
+
+function turnFor({ sessions }: SessionTurns, session: Session, number: number | undefined): Turn {
+  const turn = sessions.turnOf(session, number ?? session.head)
+  if (turn === null) throw noTurn(session.id)
+  return turn
+}
+
+function noTurn(id: string): SkeinError {
+  return new SkeinError('not_found', `session ${id} has no turn yet`)
+}
+
+async function exportStored(
+  { namespace, id, record }: StoredSession,
+  number: number | undefined,
+  { turns, identity }: CallContext,
+): Promise<Uint8Array> {
+  const wanted = number ?? record.head
+  const found = record.turns.find(({ turn }) => turn === wanted)
+  if (found === undefined) throw wanted === 0 ? noTurn(id) : unknownTurn(id, wanted, record)
+  const snapshot = await turns.claims!.store.load(found.key, namespace)
+  return encodeSnapshot(snapshot, identity, { namespace: '', isForeign: found.isForeign })
+}
+
+function unknownTurn(id: string, turn: number, { turns }: SessionRecord): SkeinError {
+  const kept = turns.map((each) => each.turn).join(', ')
+  return new SkeinError('not_found', `session ${id} has no turn ${turn}; kept are: ${kept}`)
 }
 
 async function exportTurn({ state }: Turn, { turns, identity }: CallContext): Promise<Uint8Array> {
@@ -89,26 +206,49 @@ async function inMemory(state: KeptState, { chores: { tiers } }: SessionTurns): 
   else await tiers.bring(state)
 }
 
+function decodeImported(bytes: Uint8Array, { identity, vocabSize }: CallContext): Snapshot {
+  const { snapshot } = decodeSnapshot(bytes, identity)
+  const isToken = (token: number) => token >= 0 && token < vocabSize
+  if ([snapshot.tokens, snapshot.tail].every((tokens) => tokens.every(isToken))) return snapshot
+  throw new SkeinError('invalid_request', 'the state has tokens beyond the vocabulary')
+}
+
 function importSession(
-  { tenant, id, bytes, ttlSeconds, storedBytes }: EngineCalls['sessions.import']['params'],
-  { turns, identity, vocabSize, namespaceOf }: CallContext,
+  snapshot: Snapshot,
+  { tenant, id, ttlSeconds, storedBytes }: EngineCalls['sessions.import']['params'],
+  { turns, namespaceOf }: CallContext,
 ): Session {
   const { sessions, chores } = turns
   const { tiers, saver } = chores
   const namespace = namespaceOf(tenant)
   turns.refuseIfFull(namespace, storedBytes)
   if (turns.find(namespace, id) !== null) sessions.refuseTaken(namespace, id)
-  const { snapshot } = decodeSnapshot(bytes, identity)
-  const isToken = (token: number) => token >= 0 && token < vocabSize
-  if (![snapshot.tokens, snapshot.tail].every((tokens) => tokens.every(isToken))) {
-    throw new SkeinError('invalid_request', 'the state has tokens beyond the vocabulary')
-  }
   const ttlMs = ttlSeconds === undefined ? undefined : 1000 * ttlSeconds
   const session = sessions.create(namespace, id, ttlMs)
   const state = tiers.keepCopy(snapshot, namespace, true)
   sessions.addTurn(session, 0, state)
   saver?.addState(state)
   return session
+}
+
+/** Of a session that another process writes to, or none. */
+function infoOfRecord({ id, record }: StoredSession): SessionInfo {
+  const { version, head, createdAt, updatedAt, ttlMs, turns } = record
+  return {
+    id,
+    version,
+    head,
+    turns: turns
+      .map(({ turn, parent, numTokens, createdAt: at }) => {
+        return { turn, parent, numTokens, createdAt: at, tier: 'disk', isSaved: true } as const
+      })
+      .sort((a, b) => a.turn - b.turn),
+    createdAt,
+    updatedAt,
+    expiresAt: expiresAt({ updatedAt, ttlMs }),
+    bytes: turns.reduce((sum, { bytes }) => sum + bytes, 0),
+    isBusy: false,
+  }
 }
 
 function infoOf(session: Session): SessionInfo {

@@ -18,6 +18,7 @@ import { answerTokens } from './answer-tokens.ts'
 import type { CopyBudget } from './copy-budget.ts'
 import type { SessionPosition } from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
+import { busy, SessionClaims } from './session-claims.ts'
 import type { SlotPool } from './slots.ts'
 import { type ChoreOptions, StateChores } from './state-chores.ts'
 
@@ -60,6 +61,8 @@ const EXPIRY_MS = 60_000
 export class SessionTurns {
   readonly sessions: Sessions
   readonly chores: StateChores
+  /** Null without a store: then all sessions there are are here. */
+  readonly claims: SessionClaims | null
   readonly #runner: Runner
   readonly #tokenBytes: TokenBytes
   readonly #options: SessionOptions
@@ -85,11 +88,14 @@ export class SessionTurns {
     this.chores = new StateChores(runner, slots, options, budget, wake)
     const events = {
       released: (state: KeptState) => this.chores.release(state),
+      forgotten: (state: KeptState) => this.chores.forget(state),
       changed: (session: Session) => this.chores.saver?.addSession(session),
+      vanished: (session: Session) => this.chores.saver?.unclaim(session),
     }
     this.sessions = new Sessions(limits, events, now)
     this.chores.attach(this.sessions)
-    this.sessions.restore(store?.sessions ?? [])
+    this.claims =
+      store === null ? null : new SessionClaims(store, this.chores.saver!, this.sessions, wake)
     this.#expiry = setInterval(() => this.#expire(), EXPIRY_MS).unref()
   }
 
@@ -105,6 +111,10 @@ export class SessionTurns {
       wasHolding: false,
     }
     this.#uses.set(live, use)
+    if (this.#mustClaim(live, use)) {
+      void this.#claimThenEnter(live, use, opening)
+      return
+    }
     try {
       this.#enter(live, use, opening)
     } catch (error) {
@@ -253,8 +263,33 @@ export class SessionTurns {
     else void this.#loadThenProceed(live, use, parent.state, opening)
   }
 
+  /** The session is not here, and may be in the store or in the hands of another process. */
+  #mustClaim({ request }: LiveRequest, { namespace }: Use): boolean {
+    return this.claims !== null && this.find(namespace, request.session!.id) === null
+  }
+
+  async #claimThenEnter(live: LiveRequest, use: Use, opening: Opening): Promise<void> {
+    const { id, ifMissing, from, ifBusy } = live.request.session!
+    const isWaiting = () => ifBusy === 'wait' && this.#uses.get(live) === use
+    const mayCreate = ifMissing === 'create' && !from
+    try {
+      const enter = () => {
+        if (this.#uses.get(live) === use) this.#enter(live, use, opening)
+      }
+      await this.claims!.bring({ namespace: use.namespace, id }, mayCreate, enter, isWaiting)
+    } catch (error) {
+      if (this.#uses.get(live) === use) opening.fail(SkeinError.from(error))
+    }
+    this.#wake()
+  }
+
+  /** The writer before it has gone, and perhaps the session with it. */
   #enterLater(live: LiveRequest, use: Use, opening: Opening): void {
     use.waiting = null
+    if (this.#mustClaim(live, use)) {
+      void this.#claimThenEnter(live, use, opening)
+      return
+    }
     try {
       this.#enter(live, use, opening)
     } catch (error) {
@@ -333,16 +368,13 @@ export class SessionTurns {
 
   #expire(): void {
     this.sessions.expire()
+    this.claims?.expire()
     this.#wake()
   }
 }
 
 export function unknownSession(id: string): SkeinError {
   return new SkeinError('not_found', `there is no session ${id}`, { param: 'session' })
-}
-
-export function busy(id: string): SkeinError {
-  return new SkeinError('conflict', `session ${id} is being written to by another request`)
 }
 
 export function refuseVersion(id: string, version: number, expected: number | undefined): void {

@@ -115,6 +115,11 @@ export class StateChores {
   /** No turn holds the state any more. */
   release(state: KeptState): void {
     this.saver?.removeState(state)
+    this.forget(state)
+  }
+
+  /** Likewise, but its copy in the store stays. */
+  forget(state: KeptState): void {
     if (state.users === 0) this.tiers.drop(state)
   }
 

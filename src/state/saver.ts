@@ -5,7 +5,7 @@
 import { SkeinError } from '../errors.ts'
 import type { KeptState } from './kept-state.ts'
 import type { Session } from './sessions.ts'
-import type { SessionRecord, Store, StoreChange } from './store/store.ts'
+import type { SessionName, SessionRecord, Store, StoreChange } from './store/store.ts'
 
 /** Pause after a failed write. */
 const RETRY_MS = 2000
@@ -15,8 +15,17 @@ interface Batch {
   readonly state: KeptState | null
   readonly sessions: readonly Session[]
   readonly deleteKeys: readonly string[]
+  readonly releases: readonly Release[]
   readonly barriers: readonly ((error: SkeinError | null) => void)[]
 }
+
+/** The end of a claim. One that somebody waits for is not tried again when it fails: the session then stays here. */
+interface Release {
+  readonly name: SessionName
+  readonly done: ((error: SkeinError | null) => void) | null
+}
+
+const NOTHING: Pick<Batch, 'sessions' | 'releases'> = { sessions: [], releases: [] }
 
 export class Saver {
   readonly #store: Store
@@ -26,6 +35,9 @@ export class Saver {
   readonly #unsaved = new Set<KeptState>()
   readonly #changed = new Set<Session>()
   readonly #deletedKeys = new Set<string>()
+  #releases: Release[] = []
+  /** What is being written now. */
+  #batch: Batch | null = null
   readonly #waiting = new Map<KeptState, ((error: SkeinError | null) => void)[]>()
   /** Those that wait for the end of the next commit to be started. */
   #barriers: ((error: SkeinError | null) => void)[] = []
@@ -54,8 +66,8 @@ export class Saver {
   }
 
   get hasChanges(): boolean {
-    const { size: numChanged } = this.#changed
-    return numChanged + this.#unsaved.size + this.#deletedKeys.size + this.#barriers.length > 0
+    const waiting = this.#barriers.length + this.#releases.length
+    return this.#changed.size + this.#unsaved.size + this.#deletedKeys.size + waiting > 0
   }
 
   /** The state that the next commit will write: it must be in memory by then. */
@@ -70,6 +82,38 @@ export class Saver {
 
   addSession(session: Session): void {
     this.#changed.add(session)
+  }
+
+  /** Makes it the next one to be written. */
+  prefer(state: KeptState): void {
+    if (!this.#unsaved.delete(state)) return
+    const others = [...this.#unsaved]
+    this.#unsaved.clear()
+    for (const each of [state, ...others]) this.#unsaved.add(each)
+  }
+
+  /** Gives up the claim to a session that came to nothing. */
+  unclaim(name: SessionName): void {
+    this.#releases.push({ name, done: null })
+  }
+
+  /** Writes a session whose states are on disk as it is now, and gives up the claim to it. Rejects when it cannot. */
+  release(session: Session): Promise<void> {
+    this.#changed.add(session)
+    return new Promise((resolve, reject) => {
+      const done = (error: SkeinError | null) => (error === null ? resolve() : reject(error))
+      this.#releases.push({ name: session, done })
+    })
+  }
+
+  /** The claim to a session of that name is going to end: until it has, the store is not to be asked for it. */
+  isEnding({ namespace, id }: SessionName): boolean {
+    const isIt = (name: SessionName) => name.namespace === namespace && name.id === id
+    const { sessions, releases } = this.#batch ?? NOTHING
+    return (
+      [...this.#changed, ...sessions].some((session) => session.isDeleted && isIt(session)) ||
+      [...this.#releases, ...releases].some(({ name }) => isIt(name))
+    )
   }
 
   /** Nobody holds the state any more. */
@@ -105,10 +149,14 @@ export class Saver {
     const deleteKeys = [...this.#deletedKeys]
     this.#deletedKeys.clear()
     if (state !== null) state.disk = 'writing'
-    const batch = { state, sessions, deleteKeys, barriers: this.#barriers }
+    const waiting = { releases: this.#releases, barriers: this.#barriers }
+    const batch = { state, sessions, deleteKeys, ...waiting }
+    this.#releases = []
     this.#barriers = []
+    this.#batch = batch
     this.#commit = this.#run(batch, changeOf(batch)).finally(() => {
       this.#commit = null
+      this.#batch = null
       this.#onDone()
     })
   }
@@ -129,6 +177,7 @@ export class Saver {
       await this.#store.commit(change)
       this.#hasFailed = false
       if (batch.state !== null) this.#saved(batch.state)
+      for (const { done } of batch.releases) done?.(null)
       for (const callback of batch.barriers) callback(null)
     } catch (error) {
       this.#failed(batch, SkeinError.from(error))
@@ -143,8 +192,10 @@ export class Saver {
     this.#settle(state, null)
   }
 
-  #failed({ state, sessions, deleteKeys, barriers }: Batch, error: SkeinError): void {
+  #failed({ state, sessions, deleteKeys, releases, barriers }: Batch, error: SkeinError): void {
     for (const callback of barriers) callback(error)
+    for (const { done } of releases) done?.(error)
+    this.#releases.push(...releases.filter(({ done }) => done === null))
     this.counters.failedSaves++
     this.#hasFailed = true
     for (const key of deleteKeys) this.#deletedKeys.add(key)
@@ -169,10 +220,11 @@ export class Saver {
   }
 }
 
-function changeOf({ state, sessions, deleteKeys }: Batch): StoreChange {
+function changeOf({ state, sessions, deleteKeys, releases }: Batch): StoreChange {
   const put = state && {
     key: state.key,
-    snapshot: { ...state.text!, state: state.arrays! },
+    ...state.text!,
+    floats: [state.arrays!.shift, state.arrays!.wkv],
     namespace: state.namespace,
     isForeign: state.isForeign,
   }
@@ -181,7 +233,12 @@ function changeOf({ state, sessions, deleteKeys }: Batch): StoreChange {
     return { namespace, id, isDeleted, record: isDeleted ? null : recordOf(session, state) }
   })
   const written = records.filter(({ isDeleted, record }) => isDeleted || record !== null)
-  return { put, sessions: written, deleteKeys }
+  return { put, sessions: written, deleteKeys, releases: releases.map(({ name }) => nameOf(name)) }
+}
+
+/** Without what a session has besides. */
+function nameOf({ namespace, id }: SessionName): SessionName {
+  return { namespace, id }
 }
 
 /**

@@ -5,7 +5,7 @@
  */
 import { SkeinError } from '../errors.ts'
 import { createKept, type KeptState } from './kept-state.ts'
-import type { StoredSession } from './store/store.ts'
+import type { StoredSession, Usage } from './store/store.ts'
 
 export interface Turn {
   readonly turn: number
@@ -46,6 +46,10 @@ export interface SessionLimits {
 export interface SessionEvents {
   /** No turn holds this state any more. */
   released(state: KeptState): void
+  /** Likewise, but it stays in the store. */
+  forgotten(state: KeptState): void
+  /** A session came to nothing: it never had a turn. */
+  vanished(session: Session): void
   /** Its record is to be written, or removed when it is deleted. */
   changed(session: Session): void
 }
@@ -56,14 +60,17 @@ interface Tenant {
 }
 
 const NOTHING: Tenant = { sessions: new Map(), bytes: 0 }
+const NO_USAGE: Usage = { sessions: 0, bytes: 0 }
 
 export class Sessions {
   readonly #tenants = new Map<string, Tenant>()
   readonly #limits: SessionLimits
   readonly #events: SessionEvents
   readonly #now: () => number
+  /** Those that turns hold, by their keys. */
+  readonly #states = new Map<string, KeptState>()
+  readonly #elsewhere = new Map<string, Usage>()
   #count = 0
-  #numStates = 0
 
   constructor(limits: SessionLimits, events: SessionEvents, now: () => number) {
     this.#limits = limits
@@ -71,22 +78,30 @@ export class Sessions {
     this.#now = now
   }
 
-  /** Takes over what is in a store. Several turns may refer to one state. */
-  restore(stored: readonly StoredSession[]): void {
-    const states = new Map<string, KeptState>()
-    for (const { namespace, id, record } of stored) {
-      const { version, head, nextTurn, createdAt, updatedAt, ttlMs, turns } = record
-      const own = { isBusy: false, waiters: [], isDeleted: false, turns: new Map() }
-      const times = { createdAt, updatedAt, ttlMs }
-      const session: Session = { namespace, id, version, head, nextTurn, ...times, ...own }
-      this.#add(session)
-      for (const { turn, parent, createdAt: at, ...facts } of turns) {
-        const state = states.get(facts.key) ?? createKept({ namespace, ...facts }, 'saved')
-        states.set(facts.key, state)
-        this.#hold(session, { turn, parent, createdAt: at, state })
-      }
+  /** Takes over a session as it is in a store. Several turns, of several sessions, may refer to one state. */
+  restore({ namespace, id, record }: StoredSession): void {
+    const { version, head, nextTurn, createdAt, updatedAt, ttlMs, turns } = record
+    const own = { isBusy: false, waiters: [], isDeleted: false, turns: new Map() }
+    const times = { createdAt, updatedAt, ttlMs }
+    const session: Session = { namespace, id, version, head, nextTurn, ...times, ...own }
+    this.#add(session)
+    for (const { turn, parent, createdAt: at, ...facts } of turns) {
+      const state = this.#states.get(facts.key) ?? createKept({ namespace, ...facts }, 'saved')
+      this.#hold(session, { turn, parent, createdAt: at, state })
     }
-    this.expire()
+  }
+
+  /** From here on it is in the store alone; it is unknown here, and nothing of it is deleted there. */
+  forget(session: Session): void {
+    for (const turn of [...session.turns.values()]) {
+      if (this.#drop(session, turn)) this.#events.forgotten(turn.state)
+    }
+    this.#remove(session)
+  }
+
+  /** What a tenant has in the store beside the sessions that are here. */
+  setElsewhere(namespace: string, usage: Usage): void {
+    this.#elsewhere.set(namespace, usage)
   }
 
   get count(): number {
@@ -95,7 +110,7 @@ export class Sessions {
 
   /** States that turns hold. */
   get numStates(): number {
-    return this.#numStates
+    return this.#states.size
   }
 
   /** Null for an unknown one, and for another tenant's. */
@@ -133,13 +148,16 @@ export class Sessions {
 
   /** Throws too_large when a tenant may not keep more; `ownBytes` is a bound of its own. */
   checkQuota(namespace: string, numNew: number, ownBytes?: number): void {
-    const { sessions, bytes } = this.#tenants.get(namespace) ?? NOTHING
+    const here = this.#tenants.get(namespace) ?? NOTHING
+    const elsewhere = this.#elsewhere.get(namespace) ?? NO_USAGE
     const { maxSessions } = this.#limits
     const maxBytes = ownBytes ?? this.#limits.maxBytes
-    if (numNew > 0 && sessions.size + numNew > maxSessions) {
+    const numSessions = here.sessions.size + elsewhere.sessions
+    const bytes = here.bytes + elsewhere.bytes
+    if (numNew > 0 && numSessions + numNew > maxSessions) {
       throw new SkeinError(
         'too_large',
-        `${sessions.size} sessions are kept, which is the quota; delete some or raise --max-sessions`,
+        `${numSessions} sessions are kept, which is the quota; delete some or raise --max-sessions`,
       )
     }
     if (bytes > maxBytes) {
@@ -244,6 +262,7 @@ export class Sessions {
     session.isBusy = false
     if (session.turns.size === 0 && session.version === 0 && !session.isDeleted) {
       this.#remove(session)
+      this.#events.vanished(session)
     }
     // Each looks the session up again: it may be gone, or the one let in may not want it any more.
     while (!session.isBusy && session.waiters.length > 0) session.waiters.shift()!()
@@ -266,19 +285,24 @@ export class Sessions {
   #hold(session: Session, turn: Turn): void {
     if (turn.state.holders.size === 0) {
       this.#tenantOf(session.namespace).bytes += turn.state.bytes
-      this.#numStates++
+      this.#states.set(turn.state.key, turn.state)
     }
     turn.state.holders.add(session)
     session.turns.set(turn.turn, turn)
   }
 
-  #letGo(session: Session, { turn, state }: Turn): void {
+  #letGo(session: Session, turn: Turn): void {
+    if (this.#drop(session, turn)) this.#events.released(turn.state)
+  }
+
+  /** True when no other turn holds its state. */
+  #drop(session: Session, { turn, state }: Turn): boolean {
     session.turns.delete(turn)
     state.holders.delete(session)
-    if (state.holders.size > 0) return
-    this.#numStates--
+    if (state.holders.size > 0) return false
+    this.#states.delete(state.key)
     this.#tenantOf(session.namespace).bytes -= state.bytes
-    this.#events.released(state)
+    return true
   }
 
   #tenantOf(namespace: string): Tenant {
@@ -309,7 +333,10 @@ export function isHead(state: KeptState): boolean {
   return [...state.holders].some(({ turns, head }) => turns.get(head)?.state === state)
 }
 
-export function expiresAt({ updatedAt, ttlMs }: Session): number | null {
+export function expiresAt({
+  updatedAt,
+  ttlMs,
+}: Pick<Session, 'updatedAt' | 'ttlMs'>): number | null {
   return ttlMs === null ? null : updatedAt + ttlMs
 }
 

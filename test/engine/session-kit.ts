@@ -1,6 +1,6 @@
 /** What the tests of sessions share: an engine that keeps states, turns of a conversation, and what they must give. */
 import { expect } from 'vitest'
-import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
+import type { Engine, EngineLimits } from '../../src/engine/engine.ts'
 import type {
   EngineCall,
   EngineCalls,

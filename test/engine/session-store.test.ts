@@ -23,7 +23,7 @@ const EVERYTHING = Number.POSITIVE_INFINITY
 
 /** An engine over the store in a folder; opening the same folder again is a restart. */
 function open(folder: string, states: Partial<StateOptions> = {}, numSlots = 8) {
-  const store = openDirectStore(folder, IDENTITY)
+  const store = openDirectStore(folder, IDENTITY, { now: states.now })
   return { store, ...setUp({ fake: { numSlots }, states: { store, ...states } }) }
 }
 
@@ -112,6 +112,7 @@ describe('tiers', () => {
     const { engine, store } = open(folder, { sizes: sizesOf(0, 0) })
     store.isHeld = true
     engine.submit(turnOf())
+    await store.answered()
     while (engine.hasWork) engine.step()
     expect(engine.stats.states).toMatchObject({ unsaved: 1, inMemory: 1 })
     const info = await engine.call('sessions.get', REF)
@@ -123,7 +124,7 @@ describe('tiers', () => {
     await withSteps(engine, deleted)
     await engine.close()
     const again = openDirectStore(folder, IDENTITY)
-    expect(again.sessions).toEqual([])
+    expect(again.database.sessions()).toEqual([])
     await again.close()
   })
 })
@@ -169,16 +170,23 @@ describe('a restart', () => {
     const { engine, store } = open(folder)
     store.isHeld = true
     for (const id of ['a', 'b', 'c']) engine.submit(turnOf({ id }, { id }))
+    await store.answered()
     while (engine.hasWork) engine.step()
     expect(engine.stats.states).toMatchObject({ unsaved: 3 })
     store.isHeld = false
     await engine.close()
     const again = open(folder)
-    expect(again.store.sessions.map(({ id }) => id).sort()).toEqual(['a', 'b', 'c'])
+    expect(
+      again.store.database
+        .sessions()
+        .map(({ id }) => id)
+        .sort(),
+    ).toEqual(['a', 'b', 'c'])
     again.store.onCommit = () => {
       throw new Error('ENOSPC')
     }
     again.engine.submit(turnOf({}, { id: 'd' }))
+    await again.store.answered()
     while (again.engine.hasWork) again.engine.step()
     await expect(again.engine.close()).rejects.toThrow('1 states of sessions could not be saved')
   })
@@ -188,6 +196,7 @@ describe('a restart', () => {
     const { engine, runner, store } = open(folder)
     store.isHeld = true
     for (const id of ['a', 'b']) engine.submit(turnOf({ id }, { id }))
+    await store.answered()
     while (engine.hasWork) engine.step()
     runner.onStep = () => {
       throw new Error('the device fell off the bus')
@@ -200,7 +209,7 @@ describe('a restart', () => {
     await engine.close()
     expect(runner.calls.reads).toBe(reads)
     const again = openDirectStore(folder, IDENTITY)
-    expect(again.sessions.map(({ id }) => id)).toEqual(['a'])
+    expect(again.database.sessions().map(({ id }) => id)).toEqual(['a'])
     await again.close()
   })
 
@@ -236,6 +245,7 @@ describe('a failing disk', () => {
     const told = []
     for (const id of ['a', 'b', 'c']) {
       engine.submit(turnOf({ id }, { id }))
+      await store.answered()
       const collected = new Collected()
       for (let i = 0; i < 50; i++) {
         while (engine.hasWork) collected.add(engine.step())
@@ -246,14 +256,22 @@ describe('a failing disk', () => {
     expect(told).toEqual([1, 1, 1])
     expect(engine.stats.states).toMatchObject({ unsaved: 3, inMemory: 3, sessions: 3 })
     expect(engine.stats.states!.failedSaves).toBeGreaterThan(0)
-    expect(() => engine.submit(turnOf({ id: 'd' }, { id: 'd' }))).toThrow('--data-dir')
+    engine.submit(turnOf({ id: 'd' }, { id: 'd' }))
+    await store.answered()
+    const refused = engine.step().find(({ id }) => id === 'd')
+    expect(refused).toMatchObject({ type: 'error', error: { code: 'state_unavailable' } })
     expect(await refusal2(engine)).toBe('state_unavailable')
     repair()
     await settle(engine)
     expect(engine.stats.states).toMatchObject({ unsaved: 0, inMemory: 2, onDisk: 1, saves: 3 })
     await engine.close()
     const again = openDirectStore(folder, IDENTITY)
-    expect(again.sessions.map(({ id }) => id).sort()).toEqual(['a', 'b', 'c'])
+    expect(
+      again.database
+        .sessions()
+        .map(({ id }) => id)
+        .sort(),
+    ).toEqual(['a', 'b', 'c'])
     await again.close()
   })
 
@@ -272,6 +290,7 @@ describe('durable', () => {
     store.isHeld = true
     engine.submit(turnOf())
     engine.submit(turnOf({ id: 'next' }))
+    await store.answered()
     const collected = new Collected()
     while (engine.hasWork) collected.add(engine.step())
     expect(collected.of('a').map(({ type }) => type)).not.toContain('finish')
@@ -304,6 +323,7 @@ describe('durable', () => {
     const { engine, store } = open(folder, { isDurable: true })
     store.isHeld = true
     engine.submit(turnOf())
+    await store.answered()
     while (engine.hasWork) engine.step()
     engine.cancel('a')
     store.isHeld = false

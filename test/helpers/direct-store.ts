@@ -18,8 +18,10 @@ export interface DirectStore extends Store {
   readonly database: StoreDatabase
   /** Called before each commit; may throw. */
   onCommit: (change: StoreChange) => void
-  /** While set, nothing is answered. */
+  /** While set, no state is read and nothing written. */
   isHeld: boolean
+  /** What was asked of it beside that has been answered. */
+  answered(): Promise<void>
 }
 
 export function openDirectStore(
@@ -38,13 +40,23 @@ export function openDirectStore(
     last = turn.catch(() => {})
     return turn
   }
+  let lastSoon: Promise<unknown> = Promise.resolve()
+  const soon = <T>(work: () => T): Promise<T> => {
+    const turn = lastSoon.then(work)
+    lastSoon = turn.catch(() => {})
+    return turn
+  }
   const store: DirectStore = {
     database,
     secret: openSecret(folder),
-    sessions: database.sessions(),
     onCommit: () => {},
     isHeld: false,
     load: (key, namespace) => later(() => database.load(key, namespace)),
+    claim: (name, mayCreate) => soon(() => database.claim(name, mayCreate)),
+    find: (name) => soon(() => database.find(name)),
+    list: (namespace, page) => soon(() => database.list(namespace, page)),
+    usage: (namespace) => soon(() => database.usage(namespace)),
+    expire: () => soon(() => database.expire()),
     commit: (change) => {
       const copy = structuredClone(change)
       return later(() => {
@@ -52,6 +64,7 @@ export function openDirectStore(
         database.commit(copy)
       })
     },
+    answered: () => new Promise((resolve) => setTimeout(resolve, 0)),
     close: () => later(() => database.close()),
   }
   return store

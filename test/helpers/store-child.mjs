@@ -21,7 +21,13 @@ function commit(id, version, oldKeys) {
     shift: new Float32Array(512).fill(version),
     wkv: new Float32Array(16_384).fill(version + 0.5),
   }
-  const put = { key, snapshot: { tokens, tail: Int32Array.of(version), state }, namespace: 'n' }
+  const put = {
+    key,
+    tokens,
+    tail: Int32Array.of(version),
+    floats: [state.shift, state.wkv],
+    namespace: 'n',
+  }
   const turn = { turn: 1, parent: 0, createdAt: 1, key, numTokens: 41, bytes: 1, isForeign: false }
   const times = { createdAt: 1, updatedAt: 1, ttlMs: null }
   const record = { version, head: 1, nextTurn: 2, turns: [turn], ...times }

@@ -1,48 +1,64 @@
 /**
- * Files named after their content. One is there whole or not at all: it is written under another name, brought to disk
- * and renamed. What refers to them is the database's business, which also says what may be removed.
+ * Files of large states. One is there whole or not at all: it is written under another name, brought to disk, and
+ * renamed by whoever holds the database's lock. What refers to files is the database's business, which also says what
+ * may be removed.
  */
 import { join } from 'node:path'
 import type { FileLayer } from './files.ts'
 
-const TEMPORARY = '.tmp'
+const TEMPORARY = /\.([^.]+)\.tmp$/
 
 export class Blobs {
   readonly #folder: string
   readonly #files: FileLayer
-  #numWritten = 0
+  /** Of this process: what it is writing is told by that from what a dead one has left. */
+  readonly #owner: string
+  #numStaged = 0
 
-  constructor(folder: string, files: FileLayer) {
+  constructor(folder: string, files: FileLayer, owner: string) {
     this.#folder = folder
     this.#files = files
+    this.#owner = owner
   }
 
-  /** On disk under that name when this returns. Writing the same content again is harmless. */
-  put(name: string, bytes: Uint8Array): void {
-    this.#numWritten++
-    const temporary = join(this.#folder, `${name}-${process.pid}-${this.#numWritten}${TEMPORARY}`)
+  /** Brings the content of a file to disk, under another name, which it returns. */
+  stage(name: string, parts: readonly Uint8Array[]): string {
+    this.#numStaged++
+    const staged = `${name}.${this.#numStaged}.${this.#owner}.tmp`
     try {
-      this.#files.write(temporary, bytes)
-      this.#files.rename(temporary, join(this.#folder, name))
+      this.#files.write(this.#path(staged), parts)
     } catch (error) {
-      this.#files.remove(temporary)
+      this.remove(staged)
       throw error
     }
+    return staged
+  }
+
+  /** Gives it its name. A file of that name is replaced. */
+  publish(staged: string, name: string): void {
+    this.#files.rename(this.#path(staged), this.#path(name))
     this.#files.syncFolder(this.#folder)
   }
 
   read(name: string): Uint8Array {
-    return this.#files.read(join(this.#folder, name))
+    return this.#files.read(this.#path(name))
   }
 
+  /** It need not be there. */
   remove(name: string): void {
-    this.#files.remove(join(this.#folder, name))
+    this.#files.remove(this.#path(name))
   }
 
-  /** Removes all files but the named ones: what a crash has left behind. Returns how many went. */
-  collect(named: ReadonlySet<string>): number {
-    const orphans = this.#files.list(this.#folder).filter((name) => !named.has(name))
-    for (const name of orphans) this.remove(name)
-    return orphans.length
+  /** Removes all files but the named ones and what live processes are writing: what crashes have left behind. */
+  collect(named: ReadonlySet<string>, isAlive: (owner: string) => boolean): void {
+    for (const name of this.#files.list(this.#folder)) {
+      const owner = TEMPORARY.exec(name)?.[1]
+      const isWanted = owner === undefined ? named.has(name) : isAlive(owner)
+      if (!isWanted) this.remove(name)
+    }
+  }
+
+  #path(name: string): string {
+    return join(this.#folder, name)
   }
 }

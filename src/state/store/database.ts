@@ -1,19 +1,32 @@
 /**
- * The store itself: one SQLite database and a folder of large states, of one model, in one folder that no other process
- * may use meanwhile. Synchronous; thread.ts keeps it off the engine's thread. The only file that knows of SQL.
+ * The store itself: one SQLite database and a folder of large states, of one model, in one folder that several processes
+ * may use. Synchronous; thread.ts keeps it off the engine's thread.
  *
- * A change is one transaction. A state larger than a megabyte is a file, on disk under its final name before the
- * transaction that refers to it begins, and removed after the one that no longer does has ended; so whatever a crash
- * leaves behind is a file that nothing refers to, which the next start removes.
+ * A change is one transaction. A state larger than a megabyte is a file: its bytes are on disk before the transaction
+ * that refers to it, it gets its name within that, and it goes after the one that no longer refers to it. Names are given
+ * and files removed only under the database's lock, so a process never takes away what another is about to refer to;
+ * what a crash leaves behind is a file that nothing refers to, which the next start of any process removes.
  */
 import { closeSync, mkdirSync, openSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import { SkeinError } from '../../errors.ts'
-import { decodeSnapshot, encodeSnapshot, type ModelIdentity, type Snapshot } from '../snapshot.ts'
+import type { ModelIdentity, Snapshot } from '../snapshot.ts'
+import { decodeSnapshot, joinBytes, snapshotParts, viewSnapshot } from '../snapshot-file.ts'
 import { Blobs } from './blobs.ts'
 import { type FileLayer, realFiles } from './files.ts'
-import type { StatePut, StoreChange, StoredSession } from './store.ts'
+import { Owners } from './owners.ts'
+import { prepareTables } from './schema.ts'
+import { SessionRows } from './session-rows.ts'
+import type {
+  Claim,
+  ListPage,
+  SessionName,
+  StatePut,
+  StoreChange,
+  StoredSession,
+  Usage,
+} from './store.ts'
 
 export interface DatabaseOptions {
   /** Made if it is not there. */
@@ -21,6 +34,9 @@ export interface DatabaseOptions {
   readonly identity: ModelIdentity
   /** Every commit survives a loss of power; otherwise only the end of the process. */
   readonly isDurable: boolean
+  /** `owner` of another connection of this process, whose claims it shares and which is closed after this one. */
+  readonly owner?: string | undefined
+  readonly now?: (() => number) | undefined
   readonly files?: FileLayer | undefined
   /** Larger states are files. */
   readonly maxInlineBytes?: number | undefined
@@ -30,40 +46,48 @@ export interface DatabaseOptions {
 
 const MAX_INLINE_BYTES = 2 ** 20
 const MAX_WAL_BYTES = 64 * 2 ** 20
-/** Another process may be on its way out. */
-const LOCK_TIMEOUT_MS = 3000
-const FORMAT = 1
-
-const SCHEMA = `
-  CREATE TABLE IF NOT EXISTS states (key TEXT PRIMARY KEY, inline BLOB, file TEXT) STRICT;
-  CREATE INDEX IF NOT EXISTS states_by_file ON states (file) WHERE file IS NOT NULL;
-  CREATE TABLE IF NOT EXISTS sessions (
-    namespace TEXT, id TEXT, record TEXT NOT NULL, PRIMARY KEY (namespace, id)
-  ) STRICT, WITHOUT ROWID;
-`
+/** How long to wait for other processes' transactions. */
+const LOCK_TIMEOUT_MS = 5000
 
 interface StateRow {
   readonly inline: Uint8Array | null
   readonly file: string | null
 }
 
+/** A state that can be referred to. */
+interface StagedState extends StateRow {
+  readonly key: string
+  /** What its file is called until then. */
+  readonly staged: string | null
+}
+
 export class StoreDatabase {
+  /** This process, among those that use the store. */
+  readonly owner: string
   readonly #db: Database.Database
+  readonly #rows: SessionRows
+  readonly #owners: Owners
   readonly #blobs: Blobs
-  readonly #identity: ModelIdentity
-  readonly #maxInlineBytes: number
+  readonly #options: DatabaseOptions
+  /** It is the connection that registered the owner. */
+  readonly #isFirst: boolean
+  readonly #now: () => number
   #hasUncheckpointed = false
 
   constructor(options: DatabaseOptions) {
-    const { folder, identity, files = realFiles, maxInlineBytes = MAX_INLINE_BYTES } = options
-    this.#identity = identity
-    this.#maxInlineBytes = maxInlineBytes
+    const { folder, owner, files = realFiles, now = Date.now } = options
+    this.#options = options
+    this.#isFirst = owner === undefined
+    this.#now = now
     const blobFolder = join(folder, 'states')
     mkdirSync(blobFolder, { recursive: true, mode: 0o700 })
-    this.#blobs = new Blobs(blobFolder, files)
     this.#db = open(join(folder, 'sessions.db'), options)
     try {
-      this.#collect()
+      this.#rows = new SessionRows(this.#db)
+      this.#owners = new Owners(join(folder, 'owners'))
+      this.owner = owner ?? this.#locked(() => this.#owners.register())
+      this.#blobs = new Blobs(blobFolder, files, this.owner)
+      if (this.#isFirst) this.#collect()
     } catch (error) {
       this.#db.close()
       throw error
@@ -71,11 +95,45 @@ export class StoreDatabase {
   }
 
   sessions(): StoredSession[] {
-    const rows = this.#db.prepare('SELECT namespace, id, record FROM sessions').all()
-    return (rows as { namespace: string; id: string; record: string }[]).map((row) => ({
-      ...row,
-      record: JSON.parse(row.record), // written by commit
-    }))
+    return this.#rows.all()
+  }
+
+  find(name: SessionName): StoredSession | null {
+    return this.#rows.isExpired(name, this.#now()) ? null : this.#rows.find(name)
+  }
+
+  list(namespace: string, page: ListPage): StoredSession[] {
+    return this.#rows.list({ namespace, owner: this.owner, now: this.#now() }, page)
+  }
+
+  usage(namespace: string): Usage {
+    return this.#rows.usage(namespace, this.owner)
+  }
+
+  /** See Store. */
+  claim(name: SessionName, mayCreate: boolean): Claim {
+    try {
+      const [session, removed] = this.#locked(() => {
+        this.#refuseForeign(name)
+        const isOver = this.#rows.isExpired(name, this.#now())
+        const files = isOver ? this.#removeSession(name) : []
+        const found = this.#rows.find(name)
+        if (found !== null || mayCreate) this.#rows.claim(name, this.owner)
+        return [found, files] as const
+      })
+      this.#purge(removed)
+      return { session, others: this.usage(name.namespace) }
+    } catch (error) {
+      throw error instanceof SkeinError ? error : unavailable('claimed', error)
+    }
+  }
+
+  expire(): void {
+    const removed = this.#locked(() => {
+      const over = this.#rows.expired(this.#now())
+      return over.map((name) => this.#removeSession(name))
+    })
+    if (removed.length > 0) this.#purge(removed.flat(), true)
   }
 
   /** Throws state_unavailable for what is missing, damaged or another's, state_incompatible for another model's. */
@@ -83,10 +141,15 @@ export class StoreDatabase {
     try {
       const row = this.#rowOf(key)
       if (row === undefined) throw new SkeinError('state_unavailable', 'it is not there')
-      const bytes = row.inline ?? this.#blobs.read(row.file!)
-      const { snapshot, header } = decodeSnapshot(bytes, this.#identity)
+      const { identity } = this.#options
+      const { snapshot, header } = row.inline
+        ? decodeSnapshot(row.inline, identity)
+        : viewSnapshot(this.#blobs.read(row.file!), identity)
       if (header.namespace !== namespace) {
         throw new SkeinError('state_unavailable', 'it belongs to another tenant')
+      }
+      if (header.key !== undefined && header.key !== key) {
+        throw new SkeinError('state_unavailable', 'another state is in its place')
       }
       return snapshot
     } catch (error) {
@@ -96,71 +159,152 @@ export class StoreDatabase {
   }
 
   /** All of it is in the store when this returns, or nothing. Throws state_unavailable. */
-  commit({ put, sessions, deleteKeys }: StoreChange): void {
-    const removed: string[] = []
+  commit(change: StoreChange): void {
+    let staged: StagedState | null = null
+    let removed: string[]
     try {
-      const row = put && this.#prepareState(put)
-      this.#db.transaction(() => {
-        if (put && row) this.#insert(put.key, row)
-        for (const { namespace, id, record } of sessions) {
-          if (record === null)
-            this.#run('DELETE FROM sessions WHERE namespace = ? AND id = ?', namespace, id)
-          else
-            this.#run(
-              'INSERT OR REPLACE INTO sessions (namespace, id, record) VALUES (?, ?, ?)',
-              namespace,
-              id,
-              JSON.stringify(record),
-            )
-        }
-        for (const key of deleteKeys) removed.push(...this.#delete(key))
-      })()
+      staged = change.put && this.#stage(change.put)
+      removed = this.#locked(() => this.#apply(change, staged))
     } catch (error) {
+      if (staged !== null) this.#unstage(staged)
       throw unavailable('written', error)
     }
     this.#hasUncheckpointed = true
-    for (const file of removed) this.#removeUnused(file)
-    // What was deleted must not live on in the log.
-    if (deleteKeys.length > 0 || sessions.some(({ record }) => record === null)) this.checkpoint()
+    const isDeletion = change.sessions.some(({ record }) => record === null)
+    this.#purge(removed, isDeletion || change.deleteKeys.length > 0)
   }
 
   /** Moves the log into the database and empties it. What fails here has been committed, and is tried again later. */
   checkpoint(): void {
     if (!this.#hasUncheckpointed) return
     try {
-      this.#db.pragma('wal_checkpoint(TRUNCATE)')
-      this.#hasUncheckpointed = false
+      const [result] = this.#db.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
+      this.#hasUncheckpointed = result?.busy !== 0
     } catch (error) {
-      process.stderr.write(`skein: the log of the store could not be emptied: ${String(error)}\n`)
+      warn('the log of the store could not be emptied', error)
     }
   }
 
   close(): void {
+    if (this.#isFirst) {
+      try {
+        this.#locked(() => {
+          this.#rows.unclaimAllOf(this.owner)
+          this.#owners.close(this.owner)
+        })
+      } catch (error) {
+        // Its lock ends with the process, and with that its claims.
+        warn('the claims of this process remain', error)
+      }
+    }
     this.#db.close()
   }
 
-  #prepareState({ snapshot, namespace, isForeign }: StatePut): StateRow {
-    const bytes = encodeSnapshot(snapshot, this.#identity, { namespace, isForeign })
-    if (bytes.length <= this.#maxInlineBytes) return { inline: bytes, file: null }
-    // The file ends with the digest of the rest.
-    const file = Buffer.from(bytes.subarray(-32)).toString('hex')
-    this.#blobs.put(file, bytes)
-    return { inline: null, file }
+  /** A transaction that is alone, from its first statement on. */
+  #locked<T>(work: () => T): T {
+    return this.#db.transaction(work).immediate()
   }
 
-  #insert(key: string, { inline, file }: StateRow): void {
-    this.#run(
-      'INSERT OR REPLACE INTO states (key, inline, file) VALUES (?, ?, ?)',
-      key,
-      inline,
-      file,
+  /** Returns files that may go. */
+  #apply(
+    { sessions, deleteKeys, releases = [] }: StoreChange,
+    staged: StagedState | null,
+  ): string[] {
+    if (staged !== null) this.#insert(staged)
+    const removed: string[] = []
+    for (const { record, ...name } of sessions) {
+      this.#refuseForeign(name)
+      if (record === null) removed.push(...this.#removeSession(name))
+      else {
+        this.#rows.put(name, record)
+        this.#rows.claim(name, this.owner)
+      }
+    }
+    for (const name of releases) {
+      this.#refuseForeign(name)
+      this.#rows.unclaim(name)
+    }
+    return [...removed, ...this.#removeUnused(deleteKeys)]
+  }
+
+  /** Throws conflict. What a dead process had is free from here on. */
+  #refuseForeign(name: SessionName): void {
+    const claimant = this.#rows.claimantOf(name)
+    if (claimant === null || claimant === this.owner) return
+    if (!this.#owners.isAlive(claimant)) {
+      this.#bury(claimant)
+      return
+    }
+    throw new SkeinError(
+      'conflict',
+      `session ${name.id} is in the hands of another worker (process ${claimant.split('-')[0]})`,
     )
   }
 
-  #delete(key: string): string[] {
-    const file = this.#rowOf(key)?.file
-    this.#run('DELETE FROM states WHERE key = ?', key)
-    return file ? [file] : []
+  #bury(owner: string): void {
+    this.#rows.unclaimAllOf(owner)
+    this.#owners.forget(owner)
+  }
+
+  #removeSession(name: SessionName): string[] {
+    return this.#removeUnused(this.#rows.remove(name) ?? [])
+  }
+
+  /** Of these states those that no session uses. Returns their files. */
+  #removeUnused(keys: readonly string[]): string[] {
+    const files: string[] = []
+    for (const key of keys) {
+      if (this.#rows.isUsed(key)) continue
+      const file = this.#rowOf(key)?.file
+      this.#db.prepare('DELETE FROM states WHERE key = ?').run(key)
+      if (file) files.push(file)
+    }
+    return files
+  }
+
+  /** What was deleted must not live on in the log, and no crash may bring back a row whose file has gone. */
+  #purge(files: readonly string[], isNeeded = files.length > 0): void {
+    if (!isNeeded) return
+    this.#hasUncheckpointed = true
+    this.checkpoint()
+    if (files.length === 0) return
+    try {
+      this.#locked(() => {
+        for (const file of files) if (!this.#isNamed(file)) this.#blobs.remove(file)
+      })
+    } catch (error) {
+      // The next start finds them.
+      warn('a deleted state is still on disk', error)
+    }
+  }
+
+  /** Files of older formats may be those of several states. */
+  #isNamed(file: string): boolean {
+    return this.#db.prepare('SELECT 1 FROM states WHERE file = ?').get(file) !== undefined
+  }
+
+  #stage({ key, floats, namespace, isForeign, ...text }: StatePut): StagedState {
+    const { identity, maxInlineBytes = MAX_INLINE_BYTES } = this.#options
+    const parts = snapshotParts({ ...text, floats }, identity, { namespace, isForeign, key })
+    const size = parts.reduce((sum, part) => sum + part.length, 0)
+    if (size <= maxInlineBytes) return { key, inline: joinBytes(parts), file: null, staged: null }
+    return { key, inline: null, file: key, staged: this.#blobs.stage(key, parts) }
+  }
+
+  #unstage({ staged }: StagedState): void {
+    if (staged === null) return
+    try {
+      this.#blobs.remove(staged)
+    } catch (error) {
+      warn('what could not be written is still on disk', error)
+    }
+  }
+
+  #insert({ key, inline, file, staged }: StagedState): void {
+    if (file !== null && staged !== null) this.#blobs.publish(staged, file)
+    this.#db
+      .prepare('INSERT OR REPLACE INTO states (key, inline, file) VALUES (?, ?, ?)')
+      .run(key, inline, file)
   }
 
   #rowOf(key: string): StateRow | undefined {
@@ -168,35 +312,18 @@ export class StoreDatabase {
     return row as StateRow | undefined // the columns named
   }
 
-  /** Two states may have the same content. A file that cannot be removed now is an orphan for the next start. */
-  #removeUnused(file: string): void {
-    const isUsed = this.#db.prepare('SELECT 1 FROM states WHERE file = ?').get(file) !== undefined
-    if (isUsed) return
-    try {
-      this.#blobs.remove(file)
-    } catch (error) {
-      process.stderr.write(`skein: a deleted state is still on disk: ${String(error)}\n`)
-    }
-  }
-
-  /** States that no session refers to, and files that no state does. */
+  /** What dead processes have left: claims, states that no session uses, files that no state is in. */
   #collect(): void {
-    const used = new Set(
-      this.sessions().flatMap(({ record }) => record.turns.map(({ key }) => key)),
-    )
-    const keys = this.#db.prepare('SELECT key FROM states').pluck().all() as string[] // TEXT
-    const unused = keys.filter((key) => !used.has(key))
-    this.#db.transaction(() => {
-      for (const key of unused) this.#run('DELETE FROM states WHERE key = ?', key)
-    })()
+    this.#locked(() => {
+      const owners = new Set([...this.#owners.list(), ...this.#rows.claimants()])
+      const alive = new Set([...owners].filter((owner) => this.#owners.isAlive(owner)))
+      for (const owner of owners) if (!alive.has(owner)) this.#bury(owner)
+      this.#db.exec('DELETE FROM states WHERE key NOT IN (SELECT key FROM uses)')
+      const files = this.#db.prepare('SELECT file FROM states WHERE file IS NOT NULL').pluck().all()
+      this.#blobs.collect(new Set(files as string[]), (owner) => alive.has(owner)) // TEXT
+    })
     this.#hasUncheckpointed = true
     this.checkpoint()
-    const files = this.#db.prepare('SELECT file FROM states WHERE file IS NOT NULL').pluck().all()
-    this.#blobs.collect(new Set(files as string[])) // TEXT
-  }
-
-  #run(sql: string, ...values: readonly (string | Uint8Array | null)[]): void {
-    this.#db.prepare(sql).run(...values)
   }
 }
 
@@ -205,21 +332,13 @@ function open(path: string, { isDurable, maxPages }: DatabaseOptions): Database.
   closeSync(openSync(path, 'a', 0o600))
   const db = new Database(path, { timeout: LOCK_TIMEOUT_MS })
   try {
-    // Before the first access, so that the lock is held from then on and the log needs no shared memory.
-    db.pragma('locking_mode = EXCLUSIVE')
     db.pragma('journal_mode = WAL')
     db.pragma(`synchronous = ${isDurable ? 'FULL' : 'NORMAL'}`)
     db.pragma('secure_delete = ON')
+    db.pragma('temp_store = MEMORY')
     db.pragma(`journal_size_limit = ${MAX_WAL_BYTES}`)
     if (maxPages !== undefined) db.pragma(`max_page_count = ${maxPages}`)
-    const format = Number(db.pragma('user_version', { simple: true }))
-    if (format > FORMAT) {
-      throw new SkeinError(
-        'state_incompatible',
-        `${path} was written by a later Skein (format ${format}); this one reads format ${FORMAT}`,
-      )
-    }
-    db.exec(`BEGIN IMMEDIATE; ${SCHEMA} PRAGMA user_version = ${FORMAT}; COMMIT`)
+    prepareTables(db)
     return db
   } catch (error) {
     db.close()
@@ -235,10 +354,11 @@ function isLocked(error: unknown): boolean {
   return error instanceof Database.SqliteError && error.code.startsWith('SQLITE_BUSY')
 }
 
+/** Earlier versions of Skein lock the whole database. */
 function inUse(path: string): SkeinError {
   return new SkeinError(
     'conflict',
-    `${path} is in use by another process; stop it, or give this one its own --data-dir or --no-store`,
+    `${path} is in use by another process that does not share it; stop it, or give this one its own --data-dir or --no-store`,
   )
 }
 
@@ -247,4 +367,8 @@ function unavailable(what: string, error: unknown): SkeinError {
   return new SkeinError('state_unavailable', `a state cannot be ${what}: ${reason}`, {
     cause: error,
   })
+}
+
+function warn(what: string, error: unknown): void {
+  process.stderr.write(`skein: ${what}: ${String(error)}\n`)
 }

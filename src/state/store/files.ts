@@ -4,18 +4,19 @@
  */
 import {
   closeSync,
+  fstatSync,
   fsyncSync,
   openSync,
   readdirSync,
-  readFileSync,
+  readSync,
   renameSync,
   rmSync,
   writeSync,
 } from 'node:fs'
 
 export interface FileLayer {
-  /** A new file of the owner's alone; its bytes are on disk when this returns. */
-  write(path: string, bytes: Uint8Array): void
+  /** A new file of the owner's alone, of these parts; they are on disk when this returns. */
+  write(path: string, parts: readonly Uint8Array[]): void
   /** Atomic: `to` is the old file or the new one. */
   rename(from: string, to: string): void
   /** Makes names in a folder that were given or taken survive a loss of power. */
@@ -27,10 +28,12 @@ export interface FileLayer {
 }
 
 export const realFiles: FileLayer = {
-  write(path, bytes) {
+  write(path, parts) {
     const file = openSync(path, 'wx', 0o600)
     try {
-      for (let at = 0; at < bytes.length; ) at += writeSync(file, bytes, at)
+      for (const part of parts) {
+        for (let at = 0; at < part.length; ) at += writeSync(file, part, at)
+      }
       fsyncSync(file)
     } finally {
       closeSync(file)
@@ -45,7 +48,22 @@ export const realFiles: FileLayer = {
       closeSync(handle)
     }
   },
-  read: (path) => readFileSync(path),
+  read(path) {
+    const file = openSync(path, 'r')
+    try {
+      // readFileSync fills many small pieces; this is one read, into a buffer that a state can be a view of.
+      const bytes = new Uint8Array(fstatSync(file).size)
+      let at = 0
+      while (at < bytes.length) {
+        const count = readSync(file, bytes, at, bytes.length - at, at)
+        if (count === 0) break
+        at += count
+      }
+      return bytes.subarray(0, at)
+    } finally {
+      closeSync(file)
+    }
+  },
   remove: (path) => rmSync(path, { force: true }),
   list: (folder) => readdirSync(folder),
 }

@@ -32,7 +32,7 @@ function read(path: string): Uint8Array | null {
 function create(folder: string, path: string): Uint8Array {
   const temporary = `${path}-${process.pid}`
   realFiles.remove(temporary)
-  realFiles.write(temporary, randomBytes(SECRET_BYTES))
+  realFiles.write(temporary, [randomBytes(SECRET_BYTES)])
   try {
     linkSync(temporary, path)
   } catch (error) {

@@ -1,12 +1,20 @@
-/** The store as a thread of this process: see thread.ts. It owns the thread; if that dies, everything asked fails. */
+/** The store as two threads of this process: see thread.ts. It owns them; if one dies, everything asked of it fails. */
 import { createHash } from 'node:crypto'
 import { join } from 'node:path'
 import { setImmediate } from 'node:timers/promises'
 import { Worker } from 'node:worker_threads'
 import { assert, SkeinError } from '../../errors.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
-import type { Store, StoreChange, StoredSession } from './store.ts'
-import type { ArrayLengths, FromThread, ThreadOptions, ToThread } from './thread.ts'
+import type {
+  Claim,
+  ListPage,
+  SessionName,
+  Store,
+  StoreChange,
+  StoredSession,
+  Usage,
+} from './store.ts'
+import type { FromThread, ThreadAsk, ThreadAsks, ThreadOptions, ToThread } from './thread.ts'
 
 export interface StoreOptions {
   /** Of all models; each has a folder of its own in it. */
@@ -15,24 +23,19 @@ export interface StoreOptions {
   readonly isDurable: boolean
 }
 
-/** Opens or makes the store of a model. Throws conflict when another process has it open. */
-export function openStore(options: StoreOptions): Promise<Store> {
+/** Opens or makes the store of a model. */
+export async function openStore(options: StoreOptions): Promise<Store> {
   const folder = join(options.dataFolder, folderOf(options.identity))
-  const workerData: ThreadOptions = { ...options, folder }
-  const worker = new Worker(new URL('./thread.js', import.meta.url), { workerData })
-  return new Promise((resolve, reject) => {
-    const lost = (reason: string) => reject(threadEnded(reason))
-    worker.on('error', (error) => lost(error.message))
-    worker.on('exit', (code) => lost(`exit code ${code}`))
-    worker.once('message', (message: FromThread) => {
-      if (message.type === 'opened') {
-        resolve(new StoreThread(worker, message.secret, message.sessions))
-      } else {
-        assert(message.type === 'failed', 'the store answered before it was opened')
-        reject(SkeinError.fromShape(message.error))
-      }
-    })
-  })
+  const writer = await StoreThread.start({ ...options, folder })
+  try {
+    // A claim is worth nothing after a loss of power, so this one never waits for the disk.
+    const { owner } = writer
+    const reader = await StoreThread.start({ ...options, folder, owner, isDurable: false })
+    return new ThreadedStore(writer, reader)
+  } catch (error) {
+    await writer.end()
+    throw error
+  }
 }
 
 /** A store holds the states of one model: one that fits another model's would be wrong and look right. */
@@ -43,40 +46,42 @@ function folderOf(identity: ModelIdentity): string {
   return `${architecture}-${hash.slice(0, 16)}`
 }
 
-interface Pending {
-  resolve(snapshot: Snapshot | null): void
-  reject(error: SkeinError): void
-}
-
-type Ask =
-  | { readonly type: 'load'; readonly key: string; readonly namespace: string }
-  | { readonly type: 'commit'; readonly change: StoreChange; readonly arrays: ArrayLengths | null }
-  | { readonly type: 'close' }
-
 /** A megabyte: a millisecond or so. */
 const PART_FLOATS = 2 ** 18
 
-class StoreThread implements Store {
+class ThreadedStore implements Store {
   readonly secret: Uint8Array
-  readonly sessions: readonly StoredSession[]
-  readonly #worker: Worker
-  readonly #pending = new Map<number, Pending>()
-  #numAsked = 0
-  #failure: SkeinError | null = null
+  readonly #writer: StoreThread
+  readonly #reader: StoreThread
 
-  constructor(worker: Worker, secret: Uint8Array, sessions: readonly StoredSession[]) {
-    this.#worker = worker
-    this.secret = secret
-    this.sessions = sessions
-    worker.on('message', (message: FromThread) => this.#receive(message))
-    worker.on('error', (error) => this.#fail(error.message))
-    worker.on('exit', (code) => this.#fail(`exit code ${code}`))
+  constructor(writer: StoreThread, reader: StoreThread) {
+    this.#writer = writer
+    this.#reader = reader
+    this.secret = writer.secret
   }
 
-  async load(key: string, namespace: string): Promise<Snapshot> {
-    const snapshot = await this.#ask({ type: 'load', key, namespace })
-    assert(snapshot !== null, 'the store loaded nothing')
-    return snapshot
+  load(key: string, namespace: string): Promise<Snapshot> {
+    return this.#reader.ask('load', { key, namespace })
+  }
+
+  claim(name: SessionName, mayCreate: boolean): Promise<Claim> {
+    return this.#reader.ask('claim', { name, mayCreate })
+  }
+
+  find(name: SessionName): Promise<StoredSession | null> {
+    return this.#reader.ask('find', name)
+  }
+
+  list(namespace: string, page: ListPage): Promise<readonly StoredSession[]> {
+    return this.#reader.ask('list', { namespace, page })
+  }
+
+  usage(namespace: string): Promise<Usage> {
+    return this.#reader.ask('usage', { namespace })
+  }
+
+  async expire(): Promise<void> {
+    await this.#writer.ask('expire', null)
   }
 
   /**
@@ -84,48 +89,100 @@ class StoreThread implements Store {
    * megabytes at once would hold it up.
    */
   async commit(change: StoreChange): Promise<void> {
-    const { put } = change
-    if (put === null) {
-      await this.#ask({ type: 'commit', change, arrays: null })
+    if (change.put === null) {
+      await this.#writer.ask('commit', { ...change, put: null })
       return
     }
-    const { shift, wkv } = put.snapshot.state
-    for (const [name, array] of Object.entries({ shift, wkv })) {
+    const { floats, ...put } = change.put
+    for (const array of floats) {
       for (let at = 0; at < array.length; at += PART_FLOATS) {
-        if (this.#failure !== null) throw this.#failure
-        const part = array.slice(at, at + PART_FLOATS)
-        const message: ToThread = { type: 'part', name: name as 'shift' | 'wkv', at, part }
-        this.#worker.postMessage(message, [part.buffer as ArrayBuffer]) // slice makes a plain one
-        await setImmediate()
+        this.#writer.sendPart(array.slice(at, at + PART_FLOATS))
+        if (at + PART_FLOATS < array.length) await setImmediate()
       }
     }
-    const empty = { shift: new Float32Array(0), wkv: new Float32Array(0) }
-    const light = { ...put, snapshot: { ...put.snapshot, state: empty } }
-    const arrays = { shift: shift.length, wkv: wkv.length }
-    await this.#ask({ type: 'commit', change: { ...change, put: light }, arrays })
+    await this.#writer.ask('commit', { ...change, put })
   }
 
+  /** The reader's connection first: the other one gives up the claims of both. */
   async close(): Promise<void> {
-    if (this.#failure === null) await this.#ask({ type: 'close' })
-    await this.#worker.terminate()
+    await this.#reader.end()
+    await this.#writer.end()
+  }
+}
+
+interface Pending {
+  resolve(result: unknown): void
+  reject(error: SkeinError): void
+}
+
+class StoreThread {
+  readonly secret: Uint8Array
+  /** Of the claims that are made through it. */
+  readonly owner: string
+  readonly #worker: Worker
+  readonly #pending = new Map<number, Pending>()
+  #numAsked = 0
+  #failure: SkeinError | null = null
+
+  private constructor(worker: Worker, { secret, owner }: FromThread & { type: 'opened' }) {
+    this.#worker = worker
+    this.secret = secret
+    this.owner = owner
+    worker.on('message', (message: FromThread) => this.#receive(message))
+    worker.on('error', (error) => this.#fail(error.message))
+    worker.on('exit', (code) => this.#fail(`exit code ${code}`))
   }
 
-  #ask(what: Ask): Promise<Snapshot | null> {
-    if (this.#failure !== null) return Promise.reject(this.#failure)
+  static start(workerData: ThreadOptions): Promise<StoreThread> {
+    const worker = new Worker(new URL('./thread.js', import.meta.url), { workerData })
+    return new Promise((resolve, reject) => {
+      const lost = (reason: string) => reject(threadEnded(reason))
+      worker.on('error', (error) => lost(error.message))
+      worker.on('exit', (code) => lost(`exit code ${code}`))
+      worker.once('message', (message: FromThread) => {
+        if (message.type === 'opened') {
+          resolve(new StoreThread(worker, message))
+        } else {
+          assert(message.type === 'failed', 'the store answered before it was opened')
+          reject(SkeinError.fromShape(message.error))
+        }
+      })
+    })
+  }
+
+  sendPart(part: Float32Array): void {
+    if (this.#failure !== null) throw this.#failure
+    const message: ToThread = { type: 'part', part }
+    this.#worker.postMessage(message, [part.buffer as ArrayBuffer]) // slice makes a plain one
+  }
+
+  async ask<M extends ThreadAsk>(
+    method: M,
+    params: ThreadAsks[M]['params'],
+  ): Promise<ThreadAsks[M]['result']> {
+    if (this.#failure !== null) throw this.#failure
     this.#numAsked++
     const id = this.#numAsked
-    return new Promise((resolve, reject) => {
+    const result = new Promise<unknown>((resolve, reject) => {
       this.#pending.set(id, { resolve, reject })
-      const message: ToThread = { ...what, id }
-      this.#worker.postMessage(message)
     })
+    // A member of the union for each M, which a generic M hides.
+    this.#worker.postMessage({ type: 'ask', id, method, params } as ToThread)
+    // The thread answers a method with its result of the same table.
+    return (await result) as ThreadAsks[M]['result']
+  }
+
+  /** After what was asked before. */
+  async end(): Promise<void> {
+    if (this.#failure === null) await this.ask('close', null)
+    await this.#worker.terminate()
   }
 
   #receive(message: FromThread): void {
     if (message.type === 'opened' || message.id === null) return
     const pending = this.#pending.get(message.id)
     this.#pending.delete(message.id)
-    if (message.type === 'done') pending?.resolve(message.snapshot)
+    if (message.type === 'done') pending?.resolve(message.result)
     else pending?.reject(SkeinError.fromShape(message.error))
   }
 

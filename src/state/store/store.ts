@@ -1,6 +1,7 @@
 /**
- * The store as the rest of the engine sees it: whole changes in, whole snapshots out, nothing of files or SQL. Changes
- * are applied in the order given; reads see every change committed before them.
+ * The store as the rest of the engine sees it: whole changes in, whole snapshots out, nothing of files or SQL. Several
+ * processes may use one; a session is written by the one that has claimed it. Changes are applied in the order given;
+ * reads see every change committed before them.
  */
 import type { Snapshot } from '../snapshot.ts'
 
@@ -25,36 +26,71 @@ export interface TurnRecord {
   readonly isForeign: boolean
 }
 
-export interface StoredSession {
+export interface SessionName {
   readonly namespace: string
   readonly id: string
+}
+
+export interface StoredSession extends SessionName {
   readonly record: SessionRecord
 }
 
 /** What becomes true all at once or not at all. */
 export interface StoreChange {
   readonly put: StatePut | null
-  /** A null record removes the session. */
-  readonly sessions: readonly (Omit<StoredSession, 'record'> & {
-    readonly record: SessionRecord | null
-  })[]
+  /** A null record removes the session, and the claim to it. */
+  readonly sessions: readonly (SessionName & { readonly record: SessionRecord | null })[]
+  /** States that nothing here needs any more; those that other sessions use stay. */
   readonly deleteKeys: readonly string[]
+  /** Sessions that others may claim from then on. */
+  readonly releases?: readonly SessionName[] | undefined
 }
 
 export interface StatePut {
   readonly key: string
-  readonly snapshot: Snapshot
+  readonly tokens: Int32Array
+  readonly tail: Int32Array
+  /** The numbers of the state, shift and then wkv, in any number of pieces. */
+  readonly floats: readonly Float32Array[]
   readonly namespace: string
   readonly isForeign: boolean
+}
+
+/** What a tenant has in the store beside the sessions that this process has claimed. */
+export interface Usage {
+  readonly sessions: number
+  readonly bytes: number
+}
+
+export interface Claim {
+  /** Null: there is none of that name. */
+  readonly session: StoredSession | null
+  readonly others: Usage
+}
+
+export interface ListPage {
+  readonly limit: number
+  /** Goes on after this one. */
+  readonly after: { readonly updatedAt: number; readonly id: string } | null
 }
 
 export interface Store {
   /** Of tenants' namespaces; it lives as long as the store does. */
   readonly secret: Uint8Array
-  /** What was in it when it was opened. */
-  readonly sessions: readonly StoredSession[]
   /** Rejects with state_unavailable for what is missing, damaged, of another owner or of another model. */
   load(key: string, namespace: string): Promise<Snapshot>
+  /**
+   * Makes this process the only one to write to a session; one that does not exist is claimed only where it may be
+   * created. Rejects with conflict while another process has it, and takes it over at once when that one is dead.
+   */
+  claim(name: SessionName, mayCreate: boolean): Promise<Claim>
+  /** A session as it is stored, whoever writes to it. */
+  find(name: SessionName): Promise<StoredSession | null>
+  /** Sessions that this process has not claimed, by the time of their last change, latest first. */
+  list(namespace: string, page: ListPage): Promise<readonly StoredSession[]>
+  usage(namespace: string): Promise<Usage>
+  /** Deletes sessions whose time is over and that no process has claimed. */
+  expire(): Promise<void>
   /** Resolves when the change is on disk; rejects with state_unavailable when nothing of it is. */
   commit(change: StoreChange): Promise<void>
   /** After what was asked before. Nothing may be asked after it. */

@@ -1,45 +1,65 @@
 /**
- * Entry of the store's thread: one database, asked by messages, answering in their order. SQLite and large files would
- * hold up the engine's steps; here they hold up only one another.
+ * Entry of a store's threads: one connection to the database each, asked by messages, answering in their order. SQLite
+ * and large files would hold up the engine's steps; here they hold up only one another. There is one thread for what is
+ * written, and one for what requests wait for, so that these do not wait for a write of tens of megabytes.
  */
 import { parentPort, workerData } from 'node:worker_threads'
 import { assert, type ErrorShape, SkeinError } from '../../errors.ts'
 import type { Snapshot } from '../snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from './database.ts'
 import { openSecret } from './secret.ts'
-import type { StoreChange, StoredSession } from './store.ts'
+import type {
+  Claim,
+  ListPage,
+  SessionName,
+  StatePut,
+  StoreChange,
+  StoredSession,
+  Usage,
+} from './store.ts'
 
-export interface ThreadOptions extends Omit<DatabaseOptions, 'files'> {
+export interface ThreadOptions extends Omit<DatabaseOptions, 'files' | 'now'> {
   /** Where the secret is. */
   readonly dataFolder: string
 }
 
-export interface ArrayLengths {
-  readonly shift: number
-  readonly wkv: number
+/** A change whose state, if it has one, came before it, in parts. */
+export interface LightChange extends Omit<StoreChange, 'put'> {
+  readonly put: Omit<StatePut, 'floats'> | null
 }
 
+/** What a thread can be asked, and what it answers. */
+export interface ThreadAsks {
+  load: { params: { readonly key: string; readonly namespace: string }; result: Snapshot }
+  claim: { params: { readonly name: SessionName; readonly mayCreate: boolean }; result: Claim }
+  find: { params: SessionName; result: StoredSession | null }
+  list: {
+    params: { readonly namespace: string; readonly page: ListPage }
+    result: readonly StoredSession[]
+  }
+  usage: { params: { readonly namespace: string }; result: Usage }
+  expire: { params: null; result: null }
+  commit: { params: LightChange; result: null }
+  close: { params: null; result: null }
+}
+
+export type ThreadAsk = keyof ThreadAsks
+
 export type ToThread =
-  | { readonly type: 'load'; readonly id: number; readonly key: string; readonly namespace: string }
   /** A part of the state of the next commit; there is one commit at a time. */
+  | { readonly type: 'part'; readonly part: Float32Array }
   | {
-      readonly type: 'part'
-      readonly name: keyof ArrayLengths
-      readonly at: number
-      readonly part: Float32Array
-    }
-  /** The arrays of its state have come in parts and have these lengths; null: it has none. */
-  | {
-      readonly type: 'commit'
-      readonly id: number
-      readonly change: StoreChange
-      readonly arrays: ArrayLengths | null
-    }
-  | { readonly type: 'close'; readonly id: number }
+      [M in ThreadAsk]: {
+        readonly type: 'ask'
+        readonly id: number
+        readonly method: M
+        readonly params: ThreadAsks[M]['params']
+      }
+    }[ThreadAsk]
 
 export type FromThread =
-  | { readonly type: 'opened'; readonly secret: Uint8Array; readonly sessions: StoredSession[] }
-  | { readonly type: 'done'; readonly id: number; readonly snapshot: Snapshot | null }
+  | { readonly type: 'opened'; readonly secret: Uint8Array; readonly owner: string }
+  | { readonly type: 'done'; readonly id: number; readonly result: unknown }
   | { readonly type: 'failed'; readonly id: number | null; readonly error: ErrorShape }
 
 /** How long changes may stay in the log when nothing else empties it. */
@@ -52,52 +72,57 @@ function post(message: FromThread, transfer: readonly ArrayBuffer[] = []): void 
   port.postMessage(message, transfer)
 }
 
+/** The arrays of a state may be views of one buffer. */
 function buffersOf({ tokens, tail, state }: Snapshot): ArrayBuffer[] {
-  // decodeSnapshot makes plain buffers of their own.
-  return [tokens, tail, state.shift, state.wkv].map(({ buffer }) => buffer as ArrayBuffer)
+  const buffers = [tokens, tail, state.shift, state.wkv].map(({ buffer }) => buffer as ArrayBuffer)
+  return [...new Set(buffers)]
 }
 
-function assemble(
-  { change, arrays }: ToThread & { type: 'commit' },
-  parts: readonly (ToThread & { type: 'part' })[],
-): StoreChange {
-  const { put } = change
-  if (put === null || arrays === null) return change
-  const state = { shift: new Float32Array(arrays.shift), wkv: new Float32Array(arrays.wkv) }
-  for (const { name, at, part } of parts) state[name].set(part, at)
-  const numFloats = parts.reduce((sum, { part }) => sum + part.length, 0)
-  assert(numFloats === arrays.shift + arrays.wkv, 'a state came to the store with a part missing')
-  return { ...change, put: { ...put, snapshot: { ...put.snapshot, state } } }
+type Answers = { [M in ThreadAsk]: (params: ThreadAsks[M]['params']) => ThreadAsks[M]['result'] }
+
+function answersOf(database: StoreDatabase, takeParts: () => Float32Array[]): Answers {
+  const timer = setInterval(() => database.checkpoint(), CHECKPOINT_MS)
+  return {
+    load: ({ key, namespace }) => database.load(key, namespace),
+    claim: ({ name, mayCreate }) => database.claim(name, mayCreate),
+    find: (name) => database.find(name),
+    list: ({ namespace, page }) => database.list(namespace, page),
+    usage: ({ namespace }) => database.usage(namespace),
+    expire: () => {
+      database.expire()
+      return null
+    },
+    commit: (change) => {
+      const floats = takeParts()
+      const put = change.put && { ...change.put, floats }
+      database.commit({ ...change, put })
+      return null
+    },
+    close: () => {
+      clearInterval(timer)
+      database.close()
+      return null
+    },
+  }
 }
 
 function serve(database: StoreDatabase): void {
-  const timer = setInterval(() => database.checkpoint(), CHECKPOINT_MS)
-  let parts: (ToThread & { type: 'part' })[] = []
-  const takeParts = (): typeof parts => {
-    const taken = parts
-    parts = []
-    return taken
-  }
+  let parts: Float32Array[] = []
+  const answers = answersOf(database, () => parts.splice(0))
   port.on('message', (message: ToThread) => {
     if (message.type === 'part') {
-      parts.push(message)
+      parts.push(message.part)
       return
     }
-    const { id } = message
+    const { id, method, params } = message
     try {
-      if (message.type === 'load') {
-        const snapshot = database.load(message.key, message.namespace)
-        post({ type: 'done', id, snapshot }, buffersOf(snapshot))
-        return
-      }
-      if (message.type === 'commit') database.commit(assemble(message, takeParts()))
-      else {
-        clearInterval(timer)
-        database.close()
-      }
-      post({ type: 'done', id, snapshot: null })
-      if (message.type === 'close') port.close()
+      // The message pairs a method with its parameters.
+      const result = (answers[method] as (given: typeof params) => unknown)(params)
+      const transfer = method === 'load' ? buffersOf(result as Snapshot) : []
+      post({ type: 'done', id, result }, transfer)
+      if (method === 'close') port.close()
     } catch (error) {
+      parts = []
       post({ type: 'failed', id, error: SkeinError.from(error).toShape() })
     }
   })
@@ -108,7 +133,7 @@ try {
   const secret = openSecret(dataFolder)
   const database = new StoreDatabase(options)
   serve(database)
-  post({ type: 'opened', secret, sessions: database.sessions() })
+  post({ type: 'opened', secret, owner: database.owner })
 } catch (error) {
   post({ type: 'failed', id: null, error: SkeinError.from(error).toShape() })
   port.close()

@@ -1,13 +1,16 @@
 import { createHash } from 'node:crypto'
+import { crc32 } from 'node:zlib'
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { SkeinError } from '../../../src/errors.ts'
+import type { ModelIdentity, Snapshot } from '../../../src/state/snapshot.ts'
 import {
   decodeSnapshot,
   encodeSnapshot,
-  type ModelIdentity,
-  type Snapshot,
-} from '../../../src/state/snapshot.ts'
+  joinBytes,
+  snapshotParts,
+  viewSnapshot,
+} from '../../../src/state/snapshot-file.ts'
 
 const IDENTITY: ModelIdentity = {
   architecture: 'rwkv7',
@@ -46,9 +49,16 @@ function refusal(file: Uint8Array, identity = IDENTITY): string {
 function resealed(change: (file: Uint8Array) => void): Uint8Array {
   const file = FILE.slice()
   change(file)
-  const end = file.length - 32
-  file.set(createHash('sha256').update(file.subarray(0, end)).digest(), end)
+  const end = file.length - 4
+  new DataView(file.buffer).setUint32(end, crc32(file.subarray(0, end)), true)
   return file
+}
+
+/** As format 1 had it. */
+function inFormat1(): Uint8Array {
+  const content = FILE.slice(0, -4)
+  new DataView(content.buffer).setUint32(8, 1, true)
+  return joinBytes([content, createHash('sha256').update(content).digest()])
 }
 
 test('comes back bit for bit, whatever the alignment of the bytes', () => {
@@ -57,9 +67,47 @@ test('comes back bit for bit, whatever the alignment of the bytes', () => {
     moved.set(FILE, offset)
     const { snapshot, header } = decodeSnapshot(moved.subarray(offset), IDENTITY)
     expect(snapshot).toEqual(SNAPSHOT)
-    expect(decodeSnapshot(Buffer.from(FILE), IDENTITY).snapshot).toEqual(SNAPSHOT)
+    expect(viewSnapshot(moved.subarray(offset), IDENTITY).snapshot).toEqual(SNAPSHOT)
+    // Of Node's pool, among other things.
+    const pooled = Buffer.from(FILE)
+    const fromPool = decodeSnapshot(pooled, IDENTITY).snapshot
+    pooled.fill(0xff)
+    expect(fromPool).toEqual(SNAPSHOT)
     expect(header).toMatchObject({ ...IDENTITY, ...OWNER, numTokens: 4, numTail: 1 })
   }
+})
+
+test('what it was written from may be in pieces, and what is viewed keeps no tokens of it', () => {
+  const { tokens, tail, state } = SNAPSHOT
+  const floats = [
+    state.shift.slice(0, 5),
+    state.shift.slice(5),
+    state.wkv.slice(0, 1),
+    state.wkv.slice(1),
+  ]
+  const file = joinBytes(snapshotParts({ tokens, tail, floats }, IDENTITY, OWNER))
+  expect(file).toEqual(FILE)
+  const { snapshot } = viewSnapshot(file, IDENTITY)
+  expect(snapshot.state.wkv.buffer).toBe(file.buffer)
+  expect(snapshot.tokens.buffer).not.toBe(file.buffer)
+  const missing = floats.slice(1)
+  expect(() => snapshotParts({ tokens, tail, floats: missing }, IDENTITY, OWNER)).toThrow('shape')
+})
+
+test.each([
+  ['no tokens', { tokens: new Int32Array(0) }],
+  ['no tail', { tail: new Int32Array(0) }],
+])('%s', (_, part) => {
+  const snapshot = { ...SNAPSHOT, ...part }
+  const file = encodeSnapshot(snapshot, IDENTITY, OWNER)
+  expect(decodeSnapshot(file, IDENTITY).snapshot).toEqual(snapshot)
+})
+
+test('the first format is still read, and its checksum verified', () => {
+  const file = inFormat1()
+  expect(decodeSnapshot(file, IDENTITY).snapshot).toEqual(SNAPSHOT)
+  file[file.length - 40]! ^= 1
+  expect(refusal(file)).toContain('checksum')
 })
 
 test.each(Object.keys(IDENTITY) as (keyof ModelIdentity)[])('another %s is refused', (part) => {
@@ -93,12 +141,12 @@ describe('damage', () => {
   })
 
   test('values that are not finite are refused though the checksum is right', () => {
-    const nan = resealed((file) => file.fill(0xff, file.length - 36, file.length - 32))
+    const nan = resealed((file) => file.fill(0xff, file.length - 8, file.length - 4))
     expect(refusal(nan)).toContain('not finite')
   })
 
   test('a later format is refused by name', () => {
-    const later = resealed((file) => new DataView(file.buffer).setUint32(8, 2, true))
-    expect(refusal(later)).toContain('format version 2')
+    const later = resealed((file) => new DataView(file.buffer).setUint32(8, 3, true))
+    expect(refusal(later)).toContain('format version 3')
   })
 })

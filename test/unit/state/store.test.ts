@@ -1,8 +1,16 @@
 /** The store by itself: whole changes, old or new content, and what crashes and full disks leave behind. */
-import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import { describe, expect, test } from 'vitest'
+import { SkeinError } from '../../../src/errors.ts'
 import type { ModelIdentity, Snapshot } from '../../../src/state/snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from '../../../src/state/store/database.ts'
 import { type FileLayer, realFiles } from '../../../src/state/store/files.ts'
@@ -36,11 +44,12 @@ function snapshotOf(seed: number): Snapshot {
 /** A state and the session `id` whose only turn it is. */
 function changeOf(id: string, seed: number, deleteKeys: readonly string[] = []): StoreChange {
   const key = `key ${id} ${seed}`
+  const { state, ...text } = snapshotOf(seed)
   const turn = { turn: 1, parent: 0, createdAt: 1, key, numTokens: 51, bytes: 1, isForeign: false }
   const times = { createdAt: 1, updatedAt: 1, ttlMs: null }
   const record = { version: seed, head: 1, nextTurn: 2, turns: [turn], ...times }
   return {
-    put: { key, snapshot: snapshotOf(seed), namespace: NAMESPACE, isForeign: false },
+    put: { key, ...text, floats: [state.shift, state.wkv], namespace: NAMESPACE, isForeign: false },
     sessions: [{ namespace: NAMESPACE, id, record }],
     deleteKeys,
   }
@@ -126,18 +135,17 @@ describe.each([
 })
 
 describe('refusals', () => {
-  test('another tenant, another model, a second process, a later format', () => {
+  test('another tenant, another model, a later format', () => {
     const folder = newFolder()
     const database = open(folder)
     database.commit(changeOf('a', 1))
     expect(() => database.load('key a 1', 'other')).toThrow('another tenant')
-    expect(() => open(folder)).toThrow('in use by another process')
     database.close()
     const other = open(folder, { identity: { ...IDENTITY, weights: 'x' } })
     expect(() => other.load('key a 1', NAMESPACE)).toThrow('its weights is w')
     other.close()
     const db = new Database(join(folder, 'sessions.db'))
-    db.pragma('user_version = 2')
+    db.pragma('user_version = 3')
     db.close()
     expect(() => open(folder)).toThrow('later Skein')
   })
@@ -172,9 +180,9 @@ function faultyFiles(failing: number) {
   }
   const files: FileLayer = {
     ...realFiles,
-    write(path, bytes) {
-      if (!fails()) return realFiles.write(path, bytes)
-      writeFileSync(path, bytes.subarray(0, bytes.length / 2))
+    write(path, parts) {
+      if (!fails()) return realFiles.write(path, parts)
+      writeFileSync(path, parts.at(-2)!.subarray(0, 100))
       throw new Error('ENOSPC: no space left on device')
     },
     rename(from, to) {
@@ -264,15 +272,169 @@ describe('faults', () => {
     restarted.close()
   })
 
-  test('two states of the same content share a file as long as one of them is there', () => {
+  test('a file that is not that of its state is refused', () => {
     const folder = newFolder()
     const database = open(folder, { maxInlineBytes: 10 })
-    database.commit(changeOf('a', 7))
-    database.commit(changeOf('b', 7))
-    expect(blobsIn(folder)).toHaveLength(1)
-    const sessions = [{ namespace: NAMESPACE, id: 'a', record: null }]
-    database.commit({ put: null, sessions, deleteKeys: ['key a 7'] })
-    expect(contentOf(database)).toEqual({ b: 7 })
+    database.commit(changeOf('a', 1))
+    database.commit(changeOf('b', 2))
+    copyFileSync(join(folder, 'states', 'key a 1'), join(folder, 'states', 'key b 2'))
+    expect(() => database.load('key b 2', NAMESPACE)).toThrow('another state is in its place')
     database.close()
   })
+})
+
+describe('several processes', () => {
+  const name = { namespace: NAMESPACE, id: 'a' }
+  const release = { put: null, sessions: [], deleteKeys: [], releases: [name] }
+
+  test('one writes to a session at a time, and all read it', () => {
+    const folder = newFolder()
+    const [one, two] = [open(folder), open(folder)]
+    expect(one.claim(name, false).session).toBeNull()
+    expect(two.claim(name, true).session).toBeNull()
+    expect(() => one.claim(name, true)).toThrow('in the hands of another worker')
+    two.commit(changeOf('a', 1))
+    expect(() => one.claim(name, false)).toThrow(SkeinError)
+    expect(() => one.commit(changeOf('a', 2))).toThrow('in the hands of another worker')
+    expect(one.find(name)?.record.version).toBe(1)
+    expect(one.load('key a 1', NAMESPACE)).toEqual(snapshotOf(1))
+    two.commit(release)
+    expect(one.claim(name, false).session?.record.version).toBe(1)
+    expect(() => two.claim(name, false)).toThrow('in the hands of another worker')
+    one.close()
+    expect(two.claim(name, false).session?.record.version).toBe(1)
+    two.close()
+  })
+
+  test('a start leaves alone what another is writing, has written, or has claimed', () => {
+    const folder = newFolder()
+    const starts: StoreDatabase[] = []
+    const files: FileLayer = {
+      ...realFiles,
+      write(path, parts) {
+        realFiles.write(path, parts)
+        starts.push(open(folder))
+      },
+      rename(from, to) {
+        realFiles.rename(from, to)
+        // Only the lock of the database keeps a start from taking it here.
+        const quick = new Database(join(folder, 'sessions.db'), { timeout: 0 })
+        expect(() => quick.exec('BEGIN IMMEDIATE')).toThrow('locked')
+        quick.close()
+      },
+    }
+    const one = open(folder, { maxInlineBytes: 10, files })
+    one.commit(changeOf('a', 1))
+    starts.push(open(folder))
+    expect(contentOf(one)).toEqual({ a: 1 })
+    expect(() => starts[1]!.claim(name, false)).toThrow('in the hands of another worker')
+    for (const each of [one, ...starts]) each.close()
+  })
+
+  test('a state goes with the last session that uses it, whoever deletes that', () => {
+    const folder = newFolder()
+    const [one, two] = [1, 2].map(() => open(folder, { maxInlineBytes: 10 }))
+    one!.commit(changeOf('a', 1))
+    const forked = changeOf('a', 1).sessions.map((session) => ({ ...session, id: 'b' }))
+    one!.commit({ put: null, sessions: forked, deleteKeys: [] })
+    one!.commit({ ...release, releases: [{ namespace: NAMESPACE, id: 'b' }] })
+    two!.claim({ namespace: NAMESPACE, id: 'b' }, false)
+    const gone = (id: string) => ({
+      put: null,
+      sessions: [{ namespace: NAMESPACE, id, record: null }],
+      deleteKeys: ['key a 1'],
+    })
+    two!.commit(gone('b'))
+    expect(contentOf(one!)).toEqual({ a: 1 })
+    one!.commit(gone('a'))
+    expect([contentOf(one!), blobsIn(folder)]).toEqual([{}, []])
+    for (const each of [one!, two!]) each.close()
+  })
+
+  test('what a tenant has elsewhere is counted, states that are shared once', () => {
+    const folder = newFolder()
+    const [one, two] = [open(folder), open(folder)]
+    one.commit(changeOf('a', 1))
+    const forked = changeOf('a', 1).sessions.map((session) => ({ ...session, id: 'b' }))
+    one.commit({ put: null, sessions: forked, deleteKeys: [] })
+    expect(two.usage(NAMESPACE)).toEqual({ sessions: 2, bytes: 1 })
+    expect(two.usage('other')).toEqual({ sessions: 0, bytes: 0 })
+    expect(one.usage(NAMESPACE)).toEqual({ sessions: 0, bytes: 0 })
+    one.close()
+    two.claim({ namespace: NAMESPACE, id: 'b' }, false)
+    expect(two.usage(NAMESPACE)).toEqual({ sessions: 1, bytes: 1 })
+    two.close()
+  })
+
+  test('sessions whose time is over go when nobody has claimed them, or when somebody does', () => {
+    const folder = newFolder()
+    let now = 0
+    const options = { maxInlineBytes: 10, now: () => now }
+    const [one, two] = [open(folder, options), open(folder, options)]
+    for (const id of ['a', 'b']) {
+      const { put, sessions, deleteKeys } = changeOf(id, 1)
+      const timed = sessions.map((each) => ({ ...each, record: { ...each.record!, ttlMs: 9 } }))
+      one.commit({ put, sessions: timed, deleteKeys })
+    }
+    now = 10
+    two.expire()
+    expect(blobsIn(folder)).toHaveLength(2)
+    one.close()
+    expect([two.find(name), two.list(NAMESPACE, { limit: 9, after: null })]).toEqual([null, []])
+    expect(two.claim(name, false).session).toBeNull()
+    expect(blobsIn(folder)).toHaveLength(1)
+    two.expire()
+    expect(blobsIn(folder)).toHaveLength(0)
+    two.close()
+  })
+
+  test('lists come in pages, the latest first', () => {
+    const folder = newFolder()
+    const [one, two] = [open(folder), open(folder)]
+    for (const [i, id] of ['d', 'a', 'c', 'b', 'e'].entries()) {
+      const { put, sessions, deleteKeys } = changeOf(id, 1)
+      const updatedAt = i < 2 ? 5 : i
+      const aged = sessions.map((each) => ({ ...each, record: { ...each.record!, updatedAt } }))
+      one.commit({ put, sessions: aged, deleteKeys })
+    }
+    const ids = (after: { updatedAt: number; id: string } | null) =>
+      two.list(NAMESPACE, { limit: 2, after }).map(({ id }) => id)
+    expect(ids(null)).toEqual(['a', 'd'])
+    expect(ids({ updatedAt: 5, id: 'd' })).toEqual(['e', 'b'])
+    expect(ids({ updatedAt: 3, id: 'b' })).toEqual(['c'])
+    expect(one.list(NAMESPACE, { limit: 9, after: null })).toEqual([])
+    for (const each of [one, two]) each.close()
+  })
+})
+
+test('a store of the first format is taken over with its sessions, its states and their files', () => {
+  const folder = newFolder()
+  const database = open(folder, { maxInlineBytes: 10 })
+  for (const [id, ttlMs] of [
+    ['a', 10],
+    ['b', null],
+  ] as const) {
+    const { put, sessions, deleteKeys } = changeOf(id, 1)
+    const timed = sessions.map((each) => ({ ...each, record: { ...each.record!, ttlMs } }))
+    database.commit({ put, sessions: timed, deleteKeys })
+  }
+  database.close()
+  const db = new Database(join(folder, 'sessions.db'))
+  db.exec(`
+    DROP TABLE uses; DROP TABLE claims;
+    CREATE TABLE old (namespace TEXT, id TEXT, record TEXT NOT NULL, PRIMARY KEY (namespace, id)) STRICT, WITHOUT ROWID;
+    INSERT INTO old SELECT namespace, id, record FROM sessions;
+    DROP TABLE sessions; ALTER TABLE old RENAME TO sessions;
+    UPDATE states SET file = 'digest ' || key; PRAGMA user_version = 1;
+  `)
+  db.close()
+  for (const file of blobsIn(folder)) {
+    renameSync(join(folder, 'states', file), join(folder, 'states', `digest ${file}`))
+  }
+  const again = open(folder, { maxInlineBytes: 10, now: () => 12 })
+  expect(contentOf(again)).toEqual({ a: 1, b: 1 })
+  expect(again.usage(NAMESPACE)).toEqual({ sessions: 2, bytes: 2 })
+  again.expire()
+  expect([contentOf(again), blobsIn(folder)]).toEqual([{ b: 1 }, ['digest key b 1']])
+  again.close()
 })

@@ -1,0 +1,261 @@
+/**
+ * A snapshot as a file. It says which model it belongs to and proves that it is whole; all of that is verified before
+ * anything is returned. Knows nothing of where files are kept.
+ *
+ * Layout, little-endian: magic (8) · format version u32 · header length u32 · header, JSON padded with blanks ·
+ * tokens i32 · tail i32 · shift f32 · wkv f32 · CRC-32 of all before it u32. Format 1, which is still read, ends with
+ * the SHA-256 instead: neither keeps out who can write to the file, and the CRC takes a third of the time.
+ */
+import { createHash } from 'node:crypto'
+import { crc32 } from 'node:zlib'
+import { assert, SkeinError } from '../errors.ts'
+import type { ModelIdentity, Snapshot } from './snapshot.ts'
+
+export interface SnapshotOwner {
+  /** Whose it is: a tenant's namespace; '' in a file that was handed out. */
+  readonly namespace: string
+  /** The state did not come from these tokens alone here (imported, tuned start): it must not serve as a prefix. */
+  readonly isForeign: boolean
+  /** Names it in a store, so that no file there can be taken for another. Absent elsewhere, and in older files. */
+  readonly key?: string | undefined
+}
+
+/** The header of a file. */
+export interface SnapshotHeader extends ModelIdentity, SnapshotOwner {
+  readonly dtype: 'f32'
+  readonly numTokens: number
+  readonly numTail: number
+}
+
+const MAGIC = 'SKEINST\n'
+const VERSION = 2
+const PREAMBLE_BYTES = 16
+/** Of the checksum at the end, by format version. */
+const CHECKSUM_BYTES: Readonly<Record<number, number>> = { 1: 32, 2: 4 }
+const ALIGNMENT = 16
+/** Ids, shapes and two hashes are a few hundred bytes. */
+const MAX_HEADER_BYTES = 4096
+
+/** What goes into a file; the numbers of the state, shift and then wkv, in any number of pieces. */
+export interface SnapshotContent extends Pick<Snapshot, 'tokens' | 'tail'> {
+  readonly floats: readonly Float32Array[]
+}
+
+/** The file in parts, to be written one after the other: a large state is not copied for it. */
+export function snapshotParts(
+  { tokens, tail, floats }: SnapshotContent,
+  identity: ModelIdentity,
+  owner: SnapshotOwner,
+): Uint8Array[] {
+  const numFloats = floats.reduce((sum, piece) => sum + piece.length, 0)
+  assert(numFloats === shiftLength(identity) + wkvLength(identity), 'a state of another shape')
+  const header = { ...identity, ...owner, dtype: 'f32' } as const
+  const start = encodeHeader({ ...header, numTokens: tokens.length, numTail: tail.length })
+  const pieces = [start, ...[tokens, tail, ...floats].map(bytesIn)]
+  // Nothing at all would make crc32 begin anew.
+  const parts = pieces.filter(({ length }) => length > 0)
+  const sum = parts.reduce((crc, part) => crc32(part, crc), 0)
+  return [...parts, bytesIn(Uint32Array.of(sum))]
+}
+
+function encodeHeader(header: SnapshotHeader): Uint8Array {
+  const json = Buffer.from(JSON.stringify(header))
+  const headerBytes = Math.ceil(json.length / ALIGNMENT) * ALIGNMENT
+  const start = new Uint8Array(PREAMBLE_BYTES + headerBytes).fill(0x20)
+  const view = new DataView(start.buffer)
+  start.set(Buffer.from(MAGIC), 0)
+  view.setUint32(8, VERSION, true)
+  view.setUint32(12, headerBytes, true)
+  start.set(json, PREAMBLE_BYTES)
+  return start
+}
+
+export function encodeSnapshot(
+  { tokens, tail, state }: Snapshot,
+  identity: ModelIdentity,
+  owner: SnapshotOwner,
+): Uint8Array<ArrayBuffer> {
+  const floats = [state.shift, state.wkv]
+  return joinBytes(snapshotParts({ tokens, tail, floats }, identity, owner))
+}
+
+export function joinBytes(parts: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
+  const joined = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0))
+  let at = 0
+  for (const part of parts) {
+    joined.set(part, at)
+    at += part.length
+  }
+  return joined
+}
+
+export interface DecodedSnapshot {
+  readonly snapshot: Snapshot
+  readonly header: SnapshotHeader
+}
+
+/**
+ * Throws invalid_request for what is no whole snapshot, state_incompatible for one of another model or format. The
+ * arrays returned are copies; the file can be dropped.
+ */
+export function decodeSnapshot(file: Uint8Array, identity: ModelIdentity): DecodedSnapshot {
+  return read(file, identity, false)
+}
+
+/** Likewise, but the state is a view of the file, which must not change any more, where its alignment allows. */
+export function viewSnapshot(file: Uint8Array, identity: ModelIdentity): DecodedSnapshot {
+  return read(file, identity, true)
+}
+
+function read(file: Uint8Array, identity: ModelIdentity, mayView: boolean): DecodedSnapshot {
+  const { header, version, payloadStart } = readHeader(file)
+  checkIdentity(header, identity)
+  const { numTokens, numTail } = header
+  const lengths = [numTokens, numTail, shiftLength(header), wkvLength(header)]
+  const payload = 4 * lengths.reduce((a, b) => a + b, 0)
+  const expected = payloadStart + payload + CHECKSUM_BYTES[version]!
+  if (file.length !== expected) {
+    throw damaged(`it has ${file.length} bytes; ${expected} were expected`)
+  }
+  checkSum(file, version)
+  let at = file.byteOffset + payloadStart
+  const isView = mayView && at % 4 === 0
+  const [tokens, tail, shift, wkv] = lengths.map((length) => {
+    const start = at
+    at += 4 * length
+    return { buffer: file.buffer, start, length }
+  }) as [Place, Place, Place, Place] // one for each of four lengths
+  const state = { shift: floatsOf(shift, isView), wkv: floatsOf(wkv, isView) }
+  if (!isFiniteArray(state.shift) || !isFiniteArray(state.wkv)) {
+    throw damaged('its state has values that are not finite')
+  }
+  // Tokens stay in memory longer than the state, and views of them would keep all of it.
+  const text = { tokens: new Int32Array(copyOf(tokens)), tail: new Int32Array(copyOf(tail)) }
+  return { snapshot: { ...text, state }, header }
+}
+
+interface Place {
+  readonly buffer: ArrayBufferLike
+  /** In bytes. */
+  readonly start: number
+  /** In numbers of four bytes. */
+  readonly length: number
+}
+
+function copyOf({ buffer, start, length }: Place): ArrayBuffer {
+  const bytes = new Uint8Array(4 * length)
+  bytes.set(new Uint8Array(buffer, start, 4 * length))
+  return bytes.buffer
+}
+
+function floatsOf(place: Place, isView: boolean): Float32Array {
+  if (!isView) return new Float32Array(copyOf(place))
+  return new Float32Array(place.buffer, place.start, place.length)
+}
+
+/** What is not finite gives NaN times zero. Four sums, since each addition would wait for the one before. */
+function isFiniteArray(values: Float32Array): boolean {
+  let [a, b, c, d] = [0, 0, 0, 0]
+  const end = values.length - (values.length % 4)
+  for (let i = 0; i < end; i += 4) {
+    a += values[i]! * 0
+    b += values[i + 1]! * 0
+    c += values[i + 2]! * 0
+    d += values[i + 3]! * 0
+  }
+  for (let i = end; i < values.length; i++) a += values[i]! * 0
+  return a + b + c + d === 0
+}
+
+function checkSum(file: Uint8Array, version: number): void {
+  const end = file.length - CHECKSUM_BYTES[version]!
+  const content = file.subarray(0, end)
+  const sum = version === 1 ? createHash('sha256').update(content).digest() : crcOf(content)
+  if (!Buffer.from(sum).equals(file.subarray(end))) {
+    throw damaged('its checksum does not match its content')
+  }
+}
+
+function crcOf(bytes: Uint8Array): Uint8Array {
+  return bytesIn(Uint32Array.of(crc32(bytes)))
+}
+
+function bytesIn({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array {
+  return new Uint8Array(buffer, byteOffset, byteLength)
+}
+
+function shiftLength({ layers, channels }: ModelIdentity): number {
+  return layers * 2 * channels
+}
+
+function wkvLength({ layers, heads, headSize }: ModelIdentity): number {
+  return layers * heads * headSize * headSize
+}
+
+function readHeader(file: Uint8Array) {
+  const view = new DataView(file.buffer, file.byteOffset, file.byteLength)
+  if (file.length < PREAMBLE_BYTES || Buffer.from(file.subarray(0, 8)).toString() !== MAGIC) {
+    throw new SkeinError('invalid_request', 'this is not a state that Skein exported')
+  }
+  const version = view.getUint32(8, true)
+  if (CHECKSUM_BYTES[version] === undefined) {
+    throw incompatible(
+      `it has format version ${version}; this Skein reads versions 1 to ${VERSION}`,
+    )
+  }
+  const headerBytes = view.getUint32(12, true)
+  const payloadStart = PREAMBLE_BYTES + headerBytes
+  if (headerBytes > MAX_HEADER_BYTES || payloadStart > file.length) {
+    throw damaged('its header is longer than it can be')
+  }
+  const text = Buffer.from(file.subarray(PREAMBLE_BYTES, payloadStart)).toString()
+  return { header: parseHeader(text), version, payloadStart }
+}
+
+function parseHeader(text: string): SnapshotHeader {
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch {
+    throw damaged('its header is not JSON')
+  }
+  if (typeof value !== 'object' || value === null) throw damaged('its header is not an object')
+  const fields = new Map<string, unknown>(Object.entries(value))
+  const strings = ['architecture', 'vocabulary', 'weights', 'namespace', 'dtype']
+  const counts = ['layers', 'channels', 'heads', 'headSize', 'numTokens', 'numTail']
+  const isCount = (field: unknown) => Number.isInteger(field) && Number(field) >= 0
+  const isValid =
+    strings.every((name) => typeof fields.get(name) === 'string') &&
+    counts.every((name) => isCount(fields.get(name))) &&
+    typeof fields.get('isForeign') === 'boolean' &&
+    ['undefined', 'string'].includes(typeof fields.get('key'))
+  if (!isValid) throw damaged('its header lacks a field')
+  return value as SnapshotHeader // every field was checked above
+}
+
+/** What a person would call each part of the identity. */
+const PARTS: readonly (readonly [keyof ModelIdentity, string])[] = [
+  ['architecture', 'architecture'],
+  ['layers', 'number of layers'],
+  ['channels', 'number of channels'],
+  ['heads', 'number of heads'],
+  ['headSize', 'head size'],
+  ['vocabulary', 'vocabulary'],
+  ['weights', 'weights'],
+]
+
+function checkIdentity(header: SnapshotHeader, identity: ModelIdentity): void {
+  if (header.dtype !== 'f32') throw incompatible(`its numbers are ${header.dtype}, not f32`)
+  for (const [part, name] of PARTS) {
+    if (header[part] === identity[part]) continue
+    throw incompatible(`its ${name} is ${header[part]}; this model's is ${identity[part]}`)
+  }
+}
+
+function damaged(what: string): SkeinError {
+  return new SkeinError('invalid_request', `the state is damaged: ${what}`)
+}
+
+function incompatible(why: string): SkeinError {
+  return new SkeinError('state_incompatible', `the state does not fit: ${why}`)
+}

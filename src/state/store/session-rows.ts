@@ -1,0 +1,139 @@
+/** The rows of sessions: their records, which states they use, and which process has claimed them. SQL and no rules. */
+import type Database from 'better-sqlite3'
+import type { ListPage, SessionName, SessionRecord, StoredSession, Usage } from './store.ts'
+
+interface SessionRow extends SessionName {
+  readonly record: string
+}
+
+/** Of a row `s`. */
+const UNCLAIMED_BY_OWNER = `NOT EXISTS (
+  SELECT 1 FROM claims c WHERE c.namespace = s.namespace AND c.id = s.id AND c.owner = @owner
+)`
+
+export class SessionRows {
+  readonly #db: Database.Database
+
+  constructor(db: Database.Database) {
+    this.#db = db
+  }
+
+  all(): StoredSession[] {
+    const rows = this.#db.prepare('SELECT namespace, id, record FROM sessions').all()
+    return (rows as SessionRow[]).map(storedOf) // the columns named
+  }
+
+  find({ namespace, id }: SessionName): StoredSession | null {
+    const row = this.#db
+      .prepare('SELECT namespace, id, record FROM sessions WHERE namespace = ? AND id = ?')
+      .get(namespace, id)
+    return row === undefined ? null : storedOf(row as SessionRow)
+  }
+
+  isExpired({ namespace, id }: SessionName, now: number): boolean {
+    const sql = 'SELECT 1 FROM sessions WHERE namespace = ? AND id = ? AND expires <= ?'
+    return this.#db.prepare(sql).get(namespace, id, now) !== undefined
+  }
+
+  /** Those whose time is over and that nobody has claimed. */
+  expired(now: number): SessionName[] {
+    const sql = `SELECT namespace, id FROM sessions s WHERE expires <= ? AND NOT EXISTS (
+      SELECT 1 FROM claims c WHERE c.namespace = s.namespace AND c.id = s.id
+    )`
+    return this.#db.prepare(sql).all(now) as SessionName[] // the columns named
+  }
+
+  /** Of a tenant, without those that `owner` has claimed; latest first. */
+  list(
+    of: { readonly namespace: string; readonly owner: string; readonly now: number },
+    { limit, after }: ListPage,
+  ): StoredSession[] {
+    const { updatedAt = Number.MAX_SAFE_INTEGER, id = '' } = after ?? {}
+    const rows = this.#db
+      .prepare(
+        `SELECT namespace, id, record FROM sessions s
+         WHERE namespace = @namespace AND (expires IS NULL OR expires > @now)
+           AND (updated < @updatedAt OR (updated = @updatedAt AND id > @id)) AND ${UNCLAIMED_BY_OWNER}
+         ORDER BY updated DESC, id LIMIT @limit`,
+      )
+      .all({ ...of, updatedAt, id, limit })
+    return (rows as SessionRow[]).map(storedOf) // the columns named
+  }
+
+  /** Likewise without those; a state that several of them use counts once. */
+  usage(namespace: string, owner: string): Usage {
+    const row = this.#db
+      .prepare(
+        `SELECT
+           (SELECT count(*) FROM sessions s WHERE namespace = @namespace AND ${UNCLAIMED_BY_OWNER}) AS sessions,
+           (SELECT coalesce(sum(bytes), 0) FROM (
+             SELECT DISTINCT key, bytes FROM uses s WHERE namespace = @namespace AND ${UNCLAIMED_BY_OWNER}
+           )) AS bytes`,
+      )
+      .get({ namespace, owner })
+    return row as Usage // the columns named
+  }
+
+  put({ namespace, id }: SessionName, record: SessionRecord): void {
+    const { updatedAt, ttlMs, turns } = record
+    const expires = ttlMs === null ? null : updatedAt + ttlMs
+    this.#run(
+      'INSERT OR REPLACE INTO sessions (namespace, id, record, updated, expires) VALUES (?, ?, ?, ?, ?)',
+      ...[namespace, id, JSON.stringify(record), updatedAt, expires],
+    )
+    this.#run('DELETE FROM uses WHERE namespace = ? AND id = ?', namespace, id)
+    const use = this.#db.prepare(
+      'INSERT OR IGNORE INTO uses (namespace, id, key, bytes) VALUES (?, ?, ?, ?)',
+    )
+    for (const { key, bytes } of turns) use.run(namespace, id, key, bytes)
+  }
+
+  /** With the claim to it. Returns the states it used, or null where there was none. */
+  remove({ namespace, id }: SessionName): string[] | null {
+    const keys = this.#db
+      .prepare('SELECT key FROM uses WHERE namespace = ? AND id = ?')
+      .pluck()
+      .all(namespace, id) as string[] // TEXT
+    this.unclaim({ namespace, id })
+    this.#run('DELETE FROM uses WHERE namespace = ? AND id = ?', namespace, id)
+    const count = this.#run('DELETE FROM sessions WHERE namespace = ? AND id = ?', namespace, id)
+    return count === 0 ? null : keys
+  }
+
+  isUsed(key: string): boolean {
+    return this.#db.prepare('SELECT 1 FROM uses WHERE key = ? LIMIT 1').get(key) !== undefined
+  }
+
+  claimantOf({ namespace, id }: SessionName): string | null {
+    const sql = 'SELECT owner FROM claims WHERE namespace = ? AND id = ?'
+    const owner = this.#db.prepare(sql).pluck().get(namespace, id)
+    return (owner as string | undefined) ?? null // TEXT
+  }
+
+  claim({ namespace, id }: SessionName, owner: string): void {
+    this.#run(
+      'INSERT OR REPLACE INTO claims (namespace, id, owner) VALUES (?, ?, ?)',
+      ...[namespace, id, owner],
+    )
+  }
+
+  unclaim({ namespace, id }: SessionName): void {
+    this.#run('DELETE FROM claims WHERE namespace = ? AND id = ?', namespace, id)
+  }
+
+  claimants(): string[] {
+    return this.#db.prepare('SELECT DISTINCT owner FROM claims').pluck().all() as string[] // TEXT
+  }
+
+  unclaimAllOf(owner: string): void {
+    this.#run('DELETE FROM claims WHERE owner = ?', owner)
+  }
+
+  #run(sql: string, ...values: readonly (string | number | null)[]): number {
+    return this.#db.prepare(sql).run(...values).changes
+  }
+}
+
+function storedOf({ namespace, id, record }: SessionRow): StoredSession {
+  return { namespace, id, record: JSON.parse(record) } // written by put
+}
