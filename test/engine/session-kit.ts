@@ -1,6 +1,6 @@
 /** What the tests of sessions share: an engine that keeps states, turns of a conversation, and what they must give. */
 import { expect } from 'vitest'
-import type { Engine, EngineLimits } from '../../src/engine/engine.ts'
+import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
 import type {
   EngineCall,
   EngineCalls,
@@ -9,7 +9,8 @@ import type {
   SessionUse,
 } from '../../src/engine/messages.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../../src/engine/states.ts'
-import { decodeSnapshot, type ModelIdentity, transcriptOf } from '../../src/state/snapshot.ts'
+import { type ModelIdentity, transcriptOf } from '../../src/state/snapshot.ts'
+import { decodeSnapshot } from '../../src/state/snapshot-file.ts'
 import { type FakeOptions, FakeRunner, stateAfter } from '../helpers/fake-runner.ts'
 import { Collected, requestOf, soloAnswer, textOf, tokenBytes, V } from './kit.ts'
 
