@@ -1,11 +1,15 @@
 /**
- * The engine of one model: requests in, events out, one synchronous `step` at a time. It owns the live requests and
- * what the results of a step mean for them; scheduler.ts chooses the rows, sequence.ts decides where an answer ends.
- * It knows nothing of loops, processes or HTTP: local-client.ts and worker-loop.ts drive it.
+ * The engine of one model: requests in, events out. It owns the live requests and what the results of a step mean for
+ * them; scheduler.ts chooses the rows, sequence.ts decides where an answer ends. It knows nothing of loops, processes or
+ * HTTP: local-client.ts and worker-loop.ts drive it, by `turn`.
+ *
+ * Two ways to go on. `step` is the plain one: a step is launched, waited for, and looked at. `turn` does the same on a
+ * runner with one flight; on others it launches the next step before it looks at the last (docs/architecture.md).
  */
 import { assert, SkeinError } from '../errors.ts'
 import { type Drawn, MAX_TOP_LOGPROBS, type RowResult, type Runner } from '../model/runner.ts'
 import type { TokenBytes } from './answer-text.ts'
+import { Flights } from './flights.ts'
 import { logprobsOf, withBytes } from './logprobs.ts'
 import type {
   CallHandlers,
@@ -50,12 +54,15 @@ export class Engine {
   readonly #runner: Runner
   readonly #tokenBytes: TokenBytes
   readonly #scheduler: Scheduler
+  readonly #flights: Flights
   /** Null where no states are kept. */
   readonly #states: States | null
   readonly #live = new Map<string, LiveRequest>()
   #failure: SkeinError | null = null
   /** Of this step, and of what came since the last one. */
   #events: EngineEvent[] = []
+  /** Since when a step has been on its way. */
+  #busySince = 0
   /** Told when something came between steps that the next one has to deal with. */
   onWake: () => void = () => {}
   readonly #counters = {
@@ -82,6 +89,7 @@ export class Engine {
       ...limits,
     }
     this.#runner = runner
+    this.#flights = new Flights(runner)
     this.#tokenBytes = tokenBytes
     const slots = new SlotPool(runner, usableSlots(runner), poisonFreedSlots)
     this.#states =
@@ -123,16 +131,20 @@ export class Engine {
   cancel(id: string): void {
     const live = this.#live.get(id)
     if (live === undefined) return
-    this.#states?.abandon(live, true)
-    this.#remove(live)
+    // What is kept of it must be of a step that was looked at.
+    if (live.request.session?.onCancel === 'keep') this.#guard(() => this.#landAll())
+    if (this.#live.get(id) === live) {
+      this.#states?.abandon(live, true)
+      this.#remove(live)
+      this.#counters.aborted++
+    }
     this.#events = this.#events.filter((event) => event.id !== id)
-    this.#counters.aborted++
   }
 
   /** A step would do something. Requests that wait for the store, or for a session's writer, are no work. */
   get hasWork(): boolean {
     const { waiting, running } = this.#scheduler
-    const isBusy = waiting.length + running.length + this.#events.length > 0
+    const isBusy = waiting.length + running.length + this.#events.length + this.#flights.count > 0
     return this.#failure === null && (isBusy || this.#states?.hasChores === true)
   }
 
@@ -150,22 +162,31 @@ export class Engine {
     return this.#failure
   }
 
-  /** One forward pass. If it fails, every live request gets an error event and `failure` is set. */
+  /** One forward pass, waited for. If it fails, every live request gets an error event and `failure` is set. */
   step(): EngineEvent[] {
-    if (this.#failure !== null) return this.#takeEvents()
-    const started = performance.now()
-    try {
-      this.#states?.beginStep()
-      const plan = this.#scheduler.schedule()
-      const results = this.#run(plan)
-      this.#postprocess(plan, results)
-      this.#states?.endStep()
-      this.#scheduler.checkIdle()
-    } catch (error) {
-      this.#die(SkeinError.from(error))
-    }
-    this.#counters.busySeconds += (performance.now() - started) / 1000
+    this.#guard(() => {
+      this.#launch()
+      this.#landAll()
+    })
     return this.#takeEvents()
+  }
+
+  /**
+   * As much as can be done without waiting for the device: the next step is launched, then the oldest is looked at if it
+   * is over. Null when it is not; ask again soon. On a runner with one flight this is step().
+   */
+  turn(): EngineEvent[] | null {
+    if (this.#runner.maxFlights === 1) return this.step()
+    let hasLanded = false
+    this.#guard(() => {
+      // Copies of states wait for the device, so nothing is sent ahead of them.
+      const isHeld = this.#flights.count > 0 && this.#states?.hasChores === true
+      if (this.#flights.hasRoom && !isHeld) this.#launch()
+      hasLanded = this.#flights.count === 0 || this.#flights.isOldestDone
+      if (this.#flights.count === 0) this.#rest()
+      else if (hasLanded) this.#land()
+    })
+    return hasLanded || this.#events.length > 0 ? this.#takeEvents() : null
   }
 
   get stats(): EngineStats {
@@ -231,33 +252,61 @@ export class Engine {
     }
   }
 
-  #run(plan: readonly PlannedRow[]): RowResult[] {
-    if (plan.length === 0) return []
-    const results = this.#runner.step(plan.map((planned) => planned.row))
-    assert(results.length === plan.length, `${results.length} results for ${plan.length} rows`)
-    this.#counters.steps++
-    this.#counters.lastBatchTokens = plan.reduce((sum, { row }) => sum + row.tokens.length, 0)
-    return results
-  }
-
-  #postprocess(plan: readonly PlannedRow[], results: readonly RowResult[]): void {
-    for (const [i, planned] of plan.entries()) {
-      const { owner, takers, numPrompt } = planned
-      const { drawn, logits } = results[i]!
-      assert(drawn.length === takers.length, `${drawn.length} draws for ${takers.length} takers`)
-      // Another row of the same request may have failed it in this very step.
-      if (!this.#live.has(owner.id)) continue
-      if (numPrompt > 0) this.#acceptPrompt(planned, logits)
-      this.#acceptDrawn(owner, takers, drawn)
+  /** A failure of the runner, or of our own, is the end of the engine. */
+  #guard(work: () => void): void {
+    if (this.#failure !== null) return
+    try {
+      work()
+    } catch (error) {
+      this.#die(SkeinError.from(error))
     }
   }
 
-  #acceptPrompt({ owner, numPrompt }: PlannedRow, logits: Float32Array | undefined): void {
-    if (owner.isScoring && !this.#score(owner, numPrompt, logits)) return
-    owner.numFed += numPrompt
+  #launch(): void {
+    this.#states?.beginStep()
+    const plan = this.#scheduler.schedule(this.#flights.last)
+    if (plan.length === 0) return
+    if (this.#flights.count === 0) this.#busySince = performance.now()
+    this.#flights.launch(plan)
+    this.#counters.steps++
+    this.#counters.lastBatchTokens = plan.reduce((sum, { row }) => sum + row.tokens.length, 0)
+  }
+
+  #landAll(): void {
+    while (this.#flights.count > 0) this.#land()
+    this.#rest()
+  }
+
+  #land(): void {
+    for (const [planned, result] of this.#flights.land()) this.#postprocess(planned, result)
+    const now = performance.now()
+    this.#counters.busySeconds += (now - this.#busySince) / 1000
+    this.#busySince = now
+    if (this.#flights.count === 0) this.#rest()
+  }
+
+  /** Nothing is on its way. */
+  #rest(): void {
+    this.#states?.endStep()
+    this.#scheduler.checkIdle()
+  }
+
+  #postprocess(planned: PlannedRow, { drawn, logits }: RowResult): void {
+    const { owner, takers, numPrompt } = planned
+    assert(drawn.length === takers.length, `${drawn.length} draws for ${takers.length} takers`)
+    // It may have failed in another row of this very step, or have been cancelled while the step was on its way.
+    if (this.#live.get(owner.id) !== owner) return
+    if (numPrompt > 0) this.#acceptPrompt(planned, logits)
+    this.#acceptDrawn(owner, takers, drawn)
+  }
+
+  #acceptPrompt(planned: PlannedRow, logits: Float32Array | undefined): void {
+    const { owner, numPrompt, fedTo } = planned
+    if (logits !== undefined && !this.#score(planned, logits)) return
     this.#counters.promptTokens += numPrompt
-    this.#states?.atPoint(owner)
-    if (owner.isPrefilling) return
+    // Else more of it is on its way; at a point nothing is.
+    if (fedTo === owner.numFed) this.#states?.atPoint(owner)
+    if (fedTo < owner.prompt.length) return
     const { id, seed, promptLogprobs: logprobs } = owner
     this.#events.push({ type: 'prompt', id, seed, logprobs, ...this.#states?.usageOf(owner) })
     this.#fork(owner)
@@ -278,12 +327,12 @@ export class Engine {
   }
 
   /** Adds the log-probabilities of the tokens that follow the ones just fed. False: the request has failed. */
-  #score(owner: LiveRequest, numPrompt: number, logits: Float32Array | undefined): boolean {
+  #score({ owner, numPrompt, fedTo }: PlannedRow, logits: Float32Array): boolean {
     const { prompt } = owner
     const { promptLogprobs: k } = owner.request
-    assert(logits !== undefined && k !== null, 'prompt logits were asked and did not come')
+    assert(k !== null, 'prompt logits came and were not asked')
     for (let row = 0; row < numPrompt; row++) {
-      const token = prompt[owner.numFed + row + 1]!
+      const token = prompt[fedTo - numPrompt + row + 1]!
       const logprob = logprobsOf(logits, row, this.info.model.vocabSize, token, k)
       if (logprob === null) {
         this.#fail(owner, notFinite('in the prompt'))
@@ -297,6 +346,10 @@ export class Engine {
   #acceptDrawn(owner: LiveRequest, takers: readonly Sequence[], drawn: readonly Drawn[]): void {
     for (const [i, sequence] of takers.entries()) {
       const { token, logprob } = drawn[i]!
+      if (sequence.finish !== null) {
+        this.#overran(sequence, token)
+        continue
+      }
       if (token < 0) {
         this.#fail(owner, notFinite(`after ${sequence.numDrawn} tokens`))
         return
@@ -308,17 +361,27 @@ export class Engine {
     }
   }
 
+  /** A row that was launched before the end of its answer was known. After a stop token it did not run. */
+  #overran(sequence: Sequence, token: number): void {
+    if (sequence.slot === null) return
+    sequence.isSpoilt = token < 0
+    this.#end(sequence)
+  }
+
   /** Collects what became of a sequence in this step, and lets go of what has ended. */
   #report(sequence: Sequence): void {
-    const { owner, index, finish } = sequence
-    const { id } = owner
+    const { owner, index } = sequence
     const released = sequence.text.take()
-    if (released !== null) this.#events.push({ type: 'text', id, index, ...released })
-    if (finish === null) return
+    if (released !== null) this.#events.push({ type: 'text', id: owner.id, index, ...released })
+    if (sequence.isOver) this.#end(sequence)
+  }
+
+  #end(sequence: Sequence): void {
+    const { owner } = sequence
     if (this.#states === null) this.#finish(sequence, null)
     else {
       this.#states.answerEnds(sequence, (session, error) => {
-        if (this.#live.get(id) !== owner) return
+        if (this.#live.get(owner.id) !== owner) return
         if (error === null) this.#finish(sequence, session)
         else this.#fail(owner, error)
         this.onWake()

@@ -1,5 +1,5 @@
 /**
- * The engine in the caller's own process: for the library, the `generate` command, benches and tests. It steps the
+ * The engine in the caller's own process: for the library, the `generate` command, benches and tests. It turns the
  * engine in a setImmediate loop, so that input and output of the process go on between any two steps. It owns the
  * engine. A long step does block the process; a server uses remote-client.ts.
  */
@@ -76,7 +76,7 @@ export class LocalEngineClient implements EngineClient {
   #turn(): void {
     this.#isScheduled = false
     if (this.#isClosed) return
-    for (const event of this.#engine.step()) this.#queues.deliver(event)
+    for (const event of this.#engine.turn() ?? []) this.#queues.deliver(event)
     this.#schedule()
   }
 }

@@ -6,7 +6,7 @@
  * - Admission is first come first served within a tenant, and by what each has been served between tenants (waiting-line.ts).
  *   A request needs a slot per choice; the one whose turn it is is never overtaken, so a request for many choices is not
  *   starved by small ones.
- * - Every decoding sequence is in every step. `usableSlots` keeps at least a quarter of the step's tokens free of them.
+ * - Every decoding sequence that can go on is in every step. `usableSlots` keeps at least a quarter of the step's tokens free of them.
  * - The rest goes to prompts, at most `prefillChunk` tokens while answers are being generated, since that bounds their
  *   time between tokens. Half of it goes to the prompt admitted first, so every prompt moves and ends; the other half
  *   to the prompt with least left, so a short one is not held up by a long one.
@@ -26,6 +26,8 @@ export interface PlannedRow {
   readonly takers: readonly Sequence[]
   /** Prompt tokens in the row; 0 for a decode row. */
   readonly numPrompt: number
+  /** Prompt tokens that the slot has consumed after the row. */
+  readonly fedTo: number
 }
 
 /** What the scheduler needs of kept states. */
@@ -81,11 +83,11 @@ export class Scheduler {
     return firstStuck === -1 ? 0 : line.length - firstStuck
   }
 
-  /** The rows of the next step; empty when there is nothing to do. */
-  schedule(): PlannedRow[] {
+  /** The rows of the step after `lastFlight`; empty when there is nothing to do, or nothing before that was looked at. */
+  schedule(lastFlight: number): PlannedRow[] {
     this.#admit()
     const plan: PlannedRow[] = []
-    this.#planDecode(plan)
+    this.#planDecode(plan, lastFlight)
     this.#planPrefill(plan)
     for (const { owner, numPrompt } of plan) if (numPrompt === 0) this.waiting.charge(owner, 1)
     return plan
@@ -147,17 +149,24 @@ export class Scheduler {
     if (start !== null || hasPenalties(request.sampling)) this.#runner.resetPenalties(slot, prompt)
   }
 
-  #planDecode(plan: PlannedRow[]): void {
-    for (const owner of this.running) {
-      for (const sequence of owner.sequences) {
-        if (!sequence.isDecoding) continue
-        plan.push({ row: sequence.decodeRow, owner, takers: [sequence], numPrompt: 0 })
-      }
+  #planDecode(plan: PlannedRow[], lastFlight: number): void {
+    const decoding = this.running.flatMap((live) => live.sequences.filter((one) => one.isDecoding))
+    const { feedsDraws, maxFlights } = this.#runner
+    const ready = feedsDraws
+      ? decoding.filter((sequence) => sequence.canStep(lastFlight))
+      : // Each flight has its part of them, and every part waits for its own.
+        decoding
+          .filter(({ numAwaited }) => numAwaited === 0)
+          .slice(0, Math.ceil(decoding.length / maxFlights))
+    for (const sequence of ready) {
+      const { owner } = sequence
+      const row = sequence.nextRow()
+      plan.push({ row, owner, takers: [sequence], numPrompt: 0, fedTo: owner.numFed })
     }
   }
 
   #planPrefill(plan: PlannedRow[]): void {
-    const prefilling = this.running.filter((live) => live.isPrefilling)
+    const prefilling = this.running.filter((live) => live.canSendChunk)
     if (prefilling.length === 0) return
     const numDecode = plan.length
     const free = this.#runner.maxTokens - numDecode
@@ -210,7 +219,7 @@ function prefillStep(owner: LiveRequest, numPrompt: number): PlannedRow {
     samples: takers.map((sequence) => sequence.draw),
     allLogits: owner.isScoring,
   }
-  return { row, owner, takers, numPrompt }
+  return { row, owner, takers, numPrompt, fedTo: owner.numFed + numPrompt }
 }
 
 function hasPenalties(sampling: SamplingParams): boolean {

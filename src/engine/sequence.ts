@@ -5,7 +5,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import { assert } from '../errors.ts'
-import type { BatchRow, SampleSpec, TokenLogprob } from '../model/runner.ts'
+import { type BatchRow, fedByDraw, type SampleSpec, type TokenLogprob } from '../model/runner.ts'
 import { AnswerText, END_OF_TEXT, type TokenBytes } from './answer-text.ts'
 import { withBytes } from './logprobs.ts'
 import type { FinishReason, GenerateRequest, TokenText } from './messages.ts'
@@ -39,8 +39,13 @@ export class LiveRequest {
   readonly promptLogprobs: (TokenText | null)[] | null
   /** Where a prompt begins of which no prefix is kept; null: the state before any token. */
   start: Start | null = null
-  /** Prompt tokens consumed by the first sequence's slot. The others get a copy when it is complete. */
+  /**
+   * Prompt tokens consumed by the first sequence's slot, those on their way there included. The others get a copy when
+   * the prompt is complete.
+   */
   numFed = 0
+  /** Rows with prompt tokens that are on their way. */
+  numChunksSent = 0
   /** Where reading stops for a copy of the state, ascending; those reached are taken out. */
   points: readonly number[] = []
 
@@ -85,8 +90,22 @@ export class LiveRequest {
     return Math.min(end, this.points[0] ?? end) - this.numFed
   }
 
+  /** More of the prompt can go, whether or not what went before has been looked at. */
+  get canSendChunk(): boolean {
+    if (!this.isPrefilling) return false
+    // The state at a point is copied, and scores are read, before more is fed.
+    const isLookedAt = this.promptLogprobs !== null || this.numFed === this.points[0]
+    return this.numChunksSent === 0 || !isLookedAt
+  }
+
+  /** Prompt tokens were launched. */
+  sent(numPrompt: number): void {
+    this.numFed += numPrompt
+    this.numChunksSent++
+  }
+
   get isDone(): boolean {
-    return this.sequences.every((sequence) => sequence.finish !== null)
+    return this.sequences.every((sequence) => sequence.isOver)
   }
 }
 
@@ -97,9 +116,17 @@ export class Sequence {
   /** Which choice of the request; also its random stream. */
   readonly index: number
   readonly text: AnswerText
-  /** Tokens drawn; a stopping token counts. All but the last have been fed. */
+  /** Tokens drawn and looked at; a stopping token counts. */
   readonly drawn: number[] = []
   finish: Finish | null = null
+  /** Its last row ran past the end of the answer and was not finite: its state is not to be kept. */
+  isSpoilt = false
+  /** Draws that are on their way. */
+  numAwaited = 0
+  /** Flight of the last of them, and which of its draws it is. */
+  #awaited = { flight: 0, draw: 0 }
+  /** Draws that rows launched so far feed, if they run. */
+  #numSent = 0
   readonly #tokenBytes: TokenBytes
   /** The same two objects serve every decode step: a step allocates nothing per row. */
   readonly #draw: Mutable<SampleSpec>
@@ -112,7 +139,12 @@ export class Sequence {
     this.text = text
     this.#tokenBytes = tokenBytes
     this.#draw = createDraw(owner, index)
-    this.#decodeRow = { slot: NO_SLOT, tokens: new Int32Array(1), samples: [this.#draw] }
+    this.#decodeRow = {
+      slot: NO_SLOT,
+      tokens: new Int32Array(1),
+      samples: [this.#draw],
+      stops: owner.stopTokens,
+    }
   }
 
   /** Null before admission and after the end. */
@@ -134,23 +166,52 @@ export class Sequence {
     return this.numDrawn > 0 && this.finish === null
   }
 
+  /** Ended, and no row of it is on its way that runs: a stop token holds the next row back, a stop string does not. */
+  get isOver(): boolean {
+    if (this.finish === null) return false
+    return this.numAwaited === 0 || typeof this.finish.matched !== 'string'
+  }
+
+  /** Drawn tokens that its slot has consumed, once everything on its way has run. */
+  get numFed(): number {
+    const isHeldBack = typeof this.finish?.matched === 'number'
+    return isHeldBack ? Math.min(this.#numSent, this.numDrawn - 1) : this.#numSent
+  }
+
+  /** Its next row can go: the token that it feeds is known here, or will be on the device after `lastFlight`. */
+  canStep(lastFlight: number): boolean {
+    if (!this.isDecoding) return false
+    if (this.numAwaited === 0) return true
+    const isNext = this.#awaited.flight === lastFlight
+    return isNext && this.numDrawn + this.numAwaited < this.owner.request.maxTokens
+  }
+
+  /** Its next token is draw `draw` of a flight. */
+  awaits(flight: number, draw: number): void {
+    this.#awaited = { flight, draw }
+    this.numAwaited++
+  }
+
   /** How the next token is drawn; valid until then. */
   get draw(): SampleSpec {
     this.#draw.position = this.numDrawn
     return this.#draw
   }
 
-  /** Feeds the last drawn token, which no state has consumed yet, and draws the next; valid until then. */
-  get decodeRow(): BatchRow {
+  /** Feeds the last token, which no state has consumed yet, and draws the next; valid until then. */
+  nextRow(): BatchRow {
     assert(this.#slot !== null && this.isDecoding, 'a sequence was stepped that has no next token')
-    this.#draw.position = this.numDrawn
+    const position = this.numDrawn + this.numAwaited
+    this.#draw.position = position
+    this.#decodeRow.tokens[0] =
+      this.numAwaited === 0 ? this.drawn.at(-1)! : fedByDraw(this.#awaited.draw)
+    this.#numSent = position
     return this.#decodeRow
   }
 
   /** Takes a drawn token and decides whether the answer ends with it. */
   accept(token: number, logprob: TokenLogprob | null): void {
     this.drawn.push(token)
-    this.#decodeRow.tokens[0] = token
     if (this.owner.stopTokens.has(token)) {
       this.end({ reason: 'stop', matched: token })
       return
@@ -186,6 +247,7 @@ function createDraw({ request, seed, bias }: LiveRequest, stream: number): Mutab
     frequencyPenalty: sampling.frequencyPenalty,
     penaltyDecay: sampling.penaltyDecay,
     repetitionPenalty: sampling.repetitionPenalty,
+    noise: sampling.noise,
     seed,
     position: 0,
     stream,

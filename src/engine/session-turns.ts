@@ -145,21 +145,24 @@ export class SessionTurns {
   }
 
   /**
-   * After a draw and before its token is fed. A state cannot be rewound, so a copy is taken where the text begins to
-   * look like a stop string: if it becomes one, that copy is what the session keeps.
+   * After a draw. A state cannot be rewound, so a copy is taken where the text begins to look like a stop string: if it
+   * becomes one, that copy is what the session keeps. Where the token is on its way into the state already, the copy is
+   * taken where the text has ceased to look like one: what follows is fed again.
    */
   drew(sequence: Sequence): void {
-    const { owner, numDrawn, finish, text, slot } = sequence
+    const { owner, numDrawn, numFed, finish, text, slot } = sequence
     if (finish !== null || owner.request.stop.strings.length === 0) return
     const use = this.#uses.get(owner)
     if (use === undefined) return
     const isFirst = numDrawn === 1
-    const begins = text.isHolding && !use.wasHolding
+    const isAhead = numFed === numDrawn
+    const hasTurned = text.isHolding !== use.wasHolding
     use.wasHolding = text.isHolding
-    if (!isFirst && !(begins && this.#budget.allows)) return
+    const isClear = hasTurned && text.isHolding !== isAhead
+    if (!isFirst && !(isClear && this.#budget.allows)) return
     const state = this.#budget.spend(() => this.#runner.readState(slot!))
     // The first, at the end of the prompt, always serves; of the later ones the last.
-    use.checkpoints[isFirst ? 0 : 1] = { count: numDrawn - 1, state }
+    use.checkpoints[isFirst ? 0 : 1] = { count: numFed, state }
   }
 
   /** The answer has ended: it becomes a turn. Its slot may be kept. Reports once, perhaps later, unless it is gone. */
@@ -331,7 +334,7 @@ export class SessionTurns {
 
   /** The state of a turn: the slot's own where every token it has consumed belongs to the answer. */
   #keep(sequence: Sequence, { namespace, parent, checkpoints }: Use): KeptState {
-    const { owner, drawn } = sequence
+    const { owner, drawn, numFed } = sequence
     const isForeign = parent?.state.isForeign === true
     const { count, rest } = answerTokens(sequence, this.#tokenBytes)
     const restTokens = rest === '' ? [] : this.#tokenBytes.encode!(rest) // submit has checked it
@@ -339,7 +342,6 @@ export class SessionTurns {
       tokens: joinTokens(owner.prompt, drawn.slice(0, consumed)),
       tail: joinTokens(drawn.slice(consumed, count), restTokens),
     })
-    const numFed = Math.max(0, drawn.length - 1)
     if (count >= numFed) {
       const slot = sequence.slot!
       sequence.slot = null

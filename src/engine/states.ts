@@ -207,13 +207,13 @@ export class States {
 
   /** Before the slot of an answer that ended is freed; it may be kept. Reports once, now or when it is on disk. */
   answerEnds(sequence: Sequence, report: Report): void {
-    const { owner, drawn, slot } = sequence
+    const { owner, drawn, slot, numFed, isSpoilt } = sequence
     if (owner.request.session !== undefined) {
       this.#turns.end(sequence, report)
       return
     }
-    if (slot !== null) {
-      this.#keepPrefix(owner, joinTokens(owner.prompt, drawn.slice(0, -1)), slot)
+    if (slot !== null && !isSpoilt) {
+      this.#keepPrefix(owner, joinTokens(owner.prompt, drawn.slice(0, numFed)), slot)
     }
     report(null, null)
   }

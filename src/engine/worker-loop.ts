@@ -1,12 +1,15 @@
 /**
  * The life of an engine in a worker: messages in, steps while there is work, one message out per step. Between any two
- * steps the event loop turns once, so a cancel is seen before the next one. It does not know what carries the messages,
- * nor does it end the process: whoever started it does, with the exit code that it returns.
+ * steps, and while one is waited for, the event loop turns, so a cancel is seen before the next one. It does not know
+ * what carries the messages, nor does it end the process: whoever started it does, with the exit code that it returns.
  */
 import { SkeinError } from '../errors.ts'
 import type { Channel } from './channel.ts'
 import type { Engine } from './engine.ts'
 import type { EngineEvent, FromWorker, GenerateRequest, ToWorker } from './messages.ts'
+
+/** Saving many states takes long; the counters tell the gateway that it goes on. */
+const COUNTERS_WHILE_CLOSING_MS = 250
 
 /** Serves until shutdown, the loss of the gateway (0) or a broken step (1). The engine is its own. */
 export function serveEngine(
@@ -92,9 +95,11 @@ class WorkerLoop {
   #turn(): void {
     this.#isScheduled = false
     if (this.#isOver) return
-    const events = [...this.#refused, ...this.#engine.step()]
-    this.#refused = []
-    this.#post(events)
+    const events = this.#engine.turn()
+    if (events !== null) {
+      this.#post([...this.#refused, ...events])
+      this.#refused = []
+    }
     const { failure, hasWork } = this.#engine
     if (failure !== null) {
       this.#channel.send({ type: 'fatal', error: failure.toShape() })
@@ -127,11 +132,14 @@ class WorkerLoop {
   /** False when states of sessions were lost. */
   async #close(): Promise<boolean> {
     let isSaved = true
+    const beat = setInterval(() => this.#post([]), COUNTERS_WHILE_CLOSING_MS)
     try {
       await this.#engine.close()
     } catch (error) {
       isSaved = false
       process.stderr.write(`skein: ${SkeinError.from(error).message}\n`)
+    } finally {
+      clearInterval(beat)
     }
     await this.#channel.close()
     return isSaved

@@ -2,9 +2,12 @@
  * What the engine's tests share: a small vocabulary with every kind of token, requests, an oracle that answers a
  * request without an engine, and a drive of many steps.
  */
-import type { Engine } from '../../src/engine/engine.ts'
+import type { TokenBytes } from '../../src/engine/answer-text.ts'
+import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
 import type { EngineEvent, GenerateRequest, SamplingParams } from '../../src/engine/messages.ts'
-import type { SampleSpec } from '../../src/model/runner.ts'
+import type { StateOptions } from '../../src/engine/states.ts'
+import type { Runner, SampleSpec } from '../../src/model/runner.ts'
+import { DeferredRunner } from '../helpers/deferred-runner.ts'
 import { answerOf } from '../helpers/fake-runner.ts'
 
 export const V = 97
@@ -219,6 +222,36 @@ export class Collected {
     }
     return answer
   }
+}
+
+/** An engine whose tests step it, but that launches the next step before it looks at the last. */
+class OverlappedEngine extends Engine {
+  override step(): EngineEvent[] {
+    return this.turn() ?? []
+  }
+}
+
+/**
+ * How an engine of a test goes on: plainly, or with late flights (DeferredRunner), each feeding what the one before drew
+ * or, in parts, each with sequences of its own.
+ */
+export const LOOPS = ['plain', 'overlapped', 'in parts'] as const
+export type Loop = (typeof LOOPS)[number]
+
+/** SKEIN_TEST_LOOP=overlapped runs every test of the folder that way; those that count steps fail then. */
+const DEFAULT_LOOP = process.env.SKEIN_TEST_LOOP === 'overlapped' ? 'overlapped' : 'plain'
+
+export function engineOver(
+  runner: Runner,
+  limits: Partial<EngineLimits> = {},
+  states: StateOptions | null = null,
+  loop: Loop = DEFAULT_LOOP,
+  bytes: TokenBytes = tokenBytes,
+): Engine {
+  if (loop === 'plain') return new Engine(runner, bytes, limits, states)
+  const late =
+    loop === 'overlapped' ? new DeferredRunner(runner) : new DeferredRunner(runner, 3, false)
+  return new OverlappedEngine(late, bytes, limits, states)
 }
 
 /** Steps until nothing is left to do. */

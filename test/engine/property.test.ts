@@ -5,17 +5,19 @@
  */
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { Engine } from '../../src/engine/engine.ts'
+import type { Engine } from '../../src/engine/engine.ts'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
 import {
   Collected,
   drain,
+  engineOver,
+  LOOPS,
+  type Loop,
   promptOf,
   requestOf,
   SAMPLING,
   soloAnswer,
-  tokenBytes,
   V,
 } from './kit.ts'
 
@@ -79,8 +81,13 @@ interface Run {
   readonly cancelled: Set<string>
 }
 
-function play(actions: readonly Action[], runner: FakeRunner, prefillChunk: number): Run {
-  const engine = new Engine(runner, tokenBytes, { poisonFreedSlots: true, prefillChunk })
+function play(
+  actions: readonly Action[],
+  runner: FakeRunner,
+  prefillChunk: number,
+  loop: Loop,
+): Run {
+  const engine = engineOver(runner, { poisonFreedSlots: true, prefillChunk }, null, loop)
   const collected = new Collected()
   const requests = new Map<string, GenerateRequest>()
   const cancelled = new Set<string>()
@@ -97,7 +104,7 @@ function play(actions: readonly Action[], runner: FakeRunner, prefillChunk: numb
       cancelled.add(id)
     } else {
       if (act.type === 'break') runner.notFinite.add(act.slot)
-      for (let times = act.type === 'step' ? act.times : 1; times > 0; times--) {
+      for (let times = act.type === 'step' ? act.times : 3; times > 0; times--) {
         const events = engine.step()
         expect(events.filter(({ id }) => cancelled.has(id))).toEqual([])
         collected.add(events)
@@ -109,7 +116,7 @@ function play(actions: readonly Action[], runner: FakeRunner, prefillChunk: numb
   return { engine, collected, requests, cancelled }
 }
 
-test('600 random lives', () => {
+test.each(LOOPS)('600 random lives, %s', (loop) => {
   const seen = { answers: 0, errors: 0, cancelled: 0, stopped: 0, forks: 0 }
   fc.assert(
     fc.property(
@@ -123,7 +130,7 @@ test('600 random lives', () => {
       (actions, { numSlots, maxTokens, spareLogits, prefillChunk }) => {
         const maxLogits = numSlots + spareLogits
         const runner = new FakeRunner({ numSlots, maxTokens, maxLogits, vocabSize: V })
-        const { engine, collected, requests, cancelled } = play(actions, runner, prefillChunk)
+        const { engine, collected, requests, cancelled } = play(actions, runner, prefillChunk, loop)
         expect(engine.failure).toBeNull()
         expect(engine.stats).toMatchObject({
           waiting: 0,

@@ -1,9 +1,9 @@
 /** The engine over real kernels and a tiny random model: what the scripted runner promises holds for them too. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Engine } from '../../src/engine/engine.ts'
+import type { Engine } from '../../src/engine/engine.ts'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { BACKENDS, someTokens, tinyRunner } from '../helpers/runner.ts'
-import { Collected, drain, requestOf, SAMPLING } from './kit.ts'
+import { Collected, drain, engineOver, LOOPS, type Loop, requestOf, SAMPLING } from './kit.ts'
 
 const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7), 32) }
 
@@ -39,32 +39,49 @@ function outcome(collected: Collected, { id, n }: GenerateRequest) {
   return { prompt, answers, logprobs }
 }
 
-describe.each(BACKENDS)('on %s', (backend) => {
-  let engine: Engine
-  beforeAll(() => {
-    const runner = tinyRunner(backend, { slots: 9, maxTokens: 48 })
-    engine = new Engine(runner, tokenBytes, { poisonFreedSlots: true, prefillChunk: 13 })
-  })
-  afterAll(() => engine.dispose())
-
-  test('joining, leaving, forking and cancelled neighbours change no answer', () => {
-    const alone = requests.map((request) => {
-      engine.submit(request)
-      return outcome(drain(engine), request)
+describe.each(BACKENDS.flatMap((backend) => LOOPS.map((loop) => [backend, loop] as const)))(
+  'on %s, %s',
+  (backend, loop) => {
+    let plain: Engine
+    let engine: Engine
+    beforeAll(() => {
+      const make = (way: Loop) => {
+        const runner = tinyRunner(backend, { slots: 9, maxTokens: 48 })
+        return engineOver(
+          runner,
+          { poisonFreedSlots: true, prefillChunk: 13 },
+          null,
+          way,
+          tokenBytes,
+        )
+      }
+      plain = make('plain')
+      engine = make(loop)
     })
-    const collected = new Collected()
-    for (const request of requests) {
-      engine.submit(request)
-      engine.submit({ ...request, id: `gone ${request.id}`, maxTokens: 1000 })
-      for (let i = 0; i < 3; i++) collected.add(engine.step())
-      engine.cancel(`gone ${request.id}`)
-    }
-    drain(engine, collected)
-    for (const [i, request] of requests.entries()) {
-      expect(outcome(collected, request)).toEqual(alone[i])
-    }
-    expect(alone.flatMap(({ answers }) => answers)).not.toContain(null)
-    expect(engine.failure).toBeNull()
-    expect(engine.stats).toMatchObject({ failed: 0, freeSlots: 9, aborted: 12 })
-  })
-})
+    afterAll(() => {
+      plain.dispose()
+      engine.dispose()
+    })
+
+    test('joining, leaving, forking and cancelled neighbours change no answer', () => {
+      const alone = requests.map((request) => {
+        plain.submit(request)
+        return outcome(drain(plain), request)
+      })
+      const collected = new Collected()
+      for (const request of requests) {
+        engine.submit(request)
+        engine.submit({ ...request, id: `gone ${request.id}`, maxTokens: 1000 })
+        for (let i = 0; i < 3; i++) collected.add(engine.step())
+        engine.cancel(`gone ${request.id}`)
+      }
+      drain(engine, collected)
+      for (const [i, request] of requests.entries()) {
+        expect(outcome(collected, request)).toEqual(alone[i])
+      }
+      expect(alone.flatMap(({ answers }) => answers)).not.toContain(null)
+      expect(engine.failure).toBeNull()
+      expect(engine.stats).toMatchObject({ failed: 0, freeSlots: 9, aborted: 12 })
+    })
+  },
+)

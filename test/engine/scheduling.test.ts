@@ -194,7 +194,7 @@ describe('faults', () => {
 
   test('a runner that answers too little is not trusted', () => {
     const { engine, runner } = setUp()
-    runner.step = () => []
+    runner.launch = () => ({ isDone: true, results: () => [] })
     engine.submit(requestOf())
     expect(engine.step()).toMatchObject([{ type: 'error', error: { code: 'internal' } }])
     expect(engine.failure?.message).toContain('0 results for 1 rows')

@@ -1,6 +1,6 @@
 /** What the tests of sessions share: an engine that keeps states, turns of a conversation, and what they must give. */
 import { expect } from 'vitest'
-import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
+import type { Engine, EngineLimits } from '../../src/engine/engine.ts'
 import type {
   EngineCall,
   EngineCalls,
@@ -9,10 +9,9 @@ import type {
   SessionUse,
 } from '../../src/engine/messages.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../../src/engine/states.ts'
-import { type ModelIdentity, transcriptOf } from '../../src/state/snapshot.ts'
-import { decodeSnapshot } from '../../src/state/snapshot-file.ts'
+import { decodeSnapshot, type ModelIdentity, transcriptOf } from '../../src/state/snapshot.ts'
 import { type FakeOptions, FakeRunner, stateAfter } from '../helpers/fake-runner.ts'
-import { Collected, requestOf, soloAnswer, textOf, tokenBytes, V } from './kit.ts'
+import { Collected, engineOver, type Loop, requestOf, soloAnswer, textOf, V } from './kit.ts'
 
 export const IDENTITY: ModelIdentity = {
   architecture: 'fake',
@@ -35,16 +34,17 @@ export interface SetUp {
   readonly fake?: FakeOptions
   readonly limits?: Partial<EngineLimits>
   readonly states?: Partial<StateOptions>
+  readonly loop?: Loop
 }
 
-export function setUp({ fake = {}, limits = {}, states = {} }: SetUp = {}) {
+export function setUp({ fake = {}, limits = {}, states = {}, loop }: SetUp = {}) {
   const runner = new FakeRunner({ vocabSize: V, maxTokens: 512, ...fake })
   const options = { copyBudgetMs: Number.POSITIVE_INFINITY, ...states }
-  const engine = new Engine(
+  const engine = engineOver(
     runner,
-    tokenBytes,
     { poisonFreedSlots: true, ...limits },
     { ...DEFAULT_STATE_OPTIONS, ...options },
+    loop,
   )
   return { runner, engine }
 }

@@ -1,0 +1,65 @@
+/**
+ * Steps on their way: which rows each one has, oldest first. It marks what is awaited, so that the next step can be
+ * planned before this one is looked at. What results mean is engine.ts.
+ */
+import { assert } from '../errors.ts'
+import type { Flight, RowResult, Runner } from '../model/runner.ts'
+import type { PlannedRow } from './scheduler.ts'
+
+interface Launched {
+  readonly plan: readonly PlannedRow[]
+  readonly flight: Flight
+}
+
+export class Flights {
+  readonly #runner: Runner
+  readonly #launched: Launched[] = []
+  #last = 0
+
+  constructor(runner: Runner) {
+    this.#runner = runner
+  }
+
+  get count(): number {
+    return this.#launched.length
+  }
+
+  get hasRoom(): boolean {
+    return this.count < this.#runner.maxFlights
+  }
+
+  /** Number of the last one launched; its draws can be fed by the next. */
+  get last(): number {
+    return this.#last
+  }
+
+  /** The oldest can be landed without waiting. */
+  get isOldestDone(): boolean {
+    return this.#launched[0]?.flight.isDone === true
+  }
+
+  launch(plan: readonly PlannedRow[]): void {
+    const flight = this.#runner.launch(plan.map(({ row }) => row))
+    this.#last++
+    let draw = 0
+    for (const { owner, takers, numPrompt } of plan) {
+      if (numPrompt > 0) owner.sent(numPrompt)
+      for (const sequence of takers) sequence.awaits(this.#last, draw++)
+    }
+    this.#launched.push({ plan, flight })
+  }
+
+  /** The rows of the oldest and their results, one after another; waits for it. A row is awaited until its turn. */
+  *land(): Generator<[PlannedRow, RowResult]> {
+    const oldest = this.#launched.shift()
+    assert(oldest !== undefined, 'nothing is on its way')
+    const { plan, flight } = oldest
+    const results = flight.results()
+    assert(results.length === plan.length, `${results.length} results for ${plan.length} rows`)
+    for (const [i, planned] of plan.entries()) {
+      if (planned.numPrompt > 0) planned.owner.numChunksSent--
+      for (const sequence of planned.takers) sequence.numAwaited--
+      yield [planned, results[i]!]
+    }
+  }
+}
