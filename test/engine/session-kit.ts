@@ -9,7 +9,8 @@ import type {
   SessionUse,
 } from '../../src/engine/messages.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../../src/engine/states.ts'
-import { decodeSnapshot, type ModelIdentity, transcriptOf } from '../../src/state/snapshot.ts'
+import { type ModelIdentity, transcriptOf } from '../../src/state/snapshot.ts'
+import { decodeSnapshot } from '../../src/state/snapshot-file.ts'
 import { type FakeOptions, FakeRunner, stateAfter } from '../helpers/fake-runner.ts'
 import { Collected, engineOver, type Loop, requestOf, soloAnswer, textOf, V } from './kit.ts'
 
