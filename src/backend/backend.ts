@@ -379,6 +379,8 @@ export interface Capacity {
   readonly rows: number
   readonly logits: number
   readonly samples: number
+  /** Steps to have on their way at once, where the backend can; its own choice when absent. */
+  readonly flights?: number
 }
 
 export interface Backend {

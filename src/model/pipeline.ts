@@ -91,16 +91,17 @@ class Pipeline {
   #record(capacity: Capacity, build: (ops: Ops) => void): Program {
     const states = this.#states
     assert(states !== null, 'a pipeline is recorded before it has states')
-    const inner = { ...capacity, logits: 0, samples: 0 }
+    const flights = this.#stages.length
+    const inner = { ...capacity, logits: 0, samples: 0, flights }
     const programs = this.#stages.map(({ backend }, s) =>
       s === this.#stages.length - 1
-        ? backend.record(capacity, build)
+        ? backend.record({ ...capacity, flights }, build)
         : backend.record(inner, (ops) => void this.recordStage(s, ops, states, inner)),
     )
     const links = this.#stages.slice(1).map(({ backend }, i) => {
       const [from, to] = [this.#carried[i]!, this.#carried[i + 1]!]
       const pairs = from.map((tensor, k) => [tensor, to[k]!] as const)
-      return this.#connect(this.#stages[i]!.backend, backend, pairs, this.#stages.length)
+      return this.#connect(this.#stages[i]!.backend, backend, pairs, flights)
     })
     return new PipelineProgram(programs, links)
   }
@@ -141,9 +142,11 @@ class PipelineProgram implements Program {
       this.#links[s]?.send(batch.numTokens)
       return flight
     })
+    const last = flights.at(-1)
     return {
+      // It waits for all others.
       get isDone() {
-        return flights.every((flight) => flight === null || flight.isDone)
+        return last?.isDone !== false
       },
       wait() {
         for (const flight of flights) flight?.wait()

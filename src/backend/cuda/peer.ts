@@ -5,16 +5,14 @@
  */
 import { assert } from '../../errors.ts'
 import type { Link, Tensor } from '../backend.ts'
-import type { Pointer } from '../ffi.ts'
 import type { CudaDevice } from './device.ts'
+import { CudaEvent } from './event.ts'
 import type { DevicePointer } from './kernel-args.ts'
 import type { PinnedBuffer } from './pinned.ts'
 import { CudaTensor } from './resources.ts'
 
 export type PeerPath = 'direct' | 'host'
 
-/** CU_EVENT_DISABLE_TIMING */
-const NO_TIMING = 2
 const PEER_ACCESS_ALREADY_ENABLED = 704
 const TRIAL_BYTES = 64 << 10
 
@@ -30,7 +28,7 @@ interface Pair {
 interface Landing {
   readonly places: readonly (DevicePointer | PinnedBuffer)[]
   /** Recorded when the rows have left. */
-  readonly sent: Pointer
+  readonly sent: CudaEvent
 }
 
 export class PeerLink implements Link {
@@ -60,9 +58,7 @@ export class PeerLink implements Link {
     const places = this.#pairs.map(({ bytes }) =>
       this.path === 'direct' ? this.#to.alloc(bytes) : this.#from.pinned(bytes),
     )
-    const event = new BigUint64Array(1)
-    this.#from.driver.call('cuEventCreate', event, NO_TIMING)
-    return { places, sent: event[0]! }
+    return { places, sent: new CudaEvent(this.#from) }
   }
 
   send(rows: number): void {
@@ -76,8 +72,8 @@ export class PeerLink implements Link {
       if (typeof place === 'bigint') copyToPeer(to, place, from, pair.from, bytes)
       else from.downloadAsync(place, pair.from, bytes)
     }
-    from.driver.call('cuEventRecord', sent, from.stream)
-    to.driver.call('cuStreamWaitEvent', to.stream, sent, 0)
+    sent.record()
+    sent.holdBack(to)
     for (const [i, pair] of this.#pairs.entries()) {
       const place = places[i]!
       const bytes = rows * pair.rowBytes
@@ -93,7 +89,7 @@ export class PeerLink implements Link {
         if (typeof place === 'bigint') this.#to.free(place)
         else place.dispose()
       }
-      this.#from.driver.call('cuEventDestroy_v2', sent)
+      sent.dispose()
     }
   }
 }

@@ -1,13 +1,14 @@
 /**
  * Replaying a recording. A step whose rows each feed one token is a captured graph for the next larger bucket of rows;
  * every other step launches its kernels one by one. Either way: one copy up, one down, one wait. Graphs are captured
- * when a bucket is first needed.
+ * when a bucket is first needed. Several steps are on their way at once where the capacity asks for that.
  */
 import { assert } from '../../errors.ts'
-import type { Batch, Capacity, Ops, Program } from '../backend.ts'
+import type { Batch, Capacity, Ops, Program, ProgramFlight, ProgramFlights } from '../backend.ts'
 import { NativeArena } from './arena.ts'
 import { type Command, type StepShape, StepStream } from './command.ts'
 import type { CudaDevice } from './device.ts'
+import { CudaEvent } from './event.ts'
 import { bucketOf, type Gemm } from './gemm.ts'
 import type { CudaGraph } from './graph.ts'
 import { Recording } from './ops.ts'
@@ -29,6 +30,7 @@ interface Eager {
 }
 
 export class CudaProgram implements Program {
+  readonly flights?: ProgramFlights
   readonly #device: CudaDevice
   readonly #gemm: Gemm
   readonly #capacity: Capacity
@@ -36,7 +38,12 @@ export class CudaProgram implements Program {
   readonly #commands: readonly Command[]
   readonly #graphs = new Map<number, Captured>()
   readonly #usesGraphs: boolean
+  /** Recorded behind each step, in turn. */
+  readonly #ends: readonly CudaEvent[]
+  #numLaunched = 0
   #eager: Eager | null
+  /** Grown out of; steps on their way may still use them. */
+  readonly #outgrown: Eager[] = []
 
   constructor(
     device: CudaDevice,
@@ -49,6 +56,9 @@ export class CudaProgram implements Program {
     this.#gemm = gemm
     this.#capacity = capacity
     this.#usesGraphs = usesGraphs
+    const { flights: max = 1 } = capacity
+    this.#ends = Array.from({ length: max }, () => new CudaEvent(device))
+    if (max > 1) this.flights = { max, feedsDraws: false, launch: (batch) => this.#launch(batch) }
     this.#recording = new Recording(device, capacity)
     this.#commands = this.#recording.commands
     this.#eager = this.#createEager()
@@ -56,25 +66,38 @@ export class CudaProgram implements Program {
   }
 
   #createEager(maxBiases?: number): Eager {
-    const buffer = new StepBuffer(this.#device, this.#capacity, maxBiases)
+    const buffer = new StepBuffer(this.#device, this.#capacity, maxBiases, this.#ends.length)
     const arena = new NativeArena()
     return { buffer, arena, stream: new StepStream(this.#device, this.#gemm, buffer, arena) }
   }
 
   run(batch: Batch): void {
+    this.#launch(batch).wait()
+  }
+
+  #launch(batch: Batch): ProgramFlight {
     assert(this.#eager !== null, 'a program run after dispose()')
     const isDecode = batch.numTokens === batch.numRows
     const captured = isDecode && this.#usesGraphs ? this.#captured(batch) : null
     const buffer = captured?.buffer ?? this.#eagerFor(batch).buffer
-    buffer.upload(batch)
+    const image = buffer.upload(batch)
     if (captured !== null) captured.graph.launch()
-    else this.#launch(batch, isDecode)
-    buffer.download(batch)
-    this.#device.synchronize()
-    buffer.unpack(batch)
+    else this.#launchEach(batch, isDecode)
+    buffer.download(batch, image)
+    const end = this.#ends[this.#numLaunched++ % this.#ends.length]!
+    end.record()
+    return {
+      get isDone() {
+        return end.isOver
+      },
+      wait() {
+        end.wait()
+        buffer.unpack(batch, image)
+      },
+    }
   }
 
-  #launch(batch: Batch, isDecode: boolean): void {
+  #launchEach(batch: Batch, isDecode: boolean): void {
     const shape: StepShape = {
       tokens: batch.numTokens,
       rows: batch.numRows,
@@ -104,7 +127,7 @@ export class CudaProgram implements Program {
     }
     const shape: StepShape = { ...capacity, isDecode: true }
     for (const command of this.#commands) command.prepare?.(this.#gemm, shape)
-    const buffer = new StepBuffer(this.#device, capacity, 1)
+    const buffer = new StepBuffer(this.#device, capacity, 1, this.#ends.length)
     // A graph keeps its own copies of the arguments it was captured with.
     const arena = new NativeArena()
     const stream = new StepStream(this.#device, this.#gemm, buffer, arena)
@@ -122,8 +145,7 @@ export class CudaProgram implements Program {
     const eager = this.#eager!
     const numBiases = batch.biasStarts[batch.numSamples]!
     if (numBiases <= eager.buffer.maxBiases) return eager
-    eager.buffer.dispose()
-    eager.arena.dispose()
+    this.#outgrown.push(eager)
     this.#eager = this.#createEager(2 * numBiases)
     return this.#eager
   }
@@ -136,9 +158,12 @@ export class CudaProgram implements Program {
       buffer.dispose()
     }
     this.#graphs.clear()
-    this.#eager.buffer.dispose()
-    this.#eager.arena.dispose()
+    for (const { buffer, arena } of [this.#eager, ...this.#outgrown]) {
+      buffer.dispose()
+      arena.dispose()
+    }
     this.#eager = null
+    for (const end of this.#ends) end.dispose()
     this.#recording.dispose()
   }
 }

@@ -1,6 +1,7 @@
 /**
- * One step's batch on its way to the device and back: page-locked images of the input and output arrays and their places
- * in device memory, for a fixed capacity. One copy goes up and one comes down. Knows nothing of kernels.
+ * A step's batch on its way to the device and back: page-locked images of the input and output arrays and their places
+ * in device memory, for a fixed capacity. One copy goes up and one comes down. Steps that are on their way at once have
+ * images of their own, and share the places: the device takes them in turn. Knows nothing of kernels.
  */
 import { assert } from '../../errors.ts'
 import {
@@ -72,27 +73,36 @@ function outputLayout(samples: number) {
 type Input = ReturnType<typeof inputLayout>
 type Output = ReturnType<typeof outputLayout>
 
+/** A step's arrays on the host. */
+interface Image {
+  readonly up: PinnedBuffer
+  readonly down: PinnedBuffer
+}
+
 export class StepBuffer {
   readonly capacity: Capacity
   readonly maxBiases: number
   readonly #device: CudaDevice
   readonly #input: Input
   readonly #output: Output
-  readonly #up: PinnedBuffer
-  readonly #down: PinnedBuffer
+  readonly #images: readonly Image[]
+  #numUploads = 0
   readonly #inputAddress: DevicePointer
   readonly #outputAddress: DevicePointer
 
-  constructor(device: CudaDevice, capacity: Capacity, maxBiases = MIN_BIASES) {
+  constructor(device: CudaDevice, capacity: Capacity, maxBiases = MIN_BIASES, numImages = 1) {
     this.#device = device
     this.capacity = capacity
     this.maxBiases = maxBiases
     this.#input = inputLayout(capacity, maxBiases)
     this.#output = outputLayout(capacity.samples)
-    this.#up = device.pinned(this.#input.bytes)
-    this.#down = device.pinned(Math.max(ALIGNMENT, this.#output.bytes))
+    const outputBytes = Math.max(ALIGNMENT, this.#output.bytes)
+    this.#images = Array.from({ length: numImages }, () => ({
+      up: device.pinned(this.#input.bytes),
+      down: device.pinned(outputBytes),
+    }))
     this.#inputAddress = device.alloc(this.#input.bytes)
-    this.#outputAddress = device.alloc(this.#down.bytes)
+    this.#outputAddress = device.alloc(outputBytes)
     device.fill(this.#inputAddress, 0, this.#input.bytes)
   }
 
@@ -127,42 +137,48 @@ export class StepBuffer {
     )
   }
 
-  /** Puts the copy of a batch on the stream. The step before must have run: its image is overwritten. */
-  upload(batch: Batch): void {
+  /**
+   * Puts the copy of a batch on the stream; returns the number of its image. The step that had the image before, as many
+   * uploads ago as there are images, must have been unpacked.
+   */
+  upload(batch: Batch): number {
+    const image = this.#numUploads++ % this.#images.length
+    const { up } = this.#images[image]!
+    const ints = ({ at, length }: Section) => new Int32Array(up.buffer, at, length)
+    const floats = ({ at, length }: Section) => new Float32Array(up.buffer, at, length)
     assert(this.holds(batch), 'a batch beyond its step buffer')
     const { numTokens, numRows, numLogits, numSamples } = batch
     const layout = this.#input
     const numBiases = batch.biasStarts[numSamples]!
-    this.#ints(layout.counts).set([numTokens, numRows, numLogits, numSamples])
-    this.#ints(layout.tokens).set(batch.tokens.subarray(0, numTokens))
-    this.#ints(layout.starts).set(batch.starts.subarray(0, numRows + 1))
-    this.#ints(layout.slots).set(batch.slots.subarray(0, numRows))
-    this.#ints(layout.logitRows).set(batch.logitRows.subarray(0, numLogits))
-    this.#ints(layout.sampleRow).set(batch.sampleRow.subarray(0, numSamples))
-    this.#ints(layout.sampleSlot).set(batch.sampleSlot.subarray(0, numSamples))
-    this.#floats(layout.sampleFloats).set(
-      batch.sampleFloats.subarray(0, numSamples * SAMPLE_FLOATS),
-    )
-    this.#ints(layout.sampleInts).set(batch.sampleInts.subarray(0, numSamples * SAMPLE_INTS))
-    this.#ints(layout.biasStarts).set(batch.biasStarts.subarray(0, numSamples + 1))
-    this.#ints(layout.biasIds).set(batch.biasIds.subarray(0, numBiases))
-    this.#floats(layout.biasValues).set(batch.biasValues.subarray(0, numBiases))
-    const tokenRows = this.#ints(layout.tokenRows)
+    ints(layout.counts).set([numTokens, numRows, numLogits, numSamples])
+    ints(layout.tokens).set(batch.tokens.subarray(0, numTokens))
+    ints(layout.starts).set(batch.starts.subarray(0, numRows + 1))
+    ints(layout.slots).set(batch.slots.subarray(0, numRows))
+    ints(layout.logitRows).set(batch.logitRows.subarray(0, numLogits))
+    ints(layout.sampleRow).set(batch.sampleRow.subarray(0, numSamples))
+    ints(layout.sampleSlot).set(batch.sampleSlot.subarray(0, numSamples))
+    floats(layout.sampleFloats).set(batch.sampleFloats.subarray(0, numSamples * SAMPLE_FLOATS))
+    ints(layout.sampleInts).set(batch.sampleInts.subarray(0, numSamples * SAMPLE_INTS))
+    ints(layout.biasStarts).set(batch.biasStarts.subarray(0, numSamples + 1))
+    ints(layout.biasIds).set(batch.biasIds.subarray(0, numBiases))
+    floats(layout.biasValues).set(batch.biasValues.subarray(0, numBiases))
+    const tokenRows = ints(layout.tokenRows)
     for (let b = 0; b < numRows; b++) tokenRows.fill(b, batch.starts[b]!, batch.starts[b + 1]!)
     const end = numBiases > 0 ? layout.bytes : layout.biasIds.at
-    this.#device.uploadAsync(this.#inputAddress, this.#up, end)
+    this.#device.uploadAsync(this.#inputAddress, up, end)
+    return image
   }
 
   /** Puts the copy of the results on the stream. */
-  download(batch: Batch): void {
+  download(batch: Batch, image: number): void {
     if (batch.numSamples === 0) return
     const bytes = wantsTop(batch) ? this.#output.bytes : this.#output.topIds.at
-    this.#device.downloadAsync(this.#down, this.#outputAddress, bytes)
+    this.#device.downloadAsync(this.#images[image]!.down, this.#outputAddress, bytes)
   }
 
   /** Hands the results to the batch, once the download has run. */
-  unpack(batch: Batch): void {
-    const { buffer } = this.#down
+  unpack(batch: Batch, image: number): void {
+    const { buffer } = this.#images[image]!.down
     const { sampled, sampledLogprob, topIds, topLogprobs } = this.#output
     const count = batch.numSamples
     batch.sampled.set(new Int32Array(buffer, sampled.at, count))
@@ -172,19 +188,13 @@ export class StepBuffer {
     batch.topLogprobs.set(new Float32Array(buffer, topLogprobs.at, count * MAX_TOP_LOGPROBS))
   }
 
-  #ints({ at, length }: Section): Int32Array {
-    return new Int32Array(this.#up.buffer, at, length)
-  }
-
-  #floats({ at, length }: Section): Float32Array {
-    return new Float32Array(this.#up.buffer, at, length)
-  }
-
   dispose(): void {
     this.#device.free(this.#inputAddress)
     this.#device.free(this.#outputAddress)
-    this.#up.dispose()
-    this.#down.dispose()
+    for (const { up, down } of this.#images) {
+      up.dispose()
+      down.dispose()
+    }
   }
 }
 
