@@ -7,8 +7,8 @@ import type { Runner, StateData } from '../model/runner.ts'
 import type { CallHandlers } from './messages.ts'
 import type { Start } from './sequence.ts'
 
-/** Letters, digits, `.`, `_` and `-`: what can stand after `model@` without doubt where it begins. */
-const NAME = /^[\w.-]{1,64}$/
+/** No "@", which stands before it in `model@state`, and no control characters; spaces only within ("State Test"). */
+const NAME = /^(?! )[^@\p{C}]{1,64}(?<! )$/u
 
 interface StartState {
   readonly id: string
@@ -70,7 +70,7 @@ export class StartStates {
     if (!NAME.test(name)) {
       throw new SkeinError(
         'invalid_request',
-        `"${name}" cannot name a start state; use up to 64 letters, digits, ".", "_" or "-"`,
+        `"${name}" cannot name a start state; use up to 64 characters other than "@", and no space at either end`,
       )
     }
     if (this.#states.has(name)) {
