@@ -1,0 +1,157 @@
+/** Sessions of several worker processes over one data folder: races, handing over under load, and a worker that is killed. */
+import { fork } from 'node:child_process'
+import { join } from 'node:path'
+import { afterEach, expect, test } from 'vitest'
+import type { EngineEvent, GenerateRequest, SessionUse } from '../../src/engine/messages.ts'
+import { channelToChild } from '../../src/engine/process-channel.ts'
+import { RemoteEngineClient } from '../../src/engine/remote-client.ts'
+import { requestOf, SAMPLING } from '../engine/kit.ts'
+import { DEMO } from '../helpers/cli.ts'
+import { newFolder } from '../helpers/direct-store.ts'
+
+const WORKER = join(import.meta.dirname, '../../dist/worker.js')
+
+interface Worker {
+  readonly client: RemoteEngineClient
+  kill(): Promise<void>
+}
+
+const workers: Worker[] = []
+
+async function start(dataDir: string): Promise<Worker> {
+  const choice = { model: DEMO, slots: 6, threads: 1, dataDir }
+  const child = fork(WORKER, [JSON.stringify(choice)], { serialization: 'advanced' })
+  const exited = new Promise<void>((resolve) => child.once('exit', () => resolve()))
+  const client = await RemoteEngineClient.connect(channelToChild(child))
+  const kill = () => {
+    child.kill('SIGKILL')
+    return exited
+  }
+  const worker = { client, kill }
+  workers.push(worker)
+  return worker
+}
+
+afterEach(async () => {
+  for (const { client } of workers.splice(0)) await client.close()
+})
+
+function turnOf(i: number, id: string, use: Partial<SessionUse> = {}): GenerateRequest {
+  const prompt = Int32Array.from({ length: 20 + i }, (_, at) => 1 + ((at * 37 + i * 101) % 250))
+  const sampling = { ...SAMPLING, seed: BigInt(i), topP: 0.9 }
+  const session = { id, ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop', ...use } as const
+  const stop = { strings: ['e '], tokens: [], ignoreEos: true }
+  return requestOf({ id: `r${i}`, prompt, maxTokens: 30, sampling, session, stop, logprobs: 1 })
+}
+
+async function answerTo({ client }: Worker, request: GenerateRequest) {
+  const events: EngineEvent[] = []
+  for await (const event of client.generate(request)) events.push(event)
+  const logprobs = events.flatMap((event) => (event.type === 'text' ? (event.logprobs ?? []) : []))
+  const finish = events.at(-1)
+  return { logprobs, turn: finish?.type === 'finish' ? finish.session?.turn : null }
+}
+
+const release = ({ client }: Worker, id: string) =>
+  client.call('sessions.release', { tenant: '', id })
+
+test('a session goes back and forth between two busy workers with the bits of one that never moved', async () => {
+  const dataDir = newFolder()
+  const [one, two] = [await start(dataDir), await start(dataDir)]
+  const expected = []
+  for (let i = 0; i < 5; i++) expected.push(await answerTo(one, turnOf(i, 'whole')))
+  // Two streams on each all the while, which write to sessions of their own.
+  let isOver = false
+  const load = [one, two].flatMap((worker, w) =>
+    [0, 1].map(async (stream) => {
+      for (let i = 0; !isOver; i++) await answerTo(worker, turnOf(i % 7, `load ${w} ${stream}`))
+    }),
+  )
+  for (let i = 0; i < 5; i++) {
+    const [here, there] = i % 2 === 0 ? [one, two] : [two, one]
+    expect(await answerTo(here, turnOf(i, 'moved'))).toEqual(expected[i])
+    const refused = answerTo(there, turnOf(i, 'moved', { ifBusy: 'conflict' }))
+    await expect(refused).rejects.toMatchObject({ code: 'conflict' })
+    // To read it is everyone's right; what is written soon after a turn may not be there yet.
+    const seen = await there.client
+      .call('sessions.get', { tenant: '', id: 'moved' })
+      .catch(() => null)
+    expect([null, i, i + 1]).toContain(seen?.head ?? null)
+    await release(here, 'moved')
+    expect(await there.client.call('sessions.get', { tenant: '', id: 'moved' })).toMatchObject({
+      head: i + 1,
+      isBusy: false,
+    })
+  }
+  isOver = true
+  await Promise.all(load)
+  const lists = [one, two].map(async ({ client }) =>
+    (await client.call('sessions.list', { tenant: '' })).map(({ id, head }) => ({ id, head })),
+  )
+  const [first, second] = await Promise.all(lists)
+  expect(first!.map(({ id }) => id).sort()).toEqual(second!.map(({ id }) => id).sort())
+  expect(first!.length).toBe(6)
+}, 120_000)
+
+test('of two workers that make the same session one does; the other waits until it is given up', async () => {
+  const dataDir = newFolder()
+  const [one, two] = [await start(dataDir), await start(dataDir)]
+  for (let round = 0; round < 10; round++) {
+    const id = `raced ${round}`
+    const racers = [one, two].map((worker) =>
+      answerTo(worker, turnOf(1, id, { ifBusy: 'conflict' })).then(
+        ({ turn }) => turn,
+        (error) => error.code,
+      ),
+    )
+    const results = await Promise.all(racers)
+    expect(results.toSorted()).toEqual([1, 'conflict'])
+    const [winner, loser] = results[0] === 1 ? [one, two] : [two, one]
+    const waiting = answerTo(loser, turnOf(2, id))
+    await release(winner, id)
+    expect((await waiting).turn).toBe(2)
+  }
+  // A request is writing: it cannot be released.
+  const long = answerTo(one, {
+    ...turnOf(3, 'long'),
+    stop: { strings: [], tokens: [], ignoreEos: true },
+    maxTokens: 400,
+  })
+  await new Promise((resolve) => setTimeout(resolve, 50))
+  await expect(release(one, 'long')).rejects.toMatchObject({ code: 'conflict' })
+  await long
+  await release(one, 'long')
+  await release(one, 'unknown')
+}, 120_000)
+
+test('what a killed worker had is had by another at once, as it was at an earlier moment', async () => {
+  const dataDir = newFolder()
+  const survivor = await start(dataDir)
+  const expected = []
+  for (let i = 0; i < 4; i++) expected.push(await answerTo(survivor, turnOf(i, 'whole')))
+  for (let round = 0; round < 3; round++) {
+    const victim = await start(dataDir)
+    const id = `taken ${round}`
+    const numTold = round + 1
+    for (let i = 0; i < numTold; i++) {
+      expect(await answerTo(victim, turnOf(i, id))).toEqual(expected[i])
+    }
+    const cut = answerTo(victim, turnOf(numTold, id)).then(
+      () => 'answered',
+      (error) => error.code,
+    )
+    await new Promise((resolve) => setTimeout(resolve, 5 * round))
+    await victim.kill()
+    workers.splice(workers.indexOf(victim), 1)
+    expect(['model_not_loaded', 'answered']).toContain(await cut)
+    const began = performance.now()
+    const found = await survivor.client
+      .call('sessions.get', { tenant: '', id })
+      .catch((error) => error.code)
+    const head = found === 'not_found' ? 0 : found.head
+    expect(head).toBeLessThanOrEqual(numTold + 1)
+    const next = await answerTo(survivor, turnOf(head, id, { ifBusy: 'conflict' }))
+    expect(performance.now() - began).toBeLessThan(2000)
+    if (head < 4) expect(next).toEqual(expected[head])
+  }
+}, 120_000)
