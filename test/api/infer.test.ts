@@ -218,7 +218,7 @@ describe('models come and go', () => {
 
   test.each([
     ['', null],
-    ['quant', 'int8'],
+    ['quant', 'nf4'],
     ['fp16', 'f16'],
   ])('strategy "%s"', async (model_strategy, quant) => {
     const { app, keepers } = hosted()

@@ -10,11 +10,13 @@ import { Maybe } from '../schema.ts'
 const ViewName = Type.String({ pattern: '^[^\\u0000-\\u001f\\u007f@]{1,128}$' })
 const FileName = Type.String({ minLength: 1, maxLength: 1024 })
 
-/** `model_strategy` → how matrices are held. '' is the server's own choice; "quant" was 4 bits there and is 8 here. */
+/** `model_strategy` → how matrices are held. '' is the server's own choice; "quant" is bitsandbytes' NF4. */
 const STRATEGIES: Readonly<Record<string, string | null>> = {
   '': null,
-  quant: 'int8',
+  quant: 'nf4',
+  nf4: 'nf4',
   int8: 'int8',
+  fp8: 'fp8',
   fp16: 'f16',
   bf16: 'bf16',
   fp32: 'f32',
