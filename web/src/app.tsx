@@ -3,7 +3,7 @@ import type { JSX } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { forgetKey, isKeyWanted, key, takeKey } from './lib/api.ts'
 import { language, type Text, t, toggleLanguage } from './lib/i18n.ts'
-import { connection, system, workers } from './lib/live.ts'
+import { connection, role, system, workers } from './lib/live.ts'
 import { nextTheme, type Theme, theme } from './lib/preferences.ts'
 import { hashOf, PAGES, type Page, route } from './lib/router.ts'
 import { ApiPage } from './pages/api.tsx'
@@ -130,6 +130,7 @@ function ConnectionDot() {
   return (
     <span class={`dot ${state}`} role="status">
       {t(texts[state])}
+      {role.value !== null && <small> · {t(role.value)}</small>}
     </span>
   )
 }

@@ -28,7 +28,7 @@ export function milliseconds(value: number | null | undefined): string {
   if (value === null || value === undefined) return '–'
   if (value >= 10_000) return `${(value / 1000).toFixed(1)} s`
   if (value >= 1000) return `${(value / 1000).toFixed(2)} s`
-  return value >= 10 ? `${Math.round(value)} ms` : `${value.toFixed(1)} ms`
+  return value >= 10 || value === 0 ? `${Math.round(value)} ms` : `${value.toFixed(1)} ms`
 }
 
 export function percent(share: number | null | undefined): string {

@@ -9,7 +9,9 @@ import type {
   SystemInfo,
   WorkerRecord,
 } from '../../../src/gateway/management/contract.ts'
-import { ApiError, call, key, messageOf, request } from './api.ts'
+import { call, key, request } from './api.ts'
+import { waitBefore } from './backoff.ts'
+import { ApiError, messageOf } from './errors.ts'
 import { readEvents } from './sse.ts'
 import { withSample } from './stats.ts'
 
@@ -26,23 +28,19 @@ export interface ModelEntry {
   readonly state: string
 }
 
+export type Role = 'user' | 'operator' | 'admin'
+
 export const connection = signal<Connection>({ state: 'connecting' })
 export const system = signal<SystemInfo | null>(null)
 export const workers = signal<readonly WorkerRecord[]>([])
 export const samples = signal<readonly Sample[]>([])
+/** Of the key; null without one, and until it is known. */
+export const role = signal<Role | null>(null)
 /** What requests may name. */
 export const models = signal<readonly ModelEntry[] | null>(null)
 
-const FIRST_WAIT_MS = 500
-const LONGEST_WAIT_MS = 15_000
 /** A sample comes each second. */
 const SILENCE_MS = 10_000
-
-/** Before try `failures` + 1: doubled each time, and spread, so that many pages do not come back at once. */
-export function waitBefore(failures: number, random = Math.random()): number {
-  const longest = Math.min(FIRST_WAIT_MS * 2 ** (failures - 1), LONGEST_WAIT_MS)
-  return longest * (0.75 + random / 4)
-}
 
 export function followServer(): void {
   let current: AbortController | null = null
@@ -59,6 +57,7 @@ async function stayConnected(stop: AbortSignal): Promise<void> {
   let failures = 0
   while (!stop.aborted) {
     connection.value = { state: 'connecting' }
+    role.value = null
     const attempt = new AbortController()
     const give = () => attempt.abort()
     stop.addEventListener('abort', give)
@@ -72,7 +71,7 @@ async function stayConnected(stop: AbortSignal): Promise<void> {
       if (stop.aborted) return
       const status = thrown instanceof ApiError ? thrown.status : 0
       if (status === 401) connection.value = { state: 'keyless' }
-      if (status === 403) connection.value = { state: 'refused', reason: messageOf(thrown) }
+      if (status === 403) refuse(messageOf(thrown))
       if (status === 401 || status === 403) return
       const reason = attempt.signal.aborted ? 'nothing came for a while' : messageOf(thrown)
       await pause(waitBefore(++failures), reason, stop)
@@ -80,6 +79,20 @@ async function stayConnected(stop: AbortSignal): Promise<void> {
       stop.removeEventListener('abort', give)
     }
   }
+}
+
+function refuse(reason: string): void {
+  connection.value = { state: 'refused', reason }
+  if (key.value !== '') role.value = 'user'
+}
+
+/** Only admins may list keys; where there is no list of keys, each key opens everything. */
+async function findRole(): Promise<void> {
+  if (key.value === '') return
+  role.value = await call('/api/keys').then(
+    () => 'admin' as const,
+    (thrown) => (thrown instanceof ApiError && thrown.status === 403 ? 'operator' : 'admin'),
+  )
 }
 
 async function follow(attempt: AbortController, onLive: () => void): Promise<void> {
@@ -105,6 +118,7 @@ function take(event: ManagementEvent): void {
       system.value = event.system
       workers.value = event.workers
       samples.value = event.history
+      void findRole()
       return
     case 'worker':
       takeWorker(event.worker)

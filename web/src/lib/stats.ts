@@ -91,13 +91,16 @@ export interface AnswerTimes {
 
 export interface AnswerFigures {
   readonly ttftMs: number | null
-  /** Of the tokens after the first; null with fewer than two. */
+  /** Of the tokens after the first; null where there is too little to tell. */
   readonly tokensPerSecond: number | null
 }
 
+/** Pieces that arrive together, as short answers may, tell nothing of the speed. */
+const SHORTEST_MS = 10
+
 export function answerFigures({ sent, first, last }: AnswerTimes, tokens: number): AnswerFigures {
   const ttftMs = first === null ? null : first - sent
-  if (first === null || last === null || tokens < 2 || last <= first) {
+  if (first === null || last === null || tokens < 2 || last - first < SHORTEST_MS) {
     return { ttftMs, tokensPerSecond: null }
   }
   return { ttftMs, tokensPerSecond: ((tokens - 1) / (last - first)) * 1000 }

@@ -1,5 +1,6 @@
 /** A text as paragraphs, and their translations as they come: few calls, so that they are rows of one batch. */
 import { call } from './api.ts'
+import { groupsOf } from './paragraphs.ts'
 
 /** Paragraphs of a call: progress is seen by calls, and several calls share a batch on the server. */
 const CALL_SIZE = 16
@@ -11,24 +12,6 @@ export interface Translation {
   readonly text: string
   readonly finish_reason: string
   readonly error?: string
-}
-
-/** Blank lines part paragraphs; in a text without any, lines do. */
-export function paragraphsOf(text: string): string[] {
-  const separator = /\n\s*\n/.test(text) ? /\n\s*\n/ : /\n/
-  return text
-    .split(separator)
-    .map((paragraph) => paragraph.trim())
-    .filter((paragraph) => paragraph !== '')
-}
-
-/** Consecutive groups of at most `size`, with where each begins. */
-export function groupsOf<T>(items: readonly T[], size: number): { at: number; items: T[] }[] {
-  const groups = []
-  for (let at = 0; at < items.length; at += size) {
-    groups.push({ at, items: items.slice(at, at + size) })
-  }
-  return groups
 }
 
 export interface TranslateOptions {

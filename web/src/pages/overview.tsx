@@ -95,8 +95,8 @@ function Figures() {
   if (sample === undefined) return null
   const part = partOf(sample, worker())
   const figures: readonly [Text, string, string?][] = [
-    ['Generated tokens/s', count(part?.generated_tokens_per_second)],
-    ['Prompt tokens/s', count(part?.prompt_tokens_per_second)],
+    ['Generated tok/s', count(part?.generated_tokens_per_second)],
+    ['Prompt tok/s', count(part?.prompt_tokens_per_second)],
     ['Running', count(part?.running), t('of {n} slots', { n: part?.slots ?? 0 })],
     ['Waiting', count(part?.waiting)],
     ['TTFT p50', milliseconds(sample.ttft_ms.p50), `p99 ${milliseconds(sample.ttft_ms.p99)}`],
@@ -110,7 +110,8 @@ function Figures() {
         <div key={name}>
           <dt>{t(name)}</dt>
           <dd>
-            {value} {note && <small>{note}</small>}
+            {value}
+            {note && <small>{note}</small>}
           </dd>
         </div>
       ))}

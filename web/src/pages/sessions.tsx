@@ -1,6 +1,6 @@
 /** Sessions of this key: how large, where, how many turns; one opened shows its tree and what can be done with a turn. */
 import { useState } from 'preact/hooks'
-import { messageOf } from '../lib/api.ts'
+import { messageOf } from '../lib/errors.ts'
 import { age, bytes } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
 import { models } from '../lib/live.ts'
@@ -10,18 +10,18 @@ import {
   exportSession,
   forkSession,
   headTurn,
-  importSession,
   listSessions,
   rewindSession,
   type Session,
   turnNodes,
 } from '../lib/sessions.ts'
-import { Badge, Button, Empty, ErrorNote, Field, Loading } from '../parts/basics.tsx'
-import { confirmed, Dialog } from '../parts/dialog.tsx'
+import { Badge, Button, Empty, ErrorNote, Loading } from '../parts/basics.tsx'
+import { confirmed } from '../parts/dialog.tsx'
 import { useResource } from '../parts/resource.ts'
 import { TreeView } from '../parts/tree-view.tsx'
 import { panes } from '../playground/playground.tsx'
 import { modelChoices } from '../playground/targets.ts'
+import { ImportDialog, NameDialog } from './session-dialogs.tsx'
 
 export function SessionsPage() {
   const [chosen, setChosen] = useState<string | null>(null)
@@ -228,96 +228,4 @@ function openInPlayground(session: Session, model: string, head: number): void {
   if (choice === undefined || pane.isBusy.value) return
   pane.adopt(choice, session.id, turnNodes(session), head)
   goTo('playground')
-}
-
-interface NameDialogProps {
-  readonly title: string
-  readonly initial: string
-  readonly onClose: () => void
-  readonly onName: (name: string) => Promise<void>
-}
-
-function NameDialog({ title, initial, onClose, onName }: NameDialogProps) {
-  const [name, setName] = useState(initial)
-  const [error, setError] = useState<string | null>(null)
-  const submit = (event: Event) => {
-    event.preventDefault()
-    onName(name.trim())
-      .then(onClose)
-      .catch((thrown: unknown) => setError(messageOf(thrown)))
-  }
-  return (
-    <Dialog title={title} onClose={onClose}>
-      <form onSubmit={submit}>
-        <Field label={t('Name of the new session')} error={error}>
-          {(ids) => (
-            <input
-              {...ids}
-              value={name}
-              onInput={({ currentTarget }) => setName(currentTarget.value)}
-            />
-          )}
-        </Field>
-        <footer>
-          <Button onClick={onClose}>{t('Cancel')}</Button>
-          <Button kind="primary" type="submit" isDisabled={name.trim() === ''}>
-            {t('Fork')}
-          </Button>
-        </footer>
-      </form>
-    </Dialog>
-  )
-}
-
-function ImportDialog({
-  model,
-  onClose,
-}: {
-  readonly model: string
-  readonly onClose: () => void
-}) {
-  const [file, setFile] = useState<File | null>(null)
-  const [name, setName] = useState('')
-  const [error, setError] = useState<string | null>(null)
-  const submit = (event: Event) => {
-    event.preventDefault()
-    if (file === null) return
-    importSession(model, name.trim(), file)
-      .then(onClose)
-      .catch((thrown: unknown) => setError(messageOf(thrown)))
-  }
-  return (
-    <Dialog title={t('Import a state')} onClose={onClose}>
-      <form onSubmit={submit}>
-        <Field label={t('File')} hint={t('As exported; it must fit the model')} error={error}>
-          {(ids) => (
-            <input
-              {...ids}
-              type="file"
-              onChange={({ currentTarget }) => {
-                const chosen = currentTarget.files?.[0] ?? null
-                setFile(chosen)
-                if (name === '' && chosen !== null) setName(chosen.name.replace(/\.state$/, ''))
-              }}
-            />
-          )}
-        </Field>
-        <Field label={t('Name of the new session')}>
-          {(ids) => (
-            <input
-              {...ids}
-              value={name}
-              onInput={({ currentTarget }) => setName(currentTarget.value)}
-            />
-          )}
-        </Field>
-        <footer>
-          <Button onClick={onClose}>{t('Cancel')}</Button>
-          <Button kind="primary" type="submit" isDisabled={file === null || name.trim() === ''}>
-            {t('Import')}
-          </Button>
-        </footer>
-      </form>
-    </Dialog>
-  )
 }

@@ -1,8 +1,9 @@
 /** Translate: a text in, its paragraphs side by side with their translations as they come. */
 import { signal } from '@preact/signals'
-import { messageOf } from '../lib/api.ts'
+import { messageOf } from '../lib/errors.ts'
 import { language, t } from '../lib/i18n.ts'
-import { paragraphsOf, type Translation, translate } from '../lib/translation.ts'
+import { paragraphsOf } from '../lib/paragraphs.ts'
+import { type Translation, translate } from '../lib/translation.ts'
 import { Button, CopyButton, Empty, ErrorNote } from '../parts/basics.tsx'
 import { TargetSelect } from '../playground/target-select.tsx'
 import { allChoices, type Choice } from '../playground/targets.ts'

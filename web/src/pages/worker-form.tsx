@@ -1,7 +1,7 @@
 /** The form that starts a worker: files and devices to choose from, the rest folded, and what is wrong beside its field. */
 import { useState } from 'preact/hooks'
 import type { ModelFile } from '../../../src/gateway/management/contract.ts'
-import { ApiError, messageOf } from '../lib/api.ts'
+import { ApiError, messageOf } from '../lib/errors.ts'
 import { bytes } from '../lib/format.ts'
 import { type Text, t } from '../lib/i18n.ts'
 import { system } from '../lib/live.ts'
@@ -108,7 +108,7 @@ function ModelField({ form, set, errorOf, files }: Control & { files: readonly M
             {files.map(({ path, bytes: size, source }) => (
               <option key={path} value={path}>
                 {path} · {bytes(size)}
-                {source === 'pulled' ? ` · ${t('pulled')}` : ''}
+                {source === 'folder' ? '' : ` · ${t(source)}`}
               </option>
             ))}
             <option value={OTHER}>{t('Another path …')}</option>

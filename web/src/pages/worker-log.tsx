@@ -1,8 +1,9 @@
 /** The log of one worker as it is written: searched, paused, copied. */
 import { useEffect, useRef, useState } from 'preact/hooks'
-import { messageOf, request } from '../lib/api.ts'
+import { request } from '../lib/api.ts'
+import { waitBefore } from '../lib/backoff.ts'
+import { messageOf } from '../lib/errors.ts'
 import { t } from '../lib/i18n.ts'
-import { waitBefore } from '../lib/live.ts'
 import { logStreamPath } from '../lib/management.ts'
 import { readEvents } from '../lib/sse.ts'
 import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
 import type { WorkerPhase, WorkerRecord } from '../../../src/gateway/management/contract.ts'
-import { messageOf } from '../lib/api.ts'
+import { messageOf } from '../lib/errors.ts'
 import { age, bytes, count, fileName, percent } from '../lib/format.ts'
 import { type Text, t } from '../lib/i18n.ts'
 import { connection, samples, workers } from '../lib/live.ts'
@@ -82,7 +82,7 @@ function WorkerCard({ worker }: { readonly worker: WorkerRecord }) {
       {isOpen && (
         <>
           <p class="path">
-            {spec.model_path} · <a href={worker.endpoint}>{worker.endpoint}</a>
+            {spec.model_path} · {t('API address')} <code>{worker.endpoint}</code>
           </p>
           <WorkerLog id={worker_id} isEnded={worker.status === 'exited'} />
         </>
@@ -112,7 +112,7 @@ function WorkerFacts({ worker }: { readonly worker: WorkerRecord }) {
   const facts: readonly [Text, ComponentChildren][] = [
     ['Model', info ? `${info.architecture} · ${count(info.num_parameters)}` : modelFile(spec)],
     ['Weights', info ? `${info.weight_type} · ${bytes(info.weight_bytes)}` : (spec.quant ?? '–')],
-    ['Device', info?.device ?? spec.device ?? t('automatic')],
+    ['Device', shortDevice(info?.device) ?? spec.device ?? t('automatic')],
     ['Slots', info ? `${now ? now.slots - now.free_slots : 0} / ${info.slots}` : '–'],
     ['Load', now ? `${count(now.generated_tokens_per_second)} tok/s · ${percent(now.busy)}` : '–'],
     ['Memory', bytes(now?.rss_bytes)],
@@ -120,7 +120,7 @@ function WorkerFacts({ worker }: { readonly worker: WorkerRecord }) {
     ended
       ? ['Exit code', exit_code === null ? '–' : String(exit_code)]
       : ['Process', pid === null ? '–' : String(pid)],
-    ['Age', age((exited_at ?? sample?.at ?? Date.now() / 1000) - created_at)],
+    [ended ? 'Ran for' : 'Age', age((exited_at ?? sample?.at ?? Date.now() / 1000) - created_at)],
   ]
   return (
     <dl class="worker-facts">
@@ -132,6 +132,11 @@ function WorkerFacts({ worker }: { readonly worker: WorkerRecord }) {
       ))}
     </dl>
   )
+}
+
+/** "cuda:0 NVIDIA H200 (9.0, 132 SMs, 140 GiB)" without what is in brackets. */
+function shortDevice(device: string | undefined): string | undefined {
+  return device?.replace(/ \(.*$/, '')
 }
 
 function modelFile({ model_path }: WorkerRecord['spec']): string {

@@ -80,7 +80,7 @@ export function Empty({ title, children }: EmptyProps) {
 
 export function Loading() {
   return (
-    <div class="loading" role="status">
+    <div class="fetching" role="status">
       <span class="spinner" />
       {t('Loading')}
     </div>

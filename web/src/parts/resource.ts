@@ -1,6 +1,7 @@
 /** Something fetched for a component: loading, there, or failed, and fetched again when asked or when the key changes. */
 import { useCallback, useEffect, useState } from 'preact/hooks'
-import { key, messageOf } from '../lib/api.ts'
+import { key } from '../lib/api.ts'
+import { messageOf } from '../lib/errors.ts'
 
 export interface Resource<T> {
   /** The newest that came; kept while it is fetched again. */

@@ -1,10 +1,11 @@
 /** Raw completion: a text that the model goes on with, in place. The prompt is sent as it stands, without a template. */
 import { signal } from '@preact/signals'
-import { messageOf } from '../lib/api.ts'
-import { DEFAULTS, streamCompletion } from '../lib/chat.ts'
+import { streamCompletion } from '../lib/chat.ts'
+import { messageOf } from '../lib/errors.ts'
 import { count, milliseconds } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
 import { answerFigures } from '../lib/stats.ts'
+import { DEFAULTS } from '../lib/wire.ts'
 import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'
 import { type Answer, NO_ANSWER, withPart } from './pane.ts'
 import { SettingsView } from './settings-view.tsx'

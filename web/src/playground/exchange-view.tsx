@@ -1,10 +1,10 @@
 /** One exchange of a conversation: the question, the answer as it is written, its figures, and what may be done with it. */
 import { useState } from 'preact/hooks'
-import { type Split, splitThought } from '../lib/chat.ts'
 import { count, milliseconds } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
 import { answerFigures } from '../lib/stats.ts'
 import { childrenOf, newestLeaf } from '../lib/tree.ts'
+import { type Split, splitThought } from '../lib/wire.ts'
 import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'
 import type { Answer, Exchange, Pane } from './pane.ts'
 import { Tokens } from './tokens.tsx'

@@ -6,20 +6,20 @@
  * answers, another model, a pruned turn) the whole path is sent again, which gives the same.
  */
 import { type Signal, signal } from '@preact/signals'
-import { ApiError, call, messageOf } from '../lib/api.ts'
-import {
-  DEFAULTS,
-  type Message,
-  type Part,
-  type Settings,
-  splitThought,
-  streamChat,
-  type TokenView,
-  type Usage,
-} from '../lib/chat.ts'
+import { call } from '../lib/api.ts'
+import { type Message, streamChat } from '../lib/chat.ts'
+import { ApiError, messageOf } from '../lib/errors.ts'
 import { t } from '../lib/i18n.ts'
 import type { AnswerTimes } from '../lib/stats.ts'
 import { pathTo, type TreeNode } from '../lib/tree.ts'
+import {
+  DEFAULTS,
+  type Part,
+  type Settings,
+  splitThought,
+  type TokenView,
+  type Usage,
+} from '../lib/wire.ts'
 import { type Choice, targetOf } from './targets.ts'
 
 export interface Answer {

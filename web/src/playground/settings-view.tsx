@@ -1,7 +1,7 @@
 /** Every choice of a request as a control; an empty one is the server's default, which it shows. */
 import type { Signal } from '@preact/signals'
-import { DEFAULTS, type Settings } from '../lib/chat.ts'
 import { type Text, t } from '../lib/i18n.ts'
+import { DEFAULTS, type Settings } from '../lib/wire.ts'
 import { Button, Field } from '../parts/basics.tsx'
 
 type NumberName =
@@ -164,7 +164,7 @@ function ThinkField({ value, onChange }: ThinkFieldProps) {
           // The options below are all there are.
           onChange={({ currentTarget }) => onChange(currentTarget.value as Settings['think'])}
         >
-          <option value="auto">{t('as the model likes')}</option>
+          <option value="auto">{t('automatic')}</option>
           <option value="on">{t('first')}</option>
           <option value="off">{t('never')}</option>
         </select>

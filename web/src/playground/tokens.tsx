@@ -1,18 +1,18 @@
 /** An answer as the tokens it was drawn as: shaded by probability, each with what else could have been drawn. */
 import { useRef, useState } from 'preact/hooks'
-import type { TokenView } from '../lib/chat.ts'
 import { percent } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
+import type { TokenView } from '../lib/wire.ts'
 
 export function Tokens({ tokens }: { readonly tokens: readonly TokenView[] }) {
-  const [at, setAt] = useState(0)
+  const [at, setAt] = useState<number | null>(null)
   const list = useRef<HTMLDivElement>(null)
-  const token = tokens[at]
+  const token = at === null ? undefined : tokens[at]
   const move = (event: KeyboardEvent) => {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key]
     if (by === undefined) return
     event.preventDefault()
-    const next = Math.min(Math.max(at + by, 0), tokens.length - 1)
+    const next = Math.min(Math.max((at ?? 0) + by, 0), tokens.length - 1)
     setAt(next)
     const element = list.current?.children[next]
     if (element instanceof HTMLElement) element.focus()
@@ -32,7 +32,7 @@ export function Tokens({ tokens }: { readonly tokens: readonly TokenView[] }) {
             key={i}
             type="button"
             class={`token p${shadeOf(one.logprob)}`}
-            tabIndex={i === at ? 0 : -1}
+            tabIndex={i === (at ?? 0) ? 0 : -1}
             aria-label={`${one.token} ${percent(Math.exp(one.logprob))}`}
             aria-pressed={i === at}
             onFocus={() => setAt(i)}

@@ -1,0 +1,276 @@
+/**
+ * A server that speaks the management API as `contract.ts` has it, with workers that are not there: for states that a real
+ * one is rarely in. The dashboard's own files are served as the gateway serves them; what it does not know itself it asks of
+ * `upstream`, a real server.
+ */
+import { Readable } from 'node:stream'
+import fastify, { type FastifyInstance, type FastifyReply } from 'fastify'
+import type {
+  GpuInfo,
+  ManagementEvent,
+  Sample,
+  SystemInfo,
+  WorkerRecord,
+  WorkerSample,
+} from '../../src/gateway/management/contract.ts'
+import { mountWeb, readWebFiles } from '../../src/gateway/web.ts'
+
+export interface FakeOptions {
+  readonly workers?: readonly WorkerRecord[]
+  /** A key that is asked for. */
+  readonly key?: string
+  readonly upstream?: string
+  /** History to begin with, and a new sample each second. */
+  readonly load?: (at: number) => Readonly<Record<string, WorkerSample>>
+}
+
+export class FakeServer {
+  readonly app: FastifyInstance = fastify({ forceCloseConnections: true })
+  /** Bodies of POST /api/workers/start. */
+  readonly started: unknown[] = []
+  /** What the next start is answered. */
+  startError: { readonly detail: string; readonly field: string } | null = null
+  readonly #workers: WorkerRecord[]
+  readonly #options: FakeOptions
+  readonly #streams = new Set<FastifyReply>()
+  readonly #timer: NodeJS.Timeout
+
+  constructor(options: FakeOptions = {}) {
+    this.#options = options
+    this.#workers = [...(options.workers ?? [])]
+    mountWeb(this.app, readWebFiles())
+    this.app.addHook('onRequest', async (request, reply) => {
+      const { url, headers } = request
+      const isOpen = url === '/' || url.startsWith('/assets/')
+      if (isOpen || options.key === undefined) return undefined
+      if (headers.authorization === `Bearer ${options.key}`) return undefined
+      return reply
+        .code(401)
+        .send({ error: { message: 'a key is needed', code: 'invalid_api_key' } })
+    })
+    this.#mount()
+    this.#timer = setInterval(() => {
+      this.send({ type: 'sample', sample: this.#sample(Date.now() / 1000) })
+    }, 1000)
+  }
+
+  /** To everyone who follows. */
+  send(event: ManagementEvent): void {
+    if (event.type === 'worker') this.#keep(event.worker)
+    for (const reply of this.#streams) write(reply, event)
+  }
+
+  /** Ends every stream, as a server that is restarted does. */
+  drop(): void {
+    for (const reply of this.#streams) reply.raw.destroy()
+    this.#streams.clear()
+  }
+
+  async close(): Promise<void> {
+    clearInterval(this.#timer)
+    this.drop()
+    await this.app.close()
+  }
+
+  #mount(): void {
+    const { app } = this
+    app.get('/api/system', () => SYSTEM)
+    app.get('/api/models', () => ({ models: MODEL_FILES }))
+    app.get('/api/workers', () => this.#workers)
+    app.get('/api/events', (_request, reply) => {
+      open(reply)
+      this.#streams.add(reply)
+      reply.raw.on('close', () => this.#streams.delete(reply))
+      const [now, workers] = [Date.now() / 1000, this.#workers]
+      const times = Array.from({ length: 300 }, (_, i) => now - 300 + i)
+      const history = this.#options.load === undefined ? [] : times.map((at) => this.#sample(at))
+      write(reply, { type: 'hello', system: SYSTEM, workers, history })
+    })
+    app.get<{ Params: { id: string } }>('/api/workers/:id/logs/stream', (request, reply) => {
+      open(reply)
+      for (const line of LOG) write(reply, { type: 'log', worker_id: request.params.id, line })
+    })
+    app.post('/api/workers/start', (request, reply) => {
+      this.started.push(request.body)
+      if (this.startError === null) return this.#workers[0]
+      return reply.code(422).send({ ...this.startError, code: 'invalid_request' })
+    })
+    app.setNotFoundHandler((request, reply) => this.#ask(request, reply))
+  }
+
+  #keep(worker: WorkerRecord): void {
+    const at = this.#workers.findIndex(({ worker_id }) => worker_id === worker.worker_id)
+    this.#workers.splice(at < 0 ? this.#workers.length : at, at < 0 ? 0 : 1, worker)
+  }
+
+  async #ask(
+    request: { method: string; url: string; body: unknown },
+    reply: FastifyReply,
+  ): Promise<FastifyReply> {
+    const { upstream } = this.#options
+    if (upstream === undefined) {
+      if (request.url === '/v1/models') return reply.send({ data: [] })
+      return reply.code(404).send({ detail: 'not here', code: 'not_found', field: null })
+    }
+    const url = upstream + request.url.replace(/^\/api\/workers\/[^/]+\/proxy/, '')
+    const answer = await fetch(url, {
+      method: request.method,
+      ...(request.body === undefined || request.body === null
+        ? {}
+        : {
+            body: JSON.stringify(request.body),
+            headers: { 'content-type': 'application/json' },
+          }),
+    })
+    reply.code(answer.status).type(answer.headers.get('content-type') ?? 'text/plain')
+    // A web stream by its own type, of which Node has another.
+    return reply.send(answer.body === null ? '' : Readable.fromWeb(answer.body as never))
+  }
+
+  #sample(at: number): Sample {
+    return sampleAt(at, this.#options.load?.(at) ?? {})
+  }
+}
+
+function open(reply: FastifyReply): void {
+  reply.hijack()
+  reply.raw.writeHead(200, { 'content-type': 'text/event-stream' })
+}
+
+function write(reply: FastifyReply, { type, ...rest }: ManagementEvent): void {
+  reply.raw.write(`event: ${type}\ndata: ${JSON.stringify(rest)}\n\n`)
+}
+
+const GPU: GpuInfo = {
+  index: 0,
+  uuid: 'GPU-00000000-0000-0000-0000-000000000000',
+  name: 'NVIDIA H200',
+  memory_total_mb: 143_771,
+  memory_used_mb: 31_400,
+  utilisation: 74,
+  temperature_c: 55,
+  power_w: 410,
+}
+
+const SYSTEM: SystemInfo = {
+  skein: { version: '0.1.0', uptime_ms: 86_400_000, url: 'http://127.0.0.1:8000' },
+  node: { version: '22.0.0' },
+  python: { version: '', executable: '' },
+  os: { platform: 'linux', machine: 'x86_64', hostname: 'flock' },
+  env: { CUDA_VISIBLE_DEVICES: null },
+  cpu: { model: 'A processor', cores: 16, use: 0.2 },
+  memory: { total_bytes: 137_438_953_472, available_bytes: 90_000_000_000 },
+  gpus: [GPU],
+  devices: ['cpu', 'cuda:0'],
+}
+
+const MODEL_FILES = [
+  { path: 'demo.pth', bytes: 11_504_093, modified_at: 1_760_000_000, source: 'folder' },
+  {
+    path: 'rwkv7-g1-1.5b.pth',
+    bytes: 3_055_062_912,
+    modified_at: 1_760_000_000,
+    source: 'pulled',
+  },
+]
+
+const LOG = ['reading demo.pth', 'loaded in 0.2 s', 'warning: a line with <b>markup</b>', 'ready']
+
+function sampleAt(at: number, workers: Readonly<Record<string, WorkerSample>>): Sample {
+  const wave = Math.sin(at / 17)
+  const load = Object.keys(workers).length === 0 ? null : 1
+  const spread = (p50: number, p99: number) => ({
+    p50: load && p50,
+    p90: load && (p50 + p99) / 2,
+    p99: load && p99,
+  })
+  return {
+    at,
+    workers,
+    requests: { open: 24, per_second: 6, errors_per_second: 0 },
+    ttft_ms: spread(48 + 9 * wave, 130 + 50 * Math.sin(at / 5)),
+    itl_ms: spread(4.1 + 0.4 * wave, 7.5 + Math.sin(at / 3)),
+    event_loop_delay_ms: spread(1, 3),
+    cpu_use: 0.22 + 0.05 * wave,
+    memory_available_bytes: 90_000_000_000,
+    gpus: [{ ...GPU, utilisation: 74 + 12 * wave, memory_used_mb: 31_400 + 300 * wave }],
+  }
+}
+
+/** A worker as it would be after a start with nothing but a file; `fields` say what else it is. */
+export function fakeWorker(fields: Partial<WorkerRecord> = {}): WorkerRecord {
+  return {
+    worker_id: 'wkr-0123456789',
+    model: 'demo',
+    pid: 4242,
+    status: 'running',
+    phase: 'ready',
+    reason: null,
+    progress: null,
+    created_at: Date.now() / 1000 - 3700,
+    ready_at: Date.now() / 1000 - 3690,
+    exited_at: null,
+    exit_code: null,
+    restarts: 0,
+    endpoint: 'http://127.0.0.1:8000/api/workers/wkr-0123456789/proxy',
+    spec: {
+      model_path: 'demo.pth',
+      tokenizer_path: null,
+      gpu_id: null,
+      host: '127.0.0.1',
+      port: null,
+      max_batch_size: null,
+      max_prefill_batch: null,
+      max_queue_size: null,
+      prefill_chunk_size: null,
+      use_cuda_graph: null,
+      model_name: null,
+      aliases: [],
+      device: null,
+      pp_devices: null,
+      quant: null,
+      wkv: null,
+      threads: null,
+      states: [],
+    },
+    info: {
+      architecture: 'rwkv7',
+      num_parameters: 5_700_000,
+      weight_type: 'bf16',
+      weight_bytes: 11_504_093,
+      device: 'cpu',
+      slots: 64,
+      state_bytes: 400_000,
+      max_prompt_tokens: 65_536,
+    },
+    last_log: [],
+    ...fields,
+  }
+}
+
+export function fakeLoad(at: number, scale = 1): WorkerSample {
+  const wave = 1 + 0.25 * Math.sin(at / 23) + 0.08 * Math.sin(at / 3)
+  const running = Math.round(24 * wave)
+  return {
+    running,
+    waiting: Math.max(0, Math.round(6 * Math.sin(at / 31))),
+    slots: 64,
+    free_slots: 64 - running,
+    batch_tokens: Math.round(120 * wave),
+    prompt_tokens_per_second: 900 * scale * wave,
+    generated_tokens_per_second: 2400 * scale * wave,
+    busy: Math.min(1, 0.7 * wave),
+    rss_bytes: 620_000_000,
+    states: {
+      sessions: 41,
+      in_slots: 12,
+      in_memory: 29,
+      on_disk: 118,
+      unsaved: 0,
+      prefixes: 210,
+      prefix_bytes: 84_000_000,
+      cached_tokens_per_second: 640 * wave,
+      prefix_hit_rate: 0.61,
+    },
+  }
+}

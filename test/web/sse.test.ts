@@ -1,0 +1,56 @@
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
+import { readEvents, SseParser } from '../../web/src/lib/sse.ts'
+
+const all = (text: string) => new SseParser().push(text)
+
+test('an event is its name and the lines of its data', () => {
+  expect(all('event: sample\ndata: {"a":\ndata: 1}\n\n')).toEqual([
+    { event: 'sample', data: '{"a":\n1}' },
+  ])
+})
+
+test('comments, unknown fields and events without data are passed over', () => {
+  expect(all(': still there\n\nid: 7\nretry: 5\n\nevent: x\n\ndata:two  \n\n')).toEqual([
+    { event: 'message', data: 'two  ' },
+  ])
+})
+
+test('all three line ends', () => {
+  expect(all('data: a\r\n\r\ndata: b\r\rdata: c\n\n').map(({ data }) => data)).toEqual([
+    'a',
+    'b',
+    'c',
+  ])
+})
+
+test('what is not ended by a blank line has not happened', () => {
+  expect(all('data: a\n\ndata: b\n')).toEqual([{ event: 'message', data: 'a' }])
+})
+
+test('pieces of any size give the same events', () => {
+  const text = 'event: a\r\ndata: 1\r\n\r\n: c\ndata: 2\ndata: 3\n\nevent: ü\ndata: 语\r\r'
+  const whole = all(`${text}\n`)
+  expect(whole).toHaveLength(3)
+  fc.assert(
+    fc.property(fc.array(fc.nat(text.length), { maxLength: 12 }), (cuts) => {
+      const parser = new SseParser()
+      const places = [0, ...cuts.sort((a, b) => a - b), text.length]
+      const pieces = places.slice(1).map((end, i) => text.slice(places[i], end))
+      expect([...pieces, '\n'].flatMap((piece) => parser.push(piece))).toEqual(whole)
+    }),
+  )
+})
+
+test('characters cut in two by the network', async () => {
+  const bytes = new TextEncoder().encode('data: 巴黎\n\n')
+  const body = new ReadableStream<Uint8Array>({
+    start(controller) {
+      for (const byte of bytes) controller.enqueue(Uint8Array.of(byte))
+      controller.close()
+    },
+  })
+  const events = []
+  for await (const event of readEvents(body)) events.push(event)
+  expect(events).toEqual([{ event: 'message', data: '巴黎' }])
+})

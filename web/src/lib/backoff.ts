@@ -1,0 +1,10 @@
+/** How long to wait before another try. */
+
+const FIRST_WAIT_MS = 500
+const LONGEST_WAIT_MS = 15_000
+
+/** Before try `failures` + 1: doubled each time, and spread, so that many pages do not come back at once. */
+export function waitBefore(failures: number, random = Math.random()): number {
+  const longest = Math.min(FIRST_WAIT_MS * 2 ** (failures - 1), LONGEST_WAIT_MS)
+  return longest * (0.75 + random / 4)
+}

@@ -1,0 +1,188 @@
+/** What goes over the wire of a completion: from settings to fields of a body, from chunks to what they add. */
+
+/** Every choice of a request; null leaves it to the server. */
+export interface Settings {
+  readonly temperature: number | null
+  readonly top_p: number | null
+  readonly top_k: number | null
+  readonly min_p: number | null
+  readonly presence_penalty: number | null
+  readonly frequency_penalty: number | null
+  readonly penalty_decay: number | null
+  readonly repetition_penalty: number | null
+  readonly max_tokens: number | null
+  readonly seed: number | null
+  /** One a line; \n stands for a line end. */
+  readonly stop: string
+  /** Numbers of tokens. */
+  readonly banned_tokens: string
+  /** "id: bias", one a line. */
+  readonly logit_bias: string
+  readonly ignore_eos: boolean
+  readonly think: 'auto' | 'on' | 'off'
+  /** How many alternatives of each token are asked for; 0: none, and no probabilities. */
+  readonly alternatives: number
+}
+
+export const DEFAULTS: Settings = {
+  temperature: null,
+  top_p: null,
+  top_k: null,
+  min_p: null,
+  presence_penalty: null,
+  frequency_penalty: null,
+  penalty_decay: null,
+  repetition_penalty: null,
+  max_tokens: null,
+  seed: null,
+  stop: '',
+  banned_tokens: '',
+  logit_bias: '',
+  ignore_eos: false,
+  think: 'auto',
+  alternatives: 0,
+}
+
+const NUMBERS = [
+  'temperature',
+  'top_p',
+  'top_k',
+  'min_p',
+  'presence_penalty',
+  'frequency_penalty',
+  'penalty_decay',
+  'repetition_penalty',
+  'max_tokens',
+  'seed',
+] as const
+
+/** The fields that both routes share. */
+export function bodyOf(settings: Settings): Record<string, unknown> {
+  const body: Record<string, unknown> = {}
+  for (const name of NUMBERS) if (settings[name] !== null) body[name] = settings[name]
+  const stop = lines(settings.stop).map((line) => line.replaceAll('\\n', '\n'))
+  const banned = settings.banned_tokens.match(/\d+/g)?.map(Number) ?? []
+  const bias = lines(settings.logit_bias).map((line) => line.split(/[:=\s]+/, 2))
+  if (stop.length > 0) body.stop = stop
+  if (banned.length > 0) body.banned_tokens = banned
+  if (bias.length > 0) {
+    body.logit_bias = Object.fromEntries(bias.map(([id, value]) => [id, Number(value)]))
+  }
+  if (settings.ignore_eos) body.ignore_eos = true
+  return body
+}
+
+function lines(text: string): string[] {
+  return text.split('\n').filter((line) => line.trim() !== '')
+}
+
+export interface TokenView {
+  readonly token: string
+  readonly logprob: number
+  readonly top: readonly { readonly token: string; readonly logprob: number }[]
+}
+
+export interface Usage {
+  readonly prompt: number
+  readonly completion: number
+  readonly cached: number
+}
+
+/** What a chunk adds; absent fields add nothing. */
+export interface Part {
+  readonly reasoning?: string
+  readonly content?: string
+  readonly tokens?: readonly TokenView[]
+  readonly finish?: string
+  readonly usage?: Usage
+  /** The turn that the answer became. */
+  readonly turn?: number
+}
+
+/** docs/api.md has the shapes: OpenAI's, with `session` and `reasoning_content`. */
+export interface Chunk {
+  readonly choices: readonly {
+    readonly text?: string
+    readonly delta?: { readonly content?: string; readonly reasoning_content?: string }
+    readonly logprobs?: ChatLogprobs | TextLogprobs | null
+    readonly finish_reason: string | null
+  }[]
+  readonly usage?: {
+    readonly prompt_tokens: number
+    readonly completion_tokens: number
+    readonly prompt_tokens_details?: { readonly cached_tokens: number }
+  } | null
+  readonly session?: { readonly turn: number }
+}
+
+interface ChatLogprobs {
+  readonly content: readonly {
+    readonly token: string
+    readonly logprob: number
+    readonly top_logprobs: readonly { readonly token: string; readonly logprob: number }[]
+  }[]
+}
+
+interface TextLogprobs {
+  readonly tokens: readonly string[]
+  readonly token_logprobs: readonly (number | null)[]
+  readonly top_logprobs: readonly (Readonly<Record<string, number>> | null)[]
+}
+
+export function partOf({ choices, usage, session }: Chunk): Part {
+  const [choice] = choices
+  const tokens = tokensOf(choice?.logprobs)
+  const content = choice?.delta?.content ?? choice?.text
+  return {
+    ...(content ? { content } : {}),
+    ...(choice?.delta?.reasoning_content ? { reasoning: choice.delta.reasoning_content } : {}),
+    ...(tokens.length > 0 ? { tokens } : {}),
+    ...(choice?.finish_reason ? { finish: choice.finish_reason } : {}),
+    ...(session ? { turn: session.turn } : {}),
+    ...(usage
+      ? {
+          usage: {
+            prompt: usage.prompt_tokens,
+            completion: usage.completion_tokens,
+            cached: usage.prompt_tokens_details?.cached_tokens ?? 0,
+          },
+        }
+      : {}),
+  }
+}
+
+function tokensOf(logprobs: ChatLogprobs | TextLogprobs | null | undefined): TokenView[] {
+  if (!logprobs) return []
+  if ('content' in logprobs) {
+    return logprobs.content.map(({ token, logprob, top_logprobs }) => ({
+      token,
+      logprob,
+      top: top_logprobs,
+    }))
+  }
+  return logprobs.tokens.map((token, i) => ({
+    token,
+    logprob: logprobs.token_logprobs[i] ?? 0,
+    top: Object.entries(logprobs.top_logprobs[i] ?? {})
+      .map(([token, logprob]) => ({ token, logprob }))
+      .sort((a, b) => b.logprob - a.logprob),
+  }))
+}
+
+export interface Split {
+  readonly thought: string
+  /** The thought has not ended. */
+  readonly isThinking: boolean
+  readonly answer: string
+}
+
+/** Tags that a model wrote by itself: an answer that begins with <think> holds a thought first. */
+export function splitThought(text: string): Split {
+  const begin = /^\s*<think>/.exec(text)
+  if (begin === null) return { thought: '', isThinking: false, answer: text }
+  const rest = text.slice(begin[0].length)
+  const end = rest.indexOf('</think>')
+  if (end < 0) return { thought: rest.trim(), isThinking: true, answer: '' }
+  const answer = rest.slice(end + '</think>'.length).trimStart()
+  return { thought: rest.slice(0, end).trim(), isThinking: false, answer }
+}
