@@ -14,6 +14,7 @@
 import { assert } from '../errors.ts'
 import type { BatchRow, Runner } from '../model/runner.ts'
 import type { SamplingParams } from './messages.ts'
+import { answerShare, promptShare } from './microbatches.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
 import type { SlotPool } from './slots.ts'
 import { WaitingLine } from './waiting-line.ts'
@@ -151,13 +152,12 @@ export class Scheduler {
 
   #planDecode(plan: PlannedRow[], lastFlight: number): void {
     const decoding = this.running.flatMap((live) => live.sequences.filter((one) => one.isDecoding))
-    const { feedsDraws, maxFlights } = this.#runner
-    const ready = feedsDraws
+    const ready = this.#runner.feedsDraws
       ? decoding.filter((sequence) => sequence.canStep(lastFlight))
       : // Each flight has its part of them, and every part waits for its own.
         decoding
           .filter(({ numAwaited }) => numAwaited === 0)
-          .slice(0, Math.ceil(decoding.length / maxFlights))
+          .slice(0, answerShare(this.#runner, decoding.length))
     for (const sequence of ready) {
       const { owner } = sequence
       const row = sequence.nextRow()
@@ -170,7 +170,10 @@ export class Scheduler {
     if (prefilling.length === 0) return
     const numDecode = plan.length
     const free = this.#runner.maxTokens - numDecode
-    const budget = numDecode === 0 ? free : Math.min(free, this.#prefillChunk)
+    const isAnswering = this.running.some((live) => live.sequences.some((one) => one.isDecoding))
+    const room = isAnswering ? Math.min(free, this.#prefillChunk) : free
+    const left = prefilling.reduce((sum, { promptLeft }) => sum + promptLeft, 0)
+    const budget = promptShare(this.#runner, left, room)
     const spareLogits = this.#runner.maxLogits - numDecode - prefilling.length
     const shares = sharePrefill(prefilling, budget, spareLogits)
     for (const live of prefilling) {
