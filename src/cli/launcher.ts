@@ -59,10 +59,13 @@ export function engineChoiceOf(
   { file, quant, startStates, vocab, spec }: Launch,
   { defaults, adaptedFile }: Pick<LauncherOptions, 'defaults' | 'adaptedFile'>,
 ): EngineChoice {
+  const place = placeOf(spec)
   return {
     ...defaults,
+    // Who names a place means that one and no other.
+    ...(Object.keys(place).length === 0 ? {} : { device: undefined, ppDevices: undefined }),
+    ...place,
     ...given({
-      ...placeOf(spec),
       quant: oneOf('quant', quant, QUANT_CHOICES),
       wkv: oneOf('wkv', spec.wkv, WKV_CHOICES),
       threads: spec.threads,

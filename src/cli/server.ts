@@ -1,23 +1,28 @@
 /** A gateway with its workers, as `serve` and `chat FILE` start it. Puts gateway, fleet and launcher together. */
-import { existsSync, realpathSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
 import { availableParallelism } from 'node:os'
-import { basename, dirname, join, resolve } from 'node:path'
+import { dirname, join } from 'node:path'
 import type { FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
 import { SkeinError } from '../errors.ts'
-import { buildApp } from '../gateway/app.ts'
+import { type AppOptions, buildApp } from '../gateway/app.ts'
 import { Drain } from '../gateway/drain.ts'
 import { Fleet } from '../gateway/fleet.ts'
 import type { KeyRing } from '../gateway/keys-file.ts'
 import { DEFAULT_SPEC, type Launch } from '../gateway/launch.ts'
 import type { Limits } from '../gateway/limits.ts'
 import type { WorkerSpec } from '../gateway/management/contract.ts'
-import { openModelFolder } from '../gateway/model-folder.ts'
+import type { OpenDoor } from '../gateway/management/doors.ts'
+import { Management } from '../gateway/management/management.ts'
+import { Metrics } from '../gateway/metrics.ts'
+import { type ModelFolder, openModelFolder } from '../gateway/model-folder.ts'
 import { ModelHost } from '../gateway/model-host.ts'
+import { RateLimits } from '../gateway/rate-limits.ts'
+import { createRegistry } from '../gateway/registry.ts'
 import { shutDown } from '../gateway/shutdown.ts'
 import { checkModelFile, type EngineChoice } from '../load.ts'
 import { createLauncher } from './launcher.ts'
+import { listModelFiles, nameOf, realPath, resolveSpec } from './model-files.ts'
 import { packageVersion } from './version.ts'
 
 export interface ServerOptions {
@@ -28,6 +33,8 @@ export interface ServerOptions {
   /** Keys with names, which come and go. */
   readonly keyRing?: KeyRing | undefined
   readonly modelId?: string | undefined
+  /** Workers of a configuration file, instead of those that the choice means. */
+  readonly launches?: readonly Launch[] | undefined
   /** Beside that of the choice. */
   readonly moreModels?: readonly NamedModel[] | undefined
   /** A worker on each of these for every model. */
@@ -71,28 +78,55 @@ export async function startServer(
   choice: ServedChoice,
   options: ServerOptions = {},
 ): Promise<Server> {
-  const { host = '127.0.0.1', port = 8000, keys = [], logger = pino({ level: 'silent' }) } = options
+  const { host = '127.0.0.1', port = 8000, logger = pino({ level: 'silent' }) } = options
   const { model, dataDir } = choice
-  const launches = firstLaunches(choice, options)
+  const launches = options.launches ?? firstLaunches(choice, options)
   for (const { file } of launches) checkModelFile({ ...choice, model: file })
-  const folder = options.modelDir ?? (model === null ? 'models' : dirname(realPath(model)))
+  const folder = openModelFolder(
+    options.modelDir ?? (model === null ? 'models' : dirname(realPath(model))),
+  )
   const fleet = new Fleet({
     launcher: launcherOf(choice, options, logger),
     logFolder: dataDir === undefined ? undefined : join(dataDir, 'logs'),
   })
   const models = new ModelHost({
-    folder: openModelFolder(folder),
+    folder,
     fleet,
     // One model has one store of sessions, and one worker that writes to it.
     excludes: (old, next) => dataDir !== undefined && old.file === next.file,
   })
   const drain = new Drain()
-  const app = buildApp({
-    models: models.registry,
-    admin: models,
-    keys,
+  const common = commonOptions(options, logger, fleet, drain)
+  const management = manage(fleet, folder, host, common)
+  const app = buildApp({ ...common, host, models: models.registry, admin: models, management })
+  const stop = () => shutDown({ app, drain, stopWorkers: () => models.stop(), timeoutMs: 0 })
+  try {
+    await listen(app, host, port)
+    management.listensOn(urlOf(app, host))
+    await models.begin(launches)
+  } catch (error) {
+    await stop()
+    throw error
+  }
+  return { url: urlOf(app, host), app, drain, models, stop }
+}
+
+type CommonOptions = Omit<AppOptions, 'models' | 'host' | 'admin' | 'management'> & {
+  readonly metrics: Metrics
+}
+
+/** What the server and the doors to single workers share: who may do what how often, the figures, the way down. */
+function commonOptions(
+  options: ServerOptions,
+  logger: Logger,
+  fleet: Fleet,
+  drain: Drain,
+): CommonOptions {
+  return {
+    keys: options.keys ?? [],
     keyRing: options.keyRing ?? null,
-    host,
+    rates: new RateLimits(),
+    metrics: new Metrics(fleet.registry, fleet),
     version: packageVersion(),
     drain,
     logger,
@@ -100,16 +134,31 @@ export async function startServer(
     openTranslate: options.openTranslate ?? false,
     allowedOrigins: options.allowedOrigins ?? [],
     allowedHosts: options.allowedHosts ?? [],
-  })
-  const stop = () => shutDown({ app, drain, stopWorkers: () => models.stop(), timeoutMs: 0 })
-  try {
-    await listen(app, host, port)
-    await models.begin(launches)
-  } catch (error) {
-    await stop()
-    throw error
   }
-  return { url: urlOf(app, host), app, drain, models, stop }
+}
+
+function manage(
+  fleet: Fleet,
+  folder: ModelFolder,
+  host: string,
+  common: CommonOptions,
+): Management {
+  const openDoor: OpenDoor = (worker, address) => {
+    const { id, spec } = worker.launch
+    const model = { id, aliases: spec.aliases, tokenizer: worker.tokenizer }
+    const models = createRegistry([{ ...model, source: fleet.routerTo(worker) }])
+    return buildApp({ ...common, host: address, models })
+  }
+  return new Management({
+    fleet,
+    metrics: common.metrics,
+    version: common.version,
+    host,
+    isOpen: () => common.keys.length + (common.keyRing?.keys.length ?? 0) === 0,
+    resolve: (spec) => resolveSpec(spec, folder),
+    listModels: () => listModelFiles(folder),
+    openDoor,
+  })
 }
 
 /** What every worker gets unless it is told otherwise, and the model to begin with. */
@@ -121,7 +170,7 @@ function firstLaunches(choice: ServedChoice, options: ServerOptions): Launch[] {
   if (model === null) return []
   const named = [{ model, id: options.modelId }, ...(options.moreModels ?? [])]
   const places = placesOf(choice, options)
-  return named.flatMap(({ model: path, id = defaultModelId(path) }) => {
+  return named.flatMap(({ model: path, id = nameOf(path) }) => {
     const file = realPath(path)
     const spec = { ...DEFAULT_SPEC, model_path: path, model_name: id, states: startStates }
     const launch = { id, file, quant: null, startStates, vocab: null }
@@ -154,16 +203,6 @@ function launcherOf(choice: ServedChoice, options: ServerOptions, logger: Logger
     supervision: { maxBytes: options.maxWorkerBytes },
     onProgress: options.onProgress,
   })
-}
-
-/** The path without links, where the file is there. */
-function realPath(model: string): string {
-  return existsSync(model) ? realpathSync(model) : resolve(model)
-}
-
-/** "models/demo.pth" is served as "demo". */
-function defaultModelId(model: string): string {
-  return basename(model).replace(/\.(pth|safetensors|st|gguf)$/, '')
 }
 
 async function listen(app: FastifyInstance, host: string, port: number): Promise<void> {

@@ -28,6 +28,9 @@ import { failureOf, isWorthRetrying, publicError } from './errors.ts'
 import { keysDialect } from './keys-api.ts'
 import type { KeyRing } from './keys-file.ts'
 import { DEFAULT_LIMITS, type Limits } from './limits.ts'
+import { managementDialect } from './management/dialect.ts'
+import type { Management } from './management/management.ts'
+import { mountStreams } from './management/streams.ts'
 import { Metrics } from './metrics.ts'
 import { mountDialects } from './mount.ts'
 import { openApiPage } from './openapi.ts'
@@ -40,6 +43,11 @@ export interface AppOptions {
   readonly models: ModelRegistry
   /** Absent: the models are fixed. */
   readonly admin?: ModelAdmin
+  /** Absent: workers are not managed over HTTP. */
+  readonly management?: Management
+  /** Those of several apps may be one; absent: an app's own. */
+  readonly metrics?: Metrics
+  readonly rates?: RateLimits
   /** Empty: open. `resolveAuth` decides. */
   readonly keys: readonly string[]
   /** Keys with names, which come and go. */
@@ -61,10 +69,16 @@ export interface AppOptions {
 export function buildApp(options: AppOptions): FastifyInstance {
   const { drain = new Drain(), version, host } = options
   const limits: Limits = { ...DEFAULT_LIMITS, ...options.limits }
-  const metrics = new Metrics(options.models)
+  const metrics = options.metrics ?? new Metrics(options.models)
   const models = measured(options.models, metrics)
   const { keyRing = null } = options
-  const dialects = [...allDialects(limits), ...(keyRing === null ? [] : [keysDialect(keyRing)])]
+  const { management } = options
+  const ofWorkers = management === undefined ? null : managementDialect(management)
+  const dialects = [
+    ...allDialects(limits),
+    ...(keyRing === null ? [] : [keysDialect(keyRing)]),
+    ...(ofWorkers === null ? [] : [ofWorkers]),
+  ]
   const auth = createAuth(options.keys, keyRing)
   const web = readWebFiles()
   const gate = createGate(auth, createOriginPolicy(originOptions(options, host)), web)
@@ -85,7 +99,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
     return undefined
   })
   app.addHook('onResponse', async (request, reply) => logResponse(request, reply))
-  app.addHook('onClose', async () => metrics.dispose())
+  if (options.metrics === undefined) app.addHook('onClose', async () => metrics.dispose())
   app.setErrorHandler((thrown, request, reply) => respond.send(thrown, request, reply))
   app.setNotFoundHandler(() => {
     throw new SkeinError('not_found', 'no such route; GET /openapi.json lists them')
@@ -95,9 +109,11 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const { report } = respond
   const isTranslateOpen = options.openTranslate === true
   const admin = options.admin ?? null
-  const rates = new RateLimits()
+  const { rates = new RateLimits() } = options
   const context = { models, admin, limits, drain, auth, isTranslateOpen, report, rates }
   mountDialects(app, dialects, context)
+  if (management !== undefined && ofWorkers !== null)
+    mountStreams(app, management, ofWorkers, limits)
   mountSystem(app, { models, metrics, drain, version, openApi: openApiPage(dialects, version) })
   mountWeb(app, web)
   return app

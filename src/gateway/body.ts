@@ -78,8 +78,9 @@ export type Complaint = FastifySchemaValidationError & { parentSchema?: { descri
 /** One complaint for the first field at fault. */
 export function describeInvalid(complaints: readonly Complaint[]): SkeinError {
   const complaint = pick(complaints)
-  const missing = complaint.params.missingProperty
-  const path = complaint.instancePath + (typeof missing === 'string' ? `/${missing}` : '')
+  const { missingProperty, additionalProperty } = complaint.params
+  const name = missingProperty ?? additionalProperty
+  const path = complaint.instancePath + (typeof name === 'string' ? `/${name}` : '')
   const param = fieldName(path)
   const problem = problemOf(complaint)
   if (param === '') return new SkeinError('invalid_request', `the body ${problem}`)
@@ -101,6 +102,7 @@ function pick(complaints: readonly Complaint[]): Complaint {
 
 function problemOf({ keyword, message, parentSchema }: Complaint): string {
   if (keyword === 'required') return 'missing; it is required'
+  if (keyword === 'additionalProperties') return 'no such field'
   const description = parentSchema?.description
   if (keyword === 'anyOf' && description !== undefined) return `expected ${description}`
   if (keyword === 'pattern' || keyword === 'propertyNames') return 'has a key of the wrong form'

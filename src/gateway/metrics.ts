@@ -7,18 +7,37 @@ import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom
 import type { ModelRegistry, ServedModel } from '../api/models.ts'
 import type { EngineClient } from '../engine/client.ts'
 import type { EngineEvent, EngineStats, GenerateRequest } from '../engine/messages.ts'
-import type { ErrorCode } from '../errors.ts'
+import { type ErrorCode, SkeinError } from '../errors.ts'
+import { RecentValues } from './recent-values.ts'
+import { countFleet, type MeasuredFleet } from './worker-metrics.ts'
 
 const FAST_BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5]
 const SLOW_BUCKETS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
 
 export class Metrics {
   readonly registry = new Registry()
+  /** What the last seconds were like, for samples. */
+  readonly recent = {
+    firstTokenMs: new RecentValues(),
+    interTokenMs: new RecentValues(),
+    numOpen: 0,
+    numStarted: 0,
+    numFailed: 0,
+  }
   readonly #promptTokens = this.#counter('prompt_tokens_total', 'Prompt tokens read', ['model'])
   readonly #generationTokens = this.#counter('generation_tokens_total', 'Tokens drawn', ['model'])
   readonly #success = this.#counter('request_success_total', 'Answers finished', [
     'model',
     'finished_reason',
+  ])
+  readonly #cachedTokens = this.#counter(
+    'prompt_cached_tokens_total',
+    'Prompt tokens that were not read, thanks to a kept state',
+    ['model'],
+  )
+  readonly #failed = this.#counter('generation_errors_total', 'Failed answers, by cause', [
+    'model',
+    'code',
   ])
   readonly #errors = this.#counter('request_errors_total', 'Failed requests, by cause', ['code'])
   readonly #firstToken = this.#histogram(
@@ -37,13 +56,24 @@ export class Metrics {
     SLOW_BUCKETS,
   )
 
-  constructor(models: ModelRegistry) {
+  /** With a fleet, the engine's figures are each worker's own. */
+  constructor(models: ModelRegistry, fleet: MeasuredFleet | null = null) {
     collectDefaultMetrics({ register: this.registry })
-    for (const [name, [help, read]] of Object.entries(GAUGES)) this.#gauge(name, help, read, models)
+    const engines = () => (fleet === null ? enginesOf(models) : workersOf(fleet))
+    for (const [name, [help, read]] of Object.entries(GAUGES))
+      this.#gauge(name, help, read, engines)
+    if (fleet !== null) countFleet(this.registry, fleet)
   }
 
   countError(code: ErrorCode): void {
     this.#errors.inc({ code })
+    this.recent.numFailed++
+  }
+
+  /** A worker that has ended for good has no latencies any more. */
+  forgetWorker(model: string, worker: string): void {
+    for (const histogram of [this.#firstToken, this.#interToken])
+      histogram.remove({ model, worker })
   }
 
   /** The same model, with every request through it measured. */
@@ -71,20 +101,42 @@ export class Metrics {
     signal: AbortSignal | undefined,
   ): AsyncGenerator<EngineEvent> {
     const clock = new RequestClock(request.n)
-    for await (const event of client.generate(request, signal)) {
-      if (event.type === 'prompt') this.#promptTokens.inc({ model }, request.prompt.length)
-      if (event.type === 'text' && event.tokens.length > 0) {
-        const { first, perToken } = clock.tick(event.index, event.tokens.length)
-        if (first !== null) this.#firstToken.observe({ model }, first)
-        if (perToken !== null) this.#interToken.observe({ model }, perToken)
+    let labels: Labels = { model }
+    this.recent.numStarted++
+    this.recent.numOpen++
+    try {
+      for await (const event of client.generate(request, signal)) {
+        if (event.type === 'prompt') {
+          this.#promptTokens.inc({ model }, request.prompt.length)
+          this.#cachedTokens.inc({ model }, event.cachedTokens ?? 0)
+          if (event.worker !== undefined) labels = { model, worker: event.worker }
+        } else if (event.type === 'text') this.#time(labels, clock, event)
+        else if (event.type === 'finish') {
+          this.#generationTokens.inc({ model }, event.completionTokens)
+          this.#success.inc({ model, finished_reason: event.reason })
+        }
+        yield event
       }
-      if (event.type === 'finish') {
-        this.#generationTokens.inc({ model }, event.completionTokens)
-        this.#success.inc({ model, finished_reason: event.reason })
-      }
-      yield event
+      this.#whole.observe({ model }, clock.elapsed())
+    } catch (thrown) {
+      this.#failed.inc({ model, code: SkeinError.from(thrown).code })
+      throw thrown
+    } finally {
+      this.recent.numOpen--
     }
-    this.#whole.observe({ model }, clock.elapsed())
+  }
+
+  #time(labels: Labels, clock: RequestClock, event: EngineEvent & { type: 'text' }): void {
+    if (event.tokens.length === 0) return
+    const { first, perToken } = clock.tick(event.index, event.tokens.length)
+    if (first !== null) {
+      this.#firstToken.observe(labels, first)
+      this.recent.firstTokenMs.add(1000 * first)
+    }
+    if (perToken !== null) {
+      this.#interToken.observe(labels, perToken)
+      this.recent.interTokenMs.add(1000 * perToken)
+    }
   }
 
   #counter(name: string, help: string, labelNames: string[]): Counter {
@@ -92,28 +144,56 @@ export class Metrics {
   }
 
   #histogram(name: string, help: string, buckets: number[]): Histogram {
-    const options = { name: `skein_${name}`, help, buckets, labelNames: ['model'] }
+    const options = { name: `skein_${name}`, help, buckets, labelNames: ['model', 'worker'] }
     return new Histogram({ ...options, registers: [this.registry] })
   }
 
-  #gauge(name: string, help: string, read: (stats: EngineStats) => number, models: ModelRegistry) {
+  #gauge(
+    name: string,
+    help: string,
+    read: (stats: EngineStats) => number | undefined,
+    engines: () => readonly MeasuredEngine[],
+  ) {
     new Gauge({
       name: `skein_${name}`,
       help,
-      labelNames: ['model'],
+      labelNames: ['model', 'worker'],
       registers: [this.registry],
       collect() {
         this.reset()
-        for (const { id, client } of models.list()) {
-          if (client !== null) this.set({ model: id }, read(client.stats))
+        for (const { labels, stats } of engines()) {
+          const value = read(stats)
+          if (value !== undefined) this.set(labels, value)
         }
       },
     })
   }
 }
 
+type Labels = { readonly model: string; readonly worker?: string }
+
+interface MeasuredEngine {
+  readonly labels: Labels
+  readonly stats: EngineStats
+}
+
+function enginesOf(models: ModelRegistry): MeasuredEngine[] {
+  return models.list().flatMap(({ id, client }) => {
+    return client === null ? [] : [{ labels: { model: id }, stats: client.stats }]
+  })
+}
+
+function workersOf({ workers }: MeasuredFleet): MeasuredEngine[] {
+  return workers.flatMap(({ id, launch, engine }) => {
+    const labels = { model: launch.id, worker: id }
+    return engine === null ? [] : [{ labels, stats: engine.stats }]
+  })
+}
+
 /** Read from the engine's latest counters when scraped. */
-const GAUGES: Readonly<Record<string, readonly [string, (stats: EngineStats) => number]>> = {
+const GAUGES: Readonly<
+  Record<string, readonly [string, (stats: EngineStats) => number | undefined]>
+> = {
   num_requests_running: ['Requests with a slot', (stats) => stats.running],
   num_requests_waiting: ['Requests in the queue', (stats) => stats.waiting],
   num_slots: ['States the device has room for', (stats) => stats.numSlots],
@@ -121,6 +201,18 @@ const GAUGES: Readonly<Record<string, readonly [string, (stats: EngineStats) => 
   last_batch_tokens: ['Tokens of the last step', (stats) => stats.lastBatchTokens],
   engine_steps: ['Steps since the worker started', (stats) => stats.steps],
   engine_busy_seconds: ['Seconds inside steps since the worker started', (s) => s.busySeconds],
+  sessions: ['Sessions that a worker knows', ({ states }) => states?.sessions],
+  session_states_device: ['Session states in slots', ({ states }) => states?.inSlots],
+  session_states_memory: ['Session states in memory only', ({ states }) => states?.inMemory],
+  session_states_disk: ['Session states on disk only', ({ states }) => states?.onDisk],
+  session_states_unsaved: ['Session states still to be written', ({ states }) => states?.unsaved],
+  prefixes: ['Prompt prefixes whose state is kept', ({ states }) => states?.prefixes],
+  prefix_bytes: ['Bytes of those states', ({ states }) => states?.prefixBytes],
+  prefix_hits: ['Prompts that began at a kept prefix', ({ states }) => states?.prefixHits],
+  prefix_misses: ['Prompts that could have and did not', ({ states }) => states?.prefixMisses],
+  state_saves: ['States written to disk', ({ states }) => states?.saves],
+  state_save_failures: ['States that could not be written', ({ states }) => states?.failedSaves],
+  state_loads: ['States read back from disk', ({ states }) => states?.loads],
 }
 
 /** Seconds between the tokens of one request. */

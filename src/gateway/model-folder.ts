@@ -3,16 +3,31 @@
  * as a path from the working directory that ends up below it; links count for what they point to. Whatever lies outside
  * does not exist: the answer is the same whether there is a file or not.
  */
-import { realpathSync, statSync } from 'node:fs'
-import { isAbsolute, join, resolve, sep } from 'node:path'
+import { type Dirent, readdirSync, realpathSync, statSync } from 'node:fs'
+import { isAbsolute, join, relative, resolve, sep } from 'node:path'
 import { SkeinError } from '../errors.ts'
 
 const SEGMENT = /^[A-Za-z0-9._ ()+=@-]{1,128}$/
 const MAX_SEGMENTS = 16
+/** Of a list: folders below the folder, and files in all. */
+const MAX_DEPTH = 4
+const MAX_FILES = 5000
+/** Beside it, a directory is one checkpoint: a model as the hub has it. */
+const CONFIG = 'config.json'
+
+export interface FolderFile {
+  /** From the folder, with "/" between. */
+  readonly path: string
+  readonly bytes: number
+  /** Milliseconds since 1970. */
+  readonly modifiedAt: number
+}
 
 export interface ModelFolder {
   /** The real path of a file; throws `not_found`. `param` is the field to complain about. */
   find(name: string, param: string): string
+  /** Files that are wanted by their path, and directories that are checkpoints. Links are left out. */
+  list(isWanted: (path: string) => boolean): FolderFile[]
 }
 
 export function openModelFolder(folder: string): ModelFolder {
@@ -24,11 +39,52 @@ export function openModelFolder(folder: string): ModelFolder {
       for (const candidate of candidates) {
         const path = realPath(candidate)
         if (path === null || root === null || !path.startsWith(root + sep)) continue
-        if (statSync(path, { throwIfNoEntry: false })?.isFile()) return path
+        if (isFile(path) || isFile(join(path, CONFIG))) return path
       }
       throw new SkeinError('not_found', `${param}: no such file in the folder of models`, { param })
     },
+    list(isWanted) {
+      const root = realPath(asGiven)
+      const found = root === null ? [] : [...filesBelow(root, 0, isWanted)].slice(0, MAX_FILES)
+      return found.map((path) => {
+        const { size: bytes, mtimeMs: modifiedAt } = statSync(path)
+        const name = relative(root!, path).split(sep).join('/')
+        return { path: name, bytes: isFile(path) ? bytes : bytesIn(path), modifiedAt }
+      })
+    },
   }
+}
+
+function* filesBelow(
+  folder: string,
+  depth: number,
+  isWanted: (path: string) => boolean,
+): Generator<string> {
+  for (const entry of entriesOf(folder)) {
+    const path = join(folder, entry.name)
+    if (entry.isFile() && isWanted(path)) yield path
+    if (!entry.isDirectory() || entry.name.startsWith('.')) continue
+    if (isFile(join(path, CONFIG))) yield path
+    else if (depth < MAX_DEPTH) yield* filesBelow(path, depth + 1, isWanted)
+  }
+}
+
+function entriesOf(folder: string): Dirent[] {
+  try {
+    const entries = readdirSync(folder, { withFileTypes: true })
+    return entries.sort((a, b) => (a.name < b.name ? -1 : 1))
+  } catch {
+    return []
+  }
+}
+
+function bytesIn(folder: string): number {
+  const files = entriesOf(folder).filter((entry) => entry.isFile())
+  return files.reduce((sum, { name }) => sum + statSync(join(folder, name)).size, 0)
+}
+
+function isFile(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false })?.isFile() === true
 }
 
 /** Of harmless segments only, none of which leads upwards. */

@@ -186,6 +186,7 @@ export class Supervisor implements Keeper {
           { worker: name, crashes: this.#crashes },
           `worker given up: ${count}${message}`,
         )
+        this.#say(`given up: ${count}${message}`)
         this.#enter('failed', 'the model could not be loaded or kept running; see the log')
         return end.error
       }
@@ -193,9 +194,11 @@ export class Supervisor implements Keeper {
       const pauseMs = this.#pauseMs()
       this.#enter('restarting', `the worker ended and is started again (crash ${this.#crashes})`)
       logger.error({ worker: name, crashes: this.#crashes, pauseMs }, `worker ended: ${message}`)
+      this.#say(`${message}; started again in ${pauseMs} ms`)
       await delay(pauseMs, undefined, { signal: this.#stopping.signal }).catch(() => {})
     }
     this.#enter('stopped', 'stopped')
+    this.#say(`stopped (exit code ${this.#exitCode ?? 'none'})`)
     return new SkeinError('model_not_loaded', 'the worker was stopped')
   }
 
@@ -220,6 +223,7 @@ export class Supervisor implements Keeper {
       this.#enter('ready', null)
       const { name, logger } = this.#options
       logger.info({ worker: name, workerPid: child.pid }, 'worker ready')
+      this.#say(`ready on ${client.info.model.device}`)
       onReady()
       const reason = await gone
       throw new SkeinError('model_not_loaded', `the worker process ended (${reason})`)
@@ -250,6 +254,7 @@ export class Supervisor implements Keeper {
     })
     this.#child = child
     if (this.#crashes === 0) this.#enter('loading', 'loading')
+    this.#say(`process ${child.pid ?? 'none'} started`)
     child.once('exit', (code, signal) => {
       this.#exitCode = code ?? -(signal === null ? 1 : constants.signals[signal])
     })
@@ -286,7 +291,7 @@ export class Supervisor implements Keeper {
   #treat(child: ChildProcess, illness: Illness, reason: string): void {
     const { name, logger } = this.#options
     logger.error({ worker: name, workerPid: child.pid }, `worker replaced: ${reason}`)
-    this.#options.onLine?.(`skein: worker replaced: ${reason}`)
+    this.#say(`replaced: ${reason}`)
     if (illness !== 'too large') {
       child.kill('SIGKILL')
       return
@@ -295,6 +300,11 @@ export class Supervisor implements Keeper {
     child.send({ type: 'shutdown', drain: true }, () => {})
     const timer = setTimeout(() => child.kill('SIGKILL'), this.#timing.recycleMs)
     child.once('exit', () => clearTimeout(timer))
+  }
+
+  /** In the worker's own log, between what it prints. */
+  #say(line: string): void {
+    this.#options.onLine?.(`skein: ${line}`)
   }
 
   #enter(state: ModelState, reason: string | null): void {

@@ -49,7 +49,7 @@ test('loads, serves and stops', async () => {
   expect(progress).toEqual([0.25])
   const reply = await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'hi' })
   expect(reply.json().choices[0].text).toBe('ok')
-  await expect.poll(() => printed).toEqual(['worker in mode serve'])
+  await expect.poll(() => printed).toContain('worker in mode serve')
   expect(lines.join('')).toContain('worker in mode serve')
   const pid = supervisor.pid!
   await supervisor.stop()

@@ -129,8 +129,8 @@ export interface ModelFile {
   readonly path: string
   readonly bytes: number
   readonly modified_at: number
-  /** Where it is: the model folder, or pulled. */
-  readonly source: 'folder' | 'pulled'
+  /** Where it is: the model folder, among the pulled ones, or in the package: the demo model. */
+  readonly source: 'folder' | 'pulled' | 'bundled'
 }
 
 /** GET /api/workers/{id}/logs?tail=200; oldest first. */

@@ -1,0 +1,112 @@
+/** The JSON routes of the management API: Albatross's, and what its dashboard lacked. */
+import { type Dialect, get, json, operators, post, type Route } from '../../api/route.ts'
+import { SkeinError } from '../../errors.ts'
+import type { ManagementError } from './contract.ts'
+import type { Management } from './management.ts'
+import { specBody, specOf } from './spec-body.ts'
+
+const DEFAULT_TAIL = 200
+const MAX_TAIL = 5000
+
+export function managementDialect(management: Management): Dialect {
+  return {
+    name: 'management',
+    routes: [...systemRoutes(management), ...workerRoutes(management)].map(operators),
+    renderError: renderManagementError,
+    statusOf,
+  }
+}
+
+export function renderManagementError({ code, message, param }: SkeinError): ManagementError {
+  return { detail: message, code, field: param ?? null }
+}
+
+/** FastAPI's 422 for what is wrong with a field; 409 for a field that clashes with what there is. */
+export function statusOf({ code, param }: SkeinError): number | undefined {
+  if (code === 'invalid_request' || code === 'unsupported_parameter') return 422
+  return code === 'not_found' && param !== undefined ? 422 : undefined
+}
+
+function systemRoutes(management: Management): Route[] {
+  return [
+    get('/api/system', 'The machine: processor, memory, GPUs', async () =>
+      json(await management.system()),
+    ),
+    get('/api/models', 'Checkpoints that a worker can be started with', () =>
+      json({ models: management.models() }),
+    ),
+  ]
+}
+
+function workerRoutes(management: Management): Route[] {
+  const { fleet } = management
+  return [
+    get('/api/workers', 'All workers, ended ones too, as a bare array', () =>
+      json(management.records()),
+    ),
+    post(
+      '/api/workers/start',
+      'Start a worker; answers before it is ready',
+      specBody,
+      async (call) => json(await start(management, specOf(call.body))),
+    ),
+    get('/api/workers/:id', 'One worker', ({ params }) =>
+      json(management.record(fleet.find(params.id!))),
+    ),
+    action('/api/workers/:id/stop', 'Let a worker finish its requests and end it', (id) => {
+      management.stop(id)
+      return { status: 'ok' }
+    }),
+    action('/api/workers/:id/restart', 'End a worker if it runs, and start it again', (id) =>
+      management.restart(id),
+    ),
+    {
+      method: 'DELETE',
+      path: '/api/workers/:id',
+      summary: 'Forget an ended worker',
+      body: null,
+      handle: async ({ params }) => {
+        fleet.forget(params.id!)
+        return json({ status: 'ok' })
+      },
+    },
+    get(
+      '/api/workers/:id/logs',
+      'The last lines that a worker has printed',
+      ({ params, query }) => {
+        const { id, log } = fleet.find(params.id!)
+        return json({ worker_id: id, lines: log.tail(tailOf(query.tail)) })
+      },
+    ),
+  ]
+}
+
+/** A POST whose body says nothing, and need not be there. */
+function action(path: string, summary: string, act: (id: string) => object): Route {
+  return {
+    method: 'POST',
+    path,
+    summary,
+    body: null,
+    handle: async ({ params }) => json(act(params.id!)),
+  }
+}
+
+/** What is wrong with a file is wrong with the field that named it. */
+async function start(management: Management, spec: Parameters<Management['start']>[0]) {
+  try {
+    return await management.start(spec)
+  } catch (thrown) {
+    const { code, message, param } = SkeinError.from(thrown)
+    const isFile = code === 'unsupported_weights' || code === 'corrupt_weights'
+    if (param !== undefined || !isFile) throw thrown
+    throw new SkeinError('invalid_request', `model_path: ${message}`, { param: 'model_path' })
+  }
+}
+
+export function tailOf(given: string | undefined): number {
+  if (given === undefined) return DEFAULT_TAIL
+  const count = Number(given)
+  if (/^\d+$/.test(given) && count <= MAX_TAIL) return count
+  throw new SkeinError('invalid_request', `tail: expected 0 to ${MAX_TAIL}`, { param: 'tail' })
+}

@@ -1,0 +1,123 @@
+/**
+ * Ways to one worker alone: a gateway of its own, which speaks every dialect and has this worker as its only model. It is
+ * reached through the management API (requests are handed over as they came, so streams are streams) and, where the
+ * worker was given a port, by a listener of its own. Both end with the worker.
+ */
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import type { FastifyInstance } from 'fastify'
+import { SkeinError } from '../../errors.ts'
+import type { FleetWorker } from '../fleet-worker.ts'
+
+/** A gateway to one worker, for requests that come to an address. */
+export type OpenDoor = (worker: FleetWorker, host: string) => FastifyInstance
+
+interface Door {
+  readonly app: FastifyInstance
+  /** Where it listens; null for one that does not. */
+  readonly url: string | null
+}
+
+export class Doors {
+  readonly #open: OpenDoor
+  /** Address that requests to the server itself come to. */
+  readonly #host: string
+  readonly #handedOver = new Map<string, Promise<FastifyInstance>>()
+  readonly #listening = new Map<string, Door>()
+  readonly #closing = new Map<string, Promise<void>>()
+
+  constructor(open: OpenDoor, host: string) {
+    this.#open = open
+    this.#host = host
+  }
+
+  /** Address of a worker's own port; null without one. */
+  urlOf(worker: FleetWorker): string | null {
+    return this.#listening.get(worker.id)?.url ?? null
+  }
+
+  /** Answers a request, whose body has not been read, as the worker's own gateway does for `url`. */
+  async pass(
+    worker: FleetWorker,
+    url: string,
+    request: IncomingMessage,
+    response: ServerResponse,
+  ): Promise<void> {
+    const app = await this.#handOver(worker)
+    request.url = url
+    app.routing(request, response)
+  }
+
+  /** Where the worker was given a port. Throws conflict when it is in use. */
+  async listen(worker: FleetWorker): Promise<void> {
+    const { host, port } = worker.launch.spec
+    if (port === null || this.#listening.has(worker.id)) return
+    const app = this.#open(worker, host)
+    try {
+      await app.listen({ host, port })
+    } catch (thrown) {
+      await app.close()
+      throw listenError(thrown, host, port)
+    }
+    // A listening TCP server has an address object; only pipes have a string.
+    const { port: bound } = app.server.address() as AddressInfo
+    const name = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
+    const url = `http://${name.includes(':') ? `[${name}]` : name}:${bound}`
+    this.#listening.set(worker.id, { app, url })
+  }
+
+  /** Resolves when the worker's port is free again. */
+  close(workerId: string): Promise<void> {
+    const closing = this.#closing.get(workerId) ?? this.#close(workerId)
+    this.#closing.set(workerId, closing)
+    return closing.finally(() => this.#closing.delete(workerId))
+  }
+
+  async #close(workerId: string): Promise<void> {
+    const listening = this.#listening.get(workerId)
+    const handedOver = this.#handedOver.get(workerId)
+    this.#listening.delete(workerId)
+    this.#handedOver.delete(workerId)
+    await Promise.all([listening && shut(listening.app), handedOver?.then((app) => app.close())])
+  }
+
+  async closeAll(): Promise<void> {
+    const ids = new Set([...this.#listening.keys(), ...this.#handedOver.keys()])
+    await Promise.all([...ids].map((id) => this.close(id)))
+  }
+
+  #handOver(worker: FleetWorker): Promise<FastifyInstance> {
+    const known = this.#handedOver.get(worker.id)
+    if (known !== undefined) return known
+    const opening = (async () => {
+      const app = this.#open(worker, this.#host)
+      await app.ready()
+      return app
+    })()
+    this.#handedOver.set(worker.id, opening)
+    return opening
+  }
+}
+
+/** Its worker has ended: nothing that still reads gets anything new. */
+async function shut(app: FastifyInstance): Promise<void> {
+  const closed = app.close()
+  app.server.closeIdleConnections()
+  const timer = setTimeout(() => app.server.closeAllConnections(), 2000)
+  await closed
+  clearTimeout(timer)
+}
+
+function listenError(thrown: unknown, host: string, port: number): unknown {
+  // Errors of listen carry a code; other values are passed on unchanged.
+  const { code } = thrown as NodeJS.ErrnoException
+  if (code === 'EADDRINUSE') return refusal('port', `port ${port} is in use; choose another`)
+  if (code === 'EACCES') return refusal('port', `not allowed to listen on port ${port}`)
+  if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND')
+    return refusal('host', `${host} is not an address of this machine`)
+  return thrown
+}
+
+function refusal(param: string, message: string): SkeinError {
+  return new SkeinError('conflict', `${param}: ${message}`, { param })
+}

@@ -1,0 +1,156 @@
+/**
+ * The control plane: workers started, ended, watched and reached over HTTP. It puts together the fleet, its figures and
+ * the doors to single workers; the routes are in `dialect.ts` (JSON) and `streams.ts` (events and proxies).
+ */
+
+import { SkeinError } from '../../errors.ts'
+import { isLoopback } from '../auth.ts'
+import type { Fleet } from '../fleet.ts'
+import type { FleetWorker } from '../fleet-worker.ts'
+import type { Launch } from '../launch.ts'
+import type { Metrics } from '../metrics.ts'
+import type {
+  ManagementEvent,
+  ModelFile,
+  SystemInfo,
+  WorkerRecord,
+  WorkerSpec,
+} from './contract.ts'
+import { Doors, type OpenDoor } from './doors.ts'
+import { CpuUse, systemInfo } from './host-facts.ts'
+import { GpuWatch } from './nvidia-smi.ts'
+import { Sampler } from './sampler.ts'
+
+export interface ManagementOptions {
+  readonly fleet: Fleet
+  readonly metrics: Metrics
+  readonly version: string
+  /** Address that the server listens on. */
+  readonly host: string
+  /** Everybody may use the server. A worker's own port must not be open to more people than that. */
+  readonly isOpen: () => boolean
+  /** Finds the files of a spec. Throws for what is not there, by the name of the field. */
+  readonly resolve: (spec: WorkerSpec) => Launch
+  /** Checkpoints that a worker could be started with. */
+  readonly listModels: () => readonly ModelFile[]
+  readonly openDoor: OpenDoor
+}
+
+/** How long requests of a worker that is told to stop may go on. */
+const STOP_DRAIN_MS = 8000
+
+export class Management {
+  readonly fleet: Fleet
+  readonly doors: Doors
+  readonly sampler: Sampler
+  readonly #options: ManagementOptions
+  readonly #gpus = new GpuWatch()
+  readonly #cpuUse = new CpuUse()
+  #url = ''
+
+  constructor(options: ManagementOptions) {
+    const { fleet, metrics, openDoor, host } = options
+    this.#options = options
+    this.fleet = fleet
+    this.doors = new Doors(openDoor, host)
+    this.sampler = new Sampler({ fleet, metrics, cpuUse: this.#cpuUse, gpus: this.#gpus })
+    fleet.listen((worker) => {
+      if (!worker.hasEnded) return
+      metrics.forgetWorker(worker.launch.id, worker.id)
+      void this.doors.close(worker.id)
+    })
+  }
+
+  /** The server's own address, known once it listens. */
+  listensOn(url: string): void {
+    this.#url = url
+  }
+
+  record(worker: FleetWorker): WorkerRecord {
+    const own = this.doors.urlOf(worker)
+    return worker.record(own ?? `${this.#url}/api/workers/${worker.id}/proxy`)
+  }
+
+  records(): WorkerRecord[] {
+    return this.fleet.workers.map((worker) => this.record(worker))
+  }
+
+  models(): readonly ModelFile[] {
+    return this.#options.listModels()
+  }
+
+  system(): Promise<SystemInfo> {
+    const { version } = this.#options
+    return systemInfo({ version, url: this.#url, cpuUse: this.#cpuUse, gpus: this.#gpus })
+  }
+
+  async hello(): Promise<ManagementEvent> {
+    const system = await this.system()
+    return { type: 'hello', system, workers: this.records(), history: this.sampler.history }
+  }
+
+  /** Answers at once: the record says how far the worker is. */
+  async start(spec: WorkerSpec): Promise<WorkerRecord> {
+    this.#refusePublicPort(spec)
+    const launch = this.#options.resolve(spec)
+    this.#refuseOtherModel(launch)
+    const worker = this.fleet.create(launch)
+    try {
+      await this.doors.listen(worker)
+    } catch (thrown) {
+      await worker.stop(0)
+      this.fleet.forget(worker.id)
+      throw thrown
+    }
+    // What becomes of it is in its record and its log.
+    worker.start().catch(() => {})
+    return this.record(worker)
+  }
+
+  stop(id: string): void {
+    void this.fleet.find(id).stop(STOP_DRAIN_MS)
+  }
+
+  /** Answers at once, as `start` does. One that runs ends first. */
+  restart(id: string): WorkerRecord {
+    const worker = this.fleet.find(id)
+    this.#refuseOtherModel(worker.launch)
+    const again = async () => {
+      await worker.stop(STOP_DRAIN_MS)
+      await this.doors.close(id)
+      await this.doors.listen(worker)
+      await worker.restart()
+    }
+    again().catch((thrown) => worker.log.add(`skein: ${SkeinError.from(thrown).message}`))
+    return this.record(worker)
+  }
+
+  async close(): Promise<void> {
+    this.sampler.stop()
+    await this.doors.closeAll()
+  }
+
+  #refusePublicPort({ host, port }: WorkerSpec): void {
+    const { isOpen, host: own } = this.#options
+    if (port === null || isLoopback(host) || !isOpen() || !isLoopback(own)) return
+    throw new SkeinError(
+      'forbidden',
+      `host: ${host} can be reached from outside and this server has no key; use 127.0.0.1`,
+      { param: 'host' },
+    )
+  }
+
+  /** Workers of one name answer alike, so they have the same weights. */
+  #refuseOtherModel(launch: Launch): void {
+    const other = this.fleet.serving(launch.id)[0]?.launch
+    if (other === undefined) return
+    const facts = ({ file, quant, startStates, vocab }: Launch) =>
+      JSON.stringify([file, quant, startStates, vocab])
+    if (facts(other) === facts(launch)) return
+    throw new SkeinError(
+      'conflict',
+      `model_name: ${launch.id} is served from another file, or with other precision or states; give another model_name`,
+      { param: 'model_name' },
+    )
+  }
+}

@@ -1,0 +1,83 @@
+/** The GPUs of this machine by `nvidia-smi`, asked no more often than it is worth and never waited for by more than one. */
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
+import type { GpuInfo } from './contract.ts'
+
+const FIELDS = [
+  'index',
+  'uuid',
+  'name',
+  'memory.total',
+  'memory.used',
+  'utilization.gpu',
+  'temperature.gpu',
+  'power.draw',
+]
+const QUERY = [`--query-gpu=${FIELDS.join(',')}`, '--format=csv,noheader,nounits']
+const TIMEOUT_MS = 5000
+
+const run = promisify(execFile)
+
+export class GpuWatch {
+  readonly #command: string
+  #gpus: readonly GpuInfo[] = []
+  #readAt = Number.NEGATIVE_INFINITY
+  #reading: Promise<void> | null = null
+  #isAbsent = false
+
+  constructor(command = 'nvidia-smi') {
+    this.#command = command
+  }
+
+  /** As last seen. */
+  get latest(): readonly GpuInfo[] {
+    return this.#gpus
+  }
+
+  /** Not older than `maxAgeMs`. None where there is no such command. */
+  async read(maxAgeMs: number): Promise<readonly GpuInfo[]> {
+    if (this.#isAbsent || performance.now() - this.#readAt <= maxAgeMs) return this.#gpus
+    this.#reading ??= this.#ask().finally(() => {
+      this.#reading = null
+    })
+    await this.#reading
+    return this.#gpus
+  }
+
+  async #ask(): Promise<void> {
+    try {
+      const { stdout } = await run(this.#command, QUERY, { timeout: TIMEOUT_MS })
+      this.#gpus = parseGpus(stdout)
+    } catch (error) {
+      // A driver that is being replaced may be back in a minute; a command that is not there will not.
+      this.#isAbsent = (error as NodeJS.ErrnoException).code === 'ENOENT'
+      this.#gpus = []
+    }
+    this.#readAt = performance.now()
+  }
+}
+
+/** One line per GPU; what a GPU cannot tell reads "[N/A]" or "[Not Supported]". */
+export function parseGpus(csv: string): GpuInfo[] {
+  const lines = csv.split('\n').filter((line) => line.trim() !== '')
+  return lines.map((line) => {
+    const [index, uuid, name, total, used, use, temperature, power] = line
+      .split(',')
+      .map((field) => field.trim())
+    return {
+      index: Number(index),
+      uuid: uuid?.startsWith('GPU-') ? uuid : null,
+      name: name ?? '',
+      memory_total_mb: known(total) ?? 0,
+      memory_used_mb: known(used) ?? 0,
+      utilisation: known(use),
+      temperature_c: known(temperature),
+      power_w: known(power),
+    }
+  })
+}
+
+function known(field: string | undefined): number | null {
+  const value = Number(field)
+  return field === undefined || field === '' || Number.isNaN(value) ? null : value
+}

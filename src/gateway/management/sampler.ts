@@ -1,0 +1,179 @@
+/**
+ * What the server did in the last second, taken every second and kept for ten minutes: the charts of the dashboard. The
+ * figures are those of the metrics; only differences are made here.
+ */
+import { freemem } from 'node:os'
+import { monitorEventLoopDelay } from 'node:perf_hooks'
+import type { EngineStats, StateStats } from '../../engine/messages.ts'
+import type { Fleet } from '../fleet.ts'
+import type { FleetWorker } from '../fleet-worker.ts'
+import type { Metrics } from '../metrics.ts'
+import type { Percentiles, Sample, WorkerSample } from './contract.ts'
+import type { CpuUse } from './host-facts.ts'
+import type { GpuWatch } from './nvidia-smi.ts'
+
+const EVERY_MS = 1000
+const KEPT = 600
+/** The event loop's delay is of the last ten samples, too. */
+const DELAY_SAMPLES = 10
+/** The loop is measured by a timer that is due so often; what it is late by is the delay. */
+const LOOP_TICK_MS = 10
+/** With nobody watching, a process a second would be too much to ask. */
+const WATCHED_GPU_AGE_MS = 1500
+const UNWATCHED_GPU_AGE_MS = 10_000
+
+export interface SamplerOptions {
+  readonly fleet: Fleet
+  readonly metrics: Metrics
+  readonly cpuUse: CpuUse
+  readonly gpus: GpuWatch
+}
+
+export class Sampler {
+  readonly #options: SamplerOptions
+  readonly #timer: NodeJS.Timeout
+  readonly #delay = monitorEventLoopDelay({ resolution: LOOP_TICK_MS })
+  readonly #listeners = new Set<(sample: Sample) => void>()
+  readonly #history: Sample[] = []
+  readonly #last = new Map<string, EngineStats>()
+  /** Prompts with and without a kept prefix, by worker, for ten seconds. */
+  readonly #prefixes = new Map<string, { hits: number; misses: number }[]>()
+  #numStarted = 0
+  #numFailed = 0
+  #sampledAt = performance.now()
+  #numSamples = 0
+
+  constructor(options: SamplerOptions) {
+    this.#options = options
+    this.#delay.enable()
+    this.#timer = setInterval(() => this.#take(), EVERY_MS).unref()
+  }
+
+  /** Oldest first. */
+  get history(): readonly Sample[] {
+    return this.#history
+  }
+
+  /** Every sample from now on; returns what ends it. */
+  listen(listener: (sample: Sample) => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+
+  stop(): void {
+    clearInterval(this.#timer)
+    this.#delay.disable()
+  }
+
+  #take(): void {
+    const { gpus } = this.#options
+    const isWatched = this.#listeners.size > 0
+    void gpus.read(isWatched ? WATCHED_GPU_AGE_MS : UNWATCHED_GPU_AGE_MS)
+    const now = performance.now()
+    const sample = this.#sample((now - this.#sampledAt) / 1000)
+    this.#sampledAt = now
+    this.#history.push(sample)
+    if (this.#history.length > KEPT) this.#history.shift()
+    for (const listener of this.#listeners) listener(sample)
+  }
+
+  #sample(seconds: number): Sample {
+    const { fleet, metrics, cpuUse, gpus } = this.#options
+    const { recent } = metrics
+    const started = recent.numStarted - this.#numStarted
+    const failed = recent.numFailed - this.#numFailed
+    this.#numStarted = recent.numStarted
+    this.#numFailed = recent.numFailed
+    return {
+      at: Date.now() / 1000,
+      workers: Object.fromEntries(
+        fleet.workers.flatMap((worker) => {
+          const sample = this.#sampleOf(worker, seconds)
+          return sample === null ? [] : [[worker.id, sample]]
+        }),
+      ),
+      requests: {
+        open: recent.numOpen,
+        per_second: started / seconds,
+        errors_per_second: failed / seconds,
+      },
+      ttft_ms: recent.firstTokenMs.percentiles(),
+      itl_ms: recent.interTokenMs.percentiles(),
+      event_loop_delay_ms: this.#delays(),
+      cpu_use: cpuUse.look(),
+      memory_available_bytes: freemem(),
+      gpus: gpus.latest,
+    }
+  }
+
+  #delays(): Percentiles {
+    const at = (share: number) => Math.max(0, this.#delay.percentile(share) / 1e6 - LOOP_TICK_MS)
+    const { count } = this.#delay
+    const delays =
+      count === 0 ? { p50: null, p90: null, p99: null } : { p50: at(50), p90: at(90), p99: at(99) }
+    this.#numSamples++
+    if (this.#numSamples % DELAY_SAMPLES === 0) this.#delay.reset()
+    return delays
+  }
+
+  /** Null without an engine. */
+  #sampleOf(worker: FleetWorker, seconds: number): WorkerSample | null {
+    const stats = worker.engine?.stats
+    if (stats === undefined) {
+      this.#last.delete(worker.id)
+      this.#prefixes.delete(worker.id)
+      return null
+    }
+    const before = this.#last.get(worker.id)
+    this.#last.set(worker.id, stats)
+    // A worker that was started again counts from the beginning.
+    const since = before !== undefined && before.steps <= stats.steps ? before : stats
+    const rate = (read: (of: EngineStats) => number) => (read(stats) - read(since)) / seconds
+    return {
+      running: stats.running,
+      waiting: stats.waiting,
+      slots: stats.numSlots,
+      free_slots: stats.freeSlots,
+      batch_tokens: stats.running === 0 ? 0 : stats.lastBatchTokens,
+      prompt_tokens_per_second: rate(({ promptTokens }) => promptTokens),
+      generated_tokens_per_second: rate(({ generatedTokens }) => generatedTokens),
+      busy: Math.min(
+        1,
+        rate(({ busySeconds }) => busySeconds),
+      ),
+      rss_bytes: worker.keeper.bytes,
+      states:
+        stats.states === undefined
+          ? null
+          : this.#statesOf(worker.id, stats.states, since.states ?? stats.states, seconds),
+    }
+  }
+
+  #statesOf(
+    id: string,
+    now: StateStats,
+    before: StateStats,
+    seconds: number,
+  ): WorkerSample['states'] {
+    const looks = this.#prefixes.get(id) ?? []
+    looks.push({
+      hits: now.prefixHits - before.prefixHits,
+      misses: now.prefixMisses - before.prefixMisses,
+    })
+    if (looks.length > DELAY_SAMPLES) looks.shift()
+    this.#prefixes.set(id, looks)
+    const hits = looks.reduce((sum, look) => sum + look.hits, 0)
+    const all = looks.reduce((sum, look) => sum + look.misses, hits)
+    return {
+      sessions: now.sessions,
+      in_slots: now.inSlots,
+      in_memory: now.inMemory,
+      on_disk: now.onDisk,
+      unsaved: now.unsaved,
+      prefixes: now.prefixes,
+      prefix_bytes: now.prefixBytes,
+      cached_tokens_per_second: (now.cachedTokens - before.cachedTokens) / seconds,
+      prefix_hit_rate: all === 0 ? null : hits / all,
+    }
+  }
+}
