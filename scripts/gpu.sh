@@ -4,7 +4,7 @@
 #   scripts/gpu.sh pack              here: puts Node and the packages that tests need into .gpu/ (42 MB, ignored by git)
 #   scripts/gpu.sh [step …]          there: runs the steps and prints one short table last; logs in $OUT, or .gpu/out
 #
-# Steps: tests, sanitizer, bench (all three without arguments), or any file or folder of tests.
+# Steps: tests, sanitizer, bench (all three without arguments), pipeline (of 2 or 4 GPUs), or any file or folder of tests.
 # SKEIN_BENCH_SIZES (default "0.1b 1.5b 7.2b"), SKEIN_BENCH_ARGS: what the bench runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -90,6 +90,14 @@ main() {
       tests) step tests vitest test/cuda ;;
       sanitizer) sanitizer ;;
       bench) bench ;;
+      pipeline)
+        # Writing the model takes as long as the tests.
+        node -e "import('./src/cli/random-model.ts').then((m) => m.randomModel('7.2b'))" &
+        step pipeline-tests vitest test/cuda/pipeline.test.ts
+        wait
+        step pipeline node scripts/bench-gpus.js --out "$out"
+        rows+=("$(cat "$out/pipeline.log")")
+        ;;
       *) step "$(basename "$one" .test.ts)" vitest "$one" ;;
     esac
   done
