@@ -20,6 +20,7 @@ export interface FakeOptions {
   /** A key that is asked for. */
   readonly key?: string
   readonly upstream?: string
+  readonly logLines?: readonly string[]
   /** History to begin with, and a new sample each second. */
   readonly load?: (at: number) => Readonly<Record<string, WorkerSample>>
 }
@@ -72,8 +73,23 @@ export class FakeServer {
     await this.app.close()
   }
 
+  /** A model with sessions, that has one answer to everything. Before it listens. */
+  serveModel(id: string, { sessions, answer }: { sessions: readonly string[]; answer: string }) {
+    this.app.get('/v1/models', () => ({ data: [{ id, state: 'ready' }] }))
+    this.app.get('/v1/sessions', () => ({ data: sessions.map(fakeSession) }))
+    this.app.get('/openapi.json', () => ({ paths: { [answer]: { get: { summary: answer } } } }))
+    this.app.post('/v1/chat/completions', (_request, reply) => {
+      open(reply)
+      const choices = [{ index: 0, delta: { content: answer }, finish_reason: 'stop' }]
+      reply.raw.end(
+        `data: ${JSON.stringify({ choices, session: { turn: 1 } })}\n\ndata: [DONE]\n\n`,
+      )
+    })
+  }
+
   #mount(): void {
     const { app } = this
+    const options = this.#options
     app.get('/api/system', () => SYSTEM)
     app.get('/api/models', () => ({ models: MODEL_FILES }))
     app.get('/api/workers', () => this.#workers)
@@ -88,7 +104,8 @@ export class FakeServer {
     })
     app.get<{ Params: { id: string } }>('/api/workers/:id/logs/stream', (request, reply) => {
       open(reply)
-      for (const line of LOG) write(reply, { type: 'log', worker_id: request.params.id, line })
+      for (const line of options.logLines ?? LOG)
+        write(reply, { type: 'log', worker_id: request.params.id, line })
     })
     app.post('/api/workers/start', (request, reply) => {
       this.started.push(request.body)
@@ -130,6 +147,13 @@ export class FakeServer {
   #sample(at: number): Sample {
     return sampleAt(at, this.#options.load?.(at) ?? {})
   }
+}
+
+function fakeSession(id: string) {
+  const now = Date.now() / 1000
+  const turn = { turn: 1, parent: 0, tokens: 9, created: now, tier: 'device', saved: true }
+  const times = { created: now, updated: now, expires: null }
+  return { id, version: 1, head: 1, ...times, bytes: 400_000, busy: false, turns: [turn] }
 }
 
 function open(reply: FastifyReply): void {

@@ -1,0 +1,315 @@
+import type { Browser, Page } from 'playwright-core'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { findChromium, launchChromium, openPage } from '../helpers/chromium.ts'
+import { type RunningServer, serve } from '../helpers/cli.ts'
+import { FakeServer, fakeLoad, fakeWorker } from '../web/fake-server.ts'
+
+const executable = findChromium()
+const reason = executable === null ? ' (skipped: no Chromium on PATH; set CHROMIUM_PATH)' : ''
+const PAGES = ['overview', 'workers', 'playground', 'sessions', 'translate', 'api']
+
+let browser: Browser
+beforeAll(async () => {
+  if (executable !== null) browser = await launchChromium(executable)
+})
+afterAll(async () => {
+  await browser?.close()
+})
+
+describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, () => {
+  let server: RunningServer
+  let page: Page
+  let faults: string[]
+  beforeAll(async () => {
+    server = await serve(['--without-model', '--model-dir', 'models'])
+    ;({ page, faults } = await openPage(browser))
+    await page.goto(server.url)
+  })
+  afterAll(async () => {
+    await page.context().close()
+    await server.stop()
+  })
+
+  const card = () => page.locator('.worker').first()
+  const fact = (name: string) =>
+    card().locator('.worker-facts > div', { hasText: name }).locator('dd')
+  const phase = (name: string) => card().locator('.badge', { hasText: name }).waitFor()
+
+  test('a worker is started from the form; what is wrong is said beside its field', async () => {
+    await page.getByText('No model is running').waitFor()
+    await page.getByRole('link', { name: 'Start a worker' }).click()
+    const dialog = page.getByRole('dialog')
+    await dialog.getByLabel('Model file').selectOption({ value: 'demo.pth' })
+    await dialog.getByText('More').click()
+    await dialog.getByLabel('Batch size').fill('many')
+    await dialog.getByRole('button', { name: 'Start' }).click()
+    const field = dialog.locator('.field.wrong')
+    await field.waitFor()
+    expect(await field.locator('label').textContent()).toBe('Batch size')
+    expect(await field.getByRole('alert').textContent()).toMatch(/max_batch_size/)
+    await dialog.getByLabel('Batch size').fill('8')
+    await dialog.getByRole('button', { name: 'Start' }).click()
+    await dialog.waitFor({ state: 'detached' })
+    await phase('ready')
+    expect(await fact('Slots').textContent()).toBe('0 / 8')
+  })
+
+  test('its log is shown, and searched', async () => {
+    await card().getByRole('link', { name: 'demo' }).click()
+    const log = page.getByRole('region', { name: 'Log' })
+    await log.locator('pre').waitFor()
+    await log.getByRole('searchbox').fill('no line says this')
+    await log.getByText('No lines').waitFor()
+  })
+
+  async function ask(question: string): Promise<string> {
+    await page.getByLabel('Message').waitFor()
+    const answers = page.locator('.exchange')
+    const before = await answers.count()
+    await page.getByLabel('Message').fill(question)
+    await page.keyboard.press('Enter')
+    const answer = answers.nth(before).locator('.answer[aria-busy=false]')
+    await answer.waitFor()
+    return (await answer.textContent()) ?? ''
+  }
+
+  test('a question is answered, with its figures', async () => {
+    await card().getByRole('button', { name: 'Chat' }).click()
+    await page.getByRole('button', { name: 'Settings' }).click()
+    await page.getByLabel('Temperature').fill('0')
+    await page.getByRole('button', { name: 'Settings' }).click()
+    expect(await ask('What is the capital of France?')).toContain('Paris')
+    expect(await page.locator('.answer-figures').textContent()).toMatch(/TTFT .* ms · \d+ tokens/)
+  })
+
+  test('an answer is shown while it is written', async () => {
+    // Scripts of the page, which this file's types know nothing of, are text.
+    await page.evaluate(`
+      globalThis.lengths = new Set()
+      new MutationObserver(() => {
+        lengths.add([...document.querySelectorAll('.answer')].at(-1)?.textContent.length ?? 0)
+      }).observe(document.body, { subtree: true, childList: true, characterData: true })
+    `)
+    await ask('Tell me a story.')
+    const steps = await page.evaluate('lengths.size')
+    expect(steps).toBeGreaterThan(5)
+  })
+
+  test('regenerate, edit, rewind and fork make branches of one tree', async () => {
+    const first = page.locator('.exchange').first()
+    await first.getByRole('button', { name: 'Edit' }).click()
+    await first.getByLabel('Edit').fill('What is the capital of Japan?')
+    await first.getByRole('button', { name: 'Send as a new branch' }).click()
+    await page.locator('.answer[aria-busy=false]', { hasText: 'Tokyo' }).waitFor()
+    await page.getByText('2/2').waitFor()
+    await page.getByRole('button', { name: 'Earlier branch' }).click()
+    await page.locator('.answer', { hasText: 'Paris' }).waitFor()
+    await first.getByRole('button', { name: 'Rewind to here' }).click()
+    await page.getByText('the next message begins a new branch').waitFor()
+    expect(await page.locator('.exchange').count()).toBe(1)
+    await first.getByRole('button', { name: 'Fork here' }).click()
+    const second = page.locator('.pane').nth(1)
+    await second.locator('.answer', { hasText: 'Paris' }).waitFor()
+    await page.getByLabel('Message').fill('What is the capital of Japan?')
+    await page.keyboard.press('Enter')
+    for (const pane of [page.locator('.pane').nth(0), second]) {
+      await pane.locator('.answer[aria-busy=false]', { hasText: 'Tokyo' }).waitFor()
+      // The first turn was not read again.
+      expect(await pane.locator('.answer-figures').last().textContent()).toMatch(/ [1-9]\d* cached/)
+    }
+    await second.getByRole('button', { name: 'Close' }).click()
+  })
+
+  test('tokens with their probabilities', async () => {
+    await page.getByRole('button', { name: 'Show tokens and probabilities' }).click()
+    await ask('What is the capital of France?')
+    const token = page.locator('.token', { hasText: 'Paris' })
+    await token.focus()
+    await page.locator('.alternatives .drawn', { hasText: 'Paris' }).waitFor()
+    expect(await page.locator('.alternatives li').count()).toBe(5)
+    await page.keyboard.press('ArrowLeft')
+    await page.locator('.alternatives .drawn', { hasText: 'is' }).waitFor()
+  })
+
+  test('a killed worker is seen to die, and to come back', async () => {
+    await page.getByRole('link', { name: 'Workers' }).click()
+    const pid = Number(await fact('Process').textContent())
+    process.kill(pid, 'SIGKILL')
+    await expect
+      .poll(async () => [await fact('Process').textContent(), await card().getAttribute('class')], {
+        timeout: 20_000,
+      })
+      .toEqual([expect.not.stringMatching(`^(${pid}|–)$`), 'worker ready'])
+    expect(await fact('Restarts').textContent()).toBe('1')
+    await page.getByRole('link', { name: 'Playground' }).click()
+    // Its state was on disk, or its texts are sent again.
+    expect(await ask('What is the capital of Japan?')).toContain('Tokyo')
+  })
+
+  test('sessions are listed, opened and deleted', async () => {
+    await page.getByRole('link', { name: 'Sessions' }).click()
+    const rows = page.locator('.list tbody tr')
+    await rows.first().getByRole('link').click()
+    await page.getByRole('button', { name: 'Fork' }).click()
+    const dialog = page.getByRole('dialog')
+    await dialog.getByLabel('Name of the new session').fill('a fork')
+    await dialog.getByRole('button', { name: 'Fork' }).click()
+    await rows.getByRole('link', { name: 'a fork' }).click()
+    const saved = page.waitForEvent('download')
+    await page.getByRole('button', { name: 'Export' }).click()
+    expect((await saved).suggestedFilename()).toMatch(/^a_fork-\d+\.state$/)
+    await page.getByRole('button', { name: 'Delete' }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click()
+    await rows.getByRole('link', { name: 'a fork' }).waitFor({ state: 'detached' })
+  })
+
+  test('a text is translated by paragraphs', async () => {
+    await page.getByRole('link', { name: 'Translate' }).click()
+    await page.getByLabel('Text', { exact: true }).fill('The cat is red.\n\nI like apples.')
+    await page.getByRole('button', { name: 'Translate' }).click()
+    await page.getByText('2 of 2 paragraphs').waitFor()
+    expect(await page.locator('.translation li').count()).toBe(2)
+  })
+
+  test('the overview has drawn what happened', async () => {
+    await page.getByRole('link', { name: 'Overview' }).click()
+    await page.locator('.chart canvas').first().waitFor()
+    await page.getByRole('img', { name: /Tokens per second: generated / }).waitFor()
+  })
+
+  test('the worker is stopped, after a question', async () => {
+    await page.getByRole('link', { name: 'Workers' }).click()
+    await card().getByRole('button', { name: 'Stop' }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Stop' }).click()
+    await phase('stopped')
+    await card().getByRole('button', { name: 'Forget' }).click()
+    await page.getByText('No workers').waitFor()
+  })
+
+  test('through all of it: no error, nothing refused by the policy, nothing from elsewhere', () => {
+    expect(faults).toEqual([])
+  })
+})
+
+const PAYLOADS = [
+  '<img src=x onerror="window.harmed=1">',
+  '<script>window.harmed=1</script>',
+  '"><svg onload=window.harmed=1>',
+  "javascript:window.harmed=1//'",
+  '\u202e</title><iframe srcdoc="<script>parent.harmed=1</script>">',
+]
+
+describe.skipIf(executable === null)(`the dashboard of a server that is not well${reason}`, () => {
+  const opened: FakeServer[] = []
+  async function open(fake: FakeServer, options = {}) {
+    if (!fake.app.server.listening) await fake.app.listen({ port: 0, host: '127.0.0.1' })
+    opened.push(fake)
+    const url = fake.app.listeningOrigin
+    const watched = await openPage(browser, options)
+    await watched.page.goto(url)
+    return { ...watched, url }
+  }
+  afterAll(async () => {
+    for (const fake of opened) await fake.close()
+  })
+
+  test('markup in names, reasons, logs, sessions and answers stays text', async () => {
+    const bad = PAYLOADS.join(' ')
+    const worker = fakeWorker({
+      model: bad,
+      reason: bad,
+      phase: 'failed',
+      spec: { ...fakeWorker().spec, model_path: bad },
+    })
+    const fake = new FakeServer({ workers: [worker], logLines: [bad] })
+    fake.serveModel(bad, { sessions: [bad], answer: bad })
+    const { page, faults, url } = await open(fake)
+    const check = async (times: number) => {
+      const shown = async () =>
+        ((await page.locator('body').textContent()) ?? '').split(PAYLOADS[0]!).length - 1
+      await expect.poll(shown, { timeout: 10_000 }).toBeGreaterThanOrEqual(times)
+      expect(await page.locator('main img, main iframe, main script, a[href^=java]').count()).toBe(
+        0,
+      )
+      expect(await page.evaluate(`'harmed' in globalThis`)).toBe(false)
+    }
+    await check(1)
+    await page.goto(`${url}/#/workers/${worker.worker_id}`)
+    await check(4)
+    await page.goto(`${url}/#/playground`)
+    await page.getByLabel('Message').fill(bad)
+    await page.keyboard.press('Enter')
+    await page.locator('.answer[aria-busy=false]').waitFor()
+    await check(3)
+    await page.goto(`${url}/#/sessions`)
+    await page.locator('.list tbody a').click()
+    await check(3)
+    await page.goto(`${url}/#/api`)
+    await check(2)
+    expect(faults).toEqual([])
+    await page.context().close()
+  })
+
+  test('a key is asked for, kept by the tab, and a wrong one is asked for again', async () => {
+    const fake = new FakeServer({ key: 'sk-right', workers: [fakeWorker()] })
+    const { page, faults } = await open(fake)
+    const dialog = page.getByRole('dialog')
+    await dialog.getByLabel('Key').fill('sk-wrong')
+    await dialog.getByRole('button', { name: 'Use this key' }).click()
+    await dialog.getByText('does not know this key').waitFor()
+    await dialog.getByLabel('Key').fill('sk-right')
+    await page.keyboard.press('Enter')
+    await page.getByText('Live · admin').waitFor()
+    await page.reload()
+    await page.getByText('Live · admin').waitFor()
+    expect(await page.evaluate('JSON.stringify(localStorage)')).not.toContain('sk-right')
+    await page.getByRole('button', { name: 'Forget the key' }).click()
+    await page.getByText('This server asks for a key.').waitFor()
+    expect(faults).toEqual([])
+    await page.context().close()
+  })
+
+  test('a stream that breaks is said, and found again', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    const { page, faults } = await open(fake)
+    await page.getByText('Live').waitFor()
+    fake.drop()
+    await page.getByText(/Connection lost .* next try in/).waitFor()
+    await page.getByText('Live').waitFor()
+    expect(await page.getByText(/Connection lost/).count()).toBe(0)
+    expect(faults).toEqual([])
+    await page.context().close()
+  })
+
+  test('every page fits a phone, in both languages', async () => {
+    const load = (at: number) => ({ 'wkr-0123456789': fakeLoad(at) })
+    const fake = new FakeServer({ workers: [fakeWorker()], load })
+    fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
+    for (const locale of ['en-GB', 'zh-CN']) {
+      const options = { viewport: { width: 360, height: 700 }, locale }
+      const { page, faults, url } = await open(fake, options)
+      for (const name of PAGES) {
+        await page.goto(`${url}/#/${name}`)
+        await page.locator('main h1').waitFor()
+        expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(360)
+      }
+      expect(await page.evaluate('document.documentElement.lang')).toBe(locale.replace('-GB', ''))
+      expect(faults).toEqual([])
+      await page.context().close()
+    }
+  })
+
+  test('by keyboard alone: the first key leads past the navigation, and focus is seen', async () => {
+    const { page } = await open(new FakeServer({ workers: [fakeWorker()] }))
+    await page.getByText('Live').waitFor()
+    await page.keyboard.press('Tab')
+    expect(await page.evaluate('document.activeElement.textContent')).toBe('Skip to the content')
+    expect(await page.evaluate('getComputedStyle(document.activeElement).outlineStyle')).toBe(
+      'solid',
+    )
+    await page.keyboard.press('Enter')
+    await page.keyboard.press('Tab')
+    expect(await page.evaluate("document.activeElement.closest('main') !== null")).toBe(true)
+    await page.context().close()
+  })
+})
