@@ -149,7 +149,7 @@ function ConnectionNote() {
   if (now.state === 'refused') {
     return (
       <div class="note" role="status">
-        {t('This key may use models but not watch or manage the server:')} {now.reason}
+        {t('This key may use models, but not watch or manage the server.')}
       </div>
     )
   }

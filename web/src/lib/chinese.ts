@@ -13,8 +13,8 @@ export const CHINESE = {
   'Not connected': '未连接',
   'Not allowed to watch': '无权查看',
   'Connection lost ({reason}); next try in {n} s': '连接中断（{reason}），{n} 秒后重试',
-  'This key may use models but not watch or manage the server:':
-    '此密钥可以使用模型，但不能查看或管理服务器：',
+  'This key may use models, but not watch or manage the server.':
+    '此密钥可以使用模型，但不能查看或管理服务器。',
   'This server asks for a key.': '此服务器需要密钥。',
   'Enter a key': '输入密钥',
   'A key is needed': '需要密钥',
@@ -174,6 +174,7 @@ export const CHINESE = {
   Models: '模型',
   'One worker': '单个工作进程',
   'not ready': '未就绪',
+  gone: '已不在',
   Conversation: '对话',
   'New conversation': '新对话',
   Settings: '设置',

@@ -19,9 +19,8 @@ export type Connection =
   | { readonly state: 'connecting' | 'live' }
   /** `at`: when the next try is, in milliseconds of Date.now(). */
   | { readonly state: 'waiting'; readonly at: number; readonly reason: string }
-  /** The key may not watch the server, though it may use its models. */
-  | { readonly state: 'refused'; readonly reason: string }
-  | { readonly state: 'keyless' }
+  /** The key may not watch the server, though it may use its models; or there is none. */
+  | { readonly state: 'refused' | 'keyless' }
 
 export interface ModelEntry {
   readonly id: string
@@ -71,7 +70,7 @@ async function stayConnected(stop: AbortSignal): Promise<void> {
       if (stop.aborted) return
       const status = thrown instanceof ApiError ? thrown.status : 0
       if (status === 401) connection.value = { state: 'keyless' }
-      if (status === 403) refuse(messageOf(thrown))
+      if (status === 403) refuse()
       if (status === 401 || status === 403) return
       const reason = attempt.signal.aborted ? 'nothing came for a while' : messageOf(thrown)
       await pause(waitBefore(++failures), reason, stop)
@@ -81,8 +80,8 @@ async function stayConnected(stop: AbortSignal): Promise<void> {
   }
 }
 
-function refuse(reason: string): void {
-  connection.value = { state: 'refused', reason }
+function refuse(): void {
+  connection.value = { state: 'refused' }
   if (key.value !== '') role.value = 'user'
 }
 

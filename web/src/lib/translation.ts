@@ -4,8 +4,8 @@ import { groupsOf } from './paragraphs.ts'
 
 /** Paragraphs of a call: progress is seen by calls, and several calls share a batch on the server. */
 const CALL_SIZE = 16
-/** Calls at once; browsers open about six connections to a host. */
-const CALLS_AT_ONCE = 4
+/** Calls at once. Browsers open about six connections to a host, of which the event stream and a log may hold two. */
+const CALLS_AT_ONCE = 3
 
 export interface Translation {
   readonly detected_source_lang: string

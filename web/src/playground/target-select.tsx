@@ -12,6 +12,7 @@ export function TargetSelect({ choice, onChange }: TargetSelectProps) {
     const chosen = allChoices().find((candidate) => candidate.id === id)
     if (chosen !== undefined) onChange(chosen)
   }
+  const isGone = choice !== null && !allChoices().some(({ id }) => id === choice.id)
   return (
     <select
       class="target"
@@ -20,6 +21,7 @@ export function TargetSelect({ choice, onChange }: TargetSelectProps) {
       onChange={({ currentTarget }) => choose(currentTarget.value)}
     >
       {choice === null && <option value="">{t('No model')}</option>}
+      {isGone && <option value={choice.id}>{`${choice.id} (${t('gone')})`}</option>}
       <Group label={t('Models')} choices={modelChoices()} />
       <Group label={t('One worker')} choices={workerChoices()} />
     </select>
