@@ -13,6 +13,7 @@ import type {
   EngineInfo,
   EngineStats,
   GenerateRequest,
+  SessionUse,
 } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
 import { eager } from './eager.ts'
@@ -32,6 +33,12 @@ const RETRY_POLL_MS = 50
 export interface RoutedReplica extends Replica {
   readonly state: ModelState
   readonly reason: string | null
+}
+
+/** Where a request goes, counted there until `leave`. */
+interface Place {
+  readonly replica: Replica
+  readonly leave: () => void
 }
 
 /** What became of requests; monotonic. */
@@ -115,8 +122,8 @@ export class Router implements EngineSource, EngineClient {
     const tried = new Set<string>()
     for (;;) {
       let hasBegun = false
-      const { replica, leave } = await this.#place(request, tried)
-      replica.numInFlight++
+      const place = this.#place(request, tried)
+      const { replica, leave } = place instanceof Promise ? await place : place
       try {
         for await (const event of clientOf(replica).generate(request, signal)) {
           hasBegun = true
@@ -126,7 +133,6 @@ export class Router implements EngineSource, EngineClient {
       } catch (thrown) {
         if (hasBegun || signal?.aborted || !this.#mayRetry(replica, tried, thrown)) throw thrown
       } finally {
-        replica.numInFlight--
         leave()
       }
       this.#memory.counts.retries++
@@ -134,24 +140,29 @@ export class Router implements EngineSource, EngineClient {
     }
   }
 
-  async #place(
-    request: GenerateRequest,
-    tried: ReadonlySet<string>,
-  ): Promise<{ readonly replica: Replica; readonly leave: () => void }> {
-    const { session, tenant = '' } = request
-    if (session === undefined) return { replica: this.#byPrefix(request, tried), leave: () => {} }
-    const { sessions } = this.#memory
-    const home = sessions.of({ tenant, id: session.id })
-    const replica = await sessions.enter(home, (worker) => this.#bySession(worker, tried))
-    return { replica, leave: () => sessions.leave(home) }
+  /** At once where nothing has to be moved, so that requests that come together see each other. */
+  #place(request: GenerateRequest, tried: ReadonlySet<string>): Place | Promise<Place> {
+    if (request.session !== undefined) return this.#placeInSession(request, request.session, tried)
+    const replica = this.#byPrefix(request, tried)
+    replica.numInFlight++
+    const leave = () => {
+      replica.numInFlight--
+    }
+    return { replica, leave }
   }
 
-  #bySession(worker: Replica | null, tried: ReadonlySet<string>): Replica {
-    const chosen = this.#affine(worker, this.#ready(tried))
-    const { counts } = this.#memory
-    if (worker === chosen) counts.sessionHits++
+  async #placeInSession(
+    { tenant = '' }: GenerateRequest,
+    { id }: SessionUse,
+    tried: ReadonlySet<string>,
+  ): Promise<Place> {
+    const { sessions, counts } = this.#memory
+    const home = sessions.of({ tenant, id })
+    const { worker } = home
+    const replica = await sessions.enter(home, (at) => this.#affine(at, this.#ready(tried)))
+    if (worker === replica) counts.sessionHits++
     else if (worker !== null) counts.sessionSpills++
-    return chosen
+    return { replica, leave: () => sessions.leave(home, replica) }
   }
 
   #byPrefix(request: GenerateRequest, tried: ReadonlySet<string>): Replica {

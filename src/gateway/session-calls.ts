@@ -56,7 +56,7 @@ export class SessionCalls {
     try {
       return await engineOf(worker).call(method, params)
     } finally {
-      this.#homes.leave(home)
+      this.#homes.leave(home, worker)
     }
   }
 

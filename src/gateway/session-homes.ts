@@ -44,7 +44,7 @@ export class SessionHomes {
 
   /**
    * The worker that a session is on, after it has been brought to the one that `choose` names, given where it is. Counts
-   * a user, which `leave` ends.
+   * a user of it and a request of the worker, which `leave` ends.
    */
   async enter(home: Home, choose: (worker: Replica | null) => Replica): Promise<Replica> {
     const begun = performance.now()
@@ -58,6 +58,7 @@ export class SessionHomes {
       if (refusal === null || holder.client !== null) {
         home.worker = holder
         home.numUsers++
+        holder.numInFlight++
         return holder
       }
       const isLate = performance.now() - begun > MAX_BUSY_MS
@@ -66,8 +67,9 @@ export class SessionHomes {
     }
   }
 
-  leave(home: Home): void {
+  leave(home: Home, worker: Replica): void {
     home.numUsers--
+    worker.numInFlight--
   }
 
   /** Why it cannot leave: busy, or there is no store to go through. Null when it has moved. */
