@@ -1,10 +1,10 @@
 /** `skein keys`: the named keys of a server, changed in their file. A server that runs notices within seconds. */
 import { defineCommand } from 'citty'
-import { ROLES } from '../api/route.ts'
 import {
   addKey,
   type Issued,
   isExpired,
+  KEY_ROLES,
   type KeyRecord,
   revokeKey,
   rotateKey,
@@ -35,7 +35,7 @@ const add = defineCommand({
   meta: { name: 'add', description: 'Make a key and print it, once: only its hash is kept' },
   args: {
     name: nameArg,
-    role: { type: 'string', description: `${ROLES.join(', ')} (default user)` },
+    role: { type: 'string', description: `${KEY_ROLES.join(', ')} (default user)` },
     rpm: { type: 'string', description: 'Requests per minute' },
     tpm: { type: 'string', description: 'Tokens per minute, of prompts and answers' },
     rows: { type: 'string', description: 'Answers generated at once' },
@@ -50,7 +50,7 @@ const add = defineCommand({
     const storedMb = integer(args, 'stored-mb', 1, 2 ** 30)
     const key = {
       name: args.name,
-      role: oneOf(args, 'role', ROLES) ?? 'user',
+      role: oneOf(args, 'role', KEY_ROLES) ?? 'user',
       expiresAt: lifeMs === undefined ? null : now + lifeMs,
       limits: {
         requestsPerMinute: integer(args, 'rpm', 1, MAX) ?? null,

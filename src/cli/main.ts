@@ -13,6 +13,7 @@ type AnyCommand = CommandDef<never>
 const COMMANDS: Record<string, () => Promise<unknown>> = {
   serve: async () => (await import('./serve.ts')).serve,
   keys: async () => (await import('./keys.ts')).keys,
+  config: async () => (await import('./config.ts')).config,
   chat: async () => (await import('./chat.ts')).chat,
   generate: async () => (await import('./generate.ts')).generate,
   bench: async () => (await import('./bench.ts')).bench,

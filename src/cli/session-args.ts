@@ -64,7 +64,8 @@ function dataDir(args: Given): string | undefined {
   // citty reads --no-store as the negation of a flag `store`.
   const isOff = args['no-store'] === true || args.store === false
   if (isOff && (given !== undefined || args.durable === true)) {
-    throw new SkeinError('invalid_request', '--no-store stores nothing; drop --data-dir, --durable')
+    const message = '--no-store stores nothing; drop --data-dir, --durable'
+    throw new SkeinError('invalid_request', message, { param: 'no-store' })
   }
   if (isOff) return undefined
   return given ?? defaultDataDir()

@@ -9,6 +9,9 @@ import Value from 'typebox/value'
 import { ROLES, type Role } from '../api/route.ts'
 import { SkeinError } from '../errors.ts'
 
+/** Those that a key can be given. */
+export const KEY_ROLES: readonly Role[] = ROLES
+
 /** What one key may use; null: no bound of its own. */
 export interface KeyLimits {
   readonly requestsPerMinute: number | null

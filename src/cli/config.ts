@@ -1,0 +1,150 @@
+/** `skein config check`: what `serve` would run with a file, and where each value came from. Starts nothing. */
+import { existsSync } from 'node:fs'
+import { defineCommand } from 'citty'
+import { fieldOf, variableOf } from '../config/setting.ts'
+import { SkeinError } from '../errors.ts'
+import { resolveAuth } from '../gateway/auth.ts'
+import { readKeys } from '../gateway/keys-file.ts'
+import type { Launch } from '../gateway/launch.ts'
+import { checkModelFile } from '../load.ts'
+import { launchesOf } from './config-models.ts'
+import { keyFilePath } from './key-file.ts'
+import { engineChoiceOf } from './launcher.ts'
+import { printJson, printTable } from './output.ts'
+import { serveArgs, servePlan } from './serve.ts'
+import {
+  configPath,
+  type ServeSettings,
+  serveSchema,
+  settleServe,
+  withFields,
+} from './serve-settings.ts'
+
+const check = defineCommand({
+  meta: { name: 'check', description: 'Read the settings as serve does, and show them' },
+  args: {
+    file: {
+      type: 'positional',
+      required: false,
+      description: 'Default: $SKEIN_CONFIG, or skein.config.json here',
+      valueHint: 'FILE',
+    },
+    json: { type: 'boolean', description: 'One JSON object' },
+  },
+  run({ args }) {
+    const path = configPath({ config: args.file }, existsSync)
+    const settings = settleServe(serveArgs, { args: {}, words: [] }, path)
+    const found = withFields(settings, () => examine(settings))
+    if (args.json)
+      printJson({ file: settings.file?.path ?? null, ...found, settings: listed(settings) })
+    else printFound(settings, found)
+  },
+})
+
+const schema = defineCommand({
+  meta: { name: 'schema', description: 'Print the JSON schema of skein.config.json' },
+  run() {
+    printJson(serveSchema(serveArgs))
+  },
+})
+
+export const config = defineCommand({
+  meta: { name: 'config', description: 'The configuration file: check, schema' },
+  subCommands: { check, schema },
+})
+
+interface Found {
+  readonly models: readonly {
+    readonly name: string
+    readonly file: string
+    readonly workers: number
+  }[]
+  readonly access: string
+  readonly notes: readonly string[]
+}
+
+/** Throws what `serve` would refuse before it starts anything. */
+function examine(settings: ServeSettings): Found {
+  const { args, models, file, values } = settings
+  const { choice, options, access } = servePlan(settings)
+  const launches = launchesOf(models, args)
+  for (const [i, model] of models.entries()) {
+    const [launch] = launchesOf([model], args)
+    if (launch === undefined) continue
+    const defaults = { defaults: choice, adaptedFile: null }
+    const own = withPlace(`models[${i}]`, () => engineChoiceOf(launch, defaults))
+    withPlace(`models[${i}].file`, () => checkModelFile(own))
+  }
+  const { model } = choice
+  if (models.length === 0 && model !== null) {
+    withPlace('model', () => checkModelFile({ ...choice, model }))
+  }
+  const numWorkers = Math.max(1, options.gpus.length) * (options.replicas ?? 1)
+  const single =
+    choice.model === null
+      ? []
+      : [{ name: options.modelId ?? '', file: choice.model, workers: numWorkers }]
+  const numNamed = readKeys(keyFilePath(args)).length
+  const auth = resolveAuth({ ...access, numNamed })
+  const holdsSecret = [...values.values()].some(
+    ({ setting, origin }) => setting.isSecret && origin === 'file',
+  )
+  return {
+    models: models.length > 0 ? grouped(launches) : single,
+    // One that would be made up is made up anew by every start.
+    access: auth.generatedKey === null ? auth.message : 'a key is made and shown at the start',
+    notes:
+      holdsSecret && file?.isShared === true
+        ? [`${file.path} holds a key and others can read it; chmod 600, or use skein keys`]
+        : [],
+  }
+}
+
+/** What is wrong with a checkpoint is wrong with the field that names it. */
+function withPlace<T>(field: string, check: () => T): T {
+  try {
+    return check()
+  } catch (thrown) {
+    const { code, message } = SkeinError.from(thrown)
+    throw new SkeinError(code, message, { param: field, cause: thrown })
+  }
+}
+
+function grouped(launches: readonly Launch[]): Found['models'] {
+  const names = [...new Set(launches.map(({ id }) => id))]
+  return names.map((name) => {
+    const own = launches.filter(({ id }) => id === name)
+    return { name, file: own[0]!.file, workers: own.length }
+  })
+}
+
+function listed({ settings, values }: ServeSettings) {
+  return settings.flatMap(({ flag, isSecret }) => {
+    const resolved = values.get(flag)
+    if (resolved === undefined) return []
+    const { value, origin } = resolved
+    const from = origin === 'environment' ? variableOf(flag) : origin
+    return [{ field: fieldOf(flag), value: isSecret ? '(set)' : String(value), from }]
+  })
+}
+
+function printFound(settings: ServeSettings, { models, access, notes }: Found): void {
+  const { file } = settings
+  process.stdout.write(`config   ${file?.path ?? 'no file'}\n`)
+  for (const { name, file: path, workers } of models) {
+    const called = name === '' ? '' : `${name}: `
+    process.stdout.write(`model    ${called}${path}${workers > 1 ? `, ${workers} workers` : ''}\n`)
+  }
+  if (models.length === 0) process.stdout.write('model    none\n')
+  process.stdout.write(`access   ${access}\n\n`)
+  printTable([
+    ['setting', 'value', 'from'],
+    ...listed(settings).map(({ field, value, from }) => [field, value, from]),
+    ...Object.entries(file?.limits ?? {}).map(([name, value]) => [
+      `limits.${name}`,
+      String(value),
+      'file',
+    ]),
+  ])
+  for (const note of notes) process.stderr.write(`skein: ${note}\n`)
+}

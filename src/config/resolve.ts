@@ -1,0 +1,134 @@
+/**
+ * Which value of a setting counts, and where it came from: a flag before a variable before the file before the default. A
+ * setting that excludes others of a weaker source silences them, so that a flag can always be added to a command line.
+ */
+import { existsSync } from 'node:fs'
+import { resolve } from 'node:path'
+import type { ConfigFile, ModelEntry } from './file.ts'
+import { fieldOf, fromFile, fromVariable, type Given, type Setting, variableOf } from './setting.ts'
+
+export type Origin = 'flag' | 'environment' | 'file' | 'default'
+
+export interface Resolved {
+  readonly setting: Setting
+  readonly value: Given
+  readonly origin: Origin
+}
+
+export interface Sources {
+  /** Values of flags that were given, by flag. The model is "model". */
+  readonly flags: ReadonlyMap<string, Given>
+  readonly environment: Readonly<Record<string, string | undefined>>
+  readonly file: ConfigFile | null
+}
+
+export interface Resolution {
+  /** By flag; those with a value. */
+  readonly values: ReadonlyMap<string, Resolved>
+  /** Null: the model that is built in, or none. */
+  readonly model: { readonly path: string; readonly origin: Origin } | null
+  /** Of the file; empty where something stronger says what to serve. */
+  readonly models: readonly ModelEntry[]
+}
+
+/** What each of them, given by a stronger source, silences. */
+const SILENCES: Readonly<Record<string, readonly string[]>> = {
+  model: ['model', 'models', 'model-name', 'without-model'],
+  'without-model': ['model', 'models', 'model-name'],
+  'no-store': ['data-dir', 'durable'],
+  'data-dir': ['no-store'],
+  durable: ['no-store'],
+  'no-auth': ['api-key', 'password'],
+  'api-key': ['no-auth'],
+  password: ['no-auth'],
+  'memory-states': ['memory-states-mb'],
+  'memory-states-mb': ['memory-states'],
+  device: ['backend', 'gpus', 'pp-devices'],
+  backend: ['device', 'gpus', 'pp-devices'],
+  gpus: ['device', 'backend', 'pp-devices'],
+  'pp-devices': ['device', 'backend', 'gpus'],
+}
+
+export function resolveSettings(settings: readonly Setting[], sources: Sources): Resolution {
+  const { file } = sources
+  const values = new Map<string, Resolved>()
+  const silenced = new Set<string>()
+  let model: Resolution['model'] = null
+  let models: readonly ModelEntry[] = []
+  for (const { origin, of, modelPath } of strongestFirst(sources)) {
+    const found: string[] = []
+    for (const setting of settings) {
+      const { flag } = setting
+      const value = values.has(flag) || silenced.has(flag) ? undefined : of(setting)
+      if (value === undefined) continue
+      values.set(flag, { setting, value, origin })
+      found.push(flag)
+    }
+    if (origin === 'flag') found.push(...sources.flags.keys())
+    if (modelPath !== undefined && model === null && !silenced.has('model')) {
+      model = { path: modelPath, origin }
+      found.push('model')
+    }
+    if (origin === 'file' && model === null && !silenced.has('models')) {
+      models = file?.models ?? []
+    }
+    for (const flag of found) for (const other of SILENCES[flag] ?? []) silenced.add(other)
+  }
+  return { values, model, models: file === null ? [] : models.map((entry) => placed(entry, file)) }
+}
+
+interface Source {
+  readonly origin: Origin
+  of(setting: Setting): Given | undefined
+  readonly modelPath?: string | undefined
+}
+
+function strongestFirst({ flags, environment, file }: Sources): readonly Source[] {
+  const model = flags.get('model')
+  return [
+    {
+      origin: 'flag',
+      of: ({ flag }) => flags.get(flag),
+      modelPath: model === undefined ? undefined : String(model),
+    },
+    {
+      origin: 'environment',
+      of: (setting) => {
+        const value = environment[variableOf(setting.flag)]
+        return value === undefined || value === '' ? undefined : fromVariable(setting, value)
+      },
+      modelPath: environment.SKEIN_MODEL || undefined,
+    },
+    {
+      origin: 'file',
+      of: (setting) => {
+        const value = file?.values[fieldOf(setting.flag)]
+        return value === undefined ? undefined : fromFile(setting, value, file!.folder)
+      },
+      modelPath: file?.model === undefined ? undefined : fileOrName(file.model, file.folder),
+    },
+    { origin: 'default', of: (setting) => setting.default },
+  ]
+}
+
+function placed(entry: ModelEntry, { folder }: ConfigFile): ModelEntry {
+  const { file, vocab, states } = entry
+  return {
+    ...entry,
+    file: fileOrName(file, folder),
+    ...(vocab === undefined ? {} : { vocab: resolve(folder, vocab) }),
+    ...(states === undefined
+      ? {}
+      : {
+          states: Object.fromEntries(
+            Object.entries(states).map(([name, path]) => [name, resolve(folder, path)]),
+          ),
+        }),
+  }
+}
+
+/** A file of the configuration's folder where there is one (".pth" may be left out); else what may be a pulled model. */
+function fileOrName(given: string, folder: string): string {
+  const path = resolve(folder, given)
+  return existsSync(path) || existsSync(`${path}.pth`) ? path : given
+}

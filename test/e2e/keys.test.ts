@@ -1,0 +1,148 @@
+import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
+import { type RunningServer, serve, skein } from '../helpers/cli.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'skein-keys-'))
+const file = join(folder, 'keys.json')
+let server: RunningServer | null = null
+
+const keys = (...args: string[]) => skein(['keys', ...args, '--keys', file])
+const status = async (key: string, path = '/v1/models', init: RequestInit = {}) => {
+  const headers = { authorization: `Bearer ${key}`, 'content-type': 'application/json' }
+  const reply = await fetch(`${server!.url}${path}`, { ...init, headers })
+  await reply.arrayBuffer()
+  return reply.status
+}
+/** A running server has noticed a change. */
+const until = (key: string, expected: number) =>
+  vi.waitFor(async () => expect(await status(key)).toBe(expected), { timeout: 10_000 })
+
+afterAll(async () => {
+  await server?.stop()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+describe('skein keys and a server that runs', () => {
+  let first = ''
+
+  beforeAll(async () => {
+    const { stdout, code } = await keys('add', 'alice', '--rpm', '600', '--expires', '30d')
+    expect(code).toBe(0)
+    // The secret alone, so that a script can take it.
+    expect(stdout).toMatch(/^sk-skein-[\w-]{43}\n$/)
+    first = stdout.trim()
+    expect(statSync(file).mode & 0o777).toBe(0o600)
+    server = await serve(['--no-store', '--keys', file])
+    expect(server.output.join('\n')).toContain('requests need a key')
+  })
+
+  test('the key opens what a user may', async () => {
+    expect(await status('sk-skein-wrong')).toBe(401)
+    expect(await status(first)).toBe(200)
+    expect(await status(first, '/metrics')).toBe(403)
+    const body = JSON.stringify({ messages: [{ role: 'user', content: 'Hi' }], max_tokens: 2 })
+    expect(await status(first, '/v1/chat/completions', { method: 'POST', body })).toBe(200)
+  })
+
+  test('added, rotated and revoked without a restart', async () => {
+    const operator = (await keys('add', 'ops', '--role', 'operator')).stdout.trim()
+    await until(operator, 200)
+    expect(await status(operator, '/metrics')).toBe(200)
+
+    const second = (await keys('rotate', 'alice', '--grace', '1h')).stdout.trim()
+    await until(second, 200)
+    expect(await status(first)).toBe(200)
+    const third = (await keys('rotate', 'alice')).stdout.trim()
+    await until(third, 200)
+    expect(await status(first)).toBe(401)
+    expect(await status(second)).toBe(401)
+
+    expect((await keys('revoke', 'alice')).code).toBe(0)
+    await until(third, 401)
+    const { stdout } = await keys('list')
+    expect(stdout).toMatch(/ops +operator/)
+    expect(stdout).not.toContain('alice')
+  })
+
+  test('a broken file changes nothing', async () => {
+    const before = readFileSync(file, 'utf8')
+    const key = (await keys('add', 'bob')).stdout.trim()
+    await until(key, 200)
+    writeFileSync(file, before.slice(0, 40))
+    await vi.waitFor(() => expect(server!.output.join('\n')).toContain('keys stay as they were'), {
+      timeout: 10_000,
+    })
+    expect(await status(key)).toBe(200)
+  })
+})
+
+test.each([
+  [['add', 'a b'], 'name'],
+  [['add', 'x', '--role', 'king'], '--role takes one of'],
+  [['add', 'x', '--rpm', '0'], '--rpm takes'],
+  [['add', 'x', '--expires', 'soon'], '--expires takes a time such as'],
+  [['revoke', 'nobody'], 'no key of that name'],
+])('skein keys %j is refused', async (words, message) => {
+  const own = join(folder, 'none.json')
+  const { code, stderr } = await skein(['keys', ...words, '--keys', own])
+  expect(code).toBe(1)
+  expect(stderr).toContain(message)
+})
+
+describe('skein config', () => {
+  const config = (content: unknown) => {
+    const path = join(folder, 'skein.config.json')
+    writeFileSync(path, JSON.stringify(content), { mode: 0o600 })
+    return path
+  }
+
+  test('check shows what would run and where it came from', async () => {
+    const models = [{ file: 'demo', name: 'goose', replicas: 2 }]
+    const path = config({ port: 8123, apiKey: ['sesame'], models })
+    const { code, stdout } = await skein(['config', 'check', path])
+    expect(code).toBe(0)
+    expect(stdout).toMatch(/model +goose: .*demo\.pth, 2 workers/)
+    expect(stdout).toMatch(/port +8123 +file/)
+    expect(stdout).toMatch(/host +127\.0\.0\.1 +default/)
+    expect(stdout).not.toContain('sesame')
+  })
+
+  test('check ends with 1 and the field that is wrong', async () => {
+    const path = config({ models: [{ file: 'demo' }, { file: 'nowhere.pth' }] })
+    const { code, stderr } = await skein(['config', 'check', path])
+    expect(code).toBe(1)
+    expect(stderr).toContain('skein.config.json: models[1].file: ')
+    const wrong = await skein(['config', 'check', config({ prot: 1 })])
+    expect([wrong.code, wrong.stderr]).toEqual([1, expect.stringContaining('prot is no field')])
+  })
+
+  test('serve runs what the file says and says which file', async () => {
+    const models = [
+      { file: 'demo', name: 'goose', aliases: ['gander'], slots: 4 },
+      { file: 'demo', name: 'duck', device: 'reference' },
+    ]
+    const path = config({ models, noStore: true, limits: { n: 2 } })
+    const running = await serve(['--config', path])
+    try {
+      expect(running.output.join('\n')).toContain(`config   ${path}`)
+      const names = async () => {
+        const reply = await fetch(`${running.url}/v1/models`)
+        return (await reply.json()) as { data: { id: string }[] }
+      }
+      const { data } = await names()
+      expect(data.map(({ id }) => id).sort()).toEqual(['duck', 'goose'])
+      const ask = (model: string, n: number) =>
+        fetch(`${running.url}/v1/completions`, {
+          method: 'POST',
+          headers: { 'content-type': 'application/json' },
+          body: JSON.stringify({ model, prompt: 'x', n, max_tokens: 1 }),
+        }).then(({ status }) => status)
+      expect(await ask('gander', 2)).toBe(200)
+      expect(await ask('duck', 3)).toBe(400)
+    } finally {
+      await running.stop()
+    }
+  })
+})

@@ -1,0 +1,39 @@
+/** What is published of the settings is made from them: `npx vitest run test/unit/config-docs.test.ts -u` writes it anew. */
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { serveArgs } from '../../src/cli/serve.ts'
+import { serveSchema, settingsOf } from '../../src/cli/serve-settings.ts'
+import { describeKind, fieldOf, variableOf } from '../../src/config/setting.ts'
+
+const DOCS = join(import.meta.dirname, '../../docs')
+
+test('docs/skein.schema.json is the schema that files are checked with', async () => {
+  const head = {
+    $schema: 'https://json-schema.org/draft/2020-12/schema',
+    title: 'skein.config.json',
+  }
+  const text = `${JSON.stringify({ ...head, ...serveSchema(serveArgs) }, null, 2)}\n`
+  await expect(text).toMatchFileSnapshot(join(DOCS, 'skein.schema.json'))
+})
+
+test('the table of docs/configuration.md has every setting', async () => {
+  const path = join(DOCS, 'configuration.md')
+  const [before, , after] = readFileSync(path, 'utf8').split(/<!-- \/?settings -->/)
+  expect(after, 'the marks of the table').toBeDefined()
+  const rows = settingsOf(serveArgs).map(({ flag, kind, description, default: given }) => {
+    const about = given === undefined ? description : `${description} (default ${given})`
+    const cells = [
+      `\`--${flag}\``,
+      `\`${fieldOf(flag)}\``,
+      `\`${variableOf(flag)}\``,
+      describeKind(kind),
+      about,
+    ]
+    return `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`
+  })
+  const head = '| flag | field | variable | value in the file | |\n|---|---|---|---|---|'
+  const table = `\n${[head, ...rows].join('\n')}\n`
+  const whole = `${before}<!-- settings -->${table}<!-- /settings -->${after}`
+  await expect(whole).toMatchFileSnapshot(path)
+})

@@ -1,0 +1,188 @@
+import { chmodSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, test } from 'vitest'
+import { launchesOf } from '../../src/cli/config-models.ts'
+import { serveArgs, servePlan } from '../../src/cli/serve.ts'
+import { configPath, settingsOf, settleServe, withFields } from '../../src/cli/serve-settings.ts'
+import { fieldOf, variableOf } from '../../src/config/setting.ts'
+import { DEMO_MODEL } from '../../src/load.ts'
+import { temporaryFolder } from '../helpers/temporary-folder.ts'
+
+const folder = temporaryFolder()
+let numFiles = 0
+function file(content: unknown): string {
+  const path = join(folder, `${numFiles++}.json`)
+  writeFileSync(path, typeof content === 'string' ? content : JSON.stringify(content))
+  return path
+}
+
+/** As citty would have parsed the words. */
+function line(...words: string[]) {
+  const args: Record<string, unknown> = { host: '127.0.0.1', port: '8000', quant: 'file', _: [] }
+  for (const word of words) {
+    const [, no, name, value] = /^--(no-)?([^=]+)(?:=(.*))?$/s.exec(word) ?? []
+    if (name === undefined) (args._ as string[]).push(word)
+    else args[name] = value ?? no === undefined
+  }
+  return { args, words }
+}
+
+function settle(content: unknown, environment: Record<string, string> = {}, ...words: string[]) {
+  const path = content === null ? null : file(content)
+  return settleServe(serveArgs, line(...words), path, environment)
+}
+
+const sourceOf = (settings: ReturnType<typeof settle>, flag: string) => {
+  const found = settings.values.get(flag)
+  return found === undefined ? null : [found.value, found.origin]
+}
+
+describe('which value counts', () => {
+  test('a flag before a variable before the file before the default', () => {
+    const content = { port: 1, slots: 1, maxWaiting: 1 }
+    const environment = { SKEIN_PORT: '2', SKEIN_SLOTS: '2' }
+    const settled = settle(content, environment, '--port=3')
+    expect(sourceOf(settled, 'port')).toEqual(['3', 'flag'])
+    expect(sourceOf(settled, 'slots')).toEqual(['2', 'environment'])
+    expect(sourceOf(settled, 'max-waiting')).toEqual(['1', 'file'])
+    expect(sourceOf(settled, 'host')).toEqual(['127.0.0.1', 'default'])
+    expect(sourceOf(settled, 'threads')).toBeNull()
+    expect(servePlan(settled).options.port).toBe(3)
+  })
+
+  test('a default that citty fills in is no flag', () => {
+    expect(servePlan(settle({ port: 77, quant: 'int8' })).options.port).toBe(77)
+    expect(servePlan(settle({ quant: 'int8' })).choice.quant).toBe('int8')
+  })
+
+  test('every kind of value arrives as its flag would have', () => {
+    const settled = settle({
+      allowOrigin: ['https://a.example', 'https://b.example'],
+      state: { poet: 'poet.pth' },
+      openTranslate: true,
+      gpus: [0, 2],
+      dataDir: 'data',
+      limits: { n: 3 },
+    })
+    const { options, choice } = servePlan(settled)
+    expect(options.allowedOrigins).toEqual(['https://a.example', 'https://b.example'])
+    // Paths are from the folder of the file.
+    expect(choice.startStates).toEqual([{ name: 'poet', path: join(folder, 'poet.pth') }])
+    expect(choice.dataDir).toBe(join(folder, 'data'))
+    expect(options.openTranslate).toBe(true)
+    expect(options.gpus).toEqual([0, 2])
+    expect(options.limits).toEqual({ n: 3 })
+  })
+
+  test('a switch of the environment is 1 or 0', () => {
+    expect(settle(null, { SKEIN_DURABLE: '1' }).args.durable).toBe(true)
+    expect(settle(null, { SKEIN_DURABLE: '0' }).args.durable).toBe(false)
+    expect(() => settle(null, { SKEIN_DURABLE: 'maybe' })).toThrow('SKEIN_DURABLE')
+  })
+
+  test('the model: a word replaces what the file serves', () => {
+    const content = { models: [{ file: 'demo', name: 'goose' }] }
+    expect(settle(content).models).toHaveLength(1)
+    const replaced = settle(content, {}, 'other.pth')
+    expect(replaced.models).toEqual([])
+    expect(replaced.args._).toEqual(['other.pth'])
+    expect(settle(content, {}, '--without-model').models).toEqual([])
+    expect(settle({ model: 'demo' }, { SKEIN_MODEL: 'x.pth' }).args._).toEqual(['x.pth'])
+  })
+
+  test('a flag silences what it excludes, of weaker sources only', () => {
+    const dir = servePlan(settle({ dataDir: 'd', durable: true }, {}, '--no-store')).choice
+    expect([dir.dataDir, dir.durable]).toEqual([undefined, false])
+    expect(settle({ noAuth: true }, { SKEIN_API_KEY: 'k' }).args['no-auth']).toBeUndefined()
+    expect(settle({ device: 'cpu' }, {}, '--gpus=0').args.device).toBeUndefined()
+    expect(settle({ device: 'cpu' }, {}, '--backend=cuda').args.device).toBeUndefined()
+    // Two of one source contradict each other, and that is said.
+    expect(() => servePlan(settle({ noStore: true, durable: true }))).toThrow('--no-store')
+  })
+})
+
+describe('a wrong file', () => {
+  test.each([
+    [{ prot: 1 }, 'prot is no field'],
+    [{ port: '8000' }, 'port must be integer'],
+    [{ port: 70_000 }, 'port must be <= 65535'],
+    [{ quant: 'q9' }, 'quant must be one of file, f32'],
+    [{ limits: { n: 0 } }, 'limits.n must be >= 1'],
+    [{ limits: { m: 1 } }, 'limits.m is no field'],
+    [{ models: [{ file: 'a' }, { name: 'b' }] }, 'models[1] must have required properties file'],
+    [{ models: [{ file: 'a', quant: 'q9' }] }, 'models[0].quant must be one of'],
+    [{ models: [] }, 'models must not have fewer than 1 items'],
+    [{ model: 'a', models: [{ file: 'a' }] }, 'model excludes `models`'],
+    [{ allowOrigin: ['a,b'] }, 'allowOrigin[0] must match'],
+    [{ backend: 'cpu' }, 'backend is no field'],
+    [[], 'the whole must be object'],
+    ['{', 'is not JSON'],
+  ])('is refused with the field: %j', (content, message) => {
+    expect(() => settle(content)).toThrow(message)
+  })
+
+  test('what the schema cannot know is said of the field, too', () => {
+    const plan = (settled: ReturnType<typeof settle>) =>
+      withFields(settled, () => servePlan(settled))
+    expect(() => plan(settle({ device: 'cpuu' }))).toThrow(/\.json: device: --device takes/)
+    expect(() => plan(settle({ noStore: true, dataDir: 'x' }))).toThrow(/\.json: noStore: /)
+    expect(() => plan(settle(null, { SKEIN_PORT: 'x' }))).toThrow('SKEIN_PORT: --port takes')
+    expect(() => plan(settle(null, {}, '--device=cpuu'))).toThrow(/^--device takes/)
+    const models = [{ file: 'demo', gpus: [0], device: 'cpu' }]
+    expect(() => plan(settle({ models }))).toThrow(/\.json: models\[0\]\.gpus: /)
+  })
+})
+
+describe('models of a file', () => {
+  test('become workers on their devices, as often as asked', () => {
+    const entry = { file: 'demo', name: 'goose', aliases: ['g'], gpus: [0, 1], replicas: 2 }
+    const launches = launchesOf([entry], {})
+    expect(launches.map(({ spec }) => spec.gpu_id)).toEqual([0, 1, 0, 1])
+    expect(launches[0]).toMatchObject({ id: 'goose', file: DEMO_MODEL, quant: null })
+    expect(launches[0]!.spec).toMatchObject({ model_name: 'goose', aliases: ['g'] })
+  })
+
+  test('go where the server says when they do not say it', () => {
+    const launches = launchesOf([{ file: 'demo' }, { file: 'demo', name: 'b', device: 'cpu' }], {
+      gpus: '0,1',
+    })
+    expect(launches.map(({ id, spec }) => [id, spec.gpu_id, spec.device])).toEqual([
+      ['demo', 0, null],
+      ['demo', 1, null],
+      ['b', null, 'cpu'],
+    ])
+  })
+
+  test('have their own names and states', () => {
+    const [launch] = launchesOf([{ file: 'demo', states: { poet: '/p.pth' }, quant: 'int8' }], {})
+    expect(launch).toMatchObject({
+      quant: 'int8',
+      startStates: [{ name: 'poet', path: '/p.pth' }],
+    })
+    expect(() => launchesOf([{ file: 'demo' }], { 'model-name': 'x' })).toThrow('--model-name')
+  })
+})
+
+test('the file is named, or lies here, or is not wanted', () => {
+  const here = (path: string) => path === 'skein.config.json'
+  expect(configPath({}, here)).toBe('skein.config.json')
+  expect(configPath({}, () => false)).toBeNull()
+  expect(configPath({ config: 'x.json' }, () => false)).toBe('x.json')
+  expect(configPath({ config: false }, here)).toBeNull()
+})
+
+test('a file that others can read is known as such', () => {
+  const path = file({ apiKey: ['k'] })
+  chmodSync(path, 0o644)
+  expect(settleServe(serveArgs, line(), path, {}).file?.isShared).toBe(true)
+  chmodSync(path, 0o600)
+  expect(settleServe(serveArgs, line(), path, {}).file?.isShared).toBe(false)
+})
+
+test('the three names of a setting follow from its flag', () => {
+  expect(fieldOf('max-prompt-tokens')).toBe('maxPromptTokens')
+  expect(variableOf('max-prompt-tokens')).toBe('SKEIN_MAX_PROMPT_TOKENS')
+  const names = settingsOf(serveArgs).map(({ flag }) => fieldOf(flag))
+  expect(new Set(names).size).toBe(names.length)
+  for (const taken of ['model', 'models', 'limits', '$schema']) expect(names).not.toContain(taken)
+})
