@@ -23,6 +23,8 @@ import {
 import { loadableArchitecture, rwkv6Dimensions, rwkv7Dimensions } from './model/formats/describe.ts'
 import { ModelRunner } from './model/model-runner.ts'
 import { openTunedState, readTunedState } from './model/tuned-state.ts'
+import { readTunedStateAside } from './model/tuned-state-aside.ts'
+import type { WarmUp } from './model/warm-up.ts'
 import type { LoadProgress } from './model/weights.ts'
 import { type PlacementChoice, placeModel } from './placement.ts'
 import type { Store } from './state/store/store.ts'
@@ -155,9 +157,11 @@ function ownVocabulary(model: string): OwnVocabulary | undefined {
   }
 }
 
+/** With `warmUp`, everything is ready for the first request when this returns. */
 export async function loadEngine(
   choice: EngineChoice,
   onProgress?: LoadProgress,
+  warmUp?: WarmUp,
 ): Promise<{ readonly engine: Engine; readonly tokenizer: Tokenizer }> {
   const tokenizer = loadTokenizer(choice)
   const startStates = openStartStates(choice)
@@ -167,10 +171,12 @@ export async function loadEngine(
       'unsupported_weights',
       `the vocabulary has ${tokenizer.vocabSize} ids but ${choice.model} has ${runner.info.vocabSize} embedding rows; give the model's own vocabulary with --vocab`,
     )
+  if (warmUp !== undefined) runner.warmUp(warmUp)
   const store = await openStoreOf(choice, runner, tokenizer)
   const states = statesOf(choice, tokenizer, store)
   const engine = new Engine(runner, tokenizer, limitsOf(choice), states)
   for (const { name, state } of startStates) engine.startStates.add(name, state)
+  engine.startStates.readFile = (path) => readTunedStateAside(path, runner.info.stateShape)
   return { engine, tokenizer }
 }
 

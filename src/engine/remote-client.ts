@@ -26,7 +26,7 @@ interface PendingCall {
 type WorkerChannel = Channel<ToWorker, FromWorker>
 
 export class RemoteEngineClient implements EngineClient {
-  readonly info: EngineInfo
+  #info: EngineInfo
   readonly #channel: WorkerChannel
   readonly #queues = new LiveQueues()
   readonly #calls = new Map<number, PendingCall>()
@@ -40,7 +40,7 @@ export class RemoteEngineClient implements EngineClient {
 
   /** For a channel whose worker has said it is ready. */
   constructor(channel: WorkerChannel, info: EngineInfo) {
-    this.info = info
+    this.#info = info
     this.#channel = channel
     this.#stats = idleStats(info.numSlots)
     channel.onMessage((message) => this.#receive(message))
@@ -69,6 +69,11 @@ export class RemoteEngineClient implements EngineClient {
         )
       })
     })
+  }
+
+  /** Of a worker as it is now: start states come and go. */
+  get info(): EngineInfo {
+    return this.#info
   }
 
   get stats(): EngineStats {
@@ -109,7 +114,11 @@ export class RemoteEngineClient implements EngineClient {
     // A member of the union for each M, which a generic M hides.
     this.#channel.send({ type: 'call', id, method, params } as ToWorker)
     // The worker answers a method with its result of the same table.
-    return (await value) as EngineCalls[M]['result']
+    const result = (await value) as EngineCalls[M]['result']
+    if (method === 'startStates.add' || method === 'startStates.remove') {
+      this.#info = { ...this.#info, startStates: result as readonly string[] }
+    }
+    return result
   }
 
   /** Asks the worker to end, dropping what is live, and waits until it has gone. */

@@ -8,6 +8,7 @@ import { RemoteEngineClient } from '../../src/engine/remote-client.ts'
 import { requestOf, SAMPLING } from '../engine/kit.ts'
 import { DEMO } from '../helpers/cli.ts'
 import { newFolder } from '../helpers/direct-store.ts'
+import { writePth } from '../helpers/pth.ts'
 
 const WORKER = join(import.meta.dirname, '../../dist/worker.js')
 
@@ -123,6 +124,35 @@ test('of two workers that make the same session one does; the other waits until 
   await release(one, 'long')
   await release(one, 'unknown')
 }, 120_000)
+
+test('a start state is added from a file and removed while the worker answers', async () => {
+  const { client } = await start(newFolder())
+  const { layers, heads, headSize } = client.info.model.stateShape
+  const folder = newFolder()
+  const path = join(folder, 'state.pth')
+  const shape = [heads, headSize, headSize]
+  const values = (layer: number) =>
+    Float32Array.from({ length: heads * headSize ** 2 }, (_, i) => Math.sin(i + layer))
+  const tensors = Array.from({ length: layers }, (_, layer) => {
+    return { name: `blocks.${layer}.att.time_state`, shape, values: values(layer) }
+  })
+  writePth(path, tensors)
+  const add = (name: string, file: string) => client.call('startStates.add', { name, path: file })
+  expect(await add('poet', path)).toEqual(['poet'])
+  expect(client.info.startStates).toEqual(['poet'])
+  await expect(add('other', DEMO)).rejects.toMatchObject({ code: 'state_incompatible' })
+  await expect(add('other', join(folder, 'none.pth'))).rejects.toMatchObject({ code: 'not_found' })
+  const request = { ...turnOf(1, 's'), session: undefined }
+  const tokensOf = async (startState: string | undefined) => {
+    const events: EngineEvent[] = []
+    for await (const event of client.generate({ ...request, startState })) events.push(event)
+    return events.flatMap((event) => (event.type === 'text' ? event.tokens : []))
+  }
+  expect(await tokensOf('poet')).not.toEqual(await tokensOf(undefined))
+  expect(await client.call('startStates.remove', { name: 'poet' })).toEqual([])
+  expect(client.info.startStates).toEqual([])
+  await expect(tokensOf('poet')).rejects.toMatchObject({ code: 'not_found' })
+}, 60_000)
 
 test('what a killed worker had is had by another at once, as it was at an earlier moment', async () => {
   const dataDir = newFolder()

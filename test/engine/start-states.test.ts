@@ -1,6 +1,7 @@
 /** Tuned start states through the engine: each request begins with its own, whatever runs or is cached beside it. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Engine } from '../../src/engine/engine.ts'
+import type { MixedState } from '../../src/engine/messages.ts'
 import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
 import { logitsOfLast } from '../../src/model/logits.ts'
 import type { ModelRunner } from '../../src/model/model-runner.ts'
@@ -86,6 +87,31 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
       expect(ask(`first ${i}`, name)).toEqual({ tokens, cached: 0 })
       expect(ask(`again ${i}`, name)).toEqual({ tokens, cached: 59 })
     }
+  })
+
+  test('a name that is given again begins with its new state, and finds no prefix of the old', async () => {
+    const prompt = someTokens(60, 8)
+    engine.startStates.readFile = (path) => Promise.resolve(randomState(runner, Number(path)))
+    for (const seed of [21, 22]) {
+      const names = await engine.call('startStates.add', { name: 'new', path: String(seed) })
+      expect(names).toEqual(['poet', 'tale-2', 'x.y_z', 'new'])
+      const again = engine.call('startStates.add', { name: 'new', path: '0' })
+      await expect(again).rejects.toMatchObject({ code: 'conflict' })
+      engine.submit(
+        requestOf({ id: 'new', prompt, maxTokens: 4, sampling: GREEDY, startState: 'new' }),
+      )
+      // It has its state from here on, whatever happens to the name.
+      const left = await engine.call('startStates.remove', { name: 'new' })
+      expect([left, engine.info.startStates]).toEqual([names.slice(0, 3), names.slice(0, 3)])
+      const collected = drain(engine)
+      const expected = greedy(runner, prompt, randomState(runner, seed), 4)
+      expect(collected.answer('new')!.tokens).toEqual(expected)
+      expect(collected.of('new').find(({ type }) => type === 'prompt')).toMatchObject({
+        cachedTokens: 0,
+      })
+    }
+    const gone = engine.call('startStates.remove', { name: 'new' })
+    await expect(gone).rejects.toMatchObject({ code: 'not_found' })
   })
 
   test('an unknown name is refused, and nothing is left behind', () => {
