@@ -99,15 +99,17 @@ void sk_program_free(sk_program* program) { delete program; }
 int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows,
                        int32_t num_logits, int32_t num_samples, int32_t num_bias,
                        const int32_t* tokens, const int32_t* starts, const int32_t* slots,
-                       const int32_t* logit_rows, const int32_t* sample_row,
+                       const int32_t* logit_rows, const int32_t* blend_counts,
+                       const float* blend_weights, const int32_t* sample_row,
                        const int32_t* sample_slot, const float* sample_floats,
                        const int32_t* sample_ints, const int32_t* bias_starts,
                        const int32_t* bias_ids, const float* bias_values, int32_t* sampled,
                        float* sampled_logprob, int32_t* top_ids, float* top_logprobs) {
-  const Batch batch = {num_tokens,  num_rows,      num_logits,      num_samples, num_bias,
-                       tokens,      starts,        slots,           logit_rows,  sample_row,
-                       sample_slot, sample_floats, sample_ints,     bias_starts, bias_ids,
-                       bias_values, sampled,       sampled_logprob, top_ids,     top_logprobs};
+  const Batch batch = {num_tokens,    num_rows,    num_logits,  num_samples,   num_bias,
+                       tokens,        starts,      slots,       logit_rows,    blend_counts,
+                       blend_weights, sample_row,  sample_slot, sample_floats, sample_ints,
+                       bias_starts,   bias_ids,    bias_values, sampled,       sampled_logprob,
+                       top_ids,       top_logprobs};
   return guard([&] {
     check_batch(*program, batch);
     for (const auto& command : program->commands) command->check(batch);

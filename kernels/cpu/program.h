@@ -15,7 +15,8 @@ namespace skein {
 /// One step's input and output, as documented at `Batch` of src/backend/backend.ts.
 struct Batch {
   int32_t num_tokens, num_rows, num_logits, num_samples, num_bias;
-  const int32_t *tokens, *starts, *slots, *logit_rows;
+  const int32_t *tokens, *starts, *slots, *logit_rows, *blend_counts;
+  const float* blend_weights;
   const int32_t *sample_row, *sample_slot;
   const float* sample_floats;
   const int32_t* sample_ints;

@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Changes with every incompatible change of this file; the caller refuses another one. */
-#define SK_ABI_VERSION 3
+#define SK_ABI_VERSION 4
 
 typedef enum { SK_OK = 0, SK_INVALID = 1, SK_NO_MEMORY = 2, SK_INTERNAL = 3 } sk_status;
 typedef enum { SK_F32 = 0, SK_F16 = 1, SK_BF16 = 2, SK_I8 = 3, SK_Q4 = 4, SK_NF4 = 5 } sk_type;
@@ -147,7 +147,8 @@ SK_API int32_t sk_record_sample(sk_program* program, const float* logits /* [R,V
 SK_API int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows,
                               int32_t num_logits, int32_t num_samples, int32_t num_bias,
                               const int32_t* tokens, const int32_t* starts, const int32_t* slots,
-                              const int32_t* logit_rows, const int32_t* sample_row,
+                              const int32_t* logit_rows, const int32_t* blend_counts,
+                              const float* blend_weights, const int32_t* sample_row,
                               const int32_t* sample_slot, const float* sample_floats,
                               const int32_t* sample_ints, const int32_t* bias_starts,
                               const int32_t* bias_ids, const float* bias_values, int32_t* sampled,

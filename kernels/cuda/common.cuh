@@ -25,7 +25,9 @@ struct Step {
   const int* sample_slot;  // [S]
   const float* sample_floats;
   const int* sample_ints;
-  const int* bias_starts;  // [S + 1]
+  const int* bias_starts;      // [S + 1]
+  const int* blend_counts;     // [R]
+  const float* blend_weights;  // [R]
 
   __device__ int num_tokens() const { return counts[0]; }
   __device__ int num_rows() const { return counts[1]; }

@@ -1,5 +1,21 @@
-// out[r] = LN(x[logit_rows[r]]).  out f16 [R, C] · x f32 [T, C].  One block a row.
+// out[r] = LN(x[logit_rows[r]]), or the sum of blend_counts[r] such rows from r on, each times its
+// weight.  out f16 [R, C] · x f32 [T, C].  One block a row.
 #include "norm.cuh"
+
+__device__ __forceinline__ Row times(Row x, float factor) {
+#pragma unroll
+  for (float4& p : x.part) p.x *= factor, p.y *= factor, p.z *= factor, p.w *= factor;
+  return x;
+}
+
+__device__ __forceinline__ Row plus(Row x, const Row& y) {
+#pragma unroll
+  for (int i = 0; i < kPer; i++) {
+    x.part[i].x += y.part[i].x, x.part[i].y += y.part[i].y;
+    x.part[i].z += y.part[i].z, x.part[i].w += y.part[i].w;
+  }
+  return x;
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gather_norm(Step step, f16* out, const float* x, const float* weight, const float* bias,
@@ -9,6 +25,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   wait_for_previous();
   const int r = blockIdx.x;
   if (r >= step.num_logits()) return;
-  const Row row = load_row(x + (long long)step.logit_rows[r] * CHANNELS);
-  store_row(out + (long long)r * CHANNELS, layer_norm(row, weight, bias, eps, scratch));
+  const auto normed = [&](int from) {
+    const Row row = load_row(x + (long long)step.logit_rows[from] * CHANNELS);
+    return layer_norm(row, weight, bias, eps, scratch);
+  };
+  Row row = normed(r);
+  const int count = step.blend_counts[r];
+  if (count > 1) {
+    row = times(row, step.blend_weights[r]);
+    for (int i = 1; i < count; i++) {
+      __syncthreads();
+      row = plus(row, times(normed(r + i), step.blend_weights[r + i]));
+    }
+  }
+  store_row(out + (long long)r * CHANNELS, row);
 }

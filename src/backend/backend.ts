@@ -22,6 +22,13 @@ export type QuantisedType = 'i8' | 'q4' | 'nf4'
  */
 export type WeightType = 'f32' | 'f16' | 'bf16' | 'fp8' | QuantisedType
 
+/** Types of fewer than 16 bits. */
+export type RoundedType = QuantisedType | 'fp8'
+
+export function isRounded(type: WeightType): type is RoundedType {
+  return type === 'fp8' || isQuantised(type)
+}
+
 export function isQuantised(type: WeightType): type is QuantisedType {
   return type === 'i8' || type === 'q4' || type === 'nf4'
 }
@@ -142,6 +149,12 @@ export interface Batch {
   /** Token positions (0 … numTokens) whose logits are computed. */
   numLogits: number
   readonly logitRows: Int32Array // [maxLogits]
+  /**
+   * Rows of logits, this one first, that are blended into it: the normed hidden vectors of as many logit rows are added,
+   * each times its weight, which is blending their logits. 0 or 1: none.
+   */
+  readonly blendCounts: Int32Array // [maxLogits]
+  readonly blendWeights: Float32Array // [maxLogits]
 
   /** Draws: sample s is drawn from logits row sampleRow[s]; several samples may share a row. */
   numSamples: number
@@ -334,7 +347,7 @@ export interface Ops {
   /** x += gate·value: the gated residual of RWKV-6's channel mixing. All [T, C]. */
   gatedAdd(x: Tensor, gate: Tensor, value: Tensor): void
 
-  /** out[r] = LN(x[logitRows[r]]).  out [R, C] · x [T, C] */
+  /** out[r] = LN(x[logitRows[r]]), or the blend of several rows (see Batch).  out [R, C] · x [T, C] */
   gatherNorm(out: Tensor, x: Tensor, norm: Norm): void
 
   /** y = x·Wᵀ over the R logit rows.  y [R, V] · x [R, C] */
@@ -354,7 +367,17 @@ export interface Program {
   run(batch: Batch): void
   /** Where steps can be put on their way without waiting for them. */
   readonly flights?: ProgramFlights
+  /** What can be made before the first step, so that no request waits for it. */
+  preparations?(): Preparation[]
+  /** Where decode steps are replayed as graphs: whether they are. May be turned off between steps. */
+  usesGraphs?: boolean
   dispose(): void
+}
+
+export interface Preparation {
+  /** Rows of the decode steps that it is for; 0 for prompts. */
+  readonly rows: number
+  run(): void
 }
 
 export interface ProgramFlights {
@@ -431,6 +454,8 @@ export function createBatch(capacity: Capacity): Batch {
     stopIds: new Int32Array(0),
     numLogits: 0,
     logitRows: new Int32Array(logits),
+    blendCounts: new Int32Array(logits),
+    blendWeights: new Float32Array(logits),
     numSamples: 0,
     sampleRow: new Int32Array(samples),
     sampleSlot: new Int32Array(samples),

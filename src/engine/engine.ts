@@ -111,17 +111,17 @@ export class Engine {
     if (this.#live.has(request.id)) {
       throw new SkeinError('invalid_request', `id ${request.id} is in use by a live request`)
     }
+    const live = new LiveRequest(request, this.#tokenBytes)
+    this.startStates.begin(live, this.#runner)
     const { waiting, running } = this.#scheduler
     const numOpening = this.#live.size - waiting.length - running.length
-    const isFull = this.#scheduler.numWaitingWith(request.n) + numOpening > maxWaiting
-    if (isFull && !waiting.isUnderPart({ request }, maxWaiting)) {
+    const isFull = this.#scheduler.numWaitingWith(live.numSlots) + numOpening > maxWaiting
+    if (isFull && !waiting.isUnderPart(request, maxWaiting)) {
       throw new SkeinError(
         'queue_full',
         `${maxWaiting} requests are waiting, which is the limit; retry later or raise maxWaiting`,
       )
     }
-    const live = new LiveRequest(request, this.#tokenBytes)
-    live.start = this.startStates.startOf(request.startState, this.#runner)
     this.#live.set(request.id, live)
     if (request.session === undefined) waiting.push(live)
     else this.#openSession(live)

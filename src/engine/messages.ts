@@ -36,6 +36,11 @@ export interface StopParams {
   readonly ignoreEos: boolean
 }
 
+export interface MixedState {
+  readonly startState: string | null
+  readonly weight: number
+}
+
 /** One request of a client: one prompt, n answers. */
 export interface GenerateRequest {
   /** Unique among live requests. */
@@ -52,6 +57,11 @@ export interface GenerateRequest {
   readonly promptLogprobs: number | null
   /** A tuned start state to begin with instead of the model's own, by name. */
   readonly startState?: string | undefined
+  /**
+   * Several start states instead of one (null: the model's own): each reads prompt and answer in a slot of its own, and
+   * tokens are drawn from the sum of their logits, each times its weight. For one choice, without session, scores or cache.
+   */
+  readonly mixture?: readonly MixedState[] | undefined
   /** Whose states these are: nothing kept for one tenant is found by another. '' when absent. */
   readonly tenant?: string | undefined
   /** The tenant's part of a busy engine, against 1 for every other. */

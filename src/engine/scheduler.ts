@@ -12,10 +12,10 @@
  *   to the prompt with least left, so a short one is not held up by a long one.
  */
 import { assert } from '../errors.ts'
-import type { BatchRow, Runner } from '../model/runner.ts'
+import type { BatchRow, Blend, Runner } from '../model/runner.ts'
 import type { SamplingParams } from './messages.ts'
 import { answerShare, promptShare } from './microbatches.ts'
-import type { LiveRequest, Sequence, Start } from './sequence.ts'
+import type { LiveRequest, Mixture, Sequence, Start } from './sequence.ts'
 import type { SlotPool } from './slots.ts'
 import { WaitingLine } from './waiting-line.ts'
 
@@ -73,9 +73,9 @@ export class Scheduler {
     return this.#slots.numFree + (this.#states?.numKeptSlots ?? 0)
   }
 
-  /** How many would still be in line after the next admission if a request of n choices joined it now. */
+  /** How many would still be in line after the next admission if a request of n slots joined it now. */
   numWaitingWith(n: number): number {
-    const line = [...Array.from(this.waiting, (live) => live.request.n), n]
+    const line = [...Array.from(this.waiting, (live) => live.numSlots), n]
     let free = this.numFree
     const firstStuck = line.findIndex((wanted) => {
       free -= wanted
@@ -96,11 +96,14 @@ export class Scheduler {
 
   /** Frees the slot of a sequence that has ended. */
   releaseSlot(sequence: Sequence): void {
-    if (sequence.slot === null) return
-    const slot = sequence.slot
+    const { slot, blend } = sequence
+    if (slot === null) return
     sequence.slot = null
-    this.#slots.release(slot)
-    this.waiting.release(sequence.owner)
+    sequence.blend = null
+    for (const each of [slot, ...(blend?.others ?? []).map((other) => other.slot)]) {
+      this.#slots.release(each)
+      this.waiting.release(sequence.owner)
+    }
   }
 
   /** Takes a request out, in whatever phase it is, with all its slots. */
@@ -123,13 +126,14 @@ export class Scheduler {
   #admit(): void {
     for (;;) {
       const live = this.waiting.next(this.numFree)
-      if (live === null || !this.#makeRoom(live.request.n)) return
+      if (live === null || !this.#makeRoom(live.numSlots)) return
       this.waiting.admit(live)
       this.running.push(live)
       const start = this.#states?.startOf(live) ?? live.start
       for (const sequence of live.sequences) {
         // Only the first reads the prompt; the others get a copy of its slot after that.
         this.#acquireSlot(sequence, sequence.index === 0 ? start : null)
+        if (live.mixture !== null) sequence.blend = this.#acquireOthers(live.mixture)
       }
       live.numFed = start?.numTokens ?? 0
       this.waiting.charge(live, live.promptLeft)
@@ -150,6 +154,17 @@ export class Scheduler {
     if (start !== null || hasPenalties(request.sampling)) this.#runner.resetPenalties(slot, prompt)
   }
 
+  /** Their penalty counts are not looked at: draws belong to the sequence's own slot. */
+  #acquireOthers({ weight, others }: Mixture): Blend {
+    return {
+      weight,
+      others: others.map(({ start, weight }) => ({
+        slot: start ? this.#slots.acquire(start.place) : this.#slots.acquireZero(),
+        weight,
+      })),
+    }
+  }
+
   #planDecode(plan: PlannedRow[], lastFlight: number): void {
     const decoding = this.running.flatMap((live) => live.sequences.filter((one) => one.isDecoding))
     const ready = this.#runner.feedsDraws
@@ -168,13 +183,14 @@ export class Scheduler {
   #planPrefill(plan: PlannedRow[]): void {
     const prefilling = this.running.filter((live) => live.canSendChunk)
     if (prefilling.length === 0) return
-    const numDecode = plan.length
+    const numDecode = plan.reduce((sum, { owner }) => sum + owner.width, 0)
     const free = this.#runner.maxTokens - numDecode
     const isAnswering = this.running.some((live) => live.sequences.some((one) => one.isDecoding))
     const room = isAnswering ? Math.min(free, this.#prefillChunk) : free
     const left = prefilling.reduce((sum, { promptLeft }) => sum + promptLeft, 0)
     const budget = promptShare(this.#runner, left, room)
-    const spareLogits = this.#runner.maxLogits - numDecode - prefilling.length
+    const numOwn = prefilling.reduce((sum, { width }) => sum + width, 0)
+    const spareLogits = this.#runner.maxLogits - numDecode - numOwn
     const shares = sharePrefill(prefilling, budget, spareLogits)
     for (const live of prefilling) {
       const numPrompt = shares.get(live) ?? 0
@@ -197,10 +213,11 @@ function sharePrefill(
   const grant = (live: LiveRequest, fraction: number) => {
     const had = shares.get(live) ?? 0
     const ownLogits = had === 0 ? 1 : 0
-    const room = live.isScoring ? Math.min(left.tokens, left.logits + ownLogits) : left.tokens
+    const tokens = Math.floor(left.tokens / live.width)
+    const room = live.isScoring ? Math.min(tokens, left.logits + ownLogits) : tokens
     const count = Math.min(Math.ceil(room * fraction), live.maxChunk - had)
     shares.set(live, had + count)
-    left.tokens -= count
+    left.tokens -= count * live.width
     if (live.isScoring) left.logits -= Math.max(0, count - ownLogits)
   }
   grant(prefilling[0]!, 0.5)
@@ -221,6 +238,7 @@ function prefillStep(owner: LiveRequest, numPrompt: number): PlannedRow {
     tokens: prompt.subarray(owner.numFed, owner.numFed + numPrompt),
     samples: takers.map((sequence) => sequence.draw),
     allLogits: owner.isScoring,
+    ...(first.blend === null ? {} : { blend: first.blend }),
   }
   return { row, owner, takers, numPrompt, fedTo: owner.numFed + numPrompt }
 }

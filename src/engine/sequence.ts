@@ -5,7 +5,13 @@
  */
 import { randomBytes } from 'node:crypto'
 import { assert } from '../errors.ts'
-import { type BatchRow, fedByDraw, type SampleSpec, type TokenLogprob } from '../model/runner.ts'
+import {
+  type BatchRow,
+  type Blend,
+  fedByDraw,
+  type SampleSpec,
+  type TokenLogprob,
+} from '../model/runner.ts'
 import { AnswerText, END_OF_TEXT, type TokenBytes } from './answer-text.ts'
 import { withBytes } from './logprobs.ts'
 import type { FinishReason, GenerateRequest, TokenText } from './messages.ts'
@@ -27,6 +33,13 @@ export interface Start {
   place(slot: number): void
 }
 
+/** Further states that read a request's prompt and answer beside its own, for draws from the sum of their logits. */
+export interface Mixture {
+  /** Of the request's own state. */
+  readonly weight: number
+  readonly others: readonly { readonly start: Start | null; readonly weight: number }[]
+}
+
 export class LiveRequest {
   readonly request: GenerateRequest
   /** What is read before the first draw. With a session that is more than the request's own prompt. */
@@ -39,6 +52,8 @@ export class LiveRequest {
   readonly promptLogprobs: (TokenText | null)[] | null
   /** Where a prompt begins of which no prefix is kept; null: the state before any token. */
   start: Start | null = null
+  /** Set before it is admitted; then there is one choice, and neither a session nor kept prefixes. */
+  mixture: Mixture | null = null
   /**
    * Prompt tokens consumed by the first sequence's slot, those on their way there included. The others get a copy when
    * the prompt is complete.
@@ -66,6 +81,15 @@ export class LiveRequest {
 
   get id(): string {
     return this.request.id
+  }
+
+  /** Slots of each choice: the tokens of a row are fed as many times. */
+  get width(): number {
+    return 1 + (this.mixture?.others.length ?? 0)
+  }
+
+  get numSlots(): number {
+    return this.request.n * this.width
   }
 
   get promptLeft(): number {
@@ -132,6 +156,8 @@ export class Sequence {
   readonly #draw: Mutable<SampleSpec>
   readonly #decodeRow: Mutable<BatchRow>
   #slot: number | null = null
+  /** Slots of the other states of a mixture, with their weights. */
+  #blend: Blend | null = null
 
   constructor(owner: LiveRequest, index: number, text: AnswerText, tokenBytes: TokenBytes) {
     this.owner = owner
@@ -156,6 +182,16 @@ export class Sequence {
     this.#slot = slot
     this.#draw.slot = slot ?? NO_SLOT
     this.#decodeRow.slot = slot ?? NO_SLOT
+  }
+
+  get blend(): Blend | null {
+    return this.#blend
+  }
+
+  set blend(blend: Blend | null) {
+    this.#blend = blend
+    if (blend === null) delete this.#decodeRow.blend
+    else this.#decodeRow.blend = blend
   }
 
   get numDrawn(): number {

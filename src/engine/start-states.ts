@@ -5,7 +5,7 @@
 import { SkeinError } from '../errors.ts'
 import type { Runner, StateData } from '../model/runner.ts'
 import type { CallHandlers } from './messages.ts'
-import type { Start } from './sequence.ts'
+import type { LiveRequest, Start } from './sequence.ts'
 
 /** No "@", which stands before it in `model@state`, and no control characters; spaces only within ("State Test"). */
 const NAME = /^(?! )[^@\p{C}]{1,64}(?<! )$/u
@@ -41,9 +41,23 @@ export class StartStates {
     this.#names.push(name)
   }
 
-  /** How a request begins that asks for a state of that name, or for none. Throws not_found. */
-  startOf(name: string | undefined, runner: Runner): Start | null {
-    if (name === undefined) return null
+  /** Lets a request begin as it asks: with a state, with several, or with none. Throws not_found. */
+  begin(live: LiveRequest, runner: Runner): void {
+    const { startState = null, mixture } = live.request
+    const [own, ...others] = mixture ?? [{ startState, weight: 1 }]
+    live.start = this.#startOf(own!.startState, runner)
+    if (others.length === 0) return
+    live.mixture = {
+      weight: own!.weight,
+      others: others.map(({ startState, weight }) => ({
+        start: this.#startOf(startState, runner),
+        weight,
+      })),
+    }
+  }
+
+  #startOf(name: string | null, runner: Runner): Start | null {
+    if (name === null) return null
     const found = this.#states.get(name)
     if (found === undefined) throw this.#unknown('startState')
     const { id, state } = found

@@ -229,7 +229,8 @@ export class States {
   }
 
   #usesPrefixes(request: GenerateRequest): boolean {
-    return this.#options.prefixBytes > 0 && request.cache !== 'no-store'
+    const isOneState = request.mixture === undefined
+    return this.#options.prefixBytes > 0 && request.cache !== 'no-store' && isOneState
   }
 
   #sessionNamespace(tenant: string): string {

@@ -4,7 +4,7 @@
  * waits.
  */
 import { SkeinError } from '../errors.ts'
-import type { GenerateRequest, SamplingParams, SessionUse } from './messages.ts'
+import type { GenerateRequest, MixedState, SamplingParams, SessionUse } from './messages.ts'
 
 /** Limits of this engine that a request can break. */
 export interface RequestLimits {
@@ -24,6 +24,7 @@ export function checkRequest(request: GenerateRequest, limits: RequestLimits): v
   checkPrompt(request, limits)
   checkBoundaries(request)
   checkCounts(request, limits)
+  if (request.mixture !== undefined) checkMixture(request, request.mixture, limits)
   checkSampling(request.sampling, limits.vocabSize)
   checkStops(request)
 }
@@ -90,6 +91,26 @@ function checkCounts(request: GenerateRequest, limits: RequestLimits): void {
     const isValid = k === null || (Number.isInteger(k) && k >= 0 && k <= limits.maxTopLogprobs)
     demand(isValid, param, `must be an integer from 0 to ${limits.maxTopLogprobs}, not ${k}`)
   }
+}
+
+function checkMixture(
+  { n, promptLogprobs, session, startState }: GenerateRequest,
+  mixture: readonly MixedState[],
+  { numSlots }: RequestLimits,
+): void {
+  demand(mixture.length > 0, 'mixture', 'must have at least one state')
+  const areFinite = mixture.every(({ weight }) => Number.isFinite(weight))
+  demand(areFinite, 'mixture', 'must have finite weights')
+  demand(startState === undefined, 'startState', 'is said by the mixture')
+  demand(n === 1, 'n', `must be 1 with a mixture, not ${n}`)
+  demand(session === undefined, 'session', 'cannot be used with a mixture')
+  demand(promptLogprobs === null, 'promptLogprobs', 'cannot be had with a mixture')
+  if (mixture.length <= numSlots) return
+  throw new SkeinError(
+    'too_large',
+    `a mixture of ${mixture.length} states needs as many slots, more than the ${numSlots} of this engine`,
+    { param: 'mixture' },
+  )
 }
 
 function checkSampling(sampling: SamplingParams, vocabSize: number): void {

@@ -11,9 +11,9 @@
 
 /** What the line needs of a request. */
 export interface Queued {
+  /** That it takes at once. */
+  readonly numSlots: number
   readonly request: {
-    /** Slots that it takes at once. */
-    readonly n: number
     readonly tenant?: string | undefined
     readonly share?: number | undefined
   }
@@ -68,7 +68,7 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
   }
 
   /** Whether a tenant has less than its part of a line of this length, so that a full one still takes its request. */
-  isUnderPart({ request: { tenant = '' } }: Queued, maxWaiting: number): boolean {
+  isUnderPart({ tenant = '' }: Queued['request'], maxWaiting: number): boolean {
     const others = [...this.#tenants.values()].filter(({ waiting }) => waiting.length > 0)
     const own = this.#tenants.get(tenant)?.waiting.length ?? 0
     const numTenants = others.length + (own > 0 ? 0 : 1)
@@ -94,7 +94,7 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     const tenant = this.#tenantOf(item)
     this.#level = tenant.served
     this.remove(item)
-    tenant.numHeld += item.request.n
+    tenant.numHeld += item.numSlots
   }
 
   /** It leaves the line without having been admitted; fine for one that is not in it. */
@@ -119,9 +119,9 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
 
   /** It would go into the reserve with more slots than its part. With none yet it always may, however many it wants. */
   #mustLeave({ waiting, numHeld, share }: Tenant<T>, numFree: number, parts: number): boolean {
-    const { n } = waiting[0]!.request
-    const isOverPart = numHeld + n > Math.max(1, (this.#numSlots * share) / parts)
-    return numHeld > 0 && isOverPart && numFree - n < this.#reserve
+    const { numSlots } = waiting[0]!
+    const isOverPart = numHeld + numSlots > Math.max(1, (this.#numSlots * share) / parts)
+    return numHeld > 0 && isOverPart && numFree - numSlots < this.#reserve
   }
 
   /** Tenants that have something here or had it lately; others are forgotten. */

@@ -66,8 +66,21 @@ export interface BatchRow {
   readonly stops?: ReadonlySet<number>
   /** Draws from the logits after the row's last token; empty for a prefill chunk that is not the last. */
   readonly samples: readonly SampleSpec[]
+  /**
+   * Further slots that are fed the same tokens; the draws are then from the weighted sum of all their logits. Each takes a
+   * token's and a row's room in the step for itself. Not together with allLogits.
+   */
+  readonly blend?: Blend
   /** Also return the logits after every token of the row (for prompt log-probabilities and oracles). */
   readonly allLogits?: boolean
+  /** The last token's logits are computed also where nothing is drawn from them: a forward pass by itself, for benches. */
+  readonly withHead?: boolean
+}
+
+export interface Blend {
+  /** Of the row's own slot. */
+  readonly weight: number
+  readonly others: readonly { readonly slot: number; readonly weight: number }[]
 }
 
 /** Stands in a row for the token that draw `s` of the flight before drew; draws are counted over all rows of a flight. */

@@ -11,7 +11,7 @@ import {
   SampleInt,
 } from '../backend/backend.ts'
 import { assert } from '../errors.ts'
-import type { BatchRow, Drawn, RowResult, SampleSpec } from './runner.ts'
+import type { BatchRow, Blend, Drawn, RowResult, SampleSpec } from './runner.ts'
 
 /** Where the outputs of a row are in its batch, and which were asked for. */
 export interface PackedRow {
@@ -30,14 +30,13 @@ export function packRows(batch: Batch, rows: readonly BatchRow[]): PackedRow[] {
   const seen = new Set<number>()
   const biases: [number, number][] = []
   const stops: number[] = []
-  assert(rows.length <= batch.slots.length, `${rows.length} rows > ${batch.slots.length} slots`)
   batch.numTokens = 0
   batch.numLogits = 0
   batch.numSamples = 0
-  batch.numRows = rows.length
-  const packed = rows.map((row, b) => {
-    const { slot, tokens } = row
-    assert(tokens.length > 0, 'a row of a step without tokens')
+  batch.numRows = 0
+  const addRow = (slot: number, { tokens, stops: own }: BatchRow) => {
+    const b = batch.numRows++
+    assert(b < batch.slots.length, `more than ${batch.slots.length} rows`)
     assert(slot >= 0 && slot < batch.slots.length, `slot ${slot} of ${batch.slots.length}`)
     assert(!seen.has(slot), `slot ${slot} twice in one step`)
     seen.add(slot)
@@ -45,13 +44,19 @@ export function packRows(batch: Batch, rows: readonly BatchRow[]): PackedRow[] {
     batch.slots[b] = slot
     batch.starts[b] = batch.numTokens
     batch.stopStarts[b] = stops.length
-    if (row.stops) stops.push(...row.stops)
+    if (own) stops.push(...own)
     batch.tokens.set(tokens, batch.numTokens)
     batch.numTokens += tokens.length
     batch.starts[b + 1] = batch.numTokens
-    return packOutputs(batch, row, biases)
+  }
+  const packed = rows.map((row) => {
+    assert(row.tokens.length > 0, 'a row of a step without tokens')
+    addRow(row.slot, row)
+    const packed = packOutputs(batch, row, biases)
+    if (row.blend) packBlend(batch, row, row.blend, addRow)
+    return packed
   })
-  batch.stopStarts[rows.length] = stops.length
+  batch.stopStarts[batch.numRows] = stops.length
   batch.stopIds = Int32Array.from(stops)
   batch.biasStarts[batch.numSamples] = biases.length
   batch.biasIds = Int32Array.from(biases, ([token]) => token)
@@ -61,9 +66,9 @@ export function packRows(batch: Batch, rows: readonly BatchRow[]): PackedRow[] {
 
 /** Asks for the logits of a row's last token, or of all its tokens, and adds its draws. */
 function packOutputs(batch: Batch, row: BatchRow, biases: [number, number][]): PackedRow {
-  const { tokens, samples, allLogits = false } = row
+  const { tokens, samples, allLogits = false, withHead = false } = row
   const { numLogits, numSamples } = batch
-  const wanted = allLogits ? tokens.length : Math.min(1, samples.length)
+  const wanted = allLogits ? tokens.length : Number(withHead || samples.length > 0)
   assert(
     numLogits + wanted <= batch.logitRows.length,
     `more than ${batch.logitRows.length} logit rows`,
@@ -72,8 +77,7 @@ function packOutputs(batch: Batch, row: BatchRow, biases: [number, number][]): P
     numSamples + samples.length <= batch.sampled.length,
     `more than ${batch.sampled.length} draws`,
   )
-  for (let t = batch.numTokens - wanted; t < batch.numTokens; t++)
-    batch.logitRows[batch.numLogits++] = t
+  for (let t = batch.numTokens - wanted; t < batch.numTokens; t++) addLogitRow(batch, t)
   for (const spec of samples) {
     batch.biasStarts[batch.numSamples] = biases.length
     if (spec.bias) biases.push(...spec.bias)
@@ -86,6 +90,34 @@ function packOutputs(batch: Batch, row: BatchRow, biases: [number, number][]): P
     sample: numSamples,
     logprobs: samples.map(({ logprobs }) => logprobs),
     hasAllLogits: allLogits,
+  }
+}
+
+function addLogitRow(batch: Batch, token: number): void {
+  const r = batch.numLogits++
+  batch.logitRows[r] = token
+  batch.blendCounts[r] = 0
+}
+
+/** The row itself has been packed just before, and the last of its logit rows is the one to draw from. */
+function packBlend(
+  batch: Batch,
+  row: BatchRow,
+  { weight, others }: Blend,
+  addRow: (slot: number, row: BatchRow) => void,
+): void {
+  assert(row.allLogits !== true, 'a blended row with all its logits')
+  const first = batch.numLogits - 1
+  for (const { slot } of others) addRow(slot, row)
+  if (row.samples.length === 0) return
+  const room = batch.logitRows.length
+  assert(first + others.length < room, `more than ${room} logit rows`)
+  batch.blendCounts[first] = 1 + others.length
+  batch.blendWeights[first] = weight
+  const numTokens = row.tokens.length
+  for (const [i, other] of others.entries()) {
+    addLogitRow(batch, batch.numTokens - numTokens * (others.length - 1 - i) - 1)
+    batch.blendWeights[first + 1 + i] = other.weight
   }
 }
 

@@ -191,12 +191,16 @@ describe.each(LEVELS)('ops on %s', (isa) => {
     expect(cpu.readTensor(out, 0, 64).every((y) => y === 0)).toBe(true)
   })
 
-  test('gatherNorm', () => {
+  test.each([false, true])('gatherNorm, blends: %s', (blends) => {
     for (const C of [64, 100]) {
       const capacity = { tokens: 9, rows: 1, logits: 4, samples: 0 }
       const batch = raggedBatch(capacity, [9], [0], 1)
       batch.numLogits = 3
       batch.logitRows.set([8, 0, 5])
+      if (blends) {
+        batch.blendCounts.set([0, 2, 1])
+        batch.blendWeights.set([9, 0.7, 0.3])
+      }
       compare(cpu, 1e-5, `C ${C}`, (backend) => {
         const x = backend.tensor([9, C], normals(9 * C, 1))
         const out = poisoned(backend, [4, C])

@@ -125,6 +125,73 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
     expect(engine.hasWork).toBe(false)
   })
 
+  /** By definition: every state reads all tokens so far, and the best of the summed logits is the next. */
+  function greedyOfMixture(prompt: Int32Array, mixture: readonly MixedState[], count: number) {
+    const tokens = [...prompt]
+    for (let i = 0; i < count; i++) {
+      const sum = new Float64Array(runner.info.vocabSize)
+      for (const { startState, weight } of mixture) {
+        const start = startState === null ? null : states.get(startState)!
+        const logits = logitsOfLast(runner, Int32Array.from(tokens), start)
+        for (const [id, value] of logits.entries()) sum[id]! += weight * value
+      }
+      tokens.push(sum.reduce((best, value, id) => (value > sum[best]! ? id : best), 0))
+    }
+    return tokens.slice(prompt.length)
+  }
+
+  test('a mixture draws from the weighted sum of its states, beside others and in chunks', () => {
+    const mixtures: readonly (readonly MixedState[])[] = [
+      [
+        { startState: 'poet', weight: 0.5 },
+        { startState: null, weight: 0.5 },
+      ],
+      [
+        { startState: null, weight: 0.2 },
+        { startState: 'tale-2', weight: 0.5 },
+        { startState: 'x.y_z', weight: 0.3 },
+      ],
+      [
+        { startState: 'tale-2', weight: 1 },
+        { startState: 'poet', weight: 0 },
+      ],
+    ]
+    const prompt = someTokens(90, 8)
+    for (const [i, mixture] of mixtures.entries()) {
+      engine.submit(requestOf({ id: `m${i}`, prompt, maxTokens: 10, sampling: GREEDY, mixture }))
+      const alone = { id: `a${i}`, prompt: someTokens(9, i), maxTokens: 12, sampling: GREEDY }
+      engine.submit(requestOf({ ...alone, startState: 'poet' }))
+    }
+    const collected = drain(engine)
+    for (const [i, mixture] of mixtures.entries()) {
+      expect(collected.answer(`m${i}`)!.tokens).toEqual(greedyOfMixture(prompt, mixture, 10))
+      expect(collected.answer(`a${i}`)!.tokens).toEqual(wanted('poet', someTokens(9, i), 12))
+    }
+    expect(engine.stats.freeSlots).toBe(engine.info.numSlots)
+  })
+
+  test('a mixture is refused where it has no meaning, and its slots are free after a cancel', () => {
+    const mixture = [
+      { startState: 'poet', weight: 1 },
+      { startState: null, weight: 1 },
+    ]
+    const parts = { id: 'no', prompt: someTokens(9, 1), maxTokens: 4, sampling: GREEDY, mixture }
+    expect(() => engine.submit(requestOf({ ...parts, n: 2 }))).toThrow('n must be 1')
+    expect(() => engine.submit(requestOf({ ...parts, startState: 'poet' }))).toThrow('startState')
+    expect(() => engine.submit(requestOf({ ...parts, promptLogprobs: 0 }))).toThrow(
+      'promptLogprobs',
+    )
+    const wide = Array.from({ length: 9 }, () => ({ startState: null, weight: 1 }))
+    expect(() => engine.submit(requestOf({ ...parts, mixture: wide }))).toThrow('9 states')
+    const unknown = [{ startState: 'nobody', weight: 1 }, mixture[0]!]
+    expect(() => engine.submit(requestOf({ ...parts, mixture: unknown }))).toThrow('no start state')
+    engine.submit(requestOf({ ...parts, id: 'cut', maxTokens: 100 }))
+    for (let i = 0; i < 3; i++) engine.step()
+    engine.cancel('cut')
+    drain(engine)
+    expect(engine.stats.freeSlots).toBe(engine.info.numSlots)
+  })
+
   test('names are told, last, and can stand behind an @', () => {
     const { startStates } = engine
     const state = states.get('poet')!

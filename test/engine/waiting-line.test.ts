@@ -9,7 +9,8 @@ interface Item extends Queued {
 let count = 0
 const item = (tenant: string, n = 1, share?: number): Item => ({
   name: `${tenant}${count++}`,
-  request: { n, tenant, share },
+  numSlots: n,
+  request: { tenant, share },
 })
 
 /** Admits while there are slots, as the scheduler does; each admission weighs `cost`. */
@@ -17,10 +18,10 @@ function admitAll(line: WaitingLine<Item>, numFree: number, cost = 10): Item[] {
   const admitted: Item[] = []
   for (let free = numFree; ; ) {
     const next = line.next(free)
-    if (next === null || next.request.n > free) return admitted
+    if (next === null || next.numSlots > free) return admitted
     line.admit(next)
     line.charge(next, cost)
-    free -= next.request.n
+    free -= next.numSlots
     admitted.push(next)
   }
 }
@@ -188,12 +189,12 @@ describe('the reserve', () => {
 test('a full line still takes a request of a tenant with less than its part of it', () => {
   const line = new WaitingLine<Item>(1)
   for (let i = 0; i < 100; i++) line.push(item('x'))
-  expect(line.isUnderPart(item('x'), 100)).toBe(false)
+  expect(line.isUnderPart(item('x').request, 100)).toBe(false)
   for (let i = 0; i < 50; i++) {
-    expect(line.isUnderPart(item('y'), 100)).toBe(true)
+    expect(line.isUnderPart(item('y').request, 100)).toBe(true)
     line.push(item('y'))
   }
-  expect(line.isUnderPart(item('y'), 100)).toBe(false)
+  expect(line.isUnderPart(item('y').request, 100)).toBe(false)
 })
 
 test('everyone is served, whatever comes and goes', () => {
@@ -214,14 +215,14 @@ test('everyone is served, whatever comes and goes', () => {
       const settle = () => {
         const admitted = admitAll(line, free)
         held.push(...admitted)
-        free -= admitted.reduce((sum, { request }) => sum + request.n, 0)
+        free -= admitted.reduce((sum, { numSlots }) => sum + numSlots, 0)
         expect(free).toBeGreaterThanOrEqual(0)
       }
       const release = () => {
         const gone = held.shift()
         if (gone === undefined) return
-        for (let i = 0; i < gone.request.n; i++) line.release(gone)
-        free += gone.request.n
+        for (let i = 0; i < gone.numSlots; i++) line.release(gone)
+        free += gone.numSlots
       }
       for (const each of steps) {
         if (each.kind === 'push') line.push(item(each.tenant, each.n))

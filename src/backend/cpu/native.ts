@@ -6,7 +6,7 @@ import { type ErrorCode, SkeinError } from '../../errors.ts'
 import { type NativeLibrary, type NativeType, openLibrary, type Pointer } from '../ffi.ts'
 
 /** SK_ABI_VERSION of skein.h. */
-const ABI_VERSION = 3
+const ABI_VERSION = 4
 
 type Address = Pointer | null
 type Memory = Pointer | Float32Array | Int32Array | Uint8Array | BigUint64Array | null
@@ -57,7 +57,7 @@ const SIGNATURES = {
   sk_record_gather_norm: [I, [P, P, P, I, P, P, F]],
   sk_record_logits: [I, [P, P, P, P]],
   sk_record_sample: [I, [P, P, P]],
-  sk_program_run: [I, [P, I, I, I, I, I, ...new Array<NativeType>(15).fill(P)]],
+  sk_program_run: [I, [P, I, I, I, I, I, ...new Array<NativeType>(17).fill(P)]],
   sk_bench_read: ['double', [P, L, I]],
   sk_bench_fma: ['double', [P, I]],
   sk_vector_function: ['void', [I, P, P, L]],

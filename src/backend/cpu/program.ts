@@ -73,6 +73,8 @@ export class CpuProgram implements Program {
       batch.starts,
       batch.slots,
       batch.logitRows,
+      batch.blendCounts,
+      batch.blendWeights,
       batch.sampleRow,
       batch.sampleSlot,
       batch.sampleFloats,

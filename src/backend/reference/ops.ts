@@ -169,9 +169,20 @@ function mixValue(
 
 export function gatherNorm(batch: Batch, out: Tensor, x: Tensor, norm: Norm): void {
   const C = norm.weight.shape[0]!
-  for (let r = 0; r < batch.numLogits; r++) {
+  const rowOf = (r: number): Float64Array => {
     const t = batch.logitRows[r]!
-    valuesOf(out).set(layerNorm(valuesOf(x).subarray(t * C, (t + 1) * C), norm), r * C)
+    return layerNorm(valuesOf(x).subarray(t * C, (t + 1) * C), norm)
+  }
+  for (let r = 0; r < batch.numLogits; r++) {
+    const count = batch.blendCounts[r]!
+    if (count <= 1) {
+      valuesOf(out).set(rowOf(r), r * C)
+      continue
+    }
+    const blend = new Float64Array(C)
+    for (let i = r; i < r + count; i++)
+      for (const [c, value] of rowOf(i).entries()) blend[c]! += batch.blendWeights[i]! * value
+    valuesOf(out).set(blend, r * C)
   }
 }
 
