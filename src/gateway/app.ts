@@ -10,6 +10,7 @@ import fastify, {
   type FastifyReply,
   type FastifyRequest,
   LogController,
+  type RouteOptions,
 } from 'fastify'
 import { inferDialect } from '../api/infer/dialect.ts'
 import { lightningDialect } from '../api/lightning/dialect.ts'
@@ -64,6 +65,8 @@ export interface AppOptions {
   readonly drain?: Drain
   /** Absent: silent. */
   readonly logger?: FastifyBaseLogger
+  /** Told of every route as it is mounted, for what must hold of all of them. */
+  readonly onRoute?: (route: RouteOptions) => void
 }
 
 export function buildApp(options: AppOptions): FastifyInstance {
@@ -92,6 +95,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
       respond.send(denied, request, reply)
     }
   })
+  if (options.onRoute !== undefined) app.addHook('onRoute', options.onRoute)
   app.decorateRequest('principal', null)
   app.decorateRequest('entry', null)
   app.addHook('onRequest', async (request, reply) => {

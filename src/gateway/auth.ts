@@ -108,13 +108,7 @@ export interface Auth {
 /** `keys` are the secrets of the command line, all of them admin; `named` come and go. */
 export function createAuth(keys: readonly string[], named: KeyRing | null = null): Auth {
   const digests = keys.map(digest)
-  let isClosed = keys.length > 0
-  const isOpen = () => {
-    // Once and for all: revoking the last key must not open a server.
-    isClosed ||= named !== null && named.keys.length > 0
-    return !isClosed
-  }
-  isOpen()
+  const isOpen = () => keys.length === 0 && named?.isInUse !== true
   const principalOf = (secret: string): Principal => {
     const presented = digest(secret)
     // No early exit: the time does not tell which key was close.

@@ -5,7 +5,6 @@
 import Type, { type Static } from 'typebox'
 import { type Dialect, get, json, post, type Route } from '../api/route.ts'
 import { BoundedInteger, Maybe } from '../api/schema.ts'
-import type { SkeinError } from '../errors.ts'
 import {
   addKey,
   type Issued,
@@ -16,19 +15,16 @@ import {
   rotateKey,
 } from './keys.ts'
 import { changeKeys, type KeyRing } from './keys-file.ts'
+import { renderManagementError, statusOf } from './management/dialect.ts'
 
 export function keysDialect(ring: KeyRing): Dialect {
   const routes = [listRoute(ring), addRoute(ring), rotateRoute(ring), revokeRoute(ring)]
   return {
     name: 'keys',
     routes: routes.map((route) => ({ ...route, role: 'admin' as const })),
-    renderError,
+    renderError: renderManagementError,
+    statusOf,
   }
-}
-
-/** The shape of every error below /api. */
-function renderError({ code, message, param }: SkeinError): object {
-  return { detail: message, code, field: param ?? null }
 }
 
 const MAX = Number.MAX_SAFE_INTEGER

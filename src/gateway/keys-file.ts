@@ -129,6 +129,7 @@ export class KeyRing {
     readonly key: KeyRecord
   }[] = []
   #seen: string
+  #isInUse = false
   #timer: NodeJS.Timeout | null = null
   #watcher: FSWatcher | null = null
 
@@ -143,6 +144,11 @@ export class KeyRing {
 
   get keys(): readonly KeyRecord[] {
     return this.#keys
+  }
+
+  /** There has been a key since the start. Revoking the last one must not open what it closed. */
+  get isInUse(): boolean {
+    return this.#isInUse
   }
 
   /** The key with a secret of this SHA-256, in a time that does not tell how close it was. */
@@ -194,6 +200,7 @@ export class KeyRing {
   }
 
   #index(): void {
+    this.#isInUse ||= this.#keys.length > 0
     this.#digests = this.#keys.flatMap((key) =>
       key.secrets.map(({ sha256, until }) => ({ digest: Buffer.from(sha256, 'hex'), until, key })),
     )

@@ -156,7 +156,7 @@ export function revokeKey(keys: readonly KeyRecord[], name: string): readonly Ke
 function findKey(keys: readonly KeyRecord[], name: string): KeyRecord {
   const key = keys.find((candidate) => candidate.name === name)
   if (key !== undefined) return key
-  throw new SkeinError('not_found', 'there is no key of that name', { param: 'name' })
+  throw new SkeinError('not_found', 'there is no key of that name')
 }
 
 export function isExpired({ expiresAt }: KeyRecord, now: number): boolean {
