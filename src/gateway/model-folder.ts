@@ -1,10 +1,10 @@
 /**
- * The one folder whose files may be loaded over HTTP. A name is looked up below it, or, as clients of other servers write it,
- * as a path from the working directory that ends up below it; links count for what they point to. Whatever lies outside
- * does not exist: the answer is the same whether there is a file or not.
+ * The one folder whose files may be loaded over HTTP. A name is looked up below it, or, as clients of other servers write
+ * it, as a path from the working directory or with the folder's own name before it, that ends up below it; links count
+ * for what they point to. Whatever lies outside does not exist: the answer is the same whether there is a file or not.
  */
 import { type Dirent, readdirSync, realpathSync, statSync } from 'node:fs'
-import { isAbsolute, join, relative, resolve, sep } from 'node:path'
+import { dirname, isAbsolute, join, relative, resolve, sep } from 'node:path'
 import { SkeinError } from '../errors.ts'
 
 const SEGMENT = /^[A-Za-z0-9._ ()+=@-]{1,128}$/
@@ -95,7 +95,9 @@ function isPlain(name: string): boolean {
 }
 
 function candidatesOf(folder: string, name: string): string[] {
-  const places = isAbsolute(name) ? [name] : [join(folder, name), resolve(name)]
+  const places = isAbsolute(name)
+    ? [name]
+    : [join(folder, name), resolve(name), join(dirname(folder), name)]
   return places.flatMap((place) => [place, `${place}.pth`])
 }
 

@@ -93,9 +93,9 @@ export class Management {
   async start(spec: WorkerSpec): Promise<WorkerRecord> {
     this.#refusePublicPort(spec)
     const launch = this.#options.resolve(spec)
-    this.#refuseOtherModel(launch)
     const worker = this.fleet.create(launch)
     try {
+      this.#refuseOtherModel(worker)
       await this.doors.listen(worker)
     } catch (thrown) {
       await worker.stop(0)
@@ -114,7 +114,7 @@ export class Management {
   /** Answers at once, as `start` does. One that runs ends first. */
   restart(id: string): WorkerRecord {
     const worker = this.fleet.find(id)
-    this.#refuseOtherModel(worker.launch)
+    this.#refuseOtherModel(worker)
     const again = async () => {
       await worker.stop(STOP_DRAIN_MS)
       await this.doors.close(id)
@@ -141,12 +141,13 @@ export class Management {
   }
 
   /** Workers of one name answer alike, so they have the same weights. */
-  #refuseOtherModel(launch: Launch): void {
-    const other = this.fleet.serving(launch.id)[0]?.launch
+  #refuseOtherModel(worker: FleetWorker): void {
+    const { launch } = worker
+    const other = this.fleet.serving(launch.id).find((candidate) => candidate !== worker)
     if (other === undefined) return
     const facts = ({ file, quant, startStates, vocab }: Launch) =>
       JSON.stringify([file, quant, startStates, vocab])
-    if (facts(other) === facts(launch)) return
+    if (facts(other.launch) === facts(launch)) return
     throw new SkeinError(
       'conflict',
       `model_name: ${launch.id} is served from another file, or with other precision or states; give another model_name`,
