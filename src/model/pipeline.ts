@@ -11,6 +11,7 @@ import type {
   Connect,
   Link,
   Ops,
+  Preparation,
   Program,
   ProgramFlight,
   ProgramFlights,
@@ -126,6 +127,20 @@ class PipelineProgram implements Program {
     // What is drawn is on the last device, and what is fed goes to the first.
     const launch = (batch: Batch) => this.#launch(batch)
     this.flights = { max: programs.length, feedsDraws: false, launch }
+  }
+
+  /** All stages replay graphs, or none. */
+  get usesGraphs(): boolean {
+    return this.#programs.some(({ usesGraphs }) => usesGraphs === true)
+  }
+
+  set usesGraphs(uses: boolean) {
+    for (const program of this.#programs)
+      if (program.usesGraphs !== undefined) program.usesGraphs = uses
+  }
+
+  preparations(): Preparation[] {
+    return this.#programs.flatMap((program) => program.preparations?.() ?? [])
   }
 
   run(batch: Batch): void {
