@@ -29,16 +29,26 @@ const TOKENS = ['TOKENS=1 MIXES=6', 'TOKENS=4 MIXES=1']
  */
 const VARIANTS = {
   convert: ['SOURCE=0', 'SOURCE=1', 'SOURCE=2'],
+  ddlerp: ['MIXES=5'],
   embed: ROWS.flatMap((row) => [0, 1, 2].map((type) => `${row} TABLE_TYPE=${type}`)),
+  fp8: ['SOURCE=1', 'SOURCE=0', 'SOURCE=2'],
   'gather-norm': ROWS,
   'linear-few': ['TOKENS=8 ROW_TILES=1', 'TOKENS=16 ROW_TILES=2', 'TOKENS=32 ROW_TILES=4'],
+  'linear-quant': [
+    'QUANT=1 TOKENS=8 ROW_TILES=1',
+    'QUANT=2 TOKENS=16 ROW_TILES=2',
+    'QUANT=3 TOKENS=32 ROW_TILES=2',
+    'QUANT=4 TOKENS=8 ROW_TILES=4',
+  ],
   'linear-sparse': ['COLUMNS=16', 'COLUMNS=32'],
   'one-row': [
     'WARPS=16 CHANNELS=768 RING=22 MIXES=3 KEY_ROWS=24 REGION=15360 STATE_F16=0',
     'WARPS=16 CHANNELS=4096 RING=20 MIXES=2 KEY_ROWS=125 REGION=24576 STATE_F16=1',
   ],
+  quantise: [1, 2, 3].map((type) => `QUANT=${type} SOURCE=2`),
   sample: ['CLUSTER=1', 'CLUSTER=8'],
   'shift-mix': ROWS.flatMap((row) => TOKENS.map((tokens) => `${row} ${tokens}`)),
+  wkv6: ['STATE_F16=0', 'STATE_F16=1'],
   wkv7: ['STATE_F16=0', 'STATE_F16=1'],
 }
 

@@ -26,8 +26,8 @@ const HOST = { stepTokens: 512, maxSlots: 64 } as const
 const DEVICE = { stepTokens: 2048, maxSlots: 256 } as const
 /** Share of free memory that states may take when the number of slots is ours to choose. */
 const STATE_MEMORY_SHARE = 0.25
-/** Vectors of C floats, or their equivalent, that the ops of a step hold per token. */
-const VECTORS_PER_TOKEN = 16
+/** Vectors of C floats, or their equivalent, that the ops of a step hold per token; inputs and sums of fp8 among them. */
+const VECTORS_PER_TOKEN = 18
 /** Graphs, work space of matrix products, alignment. */
 const DEVICE_RESERVE_BYTES = 512 << 20
 

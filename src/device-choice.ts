@@ -96,7 +96,11 @@ function openCuda(
     wkv: wkv === 'fp16' ? 'f16' : 'f32',
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
   })
-  return { backend, freeMemory: () => ({ bytes: backend.device.freeBytes(), isDevice: true }) }
+  const freeMemory = () => ({
+    bytes: backend.device.freeBytes() - backend.scratchBytes,
+    isDevice: true,
+  })
+  return { backend, freeMemory }
 }
 
 /** The bare device of a choice, for what measures it. */

@@ -32,8 +32,8 @@ import { openStore } from './state/store/store-thread.ts'
 import { findVocabulary } from './tokenizer/find-vocabulary.ts'
 import { Tokenizer } from './tokenizer/tokenizer.ts'
 
-/** How the large matrices are held; 'file' keeps the checkpoint's own type. */
-export type QuantChoice = 'file' | 'f32' | 'f16' | 'bf16' | 'int8' | 'q4' | 'nf4'
+/** How the large matrices are held; 'file' keeps the checkpoint's own type. fp8 is for cuda alone. */
+export type QuantChoice = 'file' | 'f32' | 'f16' | 'bf16' | 'int8' | 'q4' | 'nf4' | 'fp8'
 export const QUANT_CHOICES: readonly QuantChoice[] = [
   'file',
   'f32',
@@ -42,6 +42,7 @@ export const QUANT_CHOICES: readonly QuantChoice[] = [
   'int8',
   'q4',
   'nf4',
+  'fp8',
 ]
 
 /** Plain data, so that it can be handed to a worker process. */

@@ -26,7 +26,7 @@ struct Wkv6 {
 };
 
 /** One head of one token; bonus = Σ r·u·k. */
-struct Operands {
+struct __align__(16) Operands {
   float r[64], w[64], k[64], v[64];
   float bonus;
 };

@@ -2,6 +2,7 @@
  * What rounded weights look like in rows, in files and between backends, and which numbers they stand for. Knows neither
  * how they were rounded (reference/quantise.ts) nor how a backend lays them out.
  */
+import { SkeinError } from '../errors.ts'
 import type { QuantisedRows, QuantisedType } from './backend.ts'
 
 /** Inputs of a row that share a scale. */
@@ -14,6 +15,15 @@ export const SCALE_INPUTS: Readonly<Record<QuantisedType, number>> = { i8: 32, q
 export const NF4_LEVELS: readonly number[] = [
   -127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127,
 ]
+
+/** For the backends that have no such arithmetic. */
+export function refuseFp8(): never {
+  throw new SkeinError(
+    'unsupported_parameter',
+    '--quant fp8 needs an NVIDIA GPU of compute capability 8.9 or later (--device cuda); int8 runs everywhere',
+    { param: 'quant' },
+  )
+}
 
 /** q4 is stored as value + 8. */
 const Q4_OFFSET = 8

@@ -47,10 +47,10 @@ export const benchQuality = defineCommand({
     const size = oneOf(args, 'size', RANDOM_MODEL_SIZES)
     const choice = engineChoice(size ? { ...args, model: randomModel(size) } : args)
     const prompts = size ? randomPrompts() : textPrompts(choice)
-    const load = (quant: QuantChoice) =>
-      loadRunner({ ...choice, quant, slots: PROMPTS.length }, progressBar(`loading ${quant}`))
-    const exact = load('f32')
-    const others = schemes.map(load)
+    const load = (quant: QuantChoice, from = choice) =>
+      loadRunner({ ...from, quant, slots: PROMPTS.length }, progressBar(`loading ${quant}`))
+    const exact = load('f32', exactly(choice))
+    const others = schemes.map((scheme) => load(scheme))
     try {
       const texts = drawTexts(exact, prompts, tokens)
       const rows = compareLogits(exact, others, texts, progressBar('comparing'))
@@ -62,6 +62,12 @@ export const benchQuality = defineCommand({
     }
   },
 })
+
+/** A GPU computes in f16: what is exact comes from the CPU. */
+function exactly(choice: EngineChoice): EngineChoice {
+  const device = choice.device === 'reference' ? 'reference' : 'cpu'
+  return { ...choice, device, wkv: undefined, memoryBytes: undefined }
+}
 
 function schemesOf(given = ''): QuantChoice[] {
   return given.split(',').map((name) => {

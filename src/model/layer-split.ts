@@ -3,7 +3,7 @@
  * with the last, such that the stage with most bytes of weights has as few as can be: it is the one that decides how
  * much memory a device needs, and about the slowest. Knows sizes, no device.
  */
-import { isQuantised, type WeightType } from '../backend/backend.ts'
+import { isRounded, type WeightType } from '../backend/backend.ts'
 import { assert, SkeinError } from '../errors.ts'
 import { type Checkpoint, heldType, numElements, type TensorEntry } from './checkpoint.ts'
 import { quantisedSourceOf } from './formats/quantised-safetensors.ts'
@@ -23,6 +23,7 @@ const BITS: Readonly<Record<WeightType, number>> = {
   f32: 32,
   f16: 16,
   bf16: 16,
+  fp8: 8,
   i8: 8.5,
   q4: 4.5,
   nf4: 4.25,
@@ -45,7 +46,7 @@ export function modelBytes(checkpoint: Checkpoint, weightType?: WeightType): Mod
 function typeOf(entry: TensorEntry, wanted: WeightType | undefined): WeightType {
   const own = quantisedSourceOf(entry)?.type ?? heldType(entry)
   if (wanted === undefined) return own
-  return isQuantised(wanted) ? (quantisedType(entry.name, wanted) ?? own) : wanted
+  return isRounded(wanted) ? (quantisedType(entry.name, wanted) ?? own) : wanted
 }
 
 /** The ranges of `numStages` stages, in order; each has a layer at least. */

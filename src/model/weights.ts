@@ -4,7 +4,7 @@
  */
 import {
   type Backend,
-  isQuantised,
+  isRounded,
   type Matrix,
   type Norm,
   type Table,
@@ -107,7 +107,7 @@ export class WeightLoader {
 
   #lowRank(entry: TensorEntry): Matrix {
     const wanted = this.#options.weightType
-    const type = wanted === undefined || isQuantised(wanted) ? entry.dtype : wanted
+    const type = wanted === undefined || isRounded(wanted) ? entry.dtype : wanted
     return this.#counted(entry, this.#backend.matrix(transposedSource(entry), type))
   }
 

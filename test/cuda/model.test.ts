@@ -1,22 +1,33 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import type { Backend, WeightType } from '../../src/backend/backend.ts'
 import { type CudaOptions, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { ModelRunner } from '../../src/model/model-runner.ts'
+import { loadRwkv6 } from '../../src/model/rwkv6.ts'
 import { loadRwkv7 } from '../../src/model/rwkv7.ts'
-import { draw, someTokens, tinyModel } from '../helpers/runner.ts'
+import {
+  ARCHITECTURES,
+  draw,
+  someTokens,
+  type TestArchitecture,
+  tinyModel,
+} from '../helpers/runner.ts'
 import { describeCuda } from './kit.ts'
 
 const SLOTS = 40
+const LOADERS = { rwkv6: loadRwkv6, rwkv7: loadRwkv7 }
 
-function runnerOn(backend: ReturnType<typeof createReferenceBackend>): ModelRunner {
-  const checkpoint = openCheckpoint(tinyModel('rwkv7'))
-  const model = loadRwkv7(checkpoint, backend, {})
+function runnerOn(
+  architecture: TestArchitecture,
+  backend: Backend,
+  weightType?: WeightType,
+): ModelRunner {
+  const checkpoint = openCheckpoint(tinyModel(architecture))
+  const model = LOADERS[architecture](checkpoint, backend, { weightType })
   checkpoint.close()
   return new ModelRunner(model, backend, { numSlots: SLOTS, maxTokens: 256, fingerprint: '' })
 }
-
-const cudaRunner = (options: CudaOptions = {}) => runnerOn(createCudaBackend(options))
 
 /** Largest difference, in units of the largest logit. */
 function difference(actual: Float32Array, expected: Float32Array): number {
@@ -35,106 +46,138 @@ function feed(runner: ModelRunner, slot: number, tokens: Int32Array, size: numbe
   return runner.step([{ slot, tokens: last, samples: [], allLogits: true }])[0]!.logits!
 }
 
-describeCuda('a model on cuda', () => {
-  const oracle = runnerOn(createReferenceBackend())
-  let runner: ModelRunner
-  beforeAll(() => {
-    runner = cudaRunner()
-  })
-  afterAll(() => runner.dispose())
+for (const architecture of ARCHITECTURES) {
+  describeCuda(`${architecture} on cuda`, () => {
+    const cudaRunner = (options: CudaOptions = {}) =>
+      runnerOn(architecture, createCudaBackend(options))
+    const oracle = runnerOn(architecture, createReferenceBackend())
+    let runner: ModelRunner
+    beforeAll(() => {
+      runner = cudaRunner()
+    })
+    afterAll(() => runner.dispose())
 
-  test.each([1, 5, 30, 100])('%i tokens have the logits of the reference', (count) => {
-    const tokens = someTokens(count, count)
-    for (const one of [oracle, runner]) one.clearSlot(0)
-    const expected = feed(oracle, 0, tokens, 256)
-    expect(difference(feed(runner, 0, tokens, 256), expected)).toBeLessThan(3e-3)
-    for (const size of [1, 7, 16]) {
-      runner.clearSlot(1)
-      expect(difference(feed(runner, 1, tokens, size), expected), `by ${size}`).toBeLessThan(3e-3)
-    }
-  })
+    test.each([1, 5, 30, 100])('%i tokens have the logits of the reference', (count) => {
+      const tokens = someTokens(count, count)
+      for (const one of [oracle, runner]) one.clearSlot(0)
+      const expected = feed(oracle, 0, tokens, 256)
+      expect(difference(feed(runner, 0, tokens, 256), expected)).toBeLessThan(3e-3)
+      for (const size of [1, 7, 16]) {
+        runner.clearSlot(1)
+        expect(difference(feed(runner, 1, tokens, size), expected), `by ${size}`).toBeLessThan(3e-3)
+      }
+    })
 
-  test('f16 states stay near', () => {
-    const tokens = someTokens(60, 3)
-    const half = cudaRunner({ wkv: 'f16' })
-    oracle.clearSlot(0)
-    const expected = feed(oracle, 0, tokens, 256)
-    for (const size of [1, 9]) {
-      half.clearSlot(2)
-      expect(difference(feed(half, 2, tokens, size), expected)).toBeLessThan(1e-2)
-    }
-    half.dispose()
-  })
+    test('f16 states stay near', () => {
+      const tokens = someTokens(60, 3)
+      const half = cudaRunner({ wkv: 'f16' })
+      oracle.clearSlot(0)
+      const expected = feed(oracle, 0, tokens, 256)
+      for (const size of [1, 9]) {
+        half.clearSlot(2)
+        expect(difference(feed(half, 2, tokens, size), expected)).toBeLessThan(1e-2)
+      }
+      half.dispose()
+    })
 
-  test.each([2, 9, 33])('alone = among %i rows that come and go', (size) => {
-    const tokens = someTokens(16, 1)
-    oracle.clearSlot(0)
-    const expected = feed(oracle, 0, tokens, 256)
-    for (let slot = 0; slot < size; slot++) runner.clearSlot(slot)
-    let logits = new Float32Array(0)
-    for (const [t, token] of tokens.entries()) {
-      const rows = Array.from({ length: size - 1 }, (_, slot) => ({
+    test.each([2, 9, 33])('alone = among %i rows that come and go', (size) => {
+      const tokens = someTokens(16, 1)
+      oracle.clearSlot(0)
+      const expected = feed(oracle, 0, tokens, 256)
+      for (let slot = 0; slot < size; slot++) runner.clearSlot(slot)
+      let logits = new Float32Array(0)
+      for (const [t, token] of tokens.entries()) {
+        const rows = Array.from({ length: size - 1 }, (_, slot) => ({
+          slot,
+          tokens: someTokens(t % 5 === 4 ? 3 : 1, slot * 100 + t),
+          samples: [draw(slot)],
+        })).filter(({ slot }) => (slot + t) % 3 !== 0)
+        const mine = { slot: size - 1, tokens: Int32Array.of(token), samples: [], allLogits: true }
+        rows.splice(t % (rows.length + 1), 0, mine as never)
+        const results = runner.step(rows)
+        logits = Float32Array.from(results.find((result) => result.logits)!.logits!)
+      }
+      expect(difference(logits, expected)).toBeLessThan(3e-3)
+    })
+
+    test('a graph computes what its kernels do one by one', () => {
+      const eager = cudaRunner({ graphs: false })
+      const greedy = (slot: number, position: number) => draw(slot, { temperature: 0, position })
+      for (const size of [1, 5, 8, 13, 40]) {
+        const next = Array.from({ length: size }, (_, slot) => someTokens(1, slot)[0]!)
+        const states = [runner, eager].map((one) => {
+          let tokens = next
+          for (let slot = 0; slot < size; slot++) one.clearSlot(slot)
+          for (let position = 0; position < 8; position++)
+            tokens = one
+              .step(
+                tokens.map((token, slot) => ({
+                  slot,
+                  tokens: Int32Array.of(token),
+                  samples: [greedy(slot, position)],
+                })),
+              )
+              .map(({ drawn }) => drawn[0]!.token)
+          return { tokens, state: one.readState(size - 1) }
+        })
+        expect(states[0], `${size} rows`).toEqual(states[1])
+      }
+      eager.dispose()
+    })
+
+    test('a state goes from cuda to the reference and back', () => {
+      const tokens = someTokens(50, 9)
+      oracle.clearSlot(0)
+      const expected = feed(oracle, 0, tokens, 256)
+      runner.clearSlot(4)
+      runner.step([{ slot: 4, tokens: tokens.subarray(0, 20), samples: [] }])
+      runner.copySlot(4, 6)
+      runner.poisonSlot(4)
+      oracle.writeState(1, runner.readState(6))
+      oracle.step([{ slot: 1, tokens: tokens.subarray(20, 35), samples: [] }])
+      runner.writeState(7, oracle.readState(1))
+      expect(difference(feed(runner, 7, tokens.subarray(35), 256), expected)).toBeLessThan(3e-3)
+    })
+
+    test('a poisoned state fails its own row only', () => {
+      runner.clearSlot(0)
+      runner.poisonSlot(1)
+      const rows = [0, 1].map((slot) => ({
         slot,
-        tokens: someTokens(t % 5 === 4 ? 3 : 1, slot * 100 + t),
+        tokens: someTokens(3, slot),
         samples: [draw(slot)],
-      })).filter(({ slot }) => (slot + t) % 3 !== 0)
-      const mine = { slot: size - 1, tokens: Int32Array.of(token), samples: [], allLogits: true }
-      rows.splice(t % (rows.length + 1), 0, mine as never)
-      const results = runner.step(rows)
-      logits = Float32Array.from(results.find((result) => result.logits)!.logits!)
-    }
-    expect(difference(logits, expected)).toBeLessThan(3e-3)
+      }))
+      const tokens = runner.step(rows).map(({ drawn }) => drawn[0]!.token)
+      expect(tokens.map((token) => token >= 0)).toEqual([true, false])
+      runner.clearSlot(1)
+    })
   })
+}
 
-  test('a graph computes what its kernels do one by one', () => {
-    const eager = cudaRunner({ graphs: false })
-    const greedy = (slot: number, position: number) => draw(slot, { temperature: 0, position })
-    for (const size of [1, 5, 8, 13, 40]) {
-      const next = Array.from({ length: size }, (_, slot) => someTokens(1, slot)[0]!)
-      const states = [runner, eager].map((one) => {
-        let tokens = next
-        for (let slot = 0; slot < size; slot++) one.clearSlot(slot)
-        for (let position = 0; position < 8; position++)
-          tokens = one
-            .step(
-              tokens.map((token, slot) => ({
-                slot,
-                tokens: Int32Array.of(token),
-                samples: [greedy(slot, position)],
-              })),
-            )
-            .map(({ drawn }) => drawn[0]!.token)
-        return { tokens, state: one.readState(size - 1) }
-      })
-      expect(states[0], `${size} rows`).toEqual(states[1])
-    }
-    eager.dispose()
-  })
+for (const architecture of ARCHITECTURES)
+  describeCuda(`${architecture} on cuda in fewer bits`, () => {
+    test.each(['i8', 'q4', 'nf4'] as const)('%s has the logits of the reference', (type) => {
+      const oracle = runnerOn(architecture, createReferenceBackend(), type)
+      const runner = runnerOn(architecture, createCudaBackend(), type)
+      const tokens = someTokens(100, 4)
+      const expected = feed(oracle, 0, tokens, 256)
+      for (const [slot, size] of [1, 9, 40, 99].entries())
+        expect(difference(feed(runner, slot, tokens, size), expected), `by ${size}`).toBeLessThan(
+          4e-3,
+        )
+      runner.dispose()
+    })
 
-  test('a state goes from cuda to the reference and back', () => {
-    const tokens = someTokens(50, 9)
-    oracle.clearSlot(0)
-    const expected = feed(oracle, 0, tokens, 256)
-    runner.clearSlot(4)
-    runner.step([{ slot: 4, tokens: tokens.subarray(0, 20), samples: [] }])
-    runner.copySlot(4, 6)
-    runner.poisonSlot(4)
-    oracle.writeState(1, runner.readState(6))
-    oracle.step([{ slot: 1, tokens: tokens.subarray(20, 35), samples: [] }])
-    runner.writeState(7, oracle.readState(1))
-    expect(difference(feed(runner, 7, tokens.subarray(35), 256), expected)).toBeLessThan(3e-3)
+    test('fp8 is near f32, and nearer where the inputs are not rounded', () => {
+      const oracle = runnerOn(architecture, createReferenceBackend(), 'f32')
+      const runner = runnerOn(architecture, createCudaBackend(), 'fp8')
+      const tokens = someTokens(100, 4)
+      const expected = feed(oracle, 0, tokens, 256)
+      const [few, many] = [16, 99].map((size, slot) =>
+        difference(feed(runner, slot, tokens, size), expected),
+      )
+      expect(few).toBeLessThan(0.05)
+      expect(many).toBeLessThan(0.1)
+      runner.dispose()
+    })
   })
-
-  test('a poisoned state fails its own row only', () => {
-    runner.clearSlot(0)
-    runner.poisonSlot(1)
-    const rows = [0, 1].map((slot) => ({
-      slot,
-      tokens: someTokens(3, slot),
-      samples: [draw(slot)],
-    }))
-    const tokens = runner.step(rows).map(({ drawn }) => drawn[0]!.token)
-    expect(tokens.map((token) => token >= 0)).toEqual([true, false])
-    runner.clearSlot(1)
-  })
-})

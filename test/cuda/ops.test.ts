@@ -1,7 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import type { Backend, Epilogue, Norm, StatePool, StateShape } from '../../src/backend/backend.ts'
+import type { Epilogue } from '../../src/backend/backend.ts'
 import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
-import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { roundToF16 } from '../../src/backend/reference/tensors.ts'
 import {
   capacityFor,
@@ -9,72 +8,18 @@ import {
   poisoned,
   raggedBatch,
   randomSource,
-  rmsRatio,
   runOnce,
 } from '../backend/kit.ts'
 import { describeCuda } from './kit.ts'
-
-const reference = createReferenceBackend()
-
-/** Row lengths and the slots they run in. */
-const BATCHES = [
-  { lengths: [1], slots: [0] },
-  { lengths: [5], slots: [3] },
-  { lengths: [1, 1, 1], slots: [2, 0, 4] },
-  { lengths: [3, 1, 7, 2], slots: [4, 1, 0, 3] },
-  { lengths: [8, 9], slots: [1, 2] },
-  { lengths: [70], slots: [1] },
-  { lengths: [200, 1, 101], slots: [3, 1, 0] },
-] as const
-
-/** Numbers that f16 holds exactly, so that both backends start from the same. */
-function halves(count: number, seed: number, scale = 1): Float32Array {
-  return normals(count, seed, scale).map(roundToF16)
-}
-
-function poisonedHalves(backend: Backend, shape: readonly number[]) {
-  const count = shape.reduce((a, b) => a * b, 1)
-  return backend.activation(shape, new Float32Array(count).fill(Number.NaN))
-}
-
-function randomNorm(backend: Backend, C: number, eps: number, seed: number): Norm {
-  return {
-    weight: backend.tensor([C], normals(C, seed)),
-    bias: backend.tensor([C], normals(C, seed + 1)),
-    eps,
-  }
-}
-
-/** A pool of five slots with random contents. */
-function randomStates(backend: Backend, shape: StateShape): StatePool {
-  const pool = backend.statePool(shape, 5)
-  const { layers, channels, heads, headSize } = shape
-  for (let slot = 0; slot < 5; slot++)
-    pool.write(slot, {
-      shift: normals(layers * 2 * channels, 100 + slot),
-      wkv: halves(layers * heads * headSize ** 2, 200 + slot, 0.3),
-    })
-  return pool
-}
-
-function readStates(pool: StatePool, part: 'shift' | 'wkv'): Float32Array {
-  const slots = Array.from({ length: pool.numSlots }, (_, slot) => pool.read(slot)[part])
-  const all = new Float32Array(slots.length * slots[0]!.length)
-  for (const [i, values] of slots.entries()) all.set(values, i * values.length)
-  return all
-}
-
-/** Runs the same test body on both backends and compares all it returns. */
-function compare(
-  cuda: Backend,
-  tolerance: number,
-  what: string,
-  body: (backend: Backend) => Float32Array[],
-): void {
-  const expected = body(reference)
-  for (const [i, actual] of body(cuda).entries())
-    expect(rmsRatio(actual, expected[i]!), `${what}, output ${i}`).toBeLessThan(tolerance)
-}
+import {
+  BATCHES,
+  compare,
+  halves,
+  poisonedHalves,
+  randomNorm,
+  randomStates,
+  readStates,
+} from './ops-kit.ts'
 
 describeCuda('ops on cuda', () => {
   let cuda: CudaBackend
@@ -223,6 +168,10 @@ describeCuda('ops on cuda', () => {
     const batch = raggedBatch(capacity, [40], [0], 1)
     batch.numLogits = rows
     for (let r = 0; r < rows; r++) batch.logitRows[r] = (r * 17) % 40
+    if (rows === 8) {
+      batch.blendCounts[2] = 3
+      batch.blendWeights.set([0.5, 0.3, 0.2], 2)
+    }
     compare(cuda, 1e-3, `R ${rows}`, (backend) => {
       const x = backend.tensor([40, C], normals(40 * C, 1))
       const hidden = poisonedHalves(backend, [rows + 2, C])

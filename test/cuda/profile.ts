@@ -1,5 +1,5 @@
 /**
- * Where the time of a step goes: `node test/cuda/profile.ts MODEL [wkv=f16] decode=1,32,320 prefill=1x1024,8x512`.
+ * Where the time of a step goes: `node test/cuda/profile.ts MODEL [wkv=f16] [quant=i8] decode=1,32,320 prefill=1x1024,8x512`.
  * MODEL is a file, or a size of random weights, of fewer layers if asked: 1.5b, 7.2b/8.
  * Replays the commands of one kind alone, for all layers, as a graph, and prints the microseconds a layer of each kind;
  * the last line is the whole step. Weights of all layers pass between two launches of a kind, so the cache is cold.
@@ -7,7 +7,7 @@
 import { existsSync, mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { Batch, Ops } from '../../src/backend/backend.ts'
+import type { Batch, Ops, WeightType } from '../../src/backend/backend.ts'
 import { createBatch } from '../../src/backend/backend.ts'
 import { NativeArena } from '../../src/backend/cuda/arena.ts'
 import { type Command, type StepShape, StepStream } from '../../src/backend/cuda/command.ts'
@@ -164,7 +164,8 @@ const options = Object.fromEntries(settings.map((setting) => setting.split('='))
 const backend = createCudaBackend({ wkv: options.wkv === 'f16' ? 'f16' : 'f32' })
 const gemm = new Gemm(backend.device)
 const checkpoint = openCheckpoint(modelOf(path!))
-const model = loadRwkv7(checkpoint, backend, {})
+const weightType = options.quant as WeightType | undefined
+const model = loadRwkv7(checkpoint, backend, { weightType })
 console.log(`${path}: ${backend.description}`)
 for (const one of [...casesOf(options.decode), ...casesOf(options.prefill)])
   profile(backend, gemm, model, one)

@@ -17,11 +17,11 @@ import type {
   WeightType,
 } from '../backend.ts'
 import type { Pointer } from '../ffi.ts'
-import { numScales, valueBytes } from '../quantised.ts'
+import { numScales, refuseFp8, valueBytes } from '../quantised.ts'
 import type { CpuContext } from './context.ts'
 
 /** Values of sk_type. */
-export const TYPES: Readonly<Record<WeightType, number>> = {
+export const TYPES: Readonly<Record<Exclude<WeightType, 'fp8'>, number>> = {
   f32: 0,
   f16: 1,
   bf16: 2,
@@ -63,6 +63,7 @@ export class CpuMatrix implements Matrix {
   readonly pointer: Pointer
 
   constructor(context: CpuContext, source: MatrixSource, type: WeightType) {
+    if (type === 'fp8') refuseFp8()
     const { name, rows, columns, dtype } = source
     const { native } = context
     this.rows = rows

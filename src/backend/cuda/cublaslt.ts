@@ -37,13 +37,23 @@ export const ALGORITHM_BYTES = 64
 /** cublasLtMatmulHeuristicResult_t: algorithm, workspace bytes at 64, status at 72, waves at 76, 16 bytes reserved. */
 const RESULT_BYTES = 96
 
-/** cudaDataType */
-const DATA_TYPE = { f32: 0, f16: 2 } as const
+/** cudaDataType; fp8 is e4m3. */
+const DATA_TYPE = { f32: 0, f16: 2, fp8: 28 } as const
 /** CUBLAS_COMPUTE_32F */
 const COMPUTE_F32 = 68
 const TRANSPOSE = 1
 /** cublasLtMatmulDescAttributes_t */
-const DESC = { transposeA: 3, epilogue: 7 } as const
+const DESC = {
+  transposeA: 3,
+  epilogue: 7,
+  scaleOfA: 17,
+  scaleOfB: 18,
+  fastAccumulation: 25,
+  scaleModeOfA: 31,
+  scaleModeOfB: 32,
+} as const
+/** cublasLtMatmulMatrixScale_t: an f32 for each row of A, and for each column of B. */
+const SCALE_ROWS = 3
 const EPILOGUE = { none: 1, relu: 2 } as const
 /** cublasLtMatrixLayoutAttribute_t */
 const LAYOUT = { columns: 3, batchCount: 5, batchStride: 6 } as const
@@ -59,7 +69,11 @@ export interface ProductShape {
   readonly n: number
   readonly k: number
   readonly batch: number
+  /** Of w and x. */
+  readonly inType: 'f16' | 'fp8'
   readonly outType: 'f16' | 'f32'
+  /** Whether each row of w and of x comes with a scale. */
+  readonly isScaled: boolean
   readonly epilogue: 'none' | 'relu'
   /** Elements from one row to the next. */
   readonly ldw: number
@@ -99,13 +113,24 @@ export class CublasLt {
     const description = this.#create('cublasLtMatmulDescCreate', COMPUTE_F32, DATA_TYPE.f32)
     this.#setDescription(description, DESC.transposeA, TRANSPOSE)
     this.#setDescription(description, DESC.epilogue, EPILOGUE[shape.epilogue])
-    const { m, n, k, batch, ldw, ldx, ldy, outType } = shape
+    const { m, n, k, batch, ldw, ldx, ldy, inType, outType } = shape
+    if (inType === 'fp8') this.#describeFp8(description, shape.isScaled)
     return new Product(this.#functions, this.#handle, shape, {
       description,
-      w: this.#layout(DATA_TYPE.f16, k, m, ldw, batch, shape.strideW),
-      x: this.#layout(DATA_TYPE.f16, k, n, ldx, batch, shape.strideX),
+      w: this.#layout(DATA_TYPE[inType], k, m, ldw, batch, shape.strideW),
+      x: this.#layout(DATA_TYPE[inType], k, n, ldx, batch, shape.strideX),
       y: this.#layout(DATA_TYPE[outType], m, n, ldy, batch, shape.strideY),
     })
+  }
+
+  #describeFp8(description: Pointer, isScaled: boolean): void {
+    // The tensor cores' own sums, of some 14 bits: far finer than the inputs.
+    const set = this.#functions.cublasLtMatmulDescSetAttribute
+    const status = set(description, DESC.fastAccumulation, Uint8Array.of(1), 1)
+    check(this.#functions, status, 'a description')
+    if (!isScaled) return
+    this.#setDescription(description, DESC.scaleModeOfA, SCALE_ROWS)
+    this.#setDescription(description, DESC.scaleModeOfB, SCALE_ROWS)
   }
 
   #layout(type: number, rows: number, columns: number, ld: number, batch: number, stride: number) {
@@ -173,6 +198,20 @@ export class Product {
     check(this.#functions, set(this.#of.x, LAYOUT.columns, columns, 8), 'columns of x')
     check(this.#functions, set(this.#of.y, LAYOUT.columns, columns, 8), 'columns of y')
     this.#n = n
+  }
+
+  /** Where the scales are; before candidates are asked for and before a run, of products that have them. */
+  setScales(w: Pointer, x: Pointer): void {
+    const set = this.#functions.cublasLtMatmulDescSetAttribute
+    for (const [attribute, address] of [
+      [DESC.scaleOfA, w],
+      [DESC.scaleOfB, x],
+    ] as const)
+      check(
+        this.#functions,
+        set(this.#of.description, attribute, BigUint64Array.of(address), 8),
+        'scales',
+      )
   }
 
   /** Up to `most` algorithms that the library thinks good, best first. */
@@ -269,8 +308,8 @@ export class Product {
   }
 
   #failure(status: number, what: string): SkeinError {
-    const { m, k, batch, outType } = this.#shape
-    const shape = `${batch > 1 ? `${batch} × ` : ''}[${this.#n}, ${k}] · [${m}, ${k}]ᵀ → ${outType}`
+    const { m, k, batch, inType, outType } = this.#shape
+    const shape = `${inType} ${batch > 1 ? `${batch} × ` : ''}[${this.#n}, ${k}] · [${m}, ${k}]ᵀ → ${outType}`
     return failure(this.#functions, status, `${what} ${shape}`)
   }
 

@@ -1,12 +1,13 @@
 /**
  * The `cuda` backend: the ops of backend.ts as CUDA kernels (kernels/cuda) and cuBLASLt products on one device and one
- * stream. Weights and activations are f16, the residual, statistics and sums f32, recurrent states f32 (or f16 on
+ * stream. Activations are f16, weights f16 or of fewer bits, the residual, statistics and sums f32, recurrent states f32 (or f16 on
  * request, rounded with dither). Used from one thread; owns everything it hands out.
  */
 import { assert } from '../../errors.ts'
 import type { Backend, Tensor } from '../backend.ts'
 import { CudaDevice } from './device.ts'
 import { Gemm } from './gemm.ts'
+import { copyBytes } from './ops-rounded-many.ts'
 import { CudaProgram } from './program.ts'
 import {
   CudaMatrix,
@@ -31,6 +32,8 @@ export interface CudaOptions {
 
 export interface CudaBackend extends Backend {
   readonly device: CudaDevice
+  /** Bytes that programs over the matrices loaded so far will want for themselves, besides buffers and states. */
+  readonly scratchBytes: number
 }
 
 export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
@@ -40,15 +43,23 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
   })
   const gemm = new Gemm(device)
+  let largestCopy = 0
   return {
     name: 'cuda',
     device,
+    get scratchBytes() {
+      return largestCopy
+    },
     description: `${device.description}${wkv === 'f16' ? ', f16 states' : ''}`,
     tensor: (shape, values) => new CudaTensor(device, shape, 'f32', values),
     activation: (shape, values) => new CudaTensor(device, shape, 'f16', values),
     readTensor: (tensor, start, count) => readTensor(device, tensor, start, count),
     writeTensor: (tensor, values) => writeTensor(device, tensor, values),
-    matrix: (source, type) => new CudaMatrix(device, source, type),
+    matrix(source, type) {
+      const matrix = new CudaMatrix(device, source, type)
+      largestCopy = Math.max(largestCopy, copyBytes(matrix))
+      return matrix
+    },
     table: (source) => new CudaTable(device, source),
     statePool: (shape, numSlots) => new CudaStatePool(device, shape, numSlots, wkv),
     penaltyPool: (vocabSize, numSlots) => new CudaPenaltyPool(device, vocabSize, numSlots),

@@ -101,7 +101,7 @@ function randomHalves(bytes: number): Uint16Array {
   let state = 1
   return Uint16Array.from({ length: Math.floor(bytes / 2) }, () => {
     state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
-    // Sign and ten bits of fraction at random, exponent −1.
-    return ((state >>> 16) & 0x83ff) | 0x3800
+    // Sign and most bits of the fraction at random, exponent −1; taken as e4m3, neither byte is a NaN.
+    return ((state >>> 16) & 0x83bf) | 0x3800
   })
 }

@@ -1,8 +1,8 @@
 /**
- * Matrix products y[n, m] = x[n, k] · W[m, k]ᵀ (row-major, f16 in, f32 sums) through cuBLASLt. For each shape and bucket
+ * Matrix products y[n, m] = x[n, k] · W[m, k]ᵀ (row-major, f16 or e4m3 in, f32 sums) through cuBLASLt. For each shape and bucket
  * of tokens the library's candidates are timed on the device once, and the winner is kept on disk. Knows no model.
  */
-import { assert } from '../../errors.ts'
+import { assert, SkeinError } from '../../errors.ts'
 import { type Algorithm, CublasLt, type Product, type ProductShape } from './cublaslt.ts'
 import type { CudaDevice } from './device.ts'
 import { type Plan, PlanCache } from './gemm-plans.ts'
@@ -15,6 +15,8 @@ export interface GemmShape {
   /** Rows of x: tokens. */
   readonly n: number
   readonly k: number
+  /** Of W and x: f16 unless given; fp8 is e4m3. */
+  readonly inType?: 'f16' | 'fp8'
   readonly outType: 'f16' | 'f32'
   /** 1 adds into y, the residual. */
   readonly beta?: 0 | 1
@@ -29,12 +31,14 @@ export interface GemmShape {
 }
 
 export interface GemmCall extends GemmShape {
-  /** f16 [m, k] */
+  /** inType [m, k] */
   readonly w: DevicePointer
-  /** f16 [n, k] */
+  /** inType [n, k] */
   readonly x: DevicePointer
   /** outType [n, m] */
   readonly y: DevicePointer
+  /** f32 [m] and [n]: what the rows of W and of x are multiplied with, of fp8 only and where scalesRows() says so. */
+  readonly scales?: { readonly w: DevicePointer; readonly x: DevicePointer }
 }
 
 /** Tokens that a plan is tuned at: a call takes the first that is large enough. Beyond, powers of two and 3/2 of them. */
@@ -68,6 +72,7 @@ export class Gemm {
   readonly #library: CublasLt
   readonly #cache: PlanCache
   readonly #plans = new Map<string, ReadyPlan>()
+  readonly #scalesRows = new Map<GemmShape['outType'], boolean>()
   #workspace: DevicePointer | null = null
 
   constructor(device: CudaDevice) {
@@ -98,6 +103,7 @@ export class Gemm {
     plan.product.setTokens(n)
     const algorithm = plan.algorithms.get(n) ?? this.#fit(plan, n)
     const device = this.#device
+    if (call.scales) plan.product.setScales(call.scales.w, call.scales.x)
     device.driver.lastLaunch = plan.label
     try {
       plan.product.run(device.stream, algorithm, { w, x, y }, beta, this.#workspaceAddress())
@@ -116,6 +122,35 @@ export class Gemm {
     this.#workspaceAddress()
   }
 
+  /** Whether the library multiplies the rows of fp8 operands with scales: it does on some chips and versions. */
+  scalesRows(outType: GemmShape['outType']): boolean {
+    const known = this.#scalesRows.get(outType)
+    if (known !== undefined) return known
+    const found = this.#probeScales(outType)
+    this.#scalesRows.set(outType, found)
+    return found
+  }
+
+  #probeScales(outType: GemmShape['outType']): boolean {
+    const address = this.#workspaceAddress()
+    const call = { m: 256, n: 64, k: 256, inType: 'fp8', outType } as const
+    const scales = { w: address, x: address }
+    const shape = productShape({ ...call, scales }, Number(MAX_ALIGNMENT))
+    try {
+      const product = this.#library.product(shape)
+      try {
+        product.setScales(address, address)
+        return product.candidates(1, WORKSPACE_BYTES).length > 0
+      } finally {
+        product.dispose()
+      }
+    } catch (error) {
+      // A refusal of the library; anything else will be met again.
+      if (error instanceof SkeinError) return false
+      throw error
+    }
+  }
+
   #plan(call: GemmCall): ReadyPlan {
     const shape = productShape({ ...call, n: bucketOf(call.n) }, alignmentOf(call))
     const key = planKey(shape, call.beta ?? 0)
@@ -123,6 +158,7 @@ export class Gemm {
     if (known !== undefined) return known
     assert(!this.#device.isCapturing, `product ${key} captured before it was run or prepared`)
     const product = this.#library.product(shape)
+    if (call.scales) product.setScales(call.scales.w, call.scales.x)
     const tuned = this.#recall(product, key) ?? this.#tune(product, shape, call, key)
     const label = `product ${key}`
     const plan = { label, product, algorithms: new Map([[shape.n, tuned]]), tuned }
@@ -156,7 +192,7 @@ export class Gemm {
 
   #candidates(product: Product): Algorithm[] {
     const candidates = product.candidates(CANDIDATES, WORKSPACE_BYTES)
-    assert(candidates.length > 0, 'cuBLASLt offers an algorithm for every f16 product')
+    assert(candidates.length > 0, 'cuBLASLt offers an algorithm for every product')
     return candidates
   }
 
@@ -184,8 +220,12 @@ export class Gemm {
 }
 
 /** With every default filled in. */
-export function productShape(shape: GemmShape, alignment: number): ProductShape {
-  const { m, n, k, outType, epilogue = 'none', batch = 1, ldx = k, ldy = m } = shape
+export function productShape(
+  shape: GemmShape & Pick<Partial<GemmCall>, 'scales'>,
+  alignment: number,
+): ProductShape {
+  const { m, n, k, inType = 'f16', outType, epilogue = 'none', batch = 1 } = shape
+  const { ldx = k, ldy = m } = shape
   assert(epilogue === 'none' || shape.beta !== 1, 'a product cannot both add into y and apply relu')
   assert(batch === 1 || shape.strides !== undefined, 'a batch of products needs strides')
   return {
@@ -193,7 +233,9 @@ export function productShape(shape: GemmShape, alignment: number): ProductShape 
     n,
     k,
     batch,
+    inType,
     outType,
+    isScaled: shape.scales !== undefined,
     epilogue,
     ldw: k,
     ldx,
@@ -216,5 +258,6 @@ export function planKey(shape: ProductShape, beta: 0 | 1): string {
   const { m, n, k, batch, outType, epilogue, ldx, ldy, strideW, strideX, strideY } = shape
   const packed = ldx === k && ldy === m ? '' : ` ld ${ldx},${ldy}`
   const batched = batch === 1 ? '' : ` ${batch}x ${strideW},${strideX},${strideY}`
-  return `${m}x${k} n${n} ${outType} b${beta} ${epilogue} a${shape.alignment}${packed}${batched}`
+  const inputs = shape.inType === 'f16' ? '' : ` ${shape.inType}${shape.isScaled ? ' scaled' : ''}`
+  return `${m}x${k} n${n} ${outType} b${beta} ${epilogue} a${shape.alignment}${packed}${batched}${inputs}`
 }

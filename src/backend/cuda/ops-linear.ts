@@ -1,7 +1,7 @@
 /**
- * linear and logits on cuda. Up to FEW_TOKENS tokens: one launch of linear-few.cu for all jobs. Beyond: that for the small
- * matrices as long as it is faster, cuBLASLt for each other product, then one launch for the biases and epilogues that
- * the library has not.
+ * linear and logits on cuda. Few tokens: one launch of linear-few.cu for all jobs. More: that for the small matrices as
+ * long as it is faster, cuBLASLt for each other product, then one launch for the biases and epilogues that the library
+ * has not. Matrices of fewer bits than f16 have ops-rounded-few.ts and ops-rounded-many.ts in their place.
  */
 import { assert } from '../../errors.ts'
 import type { Capacity, Epilogue, LinearJob, Matrix, Tensor } from '../backend.ts'
@@ -9,19 +9,12 @@ import type { Command, StepStream } from './command.ts'
 import type { CudaDevice } from './device.ts'
 import { bucketOf, type Gemm, type GemmCall } from './gemm.ts'
 import type { DevicePointer } from './kernel-args.ts'
-import { anyTensorOf, matrixOf, tensorOf } from './operands.ts'
-import { sparseProduct } from './ops-sparse.ts'
-import type { CudaTensor } from './resources.ts'
+import { fewRoundedTokens, roundedFew } from './ops-rounded-few.ts'
+import { type RoundedScratch, roundedMany } from './ops-rounded-many.ts'
+import { type CopyBudget, sparseProduct } from './ops-sparse.ts'
+import { EPILOGUES, type Product, productOf } from './product.ts'
 import { StructBytes } from './struct-bytes.ts'
 
-/** Values of enum Epilogue in epilogue.cuh. */
-const EPILOGUES: Readonly<Record<Epilogue, number>> = {
-  none: 0,
-  tanh: 1,
-  sigmoid: 2,
-  relu2: 3,
-  add: 4,
-}
 /** MAX_JOBS of linear-few.cu and linear-epilogue.cu, and the bytes of their jobs. */
 const MAX_JOBS = 8
 const FEW_JOB_BYTES = 56
@@ -48,15 +41,10 @@ function rowTilesOf(products: readonly Product[], tokens: number): number {
 
 const EPILOGUE_BLOCKS = 1024
 
-/** A checked job. */
-export interface Product {
-  readonly y: CudaTensor
-  readonly x: DevicePointer
-  readonly weight: DevicePointer
-  readonly bias: DevicePointer | null
-  readonly rows: number
-  readonly columns: number
-  readonly epilogue: Epilogue
+/** What the products of a recording share. */
+export interface LinearShared {
+  readonly rounded: RoundedScratch
+  readonly copies: CopyBudget
 }
 
 export interface LinearCommand extends Command {
@@ -69,31 +57,20 @@ export interface LinearCommand extends Command {
   leaves(tokens: number): boolean
 }
 
-function productOf({ y, x, weight, bias, epilogue = 'none' }: LinearJob, tokens: number): Product {
-  const { address, rows, columns } = matrixOf(weight)
-  return {
-    y: anyTensorOf(y, tokens * rows),
-    x: tensorOf(x, 'f16', tokens * columns),
-    weight: address,
-    bias: bias ? tensorOf(bias, 'f32', rows) : null,
-    rows,
-    columns,
-    epilogue,
-  }
-}
-
 export function linear(
   device: CudaDevice,
   capacity: Capacity,
   jobs: readonly LinearJob[],
   before: readonly Product[],
+  shared: LinearShared,
 ): LinearCommand {
   assert(jobs.length > 0 && jobs.length <= MAX_JOBS, `linear with ${jobs.length} jobs`)
   const products = jobs.map((job) => productOf(job, capacity.tokens))
   const limit = fewTokens(products)
   const few = fewProducts(device, products, 0)
-  const many = manyProducts(device, products, 0, capacity.tokens)
-  const sparse = products.length === 1 ? sparseProduct(device, products[0]!, before) : null
+  const many = manyProducts(device, products, 0, capacity.tokens, shared.rounded)
+  const sparse =
+    products.length === 1 ? sparseProduct(device, products[0]!, before, shared.copies) : null
   return {
     products,
     transposed: sparse?.transposed ?? null,
@@ -117,11 +94,12 @@ export function logits(
   y: Tensor,
   x: Tensor,
   weight: Matrix,
+  shared: LinearShared,
 ): Command {
   const products = [productOf({ y, x, weight }, capacity.logits)]
   const limit = fewTokens(products)
   const few = fewProducts(device, products, 2)
-  const many = manyProducts(device, products, 2, capacity.logits)
+  const many = manyProducts(device, products, 2, capacity.logits, shared.rounded)
   return {
     prepare: (gemm, { logits: rows }) => {
       if (rows > limit) many.prepare(gemm, rows)
@@ -168,6 +146,7 @@ function fewStruct(
 }
 
 function fewProducts(device: CudaDevice, products: readonly Product[], countIndex: number) {
+  if (products.some(isRounded)) return roundedFew(device, products, countIndex)
   const variants = FEW_SIZES.filter((size) => size <= fewTokens(products)).map((size) => {
     const ROW_TILES = rowTilesOf(products, size)
     const kernel = device.kernel('linear-few', 'linear_few', { TOKENS: size, ROW_TILES })
@@ -193,12 +172,18 @@ function gemmCall(product: Product, n: number): GemmCall {
   return { m: rows, n, k: columns, w: weight, x, y: y.address, outType: y.type, beta }
 }
 
-function isSmall({ rows }: Product): boolean {
-  return rows <= SMALL_ROWS
+/** linear-few.cu reads f16 alone. */
+function isSmall({ rows, type }: Product): boolean {
+  return rows <= SMALL_ROWS && type === 'f16'
 }
 
-/** The most tokens that linear-few.cu takes at once for these products. */
+function isRounded({ type }: Product): boolean {
+  return type !== 'f16'
+}
+
+/** The most tokens for which one kernel reads every matrix itself. */
 function fewTokens(products: readonly Product[]): number {
+  if (products.some(isRounded)) return fewRoundedTokens(products)
   return products.length === 1 ? FEW_TOKENS_ALONE : FEW_TOKENS_TOGETHER
 }
 
@@ -217,8 +202,10 @@ function manyProducts(
   products: readonly Product[],
   countIndex: number,
   capacity: number,
+  scratch: RoundedScratch,
 ) {
   const kernel = device.kernel('linear-epilogue', 'linear_epilogue')
+  const rounded = roundedMany(device, products, countIndex, capacity, scratch)
   const small = products.filter(isSmall)
   const runSmall = smallProducts(device, small, countIndex)
   const absorbed = new Set<Product>()
@@ -242,12 +229,17 @@ function manyProducts(
     },
     prepare(gemm: Gemm, tokens: number): void {
       const n = paddedTokens(tokens, capacity)
-      for (const product of byLibrary(tokens)) gemm.prepare(gemmCall(product, n))
+      for (const product of byLibrary(tokens))
+        if (isRounded(product)) rounded.of(product).prepare(gemm, n)
+        else gemm.prepare(gemmCall(product, n))
     },
     run(stream: StepStream, tokens: number): void {
       const n = paddedTokens(tokens, capacity)
       if (tokens <= SMALL_TOKENS && small.length > 0) runSmall(stream, tokens)
-      for (const product of byLibrary(tokens)) stream.gemm.run(gemmCall(product, n))
+      rounded.begin(stream, products, tokens)
+      for (const product of byLibrary(tokens))
+        if (isRounded(product)) rounded.of(product).run(stream, tokens, n)
+        else stream.gemm.run(gemmCall(product, n))
       const rest = finished(tokens)
       const widest = Math.max(0, ...rest.map(({ rows }) => rows))
       const blocks = Math.min(EPILOGUE_BLOCKS, Math.ceil((tokens * widest) / (8 * 256)))

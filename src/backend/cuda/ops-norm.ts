@@ -5,7 +5,7 @@ import type { Command, StepShape } from './command.ts'
 import type { CudaDevice } from './device.ts'
 import { f32, i64, type KernelArg } from './kernel-args.ts'
 import { normOf, statesOf, tableOf, tensorOf } from './operands.ts'
-import { SOURCE_CODES } from './resources.ts'
+import { SOURCE_CODES } from './source-rows.ts'
 import { StructBytes } from './struct-bytes.ts'
 
 /** MAX_MIXES of shift-mix.cu */

@@ -6,12 +6,30 @@ import { NativeArena } from './arena.ts'
 import type { StepStream } from './command.ts'
 import type { CudaDevice } from './device.ts'
 import { type DevicePointer, i32 } from './kernel-args.ts'
-import type { Product } from './ops-linear.ts'
+import type { Product } from './product.ts'
 
 const THREADS = 256
 const TILE = 32
-/** A copy may take this share of the memory that is free. */
-const MEMORY_SHARE = 1 / 16
+/** Of the memory that is free, beyond what a step may still ask for, copies take no more than this share. */
+const MEMORY_SHARE = 1 / 2
+const RESERVE_BYTES = 512 << 20
+
+/** What the copies of a recording may take, all together. States and buffers have theirs before the first is asked for. */
+export class CopyBudget {
+  readonly #device: CudaDevice
+  #left: number | null = null
+
+  constructor(device: CudaDevice) {
+    this.#device = device
+  }
+
+  take(bytes: number): boolean {
+    this.#left ??= MEMORY_SHARE * (this.#device.freeBytes() - RESERVE_BYTES)
+    if (bytes > this.#left) return false
+    this.#left -= bytes
+    return true
+  }
+}
 
 export interface SparseProduct {
   /** The matrix as [columns, rows]. */
@@ -25,12 +43,13 @@ export function sparseProduct(
   device: CudaDevice,
   product: Product,
   before: readonly Product[],
+  budget: CopyBudget,
 ): SparseProduct | null {
-  const { x, y, weight, rows, columns, epilogue, bias } = product
+  const { x, y, weight, type, rows, columns, epilogue, bias } = product
   const isAfterRelu = before.some((one) => one.epilogue === 'relu2' && one.y.address === x)
   if (!isAfterRelu || epilogue !== 'add' || bias !== null || y.type !== 'f32') return null
   const bytes = 2 * rows * columns
-  if (bytes > MEMORY_SHARE * device.freeBytes()) return null
+  if (type !== 'f16' || !budget.take(bytes)) return null
   const transposed = transpose(device, weight, rows, columns, bytes)
   // Whole sectors to a block, and as many blocks as multiprocessors.
   const COLUMNS = rows >= 4096 ? 32 : 16

@@ -7,12 +7,14 @@ import type { Command } from './command.ts'
 import type { CudaDevice } from './device.ts'
 import type { DevicePointer } from './kernel-args.ts'
 import type { Recorded } from './layer-pattern.ts'
-import { type LinearCommand, linear, logits } from './ops-linear.ts'
+import { type LinearCommand, type LinearShared, linear, logits } from './ops-linear.ts'
 import { embed, gatherNorm, shiftMix } from './ops-norm.ts'
 import { OneRowLayers, StepCommand } from './ops-one-row.ts'
 import { sample } from './ops-sample.ts'
+import { CopyBudget } from './ops-sparse.ts'
 import { ddlerp, gatedAdd, wkv6 } from './ops-wkv6.ts'
 import { wkv7 } from './ops-wkv7.ts'
+import { Scratch } from './scratch.ts'
 
 export class Recording {
   readonly commands: StepCommand[] = []
@@ -23,11 +25,14 @@ export class Recording {
   /** The command before, where it is a linear: its reader can take over its biases, or make use of its zeros. */
   #lastLinear: LinearCommand | null = null
   readonly #oneRow: OneRowLayers
+  readonly #linear: LinearShared
 
   constructor(device: CudaDevice, capacity: Capacity) {
     this.#device = device
     this.#capacity = capacity
     this.#oneRow = new OneRowLayers(device, capacity)
+    const [weights, inputs, sums] = [new Scratch(device), new Scratch(device), new Scratch(device)]
+    this.#linear = { rounded: { weights, inputs, sums }, copies: new CopyBudget(device) }
   }
 
   ops(): Ops {
@@ -37,7 +42,8 @@ export class Recording {
       shiftMix: (...args) =>
         this.#add(shiftMix(device, capacity, ...args), { op: 'shiftMix', args }),
       linear: (jobs) => {
-        const command = linear(device, capacity, jobs, this.#lastLinear?.products ?? [])
+        const before = this.#lastLinear?.products ?? []
+        const command = linear(device, capacity, jobs, before, this.#linear)
         this.#add(command, { op: 'linear', args: [jobs] })
         this.#lastLinear = command
         this.#oneRow.offer(this.commands, command.transposed)
@@ -54,7 +60,8 @@ export class Recording {
         this.#add(gatedAdd(device, capacity, ...args), { op: 'gatedAdd', args }),
       gatherNorm: (...args) =>
         this.#add(gatherNorm(device, capacity, ...args), { op: 'gatherNorm', args }),
-      logits: (...args) => this.#add(logits(device, capacity, ...args), { op: 'logits', args }),
+      logits: (...args) =>
+        this.#add(logits(device, capacity, ...args, this.#linear), { op: 'logits', args }),
       sample: (...args) =>
         this.#add(sample(device, capacity, ...args, this.#sharedFloats), { op: 'sample', args }),
     }
@@ -78,5 +85,6 @@ export class Recording {
     this.#oneRow.dispose()
     for (const address of this.#scratch.values()) this.#device.free(address)
     this.#scratch.clear()
+    for (const scratch of Object.values(this.#linear.rounded)) scratch.dispose()
   }
 }

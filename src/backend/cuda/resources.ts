@@ -5,28 +5,25 @@
  */
 import { assert, SkeinError } from '../../errors.ts'
 import {
-  isQuantised,
+  isRounded,
   type Matrix,
   type MatrixSource,
+  type RoundedType,
   type SourceType,
   type Table,
   type Tensor,
   type WeightType,
 } from '../backend.ts'
 import { f16ToNumber } from '../reference/tensors.ts'
-import { NativeArena } from './arena.ts'
 import type { CudaDevice } from './device.ts'
 import { type DevicePointer, i64 } from './kernel-args.ts'
+import { roundedMatrix } from './rounded-matrix.ts'
+import { eachBlock, launchOnce, readBlocks, SOURCE_BYTES, SOURCE_CODES } from './source-rows.ts'
 
 export type TensorType = 'f32' | 'f16'
 
-export const SOURCE_BYTES: Readonly<Record<SourceType, number>> = { f32: 4, f16: 2, bf16: 2 }
-/** Values of SOURCE in convert.cu and TABLE_TYPE in embed.cu. */
-export const SOURCE_CODES: Readonly<Record<SourceType, number>> = { f32: 0, f16: 1, bf16: 2 }
 /** Kernels load 8 halves at a time. */
 const VECTOR = 8
-/** Source bytes uploaded and converted at a time. */
-const BLOCK_BYTES = 16 << 20
 
 export class CudaTensor implements Tensor {
   readonly shape: readonly number[]
@@ -76,10 +73,8 @@ function convert(
   count: number,
 ): void {
   const kernel = device.kernel('convert', 'convert', { SOURCE: SOURCE_CODES[type] })
-  const arena = new NativeArena()
-  const args = device.args([to, from, i64(BigInt(count))], arena)
-  device.launch(kernel, [Math.min(4096, Math.ceil(count / 256)), 1, 1], [256, 1, 1], 0, args)
-  arena.dispose()
+  const blocks = Math.min(4096, Math.ceil(count / 256))
+  launchOnce(device, kernel, blocks, [to, from, i64(BigInt(count))])
 }
 
 /** Numbers of a tensor on the host. */
@@ -104,33 +99,47 @@ function halfToNumber(bits: number): number {
   return halves[bits]!
 }
 
-/** A weight matrix in f16, row-major as the checkpoint has it. */
+/** A weight matrix: f16, row-major as the checkpoint has it, or rounded to fewer bits (rounded-matrix.ts). */
 export class CudaMatrix implements Matrix {
   readonly rows: number
   readonly columns: number
-  readonly type = 'f16'
+  readonly type: 'f16' | RoundedType
   readonly bytes: number
   readonly address: DevicePointer
+  /** Null for f16. */
+  readonly scales: DevicePointer | null
 
   constructor(device: CudaDevice, source: MatrixSource, type: WeightType) {
-    const { name, rows, columns, dtype } = source
-    if (isQuantised(type))
-      throw new SkeinError(
-        'unsupported_parameter',
-        'quantised weights are not implemented on cuda; use --quant file (fp16), or --device cpu',
-      )
-    if (columns % VECTOR !== 0 || rows % VECTOR !== 0)
-      throw new SkeinError(
-        'unsupported_weights',
-        `${name} is ${rows}×${columns}; the cuda kernels need multiples of ${VECTOR}; use --device cpu`,
-      )
+    const { rows, columns } = source
     this.rows = rows
     this.columns = columns
-    this.bytes = 2 * rows * columns
-    this.address = device.alloc(this.bytes)
-    if (dtype === 'f16') uploadRows(device, source, this.address)
-    else convertRows(device, source, this.address)
+    this.type = isRounded(type) ? type : 'f16'
+    const held =
+      this.type === 'f16'
+        ? { ...halfMatrix(device, source), scales: null }
+        : roundedMatrix(device, source, this.type)
+    this.address = held.address
+    this.scales = held.scales
+    this.bytes = held.bytes
   }
+}
+
+function halfMatrix(device: CudaDevice, source: MatrixSource) {
+  const { name, rows, columns, dtype } = source
+  if (columns % VECTOR !== 0 || rows % VECTOR !== 0)
+    throw new SkeinError(
+      'unsupported_weights',
+      `${name} is ${rows}×${columns}; the cuda kernels need multiples of ${VECTOR}; use --device cpu`,
+    )
+  const bytes = 2 * rows * columns
+  const address = device.alloc(bytes)
+  if (dtype === 'f16') uploadRows(device, source, address)
+  else
+    eachBlock(device, source, (block, start, end) => {
+      const to = address + BigInt(2 * start * columns)
+      convert(device, to, block, dtype, (end - start) * columns)
+    })
+  return { address, bytes }
 }
 
 /** An embedding table as the checkpoint has it. */
@@ -151,40 +160,7 @@ export class CudaTable implements Table {
   }
 }
 
-/** Uploads rows in their own type and makes them f16 on the device. */
-function convertRows(device: CudaDevice, source: MatrixSource, to: DevicePointer): void {
-  const { rows, columns, dtype } = source
-  const rowBytes = columns * SOURCE_BYTES[dtype]
-  const scratch = device.alloc(rowBytes * Math.min(rows, blockRows(rowBytes)))
-  for (const [start, end, values] of readBlocks(source)) {
-    device.upload(scratch, values)
-    convert(device, to + BigInt(2 * start * columns), scratch, dtype, (end - start) * columns)
-  }
-  device.free(scratch)
-}
-
 function uploadRows(device: CudaDevice, source: MatrixSource, to: DevicePointer): void {
   const rowBytes = source.columns * SOURCE_BYTES[source.dtype]
   for (const [start, , values] of readBlocks(source)) device.upload(to, values, start * rowBytes)
-}
-
-function blockRows(rowBytes: number): number {
-  return Math.max(1, Math.floor(BLOCK_BYTES / rowBytes))
-}
-
-/** The rows of a source in blocks, each checked for its length. */
-function* readBlocks(source: MatrixSource): Generator<[start: number, end: number, Uint8Array]> {
-  const { name, rows, columns, dtype } = source
-  const rowBytes = columns * SOURCE_BYTES[dtype]
-  const step = blockRows(rowBytes)
-  for (let start = 0; start < rows; start += step) {
-    const end = Math.min(start + step, rows)
-    const values = source.readRows(start, end)
-    if (values.length !== (end - start) * rowBytes)
-      throw new SkeinError(
-        'corrupt_weights',
-        `${name}: rows ${start} to ${end} hold ${values.length} bytes, expected ${(end - start) * rowBytes}`,
-      )
-    yield [start, end, values]
-  }
 }

@@ -1,0 +1,346 @@
+// y = epilogue(x·Wᵀ + bias) for few tokens where most W are held in 8 or 4 bits (quant.cuh), all
+// jobs of one `linear` in one launch; TOKENS (8, 16 or 32) to a block, blockIdx.y counts the blocks
+// of tokens. Jobs whose W is f16 may be among them. x f16 [T, columns] · bias f32 [rows] · y f16 or
+// f32 [T, rows] · columns a multiple of 32, with f16 of 8.
+// The scheme is that of linear-few.cu: rows of W are the tensor cores' columns, a lane loads 16
+// bytes of W and the inputs that they meet, the first loads are asked for before the kernel waits
+// for the one before it, and an output is summed in the same order whatever T is.
+// Integers become f16 and take their scale (rounded to f16, as weights of f16 are) before the
+// product. Tolerance: 1e-3 RMS against reference/ops.ts with weights of the same type.
+#include "epilogue.cuh"
+#include "quant.cuh"
+
+#define MAX_JOBS 8
+#define WARPS 8
+
+struct QuantJob {
+  void* y;
+  const f16* x;
+  const void* weight;
+  /** Of groups, as quant.cuh lays them out; null where there are none. */
+  const f16* scales;
+  /** f32 [rows], or null: then every row takes `factor`. */
+  const float* row_scales;
+  const float* bias;
+  int rows;
+  int columns;
+  int epilogue;
+  /** Whether y is f32. */
+  int is_f32;
+  /** The first block of the job, and the warps that share rows: 1, 2, 4 or 8. */
+  int first_block;
+  int split;
+  /** Whether W is f16. */
+  int is_plain;
+  float factor;
+};
+
+struct QuantJobs {
+  QuantJob job[MAX_JOBS];
+  int count;
+  /** Which of the step's counts is T: 0 tokens, 2 logits rows. */
+  int count_index;
+};
+
+/** f16 weights as if they were parts, too: 8 inputs to a lane, one slice. */
+struct Plain {
+  static constexpr int kSlices = 1;
+  static constexpr int kScales = 0;
+};
+
+struct Quantised {
+  static constexpr int kSlices = kPartSlices;
+  static constexpr int kScales = kPartScales;
+};
+
+constexpr int kTileRows = 8 * ROW_TILES;
+/** Groups of 8 tokens, and the tensor cores' 16. */
+constexpr int kTokenGroups = TOKENS / 8;
+constexpr int kTokenTiles = (TOKENS + 15) / 16;
+/** Parts of W in flight. More would mean fewer waits, but also more code, and short products wait
+ * for that. */
+constexpr int kDepth = ROW_TILES == 4 || ROW_TILES == 2 && kIsNibbles ? 1 : 2;
+
+/** 16 bytes of each of a lane's rows of W, and the scales of the part, two to a word. */
+struct Part {
+  uint4 of[ROW_TILES];
+  u32 scales[ROW_TILES][kPartScales > 2 ? 2 : 1];
+};
+
+/** 8 inputs of each of a lane's tokens. */
+struct Slice {
+  uint4 of[kTokenGroups];
+};
+
+/** Where a lane reads, clamped into range: what is out of range is not stored. */
+struct Sources {
+  const u8* weight[ROW_TILES];
+  const f16* scales[ROW_TILES];
+  const f16* x[kTokenGroups];
+  int columns;
+};
+
+/** 16 bytes of W, or zeros. Streamed once: kept out of L1. */
+__device__ __forceinline__ uint4 load_weight(const u8* w, bool inside) {
+  uint4 v;
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 "
+      "%3, 0;"
+      " @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(w), "r"((int)inside));
+  return v;
+}
+
+/** 8 bytes of W, or zeros. */
+__device__ __forceinline__ uint2 load_half_weight(const u8* w, bool inside) {
+  uint2 v;
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
+      " @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+      : "=&r"(v.x), "=&r"(v.y)
+      : "l"(w), "r"((int)inside));
+  return v;
+}
+
+/** A lane's 16 bytes of a part. Those of e4m3 lie as the library reads them, a slice here and
+ * there. */
+template <class Format>
+__device__ __forceinline__ uint4 load_lane(const u8* row, int p, int q, int columns) {
+  const int at = p * 32 * Format::kSlices + 8 * q;
+  if constexpr (Format::kSlices > 1 && QUANT == kE4m3) {
+    const uint2 lo = load_half_weight(row + at, at < columns);
+    const uint2 hi = load_half_weight(row + at + 32, at + 32 < columns);
+    return make_uint4(lo.x, lo.y, hi.x, hi.y);
+  }
+  return load_weight(row + p * kPartBytes + 16 * q, at < columns);
+}
+
+/** The two scales of a part (Count 2), or the four. */
+template <int Count>
+__device__ __forceinline__ void load_scales(u32* to, const f16* scales, bool inside) {
+  if constexpr (Count == 2)
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.u32 %0, [%1]; }"
+        : "=&r"(to[0])
+        : "l"(scales), "r"((int)inside));
+  else
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
+        " @p ld.global.nc.v2.u32 {%0, %1}, [%2]; }"
+        : "=&r"(to[0]), "=&r"(to[1])
+        : "l"(scales), "r"((int)inside));
+}
+
+/** 16 bytes of x, or zeros. */
+__device__ __forceinline__ uint4 load_inputs(const f16* x, bool inside) {
+  uint4 v;
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 "
+      "%3, 0;"
+      " @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(x), "r"((int)inside)
+      : "memory");
+  return v;
+}
+
+/** Part `p` of a lane's rows. */
+template <class Format>
+__device__ __forceinline__ void load_part(Part& part, const Sources& from, int p, int q) {
+#pragma unroll
+  for (int n = 0; n < ROW_TILES; n++) {
+    part.of[n] = load_lane<Format>(from.weight[n], p, q, from.columns);
+    if constexpr (Format::kScales > 0)
+      load_scales<Format::kScales>(part.scales[n], from.scales[n] + p * Format::kScales,
+                                   p * 32 * Format::kSlices < from.columns);
+  }
+}
+
+/** Slice `s` of a lane's tokens at part `p`. */
+template <class Format>
+__device__ __forceinline__ void load_slice(Slice& slice, const Sources& from, int p, int s, int q) {
+  const int at = (p * Format::kSlices + s) * 32 + 8 * q;
+#pragma unroll
+  for (int m = 0; m < kTokenGroups; m++)
+    slice.of[m] = load_inputs(from.x[m] + at, at < from.columns);
+}
+
+/** d += A·B with A [16 tokens, 16], B [16, 8 rows of W]; both from words of two neighbouring k. */
+__device__ __forceinline__ void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+#else
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(b0));
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a2), "r"(a3), "r"(b1));
+#endif
+}
+
+/** Eight weights as f16, scaled: slice `s` of row n of a part. */
+template <class Format>
+__device__ __forceinline__ void decode(u32 (&h)[4], const Part& part, int n, int s) {
+  const uint4& v = part.of[n];
+  const u32 words[4] = {v.x, v.y, v.z, v.w};
+  if constexpr (Format::kSlices == 1) {
+    h[0] = words[0], h[1] = words[1], h[2] = words[2], h[3] = words[3];
+  } else {
+    if constexpr (kIsNibbles)
+      eight_to_f16(words[s], 0, h);
+    else
+      eight_to_f16(words[2 * s], words[2 * s + 1], h);
+    if constexpr (Format::kScales > 0) {
+      const int i = s * Format::kScales / Format::kSlices;
+      const u32 scale = __byte_perm(part.scales[n][i / 2], 0, i % 2 == 0 ? 0x1010 : 0x3232);
+#pragma unroll
+      for (int j = 0; j < 4; j++) h[j] = mul2(h[j], scale);
+    }
+  }
+}
+
+/** Sums of a thread: of tokens g and g + 8 of each tile, rows 2q and 2q + 1 of each 8. */
+struct Sums {
+  float of[kTokenTiles][ROW_TILES][4];
+};
+
+template <class Format>
+__device__ __forceinline__ void multiply_slice(Sums& sums, const Part& part, const Slice& x,
+                                               int s) {
+#pragma unroll
+  for (int n = 0; n < ROW_TILES; n++) {
+    u32 h[4];
+    decode<Format>(h, part, n, s);
+#pragma unroll
+    for (int m = 0; m < kTokenTiles; m++) {
+      const uint4 lo = x.of[2 * m];
+      uint4 hi = make_uint4(0, 0, 0, 0);
+      if constexpr (TOKENS > 8) hi = x.of[2 * m + 1];
+      mma(sums.of[m][n], lo.x, hi.x, lo.y, hi.y, h[0], h[1]);
+      mma(sums.of[m][n], lo.z, hi.z, lo.w, hi.w, h[2], h[3]);
+    }
+  }
+}
+
+/** Where the rows of a job lie. */
+template <class Format>
+__device__ __forceinline__ void find_rows(Sources& from, const QuantJob& job, int row) {
+  const int parts = parts_of(job.columns);
+  const long long row_bytes = Format::kSlices == 1 ? 2 * job.columns
+                              : QUANT == kE4m3     ? job.columns
+                                                   : parts * kPartBytes;
+#pragma unroll
+  for (int n = 0; n < ROW_TILES; n++) {
+    const int at = min(row + 8 * n, job.rows - 1);
+    from.weight[n] = static_cast<const u8*>(job.weight) + at * row_bytes;
+    from.scales[n] =
+        Format::kScales > 0 ? job.scales + (long long)at * parts * Format::kScales : nullptr;
+  }
+}
+
+/** The warp's share of its rows: parts first, first + split, … */
+template <class Format>
+__device__ __forceinline__ void multiply(Sums& sums, const QuantJob& job, const int* count, int row,
+                                         int first_token, int first) {
+  constexpr int kSlices = Format::kSlices;
+  const int g = (threadIdx.x & 31) >> 2, q = threadIdx.x & 3;
+  const int split = job.split;
+  Sources from;
+  from.columns = job.columns;
+  find_rows<Format>(from, job, row + g);
+  Part ring[kDepth];
+#pragma unroll
+  for (int d = 0; d < kDepth; d++) load_part<Format>(ring[d], from, first + d * split, q);
+  wait_for_previous();
+
+  const int last = max(*count, 1) - 1;
+#pragma unroll
+  for (int m = 0; m < kTokenGroups; m++)
+    from.x[m] = job.x + (long long)min(first_token + 8 * m + g, last) * job.columns;
+  Slice next;
+  load_slice<Format>(next, from, first, 0, q);
+  const int parts = (job.columns + 32 * kSlices - 1) / (32 * kSlices);
+  for (int base = first; base < parts; base += kDepth * split) {
+#pragma unroll
+    for (int d = 0; d < kDepth; d++) {
+      const int p = base + d * split;
+#pragma unroll
+      for (int s = 0; s < kSlices; s++) {
+        const Slice x = next;
+        const bool is_last = s == kSlices - 1;
+        load_slice<Format>(next, from, is_last ? p + split : p, is_last ? 0 : s + 1, q);
+        multiply_slice<Format>(sums, ring[d], x, s);
+      }
+      load_part<Format>(ring[d], from, p + kDepth * split, q);
+    }
+  }
+}
+
+__device__ __forceinline__ void store_output(const QuantJob& job, int t, int row, float value) {
+  value *= job.row_scales == nullptr ? job.factor : job.row_scales[row];
+  if (job.bias != nullptr) value += job.bias[row];
+  value = apply_epilogue(value, job.epilogue);
+  const long long at = (long long)t * job.rows + row;
+  if (job.is_f32) {
+    float* const y = static_cast<float*>(job.y) + at;
+    *y = job.epilogue == kAdd ? *y + value : value;
+  } else {
+    f16* const y = static_cast<f16*>(job.y) + at;
+    *y = to_f16(job.epilogue == kAdd ? to_float(*y) + value : value);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
+    linear_quant(Step step, const __grid_constant__ QuantJobs jobs) {
+  __shared__ float partial[WARPS][TOKENS][kTileRows];
+  let_next_start();
+  int j = 0;
+  while (j + 1 < jobs.count && (int)blockIdx.x >= jobs.job[j + 1].first_block) j++;
+  const QuantJob& job = jobs.job[j];
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  const int split = job.split, tiles = WARPS / split;
+  const int block_row = (blockIdx.x - job.first_block) * tiles * kTileRows;
+  const int* const count = step.counts + jobs.count_index;
+
+  Sums sums = {};
+  const int first_token = blockIdx.y * TOKENS;
+  const int row = block_row + warp / split * kTileRows;
+  if (job.is_plain)
+    multiply<Plain>(sums, job, count, row, first_token, warp % split);
+  else
+    multiply<Quantised>(sums, job, count, row, first_token, warp % split);
+  const int g = lane >> 2, q = lane & 3;
+#pragma unroll
+  for (int m = 0; m < kTokenTiles; m++) {
+#pragma unroll
+    for (int n = 0; n < ROW_TILES; n++) {
+      const float(&d)[4] = sums.of[m][n];
+      *reinterpret_cast<float2*>(&partial[warp][16 * m + g][8 * n + 2 * q]) =
+          make_float2(d[0], d[1]);
+      if constexpr (TOKENS > 8)
+        *reinterpret_cast<float2*>(&partial[warp][16 * m + g + 8][8 * n + 2 * q]) =
+            make_float2(d[2], d[3]);
+    }
+  }
+  __syncthreads();
+
+  const int width = tiles * kTileRows;
+  const int outputs = width * min(TOKENS, *count - first_token);
+  for (int i = threadIdx.x; i < outputs; i += 32 * WARPS) {
+    const int t = i / width, r = i % width;
+    if (block_row + r >= job.rows) continue;
+    float sum = 0;
+    for (int s = 0; s < split; s++) sum += partial[r / kTileRows * split + s][t][r % kTileRows];
+    store_output(job, first_token + t, block_row + r, sum);
+  }
+}

@@ -1,0 +1,183 @@
+// Rounding weights to 8 and 4 bits at load, to the bit as backend/reference/quantise.ts defines it,
+// and laying out weights that a file holds rounded. Both write the layout of quant.cuh. Every step
+// of the rounding is one f32 or f64 operation that the compiler must not fuse.
+#include "quant.cuh"
+
+/** Weights of smaller groups are zero. */
+#define MIN_LARGEST 7.8886090522101181e-31f
+
+#if SOURCE == 0
+using source_t = float;
+__device__ __forceinline__ float read_weight(float x) { return x; }
+#elif SOURCE == 1
+using source_t = f16;
+__device__ __forceinline__ float read_weight(f16 x) { return to_float(x); }
+#else
+using source_t = u16;
+__device__ __forceinline__ float read_weight(u16 x) { return bf16_to_float(x); }
+#endif
+
+/** The smallest bf16 that is not below a value ≥ 0. */
+__device__ __forceinline__ u16 bf16_above(float x) { return (__float_as_uint(x) + 0xffff) >> 16; }
+
+__device__ __forceinline__ u16 bf16_nearest(float x) {
+  const u32 bits = __float_as_uint(x);
+  return bits + 0x7fff + (bits >> 16 & 1) >> 16;
+}
+
+__device__ __forceinline__ float level(int i) {
+  const int levels[16] = {-127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127};
+  return (float)levels[i];
+}
+
+/** The integer (nf4: the index of the level) nearest to a weight. */
+__device__ __forceinline__ int code_of(float w, float scale) {
+  const float scaled = scale == 0.0f || isnan(scale) ? 0.0f : __fdiv_rn(w, scale);
+  if constexpr (QUANT == kI8) return (int)rintf(scaled);
+  if constexpr (QUANT == kQ4) return (int)fminf(7.0f, fmaxf(-8.0f, rintf(scaled)));
+  int index = 0;
+#pragma unroll
+  for (int i = 1; i < 16; i++) index += scaled > 0.5f * (level(i) + level(i - 1));
+  return index;
+}
+
+/** The scale of q4 with the least squared error, of eight. */
+__device__ __forceinline__ u16 best_q4_scale(const source_t* group, int count, float largest) {
+  const float divisors[8] = {8.0f, 7.7f, 7.4f, 7.1f, 6.8f, 8.3f, 8.6f, 9.0f};
+  u16 best = 0;
+  double least = __longlong_as_double(0x7ff0000000000000ll);
+#pragma unroll 1
+  for (int d = 0; d < 8; d++) {
+    const u16 bits = bf16_nearest(__fdiv_rn(largest, -divisors[d]));
+    const float scale = bf16_to_float(bits);
+    double error = 0;
+    for (int i = 0; i < count; i++) {
+      const float w = read_weight(group[i]);
+      const double difference = __dadd_rn(w, -__dmul_rn((double)code_of(w, scale), scale));
+      error = __dadd_rn(error, __dmul_rn(difference, difference));
+    }
+    if (error < least) least = error, best = bits;
+  }
+  return best;
+}
+
+/** The bits of the bf16 scale of a group. */
+__device__ __forceinline__ u16 scale_bits(const source_t* group, int count) {
+  float largest = 0;
+  bool is_finite = true;
+  for (int i = 0; i < count; i++) {
+    const float w = read_weight(group[i]);
+    is_finite = is_finite && isfinite(w);
+    if (fabsf(w) > fabsf(largest)) largest = w;
+  }
+  if (!is_finite) return 0x7fc0;
+  if (fabsf(largest) < MIN_LARGEST) return 0;
+  if constexpr (QUANT == kQ4) return best_q4_scale(group, count, largest);
+  return bf16_above(__fdiv_rn(fabsf(largest), 127.0f));
+}
+
+/** As the kernels read it. Beyond what lets 128 of it fit f16: the largest that does. */
+__device__ __forceinline__ f16 device_scale(u16 bits) {
+  float scale = bf16_to_float(bits) * SCALE_FACTOR;
+  scale = scale > 511.0f ? 511.0f : scale;
+  return to_f16(scale < -511.0f ? -511.0f : scale);
+}
+
+/** Eight inputs as a file holds them, two to a byte (i8: two words), → the words of quant.cuh. */
+__device__ __forceinline__ u32 device_word(u32 in_order) {
+  if constexpr (QUANT == kI8) return in_order ^ 0x80808080u;
+  if constexpr (QUANT == kNf4) return in_order;
+  u32 word = 0;
+#pragma unroll
+  for (int j = 0; j < 4; j++) {
+    const u32 pair = in_order >> 8 * j;
+    word |= (pair & 15) << 4 * j | (pair >> 4 & 15) << 4 * (j + 4);
+  }
+  return word;
+}
+
+/** Words of eight inputs. */
+constexpr int kEightWords = kIsNibbles ? 1 : 2;
+
+/** Index of the first word of the inputs 8·eight … of a row. */
+__device__ __forceinline__ long long eight_at(int row, int eight, int columns) {
+  const int lane = eight % 4, slice = eight / 4 % kPartSlices, part = eight / 4 / kPartSlices;
+  return ((long long)row * parts_of(columns) + part) * (kPartBytes / 4) + lane * 4 +
+         slice * kEightWords;
+}
+
+__device__ __forceinline__ long long scale_at(int row, int group, int columns) {
+  return (long long)row * parts_of(columns) * kPartScales + group;
+}
+
+__device__ __forceinline__ int groups_of(int columns) { return (columns + kGroup - 1) / kGroup; }
+
+// in [rows, columns] → values, scales; one thread a group. columns a multiple of 8
+extern "C" __global__ void __launch_bounds__(256)
+    quantise(u32* values, f16* scales, const source_t* in, int rows, int columns) {
+  const int groups = groups_of(columns);
+  const long long index = blockIdx.x * 256ll + threadIdx.x;
+  if (index >= (long long)rows * groups) return;
+  const int row = index / groups, group = index % groups;
+  const int count = min(kGroup, columns - group * kGroup);
+  const source_t* const from = in + (long long)row * columns + group * kGroup;
+  const u16 bits = scale_bits(from, count);
+  const float scale = bf16_to_float(bits);
+  for (int i = 0; i < count; i += 8) {
+    u64 codes = 0;
+    for (int j = 0; j < 8; j++) {
+      const int code = code_of(read_weight(from[i + j]), scale);
+      if constexpr (QUANT == kI8) codes |= (u64)(code & 255) << 8 * j;
+      if constexpr (QUANT == kQ4) codes |= (u64)(code + 8) << 4 * j;
+      if constexpr (QUANT == kNf4) codes |= (u64)code << 4 * j;
+    }
+    u32* const to = values + eight_at(row, (group * kGroup + i) / 8, columns);
+    for (int j = 0; j < kEightWords; j++) to[j] = device_word(codes >> 32 * j);
+  }
+  scales[scale_at(row, group, columns)] = device_scale(bits);
+}
+
+// Rows as backend.ts's QuantisedRows has them → values, scales; one thread a group.
+extern "C" __global__ void __launch_bounds__(256)
+    lay_out(u32* values, f16* scales, const u32* in, const u16* bits, int rows, int columns) {
+  const int groups = groups_of(columns);
+  const long long index = blockIdx.x * 256ll + threadIdx.x;
+  if (index >= (long long)rows * groups) return;
+  const int row = index / groups, group = index % groups;
+  const int end = min((group + 1) * kGroup, columns) / 8;
+  for (int eight = group * kGroup / 8; eight < end; eight++) {
+    const u32* const from = in + ((long long)row * (columns / 8) + eight) * kEightWords;
+    u32* const to = values + eight_at(row, eight, columns);
+    for (int j = 0; j < kEightWords; j++) to[j] = device_word(from[j]);
+  }
+  scales[scale_at(row, group, columns)] = device_scale(bits[index]);
+}
+
+// out f16 [rows, columns] for the library's products; one thread 8 inputs. The weight is rounded
+// once: integer times scale.
+extern "C" __global__ void __launch_bounds__(256)
+    dequantise(Step, uint4* out, const u32* values, const f16* scales, int rows, int columns) {
+  let_next_start();
+  wait_for_previous();
+  const int eights = columns / 8;
+  // Of a part of a matrix: far fewer than an int counts.
+  const int count = rows * eights;
+  for (int i = blockIdx.x * 256 + threadIdx.x; i < count; i += 256 * gridDim.x) {
+    const int row = i / eights, eight = i % eights;
+    const float scale = to_float(scales[scale_at(row, eight * 8 / kGroup, columns)]) * UNSCALE;
+    const u32* const from = values + eight_at(row, eight, columns);
+    u32 h[4];
+    if constexpr (kIsNibbles) {
+      eight_to_f16(*from, 0, h);
+    } else {
+      const uint2 words = *reinterpret_cast<const uint2*>(from);
+      eight_to_f16(words.x, words.y, h);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const float2 pair = unpack(h[j]);
+      h[j] = pack(pair.x * scale, pair.y * scale);
+    }
+    out[i] = make_uint4(h[0], h[1], h[2], h[3]);
+  }
+}

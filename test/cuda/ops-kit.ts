@@ -1,0 +1,68 @@
+/** What tests of ops on cuda share: inputs that f16 holds exactly, states, and the comparison with the reference. */
+import { expect } from 'vitest'
+import type { Backend, Norm, StatePool, StateShape } from '../../src/backend/backend.ts'
+import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import { roundToF16 } from '../../src/backend/reference/tensors.ts'
+import { normals, rmsRatio } from '../backend/kit.ts'
+
+const reference = createReferenceBackend()
+
+/** Row lengths and the slots they run in. */
+export const BATCHES = [
+  { lengths: [1], slots: [0] },
+  { lengths: [5], slots: [3] },
+  { lengths: [1, 1, 1], slots: [2, 0, 4] },
+  { lengths: [3, 1, 7, 2], slots: [4, 1, 0, 3] },
+  { lengths: [8, 9], slots: [1, 2] },
+  { lengths: [70], slots: [1] },
+  { lengths: [200, 1, 101], slots: [3, 1, 0] },
+] as const
+
+/** Numbers that f16 holds exactly, so that both backends start from the same. */
+export function halves(count: number, seed: number, scale = 1): Float32Array {
+  return normals(count, seed, scale).map(roundToF16)
+}
+
+export function poisonedHalves(backend: Backend, shape: readonly number[]) {
+  const count = shape.reduce((a, b) => a * b, 1)
+  return backend.activation(shape, new Float32Array(count).fill(Number.NaN))
+}
+
+export function randomNorm(backend: Backend, C: number, eps: number, seed: number): Norm {
+  return {
+    weight: backend.tensor([C], normals(C, seed)),
+    bias: backend.tensor([C], normals(C, seed + 1)),
+    eps,
+  }
+}
+
+/** A pool of five slots with random contents. */
+export function randomStates(backend: Backend, shape: StateShape): StatePool {
+  const pool = backend.statePool(shape, 5)
+  const { layers, channels, heads, headSize } = shape
+  for (let slot = 0; slot < 5; slot++)
+    pool.write(slot, {
+      shift: normals(layers * 2 * channels, 100 + slot),
+      wkv: halves(layers * heads * headSize ** 2, 200 + slot, 0.3),
+    })
+  return pool
+}
+
+export function readStates(pool: StatePool, part: 'shift' | 'wkv'): Float32Array {
+  const slots = Array.from({ length: pool.numSlots }, (_, slot) => pool.read(slot)[part])
+  const all = new Float32Array(slots.length * slots[0]!.length)
+  for (const [i, values] of slots.entries()) all.set(values, i * values.length)
+  return all
+}
+
+/** Runs the same test body on both backends and compares all it returns. */
+export function compare(
+  cuda: Backend,
+  tolerance: number,
+  what: string,
+  body: (backend: Backend) => Float32Array[],
+): void {
+  const expected = body(reference)
+  for (const [i, actual] of body(cuda).entries())
+    expect(rmsRatio(actual, expected[i]!), `${what}, output ${i}`).toBeLessThan(tolerance)
+}
