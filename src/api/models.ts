@@ -3,6 +3,7 @@
  * Nothing here knows whether the engine is a worker process, or what a tokenizer is made of.
  */
 import type { EngineClient } from '../engine/client.ts'
+import type { MixedState } from '../engine/messages.ts'
 
 /** The part of a tokenizer that dialects use; `tokenizer/tokenizer.ts` satisfies it. */
 export interface TextCodec {
@@ -19,6 +20,18 @@ export interface ServedModel {
   readonly created: number
   readonly client: EngineClient
   readonly tokenizer: TextCodec
+  /** Present where the name is that of a mixture of its states. */
+  readonly mixture?: Mixture
+}
+
+export interface Mixture {
+  /** Weights add up to 1. */
+  readonly states: readonly MixedState[]
+  /** For requests that say nothing of these. */
+  readonly defaults: {
+    readonly temperature: number | null
+    readonly topP: number | null
+  }
 }
 
 export type ModelState = 'loading' | 'ready' | 'restarting' | 'failed' | 'stopped'
@@ -31,6 +44,8 @@ export interface ModelEntry {
   readonly reason: string | null
   /** Null unless ready. */
   readonly client: EngineClient | null
+  /** Names of mixtures of its start states. */
+  readonly mixtures?: readonly string[]
 }
 
 export interface ModelRegistry {
@@ -62,6 +77,27 @@ export interface StartStateChoice {
   readonly file: string
   readonly name: string
   readonly param: string
+}
+
+export interface MixtureChoice {
+  /** Null: the only model there is. */
+  readonly model: string | null
+  readonly name: string
+  readonly files: readonly string[]
+  /** The model's own state takes part, after those of the files. */
+  readonly withOriginal: boolean
+  /** In the order of the states; null: all the same. */
+  readonly weights: readonly number[] | null
+  readonly defaults: Mixture['defaults']
+  readonly param: string
+}
+
+/** Start states that answer together. */
+export interface MixtureAdmin {
+  /** One of that name is replaced. */
+  addMixture(choice: MixtureChoice): Promise<void>
+  /** For requests from now on. Throws not_found for an unknown one. */
+  setMixtureWeights(model: string | null, name: string, weights: readonly number[]): Promise<void>
 }
 
 /** Changing what is served while it is. Every change resolves when it is in force, and changes nothing when it throws. */

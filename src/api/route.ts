@@ -6,7 +6,7 @@
 import type { Static, TSchema } from 'typebox'
 import type { SkeinError } from '../errors.ts'
 import type { RequestLimits } from './limits.ts'
-import type { ModelAdmin, ModelRegistry } from './models.ts'
+import type { MixtureAdmin, ModelAdmin, ModelRegistry } from './models.ts'
 
 export interface Call<Body = unknown> {
   /** 128 random bits in hex; dialects put their prefix before it. */
@@ -18,7 +18,7 @@ export interface Call<Body = unknown> {
   readonly query: Readonly<Record<string, string>>
   readonly models: ModelRegistry
   /** Null where the models are fixed. */
-  readonly admin: ModelAdmin | null
+  readonly admin: (ModelAdmin & MixtureAdmin) | null
   readonly limits: RequestLimits
   /** Aborts when the client has gone, in every phase. */
   readonly signal: AbortSignal

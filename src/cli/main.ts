@@ -70,7 +70,16 @@ async function run(given: readonly string[]): Promise<void> {
     return
   }
   refuseUnknownFlags(command, argv)
-  await runCommand(main, { rawArgs: argv })
+  try {
+    await runCommand(main, { rawArgs: argv })
+  } catch (error) {
+    throw isUsageError(error) ? new SkeinError('invalid_request', `${error.message}; see --help`) : error
+  }
+}
+
+/** citty's own complaint, of an argument that is missing or not one of its choices. */
+function isUsageError(error: unknown): error is Error {
+  return error instanceof Error && error.name === 'CLIError'
 }
 
 /** `serve` is also started with the flags of the servers it replaces. */

@@ -33,6 +33,7 @@ import { managementDialect } from './management/dialect.ts'
 import type { Management } from './management/management.ts'
 import { mountStreams } from './management/streams.ts'
 import { Metrics } from './metrics.ts'
+import { Mixtures } from './mixtures.ts'
 import { mountDialects } from './mount.ts'
 import { openApiPage } from './openapi.ts'
 import { createOriginPolicy, type OriginPolicy, PREFLIGHT_HEADERS } from './origin.ts'
@@ -73,7 +74,8 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const { drain = new Drain(), version, host } = options
   const limits: Limits = { ...DEFAULT_LIMITS, ...options.limits }
   const metrics = options.metrics ?? new Metrics(options.models)
-  const models = measured(options.models, metrics)
+  const mixtures = new Mixtures(options.models)
+  const models = measured(mixtures.registry, metrics)
   const { keyRing = null } = options
   const { management } = options
   const ofWorkers = management === undefined ? null : managementDialect(management)
@@ -112,7 +114,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   parseJsonBodies(app, limits)
   const { report } = respond
   const isTranslateOpen = options.openTranslate === true
-  const admin = options.admin ?? null
+  const admin = options.admin === undefined ? null : mixtures.admin(options.admin)
   const { rates = new RateLimits() } = options
   const context = { models, admin, limits, drain, auth, isTranslateOpen, report, rates }
   mountDialects(app, dialects, context)
@@ -246,6 +248,7 @@ function logResponse(request: FastifyRequest, reply: FastifyReply): void {
       method: request.method,
       route: request.routeOptions.url ?? null,
       status: reply.statusCode,
+      key: request.principal?.name ?? null,
       ms: Math.round(reply.elapsedTime),
     },
     'request',

@@ -28,6 +28,8 @@ export interface ModelFolder {
   find(name: string, param: string): string
   /** Files that are wanted by their path, and directories that are checkpoints. Links are left out. */
   list(isWanted: (path: string) => boolean): FolderFile[]
+  /** An error about files of the folder as clients may see it: their paths begin at the folder. */
+  conceal(thrown: unknown): unknown
 }
 
 export function openModelFolder(folder: string): ModelFolder {
@@ -42,6 +44,18 @@ export function openModelFolder(folder: string): ModelFolder {
         if (isFile(path) || isFile(join(path, CONFIG))) return path
       }
       throw new SkeinError('not_found', `${param}: no such file in the folder of models`, { param })
+    },
+    conceal(thrown) {
+      if (!(thrown instanceof SkeinError)) return thrown
+      const { code, message, param } = thrown
+      const shown = [asGiven, realPath(asGiven) ?? asGiven].reduce(
+        (text, root) => text.replaceAll(root + sep, ''),
+        message,
+      )
+      return new SkeinError(code, shown, {
+        cause: thrown,
+        ...(param === undefined ? {} : { param }),
+      })
     },
     list(isWanted) {
       const root = realPath(asGiven)

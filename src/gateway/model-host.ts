@@ -88,7 +88,9 @@ export class ModelHost implements ModelAdmin {
   #inTurn<T>(change: () => Promise<T>): Promise<T> {
     const next = this.#turn.then(() => {
       if (this.#isStopping) throw stopped()
-      return change()
+      return change().catch((thrown) => {
+        throw this.#options.folder.conceal(thrown)
+      })
     })
     this.#turn = next.catch(() => {})
     return next

@@ -4,7 +4,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
-import type { ModelAdmin, ModelRegistry } from '../api/models.ts'
+import type { MixtureAdmin, ModelAdmin, ModelRegistry } from '../api/models.ts'
 import type { Access, Call, Dialect, Reply, Role, Route } from '../api/route.ts'
 import { assert, SkeinError } from '../errors.ts'
 import { ANONYMOUS, type Auth, checkRole, type Principal } from './auth.ts'
@@ -39,7 +39,7 @@ declare module 'fastify' {
 
 export interface MountContext {
   readonly models: ModelRegistry
-  readonly admin: ModelAdmin | null
+  readonly admin: (ModelAdmin & MixtureAdmin) | null
   readonly limits: Limits
   readonly drain: Drain
   readonly auth: Auth

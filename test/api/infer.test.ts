@@ -177,7 +177,7 @@ describe('models come and go', () => {
     await expect.poll(() => keepers.length).toBe(3)
     next.fail = null
     expect((await failing).statusCode).toBe(507)
-    expect(keepers[3]!.launch.quant).toBe('int8')
+    expect(keepers[3]!.launch.quant).toBe('nf4')
     expect((await say()).choices[0].text).toBe('0.pth')
   })
 

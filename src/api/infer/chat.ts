@@ -3,9 +3,11 @@
  * defaults. Replies are OpenAI's chat completions, of which RWKV-Infer's are a part.
  */
 import Type, { type Static } from 'typebox'
+import type { GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
+import type { ServedModel } from '../models.ts'
 import { type Chat, replyOf } from '../openai/chat.ts'
 import { chatBody, toTurns } from '../openai/chat-schema.ts'
 import { refuseUnimplemented } from '../openai/parameters.ts'
@@ -45,7 +47,7 @@ export function inferChatRoutes(limits: RequestLimits): readonly Route[] {
     )
   return [
     chat('/chat/completions'),
-    { ...chat('/v1/chat/completions'), access: 'password', claims: hasParams },
+    { ...chat('/v1/chat/completions'), access: 'password', claims: isInferChat },
   ]
 }
 
@@ -57,6 +59,7 @@ function inferBody(limits: RequestLimits) {
     assistant_name: Maybe(Name),
     // Not read by RWKV-Infer either.
     half_life: Maybe(Type.Number()),
+    mrss_gatingweight: Maybe(Type.Array(Type.Number({ minimum: 0 }), { maxItems: 64 })),
   }
   const { messages: _messages, model: _model, stream: _stream, ...sampling } = fields
   return Type.Object({
@@ -71,10 +74,11 @@ function inferBody(limits: RequestLimits) {
 
 type InferBody = Static<ReturnType<typeof inferBody>>
 
-function hasParams(body: unknown): boolean {
+function isInferChat(body: unknown): boolean {
   if (typeof body !== 'object' || body === null) return false
-  const { messages, params, contents } = body as Record<string, unknown>
-  return present(messages) && present(params) && !present(contents)
+  const { messages, params, mrss_gatingweight, contents } = body as Record<string, unknown>
+  const isOurs = present(params) || present(mrss_gatingweight)
+  return present(messages) && isOurs && !present(contents)
 }
 
 async function prepare(call: Call<InferBody>): Promise<Chat> {
@@ -107,18 +111,49 @@ async function prepare(call: Call<InferBody>): Promise<Chat> {
       boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns, heads)),
       n: 1,
       maxTokens: body.max_tokens ?? body.max_completion_tokens ?? DEFAULTS.maxTokens,
-      sampling: toSampling(body, model, DEFAULTS),
+      sampling: toSampling(body, model, defaultsOf(model)),
       stop: toStop(body, stopsOf(heads), model, limits),
       logprobs: null,
       promptLogprobs: null,
       tenant,
       cache: cacheOf(body),
+      ...mixtureOf(body, model),
     },
     think: 'none',
     chunkTokens: 1,
     includeUsage: body.stream_options?.include_usage === true,
     created: call.now,
     signal,
+  }
+}
+
+/** A mixture has defaults of its own. */
+function defaultsOf({ mixture }: ServedModel): typeof DEFAULTS {
+  const { temperature = null, topP = null } = mixture?.defaults ?? {}
+  return {
+    ...DEFAULTS,
+    temperature: temperature ?? DEFAULTS.temperature,
+    topP: topP ?? DEFAULTS.topP,
+  }
+}
+
+/** Weights of a mixture for this request alone. */
+function mixtureOf(
+  { mrss_gatingweight: weights }: Omit<InferBody, 'params'>,
+  { mixture }: ServedModel,
+): Pick<GenerateRequest, 'mixture'> {
+  if (!present(weights)) return {}
+  const total = weights.reduce((sum, weight) => sum + weight, 0)
+  const count = mixture?.states.length ?? 0
+  if (mixture === undefined)
+    throw invalid('mrss_gatingweight', 'the model that was asked for is no mixture of states')
+  if (weights.length !== count || !(total > 0))
+    throw invalid('mrss_gatingweight', `expected ${count} numbers with a sum above 0`)
+  return {
+    mixture: mixture.states.map(({ startState }, i) => ({
+      startState,
+      weight: weights[i]! / total,
+    })),
   }
 }
 

@@ -1,0 +1,126 @@
+/**
+ * Mixtures of start states by name: `model name` (or `model@name`) draws from several states of the model at once. Its
+ * states are start states of the model like any other, called `name 1`, `name 2`, …; what is kept here is only which they
+ * are and what each weighs. It knows nothing of files and of how a mixture is computed.
+ */
+import type {
+  Mixture,
+  MixtureAdmin,
+  MixtureChoice,
+  ModelAdmin,
+  ModelEntry,
+  ModelRegistry,
+  ServedModel,
+} from '../api/models.ts'
+import type { EngineClient } from '../engine/client.ts'
+import type { MixedState } from '../engine/messages.ts'
+import { SkeinError } from '../errors.ts'
+
+export class Mixtures {
+  readonly #models: ModelRegistry
+  /** Of each model, by name. */
+  readonly #known = new Map<string, Map<string, Mixture>>()
+
+  constructor(models: ModelRegistry) {
+    this.#models = models
+  }
+
+  /** The same models, and each mixture as a model beside its own. */
+  get registry(): ModelRegistry {
+    return {
+      list: () => this.#models.list().map((entry) => this.#withNames(entry)),
+      get: (name) => this.#find(name) ?? this.#models.get(name),
+    }
+  }
+
+  /** Passes changes of models on, and forgets the mixtures that they end. */
+  admin(models: ModelAdmin): ModelAdmin & MixtureAdmin {
+    return {
+      load: (choice) => models.load(choice),
+      remove: async (id) => {
+        await models.remove(id)
+        if (id === null) this.#known.clear()
+        else this.#known.delete(id)
+      },
+      addStartState: (choice) => models.addStartState(choice),
+      removeStartStates: async () => {
+        await models.removeStartStates()
+        this.#known.clear()
+      },
+      addMixture: (choice) => this.#add(choice, models),
+      setMixtureWeights: async (model, name, weights) => this.#setWeights(model, name, weights),
+    }
+  }
+
+  async #add(choice: MixtureChoice, models: ModelAdmin): Promise<void> {
+    const { files, withOriginal, weights, name, defaults, param } = choice
+    const { id } = this.#models.get(choice.model)
+    const startStates = files.map((_, i) => `${name} ${i + 1}`)
+    const all = withOriginal ? [...startStates, null] : startStates
+    // Before any file is read.
+    const states = weighted(all, weights ?? all.map(() => 1))
+    for (const [i, file] of files.entries())
+      await models.addStartState({ model: id, file, name: startStates[i]!, param })
+    const ofModel = this.#known.get(id) ?? new Map<string, Mixture>()
+    this.#known.set(id, ofModel.set(name, { states, defaults }))
+  }
+
+  #setWeights(model: string | null, name: string, weights: readonly number[]): void {
+    const { id } = this.#models.get(model)
+    const ofModel = this.#known.get(id)
+    const known = ofModel?.get(name)
+    if (known === undefined) {
+      const message = 'the model has no mixture of that name; GET /models lists the names'
+      throw new SkeinError('not_found', message, { param: 'state_viewname' })
+    }
+    const states = known.states.map(({ startState }) => startState)
+    ofModel!.set(name, { ...known, states: weighted(states, weights) })
+  }
+
+  #withNames(entry: ModelEntry): ModelEntry {
+    const names = [...(this.#known.get(entry.id)?.keys() ?? [])]
+    return names.length === 0 ? entry : { ...entry, mixtures: names }
+  }
+
+  /** Null: not the name of a mixture. */
+  #find(name: string | null | undefined): ServedModel | null {
+    if (!name) return null
+    for (const [id, ofModel] of this.#known) {
+      const rest = name.startsWith(id) ? name.slice(id.length) : ''
+      const mixture = rest[0] === ' ' || rest[0] === '@' ? ofModel.get(rest.slice(1)) : undefined
+      if (mixture !== undefined) return withMixture(this.#models.get(id), name, mixture)
+    }
+    return null
+  }
+}
+
+/** A request may bring weights of its own. */
+function withMixture(model: ServedModel, id: string, mixture: Mixture): ServedModel {
+  const { client } = model
+  const mixed: EngineClient = {
+    info: client.info,
+    get stats() {
+      return client.stats
+    },
+    generate: (request, signal) => client.generate({ mixture: mixture.states, ...request }, signal),
+    call: (method, params) => client.call(method, params),
+    close: () => client.close(),
+  }
+  return { ...model, id, client: mixed, mixture }
+}
+
+/** Weights add up to 1. */
+export function weighted(
+  states: readonly (string | null)[],
+  weights: readonly number[],
+): MixedState[] {
+  const total = weights.reduce((sum, weight) => sum + weight, 0)
+  if (weights.length !== states.length || !(total > 0)) {
+    throw new SkeinError(
+      'invalid_request',
+      `the weights must be ${states.length} numbers (one for each file, then one for the model's own state where it takes part) with a sum above 0`,
+      { param: 'state_gatingweight' },
+    )
+  }
+  return states.map((startState, i) => ({ startState, weight: weights[i]! / total }))
+}
