@@ -73,7 +73,9 @@ async function run(given: readonly string[]): Promise<void> {
   try {
     await runCommand(main, { rawArgs: argv })
   } catch (error) {
-    throw isUsageError(error) ? new SkeinError('invalid_request', `${error.message}; see --help`) : error
+    throw isUsageError(error)
+      ? new SkeinError('invalid_request', `${error.message}; see --help`)
+      : error
   }
 }
 
