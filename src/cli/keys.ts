@@ -1,4 +1,5 @@
 /** `skein keys`: the named keys of a server, changed in their file. A server that runs notices within seconds. */
+import { existsSync } from 'node:fs'
 import { defineCommand } from 'citty'
 import {
   addKey,
@@ -11,9 +12,11 @@ import {
 } from '../gateway/keys.ts'
 import { wireKey } from '../gateway/keys-api.ts'
 import { changeKeys, readKeys } from '../gateway/keys-file.ts'
-import { integer, number, oneOf } from './args.ts'
+import { integer, number, oneOf, text } from './args.ts'
 import { duration, keyFileArgs, keyFilePath } from './key-file.ts'
 import { formatBytes, printJson, printTable } from './output.ts'
+import { serveArgs } from './serve.ts'
+import { configPath, settleServe } from './serve-settings.ts'
 
 const fileArgs = {
   ...keyFileArgs,
@@ -60,7 +63,7 @@ const add = defineCommand({
         share: number(args, 'share', 0.01, 100) ?? null,
       },
     }
-    const path = keyFilePath(args)
+    const path = ownFile(args)
     printIssued(await changeKeys(path, (keys) => addKey(keys, key, now)), path, args.json)
   },
 })
@@ -77,7 +80,7 @@ const rotate = defineCommand({
   },
   async run({ args }) {
     const graceMs = duration(args, 'grace') ?? 0
-    const path = keyFilePath(args)
+    const path = ownFile(args)
     const issued = await changeKeys(path, (keys) => rotateKey(keys, args.name, graceMs, Date.now()))
     printIssued(issued, path, args.json)
   },
@@ -87,7 +90,7 @@ const revoke = defineCommand({
   meta: { name: 'revoke', description: 'End a key; what it runs is finished, its states stay' },
   args: { name: nameArg, ...fileArgs },
   async run({ args }) {
-    const path = keyFilePath(args)
+    const path = ownFile(args)
     await changeKeys(path, (keys) => ({ keys: revokeKey(keys, args.name) }))
     if (args.json) printJson({ file: path, name: args.name, revoked: true })
     else
@@ -99,13 +102,21 @@ const list = defineCommand({
   meta: { name: 'list', description: 'Show the keys, without their secrets' },
   args: fileArgs,
   run({ args }) {
-    const path = keyFilePath(args)
+    const path = ownFile(args)
     const keys = readKeys(path)
     if (args.json) printJson({ file: path, keys: keys.map(wireKey) })
     else if (keys.length === 0) process.stdout.write(`no keys in ${path}\n`)
     else printTable([['name', 'role', 'made', 'ends', 'limits'], ...keys.map(rowOf)])
   },
 })
+
+/** The file that a server started here would use: its configuration may say where. */
+function ownFile(args: { readonly [name: string]: unknown }): string {
+  const isNamed = text(args, 'keys') !== undefined || text(args, 'data-dir') !== undefined
+  if (isNamed) return keyFilePath(args)
+  const settings = settleServe(serveArgs, { args: {}, words: [] }, configPath({}, existsSync))
+  return keyFilePath(settings.args)
+}
 
 export const keys = defineCommand({
   meta: { name: 'keys', description: 'Named keys of a server: add, list, revoke, rotate' },

@@ -1,3 +1,4 @@
+import { connect } from 'node:net'
 import { join } from 'node:path'
 import { beforeAll, describe, expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
@@ -20,6 +21,8 @@ const OPERATORS = [
   'POST /loadstatemodel',
   'POST /removestatemodel',
   'POST /switch-model',
+  'POST /mrss_loadstatemodel',
+  'POST /mrss_set_gatingweight',
   'GET /api/system',
   'GET /api/models',
   'GET /api/events',
@@ -158,6 +161,28 @@ describe('roles', () => {
     const { app } = serve()
     expect((await app.inject('/metrics')).statusCode).toBe(200)
   })
+})
+
+test('a request line with a whole address is no way around, either', async () => {
+  const { app } = serve(undefined, { keys: ['sesame'] })
+  const url = await app.listen({ port: 0, host: '127.0.0.1' })
+  const { port } = new URL(url)
+  const lineOf = (target: string) =>
+    new Promise<string>((resolve, reject) => {
+      const socket = connect(Number(port), '127.0.0.1', () => {
+        socket.write(`GET ${target} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n`)
+      })
+      let text = ''
+      socket.on('data', (data) => (text += data))
+      socket.on('end', () => resolve(text.split('\r\n')[0]!))
+      socket.on('error', reject)
+    })
+  expect(await lineOf('/livez')).toBe('HTTP/1.1 200 OK')
+  for (const path of ['/v1/models', '/livez/../v1/models', '//v1/models', '/livez#/v1/models']) {
+    expect(await lineOf(`${url}${path}`), path).toBe('HTTP/1.1 401 Unauthorized')
+    expect(await lineOf(path), path).toBe('HTTP/1.1 401 Unauthorized')
+  }
+  await app.close()
 })
 
 test('foreign pages and host names get no further than the gate, on every route', async () => {

@@ -109,6 +109,18 @@ describe('skein config', () => {
     expect(stdout).not.toContain('sesame')
   })
 
+  test('skein keys means the file of the server that the configuration describes', async () => {
+    const path = config({ keys: 'own/named.json' })
+    const before = process.env.SKEIN_CONFIG
+    process.env.SKEIN_CONFIG = path
+    try {
+      expect((await skein(['keys', 'add', 'x'])).stderr).toContain(join(folder, 'own/named.json'))
+    } finally {
+      if (before === undefined) delete process.env.SKEIN_CONFIG
+      else process.env.SKEIN_CONFIG = before
+    }
+  })
+
   test('check ends with 1 and the field that is wrong', async () => {
     const path = config({ models: [{ file: 'demo' }, { file: 'nowhere.pth' }] })
     const { code, stderr } = await skein(['config', 'check', path])
