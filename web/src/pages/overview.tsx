@@ -1,6 +1,6 @@
 /** Overview: the server now and over the last minutes, of one worker or all. */
 import { signal } from '@preact/signals'
-import type { Sample, WorkerSample } from '../../../src/gateway/management/contract.ts'
+import type { Percentiles, Sample, WorkerSample } from '../../../src/gateway/management/contract.ts'
 import { bytes, count, milliseconds, percent } from '../lib/format.ts'
 import { type Text, t } from '../lib/i18n.ts'
 import { connection, samples, system, workers } from '../lib/live.ts'
@@ -95,12 +95,12 @@ function Figures() {
   if (sample === undefined) return null
   const part = partOf(sample, worker())
   const figures: readonly [Text, string, string?][] = [
-    ['Generated tok/s', count(part?.generated_tokens_per_second)],
-    ['Prompt tok/s', count(part?.prompt_tokens_per_second)],
-    ['Running', count(part?.running), t('of {n} slots', { n: part?.slots ?? 0 })],
+    ['Output tok/s', count(part?.generated_tokens_per_second)],
+    ['Input tok/s', count(part?.prompt_tokens_per_second)],
+    ['Running', count(part?.running), part ? t('of {n} slots', { n: part.slots }) : ''],
     ['Waiting', count(part?.waiting)],
-    ['TTFT p50', milliseconds(sample.ttft_ms.p50), `p99 ${milliseconds(sample.ttft_ms.p99)}`],
-    ['ITL p50', milliseconds(sample.itl_ms.p50), `p99 ${milliseconds(sample.itl_ms.p99)}`],
+    ['TTFT p50', milliseconds(sample.ttft_ms.p50), late(sample.ttft_ms)],
+    ['ITL p50', milliseconds(sample.itl_ms.p50), late(sample.itl_ms)],
     ['Cache hits', percent(part?.states?.prefix_hit_rate)],
     ['Errors/s', count(sample.requests.errors_per_second)],
   ]
@@ -117,6 +117,10 @@ function Figures() {
       ))}
     </dl>
   )
+}
+
+function late({ p99 }: Percentiles): string {
+  return p99 === null ? '' : `p99 ${milliseconds(p99)}`
 }
 
 function Charts() {

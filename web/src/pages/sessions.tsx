@@ -171,21 +171,6 @@ function Opened({ session, model, onChange }: OpenedProps) {
           : t('forgotten in {age}', { age: age(session.expires - Date.now() / 1000) })}
       </p>
       {error !== null && <ErrorNote text={error} />}
-      <TreeView
-        label={t('Turns')}
-        nodes={turnNodes(session)}
-        head={head}
-        selected={selected}
-        onSelect={({ turn }) => setSelected(turn)}
-        describe={(turn) => (
-          <>
-            <b>{turn.turn}</b>
-            <span>{t('{n} tokens', { n: turn.tokens })}</span>
-            <Tier turn={turn} />
-            {turn.turn === head && <small class="muted">{t('head')}</small>}
-          </>
-        )}
-      />
       <div class="actions">
         <Button icon="playground" onClick={() => openInPlayground(session, model, selected)}>
           {t('Go on from turn {n}', { n: selected })}
@@ -207,6 +192,21 @@ function Opened({ session, model, onChange }: OpenedProps) {
           {t('Delete')}
         </Button>
       </div>
+      <TreeView
+        label={t('Turns')}
+        nodes={turnNodes(session)}
+        head={head}
+        selected={selected}
+        onSelect={({ turn }) => setSelected(turn)}
+        describe={(turn) => (
+          <>
+            <b>{turn.turn}</b>
+            <span>{t('{n} tokens', { n: turn.tokens })}</span>
+            <Tier turn={turn} />
+            {turn.turn === head && <small class="muted">{t('head')}</small>}
+          </>
+        )}
+      />
       {isForking && (
         <NameDialog
           title={t('Fork from turn {n}', { n: selected })}

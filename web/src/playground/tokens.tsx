@@ -1,5 +1,5 @@
 /** An answer as the tokens it was drawn as: shaded by probability, each with what else could have been drawn. */
-import { useRef, useState } from 'preact/hooks'
+import { useEffect, useRef, useState } from 'preact/hooks'
 import { percent } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
 import type { TokenView } from '../lib/wire.ts'
@@ -8,6 +8,12 @@ export function Tokens({ tokens }: { readonly tokens: readonly TokenView[] }) {
   const [at, setAt] = useState<number | null>(null)
   const list = useRef<HTMLDivElement>(null)
   const token = at === null ? undefined : tokens[at]
+  const chosen = useRef<HTMLDivElement>(null)
+  // Who moves by keyboard or touch should see what came of it; a pointer that passes by should not make the page jump.
+  useEffect(() => {
+    const isFocused = list.current?.contains(document.activeElement) === true
+    if (at !== null && isFocused) chosen.current?.scrollIntoView({ block: 'nearest' })
+  }, [at])
   const move = (event: KeyboardEvent) => {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key]
     if (by === undefined) return
@@ -43,7 +49,7 @@ export function Tokens({ tokens }: { readonly tokens: readonly TokenView[] }) {
           </button>
         ))}
       </div>
-      {token && <Alternatives token={token} />}
+      <div ref={chosen}>{token && <Alternatives token={token} />}</div>
     </div>
   )
 }
