@@ -20,6 +20,8 @@ export interface FreeMemory {
 export interface BatchModel {
   readonly stateShape: StateShape
   readonly vocabSize: number
+  /** Vectors of C floats that a token has besides those of the ops. */
+  readonly moreVectors?: number
 }
 
 const HOST = { stepTokens: 512, maxSlots: 64 } as const
@@ -52,7 +54,7 @@ function bytesPerSlot({ stateShape: { layers, channels, headSize }, vocabSize }:
 }
 
 function refuseTooLarge(size: BatchSize, model: BatchModel, freeBytes: number): void {
-  const perToken = 4 * VECTORS_PER_TOKEN * model.stateShape.channels
+  const perToken = 4 * (VECTORS_PER_TOKEN + (model.moreVectors ?? 0)) * model.stateShape.channels
   const rest = freeBytes - DEVICE_RESERVE_BYTES - size.maxTokens * perToken
   const fitting = Math.floor(rest / bytesPerSlot(model))
   if (size.numSlots <= fitting) return

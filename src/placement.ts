@@ -90,24 +90,34 @@ function onSeveral(
       return { backend, model: loadOn(backend, ownOptions(), ranges[s]) }
     })
     const free = opened.map(({ freeMemory }) => freeMemory())
-    return { ...joinStages(stages, connect), size: tightestSize(asked, stages, free) }
+    const models = stages.map(({ model }) => model)
+    return { ...joinStages(stages, connect), size: tightestSize(asked, models, free) }
   } catch (error) {
     for (const { backend } of opened) backend.dispose()
     throw error
   }
 }
 
+/** What a layer hands to the next takes of a token, in vectors of C floats: the residual, and v of the first layer. */
+const CARRIED_VECTORS = 1.5
+
 /** Every stage has the slots that the one with least room can hold. */
-function tightestSize(
-  asked: PlacementChoice,
-  stages: readonly Stage[],
+export function tightestSize(
+  asked: Pick<PlacementChoice, 'slots' | 'maxTokens'>,
+  models: readonly Pick<Model, 'stateShape' | 'vocabSize' | 'output'>[],
   free: readonly FreeMemory[],
 ): BatchSize {
-  const sizesFor = (one: PlacementChoice) =>
-    stages.map(({ model: { stateShape, vocabSize, output } }, s) =>
-      // Logits and penalties are where the head is.
-      chooseBatchSize(one, { stateShape, vocabSize: output === null ? 0 : vocabSize }, free[s]!),
-    )
+  const sizesFor = (one: typeof asked) =>
+    models.map((model, s) => {
+      const batchModel = {
+        stateShape: model.stateShape,
+        // Logits and penalties are where the head is.
+        vocabSize: model.output === null ? 0 : model.vocabSize,
+        // For every step on its way, where they arrive from another device.
+        moreVectors: s === 0 ? 0 : models.length * CARRIED_VECTORS,
+      }
+      return chooseBatchSize(one, batchModel, free[s]!)
+    })
   const slots = Math.min(...sizesFor(asked).map(({ numSlots }) => numSlots))
   const [size] = sizesFor({ ...asked, slots })
   assert(size !== undefined, 'a pipeline without stages')
