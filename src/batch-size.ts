@@ -55,7 +55,8 @@ function bytesPerSlot({ stateShape: { layers, channels, headSize }, vocabSize }:
 
 function refuseTooLarge(size: BatchSize, model: BatchModel, freeBytes: number): void {
   const perToken = 4 * (VECTORS_PER_TOKEN + (model.moreVectors ?? 0)) * model.stateShape.channels
-  const rest = freeBytes - DEVICE_RESERVE_BYTES - size.maxTokens * perToken
+  // The device has a slot more than is asked for, for rows that turn out not to run.
+  const rest = freeBytes - DEVICE_RESERVE_BYTES - size.maxTokens * perToken - bytesPerSlot(model)
   const fitting = Math.floor(rest / bytesPerSlot(model))
   if (size.numSlots <= fitting) return
   const [free, each] = [mebibytes(freeBytes), mebibytes(bytesPerSlot(model))]

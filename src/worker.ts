@@ -9,6 +9,7 @@ import { type EngineChoice, loadEngine } from './load.ts'
 
 /** Progress messages are for a bar: no more than this many. */
 const PROGRESS_STEPS = 200
+const WARM_UP_REPORT_MS = 2000
 
 async function main(): Promise<number> {
   const channel = channelToParent()
@@ -18,10 +19,14 @@ async function main(): Promise<number> {
   try {
     // The gateway writes this argument; see workerCommand in cli/server.ts.
     const choice = JSON.parse(process.argv[2] ?? '') as EngineChoice
-    const { engine } = await loadEngine(choice, (doneBytes, totalBytes) => {
+    const onProgress = (doneBytes: number, totalBytes: number) => {
       if (doneBytes < nextReport && doneBytes < totalBytes) return
       nextReport = doneBytes + totalBytes / PROGRESS_STEPS
       channel.send({ type: 'progress', doneBytes, totalBytes })
+    }
+    const { engine } = await loadEngine(choice, onProgress, {
+      onProgress: tellOfWarmUp(),
+      onWarning: say,
     })
     // Nor does a signal to the whole service: the gateway still wants states saved and answers ended.
     process.on('SIGTERM', () => {})
@@ -30,6 +35,20 @@ async function main(): Promise<number> {
     channel.send({ type: 'fatal', error: SkeinError.from(error).toShape() })
     await channel.close()
     return 1
+  }
+}
+
+function say(message: string): void {
+  process.stderr.write(`skein: ${message}\n`)
+}
+
+/** The first start on a machine tunes its products, which takes a while; later ones find them on disk. */
+function tellOfWarmUp(): (done: number, total: number) => void {
+  let last = performance.now()
+  return (done, total) => {
+    if (performance.now() - last < WARM_UP_REPORT_MS) return
+    last = performance.now()
+    say(`preparing the device: ${done} of ${total} batch sizes`)
   }
 }
 

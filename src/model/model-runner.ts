@@ -15,6 +15,7 @@ import { assert } from '../errors.ts'
 import { FlightQueue } from './flight-queue.ts'
 import type { Model } from './model.ts'
 import type { BatchRow, Flight, ModelInfo, RowResult, Runner } from './runner.ts'
+import { type WarmUp, warmUp } from './warm-up.ts'
 
 export interface RunnerOptions {
   readonly numSlots: number
@@ -100,6 +101,11 @@ export class ModelRunner implements Runner {
 
   step(rows: readonly BatchRow[]): RowResult[] {
     return this.launch(rows).results()
+  }
+
+  /** Before the first request, while all slots are free; a step works without it, at first use more slowly. */
+  warmUp(options: WarmUp = {}): void {
+    warmUp(this, this.#program, options)
   }
 
   clearSlot(slot: number): void {

@@ -24,8 +24,7 @@ class Pool {
     this.#type = type
     this.#size = size
     this.slotBytes = size * (type === 'f32' ? 4 : 2)
-    this.address = device.alloc(numSlots * this.slotBytes)
-    device.fill(this.address, 0, numSlots * this.slotBytes)
+    this.address = allocSlots(device, numSlots, this.slotBytes)
   }
 
   #at(slot: number): DevicePointer {
@@ -48,6 +47,17 @@ class Pool {
     if (this.#type === 'f32') this.#device.upload(this.#at(slot), values)
     else uploadHalves(this.#device, this.#at(slot), values)
   }
+}
+
+/**
+ * Zeroed memory of slots; the address of slot 0. Slot −1 before it is for rows that turn out not to run (take-draws.cu):
+ * several may use it at once, and nothing of it is ever looked at.
+ */
+function allocSlots(device: CudaDevice, numSlots: number, slotBytes: number): DevicePointer {
+  const bytes = (numSlots + 1) * slotBytes
+  const address = device.alloc(bytes)
+  device.fill(address, 0, bytes)
+  return address + BigInt(slotBytes)
 }
 
 export class CudaStatePool implements StatePool {
@@ -153,11 +163,10 @@ export class CudaPenaltyPool implements PenaltyPool {
     this.vocabSize = vocabSize
     this.numSlots = numSlots
     this.#device = device
-    this.counts = device.alloc(4 * vocabSize * numSlots)
-    this.flags = device.alloc(vocabSize * numSlots)
+    this.counts = allocSlots(device, numSlots, 4 * vocabSize)
+    this.flags = allocSlots(device, numSlots, vocabSize)
     this.#tokens = device.alloc(4 * vocabSize)
     this.#args = device.args([this.flags, this.#tokens, i32(0), i32(vocabSize)])
-    device.fill(this.flags, 0, vocabSize * numSlots)
   }
 
   reset(slot: number, promptTokens: Int32Array): void {

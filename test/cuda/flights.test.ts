@@ -1,0 +1,160 @@
+/**
+ * Steps on their way at once on a GPU: rows that feed what the flight before drew, rows held back by a stop or a draw
+ * that was not finite, graphs with lists of biases, and the check of replayed steps at warm-up.
+ */
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
+import { openCheckpoint } from '../../src/model/checkpoint.ts'
+import { ModelRunner } from '../../src/model/model-runner.ts'
+import { type BatchRow, fedByDraw } from '../../src/model/runner.ts'
+import { loadRwkv7 } from '../../src/model/rwkv7.ts'
+import { draw, someTokens, tinyModel } from '../helpers/runner.ts'
+import { describeCuda } from './kit.ts'
+
+const SLOTS = 40
+const STEPS = 12
+
+function runnerOn(graphs: boolean): ModelRunner {
+  const backend = createCudaBackend({ graphs })
+  const checkpoint = openCheckpoint(tinyModel('rwkv7'))
+  const model = loadRwkv7(checkpoint, backend, {})
+  checkpoint.close()
+  return new ModelRunner(model, backend, { numSlots: SLOTS, maxTokens: 256, fingerprint: '' })
+}
+
+function promptRows(rows: number): BatchRow[] {
+  return Array.from({ length: rows }, (_, slot) => ({
+    slot,
+    tokens: someTokens(2 + (slot % 3), slot + 1),
+    samples: [draw(slot, { frequencyPenalty: 0.5, seed: BigInt(slot) })],
+  }))
+}
+
+function next(slot: number, token: number, position: number, fields = {}): BatchRow {
+  const seed = BigInt(slot)
+  return {
+    slot,
+    tokens: Int32Array.of(token),
+    samples: [draw(slot, { position, frequencyPenalty: 0.5, seed, ...fields })],
+  }
+}
+
+/** Tokens of each step, all rows in every one. */
+function answers(runner: ModelRunner, rows: number, isOverlapped: boolean): number[][] {
+  for (let slot = 0; slot < rows; slot++) runner.clearSlot(slot)
+  const tokens: number[][] = []
+  const flights = [runner.launch(promptRows(rows))]
+  for (let position = 1; position < STEPS; position++) {
+    if (!isOverlapped) tokens.push(drawnBy(flights))
+    const known = tokens.at(-1)
+    const row = (slot: number) =>
+      next(slot, isOverlapped ? fedByDraw(slot) : known![slot]!, position)
+    flights.push(runner.launch(Array.from({ length: rows }, (_, slot) => row(slot))))
+    if (isOverlapped) tokens.push(drawnBy(flights))
+  }
+  tokens.push(drawnBy(flights))
+  return tokens
+}
+
+function drawnBy(flights: ReturnType<ModelRunner['launch']>[]): number[] {
+  return flights
+    .shift()!
+    .results()
+    .map(({ drawn }) => drawn[0]!.token)
+}
+
+describeCuda('flights on cuda', () => {
+  let runner: ModelRunner
+  beforeAll(() => {
+    runner = runnerOn(true)
+  })
+  afterAll(() => runner.dispose())
+
+  test.each([
+    [1, true],
+    [3, true],
+    [16, true],
+    [40, true],
+    [1, false],
+    [9, false],
+  ])('of %i rows (graphs %s) draw what steps draw', (rows, graphs) => {
+    const one = graphs ? runner : runnerOn(false)
+    const plain = answers(one, rows, false)
+    const state = one.readState(rows - 1)
+    expect(answers(one, rows, true)).toEqual(plain)
+    expect(one.readState(rows - 1)).toEqual(state)
+    expect(plain.flat().every((token) => token >= 0)).toBe(true)
+    if (!graphs) one.dispose()
+  })
+
+  test.each([1, 2, 7])('%i rows with one held back: its state and counts stay', (rows) => {
+    const slot = rows - 1
+    const [first] = answers(runner, rows, false)
+    const run = (stops: number[]) => {
+      for (let s = 0; s < rows; s++) runner.clearSlot(s)
+      const before = runner.launch(promptRows(rows))
+      const after = runner.launch(
+        Array.from({ length: rows }, (_, s) => ({
+          ...next(s, fedByDraw(s), 1),
+          ...(s === slot ? { stops: new Set(stops) } : {}),
+        })),
+      )
+      before.results()
+      return after.results().map(({ drawn }) => drawn[0]!.token)
+    }
+    const ran = run([])
+    const held = run([3, first![slot]!, 5])
+    expect(held[slot]).toBe(-1)
+    expect(held.slice(0, slot)).toEqual(ran.slice(0, slot))
+    const kept = runner.readState(slot)
+    const again = runner.step([next(slot, first![slot]!, 1)])[0]!.drawn[0]!.token
+    for (let s = 0; s < rows; s++) runner.clearSlot(s)
+    runner.step(promptRows(rows))
+    expect(runner.readState(slot)).toEqual(kept)
+    expect(runner.step([next(slot, first![slot]!, 1)])[0]!.drawn[0]!.token).toBe(again)
+  })
+
+  test('a row whose draw was not finite is held back, its neighbours run', () => {
+    for (let slot = 0; slot < 3; slot++) runner.clearSlot(slot)
+    runner.poisonSlot(1)
+    const before = runner.launch(promptRows(3))
+    const after = runner.launch([0, 1, 2].map((slot) => next(slot, fedByDraw(slot), 1)))
+    const tokens = [before, after].map((flight) =>
+      flight.results().map(({ drawn }) => drawn[0]!.token >= 0),
+    )
+    expect(tokens).toEqual([
+      [true, false, true],
+      [true, false, true],
+    ])
+    runner.clearSlot(1)
+  })
+
+  test('biases of any number go through graphs as through single launches', () => {
+    const eager = runnerOn(false)
+    const steps = [runner, eager].map((one) => {
+      for (let slot = 0; slot < 4; slot++) one.clearSlot(slot)
+      return [1, 40, 400, 2].map((count, position) => {
+        const bias = new Map(Array.from({ length: count }, (_, i) => [i, i % 3 ? 1 : -Infinity]))
+        const rows = [0, 1, 2, 3].map((slot) => next(slot, 7, position, slot < 2 ? { bias } : {}))
+        return one.step(rows).map(({ drawn }) => drawn[0]!.token)
+      })
+    })
+    expect(steps[0]).toEqual(steps[1])
+    eager.dispose()
+  })
+
+  test('warm-up makes what is needed and finds replayed steps right', () => {
+    const fresh = runnerOn(true)
+    const warnings: string[] = []
+    let progress = 0
+    fresh.warmUp({
+      onProgress: (done, total) => {
+        progress = done / total
+      },
+      onWarning: (message) => warnings.push(message),
+    })
+    expect([progress, warnings]).toEqual([1, []])
+    expect(answers(fresh, 5, true)).toEqual(answers(runner, 5, true))
+    fresh.dispose()
+  })
+})
