@@ -4,8 +4,8 @@
  * (the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models", 2024). A tenant that comes
  * back starts level with the least served of those in line: being away earns nothing.
  *
- * While others have been here lately, a tenant with more than its part of the slots leaves the last few free, so that
- * theirs need not wait for one of its answers to end. One tenant alone has everything, first come first served.
+ * A tenant with more than its part of the slots leaves free what others have had at once lately, up to their parts, so that
+ * they need not wait for one of its answers to end. One tenant alone has everything, first come first served.
  * Pure counting: it knows no slots by number, no steps and no clock but the one it is given.
  */
 
@@ -24,18 +24,20 @@ interface Tenant<T> {
   share: number
   /** Tokens fed for it, divided by its share. */
   served: number
-  /** Slots that it holds. */
+  /** Slots that it holds, and those that its requests in line want. */
   numHeld: number
+  numWanted: number
+  /** The most of both together, and when that was. */
+  peak: number
+  peakAt: number
   lastSeen: number
 }
 
-/** How long another tenant's last request keeps slots free for its next. */
+/** How long a tenant's last requests keep slots free for its next. */
 const LATELY_MS = 60_000
 
 export class WaitingLine<T extends Queued> implements Iterable<T> {
   readonly #numSlots: number
-  /** Slots that a tenant with more than its part leaves free. */
-  readonly #reserve: number
   readonly #now: () => number
   readonly #tenants = new Map<string, Tenant<T>>()
   /** All of them in order of arrival. */
@@ -45,7 +47,6 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
 
   constructor(numSlots: number, now: () => number = () => performance.now()) {
     this.#numSlots = numSlots
-    this.#reserve = Math.floor(numSlots / 8)
     this.#now = now
   }
 
@@ -64,6 +65,9 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     tenant.share = item.request.share ?? 1
     tenant.lastSeen = this.#now()
     tenant.waiting.push(item)
+    tenant.numWanted += item.numSlots
+    const demand = tenant.numHeld + tenant.numWanted
+    if (demand >= this.#peakOf(tenant)) Object.assign(tenant, { peak: demand, peakAt: this.#now() })
     this.#arrivals.add(item)
   }
 
@@ -79,11 +83,20 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
   next(numFree: number): T | null {
     if (this.length === 0) return null
     const recent = this.#recent()
-    const parts = recent.reduce((sum, { share }) => sum + share, 0)
+    const shares = recent.reduce((sum, { share }) => sum + share, 0)
+    const partOf = ({ share }: Tenant<T>) =>
+      Math.max(1, Math.floor((this.#numSlots * share) / shares))
+    const keptFor = (tenant: Tenant<T>) =>
+      Math.max(0, Math.min(this.#peakOf(tenant), partOf(tenant)) - tenant.numHeld)
+    const kept = recent.reduce((sum, tenant) => sum + keptFor(tenant), 0)
     let best: Tenant<T> | null = null
     for (const tenant of recent) {
       if (tenant.waiting.length === 0) continue
-      if (recent.length > 1 && this.#mustLeave(tenant, numFree, parts)) continue
+      const { numSlots } = tenant.waiting[0]!
+      const isOverPart = tenant.numHeld + numSlots > partOf(tenant)
+      // With none yet it always may, however many it wants.
+      const mayKeepOut = tenant.numHeld > 0 && isOverPart
+      if (mayKeepOut && numFree - numSlots < kept - keptFor(tenant)) continue
       if (best === null || isBefore(tenant, best)) best = tenant
     }
     return best?.waiting[0] ?? null
@@ -100,8 +113,9 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
   /** It leaves the line without having been admitted; fine for one that is not in it. */
   remove(item: T): void {
     if (!this.#arrivals.delete(item)) return
-    const { waiting } = this.#tenantOf(item)
-    waiting.splice(waiting.indexOf(item), 1)
+    const tenant = this.#tenantOf(item)
+    tenant.waiting.splice(tenant.waiting.indexOf(item), 1)
+    tenant.numWanted -= item.numSlots
   }
 
   /** One of the slots of an admitted request is free again. */
@@ -117,11 +131,9 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     tenant.served += numTokens / tenant.share
   }
 
-  /** It would go into the reserve with more slots than its part. With none yet it always may, however many it wants. */
-  #mustLeave({ waiting, numHeld, share }: Tenant<T>, numFree: number, parts: number): boolean {
-    const { numSlots } = waiting[0]!
-    const isOverPart = numHeld + numSlots > Math.max(1, (this.#numSlots * share) / parts)
-    return numHeld > 0 && isOverPart && numFree - numSlots < this.#reserve
+  /** The most slots that it has had or wanted at once lately. */
+  #peakOf({ numHeld, numWanted, peak, peakAt }: Tenant<T>): number {
+    return peakAt < this.#now() - LATELY_MS ? numHeld + numWanted : peak
   }
 
   /** Tenants that have something here or had it lately; others are forgotten. */
@@ -143,7 +155,9 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
   #tenantOf({ request: { tenant: name = '' } }: T): Tenant<T> {
     let tenant = this.#tenants.get(name)
     if (tenant === undefined) {
-      tenant = { waiting: [], share: 1, served: 0, numHeld: 0, lastSeen: this.#now() }
+      const now = this.#now()
+      const counts = { served: 0, numHeld: 0, numWanted: 0, peak: 0 }
+      tenant = { waiting: [], share: 1, ...counts, peakAt: now, lastSeen: now }
       this.#tenants.set(name, tenant)
     }
     return tenant

@@ -26,7 +26,7 @@ function stepsUntilServed(numFlood: number): number {
 
 test('a flood of long answers in every slot does not keep another tenant waiting', () => {
   expect(stepsUntilServed(0)).toBe(1)
-  // No slot of the flood has to come free: an eighth of them was left.
+  // No slot of the flood has to come free: the one it had before was left.
   expect(stepsUntilServed(200)).toBe(1)
 })
 

@@ -148,14 +148,25 @@ describe('the reserve', () => {
 
   test('is left free by a tenant with more than its part while others are here', () => {
     const { line } = setUp()
-    const guest = item('y')
-    line.push(guest)
+    const guests = [item('y'), item('y'), item('y')]
+    for (const guest of guests) line.push(guest)
     admitAll(line, 16)
+    for (const guest of guests.slice(1)) line.release(guest)
     for (let i = 0; i < 40; i++) line.push(item('x'))
-    // 16, less the guest's, less an eighth.
+    // 16, less the one that a guest holds, less the two more that they have had at once.
     expect(admitAll(line, 15)).toHaveLength(13)
     line.push(item('y'))
     expect(tenants(admitAll(line, 2))).toBe('y')
+  })
+
+  test('is never more than the others’ part', () => {
+    const { line } = setUp()
+    const guests = Array.from({ length: 12 }, () => item('y'))
+    for (const guest of guests) line.push(guest)
+    admitAll(line, 16)
+    for (const guest of guests) line.release(guest)
+    for (let i = 0; i < 40; i++) line.push(item('x'))
+    expect(admitAll(line, 16)).toHaveLength(8)
   })
 
   test('is theirs again a minute after the last of the others', () => {
@@ -165,9 +176,9 @@ describe('the reserve', () => {
     admitAll(line, 16)
     line.release(guest)
     for (let i = 0; i < 40; i++) line.push(item('x'))
-    expect(admitAll(line, 16)).toHaveLength(14)
+    expect(admitAll(line, 16)).toHaveLength(15)
     later(60_001)
-    expect(admitAll(line, 2)).toHaveLength(2)
+    expect(admitAll(line, 1)).toHaveLength(1)
   })
 
   test('never stops who has nothing yet, however much it wants', () => {
