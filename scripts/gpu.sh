@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one call, on a machine that may have no network and no Node.
 #
-#   scripts/gpu.sh pack              here: puts Node and the packages that tests need into .gpu/ (42 MB, ignored by git)
+#   scripts/gpu.sh pack              here: puts Node, the packages that tests need and dist into .gpu/ (43 MB, ignored by git)
 #   scripts/gpu.sh [step …]          there: runs the steps and prints one short table last; logs in $OUT, or .gpu/out
 #
 # Steps: tests, sanitizer, bench (all three without arguments), pipeline (of 2 or 4 GPUs), or any file or folder of tests.
+# Also: serve, tokens through HTTP beside those of the engine alone (SKEIN_SERVE_SIZE, default 7.2b; SKEIN_SERVE_STREAMS, 320).
 # SKEIN_BENCH_SIZES (default "0.1b 1.5b 7.2b"), SKEIN_BENCH_ARGS: what the bench runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,6 +22,9 @@ pack() {
   # What neither the tests of the backend nor the benches load.
   tar c --exclude='*.map' --exclude='*.md' --exclude=@biomejs --exclude=@typescript --exclude=typescript \
     --exclude=openai --exclude=better-sqlite3 --exclude=@types node_modules | xz -T0 -6 -c >"$box/modules.tar.xz"
+  # A worker is started from dist; without --data-dir nothing loads SQLite.
+  npx tsc -p . && tar c --exclude='*.map' --exclude='*.d.ts' dist | xz -T0 -6 -c >"$box/dist.tar.xz"
+  [ -z "${SKEIN_VOCAB:-}" ] || cp "$SKEIN_VOCAB" "$box/vocab.txt"
   du -h "$box"/*.xz
 }
 
@@ -78,6 +82,23 @@ bench() {
 }
 rows=()
 
+# The vocabulary of the World models, where pack was given it in SKEIN_VOCAB, else that of the demo model.
+serve() {
+  local size=${SKEIN_SERVE_SIZE:-7.2b} streams=${SKEIN_SERVE_STREAMS:-320} wkv=${SKEIN_SERVE_WKV:-fp32}
+  local vocab=models/demo.vocab.txt rate model
+  [ ! -f "$box/vocab.txt" ] || vocab=$box/vocab.txt
+  [ -d dist ] || tar xJf "$box/dist.tar.xz"
+  model=${XDG_CACHE_HOME:-$HOME/.cache}/skein/random/rwkv7-$size.pth
+  step "serve-engine" node src/cli/main.ts bench engine --device cuda:0 --size "$size" --wkv "$wkv" \
+    --decode "$streams" --prefill '' --step-tokens 2048 --json
+  rate=$(node -e 'const {rows, served} = JSON.parse(require("fs").readFileSync(process.argv[1], "utf8").replace(/^[^{]*/, ""))
+    console.error(`step ${rows[0].step.milliseconds} ms, forward ${rows[0].forward.milliseconds} ms, engine loop ${served[0]}`)
+    console.log(rows[0].step.tokensPerSecond)' "$out/serve-engine.log")
+  step "serve-http" node scripts/through-http.js "$model" "$streams" "${SKEIN_SERVE_TOKENS:-512}" "$rate" \
+    --device cuda:0 --wkv "$wkv" --vocab "$vocab" --step-tokens 2048
+  rows+=("$size, states $wkv: $rate tok/s of the engine alone" "$(cat "$out/serve-http.log")")
+}
+
 main() {
   [ "${1:-}" = pack ] && { pack; return; }
   mkdir -p "$out"
@@ -90,6 +111,7 @@ main() {
       tests) step tests vitest test/cuda ;;
       sanitizer) sanitizer ;;
       bench) bench ;;
+      serve) serve ;;
       pipeline)
         # Writing the model takes as long as the tests.
         node -e "import('./src/cli/random-model.ts').then((m) => m.randomModel('7.2b'))" &

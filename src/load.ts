@@ -6,7 +6,9 @@ import { existsSync } from 'node:fs'
 import { freemem } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import type { WeightType } from './backend/backend.ts'
+import type { EngineClient } from './engine/client.ts'
 import { Engine } from './engine/engine.ts'
+import { LocalEngineClient } from './engine/local-client.ts'
 import { DEFAULT_STATE_OPTIONS, identityOf, type StateOptions } from './engine/states.ts'
 import { SkeinError } from './errors.ts'
 import { findModel, modelsFolder } from './hub/model-cache.ts'
@@ -22,6 +24,7 @@ import {
 } from './model/checkpoint.ts'
 import { loadableArchitecture, rwkv6Dimensions, rwkv7Dimensions } from './model/formats/describe.ts'
 import { ModelRunner } from './model/model-runner.ts'
+import type { Runner } from './model/runner.ts'
 import { openTunedState, readTunedState } from './model/tuned-state.ts'
 import { readTunedStateAside } from './model/tuned-state-aside.ts'
 import type { WarmUp } from './model/warm-up.ts'
@@ -156,6 +159,12 @@ function ownVocabulary(model: string): OwnVocabulary | undefined {
   } finally {
     checkpoint.close()
   }
+}
+
+/** An engine over a runner, of which it says only tokens: for benches. Closing it disposes of the runner. */
+export function clientOver(runner: Runner): EngineClient {
+  const tokenBytes = { bytesOf: () => Uint8Array.of(0x61) }
+  return new LocalEngineClient(new Engine(runner, tokenBytes))
 }
 
 /** With `warmUp`, everything is ready for the first request when this returns. */

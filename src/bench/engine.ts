@@ -1,11 +1,17 @@
 /**
- * Speed of a runner by itself, no engine and no HTTP: decode steps of N rows and prefills of B prompts. A figure is the
- * median over repeated steps; every step is whole: forward pass, head, draw. Knows nothing of files or devices.
+ * Speed of a runner by itself, no engine and no HTTP: decode steps of N rows and prefills of B prompts, each as a forward
+ * pass alone (to the logits, drawing nothing) and as a full step. Decode steps follow one another as in service: where
+ * the runner can, the next is launched before the last is looked at. A figure is the median over repeated steps, the
+ * host's part included. Knows nothing of files or devices.
  */
-import type { BatchRow, Flight, ModelInfo, Runner, SampleSpec } from '../model/runner.ts'
-
-/** As the engine shares prompts out (microbatches.ts). */
-const MIN_STEP_TOKENS = 256
+import {
+  type BatchRow,
+  type Flight,
+  fedByDraw,
+  type ModelInfo,
+  type Runner,
+} from '../model/runner.ts'
+import { sampleSpec } from './sample-spec.ts'
 
 export interface PrefillCase {
   readonly prompts: number
@@ -21,13 +27,16 @@ export interface BenchPlan {
   readonly minSeconds: number
 }
 
-export interface BenchRow {
+export interface BenchCase {
   readonly kind: 'decode' | 'prefill'
   /** Rows of the batch, or prompts. */
   readonly batch: number
   /** Tokens of each prompt; 1 for decode. */
   readonly tokens: number
-  /** Median, quarter and three-quarter times of one decode step or one whole prefill. */
+}
+
+/** Of one decode step or one whole prefill. */
+export interface Timing {
   readonly milliseconds: number
   readonly lowMilliseconds: number
   readonly highMilliseconds: number
@@ -35,26 +44,36 @@ export interface BenchRow {
   readonly repeats: number
 }
 
-/** What the machine can do at this moment, measured in the same run. */
-export interface MachineLimits {
-  readonly readBytesPerSecond: number
-  /** f32 multiply-adds, two operations each. */
-  readonly fmaOperationsPerSecond: number
+export interface BenchRow extends BenchCase {
+  readonly forward: Timing
+  readonly step: Timing
 }
 
-/** The least a case must read and multiply, as shares of its time at the machine's limits; the larger one binds. */
-export function limitShares(info: ModelInfo, row: BenchRow, limits: MachineLimits) {
+/** What the machine can do at this moment, measured in the same run. */
+export interface MachineLimits {
+  readonly bytesPerSecond: number
+  /** Of the arithmetic that products are made of; a multiply-add is two. */
+  readonly operationsPerSecond: number
+}
+
+/**
+ * The least time of a case at those limits, in seconds: the larger of reading the weights once a step and of the
+ * products' arithmetic, and then reading and writing the states, which waits for products.
+ */
+export function rooflineSeconds(
+  info: ModelInfo,
+  { batch, tokens }: BenchCase,
+  stepTokens: number,
+  { bytesPerSecond, operationsPerSecond }: MachineLimits,
+): number {
   const headParameters = info.vocabSize * info.stateShape.channels
   const bodyParameters = info.numParameters - 2 * headParameters
-  const seconds = row.milliseconds / 1000
-  const weights = info.weightBytes - info.tableBytes
-  const bytes = weights + 2 * row.batch * info.stateBytes
+  const steps = Math.ceil((batch * tokens) / stepTokens)
+  const read = (steps * (info.weightBytes - info.tableBytes)) / bytesPerSecond
   // A prompt needs the head once, after its last token.
-  const operations = 2 * row.batch * (row.tokens * bodyParameters + headParameters)
-  return {
-    read: bytes / limits.readBytesPerSecond / seconds,
-    fma: operations / limits.fmaOperationsPerSecond / seconds,
-  }
+  const operations = 2 * batch * (tokens * bodyParameters + headParameters)
+  const states = (2 * batch * info.stateBytes) / bytesPerSecond
+  return Math.max(read, operations / operationsPerSecond) + states
 }
 
 /** Runs the cases one after another; `onRow` is told of each as it ends. */
@@ -63,7 +82,7 @@ export function benchEngine(
   plan: BenchPlan,
   onRow: (row: BenchRow) => void = () => {},
 ): BenchRow[] {
-  const cases = [
+  const cases: BenchCase[] = [
     ...plan.decode.map((batch) => ({ kind: 'decode' as const, batch, tokens: 1 })),
     ...plan.prefill.map(({ prompts, tokens }) => ({
       kind: 'prefill' as const,
@@ -72,115 +91,129 @@ export function benchEngine(
     })),
   ]
   return cases.map((one) => {
-    for (let slot = 0; slot < one.batch; slot++) runner.clearSlot(slot)
-    const air = new InTheAir(runner)
-    const run =
-      one.kind === 'decode' ? decoder(runner, one.batch, air) : prefiller(runner, one, air)
-    const times = measure(run, plan)
-    air.land()
-    const milliseconds = quantile(times, 0.5)
+    const time = one.kind === 'decode' ? timeDecode : timePrefill
     const row = {
       ...one,
-      milliseconds,
-      lowMilliseconds: quantile(times, 0.25),
-      highMilliseconds: quantile(times, 0.75),
-      tokensPerSecond: (one.batch * one.tokens * 1000) / milliseconds,
-      repeats: times.length,
+      forward: timing(one, time(runner, one, plan, false)),
+      step: timing(one, time(runner, one, plan, true)),
     }
     onRow(row)
     return row
   })
 }
 
-/** Steps of a case that are on their way, oldest first. */
-class InTheAir {
-  readonly #runner: Runner
-  readonly #flights: Flight[] = []
-
-  constructor(runner: Runner) {
-    this.#runner = runner
-  }
-
-  /** Waits for the oldest when there is no room for one more. */
-  launch(rows: readonly BatchRow[], most: number): void {
-    if (this.#flights.length >= most) this.#flights.shift()!.results()
-    this.#flights.push(this.#runner.launch(rows))
-  }
-
-  land(): void {
-    for (const flight of this.#flights.splice(0)) flight.results()
-  }
-}
-
-/**
- * One step that feeds a token to each row and draws the next, from states that have seen a few. On a pipeline each of as
- * many groups of rows as it has devices takes a step, while the others' are on their way.
- */
-function decoder(runner: Runner, batch: number, air: InTheAir): () => void {
-  const numGroups = runner.feedsDraws ? 1 : Math.min(runner.maxFlights, batch)
-  const slots = Array.from({ length: batch }, (_, slot) => slot)
-  const groups = Array.from({ length: numGroups }, (_, g) =>
-    slots.filter((slot) => slot % numGroups === g),
-  )
-  let position = 0
-  return () => {
-    position++
-    for (const group of groups) {
-      const rows = group.map((slot) => ({
-        slot,
-        tokens: Int32Array.of(someToken(runner, slot, position)),
-        samples: [draw(slot, position)],
-      }))
-      air.launch(rows, numGroups)
-    }
-    if (numGroups === 1) air.land()
-  }
-}
-
-/** All prompts from start to first token, in steps of the runner's token budget or, on a pipeline, of a share of it. */
-function prefiller(
+/** Milliseconds from the end of one step to the end of the next; the runner is never without one if it can help it. */
+function timeDecode(
   runner: Runner,
-  { batch, tokens }: { batch: number; tokens: number },
-  air: InTheAir,
-): () => void {
-  const prompts = Array.from({ length: batch }, (_, slot) =>
-    Int32Array.from({ length: tokens }, (_, t) => someToken(runner, slot, t)),
-  )
-  return () => {
-    const done = prompts.map(() => 0)
-    while (done.some((count) => count < tokens)) {
-      const rows: BatchRow[] = []
-      let budget = stepBudget(runner, batch * tokens)
-      for (const [slot, prompt] of prompts.entries()) {
-        const chunk = prompt.subarray(done[slot]!, Math.min(tokens, done[slot]! + budget))
-        if (chunk.length === 0) continue
-        budget -= chunk.length
-        done[slot]! += chunk.length
-        rows.push({ slot, tokens: chunk, samples: done[slot] === tokens ? [draw(slot, 0)] : [] })
-      }
-      air.launch(rows, runner.maxFlights)
+  { batch }: BenchCase,
+  plan: BenchPlan,
+  draws: boolean,
+): number[] {
+  for (let slot = 0; slot < batch; slot++) runner.clearSlot(slot)
+  const flights: Flight[] = []
+  const depth = runner.feedsDraws ? runner.maxFlights : 1
+  let position = 0
+  let last: readonly number[] = []
+  const launch = () => {
+    const feeds = (slot: number) => {
+      if (!draws || position === 0) return someToken(runner, slot, position)
+      return flights.length > 0 ? fedByDraw(slot) : last[slot]!
     }
-    air.land()
+    const rows = Array.from({ length: batch }, (_, slot) =>
+      row(slot, [feeds(slot)], draws, position),
+    )
+    position++
+    flights.push(runner.launch(rows))
   }
+  const land = () => {
+    last = flights
+      .shift()!
+      .results()
+      .flatMap(({ drawn }) => drawn.map(({ token }) => token))
+  }
+  const run = () => {
+    while (flights.length < depth) launch()
+    land()
+  }
+  const times = measure(run, plan)
+  while (flights.length > 0) land()
+  return times
 }
 
-/** Prompt tokens of a step: the devices of a pipeline read parts of them at once. */
-function stepBudget({ feedsDraws, maxFlights, maxTokens }: Runner, total: number): number {
-  if (feedsDraws) return maxTokens
-  return Math.min(maxTokens, Math.max(MIN_STEP_TOKENS, Math.ceil(total / maxFlights)))
+/** Milliseconds of all prompts from start to first token, in steps of the runner's token budget. */
+function timePrefill(
+  runner: Runner,
+  { batch, tokens }: BenchCase,
+  plan: BenchPlan,
+  draws: boolean,
+): number[] {
+  const prompts = Array.from({ length: batch }, (_, slot) =>
+    Array.from({ length: tokens }, (_, t) => someToken(runner, slot, t)),
+  )
+  const run = () => {
+    for (let slot = 0; slot < batch; slot++) runner.clearSlot(slot)
+    const flights: Flight[] = []
+    for (const rows of stepsOf(prompts, runner.maxTokens, draws)) {
+      if (flights.length === runner.maxFlights) flights.shift()!.results()
+      flights.push(runner.launch(rows))
+    }
+    for (const flight of flights) flight.results()
+  }
+  return measure(run, plan)
 }
 
-/** Repeats until both minima are met, after one repeat that warms caches and threads. */
+/** The prompts in steps of at most `maxTokens`, each from its start. */
+function stepsOf(prompts: readonly number[][], maxTokens: number, draws: boolean): BatchRow[][] {
+  const steps: BatchRow[][] = [[]]
+  let budget = maxTokens
+  for (const [slot, prompt] of prompts.entries()) {
+    for (let start = 0; start < prompt.length; ) {
+      if (budget === 0) {
+        steps.push([])
+        budget = maxTokens
+      }
+      const end = Math.min(prompt.length, start + budget)
+      const isLast = end === prompt.length
+      const chunk = row(slot, prompt.slice(start, end), draws && isLast, 0)
+      steps.at(-1)!.push({ ...chunk, withHead: isLast })
+      budget -= end - start
+      start = end
+    }
+  }
+  return steps
+}
+
+/** What a chat asks for: temperature and top-p, no penalties. */
+function row(slot: number, tokens: readonly number[], draws: boolean, position: number): BatchRow {
+  const samples = draws ? [sampleSpec({ slot, topP: 0.5, position })] : []
+  return { slot, tokens: Int32Array.from(tokens), samples, withHead: true }
+}
+
+/** Repeats until both minima are met, after two repeats that warm caches and threads. */
 function measure(run: () => void, { minRepeats, minSeconds }: BenchPlan): number[] {
   run()
+  run()
   const times: number[] = []
-  const end = performance.now() + 1000 * minSeconds
-  while (times.length < minRepeats || performance.now() < end) {
-    const start = performance.now()
+  let before = performance.now()
+  const end = before + 1000 * minSeconds
+  while (times.length < minRepeats || before < end) {
     run()
-    times.push(performance.now() - start)
+    const now = performance.now()
+    times.push(now - before)
+    before = now
   }
   return times.sort((a, b) => a - b)
+}
+
+function timing({ batch, tokens }: BenchCase, sorted: readonly number[]): Timing {
+  const milliseconds = quantile(sorted, 0.5)
+  return {
+    milliseconds,
+    lowMilliseconds: quantile(sorted, 0.25),
+    highMilliseconds: quantile(sorted, 0.75),
+    tokensPerSecond: (batch * tokens * 1000) / milliseconds,
+    repeats: sorted.length,
+  }
 }
 
 function quantile(sorted: readonly number[], share: number): number {
@@ -190,24 +223,4 @@ function quantile(sorted: readonly number[], share: number): number {
 /** Any token will do, but not the same one: rows of the embedding should come from memory. */
 function someToken(runner: Runner, slot: number, position: number): number {
   return (1 + slot * 7919 + position * 104_729) % runner.info.vocabSize
-}
-
-/** What a chat asks for: temperature and top-p, no penalties. */
-function draw(slot: number, position: number): SampleSpec {
-  return {
-    slot,
-    temperature: 1,
-    topK: 0,
-    topP: 0.5,
-    minP: 0,
-    presencePenalty: 0,
-    frequencyPenalty: 0,
-    penaltyDecay: 1,
-    repetitionPenalty: 1,
-    seed: 1n,
-    position,
-    stream: 0,
-    logprobs: null,
-    bias: null,
-  }
 }

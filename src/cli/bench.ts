@@ -3,13 +3,22 @@ import { cpus } from 'node:os'
 import { defineCommand } from 'citty'
 import { measureMachine } from '../backend/cpu/cpu.ts'
 import { Gemm } from '../backend/cuda/gemm.ts'
+import { cudaReport } from '../backend/cuda/report.ts'
 import { type DeviceSpeed, measureSpeed } from '../backend/cuda/speed.ts'
-import { type BenchRow, benchEngine, limitShares, type MachineLimits } from '../bench/engine.ts'
+import {
+  type BenchPlan,
+  type BenchRow,
+  benchEngine,
+  type MachineLimits,
+  rooflineSeconds,
+} from '../bench/engine.ts'
 import { RANDOM_MODEL_SIZES } from '../bench/random-model.ts'
+import { benchServed } from '../bench/served.ts'
 import { benchTokenizer } from '../bench/tokenizer.ts'
 import { openCudaDevice } from '../device-choice.ts'
+import type { EngineClient } from '../engine/client.ts'
 import { SkeinError } from '../errors.ts'
-import { loadRunner, loadTokenizer, modelPath } from '../load.ts'
+import { clientOver, type EngineChoice, loadRunner, loadTokenizer, modelPath } from '../load.ts'
 import type { ModelInfo } from '../model/runner.ts'
 import { Tokenizer } from '../tokenizer/tokenizer.ts'
 import {
@@ -24,6 +33,9 @@ import {
 } from './args.ts'
 import { formatBytes, formatCount, printJson, printTable, progressBar } from './output.ts'
 import { randomModel } from './random-model.ts'
+
+/** Beyond this the tokens of a second do not rise any more. */
+const MAX_STEP_TOKENS = 4096
 
 const engine = defineCommand({
   meta: { name: 'engine', description: 'Decode and prefill speed of a model, without HTTP' },
@@ -41,38 +53,92 @@ const engine = defineCommand({
     },
     'step-tokens': {
       type: 'string',
-      description: 'Token budget of one step (default 512, 2048 on a GPU)',
+      description: 'Token budget of one step (default 512; on a GPU the largest case, up to 4096)',
     },
     repeats: { type: 'string', default: '20', description: 'Fewest repeats of a case' },
     seconds: { type: 'string', default: '2', description: 'Shortest time of a case' },
     json: { type: 'boolean', description: 'One JSON object' },
   },
-  run({ args }) {
-    const decode = integers(args, 'decode')
-    const prefill = prefillCases(text(args, 'prefill'))
+  async run({ args }) {
     const size = oneOf(args, 'size', RANDOM_MODEL_SIZES)
-    const slots = Math.max(1, ...decode, ...prefill.map(({ prompts }) => prompts))
     const choice = engineChoice(size ? { ...args, model: randomModel(size) } : args)
-    const runner = loadRunner({ ...choice, slots }, progressBar('loading'))
+    const plan: BenchPlan = {
+      decode: integers(args, 'decode'),
+      prefill: prefillCases(text(args, 'prefill')),
+      minRepeats: integer(args, 'repeats', 1, 100_000) ?? 20,
+      minSeconds: number(args, 'seconds', 0, 3600) ?? 2,
+    }
+    const before = measureLimits(choice)
+    const runner = loadRunner(benchChoice(choice, plan, before), progressBar('loading'))
+    const client = clientOver(runner)
     try {
-      const plan = {
-        decode,
-        prefill,
-        minRepeats: integer(args, 'repeats', 1, 100_000) ?? 20,
-        minSeconds: number(args, 'seconds', 0, 3600) ?? 2,
-      }
-      const limit = () =>
-        runner.info.device.startsWith('cpu') ? measureMachine(threadsOf(choice)) : null
-      const before = limit()
       const rows = benchEngine(runner, plan)
-      const limits = higher(before, limit())
-      if (args.json) printJson({ machine: cpus()[0]?.model, limits, model: runner.info, rows })
-      else printRows(runner.info, rows, limits)
+      const served = await servedRates(client, rows, plan)
+      const limits = higher(before, measureLimits(choice))
+      const found = { model: runner.info, stepTokens: runner.maxTokens, limits, rows, served }
+      if (args.json) printJson({ machine: cpus()[0]?.model, ...found })
+      else printRows(found)
     } finally {
-      runner.dispose()
+      await client.close()
     }
   },
 })
+
+/** As many slots as the widest case has rows, and steps that hold the longest where a GPU makes that cheap. */
+function benchChoice(choice: EngineChoice, { decode, prefill }: BenchPlan, limits: Limits) {
+  const slots = Math.max(1, ...decode, ...prefill.map(({ prompts }) => prompts))
+  const longest = Math.max(0, ...prefill.map(({ prompts, tokens }) => prompts * tokens))
+  const maxTokens = limits?.device === 'cuda' ? Math.min(MAX_STEP_TOKENS, longest) : undefined
+  return { ...choice, slots, maxTokens: choice.maxTokens ?? (maxTokens || undefined) }
+}
+
+/** Tokens a second of each decode case through the engine's loop, over about as long as the case itself ran. */
+async function servedRates(
+  client: EngineClient,
+  rows: readonly BenchRow[],
+  { minRepeats, minSeconds }: BenchPlan,
+) {
+  const rates: number[] = []
+  for (const { kind, batch, step } of rows) {
+    if (kind !== 'decode') continue
+    const steps = Math.ceil((1000 * minSeconds) / step.milliseconds)
+    rates.push(await benchServed(client, batch, Math.max(minRepeats, steps)))
+  }
+  return rates
+}
+
+type Limits = (MachineLimits & { readonly device: 'cpu' | 'cuda' }) | null
+
+/** Null where nothing measures them: on several devices, and on the reference. */
+function measureLimits({ device = 'auto', ppDevices, threads }: EngineChoice): Limits {
+  if (ppDevices !== undefined || device === 'reference') return null
+  const isCuda = device.startsWith('cuda') || (device === 'auto' && hasUsableCuda())
+  if (!isCuda) {
+    const { readBytesPerSecond, fmaOperationsPerSecond } = measureMachine(
+      threads === undefined ? {} : { threads },
+    )
+    const limits = {
+      bytesPerSecond: readBytesPerSecond,
+      operationsPerSecond: fmaOperationsPerSecond,
+    }
+    return { device: 'cpu', ...limits }
+  }
+  const found = openCudaDevice(device === 'auto' ? 'cuda' : device)
+  try {
+    const products = new Gemm(found)
+    const { copyBytesPerSecond, matrixFlopsPerSecond } = measureSpeed(found, products)
+    products.dispose()
+    const limits = { bytesPerSecond: copyBytesPerSecond, operationsPerSecond: matrixFlopsPerSecond }
+    return { device: 'cuda', ...limits }
+  } finally {
+    found.dispose()
+  }
+}
+
+function hasUsableCuda(): boolean {
+  const { hasCard, problems } = cudaReport()
+  return hasCard && problems.length === 0
+}
 
 function prefillCases(given = ''): { prompts: number; tokens: number }[] {
   return given
@@ -90,51 +156,65 @@ function prefillCases(given = ''): { prompts: number; tokens: number }[] {
 }
 
 /** Measured before and after the cases; the better of the two, since a neighbour may have disturbed one. */
-function higher(a: MachineLimits | null, b: MachineLimits | null): MachineLimits | null {
+function higher(a: Limits, b: Limits): Limits {
   if (!a || !b) return null
   return {
-    readBytesPerSecond: Math.max(a.readBytesPerSecond, b.readBytesPerSecond),
-    fmaOperationsPerSecond: Math.max(a.fmaOperationsPerSecond, b.fmaOperationsPerSecond),
+    device: a.device,
+    bytesPerSecond: Math.max(a.bytesPerSecond, b.bytesPerSecond),
+    operationsPerSecond: Math.max(a.operationsPerSecond, b.operationsPerSecond),
   }
 }
 
-function threadsOf({ threads }: { readonly threads?: number | undefined }) {
-  return threads === undefined ? {} : { threads }
+interface Found {
+  readonly model: ModelInfo
+  readonly stepTokens: number
+  readonly limits: Limits
+  readonly rows: readonly BenchRow[]
+  /** Of the decode cases. */
+  readonly served: readonly number[]
 }
 
-function printRows(info: ModelInfo, rows: readonly BenchRow[], limits: MachineLimits | null): void {
+function printRows({ model, stepTokens, limits, rows, served }: Found): void {
+  const { architecture, numParameters, weightType, weightBytes, device } = model
   process.stdout.write(
-    `${info.architecture} ${formatCount(info.numParameters)} parameters, ${info.weightType}, ${formatBytes(info.weightBytes)}; ${info.device}\n`,
+    `${architecture} ${formatCount(numParameters)} parameters, ${weightType}, ${formatBytes(weightBytes)}; ${device}\n`,
   )
-  if (limits)
-    process.stdout.write(
-      `this machine now: reads ${(limits.readBytesPerSecond / 1e9).toFixed(1)} GB/s, multiplies ${(limits.fmaOperationsPerSecond / 1e9).toFixed(0)} GFLOP/s in f32\n`,
-    )
-  const shares = (row: BenchRow) => {
+  if (limits) process.stdout.write(`this machine now: ${describeLimits(limits)}\n`)
+  const share = (row: BenchRow) => {
     if (!limits) return []
-    const { read, fma } = limitShares(info, row, limits)
-    return [read, fma].map((share) => `${(100 * share).toFixed(0)} %`)
+    const least = rooflineSeconds(model, row, stepTokens, limits)
+    return [row.forward, row.step].map(
+      ({ milliseconds }) => `${((100_000 * least) / milliseconds).toFixed(0)} %`,
+    )
   }
   printTable([
     [
-      'case',
-      'tokens/s',
-      'ms',
-      'ms 25 %',
-      'ms 75 %',
-      'repeats',
-      ...(limits ? ['of read', 'of f32'] : []),
+      ...['case', 'forward ms', 'tokens/s', 'step ms', 'tokens/s', 'ms 25 %', 'ms 75 %', 'repeats'],
+      ...['served tokens/s', ...(limits ? ['forward of limit', 'step of limit'] : [])],
     ],
-    ...rows.map((row) => [
-      row.kind === 'decode' ? `decode ${row.batch}` : `prefill ${row.batch}x${row.tokens}`,
-      row.tokensPerSecond.toFixed(1),
-      row.milliseconds.toFixed(2),
-      row.lowMilliseconds.toFixed(2),
-      row.highMilliseconds.toFixed(2),
-      String(row.repeats),
-      ...shares(row),
-    ]),
+    ...rows.map((row, i) => {
+      const { kind, batch, tokens, forward, step } = row
+      return [
+        kind === 'decode' ? `decode ${batch}` : `prefill ${batch}x${tokens}`,
+        ...[forward, step].flatMap(({ milliseconds, tokensPerSecond }) => [
+          milliseconds.toFixed(3),
+          tokensPerSecond.toFixed(1),
+        ]),
+        step.lowMilliseconds.toFixed(3),
+        step.highMilliseconds.toFixed(3),
+        String(step.repeats),
+        served[i]?.toFixed(1) ?? '',
+        ...share(row),
+      ]
+    }),
   ])
+}
+
+function describeLimits({ device, bytesPerSecond, operationsPerSecond }: NonNullable<Limits>) {
+  const [gigabytes, tera] = [bytesPerSecond / 1e9, operationsPerSecond / 1e12]
+  return device === 'cuda'
+    ? `copies ${gigabytes.toFixed(0)} GB/s read and written, multiplies ${tera.toFixed(0)} TFLOP/s in f16`
+    : `reads ${gigabytes.toFixed(1)} GB/s, multiplies ${(1000 * tera).toFixed(0)} GFLOP/s in f32`
 }
 
 const tokenizer = defineCommand({

@@ -1,0 +1,122 @@
+/**
+ * What of the engine's speed arrives through HTTP: starts `skein serve` from dist, lets so many chats stream at once, and
+ * prints tokens a second, CPU time a token of gateway, worker and load generator, and the gateway's event-loop delay.
+ *
+ *   node scripts/through-http.js MODEL STREAMS [OUTPUT_TOKENS] [ENGINE_RATE] [serve's flags …]
+ *
+ * ENGINE_RATE: tokens a second of the engine alone (`skein bench engine`), for the ratio; 0 is unknown.
+ */
+import { spawn } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+
+const [model = '', streams = '320', outputTokens = '512', engineRate = '0', ...flags] =
+  process.argv.slice(2)
+const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url))
+const PORT = 8111
+const URL_BASE = `http://127.0.0.1:${PORT}`
+/** Linux counts CPU time in hundredths of a second. */
+const TICK_MS = 10
+
+/** @param {string[]} args */
+function skein(args) {
+  return spawn(process.execPath, [main, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
+}
+
+/** CPU milliseconds that a process has used. @param {number} pid */
+function cpuMs(pid) {
+  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').at(-1)?.split(' ') ?? []
+  return TICK_MS * (Number(fields[11]) + Number(fields[12]))
+}
+
+/** @param {number} pid */
+function childrenOf(pid) {
+  const text = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim()
+  return text === '' ? [] : text.split(' ').map(Number)
+}
+
+/** A figure of /metrics. @param {string} name */
+async function metric(name) {
+  const text = await (await fetch(`${URL_BASE}/metrics`)).text()
+  return Number(
+    text
+      .split('\n')
+      .find((line) => line.startsWith(`${name} `))
+      ?.split(' ')[1],
+  )
+}
+
+/** @param {import('node:child_process').ChildProcess} server */
+async function whenReady(server) {
+  for (;;) {
+    if (server.exitCode !== null) throw new Error(`skein serve ended with ${server.exitCode}`)
+    await new Promise((resolve) => setTimeout(resolve, 200))
+    const reply = await fetch(`${URL_BASE}/readyz`).catch(() => null)
+    if (reply?.ok) return
+  }
+}
+
+/** @param {string} count @param {string} length @returns {Promise<any>} */
+function load(count, length) {
+  const client = skein([
+    ...['bench', 'serve', '--url', URL_BASE, '--endpoint', 'chat', '--ignore-eos'],
+    ...['--num-prompts', count, '--concurrency', streams, '--temperature', '1', '--json', '-'],
+    ...['--input-len', '16', '--range-ratio', '1', '--output-len', length],
+  ])
+  let text = ''
+  client.stdout?.on('data', (part) => {
+    text += part
+  })
+  const cpu = setInterval(() => {
+    if (client.pid !== undefined && client.exitCode === null) clientCpuMs = cpuMs(client.pid)
+  }, 100)
+  return new Promise((resolve, reject) => {
+    client.on('close', (code) => {
+      clearInterval(cpu)
+      if (code === 0) resolve(JSON.parse(text))
+      else reject(new Error(`the load generator ended with ${code}: ${text.slice(0, 2000)}`))
+    })
+  })
+}
+let clientCpuMs = 0
+
+const server = skein([
+  ...['serve', model, '--port', String(PORT), '--slots', String(Number(streams) + 16)],
+  ...['--log-level', 'warn', '--no-store', ...flags],
+])
+server.stdout?.resume()
+try {
+  await whenReady(server)
+  const gateway = server.pid ?? 0
+  const [worker = 0] = childrenOf(gateway)
+  await load(String(Math.ceil(Number(streams) / 4)), '32')
+  await metric('process_cpu_user_seconds_total')
+  const before = [cpuMs(gateway), cpuMs(worker)]
+  const { summary } = await load(streams, outputTokens)
+  const after = [cpuMs(gateway), cpuMs(worker)]
+  const delayMs = 1000 * (await metric('nodejs_eventloop_lag_p99_seconds'))
+  const tokens = summary.outputTokens.total
+  // While every stream runs: the streams' own rate between their first and last token.
+  const steady = (1000 * Number(streams)) / summary.tpotMs.mean
+  const [gatewayUs, workerUs] = after.map((ms, i) => (1000 * (ms - (before[i] ?? 0))) / tokens)
+  const rows = {
+    streams,
+    'output tokens each': outputTokens,
+    succeeded: `${summary.numSucceeded} of ${summary.numRequests}`,
+    'tokens/s from first request to last': summary.outputTokens.perSecond.toFixed(0),
+    'tokens/s while all stream': steady.toFixed(0),
+    'of the engine alone':
+      Number(engineRate) > 0
+        ? `${((100 * steady) / Number(engineRate)).toFixed(1)} %`
+        : 'not given',
+    'gateway CPU, us a token': gatewayUs?.toFixed(1),
+    'worker CPU, us a token': workerUs?.toFixed(1),
+    'load generator CPU, us a token': ((1000 * clientCpuMs) / tokens).toFixed(1),
+    'event-loop delay of the gateway, p99 ms': delayMs.toFixed(1),
+    'first token, median and p99 ms': `${summary.ttftMs.median.toFixed(0)}, ${summary.ttftMs.p99.toFixed(0)}`,
+    'between tokens, median and p99 ms': `${summary.itlMs.median.toFixed(1)}, ${summary.itlMs.p99.toFixed(1)}`,
+  }
+  for (const [name, value] of Object.entries(rows)) console.log(`${name.padEnd(42)} ${value}`)
+} finally {
+  server.kill('SIGINT')
+}

@@ -1,0 +1,59 @@
+/** Cases of the engine's bench over a scripted runner, and the least time that they are held against. */
+import { expect, test } from 'vitest'
+import { benchEngine, rooflineSeconds } from '../../../src/bench/engine.ts'
+import type { BatchRow } from '../../../src/model/runner.ts'
+import { DeferredRunner } from '../../helpers/deferred-runner.ts'
+import { FakeRunner } from '../../helpers/fake-runner.ts'
+
+test('decode and prefill run as asked, with and without draws, in steps that fit', () => {
+  const runner = new FakeRunner({ numSlots: 4, maxTokens: 10 })
+  const seen = { drawing: 0, silent: 0, feeding: 0 }
+  runner.onStep = (rows: readonly BatchRow[]) => {
+    const draws = rows.some(({ samples }) => samples.length > 0)
+    seen[draws ? 'drawing' : 'silent']++
+    if (rows.some(({ tokens }) => tokens[0]! < 0)) seen.feeding++
+  }
+  const plan = {
+    decode: [1, 4],
+    prefill: [{ prompts: 3, tokens: 8 }],
+    minRepeats: 5,
+    minSeconds: 0,
+  }
+  const told: string[] = []
+  const rows = benchEngine(new DeferredRunner(runner), plan, ({ kind }) => told.push(kind))
+  expect(told).toEqual(['decode', 'decode', 'prefill'])
+  expect(rows.map(({ batch, tokens }) => [batch, tokens])).toEqual([
+    [1, 1],
+    [4, 1],
+    [3, 8],
+  ])
+  for (const { batch, tokens, step } of rows) {
+    expect(step.repeats).toBeGreaterThanOrEqual(5)
+    expect(step.tokensPerSecond).toBeCloseTo((1000 * batch * tokens) / step.milliseconds, 6)
+    expect(step.lowMilliseconds).toBeLessThanOrEqual(step.highMilliseconds)
+  }
+  expect(Math.max(...runner.log.map(({ tokens }) => tokens))).toBe(10)
+  // Every decode step but the first of a case feeds what the one before drew.
+  expect(seen.feeding).toBeGreaterThanOrEqual(2 * (5 + 2))
+  expect(Math.min(seen.drawing, seen.silent)).toBeGreaterThan(20)
+})
+
+test('the least time: reading or arithmetic, then the states', () => {
+  const { info } = new FakeRunner({ vocabSize: 100 })
+  const model = {
+    ...info,
+    stateShape: { ...info.stateShape, channels: 10 },
+    numParameters: 5000,
+    weightBytes: 12_000,
+    tableBytes: 2000,
+    stateBytes: 300,
+  }
+  const limits = { bytesPerSecond: 1000, operationsPerSecond: 10_000 }
+  const decode = { kind: 'decode' as const, batch: 1, tokens: 1 }
+  expect(rooflineSeconds(model, decode, 8, limits)).toBeCloseTo(10 + 0.6)
+  // 3 000 of body and 1 000 of head, two operations each.
+  expect(rooflineSeconds(model, { ...decode, batch: 40 }, 64, limits)).toBeCloseTo(32 + 24)
+  // In two steps the weights are read twice, and the head is needed once.
+  const prefill = { kind: 'prefill' as const, batch: 1, tokens: 16 }
+  expect(rooflineSeconds(model, prefill, 8, limits)).toBeCloseTo(20 + 0.6)
+})
