@@ -46,6 +46,8 @@ export interface ModelEntry {
   readonly client: EngineClient | null
   /** Names of mixtures of its start states. */
   readonly mixtures?: readonly string[]
+  /** Workers that serve it, and how many of them are ready; absent where there is no such thing. */
+  readonly workers?: { readonly all: number; readonly ready: number }
 }
 
 export interface ModelRegistry {

@@ -15,11 +15,13 @@ import type { WorkerSpec } from '../gateway/management/contract.ts'
 import type { OpenDoor } from '../gateway/management/doors.ts'
 import { Management } from '../gateway/management/management.ts'
 import { Metrics } from '../gateway/metrics.ts'
+import { openMetricsDoor } from '../gateway/metrics-door.ts'
 import { type ModelFolder, openModelFolder } from '../gateway/model-folder.ts'
 import { ModelHost } from '../gateway/model-host.ts'
 import { RateLimits } from '../gateway/rate-limits.ts'
 import { createRegistry } from '../gateway/registry.ts'
 import { shutDown } from '../gateway/shutdown.ts'
+import { startTracing } from '../gateway/tracing.ts'
 import { checkModelFile, type EngineChoice } from '../load.ts'
 import { createLauncher } from './launcher.ts'
 import { listModelFiles, nameOf, realPath, resolveSpec } from './model-files.ts'
@@ -50,6 +52,10 @@ export interface ServerOptions {
   /** Whose files may be loaded over HTTP; by default the folder of the model, or "models" without one. */
   readonly modelDir?: string | undefined
   readonly limits?: Partial<Limits> | undefined
+  /** /metrics without a key, on this port alone; 0: any free one. */
+  readonly metricsPort?: number | undefined
+  /** An OpenTelemetry collector that gets traces. */
+  readonly traceEndpoint?: string | undefined
   readonly logger?: Logger | undefined
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
 }
@@ -89,18 +95,14 @@ export async function startServer(
     launcher: launcherOf(choice, options, logger),
     logFolder: dataDir === undefined ? undefined : join(dataDir, 'logs'),
   })
-  const models = new ModelHost({
-    folder,
-    fleet,
-    // One model has one store of sessions, and one worker that writes to it.
-    excludes: (old, next) => dataDir !== undefined && old.file === next.file,
-  })
+  const models = new ModelHost({ folder, fleet })
   const drain = new Drain()
   const common = commonOptions(options, logger, fleet, drain)
   const management = manage(fleet, folder, host, common)
   const app = buildApp({ ...common, host, models: models.registry, admin: models, management })
   const stop = () => shutDown({ app, drain, stopWorkers: () => models.stop(), timeoutMs: 0 })
   try {
+    await observe(app, common.metrics, { ...options, host })
     await listen(app, host, port)
     management.listensOn(urlOf(app, host))
     await models.begin(launches)
@@ -109,6 +111,22 @@ export async function startServer(
     throw error
   }
   return { url: urlOf(app, host), app, drain, models, stop }
+}
+
+/** Figures and traces for others' tools, as long as the server lives. */
+async function observe(
+  app: FastifyInstance,
+  metrics: Metrics,
+  { host = '127.0.0.1', metricsPort, traceEndpoint }: ServerOptions,
+): Promise<void> {
+  if (metricsPort !== undefined) {
+    const door = await openMetricsDoor(metrics, host, metricsPort)
+    app.addHook('onClose', () => door.close())
+  }
+  if (traceEndpoint === undefined) return
+  const endTracing = await startTracing(traceEndpoint, packageVersion())
+  // What is not sent by now is lost, and no reason to stay.
+  app.addHook('onClose', () => endTracing().catch(() => {}))
 }
 
 type CommonOptions = Omit<AppOptions, 'models' | 'host' | 'admin' | 'management'> & {
@@ -128,6 +146,7 @@ function commonOptions(
     rates: new RateLimits(),
     metrics: new Metrics(fleet.registry, fleet),
     version: packageVersion(),
+    isTraced: options.traceEndpoint !== undefined,
     drain,
     logger,
     limits: options.limits ?? {},

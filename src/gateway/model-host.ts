@@ -1,7 +1,7 @@
 /**
  * The models of a gateway that may change while it runs: loaded, replaced, given start states and removed by name. What
  * replaces a model is started beside it and must answer before it takes the name; the old workers go when their requests
- * have ended. Only where two cannot run side by side does the old one end first, and come back if the new one fails. It
+ * have ended. Only where memory has no room for both do the old ones end first, and come back if the new ones fail. It
  * owns no worker: the fleet does.
  */
 import type { ModelAdmin, ModelChoice, ModelRegistry, StartStateChoice } from '../api/models.ts'
@@ -14,8 +14,6 @@ import type { ModelFolder } from './model-folder.ts'
 export interface ModelHostOptions {
   readonly folder: ModelFolder
   readonly fleet: Fleet
-  /** Whether the two cannot run side by side, because both would write to one store. Absent: any two can. */
-  readonly excludes?: (old: Launch, next: Launch) => boolean
   /** How long requests of a replaced worker may go on. */
   readonly drainMs?: number
 }
@@ -115,12 +113,14 @@ export class ModelHost implements ModelAdmin {
     const isThere = old.length > 0 && old.every((worker) => worker.state === 'ready')
     if (isThere && old.every((worker) => isSame(worker.launch, launch))) return
     const launches = old.length === 0 ? [launch] : old.map((worker) => inPlaceOf(worker, launch))
-    if (old.some((worker) => this.#options.excludes?.(worker.launch, launch))) {
+    const next = launches.map((one) => this.#fleet.create(one, false))
+    try {
+      await this.#startChecked(next)
+    } catch (thrown) {
+      if (old.length === 0 || SkeinError.from(thrown).code !== 'out_of_memory') throw thrown
       await this.#follow(old, launches)
       return
     }
-    const next = launches.map((one) => this.#fleet.create(one, false))
-    await this.#startChecked(next)
     for (const worker of next) worker.serve()
     this.#retire(old)
   }

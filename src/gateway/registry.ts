@@ -15,6 +15,8 @@ export interface EngineSource {
   readonly state: ModelState
   readonly reason: string | null
   readonly client: EngineClient | null
+  /** Where several processes serve the model, or one that comes and goes. */
+  readonly workers?: NonNullable<ModelEntry['workers']>
 }
 
 export interface RegisteredModel {
@@ -59,8 +61,8 @@ export function localSource(client: EngineClient): EngineSource {
 }
 
 function entryOf({ id, source }: RegisteredModel, created: number): ModelEntry {
-  const { state, reason, client } = source
-  return { id, created, state, reason, client }
+  const { state, reason, client, workers } = source
+  return { id, created, state, reason, client, ...(workers === undefined ? {} : { workers }) }
 }
 
 /** What clients of other RWKV servers put where a name is due; no model's own name, so it means the only one. */

@@ -93,6 +93,10 @@ export class Router implements EngineSource, EngineClient {
     return this.#ready().length === 0 ? null : this
   }
 
+  get workers(): { readonly all: number; readonly ready: number } {
+    return { all: this.#replicas().length, ready: this.#ready().length }
+  }
+
   get info(): EngineInfo {
     return mergedInfo(this.#clients())
   }

@@ -22,11 +22,12 @@ export function mountSystem(app: FastifyInstance, context: SystemContext): void 
     app.get(path, (_request, reply) => {
       const entries = models.list()
       const reason = drain.isDraining ? 'the server is shutting down' : unreadyReason(entries)
-      const status = reason === null ? 'ok' : 'unavailable'
+      const answers = entries.every(isWhole) ? 'ok' : 'degraded'
+      const status = reason === null ? answers : 'unavailable'
       return reply.code(reason === null ? 200 : 503).send({
         status,
         ...(reason === null ? {} : { reason }),
-        models: entries.map(({ id, state, reason }) => ({ id, state, reason })),
+        models: entries.map(({ id, state, reason, workers }) => ({ id, state, reason, workers })),
       })
     })
   }
@@ -37,6 +38,11 @@ export function mountSystem(app: FastifyInstance, context: SystemContext): void 
     const text = await metrics.registry.metrics()
     return reply.type(metrics.registry.contentType).send(text)
   })
+}
+
+/** All of it that is meant to be there is. */
+function isWhole({ state, workers }: ModelEntry): boolean {
+  return state === 'ready' && (workers === undefined || workers.ready === workers.all)
 }
 
 /** Ready means that some request can be answered. */

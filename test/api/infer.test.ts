@@ -78,14 +78,19 @@ function hosted(options: Partial<ModelHostOptions> = {}) {
     writeFileSync(join(folder, name), '')
   }
   const keepers: FakeKeeper[] = []
-  /** What becomes of the next worker. */
-  const next: { fail: ErrorCode | null; isHeld: boolean } = { fail: null, isHeld: false }
+  /** What becomes of the next worker, or of so many. */
+  const next: { fail: ErrorCode | null; numFails: number; isHeld: boolean } = {
+    fail: null,
+    numFails: Number.POSITIVE_INFINITY,
+    isHeld: false,
+  }
   const fleet = new Fleet({
     launcher: (launch) => {
       const keeper = new FakeKeeper(launch)
       keepers.push(keeper)
       keeper.ready.promise.catch(() => {})
-      if (next.fail !== null) keeper.ready.reject(new SkeinError(next.fail, 'wrong size'))
+      if (next.fail !== null && next.numFails-- > 0)
+        keeper.ready.reject(new SkeinError(next.fail, 'wrong size'))
       else if (!next.isHeld) keeper.ready.resolve()
       return { keeper, tokenizer: byteCodec }
     },
@@ -157,14 +162,15 @@ describe('models come and go', () => {
     expect(keepers[0]!.stopped).toBe(false)
   })
 
-  test('where two cannot run side by side the old one ends first, and comes back if need be', async () => {
-    const { app, say, keepers, next } = hosted({ excludes: (old, { file }) => old.file === file })
+  test('where memory has no room for both the old one ends first, and comes back if need be', async () => {
+    const { app, say, keepers, next } = hosted()
     const load = (model_strategy: string) => postTo(app, '/loadmodel', { ...SEED, model_strategy })
     await load('')
     const old = keepers[0]!.client as IdleClient
     old.running = 1
+    Object.assign(next, { fail: 'out_of_memory', numFails: 1 })
     const loading = load('quant')
-    await expect.poll(() => keepers.length).toBe(2)
+    await expect.poll(() => keepers.length).toBe(3)
     expect((await say()).error.code).toBe('model_not_loaded')
     expect(keepers[0]!.stopped).toBe(false)
     old.running = 0
@@ -172,12 +178,18 @@ describe('models come and go', () => {
     expect(keepers[0]!.stopped).toBe(true)
     expect((await say()).choices[0].text).toBe('0.pth')
 
-    next.fail = 'out_of_memory'
+    // Neither beside the old one nor instead of it.
+    next.numFails = 2
     const failing = load('fp32')
-    await expect.poll(() => keepers.length).toBe(3)
-    next.fail = null
     expect((await failing).statusCode).toBe(507)
-    expect(keepers[3]!.launch.quant).toBe('nf4')
+    expect(keepers.map(({ launch }) => launch.quant)).toEqual([
+      null,
+      'nf4',
+      'nf4',
+      'f32',
+      'f32',
+      'nf4',
+    ])
     expect((await say()).choices[0].text).toBe('0.pth')
   })
 

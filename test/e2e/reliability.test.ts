@@ -1,0 +1,257 @@
+/**
+ * What happens to 128 streams when a worker is killed, a model is switched or the server is told to stop. Minutes long:
+ * runs with SKEIN_SLOW=1, and prints the figures that docs/operations.md has.
+ */
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { describe, expect, test } from 'vitest'
+import type { WorkerRecord } from '../../src/gateway/management/contract.ts'
+import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
+import { type OpenStream, openStream, type StreamEnd } from '../helpers/streams.ts'
+
+const NUM_STREAMS = 128
+const SLOW = process.env.SKEIN_SLOW === '1'
+
+function report(title: string, figures: Record<string, number | string>): void {
+  process.stdout.write(`${title}: ${JSON.stringify(figures)}\n`)
+}
+
+const seconds = (ms: number) => Number((ms / 1000).toFixed(2))
+
+async function workersOf({ url }: RunningServer): Promise<WorkerRecord[]> {
+  return (await (await fetch(`${url}/api/workers`)).json()) as WorkerRecord[]
+}
+
+async function post({ url }: RunningServer, path: string, body: object) {
+  const headers = { 'content-type': 'application/json' }
+  return fetch(url + path, { method: 'POST', headers, body: JSON.stringify(body) })
+}
+
+const statusOf = async ({ url }: RunningServer) => (await fetch(`${url}/readyz`)).status
+
+async function until(isTrue: () => Promise<boolean>, limitMs = 60_000): Promise<number> {
+  const begun = performance.now()
+  while (!(await isTrue())) {
+    if (performance.now() - begun > limitMs) throw new Error('it did not happen in time')
+    await delay(10)
+  }
+  return performance.now() - begun
+}
+
+function startStreams(server: RunningServer, fields: object, count = NUM_STREAMS): OpenStream[] {
+  return Array.from({ length: count }, () => openStream(server.url, fields))
+}
+
+const ended = (streams: readonly OpenStream[]): Promise<StreamEnd[]> =>
+  Promise.all(streams.map(({ end }) => end))
+
+describe.skipIf(!SLOW)('R13: a worker is killed', () => {
+  test('with 128 streams, half of them waiting for a slot', async () => {
+    const server = await serve(['--slots', '80'])
+    try {
+      const turn = { prompt: 'Once', max_tokens: 8, session_id: 'kept' }
+      await (await post(server, '/v1/completions', turn)).json()
+      await delay(500)
+      const [worker] = await workersOf(server)
+      const loadMs = 1000 * (worker!.ready_at! - worker!.created_at)
+      const streams = startStreams(server, { max_tokens: 4000 })
+      await until(async () => streams.filter(({ numEvents }) => numEvents > 0).length >= 64)
+      const running = streams.filter(({ numEvents }) => numEvents > 0)
+      const killedAt = performance.now()
+      process.kill(worker!.pid!, 'SIGKILL')
+      const degradedMs = await until(async () => (await statusOf(server)) !== 200)
+      const failed = await ended(running)
+      const lastErrorMs = Math.max(...failed.map(({ endedAt }) => endedAt)) - killedAt
+      await until(async () => (await statusOf(server)) === 200)
+      const readyMs = performance.now() - killedAt
+      for (const { error } of failed) expect(error).toContain('the worker process ended')
+
+      // Those that had not begun are answered by the worker that comes after it, and cost the test no time.
+      const waiting = streams.filter((stream) => !running.includes(stream))
+      for (const { status, finishReason, numEvents } of await ended(waiting)) {
+        expect([status, finishReason]).toEqual([200, 'length'])
+        expect(numEvents).toBeGreaterThan(0)
+      }
+      const next = await (await post(server, '/v1/completions', turn)).json()
+      expect((next as { session: { turn: number } }).session.turn).toBe(2)
+
+      report('R13', {
+        streams: NUM_STREAMS,
+        running: running.length,
+        'degraded s': seconds(degradedMs),
+        'last error event s': seconds(lastErrorMs),
+        'load s': seconds(loadMs),
+        'ready again s': seconds(readyMs),
+        'waiting ones answered': waiting.length,
+      })
+      expect(degradedMs).toBeLessThan(2000)
+      expect(lastErrorMs).toBeLessThan(2000)
+      expect(readyMs).toBeLessThan(loadMs + 5000)
+    } finally {
+      await server.stop()
+    }
+  })
+
+  test('with a second worker of the same model, which goes on undisturbed', async () => {
+    const server = await serve(['--slots', '96', '--replicas', '2'])
+    try {
+      const turn = { prompt: 'Once', max_tokens: 8, session_id: 'kept' }
+      await (await post(server, '/v1/completions', turn)).json()
+      await delay(500)
+      const streams = startStreams(server, { max_tokens: 300 })
+      await until(async () => streams.every(({ numEvents }) => numEvents > 0))
+      const [worker] = await workersOf(server)
+      process.kill(worker!.pid!, 'SIGKILL')
+      let numUnready = 0
+      let isOver = false
+      const watching = (async () => {
+        while (!isOver) {
+          if ((await statusOf(server)) !== 200) numUnready++
+          await delay(20)
+        }
+      })()
+      const next = await post(server, '/v1/completions', turn)
+      expect(next.status).toBe(200)
+      const ends = await ended(streams)
+      isOver = true
+      await watching
+      const whole = ends.filter(({ finishReason }) => finishReason === 'length')
+      const broken = ends.filter(({ error }) => error !== null)
+      expect(whole.length + broken.length).toBe(NUM_STREAMS)
+      report('R13, two workers', {
+        'answered whole': whole.length,
+        'error events': broken.length,
+        'times not ready': numUnready,
+      })
+      expect(broken.length).toBeLessThanOrEqual(66)
+      expect(numUnready).toBe(0)
+    } finally {
+      await server.stop()
+    }
+  })
+})
+
+describe.skipIf(!SLOW)('R18: SIGTERM', () => {
+  test('128 streams end by themselves; new work is refused at once', async () => {
+    const server = await serve(['--slots', '160'])
+    const streams = startStreams(server, { max_tokens: 100 })
+    await until(async () => streams.every(({ numEvents }) => numEvents > 0))
+    const told = performance.now()
+    const exit = server.stop()
+    await until(async () => (await statusOf(server)) === 503)
+    const refused = await post(server, '/v1/completions', { prompt: 'x', max_tokens: 1 })
+    expect(refused.status).toBe(503)
+    const refusedMs = performance.now() - told
+    const ends = await ended(streams)
+    for (const { finishReason } of ends) expect(finishReason).toBe('length')
+    expect(await exit).toBe(0)
+    const allMs = performance.now() - told
+    report('R18', { 'refused after s': seconds(refusedMs), 'exit after s': seconds(allMs) })
+    expect(refusedMs).toBeLessThan(1000)
+    expect(allMs).toBeLessThan(30_000)
+  })
+
+  test('streams without an end are cut and saved at the limit', async () => {
+    const data = mkdtempSync(join(tmpdir(), 'skein-r18-'))
+    const flags = ['--slots', '160', '--data-dir', data]
+    const server = await serve([...flags, '--drain-seconds', '3'])
+    const sessions = Array.from({ length: NUM_STREAMS }, (_, i) => `s${i}`)
+    const streams = sessions.map((id) =>
+      openStream(server.url, { max_tokens: 60_000, session: { id, on_cancel: 'keep' } }),
+    )
+    await until(async () => streams.every(({ numEvents }) => numEvents > 2))
+    const told = performance.now()
+    expect(await server.stop()).toBe(0)
+    const exitMs = performance.now() - told
+    await ended(streams)
+    const again = await serve(flags)
+    try {
+      const list = await (await fetch(`${again.url}/v1/sessions`)).json()
+      const { data: kept } = list as { data: { turns: { tokens: number }[] }[] }
+      report('R18, cut', { 'exit after s': seconds(exitMs), 'sessions saved': kept.length })
+      expect(kept).toHaveLength(NUM_STREAMS)
+      for (const { turns } of kept) expect(turns[0]!.tokens).toBeGreaterThan(4)
+    } finally {
+      await again.stop()
+    }
+    expect(exitMs).toBeLessThan(30_000)
+  })
+
+  test('a second signal stops now', async () => {
+    const server = await serve(['--slots', '160'])
+    const streams = startStreams(server, { max_tokens: 60_000 })
+    await until(async () => streams.every(({ numEvents }) => numEvents > 0))
+    const broken = Promise.allSettled(streams.map(({ end }) => end))
+    const exit = server.stop()
+    await delay(300)
+    const second = performance.now()
+    server.process.kill('SIGTERM')
+    expect(await exit).toBe(1)
+    const exitMs = performance.now() - second
+    await broken
+    report('R18, second signal', { 'exit after s': seconds(exitMs) })
+    expect(exitMs).toBeLessThan(2000)
+  })
+})
+
+describe.skipIf(!SLOW)('R17: the model is switched under 64 streams', () => {
+  const NUM_SWITCHES = Number(process.env.SKEIN_SWITCHES ?? 100)
+
+  test('every answer is whole, and the memory comes back', { timeout: 1_800_000 }, async () => {
+    const folder = join(mkdtempSync(join(tmpdir(), 'skein-r17-')), 'models')
+    mkdirSync(folder)
+    for (const name of ['a', 'b']) {
+      copyFileSync(DEMO, join(folder, `${name}.pth`))
+      copyFileSync(DEMO.replace(/pth$/, 'vocab.txt'), join(folder, `${name}.vocab.txt`))
+    }
+    writeFileSync(join(folder, 'torn.pth'), readFileSync(DEMO).subarray(0, 5_000_000))
+    writeFileSync(join(folder, 'no.pth'), 'no checkpoint')
+    const server = await serve(['--without-model', '--no-store', '--model-dir', folder])
+    const load = (file: string) =>
+      post(server, '/loadmodel', { model_filename: file, model_viewname: 'm', model_strategy: '' })
+    let isOver = false
+    const ends: StreamEnd[] = []
+    const client = async () => {
+      while (!isOver) ends.push(await openStream(server.url, { model: 'm', max_tokens: 40 }).end)
+    }
+    try {
+      expect((await load('a.pth')).status).toBe(200)
+      const clients = Array.from({ length: 64 }, client)
+      await until(async () => ends.length > 64)
+      const before = memoryOf(server)
+      const begun = performance.now()
+      for (let i = 0; i < NUM_SWITCHES; i++) {
+        if (i % 10 === 3) expect((await load('torn.pth')).status).toBe(500)
+        if (i % 10 === 6) expect((await load('no.pth')).status).toBe(500)
+        expect((await load(i % 2 === 0 ? 'b.pth' : 'a.pth')).status).toBe(200)
+      }
+      const switchMs = (performance.now() - begun) / NUM_SWITCHES
+      isOver = true
+      await Promise.all(clients)
+      await until(async () => (await workersOf(server)).filter(isRunning).length === 1)
+      const after = memoryOf(server)
+      const failed = ends.filter(({ finishReason }) => finishReason !== 'length')
+      report('R17', {
+        switches: NUM_SWITCHES,
+        'answers whole': ends.length - failed.length,
+        failed: failed.length,
+        'a switch takes s': seconds(switchMs),
+        'gateway MiB before': before,
+        'gateway MiB after': after,
+      })
+      expect(failed).toEqual([])
+    } finally {
+      await server.stop()
+    }
+  })
+})
+
+const isRunning = ({ status }: WorkerRecord) => status === 'running'
+
+/** Resident memory of the gateway in MiB. */
+function memoryOf({ process: { pid } }: RunningServer): number {
+  const status = readFileSync(`/proc/${pid}/status`, 'latin1')
+  return Math.round(Number(/^VmRSS:\s+(\d+)/m.exec(status)![1]) / 1024)
+}

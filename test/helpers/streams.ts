@@ -1,0 +1,81 @@
+/** Streams of a running server as clients see them: how many, how far, how they ended. */
+import { readEvents } from './event-reader.ts'
+
+export interface StreamEnd {
+  /** Text events that came. */
+  readonly numEvents: number
+  readonly model: string | null
+  readonly finishReason: string | null
+  /** The error of the last event, or of the reply. */
+  readonly error: string | null
+  readonly status: number
+  readonly endedAt: number
+  /** Longest silence between two events. */
+  readonly longestGapMs: number
+}
+
+export interface OpenStream {
+  readonly end: Promise<StreamEnd>
+  /** Text events so far. */
+  numEvents: number
+}
+
+interface Chunk {
+  readonly model?: string
+  readonly choices?: readonly { readonly text?: string; readonly finish_reason: string | null }[]
+  readonly error?: { readonly message: string }
+}
+
+/** Greedy text without an early end: token 0 is never drawn. */
+export const ENDLESS = { temperature: 0, ignore_eos: true, logit_bias: { 0: -100 } }
+
+export function openStream(url: string, fields: object): OpenStream {
+  const stream: { end: Promise<StreamEnd>; numEvents: number } = {
+    numEvents: 0,
+    // Set below, before anybody can look.
+    end: Promise.resolve(null as unknown as StreamEnd),
+  }
+  stream.end = follow(url, fields, () => {
+    stream.numEvents++
+  })
+  return stream
+}
+
+async function follow(url: string, fields: object, onEvent: () => void): Promise<StreamEnd> {
+  const reply = await fetch(`${url}/v1/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ prompt: 'Once upon a time', stream: true, ...ENDLESS, ...fields }),
+  })
+  const { status } = reply
+  if (status !== 200) {
+    const { error } = (await reply.json()) as { error: { message: string } }
+    return { ...NOTHING, status, error: error.message, endedAt: performance.now() }
+  }
+  let end: StreamEnd = { ...NOTHING, status }
+  let [numEvents, longestGapMs, last] = [0, 0, performance.now()]
+  for await (const { data } of readEvents(reply)) {
+    if (data === '[DONE]') continue
+    longestGapMs = Math.max(longestGapMs, performance.now() - last)
+    last = performance.now()
+    // The server's own shapes.
+    const { model = null, choices = [], error } = data as Chunk
+    if (choices[0]?.text) {
+      numEvents++
+      onEvent()
+    }
+    const finishReason = choices[0]?.finish_reason ?? end.finishReason
+    end = { ...end, model: model ?? end.model, finishReason, error: error?.message ?? null }
+  }
+  return { ...end, numEvents, longestGapMs, endedAt: performance.now() }
+}
+
+const NOTHING: StreamEnd = {
+  numEvents: 0,
+  model: null,
+  finishReason: null,
+  error: null,
+  status: 0,
+  endedAt: 0,
+  longestGapMs: 0,
+}
