@@ -57,7 +57,7 @@ function changeOf(i) {
   const record = { version: 1, head: 1, nextTurn: 2, turns: [turn], ...times }
   const put = { key, tokens, tail: Int32Array.of(1), floats: [state.shift, state.wkv] }
   return {
-    put: { ...put, namespace: 'n', isForeign: false },
+    puts: [{ ...put, namespace: 'n', isForeign: false }],
     sessions: [{ namespace: 'n', id: `s${i}`, record }],
     deleteKeys: [],
   }

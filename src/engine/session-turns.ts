@@ -184,15 +184,17 @@ export class SessionTurns {
     const turn = this.sessions.addTurn(session, use.parent?.turn ?? 0, state)
     const position = { id: session.id, turn: turn.turn, version: session.version }
     this.chores.saver?.addState(state)
-    if (this.chores.saver === null || !this.#options.isDurable) {
+    const { isDurable } = this.#options
+    if (this.chores.saver === null || !(isDurable || this.chores.isBehind)) {
       this.sessions.unlock(session)
       report(position, null)
       return
     }
     this.chores.saver.whenSaved(state, (error) => {
-      if (error !== null) this.sessions.retractTurn(session, turn)
+      const failure = isDurable ? error : null
+      if (failure !== null) this.sessions.retractTurn(session, turn)
       this.sessions.unlock(session)
-      report(error === null && !session.isDeleted ? position : null, error)
+      report(failure === null && !session.isDeleted ? position : null, failure)
     })
   }
 

@@ -18,6 +18,9 @@ export interface ChoreOptions {
   readonly store: Store | null
 }
 
+/** Of states that are written together. Small ones are many, and a commit of several costs little more than one of one. */
+const MAX_BATCH_BYTES = 8 * 2 ** 20
+
 export class StateChores {
   readonly tiers: Tiers
   /** Null without a store. */
@@ -54,6 +57,11 @@ export class StateChores {
     this.#sessions = sessions
   }
 
+  /** Memory is full of what is to be written: turns come faster than the store takes them. */
+  get isBehind(): boolean {
+    return this.saver !== null && this.saver.numUnsaved > 0 && this.tiers.isMemoryFull
+  }
+
   /** The step has something to do for kept states. */
   get hasChores(): boolean {
     return this.tiers.nextToLeaveSlot !== null || this.saver?.isReady === true
@@ -74,12 +82,15 @@ export class StateChores {
     this.#shrinkMemory()
     const { saver } = this
     if (!saver?.isReady || !this.#budget.allows) return
-    const next = saver.nextState
-    if (next !== null && next.arrays === null) {
-      this.#budget.spend(() => this.tiers.copyOut(next))
-      if (!this.#budget.allows) return
+    const states: KeptState[] = []
+    let bytes = 0
+    for (const state of saver.unsaved) {
+      if (bytes >= MAX_BATCH_BYTES || !this.#budget.allows) break
+      if (state.arrays === null) this.#budget.spend(() => this.tiers.copyOut(state))
+      states.push(state)
+      bytes += state.bytes
     }
-    this.#budget.spend(() => saver.start())
+    this.#budget.spend(() => saver.start(states))
   }
 
   /** Writes what is not written. Slots are read only if the device can be trusted. Throws when something is lost. */
@@ -89,13 +100,13 @@ export class StateChores {
     await saver.settled()
     saver.retryNow()
     while (saver.hasChanges) {
-      const next = saver.nextState
-      if (next !== null && next.arrays === null && !isSound) {
+      const [next] = saver.unsaved
+      if (next !== undefined && next.arrays === null && !isSound) {
         saver.giveUp(next)
         continue
       }
-      if (next !== null) this.tiers.copyOut(next)
-      saver.start()
+      if (next !== undefined) this.tiers.copyOut(next)
+      saver.start(next === undefined ? [] : [next])
       await saver.settled()
       if (saver.hasFailed) break
     }
@@ -132,8 +143,9 @@ export class StateChores {
 
   /** Without a store what no longer fits into memory is forgotten, old turns first. */
   #shrinkMemory(): void {
-    const next = this.saver?.nextState ?? null
-    while (this.tiers.isMemoryFull && !this.tiers.shrinkMemory(next)) {
+    const [next] = this.saver?.unsaved ?? []
+    while (this.tiers.isMemoryFull) {
+      if (this.tiers.shrinkMemory(next ?? null)) continue
       const state = this.saver === null ? this.tiers.oldestInMemory : null
       if (state === null) return
       this.#sessions?.dropTurnsOf(state)

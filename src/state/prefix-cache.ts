@@ -9,6 +9,9 @@ import { bytesOf, type StateArrays } from './snapshot.ts'
 /** Shorter prefixes are not worth a copy of a state. */
 export const MIN_PREFIX_TOKENS = 32
 
+/** Of a prefix beside its numbers: objects, nodes of the tree and their maps. */
+const OVERHEAD_BYTES = 1024
+
 export interface Prefix {
   readonly namespace: string
   /** Exactly what the state has consumed. */
@@ -73,6 +76,7 @@ export class PrefixCache {
   }
 }
 
+/** Its tokens are also in the tree, in parts. */
 function sizeOf({ tokens, state }: Prefix): number {
-  return tokens.byteLength + bytesOf(state)
+  return 2 * tokens.byteLength + bytesOf(state) + OVERHEAD_BYTES
 }

@@ -52,13 +52,13 @@ export class RadixTree<T> {
     return found?.length === tokens.length ? found.value : null
   }
 
-  /** `tokens` is kept, not copied. */
+  /** Keeps copies: a view would keep all of an array of which one token is needed. */
   set(tokens: Int32Array, value: T): void {
     let node = this.#root
     for (let at = 0; at < tokens.length; at += node.edge.length) {
       const child = node.children.get(tokens[at]!)
       if (child === undefined) {
-        const leaf = createNode<T>(tokens.subarray(at))
+        const leaf = createNode<T>(tokens.slice(at))
         node.children.set(tokens[at]!, leaf)
         node = leaf
         continue
@@ -104,9 +104,9 @@ function commonLength(edge: Int32Array, tokens: Int32Array, at: number): number 
 
 /** Puts a node into the middle of a child's edge. */
 function split<T>(parent: Node<T>, child: Node<T>, length: number): Node<T> {
-  const middle = createNode<T>(child.edge.subarray(0, length))
+  const middle = createNode<T>(child.edge.slice(0, length))
   parent.children.set(middle.edge[0]!, middle)
-  child.edge = child.edge.subarray(length)
+  child.edge = child.edge.slice(length)
   middle.children.set(child.edge[0]!, child)
   return middle
 }

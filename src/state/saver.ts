@@ -12,7 +12,7 @@ const RETRY_MS = 2000
 
 /** What one commit is about. */
 interface Batch {
-  readonly state: KeptState | null
+  readonly states: readonly KeptState[]
   readonly sessions: readonly Session[]
   readonly deleteKeys: readonly string[]
   readonly releases: readonly Release[]
@@ -70,10 +70,9 @@ export class Saver {
     return this.#changed.size + this.#unsaved.size + this.#deletedKeys.size + waiting > 0
   }
 
-  /** The state that the next commit will write: it must be in memory by then. */
-  get nextState(): KeptState | null {
-    const [first] = this.#unsaved
-    return first ?? null
+  /** Those that are to be written, in the order in which they will be. */
+  get unsaved(): Iterable<KeptState> {
+    return this.#unsaved
   }
 
   addState(state: KeptState): void {
@@ -140,17 +139,18 @@ export class Saver {
     this.#unsaved.delete(state)
   }
 
-  /** Starts the next commit. `nextState` is in memory. */
-  start(): void {
-    const state = this.nextState
-    for (const session of state?.holders ?? []) this.#changed.add(session)
+  /** Starts the next commit, with these of the unsaved states. They are in memory. */
+  start(states: readonly KeptState[]): void {
+    for (const state of states) {
+      for (const session of state.holders) this.#changed.add(session)
+    }
     const sessions = [...this.#changed]
     this.#changed.clear()
     const deleteKeys = [...this.#deletedKeys]
     this.#deletedKeys.clear()
-    if (state !== null) state.disk = 'writing'
+    for (const state of states) state.disk = 'writing'
     const waiting = { releases: this.#releases, barriers: this.#barriers }
-    const batch = { state, sessions, deleteKeys, ...waiting }
+    const batch = { states, sessions, deleteKeys, ...waiting }
     this.#releases = []
     this.#barriers = []
     this.#batch = batch
@@ -176,7 +176,7 @@ export class Saver {
     try {
       await this.#store.commit(change)
       this.#hasFailed = false
-      if (batch.state !== null) this.#saved(batch.state)
+      for (const state of batch.states) this.#saved(state)
       for (const { done } of batch.releases) done?.(null)
       for (const callback of batch.barriers) callback(null)
     } catch (error) {
@@ -192,7 +192,7 @@ export class Saver {
     this.#settle(state, null)
   }
 
-  #failed({ state, sessions, deleteKeys, releases, barriers }: Batch, error: SkeinError): void {
+  #failed({ states, sessions, deleteKeys, releases, barriers }: Batch, error: SkeinError): void {
     for (const callback of barriers) callback(error)
     for (const { done } of releases) done?.(error)
     this.#releases.push(...releases.filter(({ done }) => done === null))
@@ -203,7 +203,7 @@ export class Saver {
     const later = [...this.#changed]
     this.#changed.clear()
     for (const session of [...sessions, ...later]) this.#changed.add(session)
-    if (state !== null) {
+    for (const state of states) {
       state.disk = 'failed'
       this.#settle(state, error)
     }
@@ -220,20 +220,17 @@ export class Saver {
   }
 }
 
-function changeOf({ state, sessions, deleteKeys, releases }: Batch): StoreChange {
-  const put = state && {
-    key: state.key,
-    ...state.text!,
-    floats: [state.arrays!.shift, state.arrays!.wkv],
-    namespace: state.namespace,
-    isForeign: state.isForeign,
-  }
+function changeOf({ states, sessions, deleteKeys, releases }: Batch): StoreChange {
+  const puts = states.map(({ key, text, arrays, namespace, isForeign }) => {
+    return { key, ...text!, floats: [arrays!.shift, arrays!.wkv], namespace, isForeign }
+  })
+  const coming = new Set(states)
   const records = sessions.map((session) => {
     const { namespace, id, isDeleted } = session
-    return { namespace, id, isDeleted, record: isDeleted ? null : recordOf(session, state) }
+    return { namespace, id, isDeleted, record: isDeleted ? null : recordOf(session, coming) }
   })
   const written = records.filter(({ isDeleted, record }) => isDeleted || record !== null)
-  return { put, sessions: written, deleteKeys, releases: releases.map(({ name }) => nameOf(name)) }
+  return { puts, sessions: written, deleteKeys, releases: releases.map(({ name }) => nameOf(name)) }
 }
 
 /** Without what a session has besides. */
@@ -245,10 +242,10 @@ function nameOf({ namespace, id }: SessionName): SessionName {
  * A session as far as its states are in the store, `coming` included; null when none is. So a record never refers to
  * a state that is not there, and after a crash the session is as it was at an earlier moment.
  */
-function recordOf(session: Session, coming: KeptState | null): SessionRecord | null {
+function recordOf(session: Session, coming: ReadonlySet<KeptState>): SessionRecord | null {
   const { version, nextTurn, createdAt, updatedAt, ttlMs } = session
   const saved = [...session.turns.values()].filter(
-    ({ state }) => state === coming || state.disk === 'saved',
+    ({ state }) => coming.has(state) || state.disk === 'saved',
   )
   if (saved.length === 0) return null
   const numbers = new Set(saved.map(({ turn }) => turn))

@@ -193,7 +193,8 @@ describe('a restart', () => {
 
   test('after a broken step what was already copied is saved, what was in slots only is not', async () => {
     const folder = newFolder()
-    const { engine, runner, store } = open(folder)
+    // One copy a step.
+    const { engine, runner, store } = open(folder, { copyBudgetMs: 0 })
     store.isHeld = true
     for (const id of ['a', 'b']) engine.submit(turnOf({ id }, { id }))
     await store.answered()
@@ -236,6 +237,46 @@ function breakDisk(store: DirectStore): () => void {
     store.onCommit = () => {}
   }
 }
+
+describe('a slow disk', () => {
+  const ids = ['a', 'b', 'c', 'd', 'e', 'f']
+
+  test('what came meanwhile is written together', async () => {
+    const { engine, store } = open(newFolder())
+    const sizes: number[] = []
+    store.onCommit = ({ puts }) => sizes.push(puts.length)
+    store.isHeld = true
+    for (const id of ids) engine.submit(turnOf({ id }, { id }))
+    await store.answered()
+    const collected = new Collected()
+    while (engine.hasWork) collected.add(engine.step())
+    expect(ids.map((id) => toldOf(collected, id).position?.turn)).toEqual([1, 1, 1, 1, 1, 1])
+    store.isHeld = false
+    await settle(engine)
+    expect(sizes.reduce((sum, size) => sum + size, 0)).toBe(6)
+    expect(sizes.length).toBeLessThanOrEqual(3)
+    await engine.close()
+  })
+
+  test('when memory is full of what is not written, turns are reported as they are', async () => {
+    const { engine, store } = open(newFolder(), { sizes: sizesOf(0, 2) })
+    store.isHeld = true
+    const collected = new Collected()
+    for (const id of ids) {
+      engine.submit(turnOf({ id }, { id }))
+      await store.answered()
+      while (engine.hasWork) collected.add(engine.step())
+    }
+    const numTold = () => ids.filter((id) => toldOf(collected, id).position !== undefined).length
+    expect(numTold()).toBe(3)
+    expect(engine.stats.states).toMatchObject({ unsaved: 6 })
+    store.isHeld = false
+    await settle(engine, collected)
+    await store.answered()
+    expect([numTold(), engine.stats.states!.inMemory]).toEqual([6, 2])
+    await engine.close()
+  })
+})
 
 describe('a failing disk', () => {
   test('keeps copies in memory beyond its size, refuses more, and writes all when it is well again', async () => {

@@ -32,7 +32,7 @@ function commit(id, version, oldKeys) {
   const times = { createdAt: 1, updatedAt: 1, ttlMs: null }
   const record = { version, head: 1, nextTurn: 2, turns: [turn], ...times }
   database.commit({
-    put: { ...put, isForeign: false },
+    puts: [{ ...put, isForeign: false }],
     sessions: [{ namespace: 'n', id, record }],
     deleteKeys: oldKeys,
   })

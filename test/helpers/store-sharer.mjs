@@ -21,7 +21,7 @@ function write(name, record) {
   const turn = { turn: 1, parent: 0, createdAt: 1, key, numTokens: 41, bytes: 1, isForeign: false }
   const times = { createdAt: 1, updatedAt: version, ttlMs: null }
   database.commit({
-    put: { key, tokens, tail: Int32Array.of(version), floats, namespace: 'n', isForeign: false },
+    puts: [{ key, tokens, tail: Int32Array.of(version), floats, namespace: 'n', isForeign: false }],
     sessions: [{ ...name, record: { version, head: 1, nextTurn: 2, turns: [turn], ...times } }],
     deleteKeys: record?.turns.map((old) => old.key) ?? [],
   })
@@ -40,7 +40,7 @@ for (let i = Number(seed); ; i += 1 + (i % 3)) {
       if (state.wkv[0] !== session.record.version + 1.5) throw new Error('mixed content')
     }
     const isKept = i % 4 === 0
-    if (!isKept) database.commit({ put: null, sessions: [], deleteKeys: [], releases: [name] })
+    if (!isKept) database.commit({ puts: [], sessions: [], deleteKeys: [], releases: [name] })
   } catch (error) {
     if (error.code !== 'conflict') throw error
     writeSync(1, `taken ${name.id}\n`)

@@ -160,13 +160,13 @@ export class StoreDatabase {
 
   /** All of it is in the store when this returns, or nothing. Throws state_unavailable. */
   commit(change: StoreChange): void {
-    let staged: StagedState | null = null
+    const staged: StagedState[] = []
     let removed: string[]
     try {
-      staged = change.put && this.#stage(change.put)
+      for (const put of change.puts) staged.push(this.#stage(put))
       removed = this.#locked(() => this.#apply(change, staged))
     } catch (error) {
-      if (staged !== null) this.#unstage(staged)
+      for (const state of staged) this.#unstage(state)
       throw unavailable('written', error)
     }
     this.#hasUncheckpointed = true
@@ -208,9 +208,9 @@ export class StoreDatabase {
   /** Returns files that may go. */
   #apply(
     { sessions, deleteKeys, releases = [] }: StoreChange,
-    staged: StagedState | null,
+    staged: readonly StagedState[],
   ): string[] {
-    if (staged !== null) this.#insert(staged)
+    for (const state of staged) this.#insert(state)
     const removed: string[] = []
     for (const { record, ...name } of sessions) {
       this.#refuseForeign(name)

@@ -89,18 +89,19 @@ class ThreadedStore implements Store {
    * megabytes at once would hold it up.
    */
   async commit(change: StoreChange): Promise<void> {
-    if (change.put === null) {
-      await this.#writer.ask('commit', { ...change, put: null })
-      return
-    }
-    const { floats, ...put } = change.put
-    for (const array of floats) {
-      for (let at = 0; at < array.length; at += PART_FLOATS) {
-        this.#writer.sendPart(array.slice(at, at + PART_FLOATS))
-        if (at + PART_FLOATS < array.length) await setImmediate()
+    const puts = []
+    for (const { floats, ...put } of change.puts) {
+      let numParts = 0
+      for (const array of floats) {
+        for (let at = 0; at < array.length; at += PART_FLOATS) {
+          this.#writer.sendPart(array.slice(at, at + PART_FLOATS))
+          numParts++
+          if (at + PART_FLOATS < array.length) await setImmediate()
+        }
       }
+      puts.push({ ...put, numParts })
     }
-    await this.#writer.ask('commit', { ...change, put })
+    await this.#writer.ask('commit', { ...change, puts })
   }
 
   /** The reader's connection first: the other one gives up the claims of both. */

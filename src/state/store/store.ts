@@ -37,7 +37,7 @@ export interface StoredSession extends SessionName {
 
 /** What becomes true all at once or not at all. */
 export interface StoreChange {
-  readonly put: StatePut | null
+  readonly puts: readonly StatePut[]
   /** A null record removes the session, and the claim to it. */
   readonly sessions: readonly (SessionName & { readonly record: SessionRecord | null })[]
   /** States that nothing here needs any more; those that other sessions use stay. */

@@ -23,9 +23,9 @@ export interface ThreadOptions extends Omit<DatabaseOptions, 'files' | 'now'> {
   readonly dataFolder: string
 }
 
-/** A change whose state, if it has one, came before it, in parts. */
-export interface LightChange extends Omit<StoreChange, 'put'> {
-  readonly put: Omit<StatePut, 'floats'> | null
+/** A change whose states came before it, in parts; they say how many parts are theirs. */
+export interface LightChange extends Omit<StoreChange, 'puts'> {
+  readonly puts: readonly (Omit<StatePut, 'floats'> & { readonly numParts: number })[]
 }
 
 /** What a thread can be asked, and what it answers. */
@@ -46,7 +46,7 @@ export interface ThreadAsks {
 export type ThreadAsk = keyof ThreadAsks
 
 export type ToThread =
-  /** A part of the state of the next commit; there is one commit at a time. */
+  /** A part of a state of the next commit; there is one commit at a time. */
   | { readonly type: 'part'; readonly part: Float32Array }
   | {
       [M in ThreadAsk]: {
@@ -93,9 +93,11 @@ function answersOf(database: StoreDatabase, takeParts: () => Float32Array[]): An
       return null
     },
     commit: (change) => {
-      const floats = takeParts()
-      const put = change.put && { ...change.put, floats }
-      database.commit({ ...change, put })
+      const parts = takeParts()
+      const puts = change.puts.map(({ numParts, ...put }) => {
+        return { ...put, floats: parts.splice(0, numParts) }
+      })
+      database.commit({ ...change, puts })
       return null
     },
     close: () => {

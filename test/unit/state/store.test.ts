@@ -49,7 +49,9 @@ function changeOf(id: string, seed: number, deleteKeys: readonly string[] = []):
   const times = { createdAt: 1, updatedAt: 1, ttlMs: null }
   const record = { version: seed, head: 1, nextTurn: 2, turns: [turn], ...times }
   return {
-    put: { key, ...text, floats: [state.shift, state.wkv], namespace: NAMESPACE, isForeign: false },
+    puts: [
+      { key, ...text, floats: [state.shift, state.wkv], namespace: NAMESPACE, isForeign: false },
+    ],
     sessions: [{ namespace: NAMESPACE, id, record }],
     deleteKeys,
   }
@@ -88,7 +90,7 @@ describe.each([
     const second = open(folder, { maxInlineBytes })
     expect(contentOf(second)).toEqual({ a: 3, b: 2 })
     expect(() => second.load('key a 1', NAMESPACE)).toThrow('not there')
-    const gone = { put: null, deleteKeys: ['key a 3', 'key b 2'] }
+    const gone = { puts: [], deleteKeys: ['key a 3', 'key b 2'] }
     const sessions = ['a', 'b'].map((id) => ({ namespace: NAMESPACE, id, record: null }))
     second.commit({ ...gone, sessions })
     expect([contentOf(second), blobsIn(folder)]).toEqual([{}, []])
@@ -247,7 +249,7 @@ describe('faults', () => {
     }).toThrow('cannot be written: database or disk is full')
     expect(contentOf(database)).toEqual(kept)
     const sessions = [{ namespace: NAMESPACE, id: 's1', record: null }]
-    database.commit({ put: null, sessions, deleteKeys: ['key s1 1'] })
+    database.commit({ puts: [], sessions, deleteKeys: ['key s1 1'] })
     delete kept.s1
     database.commit(changeOf('late', 500))
     database.close()
@@ -259,8 +261,8 @@ describe('faults', () => {
   test('states that no session refers to and stray files go at the next start', () => {
     const folder = newFolder()
     const database = open(folder, { maxInlineBytes: 10 })
-    const { put } = changeOf('a', 1)
-    database.commit({ put, sessions: [], deleteKeys: [] })
+    const { puts } = changeOf('a', 1)
+    database.commit({ puts, sessions: [], deleteKeys: [] })
     database.commit(changeOf('b', 2))
     writeFileSync(join(folder, 'states', 'half-written.tmp'), 'x')
     expect(blobsIn(folder)).toHaveLength(3)
@@ -285,7 +287,7 @@ describe('faults', () => {
 
 describe('several processes', () => {
   const name = { namespace: NAMESPACE, id: 'a' }
-  const release = { put: null, sessions: [], deleteKeys: [], releases: [name] }
+  const release = { puts: [], sessions: [], deleteKeys: [], releases: [name] }
 
   test('one writes to a session at a time, and all read it', () => {
     const folder = newFolder()
@@ -336,11 +338,11 @@ describe('several processes', () => {
     const [one, two] = [1, 2].map(() => open(folder, { maxInlineBytes: 10 }))
     one!.commit(changeOf('a', 1))
     const forked = changeOf('a', 1).sessions.map((session) => ({ ...session, id: 'b' }))
-    one!.commit({ put: null, sessions: forked, deleteKeys: [] })
+    one!.commit({ puts: [], sessions: forked, deleteKeys: [] })
     one!.commit({ ...release, releases: [{ namespace: NAMESPACE, id: 'b' }] })
     two!.claim({ namespace: NAMESPACE, id: 'b' }, false)
     const gone = (id: string) => ({
-      put: null,
+      puts: [],
       sessions: [{ namespace: NAMESPACE, id, record: null }],
       deleteKeys: ['key a 1'],
     })
@@ -356,7 +358,7 @@ describe('several processes', () => {
     const [one, two] = [open(folder), open(folder)]
     one.commit(changeOf('a', 1))
     const forked = changeOf('a', 1).sessions.map((session) => ({ ...session, id: 'b' }))
-    one.commit({ put: null, sessions: forked, deleteKeys: [] })
+    one.commit({ puts: [], sessions: forked, deleteKeys: [] })
     expect(two.usage(NAMESPACE)).toEqual({ sessions: 2, bytes: 1 })
     expect(two.usage('other')).toEqual({ sessions: 0, bytes: 0 })
     expect(one.usage(NAMESPACE)).toEqual({ sessions: 0, bytes: 0 })
@@ -372,9 +374,9 @@ describe('several processes', () => {
     const options = { maxInlineBytes: 10, now: () => now }
     const [one, two] = [open(folder, options), open(folder, options)]
     for (const id of ['a', 'b']) {
-      const { put, sessions, deleteKeys } = changeOf(id, 1)
+      const { puts, sessions, deleteKeys } = changeOf(id, 1)
       const timed = sessions.map((each) => ({ ...each, record: { ...each.record!, ttlMs: 9 } }))
-      one.commit({ put, sessions: timed, deleteKeys })
+      one.commit({ puts, sessions: timed, deleteKeys })
     }
     now = 10
     two.expire()
@@ -392,10 +394,10 @@ describe('several processes', () => {
     const folder = newFolder()
     const [one, two] = [open(folder), open(folder)]
     for (const [i, id] of ['d', 'a', 'c', 'b', 'e'].entries()) {
-      const { put, sessions, deleteKeys } = changeOf(id, 1)
+      const { puts, sessions, deleteKeys } = changeOf(id, 1)
       const updatedAt = i < 2 ? 5 : i
       const aged = sessions.map((each) => ({ ...each, record: { ...each.record!, updatedAt } }))
-      one.commit({ put, sessions: aged, deleteKeys })
+      one.commit({ puts, sessions: aged, deleteKeys })
     }
     const ids = (after: { updatedAt: number; id: string } | null) =>
       two.list(NAMESPACE, { limit: 2, after }).map(({ id }) => id)
@@ -414,9 +416,9 @@ test('a store of the first format is taken over with its sessions, its states an
     ['a', 10],
     ['b', null],
   ] as const) {
-    const { put, sessions, deleteKeys } = changeOf(id, 1)
+    const { puts, sessions, deleteKeys } = changeOf(id, 1)
     const timed = sessions.map((each) => ({ ...each, record: { ...each.record!, ttlMs } }))
-    database.commit({ put, sessions: timed, deleteKeys })
+    database.commit({ puts, sessions: timed, deleteKeys })
   }
   database.close()
   const db = new Database(join(folder, 'sessions.db'))
