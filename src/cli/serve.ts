@@ -49,6 +49,15 @@ export const serveArgs = {
     type: 'string',
     description: `How long streams may finish after SIGTERM (default ${DEFAULT_DRAIN_SECONDS})`,
   },
+  'metrics-port': {
+    type: 'string',
+    description: 'Also serve /metrics on this port, without a key (default: only with one)',
+  },
+  'trace-endpoint': {
+    type: 'string',
+    description: 'Send traces to this OpenTelemetry collector (OTLP over HTTP)',
+    valueHint: 'URL',
+  },
   'log-level': {
     type: 'string',
     description: `${LOG_LEVELS.join(', ')} (default: warn on a terminal, else info)`,
@@ -103,6 +112,8 @@ export function servePlan({ args, file, models }: ServeSettings) {
       ...hosting,
       host,
       port: integer(args, 'port', 0, 65_535),
+      metricsPort: integer(args, 'metrics-port', 0, 65_535),
+      traceEndpoint: text(args, 'trace-endpoint'),
       modelDir: text(args, 'model-dir'),
       openTranslate: args['open-translate'] === true,
       allowedOrigins: list(text(args, 'allow-origin')),

@@ -39,6 +39,7 @@ import { openApiPage } from './openapi.ts'
 import { createOriginPolicy, type OriginPolicy, PREFLIGHT_HEADERS } from './origin.ts'
 import { RateLimits } from './rate-limits.ts'
 import { LIVENESS_PATH, mountSystem } from './system.ts'
+import { traced, traceRequests } from './tracing.ts'
 import { isForWeb, mountWeb, readWebFiles, type WebFiles } from './web.ts'
 
 export interface AppOptions {
@@ -68,6 +69,8 @@ export interface AppOptions {
   readonly logger?: FastifyBaseLogger
   /** Told of every route as it is mounted, for what must hold of all of them. */
   readonly onRoute?: (route: RouteOptions) => void
+  /** Spans are made; where they go, `startTracing` has said. */
+  readonly isTraced?: boolean
 }
 
 export function buildApp(options: AppOptions): FastifyInstance {
@@ -75,7 +78,8 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const limits: Limits = { ...DEFAULT_LIMITS, ...options.limits }
   const metrics = options.metrics ?? new Metrics(options.models)
   const mixtures = new Mixtures(options.models)
-  const models = measured(mixtures.registry, metrics)
+  const { isTraced = false } = options
+  const models = measured(mixtures.registry, metrics, isTraced)
   const { keyRing = null } = options
   const { management } = options
   const ofWorkers = management === undefined ? null : managementDialect(management)
@@ -97,6 +101,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
       respond.send(denied, request, reply)
     }
   })
+  if (isTraced) traceRequests(app)
   if (options.onRoute !== undefined) app.addHook('onRoute', options.onRoute)
   app.decorateRequest('principal', null)
   app.decorateRequest('entry', null)
@@ -141,10 +146,13 @@ function originOptions({ allowedOrigins = [], allowedHosts = [] }: AppOptions, h
   return { host, allowedOrigins, allowedHosts }
 }
 
-function measured(models: ModelRegistry, metrics: Metrics): ModelRegistry {
+function measured(models: ModelRegistry, metrics: Metrics, isTraced: boolean): ModelRegistry {
   return {
     list: () => models.list(),
-    get: (name) => metrics.observe(models.get(name)),
+    get: (name) => {
+      const model = metrics.observe(models.get(name))
+      return isTraced ? traced(model) : model
+    },
   }
 }
 

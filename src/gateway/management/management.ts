@@ -18,6 +18,7 @@ import type {
 } from './contract.ts'
 import { Doors, type OpenDoor } from './doors.ts'
 import { CpuUse, systemInfo } from './host-facts.ts'
+import { countGpus } from './gpu-metrics.ts'
 import { GpuWatch } from './nvidia-smi.ts'
 import { Sampler } from './sampler.ts'
 
@@ -53,6 +54,7 @@ export class Management {
     this.#options = options
     this.fleet = fleet
     this.doors = new Doors(openDoor, host)
+    countGpus(metrics.registry, this.#gpus)
     this.sampler = new Sampler({ fleet, metrics, cpuUse: this.#cpuUse, gpus: this.#gpus })
     fleet.listen((worker) => {
       if (!worker.hasEnded) return

@@ -1,0 +1,38 @@
+/** /metrics on a port of its own, for scrapers that have no key: it says numbers and names of models, and nothing else. */
+import { createServer } from 'node:http'
+import { SkeinError } from '../errors.ts'
+import type { Metrics } from './metrics.ts'
+
+export interface MetricsDoor {
+  readonly port: number
+  close(): Promise<void>
+}
+
+export function openMetricsDoor(
+  metrics: Metrics,
+  host: string,
+  port: number,
+): Promise<MetricsDoor> {
+  const { registry } = metrics
+  const server = createServer((request, response) => {
+    if (request.url !== '/metrics' || request.method !== 'GET') {
+      response.writeHead(404).end('only GET /metrics is here\n')
+      return
+    }
+    registry.metrics().then(
+      (text) => response.writeHead(200, { 'content-type': registry.contentType }).end(text),
+      () => response.writeHead(500).end(),
+    )
+  })
+  return new Promise((resolve, reject) => {
+    server.once('error', (error) => {
+      const message = `the metrics cannot be served on port ${port} of ${host}: ${error.message}`
+      reject(new SkeinError('conflict', message, { param: 'metrics-port', cause: error }))
+    })
+    server.listen(port, host, () => {
+      const address = server.address()
+      const bound = typeof address === 'object' && address !== null ? address.port : port
+      resolve({ port: bound, close: () => new Promise((done) => void server.close(() => done())) })
+    })
+  })
+}
