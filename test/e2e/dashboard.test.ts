@@ -8,6 +8,14 @@ const executable = findChromium()
 const reason = executable === null ? ' (skipped: no Chromium on PATH; set CHROMIUM_PATH)' : ''
 const PAGES = ['overview', 'workers', 'playground', 'sessions', 'translate', 'api']
 
+/** Controls that a screen reader could not name, and ids that are there twice. */
+const NAMELESS = `
+  [...document.querySelectorAll('button, a, input, select, textarea, progress, meter, [role=img]')]
+    .filter((one) => !(one.ariaLabel || one.labels?.length || one.textContent.trim()) && !one.closest('li'))
+    .map((one) => one.outerHTML)
+    .concat([...document.querySelectorAll('[id]')].map(({ id }) => id).filter((id, i, ids) => ids.indexOf(id) < i))
+`
+
 let browser: Browser
 beforeAll(async () => {
   if (executable !== null) browser = await launchChromium(executable)
@@ -82,20 +90,29 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
     expect(await page.locator('.answer-figures').textContent()).toMatch(/TTFT .* ms · \d+ tokens/)
   })
 
-  test('an answer is shown while it is written', async () => {
+  test('a raw text goes on, and is shown while it is written', async () => {
+    await page.getByRole('button', { name: 'Completion' }).click()
+    await page.getByLabel('Prompt', { exact: true }).fill('Once upon a time')
+    await page.getByLabel('Max tokens').fill('300')
+    await page.getByLabel('Go on after the end of text').check()
     // Scripts of the page, which this file's types know nothing of, are text.
     await page.evaluate(`
       globalThis.lengths = new Set()
       new MutationObserver(() => {
-        lengths.add([...document.querySelectorAll('.answer')].at(-1)?.textContent.length ?? 0)
+        lengths.add(document.querySelector('.answer')?.textContent.length ?? 0)
       }).observe(document.body, { subtree: true, childList: true, characterData: true })
     `)
-    await ask('Tell me a story.')
-    const steps = await page.evaluate('lengths.size')
-    expect(steps).toBeGreaterThan(5)
+    await page.getByRole('button', { name: 'Continue the text' }).click()
+    await page.locator('.answer[aria-busy=false]', { hasText: '300 tokens' }).waitFor()
+    expect(await page.evaluate('lengths.size')).toBeGreaterThan(5)
+    await page.getByRole('button', { name: 'Append to the prompt' }).click()
+    const prompt = await page.getByLabel('Prompt', { exact: true }).inputValue()
+    expect(prompt.length).toBeGreaterThan(500)
+    await page.getByRole('button', { name: 'Chat' }).click()
   })
 
   test('regenerate, edit, rewind and fork make branches of one tree', async () => {
+    await ask('Tell me a story.')
     const first = page.locator('.exchange').first()
     await first.getByRole('button', { name: 'Edit' }).click()
     await first.getByLabel('Edit').fill('What is the capital of Japan?')
@@ -158,6 +175,11 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
     const saved = page.waitForEvent('download')
     await page.getByRole('button', { name: 'Export' }).click()
     expect((await saved).suggestedFilename()).toMatch(/^a_fork-\d+\.state$/)
+    await page.getByRole('button', { name: 'Import' }).click()
+    await dialog.getByLabel('File').setInputFiles(await (await saved).path())
+    await dialog.getByLabel('Name of the new session').fill('imported')
+    await dialog.getByRole('button', { name: 'Import' }).click()
+    await rows.getByRole('link', { name: 'imported' }).waitFor()
     await page.getByRole('button', { name: 'Delete' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click()
     await rows.getByRole('link', { name: 'a fork' }).waitFor({ state: 'detached' })
@@ -290,8 +312,9 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
       const { page, faults, url } = await open(fake, options)
       for (const name of PAGES) {
         await page.goto(`${url}/#/${name}`)
-        await page.locator('main h1').waitFor()
+        await page.locator('main h1').waitFor({ state: 'attached' })
         expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(360)
+        expect(await page.evaluate(NAMELESS)).toEqual([])
       }
       expect(await page.evaluate('document.documentElement.lang')).toBe(locale.replace('-GB', ''))
       expect(faults).toEqual([])

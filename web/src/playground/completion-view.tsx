@@ -7,7 +7,7 @@ import { t } from '../lib/i18n.ts'
 import { answerFigures } from '../lib/stats.ts'
 import { DEFAULTS } from '../lib/wire.ts'
 import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'
-import { type Answer, NO_ANSWER, withPart } from './pane.ts'
+import { type Answer, NO_ANSWER, receive } from './answer.ts'
 import { SettingsView } from './settings-view.tsx'
 import { TargetSelect } from './target-select.tsx'
 import { type Choice, targetOf } from './targets.ts'
@@ -110,17 +110,18 @@ async function complete(choice: Choice): Promise<void> {
   if (isRunning()) return
   abort = new AbortController()
   const { signal: stop } = abort
-  let now: Answer = { ...NO_ANSWER, times: { sent: performance.now(), first: null, last: null } }
-  answer.value = now
+  const show = (value: Answer) => {
+    answer.value = value
+  }
+  const begun = { ...NO_ANSWER, times: { sent: performance.now(), first: null, last: null } }
+  show(begun)
+  const end = (change: Partial<Answer>) => show({ ...(answer.value ?? begun), ...change })
   const asked = { ...settings.value, alternatives: withTokens.value ? 5 : 0 }
   try {
-    for await (const part of streamCompletion(targetOf(choice), prompt.value, asked, stop)) {
-      now = withPart(now, part, performance.now())
-      answer.value = now
-    }
-    answer.value = { ...now, state: 'done' }
+    await receive(streamCompletion(targetOf(choice), prompt.value, asked, stop), begun, show)
+    end({ state: 'done' })
   } catch (thrown) {
     const error = stop.aborted ? null : messageOf(thrown)
-    answer.value = { ...now, state: stop.aborted ? 'stopped' : 'failed', error }
+    end({ state: stop.aborted ? 'stopped' : 'failed', error })
   }
 }

@@ -6,7 +6,8 @@ import { answerFigures } from '../lib/stats.ts'
 import { childrenOf, newestLeaf } from '../lib/tree.ts'
 import { type Split, splitThought } from '../lib/wire.ts'
 import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'
-import type { Answer, Exchange, Pane } from './pane.ts'
+import type { Answer } from './answer.ts'
+import type { Exchange, Pane } from './pane.ts'
 import { Tokens } from './tokens.tsx'
 
 interface ExchangeViewProps {

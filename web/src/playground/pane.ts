@@ -10,30 +10,10 @@ import { call } from '../lib/api.ts'
 import { type Message, streamChat } from '../lib/chat.ts'
 import { ApiError, messageOf } from '../lib/errors.ts'
 import { t } from '../lib/i18n.ts'
-import type { AnswerTimes } from '../lib/stats.ts'
 import { pathTo, type TreeNode } from '../lib/tree.ts'
-import {
-  DEFAULTS,
-  type Part,
-  type Settings,
-  splitThought,
-  type TokenView,
-  type Usage,
-} from '../lib/wire.ts'
+import { DEFAULTS, type Settings, splitThought } from '../lib/wire.ts'
+import { type Answer, NO_ANSWER, receive } from './answer.ts'
 import { type Choice, targetOf } from './targets.ts'
-
-export interface Answer {
-  readonly state: 'reading' | 'writing' | 'done' | 'stopped' | 'failed'
-  readonly thought: string
-  readonly text: string
-  readonly tokens: readonly TokenView[]
-  readonly times: AnswerTimes
-  readonly usage: Usage | null
-  readonly finish: string | null
-  readonly error: string | null
-  /** The server's number of the turn, while it has its state. */
-  readonly turn: number | null
-}
 
 export interface Exchange extends TreeNode {
   /** Null in a session that was made elsewhere: only the server's state knows it. */
@@ -177,7 +157,9 @@ export class Pane {
       const { messages, from } = this.#prompt(id)
       const session = { id: this.#session!.id, from, ttl_seconds: SESSION_SECONDS }
       const parts = streamChat(targetOf(choice), messages, this.settings.value, session, abort)
-      for await (const part of parts) answer.value = withPart(answer.value, part, performance.now())
+      await receive(parts, answer.value, (value) => {
+        answer.value = value
+      })
     }
     try {
       await attempt()
@@ -229,40 +211,10 @@ interface Session {
   readonly system: string
 }
 
-/** Before the first piece of it. */
-export const NO_ANSWER: Answer = {
-  state: 'reading',
-  thought: '',
-  text: '',
-  tokens: [],
-  times: { sent: 0, first: null, last: null },
-  usage: null,
-  finish: null,
-  error: null,
-  turn: null,
-}
-
 /** 64 random bits; ids of others cannot be guessed, nor used with another key. */
 function newSessionId(): string {
   const [a, b] = crypto.getRandomValues(new Uint32Array(2))
   return `play-${a!.toString(16).padStart(8, '0')}${b!.toString(16).padStart(8, '0')}`
-}
-
-export function withPart(answer: Answer, part: Part, now: number): Answer {
-  const { content = '', reasoning = '', tokens, usage, finish, turn } = part
-  const isText = content !== '' || reasoning !== ''
-  const { times } = answer
-  return {
-    ...answer,
-    state: isText ? 'writing' : answer.state,
-    text: answer.text + content,
-    thought: answer.thought + reasoning,
-    tokens: tokens === undefined ? answer.tokens : [...answer.tokens, ...tokens],
-    times: isText ? { ...times, first: times.first ?? now, last: now } : times,
-    usage: usage ?? answer.usage,
-    finish: finish ?? answer.finish,
-    turn: turn ?? answer.turn,
-  }
 }
 
 /** What an earlier answer counts for in a later prompt: without its thought. */

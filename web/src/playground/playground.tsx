@@ -1,6 +1,5 @@
 /** Playground: one conversation, or two side by side with one box to write in; or a raw completion. */
 import { effect, signal } from '@preact/signals'
-import { useState } from 'preact/hooks'
 import { t } from '../lib/i18n.ts'
 import { models } from '../lib/live.ts'
 import { hashOf, route } from '../lib/router.ts'
@@ -15,6 +14,7 @@ const MOST_PANES = 2
 /** They outlive the page: a conversation is still there when its reader comes back. */
 export const panes = signal<readonly Pane[]>([new Pane()])
 const mode = signal<'chat' | 'completion'>('chat')
+const draft = signal('')
 
 /** Conversations without a model get the first one that can answer. */
 effect(() => {
@@ -124,7 +124,10 @@ function Chat() {
 }
 
 function Composer() {
-  const [text, setText] = useState('')
+  const { value: text } = draft
+  const setText = (value: string) => {
+    draft.value = value
+  }
   const all = panes.value
   const isBusy = all.some((pane) => pane.isBusy.value)
   const canSend = !isBusy && text.trim() !== '' && all.some(({ choice }) => choice.value !== null)

@@ -1,0 +1,61 @@
+/** One answer while it grows: what its parts add up to, shown at a pace. */
+import { Paced } from '../lib/paced.ts'
+import type { AnswerTimes } from '../lib/stats.ts'
+import type { Part, TokenView, Usage } from '../lib/wire.ts'
+
+export interface Answer {
+  readonly state: 'reading' | 'writing' | 'done' | 'stopped' | 'failed'
+  readonly thought: string
+  readonly text: string
+  readonly tokens: readonly TokenView[]
+  readonly times: AnswerTimes
+  readonly usage: Usage | null
+  readonly finish: string | null
+  readonly error: string | null
+  /** The server's number of the turn, while it has its state. */
+  readonly turn: number | null
+}
+
+/** Before the first piece of it. */
+export const NO_ANSWER: Answer = {
+  state: 'reading',
+  thought: '',
+  text: '',
+  tokens: [],
+  times: { sent: 0, first: null, last: null },
+  usage: null,
+  finish: null,
+  error: null,
+  turn: null,
+}
+
+/** To the end of the answer, or to the error that ended it; what came until then has been shown. */
+export async function receive(
+  parts: AsyncIterable<Part>,
+  begun: Answer,
+  show: (answer: Answer) => void,
+): Promise<void> {
+  const answer = new Paced(begun, show)
+  try {
+    for await (const part of parts) answer.set(withPart(answer.value, part, performance.now()))
+  } finally {
+    answer.flush()
+  }
+}
+
+function withPart(answer: Answer, part: Part, now: number): Answer {
+  const { content = '', reasoning = '', tokens, usage, finish, turn } = part
+  const isText = content !== '' || reasoning !== ''
+  const { times } = answer
+  return {
+    ...answer,
+    state: isText ? 'writing' : answer.state,
+    text: answer.text + content,
+    thought: answer.thought + reasoning,
+    tokens: tokens === undefined ? answer.tokens : [...answer.tokens, ...tokens],
+    times: isText ? { ...times, first: times.first ?? now, last: now } : times,
+    usage: usage ?? answer.usage,
+    finish: finish ?? answer.finish,
+    turn: turn ?? answer.turn,
+  }
+}
