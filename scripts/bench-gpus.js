@@ -8,7 +8,7 @@
  * Runs the TypeScript sources: Node 22.18 or later. Everything a run says goes into FOLDER; the table to standard output.
  */
 import { spawn, spawnSync } from 'node:child_process'
-import { mkdirSync, openSync, readFileSync } from 'node:fs'
+import { mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 
@@ -41,12 +41,13 @@ function run(name, ...args) {
     child.on('close', (code) => {
       const seconds = ((Date.now() - started) / 1000).toFixed(0)
       process.stderr.write(`${name}: ${code === 0 ? 'ok' : `failed (${code})`} at ${seconds} s\n`)
+      writeFileSync(join(out, `${name}.json`), text)
       resolve(code === 0 ? text.trim() : null)
     })
   })
 }
 
-/** tokens/s of each case, by its name; nothing where the bench failed. */
+/** tokens/s of each case, by its name, of steps and through the engine's loop; nothing where the bench failed. */
 async function bench(name, decode, prefill, ...where) {
   const text = await run(
     name,
@@ -54,13 +55,12 @@ async function bench(name, decode, prefill, ...where) {
     ...['--repeats', '10', '--seconds', '1', '--decode', decode.join(','), '--prefill', prefill],
     ...where,
   )
-  const cases = text === null ? [] : JSON.parse(text).rows
-  return new Map(
-    cases.map(({ kind, batch, tokens, tokensPerSecond }) => [
-      kind === 'decode' ? batch : `${batch}x${tokens}`,
-      tokensPerSecond,
-    ]),
-  )
+  const { rows: cases, served } = text === null ? { rows: [], served: [] } : JSON.parse(text)
+  const steps = cases.map(({ kind, batch, tokens, step }) => [
+    kind === 'decode' ? batch : `${batch}x${tokens}`,
+    step.tokensPerSecond,
+  ])
+  return new Map([...steps, ...served.map((speed, i) => [`loop ${decode[i]}`, speed])])
 }
 
 const PREFILL = '1x2048,8x512'
@@ -77,7 +77,11 @@ async function workers(count) {
     ),
   )
   const sum = (part) => all.reduce((total, speeds) => total + (speeds.get(part) ?? Number.NaN), 0)
-  return new Map([[count, sum(1)], ...rows.map((n, i) => [n, sum(parts[i + 1])])])
+  const whole = [count, ...rows]
+  return new Map([
+    ...whole.map((n, i) => [n, sum(parts[i])]),
+    ...whole.map((n, i) => [`loop ${n}`, sum(`loop ${parts[i]}`)]),
+  ])
 }
 
 function greedy(name, model, where, ...more) {
@@ -94,7 +98,7 @@ function printTable(columns) {
   const lines = [
     ['tokens/s', ...columns.map(([name]) => name)],
     ...keys.map((key) => [
-      typeof key === 'number' ? `decode ${key}` : `prefill ${key}`,
+      typeof key === 'number' ? `decode ${key}` : key.replace(/^(\d)/, 'prefill $1'),
       ...columns.map(([, speeds]) => column(speeds, key)),
     ]),
   ]

@@ -1,8 +1,8 @@
 /**
  * Speed of a runner by itself, no engine and no HTTP: decode steps of N rows and prefills of B prompts, each as a forward
  * pass alone (to the logits, drawing nothing) and as a full step. Decode steps follow one another as in service: where
- * the runner can, the next is launched before the last is looked at. A figure is the median over repeated steps, the
- * host's part included. Knows nothing of files or devices.
+ * the runner can, the next is launched before the last is looked at; on a pipeline each device has a part of the rows.
+ * A figure is the median over repeated steps, the host's part included. Knows nothing of files or devices.
  */
 import {
   type BatchRow,
@@ -91,7 +91,7 @@ export function benchEngine(
     })),
   ]
   return cases.map((one) => {
-    const time = one.kind === 'decode' ? timeDecode : timePrefill
+    const time = timerOf(one, runner)
     const row = {
       ...one,
       forward: timing(one, time(runner, one, plan, false)),
@@ -100,6 +100,11 @@ export function benchEngine(
     onRow(row)
     return row
   })
+}
+
+function timerOf({ kind }: BenchCase, { feedsDraws }: Runner) {
+  if (kind === 'prefill') return timePrefill
+  return feedsDraws ? timeDecode : timeDecodeInParts
 }
 
 /** Milliseconds from the end of one step to the end of the next; the runner is never without one if it can help it. */
@@ -111,7 +116,6 @@ function timeDecode(
 ): number[] {
   for (let slot = 0; slot < batch; slot++) runner.clearSlot(slot)
   const flights: Flight[] = []
-  const depth = runner.feedsDraws ? runner.maxFlights : 1
   let position = 0
   let last: readonly number[] = []
   const launch = () => {
@@ -132,11 +136,46 @@ function timeDecode(
       .flatMap(({ drawn }) => drawn.map(({ token }) => token))
   }
   const run = () => {
-    while (flights.length < depth) launch()
+    while (flights.length < runner.maxFlights) launch()
     land()
   }
   const times = measure(run, plan)
   while (flights.length > 0) land()
+  return times
+}
+
+/** Milliseconds in which every row takes a step, where steps on their way are of different rows and wait for their own draws. */
+function timeDecodeInParts(
+  runner: Runner,
+  { batch }: BenchCase,
+  plan: BenchPlan,
+  draws: boolean,
+): number[] {
+  const slots = Array.from({ length: batch }, (_, slot) => slot)
+  const numParts = Math.min(runner.maxFlights, batch)
+  const parts = Array.from({ length: numParts }, (_, p) => ({
+    slots: slots.filter((slot) => slot % numParts === p),
+    flight: null as Flight | null,
+    drawn: [] as number[],
+  }))
+  for (const slot of slots) runner.clearSlot(slot)
+  let position = 0
+  const land = (part: (typeof parts)[number]) => {
+    const results = part.flight?.results() ?? []
+    part.drawn = results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
+  }
+  const run = () => {
+    for (const part of parts) {
+      land(part)
+      const rows = part.slots.map((slot, i) =>
+        row(slot, [part.drawn[i] ?? someToken(runner, slot, position)], draws, position),
+      )
+      part.flight = runner.launch(rows)
+    }
+    position++
+  }
+  const times = measure(run, plan)
+  for (const part of parts) land(part)
   return times
 }
 
@@ -153,13 +192,21 @@ function timePrefill(
   const run = () => {
     for (let slot = 0; slot < batch; slot++) runner.clearSlot(slot)
     const flights: Flight[] = []
-    for (const rows of stepsOf(prompts, runner.maxTokens, draws)) {
+    for (const rows of stepsOf(prompts, stepBudget(runner, batch * tokens), draws)) {
       if (flights.length === runner.maxFlights) flights.shift()!.results()
       flights.push(runner.launch(rows))
     }
     for (const flight of flights) flight.results()
   }
   return measure(run, plan)
+}
+
+/** As the engine shares prompts out (microbatches.ts): on a pipeline the devices read parts of them at once. */
+const MIN_STEP_TOKENS = 256
+
+function stepBudget({ feedsDraws, maxFlights, maxTokens }: Runner, total: number): number {
+  if (feedsDraws) return maxTokens
+  return Math.min(maxTokens, Math.max(MIN_STEP_TOKENS, Math.ceil(total / maxFlights)))
 }
 
 /** The prompts in steps of at most `maxTokens`, each from its start. */

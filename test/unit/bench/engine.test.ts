@@ -38,6 +38,20 @@ test('decode and prefill run as asked, with and without draws, in steps that fit
   expect(Math.min(seen.drawing, seen.silent)).toBeGreaterThan(20)
 })
 
+test('a runner whose steps cannot feed draws has a part of the rows in each', () => {
+  const runner = new FakeRunner({ numSlots: 8, maxTokens: 2000 })
+  const late = new DeferredRunner(runner, 3, false)
+  const plan = { decode: [8], prefill: [{ prompts: 2, tokens: 600 }], minRepeats: 4, minSeconds: 0 }
+  benchEngine(late, plan)
+  expect(late.deepest).toBe(3)
+  const decode = runner.log.filter(({ tokens }) => tokens < 100)
+  expect(decode.map(({ slots }) => slots.join()).slice(0, 4)).toEqual([
+    ...['0,3,6', '1,4,7', '2,5', '0,3,6'],
+  ])
+  const prefill = runner.log.filter(({ tokens }) => tokens >= 100)
+  expect(prefill.map(({ tokens }) => tokens).slice(0, 3)).toEqual([400, 400, 400])
+})
+
 test('the least time: reading or arithmetic, then the states', () => {
   const { info } = new FakeRunner({ vocabSize: 100 })
   const model = {
