@@ -1,5 +1,6 @@
 /** Sessions of several worker processes over one data folder: races, handing over under load, and a worker that is killed. */
 import { fork } from 'node:child_process'
+import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, expect, test } from 'vitest'
 import type { EngineEvent, GenerateRequest, SessionUse } from '../../src/engine/messages.ts'
@@ -124,6 +125,46 @@ test('of two workers that make the same session one does; the other waits until 
   await release(one, 'long')
   await release(one, 'unknown')
 }, 120_000)
+
+/** Everything under a folder, by name. */
+function filesIn(folder: string): Map<string, Buffer> {
+  const entries = readdirSync(folder, { recursive: true, withFileTypes: true })
+  const paths = entries
+    .filter((entry) => entry.isFile())
+    .map(({ parentPath, name }) => join(parentPath, name))
+  return new Map(paths.map((path) => [path, readFileSync(path)]))
+}
+
+test('what is deleted is in no file any more, while the workers go on', async () => {
+  const dataDir = newFolder()
+  const [one, two] = [await start(dataDir), await start(dataDir)]
+  for (let i = 0; i < 3; i++) {
+    const prompt = Int32Array.from({ length: 60 }, (_, at) => 1 + ((at * at * 7 + i) % 250))
+    await answerTo(one, { ...turnOf(i, 'doomed'), prompt })
+    await answerTo(two, turnOf(9 - i, 'kept'))
+  }
+  const bytesOf = async (turn: number) => {
+    const file = await one.client.call('sessions.export', { tenant: '', id: 'doomed', turn })
+    // The tokens and parts of the state, but not the header, which is much like any other's.
+    const starts = [600, 20_000, 100_000, 300_000]
+    return starts.map((at) => Buffer.from(file.subarray(at, at + 48)))
+  }
+  const traces = (await Promise.all([1, 2, 3].map(bytesOf))).flat()
+  const { turns } = await one.client.call('sessions.get', { tenant: '', id: 'doomed' })
+  expect(turns.length).toBe(3)
+  await release(one, 'doomed')
+  const found = () => {
+    const files = [...filesIn(dataDir)]
+    return traces.filter((trace) => files.some(([, bytes]) => bytes.includes(trace))).length
+  }
+  expect(found()).toBe(traces.length)
+  expect([...filesIn(dataDir)].some(([, bytes]) => bytes.includes('doomed'))).toBe(true)
+  await two.client.call('sessions.delete', { tenant: '', id: 'doomed' })
+  expect(found()).toBe(0)
+  for (const [path, bytes] of filesIn(dataDir))
+    expect([path, bytes.includes('doomed')]).toEqual([path, false])
+  expect((await answerTo(two, turnOf(3, 'kept'))).turn).toBe(4)
+}, 60_000)
 
 test('a start state is added from a file and removed while the worker answers', async () => {
   const { client } = await start(newFolder())
