@@ -1,23 +1,20 @@
 /**
- * Tokens a second of the engine's own loop, host work and all: what `bench engine` measures of the runner alone. First
- * with every row decoding; then, where SECONDS are given, with answers that end and others that begin all the time,
- * without kept prefixes and with. No HTTP, no sessions.
+ * Tokens a second of the engine's loop while answers end and others begin all the time, without kept prefixes and with:
+ * what `bench engine`, where all rows only decode, does not show.
  *
- *   node test/cuda/turns.ts MODEL DEVICE[,DEVICE…] ROWS[,ROWS…] [TOKENS [SECONDS]]
+ *   node test/cuda/turns.ts MODEL DEVICE[,DEVICE…] ROWS [TOKENS [SECONDS]]
  */
 import { setImmediate } from 'node:timers/promises'
 import { type DeviceChoice, parseDevice } from '../../src/device-choice.ts'
 import { Engine } from '../../src/engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
 import { loadRunner } from '../../src/load.ts'
-import type { Runner } from '../../src/model/runner.ts'
 import { requestOf, SAMPLING } from '../engine/kit.ts'
 import { someTokens } from '../helpers/runner.ts'
 
-const PROMPT_TOKENS = 16
-const LONGER_PROMPT = 200
+const PROMPT_TOKENS = 200
 
-const [model = '', names = '', counts = '64', tokens = '128', seconds] = process.argv.slice(2)
+const [model = '', names = '', rows = '64', tokens = '64', seconds = '4'] = process.argv.slice(2)
 const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 26), 32) }
 
 function deviceOf(name: string): DeviceChoice {
@@ -26,9 +23,9 @@ function deviceOf(name: string): DeviceChoice {
   return device
 }
 
-function submit(engine: Engine, i: number, promptTokens: number, maxTokens: number): void {
+function submit(engine: Engine, i: number, maxTokens: number): void {
   const sampling = { ...SAMPLING, seed: BigInt(i), topP: 0.5 }
-  const prompt = someTokens(promptTokens, i)
+  const prompt = someTokens(PROMPT_TOKENS, i)
   engine.submit(requestOf({ id: `${i}`, prompt, maxTokens, sampling }))
 }
 
@@ -39,34 +36,13 @@ async function drain(engine: Engine): Promise<void> {
   }
 }
 
-/** From when all rows decode until the first ends. */
-async function steadySpeed(engine: Engine, numRows: number, maxTokens: number): Promise<number> {
-  for (let i = 0; i < numRows; i++) submit(engine, i, PROMPT_TOKENS, maxTokens)
-  let [numBegun, numEnded] = [0, 0]
-  let begin = { at: 0, tokens: 0 }
-  while (numEnded === 0) {
-    for (const { type } of engine.turn() ?? []) {
-      if (type === 'prompt') numBegun++
-      if (type === 'finish') numEnded++
-    }
-    const { generatedTokens } = engine.stats
-    if (numBegun < numRows) begin = { at: performance.now(), tokens: generatedTokens }
-    await setImmediate()
-  }
-  const { generatedTokens } = engine.stats
-  const speed = (1000 * (generatedTokens - begin.tokens)) / (performance.now() - begin.at)
-  await drain(engine)
-  return speed
-}
-
-/** Generated tokens of answers of many lengths, each followed by another with a prompt of its own. */
-async function changingSpeed(engine: Engine, numRows: number, maxTokens: number, ms: number) {
+/** Answers of many lengths, each followed by another with a prompt of its own. */
+async function measure(engine: Engine, numRows: number, maxTokens: number, ms: number) {
   let next = 0
-  const submitNext = () =>
-    submit(engine, next, LONGER_PROMPT, 1 + ((next++ * 37) % (2 * maxTokens)))
+  const submitNext = () => submit(engine, next, 1 + ((next++ * 37) % (2 * maxTokens)))
   for (let i = 0; i < numRows; i++) submitNext()
   const begin = performance.now()
-  // The first answers begin together; the second half of the time has them mixed.
+  // The first answers begin together; in the second half of the time they are mixed.
   let half = { at: 0, tokens: 0 }
   while (performance.now() < begin + ms) {
     for (const { type } of engine.turn() ?? []) if (type === 'finish') submitNext()
@@ -81,30 +57,14 @@ async function changingSpeed(engine: Engine, numRows: number, maxTokens: number,
   return speed
 }
 
-/** An engine of its own over the one runner. */
-function engineOn(runner: Runner, keepsPrefixes: boolean): Engine {
-  return new Engine(runner, tokenBytes, {}, keepsPrefixes ? DEFAULT_STATE_OPTIONS : null)
-}
-
 const ppDevices = names.split(',').map(deviceOf)
-const rowCounts = counts.split(',').map(Number)
-const runner = loadRunner({ model, device: ppDevices[0], ppDevices, slots: Math.max(...rowCounts) })
-const say = (what: string, speed: number) =>
-  process.stdout.write(`${names} ${what}: ${speed.toFixed(0)} tokens/s\n`)
-
-const plain = engineOn(runner, false)
-for (const numRows of rowCounts) {
-  await steadySpeed(plain, numRows, 16)
-  say(`${numRows} rows`, await steadySpeed(plain, numRows, Number(tokens)))
+const runner = loadRunner({ model, device: ppDevices[0], ppDevices, slots: Number(rows) })
+for (const keepsPrefixes of [false, true]) {
+  const states = keepsPrefixes ? DEFAULT_STATE_OPTIONS : null
+  const engine = new Engine(runner, tokenBytes, {}, states)
+  const speed = await measure(engine, Number(rows), Number(tokens), 1000 * Number(seconds))
+  const kept = keepsPrefixes ? 'kept' : 'not kept'
+  process.stdout.write(`${names}, ${rows} rows, prefixes ${kept}: ${speed.toFixed(0)} tokens/s\n`)
+  if (engine.failure !== null) throw engine.failure
 }
-if (seconds !== undefined) {
-  const numRows = Math.max(...rowCounts)
-  for (const keepsPrefixes of [false, true]) {
-    const engine = engineOn(runner, keepsPrefixes)
-    const speed = await changingSpeed(engine, numRows, Number(tokens), 1000 * Number(seconds))
-    say(`${numRows} rows that change, prefixes ${keepsPrefixes ? 'kept' : 'not kept'}`, speed)
-    if (engine.failure !== null) throw engine.failure
-  }
-}
-if (plain.failure !== null) throw plain.failure
-plain.dispose()
+runner.dispose()
