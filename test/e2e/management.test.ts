@@ -224,7 +224,7 @@ describe('on top', () => {
     [{ wkv: 'fp4' }, 'wkv'],
     [{ threads: 'many' }, 'threads'],
     [{ model_name: 'a@b' }, 'model_name'],
-    [{ states: [{ name: 'x y', path: 'z' }] }, 'states[0].name'],
+    [{ states: [{ name: 'x@y', path: 'z' }] }, 'states[0].name'],
     [{ states: [{ name: 'x', path: 'none.pth' }] }, 'states'],
     [{ tokenizer_path: 'none.txt' }, 'tokenizer_path'],
     [{ model_path: 'none' }, 'model_path'],

@@ -6,9 +6,9 @@ import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } fro
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, onTestFinished, test } from 'vitest'
 import type { WorkerRecord } from '../../src/gateway/management/contract.ts'
-import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
+import { DEMO, type RunningServer, serve as serveUntilStopped } from '../helpers/cli.ts'
 import { type OpenStream, openStream, type StreamEnd } from '../helpers/streams.ts'
 
 const NUM_STREAMS = 128
@@ -16,6 +16,15 @@ const SLOW = process.env.SKEIN_SLOW === '1'
 
 function report(title: string, figures: Record<string, number | string>): void {
   process.stdout.write(`${title}: ${JSON.stringify(figures)}\n`)
+}
+
+/** A test that fails leaves nothing running. */
+async function serve(flags: readonly string[]): Promise<RunningServer> {
+  const server = await serveUntilStopped(flags)
+  onTestFinished(() => {
+    server.process.kill('SIGKILL')
+  })
+  return server
 }
 
 const seconds = (ms: number) => Number((ms / 1000).toFixed(2))

@@ -6,7 +6,8 @@ import type { WorkerSpec } from './contract.ts'
 
 /** A name that can stand in a request, a list and a log; "@" separates start states. */
 const ModelName = Type.String({ pattern: '^[^\\u0000-\\u001f\\u007f@]{1,128}$' })
-const StateName = Type.String({ pattern: '^[\\w.-]{1,64}$' })
+/** What the engine takes as one. */
+const StateName = Type.String({ pattern: '^(?! )[^@\\p{C}]{1,64}(?<! )$' })
 const Path = Type.String({ minLength: 1, maxLength: 1024 })
 const Word = Type.String({ minLength: 1, maxLength: 64 })
 const GpuIndex = BoundedInteger(0, 1023)
