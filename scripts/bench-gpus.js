@@ -52,7 +52,7 @@ async function bench(name, decode, prefill, ...where) {
   const text = await run(
     name,
     ...['src/cli/main.ts', 'bench', 'engine', '--json', '--size', size],
-    ...['--repeats', '10', '--seconds', '1', '--decode', decode.join(','), '--prefill', prefill],
+    ...['--repeats', '8', '--seconds', '0.5', '--decode', decode.join(','), '--prefill', prefill],
     ...where,
   )
   const { rows: cases, served } = text === null ? { rows: [], served: [] } : JSON.parse(text)
