@@ -57,7 +57,7 @@ export const modelArgs = {
     type: 'string',
     default: 'file',
     description:
-      "How matrices are held: file (the checkpoint's type), f32, f16, bf16, int8, q4, nf4",
+      "How matrices are held: file (the checkpoint's type), f32, f16, bf16, int8, q4, nf4, fp8 (GPU)",
   },
   threads: { type: 'string', description: 'CPU threads (default: all cores)' },
   ...adapterArgs,

@@ -19,6 +19,8 @@ const COPY_BYTES = 128 << 20
 /** Rows of a copy of a part are a multiple of this: whole tiles of the library's kernels. */
 const TILE_ROWS = 256
 const THREADS = 256
+/** Inputs of a thread of dequantise, at the least. */
+const LANE_INPUTS = 16
 /** Blocks to a multiprocessor that keep memory busy. */
 const BLOCKS_PER_SM = 16
 /** Bytes of RoundJob, and MAX_JOBS, of fp8.cu. */
@@ -116,7 +118,7 @@ function copied(
       ...{ outType, beta, ldy },
     })
     const from = [weight + BigInt(first * values), scales! + BigInt(first * scaleBytes)] as const
-    const blocks = Math.ceil((m * columns) / (8 * THREADS))
+    const blocks = Math.ceil((m * columns) / (LANE_INPUTS * THREADS))
     const grid = [Math.min(blocks, BLOCKS_PER_SM * device.numSms), 1, 1] as const
     return { call, from, m, grid, site: {} }
   })
