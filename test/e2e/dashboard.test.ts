@@ -272,6 +272,26 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     await page.context().close()
   })
 
+  test('a thought is folded, code is set apart, and an answer that breaks off says why', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    const answer = '<think>\nHm.\n</think>\nTry **this**:\n```js\nf()\n```\nor'
+    fake.serveModel('demo', { sessions: [], answer, error: 'the worker ended' })
+    const { page, faults, url } = await open(fake)
+    await page.goto(`${url}/#/playground`)
+    await page.getByLabel('Message').fill('How?')
+    await page.keyboard.press('Enter')
+    const shown = page.locator('.answer[aria-busy=false]')
+    await shown.getByRole('alert').getByText('the worker ended').waitFor()
+    expect(await shown.locator('.text').allTextContents()).toEqual(['Try this:', 'or'])
+    expect(await shown.locator('.code pre').textContent()).toBe('f()')
+    const thought = shown.getByText('Hm.')
+    expect(await thought.isVisible()).toBe(false)
+    await shown.getByText('Thought').click()
+    expect(await thought.isVisible()).toBe(true)
+    expect(faults).toEqual([])
+    await page.context().close()
+  })
+
   test('a key is asked for, kept by the tab, and a wrong one is asked for again', async () => {
     const fake = new FakeServer({ key: 'sk-right', workers: [fakeWorker()] })
     const { page, faults } = await open(fake)

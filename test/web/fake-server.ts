@@ -25,6 +25,13 @@ export interface FakeOptions {
   readonly load?: (at: number) => Readonly<Record<string, WorkerSample>>
 }
 
+/** Has some sessions, and one answer to everything, which may break off with an error. */
+export interface FakeModel {
+  readonly sessions: readonly string[]
+  readonly answer: string
+  readonly error?: string
+}
+
 export class FakeServer {
   readonly app: FastifyInstance = fastify({ forceCloseConnections: true })
   /** Bodies of POST /api/workers/start. */
@@ -73,17 +80,18 @@ export class FakeServer {
     await this.app.close()
   }
 
-  /** A model with sessions, that has one answer to everything. Before it listens. */
-  serveModel(id: string, { sessions, answer }: { sessions: readonly string[]; answer: string }) {
+  /** Before it listens. */
+  serveModel(id: string, { sessions, answer, error }: FakeModel): void {
     this.app.get('/v1/models', () => ({ data: [{ id, state: 'ready' }] }))
     this.app.get('/v1/sessions', () => ({ data: sessions.map(fakeSession) }))
     this.app.get('/openapi.json', () => ({ paths: { [answer]: { get: { summary: answer } } } }))
     this.app.post('/v1/chat/completions', (_request, reply) => {
       open(reply)
-      const choices = [{ index: 0, delta: { content: answer }, finish_reason: 'stop' }]
-      reply.raw.end(
-        `data: ${JSON.stringify({ choices, session: { turn: 1 } })}\n\ndata: [DONE]\n\n`,
-      )
+      const finish_reason = error === undefined ? 'stop' : null
+      const choices = [{ index: 0, delta: { content: answer }, finish_reason }]
+      const last = error === undefined ? '[DONE]' : JSON.stringify({ error: { message: error } })
+      const chunk = JSON.stringify({ choices, session: { turn: 1 } })
+      reply.raw.end(`data: ${chunk}\n\ndata: ${last}\n\n`)
     })
   }
 

@@ -6,6 +6,7 @@ import { answerFigures } from '../lib/stats.ts'
 import { childrenOf, newestLeaf } from '../lib/tree.ts'
 import { type Split, splitThought } from '../lib/wire.ts'
 import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'
+import { RichText } from '../parts/rich-text.tsx'
 import type { Answer } from './answer.ts'
 import type { Exchange, Pane } from './pane.ts'
 import { Tokens } from './tokens.tsx'
@@ -156,10 +157,10 @@ function AnswerView({ answer, isElsewhere }: AnswerViewProps) {
       {tokens.length > 0 && !isRunning ? (
         <Tokens tokens={tokens} />
       ) : (
-        <p class={state === 'writing' ? 'text writing' : 'text'}>
-          {split.answer}
+        <div class={state === 'writing' ? 'writing' : ''}>
+          <RichText text={split.answer} />
           {state === 'reading' && <span class="reading">{t('reading the prompt')}</span>}
-        </p>
+        </div>
       )}
       {!isRunning && !isElsewhere && error === null && answer.text === '' && (
         <p class="muted">{t('An empty answer')}</p>
