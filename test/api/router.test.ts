@@ -414,3 +414,56 @@ describe('again', () => {
     await expect(consume()).rejects.toMatchObject({ code: 'aborted' })
   })
 })
+
+test('eight workers, sessions of very unequal use, one dies and comes back', async () => {
+  const { router, replicas, memory } = fleetOf(...'abcdefgh')
+  const served = new Map<string, number>()
+  for (const replica of replicas) {
+    replica.fake.script = async function* (of) {
+      served.set(replica.id, (served.get(replica.id) ?? 0) + 1)
+      yield { type: 'prompt', id: of.id, logprobs: null }
+      await new Promise((resolve) => setTimeout(resolve, 2))
+    }
+  }
+  // Session k is used as often as 1/k says (Zipf), by 16 clients, two a worker.
+  const random = generator(25)
+  const weights = Array.from({ length: 2000 }, (_, k) => 1 / (k + 1))
+  const total = weights.reduce((sum, weight) => sum + weight, 0)
+  const draw = () => {
+    let left = random() * total
+    return weights.findIndex((weight) => {
+      left -= weight
+      return left <= 0
+    })
+  }
+  let numLeft = 8000
+  const busy = new Set<number>()
+  const client = async () => {
+    while (numLeft-- > 0) {
+      const session = draw()
+      // A person waits for the answer before the next question.
+      if (busy.has(session)) continue
+      busy.add(session)
+      await run(router, inSession(`s${session}`))
+      busy.delete(session)
+      if (numLeft === 4000) replicas[3]!.isGone = true
+      if (numLeft === 3500) replicas[3]!.isGone = false
+    }
+  }
+  await Promise.all(Array.from({ length: 16 }, client))
+  const counts = replicas.filter((_, i) => i !== 3).map(({ id }) => served.get(id)!)
+  expect(Math.max(...counts) / Math.min(...counts)).toBeLessThan(1.3)
+  const { sessionHits, sessionSpills } = memory.counts
+  expect(sessionHits / (sessionHits + sessionSpills)).toBeGreaterThan(0.9)
+})
+
+/** mulberry32 */
+function generator(seed: number): () => number {
+  let state = seed
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let t = Math.imul(state ^ (state >>> 15), 1 | state)
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32
+  }
+}
