@@ -13,8 +13,8 @@ import { RowLine } from './rate-rows.ts'
 
 export type RateHeaders = Readonly<Record<string, string>>
 
-/** What a row that ends may take is unknown, so this is a guess. */
-const ROW_RETRY_SECONDS = 2
+/** When a row will end is unknown. Not the same for all, or they would all come back at once. */
+const ROW_RETRY_SECONDS = [1, 4] as const
 
 export class RateLimits {
   readonly #accounts = new Map<string, Account>()
@@ -174,7 +174,8 @@ function refusalOf(tokens: Bucket | null, rows: RowLine, numRows: number): Skein
   }
   if (rows.hasRoomFor(numRows)) return null
   const message = `this key may have ${rows.limit} rows at once, and ${rows.numRunning} are running`
-  return limited(message, ROW_RETRY_SECONDS)
+  const [least, most] = ROW_RETRY_SECONDS
+  return limited(message, least + (most - least) * Math.random())
 }
 
 function limited(message: string, retryAfterSeconds: number): SkeinError {

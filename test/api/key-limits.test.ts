@@ -132,7 +132,7 @@ describe('rows', () => {
     await running
     const second = await send(CHAT, HELLO)
     expect(second.statusCode).toBe(429)
-    expect(second.headers['retry-after']).toBe('2')
+    expect(second.headers['retry-after']).toMatch(/^[1-4]$/)
     expect(second.json().error.message).toContain('1 rows at once')
     end()
     expect((await first).statusCode).toBe(200)

@@ -67,7 +67,8 @@ async function ask(
   })
   if (reply.status === 429) {
     await reply.arrayBuffer()
-    await delay(1000 * Number(reply.headers.get('retry-after')), undefined, { signal })
+    const seconds = Number(reply.headers.get('retry-after')) + Math.random()
+    await delay(1000 * seconds, undefined, { signal })
     return null
   }
   expect(reply.status).toBe(200)
