@@ -234,7 +234,7 @@ export class Supervisor implements Keeper {
       child.kill('SIGKILL')
       await gone
       this.#engine = null
-      if (readyAt !== null) this.#enter('restarting', 'the worker ended')
+      if (readyAt !== null) this.#enter('restarting', 'the worker ended and is started again')
       await Promise.race([silent, delay(LAST_LINES_MS, undefined, { ref: false })])
       const servedMs = readyAt === null ? 0 : performance.now() - readyAt
       return { error: SkeinError.from(thrown), servedMs }

@@ -18,7 +18,11 @@ afterEach(async () => {
   await Promise.all(started.splice(0).map((supervisor) => supervisor.stop()))
 })
 
-function supervise(args: readonly string[], timing: Partial<SupervisorTiming> = {}) {
+function supervise(
+  args: readonly string[],
+  timing: Partial<SupervisorTiming> = {},
+  maxBytes?: number,
+) {
   const lines: string[] = []
   const logger = pino({}, { write: (line: string) => lines.push(line) })
   const progress: number[] = []
@@ -28,6 +32,7 @@ function supervise(args: readonly string[], timing: Partial<SupervisorTiming> = 
     name: 'w',
     logger,
     timing: { ...QUICK, ...timing },
+    maxBytes,
     onProgress: (done, total) => progress.push(done / total),
     onLine: (line) => printed.push(line),
   })
@@ -125,6 +130,38 @@ test('a worker that will not stop is killed', async () => {
   const pid = supervisor.pid!
   await supervisor.stop()
   expect(() => process.kill(pid, 0)).toThrow()
+})
+
+test('an idle worker that no longer answers is replaced', async () => {
+  const { supervisor, printed } = supervise(['sick'], { probeMs: 100 })
+  await supervisor.start()
+  await expect.poll(() => supervisor.restarts).toBeGreaterThan(0)
+  expect(printed.join('\n')).toContain('it does not answer: NaN in the logits')
+})
+
+test('a worker that has grown too large finishes what it does and is replaced', async () => {
+  const { supervisor, printed } = supervise(['serve'], {}, 2 ** 20)
+  await supervisor.start()
+  await expect.poll(() => supervisor.restarts, { timeout: 5000 }).toBe(1)
+  expect(supervisor.exitCode).toBe(0)
+  expect(printed.join('\n')).toMatch(/replaced: it takes \d+ MiB of memory and may take 1/)
+})
+
+test('a worker may save as long as it gets on with it', async () => {
+  const { supervisor } = supervise(['saving'], { stopMs: 400 })
+  await supervisor.start()
+  const begun = performance.now()
+  await supervisor.stop()
+  expect(performance.now() - begun).toBeGreaterThan(900)
+  expect(supervisor.exitCode).toBe(0)
+})
+
+test('a worker that is killed says by which signal', async () => {
+  const { supervisor } = supervise(['serve'], { firstPauseMs: 60_000, longestPauseMs: 60_000 })
+  await supervisor.start()
+  process.kill(supervisor.pid!, 'SIGKILL')
+  await expect.poll(() => supervisor.state).toBe('restarting')
+  expect(supervisor.exitCode).toBe(-9)
 })
 
 test('stop during a pause, and before any start', async () => {

@@ -3,6 +3,7 @@
 // serve: answers "ok" to every request, for ever · hang: is ready, then takes work and makes no step
 // crash-once: dies on its first start (remembered in `file`) · crash: dies while loading · fatal: cannot load
 // deaf: ignores being asked and told to stop
+// sick: fails every request but its first · saving: takes a second to save its states, and says how many are left
 import { existsSync, writeFileSync } from 'node:fs'
 
 const [mode, file] = process.argv.slice(2)
@@ -14,18 +15,35 @@ const info = {
 }
 let steps = 0
 
-const stats = (running) => ({ waiting: 0, running, numSlots: 4, freeSlots: 4 - running, steps })
+const stats = (running) => {
+  const counts = { waiting: 0, running, numSlots: 4, freeSlots: 4 - running, steps }
+  return mode === 'saving' ? { ...counts, states: { unsaved } } : counts
+}
+let unsaved = 10
+const save = () => {
+  unsaved--
+  process.send({ type: 'step', events: [], stats: stats(0) })
+  if (unsaved === 0) process.exit(0)
+}
+let numRequests = 0
 const step = (events, running) => {
   steps++
   process.send({ type: 'step', events, stats: stats(running) })
 }
 
 process.on('message', (message) => {
-  if (message.type === 'shutdown' && mode !== 'deaf') process.exit(0)
+  if (message.type === 'shutdown' && mode === 'saving') setInterval(save, 100)
+  else if (message.type === 'shutdown' && mode !== 'deaf') process.exit(0)
   if (message.type !== 'generate') return
   const { id, prompt } = message.request
   // The prompt [66] ("A" in the byte codec) kills the worker in the middle of its answer.
   const isProbe = id.startsWith('probe-')
+  numRequests++
+  if (mode === 'sick' && numRequests > 1) {
+    const error = { code: 'kernel_failed', message: 'NaN in the logits' }
+    step([{ type: 'error', id, error }], 0)
+    return
+  }
   const isFatal = !isProbe && prompt.length === 1 && prompt[0] === 66
   if ((mode === 'hang' && !isProbe) || isFatal) {
     step([{ type: 'prompt', id, logprobs: null }], 1)
