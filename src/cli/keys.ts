@@ -124,12 +124,19 @@ export const keys = defineCommand({
 })
 
 /** The secret alone on stdout, so that a script can take it. */
-function printIssued({ key, secret }: Issued, path: string, asJson: boolean | undefined): void {
+function printIssued(
+  { keys, key, secret }: Issued,
+  path: string,
+  asJson: boolean | undefined,
+): void {
   if (asJson) {
     printJson({ file: path, ...wireKey(key), secret })
     return
   }
   process.stdout.write(`${secret}\n`)
+  if (keys.every(({ role }) => role === 'user')) {
+    process.stderr.write('note: no key is an operator yet; the dashboard and /api need one\n')
+  }
   process.stderr.write(
     `key of ${key.name} (${key.role}); shown once, only its hash is in ${path}\n`,
   )

@@ -173,7 +173,7 @@ function manage(
     metrics: common.metrics,
     version: common.version,
     host,
-    isOpen: () => common.keys.length + (common.keyRing?.keys.length ?? 0) === 0,
+    isOpen: () => common.keys.length === 0 && common.keyRing?.isInUse !== true,
     resolve: (spec) => resolveSpec(spec, folder),
     listModels: () => listModelFiles(folder),
     openDoor,
