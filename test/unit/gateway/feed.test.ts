@@ -1,0 +1,73 @@
+/** The event stream of the management API to a watcher that reads, one that reads slowly, and one that does not read. */
+import { createServer, type Server, type ServerResponse } from 'node:http'
+import { type AddressInfo, connect, type Socket } from 'node:net'
+import { afterEach, expect, test } from 'vitest'
+import { Feed } from '../../../src/gateway/management/feed.ts'
+
+const BOUNDS = { streamBufferBytes: 64 * 1024, streamStallMs: 300 }
+
+let server: Server
+afterEach(() => server.close())
+
+/** A watcher that has asked, and the response it gets. */
+async function watched(): Promise<{ feed: Feed; response: ServerResponse; socket: Socket }> {
+  return new Promise((resolve) => {
+    server = createServer((_request, response) => {
+      resolve({ feed: new Feed(response, { 'x-test': 'yes' }, BOUNDS), response, socket })
+    })
+    let socket: Socket
+    server.listen(0, '127.0.0.1', () => {
+      const { port } = server.address() as AddressInfo
+      socket = connect(port, '127.0.0.1')
+      socket.on('error', () => {})
+      socket.write('GET / HTTP/1.1\r\nhost: x\r\n\r\n')
+    })
+  })
+}
+
+const SAMPLE = { type: 'sample', sample: 'x'.repeat(16_000) }
+
+test('events have their type and the rest as data', async () => {
+  const { feed, socket } = await watched()
+  let text = ''
+  socket.on('data', (data) => {
+    text += data
+  })
+  expect(feed.send({ type: 'log', ...{ line: 'a\nb' } })).toBe(true)
+  feed.end()
+  await expect.poll(() => text).toContain('0\r\n\r\n')
+  expect(text).toContain('content-type: text/event-stream')
+  expect(text).toContain('x-test: yes')
+  expect(text).toContain('event: log\ndata: {"line":"a\\nb"}\n\n')
+  expect(feed.isOver).toBe(true)
+})
+
+test('a watcher that does not read misses events, then is cut off; what is kept for it is bounded', async () => {
+  const { feed, response, socket } = await watched()
+  socket.pause()
+  let most = 0
+  let isOver = false
+  feed.onClose(() => {
+    isOver = true
+  })
+  const begun = performance.now()
+  while (!isOver && performance.now() - begun < 20_000) {
+    feed.send(SAMPLE)
+    most = Math.max(most, response.writableLength)
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+  expect(isOver).toBe(true)
+  expect(feed.send(SAMPLE)).toBe(false)
+  expect(most).toBeLessThan(BOUNDS.streamBufferBytes + 2 * 16_000)
+})
+
+test('one that catches up in time goes on', async () => {
+  const { feed, socket } = await watched()
+  socket.pause()
+  while (feed.send(SAMPLE)) await new Promise((resolve) => setImmediate(resolve))
+  socket.resume()
+  await expect.poll(() => feed.send(SAMPLE)).toBe(true)
+  expect(feed.isOver).toBe(false)
+  socket.destroy()
+  await expect.poll(() => feed.isOver).toBe(true)
+})
