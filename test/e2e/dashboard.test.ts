@@ -311,6 +311,25 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     await page.context().close()
   })
 
+  test.each([
+    [403, 'This key may use models, but not watch'],
+    [404, 'This address is one worker’s own'],
+  ] as const)(
+    'where the server may not be watched (%s), models can be used',
+    async (refuse, why) => {
+      const fake = new FakeServer({ refuse })
+      fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
+      const { page, faults, url } = await open(fake)
+      await page.getByText(why).waitFor()
+      await page.goto(`${url}/#/playground`)
+      await page.getByLabel('Message').fill('Well?')
+      await page.keyboard.press('Enter')
+      await page.locator('.answer', { hasText: 'Yes.' }).waitFor()
+      expect(faults).toEqual([])
+      await page.context().close()
+    },
+  )
+
   test('a stream that breaks is said, and found again', async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     const { page, faults } = await open(fake)

@@ -19,6 +19,8 @@ export interface FakeOptions {
   readonly workers?: readonly WorkerRecord[]
   /** A key that is asked for. */
   readonly key?: string
+  /** What calls of the management API are answered: 403 to a user's key, 404 at a worker's own address. */
+  readonly refuse?: 403 | 404
   readonly upstream?: string
   readonly logLines?: readonly string[]
   /** History to begin with, and a new sample each second. */
@@ -49,6 +51,9 @@ export class FakeServer {
     mountWeb(this.app, readWebFiles())
     this.app.addHook('onRequest', async (request, reply) => {
       const { url, headers } = request
+      if (options.refuse !== undefined && url.startsWith('/api/')) {
+        return reply.code(options.refuse).send({ detail: 'no', code: 'forbidden', field: null })
+      }
       const isOpen = url === '/' || url.startsWith('/assets/')
       if (isOpen || options.key === undefined) return undefined
       if (headers.authorization === `Bearer ${options.key}`) return undefined

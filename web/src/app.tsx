@@ -126,6 +126,7 @@ function ConnectionDot() {
     waiting: 'Not connected',
     refused: 'Not allowed to watch',
     keyless: 'A key is needed',
+    absent: 'Models only',
   }
   return (
     <span class={`dot ${state}`} role="status">
@@ -150,6 +151,13 @@ function ConnectionNote() {
     return (
       <div class="note" role="status">
         {t('This key may use models, but not watch or manage the server.')}
+      </div>
+    )
+  }
+  if (now.state === 'absent') {
+    return (
+      <div class="note" role="status">
+        {t('This address is one worker’s own: its model can be used here, nothing is managed.')}
       </div>
     )
   }

@@ -13,6 +13,9 @@ export const CHINESE = {
   'Not connected': '未连接',
   'Not allowed to watch': '无权查看',
   'Connection lost ({reason}); next try in {n} s': '连接中断（{reason}），{n} 秒后重试',
+  'Models only': '仅模型',
+  'This address is one worker’s own: its model can be used here, nothing is managed.':
+    '此地址属于单个工作进程：可以使用其模型，不能管理。',
   'This key may use models, but not watch or manage the server.':
     '此密钥可以使用模型，但不能查看或管理服务器。',
   'This server asks for a key.': '此服务器需要密钥。',

@@ -21,6 +21,8 @@ export type Connection =
   | { readonly state: 'waiting'; readonly at: number; readonly reason: string }
   /** The key may not watch the server, though it may use its models; or there is none. */
   | { readonly state: 'refused' | 'keyless' }
+  /** A worker's own address: models, and nothing to manage. */
+  | { readonly state: 'absent' }
 
 export interface ModelEntry {
   readonly id: string
@@ -40,6 +42,7 @@ export const models = signal<readonly ModelEntry[] | null>(null)
 
 /** A sample comes each second. */
 const SILENCE_MS = 10_000
+const POLL_MS = 10_000
 
 export function followServer(): void {
   let current: AbortController | null = null
@@ -68,10 +71,8 @@ async function stayConnected(stop: AbortSignal): Promise<void> {
       throw new Error('the server ended the stream')
     } catch (thrown) {
       if (stop.aborted) return
-      const status = thrown instanceof ApiError ? thrown.status : 0
-      if (status === 401) connection.value = { state: 'keyless' }
-      if (status === 403) refuse()
-      if (status === 401 || status === 403) return
+      const state = thrown instanceof ApiError ? UNWATCHED[thrown.status] : undefined
+      if (state !== undefined) return stayUnwatched(state, stop)
       const reason = attempt.signal.aborted ? 'nothing came for a while' : messageOf(thrown)
       await pause(waitBefore(++failures), reason, stop)
     } finally {
@@ -80,9 +81,20 @@ async function stayConnected(stop: AbortSignal): Promise<void> {
   }
 }
 
-function refuse(): void {
-  connection.value = { state: 'refused' }
-  if (key.value !== '') role.value = 'user'
+/** Replies after which trying again would change nothing. */
+const UNWATCHED: Readonly<Record<number, 'keyless' | 'refused' | 'absent'>> = {
+  401: 'keyless',
+  403: 'refused',
+  404: 'absent',
+}
+
+/** Models may be used all the same; no stream says when they change. */
+function stayUnwatched(state: 'keyless' | 'refused' | 'absent', stop: AbortSignal): void {
+  connection.value = { state }
+  if (state === 'keyless') return
+  if (state === 'refused' && key.value !== '') role.value = 'user'
+  const timer = setInterval(() => void refreshModels().catch(() => {}), POLL_MS)
+  stop.addEventListener('abort', () => clearInterval(timer))
 }
 
 /** Only admins may list keys; where there is no list of keys, each key opens everything. */
