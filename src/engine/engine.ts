@@ -189,6 +189,11 @@ export class Engine {
     return hasLanded || this.#events.length > 0 ? this.#takeEvents() : null
   }
 
+  /** After a turn that gave null: milliseconds for which another one would, going by the last few steps. */
+  get restMs(): number {
+    return this.#flights.restMs
+  }
+
   get stats(): EngineStats {
     const { waiting, running, numSlots, numFree } = this.#scheduler
     const now = { waiting: waiting.length, running: running.length, numSlots, freeSlots: numFree }

@@ -9,12 +9,20 @@ import type { PlannedRow } from './scheduler.ts'
 interface Launched {
   readonly plan: readonly PlannedRow[]
   readonly flight: Flight
+  /** When it was launched. */
+  readonly time: number
 }
+
+/** Flights whose durations say how long the next one takes at least. */
+const REMEMBERED = 8
 
 export class Flights {
   readonly #runner: Runner
   readonly #launched: Launched[] = []
   #last = 0
+  /** Milliseconds that the last few took, each after the one before. */
+  readonly #durations: number[] = []
+  #landedAt = 0
 
   constructor(runner: Runner) {
     this.#runner = runner
@@ -38,6 +46,14 @@ export class Flights {
     return this.#launched[0]?.flight.isDone === true
   }
 
+  /** Milliseconds for which the oldest is not over yet, if it takes as long as the shortest of the last few. */
+  get restMs(): number {
+    const [oldest] = this.#launched
+    if (oldest === undefined || this.#durations.length === 0) return 0
+    const begin = Math.max(this.#landedAt, oldest.time)
+    return Math.max(0, begin + Math.min(...this.#durations) - performance.now())
+  }
+
   launch(plan: readonly PlannedRow[]): void {
     const flight = this.#runner.launch(plan.map(({ row }) => row))
     this.#last++
@@ -46,15 +62,19 @@ export class Flights {
       if (numPrompt > 0) owner.sent(numPrompt)
       for (const sequence of takers) sequence.awaits(this.#last, draw++)
     }
-    this.#launched.push({ plan, flight })
+    this.#launched.push({ plan, flight, time: performance.now() })
   }
 
   /** The rows of the oldest and their results, one after another; waits for it. A row is awaited until its turn. */
   *land(): Generator<[PlannedRow, RowResult]> {
     const oldest = this.#launched.shift()
     assert(oldest !== undefined, 'nothing is on its way')
-    const { plan, flight } = oldest
+    const { plan, flight, time } = oldest
     const results = flight.results()
+    const now = performance.now()
+    this.#durations.push(now - Math.max(this.#landedAt, time))
+    if (this.#durations.length > REMEMBERED) this.#durations.shift()
+    this.#landedAt = now
     assert(results.length === plan.length, `${results.length} results for ${plan.length} rows`)
     for (const [i, planned] of plan.entries()) {
       if (planned.numPrompt > 0) planned.owner.numChunksSent--

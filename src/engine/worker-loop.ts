@@ -11,6 +11,9 @@ import type { EngineEvent, FromWorker, GenerateRequest, ToWorker } from './messa
 /** Saving many states takes long; the counters tell the gateway that it goes on. */
 const COUNTERS_WHILE_CLOSING_MS = 250
 
+/** Timers are late by up to a millisecond, and the end of a step should be seen at once. */
+const WAKE_EARLY_MS = 1.5
+
 /** Serves until shutdown, the loss of the gateway (0) or a broken step (1). The engine is its own. */
 export function serveEngine(
   engine: Engine,
@@ -26,6 +29,8 @@ class WorkerLoop {
   /** Errors of requests that were never admitted; they leave with the next step. */
   #refused: EngineEvent[] = []
   #isScheduled = false
+  /** Of a rest while a long step is on its way. */
+  #rest: NodeJS.Timeout | null = null
   #isDraining = false
   #isOver = false
 
@@ -87,8 +92,17 @@ class WorkerLoop {
 
   #schedule(): void {
     if (this.#isScheduled || this.#isOver) return
+    if (this.#rest !== null) clearTimeout(this.#rest)
+    this.#rest = null
     this.#isScheduled = true
     setImmediate(() => this.#turn())
+  }
+
+  /** A step that is far from over leaves the processor to others; one that is nearly over is asked again and again. */
+  #scheduleAfterRest(): void {
+    const restMs = Math.floor(this.#engine.restMs - WAKE_EARLY_MS)
+    if (restMs < 1) this.#schedule()
+    else this.#rest = setTimeout(() => this.#schedule(), restMs)
   }
 
   /** With nothing to run this still sends the counters, which a cancel has changed. */
@@ -96,15 +110,16 @@ class WorkerLoop {
     this.#isScheduled = false
     if (this.#isOver) return
     const events = this.#engine.turn()
-    if (events !== null) {
-      this.#post([...this.#refused, ...events])
+    if (events !== null || this.#refused.length > 0) {
+      this.#post([...this.#refused, ...(events ?? [])])
       this.#refused = []
     }
     const { failure, hasWork } = this.#engine
     if (failure !== null) {
       this.#channel.send({ type: 'fatal', error: failure.toShape() })
       this.#end(1)
-    } else if (hasWork) this.#schedule()
+    } else if (hasWork && events === null) this.#scheduleAfterRest()
+    else if (hasWork) this.#schedule()
     else if (this.#isDraining && this.#engine.isIdle) this.#end(0)
   }
 
