@@ -4,10 +4,11 @@
 // f32 [S, V] · counts f32, flags u8 [slots, V] (1 in the prompt, 2 generated)
 //
 // No sort of the vocabulary. A token's rank is its key, the score's bits in order. Where the ranked
-// list ends, and where a draw falls in it, is where a sum over keys from the top crosses a line:
-// passes over the row with a few pivots each narrow the keys down until the rest fits in shared
-// memory, is sorted there and summed in order. All sums are made in a fixed order, so a draw
-// depends on its row alone. Every block of a cluster reads its own slice of the row; what they find
+// list ends, and where a draw falls in it, is where a sum over keys from the top crosses a line: one
+// pass sums the row in bins of scores, in whole numbers; where the bin with the crossing has too many
+// tokens, passes with a few pivots each narrow it down until it fits in shared memory, is sorted
+// there and summed in order. All sums are whole or made in a fixed order, so a draw depends on its
+// row alone. Every block of a cluster reads its own slice of the row; what they find
 // is exchanged through shared memory, and all of them follow the same path. Agrees with
 // reference/sample.ts token for token unless two probabilities or sums are within f32 rounding of a
 // tie.
@@ -18,6 +19,10 @@ constexpr int kWarps = kThreads / 32;
 /** Candidates that are sorted in shared memory. */
 constexpr int kList = 2048;
 constexpr int kPivots = 4;
+/** Bins of the first pass: kFine over the first kFineDepth halvings of the weight, the others over
+ * the rest to kFloor. */
+constexpr int kBins = 512, kFine = 384;
+constexpr float kFineDepth = 32.0f;
 constexpr int kMaxTop = 20;
 /** Beyond this many e-folds below the best, a probability is zero in f32. */
 constexpr float kFloor = 100.0f;
@@ -59,7 +64,7 @@ struct Mark {
 
 /** What a block tells the others of its cluster. */
 struct Found {
-  double mass[kPivots + 2];  // the last: of everything
+  double mass[kPivots + 1];
   int count[kPivots + 1];
   int length;
   float best;
@@ -67,15 +72,28 @@ struct Found {
   int is_finite;
 };
 
+/** Weights in units of 2^−40, as two words each; the last bin is of what cannot be drawn. */
+struct Bins {
+  u32 low[kBins + 1], high[kBins + 1];
+  int count[kBins + 1];
+};
+
 struct Shared {
   u64 list[kList];   // ~key << 32 | id: ascending is best first
-  u64 slice[kList];  // the same of the block's own slice, in any order
+  union {
+    u64 slice[kList];  // the same of the block's own slice, in any order
+    Bins bins;         // of the block's own slice
+  };
+  // Of a bin and those above it.
+  double mass_to[kBins];
+  int count_to[kBins];
   Found own;
-  double sums[kWarps][kPivots + 2];
+  double sums[kWarps][kPivots + 1];
   int counts[kWarps][kPivots + 1];
   Mark marks[kPivots + 1];  // of the last pass
   double total;
   double prefix[kWarps];
+  u64 warp_units[kBins / 32];
   float best;
   int best_id;
   int is_finite;
@@ -198,37 +216,34 @@ __device__ void find_best(Shared& sh, const float* scores, int vocab, bool check
     finite &= (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
     if (x > best || id == 0x7fffffff) best = x, id = i;
   });
+  // The best of a warp, in all its lanes; a slice that is empty has no id.
+  const auto take_lanes = [&]() {
 #pragma unroll
-  for (int offset = 16; offset > 0; offset >>= 1) {
-    const float other = __shfl_xor_sync(~0u, best, offset);
-    const int other_id = __shfl_xor_sync(~0u, id, offset);
-    // A thread beyond the slice has no id.
-    if (other_id != 0x7fffffff &&
-        (id == 0x7fffffff || other > best || (other == best && other_id < id)))
-      best = other, id = other_id;
-  }
+    for (int offset = 16; offset > 0; offset >>= 1) {
+      const float other = __shfl_xor_sync(~0u, best, offset);
+      const int other_id = __shfl_xor_sync(~0u, id, offset);
+      if (other_id != 0x7fffffff &&
+          (id == 0x7fffffff || other > best || (other == best && other_id < id)))
+        best = other, id = other_id;
+    }
+  };
+  take_lanes();
   const int warp = threadIdx.x >> 5;
   if ((threadIdx.x & 31) == 0) sh.sums[warp][0] = best, sh.counts[warp][0] = id;
   const bool all_finite = __syncthreads_and(finite || !checks);
-  const auto take = [&](float other, int other_id) {
-    // An empty slice has no id.
-    if (other_id != 0x7fffffff &&
-        (id == 0x7fffffff || other > best || (other == best && other_id < id)))
-      best = other, id = other_id;
-  };
-  if (threadIdx.x == 0) {
-    for (int w = 1; w < kWarps; w++) take((float)sh.sums[w][0], sh.counts[w][0]);
-    sh.own.best = best, sh.own.best_id = id, sh.own.is_finite = all_finite;
+  if (warp == 0) {
+    const int lane = threadIdx.x;
+    best = (float)sh.sums[lane][0], id = sh.counts[lane][0];
+    take_lanes();
+    if (lane == 0) sh.own.best = best, sh.own.best_id = id, sh.own.is_finite = all_finite;
   }
   cluster_sync();
-  if (threadIdx.x == 0) {
-    int is_finite = 1;
-    id = 0x7fffffff;
-    for (int rank = 0; rank < CLUSTER; rank++) {
-      take(remote(sh.own.best, rank), remote(sh.own.best_id, rank));
-      is_finite &= remote(sh.own.is_finite, rank);
-    }
-    sh.best = best, sh.best_id = id, sh.is_finite = is_finite;
+  if (warp == 0) {
+    const int rank = min((int)threadIdx.x, CLUSTER - 1);
+    best = remote(sh.own.best, rank), id = remote(sh.own.best_id, rank);
+    const int is_finite = __all_sync(~0u, remote(sh.own.is_finite, rank));
+    take_lanes();
+    if (threadIdx.x == 0) sh.best = best, sh.best_id = id, sh.is_finite = is_finite;
   }
   cluster_sync();
 }
@@ -273,22 +288,22 @@ __device__ void add_noise(const float* scores, float* to, int vocab, const float
   __syncthreads();
 }
 
-/**
- * One pass: for each pivot (falling keys) the sum and count of pivot < key ≤ high, and for `kTotal`
- * the sum of everything. The marks are these added to `base`, what lies above `high`.
- */
-template <bool kTotal>
+__device__ __forceinline__ double warp_sum(double x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) x += __shfl_xor_sync(~0u, x, offset);
+  return x;
+}
+
+/** One pass: for each pivot (falling keys) the sum and count of pivot < key ≤ high. The marks are
+ * these added to `base`, what lies above `high`. */
 __device__ void sum_above(Shared& sh, const Ranking& r, const u32 (&pivots)[kPivots + 1], u32 high,
                           Mark base) {
-  float mass[kPivots + 1] = {}, total = 0;
+  float mass[kPivots + 1] = {};
   int count[kPivots + 1] = {};
   for_each_score(r.scores, r.vocab, [&](int, float score) {
     const u32 key = key_of(score);
-    const bool inside = key <= high && key > pivots[kPivots];
-    if (!kTotal && !inside) return;
+    if (key > high || key <= pivots[kPivots]) return;
     const float weight = r.weight(score);
-    if (kTotal) total += weight;
-    if (!inside) return;
 #pragma unroll
     for (int p = 0; p <= kPivots; p++)
       if (key > pivots[p]) mass[p] += weight, count[p]++;
@@ -301,35 +316,27 @@ __device__ void sum_above(Shared& sh, const Ranking& r, const u32 (&pivots)[kPiv
     const int number = warp_sum(count[p]);
     if (lane == 0) sh.sums[warp][p] = sum, sh.counts[warp][p] = number;
   }
-  total = warp_sum(total);
-  if (lane == 0) sh.sums[warp][kPivots + 1] = total;
   __syncthreads();
-  const int p = threadIdx.x;
-  if (p <= kPivots + 1) {
-    double sum = 0;
-    int number = 0;
-    for (int w = 0; w < kWarps; w++)
-      sum += sh.sums[w][p], number += p <= kPivots ? sh.counts[w][p] : 0;
-    sh.own.mass[p] = sum;
-    if (p <= kPivots) sh.own.count[p] = number;
+  // A warp to each pivot, a lane to each warp before.
+  const int p = warp;
+  if (p <= kPivots) {
+    const double sum = warp_sum(sh.sums[lane][p]);
+    const int number = warp_sum(sh.counts[lane][p]);
+    if (lane == 0) sh.own.mass[p] = sum, sh.own.count[p] = number;
   }
   cluster_sync();
-  if (p <= kPivots + 1) {
-    double sum = 0;
-    int number = 0;
-    for (int rank = 0; rank < CLUSTER; rank++) {
-      sum += remote(sh.own.mass[p], rank);
-      if (p <= kPivots) number += remote(sh.own.count[p], rank);
-    }
-    if (p <= kPivots) {
-      u32 key = pivots[0];
+  if (p <= kPivots) {
+    const bool is_rank = lane < CLUSTER;
+    const int rank = is_rank ? lane : 0;
+    const double theirs = remote(sh.own.mass[p], rank);
+    const int number = remote(sh.own.count[p], rank);
+    const double sum = warp_sum(is_rank ? theirs : 0.0);
+    const int all = warp_sum(is_rank ? number : 0);
+    u32 key = pivots[0];
 #pragma unroll
-      for (int i = 1; i <= kPivots; i++)
-        if (p == i) key = pivots[i];
-      sh.marks[p] = {key, base.count + number, base.mass + sum};
-    } else if (kTotal) {
-      sh.total = sum;
-    }
+    for (int i = 1; i <= kPivots; i++)
+      if (p == i) key = pivots[i];
+    if (lane == 0) sh.marks[p] = {key, base.count + all, base.mass + sum};
   }
   cluster_sync();
 }
@@ -388,7 +395,7 @@ __device__ Bracket narrow(Shared& sh, const Ranking& r, Bracket b, const Line& l
   while (b.low.count - b.high.count > kList && b.high.key - b.low.key > 1) {
     u32 pivots[kPivots + 1];
     choose_pivots(b, pivots);
-    sum_above<false>(sh, r, pivots, b.high.key, b.high);
+    sum_above(sh, r, pivots, b.high.key, b.high);
     b = narrow_by_marks(sh, b, line);
     __syncthreads();
   }
@@ -408,9 +415,14 @@ __device__ void sort_list(Shared& sh) {
         const u64 a = sh.list[lo], b = sh.list[hi];
         if ((a > b) == ((lo & width) == 0)) sh.list[lo] = b, sh.list[hi] = a;
       }
-      __syncthreads();
+      // Up to here a warp's 64 are its own; what comes after the last of a width crosses them.
+      if (step > 32 || (step == 1 && width > 32))
+        __syncthreads();
+      else
+        __syncwarp();
     }
   }
+  __syncthreads();
 }
 
 /** Lists ties beyond the list, every block for itself: a window of them in the order of their ids,
@@ -530,20 +542,108 @@ __device__ int locate(Shared& sh, const Ranking& r, const Bracket& b, const Line
   return find_crossing(sh, r, base, line, sum_there);
 }
 
-/** The whole ranking as a bracket, once sum_above has been over it with `pivots` whose last is the
- * lowest key. */
-__device__ Bracket whole(const Shared& sh, u32 best_key) {
-  return {{best_key, 0, 0}, sh.marks[kPivots]};
+/** Which bin a score lies in: rises as scores fall. */
+__device__ __forceinline__ int bin_of(const Ranking& r, float score) {
+  constexpr float kFinePerHalving = kFine / kFineDepth;
+  constexpr float kCoarsePerHalving = (kBins - kFine) / (kFloor * 1.44269504f - kFineDepth);
+  // Rounded as written, so that every call gives a score the same bin.
+  const float halvings = __fmul_rn(r.best - score, r.scale);
+  if (halvings < kFineDepth) return min(kFine - 1, (int)(halvings * kFinePerHalving));
+  const float beyond = (halvings - kFineDepth) * kCoarsePerHalving;
+  return kFine + (int)fminf(beyond, kBins - kFine - 1);
 }
 
-__device__ void first_pass(Shared& sh, const Ranking& r, u32 lowest) {
-  constexpr float kDepths[kPivots] = {1.0f, 2.5f, 5.0f, 9.0f};
-  u32 pivots[kPivots + 1];
+/** Units of a weight. */
+constexpr double kUnit = 1.0 / (1ull << 40);
+
+/**
+ * One pass over the row: mass and number of each bin and those above it, of keys above `lowest`;
+ * sh.total is the mass of everything. Whole numbers, so the order of the additions does not matter.
+ */
+__device__ void sum_bins(Shared& sh, const Ranking& r, u32 lowest) {
+  for (int i = threadIdx.x; i <= kBins; i += kThreads)
+    sh.bins.low[i] = 0, sh.bins.high[i] = 0, sh.bins.count[i] = 0;
+  __syncthreads();
+  for_each_score(r.scores, r.vocab, [&](int, float score) {
+    const int bin = key_of(score) > lowest ? bin_of(r, score) : kBins;
+    // Exact but for the last bits of weights below 2^−16.
+    const float weight = 256.0f * r.weight(score);
+    const u32 whole = (u32)weight, part = __float2uint_rn((weight - whole) * 4294967296.0f);
+    const u32 before = atomicAdd(&sh.bins.low[bin], part);
+    const u32 carry = before + part < before;
+    if (whole + carry > 0) atomicAdd(&sh.bins.high[bin], whole + carry);
+    atomicAdd(&sh.bins.count[bin], 1);
+  });
+  cluster_sync();
+  const int bin = threadIdx.x, warp = bin >> 5, lane = bin & 31;
+  u64 units = 0;
+  int count = 0;
+  if (bin <= kBins) {
 #pragma unroll
-  for (int p = 0; p < kPivots; p++)
-    pivots[p] = max(lowest, key_of(r.best - kDepths[p] * 1.44269504f / r.scale));
-  pivots[kPivots] = lowest;
-  sum_above<true>(sh, r, pivots, key_of(r.best), {key_of(r.best), 0, 0});
+    for (int rank = 0; rank < CLUSTER; rank++) {
+      units += (u64)remote(sh.bins.high[bin], rank) << 32;
+      units += remote(sh.bins.low[bin], rank);
+      count += remote(sh.bins.count[bin], rank);
+    }
+  }
+  const u64 own = units;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const u64 more = __shfl_up_sync(~0u, units, offset);
+    const int others = __shfl_up_sync(~0u, count, offset);
+    if (lane >= offset) units += more, count += others;
+  }
+  if (lane == 31 && warp < kBins / 32) sh.warp_units[warp] = units, sh.counts[warp][0] = count;
+  __syncthreads();
+  if (bin < kBins) {
+    for (int w = 0; w < warp; w++) units += sh.warp_units[w], count += sh.counts[w][0];
+    sh.mass_to[bin] = units * kUnit, sh.count_to[bin] = count;
+  }
+  if (bin == kBins) {
+    u64 all = own;
+    for (int w = 0; w < kBins / 32; w++) all += sh.warp_units[w];
+    sh.total = all * kUnit;
+  }
+  cluster_sync();
+}
+
+/** Everything above `lowest`, once sum_bins has been over it. */
+__device__ Bracket whole(const Shared& sh, u32 best_key, u32 lowest) {
+  return {{best_key, 0, 0}, {lowest, sh.count_to[kBins - 1], sh.mass_to[kBins - 1]}};
+}
+
+/** The smallest key of the bins up to `bin`, between those of the lowest score (not in it) and the
+ * best (in it); each warp for itself. */
+__device__ u32 edge_of(const Ranking& r, int bin, u32 lowest, u32 best_key) {
+  u32 below = lowest, inside = best_key;
+  while (inside - below > 1) {
+    const u32 step = (inside - below + 31) / 32, lane = threadIdx.x & 31;
+    const u32 probe = inside - below <= step * (lane + 1) ? inside : below + step * (lane + 1);
+    const int first = __ffs(__ballot_sync(~0u, bin_of(r, score_of(probe)) <= bin)) - 1;
+    if (first > 0) below = __shfl_sync(~0u, probe, first - 1);
+    inside = __shfl_sync(~0u, probe, first);
+  }
+  return inside;
+}
+
+/** The bin in which a sum from the top crosses the line; nothing, at the end, where none does. */
+__device__ Bracket find_bin(Shared& sh, const Ranking& r, const Bracket& all, const Line& line) {
+  if (threadIdx.x == 0) sh.found = kBins;
+  __syncthreads();
+  const int i = threadIdx.x;
+  if (i < kBins && line.crossed(sh.mass_to[i], sh.count_to[i]) &&
+      (i == 0 || !line.crossed(sh.mass_to[i - 1], sh.count_to[i - 1])))
+    sh.found = i;
+  __syncthreads();
+  const int bin = sh.found;
+  __syncthreads();
+  if (bin == kBins) return {all.low, all.low};
+  const u32 low = edge_of(r, bin, all.low.key, all.high.key) - 1;
+  Bracket b = {all.high, {low, sh.count_to[bin], sh.mass_to[bin]}};
+  if (bin > 0)
+    b.high = {edge_of(r, bin - 1, all.low.key, all.high.key) - 1, sh.count_to[bin - 1],
+              sh.mass_to[bin - 1]};
+  return b;
 }
 
 /** One key below the smallest that can be kept. */
@@ -555,10 +655,10 @@ __device__ u32 lowest_key(const Ranking& r, float min_p) {
 constexpr int kNoLimit = 0x7fffffff;
 
 __device__ int draw(Shared& sh, const Ranking& r, const float* f, const int* n) {
-  first_pass(sh, r, lowest_key(r, f[kMinP]));
+  const u32 lowest = lowest_key(r, f[kMinP]);
+  sum_bins(sh, r, lowest);
   const double total = sh.total;
-  const Bracket all = whole(sh, key_of(r.best));
-  __syncthreads();
+  const Bracket all = whole(sh, key_of(r.best), lowest);
   const bool cuts = f[kTopP] < 1 || n[kTopK] > 0;
   const int limit = n[kTopK] > 0 ? n[kTopK] : kNoLimit;
   const Line end = {f[kTopP] < 1 ? f[kTopP] * total : 1e300, limit, false};
@@ -566,7 +666,7 @@ __device__ int draw(Shared& sh, const Ranking& r, const float* f, const int* n) 
   Bracket kept = all;
   double mass = all.low.mass;
   if (cuts) {
-    kept = narrow(sh, r, narrow_by_marks(sh, all, end), end);
+    kept = narrow(sh, r, find_bin(sh, r, all, end), end);
     if (kept.low.count <= kList) kept.high = all.high;
     locate(sh, r, kept, end, &mass);
   } else if (all.low.count <= kList) {
@@ -580,11 +680,14 @@ __device__ int draw(Shared& sh, const Ranking& r, const float* f, const int* n) 
   if (kept.low.count <= kList) {
     at = find_crossing(sh, r, kept.high, line, &sum);
   } else {
-    Bracket b = {all.high, kept.low};
-    if (line.crossed(kept.high.mass, kept.high.count))
-      b.low = kept.high;
-    else
-      b.high = kept.high;
+    Bracket b = find_bin(sh, r, all, line);
+    // Where the kept end within the bin, it is cut there.
+    if (line.crossed(kept.high.mass, kept.high.count)) {
+      if (b.low.key < kept.high.key) b.low = kept.high;
+    } else {
+      if (b.high.key > kept.high.key || b.high.key <= kept.low.key) b.high = kept.high;
+      if (b.low.key < kept.low.key) b.low = kept.low;
+    }
     b = narrow(sh, r, b, line);
     at = locate(sh, r, b, line, &sum);
   }
@@ -596,16 +699,15 @@ __device__ int draw(Shared& sh, const Ranking& r, const float* f, const int* n) 
 __device__ void report(Shared& sh, const Sampling& op, int s, const float* raw, int token, int k) {
   find_best(sh, raw, op.vocab, false);
   const Ranking r = {raw, op.vocab, sh.best, 1.44269504f};
-  first_pass(sh, r, 0);
+  sum_bins(sh, r, 0);
   const float log_total = r.best + (float)log(sh.total);
   const bool writes = block_rank() == 0;
   if (writes && threadIdx.x == 0) op.sampled_logprob[s] = raw[token] - log_total;
   if (k <= 0) return;
   k = min(min(k, kMaxTop), op.vocab);
   const Line line = {1e300, k, false};
-  Bracket b = whole(sh, key_of(r.best));
-  __syncthreads();
-  b = narrow(sh, r, narrow_by_marks(sh, b, line), line);
+  const Bracket all = whole(sh, key_of(r.best), 0);
+  Bracket b = narrow(sh, r, find_bin(sh, r, all, line), line);
   // The k best are few: with everything above the bracket they still fit, unless the bracket alone
   // fills the list.
   if (b.low.count <= kList) b.high = {key_of(r.best), 0, 0};

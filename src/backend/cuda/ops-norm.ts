@@ -10,9 +10,12 @@ import { StructBytes } from './struct-bytes.ts'
 
 /** MAX_MIXES of shift-mix.cu */
 const MAX_MIXES = 6
-/** Steps of this many tokens and more take several tokens to a block. */
-const MANY_TOKENS = 256
-const TOKENS_PER_BLOCK = 4
+/** Tokens of a step from which a block takes several of them, and how many: blocks for the whole device come first. */
+const TOKENS_PER_BLOCK = [
+  [1024, 4],
+  [256, 2],
+  [0, 1],
+] as const
 const MAX_THREADS = 512
 const WARP = 32
 
@@ -108,12 +111,12 @@ export function shiftMix(
   const { channels } = pool.shape
   const mixes = mixStruct(capacity, out, mix, channels)
   const defines = { ...rowDefines(channels), MIXES: out.length }
-  const kernelFor = (TOKENS: number) => ({
+  const variants = TOKENS_PER_BLOCK.map(([from, TOKENS]) => ({
+    from,
     mix: device.kernel('shift-mix', 'shift_mix', { ...defines, TOKENS }),
     commit: device.kernel('shift-mix', 'shift_commit', { ...defines, TOKENS }),
     perBlock: TOKENS,
-  })
-  const [one, several] = [kernelFor(1), kernelFor(TOKENS_PER_BLOCK)]
+  }))
   const rest = [
     tensorOf(x, 'f32', capacity.tokens * channels),
     ...normArgs(norm, channels),
@@ -123,7 +126,7 @@ export function shiftMix(
   const [site, commitSite] = [{}, {}]
   return {
     run(stream, { tokens, rows, isDecode }: StepShape) {
-      const kernels = tokens < MANY_TOKENS ? one : several
+      const kernels = variants.find(({ from }) => tokens >= from)!
       const grid = [Math.ceil(tokens / kernels.perBlock), 1, 1] as const
       stream.launch(site, kernels.mix, grid, defines.THREADS, () => [mixes, ...rest])
       if (!isDecode)
