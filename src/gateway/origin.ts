@@ -30,7 +30,7 @@ export function createOriginPolicy(options: OriginOptions): OriginPolicy {
   const isAllowedOrigin = (origin: string) =>
     allowedOrigins.includes('*') ||
     allowedOrigins.includes(origin) ||
-    isLoopback(hostOf(origin) ?? '')
+    isLoopback(addressOf(origin)?.hostname ?? '')
 
   return {
     check({ host: name, origin }) {
@@ -41,7 +41,7 @@ export function createOriginPolicy(options: OriginOptions): OriginPolicy {
           'this host name is not allowed here; the operator can allow it with --allow-host',
         )
       }
-      if (origin !== undefined && !isAllowedOrigin(origin)) {
+      if (origin !== undefined && !isAllowedOrigin(origin) && !isOwn(origin, name)) {
         throw new SkeinError(
           'forbidden',
           'web pages of this origin are not allowed here; the operator can allow it with --allow-origin',
@@ -72,10 +72,18 @@ export const PREFLIGHT_HEADERS: Readonly<Record<string, string>> = {
   'access-control-max-age': '600',
 }
 
-function hostOf(origin: string): string | null {
+/**
+ * A page that this server itself sent (the dashboard), under the name that the request is for. A name that only resolves here
+ * gains nothing by it: on loopback such names are refused, and elsewhere a page of another name has no key.
+ */
+function isOwn(origin: string, host: string | undefined): boolean {
+  return host !== undefined && addressOf(origin)?.host === host.toLowerCase()
+}
+
+function addressOf(origin: string): URL | null {
   try {
-    const { protocol, hostname } = new URL(origin)
-    return protocol === 'http:' || protocol === 'https:' ? hostname : null
+    const address = new URL(origin)
+    return address.protocol === 'http:' || address.protocol === 'https:' ? address : null
   } catch {
     return null
   }

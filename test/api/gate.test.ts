@@ -220,6 +220,25 @@ describe('origin and host', () => {
     ).toBe(403)
   })
 
+  test.each([
+    ['my.server:8000', 'http://my.server:8000', 200],
+    ['My.Server', 'https://my.server', 200],
+    ['192.0.2.7:8000', 'http://192.0.2.7:8000', 200],
+    ['my.server:8000', 'http://my.server:9000', 403],
+    ['my.server:8000', 'http://my.server', 403],
+    ['my.server', 'file://my.server', 403],
+    ['my.server', 'null', 403],
+  ])('its own pages may call it: at %s, from %s: %i', async (host, origin, status) => {
+    const open = serve(undefined, { host: '0.0.0.0', keys: [KEY] })
+    const reply = await get({ host, origin, authorization: `Bearer ${KEY}` }, open)
+    expect(reply.statusCode).toBe(status)
+  })
+
+  test('a name that only resolves to loopback is not its own', async () => {
+    const rebound = { host: 'evil.example:8000', origin: 'http://evil.example:8000' }
+    expect((await get(rebound)).statusCode).toBe(403)
+  })
+
   test('a preflight needs no key, only an allowed origin', async () => {
     const { app } = serve(undefined, { keys: [KEY] })
     const preflight = (origin: string) =>
