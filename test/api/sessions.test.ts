@@ -194,6 +194,15 @@ describe.skipIf(!hasDemo)('sessions', () => {
       { turn: 2, parent: 1 },
     ])
     const ids = (await get('/v1/sessions')).data.map(({ id }: { id: string }) => id)
+    const pages: string[] = []
+    for (let path: string | null = '/v1/sessions?limit=2'; path !== null; ) {
+      const { data, has_more: hasMore } = await get(path)
+      pages.push(...data.map(({ id }: { id: string }) => id))
+      expect(data.length).toBeLessThanOrEqual(2)
+      path = hasMore ? `/v1/sessions?limit=2&after=${pages.at(-1)}` : null
+    }
+    expect(pages).toEqual(ids)
+    expect(ids.length).toBeGreaterThan(2)
     expect(ids[0]).toBe('main')
 
     const fork = (await postTo(app, '/v1/sessions/main/fork', { new_id: 'a b', turn: 1 })).json()

@@ -15,10 +15,7 @@ export function sessionsDialect(): Dialect {
   return {
     name: 'sessions',
     routes: [
-      get('/v1/sessions', 'List the sessions, most recently used first', async (call) => {
-        const sessions = await modelOf(call).client.call('sessions.list', { tenant: call.tenant })
-        return json({ object: 'list', data: sessions.map(wireSession) })
-      }),
+      listRoute(),
       get('/v1/sessions/:id', 'One session with its turns', async (call) =>
         json(wireSession(await modelOf(call).client.call('sessions.get', refOf(call)))),
       ),
@@ -90,6 +87,23 @@ function changeRoutes(): Route[] {
       return json(wireSession(await modelOf(call).client.call('sessions.rewind', params)))
     }),
   ]
+}
+
+function listRoute(): Route {
+  const summary = 'List the sessions, most recently used first (query: limit, after)'
+  return get('/v1/sessions', summary, async (call) => {
+    const { limit, after } = call.query
+    if (limit !== undefined && !/^[1-9]\d{0,5}$/.test(limit)) {
+      throw invalid('limit', 'expected a number of sessions, 1 to 999999')
+    }
+    // One more than asked for tells whether there are more.
+    const more = limit === undefined ? undefined : Number(limit) + 1
+    const params = { tenant: call.tenant, limit: more, after }
+    const found = await modelOf(call).client.call('sessions.list', params)
+    const page = limit === undefined ? found : found.slice(0, Number(limit))
+    const hasMore = found.length > page.length
+    return json({ object: 'list', data: page.map(wireSession), has_more: hasMore })
+  })
 }
 
 function exportRoute(): Route {
