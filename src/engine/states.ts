@@ -10,7 +10,7 @@ import { namespaceOf, SECRET_BYTES } from '../state/namespace.ts'
 import { MIN_PREFIX_TOKENS, type Prefix, PrefixCache } from '../state/prefix-cache.ts'
 import { joinTokens, type ModelIdentity } from '../state/snapshot.ts'
 import type { TokenBytes } from './answer-text.ts'
-import { CopyBudget } from './copy-budget.ts'
+import { CopyBudget, SpareTime } from './copy-budget.ts'
 import type { EngineEvent, GenerateRequest, SessionPosition, StateStats } from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
 import { type SessionHandlers, sessionCalls } from './session-calls.ts'
@@ -58,6 +58,8 @@ export class States {
   readonly #runner: Runner
   readonly #options: StateOptions
   readonly #budget: CopyBudget
+  /** Null where copies are not bounded. */
+  readonly #spareTime: SpareTime | null
   readonly #prefixes: PrefixCache
   readonly #turns: SessionTurns
   readonly #secret: Uint8Array
@@ -76,6 +78,7 @@ export class States {
     this.#runner = runner
     this.#options = options
     this.#budget = new CopyBudget(copyBudgetMs)
+    this.#spareTime = copyBudgetMs === Number.POSITIVE_INFINITY ? null : new SpareTime()
     this.#prefixes = new PrefixCache(prefixBytes)
     this.#secret = store?.secret ?? randomBytes(SECRET_BYTES)
     this.#turns = new SessionTurns(runner, slots, tokenBytes, options, this.#budget, wake)
@@ -241,8 +244,10 @@ export class States {
   #keepPrefix(live: LiveRequest, tokens: Int32Array, slot: number): void {
     const use = this.#uses.get(live)
     if (!use?.namespace || tokens.length < MIN_PREFIX_TOKENS) return
-    if (this.#prefixes.has(use.namespace, tokens) || !this.#budget.allows) return
-    const state = this.#budget.spend(() => this.#runner.readState(slot))
+    if (this.#prefixes.has(use.namespace, tokens)) return
+    if (!this.#budget.allows || this.#spareTime?.allows === false) return
+    const copy = () => this.#budget.spend(() => this.#runner.readState(slot))
+    const state = this.#spareTime === null ? copy() : this.#spareTime.spend(copy)
     use.prefixes.push(this.#prefixes.add(use.namespace, tokens, state))
   }
 }
