@@ -272,6 +272,25 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     await page.context().close()
   })
 
+  test('a worker that loads shows how far it is, and one that fails shows why', async () => {
+    const worker = fakeWorker({ phase: 'loading', info: null, ready_at: null })
+    const fake = new FakeServer({ workers: [worker] })
+    const { page, faults, url } = await open(fake)
+    await page.goto(`${url}/#/workers`)
+    await page.locator('.badge', { hasText: 'loading' }).waitFor()
+    const progress = { done_bytes: 3 * 2 ** 30, total_bytes: 4 * 2 ** 30 }
+    fake.send({ type: 'worker', worker: { ...worker, progress } })
+    await page.getByText('3.00 GB / 4.00 GB').waitFor()
+    const reason = 'demo.pth: expected a zip archive'
+    const failed = { ...worker, status: 'exited', phase: 'failed', exit_code: 1, reason } as const
+    fake.send({ type: 'worker', worker: failed })
+    await page.getByText(reason).waitFor()
+    await page.getByRole('link', { name: 'Workers 1' }).waitFor()
+    expect(await page.getByRole('button', { name: 'Start again' }).isVisible()).toBe(true)
+    expect(faults).toEqual([])
+    await page.context().close()
+  })
+
   test('a thought is folded, code is set apart, and an answer that breaks off says why', async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     const answer = '<think>\nHm.\n</think>\nTry **this**:\n```js\nf()\n```\nor'

@@ -1,9 +1,7 @@
 /**
- * A server that speaks the management API as `contract.ts` has it, with workers that are not there: for states that a real
- * one is rarely in. The dashboard's own files are served as the gateway serves them; what it does not know itself it asks of
- * `upstream`, a real server.
+ * A server that speaks as much of the management API as the dashboard follows, with workers that are not there: for states
+ * that a real one is rarely in. The dashboard's own files are served as the gateway serves them.
  */
-import { Readable } from 'node:stream'
 import fastify, { type FastifyInstance, type FastifyReply } from 'fastify'
 import type {
   GpuInfo,
@@ -21,7 +19,6 @@ export interface FakeOptions {
   readonly key?: string
   /** What calls of the management API are answered: 403 to a user's key, 404 at a worker's own address. */
   readonly refuse?: 403 | 404
-  readonly upstream?: string
   readonly logLines?: readonly string[]
   /** History to begin with, and a new sample each second. */
   readonly load?: (at: number) => Readonly<Record<string, WorkerSample>>
@@ -36,12 +33,9 @@ export interface FakeModel {
 
 export class FakeServer {
   readonly app: FastifyInstance = fastify({ forceCloseConnections: true })
-  /** Bodies of POST /api/workers/start. */
-  readonly started: unknown[] = []
-  /** What the next start is answered. */
-  startError: { readonly detail: string; readonly field: string } | null = null
   readonly #workers: WorkerRecord[]
   readonly #options: FakeOptions
+  readonly #models: { id: string; state: string }[] = []
   readonly #streams = new Set<FastifyReply>()
   readonly #timer: NodeJS.Timeout
 
@@ -87,7 +81,7 @@ export class FakeServer {
 
   /** Before it listens. */
   serveModel(id: string, { sessions, answer, error }: FakeModel): void {
-    this.app.get('/v1/models', () => ({ data: [{ id, state: 'ready' }] }))
+    this.#models.push({ id, state: 'ready' })
     this.app.get('/v1/sessions', () => ({ data: sessions.map(fakeSession) }))
     this.app.get('/openapi.json', () => ({ paths: { [answer]: { get: { summary: answer } } } }))
     this.app.post('/v1/chat/completions', (_request, reply) => {
@@ -103,9 +97,7 @@ export class FakeServer {
   #mount(): void {
     const { app } = this
     const options = this.#options
-    app.get('/api/system', () => SYSTEM)
-    app.get('/api/models', () => ({ models: MODEL_FILES }))
-    app.get('/api/workers', () => this.#workers)
+    app.get('/v1/models', () => ({ data: this.#models }))
     app.get('/api/events', (_request, reply) => {
       open(reply)
       this.#streams.add(reply)
@@ -120,41 +112,14 @@ export class FakeServer {
       for (const line of options.logLines ?? LOG)
         write(reply, { type: 'log', worker_id: request.params.id, line })
     })
-    app.post('/api/workers/start', (request, reply) => {
-      this.started.push(request.body)
-      if (this.startError === null) return this.#workers[0]
-      return reply.code(422).send({ ...this.startError, code: 'invalid_request' })
-    })
-    app.setNotFoundHandler((request, reply) => this.#ask(request, reply))
+    app.setNotFoundHandler((_request, reply) =>
+      reply.code(404).send({ detail: 'not here', code: 'not_found', field: null }),
+    )
   }
 
   #keep(worker: WorkerRecord): void {
     const at = this.#workers.findIndex(({ worker_id }) => worker_id === worker.worker_id)
     this.#workers.splice(at < 0 ? this.#workers.length : at, at < 0 ? 0 : 1, worker)
-  }
-
-  async #ask(
-    request: { method: string; url: string; body: unknown },
-    reply: FastifyReply,
-  ): Promise<FastifyReply> {
-    const { upstream } = this.#options
-    if (upstream === undefined) {
-      if (request.url === '/v1/models') return reply.send({ data: [] })
-      return reply.code(404).send({ detail: 'not here', code: 'not_found', field: null })
-    }
-    const url = upstream + request.url.replace(/^\/api\/workers\/[^/]+\/proxy/, '')
-    const answer = await fetch(url, {
-      method: request.method,
-      ...(request.body === undefined || request.body === null
-        ? {}
-        : {
-            body: JSON.stringify(request.body),
-            headers: { 'content-type': 'application/json' },
-          }),
-    })
-    reply.code(answer.status).type(answer.headers.get('content-type') ?? 'text/plain')
-    // A web stream by its own type, of which Node has another.
-    return reply.send(answer.body === null ? '' : Readable.fromWeb(answer.body as never))
   }
 
   #sample(at: number): Sample {
@@ -200,16 +165,6 @@ const SYSTEM: SystemInfo = {
   gpus: [GPU],
   devices: ['cpu', 'cuda:0'],
 }
-
-const MODEL_FILES = [
-  { path: 'demo.pth', bytes: 11_504_093, modified_at: 1_760_000_000, source: 'folder' },
-  {
-    path: 'rwkv7-g1-1.5b.pth',
-    bytes: 3_055_062_912,
-    modified_at: 1_760_000_000,
-    source: 'pulled',
-  },
-]
 
 const LOG = ['reading demo.pth', 'loaded in 0.2 s', 'warning: a line with <b>markup</b>', 'ready']
 
