@@ -1,9 +1,10 @@
 /** What may be done to sessions beside continuing them: the methods of EngineCalls, one function each. */
 import { assert, SkeinError } from '../errors.ts'
+import { inTurns } from '../state/in-turns.ts'
 import { type KeptState, tierOf } from '../state/kept-state.ts'
 import { expiresAt, type Session, type Turn } from '../state/sessions.ts'
 import type { ModelIdentity, Snapshot } from '../state/snapshot.ts'
-import { decodeSnapshot, encodeSnapshot } from '../state/snapshot-file.ts'
+import { decoding, encoding } from '../state/snapshot-file.ts'
 import type { SessionName, SessionRecord, StoredSession } from '../state/store/store.ts'
 import type { CallHandlers, EngineCall, EngineCalls, SessionInfo, SessionRef } from './messages.ts'
 import { busy } from './session-claims.ts'
@@ -78,7 +79,7 @@ export function sessionCalls(context: CallContext): SessionHandlers {
         : exportTurn(turnFor(turns, found, turn), context)
     },
     'sessions.import': async (params) => {
-      const snapshot = decodeImported(params.bytes, context)
+      const snapshot = await decodeImported(params.bytes, context)
       const create = () => importSession(snapshot, params, context)
       return written(await withNew(turns, nameOf(params), create))
     },
@@ -181,7 +182,7 @@ async function exportStored(
   const found = record.turns.find(({ turn }) => turn === wanted)
   if (found === undefined) throw wanted === 0 ? noTurn(id) : unknownTurn(id, wanted, record)
   const snapshot = await turns.claims!.store.load(found.key, namespace)
-  return encodeSnapshot(snapshot, identity, { namespace: '', isForeign: found.isForeign })
+  return inTurns(encoding(snapshot, identity, { namespace: '', isForeign: found.isForeign }))
 }
 
 function unknownTurn(id: string, turn: number, { turns }: SessionRecord): SkeinError {
@@ -195,7 +196,7 @@ async function exportTurn({ state }: Turn, { turns, identity }: CallContext): Pr
   try {
     await inMemory(state, turns)
     const snapshot = { ...state.text!, state: state.arrays! }
-    return encodeSnapshot(snapshot, identity, { namespace: '', isForeign })
+    return await inTurns(encoding(snapshot, identity, { namespace: '', isForeign }))
   } finally {
     turns.chores.unuse(state)
   }
@@ -206,8 +207,11 @@ async function inMemory(state: KeptState, { chores: { tiers } }: SessionTurns): 
   else await tiers.bring(state)
 }
 
-function decodeImported(bytes: Uint8Array, { identity, vocabSize }: CallContext): Snapshot {
-  const { snapshot } = decodeSnapshot(bytes, identity)
+async function decodeImported(
+  bytes: Uint8Array,
+  { identity, vocabSize }: CallContext,
+): Promise<Snapshot> {
+  const { snapshot } = await inTurns(decoding(bytes, identity))
   const isToken = (token: number) => token >= 0 && token < vocabSize
   if ([snapshot.tokens, snapshot.tail].every((tokens) => tokens.every(isToken))) return snapshot
   throw new SkeinError('invalid_request', 'the state has tokens beyond the vocabulary')

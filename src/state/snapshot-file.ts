@@ -9,6 +9,7 @@
 import { createHash } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 import { assert, SkeinError } from '../errors.ts'
+import { atOnce, type Steps } from './in-turns.ts'
 import type { ModelIdentity, Snapshot } from './snapshot.ts'
 
 export interface SnapshotOwner {
@@ -33,6 +34,8 @@ const PREAMBLE_BYTES = 16
 /** Of the checksum at the end, by format version. */
 const CHECKSUM_BYTES: Readonly<Record<number, number>> = { 1: 32, 2: 4 }
 const ALIGNMENT = 16
+/** Looked at or copied in a millisecond. */
+const PIECE_BYTES = 2 ** 20
 /** Ids, shapes and two hashes are a few hundred bytes. */
 const MAX_HEADER_BYTES = 4096
 
@@ -51,10 +54,8 @@ export function snapshotParts(
   assert(numFloats === shiftLength(identity) + wkvLength(identity), 'a state of another shape')
   const header = { ...identity, ...owner, dtype: 'f32' } as const
   const start = encodeHeader({ ...header, numTokens: tokens.length, numTail: tail.length })
-  const pieces = [start, ...[tokens, tail, ...floats].map(bytesIn)]
-  // Nothing at all would make crc32 begin anew.
-  const parts = pieces.filter(({ length }) => length > 0)
-  const sum = parts.reduce((crc, part) => crc32(part, crc), 0)
+  const parts = [start, ...[tokens, tail, ...floats].map(bytesIn)]
+  const sum = parts.reduce(continueCrc, 0)
   return [...parts, bytesIn(Uint32Array.of(sum))]
 }
 
@@ -71,12 +72,34 @@ function encodeHeader(header: SnapshotHeader): Uint8Array {
 }
 
 export function encodeSnapshot(
-  { tokens, tail, state }: Snapshot,
+  snapshot: Snapshot,
   identity: ModelIdentity,
   owner: SnapshotOwner,
 ): Uint8Array<ArrayBuffer> {
-  const floats = [state.shift, state.wkv]
-  return joinBytes(snapshotParts({ tokens, tail, floats }, identity, owner))
+  return atOnce(encoding(snapshot, identity, owner))
+}
+
+/** The whole file, a megabyte a step. The snapshot must not change meanwhile. */
+export function* encoding(
+  { tokens, tail, state }: Snapshot,
+  identity: ModelIdentity,
+  owner: SnapshotOwner,
+): Steps<Uint8Array<ArrayBuffer>> {
+  const header = { ...identity, ...owner, dtype: 'f32' } as const
+  const start = encodeHeader({ ...header, numTokens: tokens.length, numTail: tail.length })
+  const parts = [start, ...[tokens, tail, state.shift, state.wkv].map(bytesIn)]
+  const size = parts.reduce((sum, part) => sum + part.length, 0)
+  const file = new Uint8Array(size + CHECKSUM_BYTES[VERSION]!)
+  let at = 0
+  let crc = 0
+  for (const piece of parts.flatMap(piecesOf)) {
+    file.set(piece, at)
+    at += piece.length
+    crc = continueCrc(crc, piece)
+    yield
+  }
+  file.set(bytesIn(Uint32Array.of(crc)), at)
+  return file
 }
 
 export function joinBytes(parts: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
@@ -99,15 +122,20 @@ export interface DecodedSnapshot {
  * arrays returned are copies; the file can be dropped.
  */
 export function decodeSnapshot(file: Uint8Array, identity: ModelIdentity): DecodedSnapshot {
-  return read(file, identity, false)
+  return atOnce(decoding(file, identity))
 }
 
 /** Likewise, but the state is a view of the file, which must not change any more, where its alignment allows. */
 export function viewSnapshot(file: Uint8Array, identity: ModelIdentity): DecodedSnapshot {
-  return read(file, identity, true)
+  return atOnce(decoding(file, identity, true))
 }
 
-function read(file: Uint8Array, identity: ModelIdentity, mayView: boolean): DecodedSnapshot {
+/** As decodeSnapshot, a megabyte a step. The file must not change meanwhile. */
+export function* decoding(
+  file: Uint8Array,
+  identity: ModelIdentity,
+  mayView = false,
+): Steps<DecodedSnapshot> {
   const { header, version, payloadStart } = readHeader(file)
   checkIdentity(header, identity)
   const { numTokens, numTail } = header
@@ -117,7 +145,7 @@ function read(file: Uint8Array, identity: ModelIdentity, mayView: boolean): Deco
   if (file.length !== expected) {
     throw damaged(`it has ${file.length} bytes; ${expected} were expected`)
   }
-  checkSum(file, version)
+  yield* checkSum(file, version)
   let at = file.byteOffset + payloadStart
   const isView = mayView && at % 4 === 0
   const [tokens, tail, shift, wkv] = lengths.map((length) => {
@@ -125,12 +153,12 @@ function read(file: Uint8Array, identity: ModelIdentity, mayView: boolean): Deco
     at += 4 * length
     return { buffer: file.buffer, start, length }
   }) as [Place, Place, Place, Place] // one for each of four lengths
-  const state = { shift: floatsOf(shift, isView), wkv: floatsOf(wkv, isView) }
-  if (!isFiniteArray(state.shift) || !isFiniteArray(state.wkv)) {
-    throw damaged('its state has values that are not finite')
+  const state = {
+    shift: yield* floatsOf(shift, isView),
+    wkv: yield* floatsOf(wkv, isView),
   }
   // Tokens stay in memory longer than the state, and views of them would keep all of it.
-  const text = { tokens: new Int32Array(copyOf(tokens)), tail: new Int32Array(copyOf(tail)) }
+  const text = { tokens: tokensOf(tokens), tail: tokensOf(tail) }
   return { snapshot: { ...text, state }, header }
 }
 
@@ -142,15 +170,22 @@ interface Place {
   readonly length: number
 }
 
-function copyOf({ buffer, start, length }: Place): ArrayBuffer {
-  const bytes = new Uint8Array(4 * length)
-  bytes.set(new Uint8Array(buffer, start, 4 * length))
-  return bytes.buffer
+/** A copy: a file may begin at any byte, and in a buffer that has other things in it. */
+function tokensOf({ buffer, start, length }: Place): Int32Array {
+  const tokens = new Int32Array(length)
+  bytesIn(tokens).set(new Uint8Array(buffer, start, 4 * length))
+  return tokens
 }
 
-function floatsOf(place: Place, isView: boolean): Float32Array {
-  if (!isView) return new Float32Array(copyOf(place))
-  return new Float32Array(place.buffer, place.start, place.length)
+function* floatsOf({ buffer, start, length }: Place, isView: boolean): Steps<Float32Array> {
+  const floats = isView ? new Float32Array(buffer, start, length) : new Float32Array(length)
+  for (let at = 0; at < length; at += PIECE_BYTES / 4) {
+    const piece = floats.subarray(at, at + PIECE_BYTES / 4)
+    if (!isView) bytesIn(piece).set(new Uint8Array(buffer, start + 4 * at, piece.byteLength))
+    if (!isFiniteArray(piece)) throw damaged('its state has values that are not finite')
+    yield
+  }
+  return floats
 }
 
 /** What is not finite gives NaN times zero. Four sums, since each addition would wait for the one before. */
@@ -167,17 +202,34 @@ function isFiniteArray(values: Float32Array): boolean {
   return a + b + c + d === 0
 }
 
-function checkSum(file: Uint8Array, version: number): void {
+function* checkSum(file: Uint8Array, version: number): Steps<void> {
   const end = file.length - CHECKSUM_BYTES[version]!
   const content = file.subarray(0, end)
-  const sum = version === 1 ? createHash('sha256').update(content).digest() : crcOf(content)
+  const sum = version === 1 ? createHash('sha256').update(content).digest() : yield* crcOf(content)
   if (!Buffer.from(sum).equals(file.subarray(end))) {
     throw damaged('its checksum does not match its content')
   }
 }
 
-function crcOf(bytes: Uint8Array): Uint8Array {
-  return bytesIn(Uint32Array.of(crc32(bytes)))
+function* crcOf(bytes: Uint8Array): Steps<Uint8Array> {
+  let crc = 0
+  for (const piece of piecesOf(bytes)) {
+    crc = continueCrc(crc, piece)
+    yield
+  }
+  return bytesIn(Uint32Array.of(crc))
+}
+
+/** Of nothing at all crc32 would begin anew. */
+function continueCrc(crc: number, bytes: Uint8Array): number {
+  return bytes.length === 0 ? crc : crc32(bytes, crc)
+}
+
+function piecesOf(bytes: Uint8Array): Uint8Array[] {
+  const count = Math.ceil(bytes.length / PIECE_BYTES)
+  return Array.from({ length: count }, (_, i) =>
+    bytes.subarray(i * PIECE_BYTES, (i + 1) * PIECE_BYTES),
+  )
 }
 
 function bytesIn({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array {

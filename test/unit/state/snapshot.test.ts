@@ -7,6 +7,7 @@ import type { ModelIdentity, Snapshot } from '../../../src/state/snapshot.ts'
 import {
   decodeSnapshot,
   encodeSnapshot,
+  encoding,
   joinBytes,
   snapshotParts,
   viewSnapshot,
@@ -92,6 +93,31 @@ test('what it was written from may be in pieces, and what is viewed keeps no tok
   expect(snapshot.tokens.buffer).not.toBe(file.buffer)
   const missing = floats.slice(1)
   expect(() => snapshotParts({ tokens, tail, floats: missing }, IDENTITY, OWNER)).toThrow('shape')
+})
+
+test('a state of several megabytes goes in small steps, to the same bytes and back', () => {
+  const shape = { layers: 9, channels: 1600, heads: 25, headSize: 64 }
+  const identity = { ...IDENTITY, ...shape }
+  const wkv = Float32Array.from({ length: 9 * 25 * 4096 }, (_, i) => Math.fround(Math.sin(i)))
+  const state = { shift: new Float32Array(9 * 2 * 1600).fill(3), wkv }
+  const snapshot = { ...SNAPSHOT, state }
+  const { tokens, tail } = snapshot
+  const parts = snapshotParts({ tokens, tail, floats: [state.shift, wkv] }, identity, OWNER)
+  const steps = encoding(snapshot, identity, OWNER)
+  let numSteps = 0
+  while (steps.next().done !== true) numSteps++
+  expect(numSteps).toBeGreaterThan(3)
+  const file = encodeSnapshot(snapshot, identity, OWNER)
+  expect(Buffer.compare(file, joinBytes(parts))).toBe(0)
+  for (const decode of [decodeSnapshot, viewSnapshot]) {
+    const decoded = decode(file, identity).snapshot
+    expect(decoded.tokens).toEqual(tokens)
+    expect(
+      Buffer.compare(new Uint8Array(decoded.state.wkv.slice().buffer), new Uint8Array(wkv.buffer)),
+    ).toBe(0)
+  }
+  new DataView(file.buffer).setFloat32(file.length - 8, Number.NaN, true)
+  expect(refusal(file, identity)).toContain('checksum')
 })
 
 test.each([
