@@ -147,7 +147,7 @@ function greet(
   const key = needsKey ? " -H 'authorization: Bearer $SKEIN_API_KEY'" : ''
   process.stdout.write(`skein ${packageVersion()}
 ${config}${describeModels(models.registry.list())}
-address  ${url}
+address  ${url}  (the dashboard, in a browser)
 access   ${access}
 
 try      curl ${url}/v1/chat/completions${key} -H 'content-type: application/json' \\
