@@ -93,6 +93,12 @@ function withOwnFlags(given: readonly string[]): string[] {
   return [command, ...argv]
 }
 
+// Whoever reads the output may have enough of it: `skein inspect FILE | head`.
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code !== 'EPIPE') throw error
+  process.exit(0)
+})
+
 run(process.argv.slice(2)).catch((error: unknown) => {
   const { code, message } = SkeinError.from(error)
   process.stderr.write(`skein: ${message}${code === 'internal' ? ' (internal error)' : ''}\n`)
