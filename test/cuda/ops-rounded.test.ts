@@ -97,9 +97,7 @@ describeCuda('products with integers on cuda', () => {
   afterAll(() => cuda.dispose())
 
   test.each(
-    TYPES.flatMap((type) =>
-      [1, 3, 9, 32, 33, 65, 300].map((tokens) => [type, tokens] as const),
-    ),
+    TYPES.flatMap((type) => [1, 3, 9, 32, 33, 65, 300].map((tokens) => [type, tokens] as const)),
   )('linear with %s of %i tokens', (type, tokens) => {
     compare(cuda, 1e-3, `T ${tokens}`, (backend) =>
       // Factors of low rank stay in f16 beside them.
