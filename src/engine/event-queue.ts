@@ -1,7 +1,8 @@
 /**
  * The events of one request on their way to one consumer. A consumer slower than the engine costs bounded memory: text
- * of the same choice that waits here is merged, so at most one event of each kind and choice is queued. Leaving the
- * loop early, or aborting, calls `onCancel` once. It does not know where events come from.
+ * of the same choice that waits here is merged, so at most one event of each kind and choice is queued, and one that is
+ * too far behind (which takes log-probabilities: they are hundreds of times as large as text) loses the request.
+ * Leaving the loop early, or aborting, calls `onCancel` once. It does not know where events come from.
  */
 import { SkeinError } from '../errors.ts'
 import type { EngineEvent, TokenText } from './messages.ts'
@@ -14,6 +15,11 @@ interface QueuedText {
   readonly tokens: number[]
   readonly logprobs: TokenText[] | null
 }
+
+/** What may wait here, roughly; text alone never comes to that. */
+const MAX_QUEUED_BYTES = 2 ** 21
+/** Of a token with its log-probability as objects, and of each of its alternatives. */
+const LOGPROB_BYTES = 200
 
 interface Waiter {
   resolve(result: IteratorResult<EngineEvent>): void
@@ -28,6 +34,7 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
   /** Text in #queued that later text of the same choice is added to. */
   readonly #queuedText = new Map<number, QueuedText>()
   readonly #waiters: Waiter[] = []
+  #queuedBytes = 0
   #unfinished: number
   #isOver = false
   #failure: SkeinError | null = null
@@ -54,6 +61,12 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
     const waiter = this.#waiters.shift()
     if (waiter !== undefined) waiter.resolve({ value: event, done: false })
     else this.#enqueue(event)
+    if (this.#queuedBytes > MAX_QUEUED_BYTES) {
+      this.#drop()
+      this.fail(new SkeinError('aborted', 'the answer was not read as fast as it was generated'))
+      this.#onCancel()
+      return
+    }
     if (event.type !== 'finish') return
     this.#unfinished--
     if (this.#unfinished === 0) this.#end()
@@ -71,7 +84,10 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
   async next(): Promise<IteratorResult<EngineEvent>> {
     const event = this.#queued.shift()
     if (event !== undefined) {
-      if (event.type === 'text') this.#queuedText.delete(event.index)
+      if (event.type === 'text') {
+        this.#queuedText.delete(event.index)
+        this.#queuedBytes -= bytesOf(event)
+      }
       return { value: event, done: false }
     }
     if (this.#failure !== null) {
@@ -108,6 +124,7 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
       this.#queued.push(event)
       return
     }
+    this.#queuedBytes += bytesOf(event)
     const { text, tokens, logprobs } = event
     const earlier = this.#queuedText.get(event.index)
     if (earlier === undefined) {
@@ -123,6 +140,7 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
 
   #drop(): void {
     this.#queued = []
+    this.#queuedBytes = 0
     this.#queuedText.clear()
     this.#failure = null
   }
@@ -132,6 +150,12 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
     this.#signal?.removeEventListener('abort', this.#onAbort)
     for (const waiter of this.#waiters.splice(0)) waiter.resolve(DONE)
   }
+}
+
+/** Adds up: merged events have what they had apart. */
+function bytesOf({ text, tokens, logprobs }: EngineEvent & { type: 'text' }): number {
+  const numLogprobs = (logprobs ?? []).reduce((sum, { top }) => sum + 1 + top.length, 0)
+  return text.length + 8 * tokens.length + LOGPROB_BYTES * numLogprobs
 }
 
 const DONE: IteratorResult<EngineEvent> = { value: undefined, done: true }

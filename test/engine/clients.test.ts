@@ -329,6 +329,36 @@ test('requests that are over are forgotten', async () => {
   expect(queues.size).toBe(0)
 })
 
+test('a consumer that falls too far behind loses its request; text alone never does', async () => {
+  const top = Array.from({ length: 20 }, (_, token) => ({ token, logprob: -1 }))
+  const entry = { token: 1, logprob: -1, bytes: Uint8Array.of(65), top, topBytes: [] }
+  const text = { type: 'text', id: 'r', index: 0, text: 'A', tokens: [1] } as const
+  let numCancelled = 0
+  const open = () => new EventQueue(1, () => numCancelled++)
+
+  const plain = open()
+  for (let i = 0; i < 65_536; i++) plain.push({ ...text, logprobs: null })
+  expect(plain.isOver).toBe(false)
+
+  const read = open()
+  for (let i = 0; i < 5000; i++) {
+    read.push({ ...text, logprobs: [entry] })
+    if (i % 100 === 0) await read.next()
+  }
+  expect(read.isOver).toBe(false)
+
+  const behind = open()
+  let numTaken = 0
+  while (!behind.isOver && numTaken < 5000) {
+    behind.push({ ...text, logprobs: [entry] })
+    numTaken++
+  }
+  expect(numTaken).toBeLessThan(1000)
+  expect(numCancelled).toBe(1)
+  await expect(behind.next()).rejects.toMatchObject({ code: 'aborted' })
+  expect((await behind.next()).done).toBe(true)
+})
+
 describe('process channel', () => {
   const echo = fileURLToPath(new URL('../helpers/echo-child.mjs', import.meta.url))
   const start = (): ChildProcess => fork(echo, { serialization: 'advanced', execArgv: [] })
