@@ -5,11 +5,6 @@
 // shared by 8 lanes.
 #include "wkv7.cuh"
 
-/** Blocks of wkv7_prefill that share a multiprocessor: fewer have more registers each. */
-#ifndef PREFILL_BLOCKS
-#define PREFILL_BLOCKS 1
-#endif
-
 /** What warp 1 fetches for the end of wkv7_decode. */
 struct Ending {
   float2 g[32], r_k[32], gain[32], bias[32];
@@ -154,20 +149,10 @@ __device__ __forceinline__ void sum_round(float& sa0, float& sa1, float& y, int 
   sa0 += other0, sa1 += other1, y += other2;
 }
 
-/** A lane's part of a token's operands. */
-struct Token {
-  Eight kk, w, b, k, r;
-  float2 v;
-};
-
-__device__ __forceinline__ Token load_token(const Operands& o, int q, int value_row) {
-  return {eight(o.kk, q), eight(o.w, q), eight(o.b, q),
-          eight(o.k, q),  eight(o.r, q), load_pair(o.v, value_row)};
-}
-
 /**
  * The warps of the recurrence. Instructions issue in order, so the sum of a token's y waits until
- * the next token's sa is summed beside it, and all operands are fetched a token ahead.
+ * the next token's sa is summed beside it, and of the operands only kk, which the chain begins
+ * with, is fetched a token ahead.
  */
 __device__ __forceinline__ void recur(const Wkv7& op, const Operands (&shared)[2][kChunk],
                                       int start, int end, int head, int value_row, state_t* state) {
@@ -180,13 +165,15 @@ __device__ __forceinline__ void recur(const Wkv7& op, const Operands (&shared)[2
   int buffer = 0;
   for (int from = start; from < end; from += kChunk, buffer ^= 1) {
     const int count = min(kChunk, end - from);
-    Token next = load_token(shared[buffer][0], q, value_row);
+    Eight kk = eight(shared[buffer][0].kk, q);
 #pragma unroll 2
     for (int i = 0; i < count; i++) {
-      const Token o = next;
+      const Operands& o = shared[buffer][i];
+      const Eight w = eight(o.w, q), b = eight(o.b, q), k = eight(o.k, q), r = eight(o.r, q);
+      const float2 v = load_pair(o.v, value_row);
+      float sa0 = dot(s[0], kk), sa1 = dot(s[1], kk);
       // At the chunk's end the last again, which is not used.
-      next = load_token(shared[buffer][min(i + 1, kChunk - 1)], q, value_row);
-      float sa0 = dot(s[0], o.kk), sa1 = dot(s[1], o.kk);
+      kk = eight(shared[buffer][min(i + 1, kChunk - 1)].kk, q);
       float sum = (upper ? y1 : y0) + __shfl_xor_sync(0xffffffffu, upper ? y0 : y1, 4);
       sa0 += __shfl_xor_sync(0xffffffffu, sa0, 4);
       sa1 += __shfl_xor_sync(0xffffffffu, sa1, 4);
@@ -194,10 +181,10 @@ __device__ __forceinline__ void recur(const Wkv7& op, const Operands (&shared)[2
       sum_round(sa0, sa1, sum, 1);
       if ((q & 3) == 0 && from + i > start) y[-op.channels] = sum;
       y += op.channels;
-      update(s[0], -sa0, o.v.x, o.w, o.b, o.k);
-      update(s[1], -sa1, o.v.y, o.w, o.b, o.k);
-      y0 = dot(s[0], o.r), y1 = dot(s[1], o.r);
-      last_v = o.v.x, last_k = o.k.lo[0];
+      update(s[0], -sa0, v.x, w, b, k);
+      update(s[1], -sa1, v.y, w, b, k);
+      y0 = dot(s[0], r), y1 = dot(s[1], r);
+      last_v = v.x, last_k = k.lo[0];
     }
     __syncthreads();
   }
@@ -209,7 +196,7 @@ __device__ __forceinline__ void recur(const Wkv7& op, const Operands (&shared)[2
   store_state(state + 64, q, s[1], row_noise(last_v, last_k, value_row * 8 + 8 + q));
 }
 
-extern "C" __global__ void __launch_bounds__(64 + 32 * kPreparers, PREFILL_BLOCKS)
+extern "C" __global__ void __launch_bounds__(64 + 32 * kPreparers)
     wkv7_prefill(Step step, const __grid_constant__ Wkv7 op) {
   __shared__ Operands shared[2][kChunk];
   let_next_start();

@@ -25,18 +25,21 @@ import { StructBytes } from './struct-bytes.ts'
 /** As one-row.cu counts: warps that multiply, and one more for the barrier. */
 const WARPS = 16
 const THREADS = 32 * (WARPS + 1)
-const PIECE_BYTES = 512
-const PIECE_COLUMNS = 256
+const PIECE_BYTES = 1024
+const PIECE_COLUMNS = 512
+/** Outer ranks are multiples of this. */
+const RANK_STEP = 32
 const MAX_CHANNELS = 4096
 /** The most pieces on their way, and the fewest that are worth it. */
-const MAX_RING = 32
-const MIN_RING = 8
+const MAX_RING = 16
+const MIN_RING = 4
 /** Bytes of Layer and Matrices. */
 const LAYER_BYTES = 464
 const MATRICES_BYTES = 104
-/** Shared, less its arrays over the rows of key, and those per row. */
-const SHARED_BYTES = 4352
+/** Shared, less its arrays over the rows of key and over runs, and those per row and per run. */
+const SHARED_BYTES = 6976
 const KEY_ROW_BYTES = 12
+const RUN_BYTES = 16
 
 const COOPERATIVE: LaunchOptions = { cooperative: true }
 
@@ -202,6 +205,8 @@ function planOf(device: CudaDevice, layers: readonly Rwkv7Layer[]) {
   const { channels, headSize } = layer.states.shape
   if (channels > MAX_CHANNELS || channels % headSize !== 0) return null
   const first = firstRows(layers)
+  const ranks = LOW_NAMES.map((name) => innerOf(layers, name)?.weight.rows ?? 0)
+  if (ranks.some((rank) => rank % RANK_STEP > 0)) return null
   const blocks = device.numSms
   const MIXES = mostMixes(first, blocks)
   const KEY_ROWS = Math.ceil(layer.key.rows / blocks)
@@ -210,14 +215,21 @@ function planOf(device: CudaDevice, layers: readonly Rwkv7Layer[]) {
   // Sums of add_active, and of add_phase: 16 KB and 8 KB at most.
   const shares = Math.floor((32 * WARPS) / (channels / 8))
   const sumBytes = Math.max(4 * (shares - 1) * channels, 4 * WARPS * 128)
+  // Rows that a warp's share of the block's pieces touches: whole ones and both ends.
+  const rowsPerBlock = Math.ceil(Math.max(first.at(-1)!, layer.key.rows, channels) / blocks)
+  const FRAGMENTS = Math.ceil(rowsPerBlock / WARPS) + 2
   const REGION = 16 * Math.ceil(Math.max(inputBytes, lowBytes, sumBytes) / 16)
   const rest = REGION + MATRICES_BYTES * layers.length
-  const fixed = SHARED_BYTES + KEY_ROW_BYTES * KEY_ROWS
+  const heads = Math.ceil(channels / headSize / blocks)
+  const runs = IN_NAMES.length + LOW_NAMES.length * heads + 2
+  const perWarp = 4 * FRAGMENTS + RUN_BYTES * runs
+  const fixed = SHARED_BYTES + KEY_ROW_BYTES * KEY_ROWS + WARPS * perWarp
   const free = device.info.sharedBytesPerBlock - fixed - rest
   const RING = Math.min(MAX_RING, Math.floor(free / (WARPS * PIECE_BYTES)))
   if (RING < MIN_RING) return null
   const STATE_F16 = Number(layer.states.wkvType === 'f16')
-  const defines = { WARPS, CHANNELS: channels, RING, MIXES, KEY_ROWS, REGION, STATE_F16 }
+  const shape = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEY_ROWS, FRAGMENTS }
+  const defines = { ...shape, RING, MIXES, REGION, STATE_F16 }
   return { defines, sharedBytes: WARPS * PIECE_BYTES * RING + rest }
 }
 

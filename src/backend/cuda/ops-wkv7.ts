@@ -17,8 +17,6 @@ const THREADS = 128
 const PREFILL_THREADS = 320
 /** Blocks that share a head's 64 value rows, and heads of a block of wkv7_output. */
 const SPLITS = 4
-/** Blocks that should share a multiprocessor: where all have one of their own, and where they do not. */
-const PREFILL_BLOCKS = [1, 2]
 const OUTPUT_HEADS = 4
 
 /** Biases that were left to this op; null where the operand is complete. */
@@ -45,9 +43,7 @@ export function wkv7(
   const { heads, channels } = pool.shape
   const defines = { STATE_F16: Number(pool.wkvType === 'f16') }
   const decode = device.kernel('wkv7', 'wkv7_decode', defines)
-  const prefills = PREFILL_BLOCKS.map((blocks) =>
-    device.kernel('wkv7', 'wkv7_prefill', { ...defines, PREFILL_BLOCKS: blocks }),
-  )
+  const prefill = device.kernel('wkv7', 'wkv7_prefill', defines)
   const output = device.kernel('wkv7', 'wkv7_output', defines)
   const absorbed = projections === null ? NO_BIASES : absorbBiases(projections, operands)
   const y = scratch(capacity.tokens * channels)
@@ -67,7 +63,6 @@ export function wkv7(
         stream.launch(site.decode, decode, [heads, rows, 1], THREADS, site.args)
         return
       }
-      const prefill = prefills[heads * rows * SPLITS <= device.numSms ? 0 : 1]!
       stream.launch(site.prefill, prefill, [heads, rows, SPLITS], PREFILL_THREADS, site.args)
       const blocks = Math.ceil((tokens * heads) / OUTPUT_HEADS)
       stream.launch(site.output, output, [blocks, 1, 1], THREADS, site.args)
