@@ -219,6 +219,7 @@ export class SessionTurns {
 
   /** Throws what forbids a new turn. */
   refuseIfFull(namespace: string, storedBytes?: number): void {
+    this.claims?.refreshUsage(namespace)
     this.sessions.checkQuota(namespace, 0, storedBytes)
     if (this.chores.saver?.hasFailed && this.chores.tiers.isMemoryFull) {
       throw new SkeinError(

@@ -228,6 +228,18 @@ describe('a restart', () => {
   })
 })
 
+/** Steps until a promise is settled; unlike withSteps not until all is written. */
+async function withReleaseSteps<T>(engine: Engine, promise: Promise<T>): Promise<T> {
+  const timer = setInterval(() => {
+    while (engine.hasWork) engine.step()
+  }, 1)
+  try {
+    return await promise
+  } finally {
+    clearInterval(timer)
+  }
+}
+
 /** Fails commits as long as it is set. */
 function breakDisk(store: DirectStore): () => void {
   store.onCommit = () => {
@@ -237,6 +249,71 @@ function breakDisk(store: DirectStore): () => void {
     store.onCommit = () => {}
   }
 }
+
+describe('two engines over one store', () => {
+  test('count what a tenant has with the other', async () => {
+    const folder = newFolder()
+    const limits = { ...DEFAULT_STATE_OPTIONS.limits, maxSessions: 3 }
+    const [one, two] = [open(folder, { limits }), open(folder, { limits })]
+    for (const id of ['a', 'b']) await tell(one.engine, turnOf({}, { id }))
+    await tell(two.engine, turnOf({ prompt: promptOf(500) }, { id: 'c' }))
+    const more = await tell(two.engine, turnOf({}, { id: 'd' }))
+    expect(more.collected.error('a')).toBe('too_large')
+    // It does not ask the store for a session that it has: what it knows of others is up to a second old.
+    const request = turnOf({ storedBytes: 1500, maxTokens: 1 }, { id: 'a', from: 1 })
+    const wasRefused = () =>
+      tell(one.engine, request).then(
+        () => false,
+        ({ code }) => code === 'too_large',
+      )
+    await expect.poll(wasRefused, { interval: 300, timeout: 2000 }).toBe(true)
+    expect((await tell(one.engine, turnOf({}, { id: 'a' }))).position?.turn).toBeLessThan(8)
+    for (const { engine } of [one, two]) await engine.close()
+  })
+
+  test('a session is released whole, with turns that were in a slot only, and goes on elsewhere', async () => {
+    const folder = newFolder()
+    const [one, two] = [open(folder), open(folder)]
+    one.store.isHeld = true
+    for (const seed of [1, 2, 3]) {
+      one.engine.submit(turnOf({ prompt: promptOf(9, seed) }))
+      await one.store.answered()
+      while (one.engine.hasWork) one.engine.step()
+    }
+    expect(one.engine.stats.states).toMatchObject({ unsaved: 3 })
+    const released = one.engine.call('sessions.release', REF)
+    await one.store.answered()
+    const late = turnOf({ id: 'late' }, { ifBusy: 'conflict' })
+    expect(() => one.engine.submit(late)).toThrow('being written to')
+    one.store.isHeld = false
+    const history = await transcript(one.engine)
+    await withSteps(one.engine, released)
+    expect(one.engine.stats.states).toMatchObject({ sessions: 0, inSlots: 0, inMemory: 0 })
+    const request = turnOf({ prompt: promptOf(6), maxTokens: 9 })
+    const { collected, position } = await tell(two.engine, request)
+    expect(collected.answer('a')).toEqual(answerAfter(history, request).answer)
+    expect(position?.turn).toBe(4)
+    const refused = await tell(one.engine, turnOf({}, { ifBusy: 'conflict' }))
+    expect(refused.collected.error('a')).toBe('conflict')
+    for (const { engine } of [one, two]) await engine.close()
+  })
+
+  test('a release that cannot be written leaves the session where it is', async () => {
+    const folder = newFolder()
+    const { engine, store } = open(folder)
+    const repair = breakDisk(store)
+    engine.submit(turnOf())
+    await store.answered()
+    while (engine.hasWork) engine.step()
+    const released = engine.call('sessions.release', REF)
+    await expect(withReleaseSteps(engine, released)).rejects.toThrow('ENOSPC')
+    expect(await engine.call('sessions.get', REF)).toMatchObject({ head: 1, isBusy: false })
+    repair()
+    await settle(engine)
+    expect((await tell(engine, turnOf())).position?.turn).toBe(2)
+    await engine.close()
+  })
+})
 
 describe('a slow disk', () => {
   const ids = ['a', 'b', 'c', 'd', 'e', 'f']
