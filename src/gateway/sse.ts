@@ -51,7 +51,7 @@ export class EventStream {
       if (first !== null) this.#event(JSON.stringify(first))
       await this.#pump(rest)
       this.#event('[DONE]')
-      this.#response.end()
+      this.#end()
     } finally {
       await rest.return?.()
     }
@@ -60,7 +60,18 @@ export class EventStream {
   /** Ends the stream with an error event and no [DONE]. */
   fail(error: object): void {
     this.#event(JSON.stringify(error))
-    this.#response.end()
+    this.#end()
+  }
+
+  /** A client that does not take the last bytes either is cut off like any other. */
+  #end(): void {
+    const response = this.#response
+    if (response.destroyed) return
+    response.end()
+    const timer = setTimeout(() => response.destroy(), this.#bounds.streamStallMs)
+    const done = () => clearTimeout(timer)
+    response.once('finish', done)
+    response.once('close', done)
   }
 
   async #pump(events: AsyncIterator<object>): Promise<void> {

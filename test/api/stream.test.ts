@@ -1,4 +1,5 @@
 /** Event streams over real sockets: readers that are slow, stop or leave, at every phase. */
+import { once } from 'node:events'
 import http from 'node:http'
 import net, { type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -125,6 +126,34 @@ test('a reader that stops is waited for with a bounded buffer, then dropped', as
   expect(produced).toBeLessThan(1000)
   await until(() => engine.cancelled.length === 1)
   socket.destroy()
+})
+
+test('a reader that stops before the last bytes is dropped, too', async () => {
+  // One event larger than what any kernel takes for a socket, and the stream is over at once.
+  const text = 'Q'.repeat(24 * 2 ** 20)
+  const limits = { streamBufferBytes: 64 * 2 ** 20, streamStallMs: 300 }
+  const { app, port } = await listen(
+    function* ({ id }) {
+      yield { type: 'prompt', id, logprobs: null }
+      yield { type: 'text', id, index: 0, text, tokens: [1], logprobs: null }
+      yield { type: 'finish', id, index: 0, reason: 'stop', matched: 0, completionTokens: 1 }
+    },
+    { limits },
+  )
+  const request = send(port, CHAT, { ...HELLO, stream: true })
+  const [response] = (await once(request, 'response')) as [http.IncomingMessage]
+  response.on('error', () => {})
+  response.pause()
+  const connections = () =>
+    new Promise<number>((resolve) => app.server.getConnections((_error, count) => resolve(count)))
+  let count = await connections()
+  expect(count).toBe(1)
+  const end = performance.now() + 5000
+  while (count > 0 && performance.now() < end) {
+    await delay(20)
+    count = await connections()
+  }
+  expect(count).toBe(0)
 })
 
 test('a slow reader gets everything', async () => {

@@ -3,13 +3,14 @@
  * runs with SKEIN_SLOW=1, and prints the figures that docs/operations.md has.
  */
 import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { describe, expect, onTestFinished, test } from 'vitest'
 import type { WorkerRecord } from '../../src/gateway/management/contract.ts'
 import { DEMO, type RunningServer, serve as serveUntilStopped } from '../helpers/cli.ts'
-import { type OpenStream, openStream, type StreamEnd } from '../helpers/streams.ts'
+import { ENDLESS, type OpenStream, openStream, type StreamEnd } from '../helpers/streams.ts'
 
 const NUM_STREAMS = 128
 const SLOW = process.env.SKEIN_SLOW === '1'
@@ -256,6 +257,76 @@ describe.skipIf(!SLOW)('R17: the model is switched under 64 streams', () => {
     }
   })
 })
+
+describe.skipIf(!SLOW)('R12: clients that read slowly, or not at all', () => {
+  const [NUM_SLOW, NUM_STOPPED, NUM_MEASURED] = [12, 4, 8]
+  /** Large events: what the kernel takes for a client is megabytes. */
+  const LARGE = { max_tokens: 6000, logprobs: 20 }
+
+  test('cost bounded memory, are cut off, and slow nobody else down', {
+    timeout: 600_000,
+  }, async () => {
+    const server = await serve(['--slots', '80', '--no-store'])
+    const measured = async () => {
+      const streams = startStreams(server, { max_tokens: 150 }, NUM_MEASURED)
+      const gaps = (await ended(streams)).flatMap(({ gapsMs }) => gapsMs).sort((a, b) => a - b)
+      return { p50: gaps[gaps.length >> 1]!, p99: gaps[Math.floor(0.99 * gaps.length)]! }
+    }
+    const background = (paces: readonly (number | null)[]) =>
+      paces.map((bytesPerSecond) => readSlowly(server.url, LARGE, bytesPerSecond))
+    const all = NUM_SLOW + NUM_STOPPED
+
+    const quick = background(Array(all).fill(Number.POSITIVE_INFINITY))
+    await delay(2000)
+    const before = await measured()
+    for (const { close } of quick) close()
+    await delay(1000)
+    const memoryBefore = memoryOf(server)
+
+    const slow = background([...Array(NUM_SLOW).fill(10), ...Array(NUM_STOPPED).fill(null)])
+    await delay(2000)
+    const during = await measured()
+    let most = memoryBefore
+    const looking = setInterval(() => {
+      most = Math.max(most, memoryOf(server))
+    }, 200)
+    const cutMs = await Promise.all(slow.map(({ cut }) => cut))
+    clearInterval(looking)
+    report('R12', {
+      'slow, stopped': `${NUM_SLOW}, ${NUM_STOPPED}`,
+      'p50 ms of others, before and during': `${before.p50.toFixed(1)}, ${during.p50.toFixed(1)}`,
+      'p99 ms of others, before and during': `${before.p99.toFixed(1)}, ${during.p99.toFixed(1)}`,
+      'gateway MiB before, most': `${memoryBefore}, ${most}`,
+      'last cut after s': seconds(Math.max(...cutMs)),
+    })
+    const { status } = await post(server, '/v1/completions', { prompt: 'x', max_tokens: 1 })
+    expect(status).toBe(200)
+    await server.stop()
+  })
+})
+
+/** A client that reads so many bytes a second; null: none at all. `cut` is when the server gave it up. */
+function readSlowly(url: string, fields: object, bytesPerSecond: number | null) {
+  const { hostname, port } = new URL(url)
+  const socket = connect({ host: hostname, port: Number(port) })
+  const body = JSON.stringify({ prompt: 'Once', stream: true, ...ENDLESS, ...fields })
+  const head = `POST /v1/completions HTTP/1.1\r\nhost: ${hostname}\r\ncontent-type: application/json`
+  socket.write(`${head}\r\ncontent-length: ${body.length}\r\n\r\n${body}`)
+  const begun = performance.now()
+  const cut = new Promise<number>((resolve) => {
+    socket.on('error', () => {})
+    socket.on('close', () => resolve(performance.now() - begun))
+  })
+  if (bytesPerSecond === Number.POSITIVE_INFINITY) socket.resume()
+  else if (bytesPerSecond === null) socket.pause()
+  else {
+    // Paused, it holds some 64 KiB of its own; beyond that the kernel does.
+    const timer = setInterval(() => socket.read(bytesPerSecond), 1000)
+    socket.on('readable', () => {})
+    void cut.then(() => clearInterval(timer))
+  }
+  return { cut, close: () => socket.destroy() }
+}
 
 const isRunning = ({ status }: WorkerRecord) => status === 'running'
 

@@ -10,8 +10,8 @@ export interface StreamEnd {
   readonly error: string | null
   readonly status: number
   readonly endedAt: number
-  /** Longest silence between two events. */
-  readonly longestGapMs: number
+  /** Silences between its events. */
+  readonly gapsMs: readonly number[]
 }
 
 export interface OpenStream {
@@ -53,10 +53,11 @@ async function follow(url: string, fields: object, onEvent: () => void): Promise
     return { ...NOTHING, status, error: error.message, endedAt: performance.now() }
   }
   let end: StreamEnd = { ...NOTHING, status }
-  let [numEvents, longestGapMs, last] = [0, 0, performance.now()]
+  const gapsMs: number[] = []
+  let [numEvents, last] = [0, performance.now()]
   for await (const { data } of readEvents(reply)) {
     if (data === '[DONE]') continue
-    longestGapMs = Math.max(longestGapMs, performance.now() - last)
+    gapsMs.push(performance.now() - last)
     last = performance.now()
     // The server's own shapes.
     const { model = null, choices = [], error } = data as Chunk
@@ -67,7 +68,7 @@ async function follow(url: string, fields: object, onEvent: () => void): Promise
     const finishReason = choices[0]?.finish_reason ?? end.finishReason
     end = { ...end, model: model ?? end.model, finishReason, error: error?.message ?? null }
   }
-  return { ...end, numEvents, longestGapMs, endedAt: performance.now() }
+  return { ...end, numEvents, gapsMs, endedAt: performance.now() }
 }
 
 const NOTHING: StreamEnd = {
@@ -77,5 +78,5 @@ const NOTHING: StreamEnd = {
   error: null,
   status: 0,
   endedAt: 0,
-  longestGapMs: 0,
+  gapsMs: [],
 }
