@@ -17,8 +17,8 @@ import type {
   WorkerSpec,
 } from './contract.ts'
 import { Doors, type OpenDoor } from './doors.ts'
-import { CpuUse, systemInfo } from './host-facts.ts'
 import { countGpus } from './gpu-metrics.ts'
+import { CpuUse, systemInfo } from './host-facts.ts'
 import { GpuWatch } from './nvidia-smi.ts'
 import { Sampler } from './sampler.ts'
 
