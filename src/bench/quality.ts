@@ -2,7 +2,8 @@
  * What rounding the weights costs: the logits of a model held in fewer bits against the same model in f32, over text
  * that the f32 model draws itself. Knows runners, not how weights are rounded.
  */
-import type { Runner, SampleSpec } from '../model/runner.ts'
+import type { Runner } from '../model/runner.ts'
+import { sampleSpec } from './sample-spec.ts'
 
 /** What comparing asks of a runner. */
 export type ScoringRunner = Pick<Runner, 'info' | 'maxLogits' | 'clearSlot' | 'step'>
@@ -43,7 +44,7 @@ export function drawTexts(
     const rows = growing.map(([slot, text]) => ({
       slot,
       tokens: Int32Array.of(text.at(-1)!),
-      samples: [plainDraw(slot, position, seed)],
+      samples: [sampleSpec({ slot, position, seed, stream: slot })],
     }))
     for (const [i, { drawn }] of runner.step(rows).entries()) growing[i]![1].push(drawn[0]!.token)
   }
@@ -153,24 +154,4 @@ function peakOf(logits: Float32Array): Peak {
   for (let i = 0; i < V; i++) probabilities[i]! /= sum
   const logSum = logits[best]! + Math.log(sum)
   return { logits, probabilities, best, logSum, size, squaredSize: squares - total ** 2 / V }
-}
-
-/** The model's own distribution: temperature 1, nothing cut off. */
-function plainDraw(slot: number, position: number, seed: bigint): SampleSpec {
-  return {
-    slot,
-    temperature: 1,
-    topK: 0,
-    topP: 1,
-    minP: 0,
-    presencePenalty: 0,
-    frequencyPenalty: 0,
-    penaltyDecay: 1,
-    repetitionPenalty: 1,
-    seed,
-    position,
-    stream: slot,
-    logprobs: null,
-    bias: null,
-  }
 }

@@ -3,7 +3,7 @@
  * and the events included, without HTTP. The time begins and ends while all of them are being generated.
  */
 import type { EngineClient } from '../engine/client.ts'
-import type { GenerateRequest } from '../engine/messages.ts'
+import { type GenerateRequest, PLAIN_SAMPLING } from '../engine/messages.ts'
 
 /** Tokens of an answer before the time begins, while it runs, and after it has ended. */
 const LEAD = 16
@@ -38,19 +38,7 @@ function requestOf(i: number, maxTokens: number): GenerateRequest {
     prompt: Int32Array.of(1 + i),
     n: 1,
     maxTokens,
-    sampling: {
-      temperature: 1,
-      topK: 0,
-      topP: 0.5,
-      minP: 0,
-      presencePenalty: 0,
-      frequencyPenalty: 0,
-      penaltyDecay: 1,
-      repetitionPenalty: 1,
-      seed: 1n,
-      logitBias: [],
-      bannedTokens: [],
-    },
+    sampling: { ...PLAIN_SAMPLING, topP: 0.5, seed: 1n },
     stop: { strings: [], tokens: [], ignoreEos: true },
     logprobs: null,
     promptLogprobs: null,

@@ -28,6 +28,21 @@ export interface SamplingParams {
   readonly bannedTokens: readonly number[]
 }
 
+/** The model's own distribution: nothing cut off, nothing penalised. To begin others from. */
+export const PLAIN_SAMPLING: SamplingParams = {
+  temperature: 1,
+  topK: 0,
+  topP: 1,
+  minP: 0,
+  presencePenalty: 0,
+  frequencyPenalty: 0,
+  penaltyDecay: 1,
+  repetitionPenalty: 1,
+  seed: null,
+  logitBias: [],
+  bannedTokens: [],
+}
+
 export interface StopParams {
   /** Matched on decoded text, across tokens; the earliest match wins and is never emitted. */
   readonly strings: readonly string[]

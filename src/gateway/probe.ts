@@ -1,7 +1,7 @@
 /** One generated token: proof that an engine does not only listen. */
 import { randomUUID } from 'node:crypto'
 import type { EngineClient } from '../engine/client.ts'
-import type { GenerateRequest } from '../engine/messages.ts'
+import { type GenerateRequest, PLAIN_SAMPLING } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
 
 /** Throws what the engine fails with. */
@@ -17,19 +17,7 @@ function probeRequest(): GenerateRequest {
     prompt: Int32Array.of(0),
     n: 1,
     maxTokens: 1,
-    sampling: {
-      temperature: 0,
-      topK: 0,
-      topP: 1,
-      minP: 0,
-      presencePenalty: 0,
-      frequencyPenalty: 0,
-      penaltyDecay: 1,
-      repetitionPenalty: 1,
-      seed: null,
-      logitBias: [],
-      bannedTokens: [],
-    },
+    sampling: { ...PLAIN_SAMPLING, temperature: 0 },
     stop: { strings: [], tokens: [], ignoreEos: true },
     logprobs: null,
     promptLogprobs: null,

@@ -29,17 +29,21 @@ const LETTERS: readonly (readonly [RegExp, string])[] = [
 const SIMPLIFIED = '们这来时会说学国过对发后样没还书长见问东车马鱼龙门开关点头'
 const TRADITIONAL = '們這來時會說學國過對發後樣沒還書長見問東車馬魚龍門開關點頭'
 
+const MARKUP = /<\/?[a-z][^<>]*>|\{[^{}]*\}/giu
+
 export function detectLanguage(text: string): string {
-  const count = (pattern: RegExp) => text.match(pattern)?.length ?? 0
+  // The letters of tags and placeholders are of no language.
+  const plain = text.replace(MARKUP, ' ')
+  const count = (pattern: RegExp) => plain.match(pattern)?.length ?? 0
   const letters = count(/\p{L}/gu)
   if (letters === 0) return UNKNOWN
   const most = (n: number) => n > letters / 2
   const kana = count(/[\p{Script=Hiragana}\p{Script=Katakana}]/gu)
   const han = count(/\p{Script=Han}/gu)
-  if (most(kana + han)) return kana > 0 ? 'ja' : chineseOf(text)
+  if (most(kana + han)) return kana > 0 ? 'ja' : chineseOf(plain)
   if (most(count(/\p{Script=Hangul}/gu))) return 'ko'
-  if (most(count(/\p{Script=Cyrillic}/gu))) return /[іїєґўђћџјљњѓќѕ]/iu.test(text) ? UNKNOWN : 'ru'
-  return most(count(/\p{Script=Latin}/gu)) ? latinOf(text) : UNKNOWN
+  if (most(count(/\p{Script=Cyrillic}/gu))) return /[іїєґўђћџјљњѓќѕ]/iu.test(plain) ? UNKNOWN : 'ru'
+  return most(count(/\p{Script=Latin}/gu)) ? latinOf(plain) : UNKNOWN
 }
 
 function chineseOf(text: string): string {

@@ -2,7 +2,7 @@
  * Runs the texts of one call: every distinct piece is one row of the batch, greedy, with a cap by its own length. A piece
  * that fails says so and costs no other.
  */
-import type { FinishReason, GenerateRequest } from '../../engine/messages.ts'
+import { type FinishReason, type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { runEach } from '../answers.ts'
 import { boundariesAt, encodePrompt } from '../encode.ts'
@@ -110,19 +110,7 @@ export class Translator {
   }
 }
 
-const GREEDY = {
-  temperature: 1,
-  topK: 1,
-  topP: 0,
-  minP: 0,
-  presencePenalty: 0,
-  frequencyPenalty: 0,
-  penaltyDecay: 1,
-  repetitionPenalty: 1,
-  seed: null,
-  logitBias: [],
-  bannedTokens: [],
-} as const
+const GREEDY = { ...PLAIN_SAMPLING, topK: 1, topP: 0 }
 
 function keyOf({ source, text }: Piece): string {
   return `${source}\n${text}`
