@@ -71,13 +71,20 @@ int32_t sk_states_copy(sk_states* states, int32_t from, int32_t to) {
   });
 }
 
-int32_t sk_states_read(const sk_states* states, int32_t slot, float* shift, float* wkv) {
+int32_t sk_states_read(const sk_states* states, int32_t slot, int32_t first_layer,
+                       int32_t num_layers, float* shift, float* wkv) {
   return guard([&] {
     check_slot(states, slot);
+    require(first_layer >= 0 && num_layers >= 0 && num_layers <= states->layers - first_layer,
+            "layers of a state out of range");
     const float* from = states->slot(slot);
-    std::memcpy(shift, from, states->shift_count() * sizeof(float));
+    const int64_t shift_layer = states->shift_count() / states->layers;
+    std::memcpy(shift + first_layer * shift_layer, from + first_layer * shift_layer,
+                num_layers * shift_layer * sizeof(float));
     const int64_t size = int64_t{states->head_size} * states->head_size;
-    for (int64_t i = 0; i < states->wkv_count(); i += size) {
+    const int64_t wkv_layer = states->heads * size;
+    const int64_t end = (first_layer + num_layers) * wkv_layer;
+    for (int64_t i = first_layer * wkv_layer; i < end; i += size) {
       transpose(wkv + i, from + states->shift_count() + i, states->head_size);
     }
   });

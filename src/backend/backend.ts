@@ -119,6 +119,8 @@ export interface StatePool {
   poison(slot: number): void
   copy(from: number, to: number): void
   read(slot: number): StateData
+  /** Layers `from` to `to` − 1 of a slot, to their places in a whole state; it stays as it is elsewhere. */
+  readLayers(slot: number, from: number, to: number, into: StateData): void
   write(slot: number, state: StateData): void
 }
 

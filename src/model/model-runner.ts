@@ -130,6 +130,10 @@ export class ModelRunner implements Runner {
     return this.#states.read(slot)
   }
 
+  readLayers(slot: number, from: number, to: number, into: StateData): void {
+    this.#states.readLayers(slot, from, to, into)
+  }
+
   writeState(slot: number, state: StateData): void {
     this.#states.write(slot, state)
   }

@@ -212,10 +212,20 @@ class PipelineStates implements StatePool {
   }
 
   read(slot: number): StateData {
-    const states = this.parts.map((part) => part.read(slot))
-    return {
-      shift: joined(states.map(({ shift }) => shift)),
-      wkv: joined(states.map(({ wkv }) => wkv)),
+    const { shift, wkv } = sizesOf(this.shape)
+    const state = { shift: new Float32Array(shift), wkv: new Float32Array(wkv) }
+    this.readLayers(slot, 0, this.shape.layers, state)
+    return state
+  }
+
+  readLayers(slot: number, from: number, to: number, into: StateData): void {
+    let first = 0
+    for (const [p, part] of this.parts.entries()) {
+      const { layers } = part.shape
+      const begin = Math.max(0, from - first)
+      const end = Math.min(layers, to - first)
+      if (begin < end) part.readLayers(slot, begin, end, this.#viewOf(into, p))
+      first += layers
     }
   }
 
@@ -227,15 +237,17 @@ class PipelineStates implements StatePool {
         'state_incompatible',
         `a state of ${shift.length} + ${wkv.length} numbers, expected ${whole.shift} + ${whole.wkv}`,
       )
-    const at = { shift: 0, wkv: 0 }
-    for (const part of this.parts) {
-      const size = sizesOf(part.shape)
-      part.write(slot, {
-        shift: shift.subarray(at.shift, at.shift + size.shift),
-        wkv: wkv.subarray(at.wkv, at.wkv + size.wkv),
-      })
-      at.shift += size.shift
-      at.wkv += size.wkv
+    for (const [p, part] of this.parts.entries()) part.write(slot, this.#viewOf({ shift, wkv }, p))
+  }
+
+  /** What of a whole state is a stage's. */
+  #viewOf({ shift, wkv }: StateData, p: number): StateData {
+    const before = this.parts.slice(0, p).reduce((sum, { shape }) => sum + shape.layers, 0)
+    const start = sizesOf({ ...this.shape, layers: before })
+    const size = sizesOf(this.parts[p]!.shape)
+    return {
+      shift: shift.subarray(start.shift, start.shift + size.shift),
+      wkv: wkv.subarray(start.wkv, start.wkv + size.wkv),
     }
   }
 }
@@ -243,14 +255,4 @@ class PipelineStates implements StatePool {
 /** Numbers of a state. */
 function sizesOf({ layers, channels, heads, headSize }: StateShape) {
   return { shift: layers * 2 * channels, wkv: layers * heads * headSize ** 2 }
-}
-
-function joined(parts: readonly Float32Array[]): Float32Array {
-  const whole = new Float32Array(parts.reduce((sum, { length }) => sum + length, 0))
-  let at = 0
-  for (const part of parts) {
-    whole.set(part, at)
-    at += part.length
-  }
-  return whole
 }

@@ -149,6 +149,8 @@ export interface Runner {
   /** Forgets a slot's penalty counts and marks the prompt's tokens as seen. */
   resetPenalties(slot: number, promptTokens: Int32Array): void
   readState(slot: number): StateData
+  /** Layers `from` to `to` − 1 of a slot, to their places in a whole state. */
+  readLayers(slot: number, from: number, to: number, into: StateData): void
   writeState(slot: number, state: StateData): void
   dispose(): void
 }

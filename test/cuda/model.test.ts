@@ -139,6 +139,19 @@ for (const architecture of ARCHITECTURES) {
       expect(difference(feed(runner, 7, tokens.subarray(35), 256), expected)).toBeLessThan(3e-3)
     })
 
+    test('read a layer at a time, a state is the one that was read whole', () => {
+      runner.clearSlot(4)
+      runner.step([{ slot: 4, tokens: someTokens(20, 9), samples: [] }])
+      const state = runner.readState(4)
+      const pieces = {
+        shift: new Float32Array(state.shift.length),
+        wkv: new Float32Array(state.wkv.length),
+      }
+      const { layers } = runner.info.stateShape
+      for (let layer = 0; layer < layers; layer++) runner.readLayers(4, layer, layer + 1, pieces)
+      expect(pieces).toEqual(state)
+    })
+
     test('a poisoned state fails its own row only', () => {
       runner.clearSlot(0)
       runner.poisonSlot(1)

@@ -108,6 +108,10 @@ export class DeferredRunner implements Runner {
     return this.#settled.readState(slot)
   }
 
+  readLayers(slot: number, from: number, to: number, into: StateData): void {
+    this.#settled.readLayers(slot, from, to, into)
+  }
+
   writeState(slot: number, state: StateData): void {
     this.#settled.writeState(slot, state)
   }

@@ -22,6 +22,8 @@ export interface FakeOptions {
   readonly maxLogits?: number
   readonly maxSamples?: number
   readonly vocabSize?: number
+  /** Of its states. */
+  readonly layers?: number
 }
 
 /** What a slot has consumed: enough to say what comes next, cheap to copy for a prompt of 100k tokens. */
@@ -56,24 +58,33 @@ const halves = (value: number): number[] => [value >>> 16, value & 0xffff]
 const whole = (values: Float32Array, at: number): number =>
   ((values[at]! << 16) | values[at + 1]!) >>> 0
 
-/** A history as numbers; `wkv` checks `shift`, so that halves of two states are noticed. */
-function stateOf({ hash, length }: History): StateData {
-  const check = mix(hash, length)
-  return {
-    shift: Float32Array.from([...halves(hash), ...halves(length)]),
-    wkv: Float32Array.from([...halves(check), 0, 0]),
+/** A history as numbers, other ones in every layer; `wkv` checks `shift`, so that parts of two states are noticed. */
+function stateOf({ hash, length }: History, layers: number): StateData {
+  const shift: number[] = []
+  const wkv: number[] = []
+  for (let layer = 0; layer < layers; layer++) {
+    const own = mix(hash, layer)
+    shift.push(...halves(layer === 0 ? hash : own), ...halves(length))
+    wkv.push(...halves(mix(own, length)), 0, 0)
   }
+  return { shift: Float32Array.from(shift), wkv: Float32Array.from(wkv) }
 }
 
-function historyOf({ shift, wkv }: StateData): History {
-  const history = { hash: whole(shift, 0), length: whole(shift, 2) }
-  if (whole(wkv, 0) !== mix(history.hash, history.length)) throw new Error('a torn state')
+function historyOf(state: StateData, layers: number): History {
+  const history = { hash: whole(state.shift, 0), length: whole(state.shift, 2) }
+  const { shift, wkv } = stateOf(history, layers)
+  const isSame = (a: Float32Array, b: Float32Array) => Buffer.from(a.buffer).equals(bytesOf(b))
+  if (!isSame(shift, state.shift) || !isSame(wkv, state.wkv)) throw new Error('a torn state')
   return history
 }
 
+function bytesOf({ buffer, byteOffset, byteLength }: Float32Array): Uint8Array {
+  return new Uint8Array(buffer, byteOffset, byteLength)
+}
+
 /** The state after exactly these tokens. */
-export function stateAfter(tokens: Iterable<number>): StateData {
-  return stateOf(consume(EMPTY, tokens))
+export function stateAfter(tokens: Iterable<number>, layers = 1): StateData {
+  return stateOf(consume(EMPTY, tokens), layers)
 }
 
 /** What the penalties of a slot have seen. */
@@ -138,6 +149,8 @@ export class FakeRunner implements Runner {
   /** What each step ran, newest last. */
   readonly log: { readonly rows: number; readonly tokens: number; readonly slots: number[] }[] = []
   readonly calls = { copies: 0, clears: 0, poisons: 0, reads: 0, writes: 0 }
+  /** Layers of states read so far, whole reads included. */
+  layersRead = 0
   isDisposed = false
   /** Called before each step with its rows; may throw. */
   onStep: (rows: readonly BatchRow[]) => void = () => {}
@@ -156,7 +169,7 @@ export class FakeRunner implements Runner {
     this.maxLogits = options.maxLogits ?? numSlots
     this.#states = Array.from({ length: numSlots }, () => null)
     this.#seen = Array.from({ length: numSlots }, () => NOTHING_SEEN)
-    this.info = fakeInfo(vocabSize)
+    this.info = fakeInfo(vocabSize, options.layers ?? 1)
   }
 
   /** One, over before launch() returns; DeferredRunner makes it more. */
@@ -209,13 +222,26 @@ export class FakeRunner implements Runner {
   }
 
   readState(slot: number): StateData {
+    const { layers } = this.info.stateShape
     this.calls.reads++
-    return stateOf(this.#stateOf(slot))
+    this.layersRead += layers
+    return stateOf(this.#stateOf(slot), layers)
+  }
+
+  /** A state is counted as read with its first layer. */
+  readLayers(slot: number, from: number, to: number, into: StateData): void {
+    const { layers } = this.info.stateShape
+    if (!(0 <= from && from < to && to <= layers)) throw new Error(`layers ${from} to ${to}`)
+    if (from === 0) this.calls.reads++
+    this.layersRead += to - from
+    const { shift, wkv } = stateOf(this.#stateOf(slot), layers)
+    into.shift.set(shift.subarray(4 * from, 4 * to), 4 * from)
+    into.wkv.set(wkv.subarray(4 * from, 4 * to), 4 * from)
   }
 
   writeState(slot: number, state: StateData): void {
     this.calls.writes++
-    this.#states[slot] = historyOf(state)
+    this.#states[slot] = historyOf(state, this.info.stateShape.layers)
   }
 
   dispose(): void {
@@ -280,16 +306,16 @@ function numLogits(row: BatchRow): number {
   return (row.allLogits ? row.tokens.length : 0) + (row.samples.length > 0 ? 1 : 0)
 }
 
-function fakeInfo(vocabSize: number): ModelInfo {
+function fakeInfo(vocabSize: number, layers: number): ModelInfo {
   return {
     architecture: 'fake',
     vocabSize,
     numParameters: 0,
-    stateShape: { layers: 1, channels: 2, heads: 1, headSize: 2 },
+    stateShape: { layers, channels: 2, heads: 1, headSize: 2 },
     weightType: 'f32',
     weightBytes: 0,
     tableBytes: 0,
-    stateBytes: 32,
+    stateBytes: 32 * layers,
     fingerprint: 'fake',
     device: 'fake',
   }

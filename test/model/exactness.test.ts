@@ -103,6 +103,21 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
     expect(runner.readState(4).wkv).not.toEqual(saved.wkv)
   })
 
+  test('read some layers at a time, in any order, a state is the one that was read whole', () => {
+    runner.clearSlot(1)
+    runner.step([{ slot: 1, tokens: someTokens(20, 5), samples: [] }])
+    const whole = runner.readState(1)
+    const filled = (length: number) => new Float32Array(length).fill(7)
+    const pieces = { shift: filled(whole.shift.length), wkv: filled(whole.wkv.length) }
+    runner.readLayers(1, 1, 3, pieces)
+    const first = whole.wkv.length / 3
+    expect(pieces.wkv.subarray(0, first)).toEqual(filled(first))
+    expect(pieces.wkv.subarray(first)).toEqual(whole.wkv.subarray(first))
+    runner.readLayers(1, 0, 1, pieces)
+    expect(pieces).toEqual(whole)
+    expect(() => runner.readLayers(1, 2, 4, pieces)).toThrow()
+  })
+
   test('a state saved on one backend continues on the other', () => {
     const other = tinyRunner(backend === 'cpu' ? 'reference' : 'cpu', { architecture })
     const [start, end] = [someTokens(20, 5), someTokens(9, 6)]

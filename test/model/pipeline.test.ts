@@ -77,6 +77,23 @@ describe.each(BACKENDS)('on %s', (device) => {
       expect(feed(three!, 20, 30)).toEqual(expected[2])
     })
 
+    test('layers of a state are read across the ends of stages', () => {
+      const state = whole!.readState(2)
+      const ranges = [
+        [1, 3],
+        [0, 1],
+      ] as const
+      for (const runner of [two!, three!]) {
+        runner.writeState(2, state)
+        const pieces = {
+          shift: new Float32Array(state.shift.length),
+          wkv: new Float32Array(state.wkv.length),
+        }
+        for (const [from, to] of ranges) runner.readLayers(2, from, to, pieces)
+        expect(pieces).toEqual(state)
+      }
+    })
+
     test('a poisoned slot fails its own row, and clearing heals it', () => {
       for (const slot of [0, 1]) two!.clearSlot(slot)
       two!.poisonSlot(1)

@@ -193,16 +193,24 @@ export class CpuStatePool implements StatePool {
   }
 
   read(slot: number): StateData {
-    const { native } = this.#context
     const state = {
       shift: new Float32Array(this.#shiftCount),
       wkv: new Float32Array(this.#wkvCount),
     }
-    this.#context.check(
-      native.sk_states_read(this.pointer, slot, state.shift, state.wkv),
-      `read slot ${slot}`,
-    )
+    this.readLayers(slot, 0, this.shape.layers, state)
     return state
+  }
+
+  readLayers(slot: number, from: number, to: number, { shift, wkv }: StateData): void {
+    const { native } = this.#context
+    assert(
+      shift.length === this.#shiftCount && wkv.length === this.#wkvCount,
+      'layers are read into a state of another shape',
+    )
+    this.#context.check(
+      native.sk_states_read(this.pointer, slot, from, to - from, shift, wkv),
+      `read layers ${from} to ${to} of slot ${slot}`,
+    )
   }
 
   write(slot: number, { shift, wkv }: StateData): void {

@@ -43,6 +43,11 @@ class Pool {
     return downloadFloats(this.#device, this.#at(slot), this.#type, 0, this.#size)
   }
 
+  /** Numbers from `start` on, to their places in a whole state's. */
+  readPart(slot: number, start: number, count: number, into: Float32Array): void {
+    into.set(downloadFloats(this.#device, this.#at(slot), this.#type, start, count), start)
+  }
+
   write(slot: number, values: Float32Array): void {
     if (this.#type === 'f32') this.#device.upload(this.#at(slot), values)
     else uploadHalves(this.#device, this.#at(slot), values)
@@ -123,6 +128,15 @@ export class CudaStatePool implements StatePool {
   read(slot: number): StateData {
     this.#check(slot)
     return { shift: this.#shift.read(slot), wkv: this.#wkv.read(slot) }
+  }
+
+  readLayers(slot: number, from: number, to: number, into: StateData): void {
+    const { layers } = this.shape
+    this.#check(slot)
+    assert(0 <= from && from <= to && to <= layers, `layers ${from} to ${to} of ${layers}`)
+    const [shift, wkv] = [this.shiftStride / layers, this.wkvStride / layers]
+    this.#shift.readPart(slot, from * shift, (to - from) * shift, into.shift)
+    this.#wkv.readPart(slot, from * wkv, (to - from) * wkv, into.wkv)
   }
 
   write(slot: number, { shift, wkv }: StateData): void {

@@ -54,6 +54,15 @@ export class RefStatePool implements StatePool {
     return { shift: Float32Array.from(shift), wkv: Float32Array.from(wkv) }
   }
 
+  readLayers(slot: number, from: number, to: number, into: StateData): void {
+    const state = this.state(slot)
+    assert(0 <= from && from <= to && to <= this.shape.layers, `layers ${from} to ${to}`)
+    for (const kind of ['shift', 'wkv'] as const) {
+      const layer = state[kind].length / this.shape.layers
+      into[kind].set(state[kind].subarray(from * layer, to * layer), from * layer)
+    }
+  }
+
   write(slot: number, data: StateData): void {
     const { shift, wkv } = this.state(slot)
     assert(
