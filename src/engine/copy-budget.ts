@@ -1,6 +1,6 @@
 /**
- * How long a step may spend on copies of states, so that streams do not stall behind them. The first copy of a step is
- * always made: a copy larger than the budget would never be otherwise.
+ * How long a step may spend on copies of states, so that streams do not stall behind them. The first copy of a step, or
+ * piece of one, is always made: a piece that takes longer than the budget would never be otherwise.
  */
 export class CopyBudget {
   readonly #limitMs: number

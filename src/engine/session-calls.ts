@@ -1,4 +1,5 @@
 /** What may be done to sessions beside continuing them: the methods of EngineCalls, one function each. */
+import { setImmediate } from 'node:timers/promises'
 import { assert, SkeinError } from '../errors.ts'
 import { inTurns } from '../state/in-turns.ts'
 import { type KeptState, tierOf } from '../state/kept-state.ts'
@@ -202,9 +203,10 @@ async function exportTurn({ state }: Turn, { turns, identity }: CallContext): Pr
   }
 }
 
+/** Out of its slot in pieces: a step may run between any two, and may end the copy itself. */
 async function inMemory(state: KeptState, { chores: { tiers } }: SessionTurns): Promise<void> {
-  if (tiers.isInMemory(state)) tiers.copyOut(state)
-  else await tiers.bring(state)
+  if (!tiers.isInMemory(state)) await tiers.bring(state)
+  else while (!tiers.copySome(state)) await setImmediate()
 }
 
 async function decodeImported(

@@ -12,15 +12,15 @@ import {
   Sessions,
   type Turn,
 } from '../state/sessions.ts'
-import { joinTokens, type StateArrays, transcriptOf } from '../state/snapshot.ts'
+import { joinTokens, transcriptOf } from '../state/snapshot.ts'
 import type { TokenBytes } from './answer-text.ts'
 import { answerTokens } from './answer-tokens.ts'
-import type { CopyBudget } from './copy-budget.ts'
 import type { SessionPosition } from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
 import { busy, SessionClaims } from './session-claims.ts'
 import type { SlotPool } from './slots.ts'
 import { type ChoreOptions, StateChores } from './state-chores.ts'
+import type { StateCopies, TakenState } from './state-copies.ts'
 
 export interface SessionOptions extends ChoreOptions {
   readonly limits: SessionLimits
@@ -40,13 +40,13 @@ interface Use {
   /** Its place in the line of a session's writers. */
   waiting: { readonly line: (() => void)[]; readonly resume: () => void } | null
   /** Copies of its state without any part of a stop string in it, by the number of drawn tokens consumed. */
-  readonly checkpoints: Checkpoint[]
+  checkpoints: Checkpoint[]
   wasHolding: boolean
 }
 
 interface Checkpoint {
   readonly count: number
-  readonly state: StateArrays
+  readonly taken: TakenState
 }
 
 /** How a request learns that it can join the waiting line, or never will. */
@@ -66,7 +66,7 @@ export class SessionTurns {
   readonly #runner: Runner
   readonly #tokenBytes: TokenBytes
   readonly #options: SessionOptions
-  readonly #budget: CopyBudget
+  readonly #copies: StateCopies
   readonly #wake: () => void
   readonly #uses = new Map<LiveRequest, Use>()
   readonly #expiry: NodeJS.Timeout
@@ -76,16 +76,16 @@ export class SessionTurns {
     slots: SlotPool,
     tokenBytes: TokenBytes,
     options: SessionOptions,
-    budget: CopyBudget,
+    copies: StateCopies,
     wake: () => void,
   ) {
     const { limits, store, now } = options
     this.#runner = runner
     this.#tokenBytes = tokenBytes
     this.#options = options
-    this.#budget = budget
+    this.#copies = copies
     this.#wake = wake
-    this.chores = new StateChores(runner, slots, options, budget, wake)
+    this.chores = new StateChores(runner.info, slots, options, copies, wake)
     const events = {
       released: (state: KeptState) => this.chores.release(state),
       forgotten: (state: KeptState) => this.chores.forget(state),
@@ -159,10 +159,12 @@ export class SessionTurns {
     const hasTurned = text.isHolding !== use.wasHolding
     use.wasHolding = text.isHolding
     const isClear = hasTurned && text.isHolding !== isAhead
-    if (!isFirst && !(isClear && this.#budget.allows)) return
-    const state = this.#budget.spend(() => this.#runner.readState(slot!))
+    if (!isFirst && !(isClear && this.#copies.budget.allows)) return
     // The first, at the end of the prompt, always serves; of the later ones the last.
-    use.checkpoints[isFirst ? 0 : 1] = { count: numFed, state }
+    const at = isFirst ? 0 : 1
+    const replaced = use.checkpoints[at]
+    if (replaced !== undefined) this.#copies.letGo(replaced.taken)
+    use.checkpoints[at] = { count: numFed, taken: this.#copies.take(slot!) }
   }
 
   /** The answer has ended: it becomes a turn. Its slot may be kept. Reports once, perhaps later, unless it is gone. */
@@ -175,12 +177,13 @@ export class SessionTurns {
     const session = use?.session
     assert(use && session, 'an answer of no session became a turn')
     this.#leave(owner)
-    if (session.isDeleted) {
+    const state = session.isDeleted ? null : this.#keep(sequence, use)
+    this.#dropCheckpoints(use)
+    if (state === null) {
       this.sessions.unlock(session)
       report(null, null)
       return
     }
-    const state = this.#keep(sequence, use)
     const turn = this.sessions.addTurn(session, use.parent?.turn ?? 0, state)
     const position = { id: session.id, turn: turn.turn, version: session.version }
     this.chores.saver?.addState(state)
@@ -209,6 +212,7 @@ export class SessionTurns {
       return
     }
     this.#leave(live)
+    this.#dropCheckpoints(use)
     if (use.session !== null) this.sessions.unlock(use.session)
   }
 
@@ -352,8 +356,20 @@ export class SessionTurns {
     }
     const checkpoint = checkpoints.findLast((candidate) => candidate.count <= count)
     assert(checkpoint, 'a stop string was fed and no copy from before it was taken')
-    const { state } = checkpoint
-    return this.chores.tiers.keepCopy({ ...textAt(checkpoint.count), state }, namespace, isForeign)
+    const { taken, count: consumed } = checkpoint
+    const text = textAt(consumed)
+    const { tiers } = this.chores
+    if (taken.arrays !== null) {
+      return tiers.keepCopy({ ...text, state: taken.arrays }, namespace, isForeign)
+    }
+    const spare = this.#copies.claimSlot(taken)
+    assert(spare !== null, 'a copy from before a stop string was let go of')
+    return tiers.keepSlot(spare, text, namespace, isForeign)
+  }
+
+  #dropCheckpoints(use: Use): void {
+    for (const { taken } of use.checkpoints) this.#copies.letGo(taken)
+    use.checkpoints = []
   }
 
   #leave(live: LiveRequest): void {

@@ -3,14 +3,14 @@
  * step. It owns the tiers and what is still to be written. Which states there are is session-turns.ts.
  */
 import { assert, SkeinError } from '../errors.ts'
-import type { Runner } from '../model/runner.ts'
+import type { ModelInfo } from '../model/runner.ts'
 import type { KeptState } from '../state/kept-state.ts'
 import { Saver } from '../state/saver.ts'
 import type { Sessions } from '../state/sessions.ts'
 import type { Store } from '../state/store/store.ts'
 import { type TierSizes, Tiers } from '../state/tiers.ts'
-import type { CopyBudget } from './copy-budget.ts'
 import type { SlotPool } from './slots.ts'
+import type { StateCopies } from './state-copies.ts'
 
 export interface ChoreOptions {
   readonly sizes: TierSizes
@@ -26,26 +26,26 @@ export class StateChores {
   /** Null without a store. */
   readonly saver: Saver | null
   readonly #store: Store | null
-  readonly #budget: CopyBudget
+  readonly #copies: StateCopies
   readonly #wake: () => void
   /** Null until attached: sessions are made with a way to release states, which is this. */
   #sessions: Sessions | null = null
 
   constructor(
-    runner: Runner,
+    info: ModelInfo,
     slots: SlotPool,
     { sizes, store }: ChoreOptions,
-    budget: CopyBudget,
+    copies: StateCopies,
     wake: () => void,
   ) {
     this.#store = store
-    this.#budget = budget
+    this.#copies = copies
     this.#wake = wake
     const kept = {
-      read: (slot: number) => runner.readState(slot),
+      copyOf: (slot: number) => copies.copyOf(slot),
       free: (slot: number) => slots.release(slot),
     }
-    this.tiers = new Tiers(kept, sizes, runner.info.stateBytes, ({ key, namespace }) => {
+    this.tiers = new Tiers(kept, sizes, info.stateBytes, ({ key, namespace }) => {
       assert(store !== null, 'a state is in no tier')
       return store.load(key, namespace)
     })
@@ -64,33 +64,33 @@ export class StateChores {
 
   /** The step has something to do for kept states. */
   get hasChores(): boolean {
-    return this.tiers.nextToLeaveSlot !== null || this.saver?.isReady === true
+    const isCopying = this.#copies.numTaken > 0 || this.tiers.copying !== null
+    return isCopying || this.tiers.nextToLeaveSlot !== null || this.saver?.isReady === true
   }
 
-  /** Frees the slot of a kept state; false when that would take a copy that this step has no time for. */
+  /** Slots that hold kept states, or spare copies: they can be had back. */
+  get numKeptSlots(): number {
+    return this.tiers.numInSlots + this.#copies.numTaken
+  }
+
+  /** Frees one of those; false when that takes copies that this step has no time for, and the next go on with. */
   reclaimSlot(): boolean {
     const state = this.tiers.oldestInSlot
-    assert(state !== null, 'no slot holds a kept state')
-    return this.#demote(state)
+    const isCopied = state !== null && state.arrays !== null
+    if (!isCopied && this.#copies.numTaken > 0) return this.#copies.readOldest()
+    assert(state !== null, 'no slot can be had back')
+    return (isCopied || this.#endCopy()) && this.#demote(state)
   }
 
   /** What can be done between two steps: states move down and to the store. */
   tidy(): void {
+    while (this.#copies.numTaken > 0 && this.#copies.readOldest());
     for (let next = this.tiers.nextToLeaveSlot; next !== null; next = this.tiers.nextToLeaveSlot) {
-      if (!this.#demote(next)) break
+      if (!(this.#endCopy() && this.#demote(next))) break
     }
+    this.#endCopy()
     this.#shrinkMemory()
-    const { saver } = this
-    if (!saver?.isReady || !this.#budget.allows) return
-    const states: KeptState[] = []
-    let bytes = 0
-    for (const state of saver.unsaved) {
-      if (bytes >= MAX_BATCH_BYTES || !this.#budget.allows) break
-      if (state.arrays === null) this.#budget.spend(() => this.tiers.copyOut(state))
-      states.push(state)
-      bytes += state.bytes
-    }
-    this.#budget.spend(() => saver.start(states))
+    this.#save()
   }
 
   /** Writes what is not written. Slots are read only if the device can be trusted. Throws when something is lost. */
@@ -134,10 +134,41 @@ export class StateChores {
     if (state.users === 0) this.tiers.drop(state)
   }
 
+  /** Starts a commit of what is not written, if there is time for the copies it needs. */
+  #save(): void {
+    const { saver } = this
+    const { budget } = this.#copies
+    if (!saver?.isReady || !budget.allows) return
+    const states: KeptState[] = []
+    let bytes = 0
+    for (const state of saver.unsaved) {
+      if (bytes >= MAX_BATCH_BYTES || !budget.allows || !this.#copyOut(state)) break
+      states.push(state)
+      bytes += state.bytes
+    }
+    // Else the first of them is still being copied.
+    if (states.length > 0 || saver.numUnsaved === 0) budget.spend(() => saver.start(states))
+  }
+
   #demote(state: KeptState): boolean {
-    if (state.arrays === null && !this.#budget.allows) return false
-    if (state.arrays === null) this.#budget.spend(() => this.tiers.demote(state))
-    else this.tiers.demote(state)
+    if (!this.#copyOut(state)) return false
+    this.tiers.demote(state)
+    return true
+  }
+
+  /** Goes on with a copy that was begun, so that one at a time is on its way. True when none is. */
+  #endCopy(): boolean {
+    const { copying } = this.tiers
+    return copying === null || this.#copyOut(copying)
+  }
+
+  /** As much of a copy as this step has time for; true when it is whole. */
+  #copyOut(state: KeptState): boolean {
+    const { budget } = this.#copies
+    while (state.arrays === null) {
+      if (!budget.allows) return false
+      budget.spend(() => this.tiers.copySome(state))
+    }
     return true
   }
 

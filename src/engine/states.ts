@@ -8,7 +8,7 @@ import type { SkeinError } from '../errors.ts'
 import type { ModelInfo, Runner } from '../model/runner.ts'
 import { namespaceOf, SECRET_BYTES } from '../state/namespace.ts'
 import { MIN_PREFIX_TOKENS, type Prefix, PrefixCache } from '../state/prefix-cache.ts'
-import { joinTokens, type ModelIdentity } from '../state/snapshot.ts'
+import { joinTokens, type ModelIdentity, type StateArrays } from '../state/snapshot.ts'
 import type { TokenBytes } from './answer-text.ts'
 import { CopyBudget, SpareTime } from './copy-budget.ts'
 import type { EngineEvent, GenerateRequest, SessionPosition, StateStats } from './messages.ts'
@@ -17,6 +17,7 @@ import { type SessionHandlers, sessionCalls } from './session-calls.ts'
 import { type Opening, type SessionOptions, SessionTurns } from './session-turns.ts'
 import type { SlotPool } from './slots.ts'
 import { snapshotPoints } from './snapshot-points.ts'
+import { PIECE_BYTES, StateCopies, type TakenState } from './state-copies.ts'
 
 export interface StateOptions extends SessionOptions {
   /** Hash of the vocabulary. */
@@ -25,6 +26,8 @@ export interface StateOptions extends SessionOptions {
   readonly prefixBytes: number
   /** Milliseconds of a step that copies of states may take. */
   readonly copyBudgetMs: number
+  /** Of a state that are copied at a time; at least a layer is. */
+  readonly pieceBytes: number
 }
 
 /** In memory only, for a vocabulary without a name. */
@@ -35,6 +38,7 @@ export const DEFAULT_STATE_OPTIONS: StateOptions = {
   now: Date.now,
   prefixBytes: 2 ** 30,
   copyBudgetMs: 4,
+  pieceBytes: PIECE_BYTES,
   sizes: { slots: 16, memory: { count: 32, bytes: Number.POSITIVE_INFINITY } },
   limits: { maxSessions: 10_000, maxBytes: 64 * 2 ** 30, maxTurns: 16, ttlMs: null },
 }
@@ -52,15 +56,26 @@ interface Use {
   readonly prefixes: Prefix[]
 }
 
+/** A prefix whose state is still in a spare slot. */
+interface Coming {
+  readonly use: Use
+  readonly tokens: Int32Array
+  taken: TakenState | null
+}
+
+/** Spare slots that prefixes may have at a time. */
+const MAX_COMING = 2
+
 export class States {
   /** What may be asked about sessions. */
   readonly calls: SessionHandlers
   readonly #runner: Runner
   readonly #options: StateOptions
-  readonly #budget: CopyBudget
+  readonly #copies: StateCopies
   /** Null where copies are not bounded. */
   readonly #spareTime: SpareTime | null
   readonly #prefixes: PrefixCache
+  readonly #coming = new Set<Coming>()
   readonly #turns: SessionTurns
   readonly #secret: Uint8Array
   readonly #uses = new WeakMap<LiveRequest, Use>()
@@ -74,14 +89,14 @@ export class States {
     options: StateOptions,
     wake: () => void,
   ) {
-    const { store, isDurable, copyBudgetMs, prefixBytes, vocabulary } = options
+    const { store, isDurable, copyBudgetMs, pieceBytes, prefixBytes, vocabulary } = options
     this.#runner = runner
     this.#options = options
-    this.#budget = new CopyBudget(copyBudgetMs)
+    this.#copies = new StateCopies(runner, slots, new CopyBudget(copyBudgetMs), pieceBytes)
     this.#spareTime = copyBudgetMs === Number.POSITIVE_INFINITY ? null : new SpareTime()
     this.#prefixes = new PrefixCache(prefixBytes)
     this.#secret = store?.secret ?? randomBytes(SECRET_BYTES)
-    this.#turns = new SessionTurns(runner, slots, tokenBytes, options, this.#budget, wake)
+    this.#turns = new SessionTurns(runner, slots, tokenBytes, options, this.#copies, wake)
     this.calls = sessionCalls({
       turns: this.#turns,
       identity: identityOf(runner.info, vocabulary),
@@ -109,9 +124,9 @@ export class States {
     }
   }
 
-  /** Slots that hold kept states: they can be had back. */
+  /** Slots that hold kept states or copies: they can be had back. */
   get numKeptSlots(): number {
-    return this.#turns.chores.tiers.numInSlots
+    return this.#turns.chores.numKeptSlots
   }
 
   /** Frees one of those; false when this step has no time for it. */
@@ -129,7 +144,7 @@ export class States {
   }
 
   beginStep(): void {
-    this.#budget.beginStep()
+    this.#copies.budget.beginStep()
   }
 
   /** Background work of a step, after all that requests need. */
@@ -228,7 +243,13 @@ export class States {
 
   /** A request's numbers were not finite: nothing it has kept or begun with is used again. */
   distrust(live: LiveRequest): void {
-    for (const prefix of this.#uses.get(live)?.prefixes ?? []) this.#prefixes.delete(prefix)
+    const use = this.#uses.get(live)
+    for (const prefix of use?.prefixes ?? []) this.#prefixes.delete(prefix)
+    for (const coming of this.#coming) {
+      if (coming.use !== use) continue
+      this.#coming.delete(coming)
+      if (coming.taken !== null) this.#copies.letGo(coming.taken)
+    }
   }
 
   #usesPrefixes(request: GenerateRequest): boolean {
@@ -240,15 +261,35 @@ export class States {
     return namespaceOf(this.#secret, 'session', tenant)
   }
 
-  /** Copies the state of a slot that has consumed exactly `tokens`. */
+  /** Copies the state of a slot that has consumed exactly `tokens`; it is a prefix when the copy is whole. */
   #keepPrefix(live: LiveRequest, tokens: Int32Array, slot: number): void {
     const use = this.#uses.get(live)
     if (!use?.namespace || tokens.length < MIN_PREFIX_TOKENS) return
-    if (this.#prefixes.has(use.namespace, tokens)) return
-    if (!this.#budget.allows || this.#spareTime?.allows === false) return
-    const copy = () => this.#budget.spend(() => this.#runner.readState(slot))
-    const state = this.#spareTime === null ? copy() : this.#spareTime.spend(copy)
-    use.prefixes.push(this.#prefixes.add(use.namespace, tokens, state))
+    const { namespace } = use
+    if (this.#prefixes.has(namespace, tokens) || this.#isComing(namespace, tokens)) return
+    if (!this.#copies.budget.allows || this.#spareTime?.allows === false) return
+    if (this.#coming.size >= MAX_COMING) return
+    const coming: Coming = { use, tokens: tokens.slice(), taken: null }
+    this.#coming.add(coming)
+    const onWhole = (state: StateArrays) => {
+      this.#coming.delete(coming)
+      use.prefixes.push(this.#prefixes.add(namespace, coming.tokens, state))
+    }
+    coming.taken = this.#copies.take(slot, onWhole, (copy) => this.#spend(copy))
+  }
+
+  #isComing(namespace: string, tokens: Int32Array): boolean {
+    const isIt = ({ use, tokens: others }: Coming) =>
+      use.namespace === namespace &&
+      others.length === tokens.length &&
+      others.every((token, i) => token === tokens[i])
+    return [...this.#coming].some(isIt)
+  }
+
+  #spend(copy: () => void): void {
+    const counted = () => this.#copies.budget.spend(copy)
+    if (this.#spareTime === null) counted()
+    else this.#spareTime.spend(counted)
   }
 }
 

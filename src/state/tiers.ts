@@ -1,7 +1,7 @@
 /**
  * Where the states of sessions are: slots of the device, then memory, then the store. Used states move up, the least
- * recently used ones down, a copy at a time so that a step is not held up. A state leaves a tier only when a copy is
- * whole in a lower one. It knows neither requests nor how the store works.
+ * recently used ones down, a piece of a copy at a time so that a step is not held up. A state leaves a tier only when a
+ * copy is whole in a lower one. It knows neither requests nor how the store works.
  */
 import { assert, SkeinError } from '../errors.ts'
 import {
@@ -15,10 +15,18 @@ import { type Capacity, Lru } from './lru.ts'
 import { isHead } from './sessions.ts'
 import type { Snapshot, StateArrays } from './snapshot.ts'
 
+/** A copy of a state on its way out of a slot, which holds it until the copy is whole. */
+export interface PartialCopy {
+  readonly arrays: StateArrays
+  readonly isWhole: boolean
+  /** Reads the next piece. */
+  readSome(): void
+}
+
 /** Slots that hold kept states, as their owner works them. */
 export interface KeptSlots {
-  /** A copy of the state in a slot. */
-  read(slot: number): StateArrays
+  /** Begins a copy of the state in a slot. */
+  copyOf(slot: number): PartialCopy
   /** Gives a slot back to those that are free. */
   free(slot: number): void
 }
@@ -35,6 +43,8 @@ export class Tiers {
   readonly #device: Lru<KeptState>
   readonly #memory: Lru<KeptState>
   readonly #bytesPerState: number
+  /** Copies out of slots that are not whole yet. Nobody but their readers sees them. */
+  readonly #copies = new Map<KeptState, PartialCopy>()
   /** Reads of the store under way. */
   readonly #loads = new Map<KeptState, Promise<void>>()
   readonly #load: (kept: KeptState) => Promise<Snapshot>
@@ -100,11 +110,26 @@ export class Tiers {
     return load
   }
 
-  /** Copies a state out of its slot, which still holds it. */
-  copyOut(kept: KeptState): void {
-    if (kept.arrays !== null) return
+  /** The state whose copy out of its slot was begun first and is not whole yet. */
+  get copying(): KeptState | null {
+    const [kept = null] = this.#copies.keys()
+    return kept
+  }
+
+  /** Reads the next piece of a state's copy out of its slot, which still holds it. True when the copy is whole. */
+  copySome(kept: KeptState): boolean {
+    if (kept.arrays !== null) return true
     assert(kept.slot !== null, 'a state without a copy in memory or in a slot')
-    this.#setArrays(kept, this.#slots.read(kept.slot))
+    const copy = this.#copies.get(kept) ?? this.#slots.copyOf(kept.slot)
+    copy.readSome()
+    if (copy.isWhole) this.#setArrays(kept, copy.arrays)
+    else this.#copies.set(kept, copy)
+    return copy.isWhole
+  }
+
+  /** Copies a state out of its slot at once. */
+  copyOut(kept: KeptState): void {
+    while (!this.copySome(kept));
   }
 
   /** A state that has to leave its slot: no session will go on from it next, or more than allowed are in slots. */
@@ -184,6 +209,7 @@ export class Tiers {
   #setArrays(kept: KeptState, arrays: StateArrays): void {
     if (kept.arrays === null && kept.slot !== null) this.#numInBoth++
     kept.arrays = arrays
+    this.#copies.delete(kept)
     this.#memory.touch(kept, kept.bytes)
   }
 
@@ -191,6 +217,7 @@ export class Tiers {
     const slot = kept.slot!
     if (kept.arrays !== null) this.#numInBoth--
     kept.slot = null
+    this.#copies.delete(kept)
     this.#device.delete(kept)
     this.#slots.free(slot)
     this.#forgetText(kept)

@@ -12,6 +12,9 @@ import { newFolder, openDirectStore } from '../helpers/direct-store.ts'
 import { Collected, LOOPS, promptOf, SAMPLING, soloAnswer } from './kit.ts'
 import { call, IDENTITY, settle, setUp, toldOf, turnOf, withSteps } from './session-kit.ts'
 
+/** States that are copied out of their slots a layer at a time. */
+const LAYERS = 4
+
 const NUM_TURNS = Number(process.env.SKEIN_CANARIES ?? 1000)
 
 /** A conversation as a client knows it. */
@@ -44,13 +47,15 @@ test.each(LOOPS)(
   async (loop) => {
     const pick = random(4)
     const folder = newFolder()
+    const identity = { ...IDENTITY, layers: LAYERS }
     const start = () => {
-      const store = openDirectStore(folder, IDENTITY, { maxInlineBytes: pick(2) * 1000 })
+      const store = openDirectStore(folder, identity, { maxInlineBytes: pick(2) * 1000 })
       const sizes = { slots: 3, memory: { count: 4, bytes: Number.POSITIVE_INFINITY } }
       const limits = { maxSessions: 1e6, maxBytes: 1e12, maxTurns: 1000, ttlMs: null }
-      const states = { store, sizes, limits, copyBudgetMs: pick(2), prefixBytes: 4000 }
+      const copies = { copyBudgetMs: pick(2), pieceBytes: 1, prefixBytes: 8000 }
+      const states = { store, sizes, limits, ...copies }
       return setUp({
-        fake: { numSlots: 5, maxTokens: 40 },
+        fake: { numSlots: 5, maxTokens: 40, layers: LAYERS },
         limits: { prefillChunk: 9 },
         states,
         loop,

@@ -131,8 +131,9 @@ export async function refusal<M extends EngineCall>(
 /** The tokens of a conversation, by what is kept of it; the state must be the one after exactly those consumed. */
 export async function transcript(engine: Engine, id = 's', turn?: number): Promise<Int32Array> {
   const bytes = await call(engine, 'sessions.export', { tenant: '', id, turn })
-  const { snapshot } = decodeSnapshot(bytes, IDENTITY)
-  expect(snapshot.state).toEqual(stateAfter(snapshot.tokens))
+  const { layers } = engine.info.model.stateShape
+  const { snapshot } = decodeSnapshot(bytes, { ...IDENTITY, layers })
+  expect(snapshot.state).toEqual(stateAfter(snapshot.tokens, layers))
   return transcriptOf(snapshot)
 }
 

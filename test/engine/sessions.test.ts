@@ -121,8 +121,9 @@ describe('a turn', () => {
             const prompt = promptOf(length, seed).map((token) => 14 + (token % 12))
             return turnOf({ prompt, stop, maxTokens: 24, sampling })
           })
-          const states = isTight ? { copyBudgetMs: 0, sizes: { slots: 0, memory: LITTLE } } : {}
-          const { engine } = await converse(requests, { states, loop })
+          const sizes = { slots: 0, memory: LITTLE }
+          const states = isTight ? { copyBudgetMs: 0, pieceBytes: 1, sizes } : {}
+          const { engine } = await converse(requests, { fake: { layers: 3 }, states, loop })
           seen.stop += engine.stats.finishedStop
           seen.length += engine.stats.finishedLength
           engine.dispose()

@@ -1,0 +1,141 @@
+/**
+ * Copies of states out of slots, a few layers at a time, so that one of many megabytes does not hold up a step. A state
+ * whose sequence goes on is first copied into a spare slot, which is quick, and read from there. It knows neither
+ * requests nor what a copy is for.
+ */
+import { assert } from '../errors.ts'
+import type { Runner, StateData } from '../model/runner.ts'
+import type { CopyBudget } from './copy-budget.ts'
+import type { SlotPool } from './slots.ts'
+
+/** Read at a time. A megabyte takes a CPU about half a millisecond, faults of fresh pages included. */
+export const PIECE_BYTES = 2 ** 20
+
+/** A copy on its way; nobody may write the slot until it is whole. */
+export interface StateCopy {
+  /** Of use once it is whole. */
+  readonly arrays: StateData
+  readonly isWhole: boolean
+  /** Reads the next piece. */
+  readSome(): void
+}
+
+/** The state of a slot as it was at one moment: in a spare slot, then in memory. */
+export interface TakenState {
+  /** Null until the copy is whole. */
+  readonly arrays: StateData | null
+}
+
+/** Counts the time of a piece. */
+export type Spend = (copy: () => void) => void
+
+interface Taken extends TakenState {
+  arrays: StateData | null
+  slot: number | null
+  readonly copy: StateCopy
+  readonly spend: Spend
+  readonly onWhole: (arrays: StateData) => void
+}
+
+export class StateCopies {
+  readonly budget: CopyBudget
+  readonly #runner: Runner
+  readonly #slots: SlotPool
+  readonly #layersAtOnce: number
+  /** Those in spare slots, in order of age. */
+  readonly #taken = new Set<Taken>()
+
+  constructor(runner: Runner, slots: SlotPool, budget: CopyBudget, pieceBytes: number) {
+    const { stateBytes, stateShape } = runner.info
+    const { layers } = stateShape
+    this.budget = budget
+    this.#runner = runner
+    this.#slots = slots
+    this.#layersAtOnce = Math.max(1, Math.floor((pieceBytes * layers) / stateBytes))
+  }
+
+  /** Spare slots that are being read: they will be free. */
+  get numTaken(): number {
+    return this.#taken.size
+  }
+
+  /** A copy of a state that stays in its slot until it is whole. */
+  copyOf(slot: number): StateCopy {
+    const runner = this.#runner
+    const { layers, channels, heads, headSize } = runner.info.stateShape
+    const layersAtOnce = this.#layersAtOnce
+    const arrays = {
+      shift: new Float32Array(layers * 2 * channels),
+      wkv: new Float32Array(layers * heads * headSize ** 2),
+    }
+    let numRead = 0
+    return {
+      arrays,
+      get isWhole() {
+        return numRead === layers
+      },
+      readSome() {
+        const end = Math.min(layers, numRead + layersAtOnce)
+        runner.readLayers(slot, numRead, end, arrays)
+        numRead = end
+      },
+    }
+  }
+
+  /**
+   * The state of a slot as it is now. `onWhole` is called when the copy is: at once where it is small or no slot is
+   * spare, else in a later step, and never if it is let go of before.
+   */
+  take(
+    from: number,
+    onWhole: (arrays: StateData) => void = () => {},
+    spend: Spend = (copy) => this.budget.spend(copy),
+  ): TakenState {
+    const isSmall = this.#layersAtOnce >= this.#runner.info.stateShape.layers
+    if (isSmall || this.#slots.numFree === 0) {
+      let arrays: StateData | null = null
+      spend(() => {
+        arrays = this.#runner.readState(from)
+      })
+      onWhole(arrays!)
+      return { arrays }
+    }
+    let slot = -1
+    spend(() => {
+      slot = this.#slots.acquire((spare) => this.#runner.copySlot(from, spare))
+    })
+    const taken = { arrays: null, slot, copy: this.copyOf(slot), spend, onWhole }
+    this.#taken.add(taken)
+    return taken
+  }
+
+  /** It is not needed any more. */
+  letGo(taken: TakenState): void {
+    const slot = this.claimSlot(taken)
+    if (slot !== null) this.#slots.release(slot)
+  }
+
+  /** The spare slot with the state, the caller's from here on; null when it is in memory or was let go of. */
+  claimSlot(state: TakenState): number | null {
+    const taken = state as Taken
+    if (!this.#taken.delete(taken)) return null
+    const { slot } = taken
+    taken.slot = null
+    return slot
+  }
+
+  /** Goes on with the oldest one, as far as the step's time goes; true when that has freed a slot. */
+  readOldest(): boolean {
+    const [taken] = this.#taken
+    assert(taken, 'no spare slot is being read')
+    const { copy } = taken
+    while (!copy.isWhole) {
+      if (!this.budget.allows) return false
+      taken.spend(() => copy.readSome())
+    }
+    taken.arrays = copy.arrays
+    this.letGo(taken)
+    taken.onWhole(copy.arrays)
+    return true
+  }
+}
