@@ -95,7 +95,8 @@ export interface EngineChoice extends RunnerChoice, StateChoice {
 const PREFIX_MEMORY_SHARE = 0.1
 const MAX_DEFAULT_PREFIX_BYTES = 2 ** 31
 
-/** The trained model that comes with Skein. */
+/** The trained model that comes with Skein, and what commands and requests call it. */
+export const DEMO_NAME = 'demo'
 export const DEMO_MODEL = fileURLToPath(new URL('../models/demo.pth', import.meta.url))
 
 export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress): ModelRunner {
@@ -173,6 +174,8 @@ export async function loadEngine(
   onProgress?: LoadProgress,
   warmUp?: WarmUp,
 ): Promise<{ readonly engine: Engine; readonly tokenizer: Tokenizer }> {
+  // Of a file that is not there, that is the news, not that no vocabulary is beside it.
+  if (!existsCheckpoint(choice.model)) checkModelFile(choice)
   const tokenizer = loadTokenizer(choice)
   const startStates = openStartStates(choice)
   const runner = loadRunner(choice, onProgress)
@@ -257,9 +260,10 @@ export function checkModelFile(choice: Pick<RunnerChoice, 'model' | 'adapters'>)
   openModel(choice).close()
 }
 
-/** The checkpoint a command was asked for, by path or by the name of a pulled model, or the demo model. */
+/** The checkpoint a command was asked for: a path, the name of a pulled model, or "demo", as without a word. */
 export function modelPath(model: string | undefined): string {
-  if (model !== undefined) return existsCheckpoint(model) ? model : pulledModel(model)
+  if (model !== undefined && existsCheckpoint(model)) return model
+  if (model !== undefined && model !== DEMO_NAME) return pulledModel(model)
   if (existsSync(DEMO_MODEL)) return DEMO_MODEL
   throw new SkeinError('not_found', 'no model given and the bundled demo model is missing')
 }

@@ -61,6 +61,8 @@ export interface Route {
   /** One line for the OpenAPI page. */
   readonly summary: string
   readonly body: TSchema | null
+  /** A call without any body is one with {}. */
+  readonly mayLackBody?: boolean
   /** The body is a file (application/octet-stream) and arrives as a Uint8Array. */
   readonly takesBytes?: boolean
   /** Absent: `header`. */
@@ -99,6 +101,11 @@ export function post<T extends TSchema>(
     // The gateway validates the body against this very schema before it calls.
     handle: (call) => handle(call as Call<Static<T>>),
   }
+}
+
+/** For a route whose body has no field that one must give. */
+export function mayLackBody(route: Route): Route {
+  return { ...route, mayLackBody: true }
 }
 
 export function get(

@@ -1,6 +1,6 @@
 /** Arguments that several commands share, and the rule that an unknown or malformed one is refused, never ignored. */
 import { basename } from 'node:path'
-import type { ArgsDef, CommandDef } from 'citty'
+import { type ArgsDef, type CommandDef, parseArgs } from 'citty'
 import { type DeviceChoice, parseDevice, WKV_CHOICES, type WkvChoice } from '../device-choice.ts'
 import { SkeinError } from '../errors.ts'
 import {
@@ -30,7 +30,7 @@ export const modelArgs = {
     type: 'positional',
     required: false,
     description:
-      'Checkpoint (.pth, .safetensors, .st, .gguf, a Hugging Face directory) or the name of a pulled model; the demo model when absent',
+      'Checkpoint (.pth, .safetensors, .st, .gguf, a Hugging Face directory), the name of a pulled model, or demo (the bundled one, also when absent)',
     valueHint: 'FILE|NAME',
   },
   device: {
@@ -238,4 +238,13 @@ export function refuseUnknownFlags(command: CommandDef<never>, argv: readonly st
       )
     seen.add(flag)
   }
+}
+
+/** A word that no argument takes is without effect, too: `skein generate FILE "Once upon"`, where --prompt was meant. */
+export function refuseStrayWords(command: CommandDef<never>, words: readonly string[]): void {
+  const defined = (command.args ?? {}) as ArgsDef
+  const numTaken = Object.values(defined).filter(({ type }) => type === 'positional').length
+  const stray = parseArgs([...words], defined)._[numTaken]
+  if (stray !== undefined)
+    throw new SkeinError('invalid_request', `nothing takes the word "${stray}"; see --help`)
 }

@@ -8,6 +8,8 @@ export interface ChatMessage {
 
 export interface ChatRequest {
   readonly url: string
+  /** Absent: the only one that the server has. */
+  readonly model: string | undefined
   readonly apiKey: string | undefined
   readonly messages: readonly ChatMessage[]
   readonly isThinking: boolean
@@ -36,6 +38,10 @@ interface Chunk {
   readonly error?: { readonly message?: string }
 }
 
+interface Failure {
+  readonly error?: { readonly message?: string; readonly param?: string | null }
+}
+
 export async function* streamChat(request: ChatRequest): AsyncIterable<ChatPiece> {
   const response = await post(request)
   for await (const data of serverSentEvents(response)) {
@@ -52,6 +58,7 @@ export async function* streamChat(request: ChatRequest): AsyncIterable<ChatPiece
 async function post(request: ChatRequest): Promise<Response> {
   const { url, apiKey, messages, isThinking, signal } = request
   const body = {
+    model: request.model,
     messages,
     stream: true,
     max_tokens: request.maxTokens ?? 512,
@@ -66,7 +73,7 @@ async function post(request: ChatRequest): Promise<Response> {
     'content-type': 'application/json',
     ...(apiKey ? { authorization: `Bearer ${apiKey}` } : {}),
   }
-  const target = `${url.replace(/\/+$/, '')}/v1/chat/completions`
+  const target = `${url}/v1/chat/completions`
   const sent = fetch(target, { method: 'POST', headers, body: JSON.stringify(body), signal })
   const response = await sent.catch((error: unknown) => {
     if (signal.aborted) throw error
@@ -80,10 +87,14 @@ async function post(request: ChatRequest): Promise<Response> {
 }
 
 async function failureOf(response: Response): Promise<SkeinError> {
-  const body = (await response.json().catch(() => null)) as { error?: { message?: string } } | null
+  const body = (await response.json().catch(() => null)) as Failure | null
   const message = body?.error?.message ?? `the server answered ${response.status}`
   if (response.status === 401)
     return new SkeinError('unauthorized', `${message} (give the key with --api-key)`)
+  if (body?.error?.param === 'model')
+    return new SkeinError('not_found', `${message} (give one with --model-name)`)
+  if (response.status === 404)
+    return new SkeinError('not_found', `${response.url} is no address of Skein: ${message}`)
   return new SkeinError('invalid_request', message)
 }
 

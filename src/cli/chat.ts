@@ -17,6 +17,9 @@ const HELP = `/reset          forget the conversation
 /exit           leave (also Ctrl-D); Ctrl-C stops an answer
 `
 
+/** What no other message would change. */
+const HOPELESS: ReadonlySet<string> = new Set(['model_not_loaded', 'unauthorized', 'not_found'])
+
 export const chat = defineCommand({
   meta: {
     name: 'chat',
@@ -30,6 +33,11 @@ export const chat = defineCommand({
       default: 'http://127.0.0.1:8000',
       description: 'Server to talk to when no FILE is given',
     },
+    'model-name': {
+      type: 'string',
+      description: 'Which of its models (default: the only one)',
+      valueHint: 'NAME',
+    },
     'api-key': { type: 'string', description: 'Key of the server (default: $SKEIN_API_KEY)' },
     system: { type: 'string', description: 'System text' },
     think: { type: 'boolean', description: 'Let the model think first' },
@@ -38,7 +46,8 @@ export const chat = defineCommand({
     const own = text(args, 'model') ? await startServer(engineChoice(args), { port: 0 }) : null
     try {
       await new Conversation({
-        url: own?.url ?? text(args, 'url')!,
+        url: own?.url ?? serverUrl(text(args, 'url')!),
+        model: own ? undefined : text(args, 'model-name'),
         apiKey: text(args, 'api-key') ?? process.env.SKEIN_API_KEY,
         maxTokens: integer(args, 'max-tokens', 1, 1_000_000),
         ...samplingOptions(args),
@@ -50,6 +59,12 @@ export const chat = defineCommand({
     }
   },
 })
+
+/** As other clients are given it, "host:8000" and "http://host:8000/v1" mean the same server. */
+export function serverUrl(given: string): string {
+  const url = /^https?:\/\//i.test(given) ? given : `http://${given}`
+  return url.replace(/\/+$/, '').replace(/\/v1$/, '')
+}
 
 interface ConversationOptions extends Omit<ChatRequest, 'messages' | 'isThinking' | 'signal'> {
   readonly system: string
@@ -133,11 +148,11 @@ class Conversation {
     if (answer !== '') this.#messages = [...messages, { role: 'assistant', content: answer }]
   }
 
-  /** An aborted answer keeps what was said; an unreachable server ends the command; the rest is shown and one may go on. */
+  /** An aborted answer keeps what was said; a server or model that cannot be had ends the command; the rest is shown and one may go on. */
   #report(error: unknown): void {
     if (this.#answering?.signal.aborted) return
     const failure = SkeinError.from(error)
-    if (failure.code === 'model_not_loaded' || failure.code === 'unauthorized') throw failure
+    if (HOPELESS.has(failure.code)) throw failure
     process.stdout.write(dim(`[${failure.message}]`))
   }
 }

@@ -4,8 +4,8 @@ import { basename, resolve } from 'node:path'
 import type { ModelEntry } from '../config/file.ts'
 import { SkeinError } from '../errors.ts'
 import { DEFAULT_SPEC, type Launch } from '../gateway/launch.ts'
+import { modelPath } from '../load.ts'
 import { integer, integers, text } from './args.ts'
-import { fileOf } from './hosting-args.ts'
 
 type Given = { readonly [name: string]: unknown }
 
@@ -31,7 +31,7 @@ function workersOf(entry: ModelEntry, field: string, args: Given): Launch[] {
   }
   const gpus = said.length === 0 ? integers(args, 'gpus') : (entry.gpus ?? [])
   const replicas = entry.replicas ?? integer(args, 'replicas', 1, 256) ?? 1
-  const path = fileOf(given)
+  const path = modelPath(given)
   const file = existsSync(path) ? realpathSync(path) : resolve(path)
   const id = entry.name ?? basename(path).replace(/\.(pth|safetensors|st|gguf)$/, '')
   const states = Object.entries(entry.states ?? {}).map(([name, at]) => ({ name, path: at }))

@@ -1,13 +1,12 @@
 /** `skein convert`: a checkpoint of any readable format to `.pth` or safetensors, adapters merged on request. */
-import { existsSync, writeFileSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { defineCommand } from 'citty'
 import { SkeinError } from '../errors.ts'
 import { modelPath, openModel } from '../load.ts'
-import type { Checkpoint } from '../model/checkpoint.ts'
 import { convertCheckpoint } from '../model/convert.ts'
-import { formatVocabulary } from '../tokenizer/vocabulary.ts'
 import { adapterArgs, adapterChoices, oneOf } from './args.ts'
 import { printJson, progressBar } from './output.ts'
+import { writeVocabulary } from './write-vocabulary.ts'
 
 const DTYPES = ['f32', 'f16', 'bf16'] as const
 
@@ -47,12 +46,3 @@ export const convert = defineCommand({
     }
   },
 })
-
-/** What a GGUF brings along goes beside the new file, where it is found under the model's name. */
-function writeVocabulary(checkpoint: Checkpoint, output: string): string | null {
-  const tokens = checkpoint.vocabulary?.()
-  if (!tokens) return null
-  const path = output.replace(/\.[^.]+$/, '.vocab.txt')
-  writeFileSync(path, formatVocabulary(tokens))
-  return path
-}

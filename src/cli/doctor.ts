@@ -128,12 +128,12 @@ function demo(): Finding {
 /** For models without a vocabulary beside them; the demo model has its own. */
 function vocabulary(): Finding {
   try {
-    return { what: 'vocabulary', found: vocabularyPath({ model: 'rwkv7.pth' }), fix: null }
+    return { what: 'vocabulary', found: vocabularyPath({ model: 'MODEL.pth' }), fix: null }
   } catch (error) {
     const { message } = SkeinError.from(error)
     return {
       what: 'vocabulary',
-      found: 'World vocabulary not installed (needed by released models)',
+      found: 'World vocabulary not installed (released models need it, the demo model does not)',
       fix: message,
     }
   }

@@ -24,6 +24,11 @@ export const generate = defineCommand({
   },
   async run({ args }) {
     const prompt = text(args, 'prompt') ?? readFileSync(0, 'utf8')
+    if (prompt === '')
+      throw new SkeinError(
+        'invalid_request',
+        'no text to continue; give one with --prompt, or send it to standard input',
+      )
     const stop = text(args, 'stop')
     const states = startStates(args)
     if (states.length > 1)

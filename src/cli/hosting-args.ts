@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs'
 import type { ArgsDef } from 'citty'
 import { SkeinError } from '../errors.ts'
 import { isLoopback } from '../gateway/auth.ts'
-import { DEMO_MODEL, modelPath } from '../load.ts'
+import { modelPath } from '../load.ts'
 import { engineChoice, integer, integers, text } from './args.ts'
 import type { NamedModel, ServedChoice } from './server.ts'
 
@@ -100,11 +100,6 @@ function nameOfFirst(args: Given, first: NamedModel | undefined, numOthers: numb
 /** "goose=models/demo.pth", unless that is itself a file. */
 function namedModel(word: string): NamedModel {
   const [, id, path] = /^([^=/\\@]+)=(.+)$/s.exec(word) ?? []
-  if (id === undefined || path === undefined || existsSync(word)) return { model: fileOf(word) }
-  return { id, model: fileOf(path) }
-}
-
-/** A path, the name of a pulled model, or "demo" for the one that is bundled. */
-export function fileOf(word: string): string {
-  return word === 'demo' && !existsSync(word) ? DEMO_MODEL : modelPath(word)
+  if (id === undefined || path === undefined || existsSync(word)) return { model: modelPath(word) }
+  return { id, model: modelPath(path) }
 }

@@ -1,8 +1,8 @@
 /** `skein inspect`: what a checkpoint is, from its own tensors. Loads no weights. */
 import { defineCommand } from 'citty'
-import { modelPath } from '../load.ts'
+import { modelPath, vocabularyPath } from '../load.ts'
 import { type Checkpoint, fingerprint, openCheckpoint } from '../model/checkpoint.ts'
-import { describeCheckpoint } from '../model/formats/describe.ts'
+import { type CheckpointSummary, describeCheckpoint } from '../model/formats/describe.ts'
 import { formatBytes, formatCount, printJson, printTable } from './output.ts'
 
 export const inspect = defineCommand({
@@ -11,7 +11,7 @@ export const inspect = defineCommand({
     file: {
       type: 'positional',
       required: true,
-      description: 'Checkpoint, or the name of a pulled model',
+      description: 'Checkpoint, the name of a pulled model, or demo',
       valueHint: 'FILE|NAME',
     },
     tensors: { type: 'boolean', description: 'Also list every tensor' },
@@ -42,9 +42,11 @@ export const inspect = defineCommand({
       printTable([
         ['file', checkpoint.path],
         ['format', `${file.format}, ${file.naming} names, ${formatBytes(file.bytes)}`],
-        ['vocabulary', file.hasVocabulary ? 'in the file' : 'not in the file'],
+        ['vocabulary', file.hasVocabulary ? 'in the file' : vocabularyOf(checkpoint)],
         ['fingerprint', file.fingerprint],
-        ...Object.entries(summary).map(([name, value]) => [name, describe(name, value)] as const),
+        ...Object.entries(summary).map(
+          ([name, value]) => [label(name), describe(name, value)] as const,
+        ),
         ...metadataRows(checkpoint),
       ])
       if (args.tensors)
@@ -68,9 +70,39 @@ function metadataRows({ metadata = new Map() }: Checkpoint): [string, string][] 
   })
 }
 
+/** Where `serve` would find it. */
+function vocabularyOf({ path }: Checkpoint): string {
+  try {
+    return vocabularyPath({ model: path })
+  } catch {
+    return 'not in the file, none found; see skein doctor'
+  }
+}
+
+/** "headSize" → "head size" */
+function label(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`)
+}
+
 function describe(name: string, value: unknown): string {
   if (name === 'numParameters') return formatCount(Number(value))
+  if (name.endsWith('Bytes')) return formatBytes(Number(value))
+  if (typeof value === 'boolean') return value ? 'yes' : 'no'
+  if (value === null) return 'unknown'
   if (typeof value === 'string' || typeof value === 'number') return String(value)
-  if (Array.isArray(value) && value.length === 0) return 'none'
-  return JSON.stringify(value)
+  if (name === 'dtypes') return (value as CheckpointSummary['dtypes']).map(countOf).join(', ')
+  if (Array.isArray(value)) return value.length === 0 ? 'none' : value.map(describeItem).join(', ')
+  return describeItem(value)
+}
+
+function countOf({ dtype, tensors }: CheckpointSummary['dtypes'][number]): string {
+  return `${dtype} (${tensors} tensors)`
+}
+
+/** A name, or values with their names before them. */
+function describeItem(value: unknown): string {
+  if (typeof value !== 'object' || value === null) return String(value)
+  return Object.entries(value)
+    .map(([name, each]) => `${name} ${Array.isArray(each) ? `[${each.join(', ')}]` : each}`)
+    .join(', ')
 }

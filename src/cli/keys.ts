@@ -34,6 +34,9 @@ const nameArg = {
 const MAX = Number.MAX_SAFE_INTEGER
 const MB = 2 ** 20
 
+const LAST_KEY =
+  'note: no keys are left; running servers go on asking for one, a server started now is as without keys'
+
 const add = defineCommand({
   meta: { name: 'add', description: 'Make a key and print it, once: only its hash is kept' },
   args: {
@@ -91,7 +94,8 @@ const revoke = defineCommand({
   args: { name: nameArg, ...fileArgs },
   async run({ args }) {
     const path = ownFile(args)
-    await changeKeys(path, (keys) => ({ keys: revokeKey(keys, args.name) }))
+    const left = await changeKeys(path, (keys) => ({ keys: revokeKey(keys, args.name) }))
+    if (left.keys.length === 0) process.stderr.write(`${LAST_KEY}\n`)
     if (args.json) printJson({ file: path, name: args.name, revoked: true })
     else
       process.stdout.write(`revoked ${args.name}; servers that use ${path} refuse it in seconds\n`)

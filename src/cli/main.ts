@@ -3,7 +3,7 @@
 import { stripVTControlCharacters } from 'node:util'
 import { type CommandDef, defineCommand, renderUsage, runCommand } from 'citty'
 import { SkeinError } from '../errors.ts'
-import { refuseUnknownFlags } from './args.ts'
+import { refuseStrayWords, refuseUnknownFlags } from './args.ts'
 import { rewriteForeignFlags } from './foreign-flags.ts'
 import { packageVersion } from './version.ts'
 
@@ -38,30 +38,33 @@ const main = defineCommand({
   subCommands: COMMANDS as Record<string, () => Promise<CommandDef>>,
 })
 
+/** The command that the first words name, the one above it, and the words that are left. */
 async function resolveCommand(
   argv: readonly string[],
-): Promise<{ command: AnyCommand; path: AnyCommand }> {
+): Promise<{ command: AnyCommand; path: AnyCommand; words: readonly string[] }> {
   let command = main as unknown as AnyCommand
   let parent = command
+  let depth = 0
   for (const word of argv) {
     // Our own tables: lazily loaded commands here, plain ones in `bench`.
     const children = command.subCommands as Record<string, unknown> | undefined
     const child = children?.[word]
     if (!child) break
+    depth++
     parent = command
     command = (typeof child === 'function' ? await child() : child) as AnyCommand
   }
-  return { command, path: parent }
+  return { command, path: parent, words: argv.slice(depth) }
 }
 
 async function run(given: readonly string[]): Promise<void> {
   const argv = withOwnFlags(given)
-  const { command, path } = await resolveCommand(argv)
+  const { command, path, words } = await resolveCommand(argv)
   const wantsHelp = argv.includes('--help') || argv.includes('-h')
   if (wantsHelp || (!command.run && argv.every((word) => !word.startsWith('--v')))) {
     const usage = await renderUsage(command, path === command ? undefined : path)
     process.stdout.write(`${process.stdout.isTTY ? usage : stripVTControlCharacters(usage)}\n`)
-    const named = argv.find((word) => !word.startsWith('-'))
+    const named = words.find((word) => !word.startsWith('-'))
     if (!wantsHelp && named) throw new SkeinError('invalid_request', `no command "${named}"`)
     return
   }
@@ -71,6 +74,8 @@ async function run(given: readonly string[]): Promise<void> {
   }
   refuseUnknownFlags(command, argv)
   try {
+    // `serve` takes any number of models.
+    if (argv[0] !== 'serve') refuseStrayWords(command, words)
     await runCommand(main, { rawArgs: argv })
   } catch (error) {
     throw isUsageError(error)
@@ -82,6 +87,11 @@ async function run(given: readonly string[]): Promise<void> {
 /** citty's own complaint, of an argument that is missing or not one of its choices. */
 function isUsageError(error: unknown): error is Error {
   return error instanceof Error && error.name === 'CLIError'
+}
+
+/** What the operating system refused: a file that is not there, or a folder in its place. */
+function isSystemError(error: unknown): boolean {
+  return error instanceof Error && 'syscall' in error
 }
 
 /** `serve` is also started with the flags of the servers it replaces. */
@@ -101,7 +111,8 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
 
 run(process.argv.slice(2)).catch((error: unknown) => {
   const { code, message } = SkeinError.from(error)
-  process.stderr.write(`skein: ${message}${code === 'internal' ? ' (internal error)' : ''}\n`)
+  const isOurs = code === 'internal' && !isSystemError(error)
+  process.stderr.write(`skein: ${message}${isOurs ? ' (internal error)' : ''}\n`)
   if (code === 'internal' && error instanceof Error && process.env.SKEIN_DEBUG)
     process.stderr.write(`${error.stack}\n`)
   process.exitCode = 1

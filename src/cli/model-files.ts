@@ -10,9 +10,7 @@ import type { ModelFile, WorkerSpec } from '../gateway/management/contract.ts'
 import type { ModelFolder } from '../gateway/model-folder.ts'
 import { findModel, listModels, modelsFolder } from '../hub/model-cache.ts'
 import { CHECKPOINT_FILE } from '../hub/model-names.ts'
-import { DEMO_MODEL } from '../load.ts'
-
-const DEMO_NAME = 'demo'
+import { DEMO_MODEL, DEMO_NAME } from '../load.ts'
 
 export function listModelFiles(folder: ModelFolder): ModelFile[] {
   const own = folder

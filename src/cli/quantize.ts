@@ -10,6 +10,7 @@ import { loadableArchitecture } from '../model/formats/describe.ts'
 import { quantiseCheckpoint } from '../model/quantise.ts'
 import { integer, oneOf } from './args.ts'
 import { formatBytes, printJson, progressBar } from './output.ts'
+import { writeVocabulary } from './write-vocabulary.ts'
 
 const SCHEMES = { int8: 'i8', q4: 'q4', nf4: 'nf4' } as const
 // Object.keys forgets that SCHEMES has these keys and no others.
@@ -49,15 +50,22 @@ export const quantize = defineCommand({
         onProgress,
       })
       quantiser.dispose()
-      report(checkpoint.fileBytes, output, args.json === true)
+      const vocabulary = writeVocabulary(checkpoint, output)
+      report(checkpoint.fileBytes, { output, vocabulary }, args.json === true)
     } finally {
       checkpoint.close()
     }
   },
 })
 
-function report(inputBytes: number, output: string, asJson: boolean): void {
+interface Written {
+  readonly output: string
+  readonly vocabulary: string | null
+}
+
+function report(inputBytes: number, { output, vocabulary }: Written, asJson: boolean): void {
   const bytes = statSync(output).size
-  if (asJson) printJson({ output, bytes, inputBytes })
-  else process.stdout.write(`${output}: ${formatBytes(bytes)} of ${formatBytes(inputBytes)}\n`)
+  const lines = [`${output}: ${formatBytes(bytes)} of ${formatBytes(inputBytes)}`, vocabulary]
+  if (asJson) printJson({ output, bytes, inputBytes, vocabulary })
+  else process.stdout.write(`${lines.filter(Boolean).join('\n')}\n`)
 }

@@ -5,6 +5,7 @@ import type { ConfigFile } from '../config/file.ts'
 import { resolveAuth } from '../gateway/auth.ts'
 import { KeyRing } from '../gateway/keys-file.ts'
 import { shutDownOnSignals } from '../gateway/shutdown.ts'
+import { DEMO_NAME } from '../load.ts'
 import { engineArgs, integer, oneOf, startStates, stateArgs, text } from './args.ts'
 import { launchesOf } from './config-models.ts'
 import { hosted, hostingArgs } from './hosting-args.ts'
@@ -20,6 +21,10 @@ const DEFAULT_DRAIN_SECONDS = 30
 
 export const serveArgs = {
   ...engineArgs,
+  model: {
+    ...engineArgs.model,
+    description: `${engineArgs.model.description}; several models as FILE or NAME=FILE each`,
+  },
   ...stateArgs,
   ...sessionArgs,
   ...hostingArgs,
@@ -93,7 +98,8 @@ export const serve = defineCommand({
       logger,
       onProgress: progressBar('loading'),
     })
-    greet(server, file, auth.message, auth.keys.length + keyRing.keys.length > 0)
+    const named = keyRing.keys.length > 0 ? ' (skein keys list shows the named ones)' : ''
+    greet(server, file, auth.message + named, auth.keys.length + keyRing.keys.length > 0)
     const { app, drain, models } = server
     shutDownOnSignals(
       { app, drain, stopWorkers: () => models.stop(), timeoutMs: 1000 * drainSeconds },
@@ -144,21 +150,35 @@ function greet(
   needsKey: boolean,
 ): void {
   const config = file === null ? '' : `config   ${file.path}\n`
-  const key = needsKey ? " -H 'authorization: Bearer $SKEIN_API_KEY'" : ''
+  const list = models.registry.list()
   process.stdout.write(`skein ${packageVersion()}
-${config}${describeModels(models.registry.list())}
+${config}${describeModels(list)}
 address  ${url}  (the dashboard, in a browser)
 access   ${access}
 
-try      curl ${url}/v1/chat/completions${key} -H 'content-type: application/json' \\
-           -d '{"messages":[{"role":"user","content":"What is the capital of France?"}]}'
-or       npx skein chat${url === 'http://127.0.0.1:8000' ? '' : ` --url ${url}`}
+${suggest(url, list, needsKey)}
 
 Ctrl-C stops it.
 `)
 }
 
 type ModelEntry = ReturnType<Server['models']['registry']['list']>[number]
+
+/** What to type first, as it can be pasted into a shell. */
+function suggest(url: string, models: readonly ModelEntry[], needsKey: boolean): string {
+  // In double quotes: the shell puts the key there.
+  const key = needsKey ? ' -H "authorization: Bearer $SKEIN_API_KEY"' : ''
+  const post = (path: string, body: object) =>
+    `try      curl ${url}${path}${key} -H 'content-type: application/json' \\\n           -d '${JSON.stringify(body)}'`
+  const [first, second] = models
+  if (first === undefined)
+    return `${post('/api/workers/start', { model_path: DEMO_NAME })}\nor       start one on the page Workers of the dashboard`
+  const model = second === undefined ? {} : { model: first.id }
+  const messages = [{ role: 'user', content: 'What is the capital of France?' }]
+  const at = url === 'http://127.0.0.1:8000' ? '' : ` --url ${url}`
+  const named = second === undefined ? '' : ` --model-name ${first.id}`
+  return `${post('/v1/chat/completions', { ...model, messages })}\nor       npx skein chat${at}${named}`
+}
 
 function describeModels(models: readonly ModelEntry[]): string {
   if (models.length === 0) return 'model    none; POST /api/workers/start starts one'

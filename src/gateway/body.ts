@@ -83,6 +83,11 @@ export function describeInvalid(complaints: readonly Complaint[]): SkeinError {
   const path = complaint.instancePath + (typeof name === 'string' ? `/${name}` : '')
   const param = fieldName(path)
   const problem = problemOf(complaint)
+  if (param === '' && complaint.keyword === 'type')
+    return new SkeinError(
+      'invalid_request',
+      'the body is missing or no object; expected {…} in JSON',
+    )
   if (param === '') return new SkeinError('invalid_request', `the body ${problem}`)
   return new SkeinError('invalid_request', `${param}: ${problem}`, { param })
 }

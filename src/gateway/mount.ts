@@ -95,6 +95,7 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
       if (request.principal !== null) countRequest(request.principal, reply, context)
     },
     preValidation: async (request, reply) => {
+      if (route.mayLackBody === true) request.body ??= {}
       request.entry = choose(entries, request.body)
       authenticate(request, reply, context)
       if (isShared) validate(request, request.entry.route)

@@ -57,8 +57,8 @@ interface Operation {
   readonly [rest: string]: unknown
 }
 
-function jsonBody(schema: object) {
-  return { required: true, content: { 'application/json': { schema } } }
+function jsonBody(schema: object, required = true) {
+  return { required, content: { 'application/json': { schema } } }
 }
 
 function operation(dialect: Dialect, route: Route, path: string): Operation {
@@ -74,7 +74,9 @@ function operation(dialect: Dialect, route: Route, path: string): Operation {
     summary: route.summary,
     tags: [dialect.name],
     ...(parameters.length === 0 ? {} : { parameters }),
-    ...(route.body === null ? {} : { requestBody: jsonBody(route.body) }),
+    ...(route.body === null
+      ? {}
+      : { requestBody: jsonBody(route.body, route.mayLackBody !== true) }),
     responses: { 200: successOf(route), ...errorResponses() },
   }
 }

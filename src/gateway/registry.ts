@@ -82,8 +82,14 @@ function find(
     const models = [...new Set(byId.values())]
     const [only] = models
     if (only !== undefined && models.length === 1) return only
+    if (models.length === 0)
+      throw new SkeinError(
+        'model_not_loaded',
+        'no model is loaded here; POST /api/workers/start starts one',
+        { param: 'model' },
+      )
     throw new SkeinError(
-      models.length === 0 ? 'model_not_loaded' : 'invalid_request',
+      'invalid_request',
       `model: missing; ${models.length} models are served here, GET /v1/models lists their names`,
       { param: 'model' },
     )

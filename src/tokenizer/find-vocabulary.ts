@@ -28,7 +28,7 @@ export interface VocabularySearch {
 export function findVocabulary(search: VocabularySearch): string {
   const { model, explicit, environment = process.env } = search
   if (explicit !== undefined) return existing(explicit, '--vocab')
-  const own = `${model.replace(CHECKPOINT_SUFFIX, '')}${OWN_SUFFIX}`
+  const own = ownVocabularyPath(model)
   if (existsSync(own)) return own
   const beside = vocabulariesIn(isDirectory(model) ? model : dirname(model))
   const world = beside.find((path) => basename(path) === WORLD_VOCABULARY.fileName)
@@ -39,6 +39,11 @@ export function findVocabulary(search: VocabularySearch): string {
   const cached = join(cacheFolder(environment), WORLD_VOCABULARY.fileName)
   if (existsSync(cached)) return cached
   throw notFound(model, own, cached, beside)
+}
+
+/** Where a model's own vocabulary is, if it has one: "models/demo.pth" → "models/demo.vocab.txt". */
+export function ownVocabularyPath(model: string): string {
+  return `${model.replace(CHECKPOINT_SUFFIX, '')}${OWN_SUFFIX}`
 }
 
 function existing(path: string, from: string): string {

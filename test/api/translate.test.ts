@@ -217,6 +217,9 @@ describe('auto', () => {
     ['Ele não está aqui.', 'pt'],
     ['Rhinoceros', 'unknown'],
     ['12 %', 'unknown'],
+    ['<b class="x">你好</b>', 'zh-CN'],
+    ['{0} <a href="https://example.com">Доброе утро</a>', 'ru'],
+    ['<b></b>', 'unknown'],
     ['', 'unknown'],
     ['ⵜⴰⵎⴰⵣⵉⵖⵜ', 'unknown'],
   ])('%s is %s', (text, language) => {

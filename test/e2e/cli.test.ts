@@ -1,8 +1,10 @@
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { execFile } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { promisify } from 'node:util'
 import { expect, test } from 'vitest'
-import { DEMO, goldenSamples, skein } from '../helpers/cli.ts'
+import { DEMO, goldenSamples, serve, skein } from '../helpers/cli.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-cli-'))
 
@@ -66,9 +68,47 @@ test.each([
   [['serve', '--port', 'x'], '--port takes'],
   [['serve', '--quant', 'int3'], '--quant takes one of'],
   [['serve', '/no/such/model.pth'], '/no/such/model.pth'],
-  [['frobnicate'], 'frobnicate'],
+  [['frobnicate'], 'no command "frobnicate"'],
+  [['keys', 'rm', 'bob'], 'no command "rm"'],
+  [['generate', DEMO, 'Once upon'], 'nothing takes the word "Once upon"'],
+  [['generate'], 'no text to continue'],
+  [['generate', 'nosuch', '--prompt', 'x'], 'nosuch: no such file'],
+  [['tokenize', 'nosuch.txt'], "no such file or directory, open 'nosuch.txt'\n"],
 ])('%j is refused and says why', async (args, message) => {
   const { code, stderr } = await skein(args)
   expect(code).toBe(1)
   expect(stderr).toContain(message)
+})
+
+test('a model that is written from another keeps its vocabulary', async () => {
+  const out = join(folder, 'small.safetensors')
+  const { stdout } = await skein(['quantize', 'demo', out, '--quant', 'int8'])
+  expect(stdout).toContain(`\n${join(folder, 'small.vocab.txt')}\n`)
+  const answer = await skein(['generate', out, '--prompt', 'x', '--max-tokens', '1'])
+  expect(answer).toMatchObject({ code: 0, stderr: '' })
+  const copy = join(folder, 'copy.pth')
+  expect((await skein(['convert', DEMO, copy])).code).toBe(0)
+  expect(existsSync(join(folder, 'copy.vocab.txt'))).toBe(true)
+})
+
+test('the commands that a server shows work as they are pasted', async () => {
+  const SKEIN_API_KEY = 'a-key'
+  const server = await serve(['one=demo', 'two=demo', '--api-key', SKEIN_API_KEY])
+  try {
+    await expect.poll(() => server.output.at(-1)).toMatch('Ctrl-C')
+    const at = server.output.findIndex((line) => line.startsWith('try '))
+    const command = server.output
+      .slice(at, at + 2)
+      .join('\n')
+      .slice('try'.length)
+    const env = { ...process.env, SKEIN_API_KEY }
+    const { stdout } = await promisify(execFile)('sh', ['-c', command], { env })
+    expect(JSON.parse(stdout)).toMatchObject({ object: 'chat.completion', model: 'one' })
+    const said = ['chat', '--url', server.url, '--api-key', SKEIN_API_KEY]
+    expect((await skein([...said, '--model-name', 'two'], 'Hello.')).code).toBe(0)
+    const unnamed = await skein(said, 'Hello.')
+    expect(unnamed).toMatchObject({ code: 1, stderr: expect.stringContaining('--model-name') })
+  } finally {
+    await server.stop()
+  }
 })

@@ -1,6 +1,12 @@
 import type { CommandDef } from 'citty'
 import { describe, expect, test } from 'vitest'
-import { engineChoice, refuseUnknownFlags, startStates } from '../../src/cli/args.ts'
+import {
+  engineChoice,
+  refuseStrayWords,
+  refuseUnknownFlags,
+  startStates,
+} from '../../src/cli/args.ts'
+import { serverUrl } from '../../src/cli/chat.ts'
 import { loadRunner } from '../../src/load.ts'
 
 describe('--state', () => {
@@ -59,4 +65,25 @@ test('a flag given twice is refused: all but the last would be without effect', 
   expect(() => check('--state', 'a', '--state=b')).toThrow('--state is given twice')
   expect(() => check('--json', '--no-json')).toThrow('--json is given twice')
   expect(() => check('--state', 'a', '--', '--state', 'b')).not.toThrow()
+})
+
+test('a word that nothing takes is refused', () => {
+  const args = {
+    file: { type: 'positional', required: false },
+    prompt: { type: 'string', alias: 'p' },
+    json: { type: 'boolean' },
+  } as const
+  const command = { args } as unknown as CommandDef<never>
+  const check = (...words: string[]) => refuseStrayWords(command, words)
+  expect(() => check('a.pth', '--json', '-p', 'Once upon', '--prompt=x')).not.toThrow()
+  expect(() => check('--json', 'a.pth')).not.toThrow()
+  expect(() => check('a.pth', 'Once upon')).toThrow('nothing takes the word "Once upon"')
+})
+
+test.each([
+  ['http://127.0.0.1:8000', 'http://127.0.0.1:8000'],
+  ['localhost:9000/', 'http://localhost:9000'],
+  ['https://chat.example.com/v1/', 'https://chat.example.com'],
+])('skein chat --url %s means %s', (given, url) => {
+  expect(serverUrl(given)).toBe(url)
 })

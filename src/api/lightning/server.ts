@@ -8,7 +8,7 @@ import { encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import { chatBody, toTurns } from '../openai/chat-schema.ts'
 import { invalid, present } from '../openai/sampling.ts'
-import { type Call, json, post, type Reply, type Route } from '../route.ts'
+import { type Call, json, mayLackBody, post, type Reply, type Route } from '../route.ts'
 import { BoundedInteger, Maybe } from '../schema.ts'
 import { renderTurns } from '../template.ts'
 import { batchReply } from './batch.ts'
@@ -21,7 +21,7 @@ export function serverRoutes(limits: RequestLimits, live: LiveCalls): readonly R
   return [
     countRoute(limits),
     statusRoute(live),
-    passwordRoute(
+    steering(
       post('/v1/server/stop', 'End requests; they fail with 409', nameBody, async (call) => {
         const active = live.live(call.tenant)
         const ids = namedOr(call.body, active)
@@ -29,7 +29,7 @@ export function serverRoutes(limits: RequestLimits, live: LiveCalls): readonly R
         return json({ ok: stopped.length > 0, stopped, active_request: active[0]?.id ?? null })
       }),
     ),
-    passwordRoute(
+    steering(
       post(
         '/v1/server/pause',
         'End a request so that it can go on later',
@@ -44,6 +44,11 @@ export function serverRoutes(limits: RequestLimits, live: LiveCalls): readonly R
     ),
     resumeRoute(limits, live),
   ]
+}
+
+/** Without a body a call means whatever there is to mean: all requests, or the only one. */
+function steering(route: Route): Route {
+  return passwordRoute(mayLackBody(route))
 }
 
 const nameBody = Type.Object({
@@ -78,7 +83,7 @@ function countRoute(limits: RequestLimits): Route {
     contents: Maybe(Contents(limits)),
   })
   const summary = 'How many tokens a text, a conversation or a list of prompts has'
-  return passwordRoute(
+  return steering(
     post('/v1/tokens/count', summary, body, async (call) => {
       const { text, messages, contents } = call.body
       if ([text, messages, contents].filter(present).length !== 1) {
@@ -152,7 +157,7 @@ function resumeRoute(limits: RequestLimits, live: LiveCalls): Route {
   })
   const path = '/v1/server/resume'
   const summary = 'Go on with a paused request, as a stream'
-  return passwordRoute(
+  return steering(
     post(path, summary, body, async (call) => {
       const { max_tokens, chunk_size } = call.body
       const paused = live.take(call.tenant, pausedId(call.body, call.tenant, live))

@@ -9,7 +9,7 @@ import { encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { invalid, present } from '../openai/sampling.ts'
-import { type Call, json, post, type Route } from '../route.ts'
+import { type Call, json, mayLackBody, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { asNextTurn, continuesTurn, SessionId, TurnNumber } from '../sessions/use.ts'
 import { type BatchPlan, batchReply } from './batch.ts'
@@ -23,7 +23,7 @@ export function stateRoutes(limits: RequestLimits, live: LiveCalls): readonly Ro
   return [
     stateChatRoute(limits, live),
     multiStateRoute(limits, live),
-    passwordRoute(statusRoute()),
+    passwordRoute(mayLackBody(statusRoute())),
     passwordRoute(deleteRoute()),
   ]
 }

@@ -7,7 +7,16 @@ import type { SessionInfo, TurnInfo } from '../../engine/messages.ts'
 import type { ServedModel } from '../models.ts'
 import { renderOpenAiError } from '../openai/errors.ts'
 import { invalid, present } from '../openai/sampling.ts'
-import { bytes, type Call, type Dialect, get, json, post, type Route } from '../route.ts'
+import {
+  bytes,
+  type Call,
+  type Dialect,
+  get,
+  json,
+  mayLackBody,
+  post,
+  type Route,
+} from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { SessionId, TurnNumber } from './use.ts'
 
@@ -81,11 +90,13 @@ function changeRoutes(): Route[] {
       const params = { ...refOf(call), turn, ifVersion: if_version ?? undefined }
       return json(wireSession(await modelOf(call).client.call('sessions.rewind', params)))
     }),
-    post('/v1/sessions/:id/undo', 'Take the last turn back', undoBody, async (call) => {
-      const { if_version } = call.body
-      const params = { ...refOf(call), turn: 'undo' as const, ifVersion: if_version ?? undefined }
-      return json(wireSession(await modelOf(call).client.call('sessions.rewind', params)))
-    }),
+    mayLackBody(
+      post('/v1/sessions/:id/undo', 'Take the last turn back', undoBody, async (call) => {
+        const { if_version } = call.body
+        const params = { ...refOf(call), turn: 'undo' as const, ifVersion: if_version ?? undefined }
+        return json(wireSession(await modelOf(call).client.call('sessions.rewind', params)))
+      }),
+    ),
   ]
 }
 
