@@ -73,11 +73,12 @@ export interface ModelChoice {
   readonly param: string
 }
 
-export interface StartStateChoice {
+export interface StartStatesChoice {
   /** Null: the only model there is. */
   readonly model: string | null
-  readonly file: string
-  readonly name: string
+  readonly states: readonly { readonly name: string; readonly file: string }[]
+  /** Names of start states that go when these have come; unknown ones do not matter. */
+  readonly instead?: readonly string[]
   readonly param: string
 }
 
@@ -108,7 +109,8 @@ export interface ModelAdmin {
   load(choice: ModelChoice): Promise<void>
   /** Null: all of them. Requests under way are answered. */
   remove(id: string | null): Promise<void>
-  addStartState(choice: StartStateChoice): Promise<void>
+  /** All of them or none, while requests go on. Start states of the same names are replaced. */
+  addStartStates(choice: StartStatesChoice): Promise<void>
   /** Of all models. */
   removeStartStates(): Promise<void>
 }

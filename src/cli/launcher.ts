@@ -34,14 +34,16 @@ export interface LauncherOptions {
 export function createLauncher(options: LauncherOptions): Launcher {
   const tokenizers = new TokenizerCache()
   return (launch, { onLine, onChange }) => {
-    const choice = engineChoiceOf(launch, options)
+    const { id, spec } = launch()
+    const choiceNow = () => engineChoiceOf(launch(), options)
+    const choice = choiceNow()
     checkModelFile(choice)
     const vocab = vocabularyPath(choice)
-    for (const note of notesOn(launch.spec)) onLine(`skein: ${note}`)
+    for (const note of notesOn(spec)) onLine(`skein: ${note}`)
     const { onProgress } = options
     const keeper = new Supervisor({
-      worker: { entry: WORKER, args: [JSON.stringify({ ...choice, vocab })] },
-      name: launch.id,
+      worker: () => ({ entry: WORKER, args: [JSON.stringify({ ...choiceNow(), vocab })] }),
+      name: id,
       logger: options.logger,
       onLine,
       onChange,

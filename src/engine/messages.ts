@@ -311,9 +311,16 @@ export interface EngineCalls {
     }
     result: SessionInfo
   }
-  /** A file with a tuned start state, under a new name; `conflict` if it is taken. Names that there are then. */
+  /**
+   * A file with a tuned start state. `conflict` if its name is taken, unless it may replace the one that has it. Names
+   * that there are then.
+   */
   'startStates.add': {
-    params: { readonly name: string; readonly path: string }
+    params: {
+      readonly name: string
+      readonly path: string
+      readonly replace?: boolean | undefined
+    }
     result: readonly string[]
   }
   /** Requests that have asked for it already are answered with it. Names that are left. */

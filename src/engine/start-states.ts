@@ -4,7 +4,7 @@
  */
 import { SkeinError } from '../errors.ts'
 import type { Runner, StateData } from '../model/runner.ts'
-import type { CallHandlers } from './messages.ts'
+import type { CallHandlers, EngineCalls } from './messages.ts'
 import type { LiveRequest, Start } from './sequence.ts'
 
 /** No "@", which stands before it in `model@state`, and no control characters; spaces only within ("State Test"). */
@@ -35,7 +35,8 @@ export class StartStates {
   }
 
   add(name: string, state: StateData): void {
-    this.#refuseName(name)
+    this.#refuseBadName(name)
+    this.#refuseTakenName(name)
     this.#numAdded++
     this.#states.set(name, { id: `${name} ${this.#numAdded}`, state })
     this.#names.push(name)
@@ -64,35 +65,47 @@ export class StartStates {
     return { id, numTokens: 0, place: (slot) => runner.writeState(slot, state) }
   }
 
-  async #addFile({ name, path }: { name: string; path: string }): Promise<readonly string[]> {
+  async #addFile({
+    name,
+    path,
+    replace = false,
+  }: EngineCalls['startStates.add']['params']): Promise<readonly string[]> {
     // Before the file is read; another of that name may come while it is.
-    this.#refuseName(name)
+    this.#refuseBadName(name)
+    if (!replace) this.#refuseTakenName(name)
     if (this.readFile === null) {
       throw new SkeinError('invalid_request', 'this engine takes no start states from files')
     }
-    this.add(name, await this.readFile(path))
+    const state = await this.readFile(path)
+    if (replace) this.#forget(name)
+    this.add(name, state)
     return [...this.#names]
   }
 
   #remove(name: string): readonly string[] {
-    if (!this.#states.delete(name)) throw this.#unknown('name')
-    this.#names.splice(this.#names.indexOf(name), 1)
+    if (!this.#states.has(name)) throw this.#unknown('name')
+    this.#forget(name)
     return [...this.#names]
   }
 
-  #refuseName(name: string): void {
-    if (!NAME.test(name)) {
-      throw new SkeinError(
-        'invalid_request',
-        `"${name}" cannot name a start state; use up to 64 characters other than "@", and no space at either end`,
-      )
-    }
-    if (this.#states.has(name)) {
-      throw new SkeinError(
-        'conflict',
-        `there is a start state "${name}" already; choose another name`,
-      )
-    }
+  #forget(name: string): void {
+    if (this.#states.delete(name)) this.#names.splice(this.#names.indexOf(name), 1)
+  }
+
+  #refuseBadName(name: string): void {
+    if (NAME.test(name)) return
+    throw new SkeinError(
+      'invalid_request',
+      `"${name}" cannot name a start state; use up to 64 characters other than "@", and no space at either end`,
+    )
+  }
+
+  #refuseTakenName(name: string): void {
+    if (!this.#states.has(name)) return
+    throw new SkeinError(
+      'conflict',
+      `there is a start state "${name}" already; choose another name`,
+    )
   }
 
   #unknown(param: string): SkeinError {

@@ -9,7 +9,7 @@ import type { ModelState, TextCodec } from '../api/models.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { SkeinError } from '../errors.ts'
 import type { Keeper } from './keeper.ts'
-import type { Launch, Launcher } from './launch.ts'
+import { type Launch, type Launcher, type StartStateFile, withStartStates } from './launch.ts'
 import type { WorkerInfo, WorkerPhase, WorkerRecord } from './management/contract.ts'
 import type { RoutedReplica } from './router.ts'
 import { WorkerLog } from './worker-log.ts'
@@ -27,11 +27,11 @@ export interface FleetWorkerOptions {
 
 export class FleetWorker implements RoutedReplica {
   readonly id = `wkr-${randomBytes(5).toString('hex')}`
-  readonly launch: Launch
   readonly log: WorkerLog
   readonly createdAt = Date.now()
   numInFlight = 0
   readonly #options: FleetWorkerOptions
+  #launch: Launch
   #tokenizer: TextCodec
   #keeper: Keeper
   #isServing: boolean
@@ -46,13 +46,17 @@ export class FleetWorker implements RoutedReplica {
 
   /** Throws for a file that cannot be a model. Not started yet; requests go to it only while it is serving. */
   constructor(options: FleetWorkerOptions, isServing: boolean) {
-    this.launch = options.launch
+    this.#launch = options.launch
     this.#options = options
     this.#isServing = isServing
     this.log = new WorkerLog(options.logPath(this.id))
     const { keeper, tokenizer } = this.#make()
     this.#keeper = keeper
     this.#tokenizer = tokenizer
+  }
+
+  get launch(): Launch {
+    return this.#launch
   }
 
   get tokenizer(): TextCodec {
@@ -90,6 +94,12 @@ export class FleetWorker implements RoutedReplica {
 
   get phase(): WorkerPhase {
     return this.#phase
+  }
+
+  /** What processes of it will be started with; the present one has been told. */
+  keepStartStates(startStates: readonly StartStateFile[]): void {
+    this.#launch = withStartStates(this.#launch, startStates)
+    this.#tell()
   }
 
   serve(): void {
@@ -150,8 +160,7 @@ export class FleetWorker implements RoutedReplica {
   }
 
   #make() {
-    const { launcher, launch } = this.#options
-    return launcher(launch, {
+    return this.#options.launcher(() => this.#launch, {
       onLine: (line) => this.log.add(line),
       onChange: () => this.#changed(),
     })

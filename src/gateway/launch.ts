@@ -3,6 +3,12 @@ import type { TextCodec } from '../api/models.ts'
 import type { Keeper } from './keeper.ts'
 import type { WorkerSpec } from './management/contract.ts'
 
+export interface StartStateFile {
+  readonly name: string
+  /** Real path. */
+  readonly path: string
+}
+
 export interface Launch {
   /** Name in the API. */
   readonly id: string
@@ -10,7 +16,7 @@ export interface Launch {
   readonly file: string
   /** How matrices are held; null: as the server was told to. */
   readonly quant: string | null
-  readonly startStates: readonly { readonly name: string; readonly path: string }[]
+  readonly startStates: readonly StartStateFile[]
   /** Real path of the vocabulary; null: found beside the model. */
   readonly vocab: string | null
   /** What was asked for, for people, and for what the fields above do not say: devices, sizes. */
@@ -29,8 +35,15 @@ export interface Launched {
   readonly tokenizer: TextCodec
 }
 
-/** Makes a worker without starting it; throws for a file that cannot be one. */
-export type Launcher = (launch: Launch, observer: LaunchObserver) => Launched
+/**
+ * Makes a worker without starting it; throws for a file that cannot be one. `launch` is asked again whenever a process
+ * is started: start states come and go.
+ */
+export type Launcher = (launch: () => Launch, observer: LaunchObserver) => Launched
+
+export function withStartStates(launch: Launch, startStates: readonly StartStateFile[]): Launch {
+  return { ...launch, startStates, spec: { ...launch.spec, states: startStates } }
+}
 
 /** A worker of which nothing but the file is said. */
 export const DEFAULT_SPEC: WorkerSpec = {

@@ -42,7 +42,7 @@ export class Mixtures {
         if (id === null) this.#known.clear()
         else this.#known.delete(id)
       },
-      addStartState: (choice) => models.addStartState(choice),
+      addStartStates: (choice) => models.addStartStates(choice),
       removeStartStates: async () => {
         await models.removeStartStates()
         this.#known.clear()
@@ -55,13 +55,14 @@ export class Mixtures {
   async #add(choice: MixtureChoice, models: ModelAdmin): Promise<void> {
     const { files, withOriginal, weights, name, defaults, param } = choice
     const { id } = this.#models.get(choice.model)
-    const startStates = files.map((_, i) => `${name} ${i + 1}`)
-    const all = withOriginal ? [...startStates, null] : startStates
+    const named = files.map((file, i) => ({ name: `${name} ${i + 1}`, file }))
+    const all = [...named.map((state) => state.name), ...(withOriginal ? [null] : [])]
     // Before any file is read.
     const states = weighted(all, weights ?? all.map(() => 1))
-    for (const [i, file] of files.entries())
-      await models.addStartState({ model: id, file, name: startStates[i]!, param })
     const ofModel = this.#known.get(id) ?? new Map<string, Mixture>()
+    const replaced = ofModel.get(name)?.states.flatMap(({ startState }) => startState ?? []) ?? []
+    const instead = replaced.filter((startState) => !all.includes(startState))
+    await models.addStartStates({ model: id, states: named, instead, param })
     this.#known.set(id, ofModel.set(name, { states, defaults }))
   }
 

@@ -1,15 +1,16 @@
 /**
  * The models of a gateway that may change while it runs: loaded, replaced, given start states and removed by name. What
  * replaces a model is started beside it and must answer before it takes the name; the old workers go when their requests
- * have ended. Only where memory has no room for both do the old ones end first, and come back if the new ones fail. It
- * owns no worker: the fleet does.
+ * have ended. Only where memory has no room for both do the old ones end first, and come back if the new ones fail. Start
+ * states come and go in the workers that run. It owns no worker: the fleet does.
  */
-import type { ModelAdmin, ModelChoice, ModelRegistry, StartStateChoice } from '../api/models.ts'
+import type { ModelAdmin, ModelChoice, ModelRegistry, StartStatesChoice } from '../api/models.ts'
 import { SkeinError } from '../errors.ts'
 import type { Fleet } from './fleet.ts'
 import type { FleetWorker } from './fleet-worker.ts'
 import { DEFAULT_SPEC, type Launch } from './launch.ts'
 import type { ModelFolder } from './model-folder.ts'
+import { changeStartStates } from './start-states.ts'
 
 export interface ModelHostOptions {
   readonly folder: ModelFolder
@@ -58,12 +59,11 @@ export class ModelHost implements ModelAdmin {
     })
   }
 
-  addStartState({ model, file, name, param }: StartStateChoice): Promise<void> {
+  addStartStates({ model, states, instead = [], param }: StartStatesChoice): Promise<void> {
     return this.#inTurn(async () => {
-      const path = this.#options.folder.find(file, param)
-      const { launch } = this.#fleet.serving(this.#find(model))[0]!
-      const others = launch.startStates.filter((state) => state.name !== name)
-      await this.#replace(withStates(launch, [...others, { name, path }]))
+      const { folder } = this.#options
+      const add = states.map(({ name, file }) => ({ name, path: folder.find(file, param) }))
+      await changeStartStates(this.#fleet, this.#find(model), { add, remove: instead })
     })
   }
 
@@ -71,7 +71,8 @@ export class ModelHost implements ModelAdmin {
     return this.#inTurn(async () => {
       for (const name of this.#fleet.names) {
         const { launch } = this.#fleet.serving(name)[0]!
-        if (launch.startStates.length > 0) await this.#replace(withStates(launch, []))
+        const remove = launch.startStates.map((state) => state.name)
+        if (remove.length > 0) await changeStartStates(this.#fleet, name, { add: [], remove })
       }
     })
   }
@@ -154,10 +155,6 @@ export class ModelHost implements ModelAdmin {
   get #drainMs(): number {
     return this.#options.drainMs ?? DEFAULT_DRAIN_MS
   }
-}
-
-function withStates(launch: Launch, startStates: Launch['startStates']): Launch {
-  return { ...launch, startStates, spec: { ...launch.spec, states: startStates } }
 }
 
 /** On the device of the one that it replaces. */

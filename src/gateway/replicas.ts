@@ -12,12 +12,20 @@ export interface Replica {
   numInFlight: number
 }
 
-/** Of one at least. What they differ in, like their devices, is that of the first. */
+/**
+ * Of one at least. What they differ in, like their devices, is that of the first; start states are those that all have,
+ * which differ only while they are being changed.
+ */
 export function mergedInfo(clients: readonly EngineClient[]): EngineInfo {
   const [first] = clients
   if (clients.length === 1) return first!.info
+  const { startStates } = first!.info
+  const common = startStates?.filter((name) =>
+    clients.every(({ info }) => info.startStates?.includes(name)),
+  )
   return {
     ...first!.info,
+    ...(common === undefined ? {} : { startStates: common }),
     numSlots: sum(clients.map(({ info }) => info.numSlots)),
     maxWaiting: sum(clients.map(({ info }) => info.maxWaiting)),
     maxPromptTokens: Math.min(...clients.map(({ info }) => info.maxPromptTokens)),

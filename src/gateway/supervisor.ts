@@ -47,7 +47,8 @@ export const DEFAULT_TIMING = {
 export type SupervisorTiming = { readonly [K in keyof typeof DEFAULT_TIMING]: number }
 
 export interface SupervisorOptions {
-  readonly worker: WorkerCommand
+  /** Asked at each start. */
+  readonly worker: () => WorkerCommand
   /** Names the worker in logs. */
   readonly name: string
   readonly logger: Pick<FastifyBaseLogger, 'info' | 'warn' | 'error'>
@@ -245,7 +246,7 @@ export class Supervisor implements Keeper {
   }
 
   #spawn(): ChildProcess {
-    const { entry, args, execArgv, env } = this.#options.worker
+    const { entry, args, execArgv, env } = this.#options.worker()
     const { name, logger } = this.#options
     const child = fork(entry, [...args], {
       serialization: 'advanced',

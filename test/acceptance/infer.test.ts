@@ -3,10 +3,9 @@ import { copyFileSync, mkdirSync, mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { openCheckpoint } from '../../src/model/checkpoint.ts'
-import { normals } from '../backend/kit.ts'
 import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
-import { writePth, writeRandomRwkv6 } from '../helpers/pth.ts'
+import { writeRandomRwkv6 } from '../helpers/pth.ts'
+import { writeTunedState } from '../helpers/tuned-state.ts'
 import { type Client, clientOf } from './kit.ts'
 
 const V6 = 'models/RWKV-x060-World-1B6-v2.1-20240328-ctx4096.pth'
@@ -16,22 +15,6 @@ const DEMO_NAME = 'Demo'
 interface Chat {
   readonly model: string
   readonly choices: readonly { readonly message: { readonly content: string } }[]
-}
-
-/** A tuned state for a checkpoint: numbers that nobody trained, but of its shape. */
-function writeState(path: string, checkpointPath: string, heads: number | null = null): void {
-  const checkpoint = openCheckpoint(checkpointPath)
-  const [H, N] = checkpoint.tensors.get('blocks.0.att.r_k')!.shape as [number, number]
-  const names = [...checkpoint.tensors.keys()].filter((name) => name.endsWith('.att.r_k'))
-  checkpoint.close()
-  writePth(
-    path,
-    names.map((name, i) => ({
-      name: name.replace('r_k', 'time_state'),
-      shape: [heads ?? H, N, N],
-      values: normals((heads ?? H) * N * N, 7 + i, 8),
-    })),
-  )
 }
 
 describe('6.2 RWKV-Infer', () => {
@@ -44,8 +27,8 @@ describe('6.2 RWKV-Infer', () => {
     copyFileSync(DEMO, join(folder, 'demo.pth'))
     for (const name of ['demo.vocab.txt', `${V6.replace(/pth$/, 'vocab.txt')}`])
       copyFileSync(DEMO.replace(/pth$/, 'vocab.txt'), join(folder, name))
-    writeState(join(folder, 'state.pth'), DEMO)
-    writeState(join(folder, 'wrong.pth'), DEMO, 1)
+    writeTunedState(join(folder, 'state.pth'), DEMO)
+    writeTunedState(join(folder, 'wrong.pth'), DEMO, 1)
     const flags =
       '--localhost 127.0.0.1 --debug False --workers 64 --dynamic_state_cache_size 512 --model-dir'
     server = await serve([...flags.split(' '), folder])

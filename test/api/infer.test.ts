@@ -1,14 +1,16 @@
 /** RWKV-Infer's routes over a host whose workers are scripted: what is loaded, replaced, drained and refused. */
 import { mkdirSync, mkdtempSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join, relative } from 'node:path'
+import { basename, join, relative } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import type { GenerateRequest } from '../../src/engine/messages.ts'
+import type { EngineCalls, GenerateRequest } from '../../src/engine/messages.ts'
 import { type ErrorCode, SkeinError } from '../../src/errors.ts'
 import { buildApp } from '../../src/gateway/app.ts'
 import { Fleet } from '../../src/gateway/fleet.ts'
 import type { Keeper } from '../../src/gateway/keeper.ts'
-import type { Launch } from '../../src/gateway/launch.ts'
+import { DEFAULT_SPEC, type Launch } from '../../src/gateway/launch.ts'
+import { Management } from '../../src/gateway/management/management.ts'
+import { Metrics } from '../../src/gateway/metrics.ts'
 import { openModelFolder } from '../../src/gateway/model-folder.ts'
 import { ModelHost, type ModelHostOptions } from '../../src/gateway/model-host.ts'
 import { answer, byteCodec, endless, FAKE_INFO, FakeEngineClient } from '../helpers/fake-engine.ts'
@@ -30,31 +32,50 @@ function deferred() {
 class FakeKeeper implements Keeper {
   state: Keeper['state'] = 'loading'
   reason: string | null = 'loading'
-  client: FakeEngineClient | null = null
+  client: IdleClient | null = null
   stopped = false
+  /** What it says of a start state from a file. */
+  refuses: (path: string) => boolean = () => false
   readonly pid = null
   readonly progress = null
   readonly restarts = 0
   readonly exitCode = null
   readonly bytes = null
-  readonly launch: Launch
   readonly ready = deferred()
+  readonly #launch: () => Launch
+  readonly #onChange: () => void
 
-  constructor(launch: Launch) {
-    this.launch = launch
+  constructor(launch: () => Launch, onChange: () => void) {
+    this.#launch = launch
+    this.#onChange = onChange
   }
 
-  get engine(): FakeEngineClient | null {
+  get launch(): Launch {
+    return this.#launch()
+  }
+
+  get engine(): IdleClient | null {
     return this.client
   }
 
   async start(): Promise<void> {
     await this.ready.promise
+    this.begin()
+  }
+
+  /** A process of it answers. */
+  begin(): void {
     this.state = 'ready'
     this.reason = null
-    const startStates = this.launch.startStates.map(({ name }) => name)
-    const info = { ...FAKE_INFO, startStates }
-    this.client = new IdleClient((request) => answer(request, this.launch.file.slice(-5)), info)
+    this.client = new IdleClient(this.launch, (path) => this.refuses(path))
+    this.#onChange()
+  }
+
+  crash(): void {
+    this.state = 'restarting'
+    this.reason = 'the worker ended'
+    this.client = null
+    this.#onChange()
   }
 
   async stop(): Promise<void> {
@@ -65,8 +86,32 @@ class FakeKeeper implements Keeper {
   }
 }
 
+/** With start states that come and go, and answers that say the end of the model's name. */
 class IdleClient extends FakeEngineClient {
   running = 0
+  readonly states: Map<string, string>
+
+  constructor(launch: Launch, refuses: (path: string) => boolean) {
+    super((request) => answer(request, launch.file.slice(-5)))
+    this.states = new Map(launch.startStates.map(({ name, path }) => [name, path]))
+    this.answerCall = (method, params) => {
+      // The host calls nothing else.
+      const { name, path, replace } = params as EngineCalls['startStates.add']['params']
+      if (method === 'startStates.add' && refuses(path))
+        throw new SkeinError('state_incompatible', 'wrong size')
+      if (method === 'startStates.add' && this.states.has(name) && replace !== true)
+        throw new SkeinError('conflict', 'there is one already')
+      const isThere = this.states.delete(name)
+      if (method === 'startStates.add') this.states.set(name, path)
+      else if (!isThere) throw new SkeinError('not_found', 'no start state of that name')
+      return [...this.states.keys()]
+    }
+  }
+
+  override get info() {
+    return { ...FAKE_INFO, startStates: [...this.states.keys()] }
+  }
+
   override get stats() {
     return { ...super.stats, waiting: 0, running: this.running }
   }
@@ -85,8 +130,8 @@ function hosted(options: Partial<ModelHostOptions> = {}) {
     isHeld: false,
   }
   const fleet = new Fleet({
-    launcher: (launch) => {
-      const keeper = new FakeKeeper(launch)
+    launcher: (launch, { onChange }) => {
+      const keeper = new FakeKeeper(launch, onChange)
       keepers.push(keeper)
       keeper.ready.promise.catch(() => {})
       if (next.fail !== null && next.numFails-- > 0)
@@ -107,7 +152,7 @@ function hosted(options: Partial<ModelHostOptions> = {}) {
     ((await app.inject({ url: '/models' })).json() as { id: string }[]).map(({ id }) => id)
   const say = async (model?: string) =>
     (await postTo(app, '/v1/completions', { prompt: 'x', model })).json()
-  return { folder, host, app, keepers, next, names, say }
+  return { folder, fleet, host, app, keepers, next, names, say }
 }
 
 const SEED = {
@@ -139,7 +184,7 @@ describe('models come and go', () => {
     const loading = postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'm' })
     await expect.poll(() => keepers.length).toBe(2)
     expect((await say('m')).choices[0].text).toBe('a.pth')
-    const old = keepers[0]!.client as IdleClient
+    const old = keepers[0]!.client!
     old.running = 1
     keepers[1]!.ready.resolve()
     expect((await loading).statusCode).toBe(200)
@@ -166,7 +211,7 @@ describe('models come and go', () => {
     const { app, say, keepers, next } = hosted()
     const load = (model_strategy: string) => postTo(app, '/loadmodel', { ...SEED, model_strategy })
     await load('')
-    const old = keepers[0]!.client as IdleClient
+    const old = keepers[0]!.client!
     old.running = 1
     Object.assign(next, { fail: 'out_of_memory', numFails: 1 })
     const loading = load('quant')
@@ -206,26 +251,140 @@ describe('models come and go', () => {
     await expect.poll(() => keepers.every(({ stopped }) => stopped)).toBe(true)
   })
 
-  test('start states', async () => {
-    const { app, names, keepers, next } = hosted()
+  test('start states come and go in the worker that runs', async () => {
+    const { folder, app, names, keepers } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const add = (state_filename: string) =>
       postTo(app, '/loadstatemodel', { state_filename, state_viewname: 'State Test' })
+    const [{ client }] = keepers as [FakeKeeper]
     expect((await add('state.pth')).json()).toEqual({ status: 'success' })
     const withState = `${SEED.model_viewname} State Test`
     expect(await names()).toEqual([SEED.model_viewname, withState])
     const chat = { messages: [{ role: 'user', content: 'Hi' }], model: withState }
     expect((await postTo(app, '/chat/completions', chat)).statusCode).toBe(200)
-    expect(keepers[1]!.client!.requests.at(-1)).toMatchObject({ startState: 'State Test' })
-    next.fail = 'state_incompatible'
+    expect(client!.requests.at(-1)).toMatchObject({ startState: 'State Test' })
+    keepers[0]!.refuses = (path) => path.endsWith('a.pth')
     const wrong = await add('a.pth')
     expect(wrong.statusCode).toBe(500)
     expect(wrong.json().detail).toContain('wrong size')
-    next.fail = null
+    const states = [{ name: 'State Test', path: join(folder, 'state.pth') }]
+    expect(keepers[0]!.launch).toMatchObject({ startStates: states, spec: { states } })
+    // Another file under the same name.
+    expect((await add('b.pth')).statusCode).toBe(200)
+    expect(await names()).toEqual([SEED.model_viewname, withState])
+    expect([...client!.states.values()]).toEqual([join(folder, 'b.pth')])
+    expect(keepers[0]!.launch.startStates.map(({ path }) => path)).toEqual([join(folder, 'b.pth')])
     const removed = await postTo(app, '/removestatemodel', { dummy: 'dummy' })
     expect(removed.json()).toEqual({ status: 'success' })
     expect(await names()).toEqual([SEED.model_viewname])
     expect((await app.inject({ method: 'POST', url: '/removestatemodel' })).statusCode).toBe(400)
+    expect(keepers).toHaveLength(1)
+    expect(keepers[0]).toMatchObject({ client, launch: { startStates: [], spec: { states: [] } } })
+  })
+
+  test('start states of replicas: all have them, or none', async () => {
+    const { app, fleet, keepers } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    await fleet.create(keepers[0]!.launch).start()
+    const add = (state_filename: string, state_viewname: string) =>
+      postTo(app, '/loadstatemodel', { state_filename, state_viewname })
+    const statesOf = ({ client }: FakeKeeper) =>
+      [...client!.states].map(([name, path]) => [name, basename(path)])
+    expect((await add('state.pth', 'one')).statusCode).toBe(200)
+    keepers[1]!.refuses = (path) => !path.endsWith('state.pth')
+    for (const name of ['one', 'two']) {
+      expect((await add('b.pth', name)).statusCode).toBe(500)
+      expect(keepers.map(statesOf)).toEqual([[['one', 'state.pth']], [['one', 'state.pth']]])
+      expect(keepers.map(({ launch }) => launch.startStates.length)).toEqual([1, 1])
+    }
+    expect((await add('state.pth', 'two')).statusCode).toBe(200)
+    expect((await postTo(app, '/removestatemodel', {})).statusCode).toBe(200)
+    expect(keepers.map(statesOf)).toEqual([[], []])
+  })
+
+  test('a worker that comes back while start states change has them too', async () => {
+    const { app, fleet, keepers, next, names } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    next.isHeld = true
+    const second = fleet.create(keepers[0]!.launch).start()
+    const adding = postTo(app, '/loadstatemodel', {
+      state_filename: 'state.pth',
+      state_viewname: 'late',
+    })
+    const [first, other] = keepers as [FakeKeeper, FakeKeeper]
+    await expect.poll(() => first.client!.states.has('late')).toBe(true)
+    // Its next process is started before the change is made.
+    first.crash()
+    first.begin()
+    expect(first.client!.states.has('late')).toBe(false)
+    other.ready.resolve()
+    await second
+    expect((await adding).statusCode).toBe(200)
+    expect(keepers.map(({ client }) => client!.states.has('late'))).toEqual([true, true])
+    expect(await names()).toContain(`${SEED.model_viewname} late`)
+    for (const keeper of keepers) {
+      keeper.crash()
+      keeper.begin()
+      expect(keeper.client!.states.has('late')).toBe(true)
+    }
+  })
+
+  test('a start state is refused while no worker can say whether it fits', async () => {
+    const { app, keepers, next } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    next.isHeld = true
+    Object.assign(keepers[0]!, { state: 'failed', client: null })
+    const state = { state_filename: 'state.pth', state_viewname: 'x' }
+    expect((await postTo(app, '/loadstatemodel', state)).statusCode).toBe(503)
+    expect(keepers[0]!.launch.startStates).toEqual([])
+  })
+
+  test('a mixture is loaded as a whole, and instead of the one before', async () => {
+    const { app, keepers, names } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    const load = (...state_filenames: string[]) =>
+      postTo(app, '/mrss_loadstatemodel', { state_viewname: 'mix', state_filenames })
+    const namesOf = (...states: string[]) => [
+      SEED.model_viewname,
+      ...states.map((state) => `${SEED.model_viewname} ${state}`),
+    ]
+    keepers[0]!.refuses = (path) => path.endsWith('b.pth')
+    expect((await load('a.pth', 'b.pth')).statusCode).toBe(500)
+    expect(await names()).toEqual(namesOf())
+    expect((await load('a.pth', 'state.pth')).statusCode).toBe(200)
+    expect(await names()).toEqual(namesOf('mix 1', 'mix 2', 'mix'))
+    expect((await load('state.pth')).statusCode).toBe(200)
+    expect(await names()).toEqual(namesOf('mix 1', 'mix'))
+    expect(keepers).toHaveLength(1)
+  })
+
+  test('a replica is given the start states of its model, whenever it comes', async () => {
+    const { app, fleet, keepers } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    const [worker] = fleet.workers
+    const management = new Management({
+      fleet,
+      metrics: new Metrics(fleet.registry, fleet),
+      version: '0',
+      host: '127.0.0.1',
+      isOpen: () => false,
+      resolve: (spec) => ({ ...keepers[0]!.launch, startStates: spec.states, spec }),
+      listModels: () => [],
+      openDoor: () => expect.unreachable(),
+    })
+    const add = (state_viewname: string) =>
+      postTo(app, '/loadstatemodel', { state_filename: 'state.pth', state_viewname })
+    await add('one')
+    await management.start(DEFAULT_SPEC)
+    const namesOf = (at: number) => keepers[at]!.launch.spec.states.map(({ name }) => name)
+    expect(namesOf(1)).toEqual(['one'])
+    await worker!.stop(0)
+    await add('two')
+    expect(namesOf(0)).toEqual(['one'])
+    management.restart(worker!.id)
+    await expect.poll(() => keepers.length).toBe(3)
+    expect(namesOf(2)).toEqual(['one', 'two'])
+    await management.close()
   })
 
   test.each([

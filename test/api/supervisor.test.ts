@@ -19,7 +19,7 @@ afterEach(async () => {
 })
 
 function supervise(
-  args: readonly string[],
+  args: readonly string[] | (() => readonly string[]),
   timing: Partial<SupervisorTiming> = {},
   maxBytes?: number,
 ) {
@@ -27,8 +27,9 @@ function supervise(
   const logger = pino({}, { write: (line: string) => lines.push(line) })
   const progress: number[] = []
   const printed: string[] = []
+  const argsNow = () => (typeof args === 'function' ? args() : args)
   const supervisor = new Supervisor({
-    worker: { entry, args, execArgv: [] },
+    worker: () => ({ entry, args: argsNow(), execArgv: [] }),
     name: 'w',
     logger,
     timing: { ...QUICK, ...timing },
@@ -85,6 +86,14 @@ test('a worker that dies costs its own streams one error event and comes back', 
   await expect.poll(() => supervisor.state, { timeout: 5000 }).toBe('ready')
   expect((await postTo(app, COMPLETIONS, { prompt: 'hi' })).statusCode).toBe(200)
   expect(lines.join('')).toContain('signal SIGABRT')
+})
+
+test('what a worker is told is asked for anew at each start', async () => {
+  const modes = ['crash', 'crash', 'serve']
+  const { supervisor, printed } = supervise(() => [modes.shift()!])
+  await supervisor.start()
+  expect(supervisor.restarts).toBe(2)
+  await expect.poll(() => printed).toContain('worker in mode serve')
 })
 
 test('a first crash is survived', async () => {

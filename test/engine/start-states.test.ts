@@ -3,6 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Engine } from '../../src/engine/engine.ts'
 import type { MixedState } from '../../src/engine/messages.ts'
 import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
+import { SkeinError } from '../../src/errors.ts'
 import { logitsOfLast } from '../../src/model/logits.ts'
 import type { ModelRunner } from '../../src/model/model-runner.ts'
 import type { StateData } from '../../src/model/runner.ts'
@@ -110,6 +111,23 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
         cachedTokens: 0,
       })
     }
+    for (const seed of [23, 24]) {
+      const path = String(seed)
+      await engine.call('startStates.add', { name: 'new', path, replace: true })
+      engine.submit(
+        requestOf({ id: path, prompt, maxTokens: 4, sampling: GREEDY, startState: 'new' }),
+      )
+      const collected = drain(engine)
+      expect(collected.answer(path)!.tokens).toEqual(
+        greedy(runner, prompt, randomState(runner, seed), 4),
+      )
+      expect(collected.of(path)[0]).toMatchObject({ cachedTokens: 0 })
+    }
+    // One that cannot be read leaves the old one.
+    engine.startStates.readFile = () => Promise.reject(new SkeinError('not_found', 'no such file'))
+    const missing = engine.call('startStates.add', { name: 'new', path: '', replace: true })
+    await expect(missing).rejects.toMatchObject({ code: 'not_found' })
+    expect(await engine.call('startStates.remove', { name: 'new' })).toHaveLength(3)
     const gone = engine.call('startStates.remove', { name: 'new' })
     await expect(gone).rejects.toMatchObject({ code: 'not_found' })
   })

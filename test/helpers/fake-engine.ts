@@ -50,7 +50,7 @@ export type Script = (
 ) => AsyncIterable<EngineEvent> | Iterable<EngineEvent>
 
 export class FakeEngineClient implements EngineClient {
-  readonly info: EngineInfo
+  readonly #info: EngineInfo
   readonly requests: GenerateRequest[] = []
   /** Ids of requests whose consumer left or aborted before the end. */
   readonly cancelled: string[] = []
@@ -58,7 +58,11 @@ export class FakeEngineClient implements EngineClient {
 
   constructor(script: Script = (request) => answer(request, 'Hello, world.'), info = FAKE_INFO) {
     this.script = script
-    this.info = info
+    this.#info = info
+  }
+
+  get info(): EngineInfo {
+    return this.#info
   }
 
   get stats(): EngineStats {

@@ -87,10 +87,9 @@ function loadStateRoute(): Route {
   })
   return post('/loadstatemodel', 'Give a model a tuned start state', body, async (call) => {
     const { state_filename, state_viewname, model_viewname } = call.body
-    await adminOf(call).addStartState({
+    await adminOf(call).addStartStates({
       model: model_viewname ?? null,
-      file: state_filename,
-      name: state_viewname,
+      states: [{ name: state_viewname, file: state_filename }],
       param: 'state_filename',
     })
     return json(SUCCESS)

@@ -7,7 +7,7 @@ import { SkeinError } from '../../errors.ts'
 import { isLoopback } from '../auth.ts'
 import type { Fleet } from '../fleet.ts'
 import type { FleetWorker } from '../fleet-worker.ts'
-import type { Launch } from '../launch.ts'
+import { type Launch, withStartStates } from '../launch.ts'
 import type { Metrics } from '../metrics.ts'
 import type {
   ManagementEvent,
@@ -94,8 +94,7 @@ export class Management {
   /** Answers at once: the record says how far the worker is. */
   async start(spec: WorkerSpec): Promise<WorkerRecord> {
     this.#refusePublicPort(spec)
-    const launch = this.#options.resolve(spec)
-    const worker = this.fleet.create(launch)
+    const worker = this.fleet.create(this.#joining(this.#options.resolve(spec)))
     try {
       this.#refuseOtherModel(worker)
       await this.doors.listen(worker)
@@ -116,11 +115,13 @@ export class Management {
   /** Answers at once, as `start` does. One that runs ends first. */
   restart(id: string): WorkerRecord {
     const worker = this.fleet.find(id)
+    this.#catchUp(worker)
     this.#refuseOtherModel(worker)
     const again = async () => {
       await worker.stop(STOP_DRAIN_MS)
       await this.doors.close(id)
       await this.doors.listen(worker)
+      this.#catchUp(worker)
       await worker.restart()
     }
     again().catch((thrown) => worker.log.add(`skein: ${SkeinError.from(thrown).message}`))
@@ -142,13 +143,27 @@ export class Management {
     )
   }
 
+  /** A replica of which no start states are said has those of its model. */
+  #joining(launch: Launch): Launch {
+    const [other] = this.fleet.serving(launch.id)
+    if (other === undefined || launch.startStates.length > 0) return launch
+    return withStartStates(launch, other.launch.startStates)
+  }
+
+  /** To the start states that its model was given while it did not serve it. */
+  #catchUp(worker: FleetWorker): void {
+    const { launch } = worker
+    const other = this.fleet.serving(launch.id).find((candidate) => candidate !== worker)
+    if (other === undefined || weightsOf(other.launch) !== weightsOf(launch)) return
+    if (!worker.isServing) worker.keepStartStates(other.launch.startStates)
+  }
+
   /** Workers of one name answer alike, so they have the same weights. */
   #refuseOtherModel(worker: FleetWorker): void {
     const { launch } = worker
     const other = this.fleet.serving(launch.id).find((candidate) => candidate !== worker)
     if (other === undefined) return
-    const facts = ({ file, quant, startStates, vocab }: Launch) =>
-      JSON.stringify([file, quant, startStates, vocab])
+    const facts = (one: Launch) => JSON.stringify([weightsOf(one), one.startStates])
     if (facts(other.launch) === facts(launch)) return
     throw new SkeinError(
       'conflict',
@@ -156,4 +171,8 @@ export class Management {
       { param: 'model_name' },
     )
   }
+}
+
+function weightsOf({ file, quant, vocab }: Launch): string {
+  return JSON.stringify([file, quant, vocab])
 }
