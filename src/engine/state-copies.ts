@@ -13,11 +13,8 @@ export const PIECE_BYTES = 2 ** 20
 
 /** A copy on its way; nobody may write the slot until it is whole. */
 export interface StateCopy {
-  /** Of use once it is whole. */
-  readonly arrays: StateData
-  readonly isWhole: boolean
-  /** Reads the next piece. */
-  readSome(): void
+  /** Reads the next piece. The copy, once it is whole. */
+  readSome(): StateData | null
 }
 
 /** The state of a slot as it was at one moment: in a spare slot, then in memory. */
@@ -59,25 +56,31 @@ export class StateCopies {
     return this.#taken.size
   }
 
+  /** A state is one piece. */
+  get #isSmall(): boolean {
+    return this.#layersAtOnce >= this.#runner.info.stateShape.layers
+  }
+
   /** A copy of a state that stays in its slot until it is whole. */
   copyOf(slot: number): StateCopy {
     const runner = this.#runner
+    if (this.#isSmall) return { readSome: () => runner.readState(slot) }
     const { layers, channels, heads, headSize } = runner.info.stateShape
     const layersAtOnce = this.#layersAtOnce
-    const arrays = {
-      shift: new Float32Array(layers * 2 * channels),
-      wkv: new Float32Array(layers * heads * headSize ** 2),
-    }
+    let arrays: StateData | null = null
     let numRead = 0
     return {
-      arrays,
-      get isWhole() {
-        return numRead === layers
-      },
       readSome() {
+        // A piece by itself: it takes as long as several, since it is when memory of earlier copies is given back.
+        if (arrays === null) {
+          const shift = new Float32Array(layers * 2 * channels)
+          arrays = { shift, wkv: new Float32Array(layers * heads * headSize ** 2) }
+          return null
+        }
         const end = Math.min(layers, numRead + layersAtOnce)
         runner.readLayers(slot, numRead, end, arrays)
         numRead = end
+        return numRead === layers ? arrays : null
       },
     }
   }
@@ -91,8 +94,7 @@ export class StateCopies {
     onWhole: (arrays: StateData) => void = () => {},
     spend: Spend = (copy) => this.budget.spend(copy),
   ): TakenState {
-    const isSmall = this.#layersAtOnce >= this.#runner.info.stateShape.layers
-    if (isSmall || this.#slots.numFree === 0) {
+    if (this.#isSmall || this.#slots.numFree === 0) {
       let arrays: StateData | null = null
       spend(() => {
         arrays = this.#runner.readState(from)
@@ -128,14 +130,14 @@ export class StateCopies {
   readOldest(): boolean {
     const [taken] = this.#taken
     assert(taken, 'no spare slot is being read')
-    const { copy } = taken
-    while (!copy.isWhole) {
+    while (taken.arrays === null) {
       if (!this.budget.allows) return false
-      taken.spend(() => copy.readSome())
+      taken.spend(() => {
+        taken.arrays = taken.copy.readSome()
+      })
     }
-    taken.arrays = copy.arrays
     this.letGo(taken)
-    taken.onWhole(copy.arrays)
+    taken.onWhole(taken.arrays)
     return true
   }
 }

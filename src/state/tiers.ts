@@ -17,10 +17,8 @@ import type { Snapshot, StateArrays } from './snapshot.ts'
 
 /** A copy of a state on its way out of a slot, which holds it until the copy is whole. */
 export interface PartialCopy {
-  readonly arrays: StateArrays
-  readonly isWhole: boolean
-  /** Reads the next piece. */
-  readSome(): void
+  /** Reads the next piece. The copy, once it is whole. */
+  readSome(): StateArrays | null
 }
 
 /** Slots that hold kept states, as their owner works them. */
@@ -121,10 +119,10 @@ export class Tiers {
     if (kept.arrays !== null) return true
     assert(kept.slot !== null, 'a state without a copy in memory or in a slot')
     const copy = this.#copies.get(kept) ?? this.#slots.copyOf(kept.slot)
-    copy.readSome()
-    if (copy.isWhole) this.#setArrays(kept, copy.arrays)
-    else this.#copies.set(kept, copy)
-    return copy.isWhole
+    const arrays = copy.readSome()
+    if (arrays === null) this.#copies.set(kept, copy)
+    else this.#setArrays(kept, arrays)
+    return arrays !== null
   }
 
   /** Copies a state out of its slot at once. */
