@@ -223,10 +223,13 @@ export function refuseUnknownFlags(command: CommandDef<never>, argv: readonly st
   const defined = (command.args ?? {}) as ArgsDef
   const known = new Set(Object.keys(defined))
   const seen = new Set<string>()
-  for (const word of argv) {
+  for (const [i, word] of argv.entries()) {
     if (word === '--') return
     const flag = /^--(?:no-)?([^=]+)/.exec(word)?.[1]
     if (flag === undefined) continue
+    // citty takes the default then.
+    if (word === `--${flag}` && defined[flag]?.type === 'string' && lacksValue(argv[i + 1]))
+      throw new SkeinError('invalid_request', `${word} needs a value; see --help`, { param: flag })
     if (!known.has(flag) && !known.has(`no-${flag}`))
       throw new SkeinError('invalid_request', `unknown flag ${word}; see --help`, { param: flag })
     // citty keeps the last of several; the others would be without effect.
@@ -238,6 +241,10 @@ export function refuseUnknownFlags(command: CommandDef<never>, argv: readonly st
       )
     seen.add(flag)
   }
+}
+
+function lacksValue(next: string | undefined): boolean {
+  return next === undefined || next.startsWith('--')
 }
 
 /** A word that no argument takes is without effect, too: `skein generate FILE "Once upon"`, where --prompt was meant. */

@@ -67,6 +67,17 @@ test('a flag given twice is refused: all but the last would be without effect', 
   expect(() => check('--state', 'a', '--', '--state', 'b')).not.toThrow()
 })
 
+test('a flag without its value is refused, not given its default', () => {
+  const args = { port: { type: 'string', default: '1' }, json: { type: 'boolean' } } as const
+  const command = { args } as unknown as CommandDef<never>
+  const check = (...argv: string[]) => refuseUnknownFlags(command, argv)
+  expect(() => check('--json', '--port', '-1')).not.toThrow()
+  expect(() => check('--port=', '--no-json')).not.toThrow()
+  expect(() => check('--no-port')).not.toThrow()
+  expect(() => check('--json', '--port')).toThrow('--port needs a value')
+  expect(() => check('--port', '--json')).toThrow('--port needs a value')
+})
+
 test('a word that nothing takes is refused', () => {
   const args = {
     file: { type: 'positional', required: false },
