@@ -97,13 +97,11 @@ export class Scheduler {
   /** Frees the slot of a sequence that has ended. */
   releaseSlot(sequence: Sequence): void {
     const { slot, blend } = sequence
-    if (slot === null) return
     sequence.slot = null
     sequence.blend = null
-    for (const each of [slot, ...(blend?.others ?? []).map((other) => other.slot)]) {
-      this.#slots.release(each)
-      this.waiting.release(sequence.owner)
-    }
+    if (slot !== null) this.#slots.release(slot)
+    for (const other of blend?.others ?? []) this.#slots.release(other.slot)
+    for (; sequence.numHeld > 0; sequence.numHeld--) this.waiting.release(sequence.owner)
   }
 
   /** Takes a request out, in whatever phase it is, with all its slots. */
@@ -134,6 +132,7 @@ export class Scheduler {
         // Only the first reads the prompt; the others get a copy of its slot after that.
         this.#acquireSlot(sequence, sequence.index === 0 ? start : null)
         if (live.mixture !== null) sequence.blend = this.#acquireOthers(live.mixture)
+        sequence.numHeld = live.width
       }
       live.numFed = start?.numTokens ?? 0
       this.waiting.charge(live, live.promptLeft)

@@ -156,6 +156,8 @@ export class Sequence {
   readonly #draw: Mutable<SampleSpec>
   readonly #decodeRow: Mutable<BatchRow>
   #slot: number | null = null
+  /** Slots that count as its tenant's, until it has ended: also one that a session has kept by then. */
+  numHeld = 0
   /** Slots of the other states of a mixture, with their weights. */
   #blend: Blend | null = null
 

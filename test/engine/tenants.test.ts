@@ -2,6 +2,7 @@ import { expect, test } from 'vitest'
 import { Engine } from '../../src/engine/engine.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
 import { Collected, promptOf, requestOf, tokenBytes, V } from './kit.ts'
+import { setUp, tell, turnOf } from './session-kit.ts'
 
 /** Steps until `id` has its first token, while `flood` keeps `tenant` x at many requests in line. */
 function stepsUntilServed(numFlood: number): number {
@@ -37,4 +38,17 @@ test('a full line has room for another tenant, not for more of the same', () => 
   expect(() => engine.submit(requestOf({ id: 'more', tenant: 'x' }))).toThrow('waiting')
   for (let i = 0; i < 4; i++) engine.submit(requestOf({ id: `y${i}`, tenant: 'y' }))
   expect(() => engine.submit(requestOf({ id: 'y4', tenant: 'y' }))).toThrow('waiting')
+})
+
+test('slots that keep the states of its turns do not count against a tenant', async () => {
+  const { engine } = setUp({ fake: { numSlots: 4 } })
+  for (const id of ['a', 'b', 'c']) await tell(engine, turnOf({ tenant: 'x' }, { id }))
+  await tell(engine, requestOf({ id: 'idle', tenant: 'z' }))
+  // One slot is left, which x has to itself only if it holds none.
+  engine.submit(requestOf({ id: 'wide', tenant: 'y', n: 3, maxTokens: 500 }))
+  engine.step()
+  engine.submit(requestOf({ id: 'late', tenant: 'x' }))
+  engine.step()
+  expect(engine.stats).toMatchObject({ running: 2, waiting: 0 })
+  engine.dispose()
 })
