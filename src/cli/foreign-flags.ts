@@ -157,7 +157,10 @@ export function rewriteForeignFlags(argv: readonly string[]): Rewritten {
       words.push(word)
       continue
     }
-    const value = foreign.isSwitch === true ? '' : (attached ?? argv[++i])
+    const isSwitch = foreign.isSwitch === true
+    // A switch may still be told that it is on.
+    if (isSwitch && attached === undefined && /^true$/i.test(argv[i + 1] ?? '')) i++
+    const value = isSwitch ? '' : (attached ?? argv[++i])
     if (value === undefined) throw refusal(foreign.flag, 'a value')
     const { words: own, note } = foreign.meaning(value)
     words.push(...own)

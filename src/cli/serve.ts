@@ -102,7 +102,16 @@ export const serve = defineCommand({
     greet(server, file, auth.message + named, auth.keys.length + keyRing.keys.length > 0)
     const { app, drain, models } = server
     shutDownOnSignals(
-      { app, drain, stopWorkers: () => models.stop(), timeoutMs: 1000 * drainSeconds },
+      {
+        app,
+        drain,
+        stopWorkers: () => models.stop(),
+        timeoutMs: 1000 * drainSeconds,
+        onWait: (count) =>
+          process.stderr.write(
+            `skein: waiting up to ${drainSeconds} s for ${count} requests to end; once more ends at once\n`,
+          ),
+      },
       (code) => process.exit(code),
     )
   },

@@ -112,8 +112,12 @@ export function buildApp(options: AppOptions): FastifyInstance {
   app.addHook('onResponse', async (request, reply) => logResponse(request, reply))
   if (options.metrics === undefined) app.addHook('onClose', async () => metrics.dispose())
   app.setErrorHandler((thrown, request, reply) => respond.send(thrown, request, reply))
-  app.setNotFoundHandler(() => {
-    throw new SkeinError('not_found', 'no such route; GET /openapi.json lists them')
+  app.setNotFoundHandler((request) => {
+    const { method, url } = request
+    const others = ['GET', 'POST', 'DELETE'].filter((other) => app.hasRoute({ method: other, url }))
+    const instead = others.length === 0 ? '' : `; this path takes ${others.join(' and ')}`
+    const message = `no such route${instead === '' ? '' : ` for ${method}`}${instead}; GET /openapi.json lists them`
+    throw new SkeinError('not_found', message)
   })
   app.setSchemaErrorFormatter((complaints) => describeInvalid(complaints))
   parseJsonBodies(app, limits)

@@ -13,6 +13,8 @@ export interface ShutdownOptions {
   readonly stopWorkers: () => Promise<void>
   /** How long streams may go on. */
   readonly timeoutMs: number
+  /** Told on the way down how many requests are waited for. */
+  readonly onWait?: (numActive: number) => void
 }
 
 /** What clients that read slowly get to take their last bytes. */
@@ -46,6 +48,8 @@ export function shutDownOnSignals(
       return
     }
     isAsked = true
+    const { numActive } = options.drain
+    if (numActive > 0) options.onWait?.(numActive)
     shutDown(options).then(
       () => exit(0),
       (error) => {

@@ -13,7 +13,6 @@ import { channelToChild } from '../engine/process-channel.ts'
 import { RemoteEngineClient } from '../engine/remote-client.ts'
 import { assert, type ErrorCode, SkeinError } from '../errors.ts'
 import type { Keeper } from './keeper.ts'
-import { withLargePages } from './large-pages.ts'
 import { forwardLines } from './worker-log.ts'
 import { type Illness, WorkerWatch } from './worker-watch.ts'
 
@@ -251,7 +250,7 @@ export class Supervisor implements Keeper {
     const child = fork(entry, [...args], {
       serialization: 'advanced',
       stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
-      env: { ...withLargePages(process.env), ...env },
+      env: { ...process.env, ...env },
       ...(execArgv === undefined ? {} : { execArgv: [...execArgv] }),
     })
     this.#child = child

@@ -14,6 +14,7 @@ test.each([
   ],
   ['--model-path m --port 8000 --password rwkv7_7.2b', 'm --port 8000 --password rwkv7_7.2b'],
   ['--model-path m --pp-devices [0]', 'm --device cuda:0'],
+  ['--model-path m --enable-cuda-graph True --port 1', 'm --port 1'],
   ['--model-path m --max-batch-size 64 --use-cuda-graph', 'm --slots 64'],
   // And the rest of the table.
   [

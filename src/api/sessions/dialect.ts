@@ -3,7 +3,7 @@
  * A tenant sees its own only.
  */
 import Type from 'typebox'
-import type { SessionInfo, TurnInfo } from '../../engine/messages.ts'
+import type { SessionInfo, StateStats, TurnInfo } from '../../engine/messages.ts'
 import type { ServedModel } from '../models.ts'
 import { renderOpenAiError } from '../openai/errors.ts'
 import { invalid, present } from '../openai/sampling.ts'
@@ -39,7 +39,7 @@ export function sessionsDialect(): Dialect {
             model: id,
             slots: client?.stats.numSlots ?? null,
             free_slots: client?.stats.freeSlots ?? null,
-            states: client?.stats.states ?? null,
+            states: client?.stats.states ? countsOf(client.stats.states) : null,
           })),
         }),
       ),
@@ -177,4 +177,22 @@ function wireTurn({ turn, parent, numTokens, createdAt, tier, isSaved }: TurnInf
 
 function seconds(milliseconds: number): number {
   return Math.floor(milliseconds / 1000)
+}
+
+function countsOf(states: StateStats) {
+  return {
+    sessions: states.sessions,
+    in_slots: states.inSlots,
+    in_memory: states.inMemory,
+    on_disk: states.onDisk,
+    unsaved: states.unsaved,
+    prefixes: states.prefixes,
+    prefix_bytes: states.prefixBytes,
+    cached_tokens: states.cachedTokens,
+    prefix_hits: states.prefixHits,
+    prefix_misses: states.prefixMisses,
+    saves: states.saves,
+    failed_saves: states.failedSaves,
+    loads: states.loads,
+  }
 }
