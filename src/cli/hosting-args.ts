@@ -4,7 +4,7 @@ import type { ArgsDef } from 'citty'
 import { SkeinError } from '../errors.ts'
 import { isLoopback } from '../gateway/auth.ts'
 import { modelPath } from '../load.ts'
-import { engineChoice, integer, integers, text } from './args.ts'
+import { deviceChoice, engineChoice, integer, integers, text } from './args.ts'
 import type { NamedModel, ServedChoice } from './server.ts'
 
 export const hostingArgs = {
@@ -54,17 +54,29 @@ export function hosted(args: Given): Hosted {
   const words = (args._ as readonly string[] | undefined) ?? []
   const [first, ...others] = words.map(namedModel)
   const megabytes = integer(args, 'max-worker-mb', 1, 2 ** 30)
-  const gpus = integers(args, 'gpus')
-  if (new Set(gpus).size < gpus.length)
-    throw new SkeinError('invalid_request', '--gpus names one twice; --replicas adds workers')
   return {
     choice: { ...engineChoice({ ...args, model: first?.model }), model: firstModel(args, first) },
     modelId: nameOfFirst(args, first, others.length),
     moreModels: others,
-    gpus,
+    gpus: gpusOf(args),
     replicas: integer(args, 'replicas', 1, 256),
     maxWorkerBytes: megabytes === undefined ? undefined : megabytes * 2 ** 20,
   }
+}
+
+function gpusOf(args: Given): number[] {
+  const gpus = integers(args, 'gpus')
+  const param = 'gpus'
+  if (new Set(gpus).size < gpus.length)
+    throw new SkeinError('invalid_request', '--gpus names one twice; --replicas adds workers', {
+      param,
+    })
+  const device = deviceChoice(args) ?? 'auto'
+  if (gpus.length > 0 && device !== 'auto' && device !== 'cuda')
+    throw new SkeinError('invalid_request', `--gpus and --device ${device} exclude each other`, {
+      param,
+    })
+  return gpus
 }
 
 /** Null: a control plane alone. A public address is no place for a demonstration that nobody asked for. */

@@ -7,6 +7,7 @@ import {
   startStates,
 } from '../../src/cli/args.ts'
 import { serverUrl } from '../../src/cli/chat.ts'
+import { hosted } from '../../src/cli/hosting-args.ts'
 import { loadRunner } from '../../src/load.ts'
 
 describe('--state', () => {
@@ -28,6 +29,15 @@ describe('--state', () => {
   test.each(['=a.pth', 'poet=', 'a=b.pth,', ','])('%s is refused', (state) => {
     expect(() => startStates({ state })).toThrow('--state takes NAME=FILE pairs')
   })
+})
+
+test('--gpus is a choice of devices, and takes no other', () => {
+  const given = (args: object) => () => hosted({ _: ['m.pth'], host: '127.0.0.1', ...args })
+  expect(given({ gpus: '0,1', device: 'cuda' })().gpus).toEqual([0, 1])
+  expect(given({ gpus: '0,1' })().gpus).toEqual([0, 1])
+  for (const device of ['cpu', 'cuda:1'])
+    expect(given({ gpus: '0', device })).toThrow(`--gpus and --device ${device} exclude each other`)
+  expect(given({ gpus: '0,0' })).toThrow('twice')
 })
 
 describe('--pp-devices', () => {
