@@ -1,25 +1,17 @@
 /**
  * The events of one request on their way to one consumer. A consumer slower than the engine costs bounded memory: text
- * of the same choice that waits here is merged, so at most one event of each kind and choice is queued, and one that is
- * too far behind (which takes log-probabilities: they are hundreds of times as large as text) loses the request.
+ * that waits here is packed, and a consumer that is too far behind (some 300 tokens with 20 log-probabilities each,
+ * thousands without) loses the request.
  * Leaving the loop early, or aborting, calls `onCancel` once. It does not know where events come from.
  */
 import { SkeinError } from '../errors.ts'
-import type { EngineEvent, TokenText } from './messages.ts'
+import type { EngineEvent } from './messages.ts'
+import { PackedTexts } from './packed-texts.ts'
 
-interface QueuedText {
-  readonly type: 'text'
-  readonly id: string
-  readonly index: number
-  text: string
-  readonly tokens: number[]
-  readonly logprobs: TokenText[] | null
-}
-
-/** What may wait here, roughly; text alone never comes to that. */
-const MAX_QUEUED_BYTES = 2 ** 21
-/** Of a token with its log-probability as objects, and of each of its alternatives. */
-const LOGPROB_BYTES = 200
+/** What may wait here: of a request with few choices, of each choice of one with many, and of any. */
+const QUEUE_BYTES = 2 ** 17
+const CHOICE_BYTES = 2 ** 14
+const MAX_QUEUE_BYTES = 2 ** 21
 
 interface Waiter {
   resolve(result: IteratorResult<EngineEvent>): void
@@ -30,9 +22,10 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
   readonly #onCancel: () => void
   readonly #signal: AbortSignal | undefined
   readonly #onAbort = () => this.#abort()
-  #queued: EngineEvent[] = []
+  readonly #maxBytes: number
+  #queued: (Exclude<EngineEvent, { type: 'text' }> | PackedTexts)[] = []
   /** Text in #queued that later text of the same choice is added to. */
-  readonly #queuedText = new Map<number, QueuedText>()
+  readonly #queuedText = new Map<number, PackedTexts>()
   readonly #waiters: Waiter[] = []
   #queuedBytes = 0
   #unfinished: number
@@ -41,6 +34,7 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
 
   constructor(numChoices: number, onCancel: () => void, signal?: AbortSignal) {
     this.#unfinished = numChoices
+    this.#maxBytes = Math.min(MAX_QUEUE_BYTES, Math.max(QUEUE_BYTES, CHOICE_BYTES * numChoices))
     this.#onCancel = onCancel
     this.#signal = signal
     if (signal?.aborted) this.fail(abortedError())
@@ -61,7 +55,7 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
     const waiter = this.#waiters.shift()
     if (waiter !== undefined) waiter.resolve({ value: event, done: false })
     else this.#enqueue(event)
-    if (this.#queuedBytes > MAX_QUEUED_BYTES) {
+    if (this.#queuedBytes > this.#maxBytes) {
       this.#drop()
       this.fail(new SkeinError('aborted', 'the answer was not read as fast as it was generated'))
       this.#onCancel()
@@ -82,14 +76,8 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
   }
 
   async next(): Promise<IteratorResult<EngineEvent>> {
-    const event = this.#queued.shift()
-    if (event !== undefined) {
-      if (event.type === 'text') {
-        this.#queuedText.delete(event.index)
-        this.#queuedBytes -= bytesOf(event)
-      }
-      return { value: event, done: false }
-    }
+    const [queued] = this.#queued
+    if (queued !== undefined) return { value: this.#take(queued), done: false }
     if (this.#failure !== null) {
       const error = this.#failure
       this.#failure = null
@@ -124,18 +112,32 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
       this.#queued.push(event)
       return
     }
-    this.#queuedBytes += bytesOf(event)
-    const { text, tokens, logprobs } = event
     const earlier = this.#queuedText.get(event.index)
+    const before = earlier?.bytes ?? 0
+    const texts = earlier ?? new PackedTexts(event)
     if (earlier === undefined) {
-      const queued = { ...event, tokens: [...tokens], logprobs: logprobs && [...logprobs] }
-      this.#queuedText.set(event.index, queued)
-      this.#queued.push(queued)
-      return
+      this.#queuedText.set(event.index, texts)
+      this.#queued.push(texts)
+    } else {
+      texts.add(event)
     }
-    earlier.text += text
-    for (const token of tokens) earlier.tokens.push(token)
-    for (const logprob of logprobs ?? []) earlier.logprobs?.push(logprob)
+    this.#queuedBytes += texts.bytes - before
+  }
+
+  /** From the first in line, which stays there as long as it has more. */
+  #take(queued: Exclude<EngineEvent, { type: 'text' }> | PackedTexts): EngineEvent {
+    if (!(queued instanceof PackedTexts)) {
+      this.#queued.shift()
+      return queued
+    }
+    const before = queued.bytes
+    const event = queued.take()
+    this.#queuedBytes -= before - queued.bytes
+    if (queued.isEmpty) {
+      this.#queued.shift()
+      this.#queuedText.delete(event.index)
+    }
+    return event
   }
 
   #drop(): void {
@@ -150,12 +152,6 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
     this.#signal?.removeEventListener('abort', this.#onAbort)
     for (const waiter of this.#waiters.splice(0)) waiter.resolve(DONE)
   }
-}
-
-/** Adds up: merged events have what they had apart. */
-function bytesOf({ text, tokens, logprobs }: EngineEvent & { type: 'text' }): number {
-  const numLogprobs = (logprobs ?? []).reduce((sum, { top }) => sum + 1 + top.length, 0)
-  return text.length + 8 * tokens.length + LOGPROB_BYTES * numLogprobs
 }
 
 const DONE: IteratorResult<EngineEvent> = { value: undefined, done: true }

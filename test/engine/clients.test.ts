@@ -166,20 +166,16 @@ describe.each([
     await client.close()
   })
 
-  test('a reader that stays away costs one event per kind, and loses nothing', async () => {
+  test('a reader that stays away costs few events, and loses nothing', async () => {
     const { client, engine } = await setUp()
     const request = requestOf({ n: 2, maxTokens: 500, logprobs: 1 })
     const events = client.generate(request)
     while (engine.stats.finishedLength < 2) await turn()
     await settle()
     const collected = await collect(events)
-    expect(collected.events.map(({ type }) => type)).toEqual([
-      'prompt',
-      'text',
-      'text',
-      'finish',
-      'finish',
-    ])
+    const types = collected.events.map(({ type }) => type)
+    expect([types[0], ...new Set(types)]).toEqual(['prompt', 'prompt', 'text', 'finish'])
+    expect(types.length).toBeLessThan(25)
     for (const index of [0, 1]) {
       expect(collected.answer('a', index)).toEqual(soloAnswer(request, index))
     }
@@ -329,21 +325,25 @@ test('requests that are over are forgotten', async () => {
   expect(queues.size).toBe(0)
 })
 
-test('a consumer that falls too far behind loses its request; text alone never does', async () => {
+test('a consumer that falls too far behind loses its request', async () => {
   const top = Array.from({ length: 20 }, (_, token) => ({ token, logprob: -1 }))
-  const entry = { token: 1, logprob: -1, bytes: Uint8Array.of(65), top, topBytes: [] }
+  const topBytes = top.map(() => Uint8Array.of(65))
+  const entry = { token: 1, logprob: -1, bytes: Uint8Array.of(65), top, topBytes }
   const text = { type: 'text', id: 'r', index: 0, text: 'A', tokens: [1] } as const
   let numCancelled = 0
   const open = () => new EventQueue(1, () => numCancelled++)
 
   const plain = open()
-  for (let i = 0; i < 65_536; i++) plain.push({ ...text, logprobs: null })
+  for (let i = 0; i < 12_000; i++) plain.push({ ...text, text: 'word', logprobs: null })
   expect(plain.isOver).toBe(false)
+  for (let i = 0; i < 12_000; i++) plain.push({ ...text, text: 'word', logprobs: null })
+  expect(plain.isOver).toBe(true)
+  numCancelled = 0
 
   const read = open()
   for (let i = 0; i < 5000; i++) {
     read.push({ ...text, logprobs: [entry] })
-    if (i % 100 === 0) await read.next()
+    if (i % 8 === 0) await read.next()
   }
   expect(read.isOver).toBe(false)
 
@@ -353,6 +353,7 @@ test('a consumer that falls too far behind loses its request; text alone never d
     behind.push({ ...text, logprobs: [entry] })
     numTaken++
   }
+  expect(numTaken).toBeGreaterThan(300)
   expect(numTaken).toBeLessThan(1000)
   expect(numCancelled).toBe(1)
   await expect(behind.next()).rejects.toMatchObject({ code: 'aborted' })
