@@ -184,6 +184,7 @@ class Reader {
   #entry(): { token: number; logprob: number; bytes: Uint8Array } {
     const token = this.number()
     const logprob = this.bytes(8).readDoubleLE()
-    return { token, logprob, bytes: this.bytes(this.number()) }
+    // As it came: an array of its own, not a window into what is held.
+    return { token, logprob, bytes: Uint8Array.from(this.bytes(this.number())) }
   }
 }
