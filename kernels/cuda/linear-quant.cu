@@ -7,11 +7,8 @@
 // for the one before it, and an output is summed in the same order whatever T is.
 // Integers become f16 and take their scale (rounded to f16, as weights of f16 are) before the
 // product. Tolerance: 1e-3 RMS against reference/ops.ts with weights of the same type.
-#include "epilogue.cuh"
+#include "few-tokens.cuh"
 #include "quant.cuh"
-
-#define MAX_JOBS 8
-#define WARPS 8
 
 struct QuantJob {
   void* y;
@@ -53,10 +50,6 @@ struct Quantised {
   static constexpr int kScales = kPartScales;
 };
 
-constexpr int kTileRows = 8 * ROW_TILES;
-/** Groups of 8 tokens, and the tensor cores' 16. */
-constexpr int kTokenGroups = TOKENS / 8;
-constexpr int kTokenTiles = (TOKENS + 15) / 16;
 /** Parts of W in flight. More would mean fewer waits, but also more code, and short products wait
  * for that. */
 constexpr int kDepth = ROW_TILES == 4 || ROW_TILES == 2 && kIsNibbles ? 1 : 2;
@@ -67,11 +60,6 @@ struct Part {
   u32 scales[ROW_TILES][kPartScales > 2 ? 2 : 1];
 };
 
-/** 8 inputs of each of a lane's tokens. */
-struct Slice {
-  uint4 of[kTokenGroups];
-};
-
 /** Where a lane reads, clamped into range: what is out of range is not stored. */
 struct Sources {
   const u8* weight[ROW_TILES];
@@ -79,18 +67,6 @@ struct Sources {
   const f16* x[kTokenGroups];
   int columns;
 };
-
-/** 16 bytes of W, or zeros. Streamed once: kept out of L1. */
-__device__ __forceinline__ uint4 load_weight(const u8* w, bool inside) {
-  uint4 v;
-  asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 "
-      "%3, 0;"
-      " @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(w), "r"((int)inside));
-  return v;
-}
 
 /** 8 bytes of W, or zeros. */
 __device__ __forceinline__ uint2 load_half_weight(const u8* w, bool inside) {
@@ -132,19 +108,6 @@ __device__ __forceinline__ void load_scales(u32* to, const f16* scales, bool ins
         : "l"(scales), "r"((int)inside));
 }
 
-/** 16 bytes of x, or zeros. */
-__device__ __forceinline__ uint4 load_inputs(const f16* x, bool inside) {
-  uint4 v;
-  asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 "
-      "%3, 0;"
-      " @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(x), "r"((int)inside)
-      : "memory");
-  return v;
-}
-
 /** Part `p` of a lane's rows. */
 template <class Format>
 __device__ __forceinline__ void load_part(Part& part, const Sources& from, int p, int q) {
@@ -157,35 +120,13 @@ __device__ __forceinline__ void load_part(Part& part, const Sources& from, int p
   }
 }
 
-/** Slice `s` of a lane's tokens at part `p`. */
+/** Inputs `s` of a lane's tokens at part `p`. */
 template <class Format>
-__device__ __forceinline__ void load_slice(Slice& slice, const Sources& from, int p, int s, int q) {
+__device__ __forceinline__ void load_slice(Inputs& slice, const Sources& from, int p, int s, int q) {
   const int at = (p * Format::kSlices + s) * 32 + 8 * q;
 #pragma unroll
   for (int m = 0; m < kTokenGroups; m++)
     slice.of[m] = load_inputs(from.x[m] + at, at < from.columns);
-}
-
-/** d += A·B with A [16 tokens, 16], B [16, 8 rows of W]; both from words of two neighbouring k. */
-__device__ __forceinline__ void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-#else
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(b0));
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a2), "r"(a3), "r"(b1));
-#endif
 }
 
 /** Eight weights as f16, scaled: slice `s` of row n of a part. */
@@ -209,26 +150,15 @@ __device__ __forceinline__ void decode(u32 (&h)[4], const Part& part, int n, int
   }
 }
 
-/** Sums of a thread: of tokens g and g + 8 of each tile, rows 2q and 2q + 1 of each 8. */
-struct Sums {
-  float of[kTokenTiles][ROW_TILES][4];
-};
-
 template <class Format>
-__device__ __forceinline__ void multiply_slice(Sums& sums, const Part& part, const Slice& x,
+__device__ __forceinline__ void multiply_slice(Sums& sums, const Part& part, const Inputs& x,
                                                int s) {
 #pragma unroll
   for (int n = 0; n < ROW_TILES; n++) {
     u32 h[4];
     decode<Format>(h, part, n, s);
 #pragma unroll
-    for (int m = 0; m < kTokenTiles; m++) {
-      const uint4 lo = x.of[2 * m];
-      uint4 hi = make_uint4(0, 0, 0, 0);
-      if constexpr (TOKENS > 8) hi = x.of[2 * m + 1];
-      mma(sums.of[m][n], lo.x, hi.x, lo.y, hi.y, h[0], h[1]);
-      mma(sums.of[m][n], lo.z, hi.z, lo.w, hi.w, h[2], h[3]);
-    }
+    for (int m = 0; m < kTokenTiles; m++) multiply_tile(sums, m, n, x, h[0], h[1], h[2], h[3]);
   }
 }
 
@@ -267,7 +197,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const QuantJob& job, const 
 #pragma unroll
   for (int m = 0; m < kTokenGroups; m++)
     from.x[m] = job.x + (long long)min(first_token + 8 * m + g, last) * job.columns;
-  Slice next;
+  Inputs next;
   load_slice<Format>(next, from, first, 0, q);
   const int parts = (job.columns + 32 * kSlices - 1) / (32 * kSlices);
   for (int base = first; base < parts; base += kDepth * split) {
@@ -276,7 +206,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const QuantJob& job, const 
       const int p = base + d * split;
 #pragma unroll
       for (int s = 0; s < kSlices; s++) {
-        const Slice x = next;
+        const Inputs x = next;
         const bool is_last = s == kSlices - 1;
         load_slice<Format>(next, from, is_last ? p + split : p, is_last ? 0 : s + 1, q);
         multiply_slice<Format>(sums, ring[d], x, s);
@@ -286,61 +216,18 @@ __device__ __forceinline__ void multiply(Sums& sums, const QuantJob& job, const 
   }
 }
 
-__device__ __forceinline__ void store_output(const QuantJob& job, int t, int row, float value) {
-  value *= job.row_scales == nullptr ? job.factor : job.row_scales[row];
-  if (job.bias != nullptr) value += job.bias[row];
-  value = apply_epilogue(value, job.epilogue);
-  const long long at = (long long)t * job.rows + row;
-  if (job.is_f32) {
-    float* const y = static_cast<float*>(job.y) + at;
-    *y = job.epilogue == kAdd ? *y + value : value;
-  } else {
-    f16* const y = static_cast<f16*>(job.y) + at;
-    *y = to_f16(job.epilogue == kAdd ? to_float(*y) + value : value);
-  }
-}
-
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
     linear_quant(Step step, const __grid_constant__ QuantJobs jobs) {
-  __shared__ float partial[WARPS][TOKENS][kTileRows];
   let_next_start();
-  int j = 0;
-  while (j + 1 < jobs.count && (int)blockIdx.x >= jobs.job[j + 1].first_block) j++;
-  const QuantJob& job = jobs.job[j];
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  const int split = job.split, tiles = WARPS / split;
-  const int block_row = (blockIdx.x - job.first_block) * tiles * kTileRows;
+  const QuantJob& job = find_job(jobs);
+  const Place at = place_of(job);
   const int* const count = step.counts + jobs.count_index;
-
   Sums sums = {};
-  const int first_token = blockIdx.y * TOKENS;
-  const int row = block_row + warp / split * kTileRows;
   if (job.is_plain)
-    multiply<Plain>(sums, job, count, row, first_token, warp % split);
+    multiply<Plain>(sums, job, count, at.row, at.first_token, at.part);
   else
-    multiply<Quantised>(sums, job, count, row, first_token, warp % split);
-  const int g = lane >> 2, q = lane & 3;
-#pragma unroll
-  for (int m = 0; m < kTokenTiles; m++) {
-#pragma unroll
-    for (int n = 0; n < ROW_TILES; n++) {
-      const float(&d)[4] = sums.of[m][n];
-      *reinterpret_cast<float2*>(&partial[warp][16 * m + g][8 * n + 2 * q]) =
-          make_float2(d[0], d[1]);
-      if constexpr (TOKENS > 8)
-        *reinterpret_cast<float2*>(&partial[warp][16 * m + g + 8][8 * n + 2 * q]) =
-            make_float2(d[2], d[3]);
-    }
-  }
-  __syncthreads();
-
-  const int width = tiles * kTileRows;
-  const int outputs = width * min(TOKENS, *count - first_token);
-  for (int i = threadIdx.x; i < outputs; i += 32 * WARPS) {
-    const int t = i / width, r = i % width;
-    if (block_row + r >= job.rows) continue;
-    float sum = 0;
-    for (int s = 0; s < split; s++) sum += partial[r / kTileRows * split + s][t][r % kTileRows];
-    store_output(job, first_token + t, block_row + r, sum);
-  }
+    multiply<Quantised>(sums, job, count, at.row, at.first_token, at.part);
+  store_sums(sums, job, at, *count, [&](int row, float sum) {
+    return sum * (job.row_scales == nullptr ? job.factor : job.row_scales[row]);
+  });
 }
