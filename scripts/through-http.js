@@ -1,6 +1,6 @@
 /**
  * What of the engine's speed arrives through HTTP: starts `skein serve` from dist, lets so many chats stream at once, and
- * prints tokens a second, CPU time a token of gateway, worker and load generator, and the gateway's event-loop delay.
+ * prints tokens a second, CPU time a token of gateway, workers and load generator, and the gateway's event-loop delay.
  *
  *   node scripts/through-http.js MODEL STREAMS [OUTPUT_TOKENS] [ENGINE_RATE] [serve's flags …]
  *
@@ -46,13 +46,14 @@ async function metric(name) {
   )
 }
 
-/** @param {import('node:child_process').ChildProcess} server */
+/** When every worker is. @param {import('node:child_process').ChildProcess} server */
 async function whenReady(server) {
   for (;;) {
     if (server.exitCode !== null) throw new Error(`skein serve ended with ${server.exitCode}`)
     await new Promise((resolve) => setTimeout(resolve, 200))
-    const reply = await fetch(`${URL_BASE}/readyz`).catch(() => null)
-    if (reply?.ok) return
+    const reply = await fetch(`${URL_BASE}/api/workers`).catch(() => null)
+    const workers = reply === null ? [] : await reply.json()
+    if (workers.length > 0 && workers.every(({ phase }) => phase === 'ready')) return
   }
 }
 
@@ -88,12 +89,13 @@ server.stdout?.resume()
 try {
   await whenReady(server)
   const gateway = server.pid ?? 0
-  const [worker = 0] = childrenOf(gateway)
+  const workers = childrenOf(gateway)
+  const used = () => [cpuMs(gateway), workers.reduce((sum, worker) => sum + cpuMs(worker), 0)]
   await load(String(Math.ceil(Number(streams) / 4)), '32')
   await metric('process_cpu_user_seconds_total')
-  const before = [cpuMs(gateway), cpuMs(worker)]
+  const before = used()
   const { summary } = await load(streams, outputTokens)
-  const after = [cpuMs(gateway), cpuMs(worker)]
+  const after = used()
   const delayMs = 1000 * (await metric('nodejs_eventloop_lag_p99_seconds'))
   const tokens = summary.outputTokens.total
   // While every stream runs: the streams' own rate between their first and last token.
@@ -110,7 +112,7 @@ try {
         ? `${((100 * steady) / Number(engineRate)).toFixed(1)} %`
         : 'not given',
     'gateway CPU, us a token': gatewayUs?.toFixed(1),
-    'worker CPU, us a token': workerUs?.toFixed(1),
+    "workers' CPU, us a token": workerUs?.toFixed(1),
     'load generator CPU, us a token': ((1000 * clientCpuMs) / tokens).toFixed(1),
     'event-loop delay of the gateway, p99 ms': delayMs.toFixed(1),
     'first token, median and p99 ms': `${summary.ttftMs.median.toFixed(0)}, ${summary.ttftMs.p99.toFixed(0)}`,

@@ -1,0 +1,141 @@
+/**
+ * How soon a session goes on from each tier: the time to the first token of its next turn while its state is on the device, in
+ * memory or on disk, beside a step of decoding and beside reading the whole history again. Every turn's tier is looked up
+ * before it is timed. Starts `skein serve` from dist with its data in a new folder, which it removes.
+ *
+ *   node scripts/bench-resume.js MODEL [--history 8192] [--rounds 40] [-- serve's flags …]
+ */
+import { spawn } from 'node:child_process'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { parseArgs } from 'node:util'
+
+const at = process.argv.indexOf('--')
+const [own, flags] =
+  at < 0 ? [process.argv.slice(2), []] : [process.argv.slice(2, at), process.argv.slice(at + 1)]
+const { values, positionals } = parseArgs({
+  args: own,
+  allowPositionals: true,
+  options: {
+    history: { type: 'string', default: '8192' },
+    rounds: { type: 'string', default: '40' },
+  },
+})
+const [model = ''] = positionals
+const history = Number(values.history)
+const rounds = Number(values.rounds)
+const PORT = 8112
+const BASE = `http://127.0.0.1:${PORT}`
+/** Few, so that a handful of other sessions pushes one down a tier. */
+const SLOT_STATES = 2
+const MEMORY_STATES = 4
+const TIERS = ['device', 'memory', 'disk']
+/** Sessions that have a turn after it, so that it is where it shall be. */
+const PUSHERS = [0, SLOT_STATES + 1, SLOT_STATES + MEMORY_STATES + 2]
+/** A cold read takes as long as the history. */
+const COLD_ROUNDS = 5
+const GREEDY = { temperature: 0, ignore_eos: true }
+
+/** Token ids that differ from seed to seed. @param {number} count @param {number} seed */
+function tokens(count, seed) {
+  return Array.from({ length: count }, (_, i) => 1 + ((i * 7919 + seed * 104_729) % 250))
+}
+
+/** Milliseconds to the first token and to the last of a streamed answer. @param {object} body */
+async function stream(body) {
+  const began = performance.now()
+  const reply = await fetch(`${BASE}/v1/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ stream: true, ...GREEDY, ...body }),
+  })
+  if (!reply.ok || reply.body === null) throw new Error(await reply.text())
+  let first = 0
+  let text = ''
+  for await (const part of reply.body) {
+    if (first === 0) first = performance.now() - began
+    text += Buffer.from(part).toString()
+  }
+  if (text.includes('"error"')) throw new Error(text)
+  return { first, whole: performance.now() - began }
+}
+
+/** @param {string} session_id @param {number} count @param {number} seed */
+function turn(session_id, count, seed) {
+  return stream({ prompt: tokens(count, seed), session_id, max_tokens: 2 })
+}
+
+/** The tier of a session's head, when it is saved and at rest. @param {string} id @param {string} wanted */
+async function whenIn(id, wanted) {
+  for (let attempt = 0; attempt < 500; attempt++) {
+    const reply = await fetch(`${BASE}/v1/sessions/${id}`)
+    const { head, turns } = await reply.json()
+    const { tier, saved } = turns.find((/** @type {any} */ one) => one.turn === head)
+    if (tier === wanted && (saved || wanted !== 'disk')) return
+    await new Promise((resolve) => setTimeout(resolve, 10))
+  }
+  throw new Error(`session ${id} did not come to ${wanted}`)
+}
+
+/** @param {string} name @param {number[]} times */
+function report(name, times) {
+  const sorted = times.toSorted((a, b) => a - b)
+  const [median = 0, p99 = 0] = [0.5, 0.99].map(
+    (share) => sorted[Math.floor(share * sorted.length)],
+  )
+  const figures = [median, p99].map((ms) => ms.toFixed(1).padStart(9))
+  console.log(`${name.padEnd(34)} median ${figures[0]} ms   p99 ${figures[1]} ms`)
+}
+
+async function measure() {
+  const long = await stream({ prompt: tokens(16, 1), max_tokens: 256 })
+  report('a step of one stream', [(long.whole - long.first) / 255])
+  const short = (/** @type {number} */ i) =>
+    stream({ prompt: tokens(16, i), max_tokens: 2, cache: 'no-store' })
+  report('a prompt of 16 tokens, no session', await repeat(rounds, short))
+  await turn('it', history, 1)
+  for (const [i, tier] of TIERS.entries()) {
+    const times = await repeat(rounds, async (round) => {
+      for (let other = 0; other < (PUSHERS[i] ?? 0); other++) await turn(`other ${other}`, 8, round)
+      await whenIn('it', tier)
+      return turn('it', 16, round)
+    })
+    report(`next turn, state on ${tier}`, times)
+  }
+  const cold = (/** @type {number} */ i) =>
+    stream({ prompt: tokens(history + 16, 100 + i), max_tokens: 2, cache: 'no-store' })
+  report(`the same, ${history} tokens read again`, await repeat(COLD_ROUNDS, cold))
+}
+
+/** Times to the first token, one after the other. @param {number} count @param {(i: number) => Promise<{first: number}>} work */
+async function repeat(count, work) {
+  const times = []
+  for (let i = 0; i < count; i++) times.push((await work(i)).first)
+  return times
+}
+
+const data = mkdtempSync(join(tmpdir(), 'skein-bench-resume-'))
+const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url))
+const server = spawn(
+  process.execPath,
+  [
+    ...[main, 'serve', model, '--port', String(PORT), '--data-dir', data, '--log-level', 'warn'],
+    ...['--slot-states', String(SLOT_STATES), '--memory-states', String(MEMORY_STATES)],
+    ...['--prefix-cache-mb', '0', ...flags],
+  ],
+  { stdio: ['ignore', 'ignore', 'inherit'] },
+)
+try {
+  for (;;) {
+    if (server.exitCode !== null) throw new Error(`skein serve ended with ${server.exitCode}`)
+    if ((await fetch(`${BASE}/readyz`).catch(() => null))?.ok) break
+    await new Promise((resolve) => setTimeout(resolve, 200))
+  }
+  await measure()
+} finally {
+  server.kill('SIGTERM')
+  await new Promise((resolve) => server.once('close', resolve))
+  rmSync(data, { recursive: true })
+}
