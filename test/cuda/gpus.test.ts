@@ -1,5 +1,5 @@
 /** `skein serve --gpus 0,1,…` on real GPUs: the built command, a worker on each, a session that moves, one that dies. */
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test, vi } from 'vitest'
 import { cudaReport } from '../../src/backend/cuda/report.ts'
 import type { SystemInfo, WorkerRecord } from '../../src/gateway/management/contract.ts'
 import { type RunningServer, serve } from '../helpers/cli.ts'
@@ -38,7 +38,7 @@ describeCuda('a server of several GPUs', () => {
   beforeAll(async () => {
     const gpus = Array.from({ length: numGpus }, (_, i) => i).join(',')
     server = await serve(['--gpus', gpus, '--durable', '--slots', '128'])
-    await expect.poll(phases, LOADED).toEqual(allReady)
+    await vi.waitFor(async () => expect(await phases()).toEqual(allReady), LOADED)
   }, 180_000)
   afterAll(async () => {
     expect(await server.stop()).toBe(0)
