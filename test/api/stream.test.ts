@@ -3,6 +3,8 @@ import { once } from 'node:events'
 import http from 'node:http'
 import net, { type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import type { FastifyInstance } from 'fastify'
 import { afterEach, expect, test } from 'vitest'
 import { answer, endless } from '../helpers/fake-engine.ts'
@@ -40,6 +42,9 @@ async function until(condition: () => boolean, timeoutMs = 5000): Promise<void> 
     await delay(5)
   }
 }
+
+setFlagsFromString('--expose-gc')
+const collectGarbage = runInNewContext('gc') as () => void
 
 /** Waits for an abort, then ends. */
 const untilAborted = (signal: AbortSignal | undefined) =>
@@ -189,6 +194,33 @@ test('a slow reader gets everything', async () => {
   expect(body.split('Q').length - 1).toBe(300 * 3000)
   expect(body.endsWith('data: [DONE]\n\n')).toBe(true)
   expect(engine.cancelled).toEqual([])
+})
+
+test.each([
+  [CHAT, HELLO],
+  [COMPLETIONS, { prompt: 'a' }],
+])('what has been sent is not kept: %s', async (path, body) => {
+  const [numEvents, numBytes] = [1000, 32 * 1024]
+  const heapBytes: number[] = []
+  const { port } = await listen(async function* (request) {
+    yield* answer({ ...request, n: 0 }, '')
+    for (let i = 0; i < numEvents; i++) {
+      const text = String(i % 10).repeat(numBytes)
+      yield { type: 'text', id: request.id, index: 0, text, tokens: [1], logprobs: null }
+      if (i % (numEvents / 2) === 1) {
+        await delay(50)
+        collectGarbage()
+        heapBytes.push(process.memoryUsage().heapUsed)
+      }
+    }
+    const end = { reason: 'length', matched: null, completionTokens: numEvents } as const
+    yield { type: 'finish', id: request.id, index: 0, ...end }
+  })
+  const request = send(port, path, { ...body, stream: true })
+  const [response] = (await once(request, 'response')) as [http.IncomingMessage]
+  for await (const _chunk of response);
+  const [early = 0, late = 0] = heapBytes
+  expect(late - early).toBeLessThan((numEvents / 4) * numBytes)
 })
 
 test('a long silence is filled: white space before JSON, comments before events', async () => {

@@ -1,15 +1,26 @@
 /**
- * One answer of a chat completion while it grows: feeds the engine's events to the splitter, yields the deltas
- * of the stream and keeps the message of the reply that is not streamed. Both come from the same pieces, so
- * the deltas of a stream add up to the message.
+ * One answer of a chat completion while it grows: feeds the engine's events to the splitter, and yields the deltas of a
+ * stream or keeps the message of a reply that is not streamed. Both come from the same pieces, so the deltas of a
+ * stream add up to the message.
  */
-import type { EngineEvent, FinishReason, TokenText } from '../../engine/messages.ts'
+import type {
+  EngineEvent,
+  FinishReason,
+  GenerateRequest,
+  TokenText,
+} from '../../engine/messages.ts'
 import { type ReplyPart, ReplySplitter } from '../reply-splitter.ts'
 import type { ThinkMode } from '../template.ts'
 import { chatLogprob } from './logprobs.ts'
 
 type TextEvent = Extract<EngineEvent, { type: 'text' }>
 type FinishEvent = Extract<EngineEvent, { type: 'finish' }>
+
+interface ChatSettings {
+  readonly request: Pick<GenerateRequest, 'logprobs'>
+  readonly think: ThinkMode
+  readonly chunkTokens: number
+}
 
 export class ChatChoice {
   readonly index: number
@@ -30,13 +41,16 @@ export class ChatChoice {
   #waiting = ''
   #numWaiting = 0
   readonly #chunkTokens: number
+  readonly #isKept: boolean
 
-  constructor(index: number, think: ThinkMode, withLogprobs: boolean, chunkTokens = 1) {
+  /** Not kept: a stream has given its deltas away, and does not ask for the message. */
+  constructor(index: number, { request, think, chunkTokens }: ChatSettings, isKept: boolean) {
     this.index = index
     this.#chunkTokens = chunkTokens
     this.#think = think
     this.#splitter = new ReplySplitter(think)
-    this.#logprobs = withLogprobs ? [] : null
+    this.#logprobs = request.logprobs !== null && isKept ? [] : null
+    this.#isKept = isKept
   }
 
   /** The first chunk of the stream. */
@@ -81,8 +95,10 @@ export class ChatChoice {
 
   /** A piece may hold the end of the thought and the beginning of the answer: two deltas. */
   #deltas({ reasoning, content }: ReplyPart, isLast: boolean): object[] {
-    this.#reasoning += reasoning
-    this.#content += content
+    if (this.#isKept) {
+      this.#reasoning += reasoning
+      this.#content += content
+    }
     const deltas: object[] = []
     if (reasoning !== '') deltas.push(this.#chunk({ reasoning_content: reasoning }, null))
     if (content !== '') deltas.push(this.#chunk({ content }, null))

@@ -107,7 +107,7 @@ export async function promptOf(
 }
 
 async function whole(chat: Chat): Promise<object> {
-  const choices = choicesOf(chat)
+  const choices = choicesOf(chat, true)
   let read: PromptEvent | null = null
   let position: SessionPosition | null = null
   for await (const { event } of runAll(chat.model.client, [chat.request], chat.signal)) {
@@ -126,7 +126,7 @@ async function whole(chat: Chat): Promise<object> {
 }
 
 async function* streamed(chat: Chat): AsyncGenerator<object> {
-  const choices = choicesOf(chat)
+  const choices = choicesOf(chat, false)
   const head = headOf(chat, 'chat.completion.chunk')
   const chunk = (choice: object) => ({
     ...head,
@@ -151,11 +151,8 @@ async function* streamed(chat: Chat): AsyncGenerator<object> {
   if (chat.includeUsage) yield { ...head, choices: [], usage: usageOfAll(chat, read, choices) }
 }
 
-function choicesOf({ request, think, chunkTokens }: Chat): ChatChoice[] {
-  return Array.from(
-    { length: request.n },
-    (_, index) => new ChatChoice(index, think, request.logprobs !== null, chunkTokens),
-  )
+function choicesOf(chat: Chat, isKept: boolean): ChatChoice[] {
+  return Array.from({ length: chat.request.n }, (_, i) => new ChatChoice(i, chat, isKept))
 }
 
 function headOf({ request, created, model }: Chat, object: string) {

@@ -88,10 +88,8 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
 }
 
 async function whole(completion: Completion): Promise<object> {
-  const { model, prompts, requests, n, signal } = completion
-  const choices = prompts.flatMap((prompt, p) =>
-    Array.from({ length: n }, (_, i) => new Choice(p * n + i, prompt, completion)),
-  )
+  const { model, requests, n, signal } = completion
+  const choices = choicesOf(completion, true)
   let cached = 0
   for await (const answered of runAll(model.client, requests, signal)) {
     cached += cachedIn(answered)
@@ -107,10 +105,8 @@ async function whole(completion: Completion): Promise<object> {
 }
 
 async function* streamed(completion: Completion): AsyncGenerator<object> {
-  const { model, prompts, requests, n, signal, includeUsage } = completion
-  const choices = prompts.flatMap((prompt, p) =>
-    Array.from({ length: n }, (_, i) => new Choice(p * n + i, prompt, completion)),
-  )
+  const { model, requests, n, signal, includeUsage } = completion
+  const choices = choicesOf(completion, false)
   const head = headOf(completion)
   let cached = 0
   for await (const answered of runAll(model.client, requests, signal)) {
@@ -126,6 +122,13 @@ async function* streamed(completion: Completion): AsyncGenerator<object> {
   const completionTokens = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
   const usage = usageOf(numPromptTokens(completion), completionTokens, null, cached)
   yield { ...head, choices: [], usage }
+}
+
+function choicesOf(completion: Completion, isKept: boolean): Choice[] {
+  const { prompts, n } = completion
+  return prompts.flatMap((prompt, p) =>
+    Array.from({ length: n }, (_, i) => new Choice(p * n + i, prompt, completion, isKept)),
+  )
 }
 
 /** Once the answer has become a turn. */
@@ -169,12 +172,15 @@ class Choice {
   readonly #completion: Completion
   readonly #builder = new CompletionLogprobsBuilder()
   readonly #pieces: { text: string; logprobs: CompletionLogprobs | null }[] = []
+  readonly #isKept: boolean
   #reason: FinishReason | null = null
 
-  constructor(index: number, prompt: PromptText, completion: Completion) {
+  /** Not kept: a stream has given its pieces away, and does not ask for the whole. */
+  constructor(index: number, prompt: PromptText, completion: Completion, isKept: boolean) {
     this.#index = index
     this.#prompt = prompt
     this.#completion = completion
+    this.#isKept = isKept
   }
 
   /** The entry of a stream's `choices` for this event; null when the event shows nothing. */
@@ -187,7 +193,7 @@ class Choice {
     }
     const piece = event.type === 'prompt' ? this.#echo(event) : this.#text(event)
     if (piece === null) return null
-    this.#pieces.push(piece)
+    if (this.#isKept) this.#pieces.push(piece)
     return this.#entry(piece.text, piece.logprobs)
   }
 
