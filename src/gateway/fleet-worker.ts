@@ -30,6 +30,7 @@ export class FleetWorker implements RoutedReplica {
   readonly log: WorkerLog
   readonly createdAt = Date.now()
   numInFlight = 0
+  numTaken = 0
   readonly #options: FleetWorkerOptions
   #launch: Launch
   #tokenizer: TextCodec

@@ -8,8 +8,31 @@ export interface Replica {
   readonly client: EngineClient | null
   /** May still be asked about states; null when its process has gone. */
   readonly engine: EngineClient | null
-  /** Requests that a router has sent there and that have not ended. */
+  /** Requests that a router has sent there, or is about to, and that have not ended. */
   numInFlight: number
+  /** Requests sent there, the older ones for less. */
+  numTaken: number
+}
+
+/** Requests of a worker after which what it has taken counts half: one that is new is soon like the others. */
+const MAX_TAKEN = 256
+
+/** Of several with the fewest requests in flight, the one that has lately had the fewest. Null without any. */
+export function leastBusy(replicas: readonly Replica[]): Replica | null {
+  const fewest = Math.min(...replicas.map(({ numInFlight }) => numInFlight))
+  const idle = replicas.filter(({ numInFlight }) => numInFlight === fewest)
+  if (replicas.some(({ numTaken }) => numTaken > MAX_TAKEN))
+    for (const replica of replicas) replica.numTaken = Math.floor(replica.numTaken / 2)
+  return idle.sort((a, b) => a.numTaken - b.numTaken)[0] ?? null
+}
+
+export function take(replica: Replica): void {
+  replica.numInFlight++
+  replica.numTaken++
+}
+
+export function leave(replica: Replica): void {
+  replica.numInFlight--
 }
 
 /**

@@ -19,12 +19,16 @@ import { SkeinError } from '../errors.ts'
 import { eager } from './eager.ts'
 import { PrefixHomes, prefixPoints } from './prefix-homes.ts'
 import type { EngineSource } from './registry.ts'
-import { mergedInfo, mergedStats, type Replica } from './replicas.ts'
+import { leastBusy, leave, mergedInfo, mergedStats, type Replica, take } from './replicas.ts'
 import { SessionCalls } from './session-calls.ts'
 import { SessionHomes } from './session-homes.ts'
 
-/** A request stays where its state is while that worker has at most so many more requests than the least busy one. */
-const SLACK = 2
+/**
+ * A request stays where its state is while that worker has at most so many more requests than the least busy one. Two, and
+ * what chance makes of equal loads: numbers of requests that come by themselves differ by about their root, and to move
+ * states for that would move them without an end (figures in docs/operations.md).
+ */
+const slackOver = (fewest: number) => 2 + Math.floor(Math.sqrt(fewest))
 /** How long a request that has not begun waits for a worker when its own has died and no other is there. */
 const RETRY_WAIT_MS = 10_000
 const RETRY_POLL_MS = 50
@@ -68,8 +72,6 @@ export class Router implements EngineSource, EngineClient {
   readonly #replicas: () => readonly RoutedReplica[]
   readonly #memory: RouteMemory
   readonly #calls: SessionCalls
-  /** Equally busy workers take turns. */
-  #turn = 0
 
   constructor(replicas: () => readonly RoutedReplica[], memory = new RouteMemory()) {
     this.#replicas = replicas
@@ -148,11 +150,8 @@ export class Router implements EngineSource, EngineClient {
   #place(request: GenerateRequest, tried: ReadonlySet<string>): Place | Promise<Place> {
     if (request.session !== undefined) return this.#placeInSession(request, request.session, tried)
     const replica = this.#byPrefix(request, tried)
-    replica.numInFlight++
-    const leave = () => {
-      replica.numInFlight--
-    }
-    return { replica, leave }
+    take(replica)
+    return { replica, leave: () => leave(replica) }
   }
 
   async #placeInSession(
@@ -195,16 +194,14 @@ export class Router implements EngineSource, EngineClient {
   #affine(holder: Replica | null, ready: readonly Replica[]): Replica {
     const least = this.#leastBusy(ready)
     if (holder === null || !ready.includes(holder)) return least
-    return holder.numInFlight <= least.numInFlight + SLACK ? holder : least
+    const most = least.numInFlight + slackOver(least.numInFlight)
+    return holder.numInFlight <= most ? holder : least
   }
 
   #leastBusy(ready: readonly Replica[]): Replica {
-    const fewest = Math.min(...ready.map(({ numInFlight }) => numInFlight))
-    const idle = ready.filter(({ numInFlight }) => numInFlight === fewest)
-    if (idle.length === 0)
-      throw new SkeinError('model_not_loaded', `the model is not ready: ${this.reason}`)
-    this.#turn = (this.#turn + 1) % 2 ** 20
-    return idle[this.#turn % idle.length]!
+    const least = leastBusy(ready)
+    if (least !== null) return least
+    throw new SkeinError('model_not_loaded', `the model is not ready: ${this.reason}`)
   }
 
   /** Those that take requests, without those that have been tried where there are others. */

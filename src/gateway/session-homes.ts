@@ -6,7 +6,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { SessionRef } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
-import type { Replica } from './replicas.ts'
+import { leave, type Replica, take } from './replicas.ts'
 
 const MAX_SESSIONS = 100_000
 const BUSY_POLL_MS = 50
@@ -58,7 +58,7 @@ export class SessionHomes {
       if (refusal === null || holder.client !== null) {
         home.worker = holder
         home.numUsers++
-        holder.numInFlight++
+        take(holder)
         return holder
       }
       const isLate = performance.now() - begun > MAX_BUSY_MS
@@ -69,7 +69,7 @@ export class SessionHomes {
 
   leave(home: Home, worker: Replica): void {
     home.numUsers--
-    worker.numInFlight--
+    leave(worker)
   }
 
   /** Why it cannot leave: busy, or there is no store to go through. Null when it has moved. */
@@ -83,8 +83,11 @@ export class SessionHomes {
       // The process has ended under the call; what it had saved is in the store.
       return error.code === 'model_not_loaded' ? moved() : error
     })
+    // Who is placed meanwhile sees what is on its way.
+    to.numInFlight++
     home.moving = call.then(() => {
       home.moving = null
+      leave(to)
     })
     return call
   }

@@ -12,6 +12,7 @@ class FakeReplica implements RoutedReplica {
   readonly id: string
   readonly fake: FakeEngineClient
   numInFlight = 0
+  numTaken = 0
   isReady = true
   isGone = false
 
@@ -207,6 +208,22 @@ describe('sessions', () => {
     // It is not brought back for nothing.
     expect(await routeOf(router, inSession('s'))).toBe(other!.id)
     expect(memory.counts).toMatchObject({ sessionHits: 2, sessionSpills: 1 })
+  })
+
+  test('of several that move at once each sees where the others are going', async () => {
+    const { router, replicas, a, b, c } = fleetOf('a', 'b', 'c')
+    b.isReady = c.isReady = false
+    await routeOf(router, inSession('s'))
+    await routeOf(router, inSession('u'))
+    b.isReady = c.isReady = true
+    a.numInFlight = 3
+    const released: (() => void)[] = []
+    a.fake.answerCall = () => new Promise<null>((resolve) => released.push(() => resolve(null)))
+    const routes = Promise.all(['s', 'u'].map((id) => routeOf(router, inSession(id))))
+    await expect.poll(() => released.length).toBe(2)
+    for (const release of released) release()
+    expect((await routes).sort()).toEqual(['b', 'c'])
+    expect(replicas.map(({ numInFlight }) => numInFlight)).toEqual([3, 0, 0])
   })
 
   test('one that is in use does not move, however busy its worker is', async () => {
@@ -415,47 +432,50 @@ describe('again', () => {
   })
 })
 
-test('eight workers, sessions of very unequal use, one dies and comes back', async () => {
-  const { router, replicas, memory } = fleetOf(...'abcdefgh')
-  const served = new Map<string, number>()
-  for (const replica of replicas) {
-    replica.fake.script = async function* (of) {
-      served.set(replica.id, (served.get(replica.id) ?? 0) + 1)
-      yield { type: 'prompt', id: of.id, logprobs: null }
-      await new Promise((resolve) => setTimeout(resolve, 2))
+test.each([2, 8])(
+  'eight workers with %i requests each, sessions of very unequal use, one dies and comes back',
+  async (each) => {
+    const { router, replicas, memory } = fleetOf(...'abcdefgh')
+    const served = new Map<string, number>()
+    for (const replica of replicas) {
+      replica.fake.script = async function* (of) {
+        served.set(replica.id, (served.get(replica.id) ?? 0) + 1)
+        yield { type: 'prompt', id: of.id, logprobs: null }
+        await new Promise((resolve) => setTimeout(resolve, 2))
+      }
     }
-  }
-  // Session k is used as often as 1/k says (Zipf), by 16 clients, two a worker.
-  const random = generator(25)
-  const weights = Array.from({ length: 2000 }, (_, k) => 1 / (k + 1))
-  const total = weights.reduce((sum, weight) => sum + weight, 0)
-  const draw = () => {
-    let left = random() * total
-    return weights.findIndex((weight) => {
-      left -= weight
-      return left <= 0
-    })
-  }
-  let numLeft = 8000
-  const busy = new Set<number>()
-  const client = async () => {
-    while (numLeft-- > 0) {
-      const session = draw()
-      // A person waits for the answer before the next question.
-      if (busy.has(session)) continue
-      busy.add(session)
-      await run(router, inSession(`s${session}`))
-      busy.delete(session)
-      if (numLeft === 4000) replicas[3]!.isGone = true
-      if (numLeft === 3500) replicas[3]!.isGone = false
+    // Session k is used as often as 1/k says (Zipf).
+    const random = generator(25)
+    const weights = Array.from({ length: 2000 }, (_, k) => 1 / (k + 1))
+    const total = weights.reduce((sum, weight) => sum + weight, 0)
+    const draw = () => {
+      let left = random() * total
+      return weights.findIndex((weight) => {
+        left -= weight
+        return left <= 0
+      })
     }
-  }
-  await Promise.all(Array.from({ length: 16 }, client))
-  const counts = replicas.filter((_, i) => i !== 3).map(({ id }) => served.get(id)!)
-  expect(Math.max(...counts) / Math.min(...counts)).toBeLessThan(1.3)
-  const { sessionHits, sessionSpills } = memory.counts
-  expect(sessionHits / (sessionHits + sessionSpills)).toBeGreaterThan(0.9)
-})
+    let numLeft = 8000
+    const busy = new Set<number>()
+    const client = async () => {
+      while (numLeft-- > 0) {
+        const session = draw()
+        // A person waits for the answer before the next question.
+        if (busy.has(session)) continue
+        busy.add(session)
+        await run(router, inSession(`s${session}`))
+        busy.delete(session)
+        if (numLeft === 4000) replicas[3]!.isGone = true
+        if (numLeft === 3500) replicas[3]!.isGone = false
+      }
+    }
+    await Promise.all(Array.from({ length: 8 * each }, client))
+    const counts = replicas.filter((_, i) => i !== 3).map(({ id }) => served.get(id)!)
+    expect(Math.max(...counts) / Math.min(...counts)).toBeLessThan(1.3)
+    const { sessionHits, sessionSpills } = memory.counts
+    expect(sessionHits / (sessionHits + sessionSpills)).toBeGreaterThan(0.9)
+  },
+)
 
 /** mulberry32 */
 function generator(seed: number): () => number {

@@ -1,0 +1,230 @@
+/**
+ * Many sessions of very unequal use over eight worker processes, one of which is killed, another added, and the server
+ * restarted: how evenly the work is spread, how often a session finds its state where it is, and that none is lost. And
+ * how long a state of a large model takes to move. Minutes long: runs with SKEIN_SLOW=1, and prints the figures that
+ * docs/operations.md has.
+ */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, describe, expect, onTestFinished, test } from 'vitest'
+import type { WorkerRecord } from '../../src/gateway/management/contract.ts'
+import { type RunningServer, serve } from '../helpers/cli.ts'
+import { ENDLESS } from '../helpers/streams.ts'
+
+const SLOW = process.env.SKEIN_SLOW === '1'
+const NUM_WORKERS = 8
+const NUM_SESSIONS = 2000
+/** In each of the phases: before a worker dies, after that, with another one, after the restart. */
+const TURNS_OF_PHASE = 2000
+
+const folder = mkdtempSync(join(tmpdir(), 'skein-router-'))
+afterAll(() => rmSync(folder, { recursive: true }))
+
+async function workersOf({ url }: RunningServer): Promise<WorkerRecord[]> {
+  return (await (await fetch(`${url}/api/workers`)).json()) as WorkerRecord[]
+}
+
+function post(url: string, body: object): Promise<Response> {
+  const headers = { 'content-type': 'application/json' }
+  return fetch(url, { method: 'POST', headers, body: JSON.stringify(body) })
+}
+
+/** The value of every sample of a metric, by its labels as they are printed. */
+async function samplesOf({ url }: RunningServer, name: string): Promise<Map<string, number>> {
+  const text = await (await fetch(`${url}/metrics`)).text()
+  const lines = text.matchAll(new RegExp(`^${name}\\{(.*)\\} (\\S+)$`, 'gm'))
+  return new Map([...lines].map(([, labels, value]) => [labels!, Number(value)]))
+}
+
+interface Figures {
+  readonly hits: number
+  readonly spills: number
+  /** Answers of each worker. */
+  readonly answers: ReadonlyMap<string, number>
+}
+
+async function figuresOf(server: RunningServer): Promise<Figures> {
+  const routed = [...(await samplesOf(server, 'skein_router_requests_total'))]
+  const of = (outcome: string) => {
+    const isMeant = (labels: string) =>
+      labels.includes('kind="session"') && labels.includes(`outcome="${outcome}"`)
+    return routed.find(([labels]) => isMeant(labels))?.[1] ?? 0
+  }
+  const counts = await samplesOf(server, 'skein_time_to_first_token_seconds_count')
+  const byWorker = [...counts].map(
+    ([labels, count]) => [/worker="([^"]+)"/.exec(labels)?.[1] ?? '', count] as const,
+  )
+  return { hits: of('hit'), spills: of('spill'), answers: new Map(byWorker) }
+}
+
+/** People who talk in sessions, session k as often as 1/k says (Zipf), and none of them in two at once. */
+class Crowd {
+  readonly failed: string[] = []
+  /** Turns that came back as another than the one due. */
+  readonly lost: string[] = []
+  /** The last turn of each session, as its client knows it. */
+  readonly #turns = new Map<number, number>()
+  /** Failed under way: one turn more may be on disk. */
+  readonly #unsure = new Set<number>()
+  readonly #busy = new Set<number>()
+  readonly #random = generator(25)
+  readonly #upTo: readonly number[]
+
+  constructor() {
+    let total = 0
+    this.#upTo = Array.from({ length: NUM_SESSIONS }, (_, k) => {
+      total += 1 / (k + 1)
+      return total
+    })
+  }
+
+  get numSessions(): number {
+    return this.#turns.size
+  }
+
+  /** `numClients` at a time; `at` is called with the number of turns that have begun. */
+  async talk(url: string, numClients: number, numTurns: number, at = (_turns: number) => {}) {
+    let begun = 0
+    const client = async () => {
+      while (begun < numTurns) {
+        at(++begun)
+        await this.#turn(url)
+      }
+    }
+    await Promise.all(Array.from({ length: numClients }, client))
+  }
+
+  async #turn(url: string): Promise<void> {
+    const session = this.#draw()
+    this.#busy.add(session)
+    // Answers of 4 to 20 tokens.
+    const max_tokens = 4 + Math.floor(this.#random() * 17)
+    const body = { prompt: ' and then', session_id: `s${session}`, max_tokens, ...ENDLESS }
+    const reply = await post(`${url}/v1/completions`, body)
+    const answer = (await reply.json()) as { session?: { turn: number } }
+    const last = this.#turns.get(session) ?? 0
+    if (reply.status === 200) this.#heard(session, last, answer.session!.turn)
+    else {
+      this.failed.push(`${reply.status} ${JSON.stringify(answer)}`)
+      this.#unsure.add(session)
+    }
+    this.#busy.delete(session)
+  }
+
+  #heard(session: number, last: number, turn: number): void {
+    const isNext = turn === last + 1 || (this.#unsure.has(session) && turn === last + 2)
+    if (!isNext) this.lost.push(`s${session}: turn ${turn} after ${last}`)
+    this.#unsure.delete(session)
+    this.#turns.set(session, turn)
+  }
+
+  #draw(): number {
+    for (;;) {
+      const at = this.#random() * this.#upTo.at(-1)!
+      const session = this.#upTo.findIndex((upTo) => at <= upTo)
+      if (!this.#busy.has(session)) return session
+    }
+  }
+}
+
+describe.skipIf(!SLOW)('R25: eight workers', () => {
+  const flags = [
+    ...['--replicas', String(NUM_WORKERS), '--threads', '1', '--slots', '16'],
+    ...['--durable', '--max-turns', '2', '--prefix-cache-mb', '8'],
+  ]
+
+  test.each([16, 32, 64])(
+    '%i people, Zipf sessions: a kill, one more, a restart',
+    async (people) => {
+      const data = ['--data-dir', join(folder, `data-${people}`)]
+      const crowd = new Crowd()
+      const phases: Figures[] = []
+      let server = await serve([...flags, ...data])
+      onTestFinished(() => {
+        server.process.kill('SIGKILL')
+      })
+      try {
+        let before = await figuresOf(server)
+        const phase = async (at?: (turns: number) => void) => {
+          await crowd.talk(server.url, people, TURNS_OF_PHASE, at)
+          const now = await figuresOf(server)
+          phases.push(difference(now, before))
+          before = now
+        }
+        await phase()
+        const victim = (await workersOf(server))[3]!
+        await phase((turns) => {
+          if (turns === 200) process.kill(victim.pid!, 'SIGKILL')
+        })
+        const isReady = async () =>
+          (await workersOf(server)).every(({ phase }) => phase === 'ready')
+        await expect.poll(isReady, { timeout: 20_000 }).toBe(true)
+        const { spec } = victim
+        expect((await post(`${server.url}/api/workers/start`, spec)).status).toBe(200)
+        await expect.poll(isReady, { timeout: 20_000 }).toBe(true)
+        await phase()
+        expect(await server.stop()).toBe(0)
+        server = await serve([...flags, ...data])
+        before = await figuresOf(server)
+        await phase()
+      } finally {
+        await server.stop()
+      }
+      report(people, crowd, phases)
+      expect(crowd.lost).toEqual([])
+      // What was being answered by the worker that was killed.
+      expect(crowd.failed.length).toBeLessThanOrEqual(people / 2)
+      for (const [i, { answers }] of phases.entries()) {
+        // A worker that was dead for a part of the phase has less.
+        if (i !== 1) expect(unevenness(answers)).toBeLessThan(1.3)
+      }
+      const hits = sum(phases.map((phase) => phase.hits))
+      const spills = sum(phases.map((phase) => phase.spills))
+      expect(hits / (hits + spills)).toBeGreaterThan(0.9)
+    },
+    280_000,
+  )
+})
+
+function report(people: number, { failed, lost, numSessions }: Crowd, phases: readonly Figures[]) {
+  const share = ({ hits, spills }: Figures) => (hits / (hits + spills)).toFixed(3)
+  const figures = {
+    hits: phases.map(share),
+    'max/min': phases.map(({ answers }) => unevenness(answers).toFixed(2)),
+    answers: phases.map(({ answers }) => [...answers.values()].join(' ')),
+    sessions: numSessions,
+    failed: failed.length,
+    lost: lost.length,
+  }
+  process.stdout.write(`R25 with ${people}: ${JSON.stringify(figures)}\n`)
+}
+
+function difference(now: Figures, before: Figures): Figures {
+  const answers = [...now.answers].map(
+    ([worker, count]) => [worker, count - (before.answers.get(worker) ?? 0)] as const,
+  )
+  return {
+    hits: now.hits - before.hits,
+    spills: now.spills - before.spills,
+    answers: new Map(answers.filter(([worker]) => worker !== '')),
+  }
+}
+
+const sum = (values: Iterable<number>) => [...values].reduce((total, value) => total + value, 0)
+
+function unevenness(answers: ReadonlyMap<string, number>): number {
+  const counts = [...answers.values()]
+  return Math.max(...counts) / Math.min(...counts)
+}
+
+/** mulberry32 */
+function generator(seed: number): () => number {
+  let state = seed
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let t = Math.imul(state ^ (state >>> 15), 1 | state)
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32
+  }
+}
