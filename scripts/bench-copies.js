@@ -75,6 +75,7 @@ function createRunner() {
     readState: (slot) => states.read(slot),
     readLayers: (slot, from, to, into) => states.readLayers(slot, from, to, into),
     writeState: (slot, state) => states.write(slot, state),
+    writeLayers: (slot, from, to, state) => states.writeLayers(slot, from, to, state),
     dispose: () => backend.dispose(),
   }
 }

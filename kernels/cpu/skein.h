@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Changes with every incompatible change of this file; the caller refuses another one. */
-#define SK_ABI_VERSION 5
+#define SK_ABI_VERSION 6
 
 typedef enum { SK_OK = 0, SK_INVALID = 1, SK_NO_MEMORY = 2, SK_INTERNAL = 3 } sk_status;
 typedef enum { SK_F32 = 0, SK_F16 = 1, SK_BF16 = 2, SK_I8 = 3, SK_Q4 = 4, SK_NF4 = 5 } sk_type;
@@ -88,11 +88,11 @@ SK_API int64_t sk_states_bytes_per_slot(const sk_states* states);
 SK_API int32_t sk_states_clear(sk_states* states, int32_t slot);
 SK_API int32_t sk_states_poison(sk_states* states, int32_t slot);
 SK_API int32_t sk_states_copy(sk_states* states, int32_t from, int32_t to);
-/* Layers from first_layer on to their places in a whole state's arrays. */
+/* Layers from first_layer on, to and from their places in a whole state's arrays. */
 SK_API int32_t sk_states_read(const sk_states* states, int32_t slot, int32_t first_layer,
                               int32_t num_layers, float* shift, float* wkv);
-SK_API int32_t sk_states_write(sk_states* states, int32_t slot, const float* shift,
-                               const float* wkv);
+SK_API int32_t sk_states_write(sk_states* states, int32_t slot, int32_t first_layer,
+                               int32_t num_layers, const float* shift, const float* wkv);
 
 SK_API sk_penalties* sk_penalties_new(sk_context* context, int32_t vocab, int32_t num_slots);
 SK_API int32_t sk_penalties_reset(sk_penalties* penalties, int32_t slot, const int32_t* tokens,

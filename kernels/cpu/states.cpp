@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "program.h"
+#include "vec.h"
 
 namespace skein {
 
@@ -13,11 +14,41 @@ void check_slot(const sk_states* states, int32_t slot) {
   require(slot >= 0 && slot < states->num_slots, "state slot out of range");
 }
 
-/// to[j][i] = from[i][j], n × n.
-void transpose(float* to, const float* from, int64_t n) {
-  for (int64_t i = 0; i < n; i++) {
-    for (int64_t j = 0; j < n; j++) to[j * n + i] = from[i * n + j];
+/// to[j][i] = from[i][j] of a square of 4 × 4 in matrices of n columns.
+void transpose4(float* to, const float* from, int64_t n) {
+#if defined(__x86_64__)
+  __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + n);
+  __m128 c = _mm_loadu_ps(from + 2 * n), d = _mm_loadu_ps(from + 3 * n);
+  _MM_TRANSPOSE4_PS(a, b, c, d);
+  _mm_storeu_ps(to, a);
+  _mm_storeu_ps(to + n, b);
+  _mm_storeu_ps(to + 2 * n, c);
+  _mm_storeu_ps(to + 3 * n, d);
+#else
+  for (int64_t i = 0; i < 4; i++) {
+    for (int64_t j = 0; j < 4; j++) to[j * n + i] = from[i * n + j];
   }
+#endif
+}
+
+/// to[j][i] = from[i][j], n × n; n is a multiple of 4. Written a few whole rows at a time.
+void transpose(float* to, const float* from, int64_t n) {
+  for (int64_t j = 0; j < n; j += 4) {
+    for (int64_t i = 0; i < n; i += 4) transpose4(to + j * n + i, from + i * n + j, n);
+  }
+}
+
+/// Some layers of a state: where they begin in shift and wkv, and how many numbers they are.
+struct Range {
+  int64_t shift, num_shift, wkv, num_wkv;
+};
+
+Range layer_range(const sk_states& states, int32_t first, int32_t count) {
+  require(first >= 0 && count >= 0 && count <= states.layers - first,
+          "layers of a state out of range");
+  const int64_t shift = states.shift_count() / states.layers;
+  const int64_t wkv = states.wkv_count() / states.layers;
+  return {first * shift, count * shift, first * wkv, count * wkv};
 }
 
 }  // namespace
@@ -75,28 +106,25 @@ int32_t sk_states_read(const sk_states* states, int32_t slot, int32_t first_laye
                        int32_t num_layers, float* shift, float* wkv) {
   return guard([&] {
     check_slot(states, slot);
-    require(first_layer >= 0 && num_layers >= 0 && num_layers <= states->layers - first_layer,
-            "layers of a state out of range");
+    const Range range = layer_range(*states, first_layer, num_layers);
     const float* from = states->slot(slot);
-    const int64_t shift_layer = states->shift_count() / states->layers;
-    std::memcpy(shift + first_layer * shift_layer, from + first_layer * shift_layer,
-                num_layers * shift_layer * sizeof(float));
+    std::memcpy(shift + range.shift, from + range.shift, range.num_shift * sizeof(float));
     const int64_t size = int64_t{states->head_size} * states->head_size;
-    const int64_t wkv_layer = states->heads * size;
-    const int64_t end = (first_layer + num_layers) * wkv_layer;
-    for (int64_t i = first_layer * wkv_layer; i < end; i += size) {
+    for (int64_t i = range.wkv; i < range.wkv + range.num_wkv; i += size) {
       transpose(wkv + i, from + states->shift_count() + i, states->head_size);
     }
   });
 }
 
-int32_t sk_states_write(sk_states* states, int32_t slot, const float* shift, const float* wkv) {
+int32_t sk_states_write(sk_states* states, int32_t slot, int32_t first_layer, int32_t num_layers,
+                        const float* shift, const float* wkv) {
   return guard([&] {
     check_slot(states, slot);
+    const Range range = layer_range(*states, first_layer, num_layers);
     float* to = states->slot(slot);
-    std::memcpy(to, shift, states->shift_count() * sizeof(float));
+    std::memcpy(to + range.shift, shift + range.shift, range.num_shift * sizeof(float));
     const int64_t size = int64_t{states->head_size} * states->head_size;
-    for (int64_t i = 0; i < states->wkv_count(); i += size) {
+    for (int64_t i = range.wkv; i < range.wkv + range.num_wkv; i += size) {
       transpose(to + states->shift_count() + i, wkv + i, states->head_size);
     }
   });

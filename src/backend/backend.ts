@@ -122,6 +122,8 @@ export interface StatePool {
   /** Layers `from` to `to` − 1 of a slot, to their places in a whole state; it stays as it is elsewhere. */
   readLayers(slot: number, from: number, to: number, into: StateData): void
   write(slot: number, state: StateData): void
+  /** Layers `from` to `to` − 1 of a whole state, to a slot; it stays as it is elsewhere. The state may change when this returns. */
+  writeLayers(slot: number, from: number, to: number, state: StateData): void
 }
 
 /** What the sampler remembers of each slot: which tokens were seen, and how often (decayed). */

@@ -1,31 +1,55 @@
 /**
- * How long a step may spend on copies of states, so that streams do not stall behind them. The first copy of a step, or
- * piece of one, is always made: a piece that takes longer than the budget would never be otherwise.
+ * How long a step may spend on filling slots and on copies of states, so that streams do not stall behind them. What is
+ * likely to take longer than what is left of the step is left to the next one. The first of a step is always done: a piece
+ * that takes longer than the budget would never be otherwise.
  */
+
+/** What is done at a time, by how long it takes: to a slot, with a piece of a state in one, and for the store. */
+export type CopyKind = 'clear' | 'slot' | 'write' | 'begin' | 'read' | 'save'
+
+/** Steps in which what requests wait for may take all the time before something is read out of a slot all the same. */
+const MAX_STARVED_STEPS = 4
+/** How much of an unusually long copy is still expected of the next. */
+const REMEMBERED_SHARE = 0.75
+
 export class CopyBudget {
   readonly #limitMs: number
+  readonly #now: () => number
+  readonly #usualMs = new Map<CopyKind, number>()
   #spentMs = 0
   #hasCopied = false
+  #starvedSteps = 0
 
-  constructor(limitMs: number) {
+  constructor(limitMs: number, now = () => performance.now()) {
     this.#limitMs = limitMs
+    this.#now = now
   }
 
   beginStep(): void {
     this.#spentMs = 0
     this.#hasCopied = false
+    this.#starvedSteps++
   }
 
-  get allows(): boolean {
-    return !this.#hasCopied || this.#spentMs < this.#limitMs
+  /** From here to the end of the step nobody waits for what is copied. */
+  beginBackground(): void {
+    if (this.#starvedSteps > MAX_STARVED_STEPS) this.#hasCopied = false
   }
 
-  /** Runs a copy and counts its time, whether the budget allows it or not. */
-  spend<T>(copy: () => T): T {
-    const started = performance.now()
+  allows(kind: CopyKind): boolean {
+    return !this.#hasCopied || this.#spentMs + (this.#usualMs.get(kind) ?? 0) <= this.#limitMs
+  }
+
+  /** Does it and counts its time, whether the budget allows it or not. */
+  spend<T>(kind: CopyKind, copy: () => T): T {
+    const started = this.#now()
     const result = copy()
-    this.#spentMs += performance.now() - started
+    const ms = this.#now() - started
+    const usual = this.#usualMs.get(kind) ?? ms
+    this.#usualMs.set(kind, Math.max(ms, usual + (1 - REMEMBERED_SHARE) * (ms - usual)))
+    this.#spentMs += ms
     this.#hasCopied = true
+    if (kind === 'begin' || kind === 'read') this.#starvedSteps = 0
     return result
   }
 }

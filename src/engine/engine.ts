@@ -9,6 +9,7 @@
 import { assert, SkeinError } from '../errors.ts'
 import { type Drawn, MAX_TOP_LOGPROBS, type RowResult, type Runner } from '../model/runner.ts'
 import type { TokenBytes } from './answer-text.ts'
+import { CopyBudget } from './copy-budget.ts'
 import { Flights } from './flights.ts'
 import { logprobsOf, withBytes } from './logprobs.ts'
 import type {
@@ -25,7 +26,7 @@ import { type PlannedRow, Scheduler, usableSlots } from './scheduler.ts'
 import { LiveRequest, type Sequence } from './sequence.ts'
 import { SlotPool } from './slots.ts'
 import { StartStates } from './start-states.ts'
-import { type StateOptions, States } from './states.ts'
+import { DEFAULT_STATE_OPTIONS, type StateOptions, States } from './states.ts'
 import { checkRequest } from './validate.ts'
 
 export interface EngineLimits {
@@ -55,6 +56,7 @@ export class Engine {
   readonly #tokenBytes: TokenBytes
   readonly #scheduler: Scheduler
   readonly #flights: Flights
+  readonly #copyBudget: CopyBudget
   /** Null where no states are kept. */
   readonly #states: States | null
   readonly #live = new Map<string, LiveRequest>()
@@ -92,9 +94,12 @@ export class Engine {
     this.#flights = new Flights(runner)
     this.#tokenBytes = tokenBytes
     const slots = new SlotPool(runner, usableSlots(runner), poisonFreedSlots)
+    this.#copyBudget = new CopyBudget((states ?? DEFAULT_STATE_OPTIONS).copyBudgetMs)
+    const wake = () => this.onWake()
     this.#states =
-      states === null ? null : new States(runner, slots, tokenBytes, states, () => this.onWake())
-    this.#scheduler = new Scheduler(runner, slots, Math.max(1, prefillChunk), this.#states)
+      states === null ? null : new States(runner, slots, this.#copyBudget, tokenBytes, states, wake)
+    const chunk = Math.max(1, prefillChunk)
+    this.#scheduler = new Scheduler(runner, slots, this.#copyBudget, chunk, this.#states)
     const { numSlots } = this.#scheduler
     const startStates = this.startStates.names
     this.info = { model: runner.info, numSlots, maxWaiting, maxPromptTokens, startStates }
@@ -268,7 +273,8 @@ export class Engine {
   }
 
   #launch(): void {
-    this.#states?.beginStep()
+    this.#copyBudget.beginStep()
+    this.#states?.beginStep(!this.#scheduler.isAnyRunning)
     const plan = this.#scheduler.schedule(this.#flights.last)
     if (plan.length === 0) return
     if (this.#flights.count === 0) this.#busySince = performance.now()

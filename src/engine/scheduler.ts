@@ -13,9 +13,11 @@
  */
 import { assert } from '../errors.ts'
 import type { BatchRow, Blend, Runner } from '../model/runner.ts'
+import type { CopyBudget } from './copy-budget.ts'
 import type { SamplingParams } from './messages.ts'
 import { answerShare, promptShare } from './microbatches.ts'
 import type { LiveRequest, Mixture, Sequence, Start } from './sequence.ts'
+import { clearing, followedBy } from './slot-fills.ts'
 import type { SlotPool } from './slots.ts'
 import { WaitingLine } from './waiting-line.ts'
 
@@ -53,12 +55,20 @@ export class Scheduler {
   readonly running: LiveRequest[] = []
   readonly #runner: Runner
   readonly #slots: SlotPool
+  readonly #budget: CopyBudget
   readonly #prefillChunk: number
   readonly #states: KeptStates | null
 
-  constructor(runner: Runner, slots: SlotPool, prefillChunk: number, states: KeptStates | null) {
+  constructor(
+    runner: Runner,
+    slots: SlotPool,
+    budget: CopyBudget,
+    prefillChunk: number,
+    states: KeptStates | null,
+  ) {
     this.#runner = runner
     this.#slots = slots
+    this.#budget = budget
     this.#prefillChunk = prefillChunk
     this.#states = states
     this.waiting = new WaitingLine(slots.numSlots)
@@ -87,6 +97,7 @@ export class Scheduler {
   /** The rows of the step after `lastFlight`; empty when there is nothing to do, or nothing before that was looked at. */
   schedule(lastFlight: number): PlannedRow[] {
     this.#admit()
+    this.#fillSlots()
     const plan: PlannedRow[] = []
     this.#planDecode(plan, lastFlight)
     this.#planPrefill(plan)
@@ -131,7 +142,7 @@ export class Scheduler {
       for (const sequence of live.sequences) {
         // Only the first reads the prompt; the others get a copy of its slot after that.
         this.#acquireSlot(sequence, sequence.index === 0 ? start : null)
-        if (live.mixture !== null) sequence.blend = this.#acquireOthers(live.mixture)
+        if (live.mixture !== null) sequence.blend = this.#acquireOthers(live, live.mixture)
         sequence.numHeld = live.width
       }
       live.numFed = start?.numTokens ?? 0
@@ -146,26 +157,49 @@ export class Scheduler {
   }
 
   #acquireSlot(sequence: Sequence, start: Start | null): void {
-    const { request, prompt } = sequence.owner
-    const slot = start ? this.#slots.acquire(start.place) : this.#slots.acquireZero()
+    const { request, prompt, fills } = sequence.owner
+    const slot = this.#slots.acquire()
     sequence.slot = slot
+    const fill = start?.fill(slot) ?? clearing(this.#runner, slot)
     // A slot that was not cleared still has the penalty counts of its last user.
-    if (start !== null || hasPenalties(request.sampling)) this.#runner.resetPenalties(slot, prompt)
+    const isMarked = start !== null || hasPenalties(request.sampling)
+    const mark = () => this.#runner.resetPenalties(slot, prompt)
+    fills.push(isMarked ? followedBy(fill, mark) : fill)
   }
 
   /** Their penalty counts are not looked at: draws belong to the sequence's own slot. */
-  #acquireOthers({ weight, others }: Mixture): Blend {
+  #acquireOthers({ fills }: LiveRequest, { weight, others }: Mixture): Blend {
     return {
       weight,
-      others: others.map(({ start, weight }) => ({
-        slot: start ? this.#slots.acquire(start.place) : this.#slots.acquireZero(),
-        weight,
-      })),
+      others: others.map(({ start, weight }) => {
+        const slot = this.#slots.acquire()
+        fills.push(start?.fill(slot) ?? clearing(this.#runner, slot))
+        return { slot, weight }
+      }),
     }
   }
 
+  /** Goes on with the slots of those admitted, in their order: as far as the step's time goes, while anybody else runs. */
+  #fillSlots(): void {
+    for (const { fills } of this.running) {
+      for (let fill = fills[0]; fill !== undefined; fill = fills[0]) {
+        const { next } = fill
+        if (this.isAnyRunning && !this.#budget.allows(next)) return
+        const filling = fill
+        if (this.#budget.spend(next, () => filling.writeSome())) fills.shift()
+      }
+    }
+  }
+
+  /** A step would do something for somebody beside copies of states. */
+  get isAnyRunning(): boolean {
+    return this.running.some((live) => live.canRun)
+  }
+
   #planDecode(plan: PlannedRow[], lastFlight: number): void {
-    const decoding = this.running.flatMap((live) => live.sequences.filter((one) => one.isDecoding))
+    const decoding = this.running.flatMap((live) =>
+      live.sequences.filter((one) => one.isDecoding && !one.isHeld),
+    )
     const ready = this.#runner.feedsDraws
       ? decoding.filter((sequence) => sequence.canStep(lastFlight))
       : // Each flight has its part of them, and every part waits for its own.

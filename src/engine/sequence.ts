@@ -15,6 +15,7 @@ import {
 import { AnswerText, END_OF_TEXT, type TokenBytes } from './answer-text.ts'
 import { withBytes } from './logprobs.ts'
 import type { FinishReason, GenerateRequest, TokenText } from './messages.ts'
+import type { Fill } from './slot-fills.ts'
 import { StopStrings } from './stop.ts'
 
 /** Why an answer is over, and what stopped it: a string, a token id, or null for length. */
@@ -23,14 +24,14 @@ export interface Finish {
   readonly matched: string | number | null
 }
 
-/** A state that a request's first slot begins with, instead of the state before any token. */
+/** A state that a slot of a request begins with, instead of the state before any token. */
 export interface Start {
   /** Tells a tuned start state from all others; absent for states of prompts and sessions. */
   readonly id?: string
   /** Tokens that it has consumed: the prompt begins with them. */
   readonly numTokens: number
-  /** Writes it into a slot, whole. */
-  place(slot: number): void
+  /** How it gets into a slot. */
+  fill(slot: number): Fill
 }
 
 /** Further states that read a request's prompt and answer beside its own, for draws from the sum of their logits. */
@@ -61,6 +62,8 @@ export class LiveRequest {
   numFed = 0
   /** Rows with prompt tokens that are on their way. */
   numChunksSent = 0
+  /** What its slots still wait for, once it has them; it is not stepped before. */
+  readonly fills: Fill[] = []
   /** Where reading stops for a copy of the state, ascending; those reached are taken out. */
   points: readonly number[] = []
 
@@ -116,7 +119,7 @@ export class LiveRequest {
 
   /** More of the prompt can go, whether or not what went before has been looked at. */
   get canSendChunk(): boolean {
-    if (!this.isPrefilling) return false
+    if (!this.isPrefilling || this.fills.length > 0) return false
     // The state at a point is copied, and scores are read, before more is fed.
     const isLookedAt = this.promptLogprobs !== null || this.numFed === this.points[0]
     return this.numChunksSent === 0 || !isLookedAt
@@ -126,6 +129,11 @@ export class LiveRequest {
   sent(numPrompt: number): void {
     this.numFed += numPrompt
     this.numChunksSent++
+  }
+
+  /** It has slots, and something else than copies of states is next. */
+  get canRun(): boolean {
+    return this.fills.length === 0 && !this.sequences[0]!.isHeld
   }
 
   get isDone(): boolean {
@@ -145,6 +153,8 @@ export class Sequence {
   finish: Finish | null = null
   /** Its last row ran past the end of the answer and was not finite: its state is not to be kept. */
   isSpoilt = false
+  /** Its state is being copied: it is not stepped. Nothing of it is on its way. */
+  isHeld = false
   /** Draws that are on their way. */
   numAwaited = 0
   /** Flight of the last of them, and which of its draws it is. */
@@ -218,7 +228,7 @@ export class Sequence {
 
   /** Its next row can go: the token that it feeds is known here, or will be on the device after `lastFlight`. */
   canStep(lastFlight: number): boolean {
-    if (!this.isDecoding) return false
+    if (!this.isDecoding || this.isHeld) return false
     if (this.numAwaited === 0) return true
     const isNext = this.#awaited.flight === lastFlight
     return isNext && this.numDrawn + this.numAwaited < this.owner.request.maxTokens

@@ -15,12 +15,14 @@ import {
 import { joinTokens, transcriptOf } from '../state/snapshot.ts'
 import type { TokenBytes } from './answer-text.ts'
 import { answerTokens } from './answer-tokens.ts'
+import { Checkpoints } from './checkpoints.ts'
 import type { SessionPosition } from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
 import { busy, SessionClaims } from './session-claims.ts'
+import { copying, type Fill, followedBy, writing } from './slot-fills.ts'
 import type { SlotPool } from './slots.ts'
 import { type ChoreOptions, StateChores } from './state-chores.ts'
-import type { StateCopies, TakenState } from './state-copies.ts'
+import type { StateCopies } from './state-copies.ts'
 
 export interface SessionOptions extends ChoreOptions {
   readonly limits: SessionLimits
@@ -39,14 +41,6 @@ interface Use {
   pinned: KeptState | null
   /** Its place in the line of a session's writers. */
   waiting: { readonly line: (() => void)[]; readonly resume: () => void } | null
-  /** Copies of its state without any part of a stop string in it, by the number of drawn tokens consumed. */
-  checkpoints: Checkpoint[]
-  wasHolding: boolean
-}
-
-interface Checkpoint {
-  readonly count: number
-  readonly taken: TakenState
 }
 
 /** How a request learns that it can join the waiting line, or never will. */
@@ -68,6 +62,7 @@ export class SessionTurns {
   readonly #options: SessionOptions
   readonly #copies: StateCopies
   readonly #wake: () => void
+  readonly #checkpoints: Checkpoints
   readonly #uses = new Map<LiveRequest, Use>()
   readonly #expiry: NodeJS.Timeout
 
@@ -84,6 +79,7 @@ export class SessionTurns {
     this.#tokenBytes = tokenBytes
     this.#options = options
     this.#copies = copies
+    this.#checkpoints = new Checkpoints(copies)
     this.#wake = wake
     this.chores = new StateChores(runner.info, slots, options, copies, wake)
     const events = {
@@ -107,8 +103,6 @@ export class SessionTurns {
       parent: null,
       pinned: null,
       waiting: null,
-      checkpoints: [],
-      wasHolding: false,
     }
     this.#uses.set(live, use)
     if (this.#mustClaim(live, use)) {
@@ -127,13 +121,27 @@ export class SessionTurns {
   startOf(live: LiveRequest): Start | null {
     const state = this.#uses.get(live)?.pinned
     if (!state) return null
-    const place = (slot: number) => {
-      if (state.slot !== null) this.#runner.copySlot(state.slot, slot)
-      else this.#runner.writeState(slot, state.arrays!)
-      this.#unpin(live)
-    }
     this.chores.tiers.touch(state)
-    return { numTokens: state.text!.tokens.length, place }
+    const fill = (slot: number) => followedBy(this.#fillFrom(state, slot), () => this.#unpin(live))
+    return { numTokens: state.text!.tokens.length, fill }
+  }
+
+  /** From wherever the state is when the fill begins; it may leave its slot before that. */
+  #fillFrom(state: KeptState, slot: number): Fill {
+    let begun: Fill | null = null
+    const fill = () =>
+      state.slot === null
+        ? writing(this.#runner, slot, state.arrays!, this.#copies.layersAtOnce)
+        : copying(this.#runner, state.slot, slot)
+    return {
+      get next() {
+        return begun?.next ?? (state.slot === null ? 'write' : 'slot')
+      },
+      writeSome() {
+        begun ??= fill()
+        return begun.writeSome()
+      },
+    }
   }
 
   /** The turn that a request continues. */
@@ -144,27 +152,16 @@ export class SessionTurns {
     return { id, version, turn: use.parent?.turn ?? 0 }
   }
 
-  /**
-   * After a draw. A state cannot be rewound, so a copy is taken where the text begins to look like a stop string: if it
-   * becomes one, that copy is what the session keeps. Where the token is on its way into the state already, the copy is
-   * taken where the text has ceased to look like one: what follows is fed again.
-   */
+  /** After a draw of an answer that may go on. */
   drew(sequence: Sequence): void {
-    const { owner, numDrawn, numFed, finish, text, slot } = sequence
-    if (finish !== null || owner.request.stop.strings.length === 0) return
-    const use = this.#uses.get(owner)
-    if (use === undefined) return
-    const isFirst = numDrawn === 1
-    const isAhead = numFed === numDrawn
-    const hasTurned = text.isHolding !== use.wasHolding
-    use.wasHolding = text.isHolding
-    const isClear = hasTurned && text.isHolding !== isAhead
-    if (!isFirst && !(isClear && this.#copies.budget.allows)) return
-    // The first, at the end of the prompt, always serves; of the later ones the last.
-    const at = isFirst ? 0 : 1
-    const replaced = use.checkpoints[at]
-    if (replaced !== undefined) this.#copies.letGo(replaced.taken)
-    use.checkpoints[at] = { count: numFed, taken: this.#copies.take(slot!) }
+    const { owner, finish } = sequence
+    if (finish !== null || owner.request.stop.strings.length === 0 || !this.#uses.has(owner)) return
+    this.#checkpoints.drew(sequence)
+  }
+
+  /** Takes the copies that requests wait for. */
+  takeOwed(isAlone: boolean): void {
+    this.#checkpoints.takeOwed(isAlone)
   }
 
   /** The answer has ended: it becomes a turn. Its slot may be kept. Reports once, perhaps later, unless it is gone. */
@@ -178,7 +175,7 @@ export class SessionTurns {
     assert(use && session, 'an answer of no session became a turn')
     this.#leave(owner)
     const state = session.isDeleted ? null : this.#keep(sequence, use)
-    this.#dropCheckpoints(use)
+    this.#checkpoints.drop(owner)
     if (state === null) {
       this.sessions.unlock(session)
       report(null, null)
@@ -212,7 +209,7 @@ export class SessionTurns {
       return
     }
     this.#leave(live)
-    this.#dropCheckpoints(use)
+    this.#checkpoints.drop(live)
     if (use.session !== null) this.sessions.unlock(use.session)
   }
 
@@ -340,7 +337,7 @@ export class SessionTurns {
   }
 
   /** The state of a turn: the slot's own where every token it has consumed belongs to the answer. */
-  #keep(sequence: Sequence, { namespace, parent, checkpoints }: Use): KeptState {
+  #keep(sequence: Sequence, { namespace, parent }: Use): KeptState {
     const { owner, drawn, numFed } = sequence
     const isForeign = parent?.state.isForeign === true
     const { count, rest } = answerTokens(sequence, this.#tokenBytes)
@@ -354,9 +351,7 @@ export class SessionTurns {
       sequence.slot = null
       return this.chores.tiers.keepSlot(slot, textAt(numFed), namespace, isForeign)
     }
-    const checkpoint = checkpoints.findLast((candidate) => candidate.count <= count)
-    assert(checkpoint, 'a stop string was fed and no copy from before it was taken')
-    const { taken, count: consumed } = checkpoint
+    const { taken, count: consumed } = this.#checkpoints.before(owner, count)
     const text = textAt(consumed)
     const { tiers } = this.chores
     if (taken.arrays !== null) {
@@ -365,11 +360,6 @@ export class SessionTurns {
     const spare = this.#copies.claimSlot(taken)
     assert(spare !== null, 'a copy from before a stop string was let go of')
     return tiers.keepSlot(spare, text, namespace, isForeign)
-  }
-
-  #dropCheckpoints(use: Use): void {
-    for (const { taken } of use.checkpoints) this.#copies.letGo(taken)
-    use.checkpoints = []
   }
 
   #leave(live: LiveRequest): void {

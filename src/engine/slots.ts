@@ -1,6 +1,7 @@
 /**
- * Which slots are free. A slot is acquired as the zero state or filled from a kept one, never "as it was", and in debug
- * builds a freed one is poisoned so that a use after free shows in the first logits. Knows nothing of requests.
+ * Which slots are free. What an acquired one holds is nobody's business until it has been filled (slot-fills.ts): with the
+ * zero state or with a kept one, never "as it was". In debug builds a freed one is poisoned, so that a use after free, or
+ * before its fill is over, shows in the first logits. Knows nothing of requests.
  */
 import { assert } from '../errors.ts'
 import type { Runner } from '../model/runner.ts'
@@ -26,17 +27,10 @@ export class SlotPool {
     return this.#free.length
   }
 
-  /** A slot holding the state before any token. */
-  acquireZero(): number {
-    return this.acquire((slot) => this.#runner.clearSlot(slot))
-  }
-
-  /** A slot that `fill` writes as a whole. If it throws the slot is still free. */
-  acquire(fill: (slot: number) => void): number {
-    const slot = this.#free.at(-1)
+  /** A slot to be filled. */
+  acquire(): number {
+    const slot = this.#free.pop()
     assert(slot !== undefined, 'a slot was acquired when none is free')
-    fill(slot)
-    this.#free.pop()
     this.#isFree[slot] = false
     return slot
   }

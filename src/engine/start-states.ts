@@ -6,6 +6,7 @@ import { SkeinError } from '../errors.ts'
 import type { Runner, StateData } from '../model/runner.ts'
 import type { CallHandlers, EngineCalls } from './messages.ts'
 import type { LiveRequest, Start } from './sequence.ts'
+import { writing } from './slot-fills.ts'
 
 /** No "@", which stands before it in `model@state`, and no control characters; spaces only within ("State Test"). */
 const NAME = /^(?! )[^@\p{C}]{1,64}(?<! )$/u
@@ -62,7 +63,7 @@ export class StartStates {
     const found = this.#states.get(name)
     if (found === undefined) throw this.#unknown('startState')
     const { id, state } = found
-    return { id, numTokens: 0, place: (slot) => runner.writeState(slot, state) }
+    return { id, numTokens: 0, fill: (slot) => writing(runner, slot, state) }
   }
 
   async #addFile({

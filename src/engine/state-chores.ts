@@ -84,6 +84,7 @@ export class StateChores {
 
   /** What can be done between two steps: states move down and to the store. */
   tidy(): void {
+    this.#copies.budget.beginBackground()
     while (this.#copies.numTaken > 0 && this.#copies.readOldest());
     for (let next = this.tiers.nextToLeaveSlot; next !== null; next = this.tiers.nextToLeaveSlot) {
       if (!(this.#endCopy() && this.#demote(next))) break
@@ -138,16 +139,16 @@ export class StateChores {
   #save(): void {
     const { saver } = this
     const { budget } = this.#copies
-    if (!saver?.isReady || !budget.allows) return
+    if (!saver?.isReady || !budget.allows('save')) return
     const states: KeptState[] = []
     let bytes = 0
     for (const state of saver.unsaved) {
-      if (bytes >= MAX_BATCH_BYTES || !budget.allows || !this.#copyOut(state)) break
+      if (bytes >= MAX_BATCH_BYTES || !this.#copyOut(state)) break
       states.push(state)
       bytes += state.bytes
     }
     // Else the first of them is still being copied.
-    if (states.length > 0 || saver.numUnsaved === 0) budget.spend(() => saver.start(states))
+    if (states.length > 0 || saver.numUnsaved === 0) budget.spend('save', () => saver.start(states))
   }
 
   #demote(state: KeptState): boolean {
@@ -166,8 +167,9 @@ export class StateChores {
   #copyOut(state: KeptState): boolean {
     const { budget } = this.#copies
     while (state.arrays === null) {
-      if (!budget.allows) return false
-      budget.spend(() => this.tiers.copySome(state))
+      const kind = this.tiers.hasBegun(state) ? 'read' : 'begin'
+      if (!budget.allows(kind)) return false
+      budget.spend(kind, () => this.tiers.copySome(state))
     }
     return true
   }

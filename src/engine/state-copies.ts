@@ -5,14 +5,14 @@
  */
 import { assert } from '../errors.ts'
 import type { Runner, StateData } from '../model/runner.ts'
-import type { CopyBudget } from './copy-budget.ts'
+import type { CopyBudget, CopyKind } from './copy-budget.ts'
+import { layersOf } from './slot-fills.ts'
 import type { SlotPool } from './slots.ts'
-
-/** Read at a time. A megabyte takes a CPU about half a millisecond, faults of fresh pages included. */
-export const PIECE_BYTES = 2 ** 20
 
 /** A copy on its way; nobody may write the slot until it is whole. */
 export interface StateCopy {
+  /** What its next piece is. */
+  readonly next: CopyKind
   /** Reads the next piece. The copy, once it is whole. */
   readSome(): StateData | null
 }
@@ -24,7 +24,7 @@ export interface TakenState {
 }
 
 /** Counts the time of a piece. */
-export type Spend = (copy: () => void) => void
+export type Spend = (kind: CopyKind, copy: () => void) => void
 
 interface Taken extends TakenState {
   arrays: StateData | null
@@ -36,19 +36,18 @@ interface Taken extends TakenState {
 
 export class StateCopies {
   readonly budget: CopyBudget
+  /** Of a state, read or written at a time. */
+  readonly layersAtOnce: number
   readonly #runner: Runner
   readonly #slots: SlotPool
-  readonly #layersAtOnce: number
   /** Those in spare slots, in order of age. */
   readonly #taken = new Set<Taken>()
 
   constructor(runner: Runner, slots: SlotPool, budget: CopyBudget, pieceBytes: number) {
-    const { stateBytes, stateShape } = runner.info
-    const { layers } = stateShape
     this.budget = budget
     this.#runner = runner
     this.#slots = slots
-    this.#layersAtOnce = Math.max(1, Math.floor((pieceBytes * layers) / stateBytes))
+    this.layersAtOnce = layersOf(runner.info, pieceBytes)
   }
 
   /** Spare slots that are being read: they will be free. */
@@ -58,18 +57,21 @@ export class StateCopies {
 
   /** A state is one piece. */
   get #isSmall(): boolean {
-    return this.#layersAtOnce >= this.#runner.info.stateShape.layers
+    return this.layersAtOnce === this.#runner.info.stateShape.layers
   }
 
   /** A copy of a state that stays in its slot until it is whole. */
   copyOf(slot: number): StateCopy {
     const runner = this.#runner
-    if (this.#isSmall) return { readSome: () => runner.readState(slot) }
+    if (this.#isSmall) return { next: 'read', readSome: () => runner.readState(slot) }
     const { layers, channels, heads, headSize } = runner.info.stateShape
-    const layersAtOnce = this.#layersAtOnce
+    const { layersAtOnce } = this
     let arrays: StateData | null = null
     let numRead = 0
     return {
+      get next() {
+        return arrays === null ? 'begin' : 'read'
+      },
       readSome() {
         // A piece by itself: it takes as long as several, since it is when memory of earlier copies is given back.
         if (arrays === null) {
@@ -85,27 +87,58 @@ export class StateCopies {
     }
   }
 
+  /** The state of a slot that goes on to be used can be copied without reading all of it at once. */
+  get canTake(): boolean {
+    return this.#isSmall || this.#slots.numFree > 0
+  }
+
+  /** Likewise, and this step has the time. */
+  get canTakeNow(): boolean {
+    return this.canTake && this.budget.allows(this.#isSmall ? 'read' : 'slot')
+  }
+
   /**
-   * The state of a slot as it is now. `onWhole` is called when the copy is: at once where it is small or no slot is
-   * spare, else in a later step, and never if it is let go of before.
+   * The state of a slot as it is now. `onWhole` is called when the copy is: at once where the state is small, else in a
+   * later step, and never if it is let go of before.
    */
   take(
     from: number,
     onWhole: (arrays: StateData) => void = () => {},
-    spend: Spend = (copy) => this.budget.spend(copy),
+    spend: Spend = (kind, copy) => this.budget.spend(kind, copy),
   ): TakenState {
-    if (this.#isSmall || this.#slots.numFree === 0) {
-      let arrays: StateData | null = null
-      spend(() => {
-        arrays = this.#runner.readState(from)
-      })
-      onWhole(arrays!)
-      return { arrays }
-    }
-    let slot = -1
-    spend(() => {
-      slot = this.#slots.acquire((spare) => this.#runner.copySlot(from, spare))
+    if (this.#isSmall) return this.#takeSmall(from, onWhole, spend)
+    const slot = this.#slots.acquire()
+    spend('slot', () => this.#runner.copySlot(from, slot))
+    return this.#add(slot, onWhole, spend)
+  }
+
+  /** A slot's state can be kept without a copy into a spare one: nothing is done at once, or this step has the time. */
+  get canTakeOverNow(): boolean {
+    return !this.#isSmall || this.budget.allows('read')
+  }
+
+  /** Likewise of a slot that its owner gives up: it is free when the copy is whole. */
+  takeOver(
+    slot: number,
+    onWhole: (arrays: StateData) => void,
+    spend: Spend = (kind, copy) => this.budget.spend(kind, copy),
+  ): TakenState {
+    if (!this.#isSmall) return this.#add(slot, onWhole, spend)
+    const taken = this.#takeSmall(slot, onWhole, spend)
+    this.#slots.release(slot)
+    return taken
+  }
+
+  #takeSmall(slot: number, onWhole: (arrays: StateData) => void, spend: Spend): TakenState {
+    let arrays: StateData | null = null
+    spend('read', () => {
+      arrays = this.#runner.readState(slot)
     })
+    onWhole(arrays!)
+    return { arrays }
+  }
+
+  #add(slot: number, onWhole: (arrays: StateData) => void, spend: Spend): TakenState {
     const taken = { arrays: null, slot, copy: this.copyOf(slot), spend, onWhole }
     this.#taken.add(taken)
     return taken
@@ -131,8 +164,9 @@ export class StateCopies {
     const [taken] = this.#taken
     assert(taken, 'no spare slot is being read')
     while (taken.arrays === null) {
-      if (!this.budget.allows) return false
-      taken.spend(() => {
+      const { next } = taken.copy
+      if (!this.budget.allows(next)) return false
+      taken.spend(next, () => {
         taken.arrays = taken.copy.readSome()
       })
     }

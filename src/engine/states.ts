@@ -10,23 +10,24 @@ import { namespaceOf, SECRET_BYTES } from '../state/namespace.ts'
 import { MIN_PREFIX_TOKENS, type Prefix, PrefixCache } from '../state/prefix-cache.ts'
 import { joinTokens, type ModelIdentity, type StateArrays } from '../state/snapshot.ts'
 import type { TokenBytes } from './answer-text.ts'
-import { CopyBudget, SpareTime } from './copy-budget.ts'
+import { type CopyBudget, type CopyKind, SpareTime } from './copy-budget.ts'
 import type { EngineEvent, GenerateRequest, SessionPosition, StateStats } from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
 import { type SessionHandlers, sessionCalls } from './session-calls.ts'
 import { type Opening, type SessionOptions, SessionTurns } from './session-turns.ts'
+import { PIECE_BYTES, writing } from './slot-fills.ts'
 import type { SlotPool } from './slots.ts'
 import { snapshotPoints } from './snapshot-points.ts'
-import { PIECE_BYTES, StateCopies, type TakenState } from './state-copies.ts'
+import { type Spend, StateCopies, type TakenState } from './state-copies.ts'
 
 export interface StateOptions extends SessionOptions {
   /** Hash of the vocabulary. */
   readonly vocabulary: string
   /** Memory for prompt prefixes; 0 keeps none. */
   readonly prefixBytes: number
-  /** Milliseconds of a step that copies of states may take. */
+  /** Milliseconds of a step that filling slots and copies of states may take. */
   readonly copyBudgetMs: number
-  /** Of a state that are copied at a time; at least a layer is. */
+  /** Of a state that are read or written at a time; at least a layer is. */
   readonly pieceBytes: number
 }
 
@@ -37,7 +38,7 @@ export const DEFAULT_STATE_OPTIONS: StateOptions = {
   isDurable: false,
   now: Date.now,
   prefixBytes: 2 ** 30,
-  copyBudgetMs: 3,
+  copyBudgetMs: 4,
   pieceBytes: PIECE_BYTES,
   sizes: { slots: 16, memory: { count: 32, bytes: Number.POSITIVE_INFINITY } },
   limits: { maxSessions: 10_000, maxBytes: 64 * 2 ** 30, maxTurns: 16, ttlMs: null },
@@ -63,6 +64,9 @@ interface Coming {
   taken: TakenState | null
 }
 
+/** Takes a copy of a state; see StateCopies. */
+type Take = (onWhole: (state: StateArrays) => void, spend: Spend) => TakenState
+
 /** Spare slots that prefixes may have at a time. */
 const MAX_COMING = 2
 
@@ -85,6 +89,7 @@ export class States {
   constructor(
     runner: Runner,
     slots: SlotPool,
+    budget: CopyBudget,
     tokenBytes: TokenBytes,
     options: StateOptions,
     wake: () => void,
@@ -92,7 +97,7 @@ export class States {
     const { store, isDurable, copyBudgetMs, pieceBytes, prefixBytes, vocabulary } = options
     this.#runner = runner
     this.#options = options
-    this.#copies = new StateCopies(runner, slots, new CopyBudget(copyBudgetMs), pieceBytes)
+    this.#copies = new StateCopies(runner, slots, budget, pieceBytes)
     this.#spareTime = copyBudgetMs === Number.POSITIVE_INFINITY ? null : new SpareTime()
     this.#prefixes = new PrefixCache(prefixBytes)
     this.#secret = store?.secret ?? randomBytes(SECRET_BYTES)
@@ -143,8 +148,9 @@ export class States {
     this.#turns.open(live, this.#sessionNamespace(live.request.tenant ?? ''), opening)
   }
 
-  beginStep(): void {
-    this.#copies.budget.beginStep()
+  /** Takes the copies that requests wait for; nobody else runs where `isAlone`. */
+  beginStep(isAlone: boolean): void {
+    this.#turns.takeOwed(isAlone)
   }
 
   /** Background work of a step, after all that requests need. */
@@ -196,7 +202,9 @@ export class States {
     else if (prompt.length > MIN_PREFIX_TOKENS) this.#counters.prefixMisses++
     if (found === null) return null
     const { state } = found
-    return { numTokens: cachedTokens, place: (slot) => this.#runner.writeState(slot, state) }
+    const { layersAtOnce } = this.#copies
+    const fill = (slot: number) => writing(this.#runner, slot, state, layersAtOnce)
+    return { numTokens: cachedTokens, fill }
   }
 
   /** What the prompt event says of the start. */
@@ -215,7 +223,11 @@ export class States {
   atPoint(live: LiveRequest): void {
     if (live.numFed !== live.points[0]) return
     live.points = live.points.slice(1)
-    this.#keepPrefix(live, live.prompt.subarray(0, live.numFed), live.sequences[0]!.slot!)
+    const tokens = live.prompt.subarray(0, live.numFed)
+    if (!this.#copies.canTakeNow) return
+    this.#keepPrefix(live, tokens, (onWhole, spend) =>
+      this.#copies.take(live.sequences[0]!.slot!, onWhole, spend),
+    )
   }
 
   /** After a draw of an answer that may go on. */
@@ -230,8 +242,12 @@ export class States {
       this.#turns.end(sequence, report)
       return
     }
-    if (slot !== null && !isSpoilt) {
-      this.#keepPrefix(owner, joinTokens(owner.prompt, drawn.slice(0, numFed)), slot)
+    if (slot !== null && !isSpoilt && this.#copies.canTakeOverNow) {
+      const tokens = joinTokens(owner.prompt, drawn.slice(0, numFed))
+      this.#keepPrefix(owner, tokens, (onWhole, spend) => {
+        sequence.slot = null
+        return this.#copies.takeOver(slot, onWhole, spend)
+      })
     }
     report(null, null)
   }
@@ -261,13 +277,13 @@ export class States {
     return namespaceOf(this.#secret, 'session', tenant)
   }
 
-  /** Copies the state of a slot that has consumed exactly `tokens`; it is a prefix when the copy is whole. */
-  #keepPrefix(live: LiveRequest, tokens: Int32Array, slot: number): void {
+  /** Takes a copy of a state that has consumed exactly `tokens`; it is a prefix when the copy is whole. */
+  #keepPrefix(live: LiveRequest, tokens: Int32Array, take: Take): void {
     const use = this.#uses.get(live)
     if (!use?.namespace || tokens.length < MIN_PREFIX_TOKENS) return
     const { namespace } = use
     if (this.#prefixes.has(namespace, tokens) || this.#isComing(namespace, tokens)) return
-    if (!this.#copies.budget.allows || this.#spareTime?.allows === false) return
+    if (this.#spareTime?.allows === false) return
     if (this.#coming.size >= MAX_COMING) return
     const coming: Coming = { use, tokens: tokens.slice(), taken: null }
     this.#coming.add(coming)
@@ -275,7 +291,7 @@ export class States {
       this.#coming.delete(coming)
       use.prefixes.push(this.#prefixes.add(namespace, coming.tokens, state))
     }
-    coming.taken = this.#copies.take(slot, onWhole, (copy) => this.#spend(copy))
+    coming.taken = take(onWhole, (kind, copy) => this.#spend(kind, copy))
   }
 
   #isComing(namespace: string, tokens: Int32Array): boolean {
@@ -286,8 +302,8 @@ export class States {
     return [...this.#coming].some(isIt)
   }
 
-  #spend(copy: () => void): void {
-    const counted = () => this.#copies.budget.spend(copy)
+  #spend(kind: CopyKind, copy: () => void): void {
+    const counted = () => this.#copies.budget.spend(kind, copy)
     if (this.#spareTime === null) counted()
     else this.#spareTime.spend(counted)
   }

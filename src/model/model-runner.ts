@@ -138,6 +138,10 @@ export class ModelRunner implements Runner {
     this.#states.write(slot, state)
   }
 
+  writeLayers(slot: number, from: number, to: number, state: StateData): void {
+    this.#states.writeLayers(slot, from, to, state)
+  }
+
   dispose(): void {
     this.#program.dispose()
     this.#backend.dispose()

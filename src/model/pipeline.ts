@@ -219,17 +219,15 @@ class PipelineStates implements StatePool {
   }
 
   readLayers(slot: number, from: number, to: number, into: StateData): void {
-    let first = 0
-    for (const [p, part] of this.parts.entries()) {
-      const { layers } = part.shape
-      const begin = Math.max(0, from - first)
-      const end = Math.min(layers, to - first)
-      if (begin < end) part.readLayers(slot, begin, end, this.#viewOf(into, p))
-      first += layers
-    }
+    for (const [part, begin, end, p] of this.#partsOf(from, to))
+      part.readLayers(slot, begin, end, this.#viewOf(into, p))
   }
 
-  write(slot: number, { shift, wkv }: StateData): void {
+  write(slot: number, state: StateData): void {
+    this.writeLayers(slot, 0, this.shape.layers, state)
+  }
+
+  writeLayers(slot: number, from: number, to: number, { shift, wkv }: StateData): void {
     const whole = sizesOf(this.shape)
     // Before the first part of it is written: a refused state changes nothing.
     if (shift.length !== whole.shift || wkv.length !== whole.wkv)
@@ -237,7 +235,24 @@ class PipelineStates implements StatePool {
         'state_incompatible',
         `a state of ${shift.length} + ${wkv.length} numbers, expected ${whole.shift} + ${whole.wkv}`,
       )
-    for (const [p, part] of this.parts.entries()) part.write(slot, this.#viewOf({ shift, wkv }, p))
+    for (const [part, begin, end, p] of this.#partsOf(from, to))
+      part.writeLayers(slot, begin, end, this.#viewOf({ shift, wkv }, p))
+  }
+
+  /** The stages that have some of those layers, with which of their own these are. */
+  *#partsOf(
+    from: number,
+    to: number,
+  ): Generator<[part: StatePool, begin: number, end: number, p: number]> {
+    assert(0 <= from && from <= to && to <= this.shape.layers, `layers ${from} to ${to}`)
+    let first = 0
+    for (const [p, part] of this.parts.entries()) {
+      const { layers } = part.shape
+      const begin = Math.max(0, from - first)
+      const end = Math.min(layers, to - first)
+      if (begin < end) yield [part, begin, end, p]
+      first += layers
+    }
   }
 
   /** What of a whole state is a stage's. */

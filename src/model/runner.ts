@@ -152,5 +152,7 @@ export interface Runner {
   /** Layers `from` to `to` − 1 of a slot, to their places in a whole state. */
   readLayers(slot: number, from: number, to: number, into: StateData): void
   writeState(slot: number, state: StateData): void
+  /** Layers `from` to `to` − 1 of a whole state. The slot must not be stepped until all of them are written. */
+  writeLayers(slot: number, from: number, to: number, state: StateData): void
   dispose(): void
 }

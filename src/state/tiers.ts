@@ -114,6 +114,11 @@ export class Tiers {
     return kept
   }
 
+  /** A part of a copy of it has been read. */
+  hasBegun(kept: KeptState): boolean {
+    return this.#copies.has(kept)
+  }
+
   /** Reads the next piece of a state's copy out of its slot, which still holds it. True when the copy is whole. */
   copySome(kept: KeptState): boolean {
     if (kept.arrays !== null) return true

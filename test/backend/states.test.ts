@@ -50,6 +50,17 @@ describe.each(LEVELS)('state pool on %s', (isa) => {
     expect(pool.read(2)).toEqual(b)
   })
 
+  test('layers written one by one are the state written whole, and nothing else is touched', () => {
+    const pool = cpu.statePool(SHAPE, 3)
+    const [a, b] = [randomState(1), randomState(5)]
+    for (const slot of [0, 1, 2]) pool.write(slot, b)
+    for (const layer of [2, 0, 1]) pool.writeLayers(1, layer, layer + 1, a)
+    expect(pool.read(1)).toEqual(a)
+    for (const slot of [0, 2]) expect(pool.read(slot)).toEqual(b)
+    expect(() => pool.writeLayers(1, 2, 4, b)).toThrow(/out of range/)
+    expect(pool.read(1)).toEqual(a)
+  })
+
   test('slots outside the pool and states of another shape are refused', () => {
     const pool = cpu.statePool(SHAPE, 3)
     for (const slot of [-1, 3]) {

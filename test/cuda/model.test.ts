@@ -152,6 +152,20 @@ for (const architecture of ARCHITECTURES) {
       expect(pieces).toEqual(state)
     })
 
+    test('written a layer at a time, a state is the one that was written whole', () => {
+      const { layers } = runner.info.stateShape
+      runner.clearSlot(4)
+      runner.step([{ slot: 4, tokens: someTokens(20, 9), samples: [] }])
+      const state = runner.readState(4)
+      // Often enough that the page-locked memory is used again.
+      for (let round = 0; round < 5; round++) {
+        runner.poisonSlot(7)
+        for (let layer = layers - 1; layer >= 0; layer--)
+          runner.writeLayers(7, layer, layer + 1, state)
+        expect(runner.readState(7)).toEqual(state)
+      }
+    })
+
     test('a poisoned state fails its own row only', () => {
       runner.clearSlot(0)
       runner.poisonSlot(1)

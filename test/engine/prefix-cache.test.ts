@@ -208,7 +208,7 @@ describe('bounds', () => {
       engine.step()
       expect(runner.calls.reads - before).toBeLessThanOrEqual(1)
     }
-    expect(engine.stats.states!.prefixes).toBe(2)
+    expect(engine.stats.states!.prefixes).toBeGreaterThan(1)
   })
 
   test('a request whose numbers break leaves nothing and takes along what it began with', () => {

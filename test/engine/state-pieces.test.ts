@@ -6,6 +6,7 @@ import { describe, expect, test } from 'vitest'
 import type { Engine } from '../../src/engine/engine.ts'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { newFolder, openDirectStore } from '../helpers/direct-store.ts'
+import { stateAfter } from '../helpers/fake-runner.ts'
 import {
   Collected,
   drain,
@@ -103,11 +104,46 @@ describe('no step reads more than its budget', () => {
     await transcript(engine)
   })
 
-  test('where no slot is spare the copy is made at once', () => {
+  test('where no slot is spare a prompt is not kept, and the slot of its answer is read when that is over', () => {
     const watched = inPieces({ fake: { numSlots: 1 } })
-    watched.engine.submit(requestOf({ prompt: promptOf(100), maxTokens: 3 }))
+    const { engine } = watched
+    engine.submit(requestOf({ prompt: promptOf(100), maxTokens: 3 }))
     const { layers } = watch(watched)
-    expect(Math.max(...layers)).toBe(LAYERS)
+    expect(Math.max(...layers)).toBe(1)
+    expect(engine.stats.states!.prefixes).toBe(1)
+    expectRest(engine, 1)
+  })
+
+  test('where no slot is spare a turn with a stop string waits for its copy, and others do not', () => {
+    const watched = inPieces({ fake: { numSlots: 2 }, states: { prefixBytes: 0 } })
+    const { engine, runner } = watched
+    const stream = requestOf({ id: 'stream', maxTokens: 40 })
+    const turn = turnOf({ id: 'turn', prompt: promptOf(10), maxTokens: 4, stop: NEVER })
+    for (const request of [stream, turn]) engine.submit(request)
+    const collected = new Collected()
+    const stepped = () => runner.log.at(-1)!.slots.length
+    while (runner.layersRead === 0) collected.add(engine.step())
+    while (runner.layersRead < LAYERS) {
+      expect(stepped()).toBe(1)
+      const before = runner.layersRead
+      collected.add(engine.step())
+      expect(runner.layersRead - before).toBe(1)
+    }
+    collected.add(engine.step())
+    expect(stepped()).toBe(2)
+    expect(runner.layersRead).toBe(LAYERS)
+    watch(watched, collected)
+    for (const request of [stream, turn]) {
+      expect(collected.answer(request.id)).toEqual(soloAnswer(request))
+    }
+    expectRest(engine, 2)
+  })
+
+  test('nobody else runs: the copy that a turn waits for is made at once', () => {
+    const watched = inPieces({ fake: { numSlots: 1 }, states: { prefixBytes: 0 } })
+    watched.engine.submit(turnOf({ prompt: promptOf(10), maxTokens: 4, stop: NEVER }))
+    const { layers } = watch(watched)
+    expect(layers.slice(0, 3)).toEqual([0, LAYERS, 0])
     expectRest(watched.engine, 1)
   })
 
@@ -120,9 +156,97 @@ describe('no step reads more than its budget', () => {
   })
 })
 
+describe('no step writes more than its budget', () => {
+  /** A session whose head is in memory and in no slot. */
+  async function inMemory(fake: SetUp['fake'] = {}) {
+    const sizes = { slots: 0, memory: { count: 50, bytes: ANY_SIZE } }
+    const watched = inPieces({ fake, states: { prefixBytes: 0, sizes } })
+    await tell(watched.engine, turnOf({ prompt: promptOf(20), maxTokens: 6 }))
+    return { ...watched, history: await transcript(watched.engine) }
+  }
+
+  test('while others run a state goes into its slot in pieces, and is stepped when it is whole', async () => {
+    const { engine, runner, history } = await inMemory()
+    const stream = requestOf({ id: 'stream', maxTokens: 40 })
+    const collected = new Collected()
+    engine.submit(stream)
+    collected.add(engine.step())
+    const turn = turnOf({ id: 'turn', prompt: promptOf(4), maxTokens: 6 })
+    engine.submit(turn)
+    for (let layer = 1; layer <= LAYERS; layer++) {
+      collected.add(engine.step())
+      expect(runner.layersWritten).toBe(layer)
+      expect(runner.log.at(-1)!.rows).toBe(layer < LAYERS ? 1 : 2)
+    }
+    await settle(engine, collected)
+    expect(collected.answer('turn')).toEqual(answerAfter(history, turn).answer)
+    expect(collected.answer('stream')).toEqual(soloAnswer(stream))
+    await transcript(engine)
+    expectRest(engine)
+  })
+
+  test('where nobody else runs it goes there at once', async () => {
+    const { engine, runner } = await inMemory()
+    engine.submit(turnOf({ prompt: promptOf(4), maxTokens: 6 }))
+    engine.step()
+    expect(runner.layersWritten).toBe(LAYERS)
+    expect(runner.log.at(-1)!.rows).toBe(1)
+  })
+
+  test('a slot that is given up half written is free, and whoever has it next begins as alone', async () => {
+    const { engine, runner, history } = await inMemory({ numSlots: 2 })
+    const collected = new Collected()
+    engine.submit(requestOf({ id: 'stream', maxTokens: 200 }))
+    collected.add(engine.step())
+    const turn = turnOf({ id: 'turn', prompt: promptOf(4), maxTokens: 6 })
+    engine.submit(turn)
+    while (runner.layersWritten < 3) collected.add(engine.step())
+    engine.cancel('turn')
+    expect(engine.stats.freeSlots).toBe(1)
+    for (const request of [requestOf({ id: 'next' }), { ...turn, id: 'again' }]) {
+      engine.submit(request)
+      while (collected.answer(request.id) === null) collected.add(engine.step())
+      const alone = request.session ? answerAfter(history, request).answer : soloAnswer(request)
+      expect(collected.answer(request.id)).toEqual(alone)
+    }
+    engine.cancel('stream')
+    drain(engine)
+    expectRest(engine, 2)
+  })
+
+  test('a kept prefix and the states of a mixture are written in pieces, too', () => {
+    const watched = inPieces({ fake: { numSlots: 4, maxTokens: 64 } })
+    const { engine, runner } = watched
+    const request = requestOf({ id: 'first', prompt: promptOf(100), maxTokens: 3 })
+    engine.submit(request)
+    watch(watched)
+    for (const [i, name] of ['x', 'y'].entries()) {
+      engine.startStates.add(name, stateAfter(promptOf(10, i), LAYERS))
+    }
+    const collected = new Collected()
+    engine.submit(requestOf({ id: 'stream', maxTokens: 60 }))
+    collected.add(engine.step())
+    const mixture = ['x', 'y'].map((startState) => ({ startState, weight: 0.5 }))
+    engine.submit({ ...request, id: 'kept', prompt: promptOf(104) })
+    engine.submit(requestOf({ id: 'mixed', prompt: promptOf(5), mixture }))
+    const before = runner.layersWritten
+    // Those of a mixture have pieces of a megabyte, of which such a state is one.
+    const written = Array.from({ length: LAYERS + 2 }, () => {
+      collected.add(engine.step())
+      return runner.layersWritten - before
+    })
+    expect(written).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 16, 24])
+    watch(watched, collected)
+    expect(toldOf(collected, 'kept').cachedTokens).toBeGreaterThan(90)
+    for (const id of ['kept', 'mixed', 'stream']) expect(collected.answer(id)).not.toBeNull()
+    expectRest(engine, 4)
+  })
+})
+
 describe('a copy on its way', () => {
   test('is no prefix before it is whole, and then that of its moment', () => {
-    const watched = inPieces()
+    // The prompt takes two steps: in the first its slot is cleared, which is all that a step has time for.
+    const watched = inPieces({ fake: { maxTokens: 32 } })
     const { engine, runner } = watched
     const request = requestOf({ prompt: promptOf(60), maxTokens: 40 })
     engine.submit(request)
@@ -156,7 +280,7 @@ describe('a copy on its way', () => {
   })
 
   test('of numbers that break is never kept', () => {
-    const watched = inPieces()
+    const watched = inPieces({ fake: { maxTokens: 32 } })
     const { engine, runner } = watched
     const request = requestOf({ prompt: promptOf(60), maxTokens: 40 })
     engine.submit(request)

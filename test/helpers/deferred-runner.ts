@@ -116,6 +116,10 @@ export class DeferredRunner implements Runner {
     this.#settled.writeState(slot, state)
   }
 
+  writeLayers(slot: number, from: number, to: number, state: StateData): void {
+    this.#settled.writeLayers(slot, from, to, state)
+  }
+
   dispose(): void {
     this.#runner.dispose()
   }

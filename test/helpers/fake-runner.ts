@@ -151,6 +151,7 @@ export class FakeRunner implements Runner {
   readonly calls = { copies: 0, clears: 0, poisons: 0, reads: 0, writes: 0 }
   /** Layers of states read so far, whole reads included. */
   layersRead = 0
+  layersWritten = 0
   isDisposed = false
   /** Called before each step with its rows; may throw. */
   onStep: (rows: readonly BatchRow[]) => void = () => {}
@@ -159,6 +160,8 @@ export class FakeRunner implements Runner {
   /** Whether logits of scored prompts have a NaN. */
   hasNanPromptLogits = false
   readonly #states: (History | null)[]
+  /** What was written of a state that is not whole. */
+  readonly #coming: StateData[] = []
   readonly #seen: Seen[]
 
   constructor(options: FakeOptions = {}) {
@@ -240,8 +243,26 @@ export class FakeRunner implements Runner {
   }
 
   writeState(slot: number, state: StateData): void {
-    this.calls.writes++
-    this.#states[slot] = historyOf(state, this.info.stateShape.layers)
+    this.writeLayers(slot, 0, this.info.stateShape.layers, state)
+  }
+
+  /** A state is counted as written with its first layer; until its last the slot is as one that was freed. */
+  writeLayers(slot: number, from: number, to: number, { shift, wkv }: StateData): void {
+    const { layers } = this.info.stateShape
+    if (!(0 <= from && from < to && to <= layers)) throw new Error(`layers ${from} to ${to}`)
+    if (from === 0) {
+      this.calls.writes++
+      this.#coming[slot] = {
+        shift: new Float32Array(4 * layers),
+        wkv: new Float32Array(4 * layers),
+      }
+    }
+    this.layersWritten += to - from
+    this.#states[slot] = null
+    const coming = this.#coming[slot]!
+    coming.shift.set(shift.subarray(4 * from, 4 * to), 4 * from)
+    coming.wkv.set(wkv.subarray(4 * from, 4 * to), 4 * from)
+    if (to === layers) this.#states[slot] = historyOf(coming, layers)
   }
 
   dispose(): void {

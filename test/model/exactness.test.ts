@@ -118,6 +118,22 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
     expect(() => runner.readLayers(1, 2, 4, pieces)).toThrow()
   })
 
+  test('written some layers at a time, in any order, a state is the one that was written whole', () => {
+    runner.clearSlot(1)
+    runner.step([{ slot: 1, tokens: someTokens(20, 5), samples: [] }])
+    const whole = runner.readState(1)
+    runner.clearSlot(2)
+    runner.writeLayers(2, 1, 3, whole)
+    const first = whole.wkv.length / 3
+    const half = runner.readState(2)
+    expect(half.wkv.subarray(0, first)).toEqual(new Float32Array(first))
+    expect(half.wkv.subarray(first)).toEqual(whole.wkv.subarray(first))
+    runner.writeLayers(2, 0, 1, whole)
+    expect(runner.readState(2)).toEqual(whole)
+    expect(() => runner.writeLayers(2, 2, 4, whole)).toThrow()
+    expect(runner.readState(2)).toEqual(whole)
+  })
+
   test('a state saved on one backend continues on the other', () => {
     const other = tinyRunner(backend === 'cpu' ? 'reference' : 'cpu', { architecture })
     const [start, end] = [someTokens(20, 5), someTokens(9, 6)]

@@ -94,6 +94,19 @@ describe.each(BACKENDS)('on %s', (device) => {
       }
     })
 
+    test('layers of a state are written across the ends of stages', () => {
+      const state = whole!.readState(2)
+      for (const runner of [two!, three!]) {
+        runner.clearSlot(1)
+        for (const [from, to] of [
+          [1, 3],
+          [0, 1],
+        ] as const)
+          runner.writeLayers(1, from, to, state)
+        expect(runner.readState(1)).toEqual(state)
+      }
+    })
+
     test('a poisoned slot fails its own row, and clearing heals it', () => {
       for (const slot of [0, 1]) two!.clearSlot(slot)
       two!.poisonSlot(1)

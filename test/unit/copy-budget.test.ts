@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { SpareTime } from '../../src/engine/copy-budget.ts'
+import { CopyBudget, SpareTime } from '../../src/engine/copy-budget.ts'
 
 /** Time that passes only when it is told to. */
 class Clock {
@@ -52,4 +52,32 @@ test('time that passes without copies is not saved up', () => {
   clock.pass(1e9)
   spare.spend(() => clock.pass(26))
   expect(spare.allows).toBe(false)
+})
+
+test('what would go beyond the limit is left to the next step, but for the first of a step', () => {
+  const clock = new Clock()
+  const budget = new CopyBudget(3, clock.now)
+  budget.beginStep()
+  budget.spend('slot', () => clock.pass(2))
+  expect(budget.allows('slot')).toBe(false)
+  expect(budget.allows('clear')).toBe(true)
+  budget.spend('clear', () => clock.pass(2))
+  expect(budget.allows('clear')).toBe(false)
+  budget.beginStep()
+  expect(budget.allows('slot')).toBe(true)
+})
+
+test('reading out of slots is not starved by what requests wait for', () => {
+  const clock = new Clock()
+  const budget = new CopyBudget(0, clock.now)
+  let numRead = 0
+  for (let step = 0; step < 50; step++) {
+    budget.beginStep()
+    budget.spend('write', () => clock.pass(0.01))
+    budget.beginBackground()
+    if (!budget.allows('read')) continue
+    budget.spend('read', () => clock.pass(0.01))
+    numRead++
+  }
+  expect(numRead).toBe(10)
 })

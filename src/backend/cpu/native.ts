@@ -6,7 +6,7 @@ import { type ErrorCode, SkeinError } from '../../errors.ts'
 import { type NativeLibrary, type NativeType, openLibrary, type Pointer } from '../ffi.ts'
 
 /** SK_ABI_VERSION of skein.h. */
-const ABI_VERSION = 5
+const ABI_VERSION = 6
 
 type Address = Pointer | null
 type Memory = Pointer | Float32Array | Int32Array | Uint8Array | BigUint64Array | null
@@ -42,7 +42,7 @@ const SIGNATURES = {
   sk_states_poison: [I, [P, I]],
   sk_states_copy: [I, [P, I, I]],
   sk_states_read: [I, [P, I, I, I, P, P]],
-  sk_states_write: [I, [P, I, P, P]],
+  sk_states_write: [I, [P, I, I, I, P, P]],
   sk_penalties_new: [P, [P, I, I]],
   sk_penalties_reset: [I, [P, I, P, I]],
   sk_program_new: [P, [P, I, I, I, I]],

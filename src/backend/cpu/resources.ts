@@ -203,26 +203,32 @@ export class CpuStatePool implements StatePool {
 
   readLayers(slot: number, from: number, to: number, { shift, wkv }: StateData): void {
     const { native } = this.#context
-    assert(
-      shift.length === this.#shiftCount && wkv.length === this.#wkvCount,
-      'layers are read into a state of another shape',
-    )
+    this.#checkShape(shift, wkv)
     this.#context.check(
       native.sk_states_read(this.pointer, slot, from, to - from, shift, wkv),
       `read layers ${from} to ${to} of slot ${slot}`,
     )
   }
 
-  write(slot: number, { shift, wkv }: StateData): void {
+  write(slot: number, state: StateData): void {
+    this.writeLayers(slot, 0, this.shape.layers, state)
+  }
+
+  writeLayers(slot: number, from: number, to: number, { shift, wkv }: StateData): void {
     const { native } = this.#context
-    if (shift.length !== this.#shiftCount || wkv.length !== this.#wkvCount)
-      throw new SkeinError(
-        'state_incompatible',
-        `a state of ${shift.length} + ${wkv.length} numbers, expected ${this.#shiftCount} + ${this.#wkvCount}`,
-      )
+    this.#checkShape(shift, wkv)
     this.#context.check(
-      native.sk_states_write(this.pointer, slot, shift, wkv),
-      `write slot ${slot}`,
+      native.sk_states_write(this.pointer, slot, from, to - from, shift, wkv),
+      `write layers ${from} to ${to} of slot ${slot}`,
+    )
+  }
+
+  /** The native side takes the lengths on trust. */
+  #checkShape(shift: Float32Array, wkv: Float32Array): void {
+    if (shift.length === this.#shiftCount && wkv.length === this.#wkvCount) return
+    throw new SkeinError(
+      'state_incompatible',
+      `a state of ${shift.length} + ${wkv.length} numbers, expected ${this.#shiftCount} + ${this.#wkvCount}`,
     )
   }
 

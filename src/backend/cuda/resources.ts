@@ -65,7 +65,8 @@ export function uploadHalves(device: CudaDevice, to: DevicePointer, values: Floa
   device.free(scratch)
 }
 
-function convert(
+/** Rounds numbers of a checkpoint to f16, on the device. */
+export function convert(
   device: CudaDevice,
   to: DevicePointer,
   from: DevicePointer,

@@ -6,7 +6,8 @@ import { assert, SkeinError } from '../../errors.ts'
 import type { PenaltyPool, StateData, StatePool, StateShape } from '../backend.ts'
 import type { CudaDevice } from './device.ts'
 import { type DevicePointer, i32, type KernelArgs } from './kernel-args.ts'
-import { downloadFloats, type TensorType, uploadHalves } from './resources.ts'
+import { downloadFloats, type TensorType } from './resources.ts'
+import { StateSender } from './state-sender.ts'
 
 /** All bits set is a NaN in f32 and in f16. */
 const NAN_BYTE = 0xff
@@ -16,11 +17,19 @@ class Pool {
   readonly address: DevicePointer
   readonly slotBytes: number
   readonly #device: CudaDevice
+  readonly #sender: StateSender
   readonly #type: TensorType
   readonly #size: number
 
-  constructor(device: CudaDevice, numSlots: number, size: number, type: TensorType) {
+  constructor(
+    device: CudaDevice,
+    sender: StateSender,
+    numSlots: number,
+    size: number,
+    type: TensorType,
+  ) {
     this.#device = device
+    this.#sender = sender
     this.#type = type
     this.#size = size
     this.slotBytes = size * (type === 'f32' ? 4 : 2)
@@ -48,9 +57,9 @@ class Pool {
     into.set(downloadFloats(this.#device, this.#at(slot), this.#type, start, count), start)
   }
 
-  write(slot: number, values: Float32Array): void {
-    if (this.#type === 'f32') this.#device.upload(this.#at(slot), values)
-    else uploadHalves(this.#device, this.#at(slot), values)
+  /** Numbers of a whole state's from `start` on, to their places. */
+  writePart(slot: number, start: number, values: Float32Array): void {
+    this.#sender.send(this.#at(slot), this.#type, start, values)
   }
 }
 
@@ -76,7 +85,7 @@ export class CudaStatePool implements StatePool {
   readonly #wkv: Pool
 
   constructor(device: CudaDevice, shape: StateShape, numSlots: number, wkvType: TensorType) {
-    const { layers, channels, heads, headSize } = shape
+    const { headSize } = shape
     if (headSize !== 64)
       throw new SkeinError(
         'unsupported_weights',
@@ -85,8 +94,9 @@ export class CudaStatePool implements StatePool {
     this.shape = shape
     this.numSlots = numSlots
     this.wkvType = wkvType
-    this.#shift = new Pool(device, numSlots, layers * 2 * channels, 'f32')
-    this.#wkv = new Pool(device, numSlots, layers * heads * headSize ** 2, wkvType)
+    const sender = new StateSender(device, this.shiftStride + this.wkvStride)
+    this.#shift = new Pool(device, sender, numSlots, this.shiftStride, 'f32')
+    this.#wkv = new Pool(device, sender, numSlots, this.wkvStride, wkvType)
     this.bytesPerSlot = this.#shift.slotBytes + this.#wkv.slotBytes
   }
 
@@ -131,23 +141,36 @@ export class CudaStatePool implements StatePool {
   }
 
   readLayers(slot: number, from: number, to: number, into: StateData): void {
-    const { layers } = this.shape
     this.#check(slot)
-    assert(0 <= from && from <= to && to <= layers, `layers ${from} to ${to} of ${layers}`)
-    const [shift, wkv] = [this.shiftStride / layers, this.wkvStride / layers]
+    const { shift, wkv } = this.#layerSizes(from, to)
     this.#shift.readPart(slot, from * shift, (to - from) * shift, into.shift)
     this.#wkv.readPart(slot, from * wkv, (to - from) * wkv, into.wkv)
   }
 
-  write(slot: number, { shift, wkv }: StateData): void {
+  write(slot: number, state: StateData): void {
+    this.writeLayers(slot, 0, this.shape.layers, state)
+  }
+
+  writeLayers(slot: number, from: number, to: number, { shift, wkv }: StateData): void {
     this.#check(slot)
+    const layer = this.#layerSizes(from, to)
     if (shift.length !== this.shiftStride || wkv.length !== this.wkvStride)
       throw new SkeinError(
         'state_incompatible',
         `a state of ${shift.length} + ${wkv.length} numbers, expected ${this.shiftStride} + ${this.wkvStride}`,
       )
-    this.#shift.write(slot, shift)
-    this.#wkv.write(slot, wkv)
+    for (const [pool, values, size] of [
+      [this.#shift, shift, layer.shift],
+      [this.#wkv, wkv, layer.wkv],
+    ] as const)
+      pool.writePart(slot, from * size, values.subarray(from * size, to * size))
+  }
+
+  /** Numbers of a layer. */
+  #layerSizes(from: number, to: number): { shift: number; wkv: number } {
+    const { layers } = this.shape
+    assert(0 <= from && from <= to && to <= layers, `layers ${from} to ${to} of ${layers}`)
+    return { shift: this.shiftStride / layers, wkv: this.wkvStride / layers }
   }
 
   #fill(slot: number, byte: number): void {

@@ -64,13 +64,18 @@ export class RefStatePool implements StatePool {
   }
 
   write(slot: number, data: StateData): void {
-    const { shift, wkv } = this.state(slot)
-    assert(
-      data.shift.length === shift.length && data.wkv.length === wkv.length,
-      'state data of another shape',
-    )
-    shift.set(data.shift)
-    wkv.set(data.wkv)
+    this.writeLayers(slot, 0, this.shape.layers, data)
+  }
+
+  writeLayers(slot: number, from: number, to: number, data: StateData): void {
+    const state = this.state(slot)
+    assert(0 <= from && from <= to && to <= this.shape.layers, `layers ${from} to ${to}`)
+    for (const kind of ['shift', 'wkv'] as const) {
+      const { length } = state[kind]
+      assert(data[kind].length === length, 'state data of another shape')
+      const layer = length / this.shape.layers
+      state[kind].set(data[kind].subarray(from * layer, to * layer), from * layer)
+    }
   }
 
   #fill(slot: number, value: number): void {
