@@ -46,8 +46,11 @@ export interface ModelEntry {
   readonly client: EngineClient | null
   /** Names of mixtures of its start states. */
   readonly mixtures?: readonly string[]
-  /** Workers that serve it, and how many of them are ready; absent where there is no such thing. */
-  readonly workers?: { readonly all: number; readonly ready: number }
+  /**
+   * Workers that are to serve it, and how many of them are ready; beside them those that could never be loaded. Absent
+   * where there is no such thing.
+   */
+  readonly workers?: { readonly all: number; readonly ready: number; readonly failed: number }
 }
 
 export interface ModelRegistry {

@@ -93,6 +93,10 @@ export class FleetWorker implements RoutedReplica {
     return this.#keeper.reason
   }
 
+  get neverServed(): boolean {
+    return this.#phase === 'failed' && this.#readyAt === null
+  }
+
   get phase(): WorkerPhase {
     return this.#phase
   }
@@ -138,7 +142,7 @@ export class FleetWorker implements RoutedReplica {
   }
 
   record(endpoint: string): WorkerRecord {
-    const { pid, exitCode, restarts, progress, reason } = this.#keeper
+    const { pid, exitCode, restarts, progress, reason, failure } = this.#keeper
     const hasEnded = this.hasEnded
     return {
       worker_id: this.id,
@@ -146,7 +150,7 @@ export class FleetWorker implements RoutedReplica {
       pid,
       status: hasEnded ? 'exited' : 'running',
       phase: this.#phase,
-      reason: this.#phase === 'draining' ? 'finishing its requests' : reason,
+      reason: this.#phase === 'draining' ? 'finishing its requests' : (failure ?? reason),
       progress,
       created_at: this.createdAt / 1000,
       ready_at: seconds(this.#readyAt),

@@ -14,6 +14,8 @@ export interface Keeper extends EngineSource {
   readonly restarts: number
   /** Of the process that ended last; minus the number of the signal that ended it. */
   readonly exitCode: number | null
+  /** Why it was given up, in the words of its last error; null unless it was. For operators: it may name files. */
+  readonly failure: string | null
   /** Memory of the process; null where that is unknown. */
   readonly bytes: number | null
   /** Resolves when it is ready, throws if it never will be. Once. */

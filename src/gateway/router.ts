@@ -4,7 +4,7 @@
  * dies before the request has begun. It owns no worker, and knows neither HTTP nor processes.
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import type { ModelState } from '../api/models.ts'
+import type { ModelEntry, ModelState } from '../api/models.ts'
 import type { EngineClient } from '../engine/client.ts'
 import type {
   EngineCall,
@@ -28,7 +28,7 @@ import { SessionHomes } from './session-homes.ts'
  * what chance makes of equal loads: numbers of requests that come by themselves differ by about their root, and to move
  * states for that would move them without an end (figures in docs/operations.md).
  */
-const slackOver = (fewest: number) => 2 + Math.floor(Math.sqrt(fewest))
+const slackAt = (meanInFlight: number) => 2 + Math.round(1.5 * Math.sqrt(meanInFlight))
 /** How long a request that has not begun waits for a worker when its own has died and no other is there. */
 const RETRY_WAIT_MS = 10_000
 const RETRY_POLL_MS = 50
@@ -37,6 +37,8 @@ const RETRY_POLL_MS = 50
 export interface RoutedReplica extends Replica {
   readonly state: ModelState
   readonly reason: string | null
+  /** Given up without ever having been ready: nobody counts on it. */
+  readonly neverServed: boolean
 }
 
 /** Where a request goes, counted there until `leave`. */
@@ -95,8 +97,10 @@ export class Router implements EngineSource, EngineClient {
     return this.#ready().length === 0 ? null : this
   }
 
-  get workers(): { readonly all: number; readonly ready: number } {
-    return { all: this.#replicas().length, ready: this.#ready().length }
+  get workers(): NonNullable<ModelEntry['workers']> {
+    const replicas = this.#replicas()
+    const failed = replicas.filter(({ neverServed }) => neverServed).length
+    return { all: replicas.length - failed, ready: this.#ready().length, failed }
   }
 
   get info(): EngineInfo {
@@ -194,8 +198,9 @@ export class Router implements EngineSource, EngineClient {
   #affine(holder: Replica | null, ready: readonly Replica[]): Replica {
     const least = this.#leastBusy(ready)
     if (holder === null || !ready.includes(holder)) return least
-    const most = least.numInFlight + slackOver(least.numInFlight)
-    return holder.numInFlight <= most ? holder : least
+    const total = ready.reduce((sum, { numInFlight }) => sum + numInFlight, 0)
+    const isTooBusy = holder.numInFlight > least.numInFlight + slackAt(total / ready.length)
+    return isTooBusy ? least : holder
   }
 
   #leastBusy(ready: readonly Replica[]): Replica {

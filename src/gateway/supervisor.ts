@@ -3,28 +3,15 @@
  * when it dies, and gives up when it cannot live. Native code may abort a process at any time; this is where that ends.
  * It knows nothing of requests: those of a dead worker are ended by its client, and of HTTP nothing at all.
  */
-import { type ChildProcess, fork } from 'node:child_process'
-import { constants } from 'node:os'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import type { ModelState } from '../api/models.ts'
 import type { EngineClient } from '../engine/client.ts'
-import { channelToChild } from '../engine/process-channel.ts'
 import { RemoteEngineClient } from '../engine/remote-client.ts'
 import { assert, type ErrorCode, SkeinError } from '../errors.ts'
 import type { Keeper } from './keeper.ts'
-import { forwardLines } from './worker-log.ts'
+import { type WorkerCommand, WorkerProcess } from './worker-process.ts'
 import { type Illness, WorkerWatch } from './worker-watch.ts'
-
-export interface WorkerCommand {
-  /** JavaScript file that Node runs. */
-  readonly entry: string
-  readonly args: readonly string[]
-  /** Options of Node itself; absent: those of this process. */
-  readonly execArgv?: readonly string[]
-  /** Added to this process's environment. */
-  readonly env?: Readonly<Record<string, string>>
-}
 
 export const DEFAULT_TIMING = {
   firstPauseMs: 250,
@@ -41,6 +28,8 @@ export const DEFAULT_TIMING = {
   stopMs: 8_000,
   /** How long requests of a worker that has grown too large may go on. */
   recycleMs: 60_000,
+  /** One that has said that it cannot load ends by itself, with its own exit code; after this long it is killed. */
+  lastWordsMs: 2_000,
 } as const
 
 export type SupervisorTiming = { readonly [K in keyof typeof DEFAULT_TIMING]: number }
@@ -75,9 +64,6 @@ const PERMANENT: readonly ErrorCode[] = [
   'state_incompatible',
 ]
 
-/** What a dead worker has printed is read to its end, unless something else holds the pipe. */
-const LAST_LINES_MS = 1000
-
 export class Supervisor implements Keeper {
   readonly #options: SupervisorOptions
   readonly #timing: SupervisorTiming
@@ -87,12 +73,13 @@ export class Supervisor implements Keeper {
   #progress: Keeper['progress'] = null
   /** Of the present process, from its first word to its end. */
   #engine: EngineClient | null = null
-  #child: ChildProcess | null = null
+  #process: WorkerProcess | null = null
   #watch: WorkerWatch | null = null
   #running: Promise<void> | null = null
   #crashes = 0
   #restarts = 0
   #exitCode: number | null = null
+  #failure: string | null = null
 
   constructor(options: SupervisorOptions) {
     this.#options = options
@@ -120,7 +107,7 @@ export class Supervisor implements Keeper {
   }
 
   get pid(): number | null {
-    return this.#child?.pid ?? null
+    return this.#process?.pid ?? null
   }
 
   get restarts(): number {
@@ -129,6 +116,10 @@ export class Supervisor implements Keeper {
 
   get exitCode(): number | null {
     return this.#exitCode
+  }
+
+  get failure(): string | null {
+    return this.#failure
   }
 
   get bytes(): number | null {
@@ -150,15 +141,14 @@ export class Supervisor implements Keeper {
   async stop(): Promise<void> {
     this.#stopping.abort()
     this.#enter('stopped', 'stopped')
-    const child = this.#child
-    const pressing = child === null ? undefined : this.#press(child)
+    const pressing = this.#process === null ? undefined : this.#press(this.#process)
     await this.#running
     clearInterval(pressing)
   }
 
-  #press(child: ChildProcess): NodeJS.Timeout {
-    if (this.#engine === null) child.kill('SIGTERM')
-    else if (child.connected) child.send({ type: 'shutdown' }, () => {})
+  #press(worker: WorkerProcess): NodeJS.Timeout {
+    if (this.#engine === null) worker.signal('SIGTERM')
+    else worker.askToEnd()
     const numUnsaved = () => this.#engine?.stats.states?.unsaved ?? 0
     let unsaved = numUnsaved()
     let since = performance.now()
@@ -166,12 +156,12 @@ export class Supervisor implements Keeper {
       const now = numUnsaved()
       if (now < unsaved) since = performance.now()
       unsaved = now
-      if (performance.now() - since >= this.#timing.stopMs) child.kill('SIGKILL')
+      if (performance.now() - since >= this.#timing.stopMs) worker.signal('SIGKILL')
     }
     return setInterval(look, Math.min(250, this.#timing.stopMs / 4))
   }
 
-  /** Runs one worker after another; returns why there will be no more. */
+  /** Runs one process after another; returns why there will be no more. */
   async #keepAlive(onReady: () => void): Promise<SkeinError> {
     const { logger, name } = this.#options
     while (!this.#stopping.signal.aborted) {
@@ -179,16 +169,10 @@ export class Supervisor implements Keeper {
       if (this.#stopping.signal.aborted) break
       if (end.servedMs >= this.#timing.healthyMs) this.#crashes = 0
       this.#crashes++
-      const { message } = end.error
-      const isHopeless = end.servedMs === 0 && PERMANENT.includes(end.error.code)
+      const { message, code } = end.error
+      const isHopeless = end.servedMs === 0 && PERMANENT.includes(code)
       if (isHopeless || this.#crashes >= this.#timing.maxCrashes) {
-        const count = isHopeless ? '' : `${this.#crashes} times in a row; `
-        logger.error(
-          { worker: name, crashes: this.#crashes },
-          `worker given up: ${count}${message}`,
-        )
-        this.#say(`given up: ${count}${message}`)
-        this.#enter('failed', 'the model could not be loaded or kept running; see the log')
+        this.#giveUp(isHopeless ? '' : `${this.#crashes} times in a row; `, end.error)
         return end.error
       }
       this.#restarts++
@@ -203,6 +187,15 @@ export class Supervisor implements Keeper {
     return new SkeinError('model_not_loaded', 'the worker was stopped')
   }
 
+  #giveUp(count: string, { code, message }: SkeinError): void {
+    const { logger, name } = this.#options
+    logger.error({ worker: name, crashes: this.#crashes }, `worker given up: ${count}${message}`)
+    this.#say(`given up: ${count}${message}`)
+    this.#failure = count + message
+    // Everybody with a key may read it; the message, which may name files, is for operators.
+    this.#enter('failed', `the model could not be loaded or kept running (${code})`)
+  }
+
   #pauseMs(): number {
     const { firstPauseMs, longestPauseMs } = this.#timing
     return Math.min(longestPauseMs, firstPauseMs * 2 ** (this.#crashes - 1))
@@ -210,64 +203,56 @@ export class Supervisor implements Keeper {
 
   /** One life of a worker; returns what it died of and how long it served. */
   async #runOnce(onReady: () => void): Promise<{ error: SkeinError; servedMs: number }> {
-    const child = this.#spawn()
-    const channel = channelToChild(child)
-    const gone = new Promise<string>((resolve) => channel.onClose(resolve))
-    const silent = new Promise<void>((resolve) => child.once('close', () => resolve()))
+    const worker = this.#spawn()
     let readyAt: number | null = null
+    let patienceMs = this.#timing.lastWordsMs
     try {
-      const client = await RemoteEngineClient.connect(channel, (done, all) => this.#load(done, all))
+      const client = await RemoteEngineClient.connect(worker.channel, (done, all) =>
+        this.#load(done, all),
+      )
       this.#engine = client
-      this.#watch = this.#watchOver(child, client)
+      patienceMs = 0
+      this.#watch = this.#watchOver(worker, client)
       await this.#watch.probe()
       readyAt = performance.now()
       this.#enter('ready', null)
       const { name, logger } = this.#options
-      logger.info({ worker: name, workerPid: child.pid }, 'worker ready')
+      logger.info({ worker: name, workerPid: worker.pid }, 'worker ready')
       this.#say(`ready on ${client.info.model.device}`)
       onReady()
-      const reason = await gone
+      const reason = await worker.gone
       throw new SkeinError('model_not_loaded', `the worker process ended (${reason})`)
     } catch (thrown) {
       this.#watch?.end()
-      // It may still be alive: disconnected, or telling us that it cannot load.
-      child.kill('SIGKILL')
-      await gone
+      await worker.end(patienceMs)
       this.#engine = null
       if (readyAt !== null) this.#enter('restarting', 'the worker ended and is started again')
-      await Promise.race([silent, delay(LAST_LINES_MS, undefined, { ref: false })])
+      await worker.silent()
       const servedMs = readyAt === null ? 0 : performance.now() - readyAt
       return { error: SkeinError.from(thrown), servedMs }
     } finally {
-      this.#child = null
+      this.#exitCode = worker.exitCode
+      this.#process = null
       this.#watch = null
     }
   }
 
-  #spawn(): ChildProcess {
-    const { entry, args, execArgv, env } = this.#options.worker()
-    const { name, logger } = this.#options
-    const child = fork(entry, [...args], {
-      serialization: 'advanced',
-      stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
-      env: { ...process.env, ...env },
-      ...(execArgv === undefined ? {} : { execArgv: [...execArgv] }),
+  #spawn(): WorkerProcess {
+    const { name, logger, onLine, worker: command } = this.#options
+    const worker = new WorkerProcess(command(), {
+      onOut: (line) => {
+        onLine?.(line)
+        logger.info({ worker: name }, line)
+      },
+      onError: (line) => {
+        onLine?.(line)
+        logger.warn({ worker: name }, line)
+      },
     })
-    this.#child = child
+    this.#process = worker
     if (this.#crashes === 0) this.#enter('loading', 'loading')
-    this.#say(`process ${child.pid ?? 'none'} started`)
-    child.once('exit', (code, signal) => {
-      this.#exitCode = code ?? -(signal === null ? 1 : constants.signals[signal])
-    })
-    forwardLines(child.stdout, (line) => {
-      this.#options.onLine?.(line)
-      logger.info({ worker: name }, line)
-    })
-    forwardLines(child.stderr, (line) => {
-      this.#options.onLine?.(line)
-      logger.warn({ worker: name }, line)
-    })
-    return child
+    this.#say(`process ${worker.pid ?? 'none'} started`)
+    return worker
   }
 
   #load(doneBytes: number, totalBytes: number): void {
@@ -278,29 +263,29 @@ export class Supervisor implements Keeper {
     this.#options.onChange?.()
   }
 
-  #watchOver(child: ChildProcess, client: EngineClient): WorkerWatch {
+  #watchOver(worker: WorkerProcess, client: EngineClient): WorkerWatch {
     return new WorkerWatch(client, {
       // It has answered, so it has been started.
-      pid: child.pid!,
+      pid: worker.pid!,
       timing: this.#timing,
       maxBytes: this.#options.maxBytes ?? null,
-      onIll: (illness, reason) => this.#treat(child, illness, reason),
+      onIll: (illness, reason) => this.#treat(worker, illness, reason),
     })
   }
 
   /** Kills it: nothing else would ever end its requests. Where it has only grown, they may end first. */
-  #treat(child: ChildProcess, illness: Illness, reason: string): void {
+  #treat(worker: WorkerProcess, illness: Illness, reason: string): void {
     const { name, logger } = this.#options
-    logger.error({ worker: name, workerPid: child.pid }, `worker replaced: ${reason}`)
+    logger.error({ worker: name, workerPid: worker.pid }, `worker replaced: ${reason}`)
     this.#say(`replaced: ${reason}`)
     if (illness !== 'too large') {
-      child.kill('SIGKILL')
+      worker.signal('SIGKILL')
       return
     }
     this.#enter('restarting', reason)
-    child.send({ type: 'shutdown', drain: true }, () => {})
-    const timer = setTimeout(() => child.kill('SIGKILL'), this.#timing.recycleMs)
-    child.once('exit', () => clearTimeout(timer))
+    worker.askToEnd(true)
+    const timer = setTimeout(() => worker.signal('SIGKILL'), this.#timing.recycleMs)
+    worker.onExit(() => clearTimeout(timer))
   }
 
   /** In the worker's own log, between what it prints. */

@@ -40,9 +40,12 @@ export function mountSystem(app: FastifyInstance, context: SystemContext): void 
   })
 }
 
-/** All of it that is meant to be there is. */
+/**
+ * All that is counted on answers. A worker that was given up before it ever did is not: whoever asked for it has been told,
+ * and it is listed as failed until it is started again or forgotten.
+ */
 function isWhole({ state, workers }: ModelEntry): boolean {
-  return state === 'ready' && (workers === undefined || workers.ready === workers.all)
+  return workers === undefined ? state === 'ready' : workers.ready === workers.all
 }
 
 /** Ready means that some request can be answered. */

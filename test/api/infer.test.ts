@@ -39,6 +39,7 @@ class FakeKeeper implements Keeper {
   readonly pid = null
   readonly progress = null
   readonly restarts = 0
+  readonly failure = null
   readonly exitCode = null
   readonly bytes = null
   readonly ready = deferred()

@@ -13,6 +13,7 @@ class FakeReplica implements RoutedReplica {
   readonly fake: FakeEngineClient
   numInFlight = 0
   numTaken = 0
+  neverServed = false
   isReady = true
   isGone = false
 
@@ -137,9 +138,9 @@ describe('prefixes', () => {
     const { router, replicas, memory } = fleetOf('a', 'b', 'c')
     const first = await routeOf(router, chat(1))
     const home = replicas.find(({ id }) => id === first)!
-    home.numInFlight = 2
+    home.numInFlight = 4
     expect(await routeOf(router, chat(2))).toBe(first)
-    home.numInFlight = 3
+    home.numInFlight = 5
     const other = await routeOf(router, chat(3))
     expect(other).not.toBe(first)
     expect(memory.counts).toMatchObject({ prefixHits: 1, prefixSpills: 1 })
@@ -192,14 +193,32 @@ describe('prefixes', () => {
   })
 })
 
+test('the slack is what chance makes of the load', async () => {
+  const { router, replicas } = fleetOf('a', 'b')
+  const first = await routeOf(router, inSession('s'))
+  const [home, other] = first === 'a' ? replicas : [...replicas].reverse()
+  for (const [least, most] of [
+    [0, 4],
+    [8, 14],
+    [32, 43],
+    [100, 118],
+  ]) {
+    other!.numInFlight = least!
+    home!.numInFlight = most!
+    expect(await routeOf(router, inSession('s'))).toBe(home!.id)
+  }
+  home!.numInFlight++
+  expect(await routeOf(router, inSession('s'))).toBe(other!.id)
+})
+
 describe('sessions', () => {
   test('stay on their worker, and move through the store when it is too busy', async () => {
     const { router, replicas, memory } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     const [home, other] = first === 'a' ? replicas : [...replicas].reverse()
-    home!.numInFlight = 2
+    home!.numInFlight = 4
     expect(await routeOf(router, inSession('s'))).toBe(first)
-    home!.numInFlight = 3
+    home!.numInFlight = 5
     expect(await routeOf(router, inSession('s'))).toBe(other!.id)
     expect(home!.fake.calls).toEqual([
       { method: 'sessions.release', params: { tenant: 't', id: 's' } },
@@ -216,14 +235,14 @@ describe('sessions', () => {
     await routeOf(router, inSession('s'))
     await routeOf(router, inSession('u'))
     b.isReady = c.isReady = true
-    a.numInFlight = 3
+    a.numInFlight = 5
     const released: (() => void)[] = []
     a.fake.answerCall = () => new Promise<null>((resolve) => released.push(() => resolve(null)))
     const routes = Promise.all(['s', 'u'].map((id) => routeOf(router, inSession(id))))
     await expect.poll(() => released.length).toBe(2)
     for (const release of released) release()
     expect((await routes).sort()).toEqual(['b', 'c'])
-    expect(replicas.map(({ numInFlight }) => numInFlight)).toEqual([3, 0, 0])
+    expect(replicas.map(({ numInFlight }) => numInFlight)).toEqual([5, 0, 0])
   })
 
   test('one that is in use does not move, however busy its worker is', async () => {

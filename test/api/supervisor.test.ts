@@ -121,7 +121,16 @@ test('weights that cannot be loaded are not tried twice', async () => {
     message: 'tensor emb.weight is cut short',
   })
   expect(supervisor.state).toBe('failed')
+  expect(supervisor.exitCode).toBe(1)
+  expect(supervisor.failure).toBe('tensor emb.weight is cut short')
+  expect(supervisor.reason).toBe('the model could not be loaded or kept running (corrupt_weights)')
   expect(lines.filter((line) => line.includes('worker in mode'))).toHaveLength(1)
+})
+
+test('one that says it cannot load and does not end is killed', async () => {
+  const { supervisor } = supervise(['fatal-deaf'], { lastWordsMs: 50 })
+  await expect(supervisor.start()).rejects.toMatchObject({ code: 'corrupt_weights' })
+  expect(supervisor.exitCode).toBe(-9)
 })
 
 test('a worker that takes work and makes no step is killed and replaced', async () => {

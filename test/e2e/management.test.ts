@@ -104,6 +104,15 @@ describe('Albatross, row by row', () => {
     const ended = await workerOf(body.worker_id)
     expect(ended.status).toBe('exited')
     expect(ended.last_log.join('\n')).toMatch(/cuda|GPU|driver/i)
+    expect(ended.reason).toMatch(/cuda|GPU|driver/i)
+    expect(ended.exit_code).toBe(1)
+    const { models } = (await get<{ models: object[] }>('/readyz')).body
+    expect(models).toContainEqual({
+      id: 'other',
+      state: 'failed',
+      reason: 'the model could not be loaded or kept running (backend_unavailable)',
+      workers: { all: 0, ready: 0, failed: 1 },
+    })
     expect((await call('DELETE', `/api/workers/${body.worker_id}`)).status).toBe(200)
   })
 

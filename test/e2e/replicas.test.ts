@@ -77,6 +77,26 @@ test('the worker of a session dies: the other one goes on with it', async () => 
     .toEqual(['ready', 'ready'])
 })
 
+test('a third that cannot be loaded is listed as failed, and the two are all that is counted on', async () => {
+  const reply = await fetch(`${server.url}/api/workers/start`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ model_path: 'demo', gpu_id: 977 }),
+  })
+  const { worker_id } = (await reply.json()) as WorkerRecord
+  const record = async () => (await workers()).find((worker) => worker.worker_id === worker_id)!
+  await expect.poll(async () => (await record()).phase, SOON).toBe('failed')
+  const { exit_code, reason, last_log } = await record()
+  expect(exit_code).toBe(1)
+  expect(reason).toMatch(/cuda|GPU|driver/i)
+  expect(last_log.join('\n')).toContain(reason)
+  expect(await (await fetch(`${server.url}/readyz`)).json()).toMatchObject({
+    status: 'ok',
+    models: [{ id: 'demo', state: 'ready', workers: { all: 2, ready: 2, failed: 1 } }],
+  })
+  await fetch(`${server.url}/api/workers/${worker_id}`, { method: 'DELETE' })
+})
+
 test('a worker that is stopped finishes its streams, and its sessions go elsewhere', async () => {
   const [first] = await workers()
   const at = `${server.url}/api/workers/${first!.worker_id}/proxy`
