@@ -37,6 +37,9 @@ const MB = 2 ** 20
 const LAST_KEY =
   'note: no keys are left; running servers go on asking for one, a server started now is as without keys'
 
+const FIRST_KEY =
+  'note: this is the first key: a server that uses this file and was open to this machine asks for one from now on'
+
 const add = defineCommand({
   meta: { name: 'add', description: 'Make a key and print it, once: only its hash is kept' },
   args: {
@@ -137,13 +140,22 @@ function printIssued(
     printJson({ file: path, ...wireKey(key), secret })
     return
   }
+  const note = missingRole(keys)
+  if (keys.length === 1) process.stderr.write(`${FIRST_KEY}\n`)
+  if (note !== null) process.stderr.write(`note: ${note}\n`)
   process.stdout.write(`${secret}\n`)
-  if (keys.every(({ role }) => role === 'user')) {
-    process.stderr.write('note: no key is an operator yet; the dashboard and /api need one\n')
-  }
   process.stderr.write(
     `key of ${key.name} (${key.role}); shown once, only its hash is in ${path}\n`,
   )
+}
+
+/** What none of the keys opens. This command can make such a key at any time: it needs the file, not a key. */
+function missingRole(keys: readonly KeyRecord[]): string | null {
+  const roles = new Set(keys.map(({ role }) => role))
+  if (roles.has('admin')) return null
+  return roles.has('operator')
+    ? 'no key is an admin yet; only one can manage keys over HTTP (--role admin)'
+    : 'no key is an operator yet; the dashboard and /api need one (--role operator, or admin to manage keys too)'
 }
 
 function rowOf(key: KeyRecord): string[] {

@@ -82,13 +82,13 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const models = measured(mixtures.registry, metrics, isTraced)
   const { keyRing = null } = options
   const { management } = options
+  const auth = createAuth(options.keys, keyRing)
   const ofWorkers = management === undefined ? null : managementDialect(management)
   const dialects = [
     ...allDialects(limits),
-    ...(keyRing === null ? [] : [keysDialect(keyRing)]),
+    ...(keyRing === null ? [] : [keysDialect(keyRing, auth.isOpen)]),
     ...(ofWorkers === null ? [] : [ofWorkers]),
   ]
-  const auth = createAuth(options.keys, keyRing)
   const web = readWebFiles()
   const gate = createGate(auth, createOriginPolicy(originOptions(options, host)), web)
   const respond = createResponder(dialects[0]!, metrics, limits)

@@ -99,6 +99,8 @@ export const ANONYMOUS: Principal = {
 }
 
 export interface Auth {
+  /** There is no key: everyone may do everything. */
+  readonly isOpen: () => boolean
   /** Whose key an Authorization header carries; throws `unauthorized` unless it has one or the server is open. */
   check(authorization: string | undefined): Principal
   /** The same for a `password` in a body. */
@@ -120,6 +122,7 @@ export function createAuth(keys: readonly string[], named: KeyRing | null = null
     throw new SkeinError('unauthorized', 'the API key is not one of this server')
   }
   return {
+    isOpen,
     check(authorization) {
       if (isOpen()) return EVERYONE
       const secret = /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1]

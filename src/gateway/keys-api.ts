@@ -3,8 +3,9 @@
  * list as `skein keys` has, through the same file.
  */
 import Type, { type Static } from 'typebox'
-import { type Dialect, get, json, post, type Route } from '../api/route.ts'
+import { type Dialect, get, json, post, type Role, type Route } from '../api/route.ts'
 import { BoundedInteger, Maybe } from '../api/schema.ts'
+import { SkeinError } from '../errors.ts'
 import {
   addKey,
   type Issued,
@@ -17,8 +18,9 @@ import {
 import { changeKeys, type KeyRing } from './keys-file.ts'
 import { renderManagementError, statusOf } from './management/dialect.ts'
 
-export function keysDialect(ring: KeyRing): Dialect {
-  const routes = [listRoute(ring), addRoute(ring), rotateRoute(ring), revokeRoute(ring)]
+/** `isOpen`: the server has no key yet, and everybody may do everything. */
+export function keysDialect(ring: KeyRing, isOpen: () => boolean): Dialect {
+  const routes = [listRoute(ring), addRoute(ring, isOpen), rotateRoute(ring), revokeRoute(ring)]
   return {
     name: 'keys',
     routes: routes.map((route) => ({ ...route, role: 'admin' as const })),
@@ -63,7 +65,7 @@ function listRoute(ring: KeyRing): Route {
   })
 }
 
-function addRoute(ring: KeyRing): Route {
+function addRoute(ring: KeyRing, isOpen: () => boolean): Route {
   return post(
     '/api/keys',
     'Add a key; the reply is the only place of its secret',
@@ -77,11 +79,21 @@ function addRoute(ring: KeyRing): Route {
         expiresAt: seconds == null ? null : now + 1000 * seconds,
         limits: ownLimits(limits ?? {}),
       }
-      const issued = await changeKeys(ring.path, (keys) => addKey(keys, key, now))
+      const issued = await changeKeys(ring.path, (keys) => {
+        if (isOpen()) refuseLockout(keys, key.role)
+        return addKey(keys, key, now)
+      })
       ring.refresh()
       return json(wireIssued(issued), 201)
     },
   )
+}
+
+/** The first key closes an open server. Were it no admin's, nobody could make the next one over HTTP. */
+function refuseLockout(keys: readonly KeyRecord[], role: Role): void {
+  if (role === 'admin' || keys.some((key) => key.role === 'admin')) return
+  const message = `role: the first key closes this server to all who have none, and only an admin can make another; make one with the role admin first (skein keys add, on the server's machine, can do both)`
+  throw new SkeinError('conflict', message, { param: 'role' })
 }
 
 function rotateRoute(ring: KeyRing): Route {

@@ -254,3 +254,38 @@ describe('/api/keys', () => {
     expect((await send('POST', '/api/keys/nobody/rotate', {})).statusCode).toBe(404)
   })
 })
+
+describe('the first key of an open server', () => {
+  const own = join(temporaryFolder(), 'first.json')
+  const { app } = serve(undefined, { keys: [], keyRing: new KeyRing(own) })
+  const add = (name: string, role: string, headers = {}) =>
+    app.inject({ method: 'POST', url: '/api/keys', payload: { name, role }, headers })
+
+  test('must be one that can make the next, since it closes the server', async () => {
+    for (const role of ['user', 'operator']) {
+      const reply = await add('ops', role)
+      expect(reply.statusCode).toBe(409)
+      expect(reply.json()).toMatchObject({
+        field: 'role',
+        detail: expect.stringContaining('the first key closes this server'),
+      })
+      expect(readKeys(own)).toEqual([])
+      expect((await app.inject({ url: '/v1/models' })).statusCode).toBe(200)
+    }
+    const { secret } = (await add('boss', 'admin')).json()
+    expect((await app.inject({ url: '/v1/models' })).statusCode).toBe(401)
+    expect((await add('ops', 'operator', bearer(secret))).statusCode).toBe(201)
+  })
+
+  test('is any where the command line has one', async () => {
+    const ring = new KeyRing(join(temporaryFolder(), 'beside.json'))
+    const beside = serve(undefined, { keys: ['sesame'], keyRing: ring })
+    const reply = await beside.app.inject({
+      method: 'POST',
+      url: '/api/keys',
+      headers: bearer('sesame'),
+      payload: { name: 'ops', role: 'operator' },
+    })
+    expect(reply.statusCode).toBe(201)
+  })
+})

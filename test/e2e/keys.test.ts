@@ -78,6 +78,19 @@ describe('skein keys and a server that runs', () => {
   })
 })
 
+test('adding says what the first key does, and what no key opens yet', async () => {
+  const own = join(folder, 'noted.json')
+  const said = async (...args: string[]) =>
+    (await skein(['keys', 'add', ...args, '--keys', own])).stderr
+  const first = await said('a')
+  expect(first).toContain('asks for one from now on')
+  expect(first).toContain('no key is an operator yet')
+  const second = await said('b', '--role', 'operator')
+  expect(second).not.toContain('first key')
+  expect(second).toContain('no key is an admin yet')
+  expect(await said('c', '--role', 'admin')).not.toContain('note:')
+})
+
 test.each([
   [['add', 'a b'], 'name'],
   [['add', 'x', '--role', 'king'], '--role takes one of'],
