@@ -2,6 +2,7 @@
 // real ones of the CPU (4096 channels: with 32 layers those of a 7.2B model); the model is a pause of 10 ms that draws a
 // fixed token. Compares copies made at once with copies in pieces. Needs a build.
 import { createCpuBackend } from '../dist/backend/cpu/cpu.js'
+import { plainRequest } from '../dist/bench/plain-request.js'
 import { Engine } from '../dist/engine/engine.js'
 import { DEFAULT_STATE_OPTIONS } from '../dist/engine/states.js'
 
@@ -12,19 +13,6 @@ const NUM_STREAMS = 3
 const PAUSE_MS = 10
 
 const tokenBytes = { bytesOf: () => Uint8Array.of(97), encode: () => new Int32Array(0) }
-const sampling = {
-  temperature: 1,
-  topK: 0,
-  topP: 1,
-  minP: 0,
-  presencePenalty: 0,
-  frequencyPenalty: 0,
-  penaltyDecay: 1,
-  repetitionPenalty: 1,
-  seed: 1n,
-  logitBias: [],
-  bannedTokens: [],
-}
 const nothing = new Int32Array(new SharedArrayBuffer(4))
 let pausedMs = 0
 
@@ -80,40 +68,35 @@ function createRunner() {
   }
 }
 
+const TURN = { ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' }
+/** Sessions of which the next is never in a slot. */
+const NUM_IN_MEMORY = 5
+
 /** Each begins a request now and then. */
 const LOADS = {
   'no requests': () => ({}),
   'requests that keep nothing': () => ({ cache: 'no-store' }),
-  'turns that leave their slots': (i) => ({
-    session: { id: `s${i}`, ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' },
-  }),
+  'turns that leave their slots': (i) => ({ session: { ...TURN, id: `s${i}` } }),
   'turns with a stop string': (i) => ({
-    session: { id: `s${i}`, ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' },
+    session: { ...TURN, id: `s${i}` },
     stop: { strings: ['b'], tokens: [], ignoreEos: true },
   }),
   'prompts that are kept': (i) => ({
     prompt: Int32Array.from({ length: 40 }, (_, at) => (i >> at) & 1),
   }),
+  'turns from memory': (i) => ({ session: { ...TURN, id: `m${i % NUM_IN_MEMORY}` } }),
 }
 
 function measure(engine, name, numSteps, serial) {
-  const base = {
-    prompt: Int32Array.of(1, 2, 3),
-    n: 1,
-    sampling,
-    stop: { strings: [], tokens: [], ignoreEos: true },
-    logprobs: null,
-    promptLogprobs: null,
-  }
   for (let i = 0; i < NUM_STREAMS; i++) {
     const id = `stream ${serial} ${i}`
-    engine.submit({ ...base, id, maxTokens: 1e6, cache: 'no-store' })
+    engine.submit(plainRequest({ id, maxTokens: 1e6, cache: 'no-store' }))
   }
   const times = []
   for (let step = 0; step < numSteps; step++) {
     if (step % 16 === 0 && name !== 'no requests') {
-      const i = serial * numSteps + step
-      engine.submit({ ...base, id: `r${i}`, maxTokens: 8, ...LOADS[name](i) })
+      const i = (serial * numSteps + step) / 16
+      engine.submit(plainRequest({ id: `r${i}`, ...LOADS[name](i) }))
     }
     const began = performance.now()
     pausedMs = 0

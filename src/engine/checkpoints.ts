@@ -46,7 +46,7 @@ export class Checkpoints {
     if (!hasTurned || text.isHolding === isAhead || !this.#copies.canTakeNow) return
     const replaced = watched.checkpoints[1]
     if (replaced !== undefined) this.#copies.letGo(replaced.taken)
-    watched.checkpoints[1] = { count: numFed, taken: this.#copies.take(sequence.slot!) }
+    watched.checkpoints[1] = { count: numFed, taken: this.#copies.takeToStay(sequence.slot!) }
   }
 
   /** Takes what sequences are held for, as far as the step's time goes; where nobody else runs, to the end. */
@@ -89,7 +89,7 @@ export class Checkpoints {
     const slot = sequence.slot!
     let copy = this.#owed.get(sequence) ?? null
     if (copy === null && this.#copies.canTake) {
-      return isAlone || this.#copies.canTakeNow ? this.#copies.take(slot) : null
+      return isAlone || this.#copies.canTakeNow ? this.#copies.takeToStay(slot) : null
     }
     copy ??= this.#copies.copyOf(slot)
     this.#owed.set(sequence, copy)

@@ -274,7 +274,8 @@ export class Engine {
 
   #launch(): void {
     this.#copyBudget.beginStep()
-    this.#states?.beginStep(!this.#scheduler.isAnyRunning)
+    const { isAnyRunning, isFilling } = this.#scheduler
+    this.#states?.beginStep({ isAlone: !isAnyRunning, isFilling })
     const plan = this.#scheduler.schedule(this.#flights.last)
     if (plan.length === 0) return
     if (this.#flights.count === 0) this.#busySince = performance.now()

@@ -191,6 +191,11 @@ export class Scheduler {
     }
   }
 
+  /** States are on their way into slots. */
+  get isFilling(): boolean {
+    return this.running.some(({ fills }) => fills.length > 0)
+  }
+
   /** A step would do something for somebody beside copies of states. */
   get isAnyRunning(): boolean {
     return this.running.some((live) => live.canRun)

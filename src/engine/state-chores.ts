@@ -3,7 +3,7 @@
  * step. It owns the tiers and what is still to be written. Which states there are is session-turns.ts.
  */
 import { assert, SkeinError } from '../errors.ts'
-import type { ModelInfo } from '../model/runner.ts'
+import type { ModelInfo, StateData } from '../model/runner.ts'
 import type { KeptState } from '../state/kept-state.ts'
 import { Saver } from '../state/saver.ts'
 import type { Sessions } from '../state/sessions.ts'
@@ -44,6 +44,7 @@ export class StateChores {
     const kept = {
       copyOf: (slot: number) => copies.copyOf(slot),
       free: (slot: number) => slots.release(slot),
+      drop: (arrays: StateData) => copies.memory.drop(arrays),
     }
     this.tiers = new Tiers(kept, sizes, info.stateBytes, ({ key, namespace }) => {
       assert(store !== null, 'a state is in no tier')
@@ -64,7 +65,7 @@ export class StateChores {
 
   /** The step has something to do for kept states. */
   get hasChores(): boolean {
-    const isCopying = this.#copies.numTaken > 0 || this.tiers.copying !== null
+    const isCopying = this.#copies.isNextDue || this.tiers.copying !== null
     return isCopying || this.tiers.nextToLeaveSlot !== null || this.saver?.isReady === true
   }
 
@@ -77,7 +78,7 @@ export class StateChores {
   reclaimSlot(): boolean {
     const state = this.tiers.oldestInSlot
     const isCopied = state !== null && state.arrays !== null
-    if (!isCopied && this.#copies.numTaken > 0) return this.#copies.readOldest()
+    if (!isCopied && this.#copies.numTaken > 0) return this.#copies.readNext()
     assert(state !== null, 'no slot can be had back')
     return (isCopied || this.#endCopy()) && this.#demote(state)
   }
@@ -85,7 +86,7 @@ export class StateChores {
   /** What can be done between two steps: states move down and to the store. */
   tidy(): void {
     this.#copies.budget.beginBackground()
-    while (this.#copies.numTaken > 0 && this.#copies.readOldest());
+    while (this.#copies.isNextDue && this.#copies.readNext());
     for (let next = this.tiers.nextToLeaveSlot; next !== null; next = this.tiers.nextToLeaveSlot) {
       if (!(this.#endCopy() && this.#demote(next))) break
     }
@@ -167,9 +168,9 @@ export class StateChores {
   #copyOut(state: KeptState): boolean {
     const { budget } = this.#copies
     while (state.arrays === null) {
-      const kind = this.tiers.hasBegun(state) ? 'read' : 'begin'
-      if (!budget.allows(kind)) return false
-      budget.spend(kind, () => this.tiers.copySome(state))
+      const { next } = this.tiers.copyOf(state)
+      if (!budget.allows(next)) return false
+      budget.spend(next, () => this.tiers.copySome(state))
     }
     return true
   }

@@ -8,11 +8,12 @@ import type { Runner, StateData } from '../model/runner.ts'
 import type { CopyBudget, CopyKind } from './copy-budget.ts'
 import { layersOf } from './slot-fills.ts'
 import type { SlotPool } from './slots.ts'
+import { StateMemory } from './state-memory.ts'
 
 /** A copy on its way; nobody may write the slot until it is whole. */
 export interface StateCopy {
-  /** What its next piece is. */
-  readonly next: CopyKind
+  /** What its next piece is: memory for it, or a part of the state. */
+  readonly next: 'begin' | 'read'
   /** Reads the next piece. The copy, once it is whole. */
   readSome(): StateData | null
 }
@@ -23,10 +24,15 @@ export interface TakenState {
   readonly arrays: StateData | null
 }
 
+/** With fewer slots free than these, copies do not stay in any. */
+const MIN_SPARE = 2
+
 /** Counts the time of a piece. */
 export type Spend = (kind: CopyKind, copy: () => void) => void
 
 interface Taken extends TakenState {
+  /** It may stay in its slot as long as others are spare. */
+  readonly mayStay: boolean
   arrays: StateData | null
   slot: number | null
   readonly copy: StateCopy
@@ -38,8 +44,10 @@ export class StateCopies {
   readonly budget: CopyBudget
   /** Of a state, read or written at a time. */
   readonly layersAtOnce: number
+  readonly memory: StateMemory
   readonly #runner: Runner
   readonly #slots: SlotPool
+  readonly #spend: Spend = (kind, copy) => this.budget.spend(kind, copy)
   /** Those in spare slots, in order of age. */
   readonly #taken = new Set<Taken>()
 
@@ -47,6 +55,7 @@ export class StateCopies {
     this.budget = budget
     this.#runner = runner
     this.#slots = slots
+    this.memory = new StateMemory(runner.info)
     this.layersAtOnce = layersOf(runner.info, pieceBytes)
   }
 
@@ -64,20 +73,20 @@ export class StateCopies {
   copyOf(slot: number): StateCopy {
     const runner = this.#runner
     if (this.#isSmall) return { next: 'read', readSome: () => runner.readState(slot) }
-    const { layers, channels, heads, headSize } = runner.info.stateShape
-    const { layersAtOnce } = this
+    const { layers } = runner.info.stateShape
+    const { layersAtOnce, memory } = this
     let arrays: StateData | null = null
     let numRead = 0
     return {
       get next() {
-        return arrays === null ? 'begin' : 'read'
+        return arrays === null && !memory.hasFree ? 'begin' : 'read'
       },
       readSome() {
-        // A piece by itself: it takes as long as several, since it is when memory of earlier copies is given back.
         if (arrays === null) {
-          const shift = new Float32Array(layers * 2 * channels)
-          arrays = { shift, wkv: new Float32Array(layers * heads * headSize ** 2) }
-          return null
+          const isQuick = memory.hasFree
+          arrays = memory.take()
+          // A piece by itself: fresh memory takes as long as several, since it is when that of earlier copies is given back.
+          if (!isQuick) return null
         }
         const end = Math.min(layers, numRead + layersAtOnce)
         runner.readLayers(slot, numRead, end, arrays)
@@ -103,13 +112,19 @@ export class StateCopies {
    */
   take(
     from: number,
-    onWhole: (arrays: StateData) => void = () => {},
-    spend: Spend = (kind, copy) => this.budget.spend(kind, copy),
+    onWhole: (arrays: StateData) => void,
+    spend: Spend = this.#spend,
+    mayStay = false,
   ): TakenState {
     if (this.#isSmall) return this.#takeSmall(from, onWhole, spend)
     const slot = this.#slots.acquire()
     spend('slot', () => this.#runner.copySlot(from, slot))
-    return this.#add(slot, onWhole, spend)
+    return this.#add(slot, onWhole, spend, mayStay)
+  }
+
+  /** Likewise, of which most are let go of before they are needed: it is read only when its slot is. */
+  takeToStay(from: number): TakenState {
+    return this.take(from, () => {}, this.#spend, true)
   }
 
   /** A slot's state can be kept without a copy into a spare one: nothing is done at once, or this step has the time. */
@@ -121,9 +136,9 @@ export class StateCopies {
   takeOver(
     slot: number,
     onWhole: (arrays: StateData) => void,
-    spend: Spend = (kind, copy) => this.budget.spend(kind, copy),
+    spend: Spend = this.#spend,
   ): TakenState {
-    if (!this.#isSmall) return this.#add(slot, onWhole, spend)
+    if (!this.#isSmall) return this.#add(slot, onWhole, spend, false)
     const taken = this.#takeSmall(slot, onWhole, spend)
     this.#slots.release(slot)
     return taken
@@ -138,8 +153,13 @@ export class StateCopies {
     return { arrays }
   }
 
-  #add(slot: number, onWhole: (arrays: StateData) => void, spend: Spend): TakenState {
-    const taken = { arrays: null, slot, copy: this.copyOf(slot), spend, onWhole }
+  #add(
+    slot: number,
+    onWhole: (arrays: StateData) => void,
+    spend: Spend,
+    mayStay: boolean,
+  ): TakenState {
+    const taken = { arrays: null, slot, copy: this.copyOf(slot), spend, onWhole, mayStay }
     this.#taken.add(taken)
     return taken
   }
@@ -159,10 +179,23 @@ export class StateCopies {
     return slot
   }
 
-  /** Goes on with the oldest one, as far as the step's time goes; true when that has freed a slot. */
-  readOldest(): boolean {
-    const [taken] = this.#taken
-    assert(taken, 'no spare slot is being read')
+  /** A spare slot is to be read now, whether or not somebody waits for it. */
+  get isNextDue(): boolean {
+    const isScarce = this.#slots.numFree < MIN_SPARE
+    return this.#taken.size > 0 && (isScarce || !this.#next.mayStay)
+  }
+
+  /** The oldest that cannot stay, or else the oldest. */
+  get #next(): Taken {
+    const [oldest] = this.#taken
+    assert(oldest, 'no spare slot is being read')
+    for (const taken of this.#taken) if (!taken.mayStay) return taken
+    return oldest
+  }
+
+  /** Goes on with the next one, as far as the step's time goes; true when that has freed a slot. */
+  readNext(): boolean {
+    const taken = this.#next
     while (taken.arrays === null) {
       const { next } = taken.copy
       if (!this.budget.allows(next)) return false

@@ -99,7 +99,8 @@ export class States {
     this.#options = options
     this.#copies = new StateCopies(runner, slots, budget, pieceBytes)
     this.#spareTime = copyBudgetMs === Number.POSITIVE_INFINITY ? null : new SpareTime()
-    this.#prefixes = new PrefixCache(prefixBytes)
+    const { memory } = this.#copies
+    this.#prefixes = new PrefixCache(prefixBytes, (state) => memory.drop(state))
     this.#secret = store?.secret ?? randomBytes(SECRET_BYTES)
     this.#turns = new SessionTurns(runner, slots, tokenBytes, options, this.#copies, wake)
     this.calls = sessionCalls({
@@ -148,8 +149,9 @@ export class States {
     this.#turns.open(live, this.#sessionNamespace(live.request.tenant ?? ''), opening)
   }
 
-  /** Takes the copies that requests wait for; nobody else runs where `isAlone`. */
-  beginStep(isAlone: boolean): void {
+  /** Takes the copies that requests wait for. isAlone: nobody else runs. isFilling: states are on their way into slots. */
+  beginStep({ isAlone, isFilling }: { isAlone: boolean; isFilling: boolean }): void {
+    if (!isFilling) this.#copies.memory.settle()
     this.#turns.takeOwed(isAlone)
   }
 

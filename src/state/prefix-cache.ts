@@ -23,7 +23,11 @@ export class PrefixCache {
   readonly #trees = new Map<string, RadixTree<Prefix>>()
   readonly #used: Lru<Prefix>
 
-  constructor(maxBytes: number) {
+  readonly #onDrop: (state: StateArrays) => void
+
+  /** `onDrop` is told of states that no request will begin with any more. */
+  constructor(maxBytes: number, onDrop: (state: StateArrays) => void = () => {}) {
+    this.#onDrop = onDrop
     this.#used = new Lru({ count: Number.POSITIVE_INFINITY, bytes: maxBytes })
   }
 
@@ -70,6 +74,7 @@ export class PrefixCache {
 
   delete(prefix: Prefix): void {
     if (!this.#used.delete(prefix)) return
+    this.#onDrop(prefix.state)
     const tree = this.#trees.get(prefix.namespace)!
     tree.delete(prefix.tokens)
     if (tree.size === 0) this.#trees.delete(prefix.namespace)

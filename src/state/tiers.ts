@@ -17,6 +17,8 @@ import type { Snapshot, StateArrays } from './snapshot.ts'
 
 /** A copy of a state on its way out of a slot, which holds it until the copy is whole. */
 export interface PartialCopy {
+  /** What its next piece is: memory for it, or a part of the state. */
+  readonly next: 'begin' | 'read'
   /** Reads the next piece. The copy, once it is whole. */
   readSome(): StateArrays | null
 }
@@ -27,6 +29,8 @@ export interface KeptSlots {
   copyOf(slot: number): PartialCopy
   /** Gives a slot back to those that are free. */
   free(slot: number): void
+  /** Nobody begins to read a state from these any more. */
+  drop(arrays: StateArrays): void
 }
 
 export interface TierSizes {
@@ -114,19 +118,19 @@ export class Tiers {
     return kept
   }
 
-  /** A part of a copy of it has been read. */
-  hasBegun(kept: KeptState): boolean {
-    return this.#copies.has(kept)
+  /** The copy of a state out of its slot that is on its way, or begins now. */
+  copyOf(kept: KeptState): PartialCopy {
+    assert(kept.slot !== null, 'a state without a copy in memory or in a slot')
+    const copy = this.#copies.get(kept) ?? this.#slots.copyOf(kept.slot)
+    this.#copies.set(kept, copy)
+    return copy
   }
 
   /** Reads the next piece of a state's copy out of its slot, which still holds it. True when the copy is whole. */
   copySome(kept: KeptState): boolean {
     if (kept.arrays !== null) return true
-    assert(kept.slot !== null, 'a state without a copy in memory or in a slot')
-    const copy = this.#copies.get(kept) ?? this.#slots.copyOf(kept.slot)
-    const arrays = copy.readSome()
-    if (arrays === null) this.#copies.set(kept, copy)
-    else this.#setArrays(kept, arrays)
+    const arrays = this.copyOf(kept).readSome()
+    if (arrays !== null) this.#setArrays(kept, arrays)
     return arrays !== null
   }
 
@@ -228,6 +232,8 @@ export class Tiers {
 
   #dropArrays(kept: KeptState): void {
     if (kept.arrays !== null && kept.slot !== null) this.#numInBoth--
+    // While it is being written the store's thread has not had all of it.
+    if (kept.arrays !== null && kept.disk !== 'writing') this.#slots.drop(kept.arrays)
     kept.arrays = null
     this.#memory.delete(kept)
     this.#forgetText(kept)

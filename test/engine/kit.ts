@@ -2,9 +2,10 @@
  * What the engine's tests share: a small vocabulary with every kind of token, requests, an oracle that answers a
  * request without an engine, and a drive of many steps.
  */
+import { PLAIN_SAMPLING, plainRequest } from '../../src/bench/plain-request.ts'
 import type { TokenBytes } from '../../src/engine/answer-text.ts'
 import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
-import type { EngineEvent, GenerateRequest, SamplingParams } from '../../src/engine/messages.ts'
+import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
 import type { StateOptions } from '../../src/engine/states.ts'
 import type { Runner, SampleSpec } from '../../src/model/runner.ts'
 import { DeferredRunner } from '../helpers/deferred-runner.ts'
@@ -61,34 +62,7 @@ function encode(text: string): Int32Array {
 
 export const tokenBytes = { bytesOf: (token: number) => VOCABULARY[token]!, encode }
 
-export const SAMPLING: SamplingParams = {
-  temperature: 1,
-  topK: 0,
-  topP: 1,
-  minP: 0,
-  presencePenalty: 0,
-  frequencyPenalty: 0,
-  penaltyDecay: 1,
-  repetitionPenalty: 1,
-  seed: 1n,
-  logitBias: [],
-  bannedTokens: [],
-}
-
-/** A request with the given parts; by default a short prompt, no stops, token 0 ignored. */
-export function requestOf(parts: Partial<GenerateRequest> = {}): GenerateRequest {
-  return {
-    id: 'a',
-    prompt: Int32Array.of(1, 2, 3),
-    n: 1,
-    maxTokens: 8,
-    sampling: SAMPLING,
-    stop: { strings: [], tokens: [], ignoreEos: true },
-    logprobs: null,
-    promptLogprobs: null,
-    ...parts,
-  }
-}
+export { PLAIN_SAMPLING as SAMPLING, plainRequest as requestOf }
 
 /** A prompt of a length, its tokens set by a seed. */
 export function promptOf(length: number, seed = 1): Int32Array {

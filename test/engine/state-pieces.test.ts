@@ -267,16 +267,30 @@ describe('a copy on its way', () => {
     expect(later.answer('again')).toEqual(soloAnswer(again))
   })
 
-  test('for a stop string goes with its request, and frees its slot', () => {
+  test('for a stop string stays in its slot while others are spare, and goes with its request', () => {
     const { engine, runner } = inPieces({ states: { prefixBytes: 0 } })
+    const request = turnOf({ prompt: promptOf(10), maxTokens: 40, stop: NEVER })
+    engine.submit(request)
+    for (let i = 0; i < 20; i++) engine.step()
+    expect(engine.stats.freeSlots).toBe(7)
+    expect(runner.layersRead).toBe(0)
+    expect(runner.calls.copies).toBe(1)
+    engine.cancel('a')
+    drain(engine)
+    expectRest(engine)
+  })
+
+  test('for a stop string is read where slots are scarce, and goes with its request, too', () => {
+    const numSlots = 3
+    const { engine, runner } = inPieces({ fake: { numSlots }, states: { prefixBytes: 0 } })
     engine.submit(turnOf({ prompt: promptOf(10), maxTokens: 40, stop: NEVER }))
     while (runner.layersRead < 3) engine.step()
-    expect(engine.stats.freeSlots).toBe(7)
+    expect(engine.stats.freeSlots).toBe(numSlots - 1)
     engine.cancel('a')
     const { layersRead } = runner
     drain(engine)
     expect(runner.layersRead).toBe(layersRead)
-    expectRest(engine)
+    expectRest(engine, numSlots)
   })
 
   test('of numbers that break is never kept', () => {

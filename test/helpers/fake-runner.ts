@@ -327,7 +327,7 @@ function numLogits(row: BatchRow): number {
   return (row.allLogits ? row.tokens.length : 0) + (row.samples.length > 0 ? 1 : 0)
 }
 
-function fakeInfo(vocabSize: number, layers: number): ModelInfo {
+export function fakeInfo(vocabSize: number, layers: number): ModelInfo {
   return {
     architecture: 'fake',
     vocabSize,
