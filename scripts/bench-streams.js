@@ -44,6 +44,10 @@ const { values: options, positionals } = parseArgs({
 })
 const [rate, numSaves, seconds] = [options.rate, options.saves, options.seconds].map(Number)
 
+/** What a token of the script says. */
+const WORD = ' word'
+const WORDS = Math.max(1, Math.floor(Number(options['text-bytes']) / WORD.length))
+
 /** @param {string} path */
 const built = (path) => import(new URL(path, DIST).href)
 
@@ -74,7 +78,7 @@ async function work() {
     ...{ numSlots: 4096, maxWaiting: 4096, maxPromptTokens: 65536 },
   }
   process.send?.({ type: 'ready', info })
-  const text = ' word'.repeat(Number(options['text-bytes']) / 5)
+  const text = WORD.repeat(WORDS)
   const begun = performance.now()
   const step = (/** @type {number} */ steps) => {
     const events = []
@@ -207,7 +211,8 @@ const buffer = Buffer.alloc(2 ** 16)
 class Group {
   numOpen = 0
   numChunks = 0
-  bytes = 0
+  /** Of a measured group, while it is. */
+  numTokens = 0
   /** @type {number[]} */
   gapsMs = []
   isMeasuring = false
@@ -223,10 +228,12 @@ class Group {
     const { hostname, port } = new URL(url)
     let last = 0
     const read = (/** @type {number} */ size) => {
-      this.bytes += size
       this.numChunks++
       const now = performance.now()
-      if (this.isMeasuring && last > 0) this.gapsMs.push(now - last)
+      if (this.isMeasuring) {
+        if (last > 0) this.gapsMs.push(now - last)
+        this.numTokens += tokensIn(buffer.subarray(0, size))
+      }
       last = now
       return true
     }
@@ -249,6 +256,13 @@ class Group {
       socket.on('close', () => clearInterval(timer))
     }
   }
+}
+
+/** Of the script; what is split between two reads is forgotten. @param {Buffer} chunk */
+function tokensIn(chunk) {
+  let count = 0
+  for (let at = chunk.indexOf(WORD); at !== -1; at = chunk.indexOf(WORD, at + WORD.length)) count++
+  return count / WORDS
 }
 
 /** What the kernel holds for the server's ends: bytes to send, and the memory that these take. @param {string} url */
@@ -299,7 +313,6 @@ async function load() {
     const ownCpu = process.cpuUsage()
     for (const group of groups) {
       group.isMeasuring = group.name === 'measured'
-      group.bytes = 0
       group.numChunks = 0
     }
     gateway.send('begin')
@@ -327,13 +340,17 @@ async function load() {
     const wallMs = performance.now() - begun
     const { user, system } = process.cpuUsage(ownCpu)
     const gaps = groups.flatMap(({ gapsMs }) => gapsMs).sort((a, b) => a - b)
-    const chunks = groups.reduce((sum, { numChunks }) => sum + numChunks, 0)
-    const readers = groups.filter(({ name }) => ['quick', 'measured'].includes(name))
+    const sum = (/** @type {(group: Group) => number} */ of) =>
+      groups.reduce((all, one) => all + of(one), 0)
+    const isQuick = (/** @type {Group} */ { name }) => name === 'quick' || name === 'measured'
+    const numMeasured = sum(({ name, count }) => (name === 'measured' ? count : 0))
+    const tokensEach = sum(({ numTokens }) => numTokens) / numMeasured
+    const tokens = tokensEach * sum((group) => (isQuick(group) ? group.count : 0))
     const figures = {
       streams: positionals.join(' '),
       'asked for, tokens/s each, log-probabilities': `${rate}, ${options.logprobs ?? 'none'}`,
-      'chunks read, a second': ((1000 * chunks) / wallMs).toFixed(0),
-      'quick readers asked for': (readers.reduce((n, { count }) => n + count, 0) * rate).toFixed(0),
+      'tokens/s, of each measured and of all that read at once': `${((1000 * tokensEach) / wallMs).toFixed(1)} ${((1000 * tokens) / wallMs).toFixed(0)}`,
+      'reads a second': ((1000 * sum(({ numChunks }) => numChunks)) / wallMs).toFixed(0),
       'gap of measured, ms p50 p99 max': [0.5, 0.99, 1]
         .map((p) => at(gaps, p).toFixed(1))
         .join(' '),
@@ -341,7 +358,7 @@ async function load() {
         .map((/** @type {number} */ one) => one.toFixed(1))
         .join(' '),
       'gateway CPU, cores': (cpuMs / wallMs).toFixed(2),
-      'gateway CPU, us a chunk': ((1000 * cpuMs) / chunks).toFixed(1),
+      'gateway CPU, us a token': ((1000 * cpuMs) / tokens).toFixed(1),
       'load CPU, cores': ((user + system) / 1000 / wallMs).toFixed(2),
       'states saved a second': ((1000 * saved) / wallMs).toFixed(1),
       'gateway MiB before: rss, heap, external': [

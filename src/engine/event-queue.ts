@@ -1,7 +1,7 @@
 /**
- * The events of one request on their way to one consumer. A consumer slower than the engine costs bounded memory: text
- * that waits here is packed, and a consumer that is too far behind (some 300 tokens with 20 log-probabilities each,
- * thousands without) loses the request.
+ * The events of one request on their way to one consumer, which gets them when it asks, or when `wake` is called. A
+ * consumer slower than the engine costs bounded memory: text that waits here is packed, and a consumer that is too far
+ * behind (some 300 tokens with 20 log-probabilities each, thousands without) loses the request.
  * Leaving the loop early, or aborting, calls `onCancel` once. It does not know where events come from.
  */
 import { SkeinError } from '../errors.ts'
@@ -46,16 +46,15 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
     return this.#isOver
   }
 
+  /** A consumer that waits goes on waiting until `wake`, except for an error. */
   push(event: EngineEvent): void {
     if (this.#isOver) return
     if (event.type === 'error') {
       this.fail(SkeinError.fromShape(event.error))
       return
     }
-    const waiter = this.#waiters.shift()
-    if (waiter !== undefined) waiter.resolve({ value: event, done: false })
-    else this.#enqueue(event)
-    if (this.#queuedBytes > this.#maxBytes) {
+    this.#enqueue(event)
+    if (this.#queuedBytes > this.#maxBytes && this.#waiters.length === 0) {
       this.#drop()
       this.fail(new SkeinError('aborted', 'the answer was not read as fast as it was generated'))
       this.#onCancel()
@@ -66,23 +65,33 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
     if (this.#unfinished === 0) this.#end()
   }
 
+  /** Gives what is here to a consumer that waits for it, or packs it. */
+  wake(): void {
+    if (this.#waiters.length === 0) {
+      for (const texts of this.#queuedText.values()) this.#count(texts, () => texts.pack())
+      return
+    }
+    while (this.#waiters.length > 0 && (this.#queued.length > 0 || this.#isOver)) {
+      const { resolve, reject } = this.#waiters.shift()!
+      const [queued] = this.#queued
+      if (queued !== undefined) resolve({ value: this.#take(queued), done: false })
+      else if (this.#failure !== null) reject(this.#takeFailure(this.#failure))
+      else resolve(DONE)
+    }
+  }
+
   /** Ends the request with an error, which the consumer gets after the events that came before it. */
   fail(error: SkeinError): void {
     if (this.#isOver) return
-    const waiter = this.#waiters.shift()
-    if (waiter !== undefined) waiter.reject(error)
-    else this.#failure = error
+    this.#failure = error
     this.#end()
+    this.wake()
   }
 
   async next(): Promise<IteratorResult<EngineEvent>> {
     const [queued] = this.#queued
     if (queued !== undefined) return { value: this.#take(queued), done: false }
-    if (this.#failure !== null) {
-      const error = this.#failure
-      this.#failure = null
-      throw error
-    }
+    if (this.#failure !== null) throw this.#takeFailure(this.#failure)
     if (this.#isOver) return DONE
     return new Promise((resolve, reject) => this.#waiters.push({ resolve, reject }))
   }
@@ -92,6 +101,7 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
     const wasOver = this.#isOver
     this.#drop()
     this.#end()
+    this.wake()
     if (!wasOver) this.#onCancel()
     return DONE
   }
@@ -113,15 +123,17 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
       return
     }
     const earlier = this.#queuedText.get(event.index)
-    const before = earlier?.bytes ?? 0
-    const texts = earlier ?? new PackedTexts(event)
     if (earlier === undefined) {
+      const texts = new PackedTexts(event)
       this.#queuedText.set(event.index, texts)
       this.#queued.push(texts)
-    } else {
-      texts.add(event)
+      this.#queuedBytes += texts.bytes
+      return
     }
-    this.#queuedBytes += texts.bytes - before
+    this.#count(earlier, () => {
+      if (this.#waiters.length === 0) earlier.pack()
+      earlier.add(event)
+    })
   }
 
   /** From the first in line, which stays there as long as it has more. */
@@ -130,14 +142,19 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
       this.#queued.shift()
       return queued
     }
-    const before = queued.bytes
-    const event = queued.take()
-    this.#queuedBytes -= before - queued.bytes
+    const event = this.#count(queued, () => queued.take())
     if (queued.isEmpty) {
       this.#queued.shift()
       this.#queuedText.delete(event.index)
     }
     return event
+  }
+
+  #count<T>(texts: PackedTexts, change: () => T): T {
+    const before = texts.bytes
+    const result = change()
+    this.#queuedBytes += texts.bytes - before
+    return result
   }
 
   #drop(): void {
@@ -150,7 +167,11 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
   #end(): void {
     this.#isOver = true
     this.#signal?.removeEventListener('abort', this.#onAbort)
-    for (const waiter of this.#waiters.splice(0)) waiter.resolve(DONE)
+  }
+
+  #takeFailure(failure: SkeinError): SkeinError {
+    this.#failure = null
+    return failure
   }
 }
 

@@ -76,7 +76,7 @@ export class LocalEngineClient implements EngineClient {
   #turn(): void {
     this.#isScheduled = false
     if (this.#isClosed) return
-    for (const event of this.#engine.turn() ?? []) this.#queues.deliver(event)
+    this.#queues.deliver(this.#engine.turn() ?? [])
     this.#schedule()
   }
 }

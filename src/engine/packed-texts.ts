@@ -1,7 +1,8 @@
 /**
- * Text of one choice that waits for its consumer, as bytes: an event with log-probabilities takes some twenty times as
- * much as an object, and holds on to the whole message that it came in. What comes out is what went in, a chunk at a
- * time with its events merged. It bounds nothing: whoever holds it looks at `bytes`.
+ * Text of one choice that waits for its consumer. What waits for long is packed into bytes: an event with
+ * log-probabilities takes some twenty times as much as an object, and holds on to the whole message that it came in.
+ * What comes out is what went in, merged; a chunk at a time where it was packed. It bounds nothing: whoever holds it
+ * looks at `bytes`.
  */
 import type { TokenLogprob } from '../model/runner.ts'
 import type { EngineEvent, TokenText } from './messages.ts'
@@ -29,8 +30,8 @@ export class PackedTexts {
   readonly #id: string
   readonly #index: number
   readonly #hasLogprobs: boolean
-  /** The first one waits as it came: mostly it is taken before there is another. */
-  #first: TextEvent | null = null
+  /** What has not been packed. */
+  #loose: TextEvent | null
   readonly #chunks: Chunk[] = []
   #nextBytes = FIRST_CHUNK_BYTES
 
@@ -38,19 +39,32 @@ export class PackedTexts {
     this.#id = event.id
     this.#index = event.index
     this.#hasLogprobs = event.logprobs !== null
-    if (this.#hasLogprobs) {
-      this.add(event)
-      return
-    }
-    this.#first = event
+    this.#loose = event
     this.bytes = sizeOf(event) + OVERHEAD_BYTES
   }
 
   get isEmpty(): boolean {
-    return this.#first === null && this.#chunks.length === 0
+    return this.#loose === null && this.#chunks.length === 0
   }
 
   add(event: TextEvent): void {
+    if (this.#loose === null) {
+      this.#append(event)
+      return
+    }
+    this.#loose = joined(this.#loose, event)
+    this.bytes += sizeOf(event)
+  }
+
+  /** What is here will be here longer, and so will what is added until all of it has been taken. */
+  pack(): void {
+    if (this.#loose === null) return
+    this.bytes = 0
+    this.#append(this.#loose)
+    this.#loose = null
+  }
+
+  #append(event: TextEvent): void {
     const size = sizeOf(event)
     let chunk = this.#chunks.at(-1)
     if (chunk === undefined || chunk.used + size > chunk.content.length) {
@@ -65,11 +79,11 @@ export class PackedTexts {
 
   /** What came first, of what is held. */
   take(): TextEvent {
-    const first = this.#first
-    if (first !== null) {
-      this.#first = null
-      this.bytes -= sizeOf(first) + OVERHEAD_BYTES
-      return first
+    const loose = this.#loose
+    if (loose !== null) {
+      this.#loose = null
+      this.bytes = 0
+      return loose
     }
     const { content, used } = this.#chunks.shift()!
     this.bytes -= content.length + OVERHEAD_BYTES
@@ -100,6 +114,11 @@ export class PackedTexts {
       logprobs: this.#hasLogprobs ? logprobs : null,
     }
   }
+}
+
+function joined(one: TextEvent, next: TextEvent): TextEvent {
+  const logprobs = one.logprobs?.concat(next.logprobs ?? []) ?? null
+  return { ...one, text: one.text + next.text, tokens: one.tokens.concat(next.tokens), logprobs }
 }
 
 /** At most. */

@@ -23,12 +23,15 @@ interface PendingCall {
   reject(error: SkeinError): void
 }
 
+/** Each of them writes to its client: a millisecond or two for all. */
+const WOKEN_AT_ONCE = 64
+
 type WorkerChannel = Channel<ToWorker, FromWorker>
 
 export class RemoteEngineClient implements EngineClient {
   #info: EngineInfo
   readonly #channel: WorkerChannel
-  readonly #queues = new LiveQueues()
+  readonly #queues = new LiveQueues(WOKEN_AT_ONCE)
   readonly #calls = new Map<number, PendingCall>()
   readonly #closed: Promise<void>
   #numCalls = 0
@@ -86,7 +89,8 @@ export class RemoteEngineClient implements EngineClient {
    */
   generate(request: GenerateRequest, signal?: AbortSignal): AsyncIterable<EngineEvent> {
     this.#numRequests++
-    const id = `${request.id}#${this.#numRequests}`
+    // In every event of it, so a short one.
+    const id = String(this.#numRequests)
     const cancel = () => {
       if (this.#queues.remove(id, queue)) this.#channel.send({ type: 'cancel', id })
     }
@@ -134,7 +138,7 @@ export class RemoteEngineClient implements EngineClient {
     switch (message.type) {
       case 'step':
         this.#stats = message.stats
-        for (const event of message.events) this.#queues.deliver(event)
+        this.#queues.deliver(message.events)
         break
       case 'fatal':
         this.#fail(SkeinError.fromShape(message.error))

@@ -3,6 +3,7 @@
  * more than a bound it waits for drain or close, and gives up on a client that leaves it full. It knows no dialect.
  */
 import type { ServerResponse } from 'node:http'
+import { Socket } from 'node:net'
 
 export interface StreamBounds {
   readonly streamBufferBytes: number
@@ -36,6 +37,7 @@ export class EventStream {
   open(): void {
     if (!this.#response.headersSent) {
       this.#response.writeHead(200, { ...this.#headers, ...HEADERS })
+      this.#response.flushHeaders()
     }
   }
 
@@ -83,23 +85,36 @@ export class EventStream {
     }
   }
 
+  /**
+   * A chunk of HTTP/1.1 as one string. `response.write` would make four pieces of it, which take four times the memory
+   * while they wait and a third more time.
+   */
   #event(data: string): void {
-    if (!this.#response.destroyed) this.#response.write(`data: ${data}\n\n`)
+    const response = this.#response
+    if (response.destroyed) return
+    const event = `data: ${data}\n\n`
+    const { socket } = response
+    // Without a socket, an earlier request of this connection is still being answered; tests have other ones.
+    const isDirect = socket instanceof Socket && response.chunkedEncoding
+    if (isDirect) socket.write(`${Buffer.byteLength(event).toString(16)}\r\n${event}\r\n`)
+    else response.write(event)
   }
 
   /** Resolves on drain or close; a client that has not read for `streamStallMs` is cut off, which closes. */
   #drained(): Promise<void> {
     const response = this.#response
+    const { socket } = response
     if (response.destroyed) return Promise.resolve()
     return new Promise((resolve) => {
       const timer = setTimeout(() => response.destroy(), this.#bounds.streamStallMs)
       const done = () => {
         clearTimeout(timer)
-        response.off('drain', done)
+        for (const source of [response, socket]) source?.off('drain', done)
         response.off('close', done)
         resolve()
       }
-      response.on('drain', done)
+      // Whichever was written to.
+      for (const source of [response, socket]) source?.on('drain', done)
       response.on('close', done)
     })
   }

@@ -223,6 +223,31 @@ test.each([
   expect(late - early).toBeLessThan((numEvents / 4) * numBytes)
 })
 
+test('streams asked for at once over one connection come whole, one after the other', async () => {
+  const { port } = await listen((request) => answer(request, 'ä'.repeat(300)))
+  const body = JSON.stringify({ prompt: 'a', stream: true })
+  const length = `content-type: application/json\r\ncontent-length: ${body.length}`
+  const post = (version: string) =>
+    `POST ${COMPLETIONS} HTTP/${version}\r\nhost: localhost\r\n${length}`
+  const talk = async (requests: string) => {
+    const socket = net.connect(port, '127.0.0.1', () => socket.write(requests))
+    let reply = ''
+    for await (const chunk of socket.setEncoding('utf8')) reply += chunk
+    return reply
+  }
+  const last = `${post('1.1')}\r\nconnection: close\r\n\r\n${body}`
+  const two = await talk(`${post('1.1')}\r\n\r\n${body}${last}`)
+  expect(two.match(/HTTP\/1.1 200 OK/g)).toHaveLength(2)
+  expect(two.match(/ä/g)).toHaveLength(600)
+  // Each event is a chunk: a character, the end of the answer, [DONE].
+  expect(two.match(/\r\ndata: [^\n]*\n\n\r\n/g)).toHaveLength(2 * 302)
+  expect(two.endsWith('\r\n0\r\n\r\n')).toBe(true)
+  // One that knows no chunks gets none.
+  const old = await talk(`${post('1.0')}\r\n\r\n${body}`)
+  expect(old.match(/ä/g)).toHaveLength(300)
+  expect(old.endsWith('\n\ndata: [DONE]\n\n')).toBe(true)
+})
+
 test('a long silence is filled: white space before JSON, comments before events', async () => {
   const { port } = await listen(
     async function* (request) {

@@ -317,12 +317,59 @@ test('requests that are over are forgotten', async () => {
   add('failed')
   const left = add('left')
   const finish = { type: 'finish', index: 0, reason: 'length', matched: null } as const
-  queues.deliver({ ...finish, id: 'finished', completionTokens: 1 })
-  queues.deliver({ type: 'error', id: 'failed', error: { code: 'internal', message: '' } })
-  queues.deliver({ ...finish, id: 'unknown', completionTokens: 1 })
+  queues.deliver([{ ...finish, id: 'finished', completionTokens: 1 }])
+  queues.deliver([{ type: 'error', id: 'failed', error: { code: 'internal', message: '' } }])
+  queues.deliver([{ ...finish, id: 'unknown', completionTokens: 1 }])
   expect(queues.size).toBe(1)
   await left.return()
   expect(queues.size).toBe(0)
+})
+
+test('consumers are woken a few at a time, and get what came meanwhile at once', async () => {
+  const queues = new LiveQueues(2)
+  const ids = ['a', 'b', 'c', 'd', 'e']
+  const log: string[] = []
+  const follow = async (id: string) => {
+    const queue = new EventQueue(1, () => {})
+    queues.add(id, id, queue)
+    for await (const event of queue) log.push(event.type === 'text' ? id + event.text : id)
+  }
+  const all = ids.map(follow)
+  const turn = () => new Promise((resolve) => setImmediate(resolve))
+  const step = (text: string) => {
+    const token = { type: 'text', index: 0, text, tokens: [1], logprobs: null } as const
+    queues.deliver(ids.map((id) => ({ ...token, id })))
+  }
+  await turn()
+  step('1')
+  await Promise.resolve().then(() => {})
+  const first = [...log]
+  step('2')
+  await turn()
+  const second = [...log]
+  await turn()
+  await turn()
+  const finish = { type: 'finish', index: 0, reason: 'length', matched: null } as const
+  queues.deliver(ids.map((id) => ({ ...finish, id, completionTokens: 2 })))
+  await Promise.all(all)
+  expect({ first, second: second.slice(2), rest: log.slice(4, 7) }).toMatchInlineSnapshot(`
+    {
+      "first": [
+        "a1",
+        "b1",
+      ],
+      "rest": [
+        "e12",
+        "a2",
+        "b2",
+      ],
+      "second": [
+        "c12",
+        "d12",
+      ],
+    }
+  `)
+  expect(log.filter((entry) => entry.length === 1)).toEqual(ids)
 })
 
 test('a consumer that falls too far behind loses its request', async () => {
