@@ -2,8 +2,10 @@
  * What crosses between the gateway and a worker: plain objects, one message per step each way. The same types are
  * used when the engine runs in the caller's own process. No classes, no functions, no tensors.
  */
+
 import type { ErrorShape } from '../errors.ts'
 import type { ModelInfo, TokenLogprob } from '../model/runner.ts'
+import type { BytesPart } from './byte-parts.ts'
 
 /** How tokens are drawn; wire dialects fill every field from their own defaults. */
 export interface SamplingParams {
@@ -350,6 +352,8 @@ export interface EngineInfo {
 export type ToWorker =
   | { readonly type: 'generate'; readonly request: GenerateRequest }
   | { readonly type: 'cancel'; readonly id: string }
+  /** Before the call of that id: its `bytes`, which the call itself has none of then. */
+  | BytesPart
   | AnyCall
   /** drain: answer what is live first and take no more; otherwise live requests get an error event. */
   | { readonly type: 'shutdown'; readonly drain?: boolean }
@@ -374,6 +378,8 @@ export type FromWorker =
       readonly stats: EngineStats
     }
   | { readonly type: 'fatal'; readonly error: ErrorShape }
+  /** Before the result of that id, whose value they are. */
+  | BytesPart
   /** The answer to the call of that id. */
   | { readonly type: 'result'; readonly id: number; readonly value: unknown }
   | { readonly type: 'result'; readonly id: number; readonly error: ErrorShape }

@@ -3,6 +3,7 @@
  * neither how the worker is started nor that it will be started again.
  */
 import { SkeinError } from '../errors.ts'
+import { areMany, ComingBytes, sendBytes } from './byte-parts.ts'
 import type { Channel } from './channel.ts'
 import type { EngineClient } from './client.ts'
 import { EventQueue } from './event-queue.ts'
@@ -33,6 +34,7 @@ export class RemoteEngineClient implements EngineClient {
   readonly #channel: WorkerChannel
   readonly #queues = new LiveQueues(WOKEN_AT_ONCE)
   readonly #calls = new Map<number, PendingCall>()
+  readonly #bytes = new ComingBytes()
   readonly #closed: Promise<void>
   #numCalls = 0
   #stats: EngineStats
@@ -115,14 +117,27 @@ export class RemoteEngineClient implements EngineClient {
     const value = new Promise<unknown>((resolve, reject) =>
       this.#calls.set(id, { resolve, reject }),
     )
-    // A member of the union for each M, which a generic M hides.
-    this.#channel.send({ type: 'call', id, method, params } as ToWorker)
+    void this.#sendCall(id, method, params)
     // The worker answers a method with its result of the same table.
     const result = (await value) as EngineCalls[M]['result']
     if (method === 'startStates.add' || method === 'startStates.remove') {
       this.#info = { ...this.#info, startStates: result as readonly string[] }
     }
     return result
+  }
+
+  /** Large bytes go ahead. What cannot be sent any more is told by the end of the channel. */
+  async #sendCall<M extends EngineCall>(
+    id: number,
+    method: M,
+    params: EngineCalls[M]['params'],
+  ): Promise<void> {
+    const send = (message: ToWorker) => this.#channel.send(message)
+    const large = 'bytes' in params && areMany(params.bytes) ? params.bytes : null
+    if (large !== null) await sendBytes(id, large, send)
+    const light = large === null ? params : { ...params, bytes: new Uint8Array(0) }
+    // A member of the union for each M, which a generic M hides.
+    send({ type: 'call', id, method, params: light } as ToWorker)
   }
 
   /** Asks the worker to end, dropping what is live, and waits until it has gone. */
@@ -143,6 +158,9 @@ export class RemoteEngineClient implements EngineClient {
       case 'fatal':
         this.#fail(SkeinError.fromShape(message.error))
         break
+      case 'bytes':
+        this.#bytes.add(message)
+        break
       case 'result':
         this.#settle(message)
         break
@@ -158,7 +176,7 @@ export class RemoteEngineClient implements EngineClient {
     const pending = this.#calls.get(result.id)
     this.#calls.delete(result.id)
     if ('error' in result) pending?.reject(SkeinError.fromShape(result.error))
-    else pending?.resolve(result.value)
+    else pending?.resolve(this.#bytes.take(result.id) ?? result.value)
   }
 
   #fail(error: SkeinError): void {
@@ -166,6 +184,7 @@ export class RemoteEngineClient implements EngineClient {
     this.#queues.failAll(error)
     for (const { reject } of this.#calls.values()) reject(error)
     this.#calls.clear()
+    this.#bytes.clear()
     this.#stats = { ...this.#stats, waiting: 0, running: 0, freeSlots: this.#stats.numSlots }
   }
 

@@ -38,7 +38,7 @@ export const DEFAULT_STATE_OPTIONS: StateOptions = {
   isDurable: false,
   now: Date.now,
   prefixBytes: 2 ** 30,
-  copyBudgetMs: 4,
+  copyBudgetMs: 3.5,
   pieceBytes: PIECE_BYTES,
   sizes: { slots: 16, memory: { count: 32, bytes: Number.POSITIVE_INFINITY } },
   limits: { maxSessions: 10_000, maxBytes: 64 * 2 ** 30, maxTurns: 16, ttlMs: null },

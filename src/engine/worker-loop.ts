@@ -4,6 +4,7 @@
  * what carries the messages, nor does it end the process: whoever started it does, with the exit code that it returns.
  */
 import { SkeinError } from '../errors.ts'
+import { areMany, ComingBytes, sendBytes } from './byte-parts.ts'
 import type { Channel } from './channel.ts'
 import type { Engine } from './engine.ts'
 import type { EngineEvent, FromWorker, GenerateRequest, ToWorker } from './messages.ts'
@@ -26,6 +27,7 @@ class WorkerLoop {
   readonly #engine: Engine
   readonly #channel: Channel<FromWorker, ToWorker>
   readonly #resolve: (exitCode: number) => void
+  readonly #bytes = new ComingBytes()
   /** Errors of requests that were never admitted; they leave with the next step. */
   #refused: EngineEvent[] = []
   #isScheduled = false
@@ -60,6 +62,9 @@ class WorkerLoop {
       case 'cancel':
         this.#engine.cancel(message.id)
         break
+      case 'bytes':
+        this.#bytes.add(message)
+        return
       case 'call':
         void this.#answer(message)
         break
@@ -83,8 +88,13 @@ class WorkerLoop {
 
   async #answer({ id, method, params }: ToWorker & { type: 'call' }): Promise<void> {
     try {
-      const value = await this.#engine.call(method, params)
-      this.#channel.send({ type: 'result', id, value })
+      const bytes = this.#bytes.take(id)
+      const whole = bytes === null ? params : { ...params, bytes }
+      const value = await this.#engine.call(method, whole as typeof params) // the bytes of such a call come ahead of it
+      if (value instanceof Uint8Array && areMany(value)) {
+        await sendBytes(id, value, (part) => this.#channel.send(part))
+        this.#channel.send({ type: 'result', id, value: null })
+      } else this.#channel.send({ type: 'result', id, value })
     } catch (error) {
       this.#channel.send({ type: 'result', id, error: SkeinError.from(error).toShape() })
     }
