@@ -1,6 +1,11 @@
 /** A CUDA device for tests, or the reason why there is none. */
 import { join } from 'node:path'
-import { describe } from 'vitest'
+import { afterAll, beforeAll, describe } from 'vitest'
+import {
+  type CudaBackend,
+  type CudaOptions,
+  createCudaBackend,
+} from '../../src/backend/cuda/cuda.ts'
 import { CudaDevice, type DeviceOptions } from '../../src/backend/cuda/device.ts'
 import { listDevices } from '../../src/backend/cuda/device-info.ts'
 import { openDriver } from '../../src/backend/cuda/driver.ts'
@@ -22,6 +27,16 @@ const reason = whyNot()
 export function describeCuda(name: string, body: () => void): void {
   if (reason === null) describe(name, body)
   else describe.skip(`${name} (no GPU: ${reason.split(':')[0]})`, body)
+}
+
+/** The backend of a group of tests, which lives as long as they run. */
+export function backendOfGroup(options: CudaOptions = {}): () => CudaBackend {
+  let backend: CudaBackend
+  beforeAll(() => {
+    backend = createCudaBackend(options)
+  })
+  afterAll(() => backend.dispose())
+  return () => backend
 }
 
 export function openDevice(options: Partial<DeviceOptions> = {}): CudaDevice {

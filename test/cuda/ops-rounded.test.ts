@@ -1,6 +1,5 @@
-import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest'
+import { afterEach, expect, test, vi } from 'vitest'
 import type { Backend, Epilogue, Matrix, MatrixSource } from '../../src/backend/backend.ts'
-import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { Gemm } from '../../src/backend/cuda/gemm.ts'
 import { quantiseRows } from '../../src/backend/reference/quantise.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
@@ -12,7 +11,7 @@ import {
   rmsRatio,
   runOnce,
 } from '../backend/kit.ts'
-import { describeCuda } from './kit.ts'
+import { backendOfGroup, describeCuda } from './kit.ts'
 import { compare, halves, poisonedHalves } from './ops-kit.ts'
 
 const TYPES = ['i8', 'q4', 'nf4'] as const
@@ -90,16 +89,12 @@ function roundedSource(source: MatrixSource, type: (typeof TYPES)[number]): Matr
 }
 
 describeCuda('products with integers on cuda', () => {
-  let cuda: CudaBackend
-  beforeAll(() => {
-    cuda = createCudaBackend()
-  })
-  afterAll(() => cuda.dispose())
+  const cuda = backendOfGroup()
 
   test.each(
     TYPES.flatMap((type) => [1, 3, 9, 32, 33, 65, 300].map((tokens) => [type, tokens] as const)),
   )('linear with %s of %i tokens', (type, tokens) => {
-    compare(cuda, 1e-3, `T ${tokens}`, (backend) =>
+    compare(cuda(), 1e-3, `T ${tokens}`, (backend) =>
       // Factors of low rank stay in f16 beside them.
       linearOf(backend, tokens, (source, j) => backend.matrix(source, j === 2 ? 'bf16' : type)),
     )
@@ -107,25 +102,25 @@ describeCuda('products with integers on cuda', () => {
 
   test.each(TYPES)('%s from a file that holds it = rounded at load', (type) => {
     for (const tokens of [1, 70]) {
-      const fromFile = linearOf(cuda, tokens, (source) =>
-        cuda.matrix(roundedSource(source, type), type),
+      const fromFile = linearOf(cuda(), tokens, (source) =>
+        cuda().matrix(roundedSource(source, type), type),
       )
-      expect(fromFile).toEqual(linearOf(cuda, tokens, (source) => cuda.matrix(source, type)))
+      expect(fromFile).toEqual(linearOf(cuda(), tokens, (source) => cuda().matrix(source, type)))
     }
   })
 
   test.each(TYPES)('%s: a token among up to 32 has the sums it has alone', (type) => {
     const [C, rows] = [2048, 512]
-    const weight = cuda.matrix(randomSource(rows, C, 'bf16', 1), type)
+    const weight = cuda().matrix(randomSource(rows, C, 'bf16', 1), type)
     const inputs = halves(32 * C, 2)
     const first = (tokens: number) => {
-      const x = cuda.activation([tokens, C], inputs.slice(0, tokens * C))
-      const y = cuda.activation([tokens, rows])
+      const x = cuda().activation([tokens, C], inputs.slice(0, tokens * C))
+      const y = cuda().activation([tokens, rows])
       const capacity = { ...capacityFor(tokens), tokens }
-      runOnce(cuda, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
+      runOnce(cuda(), capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
         ops.linear([{ y, x, weight }]),
       )
-      return cuda.readTensor(y, 0, rows)
+      return cuda().readTensor(y, 0, rows)
     }
     const alone = first(1)
     for (const tokens of [2, 8, 9, 20, 32]) expect(first(tokens), `${tokens}`).toEqual(alone)
@@ -142,13 +137,13 @@ describeCuda('products with integers on cuda', () => {
     }
     for (const tokens of [1, 70]) {
       const capacity = capacityFor(tokens)
-      const x = cuda.activation([tokens + 2, C], halves((tokens + 2) * C, 2))
-      const y = poisonedHalves(cuda, [tokens + 2, rows])
-      const weight = cuda.matrix(source, type)
-      runOnce(cuda, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
+      const x = cuda().activation([tokens + 2, C], halves((tokens + 2) * C, 2))
+      const y = poisonedHalves(cuda(), [tokens + 2, rows])
+      const weight = cuda().matrix(source, type)
+      runOnce(cuda(), capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
         ops.linear([{ y, x, weight }]),
       )
-      const found = cuda.readTensor(y, 0, tokens * rows)
+      const found = cuda().readTensor(y, 0, tokens * rows)
       expect(found.every((value, i) => Number.isNaN(value) === (i % rows === 5))).toBe(true)
     }
   })
@@ -172,15 +167,15 @@ describeCuda('products with integers on cuda', () => {
         return new Uint8Array(rows.buffer)
       },
     }
-    const head = cuda.matrix(source, 'i8')
+    const head = cuda().matrix(source, 'i8')
     const run = (rows: number) => {
       const capacity = { tokens: 1, rows: 1, logits: rows, samples: 0 }
       const batch = raggedBatch(capacity, [1], [0], 1)
       batch.numLogits = rows
-      const y = cuda.tensor([rows, V], new Float32Array(rows * V).fill(Number.NaN))
-      const x = cuda.activation([rows, C], halves(rows * C, 3))
-      runOnce(cuda, capacity, batch, (ops) => ops.logits(y, x, head))
-      return cuda.readTensor(y, 0, 8 * V)
+      const y = cuda().tensor([rows, V], new Float32Array(rows * V).fill(Number.NaN))
+      const x = cuda().activation([rows, C], halves(rows * C, 3))
+      runOnce(cuda(), capacity, batch, (ops) => ops.logits(y, x, head))
+      return cuda().readTensor(y, 0, 8 * V)
     }
     expect(rmsRatio(run(80), run(8))).toBeLessThan(1e-3)
   })
@@ -212,11 +207,7 @@ function roundRows(values: Float32Array, columns: number): Float32Array {
 
 describeCuda('products with fp8 on cuda', () => {
   const reference = createReferenceBackend()
-  let cuda: CudaBackend
-  beforeAll(() => {
-    cuda = createCudaBackend()
-  })
-  afterAll(() => cuda.dispose())
+  const cuda = backendOfGroup()
   afterEach(() => void vi.restoreAllMocks())
 
   const SHAPES = [
@@ -241,7 +232,7 @@ describeCuda('products with fp8 on cuda', () => {
         isRounded ? roundRows(inputs, columns) : inputs,
       )
       const source = randomSource(rows, columns, 'bf16', 40 + j)
-      const weight = backend === cuda ? backend.matrix(source, 'fp8') : inF32(backend, source)
+      const weight = backend === cuda() ? backend.matrix(source, 'fp8') : inF32(backend, source)
       const bias = isAdded ? {} : { bias: backend.tensor([rows], normals(rows, 50 + j)) }
       const epilogue: Epilogue = isAdded ? 'add' : j === 1 ? 'sigmoid' : 'none'
       return { y, x, weight, epilogue, ...bias }
@@ -262,7 +253,7 @@ describeCuda('products with fp8 on cuda', () => {
   const check = (tokens: number) => {
     const isRounded = tokens > EXACT_TOKENS
     const expected = run(reference, tokens, isRounded)
-    for (const [j, y] of run(cuda, tokens, false).entries())
+    for (const [j, y] of run(cuda(), tokens, false).entries())
       expect(rmsRatio(y, expected[j]!), `output ${j}`).toBeLessThan(isRounded ? 3e-3 : 1e-3)
   }
 
@@ -274,8 +265,8 @@ describeCuda('products with fp8 on cuda', () => {
   })
 
   test('the library has scales on this chip, or the other way was tested alone', () => {
-    const gemm = new Gemm(cuda.device)
-    const [major] = cuda.device.computeCapability
+    const gemm = new Gemm(cuda().device)
+    const [major] = cuda().device.computeCapability
     expect(['f16', 'f32'].map((type) => gemm.scalesRows(type as 'f16' | 'f32'))).toEqual(
       major === 9 ? [true, true] : [expect.any(Boolean), expect.any(Boolean)],
     )
@@ -288,13 +279,13 @@ describeCuda('products with fp8 on cuda', () => {
     const inputs = halves((tokens + 2) * C, 1)
     inputs[7 * C + 3] = Number.NaN
     inputs.fill(0, 9 * C, 10 * C)
-    const x = cuda.activation([tokens + 2, C], inputs)
-    const y = poisonedHalves(cuda, [tokens + 2, rows])
-    const weight = cuda.matrix(randomSource(rows, C, 'bf16', 2), 'fp8')
-    runOnce(cuda, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
+    const x = cuda().activation([tokens + 2, C], inputs)
+    const y = poisonedHalves(cuda(), [tokens + 2, rows])
+    const weight = cuda().matrix(randomSource(rows, C, 'bf16', 2), 'fp8')
+    runOnce(cuda(), capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
       ops.linear([{ y, x, weight }]),
     )
-    const found = cuda.readTensor(y, 0, tokens * rows)
+    const found = cuda().readTensor(y, 0, tokens * rows)
     expect(found.every((one, i) => Number.isNaN(one) === (Math.floor(i / rows) === 7))).toBe(true)
     expect(found.subarray(9 * rows, 10 * rows).every((one) => one === 0)).toBe(true)
   })

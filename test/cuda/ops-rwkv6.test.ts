@@ -1,8 +1,7 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { expect, test } from 'vitest'
 import type { Backend, StatePool } from '../../src/backend/backend.ts'
-import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { capacityFor, normals, raggedBatch, runOnce } from '../backend/kit.ts'
-import { describeCuda } from './kit.ts'
+import { backendOfGroup, describeCuda } from './kit.ts'
 import {
   BATCHES,
   compare,
@@ -14,18 +13,14 @@ import {
 } from './ops-kit.ts'
 
 describeCuda('elementwise ops of RWKV-6 on cuda', () => {
-  let cuda: CudaBackend
-  beforeAll(() => {
-    cuda = createCudaBackend()
-  })
-  afterAll(() => cuda.dispose())
+  const cuda = backendOfGroup()
 
   test.each([1, 3, 5])('ddlerp of %i mixes', (count) => {
     for (const C of [64, 776, 4096]) {
       for (const tokens of [1, 7, 300]) {
         const capacity = capacityFor(tokens)
         const batch = raggedBatch(capacity, [tokens], [0], 1)
-        compare(cuda, 1e-3, `C ${C}, T ${tokens}`, (backend) => {
+        compare(cuda(), 1e-3, `C ${C}, T ${tokens}`, (backend) => {
           const operand = (seed: number) =>
             backend.activation([tokens + 2, C], halves((tokens + 2) * C, seed))
           const guarded = (seed: number) => {
@@ -48,7 +43,7 @@ describeCuda('elementwise ops of RWKV-6 on cuda', () => {
       for (const tokens of [1, 300]) {
         const capacity = capacityFor(tokens)
         const batch = raggedBatch(capacity, [tokens], [0], 1)
-        compare(cuda, 1e-6, `C ${C}, T ${tokens}`, (backend) => {
+        compare(cuda(), 1e-6, `C ${C}, T ${tokens}`, (backend) => {
           const count = (tokens + 2) * C
           const x = backend.tensor([tokens + 2, C], normals(count, 1).fill(7, tokens * C))
           const gate = backend.activation([tokens + 2, C], halves(count, 2))
@@ -64,11 +59,7 @@ describeCuda('elementwise ops of RWKV-6 on cuda', () => {
 
 for (const wkv of ['f32', 'f16'] as const) {
   describeCuda(`wkv6 on cuda with ${wkv} states`, () => {
-    let cuda: CudaBackend
-    beforeAll(() => {
-      cuda = createCudaBackend({ wkv })
-    })
-    afterAll(() => cuda.dispose())
+    const cuda = backendOfGroup({ wkv })
 
     const inputs = (backend: Backend, heads: number, tokens: number) => {
       const C = heads * 64
@@ -92,7 +83,7 @@ for (const wkv of ['f32', 'f16'] as const) {
         const capacity = capacityFor(tokens, lengths.length)
         const batch = raggedBatch(capacity, lengths, slots, 1)
         const shape = { layers: 2, channels: C, heads, headSize: 64 }
-        compare(cuda, wkv === 'f32' ? 1e-3 : 3e-3, `rows ${lengths}`, (backend) => {
+        compare(cuda(), wkv === 'f32' ? 1e-3 : 3e-3, `rows ${lengths}`, (backend) => {
           const states = randomStates(backend, shape)
           const { operands, weights, out } = inputs(backend, heads, tokens)
           runOnce(backend, capacity, batch, (ops) => ops.wkv6(out, operands, weights, states, 1))
@@ -106,19 +97,21 @@ for (const wkv of ['f32', 'f16'] as const) {
       test.each([1, 3, 16, 17])('by %i tokens = at once, to the bit of the state', (size) => {
         const [heads, total] = [3, 75]
         const shape = { layers: 1, channels: 192, heads, headSize: 64 }
-        const all = inputs(cuda, heads, total)
+        const all = inputs(cuda(), heads, total)
         const run = (pool: StatePool, from: number, count: number) => {
           const part = (seed: number, scale = 1) =>
-            cuda.activation(
+            cuda().activation(
               [count, 192],
               halves((total + 2) * 192, seed, scale).slice(from * 192, (from + count) * 192),
             )
           const operands = { r: part(1), k: part(2), v: part(3), w: part(4, 3), g: part(5) }
           const capacity = { tokens: count, rows: 1, logits: 1, samples: 1 }
           const batch = raggedBatch(capacity, [count], [2], 1)
-          runOnce(cuda, capacity, batch, (ops) => ops.wkv6(all.out, operands, all.weights, pool, 0))
+          runOnce(cuda(), capacity, batch, (ops) =>
+            ops.wkv6(all.out, operands, all.weights, pool, 0),
+          )
         }
-        const [whole, parts] = [randomStates(cuda, shape), randomStates(cuda, shape)]
+        const [whole, parts] = [randomStates(cuda(), shape), randomStates(cuda(), shape)]
         run(whole, 0, total)
         for (let from = 0; from < total; from += size)
           run(parts, from, Math.min(size, total - from))

@@ -1,6 +1,5 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { expect, test } from 'vitest'
 import type { Epilogue } from '../../src/backend/backend.ts'
-import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { roundToF16 } from '../../src/backend/reference/tensors.ts'
 import {
   capacityFor,
@@ -10,7 +9,7 @@ import {
   randomSource,
   runOnce,
 } from '../backend/kit.ts'
-import { describeCuda } from './kit.ts'
+import { backendOfGroup, describeCuda } from './kit.ts'
 import {
   BATCHES,
   compare,
@@ -22,17 +21,13 @@ import {
 } from './ops-kit.ts'
 
 describeCuda('ops on cuda', () => {
-  let cuda: CudaBackend
-  beforeAll(() => {
-    cuda = createCudaBackend()
-  })
-  afterAll(() => cuda.dispose())
+  const cuda = backendOfGroup()
 
   test.each(['f32', 'f16', 'bf16'] as const)('embed from %s', (dtype) => {
     for (const C of [64, 768, 4096]) {
       const capacity = capacityFor(9)
       const batch = raggedBatch(capacity, [9], [0], 50)
-      compare(cuda, 1e-5, `C ${C}`, (backend) => {
+      compare(cuda(), 1e-5, `C ${C}`, (backend) => {
         const x = poisoned(backend, [11, C])
         const table = backend.table(randomSource(50, C, dtype, C))
         runOnce(backend, capacity, batch, (ops) =>
@@ -51,7 +46,7 @@ describeCuda('ops on cuda', () => {
         const capacity = capacityFor(tokens, lengths.length)
         const batch = raggedBatch(capacity, lengths, slots, 1)
         const shape = { layers: 2, channels, heads: 1, headSize: 64 }
-        compare(cuda, 5e-4, `C ${channels}, rows ${lengths}`, (backend) => {
+        compare(cuda(), 5e-4, `C ${channels}, rows ${lengths}`, (backend) => {
           const states = randomStates(backend, shape)
           const x = backend.tensor([tokens + 2, channels], normals((tokens + 2) * channels, 7, 3))
           const out = Array.from({ length: outputs }, () =>
@@ -87,7 +82,7 @@ describeCuda('ops on cuda', () => {
     const capacity = capacityFor(tokens)
     const batch = raggedBatch(capacity, [tokens], [0], 1)
     const epilogues: Epilogue[] = ['none', 'tanh', 'sigmoid', 'relu2', 'add', 'add', 'none']
-    compare(cuda, 1e-3, `T ${tokens}`, (backend) => {
+    compare(cuda(), 1e-3, `T ${tokens}`, (backend) => {
       const outputs = MATRICES.map(([rows, columns], j) => {
         const epilogue = epilogues[j]!
         // The residual is f32 as in a model; once also f16.
@@ -118,7 +113,7 @@ describeCuda('ops on cuda', () => {
     ] as const) {
       const capacity = capacityFor(tokens)
       const batch = raggedBatch(capacity, [tokens], [0], 1)
-      compare(cuda, 1e-3, `C ${C}, F ${F}`, (backend) => {
+      compare(cuda(), 1e-3, `C ${C}, F ${F}`, (backend) => {
         const x = backend.activation([tokens + 2, 64], halves((tokens + 2) * 64, 1))
         const u = poisonedHalves(backend, [tokens + 2, F])
         const y = backend.tensor([tokens + 2, C], normals((tokens + 2) * C, 2))
@@ -137,11 +132,11 @@ describeCuda('ops on cuda', () => {
   test('relu2 saturates, and keeps NaN', () => {
     for (const tokens of [1, 20]) {
       const capacity = capacityFor(tokens)
-      const x = cuda.activation([tokens + 2, 64], new Float32Array((tokens + 2) * 64).fill(100))
-      const y = poisonedHalves(cuda, [tokens + 2, 64])
+      const x = cuda().activation([tokens + 2, 64], new Float32Array((tokens + 2) * 64).fill(100))
+      const y = poisonedHalves(cuda(), [tokens + 2, 64])
       const ones = new Float32Array(64 * 64).fill(1)
       const square = () => {
-        const weight = cuda.matrix(
+        const weight = cuda().matrix(
           {
             name: 'ones',
             rows: 64,
@@ -151,10 +146,10 @@ describeCuda('ops on cuda', () => {
           },
           'f32',
         )
-        runOnce(cuda, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
+        runOnce(cuda(), capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
           ops.linear([{ y, x, weight, epilogue: 'relu2' }]),
         )
-        return cuda.readTensor(y, 0, tokens * 64)
+        return cuda().readTensor(y, 0, tokens * 64)
       }
       expect(square().every((value) => value === 65504)).toBe(true)
       ones[5] = Number.NaN
@@ -172,7 +167,7 @@ describeCuda('ops on cuda', () => {
       batch.blendCounts[2] = 3
       batch.blendWeights.set([0.5, 0.3, 0.2], 2)
     }
-    compare(cuda, 1e-3, `R ${rows}`, (backend) => {
+    compare(cuda(), 1e-3, `R ${rows}`, (backend) => {
       const x = backend.tensor([40, C], normals(40 * C, 1))
       const hidden = poisonedHalves(backend, [rows + 2, C])
       const y = poisoned(backend, [rows + 2, V])
@@ -189,11 +184,7 @@ describeCuda('ops on cuda', () => {
 
 for (const wkv of ['f32', 'f16'] as const) {
   describeCuda(`wkv7 on cuda with ${wkv} states`, () => {
-    let cuda: CudaBackend
-    beforeAll(() => {
-      cuda = createCudaBackend({ wkv })
-    })
-    afterAll(() => cuda.dispose())
+    const cuda = backendOfGroup({ wkv })
 
     test.each([
       ['the first layer', true],
@@ -207,7 +198,7 @@ for (const wkv of ['f32', 'f16'] as const) {
           const batch = raggedBatch(capacity, lengths, slots, 1)
           const shape = { layers: 2, channels: C, heads, headSize: 64 }
           const tolerance = wkv === 'f32' ? 1e-3 : 3e-3
-          compare(cuda, tolerance, `${heads} heads, rows ${lengths}`, (backend) => {
+          compare(cuda(), tolerance, `${heads} heads, rows ${lengths}`, (backend) => {
             const states = randomStates(backend, shape)
             const operand = (seed: number, scale = 1) =>
               backend.activation([tokens + 2, C], halves((tokens + 2) * C, seed, scale))
@@ -254,7 +245,7 @@ for (const wkv of ['f32', 'f16'] as const) {
       const capacity = capacityFor(tokens, 2)
       const batch = raggedBatch(capacity, [tokens - 1, 1], [2, 0], 1)
       const shape = { layers: 1, channels: C, heads: 9, headSize: 64 }
-      compare(cuda, wkv === 'f32' ? 2e-3 : 4e-3, 'linear and wkv7', (backend) => {
+      compare(cuda(), wkv === 'f32' ? 2e-3 : 4e-3, 'linear and wkv7', (backend) => {
         const states = randomStates(backend, shape)
         const operand = (seed: number) =>
           backend.activation([tokens + 2, C], halves((tokens + 2) * C, seed))

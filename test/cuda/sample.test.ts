@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { expect, test } from 'vitest'
 import {
   type Backend,
   type Batch,
@@ -11,10 +11,9 @@ import {
   SampleFloat,
   SampleInt,
 } from '../../src/backend/backend.ts'
-import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { normals, uniforms } from '../backend/kit.ts'
-import { describeCuda } from './kit.ts'
+import { backendOfGroup, describeCuda } from './kit.ts'
 
 type Spec = Partial<Record<keyof typeof SampleFloat | keyof typeof SampleInt, number>> & {
   readonly row?: number
@@ -87,14 +86,10 @@ const VOCABULARIES = [
 ] as const
 
 describeCuda('sample on cuda', () => {
-  let cuda: CudaBackend
-  beforeAll(() => {
-    cuda = createCudaBackend()
-  })
-  afterAll(() => cuda.dispose())
+  const cuda = backendOfGroup()
 
   const pair = (logits: Float32Array) =>
-    [new Sampler(cuda, logits), new Sampler(reference, logits)] as const
+    [new Sampler(cuda(), logits), new Sampler(reference, logits)] as const
 
   const CASES: readonly (readonly [string, Spec])[] = [
     ['plain', {}],
