@@ -170,13 +170,15 @@ async function serve() {
 
 /** @param {(line: string) => void} onLine */
 async function serveScript(onLine) {
-  const [{ buildApp }, { Fleet }, { Metrics }, { Supervisor }, launching, { loadTokenizer }] =
+  const [{ buildApp }, { Fleet }, { Metrics }, { Supervisor }, { DEFAULT_SPEC: spec }] =
     await Promise.all(
-      [
-        ...['gateway/app.js', 'gateway/fleet.js', 'gateway/metrics.js', 'gateway/supervisor.js'],
-        ...['gateway/launch.js', 'load.js'],
-      ].map(built),
+      ['app', 'fleet', 'metrics', 'supervisor', 'launch'].map((name) =>
+        built(`gateway/${name}.js`),
+      ),
     )
+  const [{ loadTokenizer }, { boundUnsentBytes }] = await Promise.all(
+    ['load.js', 'unsent-bytes.js'].map(built),
+  )
   const { pino } = await import('pino')
   const logger = pino({ level: 'silent' })
   const tokenizer = loadTokenizer({ model: DEMO })
@@ -191,10 +193,11 @@ async function serveScript(onLine) {
   const metrics = new Metrics(fleet.registry, fleet)
   const host = '127.0.0.1'
   const app = buildApp({ models: fleet.registry, metrics, keys: [], host, version: '0' })
-  const spec = launching.DEFAULT_SPEC
   const launch = { id: 'scripted', file: DEMO, quant: null, startStates: [], vocab: null, spec }
   await fleet.create(launch).start()
-  return app.listen({ host, port: 0 })
+  const url = await app.listen({ host, port: 0 })
+  boundUnsentBytes(app.server)
+  return url
 }
 
 async function serveModel() {

@@ -2,7 +2,7 @@
 import type { AddressInfo } from 'node:net'
 import { availableParallelism } from 'node:os'
 import { dirname, join } from 'node:path'
-import type { FastifyInstance } from 'fastify'
+import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
 import { SkeinError } from '../errors.ts'
 import { type AppOptions, buildApp } from '../gateway/app.ts'
@@ -23,6 +23,7 @@ import { createRegistry } from '../gateway/registry.ts'
 import { shutDown } from '../gateway/shutdown.ts'
 import { startTracing } from '../gateway/tracing.ts'
 import { checkModelFile, type EngineChoice } from '../load.ts'
+import { boundUnsentBytes } from '../unsent-bytes.ts'
 import { createLauncher } from './launcher.ts'
 import { listModelFiles, nameOf, realPath, resolveSpec } from './model-files.ts'
 import { packageVersion } from './version.ts'
@@ -99,7 +100,10 @@ export async function startServer(
   const drain = new Drain()
   const common = commonOptions(options, logger, fleet, drain)
   const management = manage(fleet, folder, host, common)
-  const app = buildApp({ ...common, host, models: models.registry, admin: models, management })
+  const app = bounded(
+    buildApp({ ...common, host, models: models.registry, admin: models, management }),
+    logger,
+  )
   const stop = () => shutDown({ app, drain, stopWorkers: () => models.stop(), timeoutMs: 0 })
   try {
     await observe(app, common.metrics, { ...options, host })
@@ -131,6 +135,7 @@ async function observe(
 
 type CommonOptions = Omit<AppOptions, 'models' | 'host' | 'admin' | 'management'> & {
   readonly metrics: Metrics
+  readonly logger: Logger
 }
 
 /** What the server and the doors to single workers share: who may do what how often, the figures, the way down. */
@@ -166,7 +171,7 @@ function manage(
     const { id, spec } = worker.launch
     const model = { id, aliases: spec.aliases, tokenizer: worker.tokenizer }
     const models = createRegistry([{ ...model, source: fleet.routerTo(worker) }])
-    return buildApp({ ...common, host: address, models })
+    return bounded(buildApp({ ...common, host: address, models }), common.logger)
   }
   return new Management({
     fleet,
@@ -222,6 +227,16 @@ function launcherOf(choice: ServedChoice, options: ServerOptions, logger: Logger
     supervision: { maxBytes: options.maxWorkerBytes },
     onProgress: options.onProgress,
   })
+}
+
+/** Before anybody is connected. */
+function bounded(app: FastifyInstance, logger: FastifyBaseLogger): FastifyInstance {
+  app.addHook('onListen', async () => {
+    const reason = boundUnsentBytes(app.server)
+    if (reason !== null)
+      logger.warn({ reason }, 'what the system keeps for slow clients is its own')
+  })
+  return app
 }
 
 async function listen(app: FastifyInstance, host: string, port: number): Promise<void> {

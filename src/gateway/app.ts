@@ -175,6 +175,8 @@ function createFastify(
     requestTimeout: limits.bodyTimeoutMs,
     http: {
       maxHeaderSize: limits.headerBytes,
+      // A socket says that it has room again when it has once said that it has none: at the same size as streams do.
+      highWaterMark: limits.streamBufferBytes,
       headersTimeout: limits.headersTimeoutMs,
       connectionsCheckingInterval: 1000,
     },

@@ -12,10 +12,10 @@ const DEFAULT_TRANSPORT_LIMITS = {
   /** From the first byte of a request to the end of its body. */
   bodyTimeoutMs: 60_000,
   /**
-   * What a stream may have buffered in its socket before the engine's events are no longer pulled. Small events take four
-   * times that in memory; beside it there is what waits in the event queue of its request.
+   * What a stream may have buffered in its socket before the engine's events are no longer pulled. Small events take twice
+   * that in memory; beside it there is what waits in the event queue of its request.
    */
-  streamBufferBytes: 64 * 1024,
+  streamBufferBytes: 32 * 1024,
   /** How long a client may leave that buffer full. */
   streamStallMs: 30_000,
   /** A reply that is not streamed is kept alive with white space from here on: fetch gives up at 300 s. */

@@ -7,6 +7,7 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import type { FastifyInstance } from 'fastify'
 import { afterEach, expect, test } from 'vitest'
+import { boundUnsentBytes } from '../../src/unsent-bytes.ts'
 import { answer, endless } from '../helpers/fake-engine.ts'
 import { CHAT, COMPLETIONS, HELLO, serve } from './kit.ts'
 
@@ -133,6 +134,32 @@ test('a reader that stops is waited for with a bounded buffer, then dropped', as
   socket.destroy()
 })
 
+test.runIf(process.platform === 'linux')(
+  'a reader that stops costs the kernel no megabytes either',
+  async () => {
+    let produced = 0
+    const text = 'x'.repeat(8 * 1024)
+    const { app, port } = await listen(async function* (request, signal) {
+      for await (const event of endless(request, signal, text)) {
+        produced++
+        yield event
+      }
+    })
+    expect(boundUnsentBytes(app.server)).toBeNull()
+    const request = send(port, CHAT, { ...HELLO, stream: true })
+    const [response] = (await once(request, 'response')) as [http.IncomingMessage]
+    response.on('error', () => {}).pause()
+    let before = -1
+    while (before !== produced) {
+      before = produced
+      await delay(200)
+    }
+    // 64 KiB in our own buffer, 32 in the kernel's, and what the client's end takes. Unbounded: 4 MiB more.
+    expect(produced * text.length).toBeLessThan(2 ** 20)
+    request.destroy()
+  },
+)
+
 test('a reader that stops before the last bytes is dropped, too', async () => {
   // One event larger than what any kernel takes for a socket, and the stream is over at once.
   const text = 'Q'.repeat(24 * 2 ** 20)
@@ -161,40 +188,45 @@ test('a reader that stops before the last bytes is dropped, too', async () => {
   expect(count).toBe(0)
 })
 
-test('a slow reader gets everything', async () => {
-  const text = 'Q'.repeat(3000)
-  const limits = { streamBufferBytes: 16 * 1024 }
-  const { engine, port } = await listen(
-    function* (request) {
-      const [prompt] = answer(request, '')
-      yield prompt!
-      for (let i = 0; i < 300; i++) {
-        yield { type: 'text', id: request.id, index: 0, text, tokens: [1], logprobs: null }
-      }
-      yield {
-        type: 'finish',
-        id: request.id,
-        index: 0,
-        reason: 'length',
-        matched: null,
-        completionTokens: 300,
-      }
-    },
-    { limits },
-  )
-  const request = send(port, COMPLETIONS, { prompt: 'a', stream: true })
-  const response = await new Promise<http.IncomingMessage>((resolve) =>
-    request.on('response', resolve),
-  )
-  let body = ''
-  for await (const chunk of response) {
-    body += chunk
-    await delay(1)
-  }
-  expect(body.split('Q').length - 1).toBe(300 * 3000)
-  expect(body.endsWith('data: [DONE]\n\n')).toBe(true)
-  expect(engine.cancelled).toEqual([])
-})
+test.each([1000, 16_384, 100_000])(
+  'a slow reader gets everything, %i bytes at a time',
+  async (bytes) => {
+    const text = 'Q'.repeat(3000)
+    const numEvents = 3000
+    const limits = { streamBufferBytes: bytes, streamStallMs: 1000 }
+    const { app, engine, port } = await listen(
+      function* (request) {
+        const [prompt] = answer(request, '')
+        yield prompt!
+        for (let i = 0; i < numEvents; i++) {
+          yield { type: 'text', id: request.id, index: 0, text, tokens: [1], logprobs: null }
+        }
+        yield {
+          type: 'finish',
+          id: request.id,
+          index: 0,
+          reason: 'length',
+          matched: null,
+          completionTokens: numEvents,
+        }
+      },
+      { limits },
+    )
+    boundUnsentBytes(app.server)
+    const request = send(port, COMPLETIONS, { prompt: 'a', stream: true })
+    const response = await new Promise<http.IncomingMessage>((resolve) =>
+      request.on('response', resolve),
+    )
+    let body = ''
+    for await (const chunk of response) {
+      body += chunk
+      await delay(1)
+    }
+    expect(body.split('Q').length - 1).toBe(numEvents * 3000)
+    expect(body.endsWith('data: [DONE]\n\n')).toBe(true)
+    expect(engine.cancelled).toEqual([])
+  },
+)
 
 test.each([
   [CHAT, HELLO],

@@ -18,6 +18,7 @@ const ALLOWED: Record<string, readonly string[]> = {
     'device-choice.ts',
     'load.ts',
     'index.ts',
+    'unsent-bytes.ts',
   ],
   bench: ['engine/client.ts', 'engine/messages.ts', 'model', 'tokenizer', 'backend/backend.ts'],
   gateway: ['api', 'engine', 'tokenizer'],
