@@ -43,7 +43,7 @@ export function sessionCalls(context: CallContext): SessionHandlers {
       const name = nameOf({ ...ref, id: newId })
       const fork = () => {
         if (from.isDeleted) throw unknownSession(ref.id)
-        turns.refuseIfFull(from.namespace, storedBytes)
+        turns.refuseIfFull(from.namespace, null, storedBytes)
         return sessions.fork(from, newId, turn ?? from.head)
       }
       return written(await withNew(turns, name, fork))
@@ -227,7 +227,7 @@ function importSession(
   const { sessions, chores } = turns
   const { tiers, saver } = chores
   const namespace = namespaceOf(tenant)
-  turns.refuseIfFull(namespace, storedBytes)
+  turns.refuseIfFull(namespace, snapshot.tokens.length + snapshot.tail.length, storedBytes)
   if (turns.find(namespace, id) !== null) sessions.refuseTaken(namespace, id)
   const ttlMs = ttlSeconds === undefined ? undefined : 1000 * ttlSeconds
   const session = sessions.create(namespace, id, ttlMs)

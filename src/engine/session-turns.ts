@@ -218,10 +218,11 @@ export class SessionTurns {
     clearInterval(this.#expiry)
   }
 
-  /** Throws what forbids a new turn. */
-  refuseIfFull(namespace: string, storedBytes?: number): void {
+  /** Throws what forbids a new turn with so many tokens and its answer's; null: no state comes with it. */
+  refuseIfFull(namespace: string, numTokens: number | null, storedBytes?: number): void {
     this.claims?.refreshUsage(namespace)
-    this.sessions.checkQuota(namespace, 0, storedBytes)
+    const nextBytes = numTokens === null ? 0 : this.#runner.info.stateBytes + 4 * numTokens
+    this.sessions.checkQuota(namespace, { numNew: 0, nextBytes, ownBytes: storedBytes })
     if (this.chores.saver?.hasFailed && this.chores.tiers.isMemoryFull) {
       throw new SkeinError(
         'state_unavailable',
@@ -252,8 +253,10 @@ export class SessionTurns {
     }
     if (found === null && (ifMissing === 'error' || from)) throw unknownSession(id)
     refuseVersion(id, found?.version ?? 0, ifVersion)
-    this.refuseIfFull(use.namespace, live.request.storedBytes)
     const parent = found && this.sessions.turnOf(found, from ?? found.head)
+    const { prompt, storedBytes } = live.request
+    const numTokens = (parent?.state.numTokens ?? 0) + prompt.length
+    this.refuseIfFull(use.namespace, numTokens, storedBytes)
     const ttlMs = ttlSeconds === undefined ? undefined : 1000 * ttlSeconds
     const session = found ?? this.sessions.create(use.namespace, id, ttlMs)
     if (ttlMs !== undefined) session.ttlMs = ttlMs

@@ -57,9 +57,11 @@ export interface SessionEvents {
 interface Tenant {
   readonly sessions: Map<string, Session>
   bytes: number
+  /** Sessions that are being written to: each is going to have a turn more. */
+  numBusy: number
 }
 
-const NOTHING: Tenant = { sessions: new Map(), bytes: 0 }
+const NOTHING: Tenant = { sessions: new Map(), bytes: 0, numBusy: 0 }
 const NO_USAGE: Usage = { sessions: 0, bytes: 0 }
 
 export class Sessions {
@@ -126,7 +128,7 @@ export class Sessions {
 
   /** An empty session. Throws too_large when the tenant's quota is used up. */
   create(namespace: string, id: string, ttlMs: number | null = this.#limits.ttlMs): Session {
-    this.checkQuota(namespace, 1, Number.POSITIVE_INFINITY)
+    this.checkQuota(namespace, { numNew: 1, nextBytes: 0, ownBytes: Number.POSITIVE_INFINITY })
     const now = this.#now()
     const session: Session = {
       namespace,
@@ -146,14 +148,25 @@ export class Sessions {
     return session
   }
 
-  /** Throws too_large when a tenant may not keep more; `ownBytes` is a bound of its own. */
-  checkQuota(namespace: string, numNew: number, ownBytes?: number): void {
+  /**
+   * Throws too_large when a tenant may not keep a turn of `nextBytes` more, or so many new sessions. Those whose turns are
+   * being written count as if they were. `ownBytes` is a bound of its own.
+   */
+  checkQuota(
+    namespace: string,
+    {
+      numNew,
+      nextBytes,
+      ownBytes,
+    }: { numNew: number; nextBytes: number; ownBytes?: number | undefined },
+  ): void {
     const here = this.#tenants.get(namespace) ?? NOTHING
     const elsewhere = this.#elsewhere.get(namespace) ?? NO_USAGE
     const { maxSessions } = this.#limits
     const maxBytes = ownBytes ?? this.#limits.maxBytes
     const numSessions = here.sessions.size + elsewhere.sessions
-    const bytes = here.bytes + elsewhere.bytes
+    const coming = nextBytes === 0 ? 0 : (here.numBusy + 1) * nextBytes
+    const bytes = here.bytes + elsewhere.bytes + coming
     if (numNew > 0 && numSessions + numNew > maxSessions) {
       throw new SkeinError(
         'too_large',
@@ -163,7 +176,7 @@ export class Sessions {
     if (bytes > maxBytes) {
       throw new SkeinError(
         'too_large',
-        `sessions take ${bytes} bytes, the quota is ${maxBytes}; delete some or raise ${ownBytes === undefined ? '--max-sessions-mb' : 'what their key may store'}`,
+        `sessions would take ${bytes} bytes, the quota is ${maxBytes}; delete some or raise ${ownBytes === undefined ? '--max-sessions-mb' : 'what their key may store'}`,
       )
     }
   }
@@ -255,11 +268,14 @@ export class Sessions {
   /** Takes the place of the writer. */
   lock(session: Session): void {
     session.isBusy = true
+    this.#tenantOf(session.namespace).numBusy++
   }
 
   /** Lets the next in line in. A session that got no turn is as if it had not been. */
   unlock(session: Session): void {
     session.isBusy = false
+    this.#tenantOf(session.namespace).numBusy--
+    this.#dropIfEmpty(session.namespace)
     if (session.turns.size === 0 && session.version === 0 && !session.isDeleted) {
       this.#remove(session)
       this.#events.vanished(session)
@@ -308,7 +324,7 @@ export class Sessions {
   #tenantOf(namespace: string): Tenant {
     let tenant = this.#tenants.get(namespace)
     if (tenant === undefined) {
-      tenant = { sessions: new Map(), bytes: 0 }
+      tenant = { sessions: new Map(), bytes: 0, numBusy: 0 }
       this.#tenants.set(namespace, tenant)
     }
     return tenant
@@ -321,10 +337,14 @@ export class Sessions {
 
   #remove(session: Session): void {
     session.isDeleted = true
-    const { sessions } = this.#tenantOf(session.namespace)
-    sessions.delete(session.id)
-    if (sessions.size === 0) this.#tenants.delete(session.namespace)
+    this.#tenantOf(session.namespace).sessions.delete(session.id)
+    this.#dropIfEmpty(session.namespace)
     this.#count--
+  }
+
+  #dropIfEmpty(namespace: string): void {
+    const { sessions, numBusy } = this.#tenantOf(namespace)
+    if (sessions.size === 0 && numBusy === 0) this.#tenants.delete(namespace)
   }
 }
 

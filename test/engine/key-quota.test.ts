@@ -1,5 +1,7 @@
 import { expect, test } from 'vitest'
-import { call, refusal, setUp, tell, turnOf } from './session-kit.ts'
+import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
+import type { SkeinError } from '../../src/errors.ts'
+import { call, refusal, settle, setUp, tell, turnOf } from './session-kit.ts'
 
 test('a key’s bound on stored bytes holds for its new turns, forks and imports, and for no other', async () => {
   const { engine } = setUp()
@@ -16,7 +18,31 @@ test('a key’s bound on stored bytes holds for its new turns, forks and imports
   const exported = await call(engine, 'sessions.export', ref)
   const imported = { tenant: 'a', id: 'u', bytes: exported, storedBytes }
   expect(await refusal(engine, 'sessions.import', imported)).toBe('too_large')
-  // Room again, and another tenant's bound is its own.
-  await tell(engine, again('3', 'a', bytes))
+  // Room for one turn more, and another tenant's bound is its own.
+  await tell(engine, again('3', 'a', 3 * bytes))
   await tell(engine, again('4', 'b', storedBytes))
+})
+
+test('turns that are being written count: a quota is not overrun by many at once', async () => {
+  const maxBytes = 600_000
+  const sizes = { slots: 16, memory: { count: 1000, bytes: Number.POSITIVE_INFINITY } }
+  const limits = { ...DEFAULT_STATE_OPTIONS.limits, maxBytes }
+  const { engine } = setUp({ fake: { numSlots: 64, layers: 100 }, states: { limits, sizes } })
+  const refused: string[] = []
+  const submit = (id: string) => {
+    try {
+      engine.submit(turnOf({ id, prompt: Int32Array.of(1), maxTokens: 1 }, { id }))
+    } catch (error) {
+      refused.push((error as SkeinError).code)
+    }
+  }
+  for (let i = 0; i < 400; i += 40) {
+    for (let j = i; j < i + 40; j++) submit(`s${j}`)
+    await settle(engine)
+  }
+  const infos = await call(engine, 'sessions.list', { tenant: '' })
+  const bytes = infos.reduce((sum, info) => sum + info.bytes, 0)
+  expect(bytes).toBeGreaterThan(0.99 * maxBytes)
+  expect(bytes).toBeLessThan(1.01 * maxBytes)
+  expect(new Set(refused)).toEqual(new Set(['too_large']))
 })

@@ -15,6 +15,7 @@ import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import { decodeSnapshot, joinBytes, snapshotParts, viewSnapshot } from '../snapshot-file.ts'
 import { Blobs } from './blobs.ts'
 import { type FileLayer, realFiles } from './files.ts'
+import { LONG_BYTES, StoreLog } from './log.ts'
 import { Owners } from './owners.ts'
 import { prepareTables } from './schema.ts'
 import { SessionRows } from './session-rows.ts'
@@ -27,6 +28,7 @@ import type {
   StoredSession,
   Usage,
 } from './store.ts'
+import { warn } from './warn.ts'
 
 export interface DatabaseOptions {
   /** Made if it is not there. */
@@ -45,7 +47,6 @@ export interface DatabaseOptions {
 }
 
 const MAX_INLINE_BYTES = 2 ** 20
-const MAX_WAL_BYTES = 64 * 2 ** 20
 /** How long to wait for other processes' transactions. */
 const LOCK_TIMEOUT_MS = 5000
 
@@ -72,7 +73,10 @@ export class StoreDatabase {
   /** It is the connection that registered the owner. */
   readonly #isFirst: boolean
   readonly #now: () => number
-  #hasUncheckpointed = false
+  readonly #log: StoreLog
+  /** Files that nothing refers to any more, and whether rows were removed, since the log was last emptied. */
+  #removed: string[] = []
+  #hasRemoved = false
 
   constructor(options: DatabaseOptions) {
     const { folder, owner, files = realFiles, now = Date.now } = options
@@ -82,6 +86,7 @@ export class StoreDatabase {
     const blobFolder = join(folder, 'states')
     mkdirSync(blobFolder, { recursive: true, mode: 0o700 })
     this.#db = open(join(folder, 'sessions.db'), options)
+    this.#log = new StoreLog(this.#db, LOCK_TIMEOUT_MS)
     try {
       this.#rows = new SessionRows(this.#db)
       this.#owners = new Owners(join(folder, 'owners'))
@@ -121,7 +126,7 @@ export class StoreDatabase {
         if (found !== null || mayCreate) this.#rows.claim(name, this.owner)
         return [found, files] as const
       })
-      this.#purge(removed)
+      this.#remove(removed, removed.length > 0)
       return { session, others: this.usage(name.namespace) }
     } catch (error) {
       throw error instanceof SkeinError ? error : unavailable('claimed', error)
@@ -133,7 +138,7 @@ export class StoreDatabase {
       const over = this.#rows.expired(this.#now())
       return over.map((name) => this.#removeSession(name))
     })
-    if (removed.length > 0) this.#purge(removed.flat(), true)
+    this.#remove(removed.flat(), removed.length > 0)
   }
 
   /** Throws state_unavailable for what is missing, damaged or another's, state_incompatible for another model's. */
@@ -163,29 +168,33 @@ export class StoreDatabase {
     const staged: StagedState[] = []
     let removed: string[]
     try {
-      for (const put of change.puts) staged.push(this.#stage(put))
+      const { maxInlineBytes = MAX_INLINE_BYTES } = this.#options
+      const inlineBytes = this.#log.inlineBytes(maxInlineBytes)
+      for (const put of change.puts) staged.push(this.#stage(put, inlineBytes))
       removed = this.#locked(() => this.#apply(change, staged))
     } catch (error) {
       for (const state of staged) this.#unstage(state)
       throw unavailable('written', error)
     }
-    this.#hasUncheckpointed = true
+    this.#log.used()
+    this.#hasRemoved ||= change.deleteKeys.length > 0
     const isDeletion = change.sessions.some(({ record }) => record === null)
-    this.#purge(removed, isDeletion || change.deleteKeys.length > 0)
+    this.#remove(removed, isDeletion)
   }
 
   /** Moves the log into the database and empties it. What fails here has been committed, and is tried again later. */
   checkpoint(): void {
-    if (!this.#hasUncheckpointed) return
-    try {
-      const [result] = this.#db.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
-      this.#hasUncheckpointed = result?.busy !== 0
-    } catch (error) {
-      warn('the log of the store could not be emptied', error)
-    }
+    this.#log.empty()
+    this.#removeFiles()
+  }
+
+  /** Likewise if something was removed since. Old turns go with every new one: many are taken away at a time. */
+  purge(): void {
+    if (this.#hasRemoved || this.#removed.length > 0) this.checkpoint()
   }
 
   close(): void {
+    this.purge()
     if (this.#isFirst) {
       try {
         this.#locked(() => {
@@ -262,12 +271,19 @@ export class StoreDatabase {
     return files
   }
 
-  /** What was deleted must not live on in the log, and no crash may bring back a row whose file has gone. */
-  #purge(files: readonly string[], isNeeded = files.length > 0): void {
-    if (!isNeeded) return
-    this.#hasUncheckpointed = true
+  /** What is deleted must not live on in the log, and no crash may bring back a row whose file has gone. */
+  #remove(files: readonly string[], isUrgent: boolean): void {
+    this.#removed.push(...files)
+    if (!isUrgent) return
+    this.#log.used()
     this.checkpoint()
+  }
+
+  #removeFiles(): void {
+    this.#hasRemoved = false
+    const files = this.#removed
     if (files.length === 0) return
+    this.#removed = []
     try {
       this.#locked(() => {
         for (const file of files) if (!this.#isNamed(file)) this.#blobs.remove(file)
@@ -283,11 +299,14 @@ export class StoreDatabase {
     return this.#db.prepare('SELECT 1 FROM states WHERE file = ?').get(file) !== undefined
   }
 
-  #stage({ key, floats, namespace, isForeign, ...text }: StatePut): StagedState {
-    const { identity, maxInlineBytes = MAX_INLINE_BYTES } = this.#options
+  #stage(
+    { key, floats, namespace, isForeign, ...text }: StatePut,
+    inlineBytes: number,
+  ): StagedState {
+    const { identity } = this.#options
     const parts = snapshotParts({ ...text, floats }, identity, { namespace, isForeign, key })
     const size = parts.reduce((sum, part) => sum + part.length, 0)
-    if (size <= maxInlineBytes) return { key, inline: joinBytes(parts), file: null, staged: null }
+    if (size <= inlineBytes) return { key, inline: joinBytes(parts), file: null, staged: null }
     return { key, inline: null, file: key, staged: this.#blobs.stage(key, parts) }
   }
 
@@ -322,7 +341,6 @@ export class StoreDatabase {
       const files = this.#db.prepare('SELECT file FROM states WHERE file IS NOT NULL').pluck().all()
       this.#blobs.collect(new Set(files as string[]), (owner) => alive.has(owner)) // TEXT
     })
-    this.#hasUncheckpointed = true
     this.checkpoint()
   }
 }
@@ -336,7 +354,7 @@ function open(path: string, { isDurable, maxPages }: DatabaseOptions): Database.
     db.pragma(`synchronous = ${isDurable ? 'FULL' : 'NORMAL'}`)
     db.pragma('secure_delete = ON')
     db.pragma('temp_store = MEMORY')
-    db.pragma(`journal_size_limit = ${MAX_WAL_BYTES}`)
+    db.pragma(`journal_size_limit = ${LONG_BYTES}`)
     if (maxPages !== undefined) db.pragma(`max_page_count = ${maxPages}`)
     prepareTables(db)
     return db
@@ -367,8 +385,4 @@ function unavailable(what: string, error: unknown): SkeinError {
   return new SkeinError('state_unavailable', `a state cannot be ${what}: ${reason}`, {
     cause: error,
   })
-}
-
-function warn(what: string, error: unknown): void {
-  process.stderr.write(`skein: ${what}: ${String(error)}\n`)
 }

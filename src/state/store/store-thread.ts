@@ -26,12 +26,14 @@ export interface StoreOptions {
 /** Opens or makes the store of a model. */
 export async function openStore(options: StoreOptions): Promise<Store> {
   const folder = join(options.dataFolder, folderOf(options.identity))
-  const writer = await StoreThread.start({ ...options, folder })
+  const numReads = new Int32Array(new SharedArrayBuffer(4))
+  const writer = await StoreThread.start({ ...options, folder, numReads })
   try {
     // A claim is worth nothing after a loss of power, so this one never waits for the disk.
     const { owner } = writer
-    const reader = await StoreThread.start({ ...options, folder, owner, isDurable: false })
-    return new ThreadedStore(writer, reader)
+    const calm = { ...options, folder, numReads, owner, isDurable: false }
+    const reader = await StoreThread.start(calm)
+    return new ThreadedStore(writer, reader, numReads)
   } catch (error) {
     await writer.end()
     throw error
@@ -53,15 +55,24 @@ class ThreadedStore implements Store {
   readonly secret: Uint8Array
   readonly #writer: StoreThread
   readonly #reader: StoreThread
+  /** i32 [1]: the writer gives way to them. */
+  readonly #numReads: Int32Array
 
-  constructor(writer: StoreThread, reader: StoreThread) {
+  constructor(writer: StoreThread, reader: StoreThread, numReads: Int32Array) {
+    this.#numReads = numReads
     this.#writer = writer
     this.#reader = reader
     this.secret = writer.secret
   }
 
-  load(key: string, namespace: string): Promise<Snapshot> {
-    return this.#reader.ask('load', { key, namespace })
+  async load(key: string, namespace: string): Promise<Snapshot> {
+    Atomics.add(this.#numReads, 0, 1)
+    try {
+      return await this.#reader.ask('load', { key, namespace })
+    } finally {
+      Atomics.sub(this.#numReads, 0, 1)
+      Atomics.notify(this.#numReads, 0)
+    }
   }
 
   claim(name: SessionName, mayCreate: boolean): Promise<Claim> {

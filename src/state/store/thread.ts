@@ -7,6 +7,7 @@ import { parentPort, workerData } from 'node:worker_threads'
 import { assert, type ErrorShape, SkeinError } from '../../errors.ts'
 import type { Snapshot } from '../snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from './database.ts'
+import { filesWith } from './files.ts'
 import { openSecret } from './secret.ts'
 import type {
   Claim,
@@ -21,6 +22,8 @@ import type {
 export interface ThreadOptions extends Omit<DatabaseOptions, 'files' | 'now'> {
   /** Where the secret is. */
   readonly dataFolder: string
+  /** i32 [1], shared by the threads of a store: reads that requests wait for. */
+  readonly numReads: Int32Array
 }
 
 /** A change whose states came before it, in parts; they say how many parts are theirs. */
@@ -64,6 +67,10 @@ export type FromThread =
 
 /** How long changes may stay in the log when nothing else empties it. */
 const CHECKPOINT_MS = 30_000
+/** How long what was removed by the way may stay there. */
+const PURGE_MS = 1000
+/** Longest that a piece of a file waits for reads: those of several requests, but not for ever. */
+const GIVE_WAY_MS = 50
 
 assert(parentPort !== null, 'the store thread was started as a process')
 const port = parentPort
@@ -81,7 +88,10 @@ function buffersOf({ tokens, tail, state }: Snapshot): ArrayBuffer[] {
 type Answers = { [M in ThreadAsk]: (params: ThreadAsks[M]['params']) => ThreadAsks[M]['result'] }
 
 function answersOf(database: StoreDatabase, takeParts: () => Float32Array[]): Answers {
-  const timer = setInterval(() => database.checkpoint(), CHECKPOINT_MS)
+  const timers = [
+    setInterval(() => database.checkpoint(), CHECKPOINT_MS),
+    setInterval(() => database.purge(), PURGE_MS),
+  ]
   return {
     load: ({ key, namespace }) => database.load(key, namespace),
     claim: ({ name, mayCreate }) => database.claim(name, mayCreate),
@@ -101,10 +111,20 @@ function answersOf(database: StoreDatabase, takeParts: () => Float32Array[]): An
       return null
     },
     close: () => {
-      clearInterval(timer)
+      for (const timer of timers) clearInterval(timer)
       database.close()
       return null
     },
+  }
+}
+
+/** Waits while reads are under way: a write of tens of megabytes would double their time. */
+function giveWay(numReads: Int32Array): void {
+  const end = performance.now() + GIVE_WAY_MS
+  for (let now = performance.now(); now < end; now = performance.now()) {
+    const count = Atomics.load(numReads, 0)
+    if (count === 0) return
+    Atomics.wait(numReads, 0, count, end - now)
   }
 }
 
@@ -131,9 +151,10 @@ function serve(database: StoreDatabase): void {
 }
 
 try {
-  const { dataFolder, ...options } = workerData as ThreadOptions // given by store-thread.ts
+  const { dataFolder, numReads, ...options } = workerData as ThreadOptions // given by store-thread.ts
   const secret = openSecret(dataFolder)
-  const database = new StoreDatabase(options)
+  const files = filesWith(() => giveWay(numReads))
+  const database = new StoreDatabase({ ...options, files })
   serve(database)
   post({ type: 'opened', secret, owner: database.owner })
 } catch (error) {

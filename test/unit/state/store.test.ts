@@ -85,6 +85,7 @@ describe.each([
     first.commit(changeOf('a', 1))
     first.commit(changeOf('b', 2))
     first.commit(changeOf('a', 3, ['key a 1']))
+    first.purge()
     expect(blobsIn(folder)).toHaveLength(isFiles ? 2 : 0)
     first.close()
     const second = open(folder, { maxInlineBytes })

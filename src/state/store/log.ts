@@ -1,0 +1,71 @@
+/**
+ * The write-ahead log of a store's database: when it is moved into the database and emptied, and what becomes of commits
+ * while a read transaction of another process keeps it from that. Knows no sessions.
+ */
+import { statSync } from 'node:fs'
+import type Database from 'better-sqlite3'
+import { SkeinError } from '../../errors.ts'
+import { warn } from './warn.ts'
+
+/** It is emptied when it is longer, and cut to this by SQLite itself. */
+export const LONG_BYTES = 64 * 2 ** 20
+/** Longer than this it may not get; a commit is a few megabytes. */
+const MAX_BYTES = 240 * 2 ** 20
+/** Through a log that cannot be emptied goes no state that can be a file. */
+const SCARCE_INLINE_BYTES = 4096
+/** How often that is tried while it is long, and how long others are waited for. */
+const RETRY_MS = 1000
+const WAIT_MS = 200
+
+export class StoreLog {
+  readonly #db: Database.Database
+  readonly #path: string
+  readonly #lockTimeoutMs: number
+  /** There may be something in it. */
+  #isUsed = true
+  #triedAt = Number.NEGATIVE_INFINITY
+
+  /** `lockTimeoutMs` is the database's. */
+  constructor(db: Database.Database, lockTimeoutMs: number) {
+    this.#db = db
+    this.#path = `${db.name}-wal`
+    this.#lockTimeoutMs = lockTimeoutMs
+  }
+
+  get bytes(): number {
+    return statSync(this.#path, { throwIfNoEntry: false })?.size ?? 0
+  }
+
+  /** Something was committed. */
+  used(): void {
+    this.#isUsed = true
+  }
+
+  /** Moves it into the database and empties it, unless others are reading. What fails is tried again later. */
+  empty(): void {
+    if (!this.#isUsed) return
+    this.#triedAt = performance.now()
+    try {
+      this.#db.pragma(`busy_timeout = ${WAIT_MS}`)
+      const [result] = this.#db.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
+      this.#isUsed = result?.busy !== 0
+    } catch (error) {
+      warn('the log of the store could not be emptied', error)
+    } finally {
+      this.#db.pragma(`busy_timeout = ${this.#lockTimeoutMs}`)
+    }
+  }
+
+  /** Before a commit: the largest state that may go through the log. Throws while it is full. */
+  inlineBytes(usual: number): number {
+    if (this.bytes <= LONG_BYTES) return usual
+    if (performance.now() - this.#triedAt >= RETRY_MS) this.empty()
+    const { bytes } = this
+    if (bytes <= LONG_BYTES) return usual
+    if (bytes <= MAX_BYTES) return Math.min(usual, SCARCE_INLINE_BYTES)
+    throw new SkeinError(
+      'state_unavailable',
+      `the log ${this.#path} has ${Math.round(bytes / 2 ** 20)} MiB and cannot be emptied while another process reads the database; end its read transaction`,
+    )
+  }
+}

@@ -1,0 +1,24 @@
+// Reads a store's database for ever: node store-reader.mjs <database> <milliseconds>. Of two transactions, each so long, one is
+// open at any time; with 0 one is, which never ends. Says "reading" when the first has begun.
+import Database from 'better-sqlite3'
+
+const [path, length] = [process.argv[2], Number(process.argv[3])]
+
+function begin() {
+  const db = new Database(path, { readonly: true })
+  db.exec('BEGIN')
+  db.prepare('SELECT count(*) FROM sessions').get()
+  return db
+}
+
+let open = begin()
+process.stdout.write('reading\n')
+if (length === 0) setInterval(() => {}, 1000)
+else
+  setInterval(() => {
+    const next = begin()
+    setTimeout(() => open.close(), 0)
+    setTimeout(() => {
+      open = next
+    }, 0)
+  }, length)
