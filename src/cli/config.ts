@@ -93,10 +93,12 @@ function examine(settings: ServeSettings): Found {
     models: models.length > 0 ? grouped(launches) : single,
     // One that would be made up is made up anew by every start.
     access: auth.generatedKey === null ? auth.message : 'a key is made and shown at the start',
-    notes:
-      holdsSecret && file?.isShared === true
+    notes: [
+      ...settings.notes,
+      ...(holdsSecret && file?.isShared === true
         ? [`${file.path} holds a key and others can read it; chmod 600, or use skein keys`]
-        : [],
+        : []),
+    ],
   }
 }
 
@@ -118,14 +120,38 @@ function grouped(launches: readonly Launch[]): Found['models'] {
   })
 }
 
-function listed({ settings, values }: ServeSettings) {
-  return settings.flatMap(({ flag, isSecret }) => {
+interface Listed {
+  readonly field: string
+  readonly value: string
+  readonly from: string
+}
+
+function listed({ settings, values, models, file }: ServeSettings): readonly Listed[] {
+  const ofServer = settings.flatMap(({ flag, isSecret }) => {
     const resolved = values.get(flag)
     if (resolved === undefined) return []
     const { value, origin } = resolved
     const from = origin === 'environment' ? variableOf(flag) : origin
     return [{ field: fieldOf(flag), value: isSecret ? '(set)' : String(value), from }]
   })
+  const ofModels = models.flatMap((model, i) => listedUnder(`models[${i}]`, model))
+  return [...ofServer, ...ofModels, ...listedUnder('limits', file?.limits ?? {})]
+}
+
+function listedUnder(place: string, fields: object): readonly Listed[] {
+  return Object.entries(fields).map(([name, value]) => ({
+    field: `${place}.${name}`,
+    value: plain(value),
+    from: 'file',
+  }))
+}
+
+function plain(value: unknown): string {
+  if (Array.isArray(value)) return value.join(', ')
+  if (typeof value !== 'object' || value === null) return String(value)
+  return Object.entries(value)
+    .map(([name, path]) => `${name}=${path}`)
+    .join(', ')
 }
 
 function printFound(settings: ServeSettings, { models, access, notes }: Found): void {
@@ -140,11 +166,6 @@ function printFound(settings: ServeSettings, { models, access, notes }: Found): 
   printTable([
     ['setting', 'value', 'from'],
     ...listed(settings).map(({ field, value, from }) => [field, value, from]),
-    ...Object.entries(file?.limits ?? {}).map(([name, value]) => [
-      `limits.${name}`,
-      String(value),
-      'file',
-    ]),
   ])
   for (const note of notes) process.stderr.write(`skein: ${note}\n`)
 }

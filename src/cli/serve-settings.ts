@@ -5,7 +5,14 @@
 import type { ArgsDef } from 'citty'
 import { type ConfigFile, DEFAULT_FILE, fileSchema, readConfig } from '../config/file.ts'
 import { type Resolution, resolveSettings } from '../config/resolve.ts'
-import { fieldOf, type Given, type Kind, type Setting, variableOf } from '../config/setting.ts'
+import {
+  fieldOf,
+  type Given,
+  type Kind,
+  type Setting,
+  unknownVariables,
+  variableOf,
+} from '../config/setting.ts'
 import { WKV_CHOICES } from '../device-choice.ts'
 import { SkeinError } from '../errors.ts'
 import { DEFAULT_LIMITS } from '../gateway/limits.ts'
@@ -72,6 +79,8 @@ export function settingsOf(args: ArgsDef): readonly Setting[] {
 export interface ServeSettings extends Resolution {
   readonly settings: readonly Setting[]
   readonly file: ConfigFile | null
+  /** What is about the environment, and changes nothing. */
+  readonly notes: readonly string[]
   /** As if every value had been a flag. */
   readonly args: Readonly<Record<string, unknown>>
 }
@@ -98,7 +107,10 @@ export function settleServe(
   // The words that are no flags: FILE, or NAME=FILE, several times.
   const first = model?.path ?? models[0]?.file
   if (model?.origin !== 'flag') settled._ = first === undefined ? [] : [first]
-  return { settings, file, args: settled, ...resolution }
+  const notes = unknownVariables(settings, environment).map(
+    (name) => `${name} is no setting and changes nothing; docs/configuration.md lists them`,
+  )
+  return { settings, file, notes, args: settled, ...resolution }
 }
 
 /** An error names a flag; whoever wrote the value into a file or a variable looks for that. */

@@ -81,7 +81,8 @@ export const serve = defineCommand({
   async run({ args: parsed, rawArgs: words }) {
     const path = configPath(parsed, existsSync)
     const settings = settleServe(serveArgs, { args: parsed, words }, path)
-    const { args, file } = settings
+    const { args, file, notes } = settings
+    for (const note of notes) process.stderr.write(`skein: ${note}\n`)
     const { choice, options, access, logLevel, drainSeconds } = withFields(settings, () =>
       servePlan(settings),
     )

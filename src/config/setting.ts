@@ -37,6 +37,18 @@ export function variableOf(flag: string): string {
   return `SKEIN_${flag.toUpperCase().replaceAll('-', '_')}`
 }
 
+/** Of variables that begin like those of settings, what no setting and nothing else here reads: most often a slip of the hand. */
+export function unknownVariables(
+  settings: readonly Setting[],
+  environment: Readonly<Record<string, string | undefined>>,
+): string[] {
+  const known = new Set([...settings.map(({ flag }) => variableOf(flag)), ...OTHER_VARIABLES])
+  return Object.keys(environment).filter((name) => /^SKEIN_/.test(name) && !known.has(name))
+}
+
+/** The file of settings and the model, which are no flags; and what is read outside `serve`. */
+const OTHER_VARIABLES = ['SKEIN_CONFIG', 'SKEIN_MODEL', 'SKEIN_DEBUG', 'SKEIN_ISA']
+
 /** A comma would divide it. */
 const Item = Type.String({ pattern: '^[^,]+$' })
 

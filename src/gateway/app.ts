@@ -32,6 +32,7 @@ import { DEFAULT_LIMITS, type Limits } from './limits.ts'
 import { managementDialect } from './management/dialect.ts'
 import type { Management } from './management/management.ts'
 import { mountStreams } from './management/streams.ts'
+import { mountMe } from './me.ts'
 import { Metrics } from './metrics.ts'
 import { Mixtures } from './mixtures.ts'
 import { mountDialects } from './mount.ts'
@@ -130,6 +131,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   if (management !== undefined && ofWorkers !== null)
     mountStreams(app, management, ofWorkers, limits)
   mountSystem(app, { models, metrics, drain, version, openApi: openApiPage(dialects, version) })
+  mountMe(app, { models, rates })
   mountWeb(app, web)
   return app
 }

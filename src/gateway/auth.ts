@@ -80,6 +80,8 @@ export interface Principal {
   readonly name: string
   readonly role: Role
   readonly limits: KeyLimits
+  /** In milliseconds since 1970; null: never. */
+  readonly expiresAt: number | null
 }
 
 /** Everyone on a server without keys: it is open to this machine, or on the operator's word. */
@@ -88,6 +90,7 @@ const EVERYONE: Principal = {
   name: 'everyone',
   role: 'admin',
   limits: NO_LIMITS,
+  expiresAt: null,
 }
 
 /** A caller of what needs no key on a server that has keys. */
@@ -96,6 +99,7 @@ export const ANONYMOUS: Principal = {
   name: 'anonymous',
   role: 'user',
   limits: NO_LIMITS,
+  expiresAt: null,
 }
 
 export interface Auth {
@@ -146,14 +150,14 @@ export function createAuth(keys: readonly string[], named: KeyRing | null = null
 function ofCommandLine(secret: string): Principal {
   // Says which key it was without saying the key: it becomes part of stored states.
   const tenant = `key-${digest(`tenant ${secret}`).toString('hex').slice(0, 24)}`
-  return { tenant, name: 'command line', role: 'admin', limits: NO_LIMITS }
+  return { tenant, name: 'command line', role: 'admin', limits: NO_LIMITS, expiresAt: null }
 }
 
 function ofNamed({ key, isOver }: FollowedKey): Principal {
   if (isExpired(key, Date.now())) throw new SkeinError('unauthorized', 'the API key has expired')
   if (isOver) throw new SkeinError('unauthorized', 'the API key was replaced by a newer one')
-  const { id, name, role, limits } = key
-  return { tenant: id, name, role, limits }
+  const { id, name, role, limits, expiresAt } = key
+  return { tenant: id, name, role, limits, expiresAt }
 }
 
 /** Throws `forbidden` unless the caller has at least this role. */

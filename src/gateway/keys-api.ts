@@ -16,6 +16,7 @@ import {
   rotateKey,
 } from './keys.ts'
 import { changeKeys, type KeyRing } from './keys-file.ts'
+import type { WireLimits } from './management/contract.ts'
 import { renderManagementError, statusOf } from './management/dialect.ts'
 
 /** `isOpen`: the server has no key yet, and everybody may do everything. */
@@ -133,6 +134,16 @@ function ownLimits(limits: Static<typeof Limits>): KeyLimits {
   }
 }
 
+export function wireLimits(limits: KeyLimits): WireLimits {
+  return {
+    requests_per_minute: limits.requestsPerMinute,
+    tokens_per_minute: limits.tokensPerMinute,
+    rows: limits.rows,
+    stored_bytes: limits.storedBytes,
+    share: limits.share,
+  }
+}
+
 function wireIssued({ key, secret }: Issued): object {
   return { ...wireKey(key), secret }
 }
@@ -153,13 +164,7 @@ export function wireKey({
     tenant: id,
     created_at: createdAt / 1000,
     expires_at: expiresAt === null ? null : expiresAt / 1000,
-    limits: {
-      requests_per_minute: limits.requestsPerMinute,
-      tokens_per_minute: limits.tokensPerMinute,
-      rows: limits.rows,
-      stored_bytes: limits.storedBytes,
-      share: limits.share,
-    },
+    limits: wireLimits(limits),
     /** When the secrets before the present one cease to work. */
     grace_until: secrets.flatMap(({ until }) => (until === null ? [] : [until / 1000])),
   }

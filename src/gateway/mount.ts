@@ -93,6 +93,7 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
     },
     onRequest: async (request, reply) => {
       if (request.principal !== null) countRequest(request.principal, reply, context)
+      if (route.takesBytes === true) checkIsFile(request)
     },
     preValidation: async (request, reply) => {
       if (route.mayLackBody === true) request.body ??= {}
@@ -118,6 +119,14 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
     )
     scope.route({ ...options, bodyLimit })
   })
+}
+
+/** Before the body is read; a request without any type would be refused in words that fit JSON. */
+function checkIsFile({ headers }: FastifyRequest): void {
+  if (/^application\/octet-stream *(;|$)/i.test(headers['content-type'] ?? '')) return
+  const message =
+    'the body is a file: send the header Content-Type: application/octet-stream (curl: -H "Content-Type: application/octet-stream" --data-binary @FILE)'
+  throw Object.assign(new SkeinError('invalid_request', message), { statusCode: 415 })
 }
 
 function choose(entries: readonly Entry[], body: unknown): Entry {

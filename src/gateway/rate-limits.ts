@@ -11,6 +11,12 @@ import type { Principal } from './auth.ts'
 import { Bucket } from './rate-bucket.ts'
 import { RowLine } from './rate-rows.ts'
 
+export interface RateUse {
+  readonly requestsLeft: number | null
+  readonly tokensLeft: number | null
+  readonly rowsRunning: number | null
+}
+
 export type RateHeaders = Readonly<Record<string, string>>
 
 /** When a row will end is unknown. Not the same for all, or they would all come back at once. */
@@ -44,6 +50,18 @@ export class RateLimits {
     if (account === null) return models
     const meter = new RequestMeter(account, principal)
     return { list: () => models.list(), get: (name) => metered(models.get(name), meter) }
+  }
+
+  /** What is left in this minute, and what runs; null where it is not counted, since it has no bound. */
+  useOf(principal: Principal): RateUse {
+    const account = this.#accountOf(principal)
+    const left = (bucket: Bucket | null | undefined) =>
+      bucket == null ? null : Math.max(0, Math.floor(bucket.level))
+    return {
+      requestsLeft: left(account?.requests),
+      tokensLeft: left(account?.tokens),
+      rowsRunning: principal.limits.rows === null ? null : (account?.rows.numRunning ?? 0),
+    }
   }
 
   /** Null: nothing is limited. */

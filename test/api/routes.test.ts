@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { beforeAll, describe, expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
 import { Fleet } from '../../src/gateway/fleet.ts'
-import { addKey, NO_LIMITS } from '../../src/gateway/keys.ts'
+import { addKey, NO_LIMITS, revokeKey } from '../../src/gateway/keys.ts'
 import { changeKeys, KeyRing, readKeys } from '../../src/gateway/keys-file.ts'
 import { Management } from '../../src/gateway/management/management.ts'
 import { Metrics } from '../../src/gateway/metrics.ts'
@@ -47,6 +47,7 @@ const ADMINS = [
 const path = join(temporaryFolder(), 'keys.json')
 const secrets: Record<string, string> = {}
 let served: Served
+let ring: KeyRing
 /** The router's own: "GET /v1/models/:id". */
 const table: string[] = []
 
@@ -55,8 +56,9 @@ beforeAll(async () => {
     const key = { name: role, role, expiresAt: null, limits: NO_LIMITS }
     secrets[role] = (await changeKeys(path, (keys) => addKey(keys, key, 0))).secret
   }
+  ring = new KeyRing(path)
   served = serve(undefined, {
-    keyRing: new KeyRing(path),
+    keyRing: ring,
     management: emptyManagement(),
     onRoute: ({ method, url }) => {
       table.push(...[method].flat().map((each) => `${each} ${url}`))
@@ -252,6 +254,58 @@ describe('/api/keys', () => {
     expect((await send('POST', '/api/keys', { name: 'user' })).statusCode).toBe(409)
     expect((await send('DELETE', '/api/keys/nobody')).statusCode).toBe(404)
     expect((await send('POST', '/api/keys/nobody/rotate', {})).statusCode).toBe(404)
+  })
+})
+
+describe('GET /v1/me', () => {
+  const me = async (key: string) =>
+    (await served.app.inject({ url: '/v1/me', headers: bearer(key) })).json()
+
+  test('says what a key is called, may do and use, and what is left of it', async () => {
+    const limits = {
+      requestsPerMinute: 3,
+      tokensPerMinute: 500,
+      rows: 2,
+      storedBytes: 10_000,
+      share: 2,
+    }
+    const expiresAt = Date.now() + 3_600_000
+    const key = { name: 'counted', role: 'user', expiresAt, limits } as const
+    const { secret } = await changeKeys(path, (keys) => addKey(keys, key, 0))
+    const models = () => served.app.inject({ url: '/v1/models', headers: bearer(secret) })
+    ring.refresh()
+    served.engine.answerCall = () => [{ bytes: 700 }, { bytes: 34 }]
+    expect((await models()).statusCode).toBe(200)
+    const own = await me(secret)
+    expect(own).toEqual({
+      object: 'key',
+      name: 'counted',
+      role: 'user',
+      expires_at: expiresAt / 1000,
+      limits: {
+        requests_per_minute: 3,
+        tokens_per_minute: 500,
+        rows: 2,
+        stored_bytes: 10_000,
+        share: 2,
+      },
+      use: { requests_left: 2, tokens_left: 500, rows: 0, stored_bytes: 734 },
+    })
+    expect(JSON.stringify(own)).not.toContain(secret)
+    // It may be asked when nothing else may, and is not counted.
+    for (let i = 0; i < 3; i++) await models()
+    expect((await models()).statusCode).toBe(429)
+    expect((await me(secret)).use.requests_left).toBe(0)
+    await changeKeys(path, (keys) => ({ keys: revokeKey(keys, 'counted') }))
+    ring.refresh()
+  })
+
+  test('a key without limits counts nothing; without keys it is everyone’s', async () => {
+    const nothing = { requests_left: null, tokens_left: null, rows: null, stored_bytes: null }
+    expect(await me(secrets.operator!)).toMatchObject({ name: 'operator', use: nothing })
+    const open = serve(undefined, { keys: [] })
+    const everyone = await open.app.inject({ url: '/v1/me' })
+    expect(everyone.json()).toMatchObject({ name: 'everyone', role: 'admin', use: nothing })
   })
 })
 

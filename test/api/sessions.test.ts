@@ -233,7 +233,11 @@ describe.skipIf(!hasDemo)('sessions', () => {
     expect(copy.choices).toEqual(original.choices)
     expect((await load('copy', file.rawPayload)).statusCode).toBe(409)
     expect((await load('bad', Buffer.from('no state'))).statusCode).toBeGreaterThanOrEqual(400)
-    expect((await load('bad', Buffer.from('{}'), 'application/json')).statusCode).toBe(415)
+    for (const type of ['application/json', 'application/x-www-form-urlencoded', '']) {
+      const refused = await load('bad', Buffer.from('{}'), type)
+      expect(refused.statusCode).toBe(415)
+      expect(refused.json().error.message).toContain('Content-Type: application/octet-stream')
+    }
     const damaged = Buffer.from(file.rawPayload)
     damaged[damaged.length >> 1]! ^= 1
     expect((await load('bad', damaged)).statusCode).toBeGreaterThanOrEqual(400)

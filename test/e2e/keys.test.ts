@@ -112,10 +112,18 @@ describe('skein config', () => {
   }
 
   test('check shows what would run and where it came from', async () => {
-    const models = [{ file: 'demo', name: 'goose', replicas: 2 }]
-    const path = config({ port: 8123, apiKey: ['sesame'], models })
-    const { code, stdout } = await skein(['config', 'check', path])
+    const aliases = ['gander', 'duck']
+    const models = [{ file: 'demo', name: 'goose', replicas: 2, aliases }]
+    const path = config({ port: 8123, apiKey: ['sesame'], models, limits: { n: 2 } })
+    process.env.SKEIN_PROT = '1'
+    const { code, stdout, stderr } = await skein(['config', 'check', path]).finally(() => {
+      delete process.env.SKEIN_PROT
+    })
     expect(code).toBe(0)
+    expect(stdout).toMatch(/models\[0\]\.replicas +2 +file/)
+    expect(stdout).toMatch(/models\[0\]\.aliases +gander, duck +file/)
+    expect(stdout).toMatch(/limits\.n +2 +file/)
+    expect(stderr).toContain('SKEIN_PROT is no setting')
     expect(stdout).toMatch(/model +goose: .*demo\.pth, 2 workers/)
     expect(stdout).toMatch(/port +8123 +file/)
     expect(stdout).toMatch(/host +127\.0\.0\.1 +default/)

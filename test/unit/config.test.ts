@@ -50,6 +50,12 @@ describe('which value counts', () => {
     expect(servePlan(settled).options.port).toBe(3)
   })
 
+  test('variables that only look like settings are told', () => {
+    const own = { SKEIN_PROT: '1', SKEIN_PORT: '2', SKEIN_MODEL: 'demo', SKEIN_ISA: '', PORT: '3' }
+    expect(settle(null, own).notes).toEqual([expect.stringContaining('SKEIN_PROT is no setting')])
+    expect(settle(null, { SKEIN_PORT: '2' }).notes).toEqual([])
+  })
+
   test('a default that citty fills in is no flag', () => {
     expect(servePlan(settle({ port: 77, quant: 'int8' })).options.port).toBe(77)
     expect(servePlan(settle({ quant: 'int8' })).choice.quant).toBe('int8')

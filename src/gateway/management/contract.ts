@@ -206,6 +206,31 @@ export type ManagementEvent =
   | { readonly type: 'sample'; readonly sample: Sample }
   | { readonly type: 'log'; readonly worker_id: string; readonly line: string }
 
+/** What one key may use; null: no bound of its own. */
+export interface WireLimits {
+  readonly requests_per_minute: number | null
+  readonly tokens_per_minute: number | null
+  readonly rows: number | null
+  readonly stored_bytes: number | null
+  readonly share: number | null
+}
+
+/** GET /v1/me: the caller's own key. On a server without keys it is everyone's. */
+export interface OwnKey {
+  readonly object: 'key'
+  readonly name: string
+  readonly role: 'user' | 'operator' | 'admin'
+  readonly expires_at: number | null
+  readonly limits: WireLimits
+  /** Of what is limited; null for the rest, which nobody counts. */
+  readonly use: {
+    readonly requests_left: number | null
+    readonly tokens_left: number | null
+    readonly rows: number | null
+    readonly stored_bytes: number | null
+  }
+}
+
 /** Every error of /api: HTTP status says the kind, `detail` is for people, `field` names what was wrong with a body. */
 export interface ManagementError {
   readonly detail: string

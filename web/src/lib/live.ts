@@ -5,6 +5,7 @@
 import { effect, signal } from '@preact/signals'
 import type {
   ManagementEvent,
+  OwnKey,
   Sample,
   SystemInfo,
   WorkerRecord,
@@ -29,7 +30,7 @@ export interface ModelEntry {
   readonly state: string
 }
 
-export type Role = 'user' | 'operator' | 'admin'
+export type Role = OwnKey['role']
 
 export const connection = signal<Connection>({ state: 'connecting' })
 export const system = signal<SystemInfo | null>(null)
@@ -97,13 +98,9 @@ function stayUnwatched(state: 'keyless' | 'refused' | 'absent', stop: AbortSigna
   stop.addEventListener('abort', () => clearInterval(timer))
 }
 
-/** Only admins may list keys; where there is no list of keys, each key opens everything. */
 async function findRole(): Promise<void> {
   if (key.value === '') return
-  role.value = await call('/api/keys').then(
-    () => 'admin' as const,
-    (thrown) => (thrown instanceof ApiError && thrown.status === 403 ? 'operator' : 'admin'),
-  )
+  role.value = (await call<OwnKey>('/v1/me')).role
 }
 
 async function follow(attempt: AbortController, onLive: () => void): Promise<void> {
@@ -129,7 +126,8 @@ function take(event: ManagementEvent): void {
       system.value = event.system
       workers.value = event.workers
       samples.value = event.history
-      void findRole()
+      // Only a word beside the dot is missing then.
+      findRole().catch(() => {})
       return
     case 'worker':
       takeWorker(event.worker)

@@ -1,9 +1,11 @@
-/** API: the running server's address in snippets to copy, and its routes as it lists them itself. */
+/** API: the running server's address in snippets to copy, the visitor's key, and the routes as the server lists them itself. */
 import { useState } from 'preact/hooks'
+import type { OwnKey } from '../../../src/gateway/management/contract.ts'
 import { call, key } from '../lib/api.ts'
-import { t } from '../lib/i18n.ts'
+import { age, bytes, count } from '../lib/format.ts'
+import { type Text, t } from '../lib/i18n.ts'
 import { SNIPPETS, type SnippetName, snippet } from '../lib/snippets.ts'
-import { Button, CopyButton, ErrorNote, Loading } from '../parts/basics.tsx'
+import { Badge, Button, CopyButton, ErrorNote, Loading } from '../parts/basics.tsx'
 import { useResource } from '../parts/resource.ts'
 import { TargetSelect } from '../playground/target-select.tsx'
 import { allChoices, type Choice, targetOf } from '../playground/targets.ts'
@@ -18,6 +20,7 @@ export function ApiPage() {
         <TargetSelect choice={choice} onChange={setChosen} />
       </div>
       <Snippets choice={choice} />
+      {key.value !== '' && <KeyFacts />}
       <Routes />
     </>
   )
@@ -48,6 +51,54 @@ function Snippets({ choice }: { readonly choice: Choice | null }) {
       <pre tabIndex={0}>{text}</pre>
     </section>
   )
+}
+
+/** What the key in use may do, and what of its limits is left. */
+function KeyFacts() {
+  const own = useResource((signal) => call<OwnKey>('/v1/me', { signal }), [])
+  if (own.error !== null) return <ErrorNote text={own.error} onRetry={own.refresh} />
+  if (own.value === null) return <Loading />
+  const { name, role, expires_at } = own.value
+  const rows = limitsOf(own.value)
+  const ends = expires_at === null ? null : expires_at - Date.now() / 1000
+  return (
+    <section class="own-key" aria-label={t('Your key')}>
+      <div class="page-head">
+        <h2>{t('Your key')}</h2>
+        <code>{name}</code>
+        <Badge tone="quiet">{t(role)}</Badge>
+        {ends !== null && <small class="muted">{t('ends in {time}', { time: age(ends) })}</small>}
+        {rows.length === 0 && <small class="muted">{t('without limits')}</small>}
+        <Button icon="again" kind="quiet" label={t('Refresh')} onClick={own.refresh} />
+      </div>
+      {rows.length > 0 && (
+        <dl class="figures">
+          {rows.map(([label, left, limit]) => (
+            <div key={label}>
+              <dt>{t(label)}</dt>
+              <dd>
+                {left}
+                <small>{t('of {n}', { n: limit })}</small>
+              </dd>
+            </div>
+          ))}
+        </dl>
+      )}
+    </section>
+  )
+}
+
+/** Of each limit that the key has: its name, what is left or used, and the limit. */
+function limitsOf({ limits, use }: OwnKey): readonly (readonly [Text, string, string])[] {
+  const { requests_per_minute: requests, tokens_per_minute: tokens, rows, stored_bytes } = limits
+  const of = (label: Text, used: number | null, limit: number | null, write = count) =>
+    limit === null ? [] : [[label, write(used), write(limit)] as const]
+  return [
+    ...of('Requests left this minute', use.requests_left, requests),
+    ...of('Tokens left this minute', use.tokens_left, tokens),
+    ...of('Answers running', use.rows, rows),
+    ...of('States stored', use.stored_bytes, stored_bytes, bytes),
+  ]
 }
 
 interface OpenApi {

@@ -1,0 +1,46 @@
+/**
+ * GET /v1/me: what the caller's own key is called, what it may do and use, and what of that is left. For every role, and
+ * never counted as a request: whoever has used up the minute must be able to see it.
+ */
+import type { FastifyInstance } from 'fastify'
+import type { ModelRegistry } from '../api/models.ts'
+import { ANONYMOUS, type Principal } from './auth.ts'
+import { wireLimits } from './keys-api.ts'
+import type { OwnKey } from './management/contract.ts'
+import type { RateLimits } from './rate-limits.ts'
+
+export interface MeContext {
+  readonly models: ModelRegistry
+  readonly rates: RateLimits
+}
+
+export function mountMe(app: FastifyInstance, { models, rates }: MeContext): void {
+  app.get('/v1/me', async ({ principal }): Promise<OwnKey> => {
+    const caller = principal ?? ANONYMOUS
+    const { name, role, limits, expiresAt } = caller
+    const { requestsLeft, tokensLeft, rowsRunning } = rates.useOf(caller)
+    return {
+      object: 'key',
+      name,
+      role,
+      expires_at: expiresAt === null ? null : expiresAt / 1000,
+      limits: wireLimits(limits),
+      use: {
+        requests_left: requestsLeft,
+        tokens_left: tokensLeft,
+        rows: rowsRunning,
+        stored_bytes: limits.storedBytes === null ? null : await storedBytes(caller, models),
+      },
+    }
+  })
+}
+
+/** With the model that has the most: the bound is on each model's by itself. */
+async function storedBytes({ tenant }: Principal, models: ModelRegistry): Promise<number> {
+  const clients = models.list().flatMap(({ client }) => client ?? [])
+  const sums = clients.map(async (client) => {
+    const sessions = await client.call('sessions.list', { tenant })
+    return sessions.reduce((sum, { bytes }) => sum + bytes, 0)
+  })
+  return Math.max(0, ...(await Promise.all(sums)))
+}
