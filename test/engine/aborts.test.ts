@@ -1,0 +1,138 @@
+/**
+ * Cancelled at any moment, and at once asked again: in the line, while its state goes into a slot, between the chunks of
+ * its prompt, while it is held for a copy, between draws, while its turn is written. What comes after is what would have
+ * come without the first try, no slot is lost, and no session stays busy.
+ *
+ * SKEIN_ABORTS sets the number of rounds; 1 500 by default; 33 400 is 100 000 over the three loops.
+ */
+import { expect, test } from 'vitest'
+import type { GenerateRequest } from '../../src/engine/messages.ts'
+import { joinTokens } from '../../src/state/snapshot.ts'
+import { newFolder, openDirectStore } from '../helpers/direct-store.ts'
+import { Collected, LOOPS, promptOf, requestOf, SAMPLING, soloAnswer } from './kit.ts'
+import { call, IDENTITY, settle, setUp, toldOf, turnOf } from './session-kit.ts'
+
+const NUM_ROUNDS = Number(process.env.SKEIN_ABORTS ?? 1500)
+const LAYERS = 3
+const NUM_SLOTS = 4
+const NUM_SESSIONS = 6
+
+function random(seed: number) {
+  let state = seed >>> 0
+  return (below: number): number => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
+    return Math.floor((state / 2 ** 32) * below)
+  }
+}
+
+test.each(LOOPS)(
+  `${NUM_ROUNDS} aborts, each with the same request after it; %s`,
+  async (loop) => {
+    const pick = random(11)
+    const store = openDirectStore(newFolder(), { ...IDENTITY, layers: LAYERS })
+    const { engine, runner } = setUp({
+      fake: { numSlots: NUM_SLOTS, maxTokens: 24, layers: LAYERS },
+      limits: { prefillChunk: 8 },
+      states: {
+        store,
+        sizes: { slots: 1, memory: { count: 2, bytes: Number.POSITIVE_INFINITY } },
+        limits: { maxSessions: 1e6, maxBytes: 1e12, maxTurns: 4, ttlMs: null },
+        copyBudgetMs: 0,
+        pieceBytes: 1,
+        prefixBytes: 6000,
+      },
+      loop,
+    })
+    /** The conversations, as their client knows them. */
+    const histories = new Map<string, Int32Array>()
+    const seen = { waiting: 0, filling: 0, reading: 0, answering: 0, writing: 0, kept: 0 }
+    let serial = 0
+
+    const ask = (): GenerateRequest => {
+      serial++
+      const parts = {
+        id: `r${serial}`,
+        // Few different beginnings, so that prefixes are found.
+        prompt: joinTokens(promptOf(32 + pick(12), pick(4)), promptOf(pick(6), serial)),
+        maxTokens: 1 + pick(10),
+        sampling: { ...SAMPLING, seed: BigInt(serial) },
+        stop: { strings: pick(2) ? ['never so'] : [], tokens: [], ignoreEos: true },
+      }
+      if (pick(2)) return requestOf(parts)
+      return turnOf(
+        { ...parts, prompt: promptOf(1 + pick(20), serial) },
+        { id: `s${pick(NUM_SESSIONS)}` },
+      )
+    }
+
+    const note = (request: GenerateRequest, collected: Collected, hasWritten: boolean) => {
+      const { waiting } = engine.stats
+      const events = collected.of(request.id)
+      if (events.some(({ type }) => type === 'text')) seen.answering++
+      else if (waiting > 0) seen.waiting++
+      else if (hasWritten) seen.filling++
+      else seen.reading++
+      if ((engine.stats.states?.unsaved ?? 0) > 0) seen.writing++
+    }
+
+    const check = (request: GenerateRequest, collected: Collected) => {
+      const id = request.session?.id
+      const history = (id === undefined ? null : histories.get(id)) ?? new Int32Array(0)
+      const prompt = joinTokens(history, request.prompt)
+      const answer = soloAnswer({ ...request, prompt })
+      expect(collected.answer(request.id)).toEqual(answer)
+      if (id === undefined) return
+      expect(toldOf(collected, request.id).position).toBeDefined()
+      histories.set(id, joinTokens(prompt, answer.tokens))
+      seen.kept++
+    }
+
+    for (let round = 0; round < NUM_ROUNDS; round++) {
+      const collected = new Collected()
+      // Neighbours, and sometimes so many that it waits in the line.
+      const others = Array.from({ length: pick(7) }, () => {
+        serial++
+        return requestOf({
+          id: `o${serial}`,
+          prompt: promptOf(1 + pick(30), serial),
+          maxTokens: 1 + pick(12),
+        })
+      })
+      for (const other of others) engine.submit(other)
+      const request = ask()
+      engine.submit(request)
+      const { layersWritten } = runner
+      for (let i = pick(16); i > 0; i--) {
+        collected.add(engine.step())
+        if (pick(4) === 0) await new Promise((resolve) => setImmediate(resolve))
+      }
+      note(request, collected, runner.layersWritten > layersWritten)
+      const wasOver = collected.of(request.id).some(({ type }) => type === 'finish')
+      engine.cancel(request.id)
+      // Under the same id: nothing of the first try may come under it. A turn that was reported has happened.
+      const again = new Collected()
+      if (wasOver) check(request, collected)
+      else {
+        engine.submit(request)
+        await settle(engine, again)
+        const wasKept = request.session && toldOf(again, request.id).position === undefined
+        expect(wasKept).not.toBe(true)
+        check(request, again)
+      }
+      await settle(engine, again)
+      const all = new Collected()
+      all.add([...collected.events, ...again.events])
+      for (const other of others) expect(all.answer(other.id)).toEqual(soloAnswer(other))
+      expect(engine.stats).toMatchObject({ running: 0, waiting: 0, freeSlots: NUM_SLOTS })
+    }
+    const list = await call(engine, 'sessions.list', { tenant: '' })
+    expect(list.every(({ isBusy }) => !isBusy)).toBe(true)
+    expect(list).toHaveLength(histories.size)
+    expect(engine.failure).toBeNull()
+    for (const [when, count] of Object.entries(seen)) {
+      expect([when, count > NUM_ROUNDS / 100]).toEqual([when, true])
+    }
+    await engine.close()
+  },
+  3_600_000,
+)
