@@ -22,8 +22,20 @@ export function leastBusy(replicas: readonly Replica[]): Replica | null {
   const fewest = Math.min(...replicas.map(({ numInFlight }) => numInFlight))
   const idle = replicas.filter(({ numInFlight }) => numInFlight === fewest)
   if (replicas.some(({ numTaken }) => numTaken > MAX_TAKEN))
-    for (const replica of replicas) replica.numTaken = Math.floor(replica.numTaken / 2)
+    for (const replica of replicas) replica.numTaken /= 2
   return idle.sort((a, b) => a.numTaken - b.numTaken)[0] ?? null
+}
+
+/** Of one at least. */
+export function leastTaken(replicas: readonly Replica[]): Replica {
+  return replicas.reduce((least, other) => (other.numTaken < least.numTaken ? other : least))
+}
+
+/** A session goes from one to the other: their books are even, until what comes shows whether that was enough. */
+export function shareTaken(from: Replica, to: Replica): void {
+  const half = (from.numTaken + to.numTaken) / 2
+  from.numTaken = half
+  to.numTaken = half
 }
 
 export function take(replica: Replica): void {

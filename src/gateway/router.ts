@@ -19,7 +19,16 @@ import { SkeinError } from '../errors.ts'
 import { eager } from './eager.ts'
 import { PrefixHomes, prefixPoints } from './prefix-homes.ts'
 import type { EngineSource } from './registry.ts'
-import { leastBusy, leave, mergedInfo, mergedStats, type Replica, take } from './replicas.ts'
+import {
+  leastBusy,
+  leastTaken,
+  leave,
+  mergedInfo,
+  mergedStats,
+  type Replica,
+  shareTaken,
+  take,
+} from './replicas.ts'
 import { SessionCalls } from './session-calls.ts'
 import { SessionHomes } from './session-homes.ts'
 
@@ -29,6 +38,13 @@ import { SessionHomes } from './session-homes.ts'
  * states for that would move them without an end (figures in docs/operations.md).
  */
 const slackAt = (meanInFlight: number) => 2 + Math.round(1.5 * Math.sqrt(meanInFlight))
+/**
+ * What is in flight does not tell everything: a turn whose state is at hand is over in no time, so the worker of the sessions
+ * that are used most would have more and more of them. Beyond this a session goes to the worker that has lately had the
+ * fewest requests.
+ */
+const EVEN_SHARE = 1.15
+const EVEN_COUNT = 8
 /** How long a request that has not begun waits for a worker when its own has died and no other is there. */
 const RETRY_WAIT_MS = 10_000
 const RETRY_POLL_MS = 50
@@ -194,13 +210,18 @@ export class Router implements EngineSource, EngineClient {
     return worker !== null && ready.includes(worker) ? worker : this.#leastBusy(ready)
   }
 
-  /** `holder` unless it is gone or too busy. */
+  /** `holder` unless it is gone, too busy, or has lately had more than its part. */
   #affine(holder: Replica | null, ready: readonly Replica[]): Replica {
     const least = this.#leastBusy(ready)
     if (holder === null || !ready.includes(holder)) return least
     const total = ready.reduce((sum, { numInFlight }) => sum + numInFlight, 0)
-    const isTooBusy = holder.numInFlight > least.numInFlight + slackAt(total / ready.length)
-    return isTooBusy ? least : holder
+    const most = least.numInFlight + slackAt(total / ready.length)
+    if (holder.numInFlight > most) return least
+    const spared = leastTaken(ready)
+    const isEven = holder.numTaken <= EVEN_SHARE * spared.numTaken + EVEN_COUNT
+    if (isEven || spared.numInFlight > most) return holder
+    shareTaken(holder, spared)
+    return spared
   }
 
   #leastBusy(ready: readonly Replica[]): Replica {

@@ -211,6 +211,22 @@ test('the slack is what chance makes of the load', async () => {
   expect(await routeOf(router, inSession('s'))).toBe(other!.id)
 })
 
+test('a worker that has lately had more than its part gives one session away, and is looked at anew', async () => {
+  const { router, a, b, memory } = fleetOf('a', 'b')
+  b.isReady = false
+  const hot = inSession('hot')
+  await routeOf(router, hot)
+  await routeOf(router, inSession('cold'))
+  b.isReady = true
+  // With nothing in flight each time.
+  const routes: (string | undefined)[] = []
+  for (let i = 0; i < 8; i++) routes.push(await routeOf(router, inSession('hot')))
+  expect(routes.join('')).toBe('aaaaaaab')
+  expect(Math.abs(a.numTaken - b.numTaken)).toBeLessThan(2)
+  expect(await routeOf(router, inSession('cold'))).toBe('a')
+  expect(memory.counts).toMatchObject({ sessionHits: 8, sessionSpills: 1 })
+})
+
 describe('sessions', () => {
   test('stay on their worker, and move through the store when it is too busy', async () => {
     const { router, replicas, memory } = fleetOf('a', 'b')
