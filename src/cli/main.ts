@@ -1,10 +1,10 @@
 #!/usr/bin/env node
 /** The `skein` command: subcommands are loaded only when named. Errors of ours end as one line and exit code 1. */
-import { stripVTControlCharacters } from 'node:util'
-import { type CommandDef, defineCommand, renderUsage, runCommand } from 'citty'
+import { type CommandDef, defineCommand, runCommand } from 'citty'
 import { SkeinError } from '../errors.ts'
 import { refuseStrayWords, refuseUnknownFlags } from './args.ts'
 import { rewriteForeignFlags } from './foreign-flags.ts'
+import { type HelpCommand, renderHelp } from './help.ts'
 import { packageVersion } from './version.ts'
 
 // Each command keeps its own argument types; the table only needs to know that they are commands.
@@ -38,12 +38,11 @@ const main = defineCommand({
   subCommands: COMMANDS as Record<string, () => Promise<CommandDef>>,
 })
 
-/** The command that the first words name, the one above it, and the words that are left. */
+/** The command that the first words name, its whole name, and the words that are left. */
 async function resolveCommand(
   argv: readonly string[],
-): Promise<{ command: AnyCommand; path: AnyCommand; words: readonly string[] }> {
+): Promise<{ command: AnyCommand; name: string; words: readonly string[] }> {
   let command = main as unknown as AnyCommand
-  let parent = command
   let depth = 0
   for (const word of argv) {
     // Our own tables: lazily loaded commands here, plain ones in `bench`.
@@ -51,19 +50,31 @@ async function resolveCommand(
     const child = children?.[word]
     if (!child) break
     depth++
-    parent = command
     command = (typeof child === 'function' ? await child() : child) as AnyCommand
   }
-  return { command, path: parent, words: argv.slice(depth) }
+  const name = ['skein', ...argv.slice(0, depth)].join(' ')
+  return { command, name, words: argv.slice(depth) }
+}
+
+async function childrenOf(command: AnyCommand): Promise<readonly HelpCommand[]> {
+  // As above.
+  const children = Object.entries((command.subCommands ?? {}) as Record<string, unknown>)
+  return Promise.all(
+    children.map(async ([name, child]) => {
+      const { meta } = (typeof child === 'function' ? await child() : child) as AnyCommand
+      const { description = '' } = (meta ?? {}) as { readonly description?: string }
+      return { name, description }
+    }),
+  )
 }
 
 async function run(given: readonly string[]): Promise<void> {
   const argv = withOwnFlags(given)
-  const { command, path, words } = await resolveCommand(argv)
+  const { command, name, words } = await resolveCommand(argv)
   const wantsHelp = argv.includes('--help') || argv.includes('-h')
   if (wantsHelp || (!command.run && argv.every((word) => !word.startsWith('--v')))) {
-    const usage = await renderUsage(command, path === command ? undefined : path)
-    process.stdout.write(`${process.stdout.isTTY ? usage : stripVTControlCharacters(usage)}\n`)
+    const page = { name, command, children: await childrenOf(command) }
+    process.stdout.write(`${renderHelp(page, process.stdout.columns)}\n`)
     const named = words.find((word) => !word.startsWith('-'))
     if (!wantsHelp && named) throw new SkeinError('invalid_request', `no command "${named}"`)
     return
