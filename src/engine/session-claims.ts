@@ -90,7 +90,7 @@ export class SessionClaims {
     if (now - (this.#askedAt.get(namespace) ?? -Infinity) < USAGE_AGE_MS) return
     this.#askedAt.set(namespace, now)
     this.store.usage(namespace).then(
-      (usage) => this.#sessions.setElsewhere(namespace, usage),
+      (usage) => this.#sessions.tenants.setElsewhere(namespace, usage),
       () => {},
     )
   }
@@ -120,7 +120,7 @@ export class SessionClaims {
       try {
         const { session, others } = await this.store.claim(name, mayCreate)
         this.#askedAt.set(name.namespace, performance.now())
-        this.#sessions.setElsewhere(name.namespace, others)
+        this.#sessions.tenants.setElsewhere(name.namespace, others)
         if (session !== null) this.#sessions.restore(session)
         return
       } catch (error) {

@@ -222,7 +222,7 @@ export class SessionTurns {
   refuseIfFull(namespace: string, numTokens: number | null, storedBytes?: number): void {
     this.claims?.refreshUsage(namespace)
     const nextBytes = numTokens === null ? 0 : this.#runner.info.stateBytes + 4 * numTokens
-    this.sessions.checkQuota(namespace, { numNew: 0, nextBytes, ownBytes: storedBytes })
+    this.sessions.tenants.refuseBytes(namespace, nextBytes, storedBytes)
     if (this.chores.saver?.hasFailed && this.chores.tiers.isMemoryFull) {
       throw new SkeinError(
         'state_unavailable',

@@ -1,11 +1,12 @@
 /**
  * The sessions of all tenants: for each a tree of turns with a head, one writer at a time, a version that grows with
- * every change, a time to live and a share of its tenant's quota. It knows which state is which turn and leaves the
- * copies of states to others: `released` tells of states that no turn holds any more.
+ * every change and a time to live. It knows which state is which turn; what a tenant may have is tenants.ts, and the copies
+ * of states are others' business: `released` tells of states that no turn holds any more.
  */
 import { SkeinError } from '../errors.ts'
 import { createKept, type KeptState } from './kept-state.ts'
-import type { StoredSession, Usage } from './store/store.ts'
+import type { StoredSession } from './store/store.ts'
+import { Tenants } from './tenants.ts'
 
 export interface Turn {
   readonly turn: number
@@ -54,28 +55,18 @@ export interface SessionEvents {
   changed(session: Session): void
 }
 
-interface Tenant {
-  readonly sessions: Map<string, Session>
-  bytes: number
-  /** Sessions that are being written to: each is going to have a turn more. */
-  numBusy: number
-}
-
-const NOTHING: Tenant = { sessions: new Map(), bytes: 0, numBusy: 0 }
-const NO_USAGE: Usage = { sessions: 0, bytes: 0 }
-
 export class Sessions {
-  readonly #tenants = new Map<string, Tenant>()
+  readonly tenants: Tenants
   readonly #limits: SessionLimits
   readonly #events: SessionEvents
   readonly #now: () => number
   /** Those that turns hold, by their keys. */
   readonly #states = new Map<string, KeptState>()
-  readonly #elsewhere = new Map<string, Usage>()
   #count = 0
 
   constructor(limits: SessionLimits, events: SessionEvents, now: () => number) {
     this.#limits = limits
+    this.tenants = new Tenants(limits)
     this.#events = events
     this.#now = now
   }
@@ -101,11 +92,6 @@ export class Sessions {
     this.#remove(session)
   }
 
-  /** What a tenant has in the store beside the sessions that are here. */
-  setElsewhere(namespace: string, usage: Usage): void {
-    this.#elsewhere.set(namespace, usage)
-  }
-
   get count(): number {
     return this.#count
   }
@@ -117,18 +103,18 @@ export class Sessions {
 
   /** Null for an unknown one, and for another tenant's. */
   find(namespace: string, id: string): Session | null {
-    return this.#tenants.get(namespace)?.sessions.get(id) ?? null
+    return this.tenants.get(namespace).sessions.get(id) ?? null
   }
 
   /** Most recently used first; one that has no turn yet does not show. */
   list(namespace: string): Session[] {
-    const sessions = [...(this.#tenants.get(namespace)?.sessions.values() ?? [])]
+    const sessions = [...this.tenants.get(namespace).sessions.values()]
     return sessions.filter(isVisible).sort((a, b) => b.updatedAt - a.updatedAt)
   }
 
   /** An empty session. Throws too_large when the tenant's quota is used up. */
   create(namespace: string, id: string, ttlMs: number | null = this.#limits.ttlMs): Session {
-    this.checkQuota(namespace, { numNew: 1, nextBytes: 0, ownBytes: Number.POSITIVE_INFINITY })
+    this.tenants.refuseSession(namespace)
     const now = this.#now()
     const session: Session = {
       namespace,
@@ -146,39 +132,6 @@ export class Sessions {
     }
     this.#add(session)
     return session
-  }
-
-  /**
-   * Throws too_large when a tenant may not keep a turn of `nextBytes` more, or so many new sessions. Those whose turns are
-   * being written count as if they were. `ownBytes` is a bound of its own.
-   */
-  checkQuota(
-    namespace: string,
-    {
-      numNew,
-      nextBytes,
-      ownBytes,
-    }: { numNew: number; nextBytes: number; ownBytes?: number | undefined },
-  ): void {
-    const here = this.#tenants.get(namespace) ?? NOTHING
-    const elsewhere = this.#elsewhere.get(namespace) ?? NO_USAGE
-    const { maxSessions } = this.#limits
-    const maxBytes = ownBytes ?? this.#limits.maxBytes
-    const numSessions = here.sessions.size + elsewhere.sessions
-    const coming = nextBytes === 0 ? 0 : (here.numBusy + 1) * nextBytes
-    const bytes = here.bytes + elsewhere.bytes + coming
-    if (numNew > 0 && numSessions + numNew > maxSessions) {
-      throw new SkeinError(
-        'too_large',
-        `${numSessions} sessions are kept, which is the quota; delete some or raise --max-sessions`,
-      )
-    }
-    if (bytes > maxBytes) {
-      throw new SkeinError(
-        'too_large',
-        `sessions would take ${bytes} bytes, the quota is ${maxBytes}; delete some or raise ${ownBytes === undefined ? '--max-sessions-mb' : 'what their key may store'}`,
-      )
-    }
   }
 
   /** Adds a turn after `parent` and makes it the head. */
@@ -257,25 +210,22 @@ export class Sessions {
   /** Deletes sessions whose time is over and that nobody is writing to. */
   expire(): void {
     const now = this.#now()
-    for (const { sessions } of this.#tenants.values()) {
-      for (const session of sessions.values()) {
-        const end = expiresAt(session)
-        if (end !== null && end <= now && !session.isBusy) this.delete(session)
-      }
+    for (const session of this.tenants.sessions()) {
+      const end = expiresAt(session)
+      if (end !== null && end <= now && !session.isBusy) this.delete(session)
     }
   }
 
   /** Takes the place of the writer. */
   lock(session: Session): void {
     session.isBusy = true
-    this.#tenantOf(session.namespace).numBusy++
+    this.tenants.change(session.namespace, { numBusy: 1 })
   }
 
   /** Lets the next in line in. A session that got no turn is as if it had not been. */
   unlock(session: Session): void {
     session.isBusy = false
-    this.#tenantOf(session.namespace).numBusy--
-    this.#dropIfEmpty(session.namespace)
+    this.tenants.change(session.namespace, { numBusy: -1 })
     if (session.turns.size === 0 && session.version === 0 && !session.isDeleted) {
       this.#remove(session)
       this.#events.vanished(session)
@@ -300,7 +250,7 @@ export class Sessions {
 
   #hold(session: Session, turn: Turn): void {
     if (turn.state.holders.size === 0) {
-      this.#tenantOf(session.namespace).bytes += turn.state.bytes
+      this.tenants.change(session.namespace, { bytes: turn.state.bytes })
       this.#states.set(turn.state.key, turn.state)
     }
     turn.state.holders.add(session)
@@ -317,34 +267,19 @@ export class Sessions {
     state.holders.delete(session)
     if (state.holders.size > 0) return false
     this.#states.delete(state.key)
-    this.#tenantOf(session.namespace).bytes -= state.bytes
+    this.tenants.change(session.namespace, { bytes: -state.bytes })
     return true
   }
 
-  #tenantOf(namespace: string): Tenant {
-    let tenant = this.#tenants.get(namespace)
-    if (tenant === undefined) {
-      tenant = { sessions: new Map(), bytes: 0, numBusy: 0 }
-      this.#tenants.set(namespace, tenant)
-    }
-    return tenant
-  }
-
   #add(session: Session): void {
-    this.#tenantOf(session.namespace).sessions.set(session.id, session)
+    this.tenants.add(session)
     this.#count++
   }
 
   #remove(session: Session): void {
     session.isDeleted = true
-    this.#tenantOf(session.namespace).sessions.delete(session.id)
-    this.#dropIfEmpty(session.namespace)
+    this.tenants.remove(session)
     this.#count--
-  }
-
-  #dropIfEmpty(namespace: string): void {
-    const { sessions, numBusy } = this.#tenantOf(namespace)
-    if (sessions.size === 0 && numBusy === 0) this.#tenants.delete(namespace)
   }
 }
 

@@ -13,9 +13,13 @@ export const LONG_BYTES = 64 * 2 ** 20
 const MAX_BYTES = 240 * 2 ** 20
 /** Through a log that cannot be emptied goes no state that can be a file. */
 const SCARCE_INLINE_BYTES = 4096
-/** How often that is tried while it is long, and how long others are waited for. */
+/** From here on readers are waited for, those that have begun and, after them, those that they overlap with. */
+const URGENT_BYTES = 128 * 2 ** 20
+/** How often it is tried to empty it while it is long, and how long others are waited for. */
 const RETRY_MS = 1000
 const WAIT_MS = 200
+/** Of all time, what may go to waiting as long as the lock is waited for. */
+const PATIENT_SHARE = 0.1
 
 export class StoreLog {
   readonly #db: Database.Database
@@ -23,7 +27,8 @@ export class StoreLog {
   readonly #lockTimeoutMs: number
   /** There may be something in it. */
   #isUsed = true
-  #triedAt = Number.NEGATIVE_INFINITY
+  #retryAt = 0
+  #patientAt = 0
 
   /** `lockTimeoutMs` is the database's. */
   constructor(db: Database.Database, lockTimeoutMs: number) {
@@ -42,11 +47,10 @@ export class StoreLog {
   }
 
   /** Moves it into the database and empties it, unless others are reading. What fails is tried again later. */
-  empty(): void {
+  empty(waitMs = WAIT_MS): void {
     if (!this.#isUsed) return
-    this.#triedAt = performance.now()
     try {
-      this.#db.pragma(`busy_timeout = ${WAIT_MS}`)
+      this.#db.pragma(`busy_timeout = ${waitMs}`)
       const [result] = this.#db.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
       this.#isUsed = result?.busy !== 0
     } catch (error) {
@@ -59,7 +63,7 @@ export class StoreLog {
   /** Before a commit: the largest state that may go through the log. Throws while it is full. */
   inlineBytes(usual: number): number {
     if (this.bytes <= LONG_BYTES) return usual
-    if (performance.now() - this.#triedAt >= RETRY_MS) this.empty()
+    this.#tryToEmpty()
     const { bytes } = this
     if (bytes <= LONG_BYTES) return usual
     if (bytes <= MAX_BYTES) return Math.min(usual, SCARCE_INLINE_BYTES)
@@ -67,5 +71,15 @@ export class StoreLog {
       'state_unavailable',
       `the log ${this.#path} has ${Math.round(bytes / 2 ** 20)} MiB and cannot be emptied while another process reads the database; end its read transaction`,
     )
+  }
+
+  #tryToEmpty(): void {
+    const now = performance.now()
+    if (now < this.#retryAt) return
+    const isPatient = this.bytes > URGENT_BYTES && now >= this.#patientAt
+    this.empty(isPatient ? this.#lockTimeoutMs : WAIT_MS)
+    const end = performance.now()
+    this.#retryAt = end + RETRY_MS
+    if (isPatient) this.#patientAt = end + (end - now) / PATIENT_SHARE
   }
 }
