@@ -157,11 +157,12 @@ function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C:
   return {
     /** The residual stream is kept in f32 on every backend. */
     x: backend.tensor([T, C]),
+    // r, k and v one after the other, here and below: a backend can make the three products of one.
     mixed: {
       r: channels(),
-      w: channels(),
       k: channels(),
       v: channels(),
+      w: channels(),
       a: channels(),
       g: channels(),
     },
@@ -172,9 +173,9 @@ function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C:
       v: rank(({ att }) => att.value_residual?.v1),
     },
     r: channels(),
-    w: channels(),
     k: channels(),
     v: channels(),
+    w: channels(),
     a: channels(),
     g: channels(),
     vGate: channels(),

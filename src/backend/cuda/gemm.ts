@@ -154,7 +154,9 @@ export class Gemm {
   #plan(call: GemmCall): ReadyPlan {
     const shape = productShape({ ...call, n: bucketOf(call.n) }, alignmentOf(call))
     const key = planKey(shape, call.beta ?? 0)
-    const known = this.#plans.get(key)
+    // Descriptors are for one distance between operands; the winner is the same for all.
+    const place = `${key} ${shape.strideW},${shape.strideX},${shape.strideY}`
+    const known = this.#plans.get(place)
     if (known !== undefined) return known
     assert(!this.#device.isCapturing, `product ${key} captured before it was run or prepared`)
     const product = this.#library.product(shape)
@@ -162,7 +164,7 @@ export class Gemm {
     const tuned = this.#recall(product, key) ?? this.#tune(product, shape, call, key)
     const label = `product ${key}`
     const plan = { label, product, algorithms: new Map([[shape.n, tuned]]), tuned }
-    this.#plans.set(key, plan)
+    this.#plans.set(place, plan)
     return plan
   }
 
@@ -253,11 +255,11 @@ function alignmentOf({ w, x, y }: GemmCall): number {
   return Number(bits & -bits)
 }
 
-/** What a plan depends on, besides the machine. */
+/** What the speed of an algorithm depends on, besides the machine. */
 export function planKey(shape: ProductShape, beta: 0 | 1): string {
-  const { m, n, k, batch, outType, epilogue, ldx, ldy, strideW, strideX, strideY } = shape
+  const { m, n, k, batch, outType, epilogue, ldx, ldy } = shape
   const packed = ldx === k && ldy === m ? '' : ` ld ${ldx},${ldy}`
-  const batched = batch === 1 ? '' : ` ${batch}x ${strideW},${strideX},${strideY}`
+  const batched = batch === 1 ? '' : ` ${batch}x`
   const inputs = shape.inType === 'f16' ? '' : ` ${shape.inType}${shape.isScaled ? ' scaled' : ''}`
   return `${m}x${k} n${n} ${outType} b${beta} ${epilogue} a${shape.alignment}${packed}${batched}${inputs}`
 }

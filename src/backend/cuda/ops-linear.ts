@@ -7,12 +7,13 @@ import { assert } from '../../errors.ts'
 import type { Capacity, Epilogue, LinearJob, Matrix, Tensor } from '../backend.ts'
 import type { Command, StepStream } from './command.ts'
 import type { CudaDevice } from './device.ts'
-import { bucketOf, type Gemm, type GemmCall } from './gemm.ts'
+import { bucketOf, type Gemm } from './gemm.ts'
 import type { DevicePointer } from './kernel-args.ts'
 import { fewRoundedTokens, roundedFew } from './ops-rounded-few.ts'
 import { type RoundedScratch, roundedMany } from './ops-rounded-many.ts'
 import { type CopyBudget, sparseProduct } from './ops-sparse.ts'
 import { EPILOGUES, type Product, productOf } from './product.ts'
+import { gemmCalls } from './product-batches.ts'
 import { StructBytes } from './struct-bytes.ts'
 
 /** MAX_JOBS of linear-few.cu and linear-epilogue.cu, and the bytes of their jobs. */
@@ -166,12 +167,6 @@ function paddedTokens(tokens: number, capacity: number): number {
   return Math.min(bucketOf(tokens), capacity)
 }
 
-function gemmCall(product: Product, n: number): GemmCall {
-  const { rows, columns, weight, x, y, epilogue } = product
-  const beta = epilogue === 'add' ? 1 : 0
-  return { m: rows, n, k: columns, w: weight, x, y: y.address, outType: y.type, beta }
-}
-
 /** linear-few.cu reads f16 alone. */
 function isSmall({ rows, type }: Product): boolean {
   return rows <= SMALL_ROWS && type === 'f16'
@@ -220,6 +215,11 @@ function manyProducts(
       y.type === 'f16' && !(bias && epilogue === 'add'),
       'a bias or activation of a product that is f32 or added to another',
     )
+  const halfCalls = (tokens: number, n: number) =>
+    gemmCalls(
+      byLibrary(tokens).filter((product) => !isRounded(product)),
+      n,
+    )
   const sites = { some: {}, all: {} }
   return {
     absorb(wanted: readonly Product[]): readonly Product[] {
@@ -229,17 +229,15 @@ function manyProducts(
     },
     prepare(gemm: Gemm, tokens: number): void {
       const n = paddedTokens(tokens, capacity)
-      for (const product of byLibrary(tokens))
-        if (isRounded(product)) rounded.of(product).prepare(gemm, n)
-        else gemm.prepare(gemmCall(product, n))
+      for (const product of products.filter(isRounded)) rounded.of(product).prepare(gemm, n)
+      for (const call of halfCalls(tokens, n)) gemm.prepare(call)
     },
     run(stream: StepStream, tokens: number): void {
       const n = paddedTokens(tokens, capacity)
       if (tokens <= SMALL_TOKENS && small.length > 0) runSmall(stream, tokens)
       rounded.begin(stream, products, tokens)
-      for (const product of byLibrary(tokens))
-        if (isRounded(product)) rounded.of(product).run(stream, tokens, n)
-        else stream.gemm.run(gemmCall(product, n))
+      for (const product of products.filter(isRounded)) rounded.of(product).run(stream, tokens, n)
+      for (const call of halfCalls(tokens, n)) stream.gemm.run(call)
       const rest = finished(tokens)
       const widest = Math.max(0, ...rest.map(({ rows }) => rows))
       const blocks = Math.min(EPILOGUE_BLOCKS, Math.ceil((tokens * widest) / (8 * 256)))

@@ -1,0 +1,55 @@
+import { expect, test } from 'vitest'
+import type { Product } from '../../../src/backend/cuda/product.ts'
+import { gemmCalls } from '../../../src/backend/cuda/product-batches.ts'
+import type { CudaTensor } from '../../../src/backend/cuda/resources.ts'
+
+/** Only what is looked at. */
+function product(w: number, x: number, y: number, given: Partial<Product> = {}): Product {
+  const tensor = { address: BigInt(y), type: 'f16' } as CudaTensor
+  const sizes = { rows: 64, columns: 32, epilogue: 'none', type: 'f16' } as const
+  const rest = { scales: null, bias: null }
+  return { ...sizes, ...rest, y: tensor, x: BigInt(x), weight: BigInt(w), ...given }
+}
+
+const [W, X, Y] = [4096, 2048, 1024]
+const at = (i: number, given?: Partial<Product>) => product(i * W, i * X, i * Y, given)
+const shapes = (products: readonly Product[]) =>
+  gemmCalls(products, 5).map(({ batch = 1, strides }) => [
+    batch,
+    strides?.w,
+    strides?.x,
+    strides?.y,
+  ])
+
+test('neighbours a constant distance apart are one call, and no others', () => {
+  const one = [1, undefined, undefined, undefined]
+  expect(shapes([at(1), at(2), at(3)])).toEqual([[3, 2048, 1024, 512]])
+  expect(shapes([at(1), at(2), at(3), at(5), at(6, { rows: 128 })])).toEqual([
+    [3, 2048, 1024, 512],
+    one,
+    one,
+  ])
+  expect(shapes([at(1), at(2, { epilogue: 'add' }), at(3, { columns: 64 })])).toEqual([
+    one,
+    one,
+    one,
+  ])
+  expect(shapes([at(3), at(2)])).toEqual([one, one])
+  // As w, r and k would be: the inputs of the second pair lie elsewhere.
+  expect(shapes([at(1), product(2 * W, 3 * X, 2 * Y), at(3)])).toEqual([[2, 2048, 2048, 512], one])
+  expect(shapes([at(1), product(2 * W, 2 ** 40, 2 * Y)])).toEqual([one, one])
+})
+
+test('a call begins with the first operands', () => {
+  const [call] = gemmCalls([at(1, { epilogue: 'add' }), at(2, { epilogue: 'add' })], 5)
+  expect(call).toMatchObject({
+    m: 64,
+    n: 5,
+    k: 32,
+    w: 4096n,
+    x: 2048n,
+    y: 1024n,
+    beta: 1,
+    batch: 2,
+  })
+})
