@@ -40,28 +40,56 @@ __device__ __forceinline__ void store_row(f16* y, const Row& row) {
           make_uint2(pack(row.part[i].x, row.part[i].y), pack(row.part[i].z, row.part[i].w));
 }
 
-/** (x − mean) / √(var + eps), the variance from the differences. scratch: shared [64] */
-__device__ __forceinline__ Row normalise(Row x, float eps, float* scratch) {
-  float sum = 0;
+/** The sums of several rows over a block; scratch: shared, not used by the sums before. */
+template <int Rows>
+__device__ __forceinline__ void block_sums(float (&x)[Rows], float (&scratch)[Rows][32]) {
+  const int lane = threadIdx.x & 31;
 #pragma unroll
-  for (int i = 0; i < kPer; i++) sum += (x.part[i].x + x.part[i].y) + (x.part[i].z + x.part[i].w);
-  const float mean = block_sum<THREADS>(sum, scratch) * (1.0f / CHANNELS);
-  float squares = 0;
-#pragma unroll
-  for (int i = 0; i < kPer; i++) {
-    if (!owns(i)) continue;
-    float4& p = x.part[i];
-    p.x -= mean, p.y -= mean, p.z -= mean, p.w -= mean;
-    squares += (p.x * p.x + p.y * p.y) + (p.z * p.z + p.w * p.w);
+  for (int i = 0; i < Rows; i++) {
+    x[i] = warp_sum(x[i]);
+    if (lane == 0) scratch[i][threadIdx.x >> 5] = x[i];
   }
-  const float variance = block_sum<THREADS>(squares, scratch + 32) * (1.0f / CHANNELS);
-  const float scale = rsqrtf(variance + eps);
+  __syncthreads();
 #pragma unroll
-  for (int i = 0; i < kPer; i++) {
-    float4& p = x.part[i];
-    p.x *= scale, p.y *= scale, p.z *= scale, p.w *= scale;
+  for (int i = 0; i < Rows; i++) x[i] = warp_sum(lane < THREADS / 32 ? scratch[i][lane] : 0.0f);
+}
+
+/** Each row as (x − mean) / √(var + eps), the variance from the differences. */
+template <int Rows>
+__device__ __forceinline__ void normalise(Row (&x)[Rows], float eps,
+                                          float (&scratch)[2][Rows][32]) {
+  float sums[Rows] = {};
+#pragma unroll
+  for (int r = 0; r < Rows; r++)
+#pragma unroll
+    for (const float4& p : x[r].part) sums[r] += (p.x + p.y) + (p.z + p.w);
+  block_sums(sums, scratch[0]);
+  float squares[Rows] = {};
+#pragma unroll
+  for (int r = 0; r < Rows; r++) {
+    const float mean = sums[r] * (1.0f / CHANNELS);
+#pragma unroll
+    for (int i = 0; i < kPer; i++) {
+      if (!owns(i)) continue;
+      float4& p = x[r].part[i];
+      p.x -= mean, p.y -= mean, p.z -= mean, p.w -= mean;
+      squares[r] += (p.x * p.x + p.y * p.y) + (p.z * p.z + p.w * p.w);
+    }
   }
-  return x;
+  block_sums(squares, scratch[1]);
+#pragma unroll
+  for (int r = 0; r < Rows; r++) {
+    const float scale = rsqrtf(squares[r] * (1.0f / CHANNELS) + eps);
+#pragma unroll
+    for (float4& p : x[r].part) p.x *= scale, p.y *= scale, p.z *= scale, p.w *= scale;
+  }
+}
+
+/** One row. scratch: shared [64] */
+__device__ __forceinline__ Row normalise(const Row& x, float eps, float* scratch) {
+  Row rows[1] = {x};
+  normalise(rows, eps, *reinterpret_cast<float (*)[2][1][32]>(scratch));
+  return rows[0];
 }
 
 /** x·weight + bias */

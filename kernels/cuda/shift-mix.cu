@@ -1,10 +1,11 @@
 // Layer norm, token shift and channel mixes. Per token t of a row:
 //   h = LN(x[t]);  d = previous h of the row − h;  out[i][t] = h + d·mix[i]
 // x f32 [T, C] · out n × f16 [T, C] · mix n × f32 [C] · shift f32, one vector [C] a slot,
-// slot_stride numbers apart A block takes TOKENS tokens in a row, so that the mixes come from L1
-// after the first. The h before a block's first token is computed again from x. A row of one token
-// updates its shift vector here; the block of a longer row's last token must not, since that of its
-// first may not have read it yet: shift_commit does it in the next launch.
+// slot_stride numbers apart. A block takes TOKENS tokens in a row: their loads and the barriers of
+// their sums are shared, and so are the mixes. The h before a block's first token is computed again
+// from x. A row of one token updates its shift vector here; the block of a longer row's last token
+// must not, since that of its first may not have read it yet: shift_commit does it in the next
+// launch.
 #include "norm.cuh"
 
 #define MAX_MIXES 6
@@ -14,44 +15,71 @@ struct Mixes {
   const float* mix[MAX_MIXES];
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+/** x + (to − x)·share */
+__device__ __forceinline__ Row moved(Row x, const Row& to, const Row& share) {
+#pragma unroll
+  for (int i = 0; i < kPer; i++) {
+    float4& c = x.part[i];
+    const float4 p = to.part[i], m = share.part[i];
+    c = make_float4(c.x + (p.x - c.x) * m.x, c.y + (p.y - c.y) * m.y, c.z + (p.z - c.z) * m.z,
+                    c.w + (p.w - c.w) * m.w);
+  }
+  return x;
+}
+
+/** Threads that registers are left for on a multiprocessor: all blocks of a step of 320 tokens run
+ * at once. */
+#if TOKENS == 1 && __CUDA_ARCH__ >= 800
+constexpr int kResident = 1536;
+#else
+constexpr int kResident = 1024;
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
     shift_mix(Step step, Mixes mixes, const float* x, const float* weight, const float* bias,
               float eps, float* shift, long long slot_stride) {
-  __shared__ float scratch[2][64];
+  __shared__ float scratch[2][TOKENS + 1][32];
   let_next_start();
   wait_for_previous();
-  const int first = blockIdx.x * TOKENS;
-  const int end = min(first + TOKENS, step.num_tokens());
-  Row previous;
-  int parity = 0;
-  for (int t = first; t < end; t++) {
-    const int row = step.token_rows[t];
-    const bool starts_row = t == step.starts[row];
-    float* const kept = shift + step.slots[row] * slot_stride;
-    if (starts_row) {
-      previous = load_row(kept);
-    } else if (t == first) {
-      previous = layer_norm(load_row(x + (long long)(t - 1) * CHANNELS), weight, bias, eps,
-                            scratch[parity ^= 1]);
-    }
-    const Row h =
-        layer_norm(load_row(x + (long long)t * CHANNELS), weight, bias, eps, scratch[parity ^= 1]);
+  const int first = blockIdx.x * TOKENS, count = min(TOKENS, step.num_tokens() - first);
+  if (count <= 0) return;
+  // Everything that is read is asked for at once. h[i + 1] is of token i, h[0] of the one before.
+  Row h[TOKENS + 1], previous[TOKENS];
+  bool starts[TOKENS];
+  float* shifts[TOKENS];
 #pragma unroll
-    for (int n = 0; n < MIXES; n++) {
-      Row y;
-#pragma unroll
-      for (int i = 0; i < kPer; i++) {
-        if (!owns(i)) continue;
-        const float4 m = reinterpret_cast<const float4*>(mixes.mix[n])[group(i)];
-        const float4 p = previous.part[i], c = h.part[i];
-        y.part[i] = make_float4(c.x + (p.x - c.x) * m.x, c.y + (p.y - c.y) * m.y,
-                                c.z + (p.z - c.z) * m.z, c.w + (p.w - c.w) * m.w);
-      }
-      store_row(mixes.out[n] + (long long)t * CHANNELS, y);
-    }
-    if (starts_row && step.starts[row + 1] == t + 1) store_row(kept, h);
-    previous = h;
+  for (int i = 0; i <= TOKENS; i++) {
+    const int t = first + min(i, count) - 1;
+    h[i] = load_row(x + (long long)max(t, 0) * CHANNELS);
   }
+#pragma unroll
+  for (int i = 0; i < TOKENS; i++) {
+    const int t = first + min(i, count - 1), row = step.token_rows[t];
+    starts[i] = t == step.starts[row];
+    shifts[i] = starts[i] ? shift + step.slots[row] * slot_stride : nullptr;
+    if (starts[i]) previous[i] = load_row(shifts[i]);
+    if (step.starts[row + 1] != t + 1) shifts[i] = nullptr;
+  }
+  normalise(h, eps, scratch);
+  const Row w = load_row(weight), b = load_row(bias);
+#pragma unroll
+  for (int i = 0; i <= TOKENS; i++) h[i] = affine(h[i], w, b);
+#pragma unroll
+  for (int i = 0; i < TOKENS; i++)
+    if (!starts[i]) previous[i] = h[i];
+#pragma unroll
+  for (int n = 0; n < MIXES; n++) {
+    const Row mix = load_row(mixes.mix[n]);
+#pragma unroll
+    for (int i = 0; i < TOKENS; i++) {
+      if (i < count)
+        store_row(mixes.out[n] + (long long)(first + i) * CHANNELS,
+                  moved(h[i + 1], previous[i], mix));
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < TOKENS; i++)
+    if (i < count && shifts[i] != nullptr) store_row(shifts[i], h[i + 1]);
 }
 
 // The shift vector of each row of more than one token becomes the h of its last.

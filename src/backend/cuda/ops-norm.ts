@@ -10,10 +10,9 @@ import { StructBytes } from './struct-bytes.ts'
 
 /** MAX_MIXES of shift-mix.cu */
 const MAX_MIXES = 6
-/** Tokens of a step from which a block takes several of them, and how many: blocks for the whole device come first. */
+/** Tokens of a step from which a block takes several of them, and how many: all blocks at once come first. */
 const TOKENS_PER_BLOCK = [
-  [1024, 4],
-  [256, 2],
+  [448, 2],
   [0, 1],
 ] as const
 const MAX_THREADS = 512
