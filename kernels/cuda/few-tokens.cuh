@@ -82,8 +82,8 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, int m, int n, const In
   mma(sums.of[m][n], lo.z, hi.z, lo.w, hi.w, w2, w3);
 }
 
-/** The work of a block, `width` rows of W and TOKENS tokens, and of a warp in it: a tile of rows, and
- * of its columns the share `part` of `split`. */
+/** The work of a block, `width` rows of W and TOKENS tokens, and of a warp in it: a tile of rows,
+ * and of its columns the share `part` of `split`. */
 struct Place {
   int split, width, block_row, first_token, row, part;
 };
@@ -131,7 +131,7 @@ __device__ __forceinline__ void store_sums(const Sums& sums, const Job& job, con
   for (int m = 0; m < kTokenTiles; m++) {
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++) {
-      const float(&d)[4] = sums.of[m][n];
+      const float (&d)[4] = sums.of[m][n];
       *reinterpret_cast<float2*>(&partial[warp][16 * m + g][8 * n + 2 * q]) =
           make_float2(d[0], d[1]);
       if constexpr (TOKENS > 8)

@@ -122,7 +122,8 @@ __device__ __forceinline__ void load_part(Part& part, const Sources& from, int p
 
 /** Inputs `s` of a lane's tokens at part `p`. */
 template <class Format>
-__device__ __forceinline__ void load_slice(Inputs& slice, const Sources& from, int p, int s, int q) {
+__device__ __forceinline__ void load_slice(Inputs& slice, const Sources& from, int p, int s,
+                                           int q) {
   const int at = (p * Format::kSlices + s) * 32 + 8 * q;
 #pragma unroll
   for (int m = 0; m < kTokenGroups; m++)
