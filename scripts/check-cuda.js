@@ -20,7 +20,7 @@ const TARGETS = ['90a', '75', '80', '100', '120']
 
 /** The narrowest and the widest rows that a model has; THREADS as backend/cuda/ops-norm.ts chooses it. */
 const ROWS = ['CHANNELS=768 THREADS=192', 'CHANNELS=4096 THREADS=512']
-const TOKENS = ['TOKENS=1 MIXES=6', 'TOKENS=4 MIXES=1']
+const TOKENS = ['TOKENS=1 MIXES=6', 'TOKENS=2 MIXES=1']
 
 /**
  * file → the macros it is compiled with, as src/backend/cuda/ops-*.ts gives them; a file that is not here is compiled
@@ -50,6 +50,7 @@ const VARIANTS = {
   'shift-mix': ROWS.flatMap((row) => TOKENS.map((tokens) => `${row} ${tokens}`)),
   wkv6: ['STATE_F16=0', 'STATE_F16=1'],
   wkv7: ['STATE_F16=0', 'STATE_F16=1'],
+  'wkv7-decode': ['STATE_F16=0', 'STATE_F16=1'],
 }
 
 const files = readdirSync(sourceDir)

@@ -91,3 +91,15 @@ __device__ __forceinline__ float sum8(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 2);
   return x + __shfl_xor_sync(0xffffffffu, x, 1);
 }
+
+/**
+ * Four sums over 8 lanes, in the order of sum8, in four exchanges: half of them go each way, then a
+ * quarter. Lanes q and q ^ 1 end with sum q >> 1.
+ */
+__device__ __forceinline__ float sum_four(const float (&x)[4], int q) {
+  const bool upper = q & 4, odd = q & 2;
+  const float a = (upper ? x[2] : x[0]) + __shfl_xor_sync(0xffffffffu, upper ? x[0] : x[2], 4);
+  const float b = (upper ? x[3] : x[1]) + __shfl_xor_sync(0xffffffffu, upper ? x[1] : x[3], 4);
+  const float sum = (odd ? b : a) + __shfl_xor_sync(0xffffffffu, odd ? a : b, 2);
+  return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
+}

@@ -3,7 +3,7 @@
 // Tolerance: 1e-3 RMS against reference/ops-rwkv6.ts with f32 state (operands are f16).
 // A state's rows (value channels) are independent of each other, and so are its elements from token
 // to token: only y is summed over a row, which 8 lanes share.
-#include "wkv-state.cuh"
+#include "wkv-decode.cuh"
 
 /** Operands f16 [T, C]; constants f32 [C]; all as in backend.ts's wkv6. */
 struct Wkv6 {
@@ -102,49 +102,38 @@ __device__ __forceinline__ float advance(Eight& s, const Operands& o, float v, i
   return y;
 }
 
-// Rows of one token: one block a head of a row, all fused. Each group of 8 lanes owns 4 of the
-// state's 64 rows; their loads are in flight while the first warp prepares the operands. Bytes: the
-// state, in and out. Few registers, so that seven blocks share a multiprocessor and their states
-// fill the memory's queue.
-extern "C" __global__ void __launch_bounds__(128, 7)
+// Rows of one token: one block a head of a row, all fused (wkv-decode.cuh). The loads of the state
+// are in flight while the first warp prepares the operands. Bytes: the state, in and out.
+extern "C" __global__ void __launch_bounds__(kHeadThreads, kHeadsResident)
     wkv6_decode(Step step, const __grid_constant__ Wkv6 op) {
   __shared__ Operands shared;
   __shared__ Finish ending[32];
-  __shared__ float outputs[64];
+  __shared__ float sums[64];
   let_next_start();
-  const int head = blockIdx.x, t = blockIdx.y;
-  const bool is_padding = t >= step.num_rows();
-  const int q = threadIdx.x & 7, group = threadIdx.x >> 3, lane = threadIdx.x & 31,
-            warp = threadIdx.x >> 5;
-  state_t* state = nullptr;
-  Eight s[4];
-  if (!is_padding) {
-    // Only this kernel writes the states of its layer, a step ago at the latest: no need to wait
-    // for the one before.
-    state = static_cast<state_t*>(op.state) + step.slots[t] * op.slot_stride +
-            (long long)head * 64 * 64;
-#pragma unroll
-    for (int i = 0; i < 4; i++) s[i] = load_state(state + (group + 16 * i) * 64, q);
-  }
-  wait_for_previous();
-  if (is_padding) return;
+  const int head = blockIdx.x, t = blockIdx.y, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  HeldRows held;
+  if (!take_head(held, step, op)) return;
 
-  if (warp == 0)
-    share(shared, load_raw(op, t, head), load_pair(op.u, head * 64 + 2 * lane));
-  else if (warp == 1)
-    ending[lane] = load_finish(op, t, head);
+  if (warp == kHeadWarps - 1) ending[lane] = load_finish(op, t, head);
+  if (warp == 0) share(shared, load_raw(op, t, head), load_pair(op.u, head * 64 + 2 * lane));
   __syncthreads();
 
+  const int q = lane_of_row();
+  float y[kRows];
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
-    const int row = group + 16 * i;
+  for (int i = 0; i < kRows; i++) {
+    const int row = held.first_row + i;
     const float v = shared.v[row];
-    const float y = sum8(advance(s[i], shared, v, q)) + shared.bonus * v;
-    if (q == 0) outputs[row] = y;
-    store_state(state + row * 64, q, s[i], row_noise(v, shared.k[4 * q], row * 8 + q));
+    Eight s = open_row(held, i);
+    y[i] = advance(s, shared, v, q);
+    store_state(held.at - 4 * q + 64 * i, q, s, row_noise(v, shared.k[4 * q], row * 8 + q));
   }
+  share_sums(sums, held, y);
   __syncthreads();
-  if (warp == 0) finish(op, t, head, load_pair(outputs, 2 * lane), ending[lane]);
+  if (warp != 0) return;
+  const float2 v = load_pair(shared.v, 2 * lane), sum = load_pair(sums, 2 * lane);
+  const float2 all = make_float2(sum.x + shared.bonus * v.x, sum.y + shared.bonus * v.y);
+  finish(op, t, head, all, ending[lane]);
 }
 
 // Rows of any number of tokens, one after the other: a block owns 16 rows of one head's state in
@@ -185,18 +174,6 @@ __device__ __forceinline__ void prepare_chunks(const Wkv6& op, Operands (&shared
     load(from + 2 * kChunk);
     __syncthreads();
   }
-}
-
-/**
- * The sums over 8 lanes of four tokens' y in four exchanges: half of the tokens go each way, then a
- * quarter. Lanes q and q ^ 1 end with that of token q >> 1.
- */
-__device__ __forceinline__ float sum_four(const float (&y)[4], int q) {
-  const bool upper = q & 4, odd = q & 2;
-  const float a = (upper ? y[2] : y[0]) + __shfl_xor_sync(0xffffffffu, upper ? y[0] : y[2], 4);
-  const float b = (upper ? y[3] : y[1]) + __shfl_xor_sync(0xffffffffu, upper ? y[1] : y[3], 4);
-  const float sum = (odd ? b : a) + __shfl_xor_sync(0xffffffffu, odd ? a : b, 2);
-  return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
 }
 
 __device__ __forceinline__ void recur(const Wkv6& op, const Operands (&shared)[2][kChunk],

@@ -42,7 +42,7 @@ export function wkv7(
   const pool = statesOf(states)
   const { heads, channels } = pool.shape
   const defines = { STATE_F16: Number(pool.wkvType === 'f16') }
-  const decode = device.kernel('wkv7', 'wkv7_decode', defines)
+  const decode = device.kernel('wkv7-decode', 'wkv7_decode', defines)
   const prefill = device.kernel('wkv7', 'wkv7_prefill', defines)
   const output = device.kernel('wkv7', 'wkv7_output', defines)
   const absorbed = projections === null ? NO_BIASES : absorbBiases(projections, operands)
