@@ -1,0 +1,212 @@
+/**
+ * What the results of a step mean for the live requests: events, ends, forks and failures. Which rows ran is scheduler.ts,
+ * where an answer ends sequence.ts, what is kept of it states.ts; when a step is looked at is engine.ts.
+ */
+import { assert, SkeinError } from '../errors.ts'
+import type { Drawn, RowResult, Runner } from '../model/runner.ts'
+import type { TokenBytes } from './answer-text.ts'
+import { logprobsOf, withBytes } from './logprobs.ts'
+import type { EngineEvent, SessionPosition } from './messages.ts'
+import type { PlannedRow, Scheduler } from './scheduler.ts'
+import type { LiveRequest, Sequence } from './sequence.ts'
+import type { States } from './states.ts'
+
+export class Outcomes {
+  readonly live = new Map<string, LiveRequest>()
+  readonly counters = {
+    promptTokens: 0,
+    generatedTokens: 0,
+    finishedStop: 0,
+    finishedLength: 0,
+    aborted: 0,
+    failed: 0,
+  }
+  readonly #runner: Runner
+  readonly #vocabSize: number
+  readonly #tokenBytes: TokenBytes
+  readonly #scheduler: Scheduler
+  /** Null where no states are kept. */
+  readonly #states: States | null
+  readonly #wake: () => void
+  /** Of this step, and of what came since the last one. */
+  #events: EngineEvent[] = []
+
+  /** `wake` is called when something came between steps that the next one has to deal with. */
+  constructor(
+    runner: Runner,
+    tokenBytes: TokenBytes,
+    scheduler: Scheduler,
+    states: States | null,
+    wake: () => void,
+  ) {
+    this.#runner = runner
+    this.#vocabSize = runner.info.vocabSize
+    this.#tokenBytes = tokenBytes
+    this.#scheduler = scheduler
+    this.#states = states
+    this.#wake = wake
+  }
+
+  get numEvents(): number {
+    return this.#events.length
+  }
+
+  takeEvents(): EngineEvent[] {
+    const events = this.#events
+    this.#events = []
+    return events
+  }
+
+  /** A request ends in any phase, and no further event of it follows. */
+  cancel(live: LiveRequest): void {
+    this.#states?.abandon(live, true)
+    this.remove(live)
+    this.counters.aborted++
+    this.dropEvents(live.id)
+  }
+
+  dropEvents(id: string): void {
+    this.#events = this.#events.filter((event) => event.id !== id)
+  }
+
+  /** Every live request ends with this error; nothing else is touched. */
+  failAll(error: SkeinError): void {
+    for (const id of this.live.keys()) {
+      this.counters.failed++
+      this.#events.push({ type: 'error', id, error: error.toShape() })
+    }
+    this.live.clear()
+  }
+
+  /** What a row of a step has drawn. */
+  accept(planned: PlannedRow, { drawn, logits }: RowResult): void {
+    const { owner, takers, numPrompt } = planned
+    assert(drawn.length === takers.length, `${drawn.length} draws for ${takers.length} takers`)
+    // It may have failed in another row of this very step, or have been cancelled while the step was on its way.
+    if (this.live.get(owner.id) !== owner) return
+    if (numPrompt > 0) this.#acceptPrompt(planned, logits)
+    this.#acceptDrawn(owner, takers, drawn)
+  }
+
+  #acceptPrompt(planned: PlannedRow, logits: Float32Array | undefined): void {
+    const { owner, numPrompt, fedTo } = planned
+    if (logits !== undefined && !this.#score(planned, logits)) return
+    this.counters.promptTokens += numPrompt
+    // Else more of it is on its way; at a point nothing is.
+    if (fedTo === owner.numFed) this.#states?.atPoint(owner)
+    if (fedTo < owner.prompt.length) return
+    const { id, seed, promptLogprobs: logprobs } = owner
+    this.#events.push({ type: 'prompt', id, seed, logprobs, ...this.#states?.usageOf(owner) })
+    this.#fork(owner)
+    if (owner.request.maxTokens > 0) return
+    for (const sequence of owner.sequences) {
+      sequence.endAtLength()
+      this.#report(sequence)
+    }
+  }
+
+  /** The prompt was read once, into the first choice's slot. This runs before that slot is stepped or freed. */
+  #fork({ sequences }: LiveRequest): void {
+    const from = sequences[0]!.slot
+    for (const { slot } of sequences.slice(1)) {
+      assert(from !== null && slot !== null, 'a fork without slots')
+      this.#runner.copySlot(from, slot)
+    }
+  }
+
+  /** Adds the log-probabilities of the tokens that follow the ones just fed. False: the request has failed. */
+  #score({ owner, numPrompt, fedTo }: PlannedRow, logits: Float32Array): boolean {
+    const { prompt } = owner
+    const { promptLogprobs: k } = owner.request
+    assert(k !== null, 'prompt logits came and were not asked')
+    for (let row = 0; row < numPrompt; row++) {
+      const token = prompt[fedTo - numPrompt + row + 1]!
+      const logprob = logprobsOf(logits, row, this.#vocabSize, token, k)
+      if (logprob === null) {
+        this.fail(owner, notFinite('in the prompt'))
+        return false
+      }
+      owner.promptLogprobs!.push(withBytes(logprob, this.#tokenBytes))
+    }
+    return true
+  }
+
+  #acceptDrawn(owner: LiveRequest, takers: readonly Sequence[], drawn: readonly Drawn[]): void {
+    for (const [i, sequence] of takers.entries()) {
+      const { token, logprob } = drawn[i]!
+      if (sequence.finish !== null) {
+        this.#overran(sequence, token)
+        continue
+      }
+      if (token < 0) {
+        this.fail(owner, notFinite(`after ${sequence.numDrawn} tokens`))
+        return
+      }
+      sequence.accept(token, logprob)
+      this.counters.generatedTokens++
+      this.#states?.drew(sequence)
+      this.#report(sequence)
+    }
+  }
+
+  /** A row that was launched before the end of its answer was known. After a stop token it did not run. */
+  #overran(sequence: Sequence, token: number): void {
+    if (sequence.slot === null) return
+    sequence.isSpoilt = token < 0
+    this.#end(sequence)
+  }
+
+  /** Collects what became of a sequence in this step, and lets go of what has ended. */
+  #report(sequence: Sequence): void {
+    const { owner, index } = sequence
+    const released = sequence.text.take()
+    if (released !== null) this.#events.push({ type: 'text', id: owner.id, index, ...released })
+    if (sequence.isOver) this.#end(sequence)
+  }
+
+  #end(sequence: Sequence): void {
+    const { owner } = sequence
+    if (this.#states === null) this.#finish(sequence, null)
+    else {
+      this.#states.answerEnds(sequence, (session, error) => {
+        if (this.live.get(owner.id) !== owner) return
+        if (error === null) this.#finish(sequence, session)
+        else this.fail(owner, error)
+        this.#wake()
+      })
+    }
+    this.#scheduler.releaseSlot(sequence)
+    if (owner.isDone) this.#scheduler.remove(owner)
+  }
+
+  #finish({ owner, index, finish, numDrawn }: Sequence, session: SessionPosition | null): void {
+    const { id } = owner
+    assert(finish !== null, 'an answer was reported before its end')
+    const turn = session === null ? {} : { session }
+    this.#events.push({ type: 'finish', id, index, ...finish, completionTokens: numDrawn, ...turn })
+    if (finish.reason === 'stop') this.counters.finishedStop++
+    else this.counters.finishedLength++
+    if (owner.isDone) this.live.delete(id)
+  }
+
+  /** Takes a request out, in whatever phase it is. */
+  remove(live: LiveRequest): void {
+    this.live.delete(live.id)
+    this.#scheduler.remove(live)
+  }
+
+  fail(live: LiveRequest, error: SkeinError): void {
+    if (error.code === 'kernel_failed') this.#states?.distrust(live)
+    this.#states?.abandon(live, false)
+    this.remove(live)
+    this.counters.failed++
+    this.#events.push({ type: 'error', id: live.id, error: error.toShape() })
+  }
+}
+
+function notFinite(where: string): SkeinError {
+  return new SkeinError(
+    'kernel_failed',
+    `the model's output was not finite ${where}; the answer was dropped. Other requests are not affected`,
+  )
+}
