@@ -36,7 +36,10 @@ export class Mixtures {
   /** Passes changes of models on, and forgets the mixtures that they end. */
   admin(models: ModelAdmin): ModelAdmin & MixtureAdmin {
     return {
-      load: (choice) => models.load(choice),
+      load: async (choice) => {
+        await models.load(choice)
+        this.#known.delete(choice.id)
+      },
       remove: async (id) => {
         await models.remove(id)
         if (id === null) this.#known.clear()
@@ -78,8 +81,11 @@ export class Mixtures {
     ofModel!.set(name, { ...known, states: weighted(states, weights) })
   }
 
+  /** A mixture is there as long as its states are: its model may have been replaced behind the gateway's back. */
   #withNames(entry: ModelEntry): ModelEntry {
-    const names = [...(this.#known.get(entry.id)?.keys() ?? [])]
+    const states = entry.client?.info.startStates ?? []
+    const known = [...(this.#known.get(entry.id) ?? [])]
+    const names = known.filter(([, mixture]) => isThere(mixture, states)).map(([name]) => name)
     return names.length === 0 ? entry : { ...entry, mixtures: names }
   }
 
@@ -89,10 +95,18 @@ export class Mixtures {
     for (const [id, ofModel] of this.#known) {
       const rest = name.startsWith(id) ? name.slice(id.length) : ''
       const mixture = rest[0] === ' ' || rest[0] === '@' ? ofModel.get(rest.slice(1)) : undefined
-      if (mixture !== undefined) return withMixture(this.#models.get(id), name, mixture)
+      if (mixture === undefined) continue
+      const model = this.#models.get(id)
+      if (isThere(mixture, model.client.info.startStates ?? [])) {
+        return withMixture(model, name, mixture)
+      }
     }
     return null
   }
+}
+
+function isThere({ states }: Mixture, startStates: readonly string[]): boolean {
+  return states.every(({ startState }) => startState === null || startStates.includes(startState))
 }
 
 /** A request may bring weights of its own. */

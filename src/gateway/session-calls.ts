@@ -1,6 +1,6 @@
 /**
- * Calls about states over all workers of a model: those about one session go to the worker that holds it, lists are put
- * together, and start states are given to every worker.
+ * Calls about sessions over all workers of a model: those about one session go to the worker that holds it, and lists are put
+ * together. Start states are each worker's own and never called for here (start-states.ts).
  */
 import type { EngineClient } from '../engine/client.ts'
 import type { EngineCall, EngineCalls, SessionInfo, SessionRef } from '../engine/messages.ts'
@@ -32,8 +32,8 @@ export class SessionCalls {
       'sessions.release': (params) => this.#atHome('sessions.release', params, params),
       'sessions.export': (params) => this.#atHome('sessions.export', params, params),
       'sessions.import': (params) => this.#atHome('sessions.import', params, params),
-      'startStates.add': (params, ready) => everywhere('startStates.add', params, ready),
-      'startStates.remove': (params, ready) => everywhere('startStates.remove', params, ready),
+      'startStates.add': refuseStartState,
+      'startStates.remove': refuseStartState,
     }
   }
 
@@ -100,14 +100,8 @@ export class SessionCalls {
   }
 }
 
-async function everywhere<M extends EngineCall>(
-  method: M,
-  params: EngineCalls[M]['params'],
-  ready: readonly Replica[],
-): Promise<EngineCalls[M]['result']> {
-  const results = await Promise.all(ready.map((replica) => engineOf(replica).call(method, params)))
-  if (results.length === 0) throw new SkeinError('model_not_loaded', 'no worker is ready')
-  return results[0]!
+async function refuseStartState(): Promise<never> {
+  throw new SkeinError('internal', 'start states are changed worker by worker')
 }
 
 function engineOf({ engine }: Replica): EngineClient {

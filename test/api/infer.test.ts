@@ -341,7 +341,7 @@ describe('models come and go', () => {
   })
 
   test('a mixture is loaded as a whole, and instead of the one before', async () => {
-    const { app, keepers, names } = hosted()
+    const { app, keepers, names, say } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const load = (...state_filenames: string[]) =>
       postTo(app, '/mrss_loadstatemodel', { state_viewname: 'mix', state_filenames })
@@ -357,6 +357,14 @@ describe('models come and go', () => {
     expect((await load('state.pth')).statusCode).toBe(200)
     expect(await names()).toEqual(namesOf('mix 1', 'mix'))
     expect(keepers).toHaveLength(1)
+    const mixed = `${SEED.model_viewname} mix`
+    expect((await say(mixed)).choices).toHaveLength(1)
+
+    // Another model of that name has none of them.
+    await postTo(app, '/loadmodel', { ...SEED, model_filename: 'b.pth' })
+    expect(keepers).toHaveLength(2)
+    expect(await names()).toEqual(namesOf())
+    expect((await say(mixed)).error.code).toBe('model_not_found')
   })
 
   test('a replica is given the start states of its model, whenever it comes', async () => {
