@@ -54,6 +54,8 @@ const built = (path) => import(new URL(path, DIST).href)
 // --- the scripted worker ---------------------------------------------------------------------------------------------
 
 async function work() {
+  const { channelToParent } = await built('engine/process-channel.js')
+  const channel = channelToParent()
   /** @type {Map<string, { id: string, left: number, k: number | null, hasBegun: boolean }>} */
   const live = new Map()
   const bytes = new TextEncoder().encode(' word')
@@ -63,21 +65,21 @@ async function work() {
     top: Array.from({ length: k }, (_, i) => ({ token: i + 1, logprob: -1.2345678 * (i + 1) })),
     topBytes: Array.from({ length: k }, (_, i) => new TextEncoder().encode(` word${i}`)),
   })
-  process.on('message', (/** @type {any} */ message) => {
+  channel.onMessage((/** @type {any} */ message) => {
     if (message.type === 'shutdown') process.exit(0)
     if (message.type === 'cancel') live.delete(message.id)
     if (message.type !== 'generate') return
     const { id, maxTokens, logprobs: k } = message.request
     live.set(id, { id, left: maxTokens, k, hasBegun: false })
   })
-  process.on('disconnect', () => process.exit(0))
+  channel.onClose(() => process.exit(0))
   const counts = { waiting: 0, numSlots: 4096, promptTokens: 0, generatedTokens: 0 }
   const ends = { finishedStop: 0, finishedLength: 0, aborted: 0, failed: 0, busySeconds: 0 }
   const info = {
     model: { architecture: 'rwkv7', vocabSize: 65536, fingerprint: 'scripted', device: 'none' },
     ...{ numSlots: 4096, maxWaiting: 4096, maxPromptTokens: 65536 },
   }
-  process.send?.({ type: 'ready', info })
+  channel.send({ type: 'ready', info })
   const text = WORD.repeat(WORDS)
   const begun = performance.now()
   const step = (/** @type {number} */ steps) => {
@@ -96,7 +98,7 @@ async function work() {
     }
     const running = live.size
     const rest = { running, freeSlots: 4096 - running, steps, lastBatchTokens: running }
-    process.send?.({ type: 'step', events, stats: { ...counts, ...ends, ...rest } })
+    channel.send({ type: 'step', events, stats: { ...counts, ...ends, ...rest } })
     const due = begun + (1000 * (steps + 1)) / rate
     setTimeout(() => step(steps + 1), Math.max(0, due - performance.now()))
   }
@@ -138,12 +140,12 @@ async function saveStates() {
 // --- the gateway -----------------------------------------------------------------------------------------------------
 
 async function serve() {
-  let saved = 0
+  const saved = { all: 0, before: 0 }
   const url = await (options.model === undefined ? serveScript(countSaved) : serveModel())
   /** @param {string} line */
   function countSaved(line) {
     const count = /^saved (\d+)/.exec(line)?.[1]
-    if (count !== undefined) saved = Number(count)
+    if (count !== undefined) saved.all = Number(count)
   }
   const loop = monitorEventLoopDelay({ resolution: LOOP_TICK_MS })
   let cpu = process.cpuUsage()
@@ -153,7 +155,7 @@ async function serve() {
       loop.enable()
       loop.reset()
       cpu = process.cpuUsage()
-      saved = 0
+      saved.before = saved.all
       return
     }
     const ms = [loop.percentile(50), loop.percentile(99), loop.max].map(
@@ -162,7 +164,7 @@ async function serve() {
     const { user, system } = process.cpuUsage(cpu)
     const { rss, heapUsed, external, arrayBuffers } = process.memoryUsage()
     const memory = { rss, heapUsed, external, arrayBuffers }
-    process.send?.({ ms, cpuMs: (user + system) / 1000, memory, saved })
+    process.send?.({ ms, cpuMs: (user + system) / 1000, memory, saved: saved.all - saved.before })
   })
   process.on('disconnect', () => process.exit(0))
   process.send?.({ url })

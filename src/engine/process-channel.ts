@@ -6,13 +6,16 @@ import type { ChildProcess } from 'node:child_process'
 import { assert } from '../errors.ts'
 import type { Channel } from './channel.ts'
 import type { FromWorker, ToWorker } from './messages.ts'
+import { packStep, type StepColumns, unpackStep } from './step-columns.ts'
 
 /** How long messages of a dead worker may still be on their way before its channel counts as closed. */
 const LAST_MESSAGES_MS = 1000
 
 /** The gateway's end. It closes when the child has gone and its last message has been read. */
 export function channelToChild(child: ChildProcess): Channel<ToWorker, FromWorker> {
-  const end = new ProcessEnd<ToWorker, FromWorker>(child)
+  // The peer speaks this protocol: both ends are started from one installation.
+  const read = (message: unknown) => unpackStep(message as FromWorker | StepColumns)
+  const end = new ProcessEnd<ToWorker, FromWorker>(child, (message) => message, read)
   child.on('error', (error) => {
     // Without a process id it never started; other errors (a failed kill) are followed by an exit or change nothing.
     if (child.pid === undefined) end.closed(error.message)
@@ -35,7 +38,11 @@ export function channelToChild(child: ChildProcess): Channel<ToWorker, FromWorke
 /** The worker's end; there is one in a process started with an IPC channel. */
 export function channelToParent(): Channel<FromWorker, ToWorker> {
   assert(process.send !== undefined, 'this process was not started with an IPC channel')
-  const end = new ProcessEnd<FromWorker, ToWorker>(process)
+  const end = new ProcessEnd<FromWorker, ToWorker>(
+    process,
+    packStep,
+    (message) => message as ToWorker,
+  )
   process.once('disconnect', () => end.closed('the gateway has gone'))
   return end
 }
@@ -50,28 +57,32 @@ interface IpcPort {
 
 class ProcessEnd<Out, In> implements Channel<Out, In> {
   readonly #port: IpcPort
+  readonly #write: (message: Out) => unknown
+  readonly #read: (message: unknown) => In
   readonly #closeListeners: ((reason: string) => void)[] = []
   readonly #whenSent: (() => void)[] = []
   #numUnsent = 0
   #closedBecause: string | null = null
 
-  constructor(port: IpcPort) {
+  /** What messages are on their way between the processes is up to `write` and `read`. */
+  constructor(port: IpcPort, write: (message: Out) => unknown, read: (message: unknown) => In) {
     this.#port = port
+    this.#write = write
+    this.#read = read
   }
 
   send(message: Out): void {
     if (!this.#port.connected) return
     this.#numUnsent++
     // The peer's end of the same protocol; a failed send means it has gone, which onClose reports.
-    this.#port.send?.(message as never, () => {
+    this.#port.send?.(this.#write(message) as never, () => {
       this.#numUnsent--
       if (this.#numUnsent === 0) for (const resolve of this.#whenSent.splice(0)) resolve()
     })
   }
 
   onMessage(listener: (message: In) => void): void {
-    // The peer speaks this protocol: both ends are started from one installation.
-    this.#port.on('message', (message) => listener(message as In))
+    this.#port.on('message', (message) => listener(this.#read(message)))
   }
 
   onClose(listener: (reason: string) => void): void {

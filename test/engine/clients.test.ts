@@ -1,14 +1,16 @@
 import { type ChildProcess, fork } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
+import { deserialize, serialize } from 'node:v8'
 import { describe, expect, test } from 'vitest'
 import type { EngineClient } from '../../src/engine/client.ts'
 import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
 import { EventQueue } from '../../src/engine/event-queue.ts'
 import { LiveQueues } from '../../src/engine/live-queues.ts'
 import { LocalEngineClient } from '../../src/engine/local-client.ts'
-import type { EngineEvent, FromWorker, ToWorker } from '../../src/engine/messages.ts'
+import type { EngineEvent, EngineStats, FromWorker, ToWorker } from '../../src/engine/messages.ts'
 import { channelToChild } from '../../src/engine/process-channel.ts'
 import { RemoteEngineClient } from '../../src/engine/remote-client.ts'
+import { packStep, unpackStep } from '../../src/engine/step-columns.ts'
 import { serveEngine } from '../../src/engine/worker-loop.ts'
 import { SkeinError } from '../../src/errors.ts'
 import { channelPair } from '../helpers/channel-pair.ts'
@@ -405,6 +407,29 @@ test('a consumer that falls too far behind loses its request', async () => {
   expect(numCancelled).toBe(1)
   await expect(behind.next()).rejects.toMatchObject({ code: 'aborted' })
   expect((await behind.next()).done).toBe(true)
+})
+
+test('a large step crosses as columns, and comes out as it was', () => {
+  const entry = { token: 1, logprob: -1, bytes: Uint8Array.of(65), top: [], topBytes: [] }
+  const finish = { type: 'finish', index: 0, reason: 'length', matched: null } as const
+  const text = (id: string, index: number, tokens: number[]) =>
+    ({ type: 'text', id, index, text: `ä${id}`, tokens, logprobs: null }) as const
+  const events: EngineEvent[] = [
+    { type: 'prompt', id: 'a', logprobs: null, seed: 2n ** 64n - 1n },
+    ...Array.from({ length: 9 }, (_, i) => text('a', i, [i, 65_535])),
+    text('b', 0, []),
+    { ...text('c', 0, [7]), logprobs: [entry] },
+    { ...finish, id: 'a', completionTokens: 2 },
+    { type: 'error', id: 'd', error: { code: 'internal', message: 'no' } },
+  ]
+  const stats = { waiting: 1 } as EngineStats
+  const step = { type: 'step', events, stats } as const
+  const packed = packStep(step)
+  expect(packed).toMatchObject({ type: 'step-columns', ids: { length: 10 } })
+  expect(unpackStep(deserialize(serialize(packed)))).toEqual(step)
+  const small = { ...step, events: events.slice(0, 3) }
+  expect(packStep(small)).toBe(small)
+  expect(unpackStep(small)).toBe(small)
 })
 
 describe('process channel', () => {
