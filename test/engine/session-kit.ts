@@ -11,6 +11,7 @@ import type {
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../../src/engine/states.ts'
 import { type ModelIdentity, transcriptOf } from '../../src/state/snapshot.ts'
 import { decodeSnapshot } from '../../src/state/snapshot-file.ts'
+import { type DirectStore, openDirectStore } from '../helpers/direct-store.ts'
 import { type FakeOptions, FakeRunner, stateAfter } from '../helpers/fake-runner.ts'
 import { Collected, engineOver, type Loop, requestOf, soloAnswer, textOf, V } from './kit.ts'
 
@@ -142,4 +143,26 @@ export function answerAfter(history: Int32Array, request: GenerateRequest) {
   const prompt = Int32Array.of(...history, ...request.prompt)
   const answer = soloAnswer({ ...request, prompt })
   return { answer, text: textOf([...prompt], false) + answer.text }
+}
+
+/** Some slots, and so many states in memory, whatever their bytes. */
+export const sizesOf = (slots: number, count: number) => ({
+  slots,
+  memory: { count, bytes: Number.POSITIVE_INFINITY },
+})
+
+/** An engine over the store in a folder; opening the same folder again is a restart. */
+export function openAt(folder: string, states: Partial<StateOptions> = {}, numSlots = 8) {
+  const store = openDirectStore(folder, IDENTITY, { now: states.now })
+  return { store, ...setUp({ fake: { numSlots }, states: { store, ...states } }) }
+}
+
+/** Fails commits as long as it is set. */
+export function breakDisk(store: DirectStore): () => void {
+  store.onCommit = () => {
+    throw new Error('ENOSPC: no space left on device')
+  }
+  return () => {
+    store.onCommit = () => {}
+  }
 }

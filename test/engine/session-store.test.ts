@@ -1,18 +1,19 @@
-/** Sessions and their store: tiers, restarts, failing disks and what durable means. */
+/** Sessions and their store: tiers, restarts, and two engines over one. */
 import { describe, expect, test } from 'vitest'
 import { Engine } from '../../src/engine/engine.ts'
-import { DEFAULT_STATE_OPTIONS, identityOf, type StateOptions } from '../../src/engine/states.ts'
-import { type DirectStore, newFolder, openDirectStore } from '../helpers/direct-store.ts'
+import { DEFAULT_STATE_OPTIONS, identityOf } from '../../src/engine/states.ts'
+import { newFolder, openDirectStore } from '../helpers/direct-store.ts'
 import { someTokens, tinyRunner } from '../helpers/runner.ts'
 import { Collected, promptOf, requestOf, SAMPLING } from './kit.ts'
 import {
   answerAfter,
+  breakDisk,
   call,
   IDENTITY,
+  openAt,
   settle,
-  setUp,
+  sizesOf,
   tell,
-  toldOf,
   transcript,
   turnOf,
   withSteps,
@@ -21,17 +22,9 @@ import {
 const REF = { tenant: '', id: 's' }
 const EVERYTHING = Number.POSITIVE_INFINITY
 
-/** An engine over the store in a folder; opening the same folder again is a restart. */
-function open(folder: string, states: Partial<StateOptions> = {}, numSlots = 8) {
-  const store = openDirectStore(folder, IDENTITY, { now: states.now })
-  return { store, ...setUp({ fake: { numSlots }, states: { store, ...states } }) }
-}
-
-const sizesOf = (slots: number, count: number) => ({ slots, memory: { count, bytes: EVERYTHING } })
-
 describe('tiers', () => {
   test('the 17th session leaves its slot, the 49th memory; each comes back where it was', async () => {
-    const { engine } = open(newFolder(), {}, 30)
+    const { engine } = openAt(newFolder(), {}, 30)
     const histories: Int32Array[] = []
     for (let i = 0; i < 50; i++) {
       await tell(engine, turnOf({ prompt: promptOf(4, i), maxTokens: 2 }, { id: `s${i}` }))
@@ -57,7 +50,7 @@ describe('tiers', () => {
 
   test('a request waits for the disk while others go on, and can be cancelled', async () => {
     const folder = newFolder()
-    const { engine, store } = open(folder, { sizes: sizesOf(0, 0) })
+    const { engine, store } = openAt(folder, { sizes: sizesOf(0, 0) })
     await tell(engine, turnOf())
     const history = await transcript(engine)
     await settle(engine)
@@ -79,7 +72,7 @@ describe('tiers', () => {
   })
 
   test('what a waiting request will begin with stays in memory, however full that is', async () => {
-    const { engine } = open(newFolder(), { sizes: sizesOf(0, 0) }, 1)
+    const { engine } = openAt(newFolder(), { sizes: sizesOf(0, 0) }, 1)
     await tell(engine, turnOf())
     const history = await transcript(engine)
     engine.submit(requestOf({ id: 'other', maxTokens: 200 }))
@@ -95,7 +88,7 @@ describe('tiers', () => {
   })
 
   test('a state that was used without a new turn is not the oldest any more', async () => {
-    const { engine } = open(newFolder(), { sizes: sizesOf(2, 32) })
+    const { engine } = openAt(newFolder(), { sizes: sizesOf(2, 32) })
     for (const id of ['a', 'b']) await tell(engine, turnOf({}, { id }))
     engine.submit(turnOf({ id: 'gone', maxTokens: 50 }, { id: 'a' }))
     engine.step()
@@ -109,7 +102,7 @@ describe('tiers', () => {
 
   test('what is being written is readable, and deleting it meanwhile leaves nothing', async () => {
     const folder = newFolder()
-    const { engine, store } = open(folder, { sizes: sizesOf(0, 0) })
+    const { engine, store } = openAt(folder, { sizes: sizesOf(0, 0) })
     store.isHeld = true
     engine.submit(turnOf())
     await store.answered()
@@ -133,7 +126,7 @@ describe('a restart', () => {
   test('finds every session, turn and version, forks included, and goes on with the same answers', async () => {
     const folder = newFolder()
     let now = 1_000_000
-    const first = open(folder, { now: () => now++ })
+    const first = openAt(folder, { now: () => now++ })
     for (const seed of [1, 2, 3]) await tell(first.engine, turnOf({ prompt: promptOf(40, seed) }))
     await call(first.engine, 'sessions.fork', { ...REF, newId: 'f', turn: 2 })
     await call(first.engine, 'sessions.rewind', { ...REF, turn: 1 })
@@ -145,7 +138,7 @@ describe('a restart', () => {
     const histories = [await transcript(first.engine), await transcript(first.engine, 'f')]
     await first.engine.close()
 
-    const second = open(folder, { now: () => now++ })
+    const second = openAt(folder, { now: () => now++ })
     const after = [
       ...(await call(second.engine, 'sessions.list', { tenant: '' })),
       ...(await call(second.engine, 'sessions.list', { tenant: 'other' })),
@@ -167,7 +160,7 @@ describe('a restart', () => {
 
   test('states that were only in slots are saved by a graceful end, one that fails is told', async () => {
     const folder = newFolder()
-    const { engine, store } = open(folder)
+    const { engine, store } = openAt(folder)
     store.isHeld = true
     for (const id of ['a', 'b', 'c']) engine.submit(turnOf({ id }, { id }))
     await store.answered()
@@ -175,7 +168,7 @@ describe('a restart', () => {
     expect(engine.stats.states).toMatchObject({ unsaved: 3 })
     store.isHeld = false
     await engine.close()
-    const again = open(folder)
+    const again = openAt(folder)
     expect(
       again.store.database
         .sessions()
@@ -194,7 +187,7 @@ describe('a restart', () => {
   test('after a broken step what was already copied is saved, what was in slots only is not', async () => {
     const folder = newFolder()
     // One copy a step.
-    const { engine, runner, store } = open(folder, { copyBudgetMs: 0 })
+    const { engine, runner, store } = openAt(folder, { copyBudgetMs: 0 })
     store.isHeld = true
     for (const id of ['a', 'b']) engine.submit(turnOf({ id }, { id }))
     await store.answered()
@@ -216,10 +209,10 @@ describe('a restart', () => {
 
   test('a damaged or missing state is an error, never a fresh start', async () => {
     const folder = newFolder()
-    const first = open(folder)
+    const first = openAt(folder)
     await tell(first.engine, turnOf())
     await first.engine.close()
-    const second = open(folder)
+    const second = openAt(folder)
     second.store.load = () => Promise.reject(new Error('unreadable'))
     const { collected } = await tell(second.engine, turnOf())
     expect(collected.error('a')).toBe('internal')
@@ -240,21 +233,11 @@ async function withReleaseSteps<T>(engine: Engine, promise: Promise<T>): Promise
   }
 }
 
-/** Fails commits as long as it is set. */
-function breakDisk(store: DirectStore): () => void {
-  store.onCommit = () => {
-    throw new Error('ENOSPC: no space left on device')
-  }
-  return () => {
-    store.onCommit = () => {}
-  }
-}
-
 describe('two engines over one store', () => {
   test('count what a tenant has with the other', async () => {
     const folder = newFolder()
     const limits = { ...DEFAULT_STATE_OPTIONS.limits, maxSessions: 3 }
-    const [one, two] = [open(folder, { limits }), open(folder, { limits })]
+    const [one, two] = [openAt(folder, { limits }), openAt(folder, { limits })]
     for (const id of ['a', 'b']) await tell(one.engine, turnOf({}, { id }))
     await tell(two.engine, turnOf({ prompt: promptOf(500) }, { id: 'c' }))
     const more = await tell(two.engine, turnOf({}, { id: 'd' }))
@@ -273,7 +256,7 @@ describe('two engines over one store', () => {
 
   test('a session is released whole, with turns that were in a slot only, and goes on elsewhere', async () => {
     const folder = newFolder()
-    const [one, two] = [open(folder), open(folder)]
+    const [one, two] = [openAt(folder), openAt(folder)]
     one.store.isHeld = true
     for (const seed of [1, 2, 3]) {
       one.engine.submit(turnOf({ prompt: promptOf(9, seed) }))
@@ -300,7 +283,7 @@ describe('two engines over one store', () => {
 
   test('a release that cannot be written leaves the session where it is', async () => {
     const folder = newFolder()
-    const { engine, store } = open(folder)
+    const { engine, store } = openAt(folder)
     const repair = breakDisk(store)
     engine.submit(turnOf())
     await store.answered()
@@ -315,143 +298,6 @@ describe('two engines over one store', () => {
   })
 })
 
-describe('a slow disk', () => {
-  const ids = ['a', 'b', 'c', 'd', 'e', 'f']
-
-  test('what came meanwhile is written together', async () => {
-    const { engine, store } = open(newFolder())
-    const sizes: number[] = []
-    store.onCommit = ({ puts }) => sizes.push(puts.length)
-    store.isHeld = true
-    for (const id of ids) engine.submit(turnOf({ id }, { id }))
-    await store.answered()
-    const collected = new Collected()
-    while (engine.hasWork) collected.add(engine.step())
-    expect(ids.map((id) => toldOf(collected, id).position?.turn)).toEqual([1, 1, 1, 1, 1, 1])
-    store.isHeld = false
-    await settle(engine)
-    expect(sizes.reduce((sum, size) => sum + size, 0)).toBe(6)
-    expect(sizes.length).toBeLessThanOrEqual(3)
-    await engine.close()
-  })
-
-  test('when memory is full of what is not written, turns are reported as they are', async () => {
-    const { engine, store } = open(newFolder(), { sizes: sizesOf(0, 2) })
-    store.isHeld = true
-    const collected = new Collected()
-    for (const id of ids) {
-      engine.submit(turnOf({ id }, { id }))
-      await store.answered()
-      while (engine.hasWork) collected.add(engine.step())
-    }
-    const numTold = () => ids.filter((id) => toldOf(collected, id).position !== undefined).length
-    expect(numTold()).toBe(3)
-    expect(engine.stats.states).toMatchObject({ unsaved: 6 })
-    store.isHeld = false
-    await settle(engine, collected)
-    await store.answered()
-    expect([numTold(), engine.stats.states!.inMemory]).toEqual([6, 2])
-    await engine.close()
-  })
-})
-
-describe('a failing disk', () => {
-  test('keeps copies in memory beyond its size, refuses more, and writes all when it is well again', async () => {
-    const folder = newFolder()
-    const { engine, store } = open(folder, { sizes: sizesOf(0, 2) })
-    const repair = breakDisk(store)
-    const told = []
-    for (const id of ['a', 'b', 'c']) {
-      engine.submit(turnOf({ id }, { id }))
-      await store.answered()
-      const collected = new Collected()
-      for (let i = 0; i < 50; i++) {
-        while (engine.hasWork) collected.add(engine.step())
-        await new Promise((resolve) => setTimeout(resolve, 1))
-      }
-      told.push(toldOf(collected, id).position?.turn)
-    }
-    expect(told).toEqual([1, 1, 1])
-    expect(engine.stats.states).toMatchObject({ unsaved: 3, inMemory: 3, sessions: 3 })
-    expect(engine.stats.states!.failedSaves).toBeGreaterThan(0)
-    engine.submit(turnOf({ id: 'd' }, { id: 'd' }))
-    await store.answered()
-    const refused = engine.step().find(({ id }) => id === 'd')
-    expect(refused).toMatchObject({ type: 'error', error: { code: 'state_unavailable' } })
-    expect(await refusal2(engine)).toBe('state_unavailable')
-    repair()
-    await settle(engine)
-    expect(engine.stats.states).toMatchObject({ unsaved: 0, inMemory: 2, onDisk: 1, saves: 3 })
-    await engine.close()
-    const again = openDirectStore(folder, IDENTITY)
-    expect(
-      again.database
-        .sessions()
-        .map(({ id }) => id)
-        .sort(),
-    ).toEqual(['a', 'b', 'c'])
-    await again.close()
-  })
-
-  /** A fork needs no new state, yet makes the session table grow. */
-  async function refusal2(engine: Engine): Promise<unknown> {
-    return engine.call('sessions.fork', { tenant: '', id: 'a', newId: 'x' }).then(
-      () => 'accepted',
-      (error) => error.code,
-    )
-  }
-})
-
-describe('durable', () => {
-  test('a turn is reported when it is on disk, not before', async () => {
-    const { engine, store } = open(newFolder(), { isDurable: true })
-    store.isHeld = true
-    engine.submit(turnOf())
-    engine.submit(turnOf({ id: 'next' }))
-    await store.answered()
-    const collected = new Collected()
-    while (engine.hasWork) collected.add(engine.step())
-    expect(collected.of('a').map(({ type }) => type)).not.toContain('finish')
-    expect(collected.of('a').at(-1)?.type).toBe('text')
-    expect(collected.of('next')).toEqual([])
-    store.isHeld = false
-    await settle(engine, collected)
-    expect(toldOf(collected, 'a').position).toEqual({ id: 's', turn: 1, version: 1 })
-    expect(toldOf(collected, 'next').position).toEqual({ id: 's', turn: 2, version: 2 })
-    await engine.close()
-  })
-
-  test('a turn that cannot be written is an error and did not happen', async () => {
-    const { engine, store } = open(newFolder(), { isDurable: true })
-    await tell(engine, turnOf())
-    const history = await transcript(engine)
-    const repair = breakDisk(store)
-    const { collected } = await tell(engine, turnOf({ id: 'lost', prompt: promptOf(5) }))
-    expect(collected.error('lost')).toBe('internal')
-    expect(await transcript(engine)).toEqual(history)
-    repair()
-    const request = turnOf({ prompt: promptOf(5) })
-    const again = await tell(engine, request)
-    expect(again.collected.answer('a')).toEqual(answerAfter(history, request).answer)
-    await engine.close()
-  })
-
-  test('a cancel while it is being written comes too late', async () => {
-    const folder = newFolder()
-    const { engine, store } = open(folder, { isDurable: true })
-    store.isHeld = true
-    engine.submit(turnOf())
-    await store.answered()
-    while (engine.hasWork) engine.step()
-    engine.cancel('a')
-    store.isHeld = false
-    expect((await settle(engine)).of('a')).toEqual([])
-    expect(await call(engine, 'sessions.get', REF)).toMatchObject({ head: 1, isBusy: false })
-    await engine.close()
-  })
-})
-
-/** 200 tokens of an answer that a stop string may cut, over real kernels. */
 test('on real kernels every way back gives the bits of a conversation that was never interrupted', async () => {
   const text = {
     bytesOf: (token: number) => Uint8Array.of(97 + (token % 5)),

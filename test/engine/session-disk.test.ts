@@ -1,0 +1,158 @@
+/** Sessions over a disk that is slow or fails, and what durable means. */
+import { describe, expect, test } from 'vitest'
+import type { Engine } from '../../src/engine/engine.ts'
+import { newFolder, openDirectStore } from '../helpers/direct-store.ts'
+import { Collected, promptOf } from './kit.ts'
+import {
+  answerAfter,
+  breakDisk,
+  call,
+  IDENTITY,
+  openAt,
+  settle,
+  sizesOf,
+  tell,
+  toldOf,
+  transcript,
+  turnOf,
+} from './session-kit.ts'
+
+const REF = { tenant: '', id: 's' }
+
+describe('a slow disk', () => {
+  const ids = ['a', 'b', 'c', 'd', 'e', 'f']
+
+  test('what came meanwhile is written together', async () => {
+    const { engine, store } = openAt(newFolder())
+    const sizes: number[] = []
+    store.onCommit = ({ puts }) => sizes.push(puts.length)
+    store.isHeld = true
+    for (const id of ids) engine.submit(turnOf({ id }, { id }))
+    await store.answered()
+    const collected = new Collected()
+    while (engine.hasWork) collected.add(engine.step())
+    expect(ids.map((id) => toldOf(collected, id).position?.turn)).toEqual([1, 1, 1, 1, 1, 1])
+    store.isHeld = false
+    await settle(engine)
+    expect(sizes.reduce((sum, size) => sum + size, 0)).toBe(6)
+    expect(sizes.length).toBeLessThanOrEqual(3)
+    await engine.close()
+  })
+
+  test('when memory is full of what is not written, turns are reported as they are', async () => {
+    const { engine, store } = openAt(newFolder(), { sizes: sizesOf(0, 2) })
+    store.isHeld = true
+    const collected = new Collected()
+    for (const id of ids) {
+      engine.submit(turnOf({ id }, { id }))
+      await store.answered()
+      while (engine.hasWork) collected.add(engine.step())
+    }
+    const numTold = () => ids.filter((id) => toldOf(collected, id).position !== undefined).length
+    expect(numTold()).toBe(3)
+    expect(engine.stats.states).toMatchObject({ unsaved: 6 })
+    store.isHeld = false
+    await settle(engine, collected)
+    await store.answered()
+    expect([numTold(), engine.stats.states!.inMemory]).toEqual([6, 2])
+    await engine.close()
+  })
+})
+
+describe('a failing disk', () => {
+  test('keeps copies in memory beyond its size, refuses more, and writes all when it is well again', async () => {
+    const folder = newFolder()
+    const { engine, store } = openAt(folder, { sizes: sizesOf(0, 2) })
+    const repair = breakDisk(store)
+    const told = []
+    for (const id of ['a', 'b', 'c']) {
+      engine.submit(turnOf({ id }, { id }))
+      await store.answered()
+      const collected = new Collected()
+      for (let i = 0; i < 50; i++) {
+        while (engine.hasWork) collected.add(engine.step())
+        await new Promise((resolve) => setTimeout(resolve, 1))
+      }
+      told.push(toldOf(collected, id).position?.turn)
+    }
+    expect(told).toEqual([1, 1, 1])
+    expect(engine.stats.states).toMatchObject({ unsaved: 3, inMemory: 3, sessions: 3 })
+    expect(engine.stats.states!.failedSaves).toBeGreaterThan(0)
+    engine.submit(turnOf({ id: 'd' }, { id: 'd' }))
+    await store.answered()
+    const refused = engine.step().find(({ id }) => id === 'd')
+    expect(refused).toMatchObject({ type: 'error', error: { code: 'state_unavailable' } })
+    expect(await refusal2(engine)).toBe('state_unavailable')
+    repair()
+    await settle(engine)
+    expect(engine.stats.states).toMatchObject({ unsaved: 0, inMemory: 2, onDisk: 1, saves: 3 })
+    await engine.close()
+    const again = openDirectStore(folder, IDENTITY)
+    expect(
+      again.database
+        .sessions()
+        .map(({ id }) => id)
+        .sort(),
+    ).toEqual(['a', 'b', 'c'])
+    await again.close()
+  })
+
+  /** A fork needs no new state, yet makes the session table grow. */
+  async function refusal2(engine: Engine): Promise<unknown> {
+    return engine.call('sessions.fork', { tenant: '', id: 'a', newId: 'x' }).then(
+      () => 'accepted',
+      (error) => error.code,
+    )
+  }
+})
+
+describe('durable', () => {
+  test('a turn is reported when it is on disk, not before', async () => {
+    const { engine, store } = openAt(newFolder(), { isDurable: true })
+    store.isHeld = true
+    engine.submit(turnOf())
+    engine.submit(turnOf({ id: 'next' }))
+    await store.answered()
+    const collected = new Collected()
+    while (engine.hasWork) collected.add(engine.step())
+    expect(collected.of('a').map(({ type }) => type)).not.toContain('finish')
+    expect(collected.of('a').at(-1)?.type).toBe('text')
+    expect(collected.of('next')).toEqual([])
+    store.isHeld = false
+    await settle(engine, collected)
+    expect(toldOf(collected, 'a').position).toEqual({ id: 's', turn: 1, version: 1 })
+    expect(toldOf(collected, 'next').position).toEqual({ id: 's', turn: 2, version: 2 })
+    await engine.close()
+  })
+
+  test('a turn that cannot be written is an error and did not happen', async () => {
+    const { engine, store } = openAt(newFolder(), { isDurable: true })
+    await tell(engine, turnOf())
+    const history = await transcript(engine)
+    const repair = breakDisk(store)
+    const { collected } = await tell(engine, turnOf({ id: 'lost', prompt: promptOf(5) }))
+    expect(collected.error('lost')).toBe('internal')
+    expect(await transcript(engine)).toEqual(history)
+    repair()
+    const request = turnOf({ prompt: promptOf(5) })
+    const again = await tell(engine, request)
+    expect(again.collected.answer('a')).toEqual(answerAfter(history, request).answer)
+    await engine.close()
+  })
+
+  test('a cancel while it is being written comes too late', async () => {
+    const folder = newFolder()
+    const { engine, store } = openAt(folder, { isDurable: true })
+    store.isHeld = true
+    engine.submit(turnOf())
+    await store.answered()
+    while (engine.hasWork) engine.step()
+    engine.cancel('a')
+    store.isHeld = false
+    expect((await settle(engine)).of('a')).toEqual([])
+    expect(await call(engine, 'sessions.get', REF)).toMatchObject({ head: 1, isBusy: false })
+    await engine.close()
+  })
+})
+
+/** 200 tokens of an answer that a stop string may cut, over real kernels. */
