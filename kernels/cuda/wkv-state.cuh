@@ -103,3 +103,20 @@ __device__ __forceinline__ float sum_four(const float (&x)[4], int q) {
   const float sum = (odd ? b : a) + __shfl_xor_sync(0xffffffffu, odd ? a : b, 2);
   return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
 }
+
+/** Two neighbouring channels, as a warp's lane has them of a head: of f16 in a word, or of f32. */
+__device__ __forceinline__ u32 load_word(const f16* x, long long at) {
+  return *reinterpret_cast<const u32*>(x + at);
+}
+
+__device__ __forceinline__ float2 load_pair(const float* x, int at) {
+  return *reinterpret_cast<const float2*>(x + at);
+}
+
+/** Group norm of one head by a warp whose lanes have two channels each. */
+__device__ __forceinline__ float2 head_norm(float2 y, float eps) {
+  const float mean = warp_sum(y.x + y.y) * (1.0f / 64);
+  y = make_float2(y.x - mean, y.y - mean);
+  const float scale = rsqrtf(warp_sum(y.x * y.x + y.y * y.y) * (1.0f / 64) + eps);
+  return make_float2(y.x * scale, y.y * scale);
+}

@@ -36,14 +36,6 @@ struct Raw {
   u32 r, w, k, v;
 };
 
-__device__ __forceinline__ u32 load_word(const f16* x, long long at) {
-  return *reinterpret_cast<const u32*>(x + at);
-}
-
-__device__ __forceinline__ float2 load_pair(const float* x, int at) {
-  return *reinterpret_cast<const float2*>(x + at);
-}
-
 /** First of a lane's two channels in [T, C]. */
 __device__ __forceinline__ long long pair_at(const Wkv6& op, int t, int head) {
   return (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
@@ -82,12 +74,10 @@ __device__ __forceinline__ Finish load_finish(const Wkv6& op, int t, int head) {
 
 /** out = (GN(y)·ln_x)·silu(g) */
 __device__ __forceinline__ void finish(const Wkv6& op, int t, int head, float2 y, const Finish& f) {
-  const float mean = warp_sum(y.x + y.y) * (1.0f / 64);
-  y = make_float2(y.x - mean, y.y - mean);
-  const float scale = rsqrtf(warp_sum(y.x * y.x + y.y * y.y) * (1.0f / 64) + op.eps);
+  y = head_norm(y, op.eps);
   *reinterpret_cast<u32*>(op.out + pair_at(op, t, head)) =
-      pack((y.x * scale * f.gain.x + f.bias.x) * f.g.x * sigmoid(f.g.x),
-           (y.y * scale * f.gain.y + f.bias.y) * f.g.y * sigmoid(f.g.y));
+      pack((y.x * f.gain.x + f.bias.x) * f.g.x * sigmoid(f.g.x),
+           (y.y * f.gain.y + f.bias.y) * f.g.y * sigmoid(f.g.y));
 }
 
 /** A lane's share of y = S·r, and S ← S·diag(w) + v·k on its part of a row. */

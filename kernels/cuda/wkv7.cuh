@@ -42,10 +42,6 @@ __device__ __forceinline__ float2 load_pair(const f16* x, long long at) {
   return unpack(*reinterpret_cast<const u32*>(x + at));
 }
 
-__device__ __forceinline__ float2 load_pair(const float* x, int at) {
-  return *reinterpret_cast<const float2*>(x + at);
-}
-
 /** exp(−e^(−½)·σ(logit)), in base 2. */
 __device__ __forceinline__ float decay(float logit) { return exp2f(-0.87503873f * sigmoid(logit)); }
 
@@ -53,10 +49,6 @@ __device__ __forceinline__ float decay(float logit) { return exp2f(-0.87503873f 
 struct Raw {
   u32 r, w, k, v, a, gate, first;
 };
-
-__device__ __forceinline__ u32 load_word(const f16* x, long long at) {
-  return *reinterpret_cast<const u32*>(x + at);
-}
 
 __device__ __forceinline__ Raw load_raw(const Wkv7& op, int t, int head) {
   const long long at = (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
@@ -145,13 +137,11 @@ __device__ __forceinline__ Finish load_finish(const Wkv7& op, int t, int head) {
 /** out = (GN(y)·ln_x + bonus·v)·g, bonus = Σ r·k·r_k */
 __device__ __forceinline__ void finish(const Wkv7& op, int t, int head, float2 y, float bonus,
                                        float2 v, const Finish& f) {
-  const float mean = warp_sum(y.x + y.y) * (1.0f / 64);
-  y = make_float2(y.x - mean, y.y - mean);
-  const float scale = rsqrtf(warp_sum(y.x * y.x + y.y * y.y) * (1.0f / 64) + op.eps);
+  y = head_norm(y, op.eps);
   const long long at = (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
   *reinterpret_cast<u32*>(op.out + at) =
-      pack((y.x * scale * f.gain.x + f.bias.x + bonus * v.x) * f.g.x,
-           (y.y * scale * f.gain.y + f.bias.y + bonus * v.y) * f.g.y);
+      pack((y.x * f.gain.x + f.bias.x + bonus * v.x) * f.g.x,
+           (y.y * f.gain.y + f.bias.y + bonus * v.y) * f.g.y);
 }
 
 /** What the recurrence takes of one token, in shared memory. */
