@@ -8,6 +8,7 @@ import type { ModelRegistry, ServedModel } from '../api/models.ts'
 import type { EngineClient } from '../engine/client.ts'
 import type { EngineEvent, EngineStats, GenerateRequest } from '../engine/messages.ts'
 import { type ErrorCode, SkeinError } from '../errors.ts'
+import { withChangedClient } from './changed-client.ts'
 import { RecentValues } from './recent-values.ts'
 import { countFleet, type MeasuredFleet } from './worker-metrics.ts'
 
@@ -78,17 +79,9 @@ export class Metrics {
 
   /** The same model, with every request through it measured. */
   observe(model: ServedModel): ServedModel {
-    const { client } = model
-    const observed: EngineClient = {
-      info: client.info,
-      get stats() {
-        return client.stats
-      },
-      generate: (request, signal) => this.#measure(model, request, signal),
-      call: (method, params) => client.call(method, params),
-      close: () => client.close(),
-    }
-    return { ...model, client: observed }
+    const generate: EngineClient['generate'] = (request, signal) =>
+      this.#measure(model, request, signal)
+    return withChangedClient(model, { generate })
   }
 
   dispose(): void {

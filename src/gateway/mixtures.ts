@@ -3,6 +3,7 @@
  * states are start states of the model like any other, called `name 1`, `name 2`, …; what is kept here is only which they
  * are and what each weighs. It knows nothing of files and of how a mixture is computed.
  */
+import { weighted } from '../api/mixture-weights.ts'
 import type {
   Mixture,
   MixtureAdmin,
@@ -13,8 +14,8 @@ import type {
   ServedModel,
 } from '../api/models.ts'
 import type { EngineClient } from '../engine/client.ts'
-import type { MixedState } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
+import { withChangedClient } from './changed-client.ts'
 
 export class Mixtures {
   readonly #models: ModelRegistry
@@ -61,7 +62,7 @@ export class Mixtures {
     const named = files.map((file, i) => ({ name: `${name} ${i + 1}`, file }))
     const all = [...named.map((state) => state.name), ...(withOriginal ? [null] : [])]
     // Before any file is read.
-    const states = weighted(all, weights ?? all.map(() => 1))
+    const states = weighted(all, weights ?? all.map(() => 1), 'state_gatingweight')
     const ofModel = this.#known.get(id) ?? new Map<string, Mixture>()
     const replaced = ofModel.get(name)?.states.flatMap(({ startState }) => startState ?? []) ?? []
     const instead = replaced.filter((startState) => !all.includes(startState))
@@ -78,7 +79,7 @@ export class Mixtures {
       throw new SkeinError('not_found', message, { param: 'state_viewname' })
     }
     const states = known.states.map(({ startState }) => startState)
-    ofModel!.set(name, { ...known, states: weighted(states, weights) })
+    ofModel!.set(name, { ...known, states: weighted(states, weights, 'state_gatingweight') })
   }
 
   /** A mixture is there as long as its states are: its model may have been replaced behind the gateway's back. */
@@ -111,31 +112,7 @@ function isThere({ states }: Mixture, startStates: readonly string[]): boolean {
 
 /** A request may bring weights of its own. */
 function withMixture(model: ServedModel, id: string, mixture: Mixture): ServedModel {
-  const { client } = model
-  const mixed: EngineClient = {
-    info: client.info,
-    get stats() {
-      return client.stats
-    },
-    generate: (request, signal) => client.generate({ mixture: mixture.states, ...request }, signal),
-    call: (method, params) => client.call(method, params),
-    close: () => client.close(),
-  }
-  return { ...model, id, client: mixed, mixture }
-}
-
-/** Weights add up to 1. */
-export function weighted(
-  states: readonly (string | null)[],
-  weights: readonly number[],
-): MixedState[] {
-  const total = weights.reduce((sum, weight) => sum + weight, 0)
-  if (weights.length !== states.length || !(total > 0)) {
-    throw new SkeinError(
-      'invalid_request',
-      `the weights must be ${states.length} numbers (one for each file, then one for the model's own state where it takes part) with a sum above 0`,
-      { param: 'state_gatingweight' },
-    )
-  }
-  return states.map((startState, i) => ({ startState, weight: weights[i]! / total }))
+  const generate: EngineClient['generate'] = (request, signal) =>
+    model.client.generate({ mixture: mixture.states, ...request }, signal)
+  return { ...withChangedClient(model, { generate }), id, mixture }
 }

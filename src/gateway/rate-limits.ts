@@ -8,6 +8,7 @@ import type { EngineClient } from '../engine/client.ts'
 import type { EngineCall, EngineCalls, EngineEvent, GenerateRequest } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
 import type { Principal } from './auth.ts'
+import { withChangedClient } from './changed-client.ts'
 import { Bucket } from './rate-bucket.ts'
 import { RowLine } from './rate-rows.ts'
 
@@ -173,16 +174,10 @@ class RequestMeter {
 
 function metered(model: ServedModel, meter: RequestMeter): ServedModel {
   const { client } = model
-  const limitedClient: EngineClient = {
-    info: client.info,
-    get stats() {
-      return client.stats
-    },
+  return withChangedClient(model, {
     generate: (request, signal) => meter.run(client, request, signal),
     call: (method, params) => meter.call(client, method, params),
-    close: () => client.close(),
-  }
-  return { ...model, client: limitedClient }
+  })
 }
 
 function refusalOf(tokens: Bucket | null, rows: RowLine, numRows: number): SkeinError | null {

@@ -5,6 +5,7 @@
 import type { ServedModel } from '../api/models.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { SkeinError } from '../errors.ts'
+import { withChangedClient } from './changed-client.ts'
 
 /** A name that is no model's is taken apart behind the longest model's name in it; both names may have spaces. */
 export function splitStartState(
@@ -29,14 +30,7 @@ export function withStartState(model: ServedModel, startState: string): ServedMo
       { param: 'model' },
     )
   }
-  const begun: EngineClient = {
-    info: client.info,
-    get stats() {
-      return client.stats
-    },
-    generate: (request, signal) => client.generate({ startState, ...request }, signal),
-    call: (method, params) => client.call(method, params),
-    close: () => client.close(),
-  }
-  return { ...model, id: `${id}@${startState}`, client: begun }
+  const generate: EngineClient['generate'] = (request, signal) =>
+    client.generate({ startState, ...request }, signal)
+  return { ...withChangedClient(model, { generate }), id: `${id}@${startState}` }
 }

@@ -13,9 +13,9 @@ import {
 } from '@opentelemetry/api'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import type { ServedModel } from '../api/models.ts'
-import type { EngineClient } from '../engine/client.ts'
 import type { EngineEvent, GenerateRequest } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
+import { withChangedClient } from './changed-client.ts'
 
 const NAME = 'skein'
 
@@ -81,22 +81,14 @@ export function traceRequests(app: FastifyInstance): void {
 
 /** The same model, with a span for every answer. Names of attributes are those of OpenTelemetry for generative AI. */
 export function traced(model: ServedModel): ServedModel {
-  const { client } = model
-  const tracedClient: EngineClient = {
-    info: client.info,
-    get stats() {
-      return client.stats
-    },
+  return withChangedClient(model, {
     generate(request, signal) {
       // Now, not when the first event is asked for: the context is that of the HTTP request.
       const attributes = attributesOf(model, request)
       const span = trace.getTracer(NAME).startSpan(`generate ${model.id}`, { attributes })
-      return watch(span, request, client.generate(request, signal))
+      return watch(span, request, model.client.generate(request, signal))
     },
-    call: (method, params) => client.call(method, params),
-    close: () => client.close(),
-  }
-  return { ...model, client: tracedClient }
+  })
 }
 
 function attributesOf({ id, client }: ServedModel, { n, maxTokens, prompt }: GenerateRequest) {

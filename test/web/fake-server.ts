@@ -3,6 +3,7 @@
  * that a real one is rarely in. The dashboard's own files are served as the gateway serves them.
  */
 import fastify, { type FastifyInstance, type FastifyReply } from 'fastify'
+import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
 import type {
   GpuInfo,
   ManagementEvent,
@@ -205,26 +206,7 @@ export function fakeWorker(fields: Partial<WorkerRecord> = {}): WorkerRecord {
     exit_code: null,
     restarts: 0,
     endpoint: 'http://127.0.0.1:8000/api/workers/wkr-0123456789/proxy',
-    spec: {
-      model_path: 'demo.pth',
-      tokenizer_path: null,
-      gpu_id: null,
-      host: '127.0.0.1',
-      port: null,
-      max_batch_size: null,
-      max_prefill_batch: null,
-      max_queue_size: null,
-      prefill_chunk_size: null,
-      use_cuda_graph: null,
-      model_name: null,
-      aliases: [],
-      device: null,
-      pp_devices: null,
-      quant: null,
-      wkv: null,
-      threads: null,
-      states: [],
-    },
+    spec: { ...DEFAULT_SPEC, model_path: 'demo.pth' },
     info: {
       architecture: 'rwkv7',
       num_parameters: 5_700_000,

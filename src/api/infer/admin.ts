@@ -1,5 +1,5 @@
 /** Models and start states by the routes of RWKV-Infer, and the list of names that its clients choose from. */
-import Type from 'typebox'
+import Type, { type Static, type TSchema } from 'typebox'
 import { SkeinError } from '../../errors.ts'
 import type { MixtureAdmin, ModelAdmin, ModelEntry } from '../models.ts'
 import { invalid } from '../openai/sampling.ts'
@@ -34,23 +34,31 @@ export function adminRoutes(): readonly Route[] {
           .map((id) => ({ object: 'models', id })),
       ),
     ),
-    operators(loadRoute()),
-    operators(
-      post('/removemodel', 'Remove a model, or all of them', removeBody, async (call) => {
-        await adminOf(call).remove(call.body.model_viewname ?? null)
-        return json(SUCCESS)
-      }),
+    loadRoute(),
+    change('/removemodel', 'Remove a model, or all of them', removeBody, (admin, body) =>
+      admin.remove(body.model_viewname ?? null),
     ),
-    operators(loadStateRoute()),
-    operators(loadMixtureRoute()),
-    operators(weightsRoute()),
-    operators(
-      post('/removestatemodel', 'Remove all start states', Type.Object({}), async (call) => {
-        await adminOf(call).removeStartStates()
-        return json(SUCCESS)
-      }),
+    loadStateRoute(),
+    loadMixtureRoute(),
+    weightsRoute(),
+    change('/removestatemodel', 'Remove all start states', Type.Object({}), (admin) =>
+      admin.removeStartStates(),
     ),
   ]
+}
+
+/** A route that changes what is served, and says that it has. */
+function change<T extends TSchema>(
+  path: string,
+  summary: string,
+  body: T,
+  act: (admin: ModelAdmin & MixtureAdmin, body: Static<T>) => Promise<void>,
+): Route {
+  const route = post(path, summary, body, async (call) => {
+    await act(adminOf(call), call.body)
+    return json(SUCCESS)
+  })
+  return operators(route)
 }
 
 const removeBody = Type.Object({ model_viewname: Maybe(ViewName) })
@@ -67,16 +75,14 @@ function loadRoute(): Route {
     model_viewname: Maybe(ViewName),
     model_strategy: Maybe(Type.String()),
   })
-  return post('/loadmodel', 'Load a model from the folder of models', body, async (call) => {
-    const { model_filename, model_viewname, model_strategy } = call.body
-    await adminOf(call).load({
-      file: model_filename,
-      id: model_viewname ?? 'default model',
-      quant: quantOf(model_strategy ?? ''),
+  return change('/loadmodel', 'Load a model from the folder of models', body, (admin, asked) =>
+    admin.load({
+      file: asked.model_filename,
+      id: asked.model_viewname ?? 'default model',
+      quant: quantOf(asked.model_strategy ?? ''),
       param: 'model_filename',
-    })
-    return json(SUCCESS)
-  })
+    }),
+  )
 }
 
 function loadStateRoute(): Route {
@@ -85,15 +91,13 @@ function loadStateRoute(): Route {
     state_viewname: ViewName,
     model_viewname: Maybe(ViewName),
   })
-  return post('/loadstatemodel', 'Give a model a tuned start state', body, async (call) => {
-    const { state_filename, state_viewname, model_viewname } = call.body
-    await adminOf(call).addStartStates({
-      model: model_viewname ?? null,
-      states: [{ name: state_viewname, file: state_filename }],
+  return change('/loadstatemodel', 'Give a model a tuned start state', body, (admin, asked) =>
+    admin.addStartStates({
+      model: asked.model_viewname ?? null,
+      states: [{ name: asked.state_viewname, file: asked.state_filename }],
       param: 'state_filename',
-    })
-    return json(SUCCESS)
-  })
+    }),
+  )
 }
 
 const Weights = Type.Array(Type.Number({ minimum: 0 }), { minItems: 1, maxItems: 64 })
@@ -113,22 +117,20 @@ function loadMixtureRoute(): Route {
     model_viewname: Maybe(ViewName),
   })
   const summary = 'Let several tuned start states of a model answer together'
-  return post('/mrss_loadstatemodel', summary, body, async (call) => {
-    const { body } = call
-    await adminOf(call).addMixture({
-      model: body.model_viewname ?? null,
-      name: body.state_viewname,
-      files: body.state_filenames,
-      withOriginal: /^true$/i.test(String(body.contain_originalstate ?? false)),
-      weights: body.state_gatingweight ?? null,
+  return change('/mrss_loadstatemodel', summary, body, (admin, asked) =>
+    admin.addMixture({
+      model: asked.model_viewname ?? null,
+      name: asked.state_viewname,
+      files: asked.state_filenames,
+      withOriginal: /^true$/i.test(String(asked.contain_originalstate ?? false)),
+      weights: asked.state_gatingweight ?? null,
       defaults: {
-        temperature: body.default_temperature ?? null,
-        topP: body.default_top_p ?? null,
+        temperature: asked.default_temperature ?? null,
+        topP: asked.default_top_p ?? null,
       },
       param: 'state_filenames',
-    })
-    return json(SUCCESS)
-  })
+    }),
+  )
 }
 
 function weightsRoute(): Route {
@@ -138,12 +140,13 @@ function weightsRoute(): Route {
     model_viewname: Maybe(ViewName),
   })
   const summary = 'Change the weights of a mixture'
-  return post('/mrss_set_gatingweight', summary, body, async (call) => {
-    const { model_viewname, state_viewname, state_gatingweight } = call.body
-    const model = model_viewname ?? null
-    await adminOf(call).setMixtureWeights(model, state_viewname, state_gatingweight)
-    return json(SUCCESS)
-  })
+  return change('/mrss_set_gatingweight', summary, body, (admin, asked) =>
+    admin.setMixtureWeights(
+      asked.model_viewname ?? null,
+      asked.state_viewname,
+      asked.state_gatingweight,
+    ),
+  )
 }
 
 function quantOf(strategy: string): string | null {

@@ -7,6 +7,7 @@ import type { GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
+import { weighted } from '../mixture-weights.ts'
 import type { ServedModel } from '../models.ts'
 import { type Chat, replyOf } from '../openai/chat.ts'
 import { chatBody, toTurns } from '../openai/chat-schema.ts'
@@ -143,18 +144,10 @@ function mixtureOf(
   { mixture }: ServedModel,
 ): Pick<GenerateRequest, 'mixture'> {
   if (!present(weights)) return {}
-  const total = weights.reduce((sum, weight) => sum + weight, 0)
-  const count = mixture?.states.length ?? 0
   if (mixture === undefined)
     throw invalid('mrss_gatingweight', 'the model that was asked for is no mixture of states')
-  if (weights.length !== count || !(total > 0))
-    throw invalid('mrss_gatingweight', `expected ${count} numbers with a sum above 0`)
-  return {
-    mixture: mixture.states.map(({ startState }, i) => ({
-      startState,
-      weight: weights[i]! / total,
-    })),
-  }
+  const states = mixture.states.map(({ startState }) => startState)
+  return { mixture: weighted(states, weights, 'mrss_gatingweight') }
 }
 
 /** What stands beside `params` counts more than what is in it. */

@@ -23,15 +23,39 @@ export function partOf(sample: Sample, worker: string | null): WorkerSample | nu
   return all.length === 0 ? null : all.reduce(sum)
 }
 
+const COUNTS = [
+  'running',
+  'waiting',
+  'slots',
+  'free_slots',
+  'batch_tokens',
+  'prompt_tokens_per_second',
+  'generated_tokens_per_second',
+] as const
+
+const STATE_COUNTS = [
+  'sessions',
+  'in_slots',
+  'in_memory',
+  'on_disk',
+  'unsaved',
+  'prefixes',
+  'prefix_bytes',
+  'cached_tokens_per_second',
+] as const
+
+function added<Name extends string>(
+  a: Readonly<Record<Name, number>>,
+  b: Readonly<Record<Name, number>>,
+  names: readonly Name[],
+): Record<Name, number> {
+  // Every name has an entry.
+  return Object.fromEntries(names.map((name) => [name, a[name] + b[name]])) as Record<Name, number>
+}
+
 function sum(a: WorkerSample, b: WorkerSample): WorkerSample {
   return {
-    running: a.running + b.running,
-    waiting: a.waiting + b.waiting,
-    slots: a.slots + b.slots,
-    free_slots: a.free_slots + b.free_slots,
-    batch_tokens: a.batch_tokens + b.batch_tokens,
-    prompt_tokens_per_second: a.prompt_tokens_per_second + b.prompt_tokens_per_second,
-    generated_tokens_per_second: a.generated_tokens_per_second + b.generated_tokens_per_second,
+    ...added(a, b, COUNTS),
     busy: Math.max(a.busy, b.busy),
     rss_bytes: addKnown(a.rss_bytes, b.rss_bytes),
     states: sumStates(a.states, b.states),
@@ -46,14 +70,7 @@ function sumStates(a: WorkerSample['states'], b: WorkerSample['states']): Worker
   if (a === null || b === null) return a ?? b
   const rates = [a.prefix_hit_rate, b.prefix_hit_rate].filter((rate) => rate !== null)
   return {
-    sessions: a.sessions + b.sessions,
-    in_slots: a.in_slots + b.in_slots,
-    in_memory: a.in_memory + b.in_memory,
-    on_disk: a.on_disk + b.on_disk,
-    unsaved: a.unsaved + b.unsaved,
-    prefixes: a.prefixes + b.prefixes,
-    prefix_bytes: a.prefix_bytes + b.prefix_bytes,
-    cached_tokens_per_second: a.cached_tokens_per_second + b.cached_tokens_per_second,
+    ...added(a, b, STATE_COUNTS),
     // How many prompts each rate counts is not in a sample.
     prefix_hit_rate:
       rates.length === 0 ? null : rates.reduce((x, rate) => x + rate, 0) / rates.length,

@@ -25,15 +25,7 @@ export function NameDialog({ title, initial, onClose, onName }: NameDialogProps)
   return (
     <Dialog title={title} onClose={onClose}>
       <form onSubmit={submit}>
-        <Field label={t('Name of the new session')} error={error}>
-          {(ids) => (
-            <input
-              {...ids}
-              value={name}
-              onInput={({ currentTarget }) => setName(currentTarget.value)}
-            />
-          )}
-        </Field>
+        <NameField name={name} error={error} onName={setName} />
         <footer>
           <Button onClick={onClose}>{t('Cancel')}</Button>
           <Button kind="primary" type="submit" isDisabled={name.trim() === ''}>
@@ -42,6 +34,22 @@ export function NameDialog({ title, initial, onClose, onName }: NameDialogProps)
         </footer>
       </form>
     </Dialog>
+  )
+}
+
+interface NameFieldProps {
+  readonly name: string
+  readonly error?: string | null
+  readonly onName: (name: string) => void
+}
+
+function NameField({ name, error = null, onName }: NameFieldProps) {
+  return (
+    <Field label={t('Name of the new session')} error={error}>
+      {(ids) => (
+        <input {...ids} value={name} onInput={({ currentTarget }) => onName(currentTarget.value)} />
+      )}
+    </Field>
   )
 }
 
@@ -78,15 +86,7 @@ export function ImportDialog({
             />
           )}
         </Field>
-        <Field label={t('Name of the new session')}>
-          {(ids) => (
-            <input
-              {...ids}
-              value={name}
-              onInput={({ currentTarget }) => setName(currentTarget.value)}
-            />
-          )}
-        </Field>
+        <NameField name={name} onName={setName} />
         <footer>
           <Button onClick={onClose}>{t('Cancel')}</Button>
           <Button kind="primary" type="submit" isDisabled={file === null || name.trim() === ''}>

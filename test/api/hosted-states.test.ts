@@ -1,0 +1,154 @@
+/** Start states and mixtures of models whose workers run, over scripted workers: all of them have a state, or none. */
+import { basename, join } from 'node:path'
+import { describe, expect, test } from 'vitest'
+import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
+import { Management } from '../../src/gateway/management/management.ts'
+import { Metrics } from '../../src/gateway/metrics.ts'
+import { type FakeKeeper, hosted, SEED } from './hosted.ts'
+import { postTo } from './kit.ts'
+
+describe('start states of a running model', () => {
+  test('start states come and go in the worker that runs', async () => {
+    const { folder, app, names, keepers } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    const add = (state_filename: string) =>
+      postTo(app, '/loadstatemodel', { state_filename, state_viewname: 'State Test' })
+    const [{ client }] = keepers as [FakeKeeper]
+    expect((await add('state.pth')).json()).toEqual({ status: 'success' })
+    const withState = `${SEED.model_viewname} State Test`
+    expect(await names()).toEqual([SEED.model_viewname, withState])
+    const chat = { messages: [{ role: 'user', content: 'Hi' }], model: withState }
+    expect((await postTo(app, '/chat/completions', chat)).statusCode).toBe(200)
+    expect(client!.requests.at(-1)).toMatchObject({ startState: 'State Test' })
+    keepers[0]!.refuses = (path) => path.endsWith('a.pth')
+    const wrong = await add('a.pth')
+    expect(wrong.statusCode).toBe(500)
+    expect(wrong.json().detail).toContain('wrong size')
+    const states = [{ name: 'State Test', path: join(folder, 'state.pth') }]
+    expect(keepers[0]!.launch).toMatchObject({ startStates: states, spec: { states } })
+    // Another file under the same name.
+    expect((await add('b.pth')).statusCode).toBe(200)
+    expect(await names()).toEqual([SEED.model_viewname, withState])
+    expect([...client!.states.values()]).toEqual([join(folder, 'b.pth')])
+    expect(keepers[0]!.launch.startStates.map(({ path }) => path)).toEqual([join(folder, 'b.pth')])
+    const removed = await postTo(app, '/removestatemodel', { dummy: 'dummy' })
+    expect(removed.json()).toEqual({ status: 'success' })
+    expect(await names()).toEqual([SEED.model_viewname])
+    expect((await app.inject({ method: 'POST', url: '/removestatemodel' })).statusCode).toBe(400)
+    expect(keepers).toHaveLength(1)
+    expect(keepers[0]).toMatchObject({ client, launch: { startStates: [], spec: { states: [] } } })
+  })
+
+  test('start states of replicas: all have them, or none', async () => {
+    const { app, fleet, keepers } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    await fleet.create(keepers[0]!.launch).start()
+    const add = (state_filename: string, state_viewname: string) =>
+      postTo(app, '/loadstatemodel', { state_filename, state_viewname })
+    const statesOf = ({ client }: FakeKeeper) =>
+      [...client!.states].map(([name, path]) => [name, basename(path)])
+    expect((await add('state.pth', 'one')).statusCode).toBe(200)
+    keepers[1]!.refuses = (path) => !path.endsWith('state.pth')
+    for (const name of ['one', 'two']) {
+      expect((await add('b.pth', name)).statusCode).toBe(500)
+      expect(keepers.map(statesOf)).toEqual([[['one', 'state.pth']], [['one', 'state.pth']]])
+      expect(keepers.map(({ launch }) => launch.startStates.length)).toEqual([1, 1])
+    }
+    expect((await add('state.pth', 'two')).statusCode).toBe(200)
+    expect((await postTo(app, '/removestatemodel', {})).statusCode).toBe(200)
+    expect(keepers.map(statesOf)).toEqual([[], []])
+  })
+
+  test('a worker that comes back while start states change has them too', async () => {
+    const { app, fleet, keepers, next, names } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    next.isHeld = true
+    const second = fleet.create(keepers[0]!.launch).start()
+    const adding = postTo(app, '/loadstatemodel', {
+      state_filename: 'state.pth',
+      state_viewname: 'late',
+    })
+    const [first, other] = keepers as [FakeKeeper, FakeKeeper]
+    await expect.poll(() => first.client!.states.has('late')).toBe(true)
+    // Its next process is started before the change is made.
+    first.crash()
+    first.begin()
+    expect(first.client!.states.has('late')).toBe(false)
+    other.ready.resolve()
+    await second
+    expect((await adding).statusCode).toBe(200)
+    expect(keepers.map(({ client }) => client!.states.has('late'))).toEqual([true, true])
+    expect(await names()).toContain(`${SEED.model_viewname} late`)
+    for (const keeper of keepers) {
+      keeper.crash()
+      keeper.begin()
+      expect(keeper.client!.states.has('late')).toBe(true)
+    }
+  })
+
+  test('a start state is refused while no worker can say whether it fits', async () => {
+    const { app, keepers, next } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    next.isHeld = true
+    Object.assign(keepers[0]!, { state: 'failed', client: null })
+    const state = { state_filename: 'state.pth', state_viewname: 'x' }
+    expect((await postTo(app, '/loadstatemodel', state)).statusCode).toBe(503)
+    expect(keepers[0]!.launch.startStates).toEqual([])
+  })
+
+  test('a mixture is loaded as a whole, and instead of the one before', async () => {
+    const { app, keepers, names, say } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    const load = (...state_filenames: string[]) =>
+      postTo(app, '/mrss_loadstatemodel', { state_viewname: 'mix', state_filenames })
+    const namesOf = (...states: string[]) => [
+      SEED.model_viewname,
+      ...states.map((state) => `${SEED.model_viewname} ${state}`),
+    ]
+    keepers[0]!.refuses = (path) => path.endsWith('b.pth')
+    expect((await load('a.pth', 'b.pth')).statusCode).toBe(500)
+    expect(await names()).toEqual(namesOf())
+    expect((await load('a.pth', 'state.pth')).statusCode).toBe(200)
+    expect(await names()).toEqual(namesOf('mix 1', 'mix 2', 'mix'))
+    expect((await load('state.pth')).statusCode).toBe(200)
+    expect(await names()).toEqual(namesOf('mix 1', 'mix'))
+    expect(keepers).toHaveLength(1)
+    const mixed = `${SEED.model_viewname} mix`
+    expect((await say(mixed)).choices).toHaveLength(1)
+
+    // Another model of that name has none of them.
+    await postTo(app, '/loadmodel', { ...SEED, model_filename: 'b.pth' })
+    expect(keepers).toHaveLength(2)
+    expect(await names()).toEqual(namesOf())
+    expect((await say(mixed)).error.code).toBe('model_not_found')
+  })
+
+  test('a replica is given the start states of its model, whenever it comes', async () => {
+    const { app, fleet, keepers } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    const [worker] = fleet.workers
+    const management = new Management({
+      fleet,
+      metrics: new Metrics(fleet.registry, fleet),
+      version: '0',
+      host: '127.0.0.1',
+      isOpen: () => false,
+      resolve: (spec) => ({ ...keepers[0]!.launch, startStates: spec.states, spec }),
+      listModels: () => [],
+      openDoor: () => expect.unreachable(),
+    })
+    const add = (state_viewname: string) =>
+      postTo(app, '/loadstatemodel', { state_filename: 'state.pth', state_viewname })
+    await add('one')
+    await management.start(DEFAULT_SPEC)
+    const namesOf = (at: number) => keepers[at]!.launch.spec.states.map(({ name }) => name)
+    expect(namesOf(1)).toEqual(['one'])
+    await worker!.stop(0)
+    await add('two')
+    expect(namesOf(0)).toEqual(['one'])
+    management.restart(worker!.id)
+    await expect.poll(() => keepers.length).toBe(3)
+    expect(namesOf(2)).toEqual(['one', 'two'])
+    await management.close()
+  })
+})

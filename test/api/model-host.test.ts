@@ -1,0 +1,138 @@
+/** Models that come and go while a gateway runs, over scripted workers: what is loaded, replaced, drained and refused. */
+import { describe, expect, test } from 'vitest'
+import { endless } from '../helpers/fake-engine.ts'
+import { hosted, SEED } from './hosted.ts'
+import { postTo, serve } from './kit.ts'
+
+describe('models come and go', () => {
+  test('an empty server says so; a loaded model is served by its name', async () => {
+    const { app, names, say, keepers } = hosted()
+    expect(await names()).toEqual([])
+    expect((await app.inject({ url: '/readyz' })).statusCode).toBe(503)
+    expect((await say()).error.code).toBe('model_not_loaded')
+    const reply = await postTo(app, '/loadmodel', SEED)
+    expect(reply.json()).toEqual({ status: 'success' })
+    expect(await names()).toEqual([SEED.model_viewname])
+    expect((await say(SEED.model_viewname)).choices[0].text).toBe('0.pth')
+    expect((await say('duck')).error.code).toBe('model_not_found')
+    // The same again does nothing.
+    expect((await postTo(app, '/loadmodel', SEED)).statusCode).toBe(200)
+    expect(keepers).toHaveLength(1)
+  })
+
+  test('a model is replaced only when the new one answers, and drained', async () => {
+    const { app, say, keepers, next, names } = hosted()
+    await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
+    next.isHeld = true
+    const loading = postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'm' })
+    await expect.poll(() => keepers.length).toBe(2)
+    expect((await say('m')).choices[0].text).toBe('a.pth')
+    const old = keepers[0]!.client!
+    old.running = 1
+    keepers[1]!.ready.resolve()
+    expect((await loading).statusCode).toBe(200)
+    expect((await say('m')).choices[0].text).toBe('b.pth')
+    expect(keepers[0]!.stopped).toBe(false)
+    old.running = 0
+    await expect.poll(() => keepers[0]!.stopped).toBe(true)
+    expect(await names()).toEqual(['m'])
+  })
+
+  test('a load that fails changes nothing', async () => {
+    const { app, say, keepers, next } = hosted()
+    await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
+    next.fail = 'unsupported_weights'
+    const reply = await postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'm' })
+    expect(reply.statusCode).toBe(500)
+    expect(reply.json()).toEqual({ detail: expect.any(String) })
+    expect((await say('m')).choices[0].text).toBe('a.pth')
+    expect(keepers[1]!.stopped).toBe(true)
+    expect(keepers[0]!.stopped).toBe(false)
+  })
+
+  test('where memory has no room for both the old one ends first, and comes back if need be', async () => {
+    const { app, say, keepers, next } = hosted()
+    const load = (model_strategy: string) => postTo(app, '/loadmodel', { ...SEED, model_strategy })
+    await load('')
+    const old = keepers[0]!.client!
+    old.running = 1
+    Object.assign(next, { fail: 'out_of_memory', numFails: 1 })
+    const loading = load('quant')
+    await expect.poll(() => keepers.length).toBe(3)
+    expect((await say()).error.code).toBe('model_not_loaded')
+    expect(keepers[0]!.stopped).toBe(false)
+    old.running = 0
+    expect((await loading).statusCode).toBe(200)
+    expect(keepers[0]!.stopped).toBe(true)
+    expect((await say()).choices[0].text).toBe('0.pth')
+
+    // Neither beside the old one nor instead of it.
+    next.numFails = 2
+    const failing = load('fp32')
+    expect((await failing).statusCode).toBe(507)
+    expect(keepers.map(({ launch }) => launch.quant)).toEqual([
+      null,
+      'nf4',
+      'nf4',
+      'f32',
+      'f32',
+      'nf4',
+    ])
+    expect((await say()).choices[0].text).toBe('0.pth')
+  })
+
+  test('removed, one or all', async () => {
+    const { app, names, keepers } = hosted()
+    await postTo(app, '/loadmodel', { model_filename: 'a', model_viewname: 'one' })
+    await postTo(app, '/loadmodel', { model_filename: 'b', model_viewname: 'two' })
+    expect(await names()).toEqual(['one', 'two'])
+    expect((await postTo(app, '/removemodel', { model_viewname: 'x' })).statusCode).toBe(404)
+    await postTo(app, '/removemodel', { model_viewname: 'one' })
+    expect(await names()).toEqual(['two'])
+    expect((await postTo(app, '/removemodel', {})).json()).toEqual({ status: 'success' })
+    expect(await names()).toEqual([])
+    await expect.poll(() => keepers.every(({ stopped }) => stopped)).toBe(true)
+  })
+
+  test.each([
+    ['', null],
+    ['quant', 'nf4'],
+    ['fp16', 'f16'],
+  ])('strategy "%s"', async (model_strategy, quant) => {
+    const { app, keepers } = hosted()
+    await postTo(app, '/loadmodel', { ...SEED, model_strategy })
+    expect(keepers[0]!.launch.quant).toBe(quant)
+  })
+
+  test('what the host ends with', async () => {
+    const { app, host, keepers, next } = hosted()
+    await postTo(app, '/loadmodel', { model_filename: 'a', model_viewname: 'm' })
+    next.isHeld = true
+    const loading = postTo(app, '/loadmodel', { model_filename: 'b', model_viewname: 'm' })
+    await expect.poll(() => keepers.length).toBe(2)
+    await host.stop()
+    expect((await loading).statusCode).toBe(503)
+    expect(keepers.every(({ stopped }) => stopped)).toBe(true)
+  })
+})
+
+test.each([
+  [{ ...SEED, model_strategy: 'nf3' }, 400, 'model_strategy'],
+  [{ ...SEED, model_filename: 'none.pth' }, 404, 'model_filename'],
+  [{ ...SEED, model_viewname: 'a@b' }, 400, 'model_viewname'],
+  [{ model_viewname: 'x' }, 400, 'model_filename'],
+])('%o is refused with %i', async (body, status, field) => {
+  const { app, keepers } = hosted()
+  const reply = await postTo(app, '/loadmodel', body)
+  expect(reply.statusCode).toBe(status)
+  expect(reply.json().detail).toContain(field)
+  expect(keepers).toEqual([])
+})
+
+test('where models are fixed, they stay', async () => {
+  const { app } = serve(endless)
+  const reply = await postTo(app, '/loadmodel', SEED)
+  expect(reply.statusCode).toBe(403)
+  expect(reply.json()).toEqual({ detail: 'the models of this server are fixed' })
+  expect((await app.inject({ url: '/models' })).json()).toEqual([{ object: 'models', id: 'goose' }])
+})

@@ -1,0 +1,34 @@
+import { join } from 'node:path'
+import { describe, expect, test } from 'vitest'
+import { hosted } from './hosted.ts'
+import { postTo } from './kit.ts'
+
+describe('/switch-model of RWKV-Runner', () => {
+  test('serves one model instead of another, until it is deployed', async () => {
+    const { app, folder, names, keepers } = hosted()
+    const turn = (model: string, more = {}) =>
+      postTo(app, '/switch-model', { model, strategy: 'cuda fp16', ...more })
+    expect((await turn(join(folder, 'a.pth'))).statusCode).toBe(200)
+    const reply = await turn('b.pth', { strategy: 'cuda fp16i8 *10 -> cpu fp32', deploy: 'true' })
+    expect(reply.statusCode).toBe(200)
+    expect(reply.body).toBe('"success"')
+    expect(reply.headers['content-type']).toContain('application/json')
+    expect(await names()).toEqual(['b'])
+    expect(keepers.map(({ launch }) => launch.quant)).toEqual(['f16', 'int8'])
+    expect((await turn('a.pth')).statusCode).toBe(403)
+    expect(await names()).toEqual(['b'])
+  })
+
+  test.each([
+    [{ model: 'none', strategy: 'cuda fp16', deploy: 'true' }, 404],
+    [{ model: 'a.pth', strategy: 'cuda fp4' }, 400],
+    [{ model: 'a.pth', strategy: 'cuda fp16', tokenizer: 'x' }, 400],
+    [{ model: 'a.pth' }, 400],
+  ])('%o is refused with %i and deploys nothing', async (body, status) => {
+    const { app, keepers } = hosted()
+    expect((await postTo(app, '/switch-model', body)).statusCode).toBe(status)
+    expect(keepers).toEqual([])
+    const next = { model: 'a.pth', strategy: 'cuda fp16' }
+    expect((await postTo(app, '/switch-model', next)).statusCode).toBe(200)
+  })
+})
