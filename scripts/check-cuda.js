@@ -51,6 +51,11 @@ const VARIANTS = {
   wkv6: ['STATE_F16=0', 'STATE_F16=1'],
   wkv7: ['STATE_F16=0', 'STATE_F16=1'],
   'wkv7-decode': ['STATE_F16=0', 'STATE_F16=1'],
+  'wkv7-chunk': [
+    'STATE_F16=0 CLUSTER=1 STAGES=2',
+    'STATE_F16=0 CLUSTER=2 STAGES=4',
+    'STATE_F16=1 CLUSTER=1 STAGES=3',
+  ],
 }
 
 const files = readdirSync(sourceDir)

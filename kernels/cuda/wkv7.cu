@@ -5,10 +5,10 @@
 // products are shared by 8 lanes.
 #include "wkv7.cuh"
 
-// Rows of any number of tokens, one after the other: a block owns 16 rows of one head's state, in
-// the registers of two warps (2 rows to 8 lanes), while eight other warps prepare the operands of
-// the next chunk in shared memory and hold those of the one after in registers, so that no load is
-// waited for. The chain from token to token is one dot product, three shuffles and the update. y
+// Rows of less than `chunked_from` tokens (the others are wkv7-chunk.cu's), one token after the
+// other: a block owns 16 rows of one head's state, in the registers of two warps (2 rows to 8
+// lanes), while eight other warps prepare the operands of the next 16 tokens in shared memory and
+// hold those of the 16 after in registers, so that no load is waited for. The chain from token to token is one dot product, three shuffles and the update. y
 // goes to op.y; wkv7_output does the rest.
 constexpr int kChunk = 16;
 constexpr int kPreparers = 8;
@@ -111,13 +111,14 @@ __device__ __forceinline__ void recur(const Wkv7& op, const Operands (&shared)[2
 }
 
 extern "C" __global__ void __launch_bounds__(64 + 32 * kPreparers)
-    wkv7_prefill(Step step, const __grid_constant__ Wkv7 op) {
+    wkv7_prefill(Step step, const __grid_constant__ Wkv7 op, int chunked_from) {
   __shared__ Operands shared[2][kChunk];
   let_next_start();
   wait_for_previous();
   const int head = blockIdx.x, row = blockIdx.y, split = blockIdx.z;
   if (row >= step.num_rows()) return;
   const int start = step.starts[row], end = step.starts[row + 1];
+  if (end - start >= chunked_from) return;
   if (threadIdx.x >= 64) {
     prepare_chunks(op, shared, start, end, head, split == 0);
     return;

@@ -42,8 +42,35 @@ __device__ __forceinline__ float2 load_pair(const f16* x, long long at) {
   return unpack(*reinterpret_cast<const u32*>(x + at));
 }
 
-/** exp(−e^(−½)·σ(logit)), in base 2. */
-__device__ __forceinline__ float decay(float logit) { return exp2f(-0.87503873f * sigmoid(logit)); }
+// Arithmetic of one instruction where the exact form is ten and a branch: within 2 ulp, zeros and
+// infinities where they belong. Branches between tokens would keep a warp from working on several.
+__device__ __forceinline__ float power(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float reciprocal_root(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/** σ(x) */
+__device__ __forceinline__ float gate(float x) {
+  return reciprocal(1.0f + power(-1.44269504f * x));
+}
+
+/** Of exp(−e^(−½)·σ(logit)), in base 2. */
+__device__ __forceinline__ float log_decay(float logit) { return -0.87503873f * gate(logit); }
+
+__device__ __forceinline__ float decay(float logit) { return power(log_decay(logit)); }
 
 /** The words of two channels of a token's operands, as they lie in memory. */
 struct Raw {
@@ -77,22 +104,24 @@ __device__ __forceinline__ Constants load_constants(const Wkv7& op, int head) {
           load_optional(op.a_bias, channel), load_optional(op.v_bias, channel)};
 }
 
+/** An operand with the bias and the sigmoid that it may still lack. */
+__device__ __forceinline__ float2 completed(float2 x, float2 bias, bool lacks) {
+  const float2 y = make_float2(gate(x.x + bias.x), gate(x.y + bias.y));
+  return make_float2(lacks ? y.x : x.x, lacks ? y.y : x.y);
+}
+
 /** v after its move to the first layer's. */
 __device__ __forceinline__ float2 mixed_value(const Wkv7& op, const Raw& raw, const Constants& c) {
-  const float2 v = unpack(raw.v);
-  if (op.v_gate == nullptr) return v;
-  const float2 first = unpack(raw.first);
-  float2 gate = unpack(raw.gate);
-  if (op.v_bias != nullptr)
-    gate = make_float2(sigmoid(gate.x + c.v_bias.x), sigmoid(gate.y + c.v_bias.y));
-  return make_float2(v.x + (first.x - v.x) * gate.x, v.y + (first.y - v.y) * gate.y);
+  const float2 v = unpack(raw.v), first = unpack(raw.first);
+  const float2 move = completed(unpack(raw.gate), c.v_bias, op.v_bias != nullptr);
+  const bool moves = op.v_gate != nullptr;
+  return make_float2(moves ? v.x + (first.x - v.x) * move.x : v.x,
+                     moves ? v.y + (first.y - v.y) * move.y : v.y);
 }
 
 __device__ __forceinline__ float2 learning_rate(const Wkv7& op, const Raw& raw,
                                                 const Constants& c) {
-  const float2 a = unpack(raw.a);
-  if (op.a_bias == nullptr) return a;
-  return make_float2(sigmoid(a.x + c.a_bias.x), sigmoid(a.y + c.a_bias.y));
+  return completed(unpack(raw.a), c.a_bias, op.a_bias != nullptr);
 }
 
 /** k after its in-context learning rate. */
@@ -107,9 +136,9 @@ __device__ __forceinline__ Prepared prepare(const Wkv7& op, const Raw& raw, cons
   p.v = mixed_value(op, raw, c);
   p.w = make_float2(decay(w.x + c.w_bias.x), decay(w.y + c.w_bias.y));
   const float2 kk = make_float2(k.x * c.k_k.x, k.y * c.k_k.y);
-  const float length = sqrtf(warp_sum(kk.x * kk.x + kk.y * kk.y));
+  const float square = warp_sum(kk.x * kk.x + kk.y * kk.y);
   // Not fmaxf, which would drop a NaN.
-  const float scale = 1.0f / (length < 1e-12f ? 1e-12f : length);
+  const float scale = square < 1e-24f ? 1e12f : reciprocal_root(square);
   p.kk = make_float2(kk.x * scale, kk.y * scale);
   p.b = make_float2(p.kk.x * a.x, p.kk.y * a.y);
   p.k = scaled_key(k, a, c);

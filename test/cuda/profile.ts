@@ -10,7 +10,12 @@ import { join } from 'node:path'
 import type { Batch, Ops, WeightType } from '../../src/backend/backend.ts'
 import { createBatch } from '../../src/backend/backend.ts'
 import { NativeArena } from '../../src/backend/cuda/arena.ts'
-import { type Command, type StepShape, StepStream } from '../../src/backend/cuda/command.ts'
+import {
+  type Command,
+  LONG_ROW,
+  type StepShape,
+  StepStream,
+} from '../../src/backend/cuda/command.ts'
 import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { bucketOf, Gemm } from '../../src/backend/cuda/gemm.ts'
 import { Recording } from '../../src/backend/cuda/ops.ts'
@@ -93,6 +98,7 @@ function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): voi
     logits: one.prompts,
     samples: one.prompts,
     isDecode: one.tokens === 1,
+    longRows: one.tokens >= LONG_ROW ? one.prompts : 0,
   }
   const buffer = new StepBuffer(device, {
     tokens: batch.tokens.length,

@@ -18,7 +18,12 @@ export interface StepShape {
   readonly samples: number
   /** Every row feeds one token. */
   readonly isDecode: boolean
+  /** Rows of LONG_ROW tokens or more. */
+  readonly longRows: number
 }
+
+/** Rows of so many tokens or more are worth kernels of their own. */
+export const LONG_ROW = 32
 
 /** Makes everything a command needs beforehand, so that its run can be captured. */
 export interface Command {

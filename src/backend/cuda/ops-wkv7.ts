@@ -1,11 +1,13 @@
 /**
- * wkv7 on cuda. Rows of one token take one fused launch; longer rows the row-split recurrence and a second launch for
- * the norm and gates. Where the library made the projections, their biases and sigmoids are done here as well.
+ * wkv7 on cuda. Steps of one token a row take one fused launch; others a launch for their long rows (in chunks, on the
+ * tensor cores), one for their short rows (token by token), where they have such, and one for the norm and gates.
+ * Where the library made the projections, their biases and sigmoids are done here as well.
  */
 import type { Capacity, StatePool, Tensor, Wkv7Operands, Wkv7Weights } from '../backend.ts'
-import type { Command, StepShape } from './command.ts'
+import { type Command, LONG_ROW, type StepShape } from './command.ts'
 import type { CudaDevice } from './device.ts'
-import type { DevicePointer } from './kernel-args.ts'
+import type { Kernel } from './kernel.ts'
+import { type DevicePointer, i32 } from './kernel-args.ts'
 import { normOf, statesOf, tensorOf } from './operands.ts'
 import type { LinearCommand } from './ops-linear.ts'
 import type { Product } from './product.ts'
@@ -18,6 +20,45 @@ const PREFILL_THREADS = 320
 /** Blocks that share a head's 64 value rows, and heads of a block of wkv7_output. */
 const SPLITS = 4
 const OUTPUT_HEADS = 4
+/** A row's tokens are never so many. */
+const NEVER = 2 ** 31 - 1
+
+/** Bytes of Chunk with its barriers, and of Desk, of wkv7-chunk.cu. */
+const CHUNK_BYTES = 23_808 + 16
+const DESK_BYTES = 15_872
+
+/** A variant of wkv7-chunk.cu: how many blocks share a head of a row. */
+interface Chunked {
+  readonly kernel: Kernel
+  readonly cluster: number
+  readonly threads: number
+  readonly sharedBytes: number
+}
+
+/** Groups of four warps in a block that prepare chunks. */
+const CHUNK_GROUPS = 2
+/** Blocks of a cluster and chunks in the ring; from the widest. */
+const CLUSTERS = [
+  [2, 4],
+  [1, 3],
+  [1, 2],
+] as const
+
+/** The variants that run on a chip: one without clusters at least, or none. */
+function chunkedOn(device: CudaDevice, stateF16: number): readonly Chunked[] {
+  const [major] = device.computeCapability
+  const variants: Chunked[] = []
+  for (const [cluster, stages] of CLUSTERS) {
+    const sharedBytes = stages * CHUNK_BYTES + CHUNK_GROUPS * DESK_BYTES
+    const isKnown = variants.at(-1)?.cluster === cluster
+    if (isKnown || major < (cluster > 1 ? 9 : 8)) continue
+    if (sharedBytes > device.info.sharedBytesPerBlock) continue
+    const defines = { STATE_F16: stateF16, CLUSTER: cluster, STAGES: stages }
+    const kernel = device.kernel('wkv7-chunk', 'wkv7_chunk', defines)
+    variants.push({ kernel, cluster, threads: 128 / cluster + 128 * CHUNK_GROUPS, sharedBytes })
+  }
+  return variants
+}
 
 /** Biases that were left to this op; null where the operand is complete. */
 interface Biases {
@@ -41,10 +82,13 @@ export function wkv7(
 ): Command {
   const pool = statesOf(states)
   const { heads, channels } = pool.shape
-  const defines = { STATE_F16: Number(pool.wkvType === 'f16') }
+  const stateF16 = Number(pool.wkvType === 'f16')
+  const defines = { STATE_F16: stateF16 }
   const decode = device.kernel('wkv7-decode', 'wkv7_decode', defines)
   const prefill = device.kernel('wkv7', 'wkv7_prefill', defines)
   const output = device.kernel('wkv7', 'wkv7_output', defines)
+  const chunked = chunkedOn(device, stateF16)
+  const chunkedFrom = i32(chunked.length === 0 ? NEVER : LONG_ROW)
   const absorbed = projections === null ? NO_BIASES : absorbBiases(projections, operands)
   const y = scratch(capacity.tokens * channels)
   const struct = (biases: Biases) =>
@@ -52,18 +96,32 @@ export function wkv7(
   // One set of arguments for each way the projections can be made.
   const sites = [NO_BIASES, absorbed].map((biases) => ({
     args: () => [struct(biases)],
+    rowArgs: () => [struct(biases), chunkedFrom],
     decode: {},
+    chunked: {},
     prefill: {},
     output: {},
   }))
   return {
-    run(stream, { tokens, rows, isDecode }: StepShape) {
+    run(stream, { tokens, rows, isDecode, longRows }: StepShape) {
       const site = sites[projections?.leaves(tokens) ? 1 : 0]!
       if (isDecode) {
         stream.launch(site.decode, decode, [heads, rows, 1], THREADS, site.args)
         return
       }
-      stream.launch(site.prefill, prefill, [heads, rows, SPLITS], PREFILL_THREADS, site.args)
+      // As many multiprocessors as there are, one block to each.
+      const fits = ({ cluster }: Chunked) => cluster * heads * longRows <= device.numSms
+      const variant = longRows === 0 ? undefined : (chunked.find(fits) ?? chunked.at(-1))
+      if (variant !== undefined) {
+        const { kernel, cluster, threads, sharedBytes } = variant
+        const options = { pdl: true, cluster, sharedBytes }
+        const grid = [heads * cluster, longRows, 1] as const
+        stream.launch(site.chunked, kernel, grid, threads, site.rowArgs, options)
+      }
+      if (variant === undefined || rows > longRows) {
+        const grid = [heads, rows, SPLITS] as const
+        stream.launch(site.prefill, prefill, grid, PREFILL_THREADS, site.rowArgs)
+      }
       const blocks = Math.ceil((tokens * heads) / OUTPUT_HEADS)
       stream.launch(site.output, output, [blocks, 1, 1], THREADS, site.args)
     },

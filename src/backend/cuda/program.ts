@@ -14,7 +14,7 @@ import type {
   ProgramFlights,
 } from '../backend.ts'
 import { NativeArena } from './arena.ts'
-import { type Command, type StepShape, StepStream } from './command.ts'
+import { type Command, LONG_ROW, type StepShape, StepStream } from './command.ts'
 import type { CudaDevice } from './device.ts'
 import { CudaEvent } from './event.ts'
 import { bucketOf, type Gemm } from './gemm.ts'
@@ -142,7 +142,7 @@ export class CudaProgram implements Program {
 
   #capture(size: number, entries?: number): Captured {
     const capacity = this.#capacityOf(size)
-    const shape: StepShape = { ...capacity, isDecode: true }
+    const shape: StepShape = { ...capacity, isDecode: true, longRows: 0 }
     for (const command of this.#commands) command.prepare?.(this.#gemm, shape)
     const buffer = this.#createBuffer(capacity, entries)
     // A graph keeps its own copies of the arguments it was captured with.
@@ -194,7 +194,8 @@ export class CudaProgram implements Program {
 
   /** Products of one prompt of so many tokens. */
   #plan(tokens: number): void {
-    const one = { rows: 1, logits: 1, samples: 1, isDecode: false }
+    const longRows = Number(tokens >= LONG_ROW)
+    const one = { rows: 1, logits: 1, samples: 1, isDecode: false, longRows }
     for (const command of this.#commands) command.prepare?.(this.#gemm, { tokens, ...one })
   }
 
@@ -217,7 +218,9 @@ export class CudaProgram implements Program {
 
 function shapeOf(batch: Batch, isDecode: boolean): StepShape {
   const { numTokens: tokens, numRows: rows, numLogits: logits, numSamples: samples } = batch
-  return { tokens, rows, logits, samples, isDecode }
+  let longRows = 0
+  for (let b = 0; b < rows; b++) if (batch.starts[b + 1]! - batch.starts[b]! >= LONG_ROW) longRows++
+  return { tokens, rows, logits, samples, isDecode, longRows }
 }
 
 /** The buckets that numbers up to `last` fall into. */

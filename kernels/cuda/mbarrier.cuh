@@ -1,0 +1,103 @@
+// Barriers in shared memory that count arrivals and bytes (mbarrier), and copies between the shared
+// memories of a cluster that report to them. One block alone needs capability 8.0, clusters 9.0.
+#pragma once
+#include "common.cuh"
+
+struct Barrier {
+  u64 state;
+};
+
+__device__ __forceinline__ u32 shared_address(const void* at) {
+  return (u32)__cvta_generic_to_shared(at);
+}
+
+/** A phase ends with so many arrivals, and all bytes that were announced. */
+__device__ __forceinline__ void init(Barrier& barrier, int arrivals) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals)
+               : "memory");
+#endif
+}
+
+__device__ __forceinline__ void arrive(Barrier& barrier) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(shared_address(&barrier))
+      : "memory");
+#endif
+}
+
+/** Until the phase of that parity has ended; the phase before the first has parity 1. What copies
+ * brought is there, and what others of the block wrote; not what other blocks wrote by stores: an
+ * acquire of the whole cluster would empty the L1 each time. */
+__device__ __forceinline__ void wait(Barrier& barrier, int parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;"
+      " @!done bra again; }" ::"r"(shared_address(&barrier)),
+      "r"(parity)
+      : "memory");
+#elif __CUDA_ARCH__ >= 800
+  asm volatile(
+      "{ .reg .pred done; again: mbarrier.test_wait.parity.shared.b64 done, [%0], %1;"
+      " @!done bra again; }" ::"r"(shared_address(&barrier)),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
+/** Where the same thing lies in the shared memory of another block of the cluster. */
+__device__ __forceinline__ u32 address_in(int rank, const void* at) {
+  u32 address = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(at)), "r"(rank));
+#endif
+  return address;
+}
+
+__device__ __forceinline__ void arrive_in(int rank, Barrier& barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, &barrier))
+               : "memory");
+#endif
+}
+
+/** What this thread wrote to shared memory is there for copies to read. */
+__device__ __forceinline__ void fence_for_copies() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+/** Copies something to the same place in another block, whose barrier it arrives at with the bytes:
+ * a multiple of 16, as is the place. */
+__device__ __forceinline__ void copy_to(int rank, const void* at, int bytes, Barrier& barrier) {
+#if __CUDA_ARCH__ >= 900
+  const u32 there = address_in(rank, &barrier);
+  asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], %1;" ::"r"(there), "r"(bytes)
+               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(address_in(rank, at)),
+      "r"(shared_address(at)), "r"(bytes), "r"(there)
+      : "memory");
+#endif
+}
+
+/** All threads of all blocks of the cluster; barriers made before are known to all after it. */
+__device__ __forceinline__ void cluster_meet() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "fence.mbarrier_init.release.cluster; barrier.cluster.arrive.release; "
+      "barrier.cluster.wait.acquire;" ::
+          : "memory");
+#endif
+}
+
+__device__ __forceinline__ int rank_in_cluster() {
+  int rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return rank;
+}

@@ -1,0 +1,190 @@
+// RWKV-7's recurrence over rows of many tokens (wkv7, backend.ts), 16 tokens at a time on the
+// tensor cores; writes y before its norm (wkv7_output does the rest) and the state in place. Per
+// head, with a = −kk, b = kk∘rate, Γ_t = w_1∘…∘w_t within the chunk, S the state [value, key]
+// before it:
+//
+//   u_t = S_{t−1}·a_t     S_t = S_{t−1}·diag(w_t) + u_t·b_tᵀ + v_t·k_tᵀ     y_t = S_t·r_t
+//
+// put into itself over the chunk, with the rows of U, V, … its tokens:
+//
+//   ã_t = a_t∘Γ_{t−1}   r̃_t = r_t∘Γ_t   b̃_t = b_t/Γ_t   k̃_t = k_t/Γ_t
+//   AB = strictly lower ã·b̃ᵀ   AK = the same of ã·k̃ᵀ   RB = lower r̃·b̃ᵀ   RK = lower r̃·k̃ᵀ
+//   W = (I − AB)⁻¹·ã   X = (I − AB)⁻¹·AK                    known without the state
+//   U = W·Sᵀ + X·V     Y = r̃·Sᵀ + RB·U + RK·V     S ← S·diag(Γ) + Uᵀ·(b̃∘Γ) + Vᵀ·(k̃∘Γ)
+//
+// So the chain goes from chunk to chunk, through two products, and the rest runs ahead of it. Four
+// warps hold 16 value rows of S each in accumulators, which are as they lie the left operands of
+// what comes next; groups of four warps take turns to prepare chunks and hand them over in a ring
+// in shared memory. A head of a row has a cluster of CLUSTER blocks (2 where there are
+// multiprocessors for them, else 1), which share the chain's warps and the chunks, and copy chunks
+// to each other. Numbers are pairs of bf16 (bf16-pairs.cuh): what is chained is good to 5e-6, and w
+// ≥ 0.545 keeps 1/Γ below 2^14, far inside their range. Operands rounded once, to f16, would leave
+// 4e-4, twice what rounding y does. Tokens beyond the row's end have w = 1 and zeros, which changes
+// nothing; chunks count from the row's first token of the step. Tolerance: 1e-3 RMS against
+// reference/ops.ts.
+#include "wkv7-chunk.cuh"
+
+__device__ __forceinline__ void load_two(float& x, float& y, const float* from) {
+  const float2 v = *reinterpret_cast<const float2*>(from);
+  x = v.x, y = v.y;
+}
+
+__device__ __forceinline__ void load_two(float& x, float& y, const f16* from) {
+  const float2 v = unpack(*reinterpret_cast<const u32*>(from));
+  x = v.x, y = v.y;
+}
+
+__device__ __forceinline__ void store_two(float* to, float x, float y, u32) {
+  *reinterpret_cast<float2*>(to) = make_float2(x, y);
+}
+
+__device__ __forceinline__ void store_two(f16* to, float x, float y, u32 noise) {
+  *reinterpret_cast<u32*>(to) =
+      pack(__uint_as_float(dithered(x, noise)), __uint_as_float(dithered(y, noise >> 13)));
+}
+
+/** S of a warp, and what it was before the chunk as the left operand of products over keys. */
+struct State {
+  float of[8][4];
+  Left before[4];
+};
+
+/** U, the new S and, last, since the chain does not wait for it, Y of a chunk: its transpose, as
+ * S's rows are values. */
+__device__ __forceinline__ void advance(State& s, Sums& y, Chunk& chunk, int part) {
+  const int lane = threadIdx.x & 31, q = lane & 3;
+  const Left v = load_left(left_of_tokens(chunk.v, part, lane));
+  Sums u;
+  u.clear();
+  multiply(u, v, chunk.x[lane], chunk.x[32 + lane]);
+#pragma unroll
+  for (int n = 0; n < 4; n++) {
+    s.before[n] = left_of(s.of[2 * n], s.of[2 * n + 1]);
+    multiply(u, s.before[n], *right(chunk.w, 0, n, lane), *right(chunk.w, 1, n, lane));
+  }
+#pragma unroll
+  for (int j = 0; j < 8; j++) {
+    float2 decay = *reinterpret_cast<const float2*>(chunk.decay + 8 * j + 2 * q);
+    s.of[j][0] *= decay.x, s.of[j][1] *= decay.y, s.of[j][2] *= decay.x, s.of[j][3] *= decay.y;
+  }
+  const auto add = [&](const Left& a, uint4* m) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      uint4 b[4];
+#pragma unroll
+      for (int j = 0; j < 4; j++) b[j] = *right(m, 4 * half + j, lane);
+      multiply_add(s.of + 4 * half, a, b);
+    }
+  };
+  add(v, chunk.k);
+  float sums[2][4];
+#pragma unroll
+  for (int n = 0; n < 2; n++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) sums[n][e] = u.of(n, e);
+  const Left brought = left_of(sums[0], sums[1]);
+  add(brought, chunk.b);
+  y.clear();
+#pragma unroll
+  for (int n = 0; n < 4; n++)
+    multiply(y, s.before[n], *right(chunk.r, 0, n, lane), *right(chunk.r, 1, n, lane));
+  multiply(y, v, chunk.rk[lane], chunk.rk[32 + lane]);
+  multiply(y, brought, chunk.rb[lane], chunk.rb[32 + lane]);
+}
+
+/** The warps of the chain: 16 value rows each. */
+__device__ __forceinline__ void recur(const Wkv7& op, Shared& shared, int start, int end, int head,
+                                      int rank, state_t* state) {
+  const int part = rank * kChain + (threadIdx.x >> 5), lane = threadIdx.x & 31, g = lane >> 2,
+            q = lane & 3;
+  const int chunks = (end - start + kTokens - 1) / kTokens, value = 16 * part + g;
+  State s;
+#pragma unroll
+  for (int j = 0; j < 8; j++)
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+      load_two(s.of[j][2 * half], s.of[j][2 * half + 1],
+               state + (value + 8 * half) * 64 + 8 * j + 2 * q);
+  int first = start + 2 * q;
+  float* to = op.y + (long long)first * op.channels + head * 64 + value;
+  for (int c = 0; c < chunks; c++) {
+    const int stage = c % kStages;
+    wait(shared.full[stage], c / kStages & 1);
+    Sums y;
+    advance(s, y, shared.ring[stage], part);
+    __syncwarp();
+    if (lane == 0) {
+      if (CLUSTER > 1)
+        arrive_in(c % CLUSTER, shared.free[stage]);
+      else
+        arrive(shared.free[stage]);
+    }
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        const int token = 8 * n + (e & 1);
+        if (first + token < end) to[(long long)token * op.channels + (e >> 1) * 8] = y.of(n, e);
+      }
+    first += kTokens, to += (long long)kTokens * op.channels;
+  }
+  // Noise of what the last token brought, so that it depends on nothing outside the sequence.
+  const f16* const brought = op.k + (long long)(end - 1) * op.channels + head * 64;
+  const f16* const values = op.v + (long long)(end - 1) * op.channels + head * 64;
+#pragma unroll
+  for (int half = 0; half < 2; half++)
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+      const int row = value + 8 * half, key = 8 * j + 2 * q;
+      const u32 noise =
+          row_noise(to_float(values[row]), to_float(brought[key]), row * 32 + key / 2);
+      store_two(state + row * 64 + key, s.of[j][2 * half], s.of[j][2 * half + 1], noise);
+    }
+}
+
+/** The row that is number `index` among those of `from` tokens or more, or −1. */
+__device__ __forceinline__ int long_row(const Step& step, int index, int from) {
+  const int lane = threadIdx.x & 31, rows = step.num_rows();
+  for (int first = 0; first < rows; first += 32) {
+    const int row = first + lane;
+    const bool is_long = row < rows && step.starts[row + 1] - step.starts[row] >= from;
+    const u32 mask = __ballot_sync(0xffffffffu, is_long);
+    const int number = index - __popc(mask & (1u << lane) - 1);
+    const u32 found = __ballot_sync(0xffffffffu, is_long && number == 0);
+    if (found != 0) return first + __ffs(found) - 1;
+    index -= __popc(mask);
+  }
+  return -1;
+}
+
+// Rows of `from` tokens or more; the others are wkv7_prefill's. One cluster a head of such a row.
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    wkv7_chunk(Step step, const __grid_constant__ Wkv7 op, int from) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ uint4 memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  let_next_start();
+  if (threadIdx.x < kStages) {
+    init(shared.full[threadIdx.x], 1);
+    init(shared.free[threadIdx.x], 4);
+  }
+  if (CLUSTER > 1)
+    cluster_meet();
+  else
+    __syncthreads();
+  wait_for_previous();
+  const int rank = CLUSTER > 1 ? rank_in_cluster() : 0, head = blockIdx.x / CLUSTER,
+            row = long_row(step, blockIdx.y, from);
+  if (row < 0) return;
+  const int start = step.starts[row], end = step.starts[row + 1];
+  if (threadIdx.x >= 32 * kChain) {
+    prepare_chunks(op, shared, start, end, head, rank);
+  } else {
+    state_t* const state = static_cast<state_t*>(op.state) + step.slots[row] * op.slot_stride +
+                           (long long)head * 64 * 64;
+    recur(op, shared, start, end, head, rank, state);
+  }
+  // No block goes while another may still copy to it.
+  if (CLUSTER > 1) cluster_meet();
+#endif
+}
