@@ -180,6 +180,15 @@ test('a request line with a whole address is no way around, either', async () =>
       socket.on('error', reject)
     })
   expect(await lineOf('/livez')).toBe('HTTP/1.1 200 OK')
+  // HTTP/2 without asking is no request at all.
+  const other = connect(Number(port), '127.0.0.1', () => {
+    other.write('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n')
+  })
+  const reply = await new Promise<string>((resolve) =>
+    other.once('data', (data) => resolve(String(data))),
+  )
+  expect(reply).toMatch(/^HTTP\/1\.1 (400|505) /)
+  other.destroy()
   for (const path of ['/v1/models', '/livez/../v1/models', '//v1/models', '/livez#/v1/models']) {
     expect(await lineOf(`${url}${path}`), path).toBe('HTTP/1.1 401 Unauthorized')
     expect(await lineOf(path), path).toBe('HTTP/1.1 401 Unauthorized')
