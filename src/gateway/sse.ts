@@ -70,10 +70,17 @@ export class EventStream {
     const response = this.#response
     if (response.destroyed) return
     response.end()
-    const timer = setTimeout(() => response.destroy(), this.#bounds.streamStallMs)
+    const timer = setTimeout(() => this.#cut(), this.#bounds.streamStallMs)
     const done = () => clearTimeout(timer)
     response.once('finish', done)
     response.once('close', done)
+  }
+
+  /** Without the politeness of a close, during which the kernel would keep what nobody reads for minutes. */
+  #cut(): void {
+    const { socket } = this.#response
+    if (socket instanceof Socket) socket.resetAndDestroy()
+    else this.#response.destroy()
   }
 
   async #pump(events: AsyncIterator<object>): Promise<void> {
@@ -106,7 +113,7 @@ export class EventStream {
     const { socket } = response
     if (response.destroyed) return Promise.resolve()
     return new Promise((resolve) => {
-      const timer = setTimeout(() => response.destroy(), this.#bounds.streamStallMs)
+      const timer = setTimeout(() => this.#cut(), this.#bounds.streamStallMs)
       const done = () => {
         clearTimeout(timer)
         for (const source of [response, socket]) source?.off('drain', done)
