@@ -99,6 +99,7 @@ export class FakeServer {
     const { app } = this
     const options = this.#options
     app.get('/v1/models', () => ({ data: this.#models }))
+    app.get('/v1/me', () => ({ object: 'key', name: 'boss', role: 'admin' }))
     app.get('/api/events', (_request, reply) => {
       open(reply)
       this.#streams.add(reply)

@@ -30,6 +30,7 @@ export const CHINESE = {
   'Theme: as the system': '主题：跟随系统',
   'Theme: light': '主题：浅色',
   'Theme: dark': '主题：深色',
+  '{time} ago': '{time} 前',
   'Your key': '你的密钥',
   'ends in {time}': '{time} 后到期',
   'without limits': '没有限制',

@@ -128,7 +128,7 @@ function Row({ session, isOpen }: { readonly session: Session; readonly isOpen: 
       <td class="number">{head?.tokens ?? 0}</td>
       <td class="number">{bytes(session.bytes)}</td>
       <td>{head === undefined ? '–' : <Tier turn={head} />}</td>
-      <td class="number">{age(Date.now() / 1000 - session.updated)}</td>
+      <td class="number">{t('{time} ago', { time: age(Date.now() / 1000 - session.updated) })}</td>
     </tr>
   )
 }
