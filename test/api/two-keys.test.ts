@@ -71,9 +71,11 @@ describe.skipIf(!hasDemo)('a session of another key', () => {
   })
 
   test('a request that runs is stopped by its own key only', async () => {
-    const body = { contents: ['Once upon a time'], max_tokens: 4000, stop_tokens: [] }
+    // Sixteen rows: no chance ends them all at once.
+    const contents = Array.from({ length: 16 }, () => 'Once upon a time')
+    const body = { contents, max_tokens: 4000, stop_tokens: [], ignore_eos: true }
     const running = as('mine', 'POST', '/v1/chat/completions', body)
-    await expect.poll(() => llm.client.stats.running).toBe(1)
+    await expect.poll(() => llm.client.stats.running, { interval: 2 }).toBeGreaterThan(0)
     const stop = async (key: string) => (await as(key, 'POST', '/v1/server/stop', {})).json()
     expect(await stop('theirs')).toEqual({ ok: false, stopped: [], active_request: null })
     const { active_request: id } = (await as('mine', 'GET', '/v1/server/status')).json()
