@@ -43,14 +43,15 @@ export class LiveQueues {
 
   deliver(events: readonly EngineEvent[]): void {
     for (const event of events) {
-      const entry = this.#entries.get(event.id)
+      const { id: engineId } = event
+      const entry = this.#entries.get(engineId)
       if (entry === undefined) continue
       const { queue, callerId } = entry
       // An event is nobody else's, and a copy of every one would take as long as all of this.
-      if (callerId !== event.id) (event as { id: string }).id = callerId
+      if (callerId !== engineId) (event as { id: string }).id = callerId
       queue.push(event)
       this.#unread.add(queue)
-      if (queue.isOver) this.#entries.delete(event.id)
+      if (queue.isOver) this.#entries.delete(engineId)
     }
     if (!this.#isWaking) this.#wake()
   }

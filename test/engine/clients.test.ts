@@ -327,6 +327,23 @@ test('requests that are over are forgotten', async () => {
   expect(queues.size).toBe(0)
 })
 
+test('the end of one request is not that of another whose own id its caller has used', async () => {
+  const queues = new LiveQueues()
+  const add = (engineId: string, callerId: string) => {
+    const queue = new EventQueue(1, () => {})
+    queues.add(engineId, callerId, queue)
+    return queue
+  }
+  add('1', '2')
+  const other = add('2', 'b')
+  const finish = { type: 'finish', index: 0, reason: 'length', matched: null } as const
+  queues.deliver([{ ...finish, id: '1', completionTokens: 1 }])
+  expect(queues.size).toBe(1)
+  queues.deliver([{ ...finish, id: '2', completionTokens: 7 }])
+  expect(queues.size).toBe(0)
+  expect(await other.next()).toMatchObject({ value: { id: 'b', completionTokens: 7 } })
+})
+
 test('consumers are woken a few at a time, and get what came meanwhile at once', async () => {
   const queues = new LiveQueues(2)
   const ids = ['a', 'b', 'c', 'd', 'e']
