@@ -39,6 +39,30 @@ describe('start states of a running model', () => {
     expect(keepers[0]).toMatchObject({ client, launch: { startStates: [], spec: { states: [] } } })
   })
 
+  test('a state without the name of a model is for the one loaded last', async () => {
+    const { app, names } = hosted()
+    const give = (state_viewname: string) =>
+      postTo(app, '/loadstatemodel', { state_filename: 'state.pth', state_viewname })
+    await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'a' })
+    await postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'b' })
+    expect((await give('one')).statusCode).toBe(200)
+    expect(await names()).toEqual(['a', 'b', 'b one'])
+    // The same again changes nothing of the model, but names it.
+    await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'a' })
+    expect((await give('two')).statusCode).toBe(200)
+    expect(await names()).toEqual(['a', 'a two', 'b', 'b one'])
+    const mixed = { state_filenames: ['state.pth'], state_viewname: 'mix' }
+    expect((await postTo(app, '/mrss_loadstatemodel', mixed)).statusCode).toBe(200)
+    expect(await names()).toContain('a mix')
+    // One that is gone is nobody's.
+    await postTo(app, '/removemodel', { model_viewname: 'a' })
+    await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'c' })
+    await postTo(app, '/removemodel', { model_viewname: 'c' })
+    await expect.poll(names).toEqual(['b', 'b one'])
+    expect((await give('three')).statusCode).toBe(200)
+    expect(await names()).toEqual(['b', 'b one', 'b three'])
+  })
+
   test('start states of replicas: all have them, or none', async () => {
     const { app, fleet, keepers } = hosted()
     await postTo(app, '/loadmodel', SEED)

@@ -1,7 +1,7 @@
 /** Models and start states by the routes of RWKV-Infer, and the list of names that its clients choose from. */
 import Type, { type Static, type TSchema } from 'typebox'
 import { SkeinError } from '../../errors.ts'
-import type { MixtureAdmin, ModelAdmin, ModelEntry } from '../models.ts'
+import type { MixtureAdmin, ModelAdmin, ModelEntry, ModelRegistry } from '../models.ts'
 import { invalid } from '../openai/sampling.ts'
 import { type Call, get, json, operators, post, type Route } from '../route.ts'
 import { Maybe, OneOf } from '../schema.ts'
@@ -24,7 +24,26 @@ const STRATEGIES: Readonly<Record<string, string | null>> = {
 
 const SUCCESS = { status: 'success' }
 
+/**
+ * RWKV-Infer has one model, and its clients do not say which one a state is for. Where several are served here, it is
+ * the one that /loadmodel loaded last.
+ */
+class LastLoaded {
+  #id: string | null = null
+
+  set(id: string): void {
+    this.#id = id
+  }
+
+  /** Null: the only model there is. */
+  unless(asked: string | null | undefined, models: ModelRegistry): string | null {
+    if (asked) return asked
+    return models.list().some(({ id }) => id === this.#id) ? this.#id : null
+  }
+}
+
 export function adminRoutes(): readonly Route[] {
+  const last = new LastLoaded()
   return [
     get('/models', 'List the models and their start states, as a bare array', ({ models }) =>
       json(
@@ -34,13 +53,13 @@ export function adminRoutes(): readonly Route[] {
           .map((id) => ({ object: 'models', id })),
       ),
     ),
-    loadRoute(),
+    loadRoute(last),
     change('/removemodel', 'Remove a model, or all of them', removeBody, (admin, body) =>
       admin.remove(body.model_viewname ?? null),
     ),
-    loadStateRoute(),
-    loadMixtureRoute(),
-    weightsRoute(),
+    loadStateRoute(last),
+    loadMixtureRoute(last),
+    weightsRoute(last),
     change('/removestatemodel', 'Remove all start states', Type.Object({}), (admin) =>
       admin.removeStartStates(),
     ),
@@ -52,10 +71,10 @@ function change<T extends TSchema>(
   path: string,
   summary: string,
   body: T,
-  act: (admin: ModelAdmin & MixtureAdmin, body: Static<T>) => Promise<void>,
+  act: (admin: ModelAdmin & MixtureAdmin, body: Static<T>, models: ModelRegistry) => Promise<void>,
 ): Route {
   const route = post(path, summary, body, async (call) => {
-    await act(adminOf(call), call.body)
+    await act(adminOf(call), call.body, call.models)
     return json(SUCCESS)
   })
   return operators(route)
@@ -69,31 +88,31 @@ function namesOf({ id, client, mixtures = [] }: ModelEntry): string[] {
   return [id, ...states.map((state) => `${id} ${state}`)]
 }
 
-function loadRoute(): Route {
+function loadRoute(last: LastLoaded): Route {
   const body = Type.Object({
     model_filename: FileName,
     model_viewname: Maybe(ViewName),
     model_strategy: Maybe(Type.String()),
   })
-  return change('/loadmodel', 'Load a model from the folder of models', body, (admin, asked) =>
-    admin.load({
-      file: asked.model_filename,
-      id: asked.model_viewname ?? 'default model',
-      quant: quantOf(asked.model_strategy ?? ''),
-      param: 'model_filename',
-    }),
-  )
+  const summary = 'Load a model from the folder of models'
+  return change('/loadmodel', summary, body, async (admin, asked) => {
+    const id = asked.model_viewname ?? 'default model'
+    const quant = quantOf(asked.model_strategy ?? '')
+    await admin.load({ file: asked.model_filename, id, quant, param: 'model_filename' })
+    last.set(id)
+  })
 }
 
-function loadStateRoute(): Route {
+function loadStateRoute(last: LastLoaded): Route {
   const body = Type.Object({
     state_filename: FileName,
     state_viewname: ViewName,
     model_viewname: Maybe(ViewName),
   })
-  return change('/loadstatemodel', 'Give a model a tuned start state', body, (admin, asked) =>
+  const summary = 'Give a model a tuned start state'
+  return change('/loadstatemodel', summary, body, (admin, asked, models) =>
     admin.addStartStates({
-      model: asked.model_viewname ?? null,
+      model: last.unless(asked.model_viewname, models),
       states: [{ name: asked.state_viewname, file: asked.state_filename }],
       param: 'state_filename',
     }),
@@ -106,7 +125,7 @@ const Weights = Type.Array(Type.Number({ minimum: 0 }), { minItems: 1, maxItems:
 const Truth = OneOf('true or false', Type.Boolean(), Type.Enum(['True', 'False', 'true', 'false']))
 
 /** A mixture of state experts: several tuned states (and the model's own) answer as one. */
-function loadMixtureRoute(): Route {
+function loadMixtureRoute(last: LastLoaded): Route {
   const body = Type.Object({
     state_viewname: ViewName,
     state_filenames: Type.Array(FileName, { minItems: 1, maxItems: 64 }),
@@ -117,9 +136,9 @@ function loadMixtureRoute(): Route {
     model_viewname: Maybe(ViewName),
   })
   const summary = 'Let several tuned start states of a model answer together'
-  return change('/mrss_loadstatemodel', summary, body, (admin, asked) =>
+  return change('/mrss_loadstatemodel', summary, body, (admin, asked, models) =>
     admin.addMixture({
-      model: asked.model_viewname ?? null,
+      model: last.unless(asked.model_viewname, models),
       name: asked.state_viewname,
       files: asked.state_filenames,
       withOriginal: /^true$/i.test(String(asked.contain_originalstate ?? false)),
@@ -133,16 +152,16 @@ function loadMixtureRoute(): Route {
   )
 }
 
-function weightsRoute(): Route {
+function weightsRoute(last: LastLoaded): Route {
   const body = Type.Object({
     state_viewname: ViewName,
     state_gatingweight: Weights,
     model_viewname: Maybe(ViewName),
   })
   const summary = 'Change the weights of a mixture'
-  return change('/mrss_set_gatingweight', summary, body, (admin, asked) =>
+  return change('/mrss_set_gatingweight', summary, body, (admin, asked, models) =>
     admin.setMixtureWeights(
-      asked.model_viewname ?? null,
+      last.unless(asked.model_viewname, models),
       asked.state_viewname,
       asked.state_gatingweight,
     ),
