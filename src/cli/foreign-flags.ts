@@ -110,6 +110,19 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
     meaning: (value) => bounded('max_seq_len', value, '--step-tokens'),
   },
   {
+    flag: 'prefill-chunk-size',
+    systems: 'Albatross',
+    means: '`--step-tokens`',
+    meaning: (value) => as(['--step-tokens', String(whole('prefill-chunk-size', value))]),
+  },
+  {
+    flag: 'max-prefill-batch',
+    systems: 'Albatross',
+    means: 'nothing: prompts share the tokens of a step, however many they are',
+    meaning: () =>
+      noEffect('--max-prefill-batch has no effect: prompts share the tokens of a step'),
+  },
+  {
     flag: 'pp-devices',
     systems: 'rwkv_lightning',
     means: '`[N]` or `N`: `--device cuda:N`; `[0,1]`: `--pp-devices 0,1`, the same flag here',
@@ -126,6 +139,13 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
     systems: 'Albatross',
     means: '`--vocab`',
     meaning: (value) => as(['--vocab', value]),
+  },
+  {
+    flag: 'wkv32',
+    systems: 'rwkv_lightning_cuda',
+    isSwitch: true,
+    means: '`--wkv fp32`',
+    meaning: () => as(['--wkv', 'fp32']),
   },
   {
     flag: 'enable-cuda-graph',

@@ -30,6 +30,8 @@ test.each([
   ['m --pp-devices cpu,cpu', 'm --pp-devices cpu,cpu'],
   ['--localhost 127.0.0.1 m', '--host 127.0.0.1 m'],
   ['m --enable-cuda-graph --port 1', 'm --port 1'],
+  ['m --prefill-chunk-size 512 --max-prefill-batch 32', 'm --step-tokens 512'],
+  ['m --wkv32 --port 1', 'm --wkv fp32 --port 1'],
   ['m --max-queue-size 9 --tokenizer-path t', 'm --max-waiting 9 --vocab t'],
   // Our own are left alone.
   ['m.pth --slots 8 --host ::1 --no-auth', 'm.pth --slots 8 --host ::1 --no-auth'],
