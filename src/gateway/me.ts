@@ -1,6 +1,7 @@
 /**
  * GET /v1/me: what the caller's own key is called, what it may do and use, and what of that is left. For every role, and
- * never counted as a request: whoever has used up the minute must be able to see it.
+ * never counted as a request: whoever has used up the minute must be able to see it. What costs the workers something is
+ * therefore looked up once a second for a key, however often it asks.
  */
 import type { FastifyInstance } from 'fastify'
 import type { ModelRegistry } from '../api/models.ts'
@@ -14,7 +15,18 @@ export interface MeContext {
   readonly rates: RateLimits
 }
 
+/** How long the bytes of a key's sessions are said again. */
+const LOOK_MS = 1000
+
 export function mountMe(app: FastifyInstance, { models, rates }: MeContext): void {
+  const looks = new Map<string, Promise<number>>()
+  const bytesOf = (caller: Principal) => {
+    const { tenant } = caller
+    const look = looks.get(tenant) ?? storedBytes(caller, models)
+    if (!looks.has(tenant)) setTimeout(() => looks.delete(tenant), LOOK_MS).unref()
+    looks.set(tenant, look)
+    return look
+  }
   app.get('/v1/me', async ({ principal }): Promise<OwnKey> => {
     const caller = principal ?? ANONYMOUS
     const { name, role, limits, expiresAt } = caller
@@ -29,7 +41,7 @@ export function mountMe(app: FastifyInstance, { models, rates }: MeContext): voi
         requests_left: requestsLeft,
         tokens_left: tokensLeft,
         rows: rowsRunning,
-        stored_bytes: limits.storedBytes === null ? null : await storedBytes(caller, models),
+        stored_bytes: limits.storedBytes === null ? null : await bytesOf(caller),
       },
     }
   })

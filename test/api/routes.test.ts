@@ -284,6 +284,7 @@ describe('GET /v1/me', () => {
     const models = () => served.app.inject({ url: '/v1/models', headers: bearer(secret) })
     ring.refresh()
     served.engine.answerCall = () => [{ bytes: 700 }, { bytes: 34 }]
+    served.engine.calls.length = 0
     expect((await models()).statusCode).toBe(200)
     const own = await me(secret)
     expect(own).toEqual({
@@ -305,6 +306,9 @@ describe('GET /v1/me', () => {
     for (let i = 0; i < 3; i++) await models()
     expect((await models()).statusCode).toBe(429)
     expect((await me(secret)).use.requests_left).toBe(0)
+    // So however often it is asked, the worker is not.
+    const numLists = served.engine.calls.filter(({ method }) => method === 'sessions.list').length
+    expect(numLists).toBe(1)
     await changeKeys(path, (keys) => ({ keys: revokeKey(keys, 'counted') }))
     ring.refresh()
   })
