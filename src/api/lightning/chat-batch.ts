@@ -17,6 +17,7 @@ import { Contents, contentsOf, lightningFields, settingsOf } from './body.ts'
 import { labelOf, passwordRoute, planFor, STATE_ROUTE } from './contents.ts'
 import { SHORT } from './families.ts'
 import type { LiveCalls } from './live-calls.ts'
+import { modelOf } from './model-name.ts'
 
 /** The endings of this route, byte for byte; its clients see the ">" that follows an open one. */
 const TAILS = { open: 'Assistant: <think', closed: 'Assistant: <think>\n</think>' } as const
@@ -35,7 +36,7 @@ export function chatBatchRoute(limits: RequestLimits, live: LiveCalls): Route {
     const conversations = present(call.body.messages)
       ? [toTurns(call.body.messages)]
       : contentsOf(call.body).map((content): Turn[] => [{ role: 'user', content }])
-    const model = call.models.get(call.body.model)
+    const model = modelOf(call)
     refuseSession(call.body, STATE_ROUTE)
     const settings = settingsOf(call.body, SHORT, model, call.limits, CHAT_STOPS)
     const tail = call.body.enable_think === true ? TAILS.open : TAILS.closed

@@ -23,6 +23,7 @@ import {
 import { BIG_BATCH, CONTENTS, CUDA_BATCH, type Family } from './families.ts'
 import { fastBatchReply } from './fast-batch.ts'
 import type { LiveCalls } from './live-calls.ts'
+import { modelNameOf, modelOf } from './model-name.ts'
 
 export const STATE_ROUTE = 'use /state/chat/completions'
 const CHAT_PATH = '/v1/chat/completions'
@@ -112,7 +113,7 @@ async function planOf(
 ): Promise<BatchPlan> {
   const contents = contentsOf(body)
   refuseSession(body, STATE_ROUTE)
-  const model = call.models.get(body.model)
+  const model = modelOf(call)
   const plain = settingsOf(body, family, model, call.limits)
   const settings =
     family === BIG_BATCH ? { ...plain, sampling: withNoise(plain.sampling, body) } : plain
@@ -181,9 +182,4 @@ export function planFor(
 
 export function labelOf(body: LightningFields, id: string, object = 'chat.completion') {
   return { id, object, model: modelNameOf(body) }
-}
-
-/** Clients of these routes get back the name they sent, or the one they always did. */
-function modelNameOf({ model }: LightningFields): string {
-  return model ?? 'rwkv7'
 }

@@ -11,6 +11,7 @@ import { Contents, lightningFields, settingsOf } from './body.ts'
 import { labelOf, passwordRoute, planFor, STATE_ROUTE } from './contents.ts'
 import { SHORT } from './families.ts'
 import type { LiveCalls } from './live-calls.ts'
+import { modelOf } from './model-name.ts'
 
 export function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
   const path = '/FIM/v1/batch-FIM'
@@ -26,7 +27,7 @@ export function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
     if (prefix.length !== suffix.length) {
       throw invalid('suffix', `${suffix.length} for ${prefix.length} of prefix; expected as many`)
     }
-    const model = call.models.get(call.body.model)
+    const model = modelOf(call)
     refuseSession(call.body, STATE_ROUTE)
     const settings = settingsOf(call.body, SHORT, model, call.limits)
     const prompts = []

@@ -14,6 +14,7 @@ import { CHAT_STOPS, type Turn } from '../template.ts'
 import { Contents, lightningFields, settingsOf } from './body.ts'
 import { passwordRoute } from './contents.ts'
 import { OPENAI_ROUTE } from './families.ts'
+import { modelOf } from './model-name.ts'
 
 const SHARED_PATH = '/v1/chat/completions'
 
@@ -68,7 +69,7 @@ function hasBoth(body: unknown): boolean {
 async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
   const { body, limits, signal, tenant } = call
   const turns = turnsOf(body)
-  const model = call.models.get(body.model)
+  const model = modelOf(call)
   const maxTokens = body.max_tokens ?? body.max_completion_tokens ?? null
   const limited = { ...body, max_tokens: maxTokens }
   const settings = settingsOf(limited, OPENAI_ROUTE, model, limits, CHAT_STOPS)

@@ -15,6 +15,7 @@ import { batchReply } from './batch.ts'
 import { Contents, RequestName } from './body.ts'
 import { passwordRoute } from './contents.ts'
 import type { LiveCall, LiveCalls } from './live-calls.ts'
+import { modelOf } from './model-name.ts'
 import { Row } from './row.ts'
 
 export function serverRoutes(limits: RequestLimits, live: LiveCalls): readonly Route[] {
@@ -89,7 +90,7 @@ function countRoute(limits: RequestLimits): Route {
       if ([text, messages, contents].filter(present).length !== 1) {
         throw invalid('text', 'expected exactly one of `text`, `messages` and `contents`')
       }
-      const model = call.models.get(call.body.model)
+      const model = modelOf(call)
       const texts = present(messages) ? [renderTurns(toTurns(messages))] : (contents ?? [text!])
       let tokens = 0
       for (const one of texts) {

@@ -17,6 +17,7 @@ import { Contents, contentsOf, lightningFields, settingsOf } from './body.ts'
 import { labelOf, passwordRoute, planFor } from './contents.ts'
 import { CONTENTS } from './families.ts'
 import type { LiveCalls } from './live-calls.ts'
+import { modelOf } from './model-name.ts'
 import type { Row } from './row.ts'
 
 export function stateRoutes(limits: RequestLimits, live: LiveCalls): readonly Route[] {
@@ -57,7 +58,7 @@ function multiStateRoute(limits: RequestLimits, live: LiveCalls): Route {
   const route = post(path, summary, body, async (call) => {
     const from = call.body.dialogue_idx ?? 0
     const id = idOf(call.body)
-    const model = call.models.get(call.body.model)
+    const model = modelOf(call)
     if (from > 0) await checkTurn(model, call.tenant, id, from)
     const plan = await planOf(call, path, { ...useOf(id), from })
     const label = labelOf(call.body, 'rwkv7-multi-state')
@@ -110,7 +111,7 @@ function useOf(id: string): SessionUse {
 async function planOf(call: Call<StateBody>, path: string, use: SessionUse): Promise<BatchPlan> {
   const [text, ...more] = contentsOf(call.body)
   if (more.length > 0) throw invalid('contents', 'Request must contain exactly one prompt')
-  const model = call.models.get(call.body.model)
+  const model = modelOf(call)
   const settings = settingsOf(call.body, CONTENTS, model, call.limits)
   const isNext = await continuesTurn(model, call.tenant, use)
   const prompt = isNext ? asNextTurn(text!) : text!
@@ -131,7 +132,7 @@ function statusRoute(): Route {
     'List the sessions and where their states are',
     body,
     async (call) => {
-      const { client } = call.models.get(call.body.model)
+      const { client } = modelOf(call)
       const sessions = await client.call('sessions.list', { tenant: call.tenant })
       const levels = sessions.map(levelOf)
       const count = (level: Level) => levels.filter((one) => one === level).length
@@ -182,7 +183,7 @@ function deleteRoute(): Route {
         { param: 'delete_prefix' },
       )
     }
-    const { client } = call.models.get(call.body.model)
+    const { client } = modelOf(call)
     try {
       await client.call('sessions.delete', { tenant: call.tenant, id })
     } catch (thrown) {

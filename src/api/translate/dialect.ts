@@ -4,6 +4,7 @@
  */
 import Type, { type Static } from 'typebox'
 import { renderStringError } from '../lightning/errors.ts'
+import { modelOf } from '../lightning/model-name.ts'
 import type { RequestLimits } from '../limits.ts'
 import { type Call, type Dialect, json, post } from '../route.ts'
 import { Maybe } from '../schema.ts'
@@ -47,7 +48,7 @@ type TranslateBody = Static<ReturnType<typeof translateBody>>
 
 async function translate(call: Call<TranslateBody>): Promise<object[]> {
   const { body, id, tenant, limits, signal } = call
-  const model = call.models.get(body.model)
+  const model = modelOf(call)
   const marks = marksPattern(body.placeholders ?? null)
   const translator = new Translator(
     { id, model, tenant, limits, signal },
