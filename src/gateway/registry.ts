@@ -72,6 +72,11 @@ function meansTheOnlyOne(name: string | null | undefined): boolean {
   return !name || GENERIC_NAMES.includes(name)
 }
 
+/** Listed, so that people see why, but no model that could be meant. */
+function hasOnlyFailed({ source: { workers } }: RegisteredModel): boolean {
+  return workers !== undefined && workers.all === 0 && workers.failed > 0
+}
+
 function find(
   byId: ReadonlyMap<string, RegisteredModel>,
   name: string | null | undefined,
@@ -79,7 +84,9 @@ function find(
   const model = byId.get(name ?? '')
   if (model !== undefined) return model
   if (meansTheOnlyOne(name)) {
-    const models = [...new Set(byId.values())]
+    const all = [...new Set(byId.values())]
+    const able = all.filter((one) => !hasOnlyFailed(one))
+    const models = able.length > 0 ? able : all
     const [only] = models
     if (only !== undefined && models.length === 1) return only
     if (models.length === 0)

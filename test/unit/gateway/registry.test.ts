@@ -1,0 +1,27 @@
+/** Which model a request means that names none. */
+import { expect, test } from 'vitest'
+import { createRegistry, type EngineSource, localSource } from '../../../src/gateway/registry.ts'
+import { byteCodec, FakeEngineClient } from '../../helpers/fake-engine.ts'
+
+const ready = localSource(new FakeEngineClient())
+const neverLoaded: EngineSource = {
+  state: 'failed',
+  reason: 'no such file',
+  client: null,
+  workers: { all: 0, ready: 0, failed: 1 },
+}
+const model = (id: string, source: EngineSource) => ({ id, tokenizer: byteCodec, source })
+
+test('one that could never be loaded is not among those that could be meant', () => {
+  const models = createRegistry([model('broken', neverLoaded), model('works', ready)])
+  expect(models.get(null).id).toBe('works')
+  expect(models.get('rwkv7').id).toBe('works')
+  expect(() => models.get('broken')).toThrow('no such file')
+  expect(models.list().map(({ id }) => id)).toEqual(['broken', 'works'])
+})
+
+test('of two that work a request has to name one, and the only one that there is says why it cannot', () => {
+  const two = createRegistry([model('a', ready), model('b', ready)])
+  expect(() => two.get(null)).toThrow('2 models are served here')
+  expect(() => createRegistry([model('broken', neverLoaded)]).get(null)).toThrow('no such file')
+})
