@@ -423,3 +423,36 @@ test.each(LOOPS)(
     expect(cachedTokens).toBeGreaterThan(1000)
   },
 )
+
+test('the memory of a prefix that is dropped while it is on its way into a slot is not written before it has arrived', () => {
+  for (let wait = 0; wait < 16; wait++) {
+    const { engine, runner } = inPieces({ fake: { numSlots: 4 }, limits: { prefillChunk: 10 } })
+    const collected = new Collected()
+    const step = () => collected.add(engine.step())
+    const begin = promptOf(50)
+    const continued = (id: string, last: number) =>
+      requestOf({ id, prompt: Int32Array.of(...begin, last), maxTokens: 30 })
+    engine.submit(requestOf({ id: 'first', prompt: begin, maxTokens: 1 }))
+    drain(engine, collected)
+    // It begins with that prefix too, and takes it along when it fails.
+    engine.submit(continued('broken', 3))
+    while (collected.of('broken').length < 2) step()
+    const slot = runner.log.at(-1)!.slots[0]!
+    engine.submit(requestOf({ id: 'stream', maxTokens: 100 }))
+    const turn = { prompt: promptOf(60), maxTokens: 4, stop: NEVER }
+    engine.submit(turnOf({ id: 'turn', ...turn }))
+    for (let i = 0; i < wait; i++) step()
+    const filled = continued('filled', 4)
+    engine.submit(filled)
+    // The slot that becomes free is taken, so the turn's state is read from its own slot, before anything else is done.
+    engine.submit(requestOf({ id: 'next', maxTokens: 60 }))
+    step()
+    step()
+    runner.notFinite.add(slot)
+    step()
+    runner.notFinite.clear()
+    expect(collected.of('broken').at(-1)!.type).toBe('error')
+    drain(engine, collected)
+    expect(collected.answer('filled'), `after ${wait} steps`).toEqual(soloAnswer(filled))
+  }
+})
