@@ -10,21 +10,11 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import Database from 'better-sqlite3'
 import { expect, test } from 'vitest'
-import type { ModelIdentity } from '../../src/state/snapshot.ts'
 import { StoreDatabase } from '../../src/state/store/database.ts'
-import { newFolder } from '../helpers/direct-store.ts'
+import { IDENTITY, newFolder } from '../helpers/direct-store.ts'
 
 const NUM_CRASHES = Number(process.env.SKEIN_CRASHES ?? 20)
 const CHILD = join(import.meta.dirname, '../helpers/store-child.mjs')
-const IDENTITY: ModelIdentity = {
-  architecture: 'rwkv7',
-  layers: 2,
-  channels: 128,
-  heads: 2,
-  headSize: 64,
-  vocabulary: 'v',
-  weights: 'w',
-}
 
 /** Runs the writer and kills it after so many acknowledgements and a moment; returns what it acknowledged. */
 function writeAndDie(folder: string, maxInlineBytes: number, seed: number, afterAcks: number) {

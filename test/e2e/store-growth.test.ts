@@ -9,21 +9,11 @@ import { once } from 'node:events'
 import { readdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import type { ModelIdentity } from '../../src/state/snapshot.ts'
 import { StoreDatabase } from '../../src/state/store/database.ts'
-import { newFolder } from '../helpers/direct-store.ts'
+import { IDENTITY, newFolder } from '../helpers/direct-store.ts'
 
 const NUM_COMMITS = Number(process.env.SKEIN_GROWTH ?? 1500)
 const READER = join(import.meta.dirname, '../helpers/store-reader.mjs')
-const IDENTITY: ModelIdentity = {
-  architecture: 'rwkv7',
-  layers: 2,
-  channels: 128,
-  heads: 2,
-  headSize: 64,
-  vocabulary: 'v',
-  weights: 'w',
-}
 const NUM_SESSIONS = 50
 const MAX_TURNS = 16
 const MIB = 2 ** 20

@@ -10,22 +10,12 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as delay } from 'node:timers/promises'
 import { expect, test } from 'vitest'
-import type { ModelIdentity } from '../../src/state/snapshot.ts'
 import { StoreDatabase } from '../../src/state/store/database.ts'
-import { newFolder } from '../helpers/direct-store.ts'
+import { IDENTITY, newFolder } from '../helpers/direct-store.ts'
 
 const NUM_CRASHES = Number(process.env.SKEIN_CRASHES ?? 20)
 const NUM_WRITERS = 3
 const CHILD = join(import.meta.dirname, '../helpers/store-sharer.mjs')
-const IDENTITY: ModelIdentity = {
-  architecture: 'rwkv7',
-  layers: 2,
-  channels: 128,
-  heads: 2,
-  headSize: 64,
-  vocabulary: 'v',
-  weights: 'w',
-}
 
 interface Ack {
   readonly id: string

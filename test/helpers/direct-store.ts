@@ -10,6 +10,17 @@ import { type DatabaseOptions, StoreDatabase } from '../../src/state/store/datab
 import { openSecret } from '../../src/state/store/secret.ts'
 import type { Store, StoreChange } from '../../src/state/store/store.ts'
 
+/** Of a small model. */
+export const IDENTITY: ModelIdentity = {
+  architecture: 'rwkv7',
+  layers: 2,
+  channels: 128,
+  heads: 2,
+  headSize: 64,
+  vocabulary: 'v',
+  weights: 'w',
+}
+
 export function newFolder(): string {
   return mkdtempSync(join(tmpdir(), 'skein-store-'))
 }
