@@ -20,9 +20,9 @@ type SetSocketOption = (
   bytes: number,
 ) => number
 
-/** Connections inherit it from the server, which listens already. Null, or why it cannot be had here. */
+/** Connections inherit it from the server, which listens already. Null, or why it cannot be had; other systems have no such bound. */
 export function boundUnsentBytes(server: object): string | null {
-  if (process.platform !== 'linux') return `not on ${process.platform}`
+  if (process.platform !== 'linux') return null
   // Of no interface of Node's, for as long as Node has been there.
   const fd = (server as { _handle?: { fd?: unknown } | null })._handle?.fd
   if (typeof fd !== 'number' || fd < 0) return 'the server has no file descriptor'

@@ -61,6 +61,8 @@ export class EventStream {
 
   /** Ends the stream with an error event and no [DONE]. */
   fail(error: object): void {
+    // What is written after the end would begin the connection's next reply.
+    if (this.#response.writableEnded) return
     this.#event(JSON.stringify(error))
     this.#end()
   }
