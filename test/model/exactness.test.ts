@@ -49,6 +49,20 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
     },
   )
 
+  // The reference takes minutes for these.
+  test.skipIf(backend === 'reference').each([2050, 8192, 16_384])(
+    'prefill of %i tokens: by 100 = one by one',
+    (length) => {
+      const tokens = someTokens(length, length)
+      const [by100, alone] = [100, 1].map((size) => {
+        runner.clearSlot(3)
+        return feed(runner, 3, tokens, [size])
+      })
+      expect(alone).toEqual(by100)
+      expect(by100!.every(Number.isFinite)).toBe(true)
+    },
+  )
+
   test.each([2, 7, 32])('alone = among %i rows that come and go', (size) => {
     const tokens = someTokens(24, 1)
     const wanted = solo(runner, tokens)
