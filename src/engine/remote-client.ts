@@ -117,7 +117,10 @@ export class RemoteEngineClient implements EngineClient {
     const value = new Promise<unknown>((resolve, reject) =>
       this.#calls.set(id, { resolve, reject }),
     )
-    void this.#sendCall(id, method, params)
+    this.#sendCall(id, method, params).catch((error) => {
+      this.#calls.get(id)?.reject(SkeinError.from(error))
+      this.#calls.delete(id)
+    })
     // The worker answers a method with its result of the same table.
     const result = (await value) as EngineCalls[M]['result']
     if (method === 'startStates.add' || method === 'startStates.remove') {

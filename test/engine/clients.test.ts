@@ -1,21 +1,16 @@
-import { type ChildProcess, fork } from 'node:child_process'
-import { fileURLToPath } from 'node:url'
-import { deserialize, serialize } from 'node:v8'
 import { describe, expect, test } from 'vitest'
 import type { EngineClient } from '../../src/engine/client.ts'
 import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
 import { EventQueue } from '../../src/engine/event-queue.ts'
 import { LiveQueues } from '../../src/engine/live-queues.ts'
 import { LocalEngineClient } from '../../src/engine/local-client.ts'
-import type { EngineEvent, EngineStats, FromWorker, ToWorker } from '../../src/engine/messages.ts'
-import { channelToChild } from '../../src/engine/process-channel.ts'
+import type { EngineEvent, FromWorker, ToWorker } from '../../src/engine/messages.ts'
 import { RemoteEngineClient } from '../../src/engine/remote-client.ts'
-import { packStep, unpackStep } from '../../src/engine/step-columns.ts'
 import { serveEngine } from '../../src/engine/worker-loop.ts'
 import { SkeinError } from '../../src/errors.ts'
 import { channelPair } from '../helpers/channel-pair.ts'
 import { type FakeOptions, FakeRunner } from '../helpers/fake-runner.ts'
-import { Collected, promptOf, requestOf, SAMPLING, soloAnswer, tokenBytes, V } from './kit.ts'
+import { Collected, promptOf, requestOf, soloAnswer, tokenBytes, V } from './kit.ts'
 
 interface SetUp {
   readonly runner: FakeRunner
@@ -240,6 +235,18 @@ describe('worker', () => {
     expect(await codeOf(collect(client.generate(requestOf())))).toBe('model_not_loaded')
   })
 
+  test('a call that cannot be sent is refused, and nothing else ends', async () => {
+    const { client, gateway } = await setUpRemote()
+    const send = gateway.send
+    gateway.send = () => {
+      throw new Error('cannot be cloned')
+    }
+    await expect(client.call('sessions.list', { tenant: '' })).rejects.toThrow('cannot be cloned')
+    gateway.send = send
+    expect((await collect(client.generate(requestOf({ maxTokens: 2 })))).events.length).toBe(4)
+    await client.close()
+  })
+
   test('death while loading rejects connect', async () => {
     const [gateway, worker] = channelPair<ToWorker, FromWorker>()
     const connecting = RemoteEngineClient.connect(gateway)
@@ -424,97 +431,4 @@ test('a consumer that falls too far behind loses its request', async () => {
   expect(numCancelled).toBe(1)
   await expect(behind.next()).rejects.toMatchObject({ code: 'aborted' })
   expect((await behind.next()).done).toBe(true)
-})
-
-test('a large step crosses as columns, and comes out as it was', () => {
-  const entry = { token: 1, logprob: -1, bytes: Uint8Array.of(65), top: [], topBytes: [] }
-  const finish = { type: 'finish', index: 0, reason: 'length', matched: null } as const
-  const text = (id: string, index: number, tokens: number[]) =>
-    ({ type: 'text', id, index, text: `ä${id}`, tokens, logprobs: null }) as const
-  const events: EngineEvent[] = [
-    { type: 'prompt', id: 'a', logprobs: null, seed: 2n ** 64n - 1n },
-    ...Array.from({ length: 9 }, (_, i) => text('a', i, [i, 65_535])),
-    text('b', 0, []),
-    { ...text('c', 0, [7]), logprobs: [entry] },
-    { ...finish, id: 'a', completionTokens: 2 },
-    { type: 'error', id: 'd', error: { code: 'internal', message: 'no' } },
-  ]
-  const stats = { waiting: 1 } as EngineStats
-  const step = { type: 'step', events, stats } as const
-  const packed = packStep(step)
-  expect(packed).toMatchObject({ type: 'step-columns', ids: { length: 10 } })
-  expect(unpackStep(deserialize(serialize(packed)))).toEqual(step)
-  const small = { ...step, events: events.slice(0, 3) }
-  expect(packStep(small)).toBe(small)
-  expect(unpackStep(small)).toBe(small)
-})
-
-describe('process channel', () => {
-  const echo = fileURLToPath(new URL('../helpers/echo-child.mjs', import.meta.url))
-  const start = (): ChildProcess => fork(echo, { serialization: 'advanced', execArgv: [] })
-
-  test('typed arrays, bigints and infinities survive, in order', async () => {
-    const channel = channelToChild(start())
-    const sampling = { ...SAMPLING, seed: 2n ** 64n - 1n }
-    const request = requestOf({ prompt: promptOf(50_000), sampling })
-    const received: unknown[] = []
-    const done = new Promise<void>((resolve) => {
-      channel.onMessage((message) => {
-        received.push(message)
-        if (received.length === 2) resolve()
-      })
-    })
-    channel.send({ type: 'generate', request })
-    channel.send({ type: 'cancel', id: 'a' })
-    await done
-    expect(received).toEqual([
-      { type: 'generate', request },
-      { type: 'cancel', id: 'a' },
-    ])
-    const ended = new Promise((resolve) => channel.onClose(resolve))
-    await channel.close()
-    expect(await ended).toBe('exit code 0')
-  })
-
-  test('a killed child closes with its signal, after its last message', async () => {
-    const child = start()
-    const channel = channelToChild(child)
-    const log: unknown[] = []
-    const ended = new Promise<string>((resolve) => channel.onClose(resolve))
-    const first = new Promise<void>((resolve) => {
-      channel.onMessage((message) => {
-        log.push(message)
-        resolve()
-      })
-    })
-    channel.send({ type: 'cancel', id: 'a' })
-    await first
-    child.kill('SIGKILL')
-    expect(await ended).toBe('signal SIGKILL')
-    expect(log).toHaveLength(1)
-    channel.send({ type: 'cancel', id: 'b' })
-    await channel.close()
-  })
-
-  test('what was sent before an exit arrives before the close', async () => {
-    const channel = channelToChild(start())
-    const log: string[] = []
-    channel.onMessage((message) => log.push(message.type))
-    const ended = new Promise<string>((resolve) => {
-      channel.onClose((reason) => {
-        log.push('closed')
-        resolve(reason)
-      })
-    })
-    channel.send({ type: 'cancel', id: 'a' })
-    channel.send({ type: 'shutdown' })
-    expect(await ended).toBe('exit code 3')
-    expect(log).toEqual(['cancel', 'shutdown', 'closed'])
-  })
-
-  test('a program that cannot be started closes the channel', async () => {
-    const child = fork(echo, { execPath: '/no/such/program', serialization: 'advanced' })
-    const channel = channelToChild(child)
-    expect(await new Promise((resolve) => channel.onClose(resolve))).toContain('ENOENT')
-  })
 })

@@ -1,0 +1,102 @@
+/** Messages between gateway and worker processes: as columns, whole and in order. */
+import { type ChildProcess, fork } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+import { deserialize, serialize } from 'node:v8'
+import { describe, expect, test } from 'vitest'
+import type { EngineEvent, EngineStats } from '../../src/engine/messages.ts'
+import { channelToChild } from '../../src/engine/process-channel.ts'
+import { packStep, unpackStep } from '../../src/engine/step-columns.ts'
+import { promptOf, requestOf, SAMPLING } from './kit.ts'
+
+test('a large step crosses as columns, and comes out as it was', () => {
+  const entry = { token: 1, logprob: -1, bytes: Uint8Array.of(65), top: [], topBytes: [] }
+  const finish = { type: 'finish', index: 0, reason: 'length', matched: null } as const
+  const text = (id: string, index: number, tokens: number[]) =>
+    ({ type: 'text', id, index, text: `ä${id}`, tokens, logprobs: null }) as const
+  const events: EngineEvent[] = [
+    { type: 'prompt', id: 'a', logprobs: null, seed: 2n ** 64n - 1n },
+    ...Array.from({ length: 9 }, (_, i) => text('a', i, [i, 65_535])),
+    text('b', 0, []),
+    { ...text('c', 0, [7]), logprobs: [entry] },
+    { ...finish, id: 'a', completionTokens: 2 },
+    { type: 'error', id: 'd', error: { code: 'internal', message: 'no' } },
+  ]
+  const stats = { waiting: 1 } as EngineStats
+  const step = { type: 'step', events, stats } as const
+  const packed = packStep(step)
+  expect(packed).toMatchObject({ type: 'step-columns', ids: { length: 10 } })
+  expect(unpackStep(deserialize(serialize(packed)))).toEqual(step)
+  const small = { ...step, events: events.slice(0, 3) }
+  expect(packStep(small)).toBe(small)
+  expect(unpackStep(small)).toBe(small)
+})
+
+describe('process channel', () => {
+  const echo = fileURLToPath(new URL('../helpers/echo-child.mjs', import.meta.url))
+  const start = (): ChildProcess => fork(echo, { serialization: 'advanced', execArgv: [] })
+
+  test('typed arrays, bigints and infinities survive, in order', async () => {
+    const channel = channelToChild(start())
+    const sampling = { ...SAMPLING, seed: 2n ** 64n - 1n }
+    const request = requestOf({ prompt: promptOf(50_000), sampling })
+    const received: unknown[] = []
+    const done = new Promise<void>((resolve) => {
+      channel.onMessage((message) => {
+        received.push(message)
+        if (received.length === 2) resolve()
+      })
+    })
+    channel.send({ type: 'generate', request })
+    channel.send({ type: 'cancel', id: 'a' })
+    await done
+    expect(received).toEqual([
+      { type: 'generate', request },
+      { type: 'cancel', id: 'a' },
+    ])
+    const ended = new Promise((resolve) => channel.onClose(resolve))
+    await channel.close()
+    expect(await ended).toBe('exit code 0')
+  })
+
+  test('a killed child closes with its signal, after its last message', async () => {
+    const child = start()
+    const channel = channelToChild(child)
+    const log: unknown[] = []
+    const ended = new Promise<string>((resolve) => channel.onClose(resolve))
+    const first = new Promise<void>((resolve) => {
+      channel.onMessage((message) => {
+        log.push(message)
+        resolve()
+      })
+    })
+    channel.send({ type: 'cancel', id: 'a' })
+    await first
+    child.kill('SIGKILL')
+    expect(await ended).toBe('signal SIGKILL')
+    expect(log).toHaveLength(1)
+    channel.send({ type: 'cancel', id: 'b' })
+    await channel.close()
+  })
+
+  test('what was sent before an exit arrives before the close', async () => {
+    const channel = channelToChild(start())
+    const log: string[] = []
+    channel.onMessage((message) => log.push(message.type))
+    const ended = new Promise<string>((resolve) => {
+      channel.onClose((reason) => {
+        log.push('closed')
+        resolve(reason)
+      })
+    })
+    channel.send({ type: 'cancel', id: 'a' })
+    channel.send({ type: 'shutdown' })
+    expect(await ended).toBe('exit code 3')
+    expect(log).toEqual(['cancel', 'shutdown', 'closed'])
+  })
+
+  test('a program that cannot be started closes the channel', async () => {
+    const child = fork(echo, { execPath: '/no/such/program', serialization: 'advanced' })
+    const channel = channelToChild(child)
+    expect(await new Promise((resolve) => channel.onClose(resolve))).toContain('ENOENT')
+  })
+})
