@@ -3,6 +3,7 @@
  * tests. The spreads are chosen so that activations stay of order one, decays and learning rates vary over their
  * range, and ReLU² is zero as often as in trained models; the words such a model says mean nothing.
  */
+
 import type { SourceType } from '../backend/backend.ts'
 import { BYTES_PER_ELEMENT, encodeFloats } from '../model/formats/half.ts'
 import { type PthOptions, type PthTensor, writePth } from '../model/formats/pth-writer.ts'
@@ -13,6 +14,7 @@ import {
   type Rwkv7Ranks,
   rwkv7Tensors,
 } from '../model/formats/rwkv7-layout.ts'
+import { seededRandom } from './serve/random.ts'
 
 export type RandomModelSize = keyof typeof SIZES
 
@@ -185,7 +187,7 @@ class RandomSource {
   readonly #uniform = new Float32Array(POOL_SIZE)
 
   constructor(seed: number) {
-    this.#random = mulberry32(seed)
+    this.#random = seededRandom(seed)
     for (let i = 0; i < POOL_SIZE; i++) {
       // Box-Muller; 1 − u keeps the logarithm finite.
       const radius = Math.sqrt(-2 * Math.log(1 - this.#random()))
@@ -212,16 +214,5 @@ class RandomSource {
     return Float32Array.from({ length: count }, (_, i) => {
       return mean + deviation * pool[(start + i) % POOL_SIZE]!
     })
-  }
-}
-
-/** Tommy Ettinger's 32-bit generator: small, and good enough for weights. */
-function mulberry32(seed: number): () => number {
-  let state = seed >>> 0
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0
-    let bits = Math.imul(state ^ (state >>> 15), state | 1)
-    bits ^= bits + Math.imul(bits ^ (bits >>> 7), bits | 61)
-    return ((bits ^ (bits >>> 14)) >>> 0) / 2 ** 32
   }
 }

@@ -10,20 +10,13 @@ import {
   type Tensor,
 } from '../../src/backend/backend.ts'
 import { availableLevels, cpuReport } from '../../src/backend/cpu/isa.ts'
+import { seededRandom as uniforms } from '../../src/bench/serve/random.ts'
 
 /** The ISA levels this machine can test; empty when no compiler built the kernels. */
 export const LEVELS = cpuReport().problem === null ? availableLevels() : []
 
-/** Uniform numbers in [0, 1), the same for the same seed (mulberry32). */
-export function uniforms(seed: number): () => number {
-  let state = seed >>> 0
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0
-    let t = Math.imul(state ^ (state >>> 15), state | 1)
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61)
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32
-  }
-}
+/** Uniform numbers in [0, 1), the same for the same seed */
+export { uniforms }
 
 /** `count` normal numbers. */
 export function normals(count: number, seed: number, scale = 1): Float32Array {

@@ -4,12 +4,14 @@
  * how long a state of a large model takes to move. Minutes long: runs with SKEIN_SLOW=1, and prints the figures that
  * docs/operations.md has.
  */
+
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, describe, expect, onTestFinished, test } from 'vitest'
 import { writeRandomWeights } from '../../src/bench/random-model.ts'
+import { seededRandom } from '../../src/bench/serve/random.ts'
 import type { WorkerRecord } from '../../src/gateway/management/contract.ts'
 import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
 import { ENDLESS } from '../helpers/streams.ts'
@@ -98,7 +100,7 @@ class Crowd {
   /** Failed under way: one turn more may be on disk. */
   readonly #unsure = new Set<number>()
   readonly #busy = new Set<number>()
-  readonly #random = generator(25)
+  readonly #random = seededRandom(25)
   readonly #upTo: readonly number[]
 
   constructor() {
@@ -309,15 +311,4 @@ const sum = (values: Iterable<number>) => [...values].reduce((total, value) => t
 function unevenness(answers: ReadonlyMap<string, number>): number {
   const counts = [...answers.values()]
   return Math.max(...counts) / Math.min(...counts)
-}
-
-/** mulberry32 */
-function generator(seed: number): () => number {
-  let state = seed
-  return () => {
-    state = (state + 0x6d2b79f5) | 0
-    let t = Math.imul(state ^ (state >>> 15), 1 | state)
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32
-  }
 }

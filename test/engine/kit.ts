@@ -2,7 +2,7 @@
  * What the engine's tests share: a small vocabulary with every kind of token, requests, an oracle that answers a
  * request without an engine, and a drive of many steps.
  */
-import { PLAIN_SAMPLING, plainRequest } from '../../src/bench/plain-request.ts'
+import { plainRequest, SEEDED_SAMPLING } from '../../src/bench/plain-request.ts'
 import type { TokenBytes } from '../../src/engine/answer-text.ts'
 import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
@@ -62,7 +62,7 @@ function encode(text: string): Int32Array {
 
 export const tokenBytes = { bytesOf: (token: number) => VOCABULARY[token]!, encode }
 
-export { PLAIN_SAMPLING as SAMPLING, plainRequest as requestOf }
+export { plainRequest as requestOf, SEEDED_SAMPLING as SAMPLING }
 
 /** A prompt of a length, its tokens set by a seed. */
 export function promptOf(length: number, seed = 1): Int32Array {

@@ -2,6 +2,7 @@
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { sampleSpec } from '../../src/bench/sample-spec.ts'
 import { loadRunner, type QuantChoice } from '../../src/load.ts'
 import type { ModelRunner } from '../../src/model/model-runner.ts'
 import type { SampleSpec } from '../../src/model/runner.ts'
@@ -53,21 +54,5 @@ export function someTokens(count: number, seed: number): Int32Array {
 }
 
 export function draw(slot: number, fields: Partial<SampleSpec> = {}): SampleSpec {
-  return {
-    slot,
-    temperature: 1,
-    topK: 0,
-    topP: 1,
-    minP: 0,
-    presencePenalty: 0,
-    frequencyPenalty: 0,
-    penaltyDecay: 1,
-    repetitionPenalty: 1,
-    seed: 7n,
-    position: 0,
-    stream: 0,
-    logprobs: null,
-    bias: null,
-    ...fields,
-  }
+  return sampleSpec({ slot, seed: 7n, ...fields })
 }

@@ -1,0 +1,228 @@
+/** The router's sessions: who holds one, when it moves, and how even many are spread. */
+
+import { describe, expect, test } from 'vitest'
+import { seededRandom } from '../../src/bench/serve/random.ts'
+import { SkeinError } from '../../src/errors.ts'
+import { Router } from '../../src/gateway/router.ts'
+import { SessionHomes } from '../../src/gateway/session-homes.ts'
+import { FakeReplica, fleetOf, inSession, routeOf, run } from './router-kit.ts'
+
+describe('sessions', () => {
+  test('stay on their worker, and move through the store when it is too busy', async () => {
+    const { router, replicas, memory } = fleetOf('a', 'b')
+    const first = await routeOf(router, inSession('s'))
+    const [home, other] = first === 'a' ? replicas : [...replicas].reverse()
+    home!.numInFlight = 4
+    expect(await routeOf(router, inSession('s'))).toBe(first)
+    home!.numInFlight = 5
+    expect(await routeOf(router, inSession('s'))).toBe(other!.id)
+    expect(home!.fake.calls).toEqual([
+      { method: 'sessions.release', params: { tenant: 't', id: 's' } },
+    ])
+    home!.numInFlight = 0
+    // It is not brought back for nothing.
+    expect(await routeOf(router, inSession('s'))).toBe(other!.id)
+    expect(memory.counts).toMatchObject({ sessionHits: 2, sessionSpills: 1 })
+  })
+
+  test('of several that move at once each sees where the others are going', async () => {
+    const { router, replicas, a, b, c } = fleetOf('a', 'b', 'c')
+    b.isReady = c.isReady = false
+    await routeOf(router, inSession('s'))
+    await routeOf(router, inSession('u'))
+    b.isReady = c.isReady = true
+    a.numInFlight = 5
+    const released: (() => void)[] = []
+    a.fake.answerCall = () => new Promise<null>((resolve) => released.push(() => resolve(null)))
+    const routes = Promise.all(['s', 'u'].map((id) => routeOf(router, inSession(id))))
+    await expect.poll(() => released.length).toBe(2)
+    for (const release of released) release()
+    expect((await routes).sort()).toEqual(['b', 'c'])
+    expect(replicas.map(({ numInFlight }) => numInFlight)).toEqual([5, 0, 0])
+  })
+
+  test('one that is in use does not move, however busy its worker is', async () => {
+    const { router, replicas } = fleetOf('a', 'b')
+    const first = await routeOf(router, inSession('s'))
+    const home = replicas.find(({ id }) => id === first)!
+    const releases: (() => void)[] = []
+    home.fake.script = async function* (of) {
+      yield { type: 'prompt', id: of.id, logprobs: null }
+      await new Promise<void>((resolve) => releases.push(resolve))
+    }
+    const running = run(router, inSession('s'))
+    await expect.poll(() => home.numInFlight).toBe(1)
+    home.numInFlight += 50
+    const second = run(router, inSession('s'))
+    await expect.poll(() => releases.length).toBe(2)
+    for (const release of releases) release()
+    await Promise.all([running, second])
+    expect(home.fake.calls).toEqual([])
+  })
+
+  test('where there is no store they stay', async () => {
+    const { router, replicas } = fleetOf('a', 'b')
+    for (const { fake } of replicas)
+      fake.answerCall = () => {
+        throw new SkeinError('state_unavailable', 'no store')
+      }
+    const first = await routeOf(router, inSession('s'))
+    replicas.find(({ id }) => id === first)!.numInFlight = 9
+    expect(await routeOf(router, inSession('s'))).toBe(first)
+  })
+
+  test('a worker that ends gives them up; of a dead one they come from the store', async () => {
+    const { router, replicas } = fleetOf('a', 'b')
+    const first = await routeOf(router, inSession('s'))
+    const home = replicas.find(({ id }) => id === first)!
+    home.isReady = false
+    expect(await routeOf(router, inSession('s'))).not.toBe(first)
+    expect(home.fake.calls).toHaveLength(1)
+
+    const { router: next, replicas: others } = fleetOf('a', 'b')
+    const at = await routeOf(next, inSession('s'))
+    const dead = others.find(({ id }) => id === at)!
+    dead.isGone = true
+    expect(await routeOf(next, inSession('s'))).not.toBe(at)
+    expect(dead.fake.calls).toEqual([])
+  })
+
+  test('a busy one on a worker that ends is waited for', async () => {
+    const { router, replicas } = fleetOf('a', 'b')
+    const first = await routeOf(router, inSession('s'))
+    const home = replicas.find(({ id }) => id === first)!
+    home.isReady = false
+    let numRefused = 0
+    home.fake.answerCall = () => {
+      numRefused++
+      if (numRefused < 3) throw new SkeinError('conflict', 'busy')
+      return null
+    }
+    expect(await routeOf(router, inSession('s'))).not.toBe(first)
+    expect(numRefused).toBe(3)
+  })
+
+  test('calls go where the session is, a fork stays there, lists are put together', async () => {
+    const { router, replicas } = fleetOf('a', 'b')
+    const first = await routeOf(router, inSession('s'))
+    const home = replicas.find(({ id }) => id === first)!
+    const other = replicas.find(({ id }) => id !== first)!
+    home.numInFlight = 50
+    await router.call('sessions.get', { tenant: 't', id: 's' })
+    await router.call('sessions.fork', { tenant: 't', id: 's', newId: 'u' })
+    await router.call('sessions.rewind', { tenant: 't', id: 'u', turn: 'undo' })
+    expect(home.fake.calls.map(({ method }) => method)).toEqual([
+      'sessions.get',
+      'sessions.fork',
+      'sessions.rewind',
+    ])
+    expect(other.fake.calls).toEqual([])
+
+    const row = (id: string, version: number, updatedAt: number) => ({ id, version, updatedAt })
+    home.fake.answerCall = () => [row('s', 3, 30), row('u', 1, 10)]
+    other.fake.answerCall = () => [row('s', 2, 20), row('w', 1, 25)]
+    const list = (fields = {}) => router.call('sessions.list', { tenant: 't', ...fields })
+    expect((await list()).map(({ id, version }) => [id, version])).toEqual([
+      ['s', 3],
+      ['w', 1],
+      ['u', 1],
+    ])
+    expect((await list({ limit: 1, after: 's' })).map(({ id }) => id)).toEqual(['w'])
+  })
+
+  test('a deleted one is known to nobody', async () => {
+    const { router, replicas, memory } = fleetOf('a', 'b')
+    const first = await routeOf(router, inSession('s'))
+    await router.call('sessions.delete', { tenant: 't', id: 's' })
+    const other = replicas.find(({ id }) => id !== first)!
+    expect(other.fake.calls.map(({ method }) => method)).toEqual(['sessions.release'])
+    expect(memory.sessions.size).toBe(0)
+  })
+
+  test('a router to one worker brings them there', async () => {
+    const { router, memory, replicas } = fleetOf('a', 'b')
+    const first = await routeOf(router, inSession('s'))
+    const other = replicas.find(({ id }) => id !== first)!
+    const direct = new Router(() => [other], memory)
+    expect(await routeOf(direct, inSession('s'))).toBe(other.id)
+    expect(await routeOf(router, inSession('s'))).toBe(other.id)
+  })
+
+  test('never two workers hold one, whatever comes at once', async () => {
+    const { router, replicas } = fleetOf('a', 'b', 'c')
+    const holders = new Set<string>()
+    let most = 0
+    for (const replica of replicas) {
+      replica.fake.script = async function* (of) {
+        holders.add(replica.id)
+        most = Math.max(most, holders.size)
+        yield { type: 'prompt', id: of.id, logprobs: null }
+        await new Promise((resolve) => setImmediate(resolve))
+      }
+      replica.fake.answerCall = () => {
+        holders.delete(replica.id)
+        return null
+      }
+    }
+    for (let round = 0; round < 50; round++) {
+      for (const [i, replica] of replicas.entries()) replica.numInFlight = (round * (i + 3)) % 7
+      await Promise.all([1, 2, 3].map(() => run(router, inSession('s'))))
+    }
+    expect(most).toBe(1)
+  })
+
+  test('the number of known ones is bounded; one that is forgotten is in the store', () => {
+    const homes = new SessionHomes()
+    const replica = new FakeReplica('a')
+    for (let i = 0; i < 100_001; i++) homes.of({ tenant: 't', id: `s${i}` }).worker = replica
+    expect(homes.size).toBe(100_000)
+    expect(replica.fake.calls).toEqual([
+      { method: 'sessions.release', params: { tenant: 't', id: 's0' } },
+    ])
+  })
+})
+
+test.each([2, 8])(
+  'eight workers with %i requests each, sessions of very unequal use, one dies and comes back',
+  async (each) => {
+    const { router, replicas, memory } = fleetOf(...'abcdefgh')
+    const served = new Map<string, number>()
+    for (const replica of replicas) {
+      replica.fake.script = async function* (of) {
+        served.set(replica.id, (served.get(replica.id) ?? 0) + 1)
+        yield { type: 'prompt', id: of.id, logprobs: null }
+        await new Promise((resolve) => setTimeout(resolve, 2))
+      }
+    }
+    // Session k is used as often as 1/k says (Zipf).
+    const random = seededRandom(25)
+    const weights = Array.from({ length: 2000 }, (_, k) => 1 / (k + 1))
+    const total = weights.reduce((sum, weight) => sum + weight, 0)
+    const draw = () => {
+      let left = random() * total
+      return weights.findIndex((weight) => {
+        left -= weight
+        return left <= 0
+      })
+    }
+    let numLeft = 8000
+    const busy = new Set<number>()
+    const client = async () => {
+      while (numLeft-- > 0) {
+        const session = draw()
+        // A person waits for the answer before the next question.
+        if (busy.has(session)) continue
+        busy.add(session)
+        await run(router, inSession(`s${session}`))
+        busy.delete(session)
+        if (numLeft === 4000) replicas[3]!.isGone = true
+        if (numLeft === 3500) replicas[3]!.isGone = false
+      }
+    }
+    await Promise.all(Array.from({ length: 8 * each }, client))
+    const counts = replicas.filter((_, i) => i !== 3).map(({ id }) => served.get(id)!)
+    expect(Math.max(...counts) / Math.min(...counts)).toBeLessThan(1.3)
+    const { sessionHits, sessionSpills } = memory.counts
+    expect(sessionHits / (sessionHits + sessionSpills)).toBeGreaterThan(0.9)
+  },
+)
