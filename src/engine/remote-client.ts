@@ -178,8 +178,10 @@ export class RemoteEngineClient implements EngineClient {
   #settle(result: FromWorker & { type: 'result' }): void {
     const pending = this.#calls.get(result.id)
     this.#calls.delete(result.id)
+    // Some may have come before an error, too.
+    const bytes = this.#bytes.take(result.id)
     if ('error' in result) pending?.reject(SkeinError.fromShape(result.error))
-    else pending?.resolve(this.#bytes.take(result.id) ?? result.value)
+    else pending?.resolve(bytes ?? result.value)
   }
 
   #fail(error: SkeinError): void {
