@@ -18,45 +18,86 @@ __device__ __forceinline__ Eight load_head(Block& b, const Layer& layer, int hea
   return load_state(state_row(b, layer.mixing, head), threadIdx.x & 7);
 }
 
-/** The head's outer low ranks, one after the other: logits[low][channel]. Ranks are multiples of 32,
- * so that 4 lanes' numbers are of one row. */
-__device__ __forceinline__ void low_products(const OneRow& op, Block& b, Stream& s, int lows) {
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  const f16* x = reinterpret_cast<const f16*>(b.region);
+/** The head's outer low ranks, 64 columns of them at a time: [unit][channel]. */
+__device__ __forceinline__ void low_products(const OneRow& op, Block& b, Stream& s, bool has_gate) {
+  const f16* const x = reinterpret_cast<const f16*>(b.region);
+  int units = LOW_UNITS;
+  if (!has_gate) units -= (rank_of(op, kLow - 1) + kUnitColumns - 1) / kUnitColumns;
 #pragma unroll 1
-  for (int low = 0; low < lows; low++) {
-    const int rank = rank_of(op, low), length = kLowRows * rank;
-    float rows[kLowRows] = {};
-#pragma unroll 1
-    for (int begin = 0; begin < length; begin += kPiece) {
-      const Piece w = take(s, b.ring);
-#pragma unroll
-      for (int half = 0; half < 2; half++) {
-        int row = 0, column = begin + kHalf * half + kVector * lane;
-        const bool inside = column < length;
-#pragma unroll
-        for (int i = 1; i < kLowRows; i++)
-          if (column >= rank) column -= rank, row++;
-        Products sums = {};
-        add_products(sums, w.half[half],
-                     *reinterpret_cast<const uint4*>(x + (inside ? column : 0)));
-        const float sum = inside ? diagonal(sums) : 0.0f;
-#pragma unroll
-        for (int i = 0; i < kLowRows; i++) rows[i] += row == i ? sum : 0.0f;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kLowRows; i++) {
-      const float sum = warp_sum(rows[i]);
-      if (lane == 0) b.sh.logits[low][kLowRows * warp + i] = sum;
-    }
-    x += rank;
+  for (int task = threadIdx.x >> 5; task < kLowTiles * units; task += WARPS) {
+    const LowInput input = b.sh.low_inputs[task / kLowTiles];
+    Tile tile = {};
+    add_unit(s, tile, x + input.first, input.columns > 32);
+    keep_tile(tile, b.sh.sums + kTileRows * task, kTileRows);
   }
 }
 
-__device__ __forceinline__ u32 logit_word(const Block& b, int low) {
-  const float2 pair = load_pair(b.sh.logits[low], 2 * (threadIdx.x & 31));
+/** Two channels of an outer low rank. */
+__device__ __forceinline__ float2 low_pair(const OneRow& op, const Block& b, int low) {
+  int first = 0;
+#pragma unroll
+  for (int i = 0; i < kLow - 1; i++)
+    first += i < low ? (rank_of(op, i) + kUnitColumns - 1) / kUnitColumns : 0;
+  const float* sums = b.sh.sums + 64 * first + 2 * (threadIdx.x & 31);
+  float2 pair = make_float2(0, 0);
+#pragma unroll 2
+  for (int column = 0; column < rank_of(op, low); column += kUnitColumns, sums += 64) {
+    const float2 part = load_pair(sums, 0);
+    pair.x += part.x, pair.y += part.y;
+  }
+  return pair;
+}
+
+__device__ __forceinline__ u32 low_word(const OneRow& op, const Block& b, int low) {
+  const float2 pair = low_pair(op, b, low);
   return pack(pair.x, pair.y);
+}
+
+/** What the recurrence takes of a head's keys. */
+struct Keys {
+  float2 k, kk, b;
+};
+
+__device__ __forceinline__ Keys prepare_keys(float2 k, float2 a, const Constants& c) {
+  const float2 kk = make_float2(k.x * c.k_k.x, k.y * c.k_k.y);
+  const float length = sqrtf(warp_sum(kk.x * kk.x + kk.y * kk.y));
+  // Not fmaxf, which would drop a NaN.
+  const float scale = 1.0f / (length < 1e-12f ? 1e-12f : length);
+  const float2 unit = make_float2(kk.x * scale, kk.y * scale);
+  return {scaled_key(k, a, c), unit, make_float2(unit.x * a.x, unit.y * a.y)};
+}
+
+/** What the recurrence takes, from the low ranks: keys by one warp, the rest by three more. */
+__device__ __forceinline__ void prepare_head(const OneRow& op, const Wkv7& mixing,
+                                             Shared& sh, const Block& b, int head) {
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, at = 2 * lane;
+  const float(&c)[8][64] = sh.constants;
+  const u32(&words)[4][32] = sh.words;
+  Operands& o = sh.operands;
+  Raw raw = {};
+  Constants constants = {};
+  if (warp == 0) {
+    raw.a = low_word(op, b, 1);
+    constants.k_k = load_pair(c[3], at), constants.k_a = load_pair(c[4], at);
+    constants.a_bias = load_pair(c[1], at);
+    const Keys keys = prepare_keys(unpack(words[1][lane]), learning_rate(mixing, raw, constants),
+                                   constants);
+    *reinterpret_cast<float2*>(o.k + at) = keys.k;
+    *reinterpret_cast<float2*>(o.kk + at) = keys.kk;
+    *reinterpret_cast<float2*>(o.b + at) = keys.b;
+  } else if (warp == 1) {
+    const float2 w = low_pair(op, b, 0), bias = load_pair(c[0], at);
+    *reinterpret_cast<float2*>(o.w + at) = make_float2(decay(w.x + bias.x), decay(w.y + bias.y));
+    *reinterpret_cast<float2*>(o.r + at) = unpack(words[0][lane]);
+  } else if (warp == 2) {
+    raw.v = words[2][lane], raw.first = words[3][lane];
+    if (mixing.v_gate != nullptr) raw.gate = low_word(op, b, kLow - 1);
+    constants.v_bias = load_pair(c[2], at);
+    keep_first_value(mixing, raw, 0, head);
+    *reinterpret_cast<float2*>(o.v + at) = mixed_value(mixing, raw, constants);
+  } else if (warp == 3) {
+    *reinterpret_cast<float2*>(sh.gate + at) = low_pair(op, b, 2);
+  }
 }
 
 /** One head from its low ranks to its part of out. */
@@ -64,35 +105,11 @@ __device__ __forceinline__ void run_head(const OneRow& op, Block& b, Stream& s, 
                                          int head, Eight& state) {
   static_assert(kWorkers == 512, "8 lanes to each of the 64 rows of a state");
   const Wkv7& mixing = layer.mixing;
-  const int lane = threadIdx.x & 31, lows = num_low(layer.matrices);
-  if (threadIdx.x < 4 * 32) {
-    const int which = threadIdx.x >> 5;
-    const f16* const x = which == 0   ? mixing.r
-                         : which == 1 ? mixing.k
-                         : which == 2 ? mixing.v
-                                      : mixing.v_first;
-    if (which < 3 || mixing.v_gate != nullptr)
-      b.sh.words[which][lane] = fresh_word(x, head * 64 + 2 * lane);
-  }
+  const int lane = threadIdx.x & 31;
   const bool is_worker = threadIdx.x < kWorkers;
-  if (is_worker) low_products(op, b, s, lows);
+  if (is_worker) low_products(op, b, s, mixing.v_gate != nullptr);
   __syncthreads();
-  if (threadIdx.x < 32) {
-    const float(&c)[8][64] = b.sh.constants;
-    const Constants constants = {load_pair(c[3], 2 * lane), load_pair(c[4], 2 * lane),
-                                 load_pair(c[0], 2 * lane), load_pair(c[1], 2 * lane),
-                                 load_pair(c[2], 2 * lane)};
-    const u32(&words)[4][32] = b.sh.words;
-    const Raw raw = {words[0][lane],
-                     logit_word(b, 0),
-                     words[1][lane],
-                     words[2][lane],
-                     logit_word(b, 1),
-                     mixing.v_gate == nullptr ? 0 : logit_word(b, kLow - 1),
-                     words[3][lane]};
-    keep_first_value(mixing, raw, 0, head);
-    share(b.sh.operands, prepare(mixing, raw, constants));
-  }
+  prepare_head(op, mixing, b.sh, b, head);
   __syncthreads();
   const Operands& o = b.sh.operands;
   if (is_worker) {
@@ -105,16 +122,38 @@ __device__ __forceinline__ void run_head(const OneRow& op, Block& b, Stream& s, 
     state_t* const to = state_row(b, mixing, head);
     store4(to + 4 * q, state.lo, row_noise(v, k.lo[0], row * 16 + 2 * q));
     store4(to + 32 + 4 * q, state.hi, row_noise(v, k.hi[0], row * 16 + 2 * q + 1));
+  } else {
+    const float2 r = load_pair(o.r, 2 * lane), k = load_pair(o.k, 2 * lane),
+                 r_k = load_pair(b.sh.constants[5], 2 * lane);
+    const float bonus = warp_sum(r.x * k.x * r_k.x + r.y * k.y * r_k.y);
+    if (lane == 0) b.sh.bonus = bonus;
   }
   __syncthreads();
   if (threadIdx.x >= 32) return;
   const float(&c)[8][64] = b.sh.constants;
-  const float2 r = load_pair(o.r, 2 * lane), k = load_pair(o.k, 2 * lane),
-               r_k = load_pair(c[5], 2 * lane);
-  const float bonus = warp_sum(r.x * k.x * r_k.x + r.y * k.y * r_k.y);
-  const Finish f = {unpack(logit_word(b, 2)), r_k, load_pair(c[6], 2 * lane),
-                    load_pair(c[7], 2 * lane)};
-  finish(mixing, 0, head, load_pair(b.sh.outputs, 2 * lane), bonus, load_pair(o.v, 2 * lane), f);
+  const Finish f = {load_pair(b.sh.gate, 2 * lane), load_pair(c[5], 2 * lane),
+                    load_pair(c[6], 2 * lane), load_pair(c[7], 2 * lane)};
+  finish(mixing, 0, head, load_pair(b.sh.outputs, 2 * lane), b.sh.bonus, load_pair(o.v, 2 * lane),
+         f);
+}
+
+/** What other blocks made of the head, all asked for at once: its r, k, v and first v by the last
+ * four workers' warps, the inner low ranks by those before. */
+__device__ __forceinline__ void fetch_head(const OneRow& op, Block& b, const Wkv7& mixing,
+                                           int head) {
+  constexpr int kWordWarp = WARPS - 4;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  const uint4* const from = reinterpret_cast<const uint4*>(op.y + kFirstLow * CHANNELS);
+  const int count = (op.first[kIn] - op.first[kFirstLow]) / kVector;
+  uint4* const x = reinterpret_cast<uint4*>(b.region);
+  if (warp >= kWordWarp && warp < WARPS) {
+    const int which = warp - kWordWarp;
+    const f16* const words = which < 3 ? op.y + which * CHANNELS : mixing.v_first;
+    if (which < 3 || mixing.v_gate != nullptr)
+      b.sh.words[which][lane] = fresh_word(words, head * 64 + 2 * lane);
+  } else if (warp < kWordWarp) {
+    for (int i = threadIdx.x; i < count; i += 32 * kWordWarp) x[i] = as_input(__ldcg(from + i));
+  }
 }
 
 /** heads */
@@ -124,24 +163,13 @@ __device__ __forceinline__ void heads_phase(const OneRow& op, Block& b, Stream& 
   Eight state = load_head(b, layer, blockIdx.x);
   b.barrier.wait();
   keep_shift(op, b, layer, 0, shift);
-  if (blockIdx.x >= kHeads) return;
-  f16* const x = reinterpret_cast<f16*>(b.region);
-  int begin = 0;
-  for (int low = 0; low < num_low(layer.matrices); low++) {
-    const int rank = rank_of(op, low);
-    const int i = kVector * threadIdx.x;
-    if (i < rank)
-      *reinterpret_cast<uint4*>(x + begin + i) =
-          __ldcg(reinterpret_cast<const uint4*>(op.y[kFirstLow + low] + i));
-    begin += rank;
-  }
-  __syncthreads();
   for (int head = blockIdx.x; head < kHeads; head += BLOCKS) {
+    fetch_head(op, b, layer.mixing, head);
+    __syncthreads();
     run_head(op, b, s, layer, head, state);
     if (head + BLOCKS < kHeads) {
       __syncthreads();
       state = load_head(b, layer, head + BLOCKS);
-      __syncthreads();
     }
   }
 }

@@ -7,17 +7,17 @@
 struct Stream {
   const Matrices* layer;
   const Matrices* end;
-  /** Of the lane: its next 8 numbers, and those left in the row from there on. */
+  /** Of the lane: its part of the next unit's first rows, and the unit's rows from there on. */
   const f16* from;
   int left;
-  /** Pieces left in the run, and the next of its row. */
-  int pieces, piece;
-  bool is_row;
+  /** Of the run: numbers from row to row, tiles and units of a tile that are left, units of a tile. */
+  int stride, tiles, unit, units;
   /** The next run, and how many there are. */
   const Run* run;
   int index, num_runs;
-  /** Of the ring: the next piece to take, and the one taken before. */
-  int slot, free;
+  /** The warp's ring. Of it, in bytes: the next unit to take, and the one taken before. */
+  u8* ring;
+  u32 slot, free;
   /** Evict first: what is read once should not drive out what is not. */
   u64 policy;
 };
@@ -29,16 +29,13 @@ __device__ __forceinline__ int job_of(const OneRow& op, int row) {
   return j;
 }
 
-/** The runs of a warp's pieces of some rows: `matrix` with `rows` of which the first is `first`. */
-__device__ __forceinline__ int list_rows(Run* runs, int count, int matrix, int first, int end,
-                                         Place share) {
-  const Place pieces = pieces_of(share);
-  const int from = max(pieces.begin, (first - share.begin) * kRowPieces);
-  const int to = min(pieces.end, (end - share.begin) * kRowPieces);
-  if (from >= to) return count;
-  const int row = share.begin + from / kRowPieces - first, piece = from % kRowPieces;
-  runs[count] = {row * CHANNELS + piece * kPiece, CHANNELS - piece * kPiece, (u16)(to - from),
-                 (u16)piece, matrix};
+/** The warp's columns of some rows of a matrix. */
+__device__ __forceinline__ int list_rows(Run* runs, int count, int matrix, Place rows) {
+  const Place own = slice_of_warp();
+  if (rows.begin >= rows.end || own.begin >= own.end) return count;
+  runs[count] = {rows.begin * CHANNELS + own.begin * kUnitColumns, CHANNELS,
+                 (u16)(rows.end - rows.begin), (u16)(own.end - own.begin), (u16)kUnitColumns,
+                 (u16)matrix};
   return count + 1;
 }
 
@@ -47,41 +44,49 @@ __device__ __forceinline__ void list_runs(const OneRow& op, Shared& sh) {
   const int warp = threadIdx.x >> 5;
   Run* const runs = sh.runs[warp];
   int count = 0;
+  const Place in = share_of(op.first[kIn]);
+#pragma unroll 1
   for (int j = 0; j < kIn; j++)
-    count = list_rows(runs, count, j, op.first[j], op.first[j + 1], share_of(op.first[kIn]));
+    count = list_rows(runs, count, j,
+                      {max(in.begin, op.first[j]) - op.first[j],
+                       min(in.end, op.first[j + 1]) - op.first[j]});
+#pragma unroll 1
   for (int head = blockIdx.x; head < kHeads; head += BLOCKS)
-    for (int low = 0; low < kLow; low++) {
-      const int rank = rank_of(op, low), length = kLowRows * rank;
-      // A row without end.
-      runs[count++] = {(64 * head + kLowRows * warp) * rank, length,
-                       (u16)((length + kPiece - 1) / kPiece), (u16)kRowPieces, kLowMatrix + low};
+#pragma unroll 1
+    for (int task = warp; task < kLowTiles * LOW_UNITS; task += WARPS) {
+      const LowUnit unit = low_unit(op, task / kLowTiles);
+      const int rank = rank_of(op, unit.low);
+      const int row = 64 * head + kTileRows * (task % kLowTiles);
+      runs[count++] = {row * rank + unit.column, rank, (u16)kTileRows, 1,
+                       (u16)min(kUnitColumns, rank - unit.column), (u16)(kLowMatrix + unit.low)};
     }
-  count = list_rows(runs, count, kOutputMatrix, 0, CHANNELS, share_of(CHANNELS));
-  count = list_rows(runs, count, kKeyMatrix, 0, op.key_rows, share_of(op.key_rows));
+  count = list_rows(runs, count, kOutputMatrix, share_of(CHANNELS));
+  count = list_rows(runs, count, kKeyMatrix, share_of(KEYS));
   sh.num_runs[warp] = count;
 }
 
 /** Begins the next run that its layer has. */
 __device__ __forceinline__ void open_run(Stream& s) {
-  const int first = kVector * (threadIdx.x & 31);
-  while (s.pieces == 0 && s.layer < s.end && s.num_runs > 0) {
+  const int lane = threadIdx.x & 31, row = lane >> 3, column = kVector * (lane & 7);
+  while (s.tiles == 0 && s.layer < s.end && s.num_runs > 0) {
     const Run run = s.run[s.index];
     const f16* const matrix = s.layer->of[run.matrix];
     if (++s.index == s.num_runs) s.index = 0, s.layer++;
     if (matrix == nullptr) continue;
-    s.from = matrix + run.offset + first;
-    s.left = run.length - first;
-    s.pieces = run.pieces, s.piece = run.piece, s.is_row = run.piece < kRowPieces;
+    s.from = matrix + run.offset + row * run.stride + column;
+    s.left = column < run.columns ? run.rows - row : 0;
+    s.stride = run.stride, s.unit = s.units = run.units;
+    s.tiles = (run.rows + kTileRows - 1) / kTileRows;
   }
 }
 
 /** 16 bytes into shared memory, zeros where there are none; done when its group is. */
-__device__ __forceinline__ void copy_ahead(uint4* to, const f16* from, bool inside, u64 policy) {
+__device__ __forceinline__ void copy_ahead(u32 to, const f16* from, bool inside, u64 policy) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
-                   (u32)__cvta_generic_to_shared(to)),
-               "l"(from), "r"(inside ? 16 : 0), "l"(policy)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to),
+      "l"(from), "r"(inside ? 16 : 0), "l"(policy)
+      : "memory");
 #endif
 }
 
@@ -93,140 +98,114 @@ __device__ __forceinline__ u64 evict_first() {
   return policy;
 }
 
-__device__ __forceinline__ void end_group() {
+/**
+ * Asks for the next unit of the stream, for a place of the ring: lines of 128 bytes, a row's each. Of a
+ * line of an odd row the halves change places, so that lanes that read two rows at once meet no
+ * bank twice. A group each, also after the end.
+ */
+__device__ __forceinline__ void ask(Stream& s, u32 place) {
+  if (s.tiles == 0) open_run(s);
+  if (s.tiles > 0) {
+    const int lane = threadIdx.x & 31;
+    const u32 own = 128 * (lane >> 3) + 16 * ((lane & 7) ^ (lane >> 3 & 1) << 2);
+    const u32 to = (u32)__cvta_generic_to_shared(s.ring) + place + own;
+    const f16* from = s.from;
+#pragma unroll
+    for (int i = 0; i < 4; i++, from += 4 * s.stride)
+      copy_ahead(to + 512 * i, from, s.left > 4 * i, s.policy);
+    s.from += kUnitColumns;
+    if (--s.unit == 0) {
+      s.unit = s.units, s.tiles--;
+      s.from += kTileRows * s.stride - s.units * kUnitColumns, s.left -= kTileRows;
+    }
+  }
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
-/** Until all groups but the last RING − 2 are done. */
-__device__ __forceinline__ void wait_for_piece() {
+/**
+ * Sums of products on the tensor cores, of 8 rows: a lane's 16 bytes of a row are the four words that
+ * the unit takes as rows i and i + 8, so the even columns of the other side hold an input's
+ * first and third words and the odd ones its second and fourth, and a row's sum is in two places.
+ */
+struct Products {
+  float of[4];
+};
+
+__device__ __forceinline__ void add_products(Products& sums, const uint4& w, const uint2& x) {
+#if __CUDA_ARCH__ >= 800
+  // Volatile: not to be moved to where not all lanes are.
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(sums.of[0]), "+f"(sums.of[1]), "+f"(sums.of[2]), "+f"(sums.of[3])
+      : "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w), "r"(x.x), "r"(x.y));
+#endif
+}
+
+/** Of a tile: its first 8 rows and the others. */
+struct Tile {
+  Products first, second;
+};
+
+/** Adds the next unit's products with the inputs at x; the one after all that are on their way is
+ * asked for, into the place of the unit before. `both`: all 64 columns, not the first 32. */
+__device__ __forceinline__ void add_unit(Stream& s, Tile& tile, const f16* x, bool both) {
+  const int lane = threadIdx.x & 31, row = lane >> 2, column = lane & 3;
+  const f16* const inputs = x + kVector * column + 4 * (row & 1);
+  const uint2 x0 = *reinterpret_cast<const uint2*>(inputs),
+              x1 = *reinterpret_cast<const uint2*>(inputs + 32);
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(RING - 2) : "memory");
 #endif
-}
-
-/** Asks for the next piece of the stream. A group each, also after the end. */
-__device__ __forceinline__ void ask(Stream& s, uint4* to) {
-  if (s.pieces == 0) open_run(s);
-  if (s.pieces > 0) {
-    copy_ahead(to, s.from, s.left > 0, s.policy);
-    copy_ahead(to + 32, s.from + kHalf, s.left > kHalf, s.policy);
-    s.from += kPiece, s.left -= kPiece, s.pieces--;
-    if constexpr (kInput > CHANNELS) {
-      // Back over the padding of the row's last piece.
-      if (++s.piece == kRowPieces) s.piece = 0, s.from += CHANNELS - kInput, s.left += kInput;
-    } else {
-      s.left += s.is_row ? kPiece : 0;
-    }
-  }
-  end_group();
-}
-
-/** A lane's numbers of a piece. */
-struct Piece {
-  uint4 half[2];
-};
-constexpr int kSlot = kPiece / kVector;
-
-/** The lane's own ring: only what a lane copied itself does it read. */
-__device__ __forceinline__ uint4* ring_of(uint4* rings) {
-  return rings + (threadIdx.x >> 5) * (RING * kSlot) + (threadIdx.x & 31);
-}
-
-/** The next piece, and the one after all that are on their way is asked for: into the place of the
- * piece that was taken before. */
-__device__ __forceinline__ Piece take(Stream& s, uint4* ring) {
-  wait_for_piece();
-  const Piece piece = {{ring[s.slot], ring[s.slot + 32]}};
-  ask(s, ring + s.free);
+  __syncwarp();
+  const u8* const from = s.ring + s.slot + 128 * row;
+  const int at0 = 16 * (column ^ (row & 1) << 2), at1 = at0 ^ 64;
+  const auto load = [&](int at) { return *reinterpret_cast<const uint4*>(from + at); };
+  const uint4 w00 = load(at0), w01 = load(at1), w10 = load(at0 + 1024), w11 = load(at1 + 1024);
+  ask(s, s.free);
   s.free = s.slot;
-  s.slot = s.slot == (RING - 1) * kSlot ? 0 : s.slot + kSlot;
-  return piece;
+  s.slot = s.slot == kRing - kSlot ? 0 : s.slot + kSlot;
+  add_products(tile.first, w00, x0);
+  add_products(tile.second, w10, x0);
+  if (both) {
+    add_products(tile.first, w01, x1);
+    add_products(tile.second, w11, x1);
+  }
 }
 
-/**
- * Sums of products on the tensor cores, of 32 neighbouring numbers (4 lanes' 8) each: the lanes' own
- * weights are the 16 rows of A, their own inputs the columns of B, and what is wanted lies on the
- * diagonals; the rest of the 16 × 8 is not looked at.
- */
-struct Products {
-  float lo[4], hi[4];
-};
-
-__device__ __forceinline__ void multiply(float (&d)[4], const uint4& w, u32 x0, u32 x1) {
-#if __CUDA_ARCH__ >= 800
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(w.x), "r"(w.z), "r"(w.y), "r"(w.w), "r"(x0), "r"(x1));
-#endif
-}
-
-__device__ __forceinline__ void add_products(Products& sums, const uint4& w, const uint4& x) {
-  multiply(sums.lo, w, x.x, x.y);
-  multiply(sums.hi, w, x.z, x.w);
-}
-
-/** The sum of 4 lanes (lane / 4) in one of them, 0 in the others. */
-__device__ __forceinline__ float diagonal(const Products& sums) {
-  const int group = (threadIdx.x & 31) >> 2;
-  const float even = sums.lo[0] + sums.hi[2], odd = sums.lo[1] + sums.hi[3];
-  return (threadIdx.x & 3) != group >> 1 ? 0.0f : group & 1 ? odd : even;
+/** The sums of a tile's rows, as many as there are. */
+__device__ __forceinline__ void keep_tile(const Tile& tile, float* to, int rows) {
+  const int lane = threadIdx.x & 31, row = lane >> 2, part = lane & 3;
+  const float first = tile.first.of[0] + tile.first.of[3],
+              second = tile.second.of[0] + tile.second.of[3];
+  const int at = row + 8 * part;
+  if (part < 2 && at < rows) to[at] = part == 0 ? first : second;
 }
 
 __device__ __forceinline__ void sync_workers() {
   asm volatile("barrier.sync 1, %0;" ::"n"(kWorkers) : "memory");
 }
 
-/**
- * The warp's pieces of the block's rows, as far as `stop`, times their inputs, into its fragments.
- * `input(row)`: the input of a row; `whole(row, sum)`: of each row that is all the warp's, in all
- * lanes.
- */
-template <class Input, class Whole>
-__device__ __forceinline__ void multiply_rows(Stream& s, Shared& sh, uint4* ring,
-                                              Place rows, int stop, Input input, Whole whole) {
-  const int lane = threadIdx.x & 31;
-  Place pieces = pieces_of(rows);
-  pieces.end = min(pieces.end, (stop - rows.begin) * kRowPieces);
-  float* fragment = sh.fragments[threadIdx.x >> 5];
-  int row = rows.begin + pieces.begin / kRowPieces, piece = pieces.begin % kRowPieces;
-  bool is_whole = piece == 0;
-  int i = pieces.begin;
-  while (i < pieces.end) {
-    const uint4* const x = reinterpret_cast<const uint4*>(input(row)) + lane;
-    const int end = min(kRowPieces, piece + pieces.end - i);
-    Products sums = {};
-    i += end - piece;
+/** The warp's columns of so many rows, times their inputs: a sum a row, the warp's part of it. */
+__device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float* sums, int rows) {
+  const Place own = slice_of_warp();
+  if (own.begin >= own.end) return;
 #pragma unroll 1
-    for (; piece < end; piece++) {
-      const Piece w = take(s, ring);
-      add_products(sums, w.half[0], x[kSlot * piece]);
-      add_products(sums, w.half[1], x[kSlot * piece + 32]);
-    }
-    const float total = warp_sum(diagonal(sums));
-    if (lane == 0) *fragment = total;
-    if (is_whole && end == kRowPieces) whole(row, total);
-    fragment++, row++, piece = 0, is_whole = true;
+  for (int row = 0; row < rows; row += kTileRows) {
+    Tile tile = {};
+#pragma unroll 1
+    for (int unit = own.begin; unit < own.end; unit++)
+      add_unit(s, tile, input + kUnitColumns * unit, true);
+    keep_tile(tile, sums + row, rows - row);
   }
 }
 
-/** The warp that has a piece, of so many pieces; `inverse` is 1 / pieces. */
-__device__ __forceinline__ int owner_of(int piece, float inverse) {
-  // (WARPS·(piece + 1) − 1) / pieces: the half keeps it clear of rounding.
-  return (int)((WARPS * (piece + 1) - 0.5f) * inverse);
-}
-
-/** The sum of the block's row `i` of so many, from the fragments of all warps. */
-__device__ __forceinline__ float sum_fragments(const Shared& sh, int rows, int i) {
-  const int pieces = rows * kRowPieces, first = i * kRowPieces;
-  const float inverse = __frcp_rn((float)pieces);
-  const int last = owner_of(first + kRowPieces - 1, inverse);
+/** The sum of a row: over the warps, in their order. */
+__device__ __forceinline__ float sum_slices(const Shared& sh, int row) {
   float sum = 0;
-  for (int w = owner_of(first, inverse); w <= last; w++) {
-    const Place own = part_of(pieces, w, WARPS);
-    if (own.begin < own.end) sum += sh.fragments[w][i - own.begin / kRowPieces];
-  }
+#pragma unroll
+  for (int i = 0; i < kSlices; i++) sum += sh.sums[i * kSumRows + row];
   return sum;
 }

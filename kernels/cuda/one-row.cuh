@@ -7,11 +7,13 @@
 #include "wkv7.cuh"
 
 constexpr int kWorkers = 32 * WARPS;
-/** Halves of a piece; a lane has 8 in each half of it. */
-constexpr int kPiece = 512, kHalf = kPiece / 2, kVector = 8;
-constexpr int kRowPieces = (CHANNELS + kPiece - 1) / kPiece;
-/** An input with zeros up to a whole piece. */
-constexpr int kInput = kRowPieces * kPiece;
+/** Halves of 16 bytes. */
+constexpr int kVector = 8;
+/** Weights are read in units of 16 rows by 64 columns, 2 KB. */
+constexpr int kTileRows = 16, kUnitColumns = 64, kUnits = CHANNELS / kUnitColumns;
+constexpr u32 kSlot = 2 * kTileRows * kUnitColumns, kRing = RING * kSlot;
+/** Warps that share the columns of a row. */
+constexpr int kSlices = kUnits < WARPS ? kUnits : WARPS;
 constexpr int kHeads = CHANNELS / 64;
 /** r, k, v, then the inner matrices of w, a, g and v's gate; and the outer ones. */
 constexpr int kIn = 7, kLow = 4, kFirstLow = kIn - kLow;
@@ -36,40 +38,55 @@ struct Layer {
   u64 unused;
 };
 
+/** Columns of value that a block has: a power of two, so that a warp reads whole rows of them. */
+__device__ constexpr int value_columns() {
+  int columns = 16;
+  while (columns < 128 && columns * BLOCKS < CHANNELS) columns *= 2;
+  return columns;
+}
+
 struct OneRow {
   const Layer* layers;
   float* x;
-  /** Outputs of `in`, f16. */
-  f16* y[kIn];
-  /** f32 [blocks, C] */
-  float* partial;
+  /** f16, outputs of `in` in the order of its rows: r, k, v, then the inner low ranks. */
+  f16* y;
+  /** f16, outputs of key. */
+  f16* u;
   /** Of the barrier: zero at first. */
   u32* arrivals;
   long long shift_stride;
   /** The first row of each matrix of `in` in all its rows, and their number. */
   int first[kIn + 1];
   int num_layers;
-  int key_rows;
   float eps;
 };
 
-struct Active {
-  float value;
-  int row;
-};
+/** Rows that a block has of output and of key at most. */
+constexpr int kOutputRows = (CHANNELS + BLOCKS - 1) / BLOCKS;
+constexpr int kKeyRows = (KEYS + BLOCKS - 1) / BLOCKS;
 
-/** Neighbouring pieces of one matrix that a warp reads, the same in every layer. */
+/** Tiles of rows of one matrix that a warp reads some columns of, the same in every layer. */
 struct alignas(16) Run {
-  /** Of the first lane, in numbers from the matrix's beginning. */
-  int offset;
-  /** From there to the end of the row, or of the run where rows do not matter. */
-  int length;
-  /** Pieces, and the row's piece that is the first. */
-  u16 pieces, piece;
-  int matrix;
+  /** Of the first row and column, in numbers from the matrix's beginning; from row to row. */
+  int offset, stride;
+  u16 rows, units;
+  /** Of a unit. */
+  u16 columns, matrix;
+};
+/** Of a unit of the outer low ranks: its inputs among all. */
+struct LowInput {
+  u16 first, columns;
 };
 constexpr int kHeadsEach = (kHeads + BLOCKS - 1) / BLOCKS;
-constexpr int kRuns = kIn + kLow * kHeadsEach + 2;
+/** Tiles of a head's 64 rows of an outer low rank. */
+constexpr int kLowTiles = 64 / kTileRows;
+constexpr int kRuns = MIXES + kHeadsEach * ((kLowTiles * LOW_UNITS + WARPS - 1) / WARPS) + 2;
+
+__device__ constexpr int most(int a, int b) { return a > b ? a : b; }
+/** Sums a warp has of the rows of a phase at most. */
+constexpr int kSumRows = most(IN_ROWS, most(kOutputRows, kKeyRows));
+/** Also those of the low ranks, and of value. */
+constexpr int kSums = most(kSlices * kSumRows, most(64 * LOW_UNITS, WARPS * value_columns()));
 
 struct Shared {
   alignas(16) Layer layers[2];
@@ -79,14 +96,14 @@ struct Shared {
   /** Of a head: its vectors of `mixing` in the order of kOwn, and its r, k, v and first v. */
   alignas(16) float constants[8][64];
   u32 words[4][32];
-  float logits[kLow][64];
+  LowInput low_inputs[LOW_UNITS];
+  alignas(16) float gate[64];
   float outputs[64];
   float scratch[64];
-  float u[KEY_ROWS];
-  /** Sums of the rows that a warp has pieces of. */
-  float fragments[WARPS][FRAGMENTS];
-  Active active[KEY_ROWS];
-  int num_active;
+  float bonus;
+  /** Active u of a warp's share of them, and of all. */
+  int counts[WARPS];
+  alignas(16) float sums[kSums];
 };
 
 struct Place {
@@ -101,13 +118,11 @@ __device__ __forceinline__ Place part_of(int count, int index, int parts) {
 /** The block's rows of so many. */
 __device__ __forceinline__ Place share_of(int rows) { return part_of(rows, blockIdx.x, BLOCKS); }
 
-/** The warp's pieces of so many rows: whole rows and the ends of others. */
-__device__ __forceinline__ Place pieces_of(Place rows) {
-  return part_of((rows.end - rows.begin) * kRowPieces, threadIdx.x >> 5, WARPS);
-}
-
-__device__ __forceinline__ int num_low(const Matrices& m) {
-  return m.of[kLowMatrix + kLow - 1] == nullptr ? kLow - 1 : kLow;
+/** The warp's units of a row of so many channels. */
+__device__ __forceinline__ Place slice_of_warp() {
+  const int warp = threadIdx.x >> 5;
+  if (warp >= kSlices) return {0, 0};
+  return part_of(kUnits, warp, kSlices);
 }
 
 /** Rows that a layer has of `in`: the gate's are the last. */
@@ -115,11 +130,24 @@ __device__ __forceinline__ int in_rows(const OneRow& op, const Matrices& m) {
   return op.first[m.of[kIn - 1] == nullptr ? kIn - 1 : kIn];
 }
 
-/** Rows a warp takes of each outer matrix of a head. */
-constexpr int kLowRows = 64 / WARPS;
-
 __device__ __forceinline__ int rank_of(const OneRow& op, int low) {
   return op.first[kFirstLow + low + 1] - op.first[kFirstLow + low];
+}
+
+/** A unit of 64 columns of the outer low ranks: which, its first column, and its inputs among all. */
+struct LowUnit {
+  int low, column, input;
+};
+
+__device__ __forceinline__ LowUnit low_unit(const OneRow& op, int unit) {
+  LowUnit place = {0, unit * kUnitColumns, 0};
+  while (place.low < kLow - 1 && place.column >= rank_of(op, place.low)) {
+    const int rank = rank_of(op, place.low++);
+    place.column -= (rank + kUnitColumns - 1) / kUnitColumns * kUnitColumns;
+    place.input += rank;
+  }
+  place.input += place.column;
+  return place;
 }
 
 /** A barrier over the grid in two halves. One thread of a warp without copies on their way speaks
@@ -146,9 +174,14 @@ struct Barrier {
 
   __device__ void wait() {
     // All lanes, so that they stay together.
-    if (threadIdx.x >= kWorkers)
-      while (((read() ^ sense) & 0x80000000u) == 0) {
-      }
+    if (threadIdx.x >= kWorkers) {
+      u32 value;
+      // An acquire empties L1: one at the end.
+      do {
+        asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(value) : "l"(arrivals) : "memory");
+      } while (((value ^ sense) & 0x80000000u) == 0);
+      read();
+    }
     __syncwarp();
     sense ^= 0x80000000u;
     __syncthreads();
@@ -169,10 +202,21 @@ __device__ __forceinline__ u32 fresh_word(const f16* x, int at) {
   return __ldcg(reinterpret_cast<const u32*>(x + at));
 }
 
-/** Zeros after an input, up to a whole piece. */
-__device__ __forceinline__ void pad_input(f16* input) {
-  if constexpr (kInput > CHANNELS)
-    for (int i = CHANNELS + threadIdx.x; i < kInput; i += THREADS) input[i] = f16{0};
+/** An input lies in shared memory such that of every four words the second and third have changed places:
+ * one side of the tensor cores takes the first two, the other the rest (one-row-stream.cuh). */
+__device__ __forceinline__ uint4 as_input(const uint4& v) {
+  return make_uint4(v.x, v.z, v.y, v.w);
+}
+
+__device__ __forceinline__ void store_input(f16* input, const Row& row) {
+  u32* const words = reinterpret_cast<u32*>(input);
+#pragma unroll
+  for (int i = 0; i < kPer; i++) {
+    if (!owns(i)) continue;
+    const float4 p = row.part[i];
+    const int at = 4 * (group(i) >> 1) + (group(i) & 1);
+    words[at] = pack(p.x, p.y), words[at + 2] = pack(p.z, p.w);
+  }
 }
 
 /** h + (previous − h)·mix, as an input. */
@@ -185,21 +229,28 @@ __device__ __forceinline__ void mix_input(f16* input, const Row& h, const Row& p
     y.part[i] = make_float4(c.x + (p.x - c.x) * m.x, c.y + (p.y - c.y) * m.y,
                             c.z + (p.z - c.z) * m.z, c.w + (p.w - c.w) * m.w);
   }
-  store_row(input, y);
-  pad_input(input);
+  store_input(input, y);
 }
 
 __device__ __forceinline__ void prefetch(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
+/** A row of value into L2, by a warp. */
+__device__ __forceinline__ void prefetch_row(const f16* row) {
+  for (int at = 64 * (threadIdx.x & 31); at < CHANNELS; at += 64 * 32) prefetch(row + at);
+}
+
 /** Everything a block has beside its place in the stream. */
 struct Block {
   Shared& sh;
   u8* region;
-  uint4* ring;
   Barrier barrier;
   int slot;
+  /** The block's rows of `in`, the first matrix that they are of, and where the next ones begin. */
+  Place in;
+  int first_job;
+  int bounds[MIXES];
 };
 
 /** The shift vector becomes h: by one block, after all have read it. */

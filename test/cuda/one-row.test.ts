@@ -13,9 +13,13 @@ import { writeRandomRwkv7 } from '../helpers/pth.ts'
 import { someTokens } from '../helpers/runner.ts'
 import { describeCuda } from './kit.ts'
 
-/** Widths of released models and one that fills no piece, ranks that fill none; the last has no such ranks. */
+/**
+ * Widths of released models and two that leave warps without columns; ranks that fill no unit; more active rows of
+ * ffn.value than there is room for at once.
+ */
 const MODELS = [
   { layers: 3, channels: 192, ranks: { w: 32, a: 64, v: 32, g: 96 } },
+  { layers: 2, channels: 320, ffn: 12296, ranks: { w: 32, a: 32, v: 32, g: 64 } },
   { layers: 2, channels: 768, ranks: { w: 64, a: 64, v: 32, g: 128 } },
   { layers: 2, channels: 2560, ffn: 2568, ranks: { w: 96, a: 96, v: 64, g: 320 } },
   { layers: 1, channels: 4096, ffn: 4104, ranks: { w: 128, a: 128, v: 96, g: 480 } },

@@ -25,20 +25,24 @@ import { StructBytes } from './struct-bytes.ts'
 /** As one-row.cu counts: warps that multiply, and one more for the barrier. */
 const WARPS = 16
 const THREADS = 32 * (WARPS + 1)
-const PIECE_BYTES = 1024
-const PIECE_COLUMNS = 512
+/** Weights are read in units of 16 rows by 64 columns, f16. */
+const UNIT_COLUMNS = 64
+const UNIT_BYTES = 2048
+/** Of device and shared memory. */
+const LINE_BYTES = 128
 /** Outer ranks are multiples of this. */
 const RANK_STEP = 32
 const MAX_CHANNELS = 4096
-/** The most pieces on their way, and the fewest that are worth it. */
-const MAX_RING = 16
-const MIN_RING = 4
+/** Units on their way to a warp. */
+const MAX_RING = 6
+const MIN_RING = 2
+/** Entries of the list of active u that has room at once; more take several rounds. */
+const MAX_LIST = 4096
 /** Bytes of Layer and Matrices. */
 const LAYER_BYTES = 464
 const MATRICES_BYTES = 104
-/** Shared, less its arrays over the rows of key and over runs, and those per row and per run. */
-const SHARED_BYTES = 6976
-const KEY_ROW_BYTES = 12
+/** Shared, less its arrays over runs, units of low ranks and sums. */
+const SHARED_BYTES = 5984
 const RUN_BYTES = 16
 
 const COOPERATIVE: LaunchOptions = { cooperative: true }
@@ -150,11 +154,12 @@ export class OneRowLayers {
     const table = device.alloc(LAYER_BYTES * this.#layers.length)
     for (const [i, layer] of this.#layers.entries())
       device.upload(table, layerStruct(this.#capacity, layer, this.#values[i]!), i * LAYER_BYTES)
-    const partial = device.alloc(4 * blocks * this.#layers[0]!.states.shape.channels)
+    const between = [firstRows(this.#layers).at(-1)!, this.#layers[0]!.key.rows] as const
+    const [y, u] = between.map((count) => device.alloc(2 * count)) as [DevicePointer, DevicePointer]
     const arrivals = device.alloc(16)
     device.fill(arrivals, 0, 16)
-    const struct = oneRowStruct(this.#capacity, this.#layers, table, partial, arrivals)
-    return { kernel, sharedBytes, blocks, struct, memory: [table, partial, arrivals] }
+    const struct = oneRowStruct(this.#capacity, this.#layers, { table, y, u, arrivals })
+    return { kernel, sharedBytes, blocks, struct, memory: [table, y, u, arrivals] }
   }
 
   run(stream: StepStream): void {
@@ -198,39 +203,49 @@ function mostMixes(first: readonly number[], blocks: number): number {
   return most
 }
 
+/** Columns of value that a block has. */
+function valueColumns(channels: number, blocks: number): number {
+  let columns = 16
+  while (columns < 128 && columns * blocks < channels) columns *= 2
+  return columns
+}
+
 /** The macros of one-row.cu and its dynamic shared memory, or null where it does not fit. */
 function planOf(device: CudaDevice, layers: readonly Rwkv7Layer[]) {
   const [layer] = layers
   if (layer === undefined || device.computeCapability[0] < 8) return null
   const { channels, headSize } = layer.states.shape
-  if (channels > MAX_CHANNELS || channels % headSize !== 0) return null
+  const KEYS = layer.key.rows
+  if (channels > MAX_CHANNELS || channels % UNIT_COLUMNS > 0 || KEYS % 8 > 0) return null
   const first = firstRows(layers)
   const ranks = LOW_NAMES.map((name) => innerOf(layers, name)?.weight.rows ?? 0)
   if (ranks.some((rank) => rank % RANK_STEP > 0)) return null
   const blocks = device.numSms
   const MIXES = mostMixes(first, blocks)
-  const KEY_ROWS = Math.ceil(layer.key.rows / blocks)
-  const inputBytes = 2 * MIXES * Math.ceil(channels / PIECE_COLUMNS) * PIECE_COLUMNS
-  const lowBytes = 2 * (first.at(-1)! - first[3]!)
-  // Sums of add_active, and of add_phase: 16 KB and 8 KB at most.
-  const shares = Math.floor((32 * WARPS) / (channels / 8))
-  const sumBytes = Math.max(4 * (shares - 1) * channels, 4 * WARPS * 128)
-  // Rows that a warp's share of the block's pieces touches: whole ones and both ends.
-  const rowsPerBlock = Math.ceil(Math.max(first.at(-1)!, layer.key.rows, channels) / blocks)
-  const FRAGMENTS = Math.ceil(rowsPerBlock / WARPS) + 2
-  const REGION = 16 * Math.ceil(Math.max(inputBytes, lowBytes, sumBytes) / 16)
-  const rest = REGION + MATRICES_BYTES * layers.length
+  const IN_ROWS = Math.ceil(first.at(-1)! / blocks)
+  const LOW_UNITS = ranks.reduce((units, rank) => units + Math.ceil(rank / UNIT_COLUMNS), 0)
+  const LIST = Math.min(MAX_LIST, KEYS)
+  // In turn: inputs of `in`, of the outer low ranks, the list of active u.
+  const region = Math.max(2 * MIXES * channels, 2 * (first.at(-1)! - first[3]!), 4 * LIST)
+  const REGION = 16 * Math.ceil(region / 16)
+  const slices = Math.min(WARPS, channels / UNIT_COLUMNS)
+  const sumRows = Math.max(IN_ROWS, Math.ceil(Math.max(channels, KEYS) / blocks))
+  const valueSums = WARPS * valueColumns(channels, blocks)
+  const sums = Math.max(slices * sumRows, headSize * LOW_UNITS, valueSums)
   const heads = Math.ceil(channels / headSize / blocks)
-  const runs = IN_NAMES.length + LOW_NAMES.length * heads + 2
-  const perWarp = 4 * FRAGMENTS + RUN_BYTES * runs
-  const fixed = SHARED_BYTES + KEY_ROW_BYTES * KEY_ROWS + WARPS * perWarp
+  const lowRuns = Math.ceil(((headSize / 16) * LOW_UNITS) / WARPS)
+  const runs = WARPS * (MIXES + heads * lowRuns + 2)
+  const arrays = RUN_BYTES * runs + 4 * (LOW_UNITS + sums)
+  // The ring begins at a line.
+  const fixed = LINE_BYTES * Math.ceil((SHARED_BYTES + arrays) / LINE_BYTES)
+  const rest = REGION + MATRICES_BYTES * layers.length
   const free = device.info.sharedBytesPerBlock - fixed - rest
-  const RING = Math.min(MAX_RING, Math.floor(free / (WARPS * PIECE_BYTES)))
+  const RING = Math.min(MAX_RING, Math.floor(free / (WARPS * UNIT_BYTES)))
   if (RING < MIN_RING) return null
   const STATE_F16 = Number(layer.states.wkvType === 'f16')
-  const shape = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEY_ROWS, FRAGMENTS }
-  const defines = { ...shape, RING, MIXES, REGION, STATE_F16 }
-  return { defines, sharedBytes: WARPS * PIECE_BYTES * RING + rest }
+  const shape = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS, LOW_UNITS }
+  const defines = { ...shape, RING, MIXES, REGION, LIST, STATE_F16 }
+  return { defines, sharedBytes: WARPS * UNIT_BYTES * RING + rest }
 }
 
 /** `Layer` of one-row.cu. */
@@ -268,17 +283,15 @@ function layerStruct(capacity: Capacity, layer: Rwkv7Layer, value: DevicePointer
 function oneRowStruct(
   capacity: Capacity,
   layers: readonly Rwkv7Layer[],
-  table: DevicePointer,
-  partial: DevicePointer,
-  arrivals: DevicePointer,
+  memory: Readonly<Record<'table' | 'y' | 'u' | 'arrivals', DevicePointer>>,
 ): Uint8Array {
   const layer = layers[0]!
   const { channels } = layer.states.shape
   const struct = new StructBytes()
-  struct.pointer(table).pointer(tensorOf(layer.x, 'f32', capacity.tokens * channels))
-  for (const name of IN_NAMES) struct.pointer(innerOf(layers, name)?.y.address ?? null)
-  struct.pointer(partial).pointer(arrivals).i64(layer.states.shiftStride)
+  struct.pointer(memory.table).pointer(tensorOf(layer.x, 'f32', capacity.tokens * channels))
+  struct.pointer(memory.y).pointer(memory.u).pointer(memory.arrivals)
+  struct.i64(layer.states.shiftStride)
   for (const row of firstRows(layers)) struct.i32(row)
-  struct.i32(layers.length).i32(layer.key.rows).f32(layer.norms[0].eps)
+  struct.i32(layers.length).f32(layer.norms[0].eps)
   return struct.bytes()
 }
