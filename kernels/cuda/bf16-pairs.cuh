@@ -113,23 +113,29 @@ __device__ __forceinline__ int among_tokens(int lane, int unit) {
   return lane ^ (lane >> 3 | (unit & 1) << 2);
 }
 
+// Every second pair of right operands' units has its rests first, for the same reason.
+__device__ __forceinline__ uint4 roundings_first(uint4 b, bool rests_first) {
+  return rests_first ? make_uint4(b.z, b.w, b.x, b.y) : b;
+}
+
 /** Right, k the channels. */
-__device__ __forceinline__ uint4* right(uint4* m, int tokens8, int channels16, int lane) {
-  return m + (tokens8 * 4 + channels16) * kUnit + among_channels(lane, channels16);
+__device__ __forceinline__ uint4 load_right(const uint4* m, int tokens8, int channels16, int lane) {
+  return roundings_first(m[(tokens8 * 4 + channels16) * kUnit + among_channels(lane, channels16)],
+                         channels16 & 2);
 }
 
 /** Right, k the tokens. */
-__device__ __forceinline__ uint4* right(uint4* m, int channels8, int lane) {
-  return m + channels8 * kUnit + among_tokens(lane, channels8);
+__device__ __forceinline__ uint4 load_right_of_tokens(const uint4* m, int channels8, int lane) {
+  return roundings_first(m[channels8 * kUnit + among_tokens(lane, channels8)], channels8 & 2);
 }
 
 /** Left, rows the tokens. */
-__device__ __forceinline__ uint4* left(uint4* m, int channels16, int lane) {
+__device__ __forceinline__ const uint4* left(const uint4* m, int channels16, int lane) {
   return m + channels16 * 2 * kUnit + among_channels(lane, channels16);
 }
 
 /** Left, rows the channels. */
-__device__ __forceinline__ uint4* left_of_tokens(uint4* m, int channels16, int lane) {
+__device__ __forceinline__ const uint4* left_of_tokens(const uint4* m, int channels16, int lane) {
   return m + channels16 * 2 * kUnit + among_tokens(lane, channels16);
 }
 
@@ -138,36 +144,44 @@ __device__ __forceinline__ Left load_left(const uint4* at) {
   return {{a.x, a.y, a.z, a.w}, {b.x, b.y, b.z, b.w}};
 }
 
-/** Puts a token's channels 2·pair and 2·pair + 1 into a right operand. */
-__device__ __forceinline__ void put_right(uint4* m, int token, int pair, uint2 value) {
-  uint4* const at = right(m, token >> 3, pair >> 3, (token & 7) * 4 + (pair & 3));
-  u32* const word = reinterpret_cast<u32*>(at) + (pair >> 2 & 1);
-  word[0] = value.x, word[2] = value.y;
+// Where a pair of neighbours lies in such a matrix, in words; its rests are at word ^ kRightRest or
+// word + kLeftRest. With an even token (or channel, where k is the tokens) the next one's pair lies
+// at word ^ kNext.
+constexpr int kNext = 16;
+constexpr int kRightRest = 2;
+constexpr int kLeftRest = 4 * kUnit;
+
+/** Of a token the channels 2·pair and 2·pair + 1 in a right operand. */
+__device__ __forceinline__ int right_word(int token, int pair) {
+  const int lane = among_channels((token & 7) * 4 + (pair & 3), pair >> 3);
+  return (((token >> 3) * 4 + (pair >> 3)) * kUnit + lane) * 4 + (pair >> 2 & 1) +
+         (pair >> 4) * kRightRest;
 }
 
-__device__ __forceinline__ uint2 get_right(uint4* m, int token, int pair) {
-  uint4* const at = right(m, token >> 3, pair >> 3, (token & 7) * 4 + (pair & 3));
-  const u32* const word = reinterpret_cast<u32*>(at) + (pair >> 2 & 1);
-  return make_uint2(word[0], word[2]);
+/** The same in a left operand. */
+__device__ __forceinline__ int left_word(int token, int pair) {
+  const int lane = among_channels((token & 7) * 4 + (pair & 3), pair >> 3);
+  return ((pair >> 3) * 2 * kUnit + lane) * 4 + (token >> 3) + (pair >> 2 & 1) * 2;
 }
 
-/** The same into a left operand. */
-__device__ __forceinline__ void put_left(uint4* m, int token, int pair, uint2 value) {
-  uint4* const at = left(m, pair >> 3, (token & 7) * 4 + (pair & 3));
-  u32* const word = reinterpret_cast<u32*>(at) + (token >> 3) + (pair >> 2 & 1) * 2;
-  word[0] = value.x, word[4 * kUnit] = value.y;
+/** Of a channel the tokens 2·pair and 2·pair + 1 in a right operand. */
+__device__ __forceinline__ int right_word_of_tokens(int channel, int pair) {
+  const int lane = among_tokens((channel & 7) * 4 + (pair & 3), channel >> 3);
+  return ((channel >> 3) * kUnit + lane) * 4 + (pair >> 2) + (channel >> 4 & 1) * kRightRest;
 }
 
-/** Puts a channel's tokens 2·pair and 2·pair + 1 into a right operand. */
-__device__ __forceinline__ void put_tokens_right(uint4* m, int channel, int pair, uint2 value) {
-  uint4* const at = right(m, channel >> 3, (channel & 7) * 4 + (pair & 3));
-  u32* const word = reinterpret_cast<u32*>(at) + (pair >> 2);
-  word[0] = value.x, word[2] = value.y;
+/** The same in a left operand. */
+__device__ __forceinline__ int left_word_of_tokens(int channel, int pair) {
+  const int lane = among_tokens((channel & 7) * 4 + (pair & 3), channel >> 4);
+  return ((channel >> 4) * 2 * kUnit + lane) * 4 + (channel >> 3 & 1) + (pair >> 2) * 2;
 }
 
-/** The same into a left operand. */
-__device__ __forceinline__ void put_tokens_left(uint4* m, int channel, int pair, uint2 value) {
-  uint4* const at = left_of_tokens(m, channel >> 4, (channel & 7) * 4 + (pair & 3));
-  u32* const word = reinterpret_cast<u32*>(at) + (channel >> 3 & 1) + (pair >> 2) * 2;
-  word[0] = value.x, word[4 * kUnit] = value.y;
+__device__ __forceinline__ void put_right(uint4* m, int word, uint2 value) {
+  u32* const words = reinterpret_cast<u32*>(m);
+  words[word] = value.x, words[word ^ kRightRest] = value.y;
+}
+
+__device__ __forceinline__ void put_left(uint4* m, int word, uint2 value) {
+  u32* const at = reinterpret_cast<u32*>(m) + word;
+  at[0] = value.x, at[kLeftRest] = value.y;
 }

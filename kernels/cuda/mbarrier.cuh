@@ -27,6 +27,16 @@ __device__ __forceinline__ void arrive(Barrier& barrier) {
 #endif
 }
 
+/** Arrives, and announces bytes for the phase. */
+__device__ __forceinline__ void arrive_expecting(Barrier& barrier, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
+      "r"(bytes)
+      : "memory");
+#endif
+}
+
 /** Until the phase of that parity has ended; the phase before the first has parity 1. What copies
  * brought is there, and what others of the block wrote; not what other blocks wrote by stores: an
  * acquire of the whole cluster would empty the L1 each time. */
@@ -80,6 +90,18 @@ __device__ __forceinline__ void copy_to(int rank, const void* at, int bytes, Bar
       "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
       "[%3];" ::"r"(address_in(rank, at)),
       "r"(shared_address(at)), "r"(bytes), "r"(there)
+      : "memory");
+#endif
+}
+
+/** Stores two numbers at the address of a place in a block of the cluster, which tells the barrier
+ * at `barrier` there of its 8 bytes. */
+__device__ __forceinline__ void store_telling(u32 to, float x, float y, u32 barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
+          "r"(to),
+      "f"(x), "f"(y), "r"(barrier)
       : "memory");
 #endif
 }

@@ -104,6 +104,17 @@ __device__ __forceinline__ float sum_four(const float (&x)[4], int q) {
   return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
 }
 
+/** Four sums over a warp, in all lanes: half of them go each way, then a quarter. */
+__device__ __forceinline__ void warp_sum_four(float (&x)[4]) {
+  const int lane = threadIdx.x & 31;
+  const bool upper = lane & 16, odd = lane & 8;
+  const float a = (upper ? x[2] : x[0]) + __shfl_xor_sync(0xffffffffu, upper ? x[0] : x[2], 16);
+  const float b = (upper ? x[3] : x[1]) + __shfl_xor_sync(0xffffffffu, upper ? x[1] : x[3], 16);
+  const float sum = sum8((odd ? b : a) + __shfl_xor_sync(0xffffffffu, odd ? a : b, 8));
+#pragma unroll
+  for (int i = 0; i < 4; i++) x[i] = __shfl_sync(0xffffffffu, sum, 8 * i);
+}
+
 /** Two neighbouring channels, as a warp's lane has them of a head: of f16 in a word, or of f32. */
 __device__ __forceinline__ u32 load_word(const f16* x, long long at) {
   return *reinterpret_cast<const u32*>(x + at);

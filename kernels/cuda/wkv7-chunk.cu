@@ -1,7 +1,6 @@
-// RWKV-7's recurrence over rows of many tokens (wkv7, backend.ts), 16 tokens at a time on the
-// tensor cores; writes y before its norm (wkv7_output does the rest) and the state in place. Per
-// head, with a = −kk, b = kk∘rate, Γ_t = w_1∘…∘w_t within the chunk, S the state [value, key]
-// before it:
+// RWKV-7 time mixing of rows of many tokens (wkv7, backend.ts), 16 tokens at a time on the tensor
+// cores: from the projections to the gated head outputs, and the state in place. Per head, with a =
+// −kk, b = kk∘rate, Γ_t = w_1∘…∘w_t within the chunk, S the state [value, key] before it:
 //
 //   u_t = S_{t−1}·a_t     S_t = S_{t−1}·diag(w_t) + u_t·b_tᵀ + v_t·k_tᵀ     y_t = S_t·r_t
 //
@@ -14,15 +13,17 @@
 //
 // So the chain goes from chunk to chunk, through two products, and the rest runs ahead of it. Four
 // warps hold 16 value rows of S each in accumulators, which are as they lie the left operands of
-// what comes next; groups of four warps take turns to prepare chunks and hand them over in a ring
-// in shared memory. A head of a row has a cluster of CLUSTER blocks (2 where there are
+// what comes next; groups of eight warps take turns to prepare chunks and hand them over in a ring
+// in shared memory (wkv7-chunk-prepare.cuh); others finish what the chain is done with
+// (wkv7-chunk-finish.cuh). A head of a row has a cluster of CLUSTER blocks (2 where there are
 // multiprocessors for them, else 1), which share the chain's warps and the chunks, and copy chunks
 // to each other. Numbers are pairs of bf16 (bf16-pairs.cuh): what is chained is good to 5e-6, and w
 // ≥ 0.545 keeps 1/Γ below 2^14, far inside their range. Operands rounded once, to f16, would leave
 // 4e-4, twice what rounding y does. Tokens beyond the row's end have w = 1 and zeros, which changes
 // nothing; chunks count from the row's first token of the step. Tolerance: 1e-3 RMS against
 // reference/ops.ts.
-#include "wkv7-chunk.cuh"
+#include "wkv7-chunk-finish.cuh"
+#include "wkv7-chunk-prepare.cuh"
 
 __device__ __forceinline__ void load_two(float& x, float& y, const float* from) {
   const float2 v = *reinterpret_cast<const float2*>(from);
@@ -60,19 +61,19 @@ __device__ __forceinline__ void advance(State& s, Sums& y, Chunk& chunk, int par
 #pragma unroll
   for (int n = 0; n < 4; n++) {
     s.before[n] = left_of(s.of[2 * n], s.of[2 * n + 1]);
-    multiply(u, s.before[n], *right(chunk.w, 0, n, lane), *right(chunk.w, 1, n, lane));
+    multiply(u, s.before[n], load_right(chunk.w, 0, n, lane), load_right(chunk.w, 1, n, lane));
   }
 #pragma unroll
   for (int j = 0; j < 8; j++) {
     float2 decay = *reinterpret_cast<const float2*>(chunk.decay + 8 * j + 2 * q);
     s.of[j][0] *= decay.x, s.of[j][1] *= decay.y, s.of[j][2] *= decay.x, s.of[j][3] *= decay.y;
   }
-  const auto add = [&](const Left& a, uint4* m) {
+  const auto add = [&](const Left& a, const uint4* m) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       uint4 b[4];
 #pragma unroll
-      for (int j = 0; j < 4; j++) b[j] = *right(m, 4 * half + j, lane);
+      for (int j = 0; j < 4; j++) b[j] = load_right_of_tokens(m, 4 * half + j, lane);
       multiply_add(s.of + 4 * half, a, b);
     }
   };
@@ -87,17 +88,43 @@ __device__ __forceinline__ void advance(State& s, Sums& y, Chunk& chunk, int par
   y.clear();
 #pragma unroll
   for (int n = 0; n < 4; n++)
-    multiply(y, s.before[n], *right(chunk.r, 0, n, lane), *right(chunk.r, 1, n, lane));
+    multiply(y, s.before[n], load_right(chunk.r, 0, n, lane), load_right(chunk.r, 1, n, lane));
   multiply(y, v, chunk.rk[lane], chunk.rk[32 + lane]);
   multiply(y, brought, chunk.rb[lane], chunk.rb[32 + lane]);
 }
 
-/** The warps of the chain: 16 value rows each. */
-__device__ __forceinline__ void recur(const Wkv7& op, Shared& shared, int start, int end, int head,
-                                      int rank, state_t* state) {
-  const int part = rank * kChain + (threadIdx.x >> 5), lane = threadIdx.x & 31, g = lane >> 2,
-            q = lane & 3;
-  const int chunks = (end - start + kTokens - 1) / kTokens, value = 16 * part + g;
+/** Y of a warp's values to the block that finishes the chunk. */
+__device__ __forceinline__ void tell(Shared& shared, const Sums& y, const int (&places)[2], int c) {
+  const int stage = c % kStages;
+  Barrier& told = shared.told[stage / CLUSTER];
+  float* const to = shared.outcomes[stage / CLUSTER].y;
+#if CLUSTER > 1
+  const u32 there = address_in(c % CLUSTER, to), barrier = address_in(c % CLUSTER, &told);
+#pragma unroll
+  for (int half = 0; half < 2; half++)
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+      store_telling(there + 4 * (places[half] ^ 8 * n), y.of(n, 2 * half), y.of(n, 2 * half + 1),
+                    barrier);
+#else
+#pragma unroll
+  for (int half = 0; half < 2; half++)
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+      *reinterpret_cast<float2*>(to + (places[half] ^ 8 * n)) =
+          make_float2(y.of(n, 2 * half), y.of(n, 2 * half + 1));
+  __syncwarp();
+  if ((threadIdx.x & 31) == 0) arrive(told), arrive(shared.free[stage]);
+#endif
+}
+
+/** The warps of the chain: 16 value rows each. Returns how many chunks there have been. */
+__device__ __forceinline__ int recur(const Wkv7& op, Shared& shared, const Sequence& sequence,
+                                     int part, int before) {
+  const int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3, value = 16 * part + g;
+  const int last = before + sequence.num_chunks();
+  state_t* const state =
+      static_cast<state_t*>(op.state) + sequence.slot * op.slot_stride + sequence.head * 64LL * 64;
   State s;
 #pragma unroll
   for (int j = 0; j < 8; j++)
@@ -105,32 +132,22 @@ __device__ __forceinline__ void recur(const Wkv7& op, Shared& shared, int start,
     for (int half = 0; half < 2; half++)
       load_two(s.of[j][2 * half], s.of[j][2 * half + 1],
                state + (value + 8 * half) * 64 + 8 * j + 2 * q);
-  int first = start + 2 * q;
-  float* to = op.y + (long long)first * op.channels + head * 64 + value;
-  for (int c = 0; c < chunks; c++) {
+  int places[2];
+#pragma unroll
+  for (int half = 0; half < 2; half++)
+    places[half] = place_of_high(2 * part + half, 2 * q) ^ place_of_low(g);
+  for (int c = before; c < last; c++) {
     const int stage = c % kStages;
     wait(shared.full[stage], c / kStages & 1);
     Sums y;
     advance(s, y, shared.ring[stage], part);
     __syncwarp();
-    if (lane == 0) {
-      if (CLUSTER > 1)
-        arrive_in(c % CLUSTER, shared.free[stage]);
-      else
-        arrive(shared.free[stage]);
-    }
-#pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        const int token = 8 * n + (e & 1);
-        if (first + token < end) to[(long long)token * op.channels + (e >> 1) * 8] = y.of(n, e);
-      }
-    first += kTokens, to += (long long)kTokens * op.channels;
+    if (CLUSTER > 1 && lane == 0) arrive_in(c % CLUSTER, shared.free[stage]);
+    tell(shared, y, places, c);
   }
   // Noise of what the last token brought, so that it depends on nothing outside the sequence.
-  const f16* const brought = op.k + (long long)(end - 1) * op.channels + head * 64;
-  const f16* const values = op.v + (long long)(end - 1) * op.channels + head * 64;
+  const long long end = (sequence.end - 1LL) * op.channels + sequence.head * 64;
+  const f16 *const brought = op.k + end, *const values = op.v + end;
 #pragma unroll
   for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -140,24 +157,12 @@ __device__ __forceinline__ void recur(const Wkv7& op, Shared& shared, int start,
           row_noise(to_float(values[row]), to_float(brought[key]), row * 32 + key / 2);
       store_two(state + row * 64 + key, s.of[j][2 * half], s.of[j][2 * half + 1], noise);
     }
+  return last;
 }
 
-/** The row that is number `index` among those of `from` tokens or more, or −1. */
-__device__ __forceinline__ int long_row(const Step& step, int index, int from) {
-  const int lane = threadIdx.x & 31, rows = step.num_rows();
-  for (int first = 0; first < rows; first += 32) {
-    const int row = first + lane;
-    const bool is_long = row < rows && step.starts[row + 1] - step.starts[row] >= from;
-    const u32 mask = __ballot_sync(0xffffffffu, is_long);
-    const int number = index - __popc(mask & (1u << lane) - 1);
-    const u32 found = __ballot_sync(0xffffffffu, is_long && number == 0);
-    if (found != 0) return first + __ffs(found) - 1;
-    index -= __popc(mask);
-  }
-  return -1;
-}
-
-// Rows of `from` tokens or more; the others are wkv7_prefill's. One cluster a head of such a row.
+// Rows of `from` tokens or more; the others are wkv7_prefill's. A cluster takes heads of such rows
+// one after the other, and its chunks are counted on, so that those of the next are prepared while
+// the chain is with the last.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     wkv7_chunk(Step step, const __grid_constant__ Wkv7 op, int from) {
 #if __CUDA_ARCH__ >= 800
@@ -168,21 +173,37 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     init(shared.full[threadIdx.x], 1);
     init(shared.free[threadIdx.x], 4);
   }
+  if (threadIdx.x < kPlaces) {
+    init(shared.told[threadIdx.x], CLUSTER > 1 ? 1 : kChain);
+    init(shared.done[threadIdx.x], kFinishers);
+  }
   if (CLUSTER > 1)
     cluster_meet();
   else
     __syncthreads();
   wait_for_previous();
-  const int rank = CLUSTER > 1 ? rank_in_cluster() : 0, head = blockIdx.x / CLUSTER,
-            row = long_row(step, blockIdx.y, from);
-  if (row < 0) return;
-  const int start = step.starts[row], end = step.starts[row + 1];
-  if (threadIdx.x >= 32 * kChain) {
-    prepare_chunks(op, shared, start, end, head, rank);
+  const int rank = CLUSTER > 1 ? rank_in_cluster() : 0;
+  const int warp = same(threadIdx.x >> 5);
+  Sequences sequences(step, op, from);
+  const auto finish = [&](const Sequence& sequence, int chunks) {
+    return finish_chunks(op, shared, sequence, rank, warp - kChain, chunks);
+  };
+  if (warp >= kChain + kFinishers) {
+    leave_registers<kPreparing>();
+    for_each(sequences, [&](const Sequence& sequence, int chunks) {
+      return prepare_chunks(op, shared, sequence, rank, warp - kChain - kFinishers, chunks);
+    });
+  } else if (CLUSTER > 1 || warp < kChain) {
+    take_registers<kChaining>();
+    if (warp < kChain)
+      for_each(sequences, [&](const Sequence& sequence, int chunks) {
+        return recur(op, shared, sequence, rank * kChain + warp, chunks);
+      });
+    else
+      for_each(sequences, finish);
   } else {
-    state_t* const state = static_cast<state_t*>(op.state) + step.slots[row] * op.slot_stride +
-                           (long long)head * 64 * 64;
-    recur(op, shared, start, end, head, rank, state);
+    leave_registers<kFinishing>();
+    for_each(sequences, finish);
   }
   // No block goes while another may still copy to it.
   if (CLUSTER > 1) cluster_meet();

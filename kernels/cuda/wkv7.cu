@@ -129,15 +129,17 @@ extern "C" __global__ void __launch_bounds__(64 + 32 * kPreparers)
   recur(op, shared, start, end, head, value_row, state);
 }
 
-// Group norm, bonus and gate after wkv7_prefill: one warp a head of a token.
+// Group norm, bonus and gate after wkv7_prefill: one warp a head of a token of its rows.
 extern "C" __global__ void __launch_bounds__(128)
-    wkv7_output(Step step, const __grid_constant__ Wkv7 op) {
+    wkv7_output(Step step, const __grid_constant__ Wkv7 op, int chunked_from) {
   let_next_start();
   wait_for_previous();
   const int heads = op.channels / 64;
   const int index = blockIdx.x * 4 + (threadIdx.x >> 5);
   const int t = index / heads, head = index % heads;
   if (t >= step.num_tokens()) return;
+  const int row = step.token_rows[t];
+  if (step.starts[row + 1] - step.starts[row] >= chunked_from) return;
   const long long at = (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
   const Raw raw = load_raw(op, t, head);
   const Constants constants = load_constants(op, head);

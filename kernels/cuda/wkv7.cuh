@@ -129,16 +129,24 @@ __device__ __forceinline__ float2 scaled_key(float2 k, float2 a, const Constants
   return make_float2(k.x * (1 + (a.x - 1) * c.k_a.x), k.y * (1 + (a.y - 1) * c.k_a.y));
 }
 
+/** kk before it is scaled to length 1. */
+__device__ __forceinline__ float2 removal_key(float2 k, const Constants& c) {
+  return make_float2(k.x * c.k_k.x, k.y * c.k_k.y);
+}
+
+/** What scales a vector of that square to length 1; not by fmaxf, which would drop a NaN. */
+__device__ __forceinline__ float scale_to_one(float square) {
+  return square < 1e-24f ? 1e12f : reciprocal_root(square);
+}
+
 __device__ __forceinline__ Prepared prepare(const Wkv7& op, const Raw& raw, const Constants& c) {
   const float2 w = unpack(raw.w), k = unpack(raw.k), a = learning_rate(op, raw, c);
   Prepared p;
   p.r = unpack(raw.r);
   p.v = mixed_value(op, raw, c);
   p.w = make_float2(decay(w.x + c.w_bias.x), decay(w.y + c.w_bias.y));
-  const float2 kk = make_float2(k.x * c.k_k.x, k.y * c.k_k.y);
-  const float square = warp_sum(kk.x * kk.x + kk.y * kk.y);
-  // Not fmaxf, which would drop a NaN.
-  const float scale = square < 1e-24f ? 1e12f : reciprocal_root(square);
+  const float2 kk = removal_key(k, c);
+  const float scale = scale_to_one(warp_sum(kk.x * kk.x + kk.y * kk.y));
   p.kk = make_float2(kk.x * scale, kk.y * scale);
   p.b = make_float2(p.kk.x * a.x, p.kk.y * a.y);
   p.k = scaled_key(k, a, c);
@@ -168,9 +176,8 @@ __device__ __forceinline__ void finish(const Wkv7& op, int t, int head, float2 y
                                        float2 v, const Finish& f) {
   y = head_norm(y, op.eps);
   const long long at = (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
-  *reinterpret_cast<u32*>(op.out + at) =
-      pack((y.x * f.gain.x + f.bias.x + bonus * v.x) * f.g.x,
-           (y.y * f.gain.y + f.bias.y + bonus * v.y) * f.g.y);
+  *reinterpret_cast<u32*>(op.out + at) = pack((y.x * f.gain.x + f.bias.x + bonus * v.x) * f.g.x,
+                                              (y.y * f.gain.y + f.bias.y + bonus * v.y) * f.g.y);
 }
 
 /** What the recurrence takes of one token, in shared memory. */

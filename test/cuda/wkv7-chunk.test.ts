@@ -106,11 +106,12 @@ for (const wkv of ['f32', 'f16'] as const) {
     })
 
     // How many blocks share a head of a row depends on how many there are: on 132 multiprocessors
-    // two above, here one.
+    // two above, here one, which in the last has several heads one after the other.
     test.each([
       [70, [65]],
       [40, [83, 33]],
       [70, [1, 49]],
+      [145, [47, 33]],
     ])('%i heads, rows %j', (heads, lengths) => {
       const shape = shapeOf(heads)
       const tokens = lengths.reduce((a, b) => a + b, 0)

@@ -1,6 +1,6 @@
 /**
  * wkv7 on cuda. Steps of one token a row take one fused launch; others a launch for their long rows (in chunks, on the
- * tensor cores), one for their short rows (token by token), where they have such, and one for the norm and gates.
+ * tensor cores), and where they have short rows one for those (token by token) and one for their norm and gates.
  * Where the library made the projections, their biases and sigmoids are done here as well.
  */
 import type { Capacity, StatePool, Tensor, Wkv7Operands, Wkv7Weights } from '../backend.ts'
@@ -23,9 +23,10 @@ const OUTPUT_HEADS = 4
 /** A row's tokens are never so many. */
 const NEVER = 2 ** 31 - 1
 
-/** Bytes of Chunk with its barriers, and of Desk, of wkv7-chunk.cu. */
+/** Bytes of Chunk and Outcome with their barriers, and of Desk, of wkv7-chunk.cuh. */
 const CHUNK_BYTES = 23_808 + 16
-const DESK_BYTES = 15_872
+const OUTCOME_BYTES = 8192 + 16
+const DESK_BYTES = 31_232
 
 /** A variant of wkv7-chunk.cu: how many blocks share a head of a row. */
 interface Chunked {
@@ -35,27 +36,32 @@ interface Chunked {
   readonly sharedBytes: number
 }
 
-/** Groups of four warps in a block that prepare chunks. */
-const CHUNK_GROUPS = 2
-/** Blocks of a cluster and chunks in the ring; from the widest. */
-const CLUSTERS = [
-  [2, 4],
-  [1, 3],
-  [1, 2],
+/**
+ * Blocks of a cluster, chunks in the ring, groups of eight warps in a block that prepare chunks; from the widest. Two
+ * groups leave too few registers for the chain where warps cannot hand them to each other.
+ */
+const CHUNKED = [
+  [2, 6, 2],
+  [2, 6, 1],
+  [1, 4, 2],
+  [1, 4, 1],
+  [1, 2, 1],
 ] as const
 
 /** The variants that run on a chip: one without clusters at least, or none. */
 function chunkedOn(device: CudaDevice, stateF16: number): readonly Chunked[] {
   const [major] = device.computeCapability
   const variants: Chunked[] = []
-  for (const [cluster, stages] of CLUSTERS) {
-    const sharedBytes = stages * CHUNK_BYTES + CHUNK_GROUPS * DESK_BYTES
+  for (const [cluster, stages, groups] of CHUNKED) {
+    const places = stages / cluster
+    const sharedBytes = stages * CHUNK_BYTES + places * OUTCOME_BYTES + groups * DESK_BYTES
     const isKnown = variants.at(-1)?.cluster === cluster
-    if (isKnown || major < (cluster > 1 ? 9 : 8)) continue
+    if (isKnown || major < (cluster > 1 ? 9 : 8) || (groups > 1 && major !== 9)) continue
     if (sharedBytes > device.info.sharedBytesPerBlock) continue
-    const defines = { STATE_F16: stateF16, CLUSTER: cluster, STAGES: stages }
+    const defines = { STATE_F16: stateF16, CLUSTER: cluster, STAGES: stages, GROUPS: groups }
     const kernel = device.kernel('wkv7-chunk', 'wkv7_chunk', defines)
-    variants.push({ kernel, cluster, threads: 128 / cluster + 128 * CHUNK_GROUPS, sharedBytes })
+    const threads = (2 * 128) / cluster + 256 * groups
+    variants.push({ kernel, cluster, threads, sharedBytes })
   }
   return variants
 }
@@ -109,21 +115,23 @@ export function wkv7(
         stream.launch(site.decode, decode, [heads, rows, 1], THREADS, site.args)
         return
       }
-      // As many multiprocessors as there are, one block to each.
-      const fits = ({ cluster }: Chunked) => cluster * heads * longRows <= device.numSms
+      // As many multiprocessors as there are, one block to each; a block alone takes heads of rows one after the other.
+      const sequences = heads * longRows
+      const fits = ({ cluster }: Chunked) => cluster * sequences <= device.numSms
       const variant = longRows === 0 ? undefined : (chunked.find(fits) ?? chunked.at(-1))
       if (variant !== undefined) {
         const { kernel, cluster, threads, sharedBytes } = variant
         const options = { pdl: true, cluster, sharedBytes }
-        const grid = [heads * cluster, longRows, 1] as const
+        const blocks = cluster > 1 ? cluster * sequences : Math.min(sequences, device.numSms)
+        const grid = [blocks, 1, 1] as const
         stream.launch(site.chunked, kernel, grid, threads, site.rowArgs, options)
       }
       if (variant === undefined || rows > longRows) {
         const grid = [heads, rows, SPLITS] as const
         stream.launch(site.prefill, prefill, grid, PREFILL_THREADS, site.rowArgs)
+        const blocks = Math.ceil((tokens * heads) / OUTPUT_HEADS)
+        stream.launch(site.output, output, [blocks, 1, 1], THREADS, site.rowArgs)
       }
-      const blocks = Math.ceil((tokens * heads) / OUTPUT_HEADS)
-      stream.launch(site.output, output, [blocks, 1, 1], THREADS, site.args)
     },
   }
 }
