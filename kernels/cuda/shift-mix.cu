@@ -5,7 +5,8 @@
 // their sums are shared, and so are the mixes. The h before a block's first token is computed again
 // from x. A row of one token updates its shift vector here; the block of a longer row's last token
 // must not, since that of its first may not have read it yet: shift_commit does it in the next
-// launch.
+// launch. In a decode step token t is all of row t: shift_mix_decode reads no lists of rows and
+// computes no h of the token before.
 #include "norm.cuh"
 
 #define MAX_MIXES 6
@@ -80,6 +81,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
 #pragma unroll
   for (int i = 0; i < TOKENS; i++)
     if (i < count && shifts[i] != nullptr) store_row(shifts[i], h[i + 1]);
+}
+
+// A step of one token a row, a block each.
+extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
+    shift_mix_decode(Step step, Mixes mixes, const float* x, const float* weight, const float* bias,
+                     float eps, float* shift, long long slot_stride) {
+  __shared__ float scratch[64];
+  let_next_start();
+  const int t = blockIdx.x;
+  const bool is_padding = t >= step.num_rows();
+  // Only this kernel writes the shifts of its layer, a step ago at the latest: no need to wait for
+  // the one before.
+  float* const at = shift + step.slots[t] * slot_stride;
+  Row previous;
+  if (!is_padding) previous = load_row(at);
+  wait_for_previous();
+  if (is_padding) return;
+  const Row h = layer_norm(load_row(x + (long long)t * CHANNELS), weight, bias, eps, scratch);
+#pragma unroll
+  for (int n = 0; n < MIXES; n++)
+    store_row(mixes.out[n] + (long long)t * CHANNELS, moved(h, previous, load_row(mixes.mix[n])));
+  store_row(at, h);
 }
 
 // The shift vector of each row of more than one token becomes the h of its last.

@@ -7,14 +7,10 @@
 
 constexpr int kHeadWarps = 4;
 constexpr int kHeadThreads = 32 * kHeadWarps;
-/** Heads that registers are left for on a multiprocessor. */
-#if STATE_F16 && __CUDA_ARCH__ >= 800
-constexpr int kHeadsResident = 9;
-#else
-constexpr int kHeadsResident = 7;
-#endif
 /** Rows of a state that 8 lanes own. */
 constexpr int kRows = 16 / kHeadWarps;
+/** Of a head's state. */
+constexpr int kHeadNumbers = 64 * 64;
 
 /** Four channels as they lie in memory. */
 #if STATE_F16
@@ -42,10 +38,20 @@ struct HeldRows {
 /** A lane's place among the 8 that share a row. */
 __device__ __forceinline__ int lane_of_row() { return threadIdx.x & 7; }
 
-/** The block's head (x) of its row of the batch (y), once the kernels before have ended; false for
+/** Asks for the rows that lie at held.at. */
+__device__ __forceinline__ void load_rows(HeldRows& held) {
+#pragma unroll
+  for (int i = 0; i < kRows; i++) {
+    held.part[0][i] = *reinterpret_cast<const HeldHalf*>(held.at + 64 * i);
+    held.part[1][i] = *reinterpret_cast<const HeldHalf*>(held.at + 64 * i + 32);
+  }
+}
+
+/** A head of the block's row of the batch (y), once the kernels before have ended; false for
  * padding. */
 template <class Op>
-__device__ __forceinline__ bool take_head(HeldRows& held, const Step& step, const Op& op) {
+__device__ __forceinline__ bool take_head(HeldRows& held, const Step& step, const Op& op,
+                                          int head) {
   const int row = blockIdx.y;
   const bool is_padding = row >= step.num_rows();
   if (!is_padding) {
@@ -53,12 +59,8 @@ __device__ __forceinline__ bool take_head(HeldRows& held, const Step& step, cons
     // for the one before.
     held.first_row = (threadIdx.x >> 3) * kRows;
     held.at = static_cast<state_t*>(op.state) + step.slots[row] * op.slot_stride +
-              (long long)blockIdx.x * 64 * 64 + held.first_row * 64 + 4 * lane_of_row();
-#pragma unroll
-    for (int i = 0; i < kRows; i++) {
-      held.part[0][i] = *reinterpret_cast<const HeldHalf*>(held.at + 64 * i);
-      held.part[1][i] = *reinterpret_cast<const HeldHalf*>(held.at + 64 * i + 32);
-    }
+              (long long)head * kHeadNumbers + held.first_row * 64 + 4 * lane_of_row();
+    load_rows(held);
   }
   wait_for_previous();
   return !is_padding;

@@ -92,6 +92,13 @@ __device__ __forceinline__ float advance(Eight& s, const Operands& o, float v, i
   return y;
 }
 
+/** Heads that registers are left for on a multiprocessor. */
+#if STATE_F16 && __CUDA_ARCH__ >= 800
+constexpr int kHeadsResident = 9;
+#else
+constexpr int kHeadsResident = 7;
+#endif
+
 // Rows of one token: one block a head of a row, all fused (wkv-decode.cuh). The loads of the state
 // are in flight while the first warp prepares the operands. Bytes: the state, in and out.
 extern "C" __global__ void __launch_bounds__(kHeadThreads, kHeadsResident)
@@ -102,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, kHeadsResident)
   let_next_start();
   const int head = blockIdx.x, t = blockIdx.y, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   HeldRows held;
-  if (!take_head(held, step, op)) return;
+  if (!take_head(held, step, op, head)) return;
 
   if (warp == kHeadWarps - 1) ending[lane] = load_finish(op, t, head);
   if (warp == 0) share(shared, load_raw(op, t, head), load_pair(op.u, head * 64 + 2 * lane));

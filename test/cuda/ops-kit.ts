@@ -23,6 +23,18 @@ export function halves(count: number, seed: number, scale = 1): Float32Array {
   return normals(count, seed, scale).map(roundToF16)
 }
 
+/** Some rows of a matrix, and two of NaN as guard. */
+export function guardedRows(
+  values: Float32Array,
+  columns: number,
+  rows: readonly number[],
+): Float32Array {
+  const out = new Float32Array((rows.length + 2) * columns).fill(Number.NaN)
+  for (const [i, row] of rows.entries())
+    out.set(values.subarray(row * columns, (row + 1) * columns), i * columns)
+  return out
+}
+
 export function poisonedHalves(backend: Backend, shape: readonly number[]) {
   const count = shape.reduce((a, b) => a * b, 1)
   return backend.activation(shape, new Float32Array(count).fill(Number.NaN))

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import type { Epilogue } from '../../src/backend/backend.ts'
+import type { Backend, Epilogue } from '../../src/backend/backend.ts'
 import { roundToF16 } from '../../src/backend/reference/tensors.ts'
 import {
   capacityFor,
@@ -13,6 +13,7 @@ import { backendOfGroup, describeCuda } from './kit.ts'
 import {
   BATCHES,
   compare,
+  guardedRows,
   halves,
   poisonedHalves,
   randomNorm,
@@ -67,6 +68,42 @@ describeCuda('ops on cuda', () => {
     }
   })
 
+  test.each([1, 3, 449])('shiftMix of %i rows of one token', (rows) => {
+    for (const channels of [320, 2560]) {
+      const values = normals(rows * channels, 7, 3)
+      const shifts = normals(rows + 2 * channels, 100)
+      const slotOf = (row: number) => (7 * row) % rows
+      const run = (backend: Backend, chosen: readonly number[]) => {
+        const count = chosen.length
+        const capacity = capacityFor(count, count)
+        const batch = raggedBatch(capacity, new Array(count).fill(1), chosen.map(slotOf), 1)
+        const states = backend.statePool({ layers: 1, channels, heads: 1, headSize: 64 }, rows)
+        const wkv = new Float32Array(64 ** 2)
+        for (let slot = 0; slot < rows; slot++)
+          states.write(slot, { shift: shifts.slice(slot, slot + 2 * channels), wkv })
+        const x = backend.tensor([count + 2, channels], guardedRows(values, channels, chosen))
+        const out = [20, 21].map(() => poisonedHalves(backend, [count + 2, channels]))
+        const mix = out.map((_, i) => backend.tensor([channels], normals(channels, 20 + i)))
+        runOnce(backend, capacity, batch, (ops) =>
+          ops.shiftMix(out, x, randomNorm(backend, channels, 1e-5, 1), mix, states, 0, 1),
+        )
+        for (const y of out)
+          expect(backend.readTensor(y, count * channels).every(Number.isNaN)).toBe(true)
+        return [
+          ...chosen.map((row) => states.read(slotOf(row)).shift),
+          ...out.map((y) => backend.readTensor(y, 0, count * channels)),
+        ]
+      }
+      const all = Array.from({ length: rows }, (_, row) => row)
+      const last = rows - 1
+      compare(cuda(), 5e-4, `C ${channels}, ${rows} rows`, (backend) => run(backend, all))
+      const together = run(cuda(), all)
+      const alone = run(cuda(), [last])
+      const [shift, ...outputs] = [together[last]!, ...together.slice(rows)]
+      expect(alone).toEqual([shift, ...outputs.map((y) => y.subarray(last * channels))])
+    }
+  })
+
   /** rows × columns of W; ranks and widths of the released models among them. */
   const MATRICES = [
     [8, 8],
@@ -76,12 +113,13 @@ describeCuda('ops on cuda', () => {
     [264, 520],
     [2048, 2048],
     [136, 8192],
+    [32, 1032],
   ] as const
 
-  test.each([1, 3, 8, 9, 16, 17, 33, 130, 400])('linear of %i tokens', (tokens) => {
+  test.each([1, 3, 8, 9, 16, 17, 33, 65, 130, 321, 400])('linear of %i tokens', (tokens) => {
     const capacity = capacityFor(tokens)
     const batch = raggedBatch(capacity, [tokens], [0], 1)
-    const epilogues: Epilogue[] = ['none', 'tanh', 'sigmoid', 'relu2', 'add', 'add', 'none']
+    const epilogues: Epilogue[] = ['none', 'tanh', 'sigmoid', 'relu2', 'add', 'add', 'none', 'tanh']
     compare(cuda(), 1e-3, `T ${tokens}`, (backend) => {
       const outputs = MATRICES.map(([rows, columns], j) => {
         const epilogue = epilogues[j]!
@@ -239,6 +277,49 @@ for (const wkv of ['f32', 'f16'] as const) {
         }
       }
     })
+
+    test.each([1, 2, 5])(
+      '%i heads: a row of one token is the same alone as among others',
+      (heads) => {
+        const C = heads * 64
+        const slots = [2, 0, 4, 1, 3]
+        const run = (chosen: readonly number[]) => {
+          const count = chosen.length
+          const capacity = capacityFor(count, count)
+          const at = chosen.map((row) => slots[row]!)
+          const batch = raggedBatch(capacity, new Array(count).fill(1), at, 1)
+          const states = randomStates(cuda(), { layers: 1, channels: C, heads, headSize: 64 })
+          const operand = (seed: number) =>
+            cuda().activation(
+              [count + 2, C],
+              guardedRows(halves(slots.length * C, seed), C, chosen),
+            )
+          const constant = (seed: number) => cuda().tensor([C], normals(C, seed))
+          const out = poisonedHalves(cuda(), [count + 2, C])
+          const operands = {
+            r: operand(1),
+            k: operand(2),
+            v: operand(3),
+            w: operand(4),
+            a: operand(5),
+            g: operand(6),
+            vGate: operand(7),
+            vFirst: operand(8),
+          }
+          const weights = {
+            k_k: constant(11),
+            k_a: constant(12),
+            r_k: constant(13),
+            ln_x: randomNorm(cuda(), C, 64e-5, 14),
+          }
+          runOnce(cuda(), capacity, batch, (ops) => ops.wkv7(out, operands, weights, states, 0))
+          const y = cuda().readTensor(out, 0, count * C)
+          return at.map((slot, i) => [y.slice(i * C, (i + 1) * C), states.read(slot).wkv])
+        }
+        const rows = slots.map((_, row) => row)
+        expect(rows.flatMap((row) => run([row]))).toEqual(run(rows))
+      },
+    )
 
     test.each([24, 500])('%i tokens: projections may leave their biases to it', (tokens) => {
       const C = 576

@@ -10,7 +10,10 @@ import { StructBytes } from './struct-bytes.ts'
 
 /** MAX_MIXES of shift-mix.cu */
 const MAX_MIXES = 6
-/** Tokens of a step from which a block takes several of them, and how many: all blocks at once come first. */
+/**
+ * Tokens of a step from which a block of shift_mix takes several of them, and how many: all blocks at once come first.
+ * Steps of one token a row have a kernel of their own.
+ */
 const TOKENS_PER_BLOCK = [
   [448, 2],
   [0, 1],
@@ -116,6 +119,7 @@ export function shiftMix(
     commit: device.kernel('shift-mix', 'shift_commit', { ...defines, TOKENS }),
     perBlock: TOKENS,
   }))
+  const decode = device.kernel('shift-mix', 'shift_mix_decode', { ...defines, TOKENS: 1 })
   const rest = [
     tensorOf(x, 'f32', capacity.tokens * channels),
     ...normArgs(norm, channels),
@@ -125,11 +129,15 @@ export function shiftMix(
   const [site, commitSite] = [{}, {}]
   return {
     run(stream, { tokens, rows, isDecode }: StepShape) {
+      const mixArgs = () => [mixes, ...rest]
+      if (isDecode) {
+        stream.launch(site, decode, [rows, 1, 1], defines.THREADS, mixArgs)
+        return
+      }
       const kernels = variants.find(({ from }) => tokens >= from)!
       const grid = [Math.ceil(tokens / kernels.perBlock), 1, 1] as const
-      stream.launch(site, kernels.mix, grid, defines.THREADS, () => [mixes, ...rest])
-      if (!isDecode)
-        stream.launch(commitSite, kernels.commit, [rows, 1, 1], defines.THREADS, () => rest)
+      stream.launch(site, kernels.mix, grid, defines.THREADS, mixArgs)
+      stream.launch(commitSite, kernels.commit, [rows, 1, 1], defines.THREADS, () => rest)
     },
   }
 }

@@ -17,9 +17,10 @@ import { StructBytes } from './struct-bytes.ts'
 const THREADS = 128
 /** Two warps of the recurrence and eight that prepare its operands. */
 const PREFILL_THREADS = 320
-/** Blocks that share a head's 64 value rows, and heads of a block of wkv7_output. */
+/** Blocks that share a head's 64 value rows, and heads of a block of wkv7_output and of wkv7_decode. */
 const SPLITS = 4
 const OUTPUT_HEADS = 4
+const DECODE_HEADS = 2
 /** A row's tokens are never so many. */
 const NEVER = 2 ** 31 - 1
 
@@ -112,7 +113,8 @@ export function wkv7(
     run(stream, { tokens, rows, isDecode, longRows }: StepShape) {
       const site = sites[projections?.leaves(tokens) ? 1 : 0]!
       if (isDecode) {
-        stream.launch(site.decode, decode, [heads, rows, 1], THREADS, site.args)
+        const grid = [Math.ceil(heads / DECODE_HEADS), rows, 1] as const
+        stream.launch(site.decode, decode, grid, THREADS, site.args)
         return
       }
       // As many multiprocessors as there are, one block to each; a block alone takes heads of rows one after the other.
