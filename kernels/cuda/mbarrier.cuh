@@ -116,6 +116,14 @@ __device__ __forceinline__ void cluster_meet() {
 #endif
 }
 
+/** The same for blocks that have only read each other's memory and go: what they wrote is not
+ * waited for. */
+__device__ __forceinline__ void cluster_part() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ int rank_in_cluster() {
   int rank = 0;
 #if __CUDA_ARCH__ >= 900

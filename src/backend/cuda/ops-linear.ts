@@ -1,7 +1,8 @@
 /**
- * linear and logits on cuda. Few tokens: one launch of linear-few.cu for all jobs. More: that for the small matrices as
- * long as it is faster, cuBLASLt for each other product, then one launch for the biases and epilogues that the library
- * has not. Matrices of fewer bits than f16 have ops-rounded-few.ts and ops-rounded-many.ts in their place.
+ * linear and logits on cuda. Few tokens: one launch of linear-few.cu for all jobs. More: one of low-rank.cu for the small
+ * matrices (before capability 9.0 of linear-few.cu) as long as that is faster, cuBLASLt for each other product, then one
+ * launch for the biases and epilogues that the library has not. Matrices of fewer bits than f16 have ops-rounded-few.ts
+ * and ops-rounded-many.ts in their place.
  */
 import { assert } from '../../errors.ts'
 import type { Capacity, Epilogue, LinearJob, Matrix, Tensor } from '../backend.ts'
@@ -9,6 +10,7 @@ import type { Command, StepStream } from './command.ts'
 import type { CudaDevice } from './device.ts'
 import { bucketOf, type Gemm } from './gemm.ts'
 import type { DevicePointer } from './kernel-args.ts'
+import { isLowRank, type LowRankProducts, lowRank } from './ops-low-rank.ts'
 import { fewRoundedTokens, roundedFew } from './ops-rounded-few.ts'
 import { type RoundedScratch, roundedMany } from './ops-rounded-many.ts'
 import { type CopyBudget, sparseProduct } from './ops-sparse.ts'
@@ -25,8 +27,9 @@ const FEW_SIZES = [8, 16, 32] as const
 /** The most tokens for which it is faster than the library, for one matrix and for several at once (docs/kernels.md). */
 const FEW_TOKENS_ALONE = 16
 const FEW_TOKENS_TOGETHER = 32
-/** Factors that lead into a low rank: up to so many tokens one launch for all of them is faster than one each. */
+/** Rows of factors that lead into a low rank, and the tokens up to which low-rank.cu and linear-few.cu beat the library. */
 const SMALL_ROWS = 512
+const LOW_RANK_TOKENS = 2048
 const SMALL_TOKENS = 384
 const SMALL_BLOCK_TOKENS = 32
 const SMALL_ROW_TILES = 4
@@ -182,14 +185,38 @@ function fewTokens(products: readonly Product[]): number {
   return products.length === 1 ? FEW_TOKENS_ALONE : FEW_TOKENS_TOGETHER
 }
 
-/** The small products of a linear in one launch, however many tokens. */
-function smallProducts(device: CudaDevice, products: readonly Product[], countIndex: number) {
+/** Small products of a linear that are one launch, up to so many tokens. */
+interface SmallProducts {
+  readonly products: readonly Product[]
+  readonly limit: number
+  readonly run: LowRankProducts
+}
+
+function smallProducts(
+  device: CudaDevice,
+  all: readonly Product[],
+  countIndex: number,
+): SmallProducts {
+  const small = all.filter(isSmall)
+  const low = small.filter((product) => isLowRank(device, product))
+  if (low.length > 0)
+    return {
+      products: low,
+      limit: LOW_RANK_TOKENS,
+      run: lowRank(device, low, countIndex),
+    }
   const [TOKENS, ROW_TILES] = [SMALL_BLOCK_TOKENS, SMALL_ROW_TILES]
   const kernel = device.kernel('linear-few', 'linear_few', { TOKENS, ROW_TILES })
-  const [struct, blocks] = fewStruct(products, countIndex, ROW_TILES)
+  const [struct, blocks] = fewStruct(small, countIndex, ROW_TILES)
   const site = {}
-  return (stream: StepStream, tokens: number) =>
-    stream.launch(site, kernel, [blocks, Math.ceil(tokens / TOKENS), 1], 32 * WARPS, () => [struct])
+  return {
+    products: small,
+    limit: SMALL_TOKENS,
+    run: (stream, tokens) =>
+      stream.launch(site, kernel, [blocks, Math.ceil(tokens / TOKENS), 1], 32 * WARPS, () => [
+        struct,
+      ]),
+  }
 }
 
 function manyProducts(
@@ -201,11 +228,12 @@ function manyProducts(
 ) {
   const kernel = device.kernel('linear-epilogue', 'linear_epilogue')
   const rounded = roundedMany(device, products, countIndex, capacity, scratch)
-  const small = products.filter(isSmall)
-  const runSmall = smallProducts(device, small, countIndex)
+  const small = smallProducts(device, products, countIndex)
   const absorbed = new Set<Product>()
   const byLibrary = (tokens: number) =>
-    tokens <= SMALL_TOKENS ? products.filter((product) => !isSmall(product)) : products
+    tokens <= small.limit
+      ? products.filter((product) => !small.products.includes(product))
+      : products
   const finished = (tokens: number) =>
     byLibrary(tokens).filter(
       (product) => !absorbed.has(product) && (product.bias || !isPlain(product.epilogue)),
@@ -223,7 +251,7 @@ function manyProducts(
   const sites = { some: {}, all: {} }
   return {
     absorb(wanted: readonly Product[]): readonly Product[] {
-      const taken = wanted.filter((product) => !isSmall(product))
+      const taken = wanted.filter((product) => !small.products.includes(product))
       for (const product of taken) absorbed.add(product)
       return taken
     },
@@ -234,14 +262,14 @@ function manyProducts(
     },
     run(stream: StepStream, tokens: number): void {
       const n = paddedTokens(tokens, capacity)
-      if (tokens <= SMALL_TOKENS && small.length > 0) runSmall(stream, tokens)
+      if (tokens <= small.limit && small.products.length > 0) small.run(stream, tokens)
       rounded.begin(stream, products, tokens)
       for (const product of products.filter(isRounded)) rounded.of(product).run(stream, tokens, n)
       for (const call of halfCalls(tokens, n)) stream.gemm.run(call)
       const rest = finished(tokens)
       const widest = Math.max(0, ...rest.map(({ rows }) => rows))
       const blocks = Math.min(EPILOGUE_BLOCKS, Math.ceil((tokens * widest) / (8 * 256)))
-      const site = tokens <= SMALL_TOKENS ? sites.some : sites.all
+      const site = tokens <= small.limit ? sites.some : sites.all
       const grid = [blocks, rest.length, 1] as const
       stream.launch(site, kernel, grid, 256, () => [epilogueStruct(rest)])
     },

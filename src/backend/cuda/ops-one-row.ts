@@ -33,8 +33,8 @@ const LINE_BYTES = 128
 /** Outer ranks are multiples of this. */
 const RANK_STEP = 32
 const MAX_CHANNELS = 4096
-/** Units on their way to a warp. */
-const MAX_RING = 6
+/** Units on their way to a warp: more, and what blocks tell each other waits behind them. */
+const MAX_RING = 5
 const MIN_RING = 2
 /** Entries of the list of active u that has room at once; more take several rounds. */
 const MAX_LIST = 4096

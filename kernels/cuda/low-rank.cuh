@@ -1,0 +1,100 @@
+// The copies and fragments of low-rank.cu. An operand of a chunk lies in shared memory line by
+// line, a line of 64 columns in 128 bytes, its eight units of 16 bytes in an order (unit ^ line %
+// 8) in which neither copies nor ldmatrix meet in a bank. Knows no job. Capability 9.0.
+#pragma once
+#include "common.cuh"
+
+/** Threads of a block, and columns of a chunk. */
+constexpr int kThreads = 256;
+constexpr int kColumns = 64;
+/** Lines that all threads copy at once: eight threads to a line. */
+constexpr int kLines = kThreads / 8;
+
+/** 16 bytes into shared memory, zeros where there are none; done when its group is. */
+__device__ __forceinline__ void copy_unit(u32 to, const f16* from, bool inside) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(inside ? 16 : 0)
+               : "memory");
+#endif
+}
+
+__device__ __forceinline__ void end_group() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+/** Until all groups of this thread but the last `Left` are done. */
+template <int Left>
+__device__ __forceinline__ void wait_for_groups() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
+#endif
+}
+
+/** An operand as a thread copies it: one unit of every kLines-th line. */
+struct Source {
+  const f16* from;  // of its first line, at column 0
+  int columns;
+  /** Lines from its first to the last that exists. */
+  int left;
+};
+
+/** `lines` of a matrix from its line `first` on. */
+__device__ __forceinline__ Source source_of(const f16* matrix, int columns, int first, int lines) {
+  const int line = threadIdx.x / 8;
+  const f16* const from = matrix + (long long)(first + line) * columns + threadIdx.x % 8 * 8;
+  return {from, columns, lines - first - line};
+}
+
+/** Asks for a chunk of `Count` lines; `to` is where the first lies. */
+template <int Count>
+__device__ __forceinline__ void copy_lines(u32 to, const Source& source, int chunk) {
+  const int line = threadIdx.x / 8, unit = threadIdx.x % 8, column = chunk * kColumns;
+  const bool inside = column + unit * 8 < source.columns;
+  const u32 place = to + line * 128 + (unit ^ line % 8) * 16;
+#pragma unroll
+  for (int i = 0; i < Count / kLines; i++)
+    copy_unit(place + i * kLines * 128,
+              source.from + (long long)i * kLines * source.columns + column,
+              inside && i * kLines < source.left);
+}
+
+/** Four matrices of 8 lines by 16 bytes; a lane has the address of one line. */
+__device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 address) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+#endif
+}
+
+/** d += A·Bᵀ with A [16 tokens, 16 columns], B [8 rows, 16 columns]. */
+__device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+/** Four numbers from the shared memory of a block of the cluster, or zeros. In the assembly, since
+ * a branch for each would wait for each. */
+__device__ __forceinline__ float4 read_shared_in(u32 address, int rank, bool exists) {
+  float4 v = {};
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{ .reg .pred p; .reg .u32 there; setp.ne.s32 p, %6, 0; mov.f32 %0, 0f00000000; mov.f32 %1, "
+      "0f00000000; mov.f32 %2, 0f00000000; mov.f32 %3, 0f00000000;"
+      " @p mapa.shared::cluster.u32 there, %4, %5;"
+      " @p ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there]; }"
+      : "=&f"(v.x), "=&f"(v.y), "=&f"(v.z), "=&f"(v.w)
+      : "r"(address), "r"(rank), "r"((int)exists)
+      : "memory");
+#endif
+  return v;
+}
