@@ -8,6 +8,7 @@
 # gpus: a server with a worker on each GPU, and 320 chats a GPU through it. resume: how soon a session goes on from each tier.
 # Also: serve, tokens through HTTP beside those of the engine alone (SKEIN_SERVE_SIZE, default 7.2b; SKEIN_SERVE_STREAMS, 320).
 # SKEIN_BENCH_SIZES (default "0.1b 1.5b 7.2b"), SKEIN_BENCH_ARGS: what the bench runs.
+# SKEIN_STEP_SECONDS (900): what any one step may take. A kernel that hangs holds the device until its process is killed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 box=.gpu
@@ -57,7 +58,7 @@ failed=0
 step() {
   local name=$1 start=$SECONDS verdict=ok
   shift
-  "$@" >"$out/$name.log" 2>&1 || { verdict="FAILED ($?)"; failed=1; tail -n 40 "$out/$name.log"; }
+  timeout -k 10 "${SKEIN_STEP_SECONDS:-900}" "$@" >"$out/$name.log" 2>&1 || { verdict="FAILED ($?)"; failed=1; tail -n 40 "$out/$name.log"; }
   table+=("$(printf '%-28s %-12s %4d s  %s' "$name" "$verdict" $((SECONDS - start)) "$(summary "$out/$name.log")")")
 }
 
@@ -66,7 +67,7 @@ summary() {
   grep -aE 'Tests  |ERROR SUMMARY|RACECHECK SUMMARY' "$1" | tail -n 1 | sed 's/\x1b\[[0-9;]*m//g; s/^[ =]*//' || true
 }
 
-vitest() { node node_modules/vitest/vitest.mjs run --no-file-parallelism "$@"; }
+vitest=(node node_modules/vitest/vitest.mjs run --no-file-parallelism)
 
 # Out-of-bounds and misaligned accesses, and races in shared memory, of our own kernels. The tests ran before and left
 # the products' plans in the cache, so that no candidate of cuBLASLt is timed here. Its own kernels (nvjet) are left out:
@@ -74,15 +75,15 @@ vitest() { node node_modules/vitest/vitest.mjs run --no-file-parallelism "$@"; }
 sanitizer() {
   local tool
   for tool in memcheck racecheck; do
-    SKEIN_SANITIZER=$tool step "sanitizer-$tool" timeout "${SKEIN_SANITIZER_SECONDS:-300}" compute-sanitizer \
+    SKEIN_SANITIZER=$tool step "sanitizer-$tool" timeout -k 10 "${SKEIN_SANITIZER_SECONDS:-300}" compute-sanitizer \
       --tool "$tool" --target-processes all --error-exitcode 9 --print-limit 20 --report-api-errors no \
       --kernel-name-exclude kns=nvjet \
-      node node_modules/vitest/vitest.mjs run --no-file-parallelism --testTimeout=300000 \
+      "${vitest[@]}" --testTimeout=300000 \
       test/cuda/device.test.ts test/cuda/ops.test.ts test/cuda/sample.test.ts test/cuda/flights.test.ts
     # These two without the library: beside excluded kernels racecheck itself breaks down in some of them.
-    step "sanitizer-$tool-rounded" timeout "${SKEIN_SANITIZER_SECONDS:-300}" compute-sanitizer \
+    step "sanitizer-$tool-rounded" timeout -k 10 "${SKEIN_SANITIZER_SECONDS:-300}" compute-sanitizer \
       --tool "$tool" --target-processes all --error-exitcode 9 --print-limit 20 --report-api-errors no \
-      node node_modules/vitest/vitest.mjs run --no-file-parallelism --testTimeout=300000 \
+      "${vitest[@]}" --testTimeout=300000 \
       -t 'integers.*of (1|9|32) tokens|fp8.*of (1|9|31) tokens|of RWKV-6|wkv6' \
       test/cuda/ops-rounded.test.ts test/cuda/ops-rwkv6.test.ts
   done
@@ -122,7 +123,7 @@ gpus() {
   local size=${SKEIN_SERVE_SIZE:-7.2b} wkv=${SKEIN_SERVE_WKV:-fp16} count model list=0 i
   count=$(nvidia-smi -L | grep -c '^GPU ')
   model=$(node -e "import('./src/cli/random-model.ts').then((m) => console.log(m.randomModel('$size')))" | tail -n 1)
-  step gpus-tests vitest test/cuda/gpus.test.ts
+  step gpus-tests "${vitest[@]}" test/cuda/gpus.test.ts
   for ((i = 0; i < count; i++)); do
     [ $i = 0 ] || list=$list,$i
     step "gpus-http-$((i + 1))" node scripts/through-http.js "$model" $((320 * (i + 1))) "${SKEIN_SERVE_TOKENS:-512}" 0 \
@@ -147,7 +148,7 @@ main() {
   [ $# -gt 0 ] || set -- tests sanitizer bench
   for one in "$@"; do
     case $one in
-      tests) step tests vitest test/cuda ;;
+      tests) step tests "${vitest[@]}" test/cuda ;;
       sanitizer) sanitizer ;;
       bench) bench ;;
       serve) serve ;;
@@ -156,12 +157,12 @@ main() {
       pipeline)
         # Writing the model takes as long as the tests.
         node -e "import('./src/cli/random-model.ts').then((m) => m.randomModel('7.2b'))" &
-        step pipeline-tests vitest test/cuda/pipeline.test.ts
+        step pipeline-tests "${vitest[@]}" test/cuda/pipeline.test.ts
         wait
         step pipeline node scripts/bench-gpus.js --out "$out"
         rows+=("$(cat "$out/pipeline.log")")
         ;;
-      *) step "$(basename "$one" .test.ts)" vitest "$one" ;;
+      *) step "$(basename "$one" .test.ts)" "${vitest[@]}" "$one" ;;
     esac
   done
   [ ${#rows[@]} -eq 0 ] || printf '%s\n' '' "${rows[@]}"
