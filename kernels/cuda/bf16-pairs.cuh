@@ -22,11 +22,6 @@ __device__ __forceinline__ uint2 split(float x, float y) {
                                        y - __uint_as_float(rounded & 0xffff0000u)));
 }
 
-__device__ __forceinline__ float2 join(uint2 pair) {
-  return make_float2(__uint_as_float(pair.x << 16) + __uint_as_float(pair.y << 16),
-                     __uint_as_float(pair.x & 0xffff0000u) + __uint_as_float(pair.y & 0xffff0000u));
-}
-
 /** A [16, 16] of a product in registers: words of (row g, k 2q), (g + 8, 2q), (g, 2q + 8), (g + 8,
  * 2q + 8). */
 struct Left {

@@ -38,8 +38,8 @@ __device__ __forceinline__ void arrive_expecting(Barrier& barrier, int bytes) {
 }
 
 /** Until the phase of that parity has ended; the phase before the first has parity 1. What copies
- * brought is there, and what others of the block wrote; not what other blocks wrote by stores: an
- * acquire of the whole cluster would empty the L1 each time. */
+ * and store_telling brought is there, and what others of the block wrote; not what other blocks
+ * wrote by plain stores: an acquire of the whole cluster would empty the L1 each time. */
 __device__ __forceinline__ void wait(Barrier& barrier, int parity) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

@@ -91,8 +91,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
   let_next_start();
   const int t = blockIdx.x;
   const bool is_padding = t >= step.num_rows();
-  // Only this kernel writes the shifts of its layer, a step ago at the latest: no need to wait for
-  // the one before.
+  // What wrote this shift ended a step ago at the latest: no need to wait for the kernel before.
   float* const at = shift + step.slots[t] * slot_stride;
   Row previous;
   if (!is_padding) previous = load_row(at);

@@ -1,7 +1,9 @@
 // What the step before drew becomes what this one feeds. A row of the token −1 − s gets draw s; one
 // that must not run, because its draw is among its stops or was not finite, gets token 0 and the
-// scratch slot for its state and its penalty counts: what it does there is seen by nobody. One block.
-// Everything of the step reads its slots after this kernel has ended: it never lets the next one start.
+// scratch slot for its state and its penalty counts: what it does there is seen by nobody. One
+// block. Everything of the step reads its slots after this kernel has ended: it never lets the next
+// one start. Those that read them before they wait (shift_mix_decode, wkv7_decode) have only that
+// order, so what is written here is there for all before the block ends.
 #include "common.cuh"
 
 struct TakeDraws {
@@ -42,4 +44,5 @@ extern "C" __global__ void __launch_bounds__(kThreads) take_draws(Step step, Tak
     if (token < 0) op.slots[row] = kScratchSlot;
     op.tokens[at] = max(token, 0);
   }
+  __threadfence();
 }

@@ -55,8 +55,8 @@ __device__ __forceinline__ bool take_head(HeldRows& held, const Step& step, cons
   const int row = blockIdx.y;
   const bool is_padding = row >= step.num_rows();
   if (!is_padding) {
-    // Only this kernel writes the states of its layer, a step ago at the latest: no need to wait
-    // for the one before.
+    // What wrote the states of this layer ended a step ago at the latest: no need to wait for the
+    // kernel before.
     held.first_row = (threadIdx.x >> 3) * kRows;
     held.at = static_cast<state_t*>(op.state) + step.slots[row] * op.slot_stride +
               (long long)head * kHeadNumbers + held.first_row * 64 + 4 * lane_of_row();

@@ -8,8 +8,9 @@
 // Rows of less than `chunked_from` tokens (the others are wkv7-chunk.cu's), one token after the
 // other: a block owns 16 rows of one head's state, in the registers of two warps (2 rows to 8
 // lanes), while eight other warps prepare the operands of the next 16 tokens in shared memory and
-// hold those of the 16 after in registers, so that no load is waited for. The chain from token to token is one dot product, three shuffles and the update. y
-// goes to op.y; wkv7_output does the rest.
+// hold those of the 16 after in registers, so that no load is waited for. The chain from token to
+// token is one dot product, three shuffles and the update. y goes to op.y; wkv7_output does the
+// rest.
 constexpr int kChunk = 16;
 constexpr int kPreparers = 8;
 constexpr int kTokensEach = kChunk / kPreparers;

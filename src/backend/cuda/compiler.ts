@@ -36,6 +36,8 @@ export interface Compiler {
 
 /** Capabilities whose own instructions (wgmma, setmaxnreg) need the suffixed target. */
 const SUFFIXED = new Set([90])
+/** For chips from here on kernels are chosen that are empty when they are compiled for earlier ones. */
+const HOPPER = 90
 
 /** The chip itself where the compiler knows it, else PTX of the latest chip before it. */
 export function chooseTarget(
@@ -45,11 +47,12 @@ export function chooseTarget(
   const wanted = 10 * major + minor
   if (capabilities.includes(wanted))
     return { name: `sm_${wanted}${SUFFIXED.has(wanted) ? 'a' : ''}`, kind: 'cubin' }
-  const older = capabilities.filter((capability) => capability < wanted)
+  const least = wanted >= HOPPER ? HOPPER : 0
+  const older = capabilities.filter((capability) => least <= capability && capability < wanted)
   if (older.length === 0)
     throw new SkeinError(
       'backend_unavailable',
-      `the CUDA compiler knows no chip of capability ${major}.${minor} or earlier (it knows ${capabilities.join(', ')}); install another CUDA version`,
+      `the CUDA compiler knows no chip of capability ${major}.${minor} or earlier${least > 0 ? ' down to 9.0' : ''} (it knows ${capabilities.join(', ')}); install another CUDA version`,
     )
   return { name: `compute_${Math.max(...older)}`, kind: 'ptx' }
 }

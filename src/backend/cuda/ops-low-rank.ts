@@ -53,7 +53,7 @@ export interface Cut {
 
 export type LowRankProducts = (stream: StepStream, tokens: number) => void
 
-/** Whether low-rank.cu can make a product of f16, as far as its number of rows lets it pay. */
+/** Whether low-rank.cu can make a product of f16; up to how many rows that pays, the caller knows. */
 export function isLowRank(device: CudaDevice, { y, epilogue }: Product): boolean {
   return device.computeCapability[0] >= 9 && y.type === 'f16' && epilogue !== 'add'
 }

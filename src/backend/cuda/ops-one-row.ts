@@ -36,6 +36,8 @@ const MAX_CHANNELS = 4096
 /** Units on their way to a warp: more, and what blocks tell each other waits behind them. */
 const MAX_RING = 5
 const MIN_RING = 2
+/** Of shared memory that a kernel may have without asking for it: the phases' own, which grows as blocks get fewer. */
+const MAX_STATIC_BYTES = 48 << 10
 /** Entries of the list of active u that has room at once; more take several rounds. */
 const MAX_LIST = 4096
 /** Bytes of Layer and Matrices. */
@@ -241,7 +243,7 @@ function planOf(device: CudaDevice, layers: readonly Rwkv7Layer[]) {
   const rest = REGION + MATRICES_BYTES * layers.length
   const free = device.info.sharedBytesPerBlock - fixed - rest
   const RING = Math.min(MAX_RING, Math.floor(free / (WARPS * UNIT_BYTES)))
-  if (RING < MIN_RING) return null
+  if (RING < MIN_RING || fixed > MAX_STATIC_BYTES) return null
   const STATE_F16 = Number(layer.states.wkvType === 'f16')
   const shape = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS, LOW_UNITS }
   const defines = { ...shape, RING, MIXES, REGION, LIST, STATE_F16 }

@@ -54,6 +54,11 @@ test('the target is the chip, or the newest the compiler knows before it', () =>
   expect(chooseTarget([8, 6], [75, 86])).toEqual({ name: 'sm_86', kind: 'cubin' })
   expect(chooseTarget([12, 0], [75, 80, 90])).toEqual({ name: 'compute_90', kind: 'ptx' })
   expect(() => chooseTarget([7, 5], [80, 90])).toThrow(/no chip of capability 7\.5 or earlier/)
+  for (const chip of [
+    [9, 0],
+    [12, 0],
+  ] as const)
+    expect(() => chooseTarget(chip, [75, 86])).toThrow(/earlier down to 9\.0 \(it knows 75, 86\)/)
 })
 
 test('the cache is where XDG says, and one that cannot be written is no error', () => {
