@@ -30,13 +30,6 @@ const TOKENS = ['TOKENS=1 MIXES=6', 'TOKENS=2 MIXES=1']
 const VARIANTS = {
   convert: ['SOURCE=0', 'SOURCE=1', 'SOURCE=2'],
   ddlerp: ['MIXES=5'],
-  dequantise: [1, 2, 3].map((type) => `QUANT=${type} THREADS=256`),
-  'linear-tiles': [1, 2, 3].map((type) => `QUANT=${type} TOKENS=${type % 2 ? 256 : 128} STAGES=4`),
-  'linear-wide': [
-    'QUANT=1 TOKENS=64 STAGES=4',
-    'QUANT=2 TOKENS=64 STAGES=2',
-    'QUANT=3 TOKENS=128 STAGES=4',
-  ],
   embed: ROWS.flatMap((row) => [0, 1, 2].map((type) => `${row} TABLE_TYPE=${type}`)),
   fp8: ['SOURCE=1', 'SOURCE=0', 'SOURCE=2'],
   'gather-norm': ROWS,

@@ -65,17 +65,6 @@ __device__ __forceinline__ u32 address_in(int rank, const void* at) {
   return address;
 }
 
-__device__ __forceinline__ float read_in(int rank, const float& at) {
-  float value = at;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("ld.shared::cluster.f32 %0, [%1];"
-               : "=f"(value)
-               : "r"(address_in(rank, &at))
-               : "memory");
-#endif
-  return value;
-}
-
 __device__ __forceinline__ void arrive_in(int rank, Barrier& barrier) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, &barrier))

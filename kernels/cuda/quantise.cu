@@ -152,3 +152,38 @@ extern "C" __global__ void __launch_bounds__(256)
   }
   scales[scale_at(row, group, columns)] = device_scale(bits[index]);
 }
+
+// out f16 [rows, columns] for the library's products. A thread takes a lane's 16 bytes of a part,
+// as linear-quant.cu does; a warp's loads and stores are whole sectors. The weight is rounded once:
+// integer times scale. Bound by memory.
+extern "C" __global__ void __launch_bounds__(256)
+    dequantise(Step, uint4* out, const uint4* values, const f16* scales, int rows, int columns) {
+  let_next_start();
+  wait_for_previous();
+  const int lanes = parts_of(columns) * 4;
+  // Of a part of a matrix: far fewer than an int counts.
+  const int count = rows * lanes;
+#pragma unroll 2
+  for (int i = blockIdx.x * 256 + threadIdx.x; i < count; i += 256 * gridDim.x) {
+    const int row = i / lanes, part = i % lanes / 4, lane = i % 4;
+    const uint4 v = values[i];
+    const u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int slice = 0; slice < kPartSlices; slice++) {
+      const int column = (part * kPartSlices + slice) * 32 + lane * 8;
+      if (column >= columns) break;
+      const float scale = to_float(scales[scale_at(row, column / kGroup, columns)]) * UNSCALE;
+      u32 h[4];
+      if constexpr (kIsNibbles)
+        eight_to_f16(words[slice], 0, h);
+      else
+        eight_to_f16(words[2 * slice], words[2 * slice + 1], h);
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        const float2 pair = unpack(h[j]);
+        h[j] = pack(pair.x * scale, pair.y * scale);
+      }
+      out[((long long)row * columns + column) / 8] = make_uint4(h[0], h[1], h[2], h[3]);
+    }
+  }
+}

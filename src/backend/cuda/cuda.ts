@@ -7,7 +7,7 @@ import { assert } from '../../errors.ts'
 import type { Backend, Tensor } from '../backend.ts'
 import { CudaDevice } from './device.ts'
 import { Gemm } from './gemm.ts'
-import { copyBytes, scratchBytes } from './ops-rounded-copies.ts'
+import { copyBytes } from './ops-rounded-many.ts'
 import { CudaProgram } from './program.ts'
 import {
   CudaMatrix,
@@ -43,12 +43,12 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
   })
   const gemm = new Gemm(device)
-  let copies = 0
+  let largestCopy = 0
   return {
     name: 'cuda',
     device,
     get scratchBytes() {
-      return scratchBytes(copies)
+      return largestCopy
     },
     description: `${device.description}${wkv === 'f16' ? ', f16 states' : ''}`,
     tensor: (shape, values) => new CudaTensor(device, shape, 'f32', values),
@@ -57,7 +57,7 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
     writeTensor: (tensor, values) => writeTensor(device, tensor, values),
     matrix(source, type) {
       const matrix = new CudaMatrix(device, source, type)
-      copies += copyBytes(matrix)
+      largestCopy = Math.max(largestCopy, copyBytes(matrix))
       return matrix
     },
     table: (source) => new CudaTable(device, source),

@@ -6,7 +6,6 @@ import { assert } from '../../errors.ts'
 import type { RoundedType } from '../backend.ts'
 import type { StepStream } from './command.ts'
 import type { CudaDevice } from './device.ts'
-import { wideTokens } from './ops-rounded-wide.ts'
 import { EPILOGUES, type Product } from './product.ts'
 import { PART_INPUTS, QUANT_CODES } from './rounded-matrix.ts'
 import { StructBytes } from './struct-bytes.ts'
@@ -28,17 +27,16 @@ const WANTED_BLOCKS = 1.5
 const SMALL_ROWS = 512
 
 /**
- * The most tokens for which this is the way. Beyond, integers have linear-wide.cu where there are clusters, else copies in
- * f16, which pay later; fp8 has the library's products.
+ * The most tokens for which this is the way. Beyond, the library's products read the weights once: of fp8 as they are,
+ * of integers from a copy in f16 that has to be made first.
  */
-export function fewRoundedTokens(device: CudaDevice, products: readonly Product[] = []): number {
-  const isOnce = products.some(({ type }) => type === 'fp8') || wideTokens(device) > 0
-  return isOnce ? LARGEST : 2 * LARGEST
+export function fewRoundedTokens(products: readonly Product[]): number {
+  return products.some(({ type }) => type === 'fp8') ? LARGEST : 2 * LARGEST
 }
 
 export function roundedFew(device: CudaDevice, products: readonly Product[], countIndex: number) {
   const groups = groupsOf(products)
-  const limit = fewRoundedTokens(device, products)
+  const limit = fewRoundedTokens(products)
   const variants = SIZES.map((size) => ({
     size,
     launches: groups.map(({ type, jobs }) => ({

@@ -1,21 +1,26 @@
 /**
- * Products of many tokens with matrices of 8 and 4 bits on cuda. Integers: up to 128 tokens linear-wide.cu, then as long
- * as that pays linear-tiles.cu, beyond copies in f16 (ops-rounded-copies.ts). fp8: the inputs rounded likewise, a scale a
- * token, and the library's product of both.
+ * Products of many tokens with matrices of 8 and 4 bits on cuda. Integers: a copy of the matrix in f16 (of a large one,
+ * of some rows after others) and the library's product with it. fp8: the inputs rounded likewise, a scale a token, and
+ * the library's product of both.
  */
+import type { QuantisedType } from '../backend.ts'
 import type { StepStream } from './command.ts'
 import type { CudaDevice } from './device.ts'
 import type { Gemm, GemmCall } from './gemm.ts'
 import type { Kernel } from './kernel.ts'
 import { type DevicePointer, i32 } from './kernel-args.ts'
-import { copiedProducts } from './ops-rounded-copies.ts'
-import { tiledProducts, tiledTokens } from './ops-rounded-tiles.ts'
-import { wideProducts, wideTokens } from './ops-rounded-wide.ts'
 import type { Product } from './product.ts'
+import { QUANT_CODES, rowBytesOf } from './rounded-matrix.ts'
 import type { Scratch } from './scratch.ts'
 import { StructBytes } from './struct-bytes.ts'
 
+/** Of the copy in f16: the largest matrix of a layer of 7B is as large. */
+const COPY_BYTES = 128 << 20
+/** Rows of a copy of a part are a multiple of this: whole tiles of the library's kernels. */
+const TILE_ROWS = 256
 const THREADS = 256
+/** Inputs of a thread of dequantise, at the least. */
+const LANE_INPUTS = 16
 /** Blocks to a multiprocessor that keep memory busy. */
 const BLOCKS_PER_SM = 16
 /** Bytes of RoundJob, and MAX_JOBS, of fp8.cu. */
@@ -25,12 +30,23 @@ const ALIGNMENT = 256
 
 /** What a recording holds for these products. */
 export interface RoundedScratch {
-  /** Matrices in f16. */
+  /** The matrix of a product in f16. */
   readonly weights: Scratch
   /** The rounded inputs of all products of a linear, and their scales. */
   readonly inputs: Scratch
   /** Sums in f32, where the library has no scales. */
   readonly sums: Scratch
+}
+
+/** Bytes of the f16 copy that products with a matrix need: none where it is not of integers. */
+export function copyBytes({ type, rows, columns }: Pick<Product, 'type' | 'rows' | 'columns'>) {
+  return type === 'f16' || type === 'fp8' ? 0 : 2 * columns * partRows(rows, columns)
+}
+
+function partRows(rows: number, columns: number): number {
+  const most = Math.max(1, Math.floor(COPY_BYTES / (2 * columns)))
+  const parts = Math.ceil(rows / most)
+  return Math.min(rows, Math.ceil(rows / parts / TILE_ROWS) * TILE_ROWS)
 }
 
 /** `beta`, and where y is. */
@@ -39,16 +55,16 @@ function outputOf({ y, rows, epilogue }: Product) {
   return { y: y.address, outType: y.type, beta, ldy: rows }
 }
 
-interface Fp8Product {
+interface ManyProduct {
+  /** Plans of the library's products of n tokens. */
   prepare(gemm: Gemm, n: number): void
   run(stream: StepStream, tokens: number, n: number): void
 }
 
-/** The products of a linear with matrices that are not f16. */
 export interface ManyRounded {
-  /** Plans of the library's products, which are of n tokens where the step has `tokens`. */
-  prepare(gemm: Gemm, tokens: number, n: number): void
-  run(stream: StepStream, tokens: number, n: number): void
+  of(product: Product): ManyProduct
+  /** Rounds the inputs of all fp8 products among them. Before the first runs. */
+  begin(stream: StepStream, products: readonly Product[], tokens: number): void
 }
 
 export function roundedMany(
@@ -58,30 +74,64 @@ export function roundedMany(
   capacity: number,
   scratch: RoundedScratch,
 ): ManyRounded {
-  const wide = wideProducts(device, products, countIndex)
-  const mostWide = wide === null ? 0 : wideTokens(device)
-  const tiled = tiledProducts(device, products, countIndex, capacity)
-  const mostTiled = tiled === null ? 0 : tiledTokens(device)
-  const copied = copiedProducts(device, products, scratch.weights)
-  const rounded = products.filter(({ type }) => type === 'fp8')
-  const inputs =
-    rounded.length === 0 ? null : new Fp8Inputs(device, countIndex, capacity, scratch.inputs)
-  const fp8 = rounded.map((product) => {
-    inputs!.add(product)
-    return fp8Product(device, product, countIndex, capacity, inputs!, scratch.sums)
+  const made = new Map<Product, ManyProduct>()
+  const isFp8 = ({ type }: Product) => type === 'fp8'
+  const inputs = products.some(isFp8)
+    ? new Fp8Inputs(device, countIndex, capacity, scratch.inputs)
+    : null
+  for (const product of products) {
+    const { type } = product
+    if (type === 'f16') continue
+    if (type === 'fp8' && inputs !== null) {
+      inputs.add(product)
+      made.set(product, fp8Product(device, product, countIndex, capacity, inputs, scratch.sums))
+    } else if (type !== 'fp8') made.set(product, copied(device, product, type, scratch.weights))
+  }
+  return {
+    of: (product) => made.get(product)!,
+    begin: (stream, running, tokens) => {
+      if (running.some(isFp8)) inputs?.round(stream, tokens)
+    },
+  }
+}
+
+/** A matrix of integers, by way of f16. */
+function copied(
+  device: CudaDevice,
+  product: Product,
+  type: QuantisedType,
+  copy: Scratch,
+): ManyProduct {
+  const { rows, columns, weight, scales, x } = product
+  const { values, scales: scaleBytes } = rowBytesOf(type, columns)
+  const defines = { QUANT: QUANT_CODES[type], SOURCE: 0 }
+  const kernel = device.kernel('quantise', 'dequantise', defines)
+  const most = partRows(rows, columns)
+  copy.reserve(copyBytes(product))
+  const { y, outType, beta, ldy } = outputOf(product)
+  const elementBytes = outType === 'f32' ? 4 : 2
+  const parts = Array.from({ length: Math.ceil(rows / most) }, (_, part) => {
+    const first = part * most
+    const m = Math.min(most, rows - first)
+    const call = (n: number): GemmCall => ({
+      ...{ m, n, k: columns, w: copy.address, x, y: y + BigInt(first * elementBytes) },
+      ...{ outType, beta, ldy },
+    })
+    const from = [weight + BigInt(first * values), scales! + BigInt(first * scaleBytes)] as const
+    const blocks = Math.ceil((m * columns) / (LANE_INPUTS * THREADS))
+    const grid = [Math.min(blocks, BLOCKS_PER_SM * device.numSms), 1, 1] as const
+    return { call, from, m, grid, site: {} }
   })
   return {
-    prepare(gemm, tokens, n) {
-      if (tokens > Math.max(mostWide, mostTiled)) copied.prepare(gemm, n)
-      else if (tokens > mostWide) tiled?.prepare(tokens)
-      for (const product of fp8) product.prepare(gemm, n)
+    prepare(gemm, n) {
+      for (const { call } of parts) gemm.prepare(call(n))
     },
-    run(stream, tokens, n) {
-      inputs?.round(stream, tokens)
-      if (tokens <= mostWide) wide?.run(stream, tokens)
-      else if (tokens <= mostTiled) tiled?.run(stream, tokens)
-      else copied.run(stream, n)
-      for (const product of fp8) product.run(stream, tokens, n)
+    run(stream, _tokens, n) {
+      for (const { call, from, m, grid, site } of parts) {
+        const args = () => [copy.address, ...from, i32(m), i32(columns)]
+        stream.launch(site, kernel, grid, THREADS, args)
+        stream.gemm.run(call(n))
+      }
     },
   }
 }
@@ -152,7 +202,7 @@ function fp8Product(
   capacity: number,
   inputs: Fp8Inputs,
   sums: Scratch,
-): Fp8Product {
+): ManyProduct {
   const { rows, columns, weight, scales } = product
   const output = outputOf(product)
   const kernel = device.kernel('fp8', 'scale_sums', { SOURCE: 1 })

@@ -1,7 +1,6 @@
 import { expect, test } from 'vitest'
 import type { CudaDevice } from '../../../src/backend/cuda/device.ts'
-import { copyBytes, scratchBytes } from '../../../src/backend/cuda/ops-rounded-copies.ts'
-import { cutOf } from '../../../src/backend/cuda/ops-rounded-tiles.ts'
+import { copyBytes } from '../../../src/backend/cuda/ops-rounded-many.ts'
 import { CopyBudget } from '../../../src/backend/cuda/ops-sparse.ts'
 import { rowBytesOf } from '../../../src/backend/cuda/rounded-matrix.ts'
 
@@ -14,24 +13,6 @@ test('the f16 copy of integers is as large as a small matrix, and bounded for a 
   expect(bytes(20_000, 4096)).toBeLessThanOrEqual(128 << 20)
   for (const type of ['f16', 'fp8'] as const)
     expect(copyBytes({ type, rows: 2048, columns: 2048 })).toBe(0)
-})
-
-test('copies of several matrices share as much as one of a large matrix takes', () => {
-  expect(scratchBytes(5 << 20)).toBe(5 << 20)
-  expect(scratchBytes(2 ** 33)).toBe(128 << 20)
-})
-
-test('products of few tiles share their columns, those of many do not', () => {
-  const cut = (tokens: number, ...jobs: readonly (readonly [rows: number, columns: number])[]) => {
-    const shapes = jobs.map(([rows, columns]) => ({ rows, columns }))
-    const { variant, shares } = cutOf(132, shapes, tokens)
-    return [variant.tokens, shares]
-  }
-  expect(cut(256, [4096, 16_384])).toEqual([256, 4])
-  expect(cut(512, [4096, 4096])).toEqual([256, 2])
-  expect(cut(1024, [4096, 4096], [4096, 4096], [4096, 4096])).toEqual([256, 1])
-  // Smaller tiles where larger ones would be half empty.
-  expect(cut(320, [16_384, 4096])).toEqual([128, 1])
 })
 
 test('rows take whole parts of values and scales', () => {
