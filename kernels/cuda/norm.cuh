@@ -40,11 +40,6 @@ __device__ __forceinline__ void store_row(f16* y, const Row& row) {
           make_uint2(pack(row.part[i].x, row.part[i].y), pack(row.part[i].z, row.part[i].w));
 }
 
-/** Of all threads that own parts of a row: a block may have others. */
-__device__ __forceinline__ void sync_threads() {
-  asm volatile("barrier.sync 0, %0;" ::"n"(THREADS) : "memory");
-}
-
 /** The sums of several rows over a block; scratch: shared, not used by the sums before. */
 template <int Rows>
 __device__ __forceinline__ void block_sums(float (&x)[Rows], float (&scratch)[Rows][32]) {
@@ -54,7 +49,7 @@ __device__ __forceinline__ void block_sums(float (&x)[Rows], float (&scratch)[Ro
     x[i] = warp_sum(x[i]);
     if (lane == 0) scratch[i][threadIdx.x >> 5] = x[i];
   }
-  sync_threads();
+  __syncthreads();
 #pragma unroll
   for (int i = 0; i < Rows; i++) x[i] = warp_sum(lane < THREADS / 32 ? scratch[i][lane] : 0.0f);
 }

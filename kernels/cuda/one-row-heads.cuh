@@ -18,39 +18,38 @@ __device__ __forceinline__ Eight load_head(Block& b, const Layer& layer, int hea
   return load_state(state_row(b, layer.mixing, head), threadIdx.x & 7);
 }
 
-/** The head's outer low ranks: 4 channels a warp. All are multiplied before the first is summed. */
+/** The head's outer low ranks, 64 columns of them at a time: [unit][channel]. */
 __device__ __forceinline__ void low_products(const OneRow& op, Block& b, Stream& s, bool has_gate) {
-  static_assert(4 * WARPS == 64, "4 channels of a head a warp");
-  const int lane = threadIdx.x & 31, first = 4 * (int)(threadIdx.x >> 5);
-  const f16* x = reinterpret_cast<const f16*>(b.region);
-  Products sums[kLow] = {};
-#pragma unroll
-  for (int low = 0; low < kLow; low++) {
-    if (low == kLow - 1 && !has_gate) break;
-    const int rank = rank_of(op, low), step = b.sh.low_step[low];
+  const f16* const x = reinterpret_cast<const f16*>(b.region);
+  int units = LOW_UNITS;
+  if (!has_gate) units -= (rank_of(op, kLow - 1) + kUnitColumns - 1) / kUnitColumns;
 #pragma unroll 1
-    for (int begin = 0; begin < 64; begin += step) {
-      const f16* const stage = open_stage(s, b.sh);
-      const int own = first - begin;
-      if (own >= 0 && own < step) multiply_ragged(sums[low], stage + own * rank, x, rank);
-      close_stage(s, b.sh);
-    }
-    x += rank;
-  }
-#pragma unroll
-  for (int low = 0; low < kLow; low++) {
-    const float sum = sum_four(sums[low]);
-    if ((lane & 7) == 0) b.sh.low[low][first + (lane >> 3)] = sum;
+  for (int task = threadIdx.x >> 5; task < kLowTiles * units; task += WARPS) {
+    const LowInput input = b.sh.low_inputs[task / kLowTiles];
+    Tile tile = {};
+    add_unit(s, tile, x + input.first, input.columns > 32);
+    keep_tile(tile, b.sh.sums + kTileRows * task, kTileRows);
   }
 }
 
 /** Two channels of an outer low rank. */
-__device__ __forceinline__ float2 low_pair(const Block& b, int low) {
-  return load_pair(b.sh.low[low], 2 * (threadIdx.x & 31));
+__device__ __forceinline__ float2 low_pair(const OneRow& op, const Block& b, int low) {
+  int first = 0;
+#pragma unroll
+  for (int i = 0; i < kLow - 1; i++)
+    first += i < low ? (rank_of(op, i) + kUnitColumns - 1) / kUnitColumns : 0;
+  const float* sums = b.sh.sums + 64 * first + 2 * (threadIdx.x & 31);
+  float2 pair = make_float2(0, 0);
+#pragma unroll 2
+  for (int column = 0; column < rank_of(op, low); column += kUnitColumns, sums += 64) {
+    const float2 part = load_pair(sums, 0);
+    pair.x += part.x, pair.y += part.y;
+  }
+  return pair;
 }
 
-__device__ __forceinline__ u32 low_word(const Block& b, int low) {
-  const float2 pair = low_pair(b, low);
+__device__ __forceinline__ u32 low_word(const OneRow& op, const Block& b, int low) {
+  const float2 pair = low_pair(op, b, low);
   return pack(pair.x, pair.y);
 }
 
@@ -69,8 +68,8 @@ __device__ __forceinline__ Keys prepare_keys(float2 k, float2 a, const Constants
 }
 
 /** What the recurrence takes, from the low ranks: keys by one warp, the rest by three more. */
-__device__ __forceinline__ void prepare_head(const Wkv7& mixing, Shared& sh, const Block& b,
-                                             int head) {
+__device__ __forceinline__ void prepare_head(const OneRow& op, const Wkv7& mixing,
+                                             Shared& sh, const Block& b, int head) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, at = 2 * lane;
   const float(&c)[8][64] = sh.constants;
   const u32(&words)[4][32] = sh.words;
@@ -78,26 +77,26 @@ __device__ __forceinline__ void prepare_head(const Wkv7& mixing, Shared& sh, con
   Raw raw = {};
   Constants constants = {};
   if (warp == 0) {
-    raw.a = low_word(b, 1);
+    raw.a = low_word(op, b, 1);
     constants.k_k = load_pair(c[3], at), constants.k_a = load_pair(c[4], at);
     constants.a_bias = load_pair(c[1], at);
-    const Keys keys =
-        prepare_keys(unpack(words[1][lane]), learning_rate(mixing, raw, constants), constants);
+    const Keys keys = prepare_keys(unpack(words[1][lane]), learning_rate(mixing, raw, constants),
+                                   constants);
     *reinterpret_cast<float2*>(o.k + at) = keys.k;
     *reinterpret_cast<float2*>(o.kk + at) = keys.kk;
     *reinterpret_cast<float2*>(o.b + at) = keys.b;
   } else if (warp == 1) {
-    const float2 w = low_pair(b, 0), bias = load_pair(c[0], at);
+    const float2 w = low_pair(op, b, 0), bias = load_pair(c[0], at);
     *reinterpret_cast<float2*>(o.w + at) = make_float2(decay(w.x + bias.x), decay(w.y + bias.y));
     *reinterpret_cast<float2*>(o.r + at) = unpack(words[0][lane]);
   } else if (warp == 2) {
     raw.v = words[2][lane], raw.first = words[3][lane];
-    if (mixing.v_gate != nullptr) raw.gate = low_word(b, kLow - 1);
+    if (mixing.v_gate != nullptr) raw.gate = low_word(op, b, kLow - 1);
     constants.v_bias = load_pair(c[2], at);
     keep_first_value(mixing, raw, 0, head);
     *reinterpret_cast<float2*>(o.v + at) = mixed_value(mixing, raw, constants);
   } else if (warp == 3) {
-    *reinterpret_cast<float2*>(sh.gate + at) = low_pair(b, 2);
+    *reinterpret_cast<float2*>(sh.gate + at) = low_pair(op, b, 2);
   }
 }
 
@@ -109,9 +108,9 @@ __device__ __forceinline__ void run_head(const OneRow& op, Block& b, Stream& s, 
   const int lane = threadIdx.x & 31;
   const bool is_worker = threadIdx.x < kWorkers;
   if (is_worker) low_products(op, b, s, mixing.v_gate != nullptr);
-  sync_threads();
-  prepare_head(mixing, b.sh, b, head);
-  sync_threads();
+  __syncthreads();
+  prepare_head(op, mixing, b.sh, b, head);
+  __syncthreads();
   const Operands& o = b.sh.operands;
   if (is_worker) {
     const int q = threadIdx.x & 7, row = threadIdx.x >> 3;
@@ -129,7 +128,7 @@ __device__ __forceinline__ void run_head(const OneRow& op, Block& b, Stream& s, 
     const float bonus = warp_sum(r.x * k.x * r_k.x + r.y * k.y * r_k.y);
     if (lane == 0) b.sh.bonus = bonus;
   }
-  sync_threads();
+  __syncthreads();
   if (threadIdx.x >= 32) return;
   const float(&c)[8][64] = b.sh.constants;
   const Finish f = {load_pair(b.sh.gate, 2 * lane), load_pair(c[5], 2 * lane),
@@ -166,10 +165,10 @@ __device__ __forceinline__ void heads_phase(const OneRow& op, Block& b, Stream& 
   keep_shift(op, b, layer, 0, shift);
   for (int head = blockIdx.x; head < kHeads; head += BLOCKS) {
     fetch_head(op, b, layer.mixing, head);
-    sync_threads();
+    __syncthreads();
     run_head(op, b, s, layer, head, state);
     if (head + BLOCKS < kHeads) {
-      sync_threads();
+      __syncthreads();
       state = load_head(b, layer, head + BLOCKS);
     }
   }

@@ -1,30 +1,94 @@
-// The stream of weights in one-row.cu: one warp of the block asks for all that the block reads,
-// layer after layer, whole rows in order, into a ring of stages in shared memory; the others
-// multiply stage after stage. No more is on its way at once than the memory needs to be busy: what
-// other blocks wrote is read through the same queues, and would wait behind it. Knows no phase.
+// A warp's stream of weights in one-row.cu: what it reads of every layer and in which order, the ring
+// in shared memory that it is read into, and the products with the inputs. Knows no phase.
 #pragma once
 #include "one-row.cuh"
 
-/** Stages on their way at once, 32 to 64 KB: fewer, and the memory waits; more, and others do. */
-constexpr int kAhead = 2;
-
-/** Rows of so many columns that fill a stage: a multiple of 4. */
-__device__ __forceinline__ int stage_rows(int columns) {
-  if (columns == CHANNELS) return STAGE_ROWS;
-  return min(64, kStageBytes / (2 * columns) / 4 * 4);
-}
-
-/** Where a warp is in the ring, and in which turn around it. */
+/** What a warp reads next, far ahead of what it multiplies. */
 struct Stream {
+  const Matrices* layer;
+  const Matrices* end;
+  /** Of the lane: its part of the next unit's first rows, and the unit's rows from there on. */
+  const f16* from;
+  int left;
+  /** Of the run: numbers from row to row, tiles and units of a tile that are left, units of a tile. */
+  int stride, tiles, unit, units;
+  /** The next run, and how many there are. */
+  const Run* run;
+  int index, num_runs;
+  /** The warp's ring. Of it, in bytes: the next unit to take, and the one taken before. */
   u8* ring;
-  int slot, parity;
-
-  __device__ __forceinline__ void advance() {
-    if (++slot == RING) slot = 0, parity ^= 1;
-  }
+  u32 slot, free;
+  /** Evict first: what is read once should not drive out what is not. */
+  u64 policy;
 };
 
-// ---- The warp that asks.
+/** The matrix of `in` with this row. */
+__device__ __forceinline__ int job_of(const OneRow& op, int row) {
+  int j = 0;
+  while (j < kIn - 1 && row >= op.first[j + 1]) j++;
+  return j;
+}
+
+/** The warp's columns of some rows of a matrix. */
+__device__ __forceinline__ int list_rows(Run* runs, int count, int matrix, Place rows) {
+  const Place own = slice_of_warp();
+  if (rows.begin >= rows.end || own.begin >= own.end) return count;
+  runs[count] = {rows.begin * CHANNELS + own.begin * kUnitColumns, CHANNELS,
+                 (u16)(rows.end - rows.begin), (u16)(own.end - own.begin), (u16)kUnitColumns,
+                 (u16)matrix};
+  return count + 1;
+}
+
+/** Lists all that the warp reads of a layer, in order. */
+__device__ __forceinline__ void list_runs(const OneRow& op, Shared& sh) {
+  const int warp = threadIdx.x >> 5;
+  Run* const runs = sh.runs[warp];
+  int count = 0;
+  const Place in = share_of(op.first[kIn]);
+#pragma unroll 1
+  for (int j = 0; j < kIn; j++)
+    count = list_rows(runs, count, j,
+                      {max(in.begin, op.first[j]) - op.first[j],
+                       min(in.end, op.first[j + 1]) - op.first[j]});
+#pragma unroll 1
+  for (int head = blockIdx.x; head < kHeads; head += BLOCKS)
+#pragma unroll 1
+    for (int task = warp; task < kLowTiles * LOW_UNITS; task += WARPS) {
+      const LowUnit unit = low_unit(op, task / kLowTiles);
+      const int rank = rank_of(op, unit.low);
+      const int row = 64 * head + kTileRows * (task % kLowTiles);
+      runs[count++] = {row * rank + unit.column, rank, (u16)kTileRows, 1,
+                       (u16)min(kUnitColumns, rank - unit.column), (u16)(kLowMatrix + unit.low)};
+    }
+  count = list_rows(runs, count, kOutputMatrix, share_of(CHANNELS));
+  count = list_rows(runs, count, kKeyMatrix, share_of(KEYS));
+  sh.num_runs[warp] = count;
+}
+
+/** Begins the next run that its layer has. */
+__device__ __forceinline__ void open_run(Stream& s) {
+  const int lane = threadIdx.x & 31, row = lane >> 3, column = kVector * (lane & 7);
+  while (s.tiles == 0 && s.layer < s.end && s.num_runs > 0) {
+    const Run run = s.run[s.index];
+    const f16* const matrix = s.layer->of[run.matrix];
+    if (++s.index == s.num_runs) s.index = 0, s.layer++;
+    if (matrix == nullptr) continue;
+    s.from = matrix + run.offset + row * run.stride + column;
+    s.left = column < run.columns ? run.rows - row : 0;
+    s.stride = run.stride, s.unit = s.units = run.units;
+    s.tiles = (run.rows + kTileRows - 1) / kTileRows;
+  }
+}
+
+/** 16 bytes into shared memory, zeros where there are none; done when its group is. */
+__device__ __forceinline__ void copy_ahead(u32 to, const f16* from, bool inside, u64 policy) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to),
+      "l"(from), "r"(inside ? 16 : 0), "l"(policy)
+      : "memory");
+#endif
+}
 
 __device__ __forceinline__ u64 evict_first() {
   u64 policy = 0;
@@ -35,110 +99,35 @@ __device__ __forceinline__ u64 evict_first() {
 }
 
 /**
- * Copies a multiple of 16 bytes into shared memory, as one group of every lane's copies. Not by
- * bulk copies: a release waits for all of those that the block has on their way, of these only for
- * those of the warp which makes it.
+ * Asks for the next unit of the stream, for a place of the ring: lines of 128 bytes, a row's each. Of a
+ * line of an odd row the halves change places, so that lanes that read two rows at once meet no
+ * bank twice. A group each, also after the end.
  */
-__device__ __forceinline__ void copy_stage(u8* to, const u8* from, int bytes, u64 policy) {
+__device__ __forceinline__ void ask(Stream& s, u32 place) {
+  if (s.tiles == 0) open_run(s);
+  if (s.tiles > 0) {
+    const int lane = threadIdx.x & 31;
+    const u32 own = 128 * (lane >> 3) + 16 * ((lane & 7) ^ (lane >> 3 & 1) << 2);
+    const u32 to = (u32)__cvta_generic_to_shared(s.ring) + place + own;
+    const f16* from = s.from;
+#pragma unroll
+    for (int i = 0; i < 4; i++, from += 4 * s.stride)
+      copy_ahead(to + 512 * i, from, s.left > 4 * i, s.policy);
+    s.from += kUnitColumns;
+    if (--s.unit == 0) {
+      s.unit = s.units, s.tiles--;
+      s.from += kTileRows * s.stride - s.units * kUnitColumns, s.left -= kTileRows;
+    }
+  }
 #if __CUDA_ARCH__ >= 800
-#pragma unroll 8
-  for (int at = 16 * (threadIdx.x & 31); at < bytes; at += 16 * 32)
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(
-                     shared_address(to + at)),
-                 "l"(from + at), "l"(policy)
-                 : "memory");
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
-/** The stage to ask for next, and the oldest that the others do not know of yet. */
-struct Feeder {
-  Stream next, late;
-  int num_asked;
-  u64 policy;
-};
-
-/** Tells the others of the oldest stage, when no more than so many that were asked for after it are
- * missing. */
-template <int Younger>
-__device__ __forceinline__ void hand_over(Feeder& f, Shared& sh) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(Younger) : "memory");
-#endif
-  // All lanes' parts are there.
-  __syncwarp();
-  if ((threadIdx.x & 31) == 0) arrive(sh.full[f.late.slot]);
-  f.late.advance();
-}
-
-__device__ __forceinline__ void feed_rows(Feeder& f, Shared& sh, const f16* matrix, int columns,
-                                          Place rows, int step) {
-#pragma unroll 1
-  for (int row = rows.begin; row < rows.end; row += step) {
-    // Before it waits for room: what was handed over must suffice to make some.
-    if (f.num_asked++ >= kAhead) hand_over<kAhead - 1>(f, sh);
-    wait(sh.empty[f.next.slot], f.next.parity ^ 1);
-    __syncwarp();
-    copy_stage(f.next.ring + f.next.slot * kStageBytes,
-               reinterpret_cast<const u8*>(matrix + (long long)row * columns),
-               2 * columns * min(step, rows.end - row), f.policy);
-    f.next.advance();
-  }
-}
-
-/** All that the block reads of all layers, in the order of the phases. */
-__device__ __forceinline__ void feed_layers(const OneRow& op, Shared& sh, const Matrices* layers,
-                                            u8* ring) {
-  static_assert(kAhead < RING, "a stage that is handed over, or room to ask for one");
-  Feeder f = {{ring, 0, 0}, {ring, 0, 0}, 0, evict_first()};
-  const Place in = share_of(op.first[kIn]);
-#pragma unroll 1
-  for (int l = 0; l < op.num_layers; l++) {
-    const f16* const* const of = layers[l].of;
-#pragma unroll 1
-    for (int j = 0; j < kIn; j++)
-      if (of[j] != nullptr)
-        feed_rows(
-            f, sh, of[j], CHANNELS,
-            {max(in.begin, op.first[j]) - op.first[j], min(in.end, op.first[j + 1]) - op.first[j]},
-            STAGE_ROWS);
-#pragma unroll 1
-    for (int head = blockIdx.x; head < kHeads; head += BLOCKS)
-#pragma unroll 1
-      for (int low = 0; low < kLow; low++)
-        if (of[kLowMatrix + low] != nullptr)
-          feed_rows(f, sh, of[kLowMatrix + low], rank_of(op, low), {64 * head, 64 * head + 64},
-                    sh.low_step[low]);
-    feed_rows(f, sh, of[kOutputMatrix], CHANNELS, share_of(CHANNELS), STAGE_ROWS);
-    feed_rows(f, sh, of[kKeyMatrix], CHANNELS, share_of(KEYS), STAGE_ROWS);
-  }
-  if (f.num_asked == 0) return;
-  Stream last = f.late;
-  do last = f.late, hand_over<0>(f, sh);
-  while (f.late.slot != f.next.slot);
-  // The warp stays until all is multiplied: nothing that it asked for or told outlives it.
-  wait(sh.empty[last.slot], last.parity);
-}
-
-// ---- The warps that multiply.
-
-/** The next stage, when it is there. */
-__device__ __forceinline__ const f16* open_stage(const Stream& s, Shared& sh) {
-  wait(sh.full[s.slot], s.parity);
-  return reinterpret_cast<const f16*>(s.ring + s.slot * kStageBytes);
-}
-
-__device__ __forceinline__ void close_stage(Stream& s, Shared& sh) {
-  __syncwarp();
-  if ((threadIdx.x & 31) == 0) arrive(sh.empty[s.slot]);
-  s.advance();
-}
-
 /**
- * Sums of products on the tensor cores, of 4 rows by 64 columns: 8 lanes have 128 bytes of a row. A
- * lane's four words are what the unit takes for rows i and i + 8, i = 2·row + half of the columns;
- * on the other side a half's even column holds an input's first and third words, its odd one the
- * second and fourth. So each half of a row has its sum in two places of one lane.
+ * Sums of products on the tensor cores, of 8 rows: a lane's 16 bytes of a row are the four words that
+ * the unit takes as rows i and i + 8, so the even columns of the other side hold an input's
+ * first and third words and the odd ones its second and fourth, and a row's sum is in two places.
  */
 struct Products {
   float of[4];
@@ -155,72 +144,62 @@ __device__ __forceinline__ void add_products(Products& sums, const uint4& w, con
 #endif
 }
 
-/** In lane 8·row: the row's sum. */
-__device__ __forceinline__ float sum_four(const Products& sums) {
-  const float half = sums.of[0] + sums.of[3];
-  return half + __shfl_xor_sync(~0u, half, 5);
-}
+/** Of a tile: its first 8 rows and the others. */
+struct Tile {
+  Products first, second;
+};
 
-/** Where a lane's weights are among the 64 columns of 4 rows, and its inputs among those of 64. */
-__device__ __forceinline__ int own_weights(int columns) {
-  const int lane = threadIdx.x & 31;
-  return (lane >> 3) * columns + kVector * (lane & 7);
-}
-
-__device__ __forceinline__ int own_inputs() {
-  const int lane = threadIdx.x & 31;
-  return 32 * (lane >> 3 & 1) + kVector * (lane & 3) + 4 * (lane >> 2 & 1);
-}
-
-/** Adds the products of 4 rows of a low rank, a multiple of 32, with its inputs. */
-__device__ __forceinline__ void multiply_ragged(Products& sums, const f16* weights, const f16* x,
-                                                int rank) {
-  const int lane = threadIdx.x & 31;
-  weights += own_weights(rank), x += own_inputs();
-  int column = 0;
-#pragma unroll 4
-  for (; column + kUnitColumns <= rank; column += kUnitColumns)
-    add_products(sums, *reinterpret_cast<const uint4*>(weights + column),
-                 *reinterpret_cast<const uint2*>(x + column));
-  if (column == rank) return;
-  uint4 w = make_uint4(0, 0, 0, 0);
-  uint2 inputs = make_uint2(0, 0);
-  if ((lane & 4) == 0) w = *reinterpret_cast<const uint4*>(weights + column);
-  if ((lane & 8) == 0) inputs = *reinterpret_cast<const uint2*>(x + column);
+/** Adds the next unit's products with the inputs at x; the one after all that are on their way is
+ * asked for, into the place of the unit before. `both`: all 64 columns, not the first 32. */
+__device__ __forceinline__ void add_unit(Stream& s, Tile& tile, const f16* x, bool both) {
+  const int lane = threadIdx.x & 31, row = lane >> 2, column = lane & 3;
+  const f16* const inputs = x + kVector * column + 4 * (row & 1);
+  const uint2 x0 = *reinterpret_cast<const uint2*>(inputs),
+              x1 = *reinterpret_cast<const uint2*>(inputs + 32);
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(RING - 2) : "memory");
+#endif
   __syncwarp();
-  add_products(sums, w, inputs);
+  const u8* const from = s.ring + s.slot + 128 * row;
+  const int at0 = 16 * (column ^ (row & 1) << 2), at1 = at0 ^ 64;
+  const auto load = [&](int at) { return *reinterpret_cast<const uint4*>(from + at); };
+  const uint4 w00 = load(at0), w01 = load(at1), w10 = load(at0 + 1024), w11 = load(at1 + 1024);
+  ask(s, s.free);
+  s.free = s.slot;
+  s.slot = s.slot == kRing - kSlot ? 0 : s.slot + kSlot;
+  add_products(tile.first, w00, x0);
+  add_products(tile.second, w10, x0);
+  if (both) {
+    add_products(tile.first, w01, x1);
+    add_products(tile.second, w11, x1);
+  }
 }
 
-/** The warp's columns of so many rows, times their inputs: a sum a row, the warp's part of it. */
-__device__ __forceinline__ void multiply_rows(Stream& s, Shared& sh, const f16* input, float* sums,
-                                              int rows) {
-  constexpr int kMost = (kUnits + kSlices - 1) / kSlices;
-  const Place own = slice_of_warp();
-  const int row = (threadIdx.x & 31) >> 3;
-  const f16* const inputs = input + own_inputs() + kUnitColumns * own.begin;
-#pragma unroll 1
-  for (int first = 0; first < rows; first += STAGE_ROWS) {
-    const f16* const weights = open_stage(s, sh) + own_weights(CHANNELS) + kUnitColumns * own.begin;
-    const int end = own.begin < own.end ? min(STAGE_ROWS, rows - first) : 0;
-#pragma unroll 1
-    for (int four = 0; four < end; four += 4) {
-      Products products = {};
-#pragma unroll
-      for (int unit = 0; unit < kMost; unit++)
-        if (kUnits % kSlices == 0 || unit < own.end - own.begin)
-          add_products(
-              products,
-              *reinterpret_cast<const uint4*>(weights + four * CHANNELS + kUnitColumns * unit),
-              *reinterpret_cast<const uint2*>(inputs + kUnitColumns * unit));
-      const float sum = sum_four(products);
-      if ((threadIdx.x & 7) == 0 && four + row < end) sums[first + four + row] = sum;
-    }
-    close_stage(s, sh);
-  }
+/** The sums of a tile's rows, as many as there are. */
+__device__ __forceinline__ void keep_tile(const Tile& tile, float* to, int rows) {
+  const int lane = threadIdx.x & 31, row = lane >> 2, part = lane & 3;
+  const float first = tile.first.of[0] + tile.first.of[3],
+              second = tile.second.of[0] + tile.second.of[3];
+  const int at = row + 8 * part;
+  if (part < 2 && at < rows) to[at] = part == 0 ? first : second;
 }
 
 __device__ __forceinline__ void sync_workers() {
   asm volatile("barrier.sync 1, %0;" ::"n"(kWorkers) : "memory");
+}
+
+/** The warp's columns of so many rows, times their inputs: a sum a row, the warp's part of it. */
+__device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float* sums, int rows) {
+  const Place own = slice_of_warp();
+  if (own.begin >= own.end) return;
+#pragma unroll 1
+  for (int row = 0; row < rows; row += kTileRows) {
+    Tile tile = {};
+#pragma unroll 1
+    for (int unit = own.begin; unit < own.end; unit++)
+      add_unit(s, tile, input + kUnitColumns * unit, true);
+    keep_tile(tile, sums + row, rows - row);
+  }
 }
 
 /** The sum of a row: over the warps, in their order. */

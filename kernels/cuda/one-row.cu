@@ -1,8 +1,8 @@
 // All layers of an RWKV-7 step of one token in one cooperative launch. A step of one token is
 // reading the weights; what keeps a chain of launches from doing that at the memory's rate is the
-// beginning and the end of each. Here every block knows its rows of all matrices, layer after
-// layer, and one of its warps asks for them far ahead, in order, into a ring in shared memory,
-// whatever the layers before still compute.
+// beginning and the end of each. Here every block knows its rows of all matrices, every warp its
+// columns of them, layer after layer, and asks for them far ahead, in order, into a ring of its own
+// in shared memory, whatever the layers before still compute.
 //
 // A layer is five phases with a barrier over the grid after each:
 //   in      norm and mixes (by each block, of the whole row) → r, k, v and the inner low ranks
@@ -14,12 +14,11 @@
 // transposed, vectors f32, x f32. Tolerance: that of the ops it stands for (wkv7.cu, linear-few.cu,
 // linear-sparse.cu, shift-mix.cu).
 //
-// A block has WARPS that multiply, a warp for the barrier, and one for the ring.
 // BLOCKS, WARPS · CHANNELS (a multiple of 64, up to 4096) · KEYS: rows of key (a multiple of 8) ·
-// STAGE_ROWS: rows of CHANNELS columns in a stage of the ring (a multiple of 4) · RING: stages ·
-// MIXES: products of `in` that a block has rows of at most · IN_ROWS: rows of `in` in a block at
-// most · LIST: active u listed at a time · REGION: bytes of shared memory that the phases use in
-// turn · FIXED: bytes of Shared at most
+// RING: units of 2 KB a warp has room for · MIXES: products of `in` that a block has rows of at
+// most · IN_ROWS: rows of `in` in a block at most · LOW_UNITS: units of 64 columns of all outer low
+// ranks · LIST: active u listed at a time · REGION: bytes of shared memory that the phases use in
+// turn
 #include "one-row-heads.cuh"
 
 /** By the warp that multiplies nothing: the next layer's addresses, and its numbers into L2. */
@@ -33,8 +32,7 @@ __device__ __forceinline__ void fetch_layer(const OneRow& op, Block& b, int l) {
     reinterpret_cast<uint4*>(&layer)[lane] = reinterpret_cast<const uint4*>(from)[lane];
   __syncwarp();
   for (int line = blockIdx.x; line < CHANNELS / 32; line += BLOCKS) {
-    if (lane < kVectors && layer.vectors[lane] != nullptr)
-      prefetch(layer.vectors[lane] + 32 * line);
+    if (lane < kVectors && layer.vectors[lane] != nullptr) prefetch(layer.vectors[lane] + 32 * line);
     if (lane >= 30) prefetch(layer.shift[lane - 30] + b.slot * op.shift_stride + 32 * line);
   }
   const Wkv7& mixing = layer.mixing;
@@ -42,7 +40,8 @@ __device__ __forceinline__ void fetch_layer(const OneRow& op, Block& b, int l) {
       static_cast<const state_t*>(mixing.state) + b.slot * mixing.slot_stride;
   constexpr int kLine = 128 / sizeof(state_t), kLines = 4096 / kLine;
   for (int head = blockIdx.x; head < kHeads; head += BLOCKS)
-    for (int line = lane; line < kLines; line += 32) prefetch(state + head * 4096 + line * kLine);
+    for (int line = lane; line < kLines; line += 32)
+      prefetch(state + head * 4096 + line * kLine);
 }
 
 /** What the norm of a phase needs, asked for before the barrier. */
@@ -88,15 +87,16 @@ __device__ __forceinline__ Row in_phase(const OneRow& op, Block& b, Stream& s, i
   const Row h = norm_of_x(op, b, n);
 #pragma unroll
   for (int i = 0; i < MIXES; i++)
-    if (has[i]) mix_input(inputs + i * CHANNELS, h, n.previous, mixes[i]);
-  sync_threads();
+    if (has[i])
+      mix_input(inputs + i * CHANNELS, h, n.previous, mixes[i]);
+  __syncthreads();
   if (threadIdx.x >= kWorkers) return h;
   float* const sums = b.sh.sums + kSumRows * (threadIdx.x >> 5);
 #pragma unroll
   for (int i = 0; i < MIXES; i++) {
     if (!has[i]) continue;
     const int begin = i == 0 ? rows.begin : b.bounds[i - 1];
-    multiply_rows(s, b.sh, inputs + i * CHANNELS, sums + begin - rows.begin,
+    multiply_rows(s, inputs + i * CHANNELS, sums + begin - rows.begin,
                   min(end, b.bounds[i]) - begin);
   }
   sync_workers();
@@ -123,21 +123,21 @@ __device__ __forceinline__ void output_phase(const OneRow& op, Block& b, Stream&
   b.barrier.wait();
   for (int i = threadIdx.x; i < CHANNELS / kVector; i += THREADS)
     reinterpret_cast<uint4*>(input)[i] = as_input(__ldcg(from + i));
-  sync_threads();
+  __syncthreads();
   if (threadIdx.x >= kWorkers) return;
-  multiply_rows(s, b.sh, input, b.sh.sums + kSumRows * (threadIdx.x >> 5), count);
+  multiply_rows(s, input, b.sh.sums + kSumRows * (threadIdx.x >> 5), count);
   sync_workers();
   if (adds) *x = old + sum_slices(b.sh, threadIdx.x);
 }
 
-/** Rows of key whose sums are finished while the next are multiplied: at most 8 times, with a
- * barrier of the block for each. */
-constexpr int kKeyPart = (kKeyRows + 8 * STAGE_ROWS - 1) / (8 * STAGE_ROWS) * STAGE_ROWS;
+/** Rows of key whose sums are finished while the next are multiplied: at most 4 times, with a barrier
+ * of the block for each. */
+constexpr int kKeyPart = (kKeyRows + 4 * kTileRows - 1) / (4 * kTileRows) * kTileRows;
 
 __device__ __forceinline__ int key_barrier(int part) { return 2 + part / kKeyPart; }
 
-/** By the warp that multiplies nothing: u of the block's rows, and the rows of value that it meets
- * on their way to L2. */
+/** By the warp that multiplies nothing: u of the block's rows, and the rows of value that it meets on
+ * their way to L2. */
 __device__ __forceinline__ void finish_keys(const OneRow& op, const Shared& sh, const f16* value,
                                             Place rows) {
   const int lane = threadIdx.x & 31, count = rows.end - rows.begin;
@@ -169,7 +169,7 @@ __device__ __forceinline__ Row key_phase(const OneRow& op, Block& b, Stream& s, 
   b.barrier.wait();
   const Row h = norm_of_x(op, b, n);
   mix_input(input, h, n.previous, mix);
-  sync_threads();
+  __syncthreads();
   const Place rows = share_of(KEYS);
   if (threadIdx.x >= kWorkers) {
     fetch_layer(op, b, l + 1);
@@ -180,7 +180,7 @@ __device__ __forceinline__ Row key_phase(const OneRow& op, Block& b, Stream& s, 
   const int count = rows.end - rows.begin;
 #pragma unroll 1
   for (int part = 0; part < count; part += kKeyPart) {
-    multiply_rows(s, b.sh, input, sums + part, min(kKeyPart, count - part));
+    multiply_rows(s, input, sums + part, min(kKeyPart, count - part));
     asm volatile("barrier.arrive %0, %1;" ::"r"(key_barrier(part)), "n"(THREADS) : "memory");
   }
   return h;
@@ -213,7 +213,8 @@ __device__ __forceinline__ ActiveList read_active(const OneRow& op, Shared& sh) 
   for (int k = 0; k < kActiveVectors; k++) {
     const int at = threadIdx.x + k * kWorkers;
     list.u[k] = make_uint4(0, 0, 0, 0);
-    if (kVector * at < KEYS) list.u[k] = __ldcg(reinterpret_cast<const uint4*>(op.u) + at);
+    if (kVector * at < KEYS)
+      list.u[k] = __ldcg(reinterpret_cast<const uint4*>(op.u) + at);
   }
   int count = 0;
 #pragma unroll
@@ -251,19 +252,6 @@ __device__ __forceinline__ void write_active(const ActiveList& list, int base, u
     }
 }
 
-/** 16 bytes past L1, or zeros. */
-__device__ __forceinline__ uint4 load_fresh_vector(const f16* from, bool inside) {
-  uint4 v;
-  asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 "
-      "%3, 0;"
-      " @p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(from), "r"((int)inside)
-      : "memory");
-  return v;
-}
-
 /** acc += u·value over the list, on a lane's 8 columns; every kRowsAtOnce-th of it. */
 __device__ __forceinline__ void add_active(float (&acc)[kVector], const u32* list, int count,
                                            const f16* value) {
@@ -275,10 +263,10 @@ __device__ __forceinline__ void add_active(float (&acc)[kVector], const u32* lis
       const int at = base + i * kRowsAtOnce;
       const u32 one = at < count ? list[at] : 0;
       u[i] = to_float({(u16)one});
-      rows[i] = load_fresh_vector(value + (long long)(one >> 16) * CHANNELS, at < count);
+      rows[i] = make_uint4(0, 0, 0, 0);
+      if (at < count)
+        rows[i] = __ldg(reinterpret_cast<const uint4*>(value + (long long)(one >> 16) * CHANNELS));
     }
-    // All are asked for before the first is waited for: the compiler moves no load across it.
-    __syncwarp();
 #pragma unroll
     for (int i = 0; i < kFlight; i++) {
       const u32 words[4] = {rows[i].x, rows[i].y, rows[i].z, rows[i].w};
@@ -351,35 +339,44 @@ __device__ __forceinline__ void value_phase(const OneRow& op, Block& b, int l, c
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS + 32, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     one_row(Step step, const __grid_constant__ OneRow op) {
   __shared__ Shared sh;
+  // The ring's lines lie as those of global memory: 16 bytes beside, and copies take a tenth longer.
   alignas(128) extern __shared__ uint4 dynamic[];
-  u8* const ring = reinterpret_cast<u8*>(dynamic);
-  u8* const region = ring + RING * kStageBytes;
+  u8* const region = reinterpret_cast<u8*>(dynamic) + WARPS * kRing;
   Matrices* const matrices = reinterpret_cast<Matrices*>(region + REGION);
+  const int warp = threadIdx.x >> 5;
   wait_for_previous();
   if (step.num_tokens() == 0) return;
 
   constexpr int kWords = sizeof(Matrices) / 8;
-  for (int i = threadIdx.x; i < op.num_layers * kWords; i += THREADS + 32)
+  for (int i = threadIdx.x; i < op.num_layers * kWords; i += THREADS)
     reinterpret_cast<u64*>(matrices)[i] =
         reinterpret_cast<const u64*>(&op.layers[i / kWords].matrices)[i % kWords];
-  if (threadIdx.x < RING) init(sh.full[threadIdx.x], 1), init(sh.empty[threadIdx.x], WARPS);
-  if (threadIdx.x < kLow) sh.low_step[threadIdx.x] = stage_rows(rank_of(op, threadIdx.x));
-  __syncthreads();
-  if (threadIdx.x >= THREADS) {
-    feed_layers(op, sh, matrices, ring);
-    return;
-  }
   Block b = {sh, region, {op.arrivals, 0}, step.slots[0], share_of(op.first[kIn])};
   b.first_job = job_of(op, b.in.begin);
 #pragma unroll
   for (int i = 0; i < MIXES; i++) b.bounds[i] = op.first[min(b.first_job + i + 1, kIn)];
   b.barrier.sense = b.barrier.read() & 0x80000000u;
-  Stream s = {ring, 0, 0};
-  if (threadIdx.x >= kWorkers) fetch_layer(op, b, 0);
-  sync_threads();
+  if (threadIdx.x < kWorkers && (threadIdx.x & 31) == 0) list_runs(op, sh);
+  if (threadIdx.x < LOW_UNITS) {
+    const LowUnit unit = low_unit(op, threadIdx.x);
+    sh.low_inputs[threadIdx.x] = {(u16)unit.input, (u16)(rank_of(op, unit.low) - unit.column)};
+  }
+  __syncthreads();
+  Stream s = {};
+  s.layer = matrices, s.end = matrices + op.num_layers;
+  if (threadIdx.x < kWorkers)
+    s.run = sh.runs[warp], s.num_runs = sh.num_runs[warp];
+  s.ring = reinterpret_cast<u8*>(dynamic) + warp * kRing;
+  s.free = kRing - kSlot, s.policy = evict_first();
+  if (threadIdx.x < kWorkers)
+#pragma unroll 1
+    for (int i = 0; i < RING - 1; i++) ask(s, i * kSlot);
+  else
+    fetch_layer(op, b, 0);
+  __syncthreads();
 
   for (int l = 0; l < op.num_layers; l++) {
     Row h = in_phase(op, b, s, l, l == 0);

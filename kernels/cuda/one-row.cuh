@@ -1,9 +1,7 @@
-// What the phases of one-row.cu share: the addresses of a layer, what a block holds, its share of
-// the rows of a matrix, the barrier over the grid, and reading what other blocks wrote. Knows no
-// phase.
+// What the phases of one-row.cu share: the addresses of a layer, what a block holds, its share of the
+// rows of a matrix, the barrier over the grid, and reading what other blocks wrote. Knows no phase.
 #pragma once
 #include "epilogue.cuh"
-#include "mbarrier.cuh"
 #define THREADS (32 * (WARPS + 1))
 #include "norm.cuh"
 #include "wkv7.cuh"
@@ -11,10 +9,9 @@
 constexpr int kWorkers = 32 * WARPS;
 /** Halves of 16 bytes. */
 constexpr int kVector = 8;
-/** Warps share the columns of a row by 64 of them. */
-constexpr int kUnitColumns = 64, kUnits = CHANNELS / kUnitColumns;
-/** A stage of the ring holds so many rows of a matrix. */
-constexpr int kStageBytes = 2 * STAGE_ROWS * CHANNELS;
+/** Weights are read in units of 16 rows by 64 columns, 2 KB. */
+constexpr int kTileRows = 16, kUnitColumns = 64, kUnits = CHANNELS / kUnitColumns;
+constexpr u32 kSlot = 2 * kTileRows * kUnitColumns, kRing = RING * kSlot;
 /** Warps that share the columns of a row. */
 constexpr int kSlices = kUnits < WARPS ? kUnits : WARPS;
 constexpr int kHeads = CHANNELS / 64;
@@ -68,24 +65,38 @@ struct OneRow {
 constexpr int kOutputRows = (CHANNELS + BLOCKS - 1) / BLOCKS;
 constexpr int kKeyRows = (KEYS + BLOCKS - 1) / BLOCKS;
 
+/** Tiles of rows of one matrix that a warp reads some columns of, the same in every layer. */
+struct alignas(16) Run {
+  /** Of the first row and column, in numbers from the matrix's beginning; from row to row. */
+  int offset, stride;
+  u16 rows, units;
+  /** Of a unit. */
+  u16 columns, matrix;
+};
+/** Of a unit of the outer low ranks: its inputs among all. */
+struct LowInput {
+  u16 first, columns;
+};
+constexpr int kHeadsEach = (kHeads + BLOCKS - 1) / BLOCKS;
+/** Tiles of a head's 64 rows of an outer low rank. */
+constexpr int kLowTiles = 64 / kTileRows;
+constexpr int kRuns = MIXES + kHeadsEach * ((kLowTiles * LOW_UNITS + WARPS - 1) / WARPS) + 2;
+
 __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
 /** Sums a warp has of the rows of a phase at most. */
 constexpr int kSumRows = most(IN_ROWS, most(kOutputRows, kKeyRows));
-/** Also those of value. */
-constexpr int kSums = most(kSlices * kSumRows, WARPS * value_columns());
+/** Also those of the low ranks, and of value. */
+constexpr int kSums = most(kSlices * kSumRows, most(64 * LOW_UNITS, WARPS * value_columns()));
 
 struct Shared {
   alignas(16) Layer layers[2];
-  /** Of each stage of the ring: its weights are there, all warps are done with them. */
-  Barrier full[RING], empty[RING];
-  /** Rows of an outer low rank in a stage. */
-  int low_step[kLow];
+  Run runs[WARPS][kRuns];
+  int num_runs[WARPS];
   Operands operands;
   /** Of a head: its vectors of `mixing` in the order of kOwn, and its r, k, v and first v. */
   alignas(16) float constants[8][64];
   u32 words[4][32];
-  /** The head's outer low ranks. */
-  alignas(16) float low[kLow][64];
+  LowInput low_inputs[LOW_UNITS];
   alignas(16) float gate[64];
   float outputs[64];
   float scratch[64];
@@ -94,7 +105,6 @@ struct Shared {
   int counts[WARPS];
   alignas(16) float sums[kSums];
 };
-static_assert(sizeof(Shared) <= FIXED, "as ops-one-row.ts reckons");
 
 struct Place {
   int begin, end;
@@ -108,7 +118,7 @@ __device__ __forceinline__ Place part_of(int count, int index, int parts) {
 /** The block's rows of so many. */
 __device__ __forceinline__ Place share_of(int rows) { return part_of(rows, blockIdx.x, BLOCKS); }
 
-/** The warp's columns of a row, in units of 64. */
+/** The warp's units of a row of so many channels. */
 __device__ __forceinline__ Place slice_of_warp() {
   const int warp = threadIdx.x >> 5;
   if (warp >= kSlices) return {0, 0};
@@ -124,21 +134,30 @@ __device__ __forceinline__ int rank_of(const OneRow& op, int low) {
   return op.first[kFirstLow + low + 1] - op.first[kFirstLow + low];
 }
 
-/** The matrix of `in` with this row. */
-__device__ __forceinline__ int job_of(const OneRow& op, int row) {
-  int j = 0;
-  while (j < kIn - 1 && row >= op.first[j + 1]) j++;
-  return j;
+/** A unit of 64 columns of the outer low ranks: which, its first column, and its inputs among all. */
+struct LowUnit {
+  int low, column, input;
+};
+
+__device__ __forceinline__ LowUnit low_unit(const OneRow& op, int unit) {
+  LowUnit place = {0, unit * kUnitColumns, 0};
+  while (place.low < kLow - 1 && place.column >= rank_of(op, place.low)) {
+    const int rank = rank_of(op, place.low++);
+    place.column -= (rank + kUnitColumns - 1) / kUnitColumns * kUnitColumns;
+    place.input += rank;
+  }
+  place.input += place.column;
+  return place;
 }
 
 /** A barrier over the grid in two halves. One thread of a warp without copies on their way speaks
  * for the block. */
-struct GridBarrier {
+struct Barrier {
   u32* arrivals;
   u32 sense;
 
   __device__ void arrive() const {
-    sync_threads();
+    __syncthreads();
     if (threadIdx.x == kWorkers) {
       // The top bit turns when all have come.
       const u32 one = blockIdx.x == 0 ? 0x80000000u - (BLOCKS - 1) : 1u;
@@ -165,7 +184,7 @@ struct GridBarrier {
     }
     __syncwarp();
     sense ^= 0x80000000u;
-    sync_threads();
+    __syncthreads();
   }
 };
 
@@ -183,10 +202,11 @@ __device__ __forceinline__ u32 fresh_word(const f16* x, int at) {
   return __ldcg(reinterpret_cast<const u32*>(x + at));
 }
 
-/** An input lies in shared memory such that of every four words the second and third have changed
- * places: one side of the tensor cores takes the first two, the other the rest
- * (one-row-stream.cuh). */
-__device__ __forceinline__ uint4 as_input(const uint4& v) { return make_uint4(v.x, v.z, v.y, v.w); }
+/** An input lies in shared memory such that of every four words the second and third have changed places:
+ * one side of the tensor cores takes the first two, the other the rest (one-row-stream.cuh). */
+__device__ __forceinline__ uint4 as_input(const uint4& v) {
+  return make_uint4(v.x, v.z, v.y, v.w);
+}
 
 __device__ __forceinline__ void store_input(f16* input, const Row& row) {
   u32* const words = reinterpret_cast<u32*>(input);
@@ -225,7 +245,7 @@ __device__ __forceinline__ void prefetch_row(const f16* row) {
 struct Block {
   Shared& sh;
   u8* region;
-  GridBarrier barrier;
+  Barrier barrier;
   int slot;
   /** The block's rows of `in`, the first matrix that they are of, and where the next ones begin. */
   Place in;

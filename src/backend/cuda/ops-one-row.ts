@@ -22,17 +22,20 @@ import { normOf, tensorOf } from './operands.ts'
 import { wkv7Struct } from './ops-wkv7.ts'
 import { StructBytes } from './struct-bytes.ts'
 
-/** As one-row.cu counts: warps that multiply, one more for the barrier, and one that asks for the weights. */
+/** As one-row.cu counts: warps that multiply, and one more for the barrier. */
 const WARPS = 16
-const THREADS = 32 * (WARPS + 2)
-/** Channels come by as many, outer ranks by as many. */
-const CHANNEL_STEP = 64
+const THREADS = 32 * (WARPS + 1)
+/** Weights are read in units of 16 rows by 64 columns, f16. */
+const UNIT_COLUMNS = 64
+const UNIT_BYTES = 2048
+/** Of device and shared memory. */
+const LINE_BYTES = 128
+/** Outer ranks are multiples of this. */
 const RANK_STEP = 32
 const MAX_CHANNELS = 4096
-/** Of a stage of the ring, unless 4 rows are more; stages of which there are at most, and at least. */
-const STAGE_BYTES = 16 << 10
-const MAX_RING = 16
-const MIN_RING = 3
+/** Units on their way to a warp: more, and what blocks tell each other waits behind them. */
+const MAX_RING = 5
+const MIN_RING = 2
 /** Of shared memory that a kernel may have without asking for it: the phases' own, which grows as blocks get fewer. */
 const MAX_STATIC_BYTES = 48 << 10
 /** Entries of the list of active u that has room at once; more take several rounds. */
@@ -40,8 +43,9 @@ const MAX_LIST = 4096
 /** Bytes of Layer and Matrices. */
 const LAYER_BYTES = 464
 const MATRICES_BYTES = 104
-/** Of Shared with the longest ring, less the sums, and what its end at a line may add. */
-const SHARED_BYTES = 7360
+/** Shared, less its arrays over runs, units of low ranks and sums. */
+const SHARED_BYTES = 5984
+const RUN_BYTES = 16
 
 const COOPERATIVE: LaunchOptions = { cooperative: true }
 
@@ -212,34 +216,38 @@ function valueColumns(channels: number, blocks: number): number {
 function planOf(device: CudaDevice, layers: readonly Rwkv7Layer[]) {
   const [layer] = layers
   if (layer === undefined || device.computeCapability[0] < 8) return null
-  const { channels } = layer.states.shape
+  const { channels, headSize } = layer.states.shape
   const KEYS = layer.key.rows
-  if (channels > MAX_CHANNELS || channels % CHANNEL_STEP > 0 || KEYS % 8 > 0) return null
+  if (channels > MAX_CHANNELS || channels % UNIT_COLUMNS > 0 || KEYS % 8 > 0) return null
   const first = firstRows(layers)
   const ranks = LOW_NAMES.map((name) => innerOf(layers, name)?.weight.rows ?? 0)
   if (ranks.some((rank) => rank % RANK_STEP > 0)) return null
   const blocks = device.numSms
   const MIXES = mostMixes(first, blocks)
   const IN_ROWS = Math.ceil(first.at(-1)! / blocks)
+  const LOW_UNITS = ranks.reduce((units, rank) => units + Math.ceil(rank / UNIT_COLUMNS), 0)
   const LIST = Math.min(MAX_LIST, KEYS)
   // In turn: inputs of `in`, of the outer low ranks, the list of active u.
   const region = Math.max(2 * MIXES * channels, 2 * (first.at(-1)! - first[3]!), 4 * LIST)
   const REGION = 16 * Math.ceil(region / 16)
-  const slices = Math.min(WARPS, channels / CHANNEL_STEP)
+  const slices = Math.min(WARPS, channels / UNIT_COLUMNS)
   const sumRows = Math.max(IN_ROWS, Math.ceil(Math.max(channels, KEYS) / blocks))
-  const sums = Math.max(slices * sumRows, WARPS * valueColumns(channels, blocks))
-  const FIXED = SHARED_BYTES + 4 * sums
-  const rest = FIXED + REGION + MATRICES_BYTES * layers.length
-  const STAGE_ROWS = Math.max(4, 4 * Math.floor(STAGE_BYTES / (8 * channels)))
-  const stageBytes = 2 * STAGE_ROWS * channels
-  const RING = Math.min(MAX_RING, Math.floor((device.info.sharedBytesPerBlock - rest) / stageBytes))
-  if (RING < MIN_RING || FIXED > MAX_STATIC_BYTES) return null
-  // Four rows of an outer rank are a stage at most.
-  if (ranks.some((rank) => 8 * rank > stageBytes)) return null
+  const valueSums = WARPS * valueColumns(channels, blocks)
+  const sums = Math.max(slices * sumRows, headSize * LOW_UNITS, valueSums)
+  const heads = Math.ceil(channels / headSize / blocks)
+  const lowRuns = Math.ceil(((headSize / 16) * LOW_UNITS) / WARPS)
+  const runs = WARPS * (MIXES + heads * lowRuns + 2)
+  const arrays = RUN_BYTES * runs + 4 * (LOW_UNITS + sums)
+  // The ring begins at a line.
+  const fixed = LINE_BYTES * Math.ceil((SHARED_BYTES + arrays) / LINE_BYTES)
+  const rest = REGION + MATRICES_BYTES * layers.length
+  const free = device.info.sharedBytesPerBlock - fixed - rest
+  const RING = Math.min(MAX_RING, Math.floor(free / (WARPS * UNIT_BYTES)))
+  if (RING < MIN_RING || fixed > MAX_STATIC_BYTES) return null
   const STATE_F16 = Number(layer.states.wkvType === 'f16')
-  const shape = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS }
-  const defines = { ...shape, STAGE_ROWS, RING, MIXES, REGION, LIST, FIXED, STATE_F16 }
-  return { defines, sharedBytes: stageBytes * RING + REGION + MATRICES_BYTES * layers.length }
+  const shape = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS, LOW_UNITS }
+  const defines = { ...shape, RING, MIXES, REGION, LIST, STATE_F16 }
+  return { defines, sharedBytes: WARPS * UNIT_BYTES * RING + rest }
 }
 
 /** `Layer` of one-row.cu. */
