@@ -59,7 +59,7 @@ struct Keys {
 };
 
 __device__ __forceinline__ Keys prepare_keys(float2 k, float2 a, const Constants& c) {
-  const float2 kk = make_float2(k.x * c.k_k.x, k.y * c.k_k.y);
+  const float2 kk = removal_key(k, c);
   const float length = sqrtf(warp_sum(kk.x * kk.x + kk.y * kk.y));
   // Not fmaxf, which would drop a NaN.
   const float scale = 1.0f / (length < 1e-12f ? 1e-12f : length);

@@ -198,6 +198,8 @@ function smallProducts(
   countIndex: number,
 ): SmallProducts {
   const small = all.filter(isSmall)
+  // Most linears have none, and then need no kernel for them.
+  if (small.length === 0) return { products: [], limit: 0, run: () => {} }
   const low = small.filter((product) => isLowRank(device, product))
   if (low.length > 0)
     return {
@@ -262,7 +264,7 @@ function manyProducts(
     },
     run(stream: StepStream, tokens: number): void {
       const n = paddedTokens(tokens, capacity)
-      if (tokens <= small.limit && small.products.length > 0) small.run(stream, tokens)
+      if (tokens <= small.limit) small.run(stream, tokens)
       rounded.begin(stream, products, tokens)
       for (const product of products.filter(isRounded)) rounded.of(product).run(stream, tokens, n)
       for (const call of halfCalls(tokens, n)) stream.gemm.run(call)
