@@ -52,7 +52,7 @@ const VARIANTS = {
     'BLOCKS=132 WARPS=16 CHANNELS=4096 KEYS=16384 IN_ROWS=100 LOW_UNITS=14 RING=5 MIXES=2 REGION=16384 LIST=4096 STATE_F16=1',
   ],
   quantise: [1, 2, 3].map((type) => `QUANT=${type} SOURCE=2`),
-  sample: ['CLUSTER=1', 'CLUSTER=8'],
+  sample: ['CLUSTER=1 THREADS=1024 SCORES=0 BLOCKS=1', 'CLUSTER=8 THREADS=256 SCORES=32 BLOCKS=4'],
   'shift-mix': ROWS.flatMap((row) => TOKENS.map((tokens) => `${row} ${tokens}`)),
   wkv6: ['STATE_F16=0', 'STATE_F16=1'],
   wkv7: ['STATE_F16=0', 'STATE_F16=1'],

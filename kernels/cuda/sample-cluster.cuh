@@ -1,83 +1,190 @@
-// The blocks that share a sample: one cluster of CLUSTER, each with its own slice of the row. What
-// they find they exchange through shared memory, and all of them follow the same path. Knows not
-// what they look for.
+// The blocks that share a sample: one cluster of CLUSTER, each with a slice of the vocabulary. What
+// they find they write into each other's shared memory, and all of them follow the same path. Knows
+// not what they look for.
 #pragma once
-#include "common.cuh"
+#include "mbarrier.cuh"
 
-constexpr int kThreads = 1024;
+constexpr int kThreads = THREADS;
 constexpr int kWarps = kThreads / 32;
+
 __device__ __forceinline__ int block_rank() {
 #if CLUSTER > 1
-  int rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
+  return rank_in_cluster();
 #else
   return 0;
 #endif
 }
 
-/** A barrier of the cluster, after which each block sees what the others wrote. */
-__device__ __forceinline__ void cluster_sync() {
+__device__ __forceinline__ void cluster_arrive() {
 #if CLUSTER > 1
-  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void cluster_wait() {
+#if CLUSTER > 1
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #else
   __syncthreads();
 #endif
 }
 
-/** A number in the shared memory of another block of the cluster. */
-template <class T>
-__device__ __forceinline__ T remote(const T& own, int rank) {
+/** A barrier of the cluster, after which each block sees what the others wrote. */
+__device__ __forceinline__ void cluster_sync() {
+  cluster_arrive();
+  cluster_wait();
+}
+
+/** Into the shared memory of a block of the cluster, at the place of `own`. */
+__device__ __forceinline__ void store_in(int rank, u64& own, u64 value) {
 #if CLUSTER > 1
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a word or two");
-  u32 address = (u32)__cvta_generic_to_shared(&own);
-  asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
-  union {
-    T value;
-    u32 word;
-    u64 words;
-  };
-  if constexpr (sizeof(T) == 4)
-    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
-  else
-    asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(words) : "r"(address) : "memory");
-  return value;
+  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(address_in(rank, &own)), "l"(value)
+               : "memory");
 #else
-  return own;
+  own = value;
 #endif
 }
 
-/** The ids [begin, end) of a row that a block reads. */
-struct Slice {
-  int begin, end;
+/** One more, of a number in the first block; what it was. */
+__device__ __forceinline__ int count_in_first(int& own) {
+#if CLUSTER > 1
+  int before;
+  asm volatile("atom.relaxed.cluster.shared::cluster.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "r"(address_in(0, &own))
+               : "memory");
+  return before;
+#else
+  return atomicAdd(&own, 1);
+#endif
+}
+
+/** Tells of what was sent in an exchange, in turns. */
+__shared__ Barrier arrivals[2];
+
+/** Before anything is sent, and a barrier of the cluster before that. */
+__device__ __forceinline__ void prepare_exchange() {
+#if CLUSTER > 1
+  if (threadIdx.x != 0) return;
+  init(arrivals[0], 1), init(arrivals[1], 1);
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+/** As store_in(), to be met at the end of a turn. */
+__device__ __forceinline__ void send_to(int rank, int turn, u64& own, u64 value) {
+#if CLUSTER > 1
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(
+                   address_in(rank, &own)),
+               "l"(value), "r"(address_in(rank, &arrivals[turn & 1]))
+               : "memory");
+#else
+  own = value;
+#endif
+}
+
+/** Ends a turn: until all was received that the cluster sends to a block. No barrier of the
+ * cluster, which would wait for every store and empty the L1. */
+__device__ __forceinline__ void receive(int& turn, int bytes) {
+#if CLUSTER > 1
+  Barrier& barrier = arrivals[turn & 1];
+  if (threadIdx.x == 0)
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
+        "r"(bytes)
+        : "memory");
+  wait(barrier, turn >> 1 & 1);
+#else
+  __syncthreads();
+#endif
+  turn++;
+}
+
+constexpr int kMostSums = 16;
+
+struct Exchange {
+  float parts[kWarps][kMostSums];
+  u64 warp_best[kWarps];
+  /** What each block wrote, in turns: some may still read those of the exchange before. */
+  u64 from[2][CLUSTER][kMostSums];
+  double sums[kMostSums];
 };
 
-__device__ __forceinline__ Slice own_slice(int vocab) {
-  const int size = (vocab + 4 * CLUSTER - 1) / (4 * CLUSTER) * 4;
-  const int begin = min(vocab, block_rank() * size);
-  return {begin, min(vocab, begin + size)};
-}
+// Shared memory is named here, and not handed from function to function: the compiler has to know
+// where it is.
+__shared__ Exchange exchange;
 
-/** Scores that a thread asks for before it looks at the first. */
-constexpr int kBatch = 8;
-
-/** Calls `visit(id, score)` for the thread's share of the block's slice, ids rising. */
-template <class Visit>
-__device__ __forceinline__ void for_each_score(const float* scores, int vocab, Visit visit) {
-  const Slice slice = own_slice(vocab);
-  for (int start = slice.begin + threadIdx.x; start < slice.end; start += kBatch * kThreads) {
-    float batch[kBatch];
+/** Half of the lanes go on with half of the sums, until each has one. */
+template <int Half, int N>
+__device__ __forceinline__ void halve(float (&sums)[N], int lane) {
+  constexpr int kOffset = 32 * Half / N;
+  const bool is_upper = lane & kOffset;
 #pragma unroll
-    for (int u = 0; u < kBatch; u++) batch[u] = scores[min(start + u * kThreads, vocab - 1)];
-#pragma unroll
-    for (int u = 0; u < kBatch; u++)
-      if (start + u * kThreads < slice.end) visit(start + u * kThreads, batch[u]);
+  for (int i = 0; i < Half; i++) {
+    const float given = is_upper ? sums[i] : sums[i + Half];
+    const float kept = is_upper ? sums[i + Half] : sums[i];
+    sums[i] = kept + __shfl_xor_sync(~0u, given, kOffset);
   }
+  if constexpr (Half > 1) halve<Half / 2>(sums, lane);
 }
 
-__device__ __forceinline__ double warp_sum(double x) {
+/** exchange.sums: N sums over all threads of the cluster, always in the same order. Known to the
+ * first warp, to the others after a barrier of the block. */
+template <int N>
+__device__ __forceinline__ void sum_cluster(int& turn, float (&sums)[N]) {
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  halve<N / 2>(sums, lane);
 #pragma unroll
-  for (int offset = 16; offset > 0; offset >>= 1) x += __shfl_xor_sync(~0u, x, offset);
+  for (int offset = 16 / N; offset > 0; offset /= 2)
+    sums[0] += __shfl_xor_sync(~0u, sums[0], offset);
+  if (lane % (32 / N) == 0) exchange.parts[warp][lane / (32 / N)] = sums[0];
+  __syncthreads();
+  if (threadIdx.x < N * CLUSTER) {
+    const int i = threadIdx.x % N;
+    double sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; w++) sum += exchange.parts[w][i];
+    send_to(threadIdx.x / N, turn, exchange.from[turn & 1][block_rank()][i],
+            __double_as_longlong(sum));
+  }
+  const auto& from = exchange.from[turn & 1];
+  receive(turn, N * CLUSTER * sizeof(u64));
+  if (threadIdx.x < N) {
+    double sum = 0;
+#pragma unroll
+    for (int rank = 0; rank < CLUSTER; rank++) sum += __longlong_as_double(from[rank][threadIdx.x]);
+    exchange.sums[threadIdx.x] = sum;
+  }
+  __syncwarp();
+}
+
+__device__ __forceinline__ u64 warp_max(u64 x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const u64 other = __shfl_xor_sync(~0u, x, offset);
+    x = other > x ? other : x;
+  }
   return x;
+}
+
+/** The largest of all threads of the cluster. */
+__device__ __forceinline__ u64 max_cluster(int& turn, u64 own) {
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  own = warp_max(own);
+  if (lane == 0) exchange.warp_best[warp] = own;
+  __syncthreads();
+  if (threadIdx.x < CLUSTER) {
+#pragma unroll
+    for (int w = 0; w < kWarps; w++)
+      own = exchange.warp_best[w] > own ? exchange.warp_best[w] : own;
+    send_to(threadIdx.x, turn, exchange.from[turn & 1][block_rank()][0], own);
+  }
+  const auto& from = exchange.from[turn & 1];
+  receive(turn, CLUSTER * sizeof(u64));
+#pragma unroll
+  for (int rank = 0; rank < CLUSTER; rank++) {
+    const u64 other = from[rank][0];
+    own = rank == 0 || other > own ? other : own;
+  }
+  return own;
 }

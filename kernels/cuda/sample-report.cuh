@@ -1,44 +1,46 @@
-// Log-probabilities of a sample, of the raw logits: the drawn token's, and the best ones.
+// Log-probabilities of a sample: of the raw logits, for the drawn token and the best ones.
 #pragma once
-#include "sample-bins.cuh"
-#include "sample-list.cuh"
-#include "sample-pivots.cuh"
-#include "sample-scores.cuh"
+#include "sample-draw.cuh"
 
 constexpr int kMaxTop = 20;
 
-/** Log-probabilities of the raw logits: the drawn token's, and the k best. */
-__device__ void report(Shared& sh, const Sampling& op, int s, const float* raw, int token, int k) {
-  find_best(sh, raw, op.vocab, false);
-  const Ranking r = {raw, op.vocab, sh.best, 1.44269504f};
-  sum_bins(sh, r, 0);
-  const float log_total = r.best + (float)log(sh.total);
+/** Where they go, of one sample: ids and logprobs [kMaxTop]. */
+struct Report {
+  float* sampled;
+  int* ids;
+  float* logprobs;
+};
+
+/** `token` is that of the first block. */
+__device__ __noinline__ void report(int turn, const float* logits, int vocab, const Report& to,
+                                    int token, int k) {
+  constexpr float kLog2e = 1.44269504f;
+  Row row = own_slice(vocab);
+  row.load(logits);
+  // All have read what the first exchange left.
+  __syncthreads();
+  const float best = score_of((u32)(row.best(turn, false, false) >> 32));
+  float sums[2] = {};
+  const Ranking r = {best, kLog2e, kLog2e};
+  row.for_each([&](int, float score) { sums[0] += r.weight(score); });
+  sum_cluster(turn, sums);
+  __syncthreads();
+  const float log_total = best + (float)log(exchange.sums[0]);
   const bool writes = block_rank() == 0;
-  if (writes && threadIdx.x == 0) op.sampled_logprob[s] = raw[token] - log_total;
+  if (writes && threadIdx.x == 0) *to.sampled = logits[token] - log_total;
   if (k <= 0) return;
-  k = min(min(k, kMaxTop), op.vocab);
-  const Line line = {1e300, k, false};
-  const Bracket all = whole(sh, key_of(r.best), 0);
-  Bracket b = narrow(sh, r, find_bin(sh, r, all, line), line);
-  // The k best are few: with everything above the bracket they still fit, unless the bracket alone
-  // fills the list.
-  if (b.low.count <= kList) b.high = {key_of(r.best), 0, 0};
-  int done = 0;
-  if (b.high.count > 0) {
-    const Bracket above = {{key_of(r.best), 0, 0}, b.high};
-    gather(sh, r, above, 0);
-    done = min(k, sh.length);
-    if (writes && (int)threadIdx.x < done) {
-      const int id = (int)(u32)sh.list[threadIdx.x];
-      op.top_ids[s * kMaxTop + threadIdx.x] = id;
-      op.top_logprobs[s * kMaxTop + threadIdx.x] = raw[id] - log_total;
-    }
-    __syncthreads();
-  }
-  gather(sh, r, b, 0);
-  if (writes && (int)threadIdx.x < k - done) {
-    const int id = (int)(u32)sh.list[threadIdx.x];
-    op.top_ids[s * kMaxTop + done + threadIdx.x] = id;
-    op.top_logprobs[s * kMaxTop + done + threadIdx.x] = raw[id] - log_total;
-  }
+  k = min(min(k, kMaxTop), vocab);
+  const auto write = [&](int from) {
+    const int at = from + threadIdx.x;
+    if (!writes || at >= k || (int)threadIdx.x >= lists.num_ranked[0]) return;
+    const int id = min(id_of(lists.ranked[threadIdx.x]), vocab - 1);
+    to.ids[at] = id, to.logprobs[at] = logits[id] - log_total;
+  };
+  const Place place = list_nth(turn, logits, vocab, best, kLog2e, k, infinity());
+  write(0);
+  if (place.is_listed) return;
+  // The rest are ties.
+  const int better = (int)place.bracket.to_high;
+  list_nth(place.next_turn, logits, vocab, 0, 16.0f / vocab, k - better, place.bracket.low);
+  write(better);
 }

@@ -1,7 +1,7 @@
-// What becomes of a row of logits before one is drawn: bias, penalties and noise; its best score;
-// and the sample's random numbers.
+// What becomes of a row of logits before one is drawn: bias, penalties and noise; and the sample's
+// random numbers.
 #pragma once
-#include "sample-shared.cuh"
+#include "sample-row.cuh"
 
 enum SampleFloat {
   kTemperature,
@@ -32,56 +32,24 @@ __device__ float4 philox_four(const int* n, u32 block) {
   return {(c0 >> 8) * kUnit, (c1 >> 8) * kUnit, (c2 >> 8) * kUnit, (c3 >> 8) * kUnit};
 }
 
-/** Best score and its smallest id; notes scores that are not finite when `checks`. */
-__device__ void find_best(Shared& sh, const float* scores, int vocab, bool checks) {
-  float best = -__int_as_float(0x7f800000);
-  int id = 0x7fffffff;
-  bool finite = true;
-  for_each_score(scores, vocab, [&](int i, float x) {
-    finite &= (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
-    if (x > best || id == 0x7fffffff) best = x, id = i;
-  });
-  // The best of a warp, in all its lanes; a slice that is empty has no id.
-  const auto take_lanes = [&]() {
-#pragma unroll
-    for (int offset = 16; offset > 0; offset >>= 1) {
-      const float other = __shfl_xor_sync(~0u, best, offset);
-      const int other_id = __shfl_xor_sync(~0u, id, offset);
-      if (other_id != 0x7fffffff &&
-          (id == 0x7fffffff || other > best || (other == best && other_id < id)))
-        best = other, id = other_id;
-    }
-  };
-  take_lanes();
-  const int warp = threadIdx.x >> 5;
-  if ((threadIdx.x & 31) == 0) sh.sums[warp][0] = best, sh.counts[warp][0] = id;
-  const bool all_finite = __syncthreads_and(finite || !checks);
-  if (warp == 0) {
-    const int lane = threadIdx.x;
-    best = (float)sh.sums[lane][0], id = sh.counts[lane][0];
-    take_lanes();
-    if (lane == 0) sh.own.best = best, sh.own.best_id = id, sh.own.is_finite = all_finite;
-  }
-  cluster_sync();
-  if (warp == 0) {
-    const int rank = min((int)threadIdx.x, CLUSTER - 1);
-    best = remote(sh.own.best, rank), id = remote(sh.own.best_id, rank);
-    const int is_finite = __all_sync(~0u, remote(sh.own.is_finite, rank));
-    take_lanes();
-    if (threadIdx.x == 0) sh.best = best, sh.best_id = id, sh.is_finite = is_finite;
-  }
-  cluster_sync();
+__device__ __forceinline__ bool penalises(const float* f) {
+  return f[kRepetition] != 1 || f[kPresence] != 0 || f[kFrequency] != 0 || f[kDecay] != 1;
 }
 
-/** scratch = logits with bias and penalties; decays the counts on the way. */
-__device__ void adjust(const Sampling& op, const Step& step, int s, const float* raw, float* scores,
-                       float* counts, u8* flags, const float* f) {
-  const Slice slice = own_slice(op.vocab);
+/** The ids [begin, end) of a block. */
+struct Slice {
+  int begin, end;
+};
+
+/** scores = logits with bias and penalties; decays the counts on the way. */
+__device__ __noinline__ void adjust(const Slice& slice, const Step& step, int s, const float* raw,
+                                    float* scores, const int* bias_ids, const float* bias_values,
+                                    float* counts, u8* flags, const float* f) {
   for (int i = slice.begin + threadIdx.x; i < slice.end; i += kThreads) scores[i] = raw[i];
   __syncthreads();
   for (int i = step.bias_starts[s] + threadIdx.x; i < step.bias_starts[s + 1]; i += kThreads) {
-    const int id = op.bias_ids[i];
-    if (id >= slice.begin && id < slice.end) atomicAdd(scores + id, op.bias_values[i]);
+    const int id = bias_ids[i];
+    if (id >= slice.begin && id < slice.end) atomicAdd(scores + id, bias_values[i]);
   }
   __syncthreads();
   const float repetition = f[kRepetition];
@@ -100,8 +68,8 @@ __device__ void adjust(const Sampling& op, const Step& step, int s, const float*
 }
 
 /** to = scores / temperature + noise·uniform; a slice begins with a whole group of four. */
-__device__ void add_noise(const float* scores, float* to, int vocab, const float* f, const int* n) {
-  const Slice slice = own_slice(vocab);
+__device__ __noinline__ void add_noise(const Slice& slice, const float* scores, float* to,
+                                       const float* f, const int* n) {
   for (int first = slice.begin + 4 * threadIdx.x; first < slice.end; first += 4 * kThreads) {
     const float4 four = philox_four(n, 1 + first / 4);
     const float uniforms[4] = {four.x, four.y, four.z, four.w};

@@ -11,6 +11,7 @@ import {
   SampleFloat,
   SampleInt,
 } from '../../src/backend/backend.ts'
+import { philox } from '../../src/backend/reference/philox.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { normals, uniforms } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
@@ -83,6 +84,8 @@ const VOCABULARIES = [
   [4099, 0.5],
   [65536, 1],
   [65536, 4],
+  // More than the registers of a cluster of the smallest blocks hold.
+  [70000, 1],
 ] as const
 
 describeCuda('sample on cuda', () => {
@@ -100,6 +103,7 @@ describeCuda('sample on cuda', () => {
     ['top-p', { topP: 0.6 }],
     ['a wide top-p', { topP: 0.97 }],
     ['min-p', { minP: 0.1 }],
+    ['top-k of a hundred and top-p', { topK: 100, topP: 0.9 }],
     ['all three', { topK: 50, topP: 0.9, minP: 0.01, temperature: 1.3 }],
     ['top-k beyond the vocabulary', { topK: 100_000 }],
     ['a top-p that keeps one', { topP: 1e-6 }],
@@ -110,8 +114,8 @@ describeCuda('sample on cuda', () => {
   test.each(CASES)('%s draws the tokens of the reference', (_, spec) => {
     for (const [i, [V, scale]] of VOCABULARIES.entries()) {
       const [mine, theirs] = pair(normals(ROWS * V, V, scale))
-      // One block, two, four and eight to a sample; few draws where the reference has much to sort.
-      const specs = Array.from({ length: [SAMPLES, 48, 20, 8, 8][i]! }, (_, s) => ({
+      // Few draws where the reference has much to sort.
+      const specs = Array.from({ length: [SAMPLES, 48, 20, 8, 8, 4][i]! }, (_, s) => ({
         ...spec,
         seedLow: s,
         seedHigh: 99,
@@ -197,6 +201,56 @@ describeCuda('sample on cuda', () => {
         for (let i = at; i < at + count; i++)
           expect(actual.topLogprobs[i]).toBeCloseTo(expected.topLogprobs[i]!, 4)
       }
+    }
+  })
+
+  test('log-probabilities of more tokens than stand out', () => {
+    const V = 4099
+    const logits = normals(ROWS * V, 2, 0.01).map((noise, i) => {
+      const rank = ((i % V) * 7919) % V
+      return noise + (rank < 15 ? 10 : rank < 131 ? 8 : -5)
+    })
+    const [mine, theirs] = pair(logits)
+    const specs = Array.from({ length: ROWS }, () => ({ topLogprobs: 20, temperature: 5 }))
+    const ids = (sampler: Sampler) => {
+      const { topIds } = sampler.draw(specs)
+      return specs.map((_, s) => [
+        ...topIds.subarray(s * MAX_TOP_LOGPROBS, s * MAX_TOP_LOGPROBS + 20),
+      ])
+    }
+    expect(ids(mine)).toEqual(ids(theirs))
+  })
+
+  test('a draw between two tokens of weights far apart', () => {
+    const V = 4099
+    const topP = Math.fround(0.9)
+    const row = normals(V, 3, 0.001).map((noise, i) => (i === 77 ? 8 : i % 2 === 0 ? noise : -30))
+    const weights = row.map((logit) => Math.exp(logit - 8)).sort((a, b) => b - a)
+    const line = topP * weights.reduce((a, b) => a + b)
+    let kept = 0
+    for (let i = 0; kept < line; i++) kept += weights[i]!
+    // Draws that end with the first token or pass it, by which token is the last.
+    const seeds: number[] = []
+    for (let seed = 0; seeds.length < 4; seed++) {
+      const share = philox(seed, 0, 0, 0)
+      if (share * (0.9 * line + 0.1 * kept) < 1 && share * (0.1 * line + 0.9 * kept) > 1)
+        seeds.push(seed)
+    }
+    const logits = new Float32Array(ROWS * V)
+    for (let r = 0; r < ROWS; r++) logits.set(row, r * V)
+    const [mine, theirs] = pair(logits)
+    const specs = seeds.map((seedLow) => ({ seedLow, topP }))
+    expect(mine.tokens(specs)).toEqual(theirs.tokens(specs))
+  })
+
+  test('a row without a token that may be drawn ends, and no other is touched', () => {
+    const V = 65_536
+    const [mine, theirs] = pair(normals(ROWS * V, 4))
+    const bias = Array.from({ length: V }, (_, id) => [id, Number.NEGATIVE_INFINITY] as const)
+    for (const spec of [{ topP: 0.9 }, { topK: 9 }, { temperature: 0 }]) {
+      const [banned, other] = mine.tokens([{ ...spec, bias }, spec])
+      expect(banned! >= 0 && banned! < V).toBe(true)
+      expect(other).toBe(theirs.tokens([{ topK: 1, row: 0 }, spec])[1])
     }
   })
 

@@ -6,9 +6,27 @@ import type { DevicePointer } from './kernel-args.ts'
 import { penaltiesOf, tensorOf } from './operands.ts'
 import { StructBytes } from './struct-bytes.ts'
 
-const THREADS = 1024
-/** Blocks that share a sample while all samples of a step fit on the device at once; clusters came with capability 9. */
-const CLUSTERS = [8, 4, 2, 1] as const
+/** Blocks that share a sample; clusters came with capability 9. The same for every step: a sum depends on the shape. */
+const CLUSTER = 8
+/** Scores that a thread holds in registers, and the registers that leave room for them. */
+const MAX_SCORES = 32
+const REGISTERS = 64
+const THREADS = [256, 512, 1024] as const
+
+/** How a vocabulary is spread over a cluster; without clusters one block reads its scores again and again. */
+function shapeOf(vocabSize: number, hasClusters: boolean) {
+  const cluster = hasClusters ? CLUSTER : 1
+  const groups = Math.ceil(vocabSize / (4 * cluster))
+  const threads = THREADS.find((count) => 4 * groups <= MAX_SCORES * count)
+  if (!hasClusters || threads === undefined)
+    return { CLUSTER: cluster, THREADS: 1024, SCORES: 0, BLOCKS: 1 }
+  return {
+    CLUSTER: cluster,
+    THREADS: threads,
+    SCORES: MAX_SCORES,
+    BLOCKS: 65_536 / (REGISTERS * threads),
+  }
+}
 
 export function sample(
   device: CudaDevice,
@@ -18,11 +36,8 @@ export function sample(
   scratch: (count: number) => DevicePointer,
 ): Command {
   const { vocabSize, counts, flags } = penaltiesOf(penalties)
-  const hasClusters = device.computeCapability[0] >= 9
-  const variants = CLUSTERS.filter((size) => size === 1 || hasClusters).map((CLUSTER) => ({
-    cluster: CLUSTER,
-    kernel: device.kernel('sample', 'sample', { CLUSTER }),
-  }))
+  const shape = shapeOf(vocabSize, device.computeCapability[0] >= 9)
+  const kernel = device.kernel('sample', 'sample', shape)
   const rows = tensorOf(logits, 'f32', capacity.logits * vocabSize)
   const adjusted = scratch(capacity.samples * vocabSize)
   /** `Sampling` of sample.cu. */
@@ -43,11 +58,9 @@ export function sample(
   const site = {}
   return {
     run(stream, { samples }) {
-      const { cluster, kernel } = variants.find(
-        (variant) => variant.cluster === 1 || samples * variant.cluster <= device.numSms,
-      )!
-      const grid = [samples * cluster, 1, 1] as const
-      stream.launch(site, kernel, grid, THREADS, () => [struct(stream)], { pdl: true, cluster })
+      const options = { pdl: true, cluster: shape.CLUSTER }
+      const grid = [samples * shape.CLUSTER, 1, 1] as const
+      stream.launch(site, kernel, grid, shape.THREADS, () => [struct(stream)], options)
     },
   }
 }

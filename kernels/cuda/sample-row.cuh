@@ -1,0 +1,164 @@
+// The scores of one sample: read once, then held in the registers of a cluster, SCORES of each
+// thread, and walked over as often as needed. Where SCORES is 0 they do not fit: then every walk
+// reads them from memory. Knows no distribution.
+#pragma once
+#include "sample-cluster.cuh"
+
+/** What lies beyond the end of a slice, and a bound between that and every score. */
+constexpr float kNoScore = -3.4e38f, kLowest = -3e38f;
+
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
+/** Rises with the score; −0 is 0. */
+__device__ __forceinline__ u32 order_of(float score) {
+  const u32 bits = __float_as_uint(score + 0.0f);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+__device__ __forceinline__ float score_of(u32 order) {
+  return __uint_as_float(order & 0x80000000u ? order & 0x7fffffffu : ~order);
+}
+
+/** A score and its id as one number, that rises from worst to best. */
+__device__ __forceinline__ u64 token_of(float score, int id) {
+  return (u64)order_of(score) << 32 | (u32)~id;
+}
+
+__device__ __forceinline__ int id_of(u64 token) { return ~(int)(u32)token; }
+
+/** What a row with a score that is not finite has for its best. */
+constexpr u64 kNotFinite = ~0ull;
+
+/** A block's slice of a row. */
+struct Row {
+  const float* scores;
+  /** The id of the first. */
+  int first;
+  int length;
+  /** Whether a token's score is its id, the smallest best, of those with the score `tie`. */
+  bool is_by_id;
+  float tie;
+#if SCORES > 0
+  float held[SCORES];
+#endif
+
+  __device__ int id(int i) const { return first + 4 * (i / 4 * kThreads + threadIdx.x) + i % 4; }
+
+#if SCORES == 0
+  /** Four neighbours, kNoScore beyond the end; from any address. */
+  __device__ float4 four(int at) const {
+    const float* const from = scores + first + at;
+    if (at + 4 <= length && (reinterpret_cast<u64>(from) & 15) == 0)
+      return *reinterpret_cast<const float4*>(from);
+    return make_float4(at < length ? from[0] : kNoScore, at + 1 < length ? from[1] : kNoScore,
+                       at + 2 < length ? from[2] : kNoScore, at + 3 < length ? from[3] : kNoScore);
+  }
+#endif
+
+  /** From here on the scores are those of a row that starts at `from`. */
+  __device__ __forceinline__ void load(const float* from) {
+    scores = from, is_by_id = false;
+#if SCORES > 0
+    const float* const own = from + first;
+    if (length < 4 || length % 4 != 0 || (reinterpret_cast<u64>(own) & 15) != 0) {
+#pragma unroll
+      for (int i = 0; i < SCORES; i++) {
+        const int one = id(i);
+        held[i] = one < first + length ? from[one] : kNoScore;
+      }
+      return;
+    }
+    // All at once: no load may wait behind a branch.
+#pragma unroll
+    for (int i = 0; i < SCORES; i += 4) {
+      const int at = min(id(i) - first, length - 4);
+      const float4 x = *reinterpret_cast<const float4*>(own + at);
+      held[i] = x.x, held[i + 1] = x.y, held[i + 2] = x.z, held[i + 3] = x.w;
+    }
+#pragma unroll
+    for (int i = 0; i < SCORES; i++)
+      if (id(i) - first >= length) held[i] = kNoScore;
+#endif
+  }
+
+  /** Calls `visit(id, score)` for every Step-th of the thread's scores, ids rising. */
+  template <int Step = 1, class Visit>
+  __device__ __forceinline__ void for_each(Visit visit) const {
+#if SCORES > 0
+#pragma unroll
+    for (int i = 0; i < SCORES; i += Step) visit(id(i), held[i]);
+#else
+    constexpr int kGroups = Step > 4 ? Step / 4 : 1;
+    for (int at = 4 * threadIdx.x; at < length; at += 4 * kThreads * kGroups) {
+      const float4 x = four(at);
+      const float batch[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+      for (int i = 0; i < 4; i += Step) {
+        const int id = first + at + i;
+        visit(id, ranked_score(id, batch[i]));
+      }
+    }
+#endif
+  }
+
+  /** From here on a token's score is its id, the smallest best, of those with the score `tie`. */
+  __device__ void rank_by_id(float tie_score) {
+    is_by_id = true, tie = tie_score;
+#if SCORES > 0
+#pragma unroll
+    for (int i = 0; i < SCORES; i++) held[i] = ranked_score(id(i), held[i]);
+#endif
+  }
+
+  __device__ float ranked_score(int id, float score) const {
+    return is_by_id ? (score == tie ? (float)-id : kNoScore) : score;
+  }
+
+  /** Calls `visit(id, score)` for the thread's few scores in [low, high). */
+  template <class Visit>
+  __device__ __forceinline__ void for_each_in(float low, float high, Visit visit) const {
+#if SCORES > 0
+    u32 found = 0;
+#pragma unroll
+    for (int i = 0; i < SCORES; i++)
+      if (held[i] >= low && held[i] < high) found |= 1u << i;
+    // Registers have no index: these few are read once more.
+    for (; found != 0; found &= found - 1) {
+      const int one = id(__ffs(found) - 1);
+      visit(one, ranked_score(one, scores[one]));
+    }
+#else
+    for_each([&](int id, float score) {
+      if (score >= low && score < high) visit(id, score);
+    });
+#endif
+  }
+
+  /** The best token of the row, its id only where asked for; kNotFinite where `checks` and a score
+   * is not. */
+  __device__ u64 best(int& turn, bool has_id, bool checks) const {
+    float best = -infinity(), zeros = 0;
+    // 0 for what is finite, NaN for the rest.
+    for_each([&](int, float score) {
+      best = fmaxf(best, score);
+      zeros += score * 0.0f;
+    });
+    int best_id = 0;
+    if (has_id) {
+      best_id = 0x7fffffff;
+      for_each([&](int id, float score) {
+        if (score == best && id < best_id) best_id = id;
+      });
+    }
+    const bool is_finite = !checks || zeros == 0.0f;
+    return max_cluster(turn, is_finite ? token_of(best, best_id) : kNotFinite);
+  }
+};
+
+__device__ __forceinline__ Row own_slice(int vocab) {
+  const int size = (vocab + 4 * CLUSTER - 1) / (4 * CLUSTER) * 4;
+  Row row;
+  row.first = min(vocab, block_rank() * size);
+  row.length = min(vocab - row.first, size);
+  return row;
+}
