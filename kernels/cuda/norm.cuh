@@ -1,8 +1,11 @@
 // Layer norm of one row by one block, with the row in registers. CHANNELS (a multiple of 4) and
 // THREADS are fixed when the kernel is compiled: thread i owns the groups of 4 channels i, i +
-// THREADS, …
+// THREADS, … A block may have OTHER_THREADS behind them, which know nothing of the row.
 #pragma once
 #include "common.cuh"
+#ifndef OTHER_THREADS
+#define OTHER_THREADS 0
+#endif
 
 constexpr int kGroups = CHANNELS / 4;
 constexpr int kPer = (kGroups + THREADS - 1) / THREADS;
@@ -40,6 +43,20 @@ __device__ __forceinline__ void store_row(f16* y, const Row& row) {
           make_uint2(pack(row.part[i].x, row.part[i].y), pack(row.part[i].z, row.part[i].w));
 }
 
+/** One of the block's barriers, for so many threads: whole warps. */
+__device__ __forceinline__ void sync_some(int barrier, int threads) {
+  __syncwarp();
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/** All but the others. */
+__device__ __forceinline__ void sync_threads() {
+  if constexpr (OTHER_THREADS == 0)
+    __syncthreads();
+  else
+    sync_some(0, THREADS);
+}
+
 /** The sums of several rows over a block; scratch: shared, not used by the sums before. */
 template <int Rows>
 __device__ __forceinline__ void block_sums(float (&x)[Rows], float (&scratch)[Rows][32]) {
@@ -49,7 +66,7 @@ __device__ __forceinline__ void block_sums(float (&x)[Rows], float (&scratch)[Ro
     x[i] = warp_sum(x[i]);
     if (lane == 0) scratch[i][threadIdx.x >> 5] = x[i];
   }
-  __syncthreads();
+  sync_threads();
 #pragma unroll
   for (int i = 0; i < Rows; i++) x[i] = warp_sum(lane < THREADS / 32 ? scratch[i][lane] : 0.0f);
 }

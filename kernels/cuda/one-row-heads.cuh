@@ -1,6 +1,6 @@
 // The phase `heads` of one-row.cu: a block a head, from the low ranks to the gated output.
 #pragma once
-#include "one-row-stream.cuh"
+#include "one-row-block.cuh"
 
 __device__ __forceinline__ state_t* state_row(const Block& b, const Wkv7& mixing, int head) {
   return static_cast<state_t*>(mixing.state) + b.slot * mixing.slot_stride +
@@ -18,38 +18,8 @@ __device__ __forceinline__ Eight load_head(Block& b, const Layer& layer, int hea
   return load_state(state_row(b, layer.mixing, head), threadIdx.x & 7);
 }
 
-/** The head's outer low ranks, 64 columns of them at a time: [unit][channel]. */
-__device__ __forceinline__ void low_products(const OneRow& op, Block& b, Stream& s, bool has_gate) {
-  const f16* const x = reinterpret_cast<const f16*>(b.region);
-  int units = LOW_UNITS;
-  if (!has_gate) units -= (rank_of(op, kLow - 1) + kUnitColumns - 1) / kUnitColumns;
-#pragma unroll 1
-  for (int task = threadIdx.x >> 5; task < kLowTiles * units; task += WARPS) {
-    const LowInput input = b.sh.low_inputs[task / kLowTiles];
-    Tile tile = {};
-    add_unit(s, tile, x + input.first, input.columns > 32);
-    keep_tile(tile, b.sh.sums + kTileRows * task, kTileRows);
-  }
-}
-
-/** Two channels of an outer low rank. */
-__device__ __forceinline__ float2 low_pair(const OneRow& op, const Block& b, int low) {
-  int first = 0;
-#pragma unroll
-  for (int i = 0; i < kLow - 1; i++)
-    first += i < low ? (rank_of(op, i) + kUnitColumns - 1) / kUnitColumns : 0;
-  const float* sums = b.sh.sums + 64 * first + 2 * (threadIdx.x & 31);
-  float2 pair = make_float2(0, 0);
-#pragma unroll 2
-  for (int column = 0; column < rank_of(op, low); column += kUnitColumns, sums += 64) {
-    const float2 part = load_pair(sums, 0);
-    pair.x += part.x, pair.y += part.y;
-  }
-  return pair;
-}
-
 __device__ __forceinline__ u32 low_word(const OneRow& op, const Block& b, int low) {
-  const float2 pair = low_pair(op, b, low);
+  const float2 pair = low_pair(op, b.sh.sums, low);
   return pack(pair.x, pair.y);
 }
 
@@ -68,8 +38,8 @@ __device__ __forceinline__ Keys prepare_keys(float2 k, float2 a, const Constants
 }
 
 /** What the recurrence takes, from the low ranks: keys by one warp, the rest by three more. */
-__device__ __forceinline__ void prepare_head(const OneRow& op, const Wkv7& mixing,
-                                             Shared& sh, const Block& b, int head) {
+__device__ __forceinline__ void prepare_head(const OneRow& op, const Wkv7& mixing, Shared& sh,
+                                             const Block& b, int head) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, at = 2 * lane;
   const float(&c)[8][64] = sh.constants;
   const u32(&words)[4][32] = sh.words;
@@ -80,13 +50,13 @@ __device__ __forceinline__ void prepare_head(const OneRow& op, const Wkv7& mixin
     raw.a = low_word(op, b, 1);
     constants.k_k = load_pair(c[3], at), constants.k_a = load_pair(c[4], at);
     constants.a_bias = load_pair(c[1], at);
-    const Keys keys = prepare_keys(unpack(words[1][lane]), learning_rate(mixing, raw, constants),
-                                   constants);
+    const Keys keys =
+        prepare_keys(unpack(words[1][lane]), learning_rate(mixing, raw, constants), constants);
     *reinterpret_cast<float2*>(o.k + at) = keys.k;
     *reinterpret_cast<float2*>(o.kk + at) = keys.kk;
     *reinterpret_cast<float2*>(o.b + at) = keys.b;
   } else if (warp == 1) {
-    const float2 w = low_pair(op, b, 0), bias = load_pair(c[0], at);
+    const float2 w = low_pair(op, b.sh.sums, 0), bias = load_pair(c[0], at);
     *reinterpret_cast<float2*>(o.w + at) = make_float2(decay(w.x + bias.x), decay(w.y + bias.y));
     *reinterpret_cast<float2*>(o.r + at) = unpack(words[0][lane]);
   } else if (warp == 2) {
@@ -96,7 +66,7 @@ __device__ __forceinline__ void prepare_head(const OneRow& op, const Wkv7& mixin
     keep_first_value(mixing, raw, 0, head);
     *reinterpret_cast<float2*>(o.v + at) = mixed_value(mixing, raw, constants);
   } else if (warp == 3) {
-    *reinterpret_cast<float2*>(sh.gate + at) = low_pair(op, b, 2);
+    *reinterpret_cast<float2*>(sh.gate + at) = low_pair(op, b.sh.sums, 2);
   }
 }
 
@@ -107,10 +77,11 @@ __device__ __forceinline__ void run_head(const OneRow& op, Block& b, Stream& s, 
   const Wkv7& mixing = layer.mixing;
   const int lane = threadIdx.x & 31;
   const bool is_worker = threadIdx.x < kWorkers;
-  if (is_worker) low_products(op, b, s, mixing.v_gate != nullptr);
-  __syncthreads();
+  const f16* const inputs = reinterpret_cast<const f16*>(b.region);
+  if (is_worker) low_products(op, s, inputs, b.sh.sums, mixing.v_gate != nullptr);
+  sync_threads();
   prepare_head(op, mixing, b.sh, b, head);
-  __syncthreads();
+  sync_threads();
   const Operands& o = b.sh.operands;
   if (is_worker) {
     const int q = threadIdx.x & 7, row = threadIdx.x >> 3;
@@ -128,7 +99,7 @@ __device__ __forceinline__ void run_head(const OneRow& op, Block& b, Stream& s, 
     const float bonus = warp_sum(r.x * k.x * r_k.x + r.y * k.y * r_k.y);
     if (lane == 0) b.sh.bonus = bonus;
   }
-  __syncthreads();
+  sync_threads();
   if (threadIdx.x >= 32) return;
   const float(&c)[8][64] = b.sh.constants;
   const Finish f = {load_pair(b.sh.gate, 2 * lane), load_pair(c[5], 2 * lane),
@@ -165,10 +136,10 @@ __device__ __forceinline__ void heads_phase(const OneRow& op, Block& b, Stream& 
   keep_shift(op, b, layer, 0, shift);
   for (int head = blockIdx.x; head < kHeads; head += BLOCKS) {
     fetch_head(op, b, layer.mixing, head);
-    __syncthreads();
+    sync_threads();
     run_head(op, b, s, layer, head, state);
     if (head + BLOCKS < kHeads) {
-      __syncthreads();
+      sync_threads();
       state = load_head(b, layer, head + BLOCKS);
     }
   }

@@ -1,17 +1,18 @@
-// What the phases of one-row.cu share: the addresses of a layer, what a block holds, its share of the
-// rows of a matrix, the barrier over the grid, and reading what other blocks wrote. Knows no phase.
+// What everything in one-row.cu is about: the addresses of a layer, a block's share of the rows of
+// a matrix, inputs in shared memory, and their products. Knows no phase, and no way of reading
+// weights.
 #pragma once
 #include "epilogue.cuh"
 #define THREADS (32 * (WARPS + 1))
+#define OTHER_THREADS (32 * FEED)
 #include "norm.cuh"
 #include "wkv7.cuh"
 
 constexpr int kWorkers = 32 * WARPS;
 /** Halves of 16 bytes. */
 constexpr int kVector = 8;
-/** Weights are read in units of 16 rows by 64 columns, 2 KB. */
-constexpr int kTileRows = 16, kUnitColumns = 64, kUnits = CHANNELS / kUnitColumns;
-constexpr u32 kSlot = 2 * kTileRows * kUnitColumns, kRing = RING * kSlot;
+/** Warps share the columns of a row by 64 of them. */
+constexpr int kUnitColumns = 64, kUnits = CHANNELS / kUnitColumns;
 /** Warps that share the columns of a row. */
 constexpr int kSlices = kUnits < WARPS ? kUnits : WARPS;
 constexpr int kHeads = CHANNELS / 64;
@@ -20,7 +21,7 @@ constexpr int kIn = 7, kLow = 4, kFirstLow = kIn - kLow;
 
 enum Vector { kNorm1, kNorm2 = 2, kKeyMix = 4, kMix = 5, kOwn = kMix + kIn, kVectors = kOwn + 8 };
 
-/** Matrices in the order in which they are read; the gate of v has none in a model's first layer. */
+/** Matrices in the order in which they are read; v's gate has none in a model's first layer. */
 struct Matrices {
   const f16* of[kIn + kLow + 2];
 };
@@ -65,47 +66,9 @@ struct OneRow {
 constexpr int kOutputRows = (CHANNELS + BLOCKS - 1) / BLOCKS;
 constexpr int kKeyRows = (KEYS + BLOCKS - 1) / BLOCKS;
 
-/** Tiles of rows of one matrix that a warp reads some columns of, the same in every layer. */
-struct alignas(16) Run {
-  /** Of the first row and column, in numbers from the matrix's beginning; from row to row. */
-  int offset, stride;
-  u16 rows, units;
-  /** Of a unit. */
-  u16 columns, matrix;
-};
-/** Of a unit of the outer low ranks: its inputs among all. */
-struct LowInput {
-  u16 first, columns;
-};
-constexpr int kHeadsEach = (kHeads + BLOCKS - 1) / BLOCKS;
-/** Tiles of a head's 64 rows of an outer low rank. */
-constexpr int kLowTiles = 64 / kTileRows;
-constexpr int kRuns = MIXES + kHeadsEach * ((kLowTiles * LOW_UNITS + WARPS - 1) / WARPS) + 2;
-
 __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
-/** Sums a warp has of the rows of a phase at most. */
+/** Of a phase, rows that a block has and sums that a warp has at most. */
 constexpr int kSumRows = most(IN_ROWS, most(kOutputRows, kKeyRows));
-/** Also those of the low ranks, and of value. */
-constexpr int kSums = most(kSlices * kSumRows, most(64 * LOW_UNITS, WARPS * value_columns()));
-
-struct Shared {
-  alignas(16) Layer layers[2];
-  Run runs[WARPS][kRuns];
-  int num_runs[WARPS];
-  Operands operands;
-  /** Of a head: its vectors of `mixing` in the order of kOwn, and its r, k, v and first v. */
-  alignas(16) float constants[8][64];
-  u32 words[4][32];
-  LowInput low_inputs[LOW_UNITS];
-  alignas(16) float gate[64];
-  float outputs[64];
-  float scratch[64];
-  float bonus;
-  /** Active u of a warp's share of them, and of all. */
-  int counts[WARPS];
-  alignas(16) float sums[kSums];
-};
-
 struct Place {
   int begin, end;
 };
@@ -134,59 +97,12 @@ __device__ __forceinline__ int rank_of(const OneRow& op, int low) {
   return op.first[kFirstLow + low + 1] - op.first[kFirstLow + low];
 }
 
-/** A unit of 64 columns of the outer low ranks: which, its first column, and its inputs among all. */
-struct LowUnit {
-  int low, column, input;
-};
-
-__device__ __forceinline__ LowUnit low_unit(const OneRow& op, int unit) {
-  LowUnit place = {0, unit * kUnitColumns, 0};
-  while (place.low < kLow - 1 && place.column >= rank_of(op, place.low)) {
-    const int rank = rank_of(op, place.low++);
-    place.column -= (rank + kUnitColumns - 1) / kUnitColumns * kUnitColumns;
-    place.input += rank;
-  }
-  place.input += place.column;
-  return place;
+/** The matrix of `in` with this row. */
+__device__ __forceinline__ int job_of(const OneRow& op, int row) {
+  int j = 0;
+  while (j < kIn - 1 && row >= op.first[j + 1]) j++;
+  return j;
 }
-
-/** A barrier over the grid in two halves. One thread of a warp without copies on their way speaks
- * for the block. */
-struct Barrier {
-  u32* arrivals;
-  u32 sense;
-
-  __device__ void arrive() const {
-    __syncthreads();
-    if (threadIdx.x == kWorkers) {
-      // The top bit turns when all have come.
-      const u32 one = blockIdx.x == 0 ? 0x80000000u - (BLOCKS - 1) : 1u;
-      asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(arrivals), "r"(one) : "memory");
-    }
-    __syncwarp();
-  }
-
-  __device__ u32 read() const {
-    u32 value;
-    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(value) : "l"(arrivals) : "memory");
-    return value;
-  }
-
-  __device__ void wait() {
-    // All lanes, so that they stay together.
-    if (threadIdx.x >= kWorkers) {
-      u32 value;
-      // An acquire empties L1: one at the end.
-      do {
-        asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(value) : "l"(arrivals) : "memory");
-      } while (((value ^ sense) & 0x80000000u) == 0);
-      read();
-    }
-    __syncwarp();
-    sense ^= 0x80000000u;
-    __syncthreads();
-  }
-};
 
 /** What other blocks wrote in this launch is read past L1. */
 __device__ __forceinline__ Row load_fresh(const float* x) {
@@ -202,11 +118,9 @@ __device__ __forceinline__ u32 fresh_word(const f16* x, int at) {
   return __ldcg(reinterpret_cast<const u32*>(x + at));
 }
 
-/** An input lies in shared memory such that of every four words the second and third have changed places:
- * one side of the tensor cores takes the first two, the other the rest (one-row-stream.cuh). */
-__device__ __forceinline__ uint4 as_input(const uint4& v) {
-  return make_uint4(v.x, v.z, v.y, v.w);
-}
+/** An input lies in shared memory such that of every four words the second and third have changed
+ * places: one side of the tensor cores takes the first two, the other the rest (Products). */
+__device__ __forceinline__ uint4 as_input(const uint4& v) { return make_uint4(v.x, v.z, v.y, v.w); }
 
 __device__ __forceinline__ void store_input(f16* input, const Row& row) {
   u32* const words = reinterpret_cast<u32*>(input);
@@ -241,20 +155,32 @@ __device__ __forceinline__ void prefetch_row(const f16* row) {
   for (int at = 64 * (threadIdx.x & 31); at < CHANNELS; at += 64 * 32) prefetch(row + at);
 }
 
-/** Everything a block has beside its place in the stream. */
-struct Block {
-  Shared& sh;
-  u8* region;
-  Barrier barrier;
-  int slot;
-  /** The block's rows of `in`, the first matrix that they are of, and where the next ones begin. */
-  Place in;
-  int first_job;
-  int bounds[MIXES];
+/**
+ * Sums of products on the tensor cores: a lane's 16 bytes of weights are the four words that the
+ * unit takes as rows i and i + 8, so the even columns of the other side hold an input's first and
+ * third words and the odd ones its second and fourth, and their sum is in two places of one lane.
+ */
+struct Products {
+  float of[4];
+
+  __device__ float sum() const { return of[0] + of[3]; }
 };
 
-/** The shift vector becomes h: by one block, after all have read it. */
-__device__ __forceinline__ void keep_shift(const OneRow& op, const Block& b, const Layer& layer,
-                                           int which, const Row& h) {
-  if (blockIdx.x == BLOCKS - 1) store_row(layer.shift[which] + b.slot * op.shift_stride, h);
+__device__ __forceinline__ void add_products(Products& sums, const uint4& w, const uint2& x) {
+#if __CUDA_ARCH__ >= 800
+  // Volatile: not to be moved to where not all lanes are.
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(sums.of[0]), "+f"(sums.of[1]), "+f"(sums.of[2]), "+f"(sums.of[3])
+      : "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w), "r"(x.x), "r"(x.y));
+#endif
+}
+
+__device__ __forceinline__ u64 evict_first() {
+  u64 policy = 0;
+#if __CUDA_ARCH__ >= 800
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
 }

@@ -4,6 +4,9 @@ import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import type { Backend } from '../../src/backend/backend.ts'
 import { type CudaOptions, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
+import { Gemm } from '../../src/backend/cuda/gemm.ts'
+import type { Way } from '../../src/backend/cuda/one-row-plan.ts'
+import { CudaProgram } from '../../src/backend/cuda/program.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { ModelRunner } from '../../src/model/model-runner.ts'
@@ -44,13 +47,33 @@ function feed(backend: Backend, path: string) {
   return { logits, state }
 }
 
+/** A backend whose programs read in that way, whatever the width. */
+function backendOf(way: Way, options: CudaOptions): Backend {
+  const backend = createCudaBackend(options)
+  const { device } = backend
+  const gemm = new Gemm(device)
+  return {
+    ...backend,
+    record: (capacity, build) =>
+      new CudaProgram(device, gemm, capacity, build, options.graphs ?? true, () => way),
+    dispose() {
+      gemm.dispose()
+      backend.dispose()
+    },
+  }
+}
+
+const RUNS = MODELS.flatMap((shape) =>
+  (['warps', 'feed'] as const).map((way) => ({ way, shape, channels: shape.channels })),
+)
+
 describeCuda('one row through all layers at once', () => {
-  test.each(MODELS)('$channels channels', { timeout: 120_000 }, (shape) => {
+  test.each(RUNS)('$channels channels by $way', { timeout: 120_000 }, ({ way, shape }) => {
     const folder = mkdtempSync(join(tmpdir(), 'skein-'))
     const path = writeRandomRwkv7(join(folder, 'one.pth'), { ...shape, dtype: 'bf16' })
     const expected = feed(createReferenceBackend(), path)
     for (const options of [{}, { wkv: 'f16' }, { graphs: false }] satisfies CudaOptions[]) {
-      const actual = feed(createCudaBackend(options), path)
+      const actual = feed(backendOf(way, options), path)
       const what = JSON.stringify(options)
       const tolerance = 'wkv' in options ? 1e-2 : 3e-3
       for (const [i, logits] of actual.logits.entries())

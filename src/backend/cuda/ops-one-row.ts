@@ -11,41 +11,16 @@ import type { DevicePointer } from './kernel-args.ts'
 import type { LaunchOptions } from './launch.ts'
 import {
   IN_NAMES,
-  type InName,
   LAYER_OPS,
   LOW_NAMES,
   matchLayer,
   type Recorded,
   type Rwkv7Layer,
 } from './layer-pattern.ts'
+import { firstRows, LAYER_BYTES, planOf, wayFor } from './one-row-plan.ts'
 import { normOf, tensorOf } from './operands.ts'
 import { wkv7Struct } from './ops-wkv7.ts'
 import { StructBytes } from './struct-bytes.ts'
-
-/** As one-row.cu counts: warps that multiply, and one more for the barrier. */
-const WARPS = 16
-const THREADS = 32 * (WARPS + 1)
-/** Weights are read in units of 16 rows by 64 columns, f16. */
-const UNIT_COLUMNS = 64
-const UNIT_BYTES = 2048
-/** Of device and shared memory. */
-const LINE_BYTES = 128
-/** Outer ranks are multiples of this. */
-const RANK_STEP = 32
-const MAX_CHANNELS = 4096
-/** Units on their way to a warp: more, and what blocks tell each other waits behind them. */
-const MAX_RING = 5
-const MIN_RING = 2
-/** Of shared memory that a kernel may have without asking for it: the phases' own, which grows as blocks get fewer. */
-const MAX_STATIC_BYTES = 48 << 10
-/** Entries of the list of active u that has room at once; more take several rounds. */
-const MAX_LIST = 4096
-/** Bytes of Layer and Matrices. */
-const LAYER_BYTES = 464
-const MATRICES_BYTES = 104
-/** Shared, less its arrays over runs, units of low ranks and sums. */
-const SHARED_BYTES = 5984
-const RUN_BYTES = 16
 
 const COOPERATIVE: LaunchOptions = { cooperative: true }
 
@@ -88,6 +63,7 @@ export class StepCommand implements Command {
 
 interface Made {
   readonly kernel: Kernel
+  readonly threads: number
   readonly sharedBytes: number
   readonly blocks: number
   readonly struct: Uint8Array
@@ -98,15 +74,18 @@ export class OneRowLayers {
   readonly members: StepCommand[] = []
   readonly #device: CudaDevice
   readonly #capacity: Capacity
+  readonly #choose: typeof wayFor
   readonly #layers: Rwkv7Layer[] = []
   readonly #values: DevicePointer[] = []
   readonly #site = {}
   /** undefined until the first step of one token, null where it cannot be. */
   #made: Made | null | undefined
 
-  constructor(device: CudaDevice, capacity: Capacity) {
+  /** `choose` decides how models of so many channels are read. */
+  constructor(device: CudaDevice, capacity: Capacity, choose = wayFor) {
     this.#device = device
     this.#capacity = capacity
+    this.#choose = choose
   }
 
   /** Takes in the layer that the last commands are, if they are one. `value`: its matrix transposed, on the device. */
@@ -147,12 +126,12 @@ export class OneRowLayers {
 
   #make(): Made | null {
     const device = this.#device
-    const plan = planOf(device, this.#layers)
+    const plan = planOf(device, this.#layers, this.#choose)
     if (plan === null) return null
-    const { defines, sharedBytes } = plan
+    const { defines, threads, sharedBytes } = plan
     const kernel = device.kernel('one-row', 'one_row', defines)
     const blocks = device.numSms
-    if (device.blocksPerSm(kernel, THREADS, sharedBytes) < 1) return null
+    if (device.blocksPerSm(kernel, threads, sharedBytes) < 1) return null
     const table = device.alloc(LAYER_BYTES * this.#layers.length)
     for (const [i, layer] of this.#layers.entries())
       device.upload(table, layerStruct(this.#capacity, layer, this.#values[i]!), i * LAYER_BYTES)
@@ -161,7 +140,7 @@ export class OneRowLayers {
     const arrivals = device.alloc(16)
     device.fill(arrivals, 0, 16)
     const struct = oneRowStruct(this.#capacity, this.#layers, { table, y, u, arrivals })
-    return { kernel, sharedBytes, blocks, struct, memory: [table, y, u, arrivals] }
+    return { kernel, threads, sharedBytes, blocks, struct, memory: [table, y, u, arrivals] }
   }
 
   run(stream: StepStream): void {
@@ -169,85 +148,13 @@ export class OneRowLayers {
     assert(made, 'one row run before it was made')
     const grid = [made.blocks, 1, 1] as const
     const options = { ...COOPERATIVE, sharedBytes: made.sharedBytes }
-    stream.launch(this.#site, made.kernel, grid, THREADS, () => [made.struct], options)
+    stream.launch(this.#site, made.kernel, grid, made.threads, () => [made.struct], options)
   }
 
   dispose(): void {
     for (const address of this.#made?.memory ?? []) this.#device.free(address)
     this.#made = null
   }
-}
-
-/** Of any layer that has one: all are alike. */
-function innerOf(layers: readonly Rwkv7Layer[], name: InName) {
-  return layers.find(({ inner }) => inner.has(name))?.inner.get(name)
-}
-
-/** Rows of the inner matrices up to each: r, k, v, then the ranks. */
-function firstRows(layers: readonly Rwkv7Layer[]): number[] {
-  const first = [0]
-  for (const name of IN_NAMES) {
-    first.push(first.at(-1)! + (innerOf(layers, name)?.weight.rows ?? 0))
-  }
-  return first
-}
-
-/** How many of the inner matrices a block has rows of at most. */
-function mostMixes(first: readonly number[], blocks: number): number {
-  let most = 1
-  for (const total of first.slice(-2))
-    for (let block = 0; block < blocks; block++) {
-      const begin = Math.floor((total * block) / blocks)
-      const end = Math.floor((total * (block + 1)) / blocks)
-      const touched = IN_NAMES.filter((_, j) => first[j]! < end && first[j + 1]! > begin).length
-      most = Math.max(most, touched)
-    }
-  return most
-}
-
-/** Columns of value that a block has. */
-function valueColumns(channels: number, blocks: number): number {
-  let columns = 16
-  while (columns < 128 && columns * blocks < channels) columns *= 2
-  return columns
-}
-
-/** The macros of one-row.cu and its dynamic shared memory, or null where it does not fit. */
-function planOf(device: CudaDevice, layers: readonly Rwkv7Layer[]) {
-  const [layer] = layers
-  if (layer === undefined || device.computeCapability[0] < 8) return null
-  const { channels, headSize } = layer.states.shape
-  const KEYS = layer.key.rows
-  if (channels > MAX_CHANNELS || channels % UNIT_COLUMNS > 0 || KEYS % 8 > 0) return null
-  const first = firstRows(layers)
-  const ranks = LOW_NAMES.map((name) => innerOf(layers, name)?.weight.rows ?? 0)
-  if (ranks.some((rank) => rank % RANK_STEP > 0)) return null
-  const blocks = device.numSms
-  const MIXES = mostMixes(first, blocks)
-  const IN_ROWS = Math.ceil(first.at(-1)! / blocks)
-  const LOW_UNITS = ranks.reduce((units, rank) => units + Math.ceil(rank / UNIT_COLUMNS), 0)
-  const LIST = Math.min(MAX_LIST, KEYS)
-  // In turn: inputs of `in`, of the outer low ranks, the list of active u.
-  const region = Math.max(2 * MIXES * channels, 2 * (first.at(-1)! - first[3]!), 4 * LIST)
-  const REGION = 16 * Math.ceil(region / 16)
-  const slices = Math.min(WARPS, channels / UNIT_COLUMNS)
-  const sumRows = Math.max(IN_ROWS, Math.ceil(Math.max(channels, KEYS) / blocks))
-  const valueSums = WARPS * valueColumns(channels, blocks)
-  const sums = Math.max(slices * sumRows, headSize * LOW_UNITS, valueSums)
-  const heads = Math.ceil(channels / headSize / blocks)
-  const lowRuns = Math.ceil(((headSize / 16) * LOW_UNITS) / WARPS)
-  const runs = WARPS * (MIXES + heads * lowRuns + 2)
-  const arrays = RUN_BYTES * runs + 4 * (LOW_UNITS + sums)
-  // The ring begins at a line.
-  const fixed = LINE_BYTES * Math.ceil((SHARED_BYTES + arrays) / LINE_BYTES)
-  const rest = REGION + MATRICES_BYTES * layers.length
-  const free = device.info.sharedBytesPerBlock - fixed - rest
-  const RING = Math.min(MAX_RING, Math.floor(free / (WARPS * UNIT_BYTES)))
-  if (RING < MIN_RING || fixed > MAX_STATIC_BYTES) return null
-  const STATE_F16 = Number(layer.states.wkvType === 'f16')
-  const shape = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS, LOW_UNITS }
-  const defines = { ...shape, RING, MIXES, REGION, LIST, STATE_F16 }
-  return { defines, sharedBytes: WARPS * UNIT_BYTES * RING + rest }
 }
 
 /** `Layer` of one-row.cu. */

@@ -7,6 +7,7 @@ import type { Command } from './command.ts'
 import type { CudaDevice } from './device.ts'
 import type { DevicePointer } from './kernel-args.ts'
 import type { Recorded } from './layer-pattern.ts'
+import { wayFor } from './one-row-plan.ts'
 import { type LinearCommand, type LinearShared, linear, logits } from './ops-linear.ts'
 import { embed, gatherNorm, shiftMix } from './ops-norm.ts'
 import { OneRowLayers, StepCommand } from './ops-one-row.ts'
@@ -27,10 +28,11 @@ export class Recording {
   readonly #oneRow: OneRowLayers
   readonly #linear: LinearShared
 
-  constructor(device: CudaDevice, capacity: Capacity) {
+  /** `chooseWay`: how one-row.cu reads the weights. */
+  constructor(device: CudaDevice, capacity: Capacity, chooseWay = wayFor) {
     this.#device = device
     this.#capacity = capacity
-    this.#oneRow = new OneRowLayers(device, capacity)
+    this.#oneRow = new OneRowLayers(device, capacity, chooseWay)
     const [weights, inputs, sums] = [new Scratch(device), new Scratch(device), new Scratch(device)]
     this.#linear = { rounded: { weights, inputs, sums }, copies: new CopyBudget(device) }
   }

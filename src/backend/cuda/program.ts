@@ -19,6 +19,7 @@ import type { CudaDevice } from './device.ts'
 import { CudaEvent } from './event.ts'
 import { bucketOf, type Gemm } from './gemm.ts'
 import type { CudaGraph } from './graph.ts'
+import { wayFor } from './one-row-plan.ts'
 import { Recording } from './ops.ts'
 import { TakeDraws } from './ops-take-draws.ts'
 import { numEntries, StepBuffer } from './step-buffer.ts'
@@ -64,6 +65,7 @@ export class CudaProgram implements Program {
     capacity: Capacity,
     build: (ops: Ops) => void,
     usesGraphs: boolean,
+    chooseWay = wayFor,
   ) {
     const { samples, flights: max = FLIGHTS } = capacity
     this.#device = device
@@ -74,7 +76,7 @@ export class CudaProgram implements Program {
     this.#ends = Array.from({ length: max }, () => new CudaEvent(device))
     this.#outputs = new StepOutputs(device, samples, max)
     this.#takeDraws = samples > 0 ? new TakeDraws(device) : null
-    this.#recording = new Recording(device, capacity)
+    this.#recording = new Recording(device, capacity, chooseWay)
     this.#commands = this.#recording.commands
     this.#eager = this.#createEager()
     build(this.#recording.ops())

@@ -1,16 +1,68 @@
-// A warp's stream of weights in one-row.cu: what it reads of every layer and in which order, the ring
-// in shared memory that it is read into, and the products with the inputs. Knows no phase.
+// How one-row.cu reads the weights of narrow models: each warp its columns of the block's rows,
+// layer after layer, into a ring of its own in shared memory. Nobody waits for another warp. What a
+// warp reads and in which order, the ring, and the products with the inputs. Knows no phase.
+//
+// RING: units of 2 KB a warp has room for · LOW_UNITS: units of 64 columns of all outer low ranks
 #pragma once
 #include "one-row.cuh"
 
+/** Weights are read in units of 16 rows by 64 columns, 2 KB. */
+constexpr int kTileRows = 16;
+constexpr u32 kSlot = 2 * kTileRows * kUnitColumns, kRing = RING * kSlot;
+constexpr u32 kRingBytes = WARPS * kRing;
+constexpr int kStepRows = kTileRows, kKeyParts = 4;
+
+/** Tiles of rows of one matrix that a warp reads some columns of, the same in every layer. */
+struct alignas(16) Run {
+  /** Of the first row and column, in numbers from the matrix's beginning; from row to row. */
+  int offset, stride;
+  u16 rows, units;
+  /** Of a unit. */
+  u16 columns, matrix;
+};
+/** Of a unit of the outer low ranks: its inputs among all. */
+struct LowInput {
+  u16 first, columns;
+};
+
+constexpr int kHeadsEach = (kHeads + BLOCKS - 1) / BLOCKS;
+/** Tiles of a head's 64 rows of an outer low rank. */
+constexpr int kLowTiles = 64 / kTileRows;
+constexpr int kRuns = MIXES + kHeadsEach * ((kLowTiles * LOW_UNITS + WARPS - 1) / WARPS) + 2;
+/** Of a head's outer low ranks. */
+constexpr int kLowSums = 64 * LOW_UNITS;
+
+struct StreamShared {
+  Run runs[WARPS][kRuns];
+  int num_runs[WARPS];
+  LowInput low_inputs[LOW_UNITS];
+};
+
+/** 64 columns of the outer low ranks: of which, its first column, and its inputs among all. */
+struct LowUnit {
+  int low, column, input;
+};
+
+__device__ __forceinline__ LowUnit low_unit(const OneRow& op, int unit) {
+  LowUnit place = {0, unit * kUnitColumns, 0};
+  while (place.low < kLow - 1 && place.column >= rank_of(op, place.low)) {
+    const int rank = rank_of(op, place.low++);
+    place.column -= (rank + kUnitColumns - 1) / kUnitColumns * kUnitColumns;
+    place.input += rank;
+  }
+  place.input += place.column;
+  return place;
+}
+
 /** What a warp reads next, far ahead of what it multiplies. */
 struct Stream {
+  const StreamShared& shared;
   const Matrices* layer;
   const Matrices* end;
   /** Of the lane: its part of the next unit's first rows, and the unit's rows from there on. */
   const f16* from;
   int left;
-  /** Of the run: numbers from row to row, tiles and units of a tile that are left, units of a tile. */
+  /** Of the run: numbers from row to row, tiles and units of one that are left, units of a tile. */
   int stride, tiles, unit, units;
   /** The next run, and how many there are. */
   const Run* run;
@@ -22,34 +74,30 @@ struct Stream {
   u64 policy;
 };
 
-/** The matrix of `in` with this row. */
-__device__ __forceinline__ int job_of(const OneRow& op, int row) {
-  int j = 0;
-  while (j < kIn - 1 && row >= op.first[j + 1]) j++;
-  return j;
-}
-
 /** The warp's columns of some rows of a matrix. */
 __device__ __forceinline__ int list_rows(Run* runs, int count, int matrix, Place rows) {
   const Place own = slice_of_warp();
   if (rows.begin >= rows.end || own.begin >= own.end) return count;
-  runs[count] = {rows.begin * CHANNELS + own.begin * kUnitColumns, CHANNELS,
-                 (u16)(rows.end - rows.begin), (u16)(own.end - own.begin), (u16)kUnitColumns,
+  runs[count] = {rows.begin * CHANNELS + own.begin * kUnitColumns,
+                 CHANNELS,
+                 (u16)(rows.end - rows.begin),
+                 (u16)(own.end - own.begin),
+                 (u16)kUnitColumns,
                  (u16)matrix};
   return count + 1;
 }
 
 /** Lists all that the warp reads of a layer, in order. */
-__device__ __forceinline__ void list_runs(const OneRow& op, Shared& sh) {
+__device__ __forceinline__ void list_runs(const OneRow& op, StreamShared& sh) {
   const int warp = threadIdx.x >> 5;
   Run* const runs = sh.runs[warp];
   int count = 0;
   const Place in = share_of(op.first[kIn]);
 #pragma unroll 1
   for (int j = 0; j < kIn; j++)
-    count = list_rows(runs, count, j,
-                      {max(in.begin, op.first[j]) - op.first[j],
-                       min(in.end, op.first[j + 1]) - op.first[j]});
+    count = list_rows(
+        runs, count, j,
+        {max(in.begin, op.first[j]) - op.first[j], min(in.end, op.first[j + 1]) - op.first[j]});
 #pragma unroll 1
   for (int head = blockIdx.x; head < kHeads; head += BLOCKS)
 #pragma unroll 1
@@ -57,12 +105,24 @@ __device__ __forceinline__ void list_runs(const OneRow& op, Shared& sh) {
       const LowUnit unit = low_unit(op, task / kLowTiles);
       const int rank = rank_of(op, unit.low);
       const int row = 64 * head + kTileRows * (task % kLowTiles);
-      runs[count++] = {row * rank + unit.column, rank, (u16)kTileRows, 1,
-                       (u16)min(kUnitColumns, rank - unit.column), (u16)(kLowMatrix + unit.low)};
+      runs[count++] = {row * rank + unit.column,
+                       rank,
+                       (u16)kTileRows,
+                       1,
+                       (u16)min(kUnitColumns, rank - unit.column),
+                       (u16)(kLowMatrix + unit.low)};
     }
   count = list_rows(runs, count, kOutputMatrix, share_of(CHANNELS));
   count = list_rows(runs, count, kKeyMatrix, share_of(KEYS));
   sh.num_runs[warp] = count;
+}
+
+__device__ __forceinline__ void prepare_stream(const OneRow& op, StreamShared& sh) {
+  if (threadIdx.x < kWorkers && (threadIdx.x & 31) == 0) list_runs(op, sh);
+  if (threadIdx.x < LOW_UNITS) {
+    const LowUnit unit = low_unit(op, threadIdx.x);
+    sh.low_inputs[threadIdx.x] = {(u16)unit.input, (u16)(rank_of(op, unit.low) - unit.column)};
+  }
 }
 
 /** Begins the next run that its layer has. */
@@ -90,18 +150,10 @@ __device__ __forceinline__ void copy_ahead(u32 to, const f16* from, bool inside,
 #endif
 }
 
-__device__ __forceinline__ u64 evict_first() {
-  u64 policy = 0;
-#if __CUDA_ARCH__ >= 800
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-#endif
-  return policy;
-}
-
 /**
- * Asks for the next unit of the stream, for a place of the ring: lines of 128 bytes, a row's each. Of a
- * line of an odd row the halves change places, so that lanes that read two rows at once meet no
- * bank twice. A group each, also after the end.
+ * Asks for the next unit of the stream, for a place of the ring: lines of 128 bytes, a row's each.
+ * Of a line of an odd row the halves change places, so that lanes that read two rows at once meet
+ * no bank twice. A group each, also after the end.
  */
 __device__ __forceinline__ void ask(Stream& s, u32 place) {
   if (s.tiles == 0) open_run(s);
@@ -124,24 +176,18 @@ __device__ __forceinline__ void ask(Stream& s, u32 place) {
 #endif
 }
 
-/**
- * Sums of products on the tensor cores, of 8 rows: a lane's 16 bytes of a row are the four words that
- * the unit takes as rows i and i + 8, so the even columns of the other side hold an input's
- * first and third words and the odd ones its second and fourth, and a row's sum is in two places.
- */
-struct Products {
-  float of[4];
-};
-
-__device__ __forceinline__ void add_products(Products& sums, const uint4& w, const uint2& x) {
-#if __CUDA_ARCH__ >= 800
-  // Volatile: not to be moved to where not all lanes are.
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(sums.of[0]), "+f"(sums.of[1]), "+f"(sums.of[2]), "+f"(sums.of[3])
-      : "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w), "r"(x.x), "r"(x.y));
-#endif
+/** Asks for as much as there is room for. */
+__device__ __forceinline__ Stream start_stream(const StreamShared& sh, const Matrices* layers,
+                                               int num_layers, u8* ring) {
+  const int warp = threadIdx.x >> 5;
+  Stream s = {sh, layers, layers + num_layers};
+  if (threadIdx.x < kWorkers) s.run = sh.runs[warp], s.num_runs = sh.num_runs[warp];
+  s.ring = ring + warp * kRing;
+  s.free = kRing - kSlot, s.policy = evict_first();
+  if (threadIdx.x < kWorkers)
+#pragma unroll 1
+    for (int i = 0; i < RING - 1; i++) ask(s, i * kSlot);
+  return s;
 }
 
 /** Of a tile: its first 8 rows and the others. */
@@ -178,14 +224,9 @@ __device__ __forceinline__ void add_unit(Stream& s, Tile& tile, const f16* x, bo
 /** The sums of a tile's rows, as many as there are. */
 __device__ __forceinline__ void keep_tile(const Tile& tile, float* to, int rows) {
   const int lane = threadIdx.x & 31, row = lane >> 2, part = lane & 3;
-  const float first = tile.first.of[0] + tile.first.of[3],
-              second = tile.second.of[0] + tile.second.of[3];
+  const float first = tile.first.sum(), second = tile.second.sum();
   const int at = row + 8 * part;
   if (part < 2 && at < rows) to[at] = part == 0 ? first : second;
-}
-
-__device__ __forceinline__ void sync_workers() {
-  asm volatile("barrier.sync 1, %0;" ::"n"(kWorkers) : "memory");
 }
 
 /** The warp's columns of so many rows, times their inputs: a sum a row, the warp's part of it. */
@@ -202,10 +243,32 @@ __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float
   }
 }
 
-/** The sum of a row: over the warps, in their order. */
-__device__ __forceinline__ float sum_slices(const Shared& sh, int row) {
-  float sum = 0;
+/** The head's outer low ranks, 64 columns of them at a time: [unit][channel]. */
+__device__ __forceinline__ void low_products(const OneRow& op, Stream& s, const f16* x, float* sums,
+                                             bool has_gate) {
+  int units = LOW_UNITS;
+  if (!has_gate) units -= (rank_of(op, kLow - 1) + kUnitColumns - 1) / kUnitColumns;
+#pragma unroll 1
+  for (int task = threadIdx.x >> 5; task < kLowTiles * units; task += WARPS) {
+    const LowInput input = s.shared.low_inputs[task / kLowTiles];
+    Tile tile = {};
+    add_unit(s, tile, x + input.first, input.columns > 32);
+    keep_tile(tile, sums + kTileRows * task, kTileRows);
+  }
+}
+
+/** Two channels of an outer low rank. */
+__device__ __forceinline__ float2 low_pair(const OneRow& op, const float* sums, int low) {
+  int first = 0;
 #pragma unroll
-  for (int i = 0; i < kSlices; i++) sum += sh.sums[i * kSumRows + row];
-  return sum;
+  for (int i = 0; i < kLow - 1; i++)
+    first += i < low ? (rank_of(op, i) + kUnitColumns - 1) / kUnitColumns : 0;
+  sums += 64 * first + 2 * (threadIdx.x & 31);
+  float2 pair = make_float2(0, 0);
+#pragma unroll 2
+  for (int column = 0; column < rank_of(op, low); column += kUnitColumns, sums += 64) {
+    const float2 part = load_pair(sums, 0);
+    pair.x += part.x, pair.y += part.y;
+  }
+  return pair;
 }

@@ -1,0 +1,99 @@
+// What a block of one-row.cu has: its shared memory, its place in the barrier over the grid, and
+// one of two ways of reading weights. Both give the phases
+//   StreamShared        what they keep in shared memory beside kRingBytes for the weights
+//   themselves prepare_stream()    writes it, before a barrier of the block; start_stream() →
+//   Stream multiply_rows()     the next rows of a matrix, times an input: each warp's sums of its
+//   columns low_products()      the outer low ranks of a head; low_pair() two channels of one
+//   kStepRows, kKeyParts  rows that are finished together, and times that `key` says so at most
+#pragma once
+#if FEED
+#include "one-row-feed.cuh"
+#else
+#include "one-row-warps.cuh"
+#endif
+
+/** Those of rows, of the low ranks, and of value. */
+constexpr int kSums = most(kSlices * kSumRows, most(kLowSums, WARPS* value_columns()));
+
+struct Shared {
+  alignas(16) Layer layers[2];
+  StreamShared stream;
+  Operands operands;
+  /** Of a head: its vectors of `mixing` in the order of kOwn, and its r, k, v and first v. */
+  alignas(16) float constants[8][64];
+  u32 words[4][32];
+  alignas(16) float gate[64];
+  float outputs[64];
+  float scratch[64];
+  float bonus;
+  /** Active u of a warp's share of them, and of all. */
+  int counts[WARPS];
+  alignas(16) float sums[kSums];
+};
+static_assert(sizeof(Shared) <= FIXED, "as one-row-plan.ts reckons");
+
+/** A barrier over the grid in two halves. One thread of a warp without copies on their way speaks
+ * for the block. */
+struct GridBarrier {
+  u32* arrivals;
+  u32 sense;
+
+  __device__ void arrive() const {
+    sync_threads();
+    if (threadIdx.x == kWorkers) {
+      // The top bit turns when all have come.
+      const u32 one = blockIdx.x == 0 ? 0x80000000u - (BLOCKS - 1) : 1u;
+      asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(arrivals), "r"(one) : "memory");
+    }
+    __syncwarp();
+  }
+
+  __device__ u32 read() const {
+    u32 value;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(value) : "l"(arrivals) : "memory");
+    return value;
+  }
+
+  __device__ void wait() {
+    // All lanes, so that they stay together.
+    if (threadIdx.x >= kWorkers) {
+      u32 value;
+      // An acquire empties L1: one at the end.
+      do {
+        asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(value) : "l"(arrivals) : "memory");
+      } while (((value ^ sense) & 0x80000000u) == 0);
+      read();
+    }
+    __syncwarp();
+    sense ^= 0x80000000u;
+    sync_threads();
+  }
+};
+
+/** Everything a block has beside its place in the stream. */
+struct Block {
+  Shared& sh;
+  u8* region;
+  GridBarrier barrier;
+  int slot;
+  /** The block's rows of `in`, the first matrix that they are of, and where the next ones begin. */
+  Place in;
+  int first_job;
+  int bounds[MIXES];
+};
+
+/** The shift vector becomes h: by one block, after all have read it. */
+__device__ __forceinline__ void keep_shift(const OneRow& op, const Block& b, const Layer& layer,
+                                           int which, const Row& h) {
+  if (blockIdx.x == BLOCKS - 1) store_row(layer.shift[which] + b.slot * op.shift_stride, h);
+}
+
+__device__ __forceinline__ void sync_workers() { sync_some(1, kWorkers); }
+
+/** The sum of a row: over the warps, in their order. */
+__device__ __forceinline__ float sum_slices(const Shared& sh, int row) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kSlices; i++) sum += sh.sums[i * kSumRows + row];
+  return sum;
+}

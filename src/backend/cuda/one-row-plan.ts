@@ -1,0 +1,165 @@
+/**
+ * How one-row.cu is compiled and launched for a model: which way it reads the weights, what it has in shared memory, or
+ * that it cannot be.
+ */
+import type { CudaDevice } from './device.ts'
+import { IN_NAMES, type InName, LOW_NAMES, type Rwkv7Layer } from './layer-pattern.ts'
+
+/** How a block reads the weights: each warp its columns of them (one-row-warps.cuh), or one warp all (one-row-feed.cuh). */
+export type Way = 'warps' | 'feed'
+
+/**
+ * From so many channels on, one warp asks. On an H200, µs a layer by each way, warps first: 768 channels 15.1 and 16.2,
+ * 1,024 16.2 and 17.6, 2,048 30.7 and 27.2, 4,096 93.1 and 85.4.
+ */
+const FEED_CHANNELS = 2048
+
+/** Where the chosen way does not fit, each warp reads for itself. */
+export const wayFor = (channels: number): Way => (channels >= FEED_CHANNELS ? 'feed' : 'warps')
+
+/** As one-row.cu counts: warps that multiply; one more is for the barrier, and one that feeds. */
+const WARPS = 16
+/** Columns of a row that a warp reads at once. */
+const UNIT_COLUMNS = 64
+/** Of device and shared memory. */
+const LINE_BYTES = 128
+/** Outer ranks are multiples of this. */
+const RANK_STEP = 32
+const MAX_CHANNELS = 4096
+/** Of shared memory that a kernel may have without asking for it: the phases' own, which grows as blocks get fewer. */
+const MAX_STATIC_BYTES = 48 << 10
+/** Entries of the list of active u that has room at once; more take several rounds. */
+const MAX_LIST = 4096
+/** Bytes of Layer and Matrices. */
+export const LAYER_BYTES = 464
+const MATRICES_BYTES = 104
+/** Shared, less its sums and what the way of reading has there, with what that may be padded by. */
+const SHARED_BYTES = 5888
+
+/** What a way of reading needs. */
+interface Reading {
+  readonly macros: Readonly<Record<string, number>>
+  readonly warps: number
+  /** Of Shared, beside sums. */
+  readonly staticBytes: number
+  readonly lowSums: number
+  /** The ring has as many places of a size as there is room for. */
+  readonly placeBytes: number
+  readonly places: readonly [least: number, most: number]
+}
+
+/** Of any layer that has one: all are alike. */
+function innerOf(layers: readonly Rwkv7Layer[], name: InName) {
+  return layers.find(({ inner }) => inner.has(name))?.inner.get(name)
+}
+
+/** Rows of the inner matrices up to each: r, k, v, then the ranks. */
+export function firstRows(layers: readonly Rwkv7Layer[]): number[] {
+  const first = [0]
+  for (const name of IN_NAMES) {
+    first.push(first.at(-1)! + (innerOf(layers, name)?.weight.rows ?? 0))
+  }
+  return first
+}
+
+/** How many of the inner matrices a block has rows of at most. */
+function mostMixes(first: readonly number[], blocks: number): number {
+  let most = 1
+  for (const total of first.slice(-2))
+    for (let block = 0; block < blocks; block++) {
+      const begin = Math.floor((total * block) / blocks)
+      const end = Math.floor((total * (block + 1)) / blocks)
+      const touched = IN_NAMES.filter((_, j) => first[j]! < end && first[j + 1]! > begin).length
+      most = Math.max(most, touched)
+    }
+  return most
+}
+
+/** Columns of value that a block has. */
+function valueColumns(channels: number, blocks: number): number {
+  let columns = 16
+  while (columns < 128 && columns * blocks < channels) columns *= 2
+  return columns
+}
+
+/** A model's widths as the kernel has them. */
+interface Shape {
+  readonly channels: number
+  readonly headSize: number
+  readonly ranks: readonly number[]
+  readonly blocks: number
+  readonly mixes: number
+}
+
+/** A ring for each warp, of units of 16 rows by 64 columns. */
+function readingByWarps({ channels, headSize, ranks, blocks, mixes }: Shape): Reading {
+  const LOW_UNITS = ranks.reduce((units, rank) => units + Math.ceil(rank / UNIT_COLUMNS), 0)
+  const heads = Math.ceil(channels / headSize / blocks)
+  const lowRuns = Math.ceil(((headSize / 16) * LOW_UNITS) / WARPS)
+  const runBytes = 16 * (mixes + heads * lowRuns + 2)
+  return {
+    macros: { FEED: 0, LOW_UNITS },
+    warps: WARPS + 1,
+    staticBytes: WARPS * (runBytes + 4) + 4 * LOW_UNITS,
+    lowSums: headSize * LOW_UNITS,
+    placeBytes: WARPS * 2048,
+    // More units on their way to a warp, and what blocks tell each other waits behind them.
+    places: [2, 5],
+  }
+}
+
+/** A ring for the block, of stages of 16 KB, unless 4 rows of a matrix are more. */
+function readingByFeed({ channels, headSize, ranks }: Shape): Reading {
+  const STAGE_ROWS = 4 * Math.floor(Math.max(16 << 10, 8 * channels) / (8 * channels))
+  const placeBytes = 2 * STAGE_ROWS * channels
+  const most = 16
+  return {
+    macros: { FEED: 1, STAGE_ROWS },
+    warps: WARPS + 2,
+    staticBytes: 16 * most + 4 * ranks.length,
+    lowSums: headSize * ranks.length,
+    placeBytes,
+    // Two on their way, and one that is multiplied. Four rows of an outer rank are a stage at most.
+    places: [ranks.every((rank) => 8 * rank <= placeBytes) ? 3 : Infinity, most],
+  }
+}
+
+/** The macros of one-row.cu and its dynamic shared memory, or null where it does not fit. */
+export function planOf(device: CudaDevice, layers: readonly Rwkv7Layer[], choose = wayFor) {
+  const [layer] = layers
+  if (layer === undefined || device.computeCapability[0] < 8) return null
+  const { channels, headSize } = layer.states.shape
+  const KEYS = layer.key.rows
+  if (channels > MAX_CHANNELS || channels % UNIT_COLUMNS > 0 || KEYS % 8 > 0) return null
+  const first = firstRows(layers)
+  const ranks = LOW_NAMES.map((name) => innerOf(layers, name)?.weight.rows ?? 0)
+  if (ranks.some((rank) => rank % RANK_STEP > 0)) return null
+  const blocks = device.numSms
+  const MIXES = mostMixes(first, blocks)
+  const IN_ROWS = Math.ceil(first.at(-1)! / blocks)
+  const LIST = Math.min(MAX_LIST, KEYS)
+  // In turn: inputs of `in`, of the outer low ranks, the list of active u.
+  const region = Math.max(2 * MIXES * channels, 2 * (first.at(-1)! - first[3]!), 4 * LIST)
+  const REGION = 16 * Math.ceil(region / 16)
+  const slices = Math.min(WARPS, channels / UNIT_COLUMNS)
+  const sumRows = Math.max(IN_ROWS, Math.ceil(Math.max(channels, KEYS) / blocks))
+  const sums = Math.max(slices * sumRows, WARPS * valueColumns(channels, blocks))
+  const rest = REGION + MATRICES_BYTES * layers.length
+  const STATE_F16 = Number(layer.states.wkvType === 'f16')
+  const widths = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS, MIXES }
+  const common = { ...widths, REGION, LIST, STATE_F16 }
+  const shape = { channels, headSize, ranks, blocks, mixes: MIXES }
+  const readings = [readingByWarps(shape)]
+  if (choose(channels) === 'feed') readings.unshift(readingByFeed(shape))
+  for (const { macros, warps, staticBytes, lowSums, placeBytes, places } of readings) {
+    const used = SHARED_BYTES + staticBytes + 4 * Math.max(sums, lowSums)
+    // The ring begins at a line.
+    const FIXED = LINE_BYTES * Math.ceil(used / LINE_BYTES)
+    const free = device.info.sharedBytesPerBlock - FIXED - rest
+    const RING = Math.min(places[1], Math.floor(free / placeBytes))
+    if (RING < places[0] || FIXED > MAX_STATIC_BYTES) continue
+    const defines = { ...common, ...macros, RING, FIXED }
+    return { defines, threads: 32 * warps, sharedBytes: placeBytes * RING + rest }
+  }
+  return null
+}

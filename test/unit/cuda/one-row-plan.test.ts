@@ -1,0 +1,44 @@
+import { expect, test } from 'vitest'
+import type { CudaDevice } from '../../../src/backend/cuda/device.ts'
+import type { Rwkv7Layer } from '../../../src/backend/cuda/layer-pattern.ts'
+import { planOf, type Way, wayFor } from '../../../src/backend/cuda/one-row-plan.ts'
+
+const H200 = { numSms: 132, sharedBytes: 227 << 10 }
+const RANKS = { w: 96, a: 96, g: 256, vGate: 64 }
+
+/** The plan for two layers, of which only what it reads is there. */
+function plan(channels: number, chip: typeof H200, choose?: () => Way, ranks = RANKS) {
+  const matrices = { r: channels, k: channels, v: channels, ...ranks }
+  const inner = new Map(
+    Object.entries(matrices).map(([name, rows]) => [name, { weight: { rows } }]),
+  )
+  const states = { shape: { channels, headSize: 64 }, wkvType: 'f32' }
+  const layer = { inner, states, key: { rows: 4 * channels } } as unknown as Rwkv7Layer
+  const { numSms, sharedBytes } = chip
+  const device = { computeCapability: [9, 0], numSms, info: { sharedBytesPerBlock: sharedBytes } }
+  return planOf(device as unknown as CudaDevice, [layer, layer], choose)
+}
+
+test('one row of wide models is fed by a warp of its own', () => {
+  expect([768, 1024, 2048, 4096].map(wayFor)).toEqual(['warps', 'warps', 'feed', 'feed'])
+  expect(plan(1024, H200)).toMatchObject({ threads: 544, defines: { FEED: 0, RING: 5 } })
+  expect(plan(2048, H200)).toMatchObject({ threads: 576, defines: { FEED: 1, STAGE_ROWS: 4 } })
+  expect(plan(192, H200, () => 'feed')).toMatchObject({ defines: { FEED: 1, STAGE_ROWS: 40 } })
+})
+
+test.each([64, 192, 320, 768, 1024, 2048, 2560, 4096])('%i channels fit both ways', (channels) => {
+  for (const way of ['warps', 'feed'] as const) {
+    const { defines, sharedBytes } = plan(channels, H200, () => way)!
+    expect(defines).toMatchObject({ FEED: Number(way === 'feed') })
+    expect(defines.FIXED % 128).toBe(0)
+    expect(defines.FIXED + sharedBytes).toBeLessThanOrEqual(H200.sharedBytes)
+  }
+})
+
+test('where the feed has no room, each warp reads for itself, and without any room nothing is planned', () => {
+  const small = { numSms: 128, sharedBytes: 99 << 10 }
+  expect(plan(4096, small)).toMatchObject({ threads: 544, defines: { FEED: 0, RING: 2 } })
+  expect(plan(2048, small)).toMatchObject({ defines: { FEED: 1 } })
+  expect(plan(4096, { ...small, sharedBytes: 48 << 10 })).toBeNull()
+  expect(plan(1024, H200, undefined, { ...RANKS, w: 40 })).toBeNull()
+})
