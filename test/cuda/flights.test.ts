@@ -2,11 +2,13 @@
  * Steps on their way at once on a GPU: rows that feed what the flight before drew, rows held back by a stop or a draw
  * that was not finite, graphs with lists of biases, and the check of replayed steps at warm-up.
  */
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test, vi } from 'vitest'
 import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
+import { CudaDevice } from '../../src/backend/cuda/device.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { ModelRunner } from '../../src/model/model-runner.ts'
 import { type BatchRow, fedByDraw } from '../../src/model/runner.ts'
+import { loadRwkv6 } from '../../src/model/rwkv6.ts'
 import { loadRwkv7 } from '../../src/model/rwkv7.ts'
 import { draw, someTokens, tinyModel } from '../helpers/runner.ts'
 import { describeCuda } from './kit.ts'
@@ -14,10 +16,11 @@ import { describeCuda } from './kit.ts'
 const SLOTS = 40
 const STEPS = 12
 
-function runnerOn(graphs: boolean): ModelRunner {
+function runnerOn(graphs: boolean, architecture: 'rwkv6' | 'rwkv7' = 'rwkv7'): ModelRunner {
   const backend = createCudaBackend({ graphs })
-  const checkpoint = openCheckpoint(tinyModel('rwkv7'))
-  const model = loadRwkv7(checkpoint, backend, {})
+  const checkpoint = openCheckpoint(tinyModel(architecture))
+  const load = architecture === 'rwkv7' ? loadRwkv7 : loadRwkv6
+  const model = load(checkpoint, backend, {})
   checkpoint.close()
   return new ModelRunner(model, backend, { numSlots: SLOTS, maxTokens: 256, fingerprint: '' })
 }
@@ -142,6 +145,35 @@ describeCuda('flights on cuda', () => {
     expect(steps[0]).toEqual(steps[1])
     eager.dispose()
   })
+
+  // Of each pair both are of one shape, in buckets: the first is launched, the second captured and replayed.
+  test.each(['rwkv7', 'rwkv6'] as const)(
+    'prompts of %s in graphs are what they are in single launches',
+    (of) => {
+      const capture = vi.spyOn(CudaDevice.prototype, 'capture')
+      const runners = [runnerOn(true, of), runnerOn(false, of)]
+      for (const one of runners) for (const slot of [0, 1, 2]) one.clearSlot(slot)
+      const steps = [[40], [35], [1, 50, 33], [1, 44, 37], [40, 40], [41, 39], [2, 3, 1], [3, 2, 3]]
+      for (const lengths of [...steps, ...steps, [200], [39], [1, 40, 33]]) {
+        const [graphs, single] = runners.map((one) => {
+          const rows = lengths.map((length, slot) => ({
+            slot,
+            tokens: someTokens(length, slot + 1),
+            samples: slot === 0 ? [] : [draw(slot, { seed: BigInt(slot) })],
+          }))
+          const results = one.step(rows).map(({ drawn }) => drawn)
+          return [results, lengths.map((_, slot) => one.readState(slot))]
+        })
+        expect(graphs, `rows ${lengths}`).toEqual(single)
+      }
+      const labels = capture.mock.calls.map(([, label]) => label)
+      expect(labels).toEqual(
+        expect.arrayContaining(['step of 48 tokens in 1 rows', 'step of 96 tokens in 4 rows']),
+      )
+      capture.mockRestore()
+      for (const one of runners) one.dispose()
+    },
+  )
 
   test('warm-up makes what is needed and finds replayed steps right', () => {
     const fresh = runnerOn(true)

@@ -253,7 +253,8 @@ export class CudaDevice {
     }
     this.#isCapturing = false
     this.#driver.call('cuStreamEndCapture', this.#stream, out)
-    const graph = new CudaGraph(this.#driver, this.#stream, out[0]!, label)
+    const forget = () => this.#graphs.delete(graph)
+    const graph = new CudaGraph(this.#driver, this.#stream, out[0]!, label, forget)
     this.#graphs.add(graph)
     return graph
   }

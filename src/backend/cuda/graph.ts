@@ -11,10 +11,18 @@ export class CudaGraph {
   readonly #driver: CudaDriver
   readonly #stream: Pointer
   readonly #graph: Pointer
+  readonly #onDispose: () => void
   #executable: Pointer | null
 
   /** Takes over `graph`, a CUgraph that cuStreamEndCapture made. */
-  constructor(driver: CudaDriver, stream: Pointer, graph: Pointer, label: string) {
+  constructor(
+    driver: CudaDriver,
+    stream: Pointer,
+    graph: Pointer,
+    label: string,
+    onDispose: () => void,
+  ) {
+    this.#onDispose = onDispose
     this.#driver = driver
     this.#stream = stream
     this.#graph = graph
@@ -40,5 +48,6 @@ export class CudaGraph {
     this.#driver.call('cuGraphExecDestroy', this.#executable)
     this.#driver.call('cuGraphDestroy', this.#graph)
     this.#executable = null
+    this.#onDispose()
   }
 }

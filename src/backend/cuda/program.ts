@@ -1,7 +1,7 @@
 /**
- * Replaying a recording. A step whose rows each feed one token is a captured graph for the next larger bucket of rows;
- * every other step launches its kernels one by one. Either way: copies up, kernels, one copy down, and a mark on the
- * stream; nothing waits until the results are asked for. What can be made before the first request is a preparation.
+ * Replaying a recording, as a captured graph where there is one for the step (step-graphs.ts), else kernel by kernel.
+ * Either way: copies up, kernels, one copy down, and a mark on the stream; nothing waits until the results are asked
+ * for. What can be made before the first request is a preparation.
  */
 import { assert } from '../../errors.ts'
 import type {
@@ -18,22 +18,15 @@ import { type Command, LONG_ROW, type StepShape, StepStream } from './command.ts
 import type { CudaDevice } from './device.ts'
 import { CudaEvent } from './event.ts'
 import { bucketOf, type Gemm } from './gemm.ts'
-import type { CudaGraph } from './graph.ts'
 import { wayFor } from './one-row-plan.ts'
 import { Recording } from './ops.ts'
 import { TakeDraws } from './ops-take-draws.ts'
 import { numEntries, StepBuffer } from './step-buffer.ts'
+import { type CapturedStep, MAX_GRAPH_ROWS, StepGraphs } from './step-graphs.ts'
 import { StepOutputs } from './step-outputs.ts'
 
-/** Decode steps of more rows are launched one kernel at a time: they are long enough not to notice. */
-const MAX_GRAPH_ROWS = 1024
 /** The next step is launched before the last is looked at; a third would wait for nothing but the second. */
 const FLIGHTS = 2
-
-interface Captured {
-  readonly buffer: StepBuffer
-  readonly graph: CudaGraph
-}
 
 /** Launches outside graphs, with room for the whole capacity. */
 interface Eager {
@@ -55,7 +48,7 @@ export class CudaProgram implements Program {
   readonly #outputs: StepOutputs
   /** Recorded behind each step, in turn. */
   readonly #ends: readonly CudaEvent[]
-  readonly #graphs = new Map<number, Captured>()
+  readonly #graphs: StepGraphs
   #numLaunched = 0
   #eager: Eager | null
 
@@ -76,6 +69,7 @@ export class CudaProgram implements Program {
     this.#ends = Array.from({ length: max }, () => new CudaEvent(device))
     this.#outputs = new StepOutputs(device, samples, max)
     this.#takeDraws = samples > 0 ? new TakeDraws(device) : null
+    this.#graphs = new StepGraphs(capacity, (...step) => this.#capture(...step))
     this.#recording = new Recording(device, capacity, chooseWay)
     this.#commands = this.#recording.commands
     this.#eager = this.#createEager()
@@ -99,15 +93,15 @@ export class CudaProgram implements Program {
 
   #launch(batch: Batch): ProgramFlight {
     assert(this.#eager !== null, 'a program run after dispose()')
-    const isDecode = batch.numTokens === batch.numRows
-    const captured = isDecode && this.usesGraphs ? this.#captured(batch) : null
+    const shape = shapeOf(batch)
+    const captured = this.usesGraphs ? this.#graphs.for(batch, shape) : null
     if (captured !== null) {
       captured.buffer.upload(batch)
       captured.graph.launch()
     } else {
       const { buffer, stream } = this.#eagerFor(batch)
       buffer.upload(batch)
-      this.#launchKernels(stream, shapeOf(batch, isDecode))
+      this.#launchKernels(stream, shape)
     }
     const image = this.#numLaunched++ % this.#ends.length
     const end = this.#ends[image]!
@@ -129,42 +123,20 @@ export class CudaProgram implements Program {
     for (const command of this.#commands) command.run(stream, shape)
   }
 
-  /** The graph of the batch's bucket, or null where there is none so large. Longer lists than before make it anew. */
-  #captured(batch: Batch): Captured | null {
-    const { numTokens, numLogits, numSamples } = batch
-    const size = bucketOf(Math.max(1, numTokens, numLogits, numSamples))
-    if (size > MAX_GRAPH_ROWS) return null
-    const captured = this.#graphs.get(size)
-    if (captured === undefined) return this.#capture(size, numEntries(batch))
-    if (captured.buffer.holds(batch)) return captured
-    captured.graph.dispose()
-    captured.buffer.dispose()
-    return this.#capture(size, 2 * numEntries(batch))
-  }
-
-  #capture(size: number, entries?: number): Captured {
-    const capacity = this.#capacityOf(size)
-    const shape: StepShape = { ...capacity, isDecode: true, longRows: 0 }
+  #capture(shape: StepShape, label: string, entries?: number): CapturedStep {
     for (const command of this.#commands) command.prepare?.(this.#gemm, shape)
-    const buffer = this.#createBuffer(capacity, entries)
+    const buffer = this.#createBuffer(shape, entries)
     // A graph keeps its own copies of the arguments it was captured with.
     const arena = new NativeArena()
     const stream = new StepStream(this.#device, this.#gemm, buffer, arena)
-    const record = () => this.#launchKernels(stream, shape)
-    const graph = this.#device.capture(record, `decode of ${size} rows`)
-    arena.dispose()
-    const captured = { buffer, graph }
-    this.#graphs.set(size, captured)
-    return captured
-  }
-
-  #capacityOf(size: number): Capacity {
-    const { tokens, rows, logits, samples } = this.#capacity
-    return {
-      tokens: Math.min(size, tokens),
-      rows: Math.min(size, rows),
-      logits: Math.min(size, logits),
-      samples: Math.min(size, samples),
+    try {
+      const graph = this.#device.capture(() => this.#launchKernels(stream, shape), label)
+      return { buffer, graph }
+    } catch (error) {
+      buffer.dispose()
+      throw error
+    } finally {
+      arena.dispose()
     }
   }
 
@@ -184,7 +156,7 @@ export class CudaProgram implements Program {
     const decode = bucketsTo(Math.min(rows, MAX_GRAPH_ROWS)).map((size) => ({
       rows: Math.min(size, rows),
       run: () => {
-        if (this.usesGraphs && !this.#graphs.has(size)) this.#capture(size)
+        if (this.usesGraphs) this.#graphs.prepareDecode(size)
       },
     }))
     const prompts = bucketsTo(tokens).map((size) => ({
@@ -204,11 +176,7 @@ export class CudaProgram implements Program {
   dispose(): void {
     if (this.#eager === null) return
     this.#device.synchronize()
-    for (const { graph, buffer } of this.#graphs.values()) {
-      graph.dispose()
-      buffer.dispose()
-    }
-    this.#graphs.clear()
+    this.#graphs.dispose()
     this.#eager.buffer.dispose()
     this.#eager.arena.dispose()
     this.#eager = null
@@ -218,10 +186,12 @@ export class CudaProgram implements Program {
   }
 }
 
-function shapeOf(batch: Batch, isDecode: boolean): StepShape {
+function shapeOf(batch: Batch): StepShape {
   const { numTokens: tokens, numRows: rows, numLogits: logits, numSamples: samples } = batch
+  const isDecode = tokens === rows
   let longRows = 0
-  for (let b = 0; b < rows; b++) if (batch.starts[b + 1]! - batch.starts[b]! >= LONG_ROW) longRows++
+  for (let b = 0; b < rows && !isDecode; b++)
+    if (batch.starts[b + 1]! - batch.starts[b]! >= LONG_ROW) longRows++
   return { tokens, rows, logits, samples, isDecode, longRows }
 }
 

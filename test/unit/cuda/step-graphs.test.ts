@@ -1,0 +1,73 @@
+import { expect, test } from 'vitest'
+import { createBatch } from '../../../src/backend/backend.ts'
+import type { StepShape } from '../../../src/backend/cuda/command.ts'
+import type { CudaGraph } from '../../../src/backend/cuda/graph.ts'
+import type { StepBuffer } from '../../../src/backend/cuda/step-buffer.ts'
+import { paddedShape, StepGraphs } from '../../../src/backend/cuda/step-graphs.ts'
+import { SkeinError } from '../../../src/errors.ts'
+
+const CAPACITY = { tokens: 3000, rows: 40, logits: 40, samples: 40 }
+const PROMPT = { tokens: 300, rows: 2, logits: 1, samples: 1, isDecode: false, longRows: 2 }
+
+/** What was captured and what was disposed of, by label. */
+function graphs(fails: () => boolean = () => false) {
+  const captured: string[] = []
+  const disposed: string[] = []
+  const of = new StepGraphs(CAPACITY, (shape, label) => {
+    if (fails()) throw new SkeinError('out_of_memory', 'full')
+    captured.push(label)
+    const buffer = { holds: () => true, dispose: () => {} } as unknown as StepBuffer
+    const graph = { dispose: () => disposed.push(label), shape } as unknown as CudaGraph
+    return { buffer, graph }
+  })
+  const find = (shape: StepShape) => of.for(createBatch(CAPACITY), shape)
+  return { captured, disposed, find, dispose: () => of.dispose() }
+}
+
+test('shapes become those of their buckets, within the capacity; what there is none of stays none', () => {
+  expect(paddedShape(PROMPT, CAPACITY)).toEqual({ ...PROMPT, tokens: 320 })
+  const many = { tokens: 2900, rows: 33, logits: 0, samples: 0, isDecode: false, longRows: 0 }
+  expect(paddedShape(many, CAPACITY)).toEqual({ ...many, tokens: 3000, rows: 40 })
+})
+
+test('a step with rows that are not long keeps some, whatever the buckets', () => {
+  const mixed = { ...PROMPT, rows: 8, longRows: 7 }
+  expect(paddedShape(mixed, CAPACITY)).toMatchObject({ rows: 8, longRows: 7 })
+  expect(paddedShape({ ...mixed, rows: 7 }, CAPACITY)).toMatchObject({ rows: 8, longRows: 8 })
+  expect(paddedShape({ ...mixed, rows: 40, longRows: 39 }, CAPACITY)).toMatchObject({
+    rows: 40,
+    longRows: 39,
+  })
+})
+
+test('a prompt is captured when its shape comes a second time, and only then', () => {
+  const { captured, find } = graphs()
+  expect(find(PROMPT)).toBeNull()
+  expect(find({ ...PROMPT, tokens: 500 })).toBeNull()
+  const second = find({ ...PROMPT, tokens: 310 })
+  expect(captured).toEqual(['step of 320 tokens in 2 rows'])
+  expect(find(PROMPT)).toBe(second)
+  expect(captured).toHaveLength(1)
+})
+
+test('the shapes that came longest ago are forgotten', () => {
+  const { captured, disposed, find, dispose } = graphs()
+  find(PROMPT)
+  find(PROMPT)
+  for (let longRows = 3; longRows < 40; longRows++)
+    for (const tokens of [1100, 1600]) {
+      find({ ...PROMPT, tokens, rows: 40, logits: longRows, samples: 0, longRows })
+      find(PROMPT)
+    }
+  expect(disposed).toEqual([])
+  for (let samples = 0; samples < 40; samples++)
+    for (const logits of [1, 2, 3, 9, 20]) find({ ...PROMPT, tokens: 600, logits, samples })
+  expect(disposed).toContain(captured[0])
+  dispose()
+  expect(disposed.toSorted()).toEqual(captured.toSorted())
+})
+
+test('without memory for one more, steps go on without', () => {
+  const { find } = graphs(() => true)
+  for (let i = 0; i < 3; i++) expect(find(PROMPT)).toBeNull()
+})
