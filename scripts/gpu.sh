@@ -13,6 +13,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 box=.gpu
 out=${OUT:-$box/out}
+# This script's own: `skein` would say that they are no settings of its.
+export -n SKEIN_SERVE_SIZE SKEIN_SERVE_STREAMS SKEIN_SERVE_TOKENS SKEIN_SERVE_WKV SKEIN_BENCH_SIZES SKEIN_BENCH_ARGS \
+  SKEIN_STEP_SECONDS SKEIN_SANITIZER_SECONDS
 
 pack() {
   mkdir -p "$box"
