@@ -5,6 +5,7 @@
 #   scripts/gpu.sh [step …]          there: runs the steps and prints one short table last; logs in $OUT, or .gpu/out
 #
 # Steps: tests, sanitizer, bench (all three without arguments), pipeline (of 2 or 4 GPUs), or any file or folder of tests.
+# numerics: logits and greedy answers of a GPU beside f32 on the CPU (SKEIN_NUMERICS_SIZES, default "0.1b 0.4b 1.5b 7.2b").
 # gpus: a server with a worker on each GPU, and 320 chats a GPU through it. resume: how soon a session goes on from each tier.
 # Also: serve, tokens through HTTP beside those of the engine alone (SKEIN_SERVE_SIZE, default 7.2b; SKEIN_SERVE_STREAMS, 320).
 # SKEIN_BENCH_SIZES (default "0.1b 1.5b 7.2b"), SKEIN_BENCH_ARGS: what the bench runs.
@@ -15,7 +16,7 @@ box=.gpu
 out=${OUT:-$box/out}
 # This script's own: `skein` would say that they are no settings of its.
 export -n SKEIN_SERVE_SIZE SKEIN_SERVE_STREAMS SKEIN_SERVE_TOKENS SKEIN_SERVE_WKV SKEIN_BENCH_SIZES SKEIN_BENCH_ARGS \
-  SKEIN_STEP_SECONDS SKEIN_SANITIZER_SECONDS
+  SKEIN_STEP_SECONDS SKEIN_SANITIZER_SECONDS SKEIN_NUMERICS_SIZES
 
 pack() {
   mkdir -p "$box"
@@ -29,6 +30,7 @@ pack() {
   tar c --exclude='*.map' --exclude='*.md' --exclude=@biomejs --exclude=@typescript --exclude=typescript \
     --exclude=openai --exclude=better-sqlite3 --exclude=@types node_modules | xz -T0 -6 -c >"$box/modules.tar.xz"
   npx tsc -p . && tar c --exclude='*.map' --exclude='*.d.ts' dist | xz -T0 -6 -c >"$box/dist.tar.xz"
+  tar c kernels/build/*.so kernels/build/*.so.stamp | xz -T0 -6 -c >"$box/kernels.tar.xz"
   [ -z "${SKEIN_VOCAB:-}" ] || cp "$SKEIN_VOCAB" "$box/vocab.txt"
   du -h "$box"/*.xz
 }
@@ -52,6 +54,7 @@ unpack() {
   fi
   # Servers are started from dist.
   [ -d dist ] || tar xJf "$box/dist.tar.xz"
+  [ -f kernels/build/skein-cpu-baseline.so ] || [ ! -f "$box/kernels.tar.xz" ] || tar xJf "$box/kernels.tar.xz"
   [ -d node_modules/koffi ] || { tar xJf "$box/modules.tar.xz" && tar xJf "$box/sqlite.tar.xz" -C node_modules; }
 }
 
@@ -135,6 +138,12 @@ gpus() {
   done
 }
 
+numerics() {
+  # shellcheck disable=SC2086 # the sizes are several words
+  step numerics node test/cuda/numerics.ts ${SKEIN_NUMERICS_SIZES:-0.1b 0.4b 1.5b 7.2b}
+  rows+=("$(cat "$out/numerics.log")")
+}
+
 resume() {
   local size=${SKEIN_SERVE_SIZE:-7.2b} model
   model=$(node -e "import('./src/cli/random-model.ts').then((m) => console.log(m.randomModel('$size')))" | tail -n 1)
@@ -157,6 +166,7 @@ main() {
       serve) serve ;;
       gpus) gpus ;;
       resume) resume ;;
+      numerics) numerics ;;
       pipeline)
         # Writing the model takes as long as the tests.
         node -e "import('./src/cli/random-model.ts').then((m) => m.randomModel('7.2b'))" &
