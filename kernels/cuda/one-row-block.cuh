@@ -1,10 +1,10 @@
 // What a block of one-row.cu has: its shared memory, its place in the barrier over the grid, and
 // one of two ways of reading weights. Both give the phases
-//   StreamShared        what they keep in shared memory beside kRingBytes for the weights
-//   themselves prepare_stream()    writes it, before a barrier of the block; start_stream() →
-//   Stream multiply_rows()     the next rows of a matrix, times an input: each warp's sums of its
-//   columns low_products()      the outer low ranks of a head; low_pair() two channels of one
-//   kStepRows, kKeyParts  rows that are finished together, and times that `key` says so at most
+//   StreamShared     what they keep in shared memory, beside kRingBytes of weights
+//   prepare_stream() writes it, before a barrier of the block; start_stream() → Stream
+//   multiply_rows()  the next rows of a matrix, times an input: each warp's sums of its columns
+//   low_products()   the outer low ranks of a head; low_pair() two channels of one
+//   kStepRows        rows that are finished together; kKeyParts: times that `key` says so at most
 #pragma once
 #if FEED
 #include "one-row-feed.cuh"

@@ -373,7 +373,7 @@ export interface Program {
   readonly flights?: ProgramFlights
   /** What can be made before the first step, so that no request waits for it. */
   preparations?(): Preparation[]
-  /** Where decode steps are replayed as graphs: whether they are. May be turned off between steps. */
+  /** Where steps are replayed as graphs: whether they are. May be turned off between steps. */
   usesGraphs?: boolean
   dispose(): void
 }

@@ -12,6 +12,8 @@ export interface WarmUp {
 }
 
 const STEPS = 3
+/** Of a prompt: rows of so many tokens have kernels of their own. */
+const PROMPT_TOKENS = 40
 
 /** The slots must be free; they are as they were afterwards, that is cleared or never used. */
 export function warmUp(runner: Runner, program: Program, { onProgress, onWarning }: WarmUp): void {
@@ -53,11 +55,20 @@ function agrees(runner: Runner, program: Program, rows: number): boolean {
   )
 }
 
-/** A few decode steps from cleared slots, each row fed what it drew. */
+/** Steps of one prompt, of which the last is replayed; then a few decode steps, each row fed what it drew. */
 function play(runner: Runner, rows: number): Seen {
   for (let slot = 0; slot < rows; slot++) runner.clearSlot(slot)
-  let tokens = Array.from({ length: rows }, (_, slot) => (slot * 7919) % runner.info.vocabSize)
   const all: number[] = []
+  const { vocabSize } = runner.info
+  const prompt = Int32Array.from(
+    { length: Math.min(PROMPT_TOKENS, runner.maxTokens) },
+    (_, i) => (i * 7919) % vocabSize,
+  )
+  for (let position = 0; position < STEPS; position++) {
+    const [result] = runner.step([{ ...rowOf(0, 0, position), tokens: prompt }])
+    all.push(result!.drawn[0]!.token)
+  }
+  let tokens = Array.from({ length: rows }, (_, slot) => (slot * 7919) % vocabSize)
   for (let position = 0; position < STEPS; position++) {
     const step = tokens.map((token, slot) => rowOf(slot, Math.max(0, token), position))
     tokens = runner.step(step).map(({ drawn }) => drawn[0]!.token)

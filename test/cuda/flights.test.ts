@@ -175,6 +175,36 @@ describeCuda('flights on cuda', () => {
     },
   )
 
+  // More shapes than are remembered, each captured: graphs are thrown away with steps on their way.
+  test('prompts on their way through one graph, and through many, are what single steps are', () => {
+    const steps = [1, 2, 3, 4].flatMap((rows) =>
+      [5, 9, 17, 25, 33, 49, 60].flatMap((most) =>
+        // Without draws of the first row, and with them; each three times.
+        [0, 0, 0, 1, 1, 1].map((draws) => ({ rows, most, draws })),
+      ),
+    )
+    const play = (one: ModelRunner, maxFlights: number) => {
+      for (let slot = 0; slot < 4; slot++) one.clearSlot(slot)
+      const flights: ReturnType<ModelRunner['launch']>[] = []
+      const results: unknown[] = []
+      const land = () => results.push(flights.shift()!.results())
+      for (const [position, { rows, most, draws }] of [...steps, ...steps].entries()) {
+        const rowOf = (slot: number): BatchRow => ({
+          slot,
+          tokens: someTokens(most - slot, slot + position),
+          samples: slot > 0 || draws > 0 ? [draw(slot, { position, seed: BigInt(slot) })] : [],
+        })
+        flights.push(one.launch(Array.from({ length: rows }, (_, slot) => rowOf(slot))))
+        if (flights.length === maxFlights) land()
+      }
+      while (flights.length > 0) land()
+      return [results, [0, 1, 2, 3].map((slot) => one.readState(slot))]
+    }
+    const single = runnerOn(false)
+    expect(play(runner, 2)).toEqual(play(single, 1))
+    single.dispose()
+  })
+
   test('warm-up makes what is needed and finds replayed steps right', () => {
     const fresh = runnerOn(true)
     const warnings: string[] = []

@@ -195,7 +195,8 @@ export class CudaDevice {
   /** Page-locked host memory, zeroed; freed with the device if not before. */
   pinned(bytes: number): PinnedBuffer {
     this.#enterEager('pinned')
-    const buffer = new PinnedBuffer(this.#driver, bytes)
+    const forget = () => this.#pinned.delete(buffer)
+    const buffer = new PinnedBuffer(this.#driver, bytes, forget)
     this.#pinned.add(buffer)
     return buffer
   }

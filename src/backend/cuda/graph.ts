@@ -30,7 +30,12 @@ export class CudaGraph {
     driver.call('cuGraphGetNodes', graph, null, out)
     this.numNodes = Number(out[0])
     this.label = `graph "${label}" (${this.numNodes} nodes)`
-    driver.call('cuGraphInstantiateWithFlags', out, graph, 0)
+    try {
+      driver.call('cuGraphInstantiateWithFlags', out, graph, 0)
+    } catch (error) {
+      driver.call('cuGraphDestroy', graph)
+      throw error
+    }
     this.#executable = out[0]!
     driver.call('cuGraphUpload', this.#executable, stream)
   }

@@ -15,12 +15,14 @@ export class PinnedBuffer {
   readonly address: DevicePointer
   readonly buffer: ArrayBuffer
   readonly #driver: CudaDriver
+  readonly #onDispose: () => void
   #isDisposed = false
 
-  constructor(driver: CudaDriver, bytes: number) {
+  constructor(driver: CudaDriver, bytes: number, onDispose = () => {}) {
     const out = new BigUint64Array(1)
     driver.call('cuMemHostAlloc', out, bytes, FLAGS)
     this.#driver = driver
+    this.#onDispose = onDispose
     this.bytes = bytes
     this.address = out[0]!
     this.buffer = viewMemory(this.address, bytes)
@@ -35,5 +37,6 @@ export class PinnedBuffer {
     if (this.#isDisposed) return
     this.#isDisposed = true
     this.#driver.call('cuMemFreeHost', this.address)
+    this.#onDispose()
   }
 }

@@ -67,8 +67,9 @@ export class StepBuffer {
     this.#device = device
     this.capacity = capacity
     this.#input = inputLayout(capacity, Math.max(entries, MIN_ENTRIES + ENTRIES_PER_ROW * rows))
-    this.#images = Array.from({ length: flights }, () => device.pinned(this.#input.bytes))
+    // First, since it is what there may be no room for.
     this.#address = device.alloc(this.#input.bytes)
+    this.#images = Array.from({ length: flights }, () => device.pinned(this.#input.bytes))
     device.fill(this.#address, 0, this.#input.bytes)
     this.#ownsOutputs = outputs === undefined
     this.outputs = outputs ?? new StepOutputs(device, samples, flights)

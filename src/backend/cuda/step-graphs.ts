@@ -30,7 +30,7 @@ export class StepGraphs {
   readonly #decode = new Map<number, CapturedStep>()
   /** By shape, the last to come last; null: it came once. */
   readonly #others = new Map<string, CapturedStep | null>()
-  /** Of the device: one capture found no memory. */
+  /** Of the device: one capture found no memory, and none was given back since. */
   #isFull = false
 
   constructor(capacity: Capacity, capture: CaptureStep) {
@@ -55,6 +55,8 @@ export class StepGraphs {
     const known = this.#decode.get(size)
     if (known === undefined) return this.#captureDecode(size, numEntries(batch))
     if (known.buffer.holds(batch)) return known
+    // Not known any more, should there be no room for the next.
+    this.#decode.delete(size)
     disposeStep(known)
     return this.#captureDecode(size, 2 * numEntries(batch))
   }
@@ -106,7 +108,9 @@ export class StepGraphs {
     if (this.#others.size <= MAX_SHAPES || oldest === undefined) return
     const [key, captured] = oldest
     this.#others.delete(key)
-    if (captured !== null) disposeStep(captured)
+    if (captured === null) return
+    disposeStep(captured)
+    this.#isFull = false
   }
 
   dispose(): void {
@@ -117,9 +121,10 @@ export class StepGraphs {
   }
 }
 
+/** The buffer first: giving its memory back waits for a replay that is on its way. */
 function disposeStep({ graph, buffer }: CapturedStep): void {
-  graph.dispose()
   buffer.dispose()
+  graph.dispose()
 }
 
 function cappedShape(size: number, { tokens, rows, logits, samples }: Capacity) {

@@ -3,7 +3,7 @@ import { createBatch } from '../../../src/backend/backend.ts'
 import type { StepShape } from '../../../src/backend/cuda/command.ts'
 import type { CudaGraph } from '../../../src/backend/cuda/graph.ts'
 import type { StepBuffer } from '../../../src/backend/cuda/step-buffer.ts'
-import { paddedShape, StepGraphs } from '../../../src/backend/cuda/step-graphs.ts'
+import { type CaptureStep, paddedShape, StepGraphs } from '../../../src/backend/cuda/step-graphs.ts'
 import { SkeinError } from '../../../src/errors.ts'
 
 const CAPACITY = { tokens: 3000, rows: 40, logits: 40, samples: 40 }
@@ -70,4 +70,41 @@ test('the shapes that came longest ago are forgotten', () => {
 test('without memory for one more, steps go on without', () => {
   const { find } = graphs(() => true)
   for (let i = 0; i < 3; i++) expect(find(PROMPT)).toBeNull()
+})
+
+test('a decode step that finds no room for longer lists is not known any more', () => {
+  let fails = false
+  let holds = true
+  const disposed: number[] = []
+  const of = new StepGraphs(CAPACITY, () => {
+    if (fails) throw new SkeinError('out_of_memory', 'full')
+    const buffer = { holds: () => holds, dispose: () => disposed.push(1) }
+    return { buffer, graph: { dispose() {} } } as unknown as ReturnType<CaptureStep>
+  })
+  const find = () =>
+    of.for(createBatch(CAPACITY), { ...PROMPT, tokens: 2, isDecode: true, longRows: 0 })
+  const first = find()
+  fails = true
+  holds = false
+  expect(find).toThrow('full')
+  fails = false
+  holds = true
+  expect(find()).not.toBe(first)
+  of.dispose()
+  expect(disposed).toHaveLength(2)
+})
+
+test('once a step was forgotten there is room for another', () => {
+  let fails = false
+  const { captured, find } = graphs(() => fails)
+  find(PROMPT)
+  find(PROMPT)
+  fails = true
+  for (let i = 0; i < 2; i++) expect(find({ ...PROMPT, tokens: 500 })).toBeNull()
+  fails = false
+  for (const samples of [0, 1, 2, 3, 5, 9, 17, 25, 33])
+    for (const logits of [1, 2, 3, 9, 20]) find({ ...PROMPT, tokens: 600, logits, samples })
+  const before = captured.length
+  for (let i = 0; i < 2; i++) find({ ...PROMPT, tokens: 700 })
+  expect(captured).toHaveLength(before + 1)
 })
