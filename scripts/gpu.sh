@@ -75,6 +75,12 @@ summary() {
 
 vitest=(node node_modules/vitest/vitest.mjs run --no-file-parallelism)
 
+# Three files at a time, most of which is compiling; then those that start servers, which take all the memory that is free.
+tests() {
+  step tests node node_modules/vitest/vitest.mjs run --maxWorkers=3 test/cuda --exclude '**/{gpus,pipeline}.test.ts'
+  step tests-servers "${vitest[@]}" test/cuda/gpus.test.ts test/cuda/pipeline.test.ts
+}
+
 # Out-of-bounds and misaligned accesses, and races in shared memory, of our own kernels. The tests ran before and left
 # the products' plans in the cache, so that no candidate of cuBLASLt is timed here. Its own kernels (nvjet) are left out:
 # racecheck does not follow their barriers. Failed calls are the tests' own.
@@ -160,7 +166,7 @@ main() {
   [ $# -gt 0 ] || set -- tests sanitizer bench
   for one in "$@"; do
     case $one in
-      tests) step tests "${vitest[@]}" test/cuda ;;
+      tests) tests ;;
       sanitizer) sanitizer ;;
       bench) bench ;;
       serve) serve ;;
