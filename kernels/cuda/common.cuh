@@ -85,6 +85,16 @@ __device__ __forceinline__ u32 pack(float lo, float hi) {
   return pair;
 }
 
+/** sums += factor·(eight halves) */
+__device__ __forceinline__ void add_scaled(float (&sums)[8], float factor, const uint4& halves) {
+  const u32 words[4] = {halves.x, halves.y, halves.z, halves.w};
+#pragma unroll
+  for (int j = 0; j < 4; j++) {
+    const float2 pair = unpack(words[j]);
+    sums[2 * j] += factor * pair.x, sums[2 * j + 1] += factor * pair.y;
+  }
+}
+
 /** Into the range of f16; NaN stays NaN, so that a poisoned value is not healed. */
 __device__ __forceinline__ float saturate_f16(float x) {
   x = x > 65504.0f ? 65504.0f : x;

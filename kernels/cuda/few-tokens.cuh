@@ -4,6 +4,7 @@
 // the same order whatever the number of tokens. Knows not how W is held.
 #pragma once
 #include "epilogue.cuh"
+#include "tensor-cores.cuh"
 
 #define MAX_JOBS 8
 #define WARPS 8
@@ -36,28 +37,6 @@ __device__ __forceinline__ uint4 load_inputs(const f16* x, bool inside) {
       : "l"(x), "r"((int)inside)
       : "memory");
   return v;
-}
-
-/** d += A·B with A [16 tokens, 16], B [16, 8 rows of W]; both from words of two neighbouring k. */
-__device__ __forceinline__ void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-#else
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(b0));
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a2), "r"(a3), "r"(b1));
-#endif
 }
 
 /** Sums of a thread: of tokens g and g + 8 of each tile, rows 2q and 2q + 1 of each 8. */

@@ -69,14 +69,7 @@ __device__ __forceinline__ void add_rows(float (&acc)[8], const u32 (&list)[kRou
       rows[i] = *reinterpret_cast<const uint4*>(w + (long long)(entry >> 16) * columns);
     }
 #pragma unroll
-    for (int i = 0; i < kFlight; i++) {
-      const u32 words[4] = {rows[i].x, rows[i].y, rows[i].z, rows[i].w};
-#pragma unroll
-      for (int j = 0; j < 4; j++) {
-        const float2 pair = unpack(words[j]);
-        acc[2 * j] += values[i] * pair.x, acc[2 * j + 1] += values[i] * pair.y;
-      }
-    }
+    for (int i = 0; i < kFlight; i++) add_scaled(acc, values[i], rows[i]);
   }
 }
 

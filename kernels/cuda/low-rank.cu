@@ -80,7 +80,8 @@ __device__ __forceinline__ void multiply(Sums& sums, const Fragments& of) {
   for (int m = 0; m < kTokenTiles; m++)
 #pragma unroll
     for (int n = 0; n < kRowTiles; n++)
-      multiply_add(sums.of[m][n], of.x[m], of.w[n / 2][n % 2 * 2], of.w[n / 2][n % 2 * 2 + 1]);
+      mma(sums.of[m][n], of.x[m][0], of.x[m][1], of.x[m][2], of.x[m][3], of.w[n / 2][n % 2 * 2],
+          of.w[n / 2][n % 2 * 2 + 1]);
 }
 
 /** The chunks of one block: the first STAGES − 1 have been asked for, and in place of each that is

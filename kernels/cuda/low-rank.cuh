@@ -2,7 +2,8 @@
 // line, a line of 64 columns in 128 bytes, its eight units of 16 bytes in an order (unit ^ line %
 // 8) in which neither copies nor ldmatrix meet in a bank. Knows no job. Capability 9.0.
 #pragma once
-#include "common.cuh"
+#include "copy-groups.cuh"
+#include "tensor-cores.cuh"
 
 /** Threads of a block, and columns of a chunk. */
 constexpr int kThreads = 256;
@@ -16,20 +17,6 @@ __device__ __forceinline__ void copy_unit(u32 to, const f16* from, bool inside) 
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(inside ? 16 : 0)
                : "memory");
-#endif
-}
-
-__device__ __forceinline__ void end_group() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-/** Until all groups of this thread but the last `Left` are done. */
-template <int Left>
-__device__ __forceinline__ void wait_for_groups() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
 #endif
 }
 
@@ -68,17 +55,6 @@ __device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 address) {
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(address)
                : "memory");
-#endif
-}
-
-/** d += A·Bᵀ with A [16 tokens, 16 columns], B [8 rows, 16 columns]. */
-__device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #endif
 }
 

@@ -56,8 +56,8 @@ __device__ __forceinline__ void copy_stage(u8* to, const u8* from, int bytes, u6
                      shared_address(to + at)),
                  "l"(from + at), "l"(policy)
                  : "memory");
-  asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
+  end_group();
 }
 
 /** Of the warp that asks: the stage to ask for next, and the oldest that the others do not know of
@@ -74,9 +74,7 @@ struct Feeder {
  * missing. */
 template <int Younger>
 __device__ __forceinline__ void hand_over(Feeder& f) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(Younger) : "memory");
-#endif
+  wait_for_groups<Younger>();
   // All lanes' parts are there.
   __syncwarp();
   if ((threadIdx.x & 31) == 0) arrive(f.shared.full[f.late.slot]);

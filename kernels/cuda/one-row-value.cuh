@@ -84,14 +84,7 @@ __device__ __forceinline__ void add_active(float (&acc)[kVector], const u32* lis
         rows[i] = __ldg(reinterpret_cast<const uint4*>(value + (long long)(one >> 16) * CHANNELS));
     }
 #pragma unroll
-    for (int i = 0; i < kFlight; i++) {
-      const u32 words[4] = {rows[i].x, rows[i].y, rows[i].z, rows[i].w};
-#pragma unroll
-      for (int j = 0; j < 4; j++) {
-        const float2 pair = unpack(words[j]);
-        acc[2 * j] += u[i] * pair.x, acc[2 * j + 1] += u[i] * pair.y;
-      }
-    }
+    for (int i = 0; i < kFlight; i++) add_scaled(acc, u[i], rows[i]);
   }
 }
 

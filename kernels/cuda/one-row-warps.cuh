@@ -171,9 +171,7 @@ __device__ __forceinline__ void ask(Stream& s, u32 place) {
       s.from += kTileRows * s.stride - s.units * kUnitColumns, s.left -= kTileRows;
     }
   }
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
+  end_group();
 }
 
 /** Asks for as much as there is room for. */
@@ -202,9 +200,7 @@ __device__ __forceinline__ void add_unit(Stream& s, Tile& tile, const f16* x, bo
   const f16* const inputs = x + kVector * column + 4 * (row & 1);
   const uint2 x0 = *reinterpret_cast<const uint2*>(inputs),
               x1 = *reinterpret_cast<const uint2*>(inputs + 32);
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(RING - 2) : "memory");
-#endif
+  wait_for_groups<RING - 2>();
   __syncwarp();
   const u8* const from = s.ring + s.slot + 128 * row;
   const int at0 = 16 * (column ^ (row & 1) << 2), at1 = at0 ^ 64;

@@ -2,7 +2,9 @@
 // a matrix, inputs in shared memory, and their products. Knows no phase, and no way of reading
 // weights.
 #pragma once
+#include "copy-groups.cuh"
 #include "epilogue.cuh"
+#include "tensor-cores.cuh"
 #define THREADS (32 * (WARPS + 1))
 #define OTHER_THREADS (32 * FEED)
 #include "norm.cuh"
@@ -167,14 +169,7 @@ struct Products {
 };
 
 __device__ __forceinline__ void add_products(Products& sums, const uint4& w, const uint2& x) {
-#if __CUDA_ARCH__ >= 800
-  // Volatile: not to be moved to where not all lanes are.
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(sums.of[0]), "+f"(sums.of[1]), "+f"(sums.of[2]), "+f"(sums.of[3])
-      : "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w), "r"(x.x), "r"(x.y));
-#endif
+  mma(sums.of, w.x, w.y, w.z, w.w, x.x, x.y);
 }
 
 __device__ __forceinline__ u64 evict_first() {

@@ -27,13 +27,14 @@ export function warmUp(runner: Runner, program: Program, { onProgress, onWarning
   const sizes = preparations.map(({ rows }) => rows).filter((rows) => rows > 0)
   // The widest has every kernel's widest form, the first those for a single row, one between a bucket with padding.
   const checked = new Set([1, Math.ceil(0.6 * Math.max(1, ...sizes)), Math.max(1, ...sizes)])
-  const wrong = [...checked].filter(
-    (rows) => rows <= runner.numSlots && !agrees(runner, program, rows),
-  )
+  const wrong = [...checked]
+    .filter((rows) => rows <= runner.numSlots && !agrees(runner, program, rows, feedDraws))
+    .map((rows) => (rows === 1 ? 'one row' : `${rows} rows`))
+  if (!agrees(runner, program, 1, readPrompt)) wrong.push('a prompt')
   if (wrong.length === 0) return
   program.usesGraphs = false
   onWarning?.(
-    `replayed steps of ${wrong.join(' and ')} rows differ from the same steps launched one by one; steps are launched one by one from now on, which is slower. Please report this with "skein doctor"`,
+    `replayed steps of ${wrong.join(' and ')} differ from the same steps launched one by one; steps are launched one by one from now on, which is slower. Please report this with "skein doctor"`,
   )
 }
 
@@ -43,10 +44,13 @@ interface Seen {
   readonly last: StateData
 }
 
-function agrees(runner: Runner, program: Program, rows: number): boolean {
-  const replayed = play(runner, rows)
+/** Runs steps over the first slots, which are cleared, and returns what was drawn. */
+type Play = (runner: Runner, rows: number) => number[]
+
+function agrees(runner: Runner, program: Program, rows: number, play: Play): boolean {
+  const replayed = watch(runner, rows, play)
   program.usesGraphs = false
-  const launched = play(runner, rows)
+  const launched = watch(runner, rows, play)
   program.usesGraphs = true
   return (
     replayed.tokens.every((token, i) => token === launched.tokens[i]) &&
@@ -55,28 +59,35 @@ function agrees(runner: Runner, program: Program, rows: number): boolean {
   )
 }
 
-/** Steps of one prompt, of which the last is replayed; then a few decode steps, each row fed what it drew. */
-function play(runner: Runner, rows: number): Seen {
+function watch(runner: Runner, rows: number, play: Play): Seen {
   for (let slot = 0; slot < rows; slot++) runner.clearSlot(slot)
-  const all: number[] = []
+  const tokens = play(runner, rows)
+  const seen = { tokens, first: runner.readState(0), last: runner.readState(rows - 1) }
+  for (let slot = 0; slot < rows; slot++) runner.clearSlot(slot)
+  return seen
+}
+
+/** A few decode steps, each row fed what it drew. */
+function feedDraws(runner: Runner, rows: number): number[] {
   const { vocabSize } = runner.info
-  const prompt = Int32Array.from(
-    { length: Math.min(PROMPT_TOKENS, runner.maxTokens) },
-    (_, i) => (i * 7919) % vocabSize,
-  )
-  for (let position = 0; position < STEPS; position++) {
-    const [result] = runner.step([{ ...rowOf(0, 0, position), tokens: prompt }])
-    all.push(result!.drawn[0]!.token)
-  }
   let tokens = Array.from({ length: rows }, (_, slot) => (slot * 7919) % vocabSize)
+  const all: number[] = []
   for (let position = 0; position < STEPS; position++) {
-    const step = tokens.map((token, slot) => rowOf(slot, Math.max(0, token), position))
+    const step = tokens.map((token, slot) => rowOf(slot, [Math.max(0, token)], position))
     tokens = runner.step(step).map(({ drawn }) => drawn[0]!.token)
     all.push(...tokens)
   }
-  const seen = { tokens: all, first: runner.readState(0), last: runner.readState(rows - 1) }
-  for (let slot = 0; slot < rows; slot++) runner.clearSlot(slot)
-  return seen
+  return all
+}
+
+/** The same prompt in one row, again and again: a shape is replayed once it has come before. */
+function readPrompt(runner: Runner): number[] {
+  const length = Math.min(PROMPT_TOKENS, runner.maxTokens)
+  const prompt = Array.from({ length }, (_, i) => (i * 7919) % runner.info.vocabSize)
+  return Array.from(
+    { length: STEPS },
+    (_, position) => runner.step([rowOf(0, prompt, position)])[0]!.drawn[0]!.token,
+  )
 }
 
 function isSame(a: StateData, b: StateData): boolean {
@@ -88,7 +99,7 @@ function bytesOf({ buffer, byteOffset, byteLength }: Float32Array): Uint8Array {
   return new Uint8Array(buffer, byteOffset, byteLength)
 }
 
-function rowOf(slot: number, token: number, position: number): BatchRow {
+function rowOf(slot: number, tokens: readonly number[], position: number): BatchRow {
   const spec = {
     slot,
     temperature: slot % 2,
@@ -106,5 +117,5 @@ function rowOf(slot: number, token: number, position: number): BatchRow {
     logprobs: null,
     bias: null,
   }
-  return { slot, tokens: Int32Array.of(token), samples: [spec] }
+  return { slot, tokens: Int32Array.from(tokens), samples: [spec] }
 }

@@ -52,7 +52,7 @@ export function chooseTarget(
   if (older.length === 0)
     throw new SkeinError(
       'backend_unavailable',
-      `the CUDA compiler knows no chip of capability ${major}.${minor} or earlier${least > 0 ? ' down to 9.0' : ''} (it knows ${capabilities.join(', ')}); install another CUDA version`,
+      `the CUDA compiler knows no chip of capability ${major}.${minor} or earlier${least > 0 ? ' down to 9.0' : ''} (it knows ${capabilities.join(', ')}); install ${least > 0 ? 'CUDA 12.1 or later' : 'an earlier CUDA version'}`,
     )
   return { name: `compute_${Math.max(...older)}`, kind: 'ptx' }
 }

@@ -9,8 +9,8 @@ import { IN_NAMES, type InName, LOW_NAMES, type Rwkv7Layer } from './layer-patte
 export type Way = 'warps' | 'feed'
 
 /**
- * From so many channels on, one warp asks. On an H200, µs a layer by each way, warps first: 768 channels 15.1 and 16.2,
- * 1,024 16.2 and 17.6, 2,048 30.7 and 27.2, 4,096 93.1 and 85.4.
+ * From so many channels on, one warp asks. On an H200, µs a layer by each way, warps first: 1,024 channels 16.2 and
+ * 17.6, 2,048 30.7 and 27.2, 4,096 93.1 and 85.4 (docs/kernels.md 38).
  */
 const FEED_CHANNELS = 2048
 

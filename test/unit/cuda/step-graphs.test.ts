@@ -13,11 +13,11 @@ const PROMPT = { tokens: 300, rows: 2, logits: 1, samples: 1, isDecode: false, l
 function graphs(fails: () => boolean = () => false) {
   const captured: string[] = []
   const disposed: string[] = []
-  const of = new StepGraphs(CAPACITY, (shape, label) => {
+  const of = new StepGraphs(CAPACITY, (_, label) => {
     if (fails()) throw new SkeinError('out_of_memory', 'full')
     captured.push(label)
     const buffer = { holds: () => true, dispose: () => {} } as unknown as StepBuffer
-    const graph = { dispose: () => disposed.push(label), shape } as unknown as CudaGraph
+    const graph = { dispose: () => disposed.push(label) } as unknown as CudaGraph
     return { buffer, graph }
   })
   const find = (shape: StepShape) => of.for(createBatch(CAPACITY), shape)

@@ -1,0 +1,50 @@
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import type { Program } from '../../src/backend/backend.ts'
+import { loadRunner } from '../../src/load.ts'
+import type { BatchRow, RowResult, Runner } from '../../src/model/runner.ts'
+import { warmUp } from '../../src/model/warm-up.ts'
+import { tinyModel } from '../helpers/runner.ts'
+
+let runner: Runner
+beforeAll(() => {
+  runner = loadRunner({ model: tinyModel(), device: 'reference', slots: 4, maxTokens: 64 })
+})
+afterAll(() => runner.dispose())
+
+/** Warms up a device whose replayed steps draw another token where `isWrong` says so; returns what it warned of. */
+function warned(isWrong: (rows: readonly BatchRow[]) => boolean) {
+  const preparations = [1, 4].map((rows) => ({ rows, run() {} }))
+  const program = { usesGraphs: true, preparations: () => preparations } as unknown as Program
+  const step = (rows: readonly BatchRow[]): RowResult[] => {
+    const results = [...runner.step(rows)]
+    if (!program.usesGraphs || !isWrong(rows)) return results
+    return results.map((result) => ({
+      ...result,
+      drawn: result.drawn.map((one) => ({ ...one, token: one.token ^ 1 })),
+    }))
+  }
+  const replaying = new Proxy(runner, {
+    get(target, name) {
+      if (name === 'step') return step
+      const value: unknown = Reflect.get(target, name, target)
+      return typeof value === 'function' ? value.bind(target) : value
+    },
+  })
+  const warnings: string[] = []
+  warmUp(replaying, program, { onWarning: (message) => warnings.push(message) })
+  return { warnings, usesGraphs: program.usesGraphs }
+}
+
+test('steps that are replayed right go on being replayed', () => {
+  expect(warned(() => false)).toEqual({ warnings: [], usesGraphs: true })
+})
+
+test.each([
+  ['a prompt', (rows: readonly BatchRow[]) => rows[0]!.tokens.length > 1],
+  ['one row', (rows: readonly BatchRow[]) => rows.length === 1 && rows[0]!.tokens.length === 1],
+  ['3 rows and 4 rows', (rows: readonly BatchRow[]) => rows.length > 1],
+])('%s replayed wrongly is said, and nothing is replayed from then on', (what, isWrong) => {
+  const { warnings, usesGraphs } = warned(isWrong)
+  expect(warnings).toEqual([expect.stringContaining(`replayed steps of ${what} differ`)])
+  expect(usesGraphs).toBe(false)
+})
