@@ -49,6 +49,7 @@ export interface DatabaseOptions {
 const MAX_INLINE_BYTES = 2 ** 20
 /** How long to wait for other processes' transactions. */
 const LOCK_TIMEOUT_MS = 5000
+const RETRY_MS = 10
 
 interface StateRow {
   readonly inline: Uint8Array | null
@@ -350,7 +351,7 @@ function open(path: string, { isDurable, maxPages }: DatabaseOptions): Database.
   closeSync(openSync(path, 'a', 0o600))
   const db = new Database(path, { timeout: LOCK_TIMEOUT_MS })
   try {
-    db.pragma('journal_mode = WAL')
+    useLog(db)
     db.pragma(`synchronous = ${isDurable ? 'FULL' : 'NORMAL'}`)
     db.pragma('secure_delete = ON')
     db.pragma('temp_store = MEMORY')
@@ -365,6 +366,23 @@ function open(path: string, { isDurable, maxPages }: DatabaseOptions): Database.
       : error instanceof SkeinError
         ? error
         : unavailable('opened', error)
+  }
+}
+
+/**
+ * Waits for another that makes the same database at that moment, as replicas of a model do at their first start: SQLite
+ * refuses this one step at once, whatever its timeout.
+ */
+function useLog(db: Database.Database): void {
+  const end = performance.now() + LOCK_TIMEOUT_MS
+  for (;;) {
+    try {
+      db.pragma('journal_mode = WAL')
+      return
+    } catch (error) {
+      if (!isLocked(error) || performance.now() > end) throw error
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, RETRY_MS)
+    }
   }
 }
 

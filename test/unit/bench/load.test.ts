@@ -34,7 +34,8 @@ test('every request is sent once, none before it is due', async () => {
     expect(dueMs).toBe(arrivalsMs[value])
     expect(sentMs).toBeGreaterThanOrEqual(dueMs)
   }
-  expect(load.durationMs).toBeGreaterThanOrEqual(45)
+  // The last is sent at 40 and takes 5, and a timer of Node may end a millisecond early.
+  expect(load.durationMs).toBeGreaterThanOrEqual(44)
 })
 
 test('the cap on requests in flight holds and is reached', async () => {

@@ -7,7 +7,9 @@ import {
   statSync,
   writeFileSync,
 } from 'node:fs'
+import { createRequire } from 'node:module'
 import { join } from 'node:path'
+import { Worker } from 'node:worker_threads'
 import Database from 'better-sqlite3'
 import { describe, expect, test } from 'vitest'
 import { SkeinError } from '../../../src/errors.ts'
@@ -440,4 +442,27 @@ test('a store of the first format is taken over with its sessions, its states an
   again.expire()
   expect([contentOf(again), blobsIn(folder)]).toEqual([{ b: 1 }, ['digest key b 1']])
   again.close()
+})
+
+/** Another that is making the database, for 300 milliseconds from when it says so. */
+const MAKER = `
+  const { parentPort, workerData } = require('node:worker_threads')
+  const db = new (require(workerData.sqlite))(workerData.path)
+  db.exec('BEGIN IMMEDIATE; CREATE TABLE theirs (x)')
+  parentPort.postMessage('began')
+  setTimeout(() => { db.exec('COMMIT'); db.close() }, 300)
+`
+
+test('a database that another makes at that moment is waited for', async () => {
+  const folder = newFolder()
+  const path = join(folder, 'sessions.db')
+  const sqlite = createRequire(import.meta.url).resolve('better-sqlite3')
+  const maker = new Worker(MAKER, { eval: true, workerData: { sqlite, path } })
+  const ended = new Promise((resolve) => maker.once('exit', resolve))
+  await new Promise((resolve) => maker.once('message', resolve))
+  const database = open(folder)
+  database.commit(changeOf('a', 1))
+  expect(contentOf(database)).toEqual({ a: 1 })
+  database.close()
+  await ended
 })
