@@ -96,7 +96,7 @@ describe('a turn', () => {
   })
 
   test('300 conversations with stops of every kind: the kept state, its tokens and the text agree', async () => {
-    const seen = { stop: 0, length: 0, string: 0 }
+    const seen = { stop: 0, length: 0 }
     const stops = fc.record({
       strings: fc.array(fc.constantFrom('ab', 'b', 'ca', 'aab', 'c', 'é', 'ba', '世'), {
         maxLength: 3,
