@@ -44,7 +44,17 @@ const ok = async (...args: string[]) => {
 }
 
 test('a GGUF answers without any other file', async () => {
-  const text = await ok('generate', GGUF, '--prompt', 'hello', '--max-tokens', '4', '--json')
+  const text = await ok(
+    'generate',
+    GGUF,
+    '--prompt',
+    'hello',
+    '--seed',
+    '1',
+    '--max-tokens',
+    '4',
+    '--json',
+  )
   expect(JSON.parse(text)).toMatchObject({ prompt: 'hello', tokens: 4 })
   const about: unknown = JSON.parse(await ok('inspect', GGUF, '--json'))
   expect(about).toMatchObject({ format: 'gguf', hasVocabulary: true, architecture: 'rwkv7' })
