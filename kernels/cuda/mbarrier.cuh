@@ -27,14 +27,6 @@ __device__ __forceinline__ void arrive(Barrier& barrier) {
 #endif
 }
 
-/** Arrives when what the thread has asked for by cp.async has come. */
-__device__ __forceinline__ void arrive_after_copies(Barrier& barrier) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(&barrier))
-               : "memory");
-#endif
-}
-
 /** Arrives, and announces bytes for the phase. */
 __device__ __forceinline__ void arrive_expecting(Barrier& barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -78,18 +70,6 @@ __device__ __forceinline__ void arrive_in(int rank, Barrier& barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, &barrier))
                : "memory");
 #endif
-}
-
-/** Two numbers at the same place in another block. */
-__device__ __forceinline__ float2 read_two_in(int rank, const float* at) {
-  float2 value = make_float2(0, 0);
-#if __CUDA_ARCH__ >= 900
-  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
-               : "=f"(value.x), "=f"(value.y)
-               : "r"(address_in(rank, at))
-               : "memory");
-#endif
-  return value;
 }
 
 /** What this thread wrote to shared memory is there for copies to read. */

@@ -108,23 +108,3 @@ __device__ __forceinline__ void eight_to_f16(u32 first, u32 second, u32 (&h)[4])
 #endif
   }
 }
-
-/** Scales of a part, two to a word. */
-struct alignas(kPartScales > 2 ? 8 : 4) Scales {
-  u32 of[kPartScales > 2 ? 2 : 1];
-};
-
-/** Eight integers times their scale, SCALE_FACTOR times too large: slice `slice` of a lane's 16
- * bytes of a part. */
-__device__ __forceinline__ void decode(u32 (&h)[4], const uint4& v, const Scales& scales,
-                                       int slice) {
-  const u32 words[4] = {v.x, v.y, v.z, v.w};
-  if constexpr (kIsNibbles)
-    eight_to_f16(words[slice], 0, h);
-  else
-    eight_to_f16(words[2 * slice], words[2 * slice + 1], h);
-  const int group = slice * kPartScales / kPartSlices;
-  const u32 scale = __byte_perm(scales.of[group / 2], 0, group % 2 == 0 ? 0x1010 : 0x3232);
-#pragma unroll
-  for (int j = 0; j < 4; j++) h[j] = mul2(h[j], scale);
-}

@@ -64,7 +64,6 @@ const SIGNATURES = {
   cuFuncSetAttribute: [I, [P, I, I]],
   cuOccupancyMaxActiveBlocksPerMultiprocessor: [I, [P, P, I, S]],
   cuLaunchKernelEx: [I, [P, P, P, P]],
-  cuTensorMapEncodeTiled: [I, [P, I, U, P, P, P, P, P, I, I, I, I]],
 } as const
 
 export type DriverFunctions = Bound<typeof SIGNATURES>

@@ -18,7 +18,7 @@ export const PART_INPUTS: Readonly<Record<RoundedType, number>> = {
   nf4: 128,
   fp8: 64,
 }
-export const PART_BYTES = 64
+const PART_BYTES = 64
 /** What columns have to be multiples of. */
 const COLUMNS = 32
 /** Rows: what the library asks of e4m3, and of the copies in f16 of the others. */

@@ -1,7 +1,6 @@
 import { expect, test } from 'vitest'
 import type { CudaDevice } from '../../../src/backend/cuda/device.ts'
 import { copyBytes } from '../../../src/backend/cuda/ops-rounded-many.ts'
-import { cutOf } from '../../../src/backend/cuda/ops-rounded-tiles.ts'
 import { CopyBudget } from '../../../src/backend/cuda/ops-sparse.ts'
 import { rowBytesOf } from '../../../src/backend/cuda/rounded-matrix.ts'
 
@@ -14,19 +13,6 @@ test('the f16 copy of integers is as large as a small matrix, and bounded for a 
   expect(bytes(20_000, 4096)).toBeLessThanOrEqual(128 << 20)
   for (const type of ['f16', 'fp8'] as const)
     expect(copyBytes({ type, rows: 2048, columns: 2048 })).toBe(0)
-})
-
-test('products of few tiles share their columns, those of many do not', () => {
-  const cut = (tokens: number, ...jobs: readonly (readonly [rows: number, columns: number])[]) => {
-    const shapes = jobs.map(([rows, columns]) => ({ rows, columns }))
-    const { size, shares } = cutOf(132, 'i8', shapes, tokens)
-    return [size, shares]
-  }
-  expect(cut(64, [4096, 16_384])).toEqual([64, 4])
-  expect(cut(512, [4096, 4096])).toEqual([256, 2])
-  expect(cut(1024, [4096, 4096], [4096, 4096], [4096, 4096])).toEqual([256, 1])
-  // A share has a part of the columns at the least.
-  expect(cut(64, [256, 4096], [256, 64])).toEqual([64, 1])
 })
 
 test('rows take whole parts of values and scales', () => {
