@@ -146,6 +146,22 @@ const inject = (url: string, payload: string | Buffer, headers: Record<string, s
   return app.inject({ method: 'POST', url, payload, headers: all })
 }
 
+test('nothing under the header Content-Type is no body', async () => {
+  const { app } = serve()
+  const headers = { 'content-type': 'application/json' }
+  const stop = await app.inject({ method: 'POST', url: '/v1/server/stop', headers })
+  expect(stop.json()).toMatchObject({ stopped: [] })
+  const gone = await app.inject({ method: 'DELETE', url: '/v1/sessions/talk', headers })
+  expect(gone.json()).toMatchObject({ deleted: true })
+  for (const url of [CHAT, COMPLETIONS]) {
+    const reply = await app.inject({ method: 'POST', url, headers })
+    expect(reply.statusCode).toBe(400)
+    expect(reply.json().error.message).toBe(
+      'the body is missing or no object; expected {…} in JSON',
+    )
+  }
+})
+
 test('bodies: size, depth, encoding, type', async () => {
   expect((await inject(CHAT, `"${'x'.repeat(8 * 2 ** 20)}"`)).statusCode).toBe(413)
   expect((await inject(CHAT, '['.repeat(1_000_000))).json().error.message).toContain('64 levels')
