@@ -26,6 +26,11 @@ export function OneOf<T extends TSchema[]>(description: string, ...forms: [...T]
   return Type.Union(forms, { description })
 }
 
+/** Text of one form, which `description` says: it completes "expected …". */
+export function Matching(pattern: string, description: string) {
+  return Type.String({ pattern, description })
+}
+
 export const TokenId = Type.Integer({ minimum: 0, maximum: 2 ** 31 - 1 })
 
 export function Bounded(minimum: number, maximum: number) {

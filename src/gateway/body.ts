@@ -107,13 +107,22 @@ function pick(complaints: readonly Complaint[]): Complaint {
   return inside.length === 1 ? inside[0]! : union
 }
 
-function problemOf({ keyword, message, parentSchema }: Complaint): string {
+/** What `Matching`, `OneOf` and a record of named things say of themselves. */
+const DESCRIBED = ['anyOf', 'pattern', 'additionalProperties']
+
+function problemOf({ keyword, message, params, parentSchema }: Complaint): string {
   if (keyword === 'required') return 'missing; it is required'
-  if (keyword === 'additionalProperties') return 'no such field'
   const description = parentSchema?.description
-  if (keyword === 'anyOf' && description !== undefined) return `expected ${description}`
-  if (keyword === 'pattern' || keyword === 'propertyNames') return 'has a key of the wrong form'
+  if (DESCRIBED.includes(keyword) && description !== undefined) return `expected ${description}`
+  if (keyword === 'additionalProperties') return 'no such field'
+  if (keyword === 'enum') return `expected one of ${listOf(params.allowedValues)}`
   return (message ?? 'is not valid').replace(/^must be ([a-z]+),null$/, 'must be $1')
+}
+
+/** null means absent, and is no value that one would send. */
+function listOf(allowed: unknown): string {
+  const values = Array.isArray(allowed) ? allowed.filter((value) => value !== null) : []
+  return values.map((value) => JSON.stringify(value)).join(', ')
 }
 
 /** "/messages/0/role" → "messages[0].role" */

@@ -4,7 +4,7 @@
  */
 import Type, { type Static } from 'typebox'
 import { type Dialect, get, json, post, type Role, type Route } from '../api/route.ts'
-import { BoundedInteger, Maybe } from '../api/schema.ts'
+import { BoundedInteger, Matching, Maybe } from '../api/schema.ts'
 import { SkeinError } from '../errors.ts'
 import {
   addKey,
@@ -46,7 +46,7 @@ const Limits = Type.Object(
 
 const addBody = Type.Object(
   {
-    name: Type.String({ pattern: '^[A-Za-z0-9._-]{1,64}$' }),
+    name: Matching('^[A-Za-z0-9._-]{1,64}$', '1 to 64 of A-Za-z0-9._-'),
     role: Maybe(Type.String()),
     expires_in_seconds: Maybe(BoundedInteger(1, YEARS_100)),
     limits: Maybe(Limits),

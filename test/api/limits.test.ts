@@ -111,7 +111,16 @@ test('complaints are single and clear', async () => {
   expect(await complain({ messages: [{ role: 'user', content: 7 }] })).toBe(
     'messages[0].content: expected a string or a list of content parts',
   )
-  expect(await complain({ logit_bias: { x: 1 } })).toContain('logit_bias')
+  expect(await complain({ logit_bias: { x: 1 } })).toBe(
+    'logit_bias.x: expected token ids as the names of its fields',
+  )
+  expect(await complain({ session_id: '' })).toBe(
+    'session_id: expected 1 to 256 characters, none of them a control character',
+  )
+  expect(await complain({ session: { id: 'a', if_busy: 'now' } })).toBe(
+    'session.if_busy: expected one of "wait", "conflict"',
+  )
+  expect(await complain({ session: { id: 'a', name: 'b' } })).toBe('session.name: no such field')
   expect((await postTo(app, CHAT, {})).json().error.message).toBe(
     'messages: missing; it is required',
   )

@@ -4,10 +4,13 @@ import { SkeinError } from '../../errors.ts'
 import type { MixtureAdmin, ModelAdmin, ModelEntry, ModelRegistry } from '../models.ts'
 import { invalid } from '../openai/sampling.ts'
 import { type Call, get, json, operators, post, type Route } from '../route.ts'
-import { Maybe, OneOf } from '../schema.ts'
+import { Matching, Maybe, OneOf } from '../schema.ts'
 
 /** A name that can stand in a request, a list and a log. */
-const ViewName = Type.String({ pattern: '^[^\\u0000-\\u001f\\u007f@]{1,128}$' })
+const ViewName = Matching(
+  '^[^\\u0000-\\u001f\\u007f@]{1,128}$',
+  '1 to 128 characters, none of them "@" or a control character',
+)
 const FileName = Type.String({ minLength: 1, maxLength: 1024 })
 
 /** `model_strategy` → how matrices are held. '' is the server's own choice; "quant" is bitsandbytes' NF4. */

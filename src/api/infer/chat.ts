@@ -22,7 +22,7 @@ import {
   toStop,
 } from '../openai/sampling.ts'
 import { type Call, post, type Route } from '../route.ts'
-import { BoundedInteger, Maybe } from '../schema.ts'
+import { BoundedInteger, Matching, Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
 import { type Heads, headsOf, renderTurns, turnEnds } from '../template.ts'
 
@@ -37,7 +37,10 @@ const DEFAULTS: SamplingDefaults & { readonly maxTokens: number } = {
 }
 
 /** Names of speakers become heads of turns. */
-const Name = Type.String({ pattern: '^[\\p{L}\\p{N}][\\p{L}\\p{N} _.-]{0,31}$' })
+const Name = Matching(
+  '^[\\p{L}\\p{N}][\\p{L}\\p{N} _.-]{0,31}$',
+  'a name of 1 to 32 letters, digits, spaces and "_.-"',
+)
 
 export function inferChatRoutes(limits: RequestLimits): readonly Route[] {
   const body = inferBody(limits)

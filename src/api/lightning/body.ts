@@ -16,11 +16,11 @@ import {
   toSampling,
   toStop,
 } from '../openai/sampling.ts'
-import { BoundedInteger, Maybe } from '../schema.ts'
+import { BoundedInteger, Matching, Maybe } from '../schema.ts'
 import type { Family } from './families.ts'
 
 /** Names a call for /v1/server/stop, pause and resume. */
-export const RequestName = Type.String({ pattern: '^[A-Za-z0-9._-]{1,128}$' })
+export const RequestName = Matching('^[A-Za-z0-9._-]{1,128}$', '1 to 128 of A-Za-z0-9._-')
 
 export function lightningFields(limits: RequestLimits) {
   const { n: _n, best_of: _bestOf, stream_options: _options, ...shared } = samplingFields(limits)

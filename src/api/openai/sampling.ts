@@ -64,6 +64,7 @@ export function samplingFields(limits: RequestLimits) {
       Type.Record(Type.String({ pattern: '^[0-9]{1,10}$' }), Bounded(-100, 100), {
         maxProperties: limits.logitBias,
         additionalProperties: false,
+        description: 'token ids as the names of its fields',
       }),
     ),
     banned_tokens: Maybe(Type.Array(TokenId, { maxItems: limits.logitBias })),

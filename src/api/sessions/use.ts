@@ -7,10 +7,13 @@ import type { SessionPosition, SessionUse } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import type { ServedModel } from '../models.ts'
 import { invalid, present } from '../openai/sampling.ts'
-import { BoundedInteger, Maybe } from '../schema.ts'
+import { BoundedInteger, Matching, Maybe } from '../schema.ts'
 
 /** Any name without control characters. */
-export const SessionId = Type.String({ pattern: '^[^\\u0000-\\u001f\\u007f]{1,256}$' })
+export const SessionId = Matching(
+  '^[^\\u0000-\\u001f\\u007f]{1,256}$',
+  '1 to 256 characters, none of them a control character',
+)
 
 export const TurnNumber = BoundedInteger(0, 2 ** 31 - 1)
 

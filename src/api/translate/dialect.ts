@@ -7,7 +7,7 @@ import { renderStringError } from '../lightning/errors.ts'
 import { modelOf } from '../lightning/model-name.ts'
 import type { RequestLimits } from '../limits.ts'
 import { type Call, type Dialect, json, post } from '../route.ts'
-import { Maybe } from '../schema.ts'
+import { Matching, Maybe } from '../schema.ts'
 import { detectLanguage, UNKNOWN } from './detect.ts'
 import { labelOf } from './languages.ts'
 import { marksPattern } from './marks.ts'
@@ -33,7 +33,7 @@ export function translateDialect(limits: RequestLimits): Dialect {
 
 function translateBody(limits: RequestLimits) {
   // It becomes a line of the prompt.
-  const Language = Type.String({ pattern: '^[^\\n\\r:]{1,64}$' })
+  const Language = Matching('^[^\\n\\r:]{1,64}$', 'a language in 1 to 64 characters, without ":"')
   return Type.Object({
     source_lang: Maybe(Language),
     target_lang: Language,

@@ -1,13 +1,19 @@
 /** The body of POST /api/workers/start: Albatross's fields with its ranges, then ours. Null and absent mean the default. */
 import Type, { type Static } from 'typebox'
-import { BoundedInteger, Maybe, OneOf } from '../../api/schema.ts'
+import { BoundedInteger, Matching, Maybe, OneOf } from '../../api/schema.ts'
 import { DEFAULT_SPEC } from '../launch.ts'
 import type { WorkerSpec } from './contract.ts'
 
 /** A name that can stand in a request, a list and a log; "@" separates start states. */
-const ModelName = Type.String({ pattern: '^[^\\u0000-\\u001f\\u007f@]{1,128}$' })
+const ModelName = Matching(
+  '^[^\\u0000-\\u001f\\u007f@]{1,128}$',
+  '1 to 128 characters, none of them "@" or a control character',
+)
 /** What the engine takes as one. */
-const StateName = Type.String({ pattern: '^(?! )[^@\\p{C}]{1,64}(?<! )$' })
+const StateName = Matching(
+  '^(?! )[^@\\p{C}]{1,64}(?<! )$',
+  '1 to 64 characters, none of them "@", and no space at either end',
+)
 const Path = Type.String({ minLength: 1, maxLength: 1024 })
 const Word = Type.String({ minLength: 1, maxLength: 64 })
 const GpuIndex = BoundedInteger(0, 1023)
@@ -17,7 +23,7 @@ export const specBody = Type.Object(
     model_path: Path,
     tokenizer_path: Maybe(Path),
     gpu_id: Maybe(GpuIndex),
-    host: Maybe(Type.String({ pattern: '^[A-Za-z0-9.:_-]{1,253}$' })),
+    host: Maybe(Matching('^[A-Za-z0-9.:_-]{1,253}$', 'an address or a host name')),
     port: Maybe(BoundedInteger(1, 65_535)),
     max_batch_size: Maybe(BoundedInteger(1, 4096)),
     max_prefill_batch: Maybe(BoundedInteger(1, 4096)),
