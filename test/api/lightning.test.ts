@@ -205,7 +205,7 @@ describe('what a request that says nothing gets', () => {
 
   test('nothing is ignored in silence', async () => {
     const { app } = serve(echo)
-    for (const field of [{ tools: [{}] }, { n: 2 }, { logprobs: 1, mirostat: 2 }]) {
+    for (const field of [{ tools: [{}] }, { n: 2 }, { logprobs: true }, { mirostat: 2 }]) {
       const reply = await postTo(app, CHAT, { ...TWO, ...field })
       expect(reply.statusCode).toBe(400)
       expect(reply.json().error).toContain(Object.keys(field).at(-1))

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { HARMLESS, NOT_IMPLEMENTED } from '../../src/api/openai/parameters.ts'
+import { HARMLESS, NOT_IMPLEMENTED, READ_BY_SOME } from '../../src/api/openai/parameters.ts'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { CHAT, COMPLETIONS, HELLO, postTo, serve } from './kit.ts'
 
@@ -85,6 +85,14 @@ test.each([
   expect(engine.requests[0]![key]).toEqual(expected)
 })
 
+test('completions take the newer name of max_tokens too', async () => {
+  const { app, engine } = serve()
+  await postTo(app, COMPLETIONS, { prompt: 'Hi', max_completion_tokens: 9 })
+  expect(engine.requests[0]!.maxTokens).toBe(9)
+  const both = { prompt: 'Hi', max_completion_tokens: 9, max_tokens: 8 }
+  expect((await postTo(app, COMPLETIONS, both)).json().error.param).toBe('max_completion_tokens')
+})
+
 test('completions end after 16 tokens unless told otherwise, and know no chat stops', async () => {
   const { app, engine } = serve()
   await postTo(app, COMPLETIONS, { prompt: 'Hi', logprobs: 3 })
@@ -146,6 +154,44 @@ test.each(Object.entries(NOT_IMPLEMENTED))(
     }
   },
 )
+
+/** Route → a body that it answers, and which of the fields of READ_BY_SOME it reads. */
+const CHATS = ['best_of', 'max_completion_tokens', 'stream_options']
+const CONTENTS = { contents: ['Hi'] }
+const READERS: [string, object, string[]][] = [
+  [CHAT, HELLO, [...CHATS, 'logprobs', 'top_logprobs']],
+  [COMPLETIONS, { prompt: 'Hi' }, [...CHATS, 'logprobs', 'echo', 'suffix']],
+  ['/chat/completions', HELLO, [...CHATS, 'system_name', 'user_name', 'assistant_name']],
+  ['/v1/fim/completions', { prompt: 'a' }, ['best_of', 'stream_options', 'suffix']],
+  ['/infill', { input_prefix: 'a' }, ['best_of', 'stream_options']],
+  [CHAT, CONTENTS, []],
+  ['/v2/chat/completions', CONTENTS, []],
+  ['/v3/chat/completions', CONTENTS, []],
+  ['/big_batch/completions', CONTENTS, []],
+  ['/v1/batch/completions', CONTENTS, []],
+  ['/FIM/v1/batch-FIM', { prefix: ['a'], suffix: ['b'] }, ['suffix']],
+  ['/openai/v1/chat/completions', HELLO, ['system', 'max_completion_tokens', 'stream_options']],
+]
+
+test.each(READERS)('%s %o refuses what it does not read', async (route, body, read) => {
+  const { app, engine } = serve()
+  for (const [name, off] of Object.entries(READ_BY_SOME)) {
+    if (read.includes(name)) continue
+    const reply = await postTo(app, route, { ...body, [name]: name === 'logprobs' ? true : 7 })
+    expect(reply.statusCode, name).toBe(400)
+    expect(reply.body).toContain(`${name}: this route does not read it`)
+    for (const value of off) {
+      const neutral = await postTo(app, route, { stream: false, ...body, [name]: value })
+      expect(neutral.statusCode, `${name} ${neutral.body}`).toBe(200)
+    }
+  }
+  engine.requests.length = 0
+  const json = { response_format: { type: 'json_object' } }
+  const refused = await postTo(app, route, { ...body, ...json })
+  expect(refused.statusCode).toBe(400)
+  expect(refused.body).toContain('response_format')
+  expect(engine.requests).toHaveLength(0)
+})
 
 test('harmless and unknown fields are ignored', async () => {
   const fields = Object.fromEntries(HARMLESS.map((name) => [name, 'x']))

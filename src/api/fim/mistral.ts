@@ -35,7 +35,7 @@ export function mistralFimRoute(limits: RequestLimits): Route {
       defaults: DEFAULTS,
       maxTokens: max_tokens ?? DEFAULT_TOKENS,
       param: 'prompt',
-      honoured: [],
+      honoured: ['suffix'],
     })
     return await replyOf(job, stream === true, call.now)
   })

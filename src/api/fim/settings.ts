@@ -3,7 +3,7 @@ import type { FinishReason, GenerateRequest } from '../../engine/messages.ts'
 import { runAll } from '../answers.ts'
 import { encodePrompt } from '../encode.ts'
 import type { ServedModel } from '../models.ts'
-import { refuseUnimplemented } from '../openai/parameters.ts'
+import { refuseUnread } from '../openai/parameters.ts'
 import {
   cacheOf,
   checkCombinations,
@@ -36,7 +36,7 @@ export async function toFill(
   { defaults, maxTokens, param, honoured }: FillOptions,
 ): Promise<Fill> {
   const { body, limits, signal, tenant } = call
-  refuseUnimplemented(body, honoured)
+  refuseUnread(body, ['best_of', 'stream_options', ...honoured])
   checkCombinations(body)
   refuseSession(body, 'use /v1/completions')
   const model = call.models.get(body.model)

@@ -11,11 +11,12 @@ import { weighted } from '../mixture-weights.ts'
 import type { ServedModel } from '../models.ts'
 import { type Chat, replyOf } from '../openai/chat.ts'
 import { chatBody, toTurns } from '../openai/chat-schema.ts'
-import { refuseUnimplemented } from '../openai/parameters.ts'
+import { refuseUnread } from '../openai/parameters.ts'
 import {
   cacheOf,
   checkCombinations,
   invalid,
+  oneMaxTokens,
   present,
   type SamplingDefaults,
   toSampling,
@@ -35,6 +36,16 @@ const DEFAULTS: SamplingDefaults & { readonly maxTokens: number } = {
   frequency: 0.5,
   decay: 0.996,
 }
+
+/** Of the fields that not every route reads. */
+const READ = [
+  'best_of',
+  'stream_options',
+  'max_completion_tokens',
+  'system_name',
+  'user_name',
+  'assistant_name',
+]
 
 /** Names of speakers become heads of turns. */
 const Name = Matching(
@@ -88,7 +99,7 @@ function isInferChat(body: unknown): boolean {
 async function prepare(call: Call<InferBody>): Promise<Chat> {
   const { limits, signal, tenant } = call
   const body = merged(call.body)
-  refuseUnimplemented(body)
+  refuseUnread(body, READ)
   refuseSession(body, 'use /v1/chat/completions without params')
   if (body.delete_ragprompt === true) {
     throw new SkeinError(
@@ -114,7 +125,7 @@ async function prepare(call: Call<InferBody>): Promise<Chat> {
       prompt,
       boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns, heads)),
       n: 1,
-      maxTokens: body.max_tokens ?? body.max_completion_tokens ?? DEFAULTS.maxTokens,
+      maxTokens: oneMaxTokens(body) ?? DEFAULTS.maxTokens,
       sampling: toSampling(body, model, defaultsOf(model)),
       stop: toStop(body, stopsOf(heads), model, limits),
       logprobs: null,
@@ -156,9 +167,7 @@ function mixtureOf(
 /** What stands beside `params` counts more than what is in it. */
 function merged({ params, ...outer }: InferBody): Omit<InferBody, 'params'> {
   const given = Object.entries(outer).filter(([, value]) => present(value))
-  const all = { ...params, ...Object.fromEntries(given) } as Omit<InferBody, 'params'>
-  if (present(all.logprobs)) throw invalid('logprobs', 'not on this route')
-  return all
+  return { ...params, ...Object.fromEntries(given) } as Omit<InferBody, 'params'>
 }
 
 /** Retrieved text is the system's. */

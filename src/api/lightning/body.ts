@@ -6,9 +6,10 @@ import Type, { type Static } from 'typebox'
 import type { GenerateRequest, StopParams } from '../../engine/messages.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
-import { refuseUnimplemented } from '../openai/parameters.ts'
+import { refuseUnread } from '../openai/parameters.ts'
 import {
   cacheOf,
+  checkFormat,
   invalid,
   present,
   type SamplingFields,
@@ -67,7 +68,8 @@ export function settingsOf(
   /** Null: the ends of a turn, as ids; else these strings, for routes that render a template. */
   defaultStops: readonly string[] | null = null,
 ): Settings {
-  refuseUnimplemented(body, READ)
+  refuseUnread(body, READ)
+  checkFormat(body)
   return {
     n: 1,
     maxTokens: body.max_tokens ?? family.maxTokens,

@@ -22,14 +22,14 @@ export function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
     suffix: Contents(limits),
   })
   const route = post(path, summary, body, async (call) => {
-    const { prefix, suffix, stream } = call.body
+    const { prefix, suffix, ...settled } = call.body
     if (prefix.length === 0) throw invalid('prefix', 'Empty prompts list')
     if (prefix.length !== suffix.length) {
       throw invalid('suffix', `${suffix.length} for ${prefix.length} of prefix; expected as many`)
     }
     const model = modelOf(call)
     refuseSession(call.body, STATE_ROUTE)
-    const settings = settingsOf(call.body, SHORT, model, call.limits)
+    const settings = settingsOf(settled, SHORT, model, call.limits)
     const prompts = []
     for (const [i, before] of prefix.entries()) {
       const text = fimPrompt(before, suffix[i]!)
@@ -41,7 +41,7 @@ export function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
       prefix.length === 1
         ? labelOf(call.body, 'rwkv7-batch-v3')
         : labelOf(call.body, 'rwkv7-batch', 'FIM.completion')
-    return await batchReply(plan, live, label, stream === true)
+    return await batchReply(plan, live, label, settled.stream === true)
   })
   return passwordRoute(route)
 }

@@ -6,7 +6,7 @@ import Type, { type Static } from 'typebox'
 import type { RequestLimits } from '../limits.ts'
 import { type Chat, promptOf, replyOf } from '../openai/chat.ts'
 import { chatBody, toTurns } from '../openai/chat-schema.ts'
-import { invalid, present } from '../openai/sampling.ts'
+import { invalid, oneMaxTokens, present } from '../openai/sampling.ts'
 import { type Call, get, json, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { sessionFields, sessionUse } from '../sessions/use.ts'
@@ -70,8 +70,9 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
   const { body, limits, signal, tenant } = call
   const turns = turnsOf(body)
   const model = modelOf(call)
-  const maxTokens = body.max_tokens ?? body.max_completion_tokens ?? null
-  const limited = { ...body, max_tokens: maxTokens }
+  // What this route alone reads of its dialect.
+  const { system: _system, stream_options, max_completion_tokens: _limit, ...shared } = body
+  const limited = { ...shared, max_tokens: oneMaxTokens(body) }
   const settings = settingsOf(limited, OPENAI_ROUTE, model, limits, CHAT_STOPS)
   // What a session keeps is not the prefix cache's.
   const isSession = sessionUse(body) !== null
@@ -85,7 +86,7 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
     request: { id, tenant, ...settings, cache, ...prompt },
     think,
     chunkTokens: body.chunk_size ?? OPENAI_ROUTE.chunkSize,
-    includeUsage: body.stream_options?.include_usage === true,
+    includeUsage: stream_options?.include_usage === true,
     created: call.now,
     signal,
   }

@@ -6,7 +6,7 @@ import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
 import { sessionFields } from '../sessions/use.ts'
 import type { Role, ThinkMode, Turn } from '../template.ts'
 import { unsupported } from './parameters.ts'
-import { invalid, present, samplingFields } from './sampling.ts'
+import { invalid, oneMaxTokens, present, samplingFields } from './sampling.ts'
 
 const ContentPart = Type.Object({ type: Type.String(), text: Maybe(Type.String()) })
 
@@ -94,11 +94,7 @@ export function thinkModeOf(enableThink: boolean | null | undefined): ThinkMode 
 }
 
 export function chatMaxTokens(body: ChatBody, limits: RequestLimits): number {
-  const { max_tokens: old, max_completion_tokens: current } = body
-  if (present(old) && present(current) && old !== current) {
-    throw invalid('max_completion_tokens', 'it differs from max_tokens; send one of the two')
-  }
-  return current ?? old ?? limits.defaultChatTokens
+  return oneMaxTokens(body) ?? limits.defaultChatTokens
 }
 
 /** null: none. */

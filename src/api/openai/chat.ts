@@ -25,9 +25,12 @@ import {
   thinkModeOf,
   toTurns,
 } from './chat-schema.ts'
-import { refuseUnimplemented } from './parameters.ts'
+import { refuseUnread } from './parameters.ts'
 import { cacheOf, checkCombinations, toSampling, toStop } from './sampling.ts'
 import { systemFingerprint, usageOf } from './usage.ts'
+
+/** Of the fields that not every route reads. */
+const READ = ['best_of', 'stream_options', 'max_completion_tokens', 'logprobs', 'top_logprobs']
 
 export function chatRoute(limits: RequestLimits): Route {
   const summary = 'Answer a conversation'
@@ -59,7 +62,7 @@ export interface Chat {
 
 async function prepare(call: Call<ChatBody>): Promise<Chat> {
   const { body, limits, signal } = call
-  refuseUnimplemented(body)
+  refuseUnread(body, READ)
   checkCombinations(body)
   checkSession(body)
   const model = call.models.get(body.model)

@@ -8,7 +8,7 @@ import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
 import { checkSession, sessionFields, sessionUse } from '../sessions/use.ts'
-import { invalid, samplingFields } from './sampling.ts'
+import { invalid, oneMaxTokens, samplingFields } from './sampling.ts'
 
 export function completionBody(limits: RequestLimits) {
   return Type.Object({
@@ -21,6 +21,7 @@ export function completionBody(limits: RequestLimits) {
       Type.Array(Type.String(), { minItems: 1, maxItems: limits.prompts }),
       Type.Array(Type.Array(TokenId), { minItems: 1, maxItems: limits.prompts }),
     ),
+    max_completion_tokens: Maybe(BoundedInteger(0, limits.maxTokens)),
     suffix: Maybe(Type.String()),
     echo: Maybe(Type.Boolean()),
     logprobs: Maybe(BoundedInteger(0, limits.topLogprobs)),
@@ -58,7 +59,7 @@ export function sessionOf(body: CompletionBody): SessionUse | null {
 }
 
 export function completionMaxTokens(body: CompletionBody, limits: RequestLimits): number {
-  const maxTokens = body.max_tokens ?? limits.defaultCompletionTokens
+  const maxTokens = oneMaxTokens(body) ?? limits.defaultCompletionTokens
   if (maxTokens === 0 && body.echo !== true) {
     throw invalid('max_tokens', '0 needs "echo": true; expected at least 1')
   }

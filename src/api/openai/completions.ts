@@ -23,9 +23,12 @@ import {
   toPrompts,
 } from './completions-schema.ts'
 import { type CompletionLogprobs, CompletionLogprobsBuilder } from './logprobs.ts'
-import { refuseUnimplemented } from './parameters.ts'
+import { refuseUnread } from './parameters.ts'
 import { cacheOf, checkCombinations, toSampling, toStop } from './sampling.ts'
 import { systemFingerprint, usageOf } from './usage.ts'
+
+/** Of the fields that not every route reads. */
+const READ = ['best_of', 'stream_options', 'max_completion_tokens', 'logprobs', 'echo', 'suffix']
 
 export function completionsRoute(limits: RequestLimits): Route {
   const summary = 'Continue one or more prompts'
@@ -52,7 +55,7 @@ interface Completion {
 
 async function prepare(call: Call<CompletionBody>): Promise<Completion> {
   const { body, limits, signal } = call
-  refuseUnimplemented(body)
+  refuseUnread(body, READ)
   checkCombinations(body)
   checkFanOut(body, limits)
   const session = sessionOf(body)

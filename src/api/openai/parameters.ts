@@ -1,8 +1,9 @@
 /**
- * What happens to a field that no schema of ours reads. Three lists, and one rule for the rest:
+ * What happens to a field that a route does not read. Four lists, and one rule for the rest:
  *  - HARMLESS: promises nothing about the text; accepted and ignored.
  *  - NOT_IMPLEMENTED: would change the text (or is a promise we do not keep). Refused by name, except at the values
  *    that mean "off", which clients send as defaults. Null always means absent.
+ *  - READ_BY_SOME: the same, except on the routes that do read them.
  *  - any other unknown field is ignored, as the OpenAI API does: clients carry private fields, and a name outside
  *    the vocabulary of OpenAI, vLLM, llama.cpp and the RWKV servers cannot be a sampling parameter they rely on.
  */
@@ -62,6 +63,7 @@ export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
   truncate_prompt_tokens: [],
   use_beam_search: [false],
   // llama.cpp
+  n_probs: [0],
   dry_multiplier: [0],
   dynatemp_range: [0],
   grammar: [''],
@@ -82,37 +84,77 @@ export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
   xtc_probability: [0],
   // RWKV servers
   contents: [],
+  force_reasoning: [false],
   global_penalty: [false],
   noise: [],
   pad_zero: [false],
+  presystem: [false],
   state: [],
+  think: [],
+  think_type: [],
+}
+
+/** Read by some routes and refused by the others. Field → the values at which it means nothing, as above. */
+export const READ_BY_SOME: Readonly<Record<string, readonly unknown[]>> = {
+  assistant_name: ['Assistant'],
+  best_of: [1],
+  echo: [false],
+  logprobs: [false],
+  max_completion_tokens: [],
+  stream_options: [{}, { include_usage: false }],
+  suffix: [''],
+  system: [''],
+  system_name: ['System'],
+  top_logprobs: [0],
+  user_name: ['User'],
 }
 
 /** Where there is something else to do, the refusal says so. */
 const INSTEAD: Readonly<Record<string, string>> = {
+  assistant_name: 'send it in `params`, to a chat route',
   contents: 'send `messages`',
+  max_completion_tokens: 'use `max_tokens`',
   n_predict: 'use `max_tokens`',
+  n_probs: 'use `logprobs` of /v1/completions',
   reasoning_effort: 'use `enable_think`',
   repeat_penalty: 'use `repetition_penalty`',
+  system: 'send a message with the role system',
+  system_name: 'send it in `params`, to a chat route',
+  think: 'use `enable_think`',
+  think_type: 'use `enable_think`',
+  user_name: 'send it in `params`, to a chat route',
 }
 
-/** Throws for the first field of `body` that would change the output and that nothing honours, save those the route reads. */
-export function refuseUnimplemented(body: object, honoured: readonly string[] = []): void {
+/** Throws for the first field of `body` that would change the reply and that the route does not read. */
+export function refuseUnread(body: object, read: readonly string[] = []): void {
   for (const [name, value] of Object.entries(body)) {
-    if (honoured.includes(name)) continue
-    if (value === null || !Object.hasOwn(NOT_IMPLEMENTED, name)) continue
-    const neutral = NOT_IMPLEMENTED[name]!
-    if (neutral.some((off) => isSame(off, value))) continue
-    throw unsupported(name, INSTEAD[name] ?? 'leave it out')
+    if (value === null || read.includes(name)) continue
+    const instead = INSTEAD[name] ?? 'leave it out'
+    if (isOn(NOT_IMPLEMENTED, name, value)) throw unsupported(name, instead)
+    if (isOn(READ_BY_SOME, name, value)) {
+      throw refused(
+        name,
+        `this route does not read it, and ignoring it would change the reply; ${instead}`,
+      )
+    }
   }
 }
 
+function isOn(
+  fields: Readonly<Record<string, readonly unknown[]>>,
+  name: string,
+  value: unknown,
+): boolean {
+  return Object.hasOwn(fields, name) && !fields[name]!.some((off) => isSame(off, value))
+}
+
 export function unsupported(param: string, instead: string): SkeinError {
-  return new SkeinError(
-    'unsupported_parameter',
-    `${param}: this server does not implement it, and ignoring it would change the answer; ${instead}`,
-    { param },
-  )
+  const why = 'this server does not implement it, and ignoring it would change the answer'
+  return refused(param, `${why}; ${instead}`)
+}
+
+function refused(param: string, why: string): SkeinError {
+  return new SkeinError('unsupported_parameter', `${param}: ${why}`, { param })
 }
 
 /** Neutral values are small: scalars, and lists or objects of at most one scalar. */

@@ -141,6 +141,20 @@ function drawable(listed: readonly (number | string)[], model: ServedModel): num
   return listed.filter((entry) => typeof entry === 'number').filter((id) => id < vocabSize)
 }
 
+/** `max_completion_tokens` is the newer name of `max_tokens`; null: neither. */
+export function oneMaxTokens({
+  max_tokens: old,
+  max_completion_tokens: current,
+}: {
+  readonly max_tokens?: number | null
+  readonly max_completion_tokens?: number | null
+}): number | null {
+  if (present(old) && present(current) && old !== current) {
+    throw invalid('max_completion_tokens', 'it differs from max_tokens; send one of the two')
+  }
+  return current ?? old ?? null
+}
+
 /** Whether kept states may be used for this request, and left behind by it. */
 export function cacheOf(body: SamplingFields): 'use' | 'no-store' {
   return body.cache ?? 'use'
@@ -159,14 +173,17 @@ export function checkCombinations(body: SamplingFields): void {
   if (present(body.stream_options) && body.stream !== true) {
     throw invalid('stream_options', 'it needs "stream": true')
   }
-  const format = body.response_format?.type ?? 'text'
-  if (format !== 'text') {
-    throw new SkeinError(
-      'unsupported_parameter',
-      `response_format: type ${JSON.stringify(format.slice(0, 40))} is not implemented; expected "text"`,
-      { param: 'response_format' },
-    )
-  }
+  checkFormat(body)
+}
+
+export function checkFormat({ response_format }: Pick<SamplingFields, 'response_format'>): void {
+  const format = response_format?.type ?? 'text'
+  if (format === 'text') return
+  throw new SkeinError(
+    'unsupported_parameter',
+    `response_format: type ${JSON.stringify(format.slice(0, 40))} is not implemented; expected "text"`,
+    { param: 'response_format' },
+  )
 }
 
 export function invalid(param: string, message: string): SkeinError {
