@@ -174,6 +174,7 @@ function createFastify(
     logController: new LogController({ disableRequestLogging: true }),
     genReqId: requestId,
     bodyLimit: limits.bodyBytes,
+    routerOptions: { maxParamLength: limits.paramLength },
     requestTimeout: limits.bodyTimeoutMs,
     http: {
       maxHeaderSize: limits.headerBytes,

@@ -6,6 +6,8 @@ const DEFAULT_TRANSPORT_LIMITS = {
   /** An exported state: that of a model of 14B parameters has some 70 MB. */
   stateBytes: 512 * 2 ** 20,
   headerBytes: 16 * 1024,
+  /** Of a part of a path: the longest name of a session, every character of it escaped. */
+  paramLength: 3 * 256,
   jsonDepth: 64,
   /** From the first byte of a request to the end of its headers. */
   headersTimeoutMs: 10_000,

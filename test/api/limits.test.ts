@@ -115,7 +115,7 @@ test('complaints are single and clear', async () => {
     'logit_bias.x: expected token ids as the names of its fields',
   )
   expect(await complain({ session_id: '' })).toBe(
-    'session_id: expected 1 to 256 characters, none of them a control character',
+    'session_id: expected 1 to 256 characters, none of them a control character or half of a surrogate pair',
   )
   expect(await complain({ session: { id: 'a', if_busy: 'now' } })).toBe(
     'session.if_busy: expected one of "wait", "conflict"',

@@ -32,6 +32,30 @@ describe.skipIf(!hasDemo)('sessions', () => {
     expect(second.usage.prompt_tokens).toBeGreaterThan(first.usage.prompt_tokens)
   })
 
+  test('whatever name a session may have, its routes take; others are refused', async () => {
+    const route = (id: string, rest = '') => `/v1/sessions/${encodeURIComponent(id)}${rest}`
+    for (const id of ['a'.repeat(256), '/'.repeat(256), '\u{1f600}'.repeat(256), 'a/b?c=d#e%2f']) {
+      await chat({ messages: [user('Hello.')], session_id: id })
+      expect((await app.inject(route(id))).json().id).toBe(id)
+      const payload = (await app.inject(route(id, '/export'))).rawPayload
+      const gone = await app.inject({ method: 'DELETE', url: route(id) })
+      expect(gone.json()).toMatchObject({ deleted: true })
+      const headers = { 'content-type': 'application/octet-stream' }
+      const into = (name: string) =>
+        app.inject({ method: 'POST', url: route(name, '/import'), payload, headers })
+      expect((await into(id)).json().id).toBe(id)
+      for (const name of ['line\nend', 'a'.repeat(257)]) {
+        expect((await into(name)).json().error).toMatchObject({ param: 'id' })
+      }
+      await app.inject({ method: 'DELETE', url: route(id) })
+    }
+    // Two of them would be one on disk.
+    for (const id of ['\ud800', 'a\udfff', 'a'.repeat(257), '']) {
+      const reply = await chat({ messages: [user('Hello.')], session_id: id })
+      expect(reply.error).toMatchObject({ param: 'session_id' })
+    }
+  })
+
   test('from an earlier turn, as a stream, with its choices', async () => {
     const ask = (content: string, session: object) =>
       postTo(app, CHAT, { ...GREEDY, messages: [user(content)], session, stream: true })

@@ -18,7 +18,7 @@ import {
   type Route,
 } from '../route.ts'
 import { Maybe } from '../schema.ts'
-import { SessionId, TurnNumber } from './use.ts'
+import { checkNewId, SessionId, TurnNumber } from './use.ts'
 
 export function sessionsDialect(): Dialect {
   return {
@@ -137,6 +137,7 @@ function importRoute(): Route {
     body: null,
     takesBytes: true,
     handle: async (call) => {
+      checkNewId(call.params.id!)
       // `takesBytes` above.
       const params = { ...refOf(call), bytes: call.body as Uint8Array }
       return json(wireSession(await modelOf(call).client.call('sessions.import', params)))

@@ -9,11 +9,15 @@ import type { ServedModel } from '../models.ts'
 import { invalid, present } from '../openai/sampling.ts'
 import { BoundedInteger, Matching, Maybe } from '../schema.ts'
 
-/** Any name without control characters. */
-export const SessionId = Matching(
-  '^[^\\u0000-\\u001f\\u007f]{1,256}$',
-  '1 to 256 characters, none of them a control character',
-)
+/** Any name without control characters. On disk it is UTF-8, where all halves of surrogate pairs would be one. */
+const ID_PATTERN = '^[^\\u0000-\\u001f\\u007f\\ud800-\\udfff]{1,256}$'
+const ID_FORM = '1 to 256 characters, none of them a control character or half of a surrogate pair'
+export const SessionId = Matching(ID_PATTERN, ID_FORM)
+
+/** For a name that comes in the path, where no schema sees it, and is to be made. */
+export function checkNewId(id: string): void {
+  if (!new RegExp(ID_PATTERN, 'u').test(id)) throw invalid('id', `expected ${ID_FORM}`)
+}
 
 export const TurnNumber = BoundedInteger(0, 2 ** 31 - 1)
 
