@@ -37,7 +37,7 @@ import { Metrics } from './metrics.ts'
 import { Mixtures } from './mixtures.ts'
 import { mountDialects } from './mount.ts'
 import { openApiPage } from './openapi.ts'
-import { createOriginPolicy, type OriginPolicy, PREFLIGHT_HEADERS } from './origin.ts'
+import { createOriginPolicy, type OriginPolicy, preflightHeaders } from './origin.ts'
 import { RateLimits } from './rate-limits.ts'
 import { LIVENESS_PATH, mountSystem } from './system.ts'
 import { traced, traceRequests } from './tracing.ts'
@@ -220,7 +220,7 @@ function createGate(auth: Auth, origins: OriginPolicy, web: WebFiles): Gate {
     reply.headers(origins.corsHeaders(headers))
     const isPreflight = method === 'OPTIONS' && headers['access-control-request-method']
     if (isPreflight && headers.origin !== undefined) {
-      reply.headers(PREFLIGHT_HEADERS).code(204).send()
+      reply.headers(preflightHeaders(headers)).code(204).send()
       return true
     }
     const isLiveness = raw.url === LIVENESS_PATH && (method === 'GET' || method === 'HEAD')

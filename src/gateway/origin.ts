@@ -65,11 +65,16 @@ const RATE_HEADERS = ['limit', 'remaining', 'reset'].flatMap((figure) => [
 ])
 const EXPOSED_HEADERS = ['x-request-id', 'retry-after', ...RATE_HEADERS].join(', ')
 
-/** What a preflight is answered besides the origin. No credentials: keys travel in a header, never in a cookie. */
-export const PREFLIGHT_HEADERS: Readonly<Record<string, string>> = {
-  'access-control-allow-methods': 'GET, POST, DELETE',
-  'access-control-allow-headers': 'authorization, content-type, x-request-id',
-  'access-control-max-age': '600',
+/**
+ * What a preflight is answered besides the origin. No credentials: keys travel in a header, never in a cookie. Any header
+ * may come: clients have their own (openai-node a dozen of them), and an origin that may send a key may send those.
+ */
+export function preflightHeaders(headers: IncomingHttpHeaders): Readonly<Record<string, string>> {
+  return {
+    'access-control-allow-methods': 'GET, POST, DELETE',
+    'access-control-allow-headers': headers['access-control-request-headers'] ?? 'authorization',
+    'access-control-max-age': '600',
+  }
 }
 
 /**
