@@ -56,6 +56,24 @@ describe.skipIf(!hasDemo)('sessions', () => {
     }
   })
 
+  test('usage counts all that a session has read, in both shapes', async () => {
+    const fields = { ...GREEDY, prompt: 'A cat.', ignore_eos: true, session_id: 'counted' }
+    const options = { stream: true, stream_options: { include_usage: true } }
+    const first = (await postTo(app, COMPLETIONS, fields)).json().usage
+    const stream = eventsOf((await postTo(app, COMPLETIONS, { ...fields, ...options })).body)
+    const { usage: second } = stream.at(-2) as { usage: typeof first }
+    const third = (await postTo(app, COMPLETIONS, fields)).json().usage
+    const own = first.prompt_tokens
+    expect(second.prompt_tokens).toBe(own + GREEDY.max_tokens + own)
+    expect(third.prompt_tokens).toBe(second.prompt_tokens + GREEDY.max_tokens + own)
+    for (const usage of [second, third]) {
+      const { cached_tokens: cached } = usage.prompt_tokens_details
+      expect(cached).toBeGreaterThan(0)
+      expect(cached).toBeLessThan(usage.prompt_tokens)
+      expect(usage.total_tokens).toBe(usage.prompt_tokens + usage.completion_tokens)
+    }
+  })
+
   test('from an earlier turn, as a stream, with its choices', async () => {
     const ask = (content: string, session: object) =>
       postTo(app, CHAT, { ...GREEDY, messages: [user(content)], session, stream: true })

@@ -93,16 +93,15 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
 async function whole(completion: Completion): Promise<object> {
   const { model, requests, n, signal } = completion
   const choices = choicesOf(completion, true)
-  let cached = 0
+  const read = new Read()
   for await (const answered of runAll(model.client, requests, signal)) {
-    cached += cachedIn(answered)
+    read.take(answered, completion)
     for (const choice of concerned(choices, answered, n)) choice.take(answered.event)
   }
-  const completionTokens = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
   return {
     ...headOf(completion),
     choices: choices.map((choice) => choice.whole()),
-    usage: usageOf(numPromptTokens(completion), completionTokens, null, cached),
+    usage: usageOfAll(read, choices),
     ...sessionField(choices[0]!),
   }
 }
@@ -111,9 +110,9 @@ async function* streamed(completion: Completion): AsyncGenerator<object> {
   const { model, requests, n, signal, includeUsage } = completion
   const choices = choicesOf(completion, false)
   const head = headOf(completion)
-  let cached = 0
+  const read = new Read()
   for await (const answered of runAll(model.client, requests, signal)) {
-    cached += cachedIn(answered)
+    read.take(answered, completion)
     for (const choice of concerned(choices, answered, n)) {
       const piece = choice.take(answered.event)
       if (piece === null) continue
@@ -121,10 +120,7 @@ async function* streamed(completion: Completion): AsyncGenerator<object> {
       yield { ...head, choices: [piece], ...usage, ...sessionField(choice) }
     }
   }
-  if (!includeUsage) return
-  const completionTokens = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
-  const usage = usageOf(numPromptTokens(completion), completionTokens, null, cached)
-  yield { ...head, choices: [], usage }
+  if (includeUsage) yield { ...head, choices: [], usage: usageOfAll(read, choices) }
 }
 
 function choicesOf(completion: Completion, isKept: boolean): Choice[] {
@@ -139,8 +135,23 @@ function sessionField({ session }: Choice): object {
   return session === null ? {} : { session: wirePosition(session) }
 }
 
-function cachedIn({ event }: Answered): number {
-  return event.type === 'prompt' ? (event.cachedTokens ?? 0) : 0
+/** The tokens of all prompts. Each is read once however many answers it gets, and counted once. */
+class Read {
+  tokens = 0
+  /** Of these, what a kept state had already read. */
+  cached = 0
+
+  take({ prompt, event }: Answered, { prompts }: Completion): void {
+    if (event.type !== 'prompt') return
+    // In a session what was read before is part of the prompt.
+    this.tokens += event.contextTokens ?? prompts[prompt]!.tokens.length
+    this.cached += event.cachedTokens ?? 0
+  }
+}
+
+function usageOfAll({ tokens, cached }: Read, choices: readonly Choice[]): object {
+  const completionTokens = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
+  return usageOf(tokens, completionTokens, null, cached)
 }
 
 /** The choices an event is about: all of the prompt's for the prompt itself, else one. */
@@ -158,11 +169,6 @@ function headOf({ id, created, model }: Completion) {
     model: model.id,
     system_fingerprint: fingerprint,
   }
-}
-
-/** A prompt is read once however many answers it gets, and counted once. */
-function numPromptTokens({ prompts }: Completion): number {
-  return prompts.reduce((sum, { tokens }) => sum + tokens.length, 0)
 }
 
 /** One answer while it grows. Stream and whole reply are made of the same pieces. */
