@@ -28,6 +28,17 @@ test('a file that is no checkpoint is refused in one line', async () => {
   expect(stderr).toMatch(/^skein: .*notes\.txt.*\n$/)
 })
 
+test('a data folder that cannot be used ends the start at once, and says what to do', async () => {
+  // Through a file: what another user's folder is to all but root.
+  const dataDir = join(DEMO, 'data')
+  const { code, stderr } = await skein([
+    ...['serve', '--port', '0', '--data-dir', dataDir, '--keys', join(folder, 'keys.json')],
+  ])
+  expect(code).toBe(1)
+  const [last] = stderr.trimEnd().split('\n').slice(-1)
+  expect(last).toMatch(/^skein: the data folder .* cannot be used: .*--data-dir.*--no-store/)
+})
+
 test.each(['reference', 'cpu'])(
   'logits on %s are those of the independent PyTorch evaluation',
   async (backend) => {

@@ -150,14 +150,28 @@ function serve(database: StoreDatabase): void {
   })
 }
 
+const { dataFolder, numReads, ...options } = workerData as ThreadOptions // given by store-thread.ts
+/** What the next try would meet too: somebody else's folder, a read-only file system, a path that leads through a file. */
+const PERMANENT = ['EACCES', 'EPERM', 'EROFS', 'ENOTDIR', 'EEXIST', 'ENOENT']
+
+function notOpened(error: unknown): SkeinError {
+  // Errors of the file system carry a code.
+  const { code = '', message } = error as NodeJS.ErrnoException
+  if (!PERMANENT.includes(code)) return SkeinError.from(error)
+  return new SkeinError(
+    'invalid_request',
+    `the data folder ${dataFolder} cannot be used: ${message}; make it this user's own, name another with --data-dir, or keep sessions in memory only with --no-store`,
+    { cause: error },
+  )
+}
+
 try {
-  const { dataFolder, numReads, ...options } = workerData as ThreadOptions // given by store-thread.ts
   const secret = openSecret(dataFolder)
   const files = filesWith(() => giveWay(numReads))
   const database = new StoreDatabase({ ...options, files })
   serve(database)
   post({ type: 'opened', secret, owner: database.owner })
 } catch (error) {
-  post({ type: 'failed', id: null, error: SkeinError.from(error).toShape() })
+  post({ type: 'failed', id: null, error: notOpened(error).toShape() })
   port.close()
 }
