@@ -67,7 +67,7 @@ interface Found {
 function examine(settings: ServeSettings): Found {
   const { args, models, file, values } = settings
   const { choice, options, access } = servePlan(settings)
-  const launches = launchesOf(models, args)
+  const launches = models.length === 0 ? [] : launchesOf(models, args)
   for (const [i, model] of models.entries()) {
     const [launch] = launchesOf([model], args)
     if (launch === undefined) continue

@@ -28,6 +28,16 @@ test('a file that is no checkpoint is refused in one line', async () => {
   expect(stderr).toMatch(/^skein: .*notes\.txt.*\n$/)
 })
 
+test('a configuration of one model with a name and a vocabulary is checked as it is served', async () => {
+  const path = join(folder, 'one.json')
+  const vocab = DEMO.replace(/pth$/, 'vocab.txt')
+  writeFileSync(path, JSON.stringify({ model: DEMO, modelName: 'goose', vocab }))
+  const { code, stdout, stderr } = await skein(['config', 'check', path])
+  expect(stderr).toBe('')
+  expect(stdout).toContain('goose: ')
+  expect(code).toBe(0)
+})
+
 test('a data folder that cannot be used ends the start at once, and says what to do', async () => {
   // Through a file: what another user's folder is to all but root.
   const dataDir = join(DEMO, 'data')
