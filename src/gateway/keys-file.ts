@@ -209,7 +209,12 @@ export class KeyRing {
 
 const MISSING = 'missing'
 
+/** Never throws: it is asked by a timer. A file that cannot be looked at is another than before, and reading it says why. */
 function stampOf(path: string): string {
-  const found = statSync(path, { throwIfNoEntry: false, bigint: true })
-  return found === undefined ? MISSING : `${found.ino} ${found.size} ${found.mtimeNs}`
+  try {
+    const found = statSync(path, { throwIfNoEntry: false, bigint: true })
+    return found === undefined ? MISSING : `${found.ino} ${found.size} ${found.mtimeNs}`
+  } catch (error) {
+    return `unreadable: ${SkeinError.from(error).message}`
+  }
 }

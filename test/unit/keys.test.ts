@@ -1,5 +1,13 @@
 import { createHash } from 'node:crypto'
-import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { expect, test, vi } from 'vitest'
 import { createAuth, resolveAuth } from '../../src/gateway/auth.ts'
@@ -119,6 +127,25 @@ test('a server follows its file, and a broken one changes nothing', async () => 
   ring.refresh()
   expect(auth.checkPassword(other).name).toBe('duck')
   expect(() => auth.checkPassword(secret)).toThrow('not one of this server')
+})
+
+test('a file that cannot even be looked at does not end its server', async () => {
+  const path = newFile()
+  const { secret } = await changeKeys(path, (keys) => addKey(keys, plain('goose'), 0))
+  const problems: string[] = []
+  const ring = new KeyRing(path, ({ message }) => problems.push(message))
+  const aside = `${path}.aside`
+  renameSync(path, aside)
+  // A link to itself fails where a folder without permission does, also for root.
+  symlinkSync(path, path)
+  ring.refresh()
+  ring.refresh()
+  expect(problems).toEqual([expect.stringContaining('cannot read the keys')])
+  expect(createAuth([], ring).checkPassword(secret).name).toBe('goose')
+  expect(() => new KeyRing(path)).toThrow('cannot read the keys')
+  renameSync(aside, path)
+  ring.refresh()
+  expect(problems).toHaveLength(1)
 })
 
 test('a followed file is read within seconds, by itself', async () => {
