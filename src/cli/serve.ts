@@ -2,6 +2,7 @@
 import { existsSync } from 'node:fs'
 import { type ArgsDef, defineCommand } from 'citty'
 import type { ConfigFile } from '../config/file.ts'
+import { SkeinError } from '../errors.ts'
 import { resolveAuth } from '../gateway/auth.ts'
 import { KeyRing } from '../gateway/keys-file.ts'
 import { shutDownOnSignals } from '../gateway/shutdown.ts'
@@ -139,14 +140,23 @@ export function servePlan({ args, file, models }: ServeSettings) {
     },
     access: {
       host,
-      apiKey: text(args, 'api-key'),
-      password: text(args, 'password'),
+      apiKey: secret(args, 'api-key'),
+      password: secret(args, 'password'),
       // citty reads --no-auth as the negation of a flag `auth`.
       noAuth: args['no-auth'] === true || args.auth === false,
     },
     logLevel: oneOf(args, 'log-level', LOG_LEVELS),
     drainSeconds: integer(args, 'drain-seconds', 0, 86_400) ?? DEFAULT_DRAIN_SECONDS,
   }
+}
+
+/** Empty is most often a variable of the shell that is not set; to serve without a key for that would open what was meant closed. */
+function secret(args: Readonly<Record<string, unknown>>, name: string): string | undefined {
+  const given = args[name]
+  if (given === undefined || /[^\s,]/.test(String(given))) return text(args, name)
+  throw new SkeinError('invalid_request', `--${name} is empty; give a key, or leave it out`, {
+    param: name,
+  })
 }
 
 function list(given: string | undefined): string[] {

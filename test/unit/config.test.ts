@@ -96,6 +96,13 @@ describe('which value counts', () => {
     expect(settle({ model: 'demo' }, { SKEIN_MODEL: 'x.pth' }).args._).toEqual(['x.pth'])
   })
 
+  test('an empty key on the command line is not as if none was wanted', () => {
+    expect(() => servePlan(settle(null, {}, '--api-key='))).toThrow('--api-key is empty')
+    expect(() => servePlan(settle(null, {}, '--password='))).toThrow('--password is empty')
+    expect(servePlan(settle(null, { SKEIN_API_KEY: '' })).access.apiKey).toBeUndefined()
+    expect(servePlan(settle(null, {}, '--api-key=k')).access.apiKey).toBe('k')
+  })
+
   test('a flag silences what it excludes, of weaker sources only', () => {
     const dir = servePlan(settle({ dataDir: 'd', durable: true }, {}, '--no-store')).choice
     expect([dir.dataDir, dir.durable]).toEqual([undefined, false])
