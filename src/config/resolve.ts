@@ -127,8 +127,15 @@ function placed(entry: ModelEntry, { folder }: ConfigFile): ModelEntry {
   }
 }
 
-/** A file of the configuration's folder where there is one (".pth" may be left out); else what may be a pulled model. */
+const SUFFIXES = ['.pth', '.safetensors', '.st', '.gguf']
+
+/**
+ * A file of the configuration's folder where there is one (the suffix may be left out) or the word ends as one does; else
+ * what may be a pulled model. owner/repository:file.gguf is one.
+ */
 function fileOrName(given: string, folder: string): string {
   const path = resolve(folder, given)
-  return existsSync(path) || existsSync(`${path}.pth`) ? path : given
+  const isThere = ['', ...SUFFIXES].some((suffix) => existsSync(path + suffix))
+  const isFile = SUFFIXES.some((suffix) => given.endsWith(suffix)) && !given.includes(':')
+  return isThere || isFile ? path : given
 }

@@ -96,6 +96,17 @@ describe('which value counts', () => {
     expect(settle({ model: 'demo' }, { SKEIN_MODEL: 'x.pth' }).args._).toEqual(['x.pth'])
   })
 
+  test('the model: a file of its folder, with or without suffix, or a name', () => {
+    writeFileSync(join(folder, 'packed.gguf'), '')
+    const fileOf = (model: string) => settle({ models: [{ file: model }] }).models[0]!.file
+    expect(fileOf('packed')).toBe(join(folder, 'packed'))
+    expect(settle({ model: 'packed' }).model?.path).toBe(join(folder, 'packed'))
+    // Of one that is absent, the error is to say where it was looked for.
+    expect(fileOf('absent.pth')).toBe(join(folder, 'absent.pth'))
+    expect(fileOf('goose/rwkv:packed.gguf')).toBe('goose/rwkv:packed.gguf')
+    expect(fileOf('rwkv7-g1-0.4b')).toBe('rwkv7-g1-0.4b')
+  })
+
   test('an empty key on the command line is not as if none was wanted', () => {
     expect(() => servePlan(settle(null, {}, '--api-key='))).toThrow('--api-key is empty')
     expect(() => servePlan(settle(null, {}, '--password='))).toThrow('--password is empty')
