@@ -87,7 +87,9 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
     await page.getByLabel('Temperature').fill('0')
     await page.getByRole('button', { name: 'Settings' }).click()
     expect(await ask('What is the capital of France?')).toContain('Paris')
-    expect(await page.locator('.answer-figures').textContent()).toMatch(/TTFT .* ms · \d+ tokens/)
+    expect(await page.locator('.answer-figures').textContent()).toMatch(
+      /TTFT [\d.]+ m?s · \d+ tokens/,
+    )
   })
 
   test('a raw text goes on, and is shown while it is written', async () => {
@@ -109,6 +111,29 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
     const prompt = await page.getByLabel('Prompt', { exact: true }).inputValue()
     expect(prompt.length).toBeGreaterThan(500)
     await page.getByRole('button', { name: 'Chat' }).click()
+  })
+
+  test('Stop stops, by mouse and by keyboard, and begins nothing', async () => {
+    let numAsked = 0
+    page.on('request', (request) => {
+      if (request.method() === 'POST') numAsked++
+    })
+    await page.getByRole('button', { name: 'Completion' }).click()
+    await page.getByLabel('Prompt', { exact: true }).fill('Once upon a time')
+    await page.getByLabel('Max tokens').fill('60000')
+    const stop = page.getByRole('button', { name: 'Stop', exact: true })
+    for (const press of [() => stop.click(), () => stop.press('Enter')]) {
+      await page.getByRole('button', { name: 'Continue the text' }).click()
+      await page.locator('.answer .writing').waitFor()
+      await press()
+      await page.locator('.answer[aria-busy=false]').waitFor()
+      // The server has not counted its tokens.
+      expect(await page.locator('.answer-figures').textContent()).toMatch(
+        /^TTFT [\d.]+ m?s · stopped$/,
+      )
+    }
+    expect(numAsked).toBe(2)
+    await page.getByRole('button', { name: 'Chat', exact: true }).click()
   })
 
   test('regenerate, edit, rewind and fork make branches of one tree', async () => {

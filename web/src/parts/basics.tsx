@@ -18,15 +18,21 @@ interface ButtonProps {
 
 export function Button(props: ButtonProps) {
   const { icon, label, kind = 'plain', isDisabled = false, isPressed, onClick, children } = props
+  const { type = 'button' } = props
+  const click = (event: Event) => {
+    // What is shown next may make it the submit button of its form before the browser asks what the click was for.
+    if (type === 'button') event.preventDefault()
+    onClick?.()
+  }
   return (
     <button
-      type={props.type ?? 'button'}
+      type={type}
       class={`button ${kind} ${children === undefined ? 'square' : ''}`}
       disabled={isDisabled}
       aria-label={label}
       title={label}
       aria-pressed={isPressed}
-      onClick={onClick}
+      onClick={click}
     >
       {icon && <Icon name={icon} />}
       {children !== undefined && <span>{children}</span>}

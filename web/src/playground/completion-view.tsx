@@ -2,12 +2,11 @@
 import { signal } from '@preact/signals'
 import { streamCompletion } from '../lib/chat.ts'
 import { messageOf } from '../lib/errors.ts'
-import { count, milliseconds } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
-import { answerFigures } from '../lib/stats.ts'
 import { DEFAULTS } from '../lib/wire.ts'
 import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'
 import { type Answer, NO_ANSWER, receive } from './answer.ts'
+import { Figures } from './exchange-view.tsx'
 import { SettingsView } from './settings-view.tsx'
 import { TargetSelect } from './target-select.tsx'
 import { type Choice, targetOf } from './targets.ts'
@@ -75,7 +74,6 @@ function isRunning(): boolean {
 }
 
 function Result({ answer: now }: { readonly answer: Answer }) {
-  const { ttftMs, tokensPerSecond } = answerFigures(now.times, now.usage?.completion ?? 0)
   const append = () => {
     prompt.value += now.text
     answer.value = null
@@ -90,10 +88,7 @@ function Result({ answer: now }: { readonly answer: Answer }) {
       {now.error !== null && <ErrorNote text={now.error} />}
       {!isRunning() && (
         <div class="exchange-foot">
-          <small class="answer-figures">
-            {count(tokensPerSecond)} tok/s · TTFT {milliseconds(ttftMs)} ·{' '}
-            {t('{n} tokens', { n: now.usage?.completion ?? 0 })}
-          </small>
+          <Figures answer={now} />
           <span class="actions">
             <CopyButton text={() => now.text} />
             <Button icon="down" kind="quiet" onClick={append}>

@@ -185,7 +185,8 @@ function Thought({ thought, isThinking }: Split) {
   )
 }
 
-function Figures({ answer }: { readonly answer: Answer }) {
+/** A stopped answer has none of the server's numbers. */
+export function Figures({ answer }: { readonly answer: Answer }) {
   const { usage, times, state, finish } = answer
   const { ttftMs, tokensPerSecond } = answerFigures(times, usage?.completion ?? 0)
   const parts = [
