@@ -405,6 +405,23 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     }
   })
 
+  test('of many sessions, the one that is opened is in view and has its name in one line', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    const names = Array.from({ length: 60 }, (_, i) => `play-0123456789abcd${i + 10}`)
+    fake.serveModel('demo', { sessions: names, answer: 'Yes.' })
+    for (const width of [360, 800, 1280]) {
+      const { page, url } = await open(fake, { viewport: { width, height: 700 } })
+      await page.goto(`${url}/#/sessions`)
+      const link = page.getByRole('link', { name: names[40]! })
+      expect((await link.boundingBox())!.height).toBeLessThan(30)
+      await link.click()
+      const remove = page.getByRole('button', { name: 'Delete' })
+      await expect.poll(async () => (await remove.boundingBox())?.y).toBeLessThan(620)
+      expect((await remove.boundingBox())!.y).toBeGreaterThan(0)
+      await page.context().close()
+    }
+  })
+
   test('by keyboard alone: the first key leads past the navigation, and focus is seen', async () => {
     const { page } = await open(new FakeServer({ workers: [fakeWorker()] }))
     await page.getByText('Live').waitFor()

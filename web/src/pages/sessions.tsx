@@ -1,5 +1,5 @@
 /** Sessions of this key: how large, where, how many turns; one opened shows its tree and what can be done with a turn. */
-import { useState } from 'preact/hooks'
+import { useEffect, useRef, useState } from 'preact/hooks'
 import { messageOf } from '../lib/errors.ts'
 import { age, bytes } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
@@ -84,7 +84,7 @@ function List({ sessions, model, onChange }: ListProps) {
   const open = sessions.find(({ id }) => id === route.value.argument)
   return (
     <div class={open ? 'split' : ''}>
-      <table class="list">
+      <table class="list sessions">
         <thead>
           <tr>
             <th scope="col">{t('Session')}</th>
@@ -153,6 +153,9 @@ function Opened({ session, model, onChange }: OpenedProps) {
   const [selected, setSelected] = useState(head)
   const [error, setError] = useState<string | null>(null)
   const [isForking, setForking] = useState(false)
+  const section = useRef<HTMLElement>(null)
+  // Below the list where there is no room beside it.
+  useEffect(() => section.current?.scrollIntoView({ block: 'nearest' }), [])
   const run = (action: Promise<void>) => {
     setError(null)
     action.then(onChange).catch((thrown: unknown) => setError(messageOf(thrown)))
@@ -162,7 +165,7 @@ function Opened({ session, model, onChange }: OpenedProps) {
     if (await confirmed(text, t('Delete'))) run(deleteSession(model, id))
   }
   return (
-    <section class="opened" aria-label={id}>
+    <section ref={section} class="opened" aria-label={id}>
       <h2>{id}</h2>
       <p class="muted">
         {t('version {n}', { n: session.version })} ·{' '}
