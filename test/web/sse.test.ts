@@ -54,3 +54,13 @@ test('characters cut in two by the network', async () => {
   for await (const event of readEvents(body)) events.push(event)
   expect(events).toEqual([{ event: 'message', data: '巴黎' }])
 })
+
+test('a connection that breaks is said in our words, an end that was asked for is left alone', async () => {
+  const readFailing = async (error: unknown) => {
+    const body = new ReadableStream<Uint8Array>({ pull: (controller) => controller.error(error) })
+    for await (const _ of readEvents(body));
+  }
+  await expect(readFailing(new TypeError('network error'))).rejects.toThrow('broke off')
+  const abort = new DOMException('stopped', 'AbortError')
+  await expect(readFailing(abort)).rejects.toBe(abort)
+})

@@ -1,4 +1,5 @@
 /** Server-sent events out of a byte stream, as the HTML standard reads them. Knows nothing of what they mean. */
+import { ApiError } from './errors.ts'
 
 export interface ServerEvent {
   /** "message" where the stream names none. */
@@ -52,11 +53,17 @@ export async function* readEvents(
   const reader = body.getReader()
   try {
     for (;;) {
-      const { done, value } = await reader.read()
+      const { done, value } = await reader.read().catch(brokenOff)
       if (done) return
       yield* parser.push(decoder.decode(value, { stream: true }))
     }
   } finally {
     await reader.cancel().catch(() => {})
   }
+}
+
+/** Browsers have words of their own for it: "network error", "Load failed". An AbortError is the reader's own doing. */
+function brokenOff(thrown: unknown): never {
+  if (thrown instanceof DOMException) throw thrown
+  throw new ApiError(0, 'the connection to the server broke off', 'unreachable', null)
 }
