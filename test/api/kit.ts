@@ -1,5 +1,5 @@
 /** Common to the API tests: an app over the fake engine, calls by inject, and event streams read back. */
-import type { FastifyInstance } from 'fastify'
+import type { FastifyInstance, LightMyRequestResponse } from 'fastify'
 import { type AppOptions, buildApp } from '../../src/gateway/app.ts'
 import { FakeEngineClient, fakeRegistry, type Script } from '../helpers/fake-engine.ts'
 
@@ -15,7 +15,11 @@ export function serve(script?: Script, options: Partial<AppOptions> = {}): Serve
   return { app, engine }
 }
 
-export function postTo(app: FastifyInstance, url: string, payload: object) {
+export function postTo(
+  app: FastifyInstance,
+  url: string,
+  payload: object,
+): Promise<LightMyRequestResponse> {
   return app.inject({ method: 'POST', url, payload })
 }
 
