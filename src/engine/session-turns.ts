@@ -181,10 +181,13 @@ export class SessionTurns {
       report(null, null)
       return
     }
+    const { head } = session
     const turn = this.sessions.addTurn(session, use.parent?.turn ?? 0, state)
     const position = { id: session.id, turn: turn.turn, version: session.version }
     this.chores.saver?.addState(state)
-    const { isDurable } = this.#options
+    const isDurable = this.#options.isDurable && this.chores.saver !== null
+    // Nothing goes for a turn that may yet be taken away.
+    if (!isDurable) this.sessions.prune(session)
     if (this.chores.saver === null || !(isDurable || this.chores.isBehind)) {
       this.sessions.unlock(session)
       report(position, null)
@@ -192,7 +195,8 @@ export class SessionTurns {
     }
     this.chores.saver.whenSaved(state, (error) => {
       const failure = isDurable ? error : null
-      if (failure !== null) this.sessions.retractTurn(session, turn)
+      if (failure !== null) this.sessions.retractTurn(session, turn, head)
+      else if (isDurable) this.sessions.prune(session)
       this.sessions.unlock(session)
       report(failure === null && !session.isDeleted ? position : null, failure)
     })

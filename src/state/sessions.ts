@@ -134,21 +134,31 @@ export class Sessions {
     return session
   }
 
-  /** Adds a turn after `parent` and makes it the head. */
+  /** Adds a turn after `parent` and makes it the head. Those that are too many then are there until `prune`. */
   addTurn(session: Session, parent: number, state: KeptState): Turn {
     const turn = { turn: session.nextTurn, parent, createdAt: this.#now(), state }
     session.nextTurn++
     this.#hold(session, turn)
     this.#setHead(session, turn.turn)
-    this.#prune(session)
     return turn
   }
 
-  /** Takes a turn away again as if it had not been, unless another has followed it. */
-  retractTurn(session: Session, turn: Turn): void {
+  /** Takes the last turn away again as if it had not been: the head is the one from before it, or there is no session. */
+  retractTurn(session: Session, turn: Turn, head: number): void {
     if (session.head !== turn.turn || !session.turns.has(turn.turn)) return
     this.#letGo(session, turn)
-    this.#setHead(session, session.turns.has(turn.parent) ? turn.parent : 0)
+    if (session.turns.size === 0) this.delete(session)
+    else this.#setHead(session, head)
+  }
+
+  /** Lets the oldest turns go that are more than are kept. */
+  prune(session: Session): void {
+    for (const turn of [...session.turns.values()].sort((a, b) => a.turn - b.turn)) {
+      if (session.turns.size <= this.#limits.maxTurns) return
+      if (turn.turn === session.head) continue
+      this.#letGo(session, turn)
+      this.#events.changed(session)
+    }
   }
 
   /** Throws not_found for a turn that is not kept; turn 0 is null. */
@@ -239,13 +249,6 @@ export class Sessions {
     session.version++
     session.updatedAt = this.#now()
     this.#events.changed(session)
-  }
-
-  #prune(session: Session): void {
-    for (const turn of [...session.turns.values()].sort((a, b) => a.turn - b.turn)) {
-      if (session.turns.size <= this.#limits.maxTurns) return
-      if (turn.turn !== session.head) this.#letGo(session, turn)
-    }
   }
 
   #hold(session: Session, turn: Turn): void {

@@ -1,6 +1,7 @@
 /** Sessions over a disk that is slow or fails, and what durable means. */
 import { describe, expect, test } from 'vitest'
 import type { Engine } from '../../src/engine/engine.ts'
+import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
 import { newFolder, openDirectStore } from '../helpers/direct-store.ts'
 import { Collected, promptOf } from './kit.ts'
 import {
@@ -9,6 +10,7 @@ import {
   call,
   IDENTITY,
   openAt,
+  refusal,
   settle,
   sizesOf,
   tell,
@@ -137,6 +139,44 @@ describe('durable', () => {
     const request = turnOf({ prompt: promptOf(5) })
     const again = await tell(engine, request)
     expect(again.collected.answer('a')).toEqual(answerAfter(history, request).answer)
+    await engine.close()
+  })
+
+  test('a branch that cannot be written leaves the head and the turns as they were', async () => {
+    const limits = { ...DEFAULT_STATE_OPTIONS.limits, maxTurns: 3 }
+    const folder = newFolder()
+    const { engine, store } = openAt(folder, { isDurable: true, limits })
+    for (const length of [3, 4, 5, 6]) await tell(engine, turnOf({ prompt: promptOf(length) }))
+    const history = await transcript(engine)
+    const repair = breakDisk(store)
+    const { collected } = await tell(engine, turnOf({ id: 'lost' }, { from: 2 }))
+    expect(collected.error('lost')).toBe('internal')
+    const { head, turns } = await call(engine, 'sessions.get', { tenant: '', id: 's' })
+    expect([head, ...turns.map(({ turn }) => turn)]).toEqual([4, 2, 3, 4])
+    repair()
+    expect(await transcript(engine)).toEqual(history)
+    const request = turnOf({ prompt: promptOf(7) })
+    const next = await tell(engine, request)
+    expect(next.collected.answer('a')).toEqual(answerAfter(history, request).answer)
+    expect(next.position).toMatchObject({ turn: 6 })
+    await engine.close()
+
+    const { engine: restarted } = openAt(folder)
+    const found = await call(restarted, 'sessions.get', { tenant: '', id: 's' })
+    expect([found.head, ...found.turns.map(({ turn }) => turn)]).toEqual([6, 3, 4, 6])
+    await restarted.close()
+  })
+
+  test('a session whose first turn cannot be written does not exist', async () => {
+    const { engine, store } = openAt(newFolder(), { isDurable: true })
+    const repair = breakDisk(store)
+    const { collected } = await tell(engine, turnOf({ id: 'lost' }))
+    expect(collected.error('lost')).toBe('internal')
+    repair()
+    expect(await refusal(engine, 'sessions.get', { tenant: '', id: 's' })).toBe('not_found')
+    expect((await tell(engine, turnOf({ prompt: promptOf(5) }))).position).toMatchObject({
+      turn: 1,
+    })
     await engine.close()
   })
 
