@@ -41,6 +41,20 @@ describe('a slow disk', () => {
     await engine.close()
   })
 
+  test('a fork has its states when the session it came from is deleted before it is written', async () => {
+    const folder = newFolder()
+    const { engine } = openAt(folder)
+    for (const length of [3, 4]) await tell(engine, turnOf({ prompt: promptOf(length) }))
+    const history = await transcript(engine, 's', 1)
+    await engine.call('sessions.rewind', { ...REF, turn: 1 })
+    await engine.call('sessions.fork', { ...REF, newId: 'f' })
+    await call(engine, 'sessions.delete', REF)
+    await engine.close()
+    const { engine: restarted } = openAt(folder)
+    expect(await transcript(restarted, 'f')).toEqual(history)
+    await restarted.close()
+  })
+
   test('when memory is full of what is not written, turns are reported as they are', async () => {
     const { engine, store } = openAt(newFolder(), { sizes: sizesOf(0, 2) })
     store.isHeld = true

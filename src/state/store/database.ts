@@ -178,7 +178,6 @@ export class StoreDatabase {
       throw unavailable('written', error)
     }
     this.#log.used()
-    this.#hasRemoved ||= change.deleteKeys.length > 0
     const isDeletion = change.sessions.some(({ record }) => record === null)
     this.#remove(removed, isDeletion)
   }
@@ -221,20 +220,20 @@ export class StoreDatabase {
     staged: readonly StagedState[],
   ): string[] {
     for (const state of staged) this.#insert(state)
-    const removed: string[] = []
+    const keys = [...deleteKeys]
     for (const { record, ...name } of sessions) {
       this.#refuseForeign(name)
-      if (record === null) removed.push(...this.#removeSession(name))
-      else {
-        this.#rows.put(name, record)
-        this.#rows.claim(name, this.owner)
-      }
+      keys.push(...this.#rows.remove(name))
+      if (record === null) continue
+      this.#rows.put(name, record)
+      this.#rows.claim(name, this.owner)
     }
     for (const name of releases) {
       this.#refuseForeign(name)
       this.#rows.unclaim(name)
     }
-    return [...removed, ...this.#removeUnused(deleteKeys)]
+    // Not before all sessions are as they will be: a fork may come after the session that its states were of.
+    return this.#removeUnused(keys)
   }
 
   /** Throws conflict. What a dead process had is free from here on. */
@@ -257,7 +256,7 @@ export class StoreDatabase {
   }
 
   #removeSession(name: SessionName): string[] {
-    return this.#removeUnused(this.#rows.remove(name) ?? [])
+    return this.#removeUnused(this.#rows.remove(name))
   }
 
   /** Of these states those that no session uses. Returns their files. */
@@ -267,6 +266,7 @@ export class StoreDatabase {
       if (this.#rows.isUsed(key)) continue
       const file = this.#rowOf(key)?.file
       this.#db.prepare('DELETE FROM states WHERE key = ?').run(key)
+      this.#hasRemoved = true
       if (file) files.push(file)
     }
     return files

@@ -74,30 +74,30 @@ export class SessionRows {
     return row as Usage // the columns named
   }
 
+  /** Of a session that there is no row of. */
   put({ namespace, id }: SessionName, record: SessionRecord): void {
     const { updatedAt, ttlMs, turns } = record
     const expires = ttlMs === null ? null : updatedAt + ttlMs
     this.#run(
-      'INSERT OR REPLACE INTO sessions (namespace, id, record, updated, expires) VALUES (?, ?, ?, ?, ?)',
+      'INSERT INTO sessions (namespace, id, record, updated, expires) VALUES (?, ?, ?, ?, ?)',
       ...[namespace, id, JSON.stringify(record), updatedAt, expires],
     )
-    this.#run('DELETE FROM uses WHERE namespace = ? AND id = ?', namespace, id)
     const use = this.#db.prepare(
       'INSERT OR IGNORE INTO uses (namespace, id, key, bytes) VALUES (?, ?, ?, ?)',
     )
     for (const { key, bytes } of turns) use.run(namespace, id, key, bytes)
   }
 
-  /** With the claim to it. Returns the states it used, or null where there was none. */
-  remove({ namespace, id }: SessionName): string[] | null {
+  /** With the claim to it; there need not be one. Returns the states it used. */
+  remove({ namespace, id }: SessionName): string[] {
     const keys = this.#db
       .prepare('SELECT key FROM uses WHERE namespace = ? AND id = ?')
       .pluck()
       .all(namespace, id) as string[] // TEXT
     this.unclaim({ namespace, id })
     this.#run('DELETE FROM uses WHERE namespace = ? AND id = ?', namespace, id)
-    const count = this.#run('DELETE FROM sessions WHERE namespace = ? AND id = ?', namespace, id)
-    return count === 0 ? null : keys
+    this.#run('DELETE FROM sessions WHERE namespace = ? AND id = ?', namespace, id)
+    return keys
   }
 
   isUsed(key: string): boolean {

@@ -356,6 +356,33 @@ describe('several processes', () => {
     for (const each of [one!, two!]) each.close()
   })
 
+  test('a fork in the change that deletes the session before it has its states', () => {
+    const folder = newFolder()
+    const store = open(folder, { maxInlineBytes: 10 })
+    store.commit(changeOf('a', 1))
+    const [session] = changeOf('a', 1).sessions
+    const sessions = [
+      { ...session!, record: null },
+      { ...session!, id: 'b' },
+    ]
+    store.commit({ puts: [], sessions, deleteKeys: [] })
+    expect([contentOf(store), blobsIn(folder)]).toEqual([{ b: 1 }, ['key a 1']])
+    store.close()
+  })
+
+  test('a state goes when the record of its session no longer has it, whenever that is written', () => {
+    const folder = newFolder()
+    const store = open(folder, { maxInlineBytes: 10 })
+    store.commit(changeOf('a', 1))
+    // Pruned, while the turn that it went for is still being copied.
+    store.commit({ puts: [], sessions: [], deleteKeys: ['key a 1'] })
+    expect(contentOf(store)).toEqual({ a: 1 })
+    store.commit(changeOf('a', 2))
+    store.purge()
+    expect([contentOf(store), blobsIn(folder)]).toEqual([{ a: 2 }, ['key a 2']])
+    store.close()
+  })
+
   test('what a tenant has elsewhere is counted, states that are shared once', () => {
     const folder = newFolder()
     const [one, two] = [open(folder), open(folder)]
