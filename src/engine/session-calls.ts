@@ -30,6 +30,7 @@ export function sessionCalls(context: CallContext): SessionHandlers {
   }
   const written = async (session: Session): Promise<SessionInfo> => {
     if (context.isDurable) await turns.chores.saver?.barrier()
+    if (session.isDeleted) throw unknownSession(session.id)
     return infoOf(session)
   }
   return {

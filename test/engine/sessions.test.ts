@@ -324,6 +324,14 @@ describe('branches', () => {
     expect(position?.turn).toBe(3)
   })
 
+  test('a rewind of a session that is deleted before it can answer is not_found', async () => {
+    const { engine } = await threeTurns()
+    const rewound = engine.call('sessions.rewind', { ...REF, turn: 1 })
+    const deleted = engine.call('sessions.delete', REF)
+    await expect(rewound).rejects.toMatchObject({ code: 'not_found' })
+    await deleted
+  })
+
   test('old turns are pruned, never the head', async () => {
     const limits = { maxSessions: 9, maxBytes: 1e9, maxTurns: 3, ttlMs: null }
     const { engine } = setUp({ states: { limits } })
