@@ -12,7 +12,7 @@ import {
   Sessions,
   type Turn,
 } from '../state/sessions.ts'
-import { joinTokens, transcriptOf } from '../state/snapshot.ts'
+import { joinTokens, stateBytesOf, transcriptOf } from '../state/snapshot.ts'
 import type { TokenBytes } from './answer-text.ts'
 import { answerTokens } from './answer-tokens.ts'
 import { Checkpoints } from './checkpoints.ts'
@@ -225,7 +225,8 @@ export class SessionTurns {
   /** Throws what forbids a new turn with so many tokens and its answer's; null: no state comes with it. */
   refuseIfFull(namespace: string, numTokens: number | null, storedBytes?: number): void {
     this.claims?.refreshUsage(namespace)
-    const nextBytes = numTokens === null ? 0 : this.#runner.info.stateBytes + 4 * numTokens
+    const stateBytes = stateBytesOf(this.#runner.info.stateShape)
+    const nextBytes = numTokens === null ? 0 : stateBytes + 4 * numTokens
     this.sessions.tenants.refuseBytes(namespace, nextBytes, storedBytes)
     if (this.chores.saver?.hasFailed && this.chores.tiers.isMemoryFull) {
       throw new SkeinError(

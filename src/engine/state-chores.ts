@@ -7,6 +7,7 @@ import type { ModelInfo, StateData } from '../model/runner.ts'
 import type { KeptState } from '../state/kept-state.ts'
 import { Saver } from '../state/saver.ts'
 import type { Sessions } from '../state/sessions.ts'
+import { stateBytesOf } from '../state/snapshot.ts'
 import type { Store } from '../state/store/store.ts'
 import { type TierSizes, Tiers } from '../state/tiers.ts'
 import type { SlotPool } from './slots.ts'
@@ -46,7 +47,8 @@ export class StateChores {
       free: (slot: number) => slots.release(slot),
       drop: (arrays: StateData) => copies.memory.drop(arrays),
     }
-    this.tiers = new Tiers(kept, sizes, info.stateBytes, ({ key, namespace }) => {
+    const bytesPerState = stateBytesOf(info.stateShape)
+    this.tiers = new Tiers(kept, sizes, bytesPerState, ({ key, namespace }) => {
       assert(store !== null, 'a state is in no tier')
       return store.load(key, namespace)
     })

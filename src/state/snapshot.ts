@@ -45,6 +45,16 @@ export function joinTokens(...parts: readonly ArrayLike<number>[]): Int32Array {
   return joined
 }
 
+/** Of a state of that shape outside its slot, where its numbers are f32, however the device holds them. */
+export function stateBytesOf({
+  layers,
+  channels,
+  heads,
+  headSize,
+}: Pick<ModelIdentity, 'layers' | 'channels' | 'heads' | 'headSize'>): number {
+  return 4 * layers * (2 * channels + heads * headSize ** 2)
+}
+
 export function bytesOf(state: StateArrays): number {
   return state.shift.byteLength + state.wkv.byteLength
 }

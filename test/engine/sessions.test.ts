@@ -398,6 +398,14 @@ describe('ends', () => {
     expect(() => small.engine.submit(turnOf())).toThrow('quota is 50')
   })
 
+  test('bytes of a turn are those of its copies, whatever the device holds a state in', async () => {
+    const limits = { maxSessions: 2, maxBytes: 130, maxTurns: 9, ttlMs: null }
+    const { engine } = setUp({ fake: { stateBytes: 16 }, states: { limits } })
+    await tell(engine, turnOf({ maxTokens: 4, prompt: promptOf(4) }))
+    expect(await call(engine, 'sessions.get', REF)).toMatchObject({ bytes: 32 + 4 * 8 })
+    expect(() => engine.submit(turnOf({ prompt: promptOf(1) }))).toThrow('take 132 bytes')
+  })
+
   test('without a store what does not fit into memory is forgotten, old turns before sessions', async () => {
     const memory = { count: 3, bytes: Number.POSITIVE_INFINITY }
     let now = 0

@@ -24,6 +24,8 @@ export interface FakeOptions {
   readonly vocabSize?: number
   /** Of its states. */
   readonly layers?: number
+  /** As the device would hold one; by default f32. */
+  readonly stateBytes?: number
 }
 
 /** What a slot has consumed: enough to say what comes next, cheap to copy for a prompt of 100k tokens. */
@@ -172,7 +174,8 @@ export class FakeRunner implements Runner {
     this.maxLogits = options.maxLogits ?? numSlots
     this.#states = Array.from({ length: numSlots }, () => null)
     this.#seen = Array.from({ length: numSlots }, () => NOTHING_SEEN)
-    this.info = fakeInfo(vocabSize, options.layers ?? 1)
+    const info = fakeInfo(vocabSize, options.layers ?? 1)
+    this.info = { ...info, stateBytes: options.stateBytes ?? info.stateBytes }
   }
 
   /** One, over before launch() returns; DeferredRunner makes it more. */
