@@ -7,7 +7,7 @@
  * and files removed only under the database's lock, so a process never takes away what another is about to refer to;
  * what a crash leaves behind is a file that nothing refers to, which the next start of any process removes.
  */
-import { closeSync, mkdirSync, openSync } from 'node:fs'
+import { closeSync, existsSync, mkdirSync, openSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import { SkeinError } from '../../errors.ts'
@@ -347,8 +347,7 @@ export class StoreDatabase {
 }
 
 function open(path: string, { isDurable, maxPages }: DatabaseOptions): Database.Database {
-  // SQLite gives its log the mode of the database.
-  closeSync(openSync(path, 'a', 0o600))
+  createFile(path)
   const db = new Database(path, { timeout: LOCK_TIMEOUT_MS })
   try {
     useLog(db)
@@ -366,6 +365,18 @@ function open(path: string, { isDurable, maxPages }: DatabaseOptions): Database.
       : error instanceof SkeinError
         ? error
         : unavailable('opened', error)
+  }
+}
+
+/**
+ * SQLite gives its log the mode of the database. A file that is there is not opened: to close it again would end the locks
+ * that other connections of this process hold on it, and whoever closes the database next would take the log away from them.
+ */
+function createFile(path: string): void {
+  try {
+    closeSync(openSync(path, 'wx', 0o600))
+  } catch (error) {
+    if (!existsSync(path)) throw error
   }
 }
 

@@ -1,4 +1,5 @@
 /** The store by itself: whole changes, old or new content, and what crashes and full disks leave behind. */
+import { spawnSync } from 'node:child_process'
 import {
   copyFileSync,
   readdirSync,
@@ -309,6 +310,24 @@ describe('several processes', () => {
     one.close()
     expect(two.claim(name, false).session?.record.version).toBe(1)
     two.close()
+  })
+
+  test('another program sees that the database is in use, with the second connection too', () => {
+    const folder = newFolder()
+    const one = open(folder)
+    const reader = open(folder, { owner: one.owner })
+    one.commit(changeOf('a', 1))
+    // It wants the database for itself, as an older sqlite3 does when it closes one, to take the log away.
+    const program = `
+      const Database = require(process.argv[1])
+      const db = new Database(process.argv[2], { timeout: 0 })
+      db.pragma('locking_mode = EXCLUSIVE')
+      db.prepare('SELECT count(*) FROM sessions').get()`
+    const driver = createRequire(import.meta.url).resolve('better-sqlite3')
+    const path = join(folder, 'sessions.db')
+    const { stderr } = spawnSync(process.execPath, ['-e', program, driver, path])
+    expect(stderr.toString()).toContain('database is locked')
+    for (const each of [reader, one]) each.close()
   })
 
   test('a start leaves alone what another is writing, has written, or has claimed', () => {
