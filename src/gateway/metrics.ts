@@ -9,6 +9,7 @@ import type { EngineClient } from '../engine/client.ts'
 import type { EngineEvent, EngineStats, GenerateRequest } from '../engine/messages.ts'
 import { type ErrorCode, SkeinError } from '../errors.ts'
 import { withChangedClient } from './changed-client.ts'
+import { DrawnTokens } from './drawn-tokens.ts'
 import { RecentValues } from './recent-values.ts'
 import { countFleet, type MeasuredFleet } from './worker-metrics.ts'
 
@@ -94,20 +95,20 @@ export class Metrics {
     signal: AbortSignal | undefined,
   ): AsyncGenerator<EngineEvent> {
     const clock = new RequestClock(request.n)
+    const drawn = new DrawnTokens(request.n)
     let labels: Labels = { model }
     this.recent.numStarted++
     this.recent.numOpen++
     try {
       for await (const event of client.generate(request, signal)) {
+        this.#generationTokens.inc({ model }, drawn.toldBy(event))
         if (event.type === 'prompt') {
           this.#promptTokens.inc({ model }, request.prompt.length)
           this.#cachedTokens.inc({ model }, event.cachedTokens ?? 0)
           if (event.worker !== undefined) labels = { model, worker: event.worker }
         } else if (event.type === 'text') this.#time(labels, clock, event)
-        else if (event.type === 'finish') {
-          this.#generationTokens.inc({ model }, event.completionTokens)
+        else if (event.type === 'finish')
           this.#success.inc({ model, finished_reason: event.reason })
-        }
         yield event
       }
       this.#whole.observe({ model }, clock.elapsed())

@@ -9,6 +9,7 @@ import type { EngineCall, EngineCalls, EngineEvent, GenerateRequest } from '../e
 import { SkeinError } from '../errors.ts'
 import type { Principal } from './auth.ts'
 import { withChangedClient } from './changed-client.ts'
+import { DrawnTokens } from './drawn-tokens.ts'
 import { Bucket } from './rate-bucket.ts'
 import { RowLine } from './rate-rows.ts'
 
@@ -154,14 +155,9 @@ class RequestMeter {
   ): AsyncGenerator<EngineEvent> {
     const { tokens } = this.#account
     tokens?.take(prompt.length)
-    const counted = new Array<number>(n).fill(0)
+    const drawn = new DrawnTokens(n)
     for await (const event of events) {
-      if (event.type === 'text') {
-        counted[event.index]! += event.tokens.length
-        tokens?.take(event.tokens.length)
-      }
-      // Stopping tokens, and those that a stop string swallowed, show only here.
-      if (event.type === 'finish') tokens?.take(event.completionTokens - counted[event.index]!)
+      tokens?.take(drawn.toldBy(event))
       yield event
     }
   }

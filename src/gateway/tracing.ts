@@ -16,6 +16,7 @@ import type { ServedModel } from '../api/models.ts'
 import type { EngineEvent, GenerateRequest } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
 import { withChangedClient } from './changed-client.ts'
+import { DrawnTokens } from './drawn-tokens.ts'
 
 const NAME = 'skein'
 
@@ -108,11 +109,13 @@ async function* watch(
   { n }: GenerateRequest,
   events: AsyncIterable<EngineEvent>,
 ): AsyncGenerator<EngineEvent> {
+  const drawn = new DrawnTokens(n)
   let outputTokens = 0
   let hasText = false
   let numEnded = 0
   try {
     for await (const event of events) {
+      outputTokens += drawn.toldBy(event)
       if (event.type === 'prompt') {
         span.setAttribute('skein.cached_tokens', event.cachedTokens ?? 0)
         if (event.worker !== undefined) span.setAttribute('skein.worker', event.worker)
@@ -120,10 +123,7 @@ async function* watch(
       } else if (event.type === 'text' && !hasText) {
         hasText = true
         span.addEvent('first text')
-      } else if (event.type === 'finish') {
-        outputTokens += event.completionTokens
-        numEnded++
-      }
+      } else if (event.type === 'finish') numEnded++
       yield event
     }
   } catch (thrown) {

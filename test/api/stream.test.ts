@@ -63,6 +63,25 @@ test('a client that leaves in mid-stream cancels its request', async () => {
   await until(() => engine.cancelled.length === 1)
 })
 
+test('the tokens of an answer are counted as they come, also of one that is cut off', async () => {
+  const { app, engine, port } = await listen(async function* (request, signal) {
+    yield { type: 'prompt', id: request.id, logprobs: null }
+    for (let i = 0; i < 5; i++)
+      yield { type: 'text', id: request.id, index: 0, text: 'a', tokens: [98], logprobs: null }
+    await untilAborted(signal)
+  })
+  const counted = async () =>
+    /^skein_generation_tokens_total\{model="goose"\} (\d+)$/m.exec(
+      (await app.inject({ url: '/metrics' })).body,
+    )?.[1]
+  const request = send(port, CHAT, { ...HELLO, stream: true })
+  await once(request, 'response')
+  await expect.poll(counted).toBe('5')
+  request.destroy()
+  await until(() => engine.cancelled.length === 1)
+  expect(await counted()).toBe('5')
+})
+
 test.each([true, false])(
   'a client that leaves before any event cancels (stream: %s)',
   async (stream) => {
