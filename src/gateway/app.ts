@@ -39,6 +39,7 @@ import { mountDialects } from './mount.ts'
 import { openApiPage } from './openapi.ts'
 import { createOriginPolicy, type OriginPolicy, preflightHeaders } from './origin.ts'
 import { RateLimits } from './rate-limits.ts'
+import { onRequestEnd, type RequestEnd } from './request-end.ts'
 import { LIVENESS_PATH, mountSystem } from './system.ts'
 import { traced, traceRequests } from './tracing.ts'
 import { isForWeb, mountWeb, readWebFiles, type WebFiles } from './web.ts'
@@ -110,7 +111,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
     if (gate(request, reply)) return reply
     return undefined
   })
-  app.addHook('onResponse', async (request, reply) => logResponse(request, reply))
+  onRequestEnd(app, logEnd)
   if (options.metrics === undefined) app.addHook('onClose', async () => metrics.dispose())
   app.setErrorHandler((thrown, request, reply) => respond.send(thrown, request, reply))
   app.setNotFoundHandler((request) => {
@@ -259,14 +260,15 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits) {
 }
 
 /** The route's pattern, not the path: nothing a client wrote gets into a log line, save a checked request id. */
-function logResponse(request: FastifyRequest, reply: FastifyReply): void {
+function logEnd(request: FastifyRequest, reply: FastifyReply, end: RequestEnd): void {
   request.log.info(
     {
       method: request.method,
       route: request.routeOptions.url ?? null,
-      status: reply.statusCode,
+      status: end.status,
       key: request.principal?.name ?? null,
       ms: Math.round(reply.elapsedTime),
+      ...(end.isCutOff ? { cutOff: true } : {}),
     },
     'request',
   )

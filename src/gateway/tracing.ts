@@ -17,6 +17,7 @@ import type { EngineEvent, GenerateRequest } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
 import { withChangedClient } from './changed-client.ts'
 import { DrawnTokens } from './drawn-tokens.ts'
+import { onRequestEnd } from './request-end.ts'
 
 const NAME = 'skein'
 
@@ -71,12 +72,12 @@ export function traceRequests(app: FastifyInstance): void {
     spans.set(request, span)
     context.with(trace.setSpan(caller, span), done)
   })
-  app.addHook('onResponse', (request, reply, done) => {
+  onRequestEnd(app, (request, _reply, { status, isCutOff }) => {
     const span = spans.get(request)
-    span?.setAttribute('http.response.status_code', reply.statusCode)
-    if (reply.statusCode >= 500) span?.setStatus({ code: SpanStatusCode.ERROR })
+    if (status !== null) span?.setAttribute('http.response.status_code', status)
+    if (status !== null && status >= 500) span?.setStatus({ code: SpanStatusCode.ERROR })
+    if (isCutOff) span?.addEvent('cut off')
     span?.end()
-    done()
   })
 }
 

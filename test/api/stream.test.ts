@@ -6,6 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import type { FastifyInstance } from 'fastify'
+import { pino } from 'pino'
 import { afterEach, expect, test } from 'vitest'
 import { boundUnsentBytes } from '../../src/unsent-bytes.ts'
 import { answer, endless } from '../helpers/fake-engine.ts'
@@ -81,6 +82,25 @@ test('the tokens of an answer are counted as they come, also of one that is cut 
   await until(() => engine.cancelled.length === 1)
   expect(await counted()).toBe('5')
 })
+
+test.each([true, false])(
+  'the log has a request that its client left (stream: %s)',
+  async (stream) => {
+    const lines: string[] = []
+    const logger = pino({}, { write: (line: string) => lines.push(line) })
+    const { engine, port } = await listen(endless, { logger })
+    const request = send(port, CHAT, { ...HELLO, stream, max_tokens: 60_000 })
+    if (stream) await once(request, 'response')
+    else await until(() => engine.requests.length === 1)
+    request.destroy()
+    await until(() => engine.cancelled.length === 1)
+    const ends = () => lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'request')
+    await until(() => ends().length > 0)
+    await delay(20)
+    const status = stream ? 200 : null
+    expect(ends()).toMatchObject([{ method: 'POST', route: CHAT, status, cutOff: true }])
+  },
+)
 
 test.each([true, false])(
   'a client that leaves before any event cancels (stream: %s)',

@@ -63,6 +63,16 @@ test('a scrape without a key, traces without a word of the prompt', async () => 
   })
   expect(reply.status).toBe(200)
 
+  const leaving = new AbortController()
+  const cut = await fetch(`${server.url}/v1/completions`, {
+    method: 'POST',
+    headers,
+    body: JSON.stringify({ prompt: 'a', stream: true, ignore_eos: true, max_tokens: 60_000 }),
+    signal: leaving.signal,
+  })
+  await cut.body!.getReader().read()
+  leaving.abort()
+
   expect((await fetch(`${server.url}/metrics`)).status).toBe(401)
   const scrape = await fetch(`http://127.0.0.1:${port}/metrics`)
   expect(scrape.status).toBe(200)
@@ -80,6 +90,12 @@ test('a scrape without a key, traces without a word of the prompt', async () => 
   expect(attribute('gen_ai.usage.output_tokens')).toEqual({ intValue: 8 })
   expect(answer.events?.map(({ name }) => name)).toEqual(['prompt read', 'first text'])
   expect(collector.bodies.join()).not.toMatch(/capital|France|Paris|secret/)
+
+  const left = collector.spans.find(({ name }) => name === 'POST /v1/completions')!
+  expect(left.events?.map(({ name }) => name)).toEqual(['cut off'])
+  const leftAnswer = collector.spans.find(({ parentSpanId }) => parentSpanId === left.spanId)!
+  const numDrawn = leftAnswer.attributes.find(({ key }) => key === 'gen_ai.usage.output_tokens')
+  expect(Number(numDrawn?.value.intValue)).toBeGreaterThan(0)
 
   const dashboard = readFileSync(
     join(import.meta.dirname, '../../deploy/grafana-dashboard.json'),

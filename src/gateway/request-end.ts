@@ -1,0 +1,35 @@
+/**
+ * The end of a request on HTTP: its reply was sent whole, or was cut off because the client left or was dropped. Fastify's
+ * onResponse tells of the first alone.
+ */
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+
+export interface RequestEnd {
+  readonly isCutOff: boolean
+  /** Null where not even that was sent. */
+  readonly status: number | null
+}
+
+type Listener = (request: FastifyRequest, reply: FastifyReply, end: RequestEnd) => void
+
+/** Calls `listener` once for every request. */
+export function onRequestEnd(app: FastifyInstance, listener: Listener): void {
+  const ended = new WeakSet<FastifyRequest>()
+  const tell: Listener = (request, reply, end) => {
+    if (ended.has(request)) return
+    ended.add(request)
+    listener(request, reply, end)
+  }
+  app.addHook('onRequest', (request, reply, done) => {
+    const { raw } = reply
+    raw.once('close', () => {
+      const status = raw.headersSent ? raw.statusCode : null
+      if (!raw.writableFinished) tell(request, reply, { isCutOff: true, status })
+    })
+    done()
+  })
+  app.addHook('onResponse', (request, reply, done) => {
+    tell(request, reply, { isCutOff: false, status: reply.statusCode })
+    done()
+  })
+}
