@@ -93,31 +93,43 @@ export const serve = defineCommand({
     })
     const auth = resolveAuth({ ...access, numNamed: keyRing.keys.length })
     keyRing.follow()
+    let isEnding = () => false
     const server = await startServer(choice, {
       ...options,
       keys: auth.keys,
       keyRing,
       logger,
       onProgress: progressBar('loading'),
+      onListening: (listening) => {
+        isEnding = () => listening.drain.isDraining
+        endOnSignals(listening, drainSeconds)
+      },
+    }).catch((error) => {
+      // Models that load are ended on the way down, which is no failure of theirs.
+      if (isEnding()) return null
+      throw error
     })
+    if (server === null || isEnding()) return
     const named = keyRing.keys.length > 0 ? ' (skein keys list shows the named ones)' : ''
     greet(server, file, auth.message + named, auth.keys.length + keyRing.keys.length > 0)
-    const { app, drain, models } = server
-    shutDownOnSignals(
-      {
-        app,
-        drain,
-        stopWorkers: () => models.stop(),
-        timeoutMs: 1000 * drainSeconds,
-        onWait: (count) =>
-          process.stderr.write(
-            `skein: waiting up to ${drainSeconds} s for ${count} requests to end; once more ends at once\n`,
-          ),
-      },
-      (code) => process.exit(code),
-    )
   },
 })
+
+function endOnSignals({ app, drain, models }: Server, drainSeconds: number): void {
+  shutDownOnSignals(
+    {
+      app,
+      drain,
+      stopWorkers: () => models.stop(),
+      timeoutMs: 1000 * drainSeconds,
+      onWait: (count) =>
+        process.stderr.write(
+          `skein: waiting up to ${drainSeconds} s for ${count} requests to end; once more ends at once\n`,
+        ),
+    },
+    (code) => process.exit(code),
+  )
+}
 
 /** Everything that the settings say, read. Throws for the first that is wrong. */
 export function servePlan({ args, file, models }: ServeSettings) {

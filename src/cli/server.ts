@@ -59,6 +59,8 @@ export interface ServerOptions {
   readonly traceEndpoint?: string | undefined
   readonly logger?: Logger | undefined
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
+  /** Told as soon as it listens: models that are ready are served while others load. */
+  readonly onListening?: ((server: Server) => void) | undefined
 }
 
 export interface NamedModel {
@@ -108,13 +110,15 @@ export async function startServer(
   try {
     await observe(app, common.metrics, { ...options, host })
     await listen(app, host, port)
-    management.listensOn(urlOf(app, host))
+    const server: Server = { url: urlOf(app, host), app, drain, models, stop }
+    management.listensOn(server.url)
+    options.onListening?.(server)
     await models.begin(launches)
+    return server
   } catch (error) {
     await stop()
     throw error
   }
-  return { url: urlOf(app, host), app, drain, models, stop }
 }
 
 /** Figures and traces for others' tools, as long as the server lives. */

@@ -1,0 +1,76 @@
+/** A signal while a model still loads: what another one answers is finished, and nothing stays behind. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { copyFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { setTimeout as delay } from 'node:timers/promises'
+import { expect, test } from 'vitest'
+import { childrenOf, DEMO } from '../helpers/cli.ts'
+import { temporaryFolder } from '../helpers/temporary-folder.ts'
+
+const MAIN = join(import.meta.dirname, '../../dist/cli/main.js')
+const folder = temporaryFolder()
+
+/** Serves the demo model, and as "slow" one whose worker never comes to the end of loading. */
+function serveHalf() {
+  const slow = join(folder, 'slow.pth')
+  copyFileSync(DEMO, slow)
+  copyFileSync(DEMO.replace(/pth$/, 'vocab.txt'), join(folder, 'slow.vocab.txt'))
+  const hold = join(folder, 'hold.cjs')
+  writeFileSync(
+    hold,
+    `if (process.argv[2]?.includes('slow.pth') && process.argv[1].endsWith('worker.js'))
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60_000)`,
+  )
+  const flags = ['--port', '0', '--no-store', '--log-level', 'info']
+  const child = spawn(process.execPath, [MAIN, 'serve', `demo=${DEMO}`, slow, ...flags], {
+    stdio: ['ignore', 'ignore', 'pipe'],
+    env: { ...process.env, NODE_OPTIONS: `--require ${hold}` },
+  })
+  const lines: string[] = []
+  const url = new Promise<string>((resolve) => {
+    createInterface({ input: child.stderr }).on('line', (line) => {
+      lines.push(line)
+      const found = /Server listening at (http:[^"]+)/.exec(line)?.[1]
+      if (found !== undefined) resolve(found)
+    })
+  })
+  return { child, url, lines }
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    return process.kill(pid, 0)
+  } catch {
+    return false
+  }
+}
+
+test('SIGTERM', async () => {
+  const { child, url, lines } = serveHalf()
+  const base = await url
+  const isReady = async () => (await fetch(`${base}/readyz`)).status === 200
+  while (!(await isReady())) await delay(20)
+  const workers = await childrenOf(child.pid!)
+  expect(workers).toHaveLength(2)
+  const answer = await fetch(`${base}/v1/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({
+      model: 'demo',
+      prompt: 'Once',
+      stream: true,
+      ignore_eos: true,
+      max_tokens: 200,
+    }),
+  })
+  child.kill('SIGTERM')
+  const [text, [code]] = await Promise.all([answer.text(), once(child, 'close')])
+  expect(text).toContain('[DONE]')
+  expect(code).toBe(0)
+  expect(workers.filter(isAlive)).toEqual([])
+  expect(lines.filter((line) => line.startsWith('skein:'))).toEqual([
+    'skein: waiting up to 30 s for 1 requests to end; once more ends at once',
+  ])
+})
