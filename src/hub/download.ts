@@ -3,7 +3,7 @@
  * when its digest is right. So a file under its own name is always whole. Knows nothing of models.
  */
 import { createHash, type Hash } from 'node:crypto'
-import { createReadStream, rmSync, statfsSync, statSync } from 'node:fs'
+import { createReadStream, existsSync, rmSync, statfsSync, statSync } from 'node:fs'
 import { constants, type FileHandle, mkdir, open, rename } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -26,11 +26,7 @@ const RETRY_MS = 1000
 /** What happened: fetched, or it was there already and whole. */
 export async function download(hub: Hub, job: Download): Promise<'fetched' | 'present'> {
   const { file, path } = job
-  if (sizeOf(path) === file.size) {
-    const hash = startHash(file)
-    await hashFile(path, hash)
-    if (hash.digest('hex') === file.digest.hex) return 'present'
-  }
+  if (await isWhole(path, file)) return 'present'
   await mkdir(dirname(path), { recursive: true })
   const partial = partialPath(path, file)
   checkSpace(path, file.size - sizeOf(partial))
@@ -44,9 +40,19 @@ export async function download(hub: Hub, job: Download): Promise<'fetched' | 'pr
       await sleep((job.retryMs ?? RETRY_MS) * 2 ** (attempt - 1))
     }
   }
-  await verify(partial, file, path)
-  await rename(partial, path)
+  try {
+    await verify(partial, file, path)
+    await rename(partial, path)
+  } catch (error) {
+    // Another process that fetched the same file has come first, and renamed it.
+    if (!existsSync(partial) && (await isWhole(path, file))) return 'present'
+    throw error
+  }
   return 'fetched'
+}
+
+async function isWhole(path: string, file: HubFile): Promise<boolean> {
+  return sizeOf(path) === file.size && (await digestOf(path, file)) === file.digest.hex
 }
 
 /** Named after its content, so that a newer version never continues an older one. */
@@ -108,9 +114,7 @@ async function writeAll(handle: FileHandle, bytes: Uint8Array, position: number)
 }
 
 async function verify(partial: string, file: HubFile, path: string): Promise<void> {
-  const hash = startHash(file)
-  await hashFile(partial, hash)
-  const found = hash.digest('hex')
+  const found = await digestOf(partial, file)
   if (found === file.digest.hex) return
   rmSync(partial, { force: true })
   throw new SkeinError(
@@ -119,14 +123,16 @@ async function verify(partial: string, file: HubFile, path: string): Promise<voi
   )
 }
 
+async function digestOf(path: string, file: HubFile): Promise<string> {
+  const hash = startHash(file)
+  for await (const chunk of createReadStream(path, { highWaterMark: 1 << 20 })) hash.update(chunk)
+  return hash.digest('hex')
+}
+
 /** Git's own digest is a sha1 over a head and the content. */
 function startHash({ digest, size }: HubFile): Hash {
   if (digest.kind === 'sha256') return createHash('sha256')
   return createHash('sha1').update(`blob ${size}\0`)
-}
-
-async function hashFile(path: string, hash: Hash): Promise<void> {
-  for await (const chunk of createReadStream(path, { highWaterMark: 1 << 20 })) hash.update(chunk)
 }
 
 function checkSpace(path: string, neededBytes: number): void {

@@ -2,6 +2,7 @@
  * `pull` as an operation: from a name to files in the cache, each verified, and the World vocabulary that the released
  * models need. Offline it answers from the cache alone.
  */
+import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { SkeinError } from '../errors.ts'
 import { cacheFolder, WORLD_VOCABULARY } from '../tokenizer/find-vocabulary.ts'
@@ -51,7 +52,10 @@ export async function pullVocabulary(options: PullOptions): Promise<Pulled> {
   const path = join(cacheFolder(options.environment ?? process.env), fileName)
   const digest = { kind: 'sha256', hex: sha256 } as const
   const file: HubFile = { path: fileName, size: VOCABULARY_BYTES, digest }
-  if (options.isOffline) throw offline('the World vocabulary')
+  if (options.isOffline) {
+    if (existsSync(path)) return { path, fetched: [] }
+    throw offline('the World vocabulary')
+  }
   let failure: unknown
   for (const repository of VOCABULARY_REPOSITORIES) {
     try {

@@ -102,6 +102,16 @@ describe('a model by its short name', () => {
   })
 })
 
+test('two at once: both have it, and nothing is left over', async () => {
+  const both = await Promise.all([
+    pullModel('rwkv7-g1-0.4b', options()),
+    pullModel('rwkv7-g1-0.4b', options()),
+  ])
+  expect(both.map(({ path }) => path)).toEqual([MODEL_PATH, MODEL_PATH])
+  expect(readFileSync(MODEL_PATH)).toEqual(MODEL)
+  expect(partials()).toEqual([])
+})
+
 describe('resumed', () => {
   test('from what an earlier run left', async () => {
     partialOf(MODEL.subarray(0, 123_456))
@@ -248,6 +258,14 @@ describe('offline', () => {
     const pulled = await pullModel('rwkv7-g1-0.4b', options({ isOffline }))
     expect(pulled).toEqual({ path: MODEL_PATH, fetched: [] })
     expect(fake.requests).toHaveLength(count)
+  })
+
+  test('says where the World vocabulary is', async () => {
+    const path = join(root, 'cache', 'skein', WORLD_VOCABULARY.fileName)
+    mkdirSync(dirname(path), { recursive: true })
+    writeFileSync(path, '')
+    expect(await pullVocabulary(options({ isOffline: true }))).toEqual({ path, fetched: [] })
+    expect(fake.requests).toEqual([])
   })
 })
 
