@@ -43,7 +43,10 @@ export function channelToParent(): Channel<FromWorker, ToWorker> {
     packStep,
     (message) => message as ToWorker,
   )
-  process.once('disconnect', () => end.closed('the gateway has gone'))
+  const gone = () => end.closed('the gateway has gone')
+  process.once('disconnect', gone)
+  // It may have, before this process had read its modules; that is told once, and to nobody then.
+  if (!process.connected) gone()
   return end
 }
 

@@ -1,5 +1,5 @@
 /** A signal while a model still loads: what another one answers is finished, and nothing stays behind. */
-import { spawn } from 'node:child_process'
+import { fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { copyFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -10,6 +10,7 @@ import { childrenOf, DEMO } from '../helpers/cli.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
 const MAIN = join(import.meta.dirname, '../../dist/cli/main.js')
+const WORKER = join(import.meta.dirname, '../../dist/worker.js')
 const folder = temporaryFolder()
 
 /** Serves the demo model, and as "slow" one whose worker never comes to the end of loading. */
@@ -73,4 +74,19 @@ test('SIGTERM', async () => {
   expect(lines.filter((line) => line.startsWith('skein:'))).toEqual([
     'skein: waiting up to 30 s for 1 requests to end; once more ends at once',
   ])
+})
+
+test('a worker whose gateway has gone before it began ends, too', async () => {
+  // The thread of the store would keep it alive.
+  const choice = {
+    model: DEMO,
+    vocab: DEMO.replace(/pth$/, 'vocab.txt'),
+    startStates: [],
+    dataDir: join(folder, 'data'),
+  }
+  const worker = fork(WORKER, [JSON.stringify(choice)], { serialization: 'advanced', execArgv: [] })
+  worker.disconnect()
+  const late = setTimeout(() => worker.kill('SIGKILL'), 10_000)
+  expect(await once(worker, 'exit')).toEqual([0, null])
+  clearTimeout(late)
 })
