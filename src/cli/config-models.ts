@@ -3,7 +3,7 @@ import { existsSync, realpathSync } from 'node:fs'
 import { basename, resolve } from 'node:path'
 import type { ModelEntry } from '../config/file.ts'
 import { SkeinError } from '../errors.ts'
-import { DEFAULT_SPEC, type Launch } from '../gateway/launch.ts'
+import { DEFAULT_SPEC, type Launch, refuseSharedNames } from '../gateway/launch.ts'
 import { modelPath } from '../load.ts'
 import { integer, integers, text } from './args.ts'
 
@@ -19,7 +19,9 @@ export function launchesOf(models: readonly ModelEntry[], args: Given): readonly
     const message = `--${flag} is for a server of one model; \`models\` are given with their own`
     throw new SkeinError('invalid_request', message, { param: flag })
   }
-  return models.flatMap((model, i) => workersOf(model, `models[${i}]`, args))
+  const launches = models.flatMap((model, i) => workersOf(model, `models[${i}]`, args))
+  for (const [i, launch] of launches.entries()) refuseSharedNames(launch, launches.slice(0, i))
+  return launches
 }
 
 function workersOf(entry: ModelEntry, field: string, args: Given): Launch[] {

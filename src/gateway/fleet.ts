@@ -6,7 +6,7 @@
 import type { ModelRegistry } from '../api/models.ts'
 import { SkeinError } from '../errors.ts'
 import { FleetWorker } from './fleet-worker.ts'
-import type { Launch, Launcher } from './launch.ts'
+import { type Launch, type Launcher, refuseSharedNames } from './launch.ts'
 import { type RegisteredModel, registryOver } from './registry.ts'
 import { RouteMemory, Router, type RouterCounts } from './router.ts'
 import { logPath } from './worker-log.ts'
@@ -65,7 +65,11 @@ export class Fleet {
   /** A worker that is not running yet. Throws for a file that cannot be a model, and for names that are taken. */
   create(launch: Launch, isServing = true): FleetWorker {
     if (this.#isStopping) throw new SkeinError('model_not_loaded', 'the server is shutting down')
-    this.#refuseNames(launch)
+    const serving = this.#workers.filter(({ isServing }) => isServing)
+    refuseSharedNames(
+      launch,
+      serving.map((worker) => worker.launch),
+    )
     const worker = new FleetWorker(
       {
         launch,
@@ -126,18 +130,6 @@ export class Fleet {
     return { router, memory }
   }
 
-  /** A name means one model; an alias is a name. */
-  #refuseNames({ id, spec }: Launch): void {
-    for (const { launch } of this.#workers.filter(({ isServing }) => isServing)) {
-      if (launch.id === id) continue
-      const theirs = [launch.id, ...launch.spec.aliases]
-      if (theirs.includes(id))
-        throw taken('model_name', `${id} is another name of the model ${launch.id}`)
-      const alias = spec.aliases.find((name) => theirs.includes(name))
-      if (alias !== undefined) throw taken('aliases', `${alias} means the model ${launch.id}`)
-    }
-  }
-
   #changed(worker: FleetWorker): void {
     if (worker.engine === null)
       this.#routes.get(worker.launch.id)?.memory.prefixes.forget(worker.id)
@@ -148,8 +140,4 @@ export class Fleet {
     const ended = this.#workers.filter(({ hasEnded }) => hasEnded)
     for (const { id } of ended.slice(0, Math.max(0, ended.length - MAX_ENDED))) this.forget(id)
   }
-}
-
-function taken(param: string, message: string): SkeinError {
-  return new SkeinError('conflict', `${param}: ${message}; choose another`, { param })
 }

@@ -1,5 +1,6 @@
 /** What a worker is made of, and how it is made: the seam to whoever knows files, devices and processes. */
 import type { TextCodec } from '../api/models.ts'
+import { SkeinError } from '../errors.ts'
 import type { Keeper } from './keeper.ts'
 import type { WorkerSpec } from './management/contract.ts'
 
@@ -43,6 +44,21 @@ export type Launcher = (launch: () => Launch, observer: LaunchObserver) => Launc
 
 export function withStartStates(launch: Launch, startStates: readonly StartStateFile[]): Launch {
   return { ...launch, startStates, spec: { ...launch.spec, states: startStates } }
+}
+
+/** A name means one model, and an alias is a name. Throws conflict for one that is another model's among `others`. */
+export function refuseSharedNames({ id, spec }: Launch, others: readonly Launch[]): void {
+  for (const other of others.filter((each) => each.id !== id)) {
+    const theirs = [other.id, ...other.spec.aliases]
+    if (theirs.includes(id))
+      throw taken('model_name', `${id} is another name of the model ${other.id}`)
+    const alias = spec.aliases.find((name) => theirs.includes(name))
+    if (alias !== undefined) throw taken('aliases', `${alias} means the model ${other.id}`)
+  }
+}
+
+function taken(param: string, message: string): SkeinError {
+  return new SkeinError('conflict', `${param}: ${message}; choose another`, { param })
 }
 
 /** A worker of which nothing but the file is said. */

@@ -170,7 +170,7 @@ describe('start states of a running model', () => {
     await worker!.stop(0)
     await add('two')
     expect(namesOf(0)).toEqual(['one'])
-    management.restart(worker!.id)
+    await management.restart(worker!.id)
     await expect.poll(() => keepers.length).toBe(3)
     expect(namesOf(2)).toEqual(['one', 'two'])
     await management.close()

@@ -147,6 +147,12 @@ describe('skein config', () => {
     const { code, stderr } = await skein(['config', 'check', path])
     expect(code).toBe(1)
     expect(stderr).toContain('skein.config.json: models[1].file: ')
+    const models = [
+      { file: 'demo', name: 'a', aliases: ['b'] },
+      { file: 'demo', name: 'b' },
+    ]
+    const clash = await skein(['config', 'check', config({ models })])
+    expect(clash).toMatchObject({ code: 1, stderr: expect.stringContaining('b is another name') })
     const wrong = await skein(['config', 'check', config({ prot: 1 })])
     expect([wrong.code, wrong.stderr]).toEqual([1, expect.stringContaining('prot is no field')])
   })

@@ -312,6 +312,11 @@ describe('on top', () => {
     expect((await fetch(`${endpoint}/v1/models`)).status).toBe(200)
     await stop(worker_id)
     await expect(fetch(`${endpoint}/v1/models`)).rejects.toThrow()
+    // One that had ended loads when the answer comes.
+    const again = await call('POST', `/api/workers/${worker_id}/restart`)
+    expect(again.body).toMatchObject({ status: 'running', phase: 'loading' })
+    await expect.poll(async () => (await workerOf(worker_id)).phase, SOON).toBe('ready')
+    await stop(worker_id)
     expect((await call('DELETE', `/api/workers/${worker_id}`)).status).toBe(200)
     expect((await get(`/api/workers/${worker_id}`)).status).toBe(404)
   })

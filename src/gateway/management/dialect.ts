@@ -82,13 +82,17 @@ function workerRoutes(management: Management): Route[] {
 }
 
 /** A POST whose body says nothing, and need not be there. */
-function action(path: string, summary: string, act: (id: string) => object): Route {
+function action(
+  path: string,
+  summary: string,
+  act: (id: string) => object | Promise<object>,
+): Route {
   return {
     method: 'POST',
     path,
     summary,
     body: null,
-    handle: async ({ params }) => json(act(params.id!)),
+    handle: async ({ params }) => json(await act(params.id!)),
   }
 }
 

@@ -112,20 +112,25 @@ export class Management {
     void this.fleet.find(id).stop(STOP_DRAIN_MS)
   }
 
-  /** Answers at once, as `start` does. One that runs ends first. */
-  restart(id: string): WorkerRecord {
+  /** Answers as soon as it loads, as `start` does; of one that runs and ends first, at once. */
+  async restart(id: string): Promise<WorkerRecord> {
     const worker = this.fleet.find(id)
     this.#catchUp(worker)
     this.#refuseOtherModel(worker)
-    const again = async () => {
-      await worker.stop(STOP_DRAIN_MS)
-      await this.doors.close(id)
-      await this.doors.listen(worker)
-      this.#catchUp(worker)
-      await worker.restart()
-    }
-    again().catch((thrown) => worker.log.add(`skein: ${SkeinError.from(thrown).message}`))
+    const { hasEnded } = worker
+    const begun = this.#again(worker)
+    begun.catch((thrown) => worker.log.add(`skein: ${SkeinError.from(thrown).message}`))
+    if (hasEnded) await begun
     return this.record(worker)
+  }
+
+  async #again(worker: FleetWorker): Promise<void> {
+    await worker.stop(STOP_DRAIN_MS)
+    await this.doors.close(worker.id)
+    await this.doors.listen(worker)
+    this.#catchUp(worker)
+    // What becomes of it is in its record and its log.
+    worker.restart().catch(() => {})
   }
 
   async close(): Promise<void> {
