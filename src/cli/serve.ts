@@ -93,23 +93,15 @@ export const serve = defineCommand({
     })
     const auth = resolveAuth({ ...access, numNamed: keyRing.keys.length })
     keyRing.follow()
-    let isEnding = () => false
     const server = await startServer(choice, {
       ...options,
       keys: auth.keys,
       keyRing,
       logger,
       onProgress: progressBar('loading'),
-      onListening: (listening) => {
-        isEnding = () => listening.drain.isDraining
-        endOnSignals(listening, drainSeconds)
-      },
-    }).catch((error) => {
-      // Models that load are ended on the way down, which is no failure of theirs.
-      if (isEnding()) return null
-      throw error
+      onListening: (listening) => endOnSignals(listening, drainSeconds),
     })
-    if (server === null || isEnding()) return
+    if (server.drain.isDraining) return
     const named = keyRing.keys.length > 0 ? ' (skein keys list shows the named ones)' : ''
     greet(server, file, auth.message + named, auth.keys.length + keyRing.keys.length > 0)
   },

@@ -80,8 +80,8 @@ export interface Server {
 }
 
 /**
- * Listens at once, so that probes get an answer; resolves when the models are ready, throws if one never will be. Without
- * a model (`choice.model` null) there is nothing to wait for.
+ * Listens at once, so that probes get an answer; resolves when the models are ready or the server is told to end before,
+ * throws if a model never will be ready. Without a model (`choice.model` null) there is nothing to wait for.
  */
 export async function startServer(
   choice: ServedChoice,
@@ -107,15 +107,18 @@ export async function startServer(
     logger,
   )
   const stop = () => shutDown({ app, drain, stopWorkers: () => models.stop(), timeoutMs: 0 })
+  let server: Server | null = null
   try {
     await observe(app, common.metrics, { ...options, host })
     await listen(app, host, port)
-    const server: Server = { url: urlOf(app, host), app, drain, models, stop }
+    server = { url: urlOf(app, host), app, drain, models, stop }
     management.listensOn(server.url)
     options.onListening?.(server)
     await models.begin(launches)
     return server
   } catch (error) {
+    // On the way down models that load are ended, which is no failure of theirs; who asked for it ends the rest.
+    if (server !== null && drain.isDraining) return server
     await stop()
     throw error
   }
