@@ -79,8 +79,11 @@ function inspect(folder: string): Map<string, number> {
   for (const { id, record } of database.sessions()) {
     const { key } = record.turns[0]!
     const { tail, state } = database.load(key, 'n')
-    expect([key.split(' ')[1], tail[0]]).toEqual([String(record.version), record.version])
-    expect(state.wkv.every((value) => value === record.version + 0.5)).toBe(true)
+    const [written = -1] = tail
+    expect(key.split(' ')[1]).toBe(String(written))
+    expect(state.wkv.every((value) => value === written + 0.5)).toBe(true)
+    // Higher by a gap where a process died that had claimed it, and nobody has written since.
+    expect([0, 1000]).toContain(record.version - written)
     content.set(id, record.version)
     keys.add(key)
     // All claims were of processes that are dead.

@@ -250,7 +250,9 @@ export class StoreDatabase {
     )
   }
 
+  /** Where turns are answered before they are written, its last ones may not be here. */
   #bury(owner: string): void {
+    if (!this.#options.isDurable) this.#rows.leaveGap(owner)
     this.#rows.unclaimAllOf(owner)
     this.#owners.forget(owner)
   }

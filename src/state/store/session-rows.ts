@@ -6,6 +6,9 @@ interface SessionRow extends SessionName {
   readonly record: string
 }
 
+/** More changes than a session has on their way to the store at once. */
+const GAP = 1000
+
 /** Of a row `s`. */
 const UNCLAIMED_BY_OWNER = `NOT EXISTS (
   SELECT 1 FROM claims c WHERE c.namespace = s.namespace AND c.id = s.id AND c.owner = @owner
@@ -119,6 +122,19 @@ export class SessionRows {
 
   unclaim({ namespace, id }: SessionName): void {
     this.#run('DELETE FROM claims WHERE namespace = ? AND id = ?', namespace, id)
+  }
+
+  /**
+   * A version that the owner has told of and not written is never that of something else: who names it is refused. Of all
+   * sessions it had claimed.
+   */
+  leaveGap(owner: string): void {
+    this.#run(
+      `UPDATE sessions
+       SET record = json_set(record, '$.version', json_extract(record, '$.version') + ${GAP})
+       WHERE (namespace, id) IN (SELECT namespace, id FROM claims WHERE owner = ?)`,
+      owner,
+    )
   }
 
   claimants(): string[] {

@@ -2,6 +2,7 @@
 import { spawnSync } from 'node:child_process'
 import {
   copyFileSync,
+  cpSync,
   readdirSync,
   readFileSync,
   renameSync,
@@ -328,6 +329,28 @@ describe('several processes', () => {
     const { stderr } = spawnSync(process.execPath, ['-e', program, driver, path])
     expect(stderr.toString()).toContain('database is locked')
     for (const each of [reader, one]) each.close()
+  })
+
+  test('versions that a process may have told of and not written are not given again', () => {
+    const versionIn = (options: Partial<DatabaseOptions>) => {
+      const folder = newFolder()
+      const one = open(folder)
+      one.commit(changeOf('a', 7))
+      one.commit(changeOf('b', 7))
+      one.commit({ ...release, releases: [{ namespace: NAMESPACE, id: 'b' }] })
+      // As after its death: nobody holds the lock of the one that wrote.
+      const left = newFolder()
+      cpSync(folder, left, { recursive: true })
+      one.close()
+      const next = open(left, options)
+      const versions = ['a', 'b'].map((id) => next.find({ ...name, id })?.record.version)
+      expect(next.claim(name, false).session?.record).toMatchObject({ head: 1, nextTurn: 2 })
+      next.close()
+      return versions
+    }
+    expect(versionIn({})).toEqual([1007, 7])
+    // What is durable was written before anybody was told.
+    expect(versionIn({ isDurable: true })).toEqual([7, 7])
   })
 
   test('a start leaves alone what another is writing, has written, or has claimed', () => {
