@@ -7,17 +7,17 @@
  * and files removed only under the database's lock, so a process never takes away what another is about to refer to;
  * what a crash leaves behind is a file that nothing refers to, which the next start of any process removes.
  */
-import { closeSync, existsSync, mkdirSync, openSync } from 'node:fs'
+import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
-import Database from 'better-sqlite3'
+import type Database from 'better-sqlite3'
 import { SkeinError } from '../../errors.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import { decodeSnapshot, joinBytes, snapshotParts, viewSnapshot } from '../snapshot-file.ts'
 import { Blobs } from './blobs.ts'
+import { type ConnectionOptions, connect, LOCK_TIMEOUT_MS, unavailable } from './connection.ts'
 import { type FileLayer, realFiles } from './files.ts'
-import { LONG_BYTES, StoreLog } from './log.ts'
+import { StoreLog } from './log.ts'
 import { Owners } from './owners.ts'
-import { prepareTables } from './schema.ts'
 import { SessionRows } from './session-rows.ts'
 import type {
   Claim,
@@ -30,26 +30,19 @@ import type {
 } from './store.ts'
 import { warn } from './warn.ts'
 
-export interface DatabaseOptions {
+export interface DatabaseOptions extends ConnectionOptions {
   /** Made if it is not there. */
   readonly folder: string
   readonly identity: ModelIdentity
-  /** Every commit survives a loss of power; otherwise only the end of the process. */
-  readonly isDurable: boolean
   /** `owner` of another connection of this process, whose claims it shares and which is closed after this one. */
   readonly owner?: string | undefined
   readonly now?: (() => number) | undefined
   readonly files?: FileLayer | undefined
   /** Larger states are files. */
   readonly maxInlineBytes?: number | undefined
-  /** Of the database file, in pages of 4 KiB; commits beyond fail. */
-  readonly maxPages?: number | undefined
 }
 
 const MAX_INLINE_BYTES = 2 ** 20
-/** How long to wait for other processes' transactions. */
-const LOCK_TIMEOUT_MS = 5000
-const RETRY_MS = 10
 
 interface StateRow {
   readonly inline: Uint8Array | null
@@ -86,7 +79,7 @@ export class StoreDatabase {
     this.#now = now
     const blobFolder = join(folder, 'states')
     mkdirSync(blobFolder, { recursive: true, mode: 0o700 })
-    this.#db = open(join(folder, 'sessions.db'), options)
+    this.#db = connect(join(folder, 'sessions.db'), options)
     this.#log = new StoreLog(this.#db, LOCK_TIMEOUT_MS)
     try {
       this.#rows = new SessionRows(this.#db)
@@ -346,74 +339,4 @@ export class StoreDatabase {
     })
     this.checkpoint()
   }
-}
-
-function open(path: string, { isDurable, maxPages }: DatabaseOptions): Database.Database {
-  createFile(path)
-  const db = new Database(path, { timeout: LOCK_TIMEOUT_MS })
-  try {
-    useLog(db)
-    db.pragma(`synchronous = ${isDurable ? 'FULL' : 'NORMAL'}`)
-    db.pragma('secure_delete = ON')
-    db.pragma('temp_store = MEMORY')
-    db.pragma(`journal_size_limit = ${LONG_BYTES}`)
-    if (maxPages !== undefined) db.pragma(`max_page_count = ${maxPages}`)
-    prepareTables(db)
-    return db
-  } catch (error) {
-    db.close()
-    throw isLocked(error)
-      ? inUse(path)
-      : error instanceof SkeinError
-        ? error
-        : unavailable('opened', error)
-  }
-}
-
-/**
- * SQLite gives its log the mode of the database. A file that is there is not opened: to close it again would end the locks
- * that other connections of this process hold on it, and whoever closes the database next would take the log away from them.
- */
-function createFile(path: string): void {
-  try {
-    closeSync(openSync(path, 'wx', 0o600))
-  } catch (error) {
-    if (!existsSync(path)) throw error
-  }
-}
-
-/**
- * Waits for another that makes the same database at that moment, as replicas of a model do at their first start: SQLite
- * refuses this one step at once, whatever its timeout.
- */
-function useLog(db: Database.Database): void {
-  const end = performance.now() + LOCK_TIMEOUT_MS
-  for (;;) {
-    try {
-      db.pragma('journal_mode = WAL')
-      return
-    } catch (error) {
-      if (!isLocked(error) || performance.now() > end) throw error
-      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, RETRY_MS)
-    }
-  }
-}
-
-function isLocked(error: unknown): boolean {
-  return error instanceof Database.SqliteError && error.code.startsWith('SQLITE_BUSY')
-}
-
-/** Earlier versions of Skein lock the whole database. */
-function inUse(path: string): SkeinError {
-  return new SkeinError(
-    'conflict',
-    `${path} is in use by another process that does not share it; stop it, or give this one its own --data-dir or --no-store`,
-  )
-}
-
-function unavailable(what: string, error: unknown): SkeinError {
-  const reason = error instanceof Error ? error.message : String(error)
-  return new SkeinError('state_unavailable', `a state cannot be ${what}: ${reason}`, {
-    cause: error,
-  })
 }

@@ -1,0 +1,91 @@
+/** Opening a store's database: its file, its log, its tables, and waiting for others that do so at the same time. */
+import { closeSync, existsSync, openSync } from 'node:fs'
+import Database from 'better-sqlite3'
+import { SkeinError } from '../../errors.ts'
+import { LONG_BYTES } from './log.ts'
+import { prepareTables } from './schema.ts'
+
+/** How long to wait for other processes' transactions. */
+export const LOCK_TIMEOUT_MS = 5000
+const RETRY_MS = 10
+
+export interface ConnectionOptions {
+  /** Every commit survives a loss of power; otherwise only the end of the process. */
+  readonly isDurable: boolean
+  /** Of the database file, in pages of 4 KiB; commits beyond fail. */
+  readonly maxPages?: number | undefined
+}
+
+/** Throws conflict where another holds it alone, and state_unavailable. */
+export function connect(
+  path: string,
+  { isDurable, maxPages }: ConnectionOptions,
+): Database.Database {
+  createFile(path)
+  const db = new Database(path, { timeout: LOCK_TIMEOUT_MS })
+  try {
+    useLog(db)
+    db.pragma(`synchronous = ${isDurable ? 'FULL' : 'NORMAL'}`)
+    db.pragma('secure_delete = ON')
+    db.pragma('temp_store = MEMORY')
+    db.pragma(`journal_size_limit = ${LONG_BYTES}`)
+    if (maxPages !== undefined) db.pragma(`max_page_count = ${maxPages}`)
+    prepareTables(db)
+    return db
+  } catch (error) {
+    db.close()
+    throw isLocked(error)
+      ? inUse(path)
+      : error instanceof SkeinError
+        ? error
+        : unavailable('opened', error)
+  }
+}
+
+/**
+ * SQLite gives its log the mode of the database. A file that is there is not opened: to close it again would end the locks
+ * that other connections of this process hold on it, and whoever closes the database next would take the log away from them.
+ */
+function createFile(path: string): void {
+  try {
+    closeSync(openSync(path, 'wx', 0o600))
+  } catch (error) {
+    if (!existsSync(path)) throw error
+  }
+}
+
+/**
+ * Waits for another that makes the same database at that moment, as replicas of a model do at their first start: SQLite
+ * refuses this one step at once, whatever its timeout.
+ */
+function useLog(db: Database.Database): void {
+  const end = performance.now() + LOCK_TIMEOUT_MS
+  for (;;) {
+    try {
+      db.pragma('journal_mode = WAL')
+      return
+    } catch (error) {
+      if (!isLocked(error) || performance.now() > end) throw error
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, RETRY_MS)
+    }
+  }
+}
+
+function isLocked(error: unknown): boolean {
+  return error instanceof Database.SqliteError && error.code.startsWith('SQLITE_BUSY')
+}
+
+/** Earlier versions of Skein lock the whole database. */
+function inUse(path: string): SkeinError {
+  return new SkeinError(
+    'conflict',
+    `${path} is in use by another process that does not share it; stop it, or give this one its own --data-dir or --no-store`,
+  )
+}
+
+export function unavailable(what: string, error: unknown): SkeinError {
+  const reason = error instanceof Error ? error.message : String(error)
+  return new SkeinError('state_unavailable', `a state cannot be ${what}: ${reason}`, {
+    cause: error,
+  })
+}
