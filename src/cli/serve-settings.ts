@@ -16,6 +16,7 @@ import {
 import { WKV_CHOICES } from '../device-choice.ts'
 import { SkeinError } from '../errors.ts'
 import { DEFAULT_LIMITS } from '../gateway/limits.ts'
+import { findModel, modelsFolder } from '../hub/model-cache.ts'
 import { QUANT_CHOICES } from '../load.ts'
 import { LOG_LEVELS } from './log.ts'
 
@@ -100,7 +101,8 @@ export function settleServe(
   const settings = settingsOf(definition)
   const file = path === null ? null : readConfig(path, serveSchema(definition))
   const flags = givenFlags(definition, args, words)
-  const resolution = resolveSettings(settings, { flags, environment, file })
+  const isPulled = (name: string) => findModel(modelsFolder(environment), name) !== undefined
+  const resolution = resolveSettings(settings, { flags, environment, file, isPulled })
   const { values, model, models } = resolution
   const settled: Record<string, unknown> = { ...args }
   for (const { flag } of settings) settled[flag] = values.get(flag)?.value

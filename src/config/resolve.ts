@@ -20,6 +20,8 @@ export interface Sources {
   readonly flags: ReadonlyMap<string, Given>
   readonly environment: Readonly<Record<string, string | undefined>>
   readonly file: ConfigFile | null
+  /** Whether a model of that name was pulled: it may be named with its suffix. */
+  readonly isPulled: (name: string) => boolean
 }
 
 export interface Resolution {
@@ -74,7 +76,8 @@ export function resolveSettings(settings: readonly Setting[], sources: Sources):
     }
     for (const flag of found) for (const other of SILENCES[flag] ?? []) silenced.add(other)
   }
-  return { values, model, models: file === null ? [] : models.map((entry) => placed(entry, file)) }
+  const entries = models.map((entry) => placed(entry, file!, sources.isPulled))
+  return { values, model, models: entries }
 }
 
 interface Source {
@@ -83,7 +86,7 @@ interface Source {
   readonly modelPath?: string | undefined
 }
 
-function strongestFirst({ flags, environment, file }: Sources): readonly Source[] {
+function strongestFirst({ flags, environment, file, isPulled }: Sources): readonly Source[] {
   const model = flags.get('model')
   return [
     {
@@ -105,17 +108,22 @@ function strongestFirst({ flags, environment, file }: Sources): readonly Source[
         const value = file?.values[fieldOf(setting.flag)]
         return value === undefined ? undefined : fromFile(setting, value, file!.folder)
       },
-      modelPath: file?.model === undefined ? undefined : fileOrName(file.model, file.folder),
+      modelPath:
+        file?.model === undefined ? undefined : fileOrName(file.model, file.folder, isPulled),
     },
     { origin: 'default', of: (setting) => setting.default },
   ]
 }
 
-function placed(entry: ModelEntry, { folder }: ConfigFile): ModelEntry {
+function placed(
+  entry: ModelEntry,
+  { folder }: ConfigFile,
+  isPulled: Sources['isPulled'],
+): ModelEntry {
   const { file, vocab, states } = entry
   return {
     ...entry,
-    file: fileOrName(file, folder),
+    file: fileOrName(file, folder, isPulled),
     ...(vocab === undefined ? {} : { vocab: resolve(folder, vocab) }),
     ...(states === undefined
       ? {}
@@ -133,9 +141,9 @@ const SUFFIXES = ['.pth', '.safetensors', '.st', '.gguf']
  * A file of the configuration's folder where there is one (the suffix may be left out) or the word ends as one does; else
  * what may be a pulled model. owner/repository:file.gguf is one.
  */
-function fileOrName(given: string, folder: string): string {
+function fileOrName(given: string, folder: string, isPulled: Sources['isPulled']): string {
   const path = resolve(folder, given)
   const isThere = ['', ...SUFFIXES].some((suffix) => existsSync(path + suffix))
   const isFile = SUFFIXES.some((suffix) => given.endsWith(suffix)) && !given.includes(':')
-  return isThere || isFile ? path : given
+  return isThere || (isFile && !isPulled(given)) ? path : given
 }

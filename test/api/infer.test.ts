@@ -46,6 +46,13 @@ describe('chat', () => {
     })
   })
 
+  test('a limit beside params counts more than one in it, by either name', async () => {
+    const { app, engine } = serve()
+    const body = { messages, params: { max_tokens: 5 }, max_completion_tokens: 2 }
+    expect((await postTo(app, CHAT, body)).statusCode).toBe(200)
+    expect(engine.requests[0]).toMatchObject({ maxTokens: 2 })
+  })
+
   test('/chat/completions is always this dialect', async () => {
     const { app, engine } = serve()
     await postTo(app, '/chat/completions', { messages, stream: true }).then(({ body }) =>

@@ -1,10 +1,11 @@
-import { chmodSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { chmodSync, mkdirSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { launchesOf } from '../../src/cli/config-models.ts'
 import { serveArgs, servePlan } from '../../src/cli/serve.ts'
 import { configPath, settingsOf, settleServe, withFields } from '../../src/cli/serve-settings.ts'
 import { fieldOf, variableOf } from '../../src/config/setting.ts'
+import { cachePath, modelsFolder } from '../../src/hub/model-cache.ts'
 import { DEMO_MODEL } from '../../src/load.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
@@ -105,6 +106,12 @@ describe('which value counts', () => {
     expect(fileOf('absent.pth')).toBe(join(folder, 'absent.pth'))
     expect(fileOf('goose/rwkv:packed.gguf')).toBe('goose/rwkv:packed.gguf')
     expect(fileOf('rwkv7-g1-0.4b')).toBe('rwkv7-g1-0.4b')
+    // One that was pulled may be named with its suffix, too.
+    const environment = { XDG_CACHE_HOME: join(folder, 'cache') }
+    const pulled = cachePath(modelsFolder(environment), 'goose/rwkv', 'pulled.pth')
+    mkdirSync(dirname(pulled), { recursive: true })
+    writeFileSync(pulled, '')
+    expect(settle({ model: 'pulled.pth' }, environment).model?.path).toBe('pulled.pth')
   })
 
   test('an empty key on the command line is not as if none was wanted', () => {

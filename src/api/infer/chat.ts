@@ -167,7 +167,10 @@ function mixtureOf(
 /** What stands beside `params` counts more than what is in it. */
 function merged({ params, ...outer }: InferBody): Omit<InferBody, 'params'> {
   const given = Object.entries(outer).filter(([, value]) => present(value))
-  return { ...params, ...Object.fromEntries(given) } as Omit<InferBody, 'params'>
+  // Two names of one thing.
+  const isLimited = present(outer.max_tokens) || present(outer.max_completion_tokens)
+  const limits = isLimited ? { max_tokens: null, max_completion_tokens: null } : {}
+  return { ...params, ...limits, ...Object.fromEntries(given) } as Omit<InferBody, 'params'>
 }
 
 /** Retrieved text is the system's. */

@@ -90,7 +90,7 @@ export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
   pad_zero: [false],
   presystem: [false],
   state: [],
-  think: [],
+  think: [false],
   think_type: [],
 }
 
@@ -102,7 +102,7 @@ export const READ_BY_SOME: Readonly<Record<string, readonly unknown[]>> = {
   logprobs: [false],
   max_completion_tokens: [],
   stream_options: [{}, { include_usage: false }],
-  suffix: [''],
+  suffix: ['', []],
   system: [''],
   system_name: ['System'],
   top_logprobs: [0],

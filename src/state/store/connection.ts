@@ -1,5 +1,5 @@
 /** Opening a store's database: its file, its log, its tables, and waiting for others that do so at the same time. */
-import { closeSync, existsSync, openSync } from 'node:fs'
+import { accessSync, closeSync, constants, existsSync, openSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { SkeinError } from '../../errors.ts'
 import { LONG_BYTES } from './log.ts'
@@ -51,6 +51,8 @@ function createFile(path: string): void {
     closeSync(openSync(path, 'wx', 0o600))
   } catch (error) {
     if (!existsSync(path)) throw error
+    // Says why it cannot be written to, where SQLite only says that.
+    accessSync(path, constants.R_OK | constants.W_OK)
   }
 }
 

@@ -36,6 +36,8 @@ export interface DatabaseOptions extends ConnectionOptions {
   readonly identity: ModelIdentity
   /** `owner` of another connection of this process, whose claims it shares and which is closed after this one. */
   readonly owner?: string | undefined
+  /** Turns of this store are told of before they are written; absent: where this connection is not durable. */
+  readonly isToldFirst?: boolean | undefined
   readonly now?: (() => number) | undefined
   readonly files?: FileLayer | undefined
   /** Larger states are files. */
@@ -245,7 +247,8 @@ export class StoreDatabase {
 
   /** Where turns are answered before they are written, its last ones may not be here. */
   #bury(owner: string): void {
-    if (!this.#options.isDurable) this.#rows.leaveGap(owner)
+    const { isDurable, isToldFirst = !isDurable } = this.#options
+    if (isToldFirst) this.#rows.leaveGap(owner)
     this.#rows.unclaimAllOf(owner)
     this.#owners.forget(owner)
   }

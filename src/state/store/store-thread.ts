@@ -27,11 +27,12 @@ export interface StoreOptions {
 export async function openStore(options: StoreOptions): Promise<Store> {
   const folder = join(options.dataFolder, folderOf(options.identity))
   const numReads = new Int32Array(new SharedArrayBuffer(4))
-  const writer = await StoreThread.start({ ...options, folder, numReads })
+  const shared = { ...options, folder, numReads, isToldFirst: !options.isDurable }
+  const writer = await StoreThread.start(shared)
   try {
     // A claim is worth nothing after a loss of power, so this one never waits for the disk.
     const { owner } = writer
-    const calm = { ...options, folder, numReads, owner, isDurable: false }
+    const calm = { ...shared, owner, isDurable: false }
     const reader = await StoreThread.start(calm)
     return new ThreadedStore(writer, reader, numReads)
   } catch (error) {

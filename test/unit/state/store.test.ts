@@ -349,8 +349,9 @@ describe('several processes', () => {
       return versions
     }
     expect(versionIn({})).toEqual([1007, 7])
-    // What is durable was written before anybody was told.
+    // What is durable was written before anybody was told; not every connection of such a store is.
     expect(versionIn({ isDurable: true })).toEqual([7, 7])
+    expect(versionIn({ isToldFirst: false })).toEqual([7, 7])
   })
 
   test('a start leaves alone what another is writing, has written, or has claimed', () => {
