@@ -40,6 +40,12 @@ const VARIANTS = {
     'QUANT=3 TOKENS=32 ROW_TILES=2',
     'QUANT=4 TOKENS=8 ROW_TILES=4',
   ],
+  'linear-tiles': [
+    'QUANT=1 TOKENS=64 STAGES=10',
+    'QUANT=1 TOKENS=256 STAGES=5',
+    'QUANT=2 TOKENS=128 STAGES=5',
+    'QUANT=3 TOKENS=256 STAGES=3',
+  ],
   'linear-sparse': ['COLUMNS=16', 'COLUMNS=32'],
   'low-rank': [
     'TOKENS=64 ROWS=64 STAGES=4 BLOCKS=3',

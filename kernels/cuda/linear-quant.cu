@@ -132,16 +132,16 @@ __device__ __forceinline__ void load_slice(Inputs& slice, const Sources& from, i
 
 /** Eight weights as f16, scaled: slice `s` of row n of a part. */
 template <class Format>
-__device__ __forceinline__ void decode(u32 (&h)[4], const Part& part, int n, int s) {
+__device__ __forceinline__ void decode(u32 (&h)[4], const Part& part, int n, int s,
+                                       const Constants& constants) {
   const uint4& v = part.of[n];
   const u32 words[4] = {v.x, v.y, v.z, v.w};
   if constexpr (Format::kSlices == 1) {
     h[0] = words[0], h[1] = words[1], h[2] = words[2], h[3] = words[3];
   } else {
-    if constexpr (kIsNibbles)
-      eight_to_f16(words[s], 0, h);
-    else
-      eight_to_f16(words[2 * s], words[2 * s + 1], h);
+    u32 ready[4];
+    prepare_slices(ready, words, s / 2 * 2, constants);
+    slice_to_f16(h, ready, s, constants);
     if constexpr (Format::kScales > 0) {
       const int i = s * Format::kScales / Format::kSlices;
       const u32 scale = __byte_perm(part.scales[n][i / 2], 0, i % 2 == 0 ? 0x1010 : 0x3232);
@@ -152,12 +152,12 @@ __device__ __forceinline__ void decode(u32 (&h)[4], const Part& part, int n, int
 }
 
 template <class Format>
-__device__ __forceinline__ void multiply_slice(Sums& sums, const Part& part, const Inputs& x,
-                                               int s) {
+__device__ __forceinline__ void multiply_slice(Sums& sums, const Part& part, const Inputs& x, int s,
+                                               const Constants& constants) {
 #pragma unroll
   for (int n = 0; n < ROW_TILES; n++) {
     u32 h[4];
-    decode<Format>(h, part, n, s);
+    decode<Format>(h, part, n, s, constants);
 #pragma unroll
     for (int m = 0; m < kTokenTiles; m++) multiply_tile(sums, m, n, x, h[0], h[1], h[2], h[3]);
   }
@@ -186,6 +186,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const QuantJob& job, const 
   constexpr int kSlices = Format::kSlices;
   const int g = (threadIdx.x & 31) >> 2, q = threadIdx.x & 3;
   const int split = job.split;
+  const Constants constants(TOKENS < 32);
   Sources from;
   from.columns = job.columns;
   find_rows<Format>(from, job, row + g);
@@ -210,7 +211,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const QuantJob& job, const 
         const Inputs x = next;
         const bool is_last = s == kSlices - 1;
         load_slice<Format>(next, from, is_last ? p + split : p, is_last ? 0 : s + 1, q);
-        multiply_slice<Format>(sums, ring[d], x, s);
+        multiply_slice<Format>(sums, ring[d], x, s, constants);
       }
       load_part<Format>(ring[d], from, p + kDepth * split, q);
     }

@@ -3,6 +3,7 @@
 // 8) in which neither copies nor ldmatrix meet in a bank. Knows no job. Capability 9.0.
 #pragma once
 #include "copy-groups.cuh"
+#include "mbarrier.cuh"
 #include "tensor-cores.cuh"
 
 /** Threads of a block, and columns of a chunk. */
@@ -46,31 +47,4 @@ __device__ __forceinline__ void copy_lines(u32 to, const Source& source, int chu
     copy_unit(place + i * kLines * 128,
               source.from + (long long)i * kLines * source.columns + column,
               inside && i * kLines < source.left);
-}
-
-/** Four matrices of 8 lines by 16 bytes; a lane has the address of one line. */
-__device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 address) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
-#endif
-}
-
-/** Four numbers from the shared memory of a block of the cluster, or zeros. In the assembly, since
- * a branch for each would wait for each. */
-__device__ __forceinline__ float4 read_shared_in(u32 address, int rank, bool exists) {
-  float4 v = {};
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{ .reg .pred p; .reg .u32 there; setp.ne.s32 p, %6, 0; mov.f32 %0, 0f00000000; mov.f32 %1, "
-      "0f00000000; mov.f32 %2, 0f00000000; mov.f32 %3, 0f00000000;"
-      " @p mapa.shared::cluster.u32 there, %4, %5;"
-      " @p ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there]; }"
-      : "=&f"(v.x), "=&f"(v.y), "=&f"(v.z), "=&f"(v.w)
-      : "r"(address), "r"(rank), "r"((int)exists)
-      : "memory");
-#endif
-  return v;
 }

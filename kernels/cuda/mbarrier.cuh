@@ -27,6 +27,14 @@ __device__ __forceinline__ void arrive(Barrier& barrier) {
 #endif
 }
 
+/** Arrives when what the thread has asked for by cp.async has come. */
+__device__ __forceinline__ void arrive_after_copies(Barrier& barrier) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(&barrier))
+               : "memory");
+#endif
+}
+
 /** Arrives, and announces bytes for the phase. */
 __device__ __forceinline__ void arrive_expecting(Barrier& barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -70,6 +78,23 @@ __device__ __forceinline__ void arrive_in(int rank, Barrier& barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, &barrier))
                : "memory");
 #endif
+}
+
+/** Four numbers from the shared memory of a block of the cluster, or zeros. In the assembly, since
+ * a branch for each would wait for each. */
+__device__ __forceinline__ float4 read_shared_in(u32 address, int rank, bool exists) {
+  float4 v = {};
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{ .reg .pred p; .reg .u32 there; setp.ne.s32 p, %6, 0; mov.f32 %0, 0f00000000; mov.f32 %1, "
+      "0f00000000; mov.f32 %2, 0f00000000; mov.f32 %3, 0f00000000;"
+      " @p mapa.shared::cluster.u32 there, %4, %5;"
+      " @p ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there]; }"
+      : "=&f"(v.x), "=&f"(v.y), "=&f"(v.z), "=&f"(v.w)
+      : "r"(address), "r"(rank), "r"((int)exists)
+      : "memory");
+#endif
+  return v;
 }
 
 /** What this thread wrote to shared memory is there for copies to read. */

@@ -3,11 +3,14 @@
 // e4m3 (one scale a row). Knows no product.
 //
 // A row is a sequence of parts of 64 bytes: 16 for each of the 4 lanes that share a row of a tensor
-// core's operand. A lane's slice j of a part are the inputs 32·j + 8·lane … + 7, so that the inputs
-// that the lanes of a slice meet lie side by side. i8 is stored as code + 128, nf4 as two indices a
-// byte in order, q4 (code + 8) such that inputs 2j and 2j + 1 of 8 are nibbles j and j + 4 of their
-// word. Scales are f16, in order, 2^8 times too large, so that those of small weights keep their
-// digits. Rows end with whole parts.
+// core's operand. A part is of slices of 32 inputs, of which lane l has inputs 8·l … + 7, so that
+// the inputs that the lanes of a slice meet lie side by side. Word j of a lane's four has inputs 2j
+// and 2j + 1 of each slice s, so that a lane that is given word j of all four lanes (ldmatrix) has
+// of each slice what it needs of the left operand of a product (linear-tiles.cu): of i8 bytes 2s
+// and 2s + 1, of nf4 the nibbles of byte s, of q4 nibbles s and s + 4. i8 is stored as code + 128,
+// q4 as code + 8, nf4 as the index of its level. Scales are f16, in order, 2^8 times too large, so
+// that those of small weights keep their digits. Rows end with whole parts. e4m3 lies in order, in
+// rows of one byte an input.
 #pragma once
 #include "common.cuh"
 
@@ -66,45 +69,102 @@ __device__ __forceinline__ u32 mask_or(u32 a, u32 mask, u32 bits) {
   return d;
 }
 
-/** Four integers + 128 to pairs of f16: the low byte of 1024 + n is n. */
-__device__ __forceinline__ void bytes_to_f16(u32 bytes, u32& lo, u32& hi) {
-  lo = add2(__byte_perm(bytes, 0x64646464u, 0x4140), 0xe480e480u);
-  hi = add2(__byte_perm(bytes, 0x64646464u, 0x4342), 0xe480e480u);
+/** Nibbles `at` and at + 4 of a word, integers + 8, as a pair of f16: 1024 + n, or 1024 + 16·n. */
+__device__ __forceinline__ u32 nibbles_to_f16(u32 word, int at) {
+  word >>= at / 2 * 8;
+  if (at % 2 == 0) return add2(mask_or(word, 0x000f000fu, 0x64006400u), 0xe408e408u);
+  return fma2(mask_or(word, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd480d480u);
 }
 
-/** The levels of four nibbles: of both halves of the table, then the right one of the two. */
-__device__ __forceinline__ u32 nf4_bytes(u32 low_three, u32 high_bits) {
-  const u32 low = __byte_perm(NF4_0, NF4_4, low_three);
-  const u32 high = __byte_perm(NF4_8, NF4_12, low_three);
-  return __byte_perm(low, high, high_bits);
+/** Bytes of a and b that the nibbles of a selector below 2^16 say, whose eights are not set. */
+__device__ __forceinline__ u32 select_bytes(u32 a, u32 b, u32 selector) {
+  u32 d;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
+  return d;
 }
 
-/** Eight neighbouring integers (of e4m3: weights) as pairs of f16. i8 takes two words, others one.
- */
-__device__ __forceinline__ void eight_to_f16(u32 first, u32 second, u32 (&h)[4]) {
-  if constexpr (QUANT == kI8) {
-    bytes_to_f16(first, h[0], h[1]);
-    bytes_to_f16(second, h[2], h[3]);
-  } else if constexpr (QUANT == kQ4) {
-    const u32 upper = first >> 8;
-    h[0] = add2(mask_or(first, 0x000f000fu, 0x64006400u), 0xe408e408u);
-    h[1] = fma2(mask_or(first, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd480d480u);
-    h[2] = add2(mask_or(upper, 0x000f000fu, 0x64006400u), 0xe408e408u);
-    h[3] = fma2(mask_or(upper, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd480d480u);
-  } else if constexpr (QUANT == kNf4) {
-    const u32 low_three = first & 0x77777777u;
-    const u32 high_bits = mask_or(first >> 1, 0x44444444u, 0x32103210u);
-    bytes_to_f16(nf4_bytes(low_three, high_bits), h[0], h[1]);
-    bytes_to_f16(nf4_bytes(low_three >> 16, high_bits >> 16), h[2], h[3]);
-  } else {
+/** A constant in a register of its own. The compiler knows no better, as lane 0 has it; what it
+ * knows it would bring there anew for each use. */
+__device__ __forceinline__ u32 in_register(u32 constant) {
+  return __shfl_sync(0xffffffffu, (threadIdx.x & 31) == 0 ? constant : 0, 0);
+}
+
+/** Constants that decoding takes, in registers where those can be spared; made by whole warps. */
+struct Constants {
+  u32 levels[4] = {NF4_0, NF4_4, NF4_8, NF4_12}, magic = 0x64646464u;
+
+  __device__ __forceinline__ explicit Constants(bool are_held) {
+    if (!are_held) return;
+    magic = in_register(magic);
+#pragma unroll
+    for (u32& level : levels) level = in_register(level);
+  }
+};
+
+/** Two integers + 128, the lower bytes of a word or the upper, as a pair of f16: the low byte of
+ * 1024 + n is n. */
+__device__ __forceinline__ u32 bytes_to_f16(u32 bytes, bool is_upper, const Constants& constants) {
+  return add2(__byte_perm(bytes, constants.magic, is_upper ? 0x4342 : 0x4140), 0xe480e480u);
+}
+
+/** The levels, + 128, of four nibbles of a word, the lower or the upper: of both halves of the
+ * table, then the right one of the two. */
+__device__ __forceinline__ u32 nf4_bytes(u32 word, bool is_upper, const Constants& constants) {
+  const int shift = is_upper ? 16 : 0;
+  const u32 low_three = (word & 0x77777777u) >> shift;
+  const u32 high_bits = mask_or(word >> 1, 0x44444444u, 0x32103210u) >> shift;
+  const u32 low = select_bytes(constants.levels[0], constants.levels[1], low_three);
+  const u32 high = select_bytes(constants.levels[2], constants.levels[3], low_three);
+  return select_bytes(low, high, high_bits);
+}
+
+/** Four words as slices `slice`, which is even, and slice + 1 are decoded from them: as they lie,
+ * nf4 as the bytes of its levels. */
+__device__ __forceinline__ void prepare_slices(u32 (&ready)[4], const u32 (&words)[4], int slice,
+                                               const Constants& constants) {
+#pragma unroll
+  for (int j = 0; j < 4; j++)
+    ready[j] = QUANT == kNf4 ? nf4_bytes(words[j], slice / 2, constants) : words[j];
+}
+
+/** Slice `slice` of four prepared words: of integers pair j of word j, as f16; e4m3 itself. */
+__device__ __forceinline__ void slice_to_f16(u32 (&h)[4], const u32 (&ready)[4], int slice,
+                                             const Constants& constants) {
+#pragma unroll
+  for (int j = 0; j < 4; j++) {
+    if constexpr (QUANT == kI8 || QUANT == kNf4)
+      h[j] = bytes_to_f16(ready[j], slice % 2, constants);
+    if constexpr (QUANT == kQ4) h[j] = nibbles_to_f16(ready[j], slice);
+  }
 #if __CUDA_ARCH__ >= 890
-    const u32 words[2] = {first, second};
+  if constexpr (QUANT == kE4m3) {
 #pragma unroll
     for (int i = 0; i < 2; i++)
       asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.rn.f16x2.e4m3x2 %0, lo; "
           "cvt.rn.f16x2.e4m3x2 %1, hi; }"
           : "=r"(h[2 * i]), "=r"(h[2 * i + 1])
-          : "r"(words[i]));
-#endif
+          : "r"(ready[2 * slice + i]));
   }
+#endif
+}
+
+/** Scales of a part, two to a word. */
+struct alignas(kPartScales > 2 ? 8 : 4) Scales {
+  u32 of[kPartScales > 2 ? 2 : 1];
+};
+
+/** The scale of a slice, twice. */
+__device__ __forceinline__ u32 scale_of(const Scales& scales, int slice) {
+  const int group = slice * kPartScales / kPartSlices;
+  return __byte_perm(scales.of[group / 2], 0, group % 2 == 0 ? 0x1010 : 0x3232);
+}
+
+/** Slice `slice` of four prepared words of integers, times their scale, SCALE_FACTOR times too
+ * large. */
+__device__ __forceinline__ void decode(u32 (&h)[4], const u32 (&ready)[4], const Scales& scales,
+                                       int slice, const Constants& constants) {
+  slice_to_f16(h, ready, slice, constants);
+  const u32 scale = scale_of(scales, slice);
+#pragma unroll
+  for (int j = 0; j < 4; j++) h[j] = mul2(h[j], scale);
 }

@@ -83,27 +83,40 @@ __device__ __forceinline__ f16 device_scale(u16 bits) {
   return to_f16(scale < -511.0f ? -511.0f : scale);
 }
 
-/** Eight inputs as a file holds them, two to a byte (i8: two words), → the words of quant.cuh. */
-__device__ __forceinline__ u32 device_word(u32 in_order) {
-  if constexpr (QUANT == kI8) return in_order ^ 0x80808080u;
-  if constexpr (QUANT == kNf4) return in_order;
-  u32 word = 0;
+/** Inputs of a thread: two slices, whose q4 share bytes, and whole groups. */
+constexpr int kThreadInputs = 64;
+constexpr int kThreadGroups = kThreadInputs / kGroup;
+
+/** Codes of a thread's inputs by eights, in order, as a file holds them: two to a byte, of i8 one.
+ * What a row has not is zero. */
+struct Codes {
+  u64 of[kThreadInputs / 8] = {};
+};
+
+/** Lays out the inputs 64·index … of a row. */
+__device__ __forceinline__ void store_codes(u32* values, long long row, int index, int columns,
+                                            const Codes& codes) {
+  constexpr int kPairs = kPartSlices / 2;
+  u32* const part = values + (row * parts_of(columns) + index / kPairs) * (kPartBytes / 4);
+  const int pair = index % kPairs;
 #pragma unroll
-  for (int j = 0; j < 4; j++) {
-    const u32 pair = in_order >> 8 * j;
-    word |= (pair & 15) << 4 * j | (pair >> 4 & 15) << 4 * (j + 4);
+  for (int word = 0; word < 16; word++) {
+    // Inputs 2j and 2j + 1 of both slices.
+    const int j = word % 4;
+    if constexpr (QUANT == kI8) {
+      const u32 first = codes.of[word / 4] >> 16 * j & 0xffff;
+      const u32 second = codes.of[word / 4 + 4] >> 16 * j & 0xffff;
+      part[word] = (first | second << 16) ^ 0x80808080u;
+    } else {
+      const u32 first = codes.of[word / 4] >> 8 * j & 0xff;
+      const u32 second = codes.of[word / 4 + 4] >> 8 * j & 0xff;
+      u8* const to = reinterpret_cast<u8*>(part + word);
+      if constexpr (QUANT == kNf4)
+        to[2 * pair] = first, to[2 * pair + 1] = second;
+      else
+        to[pair] = first & 15 | second << 4, to[pair + 2] = first >> 4 | second & 0xf0;
+    }
   }
-  return word;
-}
-
-/** Words of eight inputs. */
-constexpr int kEightWords = kIsNibbles ? 1 : 2;
-
-/** Index of the first word of the inputs 8·eight … of a row. */
-__device__ __forceinline__ long long eight_at(int row, int eight, int columns) {
-  const int lane = eight % 4, slice = eight / 4 % kPartSlices, part = eight / 4 / kPartSlices;
-  return ((long long)row * parts_of(columns) + part) * (kPartBytes / 4) + lane * 4 +
-         slice * kEightWords;
 }
 
 __device__ __forceinline__ long long scale_at(int row, int group, int columns) {
@@ -112,45 +125,67 @@ __device__ __forceinline__ long long scale_at(int row, int group, int columns) {
 
 __device__ __forceinline__ int groups_of(int columns) { return (columns + kGroup - 1) / kGroup; }
 
-// in [rows, columns] → values, scales; one thread a group. columns a multiple of 8
-extern "C" __global__ void __launch_bounds__(256)
-    quantise(u32* values, f16* scales, const source_t* in, int rows, int columns) {
-  const int groups = groups_of(columns);
-  const long long index = blockIdx.x * 256ll + threadIdx.x;
-  if (index >= (long long)rows * groups) return;
-  const int row = index / groups, group = index % groups;
-  const int count = min(kGroup, columns - group * kGroup);
-  const source_t* const from = in + (long long)row * columns + group * kGroup;
-  const u16 bits = scale_bits(from, count);
-  const float scale = bf16_to_float(bits);
-  for (int i = 0; i < count; i += 8) {
-    u64 codes = 0;
-    for (int j = 0; j < 8; j++) {
-      const int code = code_of(read_weight(from[i + j]), scale);
-      if constexpr (QUANT == kI8) codes |= (u64)(code & 255) << 8 * j;
-      if constexpr (QUANT == kQ4) codes |= (u64)(code + 8) << 4 * j;
-      if constexpr (QUANT == kNf4) codes |= (u64)code << 4 * j;
-    }
-    u32* const to = values + eight_at(row, (group * kGroup + i) / 8, columns);
-    for (int j = 0; j < kEightWords; j++) to[j] = device_word(codes >> 32 * j);
-  }
-  scales[scale_at(row, group, columns)] = device_scale(bits);
+/** Of a thread: its row, and which of the row's threads it is. */
+struct Place {
+  int row, index, first_group, end_group;
+  bool exists;
+};
+
+__device__ __forceinline__ Place place_of(int rows, int columns) {
+  const int threads = (columns + kThreadInputs - 1) / kThreadInputs;
+  const long long thread = blockIdx.x * 256ll + threadIdx.x;
+  Place at;
+  at.exists = thread < (long long)rows * threads;
+  at.row = thread / threads, at.index = thread % threads;
+  at.first_group = at.index * kThreadGroups;
+  at.end_group = min(at.first_group + kThreadGroups, groups_of(columns));
+  return at;
 }
 
-// Rows as backend.ts's QuantisedRows has them → values, scales; one thread a group.
+// in [rows, columns] → values, scales; a thread has 64 inputs. columns a multiple of 8
+extern "C" __global__ void __launch_bounds__(256)
+    quantise(u32* values, f16* scales, const source_t* in, int rows, int columns) {
+  const Place at = place_of(rows, columns);
+  if (!at.exists) return;
+  Codes codes;
+  for (int group = at.first_group; group < at.end_group; group++) {
+    const int first = group * kGroup, count = min(kGroup, columns - first);
+    const source_t* const from = in + (long long)at.row * columns + first;
+    const u16 bits = scale_bits(from, count);
+    const float scale = bf16_to_float(bits);
+    for (int i = 0; i < count; i++) {
+      const int code = code_of(read_weight(from[i]), scale);
+      u64& eight = codes.of[(first + i) % kThreadInputs / 8];
+      if constexpr (QUANT == kI8) eight |= (u64)(code & 255) << i % 8 * 8;
+      if constexpr (QUANT == kQ4) eight |= (u64)(code + 8) << i % 8 * 4;
+      if constexpr (QUANT == kNf4) eight |= (u64)code << i % 8 * 4;
+    }
+    scales[scale_at(at.row, group, columns)] = device_scale(bits);
+  }
+  store_codes(values, at.row, at.index, columns, codes);
+}
+
+// Rows as backend.ts's QuantisedRows has them → values, scales; a thread has 64 inputs.
 extern "C" __global__ void __launch_bounds__(256)
     lay_out(u32* values, f16* scales, const u32* in, const u16* bits, int rows, int columns) {
-  const int groups = groups_of(columns);
-  const long long index = blockIdx.x * 256ll + threadIdx.x;
-  if (index >= (long long)rows * groups) return;
-  const int row = index / groups, group = index % groups;
-  const int end = min((group + 1) * kGroup, columns) / 8;
-  for (int eight = group * kGroup / 8; eight < end; eight++) {
-    const u32* const from = in + ((long long)row * (columns / 8) + eight) * kEightWords;
-    u32* const to = values + eight_at(row, eight, columns);
-    for (int j = 0; j < kEightWords; j++) to[j] = device_word(from[j]);
+  const Place at = place_of(rows, columns);
+  if (!at.exists) return;
+  const int first = at.index * kThreadInputs / 8,
+            count = min(kThreadInputs / 8, columns / 8 - first);
+  const long long eight = (long long)at.row * (columns / 8) + first;
+  Codes codes;
+#pragma unroll
+  for (int i = 0; i < kThreadInputs / 8; i++) {
+    if (i >= count) break;
+    if constexpr (kIsNibbles)
+      codes.of[i] = in[eight + i];
+    else
+      codes.of[i] = in[2 * (eight + i)] | (u64)in[2 * (eight + i) + 1] << 32;
   }
-  scales[scale_at(row, group, columns)] = device_scale(bits[index]);
+  store_codes(values, at.row, at.index, columns, codes);
+  for (int group = at.first_group; group < at.end_group; group++)
+    scales[scale_at(at.row, group, columns)] =
+        device_scale(bits[(long long)at.row * groups_of(columns) + group]);
 }
 
 // out f16 [rows, columns] for the library's products. A thread takes a lane's 16 bytes of a part,
@@ -161,6 +196,7 @@ extern "C" __global__ void __launch_bounds__(256)
   let_next_start();
   wait_for_previous();
   const int lanes = parts_of(columns) * 4;
+  const Constants constants(true);
   // Of a part of a matrix: far fewer than an int counts.
   const int count = rows * lanes;
 #pragma unroll 2
@@ -173,11 +209,9 @@ extern "C" __global__ void __launch_bounds__(256)
       const int column = (part * kPartSlices + slice) * 32 + lane * 8;
       if (column >= columns) break;
       const float scale = to_float(scales[scale_at(row, column / kGroup, columns)]) * UNSCALE;
-      u32 h[4];
-      if constexpr (kIsNibbles)
-        eight_to_f16(words[slice], 0, h);
-      else
-        eight_to_f16(words[2 * slice], words[2 * slice + 1], h);
+      u32 ready[4], h[4];
+      prepare_slices(ready, words, slice / 2 * 2, constants);
+      slice_to_f16(h, ready, slice, constants);
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         const float2 pair = unpack(h[j]);

@@ -24,3 +24,14 @@ __device__ __forceinline__ void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a
       : "r"(a2), "r"(a3), "r"(b1));
 #endif
 }
+
+/** Four matrices of 8 lines by 16 bytes, of which a lane has the address of one line: word l % 4 of
+ * line l / 4 of each, for lane l. */
+__device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 address) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+#endif
+}

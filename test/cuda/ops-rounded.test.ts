@@ -92,7 +92,9 @@ describeCuda('products with integers on cuda', () => {
   const cuda = backendOfGroup()
 
   test.each(
-    TYPES.flatMap((type) => [1, 3, 9, 32, 33, 65, 300].map((tokens) => [type, tokens] as const)),
+    TYPES.flatMap((type) =>
+      [1, 3, 9, 32, 33, 65, 100, 150, 300, 1100].map((tokens) => [type, tokens] as const),
+    ),
   )('linear with %s of %i tokens', (type, tokens) => {
     compare(cuda(), 1e-3, `T ${tokens}`, (backend) =>
       // Factors of low rank stay in f16 beside them.
@@ -100,8 +102,30 @@ describeCuda('products with integers on cuda', () => {
     )
   })
 
+  test.each(TYPES.flatMap((type) => [40, 120, 200, 500].map((tokens) => [type, tokens] as const)))(
+    'linear with %s of %i tokens whose columns several blocks share',
+    (type, tokens) => {
+      compare(cuda(), 1e-3, `T ${tokens}`, (backend) => {
+        const capacity = capacityFor(tokens)
+        const jobs = [264, 520].map((rows, j) => {
+          const isAdded = j === 1
+          const count = (tokens + 2) * rows
+          const y = isAdded
+            ? backend.tensor([tokens + 2, rows], normals(count, 3))
+            : poisonedHalves(backend, [tokens + 2, rows])
+          const x = backend.activation([tokens + 2, 2080], halves((tokens + 2) * 2080, 4 + j))
+          const weight = backend.matrix(randomSource(rows, 2080, 'bf16', 6 + j), type)
+          return { y, x, weight, epilogue: isAdded ? ('add' as const) : ('relu2' as const) }
+        })
+        const batch = raggedBatch(capacity, [tokens], [0], 1)
+        runOnce(backend, capacity, batch, (ops) => ops.linear(jobs))
+        return jobs.map(({ y, weight: { rows } }) => backend.readTensor(y, 0, tokens * rows))
+      })
+    },
+  )
+
   test.each(TYPES)('%s from a file that holds it = rounded at load', (type) => {
-    for (const tokens of [1, 70]) {
+    for (const tokens of [1, 70, 130, 1100]) {
       const fromFile = linearOf(cuda(), tokens, (source) =>
         cuda().matrix(roundedSource(source, type), type),
       )
@@ -135,7 +159,7 @@ describeCuda('products with integers on cuda', () => {
       readRows: (start: number, end: number) =>
         new Uint8Array(values.buffer, 4 * start * C, 4 * (end - start) * C),
     }
-    for (const tokens of [1, 70]) {
+    for (const tokens of [1, 70, 130, 1100]) {
       const capacity = capacityFor(tokens)
       const x = cuda().activation([tokens + 2, C], halves((tokens + 2) * C, 2))
       const y = poisonedHalves(cuda(), [tokens + 2, rows])

@@ -225,6 +225,11 @@ export class CudaDevice {
     this.#launcher.launch(kernel, grid, block, sharedBytes, args, options)
   }
 
+  /** Clusters of so many blocks that run at once: a cluster lies within a part of the chip, of 16 or 18 multiprocessors or fewer. */
+  clustersAtOnce(kernel: Kernel, threads: number, sharedBytes: number, cluster: number): number {
+    return this.#launcher.clustersAtOnce(kernel, threads, sharedBytes, cluster)
+  }
+
   /** Blocks of a kernel that fit on one multiprocessor at once. */
   blocksPerSm(kernel: Kernel, threads: number, sharedBytes: number): number {
     this.enter()

@@ -63,7 +63,9 @@ const SIGNATURES = {
   cuFuncGetAttribute: [I, [P, I, P]],
   cuFuncSetAttribute: [I, [P, I, I]],
   cuOccupancyMaxActiveBlocksPerMultiprocessor: [I, [P, P, I, S]],
+  cuOccupancyMaxActiveClusters: [I, [P, P, P]],
   cuLaunchKernelEx: [I, [P, P, P, P]],
+  cuTensorMapEncodeTiled: [I, [P, I, U, P, P, P, P, P, I, I, I, I]],
 } as const
 
 export type DriverFunctions = Bound<typeof SIGNATURES>

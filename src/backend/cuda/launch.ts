@@ -70,14 +70,7 @@ export class Launcher {
     args: KernelArgs,
     options: LaunchOptions = NO_OPTIONS,
   ): void {
-    if (sharedBytes > DEFAULT_SHARED_BYTES) this.allowShared(kernel, sharedBytes)
-    const { view } = this.#config
-    for (let i = 0; i < 3; i++) {
-      view.setUint32(4 * i, grid[i]!, true)
-      view.setUint32(12 + 4 * i, block[i]!, true)
-    }
-    view.setUint32(24, sharedBytes, true)
-    view.setUint32(48, this.#writeAttributes(kernel, options), true)
+    this.#configure(kernel, grid, block, sharedBytes, options)
     const driver = this.#driver
     driver.lastLaunch = kernel.label
     const status = driver.functions.cuLaunchKernelEx(
@@ -91,6 +84,31 @@ export class Launcher {
       status,
       `launch of ${kernel.label}, grid [${grid}], block [${block}], ${sharedBytes} bytes of shared memory`,
     )
+  }
+
+  /** Clusters of so many blocks, of so many threads each, that the device runs at once. */
+  clustersAtOnce(kernel: Kernel, threads: number, sharedBytes: number, cluster: number): number {
+    const out = new Int32Array(1)
+    this.#configure(kernel, [cluster, 1, 1], [threads, 1, 1], sharedBytes, { cluster })
+    this.#driver.call('cuOccupancyMaxActiveClusters', out, kernel.handle, this.#config.address)
+    return out[0]!
+  }
+
+  #configure(
+    kernel: Kernel,
+    grid: Dim3,
+    block: Dim3,
+    sharedBytes: number,
+    options: LaunchOptions,
+  ): void {
+    if (sharedBytes > DEFAULT_SHARED_BYTES) this.allowShared(kernel, sharedBytes)
+    const { view } = this.#config
+    for (let i = 0; i < 3; i++) {
+      view.setUint32(4 * i, grid[i]!, true)
+      view.setUint32(12 + 4 * i, block[i]!, true)
+    }
+    view.setUint32(24, sharedBytes, true)
+    view.setUint32(48, this.#writeAttributes(kernel, options), true)
   }
 
   #writeAttributes(kernel: Kernel, { pdl, cluster = 1, cooperative }: LaunchOptions): number {

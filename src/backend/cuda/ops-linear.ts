@@ -70,7 +70,7 @@ export function linear(
 ): LinearCommand {
   assert(jobs.length > 0 && jobs.length <= MAX_JOBS, `linear with ${jobs.length} jobs`)
   const products = jobs.map((job) => productOf(job, capacity.tokens))
-  const limit = fewTokens(products)
+  const limit = fewTokens(device, products)
   const few = fewProducts(device, products, 0)
   const many = manyProducts(device, products, 0, capacity.tokens, shared.rounded)
   const sparse =
@@ -101,7 +101,7 @@ export function logits(
   shared: LinearShared,
 ): Command {
   const products = [productOf({ y, x, weight }, capacity.logits)]
-  const limit = fewTokens(products)
+  const limit = fewTokens(device, products)
   const few = fewProducts(device, products, 2)
   const many = manyProducts(device, products, 2, capacity.logits, shared.rounded)
   return {
@@ -151,7 +151,7 @@ function fewStruct(
 
 function fewProducts(device: CudaDevice, products: readonly Product[], countIndex: number) {
   if (products.some(isRounded)) return roundedFew(device, products, countIndex)
-  const variants = FEW_SIZES.filter((size) => size <= fewTokens(products)).map((size) => {
+  const variants = FEW_SIZES.filter((size) => size <= fewTokens(device, products)).map((size) => {
     const ROW_TILES = rowTilesOf(products, size)
     const kernel = device.kernel('linear-few', 'linear_few', { TOKENS: size, ROW_TILES })
     const [struct, blocks] = fewStruct(products, countIndex, ROW_TILES)
@@ -180,8 +180,8 @@ function isRounded({ type }: Product): boolean {
 }
 
 /** The most tokens for which one kernel reads every matrix itself. */
-function fewTokens(products: readonly Product[]): number {
-  if (products.some(isRounded)) return fewRoundedTokens(products)
+function fewTokens(device: CudaDevice, products: readonly Product[]): number {
+  if (products.some(isRounded)) return fewRoundedTokens(device, products)
   return products.length === 1 ? FEW_TOKENS_ALONE : FEW_TOKENS_TOGETHER
 }
 
@@ -238,7 +238,10 @@ function manyProducts(
       : products
   const finished = (tokens: number) =>
     byLibrary(tokens).filter(
-      (product) => !absorbed.has(product) && (product.bias || !isPlain(product.epilogue)),
+      (product) =>
+        !absorbed.has(product) &&
+        !rounded.finishes(product, tokens) &&
+        (product.bias || !isPlain(product.epilogue)),
     )
   for (const { y, bias, epilogue } of finished(Number.POSITIVE_INFINITY))
     assert(
@@ -259,17 +262,17 @@ function manyProducts(
     },
     prepare(gemm: Gemm, tokens: number): void {
       const n = paddedTokens(tokens, capacity)
-      for (const product of products.filter(isRounded)) rounded.of(product).prepare(gemm, n)
+      rounded.prepare(gemm, tokens, n)
       for (const call of halfCalls(tokens, n)) gemm.prepare(call)
     },
     run(stream: StepStream, tokens: number): void {
       const n = paddedTokens(tokens, capacity)
       if (tokens <= small.limit) small.run(stream, tokens)
-      rounded.begin(stream, products, tokens)
-      for (const product of products.filter(isRounded)) rounded.of(product).run(stream, tokens, n)
+      rounded.run(stream, tokens, n, absorbed)
       for (const call of halfCalls(tokens, n)) stream.gemm.run(call)
       const rest = finished(tokens)
-      const widest = Math.max(0, ...rest.map(({ rows }) => rows))
+      if (rest.length === 0) return
+      const widest = Math.max(...rest.map(({ rows }) => rows))
       const blocks = Math.min(EPILOGUE_BLOCKS, Math.ceil((tokens * widest) / (8 * 256)))
       const site = tokens <= small.limit ? sites.some : sites.all
       const grid = [blocks, rest.length, 1] as const

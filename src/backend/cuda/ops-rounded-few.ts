@@ -6,6 +6,7 @@ import { assert } from '../../errors.ts'
 import type { RoundedType } from '../backend.ts'
 import type { StepStream } from './command.ts'
 import type { CudaDevice } from './device.ts'
+import { leastTiledTokens } from './ops-rounded-tiles.ts'
 import { EPILOGUES, type Product } from './product.ts'
 import { PART_INPUTS, QUANT_CODES } from './rounded-matrix.ts'
 import { StructBytes } from './struct-bytes.ts'
@@ -28,15 +29,16 @@ const SMALL_ROWS = 512
 
 /**
  * The most tokens for which this is the way. Beyond, the library's products read the weights once: of fp8 as they are,
- * of integers from a copy in f16 that has to be made first.
+ * of integers from a copy in f16 that has to be made first, unless there are tiles for them (ops-rounded-tiles.ts).
  */
-export function fewRoundedTokens(products: readonly Product[]): number {
-  return products.some(({ type }) => type === 'fp8') ? LARGEST : 2 * LARGEST
+export function fewRoundedTokens(device: CudaDevice, products: readonly Product[]): number {
+  if (products.some(({ type }) => type === 'fp8')) return LARGEST
+  return Math.min(2 * LARGEST, leastTiledTokens(device) - 1)
 }
 
 export function roundedFew(device: CudaDevice, products: readonly Product[], countIndex: number) {
   const groups = groupsOf(products)
-  const limit = fewRoundedTokens(products)
+  const limit = fewRoundedTokens(device, products)
   const variants = SIZES.map((size) => ({
     size,
     launches: groups.map(({ type, jobs }) => ({

@@ -1,7 +1,7 @@
 /**
- * Products of many tokens with matrices of 8 and 4 bits on cuda. Integers: a copy of the matrix in f16 (of a large one,
- * of some rows after others) and the library's product with it. fp8: the inputs rounded likewise, a scale a token, and
- * the library's product of both.
+ * Products of many tokens with matrices of 8 and 4 bits on cuda. Integers: as long as that pays ops-rounded-tiles.ts,
+ * else a copy of the matrix in f16 (of a large one, of some rows after others) and the library's product with it. fp8:
+ * the inputs rounded likewise, a scale a token, and the library's product of both.
  */
 import type { QuantisedType } from '../backend.ts'
 import type { StepStream } from './command.ts'
@@ -9,6 +9,7 @@ import type { CudaDevice } from './device.ts'
 import type { Gemm, GemmCall } from './gemm.ts'
 import type { Kernel } from './kernel.ts'
 import { type DevicePointer, i32 } from './kernel-args.ts'
+import { tiledProducts } from './ops-rounded-tiles.ts'
 import type { Product } from './product.ts'
 import { QUANT_CODES, rowBytesOf } from './rounded-matrix.ts'
 import type { Scratch } from './scratch.ts'
@@ -61,10 +62,14 @@ interface ManyProduct {
   run(stream: StepStream, tokens: number, n: number): void
 }
 
+/** The products of a linear with matrices that are not f16. */
 export interface ManyRounded {
-  of(product: Product): ManyProduct
-  /** Rounds the inputs of all fp8 products among them. Before the first runs. */
-  begin(stream: StepStream, products: readonly Product[], tokens: number): void
+  /** Kernels, and plans of the library's products, which are of n tokens where the step has `tokens`. */
+  prepare(gemm: Gemm, tokens: number, n: number): void
+  /** `absorbed`: products whose bias and epilogue are left to their reader. */
+  run(stream: StepStream, tokens: number, n: number, absorbed: ReadonlySet<Product>): void
+  /** Whether `run` adds the product's bias and applies its epilogue. */
+  finishes(product: Product, tokens: number): boolean
 }
 
 export function roundedMany(
@@ -74,24 +79,32 @@ export function roundedMany(
   capacity: number,
   scratch: RoundedScratch,
 ): ManyRounded {
+  const tiled = tiledProducts(device, products, countIndex, capacity)
+  const fp8 = products.filter(({ type }) => type === 'fp8')
+  const inputs =
+    fp8.length === 0 ? null : new Fp8Inputs(device, countIndex, capacity, scratch.inputs)
   const made = new Map<Product, ManyProduct>()
-  const isFp8 = ({ type }: Product) => type === 'fp8'
-  const inputs = products.some(isFp8)
-    ? new Fp8Inputs(device, countIndex, capacity, scratch.inputs)
-    : null
   for (const product of products) {
     const { type } = product
-    if (type === 'f16') continue
-    if (type === 'fp8' && inputs !== null) {
-      inputs.add(product)
-      made.set(product, fp8Product(device, product, countIndex, capacity, inputs, scratch.sums))
-    } else if (type !== 'fp8') made.set(product, copied(device, product, type, scratch.weights))
+    if (type === 'fp8') {
+      inputs!.add(product)
+      made.set(product, fp8Product(device, product, countIndex, capacity, inputs!, scratch.sums))
+    } else if (type !== 'f16') made.set(product, copied(device, product, type, scratch.weights))
   }
+  const isTiled = ({ type }: Product, tokens: number) =>
+    type !== 'fp8' && type !== 'f16' && (tiled?.serves(tokens) ?? false)
+  const others = (tokens: number) => [...made].filter(([product]) => !isTiled(product, tokens))
   return {
-    of: (product) => made.get(product)!,
-    begin: (stream, running, tokens) => {
-      if (running.some(isFp8)) inputs?.round(stream, tokens)
+    prepare(gemm, tokens, n) {
+      if (tiled?.serves(tokens)) tiled.prepare(tokens)
+      for (const [, { prepare }] of others(tokens)) prepare(gemm, n)
     },
+    run(stream, tokens, n, absorbed) {
+      inputs?.round(stream, tokens)
+      if (tiled?.serves(tokens)) tiled.run(stream, tokens, absorbed)
+      for (const [, { run }] of others(tokens)) run(stream, tokens, n)
+    },
+    finishes: isTiled,
   }
 }
 

@@ -18,7 +18,7 @@ export const PART_INPUTS: Readonly<Record<RoundedType, number>> = {
   nf4: 128,
   fp8: 64,
 }
-const PART_BYTES = 64
+export const PART_BYTES = 64
 /** What columns have to be multiples of. */
 const COLUMNS = 32
 /** Rows: what the library asks of e4m3, and of the copies in f16 of the others. */
@@ -26,6 +26,8 @@ const ROWS: Readonly<Record<RoundedType, number>> = { i8: 8, q4: 8, nf4: 8, fp8:
 /** Compute capability from which there is arithmetic of e4m3. */
 const FP8_CAPABILITY = [8, 9] as const
 const THREADS = 256
+/** Inputs of a thread that rounds or lays out: kThreadInputs of quantise.cu. */
+const THREAD_INPUTS = 64
 
 export interface RoundedMatrix {
   readonly address: DevicePointer
@@ -75,6 +77,10 @@ function allocate(device: CudaDevice, { rows, columns }: MatrixSource, type: Qua
   return { address, scales, bytes: rows * (rowBytes + rowScaleBytes), at }
 }
 
+function blocksOf(rows: number, columns: number): number {
+  return Math.ceil((rows * Math.ceil(columns / THREAD_INPUTS)) / THREADS)
+}
+
 function quantisedMatrix(
   device: CudaDevice,
   source: MatrixSource,
@@ -86,9 +92,8 @@ function quantisedMatrix(
   const kernel = device.kernel('quantise', 'quantise', defines)
   eachBlock(device, source, (block, start, end) => {
     const { values, scales } = at(start)
-    const groups = (end - start) * numScales(type, columns)
     const args = [values, scales, block, i32(end - start), i32(columns)]
-    launchOnce(device, kernel, Math.ceil(groups / THREADS), args)
+    launchOnce(device, kernel, blocksOf(end - start, columns), args)
   })
   return matrix
 }
@@ -112,7 +117,7 @@ function laidOut(
     device.upload(codes, block.values)
     device.upload(bits, block.scales)
     const args = [values, scales, codes, bits, i32(end - start), i32(columns)]
-    launchOnce(device, kernel, Math.ceil(((end - start) * rowScales) / THREADS), args)
+    launchOnce(device, kernel, blocksOf(end - start, columns), args)
     device.free(codes)
     device.free(bits)
   }

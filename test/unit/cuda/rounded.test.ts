@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest'
 import type { CudaDevice } from '../../../src/backend/cuda/device.ts'
 import { copyBytes } from '../../../src/backend/cuda/ops-rounded-many.ts'
+import { cutOf } from '../../../src/backend/cuda/ops-rounded-tiles.ts'
 import { CopyBudget } from '../../../src/backend/cuda/ops-sparse.ts'
 import { rowBytesOf } from '../../../src/backend/cuda/rounded-matrix.ts'
 
@@ -13,6 +14,24 @@ test('the f16 copy of integers is as large as a small matrix, and bounded for a 
   expect(bytes(20_000, 4096)).toBeLessThanOrEqual(128 << 20)
   for (const type of ['f16', 'fp8'] as const)
     expect(copyBytes({ type, rows: 2048, columns: 2048 })).toBe(0)
+})
+
+test('products of few tiles share their columns, as far as clusters fit on the chip', () => {
+  // As an H200 has them: parts of 18 multiprocessors, some of fewer.
+  const atOnce = (cluster: number) => ({ 2: 66, 4: 30, 8: 15 })[cluster]!
+  const cut = (tokens: number, ...jobs: readonly (readonly [rows: number, columns: number])[]) => {
+    const shapes = jobs.map(([rows, columns]) => ({ rows, columns }))
+    const { size, shares } = cutOf(atOnce, 'i8', shapes, tokens)
+    return [size, shares]
+  }
+  // 16 clusters of 8 would come in two waves.
+  expect(cut(64, [4096, 16_384])).toEqual([64, 2])
+  expect(cut(64, [2048, 8192])).toEqual([64, 4])
+  expect(cut(512, [4096, 4096])).toEqual([128, 1])
+  expect(cut(128, [4096, 4096])).toEqual([128, 2])
+  expect(cut(1024, [4096, 4096], [4096, 4096], [4096, 4096])).toEqual([256, 1])
+  // A share has a part of the columns at the least.
+  expect(cut(64, [256, 4096], [256, 64])).toEqual([64, 1])
 })
 
 test('rows take whole parts of values and scales', () => {

@@ -1,0 +1,92 @@
+// What the warps of linear-tiles.cu share: the jobs of a launch, which part of them a block has,
+// and what lies in its shared memory.
+#pragma once
+#include "quant.cuh"
+#include "wgmma.cuh"
+
+#define MAX_JOBS 8
+
+struct TileJob {
+  void* y;
+  const f16* scales;
+  const float* bias;
+  int rows;
+  int columns;
+  int epilogue;
+  int is_f32;
+  /** The first pair of tiles. */
+  int first_pair;
+};
+
+struct TileJobs {
+  TileJob job[MAX_JOBS];
+  int count;
+  /** Which of the step's counts is T: 0 tokens, 2 logits rows. */
+  int count_index;
+  /** Tiles of tokens. */
+  int columns_of_tiles;
+  /** Pairs that share a product's columns. */
+  int shares;
+};
+
+/** Of each job: x in boxes of 64 columns and half a block's tokens, W in boxes of a part and a
+ * block's rows. */
+struct TileMaps {
+  TensorMap inputs[MAX_JOBS];
+  TensorMap values[MAX_JOBS];
+};
+
+constexpr int kRows = 128;
+/** The warpgroups that multiply, then the one that asks. */
+constexpr int kMultiplying = 256;
+constexpr int kThreads = kMultiplying + 128;
+/** Inputs of a box of x, a row of 128 bytes, and boxes to a part of W. */
+constexpr int kBoxInputs = 64;
+constexpr int kBoxes = kPartInputs / kBoxInputs;
+constexpr int kPartBytesOfRows = kRows * kPartBytes;
+/** Scales are copied in 16 bytes of a row, those of so many parts; and so many such copies are
+ * held. */
+constexpr int kScaleParts = 16 / sizeof(Scales);
+constexpr int kScaleStages = (STAGES + kScaleParts - 2) / kScaleParts + 1;
+/** Between the sums of two tokens: no banks in common. */
+constexpr int kStride = kRows + 4;
+
+struct Shared {
+  union {
+    struct {
+      /** By boxes, then tokens, 128 bytes each. */
+      uint4 inputs[STAGES][kBoxes][8 * TOKENS];
+      uint4 values[STAGES][kRows][4];
+      Scales scales[kScaleStages][kRows][kScaleParts];
+    };
+    /** In the end: sums of the block's share. */
+    float sums[TOKENS][kStride];
+  };
+  Barrier full[STAGES];
+  Barrier free[STAGES];
+};
+
+/** The work of a block. */
+struct Tile {
+  int first_row, first_token, job;
+  /** Which of the pair it is, and of the shares. */
+  int side, share;
+  /** Parts of its share. */
+  int begin, end;
+};
+
+__device__ __forceinline__ Tile find_tile(const TileJobs& jobs) {
+  const int cluster = 2 * jobs.shares, rank = rank_in_cluster(), unit = blockIdx.x / cluster;
+  const int pair = unit / jobs.columns_of_tiles;
+  Tile tile;
+  tile.job = 0;
+  while (tile.job + 1 < jobs.count && pair >= jobs.job[tile.job + 1].first_pair) tile.job++;
+  const TileJob& job = jobs.job[tile.job];
+  tile.side = rank % 2, tile.share = rank / 2;
+  tile.first_row = (2 * (pair - job.first_pair) + tile.side) * kRows;
+  tile.first_token = unit % jobs.columns_of_tiles * TOKENS;
+  const int parts = parts_of(job.columns);
+  tile.begin = parts * tile.share / jobs.shares;
+  tile.end = parts * (tile.share + 1) / jobs.shares;
+  return tile;
+}
