@@ -86,7 +86,7 @@ __device__ __forceinline__ bool draw_best(int& turn, const Row& row, const Ranki
   const float low = find_best(turn, row, r, need);
   if (low == infinity()) return false;
   list_ranges(row, {fmaxf(low, need.floor), infinity()}, nothing());
-  if (lists.is_over) return false;
+  if (take_is_over()) return false;
   if (block_rank() > 0) return true;
   const bool cuts = need.top_p < 1 || need.has_count;
   const int length = (int)fminf(need.count, (float)lists.num_ranked[0]);

@@ -38,10 +38,11 @@ __device__ __noinline__ Place list_nth(int turn, const float* scores, int vocab,
   });
   sum_cluster(turn, sums);
   __syncthreads();
-  const double all = exchange.sums[0];
+  // Not beyond the last: where the tokens' number was known by their weights it may be.
+  const double all = exchange.sums[0], last = fmin((double)count, all);
   const Ranking counting = {best, scale, 0};
-  find_brackets(turn, row, counting, all, depth_unit((float)(exchange.sums[1] / all)),
-                [&](Line* lines) { lines[0] = line_at(count), lines[1] = no_line(); });
+  find_brackets(turn, row, counting, all, depth_unit((float)(exchange.sums[1] / all)), kFew,
+                [&](Line* lines) { lines[0] = line_at(last), lines[1] = no_line(); });
   const Bracket b = search.brackets[0];
   // All better ones of up to kMaxTop tokens, whatever the bracket.
   const bool is_listed = is_few(b, counting), lists_all = b.to_low <= kRoom;
@@ -101,33 +102,42 @@ __device__ __forceinline__ int draw(int& turn, Row& row, int vocab, const Rankin
   const Need need = {fmaxf(lowest, kLowest), (float)k, top_p, share_drawn, k < vocab};
   int token = 0;
   if (draw_best(turn, row, r, need, token)) return token;
-  double most_kept = totals.above_floor;
+  double best_sum = 1e300;
   if (k < vocab) {
     const Sum best = sum_best(turn, row.scores, vocab, r, k);
     turn = best.next_turn;
-    most_kept = fmin(most_kept, best.sum);
+    best_sum = best.sum;
     row.load(row.scores);
   }
+  const double most_kept = fmin(totals.above_floor, best_sum);
   // What is kept ends with the token that crosses top-p's line; until that is known, the draw's
   // line is within its weight. It gets known, or a draw between two tokens of weights far apart
   // could find no end.
-  const float unit = depth_unit(log2f(vocab / (float)totals.all));
-  find_brackets(turn, row, r, totals.all, unit, [&](Line* lines) {
-    const Bracket& b = search.brackets[0];
-    const double line = top_p * totals.all;
-    const bool cuts = top_p < 1 && line < most_kept;
-    double least = line, most = fmin(line + r.weight(fminf(b.high, r.best)), b.to_low);
-    if (b.is_tie()) least = most = sum_in_tie(b, r, line);
-    lines[0] = cuts ? line_at(line) : no_line();
-    lines[1] = {share_drawn * (cuts ? fmin(most_kept, least) : most_kept),
-                share_drawn * (cuts ? fmin(most_kept, most) : most_kept), true};
-  });
-  const Bracket cut = search.brackets[0], drawn = search.brackets[1];
-  const Line line = search.lines[0];
-  const bool cuts = line.most >= 0, lists_cut = cuts && is_few(cut, r);
-  const bool lists_drawn = is_few(drawn, r);
-  list_ranges(row, lists_cut ? Range{cut.low, cut.high} : nothing(),
-              lists_drawn ? Range{drawn.low, drawn.high} : nothing());
+  const Bracket &cut = search.brackets[0], &drawn = search.brackets[1];
+  const Line& line = search.lines[0];
+  bool cuts, lists_cut, lists_drawn;
+  // Where a list has no room for what seemed to be few, once more, down to one score: then nothing
+  // is listed here.
+#pragma unroll 1
+  for (int few = kFew;; few = 0) {
+    const float unit = depth_unit(log2f(vocab / (float)totals.all));
+    find_brackets(turn, row, r, totals.all, unit, few, [&](Line* lines) {
+      const Bracket& b = search.brackets[0];
+      const double line = top_p * totals.all;
+      const bool cuts = top_p < 1 && line < most_kept;
+      double least = line, most = fmin(line + r.weight(fminf(b.high, r.best)), b.to_low);
+      if (b.is_tie()) least = most = sum_in_tie(b, r, line);
+      lines[0] = cuts ? line_at(line) : no_line();
+      lines[1] = {share_drawn * (cuts ? fmin(most_kept, least) : most_kept),
+                  share_drawn * (cuts ? fmin(most_kept, most) : most_kept), true};
+    });
+    cuts = line.most >= 0, lists_cut = cuts && is_few(cut, r);
+    lists_drawn = is_few(drawn, r);
+    list_ranges(row, lists_cut ? Range{cut.low, cut.high} : nothing(),
+                lists_drawn ? Range{drawn.low, drawn.high} : nothing());
+    if (!take_is_over()) break;
+    row.load(row.scores);
+  }
   if (lists_drawn && block_rank() > 0) return 0;
 
   double kept = most_kept;

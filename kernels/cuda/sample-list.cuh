@@ -27,6 +27,15 @@ __device__ __forceinline__ void prepare_lists() {
   if (threadIdx.x == 0) lists.is_over = 0;
 }
 
+/** Whether there was no room, the same in every block: then it is chance what was listed. Forgets
+ * it; until the next exchange of the cluster nothing may be listed. */
+__device__ __forceinline__ bool take_is_over() {
+  if (!lists.is_over) return false;
+  __syncthreads();
+  if (threadIdx.x == 0) lists.is_over = 0;
+  return true;
+}
+
 /** Scores in [low, high). */
 struct Range {
   float low, high;

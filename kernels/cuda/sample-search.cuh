@@ -57,12 +57,8 @@ struct Bracket {
 };
 
 /** Tokens that a list can hold, and how many a bracket may have at the end: its number is known by
- * the weights, but for their rounding. */
+ * the weights, but for their rounding, which hides what is nothing beside the rest of a warp. */
 constexpr int kList = 128, kFew = 120;
-
-__device__ __forceinline__ bool is_few(const Bracket& b, const Ranking& r) {
-  return b.to_low - b.to_high <= kFew * (double)r.weight(b.low);
-}
 
 constexpr int kLines = 2, kPivots = 3 * kLines;
 /** Depths of the first walk; and all. */
@@ -74,10 +70,16 @@ struct Search {
   Bracket brackets[kLines];
   Line lines[kLines];
   float pivots[kPivots];
+  /** How many tokens a bracket may have at the end; 0: no more than one score. */
+  int few;
   bool is_done;
 };
 
 __shared__ Search search;
+
+__device__ __forceinline__ bool is_few(const Bracket& b, const Ranking& r) {
+  return b.to_low - b.to_high <= search.few * (double)r.weight(b.low);
+}
 
 /** The unit of depths: small where scores are close to each other. `mean`: about how deep they are,
  * in halvings of the weight. */
@@ -186,12 +188,13 @@ __device__ __forceinline__ void look_back(int walk, const Ranking& r, double all
   if (l == 0) search.is_done = is_done;
 }
 
-/** Narrows the brackets of lines until each has few tokens or one score. `lines_of(lines)` says
+/** Narrows the brackets of lines until each has `few` tokens or one score. `lines_of(lines)` says
  * where they are by what `search` knows; `all` is the sum of all tokens, `unit` that of the
  * first walk's depths. */
 template <class LinesOf>
 __device__ __forceinline__ void find_brackets(int& turn, const Row& row, const Ranking& r,
-                                              double all, float unit, LinesOf lines_of) {
+                                              double all, float unit, int few, LinesOf lines_of) {
+  if (threadIdx.x == 0) search.few = few;
   sum_depths(turn, row, r, unit);
 #pragma unroll 1
   for (int walk = -1; walk < 80; walk++) {
