@@ -76,7 +76,7 @@ __device__ __forceinline__ u32 nibbles_to_f16(u32 word, int at) {
   return fma2(mask_or(word, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd480d480u);
 }
 
-/** Bytes of a and b that the nibbles of a selector below 2^16 say, whose eights are not set. */
+/** Bytes of a and b that the lower four nibbles of a selector say; their eights are not set. */
 __device__ __forceinline__ u32 select_bytes(u32 a, u32 b, u32 selector) {
   u32 d;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));

@@ -1,5 +1,6 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Backend, Epilogue, Matrix, MatrixSource } from '../../src/backend/backend.ts'
+import type { CudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { Gemm } from '../../src/backend/cuda/gemm.ts'
 import { quantiseRows } from '../../src/backend/reference/quantise.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
@@ -27,8 +28,9 @@ const MATRICES = [
   [72, 8192],
 ] as const
 const EPILOGUES: readonly Epilogue[] = ['none', 'tanh', 'sigmoid', 'relu2', 'add', 'add', 'none']
-/** Up to so many tokens nothing beyond the batch is written. */
+/** Up to so many tokens nothing beyond the batch is written; with tiles (capability 9.0) up to more, where W is of integers. */
 const EXACT_TOKENS = 32
+const TILED_TOKENS = 4096
 
 /** The jobs of one linear, all over inputs of their own. `matrixOf` may choose per job. */
 function jobsOf(
@@ -62,11 +64,15 @@ function linearOf(
   const jobs = jobsOf(backend, tokens, matrixOf)
   const batch = raggedBatch(capacity, [tokens], [0], 1)
   runOnce(backend, capacity, batch, (ops) => ops.linear(jobs))
-  return jobs.map(({ y, weight: { rows } }) => {
-    if (tokens <= EXACT_TOKENS)
+  return jobs.map(({ y, weight: { rows, type } }) => {
+    if (tokens <= (isTiled(backend) && type !== 'f16' ? TILED_TOKENS : EXACT_TOKENS))
       expect(backend.readTensor(y, tokens * rows).every(Number.isNaN)).toBe(true)
     return backend.readTensor(y, 0, tokens * rows)
   })
+}
+
+function isTiled(backend: Backend): boolean {
+  return 'device' in backend && (backend as CudaBackend).device.computeCapability[0] === 9
 }
 
 /** The numbers of a source. */
@@ -102,9 +108,21 @@ describeCuda('products with integers on cuda', () => {
     )
   })
 
-  test.each(TYPES.flatMap((type) => [40, 120, 200, 500].map((tokens) => [type, tokens] as const)))(
-    'linear with %s of %i tokens whose columns several blocks share',
-    (type, tokens) => {
+  afterEach(() => void vi.restoreAllMocks())
+
+  // Every size of a tile: 64, 128 and 256 tokens are the best for these where one cluster at a time fits (rounded.test.ts).
+  test.each(
+    TYPES.flatMap((type) =>
+      [40, 120, 250, 500].flatMap((tokens) =>
+        [1, 2, 4].map((shares) => [type, tokens, shares] as const),
+      ),
+    ),
+  )(
+    'linear with %s of %i tokens whose columns %i pairs of blocks share',
+    (type, tokens, shares) => {
+      vi.spyOn(cuda().device, 'clustersAtOnce').mockImplementation((_, __, ___, cluster) =>
+        cluster === 2 * shares ? 1 : 0,
+      )
       compare(cuda(), 1e-3, `T ${tokens}`, (backend) => {
         const capacity = capacityFor(tokens)
         const jobs = [264, 520].map((rows, j) => {
@@ -172,6 +190,25 @@ describeCuda('products with integers on cuda', () => {
     }
   })
 
+  test.each(TYPES)('linear with %s of more tokens than tiles serve', (type) => {
+    const tokens = TILED_TOKENS + 4
+    compare(cuda(), 1e-3, `T ${tokens}`, (backend) => {
+      const capacity = capacityFor(tokens)
+      const x = backend.activation([tokens + 2, 544], halves((tokens + 2) * 544, 4))
+      const jobs = [72, 64].map((rows, j) => {
+        const isAdded = j === 1
+        const y = isAdded
+          ? backend.tensor([tokens + 2, rows], normals((tokens + 2) * rows, 3))
+          : poisonedHalves(backend, [tokens + 2, rows])
+        const weight = backend.matrix(randomSource(rows, 544, 'bf16', 6 + j), type)
+        return { y, x, weight, epilogue: isAdded ? ('add' as const) : ('relu2' as const) }
+      })
+      const batch = raggedBatch(capacity, [tokens], [0], 1)
+      runOnce(backend, capacity, batch, (ops) => ops.linear(jobs))
+      return jobs.map(({ y, weight: { rows } }) => backend.readTensor(y, 0, tokens * rows))
+    })
+  })
+
   test('logits of 8 bits, and of a matrix that is copied in parts', () => {
     const [C, V] = [4096, 16_648]
     let state = 1
@@ -201,7 +238,9 @@ describeCuda('products with integers on cuda', () => {
       runOnce(cuda(), capacity, batch, (ops) => ops.logits(y, x, head))
       return cuda().readTensor(y, 0, 8 * V)
     }
-    expect(rmsRatio(run(80), run(8))).toBeLessThan(1e-3)
+    const few = run(8)
+    expect(rmsRatio(run(80), few)).toBeLessThan(1e-3)
+    expect(rmsRatio(run(TILED_TOKENS + 4), few)).toBeLessThan(1e-3)
   })
 })
 

@@ -27,7 +27,7 @@ export const LONG_ROW = 32
 
 /** Makes everything a command needs beforehand, so that its run can be captured. */
 export interface Command {
-  /** Plans of the matrix products of a step of this shape. */
+  /** Plans of the matrix products of a step of this shape, and kernels that only such a step needs. */
   prepare?(gemm: Gemm, shape: StepShape): void
   run(stream: StepStream, shape: StepShape): void
   /** Frees memory of its own. */

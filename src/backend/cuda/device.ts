@@ -227,6 +227,7 @@ export class CudaDevice {
 
   /** Clusters of so many blocks that run at once: a cluster lies within a part of the chip, of 16 or 18 multiprocessors or fewer. */
   clustersAtOnce(kernel: Kernel, threads: number, sharedBytes: number, cluster: number): number {
+    this.enter()
     return this.#launcher.clustersAtOnce(kernel, threads, sharedBytes, cluster)
   }
 

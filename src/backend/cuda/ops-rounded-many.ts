@@ -39,7 +39,10 @@ export interface RoundedScratch {
   readonly sums: Scratch
 }
 
-/** Bytes of the f16 copy that products with a matrix need: none where it is not of integers. */
+/**
+ * Bytes of the f16 copy that products with a matrix may need: none where it is not of integers. Where there are tiles for
+ * all the tokens that a step may have none is made.
+ */
 export function copyBytes({ type, rows, columns }: Pick<Product, 'type' | 'rows' | 'columns'>) {
   return type === 'f16' || type === 'fp8' ? 0 : 2 * columns * partRows(rows, columns)
 }
@@ -89,7 +92,8 @@ export function roundedMany(
     if (type === 'fp8') {
       inputs!.add(product)
       made.set(product, fp8Product(device, product, countIndex, capacity, inputs!, scratch.sums))
-    } else if (type !== 'f16') made.set(product, copied(device, product, type, scratch.weights))
+    } else if (type !== 'f16' && (tiled === null || capacity > tiled.mostTokens))
+      made.set(product, copied(device, product, type, scratch.weights))
   }
   const isTiled = ({ type }: Product, tokens: number) =>
     type !== 'fp8' && type !== 'f16' && (tiled?.serves(tokens) ?? false)
@@ -108,7 +112,7 @@ export function roundedMany(
   }
 }
 
-/** A matrix of integers, by way of f16. */
+/** A matrix of integers, by way of f16: where there are no tiles for it, or more tokens than they serve. */
 function copied(
   device: CudaDevice,
   product: Product,

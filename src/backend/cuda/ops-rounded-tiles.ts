@@ -2,6 +2,7 @@
  * Products of many tokens with matrices of integers on cuda without copies of them: a launch of linear-tiles.cu for all of
  * a type, in tiles and shares of the columns that suit the number of tokens. Needs capability 9.0 itself, not a later one.
  */
+import { assert } from '../../errors.ts'
 import type { QuantisedType } from '../backend.ts'
 import type { StepStream } from './command.ts'
 import type { CudaDevice } from './device.ts'
@@ -58,16 +59,17 @@ export function cutOf(
   tokens: number,
 ): Cut {
   const parts = Math.min(...jobs.map(({ columns }) => Math.ceil(columns / PART_INPUTS[type])))
-  const stages = Math.max(...jobs.map(({ columns }) => columns)) / BOX_INPUTS
+  const boxes = Math.max(...jobs.map(({ columns }) => columns)) / BOX_INPUTS
   let best: Cut & { time: number } = { size: SIZES[0].size, shares: 1, time: Infinity }
   for (const [s, { size, blockTime }] of SIZES.entries())
     for (const shares of SHARES) {
       const fitting = atOnce(2 * shares)
       if (shares > parts || fitting === 0) continue
       const waves = Math.ceil((pairsOf(jobs) * Math.ceil(tokens / size)) / fitting)
-      const time = waves * ((stages / shares) * INPUT_TIMES[type][s]! + blockTime)
+      const time = waves * ((boxes / shares) * INPUT_TIMES[type][s]! + blockTime)
       if (time < best.time) best = { size, shares, time }
     }
+  assert(best.time < Infinity, 'no cluster of linear-tiles.cu fits on the device')
   return best
 }
 
@@ -89,6 +91,8 @@ function ringOf(device: CudaDevice, type: QuantisedType, tokens: number) {
 }
 
 export interface TiledProducts {
+  /** The most tokens for which this is the way. */
+  readonly mostTokens: number
   /** Whether this is the way for so many tokens. */
   serves(tokens: number): boolean
   /** Kernels for so many tokens. */
@@ -117,13 +121,12 @@ export function tiledProducts(
     const bucket = bucketOf(tokens)
     const made =
       launches.get(bucket) ??
-      groups.map(({ type, jobs }) =>
-        launchOf(device, atOnce, type, jobs, countIndex, capacity, bucket),
-      )
+      groups.map((group) => launchOf(device, atOnce, group, countIndex, capacity, bucket))
     launches.set(bucket, made)
     return made
   }
   return {
+    mostTokens: MOST_TOKENS,
     serves: (tokens) => tokens >= LEAST_TOKENS && tokens <= MOST_TOKENS,
     prepare: (tokens) => void launchesOf(tokens),
     run(stream, tokens, absorbed) {
@@ -133,15 +136,22 @@ export function tiledProducts(
   }
 }
 
-/** A launch for each type. */
-function groupsOf(products: readonly Product[]) {
+/** Products of one type: a launch. */
+interface Group {
+  readonly type: QuantisedType
+  readonly jobs: readonly Product[]
+  /** `TileMaps` of linear-tiles.cu for each of SIZES, made once: their native memory goes with the device. */
+  readonly maps: Map<number, Uint8Array>
+}
+
+function groupsOf(products: readonly Product[]): Group[] {
   const groups = new Map<QuantisedType, Product[]>()
   for (const product of products) {
     const { type } = product
     if (type === 'f16' || type === 'fp8') continue
     groups.set(type, [...(groups.get(type) ?? []), product])
   }
-  return [...groups].map(([type, jobs]) => ({ type, jobs }))
+  return [...groups].map(([type, jobs]) => ({ type, jobs, maps: new Map() }))
 }
 
 function kernelOf(device: CudaDevice, type: QuantisedType, size: number) {
@@ -159,8 +169,7 @@ function clustersAtOnce(device: CudaDevice, type: QuantisedType, cluster: number
 function launchOf(
   device: CudaDevice,
   atOnce: (cluster: number) => number,
-  type: QuantisedType,
-  jobs: readonly Product[],
+  { type, jobs, maps }: Group,
   countIndex: number,
   capacity: number,
   tokens: number,
@@ -169,13 +178,15 @@ function launchOf(
   const { kernel, sharedBytes } = kernelOf(device, type, size)
   const tiles = Math.ceil(tokens / size)
   const cluster = 2 * shares
+  const ofSize = maps.get(size) ?? mapsOf(device, type, jobs, capacity, size)
+  maps.set(size, ofSize)
   return {
     kernel,
     grid: [pairsOf(jobs) * tiles * cluster, 1, 1] as const,
     options: { pdl: true, cluster, sharedBytes },
     args: (absorbed: ReadonlySet<Product>) => [
       structOf(jobs, absorbed, countIndex, tiles, shares),
-      mapsOf(device, type, jobs, capacity, size),
+      ofSize,
     ],
     site: {},
   }
@@ -222,13 +233,13 @@ function mapsOf(
   type: QuantisedType,
   jobs: readonly Product[],
   capacity: number,
-  tokens: number,
+  size: number,
 ): Uint8Array {
   const maps = new Uint8Array(2 * MAX_JOBS * TENSOR_MAP_BYTES)
   for (const [j, { x, weight, rows, columns }] of jobs.entries()) {
     const inputs = tensorMapOf(device, {
       ...{ type: 'f16', address: x, rows: capacity, columns },
-      ...{ boxRows: tokens / 2, boxColumns: BOX_INPUTS, swizzle: 'rowsOf128' },
+      ...{ boxRows: size / 2, boxColumns: BOX_INPUTS, swizzle: 'rowsOf128' },
     })
     const values = tensorMapOf(device, {
       ...{ type: 'u8', address: weight, rows, columns: rowBytesOf(type, columns).values },

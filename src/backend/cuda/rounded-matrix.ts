@@ -21,7 +21,7 @@ export const PART_INPUTS: Readonly<Record<RoundedType, number>> = {
 export const PART_BYTES = 64
 /** What columns have to be multiples of. */
 const COLUMNS = 32
-/** Rows: what the library asks of e4m3, and of the copies in f16 of the others. */
+/** Rows: what the library asks of e4m3, and of the copies in f16 of the others; tiles ask for multiples of 4. */
 const ROWS: Readonly<Record<RoundedType, number>> = { i8: 8, q4: 8, nf4: 8, fp8: 16 }
 /** Compute capability from which there is arithmetic of e4m3. */
 const FP8_CAPABILITY = [8, 9] as const

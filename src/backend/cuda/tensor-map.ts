@@ -22,6 +22,7 @@ export interface TensorBoxes {
   readonly swizzle: keyof typeof SWIZZLES
 }
 
+/** Takes native memory that goes with the device: to be made once, not for each launch. */
 export function tensorMapOf(device: CudaDevice, boxes: TensorBoxes): Uint8Array {
   const { type, address, rows, columns, boxRows, boxColumns, swizzle } = boxes
   const [code, elementBytes] = TYPES[type]

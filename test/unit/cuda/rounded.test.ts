@@ -34,6 +34,24 @@ test('products of few tiles share their columns, as far as clusters fit on the c
   expect(cut(64, [256, 4096], [256, 64])).toEqual([64, 1])
 })
 
+// What test/cuda/ops-rounded.test.ts counts on to see every cut.
+test.each([1, 2, 4])(
+  'where one cluster with %i shares fits, the tokens choose the size',
+  (shares) => {
+    const atOnce = (cluster: number) => (cluster === 2 * shares ? 1 : 0)
+    for (const type of ['i8', 'q4', 'nf4'] as const)
+      for (const [tokens, size] of [
+        [40, 64],
+        [120, 128],
+        [250, 256],
+        [500, 256],
+      ] as const) {
+        const jobs = [264, 520].map((rows) => ({ rows, columns: 2080 }))
+        expect(cutOf(atOnce, type, jobs, tokens)).toMatchObject({ size, shares })
+      }
+  },
+)
+
 test('rows take whole parts of values and scales', () => {
   expect(rowBytesOf('i8', 2048)).toEqual({ values: 2048, scales: 128 })
   expect(rowBytesOf('q4', 2048)).toEqual({ values: 1024, scales: 128 })
