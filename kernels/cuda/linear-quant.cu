@@ -57,7 +57,7 @@ constexpr int kDepth = ROW_TILES == 4 || ROW_TILES == 2 && kIsNibbles ? 1 : 2;
 /** 16 bytes of each of a lane's rows of W, and the scales of the part, two to a word. */
 struct Part {
   uint4 of[ROW_TILES];
-  u32 scales[ROW_TILES][kPartScales > 2 ? 2 : 1];
+  Scales scales[ROW_TILES];
 };
 
 /** Where a lane reads, clamped into range: what is out of range is not stored. */
@@ -115,7 +115,7 @@ __device__ __forceinline__ void load_part(Part& part, const Sources& from, int p
   for (int n = 0; n < ROW_TILES; n++) {
     part.of[n] = load_lane<Format>(from.weight[n], p, q, from.columns);
     if constexpr (Format::kScales > 0)
-      load_scales<Format::kScales>(part.scales[n], from.scales[n] + p * Format::kScales,
+      load_scales<Format::kScales>(part.scales[n].of, from.scales[n] + p * Format::kScales,
                                    p * 32 * Format::kSlices < from.columns);
   }
 }
@@ -130,7 +130,7 @@ __device__ __forceinline__ void load_slice(Inputs& slice, const Sources& from, i
     slice.of[m] = load_inputs(from.x[m] + at, at < from.columns);
 }
 
-/** Eight weights as f16, scaled: slice `s` of row n of a part. */
+/** Eight weights as f16, scaled where groups have scales: slice `s` of row n of a part. */
 template <class Format>
 __device__ __forceinline__ void decode(u32 (&h)[4], const Part& part, int n, int s,
                                        const Constants& constants) {
@@ -141,13 +141,10 @@ __device__ __forceinline__ void decode(u32 (&h)[4], const Part& part, int n, int
   } else {
     u32 ready[4];
     prepare_slices(ready, words, s / 2 * 2, constants);
-    slice_to_f16(h, ready, s, constants);
-    if constexpr (Format::kScales > 0) {
-      const int i = s * Format::kScales / Format::kSlices;
-      const u32 scale = __byte_perm(part.scales[n][i / 2], 0, i % 2 == 0 ? 0x1010 : 0x3232);
-#pragma unroll
-      for (int j = 0; j < 4; j++) h[j] = mul2(h[j], scale);
-    }
+    if constexpr (Format::kScales > 0)
+      decode(h, ready, part.scales[n], s, constants);
+    else
+      slice_to_f16(h, ready, s, constants);
   }
 }
 
