@@ -25,6 +25,8 @@ const DEFAULT_ENDPOINT = 'https://huggingface.co'
 /** Where the hub keeps files: its own domain and the short one of its content network. */
 const HUB_DOMAINS = ['huggingface.co', 'hf.co']
 const LOOPBACK = /^(localhost|127(\.\d{1,3}){3}|\[::1\])$/
+/** Codes of connections that the other side has closed. */
+const ENDED: ReadonlySet<unknown> = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET'])
 const MAX_REDIRECTS = 5
 const MAX_LIST_BYTES = 16 * 1024 * 1024
 const MAX_PAGES = 100
@@ -105,12 +107,23 @@ export function headersFor({ endpoint, token }: Hub, url: URL, offset: number): 
   return headers
 }
 
+/** One answer. Asks again where the connection had ended: an idle one may do so as it is used again. */
 async function fetchOnce(hub: Hub, url: URL, offset: number): Promise<Response> {
+  const ask = () => hub.fetch(url, { headers: headersFor(hub, url, offset), redirect: 'manual' })
   try {
-    return await hub.fetch(url, { headers: headersFor(hub, url, offset), redirect: 'manual' })
+    return await ask().catch((error: unknown) => {
+      if (ENDED.has(codeOf(error))) return ask()
+      throw error
+    })
   } catch (error) {
     throw unreachable(url, error)
   }
+}
+
+/** The code of what happened, which fetch hides in `cause`. */
+function codeOf(error: unknown): unknown {
+  const cause = error instanceof Error ? error.cause : undefined
+  return cause instanceof Error && 'code' in cause ? cause.code : undefined
 }
 
 export function unreachable(url: URL, error: unknown): SkeinError {

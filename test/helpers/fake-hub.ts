@@ -21,6 +21,8 @@ export type Fault =
   | { readonly kind: 'redirect'; readonly location: string }
   /** The connection ends after so many bytes of the body. */
   | { readonly kind: 'cut'; readonly bytes: number }
+  /** The connection ends before the answer. */
+  | { readonly kind: 'reset' }
   /** Everything is sent although a part was asked for. */
   | { readonly kind: 'no range' }
   | { readonly kind: 'body'; readonly body: string | Buffer }
@@ -73,6 +75,7 @@ function answer(
   response: ServerResponse,
   fault: Fault | undefined,
 ) {
+  if (fault?.kind === 'reset') return void request.socket.resetAndDestroy()
   if (fault?.kind === 'status') return end(response, fault.status, 'no')
   if (fault?.kind === 'redirect') return redirect(response, fault.location)
   if (fault?.kind === 'body') return end(response, 200, fault.body)

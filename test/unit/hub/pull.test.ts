@@ -94,6 +94,16 @@ describe('a model by its short name', () => {
     expect(fake.requests).toHaveLength(6) // the list only
   })
 
+  test('listed although a connection ends as it is used again', async () => {
+    const list = '/api/models/BlinkDL/rwkv7-g1/tree/main'
+    fake.faults.set(list, [{ kind: 'reset' }])
+    expect((await pullModel('rwkv7-g1-0.4b', options())).fetched).toEqual([NEWEST])
+    expect(fake.requests.filter((line) => line === `GET ${list}`)).toHaveLength(3)
+    // Twice in a row is a hub that is not there.
+    fake.faults.set(list, [{ kind: 'reset' }, { kind: 'reset' }])
+    await expect(pullModel('rwkv7-g1-0.4b', options())).rejects.toMatchObject({ code: 'timeout' })
+  })
+
   test('a file of the right size and other content is replaced', async () => {
     mkdirSync(dirname(MODEL_PATH), { recursive: true })
     writeFileSync(MODEL_PATH, randomBytes(MODEL.length))
