@@ -112,7 +112,7 @@ async function fetchOnce(hub: Hub, url: URL, offset: number): Promise<Response> 
   const ask = () => hub.fetch(url, { headers: headersFor(hub, url, offset), redirect: 'manual' })
   try {
     return await ask().catch((error: unknown) => {
-      if (ENDED.has(codeOf(error))) return ask()
+      if (ENDED.has((causeOf(error) as { code?: unknown } | null | undefined)?.code)) return ask()
       throw error
     })
   } catch (error) {
@@ -120,15 +120,13 @@ async function fetchOnce(hub: Hub, url: URL, offset: number): Promise<Response> 
   }
 }
 
-/** The code of what happened, which fetch hides in `cause`. */
-function codeOf(error: unknown): unknown {
-  const cause = error instanceof Error ? error.cause : undefined
-  return cause instanceof Error && 'code' in cause ? cause.code : undefined
+/** What happened, which fetch hides in `cause`. */
+function causeOf(error: unknown): unknown {
+  return error instanceof Error && error.cause instanceof Error ? error.cause : error
 }
 
 export function unreachable(url: URL, error: unknown): SkeinError {
-  // fetch hides what happened in `cause`.
-  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error
+  const cause = causeOf(error)
   const reason = cause instanceof Error ? cause.message : String(cause)
   return new SkeinError(
     'timeout',

@@ -116,7 +116,12 @@ export function tiledProducts(
   const groups = groupsOf(products)
   if (groups.length === 0 || device.computeCapability[0] !== MAJOR) return null
   const launches = new Map<number, ReturnType<typeof launchOf>[]>()
-  const atOnce = (cluster: number) => clustersAtOnce(device, groups[0]!.type, cluster)
+  const fitting = new Map<number, number>()
+  const atOnce = (cluster: number) => {
+    const count = fitting.get(cluster) ?? clustersAtOnce(device, groups[0]!.type, cluster)
+    fitting.set(cluster, count)
+    return count
+  }
   const launchesOf = (tokens: number) => {
     const bucket = bucketOf(tokens)
     const made =
