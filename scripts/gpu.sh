@@ -97,7 +97,7 @@ sanitizer() {
       --tool "$tool" --target-processes all --error-exitcode 9 --print-limit 20 --report-api-errors no \
       "${vitest[@]}" --testTimeout=300000 \
       -t 'integers.*of (1|9|32) tokens|fp8.*of (1|9|31) tokens|of RWKV-6|wkv6' \
-      test/cuda/ops-rounded.test.ts test/cuda/ops-rwkv6.test.ts
+      test/cuda/ops-rounded.test.ts test/cuda/ops-fp8.test.ts test/cuda/ops-rwkv6.test.ts
   done
 }
 

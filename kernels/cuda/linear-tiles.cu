@@ -143,7 +143,8 @@ __device__ __forceinline__ void start(float (&sums)[TOKENS / 2], const Left& lef
   end_products();
 }
 
-/** One lane of each warp tells both blocks of the pair that a stage is read. */
+/** One lane of each warp tells both blocks of the pair that a stage is read: by all lanes, for the
+ * products of what they read, which a warp starts as one, have been waited for. */
 __device__ __forceinline__ void release(Shared& shared, const Tile& tile, int stage) {
   const int lane = threadIdx.x & 31;
   if (lane < 2) arrive_in(2 * tile.share + lane, shared.free[stage]);

@@ -1,11 +1,22 @@
 /** What tests of ops on cuda share: inputs that f16 holds exactly, states, and the comparison with the reference. */
 import { expect } from 'vitest'
-import type { Backend, Norm, StatePool, StateShape } from '../../src/backend/backend.ts'
+import type {
+  Backend,
+  MatrixSource,
+  Norm,
+  StatePool,
+  StateShape,
+} from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { roundToF16 } from '../../src/backend/reference/tensors.ts'
 import { normals, rmsRatio } from '../backend/kit.ts'
 
 const reference = createReferenceBackend()
+
+/** Types of integers. */
+export const INTEGERS = ['i8', 'q4', 'nf4'] as const
+/** The most tokens that tiles serve (linear-tiles.cu, capability 9.0). */
+export const TILED_TOKENS = 4096
 
 /** Row lengths and the slots they run in. */
 export const BATCHES = [
@@ -46,6 +57,13 @@ export function randomNorm(backend: Backend, C: number, eps: number, seed: numbe
     bias: backend.tensor([C], normals(C, seed + 1)),
     eps,
   }
+}
+
+/** The numbers of a source of bf16. */
+export function valuesOf({ rows, readRows }: MatrixSource): Float32Array {
+  const bytes = readRows(0, rows)
+  const words = new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.length / 2)
+  return new Float32Array(Uint32Array.from(words, (bits) => bits << 16).buffer)
 }
 
 /** A pool of five slots with random contents. */

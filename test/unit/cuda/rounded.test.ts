@@ -34,7 +34,7 @@ test('products of few tiles share their columns, as far as clusters fit on the c
   expect(cut(64, [256, 4096], [256, 64])).toEqual([64, 1])
 })
 
-// What test/cuda/ops-rounded.test.ts counts on to see every cut.
+// What test/cuda/ops-tiles.test.ts counts on to see every cut.
 test.each([1, 2, 4])(
   'where one cluster with %i shares fits, the tokens choose the size',
   (shares) => {

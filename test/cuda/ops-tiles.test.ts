@@ -1,0 +1,100 @@
+import { afterEach, expect, test, vi } from 'vitest'
+import type { Backend, MatrixSource } from '../../src/backend/backend.ts'
+import {
+  capacityFor,
+  normals,
+  raggedBatch,
+  randomSource,
+  rmsRatio,
+  runOnce,
+} from '../backend/kit.ts'
+import { backendOfGroup, describeCuda } from './kit.ts'
+import { compare, halves, INTEGERS, poisonedHalves, TILED_TOKENS } from './ops-kit.ts'
+
+/** Two products of one launch, with so many rows each: one of ReLU², one added to what is there. */
+function linearOf(
+  backend: Backend,
+  type: (typeof INTEGERS)[number],
+  tokens: number,
+  rowsOf: readonly [number, number],
+  columns: number,
+): Float32Array[] {
+  const capacity = capacityFor(tokens)
+  const jobs = rowsOf.map((rows, j) => {
+    const isAdded = j === 1
+    const y = isAdded
+      ? backend.tensor([tokens + 2, rows], normals((tokens + 2) * rows, 3))
+      : poisonedHalves(backend, [tokens + 2, rows])
+    const x = backend.activation([tokens + 2, columns], halves((tokens + 2) * columns, 4 + j))
+    const weight = backend.matrix(randomSource(rows, columns, 'bf16', 6 + j), type)
+    return { y, x, weight, epilogue: isAdded ? ('add' as const) : ('relu2' as const) }
+  })
+  const batch = raggedBatch(capacity, [tokens], [0], 1)
+  runOnce(backend, capacity, batch, (ops) => ops.linear(jobs))
+  return jobs.map(({ y, weight: { rows } }) => backend.readTensor(y, 0, tokens * rows))
+}
+
+describeCuda('products of many tokens with integers on cuda', () => {
+  const cuda = backendOfGroup()
+  afterEach(() => void vi.restoreAllMocks())
+
+  // Every size of a tile: 64, 128 and 256 tokens are the best for these where one cluster at a time fits (rounded.test.ts).
+  test.each(
+    INTEGERS.flatMap((type) =>
+      [40, 120, 250, 500].flatMap((tokens) =>
+        [1, 2, 4].map((shares) => [type, tokens, shares] as const),
+      ),
+    ),
+  )(
+    'linear with %s of %i tokens whose columns %i pairs of blocks share',
+    (type, tokens, shares) => {
+      vi.spyOn(cuda().device, 'clustersAtOnce').mockImplementation((_, __, ___, cluster) =>
+        cluster === 2 * shares ? 1 : 0,
+      )
+      compare(cuda(), 1e-3, `T ${tokens}`, (backend) =>
+        linearOf(backend, type, tokens, [264, 520], 2080),
+      )
+    },
+  )
+
+  test.each(INTEGERS)('linear with %s of more tokens than tiles serve', (type) => {
+    const tokens = TILED_TOKENS + 4
+    compare(cuda(), 1e-3, `T ${tokens}`, (backend) =>
+      linearOf(backend, type, tokens, [72, 64], 544),
+    )
+  })
+
+  test('logits of 8 bits, and of a matrix that is copied in parts', () => {
+    const [C, V] = [4096, 16_648]
+    let state = 1
+    const bits = Uint16Array.from({ length: C * 64 }, () => {
+      state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
+      return 0x3c00 | ((state >>> 16) & 0x80ff)
+    })
+    const source: MatrixSource = {
+      ...{ name: 'wide', rows: V, columns: C, dtype: 'bf16' },
+      // Rows repeat every 64, each time with another beginning.
+      readRows: (start, end) => {
+        const rows = new Uint16Array((end - start) * C)
+        for (let row = start; row < end; row++) {
+          rows.set(bits.subarray((row % 64) * C, ((row % 64) + 1) * C), (row - start) * C)
+          rows[(row - start) * C] = 0x3c00 | (row & 0xff)
+        }
+        return new Uint8Array(rows.buffer)
+      },
+    }
+    const head = cuda().matrix(source, 'i8')
+    const run = (rows: number) => {
+      const capacity = { tokens: 1, rows: 1, logits: rows, samples: 0 }
+      const batch = raggedBatch(capacity, [1], [0], 1)
+      batch.numLogits = rows
+      const y = cuda().tensor([rows, V], new Float32Array(rows * V).fill(Number.NaN))
+      const x = cuda().activation([rows, C], halves(rows * C, 3))
+      runOnce(cuda(), capacity, batch, (ops) => ops.logits(y, x, head))
+      return cuda().readTensor(y, 0, 8 * V)
+    }
+    const few = run(8)
+    expect(rmsRatio(run(80), few)).toBeLessThan(1e-3)
+    expect(rmsRatio(run(TILED_TOKENS + 4), few)).toBeLessThan(1e-3)
+  })
+})
