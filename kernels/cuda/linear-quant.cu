@@ -133,7 +133,7 @@ __device__ __forceinline__ void load_slice(Inputs& slice, const Sources& from, i
 /** Eight weights as f16, scaled where groups have scales: slice `s` of row n of a part. */
 template <class Format>
 __device__ __forceinline__ void decode(u32 (&h)[4], const Part& part, int n, int s,
-                                       const Constants& constants) {
+                                       const DecodeConstants& constants) {
   const uint4& v = part.of[n];
   const u32 words[4] = {v.x, v.y, v.z, v.w};
   if constexpr (Format::kSlices == 1) {
@@ -150,7 +150,7 @@ __device__ __forceinline__ void decode(u32 (&h)[4], const Part& part, int n, int
 
 template <class Format>
 __device__ __forceinline__ void multiply_slice(Sums& sums, const Part& part, const Inputs& x, int s,
-                                               const Constants& constants) {
+                                               const DecodeConstants& constants) {
 #pragma unroll
   for (int n = 0; n < ROW_TILES; n++) {
     u32 h[4];
@@ -183,7 +183,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const QuantJob& job, const 
   constexpr int kSlices = Format::kSlices;
   const int g = (threadIdx.x & 31) >> 2, q = threadIdx.x & 3;
   const int split = job.split;
-  const Constants constants(TOKENS < 32);
+  const DecodeConstants constants(TOKENS < 32);
   Sources from;
   from.columns = job.columns;
   find_rows<Format>(from, job, row + g);

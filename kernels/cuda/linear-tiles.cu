@@ -111,7 +111,7 @@ struct Ready {
   u32 of[2][4];
 
   __device__ __forceinline__ void prepare(const Words& words, int slice,
-                                          const Constants& constants) {
+                                          const DecodeConstants& constants) {
     prepare_slices(of[0], words.of[0], slice, constants);
     prepare_slices(of[1], words.of[1], slice, constants);
   }
@@ -122,7 +122,7 @@ struct Left {
   u32 row[4], other[4];
 
   __device__ __forceinline__ void decode_slice(const Ready& ready, const Words& words, int slice,
-                                               const Constants& constants) {
+                                               const DecodeConstants& constants) {
     decode(row, ready.of[0], words.scales[0], slice, constants);
     decode(other, ready.of[1], words.scales[1], slice, constants);
   }
@@ -154,7 +154,7 @@ __device__ __forceinline__ void release(Shared& shared, const Tile& tile, int st
  * is waited for, whose registers the next is then decoded into; a part is taken from shared memory
  * a slice before that. */
 __device__ __forceinline__ void work(float (&sums)[TOKENS / 2], Shared& shared, const Tile& tile) {
-  const Constants constants(true);
+  const DecodeConstants constants(true);
   Turn turn;
   Words words, next;
   Ready ready;

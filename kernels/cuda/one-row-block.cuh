@@ -7,9 +7,19 @@
 //   kStepRows        rows that are finished together; kKeyParts: times that `key` says so at most
 #pragma once
 #if FEED
-#include "one-row-feed.cuh"
+#include "one-row-stages.cuh"
 #else
 #include "one-row-warps.cuh"
+#endif
+
+/** Of the matrices that may be of integers: parts of a row's sum, rows that are finished together;
+ * and whether of value only what meets something is read. */
+#if QUANT
+constexpr int kLargeSlices = kRoundedSlices, kLargeStep = ROUNDED_ROWS;
+constexpr bool kIsSparse = false;
+#else
+constexpr int kLargeSlices = kSlices, kLargeStep = kStepRows;
+constexpr bool kIsSparse = true;
 #endif
 
 /** Those of rows, of the low ranks, and of value. */
@@ -90,10 +100,27 @@ __device__ __forceinline__ void keep_shift(const OneRow& op, const Block& b, con
 
 __device__ __forceinline__ void sync_workers() { sync_some(1, kWorkers); }
 
-/** The sum of a row: over the warps, in their order. */
+/** The warp's columns of so many rows, from `first` on of the phase's, times their inputs. */
+__device__ __forceinline__ void multiply_small(Shared& sh, Stream& s, const f16* input, int first,
+                                               int rows) {
+  multiply_rows(s, input, sh.sums + kSumRows * (threadIdx.x >> 5) + first, rows);
+}
+
+/** The same with a matrix that may be of integers. */
+__device__ __forceinline__ void multiply_large(Shared& sh, Stream& s, const f16* input, int first,
+                                               int rows) {
+#if QUANT
+  multiply_rounded<1>(s, input, sh.sums + first, rows);
+#else
+  multiply_small(sh, s, input, first, rows);
+#endif
+}
+
+/** The sum of a row: over its slices, in their order. */
+template <int Slices = kLargeSlices>
 __device__ __forceinline__ float sum_slices(const Shared& sh, int row) {
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < kSlices; i++) sum += sh.sums[i * kSumRows + row];
+  for (int i = 0; i < Slices; i++) sum += sh.sums[i * kSumRows + row];
   return sum;
 }

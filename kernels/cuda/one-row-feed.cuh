@@ -1,15 +1,24 @@
-// How one-row.cu reads the weights of wide models: one warp of the block asks for all that the
-// block reads, layer after layer, whole rows in order, into a ring of stages in shared memory; the
-// others multiply stage after stage. No more is on its way at once than the memory needs to be
-// busy: what other blocks wrote is read through the same queues, and would wait behind it. Knows no
-// phase.
+// How one-row.cu reads the weights of wide models, and all of integers: one warp of the block, or
+// two, ask for all that the block reads, layer after layer, whole rows in order, into a ring of
+// stages in shared memory, of which the others multiply one after the other (one-row-stages.cuh).
+// No more is on its way at once than the memory needs to be busy: what other blocks wrote is read
+// through the same queues, and would wait behind it. Two warps where the others have integers to
+// decode, and leave one too few turns. Knows no phase.
 //
-// STAGE_ROWS: rows of CHANNELS columns in a stage of the ring (a multiple of 4) · RING: stages
+// FEED: warps that ask · STAGE_ROWS: rows of CHANNELS columns in a stage of the ring (a multiple of
+// 4) · RING: stages
 #pragma once
 #include "mbarrier.cuh"
 #include "one-row.cuh"
+#if QUANT
+#include "one-row-rounded.cuh"
+constexpr int kLargest = most(2 * STAGE_ROWS * CHANNELS, kRoundedBytes);
+#else
+constexpr int kLargest = 2 * STAGE_ROWS * CHANNELS;
+#endif
 
-constexpr int kStageBytes = 2 * STAGE_ROWS * CHANNELS;
+/** Of a stage, in whole lines. */
+constexpr int kStageBytes = (kLargest + 127) / 128 * 128;
 constexpr u32 kRingBytes = RING * kStageBytes;
 constexpr int kStepRows = STAGE_ROWS, kKeyParts = 8;
 /** Of a head's outer low ranks. */
@@ -30,7 +39,7 @@ __device__ __forceinline__ int rows_in_stage(int rank) {
 }
 
 __device__ __forceinline__ void prepare_stream(const OneRow& op, StreamShared& sh) {
-  if (threadIdx.x < RING) init(sh.full[threadIdx.x], 1), init(sh.empty[threadIdx.x], WARPS);
+  if (threadIdx.x < RING) init(sh.full[threadIdx.x], FEED), init(sh.empty[threadIdx.x], WARPS);
   if (threadIdx.x < kLow) sh.low_step[threadIdx.x] = rows_in_stage(rank_of(op, threadIdx.x));
 }
 
@@ -43,24 +52,29 @@ struct Turn {
   }
 };
 
-/**
- * Copies a multiple of 16 bytes into shared memory, as one group of every lane's copies. Not by
- * bulk copies: a release waits for all of those that the block has on their way, of these only for
- * those of the warp which makes it.
- */
-__device__ __forceinline__ void copy_stage(u8* to, const u8* from, int bytes, u64 policy) {
+/** 16 bytes into shared memory. Not by bulk copies: a release waits for all of those that the block
+ * has on their way, of these only for those of the warp which makes it. */
+__device__ __forceinline__ void copy_vector(u8* to, const u8* from, u64 policy) {
 #if __CUDA_ARCH__ >= 800
-#pragma unroll 8
-  for (int at = 16 * (threadIdx.x & 31); at < bytes; at += 16 * 32)
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(
-                     shared_address(to + at)),
-                 "l"(from + at), "l"(policy)
-                 : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(
+                   shared_address(to)),
+               "l"(from), "l"(policy)
+               : "memory");
 #endif
-  end_group();
 }
 
-/** Of the warp that asks: the stage to ask for next, and the oldest that the others do not know of
+/** What the warps that ask copy at a time, and where in that a lane has its 16 bytes. */
+constexpr int kCopyBytes = 16 * 32 * FEED;
+
+__device__ __forceinline__ int own_copy() { return 16 * (threadIdx.x - THREADS); }
+
+/** A multiple of 16 bytes. */
+__device__ __forceinline__ void copy_bytes(u8* to, const u8* from, int bytes, u64 policy) {
+#pragma unroll 8
+  for (int at = own_copy(); at < bytes; at += kCopyBytes) copy_vector(to + at, from + at, policy);
+}
+
+/** Of a warp that asks: the stage to ask for next, and the oldest that the others do not know of
  * yet. */
 struct Feeder {
   StreamShared& shared;
@@ -81,22 +95,93 @@ __device__ __forceinline__ void hand_over(Feeder& f) {
   f.late.advance();
 }
 
+/** The next stage, when there is room. */
+__device__ __forceinline__ u8* make_room(Feeder& f) {
+  // Before it waits for room: what was handed over must suffice to make some.
+  if (f.num_asked++ >= kAhead) hand_over<kAhead - 1>(f);
+  wait(f.shared.empty[f.next.slot], f.next.parity ^ 1);
+  __syncwarp();
+  return f.ring + f.next.slot * kStageBytes;
+}
+
+/** A stage is asked for: a group of copies. */
+__device__ __forceinline__ void end_stage(Feeder& f) {
+  end_group();
+  f.next.advance();
+}
+
 __device__ __forceinline__ void feed_rows(Feeder& f, const f16* matrix, int columns, Place rows,
                                           int step) {
 #pragma unroll 1
   for (int row = rows.begin; row < rows.end; row += step) {
-    // Before it waits for room: what was handed over must suffice to make some.
-    if (f.num_asked++ >= kAhead) hand_over<kAhead - 1>(f);
-    wait(f.shared.empty[f.next.slot], f.next.parity ^ 1);
-    __syncwarp();
-    copy_stage(f.ring + f.next.slot * kStageBytes,
-               reinterpret_cast<const u8*>(matrix + (long long)row * columns),
+    u8* const to = make_room(f);
+    copy_bytes(to, reinterpret_cast<const u8*>(matrix + (long long)row * columns),
                2 * columns * min(step, rows.end - row), f.policy);
-    f.next.advance();
+    end_stage(f);
   }
 }
 
-/** By the warp behind THREADS: all that the block reads, in the order of the phases. */
+#if QUANT
+/** Rows of so many bytes each, one behind the other in the stage, `stride` bytes apart in memory.
+ */
+template <int RowBytes>
+__device__ __forceinline__ void copy_rows(u8* to, const u8* from, int rows, int stride,
+                                          u64 policy) {
+  if constexpr (RowBytes % kCopyBytes == 0) {
+    to += own_copy(), from += own_copy();
+#pragma unroll 2
+    for (int row = 0; row < rows; row++, to += RowBytes, from += stride)
+#pragma unroll
+      for (int at = 0; at < RowBytes; at += kCopyBytes) copy_vector(to + at, from + at, policy);
+  } else {
+#pragma unroll 4
+    for (int at = own_copy(); at < rows * RowBytes; at += kCopyBytes)
+      copy_vector(to + at, from + at / RowBytes * stride + at % RowBytes, policy);
+  }
+}
+
+/** The same, where nothing may lie between them. */
+template <int RowBytes, int Chunks>
+__device__ __forceinline__ void copy_chunk(u8* to, const u8* from, int rows, u64 policy) {
+  if constexpr (Chunks == 1)
+    copy_bytes(to, from, rows * RowBytes, policy);
+  else
+    copy_rows<RowBytes>(to, from, rows, Chunks * RowBytes, policy);
+}
+
+/** Rows of integers, of `Chunks` times CHANNELS columns: one chunk of all of them, then the next.
+ */
+template <int Chunks>
+__device__ __forceinline__ void feed_rounded(Feeder& f, const f16* values, const f16* scales,
+                                             Place rows) {
+#pragma unroll 1
+  for (int chunk = 0; chunk < Chunks; chunk++)
+#pragma unroll 1
+    for (int row = rows.begin; row < rows.end; row += ROUNDED_ROWS) {
+      const int count = min(ROUNDED_ROWS, rows.end - row);
+      const long long at = (long long)row * Chunks + chunk;
+      u8* const to = make_room(f);
+      copy_chunk<kRowBytes, Chunks>(to, reinterpret_cast<const u8*>(values) + at * kRowBytes, count,
+                                    f.policy);
+      copy_chunk<kRowScaleBytes, Chunks>(to + kScalesAt,
+                                         reinterpret_cast<const u8*>(scales) + at * kRowScaleBytes,
+                                         count, f.policy);
+      end_stage(f);
+    }
+}
+#endif
+
+/** Rows of a matrix of CHANNELS columns, `scales` being its place among those. */
+__device__ __forceinline__ void feed_large(Feeder& f, const Matrices& m, int matrix, int scales,
+                                           Place rows) {
+#if QUANT
+  feed_rounded<1>(f, m.of[matrix], m.scales[scales], rows);
+#else
+  feed_rows(f, m.of[matrix], CHANNELS, rows, STAGE_ROWS);
+#endif
+}
+
+/** By the warps behind THREADS: all that the block reads, in the order of the phases. */
 __device__ __forceinline__ void feed_layers(const OneRow& op, StreamShared& sh,
                                             const Matrices* layers, u8* ring) {
   static_assert(kAhead < RING, "a stage that is handed over, or room to ask for one");
@@ -104,23 +189,29 @@ __device__ __forceinline__ void feed_layers(const OneRow& op, StreamShared& sh,
   const Place in = share_of(op.first[kIn]);
 #pragma unroll 1
   for (int l = 0; l < op.num_layers; l++) {
-    const f16* const* const of = layers[l].of;
+    const Matrices& m = layers[l];
 #pragma unroll 1
-    for (int j = 0; j < kIn; j++)
-      if (of[j] != nullptr)
-        feed_rows(
-            f, of[j], CHANNELS,
-            {max(in.begin, op.first[j]) - op.first[j], min(in.end, op.first[j + 1]) - op.first[j]},
-            STAGE_ROWS);
+    for (int j = 0; j < kIn; j++) {
+      if (m.of[j] == nullptr) continue;
+      const int first = op.first[j];
+      const Place rows = {max(in.begin, first) - first, min(in.end, op.first[j + 1]) - first};
+      if (j < kFirstLow)
+        feed_large(f, m, j, j, rows);
+      else
+        feed_rows(f, m.of[j], CHANNELS, rows, STAGE_ROWS);
+    }
 #pragma unroll 1
     for (int head = blockIdx.x; head < kHeads; head += BLOCKS)
 #pragma unroll 1
       for (int low = 0; low < kLow; low++)
-        if (of[kLowMatrix + low] != nullptr)
-          feed_rows(f, of[kLowMatrix + low], rank_of(op, low), {64 * head, 64 * head + 64},
+        if (m.of[kLowMatrix + low] != nullptr)
+          feed_rows(f, m.of[kLowMatrix + low], rank_of(op, low), {64 * head, 64 * head + 64},
                     sh.low_step[low]);
-    feed_rows(f, of[kOutputMatrix], CHANNELS, share_of(CHANNELS), STAGE_ROWS);
-    feed_rows(f, of[kKeyMatrix], CHANNELS, share_of(KEYS), STAGE_ROWS);
+    feed_large(f, m, kOutputMatrix, kFirstLow, share_of(CHANNELS));
+    feed_large(f, m, kKeyMatrix, kFirstLow + 1, share_of(KEYS));
+#if QUANT
+    feed_rounded<kValueChunks>(f, m.of[kValueMatrix], m.scales[kFirstLow + 2], share_of(CHANNELS));
+#endif
   }
   if (f.num_asked == 0) return;
   Turn last = f.late;
@@ -128,123 +219,4 @@ __device__ __forceinline__ void feed_layers(const OneRow& op, StreamShared& sh,
   while (f.late.slot != f.next.slot);
   // The warp stays until all is multiplied: nothing that it asked for or told outlives it.
   wait(sh.empty[last.slot], last.parity);
-}
-
-/** Of a warp that multiplies: the stage that is next. */
-struct Stream {
-  StreamShared& shared;
-  const u8* ring;
-  Turn next;
-};
-
-__device__ __forceinline__ Stream start_stream(StreamShared& sh, const Matrices*, int, u8* ring) {
-  return {sh, ring, {0, 0}};
-}
-
-/** The next stage, when it is there. */
-__device__ __forceinline__ const f16* open_stage(Stream& s) {
-  wait(s.shared.full[s.next.slot], s.next.parity);
-  return reinterpret_cast<const f16*>(s.ring + s.next.slot * kStageBytes);
-}
-
-__device__ __forceinline__ void close_stage(Stream& s) {
-  __syncwarp();
-  if ((threadIdx.x & 31) == 0) arrive(s.shared.empty[s.next.slot]);
-  s.next.advance();
-}
-
-/** Of 4 rows by 64 columns, where 8 lanes have 128 bytes of a row: in lane 8·row, the row's sum.
- * The unit's row i is the half i & 1 of the columns of row i / 2. */
-__device__ __forceinline__ float sum_four(const Products& products) {
-  const float half = products.sum();
-  return half + __shfl_xor_sync(~0u, half, 5);
-}
-
-/** Where a lane's weights are among the 64 columns of 4 rows, and its inputs among those of 64. */
-__device__ __forceinline__ int own_weights(int columns) {
-  const int lane = threadIdx.x & 31;
-  return (lane >> 3) * columns + kVector * (lane & 7);
-}
-
-__device__ __forceinline__ int own_inputs() {
-  const int lane = threadIdx.x & 31;
-  return 32 * (lane >> 3 & 1) + kVector * (lane & 3) + 4 * (lane >> 2 & 1);
-}
-
-/** The warp's columns of so many rows, times their inputs: a sum a row, the warp's part of it. */
-__device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float* sums, int rows) {
-  constexpr int kMost = (kUnits + kSlices - 1) / kSlices;
-  const Place own = slice_of_warp();
-  const int row = (threadIdx.x & 31) >> 3;
-  const f16* const inputs = input + own_inputs() + kUnitColumns * own.begin;
-#pragma unroll 1
-  for (int first = 0; first < rows; first += STAGE_ROWS) {
-    const f16* const weights = open_stage(s) + own_weights(CHANNELS) + kUnitColumns * own.begin;
-    const int end = own.begin < own.end ? min(STAGE_ROWS, rows - first) : 0;
-#pragma unroll 1
-    for (int four = 0; four < end; four += 4) {
-      Products products = {};
-#pragma unroll
-      for (int unit = 0; unit < kMost; unit++)
-        if (kUnits % kSlices == 0 || unit < own.end - own.begin)
-          add_products(
-              products,
-              *reinterpret_cast<const uint4*>(weights + four * CHANNELS + kUnitColumns * unit),
-              *reinterpret_cast<const uint2*>(inputs + kUnitColumns * unit));
-      const float sum = sum_four(products);
-      if ((threadIdx.x & 7) == 0 && four + row < end) sums[first + four + row] = sum;
-    }
-    close_stage(s);
-  }
-}
-
-/** Adds the products of 4 rows of a low rank, a multiple of 32, with its inputs. */
-__device__ __forceinline__ void multiply_ragged(Products& products, const f16* weights,
-                                                const f16* x, int rank) {
-  const int lane = threadIdx.x & 31;
-  weights += own_weights(rank), x += own_inputs();
-  int column = 0;
-#pragma unroll 4
-  for (; column + kUnitColumns <= rank; column += kUnitColumns)
-    add_products(products, *reinterpret_cast<const uint4*>(weights + column),
-                 *reinterpret_cast<const uint2*>(x + column));
-  if (column == rank) return;
-  uint4 w = make_uint4(0, 0, 0, 0);
-  uint2 inputs = make_uint2(0, 0);
-  if ((lane & 4) == 0) w = *reinterpret_cast<const uint4*>(weights + column);
-  if ((lane & 8) == 0) inputs = *reinterpret_cast<const uint2*>(x + column);
-  __syncwarp();
-  add_products(products, w, inputs);
-}
-
-/** A head's outer low ranks, [low rank][channel]: 4 channels a warp. All are multiplied before the
- * first is summed. */
-__device__ __forceinline__ void low_products(const OneRow& op, Stream& s, const f16* x, float* sums,
-                                             bool has_gate) {
-  static_assert(4 * WARPS == 64, "4 channels of a head a warp");
-  const int lane = threadIdx.x & 31, first = 4 * (int)(threadIdx.x >> 5);
-  Products products[kLow] = {};
-#pragma unroll
-  for (int low = 0; low < kLow; low++) {
-    if (low == kLow - 1 && !has_gate) break;
-    const int rank = rank_of(op, low), step = s.shared.low_step[low];
-#pragma unroll 1
-    for (int begin = 0; begin < 64; begin += step) {
-      const f16* const stage = open_stage(s);
-      const int own = first - begin;
-      if (own >= 0 && own < step) multiply_ragged(products[low], stage + own * rank, x, rank);
-      close_stage(s);
-    }
-    x += rank;
-  }
-#pragma unroll
-  for (int low = 0; low < kLow; low++) {
-    const float sum = sum_four(products[low]);
-    if ((lane & 7) == 0) sums[64 * low + first + (lane >> 3)] = sum;
-  }
-}
-
-/** Two channels of an outer low rank. */
-__device__ __forceinline__ float2 low_pair(const OneRow&, const float* sums, int low) {
-  return load_pair(sums, 64 * low + 2 * (threadIdx.x & 31));
 }

@@ -1,4 +1,5 @@
-// The phase `value` of one-row.cu: a block some columns, over the u that are not zero.
+// The phase `value` of one-row.cu where it is f16: a block some columns, over the u that are not
+// zero.
 #pragma once
 #include "one-row-block.cuh"
 
@@ -129,7 +130,7 @@ __device__ __forceinline__ void value_phase(const OneRow& op, Block& b, int l, c
     const ActiveList list = read_active(op, b.sh);
     const int column = begin + kVector * (lane % kRowLanes);
     // Past the end of a width that is no multiple: the last columns once more, for nobody.
-    const f16* const value = layer.value + min(column, CHANNELS - kVector);
+    const f16* const value = layer.matrices.of[kValueMatrix] + min(column, CHANNELS - kVector);
     float acc[kVector] = {};
     for (int base = 0; base < list.total; base += LIST) {
       write_active(list, base, entries);

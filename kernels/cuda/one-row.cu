@@ -11,16 +11,21 @@
 //   key     norm and mix → u = relu²(…); the rows of value that it meets on their way to L2
 //   value   x += u·value: a block some columns, over the u that are not zero
 // Nothing is added across blocks in an order that can change. Matrices f16 [rows, columns], value
-// transposed, vectors f32, x f32. Tolerance: that of the ops it stands for (wkv7.cu, linear-few.cu,
-// linear-sparse.cu, shift-mix.cu).
+// transposed, vectors f32, x f32. Where r, k, v, output, key and value are of integers (QUANT, as
+// in quant.cuh), all of them are read as they lie: a block has rows of value, too. Tolerance: that
+// of the ops it stands for (wkv7.cu, linear-few.cu or linear-quant.cu, linear-sparse.cu,
+// shift-mix.cu).
 //
-// BLOCKS, WARPS: those that multiply; one more is for the barrier, and with FEED (0, 1) one for the
+// BLOCKS, WARPS: those that multiply; one more is for the barrier, and FEED (0 to 2) for the
 // weights · CHANNELS (a multiple of 64, up to 4096) · KEYS: rows of key (a multiple of 8) · MIXES:
 // products of `in` that a block has rows of at most · IN_ROWS: rows of `in` in a block at most ·
 // LIST: active u listed at a time · REGION: bytes of shared memory that the phases use in turn ·
-// FIXED: bytes of Shared at most · those of the way of reading
+// FIXED: bytes of Shared at most · those of the way of reading · QUANT, where it is not f16: then
+// there is FEED, and KEYS is a multiple of CHANNELS
 #include "one-row-heads.cuh"
+#if !QUANT
 #include "one-row-value.cuh"
+#endif
 
 /** By the warp that multiplies nothing: the next layer's addresses, and its numbers into L2. */
 __device__ __forceinline__ void fetch_layer(const OneRow& op, Block& b, int l) {
@@ -91,54 +96,80 @@ __device__ __forceinline__ Row in_phase(const OneRow& op, Block& b, Stream& s, i
     if (has[i]) mix_input(inputs + i * CHANNELS, h, n.previous, mixes[i]);
   sync_threads();
   if (threadIdx.x >= kWorkers) return h;
-  float* const sums = b.sh.sums + kSumRows * (threadIdx.x >> 5);
 #pragma unroll
   for (int i = 0; i < MIXES; i++) {
     if (!has[i]) continue;
     const int begin = i == 0 ? rows.begin : b.bounds[i - 1];
-    multiply_rows(s, inputs + i * CHANNELS, sums + begin - rows.begin,
-                  min(end, b.bounds[i]) - begin);
+    const int count = min(end, b.bounds[i]) - begin;
+    if (b.first_job + i < kFirstLow)
+      multiply_large(b.sh, s, inputs + i * CHANNELS, begin - rows.begin, count);
+    else
+      multiply_small(b.sh, s, inputs + i * CHANNELS, begin - rows.begin, count);
   }
   sync_workers();
   for (int i = threadIdx.x; i < end - rows.begin; i += kWorkers) {
     const int row = rows.begin + i;
-    const float y = sum_slices(b.sh, i);
+    const float y = row < op.first[kFirstLow] ? sum_slices(b.sh, i) : sum_slices<kSlices>(b.sh, i);
     op.y[row] = to_f16(apply_epilogue(y, in_epilogue(op, row)));
   }
   return h;
 }
 
-/** output */
-__device__ __forceinline__ void output_phase(const OneRow& op, Block& b, Stream& s, int l) {
-  const Layer& layer = b.sh.layers[l & 1];
+/** x += W·input on the block's rows. `begin` is called after the barrier; `multiply` makes the sums
+ * with what `from` has then. */
+template <int Columns, class Begin, class Multiply>
+__device__ __forceinline__ void add_phase(const OneRow& op, Block& b, const f16* from, Begin begin,
+                                          Multiply multiply) {
   f16* const input = reinterpret_cast<f16*>(b.region);
   static_assert(kOutputRows <= kWorkers, "a row a thread");
   const Place rows = share_of(CHANNELS);
   const int count = rows.end - rows.begin;
   float* const x = op.x + rows.begin + threadIdx.x;
   const bool adds = (int)threadIdx.x < count;
-  // Unchanged since `in`.
+  // Nobody else writes it.
   const float old = adds ? __ldcg(x) : 0.0f;
-  const uint4* const from = reinterpret_cast<const uint4*>(layer.mixing.out);
   b.barrier.wait();
-  for (int i = threadIdx.x; i < CHANNELS / kVector; i += THREADS)
-    reinterpret_cast<uint4*>(input)[i] = as_input(__ldcg(from + i));
+  begin();
+  for (int i = threadIdx.x; i < Columns / kVector; i += THREADS)
+    reinterpret_cast<uint4*>(input)[i] = as_input(__ldcg(reinterpret_cast<const uint4*>(from) + i));
   sync_threads();
   if (threadIdx.x >= kWorkers) return;
-  multiply_rows(s, input, b.sh.sums + kSumRows * (threadIdx.x >> 5), count);
+  multiply(input, count);
   sync_workers();
   if (adds) *x = old + sum_slices(b.sh, threadIdx.x);
 }
 
+/** output */
+__device__ __forceinline__ void output_phase(const OneRow& op, Block& b, Stream& s, int l) {
+  const f16* const out = b.sh.layers[l & 1].mixing.out;
+  const auto multiply = [&](const f16* input, int rows) {
+    multiply_large(b.sh, s, input, 0, rows);
+  };
+  add_phase<CHANNELS>(
+      op, b, out, [] {}, multiply);
+}
+
+#if QUANT
+/** value, where it is of integers: all of it. */
+__device__ __forceinline__ void rounded_value_phase(const OneRow& op, Block& b, Stream& s, int l,
+                                                    const Row& shift) {
+  const auto begin = [&] { keep_shift(op, b, b.sh.layers[l & 1], 1, shift); };
+  const auto multiply = [&](const f16* input, int rows) {
+    multiply_rounded<kValueChunks>(s, input, b.sh.sums, rows);
+  };
+  add_phase<KEYS>(op, b, op.u, begin, multiply);
+}
+#endif
+
 /** Rows of key whose sums are finished while the next are multiplied: at most kKeyParts times, with
  * a barrier of the block for each. */
 constexpr int kKeyPart =
-    (kKeyRows + kKeyParts * kStepRows - 1) / (kKeyParts * kStepRows) * kStepRows;
+    (kKeyRows + kKeyParts * kLargeStep - 1) / (kKeyParts * kLargeStep) * kLargeStep;
 
 __device__ __forceinline__ int key_barrier(int part) { return 2 + part / kKeyPart; }
 
-/** By the warp that multiplies nothing: u of the block's rows, and the rows of value that it meets
- * on their way to L2. */
+/** By the warp that multiplies nothing: u of the block's rows, and where value is f16, the rows of
+ * it that it meets on their way to L2. */
 __device__ __forceinline__ void finish_keys(const OneRow& op, const Shared& sh, const f16* value,
                                             Place rows) {
   const int lane = threadIdx.x & 31, count = rows.end - rows.begin;
@@ -155,8 +186,9 @@ __device__ __forceinline__ void finish_keys(const OneRow& op, const Shared& sh, 
         // Not zero, or NaN.
         is_active = (u.bits & 0x7fff) != 0;
       }
-      for (u32 left = __ballot_sync(~0u, is_active); left != 0; left &= left - 1)
-        prefetch_row(value + (long long)(rows.begin + base + __ffs(left) - 1) * CHANNELS);
+      if constexpr (kIsSparse)
+        for (u32 left = __ballot_sync(~0u, is_active); left != 0; left &= left - 1)
+          prefetch_row(value + (long long)(rows.begin + base + __ffs(left) - 1) * CHANNELS);
     }
   }
 }
@@ -174,14 +206,13 @@ __device__ __forceinline__ Row key_phase(const OneRow& op, Block& b, Stream& s, 
   const Place rows = share_of(KEYS);
   if (threadIdx.x >= kWorkers) {
     fetch_layer(op, b, l + 1);
-    finish_keys(op, b.sh, layer.value, rows);
+    finish_keys(op, b.sh, layer.matrices.of[kValueMatrix], rows);
     return h;
   }
-  float* const sums = b.sh.sums + kSumRows * (threadIdx.x >> 5);
   const int count = rows.end - rows.begin;
 #pragma unroll 1
   for (int part = 0; part < count; part += kKeyPart) {
-    multiply_rows(s, input, sums + part, min(kKeyPart, count - part));
+    multiply_large(b.sh, s, input, part, min(kKeyPart, count - part));
     __syncwarp();
     asm volatile("bar.arrive %0, %1;" ::"r"(key_barrier(part)), "n"(THREADS) : "memory");
   }
@@ -230,7 +261,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
     b.barrier.arrive();
     h = key_phase(op, b, s, l);
     b.barrier.arrive();
+#if QUANT
+    rounded_value_phase(op, b, s, l, h);
+#else
     value_phase(op, b, l, h);
+#endif
     if (l == op.num_layers - 1) break;
     b.barrier.arrive();
   }

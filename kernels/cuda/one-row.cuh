@@ -23,18 +23,23 @@ constexpr int kIn = 7, kLow = 4, kFirstLow = kIn - kLow;
 
 enum Vector { kNorm1, kNorm2 = 2, kKeyMix = 4, kMix = 5, kOwn = kMix + kIn, kVectors = kOwn + 8 };
 
-/** Matrices in the order in which they are read; v's gate has none in a model's first layer. */
-struct Matrices {
-  const f16* of[kIn + kLow + 2];
-};
 constexpr int kLowMatrix = kIn, kOutputMatrix = kIn + kLow, kKeyMatrix = kOutputMatrix + 1;
+constexpr int kValueMatrix = kKeyMatrix + 1, kMatrices = kValueMatrix + 1;
+
+/** Matrices in the order in which they are read; v's gate has none in a model's first layer. r, k,
+ * v, output, key and value may be of integers (QUANT), and have scales then, in that order. value
+ * is [C, F] then, else [F, C]. */
+struct Matrices {
+  const f16* of[kMatrices];
+#if QUANT
+  const f16* scales[kFirstLow + kMatrices - kOutputMatrix];
+#endif
+};
 
 struct Layer {
   /** Everything of [C]: weight and bias of both norms, the mixes, those of `mixing` once more. */
   const float* vectors[kVectors];
   Matrices matrices;
-  /** [F, C] */
-  const f16* value;
   float* shift[2];
   /** w, a, g and v_gate stay in shared memory; v_gate says whether there is one. */
   Wkv7 mixing;
@@ -69,6 +74,7 @@ constexpr int kOutputRows = (CHANNELS + BLOCKS - 1) / BLOCKS;
 constexpr int kKeyRows = (KEYS + BLOCKS - 1) / BLOCKS;
 
 __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
+__device__ constexpr int least(int a, int b) { return a < b ? a : b; }
 /** Of a phase, rows that a block has and sums that a warp has at most. */
 constexpr int kSumRows = most(IN_ROWS, most(kOutputRows, kKeyRows));
 struct Place {
@@ -170,6 +176,12 @@ struct Products {
 
 __device__ __forceinline__ void add_products(Products& sums, const uint4& w, const uint2& x) {
   mma(sums.of, w.x, w.y, w.z, w.w, x.x, x.y);
+}
+
+/** Of 4 rows, where 8 lanes have 128 bytes of a row: in lane 8·row, the row's sum. The unit's row i
+ * is the half i & 1 of the columns of row i / 2. */
+__device__ __forceinline__ float sum_four(float half) {
+  return half + __shfl_xor_sync(~0u, half, 5);
 }
 
 __device__ __forceinline__ u64 evict_first() {

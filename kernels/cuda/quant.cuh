@@ -90,10 +90,10 @@ __device__ __forceinline__ u32 in_register(u32 constant) {
 }
 
 /** Constants that decoding takes, in registers where those can be spared; made by whole warps. */
-struct Constants {
+struct DecodeConstants {
   u32 levels[4] = {NF4_0, NF4_4, NF4_8, NF4_12}, magic = 0x64646464u;
 
-  __device__ __forceinline__ explicit Constants(bool are_held) {
+  __device__ __forceinline__ explicit DecodeConstants(bool are_held) {
     if (!are_held) return;
     magic = in_register(magic);
 #pragma unroll
@@ -103,13 +103,15 @@ struct Constants {
 
 /** Two integers + 128, the lower bytes of a word or the upper, as a pair of f16: the low byte of
  * 1024 + n is n. */
-__device__ __forceinline__ u32 bytes_to_f16(u32 bytes, bool is_upper, const Constants& constants) {
+__device__ __forceinline__ u32 bytes_to_f16(u32 bytes, bool is_upper,
+                                            const DecodeConstants& constants) {
   return add2(__byte_perm(bytes, constants.magic, is_upper ? 0x4342 : 0x4140), 0xe480e480u);
 }
 
 /** The levels, + 128, of four nibbles of a word, the lower or the upper: of both halves of the
  * table, then the right one of the two. */
-__device__ __forceinline__ u32 nf4_bytes(u32 word, bool is_upper, const Constants& constants) {
+__device__ __forceinline__ u32 nf4_bytes(u32 word, bool is_upper,
+                                         const DecodeConstants& constants) {
   const int shift = is_upper ? 16 : 0;
   const u32 low_three = (word & 0x77777777u) >> shift;
   const u32 high_bits = mask_or(word >> 1, 0x44444444u, 0x32103210u) >> shift;
@@ -121,7 +123,7 @@ __device__ __forceinline__ u32 nf4_bytes(u32 word, bool is_upper, const Constant
 /** Four words as slices `slice`, which is even, and slice + 1 are decoded from them: as they lie,
  * nf4 as the bytes of its levels. */
 __device__ __forceinline__ void prepare_slices(u32 (&ready)[4], const u32 (&words)[4], int slice,
-                                               const Constants& constants) {
+                                               const DecodeConstants& constants) {
 #pragma unroll
   for (int j = 0; j < 4; j++)
     ready[j] = QUANT == kNf4 ? nf4_bytes(words[j], slice / 2, constants) : words[j];
@@ -129,7 +131,7 @@ __device__ __forceinline__ void prepare_slices(u32 (&ready)[4], const u32 (&word
 
 /** Slice `slice` of four prepared words: of integers pair j of word j, as f16; e4m3 itself. */
 __device__ __forceinline__ void slice_to_f16(u32 (&h)[4], const u32 (&ready)[4], int slice,
-                                             const Constants& constants) {
+                                             const DecodeConstants& constants) {
 #pragma unroll
   for (int j = 0; j < 4; j++) {
     if constexpr (QUANT == kI8 || QUANT == kNf4)
@@ -162,7 +164,7 @@ __device__ __forceinline__ u32 scale_of(const Scales& scales, int slice) {
 /** Slice `slice` of four prepared words of integers, times their scale, SCALE_FACTOR times too
  * large. */
 __device__ __forceinline__ void decode(u32 (&h)[4], const u32 (&ready)[4], const Scales& scales,
-                                       int slice, const Constants& constants) {
+                                       int slice, const DecodeConstants& constants) {
   slice_to_f16(h, ready, slice, constants);
   const u32 scale = scale_of(scales, slice);
 #pragma unroll

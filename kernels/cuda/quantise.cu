@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(256)
   let_next_start();
   wait_for_previous();
   const int lanes = parts_of(columns) * 4;
-  const Constants constants(true);
+  const DecodeConstants constants(true);
   // Of a part of a matrix: far fewer than an int counts.
   const int count = rows * lanes;
 #pragma unroll 2

@@ -1,11 +1,12 @@
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { expect, test } from 'vitest'
-import type { Backend } from '../../src/backend/backend.ts'
+import { afterEach, expect, test, vi } from 'vitest'
+import type { Backend, WeightType } from '../../src/backend/backend.ts'
 import { type CudaOptions, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { Gemm } from '../../src/backend/cuda/gemm.ts'
 import type { Way } from '../../src/backend/cuda/one-row-plan.ts'
+import { OneRowLayers } from '../../src/backend/cuda/ops-one-row.ts'
 import { CudaProgram } from '../../src/backend/cuda/program.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
@@ -30,10 +31,26 @@ const MODELS = [
 
 const TOKENS = someTokens(12, 5)
 
+/**
+ * Of integers: pairs of parts that two, six, three, four, twenty, ten and sixteen warps share, so that others share the
+ * rows with them or have none; ffn.value in one, two and four chunks.
+ */
+const LOW = { w: 32, a: 64, v: 32, g: 96 }
+const ROUNDED = [
+  { type: 'i8', layers: 3, channels: 256, ranks: LOW },
+  { type: 'i8', layers: 2, channels: 768, ranks: LOW },
+  { type: 'q4', layers: 2, channels: 768, ranks: LOW },
+  { type: 'nf4', layers: 2, channels: 1024, ranks: LOW },
+  ...(['i8', 'q4', 'nf4'] as const).flatMap((type) => [
+    { type, layers: 2, channels: 2560, ffn: 2560, ranks: { w: 96, a: 96, v: 64, g: 320 } },
+    { type, layers: 1, channels: 4096, ffn: 8192, ranks: { w: 128, a: 128, v: 96, g: 480 } },
+  ]),
+] as const
+
 /** Logits after each of the tokens, fed one at a time, and the state at the end. */
-function feed(backend: Backend, path: string) {
+function feed(backend: Backend, path: string, weightType?: WeightType) {
   const checkpoint = openCheckpoint(path)
-  const model = loadRwkv7(checkpoint, backend, {})
+  const model = loadRwkv7(checkpoint, backend, { weightType })
   checkpoint.close()
   const runner = new ModelRunner(model, backend, { numSlots: 3, maxTokens: 16, fingerprint: '' })
   runner.clearSlot(1)
@@ -67,19 +84,39 @@ const RUNS = MODELS.flatMap((shape) =>
   (['warps', 'feed'] as const).map((way) => ({ way, shape, channels: shape.channels })),
 )
 
+/** Each way of running is near the reference. */
+function checkRuns(
+  path: string,
+  runs: readonly CudaOptions[],
+  backendFor: (options: CudaOptions) => Backend,
+  weightType?: WeightType,
+): void {
+  const expected = feed(createReferenceBackend(), path, weightType)
+  for (const options of runs) {
+    const actual = feed(backendFor(options), path, weightType)
+    const what = JSON.stringify(options)
+    const tolerance = 'wkv' in options ? 1e-2 : 3e-3
+    for (const [i, logits] of actual.logits.entries())
+      expect(rmsRatio(logits, expected.logits[i]!), `${what} token ${i}`).toBeLessThan(tolerance)
+    expect(rmsRatio(actual.state.wkv, expected.state.wkv), what).toBeLessThan(tolerance)
+    expect(rmsRatio(actual.state.shift, expected.state.shift), what).toBeLessThan(tolerance)
+  }
+}
+
 describeCuda('one row through all layers at once', () => {
+  afterEach(() => void vi.restoreAllMocks())
+
   test.each(RUNS)('$channels channels by $way', { timeout: 120_000 }, ({ way, shape }) => {
     const folder = mkdtempSync(join(tmpdir(), 'skein-'))
     const path = writeRandomRwkv7(join(folder, 'one.pth'), { ...shape, dtype: 'bf16' })
-    const expected = feed(createReferenceBackend(), path)
-    for (const options of [{}, { wkv: 'f16' }, { graphs: false }] satisfies CudaOptions[]) {
-      const actual = feed(backendOf(way, options), path)
-      const what = JSON.stringify(options)
-      const tolerance = 'wkv' in options ? 1e-2 : 3e-3
-      for (const [i, logits] of actual.logits.entries())
-        expect(rmsRatio(logits, expected.logits[i]!), `${what} token ${i}`).toBeLessThan(tolerance)
-      expect(rmsRatio(actual.state.wkv, expected.state.wkv), what).toBeLessThan(tolerance)
-      expect(rmsRatio(actual.state.shift, expected.state.shift), what).toBeLessThan(tolerance)
-    }
+    checkRuns(path, [{}, { wkv: 'f16' }, { graphs: false }], (options) => backendOf(way, options))
+  })
+
+  test.each(ROUNDED)('$channels channels of $type', { timeout: 120_000 }, ({ type, ...shape }) => {
+    const folder = mkdtempSync(join(tmpdir(), 'skein-'))
+    const path = writeRandomRwkv7(join(folder, 'one.pth'), { ...shape, dtype: 'bf16' })
+    const run = vi.spyOn(OneRowLayers.prototype, 'run')
+    checkRuns(path, [{}, { wkv: 'f16' }], createCudaBackend, type)
+    expect(run).toHaveBeenCalled()
   })
 })

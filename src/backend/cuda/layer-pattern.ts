@@ -1,8 +1,16 @@
 /**
  * Recognises a layer of RWKV-7 in what was recorded: the eight ops of time mixing and channel mixing with nothing else
- * about them, all in f16, so that one kernel can stand for them. Knows no kernel.
+ * about them, so that one kernel can stand for them. Its large matrices are of one type, f16 or integers, the low ranks
+ * f16. Knows no kernel.
  */
-import type { LinearJob, Ops, Tensor, Wkv7Operands, Wkv7Weights } from '../backend.ts'
+import type {
+  LinearJob,
+  Ops,
+  QuantisedType,
+  Tensor,
+  Wkv7Operands,
+  Wkv7Weights,
+} from '../backend.ts'
 import { CudaMatrix, CudaTensor } from './resources.ts'
 import { CudaStatePool } from './states.ts'
 
@@ -39,6 +47,8 @@ export interface Rwkv7Layer {
   readonly outer: ReadonlyMap<InName, Outer>
   readonly operands: Wkv7Operands
   readonly weights: Wkv7Weights
+  /** Of r, k, v, output, key and value. */
+  readonly type: 'f16' | QuantisedType
   readonly output: CudaMatrix
   readonly keyMix: Tensor
   readonly key: CudaMatrix
@@ -72,15 +82,44 @@ export function matchLayer(recorded: readonly Recorded[]): Rwkv7Layer | null {
   const keys = soleJob(key, keyInputs[0], null, 'relu2')
   const values = keys && soleJob(value, keys.y, x, 'add')
   if (!chains || !outputs || !keys || !values) return null
+  const inputs = (['r', 'k', 'v'] as const).map((name) => chains.inner.get(name)!.weight)
+  const { type } = outputs.weight
+  const isAlike = [...inputs, keys.weight, values.weight].every((matrix) => matrix.type === type)
+  if (!isAlike || type === 'fp8') return null
   if (!(states instanceof CudaStatePool) || keyInputs.length !== 1) return null
   return {
-    ...{ x, out, states, index, operands, weights, ...chains },
+    ...{ x, out, states, index, operands, weights, type, ...chains },
     norms: [norm, channelNorm],
     output: outputs.weight,
     keyMix: keyMixes[0]!,
     key: keys.weight,
     value: values.weight,
   }
+}
+
+/**
+ * Whether a layer is of one kind with those before it: the same buffers, types and shapes, the next of the states. Of each
+ * inner matrix the first that has it counts: a model's first layer lacks vGate's.
+ */
+export function continues(before: readonly Rwkv7Layer[], layer: Rwkv7Layer): boolean {
+  const [first] = before
+  if (first === undefined) return true
+  const isLike = IN_NAMES.every((name) => {
+    const one = before.find(({ inner }) => inner.has(name))?.inner.get(name)
+    const other = layer.inner.get(name)
+    return !one || !other || (one.y === other.y && one.weight.rows === other.weight.rows)
+  })
+  return (
+    isLike &&
+    layer.inner.has('vGate') &&
+    layer.type === first.type &&
+    layer.x === first.x &&
+    layer.out === first.out &&
+    layer.states === first.states &&
+    layer.index === first.index + before.length &&
+    layer.key.rows === first.key.rows &&
+    layer.norms.every(({ eps }) => eps === first.norms[0].eps)
+  )
 }
 
 /** The only job of a linear, where it is as described. */
@@ -94,8 +133,7 @@ function soleJob(
   const [job, ...others] = recorded.args[0]
   if (!job || others.length > 0 || job.bias || job.x !== x || job.epilogue !== epilogue) return null
   if (y !== null && job.y !== y) return null
-  const weight = halfMatrix(job)
-  return weight && { y: job.y, weight }
+  return job.weight instanceof CudaMatrix ? { y: job.y, weight: job.weight } : null
 }
 
 function halfMatrix({ weight }: LinearJob): CudaMatrix | null {
@@ -114,17 +152,19 @@ function matchChains(
 ): Pick<Rwkv7Layer, 'inner' | 'outer'> | null {
   const inner = new Map<InName, Inner>()
   const outer = new Map<InName, Outer>()
-  const addInner = (name: InName, y: Tensor, epilogue: string): boolean => {
+  const addInner = (name: InName, y: Tensor, epilogue: string, isLow: boolean): boolean => {
     const job = inward.find((one) => one.y === y)
     const mix = job && mixOf(job.x)
-    const weight = job && halfMatrix(job)
+    const weight = job?.weight
     const isPlain = job && !job.bias && (job.epilogue ?? 'none') === epilogue
-    if (!isPlain || !mix || !weight || !(y instanceof CudaTensor)) return false
+    if (!isPlain || !mix || !(weight instanceof CudaMatrix) || !(y instanceof CudaTensor))
+      return false
+    if (isLow && weight.type !== 'f16') return false
     inner.set(name, { y, weight, mix })
     return true
   }
   for (const name of ['r', 'k', 'v'] as const)
-    if (!addInner(name, operands[name], 'none')) return null
+    if (!addInner(name, operands[name], 'none', false)) return null
   for (const name of LOW_NAMES) {
     const y = operands[name]
     if (y === undefined) continue
@@ -132,7 +172,7 @@ function matchChains(
     const weight = job && halfMatrix(job)
     const isPlain = job && (job.epilogue ?? 'none') === OUTER_EPILOGUES[name]
     if (!isPlain || !weight || (job.bias === undefined) !== (name === 'g')) return null
-    if (!addInner(name, job.x, INNER_EPILOGUES[name])) return null
+    if (!addInner(name, job.x, INNER_EPILOGUES[name], true)) return null
     outer.set(name, { weight, bias: job.bias ?? null })
   }
   const isAll = inner.size === inward.length && outer.size === outward.length

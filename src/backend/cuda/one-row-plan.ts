@@ -2,8 +2,10 @@
  * How one-row.cu is compiled and launched for a model: which way it reads the weights, what it has in shared memory, or
  * that it cannot be.
  */
+import type { QuantisedType } from '../backend.ts'
 import type { CudaDevice } from './device.ts'
 import { IN_NAMES, type InName, LOW_NAMES, type Rwkv7Layer } from './layer-pattern.ts'
+import { PART_INPUTS, QUANT_CODES, rowBytesOf } from './rounded-matrix.ts'
 
 /** How a block reads the weights: each warp its columns of them (one-row-warps.cuh), or one warp all (one-row-feed.cuh). */
 export type Way = 'warps' | 'feed'
@@ -17,7 +19,7 @@ const FEED_CHANNELS = 2048
 /** Where the chosen way does not fit, each warp reads for itself. */
 export const wayFor = (channels: number): Way => (channels >= FEED_CHANNELS ? 'feed' : 'warps')
 
-/** As one-row.cu counts: warps that multiply; one more is for the barrier, and one that feeds. */
+/** As one-row.cu counts: warps that multiply; one more is for the barrier, and one or more that feed. */
 const WARPS = 16
 /** Columns of a row that a warp reads at once. */
 const UNIT_COLUMNS = 64
@@ -30,9 +32,17 @@ const MAX_CHANNELS = 4096
 const MAX_STATIC_BYTES = 48 << 10
 /** Entries of the list of active u that has room at once; more take several rounds. */
 const MAX_LIST = 4096
-/** Bytes of Layer and Matrices. */
-export const LAYER_BYTES = 464
-const MATRICES_BYTES = 104
+/** Bytes of Layer and Matrices, and what scales add to both. */
+const LAYER_BYTES = 464
+const MATRICES_BYTES = 112
+const SCALES_BYTES = 48
+/**
+ * Of integers, warps that ask and bytes of a stage of the ring, at the least. On an H200, µs of 8 layers of 4,096 channels
+ * and the head, i8 and q4: one warp 806 and 697 by 16 KB, 774 and 632 by 32; two 735 and 581, 712 and 569. 12 layers of
+ * 2,048 channels, two warps: 386 and 361 by 16 KB, 411 and 374 by 32 (docs/kernels.md 45).
+ */
+const ROUNDED_FEED = 2
+const stageBytesFor = (channels: number): number => (channels >= 4096 ? 32 : 16) << 10
 /** Shared, less its sums and what the way of reading has there, with what that may be padded by. */
 const SHARED_BYTES = 5888
 
@@ -46,6 +56,10 @@ interface Reading {
   /** The ring has as many places of a size as there is room for. */
   readonly placeBytes: number
   readonly places: readonly [least: number, most: number]
+}
+
+export function layerBytes(type: Rwkv7Layer['type']): number {
+  return LAYER_BYTES + (type === 'f16' ? 0 : SCALES_BYTES)
 }
 
 /** Of any layer that has one: all are alike. */
@@ -89,6 +103,7 @@ interface Shape {
   readonly ranks: readonly number[]
   readonly blocks: number
   readonly mixes: number
+  readonly type: Rwkv7Layer['type']
 }
 
 /** A ring for each warp, of units of 16 rows by 64 columns. */
@@ -109,14 +124,18 @@ function readingByWarps({ channels, headSize, ranks, blocks, mixes }: Shape): Re
 }
 
 /** A ring for the block, of stages of 16 KB, unless 4 rows of a matrix are more. */
-function readingByFeed({ channels, headSize, ranks }: Shape): Reading {
+function readingByFeed({ channels, headSize, ranks, type }: Shape): Reading {
   const STAGE_ROWS = 4 * Math.floor(Math.max(16 << 10, 8 * channels) / (8 * channels))
-  const placeBytes = 2 * STAGE_ROWS * channels
+  const rounded = type === 'f16' ? null : roundedStage(type, channels)
+  const stageBytes = Math.max(2 * STAGE_ROWS * channels, rounded?.bytes ?? 0)
+  const placeBytes = LINE_BYTES * Math.ceil(stageBytes / LINE_BYTES)
   const most = 16
+  const FEED = rounded === null ? 1 : ROUNDED_FEED
   return {
-    macros: { FEED: 1, STAGE_ROWS },
-    warps: WARPS + 2,
-    staticBytes: 16 * most + 4 * ranks.length,
+    macros: { FEED, STAGE_ROWS, ...rounded?.macros },
+    warps: WARPS + 1 + FEED,
+    // Two layers' addresses are there, too.
+    staticBytes: 16 * most + 4 * ranks.length + 2 * (layerBytes(type) - LAYER_BYTES),
     lowSums: headSize * ranks.length,
     placeBytes,
     // Two on their way, and one that is multiplied. Four rows of an outer rank are a stage at most.
@@ -124,13 +143,34 @@ function readingByFeed({ channels, headSize, ranks }: Shape): Reading {
   }
 }
 
+/** A stage of rows of integers. */
+function roundedStage(type: QuantisedType, channels: number) {
+  const { values, scales } = rowBytesOf(type, channels)
+  const four = 4 * (values + scales)
+  const ROUNDED_ROWS = 4 * Math.ceil(stageBytesFor(channels) / four)
+  return {
+    macros: { QUANT: QUANT_CODES[type], ROUNDED_ROWS },
+    bytes: (ROUNDED_ROWS / 4) * four,
+  }
+}
+
+/** Whether rows of integers can be shared by warps, 128 bytes each, and copied with their scales, 16 bytes at a time. */
+function canRound(type: QuantisedType, channels: number, keys: number): boolean {
+  const pair = 2 * PART_INPUTS[type]
+  return (
+    channels % pair === 0 && keys % channels === 0 && rowBytesOf(type, channels).scales % 16 === 0
+  )
+}
+
 /** The macros of one-row.cu and its dynamic shared memory, or null where it does not fit. */
 export function planOf(device: CudaDevice, layers: readonly Rwkv7Layer[], choose = wayFor) {
   const [layer] = layers
   if (layer === undefined || device.computeCapability[0] < 8) return null
+  const { type } = layer
   const { channels, headSize } = layer.states.shape
   const KEYS = layer.key.rows
   if (channels > MAX_CHANNELS || channels % UNIT_COLUMNS > 0 || KEYS % 8 > 0) return null
+  if (type !== 'f16' && !canRound(type, channels, KEYS)) return null
   const first = firstRows(layers)
   const ranks = LOW_NAMES.map((name) => innerOf(layers, name)?.weight.rows ?? 0)
   if (ranks.some((rank) => rank % RANK_STEP > 0)) return null
@@ -138,19 +178,22 @@ export function planOf(device: CudaDevice, layers: readonly Rwkv7Layer[], choose
   const MIXES = mostMixes(first, blocks)
   const IN_ROWS = Math.ceil(first.at(-1)! / blocks)
   const LIST = Math.min(MAX_LIST, KEYS)
-  // In turn: inputs of `in`, of the outer low ranks, the list of active u.
-  const region = Math.max(2 * MIXES * channels, 2 * (first.at(-1)! - first[3]!), 4 * LIST)
+  // In turn: inputs of `in`, of the outer low ranks, the list of active u, or u itself.
+  const active = type === 'f16' ? 4 * LIST : 2 * KEYS
+  const region = Math.max(2 * MIXES * channels, 2 * (first.at(-1)! - first[3]!), active)
   const REGION = 16 * Math.ceil(region / 16)
   const slices = Math.min(WARPS, channels / UNIT_COLUMNS)
   const sumRows = Math.max(IN_ROWS, Math.ceil(Math.max(channels, KEYS) / blocks))
   const sums = Math.max(slices * sumRows, WARPS * valueColumns(channels, blocks))
-  const rest = REGION + MATRICES_BYTES * layers.length
+  const matricesBytes = MATRICES_BYTES + layerBytes(type) - LAYER_BYTES
+  const rest = REGION + matricesBytes * layers.length
   const STATE_F16 = Number(layer.states.wkvType === 'f16')
   const widths = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS, MIXES }
   const common = { ...widths, REGION, LIST, STATE_F16 }
-  const shape = { channels, headSize, ranks, blocks, mixes: MIXES }
-  const readings = [readingByWarps(shape)]
-  if (choose(channels) === 'feed') readings.unshift(readingByFeed(shape))
+  const shape = { channels, headSize, ranks, blocks, mixes: MIXES, type }
+  const ways = type === 'f16' ? [readingByWarps(shape)] : []
+  const readings =
+    type !== 'f16' || choose(channels) === 'feed' ? [readingByFeed(shape), ...ways] : ways
   for (const { macros, warps, staticBytes, lowSums, placeBytes, places } of readings) {
     const used = SHARED_BYTES + staticBytes + 4 * Math.max(sums, lowSums)
     // The ring begins at a line.

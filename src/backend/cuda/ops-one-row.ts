@@ -1,6 +1,6 @@
 /**
- * All layers of a step of one token as one launch of one-row.cu, where the recording holds nothing but RWKV-7 layers of
- * f16 weights and the device has room; otherwise each op runs for itself. Owns the table of the layers' addresses.
+ * The layers of a step of one token as one launch of one-row.cu, as many as it knows from the first on, where the device
+ * has room; what is left runs op by op. Owns the table of the layers' addresses.
  */
 import { assert } from '../../errors.ts'
 import type { Capacity, Tensor } from '../backend.ts'
@@ -10,6 +10,7 @@ import type { Kernel } from './kernel.ts'
 import type { DevicePointer } from './kernel-args.ts'
 import type { LaunchOptions } from './launch.ts'
 import {
+  continues,
   IN_NAMES,
   LAYER_OPS,
   LOW_NAMES,
@@ -17,7 +18,7 @@ import {
   type Recorded,
   type Rwkv7Layer,
 } from './layer-pattern.ts'
-import { firstRows, LAYER_BYTES, planOf, wayFor } from './one-row-plan.ts'
+import { firstRows, layerBytes, planOf, wayFor } from './one-row-plan.ts'
 import { normOf, tensorOf } from './operands.ts'
 import { wkv7Struct } from './ops-wkv7.ts'
 import { StructBytes } from './struct-bytes.ts'
@@ -88,35 +89,19 @@ export class OneRowLayers {
     this.#choose = choose
   }
 
-  /** Takes in the layer that the last commands are, if they are one. `value`: its matrix transposed, on the device. */
-  offer(commands: readonly StepCommand[], value: DevicePointer | null): void {
+  /**
+   * Takes in the layer that the last commands are, if they are one. `transposed`: its value matrix so on the device,
+   * which is what f16 takes.
+   */
+  offer(commands: readonly StepCommand[], transposed: DevicePointer | null): void {
     const members = commands.slice(-LAYER_OPS)
     const layer = matchLayer(members.map(({ recorded }) => recorded))
-    if (layer === null || value === null || !this.#continues(layer)) return
+    if (layer === null || !continues(this.#layers, layer)) return
+    const value = layer.type === 'f16' ? transposed : layer.value.address
+    if (value === null) return
     this.#layers.push(layer)
     this.#values.push(value)
     for (const member of members) member.joins(this)
-  }
-
-  /** Whether the layer is of one kind with the first: the same buffers and shapes, the next of the states. */
-  #continues(layer: Rwkv7Layer): boolean {
-    const [first] = this.#layers
-    if (first === undefined) return true
-    const likeFirst = IN_NAMES.every((name) => {
-      const [one, other] = [first.inner.get(name), layer.inner.get(name)]
-      return !one || !other || (one.y === other.y && one.weight.rows === other.weight.rows)
-    })
-    const hasGate = layer.inner.has('vGate')
-    return (
-      likeFirst &&
-      hasGate &&
-      layer.x === first.x &&
-      layer.out === first.out &&
-      layer.states === first.states &&
-      layer.index === first.index + this.#layers.length &&
-      layer.key.rows === first.key.rows &&
-      layer.norms.every(({ eps }) => eps === first.norms[0].eps)
-    )
   }
 
   isUsable(): boolean {
@@ -132,9 +117,10 @@ export class OneRowLayers {
     const kernel = device.kernel('one-row', 'one_row', defines)
     const blocks = device.numSms
     if (device.blocksPerSm(kernel, threads, sharedBytes) < 1) return null
-    const table = device.alloc(LAYER_BYTES * this.#layers.length)
+    const bytes = layerBytes(this.#layers[0]!.type)
+    const table = device.alloc(bytes * this.#layers.length)
     for (const [i, layer] of this.#layers.entries())
-      device.upload(table, layerStruct(this.#capacity, layer, this.#values[i]!), i * LAYER_BYTES)
+      device.upload(table, layerStruct(this.#capacity, layer, this.#values[i]!), i * bytes)
     const between = [firstRows(this.#layers).at(-1)!, this.#layers[0]!.key.rows] as const
     const [y, u] = between.map((count) => device.alloc(2 * count)) as [DevicePointer, DevicePointer]
     const arrivals = device.alloc(16)
@@ -177,8 +163,13 @@ function layerStruct(capacity: Capacity, layer: Rwkv7Layer, value: DevicePointer
   for (const name of IN_NAMES) struct.pointer(inner.get(name)?.weight.address ?? null)
   for (const name of LOW_NAMES) struct.pointer(outer.get(name)?.weight.address ?? null)
   struct.pointer(layer.output.address).pointer(layer.key.address).pointer(value)
+  if (layer.type !== 'f16') {
+    const inputs = IN_NAMES.slice(0, 3).map((name) => inner.get(name)!.weight)
+    for (const { scales } of [...inputs, layer.output, layer.key, layer.value])
+      struct.pointer(scales)
+  }
   struct.pointer(states.shiftAddress(index, 0)).pointer(states.shiftAddress(index, 1))
-  const bytes = new Uint8Array(LAYER_BYTES)
+  const bytes = new Uint8Array(layerBytes(layer.type))
   const head = struct.bytes()
   bytes.set(head)
   bytes.set(

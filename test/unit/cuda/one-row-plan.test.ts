@@ -7,13 +7,19 @@ const H200 = { numSms: 132, sharedBytes: 227 << 10 }
 const RANKS = { w: 96, a: 96, g: 256, vGate: 64 }
 
 /** The plan for two layers, of which only what it reads is there. */
-function plan(channels: number, chip: typeof H200, choose?: () => Way, ranks = RANKS) {
+function plan(
+  channels: number,
+  chip: typeof H200,
+  choose?: () => Way,
+  ranks = RANKS,
+  type: Rwkv7Layer['type'] = 'f16',
+) {
   const matrices = { r: channels, k: channels, v: channels, ...ranks }
   const inner = new Map(
     Object.entries(matrices).map(([name, rows]) => [name, { weight: { rows } }]),
   )
   const states = { shape: { channels, headSize: 64 }, wkvType: 'f32' }
-  const layer = { inner, states, key: { rows: 4 * channels } } as unknown as Rwkv7Layer
+  const layer = { type, inner, states, key: { rows: 4 * channels } } as unknown as Rwkv7Layer
   const { numSms, sharedBytes } = chip
   const device = { computeCapability: [9, 0], numSms, info: { sharedBytesPerBlock: sharedBytes } }
   return planOf(device as unknown as CudaDevice, [layer, layer], choose)
@@ -42,3 +48,19 @@ test('where the feed has no room, each warp reads for itself, and without any ro
   expect(plan(4096, { ...small, sharedBytes: 48 << 10 })).toBeNull()
   expect(plan(1024, H200, undefined, { ...RANKS, w: 40 })).toBeNull()
 })
+
+test.each([
+  ['i8', [256, 768, 1024, 2048, 2560, 4096], [64, 128, 192, 320]],
+  ['q4', [256, 768, 1024, 2048, 2560, 4096], [128, 320, 896]],
+  ['nf4', [512, 1024, 2048, 2560, 4096], [128, 256, 768]],
+] as const)(
+  '%s is fed by two warps, in whole pairs of parts and 16 bytes of scales',
+  (type, fitting, others) => {
+    for (const channels of fitting) {
+      const { defines, sharedBytes } = plan(channels, H200, () => 'warps', RANKS, type)!
+      expect(defines).toMatchObject({ FEED: 2, QUANT: { i8: 1, q4: 2, nf4: 3 }[type] })
+      expect(defines.FIXED + sharedBytes).toBeLessThanOrEqual(H200.sharedBytes)
+    }
+    for (const channels of others) expect(plan(channels, H200, undefined, RANKS, type)).toBeNull()
+  },
+)

@@ -1,0 +1,118 @@
+// How one-row.cu multiplies with large matrices of integers (quant.cuh): what a stage of its ring
+// has of them, and their products with an input. A stage is rows of CHANNELS columns, first their
+// values, then their scales; of ffn.value a row is several such, one after the other. Knows no
+// phase, and not who asks for a stage.
+//
+// QUANT: the type · ROUNDED_ROWS: rows in a stage (a multiple of 4)
+#pragma once
+#include "one-row.cuh"
+#include "quant.cuh"
+
+/** Bytes of a row's values and scales. */
+constexpr int kRowBytes = CHANNELS / kPartInputs * kPartBytes;
+constexpr int kRowScaleBytes = CHANNELS / kGroup * 2;
+constexpr int kScalesAt = ROUNDED_ROWS * kRowBytes;
+constexpr int kRoundedBytes = ROUNDED_ROWS * (kRowBytes + kRowScaleBytes);
+/** 8 lanes have 128 bytes of a row, two parts; warps share a row by those. */
+constexpr int kPairColumns = 2 * kPartInputs, kPairs = CHANNELS / kPairColumns;
+constexpr int kRoundedSlices = kPairs < WARPS ? kPairs : WARPS;
+/** Warps with the same columns share the rows. */
+constexpr int kTeams = WARPS / kRoundedSlices;
+constexpr int kMostPairs = (kPairs + kRoundedSlices - 1) / kRoundedSlices;
+/** Stages that a row of value takes. */
+constexpr int kValueChunks = KEYS / CHANNELS;
+static_assert(KEYS % CHANNELS == 0, "whole chunks");
+static_assert(CHANNELS % kPairColumns == 0 && kRowScaleBytes % 16 == 0, "as one-row-plan.ts says");
+
+/** The part of a row that the warp has, and its team; what is left over has none. */
+struct Share {
+  Place pairs;
+  int slice, team;
+};
+
+__device__ __forceinline__ Share share_of_warp() {
+  const int warp = threadIdx.x >> 5, slice = warp % kRoundedSlices, team = warp / kRoundedSlices;
+  if (team >= kTeams) return {{0, 0}, slice, team};
+  return {part_of(kPairs, slice, kRoundedSlices), slice, team};
+}
+
+/** Of an input what a lane needs of the warp's columns, by slices of 32 of a part. */
+struct RoundedInputs {
+  uint2 of[kMostPairs][kPartSlices];
+
+  __device__ __forceinline__ void load(const f16* input, const Place& pairs) {
+    const int lane = threadIdx.x & 31;
+    // As Products says: lanes of odd rows of the unit have the second part's, those of each part
+    // the first and third words of 16 bytes, or the others.
+    input += kPairColumns * pairs.begin + kPartInputs * (lane >> 3 & 1) + kVector * (lane & 3) +
+             4 * (lane >> 2 & 1);
+#pragma unroll
+    for (int pair = 0; pair < kMostPairs; pair++)
+#pragma unroll
+      for (int s = 0; s < kPartSlices; s++)
+        of[pair][s] = pairs.begin + pair < pairs.end
+                          ? *reinterpret_cast<const uint2*>(input + kPairColumns * pair + 32 * s)
+                          : make_uint2(0, 0);
+  }
+};
+
+/** Times 4 rows that a team multiplies at once: what one waits for, another does not. */
+constexpr int kFours = most(1, least(2, ROUNDED_ROWS / 4 / kTeams));
+
+/** The sums of several times 4 rows' products with the warp's columns, in lane 8·row (sum_four).
+ * Integers are multiplied as they are, a slice's sum then takes its scale. */
+__device__ __forceinline__ void multiply_fours(float (&sums)[kFours], const u8* stage, int first,
+                                               const Place& pairs, const RoundedInputs& x,
+                                               const DecodeConstants& constants) {
+  const int lane = threadIdx.x & 31, row = first + (lane >> 3);
+  const u8* const values = stage + row * kRowBytes + 128 * pairs.begin + 16 * (lane & 7);
+  const u8* const scales = stage + kScalesAt + row * kRowScaleBytes +
+                           (int)sizeof(Scales) * (2 * pairs.begin + (lane >> 2 & 1));
+#pragma unroll
+  for (float& sum : sums) sum = 0;
+#pragma unroll
+  for (int pair = 0; pair < kMostPairs; pair++) {
+    if (kPairs % kRoundedSlices != 0 && pairs.begin + pair >= pairs.end) break;
+    u32 words[kFours][4], ready[kFours][4];
+    Scales own[kFours];
+#pragma unroll
+    for (int n = 0; n < kFours; n++) {
+      const int rows = 4 * kTeams * n;
+      const uint4 v = *reinterpret_cast<const uint4*>(values + rows * kRowBytes + 128 * pair);
+      words[n][0] = v.x, words[n][1] = v.y, words[n][2] = v.z, words[n][3] = v.w;
+      own[n] = *reinterpret_cast<const Scales*>(scales + rows * kRowScaleBytes +
+                                                2 * pair * (int)sizeof(Scales));
+    }
+#pragma unroll
+    for (int s = 0; s < kPartSlices; s++)
+#pragma unroll
+      for (int n = 0; n < kFours; n++) {
+        u32 h[4];
+        if (s % 2 == 0) prepare_slices(ready[n], words[n], s, constants);
+        slice_to_f16(h, ready[n], s, constants);
+        Products products = {};
+        add_products(products, make_uint4(h[0], h[1], h[2], h[3]), x.of[pair][s]);
+        sums[n] += products.sum() * unpack(scale_of(own[n], s)).x;
+      }
+  }
+#pragma unroll
+  for (float& sum : sums) sum = UNSCALE * sum_four(sum);
+}
+
+/** A stage of so many rows: the warp's part of each row's sum, stored or added. */
+__device__ __forceinline__ void multiply_stage(const u8* stage, const Share& share,
+                                               const RoundedInputs& x, float* to, int rows,
+                                               bool adds, const DecodeConstants& constants) {
+  if (share.team >= kTeams) return;
+  const int lane = threadIdx.x & 31;
+#pragma unroll 1
+  for (int first = 4 * share.team; first < rows; first += 4 * kTeams * kFours) {
+    float sums[kFours];
+    multiply_fours(sums, stage, first, share.pairs, x, constants);
+#pragma unroll
+    for (int n = 0; n < kFours; n++) {
+      const int row = first + 4 * kTeams * n + (lane >> 3);
+      if ((lane & 7) == 0 && row < rows) to[row] = adds ? to[row] + sums[n] : sums[n];
+    }
+  }
+}

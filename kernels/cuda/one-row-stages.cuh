@@ -1,0 +1,139 @@
+// What the warps of one-row.cu that multiply do with the stages of the ring that one-row-feed.cuh
+// fills. Knows no phase, and not how a stage is asked for.
+#pragma once
+#include "one-row-feed.cuh"
+
+/** Of a warp that multiplies: the stage that is next. */
+struct Stream {
+  StreamShared& shared;
+  const u8* ring;
+  Turn next;
+};
+
+__device__ __forceinline__ Stream start_stream(StreamShared& sh, const Matrices*, int, u8* ring) {
+  return {sh, ring, {0, 0}};
+}
+
+/** The next stage, when it is there. */
+__device__ __forceinline__ const f16* open_stage(Stream& s) {
+  wait(s.shared.full[s.next.slot], s.next.parity);
+  return reinterpret_cast<const f16*>(s.ring + s.next.slot * kStageBytes);
+}
+
+__device__ __forceinline__ void close_stage(Stream& s) {
+  __syncwarp();
+  if ((threadIdx.x & 31) == 0) arrive(s.shared.empty[s.next.slot]);
+  s.next.advance();
+}
+
+/** Where a lane's weights are among the 64 columns of 4 rows, and its inputs among those of 64. */
+__device__ __forceinline__ int own_weights(int columns) {
+  const int lane = threadIdx.x & 31;
+  return (lane >> 3) * columns + kVector * (lane & 7);
+}
+
+__device__ __forceinline__ int own_inputs() {
+  const int lane = threadIdx.x & 31;
+  return 32 * (lane >> 3 & 1) + kVector * (lane & 3) + 4 * (lane >> 2 & 1);
+}
+
+/** The warp's columns of so many rows, times their inputs: a sum a row, the warp's part of it. */
+__device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float* sums, int rows) {
+  constexpr int kMost = (kUnits + kSlices - 1) / kSlices;
+  const Place own = slice_of_warp();
+  const int row = (threadIdx.x & 31) >> 3;
+  const f16* const inputs = input + own_inputs() + kUnitColumns * own.begin;
+#pragma unroll 1
+  for (int first = 0; first < rows; first += STAGE_ROWS) {
+    const f16* const weights = open_stage(s) + own_weights(CHANNELS) + kUnitColumns * own.begin;
+    const int end = own.begin < own.end ? min(STAGE_ROWS, rows - first) : 0;
+#pragma unroll 1
+    for (int four = 0; four < end; four += 4) {
+      Products products = {};
+#pragma unroll
+      for (int unit = 0; unit < kMost; unit++)
+        if (kUnits % kSlices == 0 || unit < own.end - own.begin)
+          add_products(
+              products,
+              *reinterpret_cast<const uint4*>(weights + four * CHANNELS + kUnitColumns * unit),
+              *reinterpret_cast<const uint2*>(inputs + kUnitColumns * unit));
+      const float sum = sum_four(products.sum());
+      if ((threadIdx.x & 7) == 0 && four + row < end) sums[first + four + row] = sum;
+    }
+    close_stage(s);
+  }
+}
+
+/** Adds the products of 4 rows of a low rank, a multiple of 32, with its inputs. */
+__device__ __forceinline__ void multiply_ragged(Products& products, const f16* weights,
+                                                const f16* x, int rank) {
+  const int lane = threadIdx.x & 31;
+  weights += own_weights(rank), x += own_inputs();
+  int column = 0;
+#pragma unroll 4
+  for (; column + kUnitColumns <= rank; column += kUnitColumns)
+    add_products(products, *reinterpret_cast<const uint4*>(weights + column),
+                 *reinterpret_cast<const uint2*>(x + column));
+  if (column == rank) return;
+  uint4 w = make_uint4(0, 0, 0, 0);
+  uint2 inputs = make_uint2(0, 0);
+  if ((lane & 4) == 0) w = *reinterpret_cast<const uint4*>(weights + column);
+  if ((lane & 8) == 0) inputs = *reinterpret_cast<const uint2*>(x + column);
+  __syncwarp();
+  add_products(products, w, inputs);
+}
+
+/** A head's outer low ranks, [low rank][channel]: 4 channels a warp. All are multiplied before the
+ * first is summed. */
+__device__ __forceinline__ void low_products(const OneRow& op, Stream& s, const f16* x, float* sums,
+                                             bool has_gate) {
+  static_assert(4 * WARPS == 64, "4 channels of a head a warp");
+  const int lane = threadIdx.x & 31, first = 4 * (int)(threadIdx.x >> 5);
+  Products products[kLow] = {};
+#pragma unroll
+  for (int low = 0; low < kLow; low++) {
+    if (low == kLow - 1 && !has_gate) break;
+    const int rank = rank_of(op, low), step = s.shared.low_step[low];
+#pragma unroll 1
+    for (int begin = 0; begin < 64; begin += step) {
+      const f16* const stage = open_stage(s);
+      const int own = first - begin;
+      if (own >= 0 && own < step) multiply_ragged(products[low], stage + own * rank, x, rank);
+      close_stage(s);
+    }
+    x += rank;
+  }
+#pragma unroll
+  for (int low = 0; low < kLow; low++) {
+    const float sum = sum_four(products[low].sum());
+    if ((lane & 7) == 0) sums[64 * low + first + (lane >> 3)] = sum;
+  }
+}
+
+/** Two channels of an outer low rank. */
+__device__ __forceinline__ float2 low_pair(const OneRow&, const float* sums, int low) {
+  return load_pair(sums, 64 * low + 2 * (threadIdx.x & 31));
+}
+
+#if QUANT
+/** So many rows of integers, of `Chunks` times CHANNELS columns, times their inputs: a sum a row,
+ * each slice's part of it. */
+template <int Chunks>
+__device__ __forceinline__ void multiply_rounded(Stream& s, const f16* input, float* sums,
+                                                 int rows) {
+  const Share share = share_of_warp();
+  const DecodeConstants constants(QUANT == kNf4);
+  sums += kSumRows * share.slice;
+#pragma unroll 1
+  for (int chunk = 0; chunk < Chunks; chunk++) {
+    RoundedInputs x;
+    x.load(input + chunk * CHANNELS, share.pairs);
+#pragma unroll 1
+    for (int first = 0; first < rows; first += ROUNDED_ROWS) {
+      multiply_stage(reinterpret_cast<const u8*>(open_stage(s)), share, x, sums + first,
+                     min(ROUNDED_ROWS, rows - first), chunk > 0, constants);
+      close_stage(s);
+    }
+  }
+}
+#endif
