@@ -130,6 +130,8 @@ describeCuda('gemm', () => {
     again.prepare({ m, n, k, outType, w, x, y })
     expect(readFileSync(join(folder, file!), 'utf8')).toBe(text)
     again.dispose()
+    // Once more is nothing.
+    again.dispose()
     for (const pointer of pointers) device.free(pointer)
   })
 

@@ -97,6 +97,7 @@ export class CublasLt {
   readonly version: number
   readonly #functions: Functions
   readonly #handle: Pointer
+  #isDisposed = false
 
   constructor(driverMajor: number) {
     const search = findLibrary('cublasLt', driverMajor)
@@ -162,6 +163,8 @@ export class CublasLt {
   }
 
   dispose(): void {
+    if (this.#isDisposed) return
+    this.#isDisposed = true
     check(this.#functions, this.#functions.cublasLtDestroy(this.#handle), 'cublasLtDestroy')
   }
 }

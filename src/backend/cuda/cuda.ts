@@ -46,7 +46,7 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
     device: which,
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
   })
-  const gemm = new Gemm(device)
+  const gemm = openGemm(device)
   let largestCopy = 0
   return {
     name: 'cuda',
@@ -70,6 +70,16 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
       gemm.dispose()
       device.dispose()
     },
+  }
+}
+
+/** Where there is no cuBLASLt the device is given back. */
+function openGemm(device: CudaDevice): Gemm {
+  try {
+    return new Gemm(device)
+  } catch (error) {
+    device.dispose()
+    throw error
   }
 }
 
