@@ -4,6 +4,7 @@
  */
 import type { StateShape } from './backend/backend.ts'
 import { SkeinError } from './errors.ts'
+import { SCORED_TOKENS } from './model/model-runner.ts'
 
 export interface BatchSize {
   readonly numSlots: number
@@ -14,6 +15,8 @@ export interface FreeMemory {
   readonly bytes: number
   /** Memory of a GPU is all there is; that of the host may be given back by others. */
   readonly isDevice: boolean
+  /** Of them, what steps of so many tokens take besides buffers and states: copies of matrices. */
+  scratchBytes?(maxTokens: number): number
 }
 
 /** What a batch's memory depends on. */
@@ -44,29 +47,38 @@ export function chooseBatchSize(
   // All slots may decode in one step and still leave a quarter of it to prompts.
   const maxTokens = Math.max(asked.maxTokens ?? stepTokens, Math.ceil((4 * numSlots) / 3))
   const size = { numSlots, maxTokens }
-  if (free.isDevice) refuseTooLarge(size, model, free.bytes)
+  if (free.isDevice) refuseTooLarge(size, model, free)
   return size
 }
 
-/** State, penalty counts and flags, a row of logits; states as f32, so a little too much where they are f16. */
+/**
+ * State, penalty counts (4 bytes) and flags (1), a row of logits and the sampler's scratch (4 each); states as f32, so a
+ * little too much where they are f16.
+ */
 function bytesPerSlot({ stateShape: { layers, channels, headSize }, vocabSize }: BatchModel) {
-  return 4 * layers * channels * (2 + headSize) + 9 * vocabSize
+  return 4 * layers * channels * (2 + headSize) + 13 * vocabSize
 }
 
-function refuseTooLarge(size: BatchSize, model: BatchModel, freeBytes: number): void {
+/** Rows of logits beyond one a slot, and the tokens of a prompt on their way to the penalties. */
+function bytesBesidesSlots({ vocabSize }: BatchModel) {
+  return 4 * (SCORED_TOKENS + 1) * vocabSize
+}
+
+function refuseTooLarge(size: BatchSize, model: BatchModel, free: FreeMemory): void {
   const perToken = 4 * (VECTORS_PER_TOKEN + (model.moreVectors ?? 0)) * model.stateShape.channels
   // The device has a slot more than is asked for, for rows that turn out not to run.
-  const rest = freeBytes - DEVICE_RESERVE_BYTES - size.maxTokens * perToken - bytesPerSlot(model)
-  const fitting = Math.floor(rest / bytesPerSlot(model))
+  const fixed = DEVICE_RESERVE_BYTES + bytesBesidesSlots(model) + bytesPerSlot(model)
+  const ofStep = size.maxTokens * perToken + (free.scratchBytes?.(size.maxTokens) ?? 0)
+  const fitting = Math.floor((free.bytes - fixed - ofStep) / bytesPerSlot(model))
   if (size.numSlots <= fitting) return
-  const [free, each] = [mebibytes(freeBytes), mebibytes(bytesPerSlot(model))]
+  const [left, each] = [mebibytes(free.bytes), mebibytes(bytesPerSlot(model))]
   const advice =
     fitting > 0
       ? `the largest batch that fits is --slots ${fitting}`
       : 'not even one slot fits; end other programs on the GPU, or use a smaller --step-tokens'
   throw new SkeinError(
     'out_of_memory',
-    `${size.numSlots} slots of ${each} and a step of ${size.maxTokens} tokens do not fit the ${free} of device memory that the weights leave; ${advice}`,
+    `${size.numSlots} slots of ${each} and a step of ${size.maxTokens} tokens do not fit the ${left} of device memory that the weights leave; ${advice}`,
   )
 }
 

@@ -97,8 +97,9 @@ function openCuda(
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
   })
   const freeMemory = () => ({
-    bytes: backend.device.freeBytes() - backend.scratchBytes,
+    bytes: backend.device.freeBytes(),
     isDevice: true,
+    scratchBytes: backend.scratchBytes,
   })
   return { backend, freeMemory }
 }

@@ -179,6 +179,22 @@ export async function loadEngine(
   const tokenizer = loadTokenizer(choice)
   const startStates = openStartStates(choice)
   const runner = loadRunner(choice, onProgress)
+  try {
+    return { engine: await engineOver(runner, choice, tokenizer, startStates, warmUp), tokenizer }
+  } catch (error) {
+    // After kernel_failed no call on the device succeeds any more.
+    if (SkeinError.from(error).code !== 'kernel_failed') runner.dispose()
+    throw error
+  }
+}
+
+async function engineOver(
+  runner: ModelRunner,
+  choice: EngineChoice,
+  tokenizer: Tokenizer,
+  startStates: ReturnType<typeof openStartStates>,
+  warmUp: WarmUp | undefined,
+): Promise<Engine> {
   if (tokenizer.vocabSize > runner.info.vocabSize)
     throw new SkeinError(
       'unsupported_weights',
@@ -190,7 +206,7 @@ export async function loadEngine(
   const engine = new Engine(runner, tokenizer, limitsOf(choice), states)
   for (const { name, state } of startStates) engine.startStates.add(name, state)
   engine.startStates.readFile = (path) => readTunedStateAside(path, runner.info.stateShape)
-  return { engine, tokenizer }
+  return engine
 }
 
 /** Before the weights are loaded, so that a wrong file is told at once. */

@@ -7,9 +7,8 @@
 // (sample-best.cuh); otherwise where the ranked list ends, and where a draw falls in it, is where a
 // sum over the list crosses a line (sample-search.cuh). A cluster holds the row in its registers.
 // All sums are made in a fixed order by a shape that is the same for every step, so a draw depends
-// on its row alone; not yet where a list overflows, in tails of some 1e-6 of the weight
-// (docs/kernels.md 41). Agrees with reference/sample.ts token for token unless two probabilities or
-// sums are within f32 rounding of a tie.
+// on its row alone, where a list overflows too. Agrees with reference/sample.ts token for token
+// unless two probabilities or sums are within f32 rounding of a tie.
 #include "sample-report.cuh"
 
 struct Sampling {

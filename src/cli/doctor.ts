@@ -102,10 +102,9 @@ function gpu({ devices, hasCard, problems }: CudaReport): Finding {
   }
 }
 
-function cudaCompiler({ nvrtc, headers, nvcc, problems }: CudaReport): Finding {
+function cudaCompiler({ nvrtc, nvcc, problems }: CudaReport): Finding {
   const found = [
     nvrtc === null ? 'no NVRTC' : `NVRTC ${nvrtc}`,
-    ...(headers === null ? [] : [`headers ${headers}`]),
     nvcc === null ? 'no nvcc' : `nvcc ${nvcc}`,
   ]
   return { what: 'cuda compiler', found: found.join(', '), fix: fixOf(problems, 'compiler') }

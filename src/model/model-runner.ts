@@ -27,7 +27,7 @@ export interface RunnerOptions {
 }
 
 /** Rows of logits beyond one per slot, so that scoring a prompt moves on while every slot decodes. */
-const SCORED_TOKENS = 32
+export const SCORED_TOKENS = 32
 
 export class ModelRunner implements Runner {
   readonly info: ModelInfo

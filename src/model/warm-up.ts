@@ -2,7 +2,8 @@
  * What a runner does before its first request: everything that would be made at first use is made, and replayed steps are
  * compared, bit for bit, with the same steps launched one by one. Where they differ they are not replayed.
  */
-import type { Program } from '../backend/backend.ts'
+import type { Preparation, Program } from '../backend/backend.ts'
+import { SkeinError } from '../errors.ts'
 import type { BatchRow, Runner, StateData } from './runner.ts'
 
 export interface WarmUp {
@@ -19,8 +20,8 @@ const PROMPT_TOKENS = 40
 export function warmUp(runner: Runner, program: Program, { onProgress, onWarning }: WarmUp): void {
   const preparations = program.preparations?.() ?? []
   const total = preparations.length
-  for (const [i, { run }] of preparations.entries()) {
-    run()
+  for (const [i, preparation] of preparations.entries()) {
+    prepare(program, preparation, onWarning)
     onProgress?.(i + 1, total)
   }
   if (program.usesGraphs !== true) return
@@ -36,6 +37,25 @@ export function warmUp(runner: Runner, program: Program, { onProgress, onWarning
   onWarning?.(
     `replayed steps of ${wrong.join(' and ')} differ from the same steps launched one by one; steps are launched one by one from now on, which is slower. Please report this with "skein doctor"`,
   )
+}
+
+/** A graph that cannot be made is done without; where the device or a kernel is at fault, steps would fail without it, too. */
+function prepare(
+  program: Program,
+  { rows, run }: Preparation,
+  onWarning: WarmUp['onWarning'],
+): void {
+  try {
+    run()
+  } catch (error) {
+    const { code, message } = SkeinError.from(error)
+    const isOfGraph = rows > 0 && program.usesGraphs === true
+    if (!isOfGraph || (code !== 'out_of_memory' && code !== 'internal')) throw error
+    program.usesGraphs = false
+    onWarning?.(
+      `no graph of a step of ${rows === 1 ? 'one row' : `${rows} rows`} can be made: ${message}; steps are launched one by one from now on, which is slower`,
+    )
+  }
 }
 
 interface Seen {

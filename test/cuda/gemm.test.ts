@@ -35,9 +35,8 @@ const CASES: readonly Case[] = [
   { what: 'a bucket', m: 512, n: 32, k: 256, outType: 'f32' },
   { what: 'between buckets', m: 264, n: 77, k: 520, outType: 'f16' },
   { what: 'the residual', m: 256, n: 5, k: 1024, outType: 'f32', beta: 1 },
-  { what: 'relu', m: 320, n: 9, k: 64, outType: 'f16', epilogue: 'relu' },
   { what: 'deep, so that it is split', m: 64, n: 3, k: 8192, outType: 'f16' },
-  { what: 'padded rows', m: 128, n: 6, k: 96, outType: 'f32', ldx: 104, ldy: 144 },
+  { what: 'padded rows', m: 128, n: 6, k: 96, outType: 'f32', ldy: 144 },
   {
     what: 'three at once',
     m: 128,
@@ -68,11 +67,11 @@ describeCuda('gemm', () => {
   })
 
   test.each(CASES)('$what: [$n, $k] · [$m, $k]ᵀ → $outType', (one) => {
-    const { m, n, k, batch = 1, ldx = k, ldy = m, outType } = one
+    const { m, n, k, batch = 1, ldy = m, outType } = one
     const { w: strideW, x: strideX, y: strideY } = one.strides ?? { w: 0, x: 0, y: 0 }
     const [wCount, xCount, yCount] = [
       (batch - 1) * strideW + m * k,
-      (batch - 1) * strideX + n * ldx,
+      (batch - 1) * strideX + n * k,
       (batch - 1) * strideY + n * ldy,
     ]
     const [w, x] = [toHalves(randomNumbers(wCount, 3)), toHalves(randomNumbers(xCount, 4))]
@@ -109,8 +108,7 @@ describeCuda('gemm', () => {
         for (let i = 0; i < m; i++) {
           let sum = one.beta === 1 ? start[t * ldy + i]! : 0
           for (let j = 0; j < k; j++)
-            sum += fromHalf(w[b * strideW + i * k + j]!) * fromHalf(x[b * strideX + t * ldx + j]!)
-          if (one.epilogue === 'relu') sum = Math.max(0, sum)
+            sum += fromHalf(w[b * strideW + i * k + j]!) * fromHalf(x[b * strideX + t * k + j]!)
           worst = Math.max(worst, Math.abs(eager[b * strideY + t * ldy + i]! - sum))
         }
     expect(worst).toBeLessThan((outType === 'f32' ? 1e-5 : 1e-3) * Math.sqrt(k) + 1e-6)
@@ -129,6 +127,8 @@ describeCuda('gemm', () => {
     for (const pointer of pointers) device.fill(pointer, 0, 256)
     again.prepare({ m, n, k, outType, w, x, y })
     expect(readFileSync(join(folder, file!), 'utf8')).toBe(text)
+    again.dispose()
+    // Once more is nothing.
     again.dispose()
     for (const pointer of pointers) device.free(pointer)
   })

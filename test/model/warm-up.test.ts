@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { Program } from '../../src/backend/backend.ts'
+import { type ErrorCode, SkeinError } from '../../src/errors.ts'
 import { loadRunner } from '../../src/load.ts'
 import type { BatchRow, RowResult, Runner } from '../../src/model/runner.ts'
 import { warmUp } from '../../src/model/warm-up.ts'
@@ -12,8 +13,11 @@ beforeAll(() => {
 afterAll(() => runner.dispose())
 
 /** Warms up a device whose replayed steps draw another token where `isWrong` says so; returns what it warned of. */
-function warned(isWrong: (rows: readonly BatchRow[]) => boolean) {
-  const preparations = [1, 4].map((rows) => ({ rows, run() {} }))
+function warned(
+  isWrong: (rows: readonly BatchRow[]) => boolean,
+  run: (rows: number) => void = () => {},
+) {
+  const preparations = [1, 4, 0].map((rows) => ({ rows, run: () => run(rows) }))
   const program = { usesGraphs: true, preparations: () => preparations } as unknown as Program
   const step = (rows: readonly BatchRow[]): RowResult[] => {
     const results = [...runner.step(rows)]
@@ -47,4 +51,27 @@ test.each([
   const { warnings, usesGraphs } = warned(isWrong)
   expect(warnings).toEqual([expect.stringContaining(`replayed steps of ${what} differ`)])
   expect(usesGraphs).toBe(false)
+})
+
+const fails = (code: ErrorCode, where: number) => (rows: number) => {
+  if (rows === where) throw new SkeinError(code, 'no room')
+}
+
+test.each(['out_of_memory', 'internal'] as const)(
+  'without a graph (%s) steps are launched one by one, and that is said',
+  (code) => {
+    const { warnings, usesGraphs } = warned(() => false, fails(code, 4))
+    expect(warnings).toEqual([
+      'no graph of a step of 4 rows can be made: no room; steps are launched one by one from now on, which is slower',
+    ])
+    expect(usesGraphs).toBe(false)
+  },
+)
+
+test.each([
+  ['kernel_failed', 4],
+  ['backend_unavailable', 4],
+  ['out_of_memory', 0],
+] as const)('%s in what is made for %i rows ends the start', (code, rows) => {
+  expect(() => warned(() => false, fails(code, rows))).toThrow('no room')
 })

@@ -38,7 +38,7 @@ test.skipIf(problems.length === 0)(
   },
 )
 
-/** RWKV-7 7.2B: 32 layers of 4096 channels; a slot is 33 MiB of state and 0.6 MiB of counts and logits. */
+/** RWKV-7 7.2B: 32 layers of 4096 channels; a slot is 33 MiB of state and 0.8 MiB of counts, logits and the sampler's scratch. */
 const LARGE = {
   stateShape: { layers: 32, channels: 4096, heads: 64, headSize: 64 },
   vocabSize: 65_536,
@@ -67,6 +67,26 @@ test('what does not fit the device is refused at start with what does', () => {
   expect(() => chooseBatchSize({}, LARGE, { bytes: GIB / 2, isDevice: true })).toThrow(
     'not even one slot',
   )
+})
+
+test('a batch is as large as what the runner and its program allocate', () => {
+  // Besides the reserve, exactly: a slot more than is asked for, 32 rows of logits more than slots, and a prompt's tokens.
+  const { stateShape, vocabSize } = LARGE
+  const stateBytes = 4 * 32 * 4096 * (2 + 64)
+  const ofSlots = 101 * (stateBytes + 5 * vocabSize) + 4 * vocabSize
+  const ofSampling = (100 + 32) * 4 * vocabSize + 100 * 4 * vocabSize
+  // What is counted for the slot more has logits and scratch of its own, too.
+  const spare = 8 * vocabSize
+  const ofStep = 2048 * 4 * 18 * stateShape.channels
+  const bytes = (512 << 20) + ofSlots + ofSampling + spare + ofStep
+  const choose = (bytes: number, scratchBytes = (_: number) => 0) =>
+    chooseBatchSize({ slots: 100 }, LARGE, { bytes, isDevice: true, scratchBytes })
+  expect(choose(bytes).numSlots).toBe(100)
+  expect(() => choose(bytes - 1)).toThrow('--slots 99')
+  // Copies of matrices are counted where a step of the size chosen makes any.
+  const copies = (least: number) => (tokens: number) => (tokens >= least ? 128 << 20 : 0)
+  expect(choose(bytes, copies(4097)).numSlots).toBe(100)
+  expect(() => choose(bytes, copies(2048))).toThrow('do not fit')
 })
 
 function message(run: () => unknown): string {

@@ -35,7 +35,7 @@ test('more layers, and the head, take room', () => {
 
 test('what was asked for and fits no stage is refused; all stages get the same', () => {
   const room = gpus(20 * GIB, 3 * GIB)
-  expect(() => tightestSize({ slots: 400 }, stagesOf(8, 8), room)).toThrow('400 slots of 9 MiB')
+  expect(() => tightestSize({ slots: 400 }, stagesOf(8, 8), room)).toThrow('400 slots of 10 MiB')
   expect(tightestSize({ slots: 100, maxTokens: 512 }, stagesOf(8, 8), room)).toEqual({
     numSlots: 100,
     maxTokens: 512,

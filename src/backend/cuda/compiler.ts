@@ -1,13 +1,20 @@
 /**
- * Which compiler turns kernel sources into machine code here, for which target and with which options. NVRTC where it
- * and the CUDA headers are found, else nvcc. Knows no kernel and no cache.
+ * Which compiler turns kernel sources into machine code here, for which target and with which options. NVRTC where it is
+ * found, else nvcc. The kernels need no header of CUDA. Knows no kernel and no cache.
  */
 
 import { existsSync } from 'node:fs'
-import { dirname, join } from 'node:path'
+import { join } from 'node:path'
 import { SkeinError } from '../../errors.ts'
 import type { Defines } from './kernel.ts'
-import { describeMissing, findHeaders, findLibrary, findNvcc, MACHINE } from './libraries.ts'
+import {
+  describeMissing,
+  findHeaders,
+  findLibrary,
+  findNvcc,
+  MACHINE,
+  type SearchRoots,
+} from './libraries.ts'
 import { openNvcc } from './nvcc.ts'
 import { openNvrtc } from './nvrtc.ts'
 import type { KernelSource } from './source.ts'
@@ -66,20 +73,21 @@ export function compileOptions(folder: string, defines: Defines): string[] {
 /** The compiler of this machine, for a driver of the given CUDA major version. */
 export function openCompiler(driverMajor: number, roots = MACHINE): Compiler {
   const search = findLibrary('nvrtc', driverMajor, roots)
-  const headers = search.found === null ? null : findHeaders(search.found.path, roots)
-  if (search.found !== null && headers !== null)
-    return openNvrtc(search.found.path, headerFolders(headers))
+  if (search.found !== null)
+    return openNvrtc(search.found.path, headerFolders(search.found.path, roots))
   const nvcc = findNvcc(roots)
   if (nvcc !== null) return openNvcc(nvcc)
-  const why =
-    search.found === null
-      ? describeMissing('nvrtc', driverMajor, search)
-      : `${search.found.path} is here but no folder with cuda_fp16.h beside ${dirname(search.found.path)}; pip install nvidia-cuda-runtime, or the CUDA toolkit`
+  const why = describeMissing('nvrtc', driverMajor, search)
   throw new SkeinError('backend_unavailable', `no CUDA compiler: ${why}; nvcc is not here either`)
 }
 
-/** From CUDA 13 on <nv/target>, which cuda_fp16.h includes, lives in a folder of its own. */
-function headerFolders(include: string): string[] {
+/**
+ * For kernels beside ours that include what the toolkit has; none where it is not found. From CUDA 13 on <nv/target>, which
+ * cuda_fp16.h includes, lives in a folder of its own.
+ */
+function headerFolders(nvrtc: string, roots: SearchRoots): string[] {
+  const include = findHeaders(nvrtc, roots)
+  if (include === null) return []
   const cccl = join(include, 'cccl')
   return existsSync(cccl) ? [include, cccl] : [include]
 }

@@ -45,7 +45,6 @@ const TRANSPOSE = 1
 /** cublasLtMatmulDescAttributes_t */
 const DESC = {
   transposeA: 3,
-  epilogue: 7,
   scaleOfA: 17,
   scaleOfB: 18,
   fastAccumulation: 25,
@@ -54,7 +53,6 @@ const DESC = {
 } as const
 /** cublasLtMatmulMatrixScale_t: an f32 for each row of A, and for each column of B. */
 const SCALE_ROWS = 3
-const EPILOGUE = { none: 1, relu: 2 } as const
 /** cublasLtMatrixLayoutAttribute_t */
 const LAYOUT = { columns: 3, batchCount: 5, batchStride: 6 } as const
 /** cublasLtMatmulPreferenceAttributes_t; the alignments of A, B, C and D follow one another. */
@@ -74,10 +72,7 @@ export interface ProductShape {
   readonly outType: 'f16' | 'f32'
   /** Whether each row of w and of x comes with a scale. */
   readonly isScaled: boolean
-  readonly epilogue: 'none' | 'relu'
-  /** Elements from one row to the next. */
-  readonly ldw: number
-  readonly ldx: number
+  /** Elements from one row of y to the next; those of w and x are packed. */
   readonly ldy: number
   /** Elements from one matrix of the batch to the next. */
   readonly strideW: number
@@ -97,6 +92,7 @@ export class CublasLt {
   readonly version: number
   readonly #functions: Functions
   readonly #handle: Pointer
+  #isDisposed = false
 
   constructor(driverMajor: number) {
     const search = findLibrary('cublasLt', driverMajor)
@@ -112,13 +108,12 @@ export class CublasLt {
   product(shape: ProductShape): Product {
     const description = this.#create('cublasLtMatmulDescCreate', COMPUTE_F32, DATA_TYPE.f32)
     this.#setDescription(description, DESC.transposeA, TRANSPOSE)
-    this.#setDescription(description, DESC.epilogue, EPILOGUE[shape.epilogue])
-    const { m, n, k, batch, ldw, ldx, ldy, inType, outType } = shape
+    const { m, n, k, batch, ldy, inType, outType } = shape
     if (inType === 'fp8') this.#describeFp8(description, shape.isScaled)
     return new Product(this.#functions, this.#handle, shape, {
       description,
-      w: this.#layout(DATA_TYPE[inType], k, m, ldw, batch, shape.strideW),
-      x: this.#layout(DATA_TYPE[inType], k, n, ldx, batch, shape.strideX),
+      w: this.#layout(DATA_TYPE[inType], k, m, k, batch, shape.strideW),
+      x: this.#layout(DATA_TYPE[inType], k, n, k, batch, shape.strideX),
       y: this.#layout(DATA_TYPE[outType], m, n, ldy, batch, shape.strideY),
     })
   }
@@ -162,6 +157,8 @@ export class CublasLt {
   }
 
   dispose(): void {
+    if (this.#isDisposed) return
+    this.#isDisposed = true
     check(this.#functions, this.#functions.cublasLtDestroy(this.#handle), 'cublasLtDestroy')
   }
 }

@@ -8,6 +8,7 @@ import type { Backend, Tensor } from '../backend.ts'
 import { CudaDevice } from './device.ts'
 import { Gemm } from './gemm.ts'
 import { copyBytes } from './ops-rounded-many.ts'
+import { mostTiledTokens } from './ops-rounded-tiles.ts'
 import { CudaProgram } from './program.ts'
 import {
   CudaMatrix,
@@ -32,8 +33,11 @@ export interface CudaOptions {
 
 export interface CudaBackend extends Backend {
   readonly device: CudaDevice
-  /** Bytes that programs over the matrices loaded so far will want for themselves, besides buffers and states. */
-  readonly scratchBytes: number
+  /**
+   * Bytes that a program over the matrices loaded so far, of steps of so many tokens, will want for itself, besides buffers
+   * and states.
+   */
+  scratchBytes(maxTokens: number): number
 }
 
 export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
@@ -42,14 +46,12 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
     device: which,
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
   })
-  const gemm = new Gemm(device)
+  const gemm = openGemm(device)
   let largestCopy = 0
   return {
     name: 'cuda',
     device,
-    get scratchBytes() {
-      return largestCopy
-    },
+    scratchBytes: (maxTokens) => (maxTokens > mostTiledTokens(device) ? largestCopy : 0),
     description: `${device.description}${wkv === 'f16' ? ', f16 states' : ''}`,
     tensor: (shape, values) => new CudaTensor(device, shape, 'f32', values),
     activation: (shape, values) => new CudaTensor(device, shape, 'f16', values),
@@ -68,6 +70,16 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
       gemm.dispose()
       device.dispose()
     },
+  }
+}
+
+/** Where there is no cuBLASLt the device is given back. */
+function openGemm(device: CudaDevice): Gemm {
+  try {
+    return new Gemm(device)
+  } catch (error) {
+    device.dispose()
+    throw error
   }
 }
 

@@ -48,6 +48,7 @@ export class CudaDevice {
   readonly #staging: Staging
   readonly #pinned = new Set<PinnedBuffer>()
   readonly #graphs = new Set<CudaGraph>()
+  readonly #atEnd: (() => void)[] = []
   #isCapturing = false
   #isDisposed = false
 
@@ -292,11 +293,17 @@ export class CudaDevice {
     if (status !== 0) throw this.#driver.error(status, 'waiting for the device')
   }
 
+  /** Has something destroyed with the device that lives as long. */
+  atEnd(destroy: () => void): void {
+    this.#atEnd.push(destroy)
+  }
+
   /** Frees everything made from this device, its graphs and pinned buffers included. */
   dispose(): void {
     if (this.#isDisposed) return
     this.synchronize()
     for (const graph of this.#graphs) graph.dispose()
+    for (const destroy of this.#atEnd) destroy()
     this.#staging.dispose()
     for (const buffer of this.#pinned) buffer.dispose()
     this.#kernels.dispose()

@@ -73,7 +73,10 @@ export type DriverFunction = keyof DriverFunctions
 
 const OUT_OF_MEMORY = 2
 /** After one of these every call on the context fails: the process has to go. */
-const STICKY = new Set([214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999])
+const STICKY = new Set([
+  ...[214, 220, 226],
+  ...[700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999],
+])
 
 const LIBRARY = 'libcuda.so.1'
 const INSTALL =

@@ -33,7 +33,7 @@ export function tune(
 ): Timed | null {
   const scratch = new Scratch(device)
   try {
-    const x = scratch.random(2 * span(shape.batch, shape.strideX, shape.n, shape.ldx))
+    const x = scratch.random(2 * span(shape.batch, shape.strideX, shape.n, shape.k))
     const bytesOut = shape.outType === 'f32' ? 4 : 2
     const y = scratch.zeros(bytesOut * span(shape.batch, shape.strideY, shape.n, shape.ldy))
     const flushBytes = Math.max(FLUSH_CACHES * device.info.l2Bytes, MIN_FLUSH_BYTES)

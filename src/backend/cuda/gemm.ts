@@ -20,13 +20,11 @@ export interface GemmShape {
   readonly outType: 'f16' | 'f32'
   /** 1 adds into y, the residual. */
   readonly beta?: 0 | 1
-  readonly epilogue?: 'none' | 'relu'
   /** Independent products of one launch, their operands a constant distance apart. */
   readonly batch?: number
   /** Elements from one operand of the batch to the next, the same for every number of tokens; 0 shares an operand. */
   readonly strides?: { readonly w: number; readonly x: number; readonly y: number }
-  /** Elements from one row to the next; packed when absent. */
-  readonly ldx?: number
+  /** Elements from one row of y to the next; packed when absent. */
   readonly ldy?: number
 }
 
@@ -226,9 +224,7 @@ export function productShape(
   shape: GemmShape & Pick<Partial<GemmCall>, 'scales'>,
   alignment: number,
 ): ProductShape {
-  const { m, n, k, inType = 'f16', outType, epilogue = 'none', batch = 1 } = shape
-  const { ldx = k, ldy = m } = shape
-  assert(epilogue === 'none' || shape.beta !== 1, 'a product cannot both add into y and apply relu')
+  const { m, n, k, inType = 'f16', outType, batch = 1, ldy = m } = shape
   assert(batch === 1 || shape.strides !== undefined, 'a batch of products needs strides')
   return {
     m,
@@ -238,9 +234,6 @@ export function productShape(
     inType,
     outType,
     isScaled: shape.scales !== undefined,
-    epilogue,
-    ldw: k,
-    ldx,
     ldy,
     strideW: shape.strides?.w ?? 0,
     strideX: shape.strides?.x ?? 0,
@@ -257,9 +250,9 @@ function alignmentOf({ w, x, y }: GemmCall): number {
 
 /** What the speed of an algorithm depends on, besides the machine. */
 export function planKey(shape: ProductShape, beta: 0 | 1): string {
-  const { m, n, k, batch, outType, epilogue, ldx, ldy } = shape
-  const packed = ldx === k && ldy === m ? '' : ` ld ${ldx},${ldy}`
+  const { m, n, k, batch, outType, ldy } = shape
+  const packed = ldy === m ? '' : ` ld ${ldy}`
   const batched = batch === 1 ? '' : ` ${batch}x`
   const inputs = shape.inType === 'f16' ? '' : ` ${shape.inType}${shape.isScaled ? ' scaled' : ''}`
-  return `${m}x${k} n${n} ${outType} b${beta} ${epilogue} a${shape.alignment}${packed}${batched}${inputs}`
+  return `${m}x${k} n${n} ${outType} b${beta} a${shape.alignment}${packed}${batched}${inputs}`
 }

@@ -12,7 +12,7 @@ export class CudaGraph {
   readonly #stream: Pointer
   readonly #graph: Pointer
   readonly #onDispose: () => void
-  #executable: Pointer | null
+  #executable: Pointer | null = null
 
   /** Takes over `graph`, a CUgraph that cuStreamEndCapture made. */
   constructor(
@@ -27,17 +27,19 @@ export class CudaGraph {
     this.#stream = stream
     this.#graph = graph
     const out = new BigUint64Array(1)
-    driver.call('cuGraphGetNodes', graph, null, out)
-    this.numNodes = Number(out[0])
-    this.label = `graph "${label}" (${this.numNodes} nodes)`
     try {
+      driver.call('cuGraphGetNodes', graph, null, out)
+      this.numNodes = Number(out[0])
+      this.label = `graph "${label}" (${this.numNodes} nodes)`
       driver.call('cuGraphInstantiateWithFlags', out, graph, 0)
+      this.#executable = out[0]!
+      driver.call('cuGraphUpload', this.#executable, stream)
     } catch (error) {
-      driver.call('cuGraphDestroy', graph)
+      // The failure that ended it is the one to report, so their own statuses are not looked at.
+      if (this.#executable !== null) driver.functions.cuGraphExecDestroy(this.#executable)
+      driver.functions.cuGraphDestroy(graph)
       throw error
     }
-    this.#executable = out[0]!
-    driver.call('cuGraphUpload', this.#executable, stream)
   }
 
   /** Puts a replay on the stream; does not wait for it. */

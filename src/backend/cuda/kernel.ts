@@ -2,6 +2,7 @@
  * Kernels by file, name and defines: each module is compiled (or found in the cache) and loaded once. Owns the loaded
  * modules; knows no arguments.
  */
+import { SkeinError } from '../../errors.ts'
 import type { Pointer } from '../ffi.ts'
 import type { CudaDriver } from './driver.ts'
 
@@ -13,11 +14,6 @@ export interface Kernel {
   /** "wkv7.cu: wkv7_decode {N: 64}" */
   readonly label: string
   readonly registers: number
-  /** Threads a block may have with these registers. */
-  readonly maxThreads: number
-  readonly staticSharedBytes: number
-  /** Bytes of local memory a thread uses: spilled registers and indexed arrays. */
-  readonly localBytes: number
 }
 
 /** Machine code for a file of kernels/cuda with the given defines. */
@@ -28,12 +24,11 @@ export interface KernelImages {
 }
 
 /** CUfunction_attribute */
-const MAX_THREADS = 0
-const SHARED_BYTES = 1
-const LOCAL_BYTES = 3
 const REGISTERS = 4
 /** CUresult: the image is damaged, or not for this device or driver. */
 const BAD_IMAGE = new Set([200, 209, 218])
+/** CUresult: PTX of a compiler newer than the driver. */
+const UNSUPPORTED_PTX = 222
 
 export class KernelStore {
   readonly #driver: CudaDriver
@@ -51,14 +46,7 @@ export class KernelStore {
     const known = this.#kernels.get(label)
     if (known !== undefined) return known
     const handle = this.#function(this.#module(file, defines), label, name)
-    const kernel = {
-      handle,
-      label,
-      registers: this.#attribute(handle, REGISTERS),
-      maxThreads: this.#attribute(handle, MAX_THREADS),
-      staticSharedBytes: this.#attribute(handle, SHARED_BYTES),
-      localBytes: this.#attribute(handle, LOCAL_BYTES),
-    }
+    const kernel = { handle, label, registers: this.#attribute(handle, REGISTERS) }
     this.#kernels.set(label, kernel)
     return kernel
   }
@@ -80,8 +68,18 @@ export class KernelStore {
       this.#images.discard(file, defines)
       status = cuModuleLoadData(out, this.#images.image(file, defines))
     }
-    if (status !== 0) throw this.#driver.error(status, `loading the kernels of ${file}.cu`)
+    if (status !== 0) throw this.#refusal(status, `loading the kernels of ${file}.cu`)
     return out[0]!
+  }
+
+  /** What the compiler makes here the driver will refuse the next time, too. */
+  #refusal(status: number, what: string): SkeinError {
+    const error = this.#driver.error(status, what)
+    if (!BAD_IMAGE.has(status) && status !== UNSUPPORTED_PTX) return error
+    return new SkeinError(
+      'backend_unavailable',
+      `${error.message}: the driver cannot run what the CUDA compiler makes; update the NVIDIA driver, or install the CUDA version that "nvidia-smi" names ("skein doctor" says which compiler is used)`,
+    )
   }
 
   #function(module: Pointer, label: string, name: string): Pointer {

@@ -17,7 +17,7 @@ export interface LaunchOptions {
    * griddepcontrol.wait before it reads or writes what that one touches. Without effect before capability 9.0.
    */
   readonly pdl?: boolean
-  /** Blocks of a cluster, along x; a divisor of grid x. Needs capability 9.0. */
+  /** Blocks of a cluster, along x, eight at the most; a divisor of grid x. Needs capability 9.0. */
   readonly cluster?: number
   /** All blocks resident at once, for kernels with a barrier over the grid. */
   readonly cooperative?: boolean
@@ -36,10 +36,8 @@ const CLUSTER_DIMENSION = 4
 const PROGRAMMATIC_STREAM_SERIALIZATION = 6
 /** CUfunction_attribute */
 const MAX_DYNAMIC_SHARED = 8
-const NON_PORTABLE_CLUSTER = 14
-/** More dynamic shared memory than this, and larger clusters, have to be asked for per kernel. */
+/** More dynamic shared memory than this has to be asked for per kernel. */
 const DEFAULT_SHARED_BYTES = 48 << 10
-const PORTABLE_CLUSTER = 8
 
 export class Launcher {
   readonly #driver: CudaDriver
@@ -118,8 +116,6 @@ export class Launcher {
     if (cooperative) this.#attribute(count++, COOPERATIVE, 1, 0, 0)
     if (cluster > 1) {
       assert(this.#hasHopperLaunch, `${kernel.label}: clusters need compute capability 9.0`)
-      if (cluster > PORTABLE_CLUSTER)
-        this.#driver.call('cuFuncSetAttribute', kernel.handle, NON_PORTABLE_CLUSTER, 1)
       this.#attribute(count++, CLUSTER_DIMENSION, cluster, 1, 1)
     }
     return count

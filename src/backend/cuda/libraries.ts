@@ -165,14 +165,11 @@ function list(folder: string): string[] {
 
 /** What to type to get a library that was not found. */
 export function installAdvice(name: LibraryName, driverMajor: number): string {
-  const wheels =
-    name === 'nvrtc'
-      ? ['nvidia-cuda-nvrtc', 'nvidia-cuda-runtime', 'nvidia-cuda-cccl']
-      : ['nvidia-cublas']
-  const packages = wheels.map((wheel) => (driverMajor >= 13 ? wheel : `${wheel}-cu${driverMajor}`))
+  const wheel = name === 'nvrtc' ? 'nvidia-cuda-nvrtc' : 'nvidia-cublas'
+  const fitting = driverMajor >= 13 ? wheel : `${wheel}-cu${driverMajor}`
   return (
     `install the CUDA ${driverMajor} toolkit (apt-get install cuda-toolkit-${driverMajor}, from NVIDIA's repository), ` +
-    `or: pip install ${packages.join(' ')}; or point CUDA_HOME at one`
+    `or: pip install ${fitting}; or point CUDA_HOME at one`
   )
 }
 

@@ -35,7 +35,9 @@ function compile(path: string, { source, target, options }: CompilerInput): Uint
         'backend_unavailable',
         `nvcc cannot compile ${source.path} for ${target.name}:\n${result.output}`,
       )
-    return readFileSync(image)
+    const bytes = readFileSync(image)
+    // The driver takes PTX as a C string.
+    return target.kind === 'ptx' ? Buffer.concat([bytes, Uint8Array.of(0)]) : bytes
   } finally {
     rmSync(folder, { recursive: true, force: true })
   }

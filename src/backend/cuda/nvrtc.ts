@@ -1,4 +1,6 @@
 /** NVRTC, the run-time compiler for CUDA C++: source text in, machine code out. Knows no kernel and no cache. */
+import { existsSync } from 'node:fs'
+import { dirname, join } from 'node:path'
 import { SkeinError } from '../../errors.ts'
 import { type Bound, bindAll, openLibrary } from '../ffi.ts'
 import type { Compiler, CompilerInput } from './compiler.ts'
@@ -28,12 +30,22 @@ export function openNvrtc(path: string, includeFolders: readonly string[]): Comp
   const functions = bindAll(openLibrary(path), SIGNATURES)
   const [major, minor] = [new Int32Array(1), new Int32Array(1)]
   check(functions, functions.nvrtcVersion(major, minor), 'nvrtcVersion')
+  openBuiltins(dirname(path), `${major[0]}.${minor[0]}`)
   return {
     description: `NVRTC ${major[0]}.${minor[0]}`,
     path,
     capabilities: supported(functions),
     compile: (input) => compile(functions, includeFolders, input),
   }
+}
+
+/**
+ * NVRTC asks the loader for this one by name when it compiles; beside a wheel's NVRTC, where no loader looks, it is found
+ * because it is open already.
+ */
+function openBuiltins(folder: string, version: string): void {
+  const path = join(folder, `libnvrtc-builtins.so.${version}`)
+  if (existsSync(path)) openLibrary(path)
 }
 
 function supported(functions: Functions): number[] {

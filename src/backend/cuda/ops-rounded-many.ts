@@ -40,8 +40,8 @@ export interface RoundedScratch {
 }
 
 /**
- * Bytes of the f16 copy that products with a matrix may need: none where it is not of integers. Where there are tiles for
- * all the tokens that a step may have none is made.
+ * Bytes of the f16 copy that products with a matrix need where there are not tiles for all the tokens that a step may have:
+ * none where it is not of integers.
  */
 export function copyBytes({ type, rows, columns }: Pick<Product, 'type' | 'rows' | 'columns'>) {
   return type === 'f16' || type === 'fp8' ? 0 : 2 * columns * partRows(rows, columns)

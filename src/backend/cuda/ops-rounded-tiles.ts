@@ -106,6 +106,11 @@ export function leastTiledTokens(device: CudaDevice): number {
   return device.computeCapability[0] === MAJOR ? LEAST_TOKENS : Number.POSITIVE_INFINITY
 }
 
+/** The most tokens for which tiles are the way; 0 where the device lacks what they need. */
+export function mostTiledTokens(device: CudaDevice): number {
+  return device.computeCapability[0] === MAJOR ? MOST_TOKENS : 0
+}
+
 /** Of those of integers among the products. `capacity`: rows of each x. Null where there are none, or no such kernel. */
 export function tiledProducts(
   device: CudaDevice,

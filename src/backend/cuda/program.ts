@@ -144,10 +144,12 @@ export class CudaProgram implements Program {
   #eagerFor(batch: Batch): Eager {
     const eager = this.#eager!
     if (eager.buffer.holds(batch)) return eager
+    // Without room for the next, this one is still whole.
+    const larger = this.#createEager(2 * numEntries(batch))
+    this.#eager = larger
     eager.buffer.dispose()
     eager.arena.dispose()
-    this.#eager = this.#createEager(2 * numEntries(batch))
-    return this.#eager
+    return larger
   }
 
   /** The graphs of all buckets of rows, and the plans of all buckets of prompt tokens. */

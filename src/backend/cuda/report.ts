@@ -7,21 +7,13 @@ import { join } from 'node:path'
 import { SkeinError } from '../../errors.ts'
 import { type DeviceInfo, isCapable, listDevices, MIN_CAPABILITY } from './device-info.ts'
 import { openDriver } from './driver.ts'
-import {
-  describeMissing,
-  findHeaders,
-  findLibrary,
-  findNvcc,
-  MACHINE,
-  type SearchRoots,
-} from './libraries.ts'
+import { describeMissing, findLibrary, findNvcc, MACHINE, type SearchRoots } from './libraries.ts'
 
 export interface CudaReport {
   readonly devices: readonly DeviceInfo[]
   /** A card is in the machine, whether or not the driver sees it. */
   readonly hasCard: boolean
   readonly nvrtc: string | null
-  readonly headers: string | null
   readonly nvcc: string | null
   readonly cublasLt: string | null
   /** What is in the way of the cuda backend, one sentence each with what to do; empty when it can be used. */
@@ -41,35 +33,30 @@ export function cudaReport(roots = MACHINE): CudaReport {
   const hasCard = devices.length > 0 || hasNvidiaCard()
   // Without a driver there is nothing to fit the libraries to.
   if (problem !== null) {
-    const none = { nvrtc: null, headers: null, nvcc: findNvcc(roots), cublasLt: null }
+    const none = { nvrtc: null, nvcc: findNvcc(roots), cublasLt: null }
     return { devices, hasCard, ...none, problems: [problem] }
   }
-  return { devices, hasCard, ...lookForLibraries(devices, roots) }
+  const driverMajor = Math.floor((devices[0]?.driverVersion ?? 0) / 1000)
+  return { devices, hasCard, ...lookForLibraries(driverMajor, roots) }
 }
 
-function lookForLibraries(devices: readonly DeviceInfo[], roots: SearchRoots) {
-  const driverMajor = Math.floor((devices[0]?.driverVersion ?? 0) / 1000)
+/** What a driver of this CUDA major version needs beside it. */
+export function lookForLibraries(driverMajor: number, roots: SearchRoots) {
   const [compiler, product] = [
     findLibrary('nvrtc', driverMajor, roots),
     findLibrary('cublasLt', driverMajor, roots),
   ]
   const nvrtc = compiler.found?.path ?? null
-  const headers = nvrtc === null ? null : findHeaders(nvrtc, roots)
   const nvcc = findNvcc(roots)
   const problems: CudaProblem[] = []
-  if ((nvrtc === null || headers === null) && nvcc === null) {
-    const message =
-      nvrtc === null
-        ? describeMissing('nvrtc', driverMajor, compiler)
-        : `${nvrtc} is here but not cuda_fp16.h; pip install nvidia-cuda-runtime, or install the CUDA toolkit`
-    problems.push({ part: 'compiler', message })
-  }
+  if (nvrtc === null && nvcc === null)
+    problems.push({ part: 'compiler', message: describeMissing('nvrtc', driverMajor, compiler) })
   if (product.found === null)
     problems.push({
       part: 'cublasLt',
       message: describeMissing('cublasLt', driverMajor, product),
     })
-  return { nvrtc, headers, nvcc, cublasLt: product.found?.path ?? null, problems }
+  return { nvrtc, nvcc, cublasLt: product.found?.path ?? null, problems }
 }
 
 function look(): { devices: readonly DeviceInfo[]; problem: CudaProblem | null } {

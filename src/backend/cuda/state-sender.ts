@@ -28,6 +28,7 @@ export class StateSender {
     this.#capacity = capacity
     this.#pinned = device.pinned(4 * capacity)
     this.#sent = new CudaEvent(device)
+    device.atEnd(() => this.#sent.dispose())
   }
 
   send(to: DevicePointer, type: TensorType, start: number, values: Float32Array): void {

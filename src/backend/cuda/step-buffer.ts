@@ -67,12 +67,20 @@ export class StepBuffer {
     this.#device = device
     this.capacity = capacity
     this.#input = inputLayout(capacity, Math.max(entries, MIN_ENTRIES + ENTRIES_PER_ROW * rows))
+    this.#ownsOutputs = outputs === undefined
     // First, since it is what there may be no room for.
     this.#address = device.alloc(this.#input.bytes)
-    this.#images = Array.from({ length: flights }, () => device.pinned(this.#input.bytes))
-    device.fill(this.#address, 0, this.#input.bytes)
-    this.#ownsOutputs = outputs === undefined
-    this.outputs = outputs ?? new StepOutputs(device, samples, flights)
+    const images: PinnedBuffer[] = []
+    this.#images = images
+    try {
+      while (images.length < flights) images.push(device.pinned(this.#input.bytes))
+      device.fill(this.#address, 0, this.#input.bytes)
+      this.outputs = outputs ?? new StepOutputs(device, samples, flights)
+    } catch (error) {
+      device.free(this.#address)
+      for (const image of images) image.dispose()
+      throw error
+    }
   }
 
   /** `Step` of common.cuh. */

@@ -43,9 +43,9 @@ export class StepGraphs {
     return shape.isDecode ? this.#decodeFor(batch) : this.#otherFor(batch, shape)
   }
 
-  /** Makes the graph of a bucket of rows beforehand. */
+  /** Makes the graph of a bucket of rows beforehand; throws where there is no room for it. */
   prepareDecode(size: number): void {
-    if (!this.#decode.has(size)) this.#captureDecode(size)
+    if (!this.#decode.has(size)) this.#decode.set(size, this.#capture(...this.#decodeStep(size)))
   }
 
   #decodeFor(batch: Batch): CapturedStep | null {
@@ -53,19 +53,19 @@ export class StepGraphs {
     const size = bucketOf(Math.max(1, numTokens, numLogits, numSamples))
     if (size > MAX_GRAPH_ROWS) return null
     const known = this.#decode.get(size)
-    if (known === undefined) return this.#captureDecode(size, numEntries(batch))
-    if (known.buffer.holds(batch)) return known
-    // Not known any more, should there be no room for the next.
-    this.#decode.delete(size)
-    disposeStep(known)
-    return this.#captureDecode(size, 2 * numEntries(batch))
+    if (known?.buffer.holds(batch)) return known
+    const entries = (known === undefined ? 1 : 2) * numEntries(batch)
+    const captured = this.#captureIfRoom(...this.#decodeStep(size, entries))
+    // The one before goes on serving shorter lists.
+    if (captured === null) return null
+    this.#decode.set(size, captured)
+    if (known !== undefined) this.#dispose(known)
+    return captured
   }
 
-  #captureDecode(size: number, entries?: number): CapturedStep {
+  #decodeStep(size: number, entries?: number): Parameters<CaptureStep> {
     const shape = { ...cappedShape(size, this.#capacity), isDecode: true, longRows: 0 }
-    const captured = this.#capture(shape, `decode of ${size} rows`, entries)
-    this.#decode.set(size, captured)
-    return captured
+    return [shape, `decode of ${size} rows`, entries]
   }
 
   /** The first of a shape is not captured: most never come again. Longer lists than before make the graph anew. */
@@ -84,7 +84,7 @@ export class StepGraphs {
       this.#others.set(key, known)
       return known
     }
-    if (known !== null) disposeStep(known)
+    if (known !== null) this.#dispose(known)
     const label = `step of ${tokens} tokens in ${rows} rows`
     const captured = this.#captureIfRoom(padded, label, 2 * numEntries(batch))
     if (captured !== null) this.#others.set(key, captured)
@@ -108,23 +108,22 @@ export class StepGraphs {
     if (this.#others.size <= MAX_SHAPES || oldest === undefined) return
     const [key, captured] = oldest
     this.#others.delete(key)
-    if (captured === null) return
-    disposeStep(captured)
+    if (captured !== null) this.#dispose(captured)
+  }
+
+  /** The buffer first: giving its memory back waits for a replay that is on its way. */
+  #dispose({ graph, buffer }: CapturedStep): void {
+    buffer.dispose()
+    graph.dispose()
     this.#isFull = false
   }
 
   dispose(): void {
     for (const captured of [...this.#decode.values(), ...this.#others.values()])
-      if (captured !== null) disposeStep(captured)
+      if (captured !== null) this.#dispose(captured)
     this.#decode.clear()
     this.#others.clear()
   }
-}
-
-/** The buffer first: giving its memory back waits for a replay that is on its way. */
-function disposeStep({ graph, buffer }: CapturedStep): void {
-  buffer.dispose()
-  graph.dispose()
 }
 
 function cappedShape(size: number, { tokens, rows, logits, samples }: Capacity) {

@@ -31,9 +31,17 @@ export class StepOutputs {
     this.#device = device
     this.#layout = outputLayout(samples)
     this.#address = device.alloc(this.#layout.bytes)
-    this.#images = Array.from({ length: numImages }, () => device.pinned(this.#layout.bytes))
-    // No draw, should a first step ask for one.
-    device.fill(this.#address, 0xff, this.#layout.bytes)
+    const images: PinnedBuffer[] = []
+    this.#images = images
+    try {
+      while (images.length < numImages) images.push(device.pinned(this.#layout.bytes))
+      // No draw, should a first step ask for one.
+      device.fill(this.#address, 0xff, this.#layout.bytes)
+    } catch (error) {
+      device.free(this.#address)
+      for (const image of images) image.dispose()
+      throw error
+    }
   }
 
   address(name: OutputName): DevicePointer {

@@ -10,9 +10,10 @@ import {
   unseal,
   writeCached,
 } from '../../../src/backend/cuda/image.ts'
-import { findNvcc } from '../../../src/backend/cuda/libraries.ts'
+import { findLibrary, findNvcc } from '../../../src/backend/cuda/libraries.ts'
 import { openNvcc } from '../../../src/backend/cuda/nvcc.ts'
-import { readKernelSource } from '../../../src/backend/cuda/source.ts'
+import { openNvrtc } from '../../../src/backend/cuda/nvrtc.ts'
+import { KERNEL_DIR, readKernelSource } from '../../../src/backend/cuda/source.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-kernels-'))
 afterAll(() => rmSync(folder, { recursive: true }))
@@ -93,8 +94,21 @@ test.skipIf(nvcc === null)('nvcc compiles, and says what it does not like', () =
   const options = compileOptions(folder, { VALUE: 3 })
   const image = compiler.compile({ source: readKernelSource('good', folder), target, options })
   expect(Buffer.from(image.subarray(0, 4)).toString('latin1')).toBe('\x7fELF')
+  const ptx = { name: 'compute_90', kind: 'ptx' } as const
+  const text = compiler.compile({ source: readKernelSource('good', folder), target: ptx, options })
+  expect(Buffer.from(text).toString('latin1')).toMatch(/\.target sm_90[\s\S]*}\s*\0$/)
   const bad = { source: readKernelSource('bad', folder), target, options }
   expect(() => compiler.compile(bad)).toThrow(
     /nvcc cannot compile .*bad\.cu for sm_90a:[\s\S]*error/,
   )
+})
+
+const nvrtc = findLibrary('nvrtc', Number.POSITIVE_INFINITY).found
+
+test.skipIf(nvrtc === null)('NVRTC compiles a kernel without headers, from a wheel too', () => {
+  const compiler = openNvrtc(nvrtc!.path, [])
+  const target = chooseTarget([9, 0], compiler.capabilities)
+  const input = { source: readKernelSource('penalties'), target }
+  const image = compiler.compile({ ...input, options: compileOptions(KERNEL_DIR, {}) })
+  expect(Buffer.from(image.subarray(0, 4)).toString('latin1')).toBe('\x7fELF')
 })

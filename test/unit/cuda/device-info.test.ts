@@ -71,6 +71,8 @@ test('failures carry the name and text of the driver, and their own code', () =>
     message: 'cuda backend, cuMemAlloc: CUDA_ERROR_INVALID_VALUE (invalid argument)',
   })
   expect(failure(2).code).toBe('out_of_memory')
+  // Errors of NVLink and contained ones end the context as much as a bad address.
+  for (const status of [220, 226, 700]) expect(failure(status).code).toBe('kernel_failed')
   expect(failure(700, 'wkv7.cu: wkv7_decode')).toMatchObject({ code: 'kernel_failed' })
   expect(failure(700, 'wkv7.cu: wkv7_decode').message).toMatch(
     /^cuda backend, cuMemAlloc: ILLEGAL \(illegal address\); last launched: wkv7\.cu: wkv7_decode\. .*CUDA_LAUNCH_BLOCKING=1/,

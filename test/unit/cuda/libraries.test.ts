@@ -1,7 +1,8 @@
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
+import { openCompiler } from '../../../src/backend/cuda/compiler.ts'
 import {
   describeMissing,
   findHeaders,
@@ -10,6 +11,8 @@ import {
   installAdvice,
   type SearchRoots,
 } from '../../../src/backend/cuda/libraries.ts'
+import { lookForLibraries } from '../../../src/backend/cuda/report.ts'
+import { KERNEL_DIR } from '../../../src/backend/cuda/source.ts'
 
 const root = mkdtempSync(join(tmpdir(), 'skein-libraries-'))
 afterAll(() => rmSync(root, { recursive: true }))
@@ -99,7 +102,35 @@ test('nothing anywhere: what was searched, and what to install', () => {
       "install the CUDA 13 toolkit (apt-get install cuda-toolkit-13, from NVIDIA's repository), or: pip install nvidia-cublas; " +
       'or point CUDA_HOME at one',
   )
-  expect(installAdvice('nvrtc', 12)).toContain('nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12')
+  expect(installAdvice('nvrtc', 12)).toContain('pip install nvidia-cuda-nvrtc-cu12;')
+})
+
+test('NVRTC and cuBLASLt are enough: the kernels need no header of CUDA', () => {
+  const roots = machine([
+    'site/nvidia/cu13/lib/libnvrtc.so.13',
+    'site/nvidia/cu13/lib/libcublasLt.so.13',
+  ])
+  const wheels = { ...roots, pythonPaths: () => [join(roots.at, 'site')] }
+  const lib = join(roots.at, 'site/nvidia/cu13/lib')
+  expect(lookForLibraries(13, wheels)).toEqual({
+    nvrtc: join(lib, 'libnvrtc.so.13'),
+    nvcc: null,
+    cublasLt: join(lib, 'libcublasLt.so.13'),
+    problems: [],
+  })
+  // An empty file is no library, but it is the one that is opened.
+  expect(() => openCompiler(13, wheels)).toThrow(/libnvrtc\.so\.13.*(too short|invalid ELF)/)
+  const parts = lookForLibraries(13, machine([])).problems.map(({ part }) => part)
+  expect(parts).toEqual(['compiler', 'cublasLt'])
+})
+
+test('no kernel includes a header of CUDA', () => {
+  const files = readdirSync(KERNEL_DIR).filter((name) => /\.cuh?$/.test(name))
+  expect(files.length).toBeGreaterThan(40)
+  const including = files.filter((name) =>
+    /^\s*#\s*include\s*</m.test(readFileSync(join(KERNEL_DIR, name), 'utf8')),
+  )
+  expect(including).toEqual([])
 })
 
 test('nvcc in a toolkit or on the path', () => {

@@ -13,15 +13,19 @@ const PROMPT = { tokens: 300, rows: 2, logits: 1, samples: 1, isDecode: false, l
 function graphs(fails: () => boolean = () => false) {
   const captured: string[] = []
   const disposed: string[] = []
+  let holds = true
   const of = new StepGraphs(CAPACITY, (_, label) => {
     if (fails()) throw new SkeinError('out_of_memory', 'full')
     captured.push(label)
-    const buffer = { holds: () => true, dispose: () => {} } as unknown as StepBuffer
+    const buffer = { holds: () => holds, dispose: () => {} } as unknown as StepBuffer
     const graph = { dispose: () => disposed.push(label) } as unknown as CudaGraph
     return { buffer, graph }
   })
   const find = (shape: StepShape) => of.for(createBatch(CAPACITY), shape)
-  return { captured, disposed, find, dispose: () => of.dispose() }
+  const keepNothing = () => {
+    holds = false
+  }
+  return { captured, disposed, find, keepNothing, dispose: () => of.dispose() }
 }
 
 test('shapes become those of their buckets, within the capacity; what there is none of stays none', () => {
@@ -72,7 +76,7 @@ test('without memory for one more, steps go on without', () => {
   for (let i = 0; i < 3; i++) expect(find(PROMPT)).toBeNull()
 })
 
-test('a decode step that finds no room for longer lists is not known any more', () => {
+test('a decode step that finds no room for longer lists is launched kernel by kernel', () => {
   let fails = false
   let holds = true
   const disposed: number[] = []
@@ -86,12 +90,47 @@ test('a decode step that finds no room for longer lists is not known any more', 
   const first = find()
   fails = true
   holds = false
-  expect(find).toThrow('full')
-  fails = false
+  expect(find()).toBeNull()
+  // Shorter ones are replayed as before.
   holds = true
-  expect(find()).not.toBe(first)
+  expect(find()).toBe(first)
+  expect(disposed).toEqual([])
   of.dispose()
-  expect(disposed).toHaveLength(2)
+  expect(disposed).toHaveLength(1)
+})
+
+test('a decode step with longer lists takes the place of the one before', () => {
+  const { captured, disposed, find, keepNothing } = graphs()
+  const decode = { ...PROMPT, tokens: 2, isDecode: true, longRows: 0 }
+  const first = find(decode)
+  keepNothing()
+  expect(find(decode)).not.toBe(first)
+  expect(captured).toHaveLength(2)
+  expect(disposed).toHaveLength(1)
+})
+
+test('what fails for another reason than memory is told, and so is a graph made beforehand', () => {
+  const of = (code: 'internal' | 'out_of_memory') =>
+    new StepGraphs(CAPACITY, () => {
+      throw new SkeinError(code, 'not captured')
+    })
+  const decode = { ...PROMPT, tokens: 2, isDecode: true, longRows: 0 }
+  const batch = createBatch(CAPACITY)
+  expect(() => of('internal').for(batch, decode)).toThrow('not captured')
+  expect(of('out_of_memory').for(batch, decode)).toBeNull()
+  expect(() => of('out_of_memory').prepareDecode(1)).toThrow('not captured')
+})
+
+test('a step disposed of for one with longer lists gives its memory back to others', () => {
+  let fails = false
+  const { captured, find, keepNothing } = graphs(() => fails)
+  for (let i = 0; i < 2; i++) find(PROMPT)
+  fails = true
+  for (let i = 0; i < 2; i++) expect(find({ ...PROMPT, tokens: 500 })).toBeNull()
+  fails = false
+  keepNothing()
+  expect(find(PROMPT)).not.toBeNull()
+  expect(captured).toHaveLength(2)
 })
 
 test('once a step was forgotten there is room for another', () => {

@@ -1,0 +1,31 @@
+import { afterEach, expect, test, vi } from 'vitest'
+import { type ErrorCode, SkeinError } from '../../src/errors.ts'
+import { DEMO_MODEL, loadEngine } from '../../src/load.ts'
+import { ModelRunner } from '../../src/model/model-runner.ts'
+import { tinyModel } from '../helpers/runner.ts'
+
+afterEach(() => vi.restoreAllMocks())
+
+const vocab = DEMO_MODEL.replace(/pth$/, 'vocab.txt')
+const dispose = () => vi.spyOn(ModelRunner.prototype, 'dispose')
+
+test('a vocabulary that does not fit leaves no runner behind', async () => {
+  const disposed = dispose()
+  const loading = loadEngine({ model: tinyModel(), vocab, device: 'reference', slots: 2 })
+  await expect(loading).rejects.toMatchObject({ code: 'unsupported_weights' })
+  expect(disposed).toHaveBeenCalledOnce()
+})
+
+test.each<[ErrorCode, number]>([
+  ['out_of_memory', 1],
+  // Of a device that has failed nothing can be freed.
+  ['kernel_failed', 0],
+])('a warm-up that ends with %s disposes of the runner %i times', async (code, times) => {
+  const disposed = dispose()
+  vi.spyOn(ModelRunner.prototype, 'warmUp').mockImplementation(() => {
+    throw new SkeinError(code, 'not warm')
+  })
+  const choice = { model: DEMO_MODEL, device: 'cpu', slots: 2, maxTokens: 64 } as const
+  await expect(loadEngine(choice, undefined, {})).rejects.toThrow('not warm')
+  expect(disposed).toHaveBeenCalledTimes(times)
+})
