@@ -68,14 +68,13 @@ export class SessionCalls {
     return info
   }
 
-  /** No other worker may go on listing it. */
+  /** No other worker may go on listing it. Its home stays: who waited for it there makes it anew. */
   async #delete(params: SessionRef, ready: readonly Replica[]): Promise<null> {
     await this.#atHome('sessions.delete', params, params)
     const { worker } = this.#homes.of(params)
     const others = ready.filter((replica) => replica !== worker)
     const release = (replica: Replica) => replica.engine?.call('sessions.release', params)
     await Promise.allSettled(others.map(release))
-    this.#homes.forget(params)
     return null
   }
 

@@ -130,13 +130,38 @@ describe('sessions', () => {
     expect((await list({ limit: 1, after: 's' })).map(({ id }) => id)).toEqual(['w'])
   })
 
-  test('a deleted one is known to nobody', async () => {
-    const { router, replicas, memory } = fleetOf('a', 'b')
+  test('a deleted one is let go by the others', async () => {
+    const { router, replicas } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     await router.call('sessions.delete', { tenant: 't', id: 's' })
     const other = replicas.find(({ id }) => id !== first)!
     expect(other.fake.calls.map(({ method }) => method)).toEqual(['sessions.release'])
-    expect(memory.sessions.size).toBe(0)
+  })
+
+  test('a deleted one that somebody waits for is made anew there, and others find it', async () => {
+    const { router, replicas } = fleetOf('a', 'b')
+    const first = await routeOf(router, inSession('s'))
+    const home = replicas.find(({ id }) => id === first)!
+    const { script } = home.fake
+    const releases: (() => void)[] = []
+    home.fake.script = async function* (of) {
+      yield { type: 'prompt', id: of.id, logprobs: null }
+      await new Promise<void>((resolve) => releases.push(resolve))
+    }
+    const waiting = run(router, inSession('s'))
+    await expect.poll(() => releases.length).toBe(1)
+    // One that has come and gone before the deletion is told of has made it too.
+    home.fake.answerCall = async () => {
+      home.fake.script = script
+      expect(await routeOf(router, inSession('s'))).toBe(first)
+      return null
+    }
+    await router.call('sessions.delete', { tenant: 't', id: 's' })
+    expect(await routeOf(router, inSession('s'))).toBe(first)
+    releases[0]!()
+    await waiting
+    home.numInFlight = 1
+    expect(await routeOf(router, inSession('s'))).toBe(first)
   })
 
   test('a router to one worker brings them there', async () => {
