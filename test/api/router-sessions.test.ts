@@ -128,6 +128,30 @@ describe('sessions', () => {
       ['u', 1],
     ])
     expect((await list({ limit: 1, after: 's' })).map(({ id }) => id)).toEqual(['w'])
+    await expect(list({ after: 'x' })).rejects.toMatchObject({ code: 'not_found' })
+  })
+
+  test('who asks for a fork that is being made is sent where it will be', async () => {
+    const { router, replicas } = fleetOf('a', 'b')
+    const first = await routeOf(router, inSession('s'))
+    const home = replicas.find(({ id }) => id === first)!
+    const other = replicas.find(({ id }) => id !== first)!
+    // The new name was used before, on the other worker.
+    home.numInFlight = 3
+    expect(await routeOf(router, inSession('u'))).toBe(other.id)
+    home.fake.answerCall = async () => {
+      expect(await routeOf(router, inSession('u'))).toBe(first)
+      throw new SkeinError('conflict', 'it exists')
+    }
+    const forked = router.call('sessions.fork', { tenant: 't', id: 's', newId: 'u' })
+    await expect(forked).rejects.toThrow('it exists')
+    expect(other.fake.calls).toEqual([
+      { method: 'sessions.release', params: { tenant: 't', id: 'u' } },
+    ])
+    // What there is of it has come along.
+    expect(await routeOf(router, inSession('u'))).toBe(first)
+    home.numInFlight = 0
+    expect(replicas.map(({ numInFlight }) => numInFlight)).toEqual([0, 0])
   })
 
   test('a deleted one is let go by the others', async () => {
