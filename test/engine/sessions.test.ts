@@ -13,6 +13,7 @@ import {
   SAMPLING,
   soloAnswer,
   textOf,
+  V,
 } from './kit.ts'
 import {
   answerAfter,
@@ -181,6 +182,26 @@ describe('who may write', () => {
     }
   })
 
+  test('whether it begins the session or continues it is told when it comes to it', async () => {
+    const promptAtBeginning = promptOf(4, 8)
+    const later = turnOf({ id: 'b', prompt: promptOf(5, 9), promptAtBeginning, maxTokens: 6 })
+    const { engine } = setUp()
+    engine.submit(turnOf({ maxTokens: 8 }))
+    engine.submit(later)
+    const continued = await settle(engine)
+    const history = await transcript(engine, 's', 1)
+    expect(continued.answer('b')).toEqual(answerAfter(history, later).answer)
+    // And the other way round: what it waits for is deleted.
+    engine.submit(turnOf({ id: 'c', maxTokens: 8 }))
+    engine.submit(later)
+    await engine.call('sessions.delete', REF)
+    const begun = await settle(engine)
+    const first = { ...later, prompt: promptAtBeginning }
+    expect(begun.answer('b')).toEqual(answerAfter(new Int32Array(0), first).answer)
+    expect((await transcript(engine)).slice(0, 4)).toEqual(promptAtBeginning)
+    expect(begun.of('b').find(({ type }) => type === 'prompt')).toMatchObject({ contextTokens: 4 })
+  })
+
   test('or gets a conflict, as it asks; a version that is not there any more is one too', async () => {
     const { engine } = setUp()
     engine.submit(turnOf())
@@ -207,6 +228,7 @@ describe('who may write', () => {
     [{ promptLogprobs: 1 }, 'promptLogprobs'],
     [{ cache: 'no-store' as const }, 'no-store'],
     [{ boundaries: Int32Array.of(3, 2) }, 'ascending'],
+    [{ promptAtBeginning: Int32Array.of(V) }, `has token ${V}`],
   ])('%j is refused in a session', (parts, message) => {
     expect(() => setUp().engine.submit(turnOf(parts))).toThrow(message)
   })
