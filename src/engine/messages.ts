@@ -91,6 +91,8 @@ export interface GenerateRequest {
   readonly boundaries?: Int32Array | undefined
   /** Continue a session: `prompt` is then only what is new. n must be 1, promptLogprobs null, cache 'use'. */
   readonly session?: SessionUse | undefined
+  /** With a session, where the two differ: the prompt instead if it turns out to have no turn to continue. */
+  readonly promptAtBeginning?: Int32Array | undefined
 }
 
 /** How a request uses a session. Turns are numbered 1, 2, …; turn 0 is the empty state before any token. */

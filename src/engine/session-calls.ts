@@ -35,9 +35,10 @@ export function sessionCalls(context: CallContext): SessionHandlers {
   }
   return {
     'sessions.list': ({ tenant, ...page }) => listPage(turns, context.namespaceOf(tenant), page),
-    'sessions.get': async (ref) => {
-      const found = await look(turns, nameOf(ref))
-      return 'record' in found ? infoOfRecord(found) : infoOf(found)
+    'sessions.get': (ref) => {
+      return look(turns, nameOf(ref), (found) => {
+        return 'record' in found ? infoOfRecord(found) : infoOf(found)
+      })
     },
     'sessions.fork': async ({ newId, turn, storedBytes, ...ref }) => {
       const from = await withSession(turns, nameOf(ref), (session) => session)
@@ -60,7 +61,7 @@ export function sessionCalls(context: CallContext): SessionHandlers {
     },
     // Unlike other changes it is always waited for: what was deleted is not on disk any more.
     'sessions.delete': async (ref) => {
-      await withSession(turns, nameOf(ref), (session) => sessions.delete(session))
+      await withSession(turns, nameOf(ref), (session) => sessions.delete(session), existing)
       await turns.chores.saver?.barrier()
       return null
     },
@@ -75,10 +76,11 @@ export function sessionCalls(context: CallContext): SessionHandlers {
       return null
     },
     'sessions.export': async ({ turn, ...ref }) => {
-      const found = await look(turns, nameOf(ref))
-      return 'record' in found
-        ? exportStored(found, turn, context)
-        : exportTurn(turnFor(turns, found, turn), context)
+      return look(turns, nameOf(ref), (found) => {
+        return 'record' in found
+          ? exportStored(found, turn, context)
+          : exportTurn(turnFor(turns, found, turn), context)
+      })
     },
     'sessions.import': async (params) => {
       const snapshot = await decodeImported(params.bytes, context)
@@ -88,10 +90,17 @@ export function sessionCalls(context: CallContext): SessionHandlers {
   }
 }
 
-/** Throws not_found. */
-function visible(turns: SessionTurns, { namespace, id }: SessionName): Session {
+/** Also one that a request has begun and that has no turn yet. Throws not_found. */
+function existing(turns: SessionTurns, { namespace, id }: SessionName): Session {
   const session = turns.find(namespace, id)
-  if (session === null || session.version === 0) throw unknownSession(id)
+  if (session === null) throw unknownSession(id)
+  return session
+}
+
+/** Throws not_found. */
+function visible(turns: SessionTurns, name: SessionName): Session {
+  const session = existing(turns, name)
+  if (session.version === 0) throw unknownSession(name.id)
   return session
 }
 
@@ -100,8 +109,9 @@ async function withSession<T>(
   turns: SessionTurns,
   name: SessionName,
   use: (session: Session) => T,
+  find = visible,
 ): Promise<T> {
-  const act = () => use(visible(turns, name))
+  const act = () => use(find(turns, name))
   const isHere = turns.find(name.namespace, name.id) !== null
   if (turns.claims === null || isHere) return act()
   return turns.claims.bring(name, false, act)
@@ -114,13 +124,17 @@ async function withNew<T>(turns: SessionTurns, name: SessionName, create: () => 
   return turns.claims.bring(name, true, create)
 }
 
-/** A session as it is here, or else as it is stored: to be read, whoever writes to it. */
-async function look(turns: SessionTurns, name: SessionName): Promise<Session | StoredSession> {
+/** Reads a session as it is here, or else as it is stored, whoever writes to it. At once: it may be deleted any time. */
+async function look<T>(
+  turns: SessionTurns,
+  name: SessionName,
+  read: (found: Session | StoredSession) => T,
+): Promise<Awaited<T>> {
   const isHere = turns.find(name.namespace, name.id) !== null
-  if (turns.claims === null || isHere) return visible(turns, name)
+  if (turns.claims === null || isHere) return await read(visible(turns, name))
   const stored = await turns.claims.find(name)
   // It may have come here meanwhile.
-  return stored ?? visible(turns, name)
+  return await read(stored ?? visible(turns, name))
 }
 
 async function listPage(
@@ -133,11 +147,10 @@ async function listPage(
 ): Promise<SessionInfo[]> {
   const { sessions, claims } = turns
   sessions.expire()
-  const cut = after === undefined ? null : await look(turns, { namespace, id: after })
-  const end = cut && {
-    id: cut.id,
-    updatedAt: 'record' in cut ? cut.record.updatedAt : cut.updatedAt,
+  const endAt = (cut: Session | StoredSession) => {
+    return { id: cut.id, updatedAt: 'record' in cut ? cut.record.updatedAt : cut.updatedAt }
   }
+  const end = after === undefined ? null : await look(turns, { namespace, id: after }, endAt)
   const infos = new Map<string, SessionInfo>()
   const addHere = () => {
     for (const session of sessions.list(namespace)) infos.set(session.id, infoOf(session))

@@ -259,9 +259,8 @@ export class SessionTurns {
     if (found === null && (ifMissing === 'error' || from)) throw unknownSession(id)
     refuseVersion(id, found?.version ?? 0, ifVersion)
     const parent = found && this.sessions.turnOf(found, from ?? found.head)
-    const { prompt, storedBytes } = live.request
-    const numTokens = (parent?.state.numTokens ?? 0) + prompt.length
-    this.refuseIfFull(use.namespace, numTokens, storedBytes)
+    const numTokens = (parent?.state.numTokens ?? 0) + ownPrompt(live, parent?.state).length
+    this.refuseIfFull(use.namespace, numTokens, live.request.storedBytes)
     const ttlMs = ttlSeconds === undefined ? undefined : 1000 * ttlSeconds
     const session = found ?? this.sessions.create(use.namespace, id, ttlMs)
     if (ttlMs !== undefined) session.ttlMs = ttlMs
@@ -329,7 +328,7 @@ export class SessionTurns {
   }
 
   #proceed(live: LiveRequest, state: KeptState | null, opening: Opening): void {
-    const { prompt } = live.request
+    const prompt = ownPrompt(live, state)
     const numFed = state?.text?.tokens.length ?? 0
     live.prompt = state === null ? prompt : joinTokens(transcriptOf(state.text!), prompt)
     if (live.prompt.length > numFed) {
@@ -390,6 +389,12 @@ export class SessionTurns {
     this.claims?.expire()
     this.#wake()
   }
+}
+
+/** What a request itself brings. Only the writer of a session knows whether there is a turn to continue. */
+function ownPrompt({ request }: LiveRequest, state: KeptState | null | undefined): Int32Array {
+  const { prompt, promptAtBeginning = prompt } = request
+  return state ? prompt : promptAtBeginning
 }
 
 export function unknownSession(id: string): SkeinError {

@@ -180,9 +180,9 @@ export class StateChores {
   /** Without a store what no longer fits into memory is forgotten, old turns first. */
   #shrinkMemory(): void {
     const [next] = this.saver?.unsaved ?? []
-    while (this.tiers.isMemoryFull) {
-      if (this.tiers.shrinkMemory(next ?? null)) continue
-      const state = this.saver === null ? this.tiers.oldestInMemory : null
+    while (this.tiers.shrinkMemory(next ?? null));
+    while (this.saver === null && this.tiers.isMemoryFull) {
+      const state = this.tiers.oldestInMemory
       if (state === null) return
       this.#sessions?.dropTurnsOf(state)
     }

@@ -21,7 +21,12 @@ export interface RequestLimits {
 export function checkRequest(request: GenerateRequest, limits: RequestLimits): void {
   demand(request.id !== '', 'id', 'must not be empty')
   if (request.session !== undefined) checkSession(request, request.session, limits)
-  checkPrompt(request, limits)
+  const { prompt, promptAtBeginning, session } = request
+  const mayBeEmpty = session !== undefined
+  demand(mayBeEmpty || promptAtBeginning === undefined, 'promptAtBeginning', 'is for sessions')
+  for (const tokens of [prompt, promptAtBeginning ?? prompt]) {
+    checkPrompt(tokens, mayBeEmpty, limits)
+  }
   checkBoundaries(request)
   checkCounts(request, limits)
   if (request.mixture !== undefined) checkMixture(request, request.mixture, limits)
@@ -31,10 +36,10 @@ export function checkRequest(request: GenerateRequest, limits: RequestLimits): v
 
 /** A session may have an unfed tail to go on from, so its prompt may be empty; session-turns.ts knows. */
 function checkPrompt(
-  { prompt, session }: GenerateRequest,
+  prompt: Int32Array,
+  mayBeEmpty: boolean,
   { maxPromptTokens, vocabSize }: RequestLimits,
 ): void {
-  const mayBeEmpty = session !== undefined
   demand(mayBeEmpty || prompt.length > 0, 'prompt', 'must have at least one token')
   if (prompt.length > maxPromptTokens) {
     throw new SkeinError(

@@ -103,7 +103,10 @@ export class Metrics {
       for await (const event of client.generate(request, signal)) {
         this.#generationTokens.inc({ model }, drawn.toldBy(event))
         if (event.type === 'prompt') {
-          this.#promptTokens.inc({ model }, request.prompt.length)
+          const { prompt } = request
+          // The first turn of a session may read a little less.
+          const numRead = Math.min(prompt.length, event.contextTokens ?? prompt.length)
+          this.#promptTokens.inc({ model }, numRead)
           this.#cachedTokens.inc({ model }, event.cachedTokens ?? 0)
           if (event.worker !== undefined) labels = { model, worker: event.worker }
         } else if (event.type === 'text') this.#time(labels, clock, event)

@@ -60,22 +60,33 @@ export class SessionCalls {
     }
   }
 
-  /** The new session is where the old one is: they share states. */
+  /** The new session is where the old one is: they share states. Who asks for it meanwhile is sent there already. */
   async #fork(params: EngineCalls['sessions.fork']['params']): Promise<SessionInfo> {
-    const info = await this.#atHome('sessions.fork', params, params)
-    const from = this.#homes.of({ tenant: params.tenant, id: params.id })
-    this.#homes.of({ tenant: params.tenant, id: params.newId }).worker = from.worker
-    return info
+    const { tenant, id, newId } = params
+    const from = this.#homes.of({ tenant, id })
+    const to = this.#homes.of({ tenant, id: newId })
+    const worker = await this.#homes.enter(from, this.#choose)
+    try {
+      const other = await this.#homes.enter(to, () => worker)
+      try {
+        const info = await engineOf(worker).call('sessions.fork', params)
+        to.worker = worker
+        return info
+      } finally {
+        this.#homes.leave(to, other)
+      }
+    } finally {
+      this.#homes.leave(from, worker)
+    }
   }
 
-  /** No other worker may go on listing it. */
+  /** No other worker may go on listing it. Its home stays: who waited for it there makes it anew. */
   async #delete(params: SessionRef, ready: readonly Replica[]): Promise<null> {
     await this.#atHome('sessions.delete', params, params)
     const { worker } = this.#homes.of(params)
     const others = ready.filter((replica) => replica !== worker)
     const release = (replica: Replica) => replica.engine?.call('sessions.release', params)
     await Promise.allSettled(others.map(release))
-    this.#homes.forget(params)
     return null
   }
 
@@ -95,7 +106,11 @@ export class SessionCalls {
       if (other === undefined || other.version < info.version) newest.set(info.id, info)
     }
     const all = [...newest.values()].sort((a, b) => b.updatedAt - a.updatedAt)
-    const start = after === undefined ? 0 : 1 + all.findIndex(({ id }) => id === after)
+    const last = after === undefined ? null : all.findIndex(({ id }) => id === after)
+    if (last === -1) {
+      throw new SkeinError('not_found', `there is no session ${after}`, { param: 'session' })
+    }
+    const start = last === null ? 0 : last + 1
     return all.slice(start, limit === undefined ? undefined : start + limit)
   }
 }

@@ -38,10 +38,6 @@ export class SessionHomes {
     return home
   }
 
-  forget({ tenant, id }: SessionRef): void {
-    this.#homes.delete(`${tenant}\0${id}`)
-  }
-
   /**
    * The worker that a session is on, after it has been brought to the one that `choose` names, given where it is. Counts
    * a user of it and a request of the worker, which `leave` ends.

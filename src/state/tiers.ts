@@ -156,28 +156,36 @@ export class Tiers {
     this.#leaveSlot(kept)
   }
 
+  /** A state that is in a slot too, copied to be written, has its place there and takes none here; its bytes count. */
   get isMemoryFull(): boolean {
-    return this.#memory.isOver
+    return this.numInMemoryOnly > this.#memory.capacity.count || this.#isOverBytes
   }
 
   /**
-   * Drops the copy in memory that was used least recently and is not the only one. False when there is none. `wanted`
-   * is about to be written from memory and stays.
+   * Drops a copy from memory that is more than it may hold, is not the only one, and was used least recently. False when
+   * there is none. `wanted` is about to be written from memory and stays.
    */
   shrinkMemory(wanted: KeptState | null): boolean {
-    const oldest = this.#oldest(
-      (kept) =>
-        kept.users === 0 && kept !== wanted && (kept.disk === 'saved' || kept.slot !== null),
-    )
+    const isFree = (kept: KeptState) => kept.users === 0 && kept !== wanted
+    // Second copies spare another when a state leaves its slot, but not any number of them.
+    const haveManySeconds = this.#numInBoth > this.#memory.capacity.count || this.#isOverBytes
+    const isSecond = (kept: KeptState) => kept.slot !== null && isFree(kept)
+    const isSaved = (kept: KeptState) => kept.slot === null && kept.disk === 'saved' && isFree(kept)
+    const oldest =
+      (haveManySeconds ? this.#memory.oldest(isSecond) : null) ??
+      (this.isMemoryFull ? this.#oldest(isSaved) : null)
     if (oldest === null) return false
     this.#dropArrays(oldest)
     return true
   }
 
-  /** The state in memory that was used least recently and that no request needs or is about to replace. */
+  /** The state in memory alone that was used least recently and that no request needs or is about to replace. */
   get oldestInMemory(): KeptState | null {
     return this.#oldest(
-      (kept) => kept.users === 0 && [...kept.holders].every((session) => !session.isBusy),
+      (kept) =>
+        kept.slot === null &&
+        kept.users === 0 &&
+        [...kept.holders].every((session) => !session.isBusy),
     )
   }
 
@@ -185,6 +193,10 @@ export class Tiers {
   drop(kept: KeptState): void {
     if (kept.slot !== null) this.#leaveSlot(kept)
     this.#dropArrays(kept)
+  }
+
+  get #isOverBytes(): boolean {
+    return this.#memory.bytes > this.#memory.capacity.bytes
   }
 
   /** Old turns go before any session's head does. */

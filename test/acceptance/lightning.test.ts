@@ -242,7 +242,10 @@ describe('6.3 across restarts and tiers', () => {
       await client.ask(STATE, turn('s17'))
       await expect.poll(() => levelOf('s1')).toBe('L2 (RAM)')
       expect(await levelOf('s17')).toBe('L1 (VRAM)')
-      for (let i = 18; i <= 49; i++) await client.ask(STATE, turn(`s${i}`))
+      for (let i = 18; i <= 48; i++) await client.ask(STATE, turn(`s${i}`))
+      await expect.poll(() => levelOf('s32')).toBe('L2 (RAM)')
+      expect(await levelOf('s1')).toBe('L2 (RAM)')
+      await client.ask(STATE, turn('s49'))
       await expect.poll(() => levelOf('s1'), { timeout: 10_000 }).toBe('Database (Disk)')
       expect(await levelOf('s49')).toBe('L1 (VRAM)')
       // And back: it goes on where it was.

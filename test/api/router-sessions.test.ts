@@ -128,15 +128,64 @@ describe('sessions', () => {
       ['u', 1],
     ])
     expect((await list({ limit: 1, after: 's' })).map(({ id }) => id)).toEqual(['w'])
+    await expect(list({ after: 'x' })).rejects.toMatchObject({ code: 'not_found' })
   })
 
-  test('a deleted one is known to nobody', async () => {
-    const { router, replicas, memory } = fleetOf('a', 'b')
+  test('who asks for a fork that is being made is sent where it will be', async () => {
+    const { router, replicas } = fleetOf('a', 'b')
+    const first = await routeOf(router, inSession('s'))
+    const home = replicas.find(({ id }) => id === first)!
+    const other = replicas.find(({ id }) => id !== first)!
+    // The new name was used before, on the other worker.
+    home.numInFlight = 3
+    expect(await routeOf(router, inSession('u'))).toBe(other.id)
+    home.fake.answerCall = async () => {
+      expect(await routeOf(router, inSession('u'))).toBe(first)
+      throw new SkeinError('conflict', 'it exists')
+    }
+    const forked = router.call('sessions.fork', { tenant: 't', id: 's', newId: 'u' })
+    await expect(forked).rejects.toThrow('it exists')
+    expect(other.fake.calls).toEqual([
+      { method: 'sessions.release', params: { tenant: 't', id: 'u' } },
+    ])
+    // What there is of it has come along.
+    expect(await routeOf(router, inSession('u'))).toBe(first)
+    home.numInFlight = 0
+    expect(replicas.map(({ numInFlight }) => numInFlight)).toEqual([0, 0])
+  })
+
+  test('a deleted one is let go by the others', async () => {
+    const { router, replicas } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     await router.call('sessions.delete', { tenant: 't', id: 's' })
     const other = replicas.find(({ id }) => id !== first)!
     expect(other.fake.calls.map(({ method }) => method)).toEqual(['sessions.release'])
-    expect(memory.sessions.size).toBe(0)
+  })
+
+  test('a deleted one that somebody waits for is made anew there, and others find it', async () => {
+    const { router, replicas } = fleetOf('a', 'b')
+    const first = await routeOf(router, inSession('s'))
+    const home = replicas.find(({ id }) => id === first)!
+    const { script } = home.fake
+    const releases: (() => void)[] = []
+    home.fake.script = async function* (of) {
+      yield { type: 'prompt', id: of.id, logprobs: null }
+      await new Promise<void>((resolve) => releases.push(resolve))
+    }
+    const waiting = run(router, inSession('s'))
+    await expect.poll(() => releases.length).toBe(1)
+    // One that has come and gone before the deletion is told of has made it too.
+    home.fake.answerCall = async () => {
+      home.fake.script = script
+      expect(await routeOf(router, inSession('s'))).toBe(first)
+      return null
+    }
+    await router.call('sessions.delete', { tenant: 't', id: 's' })
+    expect(await routeOf(router, inSession('s'))).toBe(first)
+    releases[0]!()
+    await waiting
+    home.numInFlight = 1
+    expect(await routeOf(router, inSession('s'))).toBe(first)
   })
 
   test('a router to one worker brings them there', async () => {

@@ -32,6 +32,25 @@ describe.skipIf(!hasDemo)('sessions', () => {
     expect(second.usage.prompt_tokens).toBeGreaterThan(first.usage.prompt_tokens)
   })
 
+  test.each([CHAT, '/state/chat/completions', '/multi_state/chat/completions'])(
+    '%s: two turns sent at once are those that are sent one after the other',
+    async (path) => {
+      const say = (session: string, content: string) => {
+        const text = path === CHAT ? { messages: [user(content)] } : { contents: [content] }
+        const fields = { ...GREEDY, max_tokens: 40, ignore_eos: true, stop_tokens: [], ...text }
+        return postTo(app, path, { ...fields, session_id: session })
+      }
+      const tokensOf = async (session: string) => {
+        const { turns } = (await app.inject(`/v1/sessions/${encodeURIComponent(session)}`)).json()
+        return turns.map(({ tokens }: { tokens: number }) => tokens)
+      }
+      const [a, b] = ['one by one', 'at once'].map((name) => `${path} ${name}`) as [string, string]
+      for (const content of ['One.', 'Two.']) await say(a, content)
+      await Promise.all(['One.', 'Two.'].map((content) => say(b, content)))
+      expect(await tokensOf(b)).toEqual(await tokensOf(a))
+    },
+  )
+
   test('whatever name a session may have, its routes take; others are refused', async () => {
     const route = (id: string, rest = '') => `/v1/sessions/${encodeURIComponent(id)}${rest}`
     for (const id of ['a'.repeat(256), '/'.repeat(256), '\u{1f600}'.repeat(256), 'a/b?c=d#e%2f']) {

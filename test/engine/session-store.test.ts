@@ -34,9 +34,9 @@ describe('tiers', () => {
       (await call(engine, 'sessions.get', { tenant: '', id: `s${i}` })).turns[0]!.tier
     const tiers = []
     for (let i = 0; i < 50; i++) tiers.push(await tierOf(i))
-    // States are written, hence copied to memory, in the order in which they came to be.
-    expect(tiers.slice(0, 18)).toEqual(Array(18).fill('disk'))
-    expect(tiers.slice(18, 34)).toEqual(Array(16).fill('memory'))
+    // Those in slots have been written, and the copies that took are no states in memory.
+    expect(tiers.slice(0, 2)).toEqual(Array(2).fill('disk'))
+    expect(tiers.slice(2, 34)).toEqual(Array(32).fill('memory'))
     expect(tiers.slice(34)).toEqual(Array(16).fill('device'))
     for (const i of [0, 20, 49]) histories[i] = await transcript(engine, `s${i}`)
     for (const i of [0, 20, 49]) {
@@ -44,6 +44,24 @@ describe('tiers', () => {
       const { collected } = await tell(engine, request)
       expect(collected.answer('a')).toEqual(answerAfter(histories[i]!, request).answer)
       expect(engine.stats.states!.inSlots).toBe(16)
+    }
+    await engine.close()
+  })
+
+  test('by bytes, copies of what is in slots too count and go first', async () => {
+    const bytes = 56
+    const sizes = { slots: 2, memory: { count: Number.POSITIVE_INFINITY, bytes: 3 * bytes } }
+    const { engine } = openAt(newFolder(), { sizes })
+    const ids = ['a', 'b', 'c', 'd', 'e', 'f', 'g']
+    for (const id of ids) await tell(engine, turnOf({ prompt: promptOf(4), maxTokens: 2 }, { id }))
+    expect(await call(engine, 'sessions.get', { tenant: '', id: 'g' })).toMatchObject({ bytes })
+    // The third place is that of the last one written.
+    expect(engine.stats.states).toMatchObject({ inSlots: 2, inMemory: 2, onDisk: 3 })
+    for (const id of ids) {
+      const history = await transcript(engine, id)
+      const request = turnOf({ prompt: promptOf(3), maxTokens: 6 }, { id })
+      const { collected } = await tell(engine, request)
+      expect(collected.answer('a')).toEqual(answerAfter(history, request).answer)
     }
     await engine.close()
   })

@@ -3,6 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { joinTokens } from '../../src/state/snapshot.ts'
+import { newFolder } from '../helpers/direct-store.ts'
 import {
   Collected,
   drain,
@@ -12,10 +13,12 @@ import {
   SAMPLING,
   soloAnswer,
   textOf,
+  V,
 } from './kit.ts'
 import {
   answerAfter,
   call,
+  openAt,
   refusal,
   type SetUp,
   settle,
@@ -24,6 +27,7 @@ import {
   toldOf,
   transcript,
   turnOf,
+  withSteps,
 } from './session-kit.ts'
 
 const REF = { tenant: '', id: 's' }
@@ -178,6 +182,26 @@ describe('who may write', () => {
     }
   })
 
+  test('whether it begins the session or continues it is told when it comes to it', async () => {
+    const promptAtBeginning = promptOf(4, 8)
+    const later = turnOf({ id: 'b', prompt: promptOf(5, 9), promptAtBeginning, maxTokens: 6 })
+    const { engine } = setUp()
+    engine.submit(turnOf({ maxTokens: 8 }))
+    engine.submit(later)
+    const continued = await settle(engine)
+    const history = await transcript(engine, 's', 1)
+    expect(continued.answer('b')).toEqual(answerAfter(history, later).answer)
+    // And the other way round: what it waits for is deleted.
+    engine.submit(turnOf({ id: 'c', maxTokens: 8 }))
+    engine.submit(later)
+    await engine.call('sessions.delete', REF)
+    const begun = await settle(engine)
+    const first = { ...later, prompt: promptAtBeginning }
+    expect(begun.answer('b')).toEqual(answerAfter(new Int32Array(0), first).answer)
+    expect((await transcript(engine)).slice(0, 4)).toEqual(promptAtBeginning)
+    expect(begun.of('b').find(({ type }) => type === 'prompt')).toMatchObject({ contextTokens: 4 })
+  })
+
   test('or gets a conflict, as it asks; a version that is not there any more is one too', async () => {
     const { engine } = setUp()
     engine.submit(turnOf())
@@ -204,6 +228,7 @@ describe('who may write', () => {
     [{ promptLogprobs: 1 }, 'promptLogprobs'],
     [{ cache: 'no-store' as const }, 'no-store'],
     [{ boundaries: Int32Array.of(3, 2) }, 'ascending'],
+    [{ promptAtBeginning: Int32Array.of(V) }, `has token ${V}`],
   ])('%j is refused in a session', (parts, message) => {
     expect(() => setUp().engine.submit(turnOf(parts))).toThrow(message)
   })
@@ -332,6 +357,17 @@ describe('branches', () => {
     await deleted
   })
 
+  test('what reads a session reads it at once, whoever deletes it before the answer', async () => {
+    const { engine } = await threeTurns()
+    const read = engine.call('sessions.get', REF)
+    const listed = engine.call('sessions.list', { tenant: '', after: 's' })
+    const exported = engine.call('sessions.export', REF)
+    const deleted = engine.call('sessions.delete', REF)
+    const [{ head, turns }, page] = await withSteps(engine, Promise.all([read, listed, exported]))
+    expect([head, turns.map(({ turn }) => turn), page]).toEqual([3, [1, 2, 3], []])
+    await deleted
+  })
+
   test('old turns are pruned, never the head', async () => {
     const limits = { maxSessions: 9, maxBytes: 1e9, maxTurns: 3, ttlMs: null }
     const { engine } = setUp({ states: { limits } })
@@ -360,6 +396,30 @@ describe('ends', () => {
     expect(toldOf(collected, 'waits').position).toEqual({ id: 's', turn: 1, version: 1 })
     expect(engine.stats).toMatchObject({ freeSlots: 8, states: { sessions: 1, inSlots: 1 } })
   })
+
+  test.each([false, true])(
+    'one that only a request under way has begun can be deleted too (store: %s)',
+    async (hasStore) => {
+      const { engine } = hasStore ? openAt(newFolder()) : setUp()
+      engine.submit(turnOf({ id: 'writes', maxTokens: 20 }))
+      await expect.poll(() => engine.hasWork).toBe(true)
+      const collected = new Collected()
+      for (let i = 0; i < 3; i++) collected.add(engine.step())
+      await expect(engine.call('sessions.get', REF)).rejects.toThrow('no session')
+      await expect(engine.call('sessions.rewind', { ...REF, turn: 0 })).rejects.toThrow(
+        'no session',
+      )
+      const deleted = engine.call('sessions.delete', REF)
+      await settle(engine, collected)
+      await withSteps(engine, deleted)
+      expect(collected.answer('writes')?.reason).toBe('length')
+      expect(toldOf(collected, 'writes').position).toBeUndefined()
+      expect(await refusal(engine, 'sessions.get', REF)).toBe('not_found')
+      expect(await refusal(engine, 'sessions.delete', REF)).toBe('not_found')
+      expect((await tell(engine, turnOf())).position).toEqual({ id: 's', turn: 1, version: 1 })
+      await engine.close()
+    },
+  )
 
   test('time to live, by the server and by the session', async () => {
     let now = 1_000_000

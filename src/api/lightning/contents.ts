@@ -148,6 +148,8 @@ async function encodeAll(
 export interface Prompt {
   readonly tokens: Int32Array
   readonly boundaries?: Int32Array
+  /** Instead of `tokens` where a session begins. */
+  readonly atBeginning?: Int32Array | undefined
 }
 
 /** What the routes of this dialect hand to the engine, and under which name. */
@@ -162,9 +164,10 @@ export function planFor(
   },
 ): BatchPlan {
   const { body, id, tenant, signal } = call
-  const requests = of.prompts.map(({ tokens, boundaries }, i) => ({
+  const requests = of.prompts.map(({ tokens, boundaries, atBeginning }, i) => ({
     id: `batch-${id}-${i}`,
     prompt: tokens,
+    promptAtBeginning: atBeginning,
     boundaries,
     tenant,
     ...of.settings,

@@ -70,10 +70,14 @@ export class Row {
       numTokens++
     }
     const isCut = numTokens < this.#tokens.length
-    const prompt = concatTokens([request.prompt, this.#tokens.slice(0, numTokens)])
+    const tokens = this.#tokens.slice(0, numTokens)
+    const prompt = concatTokens([request.prompt, tokens])
+    const { promptAtBeginning: first } = request
+    const promptAtBeginning = first === undefined ? undefined : concatTokens([first, tokens])
+    const maxTokens = Math.max(1, request.maxTokens - numTokens)
     return {
       index,
-      request: { ...request, prompt, maxTokens: Math.max(1, request.maxTokens - numTokens) },
+      request: { ...request, prompt, promptAtBeginning, maxTokens },
       overlap: isCut ? shown.toString('utf8', numBytes) : '',
     }
   }

@@ -5,13 +5,12 @@
 import Type, { type Static } from 'typebox'
 import type { SessionInfo, SessionUse } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
-import { encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { invalid, present } from '../openai/sampling.ts'
 import { type Call, json, mayLackBody, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
-import { asNextTurn, continuesTurn, SessionId, TurnNumber } from '../sessions/use.ts'
+import { encodeTurn, SessionId, TurnNumber } from '../sessions/use.ts'
 import { type BatchPlan, batchReply } from './batch.ts'
 import { Contents, contentsOf, lightningFields, settingsOf } from './body.ts'
 import { labelOf, passwordRoute, planFor } from './contents.ts'
@@ -113,14 +112,12 @@ async function planOf(call: Call<StateBody>, path: string, use: SessionUse): Pro
   if (more.length > 0) throw invalid('contents', 'Request must contain exactly one prompt')
   const model = modelOf(call)
   const settings = settingsOf(call.body, CONTENTS, model, call.limits)
-  const isNext = await continuesTurn(model, call.tenant, use)
-  const prompt = isNext ? asNextTurn(text!) : text!
-  const tokens = await encodePrompt(model, prompt, 'contents', call.signal)
+  const { prompt, promptAtBeginning } = await encodeTurn(model, text!, 'contents', call.signal)
   return planFor(call, {
     path,
     model,
     settings: { ...settings, session: use },
-    prompts: [{ tokens }],
+    prompts: [{ tokens: prompt, atBeginning: promptAtBeginning }],
     family: CONTENTS,
   })
 }

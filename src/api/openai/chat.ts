@@ -8,9 +8,8 @@ import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import {
-  asNextTurn,
   checkSession,
-  continuesTurn,
+  encodeTurn,
   type SessionFields,
   sessionUse,
   wirePosition,
@@ -93,20 +92,18 @@ async function prepare(call: Call<ChatBody>): Promise<Chat> {
 
 /** In a session only what is new is sent; it begins the next turn. */
 export async function promptOf(
-  { body, tenant, signal }: Pick<Call<SessionFields>, 'body' | 'tenant' | 'signal'>,
+  { body, signal }: Pick<Call<SessionFields>, 'body' | 'signal'>,
   model: ServedModel,
   turns: readonly Turn[],
   think: ThinkMode,
-): Promise<Pick<GenerateRequest, 'prompt' | 'boundaries' | 'session'>> {
+): Promise<Pick<GenerateRequest, 'prompt' | 'promptAtBeginning' | 'boundaries' | 'session'>> {
   const text = renderChat(turns, think)
   const session = sessionUse(body)
   if (session === null) {
     const prompt = await encodePrompt(model, text, 'messages', signal)
     return { prompt, boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns)) }
   }
-  const isNext = await continuesTurn(model, tenant, session)
-  const next = isNext ? asNextTurn(text) : text
-  return { prompt: await encodePrompt(model, next, 'messages', signal), session }
+  return { ...(await encodeTurn(model, text, 'messages', signal)), session }
 }
 
 async function whole(chat: Chat): Promise<object> {

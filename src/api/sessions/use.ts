@@ -3,8 +3,9 @@
  * read all earlier turns, so what is sent is only what is new; it begins a new turn of the template.
  */
 import Type, { type Static } from 'typebox'
-import type { SessionPosition, SessionUse } from '../../engine/messages.ts'
+import type { GenerateRequest, SessionPosition, SessionUse } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
+import { encodePrompt } from '../encode.ts'
 import type { ServedModel } from '../models.ts'
 import { invalid, present } from '../openai/sampling.ts'
 import { BoundedInteger, Matching, Maybe } from '../schema.ts'
@@ -85,26 +86,23 @@ export function checkSession(
 }
 
 /**
- * Whether the request continues a turn, so that its text must begin the next one. A session without a turn is at the
- * very beginning; so is turn 0.
+ * The text of a turn for the next of a session and for its first, which no blank line precedes. Which one it is, is known
+ * when the request has its place in the session: others may come before it.
  */
-export async function continuesTurn(
-  { client }: ServedModel,
-  tenant: string,
-  { id, from, ifMissing }: Pick<SessionUse, 'id' | 'from' | 'ifMissing'>,
-): Promise<boolean> {
-  if (from !== undefined) return from > 0
-  try {
-    return (await client.call('sessions.get', { tenant, id })).head > 0
-  } catch (thrown) {
-    const isNew = thrown instanceof SkeinError && thrown.code === 'not_found'
-    if (isNew && ifMissing === 'create') return false
-    throw thrown
-  }
+export async function encodeTurn(
+  model: ServedModel,
+  text: string,
+  param: string,
+  signal: AbortSignal,
+): Promise<Pick<GenerateRequest, 'prompt' | 'promptAtBeginning'>> {
+  const next = asNextTurn(text)
+  const prompt = await encodePrompt(model, next, param, signal)
+  if (next === text) return { prompt }
+  return { prompt, promptAtBeginning: await encodePrompt(model, text, param, signal) }
 }
 
 /** The blank line between turns, unless the text brings its own. */
-export function asNextTurn(text: string): string {
+function asNextTurn(text: string): string {
   return text.startsWith('\n\n') ? text : `\n\n${text}`
 }
 
