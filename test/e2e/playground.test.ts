@@ -1,0 +1,82 @@
+/** The playground against replies that are written here: what a real server gives too fast, too slowly or too seldom. */
+import type { Browser, Locator, Page, Route } from 'playwright-core'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { findChromium, launchChromium, openPage } from '../helpers/chromium.ts'
+import { FakeServer, fakeWorker } from '../web/fake-server.ts'
+
+const executable = findChromium()
+const reason = executable === null ? ' (skipped: no Chromium on PATH; set CHROMIUM_PATH)' : ''
+
+interface Asked {
+  readonly messages: readonly { readonly role: string; readonly content: string }[]
+}
+
+describe.skipIf(executable === null)(`the playground${reason}`, () => {
+  const fake = new FakeServer({ workers: [fakeWorker()] })
+  fake.serveModel('demo', { sessions: [], answer: '' })
+  let browser: Browser
+  let page: Page
+  let faults: string[]
+  beforeAll(async () => {
+    browser = await launchChromium(executable!)
+    await fake.app.listen({ port: 0, host: '127.0.0.1' })
+  })
+  afterAll(async () => {
+    await browser.close()
+    await fake.close()
+  })
+  beforeEach(async () => {
+    ;({ page, faults } = await openPage(browser, { viewport: { width: 390, height: 844 } }))
+    await page.goto(`${fake.app.listeningOrigin}/#/playground`)
+    return async () => {
+      expect(faults).toEqual([])
+      await page.context().close()
+    }
+  })
+
+  /** Each request for an answer is given to `reply`, and kept. */
+  async function answerBy(reply: (route: Route) => Promise<void>): Promise<readonly Asked[]> {
+    const asked: Asked[] = []
+    await page.route('**/v1/chat/completions', async (route) => {
+      asked.push(route.request().postDataJSON())
+      await reply(route)
+    })
+    return asked
+  }
+
+  async function send(text: string): Promise<void> {
+    await page.getByLabel('Message').fill(text)
+    await page.keyboard.press('Enter')
+  }
+
+  const answered = (count: number) =>
+    expect.poll(() => page.locator('.answer[aria-busy=false]').count()).toBe(count)
+
+  const fromEnd = (place: Locator) =>
+    place.evaluate(({ scrollHeight, scrollTop, clientHeight }) =>
+      Math.round(scrollHeight - scrollTop - clientHeight),
+    )
+
+  test('on a phone the conversation is followed, and a message that is sent is in view', async () => {
+    await answerBy((route) => route.fulfill(streamed('A line of an answer.\n\n'.repeat(4))))
+    const list = page.locator('.exchanges')
+    for (let n = 1; n <= 6; n++) {
+      await send(`Question ${n}`)
+      await answered(n)
+      await expect.poll(() => fromEnd(list)).toBeLessThan(2)
+    }
+    await list.hover()
+    await page.mouse.wheel(0, -400)
+    await expect.poll(() => fromEnd(list)).toBeGreaterThan(100)
+    await send('Question 7')
+    await answered(7)
+    await expect.poll(() => fromEnd(list)).toBeLessThan(2)
+  })
+})
+
+/** An answer of one piece. */
+function streamed(content: string) {
+  const chunk = { choices: [{ index: 0, delta: { content }, finish_reason: 'stop' }] }
+  const body = `data: ${JSON.stringify(chunk)}\n\ndata: [DONE]\n\n`
+  return { contentType: 'text/event-stream', body }
+}
