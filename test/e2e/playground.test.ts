@@ -72,6 +72,41 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     await answered(7)
     await expect.poll(() => fromEnd(list)).toBeLessThan(2)
   })
+
+  test('an edited message waits for the running answer; Enter sends it, Escape leaves it', async () => {
+    const held: Route[] = []
+    const asked = await answerBy(async (route) => {
+      if (asked.at(-1)!.messages.at(-1)!.content === 'Second') held.push(route)
+      else await route.fulfill(streamed('Yes.'))
+    })
+    await send('First')
+    await answered(1)
+    const first = page.locator('.exchange').first()
+    const draft = first.getByLabel('Edit').and(page.locator('textarea'))
+    const submit = first.getByRole('button', { name: 'Send as a new branch' })
+    await first.getByRole('button', { name: 'Edit' }).click()
+    await draft.press('Escape')
+    await draft.waitFor({ state: 'detached' })
+    await first.getByRole('button', { name: 'Edit' }).click()
+    await draft.fill('  ')
+    expect(await submit.isDisabled()).toBe(true)
+    await draft.press('Enter')
+    await draft.fill('Another')
+    await send('Second')
+    await expect.poll(() => held.length).toBe(1)
+    // The one who sent is still where they wrote.
+    expect(await page.evaluate('document.activeElement.ariaLabel')).toBe('Message')
+    await expect.poll(() => submit.isDisabled()).toBe(true)
+    await draft.press('Enter')
+    expect(await draft.inputValue()).toBe('Another')
+    await held[0]!.fulfill(streamed('Yes.'))
+    await answered(2)
+    await draft.press('Enter')
+    await draft.waitFor({ state: 'detached' })
+    await first.getByText('Another').waitFor()
+    const questions = asked.map(({ messages }) => messages.at(-1)!.content)
+    expect(questions).toEqual(['First', 'Second', 'Another'])
+  })
 })
 
 /** An answer of one piece. */
