@@ -107,6 +107,23 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     const questions = asked.map(({ messages }) => messages.at(-1)!.content)
     expect(questions).toEqual(['First', 'Second', 'Another'])
   })
+
+  test('a question whose answer failed before its first word is no part of the next prompt', async () => {
+    const asked = await answerBy((route) =>
+      asked.length === 2
+        ? route.fulfill({ status: 503, json: { error: { message: 'busy', code: 'queue_full' } } })
+        : route.fulfill(streamed('Yes.')),
+    )
+    for (const [i, question] of ['First', 'Second', 'Third'].entries()) {
+      await send(question)
+      await answered(i + 1)
+    }
+    expect(asked[2]!.messages).toEqual([
+      { role: 'user', content: 'First' },
+      { role: 'assistant', content: 'Yes.' },
+      { role: 'user', content: 'Third' },
+    ])
+  })
 })
 
 /** An answer of one piece. */
