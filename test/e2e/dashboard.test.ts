@@ -388,6 +388,41 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     await page.context().close()
   })
 
+  test('a page that could not be fetched is fetched when the server is back', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
+    const { page, faults, url } = await open(fake)
+    await page.getByText('Live').waitFor()
+    await page.route('**/v1/sessions*', (route) => route.abort())
+    await page.goto(`${url}/#/sessions`)
+    await page.locator('main').getByRole('alert').waitFor()
+    expect(await page.locator('.spinner').count()).toBe(0)
+    await page.unroute('**/v1/sessions*')
+    fake.drop()
+    await page.getByRole('link', { name: 'a session' }).waitFor()
+    expect(await page.locator('main').getByRole('alert').count()).toBe(0)
+    expect(faults).toEqual([])
+    await page.context().close()
+  })
+
+  test('sessions of a model that still loads are fetched when it is ready', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker({ phase: 'loading' })] })
+    fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
+    const { page, url } = await open(fake)
+    await page.route('**/v1/models', (route) =>
+      route.fulfill({ json: { data: [{ id: 'demo', state: 'loading' }] } }),
+    )
+    const error = { message: 'the model is not ready: loading, 12 %', code: 'model_not_loaded' }
+    await page.route('**/v1/sessions*', (route) => route.fulfill({ status: 503, json: { error } }))
+    await page.goto(`${url}/#/sessions`)
+    await page.reload()
+    await page.locator('main').getByText('loading, 12 %').waitFor()
+    await page.unrouteAll()
+    fake.send({ type: 'worker', worker: fakeWorker() })
+    await page.getByRole('link', { name: 'a session' }).waitFor()
+    await page.context().close()
+  })
+
   test('every page fits a phone, in both languages', async () => {
     const load = (at: number) => ({ 'wkr-0123456789': fakeLoad(at) })
     const fake = new FakeServer({ workers: [fakeWorker()], load })
