@@ -305,7 +305,7 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     await page.locator('.badge', { hasText: 'loading' }).waitFor()
     const progress = { done_bytes: 3 * 2 ** 30, total_bytes: 4 * 2 ** 30 }
     fake.send({ type: 'worker', worker: { ...worker, progress } })
-    await page.getByText('3.00 GB / 4.00 GB').waitFor()
+    await page.getByText('3.22 GB / 4.29 GB').waitFor()
     const reason = 'demo.pth: expected a zip archive'
     const failed = { ...worker, status: 'exited', phase: 'failed', exit_code: 1, reason } as const
     fake.send({ type: 'worker', worker: failed })
