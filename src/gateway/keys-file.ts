@@ -7,7 +7,6 @@ import {
   closeSync,
   type FSWatcher,
   fsyncSync,
-  mkdirSync,
   openSync,
   readFileSync,
   renameSync,
@@ -19,6 +18,7 @@ import {
 import { basename, dirname } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { SkeinError } from '../errors.ts'
+import { makeFolder } from '../make-folder.ts'
 import { formatKeyList, type KeyRecord, parseKeyList } from './keys.ts'
 
 /** Empty for a file that is not there. Throws for one that cannot be read or is damaged. */
@@ -45,7 +45,7 @@ export async function changeKeys<T extends { readonly keys: readonly KeyRecord[]
   path: string,
   change: (keys: readonly KeyRecord[]) => T,
 ): Promise<T> {
-  mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
+  makeFolder(dirname(path), 0o700)
   const lock = `${path}.lock`
   await takeLock(lock)
   try {

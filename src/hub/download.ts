@@ -4,10 +4,11 @@
  */
 import { createHash, type Hash } from 'node:crypto'
 import { createReadStream, existsSync, rmSync, statfsSync, statSync } from 'node:fs'
-import { constants, type FileHandle, mkdir, open, rename } from 'node:fs/promises'
+import { constants, type FileHandle, open, rename } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { SkeinError } from '../errors.ts'
+import { makeFolder } from '../make-folder.ts'
 import { type Hub, type HubFile, request, unreachable } from './hub.ts'
 
 export interface Download {
@@ -27,7 +28,7 @@ const RETRY_MS = 1000
 export async function download(hub: Hub, job: Download): Promise<'fetched' | 'present'> {
   const { file, path } = job
   if (await isWhole(path, file)) return 'present'
-  await mkdir(dirname(path), { recursive: true })
+  makeFolder(dirname(path))
   const partial = partialPath(path, file)
   checkSpace(path, file.size - sizeOf(partial))
   for (let attempt = 1; ; attempt++) {
