@@ -32,7 +32,8 @@ const nameArg = {
 } as const
 
 const MAX = Number.MAX_SAFE_INTEGER
-const MB = 2 ** 20
+/** Of `--stored-mb`, as of every flag that ends so. */
+const MIB = 2 ** 20
 
 const LAST_KEY =
   'note: no keys are left; running servers go on asking for one, a server started now is as without keys'
@@ -48,7 +49,7 @@ const add = defineCommand({
     rpm: { type: 'string', description: 'Requests per minute' },
     tpm: { type: 'string', description: 'Tokens per minute, of prompts and answers' },
     rows: { type: 'string', description: 'Answers generated at once' },
-    'stored-mb': { type: 'string', description: 'MB of session states' },
+    'stored-mb': { type: 'string', description: 'MiB of session states' },
     share: { type: 'string', description: 'Part of a busy machine, against 1 of other keys' },
     expires: { type: 'string', description: 'Ends after this time: 12h, 30d', valueHint: 'TIME' },
     ...fileArgs,
@@ -65,7 +66,7 @@ const add = defineCommand({
         requestsPerMinute: integer(args, 'rpm', 1, MAX) ?? null,
         tokensPerMinute: integer(args, 'tpm', 1, MAX) ?? null,
         rows: integer(args, 'rows', 1, MAX) ?? null,
-        storedBytes: storedMb === undefined ? null : storedMb * MB,
+        storedBytes: storedMb === undefined ? null : storedMb * MIB,
         share: number(args, 'share', 0.01, 100) ?? null,
       },
     }
@@ -164,12 +165,17 @@ function rowOf(key: KeyRecord): string[] {
     limits.requestsPerMinute === null ? '' : `${limits.requestsPerMinute} requests/min`,
     limits.tokensPerMinute === null ? '' : `${limits.tokensPerMinute} tokens/min`,
     limits.rows === null ? '' : `${limits.rows} rows`,
-    limits.storedBytes === null ? '' : `${formatBytes(limits.storedBytes)} stored`,
+    limits.storedBytes === null ? '' : `${storedText(limits.storedBytes)} stored`,
     limits.share === null ? '' : `share ${limits.share}`,
   ].filter((part) => part !== '')
   const ends = expiresAt === null ? 'never' : day(expiresAt)
   const end = isExpired(key, Date.now()) ? `${ends} (over)` : ends
   return [name, role, day(createdAt), end, said.join(', ') || 'none']
+}
+
+/** As it was entered: by the flag, or in bytes over HTTP. */
+function storedText(bytes: number): string {
+  return bytes % MIB === 0 ? `${bytes / MIB} MiB` : formatBytes(bytes)
 }
 
 function day(at: number): string {

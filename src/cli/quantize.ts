@@ -44,12 +44,16 @@ export const quantize = defineCommand({
       loadableArchitecture(checkpoint)
       const quantiser = new CpuQuantiser(threads === undefined ? {} : { threads })
       const onProgress = progressBar('quantising')
-      quantiseCheckpoint(checkpoint, output, {
-        scheme,
-        quantise: (...rows) => quantiser.quantise(...rows),
-        onProgress,
-      })
-      quantiser.dispose()
+      try {
+        quantiseCheckpoint(checkpoint, output, {
+          scheme,
+          quantise: (...rows) => quantiser.quantise(...rows),
+          onProgress,
+        })
+      } finally {
+        // Its threads must not meet the end of the process.
+        quantiser.dispose()
+      }
       const vocabulary = writeVocabulary(checkpoint, output)
       report(checkpoint.fileBytes, { output, vocabulary }, args.json === true)
     } finally {

@@ -87,6 +87,7 @@ export const serve = defineCommand({
     const { choice, options, access, logLevel, drainSeconds } = withFields(settings, () =>
       servePlan(settings),
     )
+    noteMissingFolder(options.modelDir)
     const logger = createLogger(logLevel)
     const keyRing = new KeyRing(keyFilePath(args), (error) => {
       logger.error({ err: error }, 'the keys stay as they were')
@@ -120,6 +121,14 @@ function endOnSignals({ app, drain, models }: Server, drainSeconds: number): voi
         ),
     },
     (code) => process.exit(code),
+  )
+}
+
+/** It may come later, as one that is mounted does. */
+function noteMissingFolder(path: string | undefined): void {
+  if (path === undefined || existsSync(path)) return
+  process.stderr.write(
+    `skein: --model-dir: there is no folder ${path}; until there is, no models can be loaded over HTTP\n`,
   )
 }
 

@@ -7,7 +7,6 @@ import {
   closeSync,
   type FSWatcher,
   fsyncSync,
-  mkdirSync,
   openSync,
   readFileSync,
   renameSync,
@@ -19,6 +18,7 @@ import {
 import { basename, dirname } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { SkeinError } from '../errors.ts'
+import { makeFolder } from '../make-folder.ts'
 import { formatKeyList, type KeyRecord, parseKeyList } from './keys.ts'
 
 /** Empty for a file that is not there. Throws for one that cannot be read or is damaged. */
@@ -45,7 +45,11 @@ export async function changeKeys<T extends { readonly keys: readonly KeyRecord[]
   path: string,
   change: (keys: readonly KeyRecord[]) => T,
 ): Promise<T> {
-  mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
+  try {
+    makeFolder(dirname(path), 0o700)
+  } catch (error) {
+    throw unwritable(path, error)
+  }
   const lock = `${path}.lock`
   await takeLock(lock)
   try {
@@ -95,7 +99,11 @@ function replaceFile(path: string, text: string): void {
 
 function unwritable(path: string, cause: unknown): SkeinError {
   const { message } = SkeinError.from(cause)
-  return new SkeinError('forbidden', `cannot write ${path}: ${message}`, { cause })
+  return new SkeinError(
+    'forbidden',
+    `cannot write ${path}: ${message}; make its folder this user's own, name another file with --keys, or another data folder with --data-dir or XDG_DATA_HOME`,
+    { cause },
+  )
 }
 
 /** Null for a file that is not there. */
@@ -105,7 +113,11 @@ function readText(path: string): string | null {
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException
     if (code === 'ENOENT') return null
-    throw new SkeinError('invalid_request', `cannot read the keys: ${message}`, { cause: error })
+    const problem =
+      code === 'ENOTDIR'
+        ? `${dirname(path)} is no folder, and the keys would be in it; name another with --data-dir, or the file of the keys with --keys`
+        : `cannot read the keys: ${message}; let this user read them, or name another file with --keys`
+    throw new SkeinError('invalid_request', problem, { cause: error })
   }
 }
 

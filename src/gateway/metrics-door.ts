@@ -25,8 +25,9 @@ export function openMetricsDoor(
     )
   })
   return new Promise((resolve, reject) => {
-    server.once('error', (error) => {
-      const message = `the metrics cannot be served on port ${port} of ${host}: ${error.message}`
+    server.once('error', (error: NodeJS.ErrnoException) => {
+      const reason = error.code === 'EADDRINUSE' ? 'it is in use' : error.message
+      const message = `the metrics cannot be served on port ${port} of ${host}: ${reason}; choose another with --metrics-port`
       reject(new SkeinError('conflict', message, { param: 'metrics-port', cause: error }))
     })
     server.listen(port, host, () => {

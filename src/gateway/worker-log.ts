@@ -2,17 +2,11 @@
  * What a worker prints: the latest lines in memory, all of them in files if a folder is given, and to whoever listens.
  * A native library may print anything, so lines are bounded in length and hold no control characters.
  */
-import {
-  createWriteStream,
-  mkdirSync,
-  openSync,
-  renameSync,
-  statSync,
-  type WriteStream,
-} from 'node:fs'
+import { createWriteStream, openSync, renameSync, statSync, type WriteStream } from 'node:fs'
 import { join } from 'node:path'
 import type { Readable } from 'node:stream'
 import { StringDecoder } from 'node:string_decoder'
+import { makeFolder } from '../make-folder.ts'
 
 /** Longer lines are told in pieces. */
 const MAX_LINE = 4096
@@ -107,7 +101,7 @@ class LogFile {
   }
 
   #open(): WriteStream {
-    mkdirSync(join(this.#path, '..'), { recursive: true, mode: 0o700 })
+    makeFolder(join(this.#path, '..'), 0o700)
     this.#bytes = statSync(this.#path, { throwIfNoEntry: false })?.size ?? 0
     // Opened now: later the path may be another file's.
     const fd = openSync(this.#path, 'a', 0o600)

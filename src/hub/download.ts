@@ -4,10 +4,11 @@
  */
 import { createHash, type Hash } from 'node:crypto'
 import { createReadStream, existsSync, rmSync, statfsSync, statSync } from 'node:fs'
-import { constants, type FileHandle, mkdir, open, rename } from 'node:fs/promises'
+import { constants, type FileHandle, open, rename } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { SkeinError } from '../errors.ts'
+import { makeFolder } from '../make-folder.ts'
 import { type Hub, type HubFile, request, unreachable } from './hub.ts'
 
 export interface Download {
@@ -27,7 +28,11 @@ const RETRY_MS = 1000
 export async function download(hub: Hub, job: Download): Promise<'fetched' | 'present'> {
   const { file, path } = job
   if (await isWhole(path, file)) return 'present'
-  await mkdir(dirname(path), { recursive: true })
+  try {
+    makeFolder(dirname(path))
+  } catch (error) {
+    throw unwritable(path, error)
+  }
   const partial = partialPath(path, file)
   checkSpace(path, file.size - sizeOf(partial))
   for (let attempt = 1; ; attempt++) {
@@ -63,7 +68,9 @@ export function partialPath(path: string, { digest }: HubFile): string {
 async function fetchRest(hub: Hub, { url, file, onProgress }: Download, partial: string) {
   // A link put in the partial file's place would make us write elsewhere.
   const flags = constants.O_WRONLY | constants.O_CREAT | (constants.O_NOFOLLOW ?? 0)
-  const handle = await open(partial, flags, 0o644)
+  const handle = await open(partial, flags, 0o644).catch((error: unknown) => {
+    throw unwritable(partial, error)
+  })
   try {
     let done = (await handle.stat()).size
     if (done > file.size) done = await restart(handle)
@@ -84,6 +91,15 @@ async function fetchRest(hub: Hub, { url, file, onProgress }: Download, partial:
   } finally {
     await handle.close()
   }
+}
+
+function unwritable(path: string, cause: unknown): SkeinError {
+  const { message } = SkeinError.from(cause)
+  return new SkeinError(
+    'forbidden',
+    `cannot write ${path}: ${message}; make its folder this user's own, or name another cache folder with XDG_CACHE_HOME`,
+    { cause },
+  )
 }
 
 async function restart(handle: FileHandle): Promise<number> {
@@ -146,5 +162,9 @@ function checkSpace(path: string, neededBytes: number): void {
 }
 
 function sizeOf(path: string): number {
-  return statSync(path, { throwIfNoEntry: false })?.size ?? 0
+  try {
+    return statSync(path, { throwIfNoEntry: false })?.size ?? 0
+  } catch (error) {
+    throw unwritable(path, error)
+  }
 }

@@ -4,7 +4,7 @@
  * native RWKV names. Knows nothing of architectures.
  */
 import { createHash } from 'node:crypto'
-import { existsSync, statSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import type { MatrixSource, SourceType } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
 import { type ByteSource, openFile } from './formats/byte-source.ts'
@@ -13,6 +13,7 @@ import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from './fo
 import { openHuggingFace } from './formats/hugging-face.ts'
 import { openLegacyTorch } from './formats/legacy-torch.ts'
 import { type Naming, withNativeNames } from './formats/native-names.ts'
+import { statIfThere } from './formats/open-file.ts'
 import { openPth } from './formats/pth.ts'
 import { quantisedSourceOf } from './formats/quantised-safetensors.ts'
 import { type FileFormat, type ReadableFormat, recogniseFormat } from './formats/recognise.ts'
@@ -76,7 +77,7 @@ export function existsCheckpoint(path: string): boolean {
 
 /** Whether the path is a GGUF file, by its first bytes. */
 export function isGguf(path: string): boolean {
-  if (!statSync(path, { throwIfNoEntry: false })?.isFile()) return false
+  if (!statIfThere(path)?.isFile()) return false
   const source = openFile(path)
   try {
     return recogniseFormat(source).readable === 'gguf'
@@ -222,7 +223,7 @@ const SUFFIXES = ['', '.pth', '.safetensors', '.st', '.gguf']
 function existingPath(path: string): { readonly path: string; readonly isDirectory: boolean } {
   for (const suffix of SUFFIXES) {
     const candidate = `${path}${suffix}`
-    const stats = statSync(candidate, { throwIfNoEntry: false })
+    const stats = statIfThere(candidate)
     if (!stats) continue
     if (!stats.isFile() && !stats.isDirectory()) throw unreadable(candidate, { found: 'a device' })
     return { path: candidate, isDirectory: stats.isDirectory() }

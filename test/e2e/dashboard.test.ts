@@ -305,7 +305,7 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     await page.locator('.badge', { hasText: 'loading' }).waitFor()
     const progress = { done_bytes: 3 * 2 ** 30, total_bytes: 4 * 2 ** 30 }
     fake.send({ type: 'worker', worker: { ...worker, progress } })
-    await page.getByText('3.00 GB / 4.00 GB').waitFor()
+    await page.getByText('3.22 GB / 4.29 GB').waitFor()
     const reason = 'demo.pth: expected a zip archive'
     const failed = { ...worker, status: 'exited', phase: 'failed', exit_code: 1, reason } as const
     fake.send({ type: 'worker', worker: failed })
@@ -340,8 +340,10 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     const fake = new FakeServer({ key: 'sk-right', workers: [fakeWorker()] })
     const { page, faults } = await open(fake)
     const dialog = page.getByRole('dialog')
-    await dialog.getByLabel('Key').fill('sk-wrong')
-    await dialog.getByRole('button', { name: 'Use this key' }).click()
+    // Whoever is asked can write at once.
+    await expect.poll(() => page.evaluate('document.activeElement?.localName')).toBe('input')
+    await page.keyboard.type('sk-wrong')
+    await page.keyboard.press('Enter')
     await dialog.getByText('does not know this key').waitFor()
     await dialog.getByLabel('Key').fill('sk-right')
     await page.keyboard.press('Enter')
@@ -383,6 +385,41 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     await page.getByText('Live').waitFor()
     expect(await page.getByText(/Connection lost/).count()).toBe(0)
     expect(faults).toEqual([])
+    await page.context().close()
+  })
+
+  test('a page that could not be fetched is fetched when the server is back', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
+    const { page, faults, url } = await open(fake)
+    await page.getByText('Live').waitFor()
+    await page.route('**/v1/sessions*', (route) => route.abort())
+    await page.goto(`${url}/#/sessions`)
+    await page.locator('main').getByRole('alert').waitFor()
+    expect(await page.locator('.spinner').count()).toBe(0)
+    await page.unroute('**/v1/sessions*')
+    fake.drop()
+    await page.getByRole('link', { name: 'a session' }).waitFor()
+    expect(await page.locator('main').getByRole('alert').count()).toBe(0)
+    expect(faults).toEqual([])
+    await page.context().close()
+  })
+
+  test('sessions of a model that still loads are fetched when it is ready', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker({ phase: 'loading' })] })
+    fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
+    const { page, url } = await open(fake)
+    await page.route('**/v1/models', (route) =>
+      route.fulfill({ json: { data: [{ id: 'demo', state: 'loading' }] } }),
+    )
+    const error = { message: 'the model is not ready: loading, 12 %', code: 'model_not_loaded' }
+    await page.route('**/v1/sessions*', (route) => route.fulfill({ status: 503, json: { error } }))
+    await page.goto(`${url}/#/sessions`)
+    await page.reload()
+    await page.locator('main').getByText('loading, 12 %').waitFor()
+    await page.unrouteAll()
+    fake.send({ type: 'worker', worker: fakeWorker() })
+    await page.getByRole('link', { name: 'a session' }).waitFor()
     await page.context().close()
   })
 

@@ -91,6 +91,12 @@ test('adding says what the first key does, and what no key opens yet', async () 
   expect(await said('c', '--role', 'admin')).not.toContain('note:')
 })
 
+test('a limit of stored states is listed as it was entered', async () => {
+  const own = join(folder, 'stored.json')
+  await skein(['keys', 'add', 'alice', '--stored-mb', '512', '--keys', own])
+  expect((await skein(['keys', 'list', '--keys', own])).stdout).toContain('512 MiB stored')
+})
+
 test.each([
   [['add', 'a b'], 'name'],
   [['add', 'x', '--role', 'king'], '--role takes one of'],

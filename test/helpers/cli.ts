@@ -16,10 +16,15 @@ export interface Finished {
 }
 
 /** Runs a command to its end. */
-export function skein(args: readonly string[], input = ''): Promise<Finished> {
+export function skein(
+  args: readonly string[],
+  input = '',
+  variables: Readonly<Record<string, string>> = {},
+): Promise<Finished> {
   if (!existsSync(MAIN)) throw new Error('dist/ is not built; run npm run build')
   return new Promise((resolve, reject) => {
-    const child = spawn(process.execPath, [MAIN, ...args], { stdio: 'pipe' })
+    const env = { ...process.env, ...variables }
+    const child = spawn(process.execPath, [MAIN, ...args], { stdio: 'pipe', env })
     let [stdout, stderr] = ['', '']
     child.stdout.on('data', (data) => {
       stdout += data

@@ -88,7 +88,7 @@ test('numbers for people', () => {
     '12.3k',
     '4.56M',
   ])
-  expect([512, 11_504_093, 3_055_062_912].map(bytes)).toEqual(['512 B', '11.0 MB', '2.85 GB'])
+  expect([512, 11_504_093, 3_055_062_912].map(bytes)).toEqual(['512 B', '11.5 MB', '3.06 GB'])
   expect([0, 4.123, 41, 1234, 12_345].map(milliseconds)).toEqual([
     '0 ms',
     '4.1 ms',

@@ -2,8 +2,9 @@
  * Random access to the bytes of a file that nobody has vouched for. Every read is checked against the file's size
  * before memory is taken for it, so a header cannot make a reader allocate more than the file holds. Knows no format.
  */
-import { closeSync, fstatSync, openSync, readSync } from 'node:fs'
+import { closeSync, fstatSync, readSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
+import { openToRead } from './open-file.ts'
 
 export interface ByteSource {
   readonly path: string
@@ -15,7 +16,7 @@ export interface ByteSource {
 
 /** The caller has made sure that `path` is a regular file. */
 export function openFile(path: string): ByteSource {
-  const file = openSync(path, 'r')
+  const file = openToRead(path)
   const { size } = fstatSync(file)
   return {
     path,

@@ -2,8 +2,9 @@
  * Writes safetensors, streamed: the header is known from names and shapes, so a checkpoint larger than memory can be
  * written. Knows nothing of what the tensors mean.
  */
-import { closeSync, openSync, renameSync, rmSync, writeSync } from 'node:fs'
+import { closeSync, renameSync, rmSync, writeSync } from 'node:fs'
 import type { SourceType } from '../../backend/backend.ts'
+import { openToWrite } from './open-file.ts'
 
 export interface WrittenTensor {
   readonly name: string
@@ -37,7 +38,7 @@ export function writeSafetensors(
   metadata: Readonly<Record<string, string>> = {},
 ): void {
   const partialPath = `${path}.${process.pid}.partial`
-  const file = openSync(partialPath, 'w')
+  const file = openToWrite(partialPath)
   try {
     append(file, headerBytes(tensors, metadata))
     for (const tensor of tensors) appendTensor(file, tensor)

@@ -3,8 +3,9 @@
  * torch aligns them. Zip64 records appear where a size or offset needs them, or everywhere on request. Knows nothing
  * of what the entries mean.
  */
-import { closeSync, openSync, renameSync, rmSync, writeSync } from 'node:fs'
+import { closeSync, renameSync, rmSync, writeSync } from 'node:fs'
 import { crc32 } from 'node:zlib'
+import { openToWrite } from './open-file.ts'
 
 const ALIGNMENT = 64
 const UINT32_MAX = 0xffffffff
@@ -31,7 +32,7 @@ export class ZipWriter {
   constructor(path: string, options: { readonly zip64?: boolean } = {}) {
     this.#path = path
     this.#partialPath = `${path}.${process.pid}.partial`
-    this.#file = openSync(this.#partialPath, 'w')
+    this.#file = openToWrite(this.#partialPath)
     this.#forceZip64 = options.zip64 ?? false
   }
 

@@ -7,10 +7,10 @@
  * and files removed only under the database's lock, so a process never takes away what another is about to refer to;
  * what a crash leaves behind is a file that nothing refers to, which the next start of any process removes.
  */
-import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import type Database from 'better-sqlite3'
 import { SkeinError } from '../../errors.ts'
+import { makeFolder } from '../../make-folder.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import { decodeSnapshot, joinBytes, snapshotParts, viewSnapshot } from '../snapshot-file.ts'
 import { Blobs } from './blobs.ts'
@@ -80,7 +80,7 @@ export class StoreDatabase {
     this.#isFirst = owner === undefined
     this.#now = now
     const blobFolder = join(folder, 'states')
-    mkdirSync(blobFolder, { recursive: true, mode: 0o700 })
+    makeFolder(blobFolder, 0o700)
     this.#db = connect(join(folder, 'sessions.db'), options)
     this.#log = new StoreLog(this.#db, LOCK_TIMEOUT_MS)
     try {

@@ -6,9 +6,10 @@
  * database: two that look at once would each see the other's hold.
  */
 import { randomBytes } from 'node:crypto'
-import { closeSync, mkdirSync, openSync, readdirSync, rmSync } from 'node:fs'
+import { closeSync, openSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
+import { makeFolder } from '../../make-folder.ts'
 
 export class Owners {
   readonly #folder: string
@@ -16,7 +17,7 @@ export class Owners {
 
   constructor(folder: string) {
     this.#folder = folder
-    mkdirSync(folder, { recursive: true, mode: 0o700 })
+    makeFolder(folder, 0o700)
   }
 
   /** A new owner, alive until `close` or the end of the process. The name begins with the process's id. */

@@ -1,14 +1,15 @@
 /** The secret of a data folder: made once, read ever after. Namespaces of tenants are keyed with it. */
 import { randomBytes } from 'node:crypto'
-import { linkSync, mkdirSync, readFileSync } from 'node:fs'
+import { linkSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { SkeinError } from '../../errors.ts'
+import { makeFolder } from '../../make-folder.ts'
 import { SECRET_BYTES } from '../namespace.ts'
 import { realFiles } from './files.ts'
 
 /** Of several processes that make it at once, one wins, and all return the same. */
 export function openSecret(folder: string): Uint8Array {
-  mkdirSync(folder, { recursive: true, mode: 0o700 })
+  makeFolder(folder, 0o700)
   const path = join(folder, 'secret')
   return read(path) ?? create(folder, path)
 }

@@ -211,6 +211,15 @@ describe('what is not what it should be never gets its name', () => {
   })
 })
 
+test('a cache folder that cannot be written is said, with how to name another', async () => {
+  const file = join(root, 'file')
+  writeFileSync(file, '')
+  const elsewhere = options({ environment: { XDG_CACHE_HOME: file } })
+  await expect(pullVocabulary(elsewhere)).rejects.toThrow(
+    /^cannot write .*ENOTDIR.* XDG_CACHE_HOME$/,
+  )
+})
+
 test('a directory: its weights, config and vocabulary, none of its code', async () => {
   const { path, fetched } = await pullModel('fla-hub/tiny', options())
   expect(path).toBe(join(folder, 'fla-hub--tiny'))

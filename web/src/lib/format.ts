@@ -6,11 +6,12 @@ export function bytes(value: number | null | undefined): string {
   if (value === null || value === undefined) return '–'
   let unit = 0
   let size = value
-  while (size >= 1000 && unit < UNITS.length - 1) {
-    size /= 1024
+  // What would be rounded to 1000 is 1.00 of the next.
+  while (size >= 999.5 && unit < UNITS.length - 1) {
+    size /= 1000
     unit++
   }
-  return `${unit === 0 ? size : size.toPrecision(3)} ${UNITS[unit]}`
+  return `${unit === 0 || size >= 1000 ? Math.round(size) : size.toPrecision(3)} ${UNITS[unit]}`
 }
 
 /** 0.4 · 12.3 · 1,234 · 12.3k · 4.56M */

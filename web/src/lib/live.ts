@@ -38,6 +38,8 @@ export const workers = signal<readonly WorkerRecord[]>([])
 export const samples = signal<readonly Sample[]>([])
 /** Of the key; null without one, and until it is known. */
 export const role = signal<Role | null>(null)
+/** How often the server was found again after a failure: what was fetched before may be of one that ended since. */
+export const returns = signal(0)
 /** What requests may name. */
 export const models = signal<readonly ModelEntry[] | null>(null)
 
@@ -67,6 +69,7 @@ async function stayConnected(stop: AbortSignal): Promise<void> {
     try {
       await refreshModels()
       await follow(attempt, () => {
+        if (failures > 0) returns.value++
         failures = 0
       })
       throw new Error('the server ended the stream')

@@ -25,12 +25,14 @@ import { ImportDialog, NameDialog } from './session-dialogs.tsx'
 
 export function SessionsPage() {
   const [chosen, setChosen] = useState<string | null>(null)
-  const names = (models.value ?? []).map(({ id }) => id).filter((id) => !id.includes('@'))
+  const entries = (models.value ?? []).filter(({ id }) => !id.includes('@'))
+  const names = entries.map(({ id }) => id)
   const model = chosen !== null && names.includes(chosen) ? chosen : (names[0] ?? null)
   const [isImporting, setImporting] = useState(false)
   const sessions = useResource(
     async (signal) => (model === null ? [] : await listSessions(model, signal)),
-    [model],
+    // One that loads refuses; then its state changes.
+    [model, entries.find(({ id }) => id === model)?.state],
   )
   return (
     <>
@@ -51,7 +53,9 @@ export function SessionsPage() {
         </Button>
       </div>
       {sessions.error !== null && <ErrorNote text={sessions.error} onRetry={sessions.refresh} />}
-      <List sessions={sessions.value} model={model} onChange={sessions.refresh} />
+      {(sessions.value !== null || sessions.error === null) && (
+        <List sessions={sessions.value} model={model} onChange={sessions.refresh} />
+      )}
       {isImporting && model !== null && (
         <ImportDialog
           model={model}

@@ -1,5 +1,5 @@
 /** The log of one worker as it is written: searched, paused, copied. */
-import { useEffect, useRef, useState } from 'preact/hooks'
+import { useEffect, useState } from 'preact/hooks'
 import { request } from '../lib/api.ts'
 import { waitBefore } from '../lib/backoff.ts'
 import { messageOf } from '../lib/errors.ts'
@@ -7,6 +7,7 @@ import { t } from '../lib/i18n.ts'
 import { logStreamPath } from '../lib/management.ts'
 import { readEvents } from '../lib/sse.ts'
 import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'
+import { useFollowedEnd } from '../parts/followed-end.ts'
 
 const TAIL = 500
 /** As many lines as the server keeps. */
@@ -21,19 +22,12 @@ export function WorkerLog({ id, isEnded }: WorkerLogProps) {
   const { lines, error } = useLines(id, isEnded)
   const [search, setSearch] = useState('')
   const [frozen, setFrozen] = useState<readonly string[] | null>(null)
-  const box = useRef<HTMLPreElement>(null)
-  const isAtEnd = useRef(true)
+  const end = useFollowedEnd()
   const all = frozen ?? lines
   const wanted = search.toLowerCase()
   const shown = search === '' ? all : all.filter((line) => line.toLowerCase().includes(wanted))
 
-  useEffect(() => {
-    const element = box.current
-    if (element !== null && isAtEnd.current) element.scrollTop = element.scrollHeight
-  })
-  const onScroll = ({ currentTarget: place }: { currentTarget: HTMLElement }) => {
-    isAtEnd.current = place.scrollHeight - place.scrollTop - place.clientHeight < 24
-  }
+  useEffect(() => end.update())
   return (
     <section class="log" aria-label={t('Log')}>
       <div class="log-head">
@@ -61,7 +55,7 @@ export function WorkerLog({ id, isEnded }: WorkerLogProps) {
       {error !== null && <ErrorNote text={error} />}
       {/* A region that scrolls must be reachable by keyboard. */}
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: see above */}
-      <pre ref={box} tabIndex={0} onScroll={onScroll}>
+      <pre ref={end.attach} tabIndex={0} onScroll={end.onScroll}>
         {shown.length === 0 ? t('No lines') : shown.join('\n')}
       </pre>
     </section>

@@ -18,6 +18,8 @@ export function Dialog({ title, onClose, children, isWide = false }: DialogProps
   useEffect(() => {
     const before = document.activeElement
     dialog.current?.showModal()
+    // Who is asked for something writes it; the browser would take the first button, which closes.
+    dialog.current?.querySelector<HTMLElement>('input, select, textarea')?.focus()
     return () => before instanceof HTMLElement && before.focus()
   }, [])
   const onCancel = (event: Event) => {

@@ -1,7 +1,8 @@
-/** Something fetched for a component: loading, there, or failed, and fetched again when asked or when the key changes. */
+/** Something fetched for a component: loading, there, or failed, and fetched again when asked, with another key, and from a server that is back. */
 import { useCallback, useEffect, useState } from 'preact/hooks'
 import { key } from '../lib/api.ts'
 import { messageOf } from '../lib/errors.ts'
+import { returns } from '../lib/live.ts'
 
 export interface Resource<T> {
   /** The newest that came; kept while it is fetched again. */
@@ -20,7 +21,8 @@ export function useResource<T>(
   const [isLoading, setLoading] = useState(true)
   const [round, setRound] = useState(0)
   const currentKey = key.value
-  // What is loaded depends on the dependencies, the key and the round; `load` itself is new at every rendering.
+  const numReturns = returns.value
+  // What is loaded depends on the dependencies, the key, the server and the round; `load` itself is new at every rendering.
   useEffect(() => {
     const abort = new AbortController()
     setLoading(true)
@@ -36,7 +38,7 @@ export function useResource<T>(
         if (!abort.signal.aborted) setLoading(false)
       })
     return () => abort.abort()
-  }, [...dependencies, currentKey, round])
+  }, [...dependencies, currentKey, numReturns, round])
   const refresh = useCallback(() => setRound((before) => before + 1), [])
   return { value, error, isLoading, refresh }
 }

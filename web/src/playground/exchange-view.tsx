@@ -9,6 +9,7 @@ import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'
 import { RichText } from '../parts/rich-text.tsx'
 import type { Answer } from './answer.ts'
 import type { Exchange, Pane } from './pane.ts'
+import { isSendingKey } from './sending-key.ts'
 import { Tokens } from './tokens.tsx'
 
 interface ExchangeViewProps {
@@ -87,10 +88,43 @@ function Question({ pane, exchange }: { readonly pane: Pane; readonly exchange: 
       </div>
     )
   }
+  // While an answer is running the draft waits.
+  const canSend = !pane.isBusy.value && draft.trim() !== ''
+  const send = () => {
+    if (!canSend) return
+    setDraft(null)
+    void pane.edit(exchange, draft.trim())
+  }
+  return (
+    <Editing
+      draft={draft}
+      canSend={canSend}
+      onInput={setDraft}
+      onSend={send}
+      onCancel={() => setDraft(null)}
+    />
+  )
+}
+
+interface EditingProps {
+  readonly draft: string
+  readonly canSend: boolean
+  readonly onInput: (text: string) => void
+  readonly onSend: () => void
+  readonly onCancel: () => void
+}
+
+/** The one who asked to edit wants to write. The same function each time, or every rendering would take the focus. */
+const takeFocus = (element: HTMLElement | null) => element?.focus()
+
+function Editing({ draft, canSend, onInput, onSend, onCancel }: EditingProps) {
   const submit = (event: Event) => {
     event.preventDefault()
-    setDraft(null)
-    void pane.edit(exchange, draft)
+    onSend()
+  }
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (isSendingKey(event)) submit(event)
+    else if (event.key === 'Escape' && !event.isComposing) onCancel()
   }
   return (
     <form class="question editing" onSubmit={submit}>
@@ -98,13 +132,13 @@ function Question({ pane, exchange }: { readonly pane: Pane; readonly exchange: 
         aria-label={t('Edit')}
         value={draft}
         rows={3}
-        // The one who asked to edit wants to write.
-        ref={(element) => element?.focus()}
-        onInput={({ currentTarget }) => setDraft(currentTarget.value)}
+        ref={takeFocus}
+        onInput={({ currentTarget }) => onInput(currentTarget.value)}
+        onKeyDown={onKeyDown}
       />
       <footer>
-        <Button onClick={() => setDraft(null)}>{t('Cancel')}</Button>
-        <Button kind="primary" type="submit">
+        <Button onClick={onCancel}>{t('Cancel')}</Button>
+        <Button kind="primary" type="submit" isDisabled={!canSend}>
           {t('Send as a new branch')}
         </Button>
       </footer>

@@ -1,8 +1,9 @@
 /** One conversation with its head (whom with, settings, tree) and its exchanges. */
-import { useEffect, useRef, useState } from 'preact/hooks'
+import { useEffect, useState } from 'preact/hooks'
 import { t } from '../lib/i18n.ts'
 import { newestLeaf } from '../lib/tree.ts'
 import { Button, Empty, Field } from '../parts/basics.tsx'
+import { useFollowedEnd } from '../parts/followed-end.ts'
 import { TreeView } from '../parts/tree-view.tsx'
 import { ExchangeView } from './exchange-view.tsx'
 import type { Exchange, Pane } from './pane.ts'
@@ -141,21 +142,16 @@ interface ExchangesProps {
 }
 
 function Exchanges({ pane, onFork }: ExchangesProps) {
-  const list = useRef<HTMLDivElement>(null)
-  const isAtEnd = useRef(true)
+  const end = useFollowedEnd()
   const path = pane.path()
   // Each piece of the last answer makes the list longer.
   const last = path.at(-1)?.answer.value
-  useEffect(() => {
-    const element = list.current
-    if (element !== null && isAtEnd.current) element.scrollTop = element.scrollHeight
-  }, [last, path.length])
-  const onScroll = ({ currentTarget: place }: { currentTarget: HTMLElement }) => {
-    isAtEnd.current = place.scrollHeight - place.scrollTop - place.clientHeight < 40
-  }
+  useEffect(() => end.update(), [last, path.length])
+  // A question was asked.
+  useEffect(() => end.return(), [pane.exchanges.value.length])
   const leaf = newestLeaf(pane.exchanges.value, pane.head.value)
   return (
-    <div ref={list} class="exchanges" onScroll={onScroll}>
+    <div ref={end.attach} class="exchanges" onScroll={end.onScroll}>
       {path.length === 0 && (
         <Empty title={t('Say something')}>
           <p>{t('Answers appear here as they are written.')}</p>

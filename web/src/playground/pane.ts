@@ -180,6 +180,7 @@ export class Pane {
     const system = this.system.value.trim()
     if (known < 0 && system !== '') messages.push({ role: 'system', content: system })
     for (const { id: one, question, answer } of path.slice(known + 1)) {
+      if (one !== id && isUnanswered(answer.value)) continue
       messages.push({ role: 'user', content: question ?? '' })
       if (one !== id) messages.push({ role: 'assistant', content: answerText(answer.value) })
     }
@@ -215,6 +216,11 @@ interface Session {
 function newSessionId(): string {
   const [a, b] = crypto.getRandomValues(new Uint32Array(2))
   return `play-${a!.toString(16).padStart(8, '0')}${b!.toString(16).padStart(8, '0')}`
+}
+
+/** It failed or was stopped before its first word: an empty answer in the prompt would ask for more of them. */
+function isUnanswered({ state, text }: Answer): boolean {
+  return state !== 'done' && text === ''
 }
 
 /** What an earlier answer counts for in a later prompt: without its thought. */

@@ -7,6 +7,7 @@ import { Button, Empty } from '../parts/basics.tsx'
 import { CompletionView } from './completion-view.tsx'
 import { Pane } from './pane.ts'
 import { PaneView } from './pane-view.tsx'
+import { isSendingKey } from './sending-key.ts'
 import { allChoices, type Choice } from './targets.ts'
 
 const MOST_PANES = 2
@@ -141,8 +142,7 @@ function Composer() {
     send()
   }
   const onKeyDown = (event: KeyboardEvent) => {
-    // Enter also ends the choice of a Chinese character.
-    if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return
+    if (!isSendingKey(event)) return
     event.preventDefault()
     send()
   }

@@ -1,0 +1,34 @@
+/** Opens the files of models. The system's own words, which name the path, are followed by what can be done. */
+import { openSync, type Stats, statSync } from 'node:fs'
+import { SkeinError } from '../../errors.ts'
+
+export function openToRead(path: string): number {
+  try {
+    return openSync(path, 'r')
+  } catch (error) {
+    throw refused('cannot read the model', error, 'let this user read it')
+  }
+}
+
+/** Undefined where nothing is. */
+export function statIfThere(path: string): Stats | undefined {
+  try {
+    return statSync(path, { throwIfNoEntry: false })
+  } catch (error) {
+    throw refused('cannot read the model', error, 'let this user read it')
+  }
+}
+
+/** Empty, in place of one that is there. */
+export function openToWrite(path: string): number {
+  try {
+    return openSync(path, 'w')
+  } catch (error) {
+    throw refused('cannot write the model', error, 'name a folder that this user may write in')
+  }
+}
+
+function refused(problem: string, cause: unknown, advice: string): SkeinError {
+  const { message } = SkeinError.from(cause)
+  return new SkeinError('invalid_request', `${problem}: ${message}; ${advice}`, { cause })
+}

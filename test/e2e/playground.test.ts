@@ -1,0 +1,134 @@
+/** The playground against replies that are written here: what a real server gives too fast, too slowly or too seldom. */
+import type { Browser, Locator, Page, Route } from 'playwright-core'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { findChromium, launchChromium, openPage } from '../helpers/chromium.ts'
+import { FakeServer, fakeWorker } from '../web/fake-server.ts'
+
+const executable = findChromium()
+const reason = executable === null ? ' (skipped: no Chromium on PATH; set CHROMIUM_PATH)' : ''
+
+interface Asked {
+  readonly messages: readonly { readonly role: string; readonly content: string }[]
+}
+
+describe.skipIf(executable === null)(`the playground${reason}`, () => {
+  const fake = new FakeServer({ workers: [fakeWorker()] })
+  fake.serveModel('demo', { sessions: [], answer: '' })
+  let browser: Browser
+  let page: Page
+  let faults: string[]
+  beforeAll(async () => {
+    browser = await launchChromium(executable!)
+    await fake.app.listen({ port: 0, host: '127.0.0.1' })
+  })
+  afterAll(async () => {
+    await browser.close()
+    await fake.close()
+  })
+  beforeEach(async () => {
+    ;({ page, faults } = await openPage(browser, { viewport: { width: 390, height: 844 } }))
+    await page.goto(`${fake.app.listeningOrigin}/#/playground`)
+    return async () => {
+      expect(faults).toEqual([])
+      await page.context().close()
+    }
+  })
+
+  /** Each request for an answer is given to `reply`, and kept. */
+  async function answerBy(reply: (route: Route) => Promise<void>): Promise<readonly Asked[]> {
+    const asked: Asked[] = []
+    await page.route('**/v1/chat/completions', async (route) => {
+      asked.push(route.request().postDataJSON())
+      await reply(route)
+    })
+    return asked
+  }
+
+  async function send(text: string): Promise<void> {
+    await page.getByLabel('Message').fill(text)
+    await page.keyboard.press('Enter')
+  }
+
+  const answered = (count: number) =>
+    expect.poll(() => page.locator('.answer[aria-busy=false]').count()).toBe(count)
+
+  const fromEnd = (place: Locator) =>
+    place.evaluate(({ scrollHeight, scrollTop, clientHeight }) =>
+      Math.round(scrollHeight - scrollTop - clientHeight),
+    )
+
+  test('on a phone the conversation is followed, and a message that is sent is in view', async () => {
+    await answerBy((route) => route.fulfill(streamed('A line of an answer.\n\n'.repeat(4))))
+    const list = page.locator('.exchanges')
+    for (let n = 1; n <= 6; n++) {
+      await send(`Question ${n}`)
+      await answered(n)
+      await expect.poll(() => fromEnd(list)).toBeLessThan(2)
+    }
+    await list.hover()
+    await page.mouse.wheel(0, -400)
+    await expect.poll(() => fromEnd(list)).toBeGreaterThan(100)
+    await send('Question 7')
+    await answered(7)
+    await expect.poll(() => fromEnd(list)).toBeLessThan(2)
+  })
+
+  test('an edited message waits for the running answer; Enter sends it, Escape leaves it', async () => {
+    const held: Route[] = []
+    const asked = await answerBy(async (route) => {
+      if (asked.at(-1)!.messages.at(-1)!.content === 'Second') held.push(route)
+      else await route.fulfill(streamed('Yes.'))
+    })
+    await send('First')
+    await answered(1)
+    const first = page.locator('.exchange').first()
+    const draft = first.getByLabel('Edit').and(page.locator('textarea'))
+    const submit = first.getByRole('button', { name: 'Send as a new branch' })
+    await first.getByRole('button', { name: 'Edit' }).click()
+    await draft.press('Escape')
+    await draft.waitFor({ state: 'detached' })
+    await first.getByRole('button', { name: 'Edit' }).click()
+    await draft.fill('  ')
+    expect(await submit.isDisabled()).toBe(true)
+    await draft.press('Enter')
+    await draft.fill('Another')
+    await send('Second')
+    await expect.poll(() => held.length).toBe(1)
+    // The one who sent is still where they wrote.
+    expect(await page.evaluate('document.activeElement.ariaLabel')).toBe('Message')
+    await expect.poll(() => submit.isDisabled()).toBe(true)
+    await draft.press('Enter')
+    expect(await draft.inputValue()).toBe('Another')
+    await held[0]!.fulfill(streamed('Yes.'))
+    await answered(2)
+    await draft.press('Enter')
+    await draft.waitFor({ state: 'detached' })
+    await first.getByText('Another').waitFor()
+    const questions = asked.map(({ messages }) => messages.at(-1)!.content)
+    expect(questions).toEqual(['First', 'Second', 'Another'])
+  })
+
+  test('a question whose answer failed before its first word is no part of the next prompt', async () => {
+    const asked = await answerBy((route) =>
+      asked.length === 2
+        ? route.fulfill({ status: 503, json: { error: { message: 'busy', code: 'queue_full' } } })
+        : route.fulfill(streamed('Yes.')),
+    )
+    for (const [i, question] of ['First', 'Second', 'Third'].entries()) {
+      await send(question)
+      await answered(i + 1)
+    }
+    expect(asked[2]!.messages).toEqual([
+      { role: 'user', content: 'First' },
+      { role: 'assistant', content: 'Yes.' },
+      { role: 'user', content: 'Third' },
+    ])
+  })
+})
+
+/** An answer of one piece. */
+function streamed(content: string) {
+  const chunk = { choices: [{ index: 0, delta: { content }, finish_reason: 'stop' }] }
+  const body = `data: ${JSON.stringify(chunk)}\n\ndata: [DONE]\n\n`
+  return { contentType: 'text/event-stream', body }
+}

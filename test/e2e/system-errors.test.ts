@@ -1,0 +1,49 @@
+/** What the operating system refuses is said with what to do about it. Files in the way fail for root too. */
+import { mkdtempSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { serve, skein } from '../helpers/cli.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'skein-errors-'))
+const file = join(folder, 'file')
+writeFileSync(file, '')
+
+test.each([
+  [['serve', 'demo', '--data-dir', file], /file is no folder.* --data-dir/],
+  [['keys', 'add', 'x'], /cannot write .*keys\.json: ENOTDIR.* --keys.* XDG_DATA_HOME/],
+  [['convert', 'demo', join(file, 'x.pth')], /cannot write the model: ENOTDIR.*name a folder/],
+  [
+    ['convert', 'demo', join(file, 'x.safetensors')],
+    /cannot write the model: ENOTDIR.*name a fold/,
+  ],
+  // Exit code 1 and no signal: its threads had met the end of the process, in one run of three.
+  [
+    ['quantize', 'demo', join(file, 'x.safetensors'), '--quant', 'int8'],
+    /cannot write the model: ENOTDIR.*name a folder/,
+  ],
+])('skein %j', async (args, message) => {
+  const { code, stderr } = await skein(args, '', { XDG_DATA_HOME: file })
+  expect(stderr).toMatch(message)
+  expect(code).toBe(1)
+})
+
+test('a port for metrics that is in use', async () => {
+  const other = createServer()
+  await new Promise<void>((go) => other.listen(0, '127.0.0.1', go))
+  const address = other.address()
+  const port = typeof address === 'object' ? address!.port : 0
+  const args = ['serve', 'demo', '--no-store', '--port', '0', '--metrics-port', String(port)]
+  const { stderr } = await skein(args)
+  other.close()
+  expect(stderr).toContain(
+    `port ${port} of 127.0.0.1: it is in use; choose another with --metrics-port`,
+  )
+})
+
+test('a folder of models that is not there is noted', async () => {
+  const server = await serve(['--without-model', '--no-store', '--model-dir', join(folder, 'none')])
+  await server.stop()
+  expect(server.output.join('\n')).toMatch(/--model-dir: there is no folder .*none/)
+})

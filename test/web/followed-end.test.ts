@@ -1,0 +1,56 @@
+import { expect, test } from 'vitest'
+import { FollowedEnd } from '../../web/src/parts/followed-end.ts'
+
+/** 100 pixels of it are seen. */
+class List {
+  readonly clientHeight = 100
+  scrollHeight = 100
+  #top = 0
+
+  get scrollTop(): number {
+    return this.#top
+  }
+
+  set scrollTop(wanted: number) {
+    this.#top = Math.min(wanted, this.scrollHeight - this.clientHeight)
+  }
+}
+
+function followed() {
+  const [list, end] = [new List(), new FollowedEnd()]
+  end.attach(list)
+  const grow = (pixels: number) => {
+    list.scrollHeight += pixels
+    end.update()
+  }
+  const scrollTo = (top: number) => {
+    list.scrollTop = top
+    end.onScroll()
+  }
+  return { list, end, grow, scrollTo }
+}
+
+test('the late event of its own scroll does not end the following, though the list has grown', () => {
+  const { list, end, grow } = followed()
+  grow(500)
+  list.scrollHeight += 62
+  end.onScroll()
+  end.update()
+  expect(list.scrollTop).toBe(562)
+})
+
+test('who goes up stays there, until they are back at the end or have made something there', () => {
+  const { list, end, grow, scrollTo } = followed()
+  grow(500)
+  scrollTo(300)
+  grow(50)
+  scrollTo(310)
+  grow(50)
+  expect(list.scrollTop).toBe(310)
+  scrollTo(580)
+  grow(50)
+  expect(list.scrollTop).toBe(650)
+  scrollTo(0)
+  end.return()
+  expect(list.scrollTop).toBe(650)
+})
