@@ -70,8 +70,9 @@ export class ModelHost implements ModelAdmin {
   removeStartStates(): Promise<void> {
     return this.#inTurn(async () => {
       for (const name of this.#fleet.names) {
-        const { launch } = this.#fleet.serving(name)[0]!
-        const remove = launch.startStates.map((state) => state.name)
+        const launches = this.#fleet.serving(name).map(({ launch }) => launch)
+        const states = launches.flatMap(({ startStates }) => startStates.map((state) => state.name))
+        const remove = [...new Set(states)]
         if (remove.length > 0) await changeStartStates(this.#fleet, name, { add: [], remove })
       }
     })

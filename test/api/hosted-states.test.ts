@@ -2,9 +2,7 @@
 import { basename, join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
-import { Management } from '../../src/gateway/management/management.ts'
-import { Metrics } from '../../src/gateway/metrics.ts'
-import { type FakeKeeper, hosted, SEED } from './hosted.ts'
+import { type FakeKeeper, hosted, managementOf, SEED } from './hosted.ts'
 import { postTo } from './kit.ts'
 
 describe('start states of a running model', () => {
@@ -151,16 +149,11 @@ describe('start states of a running model', () => {
     const { app, fleet, keepers } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const [worker] = fleet.workers
-    const management = new Management({
-      fleet,
-      metrics: new Metrics(fleet.registry, fleet),
-      version: '0',
-      host: '127.0.0.1',
-      isOpen: () => false,
-      resolve: (spec) => ({ ...keepers[0]!.launch, startStates: spec.states, spec }),
-      listModels: () => [],
-      openDoor: () => expect.unreachable(),
-    })
+    const management = managementOf(fleet, (spec) => ({
+      ...keepers[0]!.launch,
+      startStates: spec.states,
+      spec,
+    }))
     const add = (state_viewname: string) =>
       postTo(app, '/loadstatemodel', { state_filename: 'state.pth', state_viewname })
     await add('one')

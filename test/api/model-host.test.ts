@@ -1,7 +1,8 @@
 /** Models that come and go while a gateway runs, over scripted workers: what is loaded, replaced, drained and refused. */
 import { describe, expect, test } from 'vitest'
+import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
 import { endless } from '../helpers/fake-engine.ts'
-import { hosted, SEED } from './hosted.ts'
+import { hosted, managementOf, SEED } from './hosted.ts'
 import { postTo, serve } from './kit.ts'
 
 describe('models come and go', () => {
@@ -114,6 +115,26 @@ describe('models come and go', () => {
     expect((await loading).statusCode).toBe(503)
     expect(keepers.every(({ stopped }) => stopped)).toBe(true)
   })
+})
+
+test('a worker that was given up leaves its name to another file, precision or states', async () => {
+  const { fleet, keepers, next, say } = hosted()
+  const management = managementOf(fleet, (spec) => {
+    const { model_path: file, quant, states: startStates } = spec
+    return { id: 'm', file, quant, startStates, vocab: null, spec }
+  })
+  next.isHeld = true
+  const states = [{ name: 'tuned', path: 'state.pth' }]
+  const first = await management.start({ ...DEFAULT_SPEC, model_path: 'a.pth', states })
+  await expect(management.start({ ...DEFAULT_SPEC, model_path: 'b.pth' })).rejects.toThrow('served')
+  keepers[0]!.giveUp()
+  next.isHeld = false
+  await management.start({ ...DEFAULT_SPEC, model_path: 'b.pth', quant: 'int8' })
+  expect(keepers.at(-1)!.launch).toMatchObject({ file: 'b.pth', startStates: [] })
+  await expect.poll(async () => (await say('m')).choices?.[0].text).toBe('b.pth')
+  // The name is the other's now.
+  await expect(management.restart(first.worker_id)).rejects.toThrow('served from another file')
+  await management.close()
 })
 
 test.each([
