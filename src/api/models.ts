@@ -72,6 +72,17 @@ export interface ModelChoice {
   readonly id: string
   /** How matrices are held; null: as the server does by itself. */
   readonly quant: string | null
+  /** Merged into the weights; absent: none but those that the server was told of. */
+  readonly adapter?: AdapterFile | undefined
+  /** The field that names the file. */
+  readonly param: string
+}
+
+/** An adapter in the folder of models. */
+export interface AdapterFile {
+  readonly file: string
+  /** What its product is multiplied with; null: as `--lora` without one. */
+  readonly scale: number | null
   /** The field that names the file. */
   readonly param: string
 }
@@ -108,8 +119,11 @@ export interface MixtureAdmin {
 
 /** Changing what is served while it is. Every change resolves when it is in force, and changes nothing when it throws. */
 export interface ModelAdmin {
-  /** An older model of that name answers until the new one can. The same choice again does nothing. */
-  load(choice: ModelChoice): Promise<void>
+  /**
+   * An older model of that name answers until the new one can. The same choice again does nothing: start states stay, and
+   * it says false.
+   */
+  load(choice: ModelChoice): Promise<boolean>
   /** Null: all of them. Requests under way are answered. */
   remove(id: string | null): Promise<void>
   /** All of them or none, while requests go on. Start states of the same names are replaced. */

@@ -138,6 +138,11 @@ describe('start states of a running model', () => {
     const mixed = `${SEED.model_viewname} mix`
     expect((await say(mixed)).choices).toHaveLength(1)
 
+    // The same again leaves them alone.
+    expect((await postTo(app, '/loadmodel', SEED)).statusCode).toBe(200)
+    expect(keepers).toHaveLength(1)
+    expect(await names()).toEqual(namesOf('mix 1', 'mix'))
+
     // Another model of that name has none of them.
     await postTo(app, '/loadmodel', { ...SEED, model_filename: 'b.pth' })
     expect(keepers).toHaveLength(2)

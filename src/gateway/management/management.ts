@@ -153,11 +153,13 @@ export class Management {
     return this.fleet.serving(id).find((other) => other !== worker && !other.hasEnded)
   }
 
-  /** A replica of which no start states are said has those of its model. */
+  /** A replica has the adapters of its model, and its start states where none are said. */
   #joining(launch: Launch): Launch {
     const other = this.#other(launch)
-    if (other === undefined || launch.startStates.length > 0) return launch
-    return withStartStates(launch, other.launch.startStates)
+    if (other === undefined) return launch
+    const { adapters, startStates } = other.launch
+    const adapted = { ...launch, adapters }
+    return launch.startStates.length > 0 ? adapted : withStartStates(adapted, startStates)
   }
 
   /** To the start states that its model was given while it did not serve it. */
@@ -183,6 +185,6 @@ export class Management {
   }
 }
 
-function weightsOf({ file, quant, vocab }: Launch): string {
-  return JSON.stringify([file, quant, vocab])
+function weightsOf({ file, quant, adapters, vocab }: Launch): string {
+  return JSON.stringify([file, quant, adapters, vocab])
 }
