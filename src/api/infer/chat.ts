@@ -15,6 +15,7 @@ import { refuseUnread } from '../openai/parameters.ts'
 import {
   cacheOf,
   checkCombinations,
+  filled,
   invalid,
   oneMaxTokens,
   present,
@@ -93,7 +94,7 @@ function isInferChat(body: unknown): boolean {
   if (typeof body !== 'object' || body === null) return false
   const { messages, params, mrss_gatingweight, contents } = body as Record<string, unknown>
   const isOurs = present(params) || present(mrss_gatingweight)
-  return present(messages) && isOurs && !present(contents)
+  return filled(messages) && isOurs && !filled(contents)
 }
 
 async function prepare(call: Call<InferBody>): Promise<Chat> {

@@ -7,7 +7,7 @@ import type { SamplingParams } from '../../engine/messages.ts'
 import { concatTokens, END_OF_TEXT, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
-import { present } from '../openai/sampling.ts'
+import { filled, present } from '../openai/sampling.ts'
 import { type Call, post, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
@@ -74,7 +74,7 @@ export function passwordRoute(route: Route): Route {
 function isContentsOnly(body: unknown): boolean {
   if (typeof body !== 'object' || body === null) return false
   const { contents, messages } = body as { contents?: unknown; messages?: unknown }
-  return present(contents) && !present(messages)
+  return present(contents) && !filled(messages)
 }
 
 function fastBatchRoute(limits: RequestLimits, live: LiveCalls): Route {
