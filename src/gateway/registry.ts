@@ -66,7 +66,7 @@ function entryOf({ id, source }: RegisteredModel, created: number): ModelEntry {
 }
 
 /** What clients of other RWKV servers put where a name is due; no model's own name, so it means the only one. */
-export const GENERIC_NAMES: readonly string[] = ['rwkv', 'rwkv7']
+export const GENERIC_NAMES: readonly string[] = ['rwkv', 'rwkv7', 'rwkv-7']
 
 function meansTheOnlyOne(name: string | null | undefined): boolean {
   return !name || GENERIC_NAMES.includes(name)

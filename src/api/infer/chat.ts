@@ -7,6 +7,7 @@ import type { GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
+import type { LiveCalls } from '../live-calls.ts'
 import { weighted } from '../mixture-weights.ts'
 import type { ServedModel } from '../models.ts'
 import { type Chat, replyOf } from '../openai/chat.ts'
@@ -54,12 +55,12 @@ const Name = Matching(
   'a name of 1 to 32 letters, digits, spaces and "_.-"',
 )
 
-export function inferChatRoutes(limits: RequestLimits): readonly Route[] {
+export function inferChatRoutes(limits: RequestLimits, live: LiveCalls): readonly Route[] {
   const body = inferBody(limits)
   const summary = 'Answer a conversation, with the defaults of RWKV-Infer'
   const chat = (path: string) =>
     post(path, summary, body, async (call) =>
-      replyOf(await prepare(call), call.body.stream === true),
+      replyOf({ ...(await prepare(call)), path, live }, call.body.stream === true),
     )
   return [
     chat('/chat/completions'),

@@ -5,6 +5,7 @@
 import Type, { type Static } from 'typebox'
 import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
+import type { LiveCalls } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
 import { MaybeMessages, toTurns } from '../openai/chat-schema.ts'
 import { filled } from '../openai/sampling.ts'
@@ -16,7 +17,6 @@ import { batchReply } from './batch.ts'
 import { Contents, contentsOf, lightningFields, settingsOf } from './body.ts'
 import { labelOf, passwordRoute, planFor, STATE_ROUTE } from './contents.ts'
 import { SHORT } from './families.ts'
-import type { LiveCalls } from './live-calls.ts'
 import { modelOf } from './model-name.ts'
 
 /** The endings of this route, byte for byte; its clients see the ">" that follows an open one. */

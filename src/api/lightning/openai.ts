@@ -4,6 +4,7 @@
  */
 import Type, { type Static } from 'typebox'
 import type { RequestLimits } from '../limits.ts'
+import type { LiveCalls } from '../live-calls.ts'
 import { type Chat, promptOf, replyOf } from '../openai/chat.ts'
 import { chatBody, MaybeMessages, toTurns } from '../openai/chat-schema.ts'
 import { filled, invalid, oneMaxTokens, present } from '../openai/sampling.ts'
@@ -18,12 +19,12 @@ import { modelOf } from './model-name.ts'
 
 const SHARED_PATH = '/v1/chat/completions'
 
-export function openAiRoutes(limits: RequestLimits): readonly Route[] {
+export function openAiRoutes(limits: RequestLimits, live: LiveCalls): readonly Route[] {
   const body = openAiBody(limits)
   const chat = (path: string) =>
     passwordRoute(
       post(path, 'Answer a conversation, with the defaults of rwkv_lightning', body, async (call) =>
-        replyOf(await prepare(call), call.body.stream === true),
+        replyOf({ ...(await prepare(call)), path, live }, call.body.stream === true),
       ),
     )
   return [
@@ -89,6 +90,7 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
     includeUsage: stream_options?.include_usage === true,
     created: call.now,
     signal,
+    name: body.request_id ?? undefined,
   }
 }
 

@@ -16,6 +16,8 @@ test('one that could never be loaded is not among those that could be meant', ()
   const models = createRegistry([model('broken', neverLoaded), model('works', ready)])
   expect(models.get(null).id).toBe('works')
   expect(models.get('rwkv7').id).toBe('works')
+  // Albatross's name.
+  expect(models.get('rwkv-7').id).toBe('works')
   expect(() => models.get('broken')).toThrow('no such file')
   expect(models.list().map(({ id }) => id)).toEqual(['broken', 'works'])
 })
