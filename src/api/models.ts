@@ -44,6 +44,8 @@ export interface ModelEntry {
   readonly reason: string | null
   /** Null unless ready. */
   readonly client: EngineClient | null
+  /** Other names that mean it. */
+  readonly aliases?: readonly string[]
   /** Names of mixtures of its start states. */
   readonly mixtures?: readonly string[]
   /**

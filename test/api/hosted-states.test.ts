@@ -137,6 +137,16 @@ describe('start states of a running model', () => {
     expect(keepers).toHaveLength(1)
     const mixed = `${SEED.model_viewname} mix`
     expect((await say(mixed)).choices).toHaveLength(1)
+    const described = (url: string) => app.inject({ url: encodeURI(url) })
+    const listed = (await described('/v1/models')).json().data.map(({ id }: { id: string }) => id)
+    const atNames = ['@mix 1', '@mix'].map((rest) => SEED.model_viewname + rest)
+    expect(listed).toEqual([SEED.model_viewname, ...atNames])
+    for (const name of [...listed, mixed, `${SEED.model_viewname} mix 1`, 'rwkv', 'rwkv-7']) {
+      const reply = await described(`/v1/models/${name}`)
+      expect(reply.statusCode, name).toBe(200)
+      expect(reply.json()).toMatchObject({ object: 'model', state: 'ready', num_slots: 16 })
+    }
+    expect((await described(`/v1/models/${mixed} 9`)).statusCode).toBe(404)
 
     // The same again leaves them alone.
     expect((await postTo(app, '/loadmodel', SEED)).statusCode).toBe(200)

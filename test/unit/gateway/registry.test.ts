@@ -22,6 +22,11 @@ test('one that could never be loaded is not among those that could be meant', ()
   expect(models.list().map(({ id }) => id)).toEqual(['broken', 'works'])
 })
 
+test('what else a model is called is listed with it', () => {
+  const [entry] = createRegistry([{ ...model('a', ready), aliases: ['b', 'b', 'c'] }]).list()
+  expect(entry!.aliases).toEqual(['b', 'c'])
+})
+
 test('of two that work a request has to name one, and the only one that there is says why it cannot', () => {
   const two = createRegistry([model('a', ready), model('b', ready)])
   expect(() => two.get(null)).toThrow('2 models are served here')

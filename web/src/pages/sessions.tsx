@@ -25,7 +25,7 @@ import { ImportDialog, NameDialog } from './session-dialogs.tsx'
 
 export function SessionsPage() {
   const [chosen, setChosen] = useState<string | null>(null)
-  const names = (models.value ?? []).map(({ id }) => id).filter((id) => !id.includes('@'))
+  const names = (models.value ?? []).filter(({ root }) => root === undefined).map(({ id }) => id)
   const model = chosen !== null && names.includes(chosen) ? chosen : (names[0] ?? null)
   const [isImporting, setImporting] = useState(false)
   const sessions = useResource(
