@@ -44,6 +44,8 @@ export interface ModelEntry {
   readonly reason: string | null
   /** Null unless ready. */
   readonly client: EngineClient | null
+  /** Other names that mean it. */
+  readonly aliases?: readonly string[]
   /** Names of mixtures of its start states. */
   readonly mixtures?: readonly string[]
   /**
@@ -56,7 +58,7 @@ export interface ModelEntry {
 export interface ModelRegistry {
   list(): readonly ModelEntry[]
   /**
-   * The model of that name; null, undefined or '' is the only model there is, as are "rwkv" and "rwkv7" where no model
+   * The model of that name; null, undefined or '' is the only model there is, as are "rwkv", "rwkv7" and "rwkv-7" where no model
    * is called so.
    * `model@state` and `model state` name the model with a start state of its own.
    * Throws `not_found` with param `model` for an unknown name, `model_not_loaded` while it is not ready.
@@ -72,6 +74,17 @@ export interface ModelChoice {
   readonly id: string
   /** How matrices are held; null: as the server does by itself. */
   readonly quant: string | null
+  /** Merged into the weights; absent: none but those that the server was told of. */
+  readonly adapter?: AdapterFile | undefined
+  /** The field that names the file. */
+  readonly param: string
+}
+
+/** An adapter in the folder of models. */
+export interface AdapterFile {
+  readonly file: string
+  /** What its product is multiplied with; null: as `--lora` without one. */
+  readonly scale: number | null
   /** The field that names the file. */
   readonly param: string
 }
@@ -108,8 +121,11 @@ export interface MixtureAdmin {
 
 /** Changing what is served while it is. Every change resolves when it is in force, and changes nothing when it throws. */
 export interface ModelAdmin {
-  /** An older model of that name answers until the new one can. The same choice again does nothing. */
-  load(choice: ModelChoice): Promise<void>
+  /**
+   * An older model of that name answers until the new one can. The same choice again does nothing: start states stay, and
+   * it says false.
+   */
+  load(choice: ModelChoice): Promise<boolean>
   /** Null: all of them. Requests under way are answered. */
   remove(id: string | null): Promise<void>
   /** All of them or none, while requests go on. Start states of the same names are replaced. */

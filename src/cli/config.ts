@@ -14,8 +14,8 @@ import { printJson, printTable } from './output.ts'
 import { serveArgs, servePlan } from './serve.ts'
 import {
   configPath,
+  publishedSchema,
   type ServeSettings,
-  serveSchema,
   settleServe,
   withFields,
 } from './serve-settings.ts'
@@ -44,7 +44,7 @@ const check = defineCommand({
 const schema = defineCommand({
   meta: { name: 'schema', description: 'Print the JSON schema of skein.config.json' },
   run() {
-    printJson(serveSchema(serveArgs))
+    printJson(publishedSchema(serveArgs))
   },
 })
 

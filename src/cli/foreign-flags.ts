@@ -129,6 +129,47 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
     meaning: (value) => as(pipelineDevices(value)),
   },
   {
+    flag: 'max_completion_tokens',
+    systems: 'conRWKV',
+    means: 'nothing: a request says `max_tokens`, or has the default of its route',
+    meaning: () =>
+      noEffect(
+        '--max_completion_tokens has no effect: a request says max_tokens, or has the default of its route',
+      ),
+  },
+  {
+    flag: 'wkv',
+    systems: 'rwkv_lightning',
+    means: '`fp32io16`: `--wkv fp32`; else the same flag here',
+    meaning: (value) => as(['--wkv', value === 'fp32io16' ? 'fp32' : value]),
+  },
+  {
+    flag: 'emb',
+    systems: 'rwkv_lightning',
+    means: 'nothing: the embedding is where the model is',
+    meaning: () => noEffect('--emb has no effect: the embedding is where the model is'),
+  },
+  {
+    flag: 'chunk-size',
+    systems: 'rwkv_lightning_cuda',
+    means: '`--step-tokens`',
+    meaning: (value) => as(['--step-tokens', String(whole('chunk-size', value))]),
+  },
+  {
+    flag: 'state-db-path',
+    systems: 'rwkv_lightning_cuda',
+    means: 'nothing: states are in the folder of `--data-dir`',
+    meaning: () =>
+      noEffect('--state-db-path has no effect: states are in the folder of --data-dir'),
+  },
+  {
+    flag: 'chunk-load',
+    systems: 'rwkv_lightning_cuda',
+    isSwitch: true,
+    means: 'nothing: a checkpoint is always read in pieces',
+    meaning: () => as([]),
+  },
+  {
     flag: 'vocab-path',
     systems: 'rwkv_lightning_cuda',
     means: '`--vocab`',
@@ -165,8 +206,11 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
 
 const BY_FLAG = new Map(FOREIGN_FLAGS.map((foreign) => [foreign.flag, foreign]))
 
-/** `argv` without the command's name. */
-export function rewriteForeignFlags(argv: readonly string[]): Rewritten {
+/** `argv` without the command's name; `switches` are flags of our own without a value, as "--no-store". */
+export function rewriteForeignFlags(
+  argv: readonly string[],
+  switches: ReadonlySet<string>,
+): Rewritten {
   const words: string[] = []
   const notes: string[] = []
   for (let i = 0; i < argv.length; i++) {
@@ -186,16 +230,18 @@ export function rewriteForeignFlags(argv: readonly string[]): Rewritten {
     words.push(...own)
     if (note !== undefined) notes.push(note)
   }
-  return { argv: settleModel(words), notes }
+  return { argv: settleModel(words, switches), notes }
 }
 
 const UNLESS_NAMED = '--without-model-unless-named'
 
 /** RWKV-Infer starts empty; a command line that names a file means that file. */
-function settleModel(words: readonly string[]): string[] {
+function settleModel(words: readonly string[], switches: ReadonlySet<string>): string[] {
   const rest = words.filter((word) => word !== UNLESS_NAMED)
   if (rest.length === words.length) return rest
-  const namesFile = rest.some((word, i) => !word.startsWith('--') && !rest[i - 1]?.startsWith('--'))
+  const takesNext = (word = '') =>
+    word.startsWith('--') && !word.includes('=') && !switches.has(word)
+  const namesFile = rest.some((word, i) => !word.startsWith('--') && !takesNext(rest[i - 1]))
   return namesFile ? rest : [...rest, '--without-model']
 }
 

@@ -58,7 +58,7 @@ const WORKER = fileURLToPath(new URL('../worker.js', import.meta.url))
 
 /** Throws for a field that this server cannot do, by the name of the field. */
 export function engineChoiceOf(
-  { file, quant, startStates, vocab, spec }: Launch,
+  { file, quant, startStates, adapters, vocab, spec }: Launch,
   { defaults, adaptedFile }: Pick<LauncherOptions, 'defaults' | 'adaptedFile'>,
 ): EngineChoice {
   const place = placeOf(spec)
@@ -76,7 +76,7 @@ export function engineChoiceOf(
       maxWaiting: spec.max_queue_size,
       vocab,
     }),
-    ...(adaptedFile === file ? {} : { adapters: undefined }),
+    ...(adaptedFile === file && adapters === undefined ? {} : { adapters }),
     model: file,
     startStates,
   }

@@ -69,7 +69,7 @@ async function childrenOf(command: AnyCommand): Promise<readonly HelpCommand[]> 
 }
 
 async function run(given: readonly string[]): Promise<void> {
-  const argv = withOwnFlags(given)
+  const argv = await withOwnFlags(given)
   const { command, name, words } = await resolveCommand(argv)
   const wantsHelp = argv.includes('--help') || argv.includes('-h')
   if (wantsHelp || (!command.run && argv.every((word) => !word.startsWith('--v')))) {
@@ -106,10 +106,11 @@ function isSystemError(error: unknown): boolean {
 }
 
 /** `serve` is also started with the flags of the servers it replaces. */
-function withOwnFlags(given: readonly string[]): string[] {
+async function withOwnFlags(given: readonly string[]): Promise<string[]> {
   const [command, ...rest] = given
   if (command !== 'serve') return [...given]
-  const { argv, notes } = rewriteForeignFlags(rest)
+  const { switchesOfServe } = await import('./serve.ts')
+  const { argv, notes } = rewriteForeignFlags(rest, switchesOfServe)
   for (const note of notes) process.stderr.write(`skein: ${note}\n`)
   return [command, ...argv]
 }

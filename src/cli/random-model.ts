@@ -1,12 +1,13 @@
 /** Checkpoints of random weights for benches: written once, into the cache folder. */
-import { existsSync, mkdirSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { type RandomModelSize, writeRandomModel } from '../bench/random-model.ts'
+import { makeFolder } from '../make-folder.ts'
 
 export function randomModel(size: RandomModelSize): string {
   const folder = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'skein', 'random')
-  mkdirSync(folder, { recursive: true })
+  makeFolder(folder)
   const path = join(folder, `rwkv7-${size}.pth`)
   // Written under another name and renamed when complete, so a file that is there is whole.
   return existsSync(path) ? path : writeRandomModel(path, size)

@@ -134,6 +134,15 @@ function placed(error: SkeinError, where: string): SkeinError {
   return new SkeinError(error.code, `${where}: ${error.message}`, { cause: error })
 }
 
+/** As it is published: docs/skein.schema.json, and what `skein config schema` prints. */
+export function publishedSchema(definition: ArgsDef) {
+  const head = {
+    $schema: 'https://json-schema.org/draft/2020-12/schema',
+    title: 'skein.config.json',
+  }
+  return { ...head, ...serveSchema(definition) }
+}
+
 export function serveSchema(definition: ArgsDef) {
   return fileSchema(settingsOf(definition), DEFAULT_LIMITS)
 }

@@ -76,6 +76,13 @@ export const serveArgs = {
   },
 } as const satisfies ArgsDef
 
+/** Flags that stand alone, as they are written. Any may be denied: "--no-config". */
+export const switchesOfServe: ReadonlySet<string> = new Set(
+  Object.entries(serveArgs).flatMap(([name, { type }]) =>
+    type === 'boolean' ? [`--${name}`, `--no-${name}`] : [`--no-${name}`],
+  ),
+)
+
 export const serve = defineCommand({
   meta: { name: 'serve', description: 'Serve a model over HTTP (the demo model without FILE)' },
   args: serveArgs,

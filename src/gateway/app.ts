@@ -14,6 +14,7 @@ import fastify, {
 } from 'fastify'
 import { inferDialect } from '../api/infer/dialect.ts'
 import { lightningDialect } from '../api/lightning/dialect.ts'
+import { LiveCalls } from '../api/live-calls.ts'
 import type { ModelAdmin, ModelRegistry } from '../api/models.ts'
 import { openAiDialect } from '../api/openai/dialect.ts'
 import type { Dialect } from '../api/route.ts'
@@ -139,12 +140,14 @@ export function buildApp(options: AppOptions): FastifyInstance {
 
 /** The first one's shapes are those of every reply that belongs to no dialect. */
 export function allDialects(limits: Limits): readonly Dialect[] {
+  // Of all of them: whoever ends a call need not know whose route it came by.
+  const live = new LiveCalls()
   return [
-    openAiDialect(limits),
+    openAiDialect(limits, live),
     sessionsDialect(),
-    lightningDialect(limits),
+    lightningDialect(limits, live),
     translateDialect(limits),
-    inferDialect(limits),
+    inferDialect(limits, live),
     runnerDialect(),
   ]
 }
@@ -251,6 +254,8 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits) {
     const shown = report(thrown, request)
     const { retryAfterSeconds = limits.retryAfterSeconds } = shown
     if (isWorthRetrying(shown)) reply.header('retry-after', String(retryAfterSeconds))
+    // OpenAI's clients send whatever failed with 409 again, a call that was cancelled too.
+    if (shown.code === 'conflict') reply.header('x-should-retry', 'false')
     if (shown.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
     const dialect = request.entry?.dialect ?? request.routeOptions.config?.dialect ?? fallback
     const { error, status } = failureOf(thrown)

@@ -51,7 +51,7 @@ export class Fleet {
     return worker
   }
 
-  /** Those that answer to a name. */
+  /** Those that answer to a name, and those that were given up while they did. */
   serving(model: string): FleetWorker[] {
     return this.#workers.filter(({ launch, isServing }) => isServing && launch.id === model)
   }
@@ -117,7 +117,9 @@ export class Fleet {
     return this.names.map((id) => {
       const workers = this.serving(id)
       const aliases = workers.flatMap(({ launch }) => launch.spec.aliases)
-      return { id, aliases, tokenizer: workers[0]!.tokenizer, source: this.#route(id).router }
+      // One that was given up may have been of another file.
+      const { tokenizer } = workers.find(({ hasEnded }) => !hasEnded) ?? workers[0]!
+      return { id, aliases, tokenizer, source: this.#route(id).router }
     })
   }
 

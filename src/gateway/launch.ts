@@ -10,6 +10,12 @@ export interface StartStateFile {
   readonly path: string
 }
 
+export interface LaunchAdapter {
+  /** Real path. */
+  readonly path: string
+  readonly scale?: number
+}
+
 export interface Launch {
   /** Name in the API. */
   readonly id: string
@@ -18,6 +24,8 @@ export interface Launch {
   /** How matrices are held; null: as the server was told to. */
   readonly quant: string | null
   readonly startStates: readonly StartStateFile[]
+  /** Merged into the weights; absent: as the server was told for this file. */
+  readonly adapters?: readonly LaunchAdapter[] | undefined
   /** Real path of the vocabulary; null: found beside the model. */
   readonly vocab: string | null
   /** What was asked for, for people, and for what the fields above do not say: devices, sizes. */

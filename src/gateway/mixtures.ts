@@ -38,8 +38,9 @@ export class Mixtures {
   admin(models: ModelAdmin): ModelAdmin & MixtureAdmin {
     return {
       load: async (choice) => {
-        await models.load(choice)
-        this.#known.delete(choice.id)
+        const isOther = await models.load(choice)
+        if (isOther) this.#known.delete(choice.id)
+        return isOther
       },
       remove: async (id) => {
         await models.remove(id)

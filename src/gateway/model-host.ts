@@ -43,12 +43,13 @@ export class ModelHost implements ModelAdmin {
     await Promise.all(workers.map((worker) => worker.start()))
   }
 
-  load(choice: ModelChoice): Promise<void> {
+  load(choice: ModelChoice): Promise<boolean> {
     return this.#inTurn(async () => {
       const file = this.#options.folder.find(choice.file, choice.param)
       const { id, quant } = choice
+      const adapters = this.#adaptersOf(choice)
       const spec = { ...DEFAULT_SPEC, model_path: file, model_name: id, quant }
-      await this.#replace({ id, file, quant, startStates: [], vocab: null, spec })
+      return await this.#replace({ id, file, quant, startStates: [], adapters, vocab: null, spec })
     })
   }
 
@@ -70,8 +71,9 @@ export class ModelHost implements ModelAdmin {
   removeStartStates(): Promise<void> {
     return this.#inTurn(async () => {
       for (const name of this.#fleet.names) {
-        const { launch } = this.#fleet.serving(name)[0]!
-        const remove = launch.startStates.map((state) => state.name)
+        const launches = this.#fleet.serving(name).map(({ launch }) => launch)
+        const states = launches.flatMap(({ startStates }) => startStates.map((state) => state.name))
+        const remove = [...new Set(states)]
         if (remove.length > 0) await changeStartStates(this.#fleet, name, { add: [], remove })
       }
     })
@@ -95,6 +97,12 @@ export class ModelHost implements ModelAdmin {
     return next
   }
 
+  #adaptersOf({ adapter }: ModelChoice): Launch['adapters'] {
+    if (adapter === undefined) return undefined
+    const path = this.#options.folder.find(adapter.file, adapter.param)
+    return [adapter.scale === null ? { path } : { path, scale: adapter.scale }]
+  }
+
   /** The name of a model. */
   #find(id: string | null): string {
     const { names } = this.#fleet
@@ -108,11 +116,11 @@ export class ModelHost implements ModelAdmin {
     throw new SkeinError(id === null ? 'invalid_request' : 'not_found', message, { param: 'model' })
   }
 
-  /** Until as many new workers as there were have answered, the old ones do. */
-  async #replace(launch: Launch): Promise<void> {
+  /** Until as many new workers as there were have answered, the old ones do. False: they are what was asked for. */
+  async #replace(launch: Launch): Promise<boolean> {
     const old = this.#fleet.serving(launch.id)
     const isThere = old.length > 0 && old.every((worker) => worker.state === 'ready')
-    if (isThere && old.every((worker) => isSame(worker.launch, launch))) return
+    if (isThere && old.every((worker) => isSame(worker.launch, launch))) return false
     const launches = old.length === 0 ? [launch] : old.map((worker) => inPlaceOf(worker, launch))
     const next = launches.map((one) => this.#fleet.create(one, false))
     try {
@@ -120,10 +128,11 @@ export class ModelHost implements ModelAdmin {
     } catch (thrown) {
       if (old.length === 0 || SkeinError.from(thrown).code !== 'out_of_memory') throw thrown
       await this.#follow(old, launches)
-      return
+      return true
     }
     for (const worker of next) worker.serve()
     this.#retire(old)
+    return true
   }
 
   /** The name says "loading" from the start, so that requests wait elsewhere and the old workers come to their end. */
@@ -167,7 +176,8 @@ function stopped(): SkeinError {
   return new SkeinError('model_not_loaded', 'the server is shutting down')
 }
 
+/** Start states come and go in a model without making it another. */
 function isSame(a: Launch, b: Launch): boolean {
-  const facts = ({ file, quant, startStates }: Launch) => JSON.stringify([file, quant, startStates])
+  const facts = ({ file, quant, adapters }: Launch) => JSON.stringify([file, quant, adapters])
   return facts(a) === facts(b)
 }

@@ -60,13 +60,21 @@ export function localSource(client: EngineClient): EngineSource {
   return { state: 'ready', reason: null, client }
 }
 
-function entryOf({ id, source }: RegisteredModel, created: number): ModelEntry {
+function entryOf({ id, aliases = [], source }: RegisteredModel, created: number): ModelEntry {
   const { state, reason, client, workers } = source
-  return { id, created, state, reason, client, ...(workers === undefined ? {} : { workers }) }
+  return {
+    id,
+    created,
+    state,
+    reason,
+    client,
+    ...(aliases.length === 0 ? {} : { aliases: [...new Set(aliases)] }),
+    ...(workers === undefined ? {} : { workers }),
+  }
 }
 
 /** What clients of other RWKV servers put where a name is due; no model's own name, so it means the only one. */
-export const GENERIC_NAMES: readonly string[] = ['rwkv', 'rwkv7']
+export const GENERIC_NAMES: readonly string[] = ['rwkv', 'rwkv7', 'rwkv-7']
 
 function meansTheOnlyOne(name: string | null | undefined): boolean {
   return !name || GENERIC_NAMES.includes(name)

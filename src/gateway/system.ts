@@ -3,6 +3,7 @@ import type { FastifyInstance } from 'fastify'
 import type { ModelEntry, ModelRegistry } from '../api/models.ts'
 import type { Drain } from './drain.ts'
 import type { Metrics } from './metrics.ts'
+import { engineFigures, queueFigures } from './queue-figures.ts'
 
 export interface SystemContext {
   readonly models: ModelRegistry
@@ -19,7 +20,7 @@ export function mountSystem(app: FastifyInstance, context: SystemContext): void 
   const { models, metrics, drain, version, openApi } = context
   app.get(LIVENESS_PATH, () => ({ status: 'ok' }))
   for (const path of ['/readyz', '/health']) {
-    app.get(path, (_request, reply) => {
+    app.get(path, ({ principal }, reply) => {
       const entries = models.list()
       const reason = drain.isDraining ? 'the server is shutting down' : unreadyReason(entries)
       const answers = entries.every(isWhole) ? 'ok' : 'degraded'
@@ -28,10 +29,18 @@ export function mountSystem(app: FastifyInstance, context: SystemContext): void 
         status,
         ...(reason === null ? {} : { reason }),
         models: entries.map(({ id, state, reason, workers }) => ({ id, state, reason, workers })),
+        // What clients of Albatross's workers look at.
+        ...(path === '/health'
+          ? { queue: queueFigures(entries, principal), timestamp: Date.now() / 1000 }
+          : {}),
       })
     })
   }
   app.get('/version', () => ({ version }))
+  app.get('/v1/queue/status', ({ principal }) => queueFigures(models.list(), principal))
+  app.get('/v1/stats', { config: { role: 'operator' } }, ({ principal }) =>
+    engineFigures(models.list(), principal),
+  )
   app.get('/openapi.json', () => openApi)
   // Counts of everybody's requests: not for those who may only make some.
   app.get('/metrics', { config: { role: 'operator' } }, async (_request, reply) => {

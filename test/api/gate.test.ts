@@ -5,7 +5,16 @@ import { DEFAULT_LIMITS } from '../../src/gateway/limits.ts'
 import { CHAT, HELLO, postTo, serve } from './kit.ts'
 
 const KEY = 'sk-test-key'
-const SYSTEM_PATHS = ['/readyz', '/health', '/version', '/metrics', '/openapi.json', '/v1/me']
+const SYSTEM_PATHS = [
+  '/readyz',
+  '/health',
+  '/version',
+  '/metrics',
+  '/openapi.json',
+  '/v1/queue/status',
+  '/v1/stats',
+  '/v1/me',
+]
 const ALL = allDialects(DEFAULT_LIMITS).flatMap(({ routes }) => routes)
 const pairs = (routes: typeof ALL) => {
   const unique = new Set(routes.map(({ method, path }) => `${method} ${path}`))

@@ -2,9 +2,7 @@
 import { basename, join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
-import { Management } from '../../src/gateway/management/management.ts'
-import { Metrics } from '../../src/gateway/metrics.ts'
-import { type FakeKeeper, hosted, SEED } from './hosted.ts'
+import { type FakeKeeper, hosted, managementOf, SEED } from './hosted.ts'
 import { postTo } from './kit.ts'
 
 describe('start states of a running model', () => {
@@ -139,6 +137,21 @@ describe('start states of a running model', () => {
     expect(keepers).toHaveLength(1)
     const mixed = `${SEED.model_viewname} mix`
     expect((await say(mixed)).choices).toHaveLength(1)
+    const described = (url: string) => app.inject({ url: encodeURI(url) })
+    const listed = (await described('/v1/models')).json().data.map(({ id }: { id: string }) => id)
+    const atNames = ['@mix 1', '@mix'].map((rest) => SEED.model_viewname + rest)
+    expect(listed).toEqual([SEED.model_viewname, ...atNames])
+    for (const name of [...listed, mixed, `${SEED.model_viewname} mix 1`, 'rwkv', 'rwkv-7']) {
+      const reply = await described(`/v1/models/${name}`)
+      expect(reply.statusCode, name).toBe(200)
+      expect(reply.json()).toMatchObject({ object: 'model', state: 'ready', num_slots: 16 })
+    }
+    expect((await described(`/v1/models/${mixed} 9`)).statusCode).toBe(404)
+
+    // The same again leaves them alone.
+    expect((await postTo(app, '/loadmodel', SEED)).statusCode).toBe(200)
+    expect(keepers).toHaveLength(1)
+    expect(await names()).toEqual(namesOf('mix 1', 'mix'))
 
     // Another model of that name has none of them.
     await postTo(app, '/loadmodel', { ...SEED, model_filename: 'b.pth' })
@@ -151,16 +164,11 @@ describe('start states of a running model', () => {
     const { app, fleet, keepers } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const [worker] = fleet.workers
-    const management = new Management({
-      fleet,
-      metrics: new Metrics(fleet.registry, fleet),
-      version: '0',
-      host: '127.0.0.1',
-      isOpen: () => false,
-      resolve: (spec) => ({ ...keepers[0]!.launch, startStates: spec.states, spec }),
-      listModels: () => [],
-      openDoor: () => expect.unreachable(),
-    })
+    const management = managementOf(fleet, (spec) => ({
+      ...keepers[0]!.launch,
+      startStates: spec.states,
+      spec,
+    }))
     const add = (state_viewname: string) =>
       postTo(app, '/loadstatemodel', { state_filename: 'state.pth', state_viewname })
     await add('one')

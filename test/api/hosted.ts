@@ -8,6 +8,9 @@ import { buildApp } from '../../src/gateway/app.ts'
 import { Fleet } from '../../src/gateway/fleet.ts'
 import type { Keeper } from '../../src/gateway/keeper.ts'
 import type { Launch } from '../../src/gateway/launch.ts'
+import type { WorkerSpec } from '../../src/gateway/management/contract.ts'
+import { Management } from '../../src/gateway/management/management.ts'
+import { Metrics } from '../../src/gateway/metrics.ts'
 import { openModelFolder } from '../../src/gateway/model-folder.ts'
 import { ModelHost, type ModelHostOptions } from '../../src/gateway/model-host.ts'
 import { answer, byteCodec, FAKE_INFO, FakeEngineClient } from '../helpers/fake-engine.ts'
@@ -70,6 +73,13 @@ export class FakeKeeper implements Keeper {
   crash(): void {
     this.state = 'restarting'
     this.reason = 'the worker ended'
+    this.client = null
+    this.#onChange()
+  }
+
+  giveUp(): void {
+    this.state = 'failed'
+    this.reason = 'no such device'
     this.client = null
     this.#onChange()
   }
@@ -149,6 +159,22 @@ export function hosted(options: Partial<ModelHostOptions> = {}) {
   const say = async (model?: string) =>
     (await postTo(app, '/v1/completions', { prompt: 'x', model })).json()
   return { folder, fleet, host, app, keepers, next, names, say }
+}
+
+/** The control plane over the same fleet. */
+export function managementOf(fleet: Fleet, resolve: (spec: WorkerSpec) => Launch): Management {
+  return new Management({
+    fleet,
+    metrics: new Metrics(fleet.registry, fleet),
+    version: '0',
+    host: '127.0.0.1',
+    isOpen: () => false,
+    resolve,
+    listModels: () => [],
+    openDoor: () => {
+      throw new Error('no door was asked for')
+    },
+  })
 }
 
 export const SEED = {

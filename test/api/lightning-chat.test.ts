@@ -55,12 +55,27 @@ describe(V3, () => {
     expect(own.requests[0]!.stop).toEqual({ strings: [], tokens: [0, 11], ignoreEos: false })
   })
 
-  test('neither messages nor contents', async () => {
-    const { app } = serve()
-    const reply = await postTo(app, V3, {})
-    expect(reply.statusCode).toBe(400)
-    expect(reply.json()).toEqual({ error: 'contents: Empty prompts list' })
+  test('contents win over messages; an empty list is none', async () => {
+    const question = 'User: Why?\n\nAssistant: <think>\n</think>'
+    for (const body of [
+      { messages: [user('Hi')], contents: ['Why?'] },
+      { messages: [], contents: ['Why?'] },
+      { messages: [user('Why?')], contents: [] },
+    ]) {
+      const { requests } = await asked(body)
+      expect(requests.map(promptOf)).toEqual([question])
+    }
   })
+
+  test.each([{}, { messages: [], contents: [] }])(
+    'neither messages nor contents: %j',
+    async (body) => {
+      const { app } = serve()
+      const reply = await postTo(app, V3, body)
+      expect(reply.statusCode).toBe(400)
+      expect(reply.json()).toEqual({ error: 'contents: Empty prompts list' })
+    },
+  )
 })
 
 describe(OPENAI, () => {
@@ -97,6 +112,33 @@ describe(OPENAI, () => {
       ({ choices }) => choices[0].delta.content,
     )
     expect(contents).toEqual(pieces)
+  })
+
+  test.each([1, 2, 64])(
+    'a thought counts its own tokens, whatever chunk_size is: %i',
+    async (n) => {
+      const { app } = serve((request) => answer(request, '> Hm.</think>\nHello!'))
+      const body = { messages: [user('Hi')], enable_think: true, chunk_size: n }
+      const { usage, choices } = (await postTo(app, OPENAI, body)).json()
+      expect(usage.completion_tokens_details.reasoning_tokens).toBe(13)
+      expect(choices[0].message).toMatchObject({ reasoning_content: ' Hm.', content: 'Hello!' })
+    },
+  )
+
+  test('an empty list is none; parts of a content may be bare strings', async () => {
+    const { app, engine } = serve()
+    const content = ['What is', { type: 'text', text: ' the' }, ' capital?']
+    for (const body of [
+      { messages: [], contents: ['What is the capital?'] },
+      { messages: [{ role: 'user', content }] },
+      { messages: [{ role: 'user', content }], contents: [] },
+    ]) {
+      const reply = await postTo(app, OPENAI, body)
+      expect(reply.statusCode, reply.body).toBe(200)
+      expect(promptOf(engine.requests.at(-1)!)).toContain('User: What is the capital?\n\nAssist')
+    }
+    const none = await postTo(app, OPENAI, { messages: [], contents: [] })
+    expect([none.statusCode, none.json()]).toEqual([400, { error: 'messages: Empty prompt' }])
   })
 
   test('what the system says comes first, what contents says last', async () => {

@@ -2,8 +2,8 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyInstance } from 'fastify'
 import { describe, expect, test } from 'vitest'
 import { contentsRoutes } from '../../src/api/lightning/contents.ts'
-import { LiveCalls, MAX_PAUSED } from '../../src/api/lightning/live-calls.ts'
 import { Row } from '../../src/api/lightning/row.ts'
+import { LiveCalls, MAX_PAUSED } from '../../src/api/live-calls.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
 import { DEFAULT_LIMITS } from '../../src/gateway/limits.ts'
 import { answer, byteCodec, endless } from '../helpers/fake-engine.ts'
@@ -44,10 +44,24 @@ describe('one path, several dialects', () => {
     ['contents', { contents: ['hi'] }, 'rwkv7-batch'],
     ['messages', HELLO, /^chatcmpl-/],
     ['messages with empty contents', { ...HELLO, contents: null }, /^chatcmpl-/],
+    ['contents with empty messages', { contents: ['hi'], messages: [] }, 'rwkv7-batch'],
   ])('%s', async (_name, body, id) => {
     const { app } = serve(echo)
     const reply = await postTo(app, CHAT, body)
     expect(reply.json().id).toEqual(typeof id === 'string' ? id : expect.stringMatching(id))
+  })
+
+  test('an empty list makes no request another dialect’s', async () => {
+    const { app, engine } = serve(echo)
+    for (const extra of [{}, { params: { max_tokens: 7 } }]) {
+      for (const contents of [undefined, []]) {
+        const reply = await postTo(app, CHAT, { ...HELLO, ...extra, contents })
+        expect(reply.statusCode, reply.body).toBe(200)
+      }
+    }
+    // Each dialect has its own default.
+    const presence = engine.requests.map(({ sampling }) => sampling.presencePenalty)
+    expect(presence).toEqual([0, 0, 0.5, 0.5])
   })
 
   test('each refuses in its own shape', async () => {

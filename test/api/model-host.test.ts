@@ -1,7 +1,9 @@
 /** Models that come and go while a gateway runs, over scripted workers: what is loaded, replaced, drained and refused. */
+import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
+import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
 import { endless } from '../helpers/fake-engine.ts'
-import { hosted, SEED } from './hosted.ts'
+import { hosted, managementOf, SEED } from './hosted.ts'
 import { postTo, serve } from './kit.ts'
 
 describe('models come and go', () => {
@@ -104,6 +106,32 @@ describe('models come and go', () => {
     expect(keepers[0]!.launch.quant).toBe(quant)
   })
 
+  test('an adapter makes another model; the same one again does not', async () => {
+    const { app, folder, fleet, keepers } = hosted()
+    const load = (fields: object) => postTo(app, '/loadmodel', { ...SEED, ...fields })
+    await load({ adapter_filename: '', adapter_mode: '', adapter_scaling: 2, template: 'world' })
+    expect(keepers[0]!.launch.adapters).toBeUndefined()
+    const adapter = { adapter_filename: 'a.pth', adapter_mode: 'lora', adapter_scaling: '0.5' }
+    await load(adapter)
+    await load(adapter)
+    expect(keepers).toHaveLength(2)
+    const adapters = [{ path: join(folder, 'a.pth'), scale: 0.5 }]
+    expect(keepers[1]!.launch.adapters).toEqual(adapters)
+    // So is a replica's.
+    const { file } = keepers[1]!.launch
+    const management = managementOf(fleet, (spec) => {
+      return { id: SEED.model_viewname, file, quant: null, startStates: [], vocab: null, spec }
+    })
+    await management.start(DEFAULT_SPEC)
+    expect(keepers[2]!.launch.adapters).toEqual(adapters)
+    await management.close()
+    const none = await load({ adapter_filename: 'none.pth' })
+    expect([none.statusCode, none.json().detail]).toEqual([
+      404,
+      expect.stringContaining('adapter_filename'),
+    ])
+  })
+
   test('what the host ends with', async () => {
     const { app, host, keepers, next } = hosted()
     await postTo(app, '/loadmodel', { model_filename: 'a', model_viewname: 'm' })
@@ -116,11 +144,39 @@ describe('models come and go', () => {
   })
 })
 
+test('a worker that was given up leaves its name to another file, precision or states', async () => {
+  const { fleet, keepers, next, say } = hosted()
+  const management = managementOf(fleet, (spec) => {
+    const { model_path: file, quant, states: startStates } = spec
+    return { id: 'm', file, quant, startStates, vocab: null, spec }
+  })
+  next.isHeld = true
+  const states = [{ name: 'tuned', path: 'state.pth' }]
+  const first = await management.start({ ...DEFAULT_SPEC, model_path: 'a.pth', states })
+  await expect(management.start({ ...DEFAULT_SPEC, model_path: 'b.pth' })).rejects.toThrow('served')
+  keepers[0]!.giveUp()
+  next.isHeld = false
+  await management.start({ ...DEFAULT_SPEC, model_path: 'b.pth', quant: 'int8' })
+  expect(keepers.at(-1)!.launch).toMatchObject({ file: 'b.pth', startStates: [] })
+  await expect.poll(async () => (await say('m')).choices?.[0].text).toBe('b.pth')
+  // The name is the other's now.
+  await expect(management.restart(first.worker_id)).rejects.toThrow('served from another file')
+  await management.close()
+})
+
 test.each([
   [{ ...SEED, model_strategy: 'nf3' }, 400, 'model_strategy'],
   [{ ...SEED, model_filename: 'none.pth' }, 404, 'model_filename'],
   [{ ...SEED, model_viewname: 'a@b' }, 400, 'model_viewname'],
   [{ model_viewname: 'x' }, 400, 'model_filename'],
+  [{ ...SEED, adapter_filename: 'a.pth', adapter_mode: 'pissa' }, 400, 'adapter_mode'],
+  [{ ...SEED, adapter_filename: 'a.pth', adapter_scaling: 'much' }, 400, 'adapter_scaling'],
+  [{ ...SEED, template: 'qwen' }, 400, 'template'],
+  [{ ...SEED, endtoken: '\\n' }, 400, 'endtoken'],
+  [{ ...SEED, default_temperature: '0.5' }, 400, 'default_temperature'],
+  [{ ...SEED, default_top_p: 1 }, 400, 'default_top_p'],
+  [{ ...SEED, rope_theta: 10000 }, 400, 'rope_theta'],
+  [{ ...SEED, rms_norm_eps: 1e-6 }, 400, 'rms_norm_eps'],
 ])('%o is refused with %i', async (body, status, field) => {
   const { app, keepers } = hosted()
   const reply = await postTo(app, '/loadmodel', body)

@@ -91,7 +91,8 @@ test('models tell their limits', async () => {
       "weight_type": "f32",
     }
   `)
-  expect((await app.inject({ url: '/v1/models/duck' })).statusCode).toBe(404)
+  for (const none of ['duck', ''])
+    expect((await app.inject({ url: `/v1/models/${none}` })).statusCode).toBe(404)
 })
 
 test('tokenize and detokenize', async () => {

@@ -177,7 +177,7 @@ describe('skein config', () => {
         return (await reply.json()) as { data: { id: string }[] }
       }
       const { data } = await names()
-      expect(data.map(({ id }) => id).sort()).toEqual(['duck', 'goose'])
+      expect(data.map(({ id }) => id).sort()).toEqual(['duck', 'gander', 'goose'])
       const ask = (model: string, n: number) =>
         fetch(`${running.url}/v1/completions`, {
           method: 'POST',

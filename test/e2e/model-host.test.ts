@@ -4,7 +4,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { DEMO_MODEL } from '../../src/load.ts'
+import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { type RunningServer, serve } from '../helpers/cli.ts'
+import { writePth } from '../helpers/pth.ts'
 
 /** The parts of replies that are looked at here. */
 interface Body {
@@ -17,6 +19,19 @@ async function post({ url }: RunningServer, path: string, body: object) {
   const headers = { 'content-type': 'application/json' }
   const reply = await fetch(url + path, { method: 'POST', headers, body: JSON.stringify(body) })
   return { status: reply.status, body: (await reply.json()) as Body }
+}
+
+/** Enough of a change that a model forgets what it knew. */
+function adapterOf(model: string) {
+  const { tensors, close } = openCheckpoint(model)
+  const [outputs, inputs] = tensors.get('blocks.0.ffn.key.weight')!.shape as [number, number]
+  close()
+  const waves = (length: number) => Array.from({ length }, (_, i) => Math.sin(i))
+  const name = 'blocks.0.ffn.key'
+  return [
+    { name: `${name}.lora_A`, shape: [1, inputs], values: waves(inputs) },
+    { name: `${name}.lora_B`, shape: [outputs, 1], values: waves(outputs) },
+  ]
 }
 
 const ask = (server: RunningServer, fields = {}) =>
@@ -41,6 +56,12 @@ test('an empty server, a model loaded, loaded again in other precision, and remo
       const { body } = await ask(server, { model: 'RWKV demo Base' })
       expect(body.choices[0]?.message.content).toContain('Paris')
     }
+    writePth(join(folder, 'lora.pth'), adapterOf(DEMO_MODEL))
+    const adapted = { adapter_filename: 'lora.pth', adapter_mode: 'lora', adapter_scaling: '50' }
+    expect((await post(server, '/loadmodel', { ...model, ...adapted })).status).toBe(200)
+    expect((await ask(server)).body.choices[0]?.message.content).not.toContain('Paris')
+    expect((await post(server, '/loadmodel', model)).status).toBe(200)
+    expect((await ask(server)).body.choices[0]?.message.content).toContain('Paris')
     const state = { state_filename: 'RWKV-demo.pth', state_viewname: 'State Test' }
     const refused = await post(server, '/loadstatemodel', state)
     expect(refused.status).toBe(500)

@@ -2,8 +2,10 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { FOREIGN_FLAGS, rewriteForeignFlags } from '../../src/cli/foreign-flags.ts'
+import { switchesOfServe } from '../../src/cli/serve.ts'
 
-const rewrite = (line: string) => rewriteForeignFlags(line.split(' ')).argv.join(' ')
+const rewriteWords = (words: readonly string[]) => rewriteForeignFlags(words, switchesOfServe)
+const rewrite = (line: string) => rewriteWords(line.split(' ')).argv.join(' ')
 
 test.each([
   // The command lines of the five documents.
@@ -29,7 +31,15 @@ test.each([
   ['--model-path m --pp-devices [0,1,2,3]', 'm --pp-devices 0,1,2,3'],
   ['m --pp-devices cpu,cpu', 'm --pp-devices cpu,cpu'],
   ['--localhost 127.0.0.1 m', '--host 127.0.0.1 m'],
+  ['--localhost ::1 --no-store m', '--host ::1 --no-store m'],
+  ['--localhost ::1 --no-config m', '--host ::1 --no-config m'],
+  ['--localhost ::1 --port=9 m', '--host ::1 --port=9 m'],
+  ['--localhost ::1 --no-store --port 9', '--host ::1 --no-store --port 9 --without-model'],
   ['m --enable-cuda-graph --port 1', 'm --port 1'],
+  ['m --max_completion_tokens 1024 --emb cpu', 'm'],
+  ['m --wkv fp32io16', 'm --wkv fp32'],
+  ['m --wkv fp16', 'm --wkv fp16'],
+  ['m --chunk-size 128 --state-db-path s.db --chunk-load', 'm --step-tokens 128'],
   ['m --prefill-chunk-size 512 --max-prefill-batch 32', 'm --step-tokens 512'],
   ['m --wkv32 --port 1', 'm --wkv fp32 --port 1'],
   ['m --max-queue-size 9 --tokenizer-path t', 'm --max-waiting 9 --vocab t'],
@@ -40,12 +50,12 @@ test.each([
 })
 
 test('what has no effect is said to have none', () => {
-  const { notes } = rewriteForeignFlags(['--workers', '64', '--dynamic_state_cache_size', '512'])
+  const { notes } = rewriteWords(['--workers', '64', '--dynamic_state_cache_size', '512'])
   expect(notes).toEqual([
     '--workers has no effect: one process takes all connections',
     '--dynamic_state_cache_size has no effect: kept prefixes are bounded by --prefix-cache-mb',
   ])
-  expect(rewriteForeignFlags(['--model', 'm']).notes).toEqual([])
+  expect(rewriteWords(['--model', 'm']).notes).toEqual([])
 })
 
 test.each([

@@ -8,13 +8,18 @@ import { DEMO_MODEL } from '../../src/load.ts'
 
 function choiceOf(
   spec: Partial<WorkerSpec>,
-  { defaults = {}, adaptedFile = null as string | null } = {},
+  {
+    defaults = {},
+    adaptedFile = null as string | null,
+    adapters = undefined as Launch['adapters'],
+  } = {},
 ) {
   const launch: Launch = {
     id: 'goose',
     file: '/m/goose.pth',
     quant: spec.quant ?? null,
     startStates: [],
+    adapters,
     vocab: null,
     spec: { ...DEFAULT_SPEC, ...spec },
   }
@@ -30,6 +35,10 @@ test('what is not said is as the server was told; adapters are the first modelâ€
     ...base,
   })
   expect(choiceOf({}, { defaults: SERVER, adaptedFile: '/m/x.pth' }).adapters).toBeUndefined()
+  const adapters = [{ path: '/m/b.pth', scale: 0.5 }]
+  expect(choiceOf({}, { defaults: SERVER, adaptedFile: '/m/goose.pth', adapters })).toMatchObject({
+    adapters,
+  })
 })
 
 test.each<[Partial<WorkerSpec>, object]>([

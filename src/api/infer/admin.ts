@@ -1,8 +1,9 @@
 /** Models and start states by the routes of RWKV-Infer, and the list of names that its clients choose from. */
 import Type, { type Static, type TSchema } from 'typebox'
 import { SkeinError } from '../../errors.ts'
-import type { MixtureAdmin, ModelAdmin, ModelEntry, ModelRegistry } from '../models.ts'
-import { invalid } from '../openai/sampling.ts'
+import type { AdapterFile, MixtureAdmin, ModelAdmin, ModelEntry, ModelRegistry } from '../models.ts'
+import { unsupported } from '../openai/parameters.ts'
+import { invalid, present } from '../openai/sampling.ts'
 import { type Call, get, json, operators, post, type Route } from '../route.ts'
 import { Matching, Maybe, OneOf } from '../schema.ts'
 
@@ -96,14 +97,60 @@ function loadRoute(last: LastLoaded): Route {
     model_filename: FileName,
     model_viewname: Maybe(ViewName),
     model_strategy: Maybe(Type.String()),
+    adapter_filename: Maybe(Type.String({ maxLength: 1024 })),
+    adapter_mode: Maybe(Type.String()),
+    adapter_scaling: Maybe(OneOf('a number', Type.Number(), Type.String())),
   })
   const summary = 'Load a model from the folder of models'
   return change('/loadmodel', summary, body, async (admin, asked) => {
     const id = asked.model_viewname ?? 'default model'
     const quant = quantOf(asked.model_strategy ?? '')
-    await admin.load({ file: asked.model_filename, id, quant, param: 'model_filename' })
+    refuseOthers(asked)
+    const adapter = adapterOf(asked)
+    await admin.load({ file: asked.model_filename, id, quant, adapter, param: 'model_filename' })
     last.set(id)
   })
+}
+
+/** What an adapter is, its file says; these can be merged without a second file. */
+const ADAPTER_MODES = ['', 'lora', 'dora', 'bone']
+
+interface AdapterFields {
+  readonly adapter_filename?: string | null
+  readonly adapter_mode?: string | null
+  readonly adapter_scaling?: number | string | null
+}
+
+function adapterOf(asked: AdapterFields): AdapterFile | undefined {
+  const { adapter_filename: file, adapter_mode: mode, adapter_scaling: scaling } = asked
+  if (!ADAPTER_MODES.includes(mode ?? ''))
+    throw invalid('adapter_mode', `expected one of ${ADAPTER_MODES.slice(1).join(', ')}`)
+  const scale = isEmpty(scaling) ? null : Number(scaling)
+  if (scale !== null && !Number.isFinite(scale)) throw invalid('adapter_scaling', 'not a number')
+  return file ? { file, scale, param: 'adapter_filename' } : undefined
+}
+
+/** Fields of later RWKV-Infers that would change answers here → the values at which they do not. */
+const NOT_READ: Readonly<Record<string, readonly unknown[]>> = {
+  template: ['world'],
+  endtoken: [],
+  default_temperature: [1],
+  default_top_p: [0.3],
+  rope_theta: [0],
+  rms_norm_eps: [0],
+}
+
+function refuseOthers(body: object): void {
+  for (const [field, value] of Object.entries(body)) {
+    if (!Object.hasOwn(NOT_READ, field) || isEmpty(value)) continue
+    // Its clients write numbers as texts, too.
+    if (NOT_READ[field]!.some((one) => one === value || one === Number(value))) continue
+    throw unsupported(field, 'leave it out')
+  }
+}
+
+function isEmpty(value: unknown): value is null | undefined | '' {
+  return !present(value) || value === ''
 }
 
 function loadStateRoute(last: LastLoaded): Route {

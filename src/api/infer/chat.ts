@@ -7,6 +7,7 @@ import type { GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
+import type { LiveCalls } from '../live-calls.ts'
 import { weighted } from '../mixture-weights.ts'
 import type { ServedModel } from '../models.ts'
 import { type Chat, replyOf } from '../openai/chat.ts'
@@ -15,6 +16,7 @@ import { refuseUnread } from '../openai/parameters.ts'
 import {
   cacheOf,
   checkCombinations,
+  filled,
   invalid,
   oneMaxTokens,
   present,
@@ -53,12 +55,12 @@ const Name = Matching(
   'a name of 1 to 32 letters, digits, spaces and "_.-"',
 )
 
-export function inferChatRoutes(limits: RequestLimits): readonly Route[] {
+export function inferChatRoutes(limits: RequestLimits, live: LiveCalls): readonly Route[] {
   const body = inferBody(limits)
   const summary = 'Answer a conversation, with the defaults of RWKV-Infer'
   const chat = (path: string) =>
     post(path, summary, body, async (call) =>
-      replyOf(await prepare(call), call.body.stream === true),
+      replyOf({ ...(await prepare(call)), path, live }, call.body.stream === true),
     )
   return [
     chat('/chat/completions'),
@@ -93,7 +95,7 @@ function isInferChat(body: unknown): boolean {
   if (typeof body !== 'object' || body === null) return false
   const { messages, params, mrss_gatingweight, contents } = body as Record<string, unknown>
   const isOurs = present(params) || present(mrss_gatingweight)
-  return present(messages) && isOurs && !present(contents)
+  return filled(messages) && isOurs && !filled(contents)
 }
 
 async function prepare(call: Call<InferBody>): Promise<Chat> {

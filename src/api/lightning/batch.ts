@@ -5,9 +5,9 @@
 import type { GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { runGroups } from '../answers.ts'
+import type { LiveCalls } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
 import { json, type Reply } from '../route.ts'
-import type { LiveCalls } from './live-calls.ts'
 import { Row } from './row.ts'
 
 export interface BatchPlan {
@@ -41,11 +41,10 @@ export async function* runBatch(
   const { id, tenant, path, model, rows, signal } = plan
   const startedAt = Date.now()
   const call = { id, tenant, path, model: model.id, numRows: rows.length, startedAt }
-  const handle = live.enter(call)
+  const handle = live.enter({ ...call, canPause: true }, signal)
   try {
     const requests = rows.map(({ request }) => request)
-    const either = AbortSignal.any([signal, handle.signal])
-    for await (const group of runGroups(model.client, requests, either)) {
+    for await (const group of runGroups(model.client, requests, handle.signal)) {
       const changed = new Set<Row>()
       for (const { prompt, event } of group) {
         const row = rows[prompt]!
@@ -56,8 +55,7 @@ export async function* runBatch(
     }
     return false
   } catch (thrown) {
-    if (handle.ending === null) throw thrown
-    if (handle.ending === 'stopped') throw new SkeinError('conflict', 'Request cancelled')
+    if (handle.ending !== 'paused') throw handle.failureOf(thrown)
     keepPaused(plan, live)
     return true
   } finally {

@@ -2,12 +2,13 @@
  * POST /v3/chat/completions: a conversation, or a list of questions with a row each, through the chat template.
  * The original kept only the first user message; here the system text and the history count.
  */
-import Type from 'typebox'
+import Type, { type Static } from 'typebox'
 import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
+import type { LiveCalls } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
-import { chatBody, toTurns } from '../openai/chat-schema.ts'
-import { present } from '../openai/sampling.ts'
+import { MaybeMessages, toTurns } from '../openai/chat-schema.ts'
+import { filled } from '../openai/sampling.ts'
 import { type Call, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
@@ -16,26 +17,28 @@ import { batchReply } from './batch.ts'
 import { Contents, contentsOf, lightningFields, settingsOf } from './body.ts'
 import { labelOf, passwordRoute, planFor, STATE_ROUTE } from './contents.ts'
 import { SHORT } from './families.ts'
-import type { LiveCalls } from './live-calls.ts'
 import { modelOf } from './model-name.ts'
 
 /** The endings of this route, byte for byte; its clients see the ">" that follows an open one. */
 const TAILS = { open: 'Assistant: <think', closed: 'Assistant: <think>\n</think>' } as const
 
-export function chatBatchRoute(limits: RequestLimits, live: LiveCalls): Route {
-  const path = '/v3/chat/completions'
-  const summary = 'Answer a conversation, or a list of questions'
-  const { messages } = chatBody(limits).properties
-  const body = Type.Object({
+function chatBatchBody(limits: RequestLimits) {
+  return Type.Object({
     ...lightningFields(limits),
-    messages: Maybe(messages),
+    messages: MaybeMessages(limits),
     contents: Maybe(Contents(limits)),
     enable_think: Maybe(Type.Boolean()),
   })
+}
+
+type ChatBatchBody = Static<ReturnType<typeof chatBatchBody>>
+
+export function chatBatchRoute(limits: RequestLimits, live: LiveCalls): Route {
+  const path = '/v3/chat/completions'
+  const summary = 'Answer a conversation, or a list of questions'
+  const body = chatBatchBody(limits)
   const route = post(path, summary, body, async (call) => {
-    const conversations = present(call.body.messages)
-      ? [toTurns(call.body.messages)]
-      : contentsOf(call.body).map((content): Turn[] => [{ role: 'user', content }])
+    const conversations = conversationsOf(call.body)
     const model = modelOf(call)
     refuseSession(call.body, STATE_ROUTE)
     const settings = settingsOf(call.body, SHORT, model, call.limits, CHAT_STOPS)
@@ -46,6 +49,14 @@ export function chatBatchRoute(limits: RequestLimits, live: LiveCalls): Route {
     return await batchReply(plan, live, label, call.body.stream === true)
   })
   return passwordRoute(route)
+}
+
+/** As in the original, messages count only where there are no contents. */
+function conversationsOf({ messages, contents }: ChatBatchBody): readonly Turn[][] {
+  if (filled(messages) && !filled(contents)) return [toTurns(messages)]
+  return contentsOf({ contents: contents ?? null }).map((content): Turn[] => [
+    { role: 'user', content },
+  ])
 }
 
 async function renderAll(

@@ -6,8 +6,9 @@ import Type, { type Static } from 'typebox'
 import type { SamplingParams } from '../../engine/messages.ts'
 import { concatTokens, END_OF_TEXT, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
+import type { LiveCalls } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
-import { present } from '../openai/sampling.ts'
+import { filled, present } from '../openai/sampling.ts'
 import { type Call, post, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
@@ -22,7 +23,6 @@ import {
 } from './body.ts'
 import { BIG_BATCH, CONTENTS, CUDA_BATCH, type Family } from './families.ts'
 import { fastBatchReply } from './fast-batch.ts'
-import type { LiveCalls } from './live-calls.ts'
 import { modelNameOf, modelOf } from './model-name.ts'
 
 export const STATE_ROUTE = 'use /state/chat/completions'
@@ -74,7 +74,7 @@ export function passwordRoute(route: Route): Route {
 function isContentsOnly(body: unknown): boolean {
   if (typeof body !== 'object' || body === null) return false
   const { contents, messages } = body as { contents?: unknown; messages?: unknown }
-  return present(contents) && !present(messages)
+  return present(contents) && !filled(messages)
 }
 
 function fastBatchRoute(limits: RequestLimits, live: LiveCalls): Route {

@@ -4,9 +4,10 @@
  */
 import Type, { type Static } from 'typebox'
 import type { RequestLimits } from '../limits.ts'
+import type { LiveCalls } from '../live-calls.ts'
 import { type Chat, promptOf, replyOf } from '../openai/chat.ts'
-import { chatBody, toTurns } from '../openai/chat-schema.ts'
-import { invalid, oneMaxTokens, present } from '../openai/sampling.ts'
+import { chatBody, MaybeMessages, toTurns } from '../openai/chat-schema.ts'
+import { filled, invalid, oneMaxTokens, present } from '../openai/sampling.ts'
 import { type Call, get, json, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { sessionFields, sessionUse } from '../sessions/use.ts'
@@ -18,12 +19,12 @@ import { modelOf } from './model-name.ts'
 
 const SHARED_PATH = '/v1/chat/completions'
 
-export function openAiRoutes(limits: RequestLimits): readonly Route[] {
+export function openAiRoutes(limits: RequestLimits, live: LiveCalls): readonly Route[] {
   const body = openAiBody(limits)
   const chat = (path: string) =>
     passwordRoute(
       post(path, 'Answer a conversation, with the defaults of rwkv_lightning', body, async (call) =>
-        replyOf(await prepare(call), call.body.stream === true),
+        replyOf({ ...(await prepare(call)), path, live }, call.body.stream === true),
       ),
     )
   return [
@@ -44,10 +45,10 @@ export function openAiRoutes(limits: RequestLimits): readonly Route[] {
 }
 
 function openAiBody(limits: RequestLimits) {
-  const { messages, max_completion_tokens, stream_options } = chatBody(limits).properties
+  const { max_completion_tokens, stream_options } = chatBody(limits).properties
   return Type.Object({
     ...lightningFields(limits),
-    messages: Maybe(messages),
+    messages: MaybeMessages(limits),
     contents: Maybe(Contents(limits)),
     ...sessionFields(),
     system: Maybe(Type.String()),
@@ -63,7 +64,7 @@ type OpenAiBody = Static<ReturnType<typeof openAiBody>>
 function hasBoth(body: unknown): boolean {
   if (typeof body !== 'object' || body === null) return false
   const { contents, messages } = body as { contents?: unknown; messages?: unknown }
-  return present(contents) && present(messages)
+  return filled(contents) && filled(messages)
 }
 
 async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
@@ -89,6 +90,7 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
     includeUsage: stream_options?.include_usage === true,
     created: call.now,
     signal,
+    name: body.request_id ?? undefined,
   }
 }
 

@@ -2,8 +2,8 @@
 import type { FinishReason, GenerateRequest, SessionPosition } from '../../engine/messages.ts'
 import type { Answered } from '../answers.ts'
 import { concatTokens } from '../encode.ts'
+import type { PausedRow } from '../live-calls.ts'
 import type { TextCodec } from '../models.ts'
-import type { PausedRow } from './live-calls.ts'
 
 export class Row {
   readonly index: number

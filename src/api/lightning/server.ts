@@ -6,6 +6,7 @@ import Type from 'typebox'
 import { SkeinError } from '../../errors.ts'
 import { encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
+import type { LiveCall, LiveCalls } from '../live-calls.ts'
 import { chatBody, toTurns } from '../openai/chat-schema.ts'
 import { invalid, present } from '../openai/sampling.ts'
 import { type Call, json, mayLackBody, post, type Reply, type Route } from '../route.ts'
@@ -14,7 +15,6 @@ import { renderTurns } from '../template.ts'
 import { batchReply } from './batch.ts'
 import { Contents, RequestName } from './body.ts'
 import { passwordRoute } from './contents.ts'
-import type { LiveCall, LiveCalls } from './live-calls.ts'
 import { modelOf } from './model-name.ts'
 import { Row } from './row.ts'
 
@@ -36,7 +36,9 @@ export function serverRoutes(limits: RequestLimits, live: LiveCalls): readonly R
         'End a request so that it can go on later',
         nameBody,
         async (call) => {
-          const id = onlyOne(namedOr(call.body, live.live(call.tenant)))
+          const all = live.live(call.tenant)
+          const id = onlyOne(namedOr(call.body, pausableOf(all)))
+          if (all.some((one) => one.id === id && !one.canPause)) throw notPausable()
           const isPaused = live.end(call.tenant, id, 'paused')
           if (!isPaused) throw notFound('Request not found')
           return json({ ok: true, paused: true, request_id: id })
@@ -68,6 +70,19 @@ function onlyOne(ids: readonly string[]): string {
     throw invalid('request_id', `${ids.length} requests are active; name one of them`)
   }
   return id
+}
+
+/** A request that names none means those that can be; where there are no such, the refusal says why. */
+function pausableOf(all: readonly LiveCall[]): readonly LiveCall[] {
+  const pausable = all.filter(({ canPause }) => canPause)
+  return pausable.length > 0 ? pausable : all
+}
+
+function notPausable(): SkeinError {
+  return invalid(
+    'request_id',
+    'chats and completions of OpenAI’s shapes cannot be paused; stop it, or use a session',
+  )
 }
 
 function notFound(message: string): SkeinError {

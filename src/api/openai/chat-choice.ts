@@ -22,6 +22,13 @@ interface ChatSettings {
   readonly chunkTokens: number
 }
 
+const NOTHING: ReplyPart = { reasoning: '', content: '' }
+
+/** A thought never follows an answer, so neither loses its place. */
+function joined(a: ReplyPart, b: ReplyPart): ReplyPart {
+  return { reasoning: a.reasoning + b.reasoning, content: a.content + b.content }
+}
+
 export class ChatChoice {
   readonly index: number
   /** All tokens drawn; known at the end. */
@@ -37,8 +44,8 @@ export class ChatChoice {
   #content = ''
   #reason: FinishReason | null = null
 
-  /** Text that waits until `#chunkTokens` have gathered. */
-  #waiting = ''
+  /** What waits until `#chunkTokens` have gathered. */
+  #waiting: ReplyPart = NOTHING
   #numWaiting = 0
   readonly #chunkTokens: number
   readonly #isKept: boolean
@@ -61,16 +68,16 @@ export class ChatChoice {
   add(event: TextEvent): object[] {
     if (this.#splitter.isReasoning) this.reasoningTokens += event.tokens.length
     if (event.logprobs !== null) this.#pending.push(...event.logprobs)
-    this.#waiting += event.text
+    this.#waiting = joined(this.#waiting, this.#splitter.push(event.text))
     this.#numWaiting += event.tokens.length
     if (this.#chunkTokens > 1 && this.#numWaiting < this.#chunkTokens) return []
-    return this.#deltas(this.#splitter.push(this.#takeWaiting()), false)
+    return this.#deltas(this.#takeWaiting(), false)
   }
 
   finish(event: FinishEvent): object[] {
     this.completionTokens = event.completionTokens
     this.#reason = event.reason
-    const gathered = this.#deltas(this.#splitter.push(this.#takeWaiting()), false)
+    const gathered = this.#deltas(this.#takeWaiting(), false)
     const rest = this.#deltas(this.#splitter.end(), true)
     return [...gathered, ...rest, this.#chunk({}, event.reason)]
   }
@@ -86,11 +93,11 @@ export class ChatChoice {
     }
   }
 
-  #takeWaiting(): string {
-    const text = this.#waiting
-    this.#waiting = ''
+  #takeWaiting(): ReplyPart {
+    const part = this.#waiting
+    this.#waiting = NOTHING
     this.#numWaiting = 0
-    return text
+    return part
   }
 
   /** A piece may hold the end of the thought and the beginning of the answer: two deltas. */

@@ -8,7 +8,12 @@ import type { Role, ThinkMode, Turn } from '../template.ts'
 import { unsupported } from './parameters.ts'
 import { invalid, oneMaxTokens, present, samplingFields } from './sampling.ts'
 
-const ContentPart = Type.Object({ type: Type.String(), text: Maybe(Type.String()) })
+/** rwkv_lightning's clients send bare strings, too. */
+const ContentPart = OneOf(
+  'a string or an object with a type',
+  Type.String(),
+  Type.Object({ type: Type.String(), text: Maybe(Type.String()) }),
+)
 
 const Message = Type.Object({
   role: Type.String(),
@@ -19,6 +24,11 @@ const Message = Type.Object({
   function_call: Maybe(Type.Unknown()),
   audio: Maybe(Type.Unknown()),
 })
+
+/** For routes that take something else in their place: no messages is as good as none. */
+export function MaybeMessages(limits: RequestLimits) {
+  return Maybe(Type.Array(Message, { maxItems: limits.messages }))
+}
 
 export function chatBody(limits: RequestLimits) {
   return Type.Object({
@@ -73,6 +83,7 @@ function textOf({ content }: WireMessage, at: string): string {
   if (typeof content === 'string') return content
   return content
     .map((part, i) => {
+      if (typeof part === 'string') return part
       const param = `${at}.content[${i}]`
       if (part.type !== 'text') {
         const type = JSON.stringify(part.type.slice(0, 40))

@@ -5,6 +5,7 @@ import type { EngineEvent, GenerateRequest, SessionPosition } from '../../engine
 import { runAll } from '../answers.ts'
 import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
+import type { LiveCalls, LiveHandle } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import {
@@ -31,16 +32,17 @@ import { systemFingerprint, usageOf } from './usage.ts'
 /** Of the fields that not every route reads. */
 const READ = ['best_of', 'stream_options', 'max_completion_tokens', 'logprobs', 'top_logprobs']
 
-export function chatRoute(limits: RequestLimits): Route {
+export function chatRoute(limits: RequestLimits, live: LiveCalls): Route {
   const summary = 'Answer a conversation'
-  const route = post('/v1/chat/completions', summary, chatBody(limits), async (call) => {
-    return replyOf(await prepare(call), call.body.stream === true)
+  const path = '/v1/chat/completions'
+  const route = post(path, summary, chatBody(limits), async (call) => {
+    return replyOf({ ...(await prepare(call)), path, live }, call.body.stream === true)
   })
   // Dialects that share this path send their key in the body.
   return { ...route, access: 'password' }
 }
 
-export async function replyOf(chat: Chat, isStream: boolean): Promise<Reply> {
+export async function replyOf(chat: LiveChat, isStream: boolean): Promise<Reply> {
   if (isStream) return { kind: 'events', events: streamed(chat) }
   return json(await whole(chat))
 }
@@ -57,6 +59,20 @@ export interface Chat {
   readonly includeUsage: boolean
   readonly created: number
   readonly signal: AbortSignal
+  /** What the client calls it; absent: as its reply does. */
+  readonly name?: string | undefined
+}
+
+/** One that can be ended by its name. */
+interface LiveChat extends Chat {
+  readonly path: string
+  readonly live: LiveCalls
+}
+
+function enter({ live, path, request, model, signal, name = request.id }: LiveChat): LiveHandle {
+  const { tenant = '', n: numRows } = request
+  const call = { id: name, tenant, path, model: model.id, numRows, canPause: false }
+  return live.enter({ ...call, startedAt: Date.now() }, signal)
 }
 
 async function prepare(call: Call<ChatBody>): Promise<Chat> {
@@ -106,16 +122,23 @@ export async function promptOf(
   return { ...(await encodeTurn(model, text, 'messages', signal)), session }
 }
 
-async function whole(chat: Chat): Promise<object> {
+async function whole(chat: LiveChat): Promise<object> {
   const choices = choicesOf(chat, true)
   let read: PromptEvent | null = null
   let position: SessionPosition | null = null
-  for await (const { event } of runAll(chat.model.client, [chat.request], chat.signal)) {
-    if (event.type === 'prompt') read = event
-    if (event.type === 'text') choices[event.index]!.add(event)
-    if (event.type !== 'finish') continue
-    choices[event.index]!.finish(event)
-    position = event.session ?? null
+  const handle = enter(chat)
+  try {
+    for await (const { event } of runAll(chat.model.client, [chat.request], handle.signal)) {
+      if (event.type === 'prompt') read = event
+      if (event.type === 'text') choices[event.index]!.add(event)
+      if (event.type !== 'finish') continue
+      choices[event.index]!.finish(event)
+      position = event.session ?? null
+    }
+  } catch (thrown) {
+    throw handle.failureOf(thrown)
+  } finally {
+    handle.leave()
   }
   return {
     ...headOf(chat, 'chat.completion'),
@@ -125,7 +148,7 @@ async function whole(chat: Chat): Promise<object> {
   }
 }
 
-async function* streamed(chat: Chat): AsyncGenerator<object> {
+async function* streamed(chat: LiveChat): AsyncGenerator<object> {
   const choices = choicesOf(chat, false)
   const head = headOf(chat, 'chat.completion.chunk')
   const chunk = (choice: object) => ({
@@ -134,19 +157,26 @@ async function* streamed(chat: Chat): AsyncGenerator<object> {
     ...(chat.includeUsage ? { usage: null } : {}),
   })
   let read: PromptEvent | null = null
-  for await (const { event } of runAll(chat.model.client, [chat.request], chat.signal)) {
-    if (event.type === 'prompt') {
-      read = event
-      for (const choice of choices) yield chunk(choice.role())
-      continue
+  const handle = enter(chat)
+  try {
+    for await (const { event } of runAll(chat.model.client, [chat.request], handle.signal)) {
+      if (event.type === 'prompt') {
+        read = event
+        for (const choice of choices) yield chunk(choice.role())
+        continue
+      }
+      const choice = choices[event.index]!
+      if (event.type === 'text') {
+        for (const delta of choice.add(event)) yield chunk(delta)
+        continue
+      }
+      const last = event.session === undefined ? {} : { session: wirePosition(event.session) }
+      for (const delta of choice.finish(event)) yield { ...chunk(delta), ...last }
     }
-    const choice = choices[event.index]!
-    if (event.type === 'text') {
-      for (const delta of choice.add(event)) yield chunk(delta)
-      continue
-    }
-    const last = event.session === undefined ? {} : { session: wirePosition(event.session) }
-    for (const delta of choice.finish(event)) yield { ...chunk(delta), ...last }
+  } catch (thrown) {
+    throw handle.failureOf(thrown)
+  } finally {
+    handle.leave()
   }
   if (chat.includeUsage) yield { ...head, choices: [], usage: usageOfAll(chat, read, choices) }
 }

@@ -10,6 +10,7 @@ import type {
 } from '../../engine/messages.ts'
 import { type Answered, runAll } from '../answers.ts'
 import type { RequestLimits } from '../limits.ts'
+import type { LiveCalls, LiveHandle } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { wirePosition } from '../sessions/use.ts'
@@ -30,10 +31,12 @@ import { systemFingerprint, usageOf } from './usage.ts'
 /** Of the fields that not every route reads. */
 const READ = ['best_of', 'stream_options', 'max_completion_tokens', 'logprobs', 'echo', 'suffix']
 
-export function completionsRoute(limits: RequestLimits): Route {
+const PATH = '/v1/completions'
+
+export function completionsRoute(limits: RequestLimits, live: LiveCalls): Route {
   const summary = 'Continue one or more prompts'
-  return post('/v1/completions', summary, completionBody(limits), async (call): Promise<Reply> => {
-    const completion = await prepare(call)
+  return post(PATH, summary, completionBody(limits), async (call): Promise<Reply> => {
+    const completion = { ...(await prepare(call)), live }
     if (call.body.stream === true) return { kind: 'events', events: streamed(completion) }
     return json(await whole(completion))
   })
@@ -41,6 +44,7 @@ export function completionsRoute(limits: RequestLimits): Route {
 
 interface Completion {
   readonly id: string
+  readonly tenant: string
   readonly model: ServedModel
   readonly prompts: readonly PromptText[]
   /** One per prompt. */
@@ -78,6 +82,7 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
   const prompts = await toPrompts(body, model, signal)
   return {
     id,
+    tenant: call.tenant,
     model,
     prompts,
     requests: prompts.map(({ tokens }, p) => ({ id: `${id}-${p}`, prompt: tokens, ...settings })),
@@ -90,13 +95,30 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
   }
 }
 
-async function whole(completion: Completion): Promise<object> {
-  const { model, requests, n, signal } = completion
+/** One that can be ended by the name that its reply has. */
+interface LiveCompletion extends Completion {
+  readonly live: LiveCalls
+}
+
+function enter({ live, id, tenant, model, requests, n, signal }: LiveCompletion): LiveHandle {
+  const call = { id, tenant, path: PATH, model: model.id, numRows: n * requests.length }
+  return live.enter({ ...call, canPause: false, startedAt: Date.now() }, signal)
+}
+
+async function whole(completion: LiveCompletion): Promise<object> {
+  const { model, requests, n } = completion
   const choices = choicesOf(completion, true)
   const read = new Read()
-  for await (const answered of runAll(model.client, requests, signal)) {
-    read.take(answered, completion)
-    for (const choice of concerned(choices, answered, n)) choice.take(answered.event)
+  const handle = enter(completion)
+  try {
+    for await (const answered of runAll(model.client, requests, handle.signal)) {
+      read.take(answered, completion)
+      for (const choice of concerned(choices, answered, n)) choice.take(answered.event)
+    }
+  } catch (thrown) {
+    throw handle.failureOf(thrown)
+  } finally {
+    handle.leave()
   }
   return {
     ...headOf(completion),
@@ -106,19 +128,26 @@ async function whole(completion: Completion): Promise<object> {
   }
 }
 
-async function* streamed(completion: Completion): AsyncGenerator<object> {
-  const { model, requests, n, signal, includeUsage } = completion
+async function* streamed(completion: LiveCompletion): AsyncGenerator<object> {
+  const { model, requests, n, includeUsage } = completion
   const choices = choicesOf(completion, false)
   const head = headOf(completion)
   const read = new Read()
-  for await (const answered of runAll(model.client, requests, signal)) {
-    read.take(answered, completion)
-    for (const choice of concerned(choices, answered, n)) {
-      const piece = choice.take(answered.event)
-      if (piece === null) continue
-      const usage = includeUsage ? { usage: null } : {}
-      yield { ...head, choices: [piece], ...usage, ...sessionField(choice) }
+  const handle = enter(completion)
+  try {
+    for await (const answered of runAll(model.client, requests, handle.signal)) {
+      read.take(answered, completion)
+      for (const choice of concerned(choices, answered, n)) {
+        const piece = choice.take(answered.event)
+        if (piece === null) continue
+        const usage = includeUsage ? { usage: null } : {}
+        yield { ...head, choices: [piece], ...usage, ...sessionField(choice) }
+      }
     }
+  } catch (thrown) {
+    throw handle.failureOf(thrown)
+  } finally {
+    handle.leave()
   }
   if (includeUsage) yield { ...head, choices: [], usage: usageOfAll(read, choices) }
 }

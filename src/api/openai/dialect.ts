@@ -2,23 +2,26 @@
 import { infillRoute } from '../fim/infill.ts'
 import { mistralFimRoute } from '../fim/mistral.ts'
 import type { RequestLimits } from '../limits.ts'
+import type { LiveCalls } from '../live-calls.ts'
 import type { Dialect } from '../route.ts'
 import { chatRoute } from './chat.ts'
 import { completionsRoute } from './completions.ts'
 import { renderOpenAiError } from './errors.ts'
 import { modelRoutes } from './models.ts'
+import { cancelRoute } from './requests.ts'
 import { tokenizeRoutes } from './tokenize.ts'
 
-export function openAiDialect(limits: RequestLimits): Dialect {
+export function openAiDialect(limits: RequestLimits, live: LiveCalls): Dialect {
   return {
     name: 'openai',
     routes: [
       ...modelRoutes,
-      chatRoute(limits),
-      completionsRoute(limits),
+      chatRoute(limits, live),
+      completionsRoute(limits, live),
       ...tokenizeRoutes(limits),
       mistralFimRoute(limits),
       infillRoute(limits),
+      cancelRoute(live),
     ],
     renderError: renderOpenAiError,
   }

@@ -9,31 +9,40 @@ export const modelRoutes: readonly Route[] = [
     json({ object: 'list', data: allNames(models).map((entry) => describe(entry, limits)) }),
   ),
   get('/v1/models/:id', 'Describe one served model', ({ models, limits, params }) => {
-    const entry = allNames(models).find((candidate) => candidate.id === params.id)
-    if (entry === undefined) {
-      throw new SkeinError(
-        'not_found',
-        'model: no model of that name; GET /v1/models lists the names',
-        { param: 'model' },
-      )
-    }
-    return json(describe(entry, limits))
+    const listed = allNames(models).find(({ id }) => id === params.id)
+    return json(describe(listed ?? found(models, params.id!), limits))
   }),
 ]
 
-/** Every name that `model` may be: the models, and each with each of its start states. */
-function allNames(models: ModelRegistry): ModelEntry[] {
-  return models.list().flatMap((entry) => [
-    entry,
-    ...(entry.client?.info.startStates ?? []).map((state) => ({
-      ...entry,
-      id: `${entry.id}@${state}`,
-    })),
-  ])
+interface Named extends Pick<ModelEntry, 'id' | 'created' | 'state' | 'client'> {
+  /** The model whose own name it is not. */
+  readonly root?: string
 }
 
-function describe({ id, created, state, client }: ModelEntry, limits: RequestLimits): object {
-  const described = { id, object: 'model', created, owned_by: 'skein', state }
+/** Whatever a request may call a model, as it would be found for it. */
+function found(models: ModelRegistry, name: string): Named {
+  // In a request no name means the only model; here it names none.
+  if (name !== '') return { ...models.get(name), state: 'ready' }
+  throw new SkeinError(
+    'not_found',
+    'model: no model of that name; GET /v1/models lists the names',
+    { param: 'model' },
+  )
+}
+
+/** Names that `model` may be: the models, what else they are called, and each with each of its states and mixtures. */
+function allNames(models: ModelRegistry): Named[] {
+  return models.list().flatMap((entry) => {
+    const { id, aliases = [], mixtures = [], client } = entry
+    const states = [...(client?.info.startStates ?? []), ...mixtures]
+    const names = [...aliases, ...states.map((state) => `${id}@${state}`)]
+    return [entry, ...names.map((name) => ({ ...entry, id: name, root: id }))]
+  })
+}
+
+function describe({ id, root, created, state, client }: Named, limits: RequestLimits): object {
+  const own = root === undefined ? {} : { root }
+  const described = { id, object: 'model', created, owned_by: 'skein', ...own, state }
   if (client === null) return { ...described, limits: wireLimits(limits) }
   const { info } = client
   return {

@@ -83,7 +83,7 @@ export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
   typical_p: [1],
   xtc_probability: [0],
   // RWKV servers
-  contents: [],
+  contents: [[]],
   force_reasoning: [false],
   global_penalty: [false],
   noise: [],

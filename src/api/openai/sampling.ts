@@ -194,6 +194,11 @@ export function present<T>(value: T | null | undefined): value is T {
   return value !== null && value !== undefined
 }
 
+/** Clients of several dialects send a list empty where they have none: [] is as good as absent. */
+export function filled<T>(value: T | null | undefined): value is T {
+  return present(value) && !(Array.isArray(value) && value.length === 0)
+}
+
 type NumberField = {
   [K in keyof SamplingFields]-?: number extends SamplingFields[K] ? K : never
 }[keyof SamplingFields]

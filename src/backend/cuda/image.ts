@@ -3,9 +3,10 @@
  * from. A cache that cannot be written costs time, nothing else. Knows no driver.
  */
 import { createHash } from 'node:crypto'
-import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
+import { makeFolder } from '../../make-folder.ts'
 import {
   type Compiler,
   chooseTarget,
@@ -107,7 +108,7 @@ export function readCached(path: string): Uint8Array | null {
 export function writeCached(folder: string, path: string, bytes: Uint8Array | string): boolean {
   const partial = `${path}.${process.pid}`
   try {
-    mkdirSync(folder, { recursive: true })
+    makeFolder(folder)
     writeFileSync(partial, bytes)
     renameSync(partial, path)
     return true

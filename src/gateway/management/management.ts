@@ -148,17 +148,24 @@ export class Management {
     )
   }
 
-  /** A replica of which no start states are said has those of its model. */
+  /** Another worker of the name that answers, or will. One that was given up is listed, and decides nothing. */
+  #other({ id }: Launch, worker?: FleetWorker): FleetWorker | undefined {
+    return this.fleet.serving(id).find((other) => other !== worker && !other.hasEnded)
+  }
+
+  /** A replica has the adapters of its model, and its start states where none are said. */
   #joining(launch: Launch): Launch {
-    const [other] = this.fleet.serving(launch.id)
-    if (other === undefined || launch.startStates.length > 0) return launch
-    return withStartStates(launch, other.launch.startStates)
+    const other = this.#other(launch)
+    if (other === undefined) return launch
+    const { adapters, startStates } = other.launch
+    const adapted = { ...launch, adapters }
+    return launch.startStates.length > 0 ? adapted : withStartStates(adapted, startStates)
   }
 
   /** To the start states that its model was given while it did not serve it. */
   #catchUp(worker: FleetWorker): void {
     const { launch } = worker
-    const other = this.fleet.serving(launch.id).find((candidate) => candidate !== worker)
+    const other = this.#other(launch, worker)
     if (other === undefined || weightsOf(other.launch) !== weightsOf(launch)) return
     if (!worker.isServing) worker.keepStartStates(other.launch.startStates)
   }
@@ -166,7 +173,7 @@ export class Management {
   /** Workers of one name answer alike, so they have the same weights. */
   #refuseOtherModel(worker: FleetWorker): void {
     const { launch } = worker
-    const other = this.fleet.serving(launch.id).find((candidate) => candidate !== worker)
+    const other = this.#other(launch, worker)
     if (other === undefined) return
     const facts = (one: Launch) => JSON.stringify([weightsOf(one), one.startStates])
     if (facts(other.launch) === facts(launch)) return
@@ -178,6 +185,6 @@ export class Management {
   }
 }
 
-function weightsOf({ file, quant, vocab }: Launch): string {
-  return JSON.stringify([file, quant, vocab])
+function weightsOf({ file, quant, adapters, vocab }: Launch): string {
+  return JSON.stringify([file, quant, adapters, vocab])
 }

@@ -16,8 +16,15 @@ test('one that could never be loaded is not among those that could be meant', ()
   const models = createRegistry([model('broken', neverLoaded), model('works', ready)])
   expect(models.get(null).id).toBe('works')
   expect(models.get('rwkv7').id).toBe('works')
+  // Albatross's name.
+  expect(models.get('rwkv-7').id).toBe('works')
   expect(() => models.get('broken')).toThrow('no such file')
   expect(models.list().map(({ id }) => id)).toEqual(['broken', 'works'])
+})
+
+test('what else a model is called is listed with it', () => {
+  const [entry] = createRegistry([{ ...model('a', ready), aliases: ['b', 'b', 'c'] }]).list()
+  expect(entry!.aliases).toEqual(['b', 'c'])
 })
 
 test('of two that work a request has to name one, and the only one that there is says why it cannot', () => {

@@ -28,6 +28,8 @@ export type Connection =
 export interface ModelEntry {
   readonly id: string
   readonly state: string
+  /** The model that it is another name of, or a state of. */
+  readonly root?: string
 }
 
 export type Role = OwnKey['role']

@@ -25,7 +25,7 @@ import { ImportDialog, NameDialog } from './session-dialogs.tsx'
 
 export function SessionsPage() {
   const [chosen, setChosen] = useState<string | null>(null)
-  const entries = (models.value ?? []).filter(({ id }) => !id.includes('@'))
+  const entries = (models.value ?? []).filter(({ root }) => root === undefined)
   const names = entries.map(({ id }) => id)
   const model = chosen !== null && names.includes(chosen) ? chosen : (names[0] ?? null)
   const [isImporting, setImporting] = useState(false)

@@ -1,10 +1,10 @@
 /**
- * The lightning calls under way and those that were paused, per tenant, so that /v1/server/* can stop, pause and
- * resume them by name. It owns no engine: ending a call aborts its signal, and what was paused is the prompts with the
+ * The calls under way and those that were paused, per tenant, so that /v1/server/* can stop, pause and resume them by
+ * name, and DELETE /v1/requests/{id} can end one. It owns no engine: ending a call aborts its signal, and what was paused is the prompts with the
  * tokens drawn so far, which is all that a recurrent model needs to go on.
  */
-import type { GenerateRequest } from '../../engine/messages.ts'
-import { SkeinError } from '../../errors.ts'
+import type { GenerateRequest } from '../engine/messages.ts'
+import { SkeinError } from '../errors.ts'
 
 export type Ending = 'stopped' | 'paused'
 
@@ -15,6 +15,8 @@ export interface LiveCall {
   readonly path: string
   readonly model: string
   readonly numRows: number
+  /** Whether its rows are kept so that they can go on. */
+  readonly canPause: boolean
   /** Milliseconds since 1970. */
   readonly startedAt: number
 }
@@ -39,6 +41,8 @@ export interface PausedCall {
 export interface LiveHandle {
   readonly signal: AbortSignal
   readonly ending: Ending | null
+  /** What a failure of the call is to its client: one that was stopped says so. */
+  failureOf(thrown: unknown): unknown
   leave(): void
 }
 
@@ -56,8 +60,8 @@ export class LiveCalls {
   /** In the order of pausing. */
   readonly #paused = new Map<string, PausedCall>()
 
-  /** Throws `conflict` if the tenant has a live call of that id. */
-  enter(call: LiveCall): LiveHandle {
+  /** `signal` is the client's. Throws `conflict` if the tenant has a live call of that id. */
+  enter(call: LiveCall, signal: AbortSignal): LiveHandle {
     const key = keyOf(call)
     if (this.#live.has(key)) {
       throw new SkeinError('conflict', 'request_id: a request of that id is under way', {
@@ -67,10 +71,12 @@ export class LiveCalls {
     const entry: Entry = { call, controller: new AbortController(), ending: null }
     this.#live.set(key, entry)
     return {
-      signal: entry.controller.signal,
+      signal: AbortSignal.any([signal, entry.controller.signal]),
       get ending() {
         return entry.ending
       },
+      failureOf: (thrown) =>
+        entry.ending === 'stopped' ? new SkeinError('conflict', 'Request cancelled') : thrown,
       leave: () => this.#live.delete(key),
     }
   }

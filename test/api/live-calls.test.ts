@@ -1,0 +1,135 @@
+/** Calls under way, whichever route they came by: seen, ended by their name, and told how full the engine is. */
+import type { FastifyInstance } from 'fastify'
+import { afterEach, describe, expect, test } from 'vitest'
+import { addKey, NO_LIMITS } from '../../src/gateway/keys.ts'
+import { changeKeys, KeyRing } from '../../src/gateway/keys-file.ts'
+import { endless } from '../helpers/fake-engine.ts'
+import { temporaryFolder } from '../helpers/temporary-folder.ts'
+import { CHAT, COMPLETIONS, eventsOf, HELLO, postTo, serve } from './kit.ts'
+
+interface Active {
+  readonly request_id: string
+  readonly path: string
+  readonly rows: number
+}
+
+const folder = temporaryFolder()
+let app: FastifyInstance
+afterEach(() => app.close())
+
+const active = async (headers = {}): Promise<Active[]> =>
+  (await app.inject({ url: '/v1/server/status', headers })).json().active_requests
+const only = async (): Promise<Active> => {
+  await expect.poll(async () => (await active()).length).toBe(1)
+  return (await active())[0]!
+}
+const cancel = (id: string, headers = {}) =>
+  app.inject({ method: 'DELETE', url: `/v1/requests/${id}`, headers })
+
+const OPENAI = '/openai/v1/chat/completions'
+const NOW = { contents: ['a', 'b'], request_id: 'mine' }
+
+describe('a call that is ended by its name', () => {
+  test.each<[string, object, RegExp, unknown]>([
+    [CHAT, HELLO, /^chatcmpl-/, expect.objectContaining({ message: 'Request cancelled' })],
+    [
+      COMPLETIONS,
+      { prompt: ['a', 'b'] },
+      /^cmpl-/,
+      expect.objectContaining({ type: expect.any(String) }),
+    ],
+    [OPENAI, { ...HELLO, request_id: 'mine' }, /^mine$/, 'Request cancelled'],
+    [OPENAI, HELLO, /^chatcmpl-/, 'Request cancelled'],
+    [CHAT, NOW, /^mine$/, 'Request cancelled'],
+  ])('%s %j', async (path, body, name, error) => {
+    const served = serve(endless)
+    app = served.app
+    for (const stream of [false, true]) {
+      const open = postTo(app, path, { ...body, stream })
+      const call = await only()
+      expect(call).toMatchObject({ path, request_id: expect.stringMatching(name) })
+      const reply = await cancel(call.request_id)
+      expect(reply.json()).toEqual({ status: 'cancelled', request_id: call.request_id })
+      const { statusCode, headers, body: text } = await open
+      expect(statusCode).toBe(stream ? 200 : 409)
+      expect(headers['x-should-retry']).toBe(stream ? undefined : 'false')
+      expect(stream ? eventsOf(text).at(-1) : JSON.parse(text)).toEqual({ error })
+      expect(await active()).toEqual([])
+      expect((await cancel(call.request_id)).statusCode).toBe(404)
+    }
+    expect(served.engine.cancelled).toHaveLength(served.engine.requests.length)
+  })
+
+  test('stop and RWKV-Infer’s chat', async () => {
+    app = serve(endless).app
+    const open = postTo(app, '/chat/completions', HELLO)
+    const { request_id } = await only()
+    const stopped = await postTo(app, '/v1/server/stop', {})
+    expect(stopped.json().stopped).toEqual([request_id])
+    expect((await open).json()).toEqual({ detail: 'Request cancelled' })
+  })
+
+  test('a call that cannot be paused says so, and goes on', async () => {
+    app = serve(endless).app
+    const open = postTo(app, OPENAI, { ...HELLO, request_id: 'chat' })
+    await only()
+    for (const body of [{}, { request_id: 'chat' }]) {
+      const reply = await postTo(app, '/v1/server/pause', body)
+      expect(reply.statusCode).toBe(400)
+      expect(reply.json().error).toContain('cannot be paused')
+    }
+    const rows = postTo(app, CHAT, NOW)
+    await expect.poll(async () => (await active()).length).toBe(2)
+    // The one that can be is meant.
+    expect((await postTo(app, '/v1/server/pause', {})).json()).toMatchObject({ request_id: 'mine' })
+    expect((await rows).statusCode).toBe(409)
+    await cancel('chat')
+    expect((await open).statusCode).toBe(409)
+  })
+
+  test('is nobody else’s', async () => {
+    app = serve(endless, { keys: ['a', 'b'] }).app
+    const a = { authorization: 'Bearer a' }
+    const b = { authorization: 'Bearer b' }
+    const open = app.inject({ method: 'POST', url: CHAT, payload: HELLO, headers: a })
+    await expect.poll(async () => (await active(a)).length).toBe(1)
+    const [call] = await active(a)
+    expect(await active(b)).toEqual([])
+    expect((await cancel(call!.request_id, b)).statusCode).toBe(404)
+    expect((await cancel(call!.request_id, a)).statusCode).toBe(200)
+    expect((await open).statusCode).toBe(409)
+  })
+})
+
+test('how full the engine is, and to operators how much it has done', async () => {
+  const path = `${folder}/keys.json`
+  const key = { name: 'u', role: 'user', expiresAt: null, limits: NO_LIMITS } as const
+  const { secret } = await changeKeys(path, (keys) => addKey(keys, key, 0))
+  app = serve(undefined, { keys: ['admin'], keyRing: new KeyRing(path) }).app
+  const ask = (url: string, bearer: string) =>
+    app.inject({ url, headers: { authorization: `Bearer ${bearer}` } })
+  const now = { waiting: 3, prefill: 0, decode: 2, total_active: 5, available_slots: 14 }
+  const stats = {
+    total_requests: 5,
+    completed_requests: 0,
+    rejected_requests: 0,
+    cancelled_requests: 0,
+  }
+  expect((await ask('/v1/queue/status', secret)).json()).toEqual(now)
+  expect((await ask('/v1/queue/status', 'admin')).json()).toEqual({ ...now, stats })
+  const health = (await ask('/health', 'admin')).json()
+  expect(health).toMatchObject({ status: 'ok', queue: { ...now, stats } })
+  expect(health.timestamp).toBeGreaterThan(1e9)
+  expect((await ask('/health', secret)).json().queue).toEqual(now)
+  expect((await ask('/v1/stats', secret)).statusCode).toBe(403)
+  expect((await ask('/v1/stats', 'admin')).json()).toEqual({
+    queue: { ...now, stats },
+    engine: {
+      steps: 10,
+      prompt_tokens: 0,
+      generated_tokens: 0,
+      last_batch_tokens: 5,
+      busy_seconds: 1.5,
+    },
+  })
+})
