@@ -1,8 +1,10 @@
 /** Sessions over a disk that is slow or fails, and what durable means. */
+import { join } from 'node:path'
+import Database from 'better-sqlite3'
 import { describe, expect, test } from 'vitest'
 import type { Engine } from '../../src/engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
-import { newFolder, openDirectStore } from '../helpers/direct-store.ts'
+import { type DirectStore, newFolder, openDirectStore } from '../helpers/direct-store.ts'
 import { Collected, promptOf } from './kit.ts'
 import {
   answerAfter,
@@ -112,6 +114,65 @@ describe('a failing disk', () => {
     ).toEqual(['a', 'b', 'c'])
     await again.close()
   })
+
+  test('what is deleted goes while states do not fit, also at the end of the process', async () => {
+    const folder = newFolder()
+    const { engine, store } = openAt(folder)
+    for (const id of ['a', 'b']) await tell(engine, turnOf({ id }, { id }))
+    fillDisk(store, 0)
+    engine.submit(turnOf({ id: 'late' }, { id: 'late' }))
+    await stepsUntil(engine, () => engine.stats.states!.failedSaves > 0)
+    let isGone = false
+    void engine.call('sessions.delete', { tenant: '', id: 'a' }).then(() => {
+      isGone = true
+    })
+    await stepsUntil(engine, () => isGone)
+    expect(sessionsIn(folder)).toEqual(['b'])
+    engine.call('sessions.delete', { tenant: '', id: 'b' }).catch(() => {})
+    await expect(engine.close()).rejects.toThrow('1 states of sessions could not be saved')
+    expect(sessionsIn(folder)).toEqual([])
+  })
+
+  test('states that fit are written when not all of them do', async () => {
+    const folder = newFolder()
+    const { engine, store } = openAt(folder)
+    store.isHeld = true
+    for (const id of ['a', 'b', 'c', 'd', 'e', 'f']) engine.submit(turnOf({ id }, { id }))
+    await store.answered()
+    while (engine.hasWork) engine.step()
+    fillDisk(store, 4)
+    store.isHeld = false
+    await stepsUntil(engine, () => engine.stats.states!.saves === 4)
+    // As a process that is killed now leaves it.
+    expect(sessionsIn(folder)).toHaveLength(4)
+    fillDisk(store, 6)
+    await settle(engine)
+    await engine.close()
+    expect(sessionsIn(folder)).toHaveLength(6)
+  })
+
+  /** From here on so many more states fit. */
+  function fillDisk(store: DirectStore, numStates: number): void {
+    let room = numStates
+    store.onCommit = ({ puts }) => {
+      if (puts.length > room) throw new Error('ENOSPC: no space left on device')
+      room -= puts.length
+    }
+  }
+
+  async function stepsUntil(engine: Engine, isOver: () => boolean): Promise<void> {
+    while (!isOver()) {
+      while (engine.hasWork) engine.step()
+      await new Promise((resolve) => setTimeout(resolve, 1))
+    }
+  }
+
+  function sessionsIn(folder: string): string[] {
+    const db = new Database(join(folder, 'sessions.db'), { readonly: true })
+    const ids = db.prepare('SELECT id FROM sessions ORDER BY id').pluck().all()
+    db.close()
+    return ids as string[] // TEXT
+  }
 
   /** A fork needs no new state, yet makes the session table grow. */
   async function refusal2(engine: Engine): Promise<unknown> {
