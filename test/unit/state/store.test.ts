@@ -263,6 +263,32 @@ describe('faults', () => {
     restarted.close()
   })
 
+  test('the file of a state whose row does not fit goes, and comes back when that fits', () => {
+    const folder = newFolder()
+    const database = open(folder, { maxPages: 16, maxInlineBytes: 10 })
+    const wide = (seed: number): StoreChange => {
+      const { sessions, ...change } = changeOf(`s${seed}`, seed)
+      const [{ record, ...name }] = sessions as [(typeof sessions)[0]]
+      const turns = Array.from({ length: 40 }, () => record!.turns[0]!)
+      return { ...change, sessions: [{ ...name, record: { ...record!, turns } }] }
+    }
+    let seed = 1
+    expect(() => {
+      for (; seed < 100; seed++) database.commit(wide(seed))
+    }).toThrow('cannot be written: database or disk is full')
+    database.purge()
+    expect(blobsIn(folder)).not.toContain(`key s${seed} ${seed}`)
+    expect(blobsIn(folder)).toHaveLength(seed - 1)
+    const sessions = [1, 2].map((old) => ({ namespace: NAMESPACE, id: `s${old}`, record: null }))
+    expect(() => database.commit(wide(seed))).toThrow('is full')
+    database.commit({ puts: [], sessions, deleteKeys: [] })
+    expect(() => database.commit(wide(seed))).not.toThrow()
+    database.purge()
+    expect(blobsIn(folder)).toHaveLength(seed - 2)
+    expect(contentOf(database)).toMatchObject({ [`s${seed}`]: seed })
+    database.close()
+  })
+
   test('states that no session refers to and stray files go at the next start', () => {
     const folder = newFolder()
     const database = open(folder, { maxInlineBytes: 10 })
