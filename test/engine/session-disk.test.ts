@@ -19,6 +19,7 @@ import {
   toldOf,
   transcript,
   turnOf,
+  withSteps,
 } from './session-kit.ts'
 
 const REF = { tenant: '', id: 's' }
@@ -252,6 +253,47 @@ describe('durable', () => {
     expect((await tell(engine, turnOf({ prompt: promptOf(5) }))).position).toMatchObject({
       turn: 1,
     })
+    await engine.close()
+  })
+
+  test('an undo, rewind, fork or import that cannot be written did not happen', async () => {
+    const folder = newFolder()
+    const { engine, store } = openAt(folder, { isDurable: true })
+    for (const length of [3, 4, 5]) await tell(engine, turnOf({ prompt: promptOf(length) }))
+    const bytes = await call(engine, 'sessions.export', REF)
+    const repair = breakDisk(store)
+    const changes = [
+      engine.call('sessions.rewind', { ...REF, turn: 'undo' }),
+      engine.call('sessions.rewind', { ...REF, turn: 1 }),
+      engine.call('sessions.fork', { ...REF, newId: 'f' }),
+      engine.call('sessions.import', { tenant: '', id: 'i', bytes }),
+    ].map((change) => withSteps(engine, change).catch((error) => error.code))
+    expect(await Promise.all(changes)).toEqual(['internal', 'conflict', 'internal', 'internal'])
+    const list = await engine.call('sessions.list', { tenant: '' })
+    expect(list).toMatchObject([{ id: 's', head: 3, isBusy: false }])
+    expect(await refusal(engine, 'sessions.rewind', { ...REF, turn: 'undo' })).toBe('internal')
+    repair()
+    expect(await call(engine, 'sessions.rewind', { ...REF, turn: 'undo' })).toMatchObject({
+      head: 2,
+    })
+    await engine.close()
+    const { engine: restarted } = openAt(folder)
+    expect(await call(restarted, 'sessions.list', { tenant: '' })).toMatchObject([{ head: 2 }])
+    await restarted.close()
+  })
+
+  test('an import is reported when its state is on disk, however much is to be written before', async () => {
+    const { engine, store } = openAt(newFolder(), { isDurable: true })
+    await tell(engine, turnOf())
+    const bytes = await call(engine, 'sessions.export', REF)
+    breakDisk(store)
+    await tell(engine, turnOf({ id: 'fails' }))
+    store.onCommit = () => {}
+    // Behind it: a deletion, which after a failure is written without states.
+    const deletion = engine.call('sessions.delete', REF)
+    await withSteps(engine, engine.call('sessions.import', { tenant: '', id: 'i', bytes }))
+    expect(store.database.sessions()).toMatchObject([{ id: 'i', record: { head: 1 } }])
+    await deletion
     await engine.close()
   })
 
