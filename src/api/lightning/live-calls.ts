@@ -56,9 +56,16 @@ export class LiveCalls {
   /** In the order of pausing. */
   readonly #paused = new Map<string, PausedCall>()
 
-  /** Throws `conflict` if the tenant has a live call of that id. */
-  enter(call: LiveCall): LiveHandle {
+  /** Throws `conflict` if the tenant has a live call of that id, or a paused one that this does not resume. */
+  enter(call: LiveCall, isResumed = false): LiveHandle {
     const key = keyOf(call)
+    if (!isResumed && this.#paused.has(key)) {
+      throw new SkeinError(
+        'conflict',
+        'request_id: a request of that id is paused; resume or stop it, or choose another',
+        { param: 'request_id' },
+      )
+    }
     if (this.#live.has(key)) {
       throw new SkeinError('conflict', 'request_id: a request of that id is under way', {
         param: 'request_id',
@@ -78,6 +85,10 @@ export class LiveCalls {
   /** Oldest first. */
   live(tenant: string): LiveCall[] {
     return [...this.#live.values()].map(({ call }) => call).filter((call) => call.tenant === tenant)
+  }
+
+  pausedOf(tenant: string, id: string): PausedCall | null {
+    return this.#paused.get(keyOf({ tenant, id })) ?? null
   }
 
   paused(tenant: string): PausedCall[] {
@@ -100,12 +111,9 @@ export class LiveCalls {
       this.#paused.delete(keyOf(old))
   }
 
-  /** Takes a paused call out; null if there is none of that id. */
-  take(tenant: string, id: string): PausedCall | null {
-    const key = keyOf({ tenant, id })
-    const call = this.#paused.get(key) ?? null
-    this.#paused.delete(key)
-    return call
+  /** Forgets a paused call. False if there is none of that id. */
+  drop(tenant: string, id: string): boolean {
+    return this.#paused.delete(keyOf({ tenant, id }))
   }
 }
 
