@@ -421,6 +421,12 @@ test('a row paused inside a character draws that token again and does not show i
   again.take({ type: 'text', id: '', index: 0, text: 'x', tokens: [1], logprobs: null })
   again.take({ type: 'text', id: '', index: 0, text: '你', tokens: [2], logprobs: null })
   expect(again.text).toBe('你')
+  // What was shown before the first pause counts in the second, also when nothing has come in between.
+  const second = again.paused(codec)
+  expect([[...second.request.prompt], second.request.maxTokens]).toEqual([[7, 1, 2], 8])
+  expect(second.overlap).toBe('')
+  const untouched = new Row(0, next, overlap).paused(codec)
+  expect([[...untouched.request.prompt], untouched.overlap]).toEqual([[7], 'x'])
 })
 
 test('paused calls are bounded per tenant', () => {
