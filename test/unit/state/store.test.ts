@@ -6,6 +6,7 @@ import {
   readdirSync,
   readFileSync,
   renameSync,
+  rmSync,
   statSync,
   writeFileSync,
 } from 'node:fs'
@@ -303,6 +304,17 @@ describe('faults', () => {
     expect(() => restarted.load('key a 1', NAMESPACE)).toThrow('not there')
     expect(contentOf(restarted)).toEqual({ b: 2 })
     restarted.close()
+  })
+
+  test('a missing file is told without where it was', () => {
+    const folder = newFolder()
+    const database = open(folder, { maxInlineBytes: 10 })
+    database.commit(changeOf('a', 1))
+    rmSync(join(folder, 'states', 'key a 1'))
+    expect(() => database.load('key a 1', NAMESPACE)).toThrow(
+      /^a state cannot be read: ENOENT: no such file or directory$/,
+    )
+    database.close()
   })
 
   test('a file that is not that of its state is refused', () => {
