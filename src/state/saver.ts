@@ -172,6 +172,8 @@ export class Saver {
   /** The only copy of it was in a slot that can no longer be read. */
   giveUp(state: KeptState): void {
     this.#unsaved.delete(state)
+    const error = new SkeinError('state_unavailable', 'a state was lost before it was written')
+    for (const { done } of this.#takeLacking((missing) => missing === state)) done(error)
   }
 
   /** Starts the next commit, with these of the unsaved states. They are in memory. */
@@ -207,6 +209,13 @@ export class Saver {
     this.#barriers = this.#barriers.filter((barrier) => !barriers.includes(barrier))
     this.#releases = isRisky ? this.#releases : []
     return { releases, barriers }
+  }
+
+  /** Barriers that wait for such a state. */
+  #takeLacking(isSuch: (state: KeptState) => boolean): Barrier[] {
+    const taken = this.#barriers.filter(({ session }) => missingOf(session).some(isSuch))
+    this.#barriers = this.#barriers.filter((barrier) => !taken.includes(barrier))
+    return taken
   }
 
   /** Waits for the commit under way. */
@@ -248,13 +257,12 @@ export class Saver {
   }
 
   #failed({ states, sessions, deleteKeys, releases, barriers }: Batch, error: SkeinError): void {
-    // Neither do those that wait for other states wait until these have been written.
-    const hopeless = this.#barriers.filter(({ session }) => missingOf(session).length > 0)
-    this.#barriers = this.#barriers.filter((barrier) => !hopeless.includes(barrier))
+    // Nobody waits until the disk takes states again.
+    const lacking = this.#takeLacking(() => true)
     this.#releases.push(...releases.filter(({ done }) => done === null))
     this.counters.failedSaves++
     this.#hasFailed = true
-    if (states.length > 0) this.#batchBytes = bytesOf(states) / 2
+    if (states.length > 0) this.#batchBytes = Math.min(this.#batchBytes, bytesOf(states)) / 2
     for (const key of deleteKeys) this.#deletedKeys.add(key)
     // In the old order: of two sessions with one id the later is the one that is there.
     const later = [...this.#changed]
@@ -263,7 +271,7 @@ export class Saver {
     for (const state of states) state.disk = 'failed'
     for (const state of [...this.#waiting.keys()]) this.#settle(state, error)
     for (const { done } of releases) done?.(error)
-    for (const { done } of [...barriers, ...hopeless]) done(error)
+    for (const { done } of [...barriers, ...lacking]) done(error)
     this.#retry = setTimeout(() => {
       this.#retry = null
       this.#onDone()
