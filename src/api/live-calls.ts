@@ -1,7 +1,7 @@
 /**
  * The calls under way and those that were paused, per tenant, so that /v1/server/* can stop, pause and resume them by
- * name, and DELETE /v1/requests/{id} can end one. It owns no engine: ending a call aborts its signal, and what was paused is the prompts with the
- * tokens drawn so far, which is all that a recurrent model needs to go on.
+ * name, and DELETE /v1/requests/{id} can end one. It owns no engine: ending a call aborts its signal, and what was paused
+ * is the prompts with the tokens drawn so far, which is all that a recurrent model needs to go on.
  */
 import type { GenerateRequest } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
@@ -60,9 +60,19 @@ export class LiveCalls {
   /** In the order of pausing. */
   readonly #paused = new Map<string, PausedCall>()
 
-  /** `signal` is the client's. Throws `conflict` if the tenant has a live call of that id. */
-  enter(call: LiveCall, signal: AbortSignal): LiveHandle {
+  /**
+   * `signal` is the client's. Throws `conflict` if the tenant has a live call of that id, or a paused one that this does not
+   * resume.
+   */
+  enter(call: LiveCall, signal: AbortSignal, isResumed = false): LiveHandle {
     const key = keyOf(call)
+    if (!isResumed && this.#paused.has(key)) {
+      throw new SkeinError(
+        'conflict',
+        'request_id: a request of that id is paused; resume or stop it, or choose another',
+        { param: 'request_id' },
+      )
+    }
     if (this.#live.has(key)) {
       throw new SkeinError('conflict', 'request_id: a request of that id is under way', {
         param: 'request_id',
@@ -86,6 +96,10 @@ export class LiveCalls {
     return [...this.#live.values()].map(({ call }) => call).filter((call) => call.tenant === tenant)
   }
 
+  pausedOf(tenant: string, id: string): PausedCall | null {
+    return this.#paused.get(keyOf({ tenant, id })) ?? null
+  }
+
   paused(tenant: string): PausedCall[] {
     return [...this.#paused.values()].filter((call) => call.tenant === tenant)
   }
@@ -106,12 +120,9 @@ export class LiveCalls {
       this.#paused.delete(keyOf(old))
   }
 
-  /** Takes a paused call out; null if there is none of that id. */
-  take(tenant: string, id: string): PausedCall | null {
-    const key = keyOf({ tenant, id })
-    const call = this.#paused.get(key) ?? null
-    this.#paused.delete(key)
-    return call
+  /** Forgets a paused call. False if there is none of that id. */
+  drop(tenant: string, id: string): boolean {
+    return this.#paused.delete(keyOf({ tenant, id }))
   }
 }
 

@@ -22,14 +22,36 @@ export interface CallContext {
   namespaceOf(tenant: string): string
 }
 
+/** A session, and how it becomes what it was before. */
+interface Changed {
+  readonly session: Session
+  readonly undo: () => void
+}
+
 export function sessionCalls(context: CallContext): SessionHandlers {
   const { turns } = context
   const { sessions, claims } = turns
   const nameOf = ({ tenant, id }: SessionRef): SessionName => {
     return { namespace: context.namespaceOf(tenant), id }
   }
-  const written = async (session: Session): Promise<SessionInfo> => {
-    if (context.isDurable) await turns.chores.saver?.barrier()
+  const saver = context.isDurable ? turns.chores.saver : null
+  /** Nobody else writes to the session until `written`, which takes the change back where it cannot be written. */
+  const changed = (session: Session, undo: () => void): Changed => {
+    if (saver !== null) sessions.lock(session)
+    return { session, undo }
+  }
+  const changedNew = (session: Session) => changed(session, () => sessions.delete(session))
+  const written = async ({ session, undo }: Changed): Promise<SessionInfo> => {
+    if (saver !== null) {
+      try {
+        await saver.barrier(session)
+      } catch (error) {
+        if (!session.isDeleted) undo()
+        throw error
+      } finally {
+        sessions.unlock(session)
+      }
+    }
     if (session.isDeleted) throw unknownSession(session.id)
     return infoOf(session)
   }
@@ -46,7 +68,7 @@ export function sessionCalls(context: CallContext): SessionHandlers {
       const fork = () => {
         if (from.isDeleted) throw unknownSession(ref.id)
         turns.refuseIfFull(from.namespace, null, storedBytes)
-        return sessions.fork(from, newId, turn ?? from.head)
+        return changedNew(sessions.fork(from, newId, turn ?? from.head))
       }
       return written(await withNew(turns, name, fork))
     },
@@ -54,8 +76,9 @@ export function sessionCalls(context: CallContext): SessionHandlers {
       const rewound = await withSession(turns, nameOf(ref), (session) => {
         if (session.isBusy) throw busy(session.id)
         refuseVersion(session.id, session.version, ifVersion)
+        const { head } = session
         sessions.rewind(session, turn === 'undo' ? parentOfHead(session) : turn)
-        return session
+        return changed(session, () => sessions.rewind(session, head))
       })
       return written(rewound)
     },
@@ -84,7 +107,7 @@ export function sessionCalls(context: CallContext): SessionHandlers {
     },
     'sessions.import': async (params) => {
       const snapshot = await decodeImported(params.bytes, context)
-      const create = () => importSession(snapshot, params, context)
+      const create = () => changedNew(importSession(snapshot, params, context))
       return written(await withNew(turns, nameOf(params), create))
     },
   }

@@ -19,9 +19,6 @@ export interface ChoreOptions {
   readonly store: Store | null
 }
 
-/** Of states that are written together. Small ones are many, and a commit of several costs little more than one of one. */
-const MAX_BATCH_BYTES = 8 * 2 ** 20
-
 export class StateChores {
   readonly tiers: Tiers
   /** Null without a store. */
@@ -103,6 +100,9 @@ export class StateChores {
     if (saver === null) return
     await saver.settled()
     saver.retryNow()
+    // What makes room goes by itself: it is written though states may not fit.
+    if (saver.hasChanges) saver.start([])
+    await saver.settled()
     while (saver.hasChanges) {
       const [next] = saver.unsaved
       if (next !== undefined && next.arrays === null && !isSound) {
@@ -145,13 +145,13 @@ export class StateChores {
     if (!saver?.isReady || !budget.allows('save')) return
     const states: KeptState[] = []
     let bytes = 0
-    for (const state of saver.unsaved) {
-      if (bytes >= MAX_BATCH_BYTES || !this.#copyOut(state)) break
+    for (const state of saver.isLightNext ? [] : saver.unsaved) {
+      if (bytes >= saver.batchBytes || !this.#copyOut(state)) break
       states.push(state)
       bytes += state.bytes
     }
-    // Else the first of them is still being copied.
-    if (states.length > 0 || saver.numUnsaved === 0) budget.spend('save', () => saver.start(states))
+    const isCopying = states.length === 0 && saver.numUnsaved > 0 && !saver.isLightNext
+    if (!isCopying) budget.spend('save', () => saver.start(states))
   }
 
   #demote(state: KeptState): boolean {

@@ -1,6 +1,7 @@
 /**
  * Brings changes of sessions to the store, one commit at a time and in order. A state that could not be written stays
- * in memory, is counted and tried again. It knows what has to be written, not how.
+ * in memory, is counted and tried again: fewer at a time, and every other commit without any, so that what makes room is
+ * written and what fits into it is too. It knows what has to be written, not how.
  */
 import { SkeinError } from '../errors.ts'
 import type { KeptState } from './kept-state.ts'
@@ -9,6 +10,8 @@ import type { SessionName, SessionRecord, Store, StoreChange } from './store/sto
 
 /** Pause after a failed write. */
 const RETRY_MS = 2000
+/** Of states that are written together. Small ones are many, and a commit of several costs little more than one of one. */
+const MAX_BATCH_BYTES = 8 * 2 ** 20
 
 /** What one commit is about. */
 interface Batch {
@@ -16,7 +19,13 @@ interface Batch {
   readonly sessions: readonly Session[]
   readonly deleteKeys: readonly string[]
   readonly releases: readonly Release[]
-  readonly barriers: readonly ((error: SkeinError | null) => void)[]
+  readonly barriers: readonly Barrier[]
+}
+
+/** Waits for a session with all its states, or for whatever the commit is about. */
+interface Barrier {
+  readonly session: Session | null
+  readonly done: (error: SkeinError | null) => void
 }
 
 /** The end of a claim. One that somebody waits for is not tried again when it fails: the session then stays here. */
@@ -39,11 +48,14 @@ export class Saver {
   /** What is being written now. */
   #batch: Batch | null = null
   readonly #waiting = new Map<KeptState, ((error: SkeinError | null) => void)[]>()
-  /** Those that wait for the end of the next commit to be started. */
-  #barriers: ((error: SkeinError | null) => void)[] = []
+  /** Those that wait for the end of the next commit to be started that has what they wait for. */
+  #barriers: Barrier[] = []
   #commit: Promise<void> | null = null
   #retry: NodeJS.Timeout | null = null
   #hasFailed = false
+  #batchBytes = MAX_BATCH_BYTES
+  /** The last commit to be started was about no states. */
+  #wasLight = false
   readonly counters = { saves: 0, failedSaves: 0 }
 
   constructor(store: Store, onDone: () => void) {
@@ -55,7 +67,7 @@ export class Saver {
     return this.#unsaved.size
   }
 
-  /** The last write failed. */
+  /** The last write of states, or of all there was to write, failed. */
   get hasFailed(): boolean {
     return this.#hasFailed
   }
@@ -66,8 +78,27 @@ export class Saver {
   }
 
   get hasChanges(): boolean {
+    return this.#unsaved.size > 0 || this.#hasLightChanges
+  }
+
+  /** The next commit takes states until they have so many bytes: one at least. */
+  get batchBytes(): number {
+    return this.#batchBytes
+  }
+
+  /** The next commit is to be one without states: one that has room does not fail with those that have none. */
+  get isLightNext(): boolean {
+    return this.#isCautious && !this.#wasLight && this.#hasLightChanges
+  }
+
+  /** Since a commit failed as many states as usual have not been written at a time. */
+  get #isCautious(): boolean {
+    return this.#batchBytes < MAX_BATCH_BYTES
+  }
+
+  get #hasLightChanges(): boolean {
     const waiting = this.#barriers.length + this.#releases.length
-    return this.#changed.size + this.#unsaved.size + this.#deletedKeys.size + waiting > 0
+    return this.#changed.size + this.#deletedKeys.size + waiting > 0
   }
 
   /** Those that are to be written, in the order in which they will be. */
@@ -127,16 +158,22 @@ export class Saver {
     this.#waiting.set(state, [...(this.#waiting.get(state) ?? []), callback])
   }
 
-  /** Resolves when all changes of sessions up to now are on disk; rejects when they cannot be written. */
-  barrier(): Promise<void> {
+  /**
+   * Resolves when all changes of sessions up to now are on disk, of `session` its states too; rejects when they cannot be
+   * written.
+   */
+  barrier(session: Session | null = null): Promise<void> {
     return new Promise((resolve, reject) => {
-      this.#barriers.push((error) => (error === null ? resolve() : reject(error)))
+      const done = (error: SkeinError | null) => (error === null ? resolve() : reject(error))
+      this.#barriers.push({ session, done })
     })
   }
 
   /** The only copy of it was in a slot that can no longer be read. */
   giveUp(state: KeptState): void {
     this.#unsaved.delete(state)
+    const error = new SkeinError('state_unavailable', 'a state was lost before it was written')
+    for (const { done } of this.#takeLacking((missing) => missing === state)) done(error)
   }
 
   /** Starts the next commit, with these of the unsaved states. They are in memory. */
@@ -149,16 +186,36 @@ export class Saver {
     const deleteKeys = [...this.#deletedKeys]
     this.#deletedKeys.clear()
     for (const state of states) state.disk = 'writing'
-    const waiting = { releases: this.#releases, barriers: this.#barriers }
-    const batch = { states, sessions, deleteKeys, ...waiting }
-    this.#releases = []
-    this.#barriers = []
+    const batch = { states, sessions, deleteKeys, ...this.#takeWaiting(states) }
+    this.#wasLight = states.length === 0
     this.#batch = batch
     this.#commit = this.#run(batch, changeOf(batch)).finally(() => {
       this.#commit = null
       this.#batch = null
       this.#onDone()
     })
+  }
+
+  /** Those that a commit with these states answers. What needs none of them is not to fail with them where they may. */
+  #takeWaiting(states: readonly KeptState[]): Pick<Batch, 'releases' | 'barriers'> {
+    const isRisky = this.#isCautious && states.length > 0
+    const coming = new Set(states)
+    const isTaken = ({ session }: Barrier) => {
+      const missing = missingOf(session)
+      return (missing.length > 0 || !isRisky) && missing.every((state) => coming.has(state))
+    }
+    const barriers = this.#barriers.filter(isTaken)
+    const releases = isRisky ? [] : this.#releases
+    this.#barriers = this.#barriers.filter((barrier) => !barriers.includes(barrier))
+    this.#releases = isRisky ? this.#releases : []
+    return { releases, barriers }
+  }
+
+  /** Barriers that wait for such a state. */
+  #takeLacking(isSuch: (state: KeptState) => boolean): Barrier[] {
+    const taken = this.#barriers.filter(({ session }) => missingOf(session).some(isSuch))
+    this.#barriers = this.#barriers.filter((barrier) => !taken.includes(barrier))
+    return taken
   }
 
   /** Waits for the commit under way. */
@@ -175,13 +232,20 @@ export class Saver {
   async #run(batch: Batch, change: StoreChange): Promise<void> {
     try {
       await this.#store.commit(change)
-      this.#hasFailed = false
-      for (const state of batch.states) this.#saved(state)
-      for (const { done } of batch.releases) done?.(null)
-      for (const callback of batch.barriers) callback(null)
+      this.#succeeded(batch)
     } catch (error) {
       this.#failed(batch, SkeinError.from(error))
     }
+  }
+
+  #succeeded({ states, releases, barriers }: Batch): void {
+    if (states.length > 0) {
+      this.#batchBytes = Math.min(MAX_BATCH_BYTES, 2 * Math.max(this.#batchBytes, bytesOf(states)))
+    }
+    for (const state of states) this.#saved(state)
+    if (states.length > 0 || this.#unsaved.size === 0) this.#hasFailed = false
+    for (const { done } of releases) done?.(null)
+    for (const { done } of barriers) done(null)
   }
 
   #saved(state: KeptState): void {
@@ -193,20 +257,21 @@ export class Saver {
   }
 
   #failed({ states, sessions, deleteKeys, releases, barriers }: Batch, error: SkeinError): void {
-    for (const callback of barriers) callback(error)
-    for (const { done } of releases) done?.(error)
+    // Nobody waits until the disk takes states again.
+    const lacking = this.#takeLacking(() => true)
     this.#releases.push(...releases.filter(({ done }) => done === null))
     this.counters.failedSaves++
     this.#hasFailed = true
+    if (states.length > 0) this.#batchBytes = Math.min(this.#batchBytes, bytesOf(states)) / 2
     for (const key of deleteKeys) this.#deletedKeys.add(key)
     // In the old order: of two sessions with one id the later is the one that is there.
     const later = [...this.#changed]
     this.#changed.clear()
     for (const session of [...sessions, ...later]) this.#changed.add(session)
-    for (const state of states) {
-      state.disk = 'failed'
-      this.#settle(state, error)
-    }
+    for (const state of states) state.disk = 'failed'
+    for (const state of [...this.#waiting.keys()]) this.#settle(state, error)
+    for (const { done } of releases) done?.(error)
+    for (const { done } of [...barriers, ...lacking]) done(error)
     this.#retry = setTimeout(() => {
       this.#retry = null
       this.#onDone()
@@ -218,6 +283,16 @@ export class Saver {
     this.#waiting.delete(state)
     for (const callback of callbacks) callback(error)
   }
+}
+
+function bytesOf(states: readonly KeptState[]): number {
+  return states.reduce((sum, { bytes }) => sum + bytes, 0)
+}
+
+/** Its states that are not in the store. */
+function missingOf(session: Session | null): KeptState[] {
+  const states = [...(session?.turns.values() ?? [])].map(({ state }) => state)
+  return states.filter(({ disk }) => disk !== 'saved')
 }
 
 function changeOf({ states, sessions, deleteKeys, releases }: Batch): StoreChange {

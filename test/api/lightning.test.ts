@@ -5,6 +5,7 @@ import { contentsRoutes } from '../../src/api/lightning/contents.ts'
 import { Row } from '../../src/api/lightning/row.ts'
 import { LiveCalls, MAX_PAUSED } from '../../src/api/live-calls.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
+import { SkeinError } from '../../src/errors.ts'
 import { DEFAULT_LIMITS } from '../../src/gateway/limits.ts'
 import { answer, byteCodec, endless } from '../helpers/fake-engine.ts'
 import { CHAT, eventsOf, HELLO, postTo, serve } from './kit.ts'
@@ -364,6 +365,38 @@ describe('stop, pause and resume', () => {
     })
   })
 
+  test('a resume that fails leaves the call paused, and no other call takes its name', async () => {
+    let isFull = false
+    const { app } = serve((request, signal) => {
+      if (isFull) throw new SkeinError('queue_full', 'too many requests wait')
+      return counting(request, signal)
+    })
+    const mine = { contents: ['from 0'], request_id: 'mine' }
+    const open = postTo(app, CHAT, mine)
+    await settle(app, 1)
+    await postTo(app, `${path}/pause`, { request_id: 'mine' })
+    await open
+    const resume = () => postTo(app, `${path}/resume`, { request_id: 'mine' })
+    const pausedIds = async () =>
+      (await app.inject({ url: `${path}/status` })).json().paused_requests as object[]
+    isFull = true
+    expect((await resume()).statusCode).toBe(429)
+    expect(await pausedIds()).toEqual([{ request_id: 'mine', rows: 1 }])
+    isFull = false
+    const other = await postTo(app, CHAT, mine)
+    expect(other.statusCode).toBe(409)
+    expect(other.json().error).toContain('is paused')
+    const resumed = resume()
+    await settle(app, 1)
+    expect(await pausedIds()).toEqual([])
+    expect((await resume()).statusCode).toBe(404)
+    await postTo(app, `${path}/pause`, { request_id: 'mine' })
+    await resumed
+    const stopped = await postTo(app, `${path}/stop`, { request_id: 'mine' })
+    expect(stopped.json()).toMatchObject({ ok: true, stopped: ['mine'] })
+    expect(await pausedIds()).toEqual([])
+  })
+
   test('a paused call that is not streamed says how to go on', async () => {
     const { app } = serve(counting)
     const whole = postTo(app, CHAT, { contents: ['0'], request_id: 'r1' })
@@ -402,6 +435,12 @@ test('a row paused inside a character draws that token again and does not show i
   again.take({ type: 'text', id: '', index: 0, text: 'x', tokens: [1], logprobs: null })
   again.take({ type: 'text', id: '', index: 0, text: '你', tokens: [2], logprobs: null })
   expect(again.text).toBe('你')
+  // What was shown before the first pause counts in the second, also when nothing has come in between.
+  const second = again.paused(codec)
+  expect([[...second.request.prompt], second.request.maxTokens]).toEqual([[7, 1, 2], 8])
+  expect(second.overlap).toBe('')
+  const untouched = new Row(0, next, overlap).paused(codec)
+  expect([[...untouched.request.prompt], untouched.overlap]).toEqual([[7], 'x'])
 })
 
 test('paused calls are bounded per tenant', () => {
@@ -410,8 +449,8 @@ test('paused calls are bounded per tenant', () => {
   live.keep({ ...call, tenant: 'other', id: 'x' })
   for (let i = 0; i <= MAX_PAUSED; i++) live.keep({ ...call, tenant: 't', id: `${i}` })
   expect(live.paused('t')).toHaveLength(MAX_PAUSED)
-  expect(live.take('t', '0')).toBeNull()
-  expect(live.take('other', 'x')).not.toBeNull()
+  expect(live.pausedOf('t', '0')).toBeNull()
+  expect(live.pausedOf('other', 'x')).not.toBeNull()
 })
 
 test('every route of the list declares what it claims', () => {

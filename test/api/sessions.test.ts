@@ -142,6 +142,25 @@ describe.skipIf(!hasDemo)('sessions', () => {
     }
   })
 
+  test.each([
+    ['text', ''],
+    ['tokens', []],
+  ])('an empty prompt of %s goes on with an answer that was cut', async (id, prompt) => {
+    const settings = { temperature: 0, ignore_eos: true }
+    const first = { prompt: 'User: What is the capital of France?\n\nAssistant:', ...settings }
+    const textOf = async (body: object) => {
+      const { choices, error } = (await postTo(app, COMPLETIONS, body)).json()
+      return error?.message ?? choices[0].text
+    }
+    const session_id = `cut ${id}`
+    const whole = await textOf({ ...first, max_tokens: 30 })
+    const begin = await textOf({ ...first, session_id, max_tokens: 5 })
+    const rest = await textOf({ ...settings, prompt, session_id, max_tokens: 25 })
+    expect(begin + rest).toBe(whole)
+    const unread = { ...settings, prompt, session_id: `new ${id}`, max_tokens: 1 }
+    expect(await textOf(unread)).toContain('the session has nothing left to read')
+  })
+
   describe('/state', () => {
     const state = (body: object) => postTo(app, '/state/chat/completions', { ...GREEDY, ...body })
     const LINE = 'User: What is the capital of France?\n\nAssistant:'

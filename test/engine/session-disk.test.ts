@@ -1,8 +1,10 @@
 /** Sessions over a disk that is slow or fails, and what durable means. */
+import { join } from 'node:path'
+import Database from 'better-sqlite3'
 import { describe, expect, test } from 'vitest'
 import type { Engine } from '../../src/engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
-import { newFolder, openDirectStore } from '../helpers/direct-store.ts'
+import { type DirectStore, newFolder, openDirectStore } from '../helpers/direct-store.ts'
 import { Collected, promptOf } from './kit.ts'
 import {
   answerAfter,
@@ -17,6 +19,7 @@ import {
   toldOf,
   transcript,
   turnOf,
+  withSteps,
 } from './session-kit.ts'
 
 const REF = { tenant: '', id: 's' }
@@ -113,6 +116,65 @@ describe('a failing disk', () => {
     await again.close()
   })
 
+  test('what is deleted goes while states do not fit, also at the end of the process', async () => {
+    const folder = newFolder()
+    const { engine, store } = openAt(folder)
+    for (const id of ['a', 'b']) await tell(engine, turnOf({ id }, { id }))
+    fillDisk(store, 0)
+    engine.submit(turnOf({ id: 'late' }, { id: 'late' }))
+    await stepsUntil(engine, () => engine.stats.states!.failedSaves > 0)
+    let isGone = false
+    void engine.call('sessions.delete', { tenant: '', id: 'a' }).then(() => {
+      isGone = true
+    })
+    await stepsUntil(engine, () => isGone)
+    expect(sessionsIn(folder)).toEqual(['b'])
+    engine.call('sessions.delete', { tenant: '', id: 'b' }).catch(() => {})
+    await expect(engine.close()).rejects.toThrow('1 states of sessions could not be saved')
+    expect(sessionsIn(folder)).toEqual([])
+  })
+
+  test('states that fit are written when not all of them do', async () => {
+    const folder = newFolder()
+    const { engine, store } = openAt(folder)
+    store.isHeld = true
+    for (const id of ['a', 'b', 'c', 'd', 'e', 'f']) engine.submit(turnOf({ id }, { id }))
+    await store.answered()
+    while (engine.hasWork) engine.step()
+    fillDisk(store, 4)
+    store.isHeld = false
+    await stepsUntil(engine, () => engine.stats.states!.saves === 4)
+    // As a process that is killed now leaves it.
+    expect(sessionsIn(folder)).toHaveLength(4)
+    fillDisk(store, 6)
+    await settle(engine)
+    await engine.close()
+    expect(sessionsIn(folder)).toHaveLength(6)
+  })
+
+  /** From here on so many more states fit. */
+  function fillDisk(store: DirectStore, numStates: number): void {
+    let room = numStates
+    store.onCommit = ({ puts }) => {
+      if (puts.length > room) throw new Error('ENOSPC: no space left on device')
+      room -= puts.length
+    }
+  }
+
+  async function stepsUntil(engine: Engine, isOver: () => boolean): Promise<void> {
+    while (!isOver()) {
+      while (engine.hasWork) engine.step()
+      await new Promise((resolve) => setTimeout(resolve, 1))
+    }
+  }
+
+  function sessionsIn(folder: string): string[] {
+    const db = new Database(join(folder, 'sessions.db'), { readonly: true })
+    const ids = db.prepare('SELECT id FROM sessions ORDER BY id').pluck().all()
+    db.close()
+    return ids as string[] // TEXT
+  }
+
   /** A fork needs no new state, yet makes the session table grow. */
   async function refusal2(engine: Engine): Promise<unknown> {
     return engine.call('sessions.fork', { tenant: '', id: 'a', newId: 'x' }).then(
@@ -191,6 +253,47 @@ describe('durable', () => {
     expect((await tell(engine, turnOf({ prompt: promptOf(5) }))).position).toMatchObject({
       turn: 1,
     })
+    await engine.close()
+  })
+
+  test('an undo, rewind, fork or import that cannot be written did not happen', async () => {
+    const folder = newFolder()
+    const { engine, store } = openAt(folder, { isDurable: true })
+    for (const length of [3, 4, 5]) await tell(engine, turnOf({ prompt: promptOf(length) }))
+    const bytes = await call(engine, 'sessions.export', REF)
+    const repair = breakDisk(store)
+    const changes = [
+      engine.call('sessions.rewind', { ...REF, turn: 'undo' }),
+      engine.call('sessions.rewind', { ...REF, turn: 1 }),
+      engine.call('sessions.fork', { ...REF, newId: 'f' }),
+      engine.call('sessions.import', { tenant: '', id: 'i', bytes }),
+    ].map((change) => withSteps(engine, change).catch((error) => error.code))
+    expect(await Promise.all(changes)).toEqual(['internal', 'conflict', 'internal', 'internal'])
+    const list = await engine.call('sessions.list', { tenant: '' })
+    expect(list).toMatchObject([{ id: 's', head: 3, isBusy: false }])
+    expect(await refusal(engine, 'sessions.rewind', { ...REF, turn: 'undo' })).toBe('internal')
+    repair()
+    expect(await call(engine, 'sessions.rewind', { ...REF, turn: 'undo' })).toMatchObject({
+      head: 2,
+    })
+    await engine.close()
+    const { engine: restarted } = openAt(folder)
+    expect(await call(restarted, 'sessions.list', { tenant: '' })).toMatchObject([{ head: 2 }])
+    await restarted.close()
+  })
+
+  test('an import is reported when its state is on disk, however much is to be written before', async () => {
+    const { engine, store } = openAt(newFolder(), { isDurable: true })
+    await tell(engine, turnOf())
+    const bytes = await call(engine, 'sessions.export', REF)
+    breakDisk(store)
+    await tell(engine, turnOf({ id: 'fails' }))
+    store.onCommit = () => {}
+    // Behind it: a deletion, which after a failure is written without states.
+    const deletion = engine.call('sessions.delete', REF)
+    await withSteps(engine, engine.call('sessions.import', { tenant: '', id: 'i', bytes }))
+    expect(store.database.sessions()).toMatchObject([{ id: 'i', record: { head: 1 } }])
+    await deletion
     await engine.close()
   })
 

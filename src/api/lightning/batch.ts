@@ -19,6 +19,8 @@ export interface BatchPlan {
   readonly rows: readonly Row[]
   readonly chunkSize: number
   readonly signal: AbortSignal
+  /** It goes on with the paused call of its id. */
+  readonly isResumed?: boolean
 }
 
 /** What the reply says of itself. */
@@ -38,13 +40,15 @@ export async function* runBatch(
   plan: BatchPlan,
   live: LiveCalls,
 ): AsyncGenerator<readonly Row[], boolean> {
-  const { id, tenant, path, model, rows, signal } = plan
+  const { id, tenant, path, model, rows, signal, isResumed } = plan
   const startedAt = Date.now()
   const call = { id, tenant, path, model: model.id, numRows: rows.length, startedAt }
-  const handle = live.enter({ ...call, canPause: true }, signal)
+  const handle = live.enter({ ...call, canPause: true }, signal, isResumed)
   try {
     const requests = rows.map(({ request }) => request)
     for await (const group of runGroups(model.client, requests, handle.signal)) {
+      // Until here it can be resumed once more: nothing of this has been shown.
+      if (isResumed) live.drop(tenant, id)
       const changed = new Set<Row>()
       for (const { prompt, event } of group) {
         const row = rows[prompt]!

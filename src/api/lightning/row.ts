@@ -19,7 +19,9 @@ export class Row {
   readonly #tokens: number[] = []
   #unsent = ''
   #numUnsent = 0
+  /** What was shown, before the row was paused, of the first token to be drawn; cut off its text. */
   #overlap: string
+  #isOverlapPast = false
 
   constructor(index: number, request: GenerateRequest, overlap = '') {
     this.index = index
@@ -58,9 +60,9 @@ export class Row {
 
   /** The request that goes on where this row stands. */
   paused(codec: TextCodec): PausedRow {
-    const { request, index, text } = this
+    const { request, index } = this
     // A token may have been shown in part only (a space, and the first byte of a character): it is drawn again.
-    const shown = Buffer.from(text)
+    const shown = Buffer.from(this.#overlap + this.text)
     let numTokens = 0
     let numBytes = 0
     for (const token of this.#tokens) {
@@ -69,7 +71,7 @@ export class Row {
       numBytes += length
       numTokens++
     }
-    const isCut = numTokens < this.#tokens.length
+    const isCut = numTokens < this.#tokens.length || this.#tokens.length === 0
     const tokens = this.#tokens.slice(0, numTokens)
     const prompt = concatTokens([request.prompt, tokens])
     const { promptAtBeginning: first } = request
@@ -83,9 +85,10 @@ export class Row {
   }
 
   #withoutOverlap(text: string): string {
-    const overlap = this.#overlap
-    if (overlap === '' || text === '') return text
-    this.#overlap = ''
-    return text.startsWith(overlap) ? text.slice(overlap.length) : text
+    if (this.#isOverlapPast || text === '') return text
+    this.#isOverlapPast = true
+    // Another token may be drawn.
+    if (!text.startsWith(this.#overlap)) this.#overlap = ''
+    return text.slice(this.#overlap.length)
   }
 }

@@ -26,7 +26,10 @@ export function serverRoutes(limits: RequestLimits, live: LiveCalls): readonly R
       post('/v1/server/stop', 'End requests; they fail with 409', nameBody, async (call) => {
         const active = live.live(call.tenant)
         const ids = namedOr(call.body, active)
-        const stopped = ids.filter((id) => live.end(call.tenant, id, 'stopped'))
+        const stopped = ids.filter((id) => {
+          const isLive = live.end(call.tenant, id, 'stopped')
+          return live.drop(call.tenant, id) || isLive
+        })
         return json({ ok: stopped.length > 0, stopped, active_request: active[0]?.id ?? null })
       }),
     ),
@@ -176,7 +179,7 @@ function resumeRoute(limits: RequestLimits, live: LiveCalls): Route {
   return steering(
     post(path, summary, body, async (call) => {
       const { max_tokens, chunk_size } = call.body
-      const paused = live.take(call.tenant, pausedId(call.body, call.tenant, live))
+      const paused = live.pausedOf(call.tenant, pausedId(call.body, call.tenant, live))
       if (paused === null) throw notFound('Paused request not found')
       const model = call.models.get(paused.model)
       const rows = paused.rows.map(({ index, request, overlap }, i) => {
@@ -186,7 +189,7 @@ function resumeRoute(limits: RequestLimits, live: LiveCalls): Route {
       })
       const { tenant, signal } = call
       const chunkSize = chunk_size ?? paused.chunkSize
-      const plan = { id: paused.id, tenant, path, model, rows, chunkSize, signal }
+      const plan = { id: paused.id, tenant, path, model, rows, chunkSize, signal, isResumed: true }
       const label = { id: 'rwkv7-batch', object: 'chat.completion', model: paused.model }
       return await batchReply(plan, live, label, true)
     }),

@@ -70,12 +70,18 @@ export function completionMaxTokens(body: CompletionBody, limits: RequestLimits)
 export async function toPrompts(
   { prompt, suffix, echo }: CompletionBody,
   model: ServedModel,
+  isSession: boolean,
   signal: AbortSignal,
 ): Promise<PromptText[]> {
   const all: PromptText[] = []
   const list = withSuffix(listOf(prompt), suffix ?? '', echo === true)
   for (const [i, entry] of list.entries()) {
     const param = list.length === 1 ? 'prompt' : `prompt[${i}]`
+    if (isSession && entry.length === 0) {
+      // It goes on where the turn before ended; token 0 would begin a document there.
+      all.push({ tokens: new Int32Array(0), text: '' })
+      continue
+    }
     all.push(
       typeof entry === 'string'
         ? { tokens: await encodePrompt(model, entry, param, signal), text: entry }

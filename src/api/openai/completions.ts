@@ -79,7 +79,7 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
     ...(session === null ? {} : { session }),
     cache: cacheOf(body),
   }
-  const prompts = await toPrompts(body, model, signal)
+  const prompts = await toPrompts(body, model, session !== null, signal)
   return {
     id,
     tenant: call.tenant,

@@ -4,6 +4,7 @@ import Database from 'better-sqlite3'
 import { SkeinError } from '../../errors.ts'
 import { LONG_BYTES } from './log.ts'
 import { prepareTables } from './schema.ts'
+import { warn } from './warn.ts'
 
 /** How long to wait for other processes' transactions. */
 export const LOCK_TIMEOUT_MS = 5000
@@ -86,8 +87,17 @@ function inUse(path: string): SkeinError {
 }
 
 export function unavailable(what: string, error: unknown): SkeinError {
-  const reason = error instanceof Error ? error.message : String(error)
-  return new SkeinError('state_unavailable', `a state cannot be ${what}: ${reason}`, {
-    cause: error,
-  })
+  const message = `a state cannot be ${what}`
+  if (isOfPath(error)) warn(message, error)
+  return new SkeinError('state_unavailable', `${message}: ${reasonOf(error)}`, { cause: error })
+}
+
+function isOfPath(error: unknown): error is NodeJS.ErrnoException {
+  return error instanceof Error && 'path' in error
+}
+
+/** Clients read it: where the data folder is stands in the log only. */
+function reasonOf(error: unknown): string {
+  if (isOfPath(error)) return error.message.split(`, ${error.syscall} `)[0]!
+  return error instanceof Error ? error.message : String(error)
 }

@@ -309,7 +309,9 @@ export class StoreDatabase {
     return { key, inline: null, file: key, staged: this.#blobs.stage(key, parts) }
   }
 
-  #unstage({ staged }: StagedState): void {
+  /** It may have got its name before the transaction failed. */
+  #unstage({ file, staged }: StagedState): void {
+    if (file !== null) this.#removed.push(file)
     if (staged === null) return
     try {
       this.#blobs.remove(staged)

@@ -69,7 +69,7 @@ export class StoreLog {
     if (bytes <= MAX_BYTES) return Math.min(usual, SCARCE_INLINE_BYTES)
     throw new SkeinError(
       'state_unavailable',
-      `the log ${this.#path} has ${Math.round(bytes / 2 ** 20)} MiB and cannot be emptied while another process reads the database; end its read transaction`,
+      `the log of the session database has ${Math.round(bytes / 2 ** 20)} MiB and cannot be emptied while another process reads the database; end its read transaction`,
     )
   }
 

@@ -58,6 +58,7 @@ class ThreadedStore implements Store {
   readonly #reader: StoreThread
   /** i32 [1]: the writer gives way to them. */
   readonly #numReads: Int32Array
+  #numCommits = 0
 
   constructor(writer: StoreThread, reader: StoreThread, numReads: Int32Array) {
     this.#numReads = numReads
@@ -98,22 +99,24 @@ class ThreadedStore implements Store {
 
   /**
    * A large state goes over in parts, one a turn of the event loop: the engine steps in between, and a copy of tens of
-   * megabytes at once would hold it up.
+   * megabytes at once would hold it up. Where it breaks off in between, what went over is nobody's.
    */
   async commit(change: StoreChange): Promise<void> {
+    this.#numCommits++
+    const number = this.#numCommits
     const puts = []
     for (const { floats, ...put } of change.puts) {
       let numParts = 0
       for (const array of floats) {
         for (let at = 0; at < array.length; at += PART_FLOATS) {
-          this.#writer.sendPart(array.slice(at, at + PART_FLOATS))
+          this.#writer.sendPart(number, array.slice(at, at + PART_FLOATS))
           numParts++
           if (at + PART_FLOATS < array.length) await setImmediate()
         }
       }
       puts.push({ ...put, numParts })
     }
-    await this.#writer.ask('commit', { ...change, puts })
+    await this.#writer.ask('commit', { ...change, number, puts })
   }
 
   /** The reader's connection first: the other one gives up the claims of both. */
@@ -163,9 +166,9 @@ class StoreThread {
     })
   }
 
-  sendPart(part: Float32Array): void {
+  sendPart(commit: number, part: Float32Array): void {
     if (this.#failure !== null) throw this.#failure
-    const message: ToThread = { type: 'part', part }
+    const message: ToThread = { type: 'part', commit, part }
     this.#worker.postMessage(message, [part.buffer as ArrayBuffer]) // slice makes a plain one
   }
 

@@ -26,8 +26,9 @@ export interface ThreadOptions extends Omit<DatabaseOptions, 'files' | 'now'> {
   readonly numReads: Int32Array
 }
 
-/** A change whose states came before it, in parts; they say how many parts are theirs. */
+/** A change whose states came before it, in parts that carry its number; they say how many parts are theirs. */
 export interface LightChange extends Omit<StoreChange, 'puts'> {
+  readonly number: number
   readonly puts: readonly (Omit<StatePut, 'floats'> & { readonly numParts: number })[]
 }
 
@@ -49,8 +50,8 @@ export interface ThreadAsks {
 export type ThreadAsk = keyof ThreadAsks
 
 export type ToThread =
-  /** A part of a state of the next commit; there is one commit at a time. */
-  | { readonly type: 'part'; readonly part: Float32Array }
+  /** A part of a state of the commit of that number; there is one commit at a time. */
+  | { readonly type: 'part'; readonly commit: number; readonly part: Float32Array }
   | {
       [M in ThreadAsk]: {
         readonly type: 'ask'
@@ -87,7 +88,29 @@ function buffersOf({ tokens, tail, state }: Snapshot): ArrayBuffer[] {
 
 type Answers = { [M in ThreadAsk]: (params: ThreadAsks[M]['params']) => ThreadAsks[M]['result'] }
 
-function answersOf(database: StoreDatabase, takeParts: () => Float32Array[]): Answers {
+/** Parts of the commit that is coming. One that broke off leaves some behind: they are no other's. */
+class Parts {
+  #commit = 0
+  #parts: Float32Array[] = []
+
+  add(commit: number, part: Float32Array): void {
+    if (commit !== this.#commit) this.#parts = []
+    this.#commit = commit
+    this.#parts.push(part)
+  }
+
+  /** The change with its states. */
+  join({ number, puts, ...change }: LightChange): StoreChange {
+    const parts = number === this.#commit ? this.#parts : []
+    this.#parts = []
+    const numParts = puts.reduce((sum, put) => sum + put.numParts, 0)
+    assert(parts.length === numParts, `${parts.length} parts of states came, not ${numParts}`)
+    const whole = puts.map((put) => ({ ...put, floats: parts.splice(0, put.numParts) }))
+    return { ...change, puts: whole }
+  }
+}
+
+function answersOf(database: StoreDatabase, parts: Parts): Answers {
   const timers = [
     setInterval(() => database.checkpoint(), CHECKPOINT_MS),
     setInterval(() => database.purge(), PURGE_MS),
@@ -103,11 +126,7 @@ function answersOf(database: StoreDatabase, takeParts: () => Float32Array[]): An
       return null
     },
     commit: (change) => {
-      const parts = takeParts()
-      const puts = change.puts.map(({ numParts, ...put }) => {
-        return { ...put, floats: parts.splice(0, numParts) }
-      })
-      database.commit({ ...change, puts })
+      database.commit(parts.join(change))
       return null
     },
     close: () => {
@@ -129,11 +148,11 @@ function giveWay(numReads: Int32Array): void {
 }
 
 function serve(database: StoreDatabase): void {
-  let parts: Float32Array[] = []
-  const answers = answersOf(database, () => parts.splice(0))
+  const parts = new Parts()
+  const answers = answersOf(database, parts)
   port.on('message', (message: ToThread) => {
     if (message.type === 'part') {
-      parts.push(message.part)
+      parts.add(message.commit, message.part)
       return
     }
     const { id, method, params } = message
@@ -144,7 +163,6 @@ function serve(database: StoreDatabase): void {
       post({ type: 'done', id, result }, transfer)
       if (method === 'close') port.close()
     } catch (error) {
-      parts = []
       post({ type: 'failed', id, error: SkeinError.from(error).toShape() })
     }
   })

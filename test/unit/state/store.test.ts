@@ -6,6 +6,7 @@ import {
   readdirSync,
   readFileSync,
   renameSync,
+  rmSync,
   statSync,
   writeFileSync,
 } from 'node:fs'
@@ -263,6 +264,32 @@ describe('faults', () => {
     restarted.close()
   })
 
+  test('the file of a state whose row does not fit goes, and comes back when that fits', () => {
+    const folder = newFolder()
+    const database = open(folder, { maxPages: 16, maxInlineBytes: 10 })
+    const wide = (seed: number): StoreChange => {
+      const { sessions, ...change } = changeOf(`s${seed}`, seed)
+      const [{ record, ...name }] = sessions as [(typeof sessions)[0]]
+      const turns = Array.from({ length: 40 }, () => record!.turns[0]!)
+      return { ...change, sessions: [{ ...name, record: { ...record!, turns } }] }
+    }
+    let seed = 1
+    expect(() => {
+      for (; seed < 100; seed++) database.commit(wide(seed))
+    }).toThrow('cannot be written: database or disk is full')
+    database.purge()
+    expect(blobsIn(folder)).not.toContain(`key s${seed} ${seed}`)
+    expect(blobsIn(folder)).toHaveLength(seed - 1)
+    const sessions = [1, 2].map((old) => ({ namespace: NAMESPACE, id: `s${old}`, record: null }))
+    expect(() => database.commit(wide(seed))).toThrow('is full')
+    database.commit({ puts: [], sessions, deleteKeys: [] })
+    expect(() => database.commit(wide(seed))).not.toThrow()
+    database.purge()
+    expect(blobsIn(folder)).toHaveLength(seed - 2)
+    expect(contentOf(database)).toMatchObject({ [`s${seed}`]: seed })
+    database.close()
+  })
+
   test('states that no session refers to and stray files go at the next start', () => {
     const folder = newFolder()
     const database = open(folder, { maxInlineBytes: 10 })
@@ -277,6 +304,17 @@ describe('faults', () => {
     expect(() => restarted.load('key a 1', NAMESPACE)).toThrow('not there')
     expect(contentOf(restarted)).toEqual({ b: 2 })
     restarted.close()
+  })
+
+  test('a missing file is told without where it was', () => {
+    const folder = newFolder()
+    const database = open(folder, { maxInlineBytes: 10 })
+    database.commit(changeOf('a', 1))
+    rmSync(join(folder, 'states', 'key a 1'))
+    expect(() => database.load('key a 1', NAMESPACE)).toThrow(
+      /^a state cannot be read: ENOENT: no such file or directory$/,
+    )
+    database.close()
   })
 
   test('a file that is not that of its state is refused', () => {

@@ -1,0 +1,59 @@
+/** A state goes to the store's thread in parts; what is left of a commit that broke off in between is no other's. */
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import type { ModelIdentity } from '../../src/state/snapshot.ts'
+import { newFolder } from '../helpers/direct-store.ts'
+
+/** The thread needs built code. */
+const BUILT = join(import.meta.dirname, '../../dist/state/store/store-thread.js')
+
+/** All parts of a state are of one size, so that one could be taken for another. */
+const IDENTITY: ModelIdentity = {
+  architecture: 'rwkv7',
+  layers: 32,
+  channels: 4096,
+  heads: 64,
+  headSize: 64,
+  vocabulary: 'v',
+  weights: 'w',
+}
+
+const floatsOf = (value: number) => [
+  new Float32Array(32 * 2 * 4096).fill(value),
+  new Float32Array(32 * 64 * 64 * 64).fill(value),
+]
+
+/** A session `id` of one turn, whose state is made of these numbers. */
+function changeOf(id: string, floats: readonly Float32Array[]) {
+  const key = `key ${id}`
+  const state = { key, tokens: Int32Array.of(1), tail: new Int32Array(0) }
+  const turn = { turn: 1, parent: 0, createdAt: 1, key, numTokens: 1, bytes: 1, isForeign: false }
+  const times = { createdAt: 1, updatedAt: 1, ttlMs: null }
+  const record = { version: 1, head: 1, nextTurn: 2, turns: [turn], ...times }
+  return {
+    puts: [{ ...state, floats, namespace: 'n', isForeign: false }],
+    sessions: [{ namespace: 'n', id, record }],
+    deleteKeys: [],
+  }
+}
+
+test('a commit that runs out of memory between two parts leaves none to the next', async () => {
+  // The built module of that source.
+  const { openStore } = (await import(
+    BUILT
+  )) as typeof import('../../src/state/store/store-thread.ts')
+  const store = await openStore({ dataFolder: newFolder(), identity: IDENTITY, isDurable: false })
+  const [shift, wkv] = floatsOf(1)
+  let numSlices = 0
+  const slice = wkv!.slice.bind(wkv)
+  wkv!.slice = (...range) => {
+    numSlices++
+    if (numSlices === 2) throw new RangeError('Array buffer allocation failed')
+    return slice(...range)
+  }
+  await expect(store.commit(changeOf('a', [shift!, wkv!]))).rejects.toThrow('allocation failed')
+  await store.commit(changeOf('b', floatsOf(2)))
+  const { state } = await store.load('key b', 'n')
+  expect([new Set(state.shift), new Set(state.wkv)]).toEqual([new Set([2]), new Set([2])])
+  await store.close()
+})

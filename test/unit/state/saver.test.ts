@@ -1,0 +1,76 @@
+/** What is written when the store takes no states, however large they are. */
+import { expect, test } from 'vitest'
+import { createKept, type KeptState } from '../../../src/state/kept-state.ts'
+import { Saver } from '../../../src/state/saver.ts'
+import type { Session } from '../../../src/state/sessions.ts'
+import type { Store, StoreChange } from '../../../src/state/store/store.ts'
+
+const NAMESPACE = 'n'
+
+function sessionOf(id: string, state: KeptState): Session {
+  const turn = { turn: 1, parent: 0, createdAt: 1, state }
+  const times = { createdAt: 1, updatedAt: 1, ttlMs: null }
+  const own = { isBusy: false, waiters: [], isDeleted: false, turns: new Map([[1, turn]]) }
+  const session = { namespace: NAMESPACE, id, version: 1, head: 1, nextTurn: 2, ...times, ...own }
+  state.holders.add(session)
+  return session
+}
+
+/** A session of one turn, whose state is to be written. */
+function setUp(bytes: number) {
+  const commits: StoreChange[] = []
+  const commit = async (change: StoreChange) => {
+    if (change.puts.length > 0) throw new Error('ENOSPC: no space left on device')
+    commits.push(change)
+  }
+  const saver = new Saver({ commit } as Partial<Store> as Store, () => {}) // nothing else is asked
+  const facts = { key: 'k', namespace: NAMESPACE, isForeign: false, numTokens: 1, bytes }
+  const state = createKept(facts, 'none')
+  state.text = { tokens: Int32Array.of(1), tail: new Int32Array(0) }
+  state.arrays = { shift: new Float32Array(1), wkv: new Float32Array(1) }
+  saver.addState(state)
+  return { commits, saver, state, session: sessionOf('s', state) }
+}
+
+test.each([1000, 2 ** 26])(
+  'states of %i bytes: a deletion does not fail with one',
+  async (bytes) => {
+    const { commits, saver, state, session } = setUp(bytes)
+    saver.start([state])
+    await saver.settled()
+    saver.retryNow()
+    saver.addSession({ ...session, id: 'gone', isDeleted: true })
+    const deletion = saver.barrier()
+    expect([saver.hasFailed, saver.isLightNext]).toEqual([true, true])
+    saver.start([])
+    await deletion
+    expect(commits.map(({ sessions }) => sessions.map(({ id }) => id))).toEqual([['gone']])
+    // The state is tried again before anything else goes by itself.
+    expect([saver.hasFailed, saver.isLightNext, saver.numUnsaved]).toEqual([true, false, 1])
+    const late = saver.barrier()
+    saver.start([state])
+    await saver.settled()
+    saver.retryNow()
+    expect(saver.isLightNext).toBe(true)
+    saver.start([])
+    await late
+  },
+)
+
+test('who waits for a session with its states learns that they cannot be written, or are lost', async () => {
+  const { saver, state, session } = setUp(1000)
+  const first = saver.barrier(session)
+  saver.start([])
+  await saver.settled()
+  saver.start([state])
+  await expect(first).rejects.toThrow('ENOSPC')
+  await saver.settled()
+  saver.retryNow()
+  const second = saver.barrier(session)
+  saver.giveUp(state)
+  await expect(second).rejects.toThrow('lost before it was written')
+  expect(saver.hasChanges).toBe(true)
+  saver.start([])
+  await saver.settled()
+  expect(saver.hasChanges).toBe(false)
+})
