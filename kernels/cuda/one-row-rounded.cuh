@@ -58,6 +58,8 @@ struct RoundedInputs {
 
 /** Times 4 rows that a team multiplies at once: what one waits for, another does not. */
 constexpr int kFours = most(1, least(2, ROUNDED_ROWS / 4 / kTeams));
+/** Whether a stage is so many times that; else the last rows are read once more, for nobody. */
+constexpr bool kIsWhole = ROUNDED_ROWS % (4 * kTeams * kFours) == 0;
 
 /** The sums of several times 4 rows' products with the warp's columns, in lane 8·row (sum_four).
  * Integers are multiplied as they are, a slice's sum then takes its scale. */
@@ -77,7 +79,7 @@ __device__ __forceinline__ void multiply_fours(float (&sums)[kFours], const u8* 
     Scales own[kFours];
 #pragma unroll
     for (int n = 0; n < kFours; n++) {
-      const int rows = 4 * kTeams * n;
+      const int rows = kIsWhole ? 4 * kTeams * n : min(4 * kTeams * n, ROUNDED_ROWS - 4 - first);
       const uint4 v = *reinterpret_cast<const uint4*>(values + rows * kRowBytes + 128 * pair);
       words[n][0] = v.x, words[n][1] = v.y, words[n][2] = v.z, words[n][3] = v.w;
       own[n] = *reinterpret_cast<const Scales*>(scales + rows * kRowScaleBytes +

@@ -108,7 +108,8 @@ export class LiveCalls {
   end(tenant: string, id: string, ending: Ending): boolean {
     const entry = this.#live.get(keyOf({ tenant, id }))
     if (entry === undefined) return false
-    entry.ending ??= ending
+    // Who stops a call that is being paused wants no rest of it.
+    if (entry.ending === null || ending === 'stopped') entry.ending = ending
     entry.controller.abort()
     return true
   }

@@ -164,6 +164,8 @@ export class Saver {
    */
   barrier(session: Session | null = null): Promise<void> {
     return new Promise((resolve, reject) => {
+      // No commit will bring what was given up.
+      if (missingOf(session).some((state) => !this.#unsaved.has(state))) return reject(lost())
       const done = (error: SkeinError | null) => (error === null ? resolve() : reject(error))
       this.#barriers.push({ session, done })
     })
@@ -172,8 +174,7 @@ export class Saver {
   /** The only copy of it was in a slot that can no longer be read. */
   giveUp(state: KeptState): void {
     this.#unsaved.delete(state)
-    const error = new SkeinError('state_unavailable', 'a state was lost before it was written')
-    for (const { done } of this.#takeLacking((missing) => missing === state)) done(error)
+    for (const { done } of this.#takeLacking((missing) => missing === state)) done(lost())
   }
 
   /** Starts the next commit, with these of the unsaved states. They are in memory. */
@@ -262,7 +263,9 @@ export class Saver {
     this.#releases.push(...releases.filter(({ done }) => done === null))
     this.counters.failedSaves++
     this.#hasFailed = true
-    if (states.length > 0) this.#batchBytes = Math.min(this.#batchBytes, bytesOf(states)) / 2
+    // Never 0: one state is always tried.
+    if (states.length > 0)
+      this.#batchBytes = Math.max(1, Math.min(this.#batchBytes, bytesOf(states)) / 2)
     for (const key of deleteKeys) this.#deletedKeys.add(key)
     // In the old order: of two sessions with one id the later is the one that is there.
     const later = [...this.#changed]
@@ -283,6 +286,10 @@ export class Saver {
     this.#waiting.delete(state)
     for (const callback of callbacks) callback(error)
   }
+}
+
+function lost(): SkeinError {
+  return new SkeinError('state_unavailable', 'a state was lost before it was written')
 }
 
 function bytesOf(states: readonly KeptState[]): number {

@@ -1,6 +1,7 @@
 /** Calls under way, whichever route they came by: seen, ended by their name, and told how full the engine is. */
 import type { FastifyInstance } from 'fastify'
 import { afterEach, describe, expect, test } from 'vitest'
+import { LiveCalls } from '../../src/api/live-calls.ts'
 import { addKey, NO_LIMITS } from '../../src/gateway/keys.ts'
 import { changeKeys, KeyRing } from '../../src/gateway/keys-file.ts'
 import { endless } from '../helpers/fake-engine.ts'
@@ -85,6 +86,31 @@ describe('a call that is ended by its name', () => {
     expect((await rows).statusCode).toBe(409)
     await cancel('chat')
     expect((await open).statusCode).toBe(409)
+  })
+
+  test('a paused call is forgotten, and its id is free', async () => {
+    app = serve(endless).app
+    const rows = postTo(app, CHAT, NOW)
+    await only()
+    await postTo(app, '/v1/server/pause', {})
+    expect((await rows).statusCode).toBe(409)
+    expect((await postTo(app, CHAT, NOW)).statusCode).toBe(409)
+    expect((await cancel('mine')).json()).toEqual({ status: 'cancelled', request_id: 'mine' })
+    const again = postTo(app, CHAT, NOW)
+    await only()
+    await cancel('mine')
+    expect((await again).json()).toEqual({ error: 'Request cancelled' })
+  })
+
+  test('who is stopped while it is being paused is stopped', () => {
+    app = serve().app
+    const live = new LiveCalls()
+    const call = { id: 'mine', tenant: '', path: CHAT, model: 'm', numRows: 1, startedAt: 0 }
+    const handle = live.enter({ ...call, canPause: true }, new AbortController().signal)
+    live.end('', 'mine', 'paused')
+    live.end('', 'mine', 'stopped')
+    live.end('', 'mine', 'paused')
+    expect(handle.ending).toBe('stopped')
   })
 
   test('is nobody else’s', async () => {

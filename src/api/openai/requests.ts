@@ -11,8 +11,12 @@ export function cancelRoute(live: LiveCalls): Route {
     body: null,
     handle: async ({ params, tenant }) => {
       const id = params.id!
-      if (live.end(tenant, id, 'stopped')) return json({ status: 'cancelled', request_id: id })
-      throw new SkeinError('not_found', 'no request of that id is under way', { param: 'id' })
+      const isLive = live.end(tenant, id, 'stopped')
+      // One that is paused, or that a resume has not read from yet, is forgotten.
+      if (live.drop(tenant, id) || isLive) return json({ status: 'cancelled', request_id: id })
+      throw new SkeinError('not_found', 'no request of that id is under way or paused', {
+        param: 'id',
+      })
     },
   }
 }

@@ -74,3 +74,19 @@ test('who waits for a session with its states learns that they cannot be written
   await saver.settled()
   expect(saver.hasChanges).toBe(false)
 })
+
+test('after a thousand failures a state is still tried', async () => {
+  const { saver, state } = setUp(1000)
+  for (let i = 0; i < 1200; i++) {
+    saver.start([state])
+    await saver.settled()
+    saver.retryNow()
+  }
+  expect(saver.batchBytes).toBeGreaterThan(0)
+})
+
+test('who comes when a state is lost learns it at once', async () => {
+  const { saver, state, session } = setUp(1000)
+  saver.giveUp(state)
+  await expect(saver.barrier(session)).rejects.toThrow('lost before it was written')
+})
