@@ -69,9 +69,10 @@ export class SessionCalls {
     try {
       const other = await this.#homes.enter(to, () => worker)
       try {
-        const info = await engineOf(worker).call('sessions.fork', params)
-        to.worker = worker
-        return info
+        // Requests use it, or begin it, where it is.
+        if (other !== worker)
+          throw new SkeinError('conflict', `session ${newId} is in use`, { param: 'new_id' })
+        return await engineOf(worker).call('sessions.fork', params)
       } finally {
         this.#homes.leave(to, other)
       }

@@ -154,6 +154,29 @@ describe('sessions', () => {
     expect(replicas.map(({ numInFlight }) => numInFlight)).toEqual([0, 0])
   })
 
+  test('a fork whose name is in use on another worker is refused, and changes no home', async () => {
+    const { router, replicas } = fleetOf('a', 'b')
+    const first = await routeOf(router, inSession('s'))
+    const home = replicas.find(({ id }) => id === first)!
+    const other = replicas.find(({ id }) => id !== first)!
+    home.numInFlight = 3
+    const releases: (() => void)[] = []
+    other.fake.script = async function* (of) {
+      yield { type: 'prompt', id: of.id, logprobs: null }
+      await new Promise<void>((resolve) => releases.push(resolve))
+    }
+    const running = run(router, inSession('u'))
+    await expect.poll(() => releases.length).toBe(1)
+    const forked = router.call('sessions.fork', { tenant: 't', id: 's', newId: 'u' })
+    await expect(forked).rejects.toThrow('session u is in use')
+    expect(home.fake.calls).toEqual([])
+    const second = run(router, inSession('u'))
+    await expect.poll(() => releases.length).toBe(2)
+    for (const release of releases) release()
+    await Promise.all([running, second])
+    expect(replicas.map(({ numInFlight }) => numInFlight).sort()).toEqual([0, 3])
+  })
+
   test('a deleted one is let go by the others', async () => {
     const { router, replicas } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))

@@ -223,9 +223,9 @@ export class StoreDatabase {
       this.#rows.put(name, record)
       this.#rows.claim(name, this.owner)
     }
+    // What is another's was not claimed here, or is let go already: no reason to fail all the rest.
     for (const name of releases) {
-      this.#refuseForeign(name)
-      this.#rows.unclaim(name)
+      if (this.#rows.claimantOf(name) === this.owner) this.#rows.unclaim(name)
     }
     // Not before all sessions are as they will be: a fork may come after the session that its states were of.
     return this.#removeUnused(keys)

@@ -343,6 +343,10 @@ describe('several processes', () => {
     expect(() => one.commit(changeOf('a', 2))).toThrow('in the hands of another worker')
     expect(one.find(name)?.record.version).toBe(1)
     expect(one.load('key a 1', NAMESPACE)).toEqual(snapshotOf(1))
+    // Letting go what another has is no reason to fail, nor takes it from that one.
+    one.commit({ ...changeOf('own', 1), releases: [name] })
+    expect(one.find({ ...name, id: 'own' })?.record.version).toBe(1)
+    expect(() => one.claim(name, false)).toThrow('in the hands of another worker')
     two.commit(release)
     expect(one.claim(name, false).session?.record.version).toBe(1)
     expect(() => two.claim(name, false)).toThrow('in the hands of another worker')
