@@ -58,8 +58,8 @@ export interface ModelEntry {
 export interface ModelRegistry {
   list(): readonly ModelEntry[]
   /**
-   * The model of that name; null, undefined or '' is the only model there is, as are "rwkv", "rwkv7" and "rwkv-7" where no model
-   * is called so.
+   * The model of that name; null, undefined or '' is the only model there is, as are "rwkv", "rwkv7" and "rwkv-7" where no
+   * model is called so.
    * `model@state` and `model state` name the model with a start state of its own.
    * Throws `not_found` with param `model` for an unknown name, `model_not_loaded` while it is not ready.
    */

@@ -1,5 +1,4 @@
 /** The shapes of rwkv_lightning_cuda's /v1/batch/completions: one choice an event, and one last event for all. */
-
 import type { LiveCalls } from '../live-calls.ts'
 import { json, type Reply } from '../route.ts'
 import { type BatchPlan, choiceOf, runBatch, runToEnd } from './batch.ts'
