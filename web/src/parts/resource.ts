@@ -1,4 +1,7 @@
-/** Something fetched for a component: loading, there, or failed, and fetched again when asked, with another key, and from a server that is back. */
+/**
+ * Something fetched for a component: loading, there, or failed, and fetched again when asked, with another key, and from a
+ * server that is back.
+ */
 import { useCallback, useEffect, useState } from 'preact/hooks'
 import { key } from '../lib/api.ts'
 import { messageOf } from '../lib/errors.ts'
