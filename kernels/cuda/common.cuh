@@ -95,6 +95,29 @@ __device__ __forceinline__ void add_scaled(float (&sums)[8], float factor, const
   }
 }
 
+/** 16 bytes that no kernel writes, or zeros, kept out of L1. `Wide`: the 256 that they lie in come
+ * to L2, for others to read the rest. The condition is in the assembly: as a branch it would leave
+ * one load in flight. */
+template <bool Wide>
+__device__ __forceinline__ uint4 load_once(const void* from, bool inside) {
+  uint4 v;
+#define LOAD_ONCE(hint)                                                           \
+  asm volatile(                                                                   \
+      "{ .reg .pred p; setp.ne.s32 p, %5, 0;\n"                                   \
+      " mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"            \
+      " @p ld.global.nc.L1::no_allocate" hint ".v4.u32 {%0, %1, %2, %3}, [%4]; }" \
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)                            \
+      : "l"(from), "r"((int)inside))
+#if __CUDA_ARCH__ >= 800
+  if constexpr (Wide)
+    LOAD_ONCE(".L2::256B");
+  else
+#endif
+    LOAD_ONCE("");
+#undef LOAD_ONCE
+  return v;
+}
+
 /** Into the range of f16; NaN stays NaN, so that a poisoned value is not healed. */
 __device__ __forceinline__ float saturate_f16(float x) {
   x = x > 65504.0f ? 65504.0f : x;

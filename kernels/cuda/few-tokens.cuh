@@ -14,18 +14,6 @@ constexpr int kTileRows = 8 * ROW_TILES;
 constexpr int kTokenGroups = TOKENS / 8;
 constexpr int kTokenTiles = (TOKENS + 15) / 16;
 
-/** 16 bytes of W, or zeros. Streamed once: kept out of L1. */
-__device__ __forceinline__ uint4 load_weight(const void* w, bool inside) {
-  uint4 v;
-  asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 "
-      "%3, 0;"
-      " @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(w), "r"((int)inside));
-  return v;
-}
-
 /** 8 inputs of a token, or zeros. */
 __device__ __forceinline__ uint4 load_inputs(const f16* x, bool inside) {
   uint4 v;

@@ -58,7 +58,7 @@ __device__ __forceinline__ void load_weights(WeightRun& run, const Sources& from
     const int at = k + 32 * half;
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++)
-      run.part[half][n] = load_weight(from.weight[n] + at, at < from.columns);
+      run.part[half][n] = load_once<true>(from.weight[n] + at, at < from.columns);
   }
 }
 

@@ -89,7 +89,7 @@ __device__ __forceinline__ uint4 load_lane(const u8* row, int p, int q, int colu
     const uint2 hi = load_half_weight(row + at + 32, at + 32 < columns);
     return make_uint4(lo.x, lo.y, hi.x, hi.y);
   }
-  return load_weight(row + p * kPartBytes + 16 * q, at < columns);
+  return load_once<false>(row + p * kPartBytes + 16 * q, at < columns);
 }
 
 /** The two scales of a part (Count 2), or the four. */

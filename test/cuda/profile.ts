@@ -19,7 +19,7 @@ import {
 import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { bucketOf, Gemm } from '../../src/backend/cuda/gemm.ts'
 import { Recording } from '../../src/backend/cuda/ops.ts'
-import type { StepCommand } from '../../src/backend/cuda/ops-one-row.ts'
+import type { StepCommand } from '../../src/backend/cuda/ops-few-rows.ts'
 import { StepBuffer } from '../../src/backend/cuda/step-buffer.ts'
 import {
   RANDOM_MODEL_SIZES,
@@ -128,7 +128,8 @@ function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): voi
     const microseconds = time(list)
     print(label, microseconds, list.length)
   }
-  if (shape.tokens === 1) print('each op for itself', time(all.map(({ alone }) => alone)))
+  if (shape.isDecode && shape.tokens <= 2)
+    print('each op for itself', time(all.map(({ alone }) => alone)))
   const whole = time(all)
   const rate = ((one.prompts * one.tokens * 1e6) / whole).toFixed(0)
   console.log(`${'step'.padEnd(22)} ${whole.toFixed(0).padStart(9)} us, ${rate} tok/s`)

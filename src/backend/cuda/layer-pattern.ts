@@ -19,7 +19,7 @@ export type Recorded = {
   [Op in keyof Ops]: { readonly op: Op; readonly args: Parameters<Ops[Op]> }
 }[keyof Ops]
 
-/** The inner matrices, in the order in which one-row.cu reads them. */
+/** The inner matrices, in the order in which few-rows.cu reads them. */
 export const IN_NAMES = ['r', 'k', 'v', 'w', 'a', 'g', 'vGate'] as const
 export type InName = (typeof IN_NAMES)[number]
 export const LOW_NAMES = ['w', 'a', 'g', 'vGate'] as const
@@ -58,7 +58,7 @@ export interface Rwkv7Layer {
 /** Ops of a layer. */
 export const LAYER_OPS = 8
 
-/** What the eight ops compute, or null where they are not a layer that one-row.cu knows. */
+/** What the eight ops compute, or null where they are not a layer that few-rows.cu knows. */
 export function matchLayer(recorded: readonly Recorded[]): Rwkv7Layer | null {
   const [shift, inward, outward, mixing, output, channelShift, key, value] = recorded
   if (

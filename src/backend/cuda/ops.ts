@@ -5,12 +5,12 @@
 import type { Capacity, Ops } from '../backend.ts'
 import type { Command } from './command.ts'
 import type { CudaDevice } from './device.ts'
+import { wayFor } from './few-rows-plan.ts'
 import type { DevicePointer } from './kernel-args.ts'
 import type { Recorded } from './layer-pattern.ts'
-import { wayFor } from './one-row-plan.ts'
+import { FewRowsLayers, StepCommand } from './ops-few-rows.ts'
 import { type LinearCommand, type LinearShared, linear, logits } from './ops-linear.ts'
 import { embed, gatherNorm, shiftMix } from './ops-norm.ts'
-import { OneRowLayers, StepCommand } from './ops-one-row.ts'
 import { sample } from './ops-sample.ts'
 import { CopyBudget } from './ops-sparse.ts'
 import { ddlerp, gatedAdd, wkv6 } from './ops-wkv6.ts'
@@ -25,14 +25,14 @@ export class Recording {
   readonly #scratch = new Map<number, DevicePointer>()
   /** The command before, where it is a linear: its reader can take over its biases, or make use of its zeros. */
   #lastLinear: LinearCommand | null = null
-  readonly #oneRow: OneRowLayers
+  readonly #fewRows: FewRowsLayers
   readonly #linear: LinearShared
 
-  /** `chooseWay`: how one-row.cu reads the weights. */
+  /** `chooseWay`: how few-rows.cu reads the weights. */
   constructor(device: CudaDevice, capacity: Capacity, chooseWay = wayFor) {
     this.#device = device
     this.#capacity = capacity
-    this.#oneRow = new OneRowLayers(device, capacity, chooseWay)
+    this.#fewRows = new FewRowsLayers(device, capacity, chooseWay)
     const [weights, inputs, sums] = [new Scratch(device), new Scratch(device), new Scratch(device)]
     this.#linear = { rounded: { weights, inputs, sums }, copies: new CopyBudget(device) }
   }
@@ -48,7 +48,7 @@ export class Recording {
         const command = linear(device, capacity, jobs, before, this.#linear)
         this.#add(command, { op: 'linear', args: [jobs] })
         this.#lastLinear = command
-        this.#oneRow.offer(this.commands, command.transposed)
+        this.#fewRows.offer(this.commands, command.transposed)
       },
       wkv7: (...args) =>
         this.#add(wkv7(device, capacity, ...args, this.#lastLinear, this.#sharedFloats), {
@@ -84,7 +84,7 @@ export class Recording {
 
   dispose(): void {
     for (const command of this.commands) command.dispose()
-    this.#oneRow.dispose()
+    this.#fewRows.dispose()
     for (const address of this.#scratch.values()) this.#device.free(address)
     this.#scratch.clear()
     for (const scratch of Object.values(this.#linear.rounded)) scratch.dispose()

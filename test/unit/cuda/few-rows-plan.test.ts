@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import type { CudaDevice } from '../../../src/backend/cuda/device.ts'
+import { planOf, type Way, wayFor } from '../../../src/backend/cuda/few-rows-plan.ts'
 import type { Rwkv7Layer } from '../../../src/backend/cuda/layer-pattern.ts'
-import { planOf, type Way, wayFor } from '../../../src/backend/cuda/one-row-plan.ts'
 
 const H200 = { numSms: 132, sharedBytes: 227 << 10 }
 const RANKS = { w: 96, a: 96, g: 256, vGate: 64 }
@@ -13,6 +13,7 @@ function plan(
   choose?: () => Way,
   ranks = RANKS,
   type: Rwkv7Layer['type'] = 'f16',
+  tokens = 1,
 ) {
   const matrices = { r: channels, k: channels, v: channels, ...ranks }
   const inner = new Map(
@@ -22,7 +23,7 @@ function plan(
   const layer = { type, inner, states, key: { rows: 4 * channels } } as unknown as Rwkv7Layer
   const { numSms, sharedBytes } = chip
   const device = { computeCapability: [9, 0], numSms, info: { sharedBytesPerBlock: sharedBytes } }
-  return planOf(device as unknown as CudaDevice, [layer, layer], choose)
+  return planOf(device as unknown as CudaDevice, [layer, layer], choose, tokens)
 }
 
 test('one row of wide models is fed by a warp of its own', () => {
@@ -33,12 +34,21 @@ test('one row of wide models is fed by a warp of its own', () => {
 })
 
 test.each([64, 192, 320, 768, 1024, 2048, 2560, 4096])('%i channels fit both ways', (channels) => {
-  for (const way of ['warps', 'feed'] as const) {
-    const { defines, sharedBytes } = plan(channels, H200, () => way)!
-    expect(defines).toMatchObject({ FEED: Number(way === 'feed') })
-    expect(defines.FIXED % 128).toBe(0)
-    expect(defines.FIXED + sharedBytes).toBeLessThanOrEqual(H200.sharedBytes)
-  }
+  for (const way of ['warps', 'feed'] as const)
+    for (const tokens of [1, 2]) {
+      const { defines, sharedBytes } = plan(channels, H200, () => way, RANKS, 'f16', tokens)!
+      expect(defines).toMatchObject({ TOKENS: tokens, FEED: Number(way === 'feed') })
+      expect(defines.FIXED % 128).toBe(0)
+      expect(defines.FIXED + sharedBytes).toBeLessThanOrEqual(H200.sharedBytes)
+    }
+})
+
+test('two rows have twice the room for inputs and sums; of integers there is one alone', () => {
+  const one = plan(2048, H200)!
+  const two = plan(2048, H200, undefined, RANKS, 'f16', 2)!
+  expect(two.defines).toMatchObject({ REGION: 2 * one.defines.REGION, LIST: one.defines.LIST })
+  expect(two.defines.FIXED).toBeGreaterThan(one.defines.FIXED)
+  expect(plan(2048, H200, undefined, RANKS, 'i8', 2)).toBeNull()
 })
 
 test('where the feed has no room, each warp reads for itself, and without any room nothing is planned', () => {

@@ -1,5 +1,5 @@
 /**
- * How one-row.cu is compiled and launched for a model: which way it reads the weights, what it has in shared memory, or
+ * How few-rows.cu is compiled and launched for a model: which way it reads the weights, what it has in shared memory, or
  * that it cannot be.
  */
 import type { QuantisedType } from '../backend.ts'
@@ -7,7 +7,7 @@ import type { CudaDevice } from './device.ts'
 import { IN_NAMES, type InName, LOW_NAMES, type Rwkv7Layer } from './layer-pattern.ts'
 import { PART_INPUTS, QUANT_CODES, rowBytesOf } from './rounded-matrix.ts'
 
-/** How a block reads the weights: each warp its columns of them (one-row-warps.cuh), or one warp all (one-row-feed.cuh). */
+/** How a block reads the weights: each warp its columns of them (few-rows-warps.cuh), or one warp all (few-rows-feed.cuh). */
 export type Way = 'warps' | 'feed'
 
 /**
@@ -19,7 +19,7 @@ const FEED_CHANNELS = 2048
 /** Where the chosen way does not fit, each warp reads for itself. */
 export const wayFor = (channels: number): Way => (channels >= FEED_CHANNELS ? 'feed' : 'warps')
 
-/** As one-row.cu counts: warps that multiply; one more is for the barrier, and one or more that feed. */
+/** As few-rows.cu counts: warps that multiply; one more is for the barrier, and one or more that feed. */
 const WARPS = 16
 /** Columns of a row that a warp reads at once. */
 const UNIT_COLUMNS = 64
@@ -45,6 +45,8 @@ const ROUNDED_FEED = 2
 const stageBytesFor = (channels: number): number => (channels >= 4096 ? 32 : 16) << 10
 /** Shared, less its sums and what the way of reading has there, with what that may be padded by. */
 const SHARED_BYTES = 5888
+/** What it has for each token beyond the first. */
+const TOKEN_BYTES = 320
 
 /** What a way of reading needs. */
 interface Reading {
@@ -98,6 +100,7 @@ function valueColumns(channels: number, blocks: number): number {
 
 /** A model's widths as the kernel has them. */
 interface Shape {
+  readonly tokens: number
   readonly channels: number
   readonly headSize: number
   readonly ranks: readonly number[]
@@ -107,9 +110,9 @@ interface Shape {
 }
 
 /** A ring for each warp, of units of 16 rows by 64 columns. */
-function readingByWarps({ channels, headSize, ranks, blocks, mixes }: Shape): Reading {
+function readingByWarps({ tokens, channels, headSize, ranks, blocks, mixes }: Shape): Reading {
   const LOW_UNITS = ranks.reduce((units, rank) => units + Math.ceil(rank / UNIT_COLUMNS), 0)
-  const heads = Math.ceil(channels / headSize / blocks)
+  const heads = Math.ceil((tokens * channels) / headSize / blocks)
   const lowRuns = Math.ceil(((headSize / 16) * LOW_UNITS) / WARPS)
   const runBytes = 16 * (mixes + heads * lowRuns + 2)
   return {
@@ -162,15 +165,20 @@ function canRound(type: QuantisedType, channels: number, keys: number): boolean 
   )
 }
 
-/** The macros of one-row.cu and its dynamic shared memory, or null where it does not fit. */
-export function planOf(device: CudaDevice, layers: readonly Rwkv7Layer[], choose = wayFor) {
+/** The macros of few-rows.cu for so many tokens and its dynamic shared memory, or null where it does not fit. */
+export function planOf(
+  device: CudaDevice,
+  layers: readonly Rwkv7Layer[],
+  choose = wayFor,
+  tokens = 1,
+) {
   const [layer] = layers
   if (layer === undefined || device.computeCapability[0] < 8) return null
   const { type } = layer
   const { channels, headSize } = layer.states.shape
   const KEYS = layer.key.rows
   if (channels > MAX_CHANNELS || channels % UNIT_COLUMNS > 0 || KEYS % 8 > 0) return null
-  if (type !== 'f16' && !canRound(type, channels, KEYS)) return null
+  if (type !== 'f16' && (tokens > 1 || !canRound(type, channels, KEYS))) return null
   const first = firstRows(layers)
   const ranks = LOW_NAMES.map((name) => innerOf(layers, name)?.weight.rows ?? 0)
   if (ranks.some((rank) => rank % RANK_STEP > 0)) return null
@@ -179,23 +187,27 @@ export function planOf(device: CudaDevice, layers: readonly Rwkv7Layer[], choose
   const IN_ROWS = Math.ceil(first.at(-1)! / blocks)
   const LIST = Math.min(MAX_LIST, KEYS)
   // In turn: inputs of `in`, of the outer low ranks, the list of active u, or u itself.
-  const active = type === 'f16' ? 4 * LIST : 2 * KEYS
-  const region = Math.max(2 * MIXES * channels, 2 * (first.at(-1)! - first[3]!), active)
+  const active = tokens * (type === 'f16' ? 4 * LIST : 2 * KEYS)
+  const low = 2 * (first.at(-1)! - first[3]!)
+  const region = Math.max(2 * tokens * MIXES * channels, low, active)
   const REGION = 16 * Math.ceil(region / 16)
   const slices = Math.min(WARPS, channels / UNIT_COLUMNS)
   const sumRows = Math.max(IN_ROWS, Math.ceil(Math.max(channels, KEYS) / blocks))
-  const sums = Math.max(slices * sumRows, WARPS * valueColumns(channels, blocks))
+  const columns = valueColumns(channels, blocks)
+  if (tokens * columns > 32 * WARPS) return null
+  const sums = tokens * Math.max(slices * sumRows, WARPS * columns)
   const matricesBytes = MATRICES_BYTES + layerBytes(type) - LAYER_BYTES
   const rest = REGION + matricesBytes * layers.length
   const STATE_F16 = Number(layer.states.wkvType === 'f16')
   const widths = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS, MIXES }
-  const common = { ...widths, REGION, LIST, STATE_F16 }
-  const shape = { channels, headSize, ranks, blocks, mixes: MIXES, type }
+  const common = { TOKENS: tokens, ...widths, REGION, LIST, STATE_F16 }
+  const shape = { tokens, channels, headSize, ranks, blocks, mixes: MIXES, type }
   const ways = type === 'f16' ? [readingByWarps(shape)] : []
   const readings =
     type !== 'f16' || choose(channels) === 'feed' ? [readingByFeed(shape), ...ways] : ways
   for (const { macros, warps, staticBytes, lowSums, placeBytes, places } of readings) {
-    const used = SHARED_BYTES + staticBytes + 4 * Math.max(sums, lowSums)
+    const perToken = (tokens - 1) * TOKEN_BYTES
+    const used = SHARED_BYTES + staticBytes + perToken + 4 * Math.max(sums, lowSums)
     // The ring begins at a line.
     const FIXED = LINE_BYTES * Math.ceil(used / LINE_BYTES)
     const free = device.info.sharedBytesPerBlock - FIXED - rest

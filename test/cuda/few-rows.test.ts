@@ -4,9 +4,9 @@ import { join } from 'node:path'
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Backend, WeightType } from '../../src/backend/backend.ts'
 import { type CudaOptions, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
+import type { Way } from '../../src/backend/cuda/few-rows-plan.ts'
 import { Gemm } from '../../src/backend/cuda/gemm.ts'
-import type { Way } from '../../src/backend/cuda/one-row-plan.ts'
-import { OneRowLayers } from '../../src/backend/cuda/ops-one-row.ts'
+import { FewRowsLayers } from '../../src/backend/cuda/ops-few-rows.ts'
 import { CudaProgram } from '../../src/backend/cuda/program.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
@@ -47,12 +47,16 @@ const ROUNDED = [
   ]),
 ] as const
 
-/** Logits after each of the tokens, fed one at a time, and the state at the end. */
-function feed(backend: Backend, path: string, weightType?: WeightType) {
+function runnerOf(backend: Backend, path: string, weightType?: WeightType): ModelRunner {
   const checkpoint = openCheckpoint(path)
   const model = loadRwkv7(checkpoint, backend, { weightType })
   checkpoint.close()
-  const runner = new ModelRunner(model, backend, { numSlots: 3, maxTokens: 16, fingerprint: '' })
+  return new ModelRunner(model, backend, { numSlots: 6, maxTokens: 16, fingerprint: '' })
+}
+
+/** Logits after each of the tokens, fed one at a time, and the state at the end. */
+function feed(backend: Backend, path: string, weightType?: WeightType) {
+  const runner = runnerOf(backend, path, weightType)
   runner.clearSlot(1)
   const logits = Array.from(TOKENS, (_, i) => {
     const tokens = TOKENS.subarray(i, i + 1)
@@ -62,6 +66,31 @@ function feed(backend: Backend, path: string, weightType?: WeightType) {
   const state = runner.readState(1)
   runner.dispose()
   return { logits, state }
+}
+
+/** Tokens of each of several rows. */
+const ROWS = [7, 8, 9].map((seed) => someTokens(6, seed))
+/** Rows of each step: neighbours that join, leave and change places. */
+const STEPS = [[1, 0], [0, 1], [1], [2, 1], [0, 2], [0], [2, 1], [1, 0], [2, 0]] as const
+
+/** Feeds the rows of each step their next tokens; logits after each token of each row, and its state at the end. */
+function feedSteps(runner: ModelRunner, steps: readonly (readonly number[])[]) {
+  const slotOf = (row: number) => 5 - row
+  const logits: Float32Array[][] = ROWS.map(() => [])
+  for (const row of ROWS.keys()) runner.clearSlot(slotOf(row))
+  for (const rows of steps) {
+    const batch = rows.map((row) => {
+      const at = logits[row]!.length
+      const tokens = ROWS[row]!.subarray(at, at + 1)
+      return { slot: slotOf(row), tokens, samples: [], allLogits: true }
+    })
+    for (const [i, result] of runner.step(batch).entries())
+      logits[rows[i]!]!.push(Float32Array.from(result.logits!))
+  }
+  return ROWS.map((_, row) => {
+    const { wkv, shift } = runner.readState(slotOf(row))
+    return { logits: logits[row]!, wkv: wkv.slice(), shift: shift.slice() }
+  })
 }
 
 /** A backend whose programs read in that way, whatever the width. */
@@ -103,19 +132,40 @@ function checkRuns(
   }
 }
 
-describeCuda('one row through all layers at once', () => {
+const TIMES = { timeout: 120_000 }
+
+describeCuda('few rows through all layers at once', () => {
   afterEach(() => void vi.restoreAllMocks())
 
-  test.each(RUNS)('$channels channels by $way', { timeout: 120_000 }, ({ way, shape }) => {
+  test.each(RUNS)('$channels channels by $way', TIMES, ({ way, shape }) => {
     const folder = mkdtempSync(join(tmpdir(), 'skein-'))
     const path = writeRandomRwkv7(join(folder, 'one.pth'), { ...shape, dtype: 'bf16' })
     checkRuns(path, [{}, { wkv: 'f16' }, { graphs: false }], (options) => backendOf(way, options))
   })
 
-  test.each(ROUNDED)('$channels channels of $type', { timeout: 120_000 }, ({ type, ...shape }) => {
+  test.each(RUNS)('$channels channels by $way, together as alone', TIMES, ({ way, shape }) => {
     const folder = mkdtempSync(join(tmpdir(), 'skein-'))
     const path = writeRandomRwkv7(join(folder, 'one.pth'), { ...shape, dtype: 'bf16' })
-    const run = vi.spyOn(OneRowLayers.prototype, 'run')
+    const run = vi.spyOn(FewRowsLayers.prototype, 'run')
+    for (const options of [{}, { wkv: 'f16' }, { graphs: false }] as const) {
+      const backend = backendOf(way, options)
+      const runner = runnerOf(backend, path)
+      const alone = STEPS.flat().sort((a, b) => a - b)
+      const expected = feedSteps(
+        runner,
+        alone.map((row) => [row]),
+      )
+      expect(feedSteps(runner, STEPS), JSON.stringify(options)).toEqual(expected)
+      runner.dispose()
+      backend.dispose()
+    }
+    expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(new Set([1, 2]))
+  })
+
+  test.each(ROUNDED)('$channels channels of $type', TIMES, ({ type, ...shape }) => {
+    const folder = mkdtempSync(join(tmpdir(), 'skein-'))
+    const path = writeRandomRwkv7(join(folder, 'one.pth'), { ...shape, dtype: 'bf16' })
+    const run = vi.spyOn(FewRowsLayers.prototype, 'run')
     checkRuns(path, [{}, { wkv: 'f16' }], createCudaBackend, type)
     expect(run).toHaveBeenCalled()
   })

@@ -1,34 +1,36 @@
-// All layers of an RWKV-7 step of one token in one cooperative launch. A step of one token is
-// reading the weights; what keeps a chain of launches from doing that at the memory's rate is the
-// beginning and the end of each. Here every block knows its rows of all matrices, layer after
-// layer, and asks for them far ahead, in order, into shared memory, whatever the layers before
-// still compute: each warp for itself (one-row-warps.cuh), or one for all (one-row-feed.cuh).
+// All layers of an RWKV-7 step of a few tokens, each of its own sequence, in one cooperative
+// launch. Such a step is reading the weights; what keeps a chain of launches from doing that at the
+// memory's rate is the beginning and the end of each. Here every block knows its rows of all
+// matrices, layer after layer, and asks for them far ahead, in order, into shared memory, whatever
+// the layers before still compute: each warp for itself (few-rows-warps.cuh), or one for all
+// (few-rows-feed.cuh).
 //
 // A layer is five phases with a barrier over the grid after each:
 //   in      norm and mixes (by each block, of the whole row) → r, k, v and the inner low ranks
-//   heads   a block a head: outer low ranks, gates, state, group norm, bonus → out
+//   heads   a block a head of a token: outer low ranks, gates, state, group norm, bonus → out
 //   output  x += out·Wᵀ
-//   key     norm and mix → u = relu²(…); the rows of value that it meets on their way to L2
+//   key     norm and mix → u = relu²(…)
 //   value   x += u·value: a block some columns, over the u that are not zero
-// Nothing is added across blocks in an order that can change. Matrices f16 [rows, columns], value
+// Nothing is added across blocks in an order that can change, and a token's sums are those it has
+// alone, to the bit, whatever TOKENS. Matrices f16 [rows, columns], value
 // transposed, vectors f32, x f32. Where r, k, v, output, key and value are of integers (QUANT, as
 // in quant.cuh), all of them are read as they lie: a block has rows of value, too. Tolerance: that
 // of the ops it stands for (wkv7.cu, linear-few.cu or linear-quant.cu, linear-sparse.cu,
 // shift-mix.cu).
 //
-// BLOCKS, WARPS: those that multiply; one more is for the barrier, and FEED (0 to 2) for the
-// weights · CHANNELS (a multiple of 64, up to 4096) · KEYS: rows of key (a multiple of 8) · MIXES:
-// products of `in` that a block has rows of at most · IN_ROWS: rows of `in` in a block at most ·
-// LIST: active u listed at a time · REGION: bytes of shared memory that the phases use in turn ·
-// FIXED: bytes of Shared at most · those of the way of reading · QUANT, where it is not f16: then
-// there is FEED, and KEYS is a multiple of CHANNELS
-#include "one-row-heads.cuh"
+// TOKENS: at most (1 of integers) · BLOCKS, WARPS: those that multiply; one more is for the
+// barrier, and FEED (0 to 2) for the weights · CHANNELS (a multiple of 64, up to 4096) · KEYS: rows
+// of key (a multiple of 8) · MIXES: products of `in` that a block has rows of at most · IN_ROWS:
+// rows of `in` in a block at most · LIST: active u listed at a time · REGION: bytes of shared
+// memory that the phases use in turn · FIXED: bytes of Shared at most · those of the way of reading
+// · QUANT, where it is not f16: then there is FEED, and KEYS is a multiple of CHANNELS
+#include "few-rows-heads.cuh"
 #if !QUANT
-#include "one-row-value.cuh"
+#include "few-rows-value.cuh"
 #endif
 
 /** By the warp that multiplies nothing: the next layer's addresses, and its numbers into L2. */
-__device__ __forceinline__ void fetch_layer(const OneRow& op, Block& b, int l) {
+__device__ __forceinline__ void fetch_layer(const FewRows& op, Block& b, int l) {
   const int lane = threadIdx.x & 31;
   if (l >= op.num_layers) return;
   const Layer* const from = op.layers + l;
@@ -40,42 +42,56 @@ __device__ __forceinline__ void fetch_layer(const OneRow& op, Block& b, int l) {
   for (int line = blockIdx.x; line < CHANNELS / 32; line += BLOCKS) {
     if (lane < kVectors && layer.vectors[lane] != nullptr)
       prefetch(layer.vectors[lane] + 32 * line);
-    if (lane >= 30) prefetch(layer.shift[lane - 30] + b.slot * op.shift_stride + 32 * line);
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++)
+      if (lane >= 30) prefetch(layer.shift[lane - 30] + b.slots[t] * op.shift_stride + 32 * line);
   }
   const Wkv7& mixing = layer.mixing;
-  const state_t* const state =
-      static_cast<const state_t*>(mixing.state) + b.slot * mixing.slot_stride;
   constexpr int kLine = 128 / sizeof(state_t), kLines = 4096 / kLine;
-  for (int head = blockIdx.x; head < kHeads; head += BLOCKS)
-    for (int line = lane; line < kLines; line += 32) prefetch(state + head * 4096 + line * kLine);
+  for (int task = blockIdx.x; task < kHeads * b.num_tokens; task += BLOCKS) {
+    const state_t* const state = static_cast<const state_t*>(mixing.state) +
+                                 slot_of(b, task / kHeads) * mixing.slot_stride +
+                                 task % kHeads * 4096;
+    for (int line = lane; line < kLines; line += 32) prefetch(state + line * kLine);
+  }
 }
 
 /** What the norm of a phase needs, asked for before the barrier. */
 struct NormOperands {
-  Row weight, bias, previous;
+  Row weight, bias;
+  Rows previous;
 };
 
-__device__ __forceinline__ NormOperands load_norm(const OneRow& op, const Block& b,
+__device__ __forceinline__ NormOperands load_norm(const FewRows& op, const Block& b,
                                                   const Layer& layer, int which) {
   const float* const* const norm = layer.vectors + (which == 0 ? kNorm1 : kNorm2);
-  return {load_row(norm[0]), load_row(norm[1]),
-          load_row(layer.shift[which] + b.slot * op.shift_stride)};
+  NormOperands n = {load_row(norm[0]), load_row(norm[1])};
+#pragma unroll
+  for (int t = 0; t < TOKENS; t++)
+    n.previous.of[t] = load_row(layer.shift[which] + b.slots[t] * op.shift_stride);
+  return n;
 }
 
-__device__ __forceinline__ Row norm_of_x(const OneRow& op, Block& b, const NormOperands& n) {
-  return affine(normalise(load_fresh(op.x), op.eps, b.sh.scratch), n.weight, n.bias);
+__device__ __forceinline__ Rows norm_of_x(const FewRows& op, Block& b, const NormOperands& n) {
+  Rows h;
+#pragma unroll
+  for (int t = 0; t < TOKENS; t++) h.of[t] = load_fresh(op.x + min(t, b.num_tokens - 1) * CHANNELS);
+  normalise(h.of, op.eps, b.sh.scratch);
+#pragma unroll
+  for (int t = 0; t < TOKENS; t++) h.of[t] = affine(h.of[t], n.weight, n.bias);
+  return h;
 }
 
 /** Of a row of `in`: tanh for the inner rank of w, sigmoid for that of g. */
-__device__ __forceinline__ int in_epilogue(const OneRow& op, int row) {
+__device__ __forceinline__ int in_epilogue(const FewRows& op, int row) {
   const int w = kFirstLow, g = kFirstLow + 2;
   return row >= op.first[g] && row < op.first[g + 1]   ? kSigmoid
          : row >= op.first[w] && row < op.first[w + 1] ? kTanh
                                                        : kNone;
 }
 
-/** in: returns h. */
-__device__ __forceinline__ Row in_phase(const OneRow& op, Block& b, Stream& s, int l,
+/** in: returns what the block keeps of h. */
+__device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, int l,
                                         bool is_first) {
   const Layer& layer = b.sh.layers[l & 1];
   const Place rows = b.in;
@@ -90,57 +106,68 @@ __device__ __forceinline__ Row in_phase(const OneRow& op, Block& b, Stream& s, i
     if (has[i]) mixes[i] = load_row(layer.vectors[kMix + b.first_job + i]);
   }
   if (!is_first) b.barrier.wait();
-  const Row h = norm_of_x(op, b, n);
+  const Rows h = norm_of_x(op, b, n);
 #pragma unroll
   for (int i = 0; i < MIXES; i++)
-    if (has[i]) mix_input(inputs + i * CHANNELS, h, n.previous, mixes[i]);
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++)
+      if (has[i])
+        mix_input(inputs + (i * TOKENS + t) * CHANNELS, h.of[t], n.previous.of[t], mixes[i]);
+  const Row own = own_shift(h);
   sync_threads();
-  if (threadIdx.x >= kWorkers) return h;
+  if (threadIdx.x >= kWorkers) return own;
 #pragma unroll
   for (int i = 0; i < MIXES; i++) {
     if (!has[i]) continue;
     const int begin = i == 0 ? rows.begin : b.bounds[i - 1];
     const int count = min(end, b.bounds[i]) - begin;
+    const f16* const input = inputs + i * TOKENS * CHANNELS;
     if (b.first_job + i < kFirstLow)
-      multiply_large(b.sh, s, inputs + i * CHANNELS, begin - rows.begin, count);
+      multiply_large(b.sh, s, input, begin - rows.begin, count);
     else
-      multiply_small(b.sh, s, inputs + i * CHANNELS, begin - rows.begin, count);
+      multiply_small(b.sh, s, input, begin - rows.begin, count);
   }
   sync_workers();
-  for (int i = threadIdx.x; i < end - rows.begin; i += kWorkers) {
-    const int row = rows.begin + i;
-    const float y = row < op.first[kFirstLow] ? sum_slices(b.sh, i) : sum_slices<kSlices>(b.sh, i);
-    op.y[row] = to_f16(apply_epilogue(y, in_epilogue(op, row)));
+#pragma unroll
+  for (int t = 0; t < TOKENS; t++) {
+    if (t >= b.num_tokens) break;
+    for (int i = threadIdx.x; i < end - rows.begin; i += kWorkers) {
+      const int row = rows.begin + i;
+      const float y =
+          row < op.first[kFirstLow] ? sum_slices(b.sh, t, i) : sum_slices<kSlices>(b.sh, t, i);
+      op.y[t * op.first[kIn] + row] = to_f16(apply_epilogue(y, in_epilogue(op, row)));
+    }
   }
-  return h;
+  return own;
 }
 
 /** x += W·input on the block's rows. `begin` is called after the barrier; `multiply` makes the sums
  * with what `from` has then. */
 template <int Columns, class Begin, class Multiply>
-__device__ __forceinline__ void add_phase(const OneRow& op, Block& b, const f16* from, Begin begin,
+__device__ __forceinline__ void add_phase(const FewRows& op, Block& b, const f16* from, Begin begin,
                                           Multiply multiply) {
   f16* const input = reinterpret_cast<f16*>(b.region);
-  static_assert(kOutputRows <= kWorkers, "a row a thread");
+  static_assert(TOKENS * kOutputRows <= kWorkers, "a row of a token a thread");
   const Place rows = share_of(CHANNELS);
   const int count = rows.end - rows.begin;
-  float* const x = op.x + rows.begin + threadIdx.x;
-  const bool adds = (int)threadIdx.x < count;
+  const int token = threadIdx.x / kOutputRows, row = threadIdx.x % kOutputRows;
+  float* const x = op.x + token * CHANNELS + rows.begin + row;
+  const bool adds = token < b.num_tokens && row < count;
   // Nobody else writes it.
   const float old = adds ? __ldcg(x) : 0.0f;
   b.barrier.wait();
   begin();
-  for (int i = threadIdx.x; i < Columns / kVector; i += THREADS)
+  for (int i = threadIdx.x; i < b.num_tokens * (Columns / kVector); i += THREADS)
     reinterpret_cast<uint4*>(input)[i] = as_input(__ldcg(reinterpret_cast<const uint4*>(from) + i));
   sync_threads();
   if (threadIdx.x >= kWorkers) return;
   multiply(input, count);
   sync_workers();
-  if (adds) *x = old + sum_slices(b.sh, threadIdx.x);
+  if (adds) *x = old + sum_slices(b.sh, token, row);
 }
 
 /** output */
-__device__ __forceinline__ void output_phase(const OneRow& op, Block& b, Stream& s, int l) {
+__device__ __forceinline__ void output_phase(const FewRows& op, Block& b, Stream& s, int l) {
   const f16* const out = b.sh.layers[l & 1].mixing.out;
   const auto multiply = [&](const f16* input, int rows) {
     multiply_large(b.sh, s, input, 0, rows);
@@ -151,7 +178,7 @@ __device__ __forceinline__ void output_phase(const OneRow& op, Block& b, Stream&
 
 #if QUANT
 /** value, where it is of integers: all of it. */
-__device__ __forceinline__ void rounded_value_phase(const OneRow& op, Block& b, Stream& s, int l,
+__device__ __forceinline__ void rounded_value_phase(const FewRows& op, Block& b, Stream& s, int l,
                                                     const Row& shift) {
   const auto begin = [&] { keep_shift(op, b, b.sh.layers[l & 1], 1, shift); };
   const auto multiply = [&](const f16* input, int rows) {
@@ -168,46 +195,40 @@ constexpr int kKeyPart =
 
 __device__ __forceinline__ int key_barrier(int part) { return 2 + part / kKeyPart; }
 
-/** By the warp that multiplies nothing: u of the block's rows, and where value is f16, the rows of
- * it that it meets on their way to L2. */
-__device__ __forceinline__ void finish_keys(const OneRow& op, const Shared& sh, const f16* value,
-                                            Place rows) {
+/** By the warp that multiplies nothing: u of the block's rows. */
+__device__ __forceinline__ void finish_keys(const FewRows& op, const Block& b, Place rows) {
   const int lane = threadIdx.x & 31, count = rows.end - rows.begin;
 #pragma unroll 1
   for (int part = 0; part < count; part += kKeyPart) {
     sync_some(key_barrier(part), THREADS);
+    const int end = min(part + kKeyPart, count);
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++) {
+      if (t >= b.num_tokens) break;
 #pragma unroll 1
-    for (int base = part; base < min(part + kKeyPart, count); base += 32) {
-      const int i = base + lane;
-      bool is_active = false;
-      if (i < min(part + kKeyPart, count)) {
-        const f16 u = to_f16(apply_epilogue(sum_slices(sh, i), kRelu2));
-        op.u[rows.begin + i] = u;
-        // Not zero, or NaN.
-        is_active = (u.bits & 0x7fff) != 0;
-      }
-      if constexpr (kIsSparse)
-        for (u32 left = __ballot_sync(~0u, is_active); left != 0; left &= left - 1)
-          prefetch_row(value + (long long)(rows.begin + base + __ffs(left) - 1) * CHANNELS);
+      for (int i = part + lane; i < end; i += 32)
+        op.u[t * KEYS + rows.begin + i] = to_f16(apply_epilogue(sum_slices(b.sh, t, i), kRelu2));
     }
   }
 }
 
-/** key: returns h. */
-__device__ __forceinline__ Row key_phase(const OneRow& op, Block& b, Stream& s, int l) {
+/** key: returns what the block keeps of h. */
+__device__ __forceinline__ Row key_phase(const FewRows& op, Block& b, Stream& s, int l) {
   const Layer& layer = b.sh.layers[l & 1];
   f16* const input = reinterpret_cast<f16*>(b.region);
   const NormOperands n = load_norm(op, b, layer, 1);
   const Row mix = load_row(layer.vectors[kKeyMix]);
   b.barrier.wait();
-  const Row h = norm_of_x(op, b, n);
-  mix_input(input, h, n.previous, mix);
+  const Rows h = norm_of_x(op, b, n);
+#pragma unroll
+  for (int t = 0; t < TOKENS; t++) mix_input(input + t * CHANNELS, h.of[t], n.previous.of[t], mix);
+  const Row own = own_shift(h);
   sync_threads();
   const Place rows = share_of(KEYS);
   if (threadIdx.x >= kWorkers) {
     fetch_layer(op, b, l + 1);
-    finish_keys(op, b.sh, layer.matrices.of[kValueMatrix], rows);
-    return h;
+    finish_keys(op, b, rows);
+    return own;
   }
   const int count = rows.end - rows.begin;
 #pragma unroll 1
@@ -216,11 +237,11 @@ __device__ __forceinline__ Row key_phase(const OneRow& op, Block& b, Stream& s, 
     __syncwarp();
     asm volatile("bar.arrive %0, %1;" ::"r"(key_barrier(part)), "n"(THREADS) : "memory");
   }
-  return h;
+  return own;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
-    one_row(Step step, const __grid_constant__ OneRow op) {
+    few_rows(Step step, const __grid_constant__ FewRows op) {
   __shared__ Shared sh;
   // The ring's lines lie as those of global memory: 16 bytes beside, and copies take a tenth
   // longer.
@@ -229,22 +250,26 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
   u8* const region = ring + kRingBytes;
   Matrices* const matrices = reinterpret_cast<Matrices*>(region + REGION);
   wait_for_previous();
-  if (step.num_tokens() == 0) return;
+  const int num_tokens = step.num_tokens();
+  if (num_tokens == 0) return;
 
   constexpr int kWords = sizeof(Matrices) / 8;
   for (int i = threadIdx.x; i < op.num_layers * kWords; i += THREADS + OTHER_THREADS)
     reinterpret_cast<u64*>(matrices)[i] =
         reinterpret_cast<const u64*>(&op.layers[i / kWords].matrices)[i % kWords];
-  Block b = {sh, region, {op.arrivals, 0}, step.slots[0], share_of(op.first[kIn])};
+  Block b = {sh, region, {op.arrivals, 0}, num_tokens};
+  b.in = share_of(op.first[kIn]);
+#pragma unroll
+  for (int t = 0; t < TOKENS; t++) b.slots[t] = step.slots[min(t, num_tokens - 1)];
   b.first_job = job_of(op, b.in.begin);
 #pragma unroll
   for (int i = 0; i < MIXES; i++) b.bounds[i] = op.first[min(b.first_job + i + 1, kIn)];
   b.barrier.sense = b.barrier.read() & 0x80000000u;
-  prepare_stream(op, sh.stream);
+  prepare_stream(op, sh.stream, num_tokens);
   __syncthreads();
 #if FEED
   if (threadIdx.x >= THREADS) {
-    feed_layers(op, sh.stream, matrices, ring);
+    feed_layers(op, sh.stream, matrices, ring, num_tokens);
     return;
   }
 #endif
@@ -253,18 +278,18 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
   sync_threads();
 
   for (int l = 0; l < op.num_layers; l++) {
-    Row h = in_phase(op, b, s, l, l == 0);
+    Row kept = in_phase(op, b, s, l, l == 0);
     b.barrier.arrive();
-    heads_phase(op, b, s, l, h);
+    heads_phase(op, b, s, l, kept);
     b.barrier.arrive();
     output_phase(op, b, s, l);
     b.barrier.arrive();
-    h = key_phase(op, b, s, l);
+    kept = key_phase(op, b, s, l);
     b.barrier.arrive();
 #if QUANT
-    rounded_value_phase(op, b, s, l, h);
+    rounded_value_phase(op, b, s, l, kept);
 #else
-    value_phase(op, b, l, h);
+    value_phase(op, b, l, kept);
 #endif
     if (l == op.num_layers - 1) break;
     b.barrier.arrive();

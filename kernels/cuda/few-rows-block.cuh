@@ -1,4 +1,4 @@
-// What a block of one-row.cu has: its shared memory, its place in the barrier over the grid, and
+// What a block of few-rows.cu has: its shared memory, its place in the barrier over the grid, and
 // one of two ways of reading weights. Both give the phases
 //   StreamShared     what they keep in shared memory, beside kRingBytes of weights
 //   prepare_stream() writes it, before a barrier of the block; start_stream() → Stream
@@ -7,23 +7,21 @@
 //   kStepRows        rows that are finished together; kKeyParts: times that `key` says so at most
 #pragma once
 #if FEED
-#include "one-row-stages.cuh"
+#include "few-rows-stages.cuh"
 #else
-#include "one-row-warps.cuh"
+#include "few-rows-warps.cuh"
 #endif
 
-/** Of the matrices that may be of integers: parts of a row's sum, rows that are finished together;
- * and whether of value only what meets something is read. */
+/** Of the matrices that may be of integers: parts of a row's sum, and rows that are finished
+ * together. */
 #if QUANT
 constexpr int kLargeSlices = kRoundedSlices, kLargeStep = ROUNDED_ROWS;
-constexpr bool kIsSparse = false;
 #else
 constexpr int kLargeSlices = kSlices, kLargeStep = kStepRows;
-constexpr bool kIsSparse = true;
 #endif
 
 /** Those of rows, of the low ranks, and of value. */
-constexpr int kSums = most(kSlices * kSumRows, most(kLowSums, WARPS* value_columns()));
+constexpr int kSums = most(TOKENS * most(kTokenSums, WARPS* value_columns()), kLowSums);
 
 struct Shared {
   alignas(16) Layer layers[2];
@@ -34,13 +32,13 @@ struct Shared {
   u32 words[4][32];
   alignas(16) float gate[64];
   float outputs[64];
-  float scratch[64];
+  float scratch[2][TOKENS][32];
   float bonus;
-  /** Active u of a warp's share of them, and of all. */
-  int counts[WARPS];
+  /** Active u of a warp's share of them. */
+  int counts[TOKENS][WARPS];
   alignas(16) float sums[kSums];
 };
-static_assert(sizeof(Shared) <= FIXED, "as one-row-plan.ts reckons");
+static_assert(sizeof(Shared) <= FIXED, "as few-rows-plan.ts reckons");
 
 /** A barrier over the grid in two halves. One thread of a warp without copies on their way speaks
  * for the block. */
@@ -85,22 +83,48 @@ struct Block {
   Shared& sh;
   u8* region;
   GridBarrier barrier;
-  int slot;
+  /** Tokens that there are, and their slots; beyond them the last one's. */
+  int num_tokens, slots[TOKENS];
   /** The block's rows of `in`, the first matrix that they are of, and where the next ones begin. */
   Place in;
   int first_job;
   int bounds[MIXES];
 };
 
-/** The shift vector becomes h: by one block, after all have read it. */
-__device__ __forceinline__ void keep_shift(const OneRow& op, const Block& b, const Layer& layer,
-                                           int which, const Row& h) {
-  if (blockIdx.x == BLOCKS - 1) store_row(layer.shift[which] + b.slot * op.shift_stride, h);
+/** Of each token what the layer has for it. */
+struct Rows {
+  Row of[TOKENS];
+};
+
+__device__ __forceinline__ int slot_of(const Block& b, int token) {
+  int slot = b.slots[0];
+#pragma unroll
+  for (int t = 1; t < TOKENS; t++)
+    if (token == t) slot = b.slots[t];
+  return slot;
+}
+
+/** Of the rows that which becomes the shift vector of a token: a block each, from the last on. */
+__device__ __forceinline__ Row own_shift(const Rows& h) {
+  Row own = h.of[0];
+#pragma unroll
+  for (int t = 1; t < TOKENS; t++)
+    if (blockIdx.x == BLOCKS - 1 - t) own = h.of[t];
+  return own;
+}
+
+/** The shift vectors become h, after all blocks have read them. */
+__device__ __forceinline__ void keep_shift(const FewRows& op, const Block& b, const Layer& layer,
+                                           int which, const Row& own) {
+  const int token = BLOCKS - 1 - blockIdx.x;
+  if (token < b.num_tokens)
+    store_row(layer.shift[which] + slot_of(b, token) * op.shift_stride, own);
 }
 
 __device__ __forceinline__ void sync_workers() { sync_some(1, kWorkers); }
 
-/** The warp's columns of so many rows, from `first` on of the phase's, times their inputs. */
+/** The warp's columns of so many rows, from `first` on of the phase's, times the inputs of each
+ * token, CHANNELS apart. */
 __device__ __forceinline__ void multiply_small(Shared& sh, Stream& s, const f16* input, int first,
                                                int rows) {
   multiply_rows(s, input, sh.sums + kSumRows * (threadIdx.x >> 5) + first, rows);
@@ -116,11 +140,11 @@ __device__ __forceinline__ void multiply_large(Shared& sh, Stream& s, const f16*
 #endif
 }
 
-/** The sum of a row: over its slices, in their order. */
+/** The sum of a token's row: over its slices, in their order. */
 template <int Slices = kLargeSlices>
-__device__ __forceinline__ float sum_slices(const Shared& sh, int row) {
+__device__ __forceinline__ float sum_slices(const Shared& sh, int token, int row) {
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < Slices; i++) sum += sh.sums[i * kSumRows + row];
+  for (int i = 0; i < Slices; i++) sum += sh.sums[token * kTokenSums + i * kSumRows + row];
   return sum;
 }

@@ -1,6 +1,6 @@
-// How one-row.cu reads the weights of wide models, and all of integers: one warp of the block, or
+// How few-rows.cu reads the weights of wide models, and all of integers: one warp of the block, or
 // two, ask for all that the block reads, layer after layer, whole rows in order, into a ring of
-// stages in shared memory, of which the others multiply one after the other (one-row-stages.cuh).
+// stages in shared memory, of which the others multiply one after the other (few-rows-stages.cuh).
 // No more is on its way at once than the memory needs to be busy: what other blocks wrote is read
 // through the same queues, and would wait behind it. Two warps where the others have integers to
 // decode, and leave one too few turns. Knows no phase.
@@ -8,10 +8,10 @@
 // FEED: warps that ask · STAGE_ROWS: rows of CHANNELS columns in a stage of the ring (a multiple of
 // 4) · RING: stages
 #pragma once
+#include "few-rows.cuh"
 #include "mbarrier.cuh"
-#include "one-row.cuh"
 #if QUANT
-#include "one-row-rounded.cuh"
+#include "few-rows-rounded.cuh"
 constexpr int kLargest = most(2 * STAGE_ROWS * CHANNELS, kRoundedBytes);
 #else
 constexpr int kLargest = 2 * STAGE_ROWS * CHANNELS;
@@ -38,7 +38,7 @@ __device__ __forceinline__ int rows_in_stage(int rank) {
   return rank == 0 ? 64 : min(64, kStageBytes / (2 * rank) / 4 * 4);
 }
 
-__device__ __forceinline__ void prepare_stream(const OneRow& op, StreamShared& sh) {
+__device__ __forceinline__ void prepare_stream(const FewRows& op, StreamShared& sh, int) {
   if (threadIdx.x < RING) init(sh.full[threadIdx.x], FEED), init(sh.empty[threadIdx.x], WARPS);
   if (threadIdx.x < kLow) sh.low_step[threadIdx.x] = rows_in_stage(rank_of(op, threadIdx.x));
 }
@@ -182,8 +182,8 @@ __device__ __forceinline__ void feed_large(Feeder& f, const Matrices& m, int mat
 }
 
 /** By the warps behind THREADS: all that the block reads, in the order of the phases. */
-__device__ __forceinline__ void feed_layers(const OneRow& op, StreamShared& sh,
-                                            const Matrices* layers, u8* ring) {
+__device__ __forceinline__ void feed_layers(const FewRows& op, StreamShared& sh,
+                                            const Matrices* layers, u8* ring, int num_tokens) {
   static_assert(kAhead < RING, "a stage that is handed over, or room to ask for one");
   Feeder f = {sh, ring, {0, 0}, {0, 0}, 0, evict_first()};
   const Place in = share_of(op.first[kIn]);
@@ -201,12 +201,14 @@ __device__ __forceinline__ void feed_layers(const OneRow& op, StreamShared& sh,
         feed_rows(f, m.of[j], CHANNELS, rows, STAGE_ROWS);
     }
 #pragma unroll 1
-    for (int head = blockIdx.x; head < kHeads; head += BLOCKS)
+    for (int task = blockIdx.x; task < kHeads * num_tokens; task += BLOCKS) {
+      const int first = 64 * (task % kHeads);
 #pragma unroll 1
       for (int low = 0; low < kLow; low++)
         if (m.of[kLowMatrix + low] != nullptr)
-          feed_rows(f, m.of[kLowMatrix + low], rank_of(op, low), {64 * head, 64 * head + 64},
+          feed_rows(f, m.of[kLowMatrix + low], rank_of(op, low), {first, first + 64},
                     sh.low_step[low]);
+    }
     feed_large(f, m, kOutputMatrix, kFirstLow, share_of(CHANNELS));
     feed_large(f, m, kKeyMatrix, kFirstLow + 1, share_of(KEYS));
 #if QUANT

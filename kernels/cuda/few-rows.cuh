@@ -1,4 +1,4 @@
-// What everything in one-row.cu is about: the addresses of a layer, a block's share of the rows of
+// What everything in few-rows.cu is about: the addresses of a layer, a block's share of the rows of
 // a matrix, inputs in shared memory, and their products. Knows no phase, and no way of reading
 // weights.
 #pragma once
@@ -53,12 +53,13 @@ __device__ constexpr int value_columns() {
   return columns;
 }
 
-struct OneRow {
+struct FewRows {
   const Layer* layers;
+  /** [T, C] */
   float* x;
-  /** f16, outputs of `in` in the order of its rows: r, k, v, then the inner low ranks. */
+  /** f16 [T, rows], outputs of `in` in the order of its rows: r, k, v, then the inner low ranks. */
   f16* y;
-  /** f16, outputs of key. */
+  /** f16 [T, KEYS], outputs of key. */
   f16* u;
   /** Of the barrier: zero at first. */
   u32* arrivals;
@@ -77,6 +78,9 @@ __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
 __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
 /** Of a phase, rows that a block has and sums that a warp has at most. */
 constexpr int kSumRows = most(IN_ROWS, most(kOutputRows, kKeyRows));
+/** Of a token, sums of all slices of those rows. */
+constexpr int kTokenSums = kSlices * kSumRows;
+
 struct Place {
   int begin, end;
 };
@@ -97,16 +101,16 @@ __device__ __forceinline__ Place slice_of_warp() {
 }
 
 /** Rows that a layer has of `in`: the gate's are the last. */
-__device__ __forceinline__ int in_rows(const OneRow& op, const Matrices& m) {
+__device__ __forceinline__ int in_rows(const FewRows& op, const Matrices& m) {
   return op.first[m.of[kIn - 1] == nullptr ? kIn - 1 : kIn];
 }
 
-__device__ __forceinline__ int rank_of(const OneRow& op, int low) {
+__device__ __forceinline__ int rank_of(const FewRows& op, int low) {
   return op.first[kFirstLow + low + 1] - op.first[kFirstLow + low];
 }
 
 /** The matrix of `in` with this row. */
-__device__ __forceinline__ int job_of(const OneRow& op, int row) {
+__device__ __forceinline__ int job_of(const FewRows& op, int row) {
   int j = 0;
   while (j < kIn - 1 && row >= op.first[j + 1]) j++;
   return j;
@@ -156,11 +160,6 @@ __device__ __forceinline__ void mix_input(f16* input, const Row& h, const Row& p
 
 __device__ __forceinline__ void prefetch(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
-
-/** A row of value into L2, by a warp. */
-__device__ __forceinline__ void prefetch_row(const f16* row) {
-  for (int at = 64 * (threadIdx.x & 31); at < CHANNELS; at += 64 * 32) prefetch(row + at);
 }
 
 /**

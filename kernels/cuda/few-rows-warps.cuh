@@ -1,10 +1,10 @@
-// How one-row.cu reads the weights of narrow models: each warp its columns of the block's rows,
+// How few-rows.cu reads the weights of narrow models: each warp its columns of the block's rows,
 // layer after layer, into a ring of its own in shared memory. Nobody waits for another warp. What a
 // warp reads and in which order, the ring, and the products with the inputs. Knows no phase.
 //
 // RING: units of 2 KB a warp has room for · LOW_UNITS: units of 64 columns of all outer low ranks
 #pragma once
-#include "one-row.cuh"
+#include "few-rows.cuh"
 
 /** Weights are read in units of 16 rows by 64 columns, 2 KB. */
 constexpr int kTileRows = 16;
@@ -25,7 +25,7 @@ struct LowInput {
   u16 first, columns;
 };
 
-constexpr int kHeadsEach = (kHeads + BLOCKS - 1) / BLOCKS;
+constexpr int kHeadsEach = (kHeads * TOKENS + BLOCKS - 1) / BLOCKS;
 /** Tiles of a head's 64 rows of an outer low rank. */
 constexpr int kLowTiles = 64 / kTileRows;
 constexpr int kRuns = MIXES + kHeadsEach * ((kLowTiles * LOW_UNITS + WARPS - 1) / WARPS) + 2;
@@ -43,7 +43,7 @@ struct LowUnit {
   int low, column, input;
 };
 
-__device__ __forceinline__ LowUnit low_unit(const OneRow& op, int unit) {
+__device__ __forceinline__ LowUnit low_unit(const FewRows& op, int unit) {
   LowUnit place = {0, unit * kUnitColumns, 0};
   while (place.low < kLow - 1 && place.column >= rank_of(op, place.low)) {
     const int rank = rank_of(op, place.low++);
@@ -88,7 +88,7 @@ __device__ __forceinline__ int list_rows(Run* runs, int count, int matrix, Place
 }
 
 /** Lists all that the warp reads of a layer, in order. */
-__device__ __forceinline__ void list_runs(const OneRow& op, StreamShared& sh) {
+__device__ __forceinline__ void list_runs(const FewRows& op, StreamShared& sh, int num_tokens) {
   const int warp = threadIdx.x >> 5;
   Run* const runs = sh.runs[warp];
   int count = 0;
@@ -99,12 +99,12 @@ __device__ __forceinline__ void list_runs(const OneRow& op, StreamShared& sh) {
         runs, count, j,
         {max(in.begin, op.first[j]) - op.first[j], min(in.end, op.first[j + 1]) - op.first[j]});
 #pragma unroll 1
-  for (int head = blockIdx.x; head < kHeads; head += BLOCKS)
+  for (int task = blockIdx.x; task < kHeads * num_tokens; task += BLOCKS)
 #pragma unroll 1
-    for (int task = warp; task < kLowTiles * LOW_UNITS; task += WARPS) {
-      const LowUnit unit = low_unit(op, task / kLowTiles);
+    for (int tile = warp; tile < kLowTiles * LOW_UNITS; tile += WARPS) {
+      const LowUnit unit = low_unit(op, tile / kLowTiles);
       const int rank = rank_of(op, unit.low);
-      const int row = 64 * head + kTileRows * (task % kLowTiles);
+      const int row = 64 * (task % kHeads) + kTileRows * (tile % kLowTiles);
       runs[count++] = {row * rank + unit.column,
                        rank,
                        (u16)kTileRows,
@@ -117,8 +117,9 @@ __device__ __forceinline__ void list_runs(const OneRow& op, StreamShared& sh) {
   sh.num_runs[warp] = count;
 }
 
-__device__ __forceinline__ void prepare_stream(const OneRow& op, StreamShared& sh) {
-  if (threadIdx.x < kWorkers && (threadIdx.x & 31) == 0) list_runs(op, sh);
+__device__ __forceinline__ void prepare_stream(const FewRows& op, StreamShared& sh,
+                                               int num_tokens) {
+  if (threadIdx.x < kWorkers && (threadIdx.x & 31) == 0) list_runs(op, sh, num_tokens);
   if (threadIdx.x < LOW_UNITS) {
     const LowUnit unit = low_unit(op, threadIdx.x);
     sh.low_inputs[threadIdx.x] = {(u16)unit.input, (u16)(rank_of(op, unit.low) - unit.column)};
@@ -193,13 +194,20 @@ struct Tile {
   Products first, second;
 };
 
-/** Adds the next unit's products with the inputs at x; the one after all that are on their way is
- * asked for, into the place of the unit before. `both`: all 64 columns, not the first 32. */
-__device__ __forceinline__ void add_unit(Stream& s, Tile& tile, const f16* x, bool both) {
+/** Adds the next unit's products with the inputs at x, of each token CHANNELS apart; the one after
+ * all that are on their way is asked for, into the place of the unit before. `both`: all 64
+ * columns, not the first 32. */
+template <int Tokens>
+__device__ __forceinline__ void add_unit(Stream& s, Tile (&tiles)[Tokens], const f16* x,
+                                         bool both) {
   const int lane = threadIdx.x & 31, row = lane >> 2, column = lane & 3;
   const f16* const inputs = x + kVector * column + 4 * (row & 1);
-  const uint2 x0 = *reinterpret_cast<const uint2*>(inputs),
-              x1 = *reinterpret_cast<const uint2*>(inputs + 32);
+  uint2 x0[Tokens], x1[Tokens];
+#pragma unroll
+  for (int t = 0; t < Tokens; t++) {
+    x0[t] = *reinterpret_cast<const uint2*>(inputs + t * CHANNELS);
+    x1[t] = *reinterpret_cast<const uint2*>(inputs + t * CHANNELS + 32);
+  }
   wait_for_groups<RING - 2>();
   __syncwarp();
   const u8* const from = s.ring + s.slot + 128 * row;
@@ -209,11 +217,13 @@ __device__ __forceinline__ void add_unit(Stream& s, Tile& tile, const f16* x, bo
   ask(s, s.free);
   s.free = s.slot;
   s.slot = s.slot == kRing - kSlot ? 0 : s.slot + kSlot;
-  add_products(tile.first, w00, x0);
-  add_products(tile.second, w10, x0);
-  if (both) {
-    add_products(tile.first, w01, x1);
-    add_products(tile.second, w11, x1);
+#pragma unroll
+  for (int t = 0; t < Tokens; t++) {
+    add_products(tiles[t].first, w00, x0[t]);
+    add_products(tiles[t].second, w10, x0[t]);
+    if (!both) continue;
+    add_products(tiles[t].first, w01, x1[t]);
+    add_products(tiles[t].second, w11, x1[t]);
   }
 }
 
@@ -225,36 +235,38 @@ __device__ __forceinline__ void keep_tile(const Tile& tile, float* to, int rows)
   if (part < 2 && at < rows) to[at] = part == 0 ? first : second;
 }
 
-/** The warp's columns of so many rows, times their inputs: a sum a row, the warp's part of it. */
+/** The warp's columns of so many rows, times the inputs of each token: a sum a row, the warp's part
+ * of it. */
 __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float* sums, int rows) {
   const Place own = slice_of_warp();
   if (own.begin >= own.end) return;
 #pragma unroll 1
   for (int row = 0; row < rows; row += kTileRows) {
-    Tile tile = {};
+    Tile tiles[TOKENS] = {};
 #pragma unroll 1
     for (int unit = own.begin; unit < own.end; unit++)
-      add_unit(s, tile, input + kUnitColumns * unit, true);
-    keep_tile(tile, sums + row, rows - row);
+      add_unit(s, tiles, input + kUnitColumns * unit, true);
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++) keep_tile(tiles[t], sums + t * kTokenSums + row, rows - row);
   }
 }
 
 /** The head's outer low ranks, 64 columns of them at a time: [unit][channel]. */
-__device__ __forceinline__ void low_products(const OneRow& op, Stream& s, const f16* x, float* sums,
-                                             bool has_gate) {
+__device__ __forceinline__ void low_products(const FewRows& op, Stream& s, const f16* x,
+                                             float* sums, bool has_gate) {
   int units = LOW_UNITS;
   if (!has_gate) units -= (rank_of(op, kLow - 1) + kUnitColumns - 1) / kUnitColumns;
 #pragma unroll 1
   for (int task = threadIdx.x >> 5; task < kLowTiles * units; task += WARPS) {
     const LowInput input = s.shared.low_inputs[task / kLowTiles];
-    Tile tile = {};
+    Tile tile[1] = {};
     add_unit(s, tile, x + input.first, input.columns > 32);
-    keep_tile(tile, sums + kTileRows * task, kTileRows);
+    keep_tile(tile[0], sums + kTileRows * task, kTileRows);
   }
 }
 
 /** Two channels of an outer low rank. */
-__device__ __forceinline__ float2 low_pair(const OneRow& op, const float* sums, int low) {
+__device__ __forceinline__ float2 low_pair(const FewRows& op, const float* sums, int low) {
   int first = 0;
 #pragma unroll
   for (int i = 0; i < kLow - 1; i++)

@@ -1,11 +1,12 @@
 /**
- * The layers of a step of one token as one launch of one-row.cu, as many as it knows from the first on, where the device
- * has room; what is left runs op by op. Owns the table of the layers' addresses.
+ * The layers of a decode step of few rows as one launch of few-rows.cu, as many as it knows from the first on, where the
+ * device has room; what is left runs op by op. Owns the table of the layers' addresses.
  */
 import { assert } from '../../errors.ts'
 import type { Capacity, Tensor } from '../backend.ts'
 import type { Command, StepShape, StepStream } from './command.ts'
 import type { CudaDevice } from './device.ts'
+import { firstRows, layerBytes, planOf, wayFor } from './few-rows-plan.ts'
 import type { Kernel } from './kernel.ts'
 import type { DevicePointer } from './kernel-args.ts'
 import type { LaunchOptions } from './launch.ts'
@@ -18,33 +19,35 @@ import {
   type Recorded,
   type Rwkv7Layer,
 } from './layer-pattern.ts'
-import { firstRows, layerBytes, planOf, wayFor } from './one-row-plan.ts'
 import { normOf, tensorOf } from './operands.ts'
 import { wkv7Struct } from './ops-wkv7.ts'
 import { StructBytes } from './struct-bytes.ts'
 
 const COOPERATIVE: LaunchOptions = { cooperative: true }
 
-/** A command, or what replaces it in steps of one token. */
+/** Rows that few-rows.cu is compiled for. With four, most models are slower than op by op (docs/kernels.md 46). */
+const SIZES = [1, 2] as const
+
+/** A command, or what replaces it in decode steps of few rows. */
 export class StepCommand implements Command {
   /** The op for itself. */
   readonly alone: Command
   readonly recorded: Recorded
-  #layers: OneRowLayers | null = null
+  #layers: FewRowsLayers | null = null
 
   constructor(alone: Command, recorded: Recorded) {
     this.alone = alone
     this.recorded = recorded
   }
 
-  joins(layers: OneRowLayers): void {
+  joins(layers: FewRowsLayers): void {
     this.#layers = layers
     layers.members.push(this)
   }
 
   /** The whole, when it runs in place of its members. */
-  #whole(shape: StepShape): OneRowLayers | null {
-    return shape.tokens === 1 && shape.isDecode && this.#layers?.isUsable() ? this.#layers : null
+  #whole({ tokens, isDecode }: StepShape): FewRowsLayers | null {
+    return isDecode && this.#layers?.takes(tokens) ? this.#layers : null
   }
 
   prepare(...[gemm, shape]: Parameters<NonNullable<Command['prepare']>>): void {
@@ -54,7 +57,7 @@ export class StepCommand implements Command {
   run(stream: StepStream, shape: StepShape): void {
     const whole = this.#whole(shape)
     if (whole === null) this.alone.run(stream, shape)
-    else if (whole.members[0] === this) whole.run(stream)
+    else if (whole.members[0] === this) whole.run(stream, shape.tokens)
   }
 
   dispose(): void {
@@ -62,25 +65,30 @@ export class StepCommand implements Command {
   }
 }
 
-interface Made {
+/** The kernel for so many rows. */
+interface Variant {
   readonly kernel: Kernel
   readonly threads: number
   readonly sharedBytes: number
-  readonly blocks: number
+  readonly site: object
+}
+
+/** What the kernels share. */
+interface Shared {
   readonly struct: Uint8Array
   readonly memory: readonly DevicePointer[]
 }
 
-export class OneRowLayers {
+export class FewRowsLayers {
   readonly members: StepCommand[] = []
   readonly #device: CudaDevice
   readonly #capacity: Capacity
   readonly #choose: typeof wayFor
   readonly #layers: Rwkv7Layer[] = []
   readonly #values: DevicePointer[] = []
-  readonly #site = {}
-  /** undefined until the first step of one token, null where it cannot be. */
-  #made: Made | null | undefined
+  /** By size, from the first step of it on; null where it cannot be. */
+  readonly #variants = new Map<number, Variant | null>()
+  #shared: Shared | null = null
 
   /** `choose` decides how models of so many channels are read. */
   constructor(device: CudaDevice, capacity: Capacity, choose = wayFor) {
@@ -104,46 +112,68 @@ export class OneRowLayers {
     for (const member of members) member.joins(this)
   }
 
-  isUsable(): boolean {
-    if (this.#made === undefined) this.#made = this.#make()
-    return this.#made !== null
+  /** Whether a decode step of so many rows is one launch. */
+  takes(tokens: number): boolean {
+    return this.#variantFor(tokens) !== null
   }
 
-  #make(): Made | null {
+  #variantFor(tokens: number): Variant | null {
+    const size = SIZES.find((one) => tokens <= one)
+    if (size === undefined) return null
+    const known = this.#variants.get(size)
+    if (known !== undefined) return known
+    const made = this.#make(size)
+    this.#variants.set(size, made)
+    return made
+  }
+
+  #make(size: number): Variant | null {
     const device = this.#device
-    const plan = planOf(device, this.#layers, this.#choose)
+    const plan = planOf(device, this.#layers, this.#choose, size)
     if (plan === null) return null
     const { defines, threads, sharedBytes } = plan
-    const kernel = device.kernel('one-row', 'one_row', defines)
-    const blocks = device.numSms
+    const kernel = device.kernel('few-rows', 'few_rows', defines)
     if (device.blocksPerSm(kernel, threads, sharedBytes) < 1) return null
+    this.#shared ??= this.#share()
+    return { kernel, threads, sharedBytes, site: {} }
+  }
+
+  #share(): Shared {
+    const device = this.#device
     const bytes = layerBytes(this.#layers[0]!.type)
     const table = device.alloc(bytes * this.#layers.length)
     for (const [i, layer] of this.#layers.entries())
       device.upload(table, layerStruct(this.#capacity, layer, this.#values[i]!), i * bytes)
     const between = [firstRows(this.#layers).at(-1)!, this.#layers[0]!.key.rows] as const
-    const [y, u] = between.map((count) => device.alloc(2 * count)) as [DevicePointer, DevicePointer]
+    const most = SIZES.at(-1)!
+    const [y, u] = between.map((count) => device.alloc(2 * most * count)) as [
+      DevicePointer,
+      DevicePointer,
+    ]
     const arrivals = device.alloc(16)
     device.fill(arrivals, 0, 16)
-    const struct = oneRowStruct(this.#capacity, this.#layers, { table, y, u, arrivals })
-    return { kernel, threads, sharedBytes, blocks, struct, memory: [table, y, u, arrivals] }
+    const struct = fewRowsStruct(this.#capacity, this.#layers, { table, y, u, arrivals })
+    return { struct, memory: [table, y, u, arrivals] }
   }
 
-  run(stream: StepStream): void {
-    const made = this.#made
-    assert(made, 'one row run before it was made')
-    const grid = [made.blocks, 1, 1] as const
-    const options = { ...COOPERATIVE, sharedBytes: made.sharedBytes }
-    stream.launch(this.#site, made.kernel, grid, made.threads, () => [made.struct], options)
+  run(stream: StepStream, tokens: number): void {
+    const variant = this.#variantFor(tokens)
+    const shared = this.#shared
+    assert(variant && shared, 'few rows run before they were made')
+    const { site, kernel, threads, sharedBytes } = variant
+    const grid = [this.#device.numSms, 1, 1] as const
+    const options = { ...COOPERATIVE, sharedBytes }
+    stream.launch(site, kernel, grid, threads, () => [shared.struct], options)
   }
 
   dispose(): void {
-    for (const address of this.#made?.memory ?? []) this.#device.free(address)
-    this.#made = null
+    for (const address of this.#shared?.memory ?? []) this.#device.free(address)
+    this.#shared = null
+    for (const size of SIZES) this.#variants.set(size, null)
   }
 }
 
-/** `Layer` of one-row.cu. */
+/** `Layer` of few-rows.cu. */
 function layerStruct(capacity: Capacity, layer: Rwkv7Layer, value: DevicePointer): Uint8Array {
   const { inner, outer, states, index, weights, operands } = layer
   const { channels } = states.shape
@@ -179,8 +209,8 @@ function layerStruct(capacity: Capacity, layer: Rwkv7Layer, value: DevicePointer
   return bytes
 }
 
-/** `OneRow` of one-row.cu. */
-function oneRowStruct(
+/** `FewRows` of few-rows.cu. */
+function fewRowsStruct(
   capacity: Capacity,
   layers: readonly Rwkv7Layer[],
   memory: Readonly<Record<'table' | 'y' | 'u' | 'arrivals', DevicePointer>>,

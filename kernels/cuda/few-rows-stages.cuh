@@ -1,7 +1,7 @@
-// What the warps of one-row.cu that multiply do with the stages of the ring that one-row-feed.cuh
+// What the warps of few-rows.cu that multiply do with the stages of the ring that few-rows-feed.cuh
 // fills. Knows no phase, and not how a stage is asked for.
 #pragma once
-#include "one-row-feed.cuh"
+#include "few-rows-feed.cuh"
 
 /** Of a warp that multiplies: the stage that is next. */
 struct Stream {
@@ -37,7 +37,8 @@ __device__ __forceinline__ int own_inputs() {
   return 32 * (lane >> 3 & 1) + kVector * (lane & 3) + 4 * (lane >> 2 & 1);
 }
 
-/** The warp's columns of so many rows, times their inputs: a sum a row, the warp's part of it. */
+/** The warp's columns of so many rows, times the inputs of each token: a sum a row, the warp's part
+ * of it. */
 __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float* sums, int rows) {
   constexpr int kMost = (kUnits + kSlices - 1) / kSlices;
   const Place own = slice_of_warp();
@@ -49,16 +50,23 @@ __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float
     const int end = own.begin < own.end ? min(STAGE_ROWS, rows - first) : 0;
 #pragma unroll 1
     for (int four = 0; four < end; four += 4) {
-      Products products = {};
+      Products products[TOKENS] = {};
 #pragma unroll
-      for (int unit = 0; unit < kMost; unit++)
-        if (kUnits % kSlices == 0 || unit < own.end - own.begin)
-          add_products(
-              products,
-              *reinterpret_cast<const uint4*>(weights + four * CHANNELS + kUnitColumns * unit),
-              *reinterpret_cast<const uint2*>(inputs + kUnitColumns * unit));
-      const float sum = sum_four(products.sum());
-      if ((threadIdx.x & 7) == 0 && four + row < end) sums[first + four + row] = sum;
+      for (int unit = 0; unit < kMost; unit++) {
+        if (kUnits % kSlices != 0 && unit >= own.end - own.begin) break;
+        const int column = kUnitColumns * unit;
+        const uint4 w = *reinterpret_cast<const uint4*>(weights + four * CHANNELS + column);
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++)
+          add_products(products[t], w,
+                       *reinterpret_cast<const uint2*>(inputs + t * CHANNELS + column));
+      }
+#pragma unroll
+      for (int t = 0; t < TOKENS; t++) {
+        const float sum = sum_four(products[t].sum());
+        if ((threadIdx.x & 7) == 0 && four + row < end)
+          sums[t * kTokenSums + first + four + row] = sum;
+      }
     }
     close_stage(s);
   }
@@ -85,8 +93,8 @@ __device__ __forceinline__ void multiply_ragged(Products& products, const f16* w
 
 /** A head's outer low ranks, [low rank][channel]: 4 channels a warp. All are multiplied before the
  * first is summed. */
-__device__ __forceinline__ void low_products(const OneRow& op, Stream& s, const f16* x, float* sums,
-                                             bool has_gate) {
+__device__ __forceinline__ void low_products(const FewRows& op, Stream& s, const f16* x,
+                                             float* sums, bool has_gate) {
   static_assert(4 * WARPS == 64, "4 channels of a head a warp");
   const int lane = threadIdx.x & 31, first = 4 * (int)(threadIdx.x >> 5);
   Products products[kLow] = {};
@@ -111,11 +119,12 @@ __device__ __forceinline__ void low_products(const OneRow& op, Stream& s, const 
 }
 
 /** Two channels of an outer low rank. */
-__device__ __forceinline__ float2 low_pair(const OneRow&, const float* sums, int low) {
+__device__ __forceinline__ float2 low_pair(const FewRows&, const float* sums, int low) {
   return load_pair(sums, 64 * low + 2 * (threadIdx.x & 31));
 }
 
 #if QUANT
+static_assert(TOKENS == 1, "inputs of one token in registers");
 /** So many rows of integers, of `Chunks` times CHANNELS columns, times their inputs: a sum a row,
  * each slice's part of it. */
 template <int Chunks>

@@ -1,24 +1,34 @@
-// The phase `heads` of one-row.cu: a block a head, from the low ranks to the gated output.
+// The phase `heads` of few-rows.cu: a block a head, from the low ranks to the gated output.
 #pragma once
-#include "one-row-block.cuh"
+#include "few-rows-block.cuh"
 
-__device__ __forceinline__ state_t* state_row(const Block& b, const Wkv7& mixing, int head) {
-  return static_cast<state_t*>(mixing.state) + b.slot * mixing.slot_stride +
-         (head * 64 + (int)(threadIdx.x >> 3)) * 64;
+/** What a block does at a time: a head of a token. */
+struct HeadTask {
+  int head, token;
+};
+
+__device__ __forceinline__ HeadTask head_task(int index) {
+  return {TOKENS == 1 ? index : index % kHeads, TOKENS == 1 ? 0 : index / kHeads};
+}
+
+__device__ __forceinline__ state_t* state_row(const Block& b, const Wkv7& mixing,
+                                              const HeadTask& task) {
+  return static_cast<state_t*>(mixing.state) + slot_of(b, task.token) * mixing.slot_stride +
+         (task.head * 64 + (int)(threadIdx.x >> 3)) * 64;
 }
 
 /** What is asked for of a head before the barrier: its constants into shared memory, its state into
  * registers. */
-__device__ __forceinline__ Eight load_head(Block& b, const Layer& layer, int head) {
-  if (head >= kHeads || threadIdx.x >= kWorkers) return {};
+__device__ __forceinline__ Eight load_head(Block& b, const Layer& layer, const HeadTask& task) {
+  if (task.token >= b.num_tokens || task.head >= kHeads || threadIdx.x >= kWorkers) return {};
   const int vector = (int)threadIdx.x / 16, part = threadIdx.x % 16;
   if (vector < 8 && layer.vectors[kOwn + vector] != nullptr)
     reinterpret_cast<float4*>(b.sh.constants[vector])[part] =
-        reinterpret_cast<const float4*>(layer.vectors[kOwn + vector] + 64 * head)[part];
-  return load_state(state_row(b, layer.mixing, head), threadIdx.x & 7);
+        reinterpret_cast<const float4*>(layer.vectors[kOwn + vector] + 64 * task.head)[part];
+  return load_state(state_row(b, layer.mixing, task), threadIdx.x & 7);
 }
 
-__device__ __forceinline__ u32 low_word(const OneRow& op, const Block& b, int low) {
+__device__ __forceinline__ u32 low_word(const FewRows& op, const Block& b, int low) {
   const float2 pair = low_pair(op, b.sh.sums, low);
   return pack(pair.x, pair.y);
 }
@@ -38,8 +48,8 @@ __device__ __forceinline__ Keys prepare_keys(float2 k, float2 a, const Constants
 }
 
 /** What the recurrence takes, from the low ranks: keys by one warp, the rest by three more. */
-__device__ __forceinline__ void prepare_head(const OneRow& op, const Wkv7& mixing, Shared& sh,
-                                             const Block& b, int head) {
+__device__ __forceinline__ void prepare_head(const FewRows& op, const Wkv7& mixing, Shared& sh,
+                                             const Block& b, const HeadTask& task) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, at = 2 * lane;
   const float(&c)[8][64] = sh.constants;
   const u32(&words)[4][32] = sh.words;
@@ -63,7 +73,7 @@ __device__ __forceinline__ void prepare_head(const OneRow& op, const Wkv7& mixin
     raw.v = words[2][lane], raw.first = words[3][lane];
     if (mixing.v_gate != nullptr) raw.gate = low_word(op, b, kLow - 1);
     constants.v_bias = load_pair(c[2], at);
-    keep_first_value(mixing, raw, 0, head);
+    keep_first_value(mixing, raw, task.token, task.head);
     *reinterpret_cast<float2*>(o.v + at) = mixed_value(mixing, raw, constants);
   } else if (warp == 3) {
     *reinterpret_cast<float2*>(sh.gate + at) = low_pair(op, b.sh.sums, 2);
@@ -71,8 +81,8 @@ __device__ __forceinline__ void prepare_head(const OneRow& op, const Wkv7& mixin
 }
 
 /** One head from its low ranks to its part of out. */
-__device__ __forceinline__ void run_head(const OneRow& op, Block& b, Stream& s, const Layer& layer,
-                                         int head, Eight& state) {
+__device__ __forceinline__ void run_head(const FewRows& op, Block& b, Stream& s, const Layer& layer,
+                                         const HeadTask& task, Eight& state) {
   static_assert(kWorkers == 512, "8 lanes to each of the 64 rows of a state");
   const Wkv7& mixing = layer.mixing;
   const int lane = threadIdx.x & 31;
@@ -80,7 +90,7 @@ __device__ __forceinline__ void run_head(const OneRow& op, Block& b, Stream& s, 
   const f16* const inputs = reinterpret_cast<const f16*>(b.region);
   if (is_worker) low_products(op, s, inputs, b.sh.sums, mixing.v_gate != nullptr);
   sync_threads();
-  prepare_head(op, mixing, b.sh, b, head);
+  prepare_head(op, mixing, b.sh, b, task);
   sync_threads();
   const Operands& o = b.sh.operands;
   if (is_worker) {
@@ -90,7 +100,7 @@ __device__ __forceinline__ void run_head(const OneRow& op, Block& b, Stream& s, 
     update(state, sa, v, eight(o.w, q), eight(o.b, q), k);
     const float y = sum8(dot(state, eight(o.r, q)));
     if (q == 0) b.sh.outputs[row] = y;
-    state_t* const to = state_row(b, mixing, head);
+    state_t* const to = state_row(b, mixing, task);
     store4(to + 4 * q, state.lo, row_noise(v, k.lo[0], row * 16 + 2 * q));
     store4(to + 32 + 4 * q, state.hi, row_noise(v, k.hi[0], row * 16 + 2 * q + 1));
   } else {
@@ -104,43 +114,47 @@ __device__ __forceinline__ void run_head(const OneRow& op, Block& b, Stream& s, 
   const float(&c)[8][64] = b.sh.constants;
   const Finish f = {load_pair(b.sh.gate, 2 * lane), load_pair(c[5], 2 * lane),
                     load_pair(c[6], 2 * lane), load_pair(c[7], 2 * lane)};
-  finish(mixing, 0, head, load_pair(b.sh.outputs, 2 * lane), b.sh.bonus, load_pair(o.v, 2 * lane),
-         f);
+  finish(mixing, task.token, task.head, load_pair(b.sh.outputs, 2 * lane), b.sh.bonus,
+         load_pair(o.v, 2 * lane), f);
 }
 
 /** What other blocks made of the head, all asked for at once: its r, k, v and first v by the last
  * four workers' warps, the inner low ranks by those before. */
-__device__ __forceinline__ void fetch_head(const OneRow& op, Block& b, const Wkv7& mixing,
-                                           int head) {
+__device__ __forceinline__ void fetch_head(const FewRows& op, Block& b, const Wkv7& mixing,
+                                           const HeadTask& task) {
   constexpr int kWordWarp = WARPS - 4;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  const uint4* const from = reinterpret_cast<const uint4*>(op.y + kFirstLow * CHANNELS);
+  const f16* const y = op.y + task.token * op.first[kIn];
+  const uint4* const from = reinterpret_cast<const uint4*>(y + kFirstLow * CHANNELS);
   const int count = (op.first[kIn] - op.first[kFirstLow]) / kVector;
   uint4* const x = reinterpret_cast<uint4*>(b.region);
   if (warp >= kWordWarp && warp < WARPS) {
     const int which = warp - kWordWarp;
-    const f16* const words = which < 3 ? op.y + which * CHANNELS : mixing.v_first;
+    const f16* const words =
+        which < 3 ? y + which * CHANNELS : mixing.v_first + task.token * CHANNELS;
     if (which < 3 || mixing.v_gate != nullptr)
-      b.sh.words[which][lane] = fresh_word(words, head * 64 + 2 * lane);
+      b.sh.words[which][lane] = fresh_word(words, task.head * 64 + 2 * lane);
   } else if (warp < kWordWarp) {
     for (int i = threadIdx.x; i < count; i += 32 * kWordWarp) x[i] = as_input(__ldcg(from + i));
   }
 }
 
 /** heads */
-__device__ __forceinline__ void heads_phase(const OneRow& op, Block& b, Stream& s, int l,
+__device__ __forceinline__ void heads_phase(const FewRows& op, Block& b, Stream& s, int l,
                                             const Row& shift) {
   const Layer& layer = b.sh.layers[l & 1];
-  Eight state = load_head(b, layer, blockIdx.x);
+  const int num_tasks = kHeads * b.num_tokens;
+  Eight state = load_head(b, layer, head_task(blockIdx.x));
   b.barrier.wait();
   keep_shift(op, b, layer, 0, shift);
-  for (int head = blockIdx.x; head < kHeads; head += BLOCKS) {
-    fetch_head(op, b, layer.mixing, head);
+  for (int i = blockIdx.x; i < num_tasks; i += BLOCKS) {
+    const HeadTask task = head_task(i);
+    fetch_head(op, b, layer.mixing, task);
     sync_threads();
-    run_head(op, b, s, layer, head, state);
-    if (head + BLOCKS < kHeads) {
+    run_head(op, b, s, layer, task, state);
+    if (i + BLOCKS < num_tasks) {
       sync_threads();
-      state = load_head(b, layer, head + BLOCKS);
+      state = load_head(b, layer, head_task(i + BLOCKS));
     }
   }
 }

@@ -1,11 +1,11 @@
-// How one-row.cu multiplies with large matrices of integers (quant.cuh): what a stage of its ring
+// How few-rows.cu multiplies with large matrices of integers (quant.cuh): what a stage of its ring
 // has of them, and their products with an input. A stage is rows of CHANNELS columns, first their
 // values, then their scales; of ffn.value a row is several such, one after the other. Knows no
 // phase, and not who asks for a stage.
 //
 // QUANT: the type · ROUNDED_ROWS: rows in a stage (a multiple of 4)
 #pragma once
-#include "one-row.cuh"
+#include "few-rows.cuh"
 #include "quant.cuh"
 
 /** Bytes of a row's values and scales. */
@@ -22,7 +22,7 @@ constexpr int kMostPairs = (kPairs + kRoundedSlices - 1) / kRoundedSlices;
 /** Stages that a row of value takes. */
 constexpr int kValueChunks = KEYS / CHANNELS;
 static_assert(KEYS % CHANNELS == 0, "whole chunks");
-static_assert(CHANNELS % kPairColumns == 0 && kRowScaleBytes % 16 == 0, "as one-row-plan.ts says");
+static_assert(CHANNELS % kPairColumns == 0 && kRowScaleBytes % 16 == 0, "as few-rows-plan.ts says");
 
 /** The part of a row that the warp has, and its team; what is left over has none. */
 struct Share {
