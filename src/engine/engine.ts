@@ -186,7 +186,9 @@ export class Engine {
 
   get stats(): EngineStats {
     const { waiting, running, numSlots, numFree } = this.#scheduler
-    const now = { waiting: waiting.length, running: running.length, numSlots, freeSlots: numFree }
+    const prefilling = running.filter(({ isPrefilling }) => isPrefilling).length
+    const lines = { waiting: waiting.length, running: running.length, prefilling }
+    const now = { ...lines, numSlots, freeSlots: numFree }
     const stats = { ...now, ...this.#outcomes.counters, ...this.#counters }
     return this.#states === null ? stats : { ...stats, states: this.#states.stats }
   }

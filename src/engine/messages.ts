@@ -180,6 +180,8 @@ export interface EngineStats {
   readonly waiting: number
   /** Requests holding slots, now. */
   readonly running: number
+  /** Of the running, those whose prompt is still being read. */
+  readonly prefilling: number
   readonly numSlots: number
   /** Now. */
   readonly freeSlots: number

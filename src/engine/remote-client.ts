@@ -190,7 +190,9 @@ export class RemoteEngineClient implements EngineClient {
     for (const { reject } of this.#calls.values()) reject(error)
     this.#calls.clear()
     this.#bytes.clear()
-    this.#stats = { ...this.#stats, waiting: 0, running: 0, freeSlots: this.#stats.numSlots }
+    const { numSlots } = this.#stats
+    const idle = { waiting: 0, running: 0, prefilling: 0, freeSlots: numSlots }
+    this.#stats = { ...this.#stats, ...idle }
   }
 
   #endedError(reason: string): SkeinError {
@@ -205,6 +207,7 @@ function idleStats(numSlots: number): EngineStats {
   return {
     waiting: 0,
     running: 0,
+    prefilling: 0,
     numSlots,
     freeSlots: numSlots,
     steps: 0,

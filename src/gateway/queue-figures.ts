@@ -11,11 +11,11 @@ export function queueFigures(entries: readonly ModelEntry[], caller: Principal |
   const all = statsOf(entries)
   const waiting = sum(all, ({ waiting }) => waiting)
   const running = sum(all, ({ running }) => running)
+  const prefill = sum(all, ({ prefilling }) => prefilling)
   return {
     waiting,
-    // A step reads prompts and draws at once: a row is not counted as one or the other.
-    prefill: 0,
-    decode: running,
+    prefill,
+    decode: running - prefill,
     total_active: waiting + running,
     available_slots: sum(all, ({ freeSlots }) => freeSlots),
     ...(isOperator(caller) ? { stats: totals(all) } : {}),

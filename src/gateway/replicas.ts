@@ -75,6 +75,7 @@ export function mergedStats(clients: readonly EngineClient[]): EngineStats {
   return {
     waiting: total(({ waiting }) => waiting),
     running: total(({ running }) => running),
+    prefilling: total(({ prefilling }) => prefilling),
     numSlots: total(({ numSlots }) => numSlots),
     freeSlots: total(({ freeSlots }) => freeSlots),
     steps: total(({ steps }) => steps),

@@ -134,7 +134,7 @@ test('how full the engine is, and to operators how much it has done', async () =
   app = serve(undefined, { keys: ['admin'], keyRing: new KeyRing(path) }).app
   const ask = (url: string, bearer: string) =>
     app.inject({ url, headers: { authorization: `Bearer ${bearer}` } })
-  const now = { waiting: 3, prefill: 0, decode: 2, total_active: 5, available_slots: 14 }
+  const now = { waiting: 3, prefill: 1, decode: 1, total_active: 5, available_slots: 14 }
   const stats = {
     total_requests: 5,
     completed_requests: 0,

@@ -219,13 +219,25 @@ describe('refusals', () => {
     expect(drain(engine).answer('a')).toEqual(soloAnswer(request))
   })
 
+  test('who reads a prompt is counted until its last part is on its way', () => {
+    const { engine } = setUp({ maxTokens: 12 })
+    engine.submit(requestOf({ prompt: promptOf(25), maxTokens: 20 }))
+    engine.submit(requestOf({ id: 'b', prompt: promptOf(3), maxTokens: 20 }))
+    const counts = Array.from({ length: 4 }, () => {
+      engine.step()
+      return engine.stats.prefilling
+    })
+    expect(counts).toEqual([1, 1, 0, 0])
+    expect(engine.stats).toMatchObject({ running: 2 })
+  })
+
   test('queue_full counts only those that must wait', () => {
     const { engine } = setUp({ numSlots: 4 }, { maxWaiting: 2 })
     for (const id of ['a', 'b', 'c', 'd', 'e', 'f']) engine.submit(requestOf({ id }))
     expect(codeOf(() => engine.submit(requestOf({ id: 'g' })))).toBe('queue_full')
     engine.step()
     expect(codeOf(() => engine.submit(requestOf({ id: 'g' })))).toBe('queue_full')
-    expect(engine.stats).toMatchObject({ waiting: 2, running: 4 })
+    expect(engine.stats).toMatchObject({ waiting: 2, running: 4, prefilling: 0 })
     expect(drain(engine).answer('f')).toEqual(soloAnswer(requestOf({ id: 'f' })))
     engine.submit(requestOf({ id: 'g' }))
   })

@@ -69,6 +69,7 @@ export class FakeEngineClient implements EngineClient {
     return {
       waiting: 3,
       running: 2,
+      prefilling: 1,
       numSlots: this.info.numSlots,
       freeSlots: 14,
       steps: 10,
