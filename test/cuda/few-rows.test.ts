@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Backend, WeightType } from '../../src/backend/backend.ts'
 import { type CudaOptions, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
+import { CudaDevice } from '../../src/backend/cuda/device.ts'
 import type { Way } from '../../src/backend/cuda/few-rows-plan.ts'
 import { Gemm } from '../../src/backend/cuda/gemm.ts'
 import { FewRowsLayers } from '../../src/backend/cuda/ops-few-rows.ts'
@@ -11,10 +12,11 @@ import { CudaProgram } from '../../src/backend/cuda/program.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { ModelRunner } from '../../src/model/model-runner.ts'
+import type { SampleSpec } from '../../src/model/runner.ts'
 import { loadRwkv7 } from '../../src/model/rwkv7.ts'
 import { rmsRatio } from '../backend/kit.ts'
-import { writeRandomRwkv7 } from '../helpers/pth.ts'
-import { someTokens } from '../helpers/runner.ts'
+import { type RandomRwkv7Options, writeRandomRwkv7 } from '../helpers/pth.ts'
+import { draw, someTokens } from '../helpers/runner.ts'
 import { describeCuda } from './kit.ts'
 
 /**
@@ -132,39 +134,77 @@ function checkRuns(
   }
 }
 
+/** More heads of rows than multiprocessors; of the first also more columns of value than they have at a time. */
+const SMALL_CHIPS = [
+  { blocks: 2, way: 'warps', layers: 3, channels: 320, ranks: { w: 32, a: 32, v: 32, g: 64 } },
+  { blocks: 20, way: 'feed', layers: 2, channels: 768, ranks: { w: 64, a: 64, v: 32, g: 128 } },
+  { blocks: 60, way: 'feed', ...MODELS[4] },
+] as const
+
+function modelOf(shape: RandomRwkv7Options): string {
+  const folder = mkdtempSync(join(tmpdir(), 'skein-'))
+  return writeRandomRwkv7(join(folder, 'few.pth'), { ...shape, dtype: 'bf16' })
+}
+
+/** Rows that join, leave and change places have the bits that they have alone. */
+function checkTogether(backend: Backend, path: string): void {
+  const runner = runnerOf(backend, path)
+  const alone = STEPS.flat().sort((a, b) => a - b)
+  const expected = feedSteps(
+    runner,
+    alone.map((row) => [row]),
+  )
+  expect(feedSteps(runner, STEPS)).toEqual(expected)
+  runner.dispose()
+  backend.dispose()
+}
+
 const TIMES = { timeout: 120_000 }
 
 describeCuda('few rows through all layers at once', () => {
   afterEach(() => void vi.restoreAllMocks())
 
   test.each(RUNS)('$channels channels by $way', TIMES, ({ way, shape }) => {
-    const folder = mkdtempSync(join(tmpdir(), 'skein-'))
-    const path = writeRandomRwkv7(join(folder, 'one.pth'), { ...shape, dtype: 'bf16' })
+    const path = modelOf(shape)
     checkRuns(path, [{}, { wkv: 'f16' }, { graphs: false }], (options) => backendOf(way, options))
   })
 
   test.each(RUNS)('$channels channels by $way, together as alone', TIMES, ({ way, shape }) => {
-    const folder = mkdtempSync(join(tmpdir(), 'skein-'))
-    const path = writeRandomRwkv7(join(folder, 'one.pth'), { ...shape, dtype: 'bf16' })
+    const path = modelOf(shape)
     const run = vi.spyOn(FewRowsLayers.prototype, 'run')
-    for (const options of [{}, { wkv: 'f16' }, { graphs: false }] as const) {
-      const backend = backendOf(way, options)
-      const runner = runnerOf(backend, path)
-      const alone = STEPS.flat().sort((a, b) => a - b)
-      const expected = feedSteps(
-        runner,
-        alone.map((row) => [row]),
-      )
-      expect(feedSteps(runner, STEPS), JSON.stringify(options)).toEqual(expected)
-      runner.dispose()
-      backend.dispose()
-    }
+    for (const options of [{}, { wkv: 'f16' }, { graphs: false }] as const)
+      checkTogether(backendOf(way, options), path)
     expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(new Set([1, 2]))
   })
 
+  test.each(SMALL_CHIPS)('$channels channels on $blocks multiprocessors', TIMES, (one) => {
+    const { blocks, way, ...shape } = one
+    const path = modelOf(shape)
+    vi.spyOn(CudaDevice.prototype, 'numSms', 'get').mockReturnValue(blocks)
+    const run = vi.spyOn(FewRowsLayers.prototype, 'run')
+    checkRuns(path, [{}], (options) => backendOf(way, options))
+    checkTogether(backendOf(way, {}), path)
+    expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(new Set([1, 2]))
+  })
+
+  test('a row that draws twice has the room of two rows', TIMES, () => {
+    const runner = runnerOf(createCudaBackend(), modelOf(MODELS[0]))
+    const drawn = (samples: readonly SampleSpec[]) => {
+      runner.clearSlot(1)
+      const [row] = runner.step([{ slot: 1, tokens: TOKENS.subarray(0, 1), samples }])
+      const { wkv, shift } = runner.readState(1)
+      return { drawn: row!.drawn, state: [wkv.slice(), shift.slice()] }
+    }
+    const samples = [1n, 2n].map((seed) => draw(1, { seed }))
+    const both = drawn(samples)
+    const each = samples.map((sample) => drawn([sample]))
+    expect(both.drawn).toEqual(each.flatMap((one) => one.drawn))
+    for (const { state } of each) expect(both.state).toEqual(state)
+    runner.dispose()
+  })
+
   test.each(ROUNDED)('$channels channels of $type', TIMES, ({ type, ...shape }) => {
-    const folder = mkdtempSync(join(tmpdir(), 'skein-'))
-    const path = writeRandomRwkv7(join(folder, 'one.pth'), { ...shape, dtype: 'bf16' })
+    const path = modelOf(shape)
     const run = vi.spyOn(FewRowsLayers.prototype, 'run')
     checkRuns(path, [{}, { wkv: 'f16' }], createCudaBackend, type)
     expect(run).toHaveBeenCalled()

@@ -117,6 +117,23 @@ describeCuda('flights on cuda', () => {
     expect(runner.step([next(slot, first![slot]!, 1)])[0]!.drawn[0]!.token).toBe(again)
   })
 
+  test('two rows, both held back: their states stay', () => {
+    const first = answers(runner, 2, false)[0]!
+    for (let slot = 0; slot < 2; slot++) runner.clearSlot(slot)
+    runner.step(promptRows(2))
+    const states = [0, 1].map((slot) => runner.readState(slot))
+    for (let slot = 0; slot < 2; slot++) runner.clearSlot(slot)
+    const before = runner.launch(promptRows(2))
+    const held = (slot: number) => ({
+      ...next(slot, fedByDraw(slot), 1),
+      stops: new Set([first[slot]!]),
+    })
+    const after = runner.launch([held(0), held(1)])
+    before.results()
+    expect(after.results().map(({ drawn }) => drawn[0]!.token)).toEqual([-1, -1])
+    expect([0, 1].map((slot) => runner.readState(slot))).toEqual(states)
+  })
+
   test('a row whose draw was not finite is held back, its neighbours run', () => {
     for (let slot = 0; slot < 3; slot++) runner.clearSlot(slot)
     runner.poisonSlot(1)

@@ -165,7 +165,10 @@ function canRound(type: QuantisedType, channels: number, keys: number): boolean 
   )
 }
 
-/** The macros of few-rows.cu for so many tokens and its dynamic shared memory, or null where it does not fit. */
+/**
+ * The macros of few-rows.cu for so many tokens and its dynamic shared memory, or null where it does not fit. Each way of
+ * reading adds in an order of its own, so several tokens are read as one would be, or not at all.
+ */
 export function planOf(
   device: CudaDevice,
   layers: readonly Rwkv7Layer[],
@@ -214,6 +217,7 @@ export function planOf(
     const RING = Math.min(places[1], Math.floor(free / placeBytes))
     if (RING < places[0] || FIXED > MAX_STATIC_BYTES) continue
     const defines = { ...common, ...macros, RING, FIXED }
+    if (tokens > 1 && planOf(device, layers, choose)?.threads !== 32 * warps) return null
     return { defines, threads: 32 * warps, sharedBytes: placeBytes * RING + rest }
   }
   return null

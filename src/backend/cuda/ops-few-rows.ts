@@ -2,7 +2,7 @@
  * The layers of a decode step of few rows as one launch of few-rows.cu, as many as it knows from the first on, where the
  * device has room; what is left runs op by op. Owns the table of the layers' addresses.
  */
-import { assert } from '../../errors.ts'
+import { assert, SkeinError } from '../../errors.ts'
 import type { Capacity, Tensor } from '../backend.ts'
 import type { Command, StepShape, StepStream } from './command.ts'
 import type { CudaDevice } from './device.ts'
@@ -122,9 +122,19 @@ export class FewRowsLayers {
     if (size === undefined) return null
     const known = this.#variants.get(size)
     if (known !== undefined) return known
-    const made = this.#make(size)
+    const made = this.#makeIfRoom(size)
     this.#variants.set(size, made)
     return made
+  }
+
+  /** Null, too, without memory for it: then each op runs for itself. */
+  #makeIfRoom(size: number): Variant | null {
+    try {
+      return this.#make(size)
+    } catch (error) {
+      if (error instanceof SkeinError && error.code === 'out_of_memory') return null
+      throw error
+    }
   }
 
   #make(size: number): Variant | null {
@@ -140,20 +150,29 @@ export class FewRowsLayers {
 
   #share(): Shared {
     const device = this.#device
-    const bytes = layerBytes(this.#layers[0]!.type)
-    const table = device.alloc(bytes * this.#layers.length)
-    for (const [i, layer] of this.#layers.entries())
-      device.upload(table, layerStruct(this.#capacity, layer, this.#values[i]!), i * bytes)
-    const between = [firstRows(this.#layers).at(-1)!, this.#layers[0]!.key.rows] as const
-    const most = SIZES.at(-1)!
-    const [y, u] = between.map((count) => device.alloc(2 * most * count)) as [
-      DevicePointer,
-      DevicePointer,
-    ]
-    const arrivals = device.alloc(16)
-    device.fill(arrivals, 0, 16)
-    const struct = fewRowsStruct(this.#capacity, this.#layers, { table, y, u, arrivals })
-    return { struct, memory: [table, y, u, arrivals] }
+    const memory: DevicePointer[] = []
+    const alloc = (bytes: number) => {
+      const address = device.alloc(bytes)
+      memory.push(address)
+      return address
+    }
+    try {
+      const bytes = layerBytes(this.#layers[0]!.type)
+      const table = alloc(bytes * this.#layers.length)
+      for (const [i, layer] of this.#layers.entries())
+        device.upload(table, layerStruct(this.#capacity, layer, this.#values[i]!), i * bytes)
+      const most = SIZES.at(-1)!
+      // f16 [T, rows of in] and [T, rows of key]; counts of the barrier, u32.
+      const y = alloc(2 * most * firstRows(this.#layers).at(-1)!)
+      const u = alloc(2 * most * this.#layers[0]!.key.rows)
+      const arrivals = alloc(16)
+      device.fill(arrivals, 0, 16)
+      const struct = fewRowsStruct(this.#capacity, this.#layers, { table, y, u, arrivals })
+      return { struct, memory }
+    } catch (error) {
+      for (const address of memory) device.free(address)
+      throw error
+    }
   }
 
   run(stream: StepStream, tokens: number): void {
