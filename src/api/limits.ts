@@ -17,6 +17,11 @@ export const DEFAULT_REQUEST_LIMITS = {
   /** Bytes of one stop string. */
   stopBytes: 256,
   topLogprobs: 20,
+  /**
+   * Log-probabilities of echoed prompts per request: tokens × answers × (1 + alternatives). They cross and are written at
+   * once, some 6 µs each, while no other request is looked at.
+   */
+  promptLogprobs: 65_536,
   logitBias: 1024,
   /** Tokens of one answer. */
   maxTokens: 65_536,

@@ -149,6 +149,27 @@ test('prompts × n is bounded', async () => {
   expect(reply.json().error.param).toBe('prompt')
 })
 
+test('the log-probabilities of an echo are bounded, however they come to be many', async () => {
+  const { app, engine } = serve(undefined, { limits: { promptLogprobs: 100 } })
+  const echo = { prompt: times(25, 1), echo: true, logprobs: 3, max_tokens: 0 }
+  const more = [
+    { prompt: times(26, 1) },
+    { prompt: [times(25, 1), [1]] },
+    { n: 2 },
+    { logprobs: 4 },
+  ]
+  for (const one of more) {
+    const reply = await postTo(app, COMPLETIONS, { ...echo, ...one })
+    expect(reply.statusCode).toBe(413)
+    expect(reply.json().error).toMatchObject({ param: 'logprobs', code: 'too_large' })
+  }
+  expect(engine.requests).toHaveLength(0)
+  const fewer = [{}, { echo: false, max_tokens: 1, n: 16 }, { logprobs: null, n: 16 }]
+  for (const one of fewer) {
+    expect((await postTo(app, COMPLETIONS, { ...echo, ...one })).statusCode).toBe(200)
+  }
+})
+
 const inject = (url: string, payload: string | Buffer, headers: Record<string, string> = {}) => {
   const { app } = serve()
   const all = { 'content-type': 'application/json', ...headers }

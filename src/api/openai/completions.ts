@@ -16,6 +16,7 @@ import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { wirePosition } from '../sessions/use.ts'
 import {
   type CompletionBody,
+  checkEcho,
   checkFanOut,
   completionBody,
   completionMaxTokens,
@@ -80,6 +81,7 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
     cache: cacheOf(body),
   }
   const prompts = await toPrompts(body, model, session !== null, signal)
+  checkEcho(body, prompts, limits)
   return {
     id,
     tenant: call.tenant,

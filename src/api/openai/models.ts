@@ -67,6 +67,7 @@ function wireLimits(limits: RequestLimits): object {
     stops: limits.stops,
     stop_bytes: limits.stopBytes,
     top_logprobs: limits.topLogprobs,
+    prompt_logprobs: limits.promptLogprobs,
     logit_bias: limits.logitBias,
   }
 }
