@@ -70,6 +70,7 @@ test('models tell their limits', async () => {
       "created": 1700000000,
       "id": "goose",
       "limits": {
+        "answer_logprobs": 1048576,
         "logit_bias": 1024,
         "max_prompt_tokens": 5000,
         "max_tokens": 65536,

@@ -125,7 +125,7 @@ function fromTokens(tokens: Int32Array, model: ServedModel): PromptText {
   return { tokens, text: model.tokenizer.decode(tokens) }
 }
 
-function numPrompts(prompt: Prompt): number {
+export function numPrompts(prompt: Prompt): number {
   return typeof prompt === 'string' || typeof prompt[0] === 'number' ? 1 : prompt.length
 }
 

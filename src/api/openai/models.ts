@@ -68,6 +68,7 @@ function wireLimits(limits: RequestLimits): object {
     stop_bytes: limits.stopBytes,
     top_logprobs: limits.topLogprobs,
     prompt_logprobs: limits.promptLogprobs,
+    answer_logprobs: limits.answerLogprobs,
     logit_bias: limits.logitBias,
   }
 }

@@ -176,6 +176,30 @@ export function checkCombinations(body: SamplingFields): void {
   checkFormat(body)
 }
 
+/** Refuses replies that would be kept whole and could have more log-probabilities than there may be memory for. */
+export function checkLogprobs(
+  { stream }: SamplingFields,
+  {
+    numAnswers,
+    maxTokens,
+    logprobs,
+  }: {
+    readonly numAnswers: number
+    readonly maxTokens: number
+    readonly logprobs: number | null
+  },
+  limits: RequestLimits,
+): void {
+  if (stream === true || logprobs === null) return
+  const asked = numAnswers * maxTokens * (1 + logprobs)
+  if (asked <= limits.answerLogprobs) return
+  throw new SkeinError(
+    'too_large',
+    `logprobs: up to ${asked} log-probabilities (answers × max_tokens × (1 + alternatives)) asked for in a reply that is not streamed; expected at most ${limits.answerLogprobs}; set "stream": true or lower max_tokens`,
+    { param: 'logprobs' },
+  )
+}
+
 export function checkFormat({ response_format }: Pick<SamplingFields, 'response_format'>): void {
   const format = response_format?.type ?? 'text'
   if (format === 'text') return
