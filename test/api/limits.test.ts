@@ -20,7 +20,7 @@ const EDGES: [string, unknown[], unknown[]][] = [
   [
     'stop',
     ['x', times(16, 'x'), [], 'é'.repeat(128)],
-    ['', [''], times(17, 'x'), 'é'.repeat(129), 5, [5]],
+    ['', [''], times(17, 'x'), 'é'.repeat(129), 5, [5], '\ud83d', ['x', 'a\udc4b']],
   ],
   ['stop_token_ids', [[0, 256], times(16, 1)], [[-1], [257], times(17, 1), 'x', [1.5]]],
   [

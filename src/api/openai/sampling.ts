@@ -107,6 +107,8 @@ export function toSampling(
   }
 }
 
+const LONE_SURROGATE = /\p{Surrogate}/u
+
 /** `extra` are the stops of a chat template; they do not count against the client's. */
 export function toStop(
   body: SamplingFields,
@@ -120,6 +122,8 @@ export function toStop(
     ...listed.filter((entry) => typeof entry === 'string'),
   ]
   for (const stop of asked) {
+    if (LONE_SURROGATE.test(stop))
+      throw invalid('stop', 'a stop string has half of a surrogate pair')
     const bytes = Buffer.byteLength(stop)
     if (bytes >= 1 && bytes <= limits.stopBytes) continue
     throw invalid('stop', `a stop string has ${bytes} bytes; expected 1 … ${limits.stopBytes}`)
