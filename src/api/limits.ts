@@ -17,6 +17,16 @@ export const DEFAULT_REQUEST_LIMITS = {
   /** Bytes of one stop string. */
   stopBytes: 256,
   topLogprobs: 20,
+  /**
+   * Log-probabilities of echoed prompts per request: tokens × answers × (1 + alternatives). They cross and are written at
+   * once, some 6 µs each, while no other request is looked at.
+   */
+  promptLogprobs: 65_536,
+  /**
+   * Log-probabilities of answers in a reply that is not streamed: answers × max_tokens × (1 + alternatives). Each takes
+   * 160 bytes of the gateway until the last answer has ended.
+   */
+  answerLogprobs: 1_048_576,
   logitBias: 1024,
   /** Tokens of one answer. */
   maxTokens: 65_536,

@@ -21,6 +21,8 @@ type Phase =
   | 'content'
 
 export class ReplySplitter {
+  /** Of the text that ended the thought, the length of what came behind its closing tag. */
+  numAfterThought = 0
   readonly #mode: ThinkMode
   #phase: Phase = 'start'
   #sawBracket = false
@@ -77,7 +79,9 @@ export class ReplySplitter {
     }
     this.#held = ''
     this.#phase = 'gap'
-    const content = this.#pushContent(all.slice(close + CLOSE.length))
+    const rest = all.slice(close + CLOSE.length)
+    this.numAfterThought = rest.length
+    const content = this.#pushContent(rest)
     return { reasoning: all.slice(0, close), content }
   }
 

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { answer } from '../helpers/fake-engine.ts'
+import { answer, byteCodec } from '../helpers/fake-engine.ts'
 import { CHAT, eventsOf, HELLO, postTo, serve, steady } from './kit.ts'
 
 test('a chat completion, whole', async () => {
@@ -226,6 +226,26 @@ test('a thought becomes reasoning_content and is counted', async () => {
   expect(addUp(streamed.body)).toEqual([
     { role: 'assistant', content: 'Yes.\n\nNo.', reasoning_content: 'hm < </thin\n' },
   ])
+})
+
+test('a thought counts its own tokens, however many come at once', async () => {
+  const text = '>\nhm < </thin\n</think>\n\nYes 世界.'
+  for (const ends of [[], [3], [12, 19], [21], [22], [23, 27]]) {
+    const { app } = serve(function* (request) {
+      const events = [...answer(request, text)]
+      const tokens = [...byteCodec.encode(text)]
+      const cuts = [0, ...ends, tokens.length]
+      yield events[0]!
+      for (let i = 1; i < cuts.length; i++) {
+        const own = tokens.slice(cuts[i - 1], cuts[i])
+        const piece = { index: 0, text: byteCodec.decode(own), tokens: own, logprobs: null }
+        yield { type: 'text', id: request.id, ...piece }
+      }
+      yield events.at(-1)!
+    })
+    const { usage } = (await postTo(app, CHAT, { ...HELLO, enable_think: true })).json()
+    expect(usage.completion_tokens_details).toEqual({ reasoning_tokens: 22 })
+  }
 })
 
 test('a closed thought leaves only the answer', async () => {

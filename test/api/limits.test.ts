@@ -20,7 +20,7 @@ const EDGES: [string, unknown[], unknown[]][] = [
   [
     'stop',
     ['x', times(16, 'x'), [], 'é'.repeat(128)],
-    ['', [''], times(17, 'x'), 'é'.repeat(129), 5, [5]],
+    ['', [''], times(17, 'x'), 'é'.repeat(129), 5, [5], '\ud83d', ['x', 'a\udc4b']],
   ],
   ['stop_token_ids', [[0, 256], times(16, 1)], [[-1], [257], times(17, 1), 'x', [1.5]]],
   [
@@ -147,6 +147,51 @@ test('prompts × n is bounded', async () => {
   const reply = await postTo(app, COMPLETIONS, { prompt: times(512, 'a'), n: 3 })
   expect(reply.statusCode).toBe(413)
   expect(reply.json().error.param).toBe('prompt')
+})
+
+test('the log-probabilities of a reply that is not streamed are bounded', async () => {
+  const { app, engine } = serve(undefined, { limits: { answerLogprobs: 120 } })
+  const chat = { ...HELLO, logprobs: true, top_logprobs: 2, max_tokens: 10, n: 4 }
+  const raw = { prompt: ['a', 'b'], logprobs: 2, max_tokens: 10, n: 2 }
+  const served = async (url: string, body: object) => (await postTo(app, url, body)).statusCode
+  for (const [url, body] of [
+    [CHAT, chat],
+    [COMPLETIONS, raw],
+  ] as const) {
+    expect(await served(url, body)).toBe(200)
+    expect(await served(url, { ...body, max_tokens: 11, stream: true })).toBe(200)
+    expect(await served(url, { ...body, max_tokens: 500, logprobs: null, top_logprobs: 0 })).toBe(
+      200,
+    )
+    const { length } = engine.requests
+    for (const more of [{ max_tokens: 11 }, { n: 5 }]) {
+      const reply = await postTo(app, url, { ...body, ...more })
+      expect(reply.statusCode).toBe(413)
+      expect(reply.json().error).toMatchObject({ param: 'logprobs', code: 'too_large' })
+    }
+    expect(engine.requests).toHaveLength(length)
+  }
+})
+
+test('the log-probabilities of an echo are bounded, however they come to be many', async () => {
+  const { app, engine } = serve(undefined, { limits: { promptLogprobs: 100 } })
+  const echo = { prompt: times(25, 1), echo: true, logprobs: 3, max_tokens: 0 }
+  const more = [
+    { prompt: times(26, 1) },
+    { prompt: [times(25, 1), [1]] },
+    { n: 2 },
+    { logprobs: 4 },
+  ]
+  for (const one of more) {
+    const reply = await postTo(app, COMPLETIONS, { ...echo, ...one })
+    expect(reply.statusCode).toBe(413)
+    expect(reply.json().error).toMatchObject({ param: 'logprobs', code: 'too_large' })
+  }
+  expect(engine.requests).toHaveLength(0)
+  const fewer = [{}, { echo: false, max_tokens: 1, n: 16 }, { logprobs: null, n: 16 }]
+  for (const one of fewer) {
+    expect((await postTo(app, COMPLETIONS, { ...echo, ...one })).statusCode).toBe(200)
+  }
 })
 
 const inject = (url: string, payload: string | Buffer, headers: Record<string, string> = {}) => {

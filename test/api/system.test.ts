@@ -70,11 +70,13 @@ test('models tell their limits', async () => {
       "created": 1700000000,
       "id": "goose",
       "limits": {
+        "answer_logprobs": 1048576,
         "logit_bias": 1024,
         "max_prompt_tokens": 5000,
         "max_tokens": 65536,
         "messages": 4096,
         "n": 16,
+        "prompt_logprobs": 65536,
         "prompts": 512,
         "sequences": 1024,
         "stop_bytes": 256,

@@ -9,6 +9,7 @@ import type {
   GenerateRequest,
   TokenText,
 } from '../../engine/messages.ts'
+import type { ServedModel, TextCodec } from '../models.ts'
 import { type ReplyPart, ReplySplitter } from '../reply-splitter.ts'
 import type { ThinkMode } from '../template.ts'
 import { chatLogprob } from './logprobs.ts'
@@ -20,6 +21,7 @@ interface ChatSettings {
   readonly request: Pick<GenerateRequest, 'logprobs'>
   readonly think: ThinkMode
   readonly chunkTokens: number
+  readonly model: Pick<ServedModel, 'tokenizer'>
 }
 
 const NOTHING: ReplyPart = { reasoning: '', content: '' }
@@ -37,6 +39,7 @@ export class ChatChoice {
   reasoningTokens = 0
   readonly #think: ThinkMode
   readonly #splitter: ReplySplitter
+  readonly #codec: TextCodec
   readonly #logprobs: object[] | null
   /** Log-probabilities of tokens whose text is still held back; they leave with the next delta. */
   #pending: TokenText[] = []
@@ -51,11 +54,16 @@ export class ChatChoice {
   readonly #isKept: boolean
 
   /** Not kept: a stream has given its deltas away, and does not ask for the message. */
-  constructor(index: number, { request, think, chunkTokens }: ChatSettings, isKept: boolean) {
+  constructor(
+    index: number,
+    { request, think, chunkTokens, model }: ChatSettings,
+    isKept: boolean,
+  ) {
     this.index = index
     this.#chunkTokens = chunkTokens
     this.#think = think
     this.#splitter = new ReplySplitter(think)
+    this.#codec = model.tokenizer
     this.#logprobs = request.logprobs !== null && isKept ? [] : null
     this.#isKept = isKept
   }
@@ -66,9 +74,10 @@ export class ChatChoice {
   }
 
   add(event: TextEvent): object[] {
-    if (this.#splitter.isReasoning) this.reasoningTokens += event.tokens.length
+    const wasReasoning = this.#splitter.isReasoning
     if (event.logprobs !== null) this.#pending.push(...event.logprobs)
     this.#waiting = joined(this.#waiting, this.#splitter.push(event.text))
+    if (wasReasoning) this.reasoningTokens += this.#numReasoning(event)
     this.#numWaiting += event.tokens.length
     if (this.#chunkTokens > 1 && this.#numWaiting < this.#chunkTokens) return []
     return this.#deltas(this.#takeWaiting(), false)
@@ -91,6 +100,19 @@ export class ChatChoice {
       logprobs: this.#logprobs === null ? null : { content: this.#logprobs, refusal: null },
       finish_reason: this.#reason,
     }
+  }
+
+  /** An event has as many tokens as had gathered: some may be the answer's already. */
+  #numReasoning({ text, tokens }: TextEvent): number {
+    if (this.#splitter.isReasoning) return tokens.length
+    const thought = text.slice(0, text.length - this.#splitter.numAfterThought)
+    let left = Buffer.byteLength(thought)
+    const first = tokens.findIndex((token) => {
+      const isAfter = left <= 0
+      left -= this.#codec.bytesOf(token).length
+      return isAfter
+    })
+    return first < 0 ? tokens.length : first
   }
 
   #takeWaiting(): ReplyPart {

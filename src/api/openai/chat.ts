@@ -26,7 +26,7 @@ import {
   toTurns,
 } from './chat-schema.ts'
 import { refuseUnread } from './parameters.ts'
-import { cacheOf, checkCombinations, toSampling, toStop } from './sampling.ts'
+import { cacheOf, checkCombinations, checkLogprobs, toSampling, toStop } from './sampling.ts'
 import { systemFingerprint, usageOf } from './usage.ts'
 
 /** Of the fields that not every route reads. */
@@ -93,6 +93,7 @@ async function prepare(call: Call<ChatBody>): Promise<Chat> {
     tenant: call.tenant,
     cache: cacheOf(body),
   }
+  checkLogprobs(body, { ...settings, numAnswers: settings.n }, limits)
   const turns = toTurns(body.messages)
   const id = `chatcmpl-${call.id}`
   return {

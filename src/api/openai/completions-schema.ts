@@ -8,7 +8,7 @@ import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
 import { checkSession, sessionFields, sessionUse } from '../sessions/use.ts'
-import { invalid, oneMaxTokens, samplingFields } from './sampling.ts'
+import { invalid, oneMaxTokens, present, samplingFields } from './sampling.ts'
 
 export function completionBody(limits: RequestLimits) {
   return Type.Object({
@@ -45,6 +45,23 @@ export function checkFanOut(body: CompletionBody, limits: RequestLimits): void {
     'too_large',
     `prompt: ${sequences} answers (prompts × n) asked for; expected at most ${limits.sequences}`,
     { param: 'prompt' },
+  )
+}
+
+/** Refuses echoes with more log-probabilities than one reply may have; each answer repeats those of its prompt. */
+export function checkEcho(
+  body: CompletionBody,
+  prompts: readonly PromptText[],
+  limits: RequestLimits,
+): void {
+  if (body.echo !== true || !present(body.logprobs)) return
+  const tokens = prompts.reduce((sum, prompt) => sum + prompt.tokens.length, 0)
+  const asked = tokens * (body.n ?? 1) * (1 + body.logprobs)
+  if (asked <= limits.promptLogprobs) return
+  throw new SkeinError(
+    'too_large',
+    `logprobs: ${asked} log-probabilities of the prompt (tokens × n × (1 + logprobs)) asked for; expected at most ${limits.promptLogprobs}; send shorter or fewer prompts`,
+    { param: 'logprobs' },
   )
 }
 
@@ -108,7 +125,7 @@ function fromTokens(tokens: Int32Array, model: ServedModel): PromptText {
   return { tokens, text: model.tokenizer.decode(tokens) }
 }
 
-function numPrompts(prompt: Prompt): number {
+export function numPrompts(prompt: Prompt): number {
   return typeof prompt === 'string' || typeof prompt[0] === 'number' ? 1 : prompt.length
 }
 

@@ -16,16 +16,18 @@ import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { wirePosition } from '../sessions/use.ts'
 import {
   type CompletionBody,
+  checkEcho,
   checkFanOut,
   completionBody,
   completionMaxTokens,
+  numPrompts,
   type PromptText,
   sessionOf,
   toPrompts,
 } from './completions-schema.ts'
 import { type CompletionLogprobs, CompletionLogprobsBuilder } from './logprobs.ts'
 import { refuseUnread } from './parameters.ts'
-import { cacheOf, checkCombinations, toSampling, toStop } from './sampling.ts'
+import { cacheOf, checkCombinations, checkLogprobs, toSampling, toStop } from './sampling.ts'
 import { systemFingerprint, usageOf } from './usage.ts'
 
 /** Of the fields that not every route reads. */
@@ -79,7 +81,9 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
     ...(session === null ? {} : { session }),
     cache: cacheOf(body),
   }
+  checkLogprobs(body, { ...settings, numAnswers: n * numPrompts(body.prompt) }, limits)
   const prompts = await toPrompts(body, model, session !== null, signal)
+  checkEcho(body, prompts, limits)
   return {
     id,
     tenant: call.tenant,

@@ -67,6 +67,8 @@ function wireLimits(limits: RequestLimits): object {
     stops: limits.stops,
     stop_bytes: limits.stopBytes,
     top_logprobs: limits.topLogprobs,
+    prompt_logprobs: limits.promptLogprobs,
+    answer_logprobs: limits.answerLogprobs,
     logit_bias: limits.logitBias,
   }
 }

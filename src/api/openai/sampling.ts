@@ -107,6 +107,8 @@ export function toSampling(
   }
 }
 
+const LONE_SURROGATE = /\p{Surrogate}/u
+
 /** `extra` are the stops of a chat template; they do not count against the client's. */
 export function toStop(
   body: SamplingFields,
@@ -120,6 +122,8 @@ export function toStop(
     ...listed.filter((entry) => typeof entry === 'string'),
   ]
   for (const stop of asked) {
+    if (LONE_SURROGATE.test(stop))
+      throw invalid('stop', 'a stop string has half of a surrogate pair')
     const bytes = Buffer.byteLength(stop)
     if (bytes >= 1 && bytes <= limits.stopBytes) continue
     throw invalid('stop', `a stop string has ${bytes} bytes; expected 1 … ${limits.stopBytes}`)
@@ -174,6 +178,30 @@ export function checkCombinations(body: SamplingFields): void {
     throw invalid('stream_options', 'it needs "stream": true')
   }
   checkFormat(body)
+}
+
+/** Refuses replies that would be kept whole and could have more log-probabilities than there may be memory for. */
+export function checkLogprobs(
+  { stream }: SamplingFields,
+  {
+    numAnswers,
+    maxTokens,
+    logprobs,
+  }: {
+    readonly numAnswers: number
+    readonly maxTokens: number
+    readonly logprobs: number | null
+  },
+  limits: RequestLimits,
+): void {
+  if (stream === true || logprobs === null) return
+  const asked = numAnswers * maxTokens * (1 + logprobs)
+  if (asked <= limits.answerLogprobs) return
+  throw new SkeinError(
+    'too_large',
+    `logprobs: up to ${asked} log-probabilities (answers × max_tokens × (1 + alternatives)) asked for in a reply that is not streamed; expected at most ${limits.answerLogprobs}; set "stream": true or lower max_tokens`,
+    { param: 'logprobs' },
+  )
 }
 
 export function checkFormat({ response_format }: Pick<SamplingFields, 'response_format'>): void {
