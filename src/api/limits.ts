@@ -21,7 +21,7 @@ export const DEFAULT_REQUEST_LIMITS = {
    * Log-probabilities of echoed prompts per request: tokens × answers × (1 + alternatives). They cross and are written at
    * once, some 6 µs each, while no other request is looked at.
    */
-  promptLogprobs: 65_536,
+  promptLogprobs: 131_072,
   /**
    * Log-probabilities of answers in a reply that is not streamed: answers × max_tokens × (1 + alternatives). Each takes
    * 160 bytes of the gateway until the last answer has ended.

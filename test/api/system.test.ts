@@ -76,7 +76,7 @@ test('models tell their limits', async () => {
         "max_tokens": 65536,
         "messages": 4096,
         "n": 16,
-        "prompt_logprobs": 65536,
+        "prompt_logprobs": 131072,
         "prompts": 512,
         "sequences": 1024,
         "stop_bytes": 256,
