@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from 'node:fs'
+import { mkdirSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { withAdapters } from '../../src/model/adapters.ts'
@@ -99,3 +99,16 @@ test('an unknown suffix is refused before anything is written', () => {
   expect(() => convert('m.pth', 'm.gguf')).toThrow('ends in neither .pth nor .safetensors')
   expect(readdirSync(folder)).toEqual(before)
 })
+
+test.each(['.pth', '.safetensors'])(
+  '%s: a name that is taken by a folder leaves nothing behind',
+  (suffix) => {
+    writeRandomRwkv7(file('source.pth'), {})
+    mkdirSync(file(`folder${suffix}`))
+    const before = readdirSync(folder)
+    expect(() => convert('source.pth', `folder${suffix}`)).toThrow(
+      /^cannot write the model: .*; name a file/,
+    )
+    expect(readdirSync(folder)).toEqual(before)
+  },
+)

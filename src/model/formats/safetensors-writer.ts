@@ -2,9 +2,9 @@
  * Writes safetensors, streamed: the header is known from names and shapes, so a checkpoint larger than memory can be
  * written. Knows nothing of what the tensors mean.
  */
-import { closeSync, renameSync, rmSync, writeSync } from 'node:fs'
+import { closeSync, rmSync, writeSync } from 'node:fs'
 import type { SourceType } from '../../backend/backend.ts'
-import { openToWrite } from './open-file.ts'
+import { openToWrite, putInPlace } from './open-file.ts'
 
 export interface WrittenTensor {
   readonly name: string
@@ -47,8 +47,7 @@ export function writeSafetensors(
     rmSync(partialPath, { force: true })
     throw error
   }
-  closeSync(file)
-  renameSync(partialPath, path)
+  putInPlace(file, partialPath, path)
 }
 
 function headerBytes(
