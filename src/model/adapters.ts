@@ -5,6 +5,7 @@
  */
 import { SkeinError } from '../errors.ts'
 import { type Checkpoint, openCheckpoint, readFloats, type TensorEntry } from './checkpoint.ts'
+import { quote } from './formats/byte-source.ts'
 import { BYTES_PER_ELEMENT, decodeFloats, encodeFloats } from './formats/half.ts'
 
 export interface AdapterChoice {
@@ -129,7 +130,8 @@ function replacement(base: Checkpoint, adapter: Adapter, name: string, given: Va
 function matrixOf(base: Checkpoint, adapter: Adapter, part: string, name: string): TensorEntry {
   const entry = base.tensors.get(name)
   if (!entry) throw unknown(base, adapter, part)
-  if (entry.shape.length !== 2) throw unfit(adapter.path, `adapts ${name}, which is no matrix`)
+  if (entry.shape.length !== 2)
+    throw unfit(adapter.path, `adapts ${quote(name)}, which is no matrix`)
   return entry
 }
 
@@ -165,7 +167,7 @@ function productOf(
     const name = `${module}.${prefix}lora_${letter}`
     const found = adapter.tensors.get(name)
     if (found) return found
-    throw unfit(adapter.path, `has no ${name} beside the other parts of ${module}`)
+    throw unfit(adapter.path, `has no ${quote(name)} beside the other parts of ${quote(module)}`)
   }
   const [a, b] = [part('A'), part('B')]
   const rank = a.shape[0] ?? 0
@@ -303,10 +305,13 @@ function unfit(path: string, problem: string): SkeinError {
 }
 
 function unknown(base: Checkpoint, adapter: Adapter, name: string): SkeinError {
-  return unfit(adapter.path, `has ${name}, for which ${base.path} has no tensor`)
+  return unfit(adapter.path, `has ${quote(name)}, for which ${base.path} has no tensor`)
 }
 
 function misshapen(adapter: Adapter, name: string, given: Values, entry: TensorEntry): SkeinError {
   const [found, wanted] = [given.shape.join(', '), entry.shape.join(', ')]
-  return unfit(adapter.path, `has ${name} of shape [${found}], for ${entry.name} of [${wanted}]`)
+  return unfit(
+    adapter.path,
+    `has ${quote(name)} of shape [${found}], for ${quote(entry.name)} of [${wanted}]`,
+  )
 }

@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import type { MatrixSource, SourceType } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
-import { type ByteSource, openFile } from './formats/byte-source.ts'
+import { type ByteSource, openFile, quote } from './formats/byte-source.ts'
 import { openGguf } from './formats/gguf-checkpoint.ts'
 import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from './formats/half.ts'
 import { openHuggingFace } from './formats/hugging-face.ts'
@@ -150,7 +150,7 @@ export function converted(
   )
     throw new SkeinError(
       'unsupported_weights',
-      `${name} has a weight beyond ±65504, which does not fit f16; use bf16 or f32`,
+      `${quote(name)} has a weight beyond ±65504, which does not fit f16; use bf16 or f32`,
     )
   return encodeFloats(values, to)
 }

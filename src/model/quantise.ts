@@ -13,6 +13,7 @@ import {
   numElements,
   type TensorEntry,
 } from './checkpoint.ts'
+import { quote } from './formats/byte-source.ts'
 import { BYTES_PER_ELEMENT } from './formats/half.ts'
 import {
   quantisedSourceOf,
@@ -71,7 +72,7 @@ function refuseQuantised({ path }: Checkpoint, entries: readonly TensorEntry[]):
   if (!rounded) return
   throw new SkeinError(
     'unsupported_weights',
-    `${path} is quantised already (${rounded.name}: ${quantisedSourceOf(rounded)?.type}); give the original file`,
+    `${path} is quantised already (${quote(rounded.name)}: ${quantisedSourceOf(rounded)?.type}); give the original file`,
   )
 }
 

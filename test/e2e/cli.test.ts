@@ -4,9 +4,24 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { expect, test } from 'vitest'
+import { writeSafetensors } from '../../src/model/formats/safetensors-writer.ts'
 import { DEMO, goldenSamples, serve, skein } from '../helpers/cli.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-cli-'))
+
+test('inspect prints what a file says, not what it would have a terminal do', async () => {
+  const path = join(folder, 'stranger.safetensors')
+  const chunks = () => [new Uint8Array(4)]
+  writeSafetensors(
+    path,
+    [{ name: 'x\x1b[2J\nfile  /elsewhere', shape: [1], dtype: 'f32', chunks }],
+    { 'a\x07': 'naïve\x1b]0;title\x07' },
+  )
+  const { stdout } = await skein(['inspect', path, '--tensors'])
+  expect(stdout).toMatch(/^a\? +naïve\?\]0;title\?$/m)
+  expect(stdout).toMatch(/^x\?\[2J\?file {2}\/elsewhere +f32/m)
+  expect(stdout.replaceAll('\n', '')).not.toMatch(/\p{Cc}/u)
+})
 
 test('inspect says what the demo model is', async () => {
   const { stdout } = await skein(['inspect', DEMO, '--json'])

@@ -186,6 +186,7 @@ describe('what does not fit is refused by name', () => {
       [tensor('blocks.9.att.key.lora_A', 1, 8), tensor('blocks.9.att.key.lora_B', 12, 1)],
       'has blocks.9.att.key.lora_A, for which',
     ],
+    ['a name with an escape', [tensor('ln\x1b[2J\nx', 4)], 'has ln?[2J?x, for which'],
     ['half a pair', [lora[0]!], `has no ${KEY}.lora_B beside`],
     ['A of another width', [tensor(`${KEY}.lora_A`, 3, 7), lora[1]!], 'lora_A of shape [3, 7]'],
     ['B of another rank', [lora[0]!, tensor(`${KEY}.lora_B`, 12, 2)], 'lora_B of shape [12, 2]'],
