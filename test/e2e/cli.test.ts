@@ -23,6 +23,18 @@ test('inspect prints what a file says, not what it would have a terminal do', as
   expect(stdout.replaceAll('\n', '')).not.toMatch(/\p{Cc}/u)
 })
 
+test.runIf(process.platform === 'linux')(
+  'threads that the system refuses are an error',
+  async () => {
+    const main = join(import.meta.dirname, '../../dist/cli/main.js')
+    const command = `ulimit -s 8192; ulimit -v 6000000; exec ${process.execPath} ${main} generate --device cpu --threads 1024 --prompt hi`
+    const started = promisify(execFile)('sh', ['-c', command], { timeout: 60_000 })
+    await expect(started).rejects.toMatchObject({
+      stderr: expect.stringMatching(/refused to start thread \d+ of 1024; ask for fewer threads/),
+    })
+  },
+)
+
 test('inspect says what the demo model is', async () => {
   const { stdout } = await skein(['inspect', DEMO, '--json'])
   expect(JSON.parse(stdout)).toMatchObject({
