@@ -32,8 +32,11 @@ function withAdapter(base: Checkpoint, choice: AdapterChoice): Checkpoint {
     throw unfit(adapter.path, `has no LoRA factors for those of ${initial.path} to be taken from`)
   }
   const tensors = new Map(base.tensors)
-  for (const change of changes) {
-    tensors.set(change.entry.name, mergedEntry(change))
+  // Whole tensors first: factors beside one were trained with it, not with the base's.
+  const isWhole = ({ kind }: Change) => kind === 'replace'
+  for (const change of [...changes.filter(isWhole), ...changes.filter((one) => !isWhole(one))]) {
+    const { name } = change.entry
+    tensors.set(name, mergedEntry({ ...change, entry: tensors.get(name)! })) // changes are of the base's
   }
   return { ...base, tensors }
 }
@@ -54,7 +57,9 @@ function readAdapter(path: string): Adapter {
   try {
     const tensors = new Map<string, Values>()
     for (const entry of checkpoint.tensors.values()) {
-      tensors.set(plainName(entry.name), { shape: entry.shape, values: readFloats(entry) })
+      const name = plainName(entry.name)
+      if (tensors.has(name)) throw unfit(path, `holds ${quote(name)} twice`)
+      tensors.set(name, { shape: entry.shape, values: readFloats(entry) })
     }
     if (tensors.size === 0) throw unfit(path, 'holds no tensors')
     return { path: checkpoint.path, tensors }
@@ -110,6 +115,9 @@ function changesOf(
     done.add(module)
     const entry = matrixOf(base, adapter, name, `${module}.weight`)
     const bone = adapter.tensors.get(`${module}.bone`)
+    if (bone && ['A', 'B', 'M'].some((part) => adapter.tensors.has(`${module}.lora_${part}`))) {
+      throw unfit(adapter.path, `has both Bone and LoRA for ${quote(module)}`)
+    }
     changes.push(
       bone
         ? boneChange(adapter, entry, module, bone, scale)
