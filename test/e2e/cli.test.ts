@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
@@ -34,6 +34,21 @@ test.runIf(process.platform === 'linux')(
     })
   },
 )
+
+test.each([
+  ['convert', []],
+  ['quantize', ['--quant', 'int8']],
+] as const)('%s replaces no other vocabulary unless told to', async (command, more) => {
+  const output = join(folder, `${command}.safetensors`)
+  const vocabulary = join(folder, `${command}.vocab.txt`)
+  writeFileSync(vocabulary, 'mine')
+  const refused = await skein([command, DEMO, output, ...more])
+  expect(refused.stderr).toContain(`${vocabulary} exists and is another vocabulary; --force`)
+  expect([readFileSync(vocabulary, 'utf8'), existsSync(output)]).toEqual(['mine', false])
+  expect((await skein([command, DEMO, output, ...more, '--force'])).code).toBe(0)
+  rmSync(output)
+  expect((await skein([command, DEMO, output, ...more])).code).toBe(0)
+})
 
 test('inspect says what the demo model is', async () => {
   const { stdout } = await skein(['inspect', DEMO, '--json'])
