@@ -2,6 +2,10 @@
 
 #include <chrono>
 #include <new>
+#include <string>
+#include <system_error>
+
+#include "memory.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -71,10 +75,21 @@ Pool::Pool(int threads) {
   for (int i = 0; i < threads; i++) workers_.emplace_back(*this, i);
   for (auto& set : cursors_) set = std::vector<Cursor>(threads);
   threads_.reserve(threads - 1);
-  for (int i = 1; i < threads; i++) threads_.emplace_back([this, i] { serve(i); });
+  try {
+    for (int i = 1; i < threads; i++) threads_.emplace_back([this, i] { serve(i); });
+  } catch (const std::system_error&) {
+    const size_t started = threads_.size() + 1;
+    // Those that run use this pool, whose destructor will not be called.
+    stop();
+    throw Failure(SK_NO_MEMORY, "the system refused to start thread " +
+                                    std::to_string(started + 1) + " of " + std::to_string(threads) +
+                                    "; ask for fewer threads");
+  }
 }
 
-Pool::~Pool() {
+Pool::~Pool() { stop(); }
+
+void Pool::stop() {
   stopping_.store(true);
   epoch_.fetch_add(1);
   {

@@ -61,6 +61,7 @@ class Pool {
   };
 
   void run_erased(Call call, void* body);
+  void stop();
   void serve(int thread);
   bool wait_for_work(uint32_t seen);
 

@@ -6,7 +6,7 @@ import { modelPath, openModel } from '../load.ts'
 import { convertCheckpoint } from '../model/convert.ts'
 import { adapterArgs, adapterChoices, oneOf } from './args.ts'
 import { printJson, progressBar } from './output.ts'
-import { writeVocabulary } from './write-vocabulary.ts'
+import { checkVocabulary, writeVocabulary } from './write-vocabulary.ts'
 
 const DTYPES = ['f32', 'f16', 'bf16'] as const
 
@@ -36,6 +36,7 @@ export const convert = defineCommand({
     const dtype = oneOf(args, 'dtype', DTYPES)
     const checkpoint = openModel({ model: modelPath(input), adapters: adapterChoices(args) })
     try {
+      if (args.force !== true) checkVocabulary(checkpoint, output)
       convertCheckpoint(checkpoint, output, { dtype, onProgress: progressBar('converting') })
       const vocabulary = writeVocabulary(checkpoint, output)
       const tensors = checkpoint.tensors.size

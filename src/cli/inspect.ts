@@ -39,7 +39,7 @@ export const inspect = defineCommand({
         printJson({ ...file, ...summary, metadata, ...(args.tensors ? { tensors } : {}) })
         return
       }
-      printTable([
+      printPlain([
         ['file', checkpoint.path],
         ['format', `${file.format}, ${file.naming} names, ${formatBytes(file.bytes)}`],
         ['vocabulary', file.hasVocabulary ? 'in the file' : vocabularyOf(checkpoint)],
@@ -50,7 +50,7 @@ export const inspect = defineCommand({
         ...metadataRows(checkpoint),
       ])
       if (args.tensors)
-        printTable([
+        printPlain([
           ['tensor', 'type', 'shape'],
           ...tensors.map(
             ({ name, dtype, shape }) => [name, dtype, `[${shape.join(', ')}]`] as const,
@@ -61,6 +61,11 @@ export const inspect = defineCommand({
     }
   },
 })
+
+/** Names and texts are a stranger's: none of them may move the cursor or begin a line of its own. */
+function printPlain(rows: readonly (readonly string[])[]): void {
+  printTable(rows.map((row) => row.map((cell) => cell.replace(/\p{Cc}/gu, '?'))))
+}
 
 /** What the file says of itself, long texts (chat templates) by their beginning. */
 function metadataRows({ metadata = new Map() }: Checkpoint): [string, string][] {

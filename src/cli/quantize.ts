@@ -10,7 +10,7 @@ import { loadableArchitecture } from '../model/formats/describe.ts'
 import { quantiseCheckpoint } from '../model/quantise.ts'
 import { integer, oneOf } from './args.ts'
 import { formatBytes, printJson, progressBar } from './output.ts'
-import { writeVocabulary } from './write-vocabulary.ts'
+import { checkVocabulary, writeVocabulary } from './write-vocabulary.ts'
 
 const SCHEMES = { int8: 'i8', q4: 'q4', nf4: 'nf4' } as const
 // Object.keys forgets that SCHEMES has these keys and no others.
@@ -42,6 +42,7 @@ export const quantize = defineCommand({
     const checkpoint = openCheckpoint(modelPath(input))
     try {
       loadableArchitecture(checkpoint)
+      if (args.force !== true) checkVocabulary(checkpoint, output)
       const quantiser = new CpuQuantiser(threads === undefined ? {} : { threads })
       const onProgress = progressBar('quantising')
       try {

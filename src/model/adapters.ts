@@ -5,6 +5,7 @@
  */
 import { SkeinError } from '../errors.ts'
 import { type Checkpoint, openCheckpoint, readFloats, type TensorEntry } from './checkpoint.ts'
+import { quote } from './formats/byte-source.ts'
 import { BYTES_PER_ELEMENT, decodeFloats, encodeFloats } from './formats/half.ts'
 
 export interface AdapterChoice {
@@ -31,8 +32,11 @@ function withAdapter(base: Checkpoint, choice: AdapterChoice): Checkpoint {
     throw unfit(adapter.path, `has no LoRA factors for those of ${initial.path} to be taken from`)
   }
   const tensors = new Map(base.tensors)
-  for (const change of changes) {
-    tensors.set(change.entry.name, mergedEntry(change))
+  // Whole tensors first: factors beside one were trained with it, not with the base's.
+  const isWhole = ({ kind }: Change) => kind === 'replace'
+  for (const change of [...changes.filter(isWhole), ...changes.filter((one) => !isWhole(one))]) {
+    const { name } = change.entry
+    tensors.set(name, mergedEntry({ ...change, entry: tensors.get(name)! })) // changes are of the base's
   }
   return { ...base, tensors }
 }
@@ -53,7 +57,9 @@ function readAdapter(path: string): Adapter {
   try {
     const tensors = new Map<string, Values>()
     for (const entry of checkpoint.tensors.values()) {
-      tensors.set(plainName(entry.name), { shape: entry.shape, values: readFloats(entry) })
+      const name = plainName(entry.name)
+      if (tensors.has(name)) throw unfit(path, `holds ${quote(name)} twice`)
+      tensors.set(name, { shape: entry.shape, values: readFloats(entry) })
     }
     if (tensors.size === 0) throw unfit(path, 'holds no tensors')
     return { path: checkpoint.path, tensors }
@@ -109,6 +115,9 @@ function changesOf(
     done.add(module)
     const entry = matrixOf(base, adapter, name, `${module}.weight`)
     const bone = adapter.tensors.get(`${module}.bone`)
+    if (bone && ['A', 'B', 'M'].some((part) => adapter.tensors.has(`${module}.lora_${part}`))) {
+      throw unfit(adapter.path, `has both Bone and LoRA for ${quote(module)}`)
+    }
     changes.push(
       bone
         ? boneChange(adapter, entry, module, bone, scale)
@@ -129,7 +138,8 @@ function replacement(base: Checkpoint, adapter: Adapter, name: string, given: Va
 function matrixOf(base: Checkpoint, adapter: Adapter, part: string, name: string): TensorEntry {
   const entry = base.tensors.get(name)
   if (!entry) throw unknown(base, adapter, part)
-  if (entry.shape.length !== 2) throw unfit(adapter.path, `adapts ${name}, which is no matrix`)
+  if (entry.shape.length !== 2)
+    throw unfit(adapter.path, `adapts ${quote(name)}, which is no matrix`)
   return entry
 }
 
@@ -165,7 +175,7 @@ function productOf(
     const name = `${module}.${prefix}lora_${letter}`
     const found = adapter.tensors.get(name)
     if (found) return found
-    throw unfit(adapter.path, `has no ${name} beside the other parts of ${module}`)
+    throw unfit(adapter.path, `has no ${quote(name)} beside the other parts of ${quote(module)}`)
   }
   const [a, b] = [part('A'), part('B')]
   const rank = a.shape[0] ?? 0
@@ -303,10 +313,13 @@ function unfit(path: string, problem: string): SkeinError {
 }
 
 function unknown(base: Checkpoint, adapter: Adapter, name: string): SkeinError {
-  return unfit(adapter.path, `has ${name}, for which ${base.path} has no tensor`)
+  return unfit(adapter.path, `has ${quote(name)}, for which ${base.path} has no tensor`)
 }
 
 function misshapen(adapter: Adapter, name: string, given: Values, entry: TensorEntry): SkeinError {
   const [found, wanted] = [given.shape.join(', '), entry.shape.join(', ')]
-  return unfit(adapter.path, `has ${name} of shape [${found}], for ${entry.name} of [${wanted}]`)
+  return unfit(
+    adapter.path,
+    `has ${quote(name)} of shape [${found}], for ${quote(entry.name)} of [${wanted}]`,
+  )
 }

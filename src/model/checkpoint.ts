@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import type { MatrixSource, SourceType } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
-import { type ByteSource, openFile } from './formats/byte-source.ts'
+import { type ByteSource, openFile, quote } from './formats/byte-source.ts'
 import { openGguf } from './formats/gguf-checkpoint.ts'
 import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from './formats/half.ts'
 import { openHuggingFace } from './formats/hugging-face.ts'
@@ -137,10 +137,31 @@ export function heldType({ dtype, packed }: Pick<TensorEntry, 'dtype' | 'packed'
   return packed ? 'f16' : dtype
 }
 
+/** Elements of a tensor in another type. One that f16 cannot hold is refused, as backends do: it would be infinite. */
+export function converted(
+  { name, dtype }: Pick<TensorEntry, 'name' | 'dtype'>,
+  bytes: Uint8Array,
+  to: SourceType,
+): Uint8Array {
+  const values = decodeFloats(bytes, dtype)
+  if (
+    to === 'f16' &&
+    values.some((value) => Math.abs(value) >= F16_OVERFLOW && value - value === 0)
+  )
+    throw new SkeinError(
+      'unsupported_weights',
+      `${quote(name)} has a weight beyond ±65504, which does not fit f16; use bf16 or f32`,
+    )
+  return encodeFloats(values, to)
+}
+
+/** The smallest magnitude that rounds to an infinite f16. */
+const F16_OVERFLOW = 65520
+
 /** The same matrix, rounded to f16 as it is read. */
 export function halvedSource(source: MatrixSource): MatrixSource {
   const readRows = (start: number, end: number) =>
-    encodeFloats(decodeFloats(source.readRows(start, end), source.dtype), 'f16')
+    converted(source, source.readRows(start, end), 'f16')
   return { ...source, dtype: 'f16', readRows }
 }
 

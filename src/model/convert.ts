@@ -5,9 +5,16 @@
 import { extname } from 'node:path'
 import type { SourceType } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
-import { type Checkpoint, heldType, numElements, type TensorEntry } from './checkpoint.ts'
-import { BYTES_PER_ELEMENT, decodeFloats, encodeFloats } from './formats/half.ts'
+import {
+  type Checkpoint,
+  converted,
+  heldType,
+  numElements,
+  type TensorEntry,
+} from './checkpoint.ts'
+import { BYTES_PER_ELEMENT } from './formats/half.ts'
 import { writePth } from './formats/pth-writer.ts'
+import { SCHEME_KEY, VERSION_KEY } from './formats/quantised-safetensors.ts'
 import { type WrittenTensor, writeSafetensors } from './formats/safetensors-writer.ts'
 
 export interface ConvertOptions {
@@ -56,8 +63,7 @@ function writtenTensor(
     for (let start = 0; start < count; start += PIECE_ELEMENTS) {
       const end = Math.min(start + PIECE_ELEMENTS, count)
       const stored = entry.read(start, end)
-      const isSame = dtype === entry.dtype
-      const bytes = isSame ? stored : encodeFloats(decodeFloats(stored, entry.dtype), dtype)
+      const bytes = dtype === entry.dtype ? stored : converted(entry, stored, dtype)
       yield bytes
       onPiece(bytes.byteLength)
     }
@@ -65,10 +71,11 @@ function writtenTensor(
   return { name, shape, dtype, chunks }
 }
 
-/** Short texts that the file said of itself: its name, licence and the like. */
+/** Short texts that the file said of itself: its name, licence and the like. Of rounding nothing: it is undone here. */
 function textsOf({ metadata = new Map() }: Checkpoint): Record<string, string> {
   const texts: Record<string, string> = {}
   for (const [key, value] of metadata) {
+    if (key === SCHEME_KEY || key === VERSION_KEY) continue
     if (typeof value === 'string' && value.length < 1024) texts[key] = value
   }
   return texts

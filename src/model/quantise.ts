@@ -7,12 +7,14 @@ import { numScales, valueBytes } from '../backend/quantised.ts'
 import { SkeinError } from '../errors.ts'
 import {
   type Checkpoint,
+  converted,
   heldType,
   matrixSource,
   numElements,
   type TensorEntry,
 } from './checkpoint.ts'
-import { BYTES_PER_ELEMENT, decodeFloats, encodeFloats } from './formats/half.ts'
+import { quote } from './formats/byte-source.ts'
+import { BYTES_PER_ELEMENT } from './formats/half.ts'
 import {
   quantisedSourceOf,
   SCALE_SUFFIX,
@@ -70,7 +72,7 @@ function refuseQuantised({ path }: Checkpoint, entries: readonly TensorEntry[]):
   if (!rounded) return
   throw new SkeinError(
     'unsupported_weights',
-    `${path} is quantised already (${rounded.name}: ${quantisedSourceOf(rounded)?.type}); give the original file`,
+    `${path} is quantised already (${quote(rounded.name)}: ${quantisedSourceOf(rounded)?.type}); give the original file`,
   )
 }
 
@@ -121,7 +123,7 @@ function plainTensor(entry: TensorEntry, onPiece: (bytes: number) => void): Writ
     for (let start = 0; start < count; start += step) {
       const end = Math.min(start + step, count)
       const stored = entry.read(start, end)
-      yield dtype === entry.dtype ? stored : encodeFloats(decodeFloats(stored, entry.dtype), dtype)
+      yield dtype === entry.dtype ? stored : converted(entry, stored, dtype)
       onPiece((end - start) * BYTES_PER_ELEMENT[entry.dtype])
     }
   }

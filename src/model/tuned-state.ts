@@ -6,6 +6,7 @@
 import type { StateData, StateShape } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
 import { type Checkpoint, numElements, openCheckpoint, readFloats } from './checkpoint.ts'
+import { quote } from './formats/byte-source.ts'
 
 const TIME_STATE = /^blocks\.(\d+)\.att\.time_state$/
 
@@ -50,7 +51,9 @@ function refuseOthers({ path, tensors }: Checkpoint): void {
   if (tensors.has('emb.weight')) return
   const other = [...tensors.keys()].find((name) => !TIME_STATE.test(name))
   if (other !== undefined)
-    throw incompatible(`${path} holds ${other}; a tuned state is blocks.N.att.time_state only`)
+    throw incompatible(
+      `${path} holds ${quote(other)}; a tuned state is blocks.N.att.time_state only`,
+    )
 }
 
 function misfit(

@@ -65,6 +65,12 @@ describe.runIf(LEVELS.length > 0)('choosing a level and threads', () => {
     expect(fmaOperationsPerSecond).toBeLessThan(1e13)
   })
 
+  test('threads that are no number are told by where they were asked for', () => {
+    expect(() => createCpuBackend({ threads: 0 })).toThrow(/^threads 0 is not a whole number/)
+    vi.stubEnv('SKEIN_THREADS', 'all')
+    expect(() => createCpuBackend()).toThrow(/^SKEIN_THREADS=all is not a whole number/)
+  })
+
   test('what cannot be had is refused with what can', () => {
     expect(() => createCpuBackend({ isa: 'sse9' })).toThrow(/not an ISA level; available: baseline/)
     vi.stubEnv('SKEIN_ISA', 'mmx')

@@ -1,12 +1,54 @@
 import { execFile } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { expect, test } from 'vitest'
+import { writeSafetensors } from '../../src/model/formats/safetensors-writer.ts'
 import { DEMO, goldenSamples, serve, skein } from '../helpers/cli.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-cli-'))
+
+test('inspect prints what a file says, not what it would have a terminal do', async () => {
+  const path = join(folder, 'stranger.safetensors')
+  const chunks = () => [new Uint8Array(4)]
+  writeSafetensors(
+    path,
+    [{ name: 'x\x1b[2J\nfile  /elsewhere', shape: [1], dtype: 'f32', chunks }],
+    { 'a\x07': 'naïve\x1b]0;title\x07' },
+  )
+  const { stdout } = await skein(['inspect', path, '--tensors'])
+  expect(stdout).toMatch(/^a\? +naïve\?\]0;title\?$/m)
+  expect(stdout).toMatch(/^x\?\[2J\?file {2}\/elsewhere +f32/m)
+  expect(stdout.replaceAll('\n', '')).not.toMatch(/\p{Cc}/u)
+})
+
+test.runIf(process.platform === 'linux')(
+  'threads that the system refuses are an error',
+  async () => {
+    const main = join(import.meta.dirname, '../../dist/cli/main.js')
+    const command = `ulimit -s 8192; ulimit -v 6000000; exec ${process.execPath} ${main} generate --device cpu --threads 1024 --prompt hi`
+    const started = promisify(execFile)('sh', ['-c', command], { timeout: 60_000 })
+    await expect(started).rejects.toMatchObject({
+      stderr: expect.stringMatching(/refused to start thread \d+ of 1024; ask for fewer threads/),
+    })
+  },
+)
+
+test.each([
+  ['convert', []],
+  ['quantize', ['--quant', 'int8']],
+] as const)('%s replaces no other vocabulary unless told to', async (command, more) => {
+  const output = join(folder, `${command}.safetensors`)
+  const vocabulary = join(folder, `${command}.vocab.txt`)
+  writeFileSync(vocabulary, 'mine')
+  const refused = await skein([command, DEMO, output, ...more])
+  expect(refused.stderr).toContain(`${vocabulary} exists and is another vocabulary; --force`)
+  expect([readFileSync(vocabulary, 'utf8'), existsSync(output)]).toEqual(['mine', false])
+  expect((await skein([command, DEMO, output, ...more, '--force'])).code).toBe(0)
+  rmSync(output)
+  expect((await skein([command, DEMO, output, ...more])).code).toBe(0)
+})
 
 test('inspect says what the demo model is', async () => {
   const { stdout } = await skein(['inspect', DEMO, '--json'])

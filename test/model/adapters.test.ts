@@ -123,6 +123,14 @@ describe('the arithmetic of each kind', () => {
     expect(Array.from(readFloats(tensors.get('blocks.0.att.x_k')!))).toEqual([5, 6, 7, 8])
   })
 
+  test('factors beside the whole matrix are added to that one, whichever comes first', () => {
+    const own = numbers(ROWS * COLUMNS, 11)
+    const whole = { name: `${KEY}.weight`, shape: [ROWS, COLUMNS], values: own }
+    const wanted = plus(matrix(own, COLUMNS), multiply(b, a), 0.5)
+    expectMatrix(merged([whole, ...lora], { scale: 0.5 }), wanted)
+    expectMatrix(merged([...lora, whole], { scale: 0.5 }), wanted)
+  })
+
   test('two adapters, one after the other; the names of peft', () => {
     writePth(file('second.pth'), [
       { name: `base_model.model.${KEY}.lora_A.weight`, shape: [RANK, COLUMNS], values: A },
@@ -185,6 +193,17 @@ describe('what does not fit is refused by name', () => {
       'an unknown matrix',
       [tensor('blocks.9.att.key.lora_A', 1, 8), tensor('blocks.9.att.key.lora_B', 12, 1)],
       'has blocks.9.att.key.lora_A, for which',
+    ],
+    ['a name with an escape', [tensor('ln\x1b[2J\nx', 4)], 'has ln?[2J?x, for which'],
+    [
+      'two kinds for one matrix',
+      [...lora, tensor(`${KEY}.bone`, 4, 2, 2)],
+      `has both Bone and LoRA for ${KEY}`,
+    ],
+    [
+      'a tensor under two names',
+      [lora[0]!, { ...lora[0]!, name: `base_model.model.${KEY}.lora_A.weight` }, lora[1]!],
+      `holds ${KEY}.lora_A twice`,
     ],
     ['half a pair', [lora[0]!], `has no ${KEY}.lora_B beside`],
     ['A of another width', [tensor(`${KEY}.lora_A`, 3, 7), lora[1]!], 'lora_A of shape [3, 7]'],

@@ -1,9 +1,10 @@
-import { readdirSync, readFileSync } from 'node:fs'
+import { mkdirSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { withAdapters } from '../../src/model/adapters.ts'
 import { fingerprint, openCheckpoint, readFloats } from '../../src/model/checkpoint.ts'
 import { convertCheckpoint } from '../../src/model/convert.ts'
+import { writeSafetensors } from '../../src/model/formats/safetensors-writer.ts'
 import { readTensors, writeAsGguf } from '../helpers/formats.ts'
 import { writePth, writeRandomRwkv6, writeRandomRwkv7 } from '../helpers/pth.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
@@ -98,4 +99,48 @@ test('an unknown suffix is refused before anything is written', () => {
   const before = readdirSync(folder)
   expect(() => convert('m.pth', 'm.gguf')).toThrow('ends in neither .pth nor .safetensors')
   expect(readdirSync(folder)).toEqual(before)
+})
+
+test.each(['.pth', '.safetensors'])(
+  '%s: a name that is taken by a folder leaves nothing behind',
+  (suffix) => {
+    writeRandomRwkv7(file('source.pth'), {})
+    mkdirSync(file(`folder${suffix}`))
+    const before = readdirSync(folder)
+    expect(() => convert('source.pth', `folder${suffix}`)).toThrow(
+      /^cannot write the model: .*; name a file/,
+    )
+    expect(readdirSync(folder)).toEqual(before)
+  },
+)
+
+test.each(['.pth', '.safetensors'])('%s: a weight that f16 cannot hold is refused', (suffix) => {
+  const values = [65519, -65519, Number.POSITIVE_INFINITY, Number.NaN]
+  writePth(file('fits.pth'), [{ name: 'fits', shape: [4], values }])
+  convert('fits.pth', `fits-f16${suffix}`, { dtype: 'f16' })
+  writePth(file('large.pth'), [{ name: 'large', shape: [2], values: [1, -65520] }])
+  const before = readdirSync(folder)
+  expect(() => convert('large.pth', `large-f16${suffix}`, { dtype: 'f16' })).toThrow(
+    'large has a weight beyond ±65504, which does not fit f16; use bf16 or f32',
+  )
+  expect(readdirSync(folder)).toEqual(before)
+})
+
+test('what is no longer rounded does not say so', () => {
+  const scheme = { 'skein.quantisation': 'i8', 'skein.quantisation.version': '1', name: 'small' }
+  const bytes = (name: string, dtype: 'i8' | 'bf16', shape: number[], size: number) => ({
+    name,
+    dtype,
+    shape,
+    chunks: () => [new Uint8Array(size)],
+  })
+  writeSafetensors(
+    file('rounded.safetensors'),
+    [bytes('w', 'i8', [2, 32], 64), bytes('w.scale', 'bf16', [2, 1], 4)],
+    scheme,
+  )
+  convert('rounded.safetensors', 'plain.safetensors')
+  const { metadata, close } = openCheckpoint(file('plain.safetensors'))
+  close()
+  expect(Object.fromEntries(metadata!)).toEqual({ name: 'small', format: 'pt' })
 })

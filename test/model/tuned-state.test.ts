@@ -78,6 +78,7 @@ describe('what does not fit is refused with the reason', () => {
         { name: 'blocks.0.att.time_offset', shape: [1], values: [0] },
       ],
     ],
+    ['holds other?[2J', [{ name: 'other\x1b[2J', shape: [1], values: [0] }]],
     ['holds other', [{ name: 'other', shape: [1], values: [0] }]],
   ])('%s', (reason, tensors) => {
     const path = file(tensors)

@@ -81,7 +81,7 @@ export function chooseThreads(asked?: number): number {
   if (Number.isInteger(threads) && threads >= 1 && threads <= 1024) return threads
   throw new SkeinError(
     'invalid_request',
-    `threads ${threads} is not a whole number from 1 to 1024`,
+    `${asked === undefined ? `SKEIN_THREADS=${fromEnvironment}` : `threads ${asked}`} is not a whole number from 1 to 1024`,
     {
       param: 'threads',
     },

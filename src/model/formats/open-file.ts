@@ -1,5 +1,5 @@
 /** Opens the files of models. The system's own words, which name the path, are followed by what can be done. */
-import { openSync, type Stats, statSync } from 'node:fs'
+import { closeSync, openSync, renameSync, rmSync, type Stats, statSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
 
 export function openToRead(path: string): number {
@@ -25,6 +25,17 @@ export function openToWrite(path: string): number {
     return openSync(path, 'w')
   } catch (error) {
     throw refused('cannot write the model', error, 'name a folder that this user may write in')
+  }
+}
+
+/** Closes a complete file and gives it its name; where it cannot have it, a folder's, nothing is left. */
+export function putInPlace(file: number, partialPath: string, path: string): void {
+  closeSync(file)
+  try {
+    renameSync(partialPath, path)
+  } catch (error) {
+    rmSync(partialPath, { force: true })
+    throw refused('cannot write the model', error, 'name a file that this user may replace')
   }
 }
 

@@ -26,12 +26,13 @@ const SIGNATURES: readonly Signature[] = [
   { found: 'an empty file', matches: (_head, size) => size === 0 },
   { found: 'a GGUF file', readable: 'gguf', matches: startsWith('GGUF') },
   { found: 'a legacy torch file', readable: 'legacy torch', matches: isLegacyTorch },
+  // Before those of few bytes: it begins with a length, whose bytes may be any of theirs.
+  { found: 'a safetensors file', readable: 'safetensors', matches: isSafetensors },
   {
     found: 'a Python pickle',
     matches: (head) => head[0] === 0x80 && head.length > 1 && head[1]! <= 5,
     advice: 'it may run any code and is not read; save the model with torch.save',
   },
-  { found: 'a safetensors file', readable: 'safetensors', matches: isSafetensors },
   {
     found: 'a Git LFS pointer, not the file it points to',
     matches: startsWith('version https://git-lfs'),

@@ -2,9 +2,11 @@
  * Writes safetensors, streamed: the header is known from names and shapes, so a checkpoint larger than memory can be
  * written. Knows nothing of what the tensors mean.
  */
-import { closeSync, renameSync, rmSync, writeSync } from 'node:fs'
+import { closeSync, rmSync, writeSync } from 'node:fs'
 import type { SourceType } from '../../backend/backend.ts'
-import { openToWrite } from './open-file.ts'
+import { SkeinError } from '../../errors.ts'
+import { quote } from './byte-source.ts'
+import { openToWrite, putInPlace } from './open-file.ts'
 
 export interface WrittenTensor {
   readonly name: string
@@ -47,19 +49,26 @@ export function writeSafetensors(
     rmSync(partialPath, { force: true })
     throw error
   }
-  closeSync(file)
-  renameSync(partialPath, path)
+  putInPlace(file, partialPath, path)
 }
 
 function headerBytes(
   tensors: readonly Written[],
   metadata: Readonly<Record<string, string>>,
 ): Buffer {
-  const header: Record<string, unknown> = { __metadata__: metadata }
+  // Without a prototype, so that "__proto__" is a name like any other.
+  const header: Record<string, unknown> = Object.assign(Object.create(null), {
+    __metadata__: metadata,
+  })
   let start = 0
   for (const tensor of tensors) {
     const end = start + byteLength(tensor)
     const { name, dtype, shape } = tensor
+    if (name in header)
+      throw new SkeinError(
+        'unsupported_weights',
+        `no safetensors file can hold a tensor ${quote(name)}`,
+      )
     header[name] = { dtype: DTYPES[dtype].name, shape, data_offsets: [start, end] }
     start = end
   }

@@ -3,9 +3,9 @@
  * torch aligns them. Zip64 records appear where a size or offset needs them, or everywhere on request. Knows nothing
  * of what the entries mean.
  */
-import { closeSync, renameSync, rmSync, writeSync } from 'node:fs'
+import { closeSync, rmSync, writeSync } from 'node:fs'
 import { crc32 } from 'node:zlib'
-import { openToWrite } from './open-file.ts'
+import { openToWrite, putInPlace } from './open-file.ts'
 
 const ALIGNMENT = 64
 const UINT32_MAX = 0xffffffff
@@ -20,7 +20,7 @@ interface WrittenEntry {
   readonly offset: number
 }
 
-/** Writes beside the wanted path; `close` puts the complete file there, `abandon` leaves nothing. */
+/** Writes beside the wanted path; `close` puts the complete file there or leaves nothing, as `abandon` does. */
 export class ZipWriter {
   readonly #path: string
   readonly #partialPath: string
@@ -55,11 +55,15 @@ export class ZipWriter {
   }
 
   close(): void {
-    const start = this.#position
-    for (const entry of this.#entries) this.#append(this.#centralHeader(entry))
-    this.#append(this.#endRecords(start, this.#position - start))
-    closeSync(this.#file)
-    renameSync(this.#partialPath, this.#path)
+    try {
+      const start = this.#position
+      for (const entry of this.#entries) this.#append(this.#centralHeader(entry))
+      this.#append(this.#endRecords(start, this.#position - start))
+    } catch (error) {
+      this.abandon()
+      throw error
+    }
+    putInPlace(this.#file, this.#partialPath, this.#path)
   }
 
   abandon(): void {

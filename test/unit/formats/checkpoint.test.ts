@@ -39,6 +39,17 @@ describe('a file that is something else is named', () => {
     )
   })
 
+  /** 0x80 and a small number begin a pickle too; 0x1f8b begins a gzip. */
+  test.each([0x80, 0x380, 0x580, 0x8b1f])('safetensors with a header of %d bytes', (length) => {
+    const header = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'.padEnd(length)
+    const size = Buffer.alloc(8)
+    size.writeBigUInt64LE(BigInt(length))
+    writeFileSync(file('header'), Buffer.concat([size, Buffer.from(header), Buffer.alloc(4)]))
+    const checkpoint = openCheckpoint(file('header'))
+    expect([...checkpoint.tensors.keys()]).toEqual(['a'])
+    checkpoint.close()
+  })
+
   test('a directory', () => {
     mkdirSync(file('directory'))
     expect(() => openCheckpoint(file('directory'))).toThrow(

@@ -69,6 +69,18 @@ test('a failed write leaves no file', () => {
   expect(readdirSync(folder)).toEqual(['model.safetensors'])
 })
 
+test('names that mean something to JavaScript or to the format', () => {
+  const tensor = (name: string) =>
+    ({ name, shape: [1], dtype: 'f32', chunks: () => [new Uint8Array(4)] }) as const
+  const path = join(folder, 'names.safetensors')
+  writeSafetensors(path, [tensor('__proto__'), tensor('constructor')])
+  const { tensors } = openSafetensors(memorySource(readFileSync(path)))
+  expect([...tensors.keys()]).toEqual(['__proto__', 'constructor'])
+  rmSync(path)
+  expect(() => writeSafetensors(path, [tensor('__metadata__')])).toThrow('tensor __metadata__')
+  expect(readdirSync(folder)).toEqual(['model.safetensors'])
+})
+
 describe('what the format forbids is refused', () => {
   const a = { dtype: 'F32', shape: [2], data_offsets: [0, 8] }
   test.each<[string, unknown, number, string]>([
