@@ -117,6 +117,20 @@ describe.each([
   })
 })
 
+test('mixes of fla that are stacked without all six are missing by name', () => {
+  const whole = stackMixes(flaTensors(readTensors(writeRandomRwkv7(file('whole.pth'), SIZES))))
+  const cut = whole.map((tensor) => {
+    if (!tensor.name.endsWith('attn.x_x')) return tensor
+    const [, channels = 0] = tensor.shape
+    return { ...tensor, shape: [3, channels], values: tensor.values.subarray(0, 3 * channels) }
+  })
+  const path = writeAsHuggingFace(file('fla-cut'), cut)
+  const checkpoint = openCheckpoint(path)
+  expect(describeCheckpoint(checkpoint).missing).toContain('blocks.0.att.x_r')
+  checkpoint.close()
+  expect(() => logitsOf(path)).toThrow(/blocks\.0\.att\.x_r/)
+})
+
 /** Norms of ones and zeros would hide that two of them were exchanged. */
 function withoutConstants(tensor: NamedValues, index: number): NamedValues {
   const { values } = tensor

@@ -86,7 +86,8 @@ const flaEntries: EntryView = (entry, transposer) => {
   const block = `blocks.${layer}`
   const lowRank = /^attn\.([wavg])_lora\.lora\.([02])\.(weight|bias)$/.exec(rest)
   if (lowRank) return [flaLowRank(entry, `${block}.att.${lowRank[1]}`, lowRank, transposer)]
-  if (rest === 'attn.x_x') {
+  // With other rows it stays what it is, and what is missing is told by name.
+  if (rest === 'attn.x_x' && entry.shape[0] === FLA_MIXES.length) {
     return FLA_MIXES.map((letter, index) => sliced(entry, `${block}.att.x_${letter}`, index))
   }
   const vector = /^(?:attn|ffn)\.(x_[rwkvag]|k_k|k_a|r_k)$/.exec(rest)
