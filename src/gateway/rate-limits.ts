@@ -156,9 +156,18 @@ class RequestMeter {
     const { tokens } = this.#account
     tokens?.take(prompt.length)
     const drawn = new DrawnTokens(n)
-    for await (const event of events) {
-      tokens?.take(drawn.toldBy(event))
-      yield event
+    let hasBegun = false
+    try {
+      for await (const event of events) {
+        hasBegun = true
+        tokens?.take(drawn.toldBy(event))
+        yield event
+      }
+    } catch (thrown) {
+      // It found the line full and was not read. In a batch it is sent again and again until there is room.
+      const isTurnedAway = !hasBegun && SkeinError.from(thrown).code === 'queue_full'
+      if (isTurnedAway) tokens?.take(-prompt.length)
+      throw thrown
     }
   }
 

@@ -192,6 +192,16 @@ test('echo with logprobs covers prompt and answer, in characters', async () => {
   )
 })
 
+test('offsets are places in the text also where bytes are no characters', async () => {
+  const { app } = serve((request) => answer(request, 'z'))
+  // A lone continuation byte, a character that "a" cuts short, and one that the prompt's end does.
+  const prompt = [0x80, 0xe5, 0xbc, 0x61, 0xe5].map((byte) => byte + 1)
+  const body = { prompt, echo: true, logprobs: 0, max_tokens: 5 }
+  const [choice] = (await postTo(app, COMPLETIONS, body)).json().choices
+  expect(choice.text).toBe('\ufffd\ufffda\ufffdz')
+  expect(choice.logprobs.text_offset).toEqual([0, 1, 2, 2, 3, 4])
+})
+
 test('echo without a single new token scores a prompt', async () => {
   const { app, engine } = serve(function* (request) {
     yield* [...answer(request, '')].slice(0, 1)

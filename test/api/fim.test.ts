@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
+import { SkeinError } from '../../src/errors.ts'
 import { answer, byteCodec } from '../helpers/fake-engine.ts'
 import { COMPLETIONS, eventsOf, postTo, serve, steady } from './kit.ts'
 
@@ -56,6 +57,18 @@ test('/v1/fim/completions has the shape of a chat completion', async () => {
     usage: { completion_tokens: 4 },
   })
 })
+
+test.each(['/v1/fim/completions', '/infill'])(
+  '%s: a stream that cannot begin is an HTTP error',
+  async (url) => {
+    const { app } = serve(() => {
+      throw new SkeinError('queue_full', 'too many requests wait')
+    })
+    const reply = await postTo(app, url, { prompt: 'a', stream: true })
+    expect(reply.statusCode).toBe(429)
+    expect(reply.headers['content-type']).toContain('application/json')
+  },
+)
 
 test('/infill has the shape of llama.cpp', async () => {
   const { app, engine } = serve((request) => answer(request, 'mid', 'length'))

@@ -53,6 +53,19 @@ describe('chat', () => {
     expect(engine.requests[0]).toMatchObject({ maxTokens: 2 })
   })
 
+  test.each([{ enable_think: true }, { params: { enable_think: true } }])(
+    'a thought is refused by name: %j',
+    async (fields) => {
+      const { app, engine } = serve()
+      const reply = await postTo(app, '/chat/completions', { messages, ...fields })
+      expect(reply.statusCode).toBe(400)
+      expect(reply.json().detail).toContain('enable_think')
+      const off = { messages, params: { enable_think: false } }
+      expect((await postTo(app, '/chat/completions', off)).statusCode).toBe(200)
+      expect(engine.requests).toHaveLength(1)
+    },
+  )
+
   test('/chat/completions is always this dialect', async () => {
     const { app, engine } = serve()
     await postTo(app, '/chat/completions', { messages, stream: true }).then(({ body }) =>

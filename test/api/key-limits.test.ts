@@ -1,5 +1,6 @@
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
+import { SkeinError } from '../../src/errors.ts'
 import { addKey, type KeyLimits, NO_LIMITS } from '../../src/gateway/keys.ts'
 import { changeKeys, KeyRing } from '../../src/gateway/keys-file.ts'
 import { answer } from '../helpers/fake-engine.ts'
@@ -75,6 +76,25 @@ describe('tokens per minute', () => {
     expect((await send(COMPLETIONS, payload)).statusCode).toBe(200)
     const used = 100 + 2 * ('Hello, world.'.length + 1)
     const left = Number((await send(COMPLETIONS, payload)).headers['x-ratelimit-remaining-tokens'])
+    expect(left - (1000 - used)).toBeGreaterThanOrEqual(0)
+    expect(left - (1000 - used)).toBeLessThan(20)
+  })
+
+  test('a prompt that finds the line full is counted when it is read', async () => {
+    let numRefused = 0
+    const { send } = await limited({ tokensPerMinute: 1000 }, async function* (request) {
+      const isSecond = request.prompt[0] === 'y'.charCodeAt(0) + 1
+      // Its call has begun by then, so it is sent again until there is room.
+      if (isSecond) await new Promise((resolve) => setTimeout(resolve, 2))
+      if (isSecond && numRefused++ < 3) throw new SkeinError('queue_full', 'full')
+      yield* answer(request, 'ok')
+    })
+    const prompt = ['x'.repeat(100), 'y'.repeat(100)]
+    expect((await send(COMPLETIONS, { prompt })).statusCode).toBe(200)
+    expect(numRefused).toBe(4)
+    const used = 2 * (100 + 'ok'.length + 1)
+    const { headers } = await send('/tokenize', { prompt: 'x' })
+    const left = Number(headers['x-ratelimit-remaining-tokens'])
     expect(left - (1000 - used)).toBeGreaterThanOrEqual(0)
     expect(left - (1000 - used)).toBeLessThan(20)
   })

@@ -397,6 +397,23 @@ describe('stop, pause and resume', () => {
     expect(await pausedIds()).toEqual([])
   })
 
+  test('an answer with all its tokens is not drawn further', async () => {
+    // Its end is not told yet: where turns are reported when they are on disk, that takes a while.
+    const { app, engine } = serve(async function* (request, signal) {
+      yield* [...answer(request, 'abc')].slice(0, -1)
+      while (signal?.aborted !== true) await delay(1)
+    })
+    const body = { contents: ['x'], stream: true, max_tokens: 3, chunk_size: 1, request_id: 'mine' }
+    const open = postTo(app, CHAT, body)
+    await settle(app, 1)
+    await postTo(app, `${path}/pause`, { request_id: 'mine' })
+    expect(rowsOf((await open).body).texts).toEqual(['abc'])
+    const resume = () => postTo(app, `${path}/resume`, { request_id: 'mine' })
+    expect(eventsOf((await resume()).body)).toEqual(['[DONE]'])
+    expect(engine.requests).toHaveLength(1)
+    expect((await resume()).statusCode).toBe(404)
+  })
+
   test('a paused call that is not streamed says how to go on', async () => {
     const { app } = serve(counting)
     const whole = postTo(app, CHAT, { contents: ['0'], request_id: 'r1' })

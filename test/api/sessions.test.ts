@@ -241,6 +241,30 @@ describe.skipIf(!hasDemo)('sessions', () => {
     })
   })
 
+  test('a paused turn goes on from the turn that it continued, whatever came after that', async () => {
+    const settings = { stop_tokens: [], ignore_eos: true, max_tokens: 200, temperature: 0 }
+    const state = (body: object) => postTo(app, '/state/chat/completions', { ...settings, ...body })
+    const story = ['User: Tell me a long story.\n\nAssistant:']
+    for (const session_id of ['alone', 'overtaken'])
+      await state({ contents: ['User: Hello.\n\nAssistant:'], session_id, max_tokens: 8 })
+    const whole = (await state({ contents: story, session_id: 'alone' })).json().choices[0].message
+    const mine = { contents: story, session_id: 'overtaken', request_id: 'q' }
+    const open = state({ ...mine, stream: true, chunk_size: 1 })
+    const numDecoding = async () => (await app.inject('/v1/queue/status')).json().decode
+    await expect.poll(numDecoding, { interval: 1 }).toBe(1)
+    await postTo(app, '/v1/server/pause', { request_id: 'q' })
+    const textOf = (reply: { body: string }) =>
+      (eventsOf(reply.body).slice(0, -1) as { choices: [{ delta: { content: string } }] }[])
+        .map(({ choices }) => choices[0].delta.content)
+        .join('')
+    const before = textOf(await open)
+    expect(before.length).toBeLessThan(whole.content.length)
+    // As the turn itself does where it ended just before the pause.
+    await state({ contents: ['User: 你好\n\nAssistant:'], session_id: 'overtaken' })
+    const resumed = await postTo(app, '/v1/server/resume', { request_id: 'q' })
+    expect(before + textOf(resumed)).toBe(whole.content)
+  })
+
   test('/multi_state grows a tree', async () => {
     const path = '/multi_state/chat/completions'
     const say = (text: string, dialogue_idx: number, more = {}) =>

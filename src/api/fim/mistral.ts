@@ -60,9 +60,10 @@ async function* events(job: Fill, head: object): AsyncGenerator<object> {
     object: 'chat.completion.chunk',
     choices: [{ index: 0, delta, finish_reason: reason }],
   })
-  yield chunk({ role: 'assistant', content: '' }, null)
   const run = fill(job)
   let step = await run.next()
+  // Not before: until the first event what fails is still a proper HTTP error.
+  yield chunk({ role: 'assistant', content: '' }, null)
   for (; !step.done; step = await run.next()) yield chunk({ content: step.value }, null)
   yield { ...chunk({ content: '' }, step.value.reason), usage: usage(step.value) }
 }

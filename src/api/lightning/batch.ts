@@ -57,6 +57,8 @@ export async function* runBatch(
       }
       yield [...changed].sort((a, b) => a.index - b.index)
     }
+    // One without any row to go on with.
+    if (isResumed) live.drop(tenant, id)
     return false
   } catch (thrown) {
     if (handle.ending !== 'paused') throw handle.failureOf(thrown)
@@ -68,7 +70,7 @@ export async function* runBatch(
 }
 
 function keepPaused({ id, tenant, model, rows, chunkSize }: BatchPlan, live: LiveCalls): void {
-  const unfinished = rows.filter(({ reason }) => reason === null)
+  const unfinished = rows.filter(({ isWhole }) => !isWhole)
   live.keep({
     id,
     tenant,

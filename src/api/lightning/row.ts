@@ -1,5 +1,10 @@
 /** One row of a batch while it grows: its text, what a stream has not been sent yet, and how it would be continued. */
-import type { FinishReason, GenerateRequest, SessionPosition } from '../../engine/messages.ts'
+import type {
+  FinishReason,
+  GenerateRequest,
+  SessionPosition,
+  SessionUse,
+} from '../../engine/messages.ts'
 import type { Answered } from '../answers.ts'
 import { concatTokens } from '../encode.ts'
 import type { PausedRow } from '../live-calls.ts'
@@ -15,6 +20,8 @@ export class Row {
   reason: FinishReason | null = null
   /** The turn of a session that it became. */
   session: SessionPosition | null = null
+  /** The turn of a session that it continues; undefined without one, and before the prompt was read. */
+  #from: number | undefined
   /** Tokens whose text has come. */
   readonly #tokens: number[] = []
   #unsent = ''
@@ -33,6 +40,7 @@ export class Row {
   take(event: Answered['event']): void {
     if (event.type === 'prompt') {
       this.promptTokens = event.contextTokens ?? this.promptTokens
+      this.#from = event.session?.turn
       return
     }
     if (event.type === 'finish') {
@@ -58,6 +66,11 @@ export class Row {
     return text
   }
 
+  /** It has ended, or has all its tokens and its end is only not told yet. */
+  get isWhole(): boolean {
+    return this.reason !== null || this.#tokens.length >= this.request.maxTokens
+  }
+
   /** The request that goes on where this row stands. */
   paused(codec: TextCodec): PausedRow {
     const { request, index } = this
@@ -77,11 +90,18 @@ export class Row {
     const { promptAtBeginning: first } = request
     const promptAtBeginning = first === undefined ? undefined : concatTokens([first, tokens])
     const maxTokens = Math.max(1, request.maxTokens - numTokens)
+    const session = this.#continued()
     return {
       index,
-      request: { ...request, prompt, promptAtBeginning, maxTokens },
+      request: { ...request, prompt, promptAtBeginning, maxTokens, session },
       overlap: isCut ? shown.toString('utf8', numBytes) : '',
     }
+  }
+
+  /** The head may be another turn by then: that of another call, or of this very answer if it had just ended. */
+  #continued(): SessionUse | undefined {
+    const { session } = this.request
+    return session && { ...session, from: this.#from ?? session.from }
   }
 
   #withoutOverlap(text: string): string {

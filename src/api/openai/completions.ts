@@ -249,6 +249,7 @@ class Choice {
     const { tokens, text } = this.#prompt
     const bytesOf = (i: number) => this.#completion.model.tokenizer.bytesOf(tokens[i]!)
     const logprobs = event.logprobs && this.#builder.add(event.logprobs, bytesOf)
+    this.#builder.endText()
     return { text, logprobs }
   }
 

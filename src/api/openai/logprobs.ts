@@ -2,6 +2,8 @@
 import type { TokenText } from '../../engine/messages.ts'
 
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
+/** Ready for another text after each `decode()`. */
+const lenient = new TextDecoder('utf-8', { ignoreBOM: true })
 
 /**
  * A token as text. Tokens need not be whole characters; those that are not become "bytes:\xe4\xbd", as OpenAI writes
@@ -43,7 +45,7 @@ export interface CompletionLogprobs {
 
 /** Builds the completions shape of one answer, piece by piece; offsets go on from piece to piece. */
 export class CompletionLogprobsBuilder {
-  #offset = 0
+  readonly #position = new TextPosition()
 
   /** The tokens of an answer or, with their bytes, of an echoed prompt; null where nothing came before. */
   add(
@@ -61,10 +63,38 @@ export class CompletionLogprobsBuilder {
       out.tokens.push(tokenString(bytes))
       out.token_logprobs.push(token === null ? null : finite(token.logprob))
       out.top_logprobs.push(token === null ? null : topOf(token))
-      out.text_offset.push(this.#offset)
-      this.#offset += countCharacters(bytes)
+      out.text_offset.push(this.#position.characters)
+      this.#position.add(bytes)
     })
     return out
+  }
+
+  /** The text so far is a whole, as an echoed prompt is: no character goes on behind it. */
+  endText(): void {
+    this.#position.end()
+  }
+}
+
+/** Where in a text the bytes so far end. Those that are no character count as the U+FFFD that the text has for them. */
+class TextPosition {
+  /** Characters that have begun. */
+  characters = 0
+  /** Bytes of a character that is not whole yet; it is counted. */
+  #unfinished: Uint8Array = new Uint8Array(0)
+
+  add(bytes: Uint8Array): void {
+    const all = Buffer.concat([this.#unfinished, bytes])
+    if (this.#unfinished.length > 0) this.characters--
+    this.characters += countCharacters(lenient.decode(all, { stream: true }))
+    const isUnfinished = lenient.decode() !== ''
+    // It begins with the last byte that can begin one.
+    const lead = all.findLastIndex((byte) => (byte & 0xc0) !== 0x80)
+    this.#unfinished = isUnfinished ? all.subarray(lead) : all.subarray(0, 0)
+    if (isUnfinished) this.characters++
+  }
+
+  end(): void {
+    this.#unfinished = new Uint8Array(0)
   }
 }
 
@@ -77,7 +107,8 @@ function topOf(token: TokenText): Record<string, number> {
   return Object.fromEntries([...pairs, [tokenString(token.bytes), finite(token.logprob)]])
 }
 
-/** Characters that begin in these bytes: every byte but UTF-8 continuation bytes. */
-function countCharacters(bytes: Uint8Array): number {
-  return bytes.reduce((count, byte) => count + ((byte & 0xc0) === 0x80 ? 0 : 1), 0)
+function countCharacters(text: string): number {
+  let count = 0
+  for (const _ of text) count++
+  return count
 }
