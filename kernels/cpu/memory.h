@@ -19,9 +19,9 @@ struct Failure : std::runtime_error {
   Failure(sk_status s, const std::string& message) : std::runtime_error(message), status(s) {}
 };
 
-/// Fails with SK_INVALID unless `condition`.
-inline void require(bool condition, const char* message) {
-  if (!condition) throw Failure(SK_INVALID, message);
+/// Fails with SK_INVALID, or the status that is given, unless `condition`.
+inline void require(bool condition, const char* message, sk_status status = SK_INVALID) {
+  if (!condition) throw Failure(status, message);
 }
 
 /// Records a failure for sk_last_status and sk_last_error of this thread.

@@ -172,7 +172,8 @@ int32_t sk_matrix_pack(sk_matrix* matrix, int64_t first_row, int64_t num_rows, i
       if (!packed.fits) fits.store(false);
       if (!packed.is_finite) is_finite.store(false);
     });
-    require(fits.load(), "a weight is beyond ±65504 and does not fit f16; use bf16 or f32");
+    require(fits.load(), "a weight is beyond ±65504 and does not fit f16; use bf16 or f32",
+            SK_UNSUPPORTED);
     matrix->is_finite &= is_finite.load();
   });
 }

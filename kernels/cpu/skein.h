@@ -22,9 +22,16 @@ extern "C" {
 #endif
 
 /* Changes with every incompatible change of this file; the caller refuses another one. */
-#define SK_ABI_VERSION 6
+#define SK_ABI_VERSION 7
 
-typedef enum { SK_OK = 0, SK_INVALID = 1, SK_NO_MEMORY = 2, SK_INTERNAL = 3 } sk_status;
+/* SK_INVALID: a rule of this file was broken. SK_UNSUPPORTED: no such model can be run. */
+typedef enum {
+  SK_OK = 0,
+  SK_INVALID = 1,
+  SK_NO_MEMORY = 2,
+  SK_INTERNAL = 3,
+  SK_UNSUPPORTED = 4
+} sk_status;
 typedef enum { SK_F32 = 0, SK_F16 = 1, SK_BF16 = 2, SK_I8 = 3, SK_Q4 = 4, SK_NF4 = 5 } sk_type;
 typedef enum {
   SK_NONE = 0,

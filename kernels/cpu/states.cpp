@@ -68,7 +68,8 @@ sk_states* sk_states_new(sk_context* context, int32_t layers, int32_t channels, 
   return guard_pointer([&] {
     require(layers > 0 && heads > 0 && num_slots > 0, "a state pool needs layers, heads and slots");
     require(head_size > 0 && head_size % 16 == 0 && head_size <= 256,
-            "head size must be a multiple of 16 and at most 256 on the cpu backend");
+            "head size must be a multiple of 16 and at most 256 on the cpu backend",
+            SK_UNSUPPORTED);
     require(channels > 0, "a state pool needs channels");
     auto states = std::make_unique<sk_states>();
     *states = {layers, channels, heads, head_size, num_slots, 0, {}};

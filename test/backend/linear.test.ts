@@ -324,6 +324,11 @@ describe.each(LEVELS)('linear on %s', (isa) => {
       dtype: 'f32',
       readRows: () => new Uint8Array(values.buffer),
     } as const
-    expect(() => cpu.matrix(source, 'f16')).toThrow(/big.*f16/)
+    expect(() => cpu.matrix(source, 'f16')).toThrow(
+      expect.objectContaining({
+        code: 'unsupported_weights',
+        message: expect.stringMatching(/big.*f16; use bf16 or f32/),
+      }),
+    )
   })
 })

@@ -34,6 +34,16 @@ describe.each(LEVELS)('state pool on %s', (isa) => {
     expect(pool.bytesPerSlot).toBeGreaterThanOrEqual(4 * (state.shift.length + state.wkv.length))
   })
 
+  test('a head size that has no kernel is a model that is not run', () => {
+    const shape = { layers: 1, channels: 60, heads: 3, headSize: 20 }
+    expect(() => cpu.statePool(shape, 1)).toThrow(
+      expect.objectContaining({
+        code: 'unsupported_weights',
+        message: expect.stringMatching(/head size must be a multiple of 16/),
+      }),
+    )
+  })
+
   test('copy, clear and poison touch one slot', () => {
     const pool = cpu.statePool(SHAPE, 3)
     const [a, b] = [randomState(1), randomState(5)]

@@ -6,7 +6,7 @@ import { type ErrorCode, SkeinError } from '../../errors.ts'
 import { type NativeLibrary, type NativeType, openLibrary, type Pointer } from '../ffi.ts'
 
 /** SK_ABI_VERSION of skein.h. */
-const ABI_VERSION = 6
+const ABI_VERSION = 7
 
 type Address = Pointer | null
 type Memory = Pointer | Float32Array | Int32Array | Uint8Array | BigUint64Array | null
@@ -109,6 +109,7 @@ const STATUS_CODES: Readonly<Record<number, ErrorCode>> = {
   1: 'internal',
   2: 'out_of_memory',
   3: 'kernel_failed',
+  4: 'unsupported_weights',
 }
 
 /** The last failure of this thread as an error; `what` names the call and its object. */
