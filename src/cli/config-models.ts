@@ -1,10 +1,12 @@
 /** The models of a configuration file as workers to launch. */
+
 import { existsSync, realpathSync } from 'node:fs'
 import { basename, resolve } from 'node:path'
 import type { ModelEntry } from '../config/file.ts'
 import { SkeinError } from '../errors.ts'
 import { DEFAULT_SPEC, type Launch, refuseSharedNames } from '../gateway/launch.ts'
 import { modelPath } from '../load.ts'
+import { withoutCheckpointSuffix } from '../model/checkpoint-suffix.ts'
 import { integer, integers, text } from './args.ts'
 
 type Given = { readonly [name: string]: unknown }
@@ -35,7 +37,7 @@ function workersOf(entry: ModelEntry, field: string, args: Given): Launch[] {
   const replicas = entry.replicas ?? integer(args, 'replicas', 1, 256) ?? 1
   const path = modelPath(given)
   const file = existsSync(path) ? realpathSync(path) : resolve(path)
-  const id = entry.name ?? basename(path).replace(/\.(pth|safetensors|st|gguf)$/, '')
+  const id = entry.name ?? withoutCheckpointSuffix(basename(path))
   const states = Object.entries(entry.states ?? {}).map(([name, at]) => ({ name, path: at }))
   const launch = {
     id,

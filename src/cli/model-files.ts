@@ -2,6 +2,7 @@
  * Which checkpoints a server's workers can be started with over HTTP: those in its folder of models, those that were
  * pulled, and the demo model. Nothing else on the machine exists for a client.
  */
+
 import { existsSync, realpathSync, statSync } from 'node:fs'
 import { basename, resolve } from 'node:path'
 import { SkeinError } from '../errors.ts'
@@ -9,12 +10,12 @@ import type { Launch } from '../gateway/launch.ts'
 import type { ModelFile, WorkerSpec } from '../gateway/management/contract.ts'
 import type { ModelFolder } from '../gateway/model-folder.ts'
 import { findModel, listModels, modelsFolder } from '../hub/model-cache.ts'
-import { CHECKPOINT_FILE } from '../hub/model-names.ts'
 import { DEMO_MODEL, DEMO_NAME } from '../load.ts'
+import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../model/checkpoint-suffix.ts'
 
 export function listModelFiles(folder: ModelFolder): ModelFile[] {
   const own = folder
-    .list((path) => CHECKPOINT_FILE.test(path))
+    .list((path) => hasCheckpointSuffix(path))
     .map(({ path, bytes, modifiedAt }): ModelFile => {
       return { path, bytes, modified_at: modifiedAt / 1000, source: 'folder' }
     })
@@ -25,7 +26,7 @@ export function listModelFiles(folder: ModelFolder): ModelFile[] {
     })
   const all = [...own, ...pulled]
   const demo = statSync(DEMO_MODEL, { throwIfNoEntry: false })
-  const isTaken = all.some(({ path }) => path.replace(CHECKPOINT_FILE, '') === DEMO_NAME)
+  const isTaken = all.some(({ path }) => withoutCheckpointSuffix(path) === DEMO_NAME)
   if (demo === undefined || isTaken) return all
   const { size: bytes, mtimeMs } = demo
   return [...all, { path: DEMO_NAME, bytes, modified_at: mtimeMs / 1000, source: 'bundled' }]
@@ -60,7 +61,7 @@ function findFile(name: string, folder: ModelFolder): string {
 
 /** "models/demo.pth" is served as "demo". */
 export function nameOf(model: string): string {
-  return basename(model).replace(CHECKPOINT_FILE, '')
+  return withoutCheckpointSuffix(basename(model))
 }
 
 /** The path without links, where the file is there, with or without its extension. */

@@ -2,8 +2,10 @@
  * Which value of a setting counts, and where it came from: a flag before a variable before the file before the default. A
  * setting that excludes others of a weaker source silences them, so that a flag can always be added to a command line.
  */
+
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
+import { CHECKPOINT_SUFFIXES, hasCheckpointSuffix } from '../model/checkpoint-suffix.ts'
 import type { ConfigFile, ModelEntry } from './file.ts'
 import { fieldOf, fromFile, fromVariable, type Given, type Setting, variableOf } from './setting.ts'
 
@@ -135,15 +137,13 @@ function placed(
   }
 }
 
-const SUFFIXES = ['.pth', '.safetensors', '.st', '.gguf']
-
 /**
  * A file of the configuration's folder where there is one (the suffix may be left out) or the word ends as one does; else
  * what may be a pulled model. owner/repository:file.gguf is one.
  */
 function fileOrName(given: string, folder: string, isPulled: Sources['isPulled']): string {
   const path = resolve(folder, given)
-  const isThere = ['', ...SUFFIXES].some((suffix) => existsSync(path + suffix))
-  const isFile = SUFFIXES.some((suffix) => given.endsWith(suffix)) && !given.includes(':')
+  const isThere = ['', ...CHECKPOINT_SUFFIXES].some((suffix) => existsSync(path + suffix))
+  const isFile = hasCheckpointSuffix(given) && !given.includes(':')
   return isThere || (isFile && !isPulled(given)) ? path : given
 }

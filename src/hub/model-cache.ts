@@ -2,11 +2,13 @@
  * The folder of pulled models: `models/<owner>--<repository>/<file>` below the cache folder. Finds, lists and removes
  * them by name. Every path it hands out or deletes lies inside the folder and leads through no link.
  */
+
 import { existsSync, lstatSync, readdirSync, realpathSync, rmSync } from 'node:fs'
 import { dirname, join, relative, sep } from 'node:path'
 import { SkeinError } from '../errors.ts'
+import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../model/checkpoint-suffix.ts'
 import { cacheFolder } from '../tokenizer/find-vocabulary.ts'
-import { CHECKPOINT_FILE, findModelName, isSafePath, newestNamed } from './model-names.ts'
+import { findModelName, isSafePath, newestNamed } from './model-names.ts'
 
 export interface CachedModel {
   /** What `serve` and `rm` take: the file without its suffix, or owner/repository for a directory. */
@@ -84,8 +86,8 @@ function modelsOf(directory: string, repository: string): CachedModel[] {
   return files.flatMap(({ path, bytes }) => {
     const isPartial = PARTIAL.test(path)
     const file = relative(directory, path).replace(PARTIAL, '')
-    if (!CHECKPOINT_FILE.test(file)) return []
-    const name = file.split(sep).join('/').replace(CHECKPOINT_FILE, '')
+    if (!hasCheckpointSuffix(file)) return []
+    const name = withoutCheckpointSuffix(file.split(sep).join('/'))
     return [{ name, repository, path, bytes, isPartial }]
   })
 }

@@ -2,7 +2,9 @@
  * The names models go by: `owner/repository`, `owner/repository:file`, file names of the released models, and short
  * names such as `rwkv7-g1-0.4b`, which stand for the newest file of a line and size. Knows no network and no disk.
  */
+
 import { SkeinError } from '../errors.ts'
+import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../model/checkpoint-suffix.ts'
 
 export interface ModelReference {
   /** owner/name */
@@ -14,7 +16,6 @@ export interface ModelReference {
 const PART = '[A-Za-z0-9_][A-Za-z0-9._-]{0,127}'
 const REPOSITORY = new RegExp(`^(${PART}/${PART})(?::(.+))?$`)
 const SAFE_PART = new RegExp(`^${PART}$`)
-export const CHECKPOINT_FILE = /\.(pth|safetensors|st|gguf)$/i
 
 /** Where the released models are. */
 const LINES: readonly { readonly name: RegExp; readonly repository: string }[] = [
@@ -36,7 +37,7 @@ export function parseModelName(name: string): ModelReference {
 export function findModelName(name: string): ModelReference | undefined {
   const [, repository, file] = REPOSITORY.exec(name) ?? []
   // "models/demo.pth" is a path that does not exist, not a repository.
-  if (repository !== undefined && !name.includes('..') && !CHECKPOINT_FILE.test(repository)) {
+  if (repository !== undefined && !name.includes('..') && !hasCheckpointSuffix(repository)) {
     if (file === undefined) return { repository, choose: undefined }
     if (!isSafePath(file)) return undefined
     return { repository, choose: (paths) => paths.find((path) => path === file) }
@@ -53,7 +54,7 @@ export function isSafePath(path: string): boolean {
 
 /** The file of that name, with or without its suffix, or the newest file of the line and size it stands for. */
 export function newestNamed(name: string, paths: readonly string[]): string | undefined {
-  const exact = paths.find((path) => path === name || path.replace(CHECKPOINT_FILE, '') === name)
+  const exact = paths.find((path) => path === name || withoutCheckpointSuffix(path) === name)
   if (exact !== undefined) return exact
   const wanted = parseShortName(name)
   if (!wanted) return undefined

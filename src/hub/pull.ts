@@ -2,14 +2,16 @@
  * `pull` as an operation: from a name to files in the cache, each verified, and the World vocabulary that the released
  * models need. Offline it answers from the cache alone.
  */
+
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { SkeinError } from '../errors.ts'
+import { hasCheckpointSuffix } from '../model/checkpoint-suffix.ts'
 import { cacheFolder, WORLD_VOCABULARY } from '../tokenizer/find-vocabulary.ts'
 import { download } from './download.ts'
 import { fileUrl, type Hub, type HubFile, listFiles } from './hub.ts'
 import { cachePath, findModel, modelsFolder } from './model-cache.ts'
-import { CHECKPOINT_FILE, type ModelReference, parseModelName } from './model-names.ts'
+import { type ModelReference, parseModelName } from './model-names.ts'
 
 export interface PullOptions {
   readonly hub: Hub
@@ -94,7 +96,7 @@ interface Choice {
 }
 
 function chooseFiles(name: string, reference: ModelReference, files: readonly HubFile[]): Choice {
-  const checkpoints = files.filter(({ path }) => CHECKPOINT_FILE.test(path))
+  const checkpoints = files.filter(({ path }) => hasCheckpointSuffix(path))
   if (!reference.choose) return wholeRepository(reference.repository, files, checkpoints)
   const path = reference.choose(checkpoints.map((file) => file.path))
   const file = checkpoints.find((candidate) => candidate.path === path)

@@ -3,10 +3,12 @@
  * asked for, so that loading never holds a second copy of the weights. Every format fills this interface under the
  * native RWKV names. Knows nothing of architectures.
  */
+
 import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import type { MatrixSource, SourceType } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
+import { CHECKPOINT_SUFFIXES } from './checkpoint-suffix.ts'
 import { type ByteSource, openFile, quote } from './formats/byte-source.ts'
 import { openGguf } from './formats/gguf-checkpoint.ts'
 import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from './formats/half.ts'
@@ -72,7 +74,7 @@ export function openCheckpoint(path: string): Checkpoint {
 
 /** Whether there is something at the path that openCheckpoint would try to read. */
 export function existsCheckpoint(path: string): boolean {
-  return SUFFIXES.some((suffix) => existsSync(`${path}${suffix}`))
+  return ['', ...CHECKPOINT_SUFFIXES].some((suffix) => existsSync(`${path}${suffix}`))
 }
 
 /** Whether the path is a GGUF file, by its first bytes. */
@@ -238,11 +240,9 @@ function sampledRanges(entry: TensorEntry): [start: number, end: number][] {
   })
 }
 
-const SUFFIXES = ['', '.pth', '.safetensors', '.st', '.gguf']
-
 /** Only a regular file or a directory is opened: a pipe or a device could block for ever. */
 function existingPath(path: string): { readonly path: string; readonly isDirectory: boolean } {
-  for (const suffix of SUFFIXES) {
+  for (const suffix of ['', ...CHECKPOINT_SUFFIXES]) {
     const candidate = `${path}${suffix}`
     const stats = statIfThere(candidate)
     if (!stats) continue
@@ -251,7 +251,7 @@ function existingPath(path: string): { readonly path: string; readonly isDirecto
   }
   throw new SkeinError(
     'not_found',
-    `${path}: no such file, with or without ${SUFFIXES.slice(1).join(', ')}; check the path`,
+    `${path}: no such file, with or without ${CHECKPOINT_SUFFIXES.join(', ')}; check the path`,
   )
 }
 

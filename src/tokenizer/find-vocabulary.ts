@@ -2,10 +2,12 @@
  * Finds the vocabulary file that belongs to a model: named by the caller, beside the model, named by the environment,
  * or in the cache folder. Looks at file names only.
  */
+
 import { existsSync, readdirSync, statSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { SkeinError } from '../errors.ts'
+import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../model/checkpoint-suffix.ts'
 
 /** The World vocabulary of all released RWKV-5, -6 and -7 models. */
 export const WORLD_VOCABULARY = {
@@ -13,7 +15,6 @@ export const WORLD_VOCABULARY = {
   sha256: 'e6dee3d4e31b4d5c40ac99508ac6c701ceef4bed681bf2167ce9a908552bca89',
 } as const
 
-const CHECKPOINT_SUFFIX = /\.(pth|pt|safetensors|st|gguf)$/i
 const OWN_SUFFIX = '.vocab.txt'
 
 export interface VocabularySearch {
@@ -43,7 +44,7 @@ export function findVocabulary(search: VocabularySearch): string {
 
 /** Where a model's own vocabulary is, if it has one: "models/demo.pth" → "models/demo.vocab.txt". */
 export function ownVocabularyPath(model: string): string {
-  return `${model.replace(CHECKPOINT_SUFFIX, '')}${OWN_SUFFIX}`
+  return `${withoutCheckpointSuffix(model)}${OWN_SUFFIX}`
 }
 
 function existing(path: string, from: string): string {
@@ -60,9 +61,7 @@ function vocabulariesIn(folder: string): string[] {
   if (!existsSync(folder)) return []
   const names = readdirSync(folder).sort()
   const models = new Set(
-    names
-      .filter((name) => CHECKPOINT_SUFFIX.test(name))
-      .map((name) => name.replace(CHECKPOINT_SUFFIX, '')),
+    names.filter((name) => hasCheckpointSuffix(name)).map((name) => withoutCheckpointSuffix(name)),
   )
   const isOthers = (name: string) =>
     name.endsWith(OWN_SUFFIX) && models.has(name.slice(0, -OWN_SUFFIX.length))

@@ -2,8 +2,10 @@
  * POST /switch-model of RWKV-Runner: one model at a time, until it is deployed. Its other routes are those of the
  * OpenAI dialect.
  */
+
 import Type from 'typebox'
 import { SkeinError } from '../../errors.ts'
+import { withoutCheckpointSuffix } from '../../model/checkpoint-suffix.ts'
 import { renderDetail, statusOf } from '../infer/errors.ts'
 import { invalid } from '../openai/sampling.ts'
 import { type Dialect, json, operators, post, type Route } from '../route.ts'
@@ -78,8 +80,5 @@ function isTrue(deploy: boolean | string | null | undefined): boolean {
 }
 
 function nameOf(path: string): string {
-  return path
-    .split('/')
-    .at(-1)!
-    .replace(/\.(pth|safetensors|st|gguf)$/, '')
+  return withoutCheckpointSuffix(path.split('/').at(-1)!)
 }

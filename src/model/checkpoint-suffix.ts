@@ -1,0 +1,12 @@
+/** What the names of checkpoint files end in. What a file holds is told by its first bytes (formats/recognise.ts), never by its name. */
+export const CHECKPOINT_SUFFIXES = ['.pth', '.pt', '.safetensors', '.st', '.gguf'] as const
+
+const SUFFIX = /\.(pth|pt|safetensors|st|gguf)$/i
+
+export function hasCheckpointSuffix(name: string): boolean {
+  return SUFFIX.test(name)
+}
+
+export function withoutCheckpointSuffix(name: string): string {
+  return name.replace(SUFFIX, '')
+}
