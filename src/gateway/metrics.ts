@@ -97,10 +97,12 @@ export class Metrics {
     const clock = new RequestClock(request.n)
     const drawn = new DrawnTokens(request.n)
     let labels: Labels = { model }
-    this.recent.numStarted++
+    let hasBegun = false
     this.recent.numOpen++
     try {
       for await (const event of client.generate(request, signal)) {
+        if (!hasBegun) this.recent.numStarted++
+        hasBegun = true
         this.#generationTokens.inc({ model }, drawn.toldBy(event))
         if (event.type === 'prompt') {
           const { prompt } = request
@@ -116,7 +118,9 @@ export class Metrics {
       }
       this.#whole.observe({ model }, clock.elapsed())
     } catch (thrown) {
-      this.#failed.inc({ model, code: SkeinError.from(thrown).code })
+      const { code } = SkeinError.from(thrown)
+      // It found the line full and has no answer that could fail; a batch sends it again and again until there is room.
+      if (code !== 'queue_full') this.#failed.inc({ model, code })
       throw thrown
     } finally {
       this.recent.numOpen--

@@ -1,12 +1,13 @@
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import { describe, expect, test } from 'vitest'
 import type { ModelRegistry } from '../../src/api/models.ts'
+import { SkeinError } from '../../src/errors.ts'
 import { allDialects, buildApp } from '../../src/gateway/app.ts'
 import { Drain } from '../../src/gateway/drain.ts'
 import { DEFAULT_LIMITS } from '../../src/gateway/limits.ts'
 import { createRegistry, type EngineSource, localSource } from '../../src/gateway/registry.ts'
 import { shutDown } from '../../src/gateway/shutdown.ts'
-import { byteCodec, endless, FakeEngineClient } from '../helpers/fake-engine.ts'
+import { answer, byteCodec, endless, FakeEngineClient } from '../helpers/fake-engine.ts'
 import { CHAT, COMPLETIONS, eventsOf, HELLO, postTo, serve } from './kit.ts'
 
 const source = (state: EngineSource['state'], reason: string): EngineSource => ({
@@ -140,6 +141,22 @@ test('metrics count what happened', async () => {
   expect(value('skein_num_requests_waiting{model="goose"}')).toBe('3')
   expect(value('skein_num_slots{model="goose"}')).toBe('16')
   expect(body).toContain('nodejs_eventloop_lag_seconds')
+})
+
+test('a prompt of a batch that waits for room is no failed answer', async () => {
+  let numRefused = 0
+  const { app } = serve(async function* (request) {
+    const isSecond = request.prompt[0] === 'y'.charCodeAt(0) + 1
+    // Its call has begun by then, so it is sent again until there is room.
+    if (isSecond) await new Promise((resolve) => setTimeout(resolve, 2))
+    if (isSecond && numRefused++ < 2) throw new SkeinError('queue_full', 'full')
+    yield* answer(request, 'ok')
+  })
+  expect((await postTo(app, COMPLETIONS, { prompt: ['x', 'y'] })).statusCode).toBe(200)
+  expect(numRefused).toBe(3)
+  const { body } = await app.inject({ url: '/metrics' })
+  expect(body).toMatch(/request_success_total\{.*finished_reason="stop".*\} 2/)
+  expect(body).not.toMatch(/generation_errors_total\{/)
 })
 
 test('metrics of two apps do not mix', async () => {
