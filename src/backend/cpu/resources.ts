@@ -29,7 +29,7 @@ export const TYPES: Readonly<Record<Exclude<WeightType, 'fp8'>, number>> = {
   q4: 4,
   nf4: 5,
 }
-export const SOURCE_BYTES: Readonly<Record<SourceType, number>> = { f32: 4, f16: 2, bf16: 2 }
+const SOURCE_BYTES: Readonly<Record<SourceType, number>> = { f32: 4, f16: 2, bf16: 2 }
 /** Rows of a native tile: blocks handed to packing are multiples of it. */
 const TILE_ROWS = 64
 /** Source bytes read and packed at a time: enough to keep all threads busy, little beside the model. */
@@ -124,10 +124,7 @@ export class CpuTable implements Table {
 }
 
 /** Ranges of whole tiles. */
-export function* rowBlocks(
-  rows: number,
-  rowBytes: number,
-): Generator<[start: number, end: number]> {
+function* rowBlocks(rows: number, rowBytes: number): Generator<[start: number, end: number]> {
   const step = Math.max(1, Math.floor(BLOCK_BYTES / (rowBytes * TILE_ROWS))) * TILE_ROWS
   for (let start = 0; start < rows; start += step) yield [start, Math.min(start + step, rows)]
 }
