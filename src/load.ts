@@ -202,11 +202,17 @@ async function engineOver(
     )
   if (warmUp !== undefined) runner.warmUp(warmUp)
   const store = await openStoreOf(choice, runner, tokenizer)
-  const states = statesOf(choice, tokenizer, store)
-  const engine = new Engine(runner, tokenizer, limitsOf(choice), states)
-  for (const { name, state } of startStates) engine.startStates.add(name, state)
-  engine.startStates.readFile = (path) => readTunedStateAside(path, runner.info.stateShape)
-  return engine
+  try {
+    const states = statesOf(choice, tokenizer, store)
+    const engine = new Engine(runner, tokenizer, limitsOf(choice), states)
+    for (const { name, state } of startStates) engine.startStates.add(name, state)
+    engine.startStates.readFile = (path) => readTunedStateAside(path, runner.info.stateShape)
+    return engine
+  } catch (error) {
+    // Its threads would keep the process alive.
+    await store?.close()
+    throw error
+  }
 }
 
 /** Before the weights are loaded, so that a wrong file is told at once. */

@@ -58,7 +58,9 @@ Group quantise_group(const float* x, Quantised* to) {
   }
   const float magnitude = bits_float(static_cast<uint32_t>(largest_lane(largest)));
   const bool is_finite = magnitude <= 3e38f;
-  const float inverse = magnitude > 0 && is_finite ? 127.0f / magnitude : 0.0f;
+  // Below this the scale is flushed to zero, and its inverse would be infinite.
+  constexpr float kLeast = 127.0f * 0x1p-126f;
+  const float inverse = magnitude >= kLeast && is_finite ? 127.0f / magnitude : 0.0f;
   vi q[kGroup / kLanes];
   for (int64_t i = 0; i < kGroup / kLanes; i++) {
     // Adding 1.5·2^23 rounds to an integer and leaves it in the low mantissa bits.

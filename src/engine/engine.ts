@@ -41,7 +41,7 @@ export interface EngineLimits {
   readonly poisonFreedSlots: boolean
 }
 
-export const DEFAULT_LIMITS: EngineLimits = {
+const DEFAULT_LIMITS: EngineLimits = {
   maxWaiting: 1024,
   maxPromptTokens: 131_072,
   prefillChunk: 256,

@@ -104,8 +104,8 @@ function checkMixture(
   { numSlots }: RequestLimits,
 ): void {
   demand(mixture.length > 0, 'mixture', 'must have at least one state')
-  const areFinite = mixture.every(({ weight }) => Number.isFinite(weight))
-  demand(areFinite, 'mixture', 'must have finite weights')
+  const areFloats = mixture.every(({ weight }) => isFloat(weight))
+  demand(areFloats, 'mixture', `must have weights that are each ${A_FLOAT}`)
   demand(startState === undefined, 'startState', 'is said by the mixture')
   demand(n === 1, 'n', `must be 1 with a mixture, not ${n}`)
   demand(session === undefined, 'session', 'cannot be used with a mixture')
@@ -120,10 +120,13 @@ function checkMixture(
 
 function checkSampling(sampling: SamplingParams, vocabSize: number): void {
   const { seed, logitBias, bannedTokens, noise = 0, ...others } = sampling
-  const numbers = { ...others, noise }
-  for (const [param, value] of Object.entries(numbers)) {
-    demand(Number.isFinite(value), param, `must be a finite number, not ${value}`)
+  const { topK, repetitionPenalty } = others
+  for (const [param, value] of Object.entries({ ...others, noise })) {
+    demand(isFloat(value), param, `must be ${A_FLOAT}, not ${value}`)
   }
+  demand(topK === (topK | 0), 'topK', `must be an integer of 32 bits, not ${topK}`)
+  const divides = repetitionPenalty > 0
+  demand(divides, 'repetitionPenalty', `must be more than 0, not ${repetitionPenalty}`)
   demand(
     seed === null || (seed >= 0n && seed < 2n ** 64n),
     'seed',
@@ -133,7 +136,7 @@ function checkSampling(sampling: SamplingParams, vocabSize: number): void {
   const expected = `tokens are 0 to ${vocabSize - 1}`
   for (const [token, bias] of logitBias) {
     demand(isToken(token), 'logitBias', `has token ${token}; ${expected}`)
-    demand(Number.isFinite(bias), 'logitBias', `of token ${token} must be finite, not ${bias}`)
+    demand(isFloat(bias), 'logitBias', `of token ${token} must be ${A_FLOAT}, not ${bias}`)
   }
   for (const token of bannedTokens) {
     demand(isToken(token), 'bannedTokens', `has token ${token}; ${expected}`)
@@ -156,6 +159,13 @@ function checkStops({ stop }: GenerateRequest): void {
     )
   }
 }
+
+/** Devices hold it in 32 bits: what is more there is an infinity. */
+function isFloat(value: number): boolean {
+  return Number.isFinite(Math.fround(value))
+}
+
+const A_FLOAT = 'a finite number of 32 bits'
 
 const LONE_SURROGATE = /\p{Surrogate}/u
 

@@ -154,7 +154,7 @@ export function idleResult({ samples }: Pick<BatchRow, 'samples'>): RowResult {
   return { drawn: samples.map(() => NOTHING_DRAWN) }
 }
 
-export const NOTHING_DRAWN: Drawn = { token: -1, logprob: null }
+const NOTHING_DRAWN: Drawn = { token: -1, logprob: null }
 
 function readDrawn(batch: Batch, s: number, k: number | null): Drawn {
   const token = batch.sampled[s]!

@@ -221,6 +221,8 @@ export class Tiers {
       throw new SkeinError('state_unavailable', 'a stored state is not the one that was asked for')
     }
     this.numLoads++
+    // Its last turn and the last request for it may have gone meanwhile, and nobody would drop it any more.
+    if (kept.users === 0 && kept.holders.size === 0) return
     kept.text = text
     this.#setArrays(kept, state)
   }

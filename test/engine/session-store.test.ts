@@ -89,6 +89,25 @@ describe('tiers', () => {
     await engine.close()
   })
 
+  test('what was read back for nobody any more is not kept', async () => {
+    const folder = newFolder()
+    const before = openAt(folder)
+    await tell(before.engine, turnOf())
+    await before.engine.close()
+    const { engine, store } = openAt(folder)
+    await call(engine, 'sessions.rewind', { ...REF, turn: 1 })
+    expect(engine.stats.states).toMatchObject({ sessions: 1, inMemory: 0, onDisk: 1 })
+    store.isHeld = true
+    engine.submit(turnOf({ id: 'gone' }))
+    engine.cancel('gone')
+    const deleted = engine.call('sessions.delete', REF)
+    store.isHeld = false
+    await withSteps(engine, deleted)
+    const nothing = { sessions: 0, inSlots: 0, inMemory: 0, onDisk: 0 }
+    expect(engine.stats.states).toMatchObject({ ...nothing, loads: 1 })
+    await engine.close()
+  })
+
   test('what a waiting request will begin with stays in memory, however full that is', async () => {
     const { engine } = openAt(newFolder(), { sizes: sizesOf(0, 0) }, 1)
     await tell(engine, turnOf())

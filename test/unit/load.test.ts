@@ -1,8 +1,26 @@
+import { join } from 'node:path'
 import { afterEach, expect, test, vi } from 'vitest'
 import { type ErrorCode, SkeinError } from '../../src/errors.ts'
 import { DEMO_MODEL, loadEngine } from '../../src/load.ts'
 import { ModelRunner } from '../../src/model/model-runner.ts'
+import type { StoreOptions } from '../../src/state/store/store-thread.ts'
+import { openDirectStore } from '../helpers/direct-store.ts'
 import { tinyModel } from '../helpers/runner.ts'
+import { temporaryFolder } from '../helpers/temporary-folder.ts'
+import { writeTunedState } from '../helpers/tuned-state.ts'
+
+// The real one has threads, which need built code.
+const { closed } = vi.hoisted(() => ({ closed: vi.fn() }))
+vi.mock('../../src/state/store/store-thread.ts', () => ({
+  openStore: async ({ dataFolder, identity }: StoreOptions) => {
+    const store = openDirectStore(dataFolder, identity)
+    const close = () => {
+      closed()
+      return store.close()
+    }
+    return { ...store, close }
+  },
+}))
 
 afterEach(() => vi.restoreAllMocks())
 
@@ -28,4 +46,14 @@ test.each<[ErrorCode, number]>([
   const choice = { model: DEMO_MODEL, device: 'cpu', slots: 2, maxTokens: 64 } as const
   await expect(loadEngine(choice, undefined, {})).rejects.toThrow('not warm')
   expect(disposed).toHaveBeenCalledTimes(times)
+})
+
+test('a start state that cannot have its name leaves no store behind', async () => {
+  const dataDir = temporaryFolder()
+  const path = join(dataDir, 'state.pth')
+  writeTunedState(path, DEMO_MODEL)
+  const startStates = [{ name: 'demo@night', path }]
+  const loading = loadEngine({ model: DEMO_MODEL, device: 'cpu', slots: 2, dataDir, startStates })
+  await expect(loading).rejects.toThrow('cannot name a start state')
+  expect(closed).toHaveBeenCalledOnce()
 })

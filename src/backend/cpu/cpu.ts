@@ -9,7 +9,7 @@ import { chooseLevel, chooseThreads, type IsaLevel } from './isa.ts'
 import { CpuProgram } from './program.ts'
 import { CpuMatrix, CpuPenaltyPool, CpuStatePool, CpuTable, CpuTensor } from './resources.ts'
 
-export { type CpuReport, cpuReport } from './isa.ts'
+export { cpuReport } from './isa.ts'
 
 export interface CpuOptions {
   /** One per core unless SKEIN_THREADS says otherwise. */
@@ -58,7 +58,7 @@ export function measureMachine(options: CpuOptions = {}): MachineLimits {
 }
 
 /** "cpu: avx512 (vnni, bf16), 2 threads" */
-export function describeCpu(level: IsaLevel, threads: number): string {
+function describeCpu(level: IsaLevel, threads: number): string {
   const neon = process.arch === 'arm64' ? ' (neon)' : ''
   const features = level === 'avx512' ? ' (vnni, bf16)' : level === 'avx2' ? ' (fma, f16c)' : neon
   return `cpu: ${level}${features}, ${threads} ${threads === 1 ? 'thread' : 'threads'}`

@@ -9,7 +9,7 @@ import { SkeinError } from '../../errors.ts'
 import { openNative } from './native.ts'
 
 /** From the plainest to the best; on arm64 `baseline` is NEON. */
-export const ISA_LEVELS = ['baseline', 'avx2', 'avx512'] as const
+const ISA_LEVELS = ['baseline', 'avx2', 'avx512'] as const
 export type IsaLevel = (typeof ISA_LEVELS)[number]
 
 /** kernels/build is in the same place seen from src/backend/cpu and from dist/backend/cpu. */
@@ -37,7 +37,7 @@ export function libraryPath(level: IsaLevel): string {
 }
 
 /** The best level of this machine; fails when the baseline library was not built. */
-export function machineLevel(): IsaLevel {
+function machineLevel(): IsaLevel {
   const path = libraryPath('baseline')
   if (!existsSync(path)) {
     throw new SkeinError(

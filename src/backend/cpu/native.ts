@@ -3,13 +3,17 @@
  * report failure, nothing of what they compute.
  */
 import { type ErrorCode, SkeinError } from '../../errors.ts'
-import { type NativeLibrary, type NativeType, openLibrary, type Pointer } from '../ffi.ts'
+import {
+  type Bound,
+  bindAll,
+  type NativeType,
+  openLibrary,
+  type Pointer,
+  type Signatures,
+} from '../ffi.ts'
 
 /** SK_ABI_VERSION of skein.h. */
 const ABI_VERSION = 7
-
-type Address = Pointer | null
-type Memory = Pointer | Float32Array | Int32Array | Uint8Array | BigUint64Array | null
 
 const I = 'int32'
 const L = 'int64'
@@ -61,24 +65,10 @@ const SIGNATURES = {
   sk_bench_read: ['double', [P, L, I]],
   sk_bench_fma: ['double', [P, I]],
   sk_vector_function: ['void', [I, P, P, L]],
-} as const satisfies Record<string, readonly [NativeType, readonly NativeType[]]>
-
-type Value<T extends NativeType> = T extends 'pointer'
-  ? Memory
-  : T extends 'void'
-    ? undefined
-    : T extends 'string'
-      ? string
-      : number
-type Result<T extends NativeType> = T extends 'pointer' ? Address : Value<T>
-type Values<T extends readonly NativeType[]> = { -readonly [K in keyof T]: Value<T[K]> }
+} as const satisfies Signatures
 
 /** Every function of skein.h, by its name. */
-export type Native = {
-  readonly [K in keyof typeof SIGNATURES]: (
-    ...args: Values<(typeof SIGNATURES)[K][1]>
-  ) => Result<(typeof SIGNATURES)[K][0]>
-}
+export type Native = Bound<typeof SIGNATURES>
 
 /** Binds a library built from this repository's kernels; one of another version is refused. */
 export function openNative(path: string): Native {
@@ -93,16 +83,7 @@ export function openNative(path: string): Native {
       `${path} ${found}, expected version ${ABI_VERSION}; run: npm run build:native`,
     )
   }
-  return bindAll(library)
-}
-
-function bindAll(library: NativeLibrary): Native {
-  const entries = Object.entries(SIGNATURES).map(([name, [result, args]]) => [
-    name,
-    library.bind(name, result, args),
-  ])
-  // Each entry was bound with the signature that the type of Native is made from.
-  return Object.fromEntries(entries) as Native
+  return bindAll(library, SIGNATURES)
 }
 
 const STATUS_CODES: Readonly<Record<number, ErrorCode>> = {

@@ -8,7 +8,6 @@ import type {
   MatrixSource,
   PenaltyPool,
   QuantisedSource,
-  SourceType,
   StateData,
   StatePool,
   StateShape,
@@ -18,6 +17,7 @@ import type {
 } from '../backend.ts'
 import type { Pointer } from '../ffi.ts'
 import { numScales, refuseFp8, valueBytes } from '../quantised.ts'
+import { checkBytes, readBlocks, rowBlocks } from '../source-rows.ts'
 import type { CpuContext } from './context.ts'
 
 /** Values of sk_type. */
@@ -29,11 +29,8 @@ export const TYPES: Readonly<Record<Exclude<WeightType, 'fp8'>, number>> = {
   q4: 4,
   nf4: 5,
 }
-export const SOURCE_BYTES: Readonly<Record<SourceType, number>> = { f32: 4, f16: 2, bf16: 2 }
 /** Rows of a native tile: blocks handed to packing are multiples of it. */
 const TILE_ROWS = 64
-/** Source bytes read and packed at a time: enough to keep all threads busy, little beside the model. */
-const BLOCK_BYTES = 16 << 20
 
 export class CpuTensor implements Tensor {
   readonly shape: readonly number[]
@@ -76,7 +73,7 @@ export class CpuMatrix implements Matrix {
     const { quantised } = source
     if (quantised?.type === type) this.#packQuantised(context, source, quantised)
     else
-      for (const [start, end, values] of readBlocks(source))
+      for (const [start, end, values] of readBlocks(source, TILE_ROWS))
         context.check(
           native.sk_matrix_pack(this.pointer, start, end - start, TYPES[dtype], values),
           name,
@@ -86,7 +83,7 @@ export class CpuMatrix implements Matrix {
 
   #packQuantised(context: CpuContext, source: MatrixSource, { type, readRows }: QuantisedSource) {
     const { name, rows, columns } = source
-    for (const [start, end] of rowBlocks(rows, columns)) {
+    for (const [start, end] of rowBlocks(rows, columns, TILE_ROWS)) {
       const { values, scales } = readRows(start, end)
       checkBytes(source, start, end, values, valueBytes(type, columns))
       checkBytes(source, start, end, scales, 2 * numScales(type, columns))
@@ -121,41 +118,6 @@ export class CpuTable implements Table {
       context.check(native.sk_table_write(this.pointer, start, end - start, values), name)
     this.bytes = native.sk_table_bytes(this.pointer)
   }
-}
-
-/** Ranges of whole tiles. */
-export function* rowBlocks(
-  rows: number,
-  rowBytes: number,
-): Generator<[start: number, end: number]> {
-  const step = Math.max(1, Math.floor(BLOCK_BYTES / (rowBytes * TILE_ROWS))) * TILE_ROWS
-  for (let start = 0; start < rows; start += step) yield [start, Math.min(start + step, rows)]
-}
-
-/** The rows of a source in blocks of whole tiles, each checked for its length. */
-function* readBlocks(source: MatrixSource): Generator<[start: number, end: number, Uint8Array]> {
-  const { rows, columns, dtype } = source
-  const rowBytes = columns * SOURCE_BYTES[dtype]
-  for (const [start, end] of rowBlocks(rows, rowBytes)) {
-    const values = source.readRows(start, end)
-    checkBytes(source, start, end, values, rowBytes)
-    yield [start, end, values]
-  }
-}
-
-function checkBytes(
-  { name }: MatrixSource,
-  start: number,
-  end: number,
-  { length }: Uint8Array,
-  rowBytes: number,
-): void {
-  const expected = (end - start) * rowBytes
-  if (length === expected) return
-  throw new SkeinError(
-    'corrupt_weights',
-    `${name}: rows ${start} to ${end} hold ${length} bytes, expected ${expected}`,
-  )
 }
 
 export class CpuStatePool implements StatePool {

@@ -15,10 +15,11 @@ import {
   type WeightType,
 } from '../backend.ts'
 import { f16ToNumber } from '../reference/tensors.ts'
+import { readBlocks, SOURCE_BYTES } from '../source-rows.ts'
 import type { CudaDevice } from './device.ts'
 import { type DevicePointer, i64 } from './kernel-args.ts'
 import { roundedMatrix } from './rounded-matrix.ts'
-import { eachBlock, launchOnce, readBlocks, SOURCE_BYTES, SOURCE_CODES } from './source-rows.ts'
+import { eachBlock, launchOnce, SOURCE_CODES } from './source-rows.ts'
 
 export type TensorType = 'f32' | 'f16'
 

@@ -5,9 +5,10 @@
 import { SkeinError } from '../../errors.ts'
 import type { MatrixSource, QuantisedSource, QuantisedType, RoundedType } from '../backend.ts'
 import { numScales, SCALE_INPUTS, valueBytes } from '../quantised.ts'
+import { checkBytes, rowBlocks } from '../source-rows.ts'
 import type { CudaDevice } from './device.ts'
 import { type DevicePointer, i32 } from './kernel-args.ts'
-import { checkBytes, eachBlock, launchOnce, rowBlocks, SOURCE_CODES } from './source-rows.ts'
+import { eachBlock, launchOnce, SOURCE_CODES } from './source-rows.ts'
 
 /** Values of QUANT in quant.cuh. */
 export const QUANT_CODES: Readonly<Record<RoundedType, number>> = { i8: 1, q4: 2, nf4: 3, fp8: 4 }

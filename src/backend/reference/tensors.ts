@@ -93,7 +93,7 @@ export function f16ToNumber(bits: number): number {
 }
 
 /** Nearest bf16, ties to even. */
-export function roundToBf16(value: number): number {
+function roundToBf16(value: number): number {
   return bf16ToNumber(bf16Nearest(value))
 }
 

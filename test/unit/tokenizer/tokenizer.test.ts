@@ -1,6 +1,5 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { StreamDecoder } from '../../../src/tokenizer/stream-decoder.ts'
 import { Tokenizer } from '../../../src/tokenizer/tokenizer.ts'
 import { parseVocabulary } from '../../../src/tokenizer/vocabulary.ts'
 import { smallTokenizer, vocabularyText } from '../../helpers/vocabulary.ts'
@@ -164,99 +163,5 @@ describe('what is fixed', () => {
     expect(Tokenizer.fromTokens(tokens, 'test').hash).toBe(hash)
     const moved = tokens.map(({ id, bytes }) => ({ id: id === 257 ? 258 : id, bytes }))
     expect(Tokenizer.fromTokens(moved, 'test').hash).not.toBe(hash)
-  })
-})
-
-describe('streams', () => {
-  const stream = (of: Tokenizer, tokens: Iterable<number>) => {
-    const decoder = new StreamDecoder(of)
-    const pieces = Array.from(tokens, (token) => decoder.push(token))
-    return { pieces, text: pieces.join('') + decoder.flush() }
-  }
-
-  test('joined, a stream is the whole, whatever the bytes', () => {
-    const awkward = fc.array(
-      fc.constantFrom(
-        0x41,
-        0x80,
-        0xa0,
-        0xbf,
-        0xc0,
-        0xc3,
-        0xe0,
-        0xe4,
-        0xed,
-        0xef,
-        0xbb,
-        0xf0,
-        0x90,
-        0x9f,
-        0xf4,
-        0xf5,
-        0xff,
-      ),
-      { maxLength: 24 },
-    )
-    fc.assert(
-      fc.property(
-        fc.oneof(
-          awkward,
-          likelyBytes.map((bytes) => [...bytes]),
-        ),
-        (bytes) => {
-          const tokens = bytes.map((byte) => byte + 1)
-          expect(stream(tokenizer, tokens).text).toBe(tokenizer.decode(tokens))
-          expect(stream(tokenizer, tokens).text).toBe(Buffer.from(bytes).toString())
-        },
-      ),
-      { ...SEED, numRuns: 2000 },
-    )
-  })
-
-  test('random splits of text never show half a character', () => {
-    const text = fc.string({ unit: 'grapheme', maxLength: 40 })
-    fc.assert(
-      fc.property(text, fc.boolean(), (value, byBytes) => {
-        const tokens = byBytes
-          ? Array.from(Buffer.from(value), (byte) => byte + 1)
-          : tokenizer.encode(value)
-        const { pieces, text: whole } = stream(tokenizer, tokens)
-        expect(whole).toBe(value)
-        if (!value.includes('\ufffd')) expect(pieces.join('')).not.toContain('\ufffd')
-      }),
-      SEED,
-    )
-  })
-
-  test.each(['🙂', '龘', '👩‍👩‍👧‍👦', 'क्षि', '🇨🇳', 'e\u0301', '\ufeff'])(
-    '%s, byte by byte',
-    (character) => {
-      const bytes = Buffer.from(character)
-      const { pieces, text } = stream(
-        tokenizer,
-        Array.from(bytes, (byte) => byte + 1),
-      )
-      expect(text).toBe(character)
-      for (const piece of pieces) expect(piece).not.toContain('\ufffd')
-    },
-  )
-
-  test('what can no longer become a character is shown at once, the rest at the end', () => {
-    const { pieces, text } = stream(
-      tokenizer,
-      [0xe4, 0xbd, 0x41, 0xed, 0xa0, 0xf0, 0x9f, 0x99].map((byte) => byte + 1),
-    )
-    expect(pieces).toEqual(['', '', '\ufffdA', '', '\ufffd\ufffd', '', '', ''])
-    expect(text).toBe('\ufffdA\ufffd\ufffd\ufffd')
-  })
-
-  test('a decoder can be used again after flush', () => {
-    const decoder = new StreamDecoder(tokenizer)
-    expect([decoder.push(0xe4 + 1), decoder.flush(), decoder.push(98), decoder.flush()]).toEqual([
-      '',
-      '\ufffd',
-      'a',
-      '',
-    ])
   })
 })
