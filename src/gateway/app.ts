@@ -245,10 +245,13 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits) {
   const report = (thrown: unknown, request: FastifyRequest): SkeinError => {
     const { error } = failureOf(thrown)
     metrics.countError(error.code)
-    if (error.status >= 500 && error.code !== 'model_not_loaded') {
-      request.log.error({ err: error }, 'request failed')
-    } else request.log.info({ code: error.code, param: error.param }, 'request refused')
-    return publicError(error, request.id)
+    // Whoever may load a model is told why it could not be.
+    const isOperators = request.routeOptions.config?.role !== undefined
+    const shown = publicError(error, request.id, isOperators)
+    const isOurs = error.status >= 500 && error.code !== 'model_not_loaded'
+    if (isOurs || shown !== error) request.log.error({ err: error }, 'request failed')
+    else request.log.info({ code: error.code, param: error.param }, 'request refused')
+    return shown
   }
   const send: Respond = (thrown, request, reply) => {
     const shown = report(thrown, request)
