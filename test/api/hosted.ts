@@ -9,6 +9,7 @@ import { Fleet } from '../../src/gateway/fleet.ts'
 import type { Keeper } from '../../src/gateway/keeper.ts'
 import type { Launch } from '../../src/gateway/launch.ts'
 import type { WorkerSpec } from '../../src/gateway/management/contract.ts'
+import type { OpenDoor } from '../../src/gateway/management/doors.ts'
 import { Management } from '../../src/gateway/management/management.ts'
 import { Metrics } from '../../src/gateway/metrics.ts'
 import { openModelFolder } from '../../src/gateway/model-folder.ts'
@@ -162,7 +163,13 @@ export function hosted(options: Partial<ModelHostOptions> = {}) {
 }
 
 /** The control plane over the same fleet. */
-export function managementOf(fleet: Fleet, resolve: (spec: WorkerSpec) => Launch): Management {
+export function managementOf(
+  fleet: Fleet,
+  resolve: (spec: WorkerSpec) => Launch,
+  openDoor: OpenDoor = () => {
+    throw new Error('no door was asked for')
+  },
+): Management {
   return new Management({
     fleet,
     metrics: new Metrics(fleet.registry, fleet),
@@ -171,9 +178,7 @@ export function managementOf(fleet: Fleet, resolve: (spec: WorkerSpec) => Launch
     isOpen: () => false,
     resolve,
     listModels: () => [],
-    openDoor: () => {
-      throw new Error('no door was asked for')
-    },
+    openDoor,
   })
 }
 

@@ -101,6 +101,9 @@ async function passOn(
   // The raw path, as the client spelt it: the part behind the fixed one.
   const path = /^\/api\/workers\/[^/]+\/proxy(\/.*)$/s.exec(request.raw.url ?? '')?.[1]
   if (path === undefined) throw new SkeinError('not_found', 'no such route')
+  // A way to it would stay for good: nothing ends once more.
+  if (worker.hasEnded)
+    throw new SkeinError('model_not_loaded', 'the worker has ended; restart it, or ask another')
   // One request, one id, in both gateways' logs.
   request.raw.headers['x-request-id'] = request.id
   reply.hijack()
