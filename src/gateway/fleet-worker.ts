@@ -85,12 +85,13 @@ export class FleetWorker implements RoutedReplica {
     return this.#keeper.engine
   }
 
+  /** Of one that finishes its requests, what it is to new ones. */
   get state(): ModelState {
-    return this.#keeper.state
+    return this.#isLeaving ? 'stopped' : this.#keeper.state
   }
 
   get reason(): string | null {
-    return this.#keeper.reason
+    return this.#isLeaving ? 'the worker is being stopped' : this.#keeper.reason
   }
 
   get neverServed(): boolean {

@@ -28,8 +28,8 @@ function withDoors() {
   return { app, management, doors, keepers }
 }
 
-test('a worker that has ended has no way to it', async () => {
-  const { app, management, doors } = withDoors()
+test('a worker that finishes its requests is not ready on its own way, and has none when it has ended', async () => {
+  const { app, management, doors, keepers } = withDoors()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   const at = `/api/workers/${id}/proxy`
   const ask = () => postTo(app, `${at}/v1/completions`, { prompt: 'x' })
@@ -37,7 +37,16 @@ test('a worker that has ended has no way to it', async () => {
   await expect.poll(isReady).toBe(200)
   expect((await ask()).statusCode).toBe(200)
 
+  keepers[0]!.client!.running = 1
   management.stop(id)
+  expect(await isReady()).toBe(503)
+  const refused = await ask()
+  expect([refused.statusCode, refused.json().error.message]).toEqual([
+    503,
+    'the model is not ready: the worker is being stopped',
+  ])
+
+  keepers[0]!.client!.running = 0
   await expect.poll(() => management.fleet.find(id).hasEnded).toBe(true)
   expect(doors).toHaveLength(1)
   const late = await ask()
