@@ -120,7 +120,8 @@ export class ModelHost implements ModelAdmin {
   async #replace(launch: Launch): Promise<boolean> {
     const old = this.#fleet.serving(launch.id)
     const isThere = old.length > 0 && old.every((worker) => worker.state === 'ready')
-    if (isThere && old.every((worker) => isSame(worker.launch, launch))) return false
+    const isAsked = (worker: FleetWorker) => isSame(worker.launch, launch) && worker.isUpToDate
+    if (isThere && old.every(isAsked)) return false
     const launches = old.length === 0 ? [launch] : old.map((worker) => inPlaceOf(worker, launch))
     const next = launches.map((one) => this.#fleet.create(one, false))
     try {
