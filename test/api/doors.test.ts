@@ -2,7 +2,9 @@
 import type { FastifyInstance } from 'fastify'
 import { expect, test } from 'vitest'
 import { buildApp } from '../../src/gateway/app.ts'
+import type { FleetWorker } from '../../src/gateway/fleet-worker.ts'
 import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
+import { Metrics } from '../../src/gateway/metrics.ts'
 import { createRegistry } from '../../src/gateway/registry.ts'
 import { hosted, managementOf } from './hosted.ts'
 import { postTo } from './kit.ts'
@@ -12,19 +14,19 @@ const COMMON = { keys: [], host: '127.0.0.1', version: '1' }
 function withDoors() {
   const { fleet, host, keepers } = hosted()
   const doors: FastifyInstance[] = []
-  const launch = { id: 'm', file: 'a.pth', quant: null, startStates: [], vocab: null }
-  const management = managementOf(
-    fleet,
-    (spec) => ({ ...launch, spec }),
-    (worker) => {
-      const { tokenizer } = worker
-      const models = createRegistry([{ id: 'm', tokenizer, source: fleet.routerTo(worker) }])
-      const door = buildApp({ ...COMMON, models })
-      doors.push(door)
-      return door
-    },
-  )
-  const app = buildApp({ ...COMMON, models: host.registry, admin: host, management })
+  const common = { ...COMMON, metrics: new Metrics(fleet.registry, fleet) }
+  const openDoor = (worker: FleetWorker) => {
+    const { tokenizer } = worker
+    const models = createRegistry([{ id: 'm', tokenizer, source: fleet.routerTo(worker) }])
+    const door = buildApp({ ...common, models })
+    doors.push(door)
+    return door
+  }
+  const startStates = [{ name: 'tuned', path: 'state.pth' }]
+  const launch = { id: 'm', file: 'a.pth', quant: null, startStates, vocab: null }
+  const options = { metrics: common.metrics, openDoor }
+  const management = managementOf(fleet, (spec) => ({ ...launch, spec }), options)
+  const app = buildApp({ ...common, models: host.registry, admin: host, management })
   return { app, management, doors, keepers }
 }
 
@@ -52,5 +54,25 @@ test('a worker that finishes its requests is not ready on its own way, and has n
   const late = await ask()
   expect([late.statusCode, late.json().code]).toEqual([503, 'model_not_loaded'])
   expect(doors).toHaveLength(1)
+  await app.close()
+})
+
+test('the latencies of an ended worker are gone, whatever its model was called', async () => {
+  const { app, management } = withDoors()
+  const { worker_id: id } = await management.start(DEFAULT_SPEC)
+  const ask = (model: string) => postTo(app, '/v1/completions', { model, prompt: 'x' })
+  await expect.poll(async () => (await ask('m')).statusCode).toBe(200)
+  expect((await ask('m@tuned')).statusCode).toBe(200)
+  const names = async () => {
+    const { body } = await app.inject({ url: '/metrics' })
+    return [...body.matchAll(/first_token_seconds_count\{model="(\S+)",worker="(\S+)"\}/g)]
+  }
+  expect((await names()).map(([, ...labels]) => labels)).toEqual([
+    ['m', id],
+    ['m@tuned', id],
+  ])
+  management.stop(id)
+  await expect.poll(() => management.fleet.find(id).hasEnded).toBe(true)
+  expect(await names()).toEqual([])
   await app.close()
 })

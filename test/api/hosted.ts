@@ -9,8 +9,7 @@ import { Fleet } from '../../src/gateway/fleet.ts'
 import type { Keeper } from '../../src/gateway/keeper.ts'
 import type { Launch } from '../../src/gateway/launch.ts'
 import type { WorkerSpec } from '../../src/gateway/management/contract.ts'
-import type { OpenDoor } from '../../src/gateway/management/doors.ts'
-import { Management } from '../../src/gateway/management/management.ts'
+import { Management, type ManagementOptions } from '../../src/gateway/management/management.ts'
 import { Metrics } from '../../src/gateway/metrics.ts'
 import { openModelFolder } from '../../src/gateway/model-folder.ts'
 import { ModelHost, type ModelHostOptions } from '../../src/gateway/model-host.ts'
@@ -166,9 +165,7 @@ export function hosted(options: Partial<ModelHostOptions> = {}) {
 export function managementOf(
   fleet: Fleet,
   resolve: (spec: WorkerSpec) => Launch,
-  openDoor: OpenDoor = () => {
-    throw new Error('no door was asked for')
-  },
+  options: Partial<ManagementOptions> = {},
 ): Management {
   return new Management({
     fleet,
@@ -178,7 +175,10 @@ export function managementOf(
     isOpen: () => false,
     resolve,
     listModels: () => [],
-    openDoor,
+    openDoor: () => {
+      throw new Error('no door was asked for')
+    },
+    ...options,
   })
 }
 
