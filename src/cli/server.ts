@@ -5,7 +5,7 @@ import { dirname, join } from 'node:path'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
 import { SkeinError } from '../errors.ts'
-import { type AppOptions, buildApp } from '../gateway/app.ts'
+import { type AppOptions, buildApp, createShared } from '../gateway/app.ts'
 import { Drain } from '../gateway/drain.ts'
 import { Fleet } from '../gateway/fleet.ts'
 import type { KeyRing } from '../gateway/keys-file.ts'
@@ -145,7 +145,7 @@ type CommonOptions = Omit<AppOptions, 'models' | 'host' | 'admin' | 'management'
   readonly logger: Logger
 }
 
-/** What the server and the doors to single workers share: who may do what how often, the figures, the way down. */
+/** What the server and the doors to single workers share: who may do what how often, calls, mixtures, figures, the way down. */
 function commonOptions(
   options: ServerOptions,
   logger: Logger,
@@ -156,6 +156,7 @@ function commonOptions(
     keys: options.keys ?? [],
     keyRing: options.keyRing ?? null,
     rates: new RateLimits(),
+    shared: createShared(),
     metrics: new Metrics(fleet.registry, fleet),
     version: packageVersion(),
     isTraced: options.traceEndpoint !== undefined,

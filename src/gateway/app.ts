@@ -35,7 +35,7 @@ import type { Management } from './management/management.ts'
 import { mountStreams } from './management/streams.ts'
 import { mountMe } from './me.ts'
 import { Metrics } from './metrics.ts'
-import { Mixtures } from './mixtures.ts'
+import { type KnownMixtures, Mixtures } from './mixtures.ts'
 import { mountDialects } from './mount.ts'
 import { openApiPage } from './openapi.ts'
 import { createOriginPolicy, type OriginPolicy, preflightHeaders } from './origin.ts'
@@ -54,6 +54,7 @@ export interface AppOptions {
   /** Those of several apps may be one; absent: an app's own. */
   readonly metrics?: Metrics
   readonly rates?: RateLimits
+  readonly shared?: Shared
   /** Empty: open. `resolveAuth` decides. */
   readonly keys: readonly string[]
   /** Keys with names, which come and go. */
@@ -76,11 +77,22 @@ export interface AppOptions {
   readonly isTraced?: boolean
 }
 
+/** What several apps over the same workers know: a call of one can be ended at another, a mixture is every one's. */
+export interface Shared {
+  readonly live: LiveCalls
+  readonly mixtures: KnownMixtures
+}
+
+export function createShared(): Shared {
+  return { live: new LiveCalls(), mixtures: new Map() }
+}
+
 export function buildApp(options: AppOptions): FastifyInstance {
   const { drain = new Drain(), version, host } = options
   const limits: Limits = { ...DEFAULT_LIMITS, ...options.limits }
   const metrics = options.metrics ?? new Metrics(options.models)
-  const mixtures = new Mixtures(options.models)
+  const { shared = createShared() } = options
+  const mixtures = new Mixtures(options.models, shared.mixtures)
   const { isTraced = false } = options
   const models = measured(mixtures.registry, metrics, isTraced)
   const { keyRing = null } = options
@@ -88,7 +100,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const auth = createAuth(options.keys, keyRing)
   const ofWorkers = management === undefined ? null : managementDialect(management)
   const dialects = [
-    ...allDialects(limits),
+    ...allDialects(limits, shared.live),
     ...(keyRing === null ? [] : [keysDialect(keyRing, auth.isOpen)]),
     ...(ofWorkers === null ? [] : [ofWorkers]),
   ]
@@ -139,9 +151,8 @@ export function buildApp(options: AppOptions): FastifyInstance {
 }
 
 /** The first one's shapes are those of every reply that belongs to no dialect. */
-export function allDialects(limits: Limits): readonly Dialect[] {
-  // Of all of them: whoever ends a call need not know whose route it came by.
-  const live = new LiveCalls()
+export function allDialects(limits: Limits, live = new LiveCalls()): readonly Dialect[] {
+  // The calls are those of all of them: whoever ends one need not know whose route it came by.
   return [
     openAiDialect(limits, live),
     sessionsDialect(),

@@ -17,13 +17,16 @@ import type { EngineClient } from '../engine/client.ts'
 import { SkeinError } from '../errors.ts'
 import { withChangedClient } from './changed-client.ts'
 
+/** Of each model, by name. */
+export type KnownMixtures = Map<string, Map<string, Mixture>>
+
 export class Mixtures {
   readonly #models: ModelRegistry
-  /** Of each model, by name. */
-  readonly #known = new Map<string, Map<string, Mixture>>()
+  readonly #known: KnownMixtures
 
-  constructor(models: ModelRegistry) {
+  constructor(models: ModelRegistry, known: KnownMixtures) {
     this.#models = models
+    this.#known = known
   }
 
   /** The same models, and each mixture as a model beside its own. */
@@ -97,13 +100,17 @@ export class Mixtures {
     for (const [id, ofModel] of this.#known) {
       const rest = name.startsWith(id) ? name.slice(id.length) : ''
       const mixture = rest[0] === ' ' || rest[0] === '@' ? ofModel.get(rest.slice(1)) : undefined
-      if (mixture === undefined) continue
+      if (mixture === undefined || !this.#isServed(id)) continue
       const model = this.#models.get(id)
       if (isThere(mixture, model.client.info.startStates ?? [])) {
         return withMixture(model, name, mixture)
       }
     }
     return null
+  }
+
+  #isServed(id: string): boolean {
+    return this.#models.list().some((model) => model.id === id)
   }
 }
 
