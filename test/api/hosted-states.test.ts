@@ -160,6 +160,48 @@ describe('start states of a running model', () => {
     expect((await say(mixed)).error.code).toBe('model_not_found')
   })
 
+  test('states and mixtures that would change one another are refused, or replaced by name', async () => {
+    const { app, keepers, names } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    const state = (state_viewname: string, state_filename = 'state.pth') =>
+      postTo(app, '/loadstatemodel', { state_viewname, state_filename })
+    const mix = (state_viewname: string, ...state_filenames: string[]) =>
+      postTo(app, '/mrss_loadstatemodel', { state_viewname, state_filenames })
+    const files = () =>
+      [...keepers[0]!.client!.states].map(([name, path]) => [name, basename(path)])
+    const is = async (reply: ReturnType<typeof state>, status: number) => {
+      const { statusCode, body } = await reply
+      expect(statusCode, body).toBe(status)
+    }
+    // A part's name is another's state, or mixture.
+    await is(state('V 1'), 200)
+    await is(mix('V', 'a.pth', 'b.pth'), 409)
+    expect(files()).toEqual([['V 1', 'state.pth']])
+    await is(mix('W 1', 'a.pth'), 200)
+    await is(mix('W', 'b.pth'), 409)
+    // A part is nobody's to replace.
+    await is(state('W 1 1'), 409)
+    await is(mix('W 1 1', 'b.pth'), 409)
+    expect(files()).toEqual([
+      ['V 1', 'state.pth'],
+      ['W 1 1', 'a.pth'],
+    ])
+    // Of one name there is one: the last.
+    await is(state('W 1'), 200)
+    expect(files()).toEqual([
+      ['V 1', 'state.pth'],
+      ['W 1', 'state.pth'],
+    ])
+    await is(mix('V 1', 'a.pth'), 200)
+    await is(mix('V 1', 'b.pth'), 200)
+    const named = ['W 1', 'V 1 1', 'V 1'].map((name) => `${SEED.model_viewname} ${name}`)
+    expect(await names()).toEqual([SEED.model_viewname, ...named])
+    expect(files()).toEqual([
+      ['W 1', 'state.pth'],
+      ['V 1 1', 'b.pth'],
+    ])
+  })
+
   test('a replica is given the start states of its model, whenever it comes', async () => {
     const { app, fleet, keepers } = hosted()
     await postTo(app, '/loadmodel', SEED)
