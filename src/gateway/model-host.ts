@@ -109,6 +109,8 @@ export class ModelHost implements ModelAdmin {
     const only = id === null && names.length === 1 ? names[0] : undefined
     const found = id === null ? only : names.find((name) => name === id)
     if (found !== undefined) return found
+    if (id === null && names.length === 0)
+      throw new SkeinError('model_not_loaded', 'no model is loaded here; load one first')
     const message =
       id === null
         ? `model: ${names.length} models are served; name one`

@@ -8,9 +8,14 @@ import { postTo } from './kit.ts'
 describe('start states of a running model', () => {
   test('start states come and go in the worker that runs', async () => {
     const { folder, app, names, keepers } = hosted()
-    await postTo(app, '/loadmodel', SEED)
     const add = (state_filename: string) =>
       postTo(app, '/loadstatemodel', { state_filename, state_viewname: 'State Test' })
+    const early = await add('state.pth')
+    expect([early.statusCode, early.json().detail]).toEqual([
+      503,
+      expect.stringContaining('no model is loaded'),
+    ])
+    await postTo(app, '/loadmodel', SEED)
     const [{ client }] = keepers as [FakeKeeper]
     expect((await add('state.pth')).json()).toEqual({ status: 'success' })
     const withState = `${SEED.model_viewname} State Test`
