@@ -50,7 +50,7 @@ export interface ServerOptions {
   readonly allowedHosts?: readonly string[] | undefined
   /** Translation needs no key. */
   readonly openTranslate?: boolean | undefined
-  /** Whose files may be loaded over HTTP; by default the folder of the model, or "models" without one. */
+  /** Whose files may be loaded over HTTP; by default the folder of the model, or "models" and "states" without one. */
   readonly modelDir?: string | undefined
   readonly limits?: Partial<Limits> | undefined
   /** /metrics without a key, on this port alone; 0: any free one. */
@@ -91,9 +91,7 @@ export async function startServer(
   const { model, dataDir } = choice
   const launches = options.launches ?? firstLaunches(choice, options)
   for (const { file } of launches) checkModelFile({ ...choice, model: file })
-  const folder = openModelFolder(
-    options.modelDir ?? (model === null ? 'models' : dirname(realPath(model))),
-  )
+  const folder = modelFolderOf(model, options)
   const fleet = new Fleet({
     launcher: launcherOf(choice, options, logger),
     logFolder: dataDir === undefined ? undefined : join(dataDir, 'logs'),
@@ -195,6 +193,14 @@ function manage(
 
 /** What every worker gets unless it is told otherwise, and the model to begin with. */
 export type ServedChoice = Omit<EngineChoice, 'model'> & { readonly model: string | null }
+
+/** Where RWKV-Infer has its files, unless a file or a folder was named. */
+function modelFolderOf(model: string | null, { modelDir }: ServerOptions): ModelFolder {
+  if (modelDir !== undefined) return openModelFolder(modelDir)
+  return model === null
+    ? openModelFolder('models', ['states'])
+    : openModelFolder(dirname(realPath(model)))
+}
 
 /** Each model as often as there are devices and replicas. */
 function firstLaunches(choice: ServedChoice, options: ServerOptions): Launch[] {
