@@ -38,8 +38,9 @@ export function openModelFolder(folder: string, others: readonly string[] = []):
   const all = [asGiven, ...others.map((other) => resolve(other))]
   return {
     find(name, param) {
-      for (const one of isPlain(name) ? all : []) {
-        const found = findBelow(one, name)
+      const plain = name.replace(/^\.\//, '')
+      for (const one of isPlain(plain) ? all : []) {
+        const found = findBelow(one, plain)
         if (found !== null) return found
       }
       throw new SkeinError('not_found', `${param}: no such file in the folder of models`, { param })

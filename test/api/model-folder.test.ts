@@ -17,7 +17,7 @@ describe('the folder', () => {
   symlinkSync(join(folder, 'a.pth'), join(folder, 'inner.pth'))
   const { find } = openModelFolder(folder)
 
-  test.each(['a.pth', 'a', 'sub/c.pth', 'inner.pth', join(folder, 'a.pth')])(
+  test.each(['a.pth', './a.pth', 'a', 'sub/c.pth', 'inner.pth', join(folder, 'a.pth')])(
     '%s is found',
     (name) => {
       expect(find(name, 'f')).toMatch(/[ac]\.pth$/)
