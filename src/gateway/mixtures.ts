@@ -127,7 +127,8 @@ export class Mixtures {
     for (const [id, ofModel] of this.#known) {
       const rest = name.startsWith(id) ? name.slice(id.length) : ''
       const mixture = rest[0] === ' ' || rest[0] === '@' ? ofModel.get(rest.slice(1)) : undefined
-      if (mixture === undefined || !this.#isServed(id)) continue
+      // A model's own name goes before another's mixture.
+      if (mixture === undefined || !this.#isServed(id) || this.#isServed(name)) continue
       const model = this.#models.get(id)
       if (isThere(mixture, model.client.info.startStates ?? [])) {
         return withMixture(model, name, mixture)

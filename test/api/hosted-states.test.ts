@@ -166,7 +166,7 @@ describe('start states of a running model', () => {
   })
 
   test('states and mixtures that would change one another are refused, or replaced by name', async () => {
-    const { app, keepers, names } = hosted()
+    const { app, keepers, names, say } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const state = (state_viewname: string, state_filename = 'state.pth') =>
       postTo(app, '/loadstatemodel', { state_viewname, state_filename })
@@ -205,6 +205,11 @@ describe('start states of a running model', () => {
       ['W 1', 'state.pth'],
       ['V 1 1', 'b.pth'],
     ])
+    // A model's own name goes before either.
+    const whole = `${SEED.model_viewname} V 1`
+    expect((await say(whole)).choices[0].text).toBe('0.pth')
+    await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: whole })
+    expect((await say(whole)).choices[0].text).toBe('a.pth')
   })
 
   test('a replica is given the start states of its model, whenever it comes', async () => {
