@@ -143,7 +143,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const context = { models, admin, limits, drain, auth, isTranslateOpen, report, rates }
   mountDialects(app, dialects, context)
   if (management !== undefined && ofWorkers !== null)
-    mountStreams(app, management, ofWorkers, limits)
+    mountStreams(app, management, ofWorkers, limits, auth)
   mountSystem(app, { models, metrics, drain, version, openApi: openApiPage(dialects, version) })
   mountMe(app, { models, rates })
   mountWeb(app, web)
