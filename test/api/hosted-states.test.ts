@@ -165,6 +165,28 @@ describe('start states of a running model', () => {
     expect((await say(mixed)).error.code).toBe('model_not_found')
   })
 
+  test('what a mixture draws with counts on every route that says nothing of it', async () => {
+    const { app, keepers } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    const mixture = { state_viewname: 'mix', state_filenames: ['a.pth'] }
+    const defaults = { default_temperature: 0.25, default_top_p: 0.75 }
+    await postTo(app, '/mrss_loadstatemodel', { ...mixture, ...defaults })
+    const messages = [{ role: 'user', content: 'Hi' }]
+    const model = `${SEED.model_viewname} mix`
+    for (const [path, body] of [
+      ['/chat/completions', { messages }],
+      ['/v1/chat/completions', { messages }],
+      ['/v1/chat/completions', { contents: ['Hi'] }],
+      ['/v1/completions', { prompt: 'Hi' }],
+    ] as const) {
+      const last = () => keepers[0]!.client!.requests.at(-1)!.sampling
+      await postTo(app, path, { ...body, model })
+      expect(last(), path).toMatchObject({ temperature: 0.25, topP: 0.75 })
+      await postTo(app, path, { ...body, model, temperature: 0.5, top_p: 1 })
+      expect(last(), path).toMatchObject({ temperature: 0.5, topP: 1 })
+    }
+  })
+
   test('states and mixtures that would change one another are refused, or replaced by name', async () => {
     const { app, keepers, names, say } = hosted()
     await postTo(app, '/loadmodel', SEED)
