@@ -122,8 +122,8 @@ export interface MixtureAdmin {
 /** Changing what is served while it is. Every change resolves when it is in force, and changes nothing when it throws. */
 export interface ModelAdmin {
   /**
-   * An older model of that name answers until the new one can. The same choice again does nothing: start states stay, and
-   * it says false.
+   * An older model of that name answers until the new one can. The same choice of the same files again does nothing: start
+   * states stay, and it says false.
    */
   load(choice: ModelChoice): Promise<boolean>
   /** Null: all of them. Requests under way are answered. */

@@ -50,7 +50,7 @@ export function createLauncher(options: LauncherOptions): Launcher {
       ...options.supervision,
       ...(onProgress === undefined ? {} : { onProgress }),
     })
-    return { keeper, tokenizer: tokenizers.get(vocab, choice) }
+    return { keeper, tokenizer: tokenizerOf(launch(), () => tokenizers.get(vocab, choice)) }
   }
 }
 
@@ -124,6 +124,17 @@ function given<T extends object>(fields: T): { [K in keyof T]?: NonNullable<T[K]
   const entries = Object.entries(fields).filter(([, value]) => value != null)
   // What is left has no null in it.
   return Object.fromEntries(entries) as { [K in keyof T]?: NonNullable<T[K]> }
+}
+
+/** What is wrong with a vocabulary that was named is not the model's fault. */
+function tokenizerOf({ vocab }: Launch, read: () => Tokenizer): Tokenizer {
+  try {
+    return read()
+  } catch (thrown) {
+    if (vocab === null) throw thrown
+    const { code, message } = SkeinError.from(thrown)
+    throw new SkeinError(code, message, { param: 'tokenizer_path', cause: thrown })
+  }
 }
 
 /** Fields that have no effect here, in words. */

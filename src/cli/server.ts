@@ -5,7 +5,7 @@ import { dirname, join } from 'node:path'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
 import { SkeinError } from '../errors.ts'
-import { type AppOptions, buildApp } from '../gateway/app.ts'
+import { type AppOptions, buildApp, createShared } from '../gateway/app.ts'
 import { Drain } from '../gateway/drain.ts'
 import { Fleet } from '../gateway/fleet.ts'
 import type { KeyRing } from '../gateway/keys-file.ts'
@@ -50,7 +50,7 @@ export interface ServerOptions {
   readonly allowedHosts?: readonly string[] | undefined
   /** Translation needs no key. */
   readonly openTranslate?: boolean | undefined
-  /** Whose files may be loaded over HTTP; by default the folder of the model, or "models" without one. */
+  /** Whose files may be loaded over HTTP; by default the folder of the model, or "models" and "states" without one. */
   readonly modelDir?: string | undefined
   readonly limits?: Partial<Limits> | undefined
   /** /metrics without a key, on this port alone; 0: any free one. */
@@ -91,9 +91,7 @@ export async function startServer(
   const { model, dataDir } = choice
   const launches = options.launches ?? firstLaunches(choice, options)
   for (const { file } of launches) checkModelFile({ ...choice, model: file })
-  const folder = openModelFolder(
-    options.modelDir ?? (model === null ? 'models' : dirname(realPath(model))),
-  )
+  const folder = modelFolderOf(model, options)
   const fleet = new Fleet({
     launcher: launcherOf(choice, options, logger),
     logFolder: dataDir === undefined ? undefined : join(dataDir, 'logs'),
@@ -145,7 +143,7 @@ type CommonOptions = Omit<AppOptions, 'models' | 'host' | 'admin' | 'management'
   readonly logger: Logger
 }
 
-/** What the server and the doors to single workers share: who may do what how often, the figures, the way down. */
+/** What the server and the doors to single workers share: who may do what how often, calls, mixtures, figures, the way down. */
 function commonOptions(
   options: ServerOptions,
   logger: Logger,
@@ -156,6 +154,7 @@ function commonOptions(
     keys: options.keys ?? [],
     keyRing: options.keyRing ?? null,
     rates: new RateLimits(),
+    shared: createShared(),
     metrics: new Metrics(fleet.registry, fleet),
     version: packageVersion(),
     isTraced: options.traceEndpoint !== undefined,
@@ -194,6 +193,14 @@ function manage(
 
 /** What every worker gets unless it is told otherwise, and the model to begin with. */
 export type ServedChoice = Omit<EngineChoice, 'model'> & { readonly model: string | null }
+
+/** Where RWKV-Infer has its files, unless a file or a folder was named. */
+function modelFolderOf(model: string | null, { modelDir }: ServerOptions): ModelFolder {
+  if (modelDir !== undefined) return openModelFolder(modelDir)
+  return model === null
+    ? openModelFolder('models', ['states'])
+    : openModelFolder(dirname(realPath(model)))
+}
 
 /** Each model as often as there are devices and replicas. */
 function firstLaunches(choice: ServedChoice, options: ServerOptions): Launch[] {

@@ -35,7 +35,7 @@ import type { Management } from './management/management.ts'
 import { mountStreams } from './management/streams.ts'
 import { mountMe } from './me.ts'
 import { Metrics } from './metrics.ts'
-import { Mixtures } from './mixtures.ts'
+import { type KnownMixtures, Mixtures } from './mixtures.ts'
 import { mountDialects } from './mount.ts'
 import { openApiPage } from './openapi.ts'
 import { createOriginPolicy, type OriginPolicy, preflightHeaders } from './origin.ts'
@@ -54,6 +54,7 @@ export interface AppOptions {
   /** Those of several apps may be one; absent: an app's own. */
   readonly metrics?: Metrics
   readonly rates?: RateLimits
+  readonly shared?: Shared
   /** Empty: open. `resolveAuth` decides. */
   readonly keys: readonly string[]
   /** Keys with names, which come and go. */
@@ -76,11 +77,22 @@ export interface AppOptions {
   readonly isTraced?: boolean
 }
 
+/** What several apps over the same workers know: a call of one can be ended at another, a mixture is every one's. */
+export interface Shared {
+  readonly live: LiveCalls
+  readonly mixtures: KnownMixtures
+}
+
+export function createShared(): Shared {
+  return { live: new LiveCalls(), mixtures: new Map() }
+}
+
 export function buildApp(options: AppOptions): FastifyInstance {
   const { drain = new Drain(), version, host } = options
   const limits: Limits = { ...DEFAULT_LIMITS, ...options.limits }
   const metrics = options.metrics ?? new Metrics(options.models)
-  const mixtures = new Mixtures(options.models)
+  const { shared = createShared() } = options
+  const mixtures = new Mixtures(options.models, shared.mixtures)
   const { isTraced = false } = options
   const models = measured(mixtures.registry, metrics, isTraced)
   const { keyRing = null } = options
@@ -88,7 +100,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const auth = createAuth(options.keys, keyRing)
   const ofWorkers = management === undefined ? null : managementDialect(management)
   const dialects = [
-    ...allDialects(limits),
+    ...allDialects(limits, shared.live),
     ...(keyRing === null ? [] : [keysDialect(keyRing, auth.isOpen)]),
     ...(ofWorkers === null ? [] : [ofWorkers]),
   ]
@@ -131,7 +143,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const context = { models, admin, limits, drain, auth, isTranslateOpen, report, rates }
   mountDialects(app, dialects, context)
   if (management !== undefined && ofWorkers !== null)
-    mountStreams(app, management, ofWorkers, limits)
+    mountStreams(app, management, ofWorkers, limits, auth)
   mountSystem(app, { models, metrics, drain, version, openApi: openApiPage(dialects, version) })
   mountMe(app, { models, rates })
   mountWeb(app, web)
@@ -139,9 +151,8 @@ export function buildApp(options: AppOptions): FastifyInstance {
 }
 
 /** The first one's shapes are those of every reply that belongs to no dialect. */
-export function allDialects(limits: Limits): readonly Dialect[] {
-  // Of all of them: whoever ends a call need not know whose route it came by.
-  const live = new LiveCalls()
+export function allDialects(limits: Limits, live = new LiveCalls()): readonly Dialect[] {
+  // The calls are those of all of them: whoever ends one need not know whose route it came by.
   return [
     openAiDialect(limits, live),
     sessionsDialect(),
@@ -245,10 +256,13 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits) {
   const report = (thrown: unknown, request: FastifyRequest): SkeinError => {
     const { error } = failureOf(thrown)
     metrics.countError(error.code)
-    if (error.status >= 500 && error.code !== 'model_not_loaded') {
-      request.log.error({ err: error }, 'request failed')
-    } else request.log.info({ code: error.code, param: error.param }, 'request refused')
-    return publicError(error, request.id)
+    // Whoever may load a model is told why it could not be.
+    const isOperators = request.routeOptions.config?.role !== undefined
+    const shown = publicError(error, request.id, isOperators)
+    const isOurs = error.status >= 500 && error.code !== 'model_not_loaded'
+    if (isOurs || shown !== error) request.log.error({ err: error }, 'request failed')
+    else request.log.info({ code: error.code, param: error.param }, 'request refused')
+    return shown
   }
   const send: Respond = (thrown, request, reply) => {
     const shown = report(thrown, request)

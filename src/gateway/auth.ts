@@ -166,6 +166,16 @@ export function checkRole({ role }: Principal, needed: Role = 'user'): void {
   throw new SkeinError('forbidden', `this needs a key with the role ${needed}; yours is ${role}`)
 }
 
+/** Whether a header opens what needs this role, now: a key can be revoked or end while something it opened goes on. */
+export function isLetIn(auth: Auth, authorization: string | undefined, role: Role): boolean {
+  try {
+    checkRole(auth.check(authorization), role)
+    return true
+  } catch {
+    return false
+  }
+}
+
 function digest(secret: string): Buffer {
   return createHash('sha256').update(secret).digest()
 }

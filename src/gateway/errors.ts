@@ -5,18 +5,28 @@
 import type { FastifyError } from 'fastify'
 import { ERROR_STATUS, type ErrorCode, SkeinError } from '../errors.ts'
 
-/** Codes whose messages may hold what only the operator should see. */
-const GENERIC: Partial<Record<ErrorCode, string>> = {
+/** Codes whose messages are for nobody but the log. */
+const UNFORESEEN: Partial<Record<ErrorCode, string>> = {
   internal: 'the server failed on this request',
   kernel_failed: 'the model failed on this request',
+}
+
+/** Codes whose messages may hold what only the operator should see. */
+const GENERIC: Partial<Record<ErrorCode, string>> = {
+  ...UNFORESEEN,
   out_of_memory: 'the server ran out of memory on this request',
   backend_unavailable: 'the device of this model is not available',
   unsupported_weights: 'the model could not be loaded',
   corrupt_weights: 'the model could not be loaded',
 }
 
-export function publicError(error: SkeinError, requestId: string): SkeinError {
-  const generic = GENERIC[error.code]
+/** The error itself where the client may see all of it. */
+export function publicError(
+  error: SkeinError,
+  requestId: string,
+  isOperators: boolean,
+): SkeinError {
+  const generic = (isOperators ? UNFORESEEN : GENERIC)[error.code]
   if (generic === undefined) return error
   return new SkeinError(error.code, `${generic}; its log has the cause under request ${requestId}`)
 }

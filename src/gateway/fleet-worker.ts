@@ -8,6 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { ModelState, TextCodec } from '../api/models.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { SkeinError } from '../errors.ts'
+import { fileStamp } from './file-stamp.ts'
 import type { Keeper } from './keeper.ts'
 import { type Launch, type Launcher, type StartStateFile, withStartStates } from './launch.ts'
 import type { WorkerInfo, WorkerPhase, WorkerRecord } from './management/contract.ts'
@@ -35,6 +36,8 @@ export class FleetWorker implements RoutedReplica {
   #launch: Launch
   #tokenizer: TextCodec
   #keeper: Keeper
+  /** Of its files, when it was made. */
+  #stamp: string
   #isServing: boolean
   /** On its way to its end, or there. */
   #isLeaving = false
@@ -54,6 +57,7 @@ export class FleetWorker implements RoutedReplica {
     const { keeper, tokenizer } = this.#make()
     this.#keeper = keeper
     this.#tokenizer = tokenizer
+    this.#stamp = fileStamp(this.#launch)
   }
 
   get launch(): Launch {
@@ -85,12 +89,18 @@ export class FleetWorker implements RoutedReplica {
     return this.#keeper.engine
   }
 
+  /** Of one that finishes its requests, what it is to new ones. */
   get state(): ModelState {
-    return this.#keeper.state
+    return this.#isLeaving ? 'stopped' : this.#keeper.state
   }
 
   get reason(): string | null {
-    return this.#keeper.reason
+    return this.#isLeaving ? 'the worker is being stopped' : this.#keeper.reason
+  }
+
+  /** Whether its files are those that it has read. */
+  get isUpToDate(): boolean {
+    return this.#stamp === fileStamp(this.#launch)
   }
 
   get neverServed(): boolean {
@@ -132,6 +142,7 @@ export class FleetWorker implements RoutedReplica {
     const { keeper, tokenizer } = this.#make()
     this.#keeper = keeper
     this.#tokenizer = tokenizer
+    this.#stamp = fileStamp(this.#launch)
     this.#isLeaving = false
     this.#stopping = new AbortController()
     this.#end = null

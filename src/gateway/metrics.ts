@@ -57,6 +57,8 @@ export class Metrics {
     'From submission to the last token',
     SLOW_BUCKETS,
   )
+  /** Of each worker: a model with a start state has a name of its own. */
+  readonly #namesOf = new Map<string, Set<string>>()
 
   /** With a fleet, the engine's figures are each worker's own. */
   constructor(models: ModelRegistry, fleet: MeasuredFleet | null = null) {
@@ -73,9 +75,11 @@ export class Metrics {
   }
 
   /** A worker that has ended for good has no latencies any more. */
-  forgetWorker(model: string, worker: string): void {
-    for (const histogram of [this.#firstToken, this.#interToken])
-      histogram.remove({ model, worker })
+  forgetWorker(worker: string): void {
+    for (const model of this.#namesOf.get(worker) ?? [])
+      for (const histogram of [this.#firstToken, this.#interToken])
+        histogram.remove({ model, worker })
+    this.#namesOf.delete(worker)
   }
 
   /** The same model, with every request through it measured. */
@@ -110,7 +114,7 @@ export class Metrics {
           const numRead = Math.min(prompt.length, event.contextTokens ?? prompt.length)
           this.#promptTokens.inc({ model }, numRead)
           this.#cachedTokens.inc({ model }, event.cachedTokens ?? 0)
-          if (event.worker !== undefined) labels = { model, worker: event.worker }
+          if (event.worker !== undefined) labels = this.#labelsAt(model, event.worker)
         } else if (event.type === 'text') this.#time(labels, clock, event)
         else if (event.type === 'finish')
           this.#success.inc({ model, finished_reason: event.reason })
@@ -125,6 +129,12 @@ export class Metrics {
     } finally {
       this.recent.numOpen--
     }
+  }
+
+  #labelsAt(model: string, worker: string): Labels {
+    const names = this.#namesOf.get(worker) ?? new Set()
+    this.#namesOf.set(worker, names.add(model))
+    return { model, worker }
   }
 
   #time(labels: Labels, clock: RequestClock, event: EngineEvent & { type: 'text' }): void {

@@ -12,18 +12,22 @@ import type {
   ModelEntry,
   ModelRegistry,
   ServedModel,
+  StartStatesChoice,
 } from '../api/models.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { SkeinError } from '../errors.ts'
 import { withChangedClient } from './changed-client.ts'
 
+/** Of each model, by name. */
+export type KnownMixtures = Map<string, Map<string, Mixture>>
+
 export class Mixtures {
   readonly #models: ModelRegistry
-  /** Of each model, by name. */
-  readonly #known = new Map<string, Map<string, Mixture>>()
+  readonly #known: KnownMixtures
 
-  constructor(models: ModelRegistry) {
+  constructor(models: ModelRegistry, known: KnownMixtures) {
     this.#models = models
+    this.#known = known
   }
 
   /** The same models, and each mixture as a model beside its own. */
@@ -47,7 +51,7 @@ export class Mixtures {
         if (id === null) this.#known.clear()
         else this.#known.delete(id)
       },
-      addStartStates: (choice) => models.addStartStates(choice),
+      addStartStates: (choice) => this.#addStates(choice, models),
       removeStartStates: async () => {
         await models.removeStartStates()
         this.#known.clear()
@@ -57,18 +61,44 @@ export class Mixtures {
     }
   }
 
+  /** One that has a mixture's name takes it. */
+  async #addStates(choice: StartStatesChoice, models: ModelAdmin): Promise<void> {
+    const all = this.#models.list()
+    const id = choice.model ?? (all.length === 1 ? all[0]!.id : '')
+    const names = choice.states.map(({ name }) => name)
+    this.#refuseParts(id, names)
+    const ofModel = this.#known.get(id)
+    const instead = names.flatMap((name) => partsOf(ofModel?.get(name)))
+    await models.addStartStates({ ...choice, instead: [...(choice.instead ?? []), ...instead] })
+    for (const name of names) ofModel?.delete(name)
+  }
+
   async #add(choice: MixtureChoice, models: ModelAdmin): Promise<void> {
     const { files, withOriginal, weights, name, defaults, param } = choice
-    const { id } = this.#models.get(choice.model)
+    const { id, client } = this.#models.get(choice.model)
     const named = files.map((file, i) => ({ name: `${name} ${i + 1}`, file }))
-    const all = [...named.map((state) => state.name), ...(withOriginal ? [null] : [])]
+    const parts = named.map((state) => state.name)
+    const all = [...parts, ...(withOriginal ? [null] : [])]
     // Before any file is read.
     const states = weighted(all, weights ?? all.map(() => 1), 'state_gatingweight')
     const ofModel = this.#known.get(id) ?? new Map<string, Mixture>()
-    const replaced = ofModel.get(name)?.states.flatMap(({ startState }) => startState ?? []) ?? []
-    const instead = replaced.filter((startState) => !all.includes(startState))
+    const replaced = partsOf(ofModel.get(name))
+    this.#refuseParts(id, [name])
+    const others = [...(client.info.startStates ?? []), ...ofModel.keys()]
+    refuse(parts.find((part) => others.includes(part) && !replaced.includes(part)))
+    const instead = [name, ...replaced].filter((startState) => !parts.includes(startState))
     await models.addStartStates({ model: id, states: named, instead, param })
     this.#known.set(id, ofModel.set(name, { states, defaults }))
+  }
+
+  /** Of a mixture: changed by another name they would change what it answers. */
+  #refuseParts(id: string, names: readonly string[]): void {
+    const entry = this.#models.list().find((model) => model.id === id)
+    const states = entry?.client?.info.startStates
+    const mixtures = [...(this.#known.get(id)?.values() ?? [])]
+    const there = mixtures.filter((mixture) => states === undefined || isThere(mixture, states))
+    const parts = there.flatMap(partsOf)
+    refuse(names.find((name) => parts.includes(name)))
   }
 
   #setWeights(model: string | null, name: string, weights: readonly number[]): void {
@@ -97,7 +127,8 @@ export class Mixtures {
     for (const [id, ofModel] of this.#known) {
       const rest = name.startsWith(id) ? name.slice(id.length) : ''
       const mixture = rest[0] === ' ' || rest[0] === '@' ? ofModel.get(rest.slice(1)) : undefined
-      if (mixture === undefined) continue
+      // A model's own name goes before another's mixture.
+      if (mixture === undefined || !this.#isServed(id) || this.#isServed(name)) continue
       const model = this.#models.get(id)
       if (isThere(mixture, model.client.info.startStates ?? [])) {
         return withMixture(model, name, mixture)
@@ -105,6 +136,21 @@ export class Mixtures {
     }
     return null
   }
+
+  #isServed(id: string): boolean {
+    return this.#models.list().some((model) => model.id === id)
+  }
+}
+
+/** Names of its start states. */
+function partsOf(mixture: Mixture | undefined): string[] {
+  return mixture?.states.flatMap(({ startState }) => startState ?? []) ?? []
+}
+
+function refuse(taken: string | undefined): void {
+  if (taken === undefined) return
+  const message = `state_viewname: there is a start state or mixture "${taken}", which this would change; choose another name`
+  throw new SkeinError('conflict', message, { param: 'state_viewname' })
 }
 
 function isThere({ states }: Mixture, startStates: readonly string[]): boolean {

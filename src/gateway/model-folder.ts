@@ -1,5 +1,5 @@
 /**
- * The one folder whose files may be loaded over HTTP. A name is looked up below it, or, as clients of other servers write
+ * The folder whose files may be loaded over HTTP, and others that count as if they were it. A name is looked up below it, or, as clients of other servers write
  * it, as a path from the working directory or with the folder's own name before it, that ends up below it; links count
  * for what they point to. Whatever lies outside does not exist: the answer is the same whether there is a file or not.
  */
@@ -32,26 +32,25 @@ export interface ModelFolder {
   conceal(thrown: unknown): unknown
 }
 
-export function openModelFolder(folder: string): ModelFolder {
+/** Files of `others` are found, and not listed. */
+export function openModelFolder(folder: string, others: readonly string[] = []): ModelFolder {
   const asGiven = resolve(folder)
+  const all = [asGiven, ...others.map((other) => resolve(other))]
   return {
     find(name, param) {
-      const root = realPath(asGiven)
-      const candidates = isPlain(name) ? candidatesOf(asGiven, name) : []
-      for (const candidate of candidates) {
-        const path = realPath(candidate)
-        if (path === null || root === null || !path.startsWith(root + sep)) continue
-        if (isFile(path) || isFile(join(path, CONFIG))) return path
+      const plain = name.replace(/^\.\//, '')
+      for (const one of isPlain(plain) ? all : []) {
+        const found = findBelow(one, plain)
+        if (found !== null) return found
       }
       throw new SkeinError('not_found', `${param}: no such file in the folder of models`, { param })
     },
     conceal(thrown) {
       if (!(thrown instanceof SkeinError)) return thrown
       const { code, message, param } = thrown
-      const shown = [asGiven, realPath(asGiven) ?? asGiven].reduce(
-        (text, root) => text.replaceAll(root + sep, ''),
-        message,
-      )
+      const shown = all
+        .flatMap((one) => [one, realPath(one) ?? one])
+        .reduce((text, root) => text.replaceAll(root + sep, ''), message)
       return new SkeinError(code, shown, {
         cause: thrown,
         ...(param === undefined ? {} : { param }),
@@ -67,6 +66,16 @@ export function openModelFolder(folder: string): ModelFolder {
       })
     },
   }
+}
+
+function findBelow(folder: string, name: string): string | null {
+  const root = realPath(folder)
+  for (const candidate of candidatesOf(folder, name)) {
+    const path = realPath(candidate)
+    if (path === null || root === null || !path.startsWith(root + sep)) continue
+    if (isFile(path) || isFile(join(path, CONFIG))) return path
+  }
+  return null
 }
 
 function* filesBelow(

@@ -109,6 +109,8 @@ export class ModelHost implements ModelAdmin {
     const only = id === null && names.length === 1 ? names[0] : undefined
     const found = id === null ? only : names.find((name) => name === id)
     if (found !== undefined) return found
+    if (id === null && names.length === 0)
+      throw new SkeinError('model_not_loaded', 'no model is loaded here; load one first')
     const message =
       id === null
         ? `model: ${names.length} models are served; name one`
@@ -120,7 +122,8 @@ export class ModelHost implements ModelAdmin {
   async #replace(launch: Launch): Promise<boolean> {
     const old = this.#fleet.serving(launch.id)
     const isThere = old.length > 0 && old.every((worker) => worker.state === 'ready')
-    if (isThere && old.every((worker) => isSame(worker.launch, launch))) return false
+    const isAsked = (worker: FleetWorker) => isSame(worker.launch, launch) && worker.isUpToDate
+    if (isThere && old.every(isAsked)) return false
     const launches = old.length === 0 ? [launch] : old.map((worker) => inPlaceOf(worker, launch))
     const next = launches.map((one) => this.#fleet.create(one, false))
     try {

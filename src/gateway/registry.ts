@@ -8,7 +8,7 @@ import type {
 } from '../api/models.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { SkeinError } from '../errors.ts'
-import { splitStartState, withStartState } from './start-state-names.ts'
+import { type StartStateName, startStateNames, withStartState } from './start-state-names.ts'
 
 /** What a registry asks of a model's keeper; `Supervisor` is one. */
 export interface EngineSource {
@@ -48,7 +48,11 @@ export function registryOver(
       )
       // A model's own name goes before another's alias.
       const byId = new Map([...named, ...all.map((model) => [model.id, model] as const)])
-      const asked = splitStartState(name, (id) => byId.has(id) || meansTheOnlyOne(id))
+      const names = startStateNames(name, (id) => byId.has(id) || meansTheOnlyOne(id))
+      const isThere = ({ model, startState }: StartStateName) =>
+        startState !== null &&
+        byId.get(model ?? '')?.source.client?.info.startStates?.includes(startState)
+      const asked = names.find(isThere) ?? names[0]
       const model = served(find(byId, asked.model), created)
       return asked.startState === null ? model : withStartState(model, asked.startState)
     },

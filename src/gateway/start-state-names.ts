@@ -7,18 +7,26 @@ import type { EngineClient } from '../engine/client.ts'
 import { SkeinError } from '../errors.ts'
 import { withChangedClient } from './changed-client.ts'
 
-/** A name that is no model's is taken apart behind the longest model's name in it; both names may have spaces. */
-export function splitStartState(
+export interface StartStateName {
+  readonly model: string | null | undefined
+  readonly startState: string | null
+}
+
+/** What a name may mean that is no model's: it is taken apart behind a model's name in it, the longest first; all names may have spaces. */
+export function startStateNames(
   name: string | null | undefined,
   isModel: (id: string) => boolean,
-): { readonly model: string | null | undefined; readonly startState: string | null } {
-  if (!name || isModel(name)) return { model: name, startState: null }
+): readonly [StartStateName, ...StartStateName[]] {
+  const whole = { model: name, startState: null }
+  if (!name || isModel(name)) return [whole]
+  const names: StartStateName[] = []
   for (let at = name.length - 2; at >= 0; at--) {
     const isSeparator = name[at] === '@' || name[at] === ' '
     if (!isSeparator || !isModel(name.slice(0, at))) continue
-    return { model: name.slice(0, at), startState: name.slice(at + 1) }
+    names.push({ model: name.slice(0, at), startState: name.slice(at + 1) })
   }
-  return { model: name, startState: null }
+  const [first = whole, ...others] = names
+  return [first, ...others]
 }
 
 export function withStartState(model: ServedModel, startState: string): ServedModel {

@@ -58,8 +58,10 @@ export function findModel(folder: string, name: string): CachedModel | undefined
   const [repository, file] = name.split(':')
   if (reference && repository === reference.repository) {
     const own = models.filter((model) => model.repository === repository)
-    if (file === undefined) return own.length === 1 ? own[0] : own.find(({ name: n }) => n === name)
-    return own.find(({ path }) => path === cachePath(folder, repository, file))
+    if (file !== undefined)
+      return own.find(({ path }) => path === cachePath(folder, repository, file))
+    // "deep/m" may also be a file in a folder of some repository.
+    if (own.length > 0) return own.length === 1 ? own[0] : own.find(({ name: n }) => n === name)
   }
   const files = new Map(models.map((model) => [fileOf(folder, model), model]))
   const chosen = newestNamed(name, [...files.keys()])

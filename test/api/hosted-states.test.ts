@@ -8,9 +8,14 @@ import { postTo } from './kit.ts'
 describe('start states of a running model', () => {
   test('start states come and go in the worker that runs', async () => {
     const { folder, app, names, keepers } = hosted()
-    await postTo(app, '/loadmodel', SEED)
     const add = (state_filename: string) =>
       postTo(app, '/loadstatemodel', { state_filename, state_viewname: 'State Test' })
+    const early = await add('state.pth')
+    expect([early.statusCode, early.json().detail]).toEqual([
+      503,
+      expect.stringContaining('no model is loaded'),
+    ])
+    await postTo(app, '/loadmodel', SEED)
     const [{ client }] = keepers as [FakeKeeper]
     expect((await add('state.pth')).json()).toEqual({ status: 'success' })
     const withState = `${SEED.model_viewname} State Test`
@@ -158,6 +163,75 @@ describe('start states of a running model', () => {
     expect(keepers).toHaveLength(2)
     expect(await names()).toEqual(namesOf())
     expect((await say(mixed)).error.code).toBe('model_not_found')
+  })
+
+  test('what a mixture draws with counts on every route that says nothing of it', async () => {
+    const { app, keepers } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    const mixture = { state_viewname: 'mix', state_filenames: ['a.pth'] }
+    const defaults = { default_temperature: 0.25, default_top_p: 0.75 }
+    await postTo(app, '/mrss_loadstatemodel', { ...mixture, ...defaults })
+    const messages = [{ role: 'user', content: 'Hi' }]
+    const model = `${SEED.model_viewname} mix`
+    for (const [path, body] of [
+      ['/chat/completions', { messages }],
+      ['/v1/chat/completions', { messages }],
+      ['/v1/chat/completions', { contents: ['Hi'] }],
+      ['/v1/completions', { prompt: 'Hi' }],
+    ] as const) {
+      const last = () => keepers[0]!.client!.requests.at(-1)!.sampling
+      await postTo(app, path, { ...body, model })
+      expect(last(), path).toMatchObject({ temperature: 0.25, topP: 0.75 })
+      await postTo(app, path, { ...body, model, temperature: 0.5, top_p: 1 })
+      expect(last(), path).toMatchObject({ temperature: 0.5, topP: 1 })
+    }
+  })
+
+  test('states and mixtures that would change one another are refused, or replaced by name', async () => {
+    const { app, keepers, names, say } = hosted()
+    await postTo(app, '/loadmodel', SEED)
+    const state = (state_viewname: string, state_filename = 'state.pth') =>
+      postTo(app, '/loadstatemodel', { state_viewname, state_filename })
+    const mix = (state_viewname: string, ...state_filenames: string[]) =>
+      postTo(app, '/mrss_loadstatemodel', { state_viewname, state_filenames })
+    const files = () =>
+      [...keepers[0]!.client!.states].map(([name, path]) => [name, basename(path)])
+    const is = async (reply: ReturnType<typeof state>, status: number) => {
+      const { statusCode, body } = await reply
+      expect(statusCode, body).toBe(status)
+    }
+    // A part's name is another's state, or mixture.
+    await is(state('V 1'), 200)
+    await is(mix('V', 'a.pth', 'b.pth'), 409)
+    expect(files()).toEqual([['V 1', 'state.pth']])
+    await is(mix('W 1', 'a.pth'), 200)
+    await is(mix('W', 'b.pth'), 409)
+    // A part is nobody's to replace.
+    await is(state('W 1 1'), 409)
+    await is(mix('W 1 1', 'b.pth'), 409)
+    expect(files()).toEqual([
+      ['V 1', 'state.pth'],
+      ['W 1 1', 'a.pth'],
+    ])
+    // Of one name there is one: the last.
+    await is(state('W 1'), 200)
+    expect(files()).toEqual([
+      ['V 1', 'state.pth'],
+      ['W 1', 'state.pth'],
+    ])
+    await is(mix('V 1', 'a.pth'), 200)
+    await is(mix('V 1', 'b.pth'), 200)
+    const named = ['W 1', 'V 1 1', 'V 1'].map((name) => `${SEED.model_viewname} ${name}`)
+    expect(await names()).toEqual([SEED.model_viewname, ...named])
+    expect(files()).toEqual([
+      ['W 1', 'state.pth'],
+      ['V 1 1', 'b.pth'],
+    ])
+    // A model's own name goes before either.
+    const whole = `${SEED.model_viewname} V 1`
+    expect((await say(whole)).choices[0].text).toBe('0.pth')
+    await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: whole })
+    expect((await say(whole)).choices[0].text).toBe('a.pth')
   })
 
   test('a replica is given the start states of its model, whenever it comes', async () => {

@@ -9,7 +9,7 @@ import { Fleet } from '../../src/gateway/fleet.ts'
 import type { Keeper } from '../../src/gateway/keeper.ts'
 import type { Launch } from '../../src/gateway/launch.ts'
 import type { WorkerSpec } from '../../src/gateway/management/contract.ts'
-import { Management } from '../../src/gateway/management/management.ts'
+import { Management, type ManagementOptions } from '../../src/gateway/management/management.ts'
 import { Metrics } from '../../src/gateway/metrics.ts'
 import { openModelFolder } from '../../src/gateway/model-folder.ts'
 import { ModelHost, type ModelHostOptions } from '../../src/gateway/model-host.ts'
@@ -162,7 +162,11 @@ export function hosted(options: Partial<ModelHostOptions> = {}) {
 }
 
 /** The control plane over the same fleet. */
-export function managementOf(fleet: Fleet, resolve: (spec: WorkerSpec) => Launch): Management {
+export function managementOf(
+  fleet: Fleet,
+  resolve: (spec: WorkerSpec) => Launch,
+  options: Partial<ManagementOptions> = {},
+): Management {
   return new Management({
     fleet,
     metrics: new Metrics(fleet.registry, fleet),
@@ -174,6 +178,7 @@ export function managementOf(fleet: Fleet, resolve: (spec: WorkerSpec) => Launch
     openDoor: () => {
       throw new Error('no door was asked for')
     },
+    ...options,
   })
 }
 

@@ -1,8 +1,9 @@
 /** Which files a client may name: those below the folder of models, and nothing that leads out of it. */
 import { mkdirSync, mkdtempSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join, relative } from 'node:path'
+import { basename, join, relative } from 'node:path'
 import { describe, expect, test } from 'vitest'
+import { SkeinError } from '../../src/errors.ts'
 import { openModelFolder } from '../../src/gateway/model-folder.ts'
 import { hosted } from './hosted.ts'
 
@@ -16,12 +17,27 @@ describe('the folder', () => {
   symlinkSync(join(folder, 'a.pth'), join(folder, 'inner.pth'))
   const { find } = openModelFolder(folder)
 
-  test.each(['a.pth', 'a', 'sub/c.pth', 'inner.pth', join(folder, 'a.pth')])(
+  test.each(['a.pth', './a.pth', 'a', 'sub/c.pth', 'inner.pth', join(folder, 'a.pth')])(
     '%s is found',
     (name) => {
       expect(find(name, 'f')).toMatch(/[ac]\.pth$/)
     },
   )
+
+  test('files of other folders are found too, under their own names and nothing else’s', () => {
+    const states = mkdtempSync(join(tmpdir(), 'skein-states-'))
+    writeFileSync(join(states, 'tuned.pth'), '')
+    writeFileSync(join(states, 'a.pth'), '')
+    const both = openModelFolder(folder, [states])
+    for (const name of ['tuned.pth', 'tuned', `${basename(states)}/tuned.pth`])
+      expect(both.find(name, 'f')).toBe(join(states, 'tuned.pth'))
+    expect(both.find('a.pth', 'f')).toBe(join(folder, 'a.pth'))
+    expect(() => both.find(relative(folder, outside), 'f')).toThrow('no such file')
+    expect(both.list(() => true).map(({ path }) => path)).not.toContain('tuned.pth')
+    expect(both.conceal(new SkeinError('conflict', `${states}/tuned.pth is odd`))).toMatchObject({
+      message: 'tuned.pth is odd',
+    })
+  })
 
   test('a path from the working directory counts where it ends below the folder', () => {
     const { find } = openModelFolder('models')

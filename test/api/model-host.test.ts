@@ -1,4 +1,5 @@
 /** Models that come and go while a gateway runs, over scripted workers: what is loaded, replaced, drained and refused. */
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
@@ -46,7 +47,7 @@ describe('models come and go', () => {
     next.fail = 'unsupported_weights'
     const reply = await postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'm' })
     expect(reply.statusCode).toBe(500)
-    expect(reply.json()).toEqual({ detail: expect.any(String) })
+    expect(reply.json()).toEqual({ detail: 'wrong size' })
     expect((await say('m')).choices[0].text).toBe('a.pth')
     expect(keepers[1]!.stopped).toBe(true)
     expect(keepers[0]!.stopped).toBe(false)
@@ -104,6 +105,19 @@ describe('models come and go', () => {
     const { app, keepers } = hosted()
     await postTo(app, '/loadmodel', { ...SEED, model_strategy })
     expect(keepers[0]!.launch.quant).toBe(quant)
+  })
+
+  test('a file that was written anew is loaded anew, and so is an adapter', async () => {
+    const { app, folder, keepers } = hosted()
+    const load = () => postTo(app, '/loadmodel', { ...SEED, adapter_filename: 'a.pth' })
+    await load()
+    for (const name of [SEED.model_filename, 'a.pth']) {
+      const loaded = keepers.length
+      writeFileSync(join(folder, name), 'trained further')
+      await load()
+      await load()
+      expect(keepers).toHaveLength(loaded + 1)
+    }
   })
 
   test('an adapter makes another model; the same one again does not', async () => {

@@ -19,6 +19,22 @@ describe('/switch-model of RWKV-Runner', () => {
     expect(await names()).toEqual(['b'])
   })
 
+  test('two at once come one after the other, and the one that deploys is the last', async () => {
+    const { app, names, next, keepers } = hosted()
+    next.isHeld = true
+    const turn = (model: string, deploy = false) =>
+      postTo(app, '/switch-model', { model, strategy: 'cuda fp16', deploy })
+    const replies = [turn('a.pth'), turn('b.pth', true), turn('a.pth')]
+    for (let i = 0; i < 2; i++) {
+      await expect.poll(() => keepers.length).toBe(i + 1)
+      keepers[i]!.ready.resolve()
+    }
+    expect((await Promise.all(replies)).map(({ statusCode }) => statusCode)).toEqual([
+      200, 200, 403,
+    ])
+    expect(await names()).toEqual(['b'])
+  })
+
   test.each([
     [{ model: 'none', strategy: 'cuda fp16', deploy: 'true' }, 404],
     [{ model: 'a.pth', strategy: 'cuda fp4' }, 400],

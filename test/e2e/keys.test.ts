@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { type RunningServer, serve, skein } from '../helpers/cli.ts'
+import { readEvents } from '../helpers/event-reader.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-keys-'))
 const file = join(folder, 'keys.json')
@@ -44,6 +45,21 @@ describe('skein keys and a server that runs', () => {
     expect(await status(first, '/metrics')).toBe(403)
     const body = JSON.stringify({ messages: [{ role: 'user', content: 'Hi' }], max_tokens: 2 })
     expect(await status(first, '/v1/chat/completions', { method: 'POST', body })).toBe(200)
+  })
+
+  test('what a revoked key watches ends', async () => {
+    const watcher = (await keys('add', 'watcher', '--role', 'operator')).stdout.trim()
+    await until(watcher, 200)
+    const headers = { authorization: `Bearer ${watcher}` }
+    const reply = await fetch(`${server!.url}/api/events`, { headers })
+    const seen: string[] = []
+    const watching = (async () => {
+      for await (const { type } of readEvents(reply)) seen.push(type)
+      return 'ended'
+    })()
+    await vi.waitFor(() => expect(seen).toContain('sample'), { timeout: 10_000 })
+    await keys('revoke', 'watcher')
+    await expect(watching).resolves.toBe('ended')
   })
 
   test('added, rotated and revoked without a restart', async () => {

@@ -236,6 +236,7 @@ describe('on top', () => {
     [{ states: [{ name: 'x@y', path: 'z' }] }, 'states[0].name'],
     [{ states: [{ name: 'x', path: 'none.pth' }] }, 'states'],
     [{ tokenizer_path: 'none.txt' }, 'tokenizer_path'],
+    [{ tokenizer_path: 'other.pth' }, 'tokenizer_path'],
     [{ model_path: 'none' }, 'model_path'],
     [{ model_path: '../../etc/passwd' }, 'model_path'],
     [{ model_path: 'other.vocab.txt' }, 'model_path'],

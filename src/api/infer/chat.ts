@@ -135,7 +135,7 @@ async function prepare(call: Call<InferBody>): Promise<Chat> {
       boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns, heads)),
       n: 1,
       maxTokens: oneMaxTokens(body) ?? DEFAULTS.maxTokens,
-      sampling: toSampling(body, model, defaultsOf(model)),
+      sampling: toSampling(body, model, DEFAULTS),
       stop: toStop(body, stopsOf(heads), model, limits),
       logprobs: null,
       promptLogprobs: null,
@@ -148,16 +148,6 @@ async function prepare(call: Call<InferBody>): Promise<Chat> {
     includeUsage: body.stream_options?.include_usage === true,
     created: call.now,
     signal,
-  }
-}
-
-/** A mixture has defaults of its own. */
-function defaultsOf({ mixture }: ServedModel): typeof DEFAULTS {
-  const { temperature = null, topP = null } = mixture?.defaults ?? {}
-  return {
-    ...DEFAULTS,
-    temperature: temperature ?? DEFAULTS.temperature,
-    topP: topP ?? DEFAULTS.topP,
   }
 }
 

@@ -92,10 +92,11 @@ export function toSampling(
 ): SamplingParams {
   const usesRwkvNames = present(body.alpha_presence) || present(body.alpha_frequency)
   const decay = defaults.decay ?? (usesRwkvNames ? RWKV_DECAY : 1)
+  const own = model.mixture?.defaults
   return {
-    temperature: body.temperature ?? defaults.temperature,
+    temperature: body.temperature ?? own?.temperature ?? defaults.temperature,
     topK: Math.max(0, body.top_k ?? defaults.topK),
-    topP: body.top_p ?? defaults.topP,
+    topP: body.top_p ?? own?.topP ?? defaults.topP,
     minP: body.min_p ?? 0,
     presencePenalty: oneName(body, 'presence_penalty', 'alpha_presence') ?? defaults.presence,
     frequencyPenalty: oneName(body, 'frequency_penalty', 'alpha_frequency') ?? defaults.frequency,

@@ -2,13 +2,12 @@
  * POST /switch-model of RWKV-Runner: one model at a time, until it is deployed. Its other routes are those of the
  * OpenAI dialect.
  */
-
-import Type from 'typebox'
+import Type, { type Static } from 'typebox'
 import { SkeinError } from '../../errors.ts'
 import { withoutCheckpointSuffix } from '../../model/checkpoint-suffix.ts'
 import { renderDetail, statusOf } from '../infer/errors.ts'
 import { invalid } from '../openai/sampling.ts'
-import { type Dialect, json, operators, post, type Route } from '../route.ts'
+import { type Call, type Dialect, json, operators, post, type Route } from '../route.ts'
 import { Maybe, OneOf } from '../schema.ts'
 
 /** Words of a strategy → how matrices are held. The device is the server's: it does not change with the model. */
@@ -33,6 +32,8 @@ export function runnerDialect(): Dialect {
 
 function switchRoute(): Route {
   let isDeployed = false
+  /** One switch at a time: each ends all models but its own. */
+  let turn: Promise<unknown> = Promise.resolve()
   const body = Type.Object({
     model: Type.String({ minLength: 1, maxLength: 1024 }),
     strategy: Type.String(),
@@ -40,7 +41,7 @@ function switchRoute(): Route {
     tokenizer: Maybe(Type.String()),
     customCuda: Maybe(Type.Boolean()),
   })
-  return post('/switch-model', 'Serve another model instead', body, async (call) => {
+  const serveInstead = async (call: Call<Static<typeof body>>) => {
     const { model, strategy, deploy, tokenizer } = call.body
     if (isDeployed) throw new SkeinError('forbidden', 'the model has been deployed and stays')
     if (call.admin === null)
@@ -55,6 +56,11 @@ function switchRoute(): Route {
     for (const other of others) await call.admin.remove(other.id)
     isDeployed = willDeploy
     return json('success')
+  }
+  return post('/switch-model', 'Serve another model instead', body, (call) => {
+    const next = turn.then(() => serveInstead(call))
+    turn = next.catch(() => {})
+    return next
   })
 }
 

@@ -96,15 +96,16 @@ function action(
   }
 }
 
-/** What is wrong with a file is wrong with the field that named it. */
+/** What is wrong with a file is wrong with the field that named it; one that nobody speaks of is the model's. */
 async function start(management: Management, spec: Parameters<Management['start']>[0]) {
   try {
     return await management.start(spec)
   } catch (thrown) {
     const { code, message, param } = SkeinError.from(thrown)
     const isFile = code === 'unsupported_weights' || code === 'corrupt_weights'
-    if (param !== undefined || !isFile) throw thrown
-    throw new SkeinError('invalid_request', `model_path: ${message}`, { param: 'model_path' })
+    if (!isFile) throw thrown
+    const field = param ?? 'model_path'
+    throw new SkeinError('invalid_request', `${field}: ${message}`, { param: field })
   }
 }
 

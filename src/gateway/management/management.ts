@@ -58,7 +58,7 @@ export class Management {
     this.sampler = new Sampler({ fleet, metrics, cpuUse: this.#cpuUse, gpus: this.#gpus })
     fleet.listen((worker) => {
       if (!worker.hasEnded) return
-      metrics.forgetWorker(worker.launch.id, worker.id)
+      metrics.forgetWorker(worker.id)
       void this.doors.close(worker.id)
     })
   }

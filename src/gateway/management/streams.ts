@@ -5,24 +5,37 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import type { Dialect } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
+import { type Auth, isLetIn } from '../auth.ts'
 import type { StreamBounds } from '../sse.ts'
 import { tailOf } from './dialect.ts'
 import { Feed } from './feed.ts'
 import type { Management } from './management.ts'
+
+/** Who may open a feed. */
+const ROLE = 'operator'
+/** A feed has no end, and its key may: the key is looked at again this often. */
+const RECHECK_MS = 1000
 
 export function mountStreams(
   app: FastifyInstance,
   management: Management,
   dialect: Dialect,
   bounds: StreamBounds,
+  auth: Auth,
 ): void {
   const feeds = new Set<Feed>()
-  const open = (reply: FastifyReply): Feed => {
+  const open = ({ headers }: FastifyRequest, reply: FastifyReply): Feed => {
     reply.hijack()
     // All headers that hooks have set are strings.
     const feed = new Feed(reply.raw, reply.getHeaders() as Record<string, string>, bounds)
     feeds.add(feed)
-    feed.onClose(() => feeds.delete(feed))
+    const recheck = setInterval(() => {
+      if (!isLetIn(auth, headers.authorization, ROLE)) feed.end()
+    }, RECHECK_MS)
+    feed.onClose(() => {
+      clearInterval(recheck)
+      feeds.delete(feed)
+    })
     return feed
   }
   // A server that closes would wait for them.
@@ -30,20 +43,21 @@ export function mountStreams(
     for (const feed of feeds) feed.end()
   })
   app.addHook('onClose', async () => management.close())
-  const config = { dialect, role: 'operator' as const }
+  const config = { dialect, role: ROLE } as const
 
-  app.get('/api/events', { config, exposeHeadRoute: false }, async (_request, reply) => {
+  app.get('/api/events', { config, exposeHeadRoute: false }, async (request, reply) => {
     const hello = await management.hello()
-    follow(open(reply), hello, management)
+    follow(open(request, reply), hello, management)
     return reply
   })
   app.get<{ Params: { id: string }; Querystring: { tail?: string } }>(
     '/api/workers/:id/logs/stream',
     { config, exposeHeadRoute: false },
-    async ({ params, query }, reply) => {
+    async (request, reply) => {
+      const { params, query } = request
       const { id, log } = management.fleet.find(params.id)
       const lines = log.tail(tailOf(query.tail))
-      const feed = open(reply)
+      const feed = open(request, reply)
       const send = (line: string) => feed.send({ type: 'log', ...{ worker_id: id, line } })
       for (const line of lines) send(line)
       feed.onClose(log.listen(send))
@@ -101,6 +115,9 @@ async function passOn(
   // The raw path, as the client spelt it: the part behind the fixed one.
   const path = /^\/api\/workers\/[^/]+\/proxy(\/.*)$/s.exec(request.raw.url ?? '')?.[1]
   if (path === undefined) throw new SkeinError('not_found', 'no such route')
+  // A way to it would stay for good: nothing ends once more.
+  if (worker.hasEnded)
+    throw new SkeinError('model_not_loaded', 'the worker has ended; restart it, or ask another')
   // One request, one id, in both gateways' logs.
   request.raw.headers['x-request-id'] = request.id
   reply.hijack()

@@ -1,7 +1,7 @@
 /** Which model a request means that names none. */
 import { expect, test } from 'vitest'
 import { createRegistry, type EngineSource, localSource } from '../../../src/gateway/registry.ts'
-import { byteCodec, FakeEngineClient } from '../../helpers/fake-engine.ts'
+import { byteCodec, FAKE_INFO, FakeEngineClient } from '../../helpers/fake-engine.ts'
 
 const ready = localSource(new FakeEngineClient())
 const neverLoaded: EngineSource = {
@@ -31,4 +31,23 @@ test('of two that work a request has to name one, and the only one that there is
   const two = createRegistry([model('a', ready), model('b', ready)])
   expect(() => two.get(null)).toThrow('2 models are served here')
   expect(() => createRegistry([model('broken', neverLoaded)]).get(null)).toThrow('no such file')
+})
+
+test('every name that a model with a start state is listed under means it', () => {
+  const withStates = (...startStates: string[]) =>
+    localSource(new FakeEngineClient(undefined, { ...FAKE_INFO, startStates }))
+  const models = createRegistry([
+    model('goose', withStates('base', 'base tuned')),
+    model('goose base', withStates('tuned too')),
+  ])
+  for (const entry of models.list())
+    for (const state of entry.client!.info.startStates!) {
+      expect(models.get(`${entry.id}@${state}`).id).toBe(`${entry.id}@${state}`)
+      // A model's own name goes before another's state.
+      if (state === 'base') continue
+      expect(models.get(`${entry.id} ${state}`).id).toBe(`${entry.id}@${state}`)
+    }
+  expect(models.get('goose base').id).toBe('goose base')
+  expect(() => models.get('goose base none')).toThrow('no start state of that name')
+  expect(() => models.get('gander base')).toThrow('no model of that name')
 })

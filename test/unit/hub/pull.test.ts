@@ -432,6 +432,11 @@ describe('the cache', () => {
     expect(existsSync(join(folder, 'fla-hub--tiny'))).toBe(false)
   })
 
+  test('a model is found by the name that it is listed under, also in a folder of its repository', () => {
+    for (const file of ['m.gguf', 'deep/m.gguf', 'deep/n.gguf']) place(`one--two/${file}`)
+    for (const model of listModels(folder)) expect(findModel(folder, model.name)).toEqual(model)
+  })
+
   test('an empty one', () => {
     expect(listModels(folder)).toEqual([])
     expect(findModel(folder, 'rwkv7-g1-0.4b')).toBeUndefined()

@@ -1,0 +1,108 @@
+/** The way to one worker: what is said there while it serves, ends and has ended, over scripted workers. */
+import { join } from 'node:path'
+import type { FastifyInstance } from 'fastify'
+import { expect, test } from 'vitest'
+import { buildApp, createShared } from '../../src/gateway/app.ts'
+import type { FleetWorker } from '../../src/gateway/fleet-worker.ts'
+import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
+import { Metrics } from '../../src/gateway/metrics.ts'
+import { createRegistry } from '../../src/gateway/registry.ts'
+import { endless } from '../helpers/fake-engine.ts'
+import { hosted, managementOf } from './hosted.ts'
+import { postTo } from './kit.ts'
+
+const COMMON = { keys: [], host: '127.0.0.1', version: '1' }
+
+function withDoors() {
+  const { fleet, host, keepers, folder } = hosted()
+  const doors: FastifyInstance[] = []
+  const metrics = new Metrics(fleet.registry, fleet)
+  const common = { ...COMMON, metrics, shared: createShared() }
+  const openDoor = (worker: FleetWorker) => {
+    const { tokenizer } = worker
+    const models = createRegistry([{ id: 'm', tokenizer, source: fleet.routerTo(worker) }])
+    const door = buildApp({ ...common, models })
+    doors.push(door)
+    return door
+  }
+  const startStates = [{ name: 'tuned', path: 'state.pth' }]
+  const launch = { id: 'm', file: join(folder, 'a.pth'), quant: null, startStates, vocab: null }
+  const options = { metrics, openDoor }
+  const management = managementOf(fleet, (spec) => ({ ...launch, spec }), options)
+  const app = buildApp({ ...common, models: host.registry, admin: host, management })
+  return { app, management, doors, keepers }
+}
+
+test('a worker that finishes its requests is not ready on its own way, and has none when it has ended', async () => {
+  const { app, management, doors, keepers } = withDoors()
+  const { worker_id: id } = await management.start(DEFAULT_SPEC)
+  const at = `/api/workers/${id}/proxy`
+  const ask = () => postTo(app, `${at}/v1/completions`, { prompt: 'x' })
+  const isReady = async () => (await app.inject({ url: `${at}/readyz` })).statusCode
+  await expect.poll(isReady).toBe(200)
+  expect((await ask()).statusCode).toBe(200)
+
+  keepers[0]!.client!.running = 1
+  management.stop(id)
+  expect(await isReady()).toBe(503)
+  const refused = await ask()
+  expect([refused.statusCode, refused.json().error.message]).toEqual([
+    503,
+    'the model is not ready: the worker is being stopped',
+  ])
+
+  keepers[0]!.client!.running = 0
+  await expect.poll(() => management.fleet.find(id).hasEnded).toBe(true)
+  expect(doors).toHaveLength(1)
+  const late = await ask()
+  expect([late.statusCode, late.json().code]).toEqual([503, 'model_not_loaded'])
+  expect(doors).toHaveLength(1)
+  await app.close()
+})
+
+test('the latencies of an ended worker are gone, whatever its model was called', async () => {
+  const { app, management } = withDoors()
+  const { worker_id: id } = await management.start(DEFAULT_SPEC)
+  const ask = (model: string) => postTo(app, '/v1/completions', { model, prompt: 'x' })
+  await expect.poll(async () => (await ask('m')).statusCode).toBe(200)
+  expect((await ask('m@tuned')).statusCode).toBe(200)
+  const names = async () => {
+    const { body } = await app.inject({ url: '/metrics' })
+    return [...body.matchAll(/first_token_seconds_count\{model="(\S+)",worker="(\S+)"\}/g)]
+  }
+  expect((await names()).map(([, ...labels]) => labels)).toEqual([
+    ['m', id],
+    ['m@tuned', id],
+  ])
+  management.stop(id)
+  await expect.poll(() => management.fleet.find(id).hasEnded).toBe(true)
+  expect(await names()).toEqual([])
+  await app.close()
+})
+
+test('what is known of calls and mixtures is known at every way in', async () => {
+  const { app, management, keepers } = withDoors()
+  const { worker_id: id } = await management.start(DEFAULT_SPEC)
+  await expect.poll(() => keepers[0]!.client).not.toBeNull()
+  const mix = { state_viewname: 'mix', state_filenames: ['state.pth', 'b.pth'] }
+  expect((await postTo(app, '/mrss_loadstatemodel', mix)).statusCode).toBe(200)
+  const at = `/api/workers/${id}/proxy`
+  const { client } = keepers[0]!
+  for (const model of ['m mix', 'm@mix']) {
+    const reply = await postTo(app, `${at}/v1/completions`, { model, prompt: 'x' })
+    expect(reply.statusCode, reply.body).toBe(200)
+    expect(client!.requests.at(-1)).toMatchObject({
+      mixture: [{ startState: 'mix 1' }, { startState: 'mix 2' }],
+    })
+  }
+
+  client!.script = endless
+  const open = postTo(app, `${at}/v1/chat/completions`, { contents: ['x'], request_id: 'mine' })
+  const calls = async () =>
+    (await app.inject({ url: '/v1/server/status' })).json().active_requests.length
+  await expect.poll(calls).toBe(1)
+  const ended = await app.inject({ method: 'DELETE', url: '/v1/requests/mine' })
+  expect(ended.statusCode).toBe(200)
+  expect((await open).statusCode).toBe(409)
+  await app.close()
+})
