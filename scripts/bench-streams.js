@@ -3,11 +3,11 @@
  * real one, in a process of its own; behind it is a scripted worker, which sends what an engine would send at a rate of
  * choice (and saves states meanwhile), or the real worker with a model.
  *
- *   node scripts/bench-streams.js [--rate 50] [--logprobs N] [--seconds 20] [--saves 20] [--model FILE] GROUP=COUNT …
+ *   node scripts/bench-streams.js [--rate 50] [--text-bytes 5] [--logprobs N] [--seconds 20] [--saves N] [--model FILE] GROUP=COUNT …
  *
  * Groups: measured (read at once, and timed), quick (read at once), slow (10 bytes a second), stopped (never read).
- *   R11:  node scripts/bench-streams.js --saves 20 measured=100 quick=1900
- *   R12:  node scripts/bench-streams.js --rate 10 --logprobs 5 --seconds 60 measured=100 slow=1000 stopped=100
+ *   many:  node scripts/bench-streams.js --saves 20 measured=100 quick=1900
+ *   slow:  node scripts/bench-streams.js --rate 10 --text-bytes 1000 --seconds 75 measured=100 slow=1000 stopped=100
  * Needs a build and Linux. PROFILE=folder leaves a CPU profile of the gateway there.
  */
 import { execFileSync, fork } from 'node:child_process'

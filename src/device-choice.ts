@@ -1,6 +1,6 @@
 /**
- * Which backend runs a model: what --device says, or the best this machine has. The only place that opens a backend.
- * Knows nothing of how a model is loaded onto it.
+ * Which backend runs a model: what --device says, or the best this machine has. The only place that opens a backend for a
+ * model. Knows nothing of how a model is loaded onto it.
  */
 import { freemem } from 'node:os'
 import type { Backend } from './backend/backend.ts'

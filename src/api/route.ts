@@ -65,6 +65,8 @@ export interface Route {
   readonly mayLackBody?: boolean
   /** The body is a file (application/octet-stream) and arrives as a Uint8Array. */
   readonly takesBytes?: boolean
+  /** So is the reply. */
+  readonly givesBytes?: boolean
   /** Absent: `header`. */
   readonly access?: Access
   /** The least role that may call it. Absent: `user`. */

@@ -12,7 +12,7 @@ import {
 } from '../load.ts'
 import { engineChoice, integer, modelArgs, oneOf, text } from './args.ts'
 import { formatBytes, printJson, printTable, progressBar } from './output.ts'
-import { randomModel } from './random-model.ts'
+import { randomModel, sizeArg } from './random-model.ts'
 
 /** Beginnings that the demo model and chat models know; a model of another world goes on as it can. */
 const PROMPTS = [
@@ -32,10 +32,7 @@ export const benchQuality = defineCommand({
   meta: { name: 'quality', description: 'Logits of quantised weights against those of f32' },
   args: {
     ...model,
-    size: {
-      type: 'string',
-      description: `Random weights of a released size instead of FILE: ${RANDOM_MODEL_SIZES.join(', ')}`,
-    },
+    size: sizeArg,
     schemes: { type: 'string', default: 'file,int8,q4,nf4', description: 'What to compare' },
     tokens: { type: 'string', default: '4096', description: 'Tokens compared, of eight texts' },
     vocab: { type: 'string', description: 'Vocabulary file (default: found beside the model)' },

@@ -1,4 +1,4 @@
-/** `skein bench`: speed of the engine and of the tokenizer on this machine; the others are in files of their own. */
+/** `skein bench`: the speed of the engine, of a vocabulary and of a GPU by itself; the others are in files of their own. */
 import { cpus } from 'node:os'
 import { defineCommand } from 'citty'
 import { measureMachine } from '../backend/cpu/cpu.ts'
@@ -14,7 +14,7 @@ import {
 } from '../bench/engine.ts'
 import { RANDOM_MODEL_SIZES } from '../bench/random-model.ts'
 import { benchServed } from '../bench/served.ts'
-import { benchTokenizer } from '../bench/tokenizer.ts'
+import { benchTokenizer, type TokenizerBench } from '../bench/tokenizer.ts'
 import { openCudaDevice } from '../device-choice.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { SkeinError } from '../errors.ts'
@@ -32,7 +32,7 @@ import {
   text,
 } from './args.ts'
 import { formatBytes, formatCount, printJson, printTable, progressBar } from './output.ts'
-import { randomModel } from './random-model.ts'
+import { randomModel, sizeArg } from './random-model.ts'
 
 /** Beyond this the tokens of a second do not rise any more. */
 const MAX_STEP_TOKENS = 4096
@@ -41,10 +41,7 @@ const engine = defineCommand({
   meta: { name: 'engine', description: 'Decode and prefill speed of a model, without HTTP' },
   args: {
     ...modelArgs,
-    size: {
-      type: 'string',
-      description: `Random weights of a released size instead of FILE: ${RANDOM_MODEL_SIZES.join(', ')}`,
-    },
+    size: sizeArg,
     decode: { type: 'string', default: '1,8,32', description: 'Rows of each decode case' },
     prefill: {
       type: 'string',
@@ -228,9 +225,22 @@ const tokenizer = defineCommand({
     const result = benchTokenizer(
       vocab ? Tokenizer.fromFile(vocab) : loadTokenizer({ model: modelPath(undefined) }),
     )
-    printJson(result)
+    if (args.json) printJson(result)
+    else printTokenizer(result)
   },
 })
+
+function printTokenizer(result: TokenizerBench): void {
+  const { megabytesPerSecond, tokensPerSecond, bytesPerToken } = result
+  process.stdout.write(`${result.machine}, Node ${result.node}\n`)
+  const million = (tokensPerSecond / 1e6).toFixed(1)
+  printTable([
+    ['encode', `${megabytesPerSecond.toFixed(1)} MB/s, ${million}M tokens/s`],
+    ['a token', `${bytesPerToken.toFixed(2)} bytes`],
+    ['a short prompt', `${result.promptMicroseconds.toFixed(2)} µs`],
+    ['decode', `${result.decodeMegabytesPerSecond.toFixed(1)} MB/s`],
+  ])
+}
 
 const device = defineCommand({
   meta: {

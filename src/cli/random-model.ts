@@ -2,8 +2,17 @@
 import { existsSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
-import { type RandomModelSize, writeRandomModel } from '../bench/random-model.ts'
+import {
+  RANDOM_MODEL_SIZES,
+  type RandomModelSize,
+  writeRandomModel,
+} from '../bench/random-model.ts'
 import { makeFolder } from '../make-folder.ts'
+
+export const sizeArg = {
+  type: 'string',
+  description: `Random weights of a released size instead of FILE, kept in the cache folder: ${RANDOM_MODEL_SIZES.join(', ')}`,
+} as const
 
 export function randomModel(size: RandomModelSize): string {
   const folder = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'skein', 'random')

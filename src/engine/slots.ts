@@ -1,7 +1,7 @@
 /**
  * Which slots are free. What an acquired one holds is nobody's business until it has been filled (slot-fills.ts): with the
- * zero state or with a kept one, never "as it was". In debug builds a freed one is poisoned, so that a use after free, or
- * before its fill is over, shows in the first logits. Knows nothing of requests.
+ * zero state or with a kept one, never "as it was". In tests and with SKEIN_DEBUG a freed one is poisoned, so that a use
+ * after free, or before its fill is over, shows in the first logits. Knows nothing of requests.
  */
 import { assert } from '../errors.ts'
 import type { Runner } from '../model/runner.ts'

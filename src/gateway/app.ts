@@ -32,8 +32,8 @@ import type { KeyRing } from './keys-file.ts'
 import { DEFAULT_LIMITS, type Limits } from './limits.ts'
 import { managementDialect } from './management/dialect.ts'
 import type { Management } from './management/management.ts'
-import { mountStreams } from './management/streams.ts'
-import { mountMe } from './me.ts'
+import { mountStreams, STREAM_ROUTES } from './management/streams.ts'
+import { ME_ROUTE, mountMe } from './me.ts'
 import { Metrics } from './metrics.ts'
 import { type KnownMixtures, Mixtures } from './mixtures.ts'
 import { mountDialects } from './mount.ts'
@@ -41,7 +41,7 @@ import { openApiPage } from './openapi.ts'
 import { createOriginPolicy, type OriginPolicy, preflightHeaders } from './origin.ts'
 import { RateLimits } from './rate-limits.ts'
 import { onRequestEnd, type RequestEnd } from './request-end.ts'
-import { LIVENESS_PATH, mountSystem } from './system.ts'
+import { LIVENESS_PATH, mountSystem, SYSTEM_ROUTES } from './system.ts'
 import { traced, traceRequests } from './tracing.ts'
 import { isForWeb, mountWeb, readWebFiles, type WebFiles } from './web.ts'
 
@@ -144,7 +144,9 @@ export function buildApp(options: AppOptions): FastifyInstance {
   mountDialects(app, dialects, context)
   if (management !== undefined && ofWorkers !== null)
     mountStreams(app, management, ofWorkers, limits, auth)
-  mountSystem(app, { models, metrics, drain, version, openApi: openApiPage(dialects, version) })
+  const own = [...SYSTEM_ROUTES, ME_ROUTE, ...(management === undefined ? [] : STREAM_ROUTES)]
+  const openApi = openApiPage(dialects, own, version)
+  mountSystem(app, { models, metrics, drain, version, openApi })
   mountMe(app, { models, rates })
   mountWeb(app, web)
   return app

@@ -8,6 +8,7 @@ import type { ModelRegistry } from '../api/models.ts'
 import { ANONYMOUS, type Principal } from './auth.ts'
 import { wireLimits } from './keys-api.ts'
 import type { OwnKey } from './management/contract.ts'
+import type { OwnRoute } from './openapi.ts'
 import type { RateLimits } from './rate-limits.ts'
 
 export interface MeContext {
@@ -18,6 +19,11 @@ export interface MeContext {
 /** How long the bytes of a key's sessions are said again. */
 const LOOK_MS = 1000
 
+export const ME_ROUTE: OwnRoute = {
+  path: '/v1/me',
+  summary: 'What the key of the call may do and use, and what is left of that',
+}
+
 export function mountMe(app: FastifyInstance, { models, rates }: MeContext): void {
   const looks = new Map<string, Promise<number>>()
   const bytesOf = (caller: Principal) => {
@@ -27,7 +33,7 @@ export function mountMe(app: FastifyInstance, { models, rates }: MeContext): voi
     looks.set(tenant, look)
     return look
   }
-  app.get('/v1/me', async ({ principal }): Promise<OwnKey> => {
+  app.get(ME_ROUTE.path, async ({ principal }): Promise<OwnKey> => {
     const caller = principal ?? ANONYMOUS
     const { name, role, limits, expiresAt } = caller
     const { requestsLeft, tokensLeft, rowsRunning } = rates.useOf(caller)

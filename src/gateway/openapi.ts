@@ -1,4 +1,4 @@
-/** The OpenAPI 3.1 page, from the same routes and schemas that are served: it cannot say anything else. */
+/** The OpenAPI 3.1 page: the dialects' routes and schemas as they are served, and the gateway's own routes. */
 import type { Dialect, Route } from '../api/route.ts'
 import { ERROR_STATUS } from '../errors.ts'
 
@@ -10,11 +10,23 @@ function describeStatus(status: number): string {
   return codes.map(([code]) => code).join(', ')
 }
 
-export function openApiPage(dialects: readonly Dialect[], version: string): object {
+/** A route of the gateway's own, which no dialect has. It has no body. */
+export interface OwnRoute {
+  readonly path: string
+  readonly summary: string
+  /** Of the reply; absent: JSON. */
+  readonly type?: string
+}
+
+export function openApiPage(
+  dialects: readonly Dialect[],
+  own: readonly OwnRoute[],
+  version: string,
+): object {
   const paths: Record<string, Record<string, Operation>> = {}
   for (const dialect of dialects) {
     for (const route of dialect.routes) {
-      const path = route.path.replace(/:(\w+)/g, '{$1}')
+      const path = braced(route.path)
       const method = route.method.toLowerCase()
       const earlier = paths[path]?.[method]
       const entry = operation(dialect, route, path)
@@ -23,6 +35,10 @@ export function openApiPage(dialects: readonly Dialect[], version: string): obje
         [method]: earlier === undefined ? entry : merged(earlier, entry),
       }
     }
+  }
+  for (const { path, summary, type = JSON_TYPE } of own) {
+    const at = braced(path)
+    paths[at] = { get: operationOf('get', at, summary, 'gateway', { [type]: { schema: {} } }) }
   }
   return {
     openapi: '3.1.0',
@@ -41,27 +57,51 @@ export function openApiPage(dialects: readonly Dialect[], version: string): obje
   }
 }
 
+const JSON_TYPE = 'application/json'
+const BYTES_TYPE = 'application/octet-stream'
+
+function braced(path: string): string {
+  return path.replace(/:(\w+)/g, '{$1}')
+}
+
 /** One path of several dialects: any of their bodies will do. The first one's words stay. */
 function merged(first: Operation, second: Operation): Operation {
   const bodies = [first, second].flatMap(({ requestBody }) => {
-    const schema = requestBody?.content['application/json'].schema
+    const schema = requestBody?.content[JSON_TYPE]?.schema
     return schema === undefined ? [] : ((schema as { anyOf?: object[] }).anyOf ?? [schema])
   })
   const tags = [...new Set([...first.tags, ...second.tags])]
-  return { ...first, tags, requestBody: jsonBody({ anyOf: bodies }) }
+  return { ...first, tags, requestBody: bodyOf({ anyOf: bodies }) }
 }
 
 interface Operation {
   readonly tags: readonly string[]
-  readonly requestBody?: ReturnType<typeof jsonBody>
+  readonly requestBody?: ReturnType<typeof bodyOf>
   readonly [rest: string]: unknown
 }
 
-function jsonBody(schema: object, required = true) {
-  return { required, content: { 'application/json': { schema } } }
+type Content = Readonly<Record<string, { readonly schema: object }>>
+
+function bodyOf(schema: object, type = JSON_TYPE, required = true) {
+  const content: Content = { [type]: { schema } }
+  return { required, content }
 }
 
-function operation(dialect: Dialect, route: Route, path: string): Operation {
+function operation({ name }: Dialect, route: Route, path: string): Operation {
+  const { body, takesBytes, mayLackBody, summary } = route
+  const described = operationOf(route.method.toLowerCase(), path, summary, name, contentOf(route))
+  if (takesBytes === true) return { ...described, requestBody: bodyOf({}, BYTES_TYPE) }
+  if (body === null) return described
+  return { ...described, requestBody: bodyOf(body, JSON_TYPE, mayLackBody !== true) }
+}
+
+function operationOf(
+  method: string,
+  path: string,
+  summary: string,
+  tag: string,
+  content: Content,
+): Operation {
   const parameters = [...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
     name,
     in: 'path',
@@ -70,24 +110,20 @@ function operation(dialect: Dialect, route: Route, path: string): Operation {
   }))
   const words = path.split(/[^A-Za-z0-9]+/).filter((word) => word !== '')
   return {
-    operationId: [route.method.toLowerCase(), ...words].join('_'),
-    summary: route.summary,
-    tags: [dialect.name],
+    operationId: [method, ...words].join('_'),
+    summary,
+    tags: [tag],
     ...(parameters.length === 0 ? {} : { parameters }),
-    ...(route.body === null
-      ? {}
-      : { requestBody: jsonBody(route.body, route.mayLackBody !== true) }),
-    responses: { 200: successOf(route), ...errorResponses() },
+    responses: { 200: { description: 'The reply', content }, ...errorResponses() },
   }
 }
 
-function successOf(route: Route): object {
-  const content: Record<string, object> = { 'application/json': { schema: { type: 'object' } } }
-  const properties = (route.body as { properties?: Record<string, unknown> } | null)?.properties
-  if (properties?.stream !== undefined) {
-    content['text/event-stream'] = { schema: { type: 'string' } }
-  }
-  return { description: 'The reply', content }
+function contentOf({ body, givesBytes }: Route): Content {
+  if (givesBytes === true) return { [BYTES_TYPE]: { schema: {} } }
+  const content = { [JSON_TYPE]: { schema: { type: 'object' } } }
+  const properties = (body as { properties?: Record<string, unknown> } | null)?.properties
+  if (properties?.stream === undefined) return content
+  return { ...content, 'text/event-stream': { schema: { type: 'string' } } }
 }
 
 function errorResponses(): Record<number, object> {

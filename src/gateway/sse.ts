@@ -1,6 +1,7 @@
 /**
- * The only place that writes event streams. It pulls events only as fast as the client reads: when the socket holds
- * more than a bound it waits for drain or close, and gives up on a client that leaves it full. It knows no dialect.
+ * Writes the event streams of answers; those of the management API are in management/feed.ts. It pulls events only as fast as
+ * the client reads: when the socket holds more than a bound it waits for drain or close, and gives up on a client that
+ * leaves it full. It knows no dialect.
  */
 import type { ServerResponse } from 'node:http'
 import { Socket } from 'node:net'

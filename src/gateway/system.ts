@@ -1,8 +1,12 @@
-/** The gateway's own routes: whether it lives, whether it is ready, which version, its metrics and its OpenAPI page. */
+/**
+ * The gateway's own routes: whether it lives, whether it is ready, how full the engines are, which version, its metrics and
+ * its OpenAPI page.
+ */
 import type { FastifyInstance } from 'fastify'
 import type { ModelEntry, ModelRegistry } from '../api/models.ts'
 import type { Drain } from './drain.ts'
 import type { Metrics } from './metrics.ts'
+import type { OwnRoute } from './openapi.ts'
 import { engineFigures, queueFigures } from './queue-figures.ts'
 
 export interface SystemContext {
@@ -15,6 +19,17 @@ export interface SystemContext {
 
 /** The one path that needs no key: that the process answers is all it tells. */
 export const LIVENESS_PATH = '/livez'
+
+export const SYSTEM_ROUTES: readonly OwnRoute[] = [
+  { path: LIVENESS_PATH, summary: 'Whether the process answers; needs no key' },
+  { path: '/readyz', summary: 'Whether a model can answer' },
+  { path: '/health', summary: 'The same, and how full the engines are' },
+  { path: '/version', summary: 'The version of the server' },
+  { path: '/v1/queue/status', summary: 'How full the engines are' },
+  { path: '/v1/stats', summary: 'That, and counters of the engines' },
+  { path: '/openapi.json', summary: 'This page' },
+  { path: '/metrics', summary: 'Prometheus metrics', type: 'text/plain' },
+]
 
 export function mountSystem(app: FastifyInstance, context: SystemContext): void {
   const { models, metrics, drain, version, openApi } = context

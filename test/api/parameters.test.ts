@@ -158,26 +158,35 @@ test.each(Object.entries(NOT_IMPLEMENTED))(
 /** Route → a body that it answers, and which of the fields of READ_BY_SOME it reads. */
 const CHATS = ['best_of', 'max_completion_tokens', 'stream_options']
 const CONTENTS = { contents: ['Hi'] }
+/** Raw prompts hold thoughts of their own: their routes pass it over, as the servers did whose they are. */
+const THINK = ['enable_think']
 const READERS: [string, object, string[]][] = [
-  [CHAT, HELLO, [...CHATS, 'logprobs', 'top_logprobs']],
+  [CHAT, HELLO, [...CHATS, ...THINK, 'logprobs', 'top_logprobs']],
   [COMPLETIONS, { prompt: 'Hi' }, [...CHATS, 'logprobs', 'echo', 'suffix']],
   ['/chat/completions', HELLO, [...CHATS, 'system_name', 'user_name', 'assistant_name']],
   ['/v1/fim/completions', { prompt: 'a' }, ['best_of', 'stream_options', 'suffix']],
   ['/infill', { input_prefix: 'a' }, ['best_of', 'stream_options']],
-  [CHAT, CONTENTS, []],
-  ['/v2/chat/completions', CONTENTS, []],
-  ['/v3/chat/completions', CONTENTS, []],
-  ['/big_batch/completions', CONTENTS, []],
-  ['/v1/batch/completions', CONTENTS, []],
-  ['/FIM/v1/batch-FIM', { prefix: ['a'], suffix: ['b'] }, ['suffix']],
-  ['/openai/v1/chat/completions', HELLO, ['system', 'max_completion_tokens', 'stream_options']],
+  [CHAT, CONTENTS, THINK],
+  ['/v2/chat/completions', CONTENTS, THINK],
+  ['/v3/chat/completions', CONTENTS, THINK],
+  ['/big_batch/completions', CONTENTS, THINK],
+  ['/v1/batch/completions', CONTENTS, THINK],
+  ['/FIM/v1/batch-FIM', { prefix: ['a'], suffix: ['b'] }, ['suffix', ...THINK]],
+  [
+    '/openai/v1/chat/completions',
+    HELLO,
+    ['system', 'max_completion_tokens', 'stream_options', ...THINK],
+  ],
 ]
+
+const BOOLEANS = ['logprobs', 'enable_think']
 
 test.each(READERS)('%s %o refuses what it does not read', async (route, body, read) => {
   const { app, engine } = serve()
+  expect(Object.keys(READ_BY_SOME)).toEqual(expect.arrayContaining(read))
   for (const [name, off] of Object.entries(READ_BY_SOME)) {
     if (read.includes(name)) continue
-    const reply = await postTo(app, route, { ...body, [name]: name === 'logprobs' ? true : 7 })
+    const reply = await postTo(app, route, { ...body, [name]: BOOLEANS.includes(name) ? true : 7 })
     expect(reply.statusCode, name).toBe(400)
     expect(reply.body).toContain(`${name}: this route does not read it`)
     for (const value of off) {

@@ -126,6 +126,11 @@ test('tokenize and its pieces give the text back', async () => {
   expect(tokens).toHaveLength(count)
 })
 
+test('the bench of a vocabulary prints JSON only where it is asked for', async () => {
+  const { stdout } = await skein(['bench', 'tokenizer'])
+  expect(stdout).toMatch(/^encode +[\d.]+ MB\/s, [\d.]+M tokens\/s$/m)
+}, 30_000)
+
 test.each([
   [['serve', '--prot', '1'], 'unknown flag --prot'],
   [['serve', '--port', 'x'], '--port takes'],

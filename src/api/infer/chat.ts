@@ -110,13 +110,6 @@ async function prepare(call: Call<InferBody>): Promise<Chat> {
       { param: 'delete_ragprompt' },
     )
   }
-  if (body.enable_think === true) {
-    throw new SkeinError(
-      'unsupported_parameter',
-      'enable_think: this template has no thoughts; use /v1/chat/completions without params',
-      { param: 'enable_think' },
-    )
-  }
   checkCombinations(body)
   const model = call.models.get(body.model)
   const heads = headsOf({

@@ -54,8 +54,8 @@ export function Contents(limits: RequestLimits) {
   })
 }
 
-/** Fields of other dialects that these routes do read. */
-const READ = ['contents', 'noise', 'pad_zero']
+/** Fields of other dialects that these routes do read; a thought with a raw prompt, which holds its own, is passed over. */
+const READ = ['contents', 'enable_think', 'noise', 'pad_zero']
 
 /** Everything of a request but its prompt. */
 export type Settings = Omit<GenerateRequest, 'id' | 'prompt'>

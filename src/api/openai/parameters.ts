@@ -1,5 +1,5 @@
 /**
- * What happens to a field that a route does not read. Four lists, and one rule for the rest:
+ * What happens to a field that a route does not read. Three lists, and one rule for the rest:
  *  - HARMLESS: promises nothing about the text; accepted and ignored.
  *  - NOT_IMPLEMENTED: would change the text (or is a promise we do not keep). Refused by name, except at the values
  *    that mean "off", which clients send as defaults. Null always means absent.
@@ -99,6 +99,7 @@ export const READ_BY_SOME: Readonly<Record<string, readonly unknown[]>> = {
   assistant_name: ['Assistant'],
   best_of: [1],
   echo: [false],
+  enable_think: [false],
   logprobs: [false],
   max_completion_tokens: [],
   stream_options: [{}, { include_usage: false }],
@@ -113,6 +114,7 @@ export const READ_BY_SOME: Readonly<Record<string, readonly unknown[]>> = {
 const INSTEAD: Readonly<Record<string, string>> = {
   assistant_name: 'send it in `params`, to a chat route',
   contents: 'send `messages`',
+  enable_think: 'send `messages` to /v1/chat/completions',
   max_completion_tokens: 'use `max_tokens`',
   n_predict: 'use `max_tokens`',
   n_probs: 'use `logprobs` of /v1/completions',

@@ -119,7 +119,7 @@ function listRoute(): Route {
 
 function exportRoute(): Route {
   const path = '/v1/sessions/:id/export'
-  return get(path, 'The state of a turn (query: turn) as a file', async (call) => {
+  const route = get(path, 'The state of a turn (query: turn) as a file', async (call) => {
     const { turn } = call.query
     if (turn !== undefined && !/^\d{1,9}$/.test(turn)) {
       throw invalid('turn', 'expected the number of a turn')
@@ -127,6 +127,7 @@ function exportRoute(): Route {
     const params = { ...refOf(call), turn: turn === undefined ? undefined : Number(turn) }
     return bytes(await modelOf(call).client.call('sessions.export', params))
   })
+  return { ...route, givesBytes: true }
 }
 
 function importRoute(): Route {

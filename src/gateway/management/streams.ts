@@ -6,6 +6,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import type { Dialect } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Auth, isLetIn } from '../auth.ts'
+import type { OwnRoute } from '../openapi.ts'
 import type { StreamBounds } from '../sse.ts'
 import { tailOf } from './dialect.ts'
 import { Feed } from './feed.ts'
@@ -15,6 +16,18 @@ import type { Management } from './management.ts'
 const ROLE = 'operator'
 /** A feed has no end, and its key may: the key is looked at again this often. */
 const RECHECK_MS = 1000
+
+const EVENTS = 'text/event-stream'
+
+export const STREAM_ROUTES: readonly OwnRoute[] = [
+  { path: '/api/events', summary: 'Changes of workers and figures, as events', type: EVENTS },
+  {
+    path: '/api/workers/:id/logs/stream',
+    summary: 'The log of a worker as it is written (query: tail)',
+    type: EVENTS,
+  },
+  { path: '/api/workers/:id/proxy/:path', summary: 'Any method: one worker alone', type: '*/*' },
+]
 
 export function mountStreams(
   app: FastifyInstance,
