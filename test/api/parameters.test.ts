@@ -138,8 +138,6 @@ test.each(Object.entries(NOT_IMPLEMENTED))(
   async (name, off) => {
     const values = [{ some: 'value' }, 12345]
     for (const [route, body] of ROUTES) {
-      // There it makes the body one of another dialect.
-      if (name === 'contents' && route === CHAT) continue
       const { app, engine } = serve()
       for (const value of values) {
         const reply = await postTo(app, route, { ...body, [name]: value })
@@ -158,19 +156,27 @@ test.each(Object.entries(NOT_IMPLEMENTED))(
 /** Route → a body that it answers, and which of the fields of READ_BY_SOME it reads. */
 const CHATS = ['best_of', 'max_completion_tokens', 'stream_options']
 const CONTENTS = { contents: ['Hi'] }
+const BOTH = ['messages', 'contents']
+const NAMES = ['system_name', 'user_name', 'assistant_name']
 const READERS: [string, object, string[]][] = [
-  [CHAT, HELLO, [...CHATS, 'logprobs', 'top_logprobs']],
-  [COMPLETIONS, { prompt: 'Hi' }, [...CHATS, 'logprobs', 'echo', 'suffix']],
-  ['/chat/completions', HELLO, [...CHATS, 'system_name', 'user_name', 'assistant_name']],
-  ['/v1/fim/completions', { prompt: 'a' }, ['best_of', 'stream_options', 'suffix']],
-  ['/infill', { input_prefix: 'a' }, ['best_of', 'stream_options']],
-  [CHAT, CONTENTS, []],
-  ['/v2/chat/completions', CONTENTS, []],
-  ['/v3/chat/completions', CONTENTS, []],
-  ['/big_batch/completions', CONTENTS, []],
-  ['/v1/batch/completions', CONTENTS, []],
-  ['/FIM/v1/batch-FIM', { prefix: ['a'], suffix: ['b'] }, ['suffix']],
-  ['/openai/v1/chat/completions', HELLO, ['system', 'max_completion_tokens', 'stream_options']],
+  [CHAT, HELLO, [...CHATS, ...BOTH, 'logprobs', 'top_logprobs']],
+  [COMPLETIONS, { prompt: 'Hi' }, [...CHATS, 'prompt', 'logprobs', 'echo', 'suffix']],
+  ['/chat/completions', HELLO, [...CHATS, 'messages', ...NAMES]],
+  ['/v1/fim/completions', { prompt: 'a' }, ['prompt', 'best_of', 'stream_options', 'suffix']],
+  ['/infill', { input_prefix: 'a' }, ['prompt', 'best_of', 'stream_options']],
+  [CHAT, CONTENTS, BOTH],
+  ['/v2/chat/completions', CONTENTS, ['contents']],
+  ['/v3/chat/completions', CONTENTS, BOTH],
+  ['/big_batch/completions', CONTENTS, ['contents']],
+  ['/v1/batch/completions', CONTENTS, ['contents']],
+  ['/state/chat/completions', { ...CONTENTS, session_id: 's' }, ['contents']],
+  ['/multi_state/chat/completions', { ...CONTENTS, session_id: 's' }, ['contents', 'dialogue_idx']],
+  ['/FIM/v1/batch-FIM', { prefix: ['a'], suffix: ['b'] }, ['prefix', 'suffix']],
+  [
+    '/openai/v1/chat/completions',
+    HELLO,
+    [...BOTH, 'system', 'max_completion_tokens', 'stream_options'],
+  ],
 ]
 
 test.each(READERS)('%s %o refuses what it does not read', async (route, body, read) => {
@@ -191,6 +197,20 @@ test.each(READERS)('%s %o refuses what it does not read', async (route, body, re
   expect(refused.statusCode).toBe(400)
   expect(refused.body).toContain('response_format')
   expect(engine.requests).toHaveLength(0)
+})
+
+test.each([
+  [COMPLETIONS, { prompt: 'Hi' }, 'messages'],
+  [CHAT, HELLO, 'prompt'],
+  ['/v2/chat/completions', CONTENTS, 'messages'],
+  ['/state/chat/completions', { ...CONTENTS, session_id: 's' }, 'dialogue_idx'],
+  ['/FIM/v1/batch-FIM', { prefix: ['a'], suffix: ['b'] }, 'contents'],
+])('%s does not drop a prompt in silence', async (route, body, name) => {
+  const { app, engine } = serve()
+  const value = { ...HELLO, ...CONTENTS, prompt: 'Hi', dialogue_idx: 1 }[name]
+  const reply = await postTo(app, route, { ...body, [name]: value })
+  expect([reply.statusCode, engine.requests.length]).toEqual([400, 0])
+  expect(reply.body).toContain(`${name}: this route does not read it`)
 })
 
 test('harmless and unknown fields are ignored', async () => {

@@ -54,13 +54,14 @@ export function Contents(limits: RequestLimits) {
   })
 }
 
-/** Fields of other dialects that these routes do read. */
-const READ = ['contents', 'noise', 'pad_zero']
+/** Fields of this dialect that others refuse. Those of the prompt are each route's own. */
+const READ = ['noise', 'pad_zero']
 
 /** Everything of a request but its prompt. */
 export type Settings = Omit<GenerateRequest, 'id' | 'prompt'>
 
 export function settingsOf(
+  /** Without the fields that the prompt was made of. */
   body: LightningFields,
   family: Family,
   model: ServedModel,

@@ -41,7 +41,8 @@ export function chatBatchRoute(limits: RequestLimits, live: LiveCalls): Route {
     const conversations = conversationsOf(call.body)
     const model = modelOf(call)
     refuseSession(call.body, STATE_ROUTE)
-    const settings = settingsOf(call.body, SHORT, model, call.limits, CHAT_STOPS)
+    const { messages: _messages, contents: _contents, ...asked } = call.body
+    const settings = settingsOf(asked, SHORT, model, call.limits, CHAT_STOPS)
     const tail = call.body.enable_think === true ? TAILS.open : TAILS.closed
     const rendered = await renderAll(call, model, conversations, tail)
     const plan = planFor(call, { path, model, settings, family: SHORT, prompts: rendered })

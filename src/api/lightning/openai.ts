@@ -71,8 +71,9 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
   const { body, limits, signal, tenant } = call
   const turns = turnsOf(body)
   const model = modelOf(call)
-  // What this route alone reads of its dialect.
-  const { system: _system, stream_options, max_completion_tokens: _limit, ...shared } = body
+  // What this route alone reads of its dialect, and its prompt.
+  const { messages: _messages, contents: _contents, system: _system, ...rest } = body
+  const { stream_options, max_completion_tokens: _limit, ...shared } = rest
   const limited = { ...shared, max_tokens: oneMaxTokens(body) }
   const settings = settingsOf(limited, OPENAI_ROUTE, model, limits, CHAT_STOPS)
   // What a session keeps is not the prefix cache's.

@@ -30,7 +30,14 @@ import { cacheOf, checkCombinations, checkLogprobs, toSampling, toStop } from '.
 import { systemFingerprint, usageOf } from './usage.ts'
 
 /** Of the fields that not every route reads. */
-const READ = ['best_of', 'stream_options', 'max_completion_tokens', 'logprobs', 'top_logprobs']
+const READ = [
+  'messages',
+  'best_of',
+  'stream_options',
+  'max_completion_tokens',
+  'logprobs',
+  'top_logprobs',
+]
 
 export function chatRoute(limits: RequestLimits, live: LiveCalls): Route {
   const summary = 'Answer a conversation'

@@ -83,7 +83,6 @@ export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
   typical_p: [1],
   xtc_probability: [0],
   // RWKV servers
-  contents: [[]],
   force_reasoning: [false],
   global_penalty: [false],
   noise: [],
@@ -98,9 +97,14 @@ export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
 export const READ_BY_SOME: Readonly<Record<string, readonly unknown[]>> = {
   assistant_name: ['Assistant'],
   best_of: [1],
+  contents: [[]],
+  dialogue_idx: [0],
   echo: [false],
   logprobs: [false],
   max_completion_tokens: [],
+  messages: [[]],
+  prefix: ['', []],
+  prompt: ['', []],
   stream_options: [{}, { include_usage: false }],
   suffix: ['', []],
   system: [''],
@@ -112,10 +116,14 @@ export const READ_BY_SOME: Readonly<Record<string, readonly unknown[]>> = {
 /** Where there is something else to do, the refusal says so. */
 const INSTEAD: Readonly<Record<string, string>> = {
   assistant_name: 'send it in `params`, to a chat route',
-  contents: 'send `messages`',
+  contents: 'send it to /v1/chat/completions',
+  dialogue_idx: 'use /multi_state/chat/completions',
   max_completion_tokens: 'use `max_tokens`',
+  messages: 'send them to a chat route',
   n_predict: 'use `max_tokens`',
   n_probs: 'use `logprobs` of /v1/completions',
+  prefix: 'use /FIM/v1/batch-FIM',
+  prompt: 'send it to /v1/completions',
   reasoning_effort: 'use `enable_think`',
   repeat_penalty: 'use `repetition_penalty`',
   system: 'send a message with the role system',
