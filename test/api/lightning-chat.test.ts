@@ -144,13 +144,15 @@ describe(OPENAI, () => {
   test('what the system says comes first, what contents says last', async () => {
     const { app, engine } = serve()
     const messages = [user('Hi'), { role: 'developer', content: 'One.' }]
-    const body = { messages, system: 'Two.', contents: ['Last', 'unread'] }
+    const body = { messages, system: 'Two.', contents: ['Last'] }
     const expected =
       'System: One.\nTwo.\n\nUser: Hi\n\nUser: Last\n\nAssistant: <think>\n</think>\n'
     for (const path of [OPENAI, CHAT]) {
       const reply = await postTo(app, path, body)
       expect(reply.statusCode, reply.body).toBe(200)
       expect(promptOf(engine.requests.at(-1)!)).toBe(expected)
+      const two = await postTo(app, path, { ...body, contents: ['Last', 'another'] })
+      expect([two.statusCode, two.body]).toEqual([400, expect.stringContaining('contents: this')])
     }
     await postTo(app, OPENAI, { messages: [user('Hi')], enable_think: true })
     expect(promptOf(engine.requests.at(-1)!)).toBe('User: Hi\n\nAssistant: <think')

@@ -1,6 +1,6 @@
 /**
  * /openai/v1/*: OpenAI's shapes with rwkv_lightning's fields, defaults and errors. Also answers on /v1/chat/completions where
- * a body has both `messages` and `contents`: its first entry is then the last thing the user says.
+ * a body has both `messages` and `contents`, of one entry, which is then the last thing the user says.
  */
 import Type, { type Static } from 'typebox'
 import type { RequestLimits } from '../limits.ts'
@@ -95,10 +95,16 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
   }
 }
 
-/** All that the system says comes first, as one turn; the first of `contents` comes last. */
+/** All that the system says comes first, as one turn; what `contents` asks comes last. */
 function turnsOf({ messages, contents, system }: OpenAiBody): Turn[] {
   const turns = toTurns(messages ?? [])
-  const [asked] = contents ?? []
+  const [asked, ...more] = contents ?? []
+  if (more.length > 0) {
+    throw invalid(
+      'contents',
+      'this route answers one question; send a batch to /v1/chat/completions, without messages',
+    )
+  }
   if (present(asked)) turns.push({ role: 'user', content: asked })
   if (turns.length === 0) throw invalid('messages', 'Empty prompt')
   const said = turns.filter(({ role }) => role === 'system').map(({ content }) => content)
