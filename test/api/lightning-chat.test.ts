@@ -42,6 +42,18 @@ describe(V3, () => {
     expect(reply.choices).toHaveLength(2)
   })
 
+  test('a prompt that is too long is named as the request has it', async () => {
+    const { app } = serve()
+    const long = 'x'.repeat(200_000)
+    for (const [body, param] of [
+      [{ contents: ['a', long] }, 'contents[1]: the prompt'],
+      [{ messages: [user(long)] }, 'messages: the prompt'],
+    ] as const) {
+      const reply = await postTo(app, V3, body)
+      expect([reply.statusCode, reply.json().error]).toEqual([413, expect.stringContaining(param)])
+    }
+  })
+
   test('stops: those of the template, unless the request has its own', async () => {
     const messages = [user('a')]
     const { requests } = await asked({ messages })
