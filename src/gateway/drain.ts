@@ -20,7 +20,7 @@ export class Drain {
   /** Throws `model_not_loaded` once draining has begun. */
   checkOpen(): void {
     if (!this.#isDraining) return
-    throw new SkeinError('model_not_loaded', 'the server is shutting down; try another or later')
+    throw shuttingDown()
   }
 
   /** Registers a request by what would cancel it; the returned function ends it. */
@@ -43,9 +43,13 @@ export class Drain {
     clearTimeout(timer)
   }
 
-  /** Cancels everything under way; a drain in progress then ends. */
+  /** Cancels everything under way, with the reason; a drain in progress then ends. */
   abortAll(): void {
     this.#isDraining = true
-    for (const controller of this.#active) controller.abort()
+    for (const controller of this.#active) controller.abort(shuttingDown())
   }
+}
+
+function shuttingDown(): SkeinError {
+  return new SkeinError('model_not_loaded', 'the server is shutting down; try another or later')
 }

@@ -166,6 +166,7 @@ class Exchange {
   readonly #context: MountContext
   readonly #request: FastifyRequest
   readonly #reply: FastifyReply
+  readonly #controller = new AbortController()
 
   constructor(context: MountContext, request: FastifyRequest, reply: FastifyReply) {
     assert(request.entry !== null, 'a handler ran before its route was chosen')
@@ -178,13 +179,15 @@ class Exchange {
   async run(): Promise<unknown> {
     const { drain } = this.#context
     drain.checkOpen()
-    const controller = new AbortController()
-    const leave = drain.enter(controller)
+    const { signal } = this.#controller
+    const leave = drain.enter(this.#controller)
     // Not request.signal: Fastify aborts it when the body has been read, or never after hijack().
-    const onClose = () => controller.abort(new SkeinError('aborted', 'the client went away'))
+    const onClose = () => this.#controller.abort(new SkeinError('aborted', 'the client went away'))
     this.#reply.raw.once('close', onClose)
     try {
-      return await this.#answer(this.#callOf(controller.signal))
+      return await this.#answer(this.#callOf(signal))
+    } catch (thrown) {
+      throw this.#causeOf(thrown)
     } finally {
       leave()
     }
@@ -267,7 +270,15 @@ class Exchange {
   }
 
   #renderError(thrown: unknown): object {
-    return this.#entry.dialect.renderError(this.#context.report(thrown, this.#request))
+    const error = this.#context.report(this.#causeOf(thrown), this.#request)
+    return this.#entry.dialect.renderError(error)
+  }
+
+  /** The engine knows only that a call was cancelled; who cancelled it knows why. */
+  #causeOf(thrown: unknown): unknown {
+    const { aborted, reason } = this.#controller.signal
+    const isCancelled = thrown instanceof SkeinError && thrown.code === 'aborted'
+    return aborted && isCancelled ? reason : thrown
   }
 
   /** What hooks have set on the reply, which hijacking would lose. All of them are set as strings. */

@@ -42,6 +42,18 @@ describe(V3, () => {
     expect(reply.choices).toHaveLength(2)
   })
 
+  test('a prompt that is too long is named as the request has it', async () => {
+    const { app } = serve()
+    const long = 'x'.repeat(200_000)
+    for (const [body, param] of [
+      [{ contents: ['a', long] }, 'contents[1]: the prompt'],
+      [{ messages: [user(long)] }, 'messages: the prompt'],
+    ] as const) {
+      const reply = await postTo(app, V3, body)
+      expect([reply.statusCode, reply.json().error]).toEqual([413, expect.stringContaining(param)])
+    }
+  })
+
   test('stops: those of the template, unless the request has its own', async () => {
     const messages = [user('a')]
     const { requests } = await asked({ messages })
@@ -144,13 +156,15 @@ describe(OPENAI, () => {
   test('what the system says comes first, what contents says last', async () => {
     const { app, engine } = serve()
     const messages = [user('Hi'), { role: 'developer', content: 'One.' }]
-    const body = { messages, system: 'Two.', contents: ['Last', 'unread'] }
+    const body = { messages, system: 'Two.', contents: ['Last'] }
     const expected =
       'System: One.\nTwo.\n\nUser: Hi\n\nUser: Last\n\nAssistant: <think>\n</think>\n'
     for (const path of [OPENAI, CHAT]) {
       const reply = await postTo(app, path, body)
       expect(reply.statusCode, reply.body).toBe(200)
       expect(promptOf(engine.requests.at(-1)!)).toBe(expected)
+      const two = await postTo(app, path, { ...body, contents: ['Last', 'another'] })
+      expect([two.statusCode, two.body]).toEqual([400, expect.stringContaining('contents: this')])
     }
     await postTo(app, OPENAI, { messages: [user('Hi')], enable_think: true })
     expect(promptOf(engine.requests.at(-1)!)).toBe('User: Hi\n\nAssistant: <think')

@@ -22,6 +22,11 @@ const EDGES: [string, unknown[], unknown[]][] = [
     ['x', times(16, 'x'), [], 'é'.repeat(128)],
     ['', [''], times(17, 'x'), 'é'.repeat(129), 5, [5], '\ud83d', ['x', 'a\udc4b']],
   ],
+  [
+    'stop_tokens',
+    [[], ['x', 7, 999], times(32, 'x')],
+    ['x', [''], ['é'.repeat(129)], ['a\udc4b'], times(33, 'x'), [-1], [1.5], [true]],
+  ],
   ['stop_token_ids', [[0, 256], times(16, 1)], [[-1], [257], times(17, 1), 'x', [1.5]]],
   [
     'logit_bias',

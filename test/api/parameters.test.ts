@@ -138,8 +138,6 @@ test.each(Object.entries(NOT_IMPLEMENTED))(
   async (name, off) => {
     const values = [{ some: 'value' }, 12345]
     for (const [route, body] of ROUTES) {
-      // There it makes the body one of another dialect.
-      if (name === 'contents' && route === CHAT) continue
       const { app, engine } = serve()
       for (const value of values) {
         const reply = await postTo(app, route, { ...body, [name]: value })
@@ -160,22 +158,30 @@ const CHATS = ['best_of', 'max_completion_tokens', 'stream_options']
 const CONTENTS = { contents: ['Hi'] }
 /** Raw prompts hold thoughts of their own: their routes pass it over, as the servers did whose they are. */
 const THINK = ['enable_think']
+const BOTH = ['messages', 'contents']
+const NAMES = ['system_name', 'user_name', 'assistant_name']
 const READERS: [string, object, string[]][] = [
-  [CHAT, HELLO, [...CHATS, ...THINK, 'logprobs', 'top_logprobs']],
-  [COMPLETIONS, { prompt: 'Hi' }, [...CHATS, 'logprobs', 'echo', 'suffix']],
-  ['/chat/completions', HELLO, [...CHATS, 'system_name', 'user_name', 'assistant_name']],
-  ['/v1/fim/completions', { prompt: 'a' }, ['best_of', 'stream_options', 'suffix']],
-  ['/infill', { input_prefix: 'a' }, ['best_of', 'stream_options']],
-  [CHAT, CONTENTS, THINK],
-  ['/v2/chat/completions', CONTENTS, THINK],
-  ['/v3/chat/completions', CONTENTS, THINK],
-  ['/big_batch/completions', CONTENTS, THINK],
-  ['/v1/batch/completions', CONTENTS, THINK],
-  ['/FIM/v1/batch-FIM', { prefix: ['a'], suffix: ['b'] }, ['suffix', ...THINK]],
+  [CHAT, HELLO, [...CHATS, ...BOTH, ...THINK, 'logprobs', 'top_logprobs']],
+  [COMPLETIONS, { prompt: 'Hi' }, [...CHATS, 'prompt', 'logprobs', 'echo', 'suffix']],
+  ['/chat/completions', HELLO, [...CHATS, 'messages', ...NAMES]],
+  ['/v1/fim/completions', { prompt: 'a' }, ['prompt', 'best_of', 'stream_options', 'suffix']],
+  ['/infill', { input_prefix: 'a' }, ['prompt', 'best_of', 'stream_options']],
+  [CHAT, CONTENTS, [...BOTH, ...THINK]],
+  ['/v2/chat/completions', CONTENTS, ['contents', ...THINK]],
+  ['/v3/chat/completions', CONTENTS, [...BOTH, ...THINK]],
+  ['/big_batch/completions', CONTENTS, ['contents', ...THINK]],
+  ['/v1/batch/completions', CONTENTS, ['contents', ...THINK]],
+  ['/state/chat/completions', { ...CONTENTS, session_id: 's' }, ['contents', ...THINK]],
+  [
+    '/multi_state/chat/completions',
+    { ...CONTENTS, session_id: 's' },
+    ['contents', 'dialogue_idx', ...THINK],
+  ],
+  ['/FIM/v1/batch-FIM', { prefix: ['a'], suffix: ['b'] }, ['prefix', 'suffix', ...THINK]],
   [
     '/openai/v1/chat/completions',
     HELLO,
-    ['system', 'max_completion_tokens', 'stream_options', ...THINK],
+    [...BOTH, 'system', 'max_completion_tokens', 'stream_options', ...THINK],
   ],
 ]
 
@@ -200,6 +206,20 @@ test.each(READERS)('%s %o refuses what it does not read', async (route, body, re
   expect(refused.statusCode).toBe(400)
   expect(refused.body).toContain('response_format')
   expect(engine.requests).toHaveLength(0)
+})
+
+test.each([
+  [COMPLETIONS, { prompt: 'Hi' }, 'messages'],
+  [CHAT, HELLO, 'prompt'],
+  ['/v2/chat/completions', CONTENTS, 'messages'],
+  ['/state/chat/completions', { ...CONTENTS, session_id: 's' }, 'dialogue_idx'],
+  ['/FIM/v1/batch-FIM', { prefix: ['a'], suffix: ['b'] }, 'contents'],
+])('%s does not drop a prompt in silence', async (route, body, name) => {
+  const { app, engine } = serve()
+  const value = { ...HELLO, ...CONTENTS, prompt: 'Hi', dialogue_idx: 1 }[name]
+  const reply = await postTo(app, route, { ...body, [name]: value })
+  expect([reply.statusCode, engine.requests.length]).toEqual([400, 0])
+  expect(reply.body).toContain(`${name}: this route does not read it`)
 })
 
 test('harmless and unknown fields are ignored', async () => {

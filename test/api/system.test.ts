@@ -258,14 +258,22 @@ describe('shutdown', () => {
     expect(stopped).toBe(true)
   })
 
-  test('cancels what is left after the limit', async () => {
+  test('cancels what is left after the limit, and says that it was not the client', async () => {
     const drain = new Drain()
     const { app, engine } = serve(endless, { drain })
-    const running = postTo(app, CHAT, { ...HELLO, stream: true })
-    await expect.poll(() => drain.numActive).toBe(1)
+    const streamed = postTo(app, CHAT, { ...HELLO, stream: true })
+    const whole = postTo(app, CHAT, HELLO)
+    await expect.poll(() => drain.numActive).toBe(2)
     await shutDown({ app, drain, timeoutMs: 50, stopWorkers: async () => {} })
-    expect(engine.cancelled).toHaveLength(1)
-    const last = eventsOf((await running).body).at(-1) as { error: { code: string } }
-    expect(last.error.code).toBe('aborted')
+    expect(engine.cancelled).toHaveLength(2)
+    const error = {
+      code: 'model_not_loaded',
+      message: 'the server is shutting down; try another or later',
+    }
+    expect(eventsOf((await streamed).body).at(-1)).toMatchObject({ error })
+    const reply = await whole
+    expect(reply.statusCode).toBe(503)
+    expect(reply.headers['retry-after']).toBeDefined()
+    expect(reply.json()).toMatchObject({ error })
   })
 })

@@ -36,7 +36,7 @@ export async function toFill(
   { defaults, maxTokens, param, honoured }: FillOptions,
 ): Promise<Fill> {
   const { body, limits, signal, tenant } = call
-  refuseUnread(body, ['best_of', 'stream_options', ...honoured])
+  refuseUnread(body, ['prompt', 'best_of', 'stream_options', ...honoured])
   checkCombinations(body)
   refuseSession(body, 'use /v1/completions')
   const model = call.models.get(body.model)

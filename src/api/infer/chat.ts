@@ -41,6 +41,7 @@ const DEFAULTS: SamplingDefaults & { readonly maxTokens: number } = {
 
 /** Of the fields that not every route reads. */
 const READ = [
+  'messages',
   'best_of',
   'stream_options',
   'max_completion_tokens',

@@ -54,13 +54,17 @@ export function Contents(limits: RequestLimits) {
   })
 }
 
-/** Fields of other dialects that these routes do read; a thought with a raw prompt, which holds its own, is passed over. */
-const READ = ['contents', 'enable_think', 'noise', 'pad_zero']
+/**
+ * Fields of this dialect that others refuse; those of the prompt are each route's own. A thought with a raw prompt, which
+ * holds its own, is passed over.
+ */
+const READ = ['enable_think', 'noise', 'pad_zero']
 
 /** Everything of a request but its prompt. */
 export type Settings = Omit<GenerateRequest, 'id' | 'prompt'>
 
 export function settingsOf(
+  /** Without the fields that the prompt was made of. */
   body: LightningFields,
   family: Family,
   model: ServedModel,

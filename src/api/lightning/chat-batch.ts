@@ -41,7 +41,8 @@ export function chatBatchRoute(limits: RequestLimits, live: LiveCalls): Route {
     const conversations = conversationsOf(call.body)
     const model = modelOf(call)
     refuseSession(call.body, STATE_ROUTE)
-    const settings = settingsOf(call.body, SHORT, model, call.limits, CHAT_STOPS)
+    const { messages: _messages, contents: _contents, ...asked } = call.body
+    const settings = settingsOf(asked, SHORT, model, call.limits, CHAT_STOPS)
     const tail = call.body.enable_think === true ? TAILS.open : TAILS.closed
     const rendered = await renderAll(call, model, conversations, tail)
     const plan = planFor(call, { path, model, settings, family: SHORT, prompts: rendered })
@@ -51,23 +52,32 @@ export function chatBatchRoute(limits: RequestLimits, live: LiveCalls): Route {
   return passwordRoute(route)
 }
 
+interface Conversation {
+  readonly turns: readonly Turn[]
+  /** Field that a complaint about it names. */
+  readonly param: string
+}
+
 /** As in the original, messages count only where there are no contents. */
-function conversationsOf({ messages, contents }: ChatBatchBody): readonly Turn[][] {
-  if (filled(messages) && !filled(contents)) return [toTurns(messages)]
-  return contentsOf({ contents: contents ?? null }).map((content): Turn[] => [
-    { role: 'user', content },
-  ])
+function conversationsOf({ messages, contents }: ChatBatchBody): readonly Conversation[] {
+  if (filled(messages) && !filled(contents)) {
+    return [{ turns: toTurns(messages), param: 'messages' }]
+  }
+  return contentsOf({ contents: contents ?? null }).map((content, i) => ({
+    turns: [{ role: 'user', content }],
+    param: `contents[${i}]`,
+  }))
 }
 
 async function renderAll(
   call: Call,
   model: ServedModel,
-  conversations: readonly Turn[][],
+  conversations: readonly Conversation[],
   tail: string,
 ) {
   const prompts = []
-  for (const turns of conversations) {
-    const tokens = await encodePrompt(model, renderTurns(turns, tail), 'messages', call.signal)
+  for (const { turns, param } of conversations) {
+    const tokens = await encodePrompt(model, renderTurns(turns, tail), param, call.signal)
     prompts.push({ tokens, boundaries: boundariesAt(tokens, model.tokenizer, turnEnds(turns)) })
   }
   return prompts

@@ -111,10 +111,11 @@ async function planOf(
   body: ContentsBody,
   { family, padsUnasked }: BatchChoices,
 ): Promise<BatchPlan> {
+  const { contents: _contents, ...asked } = body
   const contents = contentsOf(body)
   refuseSession(body, STATE_ROUTE)
   const model = modelOf(call)
-  const plain = settingsOf(body, family, model, call.limits)
+  const plain = settingsOf(asked, family, model, call.limits)
   const settings =
     family === BIG_BATCH ? { ...plain, sampling: withNoise(plain.sampling, body) } : plain
   const pads = padsUnasked === true && (body.pad_zero ?? true)

@@ -10,7 +10,7 @@ export function modelNameOf({ model }: Named): string {
   return model || 'rwkv7'
 }
 
-/** The only model there is has any name; of several, one called `rwkv7` is for those who name none. */
+/** Who names none means the only model there is; of several, one called `rwkv7`. */
 export function modelOf({ models, body }: { models: ModelRegistry; body: Named }): ServedModel {
   return models.get(modelNameOf(body))
 }

@@ -1,6 +1,6 @@
 /**
  * /openai/v1/*: OpenAI's shapes with rwkv_lightning's fields, defaults and errors. Also answers on /v1/chat/completions where
- * a body has both `messages` and `contents`: its first entry is then the last thing the user says.
+ * a body has both `messages` and `contents`, of one entry, which is then the last thing the user says.
  */
 import Type, { type Static } from 'typebox'
 import type { RequestLimits } from '../limits.ts'
@@ -71,8 +71,9 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
   const { body, limits, signal, tenant } = call
   const turns = turnsOf(body)
   const model = modelOf(call)
-  // What this route alone reads of its dialect.
-  const { system: _system, stream_options, max_completion_tokens: _limit, ...shared } = body
+  // What this route alone reads of its dialect, and its prompt.
+  const { messages: _messages, contents: _contents, system: _system, ...rest } = body
+  const { stream_options, max_completion_tokens: _limit, ...shared } = rest
   const limited = { ...shared, max_tokens: oneMaxTokens(body) }
   const settings = settingsOf(limited, OPENAI_ROUTE, model, limits, CHAT_STOPS)
   // What a session keeps is not the prefix cache's.
@@ -94,10 +95,16 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
   }
 }
 
-/** All that the system says comes first, as one turn; the first of `contents` comes last. */
+/** All that the system says comes first, as one turn; what `contents` asks comes last. */
 function turnsOf({ messages, contents, system }: OpenAiBody): Turn[] {
   const turns = toTurns(messages ?? [])
-  const [asked] = contents ?? []
+  const [asked, ...more] = contents ?? []
+  if (more.length > 0) {
+    throw invalid(
+      'contents',
+      'this route answers one question; send a batch to /v1/chat/completions, without messages',
+    )
+  }
   if (present(asked)) turns.push({ role: 'user', content: asked })
   if (turns.length === 0) throw invalid('messages', 'Empty prompt')
   const said = turns.filter(({ role }) => role === 'system').map(({ content }) => content)

@@ -53,13 +53,14 @@ function stateChatRoute(limits: RequestLimits, live: LiveCalls): Route {
 function multiStateRoute(limits: RequestLimits, live: LiveCalls): Route {
   const path = '/multi_state/chat/completions'
   const summary = 'Continue any turn of a session; the answer is a new turn'
-  const body = Type.Object({ ...stateBody(limits).properties, dialogue_idx: Maybe(TurnNumber) })
-  const route = post(path, summary, body, async (call) => {
-    const from = call.body.dialogue_idx ?? 0
-    const id = idOf(call.body)
+  const schema = Type.Object({ ...stateBody(limits).properties, dialogue_idx: Maybe(TurnNumber) })
+  const route = post(path, summary, schema, async (call) => {
+    const { dialogue_idx, ...body } = call.body
+    const from = dialogue_idx ?? 0
+    const id = idOf(body)
     const model = modelOf(call)
     if (from > 0) await checkTurn(model, call.tenant, id, from)
-    const plan = await planOf(call, path, { ...useOf(id), from })
+    const plan = await planOf({ ...call, body }, path, { ...useOf(id), from })
     const label = labelOf(call.body, 'rwkv7-multi-state')
     return await batchReply(plan, live, label, call.body.stream === true, newTurn)
   })
@@ -111,7 +112,8 @@ async function planOf(call: Call<StateBody>, path: string, use: SessionUse): Pro
   const [text, ...more] = contentsOf(call.body)
   if (more.length > 0) throw invalid('contents', 'Request must contain exactly one prompt')
   const model = modelOf(call)
-  const settings = settingsOf(call.body, CONTENTS, model, call.limits)
+  const { contents: _contents, ...asked } = call.body
+  const settings = settingsOf(asked, CONTENTS, model, call.limits)
   const { prompt, promptAtBeginning } = await encodeTurn(model, text!, 'contents', call.signal)
   return planFor(call, {
     path,

@@ -31,6 +31,7 @@ import { systemFingerprint, usageOf } from './usage.ts'
 
 /** Of the fields that not every route reads. */
 const READ = [
+  'messages',
   'best_of',
   'stream_options',
   'max_completion_tokens',

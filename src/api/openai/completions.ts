@@ -31,7 +31,15 @@ import { cacheOf, checkCombinations, checkLogprobs, toSampling, toStop } from '.
 import { systemFingerprint, usageOf } from './usage.ts'
 
 /** Of the fields that not every route reads. */
-const READ = ['best_of', 'stream_options', 'max_completion_tokens', 'logprobs', 'echo', 'suffix']
+const READ = [
+  'prompt',
+  'suffix',
+  'best_of',
+  'stream_options',
+  'max_completion_tokens',
+  'logprobs',
+  'echo',
+]
 
 const PATH = '/v1/completions'
 

@@ -118,22 +118,25 @@ export function toStop(
   limits: RequestLimits,
 ): StopParams {
   const listed = body.stop_tokens ?? []
-  const asked = [
-    ...(typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])),
-    ...listed.filter((entry) => typeof entry === 'string'),
-  ]
-  for (const stop of asked) {
-    if (LONE_SURROGATE.test(stop))
-      throw invalid('stop', 'a stop string has half of a surrogate pair')
-    const bytes = Buffer.byteLength(stop)
-    if (bytes >= 1 && bytes <= limits.stopBytes) continue
-    throw invalid('stop', `a stop string has ${bytes} bytes; expected 1 … ${limits.stopBytes}`)
-  }
+  const strings = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
+  const among = listed.filter((entry) => typeof entry === 'string')
+  checkStops(strings, 'stop', limits)
+  checkStops(among, 'stop_tokens', limits)
   const ids = tokensOf(body.stop_token_ids, 'stop_token_ids', model)
   return {
-    strings: [...new Set([...asked, ...extra])],
+    strings: [...new Set([...strings, ...among, ...extra])],
     tokens: [...new Set([...ids, ...drawable(listed, model)])],
     ignoreEos: body.ignore_eos ?? false,
+  }
+}
+
+function checkStops(stops: readonly string[], param: string, { stopBytes }: RequestLimits): void {
+  for (const stop of stops) {
+    if (LONE_SURROGATE.test(stop))
+      throw invalid(param, 'a stop string has half of a surrogate pair')
+    const bytes = Buffer.byteLength(stop)
+    if (bytes >= 1 && bytes <= stopBytes) continue
+    throw invalid(param, `a stop string has ${bytes} bytes; expected 1 … ${stopBytes}`)
   }
 }
 
