@@ -112,7 +112,7 @@ export class Engine {
     if (isFull && !waiting.isUnderPart(request, maxWaiting)) {
       throw new SkeinError(
         'queue_full',
-        `${maxWaiting} requests are waiting, which is the limit; retry later or raise maxWaiting`,
+        `${maxWaiting} requests are waiting, which is the limit; retry later, or raise it (--max-waiting)`,
       )
     }
     this.#outcomes.live.set(request.id, live)

@@ -58,7 +58,7 @@ export function resolveAuth(options: AuthOptions): AuthDecision {
   return {
     keys: [generatedKey],
     generatedKey,
-    message: `no key was given, so one was made: send the header  Authorization: Bearer ${generatedKey}`,
+    message: `no key was given, so one was made:  export SKEIN_API_KEY=${generatedKey}`,
   }
 }
 

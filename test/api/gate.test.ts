@@ -157,7 +157,7 @@ describe('resolveAuth', () => {
       const { keys, generatedKey, message } = resolveAuth({ host })
       expect(generatedKey).toMatch(/^sk-[\w-]{32}$/)
       expect(keys).toEqual([generatedKey])
-      expect(message).toContain(`Authorization: Bearer ${generatedKey}`)
+      expect(message).toContain(`export SKEIN_API_KEY=${generatedKey}`)
       expect(resolveAuth({ host }).generatedKey).not.toBe(generatedKey)
     },
   )
