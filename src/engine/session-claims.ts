@@ -41,8 +41,10 @@ export class SessionClaims {
     use: () => T,
     isWaiting: () => boolean = () => false,
   ): Promise<T> {
+    // From here on: a place in line behind others that wait is waiting, too.
+    const deadline = performance.now() + HANDOVER_MS
     return this.#inLine(name, async () => {
-      await this.#claim(name, mayCreate, isWaiting)
+      await this.#claim(name, mayCreate, () => isWaiting() && performance.now() <= deadline)
       try {
         return use()
       } finally {
@@ -113,7 +115,6 @@ export class SessionClaims {
   }
 
   async #claim(name: SessionName, mayCreate: boolean, isWaiting: () => boolean): Promise<void> {
-    const deadline = performance.now() + HANDOVER_MS
     for (;;) {
       await this.#settled(name)
       if (this.#isHere(name)) return
@@ -125,7 +126,7 @@ export class SessionClaims {
         return
       } catch (error) {
         const isTaken = error instanceof SkeinError && error.code === 'conflict'
-        if (!isTaken || !isWaiting() || performance.now() > deadline) throw error
+        if (!isTaken || !isWaiting()) throw error
         await delay(HANDOVER_POLL_MS)
       }
     }

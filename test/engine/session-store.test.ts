@@ -1,5 +1,5 @@
 /** Sessions and their store: tiers, restarts, and two engines over one. */
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
 import { Engine } from '../../src/engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS, identityOf } from '../../src/engine/states.ts'
 import { newFolder, openDirectStore } from '../helpers/direct-store.ts'
@@ -288,6 +288,22 @@ describe('two engines over one store', () => {
       )
     await expect.poll(wasRefused, { interval: 300, timeout: 2000 }).toBe(true)
     expect((await tell(one.engine, turnOf({}, { id: 'a' }))).position?.turn).toBeLessThan(8)
+    for (const { engine } of [one, two]) await engine.close()
+  })
+
+  test('requests for a session that another engine keeps wait side by side, not one after the other', async () => {
+    const folder = newFolder()
+    const [one, two] = [openAt(folder), openAt(folder)]
+    await tell(one.engine, turnOf())
+    const [real, began] = [performance.now.bind(performance), performance.now()]
+    const clock = vi.spyOn(performance, 'now')
+    clock.mockImplementation(() => began + 20 * (real() - began))
+    const ids = ['a', 'b', 'c']
+    for (const id of ids) two.engine.submit(turnOf({ id }))
+    const collected = await settle(two.engine)
+    expect(performance.now() - began).toBeLessThan(15_000)
+    clock.mockRestore()
+    expect(ids.map((id) => collected.error(id))).toEqual(ids.map(() => 'conflict'))
     for (const { engine } of [one, two]) await engine.close()
   })
 
