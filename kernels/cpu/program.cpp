@@ -58,7 +58,6 @@ extern "C" {
 
 int32_t sk_abi_version(void) { return SK_ABI_VERSION; }
 int32_t sk_machine_level(void) { return machine_level(); }
-int32_t sk_library_level(void) { return kLanes == 16 ? 2 : kLanes == 8 ? 1 : 0; }
 
 sk_context* sk_context_new(int32_t threads) {
   return guard_pointer([&] {

@@ -51,8 +51,6 @@ typedef struct sk_program sk_program;     /* recorded ops */
 SK_API int32_t sk_abi_version(void);
 /* The best level this machine can run: 0 baseline, 1 avx2, 2 avx512 (with VNNI and BF16). */
 SK_API int32_t sk_machine_level(void);
-/* The level this library was compiled for. */
-SK_API int32_t sk_library_level(void);
 /* Status and text of the last failure in this thread. */
 SK_API int32_t sk_last_status(void);
 SK_API const char* sk_last_error(void);

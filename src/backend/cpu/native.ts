@@ -24,7 +24,6 @@ const P = 'pointer'
 const SIGNATURES = {
   sk_abi_version: [I, []],
   sk_machine_level: [I, []],
-  sk_library_level: [I, []],
   sk_last_status: [I, []],
   sk_last_error: ['string', []],
   sk_context_new: [P, [I]],
