@@ -133,8 +133,10 @@ export class ModelHost implements ModelAdmin {
       await this.#follow(old, launches)
       return true
     }
+    // Some may have come to the name meanwhile, by a restart or as replicas of the old ones.
+    const others = this.#fleet.serving(launch.id).filter((other) => !isSame(other.launch, launch))
     for (const worker of next) worker.serve()
-    this.#retire(old)
+    this.#retire([...old, ...others])
     return true
   }
 

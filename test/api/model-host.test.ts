@@ -178,6 +178,39 @@ test('a worker that was given up leaves its name to another file, precision or s
   await management.close()
 })
 
+test('a name has one model, whatever restarts or joins it while another is loaded', async () => {
+  const { app, folder, fleet, keepers, next } = hosted()
+  const load = (file: string) =>
+    postTo(app, '/loadmodel', { model_filename: file, model_viewname: 'm' })
+  const management = managementOf(fleet, (spec) => {
+    const file = join(folder, spec.model_path)
+    return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }
+  })
+  const serving = () => fleet.serving('m').map(({ launch }) => launch.file.slice(-5))
+  await load('a.pth')
+  const [first] = fleet.workers
+
+  // One that ends in order to restart is out of the way, and comes back to a name that is taken.
+  keepers[0]!.client!.running = 1
+  await management.restart(first!.id)
+  await load('b.pth')
+  keepers[0]!.client!.running = 0
+  await expect.poll(() => first!.log.tail(1).join()).toContain('served from another file')
+  expect(serving()).toEqual(['b.pth'])
+
+  // A replica joins what is about to be replaced.
+  next.isHeld = true
+  const loading = load('a.pth')
+  await expect.poll(() => keepers.length).toBe(3)
+  next.isHeld = false
+  await management.start({ ...DEFAULT_SPEC, model_path: 'b.pth' })
+  await expect.poll(serving).toEqual(['b.pth', 'b.pth'])
+  keepers[2]!.ready.resolve()
+  expect((await loading).statusCode).toBe(200)
+  expect(serving()).toEqual(['a.pth'])
+  await management.close()
+})
+
 test.each([
   [{ ...SEED, model_strategy: 'nf3' }, 400, 'model_strategy'],
   [{ ...SEED, model_filename: 'none.pth' }, 404, 'model_filename'],

@@ -133,8 +133,10 @@ export class Management {
     await worker.stop(STOP_DRAIN_MS)
     if (!this.#restarting.delete(worker.id)) return
     await this.doors.close(worker.id)
-    await this.doors.listen(worker)
     this.#catchUp(worker)
+    // The name may be another's since it began to end.
+    this.#refuseOtherModel(worker)
+    await this.doors.listen(worker)
     // What becomes of it is in its record and its log.
     worker.restart().catch(() => {})
   }
