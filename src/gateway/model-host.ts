@@ -156,7 +156,9 @@ export class ModelHost implements ModelAdmin {
     try {
       await Promise.all(workers.map((worker) => worker.start()))
     } catch (thrown) {
-      await Promise.all(workers.map((worker) => worker.stop(0)))
+      // One that was given up stays listed as that, with its reason.
+      const others = workers.filter(({ hasEnded }) => !hasEnded)
+      await Promise.all(others.map((worker) => worker.stop(0)))
       throw thrown
     }
     if (this.#isStopping) throw stopped()

@@ -2,6 +2,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
+import { SkeinError } from '../../src/errors.ts'
 import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
 import { endless } from '../helpers/fake-engine.ts'
 import { hosted, managementOf, SEED } from './hosted.ts'
@@ -51,6 +52,20 @@ describe('models come and go', () => {
     expect((await say('m')).choices[0].text).toBe('a.pth')
     expect(keepers[1]!.stopped).toBe(true)
     expect(keepers[0]!.stopped).toBe(false)
+  })
+
+  test('a worker whose model cannot be loaded is listed as failed', async () => {
+    const { app, fleet, keepers, next, names } = hosted()
+    await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
+    next.isHeld = true
+    const loading = postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'm' })
+    await expect.poll(() => keepers.length).toBe(2)
+    keepers[1]!.giveUp()
+    keepers[1]!.ready.reject(new SkeinError('corrupt_weights', 'truncated'))
+    expect((await loading).statusCode).toBe(500)
+    expect(fleet.workers.map(({ phase }) => phase)).toEqual(['ready', 'failed'])
+    expect(await names()).toEqual(['m'])
+    expect((await app.inject({ url: '/readyz' })).json().status).toBe('ok')
   })
 
   test('where memory has no room for both the old one ends first, and comes back if need be', async () => {
