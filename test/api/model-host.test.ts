@@ -226,6 +226,30 @@ test('a name has one model, whatever restarts or joins it while another is loade
   await management.close()
 })
 
+test('a worker that is started again has its names, if nobody else has them', async () => {
+  const { app, fleet, keepers, next, names } = hosted()
+  const management = managementOf(fleet, (spec) => {
+    const { model_path: file, model_name } = spec
+    return { id: model_name!, file, quant: null, startStates: [], vocab: null, spec }
+  })
+  // It never came to its name.
+  next.fail = 'corrupt_weights'
+  await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
+  expect(await names()).toEqual([])
+  next.fail = null
+  await management.restart(fleet.workers[0]!.id)
+  await expect.poll(names).toEqual(['m'])
+  expect(keepers).toHaveLength(2)
+
+  const spec = { ...DEFAULT_SPEC, aliases: ['q'] }
+  const one = await management.start({ ...spec, model_name: 'one' })
+  management.stop(one.worker_id)
+  await expect.poll(() => fleet.find(one.worker_id).hasEnded).toBe(true)
+  await management.start({ ...spec, model_name: 'two' })
+  await expect(management.restart(one.worker_id)).rejects.toThrow('q means the model two')
+  await management.close()
+})
+
 test.each([
   [{ ...SEED, model_strategy: 'nf3' }, 400, 'model_strategy'],
   [{ ...SEED, model_filename: 'none.pth' }, 404, 'model_filename'],

@@ -181,6 +181,7 @@ export class Management {
   /** Workers of one name answer alike, so they have the same weights. */
   #refuseOtherModel(worker: FleetWorker): void {
     const { launch } = worker
+    this.fleet.refuseTakenNames(launch)
     const other = this.#other(launch, worker)
     if (other === undefined) return
     const facts = (one: Launch) => JSON.stringify([weightsOf(one), one.startStates])
