@@ -135,7 +135,7 @@ export class FleetWorker implements RoutedReplica {
     return this.#end
   }
 
-  /** Once more under the same id, after its end. */
+  /** Once more under the same id, after its end. One that never came to its name does now. */
   restart(): Promise<void> {
     if (!this.hasEnded)
       throw new SkeinError('conflict', `worker ${this.id} is still running; stop it first`)
@@ -143,6 +143,7 @@ export class FleetWorker implements RoutedReplica {
     this.#keeper = keeper
     this.#tokenizer = tokenizer
     this.#stamp = fileStamp(this.#launch)
+    this.#isServing = true
     this.#isLeaving = false
     this.#stopping = new AbortController()
     this.#end = null

@@ -65,11 +65,7 @@ export class Fleet {
   /** A worker that is not running yet. Throws for a file that cannot be a model, and for names that are taken. */
   create(launch: Launch, isServing = true): FleetWorker {
     if (this.#isStopping) throw new SkeinError('model_not_loaded', 'the server is shutting down')
-    const serving = this.#workers.filter(({ isServing }) => isServing)
-    refuseSharedNames(
-      launch,
-      serving.map((worker) => worker.launch),
-    )
+    this.refuseTakenNames(launch)
     const worker = new FleetWorker(
       {
         launch,
@@ -82,6 +78,15 @@ export class Fleet {
     this.#workers.push(worker)
     this.#forgetOldEnds()
     return worker
+  }
+
+  /** Throws conflict for names that other models have. */
+  refuseTakenNames(launch: Launch): void {
+    const serving = this.#workers.filter(({ isServing }) => isServing)
+    refuseSharedNames(
+      launch,
+      serving.map((worker) => worker.launch),
+    )
   }
 
   /** Of an ended worker. Throws conflict for another. */

@@ -133,8 +133,10 @@ export class ModelHost implements ModelAdmin {
       await this.#follow(old, launches)
       return true
     }
+    // Some may have come to the name meanwhile, by a restart or as replicas of the old ones.
+    const others = this.#fleet.serving(launch.id).filter((other) => !isSame(other.launch, launch))
     for (const worker of next) worker.serve()
-    this.#retire(old)
+    this.#retire([...old, ...others])
     return true
   }
 
@@ -154,7 +156,9 @@ export class ModelHost implements ModelAdmin {
     try {
       await Promise.all(workers.map((worker) => worker.start()))
     } catch (thrown) {
-      await Promise.all(workers.map((worker) => worker.stop(0)))
+      // One that was given up stays listed as that, with its reason.
+      const others = workers.filter(({ hasEnded }) => !hasEnded)
+      await Promise.all(others.map((worker) => worker.stop(0)))
       throw thrown
     }
     if (this.#isStopping) throw stopped()

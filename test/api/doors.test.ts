@@ -106,3 +106,23 @@ test('what is known of calls and mixtures is known at every way in', async () =>
   expect((await open).statusCode).toBe(409)
   await app.close()
 })
+
+test('one that is stopped on its way to a restart stays stopped; restarts at once are one', async () => {
+  const { app, management, keepers } = withDoors()
+  const { worker_id: id } = await management.start(DEFAULT_SPEC)
+  await expect.poll(() => management.fleet.find(id).phase).toBe('ready')
+  keepers[0]!.client!.running = 1
+  const first = await management.restart(id)
+  expect(first.phase).toBe('draining')
+  management.stop(id)
+  keepers[0]!.client!.running = 0
+  await expect.poll(() => management.fleet.find(id).hasEnded).toBe(true)
+  expect(keepers).toHaveLength(1)
+  await management.restart(id)
+  await expect.poll(() => management.fleet.find(id).phase).toBe('ready')
+  await Promise.all([management.restart(id), management.restart(id)])
+  await expect.poll(() => keepers.length).toBe(3)
+  await expect.poll(() => management.fleet.find(id).phase).toBe('ready')
+  expect(management.fleet.find(id).log.tail(10).join()).not.toContain('still running')
+  await app.close()
+})

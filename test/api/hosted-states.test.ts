@@ -185,6 +185,10 @@ describe('start states of a running model', () => {
       await postTo(app, path, { ...body, model, temperature: 0.5, top_p: 1 })
       expect(last(), path).toMatchObject({ temperature: 0.5, topP: 1 })
     }
+    const echo = { model, prompt: 'Hi', echo: true }
+    expect((await postTo(app, '/v1/completions', echo)).statusCode).toBe(200)
+    const scored = await postTo(app, '/v1/completions', { ...echo, logprobs: 1 })
+    expect([scored.statusCode, scored.json().error.param]).toEqual([400, 'echo'])
   })
 
   test('states and mixtures that would change one another are refused, or replaced by name', async () => {

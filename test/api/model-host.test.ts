@@ -2,6 +2,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
+import { SkeinError } from '../../src/errors.ts'
 import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
 import { endless } from '../helpers/fake-engine.ts'
 import { hosted, managementOf, SEED } from './hosted.ts'
@@ -51,6 +52,20 @@ describe('models come and go', () => {
     expect((await say('m')).choices[0].text).toBe('a.pth')
     expect(keepers[1]!.stopped).toBe(true)
     expect(keepers[0]!.stopped).toBe(false)
+  })
+
+  test('a worker whose model cannot be loaded is listed as failed', async () => {
+    const { app, fleet, keepers, next, names } = hosted()
+    await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
+    next.isHeld = true
+    const loading = postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'm' })
+    await expect.poll(() => keepers.length).toBe(2)
+    keepers[1]!.giveUp()
+    keepers[1]!.ready.reject(new SkeinError('corrupt_weights', 'truncated'))
+    expect((await loading).statusCode).toBe(500)
+    expect(fleet.workers.map(({ phase }) => phase)).toEqual(['ready', 'failed'])
+    expect(await names()).toEqual(['m'])
+    expect((await app.inject({ url: '/readyz' })).json().status).toBe('ok')
   })
 
   test('where memory has no room for both the old one ends first, and comes back if need be', async () => {
@@ -175,6 +190,63 @@ test('a worker that was given up leaves its name to another file, precision or s
   await expect.poll(async () => (await say('m')).choices?.[0].text).toBe('b.pth')
   // The name is the other's now.
   await expect(management.restart(first.worker_id)).rejects.toThrow('served from another file')
+  await management.close()
+})
+
+test('a name has one model, whatever restarts or joins it while another is loaded', async () => {
+  const { app, folder, fleet, keepers, next } = hosted()
+  const load = (file: string) =>
+    postTo(app, '/loadmodel', { model_filename: file, model_viewname: 'm' })
+  const management = managementOf(fleet, (spec) => {
+    const file = join(folder, spec.model_path)
+    return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }
+  })
+  const serving = () => fleet.serving('m').map(({ launch }) => launch.file.slice(-5))
+  await load('a.pth')
+  const [first] = fleet.workers
+
+  // One that ends in order to restart is out of the way, and comes back to a name that is taken.
+  keepers[0]!.client!.running = 1
+  await management.restart(first!.id)
+  await load('b.pth')
+  keepers[0]!.client!.running = 0
+  await expect.poll(() => first!.log.tail(1).join()).toContain('served from another file')
+  expect(serving()).toEqual(['b.pth'])
+
+  // A replica joins what is about to be replaced.
+  next.isHeld = true
+  const loading = load('a.pth')
+  await expect.poll(() => keepers.length).toBe(3)
+  next.isHeld = false
+  await management.start({ ...DEFAULT_SPEC, model_path: 'b.pth' })
+  await expect.poll(serving).toEqual(['b.pth', 'b.pth'])
+  keepers[2]!.ready.resolve()
+  expect((await loading).statusCode).toBe(200)
+  expect(serving()).toEqual(['a.pth'])
+  await management.close()
+})
+
+test('a worker that is started again has its names, if nobody else has them', async () => {
+  const { app, fleet, keepers, next, names } = hosted()
+  const management = managementOf(fleet, (spec) => {
+    const { model_path: file, model_name } = spec
+    return { id: model_name!, file, quant: null, startStates: [], vocab: null, spec }
+  })
+  // It never came to its name.
+  next.fail = 'corrupt_weights'
+  await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
+  expect(await names()).toEqual([])
+  next.fail = null
+  await management.restart(fleet.workers[0]!.id)
+  await expect.poll(names).toEqual(['m'])
+  expect(keepers).toHaveLength(2)
+
+  const spec = { ...DEFAULT_SPEC, aliases: ['q'] }
+  const one = await management.start({ ...spec, model_name: 'one' })
+  management.stop(one.worker_id)
+  await expect.poll(() => fleet.find(one.worker_id).hasEnded).toBe(true)
+  await management.start({ ...spec, model_name: 'two' })
+  await expect(management.restart(one.worker_id)).rejects.toThrow('q means the model two')
   await management.close()
 })
 

@@ -51,10 +51,13 @@ export function checkFanOut(body: CompletionBody, limits: RequestLimits): void {
 /** Refuses echoes with more log-probabilities than one reply may have; each answer repeats those of its prompt. */
 export function checkEcho(
   body: CompletionBody,
+  { mixture }: ServedModel,
   prompts: readonly PromptText[],
   limits: RequestLimits,
 ): void {
   if (body.echo !== true || !present(body.logprobs)) return
+  if (mixture !== undefined)
+    throw invalid('echo', 'a mixture has no log-probabilities of its prompt; leave logprobs out')
   const tokens = prompts.reduce((sum, prompt) => sum + prompt.tokens.length, 0)
   const asked = tokens * (body.n ?? 1) * (1 + body.logprobs)
   if (asked <= limits.promptLogprobs) return

@@ -91,7 +91,7 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
   }
   checkLogprobs(body, { ...settings, numAnswers: n * numPrompts(body.prompt) }, limits)
   const prompts = await toPrompts(body, model, session !== null, signal)
-  checkEcho(body, prompts, limits)
+  checkEcho(body, model, prompts, limits)
   return {
     id,
     tenant: call.tenant,

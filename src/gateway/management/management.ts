@@ -47,6 +47,8 @@ export class Management {
   readonly #options: ManagementOptions
   readonly #gpus = new GpuWatch()
   readonly #cpuUse = new CpuUse()
+  /** Workers that end in order to be started again. */
+  readonly #restarting = new Set<string>()
   #url = ''
 
   constructor(options: ManagementOptions) {
@@ -110,6 +112,8 @@ export class Management {
 
   stop(id: string): void {
     void this.fleet.find(id).stop(STOP_DRAIN_MS)
+    // Whoever stops one that is on its way to a restart does not want it back.
+    this.#restarting.delete(id)
   }
 
   /** Answers as soon as it loads, as `start` does; of one that runs and ends first, at once. */
@@ -118,6 +122,7 @@ export class Management {
     this.#catchUp(worker)
     this.#refuseOtherModel(worker)
     const { hasEnded } = worker
+    this.#restarting.add(id)
     const begun = this.#again(worker)
     begun.catch((thrown) => worker.log.add(`skein: ${SkeinError.from(thrown).message}`))
     if (hasEnded) await begun
@@ -126,9 +131,12 @@ export class Management {
 
   async #again(worker: FleetWorker): Promise<void> {
     await worker.stop(STOP_DRAIN_MS)
+    if (!this.#restarting.delete(worker.id)) return
     await this.doors.close(worker.id)
-    await this.doors.listen(worker)
     this.#catchUp(worker)
+    // The name may be another's since it began to end.
+    this.#refuseOtherModel(worker)
+    await this.doors.listen(worker)
     // What becomes of it is in its record and its log.
     worker.restart().catch(() => {})
   }
@@ -173,6 +181,7 @@ export class Management {
   /** Workers of one name answer alike, so they have the same weights. */
   #refuseOtherModel(worker: FleetWorker): void {
     const { launch } = worker
+    this.fleet.refuseTakenNames(launch)
     const other = this.#other(launch, worker)
     if (other === undefined) return
     const facts = (one: Launch) => JSON.stringify([weightsOf(one), one.startStates])
