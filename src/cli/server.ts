@@ -231,7 +231,7 @@ function placesOf(
   return all.map((place) => ({ ...place, threads: share }))
 }
 
-/** Adapters and `--vocab` belong to the model that the server was started with. */
+/** Adapters belong to the model that the server was started with; `--vocab` is for all. */
 function launcherOf(choice: ServedChoice, options: ServerOptions, logger: Logger) {
   const { model, ...defaults } = choice
   return createLauncher({
