@@ -79,6 +79,8 @@ export class Supervisor implements Keeper {
   #crashes = 0
   #restarts = 0
   #exitCode: number | null = null
+  /** Why the process that runs, or ran last, had to be ended. */
+  #illness: string | null = null
   #failure: string | null = null
 
   constructor(options: SupervisorOptions) {
@@ -221,7 +223,8 @@ export class Supervisor implements Keeper {
       this.#say(`ready on ${client.info.model.device}`)
       onReady()
       const reason = await worker.gone
-      throw new SkeinError('model_not_loaded', `the worker process ended (${reason})`)
+      const cause = this.#illness === null ? reason : `replaced: ${this.#illness}`
+      throw new SkeinError('model_not_loaded', `the worker process ended (${cause})`)
     } catch (thrown) {
       this.#watch?.end()
       await worker.end(patienceMs)
@@ -250,6 +253,7 @@ export class Supervisor implements Keeper {
       },
     })
     this.#process = worker
+    this.#illness = null
     if (this.#crashes === 0) this.#enter('loading', 'loading')
     this.#say(`process ${worker.pid ?? 'none'} started`)
     return worker
@@ -278,6 +282,7 @@ export class Supervisor implements Keeper {
     const { name, logger } = this.#options
     logger.error({ worker: name, workerPid: worker.pid }, `worker replaced: ${reason}`)
     this.#say(`replaced: ${reason}`)
+    this.#illness = reason
     if (illness !== 'too large') {
       worker.signal('SIGKILL')
       return

@@ -165,6 +165,13 @@ test('a worker that has grown too large finishes what it does and is replaced', 
   expect(printed.join('\n')).toMatch(/replaced: it takes \d+ MiB of memory and may take 1/)
 })
 
+test('a worker that always grows too large is given up for that', async () => {
+  const { supervisor } = supervise(['serve'], { maxCrashes: 1 }, 2 ** 20)
+  await supervisor.start()
+  await expect.poll(() => supervisor.state, { timeout: 5000 }).toBe('failed')
+  expect(supervisor.failure).toMatch(/takes \d+ MiB of memory and may take 1/)
+})
+
 test('a worker may save as long as it gets on with it', async () => {
   const { supervisor } = supervise(['saving'], { stopMs: 400 })
   await supervisor.start()
