@@ -2,11 +2,11 @@
 
 import { existsSync, realpathSync } from 'node:fs'
 import { basename, resolve } from 'node:path'
+import { withoutCheckpointSuffix } from '../checkpoint-suffix.ts'
 import type { ModelEntry } from '../config/file.ts'
 import { SkeinError } from '../errors.ts'
 import { DEFAULT_SPEC, type Launch, refuseSharedNames } from '../gateway/launch.ts'
 import { modelPath } from '../load.ts'
-import { withoutCheckpointSuffix } from '../model/checkpoint-suffix.ts'
 import { integer, integers, text } from './args.ts'
 
 type Given = { readonly [name: string]: unknown }

@@ -5,13 +5,13 @@
 
 import { existsSync, realpathSync, statSync } from 'node:fs'
 import { basename, resolve } from 'node:path'
+import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../checkpoint-suffix.ts'
 import { SkeinError } from '../errors.ts'
 import type { Launch } from '../gateway/launch.ts'
 import type { ModelFile, WorkerSpec } from '../gateway/management/contract.ts'
 import type { ModelFolder } from '../gateway/model-folder.ts'
 import { findModel, listModels, modelsFolder } from '../hub/model-cache.ts'
 import { DEMO_MODEL, DEMO_NAME } from '../load.ts'
-import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../model/checkpoint-suffix.ts'
 
 export function listModelFiles(folder: ModelFolder): ModelFile[] {
   const own = folder

@@ -5,7 +5,7 @@
 
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
-import { CHECKPOINT_SUFFIXES, hasCheckpointSuffix } from '../model/checkpoint-suffix.ts'
+import { CHECKPOINT_SUFFIXES, hasCheckpointSuffix } from '../checkpoint-suffix.ts'
 import type { ConfigFile, ModelEntry } from './file.ts'
 import { fieldOf, fromFile, fromVariable, type Given, type Setting, variableOf } from './setting.ts'
 

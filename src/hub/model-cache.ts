@@ -5,8 +5,8 @@
 
 import { existsSync, lstatSync, readdirSync, realpathSync, rmSync } from 'node:fs'
 import { dirname, join, relative, sep } from 'node:path'
+import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../checkpoint-suffix.ts'
 import { SkeinError } from '../errors.ts'
-import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../model/checkpoint-suffix.ts'
 import { cacheFolder } from '../tokenizer/find-vocabulary.ts'
 import { findModelName, isSafePath, newestNamed } from './model-names.ts'
 

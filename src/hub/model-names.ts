@@ -3,8 +3,8 @@
  * names such as `rwkv7-g1-0.4b`, which stand for the newest file of a line and size. Knows no network and no disk.
  */
 
+import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../checkpoint-suffix.ts'
 import { SkeinError } from '../errors.ts'
-import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../model/checkpoint-suffix.ts'
 
 export interface ModelReference {
   /** owner/name */

@@ -1,4 +1,7 @@
-/** What the names of checkpoint files end in. What a file holds is told by its first bytes (formats/recognise.ts), never by its name. */
+/**
+ * What the names of checkpoint files end in. What a file holds is told by its first bytes (model/formats/recognise.ts), never
+ * by its name.
+ */
 export const CHECKPOINT_SUFFIXES = ['.pth', '.pt', '.safetensors', '.st', '.gguf'] as const
 
 const SUFFIX = /\.(pth|pt|safetensors|st|gguf)$/i
