@@ -9,7 +9,8 @@ import { decoding, encoding } from '../state/snapshot-file.ts'
 import type { SessionName, SessionRecord, StoredSession } from '../state/store/store.ts'
 import type { CallHandlers, EngineCall, EngineCalls, SessionInfo, SessionRef } from './messages.ts'
 import { busy } from './session-claims.ts'
-import { refuseVersion, type SessionTurns, unknownSession } from './session-turns.ts'
+import type { SessionTurns } from './session-turns.ts'
+import { refuseVersion, unknownSession } from './session-writers.ts'
 
 export type SessionHandlers = Pick<CallHandlers, Extract<EngineCall, `sessions.${string}`>>
 

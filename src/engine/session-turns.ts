@@ -1,24 +1,19 @@
 /**
- * Requests that continue a session, from the moment they are sent to the turn that they become. It owns the sessions.
- * Nothing in it waits: what comes from the store comes between steps. Where states are is state-chores.ts.
+ * Answers that become turns of their sessions, which it owns. How a request came to write to one is session-writers.ts,
+ * where states are state-chores.ts. Nothing in it waits: what comes from the store comes between steps.
  */
 import { assert, SkeinError } from '../errors.ts'
 import type { Runner } from '../model/runner.ts'
 import type { KeptState } from '../state/kept-state.ts'
-import {
-  expiresAt,
-  type Session,
-  type SessionLimits,
-  Sessions,
-  type Turn,
-} from '../state/sessions.ts'
-import { joinTokens, stateBytesOf, transcriptOf } from '../state/snapshot.ts'
+import { expiresAt, type Session, type SessionLimits, Sessions } from '../state/sessions.ts'
+import { joinTokens, stateBytesOf } from '../state/snapshot.ts'
 import type { TokenBytes } from './answer-text.ts'
 import { answerTokens } from './answer-tokens.ts'
 import { Checkpoints } from './checkpoints.ts'
 import type { SessionPosition } from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
-import { busy, SessionClaims } from './session-claims.ts'
+import { SessionClaims } from './session-claims.ts'
+import { type SessionShelf, SessionWriters, type Use } from './session-writers.ts'
 import { copying, type Fill, followedBy, writing } from './slot-fills.ts'
 import type { SlotPool } from './slots.ts'
 import { type ChoreOptions, StateChores } from './state-chores.ts'
@@ -31,39 +26,20 @@ export interface SessionOptions extends ChoreOptions {
   readonly now: () => number
 }
 
-/** What a live request has to do with its session. */
-interface Use {
-  readonly namespace: string
-  /** The session that it is the writer of; null while it waits in line. */
-  session: Session | null
-  parent: Turn | null
-  /** The state that it will begin with, until it has. */
-  pinned: KeptState | null
-  /** Its place in the line of a session's writers. */
-  waiting: { readonly line: (() => void)[]; readonly resume: () => void } | null
-}
-
-/** How a request learns that it can join the waiting line, or never will. */
-export interface Opening {
-  ready(): void
-  fail(error: SkeinError): void
-}
-
 /** How often sessions whose time is over are looked for. */
 const EXPIRY_MS = 60_000
 
-export class SessionTurns {
+export class SessionTurns implements SessionShelf {
   readonly sessions: Sessions
   readonly chores: StateChores
-  /** Null without a store: then all sessions there are are here. */
   readonly claims: SessionClaims | null
+  readonly writers: SessionWriters
   readonly #runner: Runner
   readonly #tokenBytes: TokenBytes
   readonly #options: SessionOptions
   readonly #copies: StateCopies
   readonly #wake: () => void
   readonly #checkpoints: Checkpoints
-  readonly #uses = new Map<LiveRequest, Use>()
   readonly #expiry: NodeJS.Timeout
 
   constructor(
@@ -92,37 +68,17 @@ export class SessionTurns {
     this.chores.attach(this.sessions)
     this.claims =
       store === null ? null : new SessionClaims(store, this.chores.saver!, this.sessions, wake)
+    this.writers = new SessionWriters(this, wake)
     this.#expiry = setInterval(() => this.#expire(), EXPIRY_MS).unref()
-  }
-
-  /** Makes a request the writer of its session and its prompt the whole conversation, now or later. May throw. */
-  open(live: LiveRequest, namespace: string, opening: Opening): void {
-    const use: Use = {
-      namespace,
-      session: null,
-      parent: null,
-      pinned: null,
-      waiting: null,
-    }
-    this.#uses.set(live, use)
-    if (this.#mustClaim(live, use)) {
-      void this.#claimThenEnter(live, use, opening)
-      return
-    }
-    try {
-      this.#enter(live, use, opening)
-    } catch (error) {
-      this.#uses.delete(live)
-      throw error
-    }
   }
 
   /** The turn being continued, and where the state of it is to begin with; null for a request without one. */
   startOf(live: LiveRequest): Start | null {
-    const state = this.#uses.get(live)?.pinned
+    const state = this.writers.useOf(live)?.pinned
     if (!state) return null
     this.chores.tiers.touch(state)
-    const fill = (slot: number) => followedBy(this.#fillFrom(state, slot), () => this.#unpin(live))
+    const fill = (slot: number) =>
+      followedBy(this.#fillFrom(state, slot), () => this.writers.unpin(live))
     return { numTokens: state.text!.tokens.length, fill }
   }
 
@@ -146,7 +102,7 @@ export class SessionTurns {
 
   /** The turn that a request continues. */
   positionOf(live: LiveRequest): SessionPosition | null {
-    const use = this.#uses.get(live)
+    const use = this.writers.useOf(live)
     if (!use?.session) return null
     const { id, version } = use.session
     return { id, version, turn: use.parent?.turn ?? 0 }
@@ -155,7 +111,12 @@ export class SessionTurns {
   /** After a draw of an answer that may go on. */
   drew(sequence: Sequence): void {
     const { owner, finish } = sequence
-    if (finish !== null || owner.request.stop.strings.length === 0 || !this.#uses.has(owner)) return
+    if (
+      finish !== null ||
+      owner.request.stop.strings.length === 0 ||
+      this.writers.useOf(owner) === undefined
+    )
+      return
     this.#checkpoints.drew(sequence)
   }
 
@@ -170,10 +131,10 @@ export class SessionTurns {
     report: (position: SessionPosition | null, error: SkeinError | null) => void,
   ): void {
     const { owner } = sequence
-    const use = this.#uses.get(owner)
+    const use = this.writers.useOf(owner)
     const session = use?.session
     assert(use && session, 'an answer of no session became a turn')
-    this.#leave(owner)
+    this.writers.leave(owner)
     const state = session.isDeleted ? null : this.#keep(sequence, use)
     this.#checkpoints.drop(owner)
     if (state === null) {
@@ -204,7 +165,7 @@ export class SessionTurns {
 
   /** The request ends without an answer: cancelled, or failed. What it has drawn is kept if it asked for that. */
   abandon(live: LiveRequest, isCancel: boolean): void {
-    const use = this.#uses.get(live)
+    const use = this.writers.useOf(live)
     if (use === undefined) return
     const sequence = live.sequences[0]!
     const isAnswering = sequence.isDecoding && sequence.slot !== null
@@ -212,7 +173,7 @@ export class SessionTurns {
       this.end(sequence, () => {})
       return
     }
-    this.#leave(live)
+    this.writers.leave(live)
     this.#checkpoints.drop(live)
     if (use.session !== null) this.sessions.unlock(use.session)
   }
@@ -246,103 +207,6 @@ export class SessionTurns {
     return null
   }
 
-  #enter(live: LiveRequest, use: Use, opening: Opening): void {
-    const { id, ifMissing, from, ifBusy, ifVersion, ttlSeconds } = live.request.session!
-    const found = this.find(use.namespace, id)
-    if (found?.isBusy) {
-      if (ifBusy === 'conflict') throw busy(id)
-      const resume = () => this.#enterLater(live, use, opening)
-      use.waiting = { line: found.waiters, resume }
-      found.waiters.push(resume)
-      return
-    }
-    if (found === null && (ifMissing === 'error' || from)) throw unknownSession(id)
-    refuseVersion(id, found?.version ?? 0, ifVersion)
-    const parent = found && this.sessions.turnOf(found, from ?? found.head)
-    const numTokens = (parent?.state.numTokens ?? 0) + ownPrompt(live, parent?.state).length
-    this.refuseIfFull(use.namespace, numTokens, live.request.storedBytes)
-    const ttlMs = ttlSeconds === undefined ? undefined : 1000 * ttlSeconds
-    const session = found ?? this.sessions.create(use.namespace, id, ttlMs)
-    if (ttlMs !== undefined) session.ttlMs = ttlMs
-    this.sessions.lock(session)
-    use.session = session
-    use.parent = parent
-    if (parent === null) {
-      this.#proceed(live, null, opening)
-      return
-    }
-    use.pinned = parent.state
-    parent.state.users++
-    if (this.chores.tiers.isInMemory(parent.state)) this.#proceed(live, parent.state, opening)
-    else void this.#loadThenProceed(live, use, parent.state, opening)
-  }
-
-  /** The session is not here, and may be in the store or in the hands of another process. */
-  #mustClaim({ request }: LiveRequest, { namespace }: Use): boolean {
-    return this.claims !== null && this.find(namespace, request.session!.id) === null
-  }
-
-  async #claimThenEnter(live: LiveRequest, use: Use, opening: Opening): Promise<void> {
-    const { id, ifMissing, from, ifBusy } = live.request.session!
-    const isWaiting = () => ifBusy === 'wait' && this.#uses.get(live) === use
-    const mayCreate = ifMissing === 'create' && !from
-    try {
-      const enter = () => {
-        if (this.#uses.get(live) === use) this.#enter(live, use, opening)
-      }
-      await this.claims!.bring({ namespace: use.namespace, id }, mayCreate, enter, isWaiting)
-    } catch (error) {
-      if (this.#uses.get(live) === use) opening.fail(SkeinError.from(error))
-    }
-    this.#wake()
-  }
-
-  /** The writer before it has gone, and perhaps the session with it. */
-  #enterLater(live: LiveRequest, use: Use, opening: Opening): void {
-    use.waiting = null
-    if (this.#mustClaim(live, use)) {
-      void this.#claimThenEnter(live, use, opening)
-      return
-    }
-    try {
-      this.#enter(live, use, opening)
-    } catch (error) {
-      opening.fail(SkeinError.from(error))
-    }
-    this.#wake()
-  }
-
-  async #loadThenProceed(
-    live: LiveRequest,
-    use: Use,
-    state: KeptState,
-    opening: Opening,
-  ): Promise<void> {
-    try {
-      await this.chores.tiers.bring(state)
-      if (use.pinned === state) this.#proceed(live, state, opening)
-    } catch (error) {
-      if (use.pinned === state) opening.fail(SkeinError.from(error))
-    }
-    this.#wake()
-  }
-
-  #proceed(live: LiveRequest, state: KeptState | null, opening: Opening): void {
-    const prompt = ownPrompt(live, state)
-    const numFed = state?.text?.tokens.length ?? 0
-    live.prompt = state === null ? prompt : joinTokens(transcriptOf(state.text!), prompt)
-    if (live.prompt.length > numFed) {
-      opening.ready()
-      return
-    }
-    opening.fail(
-      new SkeinError(
-        'invalid_request',
-        'the prompt is empty and the session has nothing left to read',
-      ),
-    )
-  }
-
   /** The state of a turn: the slot's own where every token it has consumed belongs to the answer. */
   #keep(sequence: Sequence, { namespace, parent }: Use): KeptState {
     const { owner, drawn, numFed } = sequence
@@ -369,39 +233,9 @@ export class SessionTurns {
     return tiers.keepSlot(spare, text, namespace, isForeign)
   }
 
-  #leave(live: LiveRequest): void {
-    this.#unpin(live)
-    const { waiting } = this.#uses.get(live)!
-    this.#uses.delete(live)
-    if (waiting !== null) waiting.line.splice(waiting.line.indexOf(waiting.resume), 1)
-  }
-
-  #unpin(live: LiveRequest): void {
-    const use = this.#uses.get(live)
-    const state = use?.pinned
-    if (!use || !state) return
-    use.pinned = null
-    this.chores.unuse(state)
-  }
-
   #expire(): void {
     this.sessions.expire()
     this.claims?.expire()
     this.#wake()
   }
-}
-
-/** What a request itself brings. Only the writer of a session knows whether there is a turn to continue. */
-function ownPrompt({ request }: LiveRequest, state: KeptState | null | undefined): Int32Array {
-  const { prompt, promptAtBeginning = prompt } = request
-  return state ? prompt : promptAtBeginning
-}
-
-export function unknownSession(id: string): SkeinError {
-  return new SkeinError('not_found', `there is no session ${id}`, { param: 'session' })
-}
-
-export function refuseVersion(id: string, version: number, expected: number | undefined): void {
-  if (expected === undefined || expected === version) return
-  throw new SkeinError('conflict', `session ${id} is at version ${version}, not ${expected}`)
 }

@@ -14,7 +14,8 @@ import { type CopyBudget, type CopyKind, SpareTime } from './copy-budget.ts'
 import type { EngineEvent, GenerateRequest, SessionPosition, StateStats } from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
 import { type SessionHandlers, sessionCalls } from './session-calls.ts'
-import { type Opening, type SessionOptions, SessionTurns } from './session-turns.ts'
+import { type SessionOptions, SessionTurns } from './session-turns.ts'
+import type { Opening } from './session-writers.ts'
 import { PIECE_BYTES, writing } from './slot-fills.ts'
 import type { SlotPool } from './slots.ts'
 import { snapshotPoints } from './snapshot-points.ts'
@@ -146,7 +147,7 @@ export class States {
 
   /** A request with a session joins the waiting line when it is the writer and the state is at hand. May throw. */
   open(live: LiveRequest, opening: Opening): void {
-    this.#turns.open(live, this.#sessionNamespace(live.request.tenant ?? ''), opening)
+    this.#turns.writers.open(live, this.#sessionNamespace(live.request.tenant ?? ''), opening)
   }
 
   /** Takes the copies that requests wait for. isAlone: nobody else runs. isFilling: states are on their way into slots. */
