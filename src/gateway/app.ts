@@ -39,6 +39,7 @@ import { type KnownMixtures, Mixtures } from './mixtures.ts'
 import { mountDialects } from './mount.ts'
 import { openApiPage } from './openapi.ts'
 import { createOriginPolicy, type OriginPolicy, preflightHeaders } from './origin.ts'
+import { closeWithConnection } from './pipelined.ts'
 import { RateLimits } from './rate-limits.ts'
 import { onRequestEnd, type RequestEnd } from './request-end.ts'
 import { LIVENESS_PATH, mountSystem, SYSTEM_ROUTES } from './system.ts'
@@ -120,6 +121,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   if (options.onRoute !== undefined) app.addHook('onRoute', options.onRoute)
   app.decorateRequest('principal', null)
   app.decorateRequest('entry', null)
+  closeWithConnection(app)
   app.addHook('onRequest', async (request, reply) => {
     if (gate(request, reply)) return reply
     return undefined

@@ -64,6 +64,23 @@ test('a client that leaves in mid-stream cancels its request', async () => {
   await until(() => engine.cancelled.length === 1)
 })
 
+test.each([true, false])(
+  'a client that leaves cancels the requests that it sent behind another, too (stream: %s)',
+  async (stream) => {
+    const lines: string[] = []
+    const logger = pino({}, { write: (line: string) => lines.push(line) })
+    const { engine, port } = await listen(endless, { logger })
+    const body = JSON.stringify({ ...HELLO, stream, max_tokens: 60_000 })
+    const head = `POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json`
+    const client = net.connect(port, '127.0.0.1')
+    client.write(`${head}\r\ncontent-length: ${body.length}\r\n\r\n${body}`.repeat(3))
+    await until(() => engine.requests.length === 3)
+    client.destroy()
+    await until(() => engine.cancelled.length === 3)
+    await until(() => lines.filter((line) => line.includes('"cutOff":true')).length === 3)
+  },
+)
+
 test('the tokens of an answer are counted as they come, also of one that is cut off', async () => {
   const { app, engine, port } = await listen(async function* (request, signal) {
     yield { type: 'prompt', id: request.id, logprobs: null }
