@@ -24,6 +24,7 @@ import { translateDialect } from '../api/translate/dialect.ts'
 import { SkeinError } from '../errors.ts'
 import { type Auth, checkRole, createAuth } from './auth.ts'
 import { describeInvalid, parseJsonBodies } from './body.ts'
+import { boundBodies } from './body-room.ts'
 import { answerClientError } from './client-error.ts'
 import { Drain } from './drain.ts'
 import { failureOf, isWorthRetrying, publicError } from './errors.ts'
@@ -127,6 +128,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
     return undefined
   })
   onRequestEnd(app, logEnd)
+  boundBodies(app, limits.callerBytes)
   if (options.metrics === undefined) app.addHook('onClose', async () => metrics.dispose())
   app.setErrorHandler((thrown, request, reply) => respond.send(thrown, request, reply))
   app.setNotFoundHandler((request) => {
