@@ -4,6 +4,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
+import { Socket } from 'node:net'
 import fastify, {
   type FastifyBaseLogger,
   type FastifyInstance,
@@ -126,6 +127,10 @@ export function buildApp(options: AppOptions): FastifyInstance {
   app.addHook('onRequest', async (request, reply) => {
     if (gate(request, reply)) return reply
     return undefined
+  })
+  // A client that does not take a reply is cut off like one of a stream; behind the reply the time of idle connections counts.
+  app.addHook('onSend', async (_request, { raw: { socket } }) => {
+    if (socket instanceof Socket) socket.setTimeout(limits.streamStallMs)
   })
   onRequestEnd(app, logEnd)
   boundBodies(app, limits.callerBytes)
