@@ -126,10 +126,10 @@ export async function startServer(
 async function observe(
   app: FastifyInstance,
   metrics: Metrics,
-  { host = '127.0.0.1', metricsPort, traceEndpoint }: ServerOptions,
+  { host = '127.0.0.1', metricsPort, traceEndpoint, allowedHosts }: ServerOptions,
 ): Promise<void> {
   if (metricsPort !== undefined) {
-    const door = await openMetricsDoor(metrics, host, metricsPort)
+    const door = await openMetricsDoor(metrics, host, metricsPort, allowedHosts)
     app.addHook('onClose', () => door.close())
   }
   if (traceEndpoint === undefined) return

@@ -109,7 +109,7 @@ export class Engine {
     const { waiting, running } = this.#scheduler
     const numOpening = this.#outcomes.live.size - waiting.length - running.length
     const isFull = this.#scheduler.numWaitingWith(live.numSlots) + numOpening > maxWaiting
-    if (isFull && !waiting.isUnderPart(request, maxWaiting)) {
+    if (isFull && !waiting.isUnderPart(request, maxWaiting, this.#opening())) {
       throw new SkeinError(
         'queue_full',
         `${maxWaiting} requests are waiting, which is the limit; retry later, or raise it (--max-waiting)`,
@@ -118,6 +118,13 @@ export class Engine {
     this.#outcomes.live.set(request.id, live)
     if (request.session === undefined) waiting.push(live)
     else this.#openSession(live)
+  }
+
+  /** Requests that wait for a session: for its writer, or for its state. */
+  #opening(): LiveRequest[] {
+    const { waiting, running } = this.#scheduler
+    const others = new Set([...waiting, ...running])
+    return [...this.#outcomes.live.values()].filter((live) => !others.has(live))
   }
 
   /** Ends a request in any phase; its slots are free at once and no further event of it follows. Unknown ids are fine. */

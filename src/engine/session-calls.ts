@@ -247,11 +247,22 @@ async function inMemory(state: KeptState, { chores: { tiers } }: SessionTurns): 
   else while (!tiers.copySome(state)) await setImmediate()
 }
 
+/**
+ * Of an imported state. Its tokens are in memory as long as it is: these are 16 MB, and as much text. Its tail is read again
+ * as no prompt of anybody's: what a stop string and the rest of a token leave is shorter by far.
+ */
+const MAX_TOKENS = 2 ** 22
+const MAX_TAIL = 4096
+
 async function decodeImported(
   bytes: Uint8Array,
   { identity, vocabSize }: CallContext,
 ): Promise<Snapshot> {
   const { snapshot } = await inTurns(decoding(bytes, identity))
+  if (snapshot.tokens.length > MAX_TOKENS || snapshot.tail.length > MAX_TAIL) {
+    const message = `a state may have read ${MAX_TOKENS} tokens and have ${MAX_TAIL} left to read; this one has ${snapshot.tokens.length} and ${snapshot.tail.length}`
+    throw new SkeinError('too_large', message)
+  }
   const isToken = (token: number) => token >= 0 && token < vocabSize
   if ([snapshot.tokens, snapshot.tail].every((tokens) => tokens.every(isToken))) return snapshot
   throw new SkeinError('invalid_request', 'the state has tokens beyond the vocabulary')

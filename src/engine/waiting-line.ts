@@ -71,12 +71,21 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     this.#arrivals.add(item)
   }
 
-  /** Whether a tenant has less than its part of a line of this length, so that a full one still takes its request. */
-  isUnderPart({ tenant = '' }: Queued['request'], maxWaiting: number): boolean {
-    const others = [...this.#tenants.values()].filter(({ waiting }) => waiting.length > 0)
-    const own = this.#tenants.get(tenant)?.waiting.length ?? 0
-    const numTenants = others.length + (own > 0 ? 0 : 1)
-    return numTenants > 1 && (own + 1) * numTenants <= maxWaiting
+  /**
+   * Whether a tenant has less than its part of a line of this length, so that a full one still takes its request. `others`
+   * are not in line yet and count as if they were.
+   */
+  isUnderPart(
+    { tenant = '' }: Queued['request'],
+    maxWaiting: number,
+    others: Iterable<T> = [],
+  ): boolean {
+    const counts = new Map([[tenant, 0]])
+    for (const { request } of [...this.#arrivals, ...others]) {
+      const { tenant: name = '' } = request
+      counts.set(name, (counts.get(name) ?? 0) + 1)
+    }
+    return counts.size > 1 && (counts.get(tenant)! + 1) * counts.size <= maxWaiting
   }
 
   /** The request that goes next, which stays in line until it is admitted; null when none may. */

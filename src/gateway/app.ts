@@ -4,6 +4,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
+import { Socket } from 'node:net'
 import fastify, {
   type FastifyBaseLogger,
   type FastifyInstance,
@@ -24,6 +25,7 @@ import { translateDialect } from '../api/translate/dialect.ts'
 import { SkeinError } from '../errors.ts'
 import { type Auth, checkRole, createAuth } from './auth.ts'
 import { describeInvalid, parseJsonBodies } from './body.ts'
+import { boundBodies } from './body-room.ts'
 import { answerClientError } from './client-error.ts'
 import { Drain } from './drain.ts'
 import { failureOf, isWorthRetrying, publicError } from './errors.ts'
@@ -39,6 +41,7 @@ import { type KnownMixtures, Mixtures } from './mixtures.ts'
 import { mountDialects } from './mount.ts'
 import { openApiPage } from './openapi.ts'
 import { createOriginPolicy, type OriginPolicy, preflightHeaders } from './origin.ts'
+import { closeWithConnection } from './pipelined.ts'
 import { RateLimits } from './rate-limits.ts'
 import { onRequestEnd, type RequestEnd } from './request-end.ts'
 import { LIVENESS_PATH, mountSystem, SYSTEM_ROUTES } from './system.ts'
@@ -120,11 +123,17 @@ export function buildApp(options: AppOptions): FastifyInstance {
   if (options.onRoute !== undefined) app.addHook('onRoute', options.onRoute)
   app.decorateRequest('principal', null)
   app.decorateRequest('entry', null)
+  closeWithConnection(app)
   app.addHook('onRequest', async (request, reply) => {
     if (gate(request, reply)) return reply
     return undefined
   })
+  // A client that does not take a reply is cut off like one of a stream; behind the reply the time of idle connections counts.
+  app.addHook('onSend', async (_request, { raw: { socket } }) => {
+    if (socket instanceof Socket) socket.setTimeout(limits.streamStallMs)
+  })
   onRequestEnd(app, logEnd)
+  boundBodies(app, limits.callerBytes)
   if (options.metrics === undefined) app.addHook('onClose', async () => metrics.dispose())
   app.setErrorHandler((thrown, request, reply) => respond.send(thrown, request, reply))
   app.setNotFoundHandler((request) => {

@@ -5,6 +5,8 @@ const DEFAULT_TRANSPORT_LIMITS = {
   bodyBytes: 8 * 2 ** 20,
   /** An exported state: that of a model of 14B parameters has some 70 MB. */
   stateBytes: 512 * 2 ** 20,
+  /** Of the bodies of all requests of one caller that are under way; an eighth of it for all who have shown no key yet. */
+  callerBytes: 512 * 2 ** 20,
   headerBytes: 16 * 1024,
   /** Of a part of a path: the longest name of a session, every character of it escaped. */
   paramLength: 3 * 256,

@@ -2,6 +2,7 @@
 import { createServer } from 'node:http'
 import { SkeinError } from '../errors.ts'
 import type { Metrics } from './metrics.ts'
+import { createOriginPolicy } from './origin.ts'
 
 export interface MetricsDoor {
   readonly port: number
@@ -12,9 +13,17 @@ export function openMetricsDoor(
   metrics: Metrics,
   host: string,
   port: number,
+  allowedHosts: readonly string[] = [],
 ): Promise<MetricsDoor> {
   const { registry } = metrics
+  const pages = createOriginPolicy({ host, allowedHosts, allowedOrigins: [] })
   const server = createServer((request, response) => {
+    try {
+      pages.check(request.headers)
+    } catch (denied) {
+      response.writeHead(403).end(`${SkeinError.from(denied).message}\n`)
+      return
+    }
     if (request.url !== '/metrics' || request.method !== 'GET') {
       response.writeHead(404).end('only GET /metrics is here\n')
       return

@@ -115,7 +115,10 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
       'application/octet-stream',
       { parseAs: 'buffer', bodyLimit },
       // A copy: a Buffer is a window into memory that others share, and slices like no other array.
-      (_request, body, done) => done(null, new Uint8Array(body as Buffer)),
+      (request, body, done) => {
+        request.heldBody?.hasLength(body.length)
+        done(null, new Uint8Array(body as Buffer))
+      },
     )
     scope.route({ ...options, bodyLimit })
   })
@@ -144,6 +147,7 @@ function authenticate(request: FastifyRequest, reply: FastifyReply, context: Mou
   const isOpen = access === 'translate' && isTranslateOpen
   request.principal = isOpen ? ANONYMOUS : auth.checkPassword(password)
   checkRole(request.principal, role)
+  request.heldBody?.belongsTo(request.principal.tenant)
   countRequest(request.principal, reply, context)
 }
 

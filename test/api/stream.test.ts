@@ -64,6 +64,23 @@ test('a client that leaves in mid-stream cancels its request', async () => {
   await until(() => engine.cancelled.length === 1)
 })
 
+test.each([true, false])(
+  'a client that leaves cancels the requests that it sent behind another, too (stream: %s)',
+  async (stream) => {
+    const lines: string[] = []
+    const logger = pino({}, { write: (line: string) => lines.push(line) })
+    const { engine, port } = await listen(endless, { logger })
+    const body = JSON.stringify({ ...HELLO, stream, max_tokens: 60_000 })
+    const head = `POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json`
+    const client = net.connect(port, '127.0.0.1')
+    client.write(`${head}\r\ncontent-length: ${body.length}\r\n\r\n${body}`.repeat(3))
+    await until(() => engine.requests.length === 3)
+    client.destroy()
+    await until(() => engine.cancelled.length === 3)
+    await until(() => lines.filter((line) => line.includes('"cutOff":true')).length === 3)
+  },
+)
+
 test('the tokens of an answer are counted as they come, also of one that is cut off', async () => {
   const { app, engine, port } = await listen(async function* (request, signal) {
     yield { type: 'prompt', id: request.id, logprobs: null }
@@ -225,6 +242,38 @@ test('a reader that stops before the last bytes is dropped, too', async () => {
     count = await connections()
   }
   expect(count).toBe(0)
+})
+
+test.each([0, 200])('a whole reply is for who takes it: %i kB every 10 ms', async (kilobytes) => {
+  const text = 'Q'.repeat(30_000_000)
+  const { app, port } = await listen(
+    function* (request) {
+      const { id } = request
+      yield { type: 'prompt', id, logprobs: null }
+      yield { type: 'text', id, index: 0, text, tokens: [1], logprobs: null }
+      const reason = 'length'
+      yield { type: 'finish', id, index: 0, reason, matched: null, completionTokens: 1 }
+    },
+    { limits: { streamStallMs: 500 } },
+  )
+  boundUnsentBytes(app.server)
+  const body = JSON.stringify({ prompt: 'a', max_tokens: 5 })
+  const client = net.connect({ port, host: '127.0.0.1', noDelay: true })
+  client.on('error', () => {})
+  const head = `POST ${COMPLETIONS} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json`
+  client.write(`${head}\r\ncontent-length: ${body.length}\r\n\r\n${body}`)
+  await delay(kilobytes === 0 ? 1500 : 0)
+  let length = 0
+  const isThrough = () => length > text.length || client.closed || client.errored !== null
+  client.on('data', (bytes) => {
+    length += bytes.length
+    if (kilobytes === 0) return
+    client.pause()
+    setTimeout(() => client.resume(), (10 * bytes.length) / (1000 * kilobytes))
+  })
+  await until(isThrough, 10_000)
+  expect(length > text.length).toBe(kilobytes > 0)
+  client.destroy()
 })
 
 test.each([1000, 16_384, 100_000])(

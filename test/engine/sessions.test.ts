@@ -3,6 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { joinTokens } from '../../src/state/snapshot.ts'
+import { decodeSnapshot, encodeSnapshot } from '../../src/state/snapshot-file.ts'
 import { newFolder } from '../helpers/direct-store.ts'
 import {
   Collected,
@@ -521,5 +522,22 @@ describe('tenants and files', () => {
     const strange = setUp({ states: { vocabulary: 'another' } }).engine
     const misfit = { tenant: '', id: 'x', bytes }
     expect(await refusal(strange, 'sessions.import', misfit)).toBe('state_incompatible')
+  })
+
+  test('a state with more tokens than a session comes to, or with a prompt for a tail, is refused', async () => {
+    const { engine } = setUp()
+    await tell(engine, turnOf({}))
+    const bytes = await call(engine, 'sessions.export', REF)
+    const headerEnd = 16 + new DataView(bytes.buffer, bytes.byteOffset).getUint32(12, true)
+    const identity = JSON.parse(Buffer.from(bytes.subarray(16, headerEnd)).toString())
+    const { snapshot } = decodeSnapshot(bytes, identity)
+    const owner = { namespace: '', isForeign: false }
+    const refused = async (change: Partial<typeof snapshot>) => {
+      const changed = encodeSnapshot({ ...snapshot, ...change }, identity, owner)
+      return refusal(engine, 'sessions.import', { tenant: 't', id: 'new', bytes: changed })
+    }
+    expect(await refused({ tokens: new Int32Array(2 ** 22 + 1) })).toBe('too_large')
+    expect(await refused({ tail: new Int32Array(4097) })).toBe('too_large')
+    await call(engine, 'sessions.import', { tenant: 't', id: 'new', bytes })
   })
 })

@@ -40,6 +40,19 @@ test('a full line has room for another tenant, not for more of the same', () => 
   expect(() => engine.submit(requestOf({ id: 'y4', tenant: 'y' }))).toThrow('waiting')
 })
 
+test('a line that is full of requests for one session has room for another tenant, too', () => {
+  const { engine } = setUp({ limits: { maxWaiting: 8 }, fake: { numSlots: 4 } })
+  const wait = (id: string, tenant: string) =>
+    engine.submit(turnOf({ id, tenant, maxTokens: 500 }, { id: 'busy' }))
+  expect(() => {
+    for (let i = 0; i < 40; i++) wait(`x${i}`, 'x')
+  }).toThrow('waiting')
+  engine.submit(requestOf({ id: 'y', tenant: 'y' }))
+  wait('y0', 'y')
+  expect(() => wait('more', 'x')).toThrow('waiting')
+  engine.dispose()
+})
+
 test('slots that keep the states of its turns do not count against a tenant', async () => {
   const { engine } = setUp({ fake: { numSlots: 4 } })
   for (const id of ['a', 'b', 'c']) await tell(engine, turnOf({ tenant: 'x' }, { id }))

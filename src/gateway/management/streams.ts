@@ -113,7 +113,7 @@ function mountProxy(app: FastifyInstance, management: Management, dialect: Diale
     scope.addContentTypeParser('*', (_request, _payload, done) => done(null))
     scope.all<{ Params: { id: string } }>(
       '/api/workers/:id/proxy/*',
-      { config: { dialect } },
+      { config: { dialect, isPassedOn: true } },
       (request, reply) => passOn(request, reply, management),
     )
   })
