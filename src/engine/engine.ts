@@ -109,7 +109,9 @@ export class Engine {
     const { waiting, running } = this.#scheduler
     const numOpening = this.#outcomes.live.size - waiting.length - running.length
     const isFull = this.#scheduler.numWaitingWith(live.numSlots) + numOpening > maxWaiting
-    if (isFull && !waiting.isUnderPart(request, maxWaiting, this.#opening())) {
+    // Mostly there are none, and a full line is asked often.
+    const opening = isFull && numOpening > 0 ? this.#opening() : []
+    if (isFull && !waiting.isUnderPart(request, maxWaiting, opening)) {
       throw new SkeinError(
         'queue_full',
         `${maxWaiting} requests are waiting, which is the limit; retry later, or raise it (--max-waiting)`,

@@ -3,7 +3,7 @@
  * dialects, the gateway's own routes, and the way an error becomes a reply. It owns no engine and no process.
  */
 import { randomUUID } from 'node:crypto'
-import type { IncomingMessage } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import { Socket } from 'node:net'
 import fastify, {
   type FastifyBaseLogger,
@@ -128,10 +128,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
     if (gate(request, reply)) return reply
     return undefined
   })
-  // A client that does not take a reply is cut off like one of a stream; behind the reply the time of idle connections counts.
-  app.addHook('onSend', async (_request, { raw: { socket } }) => {
-    if (socket instanceof Socket) socket.setTimeout(limits.streamStallMs)
-  })
+  app.addHook('onSend', async (_request, { raw }) => cutOffIfNotTaken(raw, limits.streamStallMs))
   onRequestEnd(app, logEnd)
   boundBodies(app, limits.callerBytes)
   if (options.metrics === undefined) app.addHook('onClose', async () => metrics.dispose())
@@ -159,6 +156,21 @@ export function buildApp(options: AppOptions): FastifyInstance {
   mountMe(app, { models, rates })
   mountWeb(app, web)
   return app
+}
+
+/**
+ * A client that does not take a reply is cut off like one of a stream. The time counts from where the reply has the
+ * connection, to its last byte: others may be made for the same connection before and behind it, for as long as that takes.
+ */
+function cutOffIfNotTaken(reply: ServerResponse, stallMs: number): void {
+  const begin = (socket: unknown) => {
+    if (!(socket instanceof Socket)) return
+    socket.setTimeout(stallMs)
+    // Before Node's own listener, which sets the time of idle connections.
+    reply.prependOnceListener('finish', () => socket.setTimeout(0))
+  }
+  if (reply.socket === null) reply.once('socket', begin)
+  else begin(reply.socket)
 }
 
 /** The first one's shapes are those of every reply that belongs to no dialect. */

@@ -2,6 +2,7 @@
  * How much memory the bodies of one caller's requests may take at once, from before they are read until their replies have
  * ended: a body waits in memory for its last byte, and its request for a slot.
  */
+import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { SkeinError } from '../errors.ts'
 
@@ -28,13 +29,15 @@ class BodyRoom {
     this.#perCaller = perCaller
   }
 
-  /** Throws queue_full where it does not fit. One alone always does. */
-  take(caller: string, bytes: number): void {
+  /** Throws queue_full where it does not fit. One alone always does; it may have `own` already. */
+  take(caller: string, bytes: number, own = 0): void {
     const before = this.#bytes.get(caller) ?? 0
     const most = caller === NOBODY ? this.#perCaller * NOBODYS_PART : this.#perCaller
-    if (before > 0 && before + bytes > most) {
+    if (before > own && before + bytes > most) {
       const message = `requests under way have bodies of ${before} bytes, and this one's ${bytes} more are too many; wait for some of them`
-      throw new SkeinError('queue_full', message)
+      const error = new SkeinError('queue_full', message)
+      // Fastify makes 400 of what fails while a body is read and does not say this.
+      throw Object.assign(error, { statusCode: error.status })
     }
     this.#bytes.set(caller, before + bytes)
   }
@@ -51,6 +54,7 @@ class HeldBody {
   readonly #room: BodyRoom
   #caller: string
   #bytes: number
+  #isFreed = false
 
   constructor(room: BodyRoom, caller: string, bytes: number) {
     room.take(caller, bytes)
@@ -59,12 +63,11 @@ class HeldBody {
     this.#bytes = bytes
   }
 
-  /** It has been read, and may be shorter than it could have been. */
-  hasLength(bytes: number): void {
-    // Nothing is held any more where the client has left.
-    if (bytes >= this.#bytes) return
-    this.#room.free(this.#caller, this.#bytes - bytes)
-    this.#bytes = bytes
+  /** More of it has come than was said. */
+  grow(bytes: number): void {
+    if (this.#isFreed) return
+    this.#room.take(this.#caller, bytes, this.#bytes)
+    this.#bytes += bytes
   }
 
   /** It held its caller's key. */
@@ -77,6 +80,7 @@ class HeldBody {
   free(): void {
     this.#room.free(this.#caller, this.#bytes)
     this.#bytes = 0
+    this.#isFreed = true
   }
 }
 
@@ -86,17 +90,35 @@ export function boundBodies(app: FastifyInstance, perCaller: number): void {
   app.decorateRequest('heldBody', null)
   app.addHook('onRequest', async (request, reply) => {
     const { bodyLimit, config } = request.routeOptions
-    const bytes = mostBytes(request)
+    const bytes = Number(request.headers['content-length'] ?? 0)
     // What is too large is refused for that, and unread.
-    if (bytes === 0 || bytes > bodyLimit || config.isPassedOn === true) return
+    if (!hasBody(request) || bytes > bodyLimit || config.isPassedOn === true) return
     const held = new HeldBody(room, request.principal?.tenant ?? NOBODY, bytes)
     request.heldBody = held
     reply.raw.once('close', () => held.free())
   })
+  app.addHook('preParsing', async (request, _reply, payload) => {
+    const { heldBody } = request
+    return heldBody === null || !isChunked(request) ? payload : counted(payload, heldBody)
+  })
 }
 
-/** A body whose length is not said may be as long as any. */
-function mostBytes({ headers, routeOptions }: FastifyRequest): number {
-  if (headers['transfer-encoding'] !== undefined) return routeOptions.bodyLimit
-  return Number(headers['content-length'] ?? 0)
+/** Nothing says how long such a body is: it takes what has come of it. */
+function isChunked({ headers }: FastifyRequest): boolean {
+  return headers['transfer-encoding'] !== undefined
+}
+
+function hasBody(request: FastifyRequest): boolean {
+  return isChunked(request) || Number(request.headers['content-length'] ?? 0) > 0
+}
+
+function counted(payload: Readable, held: HeldBody): Readable {
+  async function* chunks() {
+    // The connection stays for the refusal.
+    for await (const chunk of payload.iterator({ destroyOnReturn: false })) {
+      held.grow(chunk.length)
+      yield chunk
+    }
+  }
+  return Readable.from(chunks(), { objectMode: false })
 }

@@ -16,7 +16,6 @@ export function parseJsonBodies(app: FastifyInstance, { bodyBytes, jsonDepth }: 
     'application/json',
     { parseAs: 'buffer', bodyLimit: bodyBytes },
     (request, body, done) => {
-      request.heldBody?.hasLength(body.length)
       // Clients send the header with every request, also with those that have no body: a DELETE above all.
       if (body.length === 0) return done(null, undefined)
       const encoding = request.headers['content-encoding'] ?? 'identity'

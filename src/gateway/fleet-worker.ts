@@ -122,6 +122,12 @@ export class FleetWorker implements RoutedReplica {
     this.#changed()
   }
 
+  /** What it failed to replace has the name again; it stays listed. */
+  withdraw(): void {
+    this.#isServing = false
+    this.#changed()
+  }
+
   /** Resolves when it is ready; throws if it never will be. */
   start(): Promise<void> {
     this.#changed()

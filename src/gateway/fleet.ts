@@ -64,7 +64,6 @@ export class Fleet {
 
   /** A worker that is not running yet. Throws for a file that cannot be a model, and for names that are taken. */
   create(launch: Launch, isServing = true): FleetWorker {
-    if (this.#isStopping) throw new SkeinError('model_not_loaded', 'the server is shutting down')
     this.refuseTakenNames(launch)
     const worker = new FleetWorker(
       {
@@ -80,8 +79,9 @@ export class Fleet {
     return worker
   }
 
-  /** Throws conflict for names that other models have. */
+  /** Throws conflict for names that other models have, and model_not_loaded when the server shuts down. */
   refuseTakenNames(launch: Launch): void {
+    if (this.#isStopping) throw new SkeinError('model_not_loaded', 'the server is shutting down')
     const serving = this.#workers.filter(({ isServing }) => isServing)
     refuseSharedNames(
       launch,

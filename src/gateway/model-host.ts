@@ -120,7 +120,10 @@ export class ModelHost implements ModelAdmin {
 
   /** Until as many new workers as there were have answered, the old ones do. False: they are what was asked for. */
   async #replace(launch: Launch): Promise<boolean> {
-    const old = this.#fleet.serving(launch.id)
+    const all = this.#fleet.serving(launch.id)
+    // One that has failed beside others is not what anybody had.
+    const served = all.filter(({ neverServed }) => !neverServed)
+    const old = served.length === 0 ? all : served
     const isThere = old.length > 0 && old.every((worker) => worker.state === 'ready')
     const isAsked = (worker: FleetWorker) => isSame(worker.launch, launch) && worker.isUpToDate
     if (isThere && old.every(isAsked)) return false
@@ -147,6 +150,7 @@ export class ModelHost implements ModelAdmin {
     try {
       await this.#startChecked(next)
     } catch (thrown) {
+      for (const worker of next) worker.withdraw()
       if (!this.#isStopping) await this.begin(old.map(({ launch }) => launch))
       throw thrown
     }

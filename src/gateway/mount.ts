@@ -115,10 +115,7 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
       'application/octet-stream',
       { parseAs: 'buffer', bodyLimit },
       // A copy: a Buffer is a window into memory that others share, and slices like no other array.
-      (request, body, done) => {
-        request.heldBody?.hasLength(body.length)
-        done(null, new Uint8Array(body as Buffer))
-      },
+      (_request, body, done) => done(null, new Uint8Array(body as Buffer)),
     )
     scope.route({ ...options, bodyLimit })
   })

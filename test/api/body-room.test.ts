@@ -119,5 +119,31 @@ test('a body with the key in it counts for that key, one in chunks for what it h
     await expect.poll(status).toBe(200)
   }
   expect(await fill(port, { key: 'ann', path: IMPORT, length: 100 * KIB })).toBe(2)
-  expect(await fill(port, { key: 'ann', length: null })).toBe(1)
+  // 6 · 20 kB and a state's 100 are there.
+  const chunked = send(port, { key: 'ann', length: null, body: 'x'.repeat(20 * KIB) })
+  await delay(50)
+  expect(chunked.status()).toBeNull()
+  chunked.socket.write(chunk('x'.repeat(40 * KIB)))
+  await expect.poll(chunked.status).toBe(429)
+})
+
+test('a body in chunks takes what has come of it, and nothing of what could', async () => {
+  const port = await listen()
+  const state = { key: 'ann', path: IMPORT, length: null }
+  const body = JSON.stringify({ ...HELLO, max_tokens: 1 })
+  for (let i = 0; i < 3; i++) {
+    const importing = send(port, state)
+    await delay(20)
+    await expect.poll(send(port, { key: 'ann', body }).status).toBe(200)
+    // One alone may be as long as any.
+    for (let sent = 0; sent < 4; sent++) importing.socket.write(chunk('x'.repeat(63 * KIB)))
+    await delay(50)
+    expect(importing.status()).toBeNull()
+    const { status } = send(port, { ...HELLO, key: 'ann', length: 60 * KIB })
+    await expect.poll(status).toBe(429)
+    if (i === 0) importing.socket.destroy()
+    else importing.socket.write('0\r\n\r\n')
+    if (i > 0) await expect.poll(importing.status).toBe(500)
+    await delay(20)
+  }
 })

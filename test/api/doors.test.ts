@@ -1,5 +1,6 @@
 /** The way to one worker: what is said there while it serves, ends and has ended, over scripted workers. */
 import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyInstance } from 'fastify'
 import { expect, test } from 'vitest'
 import { buildApp, createShared } from '../../src/gateway/app.ts'
@@ -124,5 +125,46 @@ test('one that is stopped on its way to a restart stays stopped; restarts at onc
   await expect.poll(() => keepers.length).toBe(3)
   await expect.poll(() => management.fleet.find(id).phase).toBe('ready')
   expect(management.fleet.find(id).log.tail(10).join()).not.toContain('still running')
+  await app.close()
+})
+
+test.each(['stop', 'forget', 'shut down'] as const)(
+  'one that has ended and waits for its ways to close does not come back after: %s',
+  async (what) => {
+    const { app, management, doors, keepers } = withDoors()
+    const { fleet } = management
+    const { worker_id: id } = await management.start(DEFAULT_SPEC)
+    await expect.poll(() => fleet.find(id).phase).toBe('ready')
+    expect((await app.inject({ url: `/api/workers/${id}/proxy/readyz` })).statusCode).toBe(200)
+    let isClosed = false
+    const door = doors[0]!
+    const close = door.close.bind(door)
+    door.close = (async () => {
+      await delay(300)
+      await close()
+      isClosed = true
+    }) as typeof door.close
+    await management.restart(id)
+    await expect.poll(() => fleet.find(id).hasEnded).toBe(true)
+    expect(isClosed).toBe(false)
+    if (what === 'stop') management.stop(id)
+    else if (what === 'forget') await app.inject({ method: 'DELETE', url: `/api/workers/${id}` })
+    else await fleet.stop()
+    await expect.poll(() => isClosed).toBe(true)
+    await delay(50)
+    expect(keepers).toHaveLength(1)
+    await app.close()
+  },
+)
+
+test('a worker that ends in order to restart stays ended when the server shuts down', async () => {
+  const { app, management, keepers } = withDoors()
+  const { worker_id: id } = await management.start(DEFAULT_SPEC)
+  await expect.poll(() => management.fleet.find(id).phase).toBe('ready')
+  keepers[0]!.client!.running = 1
+  await management.restart(id)
+  await management.fleet.stop()
+  await delay(50)
+  expect(keepers).toHaveLength(1)
   await app.close()
 })

@@ -99,6 +99,57 @@ describe('models come and go', () => {
     expect((await say()).choices[0].text).toBe('0.pth')
   })
 
+  test('a worker that was given up in the place of another is not replaced with it', async () => {
+    const { app, fleet, host, keepers, next } = hosted()
+    const load = (model_strategy: string) => postTo(app, '/loadmodel', { ...SEED, model_strategy })
+    await load('')
+    next.isHeld = true
+    const failing = load('quant')
+    for (const i of [1, 2]) {
+      await expect.poll(() => keepers.length).toBe(i + 1)
+      if (i === 2) next.isHeld = false
+      keepers[i]!.giveUp()
+      keepers[i]!.ready.reject(new SkeinError('out_of_memory', 'too big'))
+    }
+    expect((await failing).statusCode).toBe(507)
+    await expect.poll(() => keepers[3]?.state).toBe('ready')
+    const phases = () => fleet.workers.map(({ phase }) => phase)
+    expect(phases()).toEqual(['stopped', 'failed', 'failed', 'ready'])
+
+    expect((await load('')).statusCode).toBe(200)
+    expect(keepers).toHaveLength(4)
+    expect((await load('fp32')).statusCode).toBe(200)
+    expect(keepers).toHaveLength(5)
+    await expect.poll(phases).toEqual(['stopped', 'failed', 'failed', 'stopped', 'ready'])
+    expect(host.registry.list().map(({ workers }) => workers)).toEqual([
+      { all: 1, ready: 1, failed: 0 },
+    ])
+  })
+
+  test.each([1, 2])(
+    'a replica that never came up is not what a model is replaced with (%i)',
+    async (n) => {
+      const { app, fleet, folder, keepers, next } = hosted()
+      const file = join(folder, 'RWKV-x060.pth')
+      const id = SEED.model_viewname
+      const launch = { id, file, quant: null, startStates: [], vocab: null }
+      const management = managementOf(fleet, (spec) => ({ ...launch, spec }))
+      const load = (model_strategy: string) =>
+        postTo(app, '/loadmodel', { ...SEED, model_strategy })
+      if (n === 2) await load('')
+      next.isHeld = true
+      await management.start(DEFAULT_SPEC)
+      next.isHeld = false
+      keepers.at(-1)!.giveUp()
+      keepers.at(-1)!.ready.reject(new SkeinError('backend_unavailable', 'no such device'))
+      await expect.poll(() => fleet.workers.at(-1)!.phase).toBe('failed')
+      expect((await load('')).statusCode).toBe(200)
+      expect(keepers).toHaveLength(2)
+      expect((await load('quant')).statusCode).toBe(200)
+      expect(keepers).toHaveLength(3)
+    },
+  )
+
   test('removed, one or all', async () => {
     const { app, names, keepers } = hosted()
     await postTo(app, '/loadmodel', { model_filename: 'a', model_viewname: 'one' })

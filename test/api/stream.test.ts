@@ -276,6 +276,33 @@ test.each([0, 200])('a whole reply is for who takes it: %i kB every 10 ms', asyn
   client.destroy()
 })
 
+test.each([false, true])(
+  'an answer may take its time before and behind others of its connection (stream: %s)',
+  async (stream) => {
+    const { port } = await listen(
+      async function* (request) {
+        await delay(700)
+        yield* answer(request, 'so')
+      },
+      { limits: { streamStallMs: 300 } },
+    )
+    const quick = 'GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n'
+    const body = JSON.stringify({ ...HELLO, stream, max_tokens: 5 })
+    const head = `POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json`
+    const slow = `${head}\r\ncontent-length: ${body.length}\r\n\r\n${body}`
+    const client = net.connect(port, '127.0.0.1')
+    let text = ''
+    client.on('data', (bytes) => {
+      text += bytes
+    })
+    client.write(quick + slow + quick)
+    const count = () => text.split('HTTP/1.1 200').length - 1
+    await until(() => count() === 3 || client.closed)
+    expect(count()).toBe(3)
+    client.destroy()
+  },
+)
+
 test.each([1000, 16_384, 100_000])(
   'a slow reader gets everything, %i bytes at a time',
   async (bytes) => {

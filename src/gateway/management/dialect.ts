@@ -66,7 +66,7 @@ function workerRoutes(management: Management): Route[] {
       summary: 'Forget an ended worker',
       body: null,
       handle: async ({ params }) => {
-        fleet.forget(params.id!)
+        management.forget(params.id!)
         return json({ status: 'ok' })
       },
     },

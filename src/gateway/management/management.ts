@@ -116,6 +116,12 @@ export class Management {
     this.#restarting.delete(id)
   }
 
+  /** Throws conflict for one that has not ended. */
+  forget(id: string): void {
+    this.fleet.forget(id)
+    this.#restarting.delete(id)
+  }
+
   /** Answers as soon as it loads, as `start` does; of one that runs and ends first, at once. */
   async restart(id: string): Promise<WorkerRecord> {
     const worker = this.fleet.find(id)
@@ -131,8 +137,8 @@ export class Management {
 
   async #again(worker: FleetWorker): Promise<void> {
     await worker.stop(STOP_DRAIN_MS)
-    if (!this.#restarting.delete(worker.id)) return
     await this.doors.close(worker.id)
+    if (!this.#restarting.delete(worker.id)) return
     this.#catchUp(worker)
     // The name may be another's since it began to end.
     this.#refuseOtherModel(worker)
