@@ -2,9 +2,9 @@
  * What the names of checkpoint files end in. What a file holds is told by its first bytes (model/formats/recognise.ts), never
  * by its name.
  */
-export const CHECKPOINT_SUFFIXES = ['.pth', '.pt', '.safetensors', '.st', '.gguf'] as const
+export const CHECKPOINT_SUFFIXES = ['.pth', '.safetensors', '.st', '.gguf'] as const
 
-const SUFFIX = /\.(pth|pt|safetensors|st|gguf)$/i
+const SUFFIX = /\.(pth|safetensors|st|gguf)$/i
 
 export function hasCheckpointSuffix(name: string): boolean {
   return SUFFIX.test(name)
