@@ -1,5 +1,4 @@
 /** The models of a configuration file as workers to launch. */
-
 import { existsSync, realpathSync } from 'node:fs'
 import { basename, resolve } from 'node:path'
 import { withoutCheckpointSuffix } from '../checkpoint-suffix.ts'

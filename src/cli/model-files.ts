@@ -2,7 +2,6 @@
  * Which checkpoints a server's workers can be started with over HTTP: those in its folder of models, those that were
  * pulled, and the demo model. Nothing else on the machine exists for a client.
  */
-
 import { existsSync, realpathSync, statSync } from 'node:fs'
 import { basename, resolve } from 'node:path'
 import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../checkpoint-suffix.ts'

@@ -2,7 +2,6 @@
  * Which value of a setting counts, and where it came from: a flag before a variable before the file before the default. A
  * setting that excludes others of a weaker source silences them, so that a flag can always be added to a command line.
  */
-
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { CHECKPOINT_SUFFIXES, hasCheckpointSuffix } from '../checkpoint-suffix.ts'

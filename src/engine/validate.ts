@@ -125,7 +125,7 @@ function checkSampling(sampling: SamplingParams, vocabSize: number): void {
     demand(isFloat(value), param, `must be ${A_FLOAT}, not ${value}`)
   }
   demand(topK === (topK | 0), 'topK', `must be an integer of 32 bits, not ${topK}`)
-  const divides = repetitionPenalty > 0
+  const divides = Math.fround(repetitionPenalty) > 0
   demand(divides, 'repetitionPenalty', `must be more than 0, not ${repetitionPenalty}`)
   demand(
     seed === null || (seed >= 0n && seed < 2n ** 64n),

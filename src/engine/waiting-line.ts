@@ -81,7 +81,9 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     others: Iterable<T> = [],
   ): boolean {
     const counts = new Map([[tenant, 0]])
-    for (const { request } of [...this.#arrivals, ...others]) {
+    for (const [name, { waiting }] of this.#tenants)
+      if (waiting.length > 0) counts.set(name, waiting.length)
+    for (const { request } of others) {
       const { tenant: name = '' } = request
       counts.set(name, (counts.get(name) ?? 0) + 1)
     }

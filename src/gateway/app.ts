@@ -3,8 +3,7 @@
  * dialects, the gateway's own routes, and the way an error becomes a reply. It owns no engine and no process.
  */
 import { randomUUID } from 'node:crypto'
-import type { IncomingMessage, ServerResponse } from 'node:http'
-import { Socket } from 'node:net'
+import type { IncomingMessage } from 'node:http'
 import fastify, {
   type FastifyBaseLogger,
   type FastifyInstance,
@@ -27,6 +26,7 @@ import { type Auth, checkRole, createAuth } from './auth.ts'
 import { describeInvalid, parseJsonBodies } from './body.ts'
 import { boundBodies } from './body-room.ts'
 import { answerClientError } from './client-error.ts'
+import { closeWithConnection, cutOffIfNotTaken } from './connection.ts'
 import { Drain } from './drain.ts'
 import { failureOf, isWorthRetrying, publicError } from './errors.ts'
 import { keysDialect } from './keys-api.ts'
@@ -41,7 +41,6 @@ import { type KnownMixtures, Mixtures } from './mixtures.ts'
 import { mountDialects } from './mount.ts'
 import { openApiPage } from './openapi.ts'
 import { createOriginPolicy, type OriginPolicy, preflightHeaders } from './origin.ts'
-import { closeWithConnection } from './pipelined.ts'
 import { RateLimits } from './rate-limits.ts'
 import { onRequestEnd, type RequestEnd } from './request-end.ts'
 import { LIVENESS_PATH, mountSystem, SYSTEM_ROUTES } from './system.ts'
@@ -156,21 +155,6 @@ export function buildApp(options: AppOptions): FastifyInstance {
   mountMe(app, { models, rates })
   mountWeb(app, web)
   return app
-}
-
-/**
- * A client that does not take a reply is cut off like one of a stream. The time counts from where the reply has the
- * connection, to its last byte: others may be made for the same connection before and behind it, for as long as that takes.
- */
-function cutOffIfNotTaken(reply: ServerResponse, stallMs: number): void {
-  const begin = (socket: unknown) => {
-    if (!(socket instanceof Socket)) return
-    socket.setTimeout(stallMs)
-    // Before Node's own listener, which sets the time of idle connections.
-    reply.prependOnceListener('finish', () => socket.setTimeout(0))
-  }
-  if (reply.socket === null) reply.once('socket', begin)
-  else begin(reply.socket)
 }
 
 /** The first one's shapes are those of every reply that belongs to no dialect. */

@@ -63,7 +63,7 @@ class HeldBody {
     this.#bytes = bytes
   }
 
-  /** More of it has come than was said. */
+  /** So much more of it has come, where nothing had said how long it is. */
   grow(bytes: number): void {
     if (this.#isFreed) return
     this.#room.take(this.#caller, bytes, this.#bytes)
@@ -92,7 +92,8 @@ export function boundBodies(app: FastifyInstance, perCaller: number): void {
     const { bodyLimit, config } = request.routeOptions
     const bytes = Number(request.headers['content-length'] ?? 0)
     // What is too large is refused for that, and unread.
-    if (!hasBody(request) || bytes > bodyLimit || config.isPassedOn === true) return
+    const hasBody = bytes > 0 || isChunked(request)
+    if (!hasBody || bytes > bodyLimit || config.isPassedOn === true) return
     const held = new HeldBody(room, request.principal?.tenant ?? NOBODY, bytes)
     request.heldBody = held
     reply.raw.once('close', () => held.free())
@@ -106,10 +107,6 @@ export function boundBodies(app: FastifyInstance, perCaller: number): void {
 /** Nothing says how long such a body is: it takes what has come of it. */
 function isChunked({ headers }: FastifyRequest): boolean {
   return headers['transfer-encoding'] !== undefined
-}
-
-function hasBody(request: FastifyRequest): boolean {
-  return isChunked(request) || Number(request.headers['content-length'] ?? 0) > 0
 }
 
 function counted(payload: Readable, held: HeldBody): Readable {

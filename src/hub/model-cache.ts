@@ -2,7 +2,6 @@
  * The folder of pulled models: `models/<owner>--<repository>/<file>` below the cache folder. Finds, lists and removes
  * them by name. Every path it hands out or deletes lies inside the folder and leads through no link.
  */
-
 import { existsSync, lstatSync, readdirSync, realpathSync, rmSync } from 'node:fs'
 import { dirname, join, relative, sep } from 'node:path'
 import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../checkpoint-suffix.ts'

@@ -2,7 +2,6 @@
  * The names models go by: `owner/repository`, `owner/repository:file`, file names of the released models, and short
  * names such as `rwkv7-g1-0.4b`, which stand for the newest file of a line and size. Knows no network and no disk.
  */
-
 import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../checkpoint-suffix.ts'
 import { SkeinError } from '../errors.ts'
 

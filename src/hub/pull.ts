@@ -2,7 +2,6 @@
  * `pull` as an operation: from a name to files in the cache, each verified, and the World vocabulary that the released
  * models need. Offline it answers from the cache alone.
  */
-
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { hasCheckpointSuffix } from '../checkpoint-suffix.ts'

@@ -3,7 +3,6 @@
  * asked for, so that loading never holds a second copy of the weights. Every format fills this interface under the
  * native RWKV names. Knows nothing of architectures.
  */
-
 import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import type { MatrixSource, SourceType } from '../backend/backend.ts'

@@ -2,7 +2,6 @@
  * Finds the vocabulary file that belongs to a model: named by the caller, beside the model, named by the environment,
  * or in the cache folder. Looks at file names only.
  */
-
 import { existsSync, readdirSync, statSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { basename, dirname, join } from 'node:path'

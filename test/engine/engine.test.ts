@@ -193,6 +193,11 @@ describe('refusals', () => {
     ['part of a top-k', { sampling: { ...SAMPLING, topK: 1.5 } }, 'invalid_request'],
     ['top-k of 33 bits', { sampling: { ...SAMPLING, topK: 2 ** 32 + 1 } }, 'invalid_request'],
     ['division by 0', { sampling: { ...SAMPLING, repetitionPenalty: 0 } }, 'invalid_request'],
+    [
+      'division by 0 in f32',
+      { sampling: { ...SAMPLING, repetitionPenalty: 1e-60 } },
+      'invalid_request',
+    ],
     ['infinite bias', { sampling: { ...SAMPLING, logitBias: [[1, 1e39]] } }, 'invalid_request'],
     ['seed of 65 bits', { sampling: { ...SAMPLING, seed: 2n ** 64n } }, 'invalid_request'],
     ['bias of no token', { sampling: { ...SAMPLING, logitBias: [[V, 1]] } }, 'invalid_request'],

@@ -1,10 +1,12 @@
+/** Replies and the connection that they share: what one does to the other where Node says nothing. Knows no route. */
+import type { ServerResponse } from 'node:http'
+import { Socket } from 'node:net'
+import type { FastifyInstance } from 'fastify'
+
 /**
  * A reply whose connection has gone says so, also where an earlier request of that connection was still being answered. Node
  * tells the reply that is being sent and no other, and what is made for the others would be made to its end.
  */
-import type { ServerResponse } from 'node:http'
-import type { FastifyInstance } from 'fastify'
-
 export function closeWithConnection(app: FastifyInstance): void {
   const open = new WeakMap<object, Set<ServerResponse>>()
   app.addHook('onRequest', (request, reply, done) => {
@@ -27,4 +29,19 @@ function closeUnsent(reply: ServerResponse): void {
   if (reply.socket !== null || reply.destroyed || reply.writableFinished) return
   reply.destroy()
   reply.emit('close')
+}
+
+/**
+ * A client that does not take a reply is cut off like one of a stream. The time counts from where the reply has the
+ * connection, to its last byte: others may be made for the same connection before and behind it, for as long as that takes.
+ */
+export function cutOffIfNotTaken(reply: ServerResponse, stallMs: number): void {
+  const begin = (socket: unknown) => {
+    if (!(socket instanceof Socket)) return
+    socket.setTimeout(stallMs)
+    // Before Node's own listener, which sets the time of idle connections.
+    reply.prependOnceListener('finish', () => socket.setTimeout(0))
+  }
+  if (reply.socket === null) reply.once('socket', begin)
+  else begin(reply.socket)
 }
