@@ -261,7 +261,7 @@ function createGate(auth: Auth, origins: OriginPolicy, web: WebFiles): Gate {
 
 function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits) {
   const report = (thrown: unknown, request: FastifyRequest): SkeinError => {
-    const { error } = failureOf(thrown)
+    const { error } = failureOf(thrown, request.routeOptions.bodyLimit)
     metrics.countError(error.code)
     // Whoever may load a model is told why it could not be.
     const isOperators = request.routeOptions.config?.role !== undefined
@@ -279,7 +279,7 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits) {
     if (shown.code === 'conflict') reply.header('x-should-retry', 'false')
     if (shown.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
     const dialect = request.entry?.dialect ?? request.routeOptions.config?.dialect ?? fallback
-    const { error, status } = failureOf(thrown)
+    const { error, status } = failureOf(thrown, request.routeOptions.bodyLimit)
     reply.code(dialect.statusOf?.(error) ?? status).send(dialect.renderError(shown))
   }
   return { report, send }

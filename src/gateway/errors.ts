@@ -36,8 +36,8 @@ export interface Failure {
   readonly status: number
 }
 
-/** Any thrown value, and the HTTP status for it. Fastify's own errors keep their 4xx status. */
-export function failureOf(thrown: unknown): Failure {
+/** Any thrown value, and the HTTP status for it. Fastify's own errors keep their 4xx status. `bodyLimit` is the route's, in bytes. */
+export function failureOf(thrown: unknown, bodyLimit: number): Failure {
   const status = statusCodeOf(thrown)
   if (thrown instanceof SkeinError) {
     // Fastify stamps 400 on whatever a validator returns; only a status we chose ourselves counts.
@@ -47,7 +47,7 @@ export function failureOf(thrown: unknown): Failure {
     const error = SkeinError.from(thrown)
     return { error, status: error.status }
   }
-  return { error: fromFastify(thrown as FastifyError, status), status }
+  return { error: fromFastify(thrown as FastifyError, status, bodyLimit), status }
 }
 
 function statusCodeOf(thrown: unknown): number | undefined {
@@ -56,18 +56,18 @@ function statusCodeOf(thrown: unknown): number | undefined {
 }
 
 const FASTIFY_MESSAGES: Readonly<Record<string, string>> = {
-  FST_ERR_CTP_BODY_TOO_LARGE: 'the body is larger than this server accepts',
   FST_ERR_CTP_INVALID_MEDIA_TYPE: 'expected the header Content-Type: application/json',
   FST_ERR_CTP_INVALID_CONTENT_LENGTH: 'the body is not as long as Content-Length says',
   FST_ERR_BAD_URL: 'the path of the request is not a valid URL',
   FST_ERR_MAX_PARAM_LENGTH: 'the path of the request is too long',
 }
 
-function fromFastify(error: FastifyError, status: number): SkeinError {
-  const code = codeOfStatus(status)
-  return new SkeinError(code, FASTIFY_MESSAGES[error.code] ?? 'the request is malformed', {
-    cause: error,
-  })
+function fromFastify(error: FastifyError, status: number, bodyLimit: number): SkeinError {
+  const message =
+    error.code === 'FST_ERR_CTP_BODY_TOO_LARGE'
+      ? `the body is larger than the ${bodyLimit / 2 ** 20} MiB that this route takes`
+      : (FASTIFY_MESSAGES[error.code] ?? 'the request is malformed')
+  return new SkeinError(codeOfStatus(status), message, { cause: error })
 }
 
 function codeOfStatus(status: number): ErrorCode {

@@ -222,7 +222,9 @@ test('nothing under the header Content-Type is no body', async () => {
 })
 
 test('bodies: size, depth, encoding, type', async () => {
-  expect((await inject(CHAT, `"${'x'.repeat(8 * 2 ** 20)}"`)).statusCode).toBe(413)
+  const large = await inject(CHAT, `"${'x'.repeat(8 * 2 ** 20)}"`)
+  expect(large.statusCode).toBe(413)
+  expect(large.json().error.message).toContain('larger than the 8 MiB')
   expect((await inject(CHAT, '['.repeat(1_000_000))).json().error.message).toContain('64 levels')
   const nested = (depth: number) => `${'['.repeat(depth)}"]]]\\"[[["${']'.repeat(depth)}`
   expect((await inject(CHAT, nested(64))).json().error.message).not.toContain('levels')
