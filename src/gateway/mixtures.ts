@@ -81,6 +81,7 @@ export class Mixtures {
     const all = [...parts, ...(withOriginal ? [null] : [])]
     // Before any file is read.
     const states = weighted(all, weights ?? all.map(() => 1), 'state_gatingweight')
+    checkRoom(states.length, client, param)
     const ofModel = this.#known.get(id) ?? new Map<string, Mixture>()
     const replaced = partsOf(ofModel.get(name))
     this.#refuseParts(id, [name])
@@ -151,6 +152,13 @@ function refuse(taken: string | undefined): void {
   if (taken === undefined) return
   const message = `state_viewname: there is a start state or mixture "${taken}", which this would change; choose another name`
   throw new SkeinError('conflict', message, { param: 'state_viewname' })
+}
+
+/** Else every request of it would be refused. */
+function checkRoom(numStates: number, { info }: EngineClient, param: string): void {
+  if (numStates <= info.numSlots) return
+  const message = `${param}: a mixture of ${numStates} states takes as many slots, and the model has ${info.numSlots}; load it with more (--slots)`
+  throw new SkeinError('too_large', message, { param })
 }
 
 function isThere({ states }: Mixture, startStates: readonly string[]): boolean {

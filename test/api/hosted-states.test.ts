@@ -135,6 +135,13 @@ describe('start states of a running model', () => {
     keepers[0]!.refuses = (path) => path.endsWith('b.pth')
     expect((await load('a.pth', 'b.pth')).statusCode).toBe(500)
     expect(await names()).toEqual(namesOf())
+    // The worker has 16 slots.
+    const wide = await load(...Array.from({ length: 17 }, () => 'a.pth'))
+    expect([wide.statusCode, wide.json().detail]).toEqual([
+      413,
+      expect.stringContaining('17 states takes as many slots, and the model has 16'),
+    ])
+    expect(await names()).toEqual(namesOf())
     expect((await load('a.pth', 'state.pth')).statusCode).toBe(200)
     expect(await names()).toEqual(namesOf('mix 1', 'mix 2', 'mix'))
     expect((await load('state.pth')).statusCode).toBe(200)
