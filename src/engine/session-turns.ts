@@ -148,7 +148,10 @@ export class SessionTurns implements SessionShelf {
     this.chores.saver?.addState(state)
     const isDurable = this.#options.isDurable && this.chores.saver !== null
     // Nothing goes for a turn that may yet be taken away.
-    if (!isDurable) this.sessions.prune(session)
+    if (!isDurable) {
+      this.sessions.prune(session)
+      this.#pruneWhenSaved(session, state)
+    }
     if (this.chores.saver === null || !(isDurable || this.chores.isBehind)) {
       this.sessions.unlock(session)
       report(position, null)
@@ -231,6 +234,14 @@ export class SessionTurns implements SessionShelf {
     const spare = this.#copies.claimSlot(taken)
     assert(spare !== null, 'a copy from before a stop string was let go of')
     return tiers.keepSlot(spare, text, namespace, isForeign)
+  }
+
+  /** Until a turn is in the store, one before it may have been kept for it. */
+  #pruneWhenSaved(session: Session, state: KeptState): void {
+    this.chores.saver?.whenSaved(state, (error) => {
+      if (error === null) this.sessions.prune(session)
+      else this.#pruneWhenSaved(session, state)
+    })
   }
 
   #expire(): void {

@@ -41,6 +41,7 @@ export class FleetWorker implements RoutedReplica {
   #isServing: boolean
   /** On its way to its end, or there. */
   #isLeaving = false
+  #isReturning = false
   #end: Promise<void> | null = null
   #stopping = new AbortController()
   #readyAt: number | null = null
@@ -73,6 +74,11 @@ export class FleetWorker implements RoutedReplica {
     return this.#isServing && !this.#isLeaving
   }
 
+  /** Whether it ends, or has ended, only to be started again. */
+  get isReturning(): boolean {
+    return this.#isReturning
+  }
+
   get hasEnded(): boolean {
     return this.#exitedAt !== null
   }
@@ -91,10 +97,12 @@ export class FleetWorker implements RoutedReplica {
 
   /** Of one that finishes its requests, what it is to new ones. */
   get state(): ModelState {
+    if (this.#isReturning) return 'restarting'
     return this.#isLeaving ? 'stopped' : this.#keeper.state
   }
 
   get reason(): string | null {
+    if (this.#isReturning) return 'the worker is being started again'
     return this.#isLeaving ? 'the worker is being stopped' : this.#keeper.reason
   }
 
@@ -134,6 +142,11 @@ export class FleetWorker implements RoutedReplica {
     return this.#keeper.start()
   }
 
+  /** What becomes of it after its end. */
+  expectBack(isReturning: boolean): void {
+    this.#isReturning = isReturning
+  }
+
   /** Takes no more requests, gives those it has the time to end, and ends. Idempotent. */
   stop(drainMs: number): Promise<void> {
     if (drainMs === 0) this.#stopping.abort()
@@ -151,6 +164,7 @@ export class FleetWorker implements RoutedReplica {
     this.#stamp = fileStamp(this.#launch)
     this.#isServing = true
     this.#isLeaving = false
+    this.#isReturning = false
     this.#stopping = new AbortController()
     this.#end = null
     this.#readyAt = null

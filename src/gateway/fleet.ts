@@ -119,8 +119,8 @@ export class Fleet {
   }
 
   #models(): RegisteredModel[] {
-    return this.names.map((id) => {
-      const workers = this.serving(id)
+    return [...this.names, ...this.#returningNames()].map((id) => {
+      const workers = this.#workersOf(id)
       const aliases = workers.flatMap(({ launch }) => launch.spec.aliases)
       // One that was given up may have been of another file.
       const { tokenizer } = workers.find(({ hasEnded }) => !hasEnded) ?? workers[0]!
@@ -128,11 +128,27 @@ export class Fleet {
     })
   }
 
+  /** Those that serve a model; where none does, those that are about to be started again. */
+  #workersOf(model: string): FleetWorker[] {
+    const serving = this.serving(model)
+    if (serving.length > 0) return serving
+    return this.#workers.filter(({ launch, isReturning }) => isReturning && launch.id === model)
+  }
+
+  /** Such models are not ready, rather than unknown: clients come back. Their names may be taken meanwhile. */
+  #returningNames(): string[] {
+    const serving = this.#workers.filter(({ isServing }) => isServing)
+    const taken = serving.flatMap(({ launch }) => [launch.id, ...launch.spec.aliases])
+    const returning = this.#workers.filter(({ isReturning }) => isReturning)
+    const ids = returning.map(({ launch }) => launch.id)
+    return [...new Set(ids)].filter((id) => !taken.includes(id))
+  }
+
   #route(model: string): Route {
     const known = this.#routes.get(model)
     if (known !== undefined) return known
     const memory = new RouteMemory()
-    const router = new Router(() => this.serving(model), memory)
+    const router = new Router(() => this.#workersOf(model), memory)
     this.#routes.set(model, { router, memory })
     return { router, memory }
   }

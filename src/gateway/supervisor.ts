@@ -166,14 +166,21 @@ export class Supervisor implements Keeper {
   /** Runs one process after another; returns why there will be no more. */
   async #keepAlive(onReady: () => void): Promise<SkeinError> {
     const { logger, name } = this.#options
+    const { healthyMs, maxCrashes } = this.#timing
+    let hasServed = false
     while (!this.#stopping.signal.aborted) {
       const end = await this.#runOnce(onReady)
       if (this.#stopping.signal.aborted) break
-      if (end.servedMs >= this.#timing.healthyMs) this.#crashes = 0
-      this.#crashes++
+      hasServed ||= end.servedMs > 0
+      if (end.servedMs >= healthyMs) this.#crashes = 0
       const { message, code } = end.error
       const isHopeless = end.servedMs === 0 && PERMANENT.includes(code)
-      if (isHopeless || this.#crashes >= this.#timing.maxCrashes) {
+      // A disk that is full now: somebody will make room, and nobody would start the worker after that.
+      const waitsForStore = hasServed && end.servedMs === 0 && code === 'state_unavailable'
+      this.#crashes = waitsForStore
+        ? Math.min(this.#crashes + 1, maxCrashes - 1)
+        : this.#crashes + 1
+      if (isHopeless || this.#crashes >= maxCrashes) {
         this.#giveUp(isHopeless ? '' : `${this.#crashes} times in a row; `, end.error)
         return end.error
       }

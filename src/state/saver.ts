@@ -5,7 +5,7 @@
  */
 import { SkeinError } from '../errors.ts'
 import type { KeptState } from './kept-state.ts'
-import type { Session } from './sessions.ts'
+import { headAmong, type Session, type Turn } from './sessions.ts'
 import type { SessionName, SessionRecord, Store, StoreChange } from './store/store.ts'
 
 /** Pause after a failed write. */
@@ -326,13 +326,10 @@ function nameOf({ namespace, id }: SessionName): SessionName {
  */
 function recordOf(session: Session, coming: ReadonlySet<KeptState>): SessionRecord | null {
   const { version, nextTurn, createdAt, updatedAt, ttlMs } = session
-  const saved = [...session.turns.values()].filter(
-    ({ state }) => coming.has(state) || state.disk === 'saved',
-  )
+  const isSaved = ({ state }: Turn) => coming.has(state) || state.disk === 'saved'
+  const saved = [...session.turns.values()].filter(isSaved)
   if (saved.length === 0) return null
-  const numbers = new Set(saved.map(({ turn }) => turn))
-  let { head } = session
-  while (head !== 0 && !numbers.has(head)) head = session.turns.get(head)?.parent ?? 0
+  const head = headAmong(session, isSaved)
   const turns = saved.map(({ turn, parent, createdAt: at, state }) => {
     const { key, numTokens, bytes, isForeign } = state
     return { turn, parent, createdAt: at, key, numTokens, bytes, isForeign }

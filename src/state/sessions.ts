@@ -151,11 +151,21 @@ export class Sessions {
     else this.#setHead(session, head)
   }
 
-  /** Lets the oldest turns go that are more than are kept. */
+  /**
+   * Lets the oldest turns go that are more than are kept. While the head is not in the store, the turn that the session
+   * has there instead is kept beside them: a crash leads back to it.
+   */
   prune(session: Session): void {
+    const stored = headAmong(session, ({ state }) => state.disk === 'saved')
+    let maxTurns = this.#limits.maxTurns
     for (const turn of [...session.turns.values()].sort((a, b) => a.turn - b.turn)) {
-      if (session.turns.size <= this.#limits.maxTurns) return
-      if (turn.turn === session.head) continue
+      if (session.turns.size <= maxTurns) return
+      // What follows on one that goes may prune, too.
+      if (turn.turn === session.head || !session.turns.has(turn.turn)) continue
+      if (turn.turn === stored) {
+        maxTurns++
+        continue
+      }
       this.#letGo(session, turn)
       this.#events.changed(session)
     }
@@ -284,6 +294,26 @@ export class Sessions {
     this.tenants.remove(session)
     this.#count--
   }
+}
+
+/** The head, or the turn before it that is the first `isSuch`; 0 when it is the beginning. */
+export function headAmong(
+  { head, turns }: Pick<Session, 'head' | 'turns'>,
+  isSuch: (turn: Turn) => boolean,
+): number {
+  let at = head
+  while (at !== 0) {
+    const turn = turns.get(at)
+    // It was pruned: not the beginning, where nobody was, but the latest of the others.
+    if (turn === undefined) return Math.max(0, ...numbersOf([...turns.values()].filter(isSuch)))
+    if (isSuch(turn)) return at
+    at = turn.parent
+  }
+  return 0
+}
+
+function numbersOf(turns: readonly Turn[]): number[] {
+  return turns.map(({ turn }) => turn)
 }
 
 /** Some session goes on from this state next. */

@@ -244,6 +244,39 @@ test('a worker that was given up leaves its name to another file, precision or s
   await management.close()
 })
 
+test('a model whose only worker ends in order to restart is not ready, rather than unknown', async () => {
+  const { app, folder, fleet, keepers, say } = hosted()
+  await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
+  const management = managementOf(fleet, (spec) => {
+    const file = join(folder, spec.model_path)
+    return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }
+  })
+  const [worker] = fleet.workers
+  const body = { prompt: 'x', max_tokens: 1 }
+  const answer = async (model?: string) => {
+    const { statusCode, body: text } = await postTo(app, '/v1/completions', { ...body, model })
+    return [statusCode, JSON.parse(text).error?.message]
+  }
+  const notReady = [503, 'the model is not ready: the worker is being started again']
+  keepers[0]!.client!.running = 1
+  await management.restart(worker!.id)
+  expect(await answer('m')).toEqual(notReady)
+  expect(await answer()).toEqual(notReady)
+  const ready = await app.inject({ url: '/readyz' })
+  expect([ready.statusCode, ready.json().models?.[0]?.state]).toEqual([503, 'restarting'])
+  keepers[0]!.client!.running = 0
+  await expect.poll(async () => (await say('m')).choices?.[0].text).toBe('a.pth')
+
+  // One that does not come back after all is unknown again.
+  keepers[1]!.client!.running = 1
+  await management.restart(worker!.id)
+  expect(await answer('m')).toEqual(notReady)
+  management.stop(worker!.id)
+  expect((await answer('m'))[0]).toBe(404)
+  keepers[1]!.client!.running = 0
+  await management.close()
+})
+
 test('a name has one model, whatever restarts or joins it while another is loaded', async () => {
   const { app, folder, fleet, keepers, next } = hosted()
   const load = (file: string) =>

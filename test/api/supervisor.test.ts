@@ -96,6 +96,21 @@ test('what a worker is told is asked for anew at each start', async () => {
   await expect.poll(() => printed).toContain('worker in mode serve')
 })
 
+test('a worker that has served waits for its store, however long the disk is full', async () => {
+  const full = Array.from({ length: 5 }, () => 'full-disk')
+  const modes = ['serve', ...full, 'serve']
+  const { supervisor } = supervise(() => [modes.shift()!], { maxCrashes: 3 })
+  await supervisor.start()
+  await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'A' })
+  await expect.poll(() => modes.length, { timeout: 10_000 }).toBe(0)
+  await expect.poll(() => supervisor.state).toBe('ready')
+  expect(supervisor.restarts).toBe(6)
+
+  // One that never did is told to whoever starts it.
+  const { supervisor: other } = supervise(['full-disk'], { maxCrashes: 3 })
+  await expect(other.start()).rejects.toThrow('disk is full')
+})
+
 test('a first crash is survived', async () => {
   const file = join(mkdtempSync(join(tmpdir(), 'skein-')), 'crashed')
   const { supervisor } = supervise(['crash-once', file])

@@ -4,6 +4,7 @@ import Database from 'better-sqlite3'
 import { describe, expect, test } from 'vitest'
 import type { Engine } from '../../src/engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
+import type { SessionRecord } from '../../src/state/store/store.ts'
 import { type DirectStore, newFolder, openDirectStore } from '../helpers/direct-store.ts'
 import { Collected, promptOf } from './kit.ts'
 import {
@@ -152,6 +153,29 @@ describe('a failing disk', () => {
     expect(sessionsIn(folder)).toHaveLength(6)
   })
 
+  test('a branch that is not written does not cost the turn that it continues', async () => {
+    const limits = { ...DEFAULT_STATE_OPTIONS.limits, maxTurns: 3 }
+    const folder = newFolder()
+    const { engine, store } = openAt(folder, { limits })
+    for (const length of [3, 4, 5]) await tell(engine, turnOf({ prompt: promptOf(length) }))
+    const first = await transcript(engine, 's', 1)
+    fillDisk(store, 0)
+    engine.submit(turnOf({ id: 'branch' }, { from: 1 }))
+    await stepsUntil(engine, () => recordIn(folder).version > 3)
+    // As a process that is killed now leaves it: not at the beginning, from which the next turn would go on unnoticed.
+    const { head, turns } = recordIn(folder)
+    expect([head, ...turns.map(({ turn }) => turn)]).toEqual([1, 1, 2, 3])
+    fillDisk(store, 1)
+    await settle(engine)
+    await settle(engine)
+    const info = await call(engine, 'sessions.get', REF)
+    expect([info.head, ...info.turns.map(({ turn }) => turn)]).toEqual([4, 2, 3, 4])
+    const branch = await transcript(engine)
+    expect(branch.subarray(0, first.length)).toEqual(first)
+    await engine.close()
+    expect(recordIn(folder).turns.map(({ turn }) => turn)).toEqual([2, 3, 4])
+  })
+
   /** From here on so many more states fit. */
   function fillDisk(store: DirectStore, numStates: number): void {
     let room = numStates
@@ -173,6 +197,13 @@ describe('a failing disk', () => {
     const ids = db.prepare('SELECT id FROM sessions ORDER BY id').pluck().all()
     db.close()
     return ids as string[] // TEXT
+  }
+
+  function recordIn(folder: string): SessionRecord {
+    const db = new Database(join(folder, 'sessions.db'), { readonly: true })
+    const record = db.prepare("SELECT record FROM sessions WHERE id = 's'").pluck().get()
+    db.close()
+    return JSON.parse(record as string) // TEXT, written by the store
   }
 
   /** A fork needs no new state, yet makes the session table grow. */

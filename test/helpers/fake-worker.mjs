@@ -2,7 +2,7 @@
 //   node fake-worker.mjs <mode> [file]
 // serve: answers "ok" to every request, for ever · hang: is ready, then takes work and makes no step
 // crash-once: dies on its first start (remembered in `file`) · crash: dies while loading · fatal: cannot load
-// fatal-deaf: cannot load, and goes on living
+// fatal-deaf: cannot load, and goes on living · full-disk: cannot open its store
 // deaf: ignores being asked and told to stop
 // sick: fails every request but its first · saving: takes a second to save its states, and says how many are left
 import { existsSync, writeFileSync } from 'node:fs'
@@ -70,7 +70,10 @@ if (mode === 'crash-once' && !existsSync(file)) {
   writeFileSync(file, '')
   process.exit(7)
 }
-if (mode === 'fatal' || mode === 'fatal-deaf') {
+if (mode === 'full-disk') {
+  const error = { code: 'state_unavailable', message: 'a state cannot be opened: disk is full' }
+  process.send({ type: 'fatal', error }, () => process.exit(1))
+} else if (mode === 'fatal' || mode === 'fatal-deaf') {
   const error = { code: 'corrupt_weights', message: 'tensor emb.weight is cut short' }
   process.send({ type: 'fatal', error }, () => {
     if (mode === 'fatal') process.exit(1)

@@ -114,6 +114,7 @@ export class Management {
     void this.fleet.find(id).stop(STOP_DRAIN_MS)
     // Whoever stops one that is on its way to a restart does not want it back.
     this.#restarting.delete(id)
+    this.fleet.find(id).expectBack(false)
   }
 
   /** Throws conflict for one that has not ended. */
@@ -129,7 +130,8 @@ export class Management {
     this.#refuseOtherModel(worker)
     const { hasEnded } = worker
     this.#restarting.add(id)
-    const begun = this.#again(worker)
+    worker.expectBack(true)
+    const begun = this.#again(worker).finally(() => worker.expectBack(false))
     begun.catch((thrown) => worker.log.add(`skein: ${SkeinError.from(thrown).message}`))
     if (hasEnded) await begun
     return this.record(worker)
