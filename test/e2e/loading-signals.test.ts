@@ -90,3 +90,42 @@ test('a worker whose gateway has gone before it began ends, too', async () => {
   expect(await once(worker, 'exit')).toEqual([0, null])
   clearTimeout(late)
 })
+
+/** Serves the demo model; `ready` resolves with its address. Output is what the test makes of it. */
+function serveDemo(dataFolder: string) {
+  const flags = ['--port', '0', '--log-level', 'info', '--data-dir', dataFolder]
+  const child = spawn(process.execPath, [MAIN, 'serve', DEMO, ...flags], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  const ready = new Promise<string>((resolve) => {
+    let base = ''
+    const lines = createInterface({ input: child.stderr })
+    lines.on('line', (line) => {
+      base ||= /Server listening at (http:[^"]+)/.exec(line)?.[1] ?? ''
+      if (line.includes('worker ready')) resolve(base)
+    })
+  })
+  return { child, ready }
+}
+
+function longAnswer(base: string): Promise<Response> {
+  const body = { prompt: 'Once', stream: true, ignore_eos: true, max_tokens: 400, session_id: 's' }
+  return fetch(`${base}/v1/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  })
+}
+
+test('nobody reads what a server prints: it goes on, and finishes its streams at the end', async () => {
+  const { child, ready } = serveDemo(join(folder, 'unread'))
+  child.stdout.destroy()
+  const base = await ready
+  child.stderr.destroy()
+  await delay(100)
+  const answer = await longAnswer(base)
+  child.kill('SIGTERM')
+  const [text, [code]] = await Promise.all([answer.text(), once(child, 'exit')])
+  expect(text).toContain('[DONE]')
+  expect(code).toBe(0)
+})
