@@ -129,3 +129,19 @@ test('nobody reads what a server prints: it goes on, and finishes its streams at
   expect(text).toContain('[DONE]')
   expect(code).toBe(0)
 })
+
+test('SIGHUP, to server and worker and twice: streams are finished and their turns saved', async () => {
+  const { child, ready } = serveDemo(join(folder, 'hung-up'))
+  const base = await ready
+  const answer = await longAnswer(base)
+  for (const pid of [...(await childrenOf(child.pid!)), child.pid!, child.pid!])
+    process.kill(pid, 'SIGHUP')
+  const [text, [code]] = await Promise.all([answer.text(), once(child, 'exit')])
+  expect(text).toContain('[DONE]')
+  expect(code).toBe(0)
+  const again = serveDemo(join(folder, 'hung-up'))
+  const session = await fetch(`${await again.ready}/v1/sessions/s`)
+  expect(await session.json()).toMatchObject({ id: 's', version: 1 })
+  again.child.kill('SIGTERM')
+  await once(again.child, 'exit')
+})
