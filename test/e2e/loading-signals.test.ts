@@ -1,7 +1,7 @@
 /** A signal while a model still loads: what another one answers is finished, and nothing stays behind. */
 import { fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { copyFileSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, openSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -145,3 +145,22 @@ test('SIGHUP, to server and worker and twice: streams are finished and their tur
   again.child.kill('SIGTERM')
   await once(again.child, 'exit')
 })
+
+test.skipIf(!existsSync('/dev/full'))(
+  'a log that cannot be written: requests are answered',
+  async () => {
+    const flags = ['--port', '0', '--no-store', '--log-level', 'info']
+    const child = spawn(process.execPath, [MAIN, 'serve', DEMO, ...flags], {
+      stdio: ['ignore', 'pipe', openSync('/dev/full', 'w')],
+    })
+    const base = await new Promise<string>((resolve) => {
+      createInterface({ input: child.stdout! }).on('line', (line) => {
+        const found = /^address +(\S+)/.exec(line)?.[1]
+        if (found !== undefined) resolve(found)
+      })
+    })
+    for (let i = 0; i < 3; i++) expect((await fetch(`${base}/readyz`)).status).toBe(200)
+    child.kill('SIGTERM')
+    expect(await once(child, 'exit')).toEqual([0, null])
+  },
+)
