@@ -30,6 +30,7 @@ async function main(): Promise<number> {
     })
     // Nor does a signal to the whole service: the gateway still wants states saved and answers ended.
     process.on('SIGTERM', () => {})
+    process.on('SIGHUP', () => {})
     return await serveEngine(engine, channel)
   } catch (error) {
     channel.send({ type: 'fatal', error: SkeinError.from(error).toShape() })

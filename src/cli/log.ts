@@ -7,7 +7,20 @@ export const LOG_LEVELS = ['debug', 'info', 'warn', 'error', 'silent'] as const
 export function createLogger(level?: (typeof LOG_LEVELS)[number]): Logger {
   const isTerminal = process.stderr.isTTY === true
   const options = { level: level ?? (isTerminal ? 'warn' : 'info') }
-  return isTerminal ? pino(options, shortLines()) : pino(options, pino.destination(2))
+  return isTerminal ? pino(options, shortLines()) : pino(options, errorOutput())
+}
+
+/** Of lines that cannot be written, so much waits for room; what comes then is dropped. */
+const MAX_UNWRITTEN_BYTES = 2 ** 20
+
+/** A log that cannot be written, on a full disk say, keeps nobody from being answered. */
+function errorOutput(): ReturnType<typeof pino.destination> {
+  const output = pino.destination({ dest: 2, minLength: 0, maxLength: MAX_UNWRITTEN_BYTES })
+  // Without a listener the error would end the process, whose last act tries to write the rest until it can: for ever.
+  output.on('error', () => {
+    output.flushSync = () => {}
+  })
+  return output
 }
 
 /** "12:34:56 warn  message {rest}" */

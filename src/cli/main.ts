@@ -115,11 +115,15 @@ async function withOwnFlags(given: readonly string[]): Promise<string[]> {
   return [command, ...argv]
 }
 
-// Whoever reads the output may have enough of it: `skein inspect FILE | head`.
+// Whoever reads the output may have enough of it: `skein inspect FILE | head`. What a server prints is not its work: in
+// `skein serve 2>&1 | tee log` Ctrl-C ends tee first, and the streams are still to be finished.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (process.argv[2] === 'serve') return
   if (error.code !== 'EPIPE') throw error
   process.exit(0)
 })
+// A pipe without its other end, a terminal that was closed, a full disk: there is nobody left to tell.
+process.stderr.on('error', () => {})
 
 run(process.argv.slice(2)).catch((error: unknown) => {
   const { code, message } = SkeinError.from(error)

@@ -6,6 +6,7 @@ import { randomBytes, timingSafeEqual } from 'node:crypto'
 import {
   closeSync,
   type FSWatcher,
+  fchownSync,
   fsyncSync,
   openSync,
   readFileSync,
@@ -86,6 +87,7 @@ function replaceFile(path: string, text: string): void {
     const file = openSync(temporary, 'wx', 0o600)
     try {
       writeSync(file, text)
+      leaveOwner(file, path)
       fsyncSync(file)
     } finally {
       closeSync(file)
@@ -95,6 +97,16 @@ function replaceFile(path: string, text: string): void {
     rmSync(temporary, { force: true })
     throw unwritable(path, error)
   }
+}
+
+/**
+ * What root writes belongs to whom the file belonged to, or else its folder: the server that reads it is somebody else's, and
+ * a file of root's own is as good as none to it. A revoked key would stay in force.
+ */
+function leaveOwner(file: number, path: string): void {
+  if (process.getuid?.() !== 0) return
+  const { uid, gid } = statSync(path, { throwIfNoEntry: false }) ?? statSync(dirname(path))
+  if (uid !== 0) fchownSync(file, uid, gid)
 }
 
 function unwritable(path: string, cause: unknown): SkeinError {

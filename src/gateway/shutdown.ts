@@ -20,6 +20,8 @@ export interface ShutdownOptions {
 /** What clients that read slowly get to take their last bytes. */
 const LAST_BYTES_MS = 2000
 
+const ENDING = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
+
 /** While draining the server still listens, so that new requests get their 503 and probes see /readyz turn. */
 export async function shutDown(options: ShutdownOptions): Promise<void> {
   const { app, drain, stopWorkers, timeoutMs } = options
@@ -32,7 +34,7 @@ export async function shutDown(options: ShutdownOptions): Promise<void> {
 }
 
 /**
- * Shuts down on the first SIGTERM or SIGINT, at once on the second; then calls `exit` with the exit code.
+ * Shuts down on the first SIGTERM, SIGINT or SIGHUP, at once on a second; then calls `exit` with the exit code.
  * Returns a function that takes the listeners off again.
  */
 export function shutDownOnSignals(
@@ -40,8 +42,10 @@ export function shutDownOnSignals(
   exit: (code: number) => void,
 ): () => void {
   let isAsked = false
-  const onSignal = () => {
+  const onSignal = (name: NodeJS.Signals) => {
     if (isAsked) {
+      // A terminal that closes tells its processes, and so does its shell: nobody means the second by itself.
+      if (name === 'SIGHUP') return
       options.drain.abortAll()
       options.app.server.closeAllConnections()
       exit(1)
@@ -58,10 +62,8 @@ export function shutDownOnSignals(
       },
     )
   }
-  process.on('SIGTERM', onSignal)
-  process.on('SIGINT', onSignal)
+  for (const name of ENDING) process.on(name, onSignal)
   return () => {
-    process.off('SIGTERM', onSignal)
-    process.off('SIGINT', onSignal)
+    for (const name of ENDING) process.off(name, onSignal)
   }
 }

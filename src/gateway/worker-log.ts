@@ -2,8 +2,16 @@
  * What a worker prints: the latest lines in memory, all of them in files if a folder is given, and to whoever listens.
  * A native library may print anything, so lines are bounded in length and hold no control characters.
  */
-import { createWriteStream, openSync, renameSync, statSync, type WriteStream } from 'node:fs'
-import { join } from 'node:path'
+import {
+  createWriteStream,
+  openSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  statSync,
+  type WriteStream,
+} from 'node:fs'
+import { dirname, join } from 'node:path'
 import type { Readable } from 'node:stream'
 import { StringDecoder } from 'node:string_decoder'
 import { makeFolder } from '../make-folder.ts'
@@ -14,6 +22,8 @@ const KEPT_LINES = 5000
 const MAX_FILE_BYTES = 8 * 2 ** 20
 /** Beside the one being written. */
 const OLD_FILES = 3
+/** In a folder. Every worker of every start has a file of its own, and nobody else would ever remove it. */
+const MAX_LOGS = 200
 
 /** Calls `onLine` for each line, and for what comes after the last end of a line when the stream ends. */
 export function forwardLines(stream: Readable | null, onLine: (line: string) => void): void {
@@ -101,8 +111,11 @@ class LogFile {
   }
 
   #open(): WriteStream {
-    makeFolder(join(this.#path, '..'), 0o700)
-    this.#bytes = statSync(this.#path, { throwIfNoEntry: false })?.size ?? 0
+    const folder = dirname(this.#path)
+    makeFolder(folder, 0o700)
+    const size = statSync(this.#path, { throwIfNoEntry: false })?.size
+    if (size === undefined) dropOldLogs(folder, MAX_LOGS - 1)
+    this.#bytes = size ?? 0
     // Opened now: later the path may be another file's.
     const fd = openSync(this.#path, 'a', 0o600)
     const stream = createWriteStream(this.#path, { fd })
@@ -120,6 +133,22 @@ class LogFile {
       if (statSync(from, { throwIfNoEntry: false })) renameSync(from, `${this.#path}.${n + 1}`)
     }
   }
+}
+
+/** All but those of the workers that wrote last; only files that are a worker's by name. */
+function dropOldLogs(folder: string, numKept: number): void {
+  const files = readdirSync(folder).filter((name) => /^wkr-[0-9a-f]+\.log(\.\d)?$/.test(name))
+  const logs = files.filter((name) => name.endsWith('.log'))
+  if (logs.length <= numKept) return
+  const writtenAt = (name: string) =>
+    statSync(join(folder, name), { throwIfNoEntry: false })?.mtimeMs ?? 0
+  const oldest = logs
+    .map((name) => ({ name, at: writtenAt(name) }))
+    .sort((a, b) => a.at - b.at)
+    .slice(0, logs.length - numKept)
+  for (const { name: log } of oldest)
+    for (const name of files.filter((name) => name.startsWith(log)))
+      rmSync(join(folder, name), { force: true })
 }
 
 /** Control characters written out: a log is read on terminals and pages. */

@@ -16,6 +16,9 @@ interface MeasuredWorker {
   readonly engine: EngineClient | null
   readonly phase: WorkerPhase
   readonly hasEnded: boolean
+  /** Also of one that was given up while it answered to its model's name. */
+  readonly isServing: boolean
+  readonly neverServed: boolean
   readonly numInFlight: number
   readonly keeper: { readonly restarts: number; readonly bytes: number | null }
 }
@@ -24,7 +27,11 @@ const OF_WORKER = ['model', 'worker']
 
 export function countFleet(registry: Registry, fleet: MeasuredFleet): void {
   const registers = [registry]
-  const live = () => fleet.workers.filter(({ hasEnded }) => !hasEnded)
+  // One that was given up is missed until it is started again or forgotten: nothing at all would raise no alarm.
+  const live = () =>
+    fleet.workers.filter(
+      ({ hasEnded, isServing, neverServed }) => !hasEnded || (isServing && !neverServed),
+    )
   const gauge = (name: string, help: string, read: (worker: MeasuredWorker) => number | null) =>
     new Gauge({
       name: `skein_${name}`,

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
 import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
+import { Metrics } from '../../src/gateway/metrics.ts'
 import { endless } from '../helpers/fake-engine.ts'
 import { hosted, managementOf, SEED } from './hosted.ts'
 import { postTo, serve } from './kit.ts'
@@ -222,6 +223,23 @@ describe('models come and go', () => {
     expect((await loading).statusCode).toBe(503)
     expect(keepers.every(({ stopped }) => stopped)).toBe(true)
   })
+})
+
+test('metrics tell of a worker that was given up, and not of one that never served or was ended', async () => {
+  const { app, fleet, host, keepers, next } = hosted()
+  const { registry } = new Metrics(fleet.registry, fleet)
+  const ready = async () =>
+    [...(await registry.metrics()).matchAll(/^skein_worker_ready.* (\d)$/gm)].map(([, n]) => n)
+  await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
+  expect(await ready()).toEqual(['1'])
+  keepers[0]!.giveUp()
+  expect(await ready()).toEqual(['0'])
+  expect(await registry.metrics()).toMatch(/^skein_worker_restarts_total.* 0$/m)
+  next.fail = 'unsupported_weights'
+  await postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'n' })
+  expect(await ready()).toEqual(['0'])
+  await host.stop()
+  expect(await ready()).toEqual([])
 })
 
 test('a worker that was given up leaves its name to another file, precision or states', async () => {

@@ -1,7 +1,7 @@
 /** A signal while a model still loads: what another one answers is finished, and nothing stays behind. */
 import { fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { copyFileSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, openSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -90,3 +90,77 @@ test('a worker whose gateway has gone before it began ends, too', async () => {
   expect(await once(worker, 'exit')).toEqual([0, null])
   clearTimeout(late)
 })
+
+/** Serves the demo model; `ready` resolves with its address. Output is what the test makes of it. */
+function serveDemo(dataFolder: string) {
+  const flags = ['--port', '0', '--log-level', 'info', '--data-dir', dataFolder]
+  const child = spawn(process.execPath, [MAIN, 'serve', DEMO, ...flags], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  const ready = new Promise<string>((resolve) => {
+    let base = ''
+    const lines = createInterface({ input: child.stderr })
+    lines.on('line', (line) => {
+      base ||= /Server listening at (http:[^"]+)/.exec(line)?.[1] ?? ''
+      if (line.includes('worker ready')) resolve(base)
+    })
+  })
+  return { child, ready }
+}
+
+function longAnswer(base: string): Promise<Response> {
+  const body = { prompt: 'Once', stream: true, ignore_eos: true, max_tokens: 400, session_id: 's' }
+  return fetch(`${base}/v1/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  })
+}
+
+test('nobody reads what a server prints: it goes on, and finishes its streams at the end', async () => {
+  const { child, ready } = serveDemo(join(folder, 'unread'))
+  child.stdout.destroy()
+  const base = await ready
+  child.stderr.destroy()
+  await delay(100)
+  const answer = await longAnswer(base)
+  child.kill('SIGTERM')
+  const [text, [code]] = await Promise.all([answer.text(), once(child, 'exit')])
+  expect(text).toContain('[DONE]')
+  expect(code).toBe(0)
+})
+
+test('SIGHUP, to server and worker and twice: streams are finished and their turns saved', async () => {
+  const { child, ready } = serveDemo(join(folder, 'hung-up'))
+  const base = await ready
+  const answer = await longAnswer(base)
+  for (const pid of [...(await childrenOf(child.pid!)), child.pid!, child.pid!])
+    process.kill(pid, 'SIGHUP')
+  const [text, [code]] = await Promise.all([answer.text(), once(child, 'exit')])
+  expect(text).toContain('[DONE]')
+  expect(code).toBe(0)
+  const again = serveDemo(join(folder, 'hung-up'))
+  const session = await fetch(`${await again.ready}/v1/sessions/s`)
+  expect(await session.json()).toMatchObject({ id: 's', version: 1 })
+  again.child.kill('SIGTERM')
+  await once(again.child, 'exit')
+})
+
+test.skipIf(!existsSync('/dev/full'))(
+  'a log that cannot be written: requests are answered',
+  async () => {
+    const flags = ['--port', '0', '--no-store', '--log-level', 'info']
+    const child = spawn(process.execPath, [MAIN, 'serve', DEMO, ...flags], {
+      stdio: ['ignore', 'pipe', openSync('/dev/full', 'w')],
+    })
+    const base = await new Promise<string>((resolve) => {
+      createInterface({ input: child.stdout! }).on('line', (line) => {
+        const found = /^address +(\S+)/.exec(line)?.[1]
+        if (found !== undefined) resolve(found)
+      })
+    })
+    for (let i = 0; i < 3; i++) expect((await fetch(`${base}/readyz`)).status).toBe(200)
+    child.kill('SIGTERM')
+    expect(await once(child, 'exit')).toEqual([0, null])
+  },
+)

@@ -1,5 +1,7 @@
 import { createHash } from 'node:crypto'
 import {
+  chownSync,
+  mkdirSync,
   readdirSync,
   readFileSync,
   renameSync,
@@ -213,3 +215,21 @@ test('the list reads back as it was written', () => {
   const { keys } = addKey([], { ...plain('goose'), limits: { ...NO_LIMITS, share: 0.5 } }, 7)
   expect(parseKeyList(formatKeyList(keys))).toEqual(keys)
 })
+
+test.skipIf(process.getuid?.() !== 0)(
+  'what root writes is for whom the file is, or its folder',
+  async () => {
+    const path = newFile()
+    mkdirSync(join(path, '..'))
+    chownSync(join(path, '..'), 1234, 1235)
+    const owner = () => {
+      const { uid, gid, mode } = statSync(path)
+      return [uid, gid, mode & 0o777]
+    }
+    await changeKeys(path, (keys) => addKey(keys, plain('goose'), 5))
+    expect(owner()).toEqual([1234, 1235, 0o600])
+    chownSync(path, 2345, 2346)
+    await changeKeys(path, (keys) => ({ keys: revokeKey(keys, 'goose') }))
+    expect(owner()).toEqual([2345, 2346, 0o600])
+  },
+)

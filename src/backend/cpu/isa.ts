@@ -13,7 +13,10 @@ const ISA_LEVELS = ['baseline', 'avx2', 'avx512'] as const
 export type IsaLevel = (typeof ISA_LEVELS)[number]
 
 /** kernels/build is in the same place seen from src/backend/cpu and from dist/backend/cpu. */
-const BUILD_DIR = join(import.meta.dirname, '../../../kernels/build')
+const ROOT = join(import.meta.dirname, '../../..')
+const BUILD_DIR = join(ROOT, 'kernels/build')
+/** Named whole: an installed package is not where its user is. */
+const BUILD_SCRIPT = join(ROOT, 'scripts/build-native.js')
 
 /** What `skein doctor` tells of this backend. */
 export interface CpuReport {
@@ -43,7 +46,7 @@ function machineLevel(): IsaLevel {
     throw new SkeinError(
       'backend_unavailable',
       `the cpu kernels are not built (${path} is missing); install a C++ compiler (apt-get install g++, or the ` +
-        'Xcode command line tools) and run: npm run build:native. The reference backend works without.',
+        `Xcode command line tools) and run: node ${BUILD_SCRIPT}. The reference backend works without`,
     )
   }
   return ISA_LEVELS[openNative(path).sk_machine_level()] ?? 'baseline'

@@ -1,4 +1,4 @@
-import { mkdtempSync, readdirSync, readFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
@@ -69,4 +69,23 @@ test('files hold everything, and the oldest goes when there are too many', async
     'w.log.2',
     'w.log.3',
   ])
+})
+
+test('logs of workers long gone are removed, the oldest first, and nothing else', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'skein-logs-'))
+  const nameOf = (i: number) => `wkr-${i.toString(16).padStart(10, '0')}.log`
+  for (let i = 0; i < 202; i++) {
+    writeFileSync(join(folder, nameOf(i)), '')
+    utimesSync(join(folder, nameOf(i)), 1000 + i, 1000 + i)
+  }
+  for (const name of [`${nameOf(0)}.1`, `${nameOf(9)}.1`, 'notes.log', 'wkr-x.txt'])
+    writeFileSync(join(folder, name), '')
+  const log = new WorkerLog(join(folder, 'wkr-ffffffffff.log'))
+  log.add('first')
+  log.close()
+  const left = readdirSync(folder)
+  expect(left.filter((name) => /^wkr.*\.log$/.test(name))).toHaveLength(200)
+  for (const gone of [nameOf(0), `${nameOf(0)}.1`, nameOf(2)]) expect(left).not.toContain(gone)
+  for (const kept of [nameOf(3), `${nameOf(9)}.1`, 'notes.log', 'wkr-x.txt', 'wkr-ffffffffff.log'])
+    expect(left).toContain(kept)
 })
