@@ -7,14 +7,13 @@ import { dirname, resolve } from 'node:path'
 import Type, { type Static, type TSchema } from 'typebox'
 import Value from 'typebox/value'
 import { SkeinError } from '../errors.ts'
-import { fieldOf, type Setting, schemaOf } from './setting.ts'
+import { fieldOf, type Kind, type Setting, schemaOf } from './setting.ts'
 
 export const DEFAULT_FILE = 'skein.config.json'
 
 const Name = Type.String({ pattern: '^[^\\u0000-\\u001f\\u007f@]{1,128}$' })
 const Text = (description: string) => Type.Optional(Type.String({ minLength: 1, description }))
-const Count = (maximum: number, description: string) =>
-  Type.Optional(Type.Integer({ minimum: 1, maximum, description }))
+const Count = (description: string) => Type.Optional(Type.Integer({ minimum: 1, description }))
 const Indices = (description: string) =>
   Type.Optional(
     Type.Array(Type.Integer({ minimum: 0, maximum: 1023 }), { minItems: 1, description }),
@@ -29,11 +28,11 @@ const ModelEntrySchema = Type.Object(
     device: Text('auto, cpu, cuda, cuda:N or reference'),
     gpus: Indices('A worker on each of these'),
     ppDevices: Indices('One worker over these GPUs, by layers'),
-    replicas: Count(64, 'Workers, on each of its devices'),
+    replicas: Count('Workers, on each of its devices'),
     quant: Text('How matrices are held'),
     wkv: Text('Recurrent states on a GPU: fp32 or fp16'),
-    threads: Count(1024, 'CPU threads'),
-    slots: Count(4096, 'Sequences that run at once'),
+    threads: Count('CPU threads'),
+    slots: Count('Sequences that run at once'),
     vocab: Text('Vocabulary file'),
     states: Type.Optional(
       Type.Record(Type.String(), Type.String(), { description: 'Tuned start states: name → file' }),
@@ -44,11 +43,13 @@ const ModelEntrySchema = Type.Object(
 
 export type ModelEntry = Static<typeof ModelEntrySchema>
 
-/** Where a setting of the server has choices, a model has the same. */
+const BOUNDED: readonly Kind['type'][] = ['choice', 'integer']
+
+/** Where a setting of the server has choices or bounds, a model has the same. */
 function modelSchema(settings: readonly Setting[]): TSchema {
   const { properties, ...rest } = ModelEntrySchema
   const chosen = settings
-    .filter(({ flag, kind }) => kind.type === 'choice' && flag in properties)
+    .filter(({ flag, kind }) => BOUNDED.includes(kind.type) && flag in properties)
     .map((setting) => [setting.flag, Type.Optional(schemaOf({ ...setting, default: undefined }))])
   return Type.Object({ ...properties, ...Object.fromEntries(chosen) }, rest)
 }
@@ -121,7 +122,8 @@ export function readConfig(given: string, schema: TSchema): ConfigFile {
 
 function read(path: string): string {
   try {
-    return readFileSync(path, 'utf8')
+    // Editors of Windows begin a file with a byte order mark.
+    return readFileSync(path, 'utf8').replace(/^\uFEFF/, '')
   } catch (error) {
     const { message } = SkeinError.from(error)
     throw new SkeinError('invalid_request', `cannot read the configuration: ${message}`, {

@@ -4,6 +4,9 @@ import { SkeinError } from '../errors.ts'
 import type { Metrics } from './metrics.ts'
 import { createOriginPolicy } from './origin.ts'
 
+/** Of a HEAD the server leaves out the text. */
+const METHODS: readonly string[] = ['GET', 'HEAD']
+
 export interface MetricsDoor {
   readonly port: number
   close(): Promise<void>
@@ -24,7 +27,8 @@ export function openMetricsDoor(
       response.writeHead(403).end(`${SkeinError.from(denied).message}\n`)
       return
     }
-    if (request.url !== '/metrics' || request.method !== 'GET') {
+    const [path] = (request.url ?? '').split('?')
+    if (path !== '/metrics' || !METHODS.includes(request.method ?? '')) {
       response.writeHead(404).end('only GET /metrics is here\n')
       return
     }

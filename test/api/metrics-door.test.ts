@@ -9,10 +9,16 @@ afterEach(async () => {
   for (const door of open.splice(0)) await door.close()
 })
 
-function statusOf(port: number, headers: Record<string, string>): Promise<number | undefined> {
+function statusOf(
+  port: number,
+  headers: Record<string, string>,
+  path = '/metrics',
+  method = 'GET',
+): Promise<number | undefined> {
   return new Promise((resolve, reject) => {
-    const options = { host: '127.0.0.1', port, path: '/metrics', headers, agent: false }
-    http.get(options, (response) => resolve(response.resume().statusCode)).on('error', reject)
+    const options = { host: '127.0.0.1', port, path, method, headers, agent: false }
+    const request = http.request(options, (response) => resolve(response.resume().statusCode))
+    request.on('error', reject).end()
   })
 }
 
@@ -24,5 +30,17 @@ test('a page whose name resolves to this machine reads no metrics', async () => 
     expect(await statusOf(door.port, { host })).toBe(200)
   expect(await statusOf(door.port, { host: 'page.example' })).toBe(403)
   expect(await statusOf(door.port, { host: 'localhost', origin: 'http://page.example' })).toBe(403)
+  metrics.dispose()
+})
+
+test('a scraper may ask with a query, or for the headers alone', async () => {
+  const metrics = new Metrics(fakeRegistry(new FakeEngineClient()))
+  const door = await openMetricsDoor(metrics, '127.0.0.1', 0)
+  open.push(door)
+  const status = (path: string, method?: string) => statusOf(door.port, {}, path, method)
+  expect(await status('/metrics?format=text')).toBe(200)
+  expect(await status('/metrics', 'HEAD')).toBe(200)
+  expect(await status('/metrics', 'POST')).toBe(404)
+  expect(await status('/metrics2')).toBe(404)
   metrics.dispose()
 })

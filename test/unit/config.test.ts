@@ -148,8 +148,17 @@ describe('a wrong file', () => {
     [{ backend: 'cpu' }, 'backend is no field'],
     [[], 'the whole must be object'],
     ['{', 'is not JSON'],
+    [{ models: [{ file: 'a', slots: 65_537 }] }, 'models[0].slots must be <= 65536'],
   ])('is refused with the field: %j', (content, message) => {
     expect(() => settle(content)).toThrow(message)
+  })
+
+  test('may begin with a byte order mark', () => {
+    expect(sourceOf(settle('\uFEFF{"slots":7}'), 'slots')).toEqual(['7', 'file'])
+  })
+
+  test('has for a model what the server takes for all', () => {
+    expect(() => settle({ models: [{ file: 'a', slots: 65_536, replicas: 256 }] })).not.toThrow()
   })
 
   test('what the schema cannot know is said of the field, too', () => {
