@@ -73,6 +73,24 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     await expect.poll(() => fromEnd(list)).toBeLessThan(2)
   })
 
+  test('a number is typed as it reads, its point and its sign too', async () => {
+    const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
+    await page.getByRole('button', { name: 'Settings' }).click()
+    const typed = { Temperature: '0.75', 'Top p': '0.05', Presence: '-0.5', 'Max tokens': '100' }
+    for (const [name, text] of Object.entries(typed)) {
+      const field = page.getByLabel(name, { exact: true })
+      await field.focus()
+      await page.keyboard.type(text)
+      expect(await field.inputValue()).toBe(text)
+    }
+    await send('Well?')
+    await answered(1)
+    const numbers = { temperature: 0.75, top_p: 0.05, presence_penalty: -0.5, max_tokens: 100 }
+    expect(asked[0]).toMatchObject(numbers)
+    await page.getByRole('button', { name: 'Back to the defaults' }).click()
+    expect(await page.getByLabel('Temperature').inputValue()).toBe('')
+  })
+
   test('an edited message waits for the running answer; Enter sends it, Escape leaves it', async () => {
     const held: Route[] = []
     const asked = await answerBy(async (route) => {
