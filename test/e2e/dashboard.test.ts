@@ -345,6 +345,12 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     await page.keyboard.type('sk-wrong')
     await page.keyboard.press('Enter')
     await dialog.getByText('does not know this key').waitFor()
+    // The same once more is another try.
+    const refused = page.waitForResponse('**/v1/models')
+    await page.getByRole('textbox', { name: 'Key' }).fill('sk-wrong')
+    await page.keyboard.press('Enter')
+    await refused
+    await dialog.getByText('does not know this key').waitFor()
     await dialog.getByLabel('Key').fill('sk-right')
     await page.keyboard.press('Enter')
     await page.getByText('Live · admin').waitFor()
