@@ -142,6 +142,16 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
       { role: 'user', content: 'Third' },
     ])
   })
+
+  test('whoever came by the button of a worker can choose another model at once', async () => {
+    const target = page.locator('select.target')
+    await target.selectOption('demo@wkr-0123456789')
+    await page.goto(`${fake.app.listeningOrigin}/#/playground/wkr-0123456789`)
+    await expect.poll(() => page.evaluate('location.hash')).toBe('#/playground')
+    await target.selectOption('demo')
+    await page.getByRole('region', { name: 'demo', exact: true }).waitFor()
+    expect(await target.inputValue()).toBe('demo')
+  })
 })
 
 /** An answer of one piece. */
