@@ -429,6 +429,25 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     await page.context().close()
   })
 
+  test('one worker can be asked to translate', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
+    const { page, url } = await open(fake)
+    const asked: string[] = []
+    await page.route('**/batch-translate', (route) => {
+      asked.push(new URL(route.request().url()).pathname)
+      const translation = { detected_source_lang: 'en', text: '雁', finish_reason: 'stop' }
+      return route.fulfill({ json: { translations: [translation] } })
+    })
+    await page.goto(`${url}/#/translate`)
+    await page.locator('select.target').selectOption('demo@wkr-0123456789')
+    await page.getByRole('textbox', { name: 'Text' }).fill('goose')
+    await page.getByRole('button', { name: 'Translate' }).click()
+    await page.getByText('雁').waitFor()
+    expect(asked).toEqual(['/api/workers/wkr-0123456789/proxy/translate/v1/batch-translate'])
+    await page.context().close()
+  })
+
   test('every page fits a phone, in both languages', async () => {
     const load = (at: number) => ({ 'wkr-0123456789': fakeLoad(at) })
     const fake = new FakeServer({ workers: [fakeWorker()], load })
