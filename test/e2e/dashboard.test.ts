@@ -429,6 +429,34 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     await page.context().close()
   })
 
+  test('sessions are those of the model that is chosen, or none; the choice outlives the page', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
+    const { page, url } = await open(fake)
+    const models = ['demo', 'other', 'third'].map((id) => ({ id, state: 'ready' }))
+    await page.route('**/v1/models', (route) => route.fulfill({ json: { data: models } }))
+    const error = { message: 'the model is not ready', code: 'model_not_loaded' }
+    await page.route('**/v1/sessions?model=other', (route) =>
+      route.fulfill({ status: 503, json: { error } }),
+    )
+    await page.route('**/v1/sessions?model=third', (route) => route.fulfill({ json: { data: [] } }))
+    await page.goto(`${url}/#/sessions`)
+    await page.reload()
+    await page.getByRole('link', { name: 'a session' }).waitFor()
+    const choice = page.getByRole('combobox', { name: 'Model' })
+    await choice.selectOption('other')
+    await page.locator('main').getByText('the model is not ready').waitFor()
+    expect(await page.getByRole('link', { name: 'a session' }).count()).toBe(0)
+    await choice.selectOption('third')
+    await page.getByText('No sessions').waitFor()
+    await page.goto(`${url}/#/api`)
+    await page.getByRole('heading', { name: 'API' }).waitFor()
+    await page.goto(`${url}/#/sessions`)
+    await page.getByText('No sessions').waitFor()
+    expect(await choice.inputValue()).toBe('third')
+    await page.context().close()
+  })
+
   test('one worker can be asked to translate', async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
