@@ -152,7 +152,40 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     await page.getByRole('region', { name: 'demo', exact: true }).waitFor()
     expect(await target.inputValue()).toBe('demo')
   })
+
+  test('a session made elsewhere goes on from its state, or not at all', async () => {
+    const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
+    const models = ['demo', 'other'].map((id) => ({ id, state: 'ready' }))
+    await page.route('**/v1/models', (route) => route.fulfill({ json: { data: models } }))
+    await page.route('**/v1/sessions?*', (route) => route.fulfill({ json: { data: [SESSION] } }))
+    await page.reload()
+    await page.getByRole('button', { name: 'Settings' }).click()
+    await page.getByLabel('System prompt').fill('Be brief.')
+    await page.goto(`${fake.app.listeningOrigin}/#/sessions/abc`)
+    await page.getByRole('button', { name: 'Go on from turn 1' }).click()
+    await send('And now?')
+    await answered(2)
+    const use = { id: 'abc', from: 1 }
+    expect(asked[0]).toMatchObject({
+      messages: [{ role: 'user', content: 'And now?' }],
+      session: use,
+    })
+
+    await page.locator('select.target').selectOption('other')
+    await send('Well?')
+    await page.getByText('their texts are not known here').waitFor()
+    expect(asked).toHaveLength(1)
+    await page.locator('select.target').selectOption('demo')
+    await page.getByRole('button', { name: 'Answer again' }).last().click()
+    await expect.poll(() => asked.length).toBe(2)
+    expect(asked[1]).toMatchObject({ session: use })
+  })
 })
+
+const SESSION = {
+  ...{ id: 'abc', version: 1, head: 1, created: 1, updated: 1, expires: null, bytes: 400_000 },
+  turns: [{ turn: 1, parent: 0, tokens: 9, created: 1, tier: 'disk', saved: true }],
+}
 
 /** An answer of one piece. */
 function streamed(content: string) {
