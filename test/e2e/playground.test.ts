@@ -180,6 +180,20 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     await expect.poll(() => asked.length).toBe(2)
     expect(asked[1]).toMatchObject({ session: use })
   })
+
+  test('a session is not opened over an answer that is running', async () => {
+    const held: Route[] = []
+    await answerBy(async (route) => void held.push(route))
+    await page.route('**/v1/sessions?*', (route) => route.fulfill({ json: { data: [SESSION] } }))
+    await send('First')
+    await expect.poll(() => held.length).toBe(1)
+    await page.goto(`${fake.app.listeningOrigin}/#/sessions/abc`)
+    const open = page.getByRole('button', { name: 'Go on from turn 1' })
+    await open.waitFor()
+    expect(await open.isDisabled()).toBe(true)
+    await held[0]!.fulfill(streamed('Yes.'))
+    await expect.poll(() => open.isDisabled()).toBe(false)
+  })
 })
 
 const SESSION = {

@@ -185,7 +185,11 @@ function Opened({ session, model, onChange }: OpenedProps) {
       </p>
       {error !== null && <ErrorNote text={error} />}
       <div class="actions">
-        <Button icon="playground" onClick={() => openInPlayground(session, model, selected)}>
+        <Button
+          icon="playground"
+          isDisabled={panes.value[0]!.isBusy.value}
+          onClick={() => openInPlayground(session, model, selected)}
+        >
           {t('Go on from turn {n}', { n: selected })}
         </Button>
         <Button icon="fork" onClick={() => setForking(true)}>
