@@ -382,6 +382,29 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     },
   )
 
+  test('a key that is revoked while it may not watch is asked for once, not every ten seconds', async () => {
+    const fake = new FakeServer({ refuse: 403 })
+    fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
+    const { page, faults } = await open(fake)
+    await page.clock.install()
+    await page.reload()
+    await page.getByText('This key may use models, but not watch').waitFor()
+    const error = { message: 'the API key is not one of this server', code: 'invalid_api_key' }
+    let numAsked = 0
+    await page.route('**/v1/models', (route) => {
+      numAsked++
+      return route.fulfill({ status: 401, json: { error } })
+    })
+    await page.clock.fastForward(10_500)
+    await page.getByRole('dialog').getByRole('button', { name: 'Cancel' }).click()
+    await page.getByText('This server asks for a key.').waitFor()
+    await page.clock.fastForward(60_000)
+    expect(numAsked).toBe(1)
+    expect(await page.getByRole('dialog').count()).toBe(0)
+    expect(faults).toEqual([])
+    await page.context().close()
+  })
+
   test('a stream that breaks is said, and found again', async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     const { page, faults } = await open(fake)

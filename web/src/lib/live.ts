@@ -99,7 +99,15 @@ function stayUnwatched(state: 'keyless' | 'refused' | 'absent', stop: AbortSigna
   connection.value = { state }
   if (state === 'keyless') return
   if (state === 'refused' && key.value !== '') role.value = 'user'
-  const timer = setInterval(() => void refreshModels().catch(() => {}), POLL_MS)
+  const poll = () =>
+    refreshModels().catch((thrown: unknown) => {
+      if (stop.aborted || !(thrown instanceof ApiError) || thrown.status !== 401) return
+      // Revoked: it was asked for another, and would be at every poll.
+      clearInterval(timer)
+      role.value = null
+      connection.value = { state: 'keyless' }
+    })
+  const timer = setInterval(poll, POLL_MS)
   stop.addEventListener('abort', () => clearInterval(timer))
 }
 
