@@ -107,8 +107,8 @@ export interface Auth {
   readonly isOpen: () => boolean
   /** Whose key an Authorization header carries; throws `unauthorized` unless it has one or the server is open. */
   check(authorization: string | undefined): Principal
-  /** The same for a `password` in a body. */
-  checkPassword(password: unknown): Principal
+  /** The same for a `password` in a body; where there is none, for the header once more, to say what is wrong with it. */
+  checkPassword(password: unknown, authorization?: string): Principal
 }
 
 /** `keys` are the secrets of the command line, all of them admin; `named` come and go. */
@@ -129,22 +129,27 @@ export function createAuth(keys: readonly string[], named: KeyRing | null = null
     isOpen,
     check(authorization) {
       if (isOpen()) return EVERYONE
-      const secret = /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1]
+      const secret = bearerOf(authorization)
       if (secret !== undefined) return principalOf(secret)
       throw new SkeinError(
         'unauthorized',
         'no API key; send the header Authorization: Bearer <key>',
       )
     },
-    checkPassword(password) {
+    checkPassword(password, authorization) {
       if (isOpen()) return EVERYONE
-      if (typeof password === 'string') return principalOf(password)
+      const secret = typeof password === 'string' ? password : bearerOf(authorization)
+      if (secret !== undefined) return principalOf(secret)
       throw new SkeinError(
         'unauthorized',
         'no API key; send it as the field password, or in the header Authorization: Bearer <key>',
       )
     },
   }
+}
+
+function bearerOf(authorization: string | undefined): string | undefined {
+  return /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1]
 }
 
 function ofCommandLine(secret: string): Principal {

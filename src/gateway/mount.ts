@@ -142,7 +142,8 @@ function authenticate(request: FastifyRequest, reply: FastifyReply, context: Mou
   // A body may be anything here: it has not been validated yet.
   const password = (request.body as { password?: unknown } | null)?.password
   const isOpen = access === 'translate' && isTranslateOpen
-  request.principal = isOpen ? ANONYMOUS : auth.checkPassword(password)
+  const { authorization } = request.headers
+  request.principal = isOpen ? ANONYMOUS : auth.checkPassword(password, authorization)
   checkRole(request.principal, role)
   request.heldBody?.belongsTo(request.principal.tenant)
   countRequest(request.principal, reply, context)

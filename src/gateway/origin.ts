@@ -63,7 +63,10 @@ const RATE_HEADERS = ['limit', 'remaining', 'reset'].flatMap((figure) => [
   `x-ratelimit-${figure}-requests`,
   `x-ratelimit-${figure}-tokens`,
 ])
-const EXPOSED_HEADERS = ['x-request-id', 'retry-after', ...RATE_HEADERS].join(', ')
+/** What clients in a page read of a reply, retrying among it. */
+const EXPOSED_HEADERS = ['x-request-id', 'retry-after', 'x-should-retry', ...RATE_HEADERS].join(
+  ', ',
+)
 
 /**
  * What a preflight is answered besides the origin. No credentials: keys travel in a header, never in a cookie. Any header

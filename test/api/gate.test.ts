@@ -65,6 +65,15 @@ describe('with a key', () => {
     })
   })
 
+  test('a key in the header that is not right is not called missing', async () => {
+    const messageTo = async (headers: Record<string, string>, payload: object = HELLO) =>
+      (await app.inject({ method: 'POST', url: CHAT, headers, payload })).json().error.message
+    const wrong = { authorization: 'Bearer wrong' }
+    expect(await messageTo({})).toMatch('no API key')
+    expect(await messageTo(wrong)).toBe('the API key is not one of this server')
+    expect(await messageTo(wrong, { ...HELLO, password: null })).toMatch('not one of this server')
+  })
+
   test.each(DEFERRED)(
     '%s %s takes the key from the body too, and no other',
     async (method, path) => {
@@ -200,6 +209,10 @@ describe('origin and host', () => {
     const allowed = status === 200 && 'origin' in headers ? headers.origin : undefined
     expect(reply.headers['access-control-allow-origin']).toBe(allowed)
     expect(reply.headers['access-control-allow-credentials']).toBeUndefined()
+    // What openai-node decides by whether and when to try again.
+    if (allowed !== undefined) {
+      expect(reply.headers['access-control-expose-headers']).toMatch(/retry-after, x-should-retry/)
+    }
   })
 
   test('what the operator allows passes', async () => {

@@ -345,6 +345,12 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     await page.keyboard.type('sk-wrong')
     await page.keyboard.press('Enter')
     await dialog.getByText('does not know this key').waitFor()
+    // The same once more is another try.
+    const refused = page.waitForResponse('**/v1/models')
+    await page.getByRole('textbox', { name: 'Key' }).fill('sk-wrong')
+    await page.keyboard.press('Enter')
+    await refused
+    await dialog.getByText('does not know this key').waitFor()
     await dialog.getByLabel('Key').fill('sk-right')
     await page.keyboard.press('Enter')
     await page.getByText('Live · admin').waitFor()
@@ -375,6 +381,29 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
       await page.context().close()
     },
   )
+
+  test('a key that is revoked while it may not watch is asked for once, not every ten seconds', async () => {
+    const fake = new FakeServer({ refuse: 403 })
+    fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
+    const { page, faults } = await open(fake)
+    await page.clock.install()
+    await page.reload()
+    await page.getByText('This key may use models, but not watch').waitFor()
+    const error = { message: 'the API key is not one of this server', code: 'invalid_api_key' }
+    let numAsked = 0
+    await page.route('**/v1/models', (route) => {
+      numAsked++
+      return route.fulfill({ status: 401, json: { error } })
+    })
+    await page.clock.fastForward(10_500)
+    await page.getByRole('dialog').getByRole('button', { name: 'Cancel' }).click()
+    await page.getByText('This server asks for a key.').waitFor()
+    await page.clock.fastForward(60_000)
+    expect(numAsked).toBe(1)
+    expect(await page.getByRole('dialog').count()).toBe(0)
+    expect(faults).toEqual([])
+    await page.context().close()
+  })
 
   test('a stream that breaks is said, and found again', async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
@@ -420,6 +449,53 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     await page.unrouteAll()
     fake.send({ type: 'worker', worker: fakeWorker() })
     await page.getByRole('link', { name: 'a session' }).waitFor()
+    await page.context().close()
+  })
+
+  test('sessions are those of the model that is chosen, or none; the choice outlives the page', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
+    const { page, url } = await open(fake)
+    const models = ['demo', 'other', 'third'].map((id) => ({ id, state: 'ready' }))
+    await page.route('**/v1/models', (route) => route.fulfill({ json: { data: models } }))
+    const error = { message: 'the model is not ready', code: 'model_not_loaded' }
+    await page.route('**/v1/sessions?model=other', (route) =>
+      route.fulfill({ status: 503, json: { error } }),
+    )
+    await page.route('**/v1/sessions?model=third', (route) => route.fulfill({ json: { data: [] } }))
+    await page.goto(`${url}/#/sessions`)
+    await page.reload()
+    await page.getByRole('link', { name: 'a session' }).waitFor()
+    const choice = page.getByRole('combobox', { name: 'Model' })
+    await choice.selectOption('other')
+    await page.locator('main').getByText('the model is not ready').waitFor()
+    expect(await page.getByRole('link', { name: 'a session' }).count()).toBe(0)
+    await choice.selectOption('third')
+    await page.getByText('No sessions').waitFor()
+    await page.goto(`${url}/#/api`)
+    await page.getByRole('heading', { name: 'API' }).waitFor()
+    await page.goto(`${url}/#/sessions`)
+    await page.getByText('No sessions').waitFor()
+    expect(await choice.inputValue()).toBe('third')
+    await page.context().close()
+  })
+
+  test('one worker can be asked to translate', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
+    const { page, url } = await open(fake)
+    const asked: string[] = []
+    await page.route('**/batch-translate', (route) => {
+      asked.push(new URL(route.request().url()).pathname)
+      const translation = { detected_source_lang: 'en', text: '雁', finish_reason: 'stop' }
+      return route.fulfill({ json: { translations: [translation] } })
+    })
+    await page.goto(`${url}/#/translate`)
+    await page.locator('select.target').selectOption('demo@wkr-0123456789')
+    await page.getByRole('textbox', { name: 'Text' }).fill('goose')
+    await page.getByRole('button', { name: 'Translate' }).click()
+    await page.getByText('雁').waitFor()
+    expect(asked).toEqual(['/api/workers/wkr-0123456789/proxy/translate/v1/batch-translate'])
     await page.context().close()
   })
 

@@ -73,6 +73,24 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     await expect.poll(() => fromEnd(list)).toBeLessThan(2)
   })
 
+  test('a number is typed as it reads, its point and its sign too', async () => {
+    const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
+    await page.getByRole('button', { name: 'Settings' }).click()
+    const typed = { Temperature: '0.75', 'Top p': '0.05', Presence: '-0.5', 'Max tokens': '100' }
+    for (const [name, text] of Object.entries(typed)) {
+      const field = page.getByLabel(name, { exact: true })
+      await field.focus()
+      await page.keyboard.type(text)
+      expect(await field.inputValue()).toBe(text)
+    }
+    await send('Well?')
+    await answered(1)
+    const numbers = { temperature: 0.75, top_p: 0.05, presence_penalty: -0.5, max_tokens: 100 }
+    expect(asked[0]).toMatchObject(numbers)
+    await page.getByRole('button', { name: 'Back to the defaults' }).click()
+    expect(await page.getByLabel('Temperature').inputValue()).toBe('')
+  })
+
   test('an edited message waits for the running answer; Enter sends it, Escape leaves it', async () => {
     const held: Route[] = []
     const asked = await answerBy(async (route) => {
@@ -124,7 +142,64 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
       { role: 'user', content: 'Third' },
     ])
   })
+
+  test('whoever came by the button of a worker can choose another model at once', async () => {
+    const target = page.locator('select.target')
+    await target.selectOption('demo@wkr-0123456789')
+    await page.goto(`${fake.app.listeningOrigin}/#/playground/wkr-0123456789`)
+    await expect.poll(() => page.evaluate('location.hash')).toBe('#/playground')
+    await target.selectOption('demo')
+    await page.getByRole('region', { name: 'demo', exact: true }).waitFor()
+    expect(await target.inputValue()).toBe('demo')
+  })
+
+  test('a session made elsewhere goes on from its state, or not at all', async () => {
+    const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
+    const models = ['demo', 'other'].map((id) => ({ id, state: 'ready' }))
+    await page.route('**/v1/models', (route) => route.fulfill({ json: { data: models } }))
+    await page.route('**/v1/sessions?*', (route) => route.fulfill({ json: { data: [SESSION] } }))
+    await page.reload()
+    await page.getByRole('button', { name: 'Settings' }).click()
+    await page.getByLabel('System prompt').fill('Be brief.')
+    await page.goto(`${fake.app.listeningOrigin}/#/sessions/abc`)
+    await page.getByRole('button', { name: 'Go on from turn 1' }).click()
+    await send('And now?')
+    await answered(2)
+    const use = { id: 'abc', from: 1 }
+    expect(asked[0]).toMatchObject({
+      messages: [{ role: 'user', content: 'And now?' }],
+      session: use,
+    })
+
+    await page.locator('select.target').selectOption('other')
+    await send('Well?')
+    await page.getByText('their texts are not known here').waitFor()
+    expect(asked).toHaveLength(1)
+    await page.locator('select.target').selectOption('demo')
+    await page.getByRole('button', { name: 'Answer again' }).last().click()
+    await expect.poll(() => asked.length).toBe(2)
+    expect(asked[1]).toMatchObject({ session: use })
+  })
+
+  test('a session is not opened over an answer that is running', async () => {
+    const held: Route[] = []
+    await answerBy(async (route) => void held.push(route))
+    await page.route('**/v1/sessions?*', (route) => route.fulfill({ json: { data: [SESSION] } }))
+    await send('First')
+    await expect.poll(() => held.length).toBe(1)
+    await page.goto(`${fake.app.listeningOrigin}/#/sessions/abc`)
+    const open = page.getByRole('button', { name: 'Go on from turn 1' })
+    await open.waitFor()
+    expect(await open.isDisabled()).toBe(true)
+    await held[0]!.fulfill(streamed('Yes.'))
+    await expect.poll(() => open.isDisabled()).toBe(false)
+  })
 })
+
+const SESSION = {
+  ...{ id: 'abc', version: 1, head: 1, created: 1, updated: 1, expires: null, bytes: 400_000 },
+  turns: [{ turn: 1, parent: 0, tokens: 9, created: 1, tier: 'disk', saved: true }],
+}
 
 /** An answer of one piece. */
 function streamed(content: string) {

@@ -1,5 +1,5 @@
 /** Calls of this server with the visitor's key. */
-import { signal } from '@preact/signals'
+import { batch, signal } from '@preact/signals'
 import { ApiError, errorOf } from './errors.ts'
 
 const STORED = 'skein.key'
@@ -9,15 +9,24 @@ export const key = signal(sessionStorage.getItem(STORED) ?? '')
 /** The server wants a key, or another one. */
 export const isKeyWanted = signal(false)
 
+/** How often a key was given or forgotten: the same one given again is another try. */
+export const keyChanges = signal(0)
+
 export function takeKey(value: string): void {
   sessionStorage.setItem(STORED, value)
-  key.value = value
-  isKeyWanted.value = false
+  batch(() => {
+    key.value = value
+    keyChanges.value++
+    isKeyWanted.value = false
+  })
 }
 
 export function forgetKey(): void {
   sessionStorage.removeItem(STORED)
-  key.value = ''
+  batch(() => {
+    key.value = ''
+    keyChanges.value++
+  })
 }
 
 export interface CallOptions {

@@ -255,6 +255,8 @@ export const CHINESE = {
   Delete: '删除',
   Fork: '分叉',
   Rewind: '回退',
+  'Earlier turns were made elsewhere and their texts are not known here: only {model} can go on, without another system prompt.':
+    '之前的轮次在别处产生，其文本在此未知：只有 {model} 能继续，且不能另设系统提示。',
   'No sessions': '没有会话',
   'Conversations of the playground, and requests with a session_id, appear here.':
     '对话页中的对话，以及带 session_id 的请求，会出现在这里。',

@@ -10,7 +10,7 @@ import type {
   SystemInfo,
   WorkerRecord,
 } from '../../../src/gateway/management/contract.ts'
-import { call, key, request } from './api.ts'
+import { call, key, keyChanges, request } from './api.ts'
 import { waitBefore } from './backoff.ts'
 import { ApiError, messageOf } from './errors.ts'
 import { readEvents } from './sse.ts'
@@ -51,9 +51,9 @@ const POLL_MS = 10_000
 
 export function followServer(): void {
   let current: AbortController | null = null
-  // Begins anew with another key.
+  // Begins anew with each key that is given.
   effect(() => {
-    key.value
+    keyChanges.value
     current?.abort()
     current = new AbortController()
     void stayConnected(current.signal)
@@ -99,7 +99,15 @@ function stayUnwatched(state: 'keyless' | 'refused' | 'absent', stop: AbortSigna
   connection.value = { state }
   if (state === 'keyless') return
   if (state === 'refused' && key.value !== '') role.value = 'user'
-  const timer = setInterval(() => void refreshModels().catch(() => {}), POLL_MS)
+  const poll = () =>
+    refreshModels().catch((thrown: unknown) => {
+      if (stop.aborted || !(thrown instanceof ApiError) || thrown.status !== 401) return
+      // Revoked: it was asked for another, and would be at every poll.
+      clearInterval(timer)
+      role.value = null
+      connection.value = { state: 'keyless' }
+    })
+  const timer = setInterval(poll, POLL_MS)
   stop.addEventListener('abort', () => clearInterval(timer))
 }
 

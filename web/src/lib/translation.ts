@@ -1,5 +1,6 @@
 /** A text as paragraphs, and their translations as they come: few calls, so that they are rows of one batch. */
 import { call } from './api.ts'
+import type { Target } from './chat.ts'
 import { groupsOf } from './paragraphs.ts'
 
 /** Paragraphs of a call: progress is seen by calls, and several calls share a batch on the server. */
@@ -15,7 +16,7 @@ export interface Translation {
 }
 
 export interface TranslateOptions {
-  readonly model: string
+  readonly by: Target
   readonly source: string
   readonly target: string
   readonly signal: AbortSignal
@@ -40,10 +41,11 @@ export async function translate(
 async function translateGroup(
   at: number,
   texts: readonly string[],
-  { model, source, target, signal, onResult }: TranslateOptions,
+  { by, source, target, signal, onResult }: TranslateOptions,
 ): Promise<void> {
-  const body = { model, source_lang: source, target_lang: target, text_list: texts }
-  const path = '/translate/v1/batch-translate'
+  const langs = { source_lang: source, target_lang: target }
+  const body = { model: by.model, ...langs, text_list: texts }
+  const path = `${by.base}/translate/v1/batch-translate`
   const { translations } = await call<{ translations: Translation[] }>(path, { body, signal })
   translations.forEach((translation, i) => {
     onResult(at + i, translation)

@@ -1,4 +1,5 @@
 /** Sessions of this key: how large, where, how many turns; one opened shows its tree and what can be done with a turn. */
+import { signal } from '@preact/signals'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { messageOf } from '../lib/errors.ts'
 import { age, bytes } from '../lib/format.ts'
@@ -23,17 +24,20 @@ import { panes } from '../playground/playground.tsx'
 import { modelChoices } from '../playground/targets.ts'
 import { ImportDialog, NameDialog } from './session-dialogs.tsx'
 
+const chosen = signal<string | null>(null)
+
 export function SessionsPage() {
-  const [chosen, setChosen] = useState<string | null>(null)
   const entries = (models.value ?? []).filter(({ root }) => root === undefined)
   const names = entries.map(({ id }) => id)
-  const model = chosen !== null && names.includes(chosen) ? chosen : (names[0] ?? null)
+  const model = names.find((name) => name === chosen.value) ?? names[0] ?? null
   const [isImporting, setImporting] = useState(false)
   const sessions = useResource(
-    async (signal) => (model === null ? [] : await listSessions(model, signal)),
+    async (abort) => ({ model, list: model === null ? [] : await listSessions(model, abort) }),
     // One that loads refuses; then its state changes.
     [model, entries.find(({ id }) => id === model)?.state],
   )
+  // Those of the model before are not this one's, while its own are fetched or cannot be.
+  const list = sessions.value?.model === model ? sessions.value.list : null
   return (
     <>
       <div class="page-head">
@@ -41,7 +45,9 @@ export function SessionsPage() {
         <select
           aria-label={t('Model')}
           value={model ?? ''}
-          onChange={({ currentTarget }) => setChosen(currentTarget.value)}
+          onChange={({ currentTarget }) => {
+            chosen.value = currentTarget.value
+          }}
         >
           {names.map((name) => (
             <option key={name}>{name}</option>
@@ -53,8 +59,8 @@ export function SessionsPage() {
         </Button>
       </div>
       {sessions.error !== null && <ErrorNote text={sessions.error} onRetry={sessions.refresh} />}
-      {(sessions.value !== null || sessions.error === null) && (
-        <List sessions={sessions.value} model={model} onChange={sessions.refresh} />
+      {(list !== null || sessions.error === null) && (
+        <List key={model} sessions={list} model={model} onChange={sessions.refresh} />
       )}
       {isImporting && model !== null && (
         <ImportDialog
@@ -179,7 +185,11 @@ function Opened({ session, model, onChange }: OpenedProps) {
       </p>
       {error !== null && <ErrorNote text={error} />}
       <div class="actions">
-        <Button icon="playground" onClick={() => openInPlayground(session, model, selected)}>
+        <Button
+          icon="playground"
+          isDisabled={panes.value[0]!.isBusy.value}
+          onClick={() => openInPlayground(session, model, selected)}
+        >
           {t('Go on from turn {n}', { n: selected })}
         </Button>
         <Button icon="fork" onClick={() => setForking(true)}>

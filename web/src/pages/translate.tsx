@@ -1,12 +1,13 @@
 /** Translate: a text in, its paragraphs side by side with their translations as they come. */
 import { signal } from '@preact/signals'
+import type { Target } from '../lib/chat.ts'
 import { messageOf } from '../lib/errors.ts'
 import { language, t } from '../lib/i18n.ts'
 import { paragraphsOf } from '../lib/paragraphs.ts'
 import { type Translation, translate } from '../lib/translation.ts'
 import { Button, CopyButton, Empty, ErrorNote } from '../parts/basics.tsx'
 import { TargetSelect } from '../playground/target-select.tsx'
-import { allChoices, type Choice } from '../playground/targets.ts'
+import { allChoices, type Choice, targetOf } from '../playground/targets.ts'
 
 const LANGUAGES = ['zh-CN', 'en', 'ja', 'ko', 'fr', 'de', 'es', 'pt', 'it', 'nl', 'ru', 'ar', 'vi']
 const AUTO = 'auto'
@@ -31,7 +32,7 @@ function chosenTarget(): string {
 }
 
 function chosenModel(): Choice | null {
-  const all = allChoices().filter(({ worker }) => worker === null)
+  const all = allChoices()
   return all.find(({ id }) => id === choice.value?.id) ?? all[0] ?? null
 }
 
@@ -40,7 +41,7 @@ export function TranslatePage() {
   const submit = (event: Event) => {
     event.preventDefault()
     const model = chosenModel()
-    if (model !== null) void run(model.model)
+    if (model !== null) void run(targetOf(model))
   }
   return (
     <>
@@ -174,7 +175,7 @@ function Translated({ translation, isRunning }: TranslatedProps) {
   )
 }
 
-async function run(model: string): Promise<void> {
+async function run(by: Target): Promise<void> {
   abort = new AbortController()
   const { signal: stop } = abort
   const paragraphs = paragraphsOf(text.value)
@@ -186,7 +187,7 @@ async function run(model: string): Promise<void> {
   job.value = { paragraphs, translations, isRunning: true, error: null, seconds: null }
   try {
     await translate(paragraphs, {
-      model,
+      by,
       source: source.value,
       target: chosenTarget(),
       signal: stop,

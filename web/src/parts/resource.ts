@@ -3,7 +3,7 @@
  * server that is back.
  */
 import { useCallback, useEffect, useState } from 'preact/hooks'
-import { key } from '../lib/api.ts'
+import { keyChanges } from '../lib/api.ts'
 import { messageOf } from '../lib/errors.ts'
 import { returns } from '../lib/live.ts'
 
@@ -23,7 +23,7 @@ export function useResource<T>(
   const [error, setError] = useState<string | null>(null)
   const [isLoading, setLoading] = useState(true)
   const [round, setRound] = useState(0)
-  const currentKey = key.value
+  const numKeys = keyChanges.value
   const numReturns = returns.value
   // What is loaded depends on the dependencies, the key, the server and the round; `load` itself is new at every rendering.
   useEffect(() => {
@@ -41,7 +41,7 @@ export function useResource<T>(
         if (!abort.signal.aborted) setLoading(false)
       })
     return () => abort.abort()
-  }, [...dependencies, currentKey, numReturns, round])
+  }, [...dependencies, numKeys, numReturns, round])
   const refresh = useCallback(() => setRound((before) => before + 1), [])
   return { value, error, isLoading, refresh }
 }

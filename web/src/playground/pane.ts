@@ -21,6 +21,9 @@ export interface Exchange extends TreeNode {
   readonly answer: Signal<Answer>
 }
 
+const TEXTS_UNKNOWN =
+  'Earlier turns were made elsewhere and their texts are not known here: only {model} can go on, without another system prompt.'
+
 /** A conversation that nobody used for a week is forgotten by the server. */
 const SESSION_SECONDS = 7 * 86_400
 
@@ -102,6 +105,8 @@ export class Pane {
   adopt(choice: Choice, id: string, turns: readonly TreeNode[], head: number): void {
     this.reset()
     this.choice.value = choice
+    // It has its own beginning.
+    this.system.value = ''
     this.#session = { id, choice, system: '' }
     this.exchanges.value = turns.map(({ id: turn, parent }) => ({
       id: turn,
@@ -116,7 +121,6 @@ export class Pane {
     const { value: choice } = this.choice
     if (choice === null || this.isBusy.value) return
     this.notice.value = null
-    this.#checkSession(choice)
     const id = Math.max(0, ...this.exchanges.value.map((one) => one.id)) + 1
     const sent = performance.now()
     const answer = signal<Answer>({ ...NO_ANSWER, times: { sent, first: null, last: null } })
@@ -125,6 +129,7 @@ export class Pane {
     this.isBusy.value = true
     this.#abort = new AbortController()
     try {
+      this.#checkSession(choice, parent)
       await this.#answer(choice, id, answer, this.#abort.signal)
       answer.value = { ...answer.value, state: 'done' }
     } catch (thrown) {
@@ -137,11 +142,13 @@ export class Pane {
   }
 
   /** States belong to a model, and the first turn holds the system prompt. */
-  #checkSession(choice: Choice): void {
+  #checkSession(choice: Choice, parent: number): void {
     const system = this.system.value.trim()
     const now = this.#session
     if (now !== null && now.choice.id === choice.id && now.system === system) return
     if (now !== null) {
+      // Left as it is, for when its model and its beginning are chosen again.
+      if (!this.#knowsAllTexts(parent)) throw new Error(t(TEXTS_UNKNOWN, { model: now.choice.id }))
       for (const { answer } of this.exchanges.value) answer.value = { ...answer.value, turn: null }
     }
     this.#session = { id: newSessionId(), choice, system }

@@ -56,8 +56,9 @@ function chooseByAddress(): void {
   const { argument } = route.value
   const wanted = allChoices().find(({ worker }) => worker !== null && worker === argument)
   const pane = panes.value[0]!
-  if (wanted === undefined || pane.choice.value?.id === wanted.id) return
-  pane.choice.value = wanted
+  if (wanted === undefined) return
+  if (pane.choice.value?.id !== wanted.id) pane.choice.value = wanted
+  // Left in the address, it would undo every later choice.
   history.replaceState(null, '', hashOf('playground'))
   route.value = { page: 'playground', argument: null }
 }

@@ -1,5 +1,6 @@
 /** Every choice of a request as a control; an empty one is the server's default, which it shows. */
 import type { Signal } from '@preact/signals'
+import { useState } from 'preact/hooks'
 import { type Text, t } from '../lib/i18n.ts'
 import { DEFAULTS, type Settings } from '../lib/wire.ts'
 import { Button, Field } from '../parts/basics.tsx'
@@ -127,6 +128,8 @@ interface NumberFieldProps extends NumberChoice {
 
 function NumberField(props: NumberFieldProps) {
   const { label, min, max, step, otherwise, value, onChange } = props
+  // "0." is 0 already: written back as a number it would lose its point, and the caret its place, before "0.7" is there.
+  const [typed, setTyped] = useState<{ readonly text: string; readonly value: number | null }>()
   return (
     <Field label={t(label)}>
       {(ids) => (
@@ -138,10 +141,12 @@ function NumberField(props: NumberFieldProps) {
           // Any number in the range is right; the step is that of the arrows.
           step={step}
           placeholder={otherwise}
-          value={value ?? ''}
+          value={typed !== undefined && typed.value === value ? typed.text : (value ?? '')}
           onInput={({ currentTarget }) => {
-            const { valueAsNumber } = currentTarget
-            onChange(Number.isNaN(valueAsNumber) ? null : valueAsNumber)
+            const { value: text, valueAsNumber } = currentTarget
+            const number = Number.isNaN(valueAsNumber) ? null : valueAsNumber
+            setTyped({ text, value: number })
+            onChange(number)
           }}
         />
       )}
