@@ -48,9 +48,15 @@ const BOUNDED: readonly Kind['type'][] = ['choice', 'integer']
 /** Where a setting of the server has choices or bounds, a model has the same. */
 function modelSchema(settings: readonly Setting[]): TSchema {
   const { properties, ...rest } = ModelEntrySchema
+  const own: Readonly<Record<string, object>> = properties
   const chosen = settings
     .filter(({ flag, kind }) => BOUNDED.includes(kind.type) && flag in properties)
-    .map((setting) => [setting.flag, Type.Optional(schemaOf({ ...setting, default: undefined }))])
+    .map((setting) => {
+      const schema = schemaOf({ ...setting, default: undefined })
+      // A number of one model is described as that: the server's speaks of all.
+      const isChoice = setting.kind.type === 'choice'
+      return [setting.flag, Type.Optional(isChoice ? schema : { ...schema, ...own[setting.flag] })]
+    })
   return Type.Object({ ...properties, ...Object.fromEntries(chosen) }, rest)
 }
 

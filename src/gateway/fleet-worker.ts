@@ -142,16 +142,24 @@ export class FleetWorker implements RoutedReplica {
     return this.#keeper.start()
   }
 
-  /** What becomes of it after its end. */
-  expectBack(isReturning: boolean): void {
-    this.#isReturning = isReturning
+  /** Takes no more requests, gives those it has the time to end, and ends for good. Idempotent. */
+  stop(drainMs: number): Promise<void> {
+    this.expectBack(false)
+    return this.#stop(drainMs)
   }
 
-  /** Takes no more requests, gives those it has the time to end, and ends. Idempotent. */
-  stop(drainMs: number): Promise<void> {
-    if (drainMs === 0) this.#stopping.abort()
-    this.#end ??= this.#leave(drainMs)
-    return this.#end
+  /** The same for one that is about to be started again, unless it is stopped or forgotten meanwhile. */
+  stopToReturn(drainMs: number): Promise<void> {
+    const end = this.#stop(drainMs)
+    this.expectBack(true)
+    return end
+  }
+
+  /** What becomes of it after its end. */
+  expectBack(isReturning: boolean): void {
+    if (this.#isReturning === isReturning) return
+    this.#isReturning = isReturning
+    this.#tell()
   }
 
   /** Once more under the same id, after its end. One that never came to its name does now. */
@@ -201,6 +209,12 @@ export class FleetWorker implements RoutedReplica {
       onLine: (line) => this.log.add(line),
       onChange: () => this.#changed(),
     })
+  }
+
+  #stop(drainMs: number): Promise<void> {
+    if (drainMs === 0) this.#stopping.abort()
+    this.#end ??= this.#leave(drainMs)
+    return this.#end
   }
 
   async #leave(drainMs: number): Promise<void> {

@@ -56,10 +56,18 @@ export class Fleet {
     return this.#workers.filter(({ launch, isServing }) => isServing && launch.id === model)
   }
 
-  /** Names in the order in which they came to be served. */
+  /** Those that serve a model; where none does, those that are about to be started again. */
+  workersOf(model: string): FleetWorker[] {
+    const serving = this.serving(model)
+    return serving.length > 0
+      ? serving
+      : this.#returning().filter(({ launch }) => launch.id === model)
+  }
+
+  /** Names in the order in which they came to be served; last those of models that are about to be started again. */
   get names(): string[] {
     const serving = this.#workers.filter(({ isServing }) => isServing)
-    return [...new Set(serving.map(({ launch }) => launch.id))]
+    return [...new Set([...serving, ...this.#returning()].map(({ launch }) => launch.id))]
   }
 
   /** A worker that is not running yet. Throws for a file that cannot be a model, and for names that are taken. */
@@ -94,6 +102,7 @@ export class Fleet {
     const worker = this.find(id)
     if (!worker.hasEnded)
       throw new SkeinError('conflict', `worker ${id} is still running; stop it first`)
+    worker.expectBack(false)
     this.#workers.splice(this.#workers.indexOf(worker), 1)
   }
 
@@ -119,8 +128,8 @@ export class Fleet {
   }
 
   #models(): RegisteredModel[] {
-    return [...this.names, ...this.#returningNames()].map((id) => {
-      const workers = this.#workersOf(id)
+    return this.names.map((id) => {
+      const workers = this.workersOf(id)
       const aliases = workers.flatMap(({ launch }) => launch.spec.aliases)
       // One that was given up may have been of another file.
       const { tokenizer } = workers.find(({ hasEnded }) => !hasEnded) ?? workers[0]!
@@ -128,27 +137,20 @@ export class Fleet {
     })
   }
 
-  /** Those that serve a model; where none does, those that are about to be started again. */
-  #workersOf(model: string): FleetWorker[] {
-    const serving = this.serving(model)
-    if (serving.length > 0) return serving
-    return this.#workers.filter(({ launch, isReturning }) => isReturning && launch.id === model)
-  }
-
-  /** Such models are not ready, rather than unknown: clients come back. Their names may be taken meanwhile. */
-  #returningNames(): string[] {
+  /** Their models are not ready, rather than unknown: clients come back. Names may be another model's meanwhile. */
+  #returning(): FleetWorker[] {
     const serving = this.#workers.filter(({ isServing }) => isServing)
-    const taken = serving.flatMap(({ launch }) => [launch.id, ...launch.spec.aliases])
-    const returning = this.#workers.filter(({ isReturning }) => isReturning)
-    const ids = returning.map(({ launch }) => launch.id)
-    return [...new Set(ids)].filter((id) => !taken.includes(id))
+    const taken = serving.flatMap(({ launch }) => namesOf(launch))
+    const isFree = ({ launch }: FleetWorker) =>
+      !namesOf(launch).some((name) => taken.includes(name))
+    return this.#workers.filter((worker) => worker.isReturning && isFree(worker))
   }
 
   #route(model: string): Route {
     const known = this.#routes.get(model)
     if (known !== undefined) return known
     const memory = new RouteMemory()
-    const router = new Router(() => this.#workersOf(model), memory)
+    const router = new Router(() => this.workersOf(model), memory)
     this.#routes.set(model, { router, memory })
     return { router, memory }
   }
@@ -163,4 +165,8 @@ export class Fleet {
     const ended = this.#workers.filter(({ hasEnded }) => hasEnded)
     for (const { id } of ended.slice(0, Math.max(0, ended.length - MAX_ENDED))) this.forget(id)
   }
+}
+
+function namesOf({ id, spec }: Launch): string[] {
+  return [id, ...spec.aliases]
 }

@@ -56,7 +56,9 @@ export class ModelHost implements ModelAdmin {
   remove(id: string | null): Promise<void> {
     return this.#inTurn(async () => {
       const names = id === null ? this.#fleet.names : [this.#find(id)]
-      for (const name of names) this.#retire(this.#fleet.serving(name))
+      const isThere = ({ isServing, isReturning }: FleetWorker) => isServing || isReturning
+      const workers = this.#fleet.workers.filter(isThere)
+      this.#retire(workers.filter(({ launch }) => names.includes(launch.id)))
     })
   }
 
@@ -71,7 +73,7 @@ export class ModelHost implements ModelAdmin {
   removeStartStates(): Promise<void> {
     return this.#inTurn(async () => {
       for (const name of this.#fleet.names) {
-        const launches = this.#fleet.serving(name).map(({ launch }) => launch)
+        const launches = this.#fleet.workersOf(name).map(({ launch }) => launch)
         const states = launches.flatMap(({ startStates }) => startStates.map((state) => state.name))
         const remove = [...new Set(states)]
         if (remove.length > 0) await changeStartStates(this.#fleet, name, { add: [], remove })

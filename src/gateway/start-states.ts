@@ -42,7 +42,7 @@ export async function changeStartStates(
     for (const step of steps.reverse()) await putBack(step)
     throw thrown
   }
-  for (const worker of fleet.serving(model))
+  for (const worker of fleet.workersOf(model))
     worker.keepStartStates(changed(worker.launch.startStates, change))
 }
 
@@ -53,7 +53,7 @@ async function untold(
   told: ReadonlySet<EngineClient>,
 ): Promise<{ readonly worker: FleetWorker; readonly engine: EngineClient } | null> {
   for (;;) {
-    const workers = fleet.serving(model)
+    const workers = fleet.workersOf(model)
     for (const worker of workers) {
       const engine = worker.client
       if (engine !== null && !told.has(engine)) return { worker, engine }
@@ -111,6 +111,6 @@ function changed(
 }
 
 function notReady(fleet: Fleet, model: string): SkeinError {
-  const reason = fleet.serving(model)[0]?.reason ?? 'stopped'
+  const reason = fleet.workersOf(model)[0]?.reason ?? 'stopped'
   return new SkeinError('model_not_loaded', `the model is not ready: ${reason}`)
 }

@@ -168,6 +168,7 @@ export class Supervisor implements Keeper {
     const { logger, name } = this.#options
     const { healthyMs, maxCrashes } = this.#timing
     let hasServed = false
+    let waits = 0
     while (!this.#stopping.signal.aborted) {
       const end = await this.#runOnce(onReady)
       if (this.#stopping.signal.aborted) break
@@ -177,15 +178,14 @@ export class Supervisor implements Keeper {
       const isHopeless = end.servedMs === 0 && PERMANENT.includes(code)
       // A disk that is full now: somebody will make room, and nobody would start the worker after that.
       const waitsForStore = hasServed && end.servedMs === 0 && code === 'state_unavailable'
-      this.#crashes = waitsForStore
-        ? Math.min(this.#crashes + 1, maxCrashes - 1)
-        : this.#crashes + 1
+      waits = waitsForStore ? waits + 1 : 0
+      if (!waitsForStore) this.#crashes++
       if (isHopeless || this.#crashes >= maxCrashes) {
         this.#giveUp(isHopeless ? '' : `${this.#crashes} times in a row; `, end.error)
         return end.error
       }
       this.#restarts++
-      const pauseMs = this.#pauseMs()
+      const pauseMs = this.#pauseMs(this.#crashes + waits)
       this.#enter('restarting', `the worker ended and is started again (crash ${this.#crashes})`)
       logger.error({ worker: name, crashes: this.#crashes, pauseMs }, `worker ended: ${message}`)
       this.#say(`${message}; started again in ${pauseMs} ms`)
@@ -205,9 +205,9 @@ export class Supervisor implements Keeper {
     this.#enter('failed', `the model could not be loaded or kept running (${code})`)
   }
 
-  #pauseMs(): number {
+  #pauseMs(numEnds: number): number {
     const { firstPauseMs, longestPauseMs } = this.#timing
-    return Math.min(longestPauseMs, firstPauseMs * 2 ** (this.#crashes - 1))
+    return Math.min(longestPauseMs, firstPauseMs * 2 ** (numEnds - 1))
   }
 
   /** One life of a worker; returns what it died of and how long it served. */

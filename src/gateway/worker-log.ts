@@ -25,6 +25,9 @@ const OLD_FILES = 3
 /** In a folder. Every worker of every start has a file of its own, and nobody else would ever remove it. */
 const MAX_LOGS = 200
 
+/** Paths of the logs that are being written. Workers that have little to say may be older than many that came and went. */
+const OPEN_LOGS = new Set<string>()
+
 /** Calls `onLine` for each line, and for what comes after the last end of a line when the stream ends. */
 export function forwardLines(stream: Readable | null, onLine: (line: string) => void): void {
   const decoder = new StringDecoder('utf8')
@@ -108,6 +111,7 @@ class LogFile {
   close(): void {
     this.#stream?.end()
     this.#stream = null
+    OPEN_LOGS.delete(this.#path)
   }
 
   #open(): WriteStream {
@@ -118,6 +122,7 @@ class LogFile {
     this.#bytes = size ?? 0
     // Opened now: later the path may be another file's.
     const fd = openSync(this.#path, 'a', 0o600)
+    OPEN_LOGS.add(this.#path)
     const stream = createWriteStream(this.#path, { fd })
     stream.on('error', () => {
       this.#isBroken = true
@@ -143,6 +148,7 @@ function dropOldLogs(folder: string, numKept: number): void {
   const writtenAt = (name: string) =>
     statSync(join(folder, name), { throwIfNoEntry: false })?.mtimeMs ?? 0
   const oldest = logs
+    .filter((name) => !OPEN_LOGS.has(join(folder, name)))
     .map((name) => ({ name, at: writtenAt(name) }))
     .sort((a, b) => a.at - b.at)
     .slice(0, logs.length - numKept)

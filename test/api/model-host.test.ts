@@ -295,6 +295,102 @@ test('a model whose only worker ends in order to restart is not ready, rather th
   await management.close()
 })
 
+test('a model that is removed stays away, whatever was about to be started again', async () => {
+  const { app, folder, fleet, keepers, names } = hosted()
+  const management = managementOf(fleet, (spec) => {
+    const file = join(folder, spec.model_path)
+    return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }
+  })
+  const spec = { ...DEFAULT_SPEC, model_path: 'a.pth' }
+  const remove = async (model_viewname?: string) =>
+    (await postTo(app, '/removemodel', { model_viewname })).statusCode
+  // The only one; and, with one beside it, that of all models.
+  for (const numWorkers of [1, 2]) {
+    const at = keepers.length
+    for (let i = 0; i < numWorkers; i++) await management.start(spec)
+    await expect.poll(() => keepers.slice(at).every(({ client }) => client)).toBe(true)
+    const worker = fleet.workers[at]!
+    keepers[at]!.client!.running = 1
+    await management.restart(worker.id)
+    expect(await names()).toEqual(['m'])
+    expect(await remove(numWorkers === 1 ? 'm' : undefined)).toBe(200)
+    expect(await names()).toEqual([])
+    keepers[at]!.client!.running = 0
+    await expect.poll(() => worker.hasEnded).toBe(true)
+    await new Promise(setImmediate)
+    expect([fleet.names, keepers.length]).toEqual([[], at + numWorkers])
+  }
+  await management.close()
+})
+
+test('a start state for a model that restarts is told to what comes', async () => {
+  const { app, folder, fleet, host, keepers } = hosted()
+  await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
+  const management = managementOf(fleet, (spec) => {
+    const file = join(folder, spec.model_path)
+    return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }
+  })
+  const add = () =>
+    host.addStartStates({ model: 'm', states: [{ name: 's', file: 'state.pth' }], param: 'file' })
+  keepers[0]!.client!.running = 1
+  await management.restart(fleet.workers[0]!.id)
+  const told = add()
+  keepers[0]!.client!.running = 0
+  await told
+  expect([...keepers[1]!.client!.states.keys()]).toEqual(['s'])
+  // Nor is one waited for that is not to come back any more.
+  keepers[1]!.client!.running = 1
+  await management.restart(fleet.workers[0]!.id)
+  const untold = expect(add()).rejects.toThrow('not ready')
+  await new Promise(setImmediate)
+  management.stop(fleet.workers[0]!.id)
+  await untold
+  await management.close()
+})
+
+test('a worker is started again once, though it was asked for twice, and stopped between', async () => {
+  const { fleet, keepers, next } = hosted()
+  const management = managementOf(fleet, (spec) => {
+    return { id: 'm', file: 'a.pth', quant: null, startStates: [], vocab: null, spec }
+  })
+  const { worker_id: id } = await management.start({ ...DEFAULT_SPEC, model_path: 'a.pth' })
+  await expect.poll(() => keepers[0]?.client).toBeTruthy()
+  keepers[0]!.client!.running = 1
+  await management.restart(id)
+  management.stop(id)
+  expect(fleet.names).toEqual([])
+  await Promise.all([management.restart(id), management.restart(id)])
+  expect(fleet.names).toEqual(['m'])
+  next.isHeld = true
+  keepers[0]!.client!.running = 0
+  await expect.poll(() => keepers.length).toBe(2)
+  await new Promise(setImmediate)
+  expect(keepers).toHaveLength(2)
+  expect(fleet.serving('m')).toHaveLength(1)
+  await management.close()
+})
+
+test('an alias that is taken while its model restarts is that of the other', async () => {
+  const { fleet, keepers } = hosted()
+  const management = managementOf(fleet, (spec) => {
+    const { model_path: file, model_name } = spec
+    return { id: model_name!, file, quant: null, startStates: [], vocab: null, spec }
+  })
+  const spec = { ...DEFAULT_SPEC, aliases: ['q'] }
+  const one = await management.start({ ...spec, model_name: 'one' })
+  await expect.poll(() => keepers[0]?.client).toBeTruthy()
+  keepers[0]!.client!.running = 1
+  await management.restart(one.worker_id)
+  await management.start({ ...spec, model_name: 'two' })
+  await expect.poll(() => keepers[1]?.client).toBeTruthy()
+  expect(fleet.registry.get('q').id).toBe('two')
+  // It could not be started.
+  expect(fleet.names).toEqual(['two'])
+  keepers[0]!.client!.running = 0
+  await expect.poll(() => fleet.find(one.worker_id).log.tail(1).join()).toContain('q means')
+  await management.close()
+})
+
 test('a name has one model, whatever restarts or joins it while another is loaded', async () => {
   const { app, folder, fleet, keepers, next } = hosted()
   const load = (file: string) =>

@@ -98,13 +98,17 @@ test('what a worker is told is asked for anew at each start', async () => {
 
 test('a worker that has served waits for its store, however long the disk is full', async () => {
   const full = Array.from({ length: 5 }, () => 'full-disk')
-  const modes = ['serve', ...full, 'serve']
+  const modes = ['serve', ...full, 'serve', 'serve']
   const { supervisor } = supervise(() => [modes.shift()!], { maxCrashes: 3 })
   await supervisor.start()
   await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'A' })
-  await expect.poll(() => modes.length, { timeout: 10_000 }).toBe(0)
+  await expect.poll(() => modes.length, { timeout: 10_000 }).toBe(1)
   await expect.poll(() => supervisor.state).toBe('ready')
   expect(supervisor.restarts).toBe(6)
+  // Its waiting was no crash: the next is not the last.
+  await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'A' })
+  await expect.poll(() => modes.length, { timeout: 10_000 }).toBe(0)
+  await expect.poll(() => supervisor.state).toBe('ready')
 
   // One that never did is told to whoever starts it.
   const { supervisor: other } = supervise(['full-disk'], { maxCrashes: 3 })

@@ -47,8 +47,8 @@ export class Management {
   readonly #options: ManagementOptions
   readonly #gpus = new GpuWatch()
   readonly #cpuUse = new CpuUse()
-  /** Workers that end in order to be started again. */
-  readonly #restarting = new Set<string>()
+  /** Of workers that end in order to be started again: once, however often that is asked for. */
+  readonly #restarts = new Map<FleetWorker, Promise<void>>()
   #url = ''
 
   constructor(options: ManagementOptions) {
@@ -112,15 +112,11 @@ export class Management {
 
   stop(id: string): void {
     void this.fleet.find(id).stop(STOP_DRAIN_MS)
-    // Whoever stops one that is on its way to a restart does not want it back.
-    this.#restarting.delete(id)
-    this.fleet.find(id).expectBack(false)
   }
 
   /** Throws conflict for one that has not ended. */
   forget(id: string): void {
     this.fleet.forget(id)
-    this.#restarting.delete(id)
   }
 
   /** Answers as soon as it loads, as `start` does; of one that runs and ends first, at once. */
@@ -129,24 +125,33 @@ export class Management {
     this.#catchUp(worker)
     this.#refuseOtherModel(worker)
     const { hasEnded } = worker
-    this.#restarting.add(id)
-    worker.expectBack(true)
-    const begun = this.#again(worker).finally(() => worker.expectBack(false))
-    begun.catch((thrown) => worker.log.add(`skein: ${SkeinError.from(thrown).message}`))
+    const end = worker.stopToReturn(STOP_DRAIN_MS)
+    const begun = this.#restarts.get(worker) ?? this.#startAfter(end, worker)
+    this.#restarts.set(worker, begun)
     if (hasEnded) await begun
+    else begun.catch(() => {})
     return this.record(worker)
   }
 
-  async #again(worker: FleetWorker): Promise<void> {
-    await worker.stop(STOP_DRAIN_MS)
-    await this.doors.close(worker.id)
-    if (!this.#restarting.delete(worker.id)) return
-    this.#catchUp(worker)
-    // The name may be another's since it began to end.
-    this.#refuseOtherModel(worker)
-    await this.doors.listen(worker)
-    // What becomes of it is in its record and its log.
-    worker.restart().catch(() => {})
+  /** Unless somebody does not want it back. What forbids it is in its log, too. */
+  async #startAfter(end: Promise<void>, worker: FleetWorker): Promise<void> {
+    try {
+      await end
+      await this.doors.close(worker.id)
+      if (!worker.isReturning) return
+      this.#catchUp(worker)
+      // The name may be another's since it began to end.
+      this.#refuseOtherModel(worker)
+      await this.doors.listen(worker)
+      // What becomes of it is in its record and its log.
+      worker.restart().catch(() => {})
+    } catch (thrown) {
+      worker.log.add(`skein: ${SkeinError.from(thrown).message}`)
+      throw thrown
+    } finally {
+      this.#restarts.delete(worker)
+      worker.expectBack(false)
+    }
   }
 
   async close(): Promise<void> {
