@@ -191,7 +191,7 @@ export class SessionTurns implements SessionShelf {
     this.claims?.refreshUsage(namespace)
     const stateBytes = stateBytesOf(this.#runner.info.stateShape)
     const nextBytes = numTokens === null ? 0 : stateBytes + 4 * numTokens
-    this.sessions.tenants.refuseBytes(namespace, nextBytes, storedBytes)
+    this.sessions.refuseBytes(namespace, nextBytes, storedBytes)
     if (this.chores.saver?.hasFailed && this.chores.tiers.isMemoryFull) {
       throw new SkeinError(
         'state_unavailable',

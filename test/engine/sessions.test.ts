@@ -444,6 +444,20 @@ describe('ends', () => {
     expect(engine.stats.states).toMatchObject({ sessions: 0, inSlots: 0, inMemory: 0 })
   })
 
+  test('sessions whose time is over fill no quota', async () => {
+    let now = 0
+    const limits = { maxSessions: 2, maxBytes: 1e9, maxTurns: 9, ttlMs: 1000 }
+    const { engine } = setUp({ states: { limits, now: () => now } })
+    for (const id of ['a', 'b']) await tell(engine, turnOf({}, { id }))
+    expect(() => engine.submit(turnOf({}, { id: 'c' }))).toThrow('quota')
+    now += 1000
+    await tell(engine, turnOf({}, { id: 'c' }))
+    const small = setUp({ states: { limits: { ...limits, maxBytes: 50 }, now: () => now } })
+    await tell(small.engine, turnOf())
+    now += 1000
+    await tell(small.engine, turnOf({}, { id: 't' }))
+  })
+
   test('quotas of a tenant, by sessions and by bytes, are not those of another', async () => {
     const limits = { maxSessions: 2, maxBytes: 1e9, maxTurns: 9, ttlMs: null }
     const { engine } = setUp({ states: { limits } })
