@@ -29,12 +29,22 @@ export interface PausedRow {
   readonly overlap: string
 }
 
+/** Text of a row that was drawn and that its client has not seen. */
+export interface OwedText {
+  readonly index: number
+  readonly content: string
+}
+
 export interface PausedCall {
   readonly id: string
   readonly tenant: string
+  /** Of the call that was first paused. */
+  readonly path: string
   readonly model: string
   readonly chunkSize: number
   readonly rows: readonly PausedRow[]
+  /** Of all its rows, also of those that had ended: a reply that is not a stream shows nothing of a paused call. */
+  readonly owed: readonly OwedText[]
 }
 
 /** What a call under way holds. */

@@ -142,7 +142,8 @@ export class SessionTurns implements SessionShelf {
       report(null, null)
       return
     }
-    const { head } = session
+    const { head, ttlMs } = session
+    if (use.ttlMs !== undefined) session.ttlMs = use.ttlMs
     const turn = this.sessions.addTurn(session, use.parent?.turn ?? 0, state)
     const position = { id: session.id, turn: turn.turn, version: session.version }
     this.chores.saver?.addState(state)
@@ -159,8 +160,10 @@ export class SessionTurns implements SessionShelf {
     }
     this.chores.saver.whenSaved(state, (error) => {
       const failure = isDurable ? error : null
-      if (failure !== null) this.sessions.retractTurn(session, turn, head)
-      else if (isDurable) this.sessions.prune(session)
+      if (failure !== null) {
+        session.ttlMs = ttlMs
+        this.sessions.retractTurn(session, turn, head)
+      } else if (isDurable) this.sessions.prune(session)
       this.sessions.unlock(session)
       report(failure === null && !session.isDeleted ? position : null, failure)
     })
@@ -191,7 +194,7 @@ export class SessionTurns implements SessionShelf {
     this.claims?.refreshUsage(namespace)
     const stateBytes = stateBytesOf(this.#runner.info.stateShape)
     const nextBytes = numTokens === null ? 0 : stateBytes + 4 * numTokens
-    this.sessions.tenants.refuseBytes(namespace, nextBytes, storedBytes)
+    this.sessions.refuseBytes(namespace, nextBytes, storedBytes)
     if (this.chores.saver?.hasFailed && this.chores.tiers.isMemoryFull) {
       throw new SkeinError(
         'state_unavailable',

@@ -18,6 +18,8 @@ export interface Use {
   parent: Turn | null
   /** The state that it will begin with, until it has. */
   pinned: KeptState | null
+  /** The time to live that its turn gives the session; undefined: the one it has. */
+  ttlMs: number | undefined
   /** Its place in the line of a session's writers. */
   waiting: { readonly line: (() => void)[]; readonly resume: () => void } | null
 }
@@ -57,6 +59,7 @@ export class SessionWriters {
       session: null,
       parent: null,
       pinned: null,
+      ttlMs: undefined,
       waiting: null,
     }
     this.#uses.set(live, use)
@@ -112,7 +115,7 @@ export class SessionWriters {
     this.#shelf.refuseIfFull(use.namespace, numTokens, live.request.storedBytes)
     const ttlMs = ttlSeconds === undefined ? undefined : 1000 * ttlSeconds
     const session = found ?? sessions.create(use.namespace, id, ttlMs)
-    if (ttlMs !== undefined) session.ttlMs = ttlMs
+    use.ttlMs = ttlMs
     sessions.lock(session)
     use.session = session
     use.parent = parent

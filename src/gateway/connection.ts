@@ -3,25 +3,30 @@ import type { ServerResponse } from 'node:http'
 import { Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 
+/** Of all apps: a worker's proxy has its own, on the connections of the server's. */
+const unclosed = new WeakMap<object, Set<ServerResponse>>()
+
 /**
  * A reply whose connection has gone says so, also where an earlier request of that connection was still being answered. Node
  * tells the reply that is being sent and no other, and what is made for the others would be made to its end.
  */
 export function closeWithConnection(app: FastifyInstance): void {
-  const open = new WeakMap<object, Set<ServerResponse>>()
-  app.addHook('onRequest', (request, reply, done) => {
-    const { socket } = request.raw
-    const known = open.get(socket)
-    const replies = known ?? new Set<ServerResponse>()
-    if (known === undefined) {
-      open.set(socket, replies)
-      socket.once('close', () => replies.forEach(closeUnsent))
-    }
-    const { raw } = reply
+  app.addHook('onRequest', (request, { raw }, done) => {
+    const replies = repliesOf(request.raw.socket)
     replies.add(raw)
     raw.once('close', () => replies.delete(raw))
     done()
   })
+}
+
+/** Apart from the hook, whose reply its listener would hold for as long as the connection lives. */
+function repliesOf(socket: Socket): Set<ServerResponse> {
+  const known = unclosed.get(socket)
+  if (known !== undefined) return known
+  const replies = new Set<ServerResponse>()
+  unclosed.set(socket, replies)
+  socket.once('close', () => replies.forEach(closeUnsent))
+  return replies
 }
 
 /** One that has a socket is told by Node itself. */

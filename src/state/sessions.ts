@@ -114,7 +114,7 @@ export class Sessions {
 
   /** An empty session. Throws too_large when the tenant's quota is used up. */
   create(namespace: string, id: string, ttlMs: number | null = this.#limits.ttlMs): Session {
-    this.tenants.refuseSession(namespace)
+    this.#withoutExpired(() => this.tenants.refuseSession(namespace))
     const now = this.#now()
     const session: Session = {
       namespace,
@@ -132,6 +132,11 @@ export class Sessions {
     }
     this.#add(session)
     return session
+  }
+
+  /** As `tenants.refuseBytes`. */
+  refuseBytes(namespace: string, nextBytes: number, ownBytes?: number): void {
+    this.#withoutExpired(() => this.tenants.refuseBytes(namespace, nextBytes, ownBytes))
   }
 
   /** Adds a turn after `parent` and makes it the head. Those that are too many then are there until `prune`. */
@@ -252,6 +257,16 @@ export class Sessions {
     }
     // Each looks the session up again: it may be gone, or the one let in may not want it any more.
     while (!session.isBusy && session.waiters.length > 0) session.waiters.shift()!()
+  }
+
+  /** Sessions whose time is over are deleted now and then; until then they must not fill a quota. */
+  #withoutExpired(refuse: () => void): void {
+    try {
+      refuse()
+    } catch {
+      this.expire()
+      refuse()
+    }
   }
 
   #setHead(session: Session, turn: number): void {

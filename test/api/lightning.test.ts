@@ -424,6 +424,37 @@ describe('stop, pause and resume', () => {
     expect((await postTo(app, `${path}/pause`, {})).statusCode).toBe(404)
   })
 
+  test('what a paused call had drawn and not shown comes first when it goes on', async () => {
+    // The first row ends at once, the second never does, and a reply that is not a stream has shown neither.
+    let isFull = false
+    const { app, engine } = serve((request, signal) => {
+      if (isFull) throw new SkeinError('queue_full', 'too many requests wait')
+      return textOf(request) === 'short' ? answer(request, 'abc') : counting(request, signal)
+    })
+    const whole = postTo(app, CHAT, { contents: ['short', '0'], request_id: 'r1', max_tokens: 500 })
+    await settle(app, 1)
+    await postTo(app, `${path}/pause`, { request_id: 'r1' })
+    expect((await whole).statusCode).toBe(409)
+    const resume = () => postTo(app, `${path}/resume`, { request_id: 'r1' })
+    isFull = true
+    expect((await resume()).statusCode).toBe(429)
+    isFull = false
+    const resumed = resume()
+    await settle(app, 1)
+    const shown = textOf(engine.requests.at(-1)!).slice(1)
+    expect(shown).not.toBe('')
+    await postTo(app, `${path}/pause`, { request_id: 'r1' })
+    const [short, digits] = rowsOf((await resumed).body).texts
+    expect(short).toBe('abc')
+    expect(digits!.startsWith(shown)).toBe(true)
+    expect(digits).toBe([...digits!].map((_, i) => (i + 1) % 10).join(''))
+    // It was shown: it does not come a second time.
+    const again = resume()
+    await settle(app, 1)
+    await postTo(app, `${path}/stop`, { request_id: 'r1' })
+    expect((await again).body).not.toContain('abc')
+  })
+
   test('keys do not see each other', async () => {
     const { app, engine } = serve(endless, { keys: ['a', 'b'] })
     const open = postTo(app, CHAT, { ...TWO, password: 'a', request_id: 'x' })
@@ -462,7 +493,7 @@ test('a row paused inside a character draws that token again and does not show i
 
 test('paused calls are bounded per tenant', () => {
   const live = new LiveCalls()
-  const call = { model: 'm', chunkSize: 1, rows: [] }
+  const call = { path: CHAT, model: 'm', chunkSize: 1, rows: [], owed: [] }
   live.keep({ ...call, tenant: 'other', id: 'x' })
   for (let i = 0; i <= MAX_PAUSED; i++) live.keep({ ...call, tenant: 't', id: `${i}` })
   expect(live.paused('t')).toHaveLength(MAX_PAUSED)

@@ -282,6 +282,14 @@ describe.skipIf(!hasDemo)('sessions', () => {
       { object: 'multi_state.dialogue_idx', session_id: 'multi:4', dialogue_idx: 4 },
       '[DONE]',
     ])
+    const long = { max_tokens: 200, stop_tokens: [], ignore_eos: true, request_id: 'm' }
+    const open = say('User: Three.\n\nAssistant:', 4, long)
+    const numDecoding = async () => (await app.inject('/v1/queue/status')).json().decode
+    await expect.poll(numDecoding, { interval: 1 }).toBe(1)
+    await postTo(app, '/v1/server/pause', { request_id: 'm' })
+    expect((await open).statusCode).toBe(409)
+    const resumed = await postTo(app, '/v1/server/resume', { request_id: 'm' })
+    expect(eventsOf(resumed.body).at(-2)).toMatchObject({ session_id: 'multi:5', dialogue_idx: 5 })
     const missing = await say('x', 99)
     expect(missing.statusCode).toBe(404)
     expect(missing.json()).toEqual({ error: 'State not found for dialogue_idx=99' })

@@ -444,6 +444,36 @@ describe('ends', () => {
     expect(engine.stats.states).toMatchObject({ sessions: 0, inSlots: 0, inMemory: 0 })
   })
 
+  test('a turn that comes to nothing leaves the time to live as it is', async () => {
+    let now = 1_000_000
+    const limits = { maxSessions: 9, maxBytes: 1e9, maxTurns: 9, ttlMs: null }
+    const { engine } = setUp({ states: { limits, now: () => now } })
+    await tell(engine, turnOf())
+    now += 60_000
+    engine.submit(turnOf({ id: 'gone' }, { ttlSeconds: 10 }))
+    engine.step()
+    engine.cancel('gone')
+    await settle(engine)
+    // The conversation was last used more than ten seconds ago.
+    expect(await call(engine, 'sessions.get', REF)).toMatchObject({ version: 1, expiresAt: null })
+    await tell(engine, turnOf({}, { ttlSeconds: 10 }))
+    expect(await call(engine, 'sessions.get', REF)).toMatchObject({ expiresAt: now + 10_000 })
+  })
+
+  test('sessions whose time is over fill no quota', async () => {
+    let now = 0
+    const limits = { maxSessions: 2, maxBytes: 1e9, maxTurns: 9, ttlMs: 1000 }
+    const { engine } = setUp({ states: { limits, now: () => now } })
+    for (const id of ['a', 'b']) await tell(engine, turnOf({}, { id }))
+    expect(() => engine.submit(turnOf({}, { id: 'c' }))).toThrow('quota')
+    now += 1000
+    await tell(engine, turnOf({}, { id: 'c' }))
+    const small = setUp({ states: { limits: { ...limits, maxBytes: 50 }, now: () => now } })
+    await tell(small.engine, turnOf())
+    now += 1000
+    await tell(small.engine, turnOf({}, { id: 't' }))
+  })
+
   test('quotas of a tenant, by sessions and by bytes, are not those of another', async () => {
     const limits = { maxSessions: 2, maxBytes: 1e9, maxTurns: 9, ttlMs: null }
     const { engine } = setUp({ states: { limits } })

@@ -5,7 +5,7 @@
 import type { GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { runGroups } from '../answers.ts'
-import type { LiveCalls } from '../live-calls.ts'
+import type { LiveCalls, PausedCall } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
 import { json, type Reply } from '../route.ts'
 import { Row } from './row.ts'
@@ -19,8 +19,8 @@ export interface BatchPlan {
   readonly rows: readonly Row[]
   readonly chunkSize: number
   readonly signal: AbortSignal
-  /** It goes on with the paused call of its id. */
-  readonly isResumed?: boolean
+  /** The paused call that it goes on with. */
+  readonly resumed?: PausedCall
 }
 
 /** What the reply says of itself. */
@@ -39,8 +39,10 @@ export function rowsOf(requests: readonly GenerateRequest[]): Row[] {
 export async function* runBatch(
   plan: BatchPlan,
   live: LiveCalls,
+  isStream: boolean,
 ): AsyncGenerator<readonly Row[], boolean> {
-  const { id, tenant, path, model, rows, signal, isResumed } = plan
+  const { id, tenant, path, model, rows, signal } = plan
+  const isResumed = plan.resumed !== undefined
   const startedAt = Date.now()
   const call = { id, tenant, path, model: model.id, numRows: rows.length, startedAt }
   const handle = live.enter({ ...call, canPause: true }, signal, isResumed)
@@ -62,21 +64,26 @@ export async function* runBatch(
     return false
   } catch (thrown) {
     if (handle.ending !== 'paused') throw handle.failureOf(thrown)
-    keepPaused(plan, live)
+    keepPaused(plan, live, isStream)
     return true
   } finally {
     handle.leave()
   }
 }
 
-function keepPaused({ id, tenant, model, rows, chunkSize }: BatchPlan, live: LiveCalls): void {
+function keepPaused(plan: BatchPlan, live: LiveCalls, isStream: boolean): void {
+  const { id, tenant, path, model, rows, chunkSize, resumed } = plan
   const unfinished = rows.filter(({ isWhole }) => !isWhole)
+  const texts = rows.map(({ index, text }) => ({ index, content: text }))
   live.keep({
     id,
     tenant,
+    path: resumed?.path ?? path,
     model: model.id,
     chunkSize,
     rows: unfinished.map((row) => row.paused(model.tokenizer)),
+    // A stream still sends what its chunks had gathered.
+    owed: isStream ? [] : texts.filter(({ content }) => content !== ''),
   })
 }
 
@@ -99,7 +106,7 @@ export type Ending = (
 
 /** For replies that are not streamed: a paused call has no reply but where to go on. */
 export async function runToEnd(plan: BatchPlan, live: LiveCalls): Promise<void> {
-  const run = runBatch(plan, live)
+  const run = runBatch(plan, live, false)
   let step = await run.next()
   while (!step.done) step = await run.next()
   if (!step.value) return
@@ -115,10 +122,15 @@ async function* batchEvents(
   live: LiveCalls,
   ending: Ending,
 ): AsyncGenerator<object> {
-  for await (const rows of runBatch(plan, live)) {
+  let owed = owedEvent(plan)
+  for await (const rows of runBatch(plan, live, true)) {
+    // Not before: until then a failure leaves the call paused, and the text would come twice.
+    if (owed !== null) yield owed
+    owed = null
     const event = eventOf(rows, plan.chunkSize)
     if (event !== null) yield event
   }
+  if (owed !== null) yield owed
   // A paused row owes what its chunk had gathered.
   const rest = eventOf(plan.rows, 0)
   if (rest !== null) yield rest
@@ -132,6 +144,11 @@ function eventOf(rows: readonly Row[], chunkSize: number): object | null {
     const content = row.flush(chunkSize)
     if (content !== null) choices.push({ index: row.index, delta: { content } })
   }
+  return choices.length === 0 ? null : { object: 'chat.completion.chunk', choices }
+}
+
+function owedEvent({ resumed }: BatchPlan): object | null {
+  const choices = (resumed?.owed ?? []).map(({ index, content }) => ({ index, delta: { content } }))
   return choices.length === 0 ? null : { object: 'chat.completion.chunk', choices }
 }
 

@@ -45,7 +45,7 @@ async function* fastEvents(
       yield { ...head, choices: [{ index: row.index, delta: { content }, finish_reason: null }] }
     }
   }
-  for await (const rows of runBatch(plan, live)) yield* single(rows, plan.chunkSize)
+  for await (const rows of runBatch(plan, live, true)) yield* single(rows, plan.chunkSize)
   yield* single(plan.rows, 0)
   const choices = plan.rows.map(({ index, reason }) => ({
     index,

@@ -17,6 +17,7 @@ import { Contents, RequestName } from './body.ts'
 import { passwordRoute } from './contents.ts'
 import { modelOf } from './model-name.ts'
 import { Row } from './row.ts'
+import { MULTI_STATE_PATH, newTurn } from './state.ts'
 
 export function serverRoutes(limits: RequestLimits, live: LiveCalls): readonly Route[] {
   return [
@@ -189,9 +190,10 @@ function resumeRoute(limits: RequestLimits, live: LiveCalls): Route {
       })
       const { tenant, signal } = call
       const chunkSize = chunk_size ?? paused.chunkSize
-      const plan = { id: paused.id, tenant, path, model, rows, chunkSize, signal, isResumed: true }
+      const plan = { id: paused.id, tenant, path, model, rows, chunkSize, signal, resumed: paused }
       const label = { id: 'rwkv7-batch', object: 'chat.completion', model: paused.model }
-      return await batchReply(plan, live, label, true)
+      const ending = paused.path === MULTI_STATE_PATH ? newTurn : undefined
+      return await batchReply(plan, live, label, true, ending)
     }),
   )
 }

@@ -19,6 +19,8 @@ import { CONTENTS } from './families.ts'
 import { modelOf } from './model-name.ts'
 import type { Row } from './row.ts'
 
+export const MULTI_STATE_PATH = '/multi_state/chat/completions'
+
 export function stateRoutes(limits: RequestLimits, live: LiveCalls): readonly Route[] {
   return [
     stateChatRoute(limits, live),
@@ -51,7 +53,7 @@ function stateChatRoute(limits: RequestLimits, live: LiveCalls): Route {
 }
 
 function multiStateRoute(limits: RequestLimits, live: LiveCalls): Route {
-  const path = '/multi_state/chat/completions'
+  const path = MULTI_STATE_PATH
   const summary = 'Continue any turn of a session; the answer is a new turn'
   const schema = Type.Object({ ...stateBody(limits).properties, dialogue_idx: Maybe(TurnNumber) })
   const route = post(path, summary, schema, async (call) => {
@@ -68,7 +70,7 @@ function multiStateRoute(limits: RequestLimits, live: LiveCalls): Route {
 }
 
 /** What both shapes say of the turn that an answer became. */
-function newTurn([row]: readonly Row[]) {
+export function newTurn([row]: readonly Row[]) {
   const position = row?.session
   // A paused row has not become one.
   if (!present(position)) return null

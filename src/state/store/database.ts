@@ -108,7 +108,7 @@ export class StoreDatabase {
   }
 
   usage(namespace: string): Usage {
-    return this.#rows.usage(namespace, this.owner)
+    return this.#rows.usage({ namespace, owner: this.owner, now: this.#now() })
   }
 
   /** See Store. */

@@ -13,6 +13,7 @@ const GAP = 1000
 const UNCLAIMED_BY_OWNER = `NOT EXISTS (
   SELECT 1 FROM claims c WHERE c.namespace = s.namespace AND c.id = s.id AND c.owner = @owner
 )`
+const LIVE = '(expires IS NULL OR expires > @now)'
 
 export class SessionRows {
   readonly #db: Database.Database
@@ -55,7 +56,7 @@ export class SessionRows {
     const rows = this.#db
       .prepare(
         `SELECT namespace, id, record FROM sessions s
-         WHERE namespace = @namespace AND (expires IS NULL OR expires > @now)
+         WHERE namespace = @namespace AND ${LIVE}
            AND (updated < @updatedAt OR (updated = @updatedAt AND id > @id)) AND ${UNCLAIMED_BY_OWNER}
          ORDER BY updated DESC, id LIMIT @limit`,
       )
@@ -63,17 +64,18 @@ export class SessionRows {
     return (rows as SessionRow[]).map(storedOf) // the columns named
   }
 
-  /** Likewise without those; a state that several of them use counts once. */
-  usage(namespace: string, owner: string): Usage {
+  /** Likewise without those, and those whose time is over; a state that several of them use counts once. */
+  usage(of: { readonly namespace: string; readonly owner: string; readonly now: number }): Usage {
     const row = this.#db
       .prepare(
         `SELECT
-           (SELECT count(*) FROM sessions s WHERE namespace = @namespace AND ${UNCLAIMED_BY_OWNER}) AS sessions,
+           (SELECT count(*) FROM sessions s WHERE namespace = @namespace AND ${LIVE} AND ${UNCLAIMED_BY_OWNER}) AS sessions,
            (SELECT coalesce(sum(bytes), 0) FROM (
-             SELECT DISTINCT key, bytes FROM uses s WHERE namespace = @namespace AND ${UNCLAIMED_BY_OWNER}
+             SELECT DISTINCT key, bytes FROM sessions s JOIN uses USING (namespace, id)
+             WHERE namespace = @namespace AND ${LIVE} AND ${UNCLAIMED_BY_OWNER}
            )) AS bytes`,
       )
-      .get({ namespace, owner })
+      .get(of)
     return row as Usage // the columns named
   }
 

@@ -548,9 +548,13 @@ test('a store of the first format is taken over with its sessions, its states an
   for (const file of blobsIn(folder)) {
     renameSync(join(folder, 'states', file), join(folder, 'states', `digest ${file}`))
   }
-  const again = open(folder, { maxInlineBytes: 10, now: () => 12 })
+  let now = 10
+  const again = open(folder, { maxInlineBytes: 10, now: () => now })
   expect(contentOf(again)).toEqual({ a: 1, b: 1 })
   expect(again.usage(NAMESPACE)).toEqual({ sessions: 2, bytes: 2 })
+  now = 11
+  // Also before it is deleted.
+  expect(again.usage(NAMESPACE)).toEqual({ sessions: 1, bytes: 1 })
   again.expire()
   expect([contentOf(again), blobsIn(folder)]).toEqual([{ b: 1 }, ['digest key b 1']])
   again.close()
