@@ -45,6 +45,7 @@ import { RateLimits } from './rate-limits.ts'
 import { onRequestEnd, type RequestEnd } from './request-end.ts'
 import { LIVENESS_PATH, mountSystem, SYSTEM_ROUTES } from './system.ts'
 import { traced, traceRequests } from './tracing.ts'
+import { sharedValidators } from './validators.ts'
 import { isForWeb, mountWeb, readWebFiles, type WebFiles } from './web.ts'
 
 export interface AppOptions {
@@ -207,6 +208,7 @@ function createFastify(
     },
     clientErrorHandler: answerClientError,
     frameworkErrors: onBadPath,
+    schemaController: { compilersFactory: { buildValidator: sharedValidators } },
     ajv: {
       customOptions: {
         // A wire value is right or refused, never bent into shape.
