@@ -1,75 +1,180 @@
-// How long copies of states hold up the engine's thread: node scripts/bench-copies.js [layers, default 32]. The states are
-// real ones of the CPU (4096 channels: with 32 layers those of a 7.2B model); the model is a pause of 10 ms that draws a
-// fixed token. Compares copies made at once with copies in pieces. Needs a build.
+// What copies of states cost the steps beside them: node scripts/bench-copies.js [MODEL] [--device cuda:0] [--rows 320]
+// [--seconds 12] [--rounds 2] [--loads 'nothing kept,both']. The engine with so many requests at once, new ones coming as others end; once with nothing
+// kept, then with prefixes, with sessions (every other turn begins from memory), and with both, in turns, several rounds. Of each: tokens a
+// second, times between two steps, and how many of the copies that should be made were. Without a MODEL the states are
+// real ones of the CPU (those of a 7.2B) and the model a pause of 10 ms. Needs a build.
+import { parseArgs } from 'node:util'
 import { plainRequest } from '../dist/bench/plain-request.js'
 import { Engine } from '../dist/engine/engine.js'
 import { DEFAULT_STATE_OPTIONS } from '../dist/engine/states.js'
-import { createRunner, paused, tokenBytes } from './large-states.js'
+import { parseDevice } from '../dist/host/device-choice.js'
+import { loadRunner } from '../dist/host/load.js'
+import { createRunner, tokenBytes } from './large-states.js'
 
-const [layers = 32] = process.argv.slice(2).map(Number)
-const NUM_STREAMS = 3
-const TURN = { ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' }
-/** Sessions of which the next is never in a slot. */
-const NUM_IN_MEMORY = 5
-
-/** Each begins a request now and then. */
+/** What is kept of request number i. */
 const LOADS = {
-  'no requests': () => ({}),
-  'requests that keep nothing': () => ({ cache: 'no-store' }),
-  'turns that leave their slots': (i) => ({ session: { ...TURN, id: `s${i}` } }),
-  'turns with a stop string': (i) => ({
-    session: { ...TURN, id: `s${i}` },
-    stop: { strings: ['b'], tokens: [], ignoreEos: true },
-  }),
-  'prompts that are kept': (i) => ({
-    prompt: Int32Array.from({ length: 40 }, (_, at) => (i >> at) & 1),
-  }),
-  'turns from memory': (i) => ({ session: { ...TURN, id: `m${i % NUM_IN_MEMORY}` } }),
+  'nothing kept': () => 'nothing',
+  'prefixes kept': () => 'prefix',
+  'sessions kept': () => 'turn',
+  both: (i) => (i % 2 ? 'prefix' : 'turn'),
 }
 
-function measure(engine, name, numSteps, serial) {
-  for (let i = 0; i < NUM_STREAMS; i++) {
-    const id = `stream ${serial} ${i}`
-    engine.submit(plainRequest({ id, maxTokens: 1e6, cache: 'no-store' }))
-  }
-  const times = []
-  for (let step = 0; step < numSteps; step++) {
-    if (step % 16 === 0 && name !== 'no requests') {
-      const i = (serial * numSteps + step) / 16
-      engine.submit(plainRequest({ id: `r${i}`, ...LOADS[name](i) }))
-    }
-    const began = performance.now()
-    paused.ms = 0
-    engine.step()
-    times.push(performance.now() - began - paused.ms)
-  }
-  for (const id of engine.liveIds) engine.cancel(id)
-  while (engine.hasWork) engine.step()
-  if (engine.failure !== null) throw engine.failure
-  return times.toSorted((a, b) => a - b)
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: {
+    device: { type: 'string', default: 'cuda:0' },
+    rows: { type: 'string' },
+    seconds: { type: 'string', default: '12' },
+    rounds: { type: 'string', default: '2' },
+    loads: { type: 'string', default: Object.keys(LOADS).join() },
+    wkv: { type: 'string', default: 'fp32' },
+  },
+})
+const [model] = positionals
+const [seconds, rounds] = [values.seconds, values.rounds].map(Number)
+const rows = Number(values.rows ?? (model === undefined ? 8 : 320))
+/** Slots beside those of the rows, for states of sessions and copies. */
+const SPARE_SLOTS = 16
+const PROMPT_TOKENS = 96
+const ANSWER_TOKENS = 256
+const WARM_UP_SECONDS = 6
+const TURN = { ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' }
+
+function openRunner() {
+  if (model === undefined) return createRunner(32)
+  const { wkv, device } = values
+  const runner = loadRunner({
+    model,
+    device: parseDevice(device),
+    wkv,
+    slots: rows + SPARE_SLOTS,
+    maxTokens: 2048,
+  })
+  runner.warmUp()
+  return runner
 }
 
-function report(copies, name, runs) {
-  const middle = (of) => runs.map(of).toSorted((a, b) => a - b)[Math.floor(runs.length / 2)]
-  const show = (ms) => ms.toFixed(1).padStart(6)
-  const p99 = middle((times) => times[Math.floor(0.99 * times.length)])
-  const longest = middle((times) => times.at(-1))
-  console.log(
-    `${copies.padEnd(10)} ${name.padEnd(30)} p99 ${show(p99)} ms   longest ${show(longest)} ms`,
+let serial = 0
+function requestOf(load, vocabSize) {
+  const i = serial++
+  const kept = LOADS[load](i)
+  const prompt = Int32Array.from(
+    { length: PROMPT_TOKENS },
+    (_, at) => 1 + ((i * 7919 + at * 104_729 + (i >> (at % 16))) % (vocabSize - 1)),
   )
+  // Lengths differ, so that not all end in one step.
+  const maxTokens = ANSWER_TOKENS / 2 + ((i * 37) % ANSWER_TOKENS)
+  const request = plainRequest({ id: `r${i}`, prompt, maxTokens })
+  if (kept === 'prefix') return request
+  if (kept === 'nothing') return { ...request, cache: 'no-store' }
+  // Two turns of a session, the second of them when its state has left the slots.
+  const id = `s${Math.floor(i / 4 / rows) * rows + (i % (2 * rows))}`
+  return { ...request, session: { ...TURN, id } }
 }
 
-for (const [copies, pieceBytes] of [
-  ['at once', Number.POSITIVE_INFINITY],
-  ['in pieces', DEFAULT_STATE_OPTIONS.pieceBytes],
-]) {
-  const sizes = { slots: 2, memory: { count: 8, bytes: Number.POSITIVE_INFINITY } }
-  const states = { ...DEFAULT_STATE_OPTIONS, sizes, pieceBytes, prefixBytes: 4e8 }
-  const engine = new Engine(createRunner(layers), tokenBytes, {}, states)
-  let serial = 0
-  for (const name of Object.keys(LOADS)) {
-    const runs = Array.from({ length: 7 }, () => measure(engine, name, 128, serial++))
-    report(copies, name, runs)
+async function measure(engine, load) {
+  const { vocabSize } = engine.info.model
+  for (let i = 0; i < rows; i++) engine.submit(requestOf(load, vocabSize))
+  const gaps = []
+  const counts = { prefixes: 0, turns: 0, errors: 0 }
+  let before = null
+  let last = 0
+  const began = performance.now()
+  for (;;) {
+    const { steps } = engine.stats
+    const events = engine.turn()
+    const now = performance.now()
+    if (events !== null && events.length > 0) {
+      if (before !== null) gaps.push(now - last)
+      last = now
+      for (const event of events) {
+        if (event.type === 'error') counts.errors++
+        if (event.type !== 'finish' && event.type !== 'error') continue
+        if (before !== null && event.session !== undefined) counts.turns++
+        else if (before !== null) counts.prefixes += 2
+        engine.submit(requestOf(load, vocabSize))
+      }
+    }
+    if (before === null && now - began > 1000 * WARM_UP_SECONDS) {
+      before = { at: now, tokens: engine.stats.generatedTokens, steps }
+      last = now
+    }
+    if (before !== null && now - before.at > 1000 * seconds) break
+    await new Promise((resolve) => setImmediate(resolve))
   }
-  engine.dispose()
+  const took = (performance.now() - before.at) / 1000
+  const rate = (engine.stats.generatedTokens - before.tokens) / took
+  for (const id of engine.liveIds) engine.cancel(id)
+  while (engine.hasWork) {
+    engine.turn()
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+  if (engine.failure !== null) throw engine.failure
+  gaps.sort((a, b) => a - b)
+  return { rate, gaps, counts, took }
 }
+
+const runner = openRunner()
+/** Copies that were begun, as the runner sees them. */
+const moves = { reads: 0, writes: 0 }
+for (const [name, key] of [
+  ['readState', 'reads'],
+  ['writeState', 'writes'],
+]) {
+  const move = runner[name].bind(runner)
+  runner[name] = (...args) => {
+    moves[key]++
+    return move(...args)
+  }
+}
+const sizes = { slots: SPARE_SLOTS, memory: { count: 64, bytes: Number.POSITIVE_INFINITY } }
+const limits = { ...DEFAULT_STATE_OPTIONS.limits, maxTurns: 2 }
+const states = { ...DEFAULT_STATE_OPTIONS, sizes, limits, prefixBytes: 2e9 }
+const bytes =
+  model === undefined
+    ? tokenBytes
+    : { bytesOf: () => Uint8Array.of(97), encode: () => new Int32Array(0) }
+const engine = new Engine(runner, bytes, {}, states)
+
+const all = new Map(values.loads.split(',').map((load) => [load, []]))
+for (let round = 0; round < rounds; round++) {
+  for (const load of all.keys()) {
+    const start = { ...moves }
+    const result = await measure(engine, load)
+    const { took } = result
+    const perSecond = (count) => count / (took + WARM_UP_SECONDS)
+    all.get(load).push({
+      ...result,
+      reads: perSecond(moves.reads - start.reads),
+      writes: perSecond(moves.writes - start.writes),
+    })
+  }
+}
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length
+const at = (gaps, share) => gaps[Math.min(gaps.length - 1, Math.floor(share * gaps.length))]
+let base = null
+console.log(
+  `${rows} rows, states of ${(runner.info.stateBytes / 1e6).toFixed(1)} MB, ${runner.info.device}`,
+)
+console.log(
+  'load            tokens/s   beside   step p50     p99     max ms   reads/s  asked/s  writes/s  errors',
+)
+for (const [load, results] of all) {
+  const rate = mean(results.map((one) => one.rate))
+  base ??= rate
+  const step = [0.5, 0.99, 1].map((share) => mean(results.map(({ gaps }) => at(gaps, share))))
+  const asked = mean(results.map(({ counts, took }) => (counts.prefixes + counts.turns) / took))
+  const [reads, writes] = ['reads', 'writes'].map((key) => mean(results.map((one) => one[key])))
+  const errors = results.reduce((sum, { counts }) => sum + counts.errors, 0)
+  const cells = [
+    rate.toFixed(0).padStart(8),
+    `${((100 * rate) / base).toFixed(1)} %`.padStart(8),
+    ...step.map((ms) => ms.toFixed(2).padStart(8)),
+    reads.toFixed(0).padStart(9),
+    asked.toFixed(0).padStart(8),
+    writes.toFixed(0).padStart(8),
+    String(errors).padStart(6),
+  ]
+  console.log(`${load.padEnd(15)} ${cells.join(' ')}`)
+}
+engine.dispose()

@@ -109,7 +109,7 @@ function printTable(columns) {
     )
 }
 
-const write = `import('./src/cli/random-model.ts').then((m) => console.log(m.randomModel('${size}')))`
+const write = `import('./src/cli/bench/random-model.ts').then((m) => console.log(m.randomModel('${size}')))`
 const model = await run('model', '-e', write)
 if (model === null) process.exit(1)
 const columns = []

@@ -3,11 +3,11 @@
 import { fork } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { plainRequest } from '../dist/bench/plain-request.js'
+import { channelToChild, channelToParent } from '../dist/engine/client/process-channel.js'
+import { RemoteEngineClient } from '../dist/engine/client/remote-client.js'
+import { serveEngine } from '../dist/engine/client/worker-loop.js'
 import { Engine } from '../dist/engine/engine.js'
-import { channelToChild, channelToParent } from '../dist/engine/process-channel.js'
-import { RemoteEngineClient } from '../dist/engine/remote-client.js'
 import { DEFAULT_STATE_OPTIONS } from '../dist/engine/states.js'
-import { serveEngine } from '../dist/engine/worker-loop.js'
 import { createRunner, paused, tokenBytes } from './large-states.js'
 
 const [layers = 32, times = 10] = process.argv.slice(2).map(Number)

@@ -17,12 +17,12 @@ const identity = {
   vocabulary: 'v',
   weights: 'w',
 }
-const state = {
-  shift: new Float32Array(mebibytes * 2 * 64 * heads).map((_, i) => Math.sin(i)),
-  wkv: new Float32Array(mebibytes * heads * 64 * 64).map((_, i) => Math.cos(i)),
-}
+const state = [
+  new Float32Array(mebibytes * 2 * 64 * heads).map((_, i) => Math.sin(i)),
+  new Float32Array(mebibytes * heads * 64 * 64).map((_, i) => Math.cos(i)),
+]
 const dataFolder = mkdtempSync(join(tmpdir(), 'skein-bench-store-'))
-const bytes = state.shift.byteLength + state.wkv.byteLength
+const bytes = state[0].byteLength + state[1].byteLength
 
 /** A tick every millisecond; the longest pause between two is what a step would have waited. */
 let longest = 0
@@ -55,7 +55,7 @@ function changeOf(i) {
   const turn = { turn: 1, parent: 0, createdAt: 1, key, numTokens: 2001, bytes, isForeign: false }
   const times = { createdAt: 1, updatedAt: i, ttlMs: null }
   const record = { version: 1, head: 1, nextTurn: 2, turns: [turn], ...times }
-  const put = { key, tokens, tail: Int32Array.of(1), floats: [state.shift, state.wkv] }
+  const put = { key, tokens, tail: Int32Array.of(1), floats: state }
   return {
     puts: [{ ...put, namespace: 'n', isForeign: false }],
     sessions: [{ namespace: 'n', id: `s${i}`, record }],

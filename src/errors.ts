@@ -52,7 +52,7 @@ export interface ErrorShape {
   readonly param?: string
 }
 
-export interface SkeinErrorOptions {
+interface SkeinErrorOptions {
   readonly param?: string
   readonly cause?: unknown
   readonly retryAfterSeconds?: number

@@ -9,27 +9,19 @@
  * Many `generate` calls may run at once; they share one batch.
  */
 import { randomUUID } from 'node:crypto'
+import { LocalEngineClient } from './engine/client/local-client.ts'
 import type { EngineClient } from './engine/client.ts'
-import { LocalEngineClient } from './engine/local-client.ts'
 import type { EngineInfo, GenerateRequest } from './engine/messages.ts'
-import { type EngineChoice, loadEngine } from './load.ts'
+import { type EngineChoice, loadEngine } from './host/load.ts'
 import type { LoadProgress } from './model/weights.ts'
+import { type SamplingName, samplingNumbers } from './sampling.ts'
 import type { Tokenizer } from './tokenizer/tokenizer.ts'
 
 export { SkeinError } from './errors.ts'
-export type { EngineChoice } from './load.ts'
+export type { EngineChoice } from './host/load.ts'
 
-export interface GenerateOptions {
-  /** 0 is greedy. Default 1. */
-  readonly temperature?: number | undefined
-  /** Default 0.5. */
-  readonly topP?: number | undefined
-  readonly topK?: number | undefined
-  readonly minP?: number | undefined
-  readonly presencePenalty?: number | undefined
-  readonly frequencyPenalty?: number | undefined
-  readonly penaltyDecay?: number | undefined
-  readonly repetitionPenalty?: number | undefined
+/** The numbers of sampling.ts; one that is left out changes nothing, but `topP`, which is 0.5 then. */
+export interface GenerateOptions extends SamplingOptions {
   /** Same seed and prompt, same text, whatever else runs. */
   readonly seed?: number | bigint | undefined
   /** Default 512. */
@@ -42,6 +34,8 @@ export interface GenerateOptions {
   /** Told how many tokens each piece took. */
   readonly onTokens?: ((count: number) => void) | undefined
 }
+
+export type SamplingOptions = { readonly [K in SamplingName]?: number | undefined }
 
 export interface Llm {
   readonly info: EngineInfo
@@ -95,14 +89,7 @@ function requestOf(
     n: 1,
     maxTokens: options.maxTokens ?? 512,
     sampling: {
-      temperature: options.temperature ?? 1,
-      topK: options.topK ?? 0,
-      topP: options.topP ?? 0.5,
-      minP: options.minP ?? 0,
-      presencePenalty: options.presencePenalty ?? 0,
-      frequencyPenalty: options.frequencyPenalty ?? 0,
-      penaltyDecay: options.penaltyDecay ?? 1,
-      repetitionPenalty: options.repetitionPenalty ?? 1,
+      ...samplingNumbers((name, row) => options[name] ?? row.ownDefault ?? row.off),
       seed: options.seed === undefined ? null : BigInt(options.seed),
       logitBias: [],
       bannedTokens: [],

@@ -35,19 +35,6 @@ void check_batch(const sk_program& program, const Batch& batch) {
   }
 }
 
-int machine_level() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
-  return avx2 ? (avx512 ? 2 : 1) : 0;
-#else
-  return 0;
-#endif
-}
-
 }  // namespace
 
 }  // namespace skein
@@ -57,7 +44,6 @@ using namespace skein;
 extern "C" {
 
 int32_t sk_abi_version(void) { return SK_ABI_VERSION; }
-int32_t sk_machine_level(void) { return machine_level(); }
 
 sk_context* sk_context_new(int32_t threads) {
   return guard_pointer([&] {
@@ -96,19 +82,19 @@ sk_program* sk_program_new(sk_context* context, int32_t tokens, int32_t rows, in
 void sk_program_free(sk_program* program) { delete program; }
 
 int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows,
-                       int32_t num_logits, int32_t num_samples, int32_t num_bias,
+                       int32_t num_logits, int32_t num_samples, int32_t num_bias, int32_t num_masks,
                        const int32_t* tokens, const int32_t* starts, const int32_t* slots,
                        const int32_t* logit_rows, const int32_t* blend_counts,
                        const float* blend_weights, const int32_t* sample_row,
                        const int32_t* sample_slot, const float* sample_floats,
                        const int32_t* sample_ints, const int32_t* bias_starts,
-                       const int32_t* bias_ids, const float* bias_values, int32_t* sampled,
+                       const int32_t* bias_ids, const float* bias_values, const uint32_t* masks, int32_t* sampled,
                        float* sampled_logprob, int32_t* top_ids, float* top_logprobs) {
-  const Batch batch = {num_tokens,    num_rows,    num_logits,  num_samples,   num_bias,
-                       tokens,        starts,      slots,       logit_rows,    blend_counts,
-                       blend_weights, sample_row,  sample_slot, sample_floats, sample_ints,
-                       bias_starts,   bias_ids,    bias_values, sampled,       sampled_logprob,
-                       top_ids,       top_logprobs};
+  const Batch batch = {num_tokens,    num_rows,      num_logits, num_samples, num_bias,
+                       num_masks,     tokens,        starts,     slots,       logit_rows,
+                       blend_counts,  blend_weights, sample_row, sample_slot, sample_floats,
+                       sample_ints,   bias_starts,   bias_ids,   bias_values, masks,
+                       sampled,       sampled_logprob, top_ids,  top_logprobs};
   return guard([&] {
     check_batch(*program, batch);
     for (const auto& command : program->commands) command->check(batch);

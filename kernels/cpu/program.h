@@ -14,7 +14,7 @@ namespace skein {
 
 /// One step's input and output, as documented at `Batch` of src/backend/backend.ts.
 struct Batch {
-  int32_t num_tokens, num_rows, num_logits, num_samples, num_bias;
+  int32_t num_tokens, num_rows, num_logits, num_samples, num_bias, num_masks;
   const int32_t *tokens, *starts, *slots, *logit_rows, *blend_counts;
   const float* blend_weights;
   const int32_t *sample_row, *sample_slot;
@@ -22,6 +22,7 @@ struct Batch {
   const int32_t* sample_ints;
   const int32_t *bias_starts, *bias_ids;
   const float* bias_values;
+  const uint32_t* masks;
   int32_t* sampled;
   float* sampled_logprob;
   int32_t* top_ids;

@@ -14,14 +14,24 @@ namespace skein {
 namespace {
 
 // Columns of sample_floats and sample_ints.
-enum { kTemperature, kTopP, kMinP, kPresence, kFrequency, kDecay, kRepetition, kNoise };
-enum { kTopK, kSeedLow, kSeedHigh, kPosition, kStream, kTopLogprobs };
+enum {
+  kTemperature,
+  kTopP,
+  kMinP,
+  kPresencePenalty,
+  kFrequencyPenalty,
+  kPenaltyDecay,
+  kRepetitionPenalty,
+  kNoise,
+  kSampleFloats
+};
+enum { kTopK, kSeedLow, kSeedHigh, kPosition, kStream, kTopLogprobs, kMask };
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kScan = 64;
 
 struct Params {
-  const float* floats;  // [SK_SAMPLE_FLOATS]
+  const float* floats;  // [kSampleFloats]
   const int32_t* ints;  // [SK_SAMPLE_INTS]
 
   bool is_greedy() const {
@@ -79,7 +89,7 @@ float smallest_finite(const float* x, int64_t count) {
   vf worst = splat(kInfinity);
   for (; i + kLanes <= count; i += kLanes) {
     const vf value = load(x + i);
-    worst = (value < worst) & (value > -kInfinity) ? value : worst;
+    worst = ((value < worst) & (value > -kInfinity)) ? value : worst;
   }
   float lanes[kLanes];
   store(lanes, worst);
@@ -283,6 +293,8 @@ struct Sample final : Command {
       require(batch.sample_ints[s * SK_SAMPLE_INTS + kTopLogprobs] <= SK_MAX_TOP_LOGPROBS,
               "at most 20 top logprobs");
       check_bias(batch, s);
+      const int32_t mask = batch.sample_ints[s * SK_SAMPLE_INTS + kMask];
+      require(mask >= 0 && mask <= batch.num_masks, "mask row out of range");
     }
   }
 
@@ -310,13 +322,13 @@ struct Sample final : Command {
   }
 
   void sample(const Batch& batch, int64_t s, Scratch& own) const {
-    const Params params = {batch.sample_floats + s * SK_SAMPLE_FLOATS,
+    const Params params = {batch.sample_floats + s * kSampleFloats,
                            batch.sample_ints + s * SK_SAMPLE_INTS};
     const int32_t slot = batch.sample_slot[s];
     const float* raw = logits + int64_t{batch.sample_row[s]} * penalties->vocab;
     int32_t token = -1;
     if (all_finite(raw, penalties->vocab)) {
-      std::copy_n(raw, penalties->vocab, own.logits.begin());
+      copy_allowed(batch, params.ints[kMask], raw, own.logits);
       for (int32_t i = batch.bias_starts[s]; i < batch.bias_starts[s + 1]; i++) {
         own.logits[batch.bias_ids[i]] += batch.bias_values[i];
       }
@@ -326,12 +338,26 @@ struct Sample final : Command {
     batch.sampled[s] = token;
     if (params.ints[kTopLogprobs] >= 0)
       write_logprobs(batch, s, raw, token, params.ints[kTopLogprobs]);
-    if (token >= 0) count(slot, token, params.floats[kDecay]);
+    if (token >= 0) count(slot, token, params.floats[kPenaltyDecay]);
+  }
+
+  /// The logits of the mask's tokens, −inf for the others; mask 0 has all.
+  void copy_allowed(const Batch& batch, int32_t mask, const float* raw,
+                    std::vector<float>& to) const {
+    const int32_t vocab = penalties->vocab;
+    if (mask == 0) {
+      std::copy_n(raw, vocab, to.begin());
+      return;
+    }
+    const uint32_t* row = batch.masks + int64_t{mask - 1} * ((vocab + 31) / 32);
+    for (int32_t id = 0; id < vocab; id++)
+      to[id] = (row[id >> 5] >> (id & 31) & 1) != 0 ? raw[id] : -kInfinity;
   }
 
   void penalise(float* adjusted, int32_t slot, const Params& params) const {
-    const float repetition = params.floats[kRepetition], presence = params.floats[kPresence];
-    const float frequency = params.floats[kFrequency];
+    const float repetition = params.floats[kRepetitionPenalty];
+    const float presence = params.floats[kPresencePenalty];
+    const float frequency = params.floats[kFrequencyPenalty];
     if (repetition == 1 && presence == 0 && frequency == 0) return;
     const float* counts = penalties->counts_of(slot);
     const uint8_t* flags = penalties->flags_of(slot);

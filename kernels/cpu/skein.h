@@ -14,7 +14,6 @@
 
 #define SK_API __attribute__((visibility("default")))
 #define SK_MAX_TOP_LOGPROBS 20
-#define SK_SAMPLE_FLOATS 8
 #define SK_SAMPLE_INTS 8
 
 #ifdef __cplusplus
@@ -22,7 +21,7 @@ extern "C" {
 #endif
 
 /* Changes with every incompatible change of this file; the caller refuses another one. */
-#define SK_ABI_VERSION 7
+#define SK_ABI_VERSION 8
 
 /* SK_INVALID: a rule of this file was broken. SK_UNSUPPORTED: no such model can be run. */
 typedef enum {
@@ -49,8 +48,6 @@ typedef struct sk_penalties sk_penalties; /* tokens seen per slot */
 typedef struct sk_program sk_program;     /* recorded ops */
 
 SK_API int32_t sk_abi_version(void);
-/* The best level this machine can run: 0 baseline, 1 avx2, 2 avx512 (with VNNI and BF16). */
-SK_API int32_t sk_machine_level(void);
 /* Status and text of the last failure in this thread. */
 SK_API int32_t sk_last_status(void);
 SK_API const char* sk_last_error(void);
@@ -150,15 +147,15 @@ SK_API int32_t sk_record_sample(sk_program* program, const float* logits /* [R,V
                                 sk_penalties* penalties);
 
 /* Runs the recorded ops for one batch; fields as in `Batch` of backend.ts. num_bias = length of the
- * bias arrays. */
+ * bias arrays, num_masks = rows of masks. */
 SK_API int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows,
-                              int32_t num_logits, int32_t num_samples, int32_t num_bias,
+                              int32_t num_logits, int32_t num_samples, int32_t num_bias, int32_t num_masks,
                               const int32_t* tokens, const int32_t* starts, const int32_t* slots,
                               const int32_t* logit_rows, const int32_t* blend_counts,
                               const float* blend_weights, const int32_t* sample_row,
                               const int32_t* sample_slot, const float* sample_floats,
                               const int32_t* sample_ints, const int32_t* bias_starts,
-                              const int32_t* bias_ids, const float* bias_values, int32_t* sampled,
+                              const int32_t* bias_ids, const float* bias_values, const uint32_t* masks, int32_t* sampled,
                               float* sampled_logprob, int32_t* top_ids, float* top_logprobs);
 
 /* For benches and tests. Seconds to read `bytes` from memory once with all threads, best of

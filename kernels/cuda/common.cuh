@@ -12,8 +12,9 @@ struct f16 {
   u16 bits;
 };
 
-/** The batch of a step in device memory. Counts: tokens, rows, logits rows, samples; what lies
- * beyond them is padding. */
+/** The batch of a step in device memory. Counts: tokens, rows, logits rows, samples, rows of one
+ * token, rows that are not long; what lies beyond them is padding. Rows come shortest first, so
+ * token t of the rows of one token is all of row t. */
 struct Step {
   const int* counts;
   const int* tokens;       // [T]
@@ -33,6 +34,10 @@ struct Step {
   __device__ int num_rows() const { return counts[1]; }
   __device__ int num_logits() const { return counts[2]; }
   __device__ int num_samples() const { return counts[3]; }
+  /** Rows of one token: the first of the batch. Also the first token of the other rows. */
+  __device__ int num_singles() const { return counts[4]; }
+  /** The first row of so many tokens that it has kernels of its own (LONG_ROW of command.ts). */
+  __device__ int first_long() const { return counts[5]; }
 };
 
 /**

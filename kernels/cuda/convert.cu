@@ -14,3 +14,11 @@ extern "C" __global__ void __launch_bounds__(256)
 #endif
   }
 }
+
+// States in f16 as the host keeps them: out f32 · in f16
+extern "C" __global__ void __launch_bounds__(256)
+    widen(float* out, const f16* in, long long count) {
+  for (long long i = blockIdx.x * 256ll + threadIdx.x; i < count; i += 256ll * gridDim.x) {
+    out[i] = to_float(in[i]);
+  }
+}

@@ -15,7 +15,7 @@
 // alone, to the bit, whatever TOKENS. Matrices f16 [rows, columns], value
 // transposed, vectors f32, x f32. Where r, k, v, output, key and value are of integers (QUANT, as
 // in quant.cuh), all of them are read as they lie: a block has rows of value, too. Tolerance: that
-// of the ops it stands for (wkv7.cu, linear-few.cu or linear-quant.cu, linear-sparse.cu,
+// of the ops it stands for (wkv7-decode.cu, linear-few.cu or linear-quant.cu, linear-sparse.cu,
 // shift-mix.cu).
 //
 // TOKENS: at most (1 of integers) · BLOCKS, WARPS: those that multiply; one more is for the

@@ -43,7 +43,6 @@ struct Layer {
   float* shift[2];
   /** w, a, g and v_gate stay in shared memory; v_gate says whether there is one. */
   Wkv7 mixing;
-  u64 unused;
 };
 
 /** Columns of value that a block has: a power of two, so that a warp reads whole rows of them. */

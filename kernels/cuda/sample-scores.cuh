@@ -1,4 +1,4 @@
-// What becomes of a row of logits before one is drawn: bias, penalties and noise; and the sample's
+// What becomes of a row of logits before one is drawn: mask, bias, penalties and noise; the sample's
 // random numbers.
 #pragma once
 #include "sample-row.cuh"
@@ -7,14 +7,23 @@ enum SampleFloat {
   kTemperature,
   kTopP,
   kMinP,
-  kPresence,
-  kFrequency,
-  kDecay,
-  kRepetition,
+  kPresencePenalty,
+  kFrequencyPenalty,
+  kPenaltyDecay,
+  kRepetitionPenalty,
   kNoise,
-  kSampleFloats = 8
+  kSampleFloats
 };
-enum SampleInt { kTopK, kSeedLow, kSeedHigh, kPosition, kStream, kTopLogprobs, kSampleInts = 8 };
+enum SampleInt {
+  kTopK,
+  kSeedLow,
+  kSeedHigh,
+  kPosition,
+  kStream,
+  kTopLogprobs,
+  kMask,
+  kSampleInts = 8
+};
 enum Flag : u8 { kInPrompt = 1, kGenerated = 2 };
 
 /** Four uniforms in [0, 1) with 24 bits: Philox4x32-10, see reference/philox.ts. */
@@ -33,7 +42,8 @@ __device__ float4 philox_four(const int* n, u32 block) {
 }
 
 __device__ __forceinline__ bool penalises(const float* f) {
-  return f[kRepetition] != 1 || f[kPresence] != 0 || f[kFrequency] != 0 || f[kDecay] != 1;
+  return f[kRepetitionPenalty] != 1 || f[kPresencePenalty] != 0 || f[kFrequencyPenalty] != 0 ||
+         f[kPenaltyDecay] != 1;
 }
 
 /** The ids [begin, end) of a block. */
@@ -41,26 +51,31 @@ struct Slice {
   int begin, end;
 };
 
-/** scores = logits with bias and penalties; decays the counts on the way. */
+/** scores = logits of the mask's tokens (no mask: all) with bias and penalties; decays the counts on
+ * the way. */
 __device__ __noinline__ void adjust(const Slice& slice, const Step& step, int s, const float* raw,
-                                    float* scores, const int* bias_ids, const float* bias_values,
-                                    float* counts, u8* flags, const float* f) {
-  for (int i = slice.begin + threadIdx.x; i < slice.end; i += kThreads) scores[i] = raw[i];
+                                    float* scores, const u32* mask, const int* bias_ids,
+                                    const float* bias_values, float* counts, u8* flags,
+                                    const float* f) {
+  for (int i = slice.begin + threadIdx.x; i < slice.end; i += kThreads) {
+    const bool is_allowed = mask == nullptr || (mask[i >> 5] >> (i & 31) & 1) != 0;
+    scores[i] = is_allowed ? raw[i] : -infinity();
+  }
   __syncthreads();
   for (int i = step.bias_starts[s] + threadIdx.x; i < step.bias_starts[s + 1]; i += kThreads) {
     const int id = bias_ids[i];
     if (id >= slice.begin && id < slice.end) atomicAdd(scores + id, bias_values[i]);
   }
   __syncthreads();
-  const float repetition = f[kRepetition];
+  const float repetition = f[kRepetitionPenalty];
   for (int i = slice.begin + threadIdx.x; i < slice.end; i += kThreads) {
     const u8 flag = flags[i];
     if (flag == 0) continue;
     float score = scores[i];
     if (repetition != 1.0f) score = score > 0 ? score / repetition : score * repetition;
     if (flag & kGenerated) {
-      score -= f[kPresence] + f[kFrequency] * counts[i];
-      if (f[kDecay] != 1.0f) counts[i] *= f[kDecay];
+      score -= f[kPresencePenalty] + f[kFrequencyPenalty] * counts[i];
+      if (f[kPenaltyDecay] != 1.0f) counts[i] *= f[kPenaltyDecay];
     }
     scores[i] = score;
   }

@@ -1,5 +1,5 @@
-// Draws the samples of a step, one cluster of CLUSTER blocks each, in the order of backend.ts: bias
-// → penalties → temperature → top-k, top-p and min-p on one distribution → draw (or the best of
+// Draws the samples of a step, one cluster of CLUSTER blocks each, in the order of backend.ts: mask
+// → bias → penalties → temperature → top-k, top-p and min-p on one distribution → draw (or the best of
 // noisy scores); then counts the token and reports log-probabilities. logits f32 [R, V] · scratch
 // f32 [S, V] · counts f32, flags u8 [slots, V] (1 in the prompt, 2 generated)
 //
@@ -18,6 +18,7 @@ struct Sampling {
   u8* flags;
   const int* bias_ids;
   const float* bias_values;
+  const u32* masks;
   int* sampled;
   float* sampled_logprob;
   int* top_ids;
@@ -42,7 +43,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS) sample(Step step,
   const float* const logits = op.logits + (long long)step.sample_row[s] * op.vocab;
   float* const counts = op.counts + (long long)step.sample_slot[s] * op.vocab;
   u8* const flags = op.flags + (long long)step.sample_slot[s] * op.vocab;
-  const bool is_adjusted = penalises(f) || step.bias_starts[s + 1] > step.bias_starts[s];
+  const u32* const mask =
+      n[kMask] == 0 ? nullptr : op.masks + (long long)(n[kMask] - 1) * ((op.vocab + 31) / 32);
+  const bool is_adjusted =
+      mask != nullptr || penalises(f) || step.bias_starts[s + 1] > step.bias_starts[s];
   const bool is_greedy = f[kTemperature] <= 0 || n[kTopK] == 1 || f[kTopP] <= 0;
   const bool is_noisy = f[kNoise] > 0 && !is_greedy;
   const bool reports = block_rank() == 0 && threadIdx.x == 0;
@@ -60,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS) sample(Step step,
     float* const scratch = op.scratch + (long long)s * op.vocab;
     const Slice slice = {row.first, row.first + row.length};
     if (is_adjusted) {
-      adjust(slice, step, s, logits, scratch, op.bias_ids, op.bias_values, counts, flags, f);
+      adjust(slice, step, s, logits, scratch, mask, op.bias_ids, op.bias_values, counts, flags, f);
       // The first block reads the count of its token, which another may have decayed.
       cluster_sync();
     }

@@ -3,10 +3,10 @@
 // x f32 [T, C] · out n × f16 [T, C] · mix n × f32 [C] · shift f32, one vector [C] a slot,
 // slot_stride numbers apart. A block takes TOKENS tokens in a row: their loads and the barriers of
 // their sums are shared, and so are the mixes. The h before a block's first token is computed again
-// from x. A row of one token updates its shift vector here; the block of a longer row's last token
-// must not, since that of its first may not have read it yet: shift_commit does it in the next
-// launch. In a decode step token t is all of row t: shift_mix_decode reads no lists of rows and
-// computes no h of the token before.
+// from x. The block of a row's last token must not update its shift vector, since that of its first
+// may not have read it yet: shift_commit does it in the next launch. Rows of one token come first,
+// and token t is all of row t: shift_mix_decode takes them, reads no lists of rows and computes no h
+// of the token before.
 #include "norm.cuh"
 
 #define MAX_MIXES 6
@@ -42,12 +42,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
   __shared__ float scratch[2][TOKENS + 1][32];
   let_next_start();
   wait_for_previous();
-  const int first = blockIdx.x * TOKENS, count = min(TOKENS, step.num_tokens() - first);
+  const int first = step.num_singles() + blockIdx.x * TOKENS;
+  const int count = min(TOKENS, step.num_tokens() - first);
   if (count <= 0) return;
   // Everything that is read is asked for at once. h[i + 1] is of token i, h[0] of the one before.
   Row h[TOKENS + 1], previous[TOKENS];
   bool starts[TOKENS];
-  float* shifts[TOKENS];
 #pragma unroll
   for (int i = 0; i <= TOKENS; i++) {
     const int t = first + min(i, count) - 1;
@@ -57,9 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
   for (int i = 0; i < TOKENS; i++) {
     const int t = first + min(i, count - 1), row = step.token_rows[t];
     starts[i] = t == step.starts[row];
-    shifts[i] = starts[i] ? shift + step.slots[row] * slot_stride : nullptr;
-    if (starts[i]) previous[i] = load_row(shifts[i]);
-    if (step.starts[row + 1] != t + 1) shifts[i] = nullptr;
+    if (starts[i]) previous[i] = load_row(shift + step.slots[row] * slot_stride);
   }
   normalise(h, eps, scratch);
   const Row w = load_row(weight), b = load_row(bias);
@@ -78,19 +76,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
                   moved(h[i + 1], previous[i], mix));
     }
   }
-#pragma unroll
-  for (int i = 0; i < TOKENS; i++)
-    if (i < count && shifts[i] != nullptr) store_row(shifts[i], h[i + 1]);
 }
 
-// A step of one token a row, a block each.
+// Rows of one token, a block each.
 extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
     shift_mix_decode(Step step, Mixes mixes, const float* x, const float* weight, const float* bias,
                      float eps, float* shift, long long slot_stride) {
   __shared__ float scratch[64];
   let_next_start();
   const int t = blockIdx.x;
-  const bool is_padding = t >= step.num_rows();
+  const bool is_padding = t >= step.num_singles();
   // What wrote this shift ended a step ago at the latest: no need to wait for the kernel before.
   float* const at = shift + step.slots[t] * slot_stride;
   Row previous;
@@ -111,10 +106,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   __shared__ float scratch[64];
   let_next_start();
   wait_for_previous();
-  const int row = blockIdx.x;
+  const int row = step.num_singles() + blockIdx.x;
   if (row >= step.num_rows()) return;
   const int last = step.starts[row + 1] - 1;
-  if (last == step.starts[row]) return;
   const Row h = layer_norm(load_row(x + (long long)last * CHANNELS), weight, bias, eps, scratch);
   store_row(shift + step.slots[row] * slot_stride, h);
 }

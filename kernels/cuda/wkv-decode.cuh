@@ -1,4 +1,4 @@
-// One token of one head: how a block holds the head's state, for wkv6_decode and wkv7_decode. Each
+// One head of a row: how a block holds its state, for wkv6_decode, wkv7_decode and wkv7_rows. Each
 // group of 8 lanes owns four neighbouring rows. Loads are asked for first, and what is held stays
 // as it lies in memory until it is used, so that many heads share a multiprocessor and their states
 // fill the memory's queue. Knows no recurrence.
@@ -47,21 +47,25 @@ __device__ __forceinline__ void load_rows(HeldRows& held) {
   }
 }
 
-/** A head of the block's row of the batch (y), once the kernels before have ended; false for
+/** Asks for the state of a head of a row. What wrote the states of this layer ended a step ago at the
+ * latest: no need to wait for the kernel before. */
+template <class Op>
+__device__ __forceinline__ void ask_for_rows(HeldRows& held, const Step& step, const Op& op,
+                                             int row, int head) {
+  held.first_row = (threadIdx.x >> 3) * kRows;
+  held.at = static_cast<state_t*>(op.state) + step.slots[row] * op.slot_stride +
+            (long long)head * kHeadNumbers + held.first_row * 64 + 4 * lane_of_row();
+  load_rows(held);
+}
+
+/** A head of the block's row of one token (y), once the kernels before have ended; false for
  * padding. */
 template <class Op>
 __device__ __forceinline__ bool take_head(HeldRows& held, const Step& step, const Op& op,
                                           int head) {
   const int row = blockIdx.y;
-  const bool is_padding = row >= step.num_rows();
-  if (!is_padding) {
-    // What wrote the states of this layer ended a step ago at the latest: no need to wait for the
-    // kernel before.
-    held.first_row = (threadIdx.x >> 3) * kRows;
-    held.at = static_cast<state_t*>(op.state) + step.slots[row] * op.slot_stride +
-              (long long)head * kHeadNumbers + held.first_row * 64 + 4 * lane_of_row();
-    load_rows(held);
-  }
+  const bool is_padding = row >= step.num_singles();
+  if (!is_padding) ask_for_rows(held, step, op, row, head);
   wait_for_previous();
   return !is_padding;
 }

@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, kHeadsResident)
   finish(op, t, head, all, ending[lane]);
 }
 
-// Rows of any number of tokens, one after the other: a block owns 16 rows of one head's state in
+// Rows of several tokens, one after the other: a block owns 16 rows of one head's state in
 // the registers of four warps (a row to 8 lanes), while four other warps prepare the operands of
 // the next chunk in shared memory and hold those of the one after in registers. y goes to op.y;
 // wkv6_output does the rest.
@@ -208,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(64 * kWarps)
   __shared__ Operands shared[2][kChunk];
   let_next_start();
   wait_for_previous();
-  const int head = blockIdx.x, row = blockIdx.y, split = blockIdx.z;
+  const int head = blockIdx.x, row = step.num_singles() + blockIdx.y, split = blockIdx.z;
   if (row >= step.num_rows()) return;
   const int start = step.starts[row], end = step.starts[row + 1];
   if (threadIdx.x >= 32 * kWarps) {
@@ -228,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(128)
   wait_for_previous();
   const int heads = op.channels / 64;
   const int index = blockIdx.x * 4 + (threadIdx.x >> 5);
-  const int t = index / heads, head = index % heads;
+  const int t = step.num_singles() + index / heads, head = index % heads;
   if (t >= step.num_tokens()) return;
   const Finish f = load_finish(op, t, head);
   finish(op, t, head, *reinterpret_cast<const float2*>(op.y + pair_at(op, t, head)), f);

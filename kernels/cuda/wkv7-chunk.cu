@@ -160,11 +160,11 @@ __device__ __forceinline__ int recur(const Wkv7& op, Shared& shared, const Seque
   return last;
 }
 
-// Rows of `from` tokens or more; the others are wkv7_prefill's. A cluster takes heads of such rows
+// The long rows of a step. A cluster takes heads of such rows
 // one after the other, and its chunks are counted on, so that those of the next are prepared while
 // the chain is with the last.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    wkv7_chunk(Step step, const __grid_constant__ Wkv7 op, int from) {
+    wkv7_chunk(Step step, const __grid_constant__ Wkv7 op) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -184,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   wait_for_previous();
   const int rank = CLUSTER > 1 ? rank_in_cluster() : 0;
   const int warp = same(threadIdx.x >> 5);
-  Sequences sequences(step, op, from);
+  Sequences sequences(step, op);
   const auto finish = [&](const Sequence& sequence, int chunks) {
     return finish_chunks(op, shared, sequence, rank, warp - kChain, chunks);
   };

@@ -1,153 +1,99 @@
-// RWKV-7 time mixing of rows of any length, from the projections to the gated head outputs; the
-// formulas stand in backend.ts (wkv7), the operands in wkv7.cuh. Head size 64, everything inside in
-// f32. Source: BlinkDL/RWKV-LM, RWKV-v7. Tolerance: 2e-3 RMS against reference/ops.ts with f32 state
-// (operands are f16). A state's rows (value channels) are independent of each other; a row's dot
-// products are shared by 8 lanes.
+// RWKV-7 time mixing of rows of several tokens, one token after the other, all in one launch: gates,
+// kk, state, group norm, bonus and gate; the formulas stand in backend.ts (wkv7), the operands in
+// wkv7.cuh, how a state lies in wkv-decode.cuh. Rows of one token are wkv7-decode.cu's, long ones
+// wkv7-chunk.cu's where it runs. A block has one head of a row: its warps hold the state in f32
+// registers, four rows of it to 8 lanes, and each prepares and finishes one of every four tokens.
+// The operands of the next four are asked for before the recurrence of these. Bytes: the state, in
+// and out. Tolerance: 2e-3 RMS against reference/ops.ts with f32 state (operands are f16).
+#include "wkv-decode.cuh"
 #include "wkv7.cuh"
 
-// Rows of less than `chunked_from` tokens (the others are wkv7-chunk.cu's), one token after the
-// other: a block owns 16 rows of one head's state, in the registers of two warps (2 rows to 8
-// lanes), while eight other warps prepare the operands of the next 16 tokens in shared memory and
-// hold those of the 16 after in registers, so that no load is waited for. The chain from token to
-// token is one dot product, three shuffles and the update. y goes to op.y; wkv7_output does the
-// rest.
-constexpr int kChunk = 16;
-constexpr int kPreparers = 8;
-constexpr int kTokensEach = kChunk / kPreparers;
+/** Tokens between two barriers: one to a warp. */
+constexpr int kTokens = kHeadWarps;
 
-/** The warps that run ahead: chunk after chunk into the buffer that is not being read. */
-__device__ __forceinline__ void prepare_chunks(const Wkv7& op, Operands (&shared)[2][kChunk],
-                                               int start, int end, int head, bool keeps_value) {
-  const int first = (threadIdx.x >> 5) - 2;
-  const Constants constants = load_constants(op, head);
-  Raw raw[kTokensEach];
-  const auto load = [&](Raw(&to)[kTokensEach], int from) {
+/** Of these tokens. */
+struct Shared {
+  Operands operands[kTokens];
+  /** Of each value row. */
+  float y[kTokens][64];
+};
+
+/** The block's rows of the state by one token. */
+__device__ __forceinline__ void advance(Eight (&s)[kRows], const Operands& o, int first_row,
+                                        float (&to)[64]) {
+  const int q = lane_of_row();
+  const Eight kk = eight(o.kk, q);
+  float removed[kRows], v[kRows], y[kRows];
 #pragma unroll
-    for (int i = 0; i < kTokensEach; i++) {
-      const int t = from + first + i * kPreparers;
-      if (t < end) to[i] = load_raw(op, t, head);
-    }
-  };
-  const auto fill = [&](int from, int buffer) {
+  for (int i = 0; i < kRows; i++) removed[i] = sum8(dot(s[i], kk));
+  load4(v, o.v + first_row);
+  const Eight w = eight(o.w, q), b = eight(o.b, q), k = eight(o.k, q), r = eight(o.r, q);
 #pragma unroll
-    for (int i = 0; i < kTokensEach; i++) {
-      const int t = from + first + i * kPreparers;
-      if (t >= end) continue;
-      if (keeps_value) keep_first_value(op, raw[i], t, head);
-      share(shared[buffer][first + i * kPreparers], prepare(op, raw[i], constants));
-    }
-  };
-  load(raw, start);
-  fill(start, 0);
-  load(raw, start + kChunk);
-  __syncthreads();
-  int buffer = 1;
-  for (int from = start; from < end; from += kChunk, buffer ^= 1) {
-    // Asked for before the chunk at hand is prepared, so that none of it is waited for.
-    Raw next[kTokensEach];
-    load(next, from + 2 * kChunk);
-    fill(from + kChunk, buffer);
+  for (int i = 0; i < kRows; i++) {
+    update(s[i], -removed[i], v[i], w, b, k);
+    y[i] = dot(s[i], r);
+  }
+  const float sum = sum_four(y, q);
+  if ((q & 1) == 0) to[first_row + (q >> 1)] = sum;
+}
+
+/** Rounded with noise of what the last token brought. */
+__device__ __forceinline__ void store_rows(const HeldRows& held, const Eight (&s)[kRows],
+                                           const Operands& last) {
+  const int q = lane_of_row();
+  float v[kRows];
+  load4(v, last.v + held.first_row);
 #pragma unroll
-    for (int i = 0; i < kTokensEach; i++) raw[i] = next[i];
-    __syncthreads();
+  for (int i = 0; i < kRows; i++) {
+    const int row = held.first_row + i;
+    store_state(held.at - 4 * q + 64 * i, q, s[i], row_noise(v[i], last.k[4 * q], row * 8 + q));
   }
 }
 
-/**
- * One round of a sum over 8 lanes for the two rows' sa and for y, whose rows are split between the
- * halves of the 8 lanes after the first round: three chains that do not wait for each other.
- */
-__device__ __forceinline__ void sum_round(float& sa0, float& sa1, float& y, int offset) {
-  const float other0 = __shfl_xor_sync(0xffffffffu, sa0, offset);
-  const float other1 = __shfl_xor_sync(0xffffffffu, sa1, offset);
-  const float other2 = __shfl_xor_sync(0xffffffffu, y, offset);
-  sa0 += other0, sa1 += other1, y += other2;
-}
-
-/**
- * The warps of the recurrence. Instructions issue in order, so the sum of a token's y waits until
- * the next token's sa is summed beside it, and of the operands only kk, which the chain begins
- * with, is fetched a token ahead.
- */
-__device__ __forceinline__ void recur(const Wkv7& op, const Operands (&shared)[2][kChunk],
-                                      int start, int end, int head, int value_row, state_t* state) {
-  const int q = threadIdx.x & 7;
-  const bool upper = q >= 4;
-  Eight s[2] = {load_state(state, q), load_state(state + 64, q)};
-  float last_v = 0, last_k = 0, y0 = 0, y1 = 0;
-  float* y = op.y + (long long)start * op.channels + head * 64 + value_row + (q >> 2);
-  __syncthreads();
-  int buffer = 0;
-  for (int from = start; from < end; from += kChunk, buffer ^= 1) {
-    const int count = min(kChunk, end - from);
-    Eight kk = eight(shared[buffer][0].kk, q);
-#pragma unroll 2
-    for (int i = 0; i < count; i++) {
-      const Operands& o = shared[buffer][i];
-      const Eight w = eight(o.w, q), b = eight(o.b, q), k = eight(o.k, q), r = eight(o.r, q);
-      const float2 v = load_pair(o.v, value_row);
-      float sa0 = dot(s[0], kk), sa1 = dot(s[1], kk);
-      // At the chunk's end the last again, which is not used.
-      kk = eight(shared[buffer][min(i + 1, kChunk - 1)].kk, q);
-      float sum = (upper ? y1 : y0) + __shfl_xor_sync(0xffffffffu, upper ? y0 : y1, 4);
-      sa0 += __shfl_xor_sync(0xffffffffu, sa0, 4);
-      sa1 += __shfl_xor_sync(0xffffffffu, sa1, 4);
-      sum_round(sa0, sa1, sum, 2);
-      sum_round(sa0, sa1, sum, 1);
-      if ((q & 3) == 0 && from + i > start) y[-op.channels] = sum;
-      y += op.channels;
-      update(s[0], -sa0, v.x, w, b, k);
-      update(s[1], -sa1, v.y, w, b, k);
-      y0 = dot(s[0], r), y1 = dot(s[1], r);
-      last_v = v.x, last_k = k.lo[0];
-    }
-    __syncthreads();
-  }
-  float sum = (upper ? y1 : y0) + __shfl_xor_sync(0xffffffffu, upper ? y0 : y1, 4);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-  if ((q & 3) == 0) y[-op.channels] = sum;
-  store_state(state, q, s[0], row_noise(last_v, last_k, value_row * 8 + q));
-  store_state(state + 64, q, s[1], row_noise(last_v, last_k, value_row * 8 + 8 + q));
-}
-
-extern "C" __global__ void __launch_bounds__(64 + 32 * kPreparers)
-    wkv7_prefill(Step step, const __grid_constant__ Wkv7 op, int chunked_from) {
-  __shared__ Operands shared[2][kChunk];
+extern "C" __global__ void __launch_bounds__(kHeadThreads, 4)
+    wkv7_rows(Step step, const __grid_constant__ Wkv7 op, int takes_long) {
+  __shared__ __align__(16) Shared shared;
   let_next_start();
+  const int head = blockIdx.x, row = step.num_singles() + blockIdx.y;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const bool is_padding = row >= (takes_long ? step.num_rows() : step.first_long());
+  HeldRows held;
+  if (!is_padding) ask_for_rows(held, step, op, row, head);
   wait_for_previous();
-  const int head = blockIdx.x, row = blockIdx.y, split = blockIdx.z;
-  if (row >= step.num_rows()) return;
+  if (is_padding) return;
+
   const int start = step.starts[row], end = step.starts[row + 1];
-  if (end - start >= chunked_from) return;
-  if (threadIdx.x >= 64) {
-    prepare_chunks(op, shared, start, end, head, split == 0);
-    return;
-  }
-  const int value_row = split * 16 + (threadIdx.x >> 3) * 2;
-  state_t* const state = static_cast<state_t*>(op.state) + step.slots[row] * op.slot_stride +
-                         (long long)head * 64 * 64 + value_row * 64;
-  recur(op, shared, start, end, head, value_row, state);
-}
-
-// Group norm, bonus and gate after wkv7_prefill: one warp a head of a token of its rows.
-extern "C" __global__ void __launch_bounds__(128)
-    wkv7_output(Step step, const __grid_constant__ Wkv7 op, int chunked_from) {
-  let_next_start();
-  wait_for_previous();
-  const int heads = op.channels / 64;
-  const int index = blockIdx.x * 4 + (threadIdx.x >> 5);
-  const int t = index / heads, head = index % heads;
-  if (t >= step.num_tokens()) return;
-  const int row = step.token_rows[t];
-  if (step.starts[row + 1] - step.starts[row] >= chunked_from) return;
-  const long long at = (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
-  const Raw raw = load_raw(op, t, head);
   const Constants constants = load_constants(op, head);
-  const Finish f = load_finish(op, t, head);
-  const float2 y = *reinterpret_cast<const float2*>(op.y + at);
-  const float2 r = unpack(raw.r),
-               k = scaled_key(unpack(raw.k), learning_rate(op, raw, constants), constants);
-  const float bonus = warp_sum(r.x * k.x * f.r_k.x + r.y * k.y * f.r_k.y);
-  finish(op, t, head, y, bonus, mixed_value(op, raw, constants), f);
+  Raw raw;
+  Finish ending;
+  // The warp's token of the four from `from` on, if there is one.
+  const auto ask = [&](int from) {
+    const int t = from + warp;
+    if (t < end) raw = load_raw(op, t, head), ending = load_finish(op, t, head);
+  };
+  ask(start);
+  Eight s[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; i++) s[i] = open_row(held, i);
+  for (int from = start; from < end; from += kTokens) {
+    const int t = from + warp;
+    const Finish finishing = ending;
+    Prepared p;
+    if (t < end) {
+      keep_first_value(op, raw, t, head);
+      p = prepare(op, raw, constants);
+      share(shared.operands[warp], p);
+    }
+    ask(from + kTokens);
+    __syncthreads();
+    const int count = min(kTokens, end - from);
+    for (int i = 0; i < count; i++)
+      advance(s, shared.operands[i], held.first_row, shared.y[i]);
+    __syncthreads();
+    if (t >= end) continue;
+    const float2 r_k = finishing.r_k;
+    const float bonus = warp_sum(p.r.x * p.k.x * r_k.x + p.r.y * p.k.y * r_k.y);
+    finish(op, t, head, load_pair(shared.y[warp], 2 * lane), bonus, p.v, finishing);
+  }
+  store_rows(held, s, shared.operands[(end - 1 - start) % kTokens]);
 }

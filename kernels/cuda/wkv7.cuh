@@ -26,8 +26,6 @@ struct Wkv7 {
   const float* ln_bias;
   /** Of the layer: state of slot s at state + s·slot_stride, [H, 64 value, 64 key] f32 or f16. */
   void* state;
-  /** f32 [T, C]: y before its norm, from wkv7_prefill to wkv7_output. */
-  float* y;
   long long slot_stride;
   int channels;
   float eps;

@@ -18,7 +18,7 @@ export interface Answered {
 }
 
 /** A prompt that got no answer. */
-export interface Unanswered {
+interface Unanswered {
   readonly prompt: number
   readonly error: SkeinError
 }

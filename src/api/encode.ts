@@ -1,33 +1,15 @@
-/**
- * Prompt text to tokens on the gateway's event loop without holding it up. Long text is encoded in slices with a
- * turn of the loop between them, and gives exactly the tokens of the whole.
- *
- * Why slices are exact: the World tokenizer takes the longest match from the left, so what it does at a token boundary
- * depends only on the bytes after it, and on no more of them than the longest token has. A slice therefore
- * keeps its tokens up to the first one that could have seen past its end, and the next slice begins right there.
- */
-import { setImmediate as nextTurn } from 'node:timers/promises'
+/** Prompt text to tokens without holding up the event loop: what takes longer than a millisecond is done in a thread. */
 import { SkeinError } from '../errors.ts'
+import { turns } from '../threads/turns.ts'
 import type { ServedModel, TextCodec } from './models.ts'
 
-/** About 5 ms of work at 10 MB/s. */
-const SLICE_CHARS = 64 * 1024
+/** Characters in all of what is encoded on the event loop. */
+const INLINE_CHARS = 16 * 1024
+/** Of all prompts of a request. */
+const MAX_TOKENS = 2 ** 20
 
 /** The token RWKV was trained to see between documents; an empty prompt becomes it. */
 export const END_OF_TEXT = 0
-
-const longestTokens = new WeakMap<TextCodec, number>()
-
-function longestToken(codec: TextCodec): number {
-  let longest = longestTokens.get(codec)
-  if (longest !== undefined) return longest
-  longest = 1
-  for (let id = 0; id < codec.vocabSize; id++) {
-    longest = Math.max(longest, codec.bytesOf(id).length)
-  }
-  longestTokens.set(codec, longest)
-  return longest
-}
 
 /** The tokens of a prompt; refuses one that the model's engine would not take. */
 export async function encodePrompt(
@@ -36,9 +18,39 @@ export async function encodePrompt(
   param: string,
   signal: AbortSignal,
 ): Promise<Int32Array> {
-  const limit = model.client.info.maxPromptTokens
-  const tokens = await encode(model.tokenizer, text, limit, signal)
-  return checkPrompt(tokens, model, param)
+  const [tokens] = await encodeTexts(model, [text], signal)
+  return checkPrompt(tokens!, model, param)
+}
+
+/** The same for a list of them. */
+export async function encodePrompts(
+  model: ServedModel,
+  texts: readonly string[],
+  paramOf: (index: number) => string,
+  signal: AbortSignal,
+): Promise<Int32Array[]> {
+  const all = await encodeTexts(model, texts, signal)
+  return all.map((tokens, i) => checkPrompt(tokens, model, paramOf(i)))
+}
+
+/** Throws for the signal's reason, or for a request with more tokens than may wait in memory. */
+export async function encodeTexts(
+  { tokenizer, client }: ServedModel,
+  texts: readonly string[],
+  signal: AbortSignal,
+): Promise<readonly Int32Array[]> {
+  const size = texts.reduce((sum, text) => sum + text.length, 0)
+  if (size <= INLINE_CHARS) return turns.do(() => texts.map((text) => tokenizer.encode(text)))
+  const most = Math.max(MAX_TOKENS, client.info.maxPromptTokens)
+  const all = await tokenizer.encodeAside(texts, most)
+  signal.throwIfAborted()
+  const numTokens = all.reduce((sum, { length }) => sum + length, 0)
+  // One prompt alone is more than its engine reads, and is refused for that.
+  if (numTokens <= most || texts.length === 1) return all
+  throw new SkeinError(
+    'too_large',
+    `the prompts of this request have more than ${most} tokens; send them in several requests`,
+  )
 }
 
 /** Refuses token ids that the model does not have and prompts that could never run. */
@@ -83,52 +95,6 @@ export function boundariesAt(
   }
   lengths.delete(0)
   return Int32Array.from(lengths)
-}
-
-/** All tokens of `text`, or the first few more than `limit` of them: enough to know that it is too long. */
-async function encode(
-  codec: TextCodec,
-  text: string,
-  limit: number,
-  signal: AbortSignal,
-): Promise<Int32Array> {
-  if (text.length <= SLICE_CHARS) return codec.encode(text)
-  const parts: Int32Array[] = []
-  let count = 0
-  let rest = text
-  while (rest.length > SLICE_CHARS && count <= limit) {
-    const slice = encodeSlice(codec, rest)
-    parts.push(slice.tokens)
-    count += slice.tokens.length
-    rest = rest.slice(slice.chars)
-    await nextTurn()
-    signal.throwIfAborted()
-  }
-  if (count <= limit) parts.push(codec.encode(rest))
-  return concatTokens(parts)
-}
-
-function encodeSlice(codec: TextCodec, text: string): { tokens: Int32Array; chars: number } {
-  const slice = text.slice(0, cutBefore(text, SLICE_CHARS))
-  const tokens = codec.encode(slice)
-  const bytes = Buffer.from(slice)
-  const horizon = bytes.length - longestToken(codec)
-  // The next slice is a string, so it can only begin where a character does.
-  const isInsideCharacter = (at: number) => (bytes[at]! & 0xc0) === 0x80
-  let kept = tokens.length
-  let keptBytes = bytes.length
-  while (kept > 0 && (keptBytes > horizon || isInsideCharacter(keptBytes))) {
-    kept--
-    keptBytes -= codec.bytesOf(tokens[kept]!).length
-  }
-  if (kept === 0) throw new SkeinError('internal', 'the tokenizer made no progress on a slice')
-  return { tokens: tokens.slice(0, kept), chars: bytes.toString('utf8', 0, keptBytes).length }
-}
-
-/** `at`, or one less where it would split a surrogate pair. */
-function cutBefore(text: string, at: number): number {
-  const code = text.charCodeAt(at - 1)
-  return code >= 0xd800 && code < 0xdc00 ? at - 1 : at
 }
 
 /** Not by spreading: a prompt may have more tokens than a call may have arguments. */

@@ -1,7 +1,7 @@
 /**
  * The largest request a dialect accepts, in one table. Each bound becomes part of the wire schemas, so a violation is
  * refused before anything is queued, and `GET /v1/models` publishes the table. What the transport bounds (bytes of
- * a body, seconds of a header) is in `gateway/limits.ts`.
+ * a body, seconds of a header) is in `gateway/http/limits.ts`.
  */
 
 export const DEFAULT_REQUEST_LIMITS = {
@@ -12,8 +12,11 @@ export const DEFAULT_REQUEST_LIMITS = {
   /** prompts × n: the sequences one request may ask for. */
   sequences: 1024,
   messages: 4096,
+  /** Characters of one text to translate, and paragraphs of a request that are translated each by itself. */
+  translatedCharacters: 65_536,
+  translatedPieces: 4096,
   /** Stop strings, and stop token ids, per request. */
-  stops: 16,
+  stops: 64,
   /** Bytes of one stop string. */
   stopBytes: 256,
   topLogprobs: 20,

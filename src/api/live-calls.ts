@@ -30,7 +30,7 @@ export interface PausedRow {
 }
 
 /** Text of a row that was drawn and that its client has not seen. */
-export interface OwedText {
+interface OwedText {
   readonly index: number
   readonly content: string
 }
@@ -62,13 +62,29 @@ interface Entry {
   ending: Ending | null
 }
 
-/** Paused calls kept per tenant; the oldest is forgotten first. */
+/** Paused calls kept, and what they may take of memory, per tenant and of all; the oldest is forgotten first. */
 export const MAX_PAUSED = 64
+const MAX_BYTES = 16 * 2 ** 20
+const MAX_BYTES_OF_ALL = 128 * 2 ** 20
+/** Nobody resumes a call that was paused longer ago. */
+const MAX_AGE_MS = 60 * 60 * 1000
+
+interface Kept {
+  readonly call: PausedCall
+  readonly bytes: number
+  /** Of the monotonic clock. */
+  readonly at: number
+}
 
 export class LiveCalls {
   readonly #live = new Map<string, Entry>()
   /** In the order of pausing. */
-  readonly #paused = new Map<string, PausedCall>()
+  readonly #paused = new Map<string, Kept>()
+  readonly #now: () => number
+
+  constructor(now: () => number = () => performance.now()) {
+    this.#now = now
+  }
 
   /**
    * `signal` is the client's. Throws `conflict` if the tenant has a live call of that id, or a paused one that this does not
@@ -76,6 +92,7 @@ export class LiveCalls {
    */
   enter(call: LiveCall, signal: AbortSignal, isResumed = false): LiveHandle {
     const key = keyOf(call)
+    this.#forgetOld()
     if (!isResumed && this.#paused.has(key)) {
       throw new SkeinError(
         'conflict',
@@ -107,11 +124,13 @@ export class LiveCalls {
   }
 
   pausedOf(tenant: string, id: string): PausedCall | null {
-    return this.#paused.get(keyOf({ tenant, id })) ?? null
+    this.#forgetOld()
+    return this.#paused.get(keyOf({ tenant, id }))?.call ?? null
   }
 
   paused(tenant: string): PausedCall[] {
-    return [...this.#paused.values()].filter((call) => call.tenant === tenant)
+    this.#forgetOld()
+    return this.#keptOf(tenant).map(({ call }) => call)
   }
 
   /** False if there is no such call. */
@@ -124,11 +143,38 @@ export class LiveCalls {
     return true
   }
 
-  keep(call: PausedCall): void {
-    this.#paused.set(keyOf(call), call)
-    const own = this.paused(call.tenant)
-    for (const old of own.slice(0, Math.max(0, own.length - MAX_PAUSED)))
-      this.#paused.delete(keyOf(old))
+  /** False if it is too large to be kept. */
+  keep(call: PausedCall): boolean {
+    const bytes = bytesOf(call)
+    if (bytes > MAX_BYTES) return false
+    this.#forgetOld()
+    this.#paused.set(keyOf(call), { call, bytes, at: this.#now() })
+    const fits = (kept: readonly Kept[], most: number) =>
+      kept.length <= MAX_PAUSED && kept.reduce((sum, one) => sum + one.bytes, 0) <= most
+    while (!fits(this.#keptOf(call.tenant), MAX_BYTES)) this.#forgetFirst(call.tenant)
+    while ([...this.#paused.values()].reduce((sum, one) => sum + one.bytes, 0) > MAX_BYTES_OF_ALL)
+      this.#forgetFirst()
+    return true
+  }
+
+  #keptOf(tenant: string): Kept[] {
+    return [...this.#paused.values()].filter(({ call }) => call.tenant === tenant)
+  }
+
+  /** In the order of pausing. */
+  #forgetFirst(tenant?: string): void {
+    for (const [key, { call }] of this.#paused) {
+      if (tenant !== undefined && call.tenant !== tenant) continue
+      this.#paused.delete(key)
+      return
+    }
+  }
+
+  #forgetOld(): void {
+    for (const [key, { at }] of this.#paused) {
+      if (this.#now() - at <= MAX_AGE_MS) return
+      this.#paused.delete(key)
+    }
   }
 
   /** Forgets a paused call. False if there is none of that id. */
@@ -139,4 +185,15 @@ export class LiveCalls {
 
 function keyOf({ tenant, id }: { readonly tenant: string; readonly id: string }): string {
   return `${tenant} ${id}`
+}
+
+/** Of the prompts and texts, and what each row takes beside them. */
+function bytesOf({ rows, owed }: PausedCall): number {
+  const ofRow = ({ request, overlap }: PausedRow) =>
+    1024 +
+    request.prompt.byteLength +
+    (request.promptAtBeginning?.byteLength ?? 0) +
+    2 * overlap.length
+  const texts = owed.reduce((sum, { content }) => sum + 2 * content.length, 0)
+  return rows.reduce((sum, row) => sum + ofRow(row), texts)
 }

@@ -9,6 +9,11 @@ import type { MixedState } from '../engine/messages.ts'
 export interface TextCodec {
   readonly vocabSize: number
   encode(text: string): Int32Array
+  /**
+   * The same for several texts, off the event loop: the tokens of each; once there are more than `most` in all, not all of
+   * them.
+   */
+  encodeAside(texts: readonly string[], most: number): Promise<readonly Int32Array[]>
   decode(tokens: readonly number[] | Int32Array): string
   /** The bytes of one token; a token need not be whole characters. */
   bytesOf(token: number): Uint8Array

@@ -7,6 +7,7 @@ import type { Static, TSchema } from 'typebox'
 import type { SkeinError } from '../errors.ts'
 import type { RequestLimits } from './limits.ts'
 import type { MixtureAdmin, ModelAdmin, ModelRegistry } from './models.ts'
+import type { StreamForm } from './stream-form.ts'
 
 export interface Call<Body = unknown> {
   /** 128 random bits in hex; dialects put their prefix before it. */
@@ -28,6 +29,8 @@ export interface Call<Body = unknown> {
   readonly tenant: string
   /** Counts and logs an error that becomes part of a reply, and gives what the client may see of it. */
   readonly report: (thrown: unknown) => SkeinError
+  /** Adds to the header `warnings` of the reply, until its first byte has gone. */
+  readonly warn: (message: string) => void
 }
 
 export type Reply =
@@ -35,13 +38,14 @@ export type Reply =
   | { readonly kind: 'json'; readonly body: object | string; readonly status?: number }
   | { readonly kind: 'bytes'; readonly bytes: Uint8Array }
   /**
-   * One object per server-sent event. The first is asked for before any header is written, so what fails until then
+   * One object per event, written in the dialect's form of streams. The first is asked for before any header is written, so what fails until then
    * is still a proper HTTP error.
    */
   | { readonly kind: 'events'; readonly events: AsyncIterable<object> }
 
 /**
- * How a caller shows its key. `header` (the rule): in the Authorization header, looked at before anything else.
+ * How a caller shows its key. `header` (the rule): in the Authorization header or one of the dialect's own, looked at before
+ * anything else.
  * `password`: there, or as the field `password` of the body. `translate`: like `password`, and open to all where the operator
  * says so, for browser extensions that can send neither.
  */
@@ -82,6 +86,10 @@ export interface Route {
 export interface Dialect {
   readonly name: string
   readonly routes: readonly Route[]
+  /** How its streams are written; absent: as OpenAI's. */
+  readonly stream?: StreamForm
+  /** Headers in lower case that may carry the key as it is, beside `Authorization: Bearer`. */
+  readonly keyHeaders?: readonly string[]
   /** The JSON of an error, for a body or for an event inside a stream. */
   renderError(error: SkeinError): object
   /** The HTTP status of an error where it is not that of the error's code. */

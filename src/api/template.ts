@@ -41,10 +41,12 @@ export const CHAT_STOPS: readonly string[] = ['\n\nUser:', '\n\nSystem:']
 
 // Heads of our template and the other names RWKV models were taught for the two sides. Line ends are all those that
 // a model may read as one. The colon may be the fullwidth one of Chinese text.
-const ROLE = '(?:system|user|assistant|human|bot)[ \\t]*[:：]'
-const LINE_START = '(?<=^|[\\n\\r\\v\\f\\u0085\\u2028\\u2029])'
-const FORGED = new RegExp(`${LINE_START}(?= *${ROLE})`, 'giu')
-const ESCAPED = new RegExp(`${LINE_START} (?= *${ROLE})`, 'giu')
+const FORGED =
+  /(?<=^|[\n\r\v\f\u0085\u2028\u2029])(?= *(?:system|user|assistant|human|bot)[ \t]*[:：])/giu
+const ESCAPED =
+  /(?<=^|[\n\r\v\f\u0085\u2028\u2029]) (?= *(?:system|user|assistant|human|bot)[ \t]*[:：])/giu
+/** Behind a line end that is put before the text, so that its first line is one like the others. */
+const LINE_STARTS = /[\n\r\v\f\u0085\u2028\u2029]( *)/gu
 
 /** Puts one space before every line that reads like the head of a turn. */
 export function escapeRoles(content: string): string {
@@ -63,7 +65,12 @@ export function headsOf(names: Readonly<Partial<Record<Role, string | null | und
 }
 
 export function renderChat(turns: readonly Turn[], think: ThinkMode): string {
-  return renderTurns(turns, TAILS[think])
+  return renderTurns(turns, chatTail(think))
+}
+
+/** How the turn of the answer begins. */
+export function chatTail(think: ThinkMode): string {
+  return TAILS[think]
 }
 
 /** Where each turn ends, in bytes of the rendered text: what conversations that share their beginning have in common. */
@@ -92,8 +99,19 @@ function renderTurn({ role, content }: Turn, heads: Heads): string {
 function escapeHeads(content: string, heads: Heads): string {
   const own = Object.values(heads).filter((head) => !Object.values(HEADS).includes(head))
   if (own.length === 0) return content
-  // A name is letters, digits, spaces and "_.-": only "." means something to a pattern, and here it only matches more.
-  return content.replace(new RegExp(`${LINE_START}(?= *(?:${own.join('|')}))`, 'giu'), ' ')
+  const whole = `\n${content}`
+  const beginsTurn = (at: number) =>
+    own.some((head) => folded(whole.slice(at, at + head.length)) === folded(head))
+  return whole
+    .replace(LINE_STARTS, (line, spaces: string, at: number) =>
+      beginsTurn(at + line.length) ? `${line[0]} ${spaces}` : line,
+    )
+    .slice(1)
+}
+
+/** Capitals are no difference, as in a pattern that ignores case. */
+function folded(text: string): string {
+  return text.toUpperCase().toLowerCase()
 }
 
 /**

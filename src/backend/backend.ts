@@ -1,6 +1,6 @@
 /**
  * The seam between a model and the hardware: buffers, packed matrices, a pool of recurrent states, and the fused
- * ops that RWKV-6 and RWKV-7 are written over. Every backend (`reference`, `cpu`, `cuda`) implements this file
+ * ops that RWKV-6 and RWKV-7 are written over. Every backend (`reference`, `cpu`, `cuda`, `webgpu`) implements this file
  * under the same op names. A model is recorded once through `Ops` and replayed for every step, so what the
  * TypeScript of a model costs is paid at load.
  *
@@ -9,6 +9,12 @@
  *
  * This file knows nothing of checkpoints, requests or schedules.
  */
+import { samplingColumns } from '../sampling.ts'
+import type { Flight } from './flight.ts'
+import type { StateData, StateShape } from './state-shape.ts'
+
+export type { Flight } from './flight.ts'
+export type { StateData, StateShape } from './state-shape.ts'
 
 /**
  * Integers of few bits times a scale (bf16) that some inputs of an output row share:
@@ -92,38 +98,38 @@ export interface Norm {
   readonly eps: number
 }
 
-export interface StateShape {
-  readonly layers: number
-  readonly channels: number
-  readonly heads: number
-  readonly headSize: number
-}
-
-/** One recurrent state outside its slot, in the layout that every backend reads and writes. */
-export interface StateData {
-  /** [L, 2, C] f32: per layer the normed input of the previous token, of time mixing and of channel mixing. */
-  readonly shift: Float32Array
-  /** [L, H, N, N] f32. RWKV-7: row = value channel, column = key channel. RWKV-6: the same. */
-  readonly wkv: Float32Array
-}
-
-/** The recurrent states of all slots. Kernels index it by the batch's `slots`; nothing else names a state. */
+/**
+ * The recurrent states of all slots. Kernels index it by the batch's `slots`; nothing else names a state. Whatever is asked
+ * of a pool takes effect in the order in which it is asked, launched steps included, and no call waits for the device.
+ */
 export interface StatePool {
   readonly shape: StateShape
   readonly numSlots: number
   /** Bytes of one slot on the device. */
   readonly bytesPerSlot: number
+  /**
+   * A read or write can be begun now: there is staging memory for it. Not to be asked for while this is false. It becomes
+   * true by itself as flights end; always true where no staging is needed.
+   */
+  readonly canMove: boolean
   /** The state before any token: all zero. */
   clear(slot: number): void
   /** Fills a freed slot with NaN, so that a use after free cannot go unnoticed. */
   poison(slot: number): void
   copy(from: number, to: number): void
-  read(slot: number): StateData
-  /** Layers `from` to `to` − 1 of a slot, to their places in a whole state; it stays as it is elsewhere. */
-  readLayers(slot: number, from: number, to: number, into: StateData): void
-  write(slot: number, state: StateData): void
-  /** Layers `from` to `to` − 1 of a whole state, to a slot; it stays as it is elsewhere. The state may change when this returns. */
-  writeLayers(slot: number, from: number, to: number, state: StateData): void
+  /**
+   * The state as everything asked before leaves it. The backend takes its own copy within that order, on the device: what
+   * is asked of the slot afterwards, clearing or stepping it included, does not change what is read. `into` is where to
+   * put it (a new state when absent); it must be left alone until the flight is done.
+   */
+  read(slot: number, into?: StateData): Flight<StateData>
+  /**
+   * Puts a state into a slot. The flight is done when whatever is asked from then on finds it there. Until then the slot
+   * must not be named in any other call, nor be given to somebody else, and `state` must not change. The slot keeps what
+   * it has until all of the state can be put there: a write that fails changes nothing. A state of another shape throws
+   * state_incompatible at once.
+   */
+  write(slot: number, state: StateData): Flight<void>
 }
 
 /** What the sampler remembers of each slot: which tokens were seen, and how often (decayed). */
@@ -135,7 +141,8 @@ export interface PenaltyPool {
 
 /**
  * The input and output of one step, as flat arrays of fixed capacity that the runner fills in place.
- * Row b feeds tokens[starts[b] … starts[b+1]) into the state in slots[b], which no other row of the step names.
+ * Row b feeds tokens[starts[b] … starts[b+1]) into the state in slots[b], which no other row of the step names. Rows of
+ * fewer tokens come before rows of more, so that a backend finds those of one token together.
  */
 export interface Batch {
   numTokens: number
@@ -173,6 +180,12 @@ export interface Batch {
   readonly biasStarts: Int32Array // [maxSamples + 1]
   biasIds: Int32Array
   biasValues: Float32Array
+  /**
+   * Sets of tokens, one bit each, the lowest first: a draw whose SampleInt.mask is k has none but those of row k − 1. Each
+   * row has at least one.
+   */
+  numMasks: number
+  masks: Uint32Array // [numMasks, maskWords(V)]
 
   /** Out. The drawn token of each sample; −1 where the logits were not finite. */
   readonly sampled: Int32Array // [maxSamples]
@@ -185,34 +198,13 @@ export interface Batch {
 
 export const MAX_TOP_LOGPROBS = 20
 
-/** Columns of `Batch.sampleFloats`. */
-export const SampleFloat = {
-  /** ≤ 0 means greedy. */
-  temperature: 0,
-  /** Keep the smallest set of tokens with mass ≥ topP; ≥ 1 is off, ≤ 0 means greedy. */
-  topP: 1,
-  /** Keep tokens with probability ≥ minP × the best one's; 0 is off. */
-  minP: 2,
-  /** logit −= presence for every token generated before. */
-  presence: 3,
-  /** logit −= frequency × (decayed count of the token among those generated). */
-  frequency: 4,
-  /** Counts are multiplied by this before each new token is counted; 1 is no decay. */
-  decay: 5,
-  /** Tokens seen in prompt or answer: logit /= repetition if positive, *= if negative. 1 is off. */
-  repetition: 6,
-  /**
-   * Above 0 and not greedy, the draw is another: the best of logit/temperature + noise·u, u uniform in [0, 1) for each token
-   * by itself (word i%4 of Philox with counter (position, stream, 1 + ⌊i/4⌋, 0)). top-k, top-p and min-p are not looked at.
-   */
-  noise: 7,
-} as const
-export const SAMPLE_FLOATS = 8
+/** Columns of `Batch.sampleFloats`: those numbers of sampling.ts that are not whole. */
+export const SampleFloat = samplingColumns('float')
+export const SAMPLE_FLOATS = Object.keys(SampleFloat).length
 
 /** Columns of `Batch.sampleInts`. */
 export const SampleInt = {
-  /** Keep the k best; ≤ 0 is off, 1 means greedy. */
-  topK: 0,
+  ...samplingColumns('int'),
   /** Random stream of the draw: Philox4x32-10, key (seedLow, seedHigh), counter (position, stream, 0, 0). */
   seedLow: 1,
   seedHigh: 2,
@@ -222,6 +214,8 @@ export const SampleInt = {
   stream: 4,
   /** −1: no logprobs; k ≥ 0: the drawn token's and the k best. */
   topLogprobs: 5,
+  /** 0: none; k: only tokens of row k − 1 of the batch's masks, before anything else. */
+  mask: 6,
 } as const
 export const SAMPLE_INTS = 8
 
@@ -307,7 +301,7 @@ export interface Ops {
 
   /**
    * Several independent matrix products in one pass of the machine. On `cpu` and `reference` the order of the additions
-   * of an output does not depend on T; on `cuda` it does from 17 tokens on (docs/kernels.md).
+   * of an output does not depend on T; on `cuda` it does from 17 tokens on (docs/dev/kernels.md).
    */
   linear(jobs: readonly LinearJob[]): void
 
@@ -359,7 +353,7 @@ export interface Ops {
 
   /**
    * Draws every sample of the batch from its logits row:
-   * bias → penalties → temperature → top-k, top-p and min-p on one distribution → draw; then counts the token. With noise
+   * mask → bias → penalties → temperature → top-k, top-p and min-p on one distribution → draw; then counts the token. With noise
    * the best of noisy scores takes the place of what follows the temperature.
    * Ties are broken by the smaller id. logits [R, V]
    */
@@ -373,6 +367,8 @@ export interface Program {
   readonly flights?: ProgramFlights
   /** What can be made before the first step, so that no request waits for it. */
   preparations?(): Preparation[]
+  /** Tokens that a step of so many is padded to, where it is: more of them cost nothing. */
+  stepSize?(tokens: number): number
   /** Where steps are replayed as graphs: whether they are. May be turned off between steps. */
   usesGraphs?: boolean
   dispose(): void
@@ -396,7 +392,7 @@ export interface ProgramFlights {
 /** They end in the order in which they were launched. */
 export interface ProgramFlight {
   readonly isDone: boolean
-  /** Returns when the outputs of the batch are readable. Called once. */
+  /** Makes the outputs of the batch readable; as Flight.result, it waits where the backend can. Called once. */
   wait(): void
 }
 
@@ -411,15 +407,15 @@ export interface Capacity {
 }
 
 export interface Backend {
-  readonly name: 'reference' | 'cpu' | 'cuda'
+  readonly name: 'reference' | 'cpu' | 'cuda' | 'webgpu'
   /** One line for people: "cpu: avx512 (vnni, bf16), 2 threads". */
   readonly description: string
   /** An f32 tensor with the given values, or zeros. */
   tensor(shape: readonly number[], values?: Float32Array): Tensor
   /** The same in the precision the backend computes activations in: f16 on `cuda`, as tensor() on the others. */
   activation(shape: readonly number[], values?: Float32Array): Tensor
-  /** The values of a tensor; a copy. */
-  readTensor(tensor: Tensor, start?: number, count?: number): Float32Array
+  /** The values of a tensor as everything asked before leaves them; what is asked afterwards does not change them. */
+  readTensor(tensor: Tensor, start?: number, count?: number): Flight<Float32Array>
   /** Replaces the first values of a tensor. */
   writeTensor(tensor: Tensor, values: Float32Array): void
   matrix(source: MatrixSource, type: WeightType): Matrix
@@ -445,6 +441,11 @@ export type Connect = (
   maxFlights: number,
 ) => Link
 
+/** Length of a row of masks. */
+export function maskWords(vocabSize: number): number {
+  return Math.ceil(vocabSize / 32)
+}
+
 /** Empty batch arrays for a capacity. */
 export function createBatch(capacity: Capacity): Batch {
   const { tokens, rows, logits, samples } = capacity
@@ -468,6 +469,8 @@ export function createBatch(capacity: Capacity): Batch {
     biasStarts: new Int32Array(samples + 1),
     biasIds: new Int32Array(0),
     biasValues: new Float32Array(0),
+    numMasks: 0,
+    masks: new Uint32Array(0),
     sampled: new Int32Array(samples),
     sampledLogprob: new Float32Array(samples),
     topIds: new Int32Array(samples * MAX_TOP_LOGPROBS),

@@ -150,3 +150,22 @@ export function freeMemory(address: Pointer): void {
 export function readString(address: Pointer): string {
   return koffi.decode.string(address)
 }
+
+/** A function of koffi that can also run on another thread of the process. */
+interface MemoryCopy {
+  async(to: Memory, from: Memory, bytes: number, done: (error: unknown) => void): void
+}
+
+let memcpy: MemoryCopy | null = null
+
+/** Copies `bytes` bytes on another thread and then calls back. The caller keeps both memories until then. */
+export function copyMemoryAside(
+  to: Memory,
+  from: Memory,
+  bytes: number,
+  done: (error: unknown) => void,
+): void {
+  // The C library's, which is in the process already. Its type says nothing of `async`, which every koffi function has.
+  memcpy ??= koffi.load(null).func('memcpy', 'void *', ['void *', 'void *', 'size_t']) as never
+  memcpy!.async(to, from, bytes, done)
+}

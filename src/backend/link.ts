@@ -28,7 +28,7 @@ function hostLink(
         const count = rows * (source.shape[1] ?? 1)
         // In f64, which the way through f32 would round.
         if (areExact) copyValues(target, source, count)
-        else to.writeTensor(target, from.readTensor(source, 0, count))
+        else to.writeTensor(target, from.readTensor(source, 0, count).result())
       }
     },
     dispose() {},

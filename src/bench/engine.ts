@@ -1,6 +1,7 @@
 /**
- * Speed of a runner by itself, no engine and no HTTP: decode steps of N rows and prefills of B prompts, each as a forward
- * pass alone (to the logits, drawing nothing) and as a full step. Decode steps follow one another as in service: where
+ * Speed of a runner by itself, no engine and no HTTP: decode steps of N rows, the same with tokens of a prompt beside them,
+ * and prefills of B prompts, each as a forward pass alone (to the logits, drawing nothing) and as a full step. Steps of
+ * answers follow one another as in service: where
  * the runner can, the next is launched before the last is looked at; on a pipeline each device has a part of the rows.
  * A figure is the median over repeated steps, the host's part included. Knows nothing of files or devices.
  */
@@ -9,34 +10,48 @@ import {
   type Flight,
   fedByDraw,
   type ModelInfo,
+  type RowResult,
   type Runner,
 } from '../model/runner.ts'
 import { sampleSpec } from './sample-spec.ts'
 
-export interface PrefillCase {
+interface PrefillCase {
   readonly prompts: number
+  readonly tokens: number
+}
+
+/** Steps in which answers are generated while a prompt is read. */
+interface MixedCase {
+  readonly rows: number
+  /** Of the prompt, in each step. */
   readonly tokens: number
 }
 
 export interface BenchPlan {
   /** Rows of each decode case. */
   readonly decode: readonly number[]
+  readonly mixed: readonly MixedCase[]
   readonly prefill: readonly PrefillCase[]
   readonly minRepeats: number
   /** A case goes on beyond minRepeats until it has run this long. */
   readonly minSeconds: number
 }
 
-export interface BenchCase {
-  readonly kind: 'decode' | 'prefill'
-  /** Rows of the batch, or prompts. */
+interface BenchCase {
+  readonly kind: 'decode' | 'mixed' | 'prefill'
+  /** Answers, or prompts of a prefill. */
   readonly batch: number
-  /** Tokens of each prompt; 1 for decode. */
+  /** Of each prompt; of the one beside a mixed case's answers; 1 for decode. */
   readonly tokens: number
 }
 
+/** Tokens that a step, or a whole prefill, feeds. */
+function numTokens({ kind, batch, tokens }: BenchCase): number {
+  return kind === 'mixed' ? batch + tokens : batch * tokens
+}
+
 /** Of one decode step or one whole prefill. */
-export interface Timing {
+interface Timing {
   readonly milliseconds: number
   readonly lowMilliseconds: number
   readonly highMilliseconds: number
@@ -62,17 +77,18 @@ export interface MachineLimits {
  */
 export function rooflineSeconds(
   info: ModelInfo,
-  { batch, tokens }: BenchCase,
+  one: BenchCase,
   stepTokens: number,
   { bytesPerSecond, operationsPerSecond }: MachineLimits,
 ): number {
   const headParameters = info.vocabSize * info.stateShape.channels
   const bodyParameters = info.numParameters - 2 * headParameters
-  const steps = Math.ceil((batch * tokens) / stepTokens)
+  const rows = one.kind === 'mixed' ? one.batch + 1 : one.batch
+  const steps = Math.ceil(numTokens(one) / stepTokens)
   const read = (steps * (info.weightBytes - info.tableBytes)) / bytesPerSecond
   // A prompt needs the head once, after its last token.
-  const operations = 2 * batch * (tokens * bodyParameters + headParameters)
-  const states = (2 * batch * info.stateBytes) / bytesPerSecond
+  const operations = 2 * (numTokens(one) * bodyParameters + rows * headParameters)
+  const states = (2 * rows * info.stateBytes) / bytesPerSecond
   return Math.max(read, operations / operationsPerSecond) + states
 }
 
@@ -84,6 +100,7 @@ export function benchEngine(
 ): BenchRow[] {
   const cases: BenchCase[] = [
     ...plan.decode.map((batch) => ({ kind: 'decode' as const, batch, tokens: 1 })),
+    ...plan.mixed.map(({ rows, tokens }) => ({ kind: 'mixed' as const, batch: rows, tokens })),
     ...plan.prefill.map(({ prompts, tokens }) => ({
       kind: 'prefill' as const,
       batch: prompts,
@@ -110,12 +127,14 @@ function timerOf({ kind }: BenchCase, { feedsDraws }: Runner) {
 /** Milliseconds from the end of one step to the end of the next; the runner is never without one if it can help it. */
 function timeDecode(
   runner: Runner,
-  { batch }: BenchCase,
+  { kind, batch, tokens }: BenchCase,
   plan: BenchPlan,
   draws: boolean,
 ): number[] {
-  for (let slot = 0; slot < batch; slot++) runner.clearSlot(slot)
-  const flights: Flight[] = []
+  const numSlots = kind === 'mixed' ? batch + 1 : batch
+  for (let slot = 0; slot < numSlots; slot++) runner.clearSlot(slot)
+  const prompt = Array.from({ length: tokens }, (_, t) => someToken(runner, batch, t))
+  const flights: Flight<RowResult[]>[] = []
   let position = 0
   let last: readonly number[] = []
   const launch = () => {
@@ -126,13 +145,15 @@ function timeDecode(
     const rows = Array.from({ length: batch }, (_, slot) =>
       row(slot, [feeds(slot)], draws, position),
     )
+    // Last, so that draw s is that of row s. It goes on where the one of the step before ended.
+    if (kind === 'mixed') rows.push(row(batch, prompt, draws, position))
     position++
     flights.push(runner.launch(rows))
   }
   const land = () => {
     last = flights
       .shift()!
-      .results()
+      .result()
       .flatMap(({ drawn }) => drawn.map(({ token }) => token))
   }
   const run = () => {
@@ -147,7 +168,7 @@ function timeDecode(
 /** Milliseconds in which every row takes a step, where steps on their way are of different rows and wait for their own draws. */
 function timeDecodeInParts(
   runner: Runner,
-  { batch }: BenchCase,
+  { kind, batch, tokens }: BenchCase,
   plan: BenchPlan,
   draws: boolean,
 ): number[] {
@@ -155,13 +176,14 @@ function timeDecodeInParts(
   const numParts = Math.min(runner.maxFlights, batch)
   const parts = Array.from({ length: numParts }, (_, p) => ({
     slots: slots.filter((slot) => slot % numParts === p),
-    flight: null as Flight | null,
+    flight: null as Flight<RowResult[]> | null,
     drawn: [] as number[],
   }))
-  for (const slot of slots) runner.clearSlot(slot)
+  for (const slot of kind === 'mixed' ? [...slots, batch] : slots) runner.clearSlot(slot)
+  const prompt = Array.from({ length: tokens }, (_, t) => someToken(runner, batch, t))
   let position = 0
   const land = (part: (typeof parts)[number]) => {
-    const results = part.flight?.results() ?? []
+    const results = part.flight?.result() ?? []
     part.drawn = results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
   }
   const run = () => {
@@ -170,6 +192,7 @@ function timeDecodeInParts(
       const rows = part.slots.map((slot, i) =>
         row(slot, [part.drawn[i] ?? someToken(runner, slot, position)], draws, position),
       )
+      if (kind === 'mixed' && part === parts[0]) rows.push(row(batch, prompt, draws, position))
       part.flight = runner.launch(rows)
     }
     position++
@@ -191,12 +214,12 @@ function timePrefill(
   )
   const run = () => {
     for (let slot = 0; slot < batch; slot++) runner.clearSlot(slot)
-    const flights: Flight[] = []
+    const flights: Flight<RowResult[]>[] = []
     for (const rows of stepsOf(prompts, stepBudget(runner, batch * tokens), draws)) {
-      if (flights.length === runner.maxFlights) flights.shift()!.results()
+      if (flights.length === runner.maxFlights) flights.shift()!.result()
       flights.push(runner.launch(rows))
     }
-    for (const flight of flights) flight.results()
+    for (const flight of flights) flight.result()
   }
   return measure(run, plan)
 }
@@ -252,13 +275,13 @@ function measure(run: () => void, { minRepeats, minSeconds }: BenchPlan): number
   return times.sort((a, b) => a - b)
 }
 
-function timing({ batch, tokens }: BenchCase, sorted: readonly number[]): Timing {
+function timing(one: BenchCase, sorted: readonly number[]): Timing {
   const milliseconds = quantile(sorted, 0.5)
   return {
     milliseconds,
     lowMilliseconds: quantile(sorted, 0.25),
     highMilliseconds: quantile(sorted, 0.75),
-    tokensPerSecond: (batch * tokens * 1000) / milliseconds,
+    tokensPerSecond: (numTokens(one) * 1000) / milliseconds,
     repeats: sorted.length,
   }
 }

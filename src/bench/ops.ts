@@ -9,7 +9,7 @@ import {
   type WeightType,
 } from '../backend/backend.ts'
 
-export interface OpsPlan {
+interface OpsPlan {
   readonly types: readonly WeightType[]
   readonly shapes: readonly (readonly [rows: number, columns: number])[]
   readonly tokens: readonly number[]

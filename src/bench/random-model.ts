@@ -6,7 +6,6 @@
 
 import type { SourceType } from '../backend/backend.ts'
 import { BYTES_PER_ELEMENT, encodeFloats } from '../model/formats/half.ts'
-import { type PthOptions, type PthTensor, writePth } from '../model/formats/pth-writer.ts'
 import { type Rwkv6Dimensions, rwkv6Tensors } from '../model/formats/rwkv6-layout.ts'
 import {
   type NamedShape,
@@ -14,6 +13,7 @@ import {
   type Rwkv7Ranks,
   rwkv7Tensors,
 } from '../model/formats/rwkv7-layout.ts'
+import { type PthOptions, type PthTensor, writePth } from '../model/formats/torch/pth-writer.ts'
 import { seededRandom } from './serve/random.ts'
 
 export type RandomModelSize = keyof typeof SIZES
@@ -61,7 +61,7 @@ export function writeRandomModel(path: string, size: RandomModelSize, seed = 1):
   return path
 }
 
-export interface RandomWeightsOptions extends PthOptions {
+interface RandomWeightsOptions extends PthOptions {
   readonly seed: number
   readonly dtype: SourceType
 }

@@ -4,12 +4,17 @@
  */
 import { createInterface } from 'node:readline/promises'
 import { styleText } from 'node:util'
-import { defineCommand } from 'citty'
 import { SkeinError } from '../errors.ts'
-import { engineArgs, engineChoice, integer, text } from './args.ts'
-import { type ChatMessage, type ChatRequest, streamChat } from './chat-stream.ts'
-import { samplingArgs, samplingOptions } from './sampling-args.ts'
-import { startServer } from './server.ts'
+import { startServer } from '../host/server.ts'
+import { engineChoice } from '../settings/engine-choice.ts'
+import { text, toggle } from '../settings/flags.ts'
+import { MAX_TOKENS, SAMPLING_FLAGS, samplingOptions } from '../settings/sampling-flags.ts'
+import { ENGINE_FLAGS, MODEL_WORDS } from '../settings/table.ts'
+import type { Values } from '../settings/values.ts'
+import { fetchMissing } from './models/fetch.ts'
+import { NAME_FLAG, SERVER_FLAGS, serverOf } from './remote.ts'
+import { type ChatMessage, type ChatRequest, streamChat } from './terminal/chat-stream.ts'
+import { defineCommand } from './terminal/command.ts'
 
 const HELP = `/reset          forget the conversation
 /system TEXT    set the system text and start over (no TEXT: none)
@@ -20,39 +25,28 @@ const HELP = `/reset          forget the conversation
 /** What no other message would change. */
 const HOPELESS: ReadonlySet<string> = new Set(['model_not_loaded', 'unauthorized', 'not_found'])
 
+const TALK_FLAGS = {
+  system: text('System text'),
+  think: toggle('Let the model think first'),
+  'max-tokens': MAX_TOKENS,
+  ...SAMPLING_FLAGS,
+}
+
 export const chat = defineCommand({
-  meta: {
-    name: 'chat',
-    description: 'Talk with a model in the terminal: a running server, or FILE without one',
-  },
-  args: {
-    ...engineArgs,
-    ...samplingArgs,
-    url: {
-      type: 'string',
-      default: 'http://127.0.0.1:8000',
-      description: 'Server to talk to when no FILE is given',
-    },
-    'model-name': {
-      type: 'string',
-      description: 'Which of its models (default: the only one)',
-      valueHint: 'NAME',
-    },
-    'api-key': { type: 'string', description: 'Key of the server (default: $SKEIN_API_KEY)' },
-    system: { type: 'string', description: 'System text' },
-    think: { type: 'boolean', description: 'Let the model think first' },
-  },
+  examples: [
+    ['skein chat', 'with the server on this machine'],
+    ['skein chat --url host:8000 --api-key KEY', 'with one elsewhere'],
+    ['skein chat MODEL.pth', 'without a server'],
+  ],
+  words: MODEL_WORDS,
+  flags: { ...SERVER_FLAGS, 'model-name': NAME_FLAG, ...TALK_FLAGS, ...ENGINE_FLAGS },
   async run({ args }) {
-    const own = text(args, 'model') ? await startServer(engineChoice(args), { port: 0 }) : null
+    const own = args.model ? await startServer(engineChoice(args), { port: 0 }) : null
     try {
       await new Conversation({
-        url: own?.url ?? serverUrl(text(args, 'url')!),
-        model: own ? undefined : text(args, 'model-name'),
-        apiKey: text(args, 'api-key') ?? process.env.SKEIN_API_KEY,
-        maxTokens: integer(args, 'max-tokens', 1, 1_000_000),
-        ...samplingOptions(args),
-        system: text(args, 'system') ?? '',
-        isThinking: args.think === true,
+        ...(own ? { url: own.url, apiKey: undefined } : serverOf(args)),
+        model: own ? undefined : args['model-name'],
+        ...talkOptions(args),
       }).run()
     } finally {
       await own?.stop()
@@ -60,10 +54,30 @@ export const chat = defineCommand({
   },
 })
 
-/** As other clients are given it, "host:8000" and "http://host:8000/v1" mean the same server. */
-export function serverUrl(given: string): string {
-  const url = /^https?:\/\//i.test(given) ? given : `http://${given}`
-  return url.replace(/\/+$/, '').replace(/\/v1$/, '')
+/** Ollama's word for it: whatever is missing is fetched first. */
+export const run = defineCommand({
+  examples: [['skein run rwkv7-g1-0.4b', 'fetched the first time, then it answers']],
+  words: { model: { ...MODEL_WORDS.model, isRequired: true } },
+  flags: { ...TALK_FLAGS, ...ENGINE_FLAGS },
+  async run({ args }) {
+    await fetchMissing(args.model)
+    const own = await startServer(engineChoice(args), { port: 0 })
+    try {
+      const server = { url: own.url, apiKey: undefined, model: undefined }
+      await new Conversation({ ...server, ...talkOptions(args) }).run()
+    } finally {
+      await own.stop()
+    }
+  },
+})
+
+function talkOptions(args: Values<typeof TALK_FLAGS>) {
+  return {
+    maxTokens: args['max-tokens'],
+    sampling: samplingOptions(args),
+    system: args.system ?? '',
+    isThinking: args.think,
+  }
 }
 
 interface ConversationOptions extends Omit<ChatRequest, 'messages' | 'isThinking' | 'signal'> {
@@ -158,5 +172,7 @@ class Conversation {
 }
 
 function dim(message: string): string {
-  return process.stdout.isTTY ? styleText('dim', message) : message
+  // https://no-color.org
+  const hasColour = process.stdout.isTTY && !process.env.NO_COLOR
+  return hasColour ? styleText('dim', message) : message
 }

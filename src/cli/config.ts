@@ -1,39 +1,35 @@
 /** `skein config check`: what `serve` would run with a file, and where each value came from. Starts nothing. */
 import { existsSync } from 'node:fs'
-import { defineCommand } from 'citty'
-import { fieldOf, variableOf } from '../config/setting.ts'
 import { SkeinError } from '../errors.ts'
-import { resolveAuth } from '../gateway/auth.ts'
-import { readKeys } from '../gateway/keys-file.ts'
-import type { Launch } from '../gateway/launch.ts'
-import { checkModelFile } from '../load.ts'
-import { launchesOf } from './config-models.ts'
-import { keyFilePath } from './key-file.ts'
-import { engineChoiceOf } from './launcher.ts'
-import { printJson, printTable } from './output.ts'
-import { serveArgs, servePlan } from './serve.ts'
+import { resolveAuth } from '../gateway/access/auth.ts'
+import { readKeys } from '../gateway/access/keys-file.ts'
+import type { Launch } from '../gateway/fleet/launch.ts'
+import { engineChoiceOf } from '../host/launcher.ts'
+import { checkModelFile } from '../host/load.ts'
+import { keyFilePath } from '../settings/engine-choice.ts'
+import { toggle } from '../settings/flags.ts'
+import { launchesOf } from '../settings/models.ts'
 import {
   configPath,
+  NO_COMMAND_LINE,
   publishedSchema,
   type ServeSettings,
   settleServe,
+  valuesOf,
   withFields,
-} from './serve-settings.ts'
+} from '../settings/serve-settings.ts'
+import { fieldOf, SETTING_ROWS, variableOf } from '../settings/setting.ts'
+import { servePlan } from './serve.ts'
+import { defineCommand, defineCommands } from './terminal/command.ts'
+import { printJson, printTable } from './terminal/output.ts'
 
 const check = defineCommand({
-  meta: { name: 'check', description: 'Read the settings as serve does, and show them' },
-  args: {
-    file: {
-      type: 'positional',
-      required: false,
-      description: 'Default: $SKEIN_CONFIG, or skein.config.json here',
-      valueHint: 'FILE',
-    },
-    json: { type: 'boolean', description: 'One JSON object' },
-  },
+  description: 'Read the settings as serve does, and show them',
+  words: { file: { description: 'Default: $SKEIN_CONFIG, or skein.config.json here' } },
+  flags: { json: toggle('One JSON object') },
   run({ args }) {
-    const path = configPath({ config: args.file }, existsSync)
-    const settings = settleServe(serveArgs, { args: {}, words: [] }, path)
+    const path = configPath(args.file, existsSync)
+    const settings = settleServe(NO_COMMAND_LINE, path)
     const found = withFields(settings, () => examine(settings))
     if (args.json)
       printJson({ file: settings.file?.path ?? null, ...found, settings: listed(settings) })
@@ -42,16 +38,13 @@ const check = defineCommand({
 })
 
 const schema = defineCommand({
-  meta: { name: 'schema', description: 'Print the JSON schema of skein.config.json' },
+  description: 'Print the JSON schema of skein.config.json',
   run() {
-    printJson(publishedSchema(serveArgs))
+    printJson(publishedSchema())
   },
 })
 
-export const config = defineCommand({
-  meta: { name: 'config', description: 'The configuration file: check, schema' },
-  subCommands: { check, schema },
-})
+export const config = defineCommands({ check, schema })
 
 interface Found {
   readonly models: readonly {
@@ -65,32 +58,30 @@ interface Found {
 
 /** Throws what `serve` would refuse before it starts anything. */
 function examine(settings: ServeSettings): Found {
-  const { args, models, file, values } = settings
+  const { file, values, models } = settings
+  const args = valuesOf(settings)
   const { choice, options, access } = servePlan(settings)
-  const launches = models.length === 0 ? [] : launchesOf(models, args)
-  for (const [i, model] of models.entries()) {
-    const [launch] = launchesOf([model], args)
+  const { launches } = options
+  const defaults = { ...choice, adapters: undefined }
+  for (const [i, entry] of models.entries()) {
+    const [launch] = launchesOf([entry], args)
     if (launch === undefined) continue
-    const defaults = { defaults: choice, adaptedFile: null }
-    const own = withPlace(`models[${i}]`, () => engineChoiceOf(launch, defaults))
+    const own = withPlace(`models[${i}]`, () =>
+      engineChoiceOf(launch, { defaults, adaptedFile: null }),
+    )
     withPlace(`models[${i}].file`, () => checkModelFile(own))
   }
   const { model } = choice
   if (models.length === 0 && model !== null) {
     withPlace('model', () => checkModelFile({ ...choice, model }))
   }
-  const numWorkers = Math.max(1, options.gpus.length) * (options.replicas ?? 1)
-  const single =
-    choice.model === null
-      ? []
-      : [{ name: options.modelId ?? '', file: choice.model, workers: numWorkers }]
   const numNamed = readKeys(keyFilePath(args)).length
   const auth = resolveAuth({ ...access, numNamed })
   const holdsSecret = [...values.values()].some(
     ({ setting, origin }) => setting.isSecret && origin === 'file',
   )
   return {
-    models: models.length > 0 ? grouped(launches) : single,
+    models: grouped(launches),
     // One that would be made up is made up anew by every start.
     access: auth.generatedKey === null ? auth.message : 'a key is made and shown at the start',
     notes: [
@@ -126,8 +117,8 @@ interface Listed {
   readonly from: string
 }
 
-function listed({ settings, values, models, file }: ServeSettings): readonly Listed[] {
-  const ofServer = settings.flatMap(({ flag, isSecret }) => {
+function listed({ values, models, file }: ServeSettings): readonly Listed[] {
+  const ofServer = SETTING_ROWS.flatMap(({ flag, isSecret }) => {
     const resolved = values.get(flag)
     if (resolved === undefined) return []
     const { value, origin } = resolved
@@ -158,8 +149,7 @@ function printFound(settings: ServeSettings, { models, access, notes }: Found): 
   const { file } = settings
   process.stdout.write(`config   ${file?.path ?? 'no file'}\n`)
   for (const { name, file: path, workers } of models) {
-    const called = name === '' ? '' : `${name}: `
-    process.stdout.write(`model    ${called}${path}${workers > 1 ? `, ${workers} workers` : ''}\n`)
+    process.stdout.write(`model    ${name}: ${path}${workers > 1 ? `, ${workers} workers` : ''}\n`)
   }
   if (models.length === 0) process.stdout.write('model    none\n')
   process.stdout.write(`access   ${access}\n\n`)

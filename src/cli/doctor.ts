@@ -2,12 +2,14 @@
 import { execFileSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { cpus, freemem, totalmem } from 'node:os'
-import { defineCommand } from 'citty'
 import { cpuReport } from '../backend/cpu/cpu.ts'
 import { type CudaReport, cudaReport } from '../backend/cuda/report.ts'
+import { type WebgpuReport, webgpuReport } from '../backend/webgpu/adapter.ts'
 import { SkeinError } from '../errors.ts'
-import { DEMO_MODEL, vocabularyPath } from '../load.ts'
-import { formatBytes, printJson, printTable } from './output.ts'
+import { DEMO_MODEL, vocabularyPath } from '../host/load.ts'
+import { toggle } from '../settings/flags.ts'
+import { defineCommand } from './terminal/command.ts'
+import { formatBytes, printJson, printTable } from './terminal/output.ts'
 
 /** One line of the report; `fix` is null when all is well. */
 interface Finding {
@@ -17,18 +19,18 @@ interface Finding {
 }
 
 export const doctor = defineCommand({
-  meta: { name: 'doctor', description: 'Say what this machine can run and what is missing' },
-  args: { json: { type: 'boolean', description: 'One JSON object' } },
-  run({ args }) {
+  flags: { json: toggle('One JSON object') },
+  async run({ args }) {
     const cuda = cudaReport()
+    const webgpu = await webgpuReport()
     const findings = [
       ...[node(), processor(), memory(), compiler(), kernels()],
-      ...[gpu(cuda), cudaCompiler(cuda), cublasLt(cuda)],
+      ...[gpu(cuda), cudaCompiler(cuda), cublasLt(cuda), adapters(webgpu)],
       ...[demo(), vocabulary()],
     ]
     const isUsable = findings.every(({ fix }) => fix === null)
     if (args.json) {
-      printJson({ isUsable, findings, cpu: cpuReport(), cuda })
+      printJson({ isUsable, findings, cpu: cpuReport(), cuda, webgpu })
       return
     }
     printTable(findings.map(({ what, found, fix }) => [fix === null ? 'ok' : '!!', what, found]))
@@ -112,6 +114,15 @@ function cudaCompiler({ nvrtc, nvcc, problems }: CudaReport): Finding {
 
 function cublasLt({ cublasLt, problems }: CudaReport): Finding {
   return { what: 'cublasLt', found: cublasLt ?? 'none', fix: fixOf(problems, 'cublasLt') }
+}
+
+/** Nothing is amiss where there is none: cuda and cpu do without. */
+function adapters({ adapters, problem }: WebgpuReport): Finding {
+  const list = adapters.map(({ name, isSoftware, maxBindingBytes }, index) => {
+    const kind = isSoftware ? 'software, for tests' : `bindings of ${formatBytes(maxBindingBytes)}`
+    return `webgpu:${index} ${name} (${kind})`
+  })
+  return { what: 'webgpu', found: problem ?? list.join(', '), fix: null }
 }
 
 function fixOf(problems: CudaReport['problems'], part: string): string | null {

@@ -1,36 +1,38 @@
 /** `skein generate`: continue a text in this process, without a server. Streams to standard output. */
 import { readFileSync } from 'node:fs'
-import { defineCommand } from 'citty'
 import { SkeinError } from '../errors.ts'
 import { load } from '../index.ts'
-import { engineArgs, engineChoice, integer, number, startStates, stateArgs, text } from './args.ts'
-import { printJson, progressBar } from './output.ts'
-import { samplingArgs, samplingOptions } from './sampling-args.ts'
+import { engineChoice } from '../settings/engine-choice.ts'
+import { text, toggle, whole } from '../settings/flags.ts'
+import { MAX_TOKENS, SAMPLING_FLAGS, samplingOptions } from '../settings/sampling-flags.ts'
+import { ENGINE_FLAGS, MODEL_WORDS, SETTINGS } from '../settings/table.ts'
+import { defineCommand } from './terminal/command.ts'
+import { printJson, progressBar } from './terminal/output.ts'
 
 export const generate = defineCommand({
-  meta: { name: 'generate', description: 'Continue a text without a server' },
-  args: {
-    ...engineArgs,
-    ...stateArgs,
-    ...samplingArgs,
-    prompt: {
-      type: 'string',
-      alias: 'p',
-      description: 'Text to continue (default: standard input)',
-    },
-    seed: { type: 'string', description: 'Same seed and prompt, same text' },
-    stop: { type: 'string', description: 'End before this text' },
-    json: { type: 'boolean', description: 'One JSON object at the end instead of a stream' },
+  examples: [
+    ["skein generate --prompt 'Once upon a time'", 'the demo model goes on'],
+    ['skein generate MODEL.pth --temperature 0 < text', 'the likeliest tokens after a text'],
+  ],
+  words: MODEL_WORDS,
+  flags: {
+    prompt: text('Text to continue (default: standard input)', { short: 'p' }),
+    seed: whole(0, Number.MAX_SAFE_INTEGER)('Same seed and prompt, same text'),
+    stop: text('End before this text'),
+    'max-tokens': MAX_TOKENS,
+    json: toggle('One JSON object at the end instead of a stream'),
+    ...SAMPLING_FLAGS,
+    ...ENGINE_FLAGS,
+    state: SETTINGS.state,
   },
   async run({ args }) {
-    const prompt = text(args, 'prompt') ?? readFileSync(0, 'utf8')
+    const prompt = args.prompt ?? readFileSync(0, 'utf8')
     if (prompt === '')
       throw new SkeinError(
         'invalid_request',
         'no text to continue; give one with --prompt, or send it to standard input',
       )
-    const stop = text(args, 'stop')
-    const states = startStates(args)
+    const { stop, state: states = [], seed } = args
     if (states.length > 1)
       throw new SkeinError('invalid_request', '--state: one text starts from one state')
     const llm = await load(
@@ -45,8 +47,8 @@ export const generate = defineCommand({
     try {
       const stream = llm.generate(prompt, {
         ...samplingOptions(args),
-        seed: number(args, 'seed', 0, Number.MAX_SAFE_INTEGER),
-        maxTokens: integer(args, 'max-tokens', 1, 1_000_000),
+        seed,
+        maxTokens: args['max-tokens'],
         startState: states[0]?.name,
         stop: stop === undefined ? [] : [stop],
         signal: abort.signal,

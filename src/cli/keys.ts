@@ -1,6 +1,5 @@
 /** `skein keys`: the named keys of a server, changed in their file. A server that runs notices within seconds. */
 import { existsSync } from 'node:fs'
-import { defineCommand } from 'citty'
 import {
   addKey,
   type Issued,
@@ -9,27 +8,24 @@ import {
   type KeyRecord,
   revokeKey,
   rotateKey,
-} from '../gateway/keys.ts'
-import { wireKey } from '../gateway/keys-api.ts'
-import { changeKeys, readKeys } from '../gateway/keys-file.ts'
-import { integer, number, oneOf, text } from './args.ts'
-import { duration, keyFileArgs, keyFilePath } from './key-file.ts'
-import { formatBytes, printJson, printTable } from './output.ts'
-import { serveArgs } from './serve.ts'
-import { configPath, settleServe } from './serve-settings.ts'
+} from '../gateway/access/keys.ts'
+import { changeKeys, readKeys } from '../gateway/access/keys-file.ts'
+import { wireKey } from '../gateway/pages/keys-api.ts'
+import { bytesOf, keyFilePath } from '../settings/engine-choice.ts'
+import { choice, number, path, text, toggle, whole } from '../settings/flags.ts'
+import { configPath, NO_COMMAND_LINE, settleServe, valuesOf } from '../settings/serve-settings.ts'
+import { SETTINGS } from '../settings/table.ts'
+import { milliseconds, type Values } from '../settings/values.ts'
+import { defineCommand, defineCommands } from './terminal/command.ts'
+import { formatBytes, printJson, printTable } from './terminal/output.ts'
 
-const fileArgs = {
-  ...keyFileArgs,
-  'data-dir': { type: 'string', description: 'Data folder of the server', valueHint: 'DIR' },
-  json: { type: 'boolean', description: 'One JSON object' },
-} as const
+const FILE_FLAGS = {
+  keys: SETTINGS.keys,
+  'data-dir': path('Data folder of the server', { hint: 'DIR' }),
+  json: toggle('One JSON object'),
+}
 
-const nameArg = {
-  type: 'positional',
-  required: true,
-  description: 'Name of the key',
-  valueHint: 'NAME',
-} as const
+const NAME = { name: { description: 'Name of the key', isRequired: true } } as const
 
 const MAX = Number.MAX_SAFE_INTEGER
 /** Of `--stored-mb`, as of every flag that ends so. */
@@ -42,32 +38,34 @@ const FIRST_KEY =
   'note: this is the first key: a server that uses this file and was open to this machine asks for one from now on'
 
 const add = defineCommand({
-  meta: { name: 'add', description: 'Make a key and print it, once: only its hash is kept' },
-  args: {
-    name: nameArg,
-    role: { type: 'string', description: `${KEY_ROLES.join(', ')} (default user)` },
-    rpm: { type: 'string', description: 'Requests per minute' },
-    tpm: { type: 'string', description: 'Tokens per minute, of prompts and answers' },
-    rows: { type: 'string', description: 'Answers generated at once' },
-    'stored-mb': { type: 'string', description: 'MiB of session states' },
-    share: { type: 'string', description: 'Part of a busy machine, against 1 of other keys' },
-    expires: { type: 'string', description: 'Ends after this time: 12h, 30d', valueHint: 'TIME' },
-    ...fileArgs,
+  description: 'Make a key and print it, once: only its hash is kept',
+  examples: [
+    ['skein keys add ada --role operator --expires 30d', 'for the dashboard, a month long'],
+  ],
+  words: NAME,
+  flags: {
+    role: choice(KEY_ROLES)(`${KEY_ROLES.join(', ')}`, { default: 'user' }),
+    rpm: whole(1, MAX)('Requests per minute'),
+    tpm: whole(1, MAX)('Tokens per minute, of prompts and answers'),
+    rows: whole(1, MAX)('Answers generated at once'),
+    'stored-mb': whole(1, 2 ** 30)('MiB of session states'),
+    share: number(0.01, 100)('Part of a busy machine, against 1 of other keys'),
+    expires: text('Ends after this time: 12h, 30d', { hint: 'TIME' }),
+    ...FILE_FLAGS,
   },
   async run({ args }) {
-    const lifeMs = duration(args, 'expires')
+    const lifeMs = milliseconds('expires', args.expires)
     const now = Date.now()
-    const storedMb = integer(args, 'stored-mb', 1, 2 ** 30)
     const key = {
       name: args.name,
-      role: oneOf(args, 'role', KEY_ROLES) ?? 'user',
+      role: args.role,
       expiresAt: lifeMs === undefined ? null : now + lifeMs,
       limits: {
-        requestsPerMinute: integer(args, 'rpm', 1, MAX) ?? null,
-        tokensPerMinute: integer(args, 'tpm', 1, MAX) ?? null,
-        rows: integer(args, 'rows', 1, MAX) ?? null,
-        storedBytes: storedMb === undefined ? null : storedMb * MIB,
-        share: number(args, 'share', 0.01, 100) ?? null,
+        requestsPerMinute: args.rpm ?? null,
+        tokensPerMinute: args.tpm ?? null,
+        rows: args.rows ?? null,
+        storedBytes: bytesOf(args['stored-mb']) ?? null,
+        share: args.share ?? null,
       },
     }
     const path = ownFile(args)
@@ -76,17 +74,14 @@ const add = defineCommand({
 })
 
 const rotate = defineCommand({
-  meta: {
-    name: 'rotate',
-    description: 'Give a key a new secret and print it; states stay its own',
-  },
-  args: {
-    name: nameArg,
-    grace: { type: 'string', description: 'The old one works this long: 15m, 1h (default: not)' },
-    ...fileArgs,
+  description: 'Give a key a new secret and print it; states stay its own',
+  words: NAME,
+  flags: {
+    grace: text('The old one works this long: 15m, 1h (default: not)', { hint: 'TIME' }),
+    ...FILE_FLAGS,
   },
   async run({ args }) {
-    const graceMs = duration(args, 'grace') ?? 0
+    const graceMs = milliseconds('grace', args.grace) ?? 0
     const path = ownFile(args)
     const issued = await changeKeys(path, (keys) => rotateKey(keys, args.name, graceMs, Date.now()))
     printIssued(issued, path, args.json)
@@ -94,8 +89,9 @@ const rotate = defineCommand({
 })
 
 const revoke = defineCommand({
-  meta: { name: 'revoke', description: 'End a key; what it runs is finished, its states stay' },
-  args: { name: nameArg, ...fileArgs },
+  description: 'End a key; what it runs is finished, its states stay',
+  words: NAME,
+  flags: FILE_FLAGS,
   async run({ args }) {
     const path = ownFile(args)
     const left = await changeKeys(path, (keys) => ({ keys: revokeKey(keys, args.name) }))
@@ -107,8 +103,8 @@ const revoke = defineCommand({
 })
 
 const list = defineCommand({
-  meta: { name: 'list', description: 'Show the keys, without their secrets' },
-  args: fileArgs,
+  description: 'Show the keys, without their secrets',
+  flags: FILE_FLAGS,
   run({ args }) {
     const path = ownFile(args)
     const keys = readKeys(path)
@@ -119,17 +115,13 @@ const list = defineCommand({
 })
 
 /** The file that a server started here would use: its configuration may say where. */
-function ownFile(args: { readonly [name: string]: unknown }): string {
-  const isNamed = text(args, 'keys') !== undefined || text(args, 'data-dir') !== undefined
-  if (isNamed) return keyFilePath(args)
-  const settings = settleServe(serveArgs, { args: {}, words: [] }, configPath({}, existsSync))
-  return keyFilePath(settings.args)
+function ownFile(args: Values<typeof FILE_FLAGS>): string {
+  if (args.keys !== undefined || args['data-dir'] !== undefined) return keyFilePath(args)
+  const path = configPath(undefined, existsSync)
+  return keyFilePath(valuesOf(settleServe(NO_COMMAND_LINE, path), ['keys', 'data-dir']))
 }
 
-export const keys = defineCommand({
-  meta: { name: 'keys', description: 'Named keys of a server: add, list, revoke, rotate' },
-  subCommands: { add, list, revoke, rotate },
-})
+export const keys = defineCommands({ add, list, revoke, rotate })
 
 /** The secret alone on stdout, so that a script can take it. */
 function printIssued(

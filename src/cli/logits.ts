@@ -1,35 +1,30 @@
 /** `skein logits`: raw logits of given token ids, the door for outside oracles. Needs no vocabulary. */
 import { writeFileSync } from 'node:fs'
-import { defineCommand } from 'citty'
 import { SkeinError } from '../errors.ts'
-import { loadRunner } from '../load.ts'
-import { logitsOfAll, logitsOfLast } from '../model/logits.ts'
+import { loadRunner } from '../host/load.ts'
+import { logitsOfAll, logitsOfLast } from '../model/run/logits.ts'
 import { openTunedState } from '../model/tuned-state.ts'
-import { engineChoice, integers, modelArgs, text } from './args.ts'
-import { printJson, progressBar } from './output.ts'
+import { engineChoice } from '../settings/engine-choice.ts'
+import { integers, path, toggle } from '../settings/flags.ts'
+import { MODEL_FLAGS, MODEL_WORDS } from '../settings/table.ts'
+import { defineCommand } from './terminal/command.ts'
+import { printJson, progressBar } from './terminal/output.ts'
 
 export const logits = defineCommand({
-  meta: {
-    name: 'logits',
-    description: 'Write the logits after a list of tokens as raw little-endian float32',
-  },
-  args: {
-    ...modelArgs,
-    tokens: { type: 'string', required: true, description: 'Token ids: 1,2,3' },
-    state: {
-      type: 'string',
-      description: 'Tuned state to start from, instead of zero',
-      valueHint: 'FILE',
-    },
-    all: { type: 'boolean', description: 'After every token, not only the last: [tokens, V]' },
-    out: { type: 'string', required: true, description: 'File to write', valueHint: 'FILE' },
-    json: { type: 'boolean', description: 'Report as JSON' },
+  words: MODEL_WORDS,
+  flags: {
+    tokens: integers('Token ids: 1,2,3', { isRequired: true }),
+    state: path('Tuned state to start from, instead of zero'),
+    all: toggle('After every token, not only the last: [tokens, V]'),
+    out: path('File to write', { isRequired: true }),
+    json: toggle('Report as JSON'),
+    ...MODEL_FLAGS,
   },
   run({ args }) {
-    const tokens = Int32Array.from(integers(args, 'tokens'))
+    const tokens = Int32Array.from(args.tokens ?? [])
     if (tokens.length === 0)
       throw new SkeinError('invalid_request', '--tokens needs at least one id')
-    const out = text(args, 'out')!
+    const { out, state } = args
     const runner = loadRunner({ ...engineChoice(args), slots: 1 }, progressBar('loading'))
     try {
       const V = runner.info.vocabSize
@@ -39,16 +34,12 @@ export const logits = defineCommand({
           'invalid_request',
           `token ${outside} is not below the vocabulary size ${V}`,
         )
-      const state = text(args, 'state')
       const start = state === undefined ? null : openTunedState(state, runner.info.stateShape)
       const logitsOf = args.all ? logitsOfAll : logitsOfLast
       const values = logitsOf(runner, tokens, start)
       const positions = values.length / V
       writeFileSync(out, new Uint8Array(values.buffer, values.byteOffset, values.byteLength))
-      report(
-        { out, positions, vocabSize: V, best: argmax(values.subarray(-V)) },
-        args.json === true,
-      )
+      report({ out, positions, vocabSize: V, best: argmax(values.subarray(-V)) }, args.json)
     } finally {
       runner.dispose()
     }

@@ -1,119 +1,85 @@
 /** `skein serve`: the server itself. Says on start what runs where, who may use it, and what to try first. */
 import { existsSync } from 'node:fs'
-import { type ArgsDef, defineCommand } from 'citty'
-import type { ConfigFile } from '../config/file.ts'
 import { SkeinError } from '../errors.ts'
-import { resolveAuth } from '../gateway/auth.ts'
-import { KeyRing } from '../gateway/keys-file.ts'
-import { shutDownOnSignals } from '../gateway/shutdown.ts'
-import { DEMO_NAME } from '../load.ts'
-import { engineArgs, integer, oneOf, startStates, stateArgs, text } from './args.ts'
-import { launchesOf } from './config-models.ts'
-import { hosted, hostingArgs } from './hosting-args.ts'
-import { keyFileArgs, keyFilePath } from './key-file.ts'
-import { createLogger, LOG_LEVELS } from './log.ts'
-import { formatBytes, formatCount, progressBar } from './output.ts'
-import { configPath, type ServeSettings, settleServe, withFields } from './serve-settings.ts'
-import { type Server, startServer } from './server.ts'
-import { sessionArgs, stateChoice } from './session-args.ts'
-import { packageVersion } from './version.ts'
-
-const DEFAULT_DRAIN_SECONDS = 30
-
-export const serveArgs = {
-  ...engineArgs,
-  model: {
-    ...engineArgs.model,
-    description: `${engineArgs.model.description}; several models as FILE or NAME=FILE each`,
-  },
-  ...stateArgs,
-  ...sessionArgs,
-  ...hostingArgs,
-  host: {
-    type: 'string',
-    default: '127.0.0.1',
-    description: 'Address to listen on; any but this machine needs a key',
-  },
-  port: { type: 'string', default: '8000', description: 'Port; 0 takes a free one' },
-  'model-name': { type: 'string', description: 'Name in the API (default: name of FILE)' },
-  'api-key': {
-    type: 'string',
-    description: 'Key that requests must carry; several with commas',
-  },
-  password: { type: 'string', description: 'The same as --api-key' },
-  ...keyFileArgs,
-  'no-auth': { type: 'boolean', description: 'Serve a public address without any key' },
-  'allow-origin': {
-    type: 'string',
-    description: 'Web origins that may call this server, with commas between',
-  },
-  'allow-host': {
-    type: 'string',
-    description: 'More names this server may be addressed by, with commas between',
-  },
-  'drain-seconds': {
-    type: 'string',
-    description: `How long streams may finish after SIGTERM (default ${DEFAULT_DRAIN_SECONDS})`,
-  },
-  'metrics-port': {
-    type: 'string',
-    description: 'Also serve /metrics on this port, without a key (default: only with one)',
-  },
-  'trace-endpoint': {
-    type: 'string',
-    description: 'Send traces to this OpenTelemetry collector (OTLP over HTTP)',
-    valueHint: 'URL',
-  },
-  'log-level': {
-    type: 'string',
-    description: `${LOG_LEVELS.join(', ')} (default: warn on a terminal, else info)`,
-  },
-  config: {
-    type: 'string',
-    description:
-      'File of settings (default: skein.config.json, if there is one; --no-config: none)',
-    valueHint: 'FILE',
-  },
-} as const satisfies ArgsDef
-
-/** Flags that stand alone, as they are written. Any may be denied: "--no-config". */
-export const switchesOfServe: ReadonlySet<string> = new Set(
-  Object.entries(serveArgs).flatMap(([name, { type }]) =>
-    type === 'boolean' ? [`--${name}`, `--no-${name}`] : [`--no-${name}`],
-  ),
-)
+import { packageVersion } from '../files/version.ts'
+import { resolveAuth } from '../gateway/access/auth.ts'
+import { KeyRing } from '../gateway/access/keys-file.ts'
+import { shutDownOnSignals } from '../gateway/http/shutdown.ts'
+import { DEMO_NAME, modelPath } from '../host/load.ts'
+import { createLogger } from '../host/log.ts'
+import { openNotifier } from '../host/notify.ts'
+import { type Server, startServer } from '../host/server.ts'
+import { watchEventLoop } from '../host/watchdog.ts'
+import type { ConfigFile } from '../settings/config-file.ts'
+import { bytesOf, engineChoice, keyFilePath, stateChoice } from '../settings/engine-choice.ts'
+import { entriesOf, launchesOf, refuseFlagsOfOneModel } from '../settings/models.ts'
+import {
+  configPath,
+  type ServeSettings,
+  settleServe,
+  valuesOf,
+  withFields,
+} from '../settings/serve-settings.ts'
+import { MODEL_WORDS, SETTINGS } from '../settings/table.ts'
+import { offerMissing } from './models/fetch.ts'
+import { defineCommand } from './terminal/command.ts'
+import { formatBytes, formatCount, progressBar } from './terminal/output.ts'
 
 export const serve = defineCommand({
-  meta: { name: 'serve', description: 'Serve a model over HTTP (the demo model without FILE)' },
-  args: serveArgs,
-  async run({ args: parsed, rawArgs: words }) {
-    const path = configPath(parsed, existsSync)
-    const settings = settleServe(serveArgs, { args: parsed, words }, path)
-    const { args, file, notes } = settings
+  examples: [
+    ['skein serve', 'the demo model, for this machine only'],
+    ['skein serve MODEL.pth --quant int8', 'in half the memory'],
+    ['skein serve a=A.pth b=B.pth', 'two models, called a and b'],
+    ['skein serve MODEL.pth --host 0.0.0.0', 'for other machines; a key is made and shown'],
+  ],
+  words: {
+    model: {
+      description: `${MODEL_WORDS.model.description}; several models as FILE or NAME=FILE each`,
+      hint: 'FILE|NAME',
+      isMany: true,
+    },
+  },
+  flags: SETTINGS,
+  async run({ words, given }) {
+    const path = configPath(given.get('config'), existsSync)
+    const settings = settleServe({ given, words }, path)
+    const { file, notes } = settings
     for (const note of notes) process.stderr.write(`skein: ${note}\n`)
-    const { choice, options, access, logLevel, drainSeconds } = withFields(settings, () =>
+    await offerMissing(settings.words)
+    const { choice, options, access, logLevel, drainSeconds, keyFile } = withFields(settings, () =>
       servePlan(settings),
     )
     noteMissingFolder(options.modelDir)
     const logger = createLogger(logLevel)
-    const keyRing = new KeyRing(keyFilePath(args), (error) => {
+    const keyRing = new KeyRing(keyFile, (error) => {
       logger.error({ err: error }, 'the keys stay as they were')
     })
     const auth = resolveAuth({ ...access, numNamed: keyRing.keys.length })
     keyRing.follow()
+    watchEventLoop()
     const server = await startServer(choice, {
       ...options,
       keys: auth.keys,
       keyRing,
       logger,
       onProgress: progressBar('loading'),
-      onListening: (listening) => endOnSignals(listening, drainSeconds),
+      onListening: (listening) => {
+        endOnSignals(listening, drainSeconds)
+        tellStarter()
+      },
     })
     if (server.drain.isDraining) return
     const named = keyRing.keys.length > 0 ? ' (skein keys list shows the named ones)' : ''
     greet(server, file, auth.message + named, auth.keys.length + keyRing.keys.length > 0)
   },
 })
+
+/** systemd, if it is that: it waits for the first word, and starts a server anew that falls silent. */
+function tellStarter(): void {
+  const { send, watchdogMs } = openNotifier()
+  send('READY=1')
+  if (watchdogMs !== null) setInterval(() => send('WATCHDOG=1'), watchdogMs / 3).unref()
+}
 
 function endOnSignals({ app, drain, models }: Server, drainSeconds: number): void {
   shutDownOnSignals(
@@ -140,47 +106,43 @@ function noteMissingFolder(path: string | undefined): void {
 }
 
 /** Everything that the settings say, read. Throws for the first that is wrong. */
-export function servePlan({ args, file, models }: ServeSettings) {
-  const host = text(args, 'host')!
-  const { choice, ...hosting } = hosted(args)
+export function servePlan(settings: ServeSettings) {
+  const { file, models, raw, words } = settings
+  // Empty is most often a variable of the shell that is not set; to serve without a key for that would open what was meant closed.
+  for (const name of ['api-key', 'password'])
+    if (raw[name] !== undefined && !/[^\s,]/.test(String(raw[name])))
+      throw new SkeinError('invalid_request', `--${name} is empty; give a key, or leave it out`, {
+        param: name,
+      })
+  const args = valuesOf(settings)
+  if (models.length > 0) refuseFlagsOfOneModel(args)
+  const entries = models.length > 0 ? models : entriesOf(words, args)
+  const model = entries[0] === undefined ? null : modelPath(entries[0].file)
   return {
-    choice: { ...choice, ...stateChoice(args), startStates: startStates(args) },
+    choice: { ...engineChoice({ ...args, model: entries[0]?.file }), ...stateChoice(args), model },
     options: {
-      ...hosting,
-      host,
-      port: integer(args, 'port', 0, 65_535),
-      metricsPort: integer(args, 'metrics-port', 0, 65_535),
-      traceEndpoint: text(args, 'trace-endpoint'),
-      modelDir: text(args, 'model-dir'),
-      openTranslate: args['open-translate'] === true,
-      allowedOrigins: list(text(args, 'allow-origin')),
-      allowedHosts: list(text(args, 'allow-host')),
+      launches: launchesOf(entries, args),
+      maxWorkerBytes: bytesOf(args['max-worker-mb']),
+      host: args.host,
+      port: args.port,
+      metricsPort: args['metrics-port'],
+      traceEndpoint: args['trace-endpoint'],
+      modelDir: args['model-dir'],
+      openTranslate: args['open-translate'],
+      allowedOrigins: args['allow-origin'] ?? [],
+      allowedHosts: args['allow-host'] ?? [],
       limits: file?.limits ?? {},
-      ...(models.length === 0 ? {} : { launches: launchesOf(models, args) }),
     },
     access: {
-      host,
-      apiKey: secret(args, 'api-key'),
-      password: secret(args, 'password'),
-      // citty reads --no-auth as the negation of a flag `auth`.
-      noAuth: args['no-auth'] === true || args.auth === false,
+      host: args.host,
+      apiKey: args['api-key']?.join(','),
+      password: args.password,
+      noAuth: args['no-auth'],
     },
-    logLevel: oneOf(args, 'log-level', LOG_LEVELS),
-    drainSeconds: integer(args, 'drain-seconds', 0, 86_400) ?? DEFAULT_DRAIN_SECONDS,
+    logLevel: args['log-level'],
+    drainSeconds: args['drain-seconds'],
+    keyFile: keyFilePath(args),
   }
-}
-
-/** Empty is most often a variable of the shell that is not set; to serve without a key for that would open what was meant closed. */
-function secret(args: Readonly<Record<string, unknown>>, name: string): string | undefined {
-  const given = args[name]
-  if (given === undefined || /[^\s,]/.test(String(given))) return text(args, name)
-  throw new SkeinError('invalid_request', `--${name} is empty; give a key, or leave it out`, {
-    param: name,
-  })
-}
-
-function list(given: string | undefined): string[] {
-  return given === undefined ? [] : given.split(',').map((part) => part.trim())
 }
 
 function greet(

@@ -1,22 +1,20 @@
 /** `skein tokenize`: text of a file or of standard input to token ids. */
 import { readFileSync } from 'node:fs'
-import { defineCommand } from 'citty'
-import { loadTokenizer, modelPath } from '../load.ts'
+import { loadTokenizer, modelPath } from '../host/load.ts'
+import { path, toggle } from '../settings/flags.ts'
 import { Tokenizer } from '../tokenizer/tokenizer.ts'
-import { text } from './args.ts'
-import { printJson } from './output.ts'
+import { defineCommand } from './terminal/command.ts'
+import { printJson } from './terminal/output.ts'
 
 export const tokenize = defineCommand({
-  meta: { name: 'tokenize', description: 'Token ids of a file, or of standard input with -' },
-  args: {
-    file: { type: 'positional', required: true, description: 'Text file, or - for standard input' },
-    vocab: { type: 'string', description: "Vocabulary file (default: the demo model's)" },
-    json: { type: 'boolean', description: 'One JSON object: count, tokens, pieces' },
+  words: { file: { description: 'Text file, or - for standard input', isRequired: true } },
+  flags: {
+    vocab: path("Vocabulary file (default: the demo model's)"),
+    json: toggle('One JSON object: count, tokens, pieces'),
   },
   run({ args }) {
-    const vocab = text(args, 'vocab')
-    const tokenizer = vocab
-      ? Tokenizer.fromFile(vocab)
+    const tokenizer = args.vocab
+      ? Tokenizer.fromFile(args.vocab)
       : loadTokenizer({ model: modelPath(undefined) })
     const bytes = readFileSync(args.file === '-' ? 0 : args.file)
     const tokens = tokenizer.encodeBytes(bytes)

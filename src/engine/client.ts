@@ -7,9 +7,9 @@ import type {
   EngineCalls,
   EngineEvent,
   EngineInfo,
-  EngineStats,
   GenerateRequest,
 } from './messages.ts'
+import type { EngineStats } from './stats.ts'
 
 export interface EngineClient {
   readonly info: EngineInfo

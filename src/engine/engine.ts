@@ -6,45 +6,53 @@
  * Two ways to go on. `step` is the plain one: a step is launched, waited for, and looked at. `turn` does the same on a
  * runner with one flight; on others it launches the next step before it looks at the last (docs/architecture.md).
  */
+import { setImmediate } from 'node:timers/promises'
 import { SkeinError } from '../errors.ts'
+import type { Constraint } from '../grammar/constraint.ts'
+import { Matchers, type StartThread } from '../grammar/matchers.ts'
+import { tokenTable } from '../grammar/vocabulary.ts'
 import { MAX_TOP_LOGPROBS, type Runner } from '../model/runner.ts'
-import type { TokenBytes } from './answer-text.ts'
-import { CopyBudget } from './copy-budget.ts'
+import { END_OF_TEXT, type TokenBytes } from './answer/answer-text.ts'
 import { Flights } from './flights.ts'
+import { StartStates } from './kept/start-states.ts'
 import type {
   CallHandlers,
   EngineCall,
   EngineCalls,
   EngineEvent,
   EngineInfo,
-  EngineStats,
   GenerateRequest,
 } from './messages.ts'
 import { Outcomes } from './outcomes.ts'
-import { Scheduler, usableSlots } from './scheduler.ts'
+import { itlTargetOf, PrefillBudget } from './prefill-budget.ts'
+import { hasPenalties, Scheduler, tokensOf, usableSlots } from './scheduler.ts'
 import { LiveRequest } from './sequence.ts'
 import { SlotPool } from './slots.ts'
-import { StartStates } from './start-states.ts'
-import { DEFAULT_STATE_OPTIONS, type StateOptions, States } from './states.ts'
+import { StateTransfers } from './state-transfers.ts'
+import { type StateOptions, States } from './states.ts'
+import type { EngineStats } from './stats.ts'
 import { checkRequest } from './validate.ts'
 
 export interface EngineLimits {
   /** Requests in the waiting line; the next one is refused with queue_full. */
   readonly maxWaiting: number
   readonly maxPromptTokens: number
-  /**
-   * Prompt tokens of a step while answers are being generated. It bounds the time between their tokens: on a CPU 256
-   * prompt tokens cost about as much as a few dozen decode rows.
-   */
-  readonly prefillChunk: number
+  /** Prompt tokens of a step while answers are being generated; null: as many as `itlTargetMs` allows. */
+  readonly prefillChunk: number | null
+  /** Milliseconds that such a step should take; null: what suits the runner. */
+  readonly itlTargetMs: number | null
   /** Fill freed slots with NaN, so that a use after free fails loudly. For tests and debugging. */
   readonly poisonFreedSlots: boolean
 }
 
+/** How long a step waits for masks where nothing else is on its way; the rows without them go on then. */
+const MASK_WAIT_MS = 2
+
 const DEFAULT_LIMITS: EngineLimits = {
   maxWaiting: 1024,
   maxPromptTokens: 131_072,
-  prefillChunk: 256,
+  prefillChunk: null,
+  itlTargetMs: null,
   poisonFreedSlots: Boolean(process.env.SKEIN_DEBUG),
 }
 
@@ -55,10 +63,11 @@ export class Engine {
   readonly #tokenBytes: TokenBytes
   readonly #scheduler: Scheduler
   readonly #flights: Flights
-  readonly #copyBudget: CopyBudget
+  readonly #transfers: StateTransfers
   /** Null where no states are kept. */
   readonly #states: States | null
   readonly #outcomes: Outcomes
+  readonly #matchers: Matchers
   #failure: SkeinError | null = null
   /** Since when a step has been on its way. */
   #busySince = 0
@@ -72,23 +81,36 @@ export class Engine {
     tokenBytes: TokenBytes,
     limits: Partial<EngineLimits> = {},
     states: StateOptions | null = null,
+    startGrammars?: StartThread,
   ) {
-    const { maxWaiting, maxPromptTokens, prefillChunk, poisonFreedSlots } = {
+    const { maxWaiting, maxPromptTokens, prefillChunk, itlTargetMs, poisonFreedSlots } = {
       ...DEFAULT_LIMITS,
       ...limits,
     }
     this.#runner = runner
-    this.#flights = new Flights(runner)
     this.#tokenBytes = tokenBytes
     const slots = new SlotPool(runner, usableSlots(runner), poisonFreedSlots)
-    this.#copyBudget = new CopyBudget((states ?? DEFAULT_STATE_OPTIONS).copyBudgetMs)
+    this.#transfers = new StateTransfers(runner, slots)
     const wake = () => this.onWake()
     this.#states =
-      states === null ? null : new States(runner, slots, this.#copyBudget, tokenBytes, states, wake)
-    const chunk = Math.max(1, prefillChunk)
-    this.#scheduler = new Scheduler(runner, slots, this.#copyBudget, chunk, this.#states)
+      states === null ? null : new States(runner, slots, this.#transfers, tokenBytes, states, wake)
+    const targetMs = itlTargetMs ?? itlTargetOf(runner)
+    const prefill = new PrefillBudget({ prefillChunk, itlTargetMs: targetMs }, runner.maxTokens)
+    this.#scheduler = new Scheduler(runner, slots, this.#transfers, prefill, this.#states)
+    this.#flights = new Flights(runner, (plan, ms) => {
+      const [answers, prompts] = tokensOf(plan)
+      // Of a pipeline every step is on its way through all devices.
+      prefill.learn(runner.feedsDraws ? ms : ms * runner.maxFlights, answers, prompts)
+    })
     this.#outcomes = new Outcomes(runner, tokenBytes, this.#scheduler, this.#states, wake)
     const { numSlots } = this.#scheduler
+    const { vocabSize } = runner.info
+    this.#matchers = new Matchers({
+      tokens: () => grammarTokens(tokenBytes, vocabSize),
+      vocabSize,
+      numRows: numSlots,
+      ...(startGrammars === undefined ? {} : { start: startGrammars }),
+    })
     const startStates = this.startStates.names
     this.info = { model: runner.info, numSlots, maxWaiting, maxPromptTokens, startStates }
   }
@@ -105,7 +127,7 @@ export class Engine {
       throw new SkeinError('invalid_request', `id ${request.id} is in use by a live request`)
     }
     const live = new LiveRequest(request, this.#tokenBytes)
-    this.startStates.begin(live, this.#runner)
+    this.startStates.begin(live)
     const { waiting, running } = this.#scheduler
     const numOpening = this.#outcomes.live.size - waiting.length - running.length
     const isFull = this.#scheduler.numWaitingWith(live.numSlots) + numOpening > maxWaiting
@@ -118,8 +140,31 @@ export class Engine {
       )
     }
     this.#outcomes.live.set(request.id, live)
-    if (request.session === undefined) waiting.push(live)
+    if (request.constraint !== undefined) void this.#openGrammar(live, request.constraint)
+    else if (request.session === undefined) waiting.push(live)
     else this.#openSession(live)
+  }
+
+  /** It joins the line when its grammar is compiled. */
+  async #openGrammar(live: LiveRequest, constraint: Constraint): Promise<void> {
+    const matchers = this.#matchers
+    try {
+      const grammar = await matchers.compile(constraint)
+      // It may have been cancelled meanwhile.
+      if (this.#outcomes.live.get(live.id) !== live) return
+      const forces = mayForce(live.request)
+      live.rules = {
+        open: () => matchers.open(grammar, forces),
+        advance: (matcher, token) => matchers.advance(matcher, token),
+        close: (matcher) => matchers.close(matcher),
+      }
+      if (live.request.session === undefined) this.#scheduler.waiting.push(live)
+      else this.#openSession(live)
+    } catch (error) {
+      const isLive = this.#outcomes.live.get(live.id) === live || live.request.session !== undefined
+      if (isLive && this.#failure === null) this.#outcomes.fail(live, SkeinError.from(error))
+    }
+    this.onWake()
   }
 
   /** Requests that wait for a session: for its writer, or for its state. */
@@ -133,10 +178,9 @@ export class Engine {
   cancel(id: string): void {
     const live = this.#outcomes.live.get(id)
     if (live === undefined) return
-    // What is kept of it must be of a step that was looked at.
-    if (live.request.session?.onCancel === 'keep') this.#guard(() => this.#landAll())
-    if (this.#outcomes.live.get(id) === live) this.#outcomes.cancel(live)
-    else this.#outcomes.dropEvents(id)
+    const isKept = live.request.session?.onCancel === 'keep'
+    if (isKept && live.isOnItsWay) this.#outcomes.cancelLater(live)
+    else this.#outcomes.cancel(live)
   }
 
   /** A step would do something. Requests that wait for the store, or for a session's writer, are no work. */
@@ -144,12 +188,14 @@ export class Engine {
     const { waiting, running } = this.#scheduler
     const isBusy =
       waiting.length + running.length + this.#outcomes.numEvents + this.#flights.count > 0
-    return this.#failure === null && (isBusy || this.#states?.hasChores === true)
+    const isMoving = this.#transfers.isBusy || this.#states?.hasWork === true
+    return this.#failure === null && (isBusy || isMoving)
   }
 
   /** Every request has been answered. */
   get isIdle(): boolean {
-    return this.#outcomes.live.size === 0 && this.#outcomes.numEvents === 0
+    const { live, leaving, numEvents } = this.#outcomes
+    return live.size + leaving.size + numEvents === 0
   }
 
   get liveIds(): readonly string[] {
@@ -164,6 +210,7 @@ export class Engine {
   /** One forward pass, waited for. If it fails, every live request gets an error event and `failure` is set. */
   step(): EngineEvent[] {
     this.#guard(() => {
+      this.#transfers.turn()
       this.#launch()
       this.#landAll()
     })
@@ -178,11 +225,11 @@ export class Engine {
     if (this.#runner.maxFlights === 1) return this.step()
     let hasLanded = false
     this.#guard(() => {
-      // Copies of states wait for the device, so nothing is sent ahead of them.
-      const isHeld = this.#flights.count > 0 && this.#states?.hasChores === true
-      if (this.#flights.hasRoom && !isHeld) this.#launch()
-      hasLanded = this.#flights.count === 0 || this.#flights.isOldestDone
-      if (this.#flights.count === 0) this.#rest()
+      this.#transfers.turn()
+      if (this.#flights.hasRoom) this.#launch()
+      const isStepping = this.#flights.count > 0
+      hasLanded = isStepping ? this.#flights.isOldestDone : !this.#transfers.isBusy
+      if (!isStepping) this.#rest()
       else if (hasLanded) this.#land()
     })
     return hasLanded || this.#outcomes.numEvents > 0 ? this.#outcomes.takeEvents() : null
@@ -207,6 +254,8 @@ export class Engine {
     method: M,
     params: EngineCalls[M]['params'],
   ): Promise<EngineCalls[M]['result']> {
+    // A session that a cancelled request still brings to its end is asked for after that.
+    if (this.#outcomes.leaving.size > 0) await this.#allLeft()
     if (this.#failure !== null) throw this.#failure
     const handlers: Partial<CallHandlers> = { ...this.startStates.calls, ...this.#states?.calls }
     const handler = handlers[method]
@@ -221,9 +270,11 @@ export class Engine {
 
   /** Drops what is live, saves the states of sessions, and lets go of the runner. Throws when a state is lost. */
   async close(): Promise<void> {
+    await this.#allLeft()
     const isSound = this.#failure === null
     this.#failure ??= closed()
     this.#outcomes.live.clear()
+    this.#matchers.dispose()
     try {
       await this.#states?.close(isSound)
     } finally {
@@ -232,10 +283,22 @@ export class Engine {
     }
   }
 
+  /** Cancelled requests that are still being kept have ended. */
+  async #allLeft(): Promise<void> {
+    while (this.#outcomes.leaving.size > 0 && this.#failure === null) {
+      this.#guard(() => {
+        this.#transfers.turn()
+        if (this.#flights.isOldestDone) this.#land()
+      })
+      if (this.#outcomes.leaving.size > 0) await setImmediate()
+    }
+  }
+
   /** Drops what is live, without events, and the runner. */
   dispose(): void {
     this.#failure ??= closed()
     this.#outcomes.live.clear()
+    this.#matchers.dispose()
     this.#states?.dispose()
     this.#runner.dispose()
   }
@@ -262,10 +325,15 @@ export class Engine {
     }
   }
 
+  /** Masks of what was drawn last. Nothing waits for them while a step is on its way. */
+  #takeMasks(): void {
+    this.#matchers.flush()
+    if (this.#flights.count === 0) this.#matchers.wait(MASK_WAIT_MS)
+    this.#outcomes.settle()
+  }
+
   #launch(): void {
-    this.#copyBudget.beginStep()
-    const { isAnyRunning, isFilling } = this.#scheduler
-    this.#states?.beginStep({ isAlone: !isAnyRunning, isFilling })
+    this.#takeMasks()
     const plan = this.#scheduler.schedule(this.#flights.last)
     if (plan.length === 0) return
     if (this.#flights.count === 0) this.#busySince = performance.now()
@@ -281,15 +349,16 @@ export class Engine {
 
   #land(): void {
     for (const [planned, result] of this.#flights.land()) this.#outcomes.accept(planned, result)
+    this.#outcomes.endLeaving()
     const now = performance.now()
     this.#counters.busySeconds += (now - this.#busySince) / 1000
     this.#busySince = now
-    if (this.#flights.count === 0) this.#rest()
+    this.#rest()
   }
 
-  /** Nothing is on its way. */
+  /** After what requests need. */
   #rest(): void {
-    this.#states?.endStep()
+    this.#states?.tidy()
     this.#scheduler.checkIdle()
   }
 
@@ -298,6 +367,22 @@ export class Engine {
     this.#failure = error
     this.#outcomes.failAll(error)
   }
+}
+
+/** An id that the vocabulary lacks reads as U+FFFD, and is no token to a grammar. */
+function grammarTokens(codec: TokenBytes, vocabSize: number) {
+  const replacement = Buffer.from('\ufffd')
+  const [own, ...more] = codec.encode?.('\ufffd') ?? []
+  return tokenTable((token) => {
+    const bytes = codec.bytesOf(token)
+    const isGap = replacement.equals(bytes) && (own !== token || more.length > 0)
+    return isGap || token === END_OF_TEXT ? new Uint8Array(0) : bytes
+  }, vocabSize)
+}
+
+/** Tokens that nothing is drawn for have no log-probabilities, and count for no penalty. */
+function mayForce({ logprobs, sampling }: GenerateRequest): boolean {
+  return logprobs === null && !hasPenalties(sampling)
 }
 
 function closed(): SkeinError {

@@ -8,24 +8,30 @@ import type { PlannedRow } from './scheduler.ts'
 
 interface Launched {
   readonly plan: readonly PlannedRow[]
-  readonly flight: Flight
-  /** When it was launched. */
+  readonly flight: Flight<RowResult[]>
+  /** When its launch began. */
   readonly time: number
 }
+
+/** Told of each step how many milliseconds it took, after the one before. */
+type StepTimes = (plan: readonly PlannedRow[], ms: number) => void
 
 /** Flights whose durations say how long the next one takes at least. */
 const REMEMBERED = 8
 
 export class Flights {
   readonly #runner: Runner
+  readonly #onStep: StepTimes
   readonly #launched: Launched[] = []
   #last = 0
   /** Milliseconds that the last few took, each after the one before. */
   readonly #durations: number[] = []
   #landedAt = 0
 
-  constructor(runner: Runner) {
+  /** `onStep` is told how long each step took that followed another, or began with nothing on its way. */
+  constructor(runner: Runner, onStep: StepTimes = () => {}) {
     this.#runner = runner
+    this.#onStep = onStep
   }
 
   get count(): number {
@@ -55,6 +61,7 @@ export class Flights {
   }
 
   launch(plan: readonly PlannedRow[]): void {
+    const time = performance.now()
     const flight = this.#runner.launch(plan.map(({ row }) => row))
     this.#last++
     let draw = 0
@@ -62,7 +69,7 @@ export class Flights {
       if (numPrompt > 0) owner.sent(numPrompt)
       for (const sequence of takers) sequence.awaits(this.#last, draw++)
     }
-    this.#launched.push({ plan, flight, time: performance.now() })
+    this.#launched.push({ plan, flight, time })
   }
 
   /** The rows of the oldest and their results, one after another; waits for it. A row is awaited until its turn. */
@@ -70,9 +77,11 @@ export class Flights {
     const oldest = this.#launched.shift()
     assert(oldest !== undefined, 'nothing is on its way')
     const { plan, flight, time } = oldest
-    const results = flight.results()
+    const results = flight.result()
     const now = performance.now()
-    this.#durations.push(now - Math.max(this.#landedAt, time))
+    const duration = now - Math.max(this.#landedAt, time)
+    this.#onStep(plan, duration)
+    this.#durations.push(duration)
     if (this.#durations.length > REMEMBERED) this.#durations.shift()
     this.#landedAt = now
     assert(results.length === plan.length, `${results.length} results for ${plan.length} rows`)

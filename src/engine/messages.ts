@@ -4,26 +4,13 @@
  */
 
 import type { ErrorShape } from '../errors.ts'
+import type { Constraint } from '../grammar/constraint.ts'
 import type { ModelInfo, TokenLogprob } from '../model/runner.ts'
-import type { BytesPart } from './byte-parts.ts'
+import { type SamplingNumbers, samplingNumbers } from '../sampling.ts'
+import type { EngineStats } from './stats.ts'
 
-/** How tokens are drawn; wire dialects fill every field from their own defaults. */
-export interface SamplingParams {
-  /** 0 = greedy. */
-  readonly temperature: number
-  /** 0 = off, 1 = greedy. */
-  readonly topK: number
-  /** 1 = off, 0 = greedy. */
-  readonly topP: number
-  readonly minP: number
-  readonly presencePenalty: number
-  readonly frequencyPenalty: number
-  /** Factor on the counts before each new token; 1 = no decay (OpenAI). */
-  readonly penaltyDecay: number
-  /** 1 = off. Counts prompt and answer. */
-  readonly repetitionPenalty: number
-  /** Uniform noise on the scores instead of top-k, top-p and min-p, see SampleFloat.noise in backend.ts; absent is none. */
-  readonly noise?: number | undefined
+/** How tokens are drawn: the numbers of sampling.ts, which wire dialects fill from their own defaults, and what is no number. */
+export interface SamplingParams extends SamplingNumbers {
   /** Null: the engine draws one and reports it. Unsigned 64 bit. */
   readonly seed: bigint | null
   readonly logitBias: readonly (readonly [token: number, bias: number])[]
@@ -32,14 +19,7 @@ export interface SamplingParams {
 
 /** The model's own distribution: nothing cut off, nothing penalised. To begin others from. */
 export const PLAIN_SAMPLING: SamplingParams = {
-  temperature: 1,
-  topK: 0,
-  topP: 1,
-  minP: 0,
-  presencePenalty: 0,
-  frequencyPenalty: 0,
-  penaltyDecay: 1,
-  repetitionPenalty: 1,
+  ...samplingNumbers((_, { off }) => off),
   seed: null,
   logitBias: [],
   bannedTokens: [],
@@ -68,6 +48,8 @@ export interface GenerateRequest {
   readonly maxTokens: number
   readonly sampling: SamplingParams
   readonly stop: StopParams
+  /** What the answer must be; anything when absent. */
+  readonly constraint?: Constraint | undefined
   /** null: none; k: log-probabilities of answer tokens with the k best alternatives. */
   readonly logprobs: number | null
   /** Likewise for the prompt's tokens (echo). */
@@ -174,59 +156,8 @@ export type EngineEvent =
   /** The whole request failed; no further event of it follows. */
   | { readonly type: 'error'; readonly id: string; readonly error: ErrorShape }
 
-/** Live counters of an engine; monotonic unless said otherwise. */
-export interface EngineStats {
-  /** Requests in line, now. */
-  readonly waiting: number
-  /** Requests holding slots, now. */
-  readonly running: number
-  /** Of the running, those whose prompt is still being read. */
-  readonly prefilling: number
-  readonly numSlots: number
-  /** Now. */
-  readonly freeSlots: number
-  readonly steps: number
-  readonly promptTokens: number
-  readonly generatedTokens: number
-  /** Answers, by how they ended. */
-  readonly finishedStop: number
-  readonly finishedLength: number
-  /** Requests cancelled. */
-  readonly aborted: number
-  /** Requests that got an error event. */
-  readonly failed: number
-  /** Tokens of the last step. */
-  readonly lastBatchTokens: number
-  /** Seconds spent inside steps. */
-  readonly busySeconds: number
-  /** Absent where no states are kept. */
-  readonly states?: StateStats
-}
-
-/** Of kept states. Counts are of now, unless said otherwise. */
-export interface StateStats {
-  readonly sessions: number
-  /** Session states by where they are: in a slot; in memory and in no slot; only on disk. */
-  readonly inSlots: number
-  readonly inMemory: number
-  readonly onDisk: number
-  /** Session states that are to be written and are not yet. */
-  readonly unsaved: number
-  readonly prefixes: number
-  readonly prefixBytes: number
-  /** Prompt tokens not computed thanks to kept states; monotonic. */
-  readonly cachedTokens: number
-  /** Prompts that began at a cached prefix, and that could have and did not; monotonic. */
-  readonly prefixHits: number
-  readonly prefixMisses: number
-  /** States written, failed writes, states read back; monotonic. */
-  readonly saves: number
-  readonly failedSaves: number
-  readonly loads: number
-}
-
 /** Where the state of a turn is. */
-export type StateTier = 'device' | 'memory' | 'disk'
+type StateTier = 'device' | 'memory' | 'disk'
 
 export interface TurnInfo {
   readonly turn: number
@@ -308,6 +239,11 @@ export interface EngineCalls {
     params: SessionRef & { readonly turn?: number | undefined }
     result: Uint8Array
   }
+  /** Tokens of the conversation up to and with a turn: those from `start` to before `end`. */
+  'sessions.tokens': {
+    params: SessionRef & { readonly turn: number; readonly start: number; readonly end: number }
+    result: Int32Array
+  }
   /** A new session whose turn 1 is an exported state. `conflict` if the id exists. */
   'sessions.import': {
     params: SessionRef & {
@@ -356,6 +292,8 @@ export interface EngineInfo {
 export type ToWorker =
   | { readonly type: 'generate'; readonly request: GenerateRequest }
   | { readonly type: 'cancel'; readonly id: string }
+  /** Asks for a sign of life, which is the counters. */
+  | { readonly type: 'ping' }
   /** Before the call of that id: its `bytes`, which the call itself has none of then. */
   | BytesPart
   | AnyCall
@@ -387,3 +325,12 @@ export type FromWorker =
   /** The answer to the call of that id. */
   | { readonly type: 'result'; readonly id: number; readonly value: unknown }
   | { readonly type: 'result'; readonly id: number; readonly error: ErrorShape }
+
+/** Of the bytes of the call of that id, `at` bytes from their beginning. */
+export interface BytesPart {
+  readonly type: 'bytes'
+  readonly id: number
+  readonly size: number
+  readonly at: number
+  readonly part: Uint8Array
+}

@@ -4,8 +4,8 @@
  */
 import { assert, SkeinError } from '../errors.ts'
 import type { Drawn, RowResult, Runner } from '../model/runner.ts'
-import type { TokenBytes } from './answer-text.ts'
-import { logprobsOf, withBytes } from './logprobs.ts'
+import type { TokenBytes } from './answer/answer-text.ts'
+import { logprobsOf, withBytes } from './answer/logprobs.ts'
 import type { EngineEvent, SessionPosition } from './messages.ts'
 import type { PlannedRow, Scheduler } from './scheduler.ts'
 import type { LiveRequest, Sequence } from './sequence.ts'
@@ -13,6 +13,8 @@ import type { States } from './states.ts'
 
 export class Outcomes {
   readonly live = new Map<string, LiveRequest>()
+  /** Cancelled, with rows on their way. */
+  readonly leaving = new Set<LiveRequest>()
   readonly counters = {
     promptTokens: 0,
     generatedTokens: 0,
@@ -65,6 +67,32 @@ export class Outcomes {
     this.dropEvents(live.id)
   }
 
+  /**
+   * As cancel, of a request that keeps its answer so far and has rows on their way: what is kept must be of a step that
+   * was looked at. From here on it shows no more; it ends when they have landed.
+   */
+  cancelLater(live: LiveRequest): void {
+    live.isLeaving = true
+    this.live.delete(live.id)
+    this.leaving.add(live)
+    this.dropEvents(live.id)
+  }
+
+  /** Ends those cancelled of which nothing is on its way any more. */
+  endLeaving(): void {
+    for (const live of this.leaving) {
+      if (live.isOnItsWay) continue
+      this.leaving.delete(live)
+      const [sequence] = live.sequences
+      const isAnswered = sequence!.finish !== null && sequence!.slot !== null
+      if (isAnswered) this.#states?.answerEnds(sequence!, () => {})
+      else this.#states?.abandon(live, !sequence!.isSpoilt)
+      this.#scheduler.remove(live)
+      this.counters.aborted++
+      this.#wake()
+    }
+  }
+
   dropEvents(id: string): void {
     this.#events = this.#events.filter((event) => event.id !== id)
   }
@@ -82,10 +110,50 @@ export class Outcomes {
   accept(planned: PlannedRow, { drawn, logits }: RowResult): void {
     const { owner, takers, numPrompt } = planned
     assert(drawn.length === takers.length, `${drawn.length} draws for ${takers.length} takers`)
+    if (this.leaving.has(owner)) {
+      this.#acceptLeaving(takers, drawn)
+      return
+    }
     // It may have failed in another row of this very step, or have been cancelled while the step was on its way.
     if (this.live.get(owner.id) !== owner) return
     if (numPrompt > 0) this.#acceptPrompt(planned, logits)
     this.#acceptDrawn(owner, takers, drawn)
+  }
+
+  /** Takes what grammars say must come, of answers whose next token can be drawn. */
+  settle(): void {
+    const held = this.#scheduler.running.filter(({ rules }) => rules !== null)
+    for (const { sequences } of held) for (const sequence of sequences) this.#settle(sequence)
+  }
+
+  #settle(sequence: Sequence): void {
+    const { matcher, owner } = sequence
+    if (matcher === null || sequence.finish !== null || owner.isLeaving) return
+    if (matcher.hasTaken || !matcher.isReady) return
+    if (matcher.hasFailed) {
+      const message = 'the grammar of the answer could not be followed; make it simpler'
+      this.fail(owner, new SkeinError('internal', message))
+      return
+    }
+    const forced = matcher.takeForced()
+    for (const token of forced) {
+      if (sequence.finish !== null) break
+      sequence.accept(token, null)
+      this.counters.generatedTokens++
+      this.#states?.drew(sequence)
+    }
+    if (forced.length > 0) this.#report(sequence)
+    if (sequence.finish !== null || this.#leavesSome(owner, matcher.mask)) return
+    const message = 'the bans of the request leave no token that its grammar allows'
+    this.fail(owner, new SkeinError('invalid_request', message, { param: 'banned_tokens' }))
+  }
+
+  #leavesSome({ bias }: LiveRequest, mask: Uint32Array): boolean {
+    const banned = [...(bias ?? [])].filter(([, value]) => value === -Infinity)
+    if (banned.length === 0) return true
+    const left = mask.slice()
+    for (const [token] of banned) left[token >> 5] = left[token >> 5]! & ~(1 << (token & 31))
+    return left.some((word) => word !== 0)
   }
 
   #acceptPrompt(planned: PlannedRow, logits: Float32Array | undefined): void {
@@ -143,9 +211,28 @@ export class Outcomes {
         return
       }
       sequence.accept(token, logprob)
+      if (sequence.finish === null && sequence.matcher !== null)
+        owner.rules!.advance(sequence.matcher, token)
       this.counters.generatedTokens++
       this.#states?.drew(sequence)
       this.#report(sequence)
+    }
+  }
+
+  /** What a session keeps of an answer that nobody hears any more. */
+  #acceptLeaving(takers: readonly Sequence[], drawn: readonly Drawn[]): void {
+    for (const [i, sequence] of takers.entries()) {
+      const { token, logprob } = drawn[i]!
+      if (sequence.finish !== null || sequence.isSpoilt) {
+        sequence.isSpoilt ||= token < 0
+      } else if (token < 0) {
+        sequence.isSpoilt = true
+        this.#states?.distrust(sequence.owner)
+      } else {
+        sequence.accept(token, logprob)
+        this.counters.generatedTokens++
+        this.#states?.drew(sequence)
+      }
     }
   }
 

@@ -7,18 +7,18 @@
  *   A request needs a slot per choice; the one whose turn it is is never overtaken, so a request for many choices is not
  *   starved by small ones.
  * - Every decoding sequence that can go on is in every step. `usableSlots` keeps at least a quarter of the step's tokens free of them.
- * - The rest goes to prompts, at most `prefillChunk` tokens while answers are being generated, since that bounds their
- *   time between tokens. Half of it goes to the prompt admitted first, so every prompt moves and ends; the other half
+ * - The rest goes to prompts; while answers are being generated no more than prefill-budget.ts allows, which bounds their
+ *   time between tokens, and what the device would pad the step with. Half of it goes to the prompt admitted first, so every prompt moves and ends; the other half
  *   to the prompt with least left, so a short one is not held up by a long one.
  */
 import { assert } from '../errors.ts'
 import type { BatchRow, Blend, Runner } from '../model/runner.ts'
-import type { CopyBudget } from './copy-budget.ts'
 import type { SamplingParams } from './messages.ts'
 import { answerShare, promptShare } from './microbatches.ts'
+import type { PrefillBudget } from './prefill-budget.ts'
 import type { LiveRequest, Mixture, Sequence, Start } from './sequence.ts'
-import { clearing, followedBy } from './slot-fills.ts'
 import type { SlotPool } from './slots.ts'
+import type { StateTransfers } from './state-transfers.ts'
 import { WaitingLine } from './waiting-line.ts'
 
 /** A row of a step and what its results belong to. */
@@ -34,13 +34,23 @@ export interface PlannedRow {
 }
 
 /** What the scheduler needs of kept states. */
-export interface KeptStates {
+interface KeptStates {
   /** Called at admission, when its slots are free: the state that a request begins with, null for the empty one. */
   startOf(live: LiveRequest): Start | null
-  /** Slots that hold kept states. */
+  /** Slots that hold kept states: they can be had back. */
   readonly numKeptSlots: number
-  /** Frees one of them; false when this step has no time for it. */
-  reclaimSlot(): boolean
+  /** Has so many of them freed, now or as soon as their states are elsewhere. */
+  giveUpSlots(count: number): void
+}
+
+/** Tokens of answers and of prompts, blended slots included. */
+export function tokensOf(plan: readonly PlannedRow[]): readonly [answers: number, prompts: number] {
+  let [answers, prompts] = [0, 0]
+  for (const { owner, row, numPrompt } of plan) {
+    if (numPrompt === 0) answers += row.tokens.length * owner.width
+    else prompts += numPrompt * owner.width
+  }
+  return [answers, prompts]
 }
 
 /** How many slots can be decoding in one step and still leave it room for prompts. */
@@ -55,21 +65,21 @@ export class Scheduler {
   readonly running: LiveRequest[] = []
   readonly #runner: Runner
   readonly #slots: SlotPool
-  readonly #budget: CopyBudget
-  readonly #prefillChunk: number
+  readonly #transfers: StateTransfers
+  readonly #prefill: PrefillBudget
   readonly #states: KeptStates | null
 
   constructor(
     runner: Runner,
     slots: SlotPool,
-    budget: CopyBudget,
-    prefillChunk: number,
+    transfers: StateTransfers,
+    prefill: PrefillBudget,
     states: KeptStates | null,
   ) {
     this.#runner = runner
     this.#slots = slots
-    this.#budget = budget
-    this.#prefillChunk = prefillChunk
+    this.#transfers = transfers
+    this.#prefill = prefill
     this.#states = states
     this.waiting = new WaitingLine(slots.numSlots)
   }
@@ -78,9 +88,9 @@ export class Scheduler {
     return this.#slots.numSlots
   }
 
-  /** Those that hold kept states count: they are given up when needed. */
+  /** Those that hold kept states count, and those that a transfer still needs: they are free when they are needed, or soon. */
   get numFree(): number {
-    return this.#slots.numFree + (this.#states?.numKeptSlots ?? 0)
+    return this.#slots.numFree + this.#transfers.numLeaving + (this.#states?.numKeptSlots ?? 0)
   }
 
   /** How many would still be in line after the next admission if a request of n slots joined it now. */
@@ -97,7 +107,6 @@ export class Scheduler {
   /** The rows of the step after `lastFlight`; empty when there is nothing to do, or nothing before that was looked at. */
   schedule(lastFlight: number): PlannedRow[] {
     this.#admit()
-    this.#fillSlots()
     const plan: PlannedRow[] = []
     this.#planDecode(plan, lastFlight)
     this.#planPrefill(plan)
@@ -110,8 +119,10 @@ export class Scheduler {
     const { slot, blend } = sequence
     sequence.slot = null
     sequence.blend = null
-    if (slot !== null) this.#slots.release(slot)
-    for (const other of blend?.others ?? []) this.#slots.release(other.slot)
+    if (sequence.matcher !== null) sequence.owner.rules!.close(sequence.matcher)
+    sequence.matcher = null
+    if (slot !== null) this.#transfers.free(slot)
+    for (const other of blend?.others ?? []) this.#transfers.free(other.slot)
     for (; sequence.numHeld > 0; sequence.numHeld--) this.waiting.release(sequence.owner)
   }
 
@@ -144,6 +155,7 @@ export class Scheduler {
         this.#acquireSlot(sequence, sequence.index === 0 ? start : null)
         if (live.mixture !== null) sequence.blend = this.#acquireOthers(live, live.mixture)
         sequence.numHeld = live.width
+        sequence.matcher = live.rules?.open() ?? null
       }
       live.numFed = start?.numTokens ?? 0
       this.waiting.charge(live, live.promptLeft)
@@ -152,58 +164,56 @@ export class Scheduler {
 
   #makeRoom(n: number): boolean {
     if (n > this.numFree) return false
-    while (this.#slots.numFree < n) if (!this.#states!.reclaimSlot()) return false
-    return true
+    const missing = n - this.#slots.numFree - this.#transfers.numLeaving
+    if (missing > 0) this.#states?.giveUpSlots(missing)
+    return this.#slots.numFree >= n
   }
 
   #acquireSlot(sequence: Sequence, start: Start | null): void {
-    const { request, prompt, fills } = sequence.owner
+    const { owner } = sequence
+    const { request, prompt } = owner
     const slot = this.#slots.acquire()
     sequence.slot = slot
-    const fill = start?.fill(slot) ?? clearing(this.#runner, slot)
-    // A slot that was not cleared still has the penalty counts of its last user.
-    const isMarked = start !== null || hasPenalties(request.sampling)
-    const mark = () => this.#runner.resetPenalties(slot, prompt)
-    fills.push(isMarked ? followedBy(fill, mark) : fill)
+    // A slot that was not cleared still has the penalty counts of its last user. Prompts are looked at by penalties alone.
+    const isPenalised = hasPenalties(request.sampling)
+    const isMarked = start !== null || isPenalised
+    this.#fill(owner, slot, start, () => {
+      if (isMarked) this.#runner.resetPenalties(slot, isPenalised ? prompt : NO_TOKENS)
+    })
   }
 
   /** Their penalty counts are not looked at: draws belong to the sequence's own slot. */
-  #acquireOthers({ fills }: LiveRequest, { weight, others }: Mixture): Blend {
+  #acquireOthers(live: LiveRequest, { weight, others }: Mixture): Blend {
     return {
       weight,
       others: others.map(({ start, weight }) => {
         const slot = this.#slots.acquire()
-        fills.push(start?.fill(slot) ?? clearing(this.#runner, slot))
+        this.#fill(live, slot, start, () => {})
         return { slot, weight }
       }),
     }
   }
 
-  /** Goes on with the slots of those admitted, in their order: as far as the step's time goes, while anybody else runs. */
-  #fillSlots(): void {
-    for (const { fills } of this.running) {
-      for (let fill = fills[0]; fill !== undefined; fill = fills[0]) {
-        const { next } = fill
-        if (this.isAnyRunning && !this.#budget.allows(next)) return
-        const filling = fill
-        if (this.#budget.spend(next, () => filling.writeSome())) fills.shift()
-      }
+  /** Puts the state into a slot that a request begins with; the request is stepped when it is there. */
+  #fill(live: LiveRequest, slot: number, start: Start | null, done: () => void): void {
+    const from = start?.take() ?? null
+    if (from !== null && typeof from !== 'number') {
+      live.numTransfers++
+      this.#transfers.write(slot, from, () => {
+        live.numTransfers--
+        done()
+      })
+    } else {
+      if (from === null) this.#runner.clearSlot(slot)
+      else this.#runner.copySlot(from, slot)
+      done()
     }
-  }
-
-  /** States are on their way into slots. */
-  get isFilling(): boolean {
-    return this.running.some(({ fills }) => fills.length > 0)
-  }
-
-  /** A step would do something for somebody beside copies of states. */
-  get isAnyRunning(): boolean {
-    return this.running.some((live) => live.canRun)
+    start?.taken?.()
   }
 
   #planDecode(plan: PlannedRow[], lastFlight: number): void {
     const decoding = this.running.flatMap((live) =>
-      live.sequences.filter((one) => one.isDecoding && !one.isHeld),
+      live.sequences.filter((one) => one.canGoOn && one.isSettled),
     )
     const ready = this.#runner.feedsDraws
       ? decoding.filter((sequence) => sequence.canStep(lastFlight))
@@ -211,22 +221,27 @@ export class Scheduler {
         decoding
           .filter(({ numAwaited }) => numAwaited === 0)
           .slice(0, answerShare(this.#runner, decoding.length))
+    const numRows = ready.reduce((sum, { owner }) => sum + owner.width, 0)
+    let spare = this.#runner.maxTokens - numRows
     for (const sequence of ready) {
       const { owner } = sequence
-      const row = sequence.nextRow()
-      plan.push({ row, owner, takers: [sequence], numPrompt: 0, fedTo: owner.numFed })
+      const row = sequence.nextRow(Math.floor(spare / owner.width))
+      spare -= (row.tokens.length - 1) * owner.width
+      const takers = row.samples.length > 0 ? [sequence] : []
+      plan.push({ row, owner, takers, numPrompt: 0, fedTo: owner.numFed })
     }
   }
 
   #planPrefill(plan: PlannedRow[]): void {
     const prefilling = this.running.filter((live) => live.canSendChunk)
     if (prefilling.length === 0) return
-    const numDecode = plan.reduce((sum, { owner }) => sum + owner.width, 0)
+    const [numDecode] = tokensOf(plan)
     const free = this.#runner.maxTokens - numDecode
     const isAnswering = this.running.some((live) => live.sequences.some((one) => one.isDecoding))
-    const room = isAnswering ? Math.min(free, this.#prefillChunk) : free
+    const room = isAnswering ? Math.min(free, this.#prefill.tokensBeside(numDecode)) : free
     const left = prefilling.reduce((sum, { promptLeft }) => sum + promptLeft, 0)
-    const budget = promptShare(this.#runner, left, room)
+    const share = promptShare(this.#runner, left, room)
+    const budget = Math.min(free, this.#runner.stepSize(numDecode + share) - numDecode)
     const numOwn = prefilling.reduce((sum, { width }) => sum + width, 0)
     const spareLogits = this.#runner.maxLogits - numDecode - numOwn
     const shares = sharePrefill(prefilling, budget, spareLogits)
@@ -281,7 +296,9 @@ function prefillStep(owner: LiveRequest, numPrompt: number): PlannedRow {
   return { row, owner, takers, numPrompt, fedTo: owner.numFed + numPrompt }
 }
 
-function hasPenalties(sampling: SamplingParams): boolean {
+const NO_TOKENS = new Int32Array(0)
+
+export function hasPenalties(sampling: SamplingParams): boolean {
   const { presencePenalty, frequencyPenalty, repetitionPenalty } = sampling
   return presencePenalty !== 0 || frequencyPenalty !== 0 || repetitionPenalty !== 1
 }

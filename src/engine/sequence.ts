@@ -5,21 +5,30 @@
  */
 import { randomBytes } from 'node:crypto'
 import { assert } from '../errors.ts'
+import type { Matcher } from '../grammar/matchers.ts'
 import {
   type BatchRow,
   type Blend,
   fedByDraw,
   type SampleSpec,
+  type StateData,
   type TokenLogprob,
 } from '../model/runner.ts'
-import { AnswerText, END_OF_TEXT, type TokenBytes } from './answer-text.ts'
-import { withBytes } from './logprobs.ts'
+import { AnswerText, END_OF_TEXT, type TokenBytes } from './answer/answer-text.ts'
+import { withBytes } from './answer/logprobs.ts'
+import { StopStrings } from './answer/stop-strings.ts'
 import type { FinishReason, GenerateRequest, TokenText } from './messages.ts'
-import type { Fill } from './slot-fills.ts'
-import { StopStrings } from './stop.ts'
+
+/** What the tokens of a request's answers are held to. */
+export interface AnswerRules {
+  open(): Matcher
+  /** A drawn token. */
+  advance(matcher: Matcher, token: number): void
+  close(matcher: Matcher): void
+}
 
 /** Why an answer is over, and what stopped it: a string, a token id, or null for length. */
-export interface Finish {
+interface Finish {
   readonly reason: FinishReason
   readonly matched: string | number | null
 }
@@ -30,8 +39,10 @@ export interface Start {
   readonly id?: string
   /** Tokens that it has consumed: the prompt begins with them. */
   readonly numTokens: number
-  /** How it gets into a slot. */
-  fill(slot: number): Fill
+  /** Where it is: in another slot, or outside of slots. Asked for once for each slot that begins with it, when it does. */
+  take(): number | StateData
+  /** It is on its way into the slot, and what was taken is not needed any more. */
+  taken?(): void
 }
 
 /** Further states that read a request's prompt and answer beside its own, for draws from the sum of their logits. */
@@ -55,6 +66,8 @@ export class LiveRequest {
   start: Start | null = null
   /** Set before it is admitted; then there is one choice, and neither a session nor kept prefixes. */
   mixture: Mixture | null = null
+  /** Set before it is admitted. */
+  rules: AnswerRules | null = null
   /**
    * Prompt tokens consumed by the first sequence's slot, those on their way there included. The others get a copy when
    * the prompt is complete.
@@ -62,8 +75,10 @@ export class LiveRequest {
   numFed = 0
   /** Rows with prompt tokens that are on their way. */
   numChunksSent = 0
-  /** What its slots still wait for, once it has them; it is not stepped before. */
-  readonly fills: Fill[] = []
+  /** States on their way into its slots, or waiting to be copied out of one: it is not stepped before they are. */
+  numTransfers = 0
+  /** It was cancelled, and nothing more of it is launched. */
+  isLeaving = false
   /** Where reading stops for a copy of the state, ascending; those reached are taken out. */
   points: readonly number[] = []
 
@@ -119,21 +134,22 @@ export class LiveRequest {
 
   /** More of the prompt can go, whether or not what went before has been looked at. */
   get canSendChunk(): boolean {
-    if (!this.isPrefilling || this.fills.length > 0) return false
+    if (!this.isPrefilling || this.numTransfers > 0 || this.isLeaving) return false
+    if (!this.sequences.every((sequence) => sequence.isSettled)) return false
     // The state at a point is copied, and scores are read, before more is fed.
     const isLookedAt = this.promptLogprobs !== null || this.numFed === this.points[0]
     return this.numChunksSent === 0 || !isLookedAt
+  }
+
+  /** Rows of it were launched and have not landed. */
+  get isOnItsWay(): boolean {
+    return this.numChunksSent > 0 || this.sequences.some(({ numAwaited }) => numAwaited > 0)
   }
 
   /** Prompt tokens were launched. */
   sent(numPrompt: number): void {
     this.numFed += numPrompt
     this.numChunksSent++
-  }
-
-  /** It has slots, and something else than copies of states is next. */
-  get canRun(): boolean {
-    return this.fills.length === 0 && !this.sequences[0]!.isHeld
   }
 
   get isDone(): boolean {
@@ -154,7 +170,7 @@ export class Sequence {
   /** Its last row ran past the end of the answer and was not finite: its state is not to be kept. */
   isSpoilt = false
   /** Its state is being copied: it is not stepped. Nothing of it is on its way. */
-  isHeld = false
+  isCopying = false
   /** Draws that are on their way. */
   numAwaited = 0
   /** Flight of the last of them, and which of its draws it is. */
@@ -170,6 +186,8 @@ export class Sequence {
   numHeld = 0
   /** Slots of the other states of a mixture, with their weights. */
   #blend: Blend | null = null
+  /** Where the answer is in its grammar; null without one, and without a slot. */
+  matcher: Matcher | null = null
 
   constructor(owner: LiveRequest, index: number, text: AnswerText, tokenBytes: TokenBytes) {
     this.owner = owner
@@ -210,8 +228,18 @@ export class Sequence {
     return this.drawn.length
   }
 
+  /** Decoding, and nothing of its own holds it up. */
+  get canGoOn(): boolean {
+    return this.isDecoding && !this.isCopying && !this.owner.isLeaving
+  }
+
   get isDecoding(): boolean {
     return this.numDrawn > 0 && this.finish === null
+  }
+
+  /** What may be drawn next is known, and what must come before it was taken. */
+  get isSettled(): boolean {
+    return this.matcher === null || (this.numAwaited === 0 && this.matcher.hasTaken)
   }
 
   /** Ended, and no row of it is on its way that runs: a stop token holds the next row back, a stop string does not. */
@@ -228,7 +256,7 @@ export class Sequence {
 
   /** Its next row can go: the token that it feeds is known here, or will be on the device after `lastFlight`. */
   canStep(lastFlight: number): boolean {
-    if (!this.isDecoding || this.isHeld) return false
+    if (!this.canGoOn) return false
     if (this.numAwaited === 0) return true
     const isNext = this.#awaited.flight === lastFlight
     return isNext && this.numDrawn + this.numAwaited < this.owner.request.maxTokens
@@ -242,19 +270,41 @@ export class Sequence {
 
   /** How the next token is drawn; valid until then. */
   get draw(): SampleSpec {
-    this.#draw.position = this.numDrawn
-    return this.#draw
+    return this.#drawAt(this.numDrawn)
   }
 
-  /** Feeds the last token, which no state has consumed yet, and draws the next; valid until then. */
-  nextRow(): BatchRow {
+  /** Tokens that its next row has beside the one that every row has: they were not drawn. */
+  get numExtra(): number {
+    return this.numAwaited > 0 ? 0 : this.numDrawn - 1 - this.#numSent
+  }
+
+  /**
+   * Feeds the last token, which no state has consumed yet, and draws the next; valid until then. Of several tokens at most
+   * `1 + maxExtra` are fed, and nothing is drawn while some are left.
+   */
+  nextRow(maxExtra: number): BatchRow {
     assert(this.#slot !== null && this.isDecoding, 'a sequence was stepped that has no next token')
+    if (this.numExtra > 0) return this.#rowOfSeveral(Math.min(this.numExtra, maxExtra))
     const position = this.numDrawn + this.numAwaited
-    this.#draw.position = position
+    this.#drawAt(position)
     this.#decodeRow.tokens[0] =
       this.numAwaited === 0 ? this.drawn.at(-1)! : fedByDraw(this.#awaited.draw)
     this.#numSent = position
     return this.#decodeRow
+  }
+
+  #rowOfSeveral(numExtra: number): BatchRow {
+    const from = this.#numSent
+    this.#numSent = from + 1 + numExtra
+    const tokens = Int32Array.from(this.drawn.slice(from, this.#numSent))
+    const isLast = this.#numSent === this.numDrawn
+    return { ...this.#decodeRow, tokens, samples: isLast ? [this.#drawAt(this.numDrawn)] : [] }
+  }
+
+  #drawAt(position: number): SampleSpec {
+    this.#draw.position = position
+    if (this.matcher !== null) this.#draw.mask = this.matcher.mask
+    return this.#draw
   }
 
   /** Takes a drawn token and decides whether the answer ends with it. */
@@ -284,18 +334,10 @@ export class Sequence {
 const NO_SLOT = -1
 
 function createDraw({ request, seed, bias }: LiveRequest, stream: number): Mutable<SampleSpec> {
-  const { sampling } = request
+  const { seed: _seed, logitBias: _bias, bannedTokens: _banned, ...numbers } = request.sampling
   return {
+    ...numbers,
     slot: NO_SLOT,
-    temperature: sampling.temperature,
-    topK: sampling.topK,
-    topP: sampling.topP,
-    minP: sampling.minP,
-    presencePenalty: sampling.presencePenalty,
-    frequencyPenalty: sampling.frequencyPenalty,
-    penaltyDecay: sampling.penaltyDecay,
-    repetitionPenalty: sampling.repetitionPenalty,
-    noise: sampling.noise,
     seed,
     position: 0,
     stream,
@@ -312,9 +354,10 @@ function biasOf({ sampling }: GenerateRequest): ReadonlyMap<number, number> | nu
 }
 
 /** ignoreEos wins over a token 0 in the list: dialects put it there by default. */
-function stopTokensOf({ stop }: GenerateRequest): ReadonlySet<number> {
+function stopTokensOf({ stop, constraint }: GenerateRequest): ReadonlySet<number> {
   const tokens = new Set(stop.tokens)
-  if (stop.ignoreEos) tokens.delete(END_OF_TEXT)
+  // A grammar has no other end.
+  if (stop.ignoreEos && constraint === undefined) tokens.delete(END_OF_TEXT)
   else tokens.add(END_OF_TEXT)
   return tokens
 }

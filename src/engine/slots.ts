@@ -1,6 +1,6 @@
 /**
- * Which slots are free. What an acquired one holds is nobody's business until it has been filled (slot-fills.ts): with the
- * zero state or with a kept one, never "as it was". In tests and with SKEIN_DEBUG a freed one is poisoned, so that a use
+ * Which slots are free. What an acquired one holds is nobody's business until it has been cleared or a kept state was put
+ * there (scheduler.ts), never "as it was". In tests and with SKEIN_DEBUG a freed one is poisoned, so that a use
  * after free, or before its fill is over, shows in the first logits. Knows nothing of requests.
  */
 import { assert } from '../errors.ts'

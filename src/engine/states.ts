@@ -5,31 +5,26 @@
  */
 import { randomBytes } from 'node:crypto'
 import type { SkeinError } from '../errors.ts'
-import type { ModelInfo, Runner } from '../model/runner.ts'
+import { type ModelInfo, type Runner, stateBytesOf } from '../model/runner.ts'
 import { namespaceOf, SECRET_BYTES } from '../state/namespace.ts'
 import { MIN_PREFIX_TOKENS, type Prefix, PrefixCache } from '../state/prefix-cache.ts'
-import { joinTokens, type ModelIdentity, type StateArrays } from '../state/snapshot.ts'
-import type { TokenBytes } from './answer-text.ts'
-import { type CopyBudget, type CopyKind, SpareTime } from './copy-budget.ts'
-import type { EngineEvent, GenerateRequest, SessionPosition, StateStats } from './messages.ts'
+import { joinTokens, type ModelIdentity } from '../state/snapshot.ts'
+import type { TokenBytes } from './answer/answer-text.ts'
+import { snapshotPoints } from './kept/snapshot-points.ts'
+import type { EngineEvent, GenerateRequest, SessionPosition } from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
-import { type SessionHandlers, sessionCalls } from './session-calls.ts'
-import { type SessionOptions, SessionTurns } from './session-turns.ts'
-import type { Opening } from './session-writers.ts'
-import { PIECE_BYTES, writing } from './slot-fills.ts'
+import { type SessionHandlers, sessionCalls } from './sessions/calls.ts'
+import { type SessionOptions, SessionTurns } from './sessions/turns.ts'
+import type { Opening } from './sessions/writers.ts'
 import type { SlotPool } from './slots.ts'
-import { snapshotPoints } from './snapshot-points.ts'
-import { type Spend, StateCopies, type TakenState } from './state-copies.ts'
+import type { Read, ReadEvents, StateTransfers } from './state-transfers.ts'
+import type { StateStats } from './stats.ts'
 
 export interface StateOptions extends SessionOptions {
   /** Hash of the vocabulary. */
   readonly vocabulary: string
   /** Memory for prompt prefixes; 0 keeps none. */
   readonly prefixBytes: number
-  /** Milliseconds of a step that filling slots and copies of states may take. */
-  readonly copyBudgetMs: number
-  /** Of a state that are read or written at a time; at least a layer is. */
-  readonly pieceBytes: number
 }
 
 /** In memory only, for a vocabulary without a name. */
@@ -37,10 +32,9 @@ export const DEFAULT_STATE_OPTIONS: StateOptions = {
   vocabulary: '',
   store: null,
   isDurable: false,
+  acceptsForeign: true,
   now: Date.now,
   prefixBytes: 2 ** 30,
-  copyBudgetMs: 3.5,
-  pieceBytes: PIECE_BYTES,
   sizes: { slots: 16, memory: { count: 32, bytes: Number.POSITIVE_INFINITY } },
   limits: { maxSessions: 10_000, maxBytes: 64 * 2 ** 30, maxTurns: 16, ttlMs: null },
 }
@@ -58,27 +52,22 @@ interface Use {
   readonly prefixes: Prefix[]
 }
 
-/** A prefix whose state is still in a spare slot. */
+/** A prefix whose state is on its way out of its slot. */
 interface Coming {
   readonly use: Use
   readonly tokens: Int32Array
-  taken: TakenState | null
+  read: Read | null
 }
 
-/** Takes a copy of a state; see StateCopies. */
-type Take = (onWhole: (state: StateArrays) => void, spend: Spend) => TakenState
-
-/** Spare slots that prefixes may have at a time. */
+/** Prefixes on their way at a time. Each is new memory of a whole state, and collecting garbage stops the steps. */
 const MAX_COMING = 2
 
 export class States {
   /** What may be asked about sessions. */
   readonly calls: SessionHandlers
-  readonly #runner: Runner
-  readonly #options: StateOptions
-  readonly #copies: StateCopies
-  /** Null where copies are not bounded. */
-  readonly #spareTime: SpareTime | null
+  /** There is room for one at least. */
+  readonly #keepsPrefixes: boolean
+  readonly #transfers: StateTransfers
   readonly #prefixes: PrefixCache
   readonly #coming = new Set<Coming>()
   readonly #turns: SessionTurns
@@ -90,33 +79,32 @@ export class States {
   constructor(
     runner: Runner,
     slots: SlotPool,
-    budget: CopyBudget,
+    transfers: StateTransfers,
     tokenBytes: TokenBytes,
     options: StateOptions,
     wake: () => void,
   ) {
-    const { store, isDurable, copyBudgetMs, pieceBytes, prefixBytes, vocabulary } = options
-    this.#runner = runner
-    this.#options = options
-    this.#copies = new StateCopies(runner, slots, budget, pieceBytes)
-    this.#spareTime = copyBudgetMs === Number.POSITIVE_INFINITY ? null : new SpareTime()
-    const { memory } = this.#copies
-    this.#prefixes = new PrefixCache(prefixBytes, (state) => memory.drop(state))
+    const { store, isDurable, prefixBytes, vocabulary } = options
+    this.#keepsPrefixes = prefixBytes >= stateBytesOf(runner.info.stateShape)
+    this.#transfers = transfers
+    this.#prefixes = new PrefixCache(prefixBytes)
     this.#secret = store?.secret ?? randomBytes(SECRET_BYTES)
-    this.#turns = new SessionTurns(runner, slots, tokenBytes, options, this.#copies, wake)
+    this.#turns = new SessionTurns(runner, slots, transfers, tokenBytes, options, wake)
     this.calls = sessionCalls({
       turns: this.#turns,
       identity: identityOf(runner.info, vocabulary),
       vocabSize: runner.info.vocabSize,
       isDurable,
+      acceptsForeign: options.acceptsForeign,
       namespaceOf: (tenant) => this.#sessionNamespace(tenant),
+      sealKeyOf: (tenant) => namespaceOf(this.#secret, 'seal', tenant),
     })
   }
 
   get stats(): StateStats {
     const { count, bytes } = this.#prefixes
-    const { sessions, chores } = this.#turns
-    const { tiers, saver } = chores
+    const { sessions, mover } = this.#turns
+    const { tiers, saver } = mover
     return {
       sessions: sessions.count,
       inSlots: tiers.numInSlots,
@@ -133,16 +121,17 @@ export class States {
 
   /** Slots that hold kept states or copies: they can be had back. */
   get numKeptSlots(): number {
-    return this.#turns.chores.numKeptSlots
+    return this.#turns.mover.numKeptSlots
   }
 
-  /** Frees one of those; false when this step has no time for it. */
-  reclaimSlot(): boolean {
-    return this.#turns.chores.reclaimSlot()
+  /** Has so many of those freed, now or soon. */
+  giveUpSlots(count: number): void {
+    this.#turns.mover.giveUpSlots(count)
   }
 
-  get hasChores(): boolean {
-    return this.#turns.chores.hasChores
+  /** There is something to do that waits for nothing. */
+  get hasWork(): boolean {
+    return this.#turns.mover.hasWork
   }
 
   /** A request with a session joins the waiting line when it is the writer and the state is at hand. May throw. */
@@ -150,15 +139,9 @@ export class States {
     this.#turns.writers.open(live, this.#sessionNamespace(live.request.tenant ?? ''), opening)
   }
 
-  /** Takes the copies that requests wait for. isAlone: nobody else runs. isFilling: states are on their way into slots. */
-  beginStep({ isAlone, isFilling }: { isAlone: boolean; isFilling: boolean }): void {
-    if (!isFilling) this.#copies.memory.settle()
-    this.#turns.takeOwed(isAlone)
-  }
-
-  /** Background work of a step, after all that requests need. */
-  endStep(): void {
-    this.#turns.chores.tidy()
+  /** What nobody waits for: states move down and to the store. */
+  tidy(): void {
+    this.#turns.mover.tidy()
   }
 
   /** Without saving anything. */
@@ -168,7 +151,7 @@ export class States {
 
   close(isSound: boolean): Promise<void> {
     this.dispose()
-    return this.#turns.chores.close(isSound)
+    return this.#turns.mover.close(isSound)
   }
 
   /** At admission: the state of the session's turn, or the longest kept prefix of the prompt. */
@@ -205,9 +188,7 @@ export class States {
     else if (prompt.length > MIN_PREFIX_TOKENS) this.#counters.prefixMisses++
     if (found === null) return null
     const { state } = found
-    const { layersAtOnce } = this.#copies
-    const fill = (slot: number) => writing(this.#runner, slot, state, layersAtOnce)
-    return { numTokens: cachedTokens, fill }
+    return { numTokens: cachedTokens, take: () => state }
   }
 
   /** What the prompt event says of the start. */
@@ -226,10 +207,9 @@ export class States {
   atPoint(live: LiveRequest): void {
     if (live.numFed !== live.points[0]) return
     live.points = live.points.slice(1)
-    const tokens = live.prompt.subarray(0, live.numFed)
-    if (!this.#copies.canTakeNow) return
-    this.#keepPrefix(live, tokens, (onWhole, spend) =>
-      this.#copies.take(live.sequences[0]!.slot!, onWhole, spend),
+    const slot = live.sequences[0]!.slot!
+    this.#keepPrefix(live, live.prompt.subarray(0, live.numFed), (events) =>
+      this.#transfers.read(slot, events),
     )
   }
 
@@ -245,11 +225,11 @@ export class States {
       this.#turns.end(sequence, report)
       return
     }
-    if (slot !== null && !isSpoilt && this.#copies.canTakeOverNow) {
+    if (slot !== null && !isSpoilt) {
       const tokens = joinTokens(owner.prompt, drawn.slice(0, numFed))
-      this.#keepPrefix(owner, tokens, (onWhole, spend) => {
+      this.#keepPrefix(owner, tokens, (events) => {
         sequence.slot = null
-        return this.#copies.takeOver(slot, onWhole, spend)
+        return this.#transfers.readAndFree(slot, events)
       })
     }
     report(null, null)
@@ -267,13 +247,13 @@ export class States {
     for (const coming of this.#coming) {
       if (coming.use !== use) continue
       this.#coming.delete(coming)
-      if (coming.taken !== null) this.#copies.letGo(coming.taken)
+      coming.read?.cancel()
     }
   }
 
   #usesPrefixes(request: GenerateRequest): boolean {
     const isOneState = request.mixture === undefined
-    return this.#options.prefixBytes > 0 && request.cache !== 'no-store' && isOneState
+    return this.#keepsPrefixes && request.cache !== 'no-store' && isOneState
   }
 
   #sessionNamespace(tenant: string): string {
@@ -281,20 +261,22 @@ export class States {
   }
 
   /** Takes a copy of a state that has consumed exactly `tokens`; it is a prefix when the copy is whole. */
-  #keepPrefix(live: LiveRequest, tokens: Int32Array, take: Take): void {
+  #keepPrefix(live: LiveRequest, tokens: Int32Array, read: (events: ReadEvents) => Read): void {
     const use = this.#uses.get(live)
     if (!use?.namespace || tokens.length < MIN_PREFIX_TOKENS) return
     const { namespace } = use
     if (this.#prefixes.has(namespace, tokens) || this.#isComing(namespace, tokens)) return
-    if (this.#spareTime?.allows === false) return
-    if (this.#coming.size >= MAX_COMING) return
-    const coming: Coming = { use, tokens: tokens.slice(), taken: null }
+    // Nobody waits for a prefix: what cannot be taken now is not kept.
+    if (this.#coming.size >= MAX_COMING || !this.#transfers.canBegin) return
+    const coming: Coming = { use, tokens: tokens.slice(), read: null }
     this.#coming.add(coming)
-    const onWhole = (state: StateArrays) => {
-      this.#coming.delete(coming)
-      use.prefixes.push(this.#prefixes.add(namespace, coming.tokens, state))
-    }
-    coming.taken = take(onWhole, (kind, copy) => this.#spend(kind, copy))
+    coming.read = read({
+      whole: (state) => {
+        this.#coming.delete(coming)
+        use.prefixes.push(this.#prefixes.add(namespace, coming.tokens, state))
+      },
+      dropped: () => this.#coming.delete(coming),
+    })
   }
 
   #isComing(namespace: string, tokens: Int32Array): boolean {
@@ -303,12 +285,6 @@ export class States {
       others.length === tokens.length &&
       others.every((token, i) => token === tokens[i])
     return [...this.#coming].some(isIt)
-  }
-
-  #spend(kind: CopyKind, copy: () => void): void {
-    const counted = () => this.#copies.budget.spend(kind, copy)
-    if (this.#spareTime === null) counted()
-    else this.#spareTime.spend(counted)
   }
 }
 

@@ -4,6 +4,7 @@
  * waits.
  */
 import { SkeinError } from '../errors.ts'
+import { checkConstraint } from '../grammar/check.ts'
 import type { GenerateRequest, MixedState, SamplingParams, SessionUse } from './messages.ts'
 
 /** Limits of this engine that a request can break. */
@@ -32,6 +33,7 @@ export function checkRequest(request: GenerateRequest, limits: RequestLimits): v
   if (request.mixture !== undefined) checkMixture(request, request.mixture, limits)
   checkSampling(request.sampling, limits.vocabSize)
   checkStops(request)
+  if (request.constraint !== undefined) checkConstraint(request.constraint, 'schema')
 }
 
 /** A session may have an unfed tail to go on from, so its prompt may be empty; session-turns.ts knows. */
@@ -119,9 +121,9 @@ function checkMixture(
 }
 
 function checkSampling(sampling: SamplingParams, vocabSize: number): void {
-  const { seed, logitBias, bannedTokens, noise = 0, ...others } = sampling
-  const { topK, repetitionPenalty } = others
-  for (const [param, value] of Object.entries({ ...others, noise })) {
+  const { seed, logitBias, bannedTokens, ...numbers } = sampling
+  const { topK, repetitionPenalty } = numbers
+  for (const [param, value] of Object.entries(numbers)) {
     demand(isFloat(value), param, `must be ${A_FLOAT}, not ${value}`)
   }
   demand(topK === (topK | 0), 'topK', `must be an integer of 32 bits, not ${topK}`)

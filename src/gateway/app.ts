@@ -12,41 +12,51 @@ import fastify, {
   LogController,
   type RouteOptions,
 } from 'fastify'
+import { ai00Dialect } from '../api/ai00/dialect.ts'
+import { anthropicDialect } from '../api/anthropic/dialect.ts'
 import { inferDialect } from '../api/infer/dialect.ts'
 import { lightningDialect } from '../api/lightning/dialect.ts'
 import { LiveCalls } from '../api/live-calls.ts'
+import { llamaDialect } from '../api/llama/dialect.ts'
 import type { ModelAdmin, ModelRegistry } from '../api/models.ts'
+import { ollamaDialect } from '../api/ollama/dialect.ts'
 import { openAiDialect } from '../api/openai/dialect.ts'
+import { responsesDialect } from '../api/responses/dialect.ts'
 import type { Dialect } from '../api/route.ts'
 import { runnerDialect } from '../api/runner/dialect.ts'
 import { sessionsDialect } from '../api/sessions/dialect.ts'
 import { translateDialect } from '../api/translate/dialect.ts'
 import { SkeinError } from '../errors.ts'
-import { type Auth, checkRole, createAuth } from './auth.ts'
-import { describeInvalid, parseJsonBodies } from './body.ts'
-import { boundBodies } from './body-room.ts'
-import { answerClientError } from './client-error.ts'
-import { closeWithConnection, cutOffIfNotTaken } from './connection.ts'
-import { Drain } from './drain.ts'
-import { failureOf, isWorthRetrying, publicError } from './errors.ts'
-import { keysDialect } from './keys-api.ts'
-import type { KeyRing } from './keys-file.ts'
-import { DEFAULT_LIMITS, type Limits } from './limits.ts'
+import { type Auth, authorizationOf, checkRole, createAuth } from './access/auth.ts'
+import type { KeyRing } from './access/keys-file.ts'
+import { RateLimits } from './access/rate-limits.ts'
+import { describeInvalid, parseJsonBodies } from './body/body.ts'
+import { BodyMemory, holdBodies } from './body/body-memory.ts'
+import { Metrics } from './figures/metrics.ts'
+import { traced, traceRequests } from './figures/tracing.ts'
+import { answerClientError } from './http/client-error.ts'
+import { closeWithConnection, cutOffIfNotTaken } from './http/connection.ts'
+import { Drain } from './http/drain.ts'
+import { failureOf, isWorthRetrying, publicError } from './http/errors.ts'
+import { DEFAULT_LIMITS, type Limits } from './http/limits.ts'
+import { mountDialects } from './http/mount.ts'
+import { openApiPage } from './http/openapi.ts'
+import {
+  checkOneHost,
+  createOriginPolicy,
+  type OriginPolicy,
+  preflightHeaders,
+} from './http/origin.ts'
+import { onRequestEnd, type RequestEnd } from './http/request-end.ts'
+import { sharedValidators } from './http/validators.ts'
 import { managementDialect } from './management/dialect.ts'
 import type { Management } from './management/management.ts'
 import { mountStreams, STREAM_ROUTES } from './management/streams.ts'
-import { ME_ROUTE, mountMe } from './me.ts'
-import { Metrics } from './metrics.ts'
-import { type KnownMixtures, Mixtures } from './mixtures.ts'
-import { mountDialects } from './mount.ts'
-import { openApiPage } from './openapi.ts'
-import { createOriginPolicy, type OriginPolicy, preflightHeaders } from './origin.ts'
-import { RateLimits } from './rate-limits.ts'
-import { onRequestEnd, type RequestEnd } from './request-end.ts'
-import { LIVENESS_PATH, mountSystem, SYSTEM_ROUTES } from './system.ts'
-import { traced, traceRequests } from './tracing.ts'
-import { sharedValidators } from './validators.ts'
-import { isForWeb, mountWeb, readWebFiles, type WebFiles } from './web.ts'
+import { type KnownMixtures, Mixtures } from './models/mixtures.ts'
+import { isForWeb, mountWeb, readWebFiles, type WebFiles } from './pages/dashboard.ts'
+import { keysDialect } from './pages/keys-api.ts'
+import { ME_ROUTE, mountMe } from './pages/me.ts'
+import { LIVENESS_PATH, mountSystem, SYSTEM_ROUTES } from './pages/system.ts'
 
 export interface AppOptions {
   readonly models: ModelRegistry
@@ -80,14 +90,15 @@ export interface AppOptions {
   readonly isTraced?: boolean
 }
 
-/** What several apps over the same workers know: a call of one can be ended at another, a mixture is every one's. */
+/** What several apps over the same workers know: a call of one can be ended at another, a mixture is every one's, memory is one. */
 export interface Shared {
   readonly live: LiveCalls
   readonly mixtures: KnownMixtures
+  readonly bodies: BodyMemory
 }
 
 export function createShared(): Shared {
-  return { live: new LiveCalls(), mixtures: new Map() }
+  return { live: new LiveCalls(), mixtures: new Map(), bodies: new BodyMemory() }
 }
 
 export function buildApp(options: AppOptions): FastifyInstance {
@@ -130,7 +141,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   })
   app.addHook('onSend', async (_request, { raw }) => cutOffIfNotTaken(raw, limits.streamStallMs))
   onRequestEnd(app, logEnd)
-  boundBodies(app, limits.callerBytes)
+  holdBodies(app, shared.bodies, limits)
   if (options.metrics === undefined) app.addHook('onClose', async () => metrics.dispose())
   app.setErrorHandler((thrown, request, reply) => respond.send(thrown, request, reply))
   app.setNotFoundHandler((request) => {
@@ -141,7 +152,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
     throw new SkeinError('not_found', message)
   })
   app.setSchemaErrorFormatter((complaints) => describeInvalid(complaints))
-  parseJsonBodies(app, limits)
+  parseJsonBodies(app, limits, auth)
   const { report } = respond
   const isTranslateOpen = options.openTranslate === true
   const admin = options.admin === undefined ? null : mixtures.admin(options.admin)
@@ -168,6 +179,11 @@ export function allDialects(limits: Limits, live = new LiveCalls()): readonly Di
     translateDialect(limits),
     inferDialect(limits, live),
     runnerDialect(),
+    ollamaDialect(limits, live),
+    anthropicDialect(limits, live),
+    responsesDialect(limits, live),
+    llamaDialect(limits),
+    ai00Dialect(limits, live),
   ]
 }
 
@@ -240,6 +256,7 @@ function createGate(auth: Auth, origins: OriginPolicy, web: WebFiles): Gate {
   return (request, reply) => {
     const { id, raw, headers, method } = request
     reply.header('x-request-id', id)
+    checkOneHost(raw)
     origins.check(headers)
     reply.headers(origins.corsHeaders(headers))
     const isPreflight = method === 'OPTIONS' && headers['access-control-request-method']
@@ -249,9 +266,9 @@ function createGate(auth: Auth, origins: OriginPolicy, web: WebFiles): Gate {
     }
     const isLiveness = raw.url === LIVENESS_PATH && (method === 'GET' || method === 'HEAD')
     if (isLiveness || isForWeb(web, method, raw.url)) return false
-    const { access, role } = request.routeOptions.config ?? {}
+    const { access, role, dialect } = request.routeOptions.config ?? {}
     try {
-      request.principal = auth.check(headers.authorization)
+      request.principal = auth.check(authorizationOf(headers, dialect?.keyHeaders))
     } catch (denied) {
       if (access === undefined) throw denied
       return false

@@ -8,10 +8,10 @@ import { constants, type FileHandle, open, rename } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { SkeinError } from '../errors.ts'
-import { makeFolder } from '../make-folder.ts'
+import { makeFolder } from '../files/make-folder.ts'
 import { type Hub, type HubFile, request, unreachable } from './hub.ts'
 
-export interface Download {
+interface Download {
   readonly url: URL
   readonly file: HubFile
   /** Where the file goes. */

@@ -1,7 +1,7 @@
 /**
  * Talks to the Hugging Face hub, or to the mirror that HF_ENDPOINT names: lists a repository and opens files. Follows
  * redirects only to the hub's own hosts, and sends the token to no host but the endpoint. What it is told to fetch comes
- * from the operator's command line, never from a request.
+ * from the operator's command line, or from an admin's key (host/pulls.ts).
  */
 import { SkeinError } from '../errors.ts'
 

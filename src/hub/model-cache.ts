@@ -4,12 +4,12 @@
  */
 import { existsSync, lstatSync, readdirSync, realpathSync, rmSync } from 'node:fs'
 import { dirname, join, relative, sep } from 'node:path'
-import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../checkpoint-suffix.ts'
 import { SkeinError } from '../errors.ts'
+import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../files/checkpoint-suffix.ts'
 import { cacheFolder } from '../tokenizer/find-vocabulary.ts'
 import { findModelName, isSafePath, newestNamed } from './model-names.ts'
 
-export interface CachedModel {
+interface CachedModel {
   /** What `serve` and `rm` take: the file without its suffix, or owner/repository for a directory. */
   readonly name: string
   readonly repository: string

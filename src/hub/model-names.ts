@@ -2,8 +2,9 @@
  * The names models go by: `owner/repository`, `owner/repository:file`, file names of the released models, and short
  * names such as `rwkv7-g1-0.4b`, which stand for the newest file of a line and size. Knows no network and no disk.
  */
-import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../checkpoint-suffix.ts'
+
 import { SkeinError } from '../errors.ts'
+import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../files/checkpoint-suffix.ts'
 
 export interface ModelReference {
   /** owner/name */

@@ -4,8 +4,8 @@
  */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import { hasCheckpointSuffix } from '../checkpoint-suffix.ts'
 import { SkeinError } from '../errors.ts'
+import { hasCheckpointSuffix } from '../files/checkpoint-suffix.ts'
 import { cacheFolder, WORLD_VOCABULARY } from '../tokenizer/find-vocabulary.ts'
 import { download } from './download.ts'
 import { fileUrl, type Hub, type HubFile, listFiles } from './hub.ts'

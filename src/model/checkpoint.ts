@@ -3,61 +3,30 @@
  * asked for, so that loading never holds a second copy of the weights. Every format fills this interface under the
  * native RWKV names. Knows nothing of architectures.
  */
+
 import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import type { MatrixSource, SourceType } from '../backend/backend.ts'
-import { CHECKPOINT_SUFFIXES } from '../checkpoint-suffix.ts'
 import { SkeinError } from '../errors.ts'
+import { CHECKPOINT_SUFFIXES } from '../files/checkpoint-suffix.ts'
 import { type ByteSource, openFile, quote } from './formats/byte-source.ts'
-import { openGguf } from './formats/gguf-checkpoint.ts'
+import {
+  type Checkpoint,
+  type FileFormat,
+  numElements,
+  type ReadableFormat,
+  type TensorEntry,
+} from './formats/format.ts'
+import { openGguf } from './formats/gguf/checkpoint.ts'
 import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from './formats/half.ts'
 import { openHuggingFace } from './formats/hugging-face.ts'
-import { openLegacyTorch } from './formats/legacy-torch.ts'
-import { type Naming, withNativeNames } from './formats/native-names.ts'
+import { withNativeNames } from './formats/native-names.ts'
 import { statIfThere } from './formats/open-file.ts'
-import { openPth } from './formats/pth.ts'
-import { quantisedSourceOf } from './formats/quantised-safetensors.ts'
-import { type FileFormat, type ReadableFormat, recogniseFormat } from './formats/recognise.ts'
-import { openSafetensors } from './formats/safetensors.ts'
-
-export interface TensorEntry {
-  readonly name: string
-  readonly shape: readonly number[]
-  /** What `read` gives. */
-  readonly dtype: SourceType
-  /**
-   * How the file stores it where that is none of the types above: blocks of a few bits each, which `read` expands to
-   * f32.
-   */
-  readonly packed?: { readonly type: string; readonly bytes: number }
-  /**
-   * Little-endian elements [start, end) in row-major order, at an address fit for their type. The view is valid until
-   * the next read of any tensor of this checkpoint: all share one buffer.
-   */
-  read(start: number, end: number): Uint8Array
-}
-
-export type CheckpointFormat = 'pth' | 'legacy-pth' | 'safetensors' | 'hugging-face' | 'gguf'
-
-/** A token of the vocabulary that a checkpoint brings along. */
-export interface CheckpointToken {
-  readonly id: number
-  readonly bytes: Uint8Array
-}
-
-export interface Checkpoint {
-  readonly path: string
-  readonly format: CheckpointFormat
-  /** Whose names the file uses, where they are not RWKV's own. */
-  readonly naming?: Naming
-  readonly tensors: ReadonlyMap<string, TensorEntry>
-  /** What the file says of itself. */
-  readonly metadata?: ReadonlyMap<string, string | number | boolean>
-  /** The vocabulary inside the file; absent where it has none. */
-  readonly vocabulary?: () => readonly CheckpointToken[]
-  readonly fileBytes: number
-  close(): void
-}
+import { recogniseFormat } from './formats/recognise.ts'
+import { quantisedSourceOf } from './formats/safetensors/quantised.ts'
+import { openSafetensors } from './formats/safetensors/safetensors.ts'
+import { openLegacyTorch } from './formats/torch/legacy.ts'
+import { openPth } from './formats/torch/pth.ts'
 
 /** A file recognised by content, not by name (`path` may lack its suffix), or a Hugging Face directory. */
 export function openCheckpoint(path: string): Checkpoint {
@@ -109,11 +78,6 @@ function openAny(path: string): Checkpoint {
 /** The whole tensor as f32; for the small ones. */
 export function readFloats(entry: TensorEntry): Float32Array {
   return decodeFloats(entry.read(0, numElements(entry)), entry.dtype)
-}
-
-/** Product of the shape. Readers have checked that it is a safe integer and within the file. */
-export function numElements(entry: { readonly shape: readonly number[] }): number {
-  return entry.shape.reduce((product, size) => product * size, 1)
 }
 
 export function matrixSource(entry: TensorEntry): MatrixSource {

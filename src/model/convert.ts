@@ -5,19 +5,14 @@
 import { extname } from 'node:path'
 import type { SourceType } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
-import {
-  type Checkpoint,
-  converted,
-  heldType,
-  numElements,
-  type TensorEntry,
-} from './checkpoint.ts'
+import { converted, heldType } from './checkpoint.ts'
+import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'
 import { BYTES_PER_ELEMENT } from './formats/half.ts'
-import { writePth } from './formats/pth-writer.ts'
-import { SCHEME_KEY, VERSION_KEY } from './formats/quantised-safetensors.ts'
-import { type WrittenTensor, writeSafetensors } from './formats/safetensors-writer.ts'
+import { SCHEME_KEY, VERSION_KEY } from './formats/safetensors/quantised.ts'
+import { type WrittenTensor, writeSafetensors } from './formats/safetensors/writer.ts'
+import { writePth } from './formats/torch/pth-writer.ts'
 
-export interface ConvertOptions {
+interface ConvertOptions {
   /** Default: as stored; packed tensors as f16. */
   readonly dtype?: SourceType | undefined
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined

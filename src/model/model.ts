@@ -13,7 +13,7 @@ import type {
   StateShape,
   Tensor,
 } from '../backend/backend.ts'
-import type { Checkpoint } from './checkpoint.ts'
+import type { Checkpoint } from './formats/format.ts'
 import type { WeightOptions } from './weights.ts'
 
 /** Layers [from, to) of a model. */
@@ -26,7 +26,7 @@ export interface LayerRange {
 export type Carried = readonly [x: Tensor, ...more: Tensor[]]
 
 /** Behind the last layer. */
-export interface ModelOutput {
+interface ModelOutput {
   readonly ln_out: Norm
   /** [V, C] */
   readonly head: Matrix

@@ -5,15 +5,9 @@
 import type { MatrixSource, QuantisedRows, QuantisedType } from '../backend/backend.ts'
 import { numScales, valueBytes } from '../backend/quantised.ts'
 import { SkeinError } from '../errors.ts'
-import {
-  type Checkpoint,
-  converted,
-  heldType,
-  matrixSource,
-  numElements,
-  type TensorEntry,
-} from './checkpoint.ts'
+import { converted, heldType, matrixSource } from './checkpoint.ts'
 import { quote } from './formats/byte-source.ts'
+import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'
 import { BYTES_PER_ELEMENT } from './formats/half.ts'
 import {
   quantisedSourceOf,
@@ -21,12 +15,12 @@ import {
   SCHEME_KEY,
   VERSION,
   VERSION_KEY,
-} from './formats/quantised-safetensors.ts'
+} from './formats/safetensors/quantised.ts'
 import {
   type WrittenBytes,
   type WrittenTensor,
   writeSafetensors,
-} from './formats/safetensors-writer.ts'
+} from './formats/safetensors/writer.ts'
 import { quantisedType } from './quantisation.ts'
 
 /** Rounds rows [start, end) of a source. */
@@ -37,7 +31,7 @@ export type Quantiser = (
   end: number,
 ) => QuantisedRows
 
-export interface QuantiseOptions {
+interface QuantiseOptions {
   readonly scheme: QuantisedType
   readonly quantise: Quantiser
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined

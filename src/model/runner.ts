@@ -3,9 +3,16 @@
  * state of a slot read, written, copied and cleared. The engine never sees a tensor; the model never sees a request.
  * The scheduler is tested against a scripted implementation of this interface.
  */
-import type { StateData, StateShape } from '../backend/backend.ts'
+import type { Flight, StateData, StateShape } from '../backend/backend.ts'
+import type { SamplingNumbers } from '../sampling.ts'
 
-export { MAX_TOP_LOGPROBS, type StateData, type StateShape } from '../backend/backend.ts'
+export {
+  type Flight,
+  MAX_TOP_LOGPROBS,
+  type StateData,
+  type StateShape,
+} from '../backend/backend.ts'
+export { stateBytesOf } from '../backend/state-shape.ts'
 
 /** What a model is, from its own tensors. */
 export interface ModelInfo {
@@ -28,20 +35,10 @@ export interface ModelInfo {
   readonly device: string
 }
 
-/** How one token is drawn. See backend.ts for the exact meaning and order of each number. */
-export interface SampleSpec {
+/** How one token is drawn. Its numbers (sampling.ts) never change, its place may. */
+export interface SampleSpec extends SamplingNumbers {
   /** Slot whose penalty counts apply and are updated. */
   readonly slot: number
-  readonly temperature: number
-  readonly topK: number
-  readonly topP: number
-  readonly minP: number
-  readonly presencePenalty: number
-  readonly frequencyPenalty: number
-  readonly penaltyDecay: number
-  readonly repetitionPenalty: number
-  /** See SampleFloat.noise; absent is none. */
-  readonly noise?: number | undefined
   /** 64-bit seed of the request. */
   readonly seed: bigint
   /** Index of the token within its answer, from 0. */
@@ -52,6 +49,8 @@ export interface SampleSpec {
   readonly logprobs: number | null
   /** Additive bias by token id; −Infinity bans. */
   readonly bias: ReadonlyMap<number, number> | null
+  /** Tokens that may be drawn, one bit each, the lowest first, at least one of them; absent: all. */
+  readonly mask?: Uint32Array | undefined
 }
 
 /** One row of a step: tokens fed into a slot's state, and the tokens to draw after the last of them. */
@@ -108,14 +107,6 @@ export interface RowResult {
   readonly logits?: Float32Array
 }
 
-/** A step on its way. Flights end in the order in which they were launched. */
-export interface Flight {
-  /** results() would not wait. */
-  readonly isDone: boolean
-  /** In row order; waits for the step. The same every time. */
-  results(): RowResult[]
-}
-
 /**
  * Everything that is asked of a runner takes effect in the order in which it is asked, flights included: a slot that is
  * cleared while a flight is on its way is cleared after it, and a state that is read then has consumed its tokens.
@@ -125,6 +116,8 @@ export interface Runner {
   readonly numSlots: number
   /** Most tokens of one step, over all rows. */
   readonly maxTokens: number
+  /** Tokens that a step of so many costs as much as; no more than maxTokens. */
+  stepSize(tokens: number): number
   /** Most rows with allLogits tokens in a step: the sum of their tokens plus one per sampled row stays within it. */
   readonly maxLogits: number
   /** Most draws in one step. */
@@ -134,10 +127,11 @@ export interface Runner {
   /** Whether rows may feed draws of the flight before. Where not, flights of different sequences keep a runner busy. */
   readonly feedsDraws: boolean
   /**
-   * Puts one forward pass on its way. Slots of the rows are distinct. The rows may change when this returns. The last
+   * Puts one forward pass on its way; the result has a row's results in its place. Flights end in the order in which they
+   * were launched. Slots of the rows are distinct. The rows may change when this returns. The last
    * flight but maxFlights − 1 must have been asked for its results.
    */
-  launch(rows: readonly BatchRow[]): Flight
+  launch(rows: readonly BatchRow[]): Flight<RowResult[]>
   /** One forward pass, launched and waited for. */
   step(rows: readonly BatchRow[]): RowResult[]
   /** Makes a slot the state before any token and forgets its penalty counts; the prompt feeds the repetition penalty. */
@@ -148,11 +142,9 @@ export interface Runner {
   poisonSlot(slot: number): void
   /** Forgets a slot's penalty counts and marks the prompt's tokens as seen. */
   resetPenalties(slot: number, promptTokens: Int32Array): void
-  readState(slot: number): StateData
-  /** Layers `from` to `to` − 1 of a slot, to their places in a whole state. */
-  readLayers(slot: number, from: number, to: number, into: StateData): void
-  writeState(slot: number, state: StateData): void
-  /** Layers `from` to `to` − 1 of a whole state. The slot must not be stepped until all of them are written. */
-  writeLayers(slot: number, from: number, to: number, state: StateData): void
+  /** As StatePool has them: reads and writes of states go on beside the steps. */
+  readonly canMove: boolean
+  readState(slot: number): Flight<StateData>
+  writeState(slot: number, state: StateData): Flight<void>
   dispose(): void
 }

@@ -13,8 +13,8 @@ import type {
   Table,
   Tensor,
 } from '../backend/backend.ts'
-import type { Checkpoint } from './checkpoint.ts'
 import { describeCheckpoint, rwkv6Dimensions } from './formats/describe.ts'
+import type { Checkpoint } from './formats/format.ts'
 import { BONUS, BONUS_ALIAS, RWKV6_MIXES } from './formats/rwkv6-layout.ts'
 import type { Carried, LayerRange, Model } from './model.ts'
 import { WeightLoader, type WeightOptions } from './weights.ts'

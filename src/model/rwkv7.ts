@@ -14,8 +14,8 @@ import type {
   Table,
   Tensor,
 } from '../backend/backend.ts'
-import type { Checkpoint } from './checkpoint.ts'
 import { describeCheckpoint, rwkv7Dimensions } from './formats/describe.ts'
+import type { Checkpoint } from './formats/format.ts'
 import type { Carried, LayerRange, Model } from './model.ts'
 import { WeightLoader, type WeightOptions } from './weights.ts'
 

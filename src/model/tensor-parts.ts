@@ -3,7 +3,7 @@
  * or side by side in columns. Knows shapes, not what the parts mean.
  */
 import { SkeinError } from '../errors.ts'
-import { numElements, type TensorEntry } from './checkpoint.ts'
+import { numElements, type TensorEntry } from './formats/format.ts'
 import { BYTES_PER_ELEMENT } from './formats/half.ts'
 
 /** The matrices of a tensor [n, rows, columns]. */

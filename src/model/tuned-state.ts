@@ -4,9 +4,11 @@
  * RWKV-7 alike, which is also the layout of StateData. Knows nothing of slots or of who asks for a state.
  */
 import type { StateData, StateShape } from '../backend/backend.ts'
+import { arraysOf, createState } from '../backend/state-shape.ts'
 import { SkeinError } from '../errors.ts'
-import { type Checkpoint, numElements, openCheckpoint, readFloats } from './checkpoint.ts'
+import { openCheckpoint, readFloats } from './checkpoint.ts'
 import { quote } from './formats/byte-source.ts'
+import { type Checkpoint, numElements } from './formats/format.ts'
 
 const TIME_STATE = /^blocks\.(\d+)\.att\.time_state$/
 
@@ -28,13 +30,14 @@ export function readTunedState(checkpoint: Checkpoint, shape: StateShape): State
   const { path, tensors } = checkpoint
   const entries = [...tensors.values()].filter(({ name }) => TIME_STATE.test(name))
   if (entries.length === 0) return null
-  const { layers, channels, heads, headSize } = shape
+  const { layers, heads, headSize } = shape
   const isFitting = entries.every(({ shape: [h, rows, columns, ...more] }) => {
     return h === heads && rows === headSize && columns === headSize && more.length === 0
   })
   if (entries.length !== layers || !isFitting) throw misfit(path, entries, shape)
   const size = heads * headSize * headSize
-  const wkv = new Float32Array(layers * size)
+  const state = createState(shape)
+  const wkv = state[arraysOf(shape).findIndex(({ name }) => name === 'wkv')]!
   for (let layer = 0; layer < layers; layer++) {
     const entry = tensors.get(`blocks.${layer}.att.time_state`)
     if (!entry) throw incompatible(`${path} has no blocks.${layer}.att.time_state`)
@@ -43,7 +46,7 @@ export function readTunedState(checkpoint: Checkpoint, shape: StateShape): State
       throw incompatible(`${path}: ${entry.name} has values that are not finite numbers`)
     wkv.set(values, layer * size)
   }
-  return { shift: new Float32Array(layers * 2 * channels), wkv }
+  return state
 }
 
 /** A state file with anything else in it is not understood, so it is not half used. A whole model is: it has more. */

@@ -12,15 +12,8 @@ import {
   type WeightType,
 } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
-import {
-  type Checkpoint,
-  halvedSource,
-  heldType,
-  matrixSource,
-  readFloats,
-  type TensorEntry,
-  transposedSource,
-} from './checkpoint.ts'
+import { halvedSource, heldType, matrixSource, readFloats, transposedSource } from './checkpoint.ts'
+import type { Checkpoint, TensorEntry } from './formats/format.ts'
 import { heldMatrixType } from './quantisation.ts'
 import { columnParts, stackedParts } from './tensor-parts.ts'
 

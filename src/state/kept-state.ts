@@ -3,8 +3,8 @@
  * one of them is whole at any time. Who moves copies is tiers.ts; who writes them is saver.ts.
  */
 import { randomBytes } from 'node:crypto'
-import type { Session } from './sessions.ts'
-import type { Snapshot, StateArrays } from './snapshot.ts'
+import type { StateData } from '../backend/state-shape.ts'
+import type { Snapshot } from './snapshot.ts'
 
 /** The tokens of a snapshot: those consumed, and the tail after them. */
 export type SnapshotText = Pick<Snapshot, 'tokens' | 'tail'>
@@ -22,7 +22,7 @@ export interface KeptState {
   /** In memory while it is in a slot or its arrays are. */
   text: SnapshotText | null
   slot: number | null
-  arrays: StateArrays | null
+  arrays: StateData | null
   disk: 'none' | 'writing' | 'saved' | 'failed'
   /** Sessions of which it is a turn. */
   readonly holders: Set<Session>
@@ -46,4 +46,29 @@ export function createKept(facts: StateFacts, disk: KeptState['disk']): KeptStat
 export function tierOf({ slot, arrays }: KeptState): 'device' | 'memory' | 'disk' {
   if (slot !== null) return 'device'
   return arrays === null ? 'disk' : 'memory'
+}
+
+export interface Turn {
+  readonly turn: number
+  /** 0: the first. May name a turn that was pruned. */
+  readonly parent: number
+  readonly createdAt: number
+  readonly state: KeptState
+}
+
+export interface Session {
+  readonly namespace: string
+  readonly id: string
+  version: number
+  head: number
+  /** Numbers are never given twice. */
+  nextTurn: number
+  readonly turns: Map<number, Turn>
+  readonly createdAt: number
+  updatedAt: number
+  ttlMs: number | null
+  /** A request is writing; others wait in line. */
+  isBusy: boolean
+  readonly waiters: (() => void)[]
+  isDeleted: boolean
 }

@@ -2,9 +2,10 @@
  * States after prompts that others may begin with, in memory, by their tokens and within one namespace each. They can
  * all be computed again, so the least recently used go when the cache is full. Knows nothing of slots or requests.
  */
+import type { StateData } from '../backend/state-shape.ts'
 import { Lru } from './lru.ts'
 import { RadixTree } from './radix-tree.ts'
-import { bytesOf, type StateArrays } from './snapshot.ts'
+import { bytesOf } from './snapshot.ts'
 
 /** Shorter prefixes are not worth a copy of a state. */
 export const MIN_PREFIX_TOKENS = 32
@@ -16,17 +17,17 @@ export interface Prefix {
   readonly namespace: string
   /** Exactly what the state has consumed. */
   readonly tokens: Int32Array
-  readonly state: StateArrays
+  readonly state: StateData
 }
 
 export class PrefixCache {
   readonly #trees = new Map<string, RadixTree<Prefix>>()
   readonly #used: Lru<Prefix>
 
-  readonly #onDrop: (state: StateArrays) => void
+  readonly #onDrop: (state: StateData) => void
 
   /** `onDrop` is told of states that no request will begin with any more. */
-  constructor(maxBytes: number, onDrop: (state: StateArrays) => void = () => {}) {
+  constructor(maxBytes: number, onDrop: (state: StateData) => void = () => {}) {
     this.#onDrop = onDrop
     this.#used = new Lru({ count: Number.POSITIVE_INFINITY, bytes: maxBytes })
   }
@@ -57,7 +58,7 @@ export class PrefixCache {
   }
 
   /** A state that is complete and will not change any more. `tokens` may be a view; it is copied. */
-  add(namespace: string, tokens: Int32Array, state: StateArrays): Prefix {
+  add(namespace: string, tokens: Int32Array, state: StateData): Prefix {
     const prefix: Prefix = { namespace, tokens: tokens.slice(), state }
     let tree = this.#trees.get(namespace)
     const earlier = tree?.get(tokens)

@@ -4,8 +4,8 @@
  * written and what fits into it is too. It knows what has to be written, not how.
  */
 import { SkeinError } from '../errors.ts'
-import type { KeptState } from './kept-state.ts'
-import { headAmong, type Session, type Turn } from './sessions.ts'
+import type { KeptState, Session, Turn } from './kept-state.ts'
+import { headAmong } from './sessions.ts'
 import type { SessionName, SessionRecord, Store, StoreChange } from './store/store.ts'
 
 /** Pause after a failed write. */
@@ -304,7 +304,7 @@ function missingOf(session: Session | null): KeptState[] {
 
 function changeOf({ states, sessions, deleteKeys, releases }: Batch): StoreChange {
   const puts = states.map(({ key, text, arrays, namespace, isForeign }) => {
-    return { key, ...text!, floats: [arrays!.shift, arrays!.wkv], namespace, isForeign }
+    return { key, ...text!, floats: arrays!, namespace, isForeign }
   })
   const coming = new Set(states)
   const records = sessions.map((session) => {

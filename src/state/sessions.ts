@@ -3,48 +3,13 @@
  * every change and a time to live. It knows which state is which turn; what a tenant may have is tenants.ts, and the copies
  * of states are others' business: `released` tells of states that no turn holds any more.
  */
+
 import { SkeinError } from '../errors.ts'
-import { createKept, type KeptState } from './kept-state.ts'
+import { createKept, type KeptState, type Session, type Turn } from './kept-state.ts'
 import type { StoredSession } from './store/store.ts'
-import { Tenants } from './tenants.ts'
+import { type SessionLimits, Tenants } from './tenants.ts'
 
-export interface Turn {
-  readonly turn: number
-  /** 0: the first. May name a turn that was pruned. */
-  readonly parent: number
-  readonly createdAt: number
-  readonly state: KeptState
-}
-
-export interface Session {
-  readonly namespace: string
-  readonly id: string
-  version: number
-  head: number
-  /** Numbers are never given twice. */
-  nextTurn: number
-  readonly turns: Map<number, Turn>
-  readonly createdAt: number
-  updatedAt: number
-  ttlMs: number | null
-  /** A request is writing; others wait in line. */
-  isBusy: boolean
-  readonly waiters: (() => void)[]
-  isDeleted: boolean
-}
-
-export interface SessionLimits {
-  /** Sessions of one tenant. */
-  readonly maxSessions: number
-  /** Bytes of the states of one tenant. */
-  readonly maxBytes: number
-  /** Newest turns of a session whose states are kept; the head is, whatever its age. */
-  readonly maxTurns: number
-  /** Time to live of a session that asks for none; null: for ever. */
-  readonly ttlMs: number | null
-}
-
-export interface SessionEvents {
+interface SessionEvents {
   /** No turn holds this state any more. */
   released(state: KeptState): void
   /** Likewise, but it stays in the store. */

@@ -3,16 +3,17 @@
  * anything is returned. Knows nothing of where files are kept.
  *
  * Layout, little-endian: magic (8) · format version u32 · header length u32 · header, JSON padded with blanks ·
- * tokens i32 · tail i32 · shift f32 · wkv f32 · CRC-32 of all before it u32. Format 1, which is still read, ends with
+ * tokens i32 · tail i32 · the arrays of the state f32 (backend/state-shape.ts) · CRC-32 of all before it u32. Format 1, which is still read, ends with
  * the SHA-256 instead: neither keeps out who can write to the file, and the CRC takes a third of the time.
  */
 import { createHash } from 'node:crypto'
 import { crc32 } from 'node:zlib'
+import { lengthsOf, stateBytesOf } from '../backend/state-shape.ts'
 import { assert, SkeinError } from '../errors.ts'
 import { atOnce, type Steps } from './in-turns.ts'
 import type { ModelIdentity, Snapshot } from './snapshot.ts'
 
-export interface SnapshotOwner {
+interface SnapshotOwner {
   /** Whose it is: a tenant's namespace; '' in a file that was handed out. */
   readonly namespace: string
   /** The state did not come from these tokens alone here (imported, tuned start): it must not serve as a prefix. */
@@ -22,7 +23,7 @@ export interface SnapshotOwner {
 }
 
 /** The header of a file. */
-export interface SnapshotHeader extends ModelIdentity, SnapshotOwner {
+interface SnapshotHeader extends ModelIdentity, SnapshotOwner {
   readonly dtype: 'f32'
   readonly numTokens: number
   readonly numTail: number
@@ -39,8 +40,8 @@ const PIECE_BYTES = 2 ** 20
 /** Ids, shapes and two hashes are a few hundred bytes. */
 const MAX_HEADER_BYTES = 4096
 
-/** What goes into a file; the numbers of the state, shift and then wkv, in any number of pieces. */
-export interface SnapshotContent extends Pick<Snapshot, 'tokens' | 'tail'> {
+/** What goes into a file; the numbers of the state's arrays, in their order, in any number of pieces. */
+interface SnapshotContent extends Pick<Snapshot, 'tokens' | 'tail'> {
   readonly floats: readonly Float32Array[]
 }
 
@@ -51,7 +52,7 @@ export function snapshotParts(
   owner: SnapshotOwner,
 ): Uint8Array[] {
   const numFloats = floats.reduce((sum, piece) => sum + piece.length, 0)
-  assert(numFloats === shiftLength(identity) + wkvLength(identity), 'a state of another shape')
+  assert(4 * numFloats === stateBytesOf(identity), 'a state of another shape')
   const header = { ...identity, ...owner, dtype: 'f32' } as const
   const start = encodeHeader({ ...header, numTokens: tokens.length, numTail: tail.length })
   const parts = [start, ...[tokens, tail, ...floats].map(bytesIn)]
@@ -87,7 +88,7 @@ export function* encoding(
 ): Steps<Uint8Array<ArrayBuffer>> {
   const header = { ...identity, ...owner, dtype: 'f32' } as const
   const start = encodeHeader({ ...header, numTokens: tokens.length, numTail: tail.length })
-  const parts = [start, ...[tokens, tail, state.shift, state.wkv].map(bytesIn)]
+  const parts = [start, ...[tokens, tail, ...state].map(bytesIn)]
   const size = parts.reduce((sum, part) => sum + part.length, 0)
   const file = new Uint8Array(size + CHECKSUM_BYTES[VERSION]!)
   let at = 0
@@ -112,7 +113,7 @@ export function joinBytes(parts: readonly Uint8Array[]): Uint8Array<ArrayBuffer>
   return joined
 }
 
-export interface DecodedSnapshot {
+interface DecodedSnapshot {
   readonly snapshot: Snapshot
   readonly header: SnapshotHeader
 }
@@ -139,7 +140,7 @@ export function* decoding(
   const { header, version, payloadStart } = readHeader(file)
   checkIdentity(header, identity)
   const { numTokens, numTail } = header
-  const lengths = [numTokens, numTail, shiftLength(header), wkvLength(header)]
+  const lengths = [numTokens, numTail, ...lengthsOf(header)]
   const payload = 4 * lengths.reduce((a, b) => a + b, 0)
   const expected = payloadStart + payload + CHECKSUM_BYTES[version]!
   if (file.length !== expected) {
@@ -148,17 +149,15 @@ export function* decoding(
   yield* checkSum(file, version)
   let at = file.byteOffset + payloadStart
   const isView = mayView && at % 4 === 0
-  const [tokens, tail, shift, wkv] = lengths.map((length) => {
+  const [tokens, tail, ...arrays] = lengths.map((length) => {
     const start = at
     at += 4 * length
     return { buffer: file.buffer, start, length }
-  }) as [Place, Place, Place, Place] // one for each of four lengths
-  const state = {
-    shift: yield* floatsOf(shift, isView),
-    wkv: yield* floatsOf(wkv, isView),
-  }
+  })
+  const state: Float32Array[] = []
+  for (const array of arrays) state.push(yield* floatsOf(array, isView))
   // Tokens stay in memory longer than the state, and views of them would keep all of it.
-  const text = { tokens: tokensOf(tokens), tail: tokensOf(tail) }
+  const text = { tokens: tokensOf(tokens!), tail: tokensOf(tail!) }
   return { snapshot: { ...text, state }, header }
 }
 
@@ -234,14 +233,6 @@ function piecesOf(bytes: Uint8Array): Uint8Array[] {
 
 function bytesIn({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array {
   return new Uint8Array(buffer, byteOffset, byteLength)
-}
-
-function shiftLength({ layers, channels }: ModelIdentity): number {
-  return layers * 2 * channels
-}
-
-function wkvLength({ layers, heads, headSize }: ModelIdentity): number {
-  return layers * heads * headSize * headSize
 }
 
 function readHeader(file: Uint8Array) {

@@ -1,6 +1,6 @@
 /** What each tenant has of sessions and bytes, here and in the store, and may have. Knows nothing of turns. */
 import { SkeinError } from '../errors.ts'
-import type { Session, SessionLimits } from './sessions.ts'
+import type { Session } from './kept-state.ts'
 import type { Usage } from './store/store.ts'
 
 interface Tenant {
@@ -94,4 +94,15 @@ export class Tenants {
 
 function createTenant(): Tenant {
   return { sessions: new Map(), bytes: 0, numBusy: 0 }
+}
+
+export interface SessionLimits {
+  /** Sessions of one tenant. */
+  readonly maxSessions: number
+  /** Bytes of the states of one tenant. */
+  readonly maxBytes: number
+  /** Newest turns of a session whose states are kept; the head is, whatever its age. */
+  readonly maxTurns: number
+  /** Time to live of a session that asks for none; null: for ever. */
+  readonly ttlMs: number | null
 }

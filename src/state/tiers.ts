@@ -1,8 +1,8 @@
 /**
  * Where the states of sessions are: slots of the device, then memory, then the store. Used states move up, the least
- * recently used ones down, a piece of a copy at a time so that a step is not held up. A state leaves a tier only when a
- * copy is whole in a lower one. It knows neither requests nor how the store works.
+ * recently used ones down. A state leaves a tier only when a copy is whole in a lower one. It knows neither requests nor how the store works.
  */
+import type { StateData } from '../backend/state-shape.ts'
 import { assert, SkeinError } from '../errors.ts'
 import {
   createKept,
@@ -13,24 +13,19 @@ import {
 } from './kept-state.ts'
 import { type Capacity, Lru } from './lru.ts'
 import { isHead } from './sessions.ts'
-import type { Snapshot, StateArrays } from './snapshot.ts'
+import type { Snapshot } from './snapshot.ts'
 
-/** A copy of a state on its way out of a slot, which holds it until the copy is whole. */
-export interface PartialCopy {
-  /** What its next piece is: memory for it, or a part of the state. */
-  readonly next: 'begin' | 'read'
-  /** Reads the next piece. The copy, once it is whole. */
-  readSome(): StateArrays | null
+/** A copy of a slot's state that is under way. */
+interface SlotRead {
+  cancel(): void
 }
 
 /** Slots that hold kept states, as their owner works them. */
-export interface KeptSlots {
-  /** Begins a copy of the state in a slot. */
-  copyOf(slot: number): PartialCopy
+interface KeptSlots {
+  /** Copies the state of a slot; `whole` is told when the copy is, perhaps before this returns. */
+  read(slot: number, whole: (state: StateData) => void): SlotRead
   /** Gives a slot back to those that are free. */
   free(slot: number): void
-  /** Nobody begins to read a state from these any more. */
-  drop(arrays: StateArrays): void
 }
 
 export interface TierSizes {
@@ -46,7 +41,9 @@ export class Tiers {
   readonly #memory: Lru<KeptState>
   readonly #bytesPerState: number
   /** Copies out of slots that are not whole yet. Nobody but their readers sees them. */
-  readonly #copies = new Map<KeptState, PartialCopy>()
+  readonly #reads = new Map<KeptState, SlotRead>()
+  /** Those that leave their slots when their copies are whole. */
+  readonly #leaving = new Set<KeptState>()
   /** Reads of the store under way. */
   readonly #loads = new Map<KeptState, Promise<void>>()
   readonly #load: (kept: KeptState) => Promise<Snapshot>
@@ -112,48 +109,46 @@ export class Tiers {
     return load
   }
 
-  /** The state whose copy out of its slot was begun first and is not whole yet. */
-  get copying(): KeptState | null {
-    const [kept = null] = this.#copies.keys()
-    return kept
-  }
-
-  /** The copy of a state out of its slot that is on its way, or begins now. */
-  copyOf(kept: KeptState): PartialCopy {
-    assert(kept.slot !== null, 'a state without a copy in memory or in a slot')
-    const copy = this.#copies.get(kept) ?? this.#slots.copyOf(kept.slot)
-    this.#copies.set(kept, copy)
-    return copy
-  }
-
-  /** Reads the next piece of a state's copy out of its slot, which still holds it. True when the copy is whole. */
-  copySome(kept: KeptState): boolean {
-    if (kept.arrays !== null) return true
-    const arrays = this.copyOf(kept).readSome()
-    if (arrays !== null) this.#setArrays(kept, arrays)
-    return arrays !== null
-  }
-
-  /** Copies a state out of its slot at once. */
+  /** Begins to copy a state out of its slot, which still holds it; `arrays` is the copy when it is whole, perhaps now. */
   copyOut(kept: KeptState): void {
-    while (!this.copySome(kept));
+    if (kept.arrays !== null || this.#reads.has(kept)) return
+    assert(kept.slot !== null, 'a state without a copy in memory or in a slot')
+    let isWhole = false
+    const read = this.#slots.read(kept.slot, (state) => {
+      isWhole = true
+      this.#setArrays(kept, state)
+    })
+    if (!isWhole) this.#reads.set(kept, read)
+  }
+
+  /** Slots that will be free. */
+  get numLeaving(): number {
+    return this.#leaving.size
   }
 
   /** A state that has to leave its slot: no session will go on from it next, or more than allowed are in slots. */
   get nextToLeaveSlot(): KeptState | null {
-    const idle = this.#device.oldest((kept) => !isHead(kept))
-    return idle ?? (this.#device.isOver ? this.#device.oldest() : null)
+    const isStaying = (kept: KeptState) => !this.#leaving.has(kept)
+    const idle = this.#device.oldest((kept) => isStaying(kept) && !isHead(kept))
+    if (idle !== null) return idle
+    const isOver = this.numInSlots - this.numLeaving > this.#device.capacity.count
+    return isOver ? this.#device.oldest(isStaying) : null
   }
 
-  /** The state whose slot can be had most cheaply. */
-  get oldestInSlot(): KeptState | null {
-    return this.#device.oldest()
+  /** Has the states leave their slots that were used least recently and are not leaving yet. */
+  giveUpSlots(count: number): void {
+    for (let left = count; left > 0; left--) {
+      const oldest = this.#device.oldest((kept) => !this.#leaving.has(kept))
+      if (oldest === null) return
+      this.demote(oldest)
+    }
   }
 
-  /** Ends a state's stay in its slot; a copy is in memory after that. */
+  /** Ends a state's stay in its slot, now or when its copy in memory is whole. */
   demote(kept: KeptState): void {
-    this.copyOut(kept)
-    this.#leaveSlot(kept)
+    this.#leaving.add(kept)
+    if (kept.arrays !== null) this.#leaveSlot(kept)
+    else this.copyOut(kept)
   }
 
   /** A state that is in a slot too, copied to be written, has its place there and takes none here; its bytes count. */
@@ -227,18 +222,21 @@ export class Tiers {
     this.#setArrays(kept, state)
   }
 
-  #setArrays(kept: KeptState, arrays: StateArrays): void {
+  #setArrays(kept: KeptState, arrays: StateData): void {
     if (kept.arrays === null && kept.slot !== null) this.#numInBoth++
     kept.arrays = arrays
-    this.#copies.delete(kept)
+    this.#reads.delete(kept)
     this.#memory.touch(kept, kept.bytes)
+    if (this.#leaving.has(kept)) this.#leaveSlot(kept)
   }
 
   #leaveSlot(kept: KeptState): void {
     const slot = kept.slot!
     if (kept.arrays !== null) this.#numInBoth--
     kept.slot = null
-    this.#copies.delete(kept)
+    this.#reads.get(kept)?.cancel()
+    this.#reads.delete(kept)
+    this.#leaving.delete(kept)
     this.#device.delete(kept)
     this.#slots.free(slot)
     this.#forgetText(kept)
@@ -246,8 +244,6 @@ export class Tiers {
 
   #dropArrays(kept: KeptState): void {
     if (kept.arrays !== null && kept.slot !== null) this.#numInBoth--
-    // While it is being written the store's thread has not had all of it.
-    if (kept.arrays !== null && kept.disk !== 'writing') this.#slots.drop(kept.arrays)
     kept.arrays = null
     this.#memory.delete(kept)
     this.#forgetText(kept)

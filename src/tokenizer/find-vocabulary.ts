@@ -5,8 +5,8 @@
 import { existsSync, readdirSync, statSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
-import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../checkpoint-suffix.ts'
 import { SkeinError } from '../errors.ts'
+import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../files/checkpoint-suffix.ts'
 
 /** The World vocabulary of all released RWKV-5, -6 and -7 models. */
 export const WORLD_VOCABULARY = {
@@ -16,7 +16,7 @@ export const WORLD_VOCABULARY = {
 
 const OWN_SUFFIX = '.vocab.txt'
 
-export interface VocabularySearch {
+interface VocabularySearch {
   /** Path of the checkpoint, with or without its suffix, or of a directory that is one. */
   readonly model: string
   /** What the caller named; nothing else is looked at then. */
@@ -65,7 +65,7 @@ function vocabulariesIn(folder: string): string[] {
   const isOthers = (name: string) =>
     name.endsWith(OWN_SUFFIX) && models.has(name.slice(0, -OWN_SUFFIX.length))
   return names
-    .filter((name) => /vocab.*\.txt$/i.test(name) && !isOthers(name))
+    .filter((name) => /vocab/i.test(name) && /\.txt$/i.test(name) && !isOthers(name))
     .map((name) => join(folder, name))
 }
 

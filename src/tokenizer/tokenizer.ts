@@ -5,7 +5,9 @@
 import { createHash } from 'node:crypto'
 import { readFileSync, statSync } from 'node:fs'
 import { SkeinError } from '../errors.ts'
-import { buildTrie, ROOT, type Trie } from './trie.ts'
+import { runTask, taskPlace } from '../threads/pool.ts'
+import { type EncodeTables, type EncodeTexts, encodeBytes } from './encode.ts'
+import { buildTrie } from './trie.ts'
 import { parseVocabulary, type VocabularyToken, vocabularyError } from './vocabulary.ts'
 
 const MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -13,20 +15,18 @@ const MAX_FILE_BYTES = 64 * 1024 * 1024
 const REPLACEMENT = Uint8Array.of(0xef, 0xbf, 0xbd)
 const UTF8 = new TextDecoder('utf-8', { ignoreBOM: true })
 const ENCODER = new TextEncoder()
-/** Ids found before they are copied into a result of the right size. */
-const CHUNK_TOKENS = 16 * 1024
+const ENCODE_TEXTS = taskPlace(import.meta.url, './encode.js', 'encodeTextsTask')
 
 export class Tokenizer {
   /** 1 + the largest id. */
   readonly vocabSize: number
   /** Sha256 (hex) of the tokens and their ids: the same whichever file they came from. */
   readonly hash: string
-  readonly #trie: Trie
+  readonly #tables: EncodeTables
   /** All tokens end to end, by id; the last row stands for every id outside the vocabulary. */
   readonly #bytes: Uint8Array
   /** Row i is bytes [#starts[i], #starts[i + 1]). */
   readonly #starts: Int32Array // [vocabSize + 2]
-  readonly #chunk = new Int32Array(CHUNK_TOKENS)
 
   static fromFile(path: string): Tokenizer {
     const stats = statSync(path, { throwIfNoEntry: false })
@@ -53,12 +53,12 @@ export class Tokenizer {
   private constructor(tokens: readonly VocabularyToken[]) {
     this.hash = hashOf(tokens)
     this.vocabSize = 1 + tokens.reduce((largest, { id }) => Math.max(largest, id), 0)
-    this.#trie = buildTrie(tokens)
     const rows = new Array<Uint8Array>(this.vocabSize + 1).fill(REPLACEMENT)
     rows[0] = new Uint8Array(0)
     for (const { id, bytes } of tokens) rows[id] = bytes
     this.#bytes = new Uint8Array(Buffer.concat(rows)) // not a Buffer: its slice() is no copy
-    this.#starts = new Int32Array(rows.length + 1)
+    this.#starts = new Int32Array(new SharedArrayBuffer(4 * (rows.length + 1)))
+    this.#tables = { trie: buildTrie(tokens), starts: this.#starts }
     for (const [row, bytes] of rows.entries()) {
       this.#starts[row + 1] = this.#starts[row]! + bytes.length
     }
@@ -70,20 +70,12 @@ export class Tokenizer {
   }
 
   encodeBytes(bytes: Uint8Array): Int32Array {
-    const full: Int32Array[] = []
-    const chunk = this.#chunk
-    let numTokens = 0
-    for (let at = 0; at < bytes.length; ) {
-      if (numTokens === CHUNK_TOKENS) {
-        full.push(chunk.slice())
-        numTokens = 0
-      }
-      const token = longestMatch(this.#trie, bytes, at)
-      chunk[numTokens++] = token
-      at += this.#starts[token + 1]! - this.#starts[token]!
-    }
-    if (full.length === 0) return chunk.slice(0, numTokens)
-    return concatenate([...full, chunk.subarray(0, numTokens)])
+    return encodeBytes(this.#tables, bytes)
+  }
+
+  /** The tokens of each text, made in a thread; once there are more than `most` in all, not all of them. */
+  encodeAside(texts: readonly string[], most: number): Promise<Int32Array[]> {
+    return runTask<EncodeTexts, Int32Array[]>(ENCODE_TEXTS, { tables: this.#tables, texts, most })
   }
 
   /** Bytes that are not UTF-8 become U+FFFD as WHATWG decoding has it. */
@@ -116,20 +108,6 @@ export class Tokenizer {
   }
 }
 
-/** Every byte is a token, so there is always a match. */
-function longestMatch({ base, check, token }: Trie, bytes: Uint8Array, start: number): number {
-  let best = 0
-  let node = ROOT
-  for (let at = start; at < bytes.length; at++) {
-    const next = base[node]! + bytes[at]!
-    if (check[next] !== node) break
-    node = next
-    const ending = token[node]!
-    if (ending !== 0) best = ending
-  }
-  return best
-}
-
 function hashOf(tokens: readonly VocabularyToken[]): string {
   const hash = createHash('sha256')
   const head = Buffer.alloc(8)
@@ -139,16 +117,6 @@ function hashOf(tokens: readonly VocabularyToken[]): string {
     hash.update(head).update(bytes)
   }
   return hash.digest('hex')
-}
-
-function concatenate(chunks: readonly Int32Array[]): Int32Array {
-  const joined = new Int32Array(chunks.reduce((sum, { length }) => sum + length, 0))
-  let at = 0
-  for (const chunk of chunks) {
-    joined.set(chunk, at)
-    at += chunk.length
-  }
-  return joined
 }
 
 function decodeStrictly(file: Uint8Array, name: string): string {

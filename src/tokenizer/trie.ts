@@ -89,9 +89,9 @@ class DoubleArray {
   trimmed(): Trie {
     const size = this.#end + 256
     return {
-      base: this.base.slice(0, size),
-      check: this.check.slice(0, size),
-      token: this.token.slice(0, size),
+      base: shared(this.base.subarray(0, size)),
+      check: shared(this.check.subarray(0, size)),
+      token: shared(this.token.subarray(0, size)),
     }
   }
 
@@ -112,4 +112,11 @@ class DoubleArray {
     this.check = grown(this.check, FREE)
     this.token = grown(this.token, 0)
   }
+}
+
+/** A copy that threads can read, too. */
+function shared(array: Int32Array): Int32Array {
+  const copy = new Int32Array(new SharedArrayBuffer(array.byteLength))
+  copy.set(array)
+  return copy
 }

@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { expect, test } from 'vitest'
 import { runAll } from '../../src/api/answers.ts'
-import type { GenerateRequest } from '../../src/engine/messages.ts'
+import { type GenerateRequest, PLAIN_SAMPLING } from '../../src/engine/messages.ts'
 import { answer, FAKE_INFO, FakeEngineClient, type Script } from '../helpers/fake-engine.ts'
 
 const request = (i: number, n = 1): GenerateRequest => ({
@@ -9,19 +9,7 @@ const request = (i: number, n = 1): GenerateRequest => ({
   prompt: Int32Array.of(i + 1),
   n,
   maxTokens: 4,
-  sampling: {
-    temperature: 1,
-    topK: 0,
-    topP: 1,
-    minP: 0,
-    presencePenalty: 0,
-    frequencyPenalty: 0,
-    penaltyDecay: 1,
-    repetitionPenalty: 1,
-    seed: null,
-    logitBias: [],
-    bannedTokens: [],
-  },
+  sampling: PLAIN_SAMPLING,
   stop: { strings: [], tokens: [], ignoreEos: false },
   logprobs: null,
   promptLogprobs: null,

@@ -1,9 +1,9 @@
 /** An app over the demo model in this process: real tokens, real states. */
 import { existsSync } from 'node:fs'
 import { type AppOptions, buildApp } from '../../src/gateway/app.ts'
-import { createRegistry, localSource } from '../../src/gateway/registry.ts'
+import { createRegistry, localSource } from '../../src/gateway/routing/registry.ts'
+import { DEMO_MODEL } from '../../src/host/load.ts'
 import { load } from '../../src/index.ts'
-import { DEMO_MODEL } from '../../src/load.ts'
 
 export const hasDemo = existsSync(DEMO_MODEL)
 

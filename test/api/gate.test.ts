@@ -1,7 +1,8 @@
+import { type AddressInfo, connect } from 'node:net'
 import { describe, expect, test } from 'vitest'
+import { createAuth, resolveAuth } from '../../src/gateway/access/auth.ts'
 import { allDialects } from '../../src/gateway/app.ts'
-import { createAuth, resolveAuth } from '../../src/gateway/auth.ts'
-import { DEFAULT_LIMITS } from '../../src/gateway/limits.ts'
+import { DEFAULT_LIMITS } from '../../src/gateway/http/limits.ts'
 import { CHAT, HELLO, postTo, serve } from './kit.ts'
 
 const KEY = 'sk-test-key'
@@ -36,8 +37,8 @@ describe('with a key', () => {
       ).toBe(true)
     const methods = [...printed.matchAll(/\(([A-Z, ]+)\)/g)].flatMap(([, all]) => all!.split(', '))
     const numRoutes = methods.filter((method) => method !== 'HEAD').length
-    // All of them, /livez, and the dashboard's page and files.
-    expect(numRoutes).toBe(ROUTES.length + 3)
+    // All of them, /livez, and the dashboard's page, icon and files.
+    expect(numRoutes).toBe(ROUTES.length + 4)
   })
 
   test.each(ROUTES)('%s %s needs it', async (method, path) => {
@@ -202,7 +203,7 @@ describe('origin and host', () => {
     [{ host: 'localhost', origin: 'https://evil.example' }, 403],
     [{ host: 'localhost', origin: 'http://localhost.evil.example' }, 403],
     [{ host: 'localhost', origin: 'null' }, 403],
-    [{ host: 'localhost', origin: 'file://' }, 403],
+    [{ host: 'localhost', origin: 'file://' }, 200],
   ])('bound to loopback, %o gives %i', async (headers, status) => {
     const reply = await get(headers)
     expect(reply.statusCode).toBe(status)
@@ -341,4 +342,26 @@ test('unknown models are 404, missing ones are the only one', async () => {
     type: 'invalid_request_error',
   })
   expect((await postTo(app, CHAT, HELLO)).json().model).toBe('goose')
+})
+
+test('a request with two headers Host is refused', async () => {
+  const { app } = serve()
+  await app.listen({ host: '127.0.0.1', port: 0 })
+  // Listening on TCP, the address is an object.
+  const { port } = app.server.address() as AddressInfo
+  const replyTo = (headers: string) =>
+    new Promise<string>((resolve) => {
+      const socket = connect(port, '127.0.0.1')
+      let text = ''
+      socket.on('data', (bytes) => {
+        text += bytes
+      })
+      socket.on('close', () => resolve(text))
+      socket.write(`GET /livez HTTP/1.1\r\n${headers}\r\nconnection: close\r\n\r\n`)
+    })
+  expect(await replyTo('host: localhost')).toMatch(/^HTTP\/1.1 200 /)
+  for (const other of ['localhost', 'evil.example']) {
+    expect(await replyTo(`host: localhost\r\nHOST: ${other}`)).toMatch(/^HTTP\/1.1 400 /)
+  }
+  await app.close()
 })

@@ -1,7 +1,7 @@
 /** Start states and mixtures of models whose workers run, over scripted workers: all of them have a state, or none. */
 import { basename, join } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
+import { DEFAULT_SPEC } from '../../src/gateway/fleet/launch.ts'
 import { type FakeKeeper, hosted, managementOf, SEED } from './hosted.ts'
 import { postTo } from './kit.ts'
 

@@ -5,14 +5,14 @@ import { join } from 'node:path'
 import type { EngineCalls } from '../../src/engine/messages.ts'
 import { type ErrorCode, SkeinError } from '../../src/errors.ts'
 import { buildApp } from '../../src/gateway/app.ts'
-import { Fleet } from '../../src/gateway/fleet.ts'
-import type { Keeper } from '../../src/gateway/keeper.ts'
-import type { Launch } from '../../src/gateway/launch.ts'
-import type { WorkerSpec } from '../../src/gateway/management/contract.ts'
+import type { WorkerSpec } from '../../src/gateway/contract.ts'
+import { Metrics } from '../../src/gateway/figures/metrics.ts'
+import { Fleet } from '../../src/gateway/fleet/fleet.ts'
+import type { Keeper } from '../../src/gateway/fleet/keeper.ts'
+import type { Launch } from '../../src/gateway/fleet/launch.ts'
 import { Management, type ManagementOptions } from '../../src/gateway/management/management.ts'
-import { Metrics } from '../../src/gateway/metrics.ts'
-import { openModelFolder } from '../../src/gateway/model-folder.ts'
-import { ModelHost, type ModelHostOptions } from '../../src/gateway/model-host.ts'
+import { openModelFolder } from '../../src/gateway/models/model-folder.ts'
+import { ModelHost, type ModelHostOptions } from '../../src/gateway/models/model-host.ts'
 import { answer, byteCodec, FAKE_INFO, FakeEngineClient } from '../helpers/fake-engine.ts'
 import { postTo } from './kit.ts'
 
@@ -27,6 +27,10 @@ function deferred() {
 }
 
 /** A worker that is ready when told, or never. */
+function refusePull(): never {
+  throw new SkeinError('not_found', 'there is no hub', { param: 'name' })
+}
+
 export class FakeKeeper implements Keeper {
   state: Keeper['state'] = 'loading'
   reason: string | null = 'loading'
@@ -40,6 +44,7 @@ export class FakeKeeper implements Keeper {
   readonly failure = null
   readonly exitCode = null
   readonly bytes = null
+  readonly numProbes = 0
   readonly ready = deferred()
   readonly #launch: () => Launch
   readonly #onChange: () => void
@@ -175,6 +180,7 @@ export function managementOf(
     isOpen: () => false,
     resolve,
     listModels: () => [],
+    pulls: { list: () => [], start: refusePull },
     openDoor: () => {
       throw new Error('no door was asked for')
     },

@@ -6,7 +6,7 @@ import { Row } from '../../src/api/lightning/row.ts'
 import { LiveCalls, MAX_PAUSED } from '../../src/api/live-calls.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
 import { SkeinError } from '../../src/errors.ts'
-import { DEFAULT_LIMITS } from '../../src/gateway/limits.ts'
+import { DEFAULT_LIMITS } from '../../src/gateway/http/limits.ts'
 import { answer, byteCodec, endless } from '../helpers/fake-engine.ts'
 import { CHAT, eventsOf, HELLO, postTo, serve } from './kit.ts'
 
@@ -255,7 +255,7 @@ test('/big_batch streams unless told not to, and draws with uniform noise', asyn
   expect(refused.statusCode).toBe(400)
   expect(refused.json().error).toContain('noise')
   expect((await postTo(app, CHAT, { ...TWO, noise: 1.5 })).statusCode).toBe(200)
-  expect(engine.requests.at(-1)!.sampling).not.toHaveProperty('noise')
+  expect(engine.requests.at(-1)!.sampling.noise).toBe(0)
 })
 
 test('/v1/batch/completions: an event per choice, one for the end, and numbers when asked', async () => {
@@ -344,7 +344,17 @@ describe('stop, pause and resume', () => {
     await settle(app, 1)
     const paused = (await postTo(app, `${path}/pause`, {})).json()
     expect(paused).toMatchObject({ ok: true, paused: true })
-    const before = rowsOf((await open).body).texts
+    const { body: shown } = await open
+    expect(eventsOf(shown).slice(-2)).toEqual([
+      {
+        object: 'chat.completion.chunk',
+        choices: [0, 1].map((index) => ({ index, delta: { content: '' } })),
+        paused: true,
+        request_id: paused.request_id,
+      },
+      '[DONE]',
+    ])
+    const before = rowsOf(shown).texts
     expect(before[0]).toMatch(/^1/)
     const status = (await app.inject({ url: `${path}/status` })).json()
     expect(status.paused_requests).toEqual([{ request_id: paused.request_id, rows: 2 }])

@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest'
+import { SAMPLING_ROWS } from '../../src/sampling.ts'
 import { CHAT, COMPLETIONS, HELLO, postTo, serve } from './kit.ts'
 
 const times = <T>(n: number, value: T): T[] => Array.from({ length: n }, () => value)
@@ -8,33 +9,32 @@ const bias = (n: number) => Object.fromEntries(Array.from({ length: n }, (_, i) 
 const EDGES: [string, unknown[], unknown[]][] = [
   ['n', [1, 16], [0, -1, 17, 1.5, 2 ** 31, 2 ** 53, '1', true]],
   ['best_of', [1], [0, 17, 'x']],
-  ['temperature', [0, 1000], [-0.1, 1000.1, 'hot']],
-  ['top_p', [0, 1], [-0.01, 1.01]],
-  ['top_k', [-1, 0, 2 ** 31 - 1], [-2, 2 ** 31, 0.5]],
-  ['min_p', [0, 1], [-1, 2]],
-  ['presence_penalty', [-100, 100], [101]],
-  ['frequency_penalty', [-100, 100], [-101]],
-  ['repetition_penalty', [0.01, 100], [0, -1, 101]],
-  ['penalty_decay', [0, 1], [1.1]],
+  ...SAMPLING_ROWS.flatMap(([, { fields, min, max, int }]) =>
+    fields.map((field): [string, unknown[], unknown[]] => [
+      field,
+      [min, max],
+      [min - 1, max + 1, 'hot', ...(int === undefined ? [] : [0.5])],
+    ]),
+  ),
   ['seed', [0, -(2 ** 63), 2 ** 53], [1.5, 2 ** 65, '7']],
   [
     'stop',
-    ['x', times(16, 'x'), [], 'é'.repeat(128)],
-    ['', [''], times(17, 'x'), 'é'.repeat(129), 5, [5], '\ud83d', ['x', 'a\udc4b']],
+    ['x', times(64, 'x'), [], 'é'.repeat(128)],
+    ['', [''], times(65, 'x'), 'é'.repeat(129), 5, [5], '\ud83d', ['x', 'a\udc4b']],
   ],
   [
     'stop_tokens',
-    [[], ['x', 7, 999], times(32, 'x')],
-    ['x', [''], ['é'.repeat(129)], ['a\udc4b'], times(33, 'x'), [-1], [1.5], [true]],
+    [[], ['x', 7, 999], times(128, 'x')],
+    ['x', [''], ['é'.repeat(129)], ['a\udc4b'], times(129, 'x'), [-1], [1.5], [true]],
   ],
-  ['stop_token_ids', [[0, 256], times(16, 1)], [[-1], [257], times(17, 1), 'x', [1.5]]],
+  ['stop_token_ids', [[0, 256], times(64, 1)], [[-1], [257], times(65, 1), 'x', [1.5]]],
   [
     'logit_bias',
     [{}, { 0: -100, 256: 100 }],
     [{ 0: 101 }, { x: 1 }, { '-1': 1 }, { 257: 1 }, { 99999999999: 1 }, [], 'x'],
   ],
   ['banned_tokens', [[], [256]], [[257], [-1], times(1025, 1)]],
-  ['max_tokens', [1, 65_536], [-1, 65_537, 1.5]],
+  ['max_tokens', [-1, 1, 65_536], [-2, 65_537, 1.5]],
   ['stream', [false], ['yes', 1]],
   ['ignore_eos', [true], ['yes']],
   ['model', ['goose', ''], [5]],
@@ -110,9 +110,9 @@ test('complaints are single and clear', async () => {
   expect(await complain({ temperature: 'hot' })).toBe('temperature: must be number')
   expect(await complain({ n: 17 })).toBe('n: must be <= 16')
   expect(await complain({ stop: 5 })).toBe(
-    'stop: expected a string or a list of at most 16 strings',
+    'stop: expected a string or a list of at most 64 strings',
   )
-  expect(await complain({ stop: times(17, 'x') })).toBe('stop: must NOT have more than 16 items')
+  expect(await complain({ stop: times(65, 'x') })).toBe('stop: must NOT have more than 64 items')
   expect(await complain({ messages: [{ role: 'user', content: 7 }] })).toBe(
     'messages[0].content: expected a string or a list of content parts',
   )
@@ -235,8 +235,18 @@ test('bodies: size, depth, encoding, type', async () => {
   expect((await inject(CHAT, '{"messages":')).json().error.message).toContain('not valid JSON')
   expect((await inject(CHAT, '{"__proto__":{}}')).statusCode).toBe(400)
   expect((await inject(CHAT, '{}', { 'content-encoding': 'gzip' })).statusCode).toBe(415)
-  for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'multipart/form-data']) {
+  for (const type of ['text/plain', 'multipart/form-data']) {
     expect((await inject(CHAT, '{}', { 'content-type': type })).statusCode).toBe(415)
+  }
+  // A form is what curl says it sends, and what a foreign page can send without asking first.
+  const form = { 'content-type': 'application/x-www-form-urlencoded' }
+  expect((await inject(CHAT, JSON.stringify(HELLO), form)).statusCode).toBe(200)
+  for (const of of [
+    { origin: 'http://localhost' },
+    { 'sec-fetch-site': 'same-origin' },
+    { referer: 'http://a.b' },
+  ]) {
+    expect((await inject(CHAT, JSON.stringify(HELLO), { ...form, ...of })).statusCode).toBe(415)
   }
   const { app } = serve()
   expect((await app.inject({ method: 'POST', url: CHAT })).statusCode).toBe(400)

@@ -2,8 +2,9 @@
 import type { FastifyInstance } from 'fastify'
 import { afterEach, describe, expect, test } from 'vitest'
 import { LiveCalls } from '../../src/api/live-calls.ts'
-import { addKey, NO_LIMITS } from '../../src/gateway/keys.ts'
-import { changeKeys, KeyRing } from '../../src/gateway/keys-file.ts'
+import { type GenerateRequest, PLAIN_SAMPLING } from '../../src/engine/messages.ts'
+import { addKey, NO_LIMITS } from '../../src/gateway/access/keys.ts'
+import { changeKeys, KeyRing } from '../../src/gateway/access/keys-file.ts'
 import { endless } from '../helpers/fake-engine.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 import { CHAT, COMPLETIONS, eventsOf, HELLO, postTo, serve } from './kit.ts'
@@ -157,5 +158,57 @@ test('how full the engine is, and to operators how much it has done', async () =
       last_batch_tokens: 5,
       busy_seconds: 1.5,
     },
+  })
+})
+
+describe('paused calls take little memory, and not for ever', () => {
+  const request = (tokens: number): GenerateRequest => ({
+    id: 'r',
+    prompt: new Int32Array(tokens),
+    n: 1,
+    maxTokens: 1,
+    sampling: PLAIN_SAMPLING,
+    stop: { strings: [], tokens: [], ignoreEos: false },
+    logprobs: null,
+    promptLogprobs: null,
+  })
+  const paused = (id: string, tenant: string, tokens: number) => ({
+    id,
+    tenant,
+    path: CHAT,
+    model: 'm',
+    chunkSize: 1,
+    rows: [{ index: 0, request: request(tokens), overlap: '' }],
+    owed: [],
+  })
+  const megabytes = (count: number) => (count * 2 ** 20) / 4 - 1024
+
+  test('of a key and of all, the oldest goes first', () => {
+    const live = new LiveCalls()
+    for (let i = 0; i < 5; i++) live.keep(paused(`p${i}`, 'ann', megabytes(4)))
+    expect(live.paused('ann').map(({ id }) => id)).toEqual(['p1', 'p2', 'p3', 'p4'])
+    for (let i = 0; i < 10; i++) live.keep(paused('p', `t${i}`, megabytes(12)))
+    expect(live.paused('ann').map(({ id }) => id)).toEqual(['p3', 'p4'])
+    expect(live.paused('t0')).toHaveLength(1)
+    for (let i = 0; i < 100; i++) live.keep(paused(`p${i}`, 'ben', 1))
+    expect(live.paused('ben')).toHaveLength(64)
+  })
+
+  test('one that is too large is not kept', () => {
+    const live = new LiveCalls()
+    expect(live.keep(paused('p', 'ann', megabytes(17)))).toBe(false)
+    expect(live.pausedOf('ann', 'p')).toBeNull()
+  })
+
+  test('an hour later it is forgotten, and its name is free', () => {
+    let now = 0
+    const live = new LiveCalls(() => now)
+    live.keep(paused('p', 'ann', 1))
+    now = 3_600_000
+    expect(live.pausedOf('ann', 'p')).not.toBeNull()
+    now++
+    expect(live.pausedOf('ann', 'p')).toBeNull()
+    const call = { id: 'p', tenant: 'ann', path: CHAT, model: 'm', numRows: 1, canPause: true }
+    live.enter({ ...call, startedAt: 0 }, new AbortController().signal).leave()
   })
 })

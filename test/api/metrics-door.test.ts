@@ -1,7 +1,7 @@
 import http from 'node:http'
 import { afterEach, expect, test } from 'vitest'
-import { Metrics } from '../../src/gateway/metrics.ts'
-import { type MetricsDoor, openMetricsDoor } from '../../src/gateway/metrics-door.ts'
+import { Metrics } from '../../src/gateway/figures/metrics.ts'
+import { type MetricsDoor, openMetricsDoor } from '../../src/gateway/figures/metrics-port.ts'
 import { FakeEngineClient, fakeRegistry } from '../helpers/fake-engine.ts'
 
 const open: MetricsDoor[] = []

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { basename, join, relative } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
-import { openModelFolder } from '../../src/gateway/model-folder.ts'
+import { openModelFolder } from '../../src/gateway/models/model-folder.ts'
 import { hosted } from './hosted.ts'
 
 describe('the folder', () => {

@@ -1,6 +1,9 @@
 import { expect, test } from 'vitest'
+import { FORMAT_FIELDS } from '../../src/api/openai/asks/formats.ts'
+import { THINKING_FIELDS } from '../../src/api/openai/asks/thinking.ts'
 import { HARMLESS, NOT_IMPLEMENTED, READ_BY_SOME } from '../../src/api/openai/parameters.ts'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
+import { SAMPLING_ROWS } from '../../src/sampling.ts'
 import { CHAT, COMPLETIONS, HELLO, postTo, serve } from './kit.ts'
 
 const ROUTES = [
@@ -17,6 +20,7 @@ const DEFAULTS = {
   frequencyPenalty: 0,
   penaltyDecay: 1,
   repetitionPenalty: 1,
+  noise: 0,
   seed: null,
   logitBias: [],
   bannedTokens: [],
@@ -25,16 +29,19 @@ const DEFAULTS = {
 /** Wire fields → where they must arrive in the engine's request. */
 const HONOURED: [object, (request: GenerateRequest) => unknown, unknown][] = [
   [{}, (r) => r.sampling, DEFAULTS],
-  [{ temperature: 0.5 }, (r) => r.sampling.temperature, 0.5],
+  // Every number by every name of it.
+  ...SAMPLING_ROWS.flatMap(([name, { fields, min, off, int }]) => {
+    const value = int === undefined ? (min + off) / 2 : 7
+    return fields.map((field): (typeof HONOURED)[number] => [
+      { [field]: value },
+      (r) => r.sampling[name],
+      value,
+    ])
+  }),
   [{ temperature: 0 }, (r) => r.sampling.temperature, 0],
-  [{ top_p: 0.25 }, (r) => r.sampling.topP, 0.25],
-  [{ top_k: 7 }, (r) => r.sampling.topK, 7],
   [{ top_k: -1 }, (r) => r.sampling.topK, 0],
-  [{ min_p: 0.1 }, (r) => r.sampling.minP, 0.1],
   [{ presence_penalty: 0.5 }, (r) => r.sampling, { ...DEFAULTS, presencePenalty: 0.5 }],
   [{ frequency_penalty: -1 }, (r) => r.sampling, { ...DEFAULTS, frequencyPenalty: -1 }],
-  [{ repetition_penalty: 1.1 }, (r) => r.sampling.repetitionPenalty, 1.1],
-  [{ penalty_decay: 0.9 }, (r) => r.sampling.penaltyDecay, 0.9],
   [
     { alpha_presence: 1, alpha_frequency: 0.5 },
     (r) => r.sampling,
@@ -159,10 +166,19 @@ const CONTENTS = { contents: ['Hi'] }
 /** Raw prompts hold thoughts of their own: their routes pass it over, as the servers did whose they are. */
 const THINK = ['enable_think']
 const BOTH = ['messages', 'contents']
+const TOOLS = ['tools', 'tool_choice', 'parallel_tool_calls']
 const NAMES = ['system_name', 'user_name', 'assistant_name']
 const READERS: [string, object, string[]][] = [
-  [CHAT, HELLO, [...CHATS, ...BOTH, ...THINK, 'logprobs', 'top_logprobs']],
-  [COMPLETIONS, { prompt: 'Hi' }, [...CHATS, 'prompt', 'logprobs', 'echo', 'suffix']],
+  [
+    CHAT,
+    HELLO,
+    [...CHATS, ...BOTH, ...THINKING_FIELDS, ...FORMAT_FIELDS, ...TOOLS, 'logprobs', 'top_logprobs'],
+  ],
+  [
+    COMPLETIONS,
+    { prompt: 'Hi' },
+    [...CHATS, ...FORMAT_FIELDS, 'prompt', 'logprobs', 'echo', 'suffix'],
+  ],
   ['/chat/completions', HELLO, [...CHATS, 'messages', ...NAMES]],
   ['/v1/fim/completions', { prompt: 'a' }, ['prompt', 'best_of', 'stream_options', 'suffix']],
   ['/infill', { input_prefix: 'a' }, ['prompt', 'best_of', 'stream_options']],
@@ -201,7 +217,8 @@ test.each(READERS)('%s %o refuses what it does not read', async (route, body, re
     }
   }
   engine.requests.length = 0
-  const json = { response_format: { type: 'json_object' } }
+  const format = read.includes('guided_json') ? 'yaml' : 'json_object'
+  const json = { response_format: { type: format } }
   const refused = await postTo(app, route, { ...body, ...json })
   expect(refused.statusCode).toBe(400)
   expect(refused.body).toContain('response_format')
@@ -233,7 +250,7 @@ test('harmless and unknown fields are ignored', async () => {
 
 test.each([
   [{ best_of: 3, n: 2 }, 'best_of', 'unsupported_parameter'],
-  [{ response_format: { type: 'json_object' } }, 'response_format', 'unsupported_parameter'],
+  [{ response_format: { type: 'yaml' } }, 'response_format', 'invalid_request'],
   [{ stream_options: { include_usage: true } }, 'stream_options', 'invalid_request'],
   [{ alpha_presence: 1, presence_penalty: 2 }, 'alpha_presence', 'invalid_request'],
 ])('%o is refused', async (fields, param, code) => {
@@ -254,13 +271,12 @@ test.each([
     'max_completion_tokens',
     'invalid_request',
   ],
-  [{ messages: [{ role: 'tool', content: 'x' }] }, 'messages[0].role', 'unsupported_parameter'],
   [{ messages: [{ role: 'function', content: 'x' }] }, 'messages[0].role', 'unsupported_parameter'],
   [{ messages: [{ role: 'pirate', content: 'x' }] }, 'messages[0].role', 'invalid_request'],
   [{ messages: [{ role: 'constructor', content: 'x' }] }, 'messages[0].role', 'invalid_request'],
   [
     { messages: [{ role: 'assistant', tool_calls: [{ id: 'a' }] }] },
-    'messages[0].tool_calls',
+    'messages[0].tool_calls[0]',
     'unsupported_parameter',
   ],
   [

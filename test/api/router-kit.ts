@@ -1,6 +1,6 @@
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
 import { type ErrorCode, SkeinError } from '../../src/errors.ts'
-import { type RoutedReplica, RouteMemory, Router } from '../../src/gateway/router.ts'
+import { type RoutedReplica, RouteMemory, Router } from '../../src/gateway/routing/router.ts'
 import { answer, FakeEngineClient, type Script } from '../helpers/fake-engine.ts'
 
 export class FakeReplica implements RoutedReplica {

@@ -3,8 +3,8 @@
 import { describe, expect, test } from 'vitest'
 import { seededRandom } from '../../src/bench/serve/random.ts'
 import { SkeinError } from '../../src/errors.ts'
-import { Router } from '../../src/gateway/router.ts'
-import { SessionHomes } from '../../src/gateway/session-homes.ts'
+import { Router } from '../../src/gateway/routing/router.ts'
+import { SessionHomes } from '../../src/gateway/routing/session-affinity.ts'
 import { FakeReplica, fleetOf, inSession, routeOf, run } from './router-kit.ts'
 
 describe('sessions', () => {

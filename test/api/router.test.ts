@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { SkeinError } from '../../src/errors.ts'
-import { PrefixHomes, prefixPoints } from '../../src/gateway/prefix-homes.ts'
+import { PrefixHomes, prefixPoints } from '../../src/gateway/routing/prefix-affinity.ts'
 import { answer } from '../helpers/fake-engine.ts'
 import { failing, fleetOf, inSession, request, routeOf, run } from './router-kit.ts'
 

@@ -2,12 +2,12 @@ import { connect } from 'node:net'
 import { join } from 'node:path'
 import { beforeAll, describe, expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
-import { Fleet } from '../../src/gateway/fleet.ts'
-import { addKey, NO_LIMITS, revokeKey } from '../../src/gateway/keys.ts'
-import { changeKeys, KeyRing, readKeys } from '../../src/gateway/keys-file.ts'
+import { addKey, NO_LIMITS, revokeKey } from '../../src/gateway/access/keys.ts'
+import { changeKeys, KeyRing, readKeys } from '../../src/gateway/access/keys-file.ts'
+import { Metrics } from '../../src/gateway/figures/metrics.ts'
+import { Fleet } from '../../src/gateway/fleet/fleet.ts'
 import { Management } from '../../src/gateway/management/management.ts'
-import { Metrics } from '../../src/gateway/metrics.ts'
-import { readWebFiles } from '../../src/gateway/web.ts'
+import { readWebFiles } from '../../src/gateway/pages/dashboard.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 import { type Served, serve } from './kit.ts'
 
@@ -15,8 +15,10 @@ import { type Served, serve } from './kit.ts'
 const OPEN = ['GET /livez', 'GET /', 'GET /assets/*']
 /** What more than a user's key is needed for. Whoever adds such a route adds it here; the test finds it if not. */
 const OPERATORS = [
+  'GET /api/models/pulls',
   'GET /metrics',
   'GET /v1/stats',
+  'GET /v1/states',
   'POST /loadmodel',
   'POST /removemodel',
   'POST /loadstatemodel',
@@ -39,6 +41,7 @@ const OPERATORS = [
 /** Answers for as long as it is asked to. */
 const ENDLESS = ['GET /api/events']
 const ADMINS = [
+  'POST /api/models/pulls',
   'GET /api/keys',
   'POST /api/keys',
   'POST /api/keys/:name/rotate',
@@ -82,6 +85,7 @@ function emptyManagement(): Management {
     isOpen: () => false,
     resolve: refuse,
     listModels: () => [],
+    pulls: { list: () => [], start: refuse },
     openDoor: refuse,
   })
 }
@@ -116,7 +120,8 @@ test('no key, a wrong one, one in the wrong place: 401 on every route', async ()
       await call(route),
       await call(route, bearer(wrong)),
       await call(route, { authorization: `Basic ${secrets.admin}` }),
-      await call(route, { 'x-api-key': secrets.admin! }),
+      await call(route, { 'x-auth-token': secrets.admin! }),
+      await call(route, { 'x-api-key': wrong }),
       await call(route, { cookie: `key=${secrets.admin}` }),
       await call(`${route}?api_key=${secrets.admin}`),
     ]
@@ -124,6 +129,14 @@ test('no key, a wrong one, one in the wrong place: 401 on every route', async ()
       expect(reply.statusCode, `${route}: ${reply.body}`).toBe(401)
       expect(reply.headers['www-authenticate'], url).toBe('Bearer')
     }
+  }
+})
+
+test('clients with a header of their own send the key there, to the routes of their dialect only', async () => {
+  for (const header of ['x-api-key', 'api-key']) {
+    const own = { [header]: secrets.user! }
+    expect((await call('GET /v1/models', own)).statusCode, header).toBe(200)
+    expect((await call('GET /api/tags', own)).statusCode, header).toBe(401)
   }
 })
 

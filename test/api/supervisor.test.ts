@@ -2,11 +2,13 @@
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import { pino } from 'pino'
 import { afterEach, expect, test } from 'vitest'
 import { buildApp } from '../../src/gateway/app.ts'
-import { createRegistry } from '../../src/gateway/registry.ts'
-import { Supervisor, type SupervisorTiming } from '../../src/gateway/supervisor.ts'
+import { Supervisor, type SupervisorTiming } from '../../src/gateway/fleet/supervisor.ts'
+import { createRegistry } from '../../src/gateway/routing/registry.ts'
+import { Router } from '../../src/gateway/routing/router.ts'
 import { byteCodec } from '../helpers/fake-engine.ts'
 import { COMPLETIONS, eventsOf, postTo } from './kit.ts'
 
@@ -216,4 +218,76 @@ test('stop during a pause, and before any start', async () => {
   await supervisor.stop()
   await expect(start).rejects.toThrow('stopped')
   await supervise(['serve']).supervisor.stop()
+})
+
+/** One worker behind a router, as a server has it. */
+function routed(args: readonly string[], timing: Partial<SupervisorTiming> = {}) {
+  const { supervisor } = supervise(args, timing)
+  const replica = {
+    id: 'w',
+    numInFlight: 0,
+    numTaken: 0,
+    neverServed: false,
+    get client() {
+      return supervisor.client
+    },
+    get engine() {
+      return supervisor.engine
+    },
+    get state() {
+      return supervisor.state
+    },
+    get reason() {
+      return supervisor.reason
+    },
+  }
+  const router = new Router(() => [replica])
+  const models = createRegistry([{ id: 'goose', tokenizer: byteCodec, source: router }])
+  const app = buildApp({ models, keys: [], host: '127.0.0.1', version: '1' })
+  return { supervisor, app }
+}
+
+test('requests that have not begun when the only worker dies are answered by the one that comes back', async () => {
+  const file = join(mkdtempSync(join(tmpdir(), 'skein-hold-')), 'started')
+  const { supervisor, app } = routed(['hold-once', file])
+  await supervisor.start()
+  const open = Array.from({ length: 4 }, () => postTo(app, COMPLETIONS, { prompt: 'hi' }))
+  await expect.poll(() => supervisor.engine?.stats.waiting ?? 0).toBe(4)
+  process.kill(supervisor.pid!, 'SIGKILL')
+  for (const reply of await Promise.all(open)) {
+    expect(reply.statusCode).toBe(200)
+    expect(reply.json().choices[0].text).toBe('ok')
+  }
+})
+
+test.skipIf(process.platform !== 'linux')(
+  'a stopped worker is known by its silence, and its requests go to the next one',
+  async () => {
+    const file = join(mkdtempSync(join(tmpdir(), 'skein-stop-')), 'started')
+    const { supervisor, app } = routed(['hold-once', file], { silentMs: 1000 })
+    await supervisor.start()
+    const pid = supervisor.pid!
+    const open = postTo(app, COMPLETIONS, { prompt: 'hi' })
+    await expect.poll(() => supervisor.engine?.stats.waiting ?? 0).toBe(1)
+    process.kill(pid, 'SIGSTOP')
+    await expect.poll(() => supervisor.state, { timeout: 10_000 }).not.toBe('ready')
+    expect((await app.inject({ url: '/readyz' })).statusCode).toBe(503)
+    expect((await open).statusCode).toBe(200)
+    expect(() => process.kill(pid, 0)).toThrow()
+  },
+)
+
+test.skipIf(process.platform !== 'linux')('a worker that computes is no silent one', async () => {
+  const { supervisor } = supervise(['busy'], { silentMs: 400 })
+  await supervisor.start()
+  const pid = supervisor.pid
+  await delay(2000)
+  expect(supervisor.pid).toBe(pid)
+  expect(supervisor.state).toBe('ready')
+})
+
+test('a worker that never gets ready is ended', async () => {
+  const { supervisor, lines } = supervise(['load-for-ever'], { loadMs: 300, maxCrashes: 2 })
+  await expect(supervisor.start()).rejects.toThrow('loading without progress')
+  expect(lines.join('')).toContain('given up')
 })

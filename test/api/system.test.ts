@@ -4,9 +4,13 @@ import { describe, expect, test } from 'vitest'
 import type { ModelRegistry } from '../../src/api/models.ts'
 import { SkeinError } from '../../src/errors.ts'
 import { buildApp } from '../../src/gateway/app.ts'
-import { Drain } from '../../src/gateway/drain.ts'
-import { createRegistry, type EngineSource, localSource } from '../../src/gateway/registry.ts'
-import { shutDown } from '../../src/gateway/shutdown.ts'
+import { Drain } from '../../src/gateway/http/drain.ts'
+import { shutDown } from '../../src/gateway/http/shutdown.ts'
+import {
+  createRegistry,
+  type EngineSource,
+  localSource,
+} from '../../src/gateway/routing/registry.ts'
 import { answer, byteCodec, endless, FakeEngineClient } from '../helpers/fake-engine.ts'
 import { hosted, managementOf } from './hosted.ts'
 import { CHAT, COMPLETIONS, eventsOf, HELLO, postTo, serve } from './kit.ts'
@@ -70,6 +74,8 @@ test('models tell their limits', async () => {
     {
       "architecture": "rwkv7",
       "created": 1700000000,
+      "created_at": "2023-11-14T22:13:20.000Z",
+      "display_name": "goose",
       "id": "goose",
       "limits": {
         "answer_logprobs": 1048576,
@@ -82,7 +88,7 @@ test('models tell their limits', async () => {
         "prompts": 512,
         "sequences": 1024,
         "stop_bytes": 256,
-        "stops": 16,
+        "stops": 64,
         "top_logprobs": 20,
       },
       "max_model_len": 5000,
@@ -91,6 +97,7 @@ test('models tell their limits', async () => {
       "object": "model",
       "owned_by": "skein",
       "state": "ready",
+      "type": "model",
       "vocab_size": 257,
       "weight_type": "f32",
     }
@@ -175,7 +182,7 @@ test('the OpenAPI page describes the served routes with schemas that validate', 
     const path = url.replace('proxy/*', 'proxy/{path}').replace(/:(\w+)/g, '{$1}')
     // The way to one worker takes any method; the page has one.
     const methods = [method].flat().filter((each) => each !== 'HEAD')
-    if (!['/', '/assets/*'].includes(url))
+    if (!['/', '/favicon.ico', '/assets/*'].includes(url))
       served.push(...methods.slice(0, 1).map((each) => `${each} ${path}`))
   }
   const { fleet } = hosted()

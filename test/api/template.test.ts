@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { ReplySplitter } from '../../src/api/reply-splitter.ts'
+import { ThoughtSplitter } from '../../src/api/chat/thought-splitter.ts'
 import {
   escapeRoles,
   renderChat,
@@ -97,7 +97,7 @@ test.each([
 })
 
 function split(mode: ThinkMode, pieces: readonly string[]) {
-  const splitter = new ReplySplitter(mode)
+  const splitter = new ThoughtSplitter(mode)
   const parts = [...pieces.map((piece) => splitter.push(piece)), splitter.end()]
   return {
     reasoning: parts.map((part) => part.reasoning).join(''),
@@ -129,7 +129,7 @@ describe('the reply splitter', () => {
   })
 
   test('holds back only what may be the closing tag', () => {
-    const splitter = new ReplySplitter('open')
+    const splitter = new ThoughtSplitter('open')
     expect(splitter.push('>a')).toEqual({ reasoning: 'a', content: '' })
     expect(splitter.push('b</thi')).toEqual({ reasoning: 'b', content: '' })
     expect(splitter.push('s')).toEqual({ reasoning: '</this', content: '' })

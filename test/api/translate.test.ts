@@ -1,9 +1,10 @@
 import { describe, expect, test } from 'vitest'
 import { detectLanguage } from '../../src/api/translate/detect.ts'
 import { labelOf } from '../../src/api/translate/languages.ts'
-import { hasSameMarks, marksPattern, splitAtMarks } from '../../src/api/translate/marks.ts'
+import { delimitersOf, hasSameMarks, splitAtMarks } from '../../src/api/translate/marks.ts'
+import { toParts } from '../../src/api/translate/text.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
-import { DEFAULT_LIMITS } from '../../src/gateway/limits.ts'
+import { DEFAULT_LIMITS } from '../../src/gateway/http/limits.ts'
 import { answer, byteCodec } from '../helpers/fake-engine.ts'
 import { postTo, serve } from './kit.ts'
 
@@ -107,7 +108,7 @@ describe('tags and placeholders', () => {
       )
     const body = { text_list: ['a [[0]] b'], placeholders: ['[[', ']]'] }
     expect((await translate(body, losing)).texts).toEqual(['A [[0]] B'])
-    const marks = marksPattern(['<', '>', 'b'])
+    const marks = delimitersOf(['<', '>', 'b'])
     expect(splitAtMarks('x<b0></b0>y', marks)).toEqual(['x', '<b0>', '', '</b0>', 'y'])
     expect(hasSameMarks('<b0>x</b0>', '</b0>y<b0>', marks)).toBe(true)
     expect(hasSameMarks('<b0>x</b0>', '<b0>y', marks)).toBe(false)
@@ -265,4 +266,51 @@ test('a client that leaves ends every row', async () => {
 
 test('the limit of texts is the published one', () => {
   expect(DEFAULT_LIMITS.prompts).toBe(512)
+})
+
+describe('hostile texts', () => {
+  test.each([[['1', 'x', '']], [['a1', 'x']], [['a', '1']]])(
+    'delimiters with digits are refused: %j',
+    async (placeholders) => {
+      const { reply } = await translate({ text_list: ['a'], placeholders })
+      expect(reply.statusCode).toBe(400)
+      expect(reply.body).toContain('placeholders')
+    },
+  )
+
+  // With a step back for each character, each of these takes hours.
+  test.each([
+    ['digits', '1', null],
+    ['left delimiters', '<', ['<', '>', '<']],
+    ['left delimiters and digits', '<1', ['<', '>', '']],
+    ['slashes', '/', ['/', '/', '/']],
+    ['open tags', '<a', null],
+    ['open braces', '{{1', null],
+    ['line ends', '\n \t', null],
+  ])('marks are found in a time that grows as the text: %s', (_, piece, given) => {
+    const delimiters = given === null ? null : delimitersOf(given)
+    const text = `a${piece.repeat(4_000_000 / piece.length)}b`
+    expect(splitAtMarks(text, delimiters).join('')).toBe(text)
+    expect(hasSameMarks(text, text, delimiters)).toBe(true)
+    const parts = toParts(text, 'English', delimiters)
+    expect(parts.map((part) => (typeof part === 'string' ? part : part.text)).join('')).toBe(text)
+  })
+
+  test('one text is as long as a page, one call as many paragraphs as the engine takes', async () => {
+    const long = await translate({ text_list: ['x'.repeat(65_537)] })
+    expect(long.reply.statusCode).toBe(413)
+    const many = Array.from({ length: 5000 }, (_, i) => `text ${i}`).join('\n\n')
+    const paragraphs = await translate({ text_list: [many] })
+    expect(paragraphs.reply.statusCode).toBe(413)
+    expect(paragraphs.reply.body).toContain('more than 4096 paragraphs')
+  })
+
+  test('paragraphs and what is between them stay', () => {
+    const textsOf = (text: string) =>
+      toParts(text, 'English', null).map((part) => (typeof part === 'string' ? part : part.text))
+    for (const text of ['a', 'a\nb', 'a\n\nb', 'a\r\n \t\r\n\n b\n\n\nc\nd', 'a\n \n']) {
+      expect(textsOf(text).join('')).toBe(text.trim())
+    }
+    expect(textsOf('a\nb\n \nc').filter((part) => /\w/.test(part))).toEqual(['a\nb', 'c'])
+  })
 })

@@ -1,9 +1,9 @@
-import { mkdirSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { gunzipSync } from 'node:zlib'
 import fastify from 'fastify'
 import { describe, expect, test } from 'vitest'
-import { isForWeb, mountWeb, readWebFiles } from '../../src/gateway/web.ts'
+import { isForWeb, mountWeb, readWebFiles } from '../../src/gateway/pages/dashboard.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 import { serve } from './kit.ts'
 
@@ -18,6 +18,14 @@ function builtFolder(): string {
   writeFileSync(join(folder, 'assets/goose.svg'), '<svg/>')
   writeFileSync(join(folder, 'assets/index.js.map'), '{}')
   writeFileSync(join(folder, '../secret.js'), 'secret')
+  return folder
+}
+
+/** The files that the build copies, beside a page. */
+function publicFolder(): string {
+  const folder = join(temporaryFolder(), 'public')
+  cpSync(join(import.meta.dirname, '../../web/public'), folder, { recursive: true })
+  writeFileSync(join(folder, 'index.html'), '<!doctype html>')
   return folder
 }
 
@@ -53,6 +61,18 @@ describe('the files of the dashboard', () => {
     expect(gunzipSync(packed.rawPayload).toString()).toBe(SCRIPT)
     const icon = await app.inject('/assets/goose.svg')
     expect(icon.headers['cache-control']).toBe('no-cache')
+  })
+
+  test('the page can be installed: its manifest names icons that are there', async () => {
+    const built = fastify()
+    mountWeb(built, readWebFiles([publicFolder()]))
+    const manifest = await built.inject('/assets/app.webmanifest')
+    expect(manifest.headers['content-type']).toBe('application/manifest+json')
+    const { icons } = manifest.json<{ icons: { src: string; type: string }[] }>()
+    for (const { src, type } of [...icons, { src: '/favicon.ico', type: 'image/x-icon' }]) {
+      const icon = await built.inject(src)
+      expect([icon.statusCode, icon.headers['content-type']]).toEqual([200, type])
+    }
   })
 
   test('what has not changed is not sent again', async () => {

@@ -121,14 +121,14 @@ describe.each(LEVELS)('cpu backend on %s', (isa) => {
   })
 
   test('tensors start at zero, are copied in and out, and are read in part', () => {
-    expect(cpu.readTensor(cpu.tensor([3, 5]))).toEqual(new Float32Array(15))
+    expect(cpu.readTensor(cpu.tensor([3, 5])).result()).toEqual(new Float32Array(15))
     const values = normals(15, 1)
     const tensor = cpu.tensor([3, 5], values)
-    const copy = cpu.readTensor(tensor)
+    const copy = cpu.readTensor(tensor).result()
     expect(copy).toEqual(values)
     copy.fill(0)
-    expect(cpu.readTensor(tensor, 5, 5)).toEqual(values.slice(5, 10))
-    expect(() => cpu.readTensor(tensor, 14, 2)).toThrow(/beyond/)
+    expect(cpu.readTensor(tensor, 5, 5).result()).toEqual(values.slice(5, 10))
+    expect(() => cpu.readTensor(tensor, 14, 2).result()).toThrow(/beyond/)
   })
 
   test('a source that hands over too few bytes is corrupt', () => {
@@ -141,7 +141,7 @@ describe.each(LEVELS)('cpu backend on %s', (isa) => {
     expect(() => cpu.tensor([2 ** 46])).toThrow(
       expect.objectContaining({ code: 'out_of_memory', status: 507 }),
     )
-    expect(cpu.readTensor(cpu.tensor([4]))).toEqual(new Float32Array(4))
+    expect(cpu.readTensor(cpu.tensor([4])).result()).toEqual(new Float32Array(4))
   })
 
   test('a batch beyond the capacity or with impossible indices is refused', () => {
@@ -198,7 +198,7 @@ describe.each(LEVELS)('cpu backend on %s', (isa) => {
     backend.dispose()
     backend.dispose()
     expect(() => program.run(createBatch(capacity))).toThrow(/after dispose/)
-    expect(() => backend.readTensor(x)).toThrow(/after dispose/)
+    expect(() => backend.readTensor(x).result()).toThrow(/after dispose/)
     program.dispose()
   })
 })

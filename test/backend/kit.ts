@@ -6,14 +6,48 @@ import {
   createBatch,
   type MatrixSource,
   type Ops,
+  type Program,
   type SourceType,
+  type StatePool,
+  type StateShape,
   type Tensor,
 } from '../../src/backend/backend.ts'
+import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { availableLevels, cpuReport } from '../../src/backend/cpu/isa.ts'
+import { type Flight, landed } from '../../src/backend/flight.ts'
+import { openWebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import { seededRandom as uniforms } from '../../src/bench/serve/random.ts'
+import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 
 /** The ISA levels this machine can test; empty when no compiler built the kernels. */
 export const LEVELS = cpuReport().problem === null ? availableLevels() : []
+
+/** What op tests run on, beside the reference: a level of the cpu backend, or an adapter. */
+export interface DeviceUnderTest {
+  readonly name: string
+  /** Whether products of rounded weights round what they are multiplied with, too. */
+  readonly roundsActivations: boolean
+  /** A processor that draws takes seconds for what others do in none. */
+  readonly isSlow: boolean
+  open(): Promise<Backend>
+}
+
+const WEBGPU: DeviceUnderTest = {
+  name: 'webgpu',
+  roundsActivations: false,
+  isSlow: true,
+  open: () => openWebgpuBackend(),
+}
+
+export const DEVICES: readonly DeviceUnderTest[] = [
+  ...LEVELS.map((isa) => ({
+    name: `cpu ${isa}`,
+    roundsActivations: true,
+    isSlow: false,
+    open: async () => createCpuBackend({ isa, threads: 2 }),
+  })),
+  ...(WEBGPU_PROBLEM === null ? [WEBGPU] : []),
+]
 
 /** Uniform numbers in [0, 1), the same for the same seed */
 export { uniforms }
@@ -107,6 +141,63 @@ export function runOnce(
   const program = backend.record(capacity, build)
   program.run(batch)
   program.dispose()
+}
+
+/** The same on a backend that cannot be waited for, too. */
+export async function runStep(
+  backend: Backend,
+  capacity: Capacity,
+  batch: Batch,
+  build: (ops: Ops) => void,
+): Promise<void> {
+  const program = backend.record(capacity, build)
+  await run(program, batch)
+  program.dispose()
+}
+
+/** Runs a step; nothing waits for a device that cannot be waited for. */
+export async function run(program: Program, batch: Batch): Promise<void> {
+  const flight = program.flights?.launch(batch)
+  if (flight === undefined) return program.run(batch)
+  const over: Flight<void> = {
+    get isDone() {
+      return flight.isDone
+    },
+    result: () => flight.wait(),
+  }
+  return landed(over)
+}
+
+/** The values of a tensor. */
+export function read(
+  backend: Backend,
+  tensor: Tensor,
+  start?: number,
+  count?: number,
+): Promise<Float32Array> {
+  return landed(backend.readTensor(tensor, start, count))
+}
+
+/** A pool of five slots with random contents. */
+export async function randomStates(backend: Backend, shape: StateShape): Promise<StatePool> {
+  const pool = backend.statePool(shape, 5)
+  const { layers, channels, heads, headSize } = shape
+  for (let slot = 0; slot < 5; slot++)
+    await landed(
+      pool.write(slot, [
+        normals(layers * 2 * channels, 100 + slot),
+        normals(layers * heads * headSize ** 2, 200 + slot, 0.3),
+      ]),
+    )
+  return pool
+}
+
+/** The numbers of all slots, one after the other. */
+export async function readStates(pool: StatePool): Promise<Float32Array> {
+  const numbers: number[] = []
+  for (let slot = 0; slot < pool.numSlots; slot++)
+    for (const array of await landed(pool.read(slot))) for (const x of array) numbers.push(x)
+  return Float32Array.from(numbers)
 }
 
 /** The capacity that a number of tokens needs, with two rows to spare as guard. */

@@ -1,16 +1,18 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Backend, Norm, StatePool, StateShape } from '../../src/backend/backend.ts'
-import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
+import type { Backend, Norm } from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import {
   capacityFor,
-  LEVELS,
+  DEVICES,
   normals,
   poisoned,
   raggedBatch,
   randomSource,
+  randomStates,
+  read,
+  readStates,
   rmsRatio,
-  runOnce,
+  runStep,
 } from './kit.ts'
 
 const reference = createReferenceBackend()
@@ -41,82 +43,65 @@ function randomNorm(backend: Backend, C: number, eps: number, seed: number): Nor
   }
 }
 
-/** A pool of five slots with random contents. */
-function randomStates(backend: Backend, shape: StateShape): StatePool {
-  const pool = backend.statePool(shape, 5)
-  const { layers, channels, heads, headSize } = shape
-  for (let slot = 0; slot < 5; slot++)
-    pool.write(slot, {
-      shift: normals(layers * 2 * channels, 100 + slot),
-      wkv: normals(layers * heads * headSize ** 2, 200 + slot, 0.3),
-    })
-  return pool
-}
-
-function readStates(pool: StatePool): Float32Array {
-  const slots = Array.from({ length: pool.numSlots }, (_, slot) => pool.read(slot))
-  return Float32Array.from(slots.flatMap(({ shift, wkv }) => [...shift, ...wkv]))
-}
-
 /** Runs the same test body on both backends and compares all it returns. */
-function compare(
-  cpu: Backend,
+async function compare(
+  tested: Backend,
   tolerance: number,
   what: string,
-  body: (backend: Backend) => Float32Array[],
-): void {
-  const expected = body(reference)
-  for (const [i, actual] of body(cpu).entries())
+  body: (backend: Backend) => Promise<Float32Array[]>,
+): Promise<void> {
+  const expected = await body(reference)
+  for (const [i, actual] of (await body(tested)).entries())
     expect(rmsRatio(actual, expected[i]!), `${what}, output ${i}`).toBeLessThan(tolerance)
 }
 
-if (LEVELS.length === 0) test.skip('the cpu kernels are not built')
+if (DEVICES.length === 0) test.skip('the cpu kernels are not built')
 
-describe.each(LEVELS)('ops on %s', (isa) => {
-  let cpu: Backend
-  beforeAll(() => {
-    cpu = createCpuBackend({ isa, threads: 2 })
+describe.each(DEVICES)('ops on $name', (device) => {
+  let tested: Backend
+  beforeAll(async () => {
+    tested = await device.open()
   })
-  afterAll(() => cpu.dispose())
+  afterAll(() => tested.dispose())
 
-  test.each(['f32', 'f16', 'bf16'] as const)('embed from %s', (dtype) => {
+  test.each(['f32', 'f16', 'bf16'] as const)('embed from %s', async (dtype) => {
     for (const C of [64, 100, 250]) {
       const capacity = capacityFor(9)
       const batch = raggedBatch(capacity, [9], [0], 50)
-      compare(cpu, 1e-5, `C ${C}`, (backend) => {
+      await compare(tested, 1e-5, `C ${C}`, async (backend) => {
         const x = poisoned(backend, [11, C])
         const table = backend.table(randomSource(50, C, dtype, C))
-        runOnce(backend, capacity, batch, (ops) =>
+        await runStep(backend, capacity, batch, (ops) =>
           ops.embed(x, table, randomNorm(backend, C, 1e-5, 1)),
         )
-        expect(backend.readTensor(x, 9 * C).every(Number.isNaN)).toBe(true)
-        return [backend.readTensor(x, 0, 9 * C)]
+        expect((await read(backend, x, 9 * C)).every(Number.isNaN)).toBe(true)
+        return [await read(backend, x, 0, 9 * C)]
       })
     }
   })
 
-  test.each([1, 6])('shiftMix with %i outputs', (outputs) => {
+  test.each([1, 6])('shiftMix with %i outputs', async (outputs) => {
     for (const channels of [64, 200, 1000]) {
       for (const { lengths, slots } of BATCHES) {
         const tokens = lengths.reduce((a, b) => a + b, 0)
         const capacity = capacityFor(tokens, lengths.length)
         const batch = raggedBatch(capacity, lengths, slots, 1)
         const shape = { layers: 2, channels, heads: 1, headSize: 16 }
-        compare(cpu, 1e-5, `C ${channels}, rows ${lengths}`, (backend) => {
-          const states = randomStates(backend, shape)
+        await compare(tested, 1e-5, `C ${channels}, rows ${lengths}`, async (backend) => {
+          const states = await randomStates(backend, shape)
           const x = backend.tensor([tokens + 2, channels], normals((tokens + 2) * channels, 7, 3))
           const out = Array.from({ length: outputs }, () =>
             poisoned(backend, [tokens + 2, channels]),
           )
           const mix = out.map((_, i) => backend.tensor([channels], normals(channels, 20 + i)))
-          runOnce(backend, capacity, batch, (ops) =>
+          await runStep(backend, capacity, batch, (ops) =>
             ops.shiftMix(out, x, randomNorm(backend, channels, 1e-5, 1), mix, states, 1, 1),
           )
           for (const y of out)
-            expect(backend.readTensor(y, tokens * channels).every(Number.isNaN)).toBe(true)
+            expect((await read(backend, y, tokens * channels)).every(Number.isNaN)).toBe(true)
           return [
-            ...out.map((y) => backend.readTensor(y, 0, tokens * channels)),
-            readStates(states),
+            ...(await Promise.all(out.map((y) => read(backend, y, 0, tokens * channels)))),
+            await readStates(states),
           ]
         })
       }
@@ -126,7 +111,7 @@ describe.each(LEVELS)('ops on %s', (isa) => {
   test.each([
     ['the first layer', true],
     ['a later layer', false],
-  ] as const)('wkv7 of %s', (_, isFirst) => {
+  ] as const)('wkv7 of %s', async (_, isFirst) => {
     for (const [heads, headSize] of SHAPES) {
       for (const { lengths, slots } of BATCHES) {
         const C = heads * headSize
@@ -134,8 +119,8 @@ describe.each(LEVELS)('ops on %s', (isa) => {
         const capacity = capacityFor(tokens, lengths.length)
         const batch = raggedBatch(capacity, lengths, slots, 1)
         const shape = { layers: 2, channels: C, heads, headSize }
-        compare(cpu, 1e-5, `${heads}×${headSize}, rows ${lengths}`, (backend) => {
-          const states = randomStates(backend, shape)
+        await compare(tested, 1e-5, `${heads}×${headSize}, rows ${lengths}`, async (backend) => {
+          const states = await randomStates(backend, shape)
           const operand = (seed: number, scale = 1) =>
             backend.tensor([tokens + 2, C], normals((tokens + 2) * C, seed, scale))
           const rate = (seed: number) =>
@@ -162,36 +147,36 @@ describe.each(LEVELS)('ops on %s', (isa) => {
             r_k: constant(13),
             ln_x: randomNorm(backend, C, 64e-5, 14),
           }
-          runOnce(backend, capacity, batch, (ops) =>
+          await runStep(backend, capacity, batch, (ops) =>
             ops.wkv7(out, operands, weights, states, isFirst ? 0 : 1),
           )
-          expect(backend.readTensor(out, tokens * C).every(Number.isNaN)).toBe(true)
+          expect((await read(backend, out, tokens * C)).every(Number.isNaN)).toBe(true)
           return [
-            backend.readTensor(out, 0, tokens * C),
-            backend.readTensor(vFirst, 0, tokens * C),
-            readStates(states),
+            await read(backend, out, 0, tokens * C),
+            await read(backend, vFirst, 0, tokens * C),
+            await readStates(states),
           ]
         })
       }
     }
   })
 
-  test('wkv7 with k = 0 divides by no zero length', () => {
+  test('wkv7 with k = 0 divides by no zero length', async () => {
     const capacity = capacityFor(1)
     const shape = { layers: 1, channels: 64, heads: 1, headSize: 64 }
-    const states = cpu.statePool(shape, 1)
-    const zero = () => cpu.tensor([3, 64])
-    const one = () => cpu.tensor([64], new Float32Array(64).fill(1))
-    const out = poisoned(cpu, [3, 64])
+    const states = tested.statePool(shape, 1)
+    const zero = () => tested.tensor([3, 64])
+    const one = () => tested.tensor([64], new Float32Array(64).fill(1))
+    const out = poisoned(tested, [3, 64])
     const [r, k, v, w, a, g, vFirst] = [zero(), zero(), zero(), zero(), zero(), zero(), zero()]
-    const weights = { k_k: one(), k_a: one(), r_k: one(), ln_x: randomNorm(cpu, 64, 64e-5, 1) }
-    runOnce(cpu, capacity, raggedBatch(capacity, [1], [0], 1), (ops) =>
+    const weights = { k_k: one(), k_a: one(), r_k: one(), ln_x: randomNorm(tested, 64, 64e-5, 1) }
+    await runStep(tested, capacity, raggedBatch(capacity, [1], [0], 1), (ops) =>
       ops.wkv7(out, { r, k, v, w, a, g, vFirst }, weights, states, 0),
     )
-    expect(cpu.readTensor(out, 0, 64).every((y) => y === 0)).toBe(true)
+    expect((await read(tested, out, 0, 64)).every((y) => y === 0)).toBe(true)
   })
 
-  test.each([false, true])('gatherNorm, blends: %s', (blends) => {
+  test.each([false, true])('gatherNorm, blends: %s', async (blends) => {
     for (const C of [64, 100]) {
       const capacity = { tokens: 9, rows: 1, logits: 4, samples: 0 }
       const batch = raggedBatch(capacity, [9], [0], 1)
@@ -201,28 +186,28 @@ describe.each(LEVELS)('ops on %s', (isa) => {
         batch.blendCounts.set([0, 2, 1])
         batch.blendWeights.set([9, 0.7, 0.3])
       }
-      compare(cpu, 1e-5, `C ${C}`, (backend) => {
+      await compare(tested, 1e-5, `C ${C}`, async (backend) => {
         const x = backend.tensor([9, C], normals(9 * C, 1))
         const out = poisoned(backend, [4, C])
-        runOnce(backend, capacity, batch, (ops) =>
+        await runStep(backend, capacity, batch, (ops) =>
           ops.gatherNorm(out, x, randomNorm(backend, C, 1e-5, 3)),
         )
-        expect(backend.readTensor(out, 3 * C).every(Number.isNaN)).toBe(true)
-        return [backend.readTensor(out, 0, 3 * C)]
+        expect((await read(backend, out, 3 * C)).every(Number.isNaN)).toBe(true)
+        return [await read(backend, out, 0, 3 * C)]
       })
     }
   })
 
-  test('a poisoned state is noticed by the ops that read it', () => {
+  test('a poisoned state is noticed by the ops that read it', async () => {
     const capacity = capacityFor(1)
-    const states = randomStates(cpu, { layers: 1, channels: 64, heads: 1, headSize: 64 })
+    const states = await randomStates(tested, { layers: 1, channels: 64, heads: 1, headSize: 64 })
     states.poison(2)
-    const out = poisoned(cpu, [3, 64])
-    const x = cpu.tensor([3, 64], normals(192, 1))
-    const mix = cpu.tensor([64], normals(64, 2))
-    runOnce(cpu, capacity, raggedBatch(capacity, [1], [2], 1), (ops) =>
-      ops.shiftMix([out], x, randomNorm(cpu, 64, 1e-5, 1), [mix], states, 0, 0),
+    const out = poisoned(tested, [3, 64])
+    const x = tested.tensor([3, 64], normals(192, 1))
+    const mix = tested.tensor([64], normals(64, 2))
+    await runStep(tested, capacity, raggedBatch(capacity, [1], [2], 1), (ops) =>
+      ops.shiftMix([out], x, randomNorm(tested, 64, 1e-5, 1), [mix], states, 0, 0),
     )
-    expect(cpu.readTensor(out, 0, 64).every(Number.isNaN)).toBe(true)
+    expect((await read(tested, out, 0, 64)).every(Number.isNaN)).toBe(true)
   })
 })

@@ -13,7 +13,6 @@ import {
   raggedBatch,
   randomSource,
   rmsRatio,
-  runOnce,
 } from './kit.ts'
 
 const TYPES = ['i8', 'q4', 'nf4'] as const
@@ -40,10 +39,10 @@ function weightsOf(source: MatrixSource): Float32Array {
   )
   const x = reference.tensor([columns + 2, columns], identity)
   const y = reference.tensor([columns + 2, rows])
-  runOnce(reference, capacity, raggedBatch(capacity, [columns], [0], 1), (ops) =>
-    ops.linear([{ y, x, weight: matrix }]),
-  )
-  const transposed = reference.readTensor(y, 0, columns * rows)
+  reference
+    .record(capacity, (ops) => ops.linear([{ y, x, weight: matrix }]))
+    .run(raggedBatch(capacity, [columns], [0], 1))
+  const transposed = reference.readTensor(y, 0, columns * rows).result()
   return Float32Array.from(transposed, (_, i) => {
     return transposed[(i % columns) * rows + Math.floor(i / columns)]!
   })
@@ -199,8 +198,8 @@ function product(
   const y = poisoned(backend, [5, rows])
   const x = backend.tensor([5, columns], normals(5 * columns, 8))
   const weight = backend.matrix(source, type)
-  runOnce(backend, capacity, raggedBatch(capacity, [3], [0], 1), (ops) =>
-    ops.linear([{ y, x, weight }]),
-  )
-  return backend.readTensor(y, 0, 3 * rows)
+  backend
+    .record(capacity, (ops) => ops.linear([{ y, x, weight }]))
+    .run(raggedBatch(capacity, [3], [0], 1))
+  return backend.readTensor(y, 0, 3 * rows).result()
 }

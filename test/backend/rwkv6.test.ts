@@ -1,8 +1,19 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Backend, Norm, StatePool, StateShape } from '../../src/backend/backend.ts'
-import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
+import type { Backend, Norm } from '../../src/backend/backend.ts'
+import { landed } from '../../src/backend/flight.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
-import { capacityFor, LEVELS, normals, poisoned, raggedBatch, rmsRatio, runOnce } from './kit.ts'
+import {
+  capacityFor,
+  DEVICES,
+  normals,
+  poisoned,
+  raggedBatch,
+  randomStates,
+  read,
+  readStates,
+  rmsRatio,
+  runStep,
+} from './kit.ts'
 
 const reference = createReferenceBackend()
 
@@ -34,31 +45,18 @@ function randomNorm(backend: Backend, C: number, seed: number): Norm {
   }
 }
 
-/** A pool of five slots with random contents. */
-function randomStates(backend: Backend, shape: StateShape): StatePool {
-  const pool = backend.statePool(shape, 5)
-  const { layers, channels, heads, headSize } = shape
-  for (let slot = 0; slot < 5; slot++)
-    pool.write(slot, {
-      shift: normals(layers * 2 * channels, 100 + slot),
-      wkv: normals(layers * heads * headSize ** 2, 200 + slot, 0.3),
-    })
-  return pool
-}
-
-function readStates(pool: StatePool): Float32Array {
-  const slots = Array.from({ length: pool.numSlots }, (_, slot) => pool.read(slot))
-  return Float32Array.from(slots.flatMap(({ shift, wkv }) => [...shift, ...wkv]))
-}
-
 /** Runs the same test body on both backends and compares all it returns. */
-function compare(cpu: Backend, what: string, body: (backend: Backend) => Float32Array[]): void {
-  const expected = body(reference)
-  for (const [i, actual] of body(cpu).entries())
+async function compare(
+  tested: Backend,
+  what: string,
+  body: (backend: Backend) => Promise<Float32Array[]>,
+): Promise<void> {
+  const expected = await body(reference)
+  for (const [i, actual] of (await body(tested)).entries())
     expect(rmsRatio(actual, expected[i]!), `${what}, output ${i}`).toBeLessThan(1e-5)
 }
 
-test('wkv6 of one channel by hand', () => {
+test('wkv6 of one channel by hand', async () => {
   const capacity = capacityFor(2)
   const states = reference.statePool({ layers: 1, channels: 2, heads: 1, headSize: 2 }, 1)
   const tensor = (...values: number[]) => reference.tensor([2, 2], Float32Array.from(values))
@@ -74,28 +72,28 @@ test('wkv6 of one channel by hand', () => {
   }
   const ln_x = { weight: vector(1, 1), bias: vector(0, 0), eps: 64e-5 }
   const batch = raggedBatch(capacity, [2], [0], 1)
-  runOnce(reference, capacity, batch, (ops) =>
+  await runStep(reference, capacity, batch, (ops) =>
     ops.wkv6(out, operands, { u: vector(0.5, 0.25), ln_x }, states, 0),
   )
   // Rows are values, columns keys: v kᵀ of the first token, decayed, plus v kᵀ of the second.
-  expect([...states.read(0).wkv]).toEqual([2.5 + 14, 16, 7.5 + 35, 40])
+  expect([...(await landed(states.read(0)))[1]!]).toEqual([2.5 + 14, 16, 7.5 + 35, 40])
   // A norm over two channels leaves their signs; silu(1) = 1 / (1 + 1/e).
-  const [a, b] = reference.readTensor(out, 2)
+  const [a, b] = await read(reference, out, 2)
   const silu = 1 / (1 + Math.exp(-1))
   expect(a).toBeCloseTo(-silu, 4)
   expect(b).toBeCloseTo(silu, 4)
 })
 
-if (LEVELS.length === 0) test.skip('the cpu kernels are not built')
+if (DEVICES.length === 0) test.skip('the cpu kernels are not built')
 
-describe.each(LEVELS)('RWKV-6 ops on %s', (isa) => {
-  let cpu: Backend
-  beforeAll(() => {
-    cpu = createCpuBackend({ isa, threads: 2 })
+describe.each(DEVICES)('RWKV-6 ops on $name', (device) => {
+  let tested: Backend
+  beforeAll(async () => {
+    tested = await device.open()
   })
-  afterAll(() => cpu.dispose())
+  afterAll(() => tested.dispose())
 
-  test('wkv6', () => {
+  test('wkv6', async () => {
     for (const [heads, headSize] of SHAPES) {
       for (const { lengths, slots } of BATCHES) {
         const C = heads * headSize
@@ -103,8 +101,8 @@ describe.each(LEVELS)('RWKV-6 ops on %s', (isa) => {
         const capacity = capacityFor(tokens, lengths.length)
         const batch = raggedBatch(capacity, lengths, slots, 1)
         const shape = { layers: 2, channels: C, heads, headSize }
-        compare(cpu, `${heads}×${headSize}, rows ${lengths}`, (backend) => {
-          const states = randomStates(backend, shape)
+        await compare(tested, `${heads}×${headSize}, rows ${lengths}`, async (backend) => {
+          const states = await randomStates(backend, shape)
           const operand = (seed: number, scale = 1) =>
             backend.tensor([tokens + 2, C], normals((tokens + 2) * C, seed, scale))
           const out = poisoned(backend, [tokens + 2, C])
@@ -119,96 +117,98 @@ describe.each(LEVELS)('RWKV-6 ops on %s', (isa) => {
             u: backend.tensor([C], normals(C, 11)),
             ln_x: randomNorm(backend, C, 14),
           }
-          runOnce(backend, capacity, batch, (ops) => ops.wkv6(out, operands, weights, states, 1))
-          expect(backend.readTensor(out, tokens * C).every(Number.isNaN)).toBe(true)
-          return [backend.readTensor(out, 0, tokens * C), readStates(states)]
+          await runStep(backend, capacity, batch, (ops) =>
+            ops.wkv6(out, operands, weights, states, 1),
+          )
+          expect((await read(backend, out, tokens * C)).every(Number.isNaN)).toBe(true)
+          return [await read(backend, out, 0, tokens * C), await readStates(states)]
         })
       }
     }
   })
 
-  test('wkv6 at the ends of the decay: nothing kept, all kept, not a number', () => {
+  test('wkv6 at the ends of the decay: nothing kept, all kept, not a number', async () => {
     const capacity = capacityFor(1)
     const C = 64
-    const states = randomStates(cpu, { layers: 1, channels: C, heads: 1, headSize: C })
-    const old = states.read(3).wkv
+    const states = await randomStates(tested, { layers: 1, channels: C, heads: 1, headSize: C })
+    const old = (await landed(states.read(3)))[1]!
     const logits = new Float32Array(3 * C).map((_, i) => [100, 1e30, -100, -1e30][i % 4]!)
-    const full = (value: number) => cpu.tensor([3, C], new Float32Array(3 * C).fill(value))
-    const out = poisoned(cpu, [3, C])
-    const weights = { u: cpu.tensor([C]), ln_x: randomNorm(cpu, C, 1) }
+    const full = (value: number) => tested.tensor([3, C], new Float32Array(3 * C).fill(value))
+    const out = poisoned(tested, [3, C])
+    const weights = { u: tested.tensor([C]), ln_x: randomNorm(tested, C, 1) }
     const operands = {
       r: full(1),
       k: full(0),
       v: full(1),
-      w: cpu.tensor([3, C], logits),
+      w: tested.tensor([3, C], logits),
       g: full(1),
     }
     const batch = raggedBatch(capacity, [1], [3], 1)
-    runOnce(cpu, capacity, batch, (ops) => ops.wkv6(out, operands, weights, states, 0))
-    const kept = states.read(3).wkv.map((s) => s + 0) // −0 is as good as 0
+    await runStep(tested, capacity, batch, (ops) => ops.wkv6(out, operands, weights, states, 0))
+    const kept = (await landed(states.read(3)))[1]!.map((s) => s + 0) // −0 is as good as 0
     expect(kept).toEqual(old.map((s, i) => (i % 4 < 2 ? 0 : s)))
     const nan = { ...operands, w: full(Number.NaN) }
-    runOnce(cpu, capacity, batch, (ops) => ops.wkv6(out, nan, weights, states, 0))
-    expect(states.read(3).wkv.every(Number.isNaN)).toBe(true)
+    await runStep(tested, capacity, batch, (ops) => ops.wkv6(out, nan, weights, states, 0))
+    expect((await landed(states.read(3)))[1]!.every(Number.isNaN)).toBe(true)
   })
 
-  test('wkv6 notices a poisoned state', () => {
+  test('wkv6 notices a poisoned state', async () => {
     const capacity = capacityFor(1)
-    const states = randomStates(cpu, { layers: 1, channels: 64, heads: 1, headSize: 64 })
+    const states = await randomStates(tested, { layers: 1, channels: 64, heads: 1, headSize: 64 })
     states.poison(2)
-    const operand = (seed: number) => cpu.tensor([3, 64], normals(192, seed))
-    const out = poisoned(cpu, [3, 64])
+    const operand = (seed: number) => tested.tensor([3, 64], normals(192, seed))
+    const out = poisoned(tested, [3, 64])
     const operands = { r: operand(1), k: operand(2), v: operand(3), w: operand(4), g: operand(5) }
-    const weights = { u: cpu.tensor([64]), ln_x: randomNorm(cpu, 64, 1) }
-    runOnce(cpu, capacity, raggedBatch(capacity, [1], [2], 1), (ops) =>
+    const weights = { u: tested.tensor([64]), ln_x: randomNorm(tested, 64, 1) }
+    await runStep(tested, capacity, raggedBatch(capacity, [1], [2], 1), (ops) =>
       ops.wkv6(out, operands, weights, states, 0),
     )
-    expect(cpu.readTensor(out, 0, 64).every(Number.isNaN)).toBe(true)
+    expect((await read(tested, out, 0, 64)).every(Number.isNaN)).toBe(true)
   })
 
-  test.each([1, 5])('ddlerp of %i mixes', (outputs) => {
+  test.each([1, 5])('ddlerp of %i mixes', async (outputs) => {
     for (const C of CHANNELS) {
       for (const tokens of [1, 9]) {
         const capacity = capacityFor(tokens)
         const batch = raggedBatch(capacity, [tokens], [0], 1)
         const size = (tokens + 2) * C
-        compare(cpu, `C ${C}, ${tokens} tokens`, (backend) => {
+        await compare(tested, `C ${C}, ${tokens} tokens`, async (backend) => {
           const activation = (seed: number) => backend.tensor([tokens + 2, C], normals(size, seed))
           const [h, prev] = [activation(1), activation(2)]
           const mix = Array.from({ length: outputs }, (_, i) => activation(10 + i))
           const base = mix.map((_, i) => backend.tensor([C], normals(C, 20 + i)))
-          runOnce(backend, capacity, batch, (ops) => ops.ddlerp(mix, h, prev, base))
+          await runStep(backend, capacity, batch, (ops) => ops.ddlerp(mix, h, prev, base))
           for (const [i, y] of mix.entries())
-            expect(backend.readTensor(y, tokens * C)).toEqual(
+            expect(await read(backend, y, tokens * C)).toEqual(
               normals(size, 10 + i).subarray(tokens * C),
             )
-          return mix.map((y) => backend.readTensor(y, 0, tokens * C))
+          return Promise.all(mix.map((y) => read(backend, y, 0, tokens * C)))
         })
       }
     }
   })
 
-  test('gatedAdd', () => {
+  test('gatedAdd', async () => {
     for (const C of CHANNELS) {
       const tokens = 5
       const capacity = capacityFor(tokens, 2)
       const batch = raggedBatch(capacity, [2, 3], [0, 1], 1)
       const size = (tokens + 2) * C
-      compare(cpu, `C ${C}`, (backend) => {
+      await compare(tested, `C ${C}`, async (backend) => {
         const activation = (seed: number) => backend.tensor([tokens + 2, C], normals(size, seed))
         const [x, gate, value] = [activation(1), activation(2), activation(3)]
-        runOnce(backend, capacity, batch, (ops) => ops.gatedAdd(x, gate, value))
-        expect(backend.readTensor(x, tokens * C)).toEqual(normals(size, 1).subarray(tokens * C))
-        return [backend.readTensor(x, 0, tokens * C)]
+        await runStep(backend, capacity, batch, (ops) => ops.gatedAdd(x, gate, value))
+        expect(await read(backend, x, tokens * C)).toEqual(normals(size, 1).subarray(tokens * C))
+        return [await read(backend, x, 0, tokens * C)]
       })
     }
   })
 
-  test('operands that do not fit are refused when recorded', () => {
+  test('operands that do not fit are refused when recorded', async () => {
     const capacity = capacityFor(3)
-    const [good, small] = [cpu.tensor([5, 64]), cpu.tensor([4, 64])]
-    const base = cpu.tensor([64])
-    const record = (build: Parameters<Backend['record']>[1]) => () => cpu.record(capacity, build)
+    const [good, small] = [tested.tensor([5, 64]), tested.tensor([4, 64])]
+    const base = tested.tensor([64])
+    const record = (build: Parameters<Backend['record']>[1]) => () => tested.record(capacity, build)
     expect(record((ops) => ops.ddlerp([good], good, small, [base]))).toThrow('where 320 numbers')
     expect(record((ops) => ops.ddlerp([good], good, good, []))).toThrow('as many mixes as bases')
     expect(record((ops) => ops.gatedAdd(good, small, good))).toThrow('where 320 numbers')

@@ -1,42 +1,44 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Backend, StateData } from '../../src/backend/backend.ts'
-import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
-import { LEVELS, normals } from './kit.ts'
+import { landed } from '../../src/backend/flight.ts'
+import { DEVICES, normals } from './kit.ts'
 
 const SHAPE = { layers: 3, channels: 96, heads: 3, headSize: 32 }
 
 function randomState(seed: number): StateData {
-  return { shift: normals(3 * 2 * 96, seed), wkv: normals(3 * 3 * 32 * 32, seed + 1) }
+  return [normals(3 * 2 * 96, seed), normals(3 * 3 * 32 * 32, seed + 1)]
 }
 
-const filled = (value: number): StateData => ({
-  shift: new Float32Array(3 * 2 * 96).fill(value),
-  wkv: new Float32Array(3 * 3 * 32 * 32).fill(value),
-})
+const filled = (value: number): StateData => [
+  new Float32Array(3 * 2 * 96).fill(value),
+  new Float32Array(3 * 3 * 32 * 32).fill(value),
+]
 
-if (LEVELS.length === 0) test.skip('the cpu kernels are not built')
+if (DEVICES.length === 0) test.skip('the cpu kernels are not built')
 
-describe.each(LEVELS)('state pool on %s', (isa) => {
-  let cpu: Backend
-  beforeAll(() => {
-    cpu = createCpuBackend({ isa, threads: 1 })
+describe.each(DEVICES)('state pool on $name', (device) => {
+  let tested: Backend
+  beforeAll(async () => {
+    tested = await device.open()
   })
-  afterAll(() => cpu.dispose())
+  afterAll(() => tested.dispose())
 
-  test('a new pool is zero; what is written is read back, and neighbours stay', () => {
-    const pool = cpu.statePool(SHAPE, 3)
-    expect(pool.read(1)).toEqual(filled(0))
+  test('a new pool is zero; what is written is read back, and neighbours stay', async () => {
+    const pool = tested.statePool(SHAPE, 3)
+    expect(await landed(pool.read(1))).toEqual(filled(0))
     const state = randomState(1)
-    pool.write(1, state)
-    expect(pool.read(1)).toEqual(state)
-    expect(pool.read(0)).toEqual(filled(0))
-    expect(pool.read(2)).toEqual(filled(0))
-    expect(pool.bytesPerSlot).toBeGreaterThanOrEqual(4 * (state.shift.length + state.wkv.length))
+    await landed(pool.write(1, state))
+    expect(await landed(pool.read(1))).toEqual(state)
+    expect(await landed(pool.read(0))).toEqual(filled(0))
+    expect(await landed(pool.read(2))).toEqual(filled(0))
+    expect(pool.bytesPerSlot).toBeGreaterThanOrEqual(
+      4 * state.flatMap((array) => [...array]).length,
+    )
   })
 
-  test('a head size that has no kernel is a model that is not run', () => {
+  test('a head size that has no kernel is a model that is not run', async () => {
     const shape = { layers: 1, channels: 60, heads: 3, headSize: 20 }
-    expect(() => cpu.statePool(shape, 1)).toThrow(
+    expect(() => tested.statePool(shape, 1)).toThrow(
       expect.objectContaining({
         code: 'unsupported_weights',
         message: expect.stringMatching(/head size must be a multiple of 16/),
@@ -44,35 +46,37 @@ describe.each(LEVELS)('state pool on %s', (isa) => {
     )
   })
 
-  test('copy, clear and poison touch one slot', () => {
-    const pool = cpu.statePool(SHAPE, 3)
+  test('copy, clear and poison touch one slot', async () => {
+    const pool = tested.statePool(SHAPE, 3)
     const [a, b] = [randomState(1), randomState(5)]
-    pool.write(0, a)
-    pool.write(2, b)
+    await landed(pool.write(0, a))
+    await landed(pool.write(2, b))
     pool.copy(0, 1)
-    expect(pool.read(1)).toEqual(a)
+    expect(await landed(pool.read(1))).toEqual(a)
     pool.poison(0)
-    expect(pool.read(0)).toEqual(filled(Number.NaN))
+    expect(await landed(pool.read(0))).toEqual(filled(Number.NaN))
     pool.copy(1, 1)
-    expect(pool.read(1)).toEqual(a)
+    expect(await landed(pool.read(1))).toEqual(a)
     pool.clear(0)
-    expect(pool.read(0)).toEqual(filled(0))
-    expect(pool.read(2)).toEqual(b)
+    expect(await landed(pool.read(0))).toEqual(filled(0))
+    expect(await landed(pool.read(2))).toEqual(b)
   })
 
-  test('layers written one by one are the state written whole, and nothing else is touched', () => {
-    const pool = cpu.statePool(SHAPE, 3)
+  test('a state is read as it was when it was asked for, and put where it is told to', async () => {
+    const pool = tested.statePool(SHAPE, 3)
     const [a, b] = [randomState(1), randomState(5)]
-    for (const slot of [0, 1, 2]) pool.write(slot, b)
-    for (const layer of [2, 0, 1]) pool.writeLayers(1, layer, layer + 1, a)
-    expect(pool.read(1)).toEqual(a)
-    for (const slot of [0, 2]) expect(pool.read(slot)).toEqual(b)
-    expect(() => pool.writeLayers(1, 2, 4, b)).toThrow(/out of range/)
-    expect(pool.read(1)).toEqual(a)
+    await landed(pool.write(1, a))
+    const into = filled(7)
+    const flight = pool.read(1, into)
+    await landed(pool.write(1, b))
+    expect(await landed(flight)).toBe(into)
+    expect(into).toEqual(a)
+    expect(await landed(pool.read(1))).toEqual(b)
+    expect(pool.canMove).toBe(true)
   })
 
-  test('slots outside the pool and states of another shape are refused', () => {
-    const pool = cpu.statePool(SHAPE, 3)
+  test('slots outside the pool and states of another shape are refused', async () => {
+    const pool = tested.statePool(SHAPE, 3)
     for (const slot of [-1, 3]) {
       expect(() => pool.clear(slot)).toThrow(/slot/)
       expect(() => pool.poison(slot)).toThrow(/slot/)
@@ -81,8 +85,8 @@ describe.each(LEVELS)('state pool on %s', (isa) => {
       expect(() => pool.copy(0, slot)).toThrow(/slot/)
       expect(() => pool.copy(slot, 0)).toThrow(/slot/)
     }
-    const short = { ...randomState(1), shift: new Float32Array(5) }
+    const short = [new Float32Array(5), randomState(1)[1]!]
     expect(() => pool.write(0, short)).toThrow(/expected 576/)
-    expect(() => cpu.statePool({ ...SHAPE, headSize: 24 }, 1)).toThrow(/multiple of 16/)
+    expect(() => tested.statePool({ ...SHAPE, headSize: 24 }, 1)).toThrow(/multiple of 16/)
   })
 })

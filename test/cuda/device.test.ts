@@ -2,8 +2,8 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test, vi } from 'vitest'
-import type { CudaDevice } from '../../src/backend/cuda/device.ts'
-import { f32, i32 } from '../../src/backend/cuda/kernel-args.ts'
+import type { CudaDevice } from '../../src/backend/cuda/device/device.ts'
+import { f32, i32 } from '../../src/backend/cuda/kernel/args.ts'
 import { describeCuda, floatsOf, intsOf, openDevice, randomNumbers } from './kit.ts'
 
 describeCuda('device', () => {

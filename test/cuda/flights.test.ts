@@ -4,9 +4,9 @@
  */
 import { afterAll, beforeAll, expect, test, vi } from 'vitest'
 import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
-import { CudaDevice } from '../../src/backend/cuda/device.ts'
+import { CudaDevice } from '../../src/backend/cuda/device/device.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
-import { ModelRunner } from '../../src/model/model-runner.ts'
+import { ModelRunner } from '../../src/model/run/model-runner.ts'
 import { type BatchRow, fedByDraw } from '../../src/model/runner.ts'
 import { loadRwkv6 } from '../../src/model/rwkv6.ts'
 import { loadRwkv7 } from '../../src/model/rwkv7.ts'
@@ -62,7 +62,7 @@ function answers(runner: ModelRunner, rows: number, isOverlapped: boolean): numb
 function drawnBy(flights: ReturnType<ModelRunner['launch']>[]): number[] {
   return flights
     .shift()!
-    .results()
+    .result()
     .map(({ drawn }) => drawn[0]!.token)
 }
 
@@ -83,9 +83,9 @@ describeCuda('flights on cuda', () => {
   ])('of %i rows (graphs %s) draw what steps draw', (rows, graphs) => {
     const one = graphs ? runner : runnerOn(false)
     const plain = answers(one, rows, false)
-    const state = one.readState(rows - 1)
+    const state = one.readState(rows - 1).result()
     expect(answers(one, rows, true)).toEqual(plain)
-    expect(one.readState(rows - 1)).toEqual(state)
+    expect(one.readState(rows - 1).result()).toEqual(state)
     expect(plain.flat().every((token) => token >= 0)).toBe(true)
     if (!graphs) one.dispose()
   })
@@ -102,18 +102,18 @@ describeCuda('flights on cuda', () => {
           ...(s === slot ? { stops: new Set(stops) } : {}),
         })),
       )
-      before.results()
-      return after.results().map(({ drawn }) => drawn[0]!.token)
+      before.result()
+      return after.result().map(({ drawn }) => drawn[0]!.token)
     }
     const ran = run([])
     const held = run([3, first![slot]!, 5])
     expect(held[slot]).toBe(-1)
     expect(held.slice(0, slot)).toEqual(ran.slice(0, slot))
-    const kept = runner.readState(slot)
+    const kept = runner.readState(slot).result()
     const again = runner.step([next(slot, first![slot]!, 1)])[0]!.drawn[0]!.token
     for (let s = 0; s < rows; s++) runner.clearSlot(s)
     runner.step(promptRows(rows))
-    expect(runner.readState(slot)).toEqual(kept)
+    expect(runner.readState(slot).result()).toEqual(kept)
     expect(runner.step([next(slot, first![slot]!, 1)])[0]!.drawn[0]!.token).toBe(again)
   })
 
@@ -121,7 +121,7 @@ describeCuda('flights on cuda', () => {
     const first = answers(runner, 2, false)[0]!
     for (let slot = 0; slot < 2; slot++) runner.clearSlot(slot)
     runner.step(promptRows(2))
-    const states = [0, 1].map((slot) => runner.readState(slot))
+    const states = [0, 1].map((slot) => runner.readState(slot).result())
     for (let slot = 0; slot < 2; slot++) runner.clearSlot(slot)
     const before = runner.launch(promptRows(2))
     const held = (slot: number) => ({
@@ -129,9 +129,9 @@ describeCuda('flights on cuda', () => {
       stops: new Set([first[slot]!]),
     })
     const after = runner.launch([held(0), held(1)])
-    before.results()
-    expect(after.results().map(({ drawn }) => drawn[0]!.token)).toEqual([-1, -1])
-    expect([0, 1].map((slot) => runner.readState(slot))).toEqual(states)
+    before.result()
+    expect(after.result().map(({ drawn }) => drawn[0]!.token)).toEqual([-1, -1])
+    expect([0, 1].map((slot) => runner.readState(slot).result())).toEqual(states)
   })
 
   test('a row whose draw was not finite is held back, its neighbours run', () => {
@@ -140,7 +140,7 @@ describeCuda('flights on cuda', () => {
     const before = runner.launch(promptRows(3))
     const after = runner.launch([0, 1, 2].map((slot) => next(slot, fedByDraw(slot), 1)))
     const tokens = [before, after].map((flight) =>
-      flight.results().map(({ drawn }) => drawn[0]!.token >= 0),
+      flight.result().map(({ drawn }) => drawn[0]!.token >= 0),
     )
     expect(tokens).toEqual([
       [true, false, true],
@@ -179,13 +179,13 @@ describeCuda('flights on cuda', () => {
             samples: slot === 0 ? [] : [draw(slot, { seed: BigInt(slot) })],
           }))
           const results = one.step(rows).map(({ drawn }) => drawn)
-          return [results, lengths.map((_, slot) => one.readState(slot))]
+          return [results, lengths.map((_, slot) => one.readState(slot).result())]
         })
         expect(graphs, `rows ${lengths}`).toEqual(single)
       }
       const labels = capture.mock.calls.map(([, label]) => label)
       expect(labels).toEqual(
-        expect.arrayContaining(['step of 48 tokens in 1 rows', 'step of 96 tokens in 4 rows']),
+        expect.arrayContaining(['step of 48 tokens in 1 rows', 'step of 96 tokens in 3 rows']),
       )
       capture.mockRestore()
       for (const one of runners) one.dispose()
@@ -204,7 +204,7 @@ describeCuda('flights on cuda', () => {
       for (let slot = 0; slot < 4; slot++) one.clearSlot(slot)
       const flights: ReturnType<ModelRunner['launch']>[] = []
       const results: unknown[] = []
-      const land = () => results.push(flights.shift()!.results())
+      const land = () => results.push(flights.shift()!.result())
       for (const [position, { rows, most, draws }] of [...steps, ...steps].entries()) {
         const rowOf = (slot: number): BatchRow => ({
           slot,
@@ -215,7 +215,7 @@ describeCuda('flights on cuda', () => {
         if (flights.length === maxFlights) land()
       }
       while (flights.length > 0) land()
-      return [results, [0, 1, 2, 3].map((slot) => one.readState(slot))]
+      return [results, [0, 1, 2, 3].map((slot) => one.readState(slot).result())]
     }
     const single = runnerOn(false)
     expect(play(runner, 2)).toEqual(play(single, 1))

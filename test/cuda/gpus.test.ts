@@ -1,7 +1,7 @@
 /** `skein serve --gpus 0,1,…` on real GPUs: the built command, a worker on each, a session that moves, one that dies. */
 import { afterAll, beforeAll, expect, test, vi } from 'vitest'
 import { cudaReport } from '../../src/backend/cuda/report.ts'
-import type { SystemInfo, WorkerRecord } from '../../src/gateway/management/contract.ts'
+import type { SystemInfo, WorkerRecord } from '../../src/gateway/contract.ts'
 import { type RunningServer, serve } from '../helpers/cli.ts'
 import { ENDLESS, openStream } from '../helpers/streams.ts'
 import { describeCuda } from './kit.ts'

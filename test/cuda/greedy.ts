@@ -4,9 +4,9 @@
  *
  *   node test/cuda/greedy.ts MODEL DEVICE[,DEVICE…] [ROWS [TOKENS [MEMORY_GB]]]
  */
-import { type DeviceChoice, parseDevice } from '../../src/device-choice.ts'
-import { loadRunner } from '../../src/load.ts'
-import type { Flight, Runner } from '../../src/model/runner.ts'
+import { type DeviceChoice, parseDevice } from '../../src/host/device-choice.ts'
+import { loadRunner } from '../../src/host/load.ts'
+import type { Flight, RowResult, Runner } from '../../src/model/runner.ts'
 import { draw, someTokens } from '../helpers/runner.ts'
 
 const GROUPS = 4
@@ -25,9 +25,9 @@ function answers(runner: Runner, numRows: number, numTokens: number): number[][]
   const slots = Array.from({ length: numRows }, (_, slot) => slot)
   const groups = Array.from({ length: GROUPS }, (_, g) => slots.filter((s) => s % GROUPS === g))
   const drawn = slots.map((): number[] => [])
-  const flights = new Map<number[], Flight>()
+  const flights = new Map<number[], Flight<RowResult[]>>()
   const land = (group: number[]) => {
-    for (const [i, result] of flights.get(group)?.results().entries() ?? [])
+    for (const [i, result] of flights.get(group)?.result().entries() ?? [])
       drawn[group[i]!]!.push(result.drawn[0]!.token)
   }
   const step = (group: number[], position: number) => {
@@ -38,7 +38,7 @@ function answers(runner: Runner, numRows: number, numTokens: number): number[][]
       samples: [draw(slot, { temperature: 0, position })],
     }))
     flights.set(group, runner.launch(rows))
-    if (runner.maxFlights < GROUPS) flights.get(group)!.results()
+    if (runner.maxFlights < GROUPS) flights.get(group)!.result()
   }
   for (const slot of slots) runner.clearSlot(slot)
   for (let position = 0; position < numTokens; position++)

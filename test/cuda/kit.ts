@@ -6,9 +6,9 @@ import {
   type CudaOptions,
   createCudaBackend,
 } from '../../src/backend/cuda/cuda.ts'
-import { CudaDevice, type DeviceOptions } from '../../src/backend/cuda/device.ts'
-import { listDevices } from '../../src/backend/cuda/device-info.ts'
-import { openDriver } from '../../src/backend/cuda/driver.ts'
+import { CudaDevice, type DeviceOptions } from '../../src/backend/cuda/device/device.ts'
+import { listDevices } from '../../src/backend/cuda/driver/device-info.ts'
+import { openDriver } from '../../src/backend/cuda/driver/driver.ts'
 import { SkeinError } from '../../src/errors.ts'
 
 export const PROBES = join(import.meta.dirname, 'kernels')

@@ -1,12 +1,12 @@
 import { expect, test } from 'vitest'
 import type { Backend, Epilogue, LinearJob } from '../../src/backend/backend.ts'
-import { NativeArena } from '../../src/backend/cuda/arena.ts'
-import { StepStream } from '../../src/backend/cuda/command.ts'
 import type { CudaBackend } from '../../src/backend/cuda/cuda.ts'
-import { Gemm } from '../../src/backend/cuda/gemm.ts'
-import { type Cut, lowRank, TILES } from '../../src/backend/cuda/ops-low-rank.ts'
-import { productOf } from '../../src/backend/cuda/product.ts'
-import { StepBuffer } from '../../src/backend/cuda/step-buffer.ts'
+import { NativeArena } from '../../src/backend/cuda/driver/arena.ts'
+import { Gemm } from '../../src/backend/cuda/gemm/gemm.ts'
+import { type Cut, lowRank, TILES } from '../../src/backend/cuda/linear/low-rank.ts'
+import { productOf } from '../../src/backend/cuda/linear/product.ts'
+import { StepBuffer } from '../../src/backend/cuda/step/buffer.ts'
+import { StepStream } from '../../src/backend/cuda/step/command.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import {
   capacityFor,
@@ -44,7 +44,7 @@ function jobsOf(backend: Backend, tokens: number): LinearJob[] {
 }
 
 function outputsOf(backend: Backend, jobs: readonly LinearJob[], tokens: number): Float32Array[] {
-  return jobs.map(({ y, weight }) => backend.readTensor(y, 0, tokens * weight.rows))
+  return jobs.map(({ y, weight }) => backend.readTensor(y, 0, tokens * weight.rows).result())
 }
 
 /** Outputs of token 5, and of all others. */
@@ -65,14 +65,19 @@ function runCut(
   const capacity = capacityFor(tokens)
   const buffer = new StepBuffer(device, capacity)
   const products = jobs.map((job) => productOf(job, capacity.tokens))
-  buffer.upload(raggedBatch(capacity, [tokens], [0], 1))
+  buffer.upload(raggedBatch(capacity, [tokens], [0], 1), { singles: 0, longRows: 1 })
   for (const { y, weight } of jobs)
     backend.writeTensor(y, new Float32Array((tokens + 2) * weight.rows).fill(Number.NaN))
   const run = lowRank(device, products, 0, () => cut)
   run(new StepStream(device, gemm, buffer, new NativeArena()), tokens + 100)
   const outputs = outputsOf(backend, jobs, tokens)
   for (const { y, weight } of jobs)
-    expect(backend.readTensor(y, tokens * weight.rows).every(Number.isNaN)).toBe(true)
+    expect(
+      backend
+        .readTensor(y, tokens * weight.rows)
+        .result()
+        .every(Number.isNaN),
+    ).toBe(true)
   buffer.dispose()
   return outputs
 }

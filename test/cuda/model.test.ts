@@ -1,9 +1,11 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { Backend, WeightType } from '../../src/backend/backend.ts'
 import { type CudaOptions, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
+import { type Flight, landed } from '../../src/backend/flight.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
-import { ModelRunner } from '../../src/model/model-runner.ts'
+import { ModelRunner } from '../../src/model/run/model-runner.ts'
+import type { StateData } from '../../src/model/runner.ts'
 import { loadRwkv6 } from '../../src/model/rwkv6.ts'
 import { loadRwkv7 } from '../../src/model/rwkv7.ts'
 import {
@@ -118,7 +120,7 @@ for (const architecture of ARCHITECTURES) {
                 })),
               )
               .map(({ drawn }) => drawn[0]!.token)
-          return { tokens, state: one.readState(size - 1) }
+          return { tokens, state: one.readState(size - 1).result() }
         })
         expect(states[0], `${size} rows`).toEqual(states[1])
       }
@@ -133,37 +135,61 @@ for (const architecture of ARCHITECTURES) {
       runner.step([{ slot: 4, tokens: tokens.subarray(0, 20), samples: [] }])
       runner.copySlot(4, 6)
       runner.poisonSlot(4)
-      oracle.writeState(1, runner.readState(6))
+      oracle.writeState(1, runner.readState(6).result()).result()
       oracle.step([{ slot: 1, tokens: tokens.subarray(20, 35), samples: [] }])
-      runner.writeState(7, oracle.readState(1))
+      runner.writeState(7, oracle.readState(1).result()).result()
       expect(difference(feed(runner, 7, tokens.subarray(35), 256), expected)).toBeLessThan(3e-3)
     })
 
-    test('read a layer at a time, a state is the one that was read whole', () => {
+    test('what is asked of a slot after its read does not change what is read', async () => {
       runner.clearSlot(4)
       runner.step([{ slot: 4, tokens: someTokens(20, 9), samples: [] }])
-      const state = runner.readState(4)
-      const pieces = {
-        shift: new Float32Array(state.shift.length),
-        wkv: new Float32Array(state.wkv.length),
+      const state = runner.readState(4).result()
+      for (let round = 0; round < 20; round++) {
+        runner.writeState(4, state).result()
+        const read = runner.readState(4)
+        runner.poisonSlot(4)
+        runner.clearSlot(4)
+        runner.step([{ slot: 4, tokens: someTokens(5, round), samples: [] }])
+        expect(await landed(read)).toEqual(state)
       }
-      const { layers } = runner.info.stateShape
-      for (let layer = 0; layer < layers; layer++) runner.readLayers(4, layer, layer + 1, pieces)
-      expect(pieces).toEqual(state)
     })
 
-    test('written a layer at a time, a state is the one that was written whole', () => {
-      const { layers } = runner.info.stateShape
-      runner.clearSlot(4)
-      runner.step([{ slot: 4, tokens: someTokens(20, 9), samples: [] }])
-      const state = runner.readState(4)
-      // Often enough that the page-locked memory is used again.
-      for (let round = 0; round < 5; round++) {
-        runner.poisonSlot(7)
-        for (let layer = layers - 1; layer >= 0; layer--)
-          runner.writeLayers(7, layer, layer + 1, state)
-        expect(runner.readState(7)).toEqual(state)
+    test('states on their way both ways at once, as many as can be, arrive whole', async () => {
+      const states = Array.from({ length: 8 }, (_, slot) => {
+        runner.clearSlot(slot)
+        runner.step([{ slot, tokens: someTokens(10, slot), samples: [] }])
+        return runner.readState(slot).result()
+      })
+      // Often enough that every lane is used again, by reads and by writes.
+      for (let round = 0; round < 10; round++) {
+        for (let slot = 8; slot < 16; slot++) runner.poisonSlot(slot)
+        const writes = new Map<number, Flight<void>>()
+        const reads = new Map<number, Flight<StateData>>()
+        const end = performance.now() + 10_000
+        while (reads.size < 8) {
+          if (performance.now() > end) throw new Error(`${reads.size} of 8 states were read`)
+          const [next] = [...states.keys()].filter((i) => !writes.has(i))
+          if (next !== undefined && runner.canMove)
+            writes.set(next, runner.writeState(8 + next, states[next]!))
+          for (const [i, write] of writes)
+            if (runner.canMove && !reads.has(i) && write.isDone) {
+              reads.set(i, runner.readState(8 + i))
+              runner.poisonSlot(8 + i)
+            }
+          await new Promise((resolve) => setImmediate(resolve))
+        }
+        for (const [i, read] of reads) expect(await landed(read)).toEqual(states[i])
       }
+    })
+
+    test('a write that is under way leaves its slot as it is', () => {
+      runner.clearSlot(5)
+      runner.step([{ slot: 5, tokens: someTokens(10, 5), samples: [] }])
+      const before = runner.readState(5).result()
+      const short = before.map((array) => array.slice(1))
+      expect(() => runner.writeState(5, short)).toThrow('a state of')
+      expect(runner.readState(5).result()).toEqual(before)
     })
 
     test('a poisoned state fails its own row only', () => {

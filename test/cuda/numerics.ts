@@ -7,9 +7,9 @@
  *   node test/cuda/numerics.ts [DEVICE] SIZE…       0.1b 0.4b 1.5b 7.2b; cuda:0 when absent
  */
 import { RANDOM_MODEL_SIZES } from '../../src/bench/random-model.ts'
-import { randomModel } from '../../src/cli/random-model.ts'
-import { parseDevice } from '../../src/device-choice.ts'
-import { loadRunner } from '../../src/load.ts'
+import { randomModel } from '../../src/cli/bench/random-model.ts'
+import { parseDevice } from '../../src/host/device-choice.ts'
+import { loadRunner } from '../../src/host/load.ts'
 import type { Runner } from '../../src/model/runner.ts'
 import { someTokens } from '../helpers/runner.ts'
 

@@ -1,6 +1,6 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Backend, Epilogue, Matrix, MatrixSource } from '../../src/backend/backend.ts'
-import { Gemm } from '../../src/backend/cuda/gemm.ts'
+import { Gemm } from '../../src/backend/cuda/gemm/gemm.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import {
   capacityFor,
@@ -70,7 +70,7 @@ describeCuda('products with fp8 on cuda', () => {
       return { y, x, weight, epilogue, ...bias }
     })
     runOnce(backend, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => ops.linear(jobs))
-    return jobs.map(({ y, weight }) => backend.readTensor(y, 0, tokens * weight.rows))
+    return jobs.map(({ y, weight }) => backend.readTensor(y, 0, tokens * weight.rows).result())
   }
 
   /** The rounded weights, for a backend that does not round. */
@@ -117,7 +117,9 @@ describeCuda('products with fp8 on cuda', () => {
     runOnce(cuda(), capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
       ops.linear([{ y, x, weight }]),
     )
-    const found = cuda().readTensor(y, 0, tokens * rows)
+    const found = cuda()
+      .readTensor(y, 0, tokens * rows)
+      .result()
     expect(found.every((one, i) => Number.isNaN(one) === (Math.floor(i / rows) === 7))).toBe(true)
     expect(found.subarray(9 * rows, 10 * rows).every((one) => one === 0)).toBe(true)
   })

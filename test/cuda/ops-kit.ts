@@ -18,15 +18,16 @@ export const INTEGERS = ['i8', 'q4', 'nf4'] as const
 /** The most tokens that tiles serve (linear-tiles.cu, capability 9.0). */
 export const TILED_TOKENS = 4096
 
-/** Row lengths and the slots they run in. */
+/** Row lengths, shortest first as a batch has them, and the slots they run in. */
 export const BATCHES = [
   { lengths: [1], slots: [0] },
   { lengths: [5], slots: [3] },
   { lengths: [1, 1, 1], slots: [2, 0, 4] },
-  { lengths: [3, 1, 7, 2], slots: [4, 1, 0, 3] },
+  { lengths: [1, 2, 3, 7], slots: [1, 3, 4, 0] },
   { lengths: [8, 9], slots: [1, 2] },
   { lengths: [70], slots: [1] },
-  { lengths: [200, 1, 101], slots: [3, 1, 0] },
+  { lengths: [1, 101, 200], slots: [1, 0, 3] },
+  { lengths: [1, 1, 17, 31, 40], slots: [2, 4, 1, 0, 3] },
 ] as const
 
 /** Numbers that f16 holds exactly, so that both backends start from the same. */
@@ -71,15 +72,20 @@ export function randomStates(backend: Backend, shape: StateShape): StatePool {
   const pool = backend.statePool(shape, 5)
   const { layers, channels, heads, headSize } = shape
   for (let slot = 0; slot < 5; slot++)
-    pool.write(slot, {
-      shift: normals(layers * 2 * channels, 100 + slot),
-      wkv: halves(layers * heads * headSize ** 2, 200 + slot, 0.3),
-    })
+    pool
+      .write(slot, [
+        normals(layers * 2 * channels, 100 + slot),
+        halves(layers * heads * headSize ** 2, 200 + slot, 0.3),
+      ])
+      .result()
   return pool
 }
 
 export function readStates(pool: StatePool, part: 'shift' | 'wkv'): Float32Array {
-  const slots = Array.from({ length: pool.numSlots }, (_, slot) => pool.read(slot)[part])
+  const slots = Array.from(
+    { length: pool.numSlots },
+    (_, slot) => pool.read(slot).result()[part === 'shift' ? 0 : 1]!,
+  )
   const all = new Float32Array(slots.length * slots[0]!.length)
   for (const [i, values] of slots.entries()) all.set(values, i * values.length)
   return all

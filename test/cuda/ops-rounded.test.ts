@@ -54,8 +54,13 @@ function linearOf(
   runOnce(backend, capacity, batch, (ops) => ops.linear(jobs))
   return jobs.map(({ y, weight: { rows, type } }) => {
     if (tokens <= (isTiled(backend) && type !== 'f16' ? TILED_TOKENS : EXACT_TOKENS))
-      expect(backend.readTensor(y, tokens * rows).every(Number.isNaN)).toBe(true)
-    return backend.readTensor(y, 0, tokens * rows)
+      expect(
+        backend
+          .readTensor(y, tokens * rows)
+          .result()
+          .every(Number.isNaN),
+      ).toBe(true)
+    return backend.readTensor(y, 0, tokens * rows).result()
   })
 }
 
@@ -111,7 +116,7 @@ describeCuda('products with integers on cuda', () => {
         runOnce(cuda(), capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
           ops.linear([{ y, x, weight }]),
         )
-        return cuda().readTensor(y, 0, rows)
+        return cuda().readTensor(y, 0, rows).result()
       }
       const alone = first(1)
       for (const tokens of [2, 8, 9, 20, 32]) expect(first(tokens), `${tokens}`).toEqual(alone)
@@ -135,7 +140,9 @@ describeCuda('products with integers on cuda', () => {
       runOnce(cuda(), capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
         ops.linear([{ y, x, weight }]),
       )
-      const found = cuda().readTensor(y, 0, tokens * rows)
+      const found = cuda()
+        .readTensor(y, 0, tokens * rows)
+        .result()
       expect(found.every((value, i) => Number.isNaN(value) === (i % rows === 5))).toBe(true)
     }
   })

@@ -31,8 +31,13 @@ describeCuda('elementwise ops of RWKV-6 on cuda', () => {
           const base = mix.map((_, i) => backend.tensor([C], normals(C, 20 + i)))
           runOnce(backend, capacity, batch, (ops) => ops.ddlerp(mix, operand(1), operand(2), base))
           for (const one of mix)
-            expect(backend.readTensor(one, tokens * C).every(Number.isNaN)).toBe(true)
-          return mix.map((one) => backend.readTensor(one, 0, tokens * C))
+            expect(
+              backend
+                .readTensor(one, tokens * C)
+                .result()
+                .every(Number.isNaN),
+            ).toBe(true)
+          return mix.map((one) => backend.readTensor(one, 0, tokens * C).result())
         })
       }
     }
@@ -49,8 +54,13 @@ describeCuda('elementwise ops of RWKV-6 on cuda', () => {
           const gate = backend.activation([tokens + 2, C], halves(count, 2))
           const value = backend.tensor([tokens + 2, C], normals(count, 3))
           runOnce(backend, capacity, batch, (ops) => ops.gatedAdd(x, gate, value))
-          expect(backend.readTensor(x, tokens * C).every((one) => one === 7)).toBe(true)
-          return [backend.readTensor(x, 0, tokens * C)]
+          expect(
+            backend
+              .readTensor(x, tokens * C)
+              .result()
+              .every((one) => one === 7),
+          ).toBe(true)
+          return [backend.readTensor(x, 0, tokens * C).result()]
         })
       }
     }
@@ -87,8 +97,13 @@ for (const wkv of ['f32', 'f16'] as const) {
           const states = randomStates(backend, shape)
           const { operands, weights, out } = inputs(backend, heads, tokens)
           runOnce(backend, capacity, batch, (ops) => ops.wkv6(out, operands, weights, states, 1))
-          expect(backend.readTensor(out, tokens * C).every(Number.isNaN)).toBe(true)
-          return [backend.readTensor(out, 0, tokens * C), readStates(states, 'wkv')]
+          expect(
+            backend
+              .readTensor(out, tokens * C)
+              .result()
+              .every(Number.isNaN),
+          ).toBe(true)
+          return [backend.readTensor(out, 0, tokens * C).result(), readStates(states, 'wkv')]
         })
       }
     })

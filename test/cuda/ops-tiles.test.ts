@@ -31,7 +31,7 @@ function linearOf(
   })
   const batch = raggedBatch(capacity, [tokens], [0], 1)
   runOnce(backend, capacity, batch, (ops) => ops.linear(jobs))
-  return jobs.map(({ y, weight: { rows } }) => backend.readTensor(y, 0, tokens * rows))
+  return jobs.map(({ y, weight: { rows } }) => backend.readTensor(y, 0, tokens * rows).result())
 }
 
 describeCuda('products of many tokens with integers on cuda', () => {
@@ -91,7 +91,9 @@ describeCuda('products of many tokens with integers on cuda', () => {
       const y = cuda().tensor([rows, V], new Float32Array(rows * V).fill(Number.NaN))
       const x = cuda().activation([rows, C], halves(rows * C, 3))
       runOnce(cuda(), capacity, batch, (ops) => ops.logits(y, x, head))
-      return cuda().readTensor(y, 0, 8 * V)
+      return cuda()
+        .readTensor(y, 0, 8 * V)
+        .result()
     }
     const few = run(8)
     expect(rmsRatio(run(80), few)).toBeLessThan(1e-3)

@@ -3,8 +3,8 @@ import { afterAll, expect, test } from 'vitest'
 import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { PeerLink } from '../../src/backend/cuda/peer.ts'
 import { cudaReport } from '../../src/backend/cuda/report.ts'
-import type { DeviceChoice } from '../../src/device-choice.ts'
-import { loadRunner } from '../../src/load.ts'
+import type { DeviceChoice } from '../../src/host/device-choice.ts'
+import { loadRunner } from '../../src/host/load.ts'
 import type { BatchRow, Runner } from '../../src/model/runner.ts'
 import { draw, someTokens, tinyModel } from '../helpers/runner.ts'
 import { describeCuda, randomNumbers } from './kit.ts'
@@ -37,9 +37,14 @@ describeCuda('several GPUs', () => {
       b.writeTensor(thereHalf, new Float32Array(50 * 24).fill(7))
       link.send(9 * round)
       const count = 9 * round * 24
-      expect(b.readTensor(there, 0, count)).toEqual(numbers.subarray(0, count))
-      expect(b.readTensor(thereHalf, 0, count)).toEqual(a.readTensor(h, 0, count))
-      expect(b.readTensor(there, count).every((value) => value === 7)).toBe(true)
+      expect(b.readTensor(there, 0, count).result()).toEqual(numbers.subarray(0, count))
+      expect(b.readTensor(thereHalf, 0, count).result()).toEqual(a.readTensor(h, 0, count).result())
+      expect(
+        b
+          .readTensor(there, count)
+          .result()
+          .every((value) => value === 7),
+      ).toBe(true)
     }
     link.dispose()
     a.dispose()
@@ -62,7 +67,7 @@ describeCuda('several GPUs', () => {
 
   /**
    * Greedy answers of `count` rows over some steps; `inAir` groups of rows take turns. No step has more than 16 tokens:
-   * up to there the bits of a row do not depend on the others (docs/kernels.md).
+   * up to there the bits of a row do not depend on the others (docs/dev/kernels.md).
    */
   function answers(runner: Runner, count: number, inAir: number): number[][] {
     const slots = Array.from({ length: count }, (_, slot) => slot)
@@ -82,7 +87,7 @@ describeCuda('several GPUs', () => {
         ),
       )
       for (const [g, flight] of flights.entries())
-        for (const [i, { drawn }] of flight.results().entries())
+        for (const [i, { drawn }] of flight.result().entries())
           tokens[groups[g]![i]!]!.push(drawn[0]!.token)
     }
     return tokens
@@ -99,7 +104,7 @@ describeCuda('several GPUs', () => {
     expect(answers(two, 12, 1)).toEqual(expected)
     expect(answers(two, 12, 2)).toEqual(expected)
     expect(answers(three, 12, 3)).toEqual(expected)
-    expect(three.readState(7)).toEqual(one.readState(7))
+    expect(three.readState(7).result()).toEqual(one.readState(7).result())
   })
 
   test('a state goes from two GPUs to the CPU and back', () => {
@@ -111,13 +116,13 @@ describeCuda('several GPUs', () => {
     ]
     for (const runner of [two, cpu]) runner.clearSlot(1)
     two.step(row(0, 20))
-    const state = two.readState(1)
+    const state = two.readState(1).result()
     two.poisonSlot(1)
     cpu.step(row(0, 20))
     const expected = cpu.step(row(20, 21, true))[0]!.logits!
-    two.writeState(1, state)
+    two.writeState(1, state).result()
     const back = two.step(row(20, 21, true))[0]!.logits!
-    cpu.writeState(1, state)
+    cpu.writeState(1, state).result()
     const moved = cpu.step(row(20, 21, true))[0]!.logits!
     const largest = expected.reduce((max, x) => Math.max(max, Math.abs(x)), 0)
     for (const logits of [back, moved])

@@ -7,20 +7,20 @@
 import { existsSync, mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { Batch, Ops, WeightType } from '../../src/backend/backend.ts'
-import { createBatch } from '../../src/backend/backend.ts'
-import { NativeArena } from '../../src/backend/cuda/arena.ts'
+import { type Batch, createBatch, type Ops, type WeightType } from '../../src/backend/backend.ts'
+import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
+import { NativeArena } from '../../src/backend/cuda/driver/arena.ts'
+import { bucketOf, Gemm } from '../../src/backend/cuda/gemm/gemm.ts'
+import type { StepCommand } from '../../src/backend/cuda/ops/fused-layers.ts'
+import { Recording } from '../../src/backend/cuda/ops/recording.ts'
+import { StepBuffer } from '../../src/backend/cuda/step/buffer.ts'
 import {
   type Command,
+  isDecode,
   LONG_ROW,
   type StepShape,
   StepStream,
-} from '../../src/backend/cuda/command.ts'
-import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
-import { bucketOf, Gemm } from '../../src/backend/cuda/gemm.ts'
-import { Recording } from '../../src/backend/cuda/ops.ts'
-import type { StepCommand } from '../../src/backend/cuda/ops-few-rows.ts'
-import { StepBuffer } from '../../src/backend/cuda/step-buffer.ts'
+} from '../../src/backend/cuda/step/command.ts'
 import {
   RANDOM_MODEL_SIZES,
   randomModelDimensions,
@@ -44,7 +44,7 @@ function recordModel(backend: CudaBackend, model: Model, { prompts, tokens }: Ca
   const capacity = { tokens: prompts * tokens, rows: prompts, logits: prompts, samples: prompts }
   const states = backend.statePool(model.stateShape, prompts)
   const penalties = backend.penaltyPool(model.vocabSize, prompts)
-  const recording = new Recording(backend.device, capacity)
+  const recording = new Recording(backend.device, capacity, 1)
   const commands = new Map<string, Command[]>()
   const ops = recording.ops()
   let linears = 0
@@ -97,7 +97,7 @@ function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): voi
     rows: one.prompts,
     logits: one.prompts,
     samples: one.prompts,
-    isDecode: one.tokens === 1,
+    singles: one.tokens === 1 ? one.prompts : 0,
     longRows: one.tokens >= LONG_ROW ? one.prompts : 0,
   }
   const buffer = new StepBuffer(device, {
@@ -111,7 +111,7 @@ function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): voi
     command.prepare(gemm, shape)
     command.alone.prepare?.(gemm, shape)
   }
-  buffer.upload(batch)
+  buffer.upload(batch, shape)
   // Real values in every buffer before any kind runs alone.
   for (const command of all) command.run(stream, shape)
   device.synchronize()
@@ -128,7 +128,7 @@ function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): voi
     const microseconds = time(list)
     print(label, microseconds, list.length)
   }
-  if (shape.isDecode && shape.tokens <= 2)
+  if (isDecode(shape) && shape.tokens <= 2)
     print('each op for itself', time(all.map(({ alone }) => alone)))
   const whole = time(all)
   const rate = ((one.prompts * one.tokens * 1e6) / whole).toFixed(0)

@@ -4,6 +4,7 @@ import {
   type Batch,
   createBatch,
   MAX_TOP_LOGPROBS,
+  maskWords,
   type PenaltyPool,
   type Program,
   SAMPLE_FLOATS,
@@ -20,14 +21,22 @@ type Spec = Partial<Record<keyof typeof SampleFloat | keyof typeof SampleInt, nu
   readonly row?: number
   readonly slot?: number
   readonly bias?: readonly (readonly [token: number, value: number])[]
+  /** Of tokens; absent: all. */
+  readonly allowed?: readonly number[]
 }
 
 const SAMPLES = 100
 const ROWS = 4
 const CAPACITY = { tokens: ROWS, rows: 1, logits: ROWS, samples: SAMPLES }
-const DEFAULTS: Spec = { temperature: 1, topP: 1, decay: 1, repetition: 1, topLogprobs: -1 }
+const DEFAULTS: Spec = {
+  temperature: 1,
+  topP: 1,
+  penaltyDecay: 1,
+  repetitionPenalty: 1,
+  topLogprobs: -1,
+}
 
-function packSpecs(specs: readonly Spec[]): Batch {
+function packSpecs(specs: readonly Spec[], vocabSize: number): Batch {
   const batch = createBatch(CAPACITY)
   batch.numTokens = ROWS
   batch.numRows = 1
@@ -47,25 +56,39 @@ function packSpecs(specs: readonly Spec[]): Batch {
     for (const [name, column] of Object.entries(SampleInt))
       batch.sampleInts[s * SAMPLE_INTS + column] = spec[name as keyof typeof SampleInt] ?? 0
   }
+  packMasks(batch, specs, vocabSize)
   batch.biasIds = Int32Array.from(bias.flat(), ([token]) => token)
   batch.biasValues = Float32Array.from(bias.flat(), ([, value]) => value)
   return batch
+}
+
+function packMasks(batch: Batch, specs: readonly Spec[], vocabSize: number): void {
+  const words = maskWords(vocabSize)
+  batch.masks = new Uint32Array(specs.length * words)
+  for (const [s, { allowed }] of specs.entries()) {
+    if (allowed === undefined) continue
+    const row = batch.masks.subarray(batch.numMasks * words)
+    for (const id of allowed) row[id >> 5] = row[id >> 5]! | (1 << (id & 31))
+    batch.sampleInts[s * SAMPLE_INTS + SampleInt.mask] = ++batch.numMasks
+  }
 }
 
 /** A recorded sampler over fixed logits. */
 class Sampler {
   readonly penalties: PenaltyPool
   readonly #program: Program
+  readonly #vocabSize: number
 
   constructor(backend: Backend, logits: Float32Array) {
     const vocabSize = logits.length / ROWS
+    this.#vocabSize = vocabSize
     this.penalties = backend.penaltyPool(vocabSize, SAMPLES)
     const tensor = backend.tensor([ROWS, vocabSize], logits)
     this.#program = backend.record(CAPACITY, (ops) => ops.sample(tensor, this.penalties))
   }
 
   draw(specs: readonly Spec[]): Batch {
-    const batch = packSpecs(specs)
+    const batch = packSpecs(specs, this.#vocabSize)
     this.#program.run(batch)
     return batch
   }
@@ -137,6 +160,29 @@ describeCuda('sample on cuda', () => {
     expect(mine.tokens(greedy)).toEqual([123, 123, 123])
   })
 
+  test('masks leave their tokens alone, and touch no other draw', () => {
+    for (const V of [1000, 65_536, 70_000]) {
+      const [mine, theirs] = pair(normals(ROWS * V, V, 2))
+      const few = Array.from({ length: V }, (_, id) => id).filter((id) => id % 9 === 4)
+      const masked: Spec[] = [
+        { allowed: few },
+        { allowed: [V - 1] },
+        { allowed: [0, V - 1], temperature: 0 },
+        { allowed: few, topP: 0.5, topK: 4, temperature: 3 },
+        { allowed: few, noise: 2 },
+        { allowed: few.slice(0, 3), topP: 0.9, topLogprobs: 5 },
+      ]
+      const specs = masked.flatMap((spec, i) => [{ seedLow: i }, { ...spec, seedLow: 9 + i }])
+      const tokens = mine.tokens(specs)
+      expect(tokens).toEqual(theirs.tokens(specs))
+      const others = pair(normals(ROWS * V, V, 2))[0].tokens(
+        specs.map(({ allowed: _, ...spec }) => spec),
+      )
+      const isPlain = (_: number, s: number) => s % 2 === 0
+      expect(tokens.filter(isPlain)).toEqual(others.filter(isPlain))
+    }
+  })
+
   test('equal logits are drawn in the order of their ids', () => {
     for (const V of [100, 20_000]) {
       const [mine, theirs] = pair(new Float32Array(ROWS * V).fill(1.5))
@@ -163,10 +209,10 @@ describeCuda('sample on cuda', () => {
       [11, -1],
     ] as const
     const settings = Array.from({ length: 48 }, (_, s) => ({
-      presence: random(),
-      frequency: 2 * random() - 0.5,
-      decay: s % 2 === 0 ? 1 : 0.9,
-      repetition: s % 3 === 0 ? 1 : 0.8 + random(),
+      presencePenalty: random(),
+      frequencyPenalty: 2 * random() - 0.5,
+      penaltyDecay: s % 2 === 0 ? 1 : 0.9,
+      repetitionPenalty: s % 3 === 0 ? 1 : 0.8 + random(),
       temperature: s % 5 === 0 ? 0 : 0.7,
       topP: 0.9,
       seedLow: s,

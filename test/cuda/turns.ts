@@ -5,10 +5,10 @@
  *   node test/cuda/turns.ts MODEL DEVICE[,DEVICE…] ROWS [TOKENS [SECONDS]]
  */
 import { setImmediate } from 'node:timers/promises'
-import { type DeviceChoice, parseDevice } from '../../src/device-choice.ts'
 import { Engine } from '../../src/engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
-import { loadRunner } from '../../src/load.ts'
+import { type DeviceChoice, parseDevice } from '../../src/host/device-choice.ts'
+import { loadRunner } from '../../src/host/load.ts'
 import { requestOf, SAMPLING } from '../engine/kit.ts'
 import { someTokens } from '../helpers/runner.ts'
 

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { expect, test } from 'vitest'
-import { writeSafetensors } from '../../src/model/formats/safetensors-writer.ts'
+import { writeSafetensors } from '../../src/model/formats/safetensors/writer.ts'
 import { DEMO, goldenSamples, serve, skein } from '../helpers/cli.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-cli-'))
@@ -137,8 +137,10 @@ test.each([
   [['serve', '--quant', 'int3'], '--quant takes one of'],
   [['serve', '/no/such/model.pth'], '/no/such/model.pth'],
   [['frobnicate'], 'no command "frobnicate"'],
+  [['frobnicate', '--help'], 'no command "frobnicate"'],
+  [['sevre'], 'did you mean serve?'],
   [['keys', 'rm', 'bob'], 'no command "rm"'],
-  [['generate', DEMO, 'Once upon'], 'nothing takes the word "Once upon"'],
+  [['generate', DEMO, 'Once upon'], 'unexpected argument "Once upon"'],
   [['generate'], 'no text to continue'],
   [['generate', 'nosuch', '--prompt', 'x'], 'nosuch: no such file'],
   [['tokenize', 'nosuch.txt'], "no such file or directory, open 'nosuch.txt'\n"],
@@ -159,11 +161,24 @@ test('a model that is written from another keeps its vocabulary', async () => {
   expect(existsSync(join(folder, 'copy.vocab.txt'))).toBe(true)
 })
 
+test('run talks with a model in its own process', async () => {
+  const { code, stdout } = await skein(['run', 'demo', '--max-tokens', '5'], 'Hello.')
+  expect(code).toBe(0)
+  expect(stdout.trim().length).toBeGreaterThan(0)
+})
+
+test('what completes commands and flags is read by bash without a complaint', async () => {
+  const script = (await skein(['completion', 'bash'])).stdout
+  const ask = 'COMP_WORDS=(skein serve --max-t); COMP_CWORD=2; _skein; echo "$COMPREPLY"'
+  const { stdout } = await promisify(execFile)('bash', ['-c', `${script}\n${ask}`])
+  expect(stdout.trim()).toBe('--max-turns')
+})
+
 test('the commands that a server shows work as they are pasted', async () => {
   const SKEIN_API_KEY = 'a-key'
   const server = await serve(['one=demo', 'two=demo', '--api-key', SKEIN_API_KEY])
   try {
-    await expect.poll(() => server.output.at(-1)).toMatch('Ctrl-C')
+    await expect.poll(() => server.output.join('\n'), { timeout: 60_000 }).toContain('Ctrl-C')
     const at = server.output.findIndex((line) => line.startsWith('try '))
     const command = server.output
       .slice(at, at + 2)
@@ -180,3 +195,24 @@ test('the commands that a server shows work as they are pasted', async () => {
     await server.stop()
   }
 })
+
+test('ps lists what a server runs, and stop stops it', async () => {
+  const SKEIN_API_KEY = 'a-key'
+  const server = await serve(['one=demo', 'two=demo', '--api-key', SKEIN_API_KEY])
+  try {
+    await expect.poll(() => server.output.join('\n'), { timeout: 60_000 }).toContain('Ctrl-C')
+    const own = ['--url', server.url]
+    const refused = await skein(['ps', ...own])
+    expect(refused).toMatchObject({ code: 1, stderr: expect.stringContaining('--api-key') })
+    const to = [...own, '--api-key', SKEIN_API_KEY]
+    const listed = await skein(['ps', ...to])
+    expect(listed.stdout).toMatch(/^one +wkr-\w+ +ready .*\ntwo +wkr-\w+ +ready /m)
+    expect((await skein(['stop', 'two', ...to])).stdout).toBe('stopped two (1 workers)\n')
+    const running = JSON.parse((await skein(['ps', '--json', ...to])).stdout)
+    expect(running.workers.map(({ model }: { model: string }) => model)).toEqual(['one'])
+    const unknown = await skein(['stop', 'three', ...to])
+    expect(unknown).toMatchObject({ code: 1, stderr: expect.stringContaining('skein ps') })
+  } finally {
+    await server.stop()
+  }
+}, 120_000)

@@ -1,3 +1,5 @@
+import { readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
 import type { Browser, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { findChromium, launchChromium, openPage } from '../helpers/chromium.ts'
@@ -6,7 +8,17 @@ import { FakeServer, fakeLoad, fakeWorker } from '../web/fake-server.ts'
 
 const executable = findChromium()
 const reason = executable === null ? ' (skipped: no Chromium on PATH; set CHROMIUM_PATH)' : ''
-const PAGES = ['overview', 'workers', 'playground', 'sessions', 'translate', 'api']
+const PAGES = [
+  'home',
+  'playground',
+  'translate',
+  'models',
+  'workers',
+  'overview',
+  'sessions',
+  'keys',
+  'api',
+]
 
 /** Controls that a screen reader could not name, and ids that are there twice. */
 const NAMELESS = `
@@ -44,11 +56,14 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
   const phase = (name: string) => card().locator('.badge', { hasText: name }).waitFor()
 
   test('a worker is started from the form; what is wrong is said beside its field', async () => {
-    await page.getByText('No model is running').waitFor()
-    await page.getByRole('link', { name: 'Start a worker' }).click()
+    await page.getByRole('heading', { name: 'Welcome to Skein' }).waitFor()
+    await page.getByRole('link', { name: 'Choose a model' }).click()
+    await page.getByRole('heading', { name: 'demo' }).waitFor()
+    await page.getByText('fits (').waitFor()
+    await page.getByRole('link', { name: 'Load with options' }).click()
     const dialog = page.getByRole('dialog')
     await dialog.getByLabel('Model file').selectOption({ value: 'demo.pth' })
-    await dialog.getByText('More').click()
+    await dialog.getByText('More', { exact: true }).click()
     await dialog.getByLabel('Batch size').fill('many')
     await dialog.getByRole('button', { name: 'Start' }).click()
     const field = dialog.locator('.field.wrong')
@@ -84,7 +99,7 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
   test('a question is answered, with its figures', async () => {
     await card().getByRole('button', { name: 'Chat' }).click()
     await page.getByRole('button', { name: 'Settings' }).click()
-    await page.getByLabel('Temperature').fill('0')
+    await page.getByLabel('Temperature', { exact: true }).fill('0')
     await page.getByRole('button', { name: 'Settings' }).click()
     expect(await ask('What is the capital of France?')).toContain('Paris')
     expect(await page.locator('.answer-figures').textContent()).toMatch(
@@ -95,7 +110,9 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
   test('a raw text goes on, and is shown while it is written', async () => {
     await page.getByRole('button', { name: 'Completion' }).click()
     await page.getByLabel('Prompt', { exact: true }).fill('Once upon a time')
+    await page.getByRole('button', { name: 'Settings' }).click()
     await page.getByLabel('Max tokens').fill('300')
+    await page.getByText('More settings').click()
     await page.getByLabel('Go on after the end of text').check()
     // Scripts of the page, which this file's types know nothing of, are text.
     await page.evaluate(`
@@ -105,12 +122,12 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
       }).observe(document.body, { subtree: true, childList: true, characterData: true })
     `)
     await page.getByRole('button', { name: 'Continue the text' }).click()
-    await page.locator('.answer[aria-busy=false]', { hasText: '300 tokens' }).waitFor()
+    await page.locator('.completion-outcome', { hasText: '300 tokens' }).waitFor()
     expect(await page.evaluate('lengths.size')).toBeGreaterThan(5)
     await page.getByRole('button', { name: 'Append to the prompt' }).click()
     const prompt = await page.getByLabel('Prompt', { exact: true }).inputValue()
     expect(prompt.length).toBeGreaterThan(500)
-    await page.getByRole('button', { name: 'Chat' }).click()
+    await page.getByRole('button', { name: 'Chat', exact: true }).click()
   })
 
   test('Stop stops, by mouse and by keyboard, and begins nothing', async () => {
@@ -120,6 +137,7 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
     })
     await page.getByRole('button', { name: 'Completion' }).click()
     await page.getByLabel('Prompt', { exact: true }).fill('Once upon a time')
+    await page.getByRole('button', { name: 'Settings' }).click()
     await page.getByLabel('Max tokens').fill('60000')
     const stop = page.getByRole('button', { name: 'Stop', exact: true })
     for (const press of [() => stop.click(), () => stop.press('Enter')]) {
@@ -173,6 +191,91 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
     await page.locator('.alternatives .drawn', { hasText: 'is' }).waitFor()
   })
 
+  test('after a reload every word of every branch is there, and the conversation goes on', async () => {
+    const first = page.locator('.exchange').first()
+    const before = await page.locator('.exchange').count()
+    await page.getByRole('button', { name: 'Show tokens and probabilities' }).click()
+    await page.reload()
+    await expect.poll(() => page.locator('.exchange').count()).toBe(before)
+    await first.locator('.answer', { hasText: 'Paris' }).waitFor()
+    await first.getByRole('button', { name: 'Later branch' }).click()
+    await first.locator('.question', { hasText: 'capital of Japan?' }).waitFor()
+    await first.getByRole('button', { name: 'Earlier branch' }).click()
+    await ask('What is the capital of Japan?')
+    const last = page.locator('.exchange').last()
+    await last.locator('.answer', { hasText: 'Tokyo' }).waitFor()
+    // Nothing was read again.
+    expect(await last.locator('.answer-figures').textContent()).toMatch(/ [1-9]\d* cached/)
+  })
+
+  test('a stopped answer is kept too', async () => {
+    await page.getByRole('button', { name: 'Settings' }).click()
+    await page.getByText('More settings').click()
+    await page.getByLabel('Go on after the end of text').check()
+    // What would end it by itself is never drawn.
+    const reply = await fetch(`${server.url}/tokenize`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ prompt: '\n\nUser:System' }),
+    })
+    const { tokens } = (await reply.json()) as { tokens: number[] } // docs/api.md
+    await page.getByLabel('Banned tokens').fill(tokens.join(' '))
+    await page.getByLabel('Max tokens').fill('60000')
+    await page.getByLabel('Message').fill('Tell me a story.')
+    await page.keyboard.press('Enter')
+    await page.locator('.exchange').last().locator('.writing .text').waitFor()
+    await page.getByRole('button', { name: 'Stop', exact: true }).click()
+    const last = page.locator('.exchange').last()
+    await last.locator('.answer-figures', { hasText: 'stopped' }).waitFor()
+    await expect.poll(() => last.getByRole('button', { name: /link/ }).count()).toBe(1)
+    const said = await last.locator('.answer .prose').textContent()
+    await page.getByRole('button', { name: 'Back to the defaults' }).click()
+    await page.reload()
+    await expect.poll(() => last.locator('.answer .prose').textContent()).toBe(said)
+  })
+
+  test('conversations have titles, are renamed, found, shared as a copy, and deleted together', async () => {
+    const list = page.getByRole('navigation', { name: 'Conversations' })
+    const items = list.getByRole('listitem')
+    await page.getByRole('button', { name: 'New chat' }).click()
+    await ask('What do cats eat?')
+    const own = items.filter({ hasText: 'What do cats eat?' })
+    await own.hover()
+    await own.getByRole('button', { name: /^More about/ }).click()
+    await own.getByRole('button', { name: 'Rename' }).click()
+    await list.getByLabel('Name').fill('Cats')
+    await page.keyboard.press('Enter')
+    const link = page.locator('.exchange').getByRole('button', { name: /link/ })
+    await page.context().grantPermissions(['clipboard-read', 'clipboard-write'])
+    await link.click()
+    const shared: unknown = await page.evaluate('navigator.clipboard.readText()')
+    expect(shared).toMatch(/#\/playground\/demo\/play-[0-9a-f]{16}\/1$/)
+    await list.getByRole('searchbox').fill('capital')
+    await expect.poll(() => items.filter({ hasText: 'Cats' }).count()).toBe(0)
+    await list.getByRole('searchbox').fill('cats')
+    await expect.poll(() => items.count()).toBe(1)
+    await list.getByRole('searchbox').fill('')
+
+    const before = await items.count()
+    const words = page.waitForResponse('**/transcript?*')
+    await page.goto(String(shared))
+    await words
+    await page.locator('.panes').waitFor()
+    await ask('And dogs?')
+    await expect.poll(() => items.count()).toBe(before + 1)
+    expect(await page.locator('.exchange').count()).toBe(2)
+    await items.getByRole('link', { name: 'Cats', exact: true }).click()
+    await expect.poll(() => page.locator('.exchange').count()).toBe(1)
+
+    await list.getByRole('button', { name: 'Select' }).click()
+    for (const name of ['Cats', 'What do cats eat?'])
+      await items.getByLabel(name, { exact: true }).check()
+    await list.getByRole('button', { name: 'Delete 2' }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click()
+    await expect.poll(() => items.count()).toBe(before - 1)
+    await page.getByRole('heading', { name: 'What shall we talk about?' }).waitFor()
+  })
+
   test('a killed worker is seen to die, and to come back', async () => {
     await page.getByRole('link', { name: 'Workers' }).click()
     const pid = Number(await fact('Process').textContent())
@@ -183,7 +286,7 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
       })
       .toEqual([expect.not.stringMatching(`^(${pid}|–)$`), 'worker ready'])
     expect(await fact('Restarts').textContent()).toBe('1')
-    await page.getByRole('link', { name: 'Playground' }).click()
+    await page.getByRole('link', { name: 'Chat' }).click()
     // Its state was on disk, or its texts are sent again.
     expect(await ask('What is the capital of Japan?')).toContain('Tokyo')
   })
@@ -224,12 +327,37 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
     await page.getByRole('img', { name: /Tokens per second: generated / }).waitFor()
   })
 
+  test('home says what runs, and where to go on', async () => {
+    await page.getByRole('link', { name: 'Home' }).click()
+    await page.getByRole('heading', { name: 'Home' }).waitFor()
+    const recent = page.locator('.card', { hasText: 'Go on with' })
+    await recent.getByText('What is the capital of France?').first().waitFor()
+  })
+
+  test('a model is unloaded and loaded again from its card', async () => {
+    await page.getByRole('link', { name: 'Models', exact: true }).click()
+    const model = page.locator('.model', { hasText: 'demo' })
+    await model.getByRole('button', { name: 'Unload' }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Unload' }).click()
+    await model.getByRole('button', { name: 'Load', exact: true }).click({ timeout: 15_000 })
+    await model.locator('.badge', { hasText: 'loaded' }).waitFor()
+  })
+
+  test('a model that the hub does not have, or no name at all, is said beside the field', async () => {
+    await page.getByLabel('Another model').fill('not a name')
+    await page.getByRole('button', { name: 'Fetch', exact: true }).click()
+    await page.locator('.field.wrong').getByText('is no model name').waitFor()
+  })
+
   test('the worker is stopped, after a question', async () => {
     await page.getByRole('link', { name: 'Workers' }).click()
     await card().getByRole('button', { name: 'Stop' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Stop' }).click()
     await phase('stopped')
-    await card().getByRole('button', { name: 'Forget' }).click()
+    for (let left = await page.locator('.worker').count(); left > 0; left--) {
+      await card().getByRole('button', { name: 'Forget' }).click()
+      await expect.poll(() => page.locator('.worker').count()).toBe(left - 1)
+    }
     await page.getByText('No workers').waitFor()
   })
 
@@ -237,6 +365,18 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
     expect(faults).toEqual([])
   })
 })
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
+
+/** What axe-core says against a page: rules and the elements that break them. */
+async function violations(page: Page): Promise<unknown> {
+  await page.evaluate(`if (!globalThis.axe) { ${AXE} }`)
+  return page.evaluate(`
+    axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) =>
+      violations.map(({ id, nodes }) => [id, nodes.map(({ html }) => html.slice(0, 160))]),
+    )
+  `)
+}
 
 const PAYLOADS = [
   '<img src=x onerror="window.harmed=1">',
@@ -517,6 +657,35 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
       await page.context().close()
     }
   })
+
+  test.each(['light', 'dark'] as const)(
+    'axe finds nothing wrong with any page, in %s',
+    async (colorScheme) => {
+      const load = (at: number) => ({ 'wkr-0123456789': fakeLoad(at) })
+      const fake = new FakeServer({ workers: [fakeWorker()], load })
+      const answer =
+        '# Title\n\n- a\n- b\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```js\nf()\n```\n\n$a^2$ [x](https://example.org)'
+      fake.serveModel('demo', { sessions: ['a session'], answer })
+      for (const viewport of [
+        { width: 1280, height: 800 },
+        { width: 390, height: 844 },
+      ]) {
+        const { page, faults, url } = await open(fake, { viewport, colorScheme })
+        for (const name of [...PAGES, 'sessions/a%20session', 'playground/demo/a%20session']) {
+          await page.goto(`${url}/#/${name}`)
+          await page.locator('main h1').waitFor({ state: 'attached' })
+          await page.locator('.spinner').waitFor({ state: 'detached' })
+          if (name.startsWith('playground/')) {
+            await page.locator('.prose math').waitFor()
+            await page.getByRole('button', { name: 'Settings' }).click()
+          }
+          expect(await violations(page)).toEqual([])
+        }
+        expect(faults).toEqual([])
+        await page.context().close()
+      }
+    },
+  )
 
   test('of many sessions, the one that is opened is in view and has its name in one line', async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })

@@ -10,7 +10,7 @@ import { childrenOf, DEMO } from '../helpers/cli.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
 const MAIN = join(import.meta.dirname, '../../dist/cli/main.js')
-const WORKER = join(import.meta.dirname, '../../dist/worker.js')
+const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
 const folder = temporaryFolder()
 
 /** Serves the demo model, and as "slow" one whose worker never comes to the end of loading. */

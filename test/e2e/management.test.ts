@@ -4,7 +4,7 @@ import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { WorkerRecord } from '../../src/gateway/management/contract.ts'
+import type { WorkerRecord } from '../../src/gateway/contract.ts'
 import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
 import { readEvents } from '../helpers/event-reader.ts'
 

@@ -3,12 +3,12 @@ import { fork } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { channelToChild } from '../../src/engine/process-channel.ts'
-import { RemoteEngineClient } from '../../src/engine/remote-client.ts'
+import { channelToChild } from '../../src/engine/client/process-channel.ts'
+import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
 import { requestOf } from '../engine/kit.ts'
 import { DEMO } from '../helpers/cli.ts'
 
-const WORKER = join(import.meta.dirname, '../../dist/worker.js')
+const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
 const MIB = 2 ** 20
 const PREFIX_BYTES = 8 * MIB
 

@@ -2,15 +2,15 @@
 import { fork } from 'node:child_process'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
+import { channelToChild } from '../../src/engine/client/process-channel.ts'
+import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
-import { channelToChild } from '../../src/engine/process-channel.ts'
-import { RemoteEngineClient } from '../../src/engine/remote-client.ts'
-import type { EngineChoice } from '../../src/load.ts'
+import type { EngineChoice } from '../../src/host/load.ts'
 import { requestOf, SAMPLING } from '../engine/kit.ts'
 import { DEMO } from '../helpers/cli.ts'
 import { newFolder } from '../helpers/direct-store.ts'
 
-const WORKER = join(import.meta.dirname, '../../dist/worker.js')
+const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
 
 const ONE: Partial<EngineChoice> = { device: 'cpu' }
 const TWO: Partial<EngineChoice> = { ppDevices: ['cpu', 'cpu'] }

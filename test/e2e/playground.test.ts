@@ -88,7 +88,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     const numbers = { temperature: 0.75, top_p: 0.05, presence_penalty: -0.5, max_tokens: 100 }
     expect(asked[0]).toMatchObject(numbers)
     await page.getByRole('button', { name: 'Back to the defaults' }).click()
-    expect(await page.getByLabel('Temperature').inputValue()).toBe('')
+    expect(await page.getByLabel('Temperature', { exact: true }).inputValue()).toBe('')
   })
 
   test('an edited message waits for the running answer; Enter sends it, Escape leaves it', async () => {
@@ -153,48 +153,109 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(await target.inputValue()).toBe('demo')
   })
 
-  test('a session made elsewhere goes on from its state, or not at all', async () => {
+  test('a call of a tool is shown with its arguments, as they come in pieces', async () => {
+    const piece = (called: object) => ({
+      choices: [
+        { index: 0, delta: { tool_calls: [{ index: 0, function: called }] }, finish_reason: null },
+      ],
+    })
+    const chunks = [
+      piece({ name: 'weather', arguments: '{"city":' }),
+      piece({ arguments: '"Paris"}' }),
+      { choices: [{ index: 0, delta: {}, finish_reason: 'tool_calls' }] },
+    ]
+    const lines = [...chunks.map((chunk) => JSON.stringify(chunk)), '[DONE]']
+    const body = lines.map((line) => `data: ${line}\n\n`).join('')
+    await answerBy((route) => route.fulfill({ contentType: 'text/event-stream', body }))
+    await send('Weather?')
+    await answered(1)
+    const call = page.locator('.tool-call')
+    await call.getByText('Calls weather').waitFor()
+    expect(await call.locator('pre').textContent()).toBe('{\n  "city": "Paris"\n}')
+    expect(await page.getByText('An empty answer').count()).toBe(0)
+  })
+
+  test('what a first visit loads is small', async () => {
+    const loaded: Promise<number>[] = []
+    const { page: fresh } = await openPage(browser)
+    fresh.on('response', (response) => {
+      if (/\/assets\/|\/$/.test(new URL(response.url()).pathname)) {
+        loaded.push(
+          response
+            .request()
+            .sizes()
+            .then((sizes) => sizes.responseBodySize),
+        )
+      }
+    })
+    await fresh.goto(fake.app.listeningOrigin)
+    await fresh.getByText('Live').waitFor()
+    const bytes = (await Promise.all(loaded)).reduce((sum, size) => sum + size, 0)
+    expect(bytes).toBeGreaterThan(50_000)
+    expect(bytes).toBeLessThan(150_000)
+    await fresh.context().close()
+  })
+
+  async function openSession(transcript: object): Promise<void> {
+    await page.route('**/v1/sessions/abc?*', (route) => route.fulfill({ json: SESSION }))
+    await page.route('**/v1/sessions/abc/transcript?*', (route) =>
+      route.fulfill({ json: { title: '', skipped_tokens: 0, turns: [transcript] } }),
+    )
+    await page.goto(`${fake.app.listeningOrigin}/#/playground/demo/abc`)
+  }
+
+  test('a session made elsewhere is shown with its words, and goes on from its state', async () => {
+    const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
+    const messages = [
+      { role: 'system', content: 'Be brief.' },
+      { role: 'user', content: 'Well?' },
+      { role: 'assistant', content: 'Well.', reasoning_content: 'Hm.' },
+    ]
+    await openSession({ ...TURN, text: '', messages })
+    await page.locator('.answer', { hasText: 'Well.' }).waitFor()
+    await page.getByText('Thought').click()
+    await page.getByText('Hm.').waitFor()
+    await send('And now?')
+    await answered(2)
+    expect(asked[0]).toMatchObject({
+      messages: [{ role: 'user', content: 'And now?' }],
+      session: { id: 'abc', from: 1 },
+    })
+    await page.getByRole('button', { name: 'Settings' }).click()
+    expect(await page.getByLabel('System prompt').inputValue()).toBe('Be brief.')
+  })
+
+  test('one of a raw text goes on from its state, or not at all', async () => {
     const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
     const models = ['demo', 'other'].map((id) => ({ id, state: 'ready' }))
     await page.route('**/v1/models', (route) => route.fulfill({ json: { data: models } }))
-    await page.route('**/v1/sessions?*', (route) => route.fulfill({ json: { data: [SESSION] } }))
     await page.reload()
-    await page.getByRole('button', { name: 'Settings' }).click()
-    await page.getByLabel('System prompt').fill('Be brief.')
-    await page.goto(`${fake.app.listeningOrigin}/#/sessions/abc`)
-    await page.getByRole('button', { name: 'Go on from turn 1' }).click()
-    await send('And now?')
-    await answered(2)
+    await openSession({ ...TURN, text: 'The cat sat', messages: null })
+    await page.getByText('The cat sat').waitFor()
     const use = { id: 'abc', from: 1 }
-    expect(asked[0]).toMatchObject({
-      messages: [{ role: 'user', content: 'And now?' }],
-      session: use,
-    })
-
     await page.locator('select.target').selectOption('other')
     await send('Well?')
     await page.getByText('their texts are not known here').waitFor()
-    expect(asked).toHaveLength(1)
+    expect(asked).toHaveLength(0)
     await page.locator('select.target').selectOption('demo')
     await page.getByRole('button', { name: 'Answer again' }).last().click()
-    await expect.poll(() => asked.length).toBe(2)
-    expect(asked[1]).toMatchObject({ session: use })
+    await expect.poll(() => asked.length).toBe(1)
+    expect(asked[0]).toMatchObject({ session: use })
   })
 
-  test('a session is not opened over an answer that is running', async () => {
+  test('an answer goes on while another conversation is shown', async () => {
     const held: Route[] = []
     await answerBy(async (route) => void held.push(route))
-    await page.route('**/v1/sessions?*', (route) => route.fulfill({ json: { data: [SESSION] } }))
     await send('First')
     await expect.poll(() => held.length).toBe(1)
-    await page.goto(`${fake.app.listeningOrigin}/#/sessions/abc`)
-    const open = page.getByRole('button', { name: 'Go on from turn 1' })
-    await open.waitFor()
-    expect(await open.isDisabled()).toBe(true)
+    await openSession({ ...TURN, text: 'The cat sat', messages: null })
+    await page.getByText('The cat sat').waitFor()
+    expect(await page.getByRole('button', { name: 'Send' }).count()).toBe(1)
     await held[0]!.fulfill(streamed('Yes.'))
-    await expect.poll(() => open.isDisabled()).toBe(false)
   })
 })
+
+const TURN = { turn: 1, parent: 0, tokens: 9 }
 
 const SESSION = {
   ...{ id: 'abc', version: 1, head: 1, created: 1, updated: 1, expires: null, bytes: 400_000 },

@@ -16,7 +16,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { describe, expect, onTestFinished, test } from 'vitest'
-import type { WorkerRecord } from '../../src/gateway/management/contract.ts'
+import type { WorkerRecord } from '../../src/gateway/contract.ts'
 import { DEMO, type RunningServer, serve as serveUntilStopped } from '../helpers/cli.ts'
 import { ENDLESS, type OpenStream, openStream, type StreamEnd } from '../helpers/streams.ts'
 

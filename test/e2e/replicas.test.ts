@@ -1,6 +1,6 @@
 /** Two workers of one model and a store: sessions go on whoever has them, and whoever dies. */
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import type { WorkerRecord } from '../../src/gateway/management/contract.ts'
+import type { WorkerRecord } from '../../src/gateway/contract.ts'
 import { type RunningServer, serve } from '../helpers/cli.ts'
 import { ENDLESS, openStream } from '../helpers/streams.ts'
 

@@ -12,7 +12,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, describe, expect, onTestFinished, test } from 'vitest'
 import { writeRandomWeights } from '../../src/bench/random-model.ts'
 import { seededRandom } from '../../src/bench/serve/random.ts'
-import type { WorkerRecord } from '../../src/gateway/management/contract.ts'
+import type { WorkerRecord } from '../../src/gateway/contract.ts'
 import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
 import { ENDLESS } from '../helpers/streams.ts'
 

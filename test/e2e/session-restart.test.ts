@@ -2,14 +2,14 @@
 import { fork } from 'node:child_process'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
+import { channelToChild } from '../../src/engine/client/process-channel.ts'
+import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
-import { channelToChild } from '../../src/engine/process-channel.ts'
-import { RemoteEngineClient } from '../../src/engine/remote-client.ts'
 import { requestOf, SAMPLING } from '../engine/kit.ts'
 import { DEMO } from '../helpers/cli.ts'
 import { newFolder } from '../helpers/direct-store.ts'
 
-const WORKER = join(import.meta.dirname, '../../dist/worker.js')
+const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
 
 async function start(dataDir: string, durable: boolean) {
   const choice = { model: DEMO, slots: 4, threads: 1, dataDir, durable }

@@ -3,15 +3,15 @@ import { fork } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, expect, test } from 'vitest'
+import { channelToChild } from '../../src/engine/client/process-channel.ts'
+import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
 import type { EngineEvent, GenerateRequest, SessionUse } from '../../src/engine/messages.ts'
-import { channelToChild } from '../../src/engine/process-channel.ts'
-import { RemoteEngineClient } from '../../src/engine/remote-client.ts'
 import { requestOf, SAMPLING } from '../engine/kit.ts'
 import { DEMO } from '../helpers/cli.ts'
 import { newFolder } from '../helpers/direct-store.ts'
 import { writePth } from '../helpers/pth.ts'
 
-const WORKER = join(import.meta.dirname, '../../dist/worker.js')
+const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
 
 interface Worker {
   readonly client: RemoteEngineClient

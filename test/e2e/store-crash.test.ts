@@ -8,9 +8,9 @@ import { spawn } from 'node:child_process'
 import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import Database from 'better-sqlite3'
 import { expect, test } from 'vitest'
 import { StoreDatabase } from '../../src/state/store/database.ts'
+import { openDatabase } from '../../src/state/store/sqlite.ts'
 import { IDENTITY, newFolder } from '../helpers/direct-store.ts'
 
 const NUM_CRASHES = Number(process.env.SKEIN_CRASHES ?? 20)
@@ -45,13 +45,13 @@ function inspect(folder: string): Map<string, number> {
     const { tokens, tail, state } = database.load(key, 'n')
     const { version } = record
     expect([key, numTokens, tokens[0], tail[0]]).toEqual([`${id} ${version}`, 41, version, version])
-    expect(state.shift.every((value) => value === version)).toBe(true)
-    expect(state.wkv.every((value) => value === version + 0.5)).toBe(true)
+    expect(state[0]!.every((value) => value === version)).toBe(true)
+    expect(state[1]!.every((value) => value === version + 0.5)).toBe(true)
     content.set(id, version)
     files.add(key)
   }
   database.close()
-  const db = new Database(join(folder, 'sessions.db'))
+  const db = openDatabase(join(folder, 'sessions.db'), { timeout: 5000 })
   expect(db.pragma('integrity_check', { simple: true })).toBe('ok')
   const named = db.prepare('SELECT file FROM states WHERE file IS NOT NULL').pluck().all()
   expect(db.prepare('SELECT count(*) FROM states').pluck().get()).toBe(files.size)

@@ -81,7 +81,7 @@ function inspect(folder: string): Map<string, number> {
     const { tail, state } = database.load(key, 'n')
     const [written = -1] = tail
     expect(key.split(' ')[1]).toBe(String(written))
-    expect(state.wkv.every((value) => value === written + 0.5)).toBe(true)
+    expect(state[1]!.every((value) => value === written + 0.5)).toBe(true)
     // Higher by a gap where a process died that had claimed it, and nobody has written since.
     expect([0, 1000]).toContain(record.version - written)
     content.set(id, record.version)

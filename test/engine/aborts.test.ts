@@ -37,8 +37,6 @@ test.each(LOOPS)(
         store,
         sizes: { slots: 1, memory: { count: 2, bytes: Number.POSITIVE_INFINITY } },
         limits: { maxSessions: 1e6, maxBytes: 1e12, maxTurns: 4, ttlMs: null },
-        copyBudgetMs: 0,
-        pieceBytes: 1,
         prefixBytes: 6000,
       },
       loop,
@@ -101,12 +99,12 @@ test.each(LOOPS)(
       for (const other of others) engine.submit(other)
       const request = ask()
       engine.submit(request)
-      const { layersWritten } = runner
+      const { writes } = runner.calls
       for (let i = pick(16); i > 0; i--) {
         collected.add(engine.step())
         if (pick(4) === 0) await new Promise((resolve) => setImmediate(resolve))
       }
-      note(request, collected, runner.layersWritten > layersWritten)
+      note(request, collected, runner.calls.writes > writes)
       const wasOver = collected.of(request.id).some(({ type }) => type === 'finish')
       engine.cancel(request.id)
       // Under the same id: nothing of the first try may come under it. A turn that was reported has happened.

@@ -5,8 +5,8 @@
  * SKEIN_STREAMS sets the number of streams; 5 000 by default.
  */
 import { expect, test } from 'vitest'
-import { AnswerText } from '../../src/engine/answer-text.ts'
-import { StopStrings } from '../../src/engine/stop.ts'
+import { AnswerText } from '../../src/engine/answer/answer-text.ts'
+import { StopStrings } from '../../src/engine/answer/stop-strings.ts'
 
 const NUM_STREAMS = Number(process.env.SKEIN_STREAMS ?? 5000)
 

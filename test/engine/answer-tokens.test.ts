@@ -1,8 +1,8 @@
 /** Which tokens a conversation keeps of an answer, wherever a stop string cuts it. */
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { answerTokens } from '../../src/engine/answer-tokens.ts'
 import { LiveRequest } from '../../src/engine/sequence.ts'
+import { answerTokens } from '../../src/engine/sessions/answer-tokens.ts'
 import { requestOf, shownTokens, textOf, tokenBytes, V } from './kit.ts'
 
 /** Draws tokens one after another until the answer ends. */

@@ -1,8 +1,8 @@
 /** Files of large states go to a worker and back in parts, other messages between them. */
 import { expect, test } from 'vitest'
+import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
+import { serveEngine } from '../../src/engine/client/worker-loop.ts'
 import type { EngineCalls, FromWorker, ToWorker } from '../../src/engine/messages.ts'
-import { RemoteEngineClient } from '../../src/engine/remote-client.ts'
-import { serveEngine } from '../../src/engine/worker-loop.ts'
 import { channelPair } from '../helpers/channel-pair.ts'
 import { Collected, promptOf, requestOf, soloAnswer } from './kit.ts'
 import { answerAfter, setUp, turnOf } from './session-kit.ts'

@@ -52,8 +52,7 @@ test.each(LOOPS)(
       const store = openDirectStore(folder, identity, { maxInlineBytes: pick(2) * 1000 })
       const sizes = { slots: 3, memory: { count: 4, bytes: Number.POSITIVE_INFINITY } }
       const limits = { maxSessions: 1e6, maxBytes: 1e12, maxTurns: 1000, ttlMs: null }
-      const copies = { copyBudgetMs: pick(2), pieceBytes: 1, prefixBytes: 8000 }
-      const states = { store, sizes, limits, ...copies }
+      const states = { store, sizes, limits, prefixBytes: 8000 }
       return setUp({
         fake: { numSlots: 5, maxTokens: 40, layers: LAYERS },
         limits: { prefillChunk: 9 },

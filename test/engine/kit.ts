@@ -3,10 +3,11 @@
  * request without an engine, and a drive of many steps.
  */
 import { plainRequest, SEEDED_SAMPLING } from '../../src/bench/plain-request.ts'
-import type { TokenBytes } from '../../src/engine/answer-text.ts'
+import type { TokenBytes } from '../../src/engine/answer/answer-text.ts'
 import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
 import type { StateOptions } from '../../src/engine/states.ts'
+import type { StartThread } from '../../src/grammar/matchers.ts'
 import type { Runner, SampleSpec } from '../../src/model/runner.ts'
 import { DeferredRunner } from '../helpers/deferred-runner.ts'
 import { answerOf } from '../helpers/fake-runner.ts'
@@ -221,11 +222,12 @@ export function engineOver(
   states: StateOptions | null = null,
   loop: Loop = DEFAULT_LOOP,
   bytes: TokenBytes = tokenBytes,
+  grammars?: StartThread,
 ): Engine {
-  if (loop === 'plain') return new Engine(runner, bytes, limits, states)
+  if (loop === 'plain') return new Engine(runner, bytes, limits, states, grammars)
   const late =
     loop === 'overlapped' ? new DeferredRunner(runner) : new DeferredRunner(runner, 3, false)
-  return new OverlappedEngine(late, bytes, limits, states)
+  return new OverlappedEngine(late, bytes, limits, states, grammars)
 }
 
 /** Steps until nothing is left to do. */

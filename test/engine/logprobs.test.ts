@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
+import { logprobsOf } from '../../src/engine/answer/logprobs.ts'
 import { Engine } from '../../src/engine/engine.ts'
-import { logprobsOf } from '../../src/engine/logprobs.ts'
 import type { EngineEvent, TokenText } from '../../src/engine/messages.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
 import { drain, promptOf, requestOf, soloAnswer, tokenBytes, V } from './kit.ts'

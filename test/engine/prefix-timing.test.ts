@@ -14,7 +14,7 @@ const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7),
 
 test('first tokens of prompts that another tenant has sent come no sooner', () => {
   const runner = tinyRunner(BACKENDS.at(-1)!, { slots: 4, maxTokens: 128 })
-  const states = { ...DEFAULT_STATE_OPTIONS, copyBudgetMs: Number.POSITIVE_INFINITY }
+  const states = DEFAULT_STATE_OPTIONS
   const engine = new Engine(runner, tokenBytes, {}, states)
   let numAsked = 0
   const ask = (tenant: string, seed: number) => {

@@ -3,9 +3,10 @@ import { type ChildProcess, fork } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { deserialize, serialize } from 'node:v8'
 import { describe, expect, test } from 'vitest'
-import type { EngineEvent, EngineStats } from '../../src/engine/messages.ts'
-import { channelToChild } from '../../src/engine/process-channel.ts'
-import { packStep, unpackStep } from '../../src/engine/step-columns.ts'
+import { channelToChild } from '../../src/engine/client/process-channel.ts'
+import { packStep, unpackStep } from '../../src/engine/client/step-columns.ts'
+import type { EngineEvent } from '../../src/engine/messages.ts'
+import type { EngineStats } from '../../src/engine/stats.ts'
 import { promptOf, requestOf, SAMPLING } from './kit.ts'
 
 test('a large step crosses as columns, and comes out as it was', () => {

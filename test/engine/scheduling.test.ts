@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
 import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
 import { type FakeOptions, FakeRunner } from '../helpers/fake-runner.ts'
 import {
@@ -63,6 +63,42 @@ describe('fairness', () => {
       collected.add(engine.step())
     }
     expect(steps).toBeLessThanOrEqual(2 * (3200 / 64) + 4)
+  })
+
+  test('what the device would pad a step with is prompt, beside answers and alone', () => {
+    const { engine, runner } = setUp({ numSlots: 8, maxTokens: 100 }, { prefillChunk: 20 })
+    runner.grain = 16
+    for (let i = 0; i < 3; i++) engine.submit(requestOf({ id: `${i}`, maxTokens: 50 }))
+    for (let i = 0; i < 3; i++) engine.step()
+    engine.submit(requestOf({ id: 'long', prompt: promptOf(60), maxTokens: 1 }))
+    const before = runner.log.length
+    for (let i = 0; i < 3; i++) engine.step()
+    // 3 answers and 20 tokens are padded to 32; of the prompt two are left then.
+    expect(runner.log.slice(before).map(({ tokens }) => tokens)).toEqual([32, 32, 5])
+  })
+
+  test('slow steps make the part of prompts smaller, and fast ones larger', () => {
+    const { engine, runner } = setUp({ numSlots: 8, maxTokens: 4096 }, { itlTargetMs: 4 })
+    // Steps take so long for each token, by the clock that the engine reads.
+    const now = vi.spyOn(performance, 'now')
+    let clock = 0
+    now.mockImplementation(() => clock)
+    let each = 0.1
+    runner.onStep = (rows) => {
+      clock += each * rows.reduce((sum, { tokens }) => sum + tokens.length, 0)
+    }
+    engine.submit(requestOf({ id: 'answer', maxTokens: 1000 }))
+    engine.step()
+    engine.submit(requestOf({ id: 'long', prompt: promptOf(100_000), maxTokens: 1 }))
+    const sizeAfter = (steps: number) => {
+      for (let i = 0; i < steps; i++) engine.step()
+      return runner.log.at(-1)!.tokens
+    }
+    expect(sizeAfter(1)).toBe(257)
+    expect(sizeAfter(8) * each).toBeCloseTo(4, 0)
+    each = 0.01
+    expect(sizeAfter(12) * each).toBeCloseTo(4, 0)
+    now.mockRestore()
   })
 
   test('with nobody decoding a prompt gets the whole step', () => {
@@ -194,7 +230,7 @@ describe('faults', () => {
 
   test('a runner that answers too little is not trusted', () => {
     const { engine, runner } = setUp()
-    runner.launch = () => ({ isDone: true, results: () => [] })
+    runner.launch = () => ({ isDone: true, result: () => [] })
     engine.submit(requestOf())
     expect(engine.step()).toMatchObject([{ type: 'error', error: { code: 'internal' } }])
     expect(engine.failure?.message).toContain('0 results for 1 rows')

@@ -1,9 +1,9 @@
 /** Sessions over a disk that is slow or fails, and what durable means. */
 import { join } from 'node:path'
-import Database from 'better-sqlite3'
 import { describe, expect, test } from 'vitest'
 import type { Engine } from '../../src/engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
+import { openDatabase } from '../../src/state/store/sqlite.ts'
 import type { SessionRecord } from '../../src/state/store/store.ts'
 import { type DirectStore, newFolder, openDirectStore } from '../helpers/direct-store.ts'
 import { Collected, promptOf } from './kit.ts'
@@ -193,14 +193,14 @@ describe('a failing disk', () => {
   }
 
   function sessionsIn(folder: string): string[] {
-    const db = new Database(join(folder, 'sessions.db'), { readonly: true })
+    const db = openDatabase(join(folder, 'sessions.db'), { timeout: 5000 })
     const ids = db.prepare('SELECT id FROM sessions ORDER BY id').pluck().all()
     db.close()
     return ids as string[] // TEXT
   }
 
   function recordIn(folder: string): SessionRecord {
-    const db = new Database(join(folder, 'sessions.db'), { readonly: true })
+    const db = openDatabase(join(folder, 'sessions.db'), { timeout: 5000 })
     const record = db.prepare("SELECT record FROM sessions WHERE id = 's'").pluck().get()
     db.close()
     return JSON.parse(record as string) // TEXT, written by the store

@@ -41,11 +41,10 @@ export interface SetUp {
 
 export function setUp({ fake = {}, limits = {}, states = {}, loop }: SetUp = {}) {
   const runner = new FakeRunner({ vocabSize: V, maxTokens: 512, ...fake })
-  const options = { copyBudgetMs: Number.POSITIVE_INFINITY, ...states }
   const engine = engineOver(
     runner,
     { poisonFreedSlots: true, ...limits },
-    { ...DEFAULT_STATE_OPTIONS, ...options },
+    { ...DEFAULT_STATE_OPTIONS, ...states },
     loop,
   )
   return { runner, engine }
@@ -131,11 +130,17 @@ export async function refusal<M extends EngineCall>(
 
 /** The tokens of a conversation, by what is kept of it; the state must be the one after exactly those consumed. */
 export async function transcript(engine: Engine, id = 's', turn?: number): Promise<Int32Array> {
-  const bytes = await call(engine, 'sessions.export', { tenant: '', id, turn })
+  const ref = { tenant: '', id }
+  const { head } = await call(engine, 'sessions.get', ref)
+  const range = { turn: turn ?? head, start: 0, end: 1e9 }
+  // Before the export, which brings a state from the store into memory.
+  const tokens = await call(engine, 'sessions.tokens', { ...ref, ...range })
+  const bytes = await call(engine, 'sessions.export', { ...ref, turn })
   const { layers } = engine.info.model.stateShape
-  const { snapshot } = decodeSnapshot(bytes, { ...IDENTITY, layers })
+  const { snapshot } = decodeSnapshot(withoutSeal(bytes), { ...IDENTITY, layers })
   expect(snapshot.state).toEqual(stateAfter(snapshot.tokens, layers))
-  return transcriptOf(snapshot)
+  expect(tokens).toEqual(transcriptOf(snapshot))
+  return tokens
 }
 
 /** What the turn's answer must be after that conversation: that of one long prompt, never interrupted. */
@@ -165,4 +170,9 @@ export function breakDisk(store: DirectStore): () => void {
   return () => {
     store.onCommit = () => {}
   }
+}
+
+/** Behind the file of an export: eight bytes that say so, and 32 of an HMAC. */
+export function withoutSeal(bytes: Uint8Array): Uint8Array {
+  return bytes.subarray(0, bytes.length - 40)
 }

@@ -28,6 +28,7 @@ import {
   toldOf,
   transcript,
   turnOf,
+  withoutSeal,
   withSteps,
 } from './session-kit.ts'
 
@@ -127,7 +128,7 @@ describe('a turn', () => {
             return turnOf({ prompt, stop, maxTokens: 24, sampling })
           })
           const sizes = { slots: 0, memory: LITTLE }
-          const states = isTight ? { copyBudgetMs: 0, pieceBytes: 1, sizes } : {}
+          const states = isTight ? { sizes } : {}
           const { engine } = await converse(requests, { fake: { layers: 3 }, states, loop })
           seen.stop += engine.stats.finishedStop
           seen.length += engine.stats.finishedLength
@@ -265,16 +266,32 @@ describe('cancelling', () => {
       for (let i = 0; i < 6; i++) collected.add(engine.step())
       const { generatedTokens } = engine.stats
       engine.cancel('long')
-      // What was on its way is looked at first.
+      // What was on its way is looked at first, and whoever asks for the session waits for that.
+      const kept = await transcript(engine)
       const numDrawn = engine.stats.generatedTokens
       expect(numDrawn - generatedTokens).toBeLessThanOrEqual(loop === 'plain' ? 0 : 2)
       const drawn = soloAnswer(longTurn('keep')).tokens.slice(0, numDrawn)
-      expect(await transcript(engine)).toEqual(joinTokens(promptOf(20, 9), drawn))
+      expect(kept).toEqual(joinTokens(promptOf(20, 9), drawn))
       engine.submit(longTurn('keep'))
       engine.cancel('long')
       expect(await call(engine, 'sessions.get', REF)).toMatchObject({ head: 1, isBusy: false })
     },
   )
+
+  test('while a cancelled answer is being kept, the next turn waits for that and is no conflict', async () => {
+    const { engine } = setUp({ loop: 'overlapped' })
+    engine.submit(longTurn('keep'))
+    for (let i = 0; i < 6; i++) engine.step()
+    engine.cancel('long')
+    expect(engine.isIdle).toBe(false)
+    const next = turnOf({ id: 'next', prompt: promptOf(4) }, { ifBusy: 'conflict' })
+    engine.submit(next)
+    const collected = await settle(engine)
+    expect(collected.of('long')).toEqual([])
+    expect(collected.error('next')).toBeNull()
+    const first = await transcript(engine, 's', 1)
+    expect(collected.answer('next')).toEqual(answerAfter(first, next).answer)
+  })
 
   test('a request whose numbers break saves nothing', async () => {
     const { engine, runner } = setUp()
@@ -560,7 +577,7 @@ describe('tenants and files', () => {
     const bytes = await call(engine, 'sessions.export', REF)
     const headerEnd = 16 + new DataView(bytes.buffer, bytes.byteOffset).getUint32(12, true)
     const identity = JSON.parse(Buffer.from(bytes.subarray(16, headerEnd)).toString())
-    const { snapshot } = decodeSnapshot(bytes, identity)
+    const { snapshot } = decodeSnapshot(withoutSeal(bytes), identity)
     const owner = { namespace: '', isForeign: false }
     const refused = async (change: Partial<typeof snapshot>) => {
       const changed = encodeSnapshot({ ...snapshot, ...change }, identity, owner)
@@ -568,6 +585,35 @@ describe('tenants and files', () => {
     }
     expect(await refused({ tokens: new Int32Array(2 ** 22 + 1) })).toBe('too_large')
     expect(await refused({ tail: new Int32Array(4097) })).toBe('too_large')
+    const [first, ...others] = snapshot.state
+    for (const value of [65_505, 1e30, -3.4e38]) {
+      const beyond = first!.slice()
+      beyond[beyond.length - 1] = value
+      expect(await refused({ state: [beyond, ...others] })).toBe('invalid_request')
+    }
     await call(engine, 'sessions.import', { tenant: 't', id: 'new', bytes })
+  })
+
+  test('a state comes back to the server and the tenant that it was handed to, unchanged', async () => {
+    const states = { acceptsForeign: false }
+    const { engine } = setUp({ states })
+    await tell(engine, turnOf({}))
+    const bytes = await call(engine, 'sessions.export', REF)
+    const importAs = (tenant: string, content: Uint8Array, to = engine) =>
+      refusal(to, 'sessions.import', { tenant, id: 'new', bytes: content })
+    expect(await importAs('other', bytes)).toBe('forbidden')
+    expect(await importAs(REF.tenant, withoutSeal(bytes))).toBe('forbidden')
+    expect(await importAs(REF.tenant, bytes, setUp({ states }).engine)).toBe('forbidden')
+    // Whoever makes a state makes its checksum, too.
+    const headerEnd = 16 + new DataView(bytes.buffer, bytes.byteOffset).getUint32(12, true)
+    const identity = JSON.parse(Buffer.from(bytes.subarray(16, headerEnd)).toString())
+    const { snapshot } = decodeSnapshot(withoutSeal(bytes), identity)
+    const [first, ...others] = snapshot.state
+    const state = [first!.map((value) => value + 1), ...others]
+    const owner = { namespace: '', isForeign: false }
+    const forged = encodeSnapshot({ ...snapshot, state }, identity, owner)
+    const seal = bytes.subarray(bytes.length - 40)
+    expect(await importAs(REF.tenant, Buffer.concat([forged, seal]))).toBe('forbidden')
+    await call(engine, 'sessions.import', { tenant: REF.tenant, id: 'new', bytes })
   })
 })

@@ -4,8 +4,8 @@ import { Engine } from '../../src/engine/engine.ts'
 import type { MixedState } from '../../src/engine/messages.ts'
 import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
 import { SkeinError } from '../../src/errors.ts'
-import { logitsOfLast } from '../../src/model/logits.ts'
-import type { ModelRunner } from '../../src/model/model-runner.ts'
+import { logitsOfLast } from '../../src/model/run/logits.ts'
+import type { ModelRunner } from '../../src/model/run/model-runner.ts'
 import type { StateData } from '../../src/model/runner.ts'
 import { ARCHITECTURES, someTokens, tinyRunner } from '../helpers/runner.ts'
 import { drain, requestOf, SAMPLING } from './kit.ts'
@@ -16,10 +16,10 @@ const GREEDY = { ...SAMPLING, temperature: 0 }
 function randomState({ info }: ModelRunner, seed: number): StateData {
   const { layers, channels, heads, headSize } = info.stateShape
   const count = layers * heads * headSize ** 2
-  return {
-    shift: new Float32Array(layers * 2 * channels),
-    wkv: Float32Array.from({ length: count }, (_, i) => 2 * Math.sin(seed * (i + 1))),
-  }
+  return [
+    new Float32Array(layers * 2 * channels),
+    Float32Array.from({ length: count }, (_, i) => 2 * Math.sin(seed * (i + 1))),
+  ]
 }
 
 /** The answer by definition: the best token after all tokens so far, read anew from the start for each. */
@@ -42,8 +42,7 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
 
   beforeAll(() => {
     runner = runnerOf()
-    const kept = { ...DEFAULT_STATE_OPTIONS, copyBudgetMs: Number.POSITIVE_INFINITY }
-    engine = new Engine(runnerOf(), tokenBytes, { poisonFreedSlots: true }, kept)
+    engine = new Engine(runnerOf(), tokenBytes, { poisonFreedSlots: true }, DEFAULT_STATE_OPTIONS)
     for (const [i, name] of ['poet', 'tale-2', 'x.y_z'].entries()) {
       states.set(name, randomState(runner, i + 1))
       engine.startStates.add(name, states.get(name)!)

@@ -10,7 +10,7 @@ import { decodeSnapshot } from '../../src/state/snapshot-file.ts'
 import { type DirectStore, newFolder, openDirectStore } from '../helpers/direct-store.ts'
 import { stateAfter } from '../helpers/fake-runner.ts'
 import { Collected, LOOPS, type Loop, promptOf, requestOf, soloAnswer } from './kit.ts'
-import { IDENTITY, settle, setUp, sizesOf, turnOf } from './session-kit.ts'
+import { IDENTITY, settle, setUp, sizesOf, turnOf, withoutSeal } from './session-kit.ts'
 
 const LAYERS = 4
 /** The same lives each time; SKEIN_LIVES=5000 is that many new ones. */
@@ -59,7 +59,6 @@ const action: fc.Arbitrary<Action> = fc.oneof(
 )
 
 interface World {
-  readonly copyBudgetMs: number
   readonly numSlots: number
   readonly inSlots: number
   readonly inMemory: number
@@ -92,13 +91,11 @@ async function live(
   loop: Loop,
   seen: Seen,
 ): Promise<void> {
-  const { copyBudgetMs, numSlots, inSlots, inMemory, numPrefixes, hasStore, isKept } = world
+  const { numSlots, inSlots, inMemory, numPrefixes, hasStore, isKept } = world
   const store = hasStore ? slowStore() : null
   const { engine } = setUp({
     fake: { layers: LAYERS, numSlots },
     states: {
-      copyBudgetMs,
-      pieceBytes: 1,
       store,
       sizes: sizesOf(inSlots, inMemory),
       prefixBytes: numPrefixes * 3000,
@@ -110,7 +107,7 @@ async function live(
   const cancelled = new Set<string>()
   const exports: Promise<void>[] = []
   const check = (bytes: Uint8Array) => {
-    const { snapshot } = decodeSnapshot(bytes, { ...IDENTITY, layers: LAYERS })
+    const { snapshot } = decodeSnapshot(withoutSeal(bytes), { ...IDENTITY, layers: LAYERS })
     expect(snapshot.state).toEqual(stateAfter(snapshot.tokens, LAYERS))
     seen.exports++
   }
@@ -188,7 +185,6 @@ test.each(LOOPS)(
   async (loop) => {
     const seen: Seen = { answers: 0, exports: 0, cancelled: 0 }
     const world = fc.record({
-      copyBudgetMs: fc.constantFrom(0, 0.02, 0.1),
       numSlots: fc.integer({ min: 1, max: 6 }),
       inSlots: fc.integer({ min: 0, max: 3 }),
       inMemory: fc.integer({ min: 1, max: 4 }),

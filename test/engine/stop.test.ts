@@ -1,8 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { AnswerText } from '../../src/engine/answer-text.ts'
+import { AnswerText } from '../../src/engine/answer/answer-text.ts'
+import { StopStrings } from '../../src/engine/answer/stop-strings.ts'
 import type { TokenText } from '../../src/engine/messages.ts'
-import { StopStrings } from '../../src/engine/stop.ts'
 import { firstMatch } from './kit.ts'
 
 const utf8 = (text: string) => new TextEncoder().encode(text)

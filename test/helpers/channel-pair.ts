@@ -1,5 +1,5 @@
 /** A gateway and a worker in one process: an in-memory channel whose messages are cloned and delivered later. */
-import type { Channel } from '../../src/engine/channel.ts'
+import type { Channel } from '../../src/engine/client/channel.ts'
 
 /** Two ends in one process. Messages are cloned as IPC would, so that neither side sees the other's objects. */
 export function channelPair<A, B>(): readonly [ChannelEnd<A, B>, ChannelEnd<B, A>] {

@@ -1,7 +1,8 @@
 /**
  * Any runner, with flights that are late: nothing that is launched runs before its results are asked for, or before
  * something else is asked of the runner, which must see what the flight did. So a loop that looks at a draw too early,
- * or relies on a slot being as it was before a launch, fails in every test and not only on a GPU.
+ * or relies on a slot being as it was before a launch, fails in every test and not only on a GPU. States are as late, arrive
+ * in another order than they were asked for, and cannot be waited for.
  */
 import type {
   BatchRow,
@@ -12,8 +13,18 @@ import type {
   StateData,
 } from '../../src/model/runner.ts'
 
+/** States on their way at once. */
+const MAX_MOVES = 2
+/** A flight of a state is done when it has been asked fewer times than this. */
+const MAX_LOOKS = 7
+
+interface Move {
+  readonly slot: number
+  readonly kind: 'read' | 'write'
+}
+
 /** A step that runs when somebody needs it. */
-class LateFlight implements Flight {
+class LateFlight implements Flight<RowResult[]> {
   readonly #step: () => RowResult[]
   readonly #before: () => void
   #results: RowResult[] | null = null
@@ -34,7 +45,7 @@ class LateFlight implements Flight {
     return this.#results
   }
 
-  results(): RowResult[] {
+  result(): RowResult[] {
     this.#before()
     return this.run()
   }
@@ -53,6 +64,8 @@ export class DeferredRunner implements Runner {
   /** How often a flight says that it is not done. */
   patience = 1
   readonly #runner: Runner
+  readonly #moves = new Set<Move>()
+  #numMoves = 0
   /** Launched, and not asked for its results. */
   readonly #waiting: LateFlight[] = []
 
@@ -68,10 +81,12 @@ export class DeferredRunner implements Runner {
     this.#runner = runner
   }
 
-  launch(rows: readonly BatchRow[]): Flight {
+  launch(rows: readonly BatchRow[]): Flight<RowResult[]> {
     if (this.#waiting.length >= this.maxFlights) throw new Error('too many flights')
     if (!this.feedsDraws && rows.some(({ tokens }) => tokens[0]! < 0))
       throw new Error('a row feeds a draw')
+    const others = rows.flatMap(({ blend }) => blend?.others ?? [])
+    this.#refuseWritten([...rows, ...others].map(({ slot }) => slot))
     const copies = rows.map((row) => ({
       ...row,
       tokens: row.tokens.slice(),
@@ -84,44 +99,92 @@ export class DeferredRunner implements Runner {
     return flight
   }
 
+  stepSize(tokens: number): number {
+    return this.#runner.stepSize(tokens)
+  }
+
   step(rows: readonly BatchRow[]): RowResult[] {
-    return this.launch(rows).results()
+    return this.launch(rows).result()
   }
 
   clearSlot(slot: number): void {
-    this.#settled.clearSlot(slot)
+    this.#settledFor(slot).clearSlot(slot)
   }
 
   copySlot(from: number, to: number): void {
-    this.#settled.copySlot(from, to)
+    this.#settledFor(from, to).copySlot(from, to)
   }
 
   poisonSlot(slot: number): void {
-    this.#settled.poisonSlot(slot)
+    this.#settledFor(slot).poisonSlot(slot)
   }
 
   resetPenalties(slot: number, promptTokens: Int32Array): void {
-    this.#settled.resetPenalties(slot, promptTokens)
+    this.#settledFor(slot).resetPenalties(slot, promptTokens)
   }
 
-  readState(slot: number): StateData {
-    return this.#settled.readState(slot)
+  get canMove(): boolean {
+    return this.#moves.size < MAX_MOVES
   }
 
-  readLayers(slot: number, from: number, to: number, into: StateData): void {
-    this.#settled.readLayers(slot, from, to, into)
+  /** The state as it is now; handed out late. */
+  readState(slot: number): Flight<StateData> {
+    const state = this.#settledFor(slot).readState(slot).result()
+    return this.#move(slot, 'read', () => state)
   }
 
-  writeState(slot: number, state: StateData): void {
-    this.#settled.writeState(slot, state)
+  /** Until it is there the slot holds what fails every use of it. */
+  writeState(slot: number, state: StateData): Flight<void> {
+    const runner = this.#settledFor(slot)
+    const given = state.map((array) => array.slice())
+    const { numSlots } = this
+    runner.poisonSlot(slot)
+    return this.#move(slot, 'write', () => {
+      const isSame = state.every((array, i) => array.every((value, j) => value === given[i]![j]))
+      if (!isSame) throw new Error('a state was changed while it was on its way into a slot')
+      if (slot >= numSlots) throw new Error(`no slot ${slot}`)
+      this.#settled.writeState(slot, state).result()
+    })
   }
 
-  writeLayers(slot: number, from: number, to: number, state: StateData): void {
-    this.#settled.writeLayers(slot, from, to, state)
+  /** Flights of states end in any order, each when it has been asked some times, and cannot be waited for. */
+  #move<T>(slot: number, kind: Move['kind'], land: () => T): Flight<T> {
+    if (!this.canMove) throw new Error('too many states on their way')
+    const move: Move = { slot, kind }
+    this.#moves.add(move)
+    this.#numMoves++
+    let looksLeft = this.patience === 0 ? 0 : (this.#numMoves * 7919) % MAX_LOOKS
+    let outcome: { readonly value: T } | null = null
+    return {
+      get isDone() {
+        looksLeft--
+        return looksLeft < 0
+      },
+      result: () => {
+        if (looksLeft >= 0) throw new Error('a state was asked for before it had arrived')
+        if (outcome === null) {
+          this.#moves.delete(move)
+          outcome = { value: land() }
+        }
+        return outcome.value
+      },
+    }
   }
 
   dispose(): void {
     this.#runner.dispose()
+  }
+
+  /** Likewise; nobody may name a slot into which a state is on its way. */
+  #settledFor(...slots: readonly number[]): Runner {
+    this.#refuseWritten(slots)
+    return this.#settled
+  }
+
+  #refuseWritten(slots: readonly number[]): void {
+    for (const { slot, kind } of this.#moves)
+      if (kind === 'write' && slots.includes(slot))
+        throw new Error(`slot ${slot} was named while a state is on its way into it`)
   }
 
   /** The runner, once everything launched has run. */

@@ -9,18 +9,19 @@ import type {
   EngineCalls,
   EngineEvent,
   EngineInfo,
-  EngineStats,
   FinishReason,
   GenerateRequest,
   TokenText,
 } from '../../src/engine/messages.ts'
+import { type EngineStats, idleStats } from '../../src/engine/stats.ts'
 import { SkeinError } from '../../src/errors.ts'
-import { GENERIC_NAMES } from '../../src/gateway/registry.ts'
+import { GENERIC_NAMES } from '../../src/gateway/routing/registry.ts'
 
 /** Token b + 1 is byte b; token 0 is the end of text. */
 export const byteCodec: TextCodec = {
   vocabSize: 257,
   encode: (text) => Int32Array.from(Buffer.from(text), (byte) => byte + 1),
+  encodeAside: async (texts) => texts.map((text) => byteCodec.encode(text)),
   decode: (tokens) => Buffer.from([...tokens].filter((t) => t > 0).map((t) => t - 1)).toString(),
   bytesOf: (token) => (token === 0 ? new Uint8Array(0) : Uint8Array.of(token - 1)),
 }
@@ -66,22 +67,9 @@ export class FakeEngineClient implements EngineClient {
   }
 
   get stats(): EngineStats {
-    return {
-      waiting: 3,
-      running: 2,
-      prefilling: 1,
-      numSlots: this.info.numSlots,
-      freeSlots: 14,
-      steps: 10,
-      promptTokens: 0,
-      generatedTokens: 0,
-      finishedStop: 0,
-      finishedLength: 0,
-      aborted: 0,
-      failed: 0,
-      lastBatchTokens: 5,
-      busySeconds: 1.5,
-    }
+    const idle = idleStats(this.info.numSlots)
+    const lines = { waiting: 3, running: 2, prefilling: 1, freeSlots: 14 }
+    return { ...idle, ...lines, steps: 10, lastBatchTokens: 5, busySeconds: 1.5 }
   }
 
   async *generate(request: GenerateRequest, signal?: AbortSignal): AsyncGenerator<EngineEvent> {

@@ -3,6 +3,9 @@
  * numbers and of the slot's penalty counts, so that any leak, wrong fork, off-by-one or reuse changes the text.
  * It refuses what a scheduler must never do: name a slot twice, use a freed or never cleared one, exceed a budget.
  */
+
+import { doneFlight } from '../../src/backend/flight.ts'
+import { fedDraw, idleResult, runsOn } from '../../src/model/run/step-packing.ts'
 import type {
   BatchRow,
   Drawn,
@@ -14,7 +17,6 @@ import type {
   StateData,
   TokenLogprob,
 } from '../../src/model/runner.ts'
-import { fedDraw, idleResult, runsOn } from '../../src/model/step-packing.ts'
 
 export interface FakeOptions {
   readonly numSlots?: number
@@ -60,8 +62,8 @@ const halves = (value: number): number[] => [value >>> 16, value & 0xffff]
 const whole = (values: Float32Array, at: number): number =>
   ((values[at]! << 16) | values[at + 1]!) >>> 0
 
-/** A history as numbers, other ones in every layer; `wkv` checks `shift`, so that parts of two states are noticed. */
-function stateOf({ hash, length }: History, layers: number): StateData {
+/** A history as numbers, other ones in every layer; the second array checks the first, so that parts of two states are noticed. */
+function stateOf({ hash, length }: History, layers: number): readonly [Float32Array, Float32Array] {
   const shift: number[] = []
   const wkv: number[] = []
   for (let layer = 0; layer < layers; layer++) {
@@ -69,14 +71,15 @@ function stateOf({ hash, length }: History, layers: number): StateData {
     shift.push(...halves(layer === 0 ? hash : own), ...halves(length))
     wkv.push(...halves(mix(own, length)), 0, 0)
   }
-  return { shift: Float32Array.from(shift), wkv: Float32Array.from(wkv) }
+  return [Float32Array.from(shift), Float32Array.from(wkv)]
 }
 
 function historyOf(state: StateData, layers: number): History {
-  const history = { hash: whole(state.shift, 0), length: whole(state.shift, 2) }
-  const { shift, wkv } = stateOf(history, layers)
+  const [shift] = state
+  const history = { hash: whole(shift!, 0), length: whole(shift!, 2) }
   const isSame = (a: Float32Array, b: Float32Array) => Buffer.from(a.buffer).equals(bytesOf(b))
-  if (!isSame(shift, state.shift) || !isSame(wkv, state.wkv)) throw new Error('a torn state')
+  if (!stateOf(history, layers).every((array, i) => isSame(array, state[i]!)))
+    throw new Error('a torn state')
   return history
 }
 
@@ -111,7 +114,9 @@ function drawAfter(history: History, seen: Seen, spec: SampleSpec, vocabSize: nu
   }
   for (const [token, bias] of spec.bias ?? []) if (bias !== -Infinity) h = mix(h, token)
   let token = (h >>> 3) % vocabSize
-  while (spec.bias?.get(token) === -Infinity) token = (token + 1) % vocabSize
+  const isAllowed = (id: number) =>
+    spec.mask === undefined || ((spec.mask[id >> 5]! >>> (id & 31)) & 1) === 1
+  while (!isAllowed(token) || spec.bias?.get(token) === -Infinity) token = (token + 1) % vocabSize
   return token
 }
 
@@ -151,9 +156,6 @@ export class FakeRunner implements Runner {
   /** What each step ran, newest last. */
   readonly log: { readonly rows: number; readonly tokens: number; readonly slots: number[] }[] = []
   readonly calls = { copies: 0, clears: 0, poisons: 0, reads: 0, writes: 0 }
-  /** Layers of states read so far, whole reads included. */
-  layersRead = 0
-  layersWritten = 0
   isDisposed = false
   /** Called before each step with its rows; may throw. */
   onStep: (rows: readonly BatchRow[]) => void = () => {}
@@ -162,8 +164,6 @@ export class FakeRunner implements Runner {
   /** Whether logits of scored prompts have a NaN. */
   hasNanPromptLogits = false
   readonly #states: (History | null)[]
-  /** What was written of a state that is not whole. */
-  readonly #coming: StateData[] = []
   readonly #seen: Seen[]
 
   constructor(options: FakeOptions = {}) {
@@ -183,17 +183,24 @@ export class FakeRunner implements Runner {
   readonly feedsDraws = true
   #lastDrawn: number[] = []
 
-  launch(rows: readonly BatchRow[]): Flight {
+  launch(rows: readonly BatchRow[]): Flight<RowResult[]> {
     this.onStep(rows)
     this.#check(rows)
     const known = rows.map((row) => this.#known(row))
     const results = known.map((row, b) => (row === null ? idleResult(rows[b]!) : this.#run(row)))
     this.#lastDrawn = results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
-    return { isDone: true, results: () => results }
+    return doneFlight(results)
+  }
+
+  /** What steps are padded to. */
+  grain = 1
+
+  stepSize(tokens: number): number {
+    return Math.min(this.maxTokens, this.grain * Math.ceil(tokens / this.grain))
   }
 
   step(rows: readonly BatchRow[]): RowResult[] {
-    return this.launch(rows).results()
+    return this.launch(rows).result()
   }
 
   /** With the token in place of the draw that it feeds; null where it does not run. */
@@ -227,45 +234,17 @@ export class FakeRunner implements Runner {
     this.#seen[slot] = { prompt: consume(EMPTY, promptTokens).hash, answer: 0 }
   }
 
-  readState(slot: number): StateData {
-    const { layers } = this.info.stateShape
+  readonly canMove = true
+
+  readState(slot: number): Flight<StateData> {
     this.calls.reads++
-    this.layersRead += layers
-    return stateOf(this.#stateOf(slot), layers)
+    return doneFlight(stateOf(this.#stateOf(slot), this.info.stateShape.layers))
   }
 
-  /** A state is counted as read with its first layer. */
-  readLayers(slot: number, from: number, to: number, into: StateData): void {
-    const { layers } = this.info.stateShape
-    if (!(0 <= from && from < to && to <= layers)) throw new Error(`layers ${from} to ${to}`)
-    if (from === 0) this.calls.reads++
-    this.layersRead += to - from
-    const { shift, wkv } = stateOf(this.#stateOf(slot), layers)
-    into.shift.set(shift.subarray(4 * from, 4 * to), 4 * from)
-    into.wkv.set(wkv.subarray(4 * from, 4 * to), 4 * from)
-  }
-
-  writeState(slot: number, state: StateData): void {
-    this.writeLayers(slot, 0, this.info.stateShape.layers, state)
-  }
-
-  /** A state is counted as written with its first layer; until its last the slot is as one that was freed. */
-  writeLayers(slot: number, from: number, to: number, { shift, wkv }: StateData): void {
-    const { layers } = this.info.stateShape
-    if (!(0 <= from && from < to && to <= layers)) throw new Error(`layers ${from} to ${to}`)
-    if (from === 0) {
-      this.calls.writes++
-      this.#coming[slot] = {
-        shift: new Float32Array(4 * layers),
-        wkv: new Float32Array(4 * layers),
-      }
-    }
-    this.layersWritten += to - from
-    this.#states[slot] = null
-    const coming = this.#coming[slot]!
-    coming.shift.set(shift.subarray(4 * from, 4 * to), 4 * from)
-    coming.wkv.set(wkv.subarray(4 * from, 4 * to), 4 * from)
-    if (to === layers) this.#states[slot] = historyOf(coming, layers)
+  writeState(slot: number, state: StateData): Flight<void> {
+    this.calls.writes++
+    this.#states[slot] = historyOf(state, this.info.stateShape.layers)
+    return doneFlight(undefined)
   }
 
   dispose(): void {

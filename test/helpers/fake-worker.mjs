@@ -3,6 +3,8 @@
 // serve: answers "ok" to every request, for ever · hang: is ready, then takes work and makes no step
 // crash-once: dies on its first start (remembered in `file`) · crash: dies while loading · fatal: cannot load
 // fatal-deaf: cannot load, and goes on living · full-disk: cannot open its store
+// busy: is ready, and computes from then on without looking at anything
+// hold-once: on its first start, takes requests and answers none · load-for-ever: never gets ready
 // deaf: ignores being asked and told to stop
 // sick: fails every request but its first · saving: takes a second to save its states, and says how many are left
 import { existsSync, writeFileSync } from 'node:fs'
@@ -27,6 +29,9 @@ const save = () => {
   if (unsaved === 0) process.exit(0)
 }
 let numRequests = 0
+let numHeld = 0
+const isFirst = mode === 'hold-once' && !existsSync(file)
+if (isFirst) writeFileSync(file, '')
 const step = (events, running) => {
   steps++
   process.send({ type: 'step', events, stats: stats(running) })
@@ -35,11 +40,19 @@ const step = (events, running) => {
 process.on('message', (message) => {
   if (message.type === 'shutdown' && mode === 'saving') setInterval(save, 100)
   else if (message.type === 'shutdown' && mode !== 'deaf') process.exit(0)
+  if (message.type === 'ping' && mode !== 'hang') {
+    process.send({ type: 'step', events: [], stats: { ...stats(0), waiting: numHeld } })
+  }
   if (message.type !== 'generate') return
   const { id, prompt } = message.request
   // The prompt [66] ("A" in the byte codec) kills the worker in the middle of its answer.
   const isProbe = prompt.length === 1 && prompt[0] === 0
   numRequests++
+  if (mode === 'hold-once' && isFirst && !isProbe) {
+    numHeld++
+    process.send({ type: 'step', events: [], stats: { ...stats(0), waiting: numHeld } })
+    return
+  }
   if (mode === 'sick' && numRequests > 1) {
     const error = { code: 'kernel_failed', message: 'NaN in the logits' }
     step([{ type: 'error', id, error }], 0)
@@ -78,6 +91,13 @@ if (mode === 'full-disk') {
   process.send({ type: 'fatal', error }, () => {
     if (mode === 'fatal') process.exit(1)
   })
+} else if (mode === 'load-for-ever') {
+  setInterval(() => {}, 1000)
 } else {
   process.send({ type: 'ready', info })
+}
+if (mode === 'busy') {
+  setTimeout(() => {
+    for (const end = Date.now() + 5000; Date.now() < end; );
+  }, 500)
 }

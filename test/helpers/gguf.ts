@@ -9,7 +9,7 @@ import {
   type GgufType,
   type PackedType,
   plainType,
-} from '../../src/model/formats/gguf-types.ts'
+} from '../../src/model/formats/gguf/types.ts'
 import { decodeFloats, encodeFloats } from '../../src/model/formats/half.ts'
 
 export type GgufValue = number | string | boolean | readonly string[] | readonly number[]

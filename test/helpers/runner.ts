@@ -3,8 +3,8 @@ import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { sampleSpec } from '../../src/bench/sample-spec.ts'
-import { loadRunner, type QuantChoice } from '../../src/load.ts'
-import type { ModelRunner } from '../../src/model/model-runner.ts'
+import { loadRunner, type QuantChoice } from '../../src/host/load.ts'
+import type { ModelRunner } from '../../src/model/run/model-runner.ts'
 import type { SampleSpec } from '../../src/model/runner.ts'
 import { writeRandomRwkv6, writeRandomRwkv7 } from './pth.ts'
 
@@ -28,8 +28,9 @@ export function tinyModel(architecture: TestArchitecture = 'rwkv7'): string {
   return path
 }
 
+/** On webgpu after prepareDevice. */
 export function tinyRunner(
-  device: (typeof BACKENDS)[number],
+  device: (typeof BACKENDS)[number] | 'webgpu',
   options: {
     slots?: number
     maxTokens?: number

@@ -1,11 +1,11 @@
 // Reads a store's database for ever: node store-reader.mjs <database> <milliseconds>. Of two transactions, each so long, one is
 // open at any time; with 0 one is, which never ends. Says "reading" when the first has begun.
-import Database from 'better-sqlite3'
+import { DatabaseSync } from '@photostructure/sqlite'
 
 const [path, length] = [process.argv[2], Number(process.argv[3])]
 
 function begin() {
-  const db = new Database(path, { readonly: true })
+  const db = new DatabaseSync(path, { readOnly: true })
   db.exec('BEGIN')
   db.prepare('SELECT count(*) FROM sessions').get()
   return db

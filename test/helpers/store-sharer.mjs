@@ -37,7 +37,7 @@ for (let i = Number(seed); ; i += 1 + (i % 3)) {
     // What another process wrote is whole.
     if (session !== null) {
       const { state } = database.load(`${name.id} ${session.record.version + 1} ${seed}`, 'n')
-      if (state.wkv[0] !== session.record.version + 1.5) throw new Error('mixed content')
+      if (state[1][0] !== session.record.version + 1.5) throw new Error('mixed content')
     }
     const isKept = i % 4 === 0
     if (!isKept) database.commit({ puts: [], sessions: [], deleteKeys: [], releases: [name] })

@@ -1,10 +1,12 @@
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import { adapterChoices } from '../../src/cli/args.ts'
-import { loadRunner } from '../../src/load.ts'
+import { loadRunner } from '../../src/host/load.ts'
 import { type AdapterChoice, withAdapters } from '../../src/model/adapters.ts'
 import { openCheckpoint, readFloats } from '../../src/model/checkpoint.ts'
-import { logitsOfAll } from '../../src/model/logits.ts'
+import { logitsOfAll } from '../../src/model/run/logits.ts'
+import { adapterChoices } from '../../src/settings/engine-choice.ts'
+import { SETTINGS } from '../../src/settings/table.ts'
+import { parseValues, type RawValues } from '../../src/settings/values.ts'
 import { type NamedValues, readTensors, transpose, writeAsPth } from '../helpers/formats.ts'
 import { type PthTensorValues, writePth, writeRandomRwkv7 } from '../helpers/pth.ts'
 import { someTokens } from '../helpers/runner.ts'
@@ -263,6 +265,8 @@ test('a model with an adapter answers as the merged model does', () => {
   expect(logits(model, [])).not.toEqual(wanted)
 })
 
+const adaptersOf = (raw: RawValues) => adapterChoices(parseValues(SETTINGS, raw))
+
 describe('--lora', () => {
   test.each([
     [{ lora: 'a.pth' }, [{ path: 'a.pth' }]],
@@ -279,15 +283,13 @@ describe('--lora', () => {
     [{ lora: 'a', 'lora-init': 'i' }, [{ path: 'a', init: 'i' }]],
     [{}, []],
   ])('%j', (args, wanted) => {
-    expect(adapterChoices(args)).toEqual(wanted)
+    expect(adaptersOf(args)).toEqual(wanted)
   })
 
   test.each([{ 'lora-init': 'i' }, { lora: 'a,b', 'lora-init': 'i' }, { lora: 'a:1.2.3' }])(
     '%j is refused',
     (args) => {
-      expect(() => adapterChoices(args)).toThrow(
-        expect.objectContaining({ code: 'invalid_request' }),
-      )
+      expect(() => adaptersOf(args)).toThrow(expect.objectContaining({ code: 'invalid_request' }))
     },
   )
 })

@@ -3,12 +3,12 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { loadRunner } from '../../src/load.ts'
+import { loadRunner } from '../../src/host/load.ts'
 import { fingerprint, openCheckpoint } from '../../src/model/checkpoint.ts'
 import { describeCheckpoint } from '../../src/model/formats/describe.ts'
-import { unpackBlocks } from '../../src/model/formats/gguf-blocks.ts'
-import type { PackedType } from '../../src/model/formats/gguf-types.ts'
-import { logitsOfAll } from '../../src/model/logits.ts'
+import { unpackBlocks } from '../../src/model/formats/gguf/blocks.ts'
+import type { PackedType } from '../../src/model/formats/gguf/types.ts'
+import { logitsOfAll } from '../../src/model/run/logits.ts'
 import {
   exactIn16Bits,
   flaTensors,

@@ -3,8 +3,8 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, describe, expect, test, vi } from 'vitest'
 import { availableLevels, cpuReport } from '../../src/backend/cpu/isa.ts'
-import { loadRunner, type QuantChoice } from '../../src/load.ts'
-import { logitsOfAll } from '../../src/model/logits.ts'
+import { loadRunner, type QuantChoice } from '../../src/host/load.ts'
+import { logitsOfAll } from '../../src/model/run/logits.ts'
 import { openTunedState } from '../../src/model/tuned-state.ts'
 
 const FIXTURES = join(import.meta.dirname, '../fixtures')

@@ -1,8 +1,8 @@
 /** A model over several backends is the same model: every number of it, bit for bit, and every state. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { DeviceChoice } from '../../src/device-choice.ts'
-import { loadRunner } from '../../src/load.ts'
-import type { ModelRunner } from '../../src/model/model-runner.ts'
+import type { DeviceChoice } from '../../src/host/device-choice.ts'
+import { loadRunner } from '../../src/host/load.ts'
+import type { ModelRunner } from '../../src/model/run/model-runner.ts'
 import type { BatchRow } from '../../src/model/runner.ts'
 import { ARCHITECTURES, BACKENDS, draw, someTokens, tinyModel } from '../helpers/runner.ts'
 
@@ -31,7 +31,7 @@ function play(runner: ModelRunner) {
     results.push(...runner.step(rows))
   }
   runner.copySlot(3, 5)
-  return { results, state: runner.readState(5) }
+  return { results, state: runner.readState(5).result() }
 }
 
 describe.each(BACKENDS)('on %s', (device) => {
@@ -67,43 +67,22 @@ describe.each(BACKENDS)('on %s', (device) => {
         [20, 30],
       ].map(([from, to]) => {
         const logits = feed(whole!, from!, to!)
-        whole!.writeState(2, whole!.readState(2))
+        whole!.writeState(2, whole!.readState(2).result()).result()
         return logits
       })
       expect(feed(two!, 0, 10)).toEqual(expected[0])
-      whole!.writeState(2, two!.readState(2))
+      whole!.writeState(2, two!.readState(2).result()).result()
       expect(feed(whole!, 10, 20)).toEqual(expected[1])
-      three!.writeState(2, whole!.readState(2))
+      three!.writeState(2, whole!.readState(2).result()).result()
       expect(feed(three!, 20, 30)).toEqual(expected[2])
     })
 
-    test('layers of a state are read across the ends of stages', () => {
-      const state = whole!.readState(2)
-      const ranges = [
-        [1, 3],
-        [0, 1],
-      ] as const
-      for (const runner of [two!, three!]) {
-        runner.writeState(2, state)
-        const pieces = {
-          shift: new Float32Array(state.shift.length),
-          wkv: new Float32Array(state.wkv.length),
-        }
-        for (const [from, to] of ranges) runner.readLayers(2, from, to, pieces)
-        expect(pieces).toEqual(state)
-      }
-    })
-
-    test('layers of a state are written across the ends of stages', () => {
-      const state = whole!.readState(2)
+    test('a state is the same, whole, from and to every number of stages', () => {
+      const state = whole!.readState(2).result()
       for (const runner of [two!, three!]) {
         runner.clearSlot(1)
-        for (const [from, to] of [
-          [1, 3],
-          [0, 1],
-        ] as const)
-          runner.writeLayers(1, from, to, state)
-        expect(runner.readState(1)).toEqual(state)
+        runner.writeState(1, state).result()
+        expect(runner.readState(1).result()).toEqual(state)
       }
     })
 
@@ -143,10 +122,10 @@ test('layers on unlike backends meet in f32', () => {
 test('a state of another shape is refused and changes nothing', () => {
   const runner = runnerOn(['reference', 'reference'])
   runner.step([{ slot: 0, tokens: someTokens(5, 1), samples: [] }])
-  const before = runner.readState(0)
-  const short = { shift: before.shift.slice(1), wkv: before.wkv }
-  expect(() => runner.writeState(0, short)).toThrow('a state of')
-  expect(runner.readState(0)).toEqual(before)
+  const before = runner.readState(0).result()
+  const short = [before[0]!.slice(1), before[1]!]
+  expect(() => runner.writeState(0, short).result()).toThrow('a state of')
+  expect(runner.readState(0).result()).toEqual(before)
   runner.dispose()
 })
 
@@ -159,7 +138,7 @@ test('steps in the air end in order with the results of steps alone', () => {
   const flights = [0, 1, 2].map((slot) => pipeline.launch(rowsOf(slot)))
   expect(() => pipeline.launch(rowsOf(3))).toThrow('3 flights are on their way')
   const expected = [0, 1, 2].map((slot) => whole.step(rowsOf(slot)))
-  expect(flights.map((flight) => flight.results())).toEqual(expected)
+  expect(flights.map((flight) => flight.result())).toEqual(expected)
   for (const runner of [pipeline, whole]) runner.dispose()
 })
 

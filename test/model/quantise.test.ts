@@ -4,13 +4,13 @@ import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { decodeRows } from '../../src/backend/quantised.ts'
 import { quantiseRows } from '../../src/backend/reference/quantise.ts'
-import { loadRunner, type QuantChoice } from '../../src/load.ts'
+import { loadRunner, type QuantChoice } from '../../src/host/load.ts'
 import { openCheckpoint, readFloats } from '../../src/model/checkpoint.ts'
 import { describeCheckpoint } from '../../src/model/formats/describe.ts'
 import { renamed } from '../../src/model/formats/entry-views.ts'
-import { quantisedSourceOf } from '../../src/model/formats/quantised-safetensors.ts'
-import { logitsOfAll } from '../../src/model/logits.ts'
+import { quantisedSourceOf } from '../../src/model/formats/safetensors/quantised.ts'
 import { type Quantiser, quantiseCheckpoint } from '../../src/model/quantise.ts'
+import { logitsOfAll } from '../../src/model/run/logits.ts'
 import {
   ARCHITECTURES,
   BACKENDS,

@@ -2,10 +2,10 @@ import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import { loadRunner } from '../../src/load.ts'
+import { loadRunner } from '../../src/host/load.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { describeCheckpoint } from '../../src/model/formats/describe.ts'
-import { logitsOfAll, logitsOfLast } from '../../src/model/logits.ts'
+import { logitsOfAll, logitsOfLast } from '../../src/model/run/logits.ts'
 import { openTunedState } from '../../src/model/tuned-state.ts'
 import { type PthTensorValues, writePth } from '../helpers/pth.ts'
 import { someTokens, tinyRunner } from '../helpers/runner.ts'
@@ -28,15 +28,15 @@ function file(tensors: readonly PthTensorValues[]): string {
 
 test('rows stay values and columns keys; the token shift is zero', () => {
   const tensors = [stateTensor(1), stateTensor(0)]
-  const { shift, wkv } = openTunedState(file(tensors), SHAPE)
+  const [shift, wkv] = openTunedState(file(tensors), SHAPE)
   expect(wkv).toEqual(Float32Array.from([1, 0].flatMap((i) => Array.from(tensors[i]!.values))))
   expect(shift).toEqual(new Float32Array(2 * 2 * 64))
 })
 
 test('16-bit states are read', () => {
   const half = [0, 1].map((layer) => ({ ...stateTensor(layer), dtype: 'bf16' as const }))
-  const { wkv } = openTunedState(file(half), SHAPE)
-  expect(wkv[5]).toBeCloseTo(Math.sin(5), 2)
+  const [, wkv] = openTunedState(file(half), SHAPE)
+  expect(wkv![5]).toBeCloseTo(Math.sin(5), 2)
 })
 
 describe('what does not fit is refused with the reason', () => {
@@ -127,9 +127,9 @@ describe('a state inside a model', () => {
     const wanted = logitsOfAll(plain, tokens, start)
     expect(logitsOfAll(tuned, tokens)).toEqual(wanted)
     expect(logitsOfLast(tuned, tokens)).toEqual(wanted.subarray(-128))
-    expect(tuned.readState(0)).not.toEqual(start)
+    expect(tuned.readState(0).result()).not.toEqual(start)
     tuned.clearSlot(1)
-    expect(tuned.readState(1)).toEqual(start)
+    expect(tuned.readState(1).result()).toEqual(start)
     expect(tuned.info.fingerprint).not.toBe(plain.info.fingerprint)
     tuned.dispose()
     plain.dispose()
@@ -152,16 +152,14 @@ test('different states in one batch give what each gives alone', () => {
   const runner = tinyRunner('cpu', { architecture: 'rwkv6', slots: 4 })
   const { layers, heads, headSize, channels } = runner.info.stateShape
   const shift = new Float32Array(layers * 2 * channels)
-  const starts = [1, 2, 3].map((seed) => ({
+  const starts = [1, 2, 3].map((seed) => [
     shift,
-    wkv: Float32Array.from({ length: layers * heads * headSize ** 2 }, (_, i) =>
-      Math.sin(seed * i),
-    ),
-  }))
+    Float32Array.from({ length: layers * heads * headSize ** 2 }, (_, i) => Math.sin(seed * i)),
+  ])
   const tokens = someTokens(12, 4)
   const alone = [null, ...starts].map((start) => logitsOfLast(runner, tokens, start))
   for (let slot = 0; slot < 4; slot++) runner.clearSlot(slot)
-  for (const [i, start] of starts.entries()) runner.writeState(i + 1, start)
+  for (const [i, start] of starts.entries()) runner.writeState(i + 1, start).result()
   const row = (slot: number) => ({ slot, tokens: tokens.slice(0, -1), samples: [] })
   runner.step([row(2), row(0), row(3), row(1)])
   const together = [0, 1, 2, 3].map((slot) => {

@@ -1,9 +1,9 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { Program } from '../../src/backend/backend.ts'
 import { type ErrorCode, SkeinError } from '../../src/errors.ts'
-import { loadRunner } from '../../src/load.ts'
+import { loadRunner } from '../../src/host/load.ts'
+import { warmUp } from '../../src/model/run/warm-up.ts'
 import type { BatchRow, RowResult, Runner } from '../../src/model/runner.ts'
-import { warmUp } from '../../src/model/warm-up.ts'
 import { tinyModel } from '../helpers/runner.ts'
 
 let runner: Runner

@@ -2,15 +2,14 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { serveArgs } from '../../src/cli/serve.ts'
-import { publishedSchema, serveSchema, settingsOf } from '../../src/cli/serve-settings.ts'
-import { describeKind, fieldOf, variableOf } from '../../src/config/setting.ts'
+import { publishedSchema, serveSchema } from '../../src/settings/serve-settings.ts'
+import { describeKind, fieldOf, SETTING_ROWS, variableOf } from '../../src/settings/setting.ts'
 
 const DOCS = join(import.meta.dirname, '../../docs')
 
 test('docs/skein.schema.json is the schema that files are checked with, and what the command prints', async () => {
-  const published = publishedSchema(serveArgs)
-  expect(published).toMatchObject(serveSchema(serveArgs))
+  const published = publishedSchema()
+  expect(published).toMatchObject(serveSchema())
   const text = `${JSON.stringify(published, null, 2)}\n`
   await expect(text).toMatchFileSnapshot(join(DOCS, 'skein.schema.json'))
 })
@@ -19,7 +18,7 @@ test('the table of docs/configuration.md has every setting', async () => {
   const path = join(DOCS, 'configuration.md')
   const [before, , after] = readFileSync(path, 'utf8').split(/<!-- \/?settings -->/)
   expect(after, 'the marks of the table').toBeDefined()
-  const rows = settingsOf(serveArgs).map(({ flag, kind, description, default: given }) => {
+  const rows = SETTING_ROWS.map(({ flag, kind, description, default: given }) => {
     const about = given === undefined ? description : `${description} (default ${given})`
     const cells = [
       `\`--${flag}\``,

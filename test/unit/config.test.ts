@@ -1,12 +1,18 @@
 import { chmodSync, mkdirSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import { launchesOf } from '../../src/cli/config-models.ts'
-import { serveArgs, servePlan } from '../../src/cli/serve.ts'
-import { configPath, settingsOf, settleServe, withFields } from '../../src/cli/serve-settings.ts'
-import { fieldOf, variableOf } from '../../src/config/setting.ts'
+import { servePlan } from '../../src/cli/serve.ts'
+import { DEMO_MODEL } from '../../src/host/load.ts'
 import { cachePath, modelsFolder } from '../../src/hub/model-cache.ts'
-import { DEMO_MODEL } from '../../src/load.ts'
+import { launchesOf, refuseFlagsOfOneModel } from '../../src/settings/models.ts'
+import {
+  configPath,
+  NO_COMMAND_LINE,
+  settleServe,
+  withFields,
+} from '../../src/settings/serve-settings.ts'
+import { fieldOf, SETTING_ROWS, variableOf } from '../../src/settings/setting.ts'
+import type { Raw } from '../../src/settings/values.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
 const folder = temporaryFolder()
@@ -17,20 +23,21 @@ function file(content: unknown): string {
   return path
 }
 
-/** As citty would have parsed the words. */
-function line(...words: string[]) {
-  const args: Record<string, unknown> = { host: '127.0.0.1', port: '8000', quant: 'file', _: [] }
-  for (const word of words) {
-    const [, no, name, value] = /^--(no-)?([^=]+)(?:=(.*))?$/s.exec(word) ?? []
-    if (name === undefined) (args._ as string[]).push(word)
-    else args[name] = value ?? no === undefined
+/** A command line as it is parsed: "--flag=value", "--switch" and words. */
+function line(...all: string[]) {
+  const given = new Map<string, Raw>()
+  const words: string[] = []
+  for (const word of all) {
+    const [, name, value] = /^--([^=]+)(?:=(.*))?$/s.exec(word) ?? []
+    if (name === undefined) words.push(word)
+    else given.set(name, value ?? true)
   }
-  return { args, words }
+  return { given, words }
 }
 
 function settle(content: unknown, environment: Record<string, string> = {}, ...words: string[]) {
   const path = content === null ? null : file(content)
-  return settleServe(serveArgs, line(...words), path, environment)
+  return settleServe(line(...words), path, environment)
 }
 
 const sourceOf = (settings: ReturnType<typeof settle>, flag: string) => {
@@ -57,7 +64,7 @@ describe('which value counts', () => {
     expect(settle(null, { SKEIN_PORT: '2' }).notes).toEqual([])
   })
 
-  test('a default that citty fills in is no flag', () => {
+  test('a default is weaker than the file', () => {
     expect(servePlan(settle({ port: 77, quant: 'int8' })).options.port).toBe(77)
     expect(servePlan(settle({ quant: 'int8' })).choice.quant).toBe('int8')
   })
@@ -74,16 +81,18 @@ describe('which value counts', () => {
     const { options, choice } = servePlan(settled)
     expect(options.allowedOrigins).toEqual(['https://a.example', 'https://b.example'])
     // Paths are from the folder of the file.
-    expect(choice.startStates).toEqual([{ name: 'poet', path: join(folder, 'poet.pth') }])
+    expect(options.launches[0]!.startStates).toEqual([
+      { name: 'poet', path: join(folder, 'poet.pth') },
+    ])
     expect(choice.dataDir).toBe(join(folder, 'data'))
     expect(options.openTranslate).toBe(true)
-    expect(options.gpus).toEqual([0, 2])
+    expect(options.launches.map(({ spec }) => spec.gpu_id)).toEqual([0, 2])
     expect(options.limits).toEqual({ n: 3 })
   })
 
   test('a switch of the environment is 1 or 0', () => {
-    expect(settle(null, { SKEIN_DURABLE: '1' }).args.durable).toBe(true)
-    expect(settle(null, { SKEIN_DURABLE: '0' }).args.durable).toBe(false)
+    expect(settle(null, { SKEIN_DURABLE: '1' }).raw.durable).toBe(true)
+    expect(settle(null, { SKEIN_DURABLE: '0' }).raw.durable).toBe(false)
     expect(() => settle(null, { SKEIN_DURABLE: 'maybe' })).toThrow('SKEIN_DURABLE')
   })
 
@@ -92,9 +101,9 @@ describe('which value counts', () => {
     expect(settle(content).models).toHaveLength(1)
     const replaced = settle(content, {}, 'other.pth')
     expect(replaced.models).toEqual([])
-    expect(replaced.args._).toEqual(['other.pth'])
+    expect(replaced.words).toEqual(['other.pth'])
     expect(settle(content, {}, '--without-model').models).toEqual([])
-    expect(settle({ model: 'demo' }, { SKEIN_MODEL: 'x.pth' }).args._).toEqual(['x.pth'])
+    expect(settle({ model: 'demo' }, { SKEIN_MODEL: 'x.pth' }).words).toEqual(['x.pth'])
   })
 
   test('the model: a file of its folder, with or without suffix, or a name', () => {
@@ -124,9 +133,9 @@ describe('which value counts', () => {
   test('a flag silences what it excludes, of weaker sources only', () => {
     const dir = servePlan(settle({ dataDir: 'd', durable: true }, {}, '--no-store')).choice
     expect([dir.dataDir, dir.durable]).toEqual([undefined, false])
-    expect(settle({ noAuth: true }, { SKEIN_API_KEY: 'k' }).args['no-auth']).toBeUndefined()
-    expect(settle({ device: 'cpu' }, {}, '--gpus=0').args.device).toBeUndefined()
-    expect(settle({ device: 'cpu' }, {}, '--backend=cuda').args.device).toBeUndefined()
+    expect(settle({ noAuth: true }, { SKEIN_API_KEY: 'k' }).raw['no-auth']).toBeUndefined()
+    expect(settle({ device: 'cpu' }, {}, '--gpus=0').raw.device).toBeUndefined()
+    expect(settle({ device: 'cpu' }, {}, '--backend=cuda').raw.device).toBeUndefined()
     // Two of one source contradict each other, and that is said.
     expect(() => servePlan(settle({ noStore: true, durable: true }))).toThrow('--no-store')
   })
@@ -184,7 +193,7 @@ describe('models of a file', () => {
 
   test('go where the server says when they do not say it', () => {
     const launches = launchesOf([{ file: 'demo' }, { file: 'demo', name: 'b', device: 'cpu' }], {
-      gpus: '0,1',
+      gpus: [0, 1],
     })
     expect(launches.map(({ id, spec }) => [id, spec.gpu_id, spec.device])).toEqual([
       ['demo', 0, null],
@@ -199,30 +208,30 @@ describe('models of a file', () => {
       quant: 'int8',
       startStates: [{ name: 'poet', path: '/p.pth' }],
     })
-    expect(() => launchesOf([{ file: 'demo' }], { 'model-name': 'x' })).toThrow('--model-name')
+    expect(() => refuseFlagsOfOneModel({ 'model-name': 'x' })).toThrow('--model-name')
   })
 })
 
 test('the file is named, or lies here, or is not wanted', () => {
   const here = (path: string) => path === 'skein.config.json'
-  expect(configPath({}, here)).toBe('skein.config.json')
-  expect(configPath({}, () => false)).toBeNull()
-  expect(configPath({ config: 'x.json' }, () => false)).toBe('x.json')
-  expect(configPath({ config: false }, here)).toBeNull()
+  expect(configPath(undefined, here)).toBe('skein.config.json')
+  expect(configPath(undefined, () => false)).toBeNull()
+  expect(configPath('x.json', () => false)).toBe('x.json')
+  expect(configPath(false, here)).toBeNull()
 })
 
 test('a file that others can read is known as such', () => {
   const path = file({ apiKey: ['k'] })
   chmodSync(path, 0o644)
-  expect(settleServe(serveArgs, line(), path, {}).file?.isShared).toBe(true)
+  expect(settleServe(NO_COMMAND_LINE, path, {}).file?.isShared).toBe(true)
   chmodSync(path, 0o600)
-  expect(settleServe(serveArgs, line(), path, {}).file?.isShared).toBe(false)
+  expect(settleServe(NO_COMMAND_LINE, path, {}).file?.isShared).toBe(false)
 })
 
 test('the three names of a setting follow from its flag', () => {
   expect(fieldOf('max-prompt-tokens')).toBe('maxPromptTokens')
   expect(variableOf('max-prompt-tokens')).toBe('SKEIN_MAX_PROMPT_TOKENS')
-  const names = settingsOf(serveArgs).map(({ flag }) => fieldOf(flag))
+  const names = SETTING_ROWS.map(({ flag }) => fieldOf(flag))
   expect(new Set(names).size).toBe(names.length)
   for (const taken of ['model', 'models', 'limits', '$schema']) expect(names).not.toContain(taken)
 })

@@ -2,7 +2,7 @@ import { Agent, createServer, get } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
 import Fastify from 'fastify'
 import { expect, test } from 'vitest'
-import { closeWithConnection } from '../../src/gateway/connection.ts'
+import { closeWithConnection } from '../../src/gateway/http/connection.ts'
 
 test('a connection that many apps answer on has one listener for all', async () => {
   // As the proxies of workers: an app each, on the connections of the server's.

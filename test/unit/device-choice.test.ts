@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest'
 import { cudaReport } from '../../src/backend/cuda/report.ts'
-import { chooseBatchSize } from '../../src/batch-size.ts'
-import { openBackend, parseDevice } from '../../src/device-choice.ts'
 import { SkeinError } from '../../src/errors.ts'
+import { chooseBatchSize } from '../../src/host/batch-size.ts'
+import { openBackend, parseDevice } from '../../src/host/device-choice.ts'
 
 const SMALL = { architecture: 'rwkv7', numParameters: 1e6 } as const
 
@@ -78,7 +78,7 @@ test('a batch is as large as what the runner and its program allocate', () => {
   // What is counted for the slot more has logits and scratch of its own, too.
   const spare = 8 * vocabSize
   const ofStep = 2048 * 4 * 18 * stateShape.channels
-  const bytes = (512 << 20) + ofSlots + ofSampling + spare + ofStep
+  const bytes = (1 << 30) + ofSlots + ofSampling + spare + ofStep
   const choose = (bytes: number, scratchBytes = (_: number) => 0) =>
     chooseBatchSize({ slots: 100 }, LARGE, { bytes, isDevice: true, scratchBytes })
   expect(choose(bytes).numSlots).toBe(100)

@@ -1,10 +1,9 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { FOREIGN_FLAGS, rewriteForeignFlags } from '../../src/cli/foreign-flags.ts'
-import { switchesOfServe } from '../../src/cli/serve.ts'
+import { FOREIGN_FLAGS, rewriteForeignFlags } from '../../src/settings/foreign-flags.ts'
 
-const rewriteWords = (words: readonly string[]) => rewriteForeignFlags(words, switchesOfServe)
+const rewriteWords = (words: readonly string[]) => rewriteForeignFlags(words)
 const rewrite = (line: string) => rewriteWords(line.split(' ')).argv.join(' ')
 
 test.each([

@@ -1,37 +1,96 @@
 import { describe, expect, test } from 'vitest'
-import { renderHelp } from '../../src/cli/help.ts'
-import { HELP_GROUPS } from '../../src/cli/help-groups.ts'
-import { serve, serveArgs } from '../../src/cli/serve.ts'
+import { entryOf, programOf } from '../../src/cli/commands.ts'
+import { scriptFor } from '../../src/cli/completion.ts'
+import { defineCommand, equip, newProgram } from '../../src/cli/terminal/command.ts'
+import { text, toggle, whole } from '../../src/settings/flags.ts'
+import { SETTINGS } from '../../src/settings/table.ts'
 
-const page = { name: 'skein serve', command: serve as never, children: [] }
+async function helpOf(name: string, columns = 100): Promise<string> {
+  const program = await programOf([entryOf(name)!], { columns })
+  return program.commands.find((command) => command.name() === name)!.helpInformation()
+}
 
 describe('skein serve --help', () => {
-  test('has every flag, once, in a group', () => {
-    const flags = Object.keys(serveArgs).filter((name) => name !== 'model')
-    const { groups } = HELP_GROUPS['skein serve']!
-    expect(groups.flatMap(({ names }) => names).sort()).toEqual(flags.sort())
-    const help = renderHelp(page)
-    for (const flag of flags) expect(help.split(`\n  --${flag} `)).toHaveLength(2)
-    expect(help).not.toContain('Others')
+  test('has every flag, once, under a heading', async () => {
+    const help = await helpOf('serve')
+    for (const flag of Object.keys(SETTINGS))
+      expect(help.split(new RegExp(`\\n  --${flag} `)), flag).toHaveLength(2)
+    expect(help.match(/^\S.*:$/gm)).toEqual([
+      'Arguments:',
+      'Where and for whom:',
+      'The model:',
+      'Several models and workers:',
+      'How much at once:',
+      'Sessions and kept states (docs/states.md):',
+      'Running it:',
+    ])
   })
 
-  test.each([60, 80, 100])('fits into %i columns', (columns) => {
-    for (const line of renderHelp(page, columns).split('\n')) {
-      if (!line.includes('  # ')) expect(line.length, line).toBeLessThanOrEqual(columns)
-    }
+  test.each([60, 80, 100])('fits into %i columns', async (columns) => {
+    for (const line of (await helpOf('serve', columns)).split('\n'))
+      expect(line.length, line).toBeLessThanOrEqual(columns)
   })
 
-  test('says what is left out where it is, and no default twice', () => {
-    const help = renderHelp(page, 110)
-    expect(help).toContain('--port VALUE              Port; 0 takes a free one (default 8000)')
+  test('says what is left out where it is, and no default twice', async () => {
+    const help = await helpOf('serve', 110)
+    expect(help).toMatch(/--port N +Port; 0 takes a free one \(default 8000\)/)
     expect(help).toMatch(/--backend VALUE +Older name of --device/)
     expect(help.match(/default/g)!.length).toBeGreaterThan(10)
   })
 })
 
-test('commands are listed in groups; a new one comes under Others', () => {
-  const child = (name: string) => ({ name, description: `what ${name} does` })
-  const children = ['rm', 'serve', 'juggle'].map(child)
-  const help = renderHelp({ name: 'skein', command: {} as never, children })
-  expect(help).toMatch(/Serve\n {2}serve .*\n\nModels\n {2}rm .*\n\nOthers\n {2}juggle/)
+describe('flags', () => {
+  const ran: unknown[] = []
+  const command = defineCommand({
+    words: { file: { description: 'a file' } },
+    flags: {
+      prompt: text('a text', { short: 'p' }),
+      port: whole(0, 65_535)('a port', { default: '1' }),
+      json: toggle('a switch'),
+      'no-store': toggle('another'),
+    },
+    run({ args, given }) {
+      ran.push({ ...args, given: Object.fromEntries(given) })
+    },
+  })
+  const parse = async (...argv: string[]) => {
+    const program = newProgram('test')
+    equip(program, command, argv)
+    await program.parseAsync(argv, { from: 'user' })
+    return ran.at(-1)
+  }
+
+  test('become values of their kinds', async () => {
+    expect(await parse('a.pth', '-p', 'Once upon', '--port=8', '--no-store')).toMatchObject({
+      ...{ file: 'a.pth', prompt: 'Once upon', port: 8, json: false, 'no-store': true },
+      given: { prompt: 'Once upon', port: '8', 'no-store': true },
+    })
+    expect(await parse('--no-json', '--store', '--port=')).toMatchObject({
+      ...{ port: 1, json: false, 'no-store': false },
+      given: { json: false, 'no-store': false, port: '' },
+    })
+  })
+
+  test('given twice are refused: all but the last would be without effect', async () => {
+    await expect(parse('--prompt', 'a', '--prompt=b')).rejects.toThrow('--prompt is given twice')
+    await expect(parse('--json', '--no-json')).rejects.toThrow('--json is given twice')
+    expect(await parse('--prompt', 'a', '--', '--prompt')).toMatchObject({ file: '--prompt' })
+  })
+
+  test('without their value are refused, not given their default', async () => {
+    await expect(parse('--port', '--json')).rejects.toThrow('--port needs a value')
+    await expect(parse('--json', '--port')).rejects.toThrow('argument missing')
+    await expect(parse('--port', '-1')).rejects.toThrow('--port takes a number from 0')
+    expect(await parse('--prompt=--json')).toMatchObject({ prompt: '--json' })
+  })
+})
+
+test('every command is listed once, and what completes it knows its flags', async () => {
+  const program = await programOf([entryOf('keys')!, entryOf('list')!])
+  const help = program.helpInformation()
+  expect(help).toMatch(/^Models:\n {2}pull .*\n {2}ls\|list /m)
+  const script = scriptFor('bash', program)
+  expect(script).toMatch(/'keys add'\) words='--role --rpm /)
+  expect(script).toMatch(/'list'\) words='--json'/)
+  expect(scriptFor('fish', program)).toContain("-l expires -d 'Ends after this time: 12h, 30d'")
 })

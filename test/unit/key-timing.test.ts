@@ -6,9 +6,9 @@ import { randomBytes } from 'node:crypto'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
-import { createAuth } from '../../src/gateway/auth.ts'
-import { addKey, NO_LIMITS } from '../../src/gateway/keys.ts'
-import { changeKeys, KeyRing } from '../../src/gateway/keys-file.ts'
+import { createAuth } from '../../src/gateway/access/auth.ts'
+import { addKey, NO_LIMITS } from '../../src/gateway/access/keys.ts'
+import { changeKeys, KeyRing } from '../../src/gateway/access/keys-file.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
 const [NUM_SAMPLES, NUM_TRIES] = process.env.SKEIN_SLOW === '1' ? [100_000, 3] : [10_000, 10]

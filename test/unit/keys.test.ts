@@ -12,7 +12,7 @@ import {
 } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test, vi } from 'vitest'
-import { createAuth, resolveAuth } from '../../src/gateway/auth.ts'
+import { createAuth, resolveAuth } from '../../src/gateway/access/auth.ts'
 import {
   addKey,
   formatKeyList,
@@ -21,8 +21,8 @@ import {
   parseKeyList,
   revokeKey,
   rotateKey,
-} from '../../src/gateway/keys.ts'
-import { changeKeys, KeyRing, readKeys } from '../../src/gateway/keys-file.ts'
+} from '../../src/gateway/access/keys.ts'
+import { changeKeys, KeyRing, readKeys } from '../../src/gateway/access/keys-file.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
 const folder = temporaryFolder()

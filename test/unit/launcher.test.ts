@@ -1,10 +1,13 @@
+import { availableParallelism } from 'node:os'
 /** From what was asked of a worker to what its process is told. */
 import { expect, test } from 'vitest'
-import { hosted } from '../../src/cli/hosting-args.ts'
-import { engineChoiceOf } from '../../src/cli/launcher.ts'
-import { DEFAULT_SPEC, type Launch } from '../../src/gateway/launch.ts'
-import type { WorkerSpec } from '../../src/gateway/management/contract.ts'
-import { DEMO_MODEL } from '../../src/load.ts'
+import type { WorkerSpec } from '../../src/gateway/contract.ts'
+import { DEFAULT_SPEC, type Launch } from '../../src/gateway/fleet/launch.ts'
+import { engineChoiceOf } from '../../src/host/launcher.ts'
+import { DEMO_MODEL } from '../../src/host/load.ts'
+import { entriesOf, launchesOf } from '../../src/settings/models.ts'
+import { SETTINGS } from '../../src/settings/table.ts'
+import { parseValues, type Raw } from '../../src/settings/values.ts'
 
 function choiceOf(
   spec: Partial<WorkerSpec>,
@@ -71,28 +74,44 @@ test('a device of its own is instead of the server’s devices', () => {
   expect(choiceOf({}, { defaults }).ppDevices).toEqual(['cuda:0', 'cuda:1'])
 })
 
-const plan = (fields: Record<string, unknown>) =>
-  hosted({ _: [], host: '127.0.0.1', quant: 'file', ...fields })
+const plan = ({
+  _ = [],
+  ...raw
+}: {
+  readonly _?: string[]
+  readonly [flag: string]: Raw | string[]
+}) => {
+  // All but the words are texts and switches.
+  const values = parseValues(SETTINGS, raw as Record<string, Raw>)
+  return launchesOf(entriesOf(_, values), values)
+}
+const filesOf = (fields: Parameters<typeof plan>[0]) => plan(fields).map(({ file }) => file)
 
 test('files and names on the command line', () => {
-  expect(plan({}).choice.model).toBe(DEMO_MODEL)
-  expect(plan({ host: '0.0.0.0' }).choice.model).toBeNull()
-  expect(plan({ host: '0.0.0.0', _: ['demo'] }).choice.model).toBe(DEMO_MODEL)
-  expect(plan({ 'without-model': true }).choice.model).toBeNull()
-  const { choice, modelId, moreModels } = plan({ _: ['goose=models/demo.pth', 'demo', 'b=demo'] })
-  expect([choice.model, modelId]).toEqual(['models/demo.pth', 'goose'])
-  expect(moreModels).toEqual([{ model: DEMO_MODEL }, { id: 'b', model: DEMO_MODEL }])
-  expect(plan({ _: ['demo'], 'model-name': 'x' }).modelId).toBe('x')
+  expect(filesOf({})).toEqual([DEMO_MODEL])
+  expect(plan({ host: '0.0.0.0' })).toEqual([])
+  expect(filesOf({ host: '0.0.0.0', _: ['demo'] })).toEqual([DEMO_MODEL])
+  expect(plan({ 'without-model': true })).toEqual([])
+  const all = plan({ _: ['goose=models/demo.pth', 'demo', 'b=demo'] })
+  expect(all.map(({ id, file }) => [id, file])).toEqual([
+    ['goose', DEMO_MODEL],
+    ['demo', DEMO_MODEL],
+    ['b', DEMO_MODEL],
+  ])
+  expect(plan({ _: ['demo'], 'model-name': 'x' })[0]!.id).toBe('x')
+  const states = [{ name: 'poet', path: '/p.pth' }]
+  expect(plan({ state: 'poet=/p.pth' })[0]).toMatchObject({ startStates: states, spec: { states } })
 })
 
-test.each([
-  [
-    { gpus: '0,1', replicas: '2' },
-    { gpus: [0, 1], replicas: 2 },
-  ],
-  [{ 'max-worker-mb': '2' }, { maxWorkerBytes: 2 * 2 ** 20 }],
-])('%j means %j', (fields, meaning) => {
-  expect(plan(fields)).toMatchObject(meaning)
+test('workers on each of --gpus, as often as --replicas says', () => {
+  const places = plan({ gpus: '0,1', replicas: '2' }).map(({ spec }) => spec.gpu_id)
+  expect(places).toEqual([0, 1, 0, 1])
+  const threads = (fields: Parameters<typeof plan>[0]) =>
+    plan(fields).map((launch) => launch.spec.threads)
+  const share = Math.max(1, Math.floor(availableParallelism() / 3))
+  expect(threads({ replicas: '3' })).toEqual([share, share, share])
+  expect(threads({ replicas: '2', threads: '5' })).toEqual([null, null])
+  expect(threads({})).toEqual([null])
 })
 
 test.each([
@@ -102,6 +121,7 @@ test.each([
   [{ _: ['demo', 'b=demo'], lora: 'x.pth' }, '--lora is for a server of one model'],
   [{ host: '0.0.0.0', gpus: '0' }, '--gpus needs a model'],
   [{ gpus: '0,0' }, 'names one twice'],
+  [{ gpus: '0,1', 'pp-devices': '0,1' }, '--gpus and --pp-devices exclude each other'],
   [{ replicas: '0' }, '--replicas'],
 ])('%j is refused: %s', (fields, message) => {
   expect(() => plan(fields)).toThrow(message)

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
-import { modelBytes, splitLayers, stageBytes } from '../../src/model/layer-split.ts'
+import { modelBytes, splitLayers, stageBytes } from '../../src/model/run/layer-split.ts'
 import { tinyModel } from '../helpers/runner.ts'
 
 const even = (layers: number, ends = 0) => ({

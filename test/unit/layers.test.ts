@@ -2,76 +2,154 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { dirname, join, normalize } from 'node:path'
 import { expect, test } from 'vitest'
 
-/** folder → what it may import besides itself and the leaves. Root files put the parts together and may import all. */
+/** wing → the other wings, or their files, that it may import. All may import the leaves. */
 const ALLOWED: Record<string, readonly string[]> = {
   cli: [
-    'bench',
-    'config',
+    'settings',
+    'host',
     'gateway',
+    'bench',
     'hub',
     'engine/client.ts',
-    'engine/messages.ts',
     'model',
     'tokenizer',
     'backend/cpu',
     'backend/cuda',
-    'device-choice.ts',
-    'load.ts',
+    'backend/webgpu',
     'index.ts',
-    'unsent-bytes.ts',
   ],
+  settings: ['host', 'gateway', 'hub', 'model'],
+  host: ['gateway', 'engine', 'hub', 'model', 'state/store', 'tokenizer', 'backend'],
   bench: ['engine/client.ts', 'engine/messages.ts', 'model', 'tokenizer', 'backend/backend.ts'],
-  gateway: ['api', 'engine', 'tokenizer'],
-  api: ['engine/client.ts', 'engine/messages.ts', 'tokenizer'],
-  engine: ['state', 'model/runner.ts', 'tokenizer'],
-  model: ['backend/backend.ts', 'backend/quantised.ts'],
-  config: [],
+  gateway: [
+    'api',
+    'engine/client.ts',
+    'engine/messages.ts',
+    'engine/stats.ts',
+    'engine/client',
+    'backend/ffi.ts',
+  ],
+  api: ['engine/client.ts', 'engine/messages.ts', 'engine/stats.ts', 'grammar'],
+  engine: ['state', 'model/runner.ts', 'tokenizer', 'grammar'],
+  model: [
+    'backend/backend.ts',
+    'backend/flight.ts',
+    'backend/quantised.ts',
+    'backend/state-shape.ts',
+  ],
   hub: ['tokenizer'],
-  state: [],
+  state: ['backend/state-shape.ts'],
+  grammar: ['tokenizer/trie.ts'],
   backend: [],
   tokenizer: [],
+  files: [],
+  threads: [],
 }
 /** They know nothing of the rest, and all may use them. */
-const LEAVES = ['checkpoint-suffix.ts', 'errors.ts', 'make-folder.ts']
+const LEAVES = ['errors.ts', 'sampling.ts', 'files', 'threads']
+/** Inside a wing: its folders from the bottom up. A folder may import those before it, and the wing's own files. */
+const FLOORS: Record<string, readonly string[]> = {
+  gateway: [
+    'routing',
+    'access',
+    'body',
+    'http',
+    'figures',
+    'fleet',
+    'models',
+    'management',
+    'pages',
+  ],
+  'backend/cuda': ['driver', 'kernel', 'device', 'gemm', 'step', 'linear', 'ops'],
+  backend: ['reference', 'cpu', 'cuda', 'webgpu'],
+  engine: ['answer', 'kept', 'sessions', 'client'],
+  'model/formats': ['torch', 'safetensors', 'gguf'],
+  cli: ['terminal', 'models', 'bench'],
+}
+/** The files of src/ itself. */
+const ROOT = ['errors.ts', 'index.ts', 'sampling.ts']
+/** A folder with more has two nouns. */
+const MOST_FILES = 15
 const SRC = join(import.meta.dirname, '../../src')
+
+const files = (readdirSync(SRC, { recursive: true }) as string[]).filter((file) =>
+  file.endsWith('.ts'),
+)
+const imports = new Map(files.map((file) => [file, importsOf(file)]))
 
 function importsOf(file: string): string[] {
   const text = readFileSync(join(SRC, file), 'utf8')
   return [...text.matchAll(/(?:from|import\() ?'([^']+)'/g)].map((match) => match[1]!)
 }
 
-function isAllowed(file: string, target: string): boolean {
-  const folder = file.split('/')[0]!
-  return (
-    LEAVES.includes(target) ||
-    target.startsWith(`${folder}/`) ||
-    ALLOWED[folder]!.some((allowed) => target === allowed || target.startsWith(`${allowed}/`))
-  )
+/** Files of src/ that a file imports, types included. */
+function targetsOf(file: string): string[] {
+  const own = imports.get(file)!.filter((spec) => spec.startsWith('.'))
+  return own.map((spec) => normalize(join(dirname(file), spec)))
 }
 
-const files = (readdirSync(SRC, { recursive: true }) as string[]).filter((file) =>
-  file.endsWith('.ts'),
-)
+function isWithin(file: string, place: string): boolean {
+  return file === place || file.startsWith(`${place}/`)
+}
 
-test('imports follow the layer table', () => {
-  const broken = files
+function followsTable(file: string, target: string): boolean {
+  const wing = file.split('/')[0]!
+  return [wing, ...LEAVES, ...ALLOWED[wing]!].some((place) => isWithin(target, place))
+}
+
+function followsFloors(file: string, target: string): boolean {
+  return Object.entries(FLOORS).every(([wing, floors]) => {
+    const [from, to] = [file, target].map((path) =>
+      floors.findIndex((floor) => isWithin(path, `${wing}/${floor}`)),
+    ) as [number, number]
+    return from === -1 || to <= from
+  })
+}
+
+function brokenBy(rule: (file: string, target: string) => boolean): string[] {
+  return files
     .filter((file) => file.includes('/'))
     .flatMap((file) =>
-      importsOf(file)
-        .filter((spec) => spec.startsWith('.'))
-        .map((spec) => normalize(join(dirname(file), spec)))
-        .filter((target) => !isAllowed(file, target))
+      targetsOf(file)
+        .filter((target) => !rule(file, target))
         .map((target) => `${file} → ${target}`),
     )
-  expect(broken).toEqual([])
+}
+
+test('imports follow the layer table', () => {
+  expect(brokenBy(followsTable)).toEqual([])
+})
+
+test('inside a wing imports go down', () => {
+  expect(brokenBy(followsFloors)).toEqual([])
+})
+
+test('no file imports itself by way of others, types included', () => {
+  const done = new Set<string>()
+  const circles: string[] = []
+  const visit = (file: string, path: readonly string[]): void => {
+    if (path.includes(file)) circles.push([...path.slice(path.indexOf(file)), file].join(' → '))
+    if (done.has(file) || path.includes(file)) return
+    for (const target of targetsOf(file)) if (imports.has(target)) visit(target, [...path, file])
+    done.add(file)
+  }
+  for (const file of files) visit(file, [])
+  expect(circles).toEqual([])
+})
+
+test(`a folder holds at most ${MOST_FILES} files, and src/ itself three`, () => {
+  const counts = new Map<string, number>()
+  for (const file of files) counts.set(dirname(file), (counts.get(dirname(file)) ?? 0) + 1)
+  expect(files.filter((file) => !file.includes('/')).sort()).toEqual(ROOT)
+  expect([...counts].filter(([, count]) => count > MOST_FILES)).toEqual([])
 })
 
 test('only backend/ffi.ts loads native libraries', () => {
-  expect(files.filter((file) => importsOf(file).includes('koffi'))).toEqual(['backend/ffi.ts'])
+  expect(files.filter((file) => imports.get(file)!.includes('koffi'))).toEqual(['backend/ffi.ts'])
 })
 
 test('only the store of states knows of SQL', () => {
-  const users = files.filter((file) => importsOf(file).includes('better-sqlite3'))
+  const users = files.filter((file) => imports.get(file)!.includes('@photostructure/sqlite'))
   const folders = new Set(users.map((file) => dirname(file)))
   expect([...folders]).toEqual(['state/store'])
 })

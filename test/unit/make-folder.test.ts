@@ -2,7 +2,7 @@ import { existsSync, mkdirSync, mkdtempSync, statSync, symlinkSync, writeFileSyn
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { makeFolder } from '../../src/make-folder.ts'
+import { makeFolder } from '../../src/files/make-folder.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-make-folder-'))
 

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { tightestSize } from '../../src/placement.ts'
+import { tightestSize } from '../../src/host/placement.ts'
 
 const GIB = 2 ** 30
 const vocabSize = 65_536
@@ -44,7 +44,7 @@ test('what was asked for and fits no stage is refused; all stages get the same',
 
 test('what arrives from the stage before takes room, for every step on its way', () => {
   const asked = { slots: 1, maxTokens: 8192 }
-  const room = 3 * GIB
+  const room = 3.5 * GIB
   expect(tightestSize(asked, stagesOf(1), gpus(room)).numSlots).toBe(1)
   const eight = stagesOf(1, 1, 1, 1, 1, 1, 1, 1)
   const roomOf = (bytes: number) => gpus(room, ...eight.slice(1).map(() => bytes))

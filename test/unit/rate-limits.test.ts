@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { Bucket } from '../../src/gateway/rate-bucket.ts'
-import { RowLine } from '../../src/gateway/rate-rows.ts'
+import { Bucket } from '../../src/gateway/access/rate-bucket.ts'
+import { RowLine } from '../../src/gateway/access/rate-rows.ts'
 
 describe('a bucket', () => {
   test('is full at first, refills evenly and pays its debts', () => {

@@ -3,7 +3,6 @@
  * that a real one is rarely in. The dashboard's own files are served as the gateway serves them.
  */
 import fastify, { type FastifyInstance, type FastifyReply } from 'fastify'
-import { DEFAULT_SPEC } from '../../src/gateway/launch.ts'
 import type {
   GpuInfo,
   ManagementEvent,
@@ -11,8 +10,9 @@ import type {
   SystemInfo,
   WorkerRecord,
   WorkerSample,
-} from '../../src/gateway/management/contract.ts'
-import { mountWeb, readWebFiles } from '../../src/gateway/web.ts'
+} from '../../src/gateway/contract.ts'
+import { DEFAULT_SPEC } from '../../src/gateway/fleet/launch.ts'
+import { mountWeb, readWebFiles } from '../../src/gateway/pages/dashboard.ts'
 
 export interface FakeOptions {
   readonly workers?: readonly WorkerRecord[]
@@ -84,6 +84,12 @@ export class FakeServer {
   serveModel(id: string, { sessions, answer, error }: FakeModel): void {
     this.#models.push({ id, state: 'ready' })
     this.app.get('/v1/sessions', () => ({ data: sessions.map(fakeSession) }))
+    this.app.get<{ Params: { id: string } }>('/v1/sessions/:id', ({ params }) =>
+      fakeSession(params.id),
+    )
+    this.app.get<{ Params: { id: string } }>('/v1/sessions/:id/transcript', ({ params }) =>
+      fakeTranscript(params.id, answer),
+    )
     this.app.get('/openapi.json', () => ({ paths: { [answer]: { get: { summary: answer } } } }))
     this.app.post('/v1/chat/completions', (_request, reply) => {
       open(reply)
@@ -100,6 +106,11 @@ export class FakeServer {
     const options = this.#options
     app.get('/v1/models', () => ({ data: this.#models }))
     app.get('/v1/me', () => ({ object: 'key', name: 'boss', role: 'admin' }))
+    app.get('/api/models', () => ({
+      models: [{ path: 'demo.pth', bytes: 11_504_093, modified_at: 1, source: 'folder' }],
+    }))
+    app.get('/api/models/pulls', () => ({ pulls: [] }))
+    app.get('/api/keys', () => [FAKE_KEY])
     app.get('/api/events', (_request, reply) => {
       open(reply)
       this.#streams.add(reply)
@@ -129,11 +140,32 @@ export class FakeServer {
   }
 }
 
+const FAKE_KEY = {
+  ...{ name: 'boss', role: 'admin', tenant: 't', created_at: 1, expires_at: null, grace_until: [] },
+  limits: {
+    requests_per_minute: 60,
+    tokens_per_minute: null,
+    rows: null,
+    stored_bytes: null,
+    share: null,
+  },
+}
+
 function fakeSession(id: string) {
   const now = Date.now() / 1000
   const turn = { turn: 1, parent: 0, tokens: 9, created: now, tier: 'device', saved: true }
   const times = { created: now, updated: now, expires: null }
   return { id, version: 1, head: 1, ...times, bytes: 400_000, busy: false, turns: [turn] }
+}
+
+/** What was asked is its name. */
+function fakeTranscript(id: string, answer: string) {
+  const messages = [
+    { role: 'user', content: id },
+    { role: 'assistant', content: answer },
+  ]
+  const turn = { turn: 1, parent: 0, tokens: 9, text: id, messages }
+  return { object: 'session.transcript', id, title: id, skipped_tokens: 0, turns: [turn] }
 }
 
 function open(reply: FastifyReply): void {

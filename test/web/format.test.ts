@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { formatBytes } from '../../src/cli/output.ts'
+import { formatBytes } from '../../src/cli/terminal/output.ts'
 import { bytes } from '../../web/src/lib/format.ts'
 
 test.each([

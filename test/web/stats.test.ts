@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import type { Sample } from '../../src/gateway/management/contract.ts'
+import type { Sample } from '../../src/gateway/contract.ts'
 import { waitBefore } from '../../web/src/lib/backoff.ts'
 import { bytes, count, milliseconds, percent } from '../../web/src/lib/format.ts'
 import {

@@ -1,12 +1,15 @@
 /** The frame around every page: navigation, how the connection is, the key, theme and language. */
-import type { JSX } from 'preact'
+import { Fragment, type JSX } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { forgetKey, isKeyWanted, key, takeKey } from './lib/api.ts'
 import { language, type Text, t, toggleLanguage } from './lib/i18n.ts'
 import { connection, role, system, workers } from './lib/live.ts'
 import { nextTheme, type Theme, theme } from './lib/preferences.ts'
-import { hashOf, PAGES, type Page, route } from './lib/router.ts'
+import { hashOf, type Page, route } from './lib/router.ts'
 import { ApiPage } from './pages/api.tsx'
+import { HomePage } from './pages/home.tsx'
+import { KeysPage } from './pages/keys.tsx'
+import { ModelsPage } from './pages/models.tsx'
 import { OverviewPage } from './pages/overview.tsx'
 import { SessionsPage } from './pages/sessions.tsx'
 import { TranslatePage } from './pages/translate.tsx'
@@ -17,15 +20,21 @@ import { Goose, Icon } from './parts/icons.tsx'
 import { PlaygroundPage } from './playground/playground.tsx'
 
 const NAMES: Readonly<Record<Page, Text>> = {
+  home: 'Home',
+  models: 'Models',
+  keys: 'Keys',
   overview: 'Overview',
   workers: 'Workers',
-  playground: 'Playground',
+  playground: 'Chat',
   sessions: 'Sessions',
   translate: 'Translate',
   api: 'API',
 }
 
 const VIEWS: Readonly<Record<Page, () => JSX.Element>> = {
+  home: HomePage,
+  models: ModelsPage,
+  keys: KeysPage,
   overview: OverviewPage,
   workers: WorkersPage,
   playground: PlaygroundPage,
@@ -57,30 +66,71 @@ export function App() {
   )
 }
 
+interface Group {
+  readonly title: Text | null
+  readonly pages: readonly Page[]
+}
+
+const GROUPS: readonly Group[] = [
+  { title: null, pages: ['home', 'playground', 'translate'] },
+  { title: 'Server', pages: ['models', 'workers', 'overview', 'sessions'] },
+  { title: 'Access', pages: ['keys', 'api'] },
+]
+
+/** On a phone the others are behind "More". */
+const FIRST_PAGES: readonly Page[] = ['home', 'playground', 'translate', 'models']
+
 function Sidebar() {
+  const [isAll, setAll] = useState(false)
+  const { page: here } = route.value
+  useEffect(() => setAll(false), [here])
   return (
     <header class="sidebar">
-      <a class="brand" href={hashOf('overview')}>
+      <a class="brand" href={hashOf('home')}>
         <Goose />
         <strong>Skein</strong>
         <small>{system.value?.skein.version ?? ''}</small>
       </a>
-      <nav aria-label={t('Pages')}>
-        {PAGES.map((page) => (
-          <a
-            key={page}
-            href={hashOf(page)}
-            aria-current={route.value.page === page ? 'page' : undefined}
-          >
-            <Icon name={page} />
-            <span>{t(NAMES[page])}</span>
-            {page === 'workers' && <Troubled />}
-          </a>
+      <nav aria-label={t('Pages')} class={isAll ? 'all' : ''}>
+        {GROUPS.map(({ title, pages }) => (
+          <Fragment key={title}>
+            {title !== null && <span class="group">{t(title)}</span>}
+            {pages.filter(isOffered).map((page) => (
+              <a
+                key={page}
+                class={FIRST_PAGES.includes(page) ? '' : 'second'}
+                href={hashOf(page)}
+                aria-current={here === page ? 'page' : undefined}
+              >
+                <Icon name={page} />
+                <span>{t(NAMES[page])}</span>
+                {page === 'workers' && <Troubled />}
+              </a>
+            ))}
+          </Fragment>
         ))}
+        <button
+          type="button"
+          class="more-pages"
+          aria-expanded={isAll}
+          onClick={() => setAll(!isAll)}
+        >
+          <Icon name="menu" />
+          <span>{t('More')}</span>
+        </button>
       </nav>
       <Preferences />
     </header>
   )
+}
+
+/** Pages of what this key, or this address, may not do are left out. */
+function isOffered(page: Page): boolean {
+  const { state } = connection.value
+  if (state === 'refused' || state === 'absent') {
+    return !['models', 'workers', 'overview', 'keys'].includes(page)
+  }
+  return page !== 'keys' || role.value !== 'operator'
 }
 
 /** How many workers are not as they should be. */

@@ -6,6 +6,8 @@ import { followTheme } from './lib/preferences.ts'
 import { followAddress } from './lib/router.ts'
 import './style/base.css'
 import './style/parts.css'
+import './style/chat.css'
+import './style/prose.css'
 import './style/pages.css'
 
 followTheme()

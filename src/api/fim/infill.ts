@@ -10,26 +10,23 @@ import { BoundedInteger, Maybe } from '../schema.ts'
 import { fimPrompt } from './prompt.ts'
 import { type Fill, type Filled, fill, fillWhole, toFill } from './settings.ts'
 
-/** llama.cpp's. Its min_p is 0.05, set below. */
+/** llama.cpp's. */
 const DEFAULTS: SamplingDefaults = {
   temperature: 0.8,
   topK: 40,
   topP: 0.95,
-  presence: 0,
-  frequency: 0,
-  decay: 1,
+  minP: 0.05,
+  penaltyDecay: 1,
 }
-const DEFAULT_MIN_P = 0.05
 
 /** Read here, or without meaning for the text of this server. */
-const HONOURED = ['n_predict', 'samplers', 'n_keep']
+const HONOURED = ['n_predict', 'samplers', 'n_keep', 'repeat_last_n']
 
 export function infillRoute(limits: RequestLimits): Route {
   const summary = 'Fill in between input_prefix and input_suffix'
   return post('/infill', summary, infillBody(limits), async (call): Promise<Reply> => {
     const { body } = call
-    const sampled = { ...body, min_p: body.min_p ?? DEFAULT_MIN_P }
-    const job = await toFill({ ...call, body: sampled }, promptOf(body), {
+    const job = await toFill(call, promptOf(body), {
       defaults: DEFAULTS,
       maxTokens: maxTokensOf(body, limits),
       param: 'input_prefix',

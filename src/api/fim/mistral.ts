@@ -11,11 +11,6 @@ import { type Fill, type Filled, fill, fillWhole, toFill } from './settings.ts'
 /** Code wants few surprises. */
 const DEFAULTS: SamplingDefaults = {
   temperature: 0.2,
-  topK: 0,
-  topP: 1,
-  presence: 0,
-  frequency: 0,
-  decay: null,
 }
 const DEFAULT_TOKENS = 256
 

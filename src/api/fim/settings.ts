@@ -21,7 +21,7 @@ export interface Fill {
   readonly signal: AbortSignal
 }
 
-export interface FillOptions {
+interface FillOptions {
   readonly defaults: SamplingDefaults
   readonly maxTokens: number
   /** Field that a complaint about the prompt names. */

@@ -5,6 +5,7 @@
 import Type, { type Static } from 'typebox'
 import type { GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
+import { plainForm } from '../chat/reply.ts'
 import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
@@ -31,12 +32,10 @@ import { type Heads, headsOf, renderTurns, turnEnds } from '../template.ts'
 
 const DEFAULTS: SamplingDefaults & { readonly maxTokens: number } = {
   maxTokens: 1024,
-  temperature: 1,
-  topK: 0,
   topP: 0.3,
-  presence: 0.5,
-  frequency: 0.5,
-  decay: 0.996,
+  presencePenalty: 0.5,
+  frequencyPenalty: 0.5,
+  penaltyDecay: 0.996,
 }
 
 /** Of the fields that not every route reads. */
@@ -92,10 +91,22 @@ function inferBody(limits: RequestLimits) {
 
 type InferBody = Static<ReturnType<typeof inferBody>>
 
+/** Names of the speakers, and those that they have anyway. */
+const NAMES = [
+  ['system_name', 'System'],
+  ['user_name', 'User'],
+  ['assistant_name', 'Assistant'],
+] as const
+
 function isInferChat(body: unknown): boolean {
   if (typeof body !== 'object' || body === null) return false
-  const { messages, params, mrss_gatingweight, contents } = body as Record<string, unknown>
-  const isOurs = present(params) || present(mrss_gatingweight)
+  const { messages, params, mrss_gatingweight, contents, ...rest } = body as Record<string, unknown>
+  // RWKV-Runner sends the names beside the messages.
+  const hasName = NAMES.some(([field, name]) => {
+    const given = rest[field]
+    return typeof given === 'string' && given !== name
+  })
+  const isOurs = present(params) || present(mrss_gatingweight) || hasName
   return filled(messages) && isOurs && !filled(contents)
 }
 
@@ -128,7 +139,7 @@ async function prepare(call: Call<InferBody>): Promise<Chat> {
       prompt,
       boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns, heads)),
       n: 1,
-      maxTokens: oneMaxTokens(body) ?? DEFAULTS.maxTokens,
+      maxTokens: oneMaxTokens(body, limits) ?? DEFAULTS.maxTokens,
       sampling: toSampling(body, model, DEFAULTS),
       stop: toStop(body, stopsOf(heads), model, limits),
       logprobs: null,
@@ -137,7 +148,7 @@ async function prepare(call: Call<InferBody>): Promise<Chat> {
       cache: cacheOf(body),
       ...mixtureOf(body, model),
     },
-    think: 'none',
+    form: plainForm('none'),
     chunkTokens: 1,
     includeUsage: body.stream_options?.include_usage === true,
     created: call.now,

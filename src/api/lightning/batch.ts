@@ -24,7 +24,7 @@ export interface BatchPlan {
 }
 
 /** What the reply says of itself. */
-export interface BatchLabel {
+interface BatchLabel {
   readonly id: string
   readonly object: string
   /** As the client wrote it. */
@@ -64,18 +64,20 @@ export async function* runBatch(
     return false
   } catch (thrown) {
     if (handle.ending !== 'paused') throw handle.failureOf(thrown)
-    keepPaused(plan, live, isStream)
-    return true
+    if (keepPaused(plan, live, isStream)) return true
+    const message = 'the request has too many prompts and texts to be kept, and was stopped'
+    throw new SkeinError('too_large', message)
   } finally {
     handle.leave()
   }
 }
 
-function keepPaused(plan: BatchPlan, live: LiveCalls, isStream: boolean): void {
+/** False if it is too large. */
+function keepPaused(plan: BatchPlan, live: LiveCalls, isStream: boolean): boolean {
   const { id, tenant, path, model, rows, chunkSize, resumed } = plan
   const unfinished = rows.filter(({ isWhole }) => !isWhole)
   const texts = rows.map(({ index, text }) => ({ index, content: text }))
-  live.keep({
+  return live.keep({
     id,
     tenant,
     path: resumed?.path ?? path,
@@ -136,6 +138,17 @@ async function* batchEvents(
   if (rest !== null) yield rest
   const last = ending(plan.rows)
   if (last !== null) yield last.event
+  const paused = pausedFields(plan, live)
+  if (paused === null) return
+  // Clients look for text in every event.
+  const open = plan.rows.filter(({ isWhole }) => !isWhole)
+  const choices = open.map(({ index }) => ({ index, delta: { content: '' } }))
+  yield { object: 'chat.completion.chunk', choices, ...paused }
+}
+
+/** What the last event of a stream says of a call that has been paused, and can go on by that name; null where it has ended. */
+export function pausedFields({ tenant, id }: BatchPlan, live: LiveCalls): object | null {
+  return live.pausedOf(tenant, id) === null ? null : { paused: true, request_id: id }
 }
 
 function eventOf(rows: readonly Row[], chunkSize: number): object | null {

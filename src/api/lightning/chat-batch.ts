@@ -3,7 +3,7 @@
  * The original kept only the first user message; here the system text and the history count.
  */
 import Type, { type Static } from 'typebox'
-import { boundariesAt, encodePrompt } from '../encode.ts'
+import { boundariesAt, encodePrompts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
@@ -75,10 +75,11 @@ async function renderAll(
   conversations: readonly Conversation[],
   tail: string,
 ) {
-  const prompts = []
-  for (const { turns, param } of conversations) {
-    const tokens = await encodePrompt(model, renderTurns(turns, tail), param, call.signal)
-    prompts.push({ tokens, boundaries: boundariesAt(tokens, model.tokenizer, turnEnds(turns)) })
-  }
-  return prompts
+  const texts = conversations.map(({ turns }) => renderTurns(turns, tail))
+  const paramOf = (i: number) => conversations[i]!.param
+  const all = await encodePrompts(model, texts, paramOf, call.signal)
+  return all.map((tokens, i) => {
+    const ends = turnEnds(conversations[i]!.turns)
+    return { tokens, boundaries: boundariesAt(tokens, model.tokenizer, ends) }
+  })
 }

@@ -4,7 +4,7 @@
  */
 import Type, { type Static } from 'typebox'
 import type { SamplingParams } from '../../engine/messages.ts'
-import { concatTokens, END_OF_TEXT, encodePrompt } from '../encode.ts'
+import { concatTokens, END_OF_TEXT, encodePrompts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
@@ -138,12 +138,8 @@ async function encodeAll(
   contents: readonly string[],
   pads: boolean,
 ): Promise<Prompt[]> {
-  const prompts: Prompt[] = []
-  for (const [i, text] of contents.entries()) {
-    const tokens = await encodePrompt(model, text, `contents[${i}]`, call.signal)
-    prompts.push({ tokens: pads ? concatTokens([[END_OF_TEXT], tokens]) : tokens })
-  }
-  return prompts
+  const all = await encodePrompts(model, contents, (i) => `contents[${i}]`, call.signal)
+  return all.map((tokens) => ({ tokens: pads ? concatTokens([[END_OF_TEXT], tokens]) : tokens }))
 }
 
 export interface Prompt {

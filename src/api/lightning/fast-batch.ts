@@ -1,10 +1,10 @@
 /** The shapes of rwkv_lightning_cuda's /v1/batch/completions: one choice an event, and one last event for all. */
 import type { LiveCalls } from '../live-calls.ts'
 import { json, type Reply } from '../route.ts'
-import { type BatchPlan, choiceOf, runBatch, runToEnd } from './batch.ts'
+import { type BatchPlan, choiceOf, pausedFields, runBatch, runToEnd } from './batch.ts'
 import type { Row } from './row.ts'
 
-export interface FastLabel {
+interface FastLabel {
   readonly id: string
   readonly model: string
   readonly created: number
@@ -53,7 +53,8 @@ async function* fastEvents(
     // A paused row has not finished.
     finish_reason: reason,
   }))
-  yield { ...head, choices, ...(withMetrics ? { metrics: metricsOf(plan.rows, began) } : {}) }
+  const metrics = withMetrics ? { metrics: metricsOf(plan.rows, began) } : {}
+  yield { ...head, choices, ...pausedFields(plan, live), ...metrics }
 }
 
 function metricsOf(rows: readonly Row[], began: number): object {

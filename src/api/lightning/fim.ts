@@ -1,6 +1,6 @@
 /** POST /FIM/v1/batch-FIM: texts to fill in, in pairs of what stands before and after; one row a pair. */
 import Type from 'typebox'
-import { encodePrompt } from '../encode.ts'
+import { encodePrompts } from '../encode.ts'
 import { fimPrompt } from '../fim/prompt.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
@@ -30,11 +30,9 @@ export function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
     const model = modelOf(call)
     refuseSession(call.body, STATE_ROUTE)
     const settings = settingsOf(settled, SHORT, model, call.limits)
-    const prompts = []
-    for (const [i, before] of prefix.entries()) {
-      const text = fimPrompt(before, suffix[i]!)
-      prompts.push({ tokens: await encodePrompt(model, text, `prefix[${i}]`, call.signal) })
-    }
+    const texts = prefix.map((before, i) => fimPrompt(before, suffix[i]!))
+    const all = await encodePrompts(model, texts, (i) => `prefix[${i}]`, call.signal)
+    const prompts = all.map((tokens) => ({ tokens }))
     const plan = planFor(call, { path, model, settings, family: SHORT, prompts })
     // One pair took another path in the original, and says so.
     const label =

@@ -3,15 +3,17 @@
  * a body has both `messages` and `contents`, of one entry, which is then the last thing the user says.
  */
 import Type, { type Static } from 'typebox'
+import { encodeChat } from '../chat/prepare.ts'
+import { plainForm } from '../chat/reply.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
-import { type Chat, promptOf, replyOf } from '../openai/chat.ts'
+import { type Chat, replyOf } from '../openai/chat.ts'
 import { chatBody, MaybeMessages, toTurns } from '../openai/chat-schema.ts'
 import { filled, invalid, oneMaxTokens, present } from '../openai/sampling.ts'
 import { type Call, get, json, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { sessionFields, sessionUse } from '../sessions/use.ts'
-import { CHAT_STOPS, type Turn } from '../template.ts'
+import { CHAT_STOPS, chatTail, type Turn } from '../template.ts'
 import { Contents, lightningFields, settingsOf } from './body.ts'
 import { passwordRoute } from './contents.ts'
 import { OPENAI_ROUTE } from './families.ts'
@@ -74,19 +76,20 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
   // What this route alone reads of its dialect, and its prompt.
   const { messages: _messages, contents: _contents, system: _system, ...rest } = body
   const { stream_options, max_completion_tokens: _limit, ...shared } = rest
-  const limited = { ...shared, max_tokens: oneMaxTokens(body) }
+  const limited = { ...shared, max_tokens: oneMaxTokens(body, limits) }
   const settings = settingsOf(limited, OPENAI_ROUTE, model, limits, CHAT_STOPS)
   // What a session keeps is not the prefix cache's.
-  const isSession = sessionUse(body) !== null
+  const session = sessionUse(body)
   const cache =
-    body.use_prefix_cache === false && !isSession ? ('no-store' as const) : settings.cache
+    body.use_prefix_cache === false && session === null ? ('no-store' as const) : settings.cache
   const think = body.enable_think === true ? 'open' : 'done'
   const id = `chatcmpl-${call.id}`
-  const prompt = await promptOf(call, model, turns, think)
+  const rendered = { turns, tail: chatTail(think) }
+  const prompt = await encodeChat(rendered, model, session, 'messages', signal)
   return {
     model,
     request: { id, tenant, ...settings, cache, ...prompt },
-    think,
+    form: plainForm(think),
     chunkTokens: body.chunk_size ?? OPENAI_ROUTE.chunkSize,
     includeUsage: stream_options?.include_usage === true,
     created: call.now,

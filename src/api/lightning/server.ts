@@ -4,7 +4,7 @@
  */
 import Type from 'typebox'
 import { SkeinError } from '../../errors.ts'
-import { encodePrompt } from '../encode.ts'
+import { encodePrompts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCall, LiveCalls } from '../live-calls.ts'
 import { chatBody, toTurns } from '../openai/chat-schema.ts'
@@ -111,12 +111,9 @@ function countRoute(limits: RequestLimits): Route {
       }
       const model = modelOf(call)
       const texts = present(messages) ? [renderTurns(toTurns(messages))] : (contents ?? [text!])
-      let tokens = 0
-      for (const one of texts) {
-        if (one === '') continue
-        tokens += (await encodePrompt(model, one, 'text', call.signal)).length
-      }
-      return json({ tokens })
+      const some = texts.filter((one) => one !== '')
+      const all = await encodePrompts(model, some, () => 'text', call.signal)
+      return json({ tokens: all.reduce((sum, { length }) => sum + length, 0) })
     }),
   )
 }

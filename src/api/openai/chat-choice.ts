@@ -1,69 +1,53 @@
 /**
- * One answer of a chat completion while it grows: feeds the engine's events to the splitter, and yields the deltas of a
- * stream or keeps the message of a reply that is not streamed. Both come from the same pieces, so the deltas of a
- * stream add up to the message.
+ * One answer of a chat completion while it grows: yields the deltas of a stream or keeps the message of a reply that is
+ * not streamed. Both come from the same pieces, so the deltas of a stream add up to the message.
  */
-import type {
-  EngineEvent,
-  FinishReason,
-  GenerateRequest,
-  TokenText,
-} from '../../engine/messages.ts'
-import type { ServedModel, TextCodec } from '../models.ts'
-import { type ReplyPart, ReplySplitter } from '../reply-splitter.ts'
-import type { ThinkMode } from '../template.ts'
+import type { GenerateRequest, TokenText } from '../../engine/messages.ts'
+import type { AnswerForm, ChoiceEnd, ReplyEvent, ReplyPiece } from '../chat/reply.ts'
 import { chatLogprob } from './logprobs.ts'
 
-type TextEvent = Extract<EngineEvent, { type: 'text' }>
-type FinishEvent = Extract<EngineEvent, { type: 'finish' }>
+type PiecesEvent = Extract<ReplyEvent, { type: 'pieces' }>
+type EndReason = 'stop' | 'length' | 'tool_calls'
 
 interface ChatSettings {
   readonly request: Pick<GenerateRequest, 'logprobs'>
-  readonly think: ThinkMode
+  readonly form: AnswerForm
   readonly chunkTokens: number
-  readonly model: Pick<ServedModel, 'tokenizer'>
 }
 
-const NOTHING: ReplyPart = { reasoning: '', content: '' }
-
-/** A thought never follows an answer, so neither loses its place. */
-function joined(a: ReplyPart, b: ReplyPart): ReplyPart {
-  return { reasoning: a.reasoning + b.reasoning, content: a.content + b.content }
+interface KeptCall {
+  readonly id: string
+  readonly name: string
+  arguments: string
 }
 
 export class ChatChoice {
   readonly index: number
   /** All tokens drawn; known at the end. */
   completionTokens = 0
-  /** Tokens that arrived before the end of the thought. */
+  /** Tokens that arrived before the end of the thought; known at the end. */
   reasoningTokens = 0
-  readonly #think: ThinkMode
-  readonly #splitter: ReplySplitter
-  readonly #codec: TextCodec
+  readonly #hasThought: boolean
   readonly #logprobs: object[] | null
   /** Log-probabilities of tokens whose text is still held back; they leave with the next delta. */
   #pending: TokenText[] = []
+  /** Of the message, where it is kept. */
   #reasoning = ''
   #content = ''
-  #reason: FinishReason | null = null
+  readonly #calls: KeptCall[] = []
+  #reason: EndReason | null = null
 
   /** What waits until `#chunkTokens` have gathered. */
-  #waiting: ReplyPart = NOTHING
+  #waiting: ReplyPiece[] = []
   #numWaiting = 0
   readonly #chunkTokens: number
   readonly #isKept: boolean
 
   /** Not kept: a stream has given its deltas away, and does not ask for the message. */
-  constructor(
-    index: number,
-    { request, think, chunkTokens, model }: ChatSettings,
-    isKept: boolean,
-  ) {
+  constructor(index: number, { request, form, chunkTokens }: ChatSettings, isKept: boolean) {
     this.index = index
     this.#chunkTokens = chunkTokens
-    this.#think = think
-    this.#splitter = new ReplySplitter(think)
-    this.#codec = model.tokenizer
+    this.#hasThought = form.think === 'open'
     this.#logprobs = request.logprobs !== null && isKept ? [] : null
     this.#isKept = isKept
   }
@@ -73,69 +57,68 @@ export class ChatChoice {
     return this.#chunk({ role: 'assistant', content: '' }, null)
   }
 
-  add(event: TextEvent): object[] {
-    const wasReasoning = this.#splitter.isReasoning
-    if (event.logprobs !== null) this.#pending.push(...event.logprobs)
-    this.#waiting = joined(this.#waiting, this.#splitter.push(event.text))
-    if (wasReasoning) this.reasoningTokens += this.#numReasoning(event)
-    this.#numWaiting += event.tokens.length
+  add({ pieces, numTokens, logprobs }: PiecesEvent): object[] {
+    if (logprobs !== null) this.#pending.push(...logprobs)
+    this.#waiting.push(...pieces)
+    this.#numWaiting += numTokens
     if (this.#chunkTokens > 1 && this.#numWaiting < this.#chunkTokens) return []
-    return this.#deltas(this.#takeWaiting(), false)
+    return this.#deltas()
   }
 
-  finish(event: FinishEvent): object[] {
-    this.completionTokens = event.completionTokens
-    this.#reason = event.reason
-    const gathered = this.#deltas(this.#takeWaiting(), false)
-    const rest = this.#deltas(this.#splitter.end(), true)
-    return [...gathered, ...rest, this.#chunk({}, event.reason)]
+  finish({ pieces, reason, completionTokens, reasoningTokens }: ChoiceEnd): object[] {
+    this.completionTokens = completionTokens
+    this.reasoningTokens = reasoningTokens
+    this.#reason = reason === 'calls' ? 'tool_calls' : reason
+    this.#waiting.push(...pieces)
+    const deltas = this.#deltas()
+    if (this.#pending.length > 0) deltas.push(this.#chunk({ content: '' }, null))
+    return [...deltas, this.#chunk({}, this.#reason)]
   }
 
   /** The entry of `choices` in a reply that is not streamed. */
   message(): object {
-    const reasoning = this.#think === 'open' ? { reasoning_content: this.#reasoning } : {}
+    const calls = this.#calls.map(({ id, name, arguments: json }) => wireCall(id, name, json))
+    const isCallAlone = calls.length > 0 && this.#content === ''
     return {
       index: this.index,
-      message: { role: 'assistant', content: this.#content, refusal: null, ...reasoning },
+      message: {
+        role: 'assistant',
+        content: isCallAlone ? null : this.#content,
+        refusal: null,
+        ...(this.#hasThought ? { reasoning_content: this.#reasoning } : {}),
+        ...(calls.length > 0 ? { tool_calls: calls } : {}),
+      },
       logprobs: this.#logprobs === null ? null : { content: this.#logprobs, refusal: null },
       finish_reason: this.#reason,
     }
   }
 
-  /** An event has as many tokens as had gathered: some may be the answer's already. */
-  #numReasoning({ text, tokens }: TextEvent): number {
-    if (this.#splitter.isReasoning) return tokens.length
-    const thought = text.slice(0, text.length - this.#splitter.numAfterThought)
-    let left = Buffer.byteLength(thought)
-    const first = tokens.findIndex((token) => {
-      const isAfter = left <= 0
-      left -= this.#codec.bytesOf(token).length
-      return isAfter
-    })
-    return first < 0 ? tokens.length : first
-  }
-
-  #takeWaiting(): ReplyPart {
-    const part = this.#waiting
-    this.#waiting = NOTHING
+  /** One for each piece that waited: the end of a thought and the beginning of the answer are two. */
+  #deltas(): object[] {
+    const pieces = joined(this.#waiting)
+    this.#waiting = []
     this.#numWaiting = 0
-    return part
+    if (this.#isKept) for (const piece of pieces) this.#keep(piece)
+    return pieces.map((piece) => this.#chunk(deltaOf(piece), null))
   }
 
-  /** A piece may hold the end of the thought and the beginning of the answer: two deltas. */
-  #deltas({ reasoning, content }: ReplyPart, isLast: boolean): object[] {
-    if (this.#isKept) {
-      this.#reasoning += reasoning
-      this.#content += content
+  #keep(piece: ReplyPiece): void {
+    switch (piece.type) {
+      case 'reasoning':
+        this.#reasoning += piece.text
+        break
+      case 'text':
+        this.#content += piece.text
+        break
+      case 'call':
+        this.#calls.push({ id: piece.id, name: piece.name, arguments: '' })
+        break
+      case 'arguments':
+        this.#calls[piece.call]!.arguments += piece.text
     }
-    const deltas: object[] = []
-    if (reasoning !== '') deltas.push(this.#chunk({ reasoning_content: reasoning }, null))
-    if (content !== '') deltas.push(this.#chunk({ content }, null))
-    if (isLast && this.#pending.length > 0) deltas.push(this.#chunk({ content: '' }, null))
-    return deltas
   }
 
-  #chunk(delta: object, reason: FinishReason | null): object {
+  #chunk(delta: object, reason: EndReason | null): object {
     const entries = this.#pending.map(chatLogprob)
     this.#pending = []
     this.#logprobs?.push(...entries)
@@ -146,4 +129,33 @@ export class ChatChoice {
       finish_reason: reason,
     }
   }
+}
+
+function wireCall(id: string, name: string, json: string): object {
+  return { id, type: 'function', function: { name, arguments: json } }
+}
+
+function deltaOf(piece: ReplyPiece): object {
+  switch (piece.type) {
+    case 'reasoning':
+      return { reasoning_content: piece.text }
+    case 'text':
+      return { content: piece.text }
+    case 'call':
+      return { tool_calls: [{ index: piece.call, ...wireCall(piece.id, piece.name, '') }] }
+    case 'arguments':
+      return { tool_calls: [{ index: piece.call, function: { arguments: piece.text } }] }
+  }
+}
+
+/** Neighbours of one kind as one. */
+function joined(pieces: readonly ReplyPiece[]): ReplyPiece[] {
+  const all: ReplyPiece[] = []
+  for (const piece of pieces) {
+    const last = all.at(-1)
+    const isMore = last?.type === piece.type && last.type !== 'call' && piece.type !== 'call'
+    if (isMore) all[all.length - 1] = { ...last, text: last.text + piece.text }
+    else all.push(piece)
+  }
+  return all
 }

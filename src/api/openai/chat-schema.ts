@@ -6,7 +6,7 @@ import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
 import { sessionFields } from '../sessions/use.ts'
 import type { Role, ThinkMode, Turn } from '../template.ts'
 import { unsupported } from './parameters.ts'
-import { invalid, oneMaxTokens, present, samplingFields } from './sampling.ts'
+import { invalid, oneMaxTokens, present, samplingFields, TokenLimit } from './sampling.ts'
 
 /** rwkv_lightning's clients send bare strings, too. */
 const ContentPart = OneOf(
@@ -35,8 +35,8 @@ export function chatBody(limits: RequestLimits) {
     ...samplingFields(limits),
     ...sessionFields(),
     messages: Type.Array(Message, { minItems: 1, maxItems: limits.messages }),
-    max_tokens: Maybe(BoundedInteger(1, limits.maxTokens)),
-    max_completion_tokens: Maybe(BoundedInteger(1, limits.maxTokens)),
+    max_tokens: Maybe(TokenLimit(limits)),
+    max_completion_tokens: Maybe(TokenLimit(limits)),
     logprobs: Maybe(Type.Boolean()),
     top_logprobs: Maybe(BoundedInteger(0, limits.topLogprobs)),
     enable_think: Maybe(Type.Boolean()),
@@ -44,7 +44,7 @@ export function chatBody(limits: RequestLimits) {
 }
 
 export type ChatBody = Static<ReturnType<typeof chatBody>>
-type WireMessage = ChatBody['messages'][number]
+export type WireMessage = ChatBody['messages'][number]
 
 const ROLES: Readonly<Record<string, Role>> = {
   system: 'system',
@@ -55,16 +55,18 @@ const ROLES: Readonly<Record<string, Role>> = {
 
 /** `name`, `refusal` and `reasoning_content` of a message are not part of the prompt and are not read. */
 export function toTurns(messages: readonly WireMessage[]): Turn[] {
-  return messages.map((message, i) => {
-    const at = `messages[${i}]`
-    const role = Object.hasOwn(ROLES, message.role) ? ROLES[message.role]! : refuseRole(message, at)
-    for (const field of ['tool_calls', 'function_call', 'audio'] as const) {
-      const value = message[field]
-      if (!present(value) || (Array.isArray(value) && value.length === 0)) continue
-      throw unsupported(`${at}.${field}`, 'send its text as `content`')
-    }
-    return { role, content: textOf(message, at) }
-  })
+  return messages.map(toTurn)
+}
+
+export function toTurn(message: WireMessage, i: number): Turn {
+  const at = `messages[${i}]`
+  const role = Object.hasOwn(ROLES, message.role) ? ROLES[message.role]! : refuseRole(message, at)
+  for (const field of ['tool_calls', 'function_call', 'audio'] as const) {
+    const value = message[field]
+    if (!present(value) || (Array.isArray(value) && value.length === 0)) continue
+    throw unsupported(`${at}.${field}`, 'send its text as `content`')
+  }
+  return { role, content: textOf(message, at) }
 }
 
 function refuseRole({ role }: WireMessage, at: string): never {
@@ -78,7 +80,7 @@ function refuseRole({ role }: WireMessage, at: string): never {
   )
 }
 
-function textOf({ content }: WireMessage, at: string): string {
+export function textOf({ content }: Pick<WireMessage, 'content'>, at: string): string {
   if (!present(content)) return ''
   if (typeof content === 'string') return content
   return content
@@ -105,7 +107,7 @@ export function thinkModeOf(enableThink: boolean | null | undefined): ThinkMode 
 }
 
 export function chatMaxTokens(body: ChatBody, limits: RequestLimits): number {
-  return oneMaxTokens(body) ?? limits.defaultChatTokens
+  return oneMaxTokens(body, limits) ?? limits.defaultChatTokens
 }
 
 /** null: none. */

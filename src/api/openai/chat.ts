@@ -1,31 +1,25 @@
 /**
  * POST /v1/chat/completions: messages to one prompt, and the engine's events to a chat completion, whole or in chunks.
  */
-import type { EngineEvent, GenerateRequest, SessionPosition } from '../../engine/messages.ts'
-import { runAll } from '../answers.ts'
-import { boundariesAt, encodePrompt } from '../encode.ts'
+import Type from 'typebox'
+import type { SessionPosition } from '../../engine/messages.ts'
+import { prepareChat } from '../chat/prepare.ts'
+import { type PreparedChat, type PromptRead, replyEvents } from '../chat/reply.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls, LiveHandle } from '../live-calls.ts'
-import type { ServedModel } from '../models.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
+import { checkSession, sessionUse, wirePosition } from '../sessions/use.ts'
+import { constraintOf, FORMAT_FIELDS, type FormatFields, formatFields } from './asks/formats.ts'
 import {
-  checkSession,
-  encodeTurn,
-  type SessionFields,
-  sessionUse,
-  wirePosition,
-} from '../sessions/use.ts'
-import { CHAT_STOPS, renderChat, type ThinkMode, type Turn, turnEnds } from '../template.ts'
+  THINKING_FIELDS,
+  type ThinkingFields,
+  thinkingFields,
+  thinkingOfBody,
+} from './asks/thinking.ts'
+import { conversationOf, type ToolFields, toolFields } from './asks/tools.ts'
 import { ChatChoice } from './chat-choice.ts'
-import {
-  type ChatBody,
-  chatBody,
-  chatLogprobs,
-  chatMaxTokens,
-  thinkModeOf,
-  toTurns,
-} from './chat-schema.ts'
-import { refuseUnread } from './parameters.ts'
+import { type ChatBody, chatBody, chatLogprobs, chatMaxTokens } from './chat-schema.ts'
+import { refuseUnread, warnUnknown } from './parameters.ts'
 import { cacheOf, checkCombinations, checkLogprobs, toSampling, toStop } from './sampling.ts'
 import { systemFingerprint, usageOf } from './usage.ts'
 
@@ -37,13 +31,18 @@ const READ = [
   'max_completion_tokens',
   'logprobs',
   'top_logprobs',
-  'enable_think',
+  ...['tools', 'tool_choice', 'parallel_tool_calls'],
+  ...THINKING_FIELDS,
+  ...FORMAT_FIELDS,
 ]
 
 export function chatRoute(limits: RequestLimits, live: LiveCalls): Route {
   const summary = 'Answer a conversation'
   const path = '/v1/chat/completions'
-  const route = post(path, summary, chatBody(limits), async (call) => {
+  const own = { ...toolFields(), ...formatFields(), ...thinkingFields() }
+  const body = Type.Object({ ...chatBody(limits).properties, ...own })
+  const route = post(path, summary, body, async (call) => {
+    warnUnknown(call.body, body.properties, call.warn)
     return replyOf({ ...(await prepare(call)), path, live }, call.body.stream === true)
   })
   // Dialects that share this path send their key in the body.
@@ -55,13 +54,8 @@ export async function replyOf(chat: LiveChat, isStream: boolean): Promise<Reply>
   return json(await whole(chat))
 }
 
-type PromptEvent = Extract<EngineEvent, { type: 'prompt' }>
-
 /** A chat call that has been checked and turned into what the engine needs. */
-export interface Chat {
-  readonly model: ServedModel
-  readonly request: GenerateRequest
-  readonly think: ThinkMode
+export interface Chat extends PreparedChat {
   /** Tokens that a stream gathers before it sends them. */
   readonly chunkTokens: number
   readonly includeUsage: boolean
@@ -83,31 +77,37 @@ function enter({ live, path, request, model, signal, name = request.id }: LiveCh
   return live.enter({ ...call, startedAt: Date.now() }, signal)
 }
 
-async function prepare(call: Call<ChatBody>): Promise<Chat> {
+type OwnBody = ChatBody & ToolFields & FormatFields & ThinkingFields
+
+async function prepare(call: Call<OwnBody>): Promise<Chat> {
   const { body, limits, signal } = call
-  refuseUnread(body, READ)
-  checkCombinations(body)
+  refuseUnread(body, READ, call.warn)
+  checkCombinations(body, true)
   checkSession(body)
   const model = call.models.get(body.model)
-  const think = thinkModeOf(body.enable_think)
   // Everything cheap is refused before the prompt is tokenised.
   const settings = {
     n: body.n ?? 1,
     maxTokens: chatMaxTokens(body, limits),
     sampling: toSampling(body, model),
-    stop: toStop(body, CHAT_STOPS, model, limits),
+    stop: toStop(body, [], model, limits),
     logprobs: chatLogprobs(body),
-    promptLogprobs: null,
     tenant: call.tenant,
     cache: cacheOf(body),
   }
   checkLogprobs(body, { ...settings, numAnswers: settings.n }, limits)
-  const turns = toTurns(body.messages)
-  const id = `chatcmpl-${call.id}`
-  return {
+  const prepared = await prepareChat(conversationOf(body), {
+    ...settings,
+    id: `chatcmpl-${call.id}`,
     model,
-    request: { id, ...settings, ...(await promptOf(call, model, turns, think)) },
-    think,
+    thinking: thinkingOfBody(body),
+    constraint: constraintOf(body),
+    session: sessionUse(body),
+    param: 'messages',
+    signal,
+  })
+  return {
+    ...prepared,
     chunkTokens: 1,
     includeUsage: body.stream_options?.include_usage === true,
     created: call.now,
@@ -115,34 +115,19 @@ async function prepare(call: Call<ChatBody>): Promise<Chat> {
   }
 }
 
-/** In a session only what is new is sent; it begins the next turn. */
-export async function promptOf(
-  { body, signal }: Pick<Call<SessionFields>, 'body' | 'signal'>,
-  model: ServedModel,
-  turns: readonly Turn[],
-  think: ThinkMode,
-): Promise<Pick<GenerateRequest, 'prompt' | 'promptAtBeginning' | 'boundaries' | 'session'>> {
-  const text = renderChat(turns, think)
-  const session = sessionUse(body)
-  if (session === null) {
-    const prompt = await encodePrompt(model, text, 'messages', signal)
-    return { prompt, boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns)) }
-  }
-  return { ...(await encodeTurn(model, text, 'messages', signal)), session }
-}
-
 async function whole(chat: LiveChat): Promise<object> {
   const choices = choicesOf(chat, true)
-  let read: PromptEvent | null = null
+  let read: PromptRead | null = null
   let position: SessionPosition | null = null
   const handle = enter(chat)
   try {
-    for await (const { event } of runAll(chat.model.client, [chat.request], handle.signal)) {
+    for await (const event of replyEvents(chat, handle.signal)) {
       if (event.type === 'prompt') read = event
-      if (event.type === 'text') choices[event.index]!.add(event)
-      if (event.type !== 'finish') continue
-      choices[event.index]!.finish(event)
-      position = event.session ?? null
+      else if (event.type === 'pieces') choices[event.index]!.add(event)
+      else {
+        choices[event.index]!.finish(event)
+        position = event.session
+      }
     }
   } catch (thrown) {
     throw handle.failureOf(thrown)
@@ -165,21 +150,21 @@ async function* streamed(chat: LiveChat): AsyncGenerator<object> {
     choices: [choice],
     ...(chat.includeUsage ? { usage: null } : {}),
   })
-  let read: PromptEvent | null = null
+  let read: PromptRead | null = null
   const handle = enter(chat)
   try {
-    for await (const { event } of runAll(chat.model.client, [chat.request], handle.signal)) {
+    for await (const event of replyEvents(chat, handle.signal)) {
       if (event.type === 'prompt') {
         read = event
         for (const choice of choices) yield chunk(choice.role())
         continue
       }
       const choice = choices[event.index]!
-      if (event.type === 'text') {
+      if (event.type === 'pieces') {
         for (const delta of choice.add(event)) yield chunk(delta)
         continue
       }
-      const last = event.session === undefined ? {} : { session: wirePosition(event.session) }
+      const last = event.session === null ? {} : { session: wirePosition(event.session) }
       for (const delta of choice.finish(event)) yield { ...chunk(delta), ...last }
     }
   } catch (thrown) {
@@ -201,11 +186,11 @@ function headOf({ request, created, model }: Chat, object: string) {
 
 function usageOfAll(
   { request }: Chat,
-  read: PromptEvent | null,
+  read: PromptRead | null,
   choices: readonly ChatChoice[],
 ): object {
   const completion = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
   const reasoning = choices.reduce((sum, choice) => sum + choice.reasoningTokens, 0)
-  const prompt = read?.contextTokens ?? request.prompt.length
+  const prompt = read?.promptTokens ?? request.prompt.length
   return usageOf(prompt, completion, reasoning, read?.cachedTokens ?? 0)
 }

@@ -2,17 +2,19 @@
 import Type, { type Static } from 'typebox'
 import type { SessionUse } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
-import { checkPrompt, encodePrompt } from '../encode.ts'
+import { checkPrompt, encodePrompts } from '../encode.ts'
 import { fimPrompt } from '../fim/prompt.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
 import { checkSession, sessionFields, sessionUse } from '../sessions/use.ts'
+import { formatFields } from './asks/formats.ts'
 import { invalid, oneMaxTokens, present, samplingFields } from './sampling.ts'
 
 export function completionBody(limits: RequestLimits) {
   return Type.Object({
     ...samplingFields(limits),
+    ...formatFields(),
     ...sessionFields(),
     prompt: OneOf(
       `a string, a list of token ids, or a list of at most ${limits.prompts} of either`,
@@ -21,7 +23,7 @@ export function completionBody(limits: RequestLimits) {
       Type.Array(Type.String(), { minItems: 1, maxItems: limits.prompts }),
       Type.Array(Type.Array(TokenId), { minItems: 1, maxItems: limits.prompts }),
     ),
-    max_completion_tokens: Maybe(BoundedInteger(0, limits.maxTokens)),
+    max_completion_tokens: Maybe(BoundedInteger(-1, limits.maxTokens)),
     suffix: Maybe(Type.String()),
     echo: Maybe(Type.Boolean()),
     logprobs: Maybe(BoundedInteger(0, limits.topLogprobs)),
@@ -31,7 +33,7 @@ export function completionBody(limits: RequestLimits) {
 export type CompletionBody = Static<ReturnType<typeof completionBody>>
 type Prompt = CompletionBody['prompt']
 
-/** A prompt as tokens, and as the text that `echo` gives back. */
+/** A prompt as tokens, and as the text that `echo` gives back: kept for that alone. */
 export interface PromptText {
   readonly tokens: Int32Array
   readonly text: string
@@ -79,7 +81,7 @@ export function sessionOf(body: CompletionBody): SessionUse | null {
 }
 
 export function completionMaxTokens(body: CompletionBody, limits: RequestLimits): number {
-  const maxTokens = oneMaxTokens(body) ?? limits.defaultCompletionTokens
+  const maxTokens = oneMaxTokens(body, limits) ?? limits.defaultCompletionTokens
   if (maxTokens === 0 && body.echo !== true) {
     throw invalid('max_tokens', '0 needs "echo": true; expected at least 1')
   }
@@ -93,22 +95,20 @@ export async function toPrompts(
   isSession: boolean,
   signal: AbortSignal,
 ): Promise<PromptText[]> {
-  const all: PromptText[] = []
   const list = withSuffix(listOf(prompt), suffix ?? '', echo === true)
-  for (const [i, entry] of list.entries()) {
-    const param = list.length === 1 ? 'prompt' : `prompt[${i}]`
-    if (isSession && entry.length === 0) {
-      // It goes on where the turn before ended; token 0 would begin a document there.
-      all.push({ tokens: new Int32Array(0), text: '' })
-      continue
-    }
-    all.push(
-      typeof entry === 'string'
-        ? { tokens: await encodePrompt(model, entry, param, signal), text: entry }
-        : fromTokens(checkPrompt(Int32Array.from(entry), model, param), model),
-    )
+  const paramOf = (i: number) => (list.length === 1 ? 'prompt' : `prompt[${i}]`)
+  // It goes on where the turn before ended; token 0 would begin a document there.
+  if (isSession && list[0]!.length === 0) return [{ tokens: new Int32Array(0), text: '' }]
+  const isTexts = list.every((entry) => typeof entry === 'string')
+  if (isTexts) {
+    const tokens = await encodePrompts(model, list, paramOf, signal)
+    return list.map((text, i) => ({ tokens: tokens[i]!, text: echo === true ? text : '' }))
   }
-  return all
+  const ids = list as readonly (readonly number[])[] // a list is of one kind: see the schema
+  return ids.map((entry, i) => {
+    const tokens = checkPrompt(new Int32Array(entry), model, paramOf(i))
+    return { tokens, text: echo === true ? model.tokenizer.decode(tokens) : '' }
+  })
 }
 
 function withSuffix(
@@ -122,10 +122,6 @@ function withSuffix(
     if (typeof prompt === 'string') return fimPrompt(prompt, suffix)
     throw invalid('suffix', 'it needs prompts of text, not of token ids')
   })
-}
-
-function fromTokens(tokens: Int32Array, model: ServedModel): PromptText {
-  return { tokens, text: model.tokenizer.decode(tokens) }
 }
 
 export function numPrompts(prompt: Prompt): number {

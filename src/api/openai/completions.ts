@@ -14,6 +14,7 @@ import type { LiveCalls, LiveHandle } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { wirePosition } from '../sessions/use.ts'
+import { constraintOf, FORMAT_FIELDS } from './asks/formats.ts'
 import {
   type CompletionBody,
   checkEcho,
@@ -26,7 +27,7 @@ import {
   toPrompts,
 } from './completions-schema.ts'
 import { type CompletionLogprobs, CompletionLogprobsBuilder } from './logprobs.ts'
-import { refuseUnread } from './parameters.ts'
+import { refuseUnread, warnUnknown } from './parameters.ts'
 import { cacheOf, checkCombinations, checkLogprobs, toSampling, toStop } from './sampling.ts'
 import { systemFingerprint, usageOf } from './usage.ts'
 
@@ -39,13 +40,16 @@ const READ = [
   'max_completion_tokens',
   'logprobs',
   'echo',
+  ...FORMAT_FIELDS,
 ]
 
 const PATH = '/v1/completions'
 
 export function completionsRoute(limits: RequestLimits, live: LiveCalls): Route {
   const summary = 'Continue one or more prompts'
-  return post(PATH, summary, completionBody(limits), async (call): Promise<Reply> => {
+  const body = completionBody(limits)
+  return post(PATH, summary, body, async (call): Promise<Reply> => {
+    warnUnknown(call.body, body.properties, call.warn)
     const completion = { ...(await prepare(call)), live }
     if (call.body.stream === true) return { kind: 'events', events: streamed(completion) }
     return json(await whole(completion))
@@ -69,8 +73,8 @@ interface Completion {
 
 async function prepare(call: Call<CompletionBody>): Promise<Completion> {
   const { body, limits, signal } = call
-  refuseUnread(body, READ)
-  checkCombinations(body)
+  refuseUnread(body, READ, call.warn)
+  checkCombinations(body, true)
   checkFanOut(body, limits)
   const session = sessionOf(body)
   const model = call.models.get(body.model)
@@ -78,6 +82,7 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
   const n = body.n ?? 1
   const echo = body.echo === true
   const logprobs = body.logprobs ?? null
+  const constraint = constraintOf(body)
   const settings = {
     n,
     maxTokens: completionMaxTokens(body, limits),
@@ -88,6 +93,7 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
     tenant: call.tenant,
     ...(session === null ? {} : { session }),
     cache: cacheOf(body),
+    ...(constraint === null ? {} : { constraint }),
   }
   checkLogprobs(body, { ...settings, numAnswers: n * numPrompts(body.prompt) }, limits)
   const prompts = await toPrompts(body, model, session !== null, signal)

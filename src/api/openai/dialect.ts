@@ -4,6 +4,7 @@ import { mistralFimRoute } from '../fim/mistral.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import type { Dialect } from '../route.ts'
+import { absentRoutes } from './absent.ts'
 import { chatRoute } from './chat.ts'
 import { completionsRoute } from './completions.ts'
 import { renderOpenAiError } from './errors.ts'
@@ -14,6 +15,8 @@ import { tokenizeRoutes } from './tokenize.ts'
 export function openAiDialect(limits: RequestLimits, live: LiveCalls): Dialect {
   return {
     name: 'openai',
+    // Anthropic's and Azure's: their clients list models, too.
+    keyHeaders: ['x-api-key', 'api-key'],
     routes: [
       ...modelRoutes,
       chatRoute(limits, live),
@@ -22,6 +25,7 @@ export function openAiDialect(limits: RequestLimits, live: LiveCalls): Dialect {
       mistralFimRoute(limits),
       infillRoute(limits),
       cancelRoute(live),
+      ...absentRoutes(),
     ],
     renderError: renderOpenAiError,
   }

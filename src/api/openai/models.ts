@@ -6,7 +6,7 @@ import { get, json, type Route } from '../route.ts'
 
 export const modelRoutes: readonly Route[] = [
   get('/v1/models', 'List the served models', ({ models, limits }) =>
-    json({ object: 'list', data: allNames(models).map((entry) => describe(entry, limits)) }),
+    json(listed(allNames(models).map((entry) => describe(entry, limits)))),
   ),
   get('/v1/models/:id', 'Describe one served model', ({ models, limits, params }) => {
     const listed = allNames(models).find(({ id }) => id === params.id)
@@ -40,9 +40,16 @@ function allNames(models: ModelRegistry): Named[] {
   })
 }
 
-function describe({ id, root, created, state, client }: Named, limits: RequestLimits): object {
+/** OpenAI's list, and what Anthropic's clients look for in theirs. */
+function listed(data: readonly { readonly id: string }[]): object {
+  const [first, last] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
+  return { object: 'list', data, has_more: false, first_id: first, last_id: last }
+}
+
+function describe({ id, root, created, state, client }: Named, limits: RequestLimits) {
   const own = root === undefined ? {} : { root }
-  const described = { id, object: 'model', created, owned_by: 'skein', ...own, state }
+  const anthropic = { type: 'model', display_name: id, created_at: timeOf(created) }
+  const described = { id, object: 'model', created, owned_by: 'skein', ...own, state, ...anthropic }
   if (client === null) return { ...described, limits: wireLimits(limits) }
   const { info } = client
   return {
@@ -55,6 +62,10 @@ function describe({ id, root, created, state, client }: Named, limits: RequestLi
     num_slots: info.numSlots,
     limits: { max_prompt_tokens: info.maxPromptTokens, ...wireLimits(limits) },
   }
+}
+
+function timeOf(seconds: number): string {
+  return new Date(1000 * seconds).toISOString()
 }
 
 function wireLimits(limits: RequestLimits): object {

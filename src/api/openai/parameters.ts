@@ -4,17 +4,17 @@
  *  - NOT_IMPLEMENTED: would change the text (or is a promise we do not keep). Refused by name, except at the values
  *    that mean "off", which clients send as defaults. Null always means absent.
  *  - READ_BY_SOME: the same, except on the routes that do read them.
- *  - any other unknown field is ignored, as the OpenAI API does: clients carry private fields, and a name outside
- *    the vocabulary of OpenAI, vLLM, llama.cpp and the RWKV servers cannot be a sampling parameter they rely on.
+ *  - any other unknown field is named in the reply's header `warnings`: clients carry private fields, and a slip of the hand
+ *    is seen there.
  */
 import { SkeinError } from '../../errors.ts'
+import { checkFields, isSame } from '../fields.ts'
 
 /** Accepted and ignored on every route of this dialect. */
 export const HARMLESS: readonly string[] = [
   'user',
   'metadata',
   'service_tier',
-  'parallel_tool_calls',
   'safety_identifier',
   'prompt_cache_key',
   'prompt_cache_retention',
@@ -23,7 +23,27 @@ export const HARMLESS: readonly string[] = [
   'skip_special_tokens',
   'spaces_between_special_tokens',
   'return_tokens_as_token_ids',
+  // Numbers of llama.cpp's samplers that are off, or refused as below.
+  'dry_allowed_length',
+  'dry_base',
+  'dry_penalty_last_n',
+  'dry_sequence_breakers',
+  'dynatemp_exponent',
+  'min_keep',
+  'mirostat_eta',
+  'mirostat_tau',
+  'xtc_threshold',
+  // Where its prompts are kept.
+  'cache_prompt',
+  'id_slot',
 ]
+
+/** Answered with a warning: the reply is what it would be without them. */
+export const WARNED: Readonly<Record<string, string>> = {
+  num_ctx: 'a recurrent model has no window',
+  repeat_last_n: 'penalties count the whole text',
+  samplers: 'their order is fixed: penalties, temperature, top_k and top_p, min_p',
+}
 
 /** Field → the values at which it means nothing. */
 export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
@@ -33,10 +53,7 @@ export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
   functions: [[]],
   modalities: [['text']],
   prediction: [],
-  reasoning_effort: [],
   store: [false],
-  tool_choice: ['none'],
-  tools: [[]],
   verbosity: [],
   web_search_options: [],
   // vLLM
@@ -45,37 +62,25 @@ export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
   allowed_token_ids: [[]],
   bad_words: [[]],
   chat_template: [],
-  chat_template_kwargs: [{}],
   continue_final_message: [false],
   detokenize: [true],
   documents: [[]],
   early_stopping: [false],
-  guided_choice: [],
-  guided_grammar: [],
-  guided_json: [],
-  guided_regex: [],
   include_stop_str_in_output: [false],
   length_penalty: [1],
   logits_processors: [[]],
   min_tokens: [0],
   prompt_logprobs: [],
-  structured_outputs: [],
   truncate_prompt_tokens: [],
   use_beam_search: [false],
   // llama.cpp
   n_probs: [0],
   dry_multiplier: [0],
   dynatemp_range: [0],
-  grammar: [''],
-  json_schema: [],
   mirostat: [0],
-  mirostat_eta: [],
-  mirostat_tau: [],
   n_keep: [0],
   n_predict: [],
-  repeat_last_n: [],
   repeat_penalty: [1],
-  samplers: [],
   tfs_z: [1],
   top_a: [0],
   top_n_sigma: [-1, 0],
@@ -90,26 +95,38 @@ export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
   presystem: [false],
   state: [],
   think: [false],
-  think_type: [],
 }
 
 /** Read by some routes and refused by the others. Field → the values at which it means nothing, as above. */
 export const READ_BY_SOME: Readonly<Record<string, readonly unknown[]>> = {
   assistant_name: ['Assistant'],
   best_of: [1],
+  chat_template_kwargs: [{}],
   contents: [[]],
   dialogue_idx: [0],
   echo: [false],
   enable_think: [false],
+  grammar: [''],
+  guided_choice: [[]],
+  guided_grammar: [''],
+  guided_json: [''],
+  guided_regex: [''],
+  json_schema: [''],
   logprobs: [false],
   max_completion_tokens: [],
   messages: [[]],
+  parallel_tool_calls: [true, false],
   prefix: ['', []],
   prompt: ['', []],
+  reasoning_effort: [],
   stream_options: [{}, { include_usage: false }],
+  structured_outputs: [{}],
   suffix: ['', []],
   system: [''],
   system_name: ['System'],
+  think_type: [''],
+  tool_choice: ['none', 'auto'],
+  tools: [[]],
   top_logprobs: [0],
   user_name: ['User'],
 }
@@ -126,19 +143,24 @@ const INSTEAD: Readonly<Record<string, string>> = {
   n_probs: 'use `logprobs` of /v1/completions',
   prefix: 'use /FIM/v1/batch-FIM',
   prompt: 'send it to /v1/completions',
-  reasoning_effort: 'use `enable_think`',
+  reasoning_effort: 'send `messages` to /v1/chat/completions',
   repeat_penalty: 'use `repetition_penalty`',
   system: 'send a message with the role system',
   system_name: 'send it in `params`, to a chat route',
   think: 'use `enable_think`',
-  think_type: 'use `enable_think`',
+  think_type: 'send `messages` to /v1/chat/completions',
   user_name: 'send it in `params`, to a chat route',
 }
 
 /** Throws for the first field of `body` that would change the reply and that the route does not read. */
-export function refuseUnread(body: object, read: readonly string[] = []): void {
+export function refuseUnread(
+  body: object,
+  read: readonly string[] = [],
+  warn: (message: string) => void = () => {},
+): void {
   for (const [name, value] of Object.entries(body)) {
     if (value === null || read.includes(name)) continue
+    if (Object.hasOwn(WARNED, name)) warn(`${name} was ignored: ${WARNED[name]}`)
     const instead = INSTEAD[name] ?? 'leave it out'
     if (isOn(NOT_IMPLEMENTED, name, value)) throw unsupported(name, instead)
     if (isOn(READ_BY_SOME, name, value)) {
@@ -148,6 +170,17 @@ export function refuseUnread(body: object, read: readonly string[] = []): void {
       )
     }
   }
+}
+
+/** Names the fields that nobody knows: the reply would be the same without them. */
+export function warnUnknown(
+  body: object,
+  properties: object,
+  warn: (message: string) => void,
+): void {
+  const known = { ...properties, ...NOT_IMPLEMENTED, ...READ_BY_SOME, ...WARNED }
+  const check = { read: Object.keys(known), harmless: HARMLESS, refused: {} }
+  checkFields(body, check, warn)
 }
 
 function isOn(
@@ -165,9 +198,4 @@ export function unsupported(param: string, instead: string): SkeinError {
 
 function refused(param: string, why: string): SkeinError {
   return new SkeinError('unsupported_parameter', `${param}: ${why}`, { param })
-}
-
-/** Neutral values are small: scalars, and lists or objects of at most one scalar. */
-function isSame(a: unknown, b: unknown): boolean {
-  return a === b || (typeof a === 'object' && JSON.stringify(a) === JSON.stringify(b))
 }

@@ -1,10 +1,18 @@
 /**
  * The sampling and stopping fields that chat and plain completions share: their schema, and how they become the
- * engine's numbers. Defaults are OpenAI's: temperature 1, nothing cut, no penalties.
+ * engine's numbers. The numbers are those of sampling.ts.
  */
 import Type, { type Static } from 'typebox'
 import type { SamplingParams, StopParams } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
+import {
+  SAMPLING_ROWS,
+  type SamplingField,
+  type SamplingNumbers,
+  type SamplingParameter,
+  type SamplingUsualField,
+  samplingNumbers,
+} from '../../sampling.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { Bounded, BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
@@ -12,25 +20,53 @@ import { Bounded, BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
 /** The decay of RWKV's own tools; only requests that use their field names get it unasked. */
 const RWKV_DECAY = 0.996
 
-/** What a request that says nothing gets. Every family of routes has its own. */
-export interface SamplingDefaults {
-  readonly temperature: number
-  /** 0 = off. */
-  readonly topK: number
-  readonly topP: number
-  readonly presence: number
-  readonly frequency: number
-  /** Null: 1, or 0.996 once the request uses RWKV's names of the penalties. */
-  readonly decay: number | null
+/**
+ * What a request that says nothing gets. Every family of routes has its own; a number it leaves out has no effect. The decay of
+ * the penalties, left out, is 0.996 once the request uses RWKV's names of them.
+ */
+export type SamplingDefaults = Partial<SamplingNumbers>
+
+type NumberFields = { readonly [F in SamplingField]: ReturnType<typeof NumberField> }
+
+function NumberField({ min, max, int }: SamplingParameter) {
+  return Maybe(int === undefined ? Bounded(min, max) : BoundedInteger(min, max))
 }
 
-const OPENAI_DEFAULTS: SamplingDefaults = {
-  temperature: 1,
-  topK: 0,
-  topP: 1,
-  presence: 0,
-  frequency: 0,
-  decay: null,
+/** Every name of a number is a field. */
+function numberFields(): NumberFields {
+  const fields = SAMPLING_ROWS.flatMap(([, row]) =>
+    row.fields.map((field) => [field, NumberField(row)]),
+  )
+  // SamplingField is the union of what the rows list.
+  return Object.fromEntries(fields) as NumberFields
+}
+
+/** Usual fields that a dialect calls otherwise. */
+type Renamed = Readonly<Partial<Record<SamplingUsualField, string>>>
+
+/** The usual fields of the numbers, by a dialect's names. */
+export function numberFieldsBut<const R extends Renamed>(renamed: R) {
+  const fields = SAMPLING_ROWS.flatMap(([, row]) =>
+    usualOf(row).map((field) => [renamed[field] ?? field, NumberField(row)]),
+  )
+  // A name for each usual field: its own, or that of `renamed`.
+  return Object.fromEntries(fields) as {
+    readonly [F in SamplingUsualField as F extends keyof R ? Extract<R[F], string> : F]: ReturnType<
+      typeof NumberField
+    >
+  }
+}
+
+/** The numbers of such a body, by their usual names. */
+export function usualNumbers(body: object, renamed: Renamed): Partial<SamplingFields> {
+  const given = body as Readonly<Record<string, unknown>>
+  const fields = SAMPLING_ROWS.flatMap(([, row]) => usualOf(row))
+  return Object.fromEntries(fields.map((field) => [field, given[renamed[field] ?? field] ?? null]))
+}
+
+function usualOf({ fields }: SamplingParameter): readonly SamplingUsualField[] {
+  // The first of a row's fields is its usual one.
+  return fields.slice(0, 1) as SamplingUsualField[]
 }
 
 export function samplingFields(limits: RequestLimits) {
@@ -41,18 +77,8 @@ export function samplingFields(limits: RequestLimits) {
     stream_options: Maybe(Type.Object({ include_usage: Maybe(Type.Boolean()) })),
     n: Maybe(BoundedInteger(1, limits.n)),
     best_of: Maybe(BoundedInteger(1, limits.n)),
-    max_tokens: Maybe(BoundedInteger(0, limits.maxTokens)),
-    temperature: Maybe(Bounded(0, 1000)),
-    top_p: Maybe(Bounded(0, 1)),
-    top_k: Maybe(BoundedInteger(-1, 2 ** 31 - 1)),
-    min_p: Maybe(Bounded(0, 1)),
-    presence_penalty: Maybe(Bounded(-100, 100)),
-    frequency_penalty: Maybe(Bounded(-100, 100)),
-    repetition_penalty: Maybe(Bounded(0.01, 100)),
-    penalty_decay: Maybe(Bounded(0, 1)),
-    alpha_presence: Maybe(Bounded(-100, 100)),
-    alpha_frequency: Maybe(Bounded(-100, 100)),
-    alpha_decay: Maybe(Bounded(0, 1)),
+    max_tokens: Maybe(BoundedInteger(-1, limits.maxTokens)),
+    ...numberFields(),
     seed: Maybe(BoundedInteger(-(2 ** 63), 2 ** 64)),
     stop: Maybe(
       OneOf(stopList, Type.String(), Type.Array(Type.String(), { maxItems: limits.stops })),
@@ -88,20 +114,20 @@ export type SamplingFields = Static<
 export function toSampling(
   body: SamplingFields,
   model: ServedModel,
-  defaults: SamplingDefaults = OPENAI_DEFAULTS,
+  defaults: SamplingDefaults = {},
 ): SamplingParams {
   const usesRwkvNames = present(body.alpha_presence) || present(body.alpha_frequency)
-  const decay = defaults.decay ?? (usesRwkvNames ? RWKV_DECAY : 1)
-  const own = model.mixture?.defaults
+  const named: SamplingDefaults = {
+    ...(usesRwkvNames && { penaltyDecay: RWKV_DECAY }),
+    ...defaults,
+  }
+  const own: Readonly<Record<string, number | null>> = model.mixture?.defaults ?? {}
+  const numbers = samplingNumbers(
+    (name, { fields, off }) => oneOfNames(body, fields) ?? own[name] ?? named[name] ?? off,
+  )
   return {
-    temperature: body.temperature ?? own?.temperature ?? defaults.temperature,
-    topK: Math.max(0, body.top_k ?? defaults.topK),
-    topP: body.top_p ?? own?.topP ?? defaults.topP,
-    minP: body.min_p ?? 0,
-    presencePenalty: oneName(body, 'presence_penalty', 'alpha_presence') ?? defaults.presence,
-    frequencyPenalty: oneName(body, 'frequency_penalty', 'alpha_frequency') ?? defaults.frequency,
-    penaltyDecay: oneName(body, 'penalty_decay', 'alpha_decay') ?? decay,
-    repetitionPenalty: body.repetition_penalty ?? 1,
+    ...numbers,
+    topK: Math.max(0, numbers.topK),
     seed: present(body.seed) ? BigInt.asUintN(64, BigInt(body.seed)) : null,
     logitBias: toLogitBias(body.logit_bias ?? {}, model),
     bannedTokens: tokensOf(body.banned_tokens, 'banned_tokens', model),
@@ -149,18 +175,27 @@ function drawable(listed: readonly (number | string)[], model: ServedModel): num
   return listed.filter((entry) => typeof entry === 'number').filter((id) => id < vocabSize)
 }
 
+/** -1 is how clients of local servers say "until it ends"; there is a limit all the same. */
+export function TokenLimit({ maxTokens }: RequestLimits) {
+  return OneOf(`-1 or 1 to ${maxTokens}`, BoundedInteger(-1, -1), BoundedInteger(1, maxTokens))
+}
+
 /** `max_completion_tokens` is the newer name of `max_tokens`; null: neither. */
-export function oneMaxTokens({
-  max_tokens: old,
-  max_completion_tokens: current,
-}: {
-  readonly max_tokens?: number | null
-  readonly max_completion_tokens?: number | null
-}): number | null {
+export function oneMaxTokens(
+  {
+    max_tokens: old,
+    max_completion_tokens: current,
+  }: {
+    readonly max_tokens?: number | null
+    readonly max_completion_tokens?: number | null
+  },
+  limits: RequestLimits,
+): number | null {
   if (present(old) && present(current) && old !== current) {
     throw invalid('max_completion_tokens', 'it differs from max_tokens; send one of the two')
   }
-  return current ?? old ?? null
+  const asked = current ?? old ?? null
+  return asked === -1 ? limits.defaultChatTokens : asked
 }
 
 /** Whether kept states may be used for this request, and left behind by it. */
@@ -169,7 +204,7 @@ export function cacheOf(body: SamplingFields): 'use' | 'no-store' {
 }
 
 /** Checks that belong to no single number: what may be combined, and what n and best_of may be. */
-export function checkCombinations(body: SamplingFields): void {
+export function checkCombinations(body: SamplingFields, readsFormat = false): void {
   const n = body.n ?? 1
   if (present(body.best_of) && body.best_of !== 1 && body.best_of !== n) {
     throw new SkeinError(
@@ -181,7 +216,7 @@ export function checkCombinations(body: SamplingFields): void {
   if (present(body.stream_options) && body.stream !== true) {
     throw invalid('stream_options', 'it needs "stream": true')
   }
-  checkFormat(body)
+  if (!readsFormat) checkFormat(body)
 }
 
 /** Refuses replies that would be kept whole and could have more log-probabilities than there may be memory for. */
@@ -231,18 +266,16 @@ export function filled<T>(value: T | null | undefined): value is T {
   return present(value) && !(Array.isArray(value) && value.length === 0)
 }
 
-type NumberField = {
-  [K in keyof SamplingFields]-?: number extends SamplingFields[K] ? K : never
-}[keyof SamplingFields]
-
-/** The value of a field that goes by two names; both at once must agree. */
-function oneName(body: SamplingFields, name: NumberField, alias: NumberField): number | null {
-  const value = body[name] ?? null
-  const other = body[alias] ?? null
-  if (value !== null && other !== null && value !== other) {
-    throw invalid(alias, `it is another name of ${name}, and the two differ; send one`)
-  }
-  return value ?? other
+/** The value of a field that may go by several names; two at once must agree. */
+function oneOfNames(body: SamplingFields, names: readonly string[]): number | null {
+  // Each is a field with a number, see numberFields().
+  const fields = body as Readonly<Record<string, number | null | undefined>>
+  const given = names.filter((name) => present(fields[name]))
+  const [first] = given
+  const other = given.find((name) => fields[name] !== fields[first!])
+  if (other !== undefined)
+    throw invalid(other, `it is another name of ${first}, and the two differ; send one`)
+  return first === undefined ? null : fields[first]!
 }
 
 function toLogitBias(

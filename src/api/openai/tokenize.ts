@@ -45,7 +45,7 @@ export function tokenizeRoutes(limits: RequestLimits): readonly Route[] {
       const model = call.models.get(call.body.model)
       const { tokens } = call.body
       if (tokens.length === 0) return json({ prompt: '' })
-      const checked = checkPrompt(Int32Array.from(tokens), model, 'tokens')
+      const checked = checkPrompt(new Int32Array(tokens), model, 'tokens')
       return json({ prompt: model.tokenizer.decode(checked) })
     }),
   ]

@@ -3,8 +3,8 @@
  * OpenAI dialect.
  */
 import Type, { type Static } from 'typebox'
-import { withoutCheckpointSuffix } from '../../checkpoint-suffix.ts'
 import { SkeinError } from '../../errors.ts'
+import { withoutCheckpointSuffix } from '../../files/checkpoint-suffix.ts'
 import { renderDetail, statusOf } from '../infer/errors.ts'
 import { invalid } from '../openai/sampling.ts'
 import { type Call, type Dialect, json, operators, post, type Route } from '../route.ts'

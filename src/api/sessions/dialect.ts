@@ -3,7 +3,9 @@
  * A tenant sees its own only.
  */
 import Type from 'typebox'
-import type { SessionInfo, StateStats, TurnInfo } from '../../engine/messages.ts'
+import type { SessionInfo, TurnInfo } from '../../engine/messages.ts'
+import { wireStates } from '../../engine/stats.ts'
+import { SkeinError } from '../../errors.ts'
 import type { ServedModel } from '../models.ts'
 import { renderOpenAiError } from '../openai/errors.ts'
 import { invalid, present } from '../openai/sampling.ts'
@@ -14,10 +16,12 @@ import {
   get,
   json,
   mayLackBody,
+  operators,
   post,
   type Route,
 } from '../route.ts'
 import { Maybe } from '../schema.ts'
+import { lastSpans, readTurn, spansTo, titleOf } from './transcript.ts'
 import { checkNewId, SessionId, TurnNumber } from './use.ts'
 
 export function sessionsDialect(): Dialect {
@@ -30,22 +34,29 @@ export function sessionsDialect(): Dialect {
       ),
       deleteRoute(),
       ...changeRoutes(),
+      transcriptRoute(),
       exportRoute(),
       importRoute(),
-      get('/v1/states', 'How many states are kept, and where', ({ models }) =>
-        json({
-          object: 'list',
-          data: models.list().map(({ id, client }) => ({
-            model: id,
-            slots: client?.stats.numSlots ?? null,
-            free_slots: client?.stats.freeSlots ?? null,
-            states: client?.stats.states ? countsOf(client.stats.states) : null,
-          })),
-        }),
-      ),
+      statesRoute(),
     ],
     renderError: renderOpenAiError,
   }
+}
+
+/** Counts of everybody's. */
+function statesRoute(): Route {
+  const route = get('/v1/states', 'How many states are kept, and where', ({ models }) =>
+    json({
+      object: 'list',
+      data: models.list().map(({ id, client }) => ({
+        model: id,
+        slots: client?.stats.numSlots ?? null,
+        free_slots: client?.stats.freeSlots ?? null,
+        states: client?.stats.states ? wireStates(client.stats.states) : null,
+      })),
+    }),
+  )
+  return operators(route)
 }
 
 function deleteRoute(): Route {
@@ -117,14 +128,77 @@ function listRoute(): Route {
   })
 }
 
+const DEFAULT_LIMIT = 32_768
+const MAX_LIMIT = 262_144
+
+function transcriptRoute(): Route {
+  const path = '/v1/sessions/:id/transcript'
+  return get(path, 'The text of a session up to a turn (query: turn, limit)', async (call) => {
+    const { query } = call
+    const limit = numberIn(query.limit, 'limit', MAX_LIMIT, 'a number of tokens') ?? DEFAULT_LIMIT
+    const asked = turnIn(query)
+    const model = modelOf(call)
+    const session = await model.client.call('sessions.get', refOf(call))
+    const all = spansTo(session, asked ?? session.head)
+    const last = all.at(-1)
+    if (last === undefined && (asked ?? 0) > 0) throw unknownTurn(session, asked!)
+    const turn = last?.turn ?? 0
+    const read = (start: number, end: number) =>
+      model.client.call('sessions.tokens', { ...refOf(call), turn, start, end })
+    const spans = lastSpans(all, limit)
+    const start = spans[0]?.start ?? 0
+    const tokens = last === undefined ? new Int32Array() : await read(start, last.end)
+    const texts = spans.map((span) => {
+      const own = tokens.subarray(span.start - start, span.end - start)
+      const isCut = all.every((one) => one.start !== span.start)
+      return { span, ...readTurn(model.tokenizer, own, isCut) }
+    })
+    // The title is of the beginning, which may not be among what is shown.
+    const opening =
+      start === 0 ? texts[0] : readTurn(model.tokenizer, await read(0, TITLE_TOKENS), false)
+    return json({
+      object: 'session.transcript',
+      id: session.id,
+      turn,
+      tokens: last?.end ?? 0,
+      skipped_tokens: start,
+      title: opening === undefined ? '' : titleOf(opening.text, opening.messages),
+      turns: texts.map(({ span, text, messages }) => ({
+        turn: span.turn,
+        parent: span.parent,
+        tokens: span.end - span.start,
+        text,
+        messages,
+      })),
+    })
+  })
+}
+
+/** More than a title has. */
+const TITLE_TOKENS = 256
+
+function unknownTurn({ id, turns }: SessionInfo, turn: number): SkeinError {
+  const kept = turns.map((one) => one.turn).join(', ')
+  return new SkeinError('not_found', `session ${id} has no turn ${turn}; kept are: ${kept}`, {
+    param: 'turn',
+  })
+}
+
+function numberIn(text: string | undefined, param: string, max: number, what: string) {
+  if (text === undefined) return undefined
+  const number = Number(text)
+  if (/^\d{1,9}$/.test(text) && number <= max) return number
+  throw invalid(param, `expected ${what}, 0 to ${max}`)
+}
+
+function turnIn({ turn }: Call['query']): number | undefined {
+  return numberIn(turn, 'turn', 999_999_999, 'the number of a turn')
+}
+
 function exportRoute(): Route {
   const path = '/v1/sessions/:id/export'
   const route = get(path, 'The state of a turn (query: turn) as a file', async (call) => {
-    const { turn } = call.query
-    if (turn !== undefined && !/^\d{1,9}$/.test(turn)) {
-      throw invalid('turn', 'expected the number of a turn')
-    }
-    const params = { ...refOf(call), turn: turn === undefined ? undefined : Number(turn) }
+    const params = { ...refOf(call), turn: turnIn(call.query) }
     return bytes(await modelOf(call).client.call('sessions.export', params))
   })
   return { ...route, givesBytes: true }
@@ -179,22 +253,4 @@ function wireTurn({ turn, parent, numTokens, createdAt, tier, isSaved }: TurnInf
 
 function seconds(milliseconds: number): number {
   return Math.floor(milliseconds / 1000)
-}
-
-function countsOf(states: StateStats) {
-  return {
-    sessions: states.sessions,
-    in_slots: states.inSlots,
-    in_memory: states.inMemory,
-    on_disk: states.onDisk,
-    unsaved: states.unsaved,
-    prefixes: states.prefixes,
-    prefix_bytes: states.prefixBytes,
-    cached_tokens: states.cachedTokens,
-    prefix_hits: states.prefixHits,
-    prefix_misses: states.prefixMisses,
-    saves: states.saves,
-    failed_saves: states.failedSaves,
-    loads: states.loads,
-  }
 }

@@ -4,7 +4,7 @@
  */
 import type { FinishReason } from '../../engine/messages.ts'
 import type { SkeinError } from '../../errors.ts'
-import { hasSameMarks, splitAtMarks } from './marks.ts'
+import { type Delimiters, hasSameMarks, splitAtMarks, withoutMarks } from './marks.ts'
 import type { Outcome, Piece } from './translator.ts'
 
 /** Parts in order; strings are kept as they are. */
@@ -16,14 +16,36 @@ export interface Translated {
   readonly error: SkeinError | null
 }
 
-export function toParts(text: string, source: string, marks: RegExp): Part[] {
-  const paragraphs = text.trim().split(/((?:\r?\n[ \t]*){2,})/)
-  return paragraphs.flatMap((paragraph) => partsOf(paragraph, source, marks))
+export function toParts(text: string, source: string, marks: Delimiters | null): Part[] {
+  return paragraphsOf(text.trim()).flatMap((paragraph) => partsOf(paragraph, source, marks))
+}
+
+/** Paragraphs and, at the odd places, the blank lines between them. */
+function paragraphsOf(text: string): string[] {
+  const parts: string[] = []
+  let from = 0
+  let [start, end, numLines] = [0, 0, 0]
+  const cut = () => {
+    if (numLines < 2) return
+    parts.push(text.slice(from, start), text.slice(start, end))
+    from = end
+  }
+  for (const { index, 0: line } of text.matchAll(/\r?\n[ \t]*/g)) {
+    if (index !== end || numLines === 0) {
+      cut()
+      start = index
+      numLines = 0
+    }
+    numLines++
+    end = index + line.length
+  }
+  cut()
+  return [...parts, text.slice(from)]
 }
 
 /** White space, a piece to translate, white space. */
-function partsOf(text: string, source: string, marks: RegExp): Part[] {
-  const hasLetters = /\p{L}/u.test(text.replace(marks, ''))
+function partsOf(text: string, source: string, marks: Delimiters | null): Part[] {
+  const hasLetters = /\p{L}/u.test(withoutMarks(text, marks))
   if (!hasLetters) return [text]
   const core = text.trim()
   const at = text.indexOf(core)
@@ -33,7 +55,7 @@ function partsOf(text: string, source: string, marks: RegExp): Part[] {
 /** The parts in which pieces whose marks did not come through are split at them. */
 export function splitBroken(
   parts: readonly Part[],
-  marks: RegExp,
+  marks: Delimiters | null,
   outcomeOf: (piece: Piece) => Outcome,
 ): Part[] {
   return parts.flatMap((part) => {
@@ -49,7 +71,7 @@ export function splitBroken(
 
 export function assemble(
   parts: readonly Part[],
-  marks: RegExp,
+  marks: Delimiters | null,
   outcomeOf: (piece: Piece) => Outcome,
 ): Translated {
   let text = ''
@@ -64,7 +86,7 @@ export function assemble(
     if ('error' in outcome) return { text: '', reason, error: outcome.error }
     // The model may have made up a mark.
     const isFaithful = hasSameMarks(part.text, outcome.text, marks)
-    text += isFaithful ? outcome.text : outcome.text.replace(marks, '')
+    text += isFaithful ? outcome.text : withoutMarks(outcome.text, marks)
     if (outcome.reason === 'length') reason = 'length'
   }
   return { text, reason, error: null }

@@ -5,7 +5,7 @@
 import { type FinishReason, type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { runEach } from '../answers.ts'
-import { boundariesAt, encodePrompt } from '../encode.ts'
+import { boundariesAt, checkPrompt, encodeTexts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 
@@ -23,7 +23,7 @@ export type Outcome =
 const CAP_PER_TOKEN = 4
 const CAP_BASE = 64
 
-export interface TranslatorContext {
+interface TranslatorContext {
   readonly id: string
   readonly model: ServedModel
   readonly tenant: string
@@ -47,16 +47,17 @@ export class Translator {
   async run(pieces: readonly Piece[]): Promise<void> {
     const open = new Map(pieces.map((piece) => [keyOf(piece), piece]))
     const rows: { readonly key: string; readonly request: GenerateRequest; text: string }[] = []
-    for (const [key, piece] of open) {
-      if (this.#outcomes.has(key)) continue
+    const { model, signal } = this.#context
+    const fresh = [...open].filter(([key]) => !this.#outcomes.has(key))
+    const texts = fresh.map(([, { source, text }]) => `${source}: ${text}\n\n${this.#target}:`)
+    const prompts = await encodeTexts(model, texts, signal)
+    for (const [i, [key, { source }]] of fresh.entries()) {
       try {
-        rows.push({ key, request: await this.#requestOf(piece), text: '' })
+        rows.push({ key, request: this.#requestOf(source, prompts[i]!), text: '' })
       } catch (thrown) {
-        if (this.#context.signal.aborted) throw thrown
         this.#outcomes.set(key, { error: SkeinError.from(thrown) })
       }
     }
-    const { model, signal } = this.#context
     const requests = rows.map(({ request }) => request)
     for await (const arrival of runEach(model.client, requests, signal)) {
       const row = rows[arrival.prompt]!
@@ -85,15 +86,10 @@ export class Translator {
     return first
   }
 
-  async #requestOf({ source, text }: Piece): Promise<GenerateRequest> {
-    const { id, model, tenant, limits, signal } = this.#context
+  #requestOf(source: string, tokens: Int32Array): GenerateRequest {
+    const { id, model, tenant, limits } = this.#context
+    const prompt = checkPrompt(tokens, model, 'text_list')
     const label = `${source}:`
-    const prompt = await encodePrompt(
-      model,
-      `${label} ${text}\n\n${this.#target}:`,
-      'text_list',
-      signal,
-    )
     return {
       id: `translate-${id}-${this.#numRequests++}`,
       prompt,

@@ -3,7 +3,8 @@
  * one native context; it is used from one thread and owns everything it hands out.
  */
 import { assert } from '../../errors.ts'
-import type { Backend, Tensor } from '../backend.ts'
+import type { Backend, Flight, Tensor } from '../backend.ts'
+import { doneFlight } from '../flight.ts'
 import { CpuContext } from './context.ts'
 import { chooseLevel, chooseThreads, type IsaLevel } from './isa.ts'
 import { CpuProgram } from './program.ts'
@@ -70,10 +71,15 @@ function writeTensor(context: CpuContext, tensor: Tensor, values: Float32Array):
   context.native.sk_tensor_write(tensor.pointer, 0, values, values.length)
 }
 
-function readTensor(context: CpuContext, tensor: Tensor, start = 0, count?: number): Float32Array {
+function readTensor(
+  context: CpuContext,
+  tensor: Tensor,
+  start = 0,
+  count?: number,
+): Flight<Float32Array> {
   assert(tensor instanceof CpuTensor, 'a tensor of another backend')
   const values = new Float32Array(count ?? tensor.count - start)
   assert(start >= 0 && start + values.length <= tensor.count, 'readTensor beyond its tensor')
   context.native.sk_tensor_read(tensor.pointer, start, values, values.length)
-  return values
+  return doneFlight(values)
 }

@@ -1,12 +1,12 @@
 /**
- * Which of the built kernel libraries this machine loads. Levels are compiled by scripts/build-native.js; the baseline
- * library itself says what the machine can run. Knows nothing of kernels.
+ * Which of the built kernel libraries this machine loads. scripts/build-native.js compiles the levels, and beside them a
+ * small library that says which of them a machine can run.
  */
 import { existsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { SkeinError } from '../../errors.ts'
-import { openNative } from './native.ts'
+import { bindAll, openLibrary } from '../ffi.ts'
 
 /** From the plainest to the best; on arm64 `baseline` is NEON. */
 const ISA_LEVELS = ['baseline', 'avx2', 'avx512'] as const
@@ -14,12 +14,12 @@ export type IsaLevel = (typeof ISA_LEVELS)[number]
 
 /** kernels/build is in the same place seen from src/backend/cpu and from dist/backend/cpu. */
 const ROOT = join(import.meta.dirname, '../../..')
-const BUILD_DIR = join(ROOT, 'kernels/build')
+const BUILD_DIR = join(ROOT, 'kernels/build', `${process.platform}-${process.arch}`)
 /** Named whole: an installed package is not where its user is. */
 const BUILD_SCRIPT = join(ROOT, 'scripts/build-native.js')
 
 /** What `skein doctor` tells of this backend. */
-export interface CpuReport {
+interface CpuReport {
   readonly levels: readonly {
     readonly level: IsaLevel
     readonly path: string
@@ -34,22 +34,25 @@ export interface CpuReport {
   readonly problem: string | null
 }
 
-export function libraryPath(level: IsaLevel): string {
+export function libraryPath(level: IsaLevel | 'machine'): string {
   const extension = process.platform === 'darwin' ? 'dylib' : 'so'
   return join(BUILD_DIR, `skein-cpu-${level}.${extension}`)
 }
 
-/** The best level of this machine; fails when the baseline library was not built. */
+/** The best level that this machine can run; fails when nothing was built. */
 function machineLevel(): IsaLevel {
-  const path = libraryPath('baseline')
-  if (!existsSync(path)) {
-    throw new SkeinError(
-      'backend_unavailable',
-      `the cpu kernels are not built (${path} is missing); install a C++ compiler (apt-get install g++, or the ` +
-        `Xcode command line tools) and run: node ${BUILD_SCRIPT}. The reference backend works without`,
-    )
-  }
-  return ISA_LEVELS[openNative(path).sk_machine_level()] ?? 'baseline'
+  const path = libraryPath('machine')
+  if (!existsSync(path)) throw notBuilt(path)
+  const { sk_machine_level } = bindAll(openLibrary(path), { sk_machine_level: ['int32', []] })
+  return ISA_LEVELS[sk_machine_level()] ?? 'baseline'
+}
+
+function notBuilt(path: string): SkeinError {
+  return new SkeinError(
+    'backend_unavailable',
+    `the cpu kernels are not built (${path} is missing); install a C++ compiler (apt-get install g++, or the ` +
+      `Xcode command line tools) and run: node ${BUILD_SCRIPT}. The reference backend works without`,
+  )
 }
 
 /** The levels that are built and that this machine can run, plainest first. */
@@ -61,7 +64,9 @@ export function availableLevels(): readonly IsaLevel[] {
 /** The level asked for (SKEIN_ISA when the caller asks for none), or the best one available. */
 export function chooseLevel(asked: string | undefined = process.env.SKEIN_ISA): IsaLevel {
   const available = availableLevels()
-  if (asked === undefined || asked === '') return available.at(-1)!
+  const best = available.at(-1)
+  if (best === undefined) throw notBuilt(libraryPath(machineLevel()))
+  if (asked === undefined || asked === '') return best
   const level = ISA_LEVELS.find((name) => name === asked)
   if (level !== undefined && available.includes(level)) return level
   const why =
@@ -69,7 +74,7 @@ export function chooseLevel(asked: string | undefined = process.env.SKEIN_ISA): 
       ? 'is not an ISA level'
       : ISA_LEVELS.indexOf(level) > ISA_LEVELS.indexOf(machineLevel())
         ? 'cannot run on this machine'
-        : 'was not built'
+        : 'was not built (node scripts/build-native.js --all)'
   throw new SkeinError(
     'backend_unavailable',
     `SKEIN_ISA=${asked} ${why}; available: ${available.join(', ')}`,

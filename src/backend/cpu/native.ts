@@ -13,7 +13,7 @@ import {
 } from '../ffi.ts'
 
 /** SK_ABI_VERSION of skein.h. */
-const ABI_VERSION = 7
+const ABI_VERSION = 8
 
 const I = 'int32'
 const L = 'int64'
@@ -23,7 +23,6 @@ const P = 'pointer'
 /** name → result and arguments, in the order of skein.h. */
 const SIGNATURES = {
   sk_abi_version: [I, []],
-  sk_machine_level: [I, []],
   sk_last_status: [I, []],
   sk_last_error: ['string', []],
   sk_context_new: [P, [I]],
@@ -60,7 +59,7 @@ const SIGNATURES = {
   sk_record_gather_norm: [I, [P, P, P, I, P, P, F]],
   sk_record_logits: [I, [P, P, P, P]],
   sk_record_sample: [I, [P, P, P]],
-  sk_program_run: [I, [P, I, I, I, I, I, ...new Array<NativeType>(17).fill(P)]],
+  sk_program_run: [I, [P, I, I, I, I, I, I, ...new Array<NativeType>(18).fill(P)]],
   sk_bench_read: ['double', [P, L, I]],
   sk_bench_fma: ['double', [P, I]],
   sk_vector_function: ['void', [I, P, P, L]],

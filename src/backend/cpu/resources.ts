@@ -2,8 +2,9 @@
  * What a cpu backend hands out: tensors, packed matrices, tables, and the pools of states and penalties. All live in
  * native memory that the context owns. Knows nothing of ops.
  */
-import { assert, SkeinError } from '../../errors.ts'
+import { assert } from '../../errors.ts'
 import type {
+  Flight,
   Matrix,
   MatrixSource,
   PenaltyPool,
@@ -16,8 +17,10 @@ import type {
   WeightType,
 } from '../backend.ts'
 import type { Pointer } from '../ffi.ts'
+import { doneFlight } from '../flight.ts'
 import { numScales, refuseFp8, valueBytes } from '../quantised.ts'
 import { checkBytes, readBlocks, rowBlocks } from '../source-rows.ts'
+import { checkState, createState } from '../state-shape.ts'
 import type { CpuContext } from './context.ts'
 
 /** Values of sk_type. */
@@ -124,6 +127,7 @@ export class CpuStatePool implements StatePool {
   readonly shape: StateShape
   readonly numSlots: number
   readonly bytesPerSlot: number
+  readonly canMove = true
   readonly pointer: Pointer
   readonly #context: CpuContext
 
@@ -154,52 +158,28 @@ export class CpuStatePool implements StatePool {
     this.#context.check(native.sk_states_copy(this.pointer, from, to), `copy slot ${from} to ${to}`)
   }
 
-  read(slot: number): StateData {
-    const state = {
-      shift: new Float32Array(this.#shiftCount),
-      wkv: new Float32Array(this.#wkvCount),
-    }
-    this.readLayers(slot, 0, this.shape.layers, state)
-    return state
-  }
-
-  readLayers(slot: number, from: number, to: number, { shift, wkv }: StateData): void {
+  /** A plain copy of memory, made at once: a step of the same model reads all its weights, which are hundreds of times as many bytes. */
+  read(slot: number, into = createState(this.shape)): Flight<StateData> {
     const { native } = this.#context
-    this.#checkShape(shift, wkv)
+    checkState(this.shape, into)
+    const [shift, wkv] = into as [Float32Array, Float32Array] // checked above
     this.#context.check(
-      native.sk_states_read(this.pointer, slot, from, to - from, shift, wkv),
-      `read layers ${from} to ${to} of slot ${slot}`,
+      native.sk_states_read(this.pointer, slot, 0, this.shape.layers, shift, wkv),
+      `read slot ${slot}`,
     )
-  }
-
-  write(slot: number, state: StateData): void {
-    this.writeLayers(slot, 0, this.shape.layers, state)
-  }
-
-  writeLayers(slot: number, from: number, to: number, { shift, wkv }: StateData): void {
-    const { native } = this.#context
-    this.#checkShape(shift, wkv)
-    this.#context.check(
-      native.sk_states_write(this.pointer, slot, from, to - from, shift, wkv),
-      `write layers ${from} to ${to} of slot ${slot}`,
-    )
+    return doneFlight(into)
   }
 
   /** The native side takes the lengths on trust. */
-  #checkShape(shift: Float32Array, wkv: Float32Array): void {
-    if (shift.length === this.#shiftCount && wkv.length === this.#wkvCount) return
-    throw new SkeinError(
-      'state_incompatible',
-      `a state of ${shift.length} + ${wkv.length} numbers, expected ${this.#shiftCount} + ${this.#wkvCount}`,
+  write(slot: number, state: StateData): Flight<void> {
+    const { native } = this.#context
+    checkState(this.shape, state)
+    const [shift, wkv] = state as [Float32Array, Float32Array] // checked above
+    this.#context.check(
+      native.sk_states_write(this.pointer, slot, 0, this.shape.layers, shift, wkv),
+      `write slot ${slot}`,
     )
-  }
-
-  get #shiftCount(): number {
-    return this.shape.layers * 2 * this.shape.channels
-  }
-
-  get #wkvCount(): number {
-    return this.shape.layers * this.shape.heads * this.shape.headSize ** 2
+    return doneFlight(undefined)
   }
 }
 

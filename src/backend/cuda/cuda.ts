@@ -1,14 +1,15 @@
 /**
  * The `cuda` backend: the ops of backend.ts as CUDA kernels (kernels/cuda) and cuBLASLt products on one device and one
- * stream. Activations are f16, weights f16 or of fewer bits, the residual, statistics and sums f32, recurrent states f32 (or f16 on
+ * stream, with a second one for copies of states. Activations are f16, weights f16 or of fewer bits, the residual, statistics and sums f32, recurrent states f32 (or f16 on
  * request, rounded with dither). Used from one thread; owns everything it hands out.
  */
 import { assert } from '../../errors.ts'
-import type { Backend, Tensor } from '../backend.ts'
-import { CudaDevice } from './device.ts'
-import { Gemm } from './gemm.ts'
-import { copyBytes } from './ops-rounded-many.ts'
-import { mostTiledTokens } from './ops-rounded-tiles.ts'
+import type { Backend, Flight, Tensor } from '../backend.ts'
+import { CudaDevice } from './device/device.ts'
+import { Downloads } from './device/downloads.ts'
+import { Gemm } from './gemm/gemm.ts'
+import { copyBytes } from './linear/rounded-many.ts'
+import { mostTiledTokens } from './linear/rounded-tiles.ts'
 import { CudaProgram } from './program.ts'
 import {
   CudaMatrix,
@@ -47,6 +48,7 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
   })
   const gemm = openGemm(device)
+  const downloads = new Downloads(device)
   let largestCopy = 0
   return {
     name: 'cuda',
@@ -55,7 +57,7 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
     description: `${device.description}${wkv === 'f16' ? ', f16 states' : ''}`,
     tensor: (shape, values) => new CudaTensor(device, shape, 'f32', values),
     activation: (shape, values) => new CudaTensor(device, shape, 'f16', values),
-    readTensor: (tensor, start, count) => readTensor(device, tensor, start, count),
+    readTensor: (tensor, start, count) => readTensor(downloads, tensor, start, count),
     writeTensor: (tensor, values) => writeTensor(device, tensor, values),
     matrix(source, type) {
       const matrix = new CudaMatrix(device, source, type)
@@ -90,9 +92,14 @@ function writeTensor(device: CudaDevice, tensor: Tensor, values: Float32Array): 
   else uploadHalves(device, tensor.address, values)
 }
 
-function readTensor(device: CudaDevice, tensor: Tensor, start = 0, count?: number): Float32Array {
+function readTensor(
+  downloads: Downloads,
+  tensor: Tensor,
+  start = 0,
+  count?: number,
+): Flight<Float32Array> {
   assert(tensor instanceof CudaTensor, 'a tensor of another backend')
   const length = count ?? tensor.count - start
   assert(start >= 0 && start + length <= tensor.count, 'readTensor beyond its tensor')
-  return downloadFloats(device, tensor.address, tensor.type, start, length)
+  return downloadFloats(downloads, tensor, start, length)
 }

@@ -5,13 +5,13 @@
  */
 import { assert } from '../../errors.ts'
 import type { Link, Tensor } from '../backend.ts'
-import type { CudaDevice } from './device.ts'
-import { CudaEvent } from './event.ts'
-import type { DevicePointer } from './kernel-args.ts'
-import type { PinnedBuffer } from './pinned.ts'
+import type { CudaDevice } from './device/device.ts'
+import { CudaEvent } from './device/event.ts'
+import type { PinnedBuffer } from './device/pinned.ts'
+import type { DevicePointer } from './kernel/args.ts'
 import { CudaTensor } from './resources.ts'
 
-export type PeerPath = 'direct' | 'host'
+type PeerPath = 'direct' | 'host'
 
 const PEER_ACCESS_ALREADY_ENABLED = 704
 const TRIAL_BYTES = 64 << 10

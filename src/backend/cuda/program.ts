@@ -13,17 +13,17 @@ import type {
   ProgramFlight,
   ProgramFlights,
 } from '../backend.ts'
-import { NativeArena } from './arena.ts'
-import { type Command, LONG_ROW, type StepShape, StepStream } from './command.ts'
-import type { CudaDevice } from './device.ts'
-import { CudaEvent } from './event.ts'
-import { wayFor } from './few-rows-plan.ts'
-import { bucketOf, type Gemm } from './gemm.ts'
-import { Recording } from './ops.ts'
-import { TakeDraws } from './ops-take-draws.ts'
-import { numEntries, StepBuffer } from './step-buffer.ts'
+import type { CudaDevice } from './device/device.ts'
+import { CudaEvent } from './device/event.ts'
+import { NativeArena } from './driver/arena.ts'
+import { bucketOf, type Gemm } from './gemm/gemm.ts'
+import { wayFor } from './ops/fused-layers-plan.ts'
+import { Recording } from './ops/recording.ts'
+import { TakeDraws } from './ops/take-draws.ts'
+import { numEntries, StepBuffer } from './step/buffer.ts'
+import { type Command, LONG_ROW, type StepShape, StepStream } from './step/command.ts'
+import { StepOutputs } from './step/outputs.ts'
 import { type CapturedStep, MAX_GRAPH_ROWS, StepGraphs } from './step-graphs.ts'
-import { StepOutputs } from './step-outputs.ts'
 
 /** The next step is launched before the last is looked at; a third would wait for nothing but the second. */
 const FLIGHTS = 2
@@ -70,7 +70,7 @@ export class CudaProgram implements Program {
     this.#outputs = new StepOutputs(device, samples, max)
     this.#takeDraws = samples > 0 ? new TakeDraws(device) : null
     this.#graphs = new StepGraphs(capacity, (...step) => this.#capture(...step))
-    this.#recording = new Recording(device, capacity, chooseWay)
+    this.#recording = new Recording(device, capacity, max, chooseWay)
     this.#commands = this.#recording.commands
     this.#eager = this.#createEager()
     build(this.#recording.ops())
@@ -87,6 +87,10 @@ export class CudaProgram implements Program {
     return new StepBuffer(this.#device, capacity, { outputs, entries, flights: this.#ends.length })
   }
 
+  stepSize(tokens: number): number {
+    return bucketOf(tokens)
+  }
+
   run(batch: Batch): void {
     this.#launch(batch).wait()
   }
@@ -95,12 +99,13 @@ export class CudaProgram implements Program {
     assert(this.#eager !== null, 'a program run after dispose()')
     const shape = shapeOf(batch)
     const captured = this.usesGraphs ? this.#graphs.for(batch, shape) : null
+    for (const command of this.#commands) command.upload?.(batch)
     if (captured !== null) {
-      captured.buffer.upload(batch)
+      captured.buffer.upload(batch, shape)
       captured.graph.launch()
     } else {
       const { buffer, stream } = this.#eagerFor(batch)
-      buffer.upload(batch)
+      buffer.upload(batch, shape)
       this.#launchKernels(stream, shape)
     }
     const image = this.#numLaunched++ % this.#ends.length
@@ -171,7 +176,7 @@ export class CudaProgram implements Program {
   /** Products of one prompt of so many tokens. */
   #plan(tokens: number): void {
     const longRows = Number(tokens >= LONG_ROW)
-    const one = { rows: 1, logits: 1, samples: 1, isDecode: false, longRows }
+    const one = { rows: 1, logits: 1, samples: 1, singles: Number(tokens === 1), longRows }
     for (const command of this.#commands) command.prepare?.(this.#gemm, { tokens, ...one })
   }
 
@@ -190,11 +195,15 @@ export class CudaProgram implements Program {
 
 function shapeOf(batch: Batch): StepShape {
   const { numTokens: tokens, numRows: rows, numLogits: logits, numSamples: samples } = batch
-  const isDecode = tokens === rows
-  let longRows = 0
-  for (let b = 0; b < rows && !isDecode; b++)
-    if (batch.starts[b + 1]! - batch.starts[b]! >= LONG_ROW) longRows++
-  return { tokens, rows, logits, samples, isDecode, longRows }
+  let [singles, longRows, before] = [0, 0, 1]
+  for (let b = 0; b < rows; b++) {
+    const length = batch.starts[b + 1]! - batch.starts[b]!
+    assert(length >= before, 'rows of a step that do not come shortest first')
+    before = length
+    if (length === 1) singles++
+    else if (length >= LONG_ROW) longRows++
+  }
+  return { tokens, rows, logits, samples, singles, longRows }
 }
 
 /** The buckets that numbers up to `last` fall into. */

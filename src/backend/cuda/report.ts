@@ -5,9 +5,15 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { SkeinError } from '../../errors.ts'
-import { type DeviceInfo, isCapable, listDevices, MIN_CAPABILITY } from './device-info.ts'
-import { openDriver } from './driver.ts'
-import { describeMissing, findLibrary, findNvcc, MACHINE, type SearchRoots } from './libraries.ts'
+import { type DeviceInfo, isCapable, listDevices, MIN_CAPABILITY } from './driver/device-info.ts'
+import { openDriver } from './driver/driver.ts'
+import {
+  describeMissing,
+  findLibrary,
+  findNvcc,
+  MACHINE,
+  type SearchRoots,
+} from './driver/libraries.ts'
 
 export interface CudaReport {
   readonly devices: readonly DeviceInfo[]
@@ -20,7 +26,7 @@ export interface CudaReport {
   readonly problems: readonly CudaProblem[]
 }
 
-export interface CudaProblem {
+interface CudaProblem {
   readonly part: 'driver' | 'compiler' | 'cublasLt'
   readonly message: string
 }

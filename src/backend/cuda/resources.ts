@@ -14,10 +14,12 @@ import {
   type Tensor,
   type WeightType,
 } from '../backend.ts'
+import { doneFlight, type Flight } from '../flight.ts'
 import { f16ToNumber } from '../reference/tensors.ts'
 import { readBlocks, SOURCE_BYTES } from '../source-rows.ts'
-import type { CudaDevice } from './device.ts'
-import { type DevicePointer, i64 } from './kernel-args.ts'
+import type { CudaDevice } from './device/device.ts'
+import type { Downloads } from './device/downloads.ts'
+import { type DevicePointer, i64 } from './kernel/args.ts'
 import { roundedMatrix } from './rounded-matrix.ts'
 import { eachBlock, launchOnce, SOURCE_CODES } from './source-rows.ts'
 
@@ -79,24 +81,44 @@ export function convert(
   launchOnce(device, kernel, blocks, [to, from, i64(BigInt(count))])
 }
 
-/** Numbers of a tensor on the host. */
-export function downloadFloats(
+/** f16 to f32, on the device. */
+export function widen(
   device: CudaDevice,
+  to: DevicePointer,
   from: DevicePointer,
-  type: TensorType,
+  count: number,
+): void {
+  const kernel = device.kernel('convert', 'widen', { SOURCE: SOURCE_CODES.f16 })
+  const blocks = Math.min(4096, Math.ceil(count / 256))
+  launchOnce(device, kernel, blocks, [to, from, i64(BigInt(count))])
+}
+
+/** Numbers of a tensor on their way to the host. */
+export function downloadFloats(
+  downloads: Downloads,
+  { address, type }: CudaTensor,
   start: number,
   count: number,
-): Float32Array {
-  if (count === 0) return new Float32Array(0)
+): Flight<Float32Array> {
+  if (count === 0) return doneFlight(new Float32Array(0))
   const size = type === 'f32' ? 4 : 2
-  const { buffer } = device.download(from + BigInt(start * size), count * size)
-  if (type === 'f32') return new Float32Array(buffer)
-  return halvesToFloats(new Uint16Array(buffer))
+  const bytes = downloads.start(address + BigInt(start * size), count * size)
+  let floats: Float32Array | null = null
+  return {
+    get isDone() {
+      return bytes.isDone
+    },
+    result() {
+      const { buffer } = bytes.result()
+      floats ??= type === 'f32' ? new Float32Array(buffer) : halvesToFloats(new Uint16Array(buffer))
+      return floats
+    },
+  }
 }
 
 let halves: Float32Array | undefined
 
-/** A state has millions of them: a plain loop takes 1 ns each, `Float32Array.from` with a function 70. */
+/** A plain loop takes 1 ns each, `Float32Array.from` with a function 70. */
 function halvesToFloats(bits: Uint16Array): Float32Array {
   halves ??= Float32Array.from({ length: 65536 }, (_, i) => f16ToNumber(i))
   const floats = new Float32Array(bits.length)

@@ -6,8 +6,8 @@ import { SkeinError } from '../../errors.ts'
 import type { MatrixSource, QuantisedSource, QuantisedType, RoundedType } from '../backend.ts'
 import { numScales, SCALE_INPUTS, valueBytes } from '../quantised.ts'
 import { checkBytes, rowBlocks } from '../source-rows.ts'
-import type { CudaDevice } from './device.ts'
-import { type DevicePointer, i32 } from './kernel-args.ts'
+import type { CudaDevice } from './device/device.ts'
+import { type DevicePointer, i32 } from './kernel/args.ts'
 import { eachBlock, launchOnce, SOURCE_CODES } from './source-rows.ts'
 
 /** Values of QUANT in quant.cuh. */
@@ -30,7 +30,7 @@ const THREADS = 256
 /** Inputs of a thread that rounds or lays out: kThreadInputs of quantise.cu. */
 const THREAD_INPUTS = 64
 
-export interface RoundedMatrix {
+interface RoundedMatrix {
   readonly address: DevicePointer
   /** Of integers f16, of groups; of fp8 f32, of rows. */
   readonly scales: DevicePointer

@@ -1,10 +1,10 @@
 /** A checkpoint's rows on their way to the device, and launches at load. Knows no layout. */
 import type { MatrixSource, SourceType } from '../backend.ts'
 import { blockRows, readBlocks, SOURCE_BYTES } from '../source-rows.ts'
-import { NativeArena } from './arena.ts'
-import type { CudaDevice } from './device.ts'
-import type { Kernel } from './kernel.ts'
-import type { DevicePointer, KernelArg } from './kernel-args.ts'
+import type { CudaDevice } from './device/device.ts'
+import { NativeArena } from './driver/arena.ts'
+import type { DevicePointer, KernelArg } from './kernel/args.ts'
+import type { Kernel } from './kernel/kernel.ts'
 
 /** Values of SOURCE in convert.cu, quantise.cu and fp8.cu, and of TABLE_TYPE in embed.cu. */
 export const SOURCE_CODES: Readonly<Record<SourceType, number>> = { f32: 0, f16: 1, bf16: 2 }

@@ -1,7 +1,7 @@
 /** What the device can do at best, and what reaching it costs: the rates that figures are held against. */
-import type { CudaDevice } from './device.ts'
-import type { Gemm } from './gemm.ts'
-import { i32 } from './kernel-args.ts'
+import type { CudaDevice } from './device/device.ts'
+import type { Gemm } from './gemm/gemm.ts'
+import { i32 } from './kernel/args.ts'
 
 export interface DeviceSpeed {
   /** Copy within device memory, bytes read and written together. */

@@ -3,36 +3,29 @@
  * the steps. Knows nothing of who owns a slot.
  */
 import { assert, SkeinError } from '../../errors.ts'
-import type { PenaltyPool, StateData, StatePool, StateShape } from '../backend.ts'
-import type { CudaDevice } from './device.ts'
-import { type DevicePointer, i32, type KernelArgs } from './kernel-args.ts'
-import { downloadFloats, type TensorType } from './resources.ts'
-import { StateSender } from './state-sender.ts'
+import type { Flight, PenaltyPool, StateData, StatePool, StateShape } from '../backend.ts'
+import { arraysOf, checkState, createState, stateBytesOf } from '../state-shape.ts'
+import type { CudaDevice } from './device/device.ts'
+import { type DevicePointer, i32, type KernelArgs } from './kernel/args.ts'
+import { convert, type TensorType, widen } from './resources.ts'
+import { type LaneSlot, StateLanes } from './state-lanes.ts'
 
 /** All bits set is a NaN in f32 and in f16. */
 const NAN_BYTE = 0xff
 
-/** One kind of state of all slots: [slots, size]. */
+/** One array of the states of all slots: [slots, L, …shape]. */
 class Pool {
   readonly address: DevicePointer
   readonly slotBytes: number
+  readonly length: number
   readonly #device: CudaDevice
-  readonly #sender: StateSender
   readonly #type: TensorType
-  readonly #size: number
 
-  constructor(
-    device: CudaDevice,
-    sender: StateSender,
-    numSlots: number,
-    size: number,
-    type: TensorType,
-  ) {
+  constructor(device: CudaDevice, numSlots: number, length: number, type: TensorType) {
     this.#device = device
-    this.#sender = sender
     this.#type = type
-    this.#size = size
-    this.slotBytes = size * (type === 'f32' ? 4 : 2)
+    this.length = length
+    this.slotBytes = length * (type === 'f32' ? 4 : 2)
     this.address = allocSlots(device, numSlots, this.slotBytes)
   }
 
@@ -48,18 +41,15 @@ class Pool {
     this.#device.copy(this.#at(to), this.#at(from), this.slotBytes)
   }
 
-  read(slot: number): Float32Array {
-    return downloadFloats(this.#device, this.#at(slot), this.#type, 0, this.#size)
+  /** A slot's numbers as f32, elsewhere on the device. */
+  gather(slot: number, to: DevicePointer): void {
+    if (this.#type === 'f32') this.#device.copy(to, this.#at(slot), this.slotBytes)
+    else widen(this.#device, to, this.#at(slot), this.length)
   }
 
-  /** Numbers from `start` on, to their places in a whole state's. */
-  readPart(slot: number, start: number, count: number, into: Float32Array): void {
-    into.set(downloadFloats(this.#device, this.#at(slot), this.#type, start, count), start)
-  }
-
-  /** Numbers of a whole state's from `start` on, to their places. */
-  writePart(slot: number, start: number, values: Float32Array): void {
-    this.#sender.send(this.#at(slot), this.#type, start, values)
+  scatter(slot: number, from: DevicePointer): void {
+    if (this.#type === 'f32') this.#device.copy(this.#at(slot), from, this.slotBytes)
+    else convert(this.#device, this.#at(slot), from, 'f32', this.length)
   }
 }
 
@@ -79,10 +69,9 @@ export class CudaStatePool implements StatePool {
   readonly numSlots: number
   readonly bytesPerSlot: number
   readonly wkvType: TensorType
-  /** f32 [slots, L, 2, C] */
-  readonly #shift: Pool
-  /** wkvType [slots, L, H, N, N], row = value channel, column = key channel */
-  readonly #wkv: Pool
+  /** By the names of the arrays, in their order. */
+  readonly #pools: ReadonlyMap<string, Pool>
+  readonly #lanes: StateLanes
 
   constructor(device: CudaDevice, shape: StateShape, numSlots: number, wkvType: TensorType) {
     const { headSize } = shape
@@ -94,30 +83,44 @@ export class CudaStatePool implements StatePool {
     this.shape = shape
     this.numSlots = numSlots
     this.wkvType = wkvType
-    const sender = new StateSender(device, this.shiftStride + this.wkvStride)
-    this.#shift = new Pool(device, sender, numSlots, this.shiftStride, 'f32')
-    this.#wkv = new Pool(device, sender, numSlots, this.wkvStride, wkvType)
-    this.bytesPerSlot = this.#shift.slotBytes + this.#wkv.slotBytes
+    this.#pools = new Map(
+      arraysOf(shape).map(({ name, size }) => {
+        // The others are small, and read again in every step.
+        const type = name === 'wkv' ? wkvType : 'f32'
+        return [name, new Pool(device, numSlots, shape.layers * size, type)]
+      }),
+    )
+    this.bytesPerSlot = [...this.#pools.values()].reduce((sum, { slotBytes }) => sum + slotBytes, 0)
+    this.#lanes = new StateLanes(device, stateBytesOf(shape))
   }
 
-  /** Of slot 0; the others are `shiftStride` numbers apart. */
+  /** Slot 0's; the others are `shiftStride` numbers apart. */
   shiftAddress(layer: number, which: 0 | 1): DevicePointer {
-    return this.#shift.address + BigInt(4 * (2 * layer + which) * this.shape.channels)
+    return this.#pool('shift').address + BigInt(4 * (2 * layer + which) * this.shape.channels)
   }
 
   get shiftStride(): number {
-    return this.shape.layers * 2 * this.shape.channels
+    return this.#pool('shift').length
   }
 
-  /** Of slot 0; the others are `wkvStride` numbers apart. */
+  /** Slot 0's; the others are `wkvStride` numbers apart. */
   wkvAddress(layer: number): DevicePointer {
-    const layerBytes = this.#wkv.slotBytes / this.shape.layers
-    return this.#wkv.address + BigInt(layer * layerBytes)
+    const { address, slotBytes } = this.#pool('wkv')
+    return address + BigInt((layer * slotBytes) / this.shape.layers)
   }
 
   get wkvStride(): number {
-    const { layers, heads, headSize } = this.shape
-    return layers * heads * headSize ** 2
+    return this.#pool('wkv').length
+  }
+
+  #pool(name: string): Pool {
+    const pool = this.#pools.get(name)
+    assert(pool, `a state has no array ${name}`)
+    return pool
+  }
+
+  get canMove(): boolean {
+    return this.#lanes.isAnyFree
   }
 
   clear(slot: number): void {
@@ -131,52 +134,37 @@ export class CudaStatePool implements StatePool {
   copy(from: number, to: number): void {
     this.#check(from)
     this.#check(to)
-    this.#shift.copy(from, to)
-    this.#wkv.copy(from, to)
+    for (const pool of this.#pools.values()) pool.copy(from, to)
   }
 
-  read(slot: number): StateData {
+  read(slot: number, into = createState(this.shape)): Flight<StateData> {
+    checkState(this.shape, into)
+    return this.#lanes.read(this.#laneSlot(slot), into)
+  }
+
+  write(slot: number, state: StateData): Flight<void> {
+    checkState(this.shape, state)
+    return this.#lanes.write(this.#laneSlot(slot), state)
+  }
+
+  #laneSlot(slot: number): LaneSlot {
     this.#check(slot)
-    return { shift: this.#shift.read(slot), wkv: this.#wkv.read(slot) }
-  }
-
-  readLayers(slot: number, from: number, to: number, into: StateData): void {
-    this.#check(slot)
-    const { shift, wkv } = this.#layerSizes(from, to)
-    this.#shift.readPart(slot, from * shift, (to - from) * shift, into.shift)
-    this.#wkv.readPart(slot, from * wkv, (to - from) * wkv, into.wkv)
-  }
-
-  write(slot: number, state: StateData): void {
-    this.writeLayers(slot, 0, this.shape.layers, state)
-  }
-
-  writeLayers(slot: number, from: number, to: number, { shift, wkv }: StateData): void {
-    this.#check(slot)
-    const layer = this.#layerSizes(from, to)
-    if (shift.length !== this.shiftStride || wkv.length !== this.wkvStride)
-      throw new SkeinError(
-        'state_incompatible',
-        `a state of ${shift.length} + ${wkv.length} numbers, expected ${this.shiftStride} + ${this.wkvStride}`,
-      )
-    for (const [pool, values, size] of [
-      [this.#shift, shift, layer.shift],
-      [this.#wkv, wkv, layer.wkv],
-    ] as const)
-      pool.writePart(slot, from * size, values.subarray(from * size, to * size))
-  }
-
-  /** Numbers of a layer. */
-  #layerSizes(from: number, to: number): { shift: number; wkv: number } {
-    const { layers } = this.shape
-    assert(0 <= from && from <= to && to <= layers, `layers ${from} to ${to} of ${layers}`)
-    return { shift: this.shiftStride / layers, wkv: this.wkvStride / layers }
+    const eachAt = (address: DevicePointer, act: (pool: Pool, at: DevicePointer) => void) => {
+      let at = address
+      for (const pool of this.#pools.values()) {
+        act(pool, at)
+        at += BigInt(4 * pool.length)
+      }
+    }
+    return {
+      gather: (to) => eachAt(to, (pool, at) => pool.gather(slot, at)),
+      scatter: (from) => eachAt(from, (pool, at) => pool.scatter(slot, at)),
+    }
   }
 
   #fill(slot: number, byte: number): void {
     this.#check(slot)
-    this.#shift.fill(slot, byte)
-    this.#wkv.fill(slot, byte)
+    for (const pool of this.#pools.values()) pool.fill(slot, byte)
   }
 
   #check(slot: number): void {

@@ -1,19 +1,21 @@
 /**
- * The captured steps of a program: of steps whose rows each feed one token one for every bucket of rows, and of other
- * steps those whose shape, rounded up to buckets, has come before. Owns their buffers. Knows nothing of what a step
+ * The captured steps of a program: of steps whose rows each feed one token one for every size, and of other steps those
+ * whose shape, rounded up, has come before. Owns their buffers. Knows nothing of what a step
  * computes, only that padding does nothing.
  */
 import { SkeinError } from '../../errors.ts'
 import type { Batch, Capacity } from '../backend.ts'
-import type { StepShape } from './command.ts'
-import { bucketOf } from './gemm.ts'
-import type { CudaGraph } from './graph.ts'
-import { numEntries, type StepBuffer } from './step-buffer.ts'
+import type { CudaGraph } from './driver/graph.ts'
+import { bucketOf } from './gemm/gemm.ts'
+import { numEntries, type StepBuffer } from './step/buffer.ts'
+import { isDecode, type StepShape } from './step/command.ts'
 
 /** Decode steps of more rows are launched one kernel at a time: they are long enough not to notice. */
 export const MAX_GRAPH_ROWS = 1024
 /** Shapes of other steps that are remembered, the last to come. */
 const MAX_SHAPES = 32
+/** Rows of neither one token nor many that a step is captured for at least. */
+const MIN_SHORT_ROWS = 4
 
 export interface CapturedStep {
   readonly buffer: StepBuffer
@@ -40,10 +42,10 @@ export class StepGraphs {
 
   /** The graph for a batch of that shape, or null where it is launched kernel by kernel. */
   for(batch: Batch, shape: StepShape): CapturedStep | null {
-    return shape.isDecode ? this.#decodeFor(batch) : this.#otherFor(batch, shape)
+    return isDecode(shape) ? this.#decodeFor(batch) : this.#otherFor(batch, shape)
   }
 
-  /** Makes the graph of a bucket of rows beforehand; throws where there is no room for it. */
+  /** Makes the graph of a size beforehand; throws where there is no room for it. */
   prepareDecode(size: number): void {
     if (!this.#decode.has(size)) this.#decode.set(size, this.#capture(...this.#decodeStep(size)))
   }
@@ -64,15 +66,14 @@ export class StepGraphs {
   }
 
   #decodeStep(size: number, entries?: number): Parameters<CaptureStep> {
-    const shape = { ...cappedShape(size, this.#capacity), isDecode: true, longRows: 0 }
-    return [shape, `decode of ${size} rows`, entries]
+    return [decodeShape(size, this.#capacity), `decode of ${size} rows`, entries]
   }
 
   /** The first of a shape is not captured: most never come again. Longer lists than before make the graph anew. */
   #otherFor(batch: Batch, shape: StepShape): CapturedStep | null {
     const padded = paddedShape(shape, this.#capacity)
-    const { tokens, rows, logits, samples, longRows } = padded
-    const key = [tokens, rows, logits, samples, longRows].join()
+    const { tokens, rows, logits, samples, singles, longRows } = padded
+    const key = [tokens, rows, logits, samples, singles, longRows].join()
     const known = this.#others.get(key)
     this.#others.delete(key)
     if (known === undefined) {
@@ -126,23 +127,27 @@ export class StepGraphs {
   }
 }
 
-function cappedShape(size: number, { tokens, rows, logits, samples }: Capacity) {
-  const [numTokens, numRows] = [Math.min(size, tokens), Math.min(size, rows)]
+function decodeShape(size: number, { tokens, rows, logits, samples }: Capacity): StepShape {
+  const numRows = Math.min(size, rows)
   return {
-    ...{ tokens: numTokens, rows: numRows },
+    ...{ tokens: Math.min(size, tokens), rows: numRows, singles: numRows, longRows: 0 },
     ...{ logits: Math.min(size, logits), samples: Math.min(size, samples) },
   }
 }
 
-/** A shape that stands for all of its buckets. What a step has none of it has none of, rows that are not long included. */
+/**
+ * A shape that stands for all that are rounded up to it; none of something stays none. Its rows may be more than the
+ * capacity has: those of each kind are rounded up apart. A few rows of few tokens are as good as one.
+ */
 export function paddedShape(shape: StepShape, capacity: Capacity): StepShape {
-  const padded = (of: keyof Capacity & keyof StepShape) =>
-    shape[of] === 0 ? 0 : Math.min(bucketOf(shape[of]), capacity[of])
-  const rows = padded('rows')
-  const shortRows = Number(shape.rows > shape.longRows)
-  const longRows = shape.longRows === 0 ? 0 : Math.min(bucketOf(shape.longRows), rows - shortRows)
+  const padded = (n: number, least = 1) => (n === 0 ? 0 : bucketOf(Math.max(n, least)))
+  const [singles, longRows] = [padded(shape.singles), padded(shape.longRows)]
+  const shortRows = padded(shape.rows - shape.singles - shape.longRows, MIN_SHORT_ROWS)
   return {
-    ...{ tokens: padded('tokens'), rows, logits: padded('logits'), samples: padded('samples') },
-    ...{ isDecode: false, longRows },
+    tokens: Math.min(bucketOf(shape.tokens), capacity.tokens),
+    rows: singles + shortRows + longRows,
+    ...{ singles, longRows },
+    logits: Math.min(padded(shape.logits), capacity.logits),
+    samples: Math.min(padded(shape.samples), capacity.samples),
   }
 }

@@ -3,7 +3,7 @@
  * with ops.ts the oracle of every other backend.
  */
 import type { Batch, StatePool, Tensor, Wkv6Operands, Wkv6Weights } from '../backend.ts'
-import { dot, normalise, sigmoid, stateOf } from './ops.ts'
+import { dot, normalise, sigmoid, stateArrayOf } from './ops.ts'
 import { valuesOf } from './tensors.ts'
 
 export function ddlerp(
@@ -32,7 +32,7 @@ export function wkv6(
 ): void {
   const { heads: H, headSize: N } = states.shape
   for (let b = 0; b < batch.numRows; b++) {
-    const { wkv } = stateOf(states, batch.slots[b]!)
+    const wkv = stateArrayOf(states, batch.slots[b]!, 'wkv')
     for (let h = 0; h < H; h++) {
       const S = wkv.subarray((layer * H + h) * N * N, (layer * H + h + 1) * N * N)
       for (let t = batch.starts[b]!; t < batch.starts[b + 1]!; t++)

@@ -46,7 +46,7 @@ export function shiftMix(
   const C = states.shape.channels
   const input = valuesOf(x)
   for (let b = 0; b < batch.numRows; b++) {
-    const { shift } = stateOf(states, batch.slots[b]!)
+    const shift = stateArrayOf(states, batch.slots[b]!, 'shift')
     const previous = shift.subarray((layer * 2 + which) * C, (layer * 2 + which + 1) * C)
     for (let t = batch.starts[b]!; t < batch.starts[b + 1]!; t++) {
       const h = layerNorm(input.subarray(t * C, (t + 1) * C), norm)
@@ -106,7 +106,7 @@ export function wkv7(
 ): void {
   const { heads: H, headSize: N } = states.shape
   for (let b = 0; b < batch.numRows; b++) {
-    const { wkv } = stateOf(states, batch.slots[b]!)
+    const wkv = stateArrayOf(states, batch.slots[b]!, 'wkv')
     for (let h = 0; h < H; h++) {
       const S = wkv.subarray((layer * H + h) * N * N, (layer * H + h + 1) * N * N)
       for (let t = batch.starts[b]!; t < batch.starts[b + 1]!; t++)
@@ -213,7 +213,8 @@ export function sigmoid(x: number): number {
   return 1 / (1 + Math.exp(-x))
 }
 
-export function stateOf(states: StatePool, slot: number) {
+/** An array of a slot's state. */
+export function stateArrayOf(states: StatePool, slot: number, name: string): Float64Array {
   assert(states instanceof RefStatePool, 'a state pool of another backend')
-  return states.state(slot)
+  return states.array(slot, name)
 }

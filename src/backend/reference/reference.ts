@@ -3,6 +3,7 @@
  * tested against, and it runs small models where no native library can be built.
  */
 import type { Backend, Batch, Capacity, Ops, Program } from '../backend.ts'
+import { doneFlight } from '../flight.ts'
 import * as ops from './ops.ts'
 import * as rwkv6 from './ops-rwkv6.ts'
 import { sample } from './sample.ts'
@@ -16,8 +17,10 @@ export function createReferenceBackend(): Backend {
     tensor: createTensor,
     activation: createTensor,
     readTensor: (tensor, start = 0, count) =>
-      Float32Array.from(
-        valuesOf(tensor).subarray(start, count === undefined ? undefined : start + count),
+      doneFlight(
+        Float32Array.from(
+          valuesOf(tensor).subarray(start, count === undefined ? undefined : start + count),
+        ),
       ),
     writeTensor: (tensor, values) => valuesOf(tensor).set(values),
     matrix: readMatrix,

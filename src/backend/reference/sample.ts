@@ -1,5 +1,5 @@
 /**
- * Drawing tokens, in float64, in the order of backend.ts: bias → penalties → temperature → top-k, top-p and min-p on
+ * Drawing tokens, in float64, in the order of backend.ts: mask → bias → penalties → temperature → top-k, top-p and min-p on
  * one distribution → draw. Sorting the whole vocabulary is the definition; other backends must only agree with it.
  */
 
@@ -7,6 +7,7 @@ import { assert } from '../../errors.ts'
 import {
   type Batch,
   MAX_TOP_LOGPROBS,
+  maskWords,
   type PenaltyPool,
   SAMPLE_FLOATS,
   SAMPLE_INTS,
@@ -36,9 +37,22 @@ function drawOne(batch: Batch, s: number, raw: Float64Array, seen: Seen): number
   const int = (name: keyof typeof SampleInt) => batch.sampleInts[s * SAMPLE_INTS + SampleInt[name]]!
 
   const scores = Float64Array.from(raw)
+  const mask = int('mask')
+  if (mask > 0) {
+    const words = maskWords(raw.length)
+    const row = batch.masks.subarray((mask - 1) * words, mask * words)
+    for (let id = 0; id < raw.length; id++)
+      if (((row[id >> 5]! >>> (id & 31)) & 1) === 0) scores[id] = -Infinity
+  }
   for (let i = batch.biasStarts[s]!; i < batch.biasStarts[s + 1]!; i++)
     scores[batch.biasIds[i]!]! += batch.biasValues[i]!
-  penalise(scores, seen, float('repetition'), float('presence'), float('frequency'))
+  penalise(
+    scores,
+    seen,
+    float('repetitionPenalty'),
+    float('presencePenalty'),
+    float('frequencyPenalty'),
+  )
 
   const greedy = float('temperature') <= 0 || int('topK') === 1 || float('topP') <= 0
   const key = [int('seedLow'), int('seedHigh'), int('position'), int('stream')] as const
@@ -51,7 +65,7 @@ function drawOne(batch: Batch, s: number, raw: Float64Array, seen: Seen): number
           philox(...key),
         )
 
-  count(seen, token, float('decay'))
+  count(seen, token, float('penaltyDecay'))
   if (int('topLogprobs') >= 0) reportLogprobs(batch, s, raw, token, int('topLogprobs'))
   return token
 }

@@ -1,87 +1,66 @@
-/** Recurrent states and penalty counts of the reference backend: one plain object per slot. */
+/** Recurrent states and penalty counts of the reference backend: one map of arrays per slot. */
 import { assert } from '../../errors.ts'
-import type { PenaltyPool, StateData, StatePool, StateShape } from '../backend.ts'
-
-export interface RefState {
-  /** [L, 2, C] */
-  readonly shift: Float64Array
-  /** [L, H, N, N], row = value channel, column = key channel */
-  readonly wkv: Float64Array
-}
+import type { Flight, PenaltyPool, StateData, StatePool, StateShape } from '../backend.ts'
+import { doneFlight } from '../flight.ts'
+import { arraysOf, checkState, createState, stateBytesOf } from '../state-shape.ts'
 
 export class RefStatePool implements StatePool {
   readonly shape: StateShape
   readonly numSlots: number
   readonly bytesPerSlot: number
-  readonly #slots: RefState[]
+  readonly canMove = true
+  /** Of each slot its arrays by name: [layers, …shape] f64. */
+  readonly #slots: readonly ReadonlyMap<string, Float64Array>[]
 
   constructor(shape: StateShape, numSlots: number) {
     this.shape = shape
     this.numSlots = numSlots
-    const { layers, channels, heads, headSize } = shape
-    const shiftSize = layers * 2 * channels
-    const wkvSize = layers * heads * headSize * headSize
-    this.bytesPerSlot = 8 * (shiftSize + wkvSize)
-    this.#slots = Array.from({ length: numSlots }, () => ({
-      shift: new Float64Array(shiftSize),
-      wkv: new Float64Array(wkvSize),
-    }))
+    this.bytesPerSlot = 2 * stateBytesOf(shape)
+    this.#slots = Array.from(
+      { length: numSlots },
+      () =>
+        new Map(
+          arraysOf(shape).map(({ name, size }) => [name, new Float64Array(shape.layers * size)]),
+        ),
+    )
   }
 
-  state(slot: number): RefState {
-    const state = this.#slots[slot]
-    assert(state, `slot ${slot} of ${this.numSlots}`)
-    return state
+  /** One array of a slot, where kernels work on it. */
+  array(slot: number, name: string): Float64Array {
+    const array = this.#state(slot).get(name)
+    assert(array, `a state has no array ${name}`)
+    return array
   }
 
   clear(slot: number): void {
-    this.#fill(slot, 0)
+    for (const array of this.#state(slot).values()) array.fill(0)
   }
 
   poison(slot: number): void {
-    this.#fill(slot, Number.NaN)
+    for (const array of this.#state(slot).values()) array.fill(Number.NaN)
   }
 
   copy(from: number, to: number): void {
-    const source = this.state(from)
-    const target = this.state(to)
-    target.shift.set(source.shift)
-    target.wkv.set(source.wkv)
+    const source = this.#state(from)
+    for (const [name, array] of this.#state(to)) array.set(source.get(name)!)
   }
 
-  read(slot: number): StateData {
-    const { shift, wkv } = this.state(slot)
-    return { shift: Float32Array.from(shift), wkv: Float32Array.from(wkv) }
+  read(slot: number, into = createState(this.shape)): Flight<StateData> {
+    checkState(this.shape, into)
+    for (const [i, array] of [...this.#state(slot).values()].entries()) into[i]!.set(array)
+    return doneFlight(into)
   }
 
-  readLayers(slot: number, from: number, to: number, into: StateData): void {
-    const state = this.state(slot)
-    assert(0 <= from && from <= to && to <= this.shape.layers, `layers ${from} to ${to}`)
-    for (const kind of ['shift', 'wkv'] as const) {
-      const layer = state[kind].length / this.shape.layers
-      into[kind].set(state[kind].subarray(from * layer, to * layer), from * layer)
-    }
+  write(slot: number, state: StateData): Flight<void> {
+    checkState(this.shape, state)
+    for (const [i, array] of [...this.#state(slot).values()].entries()) array.set(state[i]!)
+    return doneFlight(undefined)
   }
 
-  write(slot: number, data: StateData): void {
-    this.writeLayers(slot, 0, this.shape.layers, data)
-  }
-
-  writeLayers(slot: number, from: number, to: number, data: StateData): void {
-    const state = this.state(slot)
-    assert(0 <= from && from <= to && to <= this.shape.layers, `layers ${from} to ${to}`)
-    for (const kind of ['shift', 'wkv'] as const) {
-      const { length } = state[kind]
-      assert(data[kind].length === length, 'state data of another shape')
-      const layer = length / this.shape.layers
-      state[kind].set(data[kind].subarray(from * layer, to * layer), from * layer)
-    }
-  }
-
-  #fill(slot: number, value: number): void {
-    const { shift, wkv } = this.state(slot)
-    shift.fill(value)
-    wkv.fill(value)
+  #state(slot: number): ReadonlyMap<string, Float64Array> {
+    const state = this.#slots[slot]
+    assert(state, `slot ${slot} of ${this.numSlots}`)
+    return state
   }
 }
 

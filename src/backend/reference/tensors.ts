@@ -16,11 +16,11 @@ import {
 import { decodeRows, refuseFp8 } from '../quantised.ts'
 import { bf16Nearest, bf16ToNumber, quantiseRows, roundHalfEven } from './quantise.ts'
 
-export interface RefTensor extends Tensor {
+interface RefTensor extends Tensor {
   readonly values: Float64Array
 }
 
-export interface RefMatrix extends Matrix, Table {
+interface RefMatrix extends Matrix, Table {
   /** [rows, columns] */
   readonly values: Float32Array
 }

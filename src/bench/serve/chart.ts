@@ -5,7 +5,7 @@ export interface Point {
   readonly y: number
 }
 
-export interface Series {
+interface Series {
   readonly name: string
   readonly kind: 'dots' | 'steps' | 'bars'
   /** Ascending x. A bar reaches from its x to the next one's. */

@@ -15,7 +15,7 @@ export interface Timed<T> {
   readonly value: T
 }
 
-export interface LoadPlan<T> {
+interface LoadPlan<T> {
   /** When each request is due, ascending. */
   readonly arrivalsMs: readonly number[]
   /** Requests in flight at most. */

@@ -66,7 +66,7 @@ export interface Summary {
   readonly clientWaitMs: Distribution | null
 }
 
-export interface FailureCount {
+interface FailureCount {
   readonly reason: string
   readonly count: number
   /** The message of the first. */
@@ -131,7 +131,7 @@ export function percentile(sorted: Float64Array, percent: number): number {
 }
 
 /** How many requests are in flight from `ms` on. */
-export interface RunningPoint {
+interface RunningPoint {
   readonly ms: number
   readonly running: number
 }

@@ -1,7 +1,8 @@
 /** The JSON routes of the management API: Albatross's, and what its dashboard lacked. */
+import Type from 'typebox'
 import { type Dialect, get, json, operators, post, type Route } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
-import type { ManagementError } from './contract.ts'
+import type { ManagementError } from '../contract.ts'
 import type { Management } from './management.ts'
 import { specBody, specOf } from './spec-body.ts'
 
@@ -11,7 +12,10 @@ const MAX_TAIL = 5000
 export function managementDialect(management: Management): Dialect {
   return {
     name: 'management',
-    routes: [...systemRoutes(management), ...workerRoutes(management)].map(operators),
+    routes: [
+      ...[...systemRoutes(management), ...workerRoutes(management)].map(operators),
+      pullRoute(management),
+    ],
     renderError: renderManagementError,
     statusOf,
   }
@@ -35,7 +39,24 @@ function systemRoutes(management: Management): Route[] {
     get('/api/models', 'Checkpoints that a worker can be started with', () =>
       json({ models: management.models() }),
     ),
+    get('/api/models/pulls', 'Downloads of models, latest first, with their progress', () =>
+      json({ pulls: management.pulls() }),
+    ),
   ]
+}
+
+const pullBody = Type.Object(
+  { name: Type.String({ minLength: 1, maxLength: 600 }) },
+  { additionalProperties: false },
+)
+
+/** What is fetched takes the disk of everybody. */
+function pullRoute(management: Management): Route {
+  const summary = 'Fetch a model from the hub; answers before it is there'
+  const route = post('/api/models/pulls', summary, pullBody, async ({ body }) =>
+    json(management.pull(body.name)),
+  )
+  return { ...route, role: 'admin' }
 }
 
 function workerRoutes(management: Management): Route[] {

@@ -7,7 +7,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { SkeinError } from '../../errors.ts'
-import type { FleetWorker } from '../fleet-worker.ts'
+import type { FleetWorker } from '../fleet/fleet-worker.ts'
 
 /** A gateway to one worker, for requests that come to an address. */
 export type OpenDoor = (worker: FleetWorker, host: string) => FastifyInstance

@@ -3,14 +3,10 @@
  * read at all is cut off: no more than a bound is ever kept for it.
  */
 import type { ServerResponse } from 'node:http'
-import type { StreamBounds } from '../sse.ts'
+import { SSE } from '../../api/stream-form.ts'
+import { STREAM_HEADERS, type StreamBounds } from '../http/sse.ts'
 
-const HEADERS = {
-  'content-type': 'text/event-stream; charset=utf-8',
-  'cache-control': 'no-cache, no-transform',
-  // Proxies of the nginx family would hold the stream back otherwise.
-  'x-accel-buffering': 'no',
-} as const
+const HEADERS = { ...STREAM_HEADERS, 'content-type': SSE.type }
 
 const BEAT_MS = 15_000
 

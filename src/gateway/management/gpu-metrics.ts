@@ -1,6 +1,6 @@
 /** Prometheus metrics of this machine's GPUs, from what nvidia-smi last said. */
 import { Gauge, type Registry } from 'prom-client'
-import type { GpuInfo } from './contract.ts'
+import type { GpuInfo } from '../contract.ts'
 import type { GpuWatch } from './nvidia-smi.ts'
 
 const MAX_AGE_MS = 2000

@@ -1,6 +1,6 @@
 /** The machine that the server runs on: what it is, and how busy it is. */
 import { cpus, freemem, hostname, machine, platform, totalmem } from 'node:os'
-import type { SystemInfo } from './contract.ts'
+import type { SystemInfo } from '../contract.ts'
 import type { GpuWatch } from './nvidia-smi.ts'
 
 /** Share of all cores' time that was spent since the last look, 0 … 1. */
@@ -31,7 +31,7 @@ function times(): { readonly idle: number; readonly all: number } {
   return { idle, all }
 }
 
-export interface HostFacts {
+interface HostFacts {
   readonly version: string
   readonly url: string
   readonly cpuUse: CpuUse

@@ -4,18 +4,19 @@
  */
 
 import { SkeinError } from '../../errors.ts'
-import { isLoopback } from '../auth.ts'
-import type { Fleet } from '../fleet.ts'
-import type { FleetWorker } from '../fleet-worker.ts'
-import { type Launch, withStartStates } from '../launch.ts'
-import type { Metrics } from '../metrics.ts'
+import { isLoopback } from '../access/auth.ts'
 import type {
   ManagementEvent,
   ModelFile,
+  PullRecord,
   SystemInfo,
   WorkerRecord,
   WorkerSpec,
-} from './contract.ts'
+} from '../contract.ts'
+import type { Metrics } from '../figures/metrics.ts'
+import type { Fleet } from '../fleet/fleet.ts'
+import type { FleetWorker } from '../fleet/fleet-worker.ts'
+import { type Launch, withStartStates } from '../fleet/launch.ts'
 import { Doors, type OpenDoor } from './doors.ts'
 import { countGpus } from './gpu-metrics.ts'
 import { CpuUse, systemInfo } from './host-facts.ts'
@@ -34,7 +35,16 @@ export interface ManagementOptions {
   readonly resolve: (spec: WorkerSpec) => Launch
   /** Checkpoints that a worker could be started with. */
   readonly listModels: () => readonly ModelFile[]
+  /** Fetches models from the hub. */
+  readonly pulls: ModelPulls
   readonly openDoor: OpenDoor
+}
+
+interface ModelPulls {
+  /** Latest first. */
+  list(): readonly PullRecord[]
+  /** Answers at once. Throws for a name that is none, and while another is fetched. */
+  start(name: string): PullRecord
 }
 
 /** How long requests of a worker that is told to stop may go on. */
@@ -81,6 +91,19 @@ export class Management {
 
   models(): readonly ModelFile[] {
     return this.#options.listModels()
+  }
+
+  pulls(): readonly PullRecord[] {
+    return this.#options.pulls.list()
+  }
+
+  pull(name: string): PullRecord {
+    const { isOpen, host, pulls } = this.#options
+    if (isOpen() && !isLoopback(host)) {
+      const message = `name: this server can be reached from outside and has no key: anybody could fill its disk. Add a key first (skein keys add), or run skein pull on its machine`
+      throw new SkeinError('forbidden', message, { param: 'name' })
+    }
+    return pulls.start(name)
   }
 
   system(): Promise<SystemInfo> {

@@ -1,7 +1,7 @@
 /** The GPUs of this machine by `nvidia-smi`, asked no more often than it is worth and never waited for by more than one. */
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
-import type { GpuInfo } from './contract.ts'
+import type { GpuInfo } from '../contract.ts'
 
 const FIELDS = [
   'index',

@@ -4,11 +4,11 @@
  */
 import { freemem } from 'node:os'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
-import type { EngineStats, StateStats } from '../../engine/messages.ts'
-import type { Fleet } from '../fleet.ts'
-import type { FleetWorker } from '../fleet-worker.ts'
-import type { Metrics } from '../metrics.ts'
-import type { Percentiles, Sample, WorkerSample } from './contract.ts'
+import { type EngineStats, type StateStats, wireStatesNow } from '../../engine/stats.ts'
+import type { Percentiles, Sample, WorkerSample } from '../contract.ts'
+import type { Metrics } from '../figures/metrics.ts'
+import type { Fleet } from '../fleet/fleet.ts'
+import type { FleetWorker } from '../fleet/fleet-worker.ts'
 import type { CpuUse } from './host-facts.ts'
 import type { GpuWatch } from './nvidia-smi.ts'
 
@@ -22,11 +22,17 @@ const LOOP_TICK_MS = 10
 const WATCHED_GPU_AGE_MS = 1500
 const UNWATCHED_GPU_AGE_MS = 10_000
 
-export interface SamplerOptions {
+interface SamplerOptions {
   readonly fleet: Fleet
   readonly metrics: Metrics
   readonly cpuUse: CpuUse
   readonly gpus: GpuWatch
+}
+
+/** What a worker had counted, and what of it was for nobody. */
+interface Counted {
+  readonly stats: EngineStats
+  readonly numProbes: number
 }
 
 export class Sampler {
@@ -35,7 +41,7 @@ export class Sampler {
   readonly #delay = monitorEventLoopDelay({ resolution: LOOP_TICK_MS })
   readonly #listeners = new Set<(sample: Sample) => void>()
   readonly #history: Sample[] = []
-  readonly #last = new Map<string, EngineStats>()
+  readonly #last = new Map<string, Counted>()
   /** Prompts with and without a kept prefix, by worker, for ten seconds. */
   readonly #prefixes = new Map<string, { hits: number; misses: number }[]>()
   #numStarted = 0
@@ -124,19 +130,25 @@ export class Sampler {
       this.#prefixes.delete(worker.id)
       return null
     }
+    const { numProbes } = worker.keeper
+    const now = { stats, numProbes }
     const before = this.#last.get(worker.id)
-    this.#last.set(worker.id, stats)
+    this.#last.set(worker.id, now)
     // A worker that was started again counts from the beginning.
-    const since = before !== undefined && before.steps <= stats.steps ? before : stats
+    const last = before !== undefined && before.stats.steps <= stats.steps ? before : now
+    const since = last.stats
     const rate = (read: (of: EngineStats) => number) => (read(stats) - read(since)) / seconds
+    // A probe reads a token and draws one.
+    const probed = Math.max(0, numProbes - last.numProbes) / seconds
+    const tokens = (read: (of: EngineStats) => number) => Math.max(0, rate(read) - probed)
     return {
       running: stats.running,
       waiting: stats.waiting,
       slots: stats.numSlots,
       free_slots: stats.freeSlots,
       batch_tokens: stats.running === 0 ? 0 : stats.lastBatchTokens,
-      prompt_tokens_per_second: rate(({ promptTokens }) => promptTokens),
-      generated_tokens_per_second: rate(({ generatedTokens }) => generatedTokens),
+      prompt_tokens_per_second: tokens(({ promptTokens }) => promptTokens),
+      generated_tokens_per_second: tokens(({ generatedTokens }) => generatedTokens),
       busy: Math.min(
         1,
         rate(({ busySeconds }) => busySeconds),
@@ -165,13 +177,7 @@ export class Sampler {
     const hits = looks.reduce((sum, look) => sum + look.hits, 0)
     const all = looks.reduce((sum, look) => sum + look.misses, hits)
     return {
-      sessions: now.sessions,
-      in_slots: now.inSlots,
-      in_memory: now.inMemory,
-      on_disk: now.onDisk,
-      unsaved: now.unsaved,
-      prefixes: now.prefixes,
-      prefix_bytes: now.prefixBytes,
+      ...wireStatesNow(now),
       cached_tokens_per_second: (now.cachedTokens - before.cachedTokens) / seconds,
       prefix_hit_rate: all === 0 ? null : hits / all,
     }

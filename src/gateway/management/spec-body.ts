@@ -1,8 +1,8 @@
 /** The body of POST /api/workers/start: Albatross's fields with its ranges, then ours. Null and absent mean the default. */
 import Type, { type Static } from 'typebox'
 import { BoundedInteger, Matching, Maybe, OneOf } from '../../api/schema.ts'
-import { DEFAULT_SPEC } from '../launch.ts'
-import type { WorkerSpec } from './contract.ts'
+import type { WorkerSpec } from '../contract.ts'
+import { DEFAULT_SPEC } from '../fleet/launch.ts'
 
 /** A name that can stand in a request, a list and a log; "@" separates start states. */
 const ModelName = Matching(

@@ -3,7 +3,7 @@
  * is missing or does not fit. File names are never consulted. Reads no weights.
  */
 import { SkeinError } from '../../errors.ts'
-import { type Checkpoint, numElements, type TensorEntry } from '../checkpoint.ts'
+import { type Checkpoint, numElements, type TensorEntry } from './format.ts'
 import { BYTES_PER_ELEMENT } from './half.ts'
 import {
   BONUS,
@@ -37,7 +37,7 @@ export type Architecture =
   | 'lora'
   | 'unknown'
 
-export interface WrongShape extends NamedShape {
+interface WrongShape extends NamedShape {
   readonly expected: readonly number[]
 }
 

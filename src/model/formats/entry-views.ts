@@ -3,7 +3,7 @@
  * transposed or scaled. Formats that differ from the native one are made of these, so that the model sees one set of
  * names and layouts. Nothing is copied until it is read.
  */
-import type { TensorEntry } from '../checkpoint.ts'
+import type { TensorEntry } from './format.ts'
 import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from './half.ts'
 import { checkElements } from './read-buffer.ts'
 

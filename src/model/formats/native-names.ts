@@ -3,11 +3,10 @@
  * (RWKV-6 renamed; low-rank factors transposed) and the Hugging Face names of the fla library. Which it is follows from
  * the names and shapes, never from the file's name. What has no native name keeps its own, for `describe.ts` to report.
  */
-import type { Checkpoint, TensorEntry } from '../checkpoint.ts'
+
 import { corrupt, quote } from './byte-source.ts'
 import { renamed, sliced, Transposer } from './entry-views.ts'
-
-export type Naming = 'native' | 'web-rwkv' | 'fla' | 'llama.cpp'
+import type { Checkpoint, Naming, TensorEntry } from './format.ts'
 
 export function withNativeNames(checkpoint: Checkpoint): Checkpoint {
   const naming = namingOf(checkpoint.tensors)

@@ -3,8 +3,8 @@
  * than its largest piece. Ranges are inside the file: whoever makes an entry has seen to it.
  */
 import type { SourceType } from '../../backend/backend.ts'
-import type { TensorEntry } from '../checkpoint.ts'
 import type { ByteSource } from './byte-source.ts'
+import type { TensorEntry } from './format.ts'
 import { BYTES_PER_ELEMENT } from './half.ts'
 
 export class ReadBuffer {
@@ -24,7 +24,7 @@ export class ReadBuffer {
   }
 }
 
-export interface PlacedTensor {
+interface PlacedTensor {
   readonly name: string
   readonly shape: readonly number[]
   readonly dtype: SourceType

@@ -2,19 +2,10 @@
  * Says what a file is from its first bytes, so that the wrong file gets a sentence that names it. Knows signatures
  * only; the readers find out whether the rest is sound.
  */
+
 import { type ByteSource, quote, readBytes } from './byte-source.ts'
-import { isLegacyTorch } from './legacy-torch.ts'
-
-export type ReadableFormat = 'zip' | 'legacy torch' | 'safetensors' | 'gguf'
-
-export interface FileFormat {
-  /** "a GGUF file" */
-  readonly found: string
-  /** Which of our readers takes it. */
-  readonly readable?: ReadableFormat
-  /** What to do about it, where there is something. */
-  readonly advice?: string
-}
+import type { FileFormat } from './format.ts'
+import { isLegacyTorch } from './torch/legacy.ts'
 
 interface Signature extends FileFormat {
   readonly matches: (head: Buffer, size: number) => boolean

@@ -1,9 +1,9 @@
 /** Opening a store's database: its file, its log, its tables, and waiting for others that do so at the same time. */
 import { accessSync, closeSync, constants, existsSync, openSync } from 'node:fs'
-import Database from 'better-sqlite3'
 import { SkeinError } from '../../errors.ts'
 import { LONG_BYTES } from './log.ts'
 import { prepareTables } from './schema.ts'
+import { type Database, isLocked, openDatabase } from './sqlite.ts'
 import { warn } from './warn.ts'
 
 /** How long to wait for other processes' transactions. */
@@ -18,12 +18,9 @@ export interface ConnectionOptions {
 }
 
 /** Throws conflict where another holds it alone, and state_unavailable. */
-export function connect(
-  path: string,
-  { isDurable, maxPages }: ConnectionOptions,
-): Database.Database {
+export function connect(path: string, { isDurable, maxPages }: ConnectionOptions): Database {
   createFile(path)
-  const db = new Database(path, { timeout: LOCK_TIMEOUT_MS })
+  const db = openDatabase(path, { timeout: LOCK_TIMEOUT_MS })
   try {
     useLog(db)
     db.pragma(`synchronous = ${isDurable ? 'FULL' : 'NORMAL'}`)
@@ -61,21 +58,18 @@ function createFile(path: string): void {
  * Waits for another that makes the same database at that moment, as replicas of a model do at their first start: SQLite
  * refuses this one step at once, whatever its timeout.
  */
-function useLog(db: Database.Database): void {
+function useLog(db: Database): void {
   const end = performance.now() + LOCK_TIMEOUT_MS
   for (;;) {
     try {
-      db.pragma('journal_mode = WAL')
+      // exec: an error of db.pragma lacks SQLite's code.
+      db.exec('PRAGMA journal_mode = WAL')
       return
     } catch (error) {
       if (!isLocked(error) || performance.now() > end) throw error
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, RETRY_MS)
     }
   }
-}
-
-function isLocked(error: unknown): boolean {
-  return error instanceof Database.SqliteError && error.code.startsWith('SQLITE_BUSY')
 }
 
 /** Earlier versions of Skein lock the whole database. */

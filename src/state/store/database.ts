@@ -8,9 +8,8 @@
  * what a crash leaves behind is a file that nothing refers to, which the next start of any process removes.
  */
 import { join } from 'node:path'
-import type Database from 'better-sqlite3'
 import { SkeinError } from '../../errors.ts'
-import { makeFolder } from '../../make-folder.ts'
+import { makeFolder } from '../../files/make-folder.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import { decodeSnapshot, joinBytes, snapshotParts, viewSnapshot } from '../snapshot-file.ts'
 import { Blobs } from './blobs.ts'
@@ -19,6 +18,7 @@ import { type FileLayer, realFiles } from './files.ts'
 import { StoreLog } from './log.ts'
 import { Owners } from './owners.ts'
 import { SessionRows } from './session-rows.ts'
+import type { Database } from './sqlite.ts'
 import type {
   Claim,
   ListPage,
@@ -61,7 +61,7 @@ interface StagedState extends StateRow {
 export class StoreDatabase {
   /** This process, among those that use the store. */
   readonly owner: string
-  readonly #db: Database.Database
+  readonly #db: Database
   readonly #rows: SessionRows
   readonly #owners: Owners
   readonly #blobs: Blobs
@@ -239,10 +239,7 @@ export class StoreDatabase {
       this.#bury(claimant)
       return
     }
-    throw new SkeinError(
-      'conflict',
-      `session ${name.id} is in the hands of another worker (process ${claimant.split('-')[0]})`,
-    )
+    throw new SkeinError('conflict', `session ${name.id} is in the hands of another worker`)
   }
 
   /** Where turns are answered before they are written, its last ones may not be here. */

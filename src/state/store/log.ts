@@ -3,8 +3,8 @@
  * while a read transaction of another process keeps it from that. Knows no sessions.
  */
 import { statSync } from 'node:fs'
-import type Database from 'better-sqlite3'
 import { SkeinError } from '../../errors.ts'
+import type { Database } from './sqlite.ts'
 import { warn } from './warn.ts'
 
 /** It is emptied when it is longer, and cut to this by SQLite itself. */
@@ -22,7 +22,7 @@ const WAIT_MS = 200
 const PATIENT_SHARE = 0.1
 
 export class StoreLog {
-  readonly #db: Database.Database
+  readonly #db: Database
   readonly #path: string
   readonly #lockTimeoutMs: number
   /** There may be something in it. */
@@ -31,9 +31,9 @@ export class StoreLog {
   #patientAt = 0
 
   /** `lockTimeoutMs` is the database's. */
-  constructor(db: Database.Database, lockTimeoutMs: number) {
+  constructor(db: Database, lockTimeoutMs: number) {
     this.#db = db
-    this.#path = `${db.name}-wal`
+    this.#path = `${db.location()}-wal`
     this.#lockTimeoutMs = lockTimeoutMs
   }
 

@@ -8,12 +8,12 @@
 import { randomBytes } from 'node:crypto'
 import { closeSync, openSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
-import Database from 'better-sqlite3'
-import { makeFolder } from '../../make-folder.ts'
+import { makeFolder } from '../../files/make-folder.ts'
+import { type Database, isLocked, isSqliteError, openDatabase } from './sqlite.ts'
 
 export class Owners {
   readonly #folder: string
-  #lock: Database.Database | null = null
+  #lock: Database | null = null
 
   constructor(folder: string) {
     this.#folder = folder
@@ -33,9 +33,9 @@ export class Owners {
       this.#take(owner).close()
       return false
     } catch (error) {
-      if (!(error instanceof Database.SqliteError)) throw error
-      // Busy is the lock; of a file that is not there nothing can be held.
-      return error.code.startsWith('SQLITE_BUSY')
+      if (!isSqliteError(error)) throw error
+      // A file that is not there cannot be locked.
+      return isLocked(error)
     }
   }
 
@@ -56,8 +56,8 @@ export class Owners {
     this.#lock = null
   }
 
-  #take(owner: string): Database.Database {
-    const lock = new Database(this.#path(owner), { fileMustExist: true, timeout: 0 })
+  #take(owner: string): Database {
+    const lock = openDatabase(this.#path(owner), { timeout: 0 })
     try {
       lock.exec('BEGIN EXCLUSIVE')
       return lock

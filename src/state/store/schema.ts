@@ -1,6 +1,6 @@
 /** The tables of a store, and how those of earlier formats become them. */
-import type Database from 'better-sqlite3'
 import { SkeinError } from '../../errors.ts'
+import type { Database } from './sqlite.ts'
 
 /** 1: one process at a time; sessions of two columns, states named by their content. */
 const FORMAT = 2
@@ -42,13 +42,13 @@ const FROM_1_USES = `
 `
 
 /** Throws state_incompatible for what a later Skein has written. */
-export function prepareTables(db: Database.Database): void {
+export function prepareTables(db: Database): void {
   db.transaction(() => {
     const format = Number(db.pragma('user_version', { simple: true }))
     if (format > FORMAT) {
       throw new SkeinError(
         'state_incompatible',
-        `${db.name} was written by a later Skein (format ${format}); this one reads format ${FORMAT}`,
+        `${db.location()} was written by a later Skein (format ${format}); this one reads format ${FORMAT}`,
       )
     }
     if (format === 1) db.exec(FROM_1)

@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { linkSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { SkeinError } from '../../errors.ts'
-import { makeFolder } from '../../make-folder.ts'
+import { makeFolder } from '../../files/make-folder.ts'
 import { SECRET_BYTES } from '../namespace.ts'
 import { realFiles } from './files.ts'
 

@@ -1,5 +1,6 @@
 /** The rows of sessions: their records, which states they use, and which process has claimed them. SQL and no rules. */
-import type Database from 'better-sqlite3'
+
+import type { Database } from './sqlite.ts'
 import type { ListPage, SessionName, SessionRecord, StoredSession, Usage } from './store.ts'
 
 interface SessionRow extends SessionName {
@@ -16,9 +17,9 @@ const UNCLAIMED_BY_OWNER = `NOT EXISTS (
 const LIVE = '(expires IS NULL OR expires > @now)'
 
 export class SessionRows {
-  readonly #db: Database.Database
+  readonly #db: Database
 
-  constructor(db: Database.Database) {
+  constructor(db: Database) {
     this.#db = db
   }
 

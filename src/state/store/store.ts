@@ -50,7 +50,7 @@ export interface StatePut {
   readonly key: string
   readonly tokens: Int32Array
   readonly tail: Int32Array
-  /** The numbers of the state, shift and then wkv, in any number of pieces. */
+  /** The numbers of the state's arrays, in their order, in any number of pieces. */
   readonly floats: readonly Float32Array[]
   readonly namespace: string
   readonly isForeign: boolean

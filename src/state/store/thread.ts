@@ -27,7 +27,7 @@ export interface ThreadOptions extends Omit<DatabaseOptions, 'files' | 'now'> {
 }
 
 /** A change whose states came before it, in parts that carry its number; they say how many parts are theirs. */
-export interface LightChange extends Omit<StoreChange, 'puts'> {
+interface LightChange extends Omit<StoreChange, 'puts'> {
   readonly number: number
   readonly puts: readonly (Omit<StatePut, 'floats'> & { readonly numParts: number })[]
 }
@@ -82,7 +82,7 @@ function post(message: FromThread, transfer: readonly ArrayBuffer[] = []): void 
 
 /** The arrays of a state may be views of one buffer. */
 function buffersOf({ tokens, tail, state }: Snapshot): ArrayBuffer[] {
-  const buffers = [tokens, tail, state.shift, state.wkv].map(({ buffer }) => buffer as ArrayBuffer)
+  const buffers = [tokens, tail, ...state].map(({ buffer }) => buffer as ArrayBuffer)
   return [...new Set(buffers)]
 }
 

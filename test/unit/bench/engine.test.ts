@@ -15,6 +15,7 @@ test('decode and prefill run as asked, with and without draws, in steps that fit
   }
   const plan = {
     decode: [1, 4],
+    mixed: [],
     prefill: [{ prompts: 3, tokens: 8 }],
     minRepeats: 5,
     minSeconds: 0,
@@ -41,7 +42,8 @@ test('decode and prefill run as asked, with and without draws, in steps that fit
 test('a runner whose steps cannot feed draws has a part of the rows in each', () => {
   const runner = new FakeRunner({ numSlots: 8, maxTokens: 2000 })
   const late = new DeferredRunner(runner, 3, false)
-  const plan = { decode: [8], prefill: [{ prompts: 2, tokens: 600 }], minRepeats: 4, minSeconds: 0 }
+  const prompts = [{ prompts: 2, tokens: 600 }]
+  const plan = { decode: [8], mixed: [], prefill: prompts, minRepeats: 4, minSeconds: 0 }
   benchEngine(late, plan)
   expect(late.deepest).toBe(3)
   const decode = runner.log.filter(({ tokens }) => tokens < 100)
@@ -50,6 +52,25 @@ test('a runner whose steps cannot feed draws has a part of the rows in each', ()
   ])
   const prefill = runner.log.filter(({ tokens }) => tokens >= 100)
   expect(prefill.map(({ tokens }) => tokens).slice(0, 3)).toEqual([400, 400, 400])
+})
+
+test('a mixed case has a prompt of as many tokens in every step, and answers that feed their draws', () => {
+  const runner = new FakeRunner({ numSlots: 5, maxTokens: 40 })
+  let seen = 0
+  runner.onStep = (rows: readonly BatchRow[]) => {
+    expect(rows.map(({ tokens }) => tokens.length)).toEqual([1, 1, 1, 16])
+    if (rows.slice(0, 3).every(({ tokens }) => tokens[0]! < 0)) seen++
+  }
+  const mixed = [{ rows: 3, tokens: 16 }]
+  const plan = { decode: [], mixed, prefill: [], minRepeats: 4, minSeconds: 0 }
+  const [row] = benchEngine(new DeferredRunner(runner), plan)
+  expect(row).toMatchObject({ kind: 'mixed', batch: 3, tokens: 16 })
+  expect(row!.step.tokensPerSecond).toBeCloseTo((1000 * 19) / row!.step.milliseconds, 6)
+  expect(seen).toBeGreaterThan(4)
+  // On a pipeline the prompt is beside the first part of them.
+  const late = new FakeRunner({ numSlots: 5, maxTokens: 40 })
+  benchEngine(new DeferredRunner(late, 3, false), plan)
+  expect(late.log.slice(0, 3).map(({ tokens }) => tokens)).toEqual([17, 1, 1])
 })
 
 test('the least time: reading or arithmetic, then the states', () => {

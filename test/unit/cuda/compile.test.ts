@@ -2,18 +2,18 @@ import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
-import { chooseTarget, compileOptions } from '../../../src/backend/cuda/compiler.ts'
+import { findLibrary, findNvcc } from '../../../src/backend/cuda/driver/libraries.ts'
+import { chooseTarget, compileOptions } from '../../../src/backend/cuda/kernel/compiler.ts'
 import {
   cacheFolder,
   imageKey,
   seal,
   unseal,
   writeCached,
-} from '../../../src/backend/cuda/image.ts'
-import { findLibrary, findNvcc } from '../../../src/backend/cuda/libraries.ts'
-import { openNvcc } from '../../../src/backend/cuda/nvcc.ts'
-import { openNvrtc } from '../../../src/backend/cuda/nvrtc.ts'
-import { KERNEL_DIR, readKernelSource } from '../../../src/backend/cuda/source.ts'
+} from '../../../src/backend/cuda/kernel/image.ts'
+import { openNvcc } from '../../../src/backend/cuda/kernel/nvcc.ts'
+import { openNvrtc } from '../../../src/backend/cuda/kernel/nvrtc.ts'
+import { KERNEL_DIR, readKernelSource } from '../../../src/backend/cuda/kernel/source.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-kernels-'))
 afterAll(() => rmSync(folder, { recursive: true }))

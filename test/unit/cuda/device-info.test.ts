@@ -1,6 +1,10 @@
 import { expect, test } from 'vitest'
-import { chooseDevice, type DeviceInfo, formatUuid } from '../../../src/backend/cuda/device-info.ts'
-import { type DriverFunctions, describeFailure } from '../../../src/backend/cuda/driver.ts'
+import {
+  chooseDevice,
+  type DeviceInfo,
+  formatUuid,
+} from '../../../src/backend/cuda/driver/device-info.ts'
+import { type DriverFunctions, describeFailure } from '../../../src/backend/cuda/driver/driver.ts'
 import { allocateMemory, freeMemory, viewMemory } from '../../../src/backend/ffi.ts'
 
 const gpu = (ordinal: number, uuid: string, capability: readonly [number, number]): DeviceInfo => ({

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
-import type { CudaDevice } from '../../../src/backend/cuda/device.ts'
-import { planOf, type Way, wayFor } from '../../../src/backend/cuda/few-rows-plan.ts'
-import type { Rwkv7Layer } from '../../../src/backend/cuda/layer-pattern.ts'
+import type { CudaDevice } from '../../../src/backend/cuda/device/device.ts'
+import { planOf, type Way, wayFor } from '../../../src/backend/cuda/ops/fused-layers-plan.ts'
+import type { Rwkv7Layer } from '../../../src/backend/cuda/ops/layer-pattern.ts'
 
 const H200 = { numSms: 132, sharedBytes: 227 << 10 }
 const RANKS = { w: 96, a: 96, g: 256, vGate: 64 }

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
-import { CudaDriver, type DriverFunctions } from '../../../src/backend/cuda/driver.ts'
-import { CudaGraph } from '../../../src/backend/cuda/graph.ts'
+import { CudaDriver, type DriverFunctions } from '../../../src/backend/cuda/driver/driver.ts'
+import { CudaGraph } from '../../../src/backend/cuda/driver/graph.ts'
 
 /** A driver where one function fails; the names of the others are kept. */
 function driverWith(failing: string) {

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
-import { CudaDriver, type DriverFunctions } from '../../../src/backend/cuda/driver.ts'
-import { KernelStore } from '../../../src/backend/cuda/kernel.ts'
+import { CudaDriver, type DriverFunctions } from '../../../src/backend/cuda/driver/driver.ts'
+import { KernelStore } from '../../../src/backend/cuda/kernel/kernel.ts'
 import { SkeinError } from '../../../src/errors.ts'
 
 /** A store over a driver that answers loads with these statuses, the last of them from then on. */

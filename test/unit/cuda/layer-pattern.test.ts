@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { continues, type Rwkv7Layer } from '../../../src/backend/cuda/layer-pattern.ts'
+import { continues, type Rwkv7Layer } from '../../../src/backend/cuda/ops/layer-pattern.ts'
 
 const [x, out, states] = [{}, {}, {}]
 const RANKS = { r: 768, k: 768, v: 768, w: 64, a: 64, g: 128, vGate: 32 }

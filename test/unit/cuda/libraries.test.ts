@@ -2,7 +2,6 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSyn
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
-import { openCompiler } from '../../../src/backend/cuda/compiler.ts'
 import {
   describeMissing,
   findHeaders,
@@ -10,9 +9,10 @@ import {
   findNvcc,
   installAdvice,
   type SearchRoots,
-} from '../../../src/backend/cuda/libraries.ts'
+} from '../../../src/backend/cuda/driver/libraries.ts'
+import { openCompiler } from '../../../src/backend/cuda/kernel/compiler.ts'
+import { KERNEL_DIR } from '../../../src/backend/cuda/kernel/source.ts'
 import { lookForLibraries } from '../../../src/backend/cuda/report.ts'
-import { KERNEL_DIR } from '../../../src/backend/cuda/source.ts'
 
 const root = mkdtempSync(join(tmpdir(), 'skein-libraries-'))
 afterAll(() => rmSync(root, { recursive: true }))

@@ -1,8 +1,8 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { NativeArena } from '../../../src/backend/cuda/arena.ts'
-import { f32, i32, i64, KernelArgs } from '../../../src/backend/cuda/kernel-args.ts'
-import { Slab } from '../../../src/backend/cuda/slab.ts'
+import { NativeArena } from '../../../src/backend/cuda/driver/arena.ts'
+import { Slab } from '../../../src/backend/cuda/driver/slab.ts'
+import { f32, i32, i64, KernelArgs } from '../../../src/backend/cuda/kernel/args.ts'
 import { viewMemory } from '../../../src/backend/ffi.ts'
 
 test('kernel arguments lie where the driver looks for them', () => {

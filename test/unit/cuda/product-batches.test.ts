@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
-import type { Product } from '../../../src/backend/cuda/product.ts'
-import { gemmCalls } from '../../../src/backend/cuda/product-batches.ts'
+import type { Product } from '../../../src/backend/cuda/linear/product.ts'
+import { gemmCalls } from '../../../src/backend/cuda/linear/product-batches.ts'
 import type { CudaTensor } from '../../../src/backend/cuda/resources.ts'
 
 /** Only what is looked at. */

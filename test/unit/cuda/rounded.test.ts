@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest'
-import type { CudaDevice } from '../../../src/backend/cuda/device.ts'
-import { copyBytes } from '../../../src/backend/cuda/ops-rounded-many.ts'
-import { cutOf } from '../../../src/backend/cuda/ops-rounded-tiles.ts'
-import { CopyBudget } from '../../../src/backend/cuda/ops-sparse.ts'
+import type { CudaDevice } from '../../../src/backend/cuda/device/device.ts'
+import { copyBytes } from '../../../src/backend/cuda/linear/rounded-many.ts'
+import { cutOf } from '../../../src/backend/cuda/linear/rounded-tiles.ts'
+import { CopyBudget } from '../../../src/backend/cuda/linear/sparse.ts'
 import { rowBytesOf } from '../../../src/backend/cuda/rounded-matrix.ts'
 
 test('the f16 copy of integers is as large as a small matrix, and bounded for a large one', () => {

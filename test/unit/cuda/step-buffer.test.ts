@@ -1,9 +1,9 @@
 import { expect, test } from 'vitest'
 import { createBatch } from '../../../src/backend/backend.ts'
-import type { CudaDevice } from '../../../src/backend/cuda/device.ts'
-import type { Gemm } from '../../../src/backend/cuda/gemm.ts'
+import type { CudaDevice } from '../../../src/backend/cuda/device/device.ts'
+import type { Gemm } from '../../../src/backend/cuda/gemm/gemm.ts'
 import { CudaProgram } from '../../../src/backend/cuda/program.ts'
-import { StepBuffer } from '../../../src/backend/cuda/step-buffer.ts'
+import { StepBuffer } from '../../../src/backend/cuda/step/buffer.ts'
 import { SkeinError } from '../../../src/errors.ts'
 
 const CAPACITY = { tokens: 8, rows: 4, logits: 4, samples: 0 }

@@ -1,13 +1,14 @@
 import { expect, test } from 'vitest'
 import { createBatch } from '../../../src/backend/backend.ts'
-import type { StepShape } from '../../../src/backend/cuda/command.ts'
-import type { CudaGraph } from '../../../src/backend/cuda/graph.ts'
-import type { StepBuffer } from '../../../src/backend/cuda/step-buffer.ts'
+import type { CudaGraph } from '../../../src/backend/cuda/driver/graph.ts'
+import type { StepBuffer } from '../../../src/backend/cuda/step/buffer.ts'
+import type { StepShape } from '../../../src/backend/cuda/step/command.ts'
 import { type CaptureStep, paddedShape, StepGraphs } from '../../../src/backend/cuda/step-graphs.ts'
 import { SkeinError } from '../../../src/errors.ts'
 
 const CAPACITY = { tokens: 3000, rows: 40, logits: 40, samples: 40 }
-const PROMPT = { tokens: 300, rows: 2, logits: 1, samples: 1, isDecode: false, longRows: 2 }
+const PROMPT = { tokens: 300, rows: 2, logits: 1, samples: 1, singles: 0, longRows: 2 }
+const DECODE = { tokens: 2, rows: 2, logits: 2, samples: 2, singles: 2, longRows: 0 }
 
 /** What was captured and what was disposed of, by label. */
 function graphs(fails: () => boolean = () => false) {
@@ -28,20 +29,24 @@ function graphs(fails: () => boolean = () => false) {
   return { captured, disposed, find, keepNothing, dispose: () => of.dispose() }
 }
 
-test('shapes become those of their buckets, within the capacity; what there is none of stays none', () => {
+test('shapes are rounded up, each kind of row by itself; what there is none of stays none', () => {
   expect(paddedShape(PROMPT, CAPACITY)).toEqual({ ...PROMPT, tokens: 320 })
-  const many = { tokens: 2900, rows: 33, logits: 0, samples: 0, isDecode: false, longRows: 0 }
-  expect(paddedShape(many, CAPACITY)).toEqual({ ...many, tokens: 3000, rows: 40 })
+  const none = { logits: 0, samples: 0, longRows: 0 }
+  expect(paddedShape({ tokens: 2900, rows: 33, singles: 0, ...none }, CAPACITY)).toEqual({
+    ...none,
+    ...{ tokens: 2944, rows: 48, singles: 0 },
+  })
+  const mixed = { tokens: 336, rows: 35, singles: 33, longRows: 1, logits: 34, samples: 33 }
+  expect(paddedShape(mixed, CAPACITY)).toEqual({
+    ...{ tokens: 352, rows: 48 + 4 + 1, singles: 48, longRows: 1, logits: 40, samples: 40 },
+  })
+  expect(paddedShape({ ...PROMPT, tokens: 2990 }, CAPACITY).tokens).toBe(3000)
 })
 
-test('a step with rows that are not long keeps some, whatever the buckets', () => {
-  const mixed = { ...PROMPT, rows: 8, longRows: 7 }
-  expect(paddedShape(mixed, CAPACITY)).toMatchObject({ rows: 8, longRows: 7 })
-  expect(paddedShape({ ...mixed, rows: 7 }, CAPACITY)).toMatchObject({ rows: 8, longRows: 8 })
-  expect(paddedShape({ ...mixed, rows: 40, longRows: 39 }, CAPACITY)).toMatchObject({
-    rows: 40,
-    longRows: 39,
-  })
+test('a step that is not all of one token a row stays so, whatever the capacity', () => {
+  const shape = { tokens: 42, rows: 40, singles: 39, longRows: 0, logits: 40, samples: 40 }
+  const { rows, singles } = paddedShape(shape, CAPACITY)
+  expect(rows).toBeGreaterThan(singles)
 })
 
 test('a prompt is captured when its shape comes a second time, and only then', () => {
@@ -85,8 +90,7 @@ test('a decode step that finds no room for longer lists is launched kernel by ke
     const buffer = { holds: () => holds, dispose: () => disposed.push(1) }
     return { buffer, graph: { dispose() {} } } as unknown as ReturnType<CaptureStep>
   })
-  const find = () =>
-    of.for(createBatch(CAPACITY), { ...PROMPT, tokens: 2, isDecode: true, longRows: 0 })
+  const find = () => of.for(createBatch(CAPACITY), DECODE)
   const first = find()
   fails = true
   holds = false
@@ -101,10 +105,9 @@ test('a decode step that finds no room for longer lists is launched kernel by ke
 
 test('a decode step with longer lists takes the place of the one before', () => {
   const { captured, disposed, find, keepNothing } = graphs()
-  const decode = { ...PROMPT, tokens: 2, isDecode: true, longRows: 0 }
-  const first = find(decode)
+  const first = find(DECODE)
   keepNothing()
-  expect(find(decode)).not.toBe(first)
+  expect(find(DECODE)).not.toBe(first)
   expect(captured).toHaveLength(2)
   expect(disposed).toHaveLength(1)
 })
@@ -114,10 +117,9 @@ test('what fails for another reason than memory is told, and so is a graph made 
     new StepGraphs(CAPACITY, () => {
       throw new SkeinError(code, 'not captured')
     })
-  const decode = { ...PROMPT, tokens: 2, isDecode: true, longRows: 0 }
   const batch = createBatch(CAPACITY)
-  expect(() => of('internal').for(batch, decode)).toThrow('not captured')
-  expect(of('out_of_memory').for(batch, decode)).toBeNull()
+  expect(() => of('internal').for(batch, DECODE)).toThrow('not captured')
+  expect(of('out_of_memory').for(batch, DECODE)).toBeNull()
   expect(() => of('out_of_memory').prepareDecode(1)).toThrow('not captured')
 })
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import type { Checkpoint, TensorEntry } from '../../../src/model/checkpoint.ts'
 import { describeCheckpoint, rwkv7Dimensions } from '../../../src/model/formats/describe.ts'
+import type { Checkpoint, TensorEntry } from '../../../src/model/formats/format.ts'
 import { rwkv7Tensors } from '../../../src/model/formats/rwkv7-layout.ts'
 
 type Shapes = Record<string, readonly number[]>

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { describe, expect, test } from 'vitest'
-import { unpackBlocks } from '../../../src/model/formats/gguf-blocks.ts'
-import { BLOCK_SIZES, type PackedType } from '../../../src/model/formats/gguf-types.ts'
+import { unpackBlocks } from '../../../src/model/formats/gguf/blocks.ts'
+import { BLOCK_SIZES, type PackedType } from '../../../src/model/formats/gguf/types.ts'
 import { encodeAs } from '../../helpers/gguf.ts'
 
 function unpack(type: PackedType, bytes: Uint8Array): number[] {

@@ -1,8 +1,8 @@
 import { gunzipSync } from 'node:zlib'
 import { describe, expect, test } from 'vitest'
 import { readFloats } from '../../../src/model/checkpoint.ts'
-import { openLegacyTorch } from '../../../src/model/formats/legacy-torch.ts'
 import { recogniseFormat } from '../../../src/model/formats/recognise.ts'
+import { openLegacyTorch } from '../../../src/model/formats/torch/legacy.ts'
 import { memorySource } from '../../helpers/memory-source.ts'
 
 /**

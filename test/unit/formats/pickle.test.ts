@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { SkeinError } from '../../../src/errors.ts'
-import { unpickle } from '../../../src/model/formats/pickle.ts'
+import { unpickle } from '../../../src/model/formats/torch/pickle.ts'
 
 const file = { path: 'model.pth' }
 const run = (pickle: string) => unpickle(Buffer.from(pickle, 'latin1'), file)

@@ -7,7 +7,7 @@ import { afterAll, describe, expect, test } from 'vitest'
 import type { SourceType } from '../../../src/backend/backend.ts'
 import { openCheckpoint, readFloats } from '../../../src/model/checkpoint.ts'
 import { encodeFloats } from '../../../src/model/formats/half.ts'
-import { writePth as writePthStream } from '../../../src/model/formats/pth-writer.ts'
+import { writePth as writePthStream } from '../../../src/model/formats/torch/pth-writer.ts'
 import { writePth, writeRandomRwkv7, writeZip } from '../../helpers/pth.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-pth-'))

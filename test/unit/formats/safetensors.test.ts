@@ -4,8 +4,8 @@ import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
 import { readFloats } from '../../../src/model/checkpoint.ts'
 import { encodeFloats } from '../../../src/model/formats/half.ts'
-import { openSafetensors } from '../../../src/model/formats/safetensors.ts'
-import { writeSafetensors } from '../../../src/model/formats/safetensors-writer.ts'
+import { openSafetensors } from '../../../src/model/formats/safetensors/safetensors.ts'
+import { writeSafetensors } from '../../../src/model/formats/safetensors/writer.ts'
 import { memorySource } from '../../helpers/memory-source.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-safetensors-'))

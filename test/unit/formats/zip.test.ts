@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { readZip } from '../../../src/model/formats/zip.ts'
+import { readZip } from '../../../src/model/formats/torch/zip.ts'
 import { memorySource } from '../../helpers/memory-source.ts'
 
 interface Entry {

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { sharedValidators } from '../../../src/gateway/validators.ts'
+import { sharedValidators } from '../../../src/gateway/http/validators.ts'
 
 const routeOf = (maximum: number) => ({
   method: 'POST',

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
 import { expect, test } from 'vitest'
-import { forwardLines, WorkerLog } from '../../../src/gateway/worker-log.ts'
+import { forwardLines, WorkerLog } from '../../../src/gateway/fleet/worker-log.ts'
 
 async function linesOf(...chunks: (string | Buffer)[]): Promise<string[]> {
   const stream = new PassThrough()

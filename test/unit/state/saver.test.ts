@@ -1,8 +1,7 @@
 /** What is written when the store takes no states, however large they are. */
 import { expect, test } from 'vitest'
-import { createKept, type KeptState } from '../../../src/state/kept-state.ts'
+import { createKept, type KeptState, type Session } from '../../../src/state/kept-state.ts'
 import { Saver } from '../../../src/state/saver.ts'
-import type { Session } from '../../../src/state/sessions.ts'
 import type { Store, StoreChange } from '../../../src/state/store/store.ts'
 
 const NAMESPACE = 'n'
@@ -27,7 +26,7 @@ function setUp(bytes: number) {
   const facts = { key: 'k', namespace: NAMESPACE, isForeign: false, numTokens: 1, bytes }
   const state = createKept(facts, 'none')
   state.text = { tokens: Int32Array.of(1), tail: new Int32Array(0) }
-  state.arrays = { shift: new Float32Array(1), wkv: new Float32Array(1) }
+  state.arrays = [new Float32Array(1), new Float32Array(1)]
   saver.addState(state)
   return { commits, saver, state, session: sessionOf('s', state) }
 }

@@ -26,10 +26,10 @@ const IDENTITY: ModelIdentity = {
 const SNAPSHOT: Snapshot = {
   tokens: Int32Array.of(5, 6, 7, 70_000),
   tail: Int32Array.of(8),
-  state: {
-    shift: Float32Array.from({ length: 16 }, (_, i) => Math.fround(i / 3)),
-    wkv: Float32Array.from({ length: 16 }, (_, i) => Math.fround(-i / 7)),
-  },
+  state: [
+    Float32Array.from({ length: 16 }, (_, i) => Math.fround(i / 3)),
+    Float32Array.from({ length: 16 }, (_, i) => Math.fround(-i / 7)),
+  ],
 }
 const OWNER = { namespace: 'tenant hash', isForeign: false }
 const FILE = encodeSnapshot(SNAPSHOT, IDENTITY, OWNER)
@@ -81,15 +81,15 @@ test('comes back bit for bit, whatever the alignment of the bytes', () => {
 test('what it was written from may be in pieces, and what is viewed keeps no tokens of it', () => {
   const { tokens, tail, state } = SNAPSHOT
   const floats = [
-    state.shift.slice(0, 5),
-    state.shift.slice(5),
-    state.wkv.slice(0, 1),
-    state.wkv.slice(1),
+    state[0]!.slice(0, 5),
+    state[0]!.slice(5),
+    state[1]!.slice(0, 1),
+    state[1]!.slice(1),
   ]
   const file = joinBytes(snapshotParts({ tokens, tail, floats }, IDENTITY, OWNER))
   expect(file).toEqual(FILE)
   const { snapshot } = viewSnapshot(file, IDENTITY)
-  expect(snapshot.state.wkv.buffer).toBe(file.buffer)
+  expect(snapshot.state[1]!.buffer).toBe(file.buffer)
   expect(snapshot.tokens.buffer).not.toBe(file.buffer)
   const missing = floats.slice(1)
   expect(() => snapshotParts({ tokens, tail, floats: missing }, IDENTITY, OWNER)).toThrow('shape')
@@ -99,10 +99,10 @@ test('a state of several megabytes goes in small steps, to the same bytes and ba
   const shape = { layers: 9, channels: 1600, heads: 25, headSize: 64 }
   const identity = { ...IDENTITY, ...shape }
   const wkv = Float32Array.from({ length: 9 * 25 * 4096 }, (_, i) => Math.fround(Math.sin(i)))
-  const state = { shift: new Float32Array(9 * 2 * 1600).fill(3), wkv }
+  const state = [new Float32Array(9 * 2 * 1600).fill(3), wkv]
   const snapshot = { ...SNAPSHOT, state }
   const { tokens, tail } = snapshot
-  const parts = snapshotParts({ tokens, tail, floats: [state.shift, wkv] }, identity, OWNER)
+  const parts = snapshotParts({ tokens, tail, floats: state }, identity, OWNER)
   const steps = encoding(snapshot, identity, OWNER)
   let numSteps = 0
   while (steps.next().done !== true) numSteps++
@@ -113,7 +113,7 @@ test('a state of several megabytes goes in small steps, to the same bytes and ba
     const decoded = decode(file, identity).snapshot
     expect(decoded.tokens).toEqual(tokens)
     expect(
-      Buffer.compare(new Uint8Array(decoded.state.wkv.slice().buffer), new Uint8Array(wkv.buffer)),
+      Buffer.compare(new Uint8Array(decoded.state[1]!.slice().buffer), new Uint8Array(wkv.buffer)),
     ).toBe(0)
   }
   new DataView(file.buffer).setFloat32(file.length - 8, Number.NaN, true)

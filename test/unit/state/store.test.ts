@@ -13,13 +13,13 @@ import {
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
-import Database from 'better-sqlite3'
 import { describe, expect, test } from 'vitest'
 import { SkeinError } from '../../../src/errors.ts'
 import type { ModelIdentity, Snapshot } from '../../../src/state/snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from '../../../src/state/store/database.ts'
 import { type FileLayer, realFiles } from '../../../src/state/store/files.ts'
 import { openSecret } from '../../../src/state/store/secret.ts'
+import { openDatabase } from '../../../src/state/store/sqlite.ts'
 import type { StoreChange } from '../../../src/state/store/store.ts'
 import { newFolder } from '../../helpers/direct-store.ts'
 
@@ -39,10 +39,10 @@ function snapshotOf(seed: number): Snapshot {
   return {
     tokens: Int32Array.from({ length: 50 }, (_, i) => seed + i),
     tail: Int32Array.of(seed),
-    state: {
-      shift: new Float32Array(128).fill(seed),
-      wkv: Float32Array.from({ length: 4096 }, (_, i) => seed + i / 4096),
-    },
+    state: [
+      new Float32Array(128).fill(seed),
+      Float32Array.from({ length: 4096 }, (_, i) => seed + i / 4096),
+    ],
   }
 }
 
@@ -54,9 +54,7 @@ function changeOf(id: string, seed: number, deleteKeys: readonly string[] = []):
   const times = { createdAt: 1, updatedAt: 1, ttlMs: null }
   const record = { version: seed, head: 1, nextTurn: 2, turns: [turn], ...times }
   return {
-    puts: [
-      { key, ...text, floats: [state.shift, state.wkv], namespace: NAMESPACE, isForeign: false },
-    ],
+    puts: [{ key, ...text, floats: state, namespace: NAMESPACE, isForeign: false }],
     sessions: [{ namespace: NAMESPACE, id, record }],
     deleteKeys,
   }
@@ -101,7 +99,7 @@ describe.each([
     second.commit({ ...gone, sessions })
     expect([contentOf(second), blobsIn(folder)]).toEqual([{}, []])
     // While it is still open: neither the database nor its log has a trace of what was deleted.
-    const bytes = Buffer.from(new Uint8Array(snapshotOf(3).state.wkv.buffer).slice(0, 64))
+    const bytes = Buffer.from(new Uint8Array(snapshotOf(3).state[1]!.buffer).slice(0, 64))
     for (const name of ['sessions.db', 'sessions.db-wal']) {
       const file = readFileSync(join(folder, name))
       expect([name, file.includes(bytes), file.includes('key a 3')]).toEqual([name, false, false])
@@ -121,7 +119,7 @@ describe.each([
       bytes[2000]! ^= 1
       writeFileSync(path, bytes)
     } else {
-      const db = new Database(join(folder, 'sessions.db'))
+      const db = openDatabase(join(folder, 'sessions.db'), { timeout: 5000 })
       const inline = db.prepare("SELECT inline FROM states WHERE key = 'key a 1'").pluck().get()
       const bytes = inline as Buffer
       bytes[2000]! ^= 1
@@ -152,7 +150,7 @@ describe('refusals', () => {
     const other = open(folder, { identity: { ...IDENTITY, weights: 'x' } })
     expect(() => other.load('key a 1', NAMESPACE)).toThrow('its weights is w')
     other.close()
-    const db = new Database(join(folder, 'sessions.db'))
+    const db = openDatabase(join(folder, 'sessions.db'), { timeout: 5000 })
     db.pragma('user_version = 3')
     db.close()
     expect(() => open(folder)).toThrow('later Skein')
@@ -362,11 +360,11 @@ describe('several processes', () => {
     one.commit(changeOf('a', 1))
     // It wants the database for itself, as an older sqlite3 does when it closes one, to take the log away.
     const program = `
-      const Database = require(process.argv[1])
-      const db = new Database(process.argv[2], { timeout: 0 })
-      db.pragma('locking_mode = EXCLUSIVE')
+      const { DatabaseSync } = require(process.argv[1])
+      const db = new DatabaseSync(process.argv[2], { timeout: 0 })
+      db.exec('PRAGMA locking_mode = EXCLUSIVE')
       db.prepare('SELECT count(*) FROM sessions').get()`
-    const driver = createRequire(import.meta.url).resolve('better-sqlite3')
+    const driver = createRequire(import.meta.url).resolve('@photostructure/sqlite')
     const path = join(folder, 'sessions.db')
     const { stderr } = spawnSync(process.execPath, ['-e', program, driver, path])
     expect(stderr.toString()).toContain('database is locked')
@@ -408,7 +406,7 @@ describe('several processes', () => {
       rename(from, to) {
         realFiles.rename(from, to)
         // Only the lock of the database keeps a start from taking it here.
-        const quick = new Database(join(folder, 'sessions.db'), { timeout: 0 })
+        const quick = openDatabase(join(folder, 'sessions.db'), { timeout: 0 })
         expect(() => quick.exec('BEGIN IMMEDIATE')).toThrow('locked')
         quick.close()
       },
@@ -536,7 +534,7 @@ test('a store of the first format is taken over with its sessions, its states an
     database.commit({ puts, sessions: timed, deleteKeys })
   }
   database.close()
-  const db = new Database(join(folder, 'sessions.db'))
+  const db = openDatabase(join(folder, 'sessions.db'), { timeout: 5000 })
   db.exec(`
     DROP TABLE uses; DROP TABLE claims;
     CREATE TABLE old (namespace TEXT, id TEXT, record TEXT NOT NULL, PRIMARY KEY (namespace, id)) STRICT, WITHOUT ROWID;
@@ -563,7 +561,7 @@ test('a store of the first format is taken over with its sessions, its states an
 /** Another that is making the database, for 300 milliseconds from when it says so. */
 const MAKER = `
   const { parentPort, workerData } = require('node:worker_threads')
-  const db = new (require(workerData.sqlite))(workerData.path)
+  const db = new (require(workerData.sqlite).DatabaseSync)(workerData.path)
   db.exec('BEGIN IMMEDIATE; CREATE TABLE theirs (x)')
   parentPort.postMessage('began')
   setTimeout(() => { db.exec('COMMIT'); db.close() }, 300)
@@ -572,7 +570,7 @@ const MAKER = `
 test('a database that another makes at that moment is waited for', async () => {
   const folder = newFolder()
   const path = join(folder, 'sessions.db')
-  const sqlite = createRequire(import.meta.url).resolve('better-sqlite3')
+  const sqlite = createRequire(import.meta.url).resolve('@photostructure/sqlite')
   const maker = new Worker(MAKER, { eval: true, workerData: { sqlite, path } })
   const ended = new Promise((resolve) => maker.once('exit', resolve))
   await new Promise((resolve) => maker.once('message', resolve))

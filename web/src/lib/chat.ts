@@ -18,6 +18,9 @@ export interface Target {
 export interface SessionUse {
   readonly id: string
   readonly from: number
+  readonly ttl_seconds: number
+  /** `keep`: what a stopped answer has so far is a turn. */
+  readonly on_cancel: 'keep'
 }
 
 export function streamChat(

@@ -9,7 +9,7 @@ import type {
   Sample,
   SystemInfo,
   WorkerRecord,
-} from '../../../src/gateway/management/contract.ts'
+} from '../../../src/gateway/contract.ts'
 import { call, key, keyChanges, request } from './api.ts'
 import { waitBefore } from './backoff.ts'
 import { ApiError, messageOf } from './errors.ts'

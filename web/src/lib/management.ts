@@ -1,10 +1,11 @@
 /** The calls of the management API that change something. What there is comes by the event stream (live.ts). */
 import type {
   ModelFile,
+  PullRecord,
   WorkerLogs,
   WorkerRecord,
   WorkerSpec,
-} from '../../../src/gateway/management/contract.ts'
+} from '../../../src/gateway/contract.ts'
 import { call } from './api.ts'
 import { dropWorker } from './live.ts'
 
@@ -29,6 +30,14 @@ export async function forgetWorker(id: string): Promise<void> {
 
 export async function modelFiles(signal: AbortSignal): Promise<readonly ModelFile[]> {
   return (await call<{ models: ModelFile[] }>('/api/models', { signal })).models
+}
+
+export async function pulls(signal: AbortSignal): Promise<readonly PullRecord[]> {
+  return (await call<{ pulls: PullRecord[] }>('/api/models/pulls', { signal })).pulls
+}
+
+export function startPull(name: string): Promise<PullRecord> {
+  return call('/api/models/pulls', { body: { name } })
 }
 
 export function workerLogs(id: string, tail: number, signal: AbortSignal): Promise<WorkerLogs> {

@@ -1,22 +1,36 @@
-/** Which page the address names: `#/workers/wkr-1` is page "workers" with the argument "wkr-1". */
+/** Which page the address names: `#/workers/wkr-1` is page "workers" with the argument "wkr-1"; more may follow it. */
 import { signal } from '@preact/signals'
 
-export const PAGES = ['overview', 'workers', 'playground', 'sessions', 'translate', 'api'] as const
+export const PAGES = [
+  'home',
+  'playground',
+  'translate',
+  'models',
+  'workers',
+  'overview',
+  'sessions',
+  'keys',
+  'api',
+] as const
 export type Page = (typeof PAGES)[number]
 
 export interface Route {
   readonly page: Page
   readonly argument: string | null
+  /** What stands behind the argument. */
+  readonly rest: readonly string[]
 }
 
 export function parseRoute(hash: string): Route {
-  const [name = '', argument = ''] = hash.replace(/^#?\/?/, '').split('/', 2)
-  const page = PAGES.find((candidate) => candidate === name) ?? 'overview'
-  return { page, argument: argument === '' ? null : decode(argument) }
+  const [name = '', ...parts] = hash.replace(/^#?\/?/, '').split('/')
+  const page = PAGES.find((candidate) => candidate === name) ?? 'home'
+  const [argument = '', ...rest] = parts.map(decode)
+  return { page, argument: argument === '' ? null : argument, rest }
 }
 
-export function hashOf(page: Page, argument: string | null = null): string {
-  return argument === null ? `#/${page}` : `#/${page}/${encodeURIComponent(argument)}`
+export function hashOf(page: Page, ...parts: readonly (string | number | null)[]): string {
+  const given = parts.filter((part) => part !== null)
+  return ['#', page, ...given.map(encodeURIComponent)].join('/')
 }
 
 /** A malformed escape is taken as it is. */
@@ -28,7 +42,7 @@ function decode(text: string): string {
   }
 }
 
-export const route = signal<Route>({ page: 'overview', argument: null })
+export const route = signal<Route>({ page: 'home', argument: null, rest: [] })
 
 export function followAddress(): void {
   const read = () => {
@@ -38,6 +52,13 @@ export function followAddress(): void {
   read()
 }
 
-export function goTo(page: Page, argument: string | null = null): void {
-  location.hash = hashOf(page, argument)
+export function goTo(page: Page, ...parts: readonly (string | number | null)[]): void {
+  location.hash = hashOf(page, ...parts)
+}
+
+/** Says where the reader is, without a way back to where they were, and without opening anything. */
+export function standAt(page: Page, ...parts: readonly (string | number | null)[]): void {
+  const hash = hashOf(page, ...parts)
+  history.replaceState(null, '', hash)
+  route.value = parseRoute(hash)
 }

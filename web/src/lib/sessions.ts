@@ -33,9 +33,19 @@ export function headTurn({ turns, head }: Session): Turn | undefined {
   return turns.find(({ turn }) => turn === head)
 }
 
-export async function listSessions(model: string, signal: AbortSignal): Promise<Session[]> {
-  const path = `/v1/sessions?model=${encodeURIComponent(model)}`
+/** Most recently used first; all of them where no limit is given. */
+export async function listSessions(
+  model: string,
+  signal: AbortSignal,
+  limit?: number,
+): Promise<Session[]> {
+  const end = limit === undefined ? '' : `&limit=${limit}`
+  const path = `/v1/sessions?model=${encodeURIComponent(model)}${end}`
   return (await call<{ data: Session[] }>(path, { signal })).data
+}
+
+export async function getSession(model: string, id: string, signal: AbortSignal): Promise<Session> {
+  return call(pathOf(model, id), { signal })
 }
 
 export async function deleteSession(model: string, id: string): Promise<void> {
@@ -57,10 +67,18 @@ export async function rewindSession(model: string, id: string, turn: number): Pr
 
 export async function exportSession(model: string, id: string, turn: number): Promise<void> {
   const reply = await request(`${pathOf(model, id, 'export')}&turn=${turn}`)
+  saveFile(`${fileNameOf(id)}-${turn}.state`, await reply.blob())
+}
+
+export function fileNameOf(name: string): string {
+  return name.replace(/[^\p{L}\p{N}.-]+/gu, '_').slice(0, 60)
+}
+
+export function saveFile(name: string, content: Blob): void {
   const link = document.createElement('a')
-  const address = URL.createObjectURL(await reply.blob())
+  const address = URL.createObjectURL(content)
   link.href = address
-  link.download = `${id.replace(/[^\w.-]+/g, '_')}-${turn}.state`
+  link.download = name
   link.click()
   URL.revokeObjectURL(address)
 }

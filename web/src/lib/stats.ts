@@ -1,5 +1,5 @@
 /** Samples of the event stream as the columns of charts and as single figures; and the figures of one answer. */
-import type { Sample, WorkerSample } from '../../../src/gateway/management/contract.ts'
+import type { Sample, WorkerSample } from '../../../src/gateway/contract.ts'
 
 /** How much history is kept. */
 export const HISTORY_SECONDS = 600
@@ -33,17 +33,6 @@ const COUNTS = [
   'generated_tokens_per_second',
 ] as const
 
-const STATE_COUNTS = [
-  'sessions',
-  'in_slots',
-  'in_memory',
-  'on_disk',
-  'unsaved',
-  'prefixes',
-  'prefix_bytes',
-  'cached_tokens_per_second',
-] as const
-
 function added<Name extends string>(
   a: Readonly<Record<Name, number>>,
   b: Readonly<Record<Name, number>>,
@@ -68,9 +57,11 @@ function addKnown(a: number | null, b: number | null): number | null {
 
 function sumStates(a: WorkerSample['states'], b: WorkerSample['states']): WorkerSample['states'] {
   if (a === null || b === null) return a ?? b
+  const { prefix_hit_rate: _rate, ...counts } = a
   const rates = [a.prefix_hit_rate, b.prefix_hit_rate].filter((rate) => rate !== null)
   return {
-    ...added(a, b, STATE_COUNTS),
+    // The names are those of `counts`.
+    ...added(counts, b, Object.keys(counts) as (keyof typeof counts)[]),
     // How many prompts each rate counts is not in a sample.
     prefix_hit_rate:
       rates.length === 0 ? null : rates.reduce((x, rate) => x + rate, 0) / rates.length,

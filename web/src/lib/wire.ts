@@ -1,17 +1,11 @@
 /** What goes over the wire of a completion: from settings to fields of a body, from chunks to what they add. */
+import { SAMPLING_ROWS, type SamplingUsualField } from '../../../src/sampling.ts'
+
+/** The fields that are numbers. */
+export type NumberName = SamplingUsualField | 'max_tokens' | 'seed'
 
 /** Every choice of a request; null leaves it to the server. */
-export interface Settings {
-  readonly temperature: number | null
-  readonly top_p: number | null
-  readonly top_k: number | null
-  readonly min_p: number | null
-  readonly presence_penalty: number | null
-  readonly frequency_penalty: number | null
-  readonly penalty_decay: number | null
-  readonly repetition_penalty: number | null
-  readonly max_tokens: number | null
-  readonly seed: number | null
+export interface Settings extends Readonly<Record<NumberName, number | null>> {
   /** One a line; \n stands for a line end. */
   readonly stop: string
   /** Numbers of tokens. */
@@ -25,16 +19,7 @@ export interface Settings {
 }
 
 export const DEFAULTS: Settings = {
-  temperature: null,
-  top_p: null,
-  top_k: null,
-  min_p: null,
-  presence_penalty: null,
-  frequency_penalty: null,
-  penalty_decay: null,
-  repetition_penalty: null,
-  max_tokens: null,
-  seed: null,
+  ...nothingSet(),
   stop: '',
   banned_tokens: '',
   logit_bias: '',
@@ -43,18 +28,18 @@ export const DEFAULTS: Settings = {
   alternatives: 0,
 }
 
-const NUMBERS = [
-  'temperature',
-  'top_p',
-  'top_k',
-  'min_p',
-  'presence_penalty',
-  'frequency_penalty',
-  'penalty_decay',
-  'repetition_penalty',
-  'max_tokens',
-  'seed',
-] as const
+function nothingSet(): Record<NumberName, null> {
+  const names = [
+    ...SAMPLING_ROWS.flatMap(([, { fields }]) => fields.slice(0, 1)),
+    'max_tokens',
+    'seed',
+  ]
+  // NumberName is the union of these.
+  return Object.fromEntries(names.map((name) => [name, null])) as Record<NumberName, null>
+}
+
+/** Objects keep the order of their names. */
+const NUMBERS = Object.keys(nothingSet()) as NumberName[]
 
 /** The fields that both routes share. */
 export function bodyOf(settings: Settings): Record<string, unknown> {
@@ -82,6 +67,31 @@ export interface TokenView {
   readonly top: readonly { readonly token: string; readonly logprob: number }[]
 }
 
+/** A function that the model wants called; its arguments grow piece by piece. */
+export interface ToolCall {
+  readonly index: number
+  readonly name: string
+  readonly arguments: string
+}
+
+/** Pieces that belong to calls already there go on with them. */
+export function withToolCalls(
+  calls: readonly ToolCall[],
+  pieces: readonly ToolCall[],
+): readonly ToolCall[] {
+  const all = [...calls]
+  for (const piece of pieces) {
+    const at = all.findIndex(({ index }) => index === piece.index)
+    if (at < 0) {
+      all.push(piece)
+      continue
+    }
+    const { index, name, arguments: given } = all[at]!
+    all[at] = { index, name: name + piece.name, arguments: given + piece.arguments }
+  }
+  return all
+}
+
 export interface Usage {
   readonly prompt: number
   readonly completion: number
@@ -92,6 +102,7 @@ export interface Usage {
 export interface Part {
   readonly reasoning?: string
   readonly content?: string
+  readonly toolCalls?: readonly ToolCall[]
   readonly tokens?: readonly TokenView[]
   readonly finish?: string
   readonly usage?: Usage
@@ -103,7 +114,14 @@ export interface Part {
 export interface Chunk {
   readonly choices: readonly {
     readonly text?: string
-    readonly delta?: { readonly content?: string; readonly reasoning_content?: string }
+    readonly delta?: {
+      readonly content?: string | null
+      readonly reasoning_content?: string
+      readonly tool_calls?: readonly {
+        readonly index: number
+        readonly function?: { readonly name?: string; readonly arguments?: string }
+      }[]
+    }
     readonly logprobs?: ChatLogprobs | TextLogprobs | null
     readonly finish_reason: string | null
   }[]
@@ -133,7 +151,13 @@ export function partOf({ choices, usage, session }: Chunk): Part {
   const [choice] = choices
   const tokens = tokensOf(choice?.logprobs)
   const content = choice?.delta?.content ?? choice?.text
+  const toolCalls = (choice?.delta?.tool_calls ?? []).map(({ index, function: called }) => ({
+    index,
+    name: called?.name ?? '',
+    arguments: called?.arguments ?? '',
+  }))
   return {
+    ...(toolCalls.length > 0 ? { toolCalls } : {}),
     ...(content ? { content } : {}),
     ...(choice?.delta?.reasoning_content ? { reasoning: choice.delta.reasoning_content } : {}),
     ...(tokens.length > 0 ? { tokens } : {}),

@@ -1,5 +1,5 @@
 /** What the form to start a worker holds, all as text, and the body it becomes: only what was filled in. */
-import type { WorkerSpec } from '../../../src/gateway/management/contract.ts'
+import type { WorkerSpec } from '../../../src/gateway/contract.ts'
 
 export const EMPTY_FORM = {
   model_path: '',

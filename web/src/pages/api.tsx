@@ -1,6 +1,6 @@
 /** API: the running server's address in snippets to copy, the visitor's key, and the routes as the server lists them itself. */
 import { useState } from 'preact/hooks'
-import type { OwnKey } from '../../../src/gateway/management/contract.ts'
+import type { OwnKey } from '../../../src/gateway/contract.ts'
 import { call, key } from '../lib/api.ts'
 import { age, bytes, count } from '../lib/format.ts'
 import { type Text, t } from '../lib/i18n.ts'

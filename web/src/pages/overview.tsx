@@ -1,6 +1,6 @@
 /** Overview: the server now and over the last minutes, of one worker or all. */
 import { signal } from '@preact/signals'
-import type { Percentiles, Sample, WorkerSample } from '../../../src/gateway/management/contract.ts'
+import type { Percentiles, Sample, WorkerSample } from '../../../src/gateway/contract.ts'
 import { bytes, count, milliseconds, percent } from '../lib/format.ts'
 import { type Text, t } from '../lib/i18n.ts'
 import { connection, samples, system, workers } from '../lib/live.ts'
@@ -31,9 +31,14 @@ export function OverviewPage() {
   return (
     <>
       <PageHead />
-      {workers.value.length === 0 && <NoWorkers />}
-      <Figures />
-      <Charts />
+      {workers.value.length === 0 ? (
+        <NoWorkers />
+      ) : (
+        <>
+          <Figures />
+          <Charts />
+        </>
+      )}
       <Machine />
     </>
   )
@@ -82,9 +87,9 @@ function PageHead() {
 function NoWorkers() {
   return (
     <Empty title={t('No model is running')}>
-      <p>{t('Start a worker, and this page fills by itself.')}</p>
-      <a class="button primary" href={hashOf('workers', 'new')}>
-        {t('Start a worker')}
+      <p>{t('Load one, and this page fills by itself.')}</p>
+      <a class="button primary" href={hashOf('models')}>
+        {t('Choose a model')}
       </a>
     </Empty>
   )
@@ -176,7 +181,7 @@ function Charts() {
       />
       <Chart
         {...common}
-        title={t('Kept states')}
+        title={t('Kept states in use')}
         format={count}
         lines={[
           { label: t('device'), read: part((one) => one.states?.in_slots) },

@@ -1,6 +1,7 @@
 /** Sessions of this key: how large, where, how many turns; one opened shows its tree and what can be done with a turn. */
 import { signal } from '@preact/signals'
 import { useEffect, useRef, useState } from 'preact/hooks'
+import { followConversations, nameOf } from '../conversations/list.ts'
 import { messageOf } from '../lib/errors.ts'
 import { age, bytes } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
@@ -20,8 +21,6 @@ import { Badge, Button, Empty, ErrorNote, Loading } from '../parts/basics.tsx'
 import { confirmed } from '../parts/dialog.tsx'
 import { useResource } from '../parts/resource.ts'
 import { TreeView } from '../parts/tree-view.tsx'
-import { panes } from '../playground/playground.tsx'
-import { modelChoices } from '../playground/targets.ts'
 import { ImportDialog, NameDialog } from './session-dialogs.tsx'
 
 const chosen = signal<string | null>(null)
@@ -31,6 +30,7 @@ export function SessionsPage() {
   const names = entries.map(({ id }) => id)
   const model = names.find((name) => name === chosen.value) ?? names[0] ?? null
   const [isImporting, setImporting] = useState(false)
+  useEffect(followConversations, [])
   const sessions = useResource(
     async (abort) => ({ model, list: model === null ? [] : await listSessions(model, abort) }),
     // One that loads refuses; then its state changes.
@@ -115,7 +115,7 @@ function List({ sessions, model, onChange }: ListProps) {
         </thead>
         <tbody>
           {sessions.map((session) => (
-            <Row key={session.id} session={session} isOpen={session === open} />
+            <Row key={session.id} session={session} model={model} isOpen={session === open} />
           ))}
         </tbody>
       </table>
@@ -124,7 +124,13 @@ function List({ sessions, model, onChange }: ListProps) {
   )
 }
 
-function Row({ session, isOpen }: { readonly session: Session; readonly isOpen: boolean }) {
+interface RowProps {
+  readonly session: Session
+  readonly model: string
+  readonly isOpen: boolean
+}
+
+function Row({ session, model, isOpen }: RowProps) {
   const head = headTurn(session)
   return (
     <tr class={isOpen ? 'open' : ''}>
@@ -132,6 +138,7 @@ function Row({ session, isOpen }: { readonly session: Session; readonly isOpen: 
         <a href={hashOf('sessions', isOpen ? null : session.id)} aria-expanded={isOpen}>
           {session.id}
         </a>
+        <SessionTitle model={model} id={session.id} />
         {session.busy && <Badge tone="loading">{t('writing')}</Badge>}
       </th>
       <td class="number">{session.turns.length}</td>
@@ -141,6 +148,12 @@ function Row({ session, isOpen }: { readonly session: Session; readonly isOpen: 
       <td class="number">{t('{time} ago', { time: age(Date.now() / 1000 - session.updated) })}</td>
     </tr>
   )
+}
+
+/** Its first words, or the name that its reader gave it. */
+function SessionTitle({ model, id }: { readonly model: string; readonly id: string }) {
+  const name = nameOf({ model, id })
+  return name === id ? null : <small class="session-name">{name}</small>
 }
 
 function Tier({ turn }: { readonly turn: { tier: 'device' | 'memory' | 'disk'; saved: boolean } }) {
@@ -166,9 +179,10 @@ function Opened({ session, model, onChange }: OpenedProps) {
   const section = useRef<HTMLElement>(null)
   // Below the list where there is no room beside it.
   useEffect(() => section.current?.scrollIntoView({ block: 'nearest' }), [])
+  const showError = (thrown: unknown) => setError(messageOf(thrown))
   const run = (action: Promise<void>) => {
     setError(null)
-    action.then(onChange).catch((thrown: unknown) => setError(messageOf(thrown)))
+    action.then(onChange).catch(showError)
   }
   const remove = async () => {
     const text = t('{id} is deleted from every tier. It cannot be taken back.', { id })
@@ -187,8 +201,7 @@ function Opened({ session, model, onChange }: OpenedProps) {
       <div class="actions">
         <Button
           icon="playground"
-          isDisabled={panes.value[0]!.isBusy.value}
-          onClick={() => openInPlayground(session, model, selected)}
+          onClick={() => void goOnFrom(session, model, selected).catch(showError)}
         >
           {t('Go on from turn {n}', { n: selected })}
         </Button>
@@ -239,10 +252,8 @@ function Opened({ session, model, onChange }: OpenedProps) {
   )
 }
 
-function openInPlayground(session: Session, model: string, head: number): void {
-  const choice = modelChoices().find(({ id }) => id === model)
-  const pane = panes.value[0]!
-  if (choice === undefined || pane.isBusy.value) return
-  pane.adopt(choice, session.id, turnNodes(session), head)
-  goTo('playground')
+/** Where it is to go on from is where its head is. */
+async function goOnFrom({ id, head }: Session, model: string, turn: number): Promise<void> {
+  if (turn !== head) await rewindSession(model, id, turn)
+  goTo('playground', model, id)
 }

@@ -1,6 +1,6 @@
 /** The form that starts a worker: files and devices to choose from, the rest folded, and what is wrong beside its field. */
 import { useState } from 'preact/hooks'
-import type { ModelFile } from '../../../src/gateway/management/contract.ts'
+import type { ModelFile } from '../../../src/gateway/contract.ts'
 import { ApiError, messageOf } from '../lib/errors.ts'
 import { bytes } from '../lib/format.ts'
 import { type Text, t } from '../lib/i18n.ts'
@@ -172,14 +172,18 @@ function DeviceField({ form, set, errorOf }: Control) {
 
 function QuantField({ form, set, errorOf }: Control) {
   return (
-    <Field label={t('Weights')} hint={t('How matrices are held')} error={errorOf('quant')}>
+    <Field
+      label={t('Weights')}
+      hint={t('Precision: int8 and q4 take less memory')}
+      error={errorOf('quant')}
+    >
       {(ids) => (
         <select
           {...ids}
           value={form.quant}
           onChange={({ currentTarget }) => set({ quant: currentTarget.value })}
         >
-          <option value="">{t('as the server does')}</option>
+          <option value="">{t('server default')}</option>
           {QUANTS.map((quant) => (
             <option key={quant}>{quant}</option>
           ))}
@@ -197,20 +201,25 @@ function Advanced({ isOpen, ...control }: Control & { readonly isOpen: boolean }
     <details open={isOpen}>
       <summary>{t('More')}</summary>
       <div class="columns">
-        {number('max_batch_size', 'Batch size', 'Sequences at once')}
-        {number('max_prefill_batch', 'Prefill batch', 'Prompts read at once')}
-        {number('prefill_chunk_size', 'Prefill chunk', 'Prompt tokens of a step')}
-        {number('max_queue_size', 'Queue', 'Requests that may wait')}
-        {number('threads', 'Threads', 'Of the CPU backend')}
-        {number('port', 'Port', 'A door of its own')}
-        <TextField {...control} name="host" label="Address" hint="Of that door" />
+        {number('max_batch_size', 'Batch size', 'Conversations answered at once')}
+        {number('max_prefill_batch', 'Prefill batch', 'Prompts read at the same time')}
+        {number('prefill_chunk_size', 'Prefill chunk', 'Prompt tokens read in one step')}
+        {number('max_queue_size', 'Queue', 'Requests that may wait for a place')}
+        {number('threads', 'Threads', 'Processor threads, on the CPU')}
+        {number('port', 'Port', 'Also serve this worker alone on a port')}
+        <TextField {...control} name="host" label="Address" hint="Where that port listens" />
         <TextField {...control} name="aliases" label="Other names" hint="Separated by commas" />
-        <TextField {...control} name="tokenizer_path" label="Vocabulary" hint="A file" />
+        <TextField
+          {...control}
+          name="tokenizer_path"
+          label="Vocabulary"
+          hint="Its file, where it is not beside the model"
+        />
         <TextField
           {...control}
           name="pp_devices"
           label="GPUs by layers"
-          hint="Indices in order: 0,1,2,3"
+          hint="Split one model: 0,1,2,3"
         />
         <StateTypeField {...control} />
         <GraphField {...control} />
@@ -243,7 +252,7 @@ function StateTypeField({ form, set, errorOf }: Control) {
           value={form.wkv}
           onChange={({ currentTarget }) => set({ wkv: currentTarget.value })}
         >
-          <option value="">{t('as the server does')}</option>
+          <option value="">{t('server default')}</option>
           <option>fp32</option>
           <option>fp16</option>
         </select>
@@ -261,7 +270,7 @@ function GraphField({ form, set, errorOf }: Control) {
           value={form.use_cuda_graph}
           onChange={({ currentTarget }) => set({ use_cuda_graph: currentTarget.value })}
         >
-          <option value="">{t('as the server does')}</option>
+          <option value="">{t('server default')}</option>
           <option value="true">{t('on')}</option>
           <option value="false">{t('off')}</option>
         </select>

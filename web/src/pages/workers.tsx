@@ -1,7 +1,7 @@
 /** Workers: what runs, what ended and why, and what may be done about it. One of them can be opened: its facts and log. */
 import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
-import type { WorkerPhase, WorkerRecord } from '../../../src/gateway/management/contract.ts'
+import type { WorkerPhase, WorkerRecord } from '../../../src/gateway/contract.ts'
 import { messageOf } from '../lib/errors.ts'
 import { age, bytes, count, fileName, percent } from '../lib/format.ts'
 import { type Text, t } from '../lib/i18n.ts'
@@ -76,7 +76,7 @@ function WorkerCard({ worker }: { readonly worker: WorkerRecord }) {
         <code>{worker_id}</code>
         <WorkerActions worker={worker} />
       </div>
-      {reason !== null && <p class="reason">{reason}</p>}
+      {reason !== null && reason !== phase && <p class="reason">{reason}</p>}
       <Progress worker={worker} />
       <WorkerFacts worker={worker} />
       {isOpen && (
@@ -157,9 +157,17 @@ function WorkerActions({ worker }: { readonly worker: WorkerRecord }) {
   const ask = async (text: string, action: string, then: () => void) => {
     if (await confirmed(text, action)) then()
   }
+  const others = workers.value.filter(
+    (one) => one.model === model && one.worker_id !== worker_id && one.phase === 'ready',
+  ).length
   const stop = () =>
     void ask(
-      t('{model} finishes its requests and ends. New requests for it are refused.', { model }),
+      others === 0
+        ? t('{model} finishes its requests and ends. New requests for it are refused.', { model })
+        : t('This worker finishes its requests and ends. {n} others of {model} go on.', {
+            n: others,
+            model,
+          }),
       t('Stop'),
       () => run(stopWorker),
     )

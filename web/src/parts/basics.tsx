@@ -8,7 +8,7 @@ interface ButtonProps {
   readonly icon?: IconName
   /** Without children it is what a screen reader says, and the tooltip. */
   readonly label?: string
-  readonly kind?: 'plain' | 'primary' | 'danger' | 'quiet'
+  readonly kind?: 'plain' | 'primary' | 'danger' | 'quiet' | 'chip'
   readonly isDisabled?: boolean
   readonly isPressed?: boolean
   readonly type?: 'button' | 'submit'
@@ -108,7 +108,15 @@ export function ErrorNote({ text, onRetry }: { text: string; onRetry?: () => voi
 
 const COPIED_MS = 1500
 
-export function CopyButton({ text, label }: { readonly text: () => string; label?: string }) {
+interface CopyButtonProps {
+  readonly text: () => string
+  readonly label?: string
+  /** What it is called where it has no label. */
+  readonly title?: string
+  readonly icon?: IconName
+}
+
+export function CopyButton({ text, label, title = t('Copy'), icon = 'copy' }: CopyButtonProps) {
   const [isCopied, setCopied] = useState(false)
   useEffect(() => {
     if (!isCopied) return
@@ -118,9 +126,13 @@ export function CopyButton({ text, label }: { readonly text: () => string; label
   const copy = () => {
     void copyText(text()).then(setCopied)
   }
-  const icon = isCopied ? 'check' : 'copy'
   return (
-    <Button icon={icon} kind="quiet" label={isCopied ? t('Copied') : t('Copy')} onClick={copy}>
+    <Button
+      icon={isCopied ? 'check' : icon}
+      kind="quiet"
+      label={isCopied ? t('Copied') : title}
+      onClick={copy}
+    >
       {label}
     </Button>
   )

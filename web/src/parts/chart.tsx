@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import uPlot from 'uplot'
 import 'uplot/dist/uPlot.min.css'
-import type { Sample } from '../../../src/gateway/management/contract.ts'
+import type { Sample } from '../../../src/gateway/contract.ts'
 import { t } from '../lib/i18n.ts'
 import { theme } from '../lib/preferences.ts'
 import { columns } from '../lib/stats.ts'
@@ -23,7 +23,7 @@ interface ChartProps {
   readonly max?: number
 }
 
-const HEIGHT = 132
+const HEIGHT = 150
 
 export function Chart({ title, lines, samples, seconds, format, max }: ChartProps) {
   const place = useRef<HTMLDivElement>(null)
@@ -102,13 +102,13 @@ function optionsOf(
   onPoint: (index: number | null) => void,
 ): uPlot.Options {
   const colour = (name: string) => colourOf(element, name)
-  const axis = { stroke: colour('muted'), font: '10px system-ui', ticks: { show: false } }
+  const axis = { stroke: colour('muted'), font: '11px system-ui', ticks: { show: false } }
   const grid = { stroke: colour('rule'), width: 1 }
   return {
     width: element.clientWidth || 300,
     height: HEIGHT,
     legend: { show: false },
-    padding: [8, 4, 0, 0],
+    padding: [8, 24, 0, 0],
     cursor: { sync: { key: 'samples' }, drag: { x: false, y: false }, points: { size: 6 } },
     scales: {
       x: { range: (_plot, _low, high) => [high - seconds(), high] },

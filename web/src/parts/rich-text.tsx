@@ -1,34 +1,23 @@
-/** An answer with its code set apart. Text nodes only, whatever the text says. */
-import { blocksOf, type Span, spansOf } from '../lib/rich-text.ts'
-import { CopyButton } from './basics.tsx'
+/** An answer as the Markdown that it is; plain until the code that reads Markdown has come, which is asked for early. */
+import { signal } from '@preact/signals'
+import type { Markdown } from '../markdown/markdown.tsx'
 
-export function RichText({ text }: { readonly text: string }) {
-  return (
-    <>
-      {blocksOf(text).map((block, i) =>
-        // Blocks are only ever appended.
-        block.type === 'code' ? (
-          <div key={i} class="code">
-            <div class="code-head">
-              <small>{block.language}</small>
-              <CopyButton text={() => block.text} />
-            </div>
-            <pre>{block.text}</pre>
-          </div>
-        ) : (
-          <p key={i} class="text">
-            {spansOf(block.text).map((span, j) => (
-              <SpanView key={j} span={span} />
-            ))}
-          </p>
-        ),
-      )}
-    </>
+const reader = signal<typeof Markdown | null>(null)
+
+/** Again with the next answer where it could not be loaded. */
+export function loadMarkdown(): void {
+  if (reader.value !== null) return
+  import('../markdown/markdown.tsx').then(
+    (module) => {
+      reader.value = module.Markdown
+    },
+    () => {},
   )
 }
 
-function SpanView({ span: { type, text } }: { readonly span: Span }) {
-  if (type === 'code') return <code>{text}</code>
-  if (type === 'plain') return <>{text}</>
-  return <strong>{text}</strong>
+export function RichText({ text }: { readonly text: string }) {
+  const { value: Reader } = reader
+  if (Reader !== null) return <Reader text={text} />
+  loadMarkdown()
+  return text === '' ? null : <p class="text">{text}</p>
 }

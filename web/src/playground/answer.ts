@@ -1,12 +1,13 @@
 /** One answer while it grows: what its parts add up to, shown at a pace. */
 import { Paced } from '../lib/paced.ts'
 import type { AnswerTimes } from '../lib/stats.ts'
-import type { Part, TokenView, Usage } from '../lib/wire.ts'
+import { type Part, type TokenView, type ToolCall, type Usage, withToolCalls } from '../lib/wire.ts'
 
 export interface Answer {
   readonly state: 'reading' | 'writing' | 'done' | 'stopped' | 'failed'
   readonly thought: string
   readonly text: string
+  readonly toolCalls: readonly ToolCall[]
   readonly tokens: readonly TokenView[]
   readonly times: AnswerTimes
   readonly usage: Usage | null
@@ -21,6 +22,7 @@ export const NO_ANSWER: Answer = {
   state: 'reading',
   thought: '',
   text: '',
+  toolCalls: [],
   tokens: [],
   times: { sent: 0, first: null, last: null },
   usage: null,
@@ -44,14 +46,15 @@ export async function receive(
 }
 
 function withPart(answer: Answer, part: Part, now: number): Answer {
-  const { content = '', reasoning = '', tokens, usage, finish, turn } = part
-  const isText = content !== '' || reasoning !== ''
+  const { content = '', reasoning = '', toolCalls = [], tokens, usage, finish, turn } = part
+  const isText = content !== '' || reasoning !== '' || toolCalls.length > 0
   const { times } = answer
   return {
     ...answer,
     state: isText ? 'writing' : answer.state,
     text: answer.text + content,
     thought: answer.thought + reasoning,
+    toolCalls: withToolCalls(answer.toolCalls, toolCalls),
     tokens: tokens === undefined ? answer.tokens : [...answer.tokens, ...tokens],
     times: isText ? { ...times, first: times.first ?? now, last: now } : times,
     usage: usage ?? answer.usage,

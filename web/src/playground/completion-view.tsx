@@ -1,14 +1,17 @@
 /** Raw completion: a text that the model goes on with, in place. The prompt is sent as it stands, without a template. */
 import { signal } from '@preact/signals'
+import { useEffect, useState } from 'preact/hooks'
 import { streamCompletion } from '../lib/chat.ts'
 import { messageOf } from '../lib/errors.ts'
 import { t } from '../lib/i18n.ts'
 import { DEFAULTS } from '../lib/wire.ts'
 import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'
+import { useFollowedEnd } from '../parts/followed-end.ts'
 import { type Answer, NO_ANSWER, receive } from './answer.ts'
 import { Figures } from './exchange-view.tsx'
+import { PresetBar } from './preset-bar.tsx'
 import { SettingsView } from './settings-view.tsx'
-import { TargetSelect } from './target-select.tsx'
+import { PersonaSelect, TargetSelect } from './target-select.tsx'
 import { type Choice, targetOf } from './targets.ts'
 import { Tokens } from './tokens.tsx'
 
@@ -24,47 +27,93 @@ interface CompletionViewProps {
 }
 
 export function CompletionView({ choice, onChoice }: CompletionViewProps) {
-  const isBusy = isRunning()
+  const [isSetting, setSetting] = useState(false)
+  const end = useFollowedEnd()
+  const { value: now } = answer
+  // The text is followed as it is written; what became of it stays beside the button that began it.
+  useEffect(() => end.update(), [now])
   const submit = (event: Event) => {
     event.preventDefault()
-    if (choice !== null) void complete(choice)
+    if (choice === null) return
+    end.return()
+    void complete(choice)
   }
   return (
     <form class="completion" onSubmit={submit}>
-      <div class="pane-head">
-        <TargetSelect choice={choice} onChange={onChoice} />
-        <Button
-          icon="tokens"
-          kind="quiet"
-          label={t('Show tokens and probabilities')}
-          isPressed={withTokens.value}
-          onClick={() => {
-            withTokens.value = !withTokens.value
-          }}
-        />
-        {isBusy ? (
-          <Button icon="stop" onClick={() => abort.abort()}>
-            {t('Stop')}
-          </Button>
-        ) : (
-          <Button kind="primary" type="submit" isDisabled={choice === null}>
-            {t('Continue the text')}
-          </Button>
-        )}
+      <div class="completion-main">
+        <div class="pane-head">
+          <TargetSelect choice={choice} onChange={onChoice} />
+          <PersonaSelect choice={choice} onChange={onChoice} />
+          <span class="spring" />
+          <Button
+            icon="tokens"
+            kind="quiet"
+            label={t('Show tokens and probabilities')}
+            isPressed={withTokens.value}
+            onClick={() => {
+              withTokens.value = !withTokens.value
+            }}
+          />
+          <Button
+            icon="sliders"
+            kind="quiet"
+            label={t('Settings')}
+            isPressed={isSetting}
+            onClick={() => setSetting(!isSetting)}
+          />
+          <RunButton isDisabled={choice === null} />
+        </div>
+        {now !== null && <Outcome answer={now} />}
+        {/* A region that scrolls must be reachable by keyboard. */}
+        {/* biome-ignore lint/a11y/noNoninteractiveTabindex: see above */}
+        <div ref={end.attach} class="completion-body" tabIndex={0} onScroll={end.onScroll}>
+          <textarea
+            class="prompt"
+            aria-label={t('Prompt')}
+            placeholder={t('A text for the model to go on with')}
+            rows={8}
+            value={prompt.value}
+            onInput={({ currentTarget }) => {
+              prompt.value = currentTarget.value
+            }}
+          />
+          {now !== null && <Result answer={now} />}
+        </div>
       </div>
-      <textarea
-        class="prompt"
-        aria-label={t('Prompt')}
-        placeholder={t('A text for the model to go on with')}
-        rows={8}
-        value={prompt.value}
-        onInput={({ currentTarget }) => {
-          prompt.value = currentTarget.value
-        }}
-      />
-      {answer.value !== null && <Result answer={answer.value} />}
-      <SettingsView settings={settings} maxTokens="256" isChat={false} />
+      {isSetting && (
+        <aside class="drawer" aria-label={t('Settings')}>
+          <header>
+            <h2>{t('Settings')}</h2>
+            <span class="spring" />
+            <Button
+              icon="close"
+              kind="quiet"
+              label={t('Close')}
+              onClick={() => setSetting(false)}
+            />
+          </header>
+          <div class="drawer-body">
+            <PresetBar settings={settings} />
+            <SettingsView settings={settings} maxTokens="256" isChat={false} />
+          </div>
+        </aside>
+      )}
     </form>
+  )
+}
+
+function RunButton({ isDisabled }: { readonly isDisabled: boolean }) {
+  if (isRunning()) {
+    return (
+      <Button icon="stop" onClick={() => abort.abort()}>
+        {t('Stop')}
+      </Button>
+    )
+  }
+  return (
+    <Button kind="primary" type="submit" isDisabled={isDisabled}>
+      {t('Continue the text')}
+    </Button>
   )
 }
 
@@ -73,29 +122,36 @@ function isRunning(): boolean {
   return state === 'reading' || state === 'writing'
 }
 
-function Result({ answer: now }: { readonly answer: Answer }) {
+/** How it ended, in sight whatever the text has grown to. */
+function Outcome({ answer: now }: { readonly answer: Answer }) {
+  if (isRunning()) return null
   const append = () => {
     prompt.value += now.text
     answer.value = null
   }
+  return (
+    <div class="completion-outcome">
+      {now.error !== null && <ErrorNote text={now.error} />}
+      <div class="exchange-foot">
+        <Figures answer={now} />
+        <span class="actions">
+          <CopyButton text={() => now.text} />
+          <Button icon="down" kind="quiet" onClick={append}>
+            {t('Append to the prompt')}
+          </Button>
+        </span>
+      </div>
+    </div>
+  )
+}
+
+function Result({ answer: now }: { readonly answer: Answer }) {
   return (
     <div class="answer" aria-live="polite" aria-busy={isRunning()}>
       {now.tokens.length > 0 && !isRunning() ? (
         <Tokens tokens={now.tokens} />
       ) : (
         <p class={now.state === 'writing' ? 'text writing' : 'text'}>{now.text}</p>
-      )}
-      {now.error !== null && <ErrorNote text={now.error} />}
-      {!isRunning() && (
-        <div class="exchange-foot">
-          <Figures answer={now} />
-          <span class="actions">
-            <CopyButton text={() => now.text} />
-            <Button icon="down" kind="quiet" onClick={append}>
-              {t('Append to the prompt')}
-            </Button>
-          </span>
-        </div>
       )}
     </div>
   )

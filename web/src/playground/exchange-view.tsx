@@ -2,10 +2,12 @@
 import { useState } from 'preact/hooks'
 import { count, milliseconds } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
+import { hashOf } from '../lib/router.ts'
 import { answerFigures } from '../lib/stats.ts'
 import { childrenOf, newestLeaf } from '../lib/tree.ts'
-import { type Split, splitThought } from '../lib/wire.ts'
+import { type Split, splitThought, type ToolCall } from '../lib/wire.ts'
 import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'
+import { Icon } from '../parts/icons.tsx'
 import { RichText } from '../parts/rich-text.tsx'
 import type { Answer } from './answer.ts'
 import type { Exchange, Pane } from './pane.ts'
@@ -44,6 +46,7 @@ export function ExchangeView({ pane, exchange, onFork }: ExchangeViewProps) {
               label={t('Fork here')}
               onClick={() => onFork(exchange)}
             />
+            <ShareButton pane={pane} exchange={exchange} />
             {!isLast && (
               <Button
                 icon="back"
@@ -60,14 +63,25 @@ export function ExchangeView({ pane, exchange, onFork }: ExchangeViewProps) {
   )
 }
 
+/** A link that opens a copy of the conversation up to here, for whoever has the key it belongs to. */
+function ShareButton({ pane, exchange }: { readonly pane: Pane; readonly exchange: Exchange }) {
+  const { turn } = exchange.answer.value
+  const { model, sessionId } = pane
+  if (turn === null || model === null || sessionId === null) return null
+  const link = () =>
+    `${location.origin}${location.pathname}${hashOf('playground', model, sessionId, turn)}`
+  return <CopyButton icon="link" text={link} title={t('Copy a link to a copy from here')} />
+}
+
 function Question({ pane, exchange }: { readonly pane: Pane; readonly exchange: Exchange }) {
   const [draft, setDraft] = useState<string | null>(null)
   if (exchange.question === null) {
+    const { turn, text } = exchange.answer.value
     return (
-      <p class="question elsewhere">
-        {t('Turn {n}, made elsewhere: its text is not kept, its state is.', {
-          n: exchange.answer.value.turn ?? exchange.id,
-        })}
+      <p class="elsewhere">
+        {text === ''
+          ? t('Turn {n}: its words are not shown here, its state is kept.', { n: turn ?? 0 })
+          : t('Turn {n}: a raw text', { n: turn ?? 0 })}
       </p>
     )
   }
@@ -182,7 +196,7 @@ interface AnswerViewProps {
 }
 
 function AnswerView({ answer, isElsewhere }: AnswerViewProps) {
-  const { state, error, tokens } = answer
+  const { state, error, tokens, toolCalls } = answer
   const split = thoughtOf(answer)
   const isRunning = state === 'reading' || state === 'writing'
   return (
@@ -191,14 +205,19 @@ function AnswerView({ answer, isElsewhere }: AnswerViewProps) {
       {tokens.length > 0 && !isRunning ? (
         <Tokens tokens={tokens} />
       ) : (
-        <div class={state === 'writing' ? 'writing' : ''}>
+        <div class={state === 'writing' ? 'prose writing' : 'prose'}>
           <RichText text={split.answer} />
           {state === 'reading' && <span class="reading">{t('reading the prompt')}</span>}
         </div>
       )}
-      {!isRunning && !isElsewhere && error === null && answer.text === '' && (
-        <p class="muted">{t('An empty answer')}</p>
-      )}
+      {toolCalls.map((one) => (
+        <ToolCallView key={one.index} call={one} />
+      ))}
+      {!isRunning &&
+        !isElsewhere &&
+        error === null &&
+        answer.text === '' &&
+        toolCalls.length === 0 && <p class="muted">{t('An empty answer')}</p>}
       {error !== null && <ErrorNote text={error} />}
     </div>
   )
@@ -217,6 +236,30 @@ function Thought({ thought, isThinking }: Split) {
       <p>{thought}</p>
     </details>
   )
+}
+
+/** A function that the model wants called, with its arguments as they come. */
+function ToolCallView({ call }: { readonly call: ToolCall }) {
+  return (
+    <details class="tool-call" open>
+      <summary>
+        <Icon name="tool" />
+        {t('Calls {name}', { name: call.name })}
+      </summary>
+      {/* A region that scrolls must be reachable by keyboard. */}
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: see above */}
+      <pre tabIndex={0}>{indented(call.arguments)}</pre>
+    </details>
+  )
+}
+
+/** Arguments that are not whole yet are shown as they are. */
+function indented(json: string): string {
+  try {
+    return JSON.stringify(JSON.parse(json), null, 2)
+  } catch {
+    return json
+  }
 }
 
 /** A stopped answer has none of the server's numbers. */

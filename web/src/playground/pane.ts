@@ -6,6 +6,9 @@
  * answers, another model, a pruned turn) the whole path is sent again, which gives the same.
  */
 import { type Signal, signal } from '@preact/signals'
+import { touch } from '../conversations/list.ts'
+import type { ReadSession } from '../conversations/read-session.ts'
+import { readTranscript } from '../conversations/transcript.ts'
 import { call } from '../lib/api.ts'
 import { type Message, streamChat } from '../lib/chat.ts'
 import { ApiError, messageOf } from '../lib/errors.ts'
@@ -13,10 +16,10 @@ import { t } from '../lib/i18n.ts'
 import { pathTo, type TreeNode } from '../lib/tree.ts'
 import { DEFAULTS, type Settings, splitThought } from '../lib/wire.ts'
 import { type Answer, NO_ANSWER, receive } from './answer.ts'
-import { type Choice, targetOf } from './targets.ts'
+import { type Choice, rootOf, targetOf } from './targets.ts'
 
 export interface Exchange extends TreeNode {
-  /** Null in a session that was made elsewhere: only the server's state knows it. */
+  /** Null where the words are not known, or are no exchange: only the server's state knows them. */
   readonly question: string | null
   readonly answer: Signal<Answer>
 }
@@ -24,8 +27,12 @@ export interface Exchange extends TreeNode {
 const TEXTS_UNKNOWN =
   'Earlier turns were made elsewhere and their texts are not known here: only {model} can go on, without another system prompt.'
 
-/** A conversation that nobody used for a week is forgotten by the server. */
-const SESSION_SECONDS = 7 * 86_400
+/** A conversation that nobody used for a quarter of a year is forgotten by the server. */
+const SESSION_SECONDS = 90 * 86_400
+
+/** The server may be ending the answer when it is asked about it. */
+const STOPPED_TRIES = 10
+const STOPPED_PAUSE_MS = 150
 
 export class Pane {
   readonly choice = signal<Choice | null>(null)
@@ -36,11 +43,41 @@ export class Pane {
   readonly head = signal(0)
   readonly notice = signal<string | null>(null)
   readonly isBusy = signal(false)
-  #session: Session | null = null
+  readonly #kept = signal<Session | null>(null)
   #abort: AbortController | null = null
 
+  get #session(): Session | null {
+    return this.#kept.value
+  }
+
+  set #session(session: Session | null) {
+    this.#kept.value = session
+  }
+
+  /** Null until the server has a turn of it under this pane's own name. */
   get sessionId(): string | null {
-    return this.#session?.id ?? null
+    return this.#session === null || this.#session.isOthers ? null : this.#session.id
+  }
+
+  /** The session that it was copied from when its first message was sent. */
+  get copiedFrom(): string | null {
+    return this.#session?.copiedFrom ?? null
+  }
+
+  /** Whose session it is: a model by its own name. */
+  get model(): string | null {
+    return this.#session === null ? null : rootOf(this.#session.choice.model)
+  }
+
+  /** The server has a turn of it. */
+  get isKept(): boolean {
+    return this.exchanges.value.some(({ answer }) => answer.value.turn !== null)
+  }
+
+  /** The first thing asked. */
+  get firstWords(): string {
+    const asked = this.exchanges.value.find(({ question }) => question !== null)?.question ?? ''
+    return asked.replace(/\s+/g, ' ').trim().slice(0, 80)
   }
 
   path(): Exchange[] {
@@ -69,7 +106,7 @@ export class Pane {
   async rewind(exchange: Exchange): Promise<void> {
     this.head.value = exchange.id
     const { turn } = exchange.answer.value
-    if (this.#session === null || turn === null) return
+    if (this.#session === null || this.#session.isOthers || turn === null) return
     await this.#call(this.#session, 'rewind', { turn })
   }
 
@@ -86,9 +123,10 @@ export class Pane {
     copy.head.value = exchange.id
     const { turn } = exchange.answer.value
     if (this.#session === null || turn === null) return copy
-    const session = { ...this.#session, id: newSessionId() }
+    const session = { ...this.#session, id: newSessionId(), isOthers: false }
     if (await this.#call(this.#session, 'fork', { turn, new_id: session.id })) {
       copy.#session = session
+      copy.#tell()
     }
     return copy
   }
@@ -101,20 +139,22 @@ export class Pane {
     this.notice.value = null
   }
 
-  /** Goes on with a session that the server has, whose texts nobody here knows. */
-  adopt(choice: Choice, id: string, turns: readonly TreeNode[], head: number): void {
+  /**
+   * Goes on with a session that the server has; `isOthers`: with a copy of it, which the next message makes.
+   */
+  adopt(choice: Choice, id: string, read: ReadSession, isOthers = false): void {
     this.reset()
     this.choice.value = choice
     // It has its own beginning.
-    this.system.value = ''
-    this.#session = { id, choice, system: '' }
-    this.exchanges.value = turns.map(({ id: turn, parent }) => ({
-      id: turn,
+    this.system.value = read.system
+    this.#session = { id, choice, system: read.system.trim(), isOthers }
+    this.exchanges.value = read.said.map(({ id: exchange, parent, question, ...words }) => ({
+      id: exchange,
       parent,
-      question: null,
-      answer: signal({ ...NO_ANSWER, state: 'done' as const, turn }),
+      question,
+      answer: signal({ ...NO_ANSWER, state: 'done' as const, ...words }),
     }))
-    this.head.value = head
+    this.head.value = read.head
   }
 
   async #ask(question: string, parent: number): Promise<void> {
@@ -129,29 +169,78 @@ export class Pane {
     this.isBusy.value = true
     this.#abort = new AbortController()
     try {
-      this.#checkSession(choice, parent)
+      await this.#checkSession(choice, parent)
       await this.#answer(choice, id, answer, this.#abort.signal)
       answer.value = { ...answer.value, state: 'done' }
     } catch (thrown) {
       const isStopped = this.#abort.signal.aborted
       const error = isStopped ? null : messageOf(thrown)
       answer.value = { ...answer.value, state: isStopped ? 'stopped' : 'failed', error }
+      if (isStopped && answer.value.text !== '') await this.#findStopped(answer)
     } finally {
       this.isBusy.value = false
+      this.#tell()
     }
   }
 
+  /**
+   * A stopped answer is a turn all the same (`on_cancel`), and nobody was left to be told which. It may have some words more
+   * than came here.
+   */
+  async #findStopped(answer: Signal<Answer>): Promise<void> {
+    const { id, choice } = this.#session!
+    const known = new Set(this.exchanges.value.map((one) => one.answer.value.turn))
+    for (let tries = 0; tries < STOPPED_TRIES; tries++) {
+      try {
+        const read = await readTranscript(targetOf(choice), id, {})
+        const last = read.turns.at(-1)
+        if (last !== undefined && !known.has(last.turn)) {
+          const said = last.messages?.findLast(({ role }) => role === 'assistant')
+          const text = said?.content ?? answer.value.text
+          answer.value = { ...answer.value, text, turn: last.turn }
+          return
+        }
+      } catch {
+        // There is no session yet, or no such route: its words are sent again with the next message.
+        return
+      }
+      await new Promise((go) => setTimeout(go, STOPPED_PAUSE_MS))
+    }
+  }
+
+  /** The list of conversations has it first from now on. */
+  #tell(): void {
+    const { sessionId } = this
+    if (sessionId === null || !this.isKept) return
+    touch(this.model!, sessionId, this.firstWords, this.exchanges.value.length)
+  }
+
   /** States belong to a model, and the first turn holds the system prompt. */
-  #checkSession(choice: Choice, parent: number): void {
+  async #checkSession(choice: Choice, parent: number): Promise<void> {
     const system = this.system.value.trim()
     const now = this.#session
-    if (now !== null && now.choice.id === choice.id && now.system === system) return
+    if (now !== null && now.choice.id === choice.id && now.system === system) {
+      if (now.isOthers) await this.#copy(now, parent)
+      return
+    }
     if (now !== null) {
       // Left as it is, for when its model and its beginning are chosen again.
       if (!this.#knowsAllTexts(parent)) throw new Error(t(TEXTS_UNKNOWN, { model: now.choice.id }))
       for (const { answer } of this.exchanges.value) answer.value = { ...answer.value, turn: null }
     }
-    this.#session = { id: newSessionId(), choice, system }
+    this.#session = { id: newSessionId(), choice, system, isOthers: false }
+  }
+
+  /** Branches beside the way to `parent` are not in the copy. */
+  async #copy(session: Session, parent: number): Promise<void> {
+    const copy = { ...session, id: newSessionId(), isOthers: false, copiedFrom: session.id }
+    const path = pathTo(this.exchanges.value, parent)
+    const turn = path.findLast(({ answer }) => answer.value.turn !== null)?.answer.value.turn
+    const { base, model } = targetOf(session.choice)
+    const address = `${base}/v1/sessions/${encodeURIComponent(session.id)}/fork`
+    await call(address, { body: { model, turn: turn ?? 0, new_id: copy.id } })
+    this.#session = copy
+    this.exchanges.value = [...path, ...this.exchanges.value.slice(-1)]
   }
 
   async #answer(
@@ -162,7 +251,8 @@ export class Pane {
   ): Promise<void> {
     const attempt = async () => {
       const { messages, from } = this.#prompt(id)
-      const session = { id: this.#session!.id, from, ttl_seconds: SESSION_SECONDS }
+      const use = { id: this.#session!.id, from, ttl_seconds: SESSION_SECONDS }
+      const session = { ...use, on_cancel: 'keep' as const }
       const parts = streamChat(targetOf(choice), messages, this.settings.value, session, abort)
       await receive(parts, answer.value, (value) => {
         answer.value = value
@@ -217,6 +307,9 @@ interface Session {
   readonly id: string
   readonly choice: Choice
   readonly system: string
+  /** It is read here, and another goes on from it. */
+  readonly isOthers: boolean
+  readonly copiedFrom?: string
 }
 
 /** 64 random bits; ids of others cannot be guessed, nor used with another key. */

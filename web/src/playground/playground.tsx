@@ -1,36 +1,41 @@
-/** Playground: one conversation, or two side by side with one box to write in; or a raw completion. */
-import { effect, signal } from '@preact/signals'
+/** Chat: conversations to choose from, one of them or two side by side with one box to write in; or a raw completion. */
+import { signal } from '@preact/signals'
+import { useEffect } from 'preact/hooks'
+import { ConversationList } from '../conversations/list-view.tsx'
 import { t } from '../lib/i18n.ts'
 import { models } from '../lib/live.ts'
-import { hashOf, route } from '../lib/router.ts'
-import { Button, Empty } from '../parts/basics.tsx'
+import { route, standAt } from '../lib/router.ts'
+import { Button, Empty, ErrorNote, Loading } from '../parts/basics.tsx'
+import { loadMarkdown } from '../parts/rich-text.tsx'
 import { CompletionView } from './completion-view.tsx'
-import { Pane } from './pane.ts'
+import { Composer } from './composer.tsx'
+import { closeDrawer, drawer } from './drawer.ts'
+import { DrawerView } from './drawer-view.tsx'
 import { PaneView } from './pane-view.tsx'
-import { isSendingKey } from './sending-key.ts'
+import { close, compare, open, opening, panes, showBeside } from './panes.ts'
 import { allChoices, type Choice } from './targets.ts'
 
-const MOST_PANES = 2
-
-/** They outlive the page: a conversation is still there when its reader comes back. */
-export const panes = signal<readonly Pane[]>([new Pane()])
 const mode = signal<'chat' | 'completion'>('chat')
-const draft = signal('')
-
-/** Conversations without a model get the first one that can answer. */
-effect(() => {
-  const choices = allChoices()
-  const first = choices.find(({ isReady }) => isReady) ?? choices[0]
-  if (first === undefined) return
-  for (const pane of panes.value) if (pane.choice.value === null) pane.choice.value = first
-})
+/** The list of conversations; on a narrow page it lies over the conversation. */
+const isListOpen = signal(matchMedia('(min-width: 1101px)').matches)
 
 export function PlaygroundPage() {
-  chooseByAddress()
+  useEffect(loadMarkdown, [])
+  const { argument, rest } = route.value
+  useEffect(() => followAddress(), [argument, rest.join('/'), models.value === null])
   return (
     <>
       <div class="page-head">
-        <h1>{t('Playground')}</h1>
+        <Button
+          icon="panel"
+          kind="quiet"
+          label={t('Conversations')}
+          isPressed={isListOpen.value}
+          onClick={() => {
+            isListOpen.value = !isListOpen.value
+          }}
+        />
+        <h1>{t('Chat')}</h1>
         <fieldset class="switch" aria-label={t('Mode')}>
           <ModeButton name="chat" label={t('Chat')} />
           <ModeButton name="completion" label={t('Completion')} />
@@ -45,22 +50,28 @@ export function PlaygroundPage() {
           </Button>
         )}
       </div>
-      {models.value?.length === 0 && <NoModels />}
       {mode.value === 'chat' ? <Chat /> : <Completion />}
     </>
   )
 }
 
-/** "#/playground/wkr-…" talks to that worker. */
-function chooseByAddress(): void {
-  const { argument } = route.value
+/** "#/playground/wkr-…" talks to that worker, "#/playground/MODEL/SESSION" goes on with that session, "…/TURN" with a copy. */
+function followAddress(): void {
+  const { argument, rest } = route.value
+  if (argument === null) return
+  const [id, turn] = rest
+  if (id !== undefined) {
+    if (models.value === null) return
+    mode.value = 'chat'
+    const copied = turn === undefined ? null : Number(turn)
+    open(argument, id, Number.isInteger(copied) ? copied : null)
+    return
+  }
   const wanted = allChoices().find(({ worker }) => worker !== null && worker === argument)
   const pane = panes.value[0]!
-  if (wanted === undefined) return
-  if (pane.choice.value?.id !== wanted.id) pane.choice.value = wanted
+  if (wanted !== undefined && pane.choice.value?.id !== wanted.id) pane.choice.value = wanted
   // Left in the address, it would undo every later choice.
-  history.replaceState(null, '', hashOf('playground'))
-  route.value = { page: 'playground', argument: null }
+  if (wanted !== undefined) standAt('playground')
 }
 
 function ModeButton({ name, label }: { name: typeof mode.value; label: string }) {
@@ -76,93 +87,51 @@ function ModeButton({ name, label }: { name: typeof mode.value; label: string })
   )
 }
 
-function NoModels() {
-  return (
-    <Empty title={t('No model is running')}>
-      <a class="button primary" href={hashOf('workers', 'new')}>
-        {t('Start a worker')}
-      </a>
-    </Empty>
-  )
-}
-
-function compare(): void {
-  const [first] = panes.value
-  const second = new Pane()
-  second.choice.value = first!.choice.value
-  second.system.value = first!.system.value
-  second.settings.value = first!.settings.value
-  panes.value = [first!, second]
-}
-
-function close(pane: Pane): void {
-  pane.stop()
-  panes.value = panes.value.filter((other) => other !== pane)
-}
-
 function Chat() {
   const all = panes.value
-  /** A fork is shown beside the original. */
-  const showFork = (fork: Pane) => {
-    for (const pane of all.slice(1)) pane.stop()
-    panes.value = [...all.slice(0, MOST_PANES - 1), fork]
+  const { value: opened } = drawer
+  const isShown = opened !== null && all.includes(opened.pane)
+  useEffect(() => {
+    if (opened !== null && !isShown) closeDrawer()
+  }, [isShown])
+  const closeList = () => {
+    if (!matchMedia('(min-width: 1101px)').matches) isListOpen.value = false
   }
   return (
     <div class="chat">
-      <div class={`panes panes-${all.length}`}>
-        {all.map((pane, i) => (
-          <PaneView
-            // A conversation keeps its place.
-            key={pane === all[0] ? 'first' : `second-${i}`}
-            pane={pane}
-            onFork={showFork}
-            {...(all.length > 1 ? { onClose: () => close(pane) } : {})}
-          />
-        ))}
+      {isListOpen.value && <ConversationList onChoose={closeList} />}
+      <div class="chat-main">
+        <Panes />
+        <Composer />
       </div>
-      <Composer />
+      {isShown && <DrawerView {...opened} />}
     </div>
   )
 }
 
-function Composer() {
-  const { value: text } = draft
-  const setText = (value: string) => {
-    draft.value = value
-  }
+function Panes() {
   const all = panes.value
-  const isBusy = all.some((pane) => pane.isBusy.value)
-  const canSend = !isBusy && text.trim() !== '' && all.some(({ choice }) => choice.value !== null)
-  const send = () => {
-    if (!canSend) return
-    for (const pane of all) void pane.send(text.trim())
-    setText('')
-  }
-  const submit = (event: Event) => {
-    event.preventDefault()
-    send()
-  }
-  const onKeyDown = (event: KeyboardEvent) => {
-    if (!isSendingKey(event)) return
-    event.preventDefault()
-    send()
+  const { value: now } = opening
+  if (now.state === 'loading') return <Loading />
+  if (now.state === 'failed') {
+    return (
+      <Empty title={t('This conversation cannot be opened')}>
+        <ErrorNote text={now.error} onRetry={now.retry} />
+      </Empty>
+    )
   }
   return (
-    <form class="composer" onSubmit={submit}>
-      <textarea
-        aria-label={t('Message')}
-        placeholder={t('Message; Enter sends, Shift+Enter begins a line')}
-        rows={2}
-        value={text}
-        onInput={({ currentTarget }) => setText(currentTarget.value)}
-        onKeyDown={onKeyDown}
-      />
-      {isBusy ? (
-        <Button icon="stop" label={t('Stop')} onClick={() => all.map((pane) => pane.stop())} />
-      ) : (
-        <Button icon="send" kind="primary" label={t('Send')} type="submit" isDisabled={!canSend} />
-      )}
-    </form>
+    <div class={`panes panes-${all.length}`}>
+      {all.map((pane, i) => (
+        <PaneView
+          // A conversation keeps its place.
+          key={i === 0 ? 'first' : `second-${i}`}
+          pane={pane}
+          onFork={showBeside}
+          {...(all.length > 1 ? { onClose: () => close(pane) } : {})}
+        />
+      ))}
+    </div>
   )
 }
 

@@ -1,23 +1,12 @@
 /** Every choice of a request as a control; an empty one is the server's default, which it shows. */
 import type { Signal } from '@preact/signals'
 import { useState } from 'preact/hooks'
+import { SAMPLING } from '../../../src/sampling.ts'
 import { type Text, t } from '../lib/i18n.ts'
-import { DEFAULTS, type Settings } from '../lib/wire.ts'
+import { DEFAULTS, type NumberName, type Settings } from '../lib/wire.ts'
 import { Button, Field } from '../parts/basics.tsx'
 
-type NumberName =
-  | 'temperature'
-  | 'top_p'
-  | 'top_k'
-  | 'min_p'
-  | 'presence_penalty'
-  | 'frequency_penalty'
-  | 'penalty_decay'
-  | 'repetition_penalty'
-  | 'max_tokens'
-  | 'seed'
-
-interface NumberChoice {
+interface NumberChoice extends Partial<Dial> {
   readonly name: NumberName
   readonly label: Text
   readonly min: number
@@ -27,25 +16,57 @@ interface NumberChoice {
   readonly otherwise: string
 }
 
-/** Ranges and defaults: docs/api.md. */
-const NUMBERS: readonly NumberChoice[] = [
-  { name: 'temperature', label: 'Temperature', min: 0, max: 1000, step: 0.1, otherwise: '1' },
-  { name: 'top_p', label: 'Top p', min: 0, max: 1, step: 0.05, otherwise: '1' },
-  { name: 'top_k', label: 'Top k', min: -1, max: 1e6, step: 1, otherwise: 'off' },
-  { name: 'min_p', label: 'Min p', min: 0, max: 1, step: 0.01, otherwise: '0' },
-  { name: 'presence_penalty', label: 'Presence', min: -100, max: 100, step: 0.1, otherwise: '0' },
-  { name: 'frequency_penalty', label: 'Frequency', min: -100, max: 100, step: 0.1, otherwise: '0' },
-  { name: 'penalty_decay', label: 'Penalty decay', min: 0, max: 1, step: 0.001, otherwise: '1' },
-  {
-    name: 'repetition_penalty',
-    label: 'Repetition',
-    min: 0.01,
-    max: 100,
-    step: 0.05,
-    otherwise: '1',
+/** How a number is set by hand. */
+interface Dial {
+  readonly hint: Text
+  /** What the slider reaches; absent: there is none. */
+  readonly slider?: readonly [low: number, high: number]
+  /** Few change it. */
+  readonly isRare?: boolean
+}
+
+const DIALS: Readonly<Partial<Record<NumberName, Dial>>> = {
+  temperature: { hint: '0: always the likeliest token', slider: [0, 2] },
+  top_p: { hint: 'Only the likeliest tokens that add up to this', slider: [0, 1] },
+  max_tokens: { hint: 'Where an answer is cut' },
+  presence_penalty: { hint: 'Against tokens that were used', slider: [-2, 2] },
+  frequency_penalty: { hint: 'Against tokens that were used often', slider: [-2, 2] },
+  penalty_decay: { hint: 'Below 1, old uses count less', slider: [0.9, 1] },
+  top_k: { hint: 'Only so many of the likeliest tokens', slider: [0, 200], isRare: true },
+  min_p: {
+    hint: 'None less likely than this share of the likeliest',
+    slider: [0, 0.5],
+    isRare: true,
   },
-  { name: 'max_tokens', label: 'Max tokens', min: 1, max: 65536, step: 1, otherwise: '' },
-  { name: 'seed', label: 'Seed', min: 0, max: 2 ** 53 - 1, step: 1, otherwise: '' },
+  repetition_penalty: {
+    hint: 'Above 1: against all earlier tokens',
+    slider: [0.5, 2],
+    isRare: true,
+  },
+  seed: { hint: 'The same seed gives the same answer', isRare: true },
+}
+
+const NUMBERS: readonly NumberChoice[] = [
+  ...Object.values(SAMPLING).flatMap((row) =>
+    'label' in row
+      ? [
+          {
+            ...row,
+            ...DIALS[row.fields[0]],
+            name: row.fields[0],
+            otherwise: row.min < row.off && 'int' in row ? 'off' : String(row.off),
+          },
+        ]
+      : [],
+  ),
+  {
+    ...DIALS.max_tokens,
+    ...{ name: 'max_tokens', label: 'Max tokens', min: 1, max: 65536, step: 1, otherwise: '' },
+  },
+  {
+    ...DIALS.seed,
+    ...{ name: 'seed', label: 'Seed', min: 0, max: 2 ** 53 - 1, step: 1, otherwise: '' },
+  },
 ]
 
 interface SettingsViewProps {
@@ -59,22 +80,23 @@ export function SettingsView({ settings, maxTokens, isChat }: SettingsViewProps)
   const set = (change: Partial<Settings>) => {
     settings.value = { ...settings.value, ...change }
   }
+  const field = (choice: NumberChoice) => (
+    <NumberField
+      key={choice.name}
+      {...choice}
+      otherwise={othersOf(choice, maxTokens)}
+      value={settings.value[choice.name]}
+      onChange={(value) => set({ [choice.name]: value })}
+    />
+  )
   return (
     <fieldset class="settings">
-      <legend>{t('Settings')}</legend>
-      <div class="columns narrow">
-        {NUMBERS.map((choice) => (
-          <NumberField
-            key={choice.name}
-            {...choice}
-            otherwise={othersOf(choice, maxTokens)}
-            value={settings.value[choice.name]}
-            onChange={(value) => set({ [choice.name]: value })}
-          />
-        ))}
-        {isChat && <ThinkField value={settings.value.think} onChange={(think) => set({ think })} />}
-      </div>
-      <div class="columns">
+      <legend>{t('Sampling')}</legend>
+      {NUMBERS.filter(({ isRare }) => !isRare).map(field)}
+      {isChat && <ThinkField value={settings.value.think} onChange={(think) => set({ think })} />}
+      <details class="more">
+        <summary>{t('More settings')}</summary>
+        {NUMBERS.filter(({ isRare }) => isRare).map(field)}
         <LinesField
           label={t('Stop texts')}
           hint={t('One a line; \\n is a line end')}
@@ -93,8 +115,6 @@ export function SettingsView({ settings, maxTokens, isChat }: SettingsViewProps)
           value={settings.value.logit_bias}
           onChange={(logit_bias) => set({ logit_bias })}
         />
-      </div>
-      <div class="row">
         <label class="check">
           <input
             type="checkbox"
@@ -103,14 +123,14 @@ export function SettingsView({ settings, maxTokens, isChat }: SettingsViewProps)
           />
           {t('Go on after the end of text')}
         </label>
-        <Button
-          icon="again"
-          kind="quiet"
-          onClick={() => set({ ...DEFAULTS, alternatives: settings.value.alternatives })}
-        >
-          {t('Back to the defaults')}
-        </Button>
-      </div>
+      </details>
+      <Button
+        icon="again"
+        kind="quiet"
+        onClick={() => set({ ...DEFAULTS, alternatives: settings.value.alternatives })}
+      >
+        {t('Back to the defaults')}
+      </Button>
     </fieldset>
   )
 }
@@ -127,28 +147,44 @@ interface NumberFieldProps extends NumberChoice {
 }
 
 function NumberField(props: NumberFieldProps) {
-  const { label, min, max, step, otherwise, value, onChange } = props
+  const { label, hint, min, max, step, slider, otherwise, value, onChange } = props
   // "0." is 0 already: written back as a number it would lose its point, and the caret its place, before "0.7" is there.
   const [typed, setTyped] = useState<{ readonly text: string; readonly value: number | null }>()
+  const isOut = value !== null && (value < min || value > max)
+  const error = isOut ? t('Expected {min} to {max}', { min, max }) : null
   return (
-    <Field label={t(label)}>
+    <Field label={t(label)} hint={hint === undefined ? '' : t(hint)} error={error}>
       {(ids) => (
-        <input
-          {...ids}
-          type="number"
-          min={min}
-          max={max}
-          // Any number in the range is right; the step is that of the arrows.
-          step={step}
-          placeholder={otherwise}
-          value={typed !== undefined && typed.value === value ? typed.text : (value ?? '')}
-          onInput={({ currentTarget }) => {
-            const { value: text, valueAsNumber } = currentTarget
-            const number = Number.isNaN(valueAsNumber) ? null : valueAsNumber
-            setTyped({ text, value: number })
-            onChange(number)
-          }}
-        />
+        <div class="dial">
+          {slider && (
+            <input
+              type="range"
+              aria-label={t('{name}, slider', { name: t(label) })}
+              class={value === null ? 'unset' : ''}
+              min={slider[0]}
+              max={slider[1]}
+              step={step}
+              value={value ?? (Number(otherwise) || 0)}
+              onInput={({ currentTarget }) => onChange(currentTarget.valueAsNumber)}
+            />
+          )}
+          <input
+            {...ids}
+            type="number"
+            min={min}
+            max={max}
+            // Any number in the range is right; the step is that of the arrows.
+            step={step}
+            placeholder={otherwise}
+            value={typed !== undefined && typed.value === value ? typed.text : (value ?? '')}
+            onInput={({ currentTarget }) => {
+              const { value: text, valueAsNumber } = currentTarget
+              const number = Number.isNaN(valueAsNumber) ? null : valueAsNumber
+              setTyped({ text, value: number })
+              onChange(number)
+            }}
+          />
+        </div>
       )}
     </Field>
   )

@@ -1,6 +1,13 @@
-/** The control that chooses whom to talk to. */
+/** The controls that choose whom to talk to: a model, and who it is to be. */
 import { t } from '../lib/i18n.ts'
-import { allChoices, type Choice, modelChoices, workerChoices } from './targets.ts'
+import {
+  allChoices,
+  type Choice,
+  modelChoices,
+  personasOf,
+  rootOf,
+  workerChoices,
+} from './targets.ts'
 
 interface TargetSelectProps {
   readonly choice: Choice | null
@@ -17,13 +24,47 @@ export function TargetSelect({ choice, onChange }: TargetSelectProps) {
     <select
       class="target"
       aria-label={t('Model')}
-      value={choice?.id ?? ''}
+      value={listedId(choice)}
       onChange={({ currentTarget }) => choose(currentTarget.value)}
     >
       {choice === null && <option value="">{t('No model')}</option>}
       {isGone && <option value={choice.id}>{`${choice.id} (${t('gone')})`}</option>}
       <Group label={t('Models')} choices={modelChoices()} />
       <Group label={t('One worker')} choices={workerChoices()} />
+    </select>
+  )
+}
+
+/** A persona is chosen beside its model. */
+function listedId(choice: Choice | null): string {
+  if (choice === null) return ''
+  return choice.worker === null && choice.id.includes('@') ? rootOf(choice.model) : choice.id
+}
+
+/** Absent where the model has no start states. */
+export function PersonaSelect({ choice, onChange }: TargetSelectProps) {
+  if (choice === null || choice.worker !== null) return null
+  const root = rootOf(choice.model)
+  const personas = personasOf(root)
+  if (personas.length === 0) return null
+  const choose = (id: string) => {
+    const chosen = allChoices().find((candidate) => candidate.id === id)
+    if (chosen !== undefined) onChange(chosen)
+  }
+  return (
+    <select
+      class="persona"
+      aria-label={t('Persona')}
+      title={t('A start state: who the model is before the first word')}
+      value={choice.id.includes('@') ? choice.id : root}
+      onChange={({ currentTarget }) => choose(currentTarget.value)}
+    >
+      <option value={root}>{t('no persona')}</option>
+      {personas.map(({ name, choice: { id } }) => (
+        <option key={id} value={id}>
+          {name}
+        </option>
+      ))}
     </select>
   )
 }

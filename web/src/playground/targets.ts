@@ -1,6 +1,6 @@
 /** Whom a conversation is with: a model, by whichever of its workers the server chooses, or one worker by itself. */
 import type { Target } from '../lib/chat.ts'
-import { models, workers } from '../lib/live.ts'
+import { type ModelEntry, models, workers } from '../lib/live.ts'
 
 export interface Choice {
   /** "demo", or "demo@wkr-1234567890" for one worker. */
@@ -16,13 +16,35 @@ export function targetOf({ model, worker }: Choice): Target {
   return { base, model }
 }
 
+/** Models by their own names and others; a start state of one is `personasOf`. */
 export function modelChoices(): Choice[] {
-  return (models.value ?? []).map(({ id, state }) => ({
-    id,
-    model: id,
-    worker: null,
-    isReady: state === 'ready',
-  }))
+  return (models.value ?? []).filter((entry) => !isPersona(entry)).map(choiceOf)
+}
+
+export interface Persona {
+  readonly name: string
+  readonly choice: Choice
+}
+
+/** The start states of a model: what it is before the first word. */
+export function personasOf(model: string): Persona[] {
+  const root = rootOf(model)
+  return (models.value ?? [])
+    .filter((entry) => isPersona(entry) && entry.root === root)
+    .map((entry) => ({ name: entry.id.slice(root.length + 1), choice: choiceOf(entry) }))
+}
+
+/** The model that a name means. */
+export function rootOf(name: string): string {
+  return models.value?.find(({ id }) => id === name)?.root ?? name.split('@', 1)[0]!
+}
+
+function choiceOf({ id, state }: ModelEntry): Choice {
+  return { id, model: id, worker: null, isReady: state === 'ready' }
+}
+
+function isPersona({ id, root }: ModelEntry): boolean {
+  return root !== undefined && id.startsWith(`${root}@`)
 }
 
 export function workerChoices(): Choice[] {
@@ -37,5 +59,6 @@ export function workerChoices(): Choice[] {
 }
 
 export function allChoices(): Choice[] {
-  return [...modelChoices(), ...workerChoices()]
+  const personas = (models.value ?? []).filter(isPersona).map(choiceOf)
+  return [...modelChoices(), ...personas, ...workerChoices()]
 }

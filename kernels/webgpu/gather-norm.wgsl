@@ -1,0 +1,32 @@
+// out[r] = LN(x[logitRows[r]]), or the weighted sum of several such rows. One workgroup a logit row.
+#include "step.wgsl"
+@group(0) @binding(0) var<storage, read_write> arena: array<f32>;
+struct Params {
+  out: u32,
+  x: u32,
+  channels: u32,
+  weight: u32,
+  bias: u32,
+  eps: f32,
+  pad0: u32,
+  pad1: u32,
+}
+@group(1) @binding(0) var<uniform> p: Params;
+#include "norm.wgsl"
+
+@compute @workgroup_size(WG)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) thread: u32) {
+  let r = group.x;
+  let count = max(blend_count(r), 1u);
+  let out = p.out + r * p.channels;
+  for (var i = r; i < r + count; i++) {
+    let at = p.x + logit_token(i) * p.channels;
+    let stats = row_stats(at, p.channels, p.eps, thread);
+    let share = select(blend_weight(i), 1.0, count == 1u);
+    for (var c = thread; c < p.channels; c += WG) {
+      let h = (arena[at + c] - stats.x) * stats.y * arena[p.weight + c] + arena[p.bias + c];
+      let sum = select(arena[out + c], 0.0, i == r);
+      arena[out + c] = sum + share * h;
+    }
+  }
+}

@@ -1,0 +1,21 @@
+// Operands number by number, of any width.
+@group(0) @binding(0) var<storage, read_write> arena: array<f32>;
+
+fn x1(job: Job, t: u32, k: u32) -> f32 {
+  if (k >= job.columns) { return 0.0; }
+  return arena[job.x + t * job.columns + k];
+}
+
+fn x4(job: Job, t: u32, k: u32) -> vec4f {
+  return vec4f(x1(job, t, k), x1(job, t, k + 1u), x1(job, t, k + 2u), x1(job, t, k + 3u));
+}
+
+/** Outputs [first, first + 4) of a token. */
+fn store4(job: Job, t: u32, first: u32, sum: vec4f) {
+  for (var i = 0u; i < min(4u, job.rows - min(first, job.rows)); i++) {
+    var value = sum[i];
+    if (job.bias != NO_BIAS) { value += arena[job.bias + first + i]; }
+    let at = job.y + t * job.y_stride + first + i;
+    arena[at] = activate(job.epilogue, value, arena[at]);
+  }
+}

@@ -1,0 +1,20 @@
+// Operands in vectors of four: widths are whole chunks and multiples of four outputs.
+@group(0) @binding(0) var<storage, read_write> arena: array<vec4f>;
+
+fn x4(job: Job, t: u32, k: u32) -> vec4f { return arena[(job.x + t * job.columns + k) >> 2u]; }
+
+/** Outputs [first, first + 4) of a token. */
+fn store4(job: Job, t: u32, first: u32, sum: vec4f) {
+  if (first >= job.rows) { return; }
+  var value = sum;
+  if (job.bias != NO_BIAS) { value += arena[(job.bias + first) >> 2u]; }
+  let at = (job.y + t * job.y_stride + first) >> 2u;
+  var old = vec4f();
+  if (job.epilogue == 4u) { old = arena[at]; }
+  arena[at] = vec4f(
+    activate(job.epilogue, value.x, old.x),
+    activate(job.epilogue, value.y, old.y),
+    activate(job.epilogue, value.z, old.z),
+    activate(job.epilogue, value.w, old.w),
+  );
+}

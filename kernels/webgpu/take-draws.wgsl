@@ -1,0 +1,22 @@
+// What the step before drew becomes what this one feeds: a row of the token −1 − s gets draw s. One that must not run,
+// because its draw is among its stops or was not finite, becomes idle: its slot is no slot, and it draws nothing.
+@group(0) @binding(0) var<storage, read_write> step: array<u32>;
+@group(0) @binding(1) var<storage, read> draws: array<u32>;
+
+const OUTPUT_WORDS = 42u;
+
+@compute @workgroup_size(WG)
+fn main(@builtin(local_invocation_index) thread: u32) {
+  for (var row = thread; row < step[1]; row += WG) {
+    let at = step[4] + step[step[6] + row];
+    let token = bitcast<i32>(step[at]);
+    if (token >= 0) { continue; }
+    let drawn = draws[u32(-1 - token) * OUTPUT_WORDS];
+    var runs = bitcast<i32>(drawn) >= 0;
+    for (var i = step[step[18] + row]; i < step[step[18] + row + 1u]; i++) {
+      runs = runs && step[step[19] + i] != drawn;
+    }
+    step[at] = select(0u, drawn, runs);
+    if (!runs) { step[step[7] + row] = 0xffffffffu; }
+  }
+}

@@ -1,0 +1,13 @@
+// A value row of a head's state: N numbers in N/4 vectors, held in f32 while a row of the step runs.
+@group(1) @binding(1) var<storage, read_write> states: array<vec4f>;
+
+fn load_state(at: u32) -> array<vec4f, N4> {
+  var s: array<vec4f, N4>;
+  for (var j = 0u; j < N4; j++) { s[j] = states[at + j]; }
+  return s;
+}
+
+fn store_state(at: u32, s: array<vec4f, N4>) {
+  var copy = s;
+  for (var j = 0u; j < N4; j++) { states[at + j] = copy[j]; }
+}

@@ -1,0 +1,82 @@
+/**
+ * A server under mixed load, prompts read while answers are generated: starts `skein serve` from dist, sends one load after
+ * the other by `skein bench serve` (prompts of up to 512 tokens, answers of up to 256, both at random), and prints a table.
+ *
+ *   node scripts/bench-load.js MODEL LOADS [serve's flags …]
+ *
+ * LOADS, with commas: 64/s:1200 is 1,200 requests at 64 a second, 320:960 is 960 with 320 in flight at once.
+ */
+import { spawn } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+
+const [model = '', loads = '4/s:120,320:960', ...flags] = process.argv.slice(2)
+const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url))
+const PORT = 8112
+const URL_BASE = `http://127.0.0.1:${PORT}`
+
+/** @param {string[]} args */
+function skein(args) {
+  return spawn(process.execPath, [main, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
+}
+
+/** When every worker is. @param {import('node:child_process').ChildProcess} server */
+async function whenReady(server) {
+  for (;;) {
+    if (server.exitCode !== null) throw new Error(`skein serve ended with ${server.exitCode}`)
+    await new Promise((resolve) => setTimeout(resolve, 200))
+    const reply = await fetch(`${URL_BASE}/api/workers`).catch(() => null)
+    const workers = reply === null ? [] : await reply.json()
+    if (workers.length > 0 && workers.every(({ phase }) => phase === 'ready')) return
+  }
+}
+
+/** @param {string} load @returns {Promise<any>} */
+function send(load) {
+  const [, number = '', perSecond, count = ''] = /^(\d+)(\/s)?:(\d+)$/.exec(load) ?? []
+  if (number === '') throw new Error(`a load is like 64/s:1200 or 320:960, not "${load}"`)
+  const pace = perSecond ? ['--request-rate', number] : ['--concurrency', number]
+  const client = skein([
+    ...['bench', 'serve', '--url', URL_BASE, '--ignore-eos', '--json', '-', ...pace],
+    ...['--num-prompts', count, '--input-len', '512', '--output-len', '256'],
+  ])
+  let text = ''
+  client.stdout?.on('data', (part) => {
+    text += part
+  })
+  return new Promise((resolve, reject) => {
+    client.on('close', () => {
+      const at = text.indexOf('{')
+      if (at === -1) reject(new Error(`the load generator said nothing to read: ${text}`))
+      else resolve(JSON.parse(text.slice(at)))
+    })
+  })
+}
+
+/** @param {{ median: number, p90: number, p99: number }} times */
+function times({ median, p90, p99 }) {
+  return [median, p90, p99].map((ms) => ms.toFixed(1)).join(' / ')
+}
+
+const server = skein([
+  ...['serve', model, '--port', String(PORT), '--log-level', 'warn', '--no-store', ...flags],
+])
+server.stdout?.resume()
+try {
+  await whenReady(server)
+  // Shapes of steps that come for the first time are launched kernel by kernel.
+  await send('32:96')
+  console.log(
+    '| load | ok | req/s | out tok/s | TTFT median / p90 / p99 ms | ITL median / p90 / p99 ms |',
+  )
+  for (const load of loads.split(',')) {
+    const { summary } = await send(load)
+    const { numSucceeded, numRequests, requestsPerSecond, outputTokens, ttftMs, itlMs } = summary
+    const cells = [
+      ...[load, `${numSucceeded}/${numRequests}`, requestsPerSecond.toFixed(1)],
+      ...[outputTokens.perSecond.toFixed(0), times(ttftMs), times(itlMs)],
+    ]
+    console.log(`| ${cells.join(' | ')} |`)
+  }
+} finally {
+  server.kill('SIGINT')
+}

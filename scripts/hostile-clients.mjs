@@ -1,0 +1,290 @@
+/**
+ * A thousand clients that mean no good, against `skein serve` of the built files: node scripts/hostile-clients.mjs [clients] [seconds].
+ * Prints what the gateway takes of memory, how long another user's stream stands still, what /livez takes, and whether SIGTERM
+ * is heard. The clients, and what is measured, are processes of their own.
+ */
+import { fork, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { connect } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+
+const [clients, seconds] = [Number(process.argv[2] ?? 1000), Number(process.argv[3] ?? 30)]
+const ROLE = process.env.HOSTILE_ROLE
+const KEYS = { alice: 'sk-alice-quiet', bob: 'sk-bob-hostile' }
+const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
+
+if (ROLE === 'clients') attack(Number(process.env.HOSTILE_PORT))
+else if (ROLE === 'watch') await watch(Number(process.env.HOSTILE_PORT))
+else await main()
+
+async function main() {
+  const XDG_DATA_HOME = mkdtempSync(join(tmpdir(), 'skein-hostile-'))
+  const args = [
+    'serve',
+    '--port',
+    '0',
+    '--open-translate',
+    '--api-key',
+    Object.values(KEYS).join(','),
+  ]
+  const server = spawn(process.execPath, [MAIN, ...args], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+    env: { ...process.env, XDG_DATA_HOME },
+  })
+  server.stderr.resume()
+  const port = await portOf(server)
+  const child = (role) =>
+    fork(fileURLToPath(import.meta.url), [String(clients), String(seconds)], {
+      env: { ...process.env, HOSTILE_ROLE: role, HOSTILE_PORT: String(port) },
+    })
+  const quiet = await measured(child('watch'), server.pid)
+  const watcher = child('watch')
+  await delay(1000)
+  const attackers = child('clients')
+  const beside = await measured(watcher, server.pid)
+  const asked = performance.now()
+  server.kill('SIGTERM')
+  const ended = await Promise.race([once(server, 'exit'), delay(40_000, null)])
+  const stopMs = performance.now() - asked
+  const [sent] = await Promise.all([once(attackers, 'message'), attackers.send('stop')])
+  attackers.kill()
+  if (ended === null) server.kill('SIGKILL')
+  rmSync(XDG_DATA_HOME, { recursive: true, force: true })
+  console.log(`${clients} clients, ${seconds} s; replies by status: ${JSON.stringify(sent[0])}`)
+  console.table({ quiet, beside, reach: { 'RSS MB': 1000, 'stall ms': 100, 'livez p99': 50 } })
+  console.log(
+    `SIGTERM: ${ended === null ? 'not heard in 40 s' : `ended after ${Math.round(stopMs)} ms`}`,
+  )
+}
+
+async function portOf(server) {
+  let text = ''
+  for await (const bytes of server.stdout) {
+    text += bytes
+    const port = /http:\/\/[^:\s]+:(\d+)/.exec(text)?.[1]
+    if (port === undefined) continue
+    server.stdout.resume()
+    return Number(port)
+  }
+  throw new Error('the server has ended')
+}
+
+async function measured(watcher, pid) {
+  let rss = 0
+  const sampling = setInterval(() => {
+    const status = readFileSync(`/proc/${pid}/status`, 'utf8')
+    rss = Math.max(rss, Number(/VmRSS:\s+(\d+)/.exec(status)?.[1] ?? 0) / 1024)
+  }, 100)
+  const [figures] = await once(watcher, 'message')
+  clearInterval(sampling)
+  return { 'RSS MB': Math.round(rss), ...figures }
+}
+
+/** A stream, another when it ends, and /livez, for as long as the run; the watcher's own delays are told beside them. */
+async function watch(port) {
+  const end = performance.now() + seconds * 1000 + 2000
+  const [gaps, lives, own, firsts] = [[], [], [], []]
+  let last = performance.now()
+  const ticking = setInterval(() => {
+    own.push(performance.now() - last - 5)
+    last = performance.now()
+  }, 5)
+  const living = (async () => {
+    while (performance.now() < end) {
+      const start = performance.now()
+      await fetch(`http://127.0.0.1:${port}/livez`).then(
+        (reply) => reply.text(),
+        () => {},
+      )
+      lives.push(performance.now() - start)
+      await delay(20)
+    }
+  })()
+  while (performance.now() < end) {
+    const start = performance.now()
+    const reply = await fetch(`http://127.0.0.1:${port}/v1/completions`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${KEYS.alice}`, 'content-type': 'application/json' },
+      body: JSON.stringify({ prompt: 'One', max_tokens: 65_536, ignore_eos: true, stream: true }),
+    }).catch(() => null)
+    if (reply?.status !== 200) {
+      await reply?.text()
+      await delay(100)
+      continue
+    }
+    let at = 0
+    for await (const _ of reply.body) {
+      const now = performance.now()
+      if (at === 0) firsts.push(now - start)
+      else gaps.push(now - at)
+      at = now
+      if (now > end) break
+    }
+  }
+  clearInterval(ticking)
+  await living
+  process.send({
+    'stall ms': round(Math.max(...gaps)),
+    'gap p99': round(rank(gaps, 0.99)),
+    streams: firsts.length,
+    'first p50': round(rank(firsts, 0.5)),
+    'livez p50': round(rank(lives, 0.5)),
+    'livez p99': round(rank(lives, 0.99)),
+    'livez max': round(Math.max(...lives)),
+    "watcher's own max": round(Math.max(...own)),
+  })
+  process.exit()
+}
+
+function rank(values, part) {
+  return values.toSorted((a, b) => a - b)[Math.floor(part * (values.length - 1))] ?? Number.NaN
+}
+
+function round(ms) {
+  return Math.round(ms * 10) / 10
+}
+
+function attack(port) {
+  const replies = {}
+  const kinds = hostileKinds()
+  for (let i = 0; i < clients; i++) again(kinds[i % kinds.length])
+  process.on('message', () => process.send(replies))
+
+  /** Sends, reads the reply (or never does), and begins anew. */
+  function again({ name, path, key, body, type = 'application/json', length, holds, isDeaf }) {
+    const socket = connect(port, '127.0.0.1')
+    let text = ''
+    socket.on('error', () => {})
+    socket.on('close', () => {
+      const status = /^HTTP\/1.1 (\d+)/.exec(text)?.[1] ?? 'none'
+      replies[name] ??= {}
+      replies[name][status] = (replies[name][status] ?? 0) + 1
+      setTimeout(() => again({ name, path, key, body, type, length, holds, isDeaf }), 50)
+    })
+    if (isDeaf) socket.pause()
+    else
+      socket.on('data', (bytes) => {
+        if (text.length < 20) text += bytes
+      })
+    const head = `POST ${path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: ${type}\r\n`
+    const auth = key === undefined ? '' : `authorization: Bearer ${key}\r\n`
+    socket.write(`${head}${auth}content-length: ${length ?? body.length}\r\n\r\n`)
+    socket.write(body)
+    setTimeout(() => socket.destroy(), holds ?? 20_000)
+  }
+}
+
+function hostileKinds() {
+  const bob = KEYS.bob
+  const list = (item, bytes) => `[${item.repeat(Math.floor(bytes / item.length))}0]`
+  const fields = Array.from({ length: 500_000 }, (_, i) => `"k${i}":0`).join(',')
+  const json = (value) => Buffer.from(typeof value === 'string' ? value : JSON.stringify(value))
+  const words = 'x '.repeat(3_900_000)
+  const long = { max_tokens: 65_536, ignore_eos: true, stream: true }
+  const chat = '/v1/chat/completions'
+  const completions = '/v1/completions'
+  const translate = '/translate/v1/batch-translate'
+  const to = { source_lang: 'en', target_lang: 'zh' }
+  const text = (length) => Array.from({ length }, (_, i) => 'abcdefgh'[(i * 7) % 8]).join('')
+  const many = (count, length) => Array.from({ length: count }, () => text(length))
+  return [
+    { name: 'fields, no key', path: chat, body: json(`{${fields}}`) },
+    { name: 'lists, no key', path: chat, body: json(list('[],', 7.8e6)) },
+    { name: 'announced, no key', path: chat, body: json(' '), length: 8_388_608 },
+    { name: 'slow, no key', path: chat, body: json(' '.repeat(60_000)), length: 64_000 },
+    {
+      name: 'digits',
+      path: translate,
+      body: json({ ...to, placeholders: ['1', 'x', ''], text_list: ['1'.repeat(60_000)] }),
+    },
+    {
+      name: 'words, translated',
+      path: translate,
+      key: bob,
+      body: json({ ...to, text_list: [words] }),
+    },
+    {
+      name: 'paragraphs',
+      path: translate,
+      key: bob,
+      body: json({ ...to, text_list: many(120, 60).map((one) => `${one}\n\n`.repeat(1000)) }),
+    },
+    {
+      name: 'objects kept',
+      path: completions,
+      key: bob,
+      body: json(
+        `{"prompt":"x",${JSON.stringify(long).slice(1, -1)},"metadata":${list('{},', 7.8e6)}}`,
+      ),
+    },
+    {
+      name: 'small objects kept',
+      path: completions,
+      key: bob,
+      body: json(
+        `{"prompt":"x",${JSON.stringify(long).slice(1, -1)},"metadata":${list('{},', 6e4)}}`,
+      ),
+      holds: 10_000,
+    },
+    { name: 'fields', path: chat, key: bob, body: json(`{${fields}}`) },
+    { name: 'token ids', path: completions, key: bob, body: json(`{"prompt":${list('7,', 2e6)}}`) },
+    {
+      name: 'long prompt',
+      path: completions,
+      key: bob,
+      body: json({ prompt: words, max_tokens: 1 }),
+    },
+    {
+      name: '512 prompts',
+      path: completions,
+      key: bob,
+      body: json({ prompt: many(512, 4000), max_tokens: 1 }),
+      holds: 5000,
+    },
+    {
+      name: '1024 contents',
+      path: '/v1/batch/completions',
+      key: bob,
+      body: json({ contents: many(1024, 4000), stream: true }),
+      holds: 5000,
+    },
+    {
+      name: 'echo',
+      path: completions,
+      key: bob,
+      body: json({ prompt: text(6000), echo: true, logprobs: 20, max_tokens: 0 }),
+    },
+    {
+      name: 'logprobs',
+      path: completions,
+      key: bob,
+      body: json({ prompt: 'x', n: 16, max_tokens: 2000, logprobs: 20, ignore_eos: true }),
+    },
+    {
+      name: 'import',
+      path: '/v1/sessions/s/import',
+      key: bob,
+      body: Buffer.alloc(100e6, 1),
+      type: 'application/octet-stream',
+    },
+    {
+      name: 'deaf',
+      path: completions,
+      key: bob,
+      body: json({ prompt: 'x', ...long, logprobs: 20 }),
+      isDeaf: true,
+    },
+    { name: 'deep', path: chat, key: bob, body: json('['.repeat(1e6)) },
+    {
+      name: 'long rows',
+      path: completions,
+      key: bob,
+      body: json({ prompt: 'x', ...long }),
+      holds: 10_000,
+    },
+  ]
+}

@@ -1,0 +1,41 @@
+/**
+ * What npm runs after an install in a clone: builds dist and the kernels, each only when what it is made from has changed.
+ * `npx skein` installs the clone once more for itself, which then takes seconds, not minutes.
+ */
+import { spawnSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '..')
+const stamp = join(root, 'dist/.stamp')
+const SOURCES = ['src', 'web', 'tsconfig.json', 'package.json', 'package-lock.json']
+
+/** Names and contents of all files that dist is made from. */
+function hashSources() {
+  const hash = createHash('sha256')
+  for (const source of SOURCES) {
+    const path = join(root, source)
+    const names = statSync(path).isDirectory() ? readdirSync(path, { recursive: true }) : ['']
+    for (const name of names.map(String).sort()) {
+      const file = join(path, name)
+      if (statSync(file).isFile()) hash.update(`${source}/${name}\n`).update(readFileSync(file))
+    }
+  }
+  return hash.digest('hex')
+}
+
+/** @param {string} command @param {string[]} words */
+function run(command, words) {
+  const { status } = spawnSync(command, words, { cwd: root, stdio: 'inherit' })
+  if (status !== 0) process.exit(status ?? 1)
+}
+
+const now = hashSources()
+if (existsSync(stamp) && readFileSync(stamp, 'utf8') === now) console.log('dist: up to date')
+else {
+  run('npm', ['run', 'build'])
+  writeFileSync(stamp, now)
+}
+run(process.execPath, [join(root, 'scripts/build-native.js')])

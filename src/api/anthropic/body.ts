@@ -1,0 +1,184 @@
+/** The body of a message request, and what its fields ask of the answer. */
+import Type, { type Static } from 'typebox'
+import { SkeinError } from '../../errors.ts'
+import type { Constraint } from '../../grammar/constraint.ts'
+import {
+  type Thinking,
+  type Tool,
+  type ToolChoice,
+  thinking,
+  thinkingOf,
+} from '../chat/conversation.ts'
+import { notRead, type UnreadFields } from '../fields.ts'
+import type { RequestLimits } from '../limits.ts'
+import { invalid, present } from '../openai/sampling.ts'
+import type { Call } from '../route.ts'
+import { Bounded, BoundedInteger, Maybe, OneOf } from '../schema.ts'
+
+const AnyObject = Type.Record(Type.String(), Type.Unknown(), { type: 'object' })
+
+/** A part of a message; which fields it has depends on its type. */
+const Block = Type.Object({
+  type: Type.String(),
+  text: Maybe(Type.String()),
+  id: Maybe(Type.String()),
+  name: Maybe(Type.String()),
+  input: Maybe(AnyObject),
+  tool_use_id: Maybe(Type.String()),
+  content: Maybe(
+    OneOf(
+      'a string or a list of blocks',
+      Type.String(),
+      Type.Array(Type.Object({ type: Type.String(), text: Maybe(Type.String()) })),
+    ),
+  ),
+  is_error: Maybe(Type.Boolean()),
+})
+
+const Blocks = OneOf('a string or a list of blocks', Type.String(), Type.Array(Block))
+
+/** What the prompt is made of; all that is needed to count its tokens. */
+export function promptFields(limits: RequestLimits) {
+  return {
+    model: Type.String(),
+    messages: Type.Array(Type.Object({ role: Type.String(), content: Blocks }), {
+      minItems: 1,
+      maxItems: limits.messages,
+    }),
+    system: Maybe(Blocks),
+    tools: Maybe(
+      Type.Array(
+        Type.Object({
+          type: Maybe(Type.String()),
+          name: Type.String(),
+          description: Maybe(Type.String()),
+          input_schema: Maybe(AnyObject),
+        }),
+      ),
+    ),
+    tool_choice: Maybe(
+      Type.Object({
+        type: Type.String(),
+        name: Maybe(Type.String()),
+        disable_parallel_tool_use: Maybe(Type.Boolean()),
+      }),
+    ),
+    thinking: Maybe(
+      Type.Object({
+        type: Type.String(),
+        budget_tokens: Maybe(Type.Integer({ minimum: 0 })),
+        display: Maybe(Type.String()),
+      }),
+    ),
+    output_config: Maybe(Type.Object({ effort: Maybe(Type.String()), format: Maybe(Format) })),
+    output_format: Maybe(Format),
+  }
+}
+
+const Format = Type.Object({ type: Type.String(), schema: Maybe(AnyObject) })
+
+export function messageBody(limits: RequestLimits) {
+  return Type.Object({
+    ...promptFields(limits),
+    max_tokens: BoundedInteger(1, 2 ** 31 - 1),
+    stream: Maybe(Type.Boolean()),
+    stop_sequences: Maybe(Type.Array(Type.String(), { maxItems: limits.stops })),
+    temperature: Maybe(Bounded(0, 1000)),
+    top_k: Maybe(BoundedInteger(-1, 2 ** 31 - 1)),
+    top_p: Maybe(Bounded(0, 1)),
+  })
+}
+
+export type MessageBody = Static<ReturnType<typeof messageBody>>
+export type PromptBody = Pick<
+  MessageBody,
+  | 'model'
+  | 'messages'
+  | 'system'
+  | 'tools'
+  | 'tool_choice'
+  | 'thinking'
+  | 'output_config'
+  | 'output_format'
+>
+export type WireBlock = Static<typeof Block>
+
+export const UNREAD: UnreadFields = {
+  harmless: [
+    'betas',
+    // Prompts that begin alike are found without being told where.
+    'cache_control',
+    'inference_geo',
+    'metadata',
+    'service_tier',
+    'speed',
+    'user_profile_id',
+    'workspace_id',
+  ],
+  refused: { container: [], mcp_servers: [[]] },
+}
+
+/** An upper bound as any other: one beyond the server's is the server's. */
+export function maxTokensOf(
+  { max_tokens: asked }: MessageBody,
+  { maxTokens: most }: RequestLimits,
+  { warn }: Pick<Call, 'warn'>,
+): number {
+  if (asked > most) warn(`max_tokens: this server answers with at most ${most} tokens`)
+  return Math.min(asked, most)
+}
+
+export function thinkingFor(
+  { thinking: asked, output_config }: PromptBody,
+  { warn }: Pick<Call, 'warn'>,
+): Thinking {
+  const effort = output_config?.effort ?? null
+  if (!present(asked)) {
+    if (effort !== null) warn('output_config.effort was ignored: it needs `thinking`')
+    return thinking('none')
+  }
+  if (asked.type === 'disabled') return thinking('closed')
+  if (asked.type !== 'enabled' && asked.type !== 'adaptive') {
+    throw invalid('thinking.type', 'expected "enabled", "adaptive" or "disabled"')
+  }
+  if (present(asked.budget_tokens)) {
+    warn('thinking.budget_tokens was ignored: a thought ends by itself; send output_config.effort')
+  }
+  if (effort === null) return thinking('open')
+  const known = thinkingOf(effort === 'max' ? 'xhigh' : effort)
+  if (known !== null) return known
+  throw invalid('output_config.effort', 'expected "low", "medium", "high", "xhigh" or "max"')
+}
+
+export function constraintOf({ output_config, output_format }: PromptBody): Constraint | null {
+  const format = output_config?.format ?? output_format
+  if (!present(format)) return null
+  if (format.type !== 'json_schema' || !present(format.schema)) {
+    throw invalid('output_config.format', 'expected {"type": "json_schema", "schema": {…}}')
+  }
+  return { type: 'schema', schema: format.schema }
+}
+
+export function toolsOf({ tools }: PromptBody): Tool[] {
+  return (tools ?? []).map(({ type, name, description, input_schema: schema }, i) => {
+    if (present(type) && type !== 'custom') {
+      throw notRead(`tools[${i}].type`, 'this server runs no tools of its own; send custom ones')
+    }
+    return { name, description: description ?? '', parameters: schema ?? { type: 'object' } }
+  })
+}
+
+export function choiceOf({ tool_choice, tools }: PromptBody): ToolChoice {
+  if (!present(tools) || tools.length === 0) return 'none'
+  if (!present(tool_choice)) return 'auto'
+  const { type, name } = tool_choice
+  if (type === 'auto' || type === 'none') return type
+  if (type === 'any') return 'required'
+  if (type !== 'tool' || !present(name)) {
+    throw invalid('tool_choice', 'expected a type auto, any, none, or tool with a name')
+  }
+  if (tools.some((tool) => tool.name === name)) return { name }
+  throw new SkeinError('invalid_request', 'tool_choice.name: it is none of `tools`', {
+    param: 'tool_choice.name',
+  })
+}

@@ -1,0 +1,205 @@
+/**
+ * A conversation to the one request that the engine takes: its prompt in the trained form, what the answer may be, and how
+ * the answer is to be read. Every dialect with chats goes through here.
+ */
+import type { GenerateRequest, SessionUse, StopParams } from '../../engine/messages.ts'
+import { SkeinError } from '../../errors.ts'
+import type { Constraint } from '../../grammar/constraint.ts'
+import { boundariesAt, encodePrompt } from '../encode.ts'
+import type { ServedModel } from '../models.ts'
+import { encodeTurn } from '../sessions/use.ts'
+import {
+  CHAT_STOPS,
+  chatTail,
+  renderTurns,
+  type ThinkMode,
+  type Turn,
+  turnEnds,
+} from '../template.ts'
+import type { Conversation, Message, Thinking, Tool } from './conversation.ts'
+import type { AnswerForm, PreparedChat } from './reply.ts'
+import {
+  argumentsOf,
+  callBegin,
+  callOf,
+  G1_TOOLS,
+  sequence,
+  type ToolFormat,
+  text,
+} from './tool-format.ts'
+
+type Settings = Pick<
+  GenerateRequest,
+  'id' | 'n' | 'maxTokens' | 'sampling' | 'logprobs' | 'tenant' | 'cache'
+>
+
+interface ChatOptions extends Settings {
+  readonly model: ServedModel
+  readonly thinking: Thinking
+  /** The client's; those of the template are added. */
+  readonly stop: StopParams
+  /** What the answer must be; not together with tools. */
+  readonly constraint: Constraint | null
+  /** With a session only what is new of the conversation is in it. */
+  readonly session: SessionUse | null
+  /** The field that a refusal of the prompt names. */
+  readonly param: string
+  readonly signal: AbortSignal
+}
+
+export async function prepareChat(
+  conversation: Conversation,
+  { model, thinking, stop, constraint, session, param, signal, ...settings }: ChatOptions,
+): Promise<PreparedChat> {
+  const rendered = renderConversation(conversation, thinking, constraint)
+  const prompt = await encodeChat(rendered, model, session, param, signal)
+  const strings = [...new Set([...stop.strings, ...CHAT_STOPS])]
+  const limits = rendered.constraint === null ? {} : { constraint: rendered.constraint }
+  const request = {
+    ...settings,
+    ...prompt,
+    ...limits,
+    stop: { ...stop, strings },
+    promptLogprobs: null,
+  }
+  return { model, request, form: rendered.form }
+}
+
+interface Rendered {
+  readonly turns: readonly Turn[]
+  /** The beginning of the answer's turn. */
+  readonly tail: string
+  readonly form: AnswerForm
+  readonly constraint: Constraint | null
+}
+
+export function renderConversation(
+  conversation: Conversation,
+  { mode, hint }: Thinking,
+  constraint: Constraint | null,
+  format: ToolFormat = G1_TOOLS,
+): Rendered {
+  const { choice } = conversation
+  const tools = offered(conversation)
+  if (tools.length > 0 && constraint !== null) {
+    throw new SkeinError(
+      'unsupported_parameter',
+      'response_format: not together with tools, whose calls are of another form; send "tool_choice": "none" or leave one of them out',
+      { param: 'response_format' },
+    )
+  }
+  const offer = { ...conversation, tools }
+  const turns = turnsOf(offer, hint, format)
+  const tail = chatTail(mode)
+  if (tools.length === 0) {
+    const limit = constraint === null ? null : afterTail(mode, constraint)
+    return { turns, tail, form: { think: mode, tools: null }, constraint: limit }
+  }
+  const names = tools.map(({ name }) => name)
+  const isOpen = choice !== 'auto' && mode === 'none'
+  return {
+    turns,
+    tail: isOpen ? `${tail} ${format.opening}` : tail,
+    form: { think: isOpen ? 'done' : mode, tools: { names, isOpen } },
+    constraint: choice === 'auto' ? freeCalls(offer, mode, format) : oneCall(tools, mode, format),
+  }
+}
+
+/** Tools that this answer may call. */
+function offered({ tools, choice }: Conversation): readonly Tool[] {
+  if (choice === 'none') return []
+  if (typeof choice === 'string') return tools
+  return tools.filter(({ name }) => name === choice.name)
+}
+
+function turnsOf(conversation: Conversation, hint: string, format: ToolFormat): Turn[] {
+  const turns: Turn[] = []
+  for (const [i, message] of conversation.messages.entries()) {
+    const isAfterResult = message.role === 'tool' && conversation.messages[i - 1]?.role === 'tool'
+    const turn = turnOf(message, format)
+    const before = turns.at(-1)
+    if (!isAfterResult || before === undefined) turns.push(turn)
+    else turns[turns.length - 1] = { ...before, content: `${before.content}\n${turn.content}` }
+  }
+  const last = turns.at(-1)
+  if (hint !== '' && last?.role === 'user') {
+    turns[turns.length - 1] = { ...last, content: `${last.content}${hint}` }
+  }
+  if (conversation.tools.length === 0) return turns
+  const list = format.list(conversation)
+  const [first] = turns
+  if (first?.role !== 'system') return [{ role: 'system', content: list }, ...turns]
+  return [{ role: 'system', content: `${first.content}\n${list}` }, ...turns.slice(1)]
+}
+
+function turnOf(message: Message, format: ToolFormat): Turn {
+  if (message.role === 'tool') return { role: 'user', content: format.result(message.content) }
+  if (message.role !== 'assistant') return message
+  const { content, calls = [] } = message
+  if (calls.length === 0) return { role: 'assistant', content }
+  const said = content === '' ? '' : `${content}\n`
+  return { role: 'assistant', content: `${said}${format.calls(calls)}` }
+}
+
+/** A call, and nothing else. */
+function oneCall(
+  tools: readonly Tool[],
+  mode: ThinkMode,
+  { opening, closing }: ToolFormat,
+): Constraint {
+  const call = { type: 'choice', options: tools.map(callOf) } as const
+  const block = sequence(text('\n'), call, text(`\n${closing}`))
+  // The prompt holds the opening where no thought comes before it.
+  return mode === 'none' ? block : afterTail(mode, sequence(text(opening), block))
+}
+
+/** Text, and a call wherever the model begins one. */
+function freeCalls(
+  { tools, parallel }: Conversation,
+  mode: ThinkMode,
+  { opening, closing }: ToolFormat,
+): Constraint {
+  const calls: Constraint = {
+    type: 'triggered',
+    triggers: [`${opening}\n{"name":"`],
+    tags: tools.map((tool) => ({
+      begin: `${opening}\n${callBegin(tool)}`,
+      content: argumentsOf(tool),
+      end: `}\n${closing}`,
+    })),
+    isLast: !parallel,
+  }
+  return mode === 'open' ? sequence({ type: 'until', end: '</think>' }, calls) : calls
+}
+
+/** What the model writes between the end of the prompt and the answer comes first. */
+function afterTail(mode: ThinkMode, answer: Constraint): Constraint {
+  switch (mode) {
+    case 'none':
+      return sequence({ type: 'regex', pattern: '[ ]?' }, answer)
+    case 'open':
+      return sequence(
+        { type: 'until', end: '</think>' },
+        { type: 'regex', pattern: '\\n?' },
+        answer,
+      )
+    case 'closed':
+      return sequence({ type: 'regex', pattern: '>\\n{1,2}' }, answer)
+    case 'done':
+      return answer
+  }
+}
+
+/** In a session only what is new is sent; it begins the next turn. */
+export async function encodeChat(
+  { turns, tail }: Pick<Rendered, 'turns' | 'tail'>,
+  model: ServedModel,
+  session: SessionUse | null,
+  param: string,
+  signal: AbortSignal,
+): Promise<Pick<GenerateRequest, 'prompt' | 'promptAtBeginning' | 'boundaries' | 'session'>> {
+  const whole = renderTurns(turns, tail)
+  if (session !== null) return { ...(await encodeTurn(model, whole, param, signal)), session }
+  const prompt = await encodePrompt(model, whole, param, signal)
+  return { prompt, boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns)) }
+}

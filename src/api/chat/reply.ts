@@ -1,0 +1,180 @@
+/**
+ * The answer to a chat as it streams: the engine's events become pieces of thought, text and calls, the same for every
+ * dialect. The pieces of a choice add up to its whole message.
+ */
+import { randomBytes } from 'node:crypto'
+import type {
+  EngineEvent,
+  FinishReason,
+  GenerateRequest,
+  SessionPosition,
+  TokenText,
+} from '../../engine/messages.ts'
+import { runAll } from '../answers.ts'
+import type { ServedModel, TextCodec } from '../models.ts'
+import type { ThinkMode } from '../template.ts'
+import { ThoughtSplitter } from './thought-splitter.ts'
+import { type AnswerPiece, ToolSplitter } from './tool-splitter.ts'
+
+/** How the text of an answer is to be read: as the prompt began it. */
+export interface AnswerForm {
+  readonly think: ThinkMode
+  /** Null: no tools, and nothing in the text is a call. */
+  readonly tools: { readonly names: readonly string[]; readonly isOpen: boolean } | null
+}
+
+export function plainForm(think: ThinkMode): AnswerForm {
+  return { think, tools: null }
+}
+
+export interface PreparedChat {
+  readonly model: ServedModel
+  readonly request: GenerateRequest
+  readonly form: AnswerForm
+}
+
+export type ReplyPiece =
+  | { readonly type: 'reasoning' | 'text'; readonly text: string }
+  /** A call begins: `call` counts those of the choice from 0. */
+  | { readonly type: 'call'; readonly call: number; readonly id: string; readonly name: string }
+  /** More of the JSON of its arguments. */
+  | { readonly type: 'arguments'; readonly call: number; readonly text: string }
+
+export type ReplyEvent =
+  /** Once, before all others. */
+  | PromptRead
+  | {
+      readonly type: 'pieces'
+      readonly index: number
+      readonly pieces: readonly ReplyPiece[]
+      readonly numTokens: number
+      /** One per token, where asked for. */
+      readonly logprobs: readonly TokenText[] | null
+    }
+  | ChoiceEnd
+
+export interface PromptRead {
+  readonly type: 'prompt'
+  readonly promptTokens: number
+  readonly cachedTokens: number
+}
+
+export interface ChoiceEnd {
+  readonly type: 'end'
+  readonly index: number
+  /** What was still held back. */
+  readonly pieces: readonly ReplyPiece[]
+  /** 'calls': it ended, and calls tools. */
+  readonly reason: FinishReason | 'calls'
+  /** What stopped it: the string, or the token id; null for length. */
+  readonly matched: string | number | null
+  readonly completionTokens: number
+  /** Tokens of its thought. */
+  readonly reasoningTokens: number
+  readonly session: SessionPosition | null
+}
+
+type TextEvent = Extract<EngineEvent, { type: 'text' }>
+type FinishEvent = Extract<EngineEvent, { type: 'finish' }>
+
+/** Runs the request. Ends when every choice has ended; throws what made it fail. */
+export async function* replyEvents(
+  { model, request, form }: PreparedChat,
+  signal: AbortSignal,
+): AsyncGenerator<ReplyEvent> {
+  const readers = Array.from({ length: request.n }, () => new ReplyReader(form, model.tokenizer))
+  for await (const { event } of runAll(model.client, [request], signal)) {
+    if (event.type === 'prompt') {
+      const { contextTokens = request.prompt.length, cachedTokens = 0 } = event
+      yield { type: 'prompt', promptTokens: contextTokens, cachedTokens }
+      continue
+    }
+    const { index } = event
+    const reader = readers[index]!
+    if (event.type === 'finish') {
+      yield reader.finish(event)
+      continue
+    }
+    const pieces = reader.read(event)
+    yield {
+      type: 'pieces',
+      index,
+      pieces,
+      numTokens: event.tokens.length,
+      logprobs: event.logprobs,
+    }
+  }
+}
+
+/** Reads one choice. */
+class ReplyReader {
+  readonly #thought: ThoughtSplitter
+  /** Null where no tools were sent. */
+  readonly #tools: ToolSplitter | null
+  readonly #codec: TextCodec
+  #reasoningTokens = 0
+  /** Ids of the calls so far. */
+  readonly #calls: string[] = []
+
+  constructor({ think, tools }: AnswerForm, codec: TextCodec) {
+    this.#thought = new ThoughtSplitter(think)
+    this.#tools = tools === null ? null : new ToolSplitter(tools.names, tools.isOpen)
+    this.#codec = codec
+  }
+
+  read(event: TextEvent): ReplyPiece[] {
+    const wasReasoning = this.#thought.isReasoning
+    const { reasoning, content } = this.#thought.push(event.text)
+    if (wasReasoning) this.#reasoningTokens += this.#numReasoning(event)
+    return [...thoughtOf(reasoning), ...this.#split(content)]
+  }
+
+  finish({ index, reason, matched, completionTokens, session }: FinishEvent): ChoiceEnd {
+    const { reasoning, content } = this.#thought.end()
+    const rest = (this.#tools?.end() ?? []).map((piece) => this.#numbered(piece))
+    const pieces = [...thoughtOf(reasoning), ...this.#split(content), ...rest]
+    const isCalling = reason === 'stop' && this.#calls.length > 0
+    return {
+      type: 'end',
+      index,
+      pieces,
+      reason: isCalling ? 'calls' : reason,
+      matched,
+      completionTokens,
+      reasoningTokens: this.#reasoningTokens,
+      session: session ?? null,
+    }
+  }
+
+  #split(content: string): ReplyPiece[] {
+    if (content === '') return []
+    if (this.#tools === null) return [{ type: 'text', text: content }]
+    return this.#tools.push(content).map((piece) => this.#numbered(piece))
+  }
+
+  #numbered(piece: AnswerPiece): ReplyPiece {
+    if (piece.type === 'text') return piece
+    if (piece.type === 'call') {
+      const id = `call_${randomBytes(12).toString('hex')}`
+      return { ...piece, call: this.#calls.push(id) - 1, id }
+    }
+    return { ...piece, call: this.#calls.length - 1 }
+  }
+
+  /** An event has as many tokens as had gathered: some may be the answer's already. */
+  #numReasoning({ text, tokens }: TextEvent): number {
+    if (this.#thought.isReasoning) return tokens.length
+    const thought = text.slice(0, text.length - this.#thought.numAfterThought)
+    let left = Buffer.byteLength(thought)
+    const first = tokens.findIndex((token) => {
+      const isAfter = left <= 0
+      left -= this.#codec.bytesOf(token).length
+      return isAfter
+    })
+    return first < 0 ? tokens.length : first
+  }
+}
+
+function thoughtOf(text: string): ReplyPiece[] {
+  return text === '' ? [] : [{ type: 'reasoning', text }]
+}

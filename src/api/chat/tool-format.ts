@@ -1,0 +1,101 @@
+/**
+ * How tools, calls and results look to the model. G1 models were trained on a list of tools in the system's text, calls as
+ * JSON between ```json and ```, and results as texts of the user. Knows no turns and no stream.
+ */
+import type { Constraint, JsonSchema } from '../../grammar/constraint.ts'
+import { checkSchema } from '../../grammar/json-schema.ts'
+import type { Conversation, Tool, ToolCall } from './conversation.ts'
+
+export interface ToolFormat {
+  /** The part of the system's text that tells of the tools. */
+  list(conversation: Conversation): string
+  /** Calls of an earlier answer. */
+  calls(calls: readonly ToolCall[]): string
+  result(content: string): string
+  /** What begins a call. */
+  readonly opening: string
+  readonly closing: string
+}
+
+export const G1_TOOLS: ToolFormat = {
+  list: ({ tools, choice }) => {
+    const order = choice === 'auto' ? ASK_IF_NEEDED : 'Return only a JSON function call.'
+    return `Tools:\n[\n${tools.map((tool) => toolLine(tool)).join(',\n')}\n]\n${order}`
+  },
+  calls: (calls) => calls.map((call) => `\`\`\`json\n${callLine(call)}\n\`\`\``).join('\n'),
+  result: (content) => `Function output:\n${withoutBlankLines(content)}`,
+  opening: '```json',
+  closing: '```',
+}
+
+const ASK_IF_NEEDED = 'Return only a JSON function call, or answer where no function is needed.'
+
+/** The models know `arguments`, one entry each; which of them may be left out is said where not all are needed. */
+function toolLine({ name, description, parameters }: Tool): string {
+  const { properties = {}, required = [], ...rest } = parameters === true ? {} : parameters || {}
+  const isPlain = Object.keys(rest).every((keyword) => PLAIN.includes(keyword))
+  const about = description === '' ? {} : { description: withoutBlankLines(description) }
+  if (!isPlain) return JSON.stringify({ name, ...about, arguments: parameters })
+  const names = Object.keys(properties as object)
+  const needed = (required as readonly string[]).filter((one) => names.includes(one))
+  const must = needed.length === names.length ? {} : { required: needed }
+  return JSON.stringify({ name, ...about, arguments: properties, ...must })
+}
+
+/** Keywords of a schema of arguments that say nothing which a model needs to read. */
+const PLAIN = ['type', 'additionalProperties', '$schema', 'title', 'description']
+
+function callLine(call: ToolCall): string {
+  return `{"name":${JSON.stringify(call.name)},"arguments":${compact(call.arguments)}}`
+}
+
+/** On one line, as trained; what is no JSON stays as it is. */
+function compact(json: string): string {
+  try {
+    return JSON.stringify(JSON.parse(json))
+  } catch {
+    return withoutBlankLines(json) || '{}'
+  }
+}
+
+/** As texts were cleaned for training: a blank line ends a turn there. */
+export function withoutBlankLines(text: string): string {
+  return text
+    .replaceAll('\r\n', '\n')
+    .replaceAll(/\n{2,}/g, '\n')
+    .trim()
+}
+
+/** What a call between opening and closing may be. */
+export function callOf(tool: Tool): Constraint {
+  return sequence(text(callBegin(tool)), argumentsOf(tool), text('}'))
+}
+
+export function callBegin({ name }: Tool): string {
+  return `{"name":${JSON.stringify(name)},"arguments":`
+}
+
+export function argumentsOf({ parameters }: Tool): Constraint {
+  return { type: 'schema', schema: objectOf(parameters) }
+}
+
+/** Arguments are an object, also where the schema does not say so; any where no answer can be held to the schema. */
+function objectOf(parameters: JsonSchema): JsonSchema {
+  if (typeof parameters === 'boolean') return ANY
+  const schema = { type: 'object', ...parameters }
+  try {
+    return checkSchema(schema, 'parameters')
+  } catch {
+    return ANY
+  }
+}
+
+const ANY = { type: 'object' }
+
+export function text(value: string): Constraint {
+  return { type: 'text', text: value }
+}
+
+export function sequence(...parts: Constraint[]): Constraint {
+  return { type: 'sequence', parts }
+}

@@ -1,0 +1,77 @@
+/**
+ * The fields of a body that a route does not read. Each is harmless, or refused unless it says nothing, or unknown: then the
+ * reply names it in the header `warnings`, with the field that was meant if one is close.
+ */
+import { SkeinError } from '../errors.ts'
+
+export interface UnreadFields {
+  /** They promise nothing about the reply. */
+  readonly harmless: readonly string[]
+  /** They would change the reply. Field → the values at which it means nothing. */
+  readonly refused: Readonly<Record<string, readonly unknown[]>>
+  /** What to do instead. */
+  readonly instead?: Readonly<Record<string, string>>
+}
+
+interface FieldCheck extends UnreadFields {
+  readonly read: readonly string[]
+  /** The field that has these fields, with a dot; '' for the body. */
+  readonly at?: string
+}
+
+export function checkFields(
+  given: object,
+  { read, harmless, refused, instead = {}, at = '' }: FieldCheck,
+  warn: (message: string) => void,
+): void {
+  for (const [name, value] of Object.entries(given)) {
+    if (value === null || read.includes(name) || harmless.includes(name)) continue
+    if (Object.hasOwn(refused, name)) {
+      if (!refused[name]!.some((off) => isSame(off, value)))
+        throw notRead(`${at}${name}`, instead[name])
+      continue
+    }
+    const meant = closest(name, [...read, ...Object.keys(refused)])
+    const hint = meant === null ? '' : `; did you mean ${at}${meant}?`
+    warn(`${at}${name.slice(0, 60)} is no field of this route and was ignored${hint}`)
+  }
+}
+
+/** The refusal of a field that would change the reply. */
+export function notRead(param: string, instead = 'leave it out'): SkeinError {
+  const message = `${param}: this route does not implement it, and ignoring it would change the reply; ${instead}`
+  return new SkeinError('unsupported_parameter', message, { param })
+}
+
+/** Neutral values are small: scalars, and lists or objects of at most one scalar. */
+export function isSame(a: unknown, b: unknown): boolean {
+  return a === b || (typeof a === 'object' && JSON.stringify(a) === JSON.stringify(b))
+}
+
+/** The name that differs by at most two letters, or by nothing but `_`, `-` and capitals. */
+export function closest(name: string, names: readonly string[]): string | null {
+  const plain = (text: string) => text.toLowerCase().replaceAll(/[_-]/g, '')
+  const near = names.find((one) => plain(one) === plain(name))
+  if (near !== undefined) return near
+  if (name.length > 40) return null
+  const most = name.length < 6 ? 1 : 2
+  return names.find((one) => distance(name, one) <= most) ?? null
+}
+
+/** Letters to insert, remove, replace or swap with their neighbour. */
+export function distance(a: string, b: string): number {
+  let before: number[] = []
+  let row = Array.from({ length: b.length + 1 }, (_, j) => j)
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i]
+    for (let j = 1; j <= b.length; j++) {
+      const change = a[i - 1] === b[j - 1] ? 0 : 1
+      const swapped = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]
+      const least = Math.min(row[j]! + 1, next[j - 1]! + 1, row[j - 1]! + change)
+      next.push(swapped ? Math.min(least, before[j - 2]! + 1) : least)
+    }
+    before = row
+    row = next
+  }
+  return row[b.length]!
+}

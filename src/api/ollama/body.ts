@@ -1,0 +1,168 @@
+/** What Ollama's two answering routes share: their options, and how they become the engine's numbers. */
+import Type, { type Static } from 'typebox'
+import type { SamplingParams, StopParams } from '../../engine/messages.ts'
+import { ANY_OBJECT, type Constraint } from '../../grammar/constraint.ts'
+import { type Thinking, thinking, thinkingOf } from '../chat/conversation.ts'
+import { checkFields, notRead, type UnreadFields } from '../fields.ts'
+import type { RequestLimits } from '../limits.ts'
+import type { ServedModel } from '../models.ts'
+import {
+  invalid,
+  numberFieldsBut,
+  present,
+  type SamplingDefaults,
+  type SamplingFields,
+  toSampling,
+  toStop,
+  usualNumbers,
+} from '../openai/sampling.ts'
+import type { Call } from '../route.ts'
+import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
+
+/** Ollama's own, but for `repeat_penalty`: 1.1 over a whole conversation drives an RWKV model off its words. */
+export const OLLAMA_DEFAULTS: SamplingDefaults = { temperature: 0.8, topK: 40, topP: 0.9 }
+
+const RENAMED = { repetition_penalty: 'repeat_penalty' } as const
+
+export function optionFields(limits: RequestLimits) {
+  return {
+    seed: Maybe(BoundedInteger(-(2 ** 63), 2 ** 64)),
+    num_predict: Maybe(BoundedInteger(-2, limits.maxTokens)),
+    ...numberFieldsBut(RENAMED),
+    repeat_last_n: Maybe(BoundedInteger(-1, 2 ** 31 - 1)),
+    stop: Maybe(
+      OneOf(
+        `a string or a list of at most ${limits.stops} strings`,
+        Type.String(),
+        Type.Array(Type.String(), { maxItems: limits.stops }),
+      ),
+    ),
+  }
+}
+
+/** Fields of both routes. */
+export function sharedFields(limits: RequestLimits) {
+  return {
+    model: Type.String(),
+    stream: Maybe(Type.Boolean()),
+    options: Maybe(Type.Object(optionFields(limits))),
+    format: Maybe(
+      OneOf(
+        '"json" or a JSON schema',
+        Type.String(),
+        Type.Record(Type.String(), Type.Unknown(), { type: 'object' }),
+      ),
+    ),
+    think: Maybe(OneOf('true, false, "low", "medium" or "high"', Type.Boolean(), Type.String())),
+    keep_alive: Maybe(OneOf('seconds, or text like "5m"', Type.Number(), Type.String())),
+    logprobs: Maybe(Type.Boolean()),
+    top_logprobs: Maybe(BoundedInteger(0, limits.topLogprobs)),
+  }
+}
+
+export type Options = NonNullable<Static<ReturnType<typeof optionsBody>>>
+function optionsBody(limits: RequestLimits) {
+  return Type.Object(optionFields(limits))
+}
+
+/** Fields of the options that this server does not read. An RWKV model has no window to bound and no layers to place. */
+export const UNREAD_OPTIONS: UnreadFields = {
+  harmless: [
+    'f16_kv',
+    'low_vram',
+    'main_gpu',
+    'num_batch',
+    'num_ctx',
+    'num_gpu',
+    'num_keep',
+    'num_thread',
+    'numa',
+    'use_mlock',
+    'use_mmap',
+  ],
+  refused: {
+    embedding_only: [false],
+    logits_all: [false],
+    mirostat: [0],
+    penalize_newline: [true],
+    tfs_z: [1],
+    typical_p: [1],
+    vocab_only: [false],
+  },
+}
+/** Parameters of a sampler that is off. */
+const MIROSTAT = ['mirostat_tau', 'mirostat_eta']
+
+export function checkOptions(
+  options: Options,
+  limits: RequestLimits,
+  { warn }: Pick<Call, 'warn'>,
+): void {
+  const read = [...Object.keys(optionFields(limits)), ...MIROSTAT]
+  checkFields(options, { ...UNREAD_OPTIONS, read, at: 'options.' }, warn)
+  const { repeat_last_n: window, repeat_penalty: penalty } = options
+  if (present(window) && window !== -1 && (penalty ?? 1) !== 1) {
+    warn('options.repeat_last_n was ignored: penalties count the whole text here')
+  }
+}
+
+export function samplingOf(
+  options: Options,
+  model: ServedModel,
+  limits: RequestLimits,
+): { readonly sampling: SamplingParams; readonly stop: StopParams } {
+  const fields = samplingFieldsOf(options)
+  return {
+    sampling: toSampling(fields, model, OLLAMA_DEFAULTS),
+    stop: toStop(fields, [], model, limits),
+  }
+}
+
+/** In the words of the OpenAI dialect. */
+export function samplingFieldsOf(options: Options): SamplingFields {
+  const {
+    repeat_penalty: _renamed,
+    num_predict: _length,
+    repeat_last_n: _window,
+    ...same
+  } = options
+  return { ...same, ...usualNumbers(options, RENAMED) }
+}
+
+/** −1 and −2, and 0, mean "until it ends"; there is a limit all the same. */
+export function maxTokensOf({ num_predict: asked }: Options, limits: RequestLimits): number {
+  return present(asked) && asked > 0 ? asked : limits.defaultChatTokens
+}
+
+export function constraintOf(format: unknown): Constraint | null {
+  if (!present(format) || format === '') return null
+  if (format === 'json') return ANY_OBJECT
+  if (typeof format === 'string') throw invalid('format', 'expected "json" or a JSON schema')
+  // The schema of the body allows a string or an object.
+  return { type: 'schema', schema: format as { readonly [keyword: string]: unknown } }
+}
+
+export function thinkOf(think: boolean | string | null | undefined): Thinking {
+  if (!present(think)) return thinking('none')
+  if (typeof think === 'boolean') return thinking(think ? 'open' : 'closed')
+  const asked = thinkingOf(think)
+  if (asked === null) throw invalid('think', 'expected true, false, "low", "medium" or "high"')
+  return asked
+}
+
+export function refuseImages(images: unknown, param: string): void {
+  if (Array.isArray(images) && images.length > 0) {
+    throw notRead(param, 'this model reads text only')
+  }
+}
+
+/** null: none. */
+export function logprobsOf({
+  logprobs,
+  top_logprobs: top,
+}: {
+  readonly logprobs?: boolean | null
+  readonly top_logprobs?: number | null
+}): number | null {
+  return logprobs === true ? (top ?? 0) : null
+}

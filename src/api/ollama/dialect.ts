@@ -1,0 +1,19 @@
+/** The dialect of Ollama: its routes, streams of a JSON object a line, and errors that are one string. */
+import type { RequestLimits } from '../limits.ts'
+import type { LiveCalls } from '../live-calls.ts'
+import type { Dialect } from '../route.ts'
+import { NDJSON } from '../stream-form.ts'
+import { chatRoute } from './chat.ts'
+import { renderOllamaError } from './errors.ts'
+import { fileRoutes } from './files.ts'
+import { generateRoute } from './generate.ts'
+import { modelRoutes } from './models.ts'
+
+export function ollamaDialect(limits: RequestLimits, live: LiveCalls): Dialect {
+  return {
+    name: 'ollama',
+    stream: NDJSON,
+    routes: [chatRoute(limits, live), generateRoute(limits, live), ...modelRoutes, ...fileRoutes()],
+    renderError: renderOllamaError,
+  }
+}

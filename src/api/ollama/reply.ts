@@ -1,0 +1,74 @@
+/** An answer in Ollama's objects: one, or one for each piece and a last one that counts. Each route shapes them its own way. */
+import type { ToolCall } from '../chat/conversation.ts'
+import { type LiveOptions, liveReply, WholeReply } from '../chat/live.ts'
+import type { PreparedChat, ReplyPiece } from '../chat/reply.ts'
+import { chatLogprob } from '../openai/logprobs.ts'
+import { json, type Reply } from '../route.ts'
+import { Figures } from './figures.ts'
+
+export interface Part {
+  readonly reasoning: string
+  readonly text: string
+  readonly calls: readonly ToolCall[]
+}
+
+/** An object of the reply: a part of the answer, and the fields that all of them may have. */
+type Shape = (part: Part, rest: object) => object
+
+const NOTHING: Part = { reasoning: '', text: '', calls: [] }
+
+export async function replyOf(
+  chat: PreparedChat,
+  where: LiveOptions,
+  isStream: boolean,
+  shape: Shape,
+): Promise<Reply> {
+  if (isStream) return { kind: 'events', events: streamed(chat, where, shape) }
+  return json(await whole(chat, where, shape))
+}
+
+async function whole(chat: PreparedChat, where: LiveOptions, shape: Shape): Promise<object> {
+  const figures = new Figures()
+  const logprobs: object[] = []
+  const reply = new WholeReply()
+  let last: object = {}
+  for await (const event of liveReply(chat, where)) {
+    reply.add(event)
+    if (event.type === 'prompt') figures.read(event.promptTokens)
+    else if (event.type === 'pieces') logprobs.push(...(event.logprobs ?? []).map(chatLogprob))
+    else last = figures.end(event.reason, event.completionTokens)
+  }
+  return shape(reply, { ...(chat.request.logprobs === null ? {} : { logprobs }), ...last })
+}
+
+async function* streamed(
+  chat: PreparedChat,
+  where: LiveOptions,
+  shape: Shape,
+): AsyncGenerator<object> {
+  const figures = new Figures()
+  const reply = new WholeReply()
+  for await (const event of liveReply(chat, where)) {
+    reply.add(event)
+    if (event.type === 'prompt') {
+      figures.read(event.promptTokens)
+      continue
+    }
+    const logprobs = event.type === 'pieces' ? (event.logprobs ?? []).map(chatLogprob) : []
+    const text = textOf(event.pieces, 'text')
+    const reasoning = textOf(event.pieces, 'reasoning')
+    if (text !== '' || reasoning !== '' || logprobs.length > 0) {
+      const scores = logprobs.length === 0 ? {} : { logprobs }
+      yield shape({ ...NOTHING, text, reasoning }, { ...scores, done: false })
+    }
+    if (event.type !== 'end') continue
+    // Clients take a call whole.
+    const called = reply.calls
+    if (called.length > 0) yield shape({ ...NOTHING, calls: called }, { done: false })
+    yield shape(NOTHING, figures.end(event.reason, event.completionTokens))
+  }
+}
+
+function textOf(pieces: readonly ReplyPiece[], type: 'text' | 'reasoning'): string {
+  return pieces.map((piece) => (piece.type === type ? piece.text : '')).join('')
+}

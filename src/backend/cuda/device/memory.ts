@@ -1,0 +1,132 @@
+/**
+ * Device memory under a budget: large blocks straight from the driver, small ones out of shared slabs, every byte
+ * counted. Knows nothing of what the memory holds.
+ */
+import { assert, SkeinError } from '../../../errors.ts'
+import type { CudaDriver } from '../driver/driver.ts'
+import { Slab } from '../driver/slab.ts'
+import type { DevicePointer } from '../kernel/args.ts'
+
+/** What vector loads, TMA and cuBLASLt can ask of an address. */
+const ALIGNMENT = 256
+/** The driver hands out pages of this size: smaller blocks share slabs. */
+const PAGE_BYTES = 2 << 20
+const SLAB_BYTES = 16 << 20
+
+interface Placed {
+  readonly bytes: number
+  /** Null for a block of its own. */
+  readonly slab: { readonly base: DevicePointer; readonly space: Slab } | null
+}
+
+export class DeviceMemory {
+  readonly budgetBytes: number
+  readonly #driver: CudaDriver
+  readonly #placed = new Map<DevicePointer, Placed>()
+  readonly #slabs = new Map<DevicePointer, Slab>()
+  /** Bytes taken from the driver: blocks of their own, and whole slabs. */
+  #takenBytes = 0
+
+  constructor(driver: CudaDriver, budgetBytes: number) {
+    this.#driver = driver
+    this.budgetBytes = budgetBytes
+  }
+
+  get takenBytes(): number {
+    return this.#takenBytes
+  }
+
+  /** What alloc can still hand out in large blocks: the rest of the budget, as far as the device has it. */
+  get freeBytes(): number {
+    return Math.max(0, Math.min(this.budgetBytes - this.#takenBytes, deviceFree(this.#driver)))
+  }
+
+  /** `bytes` bytes, not cleared, 256-byte aligned. */
+  alloc(bytes: number): DevicePointer {
+    assert(Number.isSafeInteger(bytes) && bytes > 0, `an allocation of ${bytes} bytes`)
+    const size = Math.ceil(bytes / ALIGNMENT) * ALIGNMENT
+    if (size < PAGE_BYTES) return this.#allocSmall(size)
+    const pointer = this.#take(size)
+    this.#placed.set(pointer, { bytes: size, slab: null })
+    return pointer
+  }
+
+  #allocSmall(size: number): DevicePointer {
+    for (const [base, space] of this.#slabs) {
+      const offset = space.alloc(size)
+      if (offset !== null) return this.#place(base, space, offset, size)
+    }
+    const base = this.#take(SLAB_BYTES)
+    const space = new Slab(SLAB_BYTES)
+    this.#slabs.set(base, space)
+    return this.#place(base, space, space.alloc(size)!, size)
+  }
+
+  #place(base: DevicePointer, space: Slab, offset: number, bytes: number): DevicePointer {
+    const pointer = base + BigInt(offset)
+    this.#placed.set(pointer, { bytes, slab: { base, space } })
+    return pointer
+  }
+
+  #take(bytes: number): DevicePointer {
+    if (this.#takenBytes + bytes > this.budgetBytes) throw this.#outOfMemory(bytes)
+    const out = new BigUint64Array(1)
+    try {
+      this.#driver.call('cuMemAlloc_v2', out, bytes)
+    } catch (error) {
+      if (error instanceof SkeinError && error.code === 'out_of_memory')
+        throw this.#outOfMemory(bytes)
+      throw error
+    }
+    this.#takenBytes += bytes
+    return out[0]!
+  }
+
+  #outOfMemory(bytes: number): SkeinError {
+    return new SkeinError(
+      'out_of_memory',
+      `${mebibytes(bytes)} of device memory asked for: ${mebibytes(this.#takenBytes)} of a budget of ` +
+        `${mebibytes(this.budgetBytes)} are in use, the device has ${mebibytes(deviceFree(this.#driver))} free; ` +
+        'use fewer slots, a smaller step or --quant int8, or end other programs on the GPU',
+    )
+  }
+
+  free(pointer: DevicePointer): void {
+    const placed = this.#placed.get(pointer)
+    assert(placed !== undefined, `device address ${pointer} freed but not allocated`)
+    this.#placed.delete(pointer)
+    if (placed.slab === null) this.#giveBack(pointer, placed.bytes)
+    else this.#freeSmall(pointer, placed.slab.base, placed.slab.space)
+  }
+
+  #freeSmall(pointer: DevicePointer, base: DevicePointer, space: Slab): void {
+    space.free(Number(pointer - base))
+    if (!space.isEmpty) return
+    this.#slabs.delete(base)
+    this.#giveBack(base, SLAB_BYTES)
+  }
+
+  #giveBack(pointer: DevicePointer, bytes: number): void {
+    this.#driver.call('cuMemFree_v2', pointer)
+    this.#takenBytes -= bytes
+  }
+
+  dispose(): void {
+    const blocks = [...this.#placed].filter(([, { slab }]) => slab === null)
+    for (const [pointer, { bytes }] of blocks) this.#giveBack(pointer, bytes)
+    for (const base of this.#slabs.keys()) this.#giveBack(base, SLAB_BYTES)
+    this.#placed.clear()
+    this.#slabs.clear()
+  }
+}
+
+/** Bytes that the device could give to anyone now. */
+export function deviceFree(driver: CudaDriver): number {
+  const free = new BigUint64Array(1)
+  driver.call('cuMemGetInfo_v2', free, new BigUint64Array(1))
+  return Number(free[0])
+}
+
+function mebibytes(bytes: number): string {
+  return `${(bytes / 2 ** 20).toFixed(bytes < 2 ** 20 ? 3 : 0)} MiB`
+}

@@ -1,0 +1,80 @@
+/**
+ * Copies between ordinary JavaScript memory and the device, through page-locked buffers in turn: while the device
+ * reads one, the next is filled. They are made at the first copy, and so many that the short uploads between two steps find
+ * one free: a copy is behind the steps that were launched before it. Knows nothing of what is copied.
+ */
+import type { Pointer } from '../../ffi.ts'
+import type { CudaDriver } from '../driver/driver.ts'
+import type { DevicePointer } from '../kernel/args.ts'
+import { PinnedBuffer } from './pinned.ts'
+
+/** Large enough that a copy's fixed cost does not count, small enough to stay in the CPU's cache. */
+const PART_BYTES = 1 << 20
+const NUM_PARTS = 16
+/** CU_EVENT_DISABLE_TIMING */
+const NO_TIMING = 2
+
+interface Part {
+  readonly buffer: PinnedBuffer
+  /** Recorded after the last copy out of the buffer. */
+  readonly isFree: Pointer
+}
+
+export class Staging {
+  readonly #driver: CudaDriver
+  readonly #stream: Pointer
+  #parts: readonly Part[] | null = null
+  #turn = 0
+
+  constructor(driver: CudaDriver, stream: Pointer) {
+    this.#driver = driver
+    this.#stream = stream
+  }
+
+  upload(to: DevicePointer, values: ArrayBufferView): void {
+    const source = new Uint8Array(values.buffer, values.byteOffset, values.byteLength)
+    for (let start = 0; start < source.length; start += PART_BYTES) {
+      const part = source.subarray(start, start + PART_BYTES)
+      const { buffer, isFree } = this.#nextPart()
+      this.#driver.call('cuEventSynchronize', isFree)
+      new Uint8Array(buffer.buffer).set(part)
+      const target = to + BigInt(start)
+      this.#driver.call('cuMemcpyHtoDAsync_v2', target, buffer.address, part.length, this.#stream)
+      this.#driver.call('cuEventRecord', isFree, this.#stream)
+    }
+  }
+
+  download(from: DevicePointer, bytes: number): Uint8Array<ArrayBuffer> {
+    const values = new Uint8Array(bytes)
+    for (let start = 0; start < bytes; start += PART_BYTES) {
+      const length = Math.min(PART_BYTES, bytes - start)
+      const { buffer, isFree } = this.#nextPart()
+      const source = from + BigInt(start)
+      this.#driver.call('cuMemcpyDtoHAsync_v2', buffer.address, source, length, this.#stream)
+      this.#driver.call('cuEventRecord', isFree, this.#stream)
+      this.#driver.call('cuEventSynchronize', isFree)
+      values.set(new Uint8Array(buffer.buffer, 0, length), start)
+    }
+    return values
+  }
+
+  #nextPart(): Part {
+    this.#parts ??= Array.from({ length: NUM_PARTS }, () => this.#part())
+    this.#turn = (this.#turn + 1) % NUM_PARTS
+    return this.#parts[this.#turn]!
+  }
+
+  #part(): Part {
+    const event = new BigUint64Array(1)
+    this.#driver.call('cuEventCreate', event, NO_TIMING)
+    return { buffer: new PinnedBuffer(this.#driver, PART_BYTES), isFree: event[0]! }
+  }
+
+  dispose(): void {
+    for (const { buffer, isFree } of this.#parts ?? []) {
+      buffer.dispose()
+      this.#driver.call('cuEventDestroy_v2', isFree)
+    }
+    this.#parts = null
+  }
+}

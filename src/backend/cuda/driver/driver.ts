@@ -1,0 +1,164 @@
+/**
+ * The functions of the CUDA driver that Skein calls, each checked: a failure carries the driver's own name and text,
+ * and one that ends the context also the last kernel launched. The library is opened at the first use, so a machine
+ * without CUDA runs none of this. Knows nothing of devices' contents.
+ */
+import { SkeinError } from '../../../errors.ts'
+import { type Bound, bindAll, type NativeLibrary, openLibrary, readString } from '../../ffi.ts'
+
+const I = 'int32'
+const U = 'uint32'
+const S = 'uint64'
+const P = 'pointer'
+
+/** Names and arguments of cuda.h (CUDA 12.0 and later; the _v2 names are what its macros stand for). */
+const SIGNATURES = {
+  cuInit: [I, [U]],
+  cuDriverGetVersion: [I, [P]],
+  cuGetErrorName: [I, [I, P]],
+  cuGetErrorString: [I, [I, P]],
+  cuDeviceGetCount: [I, [P]],
+  cuDeviceGet: [I, [P, I]],
+  cuDeviceGetName: [I, [P, I, I]],
+  cuDeviceGetUuid_v2: [I, [P, I]],
+  cuDeviceGetAttribute: [I, [P, I, I]],
+  cuDeviceTotalMem_v2: [I, [P, I]],
+  cuDevicePrimaryCtxRetain: [I, [P, I]],
+  cuDevicePrimaryCtxRelease_v2: [I, [I]],
+  cuCtxSetCurrent: [I, [P]],
+  cuDeviceCanAccessPeer: [I, [P, I, I]],
+  cuCtxEnablePeerAccess: [I, [P, U]],
+  cuStreamCreate: [I, [P, U]],
+  cuStreamDestroy_v2: [I, [P]],
+  cuStreamSynchronize: [I, [P]],
+  cuStreamWaitEvent: [I, [P, P, U]],
+  cuStreamBeginCapture_v2: [I, [P, I]],
+  cuStreamEndCapture: [I, [P, P]],
+  cuGraphInstantiateWithFlags: [I, [P, P, S]],
+  cuGraphGetNodes: [I, [P, P, P]],
+  cuGraphUpload: [I, [P, P]],
+  cuGraphLaunch: [I, [P, P]],
+  cuGraphExecDestroy: [I, [P]],
+  cuGraphDestroy: [I, [P]],
+  cuEventCreate: [I, [P, U]],
+  cuEventDestroy_v2: [I, [P]],
+  cuEventRecord: [I, [P, P]],
+  cuEventSynchronize: [I, [P]],
+  cuEventElapsedTime: [I, [P, P, P]],
+  cuEventQuery: [I, [P]],
+  cuMemGetInfo_v2: [I, [P, P]],
+  cuMemAlloc_v2: [I, [P, S]],
+  cuMemFree_v2: [I, [P]],
+  cuMemHostAlloc: [I, [P, S, U]],
+  cuMemFreeHost: [I, [P]],
+  cuMemcpyHtoDAsync_v2: [I, [P, P, S, P]],
+  cuMemcpyDtoHAsync_v2: [I, [P, P, S, P]],
+  cuMemcpyDtoDAsync_v2: [I, [P, P, S, P]],
+  cuMemcpyPeerAsync: [I, [P, P, P, P, S, P]],
+  cuMemsetD8Async: [I, [P, 'uint32', S, P]],
+  cuMemsetD32Async: [I, [P, U, S, P]],
+  cuModuleLoadData: [I, [P, P]],
+  cuModuleUnload: [I, [P]],
+  cuModuleGetFunction: [I, [P, P, 'string']],
+  cuFuncGetAttribute: [I, [P, I, P]],
+  cuFuncSetAttribute: [I, [P, I, I]],
+  cuOccupancyMaxActiveBlocksPerMultiprocessor: [I, [P, P, I, S]],
+  cuOccupancyMaxActiveClusters: [I, [P, P, P]],
+  cuLaunchKernelEx: [I, [P, P, P, P]],
+  cuTensorMapEncodeTiled: [I, [P, I, U, P, P, P, P, P, I, I, I, I]],
+} as const
+
+export type DriverFunctions = Bound<typeof SIGNATURES>
+type DriverFunction = keyof DriverFunctions
+
+const OUT_OF_MEMORY = 2
+/** After one of these every call on the context fails: the process has to go. */
+const STICKY = new Set([
+  ...[214, 220, 226],
+  ...[700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999],
+])
+
+const LIBRARY = 'libcuda.so.1'
+const INSTALL =
+  'install the NVIDIA driver (535 or later; Debian, Ubuntu: apt-get install nvidia-driver), in a container start it with --gpus all'
+
+/** The driver's functions with their checks. One per device, so that a failure names that device's last launch. */
+export class CudaDriver {
+  readonly functions: DriverFunctions
+  /** What was put on the stream last, for the message of an error that surfaces later. */
+  lastLaunch: string | null = null
+
+  constructor(functions: DriverFunctions) {
+    this.functions = functions
+  }
+
+  /** Calls a function and throws unless it returns CUDA_SUCCESS. */
+  call<K extends DriverFunction>(name: K, ...args: Parameters<DriverFunctions[K]>): void {
+    // Every function of the table returns a CUresult, and the arguments were checked against its own signature.
+    const bound = this.functions[name] as (...args: unknown[]) => number
+    const status = bound(...args)
+    if (status !== 0) throw this.error(status, name)
+  }
+
+  error(status: number, what: string): SkeinError {
+    return describeFailure(this.functions, status, what, this.lastLaunch)
+  }
+}
+
+/** The error that a CUresult becomes. */
+export function describeFailure(
+  functions: Pick<DriverFunctions, 'cuGetErrorName' | 'cuGetErrorString'>,
+  status: number,
+  what: string,
+  lastLaunch: string | null,
+): SkeinError {
+  const name = textOf(functions.cuGetErrorName, status) ?? `CUDA error ${status}`
+  const text = textOf(functions.cuGetErrorString, status) ?? 'no text'
+  const failure = `cuda backend, ${what}: ${name} (${text})`
+  if (status === OUT_OF_MEMORY) return new SkeinError('out_of_memory', failure)
+  if (!STICKY.has(status)) return new SkeinError('internal', failure)
+  const launched = lastLaunch === null ? 'nothing was launched yet' : `last launched: ${lastLaunch}`
+  return new SkeinError(
+    'kernel_failed',
+    `${failure}; ${launched}. The device can no longer be used from this process; ` +
+      'CUDA_LAUNCH_BLOCKING=1 makes the error surface at the kernel at fault',
+  )
+}
+
+function textOf(
+  lookUp: DriverFunctions['cuGetErrorName' | 'cuGetErrorString'],
+  status: number,
+): string | null {
+  const address = new BigUint64Array(1)
+  return lookUp(status, address) === 0 && address[0] ? readString(address[0]) : null
+}
+
+let opened: DriverFunctions | undefined
+
+/** The driver's functions, initialised; fails where there is no driver or no GPU it can use. */
+export function openDriver(): CudaDriver {
+  opened ??= initialise(bindAll(openDriverLibrary(), SIGNATURES))
+  return new CudaDriver(opened)
+}
+
+function openDriverLibrary(): NativeLibrary {
+  try {
+    return openLibrary(LIBRARY)
+  } catch (cause) {
+    throw new SkeinError(
+      'backend_unavailable',
+      `no CUDA driver: ${LIBRARY} is not on the loader's path; ${INSTALL}`,
+      { cause },
+    )
+  }
+}
+
+function initialise(functions: DriverFunctions): DriverFunctions {
+  const status = functions.cuInit(0)
+  if (status === 0) return functions
+  const { message } = describeFailure(functions, status, 'cuInit', null)
+  throw new SkeinError(
+    'backend_unavailable',
+    `the CUDA driver finds no GPU it can use: ${message}; see nvidia-smi`,
+  )
+}

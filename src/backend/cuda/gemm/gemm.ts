@@ -1,0 +1,259 @@
+/**
+ * Matrix products y[n, m] = x[n, k] · W[m, k]ᵀ (row-major, f16 or e4m3 in, f32 sums) through cuBLASLt. For each shape and bucket
+ * of tokens the library's candidates are timed on the device once, and the winner is kept on disk. Knows no model.
+ */
+import { assert, SkeinError } from '../../../errors.ts'
+import type { CudaDevice } from '../device/device.ts'
+import type { DevicePointer } from '../kernel/args.ts'
+import { type Algorithm, CublasLt, type Product, type ProductShape } from './cublaslt.ts'
+import { type Plan, PlanCache } from './plans.ts'
+import { tune } from './tune.ts'
+
+export interface GemmShape {
+  /** Rows of W: outputs. */
+  readonly m: number
+  /** Rows of x: tokens. */
+  readonly n: number
+  readonly k: number
+  /** Of W and x: f16 unless given; fp8 is e4m3. */
+  readonly inType?: 'f16' | 'fp8'
+  readonly outType: 'f16' | 'f32'
+  /** 1 adds into y, the residual. */
+  readonly beta?: 0 | 1
+  /** Independent products of one launch, their operands a constant distance apart. */
+  readonly batch?: number
+  /** Elements from one operand of the batch to the next, the same for every number of tokens; 0 shares an operand. */
+  readonly strides?: { readonly w: number; readonly x: number; readonly y: number }
+  /** Elements from one row of y to the next; packed when absent. */
+  readonly ldy?: number
+}
+
+export interface GemmCall extends GemmShape {
+  /** inType [m, k] */
+  readonly w: DevicePointer
+  /** inType [n, k] */
+  readonly x: DevicePointer
+  /** outType [n, m] */
+  readonly y: DevicePointer
+  /** f32 [m] and [n]: what the rows of W and of x are multiplied with, of fp8 only and where scalesRows() says so. */
+  readonly scales?: { readonly w: DevicePointer; readonly x: DevicePointer }
+}
+
+/** The smallest numbers of tokens that plans are tuned for, and steps padded to. */
+const SMALL_BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128]
+/** Split-K of the widest decode product: 8 partial sums of 4096 × 512 in f32. */
+const WORKSPACE_BYTES = 64 << 20
+const CANDIDATES = 24
+const MAX_ALIGNMENT = 256n
+
+/**
+ * The bucket of a number of tokens. Fine enough that what is padded costs little: a plan's tiles suit its own number and
+ * no other, so that products of 352 tokens with the plan of 384 take as long as those of 384.
+ */
+export function bucketOf(n: number): number {
+  const small = SMALL_BUCKETS.find((size) => size >= n)
+  if (small !== undefined) return small
+  const grain = n <= 512 ? 32 : n <= 1024 ? 64 : 128
+  return grain * Math.ceil(n / grain)
+}
+
+interface ReadyPlan {
+  /** What an error that surfaces later calls it. */
+  readonly label: string
+  readonly product: Product
+  /** Of each number of tokens this plan has met: the tuned algorithm, or the library's own where that cannot do it. */
+  readonly algorithms: Map<number, Algorithm>
+  readonly tuned: Algorithm
+}
+
+export class Gemm {
+  readonly #device: CudaDevice
+  readonly #library: CublasLt
+  readonly #cache: PlanCache
+  readonly #plans = new Map<string, ReadyPlan>()
+  readonly #scalesRows = new Map<GemmShape['outType'], boolean>()
+  #workspace: DevicePointer | null = null
+
+  constructor(device: CudaDevice) {
+    this.#device = device
+    device.enter()
+    this.#library = new CublasLt(Math.floor(device.info.driverVersion / 1000))
+    this.#cache = new PlanCache({
+      gpu: device.name,
+      driver: device.info.driverRelease,
+      cublasLt: this.#library.version,
+    })
+  }
+
+  /** "cuBLASLt 13.1.0 (…/libcublasLt.so.13)" */
+  get description(): string {
+    const { version, path } = this.#library
+    const [major, minor] = [Math.floor(version / 10_000), Math.floor(version / 100) % 100]
+    return `cuBLASLt ${major}.${minor}.${version % 100} (${path})`
+  }
+
+  /**
+   * Puts a product on the stream. The first call of a shape and bucket tunes it, which waits for the device; while a
+   * graph is captured the shape must have been run or prepared before.
+   */
+  run(call: GemmCall): void {
+    const { n, w, x, y, beta = 0 } = call
+    const plan = this.#plan(call)
+    plan.product.setTokens(n)
+    const algorithm = plan.algorithms.get(n) ?? this.#fit(plan, n)
+    const device = this.#device
+    if (call.scales) plan.product.setScales(call.scales.w, call.scales.x)
+    device.driver.lastLaunch = plan.label
+    try {
+      plan.product.run(device.stream, algorithm, { w, x, y }, beta, this.#workspaceAddress())
+    } catch (error) {
+      // cuBLASLt has one status for every failure of a launch; where the device itself is at fault, it says so here.
+      if (!device.isCapturing) device.synchronize()
+      throw error
+    }
+  }
+
+  /** Makes the plan of a call without running it: y stays as it is. */
+  prepare(call: GemmCall): void {
+    const plan = this.#plan(call)
+    plan.product.setTokens(call.n)
+    if (!plan.algorithms.has(call.n)) this.#fit(plan, call.n)
+    this.#workspaceAddress()
+  }
+
+  /** Whether the library multiplies the rows of fp8 operands with scales: it does on some chips and versions. */
+  scalesRows(outType: GemmShape['outType']): boolean {
+    const known = this.#scalesRows.get(outType)
+    if (known !== undefined) return known
+    const found = this.#probeScales(outType)
+    this.#scalesRows.set(outType, found)
+    return found
+  }
+
+  #probeScales(outType: GemmShape['outType']): boolean {
+    const address = this.#workspaceAddress()
+    const call = { m: 256, n: 64, k: 256, inType: 'fp8', outType } as const
+    const scales = { w: address, x: address }
+    const shape = productShape({ ...call, scales }, Number(MAX_ALIGNMENT))
+    try {
+      const product = this.#library.product(shape)
+      try {
+        product.setScales(address, address)
+        return product.candidates(1, WORKSPACE_BYTES).length > 0
+      } finally {
+        product.dispose()
+      }
+    } catch (error) {
+      // A refusal of the library; anything else will be met again.
+      if (error instanceof SkeinError) return false
+      throw error
+    }
+  }
+
+  #plan(call: GemmCall): ReadyPlan {
+    const shape = productShape({ ...call, n: bucketOf(call.n) }, alignmentOf(call))
+    const key = planKey(shape, call.beta ?? 0)
+    // Descriptors are for one distance between operands; the winner is the same for all.
+    const place = `${key} ${shape.strideW},${shape.strideX},${shape.strideY}`
+    const known = this.#plans.get(place)
+    if (known !== undefined) return known
+    assert(!this.#device.isCapturing, `product ${key} captured before it was run or prepared`)
+    const product = this.#library.product(shape)
+    if (call.scales) product.setScales(call.scales.w, call.scales.x)
+    const tuned = this.#recall(product, key) ?? this.#tune(product, shape, call, key)
+    const label = `product ${key}`
+    const plan = { label, product, algorithms: new Map([[shape.n, tuned]]), tuned }
+    this.#plans.set(place, plan)
+    return plan
+  }
+
+  /** The winner of an earlier process, where the library still accepts it. */
+  #recall(product: Product, key: string): Algorithm | null {
+    const plan: Plan | undefined = this.#cache.get(key)
+    const algorithm = plan === undefined ? null : product.verify(plan.algorithm)
+    return algorithm !== null && algorithm.workspaceBytes <= WORKSPACE_BYTES ? algorithm : null
+  }
+
+  #tune(product: Product, shape: ProductShape, call: GemmCall, key: string): Algorithm {
+    const candidates = this.#candidates(product)
+    const timed = tune(this.#device, shape, candidates, (algorithm, x, y) =>
+      product.run(
+        this.#device.stream,
+        algorithm,
+        { w: call.w, x, y },
+        call.beta ?? 0,
+        this.#workspaceAddress(),
+      ),
+    )
+    // Without memory to try them in, the library's own first choice serves, and is not kept.
+    if (timed === null) return candidates[0]!
+    this.#cache.set(key, { algorithm: timed.algorithm.code, microseconds: timed.microseconds })
+    return timed.algorithm
+  }
+
+  #candidates(product: Product): Algorithm[] {
+    const candidates = product.candidates(CANDIDATES, WORKSPACE_BYTES)
+    assert(candidates.length > 0, 'cuBLASLt offers an algorithm for every product')
+    return candidates
+  }
+
+  /** The tuned algorithm for another number of tokens of its bucket. */
+  #fit(plan: ReadyPlan, n: number): Algorithm {
+    const verified = plan.product.verify(plan.tuned.code)
+    const fits = verified !== null && verified.workspaceBytes <= WORKSPACE_BYTES
+    const algorithm = fits ? verified : this.#candidates(plan.product)[0]!
+    plan.algorithms.set(n, algorithm)
+    return algorithm
+  }
+
+  #workspaceAddress(): DevicePointer {
+    this.#workspace ??= this.#device.alloc(WORKSPACE_BYTES)
+    return this.#workspace
+  }
+
+  dispose(): void {
+    for (const { product } of this.#plans.values()) product.dispose()
+    this.#plans.clear()
+    if (this.#workspace !== null) this.#device.free(this.#workspace)
+    this.#workspace = null
+    this.#library.dispose()
+  }
+}
+
+/** With every default filled in. */
+export function productShape(
+  shape: GemmShape & Pick<Partial<GemmCall>, 'scales'>,
+  alignment: number,
+): ProductShape {
+  const { m, n, k, inType = 'f16', outType, batch = 1, ldy = m } = shape
+  assert(batch === 1 || shape.strides !== undefined, 'a batch of products needs strides')
+  return {
+    m,
+    n,
+    k,
+    batch,
+    inType,
+    outType,
+    isScaled: shape.scales !== undefined,
+    ldy,
+    strideW: shape.strides?.w ?? 0,
+    strideX: shape.strides?.x ?? 0,
+    strideY: shape.strides?.y ?? 0,
+    alignment,
+  }
+}
+
+/** The power of two, up to 256, that divides every address. */
+function alignmentOf({ w, x, y }: GemmCall): number {
+  const bits = w | x | y | MAX_ALIGNMENT
+  return Number(bits & -bits)
+}
+
+/** What the speed of an algorithm depends on, besides the machine. */
+export function planKey(shape: ProductShape, beta: 0 | 1): string {
+  const { m, n, k, batch, outType, ldy } = shape
+  const packed = ldy === m ? '' : ` ld ${ldy}`
+  const batched = batch === 1 ? '' : ` ${batch}x`
+  const inputs = shape.inType === 'f16' ? '' : ` ${shape.inType}${shape.isScaled ? ' scaled' : ''}`
+  return `${m}x${k} n${n} ${outType} b${beta} a${shape.alignment}${packed}${batched}${inputs}`
+}

@@ -1,0 +1,80 @@
+/**
+ * The algorithms that won, on disk: one JSON file per GPU model, driver and cuBLASLt version, for their codes mean
+ * nothing elsewhere. A file that is damaged or cannot be written costs tuning time, nothing else. Knows no cuBLASLt.
+ */
+import { createHash } from 'node:crypto'
+import { join } from 'node:path'
+import { cacheFolder, readCached, writeCached } from '../kernel/image.ts'
+import { ALGORITHM_BYTES } from './cublaslt.ts'
+
+export interface Plan {
+  readonly algorithm: Uint8Array
+  /** On the device, weights not in the cache; for people who read the file. */
+  readonly microseconds: number
+}
+
+interface PlanMachine {
+  readonly gpu: string
+  readonly driver: string
+  readonly cublasLt: number
+}
+
+/** Of the file's layout and of the way candidates are chosen and timed. */
+const VERSION = 1
+
+export class PlanCache {
+  readonly path: string
+  readonly #folder: string
+  readonly #machine: PlanMachine
+  #plans: Map<string, Plan> | null = null
+
+  constructor(machine: PlanMachine, folder = cacheFolder('gemm')) {
+    const parts = JSON.stringify([VERSION, machine.gpu, machine.driver, machine.cublasLt])
+    const name = createHash('sha256').update(parts).digest('hex').slice(0, 32)
+    this.#machine = machine
+    this.#folder = folder
+    this.path = join(folder, `${name}.json`)
+  }
+
+  get(key: string): Plan | undefined {
+    this.#plans ??= this.#read()
+    return this.#plans.get(key)
+  }
+
+  /** Adds to what is on disk by now, so that two processes that tune at once lose little. */
+  set(key: string, plan: Plan): void {
+    this.#plans = new Map([...(this.#plans ?? []), ...this.#read(), [key, plan]])
+    const plans = Object.fromEntries(
+      [...this.#plans].map(([name, { algorithm, microseconds }]) => [
+        name,
+        { algorithm: Buffer.from(algorithm).toString('base64'), microseconds },
+      ]),
+    )
+    writeCached(this.#folder, this.path, JSON.stringify({ machine: this.#machine, plans }, null, 1))
+  }
+
+  #read(): Map<string, Plan> {
+    const bytes = readCached(this.path)
+    return bytes === null ? new Map() : parsePlans(new TextDecoder().decode(bytes))
+  }
+}
+
+function parsePlans(text: string): Map<string, Plan> {
+  const found = new Map<string, Plan>()
+  for (const [key, value] of Object.entries(plansOf(text))) {
+    const { algorithm, microseconds } = (value ?? {}) as Record<string, unknown>
+    if (typeof algorithm !== 'string' || typeof microseconds !== 'number') continue
+    const code = new Uint8Array(Buffer.from(algorithm, 'base64'))
+    if (code.length === ALGORITHM_BYTES) found.set(key, { algorithm: code, microseconds })
+  }
+  return found
+}
+
+function plansOf(text: string): object {
+  try {
+    const { plans } = JSON.parse(text) as { plans?: unknown }
+    return typeof plans === 'object' && plans !== null ? plans : {}
+  } catch {
+    return {}
+  }
+}

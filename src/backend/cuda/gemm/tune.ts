@@ -1,0 +1,107 @@
+/**
+ * Times the candidate algorithms of one matrix product on the device, as they will run: weights not in the cache, x of
+ * random numbers. Knows nothing of how a candidate is launched.
+ */
+import { SkeinError } from '../../../errors.ts'
+import type { CudaDevice } from '../device/device.ts'
+import type { DevicePointer } from '../kernel/args.ts'
+import type { Algorithm, ProductShape } from './cublaslt.ts'
+
+export interface Timed {
+  readonly algorithm: Algorithm
+  readonly microseconds: number
+}
+
+/** Ahead of all, so that the clocks are up. Then every candidate is timed so often, the best of them once more. */
+const WARM_UP_REPEATS = 10
+const FIRST_REPEATS = 3
+const FINAL_REPEATS = 9
+const FINALISTS = 4
+/** Writing this many caches' worth empties the cache; it also keeps the device busy while the host launches. */
+const FLUSH_CACHES = 3
+const MIN_FLUSH_BYTES = 32 << 20
+const RANDOM_BYTES = 1 << 20
+
+type RunCandidate = (algorithm: Algorithm, x: DevicePointer, y: DevicePointer) => void
+
+/** The fastest candidate, or null when there is no memory to try them in. x and y are scratch; the weights are real. */
+export function tune(
+  device: CudaDevice,
+  shape: ProductShape,
+  candidates: readonly Algorithm[],
+  run: RunCandidate,
+): Timed | null {
+  const scratch = new Scratch(device)
+  try {
+    const x = scratch.random(2 * span(shape.batch, shape.strideX, shape.n, shape.k))
+    const bytesOut = shape.outType === 'f32' ? 4 : 2
+    const y = scratch.zeros(bytesOut * span(shape.batch, shape.strideY, shape.n, shape.ldy))
+    const flushBytes = Math.max(FLUSH_CACHES * device.info.l2Bytes, MIN_FLUSH_BYTES)
+    const flushed = scratch.zeros(flushBytes)
+    const time = (algorithm: Algorithm, repeats: number): Timed => ({
+      algorithm,
+      microseconds: device.time(
+        () => run(algorithm, x, y),
+        repeats,
+        () => device.fill(flushed, 0, flushBytes),
+      ),
+    })
+    if (candidates[0] !== undefined) time(candidates[0], WARM_UP_REPEATS)
+    const first = candidates.map((algorithm) => time(algorithm, FIRST_REPEATS)).sort(byTime)
+    const last = first.slice(0, FINALISTS).map((one) => time(one.algorithm, FINAL_REPEATS))
+    return last.sort(byTime)[0] ?? null
+  } catch (error) {
+    if (error instanceof SkeinError && error.code === 'out_of_memory') return null
+    throw error
+  } finally {
+    scratch.dispose()
+  }
+}
+
+function byTime(a: Timed, b: Timed): number {
+  return a.microseconds - b.microseconds
+}
+
+/** Elements from the first of the first matrix to the last of the last. */
+function span(batch: number, stride: number, rows: number, ld: number): number {
+  return (batch - 1) * stride + rows * ld
+}
+
+class Scratch {
+  readonly #device: CudaDevice
+  readonly #pointers: DevicePointer[] = []
+
+  constructor(device: CudaDevice) {
+    this.#device = device
+  }
+
+  zeros(bytes: number): DevicePointer {
+    const pointer = this.#device.alloc(bytes)
+    this.#pointers.push(pointer)
+    this.#device.fill(pointer, 0, bytes)
+    return pointer
+  }
+
+  /** f16 numbers in ±[0.5, 1): products of zeros would run faster than real ones. */
+  random(bytes: number): DevicePointer {
+    const pointer = this.zeros(bytes)
+    const block = randomHalves(Math.min(bytes, RANDOM_BYTES))
+    this.#device.upload(pointer, block)
+    for (let done = block.byteLength; done < bytes; done *= 2)
+      this.#device.copy(pointer + BigInt(done), pointer, Math.min(done, bytes - done))
+    return pointer
+  }
+
+  dispose(): void {
+    for (const pointer of this.#pointers) this.#device.free(pointer)
+  }
+}
+
+function randomHalves(bytes: number): Uint16Array {
+  let state = 1
+  return Uint16Array.from({ length: Math.floor(bytes / 2) }, () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
+    // Sign and most bits of the fraction at random, exponent −1; taken as e4m3, neither byte is a NaN.
+    return ((state >>> 16) & 0x83bf) | 0x3800
+  })
+}

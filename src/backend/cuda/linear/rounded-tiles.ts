@@ -1,0 +1,262 @@
+/**
+ * Products of many tokens with matrices of integers on cuda without copies of them: a launch of linear-tiles.cu for all of
+ * a type, in tiles and shares of the columns that suit the number of tokens. Needs capability 9.0 itself, not a later one.
+ */
+import { assert } from '../../../errors.ts'
+import type { QuantisedType } from '../../backend.ts'
+import type { CudaDevice } from '../device/device.ts'
+import { bucketOf } from '../gemm/gemm.ts'
+import { StructBytes } from '../kernel/struct-bytes.ts'
+import { PART_BYTES, PART_INPUTS, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
+import type { StepStream } from '../step/command.ts'
+import { EPILOGUES, type Product } from './product.ts'
+import { TENSOR_MAP_BYTES, tensorMapOf } from './tensor-map.ts'
+
+/** MAX_JOBS, the bytes of a job, kThreads, kRows and kBoxInputs of linear-tiles.cu. */
+const MAX_JOBS = 8
+const JOB_BYTES = 48
+const THREADS = 384
+const BLOCK_ROWS = 128
+const BOX_INPUTS = 64
+/** Bytes of a token's sums, and of a stage's two barriers. */
+const SUM_BYTES = 4 * (BLOCK_ROWS + 4)
+const BARRIER_BYTES = 16
+/** Values of TOKENS, and nanoseconds of a block before its first inputs and after the last, measured likewise. */
+const SIZES = [
+  { size: 64, blockTime: 6_000 },
+  { size: 128, blockTime: 9_000 },
+  { size: 256, blockTime: 14_000 },
+] as const
+/** Nanoseconds of 64 inputs, for each of SIZES, as measured on an H200. */
+const INPUT_TIMES: Readonly<Record<QuantisedType, readonly [number, number, number]>> = {
+  i8: [310, 365, 570],
+  q4: [250, 325, 565],
+  nf4: [340, 420, 570],
+}
+/** More stages of the ring bring nothing. */
+const MAX_STAGES = 10
+/** Pairs of blocks that share a product's columns, two blocks each in a cluster of eight at the most. */
+const SHARES = [1, 2, 4] as const
+/** The tokens for which that is faster than what reads the weights for every 32 tokens, and than copies in f16. */
+const LEAST_TOKENS = 33
+const MOST_TOKENS = 4096
+/** The only capability whose tensor cores have these instructions. */
+const MAJOR = 9
+
+interface Cut {
+  /** Tokens of a block. */
+  readonly size: number
+  readonly shares: number
+}
+
+type Shape = Pick<Product, 'rows' | 'columns'>
+
+/** How products of these shapes are cut for so many tokens. `atOnce`: clusters of so many blocks that run at once. */
+export function cutOf(
+  atOnce: (cluster: number) => number,
+  type: QuantisedType,
+  jobs: readonly Shape[],
+  tokens: number,
+): Cut {
+  const parts = Math.min(...jobs.map(({ columns }) => Math.ceil(columns / PART_INPUTS[type])))
+  const boxes = Math.max(...jobs.map(({ columns }) => columns)) / BOX_INPUTS
+  let best: Cut & { time: number } = { size: SIZES[0].size, shares: 1, time: Infinity }
+  for (const [s, { size, blockTime }] of SIZES.entries())
+    for (const shares of SHARES) {
+      const fitting = atOnce(2 * shares)
+      if (shares > parts || fitting === 0) continue
+      const waves = Math.ceil((pairsOf(jobs) * Math.ceil(tokens / size)) / fitting)
+      const time = waves * ((boxes / shares) * INPUT_TIMES[type][s]! + blockTime)
+      if (time < best.time) best = { size, shares, time }
+    }
+  assert(best.time < Infinity, 'no cluster of linear-tiles.cu fits on the device')
+  return best
+}
+
+function pairsOf(jobs: readonly Shape[]): number {
+  return jobs.reduce((sum, { rows }) => sum + Math.ceil(rows / (2 * BLOCK_ROWS)), 0)
+}
+
+/** Stages of the ring, as many as there is room for, and bytes of `Shared` of linear-tiles.cu. */
+function ringOf(device: CudaDevice, type: QuantisedType, tokens: number) {
+  const stageBytes = 2 * tokens * PART_INPUTS[type] + BLOCK_ROWS * PART_BYTES + BARRIER_BYTES
+  // Scales are copied in 16 bytes of a row, those of some parts.
+  const parts = type === 'q4' ? 2 : 4
+  const bytesOf = (stages: number) =>
+    stages * stageBytes + (Math.ceil((stages - 1) / parts) + 1) * 16 * BLOCK_ROWS
+  let stages = MAX_STAGES
+  while (bytesOf(stages) > device.info.sharedBytesPerBlock) stages--
+  const sharedBytes = Math.max(bytesOf(stages), tokens * SUM_BYTES + stages * BARRIER_BYTES)
+  return { stages, sharedBytes }
+}
+
+interface TiledProducts {
+  /** The most tokens for which this is the way. */
+  readonly mostTokens: number
+  /** Whether this is the way for so many tokens. */
+  serves(tokens: number): boolean
+  /** Kernels for so many tokens. */
+  prepare(tokens: number): void
+  /** `absorbed`: products whose bias and epilogue are left to their reader. */
+  run(stream: StepStream, tokens: number, absorbed: ReadonlySet<Product>): void
+}
+
+/** The fewest tokens for which tiles are the way; none where the device lacks what they need. */
+export function leastTiledTokens(device: CudaDevice): number {
+  return device.computeCapability[0] === MAJOR ? LEAST_TOKENS : Number.POSITIVE_INFINITY
+}
+
+/** The most tokens for which tiles are the way; 0 where the device lacks what they need. */
+export function mostTiledTokens(device: CudaDevice): number {
+  return device.computeCapability[0] === MAJOR ? MOST_TOKENS : 0
+}
+
+/** Of those of integers among the products. `capacity`: rows of each x. Null where there are none, or no such kernel. */
+export function tiledProducts(
+  device: CudaDevice,
+  products: readonly Product[],
+  countIndex: number,
+  capacity: number,
+): TiledProducts | null {
+  const groups = groupsOf(products)
+  if (groups.length === 0 || device.computeCapability[0] !== MAJOR) return null
+  const launches = new Map<number, ReturnType<typeof launchOf>[]>()
+  const fitting = new Map<number, number>()
+  const atOnce = (cluster: number) => {
+    const count = fitting.get(cluster) ?? clustersAtOnce(device, groups[0]!.type, cluster)
+    fitting.set(cluster, count)
+    return count
+  }
+  const launchesOf = (tokens: number) => {
+    const bucket = bucketOf(tokens)
+    const made =
+      launches.get(bucket) ??
+      groups.map((group) => launchOf(device, atOnce, group, countIndex, capacity, bucket))
+    launches.set(bucket, made)
+    return made
+  }
+  return {
+    mostTokens: MOST_TOKENS,
+    serves: (tokens) => tokens >= LEAST_TOKENS && tokens <= MOST_TOKENS,
+    prepare: (tokens) => void launchesOf(tokens),
+    run(stream, tokens, absorbed) {
+      for (const { site, kernel, grid, args, options } of launchesOf(tokens))
+        stream.launch(site, kernel, grid, THREADS, () => args(absorbed), options)
+    },
+  }
+}
+
+/** Products of one type: a launch. */
+interface Group {
+  readonly type: QuantisedType
+  readonly jobs: readonly Product[]
+  /** `TileMaps` of linear-tiles.cu for each of SIZES, made once: their native memory goes with the device. */
+  readonly maps: Map<number, Uint8Array>
+}
+
+function groupsOf(products: readonly Product[]): Group[] {
+  const groups = new Map<QuantisedType, Product[]>()
+  for (const product of products) {
+    const { type } = product
+    if (type === 'f16' || type === 'fp8') continue
+    groups.set(type, [...(groups.get(type) ?? []), product])
+  }
+  return [...groups].map(([type, jobs]) => ({ type, jobs, maps: new Map() }))
+}
+
+function kernelOf(device: CudaDevice, type: QuantisedType, size: number) {
+  const { stages, sharedBytes } = ringOf(device, type, size)
+  const defines = { QUANT: QUANT_CODES[type], TOKENS: size, STAGES: stages }
+  return { kernel: device.kernel('linear-tiles', 'linear_tiles', defines), sharedBytes }
+}
+
+/** A block has a multiprocessor for itself, whatever its size and type: one answer for all. */
+function clustersAtOnce(device: CudaDevice, type: QuantisedType, cluster: number): number {
+  const { kernel, sharedBytes } = kernelOf(device, type, SIZES[0].size)
+  return device.clustersAtOnce(kernel, THREADS, sharedBytes, cluster)
+}
+
+function launchOf(
+  device: CudaDevice,
+  atOnce: (cluster: number) => number,
+  { type, jobs, maps }: Group,
+  countIndex: number,
+  capacity: number,
+  tokens: number,
+) {
+  const { size, shares } = cutOf(atOnce, type, jobs, tokens)
+  const { kernel, sharedBytes } = kernelOf(device, type, size)
+  const tiles = Math.ceil(tokens / size)
+  const cluster = 2 * shares
+  const ofSize = maps.get(size) ?? mapsOf(device, type, jobs, capacity, size)
+  maps.set(size, ofSize)
+  return {
+    kernel,
+    grid: [pairsOf(jobs) * tiles * cluster, 1, 1] as const,
+    options: { pdl: true, cluster, sharedBytes },
+    args: (absorbed: ReadonlySet<Product>) => [
+      structOf(jobs, absorbed, countIndex, tiles, shares),
+      ofSize,
+    ],
+    site: {},
+  }
+}
+
+/** `TileJobs` of linear-tiles.cu. */
+function structOf(
+  jobs: readonly Product[],
+  absorbed: ReadonlySet<Product>,
+  countIndex: number,
+  tiles: number,
+  shares: number,
+): Uint8Array {
+  const struct = new StructBytes()
+  let firstPair = 0
+  for (const [j, product] of jobs.entries()) {
+    const { y, scales, bias, rows, columns, epilogue } = product
+    const isLeft = absorbed.has(product)
+    struct
+      .padTo(j * JOB_BYTES)
+      .pointer(y.address)
+      .pointer(scales)
+      .pointer(isLeft ? null : bias)
+      .i32(rows)
+      .i32(columns)
+    struct
+      .i32(EPILOGUES[isLeft ? 'none' : epilogue])
+      .i32(Number(y.type === 'f32'))
+      .i32(firstPair)
+    firstPair += pairsOf([product])
+  }
+  return struct
+    .padTo(MAX_JOBS * JOB_BYTES)
+    .i32(jobs.length)
+    .i32(countIndex)
+    .i32(tiles)
+    .i32(shares)
+    .bytes()
+}
+
+/** `TileMaps` of linear-tiles.cu. */
+function mapsOf(
+  device: CudaDevice,
+  type: QuantisedType,
+  jobs: readonly Product[],
+  capacity: number,
+  size: number,
+): Uint8Array {
+  const maps = new Uint8Array(2 * MAX_JOBS * TENSOR_MAP_BYTES)
+  for (const [j, { x, weight, rows, columns }] of jobs.entries()) {
+    const inputs = tensorMapOf(device, {
+      ...{ type: 'f16', address: x, rows: capacity, columns },
+      ...{ boxRows: size / 2, boxColumns: BOX_INPUTS, swizzle: 'rowsOf128' },
+    })
+    const values = tensorMapOf(device, {
+      ...{ type: 'u8', address: weight, rows, columns: rowBytesOf(type, columns).values },
+      ...{ boxRows: BLOCK_ROWS, boxColumns: PART_BYTES, swizzle: 'rowsOf64' },
+    })
+    maps.set(inputs, j * TENSOR_MAP_BYTES)
+    maps.set(values, (MAX_JOBS + j) * TENSOR_MAP_BYTES)
+  }
+  return maps
+}

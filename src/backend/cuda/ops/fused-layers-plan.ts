@@ -1,0 +1,224 @@
+/**
+ * How few-rows.cu is compiled and launched for a model: which way it reads the weights, what it has in shared memory, or
+ * that it cannot be.
+ */
+import type { QuantisedType } from '../../backend.ts'
+import type { CudaDevice } from '../device/device.ts'
+import { PART_INPUTS, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
+import { IN_NAMES, type InName, LOW_NAMES, type Rwkv7Layer } from './layer-pattern.ts'
+
+/** How a block reads the weights: each warp its columns of them (few-rows-warps.cuh), or one warp all (few-rows-feed.cuh). */
+export type Way = 'warps' | 'feed'
+
+/**
+ * From so many channels on, one warp asks. On an H200, µs a layer by each way, warps first: 1,024 channels 16.2 and
+ * 17.6, 2,048 30.7 and 27.2, 4,096 93.1 and 85.4 (docs/dev/kernels.md 38).
+ */
+const FEED_CHANNELS = 2048
+
+/** Where the chosen way does not fit, each warp reads for itself. */
+export const wayFor = (channels: number): Way => (channels >= FEED_CHANNELS ? 'feed' : 'warps')
+
+/** As few-rows.cu counts: warps that multiply; one more is for the barrier, and one or more that feed. */
+const WARPS = 16
+/** Columns of a row that a warp reads at once. */
+const UNIT_COLUMNS = 64
+/** Of device and shared memory. */
+const LINE_BYTES = 128
+/** Outer ranks are multiples of this. */
+const RANK_STEP = 32
+const MAX_CHANNELS = 4096
+/** Of shared memory that a kernel may have without asking for it: the phases' own, which grows as blocks get fewer. */
+const MAX_STATIC_BYTES = 48 << 10
+/** Entries of the list of active u that has room at once; more take several rounds. */
+const MAX_LIST = 4096
+/** Bytes of Layer and Matrices, and what scales add to both. */
+const LAYER_BYTES = 448
+const MATRICES_BYTES = 112
+const SCALES_BYTES = 48
+/**
+ * Of integers, warps that ask and bytes of a stage of the ring, at the least. On an H200, µs of 8 layers of 4,096 channels
+ * and the head, i8 and q4: one warp 806 and 697 by 16 KB, 774 and 632 by 32; two 735 and 581, 712 and 569. 12 layers of
+ * 2,048 channels, two warps: 386 and 361 by 16 KB, 411 and 374 by 32 (docs/dev/kernels.md 45).
+ */
+const ROUNDED_FEED = 2
+const stageBytesFor = (channels: number): number => (channels >= 4096 ? 32 : 16) << 10
+/** Shared, less its sums and what the way of reading has there, with what that may be padded by. */
+const SHARED_BYTES = 5888
+/** What it has for each token beyond the first. */
+const TOKEN_BYTES = 320
+
+/** What a way of reading needs. */
+interface Reading {
+  readonly macros: Readonly<Record<string, number>>
+  readonly warps: number
+  /** Of Shared, beside sums. */
+  readonly staticBytes: number
+  readonly lowSums: number
+  /** The ring has as many places of a size as there is room for. */
+  readonly placeBytes: number
+  readonly places: readonly [least: number, most: number]
+}
+
+export function layerBytes(type: Rwkv7Layer['type']): number {
+  return LAYER_BYTES + (type === 'f16' ? 0 : SCALES_BYTES)
+}
+
+/** Of any layer that has one: all are alike. */
+function innerOf(layers: readonly Rwkv7Layer[], name: InName) {
+  return layers.find(({ inner }) => inner.has(name))?.inner.get(name)
+}
+
+/** Rows of the inner matrices up to each: r, k, v, then the ranks. */
+export function firstRows(layers: readonly Rwkv7Layer[]): number[] {
+  const first = [0]
+  for (const name of IN_NAMES) {
+    first.push(first.at(-1)! + (innerOf(layers, name)?.weight.rows ?? 0))
+  }
+  return first
+}
+
+/** How many of the inner matrices a block has rows of at most. */
+function mostMixes(first: readonly number[], blocks: number): number {
+  let most = 1
+  for (const total of first.slice(-2))
+    for (let block = 0; block < blocks; block++) {
+      const begin = Math.floor((total * block) / blocks)
+      const end = Math.floor((total * (block + 1)) / blocks)
+      const touched = IN_NAMES.filter((_, j) => first[j]! < end && first[j + 1]! > begin).length
+      most = Math.max(most, touched)
+    }
+  return most
+}
+
+/** Columns of value that a block has. */
+function valueColumns(channels: number, blocks: number): number {
+  let columns = 16
+  while (columns < 128 && columns * blocks < channels) columns *= 2
+  return columns
+}
+
+/** A model's widths as the kernel has them. */
+interface Shape {
+  readonly tokens: number
+  readonly channels: number
+  readonly headSize: number
+  readonly ranks: readonly number[]
+  readonly blocks: number
+  readonly mixes: number
+  readonly type: Rwkv7Layer['type']
+}
+
+/** A ring for each warp, of units of 16 rows by 64 columns. */
+function readingByWarps({ tokens, channels, headSize, ranks, blocks, mixes }: Shape): Reading {
+  const LOW_UNITS = ranks.reduce((units, rank) => units + Math.ceil(rank / UNIT_COLUMNS), 0)
+  const heads = Math.ceil((tokens * channels) / headSize / blocks)
+  const lowRuns = Math.ceil(((headSize / 16) * LOW_UNITS) / WARPS)
+  const runBytes = 16 * (mixes + heads * lowRuns + 2)
+  return {
+    macros: { FEED: 0, LOW_UNITS },
+    warps: WARPS + 1,
+    staticBytes: WARPS * (runBytes + 4) + 4 * LOW_UNITS,
+    lowSums: headSize * LOW_UNITS,
+    placeBytes: WARPS * 2048,
+    // More units on their way to a warp, and what blocks tell each other waits behind them.
+    places: [2, 5],
+  }
+}
+
+/** A ring for the block, of stages of 16 KB, unless 4 rows of a matrix are more. */
+function readingByFeed({ channels, headSize, ranks, type }: Shape): Reading {
+  const STAGE_ROWS = 4 * Math.floor(Math.max(16 << 10, 8 * channels) / (8 * channels))
+  const rounded = type === 'f16' ? null : roundedStage(type, channels)
+  const stageBytes = Math.max(2 * STAGE_ROWS * channels, rounded?.bytes ?? 0)
+  const placeBytes = LINE_BYTES * Math.ceil(stageBytes / LINE_BYTES)
+  const most = 16
+  const FEED = rounded === null ? 1 : ROUNDED_FEED
+  return {
+    macros: { FEED, STAGE_ROWS, ...rounded?.macros },
+    warps: WARPS + 1 + FEED,
+    // Two layers' addresses are there, too.
+    staticBytes: 16 * most + 4 * ranks.length + 2 * (layerBytes(type) - LAYER_BYTES),
+    lowSums: headSize * ranks.length,
+    placeBytes,
+    // Two on their way, and one that is multiplied. Four rows of an outer rank are a stage at most.
+    places: [ranks.every((rank) => 8 * rank <= placeBytes) ? 3 : Infinity, most],
+  }
+}
+
+/** A stage of rows of integers. */
+function roundedStage(type: QuantisedType, channels: number) {
+  const { values, scales } = rowBytesOf(type, channels)
+  const four = 4 * (values + scales)
+  const ROUNDED_ROWS = 4 * Math.ceil(stageBytesFor(channels) / four)
+  return {
+    macros: { QUANT: QUANT_CODES[type], ROUNDED_ROWS },
+    bytes: (ROUNDED_ROWS / 4) * four,
+  }
+}
+
+/** Whether rows of integers can be shared by warps, 128 bytes each, and copied with their scales, 16 bytes at a time. */
+function canRound(type: QuantisedType, channels: number, keys: number): boolean {
+  const pair = 2 * PART_INPUTS[type]
+  return (
+    channels % pair === 0 && keys % channels === 0 && rowBytesOf(type, channels).scales % 16 === 0
+  )
+}
+
+/**
+ * The macros of few-rows.cu for so many tokens and its dynamic shared memory, or null where it does not fit. Each way of
+ * reading adds in an order of its own, so several tokens are read as one would be, or not at all.
+ */
+export function planOf(
+  device: CudaDevice,
+  layers: readonly Rwkv7Layer[],
+  choose = wayFor,
+  tokens = 1,
+) {
+  const [layer] = layers
+  if (layer === undefined || device.computeCapability[0] < 8) return null
+  const { type } = layer
+  const { channels, headSize } = layer.states.shape
+  const KEYS = layer.key.rows
+  if (channels > MAX_CHANNELS || channels % UNIT_COLUMNS > 0 || KEYS % 8 > 0) return null
+  if (type !== 'f16' && (tokens > 1 || !canRound(type, channels, KEYS))) return null
+  const first = firstRows(layers)
+  const ranks = LOW_NAMES.map((name) => innerOf(layers, name)?.weight.rows ?? 0)
+  if (ranks.some((rank) => rank % RANK_STEP > 0)) return null
+  const blocks = device.numSms
+  const MIXES = mostMixes(first, blocks)
+  const IN_ROWS = Math.ceil(first.at(-1)! / blocks)
+  const LIST = Math.min(MAX_LIST, KEYS)
+  // In turn: inputs of `in`, of the outer low ranks, the list of active u, or u itself.
+  const active = tokens * (type === 'f16' ? 4 * LIST : 2 * KEYS)
+  const low = 2 * (first.at(-1)! - first[3]!)
+  const region = Math.max(2 * tokens * MIXES * channels, low, active)
+  const REGION = 16 * Math.ceil(region / 16)
+  const slices = Math.min(WARPS, channels / UNIT_COLUMNS)
+  const sumRows = Math.max(IN_ROWS, Math.ceil(Math.max(channels, KEYS) / blocks))
+  const columns = valueColumns(channels, blocks)
+  if (tokens * columns > 32 * WARPS) return null
+  const sums = tokens * Math.max(slices * sumRows, WARPS * columns)
+  const matricesBytes = MATRICES_BYTES + layerBytes(type) - LAYER_BYTES
+  const rest = REGION + matricesBytes * layers.length
+  const STATE_F16 = Number(layer.states.wkvType === 'f16')
+  const widths = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS, MIXES }
+  const common = { TOKENS: tokens, ...widths, REGION, LIST, STATE_F16 }
+  const shape = { tokens, channels, headSize, ranks, blocks, mixes: MIXES, type }
+  const ways = type === 'f16' ? [readingByWarps(shape)] : []
+  const readings =
+    type !== 'f16' || choose(channels) === 'feed' ? [readingByFeed(shape), ...ways] : ways
+  for (const { macros, warps, staticBytes, lowSums, placeBytes, places } of readings) {
+    const perToken = (tokens - 1) * TOKEN_BYTES
+    const used = SHARED_BYTES + staticBytes + perToken + 4 * Math.max(sums, lowSums)
+    // The ring begins at a line.
+    const FIXED = LINE_BYTES * Math.ceil(used / LINE_BYTES)
+    const free = device.info.sharedBytesPerBlock - FIXED - rest
+    const RING = Math.min(places[1], Math.floor(free / placeBytes))
+    if (RING < places[0] || FIXED > MAX_STATIC_BYTES) continue
+    const defines = { ...common, ...macros, RING, FIXED }
+    if (tokens > 1 && planOf(device, layers, choose)?.threads !== 32 * warps) return null
+    return { defines, threads: 32 * warps, sharedBytes: placeBytes * RING + rest }
+  }
+  return null
+}

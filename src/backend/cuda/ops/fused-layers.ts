@@ -1,0 +1,247 @@
+/**
+ * The layers of a decode step of few rows as one launch of few-rows.cu, as many as it knows from the first on, where the
+ * device has room; what is left runs op by op. Owns the table of the layers' addresses.
+ */
+import { assert, SkeinError } from '../../../errors.ts'
+import type { Batch, Capacity, Tensor } from '../../backend.ts'
+import type { CudaDevice } from '../device/device.ts'
+import type { DevicePointer } from '../kernel/args.ts'
+import type { Kernel } from '../kernel/kernel.ts'
+import type { LaunchOptions } from '../kernel/launch.ts'
+import { StructBytes } from '../kernel/struct-bytes.ts'
+import { type Command, isDecode, type StepShape, type StepStream } from '../step/command.ts'
+import { normOf, tensorOf } from '../step/operands.ts'
+import { firstRows, layerBytes, planOf, wayFor } from './fused-layers-plan.ts'
+import {
+  continues,
+  IN_NAMES,
+  LAYER_OPS,
+  LOW_NAMES,
+  matchLayer,
+  type Recorded,
+  type Rwkv7Layer,
+} from './layer-pattern.ts'
+import { wkv7Struct } from './wkv7.ts'
+
+const COOPERATIVE: LaunchOptions = { cooperative: true }
+
+/** Rows that few-rows.cu is compiled for. With four, most models are slower than op by op (docs/dev/kernels.md 46). */
+const SIZES = [1, 2] as const
+
+/** A command, or what replaces it in decode steps of few rows. */
+export class StepCommand implements Command {
+  /** The op for itself. */
+  readonly alone: Command
+  readonly recorded: Recorded
+  #layers: FewRowsLayers | null = null
+
+  constructor(alone: Command, recorded: Recorded) {
+    this.alone = alone
+    this.recorded = recorded
+  }
+
+  joins(layers: FewRowsLayers): void {
+    this.#layers = layers
+    layers.members.push(this)
+  }
+
+  /** The whole, when it runs in place of its members. */
+  #whole(shape: StepShape): FewRowsLayers | null {
+    return isDecode(shape) && this.#layers?.takes(shape.tokens) ? this.#layers : null
+  }
+
+  prepare(...[gemm, shape]: Parameters<NonNullable<Command['prepare']>>): void {
+    if (this.#whole(shape) === null) this.alone.prepare?.(gemm, shape)
+  }
+
+  upload(batch: Batch): void {
+    this.alone.upload?.(batch)
+  }
+
+  run(stream: StepStream, shape: StepShape): void {
+    const whole = this.#whole(shape)
+    if (whole === null) this.alone.run(stream, shape)
+    else if (whole.members[0] === this) whole.run(stream, shape.tokens)
+  }
+
+  dispose(): void {
+    this.alone.dispose?.()
+  }
+}
+
+/** The kernel for so many rows. */
+interface Variant {
+  readonly kernel: Kernel
+  readonly threads: number
+  readonly sharedBytes: number
+  readonly site: object
+}
+
+/** What the kernels share. */
+interface Shared {
+  readonly struct: Uint8Array
+  readonly memory: readonly DevicePointer[]
+}
+
+export class FewRowsLayers {
+  readonly members: StepCommand[] = []
+  readonly #device: CudaDevice
+  readonly #capacity: Capacity
+  readonly #choose: typeof wayFor
+  readonly #layers: Rwkv7Layer[] = []
+  readonly #values: DevicePointer[] = []
+  /** By size, from the first step of it on; null where it cannot be. */
+  readonly #variants = new Map<number, Variant | null>()
+  #shared: Shared | null = null
+
+  /** `choose` decides how models of so many channels are read. */
+  constructor(device: CudaDevice, capacity: Capacity, choose = wayFor) {
+    this.#device = device
+    this.#capacity = capacity
+    this.#choose = choose
+  }
+
+  /**
+   * Takes in the layer that the last commands are, if they are one. `transposed`: its value matrix so on the device,
+   * which is what f16 takes.
+   */
+  offer(commands: readonly StepCommand[], transposed: DevicePointer | null): void {
+    const members = commands.slice(-LAYER_OPS)
+    const layer = matchLayer(members.map(({ recorded }) => recorded))
+    if (layer === null || !continues(this.#layers, layer)) return
+    const value = layer.type === 'f16' ? transposed : layer.value.address
+    if (value === null) return
+    this.#layers.push(layer)
+    this.#values.push(value)
+    for (const member of members) member.joins(this)
+  }
+
+  /** Whether a decode step of so many rows is one launch. */
+  takes(tokens: number): boolean {
+    return this.#variantFor(tokens) !== null
+  }
+
+  #variantFor(tokens: number): Variant | null {
+    const size = SIZES.find((one) => tokens <= one)
+    if (size === undefined) return null
+    const known = this.#variants.get(size)
+    if (known !== undefined) return known
+    const made = this.#makeIfRoom(size)
+    this.#variants.set(size, made)
+    return made
+  }
+
+  /** Null, too, without memory for it: then each op runs for itself. */
+  #makeIfRoom(size: number): Variant | null {
+    try {
+      return this.#make(size)
+    } catch (error) {
+      if (error instanceof SkeinError && error.code === 'out_of_memory') return null
+      throw error
+    }
+  }
+
+  #make(size: number): Variant | null {
+    const device = this.#device
+    const plan = planOf(device, this.#layers, this.#choose, size)
+    if (plan === null) return null
+    const { defines, threads, sharedBytes } = plan
+    const kernel = device.kernel('few-rows', 'few_rows', defines)
+    if (device.blocksPerSm(kernel, threads, sharedBytes) < 1) return null
+    this.#shared ??= this.#share()
+    return { kernel, threads, sharedBytes, site: {} }
+  }
+
+  #share(): Shared {
+    const device = this.#device
+    const memory: DevicePointer[] = []
+    const alloc = (bytes: number) => {
+      const address = device.alloc(bytes)
+      memory.push(address)
+      return address
+    }
+    try {
+      const bytes = layerBytes(this.#layers[0]!.type)
+      const table = alloc(bytes * this.#layers.length)
+      for (const [i, layer] of this.#layers.entries())
+        device.upload(table, layerStruct(this.#capacity, layer, this.#values[i]!), i * bytes)
+      const most = SIZES.at(-1)!
+      // f16 [T, rows of in] and [T, rows of key]; counts of the barrier, u32.
+      const y = alloc(2 * most * firstRows(this.#layers).at(-1)!)
+      const u = alloc(2 * most * this.#layers[0]!.key.rows)
+      const arrivals = alloc(16)
+      device.fill(arrivals, 0, 16)
+      const struct = fewRowsStruct(this.#capacity, this.#layers, { table, y, u, arrivals })
+      return { struct, memory }
+    } catch (error) {
+      for (const address of memory) device.free(address)
+      throw error
+    }
+  }
+
+  run(stream: StepStream, tokens: number): void {
+    const variant = this.#variantFor(tokens)
+    const shared = this.#shared
+    assert(variant && shared, 'few rows run before they were made')
+    const { site, kernel, threads, sharedBytes } = variant
+    const grid = [this.#device.numSms, 1, 1] as const
+    const options = { ...COOPERATIVE, sharedBytes }
+    stream.launch(site, kernel, grid, threads, () => [shared.struct], options)
+  }
+
+  dispose(): void {
+    for (const address of this.#shared?.memory ?? []) this.#device.free(address)
+    this.#shared = null
+    for (const size of SIZES) this.#variants.set(size, null)
+  }
+}
+
+/** `Layer` of few-rows.cu. */
+function layerStruct(capacity: Capacity, layer: Rwkv7Layer, value: DevicePointer): Uint8Array {
+  const { inner, outer, states, index, weights, operands } = layer
+  const { channels } = states.shape
+  const vector = (tensor: Tensor | null | undefined) =>
+    tensor ? tensorOf(tensor, 'f32', channels) : null
+  const bias = (name: (typeof LOW_NAMES)[number]) => vector(outer.get(name)?.bias)
+  const biases = { w: bias('w'), a: bias('a'), v: bias('vGate') }
+  const norms = layer.norms.map((norm) => normOf(norm, channels))
+  const ln = normOf(weights.ln_x, channels)
+  const struct = new StructBytes()
+  for (const norm of norms) struct.pointer(norm.weight).pointer(norm.bias)
+  struct.pointer(vector(layer.keyMix))
+  for (const name of IN_NAMES) struct.pointer(vector(inner.get(name)?.mix))
+  struct.pointer(biases.w).pointer(biases.a).pointer(biases.v)
+  for (const tensor of [weights.k_k, weights.k_a, weights.r_k]) struct.pointer(vector(tensor))
+  struct.pointer(ln.weight).pointer(ln.bias)
+  for (const name of IN_NAMES) struct.pointer(inner.get(name)?.weight.address ?? null)
+  for (const name of LOW_NAMES) struct.pointer(outer.get(name)?.weight.address ?? null)
+  struct.pointer(layer.output.address).pointer(layer.key.address).pointer(value)
+  if (layer.type !== 'f16') {
+    const inputs = IN_NAMES.slice(0, 3).map((name) => inner.get(name)!.weight)
+    for (const { scales } of [...inputs, layer.output, layer.key, layer.value])
+      struct.pointer(scales)
+  }
+  struct.pointer(states.shiftAddress(index, 0)).pointer(states.shiftAddress(index, 1))
+  const bytes = new Uint8Array(layerBytes(layer.type))
+  const head = struct.bytes()
+  bytes.set(head)
+  bytes.set(wkv7Struct(capacity, layer.out, operands, weights, states, index, biases), head.length)
+  return bytes
+}
+
+/** `FewRows` of few-rows.cu. */
+function fewRowsStruct(
+  capacity: Capacity,
+  layers: readonly Rwkv7Layer[],
+  memory: Readonly<Record<'table' | 'y' | 'u' | 'arrivals', DevicePointer>>,
+): Uint8Array {
+  const layer = layers[0]!
+  const { channels } = layer.states.shape
+  const struct = new StructBytes()
+  struct.pointer(memory.table).pointer(tensorOf(layer.x, 'f32', capacity.tokens * channels))
+  struct.pointer(memory.y).pointer(memory.u).pointer(memory.arrivals)
+  struct.i64(layer.states.shiftStride)
+  for (const row of firstRows(layers)) struct.i32(row)
+  struct.i32(layers.length).f32(layer.norms[0].eps)
+  return struct.bytes()
+}

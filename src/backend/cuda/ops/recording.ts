@@ -1,0 +1,94 @@
+/**
+ * Recording on cuda: each op of backend.ts becomes a command that can be put on the stream for a step of any size within
+ * the capacity. Owns the scratch memory that commands share. Knows no maths.
+ */
+import type { Capacity, Ops } from '../../backend.ts'
+import type { CudaDevice } from '../device/device.ts'
+import type { DevicePointer } from '../kernel/args.ts'
+import { type LinearCommand, type LinearShared, linear, logits } from '../linear/linear.ts'
+import { Scratch } from '../linear/scratch.ts'
+import { CopyBudget } from '../linear/sparse.ts'
+import type { Command } from '../step/command.ts'
+import { FewRowsLayers, StepCommand } from './fused-layers.ts'
+import { wayFor } from './fused-layers-plan.ts'
+import type { Recorded } from './layer-pattern.ts'
+import { embed, gatherNorm, shiftMix } from './norm.ts'
+import { sample } from './sample.ts'
+import { ddlerp, gatedAdd, wkv6 } from './wkv6.ts'
+import { wkv7 } from './wkv7.ts'
+
+export class Recording {
+  readonly commands: StepCommand[] = []
+  readonly #device: CudaDevice
+  readonly #capacity: Capacity
+  readonly #numFlights: number
+  /** f32 numbers → memory that every command asking for as many shares: it holds nothing from one to the next. */
+  readonly #scratch = new Map<number, DevicePointer>()
+  /** The command before, where it is a linear: its reader can take over its biases, or make use of its zeros. */
+  #lastLinear: LinearCommand | null = null
+  readonly #fewRows: FewRowsLayers
+  readonly #linear: LinearShared
+
+  /** `chooseWay`: how few-rows.cu reads the weights. */
+  constructor(device: CudaDevice, capacity: Capacity, numFlights: number, chooseWay = wayFor) {
+    this.#device = device
+    this.#capacity = capacity
+    this.#numFlights = numFlights
+    this.#fewRows = new FewRowsLayers(device, capacity, chooseWay)
+    const [weights, inputs, sums] = [new Scratch(device), new Scratch(device), new Scratch(device)]
+    this.#linear = { rounded: { weights, inputs, sums }, copies: new CopyBudget(device) }
+  }
+
+  ops(): Ops {
+    const [device, capacity] = [this.#device, this.#capacity]
+    return {
+      embed: (...args) => this.#add(embed(device, capacity, ...args), { op: 'embed', args }),
+      shiftMix: (...args) =>
+        this.#add(shiftMix(device, capacity, ...args), { op: 'shiftMix', args }),
+      linear: (jobs) => {
+        const before = this.#lastLinear?.products ?? []
+        const command = linear(device, capacity, jobs, before, this.#linear)
+        this.#add(command, { op: 'linear', args: [jobs] })
+        this.#lastLinear = command
+        this.#fewRows.offer(this.commands, command.transposed)
+      },
+      wkv7: (...args) =>
+        this.#add(wkv7(device, capacity, ...args, this.#lastLinear), { op: 'wkv7', args }),
+      ddlerp: (...args) => this.#add(ddlerp(device, capacity, ...args), { op: 'ddlerp', args }),
+      wkv6: (...args) =>
+        this.#add(wkv6(device, capacity, ...args, this.#sharedFloats), { op: 'wkv6', args }),
+      gatedAdd: (...args) =>
+        this.#add(gatedAdd(device, capacity, ...args), { op: 'gatedAdd', args }),
+      gatherNorm: (...args) =>
+        this.#add(gatherNorm(device, capacity, ...args), { op: 'gatherNorm', args }),
+      logits: (...args) =>
+        this.#add(logits(device, capacity, ...args, this.#linear), { op: 'logits', args }),
+      sample: (...args) =>
+        this.#add(sample(device, capacity, ...args, this.#sharedFloats, this.#numFlights), {
+          op: 'sample',
+          args,
+        }),
+    }
+  }
+
+  #add(command: Command, recorded: Recorded): void {
+    this.commands.push(new StepCommand(command, recorded))
+    this.#lastLinear = null
+  }
+
+  readonly #sharedFloats = (count: number): DevicePointer => {
+    const known = this.#scratch.get(count)
+    if (known !== undefined) return known
+    const address = this.#device.alloc(4 * count)
+    this.#scratch.set(count, address)
+    return address
+  }
+
+  dispose(): void {
+    for (const command of this.commands) command.dispose()
+    this.#fewRows.dispose()
+    for (const address of this.#scratch.values()) this.#device.free(address)
+    this.#scratch.clear()
+    for (const scratch of Object.values(this.#linear.rounded)) scratch.dispose()
+  }
+}

@@ -1,0 +1,72 @@
+/** The sampler on cuda: one cluster of blocks a sample, over the whole vocabulary (sample.cu). */
+import type { Capacity, PenaltyPool, Tensor } from '../../backend.ts'
+import type { CudaDevice } from '../device/device.ts'
+import type { DevicePointer } from '../kernel/args.ts'
+import { StructBytes } from '../kernel/struct-bytes.ts'
+import type { Command, StepStream } from '../step/command.ts'
+import { StepMasks } from '../step/masks.ts'
+import { penaltiesOf, tensorOf } from '../step/operands.ts'
+
+/** Blocks that share a sample; clusters came with capability 9. The same for every step: a sum depends on the shape. */
+const CLUSTER = 8
+/** Scores that a thread holds in registers, and the registers that leave room for them. */
+const MAX_SCORES = 32
+const REGISTERS = 64
+const THREADS = [256, 512, 1024] as const
+
+/** How a vocabulary is spread over a cluster; without clusters one block reads its scores again and again. */
+function shapeOf(vocabSize: number, hasClusters: boolean) {
+  const cluster = hasClusters ? CLUSTER : 1
+  const groups = Math.ceil(vocabSize / (4 * cluster))
+  const threads = THREADS.find((count) => 4 * groups <= MAX_SCORES * count)
+  if (!hasClusters || threads === undefined)
+    return { CLUSTER: cluster, THREADS: 1024, SCORES: 0, BLOCKS: 1 }
+  return {
+    CLUSTER: cluster,
+    THREADS: threads,
+    SCORES: MAX_SCORES,
+    BLOCKS: 65_536 / (REGISTERS * threads),
+  }
+}
+
+export function sample(
+  device: CudaDevice,
+  capacity: Capacity,
+  logits: Tensor,
+  penalties: PenaltyPool,
+  scratch: (count: number) => DevicePointer,
+  numFlights: number,
+): Command {
+  const { vocabSize, counts, flags } = penaltiesOf(penalties)
+  const shape = shapeOf(vocabSize, device.computeCapability[0] >= 9)
+  const kernel = device.kernel('sample', 'sample', shape)
+  const rows = tensorOf(logits, 'f32', capacity.logits * vocabSize)
+  const adjusted = scratch(capacity.samples * vocabSize)
+  const masks = new StepMasks(device, capacity, vocabSize, numFlights)
+  /** `Sampling` of sample.cu. */
+  const struct = ({ buffer }: StepStream) =>
+    new StructBytes()
+      .pointer(rows)
+      .pointer(adjusted)
+      .pointer(counts)
+      .pointer(flags)
+      .pointer(buffer.input('biasIds'))
+      .pointer(buffer.input('biasValues'))
+      .pointer(masks.address)
+      .pointer(buffer.output('sampled'))
+      .pointer(buffer.output('sampledLogprob'))
+      .pointer(buffer.output('topIds'))
+      .pointer(buffer.output('topLogprobs'))
+      .i32(vocabSize)
+      .bytes()
+  const site = {}
+  return {
+    upload: (batch) => masks.upload(batch),
+    dispose: () => masks.dispose(),
+    run(stream, { samples }) {
+      const options = { pdl: true, cluster: shape.CLUSTER }
+      const grid = [samples * shape.CLUSTER, 1, 1] as const
+      stream.launch(site, kernel, grid, shape.THREADS, () => [struct(stream)], options)
+    },
+  }
+}

@@ -1,0 +1,266 @@
+/**
+ * One WebGPU device: its buffers, pipelines and queue. Commands given between two submits go together. Tensors of all
+ * kinds live in one buffer, the arena, so that a kernel needs few bindings; it grows by moving. Knows no ops.
+ */
+/// <reference types="@webgpu/types" />
+import { assert, SkeinError } from '../../errors.ts'
+import { describeAdapter, type OpenedDevice } from './adapter.ts'
+import { readSource } from './source.ts'
+
+/** Values of GPUBufferUsage, which Node has no global for. */
+export const USAGE = { mapRead: 1, copySrc: 4, copyDst: 8, uniform: 64, storage: 128 } as const
+/** Values of GPUShaderStage and GPUMapMode. */
+const COMPUTE = 4
+const MAP_READ = 1
+
+/** Threads of a workgroup where a kernel does not say otherwise. A processor switches between them at every barrier. */
+const WORKGROUP = 256
+const SOFTWARE_WORKGROUP = 64
+const FIRST_ARENA_BYTES = 1 << 20
+/** Tensors begin at multiples of so many numbers: vectors of four never straddle. */
+const TENSOR_UNIT = 16
+
+export type Constants = Readonly<Record<string, number>>
+
+export interface KernelVariant {
+  readonly constants?: Constants
+  /** Files that `#include NAME` stands for. */
+  readonly files?: Readonly<Record<string, string>>
+}
+
+export type Access = 'read' | 'write' | 'uniform'
+
+export class WebgpuDevice {
+  readonly gpu: GPUDevice
+  readonly name: string
+  readonly maxBinding: number
+  readonly threads: number
+  /** Resolves when the device is gone, with the reason. */
+  readonly lost: Promise<string>
+  #arena: GPUBuffer
+  #arenaEnd = 0
+  #arenaMoves = 0
+  #encoder: GPUCommandEncoder | null = null
+  #failure: SkeinError | null = null
+  #isDisposed = false
+  #bytes = 0
+  readonly #buffers = new Set<GPUBuffer>()
+  readonly #pipelines = new Map<string, GPUComputePipeline>()
+  readonly #layouts = new Map<string, GPUBindGroupLayout>()
+
+  constructor({ adapter, device }: OpenedDevice) {
+    const { name, isSoftware } = describeAdapter(adapter)
+    this.gpu = device
+    this.name = name
+    const { limits } = device
+    this.maxBinding = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize)
+    this.threads = Math.min(
+      isSoftware ? SOFTWARE_WORKGROUP : WORKGROUP,
+      limits.maxComputeInvocationsPerWorkgroup,
+      limits.maxComputeWorkgroupSizeX,
+    )
+    assert(adapter.limits.maxStorageBuffersPerShaderStage >= 5, 'five storage buffers in a kernel')
+    device.addEventListener('uncapturederror', (event) => this.#fail(event.error))
+    this.lost = device.lost.then(({ reason, message }) => {
+      const why = message || reason
+      if (!this.#isDisposed)
+        this.#failure ??= new SkeinError('kernel_failed', `the GPU was lost: ${why}`)
+      return why
+    })
+    this.#arena = this.buffer(FIRST_ARENA_BYTES, USAGE.storage | USAGE.copySrc | USAGE.copyDst)
+  }
+
+  #fail(error: GPUError): void {
+    const isMemory = error.constructor.name === 'GPUOutOfMemoryError'
+    this.#failure ??= new SkeinError(
+      isMemory ? 'out_of_memory' : 'kernel_failed',
+      `${this.name}: ${error.message}`,
+    )
+  }
+
+  /** Errors of the device come late; they surface at the next look. */
+  check(): void {
+    if (this.#isDisposed) throw new SkeinError('internal', 'a webgpu backend used after dispose()')
+    if (this.#failure) throw this.#failure
+  }
+
+  /** Bytes of all buffers. */
+  get bytes(): number {
+    return this.#bytes
+  }
+
+  buffer(bytes: number, usage: number): GPUBuffer {
+    const size = Math.max(16, Math.ceil(bytes / 16) * 16)
+    if (size > this.gpu.limits.maxBufferSize)
+      throw new SkeinError(
+        'out_of_memory',
+        `a buffer of ${size} bytes, where ${this.name} has ${this.gpu.limits.maxBufferSize} at most; use fewer --slots or --max-tokens`,
+      )
+    const buffer = this.gpu.createBuffer({ size, usage })
+    this.#bytes += size
+    this.#buffers.add(buffer)
+    return buffer
+  }
+
+  free(buffer: GPUBuffer): void {
+    if (!this.#buffers.delete(buffer)) return
+    this.#bytes -= buffer.size
+    buffer.destroy()
+  }
+
+  // The arena.
+
+  /** Room for `count` numbers, zero; returns the index of the first. */
+  allocate(count: number): number {
+    this.check()
+    const start = this.#arenaEnd
+    const end = start + Math.ceil(count / TENSOR_UNIT) * TENSOR_UNIT
+    if (4 * end > this.#arena.size) this.#growArena(4 * end)
+    this.#arenaEnd = end
+    return start
+  }
+
+  get arena(): GPUBuffer {
+    return this.#arena
+  }
+
+  /** Changes when the arena's buffer does: bindings to it are to be made anew. */
+  get arenaMoves(): number {
+    return this.#arenaMoves
+  }
+
+  #growArena(bytes: number): void {
+    if (bytes > this.maxBinding)
+      throw new SkeinError(
+        'out_of_memory',
+        `buffers of ${bytes} bytes, where ${this.name} binds ${this.maxBinding} at most; use fewer --max-tokens or --slots`,
+      )
+    const size = Math.min(this.maxBinding, Math.max(bytes, 2 * this.#arena.size))
+    const larger = this.buffer(size, USAGE.storage | USAGE.copySrc | USAGE.copyDst)
+    this.encoder.copyBufferToBuffer(this.#arena, 0, larger, 0, 4 * this.#arenaEnd)
+    this.flush()
+    this.free(this.#arena)
+    this.#arena = larger
+    this.#arenaMoves++
+  }
+
+  // The queue.
+
+  /** Commands that go with the next submit. */
+  get encoder(): GPUCommandEncoder {
+    this.#encoder ??= this.gpu.createCommandEncoder()
+    return this.#encoder
+  }
+
+  flush(): void {
+    if (this.#encoder === null) return
+    const commands = this.#encoder.finish()
+    this.#encoder = null
+    this.gpu.queue.submit([commands])
+  }
+
+  /** In order with everything else; the values may change when this returns. */
+  write(buffer: GPUBuffer, offset: number, values: ArrayBufferView): void {
+    this.check()
+    this.flush()
+    const { byteOffset, byteLength } = values
+    // Views of this backend are over plain buffers, never shared ones.
+    this.gpu.queue.writeBuffer(buffer, offset, values.buffer as ArrayBuffer, byteOffset, byteLength)
+  }
+
+  /** The bytes of some ranges, one after the other, as everything given so far leaves them. */
+  async read(ranges: readonly (readonly [GPUBuffer, number, number])[]): Promise<ArrayBuffer> {
+    this.check()
+    const size = ranges.reduce((sum, [, , bytes]) => sum + bytes, 0)
+    const staging = this.buffer(size, USAGE.mapRead | USAGE.copyDst)
+    let at = 0
+    for (const [buffer, offset, bytes] of ranges) {
+      this.encoder.copyBufferToBuffer(buffer, offset, staging, at, bytes)
+      at += bytes
+    }
+    this.flush()
+    try {
+      return await this.mapped(staging, size)
+    } finally {
+      this.free(staging)
+    }
+  }
+
+  /** A copy of what a staging buffer holds when all before is done. */
+  async mapped(staging: GPUBuffer, bytes: number): Promise<ArrayBuffer> {
+    try {
+      await staging.mapAsync(MAP_READ, 0, bytes)
+    } catch (error) {
+      await Promise.race([this.lost, Promise.resolve()])
+      this.check()
+      throw new SkeinError('kernel_failed', `${this.name}: a result cannot be read`, {
+        cause: error,
+      })
+    }
+    const copy = staging.getMappedRange(0, bytes).slice(0)
+    staging.unmap()
+    this.check()
+    return copy
+  }
+
+  // Pipelines.
+
+  layout(access: readonly Access[]): GPUBindGroupLayout {
+    const key = access.join()
+    let layout = this.#layouts.get(key)
+    if (layout === undefined) {
+      const types = { read: 'read-only-storage', write: 'storage', uniform: 'uniform' } as const
+      layout = this.gpu.createBindGroupLayout({
+        entries: access.map((one, binding) => ({
+          binding,
+          visibility: COMPUTE,
+          buffer: { type: types[one] },
+        })),
+      })
+      this.#layouts.set(key, layout)
+    }
+    return layout
+  }
+
+  /** The kernel of a file, compiled at first use, with the accesses of its bind groups. */
+  pipeline(
+    file: string,
+    groups: readonly (readonly Access[])[],
+    { constants = {}, files = {} }: KernelVariant = {},
+  ): GPUComputePipeline {
+    const key = JSON.stringify([file, groups, constants, files])
+    let pipeline = this.#pipelines.get(key)
+    if (pipeline === undefined) {
+      const values = Object.entries({ WG: this.threads, ...constants })
+      const lines = values.map(([name, value]) => `const ${name} = ${value}u;`)
+      const code = `${lines.join('\n')}\n${readSource(file, files)}`
+      const module = this.gpu.createShaderModule({ label: file, code })
+      const bindGroupLayouts = groups.map((access) => this.layout(access))
+      const layout = this.gpu.createPipelineLayout({ bindGroupLayouts })
+      const compute = { module, entryPoint: 'main' }
+      pipeline = this.gpu.createComputePipeline({ label: file, layout, compute })
+      this.#pipelines.set(key, pipeline)
+    }
+    return pipeline
+  }
+
+  bindGroup(
+    access: readonly Access[],
+    buffers: readonly (GPUBuffer | GPUBufferBinding)[],
+  ): GPUBindGroup {
+    return this.gpu.createBindGroup({
+      layout: this.layout(access),
+      entries: buffers.map((one, binding) => ({
+        binding,
+        resource: 'buffer' in one ? one : { buffer: one },
+      })),
+    })
+  }
+
+  dispose(): void {
+    if (this.#isDisposed) return
+    this.#isDisposed = true
+    this.#encoder = null
+    this.gpu.destroy()
+  }
+}

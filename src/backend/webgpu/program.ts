@@ -1,0 +1,132 @@
+/**
+ * Replaying a recording: the batch up, one pass of all its launches, the draws down, in one submit. Nothing waits; a
+ * flight is over when its draws can be read. Knows no ops.
+ */
+/// <reference types="@webgpu/types" />
+import { assert } from '../../errors.ts'
+import {
+  type Batch,
+  type Capacity,
+  MAX_TOP_LOGPROBS,
+  type Ops,
+  type Program,
+  type ProgramFlights,
+} from '../backend.ts'
+import { type Flight, flightOf } from '../flight.ts'
+import { USAGE, type WebgpuDevice } from './device.ts'
+import { COMMON, OUTPUT_WORDS, Recording } from './recording.ts'
+import { StepBuffer } from './step-buffer.ts'
+
+/** The next step is launched before the last is looked at. */
+const FLIGHTS = 2
+
+export class WebgpuProgram implements Program {
+  readonly flights: ProgramFlights
+  readonly #device: WebgpuDevice
+  readonly #recording: Recording
+  readonly #step: StepBuffer
+  /** Where each flight's draws come down, in turn. */
+  readonly #images: readonly GPUBuffer[]
+  readonly #takeDraws: GPUComputePipeline
+  #common: {
+    readonly key: string
+    readonly kernels: GPUBindGroup
+    readonly draws: GPUBindGroup
+  } | null = null
+  #numLaunched = 0
+  #isDisposed = false
+
+  constructor(device: WebgpuDevice, capacity: Capacity, build: (ops: Ops) => void) {
+    const { samples, flights: max = FLIGHTS } = capacity
+    this.#device = device
+    this.#recording = new Recording(device, capacity)
+    this.#step = new StepBuffer(device, capacity)
+    this.#images = Array.from({ length: max }, () =>
+      device.buffer(4 * OUTPUT_WORDS * Math.max(1, samples), USAGE.mapRead | USAGE.copyDst),
+    )
+    this.#takeDraws = device.pipeline('take-draws', [COMMON])
+    this.flights = { max, feedsDraws: true, launch: (batch) => this.#launch(batch) }
+    build(this.#recording.ops())
+  }
+
+  run(): void {
+    assert(false, 'a webgpu program cannot be waited for: launch it and look again later')
+  }
+
+  #launch(batch: Batch) {
+    assert(!this.#isDisposed, 'a program run after dispose()')
+    const { outputs, limits } = this.#recording
+    this.#step.upload(batch, limits)
+    const { kernels, draws } = this.#bindings()
+    const pass = this.#device.encoder.beginComputePass()
+    if (feedsDraws(batch)) {
+      pass.setPipeline(this.#takeDraws)
+      pass.setBindGroup(0, draws)
+      pass.dispatchWorkgroups(1)
+    }
+    pass.setBindGroup(0, kernels)
+    let last: GPUComputePipeline | null = null
+    for (const { bindings, plan } of this.#recording.launches) {
+      const planned = plan(batch)
+      if (planned === null) continue
+      if (planned.pipeline !== last) pass.setPipeline(planned.pipeline)
+      last = planned.pipeline
+      pass.setBindGroup(1, bindings)
+      pass.dispatchWorkgroups(planned.x, planned.y)
+    }
+    pass.end()
+    const image = this.#images[this.#numLaunched++ % this.#images.length]!
+    const bytes = 4 * OUTPUT_WORDS * Math.max(1, batch.numSamples)
+    this.#device.encoder.copyBufferToBuffer(outputs, 0, image, 0, bytes)
+    this.#device.flush()
+    const { numSamples } = batch
+    const landing: Flight<ArrayBuffer> = flightOf(this.#device.mapped(image, bytes))
+    return {
+      get isDone() {
+        return landing.isDone
+      },
+      wait: () => unpack(batch, numSamples, landing.result()),
+    }
+  }
+
+  /** What all kernels are bound to; made anew when a buffer was replaced by a larger one. */
+  #bindings() {
+    const key = `${this.#device.arenaMoves}/${this.#step.moves}`
+    if (this.#common?.key !== key) {
+      const { buffer } = this.#step
+      this.#common = {
+        key,
+        kernels: this.#device.bindGroup(COMMON, [this.#device.arena, buffer]),
+        draws: this.#device.bindGroup(COMMON, [buffer, this.#recording.outputs]),
+      }
+    }
+    return this.#common
+  }
+
+  dispose(): void {
+    if (this.#isDisposed) return
+    this.#isDisposed = true
+    this.#recording.dispose()
+    this.#step.dispose()
+    for (const image of this.#images) this.#device.free(image)
+  }
+}
+
+function feedsDraws({ numRows, starts, tokens }: Batch): boolean {
+  for (let b = 0; b < numRows; b++) if (tokens[starts[b]!]! < 0) return true
+  return false
+}
+
+function unpack(batch: Batch, count: number, buffer: ArrayBuffer): void {
+  const ints = new Int32Array(buffer)
+  const floats = new Float32Array(buffer)
+  for (let s = 0; s < count; s++) {
+    const at = s * OUTPUT_WORDS
+    const top = at + 2
+    batch.sampled[s] = ints[at]!
+    batch.sampledLogprob[s] = floats[at + 1]!
+    const end = top + MAX_TOP_LOGPROBS
+    batch.topIds.set(ints.subarray(top, end), s * MAX_TOP_LOGPROBS)
+    batch.topLogprobs.set(floats.subarray(end, end + MAX_TOP_LOGPROBS), s * MAX_TOP_LOGPROBS)
+  }
+}

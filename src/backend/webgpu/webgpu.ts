@@ -1,0 +1,48 @@
+/**
+ * The `webgpu` backend: the ops of backend.ts in WGSL (kernels/webgpu) on any GPU that WebGPU reaches. Activations and
+ * states are f32, weights as they were asked for. Nothing waits for the device: what is read arrives later. One backend is
+ * one device, used from one thread; it owns everything it hands out.
+ */
+import { assert } from '../../errors.ts'
+import type { Backend } from '../backend.ts'
+import { flightOf } from '../flight.ts'
+import { openDevice } from './adapter.ts'
+import { WebgpuDevice } from './device.ts'
+import { WebgpuProgram } from './program.ts'
+import { Slabs, WebgpuMatrix, WebgpuTable, WebgpuTensor } from './resources.ts'
+import { WebgpuPenaltyPool, WebgpuStatePool } from './states.ts'
+
+export interface WebgpuBackend extends Backend {
+  readonly device: WebgpuDevice
+}
+
+/** Opening a device takes turns of the event loop, so a backend is opened before it is used. */
+export async function openWebgpuBackend(index = 0): Promise<WebgpuBackend> {
+  const device = new WebgpuDevice(await openDevice(index))
+  const slabs = new Slabs(device)
+  return {
+    name: 'webgpu',
+    device,
+    description: `webgpu: ${device.name}`,
+    tensor: (shape, values) => new WebgpuTensor(device, shape, values),
+    activation: (shape, values) => new WebgpuTensor(device, shape, values),
+    readTensor(tensor, start = 0, count) {
+      assert(tensor instanceof WebgpuTensor, 'a tensor of another backend')
+      const length = count ?? tensor.count - start
+      assert(start >= 0 && start + length <= tensor.count, 'readTensor beyond its tensor')
+      const range = [device.arena, 4 * (tensor.start + start), 4 * length] as const
+      return flightOf(device.read([range]).then((buffer) => new Float32Array(buffer)))
+    },
+    writeTensor(tensor, values) {
+      assert(tensor instanceof WebgpuTensor, 'a tensor of another backend')
+      assert(values.length <= tensor.count, 'writeTensor beyond its tensor')
+      device.write(device.arena, 4 * tensor.start, values)
+    },
+    matrix: (source, type) => new WebgpuMatrix(device, slabs, source, type),
+    table: (source) => new WebgpuTable(device, slabs, source),
+    statePool: (shape, numSlots) => new WebgpuStatePool(device, shape, numSlots),
+    penaltyPool: (vocabSize, numSlots) => new WebgpuPenaltyPool(device, vocabSize, numSlots),
+    record: (capacity, build) => new WebgpuProgram(device, capacity, build),
+    dispose: () => device.dispose(),
+  }
+}

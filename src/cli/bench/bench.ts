@@ -1,0 +1,304 @@
+/** `skein bench`: the speed of the engine, of a vocabulary and of a GPU by itself; the others are in files of their own. */
+import { cpus } from 'node:os'
+import { measureMachine } from '../../backend/cpu/cpu.ts'
+import { Gemm } from '../../backend/cuda/gemm/gemm.ts'
+import { cudaReport } from '../../backend/cuda/report.ts'
+import { type DeviceSpeed, measureSpeed } from '../../backend/cuda/speed.ts'
+import {
+  type BenchPlan,
+  type BenchRow,
+  benchEngine,
+  type MachineLimits,
+  rooflineSeconds,
+} from '../../bench/engine.ts'
+import { benchServed } from '../../bench/served.ts'
+import { benchTokenizer, type TokenizerBench } from '../../bench/tokenizer.ts'
+import type { EngineClient } from '../../engine/client.ts'
+import { SkeinError } from '../../errors.ts'
+import { openCudaDevice } from '../../host/device-choice.ts'
+import {
+  clientOver,
+  type EngineChoice,
+  loadRunner,
+  loadTokenizer,
+  modelPath,
+} from '../../host/load.ts'
+import type { ModelInfo } from '../../model/runner.ts'
+import { deviceChoice, engineChoice } from '../../settings/engine-choice.ts'
+import { integers, list, number, path, text, toggle, whole } from '../../settings/flags.ts'
+import { MODEL_FLAGS, MODEL_WORDS, SETTINGS } from '../../settings/table.ts'
+import { Tokenizer } from '../../tokenizer/tokenizer.ts'
+import { defineCommand, defineCommands } from '../terminal/command.ts'
+import { formatBytes, formatCount, printJson, printTable, progressBar } from '../terminal/output.ts'
+import { benchOpsCommand } from './ops.ts'
+import { benchQuality } from './quality.ts'
+import { randomModel, SIZE_FLAG } from './random-model.ts'
+import { benchServeCommand } from './serve.ts'
+
+/** Beyond this the tokens of a second do not rise any more. */
+const MAX_STEP_TOKENS = 4096
+
+const engine = defineCommand({
+  description: 'Decode and prefill speed of a model, without HTTP',
+  words: MODEL_WORDS,
+  flags: {
+    size: SIZE_FLAG,
+    decode: integers('Rows of each decode case', { default: '1,8,32' }),
+    mixed: list('ROWS+TOKENS of each case of answers with tokens of a prompt beside them', {
+      default: '',
+    }),
+    prefill: list('PROMPTSxTOKENS of each prefill case', { default: '1x512' }),
+    'step-tokens': {
+      ...SETTINGS['step-tokens'],
+      description: 'Token budget of one step (default 512; on a GPU the largest case, up to 4096)',
+    },
+    repeats: whole(1, 100_000)('Fewest repeats of a case', { default: '20' }),
+    seconds: number(0, 3600)('Shortest time of a case', { default: '2' }),
+    json: toggle('One JSON object'),
+    ...MODEL_FLAGS,
+  },
+  async run({ args }) {
+    const { size } = args
+    const choice = engineChoice(size ? { ...args, model: randomModel(size) } : args)
+    const plan: BenchPlan = {
+      decode: args.decode,
+      mixed: pairs(args.mixed, '--mixed', '+', '32+256,320+16').map(([rows, tokens]) => ({
+        rows,
+        tokens,
+      })),
+      prefill: pairs(args.prefill, '--prefill', 'x', '1x512,8x128').map(([prompts, tokens]) => ({
+        prompts,
+        tokens,
+      })),
+      minRepeats: args.repeats,
+      minSeconds: args.seconds,
+    }
+    const before = measureLimits(choice)
+    const runner = loadRunner(benchChoice(choice, plan, before), progressBar('loading'))
+    const client = clientOver(runner)
+    try {
+      const rows = benchEngine(runner, plan)
+      const served = await servedRates(client, rows, plan)
+      const limits = higher(before, measureLimits(choice))
+      const found = { model: runner.info, stepTokens: runner.maxTokens, limits, rows, served }
+      if (args.json) printJson({ machine: cpus()[0]?.model, ...found })
+      else printRows(found)
+    } finally {
+      await client.close()
+    }
+  },
+})
+
+/** As many slots as the widest case has rows, and steps that hold the longest where a GPU makes that cheap. */
+function benchChoice(choice: EngineChoice, plan: BenchPlan, limits: Limits) {
+  const { decode, mixed, prefill } = plan
+  const beside = mixed.map(({ rows }) => rows + 1)
+  const slots = Math.max(1, ...decode, ...beside, ...prefill.map(({ prompts }) => prompts))
+  const longest = Math.max(
+    0,
+    ...mixed.map(({ rows, tokens }) => rows + tokens),
+    ...prefill.map(({ prompts, tokens }) => prompts * tokens),
+  )
+  const maxTokens = limits?.device === 'cuda' ? Math.min(MAX_STEP_TOKENS, longest) : undefined
+  return { ...choice, slots, maxTokens: choice.maxTokens ?? (maxTokens || undefined) }
+}
+
+/** Tokens a second of each decode case through the engine's loop, over about as long as the case itself ran. */
+async function servedRates(
+  client: EngineClient,
+  rows: readonly BenchRow[],
+  { minRepeats, minSeconds }: BenchPlan,
+) {
+  const rates: number[] = []
+  for (const { kind, batch, step } of rows) {
+    if (kind !== 'decode') continue
+    const steps = Math.ceil((1000 * minSeconds) / step.milliseconds)
+    rates.push(await benchServed(client, batch, Math.max(minRepeats, steps)))
+  }
+  return rates
+}
+
+type Limits = (MachineLimits & { readonly device: 'cpu' | 'cuda' }) | null
+
+/** Null where nothing measures them: on several devices, and on the reference. */
+function measureLimits({ device = 'auto', ppDevices, threads }: EngineChoice): Limits {
+  if (ppDevices !== undefined || device === 'reference') return null
+  const isCuda = device.startsWith('cuda') || (device === 'auto' && hasUsableCuda())
+  if (!isCuda) {
+    const { readBytesPerSecond, fmaOperationsPerSecond } = measureMachine(
+      threads === undefined ? {} : { threads },
+    )
+    const limits = {
+      bytesPerSecond: readBytesPerSecond,
+      operationsPerSecond: fmaOperationsPerSecond,
+    }
+    return { device: 'cpu', ...limits }
+  }
+  const found = openCudaDevice(device === 'auto' ? 'cuda' : device)
+  try {
+    const products = new Gemm(found)
+    const { copyBytesPerSecond, matrixFlopsPerSecond } = measureSpeed(found, products)
+    products.dispose()
+    const limits = { bytesPerSecond: copyBytesPerSecond, operationsPerSecond: matrixFlopsPerSecond }
+    return { device: 'cuda', ...limits }
+  } finally {
+    found.dispose()
+  }
+}
+
+function hasUsableCuda(): boolean {
+  const { hasCard, problems } = cudaReport()
+  return hasCard && problems.length === 0
+}
+
+/** Cases of two numbers with a sign between them. */
+function pairs(
+  given: readonly string[],
+  flag: string,
+  sign: string,
+  example: string,
+): [number, number][] {
+  return given
+    .filter((part) => part !== '')
+    .map((part) => {
+      const numbers = part.split(sign).map((digits) => (/^\d+$/.test(digits) ? Number(digits) : 0))
+      const [first, second] = numbers
+      if (numbers.length === 2 && first && second) return [first, second]
+      throw new SkeinError('invalid_request', `${flag} takes cases like ${example}, not "${part}"`)
+    })
+}
+
+/** Measured before and after the cases; the better of the two, since a neighbour may have disturbed one. */
+function higher(a: Limits, b: Limits): Limits {
+  if (!a || !b) return null
+  return {
+    device: a.device,
+    bytesPerSecond: Math.max(a.bytesPerSecond, b.bytesPerSecond),
+    operationsPerSecond: Math.max(a.operationsPerSecond, b.operationsPerSecond),
+  }
+}
+
+interface Found {
+  readonly model: ModelInfo
+  readonly stepTokens: number
+  readonly limits: Limits
+  readonly rows: readonly BenchRow[]
+  /** Of the decode cases. */
+  readonly served: readonly number[]
+}
+
+function printRows({ model, stepTokens, limits, rows, served }: Found): void {
+  const { architecture, numParameters, weightType, weightBytes, device } = model
+  process.stdout.write(
+    `${architecture} ${formatCount(numParameters)} parameters, ${weightType}, ${formatBytes(weightBytes)}; ${device}\n`,
+  )
+  if (limits) process.stdout.write(`this machine now: ${describeLimits(limits)}\n`)
+  const share = (row: BenchRow) => {
+    if (!limits) return []
+    const least = rooflineSeconds(model, row, stepTokens, limits)
+    return [row.forward, row.step].map(
+      ({ milliseconds }) => `${((100_000 * least) / milliseconds).toFixed(0)} %`,
+    )
+  }
+  printTable([
+    [
+      ...['case', 'forward ms', 'tokens/s', 'step ms', 'tokens/s', 'ms 25 %', 'ms 75 %', 'repeats'],
+      ...['served tokens/s', ...(limits ? ['forward of limit', 'step of limit'] : [])],
+    ],
+    ...rows.map((row, i) => {
+      const { forward, step } = row
+      return [
+        nameOf(row),
+        ...[forward, step].flatMap(({ milliseconds, tokensPerSecond }) => [
+          milliseconds.toFixed(3),
+          tokensPerSecond.toFixed(1),
+        ]),
+        step.lowMilliseconds.toFixed(3),
+        step.highMilliseconds.toFixed(3),
+        String(step.repeats),
+        served[i]?.toFixed(1) ?? '',
+        ...share(row),
+      ]
+    }),
+  ])
+}
+
+function nameOf({ kind, batch, tokens }: BenchRow): string {
+  if (kind === 'decode') return `decode ${batch}`
+  return kind === 'mixed' ? `mixed ${batch}+${tokens}` : `prefill ${batch}x${tokens}`
+}
+
+function describeLimits({ device, bytesPerSecond, operationsPerSecond }: NonNullable<Limits>) {
+  const [gigabytes, tera] = [bytesPerSecond / 1e9, operationsPerSecond / 1e12]
+  return device === 'cuda'
+    ? `copies ${gigabytes.toFixed(0)} GB/s read and written, multiplies ${tera.toFixed(0)} TFLOP/s in f16`
+    : `reads ${gigabytes.toFixed(1)} GB/s, multiplies ${(1000 * tera).toFixed(0)} GFLOP/s in f32`
+}
+
+const tokenizer = defineCommand({
+  description: 'Encoding speed of a vocabulary',
+  flags: {
+    vocab: path("Vocabulary file (default: the demo model's)"),
+    json: toggle('One JSON object'),
+  },
+  run({ args }) {
+    const { vocab } = args
+    const result = benchTokenizer(
+      vocab ? Tokenizer.fromFile(vocab) : loadTokenizer({ model: modelPath(undefined) }),
+    )
+    if (args.json) printJson(result)
+    else printTokenizer(result)
+  },
+})
+
+function printTokenizer(result: TokenizerBench): void {
+  const { megabytesPerSecond, tokensPerSecond, bytesPerToken } = result
+  process.stdout.write(`${result.machine}, Node ${result.node}\n`)
+  const million = (tokensPerSecond / 1e6).toFixed(1)
+  printTable([
+    ['encode', `${megabytesPerSecond.toFixed(1)} MB/s, ${million}M tokens/s`],
+    ['a token', `${bytesPerToken.toFixed(2)} bytes`],
+    ['a short prompt', `${result.promptMicroseconds.toFixed(2)} µs`],
+    ['decode', `${result.decodeMegabytesPerSecond.toFixed(1)} MB/s`],
+  ])
+}
+
+const device = defineCommand({
+  description: "What a GPU can do at best: the limits of the engine's figures",
+  flags: {
+    device: text('cuda, cuda:N or cuda:UUID', { default: 'cuda' }),
+    json: toggle('One JSON object'),
+  },
+  run({ args }) {
+    const found = openCudaDevice(deviceChoice(args) ?? 'cuda')
+    try {
+      const products = new Gemm(found)
+      const speed = measureSpeed(found, products)
+      if (args.json) printJson({ device: found.info, products: products.description, ...speed })
+      else printSpeed(`${found.description}, ${products.description}`, speed)
+      products.dispose()
+    } finally {
+      found.dispose()
+    }
+  },
+})
+
+function printSpeed(name: string, speed: DeviceSpeed): void {
+  process.stdout.write(`${name}\n`)
+  printTable([
+    ['copy', `${(speed.copyBytesPerSecond / 1e12).toFixed(2)} TB/s read and written`],
+    ['matrix', `${(speed.matrixFlopsPerSecond / 1e12).toFixed(0)} TFLOP/s in f16`],
+    ['upload', `${(speed.uploadBytesPerSecond / 1e9).toFixed(1)} GB/s`],
+    ['launch', `${speed.launchMicroseconds.toFixed(2)} µs`],
+    ['in a graph', `${speed.graphKernelMicroseconds.toFixed(2)} µs a kernel`],
+  ])
+}
+
+export const bench = defineCommands({
+  engine,
+  ops: benchOpsCommand,
+  quality: benchQuality,
+  device,
+  tokenizer,
+  serve: benchServeCommand,
+})

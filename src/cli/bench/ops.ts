@@ -1,0 +1,84 @@
+/** `skein bench ops`: products alone on the CPU, beside what its cores can read and multiply. */
+import { createCpuBackend, measureMachine } from '../../backend/cpu/cpu.ts'
+import { benchOps, DEFAULT_OPS_PLAN, type OpsRow } from '../../bench/ops.ts'
+import { SkeinError } from '../../errors.ts'
+import { integers, list, number, toggle } from '../../settings/flags.ts'
+import { SETTINGS } from '../../settings/table.ts'
+import { defineCommand } from '../terminal/command.ts'
+import { printJson, printTable } from '../terminal/output.ts'
+
+const { types, shapes, tokens } = DEFAULT_OPS_PLAN
+
+export const benchOpsCommand = defineCommand({
+  description: 'Matrix products alone on the CPU, and the limits of its cores',
+  flags: {
+    types: list('How weights are held', { default: types.join(',') }),
+    shapes: list('OUTPUTSxINPUTS of each matrix', {
+      default: shapes.map((shape) => shape.join('x')).join(','),
+    }),
+    tokens: integers('Tokens of each case', { default: tokens.join(',') }),
+    seconds: number(0, 3600)('Shortest time of a case', {
+      default: String(DEFAULT_OPS_PLAN.minSeconds),
+    }),
+    threads: SETTINGS.threads,
+    json: toggle('One JSON object'),
+  },
+  run({ args }) {
+    const { threads } = args
+    const options = threads === undefined ? {} : { threads }
+    const plan = {
+      types: listOf(args.types, 'types', (name) => types.find((one) => one === name)),
+      shapes: listOf(args.shapes, 'shapes', shapeOf),
+      tokens: args.tokens,
+      minSeconds: args.seconds,
+      minBytes: DEFAULT_OPS_PLAN.minBytes,
+    }
+    const machine = measureMachine(options)
+    const rows = benchOps(() => createCpuBackend(options), plan)
+    if (args.json) {
+      printJson({ machine, rows })
+      return
+    }
+    process.stdout.write(
+      `read ${gigas(machine.readBytesPerSecond, 1)} GB/s, f32 multiply-add ${gigas(machine.fmaOperationsPerSecond, 0)} GFLOP/s\n`,
+    )
+    printRows(rows)
+  },
+})
+
+function listOf<T>(
+  given: readonly string[],
+  flag: string,
+  parse: (part: string) => T | undefined,
+): T[] {
+  return given.map((part) => {
+    const value = parse(part)
+    if (value !== undefined) return value
+    throw new SkeinError('invalid_request', `--${flag} does not take "${part}"; see --help`, {
+      param: flag,
+    })
+  })
+}
+
+function shapeOf(part: string): readonly [number, number] | undefined {
+  const match = /^([1-9]\d{0,6})x([1-9]\d{0,6})$/.exec(part)
+  return match ? [Number(match[1]), Number(match[2])] : undefined
+}
+
+const gigas = (perSecond: number, digits: number) => (perSecond / 1e9).toFixed(digits)
+
+function printRows(rows: readonly OpsRow[]): void {
+  printTable([
+    ['weights', 'outputs', 'inputs', 'tokens', 'µs', 'GB/s', 'GOP/s', 'repeats'],
+    ...rows.map((row) => [
+      row.type,
+      String(row.rows),
+      String(row.columns),
+      String(row.tokens),
+      (1e6 * row.secondsPerProduct).toFixed(1),
+      gigas(row.weightBytesPerSecond, 1),
+      gigas(row.operationsPerSecond, 0),
+      String(row.repeats),
+    ]),
+  ])
+}

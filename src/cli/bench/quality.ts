@@ -1,0 +1,105 @@
+/** `skein bench quality`: what each way of holding the weights does to the logits. */
+import { compareLogits, drawTexts, type QualityRow } from '../../bench/quality.ts'
+import { SkeinError } from '../../errors.ts'
+import {
+  type EngineChoice,
+  loadRunner,
+  loadTokenizer,
+  QUANT_CHOICES,
+  type QuantChoice,
+} from '../../host/load.ts'
+import { engineChoice } from '../../settings/engine-choice.ts'
+import { list, toggle, whole } from '../../settings/flags.ts'
+import { MODEL_FLAGS, MODEL_WORDS, SETTINGS } from '../../settings/table.ts'
+import { defineCommand } from '../terminal/command.ts'
+import { formatBytes, printJson, printTable, progressBar } from '../terminal/output.ts'
+import { randomModel, SIZE_FLAG } from './random-model.ts'
+
+/** Beginnings that the demo model and chat models know; a model of another world goes on as it can. */
+const PROMPTS = [
+  'User: Hello!\n\nAssistant:',
+  'User: What is the capital of France?\n\nAssistant:',
+  'User: 你好\n\nAssistant:',
+  'Once upon a time',
+  '从前',
+  'English: The cat is black.\n\nChinese:',
+  'Question: Which month comes after May?\n\nAnswer:',
+  'Instruction: Count from one to five.\n\nResponse:',
+]
+
+const { quant: _, ...model } = MODEL_FLAGS
+
+export const benchQuality = defineCommand({
+  description: 'Logits of quantised weights against those of f32',
+  words: MODEL_WORDS,
+  flags: {
+    size: SIZE_FLAG,
+    schemes: list('What to compare', { default: 'file,int8,q4,nf4' }),
+    tokens: whole(PROMPTS.length, 10_000_000)('Tokens compared, of eight texts', {
+      default: '4096',
+    }),
+    json: toggle('One JSON object'),
+    ...model,
+    vocab: SETTINGS.vocab,
+  },
+  run({ args }) {
+    const schemes = schemesOf(args.schemes)
+    const { tokens, size } = args
+    const choice = engineChoice(size ? { ...args, model: randomModel(size) } : args)
+    const prompts = size ? randomPrompts() : textPrompts(choice)
+    const load = (quant: QuantChoice, from = choice) =>
+      loadRunner({ ...from, quant, slots: PROMPTS.length }, progressBar(`loading ${quant}`))
+    const exact = load('f32', exactly(choice))
+    const others = schemes.map((scheme) => load(scheme))
+    try {
+      const texts = drawTexts(exact, prompts, tokens)
+      const rows = compareLogits(exact, others, texts, progressBar('comparing'))
+      const { architecture, numParameters, device } = exact.info
+      if (args.json) printJson({ architecture, numParameters, device, tokens, rows })
+      else printRows(rows)
+    } finally {
+      for (const runner of [exact, ...others]) runner.dispose()
+    }
+  },
+})
+
+/** A GPU computes in f16: what is exact comes from the CPU. */
+function exactly(choice: EngineChoice): EngineChoice {
+  const device = choice.device === 'reference' ? 'reference' : 'cpu'
+  return { ...choice, device, wkv: undefined, memoryBytes: undefined }
+}
+
+function schemesOf(given: readonly string[]): QuantChoice[] {
+  return given.map((name) => {
+    const scheme = QUANT_CHOICES.find((one) => one === name)
+    if (scheme) return scheme
+    throw new SkeinError(
+      'invalid_request',
+      `--schemes takes some of ${QUANT_CHOICES.join(', ')} with commas between, not "${given}"`,
+    )
+  })
+}
+
+/** A random model has no words; any token begins a text of its world. */
+function randomPrompts(): Int32Array[] {
+  return PROMPTS.map((_, i) => Int32Array.of(1 + i * 7919))
+}
+
+function textPrompts(choice: EngineChoice): Int32Array[] {
+  const tokenizer = loadTokenizer(choice)
+  return PROMPTS.map((prompt) => Int32Array.from(tokenizer.encode(prompt)))
+}
+
+function printRows(rows: readonly QualityRow[]): void {
+  printTable([
+    ['weights', 'size', 'RMS error', 'largest error', 'same best token', 'divergence, nats'],
+    ...rows.map((row) => [
+      row.weightType,
+      formatBytes(row.weightBytes),
+      row.rmsError.toExponential(2),
+      row.maxError.toExponential(2),
+      `${(100 * row.argmaxAgreement).toFixed(2)} %`,
+      row.divergence.toExponential(2),
+    ]),
+  ])
+}

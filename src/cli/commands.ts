@@ -1,0 +1,165 @@
+/** Every command of `skein`, in the order in which one meets them. A command's file is loaded only when it is named. */
+import type { Command } from 'commander'
+import { packageVersion } from '../files/version.ts'
+import { addExamples, type CommandSpec, equip, newProgram } from './terminal/command.ts'
+
+export interface Entry {
+  readonly name: string
+  /** What other tools call it. */
+  readonly aliases?: readonly string[]
+  /** Heading in `skein --help`. */
+  readonly group: string
+  readonly about: string
+  load(): Promise<CommandSpec>
+}
+
+export const ENTRIES: readonly Entry[] = [
+  {
+    name: 'serve',
+    group: 'Serve',
+    about: 'Serve a model over HTTP (the demo model without FILE)',
+    load: async () => (await import('./serve.ts')).serve,
+  },
+  {
+    name: 'ps',
+    group: 'Serve',
+    about: 'List the models of a running server',
+    load: async () => (await import('./remote.ts')).ps,
+  },
+  {
+    name: 'stop',
+    group: 'Serve',
+    about: 'Stop a model of a running server',
+    load: async () => (await import('./remote.ts')).stop,
+  },
+  {
+    name: 'keys',
+    group: 'Serve',
+    about: 'Named keys of a server: add, list, revoke, rotate',
+    load: async () => (await import('./keys.ts')).keys,
+  },
+  {
+    name: 'config',
+    group: 'Serve',
+    about: 'The configuration file: check, schema',
+    load: async () => (await import('./config.ts')).config,
+  },
+  {
+    name: 'run',
+    group: 'Use',
+    about: 'Fetch a model if it is not here yet, and talk with it',
+    load: async () => (await import('./chat.ts')).run,
+  },
+  {
+    name: 'chat',
+    group: 'Use',
+    about: 'Talk with a model in the terminal: a running server, or FILE without one',
+    load: async () => (await import('./chat.ts')).chat,
+  },
+  {
+    name: 'generate',
+    group: 'Use',
+    about: 'Continue a text without a server',
+    load: async () => (await import('./generate.ts')).generate,
+  },
+  {
+    name: 'pull',
+    group: 'Models',
+    about: 'Fetch a model and the vocabulary it needs (HF_ENDPOINT names a mirror)',
+    load: async () => (await import('./models/pull.ts')).pull,
+  },
+  {
+    name: 'ls',
+    aliases: ['list'],
+    group: 'Models',
+    about: 'List the models that have been pulled',
+    load: async () => (await import('./models/pull.ts')).ls,
+  },
+  {
+    name: 'rm',
+    group: 'Models',
+    about: 'Remove a pulled model',
+    load: async () => (await import('./models/pull.ts')).rm,
+  },
+  {
+    name: 'inspect',
+    aliases: ['show'],
+    group: 'Models',
+    about: 'Say what a checkpoint is: architecture, sizes, problems',
+    load: async () => (await import('./models/inspect.ts')).inspect,
+  },
+  {
+    name: 'convert',
+    group: 'Models',
+    about: 'Write a checkpoint as .pth or .safetensors',
+    load: async () => (await import('./models/convert.ts')).convert,
+  },
+  {
+    name: 'quantize',
+    group: 'Models',
+    about: 'Write a checkpoint with its matrices in 8 or 4 bits',
+    load: async () => (await import('./models/quantize.ts')).quantize,
+  },
+  {
+    name: 'doctor',
+    group: 'Measure and check',
+    about: 'Say what this machine can run and what is missing',
+    load: async () => (await import('./doctor.ts')).doctor,
+  },
+  {
+    name: 'bench',
+    group: 'Measure and check',
+    about: 'Measure this machine or a server: engine, ops, quality, device, tokenizer, serve',
+    load: async () => (await import('./bench/bench.ts')).bench,
+  },
+  {
+    name: 'logits',
+    group: 'Measure and check',
+    about: 'Write the logits after a list of tokens as raw little-endian float32',
+    load: async () => (await import('./logits.ts')).logits,
+  },
+  {
+    name: 'tokenize',
+    group: 'Measure and check',
+    about: 'Token ids of a file, or of standard input with -',
+    load: async () => (await import('./tokenize.ts')).tokenize,
+  },
+  {
+    name: 'completion',
+    group: 'Measure and check',
+    about: 'Print what completes commands and flags in your shell',
+    load: async () => (await import('./completion.ts')).completionOf(wholeProgram),
+  },
+]
+
+export function entryOf(word: string | undefined): Entry | undefined {
+  return ENTRIES.find(({ name, aliases = [] }) => name === word || aliases.includes(word ?? ''))
+}
+
+/** Every command with all its flags. */
+function wholeProgram(): Promise<Command> {
+  return programOf(ENTRIES)
+}
+
+/** Knows all commands by name, and all of those that are named. */
+export async function programOf(
+  named: readonly Entry[],
+  { argv = [], columns }: { readonly argv?: readonly string[]; readonly columns?: number } = {},
+): Promise<Command> {
+  const program = newProgram('skein', columns)
+  program.description('An RWKV inference server: many streams at once, speaking the OpenAI API.')
+  program.version(`skein ${packageVersion()}`, '-v, --version', 'Print the version')
+  addExamples(program, [
+    ['skein serve', 'the demo model and a dashboard, at http://127.0.0.1:8000'],
+    ['skein chat', 'talk with it, from another terminal'],
+    ['skein run rwkv7-g1-0.4b', 'fetch a model and talk with it'],
+    ['skein serve MODEL.pth', 'a model of your own'],
+  ])
+  for (const entry of ENTRIES) {
+    const { name, aliases = [], group, about } = entry
+    const command = program.command(name).aliases(aliases).description(about)
+    command.helpGroup(`${group}:`)
+    if (named.includes(entry)) equip(command, await entry.load(), argv)
+  }
+  return program
+}

@@ -1,0 +1,44 @@
+/** `skein convert`: a checkpoint of any readable format to `.pth` or safetensors, adapters merged on request. */
+import { existsSync } from 'node:fs'
+import { SkeinError } from '../../errors.ts'
+import { modelPath, openModel } from '../../host/load.ts'
+import { convertCheckpoint } from '../../model/convert.ts'
+import { adapterChoices } from '../../settings/engine-choice.ts'
+import { choice, toggle } from '../../settings/flags.ts'
+import { ADAPTER_FLAGS } from '../../settings/table.ts'
+import { defineCommand } from '../terminal/command.ts'
+import { printJson, progressBar } from '../terminal/output.ts'
+import { checkVocabulary, writeVocabulary } from './write-vocabulary.ts'
+
+const DTYPES = ['f32', 'f16', 'bf16'] as const
+
+export const convert = defineCommand({
+  examples: [['skein convert MODEL.gguf MODEL.safetensors', 'its packed tensors become f16']],
+  words: {
+    input: { description: 'Checkpoint', hint: 'IN', isRequired: true },
+    output: { description: 'File to write: .pth or .safetensors', hint: 'OUT', isRequired: true },
+  },
+  flags: {
+    dtype: choice(DTYPES)('f32, f16 or bf16 (default: as stored; what GGUF packs becomes f16)'),
+    ...ADAPTER_FLAGS,
+    force: toggle('Replace OUT if it exists'),
+    json: toggle('Report as JSON'),
+  },
+  run({ args }) {
+    const { input, output, dtype } = args
+    if (existsSync(output) && !args.force) {
+      throw new SkeinError('conflict', `${output} exists; --force replaces it`)
+    }
+    const checkpoint = openModel({ model: modelPath(input), adapters: adapterChoices(args) })
+    try {
+      if (!args.force) checkVocabulary(checkpoint, output)
+      convertCheckpoint(checkpoint, output, { dtype, onProgress: progressBar('converting') })
+      const vocabulary = writeVocabulary(checkpoint, output)
+      const tensors = checkpoint.tensors.size
+      if (args.json) printJson({ output, tensors, vocabulary })
+      else process.stdout.write(`${[output, vocabulary].filter(Boolean).join('\n')}\n`)
+    } finally {
+      checkpoint.close()
+    }
+  },
+})

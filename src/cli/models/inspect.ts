@@ -1,0 +1,115 @@
+/** `skein inspect`: what a checkpoint is, from its own tensors. Loads no weights. */
+import { modelPath, vocabularyPath } from '../../host/load.ts'
+import { fingerprint, openCheckpoint } from '../../model/checkpoint.ts'
+import { type CheckpointSummary, describeCheckpoint } from '../../model/formats/describe.ts'
+import type { Checkpoint } from '../../model/formats/format.ts'
+import { toggle } from '../../settings/flags.ts'
+import { defineCommand } from '../terminal/command.ts'
+import { formatBytes, formatCount, printJson, printTable } from '../terminal/output.ts'
+
+export const inspect = defineCommand({
+  examples: [
+    ['skein inspect MODEL.pth', 'architecture, sizes, and what keeps it from being served'],
+  ],
+  words: {
+    file: {
+      description: 'Checkpoint, the name of a pulled model, or demo',
+      hint: 'FILE|NAME',
+      isRequired: true,
+    },
+  },
+  flags: { tensors: toggle('Also list every tensor'), json: toggle('One JSON object') },
+  run({ args }) {
+    const checkpoint = openCheckpoint(modelPath(args.file))
+    try {
+      const summary = describeCheckpoint(checkpoint)
+      const file = {
+        path: checkpoint.path,
+        format: checkpoint.format,
+        naming: checkpoint.naming ?? 'native',
+        hasVocabulary: checkpoint.vocabulary !== undefined,
+        bytes: checkpoint.fileBytes,
+        fingerprint: fingerprint(checkpoint),
+      }
+      const tensors = [...checkpoint.tensors.values()].map(({ name, dtype, shape }) => ({
+        name,
+        dtype,
+        shape,
+      }))
+      if (args.json) {
+        const metadata = Object.fromEntries(checkpoint.metadata ?? [])
+        printJson({ ...file, ...summary, metadata, ...(args.tensors ? { tensors } : {}) })
+        return
+      }
+      printPlain([
+        ['file', checkpoint.path],
+        ['format', `${file.format}, ${file.naming} names, ${formatBytes(file.bytes)}`],
+        ['vocabulary', file.hasVocabulary ? 'in the file' : vocabularyOf(checkpoint)],
+        ['fingerprint', file.fingerprint],
+        ...Object.entries(summary).map(
+          ([name, value]) => [label(name), describe(name, value)] as const,
+        ),
+        ...metadataRows(checkpoint),
+      ])
+      if (args.tensors)
+        printPlain([
+          ['tensor', 'type', 'shape'],
+          ...tensors.map(
+            ({ name, dtype, shape }) => [name, dtype, `[${shape.join(', ')}]`] as const,
+          ),
+        ])
+    } finally {
+      checkpoint.close()
+    }
+  },
+})
+
+/** Names and texts are a stranger's: none of them may move the cursor or begin a line of its own. */
+function printPlain(rows: readonly (readonly string[])[]): void {
+  printTable(rows.map((row) => row.map((cell) => cell.replace(/\p{Cc}/gu, '?'))))
+}
+
+/** What the file says of itself, long texts (chat templates) by their beginning. */
+function metadataRows({ metadata = new Map() }: Checkpoint): [string, string][] {
+  return [...metadata].map(([key, value]) => {
+    const text = String(value).replaceAll('\n', ' ')
+    return [key, text.length > 60 ? `${text.slice(0, 57)}...` : text]
+  })
+}
+
+/** Where `serve` would find it. */
+function vocabularyOf({ path }: Checkpoint): string {
+  try {
+    return vocabularyPath({ model: path })
+  } catch {
+    return 'not in the file, none found; see skein doctor'
+  }
+}
+
+/** "headSize" → "head size" */
+function label(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`)
+}
+
+function describe(name: string, value: unknown): string {
+  if (name === 'numParameters') return formatCount(Number(value))
+  if (name.endsWith('Bytes')) return formatBytes(Number(value))
+  if (typeof value === 'boolean') return value ? 'yes' : 'no'
+  if (value === null) return 'unknown'
+  if (typeof value === 'string' || typeof value === 'number') return String(value)
+  if (name === 'dtypes') return (value as CheckpointSummary['dtypes']).map(countOf).join(', ')
+  if (Array.isArray(value)) return value.length === 0 ? 'none' : value.map(describeItem).join(', ')
+  return describeItem(value)
+}
+
+function countOf({ dtype, tensors }: CheckpointSummary['dtypes'][number]): string {
+  return `${dtype} (${tensors} tensors)`
+}
+
+/** A name, or values with their names before them. */
+function describeItem(value: unknown): string {
+  if (typeof value !== 'object' || value === null) return String(value)
+  return Object.entries(value)
+    .map(([name, each]) => `${name} ${Array.isArray(each) ? `[${each.join(', ')}]` : each}`)
+    .join(', ')
+}

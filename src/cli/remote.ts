@@ -1,0 +1,117 @@
+/** What commands that talk with a running server share, and `skein ps` and `skein stop`, which look after its workers. */
+import { setTimeout } from 'node:timers/promises'
+import { SkeinError } from '../errors.ts'
+import type { WorkerRecord } from '../gateway/contract.ts'
+import { text, toggle } from '../settings/flags.ts'
+import { defineCommand } from './terminal/command.ts'
+import { printJson, printTable } from './terminal/output.ts'
+
+export const SERVER_FLAGS = {
+  url: text('Server to talk to when no FILE is given', {
+    default: 'http://127.0.0.1:8000',
+    hint: 'URL',
+  }),
+  'api-key': text('Key of the server (default: $SKEIN_API_KEY)', { hint: 'KEY' }),
+}
+
+export const NAME_FLAG = text('Which of its models (default: the only one)', { hint: 'NAME' })
+
+interface ServerAddress {
+  readonly url: string
+  readonly apiKey: string | undefined
+}
+
+export function serverOf(args: {
+  readonly url: string
+  readonly 'api-key': string | undefined
+}): ServerAddress {
+  return { url: serverUrl(args.url), apiKey: args['api-key'] ?? process.env.SKEIN_API_KEY }
+}
+
+/** As other clients are given it, "host:8000" and "http://host:8000/v1" mean the same server. */
+export function serverUrl(given: string): string {
+  const url = /^https?:\/\//i.test(given) ? given : `http://${given}`
+  return url.replace(/\/+$/, '').replace(/\/v1$/, '')
+}
+
+/** Between two looks at workers that are to stop. */
+const POLL_MS = 100
+
+const FLAGS = {
+  url: { ...SERVER_FLAGS.url, description: 'The server' },
+  'api-key': {
+    ...SERVER_FLAGS['api-key'],
+    description: 'Key of an operator (default: $SKEIN_API_KEY)',
+  },
+}
+
+export const ps = defineCommand({
+  flags: { ...FLAGS, all: toggle('Also workers that have ended'), json: toggle('One JSON object') },
+  async run({ args }) {
+    const server = serverOf(args)
+    const workers = await (args.all ? workersOf(server) : runningOf(server))
+    if (args.json) printJson({ workers })
+    else if (workers.length === 0) process.stdout.write('no models are running\n')
+    else
+      printTable([
+        ['model', 'worker', 'state', 'device', 'requests at once', 'since'],
+        ...workers.map(({ model, worker_id, phase, info, spec, created_at }) => [
+          model,
+          worker_id,
+          phase,
+          info?.device ?? spec.device ?? '',
+          String(info?.slots ?? ''),
+          new Date(1000 * created_at).toISOString().slice(0, 16).replace('T', ' '),
+        ]),
+      ])
+  },
+})
+
+export const stop = defineCommand({
+  examples: [['skein stop goose', 'all workers of the model goose']],
+  words: {
+    name: { description: 'Name of a model, or a worker as skein ps shows it', isRequired: true },
+  },
+  flags: FLAGS,
+  async run({ args }) {
+    const server = serverOf(args)
+    const workers = (await runningOf(server)).filter(
+      ({ model, worker_id }) => model === args.name || worker_id === args.name,
+    )
+    if (workers.length === 0)
+      throw new SkeinError(
+        'not_found',
+        `nothing called "${args.name}" is running; skein ps lists what is`,
+      )
+    for (const { worker_id } of workers) await ask(server, 'POST', `/api/workers/${worker_id}/stop`)
+    const stopped = new Set(workers.map(({ worker_id }) => worker_id))
+    // Requests that have begun are finished first.
+    while ((await runningOf(server)).some(({ worker_id }) => stopped.has(worker_id)))
+      await setTimeout(POLL_MS)
+    process.stdout.write(`stopped ${args.name} (${workers.length} workers)\n`)
+  },
+})
+
+async function runningOf(server: ServerAddress): Promise<readonly WorkerRecord[]> {
+  return (await workersOf(server)).filter(({ status }) => status === 'running')
+}
+
+async function workersOf(server: ServerAddress): Promise<readonly WorkerRecord[]> {
+  // The server is ours; contract.ts is what it says.
+  return (await ask(server, 'GET', '/api/workers')) as readonly WorkerRecord[]
+}
+
+async function ask({ url, apiKey }: ServerAddress, method: string, path: string): Promise<unknown> {
+  const headers: Record<string, string> = apiKey ? { authorization: `Bearer ${apiKey}` } : {}
+  const response = await fetch(`${url}${path}`, { method, headers }).catch(() => {
+    const message = `no server answers at ${url}; start one with \`skein serve\``
+    throw new SkeinError('model_not_loaded', message)
+  })
+  // Errors of this API have a `detail`.
+  const body = (await response.json().catch(() => null)) as { readonly detail?: string } | null
+  if (response.ok) return body
+  const message = body?.detail ?? `the server answered ${response.status}`
+  if (response.status === 401)
+    throw new SkeinError('unauthorized', `${message} (give the key with --api-key)`)
+  throw new SkeinError('invalid_request', message)
+}

@@ -1,0 +1,212 @@
+/**
+ * A command of `skein` as a plain object, and how it is put on commander: its words and flags are declared once (settings/
+ * flags.ts), values arrive checked and typed, and every complaint is one line. Commander parses, suggests and wraps help.
+ */
+import { Command, type CommanderError, Help, Option } from 'commander'
+import { SkeinError } from '../../errors.ts'
+import type { Flag, Flags, Words } from '../../settings/flags.ts'
+import { parseValues, type Raw, type Values } from '../../settings/values.ts'
+
+type WordValues<W extends Words> = {
+  readonly [N in keyof W]: W[N] extends { readonly isRequired: true } ? string : string | undefined
+}
+
+/** What a command is run with: the values of its flags and words, by name. */
+export type Run<F extends Flags, W extends Words> = {
+  readonly args: Values<F> & WordValues<W>
+  /** All words that are no flags. */
+  readonly words: readonly string[]
+  /** Flags that were given, as they were written. */
+  readonly given: ReadonlyMap<string, Raw>
+}
+
+export interface CommandSpec {
+  /** Absent where the list of commands has it. */
+  readonly description?: string | undefined
+  /** Lines to try, each with what it does. */
+  readonly examples?: readonly (readonly [line: string, does: string])[] | undefined
+  readonly words: Words
+  readonly flags: Flags
+  readonly commands: Readonly<Record<string, CommandSpec>>
+  run: ((given: Run<Flags, Words>) => void | Promise<void>) | null
+}
+
+interface Definition<F extends Flags, W extends Words> {
+  readonly description?: string
+  readonly examples?: CommandSpec['examples']
+  readonly words?: W
+  readonly flags?: F
+  run(given: Run<F, W>): void | Promise<void>
+}
+
+export function defineCommand<const F extends Flags, const W extends Words>(
+  definition: Definition<F, W>,
+): CommandSpec {
+  // Commander's values are parsed by these very flags, so run() gets what it declares.
+  const run = definition.run as unknown as NonNullable<CommandSpec['run']>
+  return { words: {}, flags: {}, commands: {}, ...definition, run }
+}
+
+/** A name with commands below it. */
+export function defineCommands(commands: CommandSpec['commands']): CommandSpec {
+  return { words: {}, flags: {}, commands, run: null }
+}
+
+const LEAST_WIDTH = 60
+const MOST_WIDTH = 110
+
+/** Commander without its own way of printing and exiting; `columns`: of the terminal. */
+export function newProgram(name: string, columns = process.stdout.columns ?? 100): Command {
+  const width = Math.min(MOST_WIDTH, Math.max(LEAST_WIDTH, columns))
+  const program = new Command(name)
+  program.exitOverride().helpCommand(false).showSuggestionAfterError()
+  program.configureOutput({
+    writeErr: () => {},
+    getOutHelpWidth: () => width,
+    getOutHasColors: () => false,
+  })
+  program.configureHelp({
+    minWidthToWrap: LEAST_WIDTH / 3,
+    optionTerm: ({ flags }) => flags.replace(/[<>]/g, ''),
+    argumentTerm: (argument) => argument.name(),
+    visibleOptions: (command) =>
+      // --help is the last thing that one looks for in help.
+      Help.prototype.visibleOptions
+        .call(new Help(), command)
+        .filter(({ long }) => long !== '--help'),
+  })
+  return program
+}
+
+/** Puts a command's words, flags and commands on it. */
+export function equip(command: Command, spec: CommandSpec, argv: readonly string[] = []): void {
+  if (spec.description !== undefined) command.description(spec.description)
+  addExamples(command, spec.examples ?? [])
+  for (const [name, own] of Object.entries(spec.commands)) equip(command.command(name), own, argv)
+  for (const [name, { hint, isRequired, isMany, description }] of Object.entries(spec.words)) {
+    const word = (hint ?? name.toUpperCase()) + (isMany === true ? '...' : '')
+    command.argument(isRequired === true ? `<${word}>` : `[${word}]`, description)
+  }
+  const seen = new Set<string>()
+  const given = new Map<string, Raw>()
+  for (const [name, flag] of Object.entries(spec.flags)) {
+    const take = (value: Raw) => {
+      // Commander keeps the last of several; the others would be without effect.
+      if (seen.has(name))
+        throw usage(
+          `--${name} is given twice; where several values are taken, put commas between`,
+          name,
+        )
+      seen.add(name)
+      given.set(name, value)
+    }
+    addFlag(command, name, flag, take, argv)
+  }
+  const { run } = spec
+  if (run === null) return
+  command.action(async () => {
+    const words = command.args
+    const names = Object.keys(spec.words)
+    const named = Object.fromEntries(names.map((name, i) => [name, words[i]]))
+    const values = parseValues(spec.flags, Object.fromEntries(given))
+    // Names of flags and words differ, so each has the value of its own kind.
+    const args = { ...values, ...named } as Run<Flags, Words>['args']
+    await run({ args, words, given })
+  })
+}
+
+/** A switch can be denied, which counts where a variable or the configuration file turns it on. */
+function addFlag(
+  command: Command,
+  name: string,
+  { kind, description, default: otherwise, hint, short, isRequired, isDeniable, group }: Flag,
+  take: (value: Raw) => void,
+  argv: readonly string[],
+): void {
+  const isSwitch = kind.type === 'switch'
+  const opposite = name.startsWith('no-') ? name.slice('no-'.length) : `no-${name}`
+  const value = isSwitch ? '' : ` <${hint ?? HINTS[kind.type]}>`
+  const isTold = otherwise === undefined || /default/.test(description)
+  const about = isTold ? description : `${description} (default ${otherwise})`
+  const option = new Option(`${short ? `-${short}, ` : ''}--${name}${value}`, about)
+  if (isRequired === true) option.makeOptionMandatory()
+  command.addOption(option.helpGroup(`${group ?? 'Flags'}:`))
+  command.on(`option:${name}`, (given: string | null) => {
+    if (isSwitch) return take(true)
+    // A value of its own may begin so only where it is joined to the flag.
+    if (given?.startsWith('--') && !argv.includes(`--${name}=${given}`))
+      throw usage(`--${name} needs a value`, name)
+    take(given ?? '')
+  })
+  if (!isSwitch && isDeniable !== true) return
+  command.addOption(new Option(`--${opposite}`).hideHelp())
+  command.on(`option:${opposite}`, () => take(false))
+}
+
+const HINTS = {
+  text: 'VALUE',
+  path: 'FILE',
+  switch: '',
+  number: 'N',
+  integer: 'N',
+  choice: 'CHOICE',
+  list: 'VALUE,…',
+  integers: 'N,…',
+  paths: 'NAME=FILE,…',
+} as const
+
+export function addExamples(
+  command: Command,
+  examples: readonly (readonly [string, string])[],
+): void {
+  if (examples.length === 0) return
+  const longest = Math.max(...examples.map(([line]) => line.length))
+  const lines = examples.map(([line, does]) => `  ${line.padEnd(longest)}  # ${does}`)
+  command.addHelpText('after', ['', 'Examples:', ...lines].join('\n'))
+}
+
+/** What commander complains of, in our words; null for help and version, which it has printed. */
+export function complaintOf(error: CommanderError, program: Command): SkeinError | null {
+  const [, name = ''] = /'(.+?)'/.exec(error.message) ?? []
+  const [, similar] = /\(Did you mean (.+?)\?\)/.exec(error.message) ?? []
+  switch (error.code) {
+    case 'commander.unknownOption':
+      return unknown(`unknown flag ${name}`, similar)
+    case 'commander.unknownCommand':
+      return unknown(`no command "${name}"`, similar)
+    case 'commander.excessArguments':
+      return usage(`unexpected argument "${strayOf(program)}"`)
+    case 'commander.missingArgument':
+      return usage(`${name} is missing`)
+    case 'commander.missingMandatoryOptionValue':
+      return usage(`${name.replace(/ .*/, '')} is missing`)
+    case 'commander.optionMissingArgument':
+      return usage(`${name.replace(/^-\w, | <.*/g, '')} needs a value`)
+    default:
+      return error.exitCode === 0 || error.code === 'commander.help'
+        ? null
+        : usage(error.message.replace(/^error: /, ''))
+  }
+}
+
+/** The first word that the command in use does not take. */
+function strayOf(command: Command): string {
+  const child = command.commands.find(({ args }) => args.length > 0)
+  return child === undefined
+    ? (command.args[command.registeredArguments.length] ?? '')
+    : strayOf(child)
+}
+
+function unknown(message: string, similar: string | undefined): SkeinError {
+  if (similar === undefined) return usage(message)
+  const hint = `did you mean ${similar.replace('one of ', '')}?`
+  return new SkeinError('invalid_request', `${message}; ${hint}`)
+}
+
+function usage(message: string, param?: string): SkeinError {
+  return new SkeinError(
+    'invalid_request',
+    `${message}; see --help`,
+    param === undefined ? {} : { param },
+  )
+}

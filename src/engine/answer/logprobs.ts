@@ -1,0 +1,54 @@
+/**
+ * Log-probabilities on the host: of a prompt's tokens from the logits of its rows, and the bytes that replies carry
+ * with each token. Those of drawn tokens come from the device. Knows nothing of requests.
+ */
+import type { TokenLogprob } from '../../model/runner.ts'
+import type { TokenText } from '../messages.ts'
+import type { TokenBytes } from './answer-text.ts'
+
+/**
+ * log softmax of row `row` of `logits` [rows, vocabSize] at `token`, and the k best; ties go to the smaller id.
+ * Null when the row is not finite (a NaN or +∞ in it); a single −∞ is a probability of zero.
+ */
+export function logprobsOf(
+  logits: Float32Array,
+  row: number,
+  vocabSize: number,
+  token: number,
+  k: number,
+): TokenLogprob | null {
+  const values = logits.subarray(row * vocabSize, (row + 1) * vocabSize)
+  let max = -Infinity
+  for (const value of values) {
+    if (Number.isNaN(value)) return null
+    if (value > max) max = value
+  }
+  if (!Number.isFinite(max)) return null
+  let sum = 0
+  for (const value of values) sum += Math.exp(value - max)
+  const logSum = max + Math.log(sum)
+  const top = bestTokens(values, k).map((id) => ({ token: id, logprob: values[id]! - logSum }))
+  return { token, logprob: values[token]! - logSum, top }
+}
+
+/** Ids of the k largest values, best first. k is small, so an insertion list beats a heap. */
+function bestTokens(values: Float32Array, k: number): number[] {
+  const best: number[] = []
+  if (k === 0) return best
+  for (let id = 0; id < values.length; id++) {
+    if (best.length === k && values[id]! <= values[best[k - 1]!]!) continue
+    let at = best.length
+    while (at > 0 && values[id]! > values[best[at - 1]!]!) at--
+    best.splice(at, 0, id)
+    if (best.length > k) best.pop()
+  }
+  return best
+}
+
+export function withBytes(logprob: TokenLogprob, tokenBytes: TokenBytes): TokenText {
+  return {
+    ...logprob,
+    bytes: tokenBytes.bytesOf(logprob.token),
+    topBytes: logprob.top.map((entry) => tokenBytes.bytesOf(entry.token)),
+  }
+}

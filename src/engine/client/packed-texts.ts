@@ -1,0 +1,209 @@
+/**
+ * Text of one choice that waits for its consumer. What waits for long is packed into bytes: an event with
+ * log-probabilities takes some twenty times as much as an object, and holds on to the whole message that it came in.
+ * What comes out is what went in, merged; a chunk at a time where it was packed. It bounds nothing: whoever holds it
+ * looks at `bytes`.
+ */
+import type { TokenLogprob } from '../../model/runner.ts'
+import type { EngineEvent, TokenText } from '../messages.ts'
+
+type TextEvent = EngineEvent & { readonly type: 'text' }
+
+/** A consumer is given so much at once; the first chunks are smaller. */
+const CHUNK_BYTES = 4096
+const FIRST_CHUNK_BYTES = 256
+/** Of a chunk, or an event as it came, beside what is in it. */
+const OVERHEAD_BYTES = 200
+/** At most, of an id or a length. */
+const NUMBER_BYTES = 5
+/** Of a token's id, log-probability and length in bytes. */
+const ENTRY_BYTES = 2 * NUMBER_BYTES + 8
+
+interface Chunk {
+  readonly content: Buffer
+  used: number
+}
+
+export class PackedTexts {
+  /** The bytes that are held, roughly. */
+  bytes = 0
+  readonly #id: string
+  readonly #index: number
+  readonly #hasLogprobs: boolean
+  /** What has not been packed. */
+  #loose: TextEvent | null
+  readonly #chunks: Chunk[] = []
+  #nextBytes = FIRST_CHUNK_BYTES
+
+  constructor(event: TextEvent) {
+    this.#id = event.id
+    this.#index = event.index
+    this.#hasLogprobs = event.logprobs !== null
+    this.#loose = event
+    this.bytes = sizeOf(event) + OVERHEAD_BYTES
+  }
+
+  get isEmpty(): boolean {
+    return this.#loose === null && this.#chunks.length === 0
+  }
+
+  add(event: TextEvent): void {
+    if (this.#loose === null) {
+      this.#append(event)
+      return
+    }
+    this.#loose = joined(this.#loose, event)
+    this.bytes += sizeOf(event)
+  }
+
+  /** What is here will be here longer, and so will what is added until all of it has been taken. */
+  pack(): void {
+    if (this.#loose === null) return
+    this.bytes = 0
+    this.#append(this.#loose)
+    this.#loose = null
+  }
+
+  #append(event: TextEvent): void {
+    const size = sizeOf(event)
+    let chunk = this.#chunks.at(-1)
+    if (chunk === undefined || chunk.used + size > chunk.content.length) {
+      // Not of a pool, which would live as long as any part of it.
+      chunk = { content: Buffer.allocUnsafeSlow(Math.max(size, this.#nextBytes)), used: 0 }
+      this.#nextBytes = Math.min(CHUNK_BYTES, 2 * this.#nextBytes)
+      this.#chunks.push(chunk)
+      this.bytes += chunk.content.length + OVERHEAD_BYTES
+    }
+    chunk.used = write(event, chunk.content, chunk.used)
+  }
+
+  /** What came first, of what is held. */
+  take(): TextEvent {
+    const loose = this.#loose
+    if (loose !== null) {
+      this.#loose = null
+      this.bytes = 0
+      return loose
+    }
+    const { content, used } = this.#chunks.shift()!
+    this.bytes -= content.length + OVERHEAD_BYTES
+    return this.#read(content.subarray(0, used))
+  }
+
+  #read(content: Buffer): TextEvent {
+    const reader = new Reader(content)
+    const texts: string[] = []
+    const tokens: number[] = []
+    const logprobs: TokenText[] = []
+    while (reader.hasMore) {
+      const [textBytes, numTokens, numLogprobs] = [
+        reader.number(),
+        reader.number(),
+        reader.number(),
+      ]
+      texts.push(reader.bytes(textBytes).toString())
+      for (let i = 0; i < numTokens; i++) tokens.push(reader.number())
+      for (let i = 0; i < numLogprobs; i++) logprobs.push(reader.tokenText())
+    }
+    return {
+      type: 'text',
+      id: this.#id,
+      index: this.#index,
+      text: texts.join(''),
+      tokens,
+      logprobs: this.#hasLogprobs ? logprobs : null,
+    }
+  }
+}
+
+function joined(one: TextEvent, next: TextEvent): TextEvent {
+  const logprobs = one.logprobs?.concat(next.logprobs ?? []) ?? null
+  return { ...one, text: one.text + next.text, tokens: one.tokens.concat(next.tokens), logprobs }
+}
+
+/** At most. */
+function sizeOf({ text, tokens, logprobs }: TextEvent): number {
+  let size = 3 * NUMBER_BYTES + Buffer.byteLength(text) + NUMBER_BYTES * tokens.length
+  for (const { bytes, topBytes } of logprobs ?? []) {
+    size += NUMBER_BYTES + ENTRY_BYTES + bytes.length
+    for (const alternative of topBytes) size += ENTRY_BYTES + alternative.length
+  }
+  return size
+}
+
+/** Returns where it ends. */
+function write({ text, tokens, logprobs }: TextEvent, to: Buffer, start: number): number {
+  let at = writeNumber(to, start, Buffer.byteLength(text))
+  at = writeNumber(to, at, tokens.length)
+  at = writeNumber(to, at, logprobs?.length ?? 0)
+  at += to.write(text, at)
+  for (const token of tokens) at = writeNumber(to, at, token)
+  for (const entry of logprobs ?? []) {
+    at = writeEntry(to, at, entry, entry.bytes)
+    at = writeNumber(to, at, entry.top.length)
+    for (const [i, top] of entry.top.entries()) at = writeEntry(to, at, top, entry.topBytes[i]!)
+  }
+  return at
+}
+
+function writeEntry(
+  to: Buffer,
+  start: number,
+  { token, logprob }: Pick<TokenLogprob, 'token' | 'logprob'>,
+  bytes: Uint8Array,
+): number {
+  let at = writeNumber(to, start, token)
+  at = to.writeDoubleLE(logprob, at)
+  at = writeNumber(to, at, bytes.length)
+  to.set(bytes, at)
+  return at + bytes.length
+}
+
+/** Seven bits a byte, the least first; the last byte has no eighth bit. */
+function writeNumber(to: Buffer, start: number, value: number): number {
+  let [at, rest] = [start, value]
+  for (; rest >= 0x80; rest >>>= 7) to[at++] = (rest & 0x7f) | 0x80
+  to[at] = rest
+  return at + 1
+}
+
+class Reader {
+  readonly #content: Buffer
+  #at = 0
+
+  constructor(content: Buffer) {
+    this.#content = content
+  }
+
+  get hasMore(): boolean {
+    return this.#at < this.#content.length
+  }
+
+  number(): number {
+    let value = 0
+    for (let shift = 0; ; shift += 7) {
+      const byte = this.#content[this.#at++]!
+      value |= (byte & 0x7f) << shift
+      if (byte < 0x80) return value >>> 0
+    }
+  }
+
+  bytes(length: number): Buffer {
+    this.#at += length
+    return this.#content.subarray(this.#at - length, this.#at)
+  }
+
+  tokenText(): TokenText {
+    const own = this.#entry()
+    const all = Array.from({ length: this.number() }, () => this.#entry())
+    const top = all.map(({ token, logprob }) => ({ token, logprob }))
+    return { ...own, top, topBytes: all.map(({ bytes }) => bytes) }
+  }
+
+  #entry(): { token: number; logprob: number; bytes: Uint8Array } {
+    const token = this.number()
+    const logprob = this.bytes(8).readDoubleLE()
+    // As it came: an array of its own, not a window into what is held.
+    return { token, logprob, bytes: Uint8Array.from(this.bytes(this.number())) }
+  }
+}

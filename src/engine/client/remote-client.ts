@@ -1,0 +1,204 @@
+/**
+ * The engine in a worker process, seen from the gateway. It owns its channel and the queues of live requests; it knows
+ * neither how the worker is started nor that it will be started again.
+ */
+import { SkeinError } from '../../errors.ts'
+import type { EngineClient } from '../client.ts'
+import type {
+  EngineCall,
+  EngineCalls,
+  EngineEvent,
+  EngineInfo,
+  FromWorker,
+  GenerateRequest,
+  ToWorker,
+} from '../messages.ts'
+import { type EngineStats, idleStats } from '../stats.ts'
+import { areMany, ComingBytes, sendBytes } from './byte-parts.ts'
+import type { Channel } from './channel.ts'
+import { EventQueue } from './event-queue.ts'
+import { LiveQueues } from './live-queues.ts'
+
+interface PendingCall {
+  resolve(value: unknown): void
+  reject(error: SkeinError): void
+}
+
+/** Each of them writes to its client: a millisecond or two for all. */
+const WOKEN_AT_ONCE = 64
+
+type WorkerChannel = Channel<ToWorker, FromWorker>
+
+export class RemoteEngineClient implements EngineClient {
+  #info: EngineInfo
+  readonly #channel: WorkerChannel
+  readonly #queues = new LiveQueues(WOKEN_AT_ONCE)
+  readonly #calls = new Map<number, PendingCall>()
+  readonly #bytes = new ComingBytes()
+  readonly #closed: Promise<void>
+  #numCalls = 0
+  #stats: EngineStats
+  #numRequests = 0
+  #isClosing = false
+  /** Why nothing can be asked any more. */
+  #failure: SkeinError | null = null
+
+  /** For a channel whose worker has said it is ready. */
+  constructor(channel: WorkerChannel, info: EngineInfo) {
+    this.#info = info
+    this.#channel = channel
+    this.#stats = idleStats(info.numSlots)
+    channel.onMessage((message) => this.#receive(message))
+    this.#closed = new Promise((resolve) => {
+      channel.onClose((reason) => {
+        this.#fail(this.#endedError(reason))
+        resolve()
+      })
+    })
+  }
+
+  /** Waits until the worker has loaded its model. Throws what it died of, if it does. */
+  static connect(
+    channel: WorkerChannel,
+    onProgress: (doneBytes: number, totalBytes: number) => void = () => {},
+  ): Promise<RemoteEngineClient> {
+    return new Promise((resolve, reject) => {
+      channel.onMessage((message) => {
+        if (message.type === 'ready') resolve(new RemoteEngineClient(channel, message.info))
+        else if (message.type === 'fatal') reject(SkeinError.fromShape(message.error))
+        else if (message.type === 'progress') onProgress(message.doneBytes, message.totalBytes)
+      })
+      channel.onClose((reason) => {
+        reject(
+          new SkeinError('model_not_loaded', `the worker ended while it was loading (${reason})`),
+        )
+      })
+    })
+  }
+
+  /** Of a worker as it is now: start states come and go. */
+  get info(): EngineInfo {
+    return this.#info
+  }
+
+  get stats(): EngineStats {
+    return this.#stats
+  }
+
+  /**
+   * The worker knows each request by an id of ours: events of a cancelled request may still be on their way here when
+   * its caller's id is used again.
+   */
+  generate(request: GenerateRequest, signal?: AbortSignal): AsyncIterable<EngineEvent> {
+    this.#numRequests++
+    // In every event of it, so a short one.
+    const id = String(this.#numRequests)
+    const cancel = () => {
+      if (this.#queues.remove(id, queue)) this.#channel.send({ type: 'cancel', id })
+    }
+    const queue = new EventQueue(request.n, cancel, signal)
+    if (queue.isOver) return queue
+    if (this.#failure !== null) {
+      queue.fail(this.#failure)
+      return queue
+    }
+    this.#queues.add(id, request.id, queue)
+    this.#channel.send({ type: 'generate', request: { ...request, id } })
+    return queue
+  }
+
+  async call<M extends EngineCall>(
+    method: M,
+    params: EngineCalls[M]['params'],
+  ): Promise<EngineCalls[M]['result']> {
+    if (this.#failure !== null) throw this.#failure
+    this.#numCalls++
+    const id = this.#numCalls
+    const value = new Promise<unknown>((resolve, reject) =>
+      this.#calls.set(id, { resolve, reject }),
+    )
+    this.#sendCall(id, method, params).catch((error) => {
+      this.#calls.get(id)?.reject(SkeinError.from(error))
+      this.#calls.delete(id)
+    })
+    // The worker answers a method with its result of the same table.
+    const result = (await value) as EngineCalls[M]['result']
+    if (method === 'startStates.add' || method === 'startStates.remove') {
+      this.#info = { ...this.#info, startStates: result as readonly string[] }
+    }
+    return result
+  }
+
+  /** Large bytes go ahead. What cannot be sent any more is told by the end of the channel. */
+  async #sendCall<M extends EngineCall>(
+    id: number,
+    method: M,
+    params: EngineCalls[M]['params'],
+  ): Promise<void> {
+    const send = (message: ToWorker) => this.#channel.send(message)
+    const large = 'bytes' in params && areMany(params.bytes) ? params.bytes : null
+    if (large !== null) await sendBytes(id, large, send)
+    const light = large === null ? params : { ...params, bytes: new Uint8Array(0) }
+    // A member of the union for each M, which a generic M hides.
+    send({ type: 'call', id, method, params: light } as ToWorker)
+  }
+
+  /** Asks the worker to end, dropping what is live, and waits until it has gone. */
+  async close(): Promise<void> {
+    if (!this.#isClosing) {
+      this.#isClosing = true
+      this.#channel.send({ type: 'shutdown' })
+    }
+    await this.#closed
+  }
+
+  #receive(message: FromWorker): void {
+    switch (message.type) {
+      case 'step':
+        this.#stats = message.stats
+        this.#queues.deliver(message.events)
+        break
+      case 'fatal':
+        this.#fail(SkeinError.fromShape(message.error))
+        break
+      case 'bytes':
+        this.#bytes.add(message)
+        break
+      case 'result':
+        this.#settle(message)
+        break
+      case 'progress':
+      case 'ready':
+        break
+      default:
+        message satisfies never
+    }
+  }
+
+  #settle(result: FromWorker & { type: 'result' }): void {
+    const pending = this.#calls.get(result.id)
+    this.#calls.delete(result.id)
+    // Some may have come before an error, too.
+    const bytes = this.#bytes.take(result.id)
+    if ('error' in result) pending?.reject(SkeinError.fromShape(result.error))
+    else pending?.resolve(bytes ?? result.value)
+  }
+
+  #fail(error: SkeinError): void {
+    this.#failure ??= error
+    this.#queues.failAll(error)
+    for (const { reject } of this.#calls.values()) reject(error)
+    this.#calls.clear()
+    this.#bytes.clear()
+    const { numSlots } = this.#stats
+    const idle = { waiting: 0, running: 0, prefilling: 0, freeSlots: numSlots }
+    this.#stats = { ...this.#stats, ...idle }
+  }
+
+  #endedError(reason: string): SkeinError {
+    const message = this.#isClosing
+      ? 'the model was unloaded'
+      : `the worker process ended (${reason}); it is being restarted; retry`
+    return new SkeinError('model_not_loaded', message)
+  }
+}

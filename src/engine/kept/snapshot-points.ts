@@ -1,0 +1,54 @@
+/**
+ * Where in a prompt a copy of the state is worth having: where another prompt is likely to go on differently. Pure
+ * arithmetic; what is done at a point is states.ts.
+ */
+import { MIN_PREFIX_TOKENS } from '../../state/prefix-cache.ts'
+
+/** Distance of the points inside a long prompt. */
+const GRID_TOKENS = 512
+/** A prompt has at most this many of them: beyond that the grid is coarser, by powers of two. */
+const MAX_GRID_POINTS = 8
+
+interface PointHints {
+  /** Tokens that need not be read. */
+  readonly start: number
+  /** Tokens in common with an earlier prompt. */
+  readonly shared: number
+  /** Ends of messages, ascending. */
+  readonly boundaries: Int32Array
+}
+
+/**
+ * Ascending prompt lengths within (start, length − 1]. In order of worth: where it parts from an earlier prompt, since
+ * a third may part from both there; the end of the last message, that of the first (a system prompt); the whole prompt
+ * but one token; and a grid. A point within MIN_PREFIX_TOKENS of a better one is dropped: feeding the difference again
+ * is one row of a step, as is the one token of a full hit.
+ *
+ * The whole prompt less one token, rather than the whole: logits are not kept with a state, so the same prompt again
+ * must feed at least one token to have some to draw from.
+ */
+export function snapshotPoints(
+  length: number,
+  { start, shared, boundaries }: PointHints,
+): number[] {
+  const points: number[] = []
+  const isFar = (point: number) =>
+    [0, start, ...points].every((other) => Math.abs(point - other) >= MIN_PREFIX_TOKENS)
+  const consider = (point: number | undefined) => {
+    if (point !== undefined && point > start && point < length && isFar(point)) points.push(point)
+  }
+  consider(shared)
+  const inside = boundaries.filter((boundary) => boundary < length)
+  consider(inside.at(-1))
+  consider(inside[0])
+  consider(length - 1)
+  for (const point of gridPoints(length)) consider(point)
+  return points.sort((a, b) => a - b)
+}
+
+function gridPoints(length: number): number[] {
+  let distance = GRID_TOKENS
+  while (length / distance > MAX_GRID_POINTS) distance *= 2
+  const count = Math.ceil(length / distance) - 1
+  return Array.from({ length: Math.max(0, count) }, (_, i) => (i + 1) * distance)
+}

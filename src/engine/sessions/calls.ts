@@ -1,0 +1,388 @@
+/** What may be done to sessions beside continuing them: the methods of EngineCalls, one function each. */
+import { assert, SkeinError } from '../../errors.ts'
+import { inTurns, type Steps } from '../../state/in-turns.ts'
+import { type KeptState, type Session, type Turn, tierOf } from '../../state/kept-state.ts'
+import { sealing, unsealing } from '../../state/seal.ts'
+import { expiresAt } from '../../state/sessions.ts'
+import { type ModelIdentity, type Snapshot, transcriptOf } from '../../state/snapshot.ts'
+import { decoding, encoding } from '../../state/snapshot-file.ts'
+import type {
+  SessionName,
+  SessionRecord,
+  StoredSession,
+  TurnRecord,
+} from '../../state/store/store.ts'
+import type { CallHandlers, EngineCall, EngineCalls, SessionInfo, SessionRef } from '../messages.ts'
+import { busy } from './claims.ts'
+import type { SessionTurns } from './turns.ts'
+import { refuseVersion, unknownSession } from './writers.ts'
+
+export type SessionHandlers = Pick<CallHandlers, Extract<EngineCall, `sessions.${string}`>>
+
+interface CallContext {
+  readonly turns: SessionTurns
+  readonly identity: ModelIdentity
+  readonly vocabSize: number
+  /** Changes are reported only when they are on disk. */
+  readonly isDurable: boolean
+  /** Whether a state that was not handed out here, to the same tenant, may become a session. */
+  readonly acceptsForeign: boolean
+  namespaceOf(tenant: string): string
+  /** What exports of a tenant are sealed with. */
+  sealKeyOf(tenant: string): string
+}
+
+/** A session, and how it becomes what it was before. */
+interface Changed {
+  readonly session: Session
+  readonly undo: () => void
+}
+
+export function sessionCalls(context: CallContext): SessionHandlers {
+  const { turns } = context
+  const { sessions, claims } = turns
+  const nameOf = ({ tenant, id }: SessionRef): SessionName => {
+    return { namespace: context.namespaceOf(tenant), id }
+  }
+  const saver = context.isDurable ? turns.mover.saver : null
+  /** Nobody else writes to the session until `written`, which takes the change back where it cannot be written. */
+  const changed = (session: Session, undo: () => void): Changed => {
+    if (saver !== null) sessions.lock(session)
+    return { session, undo }
+  }
+  const changedNew = (session: Session) => changed(session, () => sessions.delete(session))
+  const written = async ({ session, undo }: Changed): Promise<SessionInfo> => {
+    if (saver !== null) {
+      try {
+        await saver.barrier(session)
+      } catch (error) {
+        if (!session.isDeleted) undo()
+        throw error
+      } finally {
+        sessions.unlock(session)
+      }
+    }
+    if (session.isDeleted) throw unknownSession(session.id)
+    return infoOf(session)
+  }
+  return {
+    'sessions.list': ({ tenant, ...page }) => listPage(turns, context.namespaceOf(tenant), page),
+    'sessions.get': (ref) => {
+      return look(turns, nameOf(ref), (found) => {
+        return 'record' in found ? infoOfRecord(found) : infoOf(found)
+      })
+    },
+    'sessions.fork': async ({ newId, turn, storedBytes, ...ref }) => {
+      const from = await withSession(turns, nameOf(ref), (session) => session)
+      const name = nameOf({ ...ref, id: newId })
+      const fork = () => {
+        if (from.isDeleted) throw unknownSession(ref.id)
+        turns.refuseIfFull(from.namespace, null, storedBytes)
+        return changedNew(sessions.fork(from, newId, turn ?? from.head))
+      }
+      return written(await withNew(turns, name, fork))
+    },
+    'sessions.rewind': async ({ turn, ifVersion, ...ref }) => {
+      const rewound = await withSession(turns, nameOf(ref), (session) => {
+        if (session.isBusy) throw busy(session.id)
+        refuseVersion(session.id, session.version, ifVersion)
+        const { head } = session
+        sessions.rewind(session, turn === 'undo' ? parentOfHead(session) : turn)
+        return changed(session, () => sessions.rewind(session, head))
+      })
+      return written(rewound)
+    },
+    // Unlike other changes it is always waited for: what was deleted is not on disk any more.
+    'sessions.delete': async (ref) => {
+      await withSession(turns, nameOf(ref), (session) => sessions.delete(session), existing)
+      await turns.mover.saver?.barrier()
+      return null
+    },
+    'sessions.release': async (ref) => {
+      if (claims === null) {
+        throw new SkeinError(
+          'state_unavailable',
+          'without a store a session cannot leave its worker',
+        )
+      }
+      await claims.release(nameOf(ref))
+      return null
+    },
+    'sessions.export': async ({ turn, ...ref }) => {
+      const file = await look(turns, nameOf(ref), (found) => {
+        return 'record' in found
+          ? exportStored(found, turn, context)
+          : exportTurn(turnFor(turns, found, turn), context)
+      })
+      return inTurns(sealing(file, context.sealKeyOf(ref.tenant)))
+    },
+    'sessions.tokens': async ({ turn, start, end, ...ref }) => {
+      const text = await look(turns, nameOf(ref), (found) => {
+        return 'record' in found
+          ? storedText(turns, storedTurn(found, turn).key, found.namespace)
+          : textOf(turns, turnFor(turns, found, turn).state)
+      })
+      return transcriptOf(text).slice(start, end)
+    },
+    'sessions.import': async (params) => {
+      const snapshot = await decodeImported(params, context)
+      const create = () => changedNew(importSession(snapshot, params, context))
+      return written(await withNew(turns, nameOf(params), create))
+    },
+  }
+}
+
+/** Also one that a request has begun and that has no turn yet. Throws not_found. */
+function existing(turns: SessionTurns, { namespace, id }: SessionName): Session {
+  const session = turns.find(namespace, id)
+  if (session === null) throw unknownSession(id)
+  return session
+}
+
+/** Throws not_found. */
+function visible(turns: SessionTurns, name: SessionName): Session {
+  const session = existing(turns, name)
+  if (session.version === 0) throw unknownSession(name.id)
+  return session
+}
+
+/** A session that is this worker's to change; where it is here already that is at once. */
+async function withSession<T>(
+  turns: SessionTurns,
+  name: SessionName,
+  use: (session: Session) => T,
+  find = visible,
+): Promise<T> {
+  const act = () => use(find(turns, name))
+  const isHere = turns.find(name.namespace, name.id) !== null
+  if (turns.claims === null || isHere) return act()
+  return turns.claims.bring(name, false, act)
+}
+
+/** Calls `create` when no other worker can make a session of that name. */
+async function withNew<T>(turns: SessionTurns, name: SessionName, create: () => T): Promise<T> {
+  const isHere = turns.find(name.namespace, name.id) !== null
+  if (turns.claims === null || isHere) return create()
+  return turns.claims.bring(name, true, create)
+}
+
+/** Reads a session as it is here, or else as it is stored, whoever writes to it. At once: it may be deleted any time. */
+async function look<T>(
+  turns: SessionTurns,
+  name: SessionName,
+  read: (found: Session | StoredSession) => T,
+): Promise<Awaited<T>> {
+  const isHere = turns.find(name.namespace, name.id) !== null
+  if (turns.claims === null || isHere) return await read(visible(turns, name))
+  const stored = await turns.claims.find(name)
+  // It may have come here meanwhile.
+  return await read(stored ?? visible(turns, name))
+}
+
+async function listPage(
+  turns: SessionTurns,
+  namespace: string,
+  {
+    limit = Number.MAX_SAFE_INTEGER,
+    after,
+  }: { limit?: number | undefined; after?: string | undefined },
+): Promise<SessionInfo[]> {
+  const { sessions, claims } = turns
+  sessions.expire()
+  const endAt = (cut: Session | StoredSession) => {
+    return { id: cut.id, updatedAt: 'record' in cut ? cut.record.updatedAt : cut.updatedAt }
+  }
+  const end = after === undefined ? null : await look(turns, { namespace, id: after }, endAt)
+  const infos = new Map<string, SessionInfo>()
+  const addHere = () => {
+    for (const session of sessions.list(namespace)) infos.set(session.id, infoOf(session))
+  }
+  addHere()
+  if (claims !== null) {
+    const stored = await claims.store.list(namespace, { limit, after: end })
+    for (const session of stored) infos.set(session.id, infoOfRecord(session))
+    addHere()
+  }
+  const isPast = (info: SessionInfo) => end === null || byUse(end, info) < 0
+  return [...infos.values()].filter(isPast).sort(byUse).slice(0, limit)
+}
+
+type Used = Pick<SessionInfo, 'id' | 'updatedAt'>
+
+/** Latest first. */
+function byUse(a: Used, b: Used): number {
+  return b.updatedAt - a.updatedAt || (a.id < b.id ? -1 : Number(a.id > b.id))
+}
+
+function parentOfHead({ id, head, turns }: Session): number {
+  const turn = turns.get(head)
+  if (turn === undefined) throw new SkeinError('conflict', `session ${id} has no turn to undo`)
+  return turn.parent
+}
+
+function turnFor({ sessions }: SessionTurns, session: Session, number: number | undefined): Turn {
+  const turn = sessions.turnOf(session, number ?? session.head)
+  if (turn === null) throw noTurn(session.id)
+  return turn
+}
+
+function noTurn(id: string): SkeinError {
+  return new SkeinError('not_found', `session ${id} has no turn yet`)
+}
+
+function storedTurn({ id, record }: StoredSession, number: number | undefined): TurnRecord {
+  const wanted = number ?? record.head
+  const found = record.turns.find(({ turn }) => turn === wanted)
+  if (found === undefined) throw wanted === 0 ? noTurn(id) : unknownTurn(id, wanted, record)
+  return found
+}
+
+/** A state that is only in the store stays there: its text alone is asked for. */
+async function textOf(turns: SessionTurns, { text, key, namespace }: KeptState) {
+  return text ?? storedText(turns, key, namespace)
+}
+
+function storedText({ claims }: SessionTurns, key: string, namespace: string) {
+  return claims!.store.load(key, namespace)
+}
+
+async function exportStored(
+  stored: StoredSession,
+  number: number | undefined,
+  { turns, identity }: CallContext,
+): Promise<Uint8Array> {
+  const found = storedTurn(stored, number)
+  const snapshot = await turns.claims!.store.load(found.key, stored.namespace)
+  return inTurns(encoding(snapshot, identity, { namespace: '', isForeign: found.isForeign }))
+}
+
+function unknownTurn(id: string, turn: number, { turns }: SessionRecord): SkeinError {
+  const kept = turns.map((each) => each.turn).join(', ')
+  return new SkeinError('not_found', `session ${id} has no turn ${turn}; kept are: ${kept}`)
+}
+
+async function exportTurn({ state }: Turn, { turns, identity }: CallContext): Promise<Uint8Array> {
+  const { isForeign } = state
+  state.users++
+  try {
+    await inMemory(state, turns)
+    const snapshot = { ...state.text!, state: state.arrays! }
+    return await inTurns(encoding(snapshot, identity, { namespace: '', isForeign }))
+  } finally {
+    turns.mover.unuse(state)
+  }
+}
+
+async function inMemory(state: KeptState, { mover }: SessionTurns): Promise<void> {
+  if (mover.tiers.isInMemory(state)) await mover.copiedOut(state)
+  else await mover.tiers.bring(state)
+}
+
+/**
+ * Of an imported state. Its tokens are in memory as long as it is: these are 16 MB, and as much text. Its tail is read again
+ * as no prompt of anybody's: what a stop string and the rest of a token leave is shorter by far.
+ */
+const MAX_TOKENS = 2 ** 22
+const MAX_TAIL = 4096
+
+/** As large as a number of 16 bits can be: no state that a model makes has one beyond it, and few of the models bear one. */
+const MAX_VALUE = 65_504
+/** Looked at in a millisecond. */
+const PIECE_FLOATS = 2 ** 18
+
+async function decodeImported(
+  { bytes, tenant }: EngineCalls['sessions.import']['params'],
+  { identity, vocabSize, acceptsForeign, sealKeyOf }: CallContext,
+): Promise<Snapshot> {
+  const { file, isOwn } = await inTurns(unsealing(bytes, sealKeyOf(tenant)))
+  const { snapshot } = await inTurns(decoding(file, identity))
+  if (!isOwn && !acceptsForeign) {
+    const message =
+      'this state was not exported by this server for this key, or has been changed since; the operator can allow such states with --import-foreign'
+    throw new SkeinError('forbidden', message)
+  }
+  if (!isOwn && !(await inTurns(isSane(snapshot.state)))) {
+    const message = `the state has values beyond ${MAX_VALUE}, which no model makes`
+    throw new SkeinError('invalid_request', message)
+  }
+  if (snapshot.tokens.length > MAX_TOKENS || snapshot.tail.length > MAX_TAIL) {
+    const message = `a state may have read ${MAX_TOKENS} tokens and have ${MAX_TAIL} left to read; this one has ${snapshot.tokens.length} and ${snapshot.tail.length}`
+    throw new SkeinError('too_large', message)
+  }
+  const isToken = (token: number) => token >= 0 && token < vocabSize
+  if ([snapshot.tokens, snapshot.tail].every((tokens) => tokens.every(isToken))) return snapshot
+  throw new SkeinError('invalid_request', 'the state has tokens beyond the vocabulary')
+}
+
+function* isSane(state: Snapshot['state']): Steps<boolean> {
+  for (const array of state) {
+    for (let at = 0; at < array.length; at += PIECE_FLOATS) {
+      const piece = array.subarray(at, at + PIECE_FLOATS)
+      if (piece.some((value) => Math.abs(value) > MAX_VALUE)) return false
+      yield
+    }
+  }
+  return true
+}
+
+function importSession(
+  snapshot: Snapshot,
+  { tenant, id, ttlSeconds, storedBytes }: EngineCalls['sessions.import']['params'],
+  { turns, namespaceOf }: CallContext,
+): Session {
+  const { sessions, mover } = turns
+  const { tiers, saver } = mover
+  const namespace = namespaceOf(tenant)
+  turns.refuseIfFull(namespace, snapshot.tokens.length + snapshot.tail.length, storedBytes)
+  if (turns.find(namespace, id) !== null) sessions.refuseTaken(namespace, id)
+  const ttlMs = ttlSeconds === undefined ? undefined : 1000 * ttlSeconds
+  const session = sessions.create(namespace, id, ttlMs)
+  const state = tiers.keepCopy(snapshot, namespace, true)
+  sessions.addTurn(session, 0, state)
+  saver?.addState(state)
+  return session
+}
+
+/** Of a session that another process writes to, or none. */
+function infoOfRecord({ id, record }: StoredSession): SessionInfo {
+  const { version, head, createdAt, updatedAt, ttlMs, turns } = record
+  return {
+    id,
+    version,
+    head,
+    turns: turns
+      .map(({ turn, parent, numTokens, createdAt: at }) => {
+        return { turn, parent, numTokens, createdAt: at, tier: 'disk', isSaved: true } as const
+      })
+      .sort((a, b) => a.turn - b.turn),
+    createdAt,
+    updatedAt,
+    expiresAt: expiresAt({ updatedAt, ttlMs }),
+    bytes: turns.reduce((sum, { bytes }) => sum + bytes, 0),
+    isBusy: false,
+  }
+}
+
+function infoOf(session: Session): SessionInfo {
+  const { id, version, head, createdAt, updatedAt, isBusy } = session
+  const turns = [...session.turns.values()].sort((a, b) => a.turn - b.turn)
+  assert(head === 0 || session.turns.has(head), 'the head of a session is no turn of it')
+  return {
+    id,
+    version,
+    head,
+    turns: turns.map(({ turn, parent, createdAt: at, state }) => ({
+      turn,
+      parent,
+      numTokens: state.numTokens,
+      createdAt: at,
+      tier: tierOf(state),
+      isSaved: state.disk === 'saved',
+    })),
+    createdAt,
+    updatedAt,
+    expiresAt: expiresAt(session),
+    bytes: turns.reduce((sum, { state }) => sum + state.bytes, 0),
+    isBusy,
+  }
+}

@@ -1,0 +1,164 @@
+/**
+ * Which sessions are this process's to write to, where several share a store. A session that is here has been claimed; one
+ * that is not is asked of the store before it is used, and can be given up again. Who uses sessions is session-turns.ts.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import { SkeinError } from '../../errors.ts'
+import type { Session } from '../../state/kept-state.ts'
+import type { Saver } from '../../state/saver.ts'
+import type { Sessions } from '../../state/sessions.ts'
+import type { SessionName, Store, StoredSession } from '../../state/store/store.ts'
+
+/** How long a request that waits for its session waits for another process to give it up, and how often it asks. */
+const HANDOVER_MS = 10_000
+const HANDOVER_POLL_MS = 50
+/** How old the knowledge of what a tenant has elsewhere may be when its quota is checked. */
+const USAGE_AGE_MS = 1000
+
+export class SessionClaims {
+  readonly store: Store
+  readonly #saver: Saver
+  readonly #sessions: Sessions
+  readonly #wake: () => void
+  /** The last of those that ask for a session of that name; they take turns. */
+  readonly #lines = new Map<string, Promise<unknown>>()
+  /** When the usage of a tenant was last asked for. */
+  readonly #askedAt = new Map<string, number>()
+
+  constructor(store: Store, saver: Saver, sessions: Sessions, wake: () => void) {
+    this.store = store
+    this.#saver = saver
+    this.#sessions = sessions
+    this.#wake = wake
+  }
+
+  /**
+   * Claims a session and brings it here, if there is one, and then calls `use` at once; the claim to one that is not here
+   * after that is given up. Throws conflict while another process has it, if need be after waiting.
+   */
+  bring<T>(
+    name: SessionName,
+    mayCreate: boolean,
+    use: () => T,
+    isWaiting: () => boolean = () => false,
+  ): Promise<T> {
+    // From here on: a place in line behind others that wait is waiting, too.
+    const deadline = performance.now() + HANDOVER_MS
+    return this.#inLine(name, async () => {
+      await this.#claim(name, mayCreate, () => isWaiting() && performance.now() <= deadline)
+      try {
+        return use()
+      } finally {
+        if (!this.#isHere(name)) this.#saver.unclaim(name)
+        this.#wake()
+      }
+    })
+  }
+
+  /** A session that this process has not claimed, as it is stored. */
+  async find(name: SessionName): Promise<StoredSession | null> {
+    await this.#settled(name)
+    return this.store.find(name)
+  }
+
+  /** Writes all of a session and lets it go. Throws conflict while a request writes to it. */
+  release(name: SessionName): Promise<void> {
+    return this.#inLine(name, async () => {
+      const session = this.#sessions.find(name.namespace, name.id)
+      if (session === null) {
+        await this.#settled(name)
+        return
+      }
+      if (session.isBusy) throw busy(name.id)
+      this.#sessions.lock(session)
+      try {
+        await this.#write(session)
+        if (!session.isDeleted) this.#sessions.forget(session)
+      } finally {
+        this.#sessions.unlock(session)
+        this.#wake()
+      }
+    })
+  }
+
+  /** Of one that is about to be deleted by its age: nobody may wait for it. */
+  expire(): void {
+    // What fails is tried again by the next call.
+    this.store.expire().catch(() => {})
+  }
+
+  /** Asks, now and then, what a tenant has elsewhere; the answer counts from then on. */
+  refreshUsage(namespace: string): void {
+    const now = performance.now()
+    if (now - (this.#askedAt.get(namespace) ?? -Infinity) < USAGE_AGE_MS) return
+    this.#askedAt.set(namespace, now)
+    this.store.usage(namespace).then(
+      (usage) => this.#sessions.tenants.setElsewhere(namespace, usage),
+      () => {},
+    )
+  }
+
+  async #write(session: Session): Promise<void> {
+    for (const { state } of [...session.turns.values()]) {
+      while (state.disk !== 'saved' && !session.isDeleted) {
+        this.#saver.prefer(state)
+        const written = new Promise<void>((resolve, reject) => {
+          this.#saver.whenSaved(state, (error) => (error === null ? resolve() : reject(error)))
+        })
+        this.#wake()
+        await written
+      }
+    }
+    if (session.isDeleted) return
+    const released = this.#saver.release(session)
+    this.#wake()
+    await released
+  }
+
+  async #claim(name: SessionName, mayCreate: boolean, isWaiting: () => boolean): Promise<void> {
+    for (;;) {
+      await this.#settled(name)
+      if (this.#isHere(name)) return
+      try {
+        const { session, others } = await this.store.claim(name, mayCreate)
+        this.#askedAt.set(name.namespace, performance.now())
+        this.#sessions.tenants.setElsewhere(name.namespace, others)
+        if (session !== null) this.#sessions.restore(session)
+        return
+      } catch (error) {
+        const isTaken = error instanceof SkeinError && error.code === 'conflict'
+        if (!isTaken || !isWaiting()) throw error
+        await delay(HANDOVER_POLL_MS)
+      }
+    }
+  }
+
+  /** A session of that name that has been deleted or let go here is so in the store too. */
+  async #settled(name: SessionName): Promise<void> {
+    while (this.#saver.isEnding(name)) {
+      const written = this.#saver.barrier()
+      this.#wake()
+      await written
+    }
+  }
+
+  #isHere({ namespace, id }: SessionName): boolean {
+    return this.#sessions.find(namespace, id) !== null
+  }
+
+  #inLine<T>({ namespace, id }: SessionName, work: () => Promise<T>): Promise<T> {
+    const key = `${namespace} ${id}`
+    const turn = (this.#lines.get(key) ?? Promise.resolve()).then(work)
+    const last = turn
+      .catch(() => {})
+      .then(() => {
+        if (this.#lines.get(key) === last) this.#lines.delete(key)
+      })
+    this.#lines.set(key, last)
+    return turn
+  }
+}
+
+export function busy(id: string): SkeinError {
+  return new SkeinError('conflict', `session ${id} is being written to by another request`)
+}

@@ -1,0 +1,233 @@
+/**
+ * Answers that become turns of their sessions, which it owns. How a request came to write to one is session-writers.ts,
+ * where states are kept/state-mover.ts. Nothing in it waits: what comes from the store comes between steps.
+ */
+import { assert, SkeinError } from '../../errors.ts'
+import { type Runner, stateBytesOf } from '../../model/runner.ts'
+import type { KeptState, Session } from '../../state/kept-state.ts'
+import { expiresAt, Sessions } from '../../state/sessions.ts'
+import { joinTokens } from '../../state/snapshot.ts'
+import type { SessionLimits } from '../../state/tenants.ts'
+import type { TokenBytes } from '../answer/answer-text.ts'
+import { Checkpoints } from '../kept/checkpoints.ts'
+import { type MoverOptions, StateMover } from '../kept/state-mover.ts'
+import type { SessionPosition } from '../messages.ts'
+import type { LiveRequest, Sequence, Start } from '../sequence.ts'
+import type { SlotPool } from '../slots.ts'
+import type { StateTransfers } from '../state-transfers.ts'
+import { answerTokens } from './answer-tokens.ts'
+import { SessionClaims } from './claims.ts'
+import { type SessionShelf, SessionWriters, type Use } from './writers.ts'
+
+export interface SessionOptions extends MoverOptions {
+  readonly limits: SessionLimits
+  /** A turn is reported only when it is on disk. */
+  readonly isDurable: boolean
+  /** A state that this server did not hand out, or not to this tenant, may become a session. */
+  readonly acceptsForeign: boolean
+  readonly now: () => number
+}
+
+/** How often sessions whose time is over are looked for. */
+const EXPIRY_MS = 60_000
+
+export class SessionTurns implements SessionShelf {
+  readonly sessions: Sessions
+  readonly mover: StateMover
+  readonly claims: SessionClaims | null
+  readonly writers: SessionWriters
+  readonly #runner: Runner
+  readonly #tokenBytes: TokenBytes
+  readonly #options: SessionOptions
+  readonly #wake: () => void
+  readonly #checkpoints: Checkpoints
+  readonly #expiry: NodeJS.Timeout
+
+  constructor(
+    runner: Runner,
+    slots: SlotPool,
+    transfers: StateTransfers,
+    tokenBytes: TokenBytes,
+    options: SessionOptions,
+    wake: () => void,
+  ) {
+    const { limits, store, now } = options
+    this.#runner = runner
+    this.#tokenBytes = tokenBytes
+    this.#options = options
+    this.#checkpoints = new Checkpoints(runner, slots, transfers)
+    this.#wake = wake
+    this.mover = new StateMover(runner.info, options, transfers, this.#checkpoints, wake)
+    const events = {
+      released: (state: KeptState) => this.mover.release(state),
+      forgotten: (state: KeptState) => this.mover.forget(state),
+      changed: (session: Session) => this.mover.saver?.addSession(session),
+      vanished: (session: Session) => this.mover.saver?.unclaim(session),
+    }
+    this.sessions = new Sessions(limits, events, now)
+    this.mover.attach(this.sessions)
+    this.claims =
+      store === null ? null : new SessionClaims(store, this.mover.saver!, this.sessions, wake)
+    this.writers = new SessionWriters(this, wake)
+    this.#expiry = setInterval(() => this.#expire(), EXPIRY_MS).unref()
+  }
+
+  /** The turn being continued, and where the state of it is to begin with; null for a request without one. */
+  startOf(live: LiveRequest): Start | null {
+    const state = this.writers.useOf(live)?.pinned
+    if (!state) return null
+    this.mover.tiers.touch(state)
+    return {
+      numTokens: state.text!.tokens.length,
+      // It may have left its slot since.
+      take: () => state.slot ?? state.arrays!,
+      taken: () => this.writers.unpin(live),
+    }
+  }
+
+  /** The turn that a request continues. */
+  positionOf(live: LiveRequest): SessionPosition | null {
+    const use = this.writers.useOf(live)
+    if (!use?.session) return null
+    const { id, version } = use.session
+    return { id, version, turn: use.parent?.turn ?? 0 }
+  }
+
+  /** After a draw of an answer that may go on. */
+  drew(sequence: Sequence): void {
+    const { owner, finish } = sequence
+    if (
+      finish !== null ||
+      owner.request.stop.strings.length === 0 ||
+      this.writers.useOf(owner) === undefined
+    )
+      return
+    this.#checkpoints.drew(sequence)
+  }
+
+  /** The answer has ended: it becomes a turn. Its slot may be kept. Reports once, perhaps later, unless it is gone. */
+  end(
+    sequence: Sequence,
+    report: (position: SessionPosition | null, error: SkeinError | null) => void,
+  ): void {
+    const { owner } = sequence
+    const use = this.writers.useOf(owner)
+    const session = use?.session
+    assert(use && session, 'an answer of no session became a turn')
+    this.writers.leave(owner)
+    const state = session.isDeleted ? null : this.#keep(sequence, use)
+    this.#checkpoints.drop(owner)
+    if (state === null) {
+      this.sessions.unlock(session)
+      report(null, null)
+      return
+    }
+    const { head, ttlMs } = session
+    if (use.ttlMs !== undefined) session.ttlMs = use.ttlMs
+    const turn = this.sessions.addTurn(session, use.parent?.turn ?? 0, state)
+    const position = { id: session.id, turn: turn.turn, version: session.version }
+    this.mover.saver?.addState(state)
+    const isDurable = this.#options.isDurable && this.mover.saver !== null
+    // Nothing goes for a turn that may yet be taken away.
+    if (!isDurable) {
+      this.sessions.prune(session)
+      this.#pruneWhenSaved(session, state)
+    }
+    if (this.mover.saver === null || !(isDurable || this.mover.isBehind)) {
+      this.sessions.unlock(session)
+      report(position, null)
+      return
+    }
+    this.mover.saver.whenSaved(state, (error) => {
+      const failure = isDurable ? error : null
+      if (failure !== null) {
+        session.ttlMs = ttlMs
+        this.sessions.retractTurn(session, turn, head)
+      } else if (isDurable) this.sessions.prune(session)
+      this.sessions.unlock(session)
+      report(failure === null && !session.isDeleted ? position : null, failure)
+    })
+  }
+
+  /** The request ends without an answer: cancelled, or failed. What it has drawn is kept if it asked for that. */
+  abandon(live: LiveRequest, isCancel: boolean): void {
+    const use = this.writers.useOf(live)
+    if (use === undefined) return
+    const sequence = live.sequences[0]!
+    const isAnswering = sequence.isDecoding && sequence.slot !== null
+    if (isCancel && isAnswering && live.request.session!.onCancel === 'keep') {
+      this.end(sequence, () => {})
+      return
+    }
+    this.writers.leave(live)
+    this.#checkpoints.drop(live)
+    if (use.session !== null) this.sessions.unlock(use.session)
+  }
+
+  /** Without saving anything. */
+  dispose(): void {
+    clearInterval(this.#expiry)
+  }
+
+  /** Throws what forbids a new turn with so many tokens and its answer's; null: no state comes with it. */
+  refuseIfFull(namespace: string, numTokens: number | null, storedBytes?: number): void {
+    this.claims?.refreshUsage(namespace)
+    const stateBytes = stateBytesOf(this.#runner.info.stateShape)
+    const nextBytes = numTokens === null ? 0 : stateBytes + 4 * numTokens
+    this.sessions.refuseBytes(namespace, nextBytes, storedBytes)
+    if (this.mover.saver?.hasFailed && this.mover.tiers.isMemoryFull) {
+      throw new SkeinError(
+        'state_unavailable',
+        'states can neither be written to the store nor kept in memory; check the disk of --data-dir',
+      )
+    }
+  }
+
+  /** The session of that id, unless its time is over. */
+  find(namespace: string, id: string): Session | null {
+    const session = this.sessions.find(namespace, id)
+    if (session === null || session.isBusy) return session
+    const end = expiresAt(session)
+    if (end === null || end > this.#options.now()) return session
+    this.sessions.delete(session)
+    return null
+  }
+
+  /** The state of a turn: the slot's own where every token it has consumed belongs to the answer. */
+  #keep(sequence: Sequence, { namespace, parent }: Use): KeptState {
+    const { owner, drawn, numFed } = sequence
+    const isForeign = parent?.state.isForeign === true
+    const { count, rest } = answerTokens(sequence, this.#tokenBytes)
+    const restTokens = rest === '' ? [] : this.#tokenBytes.encode!(rest) // submit has checked it
+    const textAt = (consumed: number) => ({
+      tokens: joinTokens(owner.prompt, drawn.slice(0, consumed)),
+      tail: joinTokens(drawn.slice(consumed, count), restTokens),
+    })
+    if (count >= numFed) {
+      const slot = sequence.slot!
+      sequence.slot = null
+      return this.mover.tiers.keepSlot(slot, textAt(numFed), namespace, isForeign)
+    }
+    const checkpoint = this.#checkpoints.before(owner, count)
+    const text = textAt(checkpoint.count)
+    const { slot, state } = this.#checkpoints.claim(checkpoint.copy)
+    const { tiers } = this.mover
+    if (slot !== null) return tiers.keepSlot(slot, text, namespace, isForeign)
+    assert(state !== null, 'a copy from before a stop string was let go of')
+    return tiers.keepCopy({ ...text, state }, namespace, isForeign)
+  }
+
+  /** Until a turn is in the store, one before it may have been kept for it. */
+  #pruneWhenSaved(session: Session, state: KeptState): void {
+    this.mover.saver?.whenSaved(state, (error) => {
+      if (error === null) this.sessions.prune(session)
+      else this.#pruneWhenSaved(session, state)
+    })
+  }
+
+  #expire(): void {
+    this.sessions.expire()
+    this.claims?.expire()
+    this.#wake()
+  }
+}

@@ -1,0 +1,183 @@
+/**
+ * States on their way between slots and memory, beside the steps: asked for in order, begun as the runner has room for them,
+ * and looked at in every turn of the engine. It also knows which slots they still need, and frees those later. Knows
+ * neither requests nor what a copy is for.
+ */
+import type { Flight, Runner, StateData } from '../model/runner.ts'
+import type { SlotPool } from './slots.ts'
+
+/**
+ * Bytes of states that are begun in a turn, at least one state. A GPU copies beside its steps; a CPU copies at once, 64 MB
+ * in some 10 to 50 ms, and the steps of a model whose states are that large take longer.
+ */
+const BYTES_A_TURN = 64 * 2 ** 20
+
+/** What becomes of a read. Any may be called before `read` returns. */
+export interface ReadEvents {
+  /** The copy has been taken: what is asked of the slot from here on does not change it. */
+  taken?(): void
+  /** The copy is whole, and the receiver's. */
+  whole(state: StateData): void
+  /** Its slot was freed before the copy was taken: there is none. */
+  dropped?(): void
+}
+
+/** A read that is under way. */
+export interface Read {
+  /** Nobody wants the copy any more. */
+  cancel(): void
+}
+
+interface Transfer {
+  readonly slot: number
+  readonly kind: 'read' | 'write'
+  /** The slot is free once this does not need it any more. */
+  freesSlot: boolean
+  isCancelled: boolean
+  flight: Flight<unknown> | null
+  begin(): Flight<unknown>
+  /** It has been begun. */
+  begun(): void
+  landed(result: unknown): void
+  dropped(): void
+}
+
+export class StateTransfers {
+  readonly #runner: Runner
+  readonly #slots: SlotPool
+  /** Asked for and not begun, in order. */
+  #waiting: Transfer[] = []
+  readonly #flying = new Set<Transfer>()
+  #bytesBegun = 0
+
+  constructor(runner: Runner, slots: SlotPool) {
+    this.#runner = runner
+    this.#slots = slots
+  }
+
+  /** What is asked for now is begun now. */
+  get canBegin(): boolean {
+    return this.#waiting.length === 0 && this.#runner.canMove && !this.#isTurnFull
+  }
+
+  get #isTurnFull(): boolean {
+    const bytes = this.#bytesBegun + this.#runner.info.stateBytes
+    return this.#bytesBegun > 0 && bytes > BYTES_A_TURN
+  }
+
+  get isBusy(): boolean {
+    return this.#waiting.length + this.#flying.size > 0
+  }
+
+  /** Slots that nobody has any more, and that are free as soon as no transfer needs them. */
+  get numLeaving(): number {
+    const own = [...this.#waiting, ...this.#flying]
+    return own.filter(({ freesSlot }) => freesSlot).length
+  }
+
+  /** Copies the state of a slot, which must stay as it is until the copy is taken. */
+  read(slot: number, events: ReadEvents): Read {
+    return this.#read(slot, events, false)
+  }
+
+  /** As read; the slot is given up, and free when the copy is taken. */
+  readAndFree(slot: number, events: ReadEvents): Read {
+    return this.#read(slot, events, true)
+  }
+
+  /** Puts a state into a slot, which must not be used before `done`. */
+  write(slot: number, state: StateData, done: () => void): void {
+    this.#add({
+      ...NEW,
+      slot,
+      kind: 'write',
+      begin: () => this.#runner.writeState(slot, state),
+      landed: done,
+    })
+  }
+
+  /** Gives a slot back to those that are free: now, or when the write into it is over. */
+  free(slot: number): void {
+    for (const transfer of this.#waiting.filter((one) => one.slot === slot)) this.#drop(transfer)
+    for (const transfer of this.#flying) {
+      if (transfer.slot !== slot || transfer.kind === 'read') continue
+      transfer.isCancelled = true
+      transfer.freesSlot = true
+      return
+    }
+    this.#slots.release(slot)
+  }
+
+  /** Looks at what is on its way, and begins what waits. Waits for nothing. */
+  turn(): void {
+    this.#bytesBegun = 0
+    for (const transfer of this.#flying) this.#land(transfer)
+    this.#begin()
+  }
+
+  #read(slot: number, events: ReadEvents, freesSlot: boolean): Read {
+    const transfer: Transfer = {
+      ...NEW,
+      slot,
+      kind: 'read',
+      freesSlot,
+      begin: () => this.#runner.readState(slot),
+      begun: () => events.taken?.(),
+      // Of a read, a state.
+      landed: (result) => events.whole(result as StateData),
+      dropped: () => events.dropped?.(),
+    }
+    this.#add(transfer)
+    return { cancel: () => this.#cancel(transfer) }
+  }
+
+  #add(transfer: Transfer): void {
+    this.#waiting.push(transfer)
+    this.#begin()
+  }
+
+  #begin(): void {
+    for (;;) {
+      const [next] = this.#waiting
+      if (next === undefined || this.#isTurnFull || !this.#runner.canMove) return
+      this.#waiting.shift()
+      this.#bytesBegun += this.#runner.info.stateBytes
+      next.flight = next.begin()
+      this.#flying.add(next)
+      if (next.kind === 'read') {
+        if (next.freesSlot) this.#slots.release(next.slot)
+        next.freesSlot = false
+        next.begun()
+      }
+      this.#land(next)
+    }
+  }
+
+  #land(transfer: Transfer): void {
+    const { flight, slot } = transfer
+    if (flight?.isDone !== true || !this.#flying.delete(transfer)) return
+    const result = flight.result()
+    if (transfer.freesSlot) this.#slots.release(slot)
+    if (!transfer.isCancelled) transfer.landed(result)
+  }
+
+  #cancel(transfer: Transfer): void {
+    transfer.isCancelled = true
+    if (this.#waiting.includes(transfer)) this.#drop(transfer)
+  }
+
+  /** One that was not begun. */
+  #drop(transfer: Transfer): void {
+    this.#waiting = this.#waiting.filter((one) => one !== transfer)
+    if (transfer.freesSlot) this.#slots.release(transfer.slot)
+    if (!transfer.isCancelled) transfer.dropped()
+  }
+}
+
+const NEW = {
+  freesSlot: false,
+  isCancelled: false,
+  flight: null,
+  begun: () => {},
+  dropped: () => {},
+}

@@ -1,0 +1,153 @@
+/**
+ * What an engine counts, a row each. The types, the figures of several engines together, those of one that does nothing, the
+ * metrics (gateway/figures/metrics.ts) and the dashboard's samples follow from the rows.
+ */
+
+interface Row {
+  /** What it is, as a metric says it. */
+  readonly help: string
+  /** Name of its metric after "skein_"; absent: it has none of its own. */
+  readonly metric?: string
+  /** It only grows while the worker lives; others say how things are now. */
+  readonly isTotal?: true
+}
+
+export const ENGINE_ROWS = {
+  waiting: { help: 'Requests in the queue', metric: 'num_requests_waiting' },
+  running: { help: 'Requests with a slot', metric: 'num_requests_running' },
+  prefilling: { help: 'Running requests whose prompt is still being read' },
+  numSlots: { help: 'States the device has room for', metric: 'num_slots' },
+  freeSlots: { help: 'States not in use', metric: 'num_slots_free' },
+  steps: { help: 'Steps since the worker started', metric: 'engine_steps', isTotal: true },
+  promptTokens: { help: 'Prompt tokens read', isTotal: true },
+  generatedTokens: { help: 'Tokens drawn', isTotal: true },
+  finishedStop: { help: 'Answers that a stop ended', isTotal: true },
+  finishedLength: { help: 'Answers that reached their length', isTotal: true },
+  aborted: { help: 'Requests cancelled', isTotal: true },
+  failed: { help: 'Requests that ended in an error', isTotal: true },
+  lastBatchTokens: { help: 'Tokens of the last step', metric: 'last_batch_tokens' },
+  busySeconds: {
+    help: 'Seconds inside steps since the worker started',
+    metric: 'engine_busy_seconds',
+    isTotal: true,
+  },
+} as const satisfies Rows
+
+/** Of kept states. */
+export const STATE_ROWS = {
+  sessions: { help: 'Sessions used since the workers started', metric: 'sessions' },
+  inSlots: { help: 'Session states in slots', metric: 'session_states_device' },
+  inMemory: { help: 'Session states in memory only', metric: 'session_states_memory' },
+  onDisk: { help: 'Session states of those on disk only', metric: 'session_states_disk' },
+  unsaved: { help: 'Session states still to be written', metric: 'session_states_unsaved' },
+  prefixes: { help: 'Prompt prefixes whose state is kept', metric: 'prefixes' },
+  prefixBytes: { help: 'Bytes of those states', metric: 'prefix_bytes' },
+  cachedTokens: { help: 'Prompt tokens not computed, thanks to kept states', isTotal: true },
+  prefixHits: {
+    help: 'Prompts that began at a kept prefix',
+    metric: 'prefix_hits',
+    isTotal: true,
+  },
+  prefixMisses: {
+    help: 'Prompts that could have and did not',
+    metric: 'prefix_misses',
+    isTotal: true,
+  },
+  saves: { help: 'States written to disk', metric: 'state_saves', isTotal: true },
+  failedSaves: {
+    help: 'States that could not be written',
+    metric: 'state_save_failures',
+    isTotal: true,
+  },
+  loads: { help: 'States read back from disk', metric: 'state_loads', isTotal: true },
+} as const satisfies Rows
+
+type Rows = Readonly<Record<string, Row>>
+
+type Counts<R extends Rows> = { readonly [K in keyof R]: number }
+
+export type StateStats = Counts<typeof STATE_ROWS>
+
+/** `states` is absent where no states are kept. */
+export type EngineStats = Counts<typeof ENGINE_ROWS> & { readonly states?: StateStats }
+
+/** Every row that has a metric, and how to read it; undefined where no states are kept. */
+export const METRICS: readonly EngineMetric[] = [
+  ...metricsOf(ENGINE_ROWS, (stats) => stats),
+  ...metricsOf(STATE_ROWS, (stats) => stats.states),
+]
+
+export interface EngineMetric {
+  readonly name: string
+  readonly help: string
+  read(stats: EngineStats): number | undefined
+}
+
+function metricsOf<R extends Rows>(
+  rows: R,
+  part: (stats: EngineStats) => Counts<R> | undefined,
+): EngineMetric[] {
+  return entriesOf(rows).flatMap(([name, { metric, help }]) =>
+    metric === undefined ? [] : [{ name: metric, help, read: (stats) => part(stats)?.[name] }],
+  )
+}
+
+/** Of several engines together. */
+export function summedStats(all: readonly EngineStats[]): EngineStats {
+  if (all.length === 1) return all[0]!
+  const states = all.flatMap(({ states: own }) => (own === undefined ? [] : [own]))
+  return {
+    ...summed(ENGINE_ROWS, all),
+    ...(states.length === 0 ? {} : { states: summed(STATE_ROWS, states) }),
+  }
+}
+
+/** Of an engine that has not been asked for anything. */
+export function idleStats(numSlots: number): EngineStats {
+  return { ...summed(ENGINE_ROWS, []), numSlots, freeSlots: numSlots }
+}
+
+function summed<R extends Rows>(rows: R, all: readonly Counts<R>[]): Counts<R> {
+  const sums = entriesOf(rows).map(([name]) => [
+    name,
+    all.reduce((total, own) => total + own[name], 0),
+  ])
+  // An entry for each name.
+  return Object.fromEntries(sums) as Counts<R>
+}
+
+function entriesOf<R extends Rows>(rows: R): [keyof R, Row][] {
+  // Object.entries forgets what the names are.
+  return Object.entries(rows) as [keyof R, Row][]
+}
+
+/** "prefix_hits" */
+type Snake<Text extends string> = Text extends `${infer First}${infer Rest}`
+  ? `${First extends Lowercase<First> ? First : `_${Lowercase<First>}`}${Snake<Rest>}`
+  : Text
+
+type NowNames = {
+  [K in keyof StateStats]: (typeof STATE_ROWS)[K] extends { readonly isTotal: true } ? never : K
+}[keyof StateStats]
+
+/** Counts of kept states as APIs name them. */
+type WireStateStats = { readonly [K in keyof StateStats as Snake<K>]: number }
+
+/** Of these, those that say how things are now. */
+export type WireStatesNow = { readonly [K in NowNames as Snake<K>]: number }
+
+export function wireStates(states: StateStats): WireStateStats {
+  const entries = entriesOf(STATE_ROWS).map(([name]) => [snake(name), states[name]])
+  // Snake<K> is what snake() makes.
+  return Object.fromEntries(entries) as WireStateStats
+}
+
+export function wireStatesNow(states: StateStats): WireStatesNow {
+  const now = entriesOf(STATE_ROWS).filter(([, { isTotal }]) => isTotal !== true)
+  // As above, of the names in NowNames.
+  return Object.fromEntries(now.map(([name]) => [snake(name), states[name]])) as WireStatesNow
+}
+
+function snake(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
+}

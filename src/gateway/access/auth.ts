@@ -1,0 +1,197 @@
+/**
+ * Who may speak to the gateway: which keys there are, and whether a request carries one. Keys are kept as SHA-256
+ * digests and compared in constant time; nothing here logs or returns one, except the key it has just made up.
+ */
+import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import type { IncomingHttpHeaders } from 'node:http'
+import { ROLES, type Role } from '../../api/route.ts'
+import { SkeinError } from '../../errors.ts'
+import { isExpired, type KeyLimits, NO_LIMITS } from './keys.ts'
+import type { FollowedKey, KeyRing } from './keys-file.ts'
+
+interface AuthOptions {
+  /** The address that will be listened on. */
+  readonly host: string
+  /** One key, or several separated by commas. */
+  readonly apiKey?: string | undefined
+  /** The name that rwkv_lightning's clients know the same secret by. */
+  readonly password?: string | undefined
+  /** The operator's word that an open server on a public address is meant. */
+  readonly noAuth?: boolean | undefined
+  /** Keys with names that there are besides. */
+  readonly numNamed?: number | undefined
+}
+
+interface AuthDecision {
+  /** Secrets of the command line. Empty, and no named key: everyone may. */
+  readonly keys: readonly string[]
+  /** Made up here because the address is public and no key was given. Print it once; it is kept nowhere. */
+  readonly generatedKey: string | null
+  /** One line for the operator. */
+  readonly message: string
+}
+
+/** Open only on loopback or on the operator's word; elsewhere a key is needed, and made up if none was given. */
+export function resolveAuth(options: AuthOptions): AuthDecision {
+  const { host, apiKey, password, noAuth, numNamed = 0 } = options
+  const keys = [...(apiKey?.split(',') ?? []), password ?? '']
+    .map((key) => key.trim())
+    .filter((key) => key !== '')
+  const numKeys = keys.length + numNamed
+  if (noAuth === true && numKeys > 0) {
+    const message =
+      keys.length > 0
+        ? '--no-auth and a key exclude each other; give one'
+        : `--no-auth excludes the ${numNamed} named keys; revoke them or leave it out`
+    throw new SkeinError('invalid_request', message)
+  }
+  if (numKeys > 0) {
+    const count = numKeys === 1 ? 'a key' : `one of ${numKeys} keys`
+    return { keys, generatedKey: null, message: `requests need ${count}` }
+  }
+  if (isLoopback(host)) {
+    return { keys, generatedKey: null, message: 'open to this machine only; no key needed' }
+  }
+  if (noAuth === true) {
+    return { keys, generatedKey: null, message: `OPEN to everyone who can reach ${host}` }
+  }
+  const generatedKey = `sk-${randomBytes(24).toString('base64url')}`
+  return {
+    keys: [generatedKey],
+    generatedKey,
+    message: `no key was given, so one was made:  export SKEIN_API_KEY=${generatedKey}`,
+  }
+}
+
+/** Whether a host name or address is this machine and nobody else. */
+export function isLoopback(host: string): boolean {
+  const name = host.replace(/^\[|\]$/g, '').toLowerCase()
+  if (name === 'localhost' || name === '::1' || name === '::ffff:127.0.0.1') return true
+  return /^127\.\d{1,3}\.\d{1,3}\.\d{1,3}$/.test(name)
+}
+
+/** The tenant of everyone on a server without keys, and of callers that need none. */
+export const PUBLIC_TENANT = 'public'
+
+/** Who is calling. */
+export interface Principal {
+  /** Whose states and requests are seen; stays the same as long as the key does, whatever its secret. */
+  readonly tenant: string
+  /** For logs and lists. */
+  readonly name: string
+  readonly role: Role
+  readonly limits: KeyLimits
+  /** In milliseconds since 1970; null: never. */
+  readonly expiresAt: number | null
+}
+
+/** Everyone on a server without keys: it is open to this machine, or on the operator's word. */
+const EVERYONE: Principal = {
+  tenant: PUBLIC_TENANT,
+  name: 'everyone',
+  role: 'admin',
+  limits: NO_LIMITS,
+  expiresAt: null,
+}
+
+/** A caller of what needs no key on a server that has keys. */
+export const ANONYMOUS: Principal = {
+  tenant: PUBLIC_TENANT,
+  name: 'anonymous',
+  role: 'user',
+  limits: NO_LIMITS,
+  expiresAt: null,
+}
+
+export interface Auth {
+  /** There is no key: everyone may do everything. */
+  readonly isOpen: () => boolean
+  /** Whose key an Authorization header carries; throws `unauthorized` unless it has one or the server is open. */
+  check(authorization: string | undefined): Principal
+  /** The same for a `password` in a body; where there is none, for the header once more, to say what is wrong with it. */
+  checkPassword(password: unknown, authorization?: string): Principal
+}
+
+/** `keys` are the secrets of the command line, all of them admin; `named` come and go. */
+export function createAuth(keys: readonly string[], named: KeyRing | null = null): Auth {
+  const digests = keys.map(digest)
+  const isOpen = () => keys.length === 0 && named?.isInUse !== true
+  const principalOf = (secret: string): Principal => {
+    const presented = digest(secret)
+    // No early exit: the time does not tell which key was close.
+    let isKnown = false
+    for (const known of digests) isKnown = timingSafeEqual(known, presented) || isKnown
+    const followed = named?.find(presented) ?? null
+    if (isKnown) return ofCommandLine(secret)
+    if (followed !== null) return ofNamed(followed)
+    throw new SkeinError('unauthorized', 'the API key is not one of this server')
+  }
+  return {
+    isOpen,
+    check(authorization) {
+      if (isOpen()) return EVERYONE
+      const secret = bearerOf(authorization)
+      if (secret !== undefined) return principalOf(secret)
+      throw new SkeinError(
+        'unauthorized',
+        'no API key; send the header Authorization: Bearer <key>',
+      )
+    },
+    checkPassword(password, authorization) {
+      if (isOpen()) return EVERYONE
+      const secret = typeof password === 'string' ? password : bearerOf(authorization)
+      if (secret !== undefined) return principalOf(secret)
+      throw new SkeinError(
+        'unauthorized',
+        'no API key; send it as the field password, or in the header Authorization: Bearer <key>',
+      )
+    },
+  }
+}
+
+/** The Authorization header, or a key in one of the headers that a dialect names, as if it stood there. */
+export function authorizationOf(
+  headers: IncomingHttpHeaders,
+  keyHeaders: readonly string[] = [],
+): string | undefined {
+  if (headers.authorization !== undefined) return headers.authorization
+  const name = keyHeaders.find((header) => typeof headers[header] === 'string')
+  return name === undefined ? undefined : `Bearer ${String(headers[name])}`
+}
+
+function bearerOf(authorization: string | undefined): string | undefined {
+  return /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1]
+}
+
+function ofCommandLine(secret: string): Principal {
+  // Says which key it was without saying the key: it becomes part of stored states.
+  const tenant = `key-${digest(`tenant ${secret}`).toString('hex').slice(0, 24)}`
+  return { tenant, name: 'command line', role: 'admin', limits: NO_LIMITS, expiresAt: null }
+}
+
+function ofNamed({ key, isOver }: FollowedKey): Principal {
+  if (isExpired(key, Date.now())) throw new SkeinError('unauthorized', 'the API key has expired')
+  if (isOver) throw new SkeinError('unauthorized', 'the API key was replaced by a newer one')
+  const { id, name, role, limits, expiresAt } = key
+  return { tenant: id, name, role, limits, expiresAt }
+}
+
+/** Throws `forbidden` unless the caller has at least this role. */
+export function checkRole({ role }: Principal, needed: Role = 'user'): void {
+  if (ROLES.indexOf(role) >= ROLES.indexOf(needed)) return
+  throw new SkeinError('forbidden', `this needs a key with the role ${needed}; yours is ${role}`)
+}
+
+/** Whether a header opens what needs this role, now: a key can be revoked or end while something it opened goes on. */
+export function isLetIn(auth: Auth, authorization: string | undefined, role: Role): boolean {
+  try {
+    checkRole(auth.check(authorization), role)
+    return true
+  } catch {
+    return false
+  }
+}
+
+function digest(secret: string): Buffer {
+  return createHash('sha256').update(secret).digest()
+}

@@ -1,0 +1,237 @@
+/**
+ * The file of named keys: read whole, replaced whole (temporary file, fsync, rename; mode 0600), by one writer at a time
+ * over all processes. A server follows it while it runs: what it cannot read changes nothing. It knows no HTTP.
+ */
+import { timingSafeEqual } from 'node:crypto'
+import {
+  closeSync,
+  type FSWatcher,
+  fchownSync,
+  fsyncSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  watch,
+} from 'node:fs'
+import { basename, dirname } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { SkeinError } from '../../errors.ts'
+import { makeFolder } from '../../files/make-folder.ts'
+import { replaceFile } from '../../files/replace.ts'
+import { formatKeyList, type KeyRecord, parseKeyList } from './keys.ts'
+
+/** Empty for a file that is not there. Throws for one that cannot be read or is damaged. */
+export function readKeys(path: string): readonly KeyRecord[] {
+  const text = readText(path)
+  if (text === null) return []
+  try {
+    return parseKeyList(text)
+  } catch (error) {
+    const { message } = SkeinError.from(error)
+    throw new SkeinError('invalid_request', `${path} is not a file of keys: ${message}`, {
+      cause: error,
+    })
+  }
+}
+
+const LOCK_TRIES = 100
+const LOCK_PAUSE_MS = 30
+/** No change takes a second: a lock this old was left by a process that died. */
+const LOCK_STALE_MS = 10_000
+
+/** Replaces the list by what `change` makes of it; gives back what `change` gives. Nothing is written when it throws. */
+export async function changeKeys<T extends { readonly keys: readonly KeyRecord[] }>(
+  path: string,
+  change: (keys: readonly KeyRecord[]) => T,
+): Promise<T> {
+  try {
+    makeFolder(dirname(path), 0o700)
+  } catch (error) {
+    throw unwritable(path, error)
+  }
+  const lock = `${path}.lock`
+  await takeLock(lock)
+  try {
+    const changed = change(readKeys(path))
+    writeKeys(path, formatKeyList(changed.keys))
+    return changed
+  } finally {
+    rmSync(lock, { force: true })
+  }
+}
+
+async function takeLock(lock: string): Promise<void> {
+  for (let i = 0; i < LOCK_TRIES; i++) {
+    try {
+      closeSync(openSync(lock, 'wx', 0o600))
+      return
+    } catch (error) {
+      // Errors of the file system carry a code.
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw unwritable(lock, error)
+    }
+    const age = Date.now() - (statSync(lock, { throwIfNoEntry: false })?.mtimeMs ?? Date.now())
+    if (age > LOCK_STALE_MS) rmSync(lock, { force: true })
+    else await delay(LOCK_PAUSE_MS)
+  }
+  throw new SkeinError(
+    'conflict',
+    `another process is changing the keys; if none is, remove ${lock}`,
+  )
+}
+
+function writeKeys(path: string, text: string): void {
+  const beforeNamed = (file: number) => {
+    leaveOwner(file, path)
+    fsyncSync(file)
+  }
+  try {
+    replaceFile(path, text, { mode: 0o600, beforeNamed })
+  } catch (error) {
+    throw unwritable(path, error)
+  }
+}
+
+/**
+ * What root writes belongs to whom the file belonged to, or else its folder: the server that reads it is somebody else's, and
+ * a file of root's own is as good as none to it. A revoked key would stay in force.
+ */
+function leaveOwner(file: number, path: string): void {
+  if (process.getuid?.() !== 0) return
+  const { uid, gid } = statSync(path, { throwIfNoEntry: false }) ?? statSync(dirname(path))
+  if (uid !== 0) fchownSync(file, uid, gid)
+}
+
+function unwritable(path: string, cause: unknown): SkeinError {
+  const { message } = SkeinError.from(cause)
+  return new SkeinError(
+    'forbidden',
+    `cannot write ${path}: ${message}; make its folder this user's own, name another file with --keys, or another data folder with --data-dir or XDG_DATA_HOME`,
+    { cause },
+  )
+}
+
+/** Null for a file that is not there. */
+function readText(path: string): string | null {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException
+    if (code === 'ENOENT') return null
+    const problem =
+      code === 'ENOTDIR'
+        ? `${dirname(path)} is no folder, and the keys would be in it; name another with --data-dir, or the file of the keys with --keys`
+        : `cannot read the keys: ${message}; let this user read them, or name another file with --keys`
+    throw new SkeinError('invalid_request', problem, { cause: error })
+  }
+}
+
+export interface FollowedKey {
+  readonly key: KeyRecord
+  /** The end of the secret that was shown: its grace is over. */
+  readonly isOver: boolean
+}
+
+const CHECK_EVERY_MS = 2000
+
+/** The keys of a file as they are now. */
+export class KeyRing {
+  readonly path: string
+  readonly #onProblem: (error: SkeinError) => void
+  #keys: readonly KeyRecord[]
+  /** Each secret's digest beside its key. */
+  #digests: readonly {
+    readonly digest: Buffer
+    readonly until: number | null
+    readonly key: KeyRecord
+  }[] = []
+  #seen: string
+  #isInUse = false
+  #timer: NodeJS.Timeout | null = null
+  #watcher: FSWatcher | null = null
+
+  /** Throws for a file that is there and is none of keys: a server must not start open for that. */
+  constructor(path: string, onProblem: (error: SkeinError) => void = () => {}) {
+    this.path = path
+    this.#onProblem = onProblem
+    this.#seen = stampOf(path)
+    this.#keys = readKeys(path)
+    this.#index()
+  }
+
+  get keys(): readonly KeyRecord[] {
+    return this.#keys
+  }
+
+  /** There has been a key since the start. Revoking the last one must not open what it closed. */
+  get isInUse(): boolean {
+    return this.#isInUse
+  }
+
+  /** The key with a secret of this SHA-256, in a time that does not tell how close it was. */
+  find(digest: Buffer): FollowedKey | null {
+    let found: FollowedKey | null = null
+    for (const { digest: known, until, key } of this.#digests) {
+      if (timingSafeEqual(known, digest)) {
+        found = { key, isOver: until !== null && until <= Date.now() }
+      }
+    }
+    return found
+  }
+
+  /** Looks at the file from now on, without keeping the process alive. */
+  follow(): void {
+    if (this.#timer !== null) return
+    this.#timer = setInterval(() => this.refresh(), CHECK_EVERY_MS).unref()
+    try {
+      // The folder, since the file is replaced; a system that cannot watch has the timer.
+      this.#watcher = watch(dirname(this.path), { persistent: false }, (_event, name) => {
+        if (name === basename(this.path)) this.refresh()
+      })
+      this.#watcher.on('error', () => this.#watcher?.close())
+    } catch {
+      this.#watcher = null
+    }
+  }
+
+  /** Reads the file if it has changed. What cannot be read leaves the keys as they are, and is told once. */
+  refresh(): void {
+    const stamp = stampOf(this.path)
+    if (stamp === this.#seen) return
+    this.#seen = stamp
+    try {
+      if (stamp === MISSING) {
+        const message = `${this.path} is gone; its keys stay in force until it is back or the server restarts`
+        throw new SkeinError('not_found', message)
+      }
+      this.#keys = readKeys(this.path)
+      this.#index()
+    } catch (error) {
+      this.#onProblem(SkeinError.from(error))
+    }
+  }
+
+  close(): void {
+    if (this.#timer !== null) clearInterval(this.#timer)
+    this.#watcher?.close()
+  }
+
+  #index(): void {
+    this.#isInUse ||= this.#keys.length > 0
+    this.#digests = this.#keys.flatMap((key) =>
+      key.secrets.map(({ sha256, until }) => ({ digest: Buffer.from(sha256, 'hex'), until, key })),
+    )
+  }
+}
+
+const MISSING = 'missing'
+
+/** Never throws: it is asked by a timer. A file that cannot be looked at is another than before, and reading it says why. */
+function stampOf(path: string): string {
+  try {
+    const found = statSync(path, { throwIfNoEntry: false, bigint: true })
+    return found === undefined ? MISSING : `${found.ino} ${found.size} ${found.mtimeNs}`
+  } catch (error) {
+    return `unreadable: ${SkeinError.from(error).message}`
+  }
+}

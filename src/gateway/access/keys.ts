@@ -1,0 +1,189 @@
+/**
+ * Named keys as data: what a key is, and how the list changes when one is added, rotated or revoked. Of a key's secret only
+ * the SHA-256 is here: secrets are 256 random bits, so no salt and no slow hash would add anything. It knows no file
+ * (keys-file.ts) and no HTTP (keys-api.ts, auth.ts).
+ */
+import { createHash, randomBytes } from 'node:crypto'
+import Type, { type Static } from 'typebox'
+import Value from 'typebox/value'
+import { ROLES, type Role } from '../../api/route.ts'
+import { SkeinError } from '../../errors.ts'
+
+/** Those that a key can be given. */
+export const KEY_ROLES: readonly Role[] = ROLES
+
+/** What one key may use; null: no bound of its own. */
+export interface KeyLimits {
+  readonly requestsPerMinute: number | null
+  /** Prompt and answer tokens together. */
+  readonly tokensPerMinute: number | null
+  /** Sequences that run at once, over all its requests. */
+  readonly rows: number | null
+  /** Of the states of its sessions. */
+  readonly storedBytes: number | null
+  /** Its part of a busy machine, against 1 for every other key. */
+  readonly share: number | null
+}
+
+export const NO_LIMITS: KeyLimits = {
+  requestsPerMinute: null,
+  tokensPerMinute: null,
+  rows: null,
+  storedBytes: null,
+  share: null,
+}
+
+const Count = Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER })
+const OrNull = <T extends Type.TSchema>(schema: T) => Type.Union([schema, Type.Null()])
+const Milliseconds = Type.Integer({ minimum: 0 })
+
+const Secret = Type.Object(
+  {
+    sha256: Type.String({ pattern: '^[0-9a-f]{64}$' }),
+    /** When it stops to open anything, in milliseconds since 1970; null: with the key. */
+    until: OrNull(Milliseconds),
+  },
+  { additionalProperties: false },
+)
+
+const KeyRecordSchema = Type.Object(
+  {
+    /** The tenant: states on disk belong to it, so it never changes. */
+    id: Type.String({ pattern: '^key-[0-9a-f]{24}$' }),
+    name: Type.String({ pattern: '^[A-Za-z0-9._-]{1,64}$' }),
+    role: Type.Union([Type.Literal('user'), Type.Literal('operator'), Type.Literal('admin')]),
+    createdAt: Milliseconds,
+    expiresAt: OrNull(Milliseconds),
+    limits: Type.Object(
+      {
+        requestsPerMinute: OrNull(Count),
+        tokensPerMinute: OrNull(Count),
+        rows: OrNull(Count),
+        storedBytes: OrNull(Count),
+        share: OrNull(Type.Number({ minimum: 0.01, maximum: 100 })),
+      },
+      { additionalProperties: false },
+    ),
+    /** The newest first; older ones until the end of their grace. */
+    secrets: Type.Array(Secret, { minItems: 1 }),
+  },
+  { additionalProperties: false },
+)
+
+export type KeyRecord = Static<typeof KeyRecordSchema>
+
+const KeyListSchema = Type.Object(
+  { version: Type.Literal(1), keys: Type.Array(KeyRecordSchema) },
+  { additionalProperties: false },
+)
+
+/** Throws `invalid_request` that says which part is wrong. */
+export function parseKeyList(text: string): readonly KeyRecord[] {
+  const value = parseJson(text)
+  if (!Value.Check(KeyListSchema, value)) {
+    const [first] = Value.Errors(KeyListSchema, value)
+    throw new SkeinError('invalid_request', `${first?.instancePath || '/'} ${first?.message}`)
+  }
+  const names = value.keys.map(({ name }) => name)
+  const twice = names.find((name, i) => names.indexOf(name) !== i)
+  if (twice !== undefined)
+    throw new SkeinError('invalid_request', `two keys have the name ${twice}`)
+  return value.keys
+}
+
+export function formatKeyList(keys: readonly KeyRecord[]): string {
+  return `${JSON.stringify({ version: 1, keys }, null, 2)}\n`
+}
+
+export interface NewKey {
+  readonly name: string
+  readonly role: Role
+  readonly expiresAt: number | null
+  readonly limits: KeyLimits
+}
+
+/** The list with a change in it, and a secret that is kept nowhere else. */
+export interface Issued {
+  readonly keys: readonly KeyRecord[]
+  readonly key: KeyRecord
+  readonly secret: string
+}
+
+export function addKey(
+  keys: readonly KeyRecord[],
+  { limits, ...rest }: NewKey,
+  now: number,
+): Issued {
+  if (keys.some(({ name }) => name === rest.name)) {
+    throw new SkeinError('conflict', `a key named ${rest.name} exists; revoke it or rotate it`, {
+      param: 'name',
+    })
+  }
+  const secret = newSecret()
+  const id = `key-${randomBytes(12).toString('hex')}`
+  const secrets = [{ sha256: hashOf(secret), until: null }]
+  const key: KeyRecord = { id, ...rest, createdAt: now, limits: { ...limits }, secrets }
+  const problem = [...Value.Errors(KeyRecordSchema, key)][0]
+  if (problem !== undefined) {
+    const param = problem.instancePath.split('/').at(-1)!
+    throw new SkeinError('invalid_request', `${param}: ${problem.message}`, { param })
+  }
+  return { keys: [...keys, key], key, secret }
+}
+
+/** A new secret for the same key. The older ones open for `graceMs` more, so that clients can change over. */
+export function rotateKey(
+  keys: readonly KeyRecord[],
+  name: string,
+  graceMs: number,
+  now: number,
+): Issued {
+  const old = findKey(keys, name)
+  const secret = newSecret()
+  const end = now + graceMs
+  const older = old.secrets
+    .map(({ sha256, until }) => ({ sha256, until: Math.min(until ?? end, end) }))
+    .filter(({ until }) => until > now)
+  const key = { ...old, secrets: [{ sha256: hashOf(secret), until: null }, ...older] }
+  return { keys: keys.map((each) => (each === old ? key : each)), key, secret }
+}
+
+export function revokeKey(keys: readonly KeyRecord[], name: string): readonly KeyRecord[] {
+  const old = findKey(keys, name)
+  return keys.filter((key) => key !== old)
+}
+
+function findKey(keys: readonly KeyRecord[], name: string): KeyRecord {
+  const key = keys.find((candidate) => candidate.name === name)
+  if (key !== undefined) return key
+  throw new SkeinError('not_found', 'there is no key of that name')
+}
+
+export function isExpired({ expiresAt }: KeyRecord, now: number): boolean {
+  return expiresAt !== null && expiresAt <= now
+}
+
+function newSecret(): string {
+  return `sk-skein-${randomBytes(32).toString('base64url')}`
+}
+
+function hashOf(secret: string): string {
+  return createHash('sha256').update(secret).digest('hex')
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch (error) {
+    throw new SkeinError('invalid_request', 'it is not JSON', { cause: error })
+  }
+}
+
+/** Roles as a person may write them. */
+export function parseRole(given: string): Role {
+  const role = ROLES.find((candidate) => candidate === given)
+  if (role !== undefined) return role
+  throw new SkeinError('invalid_request', `role: expected one of ${ROLES.join(', ')}`, {
+    param: 'role',
+  })
+}

@@ -1,0 +1,232 @@
+/**
+ * What each key may use, enforced: requests and tokens per minute, rows at once, bytes of kept states. A request is refused
+ * as a whole and before its first token; what runs is never cut. Rows and tokens are counted where answers are made, around
+ * the engine's client, so every dialect, `n` and batches count alike without knowing of it.
+ */
+import type { ModelRegistry, ServedModel } from '../../api/models.ts'
+import type { EngineClient } from '../../engine/client.ts'
+import type {
+  EngineCall,
+  EngineCalls,
+  EngineEvent,
+  GenerateRequest,
+} from '../../engine/messages.ts'
+import { SkeinError } from '../../errors.ts'
+import { withChangedClient } from '../routing/changed-client.ts'
+import { DrawnTokens } from '../routing/drawn-tokens.ts'
+import type { Principal } from './auth.ts'
+import { Bucket } from './rate-bucket.ts'
+import { RowLine } from './rate-rows.ts'
+
+interface RateUse {
+  readonly requestsLeft: number | null
+  readonly tokensLeft: number | null
+  readonly rowsRunning: number | null
+}
+
+type RateHeaders = Readonly<Record<string, string>>
+
+/** When a row will end is unknown. Not the same for all, or they would all come back at once. */
+const ROW_RETRY_SECONDS = [1, 4] as const
+
+export class RateLimits {
+  readonly #accounts = new Map<string, Account>()
+  readonly #now: () => number
+
+  constructor(now: () => number = () => performance.now()) {
+    this.#now = now
+  }
+
+  /** Counts a request. The headers say what is left, whether it passes or throws `rate_limited`. */
+  takeRequest(principal: Principal, setHeaders: (headers: RateHeaders) => void): void {
+    const account = this.#accountOf(principal)
+    if (account === null) return
+    const { requests } = account
+    const isRefused = requests !== null && requests.level < 1
+    if (!isRefused) requests?.take(1)
+    setHeaders(account.headers)
+    if (isRefused) {
+      const limit = `${requests.capacity} requests per minute`
+      throw limited(`this key may make ${limit}`, requests.msUntil(1) / 1000)
+    }
+  }
+
+  /** The models as one request of this caller may use them. */
+  modelsFor(principal: Principal, models: ModelRegistry): ModelRegistry {
+    const account = this.#accountOf(principal)
+    if (account === null) return models
+    const meter = new RequestMeter(account, principal)
+    return { list: () => models.list(), get: (name) => metered(models.get(name), meter) }
+  }
+
+  /** What is left in this minute, and what runs; null where it is not counted, since it has no bound. */
+  useOf(principal: Principal): RateUse {
+    const account = this.#accountOf(principal)
+    const left = (bucket: Bucket | null | undefined) =>
+      bucket == null ? null : Math.max(0, Math.floor(bucket.level))
+    return {
+      requestsLeft: left(account?.requests),
+      tokensLeft: left(account?.tokens),
+      rowsRunning: principal.limits.rows === null ? null : (account?.rows.numRunning ?? 0),
+    }
+  }
+
+  /** Null: nothing is limited. */
+  #accountOf({ tenant, limits }: Principal): Account | null {
+    if (Object.values(limits).every((limit) => limit === null)) return null
+    let account = this.#accounts.get(tenant)
+    if (account === undefined) {
+      account = new Account()
+      this.#accounts.set(tenant, account)
+    }
+    account.requests = bucketFor(account.requests, limits.requestsPerMinute, this.#now)
+    account.tokens = bucketFor(account.tokens, limits.tokensPerMinute, this.#now)
+    // Rows are counted without a limit too: one may be set while they run.
+    account.rows.limit = limits.rows ?? Number.POSITIVE_INFINITY
+    return account
+  }
+}
+
+/** What one key has used. */
+class Account {
+  requests: Bucket | null = null
+  tokens: Bucket | null = null
+  readonly rows = new RowLine(Number.POSITIVE_INFINITY)
+
+  /** Those of the OpenAI API. */
+  get headers(): RateHeaders {
+    return {
+      ...(this.requests === null ? {} : bucketHeaders('requests', this.requests)),
+      ...(this.tokens === null ? {} : bucketHeaders('tokens', this.tokens)),
+    }
+  }
+}
+
+/** One HTTP request and all that is generated for it. */
+class RequestMeter {
+  readonly #account: Account
+  readonly #principal: Principal
+  #isAdmitted = false
+  #refusal: SkeinError | null = null
+
+  constructor(account: Account, principal: Principal) {
+    this.#account = account
+    this.#principal = principal
+  }
+
+  async *run(
+    client: EngineClient,
+    request: GenerateRequest,
+    signal: AbortSignal | undefined,
+  ): AsyncGenerator<EngineEvent> {
+    const { rows } = this.#account
+    this.#admit(request.n)
+    await rows.take(request.n, signal)
+    try {
+      yield* this.#counted(client.generate(this.#bounded(request), signal), request)
+    } finally {
+      rows.release(request.n)
+    }
+  }
+
+  /** Calls that make a session carry the bound on stored bytes to where states are counted. */
+  call<M extends EngineCall>(
+    client: EngineClient,
+    method: M,
+    params: EngineCalls[M]['params'],
+  ): Promise<EngineCalls[M]['result']> {
+    const storedBytes = this.#principal.limits.storedBytes ?? undefined
+    const makesSession = method === 'sessions.fork' || method === 'sessions.import'
+    return client.call(method, makesSession ? { ...params, storedBytes } : params)
+  }
+
+  /** The first rows of a request are refused or run at once; the others of a batch may wait for them. */
+  #admit(numRows: number): void {
+    const { rows, tokens } = this.#account
+    if (this.#refusal !== null) throw this.#refusal
+    if (numRows > rows.limit) {
+      const message = `n: ${numRows} answers at once, and this key may have ${rows.limit}`
+      throw new SkeinError('invalid_request', message, { param: 'n' })
+    }
+    if (this.#isAdmitted) return
+    this.#refusal = refusalOf(tokens, rows, numRows)
+    if (this.#refusal !== null) throw this.#refusal
+    this.#isAdmitted = true
+  }
+
+  async *#counted(
+    events: AsyncIterable<EngineEvent>,
+    { n, prompt }: GenerateRequest,
+  ): AsyncGenerator<EngineEvent> {
+    const { tokens } = this.#account
+    tokens?.take(prompt.length)
+    const drawn = new DrawnTokens(n)
+    let hasBegun = false
+    try {
+      for await (const event of events) {
+        hasBegun = true
+        tokens?.take(drawn.toldBy(event))
+        yield event
+      }
+    } catch (thrown) {
+      // It found the line full and was not read. In a batch it is sent again and again until there is room.
+      const isTurnedAway = !hasBegun && SkeinError.from(thrown).code === 'queue_full'
+      if (isTurnedAway) tokens?.take(-prompt.length)
+      throw thrown
+    }
+  }
+
+  #bounded(request: GenerateRequest): GenerateRequest {
+    const { share, storedBytes } = this.#principal.limits
+    return { ...request, share: share ?? undefined, storedBytes: storedBytes ?? undefined }
+  }
+}
+
+function metered(model: ServedModel, meter: RequestMeter): ServedModel {
+  const { client } = model
+  return withChangedClient(model, {
+    generate: (request, signal) => meter.run(client, request, signal),
+    call: (method, params) => meter.call(client, method, params),
+  })
+}
+
+function refusalOf(tokens: Bucket | null, rows: RowLine, numRows: number): SkeinError | null {
+  if (tokens !== null && tokens.level < 1) {
+    const message = `this key may use ${tokens.capacity} tokens per minute, prompts included`
+    return limited(message, tokens.msUntil(1) / 1000)
+  }
+  if (rows.hasRoomFor(numRows)) return null
+  const message = `this key may have ${rows.limit} rows at once, and ${rows.numRunning} are running`
+  const [least, most] = ROW_RETRY_SECONDS
+  return limited(message, least + (most - least) * Math.random())
+}
+
+function limited(message: string, retryAfterSeconds: number): SkeinError {
+  const seconds = Math.max(1, Math.ceil(retryAfterSeconds))
+  return new SkeinError('rate_limited', `${message}; retry in ${seconds} s`, {
+    retryAfterSeconds: seconds,
+  })
+}
+
+function bucketFor(old: Bucket | null, capacity: number | null, now: () => number): Bucket | null {
+  if (capacity === null) return null
+  if (old === null) return new Bucket(capacity, now)
+  old.capacity = capacity
+  return old
+}
+
+function bucketHeaders(what: string, bucket: Bucket): RateHeaders {
+  return {
+    [`x-ratelimit-limit-${what}`]: String(bucket.capacity),
+    [`x-ratelimit-remaining-${what}`]: String(Math.max(0, Math.floor(bucket.level))),
+    [`x-ratelimit-reset-${what}`]: duration(bucket.msUntilFull),
+  }
+}
+
+/** "850ms", "7.66s", "1m3.5s": as the OpenAI API writes it. */
+function duration(ms: number): string {
+  if (ms < 1000) return `${Math.ceil(ms)}ms`
+  const minutes = Math.floor(ms / 60_000)
+  const seconds = Math.round((ms - minutes * 60_000) / 10) / 100
+  return `${minutes > 0 ? `${minutes}m` : ''}${seconds}s`
+}

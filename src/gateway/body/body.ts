@@ -1,0 +1,143 @@
+/** Request bodies: JSON only, valid UTF-8, bounded by what they become, and complaints that name the field. Knows no dialect. */
+import type { Readable } from 'node:stream'
+import type { FastifyInstance, FastifyRequest, FastifySchemaValidationError } from 'fastify'
+import { SkeinError } from '../../errors.ts'
+import { runTask, taskPlace } from '../../threads/pool.ts'
+import { turns } from '../../threads/turns.ts'
+import type { Auth } from '../access/auth.ts'
+import { type BodyBounds, readBody } from './body-memory.ts'
+import { type JsonBounds, JsonScan } from './json-scan.ts'
+import { type JsonText, readJson } from './read-json.ts'
+
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** Fields of the body that may be looked at; null or absent: all. */
+    fields?: ReadonlySet<string> | null
+  }
+}
+
+/** About a millisecond of the event loop. */
+const INLINE_BYTES = 64 * 1024
+/** An object, a list or a string in memory, without the bytes of its text. */
+const NODE_BYTES = 64
+const FORM = 'application/x-www-form-urlencoded'
+const PAGE_HEADERS = ['origin', 'referer', 'cookie', 'sec-fetch-site', 'sec-fetch-mode']
+const READ_JSON = taskPlace(import.meta.url, './read-json.js', 'readJsonTask')
+
+/**
+ * Takes over all body parsing. Other content types are refused with 415: a form or a text post is what a foreign web
+ * page can send without asking first. curl calls what it sends a form, and says nothing of a page: that is read as JSON.
+ */
+export function parseJsonBodies(
+  app: FastifyInstance,
+  bounds: BodyBounds & JsonBounds,
+  auth: Auth,
+): void {
+  app.removeAllContentTypeParsers()
+  app.addContentTypeParser(
+    ['application/json', FORM],
+    async (request: FastifyRequest, payload: Readable) => {
+      if (isFormOfPage(request)) throw wrongType()
+      const scan = new JsonScan(bounds)
+      const keyOf = () => {
+        if (scan.password === null) throw noKeyYet(bounds)
+        return auth.checkPassword(scan.password, undefined).tenant
+      }
+      const body = await readBody(request, payload, bounds, (bytes) => scan.write(bytes), keyOf)
+      // Clients send the header with every request, also with those that have no body: a DELETE above all.
+      if (body.length === 0) return undefined
+      const encoding = request.headers['content-encoding'] ?? 'identity'
+      if (encoding !== 'identity') throw wrongEncoding()
+      request.heldBody?.become(NODE_BYTES * scan.nodes)
+      const { fields = null } = request.routeOptions.config
+      const text: JsonText = { bytes: body, fields }
+      if (body.length <= INLINE_BYTES) return await turns.do(() => readJson(text))
+      return await runTask(READ_JSON, text, [body.buffer])
+    },
+  )
+}
+
+/** Browsers say where a request that changes something comes from. */
+function isFormOfPage({ headers }: FastifyRequest): boolean {
+  const isForm = headers['content-type']?.startsWith(FORM) === true
+  return isForm && PAGE_HEADERS.some((name) => headers[name] !== undefined)
+}
+
+function wrongType(): Error {
+  const message = 'expected the header Content-Type: application/json'
+  return Object.assign(new SkeinError('invalid_request', message), { statusCode: 415 })
+}
+
+function noKeyYet({ strangerBodyBytes }: BodyBounds): Error {
+  const message = `a body of more than ${strangerBodyBytes / 1024} KiB needs an API key before it: send the header Authorization: Bearer <key>, or password as the first field`
+  const error = new SkeinError('unauthorized', message)
+  return Object.assign(error, { statusCode: error.status })
+}
+
+function wrongEncoding(): Error {
+  const error = new SkeinError(
+    'invalid_request',
+    'compressed bodies are not accepted; send it plain',
+  )
+  return Object.assign(error, { statusCode: 415 })
+}
+
+/** What the validator reports, with the schema at fault (its `verbose` option). */
+export type Complaint = FastifySchemaValidationError & { parentSchema?: { description?: string } }
+
+/** One complaint for the first field at fault. */
+export function describeInvalid(complaints: readonly Complaint[]): SkeinError {
+  const complaint = pick(complaints)
+  const { missingProperty, additionalProperty } = complaint.params
+  const name = missingProperty ?? additionalProperty
+  const path = complaint.instancePath + (typeof name === 'string' ? `/${name}` : '')
+  const param = fieldName(path)
+  const problem = problemOf(complaint)
+  if (param === '' && complaint.keyword === 'type')
+    return new SkeinError(
+      'invalid_request',
+      'the body is missing or no object; expected {…} in JSON',
+    )
+  if (param === '') return new SkeinError('invalid_request', `the body ${problem}`)
+  return new SkeinError('invalid_request', `${param}: ${problem}`, { param })
+}
+
+/**
+ * A union complains once per form and then about itself. If the value has the type of one form and is wrong further in,
+ * that is the news; otherwise the union's own description is.
+ */
+function pick(complaints: readonly Complaint[]): Complaint {
+  const union = complaints.find(({ keyword }) => keyword === 'anyOf')
+  if (union === undefined) return complaints[0]!
+  const isInside = ({ keyword, instancePath }: Complaint) =>
+    keyword !== 'anyOf' && (keyword !== 'type' || instancePath !== union.instancePath)
+  const inside = complaints.filter(isInside)
+  return inside.length === 1 ? inside[0]! : union
+}
+
+/** What `Matching`, `OneOf` and a record of named things say of themselves. */
+const DESCRIBED = ['anyOf', 'pattern', 'additionalProperties']
+
+function problemOf({ keyword, message, params, parentSchema }: Complaint): string {
+  if (keyword === 'required') return 'missing; it is required'
+  const description = parentSchema?.description
+  if (DESCRIBED.includes(keyword) && description !== undefined) return `expected ${description}`
+  if (keyword === 'additionalProperties') return 'no such field'
+  if (keyword === 'enum') return `expected one of ${listOf(params.allowedValues)}`
+  return (message ?? 'is not valid').replace(/^must be ([a-z]+),null$/, 'must be $1')
+}
+
+/** null means absent, and is no value that one would send. */
+function listOf(allowed: unknown): string {
+  const values = Array.isArray(allowed) ? allowed.filter((value) => value !== null) : []
+  return values.map((value) => JSON.stringify(value)).join(', ')
+}
+
+/** "/messages/0/role" → "messages[0].role" */
+function fieldName(path: string): string {
+  const parts = path.split('/').slice(1)
+  return parts
+    .map((part, i) => (/^\d+$/.test(part) ? `[${part}]` : i === 0 ? part : `.${part}`))
+    .join('')
+    .slice(0, 200)
+}

@@ -1,0 +1,181 @@
+/**
+ * Looks at a JSON text as its bytes come, before anything is made of them: how deep it nests, of how many values it is, and
+ * the one string of its outermost object that a caller's key may be in. It keeps none of the text, and does not tell whether
+ * the text is valid.
+ */
+import { SkeinError } from '../../errors.ts'
+
+export interface JsonBounds {
+  readonly jsonDepth: number
+  /** Of the outermost object. */
+  readonly jsonFields: number
+  /** Objects, lists and strings, names of fields among them: what takes memory of its own. */
+  readonly jsonNodes: number
+  /** Values that stand behind a comma: numbers above all. */
+  readonly jsonValues: number
+}
+
+const QUOTE = 0x22
+const BACKSLASH = 0x5c
+const COMMA = 0x2c
+const COLON = 0x3a
+const [OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT] = [0x5b, 0x5d, 0x7b, 0x7d]
+
+const KEY_FIELD = Buffer.from('password')
+/** No key is longer. */
+const MAX_KEY_BYTES = 1024
+const NONE = new Uint8Array(0)
+/** So much of a string is looked at byte by byte before its end is searched for. */
+const PLAIN_BYTES = 32
+
+export class JsonScan {
+  nodes = 0
+  #values = 0
+  #fields = 0
+  #depth = 0
+  #isInString = false
+  #isEscaped = false
+  /** In the outermost object: whether the next string is a value, and whether it is that of the field. */
+  #isValue = false
+  #isKeys = false
+  /** How much of the field's name a name has been so far; negative: it is another. */
+  #nameBytes = -1
+  /** The bytes of the key so far; null outside of it. */
+  #key: Uint8Array | null = null
+  #password: Uint8Array | null = null
+  readonly #bounds: JsonBounds
+
+  constructor(bounds: JsonBounds) {
+    this.#bounds = bounds
+  }
+
+  /** The last of that name, as parsers have it; null where there is none. */
+  get password(): string | null {
+    return this.#password === null ? null : textOf(this.#password)
+  }
+
+  /** Throws as soon as a bound is passed. */
+  write(bytes: Uint8Array): void {
+    for (let i = 0; i < bytes.length; i++) {
+      if (this.#isInString) {
+        i = this.#inString(bytes, i)
+        continue
+      }
+      const byte = bytes[i]!
+      if (byte === QUOTE) this.#beginString()
+      else if (byte === COMMA) this.#comma()
+      else if (byte === OPEN_OBJECT || byte === OPEN_LIST) this.#open()
+      else if (byte === CLOSE_OBJECT || byte === CLOSE_LIST) this.#depth--
+      else if (byte === COLON && this.#depth === 1) this.#colon()
+    }
+  }
+
+  /** From `start` to the end of the string or of the bytes; returns where that is. */
+  #inString(bytes: Uint8Array, start: number): number {
+    let isEscaped = this.#isEscaped
+    let at = start
+    for (; at < bytes.length; at++) {
+      // A long string without escapes has its end found for it.
+      if (at - start === PLAIN_BYTES && !isEscaped) {
+        const end = endOf(bytes, at)
+        if (end !== null) {
+          at = end
+          break
+        }
+      }
+      if (isEscaped) isEscaped = false
+      else if (bytes[at] === BACKSLASH) isEscaped = true
+      else if (bytes[at] === QUOTE) break
+    }
+    this.#isEscaped = isEscaped
+    if (this.#nameBytes >= 0) this.#compare(bytes, start, at)
+    if (this.#key !== null) this.#keep(bytes.subarray(start, at))
+    if (at < bytes.length) this.#endString()
+    return at
+  }
+
+  #compare(bytes: Uint8Array, start: number, end: number): void {
+    for (let at = start; at < end; at++) {
+      if (bytes[at] === KEY_FIELD[this.#nameBytes]) this.#nameBytes++
+      else {
+        this.#nameBytes = -1
+        return
+      }
+    }
+  }
+
+  #keep(bytes: Uint8Array): void {
+    const isShort = this.#key!.length + bytes.length <= MAX_KEY_BYTES
+    this.#key = isShort ? Buffer.concat([this.#key!, bytes]) : null
+  }
+
+  #beginString(): void {
+    this.#count()
+    this.#isInString = true
+    this.#nameBytes = this.#depth === 1 && !this.#isValue ? 0 : -1
+    this.#key = this.#isKeys ? NONE : null
+  }
+
+  #endString(): void {
+    this.#isInString = false
+    if (this.#isKeys) this.#password = this.#key
+    this.#key = null
+    this.#isKeys = this.#nameBytes === KEY_FIELD.length
+    this.#nameBytes = -1
+  }
+
+  #colon(): void {
+    this.#isValue = true
+    const { jsonFields } = this.#bounds
+    if (++this.#fields > jsonFields) throw tooMany(jsonFields, 'fields')
+  }
+
+  #comma(): void {
+    if (this.#depth === 1) {
+      this.#isValue = false
+      this.#isKeys = false
+    }
+    if (++this.#values > this.#bounds.jsonValues) throw tooMany(this.#bounds.jsonValues, 'values')
+  }
+
+  #open(): void {
+    this.#count()
+    this.#isKeys = false
+    const { jsonDepth } = this.#bounds
+    if (++this.#depth <= jsonDepth) return
+    throw refused('invalid_request', `the body nests deeper than ${jsonDepth} levels`)
+  }
+
+  #count(): void {
+    const { jsonNodes } = this.#bounds
+    if (++this.nodes > jsonNodes) throw tooMany(jsonNodes, 'objects, lists and strings')
+  }
+}
+
+/** Where a string ends that has no escape before it, or the bytes; null where it has one. */
+function endOf(bytes: Uint8Array, from: number): number | null {
+  const quote = bytes.indexOf(QUOTE, from)
+  const end = quote === -1 ? bytes.length : quote
+  return bytes.subarray(from, end).includes(BACKSLASH) ? null : end
+}
+
+/** The string that stood between these bytes' quotes; null where it is no valid one. */
+function textOf(bytes: Uint8Array): string | null {
+  try {
+    // A string, since it is in quotes and none ends it before its end.
+    return JSON.parse(`"${Buffer.from(bytes).toString()}"`) as string
+  } catch {
+    return null
+  }
+}
+
+function tooMany(most: number, what: string): Error {
+  const message = `the body holds more than ${most} ${what}; send it in several requests`
+  return refused('too_large', message)
+}
+
+/** Fastify makes 400 of what fails while a body is read and does not say otherwise. */
+function refused(code: 'invalid_request' | 'too_large', message: string): Error {
+  const error = new SkeinError(code, message)
+  return Object.assign(error, { statusCode: error.status })
+}

@@ -1,0 +1,54 @@
+/** The bytes of a body to what its route may see of it. Runs on the event loop for small bodies, else as a task of a thread. */
+import { parse } from 'secure-json-parse'
+import { SkeinError } from '../../errors.ts'
+import { task } from '../../threads/task.ts'
+
+export interface JsonText {
+  readonly bytes: Uint8Array
+  /** Fields that the schemas of the route name; null: every field may matter. */
+  readonly fields: ReadonlySet<string> | null
+}
+
+const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: false })
+
+export function readJson({ bytes, fields }: JsonText): unknown {
+  const value = parsed(decoded(bytes))
+  const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
+  return isObject && fields !== null ? withoutUnknown(value, fields) : value
+}
+
+export const readJsonTask = task(readJson)
+
+function decoded(bytes: Uint8Array): string {
+  try {
+    return utf8.decode(bytes)
+  } catch {
+    throw new SkeinError('invalid_request', 'the body is not valid UTF-8')
+  }
+}
+
+function parsed(text: string): unknown {
+  try {
+    return parse(text, { protoAction: 'error', constructorAction: 'error' })
+  } catch {
+    throw new SkeinError('invalid_request', 'the body is not valid JSON; expected one object')
+  }
+}
+
+/** In place of a value that is larger than any at which a field means nothing: that it was there is all that matters. */
+const LEFT_OUT = '…'
+
+/** What no schema names is not kept for as long as the answer takes, save that it was sent. */
+function withoutUnknown(body: object, fields: ReadonlySet<string>): object {
+  const kept = Object.entries(body).map(([name, value]) =>
+    fields.has(name) || isSmall(value) ? [name, value] : [name, LEFT_OUT],
+  )
+  return Object.fromEntries(kept)
+}
+
+function isSmall(value: unknown): boolean {
+  if (typeof value === 'string') return value.length <= 64
+  if (typeof value !== 'object' || value === null) return true
+  const values = Object.values(value)
+  return values.length <= 1 && values.every((one) => typeof one !== 'object' && isSmall(one))
+}

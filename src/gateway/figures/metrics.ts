@@ -1,0 +1,223 @@
+/**
+ * Prometheus metrics of one gateway, under vLLM's names with our prefix. Latencies are taken from the engine's events
+ * by a client that wraps another, so no dialect knows that it is measured. Labels hold model names and codes, never
+ * anything a client wrote.
+ */
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import type { ModelRegistry, ServedModel } from '../../api/models.ts'
+import type { EngineClient } from '../../engine/client.ts'
+import type { EngineEvent, GenerateRequest } from '../../engine/messages.ts'
+import { type EngineMetric, type EngineStats, METRICS } from '../../engine/stats.ts'
+import { type ErrorCode, SkeinError } from '../../errors.ts'
+import { withChangedClient } from '../routing/changed-client.ts'
+import { DrawnTokens } from '../routing/drawn-tokens.ts'
+import { RecentValues } from './recent-values.ts'
+import { countFleet, type MeasuredFleet } from './worker-metrics.ts'
+
+const FAST_BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5]
+const SLOW_BUCKETS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
+
+export class Metrics {
+  readonly registry = new Registry()
+  /** What the last seconds were like, for samples. */
+  readonly recent = {
+    firstTokenMs: new RecentValues(),
+    interTokenMs: new RecentValues(),
+    numOpen: 0,
+    numStarted: 0,
+    numFailed: 0,
+  }
+  readonly #promptTokens = this.#counter('prompt_tokens_total', 'Prompt tokens read', ['model'])
+  readonly #generationTokens = this.#counter('generation_tokens_total', 'Tokens drawn', ['model'])
+  readonly #success = this.#counter('request_success_total', 'Answers finished', [
+    'model',
+    'finished_reason',
+  ])
+  readonly #cachedTokens = this.#counter(
+    'prompt_cached_tokens_total',
+    'Prompt tokens that were not read, thanks to a kept state',
+    ['model'],
+  )
+  readonly #failed = this.#counter('generation_errors_total', 'Failed answers, by cause', [
+    'model',
+    'code',
+  ])
+  readonly #errors = this.#counter('request_errors_total', 'Failed requests, by cause', ['code'])
+  readonly #firstToken = this.#histogram(
+    'time_to_first_token_seconds',
+    'From submission to the first token',
+    SLOW_BUCKETS,
+  )
+  readonly #interToken = this.#histogram(
+    'inter_token_latency_seconds',
+    'Between two tokens of one answer',
+    FAST_BUCKETS,
+  )
+  readonly #whole = this.#histogram(
+    'e2e_request_latency_seconds',
+    'From submission to the last token',
+    SLOW_BUCKETS,
+  )
+  /** Of each worker: a model with a start state has a name of its own. */
+  readonly #namesOf = new Map<string, Set<string>>()
+
+  /** With a fleet, the engine's figures are each worker's own. */
+  constructor(models: ModelRegistry, fleet: MeasuredFleet | null = null) {
+    collectDefaultMetrics({ register: this.registry })
+    const engines = () => (fleet === null ? enginesOf(models) : workersOf(fleet))
+    for (const metric of METRICS) this.#gauge(metric, engines)
+    if (fleet !== null) countFleet(this.registry, fleet)
+  }
+
+  countError(code: ErrorCode): void {
+    this.#errors.inc({ code })
+    this.recent.numFailed++
+  }
+
+  /** A worker that has ended for good has no latencies any more. */
+  forgetWorker(worker: string): void {
+    for (const model of this.#namesOf.get(worker) ?? [])
+      for (const histogram of [this.#firstToken, this.#interToken])
+        histogram.remove({ model, worker })
+    this.#namesOf.delete(worker)
+  }
+
+  /** The same model, with every request through it measured. */
+  observe(model: ServedModel): ServedModel {
+    const generate: EngineClient['generate'] = (request, signal) =>
+      this.#measure(model, request, signal)
+    return withChangedClient(model, { generate })
+  }
+
+  dispose(): void {
+    this.registry.clear()
+  }
+
+  async *#measure(
+    { id: model, client }: ServedModel,
+    request: GenerateRequest,
+    signal: AbortSignal | undefined,
+  ): AsyncGenerator<EngineEvent> {
+    const clock = new RequestClock(request.n)
+    const drawn = new DrawnTokens(request.n)
+    let labels: Labels = { model }
+    let hasBegun = false
+    this.recent.numOpen++
+    try {
+      for await (const event of client.generate(request, signal)) {
+        if (!hasBegun) this.recent.numStarted++
+        hasBegun = true
+        this.#generationTokens.inc({ model }, drawn.toldBy(event))
+        if (event.type === 'prompt') {
+          const { prompt } = request
+          // The first turn of a session may read a little less.
+          const numRead = Math.min(prompt.length, event.contextTokens ?? prompt.length)
+          this.#promptTokens.inc({ model }, numRead)
+          this.#cachedTokens.inc({ model }, event.cachedTokens ?? 0)
+          if (event.worker !== undefined) labels = this.#labelsAt(model, event.worker)
+        } else if (event.type === 'text') this.#time(labels, clock, event)
+        else if (event.type === 'finish')
+          this.#success.inc({ model, finished_reason: event.reason })
+        yield event
+      }
+      this.#whole.observe({ model }, clock.elapsed())
+    } catch (thrown) {
+      const { code } = SkeinError.from(thrown)
+      // It found the line full and has no answer that could fail; a batch sends it again and again until there is room.
+      if (code !== 'queue_full') this.#failed.inc({ model, code })
+      throw thrown
+    } finally {
+      this.recent.numOpen--
+    }
+  }
+
+  #labelsAt(model: string, worker: string): Labels {
+    const names = this.#namesOf.get(worker) ?? new Set()
+    this.#namesOf.set(worker, names.add(model))
+    return { model, worker }
+  }
+
+  #time(labels: Labels, clock: RequestClock, event: EngineEvent & { type: 'text' }): void {
+    if (event.tokens.length === 0) return
+    const { first, perToken } = clock.tick(event.index, event.tokens.length)
+    if (first !== null) {
+      this.#firstToken.observe(labels, first)
+      this.recent.firstTokenMs.add(1000 * first)
+    }
+    if (perToken !== null) {
+      this.#interToken.observe(labels, perToken)
+      this.recent.interTokenMs.add(1000 * perToken)
+    }
+  }
+
+  #counter(name: string, help: string, labelNames: string[]): Counter {
+    return new Counter({ name: `skein_${name}`, help, labelNames, registers: [this.registry] })
+  }
+
+  #histogram(name: string, help: string, buckets: number[]): Histogram {
+    const options = { name: `skein_${name}`, help, buckets, labelNames: ['model', 'worker'] }
+    return new Histogram({ ...options, registers: [this.registry] })
+  }
+
+  /** Read from the engine's latest counters when scraped. */
+  #gauge({ name, help, read }: EngineMetric, engines: () => readonly MeasuredEngine[]) {
+    new Gauge({
+      name: `skein_${name}`,
+      help,
+      labelNames: ['model', 'worker'],
+      registers: [this.registry],
+      collect() {
+        this.reset()
+        for (const { labels, stats } of engines()) {
+          const value = read(stats)
+          if (value !== undefined) this.set(labels, value)
+        }
+      },
+    })
+  }
+}
+
+type Labels = { readonly model: string; readonly worker?: string }
+
+interface MeasuredEngine {
+  readonly labels: Labels
+  readonly stats: EngineStats
+}
+
+function enginesOf(models: ModelRegistry): MeasuredEngine[] {
+  return models.list().flatMap(({ id, client }) => {
+    return client === null ? [] : [{ labels: { model: id }, stats: client.stats }]
+  })
+}
+
+function workersOf({ workers }: MeasuredFleet): MeasuredEngine[] {
+  return workers.flatMap(({ id, launch, engine }) => {
+    const labels = { model: launch.id, worker: id }
+    return engine === null ? [] : [{ labels, stats: engine.stats }]
+  })
+}
+
+/** Seconds between the tokens of one request. */
+class RequestClock {
+  readonly #start = performance.now()
+  readonly #last: (number | null)[]
+  #sawToken = false
+
+  constructor(n: number) {
+    this.#last = Array.from({ length: n }, () => null)
+  }
+
+  elapsed(): number {
+    return (performance.now() - this.#start) / 1000
+  }
+
+  /** `first` for the request's first token, `perToken` for later tokens of a choice; null where it does not apply. */
+  tick(index: number, tokens: number): { first: number | null; perToken: number | null } {
+    const now = this.elapsed()
+    const last = this.#last[index] ?? null
+    this.#last[index] = now
+    const first = this.#sawToken ? null : now
+    this.#sawToken = true
+    return { first, perToken: last === null ? null : (now - last) / tokens }
+  }
+}

@@ -1,0 +1,139 @@
+/**
+ * Traces for OpenTelemetry: a span for each HTTP request, joined to the caller's trace where it brings one (traceparent),
+ * and below it a span for each answer, with its queueing and reading of the prompt as one part and its tokens as the other.
+ * Spans hold names, counts and times, never a text. Without `startTracing` the calls here do nothing and cost nothing.
+ */
+import {
+  context,
+  propagation,
+  type Span,
+  SpanKind,
+  SpanStatusCode,
+  trace,
+} from '@opentelemetry/api'
+import type { FastifyInstance, FastifyRequest } from 'fastify'
+import type { ServedModel } from '../../api/models.ts'
+import type { EngineEvent, GenerateRequest } from '../../engine/messages.ts'
+import { SkeinError } from '../../errors.ts'
+import { onRequestEnd } from '../http/request-end.ts'
+import { withChangedClient } from '../routing/changed-client.ts'
+import { DrawnTokens } from '../routing/drawn-tokens.ts'
+
+const NAME = 'skein'
+
+/** Sends spans to a collector (OTLP over HTTP, "http://127.0.0.1:4318") until the function it returns is called. */
+export async function startTracing(
+  endpoint: string,
+  version: string,
+): Promise<() => Promise<void>> {
+  // Only who traces pays for loading these.
+  const [sdk, { OTLPTraceExporter }, { resourceFromAttributes }] = await Promise.all([
+    import('@opentelemetry/sdk-trace-node'),
+    import('@opentelemetry/exporter-trace-otlp-http'),
+    import('@opentelemetry/resources'),
+  ])
+  const exporter = new OTLPTraceExporter({ url: tracesUrl(endpoint) })
+  const provider = new sdk.NodeTracerProvider({
+    resource: resourceFromAttributes({ 'service.name': NAME, 'service.version': version }),
+    spanProcessors: [new sdk.BatchSpanProcessor(exporter)],
+  })
+  provider.register()
+  return () => provider.shutdown()
+}
+
+/** A collector's address, or that of its traces. */
+export function tracesUrl(endpoint: string): string {
+  const url = URL.canParse(endpoint) ? new URL(endpoint) : null
+  if (url === null || !/^https?:$/.test(url.protocol)) {
+    throw new SkeinError(
+      'invalid_request',
+      `--trace-endpoint takes the address of a collector, as http://127.0.0.1:4318, not "${endpoint}"`,
+      { param: 'trace-endpoint' },
+    )
+  }
+  if (url.pathname === '/') url.pathname = '/v1/traces'
+  return url.href
+}
+
+/** Everything that handles a request runs within its span. */
+export function traceRequests(app: FastifyInstance): void {
+  const spans = new WeakMap<FastifyRequest, Span>()
+  app.addHook('onRequest', (request, _reply, done) => {
+    const { method, headers, id } = request
+    const route = request.routeOptions.url ?? '(no route)'
+    const caller = propagation.extract(context.active(), headers)
+    const attributes = {
+      'http.request.method': method,
+      'http.route': route,
+      'skein.request_id': id,
+    }
+    const options = { kind: SpanKind.SERVER, attributes }
+    const span = trace.getTracer(NAME).startSpan(`${method} ${route}`, options, caller)
+    spans.set(request, span)
+    context.with(trace.setSpan(caller, span), done)
+  })
+  onRequestEnd(app, (request, _reply, { status, isCutOff }) => {
+    const span = spans.get(request)
+    if (status !== null) span?.setAttribute('http.response.status_code', status)
+    if (status !== null && status >= 500) span?.setStatus({ code: SpanStatusCode.ERROR })
+    if (isCutOff) span?.addEvent('cut off')
+    span?.end()
+  })
+}
+
+/** The same model, with a span for every answer. Names of attributes are those of OpenTelemetry for generative AI. */
+export function traced(model: ServedModel): ServedModel {
+  return withChangedClient(model, {
+    generate(request, signal) {
+      // Now, not when the first event is asked for: the context is that of the HTTP request.
+      const attributes = attributesOf(model, request)
+      const span = trace.getTracer(NAME).startSpan(`generate ${model.id}`, { attributes })
+      return watch(span, request, model.client.generate(request, signal))
+    },
+  })
+}
+
+function attributesOf({ id, client }: ServedModel, { n, maxTokens, prompt }: GenerateRequest) {
+  return {
+    'gen_ai.operation.name': 'text_completion',
+    'gen_ai.provider.name': NAME,
+    'gen_ai.request.model': id,
+    'gen_ai.request.max_tokens': maxTokens,
+    'gen_ai.request.choice.count': n,
+    'gen_ai.usage.input_tokens': prompt.length,
+    'skein.device': client.info.model.device,
+  }
+}
+
+async function* watch(
+  span: Span,
+  { n }: GenerateRequest,
+  events: AsyncIterable<EngineEvent>,
+): AsyncGenerator<EngineEvent> {
+  const drawn = new DrawnTokens(n)
+  let outputTokens = 0
+  let hasText = false
+  let numEnded = 0
+  try {
+    for await (const event of events) {
+      outputTokens += drawn.toldBy(event)
+      if (event.type === 'prompt') {
+        span.setAttribute('skein.cached_tokens', event.cachedTokens ?? 0)
+        if (event.worker !== undefined) span.setAttribute('skein.worker', event.worker)
+        span.addEvent('prompt read')
+      } else if (event.type === 'text' && !hasText) {
+        hasText = true
+        span.addEvent('first text')
+      } else if (event.type === 'finish') numEnded++
+      yield event
+    }
+  } catch (thrown) {
+    span.setAttribute('error.type', SkeinError.from(thrown).code)
+    span.setStatus({ code: SpanStatusCode.ERROR })
+    throw thrown
+  } finally {
+    span.setAttribute('gen_ai.usage.output_tokens', outputTokens)
+    if (numEnded < n) span.addEvent('cut short')
+    span.end()
+  }
+}

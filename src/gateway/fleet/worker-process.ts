@@ -1,0 +1,105 @@
+/**
+ * One process of a worker, from its start to its end: its channel, its output line by line, its exit code, and how it is
+ * ended. When a worker is started again, and what its end means, is the supervisor's business.
+ */
+import { type ChildProcess, fork } from 'node:child_process'
+import { constants } from 'node:os'
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Channel } from '../../engine/client/channel.ts'
+import { channelToChild } from '../../engine/client/process-channel.ts'
+import type { FromWorker, ToWorker } from '../../engine/messages.ts'
+import { forwardLines } from './worker-log.ts'
+
+export interface WorkerCommand {
+  /** JavaScript file that Node runs. */
+  readonly entry: string
+  readonly args: readonly string[]
+  /** Options of Node itself; absent: those of this process. */
+  readonly execArgv?: readonly string[]
+  /** Added to this process's environment. */
+  readonly env?: Readonly<Record<string, string>>
+}
+
+interface OutputLines {
+  readonly onOut: (line: string) => void
+  readonly onError: (line: string) => void
+}
+
+/** What a dead worker has printed is read to its end, unless something else holds the pipe. */
+const LAST_LINES_MS = 1000
+
+export class WorkerProcess {
+  readonly channel: Channel<ToWorker, FromWorker>
+  /** Resolves with the reason when it has gone and its last message has been read. */
+  readonly gone: Promise<string>
+  readonly #child: ChildProcess
+  readonly #silent: Promise<void>
+  #heardAt = performance.now()
+  #exitCode: number | null = null
+
+  constructor({ entry, args, execArgv, env }: WorkerCommand, { onOut, onError }: OutputLines) {
+    const child = fork(entry, [...args], {
+      serialization: 'advanced',
+      stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
+      env: { ...process.env, ...env },
+      ...(execArgv === undefined ? {} : { execArgv: [...execArgv] }),
+    })
+    this.#child = child
+    child.once('exit', (code, signal) => {
+      this.#exitCode = code ?? -(signal === null ? 1 : constants.signals[signal])
+    })
+    this.channel = channelToChild(child)
+    child.on('message', () => {
+      this.#heardAt = performance.now()
+    })
+    this.gone = new Promise((resolve) => this.channel.onClose(resolve))
+    this.#silent = new Promise((resolve) => child.once('close', () => resolve()))
+    forwardLines(child.stdout, onOut)
+    forwardLines(child.stderr, onError)
+  }
+
+  /** Null: it could not be started. */
+  get pid(): number | null {
+    return this.#child.pid ?? null
+  }
+
+  /** Minus the number of the signal that ended it; null while it lives. */
+  get exitCode(): number | null {
+    return this.#exitCode
+  }
+
+  /** When its last message came, on the clock of `performance`. */
+  get heardAt(): number {
+    return this.#heardAt
+  }
+
+  /** To save what it has and end; `drain`: when its requests have ended. */
+  askToEnd(drain = false): void {
+    if (this.#child.connected)
+      this.#child.send(drain ? { type: 'shutdown', drain } : { type: 'shutdown' }, () => {})
+  }
+
+  signal(name: 'SIGTERM' | 'SIGKILL'): void {
+    this.#child.kill(name)
+  }
+
+  onExit(listener: () => void): void {
+    this.#child.once('exit', listener)
+  }
+
+  /** Resolves when it has gone; killed if it lives for longer than `patienceMs`. */
+  async end(patienceMs: number): Promise<void> {
+    const left = new AbortController()
+    const late = delay(patienceMs, undefined, { signal: left.signal }).catch(() => {})
+    await Promise.race([this.gone, late])
+    left.abort()
+    // It may still be alive: disconnected, or deaf.
+    this.#child.kill('SIGKILL')
+    await this.gone
+  }
+
+  /** Resolves when all that it printed has been read. */
+  async silent(): Promise<void> {
+    await Promise.race([this.#silent, delay(LAST_LINES_MS, undefined, { ref: false })])
+  }
+}

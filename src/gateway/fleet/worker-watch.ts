@@ -1,0 +1,165 @@
+/**
+ * Looks after a serving worker: whether it makes steps while there is work, whether it still answers while there is
+ * none, and how much memory it takes. It says what is wrong, once; what to do about it is the supervisor's business.
+ */
+import { readFile } from 'node:fs/promises'
+import type { EngineClient } from '../../engine/client.ts'
+import { SkeinError } from '../../errors.ts'
+import { probe } from './probe.ts'
+
+interface WatchTiming {
+  /** Work pending and no step for this long: it hangs. Longer than any step takes to compute. */
+  readonly stallMs: number
+  /** Idle for this long: a token is asked for. */
+  readonly probeMs: number
+  /** No message and no use of the processor for this long: the process is stopped, or waits for ever. */
+  readonly silentMs: number
+}
+
+export type Illness = 'stalled' | 'silent' | 'failing' | 'too large'
+
+interface WatchOptions {
+  readonly pid: number
+  /** Asks for a sign of life. */
+  readonly ping: () => void
+  /** When the last message came. */
+  readonly heardAt: () => number
+  readonly timing: WatchTiming
+  /** Memory of the process that it may take; null: any. */
+  readonly maxBytes: number | null
+  readonly onIll: (illness: Illness, reason: string) => void
+}
+
+const LOOK_MS = 1000
+
+export class WorkerWatch {
+  readonly #client: EngineClient
+  readonly #options: WatchOptions
+  readonly #timer: NodeJS.Timeout
+  #steps = -1
+  #steppedAt = performance.now()
+  #isProbing = false
+  #isOver = false
+  #bytes: number | null = null
+  #lookedAt = performance.now()
+  /** When it was last seen to live. */
+  #livedAt = performance.now()
+  #ticks: number | null = null
+  #numProbes = 0
+
+  constructor(client: EngineClient, options: WatchOptions) {
+    this.#client = client
+    this.#options = options
+    const { stallMs, probeMs, silentMs } = options.timing
+    const every = Math.min(LOOK_MS, stallMs / 4, silentMs / 4, probeMs)
+    this.#timer = setInterval(() => void this.#look(), every).unref()
+  }
+
+  /** Memory of the process as last seen; null where the system does not tell. */
+  get bytes(): number | null {
+    return this.#bytes
+  }
+
+  /** Tokens asked for to see whether it answers: they are in its counts, and nobody's. */
+  get numProbes(): number {
+    return this.#numProbes
+  }
+
+  /** Asks for a token, and throws what the worker fails with. One that never answers has stalled. */
+  async probe(): Promise<void> {
+    this.#isProbing = true
+    try {
+      await probe(this.#client)
+      this.#numProbes++
+    } finally {
+      this.#isProbing = false
+    }
+  }
+
+  end(): void {
+    this.#isOver = true
+    clearInterval(this.#timer)
+  }
+
+  async #look(): Promise<void> {
+    this.#lookAtSteps()
+    this.#lookForLife(await processorTicks(this.#options.pid))
+    this.#bytes = await residentBytes(this.#options.pid)
+    const { maxBytes } = this.#options
+    if (maxBytes === null || this.#bytes === null || this.#bytes <= maxBytes) return
+    const [taken, allowed] = [this.#bytes, maxBytes].map((bytes) => Math.round(bytes / 2 ** 20))
+    this.#tell('too large', `it takes ${taken} MiB of memory and may take ${allowed}`)
+  }
+
+  /**
+   * A long step keeps the process from answering, and uses the processor. Nothing is said of a worker by a gateway that has
+   * stood still itself, nor where the system does not tell what a process uses.
+   */
+  #lookForLife(ticks: number | null): void {
+    const { silentMs } = this.#options.timing
+    const now = performance.now()
+    const isLate = now - this.#lookedAt > silentMs / 2
+    const isBusy = ticks === null || ticks !== this.#ticks
+    this.#lookedAt = now
+    this.#ticks = ticks
+    this.#livedAt = Math.max(this.#livedAt, this.#options.heardAt())
+    if (isLate || isBusy) this.#livedAt = now
+    this.#options.ping()
+    const silent = now - this.#livedAt
+    if (silent < silentMs) return
+    this.#tell('silent', `it has neither answered nor computed for ${Math.round(silent / 1000)} s`)
+  }
+
+  #lookAtSteps(): void {
+    const { running, waiting, steps } = this.#client.stats
+    const isPending = running + waiting > 0 || this.#isProbing
+    const idleMs = performance.now() - this.#steppedAt
+    if (steps !== this.#steps) {
+      this.#steps = steps
+      this.#steppedAt = performance.now()
+    } else if (isPending && idleMs >= this.#options.timing.stallMs) {
+      this.#tell('stalled', `it has work and has made no step for ${Math.round(idleMs / 1000)} s`)
+    } else if (!isPending && idleMs >= this.#options.timing.probeMs) void this.#probeIdle()
+  }
+
+  async #probeIdle(): Promise<void> {
+    this.#steppedAt = performance.now()
+    try {
+      await this.probe()
+    } catch (thrown) {
+      // A full line is a sign of life; a worker that has ended is known by its end.
+      const { code, message } = SkeinError.from(thrown)
+      if (code === 'queue_full' || code === 'model_not_loaded' || code === 'aborted') return
+      this.#tell('failing', `it does not answer: ${message}`)
+    }
+  }
+
+  #tell(illness: Illness, reason: string): void {
+    if (this.#isOver) return
+    this.end()
+    this.#options.onIll(illness, reason)
+  }
+}
+
+/** Resident memory of a process, where the system has /proc. */
+async function residentBytes(pid: number): Promise<number | null> {
+  try {
+    const status = await readFile(`/proc/${pid}/status`, 'latin1')
+    const kibibytes = /^VmRSS:\s+(\d+) kB$/m.exec(status)?.[1]
+    return kibibytes === undefined ? null : 1024 * Number(kibibytes)
+  } catch {
+    return null
+  }
+}
+
+/** Time of the processor that a process has used, in hundredths of a second, where the system has /proc. */
+async function processorTicks(pid: number): Promise<number | null> {
+  try {
+    const stat = await readFile(`/proc/${pid}/stat`, 'latin1')
+    // Behind the name, which may hold anything: the 12th and 13th are those of the program and of the kernel for it.
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+    return Number(fields[11]) + Number(fields[12])
+  } catch {
+    return null
+  }
+}

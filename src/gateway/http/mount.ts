@@ -1,0 +1,349 @@
+/**
+ * Puts the routes of a dialect on HTTP: one call in, its reply out as JSON or as an event stream, cancelled in every
+ * phase when the client goes. Everything a dialect does not know about sockets is here and in `sse.ts`.
+ */
+import { randomUUID } from 'node:crypto'
+import type { Readable } from 'node:stream'
+import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
+import type { MixtureAdmin, ModelAdmin, ModelRegistry } from '../../api/models.ts'
+import type { Access, Call, Dialect, Reply, Role, Route } from '../../api/route.ts'
+import { SSE } from '../../api/stream-form.ts'
+import { assert, SkeinError } from '../../errors.ts'
+import { ANONYMOUS, type Auth, authorizationOf, checkRole, type Principal } from '../access/auth.ts'
+import type { RateLimits } from '../access/rate-limits.ts'
+import { type Complaint, describeInvalid } from '../body/body.ts'
+import { readBody } from '../body/body-memory.ts'
+import type { Drain } from './drain.ts'
+import type { Limits } from './limits.ts'
+import { EventStream } from './sse.ts'
+
+/** A route with the dialect whose shapes it speaks. */
+export interface Entry {
+  readonly dialect: Dialect
+  readonly route: Route
+}
+
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** The dialect that speaks for a route until its body is known. */
+    dialect?: Dialect
+    /** Absent: the key is in the header, or the request is refused before anything else is looked at. */
+    access?: Access
+    /** The least role that may call the route; absent: `user`, that is any key. Looked at before the handler. */
+    role?: Role
+  }
+  interface FastifyRequest {
+    /** Null until the caller has shown a key (or needs none). */
+    principal: Principal | null
+    /** Which of the dialects at this path answers; null until the body has been read. */
+    entry: Entry | null
+  }
+}
+
+interface MountContext {
+  readonly models: ModelRegistry
+  readonly admin: (ModelAdmin & MixtureAdmin) | null
+  readonly limits: Limits
+  readonly drain: Drain
+  readonly auth: Auth
+  /** Whether routes with `access: 'translate'` need no key. */
+  readonly isTranslateOpen: boolean
+  /** Counts and logs an error, and gives what the client may see of it. */
+  readonly report: (thrown: unknown, request: FastifyRequest) => SkeinError
+  readonly rates: RateLimits
+}
+
+export function mountDialects(
+  app: FastifyInstance,
+  dialects: readonly Dialect[],
+  context: MountContext,
+): void {
+  for (const entries of byPath(dialects).values()) mountPath(app, entries, context)
+}
+
+/** The entries of each method and path; those that claim bodies come before the one that takes the rest. */
+function byPath(dialects: readonly Dialect[]): Map<string, Entry[]> {
+  const paths = new Map<string, Entry[]>()
+  for (const dialect of dialects) {
+    for (const route of dialect.routes) {
+      const key = `${route.method} ${route.path}`
+      const entries = paths.get(key) ?? []
+      paths.set(key, entries)
+      if (route.claims === undefined) entries.push({ dialect, route })
+      else entries.unshift({ dialect, route })
+    }
+  }
+  return paths
+}
+
+function mountPath(app: FastifyInstance, entries: readonly Entry[], context: MountContext): void {
+  const { dialect, route } = entries.at(-1)!
+  const accesses = new Set(entries.map((entry) => entry.route.access))
+  const roles = new Set(entries.map((entry) => entry.route.role))
+  const rest = entries.filter((entry) => entry.route.claims === undefined)
+  const isClear = accesses.size === 1 && roles.size === 1 && rest.length === 1
+  assert(isClear, `clashing routes at ${route.path}`)
+  const { access, role } = route
+  const isShared = entries.length > 1
+  const options: RouteOptions = {
+    method: route.method,
+    url: route.path,
+    ...(route.body === null || isShared ? {} : { schema: { body: route.body } }),
+    config: {
+      dialect,
+      fields: fieldsOf(entries),
+      ...(access === undefined ? {} : { access }),
+      ...(role === undefined ? {} : { role }),
+    },
+    onRequest: async (request, reply) => {
+      if (request.principal !== null) countRequest(request.principal, reply, context)
+      if (route.takesBytes === true) checkIsFile(request)
+    },
+    preValidation: async (request, reply) => {
+      if (route.mayLackBody === true) request.body ??= {}
+      request.entry = choose(entries, request.body)
+      authenticate(request, reply, context)
+      if (isShared) validate(request, request.entry.route)
+    },
+    handler: (request, reply) => new Exchange(context, request, reply).run(),
+  }
+  if (route.takesBytes !== true) {
+    app.route(options)
+    return
+  }
+  // In a scope of its own: nowhere else is a body of bytes accepted.
+  app.register(async (scope) => {
+    const { limits } = context
+    scope.removeAllContentTypeParsers()
+    scope.addContentTypeParser(
+      'application/octet-stream',
+      (request: FastifyRequest, payload: Readable) => readBody(request, payload, limits),
+    )
+    scope.route({ ...options, bodyLimit: limits.stateBytes })
+  })
+}
+
+/** What the schemas of a path name; null where one of them takes what it does not name. */
+function fieldsOf(entries: readonly Entry[]): ReadonlySet<string> | null {
+  const names = new Set<string>()
+  for (const { route } of entries) {
+    if (route.body === null) continue
+    // Schemas of bodies are objects; one of another kind has no fields of its own to name.
+    const { properties } = route.body as { properties?: object }
+    if (properties === undefined) return null
+    for (const name of Object.keys(properties)) names.add(name)
+  }
+  return names
+}
+
+/** Before the body is read; a request without any type would be refused in words that fit JSON. */
+function checkIsFile({ headers }: FastifyRequest): void {
+  if (/^application\/octet-stream *(;|$)/i.test(headers['content-type'] ?? '')) return
+  const message =
+    'the body is a file: send the header Content-Type: application/octet-stream (curl: -H "Content-Type: application/octet-stream" --data-binary @FILE)'
+  throw Object.assign(new SkeinError('invalid_request', message), { statusCode: 415 })
+}
+
+function choose(entries: readonly Entry[], body: unknown): Entry {
+  // The last one takes what nobody claims.
+  return entries.find(({ route }) => route.claims?.(body) ?? true)!
+}
+
+/** The gate has let this request in with its header, or left it to be decided by its body. */
+function authenticate(request: FastifyRequest, reply: FastifyReply, context: MountContext): void {
+  const { auth, isTranslateOpen } = context
+  if (request.principal !== null) return
+  const { access, role } = request.routeOptions.config
+  // A body may be anything here: it has not been validated yet.
+  const password = (request.body as { password?: unknown } | null)?.password
+  const isOpen = access === 'translate' && isTranslateOpen
+  const shown = authorizationOf(request.headers, request.routeOptions.config.dialect?.keyHeaders)
+  request.principal = isOpen ? ANONYMOUS : auth.checkPassword(password, shown)
+  checkRole(request.principal, role)
+  request.heldBody?.belongsTo(request.principal.tenant)
+  countRequest(request.principal, reply, context)
+}
+
+function countRequest(principal: Principal, reply: FastifyReply, { rates }: MountContext): void {
+  rates.takeRequest(principal, (headers) => reply.headers(headers))
+}
+
+function validate(request: FastifyRequest, { body }: Route): void {
+  if (body === null) return
+  const isValid = request.compileValidationSchema(body, 'body')
+  // The validator's complaints are Ajv's, as those of Fastify's own validation are.
+  if (!isValid(request.body)) throw describeInvalid((isValid.errors ?? []) as Complaint[])
+}
+
+const KEEP_ALIVE_EVERY_MS = 15_000
+/** Characters of the header `warnings`. */
+const MAX_WARNINGS = 2000
+
+/** One request and its response. */
+class Exchange {
+  readonly #entry: Entry
+  readonly #context: MountContext
+  readonly #request: FastifyRequest
+  readonly #reply: FastifyReply
+  readonly #controller = new AbortController()
+  readonly #warnings: string[] = []
+
+  constructor(context: MountContext, request: FastifyRequest, reply: FastifyReply) {
+    assert(request.entry !== null, 'a handler ran before its route was chosen')
+    this.#entry = request.entry
+    this.#context = context
+    this.#request = request
+    this.#reply = reply
+  }
+
+  async run(): Promise<unknown> {
+    const { drain } = this.#context
+    drain.checkOpen()
+    const { signal } = this.#controller
+    const leave = drain.enter(this.#controller)
+    // Not request.signal: Fastify aborts it when the body has been read, or never after hijack().
+    const onClose = () => this.#controller.abort(new SkeinError('aborted', 'the client went away'))
+    this.#reply.raw.once('close', onClose)
+    try {
+      return await this.#answer(this.#callOf(signal))
+    } catch (thrown) {
+      throw this.#causeOf(thrown)
+    } finally {
+      leave()
+    }
+  }
+
+  async #answer(call: Call): Promise<unknown> {
+    let reply: Reply
+    try {
+      reply = await this.#alive(
+        this.#entry.route.handle(call),
+        () => this.#startJson(),
+        () => this.#reply.raw.write(' '),
+      )
+    } catch (error) {
+      if (!this.#reply.sent) throw error
+      return this.#endJson(this.#renderError(error))
+    }
+    // A stream has been prepared, and its call with the body is gone.
+    if (reply.kind === 'events') this.#request.heldBody?.letGo()
+    if (reply.kind === 'events') return this.#stream(reply.events)
+    if (reply.kind === 'bytes') return this.#sendBytes(reply.bytes)
+    if (this.#reply.sent) return this.#endJson(reply.body)
+    const { body, status = 200 } = reply
+    this.#reply.code(status)
+    if (typeof body === 'object') return this.#reply.send(body)
+    return this.#reply.type('application/json; charset=utf-8').send(JSON.stringify(body))
+  }
+
+  #sendBytes(content: Uint8Array): unknown {
+    // Too late where the reply has begun as JSON: reading a state takes a fraction of that time.
+    if (this.#reply.sent) throw new SkeinError('timeout', 'the file took too long to read')
+    const buffer = Buffer.from(content.buffer, content.byteOffset, content.byteLength)
+    return this.#reply.type('application/octet-stream').send(buffer)
+  }
+
+  async #stream(source: AsyncIterable<object>): Promise<unknown> {
+    const events = source[Symbol.asyncIterator]()
+    const { raw } = this.#reply
+    const form = this.#entry.dialect.stream ?? SSE
+    const stream = new EventStream(raw, this.#headers(), form, this.#context.limits)
+    const open = () => {
+      this.#reply.hijack()
+      stream.open()
+    }
+    try {
+      // What fails before the first event (a full queue above all) still becomes a proper HTTP error.
+      const first = await this.#alive(events.next(), open, () => stream.keepAlive())
+      this.#reply.hijack()
+      await stream.write(first.done ? null : first.value, events)
+    } catch (error) {
+      if (!this.#reply.sent) throw error
+      stream.fail(this.#renderError(error))
+    }
+    return this.#reply
+  }
+
+  /** Waits for `work`; if that takes long, `begin` commits the response and `beat` shows life until it is there. */
+  async #alive<T>(work: Promise<T>, begin: () => void, beat: () => void): Promise<T> {
+    const timer = setTimeout(() => {
+      begin()
+      beat()
+      beating = setInterval(beat, KEEP_ALIVE_EVERY_MS)
+    }, this.#context.limits.keepAliveAfterMs)
+    let beating: NodeJS.Timeout | undefined
+    try {
+      return await work
+    } finally {
+      clearTimeout(timer)
+      clearInterval(beating)
+    }
+  }
+
+  /** JSON may begin with white space, so a long silence need not end in a client's timeout. */
+  #startJson(): void {
+    this.#reply.hijack()
+    const headers = { ...this.#headers(), 'content-type': 'application/json; charset=utf-8' }
+    this.#reply.raw.writeHead(200, headers)
+  }
+
+  #endJson(body: object | string): unknown {
+    this.#reply.raw.end(JSON.stringify(body))
+    return this.#reply
+  }
+
+  #renderError(thrown: unknown): object {
+    const error = this.#context.report(this.#causeOf(thrown), this.#request)
+    return this.#entry.dialect.renderError(error)
+  }
+
+  /** The engine knows only that a call was cancelled; who cancelled it knows why. */
+  #causeOf(thrown: unknown): unknown {
+    const { aborted, reason } = this.#controller.signal
+    const isCancelled = thrown instanceof SkeinError && thrown.code === 'aborted'
+    return aborted && isCancelled ? reason : thrown
+  }
+
+  #warn(message: string): void {
+    this.#warnings.push(message)
+    const text = this.#warnings.join('. ').replace(/[^ -~]/g, '?')
+    this.#reply.header('warnings', text.slice(0, MAX_WARNINGS))
+  }
+
+  /** What hooks have set on the reply, which hijacking would lose. All of them are set as strings. */
+  #headers(): Readonly<Record<string, string>> {
+    return this.#reply.getHeaders() as Record<string, string>
+  }
+
+  #callOf(signal: AbortSignal): Call {
+    const { models, admin, limits, rates } = this.#context
+    const { principal, body, params } = this.#request
+    assert(principal !== null, 'a handler ran before its caller was known')
+    // It goes when its handler is done with it, not when the answer is.
+    this.#request.body = undefined
+    return {
+      // Never the request id, which clients may choose: ids name live requests of the engine.
+      id: randomUUID().replaceAll('-', ''),
+      body,
+      // A route's path has only named parameters, and those are strings.
+      params: params as Record<string, string>,
+      query: lastOf(this.#request.query),
+      tenant: principal.tenant,
+      report: (thrown) => this.#context.report(thrown, this.#request),
+      warn: (message) => this.#warn(message),
+      models: rates.modelsFor(principal, models),
+      admin,
+      limits,
+      signal,
+      now: Math.floor(Date.now() / 1000),
+    }
+  }
+}
+
+/** A name given several times has a list in Fastify's query. */
+function lastOf(query: unknown): Record<string, string> {
+  const entries = Object.entries((query ?? {}) as Record<string, string | string[]>)
+  return Object.fromEntries(
+    entries.map(([name, value]) => [name, Array.isArray(value) ? value.at(-1)! : value]),
+  )
+}

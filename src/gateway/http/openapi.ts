@@ -1,0 +1,143 @@
+/** The OpenAPI 3.1 page: the dialects' routes and schemas as they are served, and the gateway's own routes. */
+import type { Dialect, Route } from '../../api/route.ts'
+import { SSE, type StreamForm } from '../../api/stream-form.ts'
+import { ERROR_STATUS } from '../../errors.ts'
+
+const CLIENT_ERRORS = [400, 401, 403, 404, 413, 429, 500, 503]
+
+/** Codes of our error table by status: the description of each error reply. */
+function describeStatus(status: number): string {
+  const codes = Object.entries(ERROR_STATUS).filter(([, of]) => of === status)
+  return codes.map(([code]) => code).join(', ')
+}
+
+/** A route of the gateway's own, which no dialect has. It has no body. */
+export interface OwnRoute {
+  readonly path: string
+  readonly summary: string
+  /** Of the reply; absent: JSON. */
+  readonly type?: string
+}
+
+export function openApiPage(
+  dialects: readonly Dialect[],
+  own: readonly OwnRoute[],
+  version: string,
+): object {
+  const paths: Record<string, Record<string, Operation>> = {}
+  for (const dialect of dialects) {
+    for (const route of dialect.routes) {
+      const path = braced(route.path)
+      const method = route.method.toLowerCase()
+      const earlier = paths[path]?.[method]
+      const entry = operation(dialect, route, path)
+      paths[path] = {
+        ...paths[path],
+        [method]: earlier === undefined ? entry : merged(earlier, entry),
+      }
+    }
+  }
+  for (const { path, summary, type = JSON_TYPE } of own) {
+    const at = braced(path)
+    paths[at] = { get: operationOf('get', at, summary, 'gateway', { [type]: { schema: {} } }) }
+  }
+  return {
+    openapi: '3.1.0',
+    info: {
+      title: 'Skein',
+      version,
+      description: 'An RWKV inference server.',
+      license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
+    },
+    paths,
+    security: [{ key: [] }],
+    components: {
+      securitySchemes: { key: { type: 'http', scheme: 'bearer' } },
+      schemas: { Error: { type: 'object', properties: { error: {} }, required: ['error'] } },
+    },
+  }
+}
+
+const JSON_TYPE = 'application/json'
+const BYTES_TYPE = 'application/octet-stream'
+
+function braced(path: string): string {
+  return path.replace(/:(\w+)/g, '{$1}')
+}
+
+/** One path of several dialects: any of their bodies will do. The first one's words stay. */
+function merged(first: Operation, second: Operation): Operation {
+  const bodies = [first, second].flatMap(({ requestBody }) => {
+    const schema = requestBody?.content[JSON_TYPE]?.schema
+    return schema === undefined ? [] : ((schema as { anyOf?: object[] }).anyOf ?? [schema])
+  })
+  const tags = [...new Set([...first.tags, ...second.tags])]
+  return { ...first, tags, requestBody: bodyOf({ anyOf: bodies }) }
+}
+
+interface Operation {
+  readonly tags: readonly string[]
+  readonly requestBody?: ReturnType<typeof bodyOf>
+  readonly [rest: string]: unknown
+}
+
+type Content = Readonly<Record<string, { readonly schema: object }>>
+
+function bodyOf(schema: object, type = JSON_TYPE, required = true) {
+  const content: Content = { [type]: { schema } }
+  return { required, content }
+}
+
+function operation({ name, stream }: Dialect, route: Route, path: string): Operation {
+  const { body, takesBytes, mayLackBody, summary } = route
+  const described = operationOf(
+    route.method.toLowerCase(),
+    path,
+    summary,
+    name,
+    contentOf(route, stream),
+  )
+  if (takesBytes === true) return { ...described, requestBody: bodyOf({}, BYTES_TYPE) }
+  if (body === null) return described
+  return { ...described, requestBody: bodyOf(body, JSON_TYPE, mayLackBody !== true) }
+}
+
+function operationOf(
+  method: string,
+  path: string,
+  summary: string,
+  tag: string,
+  content: Content,
+): Operation {
+  const parameters = [...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
+    name,
+    in: 'path',
+    required: true,
+    schema: { type: 'string' },
+  }))
+  const words = path.split(/[^A-Za-z0-9]+/).filter((word) => word !== '')
+  return {
+    operationId: [method, ...words].join('_'),
+    summary,
+    tags: [tag],
+    ...(parameters.length === 0 ? {} : { parameters }),
+    responses: { 200: { description: 'The reply', content }, ...errorResponses() },
+  }
+}
+
+function contentOf({ body, givesBytes }: Route, { type }: StreamForm = SSE): Content {
+  if (givesBytes === true) return { [BYTES_TYPE]: { schema: {} } }
+  const content = { [JSON_TYPE]: { schema: { type: 'object' } } }
+  const properties = (body as { properties?: Record<string, unknown> } | null)?.properties
+  if (properties?.stream === undefined) return content
+  return { ...content, [type.split(';')[0]!]: { schema: { type: 'string' } } }
+}
+
+function errorResponses(): Record<number, object> {
+  const content = { 'application/json': { schema: { $ref: '#/components/schemas/Error' } } }
+  const entries = CLIENT_ERRORS.map((status) => [
+    status,
+    { description: describeStatus(status), content },
+  ])
+  return Object.fromEntries(entries)
+}

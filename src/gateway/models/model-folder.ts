@@ -1,0 +1,133 @@
+/**
+ * The folder whose files may be loaded over HTTP, and others that count as if they were it. A name is looked up below it, or, as clients of other servers write
+ * it, as a path from the working directory or with the folder's own name before it, that ends up below it; links count
+ * for what they point to. Whatever lies outside does not exist: the answer is the same whether there is a file or not.
+ */
+import { type Dirent, readdirSync, realpathSync, statSync } from 'node:fs'
+import { dirname, isAbsolute, join, relative, resolve, sep } from 'node:path'
+import { SkeinError } from '../../errors.ts'
+
+const SEGMENT = /^[A-Za-z0-9._ ()+=@-]{1,128}$/
+const MAX_SEGMENTS = 16
+/** Of a list: folders below the folder, and files in all. */
+const MAX_DEPTH = 4
+const MAX_FILES = 5000
+/** Beside it, a directory is one checkpoint: a model as the hub has it. */
+const CONFIG = 'config.json'
+
+interface FolderFile {
+  /** From the folder, with "/" between. */
+  readonly path: string
+  readonly bytes: number
+  /** Milliseconds since 1970. */
+  readonly modifiedAt: number
+}
+
+export interface ModelFolder {
+  /** The real path of a file; throws `not_found`. `param` is the field to complain about. */
+  find(name: string, param: string): string
+  /** Files that are wanted by their path, and directories that are checkpoints. Links are left out. */
+  list(isWanted: (path: string) => boolean): FolderFile[]
+  /** An error about files of the folder as clients may see it: their paths begin at the folder. */
+  conceal(thrown: unknown): unknown
+}
+
+/** Files of `others` are found, and not listed. */
+export function openModelFolder(folder: string, others: readonly string[] = []): ModelFolder {
+  const asGiven = resolve(folder)
+  const all = [asGiven, ...others.map((other) => resolve(other))]
+  return {
+    find(name, param) {
+      const plain = name.replace(/^\.\//, '')
+      for (const one of isPlain(plain) ? all : []) {
+        const found = findBelow(one, plain)
+        if (found !== null) return found
+      }
+      throw new SkeinError('not_found', `${param}: no such file in the folder of models`, { param })
+    },
+    conceal(thrown) {
+      if (!(thrown instanceof SkeinError)) return thrown
+      const { code, message, param } = thrown
+      const shown = all
+        .flatMap((one) => [one, realPath(one) ?? one])
+        .reduce((text, root) => text.replaceAll(root + sep, ''), message)
+      return new SkeinError(code, shown, {
+        cause: thrown,
+        ...(param === undefined ? {} : { param }),
+      })
+    },
+    list(isWanted) {
+      const root = realPath(asGiven)
+      const found = root === null ? [] : [...filesBelow(root, 0, isWanted)].slice(0, MAX_FILES)
+      return found.map((path) => {
+        const { size: bytes, mtimeMs: modifiedAt } = statSync(path)
+        const name = relative(root!, path).split(sep).join('/')
+        return { path: name, bytes: isFile(path) ? bytes : bytesIn(path), modifiedAt }
+      })
+    },
+  }
+}
+
+function findBelow(folder: string, name: string): string | null {
+  const root = realPath(folder)
+  for (const candidate of candidatesOf(folder, name)) {
+    const path = realPath(candidate)
+    if (path === null || root === null || !path.startsWith(root + sep)) continue
+    if (isFile(path) || isFile(join(path, CONFIG))) return path
+  }
+  return null
+}
+
+function* filesBelow(
+  folder: string,
+  depth: number,
+  isWanted: (path: string) => boolean,
+): Generator<string> {
+  for (const entry of entriesOf(folder)) {
+    const path = join(folder, entry.name)
+    if (entry.isFile() && isWanted(path)) yield path
+    if (!entry.isDirectory() || entry.name.startsWith('.')) continue
+    if (isFile(join(path, CONFIG))) yield path
+    else if (depth < MAX_DEPTH) yield* filesBelow(path, depth + 1, isWanted)
+  }
+}
+
+function entriesOf(folder: string): Dirent[] {
+  try {
+    const entries = readdirSync(folder, { withFileTypes: true })
+    return entries.sort((a, b) => (a.name < b.name ? -1 : 1))
+  } catch {
+    return []
+  }
+}
+
+function bytesIn(folder: string): number {
+  const files = entriesOf(folder).filter((entry) => entry.isFile())
+  return files.reduce((sum, { name }) => sum + statSync(join(folder, name)).size, 0)
+}
+
+function isFile(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false })?.isFile() === true
+}
+
+/** Of harmless segments only, none of which leads upwards. */
+function isPlain(name: string): boolean {
+  const segments = name.replace(/^\//, '').split('/')
+  if (segments.length > MAX_SEGMENTS) return false
+  return segments.every((segment) => SEGMENT.test(segment) && !/^\.+$/.test(segment))
+}
+
+function candidatesOf(folder: string, name: string): string[] {
+  const places = isAbsolute(name)
+    ? [name]
+    : [join(folder, name), resolve(name), join(dirname(folder), name)]
+  return places.flatMap((place) => [place, `${place}.pth`])
+}
+
+function realPath(path: string): string | null {
+  try {
+    return realpathSync(path)
+  } catch {
+    return null
+  }
+}

@@ -1,0 +1,196 @@
+/**
+ * The models of a gateway that may change while it runs: loaded, replaced, given start states and removed by name. What
+ * replaces a model is started beside it and must answer before it takes the name; the old workers go when their requests
+ * have ended. Only where memory has no room for both do the old ones end first, and come back if the new ones fail. Start
+ * states come and go in the workers that run. It owns no worker: the fleet does.
+ */
+import type { ModelAdmin, ModelChoice, ModelRegistry, StartStatesChoice } from '../../api/models.ts'
+import { SkeinError } from '../../errors.ts'
+import type { Fleet } from '../fleet/fleet.ts'
+import type { FleetWorker } from '../fleet/fleet-worker.ts'
+import { DEFAULT_SPEC, type Launch, launchOf } from '../fleet/launch.ts'
+import type { ModelFolder } from './model-folder.ts'
+import { changeStartStates } from './start-states.ts'
+
+export interface ModelHostOptions {
+  readonly folder: ModelFolder
+  readonly fleet: Fleet
+  /** How long requests of a replaced worker may go on. */
+  readonly drainMs?: number
+}
+
+const DEFAULT_DRAIN_MS = 600_000
+
+export class ModelHost implements ModelAdmin {
+  readonly #options: ModelHostOptions
+  readonly #fleet: Fleet
+  #isStopping = false
+  /** One change at a time: two models loading at once would each think the memory theirs. */
+  #turn: Promise<unknown> = Promise.resolve()
+
+  constructor(options: ModelHostOptions) {
+    this.#options = options
+    this.#fleet = options.fleet
+  }
+
+  get registry(): ModelRegistry {
+    return this.#fleet.registry
+  }
+
+  /** Serves a model from the start: it is listed while it loads, and stays listed when it fails. */
+  async begin(launches: readonly Launch[]): Promise<void> {
+    const workers = launches.map((launch) => this.#fleet.create(launch))
+    await Promise.all(workers.map((worker) => worker.start()))
+  }
+
+  load(choice: ModelChoice): Promise<boolean> {
+    return this.#inTurn(async () => {
+      const file = this.#options.folder.find(choice.file, choice.param)
+      const { id, quant } = choice
+      const adapters = this.#adaptersOf(choice)
+      const spec = { ...DEFAULT_SPEC, model_path: file, model_name: id, quant }
+      return await this.#replace(launchOf(spec, { file, adapters }))
+    })
+  }
+
+  remove(id: string | null): Promise<void> {
+    return this.#inTurn(async () => {
+      const names = id === null ? this.#fleet.names : [this.#find(id)]
+      const isThere = ({ isServing, isReturning }: FleetWorker) => isServing || isReturning
+      const workers = this.#fleet.workers.filter(isThere)
+      this.#retire(workers.filter(({ launch }) => names.includes(launch.id)))
+    })
+  }
+
+  addStartStates({ model, states, instead = [], param }: StartStatesChoice): Promise<void> {
+    return this.#inTurn(async () => {
+      const { folder } = this.#options
+      const add = states.map(({ name, file }) => ({ name, path: folder.find(file, param) }))
+      await changeStartStates(this.#fleet, this.#find(model), { add, remove: instead })
+    })
+  }
+
+  removeStartStates(): Promise<void> {
+    return this.#inTurn(async () => {
+      for (const name of this.#fleet.names) {
+        const launches = this.#fleet.workersOf(name).map(({ launch }) => launch)
+        const states = launches.flatMap(({ startStates }) => startStates.map((state) => state.name))
+        const remove = [...new Set(states)]
+        if (remove.length > 0) await changeStartStates(this.#fleet, name, { add: [], remove })
+      }
+    })
+  }
+
+  /** Ends all workers, whatever they do. */
+  async stop(): Promise<void> {
+    this.#isStopping = true
+    await this.#fleet.stop()
+    await this.#turn
+  }
+
+  #inTurn<T>(change: () => Promise<T>): Promise<T> {
+    const next = this.#turn.then(() => {
+      if (this.#isStopping) throw stopped()
+      return change().catch((thrown) => {
+        throw this.#options.folder.conceal(thrown)
+      })
+    })
+    this.#turn = next.catch(() => {})
+    return next
+  }
+
+  #adaptersOf({ adapter }: ModelChoice): Launch['adapters'] {
+    if (adapter === undefined) return undefined
+    const path = this.#options.folder.find(adapter.file, adapter.param)
+    return [adapter.scale === null ? { path } : { path, scale: adapter.scale }]
+  }
+
+  /** The name of a model. */
+  #find(id: string | null): string {
+    const { names } = this.#fleet
+    const only = id === null && names.length === 1 ? names[0] : undefined
+    const found = id === null ? only : names.find((name) => name === id)
+    if (found !== undefined) return found
+    if (id === null && names.length === 0)
+      throw new SkeinError('model_not_loaded', 'no model is loaded here; load one first')
+    const message =
+      id === null
+        ? `model: ${names.length} models are served; name one`
+        : 'model: no model of that name; GET /v1/models lists the names'
+    throw new SkeinError(id === null ? 'invalid_request' : 'not_found', message, { param: 'model' })
+  }
+
+  /** Until as many new workers as there were have answered, the old ones do. False: they are what was asked for. */
+  async #replace(launch: Launch): Promise<boolean> {
+    const all = this.#fleet.serving(launch.id)
+    // One that has failed beside others is not what anybody had.
+    const served = all.filter(({ neverServed }) => !neverServed)
+    const old = served.length === 0 ? all : served
+    const isThere = old.length > 0 && old.every((worker) => worker.state === 'ready')
+    const isAsked = (worker: FleetWorker) => isSame(worker.launch, launch) && worker.isUpToDate
+    if (isThere && old.every(isAsked)) return false
+    const launches = old.length === 0 ? [launch] : old.map((worker) => inPlaceOf(worker, launch))
+    const next = launches.map((one) => this.#fleet.create(one, false))
+    try {
+      await this.#startChecked(next)
+    } catch (thrown) {
+      if (old.length === 0 || SkeinError.from(thrown).code !== 'out_of_memory') throw thrown
+      await this.#follow(old, launches)
+      return true
+    }
+    // Some may have come to the name meanwhile, by a restart or as replicas of the old ones.
+    const others = this.#fleet.serving(launch.id).filter((other) => !isSame(other.launch, launch))
+    for (const worker of next) worker.serve()
+    this.#retire([...old, ...others])
+    return true
+  }
+
+  /** The name says "loading" from the start, so that requests wait elsewhere and the old workers come to their end. */
+  async #follow(old: readonly FleetWorker[], launches: readonly Launch[]): Promise<void> {
+    const next = launches.map((launch) => this.#fleet.create(launch))
+    await Promise.all(old.map((worker) => worker.stop(this.#drainMs)))
+    try {
+      await this.#startChecked(next)
+    } catch (thrown) {
+      for (const worker of next) worker.withdraw()
+      if (!this.#isStopping) await this.begin(old.map(({ launch }) => launch))
+      throw thrown
+    }
+  }
+
+  async #startChecked(workers: readonly FleetWorker[]): Promise<void> {
+    try {
+      await Promise.all(workers.map((worker) => worker.start()))
+    } catch (thrown) {
+      // One that was given up stays listed as that, with its reason.
+      const others = workers.filter(({ hasEnded }) => !hasEnded)
+      await Promise.all(others.map((worker) => worker.stop(0)))
+      throw thrown
+    }
+    if (this.#isStopping) throw stopped()
+  }
+
+  #retire(workers: readonly FleetWorker[]): void {
+    for (const worker of workers) void worker.stop(this.#drainMs)
+  }
+
+  get #drainMs(): number {
+    return this.#options.drainMs ?? DEFAULT_DRAIN_MS
+  }
+}
+
+/** On the device of the one that it replaces. */
+function inPlaceOf({ launch: { spec } }: FleetWorker, next: Launch): Launch {
+  const { gpu_id, device, pp_devices, threads, aliases } = spec
+  return { ...next, spec: { ...next.spec, gpu_id, device, pp_devices, threads, aliases } }
+}
+
+function stopped(): SkeinError {
+  return new SkeinError('model_not_loaded', 'the server is shutting down')
+}
+
+/** Start states come and go in a model without making it another. */
+function isSame(a: Launch, b: Launch): boolean {
+  const facts = ({ file, quant, adapters }: Launch) => JSON.stringify([file, quant, adapters])
+  return facts(a) === facts(b)
+}

@@ -1,0 +1,129 @@
+/**
+ * The dashboard's files: what the build left in `dist/web`, read once and served from memory, so that no path of a request
+ * ever reaches the file system. Needs no key, since the page holds nothing: each call it makes carries the user's.
+ */
+import { createHash } from 'node:crypto'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { extname, join, sep } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { gzipSync } from 'node:zlib'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import { SkeinError } from '../../errors.ts'
+
+/** Beside the compiled gateway; beside the sources the build's folder is one further up. */
+const FOLDERS = ['../../web', '../../../dist/web'].map((path) =>
+  fileURLToPath(new URL(path, import.meta.url)),
+)
+
+const TYPES: Readonly<Record<string, string>> = {
+  '.html': 'text/html; charset=utf-8',
+  '.js': 'text/javascript; charset=utf-8',
+  '.css': 'text/css; charset=utf-8',
+  '.svg': 'image/svg+xml',
+  '.png': 'image/png',
+  '.ico': 'image/x-icon',
+  '.webmanifest': 'application/manifest+json',
+}
+
+/** Only files of this server, no inline code, no frame around it; and no string ever becomes markup. */
+const POLICY = [
+  "default-src 'none'",
+  "script-src 'self'",
+  "style-src 'self'",
+  "img-src 'self'",
+  "manifest-src 'self'",
+  "connect-src 'self'",
+  "base-uri 'none'",
+  "form-action 'none'",
+  "frame-ancestors 'none'",
+  "require-trusted-types-for 'script'",
+  "trusted-types 'none'",
+].join('; ')
+
+const HEADERS: Readonly<Record<string, string>> = {
+  'content-security-policy': POLICY,
+  'x-content-type-options': 'nosniff',
+  'x-frame-options': 'DENY',
+  'referrer-policy': 'no-referrer',
+  'cross-origin-resource-policy': 'same-origin',
+  'permissions-policy': 'camera=(), microphone=(), geolocation=()',
+  vary: 'accept-encoding',
+}
+
+interface WebFile {
+  readonly headers: Readonly<Record<string, string>>
+  readonly etag: string
+  readonly bytes: Buffer
+  /** Null where packing does not pay. */
+  readonly packed: Buffer | null
+}
+
+/** Path of a URL → file. */
+export type WebFiles = ReadonlyMap<string, WebFile>
+
+/** Empty where the dashboard has not been built. */
+export function readWebFiles(folders: readonly string[] = FOLDERS): WebFiles {
+  const folder = folders.find((candidate) => existsSync(join(candidate, 'index.html')))
+  if (folder === undefined) return new Map()
+  const entries = readdirSync(folder, { recursive: true, withFileTypes: true })
+  return new Map(
+    entries
+      .filter((entry) => entry.isFile() && extname(entry.name) in TYPES)
+      .map((entry) => {
+        const file = join(entry.parentPath, entry.name)
+        const path = file.slice(folder.replace(/[/\\]$/, '').length).replaceAll(sep, '/')
+        return [path === '/index.html' ? '/' : path, readWebFile(file)] as const
+      }),
+  )
+}
+
+function readWebFile(file: string): WebFile {
+  const bytes = readFileSync(file)
+  const packed = bytes.length < 1024 ? null : gzipSync(bytes, { level: 9 })
+  // The build puts a hash of the content into these names.
+  const isHashed = /-[\w-]{8}\.(js|css)$/.test(file)
+  return {
+    bytes,
+    packed,
+    etag: `"${createHash('sha256').update(bytes).digest('base64url').slice(0, 22)}"`,
+    headers: {
+      ...HEADERS,
+      'content-type': TYPES[extname(file)]!,
+      'cache-control': isHashed ? 'public, max-age=31536000, immutable' : 'no-cache',
+    },
+  }
+}
+
+/** Whether a request, by its raw path, is for one of the files, which need no key. */
+export function isForWeb(files: WebFiles, method: string | undefined, url?: string): boolean {
+  return (method === 'GET' || method === 'HEAD') && files.has(pathOf(url))
+}
+
+function pathOf(url = ''): string {
+  return url.split('?', 1)[0]!
+}
+
+export function mountWeb(app: FastifyInstance, files: WebFiles): void {
+  app.get('/', (request, reply) => {
+    const page = files.get('/')
+    if (page !== undefined) return send(page, request, reply)
+    throw new SkeinError('not_found', 'the dashboard is not built; run `npm run build`')
+  })
+  const asset = (request: FastifyRequest, reply: FastifyReply) => {
+    const file = files.get(pathOf(request.raw.url))
+    if (file !== undefined) return send(file, request, reply)
+    throw new SkeinError('not_found', 'no such file of the dashboard')
+  }
+  app.get('/assets/*', asset)
+  // Asked for by browsers of themselves, whatever the page says.
+  app.get('/favicon.ico', asset)
+}
+
+function send(file: WebFile, request: FastifyRequest, reply: FastifyReply): FastifyReply {
+  reply.headers(file.headers).header('etag', file.etag)
+  if (request.headers['if-none-match'] === file.etag) return reply.code(304).send()
+  const { packed } = file
+  const takesGzip = /\bgzip\b/.test(request.headers['accept-encoding'] ?? '')
+  if (packed === null || !takesGzip) return reply.send(file.bytes)
+  return reply.header('content-encoding', 'gzip').send(packed)
+}

@@ -1,0 +1,171 @@
+/**
+ * Named keys over HTTP, for admins: list, add, rotate, revoke. A secret is in the reply that made it and nowhere else. The same
+ * list as `skein keys` has, through the same file.
+ */
+import Type, { type Static } from 'typebox'
+import { type Dialect, get, json, post, type Role, type Route } from '../../api/route.ts'
+import { BoundedInteger, Matching, Maybe } from '../../api/schema.ts'
+import { SkeinError } from '../../errors.ts'
+import {
+  addKey,
+  type Issued,
+  type KeyLimits,
+  type KeyRecord,
+  parseRole,
+  revokeKey,
+  rotateKey,
+} from '../access/keys.ts'
+import { changeKeys, type KeyRing } from '../access/keys-file.ts'
+import type { WireLimits } from '../contract.ts'
+import { renderManagementError, statusOf } from '../management/dialect.ts'
+
+/** `isOpen`: the server has no key yet, and everybody may do everything. */
+export function keysDialect(ring: KeyRing, isOpen: () => boolean): Dialect {
+  const routes = [listRoute(ring), addRoute(ring, isOpen), rotateRoute(ring), revokeRoute(ring)]
+  return {
+    name: 'keys',
+    routes: routes.map((route) => ({ ...route, role: 'admin' as const })),
+    renderError: renderManagementError,
+    statusOf,
+  }
+}
+
+const MAX = Number.MAX_SAFE_INTEGER
+const YEARS_100 = 100 * 365 * 86_400
+
+const Limits = Type.Object(
+  {
+    requests_per_minute: Maybe(BoundedInteger(1, MAX)),
+    tokens_per_minute: Maybe(BoundedInteger(1, MAX)),
+    rows: Maybe(BoundedInteger(1, MAX)),
+    stored_bytes: Maybe(BoundedInteger(1, MAX)),
+    share: Maybe(Type.Number({ minimum: 0.01, maximum: 100 })),
+  },
+  { additionalProperties: false },
+)
+
+const addBody = Type.Object(
+  {
+    name: Matching('^[A-Za-z0-9._-]{1,64}$', '1 to 64 of A-Za-z0-9._-'),
+    role: Maybe(Type.String()),
+    expires_in_seconds: Maybe(BoundedInteger(1, YEARS_100)),
+    limits: Maybe(Limits),
+  },
+  { additionalProperties: false },
+)
+
+const rotateBody = Type.Object(
+  { grace_seconds: Maybe(BoundedInteger(0, YEARS_100)) },
+  { additionalProperties: false },
+)
+
+function listRoute(ring: KeyRing): Route {
+  return get('/api/keys', 'List the named keys, without their secrets', () => {
+    ring.refresh()
+    return json(ring.keys.map(wireKey))
+  })
+}
+
+function addRoute(ring: KeyRing, isOpen: () => boolean): Route {
+  return post(
+    '/api/keys',
+    'Add a key; the reply is the only place of its secret',
+    addBody,
+    async ({ body }) => {
+      const { name, role, expires_in_seconds: seconds, limits } = body
+      const now = Date.now()
+      const key = {
+        name,
+        role: parseRole(role ?? 'user'),
+        expiresAt: seconds == null ? null : now + 1000 * seconds,
+        limits: ownLimits(limits ?? {}),
+      }
+      const issued = await changeKeys(ring.path, (keys) => {
+        if (isOpen()) refuseLockout(keys, key.role)
+        return addKey(keys, key, now)
+      })
+      ring.refresh()
+      return json(wireIssued(issued), 201)
+    },
+  )
+}
+
+/** The first key closes an open server. Were it no admin's, nobody could make the next one over HTTP. */
+function refuseLockout(keys: readonly KeyRecord[], role: Role): void {
+  if (role === 'admin' || keys.some((key) => key.role === 'admin')) return
+  const message = `role: the first key closes this server to all who have none, and only an admin can make another; make one with the role admin first (skein keys add, on the server's machine, can do both)`
+  throw new SkeinError('conflict', message, { param: 'role' })
+}
+
+function rotateRoute(ring: KeyRing): Route {
+  const path = '/api/keys/:name/rotate'
+  return post(path, 'Give a key a new secret', rotateBody, async ({ params, body }) => {
+    const graceMs = 1000 * (body.grace_seconds ?? 0)
+    const issued = await changeKeys(ring.path, (keys) =>
+      rotateKey(keys, params.name!, graceMs, Date.now()),
+    )
+    ring.refresh()
+    return json(wireIssued(issued))
+  })
+}
+
+function revokeRoute(ring: KeyRing): Route {
+  return {
+    method: 'DELETE',
+    path: '/api/keys/:name',
+    summary: 'Revoke a key',
+    body: null,
+    handle: async ({ params }) => {
+      const name = params.name!
+      await changeKeys(ring.path, (keys) => ({ keys: revokeKey(keys, name) }))
+      ring.refresh()
+      return json({ name, revoked: true })
+    },
+  }
+}
+
+function ownLimits(limits: Static<typeof Limits>): KeyLimits {
+  return {
+    requestsPerMinute: limits.requests_per_minute ?? null,
+    tokensPerMinute: limits.tokens_per_minute ?? null,
+    rows: limits.rows ?? null,
+    storedBytes: limits.stored_bytes ?? null,
+    share: limits.share ?? null,
+  }
+}
+
+export function wireLimits(limits: KeyLimits): WireLimits {
+  return {
+    requests_per_minute: limits.requestsPerMinute,
+    tokens_per_minute: limits.tokensPerMinute,
+    rows: limits.rows,
+    stored_bytes: limits.storedBytes,
+    share: limits.share,
+  }
+}
+
+function wireIssued({ key, secret }: Issued): object {
+  return { ...wireKey(key), secret }
+}
+
+/** Times are seconds since 1970, as everywhere below /api. */
+export function wireKey({
+  id,
+  name,
+  role,
+  createdAt,
+  expiresAt,
+  limits,
+  secrets,
+}: KeyRecord): object {
+  return {
+    name,
+    role,
+    tenant: id,
+    created_at: createdAt / 1000,
+    expires_at: expiresAt === null ? null : expiresAt / 1000,
+    limits: wireLimits(limits),
+    /** When the secrets before the present one cease to work. */
+    grace_until: secrets.flatMap(({ until }) => (until === null ? [] : [until / 1000])),
+  }
+}

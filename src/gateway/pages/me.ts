@@ -1,0 +1,64 @@
+/**
+ * GET /v1/me: what the caller's own key is called, what it may do and use, and what of that is left. For every role, and
+ * never counted as a request: whoever has used up the minute must be able to see it. What costs the workers something is
+ * therefore looked up once a second for a key, however often it asks.
+ */
+import type { FastifyInstance } from 'fastify'
+import type { ModelRegistry } from '../../api/models.ts'
+import { ANONYMOUS, type Principal } from '../access/auth.ts'
+import type { RateLimits } from '../access/rate-limits.ts'
+import type { OwnKey } from '../contract.ts'
+import type { OwnRoute } from '../http/openapi.ts'
+import { wireLimits } from './keys-api.ts'
+
+interface MeContext {
+  readonly models: ModelRegistry
+  readonly rates: RateLimits
+}
+
+/** How long the bytes of a key's sessions are said again. */
+const LOOK_MS = 1000
+
+export const ME_ROUTE: OwnRoute = {
+  path: '/v1/me',
+  summary: 'What the key of the call may do and use, and what is left of that',
+}
+
+export function mountMe(app: FastifyInstance, { models, rates }: MeContext): void {
+  const looks = new Map<string, Promise<number>>()
+  const bytesOf = (caller: Principal) => {
+    const { tenant } = caller
+    const look = looks.get(tenant) ?? storedBytes(caller, models)
+    if (!looks.has(tenant)) setTimeout(() => looks.delete(tenant), LOOK_MS).unref()
+    looks.set(tenant, look)
+    return look
+  }
+  app.get(ME_ROUTE.path, async ({ principal }): Promise<OwnKey> => {
+    const caller = principal ?? ANONYMOUS
+    const { name, role, limits, expiresAt } = caller
+    const { requestsLeft, tokensLeft, rowsRunning } = rates.useOf(caller)
+    return {
+      object: 'key',
+      name,
+      role,
+      expires_at: expiresAt === null ? null : expiresAt / 1000,
+      limits: wireLimits(limits),
+      use: {
+        requests_left: requestsLeft,
+        tokens_left: tokensLeft,
+        rows: rowsRunning,
+        stored_bytes: limits.storedBytes === null ? null : await bytesOf(caller),
+      },
+    }
+  })
+}
+
+/** With the model that has the most: the bound is on each model's by itself. */
+async function storedBytes({ tenant }: Principal, models: ModelRegistry): Promise<number> {
+  const clients = models.list().flatMap(({ client }) => client ?? [])
+  const sums = clients.map(async (client) => {
+    const sessions = await client.call('sessions.list', { tenant })
+    return sessions.reduce((sum, { bytes }) => sum + bytes, 0)
+  })
+  return Math.max(0, ...(await Promise.all(sums)))
+}

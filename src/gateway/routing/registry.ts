@@ -1,0 +1,133 @@
+/** The models a gateway serves, by name, each over whatever keeps its engine alive (a supervisor, or nothing). */
+import type {
+  ModelEntry,
+  ModelRegistry,
+  ModelState,
+  ServedModel,
+  TextCodec,
+} from '../../api/models.ts'
+import type { EngineClient } from '../../engine/client.ts'
+import { SkeinError } from '../../errors.ts'
+import { type StartStateName, startStateNames, withStartState } from './start-state-names.ts'
+
+/** What a registry asks of a model's keeper; `Supervisor` is one. */
+export interface EngineSource {
+  readonly state: ModelState
+  readonly reason: string | null
+  readonly client: EngineClient | null
+  /** Where several processes serve the model, or one that comes and goes. */
+  readonly workers?: NonNullable<ModelEntry['workers']>
+}
+
+export interface RegisteredModel {
+  readonly id: string
+  /** Other names that mean it. */
+  readonly aliases?: readonly string[]
+  readonly tokenizer: TextCodec
+  readonly source: EngineSource
+}
+
+export function createRegistry(
+  models: readonly RegisteredModel[],
+  created = Math.floor(Date.now() / 1000),
+): ModelRegistry {
+  return registryOver(() => models, created)
+}
+
+/** Over models that come and go: `models` is asked at every call. */
+export function registryOver(
+  models: () => readonly RegisteredModel[],
+  created = Math.floor(Date.now() / 1000),
+): ModelRegistry {
+  return {
+    list: () => models().map((model) => entryOf(model, created)),
+    get: (name) => {
+      const all = models()
+      const named = all.flatMap((model) =>
+        [model.id, ...(model.aliases ?? [])].map((id) => [id, model] as const),
+      )
+      // A model's own name goes before another's alias.
+      const byId = new Map([...named, ...all.map((model) => [model.id, model] as const)])
+      const names = startStateNames(name, (id) => byId.has(id) || meansTheOnlyOne(id))
+      const isThere = ({ model, startState }: StartStateName) =>
+        startState !== null &&
+        byId.get(model ?? '')?.source.client?.info.startStates?.includes(startState)
+      const asked = names.find(isThere) ?? names[0]
+      const model = served(find(byId, asked.model), created)
+      return asked.startState === null ? model : withStartState(model, asked.startState)
+    },
+  }
+}
+
+/** An engine in this process, for tests and the library: always ready. */
+export function localSource(client: EngineClient): EngineSource {
+  return { state: 'ready', reason: null, client }
+}
+
+function entryOf({ id, aliases = [], source }: RegisteredModel, created: number): ModelEntry {
+  const { state, reason, client, workers } = source
+  return {
+    id,
+    created,
+    state,
+    reason,
+    client,
+    ...(aliases.length === 0 ? {} : { aliases: [...new Set(aliases)] }),
+    ...(workers === undefined ? {} : { workers }),
+  }
+}
+
+/** What clients of other RWKV servers put where a name is due; no model's own name, so it means the only one. */
+export const GENERIC_NAMES: readonly string[] = ['rwkv', 'rwkv7', 'rwkv-7']
+
+function meansTheOnlyOne(name: string | null | undefined): boolean {
+  return !name || GENERIC_NAMES.includes(name)
+}
+
+/** Names that a refusal lists. */
+const MOST_NAMES = 10
+
+/** Listed, so that people see why, but no model that could be meant. */
+function hasOnlyFailed({ source: { workers } }: RegisteredModel): boolean {
+  return workers !== undefined && workers.all === 0 && workers.failed > 0
+}
+
+function find(
+  byId: ReadonlyMap<string, RegisteredModel>,
+  name: string | null | undefined,
+): RegisteredModel {
+  const model = byId.get(name ?? '')
+  if (model !== undefined) return model
+  if (meansTheOnlyOne(name)) {
+    const all = [...new Set(byId.values())]
+    const able = all.filter((one) => !hasOnlyFailed(one))
+    const models = able.length > 0 ? able : all
+    const [only] = models
+    if (only !== undefined && models.length === 1) return only
+    if (models.length === 0)
+      throw new SkeinError(
+        'model_not_loaded',
+        'no model is loaded here; POST /api/workers/start starts one',
+        { param: 'model' },
+      )
+    throw new SkeinError(
+      'invalid_request',
+      `model: missing; ${models.length} models are served here, GET /v1/models lists their names`,
+      { param: 'model' },
+    )
+  }
+  const names = [...byId.keys()].sort()
+  const shown = names.slice(0, MOST_NAMES).join(', ')
+  const rest = names.length > MOST_NAMES ? ' …; GET /v1/models lists them all' : ''
+  throw new SkeinError('not_found', `model: no model of that name; there is ${shown}${rest}`, {
+    param: 'model',
+  })
+}
+
+function served({ id, tokenizer, source }: RegisteredModel, created: number): ServedModel {
+  const { client, state, reason } = source
+  if (client === null) {
+    throw new SkeinError('model_not_loaded', `the model is not ready: ${reason ?? state}`)
+  }
+  return { id, created, client, tokenizer }
+}

@@ -1,0 +1,271 @@
+/**
+ * One model, however many workers serve it: sends each request to the worker that is likely to have its state, as long
+ * as that one is not much busier than the others, else to the least busy one; and once more to another one when a worker
+ * dies before the request has begun. It owns no worker, and knows neither HTTP nor processes.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import type { ModelEntry, ModelState } from '../../api/models.ts'
+import type { EngineClient } from '../../engine/client.ts'
+import type {
+  EngineCall,
+  EngineCalls,
+  EngineEvent,
+  EngineInfo,
+  GenerateRequest,
+  SessionUse,
+} from '../../engine/messages.ts'
+import { type EngineStats, summedStats } from '../../engine/stats.ts'
+import { SkeinError } from '../../errors.ts'
+import { eager } from './eager.ts'
+import { PrefixHomes, prefixPoints } from './prefix-affinity.ts'
+import type { EngineSource } from './registry.ts'
+import {
+  leastBusy,
+  leastTaken,
+  leave,
+  mergedInfo,
+  type Replica,
+  shareTaken,
+  take,
+} from './replicas.ts'
+import { SessionHomes } from './session-affinity.ts'
+import { SessionCalls } from './session-calls.ts'
+
+/**
+ * A request stays where its state is while that worker has at most so many more requests than the least busy one. Two, and
+ * what chance makes of equal loads: numbers of requests that come by themselves differ by about their root, and to move
+ * states for that would move them without an end (figures in docs/operations.md).
+ */
+const slackAt = (meanInFlight: number) => 2 + Math.round(1.5 * Math.sqrt(meanInFlight))
+/**
+ * What is in flight does not tell everything: a turn whose state is at hand is over in no time, so the worker of the sessions
+ * that are used most would have more and more of them. Beyond this a session goes to the worker that has lately had the
+ * fewest requests.
+ */
+const EVEN_SHARE = 1.15
+const EVEN_COUNT = 8
+/** How long a request that has not begun waits for a worker when its own has died and no other is there. */
+const RETRY_WAIT_MS = 60_000
+const RETRY_POLL_MS = 50
+
+/** A replica as the router finds it. */
+export interface RoutedReplica extends Replica {
+  readonly state: ModelState
+  readonly reason: string | null
+  /** Given up without ever having been ready: nobody counts on it. */
+  readonly neverServed: boolean
+}
+
+/** Where a request goes, counted there until `leave`. */
+interface Place {
+  readonly replica: Replica
+  readonly leave: () => void
+}
+
+/** What became of requests; monotonic. */
+export interface RouterCounts {
+  sessionHits: number
+  prefixHits: number
+  /** Sent elsewhere, because the worker with the state was too busy or gone. */
+  sessionSpills: number
+  prefixSpills: number
+  retries: number
+}
+
+/** What all routers to the workers of one model share: the model's own, and one per worker for those who ask it by name. */
+export class RouteMemory {
+  readonly prefixes = new PrefixHomes()
+  readonly sessions = new SessionHomes()
+  readonly counts: RouterCounts = {
+    sessionHits: 0,
+    prefixHits: 0,
+    sessionSpills: 0,
+    prefixSpills: 0,
+    retries: 0,
+  }
+}
+
+export class Router implements EngineSource, EngineClient {
+  readonly #replicas: () => readonly RoutedReplica[]
+  readonly #memory: RouteMemory
+  readonly #calls: SessionCalls
+
+  constructor(replicas: () => readonly RoutedReplica[], memory = new RouteMemory()) {
+    this.#replicas = replicas
+    this.#memory = memory
+    this.#calls = new SessionCalls(memory.sessions, (worker) => this.#holderOf(worker))
+  }
+
+  get state(): ModelState {
+    const states = this.#replicas().map(({ state }) => state)
+    const order: readonly ModelState[] = ['ready', 'restarting', 'loading', 'failed']
+    return order.find((state) => states.includes(state)) ?? 'stopped'
+  }
+
+  get reason(): string | null {
+    if (this.client !== null) return null
+    const { state } = this
+    return this.#replicas().find((replica) => replica.state === state)?.reason ?? state
+  }
+
+  get client(): EngineClient | null {
+    return this.#ready().length === 0 ? null : this
+  }
+
+  get workers(): NonNullable<ModelEntry['workers']> {
+    const replicas = this.#replicas()
+    const failed = replicas.filter(({ neverServed }) => neverServed).length
+    return { all: replicas.length - failed, ready: this.#ready().length, failed }
+  }
+
+  get info(): EngineInfo {
+    return mergedInfo(this.#clients())
+  }
+
+  get stats(): EngineStats {
+    return summedStats(this.#clients().map(({ stats }) => stats))
+  }
+
+  generate(request: GenerateRequest, signal?: AbortSignal): AsyncIterable<EngineEvent> {
+    return eager(this.#generate(request, signal))
+  }
+
+  async call<M extends EngineCall>(
+    method: M,
+    params: EngineCalls[M]['params'],
+  ): Promise<EngineCalls[M]['result']> {
+    return this.#calls.call(method, params, this.#ready())
+  }
+
+  /** Workers are ended by whoever started them. */
+  async close(): Promise<void> {}
+
+  async *#generate(
+    request: GenerateRequest,
+    signal: AbortSignal | undefined,
+  ): AsyncGenerator<EngineEvent> {
+    const tried = new Set<string>()
+    for (;;) {
+      let hasBegun = false
+      const place = this.#place(request, tried)
+      const { replica, leave } = place instanceof Promise ? await place : place
+      try {
+        for await (const event of clientOf(replica).generate(request, signal)) {
+          hasBegun = true
+          yield event.type === 'prompt' ? { ...event, worker: replica.id } : event
+        }
+        return
+      } catch (thrown) {
+        if (hasBegun || signal?.aborted || !this.#mayRetry(replica, tried, thrown)) throw thrown
+      } finally {
+        leave()
+      }
+      this.#memory.counts.retries++
+      await this.#anyReady(tried, signal)
+    }
+  }
+
+  /** At once where nothing has to be moved, so that requests that come together see each other. */
+  #place(request: GenerateRequest, tried: ReadonlySet<string>): Place | Promise<Place> {
+    if (request.session !== undefined) return this.#placeInSession(request, request.session, tried)
+    const replica = this.#byPrefix(request, tried)
+    take(replica)
+    return { replica, leave: () => leave(replica) }
+  }
+
+  async #placeInSession(
+    { tenant = '' }: GenerateRequest,
+    { id }: SessionUse,
+    tried: ReadonlySet<string>,
+  ): Promise<Place> {
+    const { sessions, counts } = this.#memory
+    const home = sessions.of({ tenant, id })
+    const { worker } = home
+    const replica = await sessions.enter(home, (at) => this.#affine(at, this.#ready(tried)))
+    if (worker === replica) counts.sessionHits++
+    else if (worker !== null) counts.sessionSpills++
+    return { replica, leave: () => sessions.leave(home, replica) }
+  }
+
+  #byPrefix(request: GenerateRequest, tried: ReadonlySet<string>): Replica {
+    const ready = this.#ready(tried)
+    // With one worker there is nothing to choose.
+    if (ready.length === 1 || request.cache === 'no-store') return this.#leastBusy(ready)
+    const { prefixes, counts } = this.#memory
+    const points = prefixPoints(request)
+    const homes = prefixes.find(points)
+    const holders = ready.filter(({ id }) => homes.includes(id))
+    const holder = holders.length === 0 ? null : this.#leastBusy(holders)
+    const chosen = this.#affine(holder, ready)
+    if (holder !== null && chosen === holder) counts.prefixHits++
+    else if (homes.length > 0) counts.prefixSpills++
+    prefixes.note(points, chosen.id)
+    return chosen
+  }
+
+  /** For a call, which is no load: the worker that holds the session, if it can be asked. */
+  #holderOf(worker: Replica | null): Replica {
+    const ready = this.#ready()
+    return worker !== null && ready.includes(worker) ? worker : this.#leastBusy(ready)
+  }
+
+  /** `holder` unless it is gone, too busy, or has lately had more than its part. */
+  #affine(holder: Replica | null, ready: readonly Replica[]): Replica {
+    const least = this.#leastBusy(ready)
+    if (holder === null || !ready.includes(holder)) return least
+    const total = ready.reduce((sum, { numInFlight }) => sum + numInFlight, 0)
+    const most = least.numInFlight + slackAt(total / ready.length)
+    if (holder.numInFlight > most) return least
+    const spared = leastTaken(ready)
+    const isEven = holder.numTaken <= EVEN_SHARE * spared.numTaken + EVEN_COUNT
+    if (isEven || spared.numInFlight > most) return holder
+    shareTaken(holder, spared)
+    return spared
+  }
+
+  #leastBusy(ready: readonly Replica[]): Replica {
+    const least = leastBusy(ready)
+    if (least !== null) return least
+    throw new SkeinError('model_not_loaded', `the model is not ready: ${this.reason}`)
+  }
+
+  /** Those that take requests, without those that have been tried where there are others. */
+  #ready(tried: ReadonlySet<string> = NONE): readonly Replica[] {
+    const ready = this.#replicas().filter(({ client }) => client !== null)
+    const others = tried.size === 0 ? ready : ready.filter(({ id }) => !tried.has(id))
+    return others.length === 0 ? ready : others
+  }
+
+  #clients(): EngineClient[] {
+    const clients = this.#ready().map(clientOf)
+    if (clients.length > 0) return clients
+    throw new SkeinError('model_not_loaded', `the model is not ready: ${this.reason}`)
+  }
+
+  /** Once: after the death of a worker, or where one has no room and another may have. */
+  #mayRetry(replica: Replica, tried: Set<string>, thrown: unknown): boolean {
+    const isSecond = tried.size > 0
+    tried.add(replica.id)
+    const { code } = SkeinError.from(thrown)
+    if (code === 'model_not_loaded') return !isSecond
+    const hasOthers = this.#ready().some(({ id }) => !tried.has(id))
+    return code === 'queue_full' && !isSecond && hasOthers
+  }
+
+  async #anyReady(tried: Set<string>, signal: AbortSignal | undefined): Promise<void> {
+    const end = performance.now() + RETRY_WAIT_MS
+    const mayCome = () => this.state === 'restarting' || this.state === 'loading'
+    while (this.#ready(tried).length === 0 && mayCome() && performance.now() < end) {
+      await delay(RETRY_POLL_MS, undefined, signal === undefined ? {} : { signal }).catch(() => {})
+      if (signal?.aborted) throw new SkeinError('aborted', 'the request was cancelled')
+    }
+  }
+}
+
+const NONE: ReadonlySet<string> = new Set()
+
+/** Of a replica that takes requests; those are looked for just before. */
+function clientOf({ client }: Replica): EngineClient {
+  if (client !== null) return client
+  throw new SkeinError('model_not_loaded', 'the worker has ended; retry')
+}

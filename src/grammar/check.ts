@@ -1,0 +1,42 @@
+/** Whether an answer can be held to a constraint: its schemas, expressions and sizes. Compiles nothing. */
+import { SkeinError } from '../errors.ts'
+import type { Constraint } from './constraint.ts'
+import { checkSchema } from './json-schema.ts'
+import { checkPattern } from './pattern.ts'
+
+const MAX_GRAMMAR = 64 * 1024
+const MAX_OPTIONS = 2000
+
+/** Throws invalid_request or unsupported_parameter; `param` is the field it came in. */
+export function checkConstraint(constraint: Constraint, param: string): void {
+  switch (constraint.type) {
+    case 'text':
+    case 'until':
+      return
+    case 'schema':
+      checkSchema(constraint.schema, param)
+      return
+    case 'regex':
+      checkPattern(constraint.pattern, param)
+      return
+    case 'grammar':
+      checkCount(constraint.ebnf.length, MAX_GRAMMAR, 'characters', param)
+      return
+    case 'sequence':
+      for (const part of constraint.parts) checkConstraint(part, param)
+      return
+    case 'choice':
+      checkCount(constraint.options.length, MAX_OPTIONS, 'choices', param)
+      for (const option of constraint.options) checkConstraint(option, param)
+      return
+    case 'triggered':
+      checkCount(constraint.tags.length, MAX_OPTIONS, 'tags', param)
+      for (const { content } of constraint.tags) checkConstraint(content, param)
+  }
+}
+
+function checkCount(count: number, most: number, what: string, param: string): void {
+  if (count >= 1 && count <= most) return
+  const message = `${param}: ${count} ${what}; expected 1 to ${most}`
+  throw new SkeinError('invalid_request', message, { param })
+}

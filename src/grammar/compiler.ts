@@ -1,0 +1,109 @@
+/**
+ * Constraints to compiled grammars over the tokens of one vocabulary, by their text: the same one is compiled once. Knows
+ * no answers: matcher-rows.ts follows those.
+ */
+import { SkeinError } from '../errors.ts'
+import type { Constraint, JsonSchema } from './constraint.ts'
+import { narrowed } from './json-schema.ts'
+import type { Vocabulary } from './vocabulary.ts'
+import type { Binding, CompilerHandle, Handle } from './xgrammar.ts'
+
+/** Compiled grammars kept, and the memory of the whole instance beyond which it is better begun anew. */
+const MAX_KEPT = 64
+export const MAX_HEAP_BYTES = 768 * 2 ** 20
+
+/** A space or none wherever JSON may have white space, so that no answer is filled with it. */
+const SPACE = '" "?'
+const ANY_WHITE_SPACE = /(?<!\(= )\[ \\n\\t\]\*/g
+
+export class GrammarCompiler {
+  readonly binding: Binding
+  readonly #compiler: CompilerHandle
+  /** The one used last at the end. */
+  readonly #kept = new Map<string, Handle>()
+
+  constructor(binding: Binding, { strings, stopToken }: Vocabulary) {
+    this.binding = binding
+    const vocabulary = binding.vecStringFromJSArray(strings)
+    const stops = binding.vecIntFromJSArray([stopToken])
+    const info = new binding.TokenizerInfo(vocabulary, 'BYTE_LEVEL', strings.length, stops, false)
+    this.#compiler = new binding.GrammarCompiler(info, 1, false)
+    for (const handle of [vocabulary, info]) handle.delete()
+  }
+
+  /** Whether the memory of this instance has grown so much that another should take its place. */
+  get isBloated(): boolean {
+    return this.binding.HEAP8.length > MAX_HEAP_BYTES
+  }
+
+  /** Throws invalid_request for a constraint that is none. */
+  compile(key: string, constraint: Constraint): Handle {
+    const known = this.#kept.get(key)
+    if (known !== undefined) this.#kept.delete(key)
+    const compiled = known ?? this.#compile(constraint)
+    this.#kept.set(key, compiled)
+    if (this.#kept.size > MAX_KEPT) {
+      const [oldest, handle] = [...this.#kept][0]!
+      this.#kept.delete(oldest)
+      // Matchers hold what they need of it.
+      handle.delete()
+    }
+    return compiled
+  }
+
+  #compile(constraint: Constraint): Handle {
+    try {
+      const format = this.#formatOf(constraint)
+      return this.#compiler.CompileStructuralTag(JSON.stringify({ type: 'structural_tag', format }))
+    } catch (error) {
+      throw notUnderstood(error)
+    }
+  }
+
+  /** In xgrammar's words. */
+  #formatOf(constraint: Constraint): object {
+    switch (constraint.type) {
+      case 'text':
+        return { type: 'const_string', value: constraint.text }
+      case 'schema':
+        return { type: 'grammar', grammar: this.#grammarOf(constraint.schema) }
+      case 'regex':
+        return { type: 'regex', pattern: constraint.pattern }
+      case 'grammar':
+        return { type: 'grammar', grammar: constraint.ebnf }
+      case 'sequence':
+        return { type: 'sequence', elements: constraint.parts.map((part) => this.#formatOf(part)) }
+      case 'choice':
+        return { type: 'or', elements: constraint.options.map((one) => this.#formatOf(one)) }
+      case 'until':
+        return { type: 'tag', begin: '', content: { type: 'any_text' }, end: constraint.end }
+      case 'triggered': {
+        const { triggers, isLast } = constraint
+        const tags = constraint.tags.map(({ begin, content, end }) => {
+          return { type: 'tag', begin, content: this.#formatOf(content), end }
+        })
+        return {
+          type: 'triggered_tags',
+          triggers,
+          tags,
+          at_least_one: false,
+          stop_after_first: isLast,
+        }
+      }
+    }
+  }
+
+  #grammarOf(schema: JsonSchema): string {
+    const json = JSON.stringify(narrowed(schema))
+    const { kJSON } = this.binding.JSONFormat
+    const none = undefined
+    const ebnf = this.binding._JSONSchemaToEBNF(json, true, none, none, true, none, kJSON)
+    return ebnf.replaceAll(ANY_WHITE_SPACE, SPACE)
+  }
+}
+
+/** Exceptions of C++ come as numbers. */
+function notUnderstood(error: unknown): SkeinError {
+  const reason = error instanceof Error ? error.message : 'it is not understood'
+  return new SkeinError('invalid_request', `the grammar of the answer: ${reason.slice(0, 500)}`)
+}

@@ -1,0 +1,240 @@
+/**
+ * Which JSON Schemas answers can be held to. What the grammar engine would pass over is refused by its name, so that no
+ * answer is called valid that is not; bounds keep hostile schemas small. Knows no grammar.
+ */
+import { SkeinError } from '../errors.ts'
+import type { JsonSchema } from './constraint.ts'
+import { checkPattern } from './pattern.ts'
+
+const MAX_BYTES = 64 * 1024
+const MAX_DEPTH = 48
+const MAX_ENUM = 1000
+/** Of minLength, maxItems and their like. */
+const MAX_COUNT = 2000
+
+/** Keywords whose values are schemas, lists of them, or objects of them. */
+const SCHEMAS: Readonly<Record<string, 'one' | 'many' | 'named'>> = {
+  items: 'one',
+  additionalProperties: 'one',
+  prefixItems: 'many',
+  anyOf: 'many',
+  allOf: 'many',
+  properties: 'named',
+  $defs: 'named',
+  definitions: 'named',
+}
+/** Keywords that are honoured beside those. */
+const HONOURED = [
+  ...['type', 'enum', 'const', 'required', '$ref', 'pattern', 'minimum', 'maximum'],
+  ...['exclusiveMinimum', 'exclusiveMaximum', 'minLength', 'maxLength', 'minItems', 'maxItems'],
+]
+/** They say nothing about what is valid. `format` does not either, unless a validator is told so. */
+const NOTES = [
+  ...['$schema', '$id', '$comment', 'title', 'description', 'default', 'examples', 'deprecated'],
+  ...['readOnly', 'writeOnly', 'format'],
+]
+const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null']
+
+/** Throws invalid_request for a schema that answers cannot be held to; `param` is the field it came in. */
+export function checkSchema(schema: unknown, param: string): JsonSchema {
+  const json = JSON.stringify(schema) ?? ''
+  if (json.length > MAX_BYTES) {
+    throw wrong(param, `the schema has ${json.length} characters; expected at most ${MAX_BYTES}`)
+  }
+  visit(schema, param, schema, 0)
+  return schema as JsonSchema // every part of it was looked at
+}
+
+function visit(schema: unknown, at: string, root: unknown, depth: number): void {
+  if (depth > MAX_DEPTH) throw wrong(at, `schemas are nested more than ${MAX_DEPTH} deep`)
+  if (typeof schema === 'boolean') {
+    if (schema || depth > 0) return
+    throw wrong(at, 'nothing is valid against the schema false')
+  }
+  if (typeof schema !== 'object' || schema === null || Array.isArray(schema)) {
+    throw wrong(at, 'expected a JSON Schema: an object')
+  }
+  checkTogether(schema as Record<string, unknown>, at)
+  for (const [keyword, value] of Object.entries(schema)) {
+    const place = `${at}.${keyword}`
+    if (NOTES.includes(keyword)) continue
+    const kind = Object.hasOwn(SCHEMAS, keyword) ? SCHEMAS[keyword]! : null
+    if (kind !== null) visitAll(kind, keyword, value, place, root, depth)
+    else if (HONOURED.includes(keyword)) checkValue(keyword, value, place, root)
+    else throw refused(place, keyword)
+  }
+}
+
+/** Keywords of which one alone counts for the grammar engine: others beside it would be passed over. */
+const ALONE = ['$ref', 'anyOf', 'allOf'] as const
+
+function checkTogether(schema: Readonly<Record<string, unknown>>, at: string): void {
+  const said = Object.keys(schema).filter(
+    (keyword) => !NOTES.includes(keyword) && keyword !== '$defs' && keyword !== 'definitions',
+  )
+  const alone = ALONE.find((keyword) => said.includes(keyword))
+  const beside = said.find((keyword) => keyword !== alone)
+  if (alone !== undefined && beside !== undefined) throw refused(at, `${beside} beside ${alone}`)
+  const values = 'const' in schema ? [schema.const] : schema.enum
+  if (Array.isArray(values)) {
+    const types = schema.type === undefined ? TYPES : [schema.type].flat()
+    const odd = values.find((value) => !types.some((type) => isOfType(value, type)))
+    if (odd !== undefined)
+      throw wrong(at, `${JSON.stringify(odd)} is not of the type that it must be`)
+    const more = said.find((keyword) => !['type', 'enum', 'const'].includes(keyword))
+    if (more !== undefined) throw refused(at, `${more} beside enum or const`)
+    if ('const' in schema && 'enum' in schema) throw refused(at, 'const beside enum')
+  }
+  const bound = said.find((keyword) => /^(exclusiveM|m)(in|ax)imum$/.test(keyword))
+  if (bound !== undefined && schema.type !== 'integer')
+    throw refused(at, `${bound} of what is no integer`)
+  const isLong = 'minLength' in schema || 'maxLength' in schema
+  if ('pattern' in schema && isLong) throw refused(at, 'pattern beside a length')
+  if ('prefixItems' in schema && ('minItems' in schema || 'maxItems' in schema))
+    throw refused(at, 'prefixItems beside minItems or maxItems')
+  if (Array.isArray(schema.required)) {
+    const properties = (schema.properties ?? {}) as object
+    const unknown = schema.required.find((name) => !Object.hasOwn(properties, name))
+    if (unknown !== undefined)
+      throw wrong(`${at}.required`, `${JSON.stringify(unknown)} is none of the properties`)
+  }
+}
+
+function isOfType(value: unknown, type: unknown): boolean {
+  if (value === null) return type === 'null'
+  if (Array.isArray(value)) return type === 'array'
+  if (typeof value === 'number')
+    return type === 'number' || (type === 'integer' && Number.isInteger(value))
+  return typeof value === type
+}
+
+/**
+ * The same, or a narrower one, as the grammar engine gets it right: properties that are not named are not written beside
+ * those that are, since it would let them have the names of these; a format goes where something else is said of a text.
+ */
+export function narrowed(schema: JsonSchema): JsonSchema {
+  if (typeof schema === 'boolean') return schema
+  const inner = Object.entries(schema).map(([keyword, value]) => {
+    const kind = Object.hasOwn(SCHEMAS, keyword) ? SCHEMAS[keyword] : null
+    // checkSchema has seen what they are.
+    if (kind === 'one') return [keyword, narrowed(value as JsonSchema)] as const
+    if (kind === 'many') return [keyword, (value as JsonSchema[]).map(narrowed)] as const
+    if (kind !== 'named') return [keyword, value] as const
+    const named = Object.entries(value as Record<string, JsonSchema>)
+    return [keyword, Object.fromEntries(named.map(([name, one]) => [name, narrowed(one)]))] as const
+  })
+  const { format, minimum, maximum, exclusiveMinimum, exclusiveMaximum, ...rest } =
+    Object.fromEntries(inner)
+  Object.assign(rest, boundsOf(schema))
+  const hasNames = Object.keys((schema.properties ?? {}) as object).length > 0
+  if (hasNames) rest.additionalProperties = false
+  const isSaid = ['pattern', 'minLength', 'maxLength'].some((keyword) => keyword in schema)
+  return isSaid || format === undefined ? rest : { ...rest, format }
+}
+
+/**
+ * Both bounds of an integer, where it has any: the grammar engine lets values outside of one bound alone through. The
+ * other is the largest number of digits that every reader of JSON keeps.
+ */
+function boundsOf(schema: Readonly<Record<string, unknown>>): object {
+  const given = (keyword: string, inside: (bound: number) => number): number[] =>
+    // checkSchema has seen that bounds are numbers.
+    keyword in schema ? [inside(schema[keyword] as number)] : []
+  const least = [
+    ...given('minimum', Math.ceil),
+    ...given('exclusiveMinimum', (bound) => Math.floor(bound) + 1),
+  ]
+  const most = [
+    ...given('maximum', Math.floor),
+    ...given('exclusiveMaximum', (bound) => Math.ceil(bound) - 1),
+  ]
+  if (least.length + most.length === 0) return {}
+  return { minimum: Math.max(-FARTHEST, ...least), maximum: Math.min(FARTHEST, ...most) }
+}
+
+const FARTHEST = 999_999_999_999_999
+
+function visitAll(
+  kind: 'one' | 'many' | 'named',
+  keyword: string,
+  value: unknown,
+  at: string,
+  root: unknown,
+  depth: number,
+): void {
+  if (kind === 'one') {
+    visit(value, at, root, depth + 1)
+    return
+  }
+  if (typeof value !== 'object' || value === null || Array.isArray(value) !== (kind === 'many')) {
+    throw wrong(
+      at,
+      kind === 'many' ? 'expected a list of schemas' : 'expected an object of schemas',
+    )
+  }
+  const parts = Object.entries(value)
+  if (kind === 'many' && parts.length === 0) throw wrong(at, 'expected at least one schema')
+  // Several at once would be passed over.
+  if (keyword === 'allOf' && parts.length > 1) throw refused(at, 'allOf of several schemas')
+  for (const [name, part] of parts) visit(part, `${at}.${name}`, root, depth + 1)
+}
+
+function checkValue(keyword: string, value: unknown, at: string, root: unknown): void {
+  switch (keyword) {
+    case 'type': {
+      const types: unknown[] = Array.isArray(value) ? value : [value]
+      const known = types.length > 0 && types.every((type) => TYPES.includes(type as string))
+      if (!known) throw wrong(at, `expected one or more of ${TYPES.join(', ')}`)
+      return
+    }
+    case 'enum':
+      if (Array.isArray(value) && value.length >= 1 && value.length <= MAX_ENUM) return
+      throw wrong(at, `expected a list of 1 to ${MAX_ENUM} values`)
+    case 'const':
+      return
+    case 'required':
+      if (Array.isArray(value) && value.every((name) => typeof name === 'string')) return
+      throw wrong(at, 'expected a list of names')
+    case '$ref':
+      if (typeof value === 'string' && isKnown(value, root)) return
+      throw wrong(
+        at,
+        `${JSON.stringify(value)?.slice(0, 80)} is no schema of this one's; expected "#/$defs/…"`,
+      )
+    case 'pattern':
+      if (typeof value !== 'string') throw wrong(at, 'expected a regular expression')
+      checkPattern(value, at)
+      return
+    case 'minimum':
+    case 'maximum':
+    case 'exclusiveMinimum':
+    case 'exclusiveMaximum':
+      if (typeof value === 'number' && Math.abs(value) <= 1e15) return
+      throw wrong(at, 'expected a number of at most 1e15')
+    default:
+      if (Number.isInteger(value) && (value as number) >= 0 && (value as number) <= MAX_COUNT)
+        return
+      throw wrong(at, `expected an integer from 0 to ${MAX_COUNT}`)
+  }
+}
+
+/** A reference into the same document. */
+function isKnown(ref: string, root: unknown): boolean {
+  if (ref !== '#' && !ref.startsWith('#/')) return false
+  let at: unknown = root
+  for (const escaped of ref.split('/').slice(1)) {
+    const name = decodeURIComponent(escaped).replaceAll('~1', '/').replaceAll('~0', '~')
+    if (typeof at !== 'object' || at === null || !Object.hasOwn(at, name)) return false
+    at = (at as Record<string, unknown>)[name]
+  }
+  return typeof at === 'object' || typeof at === 'boolean'
+}
+
+function refused(at: string, keyword: string): SkeinError {
+  const message = `${at}: answers cannot be held to ${JSON.stringify(keyword)}; leave it out of the schema`
+  return new SkeinError('unsupported_parameter', message, { param: at.split('.')[0]! })
+}
+
+function wrong(at: string, message: string): SkeinError {
+  return new SkeinError('invalid_request', `${at}: ${message}`, { param: at.split('.')[0]! })
+}

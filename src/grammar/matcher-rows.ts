@@ -1,0 +1,169 @@
+/**
+ * What runs in the thread of grammars: a matcher for every row, told which tokens were drawn, that writes which may come
+ * next. Everything here is done in the order of the messages; nothing waits.
+ */
+import { type ErrorShape, SkeinError } from '../errors.ts'
+import { GrammarCompiler } from './compiler.ts'
+import type { Constraint } from './constraint.ts'
+import { MAX_FORCED, SharedMasks } from './shared-masks.ts'
+import { type TokenTable, Vocabulary } from './vocabulary.ts'
+import type { Binding, MatcherHandle } from './xgrammar.ts'
+
+export interface RowsOptions {
+  readonly tokens: TokenTable
+  /** Tokens of the model, of which the last may have no bytes. */
+  readonly vocabSize: number
+  readonly numRows: number
+  readonly memory: SharedArrayBuffer
+}
+
+export type ToRows =
+  | {
+      readonly type: 'compile'
+      readonly id: number
+      readonly key: string
+      readonly constraint: Constraint
+    }
+  | {
+      readonly type: 'open'
+      readonly row: number
+      readonly turn: number
+      readonly key: string
+      readonly constraint: Constraint
+      /** Tokens that its answer has already. */
+      readonly tokens: readonly number[]
+      /** Tokens that must come are said, so that nothing is drawn for them. */
+      readonly forces: boolean
+    }
+  | { readonly type: 'advance'; readonly steps: readonly Step[] }
+  | { readonly type: 'close'; readonly row: number }
+
+export interface Step {
+  readonly row: number
+  readonly turn: number
+  readonly token: number
+}
+
+export interface Compiled {
+  readonly id: number
+  readonly ms: number
+  readonly isBloated: boolean
+  readonly error: ErrorShape | null
+}
+
+interface Row {
+  readonly matcher: MatcherHandle
+  readonly forces: boolean
+}
+
+export class MatcherRows {
+  readonly #compiler: GrammarCompiler
+  readonly #vocabulary: Vocabulary
+  readonly #vocabSize: number
+  readonly #masks: SharedMasks
+  readonly #rows = new Map<number, Row>()
+  readonly #report: (compiled: Compiled) => void
+
+  constructor(
+    binding: Binding,
+    { tokens, vocabSize, numRows, memory }: RowsOptions,
+    report: (compiled: Compiled) => void,
+  ) {
+    this.#vocabulary = new Vocabulary(tokens)
+    this.#compiler = new GrammarCompiler(binding, this.#vocabulary)
+    this.#vocabSize = vocabSize
+    this.#masks = new SharedMasks(numRows, Math.ceil(vocabSize / 32), memory)
+    this.#report = report
+  }
+
+  handle(message: ToRows): void {
+    switch (message.type) {
+      case 'compile':
+        this.#compile(message)
+        return
+      case 'open':
+        // What comes first is drawn: the prompt may not have been read.
+        this.#work(message.row, message.turn, false, () => this.#open(message))
+        break
+      case 'advance':
+        for (const { row, turn, token } of message.steps)
+          this.#work(row, turn, true, () => this.#accept(row, token))
+        break
+      case 'close':
+        this.#rows.get(message.row)?.matcher.delete()
+        this.#rows.delete(message.row)
+        return
+    }
+    this.#masks.notify()
+  }
+
+  #compile({ id, key, constraint }: ToRows & { type: 'compile' }): void {
+    const begin = performance.now()
+    let error: ErrorShape | null = null
+    try {
+      this.#compiler.compile(key, constraint)
+    } catch (thrown) {
+      error = SkeinError.from(thrown).toShape()
+    }
+    const { isBloated } = this.#compiler
+    this.#report({ id, ms: performance.now() - begin, isBloated, error })
+  }
+
+  /** Writes a row anew; one that cannot go on says so. */
+  #work(row: number, turn: number, mayForce: boolean, change: () => void): void {
+    this.#masks.busyRow = row
+    try {
+      change()
+      const { matcher, forces } = this.#rows.get(row)!
+      const isForcing = mayForce && forces
+      const forced = isForcing ? this.#force(matcher) : []
+      this.#writeMask(matcher, row)
+      if (isForcing && this.#mustEnd(row)) forced.push(this.#vocabulary.stopToken)
+      this.#masks.write(row, turn, 'open', forced)
+    } catch {
+      this.#masks.write(row, turn, 'failed', [])
+    }
+    this.#masks.busyRow = -1
+  }
+
+  #open({ row, key, constraint, tokens, forces }: ToRows & { type: 'open' }): void {
+    const grammar = this.#compiler.compile(key, constraint)
+    const { binding } = this.#compiler
+    const matcher = new binding.GrammarMatcher(grammar, undefined, false, -1)
+    this.#rows.set(row, { matcher, forces })
+    for (const token of tokens) this.#accept(row, token)
+  }
+
+  #accept(row: number, token: number): void {
+    const isAccepted = this.#rows.get(row)?.matcher.AcceptToken(token, false)
+    if (isAccepted !== true) throw new Error('a token that the grammar does not allow')
+  }
+
+  /** Accepts what must come: tokens of certain text, and the end where nothing else may follow. */
+  #force(matcher: MatcherHandle): number[] {
+    const [certain] = matcher.FindJumpForwardString().split('\ufffd')
+    const text = new TextEncoder().encode(certain)
+    const forced: number[] = []
+    for (const token of this.#vocabulary.certainTokens(text).slice(0, MAX_FORCED - 1)) {
+      if (!matcher.AcceptToken(token, false)) break
+      forced.push(token)
+    }
+    return forced
+  }
+
+  #mustEnd(row: number): boolean {
+    const mask = this.#masks.maskOf(row)
+    return (
+      mask[0] === 1 << this.#vocabulary.stopToken && mask.every((word, i) => i === 0 || word === 0)
+    )
+  }
+
+  /** A row of a model has a word for each 32 of its tokens, as xgrammar's own. */
+  #writeMask(matcher: MatcherHandle, row: number): void {
+    if (matcher.IsTerminated()) return
+    const { binding } = this.#compiler
+    const vector = matcher.GetNextTokenBitmask(this.#vocabSize)
+    this.#masks.maskOf(row).set(new Uint32Array(binding.vecIntToView(vector)))
+    vector.delete()
+  }
+}

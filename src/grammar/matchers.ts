@@ -1,0 +1,367 @@
+/**
+ * The grammars of an engine's answers, as the engine sees them: rows that are told what was drawn, and have a mask of what
+ * may come next when their thread has written it. Two threads: one compiles what is new, so that a grammar which takes too
+ * long or breaks its instance harms nobody; the other, given only what the first could do, follows the answers. One that
+ * hangs or ends is begun anew, and its answers go on but for the one that it was at.
+ */
+import { createHash } from 'node:crypto'
+import { Worker } from 'node:worker_threads'
+import { SkeinError } from '../errors.ts'
+import type { Constraint } from './constraint.ts'
+import type { Compiled, RowsOptions, Step, ToRows } from './matcher-rows.ts'
+import { SharedMasks } from './shared-masks.ts'
+import type { TokenTable } from './vocabulary.ts'
+
+/** Time for one grammar, and for one turn of the answers; a machine may be busy. */
+const COMPILE_MS = 5000
+/** And for a thread to start. */
+const START_MS = 15_000
+const TURN_MS = 10_000
+/** Grammars that were compiled well. */
+const MAX_KNOWN = 256
+
+/** A thread, or what stands for one in tests. */
+export interface RowsThread {
+  post(message: ToRows): void
+  end(): void
+}
+
+export interface ThreadEvents {
+  compiled(compiled: Compiled): void
+  ended(reason: string): void
+}
+
+export type StartThread = (options: RowsOptions, events: ThreadEvents) => RowsThread
+
+export interface MatcherOptions {
+  readonly tokens: () => TokenTable
+  readonly vocabSize: number
+  readonly numRows: number
+  readonly start?: StartThread
+}
+
+interface Waiting {
+  readonly ask: ToRows
+  readonly resolve: () => void
+  readonly reject: (error: SkeinError) => void
+}
+
+/** A constraint that can be compiled. */
+export interface Grammar {
+  readonly key: string
+  readonly constraint: Constraint
+}
+
+export class Matchers {
+  readonly #options: MatcherOptions
+  readonly #start: StartThread
+  /** Made when the first grammar comes. */
+  #shared: { readonly masks: SharedMasks; readonly tokens: TokenTable } | null = null
+  #trial: RowsThread | null = null
+  #rows: RowsThread | null = null
+  readonly #known = new Set<string>()
+  /** Trials under way, by key, and what waits for them. */
+  readonly #trials = new Map<string, Promise<void>>()
+  /** In the order of asking. */
+  readonly #waiting = new Map<number, Waiting>()
+  #limit: NodeJS.Timeout | undefined
+  #lastId = 0
+  readonly #open = new Map<number, Matcher>()
+  readonly #free: number[]
+  #steps: Step[] = []
+  #watch: NodeJS.Timeout | null = null
+  /** The last turn of each row: an answer never waits for one of the answer before. */
+  readonly #turns: Int32Array
+
+  constructor(options: MatcherOptions) {
+    this.#options = options
+    this.#start = options.start ?? startThread
+    this.#turns = new Int32Array(options.numRows)
+    this.#free = Array.from({ length: options.numRows }, (_, row) => options.numRows - 1 - row)
+  }
+
+  /** Resolves when answers may be opened with it; rejects with invalid_request where it cannot be compiled. */
+  async compile(constraint: Constraint): Promise<Grammar> {
+    const key = createHash('sha256').update(JSON.stringify(constraint)).digest('base64')
+    if (!this.#known.has(key)) {
+      let trial = this.#trials.get(key)
+      if (trial === undefined) {
+        trial = this.#try(key, constraint).finally(() => this.#trials.delete(key))
+        this.#trials.set(key, trial)
+      }
+      await trial
+    }
+    return { key, constraint }
+  }
+
+  /** `forces`: text that must come is not drawn. */
+  open({ key, constraint }: Grammar, forces: boolean): Matcher {
+    const row = this.#free.pop()
+    if (row === undefined) throw new SkeinError('internal', 'more answers with grammars than rows')
+    const { masks } = this.#share()
+    const matcher = new Matcher(row, { key, constraint }, forces, masks, this.#turns)
+    this.#open.set(row, matcher)
+    this.#rows ??= this.#startRows()
+    this.#rows.post(matcher.opening())
+    this.#watch ??= setInterval(() => this.#look(), TURN_MS / 4).unref()
+    return matcher
+  }
+
+  close(matcher: Matcher): void {
+    if (!this.#open.delete(matcher.row)) return
+    this.#steps = this.#steps.filter(({ row }) => row !== matcher.row)
+    this.#rows?.post({ type: 'close', row: matcher.row })
+    this.#free.push(matcher.row)
+  }
+
+  /** A drawn token. Sent with the others of its step, by flush(). */
+  advance(matcher: Matcher, token: number): void {
+    this.#steps.push(matcher.next(token))
+  }
+
+  flush(): void {
+    if (this.#steps.length === 0) return
+    this.#rows?.post({ type: 'advance', steps: this.#steps })
+    this.#steps = []
+  }
+
+  /** Until every row that waits is written, or the time is over. */
+  wait(ms: number): void {
+    const masks = this.#shared?.masks
+    const end = performance.now() + ms
+    while (masks !== undefined) {
+      const { signal } = masks
+      const left = end - performance.now()
+      if (left <= 0 || !this.isAwaited) return
+      masks.wait(signal, left)
+    }
+  }
+
+  get isAwaited(): boolean {
+    for (const matcher of this.#open.values()) if (!matcher.isReady) return true
+    return false
+  }
+
+  dispose(): void {
+    if (this.#watch !== null) clearInterval(this.#watch)
+    clearTimeout(this.#limit)
+    for (const { reject } of this.#waiting.values()) reject(broken('the engine was closed'))
+    this.#waiting.clear()
+    this.#trial?.end()
+    this.#rows?.end()
+    this.#trial = null
+    this.#rows = null
+  }
+
+  #share() {
+    const { numRows, vocabSize, tokens } = this.#options
+    this.#shared ??= {
+      masks: new SharedMasks(numRows, Math.ceil(vocabSize / 32)),
+      tokens: tokens(),
+    }
+    return this.#shared
+  }
+
+  #optionsOfRows(): RowsOptions {
+    const { masks, tokens } = this.#share()
+    const { numRows, vocabSize } = this.#options
+    return { tokens, vocabSize, numRows, memory: masks.memory }
+  }
+
+  /** In a thread that may be ended for it. */
+  #try(key: string, constraint: Constraint): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const id = ++this.#lastId
+      const ask: ToRows = { type: 'compile', id, key, constraint }
+      const done = () => {
+        this.#known.add(key)
+        if (this.#known.size > MAX_KNOWN) this.#known.delete([...this.#known][0]!)
+        resolve()
+      }
+      this.#waiting.set(id, { ask, resolve: done, reject })
+      this.#trial ??= this.#startTrial()
+      this.#trial.post(ask)
+      if (this.#waiting.size === 1) this.#watchTrial(START_MS)
+    })
+  }
+
+  #startTrial(): RowsThread {
+    const trial: RowsThread = this.#start(this.#optionsOfRows(), {
+      compiled: (compiled) => {
+        if (this.#trial === trial) this.#tried(compiled)
+      },
+      ended: (reason) => {
+        if (this.#trial === trial) this.#restartTrial(broken(reason))
+      },
+    })
+    return trial
+  }
+
+  /** The first that waits is the one that is compiled. */
+  #watchTrial(extraMs = 0): void {
+    clearTimeout(this.#limit)
+    if (this.#waiting.size === 0) return
+    const late = () => this.#restartTrial(tooSlow())
+    this.#limit = setTimeout(late, COMPILE_MS + extraMs).unref()
+  }
+
+  #tried({ id, error, isBloated }: Compiled): void {
+    const waiting = this.#waiting.get(id)
+    this.#waiting.delete(id)
+    if (error === null) waiting?.resolve()
+    else waiting?.reject(SkeinError.fromShape(error))
+    // An instance that has failed may be broken.
+    if (isBloated || error !== null) this.#restartTrial(null)
+    else this.#watchTrial()
+  }
+
+  /** `error`: what the one that is compiled fails with. The others go to the next thread. */
+  #restartTrial(error: SkeinError | null): void {
+    this.#trial?.end()
+    this.#trial = null
+    const [first] = this.#waiting.keys()
+    if (error !== null && first !== undefined) {
+      this.#waiting.get(first)!.reject(error)
+      this.#waiting.delete(first)
+    }
+    if (this.#waiting.size > 0) {
+      this.#trial = this.#startTrial()
+      for (const { ask } of this.#waiting.values()) this.#trial.post(ask)
+    }
+    this.#watchTrial(START_MS)
+  }
+
+  #startRows(): RowsThread {
+    const rows: RowsThread = this.#start(this.#optionsOfRows(), {
+      compiled: () => {},
+      ended: () => {
+        if (this.#rows === rows) this.#restart()
+      },
+    })
+    return rows
+  }
+
+  /** A turn that takes too long is the fault of the row that is worked on. */
+  #look(): void {
+    const { masks } = this.#share()
+    const late = [...this.#open.values()].some((matcher) => matcher.waitsMs > TURN_MS)
+    if (!late) return
+    this.#open.get(masks.busyRow)?.fail()
+    this.#restart()
+  }
+
+  #restart(): void {
+    this.#rows?.end()
+    this.#steps = []
+    this.#rows = this.#startRows()
+    for (const matcher of this.#open.values())
+      if (!matcher.hasFailed) this.#rows.post(matcher.opening())
+  }
+}
+
+/** One answer's place in a grammar. */
+export class Matcher {
+  readonly row: number
+  readonly #grammar: Grammar
+  readonly #forces: boolean
+  readonly #masks: SharedMasks
+  readonly #turns: Int32Array
+  /** All tokens of the answer so far, forced ones included once they were taken. */
+  readonly #tokens: number[] = []
+  /** The turn that it waits for, and since when. */
+  #turn: number
+  #since = performance.now()
+  #hasTaken = false
+  #hasFailed = false
+
+  constructor(
+    row: number,
+    grammar: Grammar,
+    forces: boolean,
+    masks: SharedMasks,
+    turns: Int32Array,
+  ) {
+    this.row = row
+    this.#grammar = grammar
+    this.#forces = forces
+    this.#masks = masks
+    this.#turns = turns
+    this.#turn = ++turns[row]!
+  }
+
+  /** Its mask and its forced tokens are those after the last token. */
+  get isReady(): boolean {
+    return this.#hasFailed || this.#masks.turnOf(this.row) === this.#turn
+  }
+
+  get hasFailed(): boolean {
+    return this.#hasFailed || (this.isReady && this.#masks.statusOf(this.row) === 'failed')
+  }
+
+  /** Its forced tokens were taken: what is drawn next may be of its mask. */
+  get hasTaken(): boolean {
+    return this.#hasTaken
+  }
+
+  get waitsMs(): number {
+    return this.isReady ? 0 : performance.now() - this.#since
+  }
+
+  /** Tokens that may come next; once it is ready. */
+  get mask(): Uint32Array {
+    return this.#masks.maskOf(this.row)
+  }
+
+  /** Tokens that come next without being drawn, once: the mask is of what comes after them. */
+  takeForced(): readonly number[] {
+    this.#hasTaken = true
+    const forced = this.#masks.forcedOf(this.row)
+    this.#tokens.push(...forced)
+    return forced
+  }
+
+  /** Its answer cannot go on. */
+  fail(): void {
+    this.#hasFailed = true
+  }
+
+  /** For matchers.ts: what its thread is to do with one more token. */
+  next(token: number): Step {
+    this.#tokens.push(token)
+    this.#hasTaken = false
+    this.#since = performance.now()
+    this.#turn = ++this.#turns[this.row]!
+    return { row: this.row, turn: this.#turn, token }
+  }
+
+  /** For matchers.ts: what a new thread has to know. */
+  opening(): ToRows {
+    this.#since = performance.now()
+    const tokens = [...this.#tokens]
+    const [row, turn, forces] = [this.row, this.#turn, this.#forces]
+    return { type: 'open', row, turn, ...this.#grammar, tokens, forces }
+  }
+}
+
+function startThread(options: RowsOptions, events: ThreadEvents): RowsThread {
+  const place = new URL('./thread.ts', import.meta.url).href.replace(/\.ts$/, '.js')
+  const worker = new Worker(new URL(place.replace('/src/', '/dist/')), { workerData: options })
+  worker.unref()
+  worker.on('message', (compiled: Compiled) => events.compiled(compiled))
+  worker.on('error', (error) => events.ended(error.message))
+  return {
+    post: (message) => worker.postMessage(message),
+    end: () => void worker.terminate(),
+  }
+}
+
+function tooSlow(): SkeinError {
+  return new SkeinError(
+    'invalid_request',
+    `the grammar of the answer takes more than ${COMPILE_MS / 1000} s to compile; make it simpler`,
+  )
+}
+
+function broken(reason: string): SkeinError {
+  return new SkeinError('invalid_request', `the grammar of the answer cannot be used: ${reason}`)
+}

@@ -1,0 +1,34 @@
+/** Regular expressions that answers can be held to: those of JavaScript without looking around or back. */
+import { SkeinError } from '../errors.ts'
+
+const MAX_LENGTH = 4096
+const MAX_REPEATS = 1000
+
+/** Throws invalid_request; `param` is the field it came in. */
+export function checkPattern(pattern: string, param: string): string {
+  if (pattern === '' || pattern.length > MAX_LENGTH)
+    throw wrong(param, `expected a regular expression of 1 to ${MAX_LENGTH} characters`)
+  try {
+    new RegExp(pattern, 'u')
+  } catch (error) {
+    throw wrong(param, error instanceof Error ? error.message : 'no regular expression')
+  }
+  const plain = pattern.replaceAll(/\\[\s\S]/g, (pair) =>
+    /[1-9kbBpPc]/.test(pair[1]!) ? '\u0000' : '_',
+  )
+  if (plain.includes('\u0000'))
+    throw wrong(param, 'back references, word boundaries, \\c and \\p are not supported')
+  const outside = plain.replaceAll(/\[[^\]]*\]/g, '_')
+  if (/\(\?(?!:)/.test(outside)) throw wrong(param, 'groups may only be (…) and (?:…)')
+  // An answer begins and ends with it anyway.
+  if (/(?<=.)\^|\$(?=.)/s.test(outside)) throw wrong(param, '^ and $ may only be at the ends')
+  for (const [, least, most] of outside.matchAll(/\{(\d+)(?:,(\d*))?\}/g)) {
+    if (Math.max(Number(least), Number(most ?? 0)) > MAX_REPEATS)
+      throw wrong(param, `repeats more than ${MAX_REPEATS} times`)
+  }
+  return pattern
+}
+
+function wrong(at: string, message: string): SkeinError {
+  return new SkeinError('invalid_request', `${at}: ${message}`, { param: at.split('.')[0]! })
+}

@@ -1,0 +1,85 @@
+/**
+ * The memory that an engine and the thread of its grammars share: of each row which tokens may come next, and which must.
+ * The thread writes a row, then its turn; the engine reads a row whose turn is the one that it waits for.
+ */
+export const MAX_FORCED = 64
+/** Columns of a row's header, before its forced tokens. */
+const TURN = 0
+const STATUS = 1
+const NUM_FORCED = 2
+const HEADER = 3
+
+/** 'failed': the row has no mask, and its answer cannot go on. */
+export type RowStatus = 'open' | 'failed'
+
+export class SharedMasks {
+  readonly memory: SharedArrayBuffer
+  readonly #words: number
+  /** [0]: how often the thread has written; [1]: 1 + the row that it works on. */
+  readonly #signal: Int32Array
+  readonly #headers: Int32Array
+  readonly #masks: Uint32Array
+
+  constructor(numRows: number, words: number, memory?: SharedArrayBuffer) {
+    const width = HEADER + MAX_FORCED
+    this.memory = memory ?? new SharedArrayBuffer(4 * (2 + numRows * (width + words)))
+    this.#words = words
+    this.#signal = new Int32Array(this.memory, 0, 2)
+    this.#headers = new Int32Array(this.memory, 8, numRows * width)
+    this.#masks = new Uint32Array(this.memory, 8 + 4 * numRows * width)
+  }
+
+  /** How often something was written. */
+  get signal(): number {
+    return Atomics.load(this.#signal, 0)
+  }
+
+  /** The row that is being worked on; −1 for none. */
+  get busyRow(): number {
+    return Atomics.load(this.#signal, 1) - 1
+  }
+
+  set busyRow(row: number) {
+    Atomics.store(this.#signal, 1, row + 1)
+  }
+
+  /** Until something is written after `signal`, or the time is over. */
+  wait(signal: number, ms: number): void {
+    Atomics.wait(this.#signal, 0, signal, ms)
+  }
+
+  turnOf(row: number): number {
+    return Atomics.load(this.#headers, this.#at(row) + TURN)
+  }
+
+  statusOf(row: number): RowStatus {
+    return this.#headers[this.#at(row) + STATUS] === 0 ? 'open' : 'failed'
+  }
+
+  forcedOf(row: number): number[] {
+    const at = this.#at(row)
+    const count = this.#headers[at + NUM_FORCED]!
+    return [...this.#headers.subarray(at + HEADER, at + HEADER + count)]
+  }
+
+  maskOf(row: number): Uint32Array {
+    return this.#masks.subarray(row * this.#words, (row + 1) * this.#words)
+  }
+
+  write(row: number, turn: number, status: RowStatus, forced: readonly number[]): void {
+    const at = this.#at(row)
+    this.#headers[at + STATUS] = status === 'open' ? 0 : 1
+    this.#headers[at + NUM_FORCED] = forced.length
+    this.#headers.set(forced, at + HEADER)
+    Atomics.store(this.#headers, at + TURN, turn)
+  }
+
+  notify(): void {
+    Atomics.add(this.#signal, 0, 1)
+    Atomics.notify(this.#signal, 0)
+  }
+
+  #at(row: number): number {
+    return row * (HEADER + MAX_FORCED)
+  }
+}

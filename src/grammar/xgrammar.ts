@@ -1,0 +1,78 @@
+/**
+ * The grammar engine: @mlc-ai/web-xgrammar, C++ compiled to WebAssembly. Only what is used of it has types here. Its package
+ * is marked as a module and is none, so its text is run as what it is; every use goes to its binding, whose calls do not
+ * wait.
+ */
+import { readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { dirname } from 'node:path'
+
+/** An object of C++, to be given back. */
+export interface Handle {
+  delete(): void
+}
+
+export interface MatcherHandle extends Handle {
+  AcceptToken(token: number, verbose: boolean): boolean
+  GetNextTokenBitmask(vocabSize: number): Handle
+  FindJumpForwardString(): string
+  IsTerminated(): boolean
+}
+
+export interface CompilerHandle extends Handle {
+  CompileStructuralTag(json: string): Handle
+}
+
+export interface Binding {
+  readonly HEAP8: Int8Array
+  readonly JSONFormat: { readonly kJSON: unknown }
+  readonly TokenizerInfo: new (
+    vocabulary: Handle,
+    type: 'BYTE_LEVEL',
+    vocabSize: number,
+    stopTokens: Handle,
+    prependsSpace: boolean,
+  ) => Handle
+  readonly GrammarCompiler: new (
+    tokenizer: Handle,
+    maxThreads: number,
+    isCached: boolean,
+  ) => CompilerHandle
+  readonly GrammarMatcher: new (
+    grammar: Handle,
+    stopTokens: undefined,
+    endsWithoutStop: boolean,
+    maxRollback: number,
+  ) => MatcherHandle
+  vecStringFromJSArray(strings: readonly string[]): Handle
+  vecIntFromJSArray(numbers: readonly number[]): Handle
+  vecIntToView(vector: Handle): Int32Array
+  _JSONSchemaToEBNF(
+    schema: string,
+    anyWhitespace: boolean,
+    indent: undefined,
+    separators: undefined,
+    strict: boolean,
+    maxWhitespace: undefined,
+    format: unknown,
+  ): string
+}
+
+const NAME = '@mlc-ai/web-xgrammar'
+/** Where the text says what others may use, in its last lines; and where it asks for what it is given anyway. */
+const EXPORTED = 'exports.Testings = Testings;'
+const WITH_BINDING = `${EXPORTED} exports.open = async () => (await asyncInitBinding(), binding);`
+const IMPORT = "await import('module')"
+
+export async function openXgrammar(): Promise<Binding> {
+  const require = createRequire(import.meta.url)
+  const path = require.resolve(NAME)
+  const text = readFileSync(path, 'utf8')
+    .replace(EXPORTED, () => WITH_BINDING)
+    .replace(IMPORT, () => "require('module')")
+  const module: { exports: { open?: () => Promise<Binding> } } = { exports: {} }
+  const run = new Function('exports', 'module', 'require', '__filename', '__dirname', text)
+  run(module.exports, module, require, path, dirname(path))
+  if (module.exports.open === undefined) throw new Error(`${NAME} is of another version`)
+  return module.exports.open()
+}

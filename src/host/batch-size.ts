@@ -1,0 +1,87 @@
+/**
+ * How many slots and how many tokens a step may have: what was asked for, or what suits the memory that is free once
+ * the weights are loaded. A batch that cannot fit device memory is refused at start, never at a request.
+ */
+import type { StateShape } from '../backend/backend.ts'
+import { SkeinError } from '../errors.ts'
+import { SCORED_TOKENS } from '../model/run/model-runner.ts'
+
+export interface BatchSize {
+  readonly numSlots: number
+  readonly maxTokens: number
+}
+
+export interface FreeMemory {
+  readonly bytes: number
+  /** Memory of a GPU is all there is; that of the host may be given back by others. */
+  readonly isDevice: boolean
+  /** Of them, what steps of so many tokens take besides buffers and states: copies of matrices. */
+  scratchBytes?(maxTokens: number): number
+}
+
+/** What a batch's memory depends on. */
+interface BatchModel {
+  readonly stateShape: StateShape
+  readonly vocabSize: number
+  /** Vectors of C floats that a token has besides those of the ops. */
+  readonly moreVectors?: number
+}
+
+const HOST = { stepTokens: 512, maxSlots: 64 } as const
+const DEVICE = { stepTokens: 2048, maxSlots: 256 } as const
+/** Share of free memory that states may take when the number of slots is ours to choose. */
+const STATE_MEMORY_SHARE = 0.25
+/** Vectors of C floats, or their equivalent, that the ops of a step hold per token; inputs and sums of fp8 among them. */
+const VECTORS_PER_TOKEN = 18
+/** Graphs, work space of matrix products, alignment, and places of states on their way (backend/cuda/state-lanes.ts). */
+const DEVICE_RESERVE_BYTES = 1 << 30
+
+export function chooseBatchSize(
+  asked: { readonly slots?: number | undefined; readonly maxTokens?: number | undefined },
+  model: BatchModel,
+  free: FreeMemory,
+): BatchSize {
+  const { stepTokens, maxSlots } = free.isDevice ? DEVICE : HOST
+  const most = Math.floor((STATE_MEMORY_SHARE * free.bytes) / bytesPerSlot(model))
+  const numSlots = asked.slots ?? Math.max(1, Math.min(maxSlots, most))
+  // All slots may decode in one step and still leave a quarter of it to prompts.
+  const maxTokens = Math.max(asked.maxTokens ?? stepTokens, Math.ceil((4 * numSlots) / 3))
+  const size = { numSlots, maxTokens }
+  if (free.isDevice) refuseTooLarge(size, model, free)
+  return size
+}
+
+/**
+ * State, penalty counts (4 bytes) and flags (1), a row of logits and the sampler's scratch (4 each); states as f32, so a
+ * little too much where they are f16.
+ */
+function bytesPerSlot({ stateShape: { layers, channels, headSize }, vocabSize }: BatchModel) {
+  return 4 * layers * channels * (2 + headSize) + 13 * vocabSize
+}
+
+/** Rows of logits beyond one a slot, and the tokens of a prompt on their way to the penalties. */
+function bytesBesidesSlots({ vocabSize }: BatchModel) {
+  return 4 * (SCORED_TOKENS + 1) * vocabSize
+}
+
+function refuseTooLarge(size: BatchSize, model: BatchModel, free: FreeMemory): void {
+  const perToken = 4 * (VECTORS_PER_TOKEN + (model.moreVectors ?? 0)) * model.stateShape.channels
+  // The device has a slot more than is asked for, for rows that turn out not to run.
+  const fixed = DEVICE_RESERVE_BYTES + bytesBesidesSlots(model) + bytesPerSlot(model)
+  const ofStep = size.maxTokens * perToken + (free.scratchBytes?.(size.maxTokens) ?? 0)
+  const fitting = Math.floor((free.bytes - fixed - ofStep) / bytesPerSlot(model))
+  if (size.numSlots <= fitting) return
+  const [left, each] = [mebibytes(free.bytes), mebibytes(bytesPerSlot(model))]
+  const advice =
+    fitting > 0
+      ? `the largest batch that fits is --slots ${fitting}`
+      : 'not even one slot fits; end other programs on the GPU, or use a smaller --step-tokens'
+  throw new SkeinError(
+    'out_of_memory',
+    `${size.numSlots} slots of ${each} and a step of ${size.maxTokens} tokens do not fit the ${left} of device memory that the weights leave; ${advice}`,
+  )
+}
+
+function mebibytes(bytes: number): string {
+  return `${Math.ceil(bytes / 2 ** 20)} MiB`
+}

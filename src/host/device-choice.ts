@@ -1,0 +1,224 @@
+/**
+ * Which backend runs a model: what --device says, or the best this machine has. The only place that opens a backend for a
+ * model. Knows nothing of how a model is loaded onto it.
+ */
+import { existsSync } from 'node:fs'
+import { freemem } from 'node:os'
+import type { Backend } from '../backend/backend.ts'
+import { createCpuBackend } from '../backend/cpu/cpu.ts'
+import { createCudaBackend } from '../backend/cuda/cuda.ts'
+import { CudaDevice } from '../backend/cuda/device/device.ts'
+import { isCapable } from '../backend/cuda/driver/device-info.ts'
+import { cudaReport } from '../backend/cuda/report.ts'
+import { createReferenceBackend } from '../backend/reference/reference.ts'
+import { webgpuReport } from '../backend/webgpu/adapter.ts'
+import { testBackend } from '../backend/webgpu/self-test.ts'
+import { openWebgpuBackend, type WebgpuBackend } from '../backend/webgpu/webgpu.ts'
+import { SkeinError } from '../errors.ts'
+import type { FreeMemory } from './batch-size.ts'
+
+/**
+ * `cuda:` takes an index as the driver counts or a UUID; bare `cuda` is the first GPU that can be used. `webgpu:` takes an
+ * index of the adapters that "skein doctor" lists.
+ */
+export type DeviceChoice =
+  | 'auto'
+  | 'cpu'
+  | 'reference'
+  | 'cuda'
+  | `cuda:${string}`
+  | 'webgpu'
+  | `webgpu:${number}`
+
+/** What messages say that --device takes. */
+export const DEVICES_TAKEN = 'auto, cpu, cuda, cuda:N, webgpu, webgpu:N or reference'
+
+/** How the WKV states are held on cuda; fp16 halves their memory and traffic, and rounds with dither. */
+type WkvChoice = 'fp32' | 'fp16'
+export const WKV_CHOICES: readonly WkvChoice[] = ['fp32', 'fp16']
+
+export interface BackendOptions {
+  readonly device?: DeviceChoice | undefined
+  readonly threads?: number | undefined
+  readonly wkv?: WkvChoice | undefined
+  /** Most memory of a GPU to use; all that is free when absent. */
+  readonly memoryBytes?: number | undefined
+}
+
+/** What the choice may depend on. */
+interface ModelFacts {
+  readonly numParameters: number
+}
+
+export interface OpenedBackend {
+  readonly backend: Backend
+  /** What is left now for states and activations. */
+  freeMemory(): FreeMemory
+}
+
+/** Of GPU memory that states may be chosen from where nobody says how much there is. */
+const MOST_WEBGPU_BYTES = 8 * 2 ** 30
+
+/** The reference backend reads ~10⁸ weights a second: beyond this size a token takes seconds. */
+const MAX_REFERENCE_PARAMETERS = 50_000_000
+
+/** The choice that a flag's text means; undefined when it means none. */
+export function parseDevice(text: string): DeviceChoice | undefined {
+  if (text === 'auto' || text === 'cpu' || text === 'reference' || text === 'cuda') return text
+  if (text === 'webgpu') return text
+  const adapter = /^webgpu:(\d+)$/.exec(text)?.[1]
+  if (adapter !== undefined) return `webgpu:${Number(adapter)}`
+  const which = /^cuda:(\d+|GPU-[0-9a-f-]+)$/i.exec(text)?.[1]
+  return which === undefined ? undefined : `cuda:${which}`
+}
+
+/** Opened beforehand, by the index of their adapters: opening one takes turns of the event loop. */
+const prepared = new Map<number, WebgpuBackend>()
+
+/** What a choice needs before openBackend can open it. */
+export async function prepareDevice({ device = 'auto' }: BackendOptions): Promise<void> {
+  if (device === 'auto') return prepareBest()
+  if (!isWebgpu(device)) return
+  const index = adapterOf(device)
+  const backend = await openWebgpuBackend(index)
+  await testBackend(backend)
+  prepared.set(index, backend)
+}
+
+/** A GPU that cuda does not reach. Software adapters are slower than the CPU kernels. */
+async function prepareBest(): Promise<void> {
+  const { hasCard, problems } = cudaReport()
+  if (hasCard && problems.length === 0) return
+  // Nothing is loaded where there is nothing to find.
+  if (process.platform === 'linux' && !existsSync('/dev/dri')) return
+  const { adapters } = await webgpuReport()
+  const index = adapters.findIndex(({ isSoftware }) => !isSoftware)
+  if (index < 0) return
+  try {
+    await prepareDevice({ device: `webgpu:${index}` })
+  } catch (error) {
+    note(`${SkeinError.from(error).message}; using the CPU`)
+  }
+}
+
+function isWebgpu(device: DeviceChoice): device is 'webgpu' | `webgpu:${number}` {
+  return device === 'webgpu' || device.startsWith('webgpu:')
+}
+
+function adapterOf(device: 'webgpu' | `webgpu:${number}`): number {
+  return device === 'webgpu' ? 0 : Number(device.slice('webgpu:'.length))
+}
+
+function openPrepared(index: number): OpenedBackend {
+  const backend = prepared.get(index)
+  if (backend === undefined)
+    throw new SkeinError(
+      'invalid_request',
+      '--device webgpu is for serving, chat and generate; this command waits for its device and takes cpu or cuda',
+      { param: 'device' },
+    )
+  prepared.delete(index)
+  // WebGPU does not say how much memory there is; a GPU without its own shares that of the host.
+  const bytes = () => Math.min(freemem(), MOST_WEBGPU_BYTES)
+  return { backend, freeMemory: () => ({ bytes: bytes(), isDevice: false }) }
+}
+
+export function openBackend(options: BackendOptions, model: ModelFacts): OpenedBackend {
+  const { device = 'auto' } = options
+  if (device === 'auto') return openBest(options, model)
+  if (device === 'cuda' || device.startsWith('cuda:')) return openCuda(device, options)
+  refuseCudaOptions(options, `needs --device cuda, not ${device}`)
+  if (isWebgpu(device)) return openPrepared(adapterOf(device))
+  return onHost(device === 'reference' ? createReferenceBackend() : openCpu(options))
+}
+
+/** A usable GPU, by cuda or else by webgpu, else the CPU kernels where they are built, else the reference for models small enough for it. */
+function openBest(options: BackendOptions, model: ModelFacts): OpenedBackend {
+  const cuda = openCudaIfUsable(options)
+  if (cuda !== null) return cuda
+  refuseCudaOptions(options, 'needs an NVIDIA GPU, and none can be used here')
+  for (const index of prepared.keys()) return openPrepared(index)
+  try {
+    return onHost(openCpu(options))
+  } catch (error) {
+    return onHost(referenceInstead(error, model))
+  }
+}
+
+function openCudaIfUsable(options: BackendOptions): OpenedBackend | null {
+  const { hasCard, problems } = cudaReport()
+  if (!hasCard) return null
+  if (problems.length > 0) {
+    note(`${problems.map(({ message }) => message).join('; ')}; using the CPU`)
+    return null
+  }
+  return openCuda('cuda', options)
+}
+
+/** What only a GPU can do is refused elsewhere, not ignored. */
+function refuseCudaOptions({ wkv, memoryBytes }: BackendOptions, reason: string): void {
+  const refused = (flag: string, param: string) =>
+    new SkeinError('invalid_request', `${flag} ${reason}`, { param })
+  if (wkv === 'fp16') throw refused('--wkv fp16', 'wkv')
+  if (memoryBytes !== undefined) throw refused('--memory-gb', 'memory-gb')
+}
+
+function openCuda(
+  device: string,
+  { wkv = 'fp32', memoryBytes }: Pick<BackendOptions, 'wkv' | 'memoryBytes'>,
+): OpenedBackend {
+  const backend = createCudaBackend({
+    device: ordinalOrUuid(device),
+    wkv: wkv === 'fp16' ? 'f16' : 'f32',
+    ...(memoryBytes === undefined ? {} : { memoryBytes }),
+  })
+  const freeMemory = () => ({
+    bytes: backend.device.freeBytes(),
+    isDevice: true,
+    scratchBytes: backend.scratchBytes,
+  })
+  return { backend, freeMemory }
+}
+
+/** The bare device of a choice, for what measures it. */
+export function openCudaDevice(device: DeviceChoice): CudaDevice {
+  if (device !== 'cuda' && !device.startsWith('cuda:'))
+    throw new SkeinError(
+      'invalid_request',
+      `--device takes cuda, cuda:N or cuda:UUID, not ${device}`,
+      {
+        param: 'device',
+      },
+    )
+  return CudaDevice.open({ device: ordinalOrUuid(device) })
+}
+
+/** "cuda" is the first GPU that can be used: a machine may hold an old one beside it. */
+function ordinalOrUuid(device: string): number | string {
+  if (device === 'cuda') return cudaReport().devices.find(isCapable)?.ordinal ?? 0
+  const which = device.slice('cuda:'.length)
+  return /^\d+$/.test(which) ? Number(which) : which
+}
+
+function openCpu({ threads }: BackendOptions): Backend {
+  return createCpuBackend(threads === undefined ? {} : { threads })
+}
+
+function onHost(backend: Backend): OpenedBackend {
+  return { backend, freeMemory: () => ({ bytes: freemem(), isDevice: false }) }
+}
+
+function referenceInstead(error: unknown, { numParameters }: ModelFacts): Backend {
+  if (!(error instanceof SkeinError) || error.code !== 'backend_unavailable') throw error
+  if (numParameters > MAX_REFERENCE_PARAMETERS)
+    throw new SkeinError(
+      'backend_unavailable',
+      `${error.message}; the reference backend is too slow for ${Math.round(numParameters / 1e6)}M parameters (--device reference runs it anyway)`,
+    )
+  note(`${error.message}; using the slow reference backend`)
+  return createReferenceBackend()
+}
+
+function note(text: string): void {
+  process.stderr.write(`skein: ${text}\n`)
+}

@@ -1,0 +1,172 @@
+/**
+ * Makes workers: from what was asked of one (a `WorkerSpec`) to a process that is supervised. The only place that knows
+ * both the fields of a spec and the choices that a worker process takes.
+ */
+import { statSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import type { Logger } from 'pino'
+import { SkeinError } from '../errors.ts'
+import type { WorkerSpec } from '../gateway/contract.ts'
+import type { Launch, Launcher } from '../gateway/fleet/launch.ts'
+import { Supervisor, type SupervisorOptions } from '../gateway/fleet/supervisor.ts'
+import type { Tokenizer } from '../tokenizer/tokenizer.ts'
+import { DEVICES_TAKEN, type DeviceChoice, parseDevice, WKV_CHOICES } from './device-choice.ts'
+import {
+  checkModelFile,
+  type EngineChoice,
+  loadTokenizer,
+  QUANT_CHOICES,
+  vocabularyPath,
+} from './load.ts'
+
+/** What every worker gets unless it is told otherwise. */
+type WorkerDefaults = Omit<EngineChoice, 'model'>
+
+interface LauncherOptions {
+  /** Adapters among them belong to `adaptedFile` alone. */
+  readonly defaults: WorkerDefaults
+  readonly adaptedFile: string | null
+  readonly logger: Logger
+  readonly supervision?: Pick<SupervisorOptions, 'timing' | 'maxBytes'> | undefined
+  readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
+}
+
+export function createLauncher(options: LauncherOptions): Launcher {
+  const tokenizers = new TokenizerCache()
+  return (launch, { onLine, onChange }) => {
+    const { id, spec } = launch()
+    const choiceNow = () => engineChoiceOf(launch(), options)
+    const choice = choiceNow()
+    checkModelFile(choice)
+    const vocab = vocabularyPath(choice)
+    for (const note of notesOn(spec)) onLine(`skein: ${note}`)
+    const { onProgress } = options
+    const keeper = new Supervisor({
+      worker: () => ({ entry: WORKER, args: [JSON.stringify({ ...choiceNow(), vocab })] }),
+      name: id,
+      logger: options.logger,
+      onLine,
+      onChange,
+      ...options.supervision,
+      ...(onProgress === undefined ? {} : { onProgress }),
+    })
+    return { keeper, tokenizer: tokenizerOf(launch(), () => tokenizers.get(vocab, choice)) }
+  }
+}
+
+const WORKER = fileURLToPath(new URL('./worker.js', import.meta.url))
+
+/** Throws for a field that this server cannot do, by the name of the field. */
+export function engineChoiceOf(
+  { file, quant, startStates, adapters, vocab, spec }: Launch,
+  { defaults, adaptedFile }: Pick<LauncherOptions, 'defaults' | 'adaptedFile'>,
+): EngineChoice {
+  const place = placeOf(spec)
+  return {
+    ...defaults,
+    // Who names a place means that one and no other.
+    ...(Object.keys(place).length === 0 ? {} : { device: undefined, ppDevices: undefined }),
+    ...place,
+    ...given({
+      quant: oneOf('quant', quant, QUANT_CHOICES),
+      wkv: oneOf('wkv', spec.wkv, WKV_CHOICES),
+      threads: spec.threads,
+      slots: spec.max_batch_size,
+      maxTokens: stepTokens(spec),
+      maxWaiting: spec.max_queue_size,
+      vocab,
+    }),
+    ...(adaptedFile === file && adapters === undefined ? {} : { adapters }),
+    model: file,
+    startStates,
+  }
+}
+
+/** Every row that generates takes a token of a step; the chunk is what prompts get beside them. */
+function stepTokens({ prefill_chunk_size, max_batch_size }: WorkerSpec): number | null {
+  return prefill_chunk_size === null ? null : prefill_chunk_size + (max_batch_size ?? 0)
+}
+
+function placeOf(spec: WorkerSpec): { device?: DeviceChoice; ppDevices?: DeviceChoice[] } {
+  const { gpu_id, device, pp_devices } = spec
+  const named = device === null ? undefined : deviceOf(device)
+  if (pp_devices !== null) {
+    if (gpu_id !== null || named !== undefined)
+      throw invalid('pp_devices', 'names the devices; leave gpu_id and device out')
+    const devices = pp_devices.map((index): DeviceChoice => `cuda:${index}`)
+    return devices.length === 1 ? { device: devices[0]! } : { ppDevices: devices }
+  }
+  if (gpu_id === null) return named === undefined ? {} : { device: named }
+  const pinned: DeviceChoice = `cuda:${gpu_id}`
+  if (named !== undefined && named !== pinned && named !== 'cuda')
+    throw invalid('device', `${device} is not GPU ${gpu_id} of gpu_id; give one of the two`)
+  return { device: pinned }
+}
+
+function deviceOf(text: string): DeviceChoice {
+  const device = parseDevice(text)
+  if (device !== undefined) return device
+  throw invalid('device', `expected ${DEVICES_TAKEN}`)
+}
+
+function oneOf<T extends string>(
+  field: string,
+  value: string | null,
+  choices: readonly T[],
+): T | null {
+  if (value === null) return null
+  const found = choices.find((choice) => choice === value)
+  return found ?? raise(invalid(field, `expected one of ${choices.join(', ')}`))
+}
+
+/** Without the fields that nothing was said of. */
+function given<T extends object>(fields: T): { [K in keyof T]?: NonNullable<T[K]> } {
+  const entries = Object.entries(fields).filter(([, value]) => value != null)
+  // What is left has no null in it.
+  return Object.fromEntries(entries) as { [K in keyof T]?: NonNullable<T[K]> }
+}
+
+/** What is wrong with a vocabulary that was named is not the model's fault. */
+function tokenizerOf({ vocab }: Launch, read: () => Tokenizer): Tokenizer {
+  try {
+    return read()
+  } catch (thrown) {
+    if (vocab === null) throw thrown
+    const { code, message } = SkeinError.from(thrown)
+    throw new SkeinError(code, message, { param: 'tokenizer_path', cause: thrown })
+  }
+}
+
+/** Fields that have no effect here, in words. */
+function notesOn({ max_prefill_batch, use_cuda_graph }: WorkerSpec): string[] {
+  return [
+    max_prefill_batch === null
+      ? []
+      : ['max_prefill_batch has no effect: the prompts of a step share its tokens'],
+    use_cuda_graph === null
+      ? []
+      : ['use_cuda_graph has no effect: steps are replayed as graphs where the device can'],
+  ].flat()
+}
+
+/** Replicas share one: a vocabulary takes longer to read than a worker to start. */
+class TokenizerCache {
+  readonly #known = new Map<string, { readonly changedAt: number; readonly tokenizer: Tokenizer }>()
+
+  get(path: string, choice: EngineChoice): Tokenizer {
+    const changedAt = statSync(path).mtimeMs
+    const known = this.#known.get(path)
+    if (known?.changedAt === changedAt) return known.tokenizer
+    const tokenizer = loadTokenizer({ ...choice, vocab: path })
+    this.#known.set(path, { changedAt, tokenizer })
+    return tokenizer
+  }
+}
+
+function invalid(param: string, message: string): SkeinError {
+  return new SkeinError('invalid_request', `${param}: ${message}`, { param })
+}
+
+function raise(error: SkeinError): never {
+  throw error
+}

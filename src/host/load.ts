@@ -1,0 +1,313 @@
+/**
+ * Puts the parts together: file → checkpoint → backend → model → runner → engine. Used by the worker process, the
+ * library entry, the commands and the benches.
+ */
+import { existsSync } from 'node:fs'
+import { freemem } from 'node:os'
+import { fileURLToPath } from 'node:url'
+import type { WeightType } from '../backend/backend.ts'
+import { LocalEngineClient } from '../engine/client/local-client.ts'
+import type { EngineClient } from '../engine/client.ts'
+import { Engine } from '../engine/engine.ts'
+import { DEFAULT_STATE_OPTIONS, identityOf, type StateOptions } from '../engine/states.ts'
+import { SkeinError } from '../errors.ts'
+import { findModel, modelsFolder } from '../hub/model-cache.ts'
+import { findModelName } from '../hub/model-names.ts'
+import { type AdapterChoice, withAdapters } from '../model/adapters.ts'
+import { existsCheckpoint, fingerprint, isGguf, openCheckpoint } from '../model/checkpoint.ts'
+import {
+  loadableArchitecture,
+  rwkv6Dimensions,
+  rwkv7Dimensions,
+} from '../model/formats/describe.ts'
+import type { Checkpoint, CheckpointToken } from '../model/formats/format.ts'
+import { ModelRunner } from '../model/run/model-runner.ts'
+import type { WarmUp } from '../model/run/warm-up.ts'
+import type { Runner } from '../model/runner.ts'
+import { openTunedState, readTunedState } from '../model/tuned-state.ts'
+import { readTunedStateAside } from '../model/tuned-state-aside.ts'
+import type { LoadProgress } from '../model/weights.ts'
+import type { Store } from '../state/store/store.ts'
+import { openStore } from '../state/store/store-thread.ts'
+import { findVocabulary } from '../tokenizer/find-vocabulary.ts'
+import { Tokenizer } from '../tokenizer/tokenizer.ts'
+import { prepareDevice } from './device-choice.ts'
+import { type PlacementChoice, placeModel } from './placement.ts'
+
+/** How the large matrices are held; 'file' keeps the checkpoint's own type. fp8 is for cuda alone. */
+export type QuantChoice = 'file' | 'f32' | 'f16' | 'bf16' | 'int8' | 'q4' | 'nf4' | 'fp8'
+export const QUANT_CHOICES: readonly QuantChoice[] = [
+  'file',
+  'f32',
+  'f16',
+  'bf16',
+  'int8',
+  'q4',
+  'nf4',
+  'fp8',
+]
+
+/** Plain data, so that it can be handed to a worker process. */
+interface RunnerChoice extends PlacementChoice {
+  /** Path of the checkpoint. */
+  readonly model: string
+  /** Merged into it one after the other. */
+  readonly adapters?: readonly AdapterChoice[] | undefined
+  readonly quant?: QuantChoice | undefined
+}
+
+/** A file with a tuned start state, and the name by which requests ask for it. */
+export interface StartStateFile {
+  readonly name: string
+  readonly path: string
+}
+
+/** What is kept of prompts and conversations; docs/states.md explains each. */
+export interface StateChoice {
+  /** Memory for the states of prompt prefixes; 0 keeps none. A share of free memory when absent. */
+  readonly prefixCacheBytes?: number | undefined
+  /** Where sessions are stored; absent: they live as long as the process. */
+  readonly dataDir?: string | undefined
+  /** Report a turn only when it is on disk. */
+  readonly durable?: boolean | undefined
+  /** States that other servers exported, or for other keys, may become sessions. Without a store any may. */
+  readonly importForeign?: boolean | undefined
+  /** Sessions whose state stays in a slot of the device. */
+  readonly slotStates?: number | undefined
+  /** Session states in memory, by number and by bytes. */
+  readonly memoryStates?: number | undefined
+  readonly memoryStateBytes?: number | undefined
+  /** Of one tenant. */
+  readonly maxSessions?: number | undefined
+  readonly maxSessionBytes?: number | undefined
+  /** Of one session. */
+  readonly maxTurns?: number | undefined
+  readonly sessionTtlSeconds?: number | undefined
+}
+
+export interface EngineChoice extends RunnerChoice, StateChoice {
+  readonly vocab?: string | undefined
+  readonly maxWaiting?: number | undefined
+  /** Milliseconds of a step with prompts beside answers. */
+  readonly itlTargetMs?: number | undefined
+  /** Prompt tokens of such a step. */
+  readonly prefillChunk?: number | undefined
+  readonly maxPromptTokens?: number | undefined
+  readonly startStates?: readonly StartStateFile[] | undefined
+}
+
+/** Share of free memory that cached prefixes may take when it is ours to choose, and its limit. */
+const PREFIX_MEMORY_SHARE = 0.1
+const MAX_DEFAULT_PREFIX_BYTES = 2 ** 31
+
+/** The trained model that comes with Skein, and what commands and requests call it. */
+export const DEMO_NAME = 'demo'
+export const DEMO_MODEL = fileURLToPath(new URL('../../models/demo.pth', import.meta.url))
+
+export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress): ModelRunner {
+  const checkpoint = openModel(choice)
+  try {
+    const weightType = weightTypeOf(choice.quant)
+    const { model, backend, size } = placeModel(checkpoint, choice, { weightType, onProgress })
+    try {
+      return new ModelRunner(model, backend, {
+        ...size,
+        fingerprint: fingerprint(checkpoint),
+        startState: readTunedState(checkpoint, model.stateShape),
+      })
+    } catch (error) {
+      backend.dispose()
+      throw error
+    }
+  } finally {
+    checkpoint.close()
+  }
+}
+
+/** The checkpoint with its adapters. */
+export function openModel({
+  model,
+  adapters = [],
+}: Pick<RunnerChoice, 'model' | 'adapters'>): Checkpoint {
+  const checkpoint = openCheckpoint(model)
+  try {
+    return withAdapters(checkpoint, adapters)
+  } catch (error) {
+    checkpoint.close()
+    throw error
+  }
+}
+
+/** The file with a model's vocabulary; the model itself where that brings its own, as a GGUF does. */
+export function vocabularyPath({ model, vocab }: Pick<EngineChoice, 'model' | 'vocab'>): string {
+  if (vocab !== undefined) return findVocabulary({ model, explicit: vocab })
+  return ownVocabulary(model)?.path ?? findVocabulary({ model })
+}
+
+export function loadTokenizer(choice: Pick<EngineChoice, 'model' | 'vocab'>): Tokenizer {
+  const path = vocabularyPath(choice)
+  const own = isGguf(path) ? ownVocabulary(path) : undefined
+  return own ? Tokenizer.fromTokens(own.tokens, path) : Tokenizer.fromFile(path)
+}
+
+interface OwnVocabulary {
+  readonly path: string
+  readonly tokens: readonly CheckpointToken[]
+}
+
+/** Undefined where the model is absent, too: who needs it will say so. */
+function ownVocabulary(model: string): OwnVocabulary | undefined {
+  if (!existsCheckpoint(model)) return undefined
+  const checkpoint = openCheckpoint(model)
+  try {
+    const tokens = checkpoint.vocabulary?.()
+    return tokens && { path: checkpoint.path, tokens }
+  } finally {
+    checkpoint.close()
+  }
+}
+
+/** An engine over a runner, of which it says only tokens: for benches. Closing it disposes of the runner. */
+export function clientOver(runner: Runner): EngineClient {
+  const tokenBytes = { bytesOf: () => Uint8Array.of(0x61) }
+  return new LocalEngineClient(new Engine(runner, tokenBytes))
+}
+
+/** With `warmUp`, everything is ready for the first request when this returns. */
+export async function loadEngine(
+  choice: EngineChoice,
+  onProgress?: LoadProgress,
+  warmUp?: WarmUp,
+): Promise<{ readonly engine: Engine; readonly tokenizer: Tokenizer }> {
+  // Of a file that is not there, that is the news, not that no vocabulary is beside it.
+  if (!existsCheckpoint(choice.model)) checkModelFile(choice)
+  const tokenizer = loadTokenizer(choice)
+  const startStates = openStartStates(choice)
+  await prepareDevice(choice)
+  const runner = loadRunner(choice, onProgress)
+  try {
+    return { engine: await engineOver(runner, choice, tokenizer, startStates, warmUp), tokenizer }
+  } catch (error) {
+    // After kernel_failed no call on the device succeeds any more.
+    if (SkeinError.from(error).code !== 'kernel_failed') runner.dispose()
+    throw error
+  }
+}
+
+async function engineOver(
+  runner: ModelRunner,
+  choice: EngineChoice,
+  tokenizer: Tokenizer,
+  startStates: ReturnType<typeof openStartStates>,
+  warmUp: WarmUp | undefined,
+): Promise<Engine> {
+  if (tokenizer.vocabSize > runner.info.vocabSize)
+    throw new SkeinError(
+      'unsupported_weights',
+      `the vocabulary has ${tokenizer.vocabSize} ids but ${choice.model} has ${runner.info.vocabSize} embedding rows; give the model's own vocabulary with --vocab`,
+    )
+  if (warmUp !== undefined) runner.warmUp(warmUp)
+  const store = await openStoreOf(choice, runner, tokenizer)
+  try {
+    const states = statesOf(choice, tokenizer, store)
+    const engine = new Engine(runner, tokenizer, limitsOf(choice), states)
+    for (const { name, state } of startStates) engine.startStates.add(name, state)
+    engine.startStates.readFile = (path) => readTunedStateAside(path, runner.info.stateShape)
+    return engine
+  } catch (error) {
+    // Its threads would keep the process alive.
+    await store?.close()
+    throw error
+  }
+}
+
+/** Before the weights are loaded, so that a wrong file is told at once. */
+function openStartStates({ model, startStates = [] }: EngineChoice) {
+  if (startStates.length === 0) return []
+  const checkpoint = openCheckpoint(model)
+  try {
+    const isRwkv6 = loadableArchitecture(checkpoint) === 'rwkv6'
+    const shape = isRwkv6 ? rwkv6Dimensions(checkpoint) : rwkv7Dimensions(checkpoint)
+    return startStates.map(({ name, path }) => ({ name, state: openTunedState(path, shape) }))
+  } finally {
+    checkpoint.close()
+  }
+}
+
+function limitsOf(choice: EngineChoice) {
+  const { maxWaiting, maxPromptTokens, itlTargetMs, prefillChunk } = choice
+  return {
+    ...(itlTargetMs === undefined ? {} : { itlTargetMs }),
+    ...(prefillChunk === undefined ? {} : { prefillChunk }),
+    ...(maxWaiting === undefined ? {} : { maxWaiting }),
+    ...(maxPromptTokens === undefined ? {} : { maxPromptTokens }),
+  }
+}
+
+async function openStoreOf(
+  { dataDir, durable = false }: EngineChoice,
+  { info }: ModelRunner,
+  { hash }: Tokenizer,
+): Promise<Store | null> {
+  if (dataDir === undefined) return null
+  return openStore({ dataFolder: dataDir, identity: identityOf(info, hash), isDurable: durable })
+}
+
+function statesOf(choice: EngineChoice, { hash }: Tokenizer, store: Store | null): StateOptions {
+  const { sizes, limits, ...defaults } = DEFAULT_STATE_OPTIONS
+  const share = Math.floor(PREFIX_MEMORY_SHARE * freemem())
+  const { memoryStateBytes, sessionTtlSeconds } = choice
+  // A limit in bytes alone is not to be cut short by the default number.
+  const unnamed = memoryStateBytes === undefined ? sizes.memory.count : Number.POSITIVE_INFINITY
+  return {
+    ...defaults,
+    vocabulary: hash,
+    store,
+    isDurable: choice.durable === true,
+    // Without a store nothing is known from one start to the next, and so is no seal.
+    acceptsForeign: store === null || choice.importForeign === true,
+    prefixBytes: choice.prefixCacheBytes ?? Math.min(MAX_DEFAULT_PREFIX_BYTES, share),
+    sizes: {
+      slots: choice.slotStates ?? sizes.slots,
+      memory: {
+        count: choice.memoryStates ?? unnamed,
+        bytes: memoryStateBytes ?? sizes.memory.bytes,
+      },
+    },
+    limits: {
+      maxSessions: choice.maxSessions ?? limits.maxSessions,
+      maxBytes: choice.maxSessionBytes ?? limits.maxBytes,
+      maxTurns: choice.maxTurns ?? limits.maxTurns,
+      ttlMs: sessionTtlSeconds === undefined ? limits.ttlMs : 1000 * sessionTtlSeconds,
+    },
+  }
+}
+
+function weightTypeOf(quant: QuantChoice = 'file'): WeightType | undefined {
+  if (quant === 'file') return undefined
+  return quant === 'int8' ? 'i8' : quant
+}
+
+/** Throws, in the words of the reader, for a file that is missing or no checkpoint at all. */
+export function checkModelFile(choice: Pick<RunnerChoice, 'model' | 'adapters'>): void {
+  openModel(choice).close()
+}
+
+/** The checkpoint a command was asked for: a path, the name of a pulled model, or "demo", as without a word. */
+export function modelPath(model: string | undefined): string {
+  if (model !== undefined && existsCheckpoint(model)) return model
+  if (model !== undefined && model !== DEMO_NAME) return pulledModel(model)
+  if (existsSync(DEMO_MODEL)) return DEMO_MODEL
+  throw new SkeinError('not_found', 'no model given and the bundled demo model is missing')
+}
+
+/** What is neither a file nor a name is left to the reader of checkpoints to refuse. */
+function pulledModel(name: string): string {
+  const found = findModel(modelsFolder(), name)
+  if (found) return found.path
+  if (!findModelName(name)) return name
+  throw new SkeinError(
+    'not_found',
+    `${name} is no file here and has not been pulled; "skein pull ${name}" fetches it`,
+  )
+}

@@ -1,0 +1,140 @@
+/**
+ * Where a model runs and how large its steps are: on one device, or by layers on several. Weights are loaded here, since
+ * only what they leave free says how many sequences fit. Knows no files beside the checkpoint, and no engine.
+ */
+import type { Backend } from '../backend/backend.ts'
+import { connect } from '../backend/link.ts'
+import { assert } from '../errors.ts'
+import { describeCheckpoint, loadableArchitecture } from '../model/formats/describe.ts'
+import type { Checkpoint } from '../model/formats/format.ts'
+import type { LayerRange, LoadModel, Model } from '../model/model.ts'
+import { modelBytes, splitLayers } from '../model/run/layer-split.ts'
+import { joinStages, type Stage } from '../model/run/pipeline.ts'
+import { loadRwkv6 } from '../model/rwkv6.ts'
+import { loadRwkv7 } from '../model/rwkv7.ts'
+import type { WeightOptions } from '../model/weights.ts'
+import { type BatchSize, chooseBatchSize, type FreeMemory } from './batch-size.ts'
+import {
+  type BackendOptions,
+  type DeviceChoice,
+  type OpenedBackend,
+  openBackend,
+} from './device-choice.ts'
+
+/** Plain data, so that it can be handed to a worker process. */
+export interface PlacementChoice extends BackendOptions {
+  /** Devices that share the layers, in order; `device` where there are not two at least. */
+  readonly ppDevices?: readonly DeviceChoice[] | undefined
+  /** Recurrent states kept on the device = most rows of a step. Chosen from free memory when absent. */
+  readonly slots?: number | undefined
+  /** Token budget of one step. */
+  readonly maxTokens?: number | undefined
+}
+
+interface PlacedModel {
+  readonly model: Model
+  /** Belongs to whoever gets it. */
+  readonly backend: Backend
+  readonly size: BatchSize
+}
+
+const LOADERS: Readonly<Record<'rwkv6' | 'rwkv7', LoadModel>> = {
+  rwkv6: loadRwkv6,
+  rwkv7: loadRwkv7,
+}
+
+export function placeModel(
+  checkpoint: Checkpoint,
+  choice: PlacementChoice,
+  options: WeightOptions,
+): PlacedModel {
+  const load = LOADERS[loadableArchitecture(checkpoint)]
+  const facts = { numParameters: describeCheckpoint(checkpoint).numParameters }
+  const open = (device: DeviceChoice | undefined) => openBackend({ ...choice, device }, facts)
+  const loadOn: LoadOn = (backend, own, layers) => load(checkpoint, backend, own, layers)
+  const { ppDevices = [] } = choice
+  if (ppDevices.length < 2) return onOne(open(choice.device), choice, options, loadOn)
+  const ranges = splitLayers(modelBytes(checkpoint, options.weightType), ppDevices.length)
+  return onSeveral(ranges, (s) => open(ppDevices[s]), choice, options, loadOn)
+}
+
+type LoadOn = (backend: Backend, options: WeightOptions, layers?: LayerRange) => Model
+
+function onOne(
+  { backend, freeMemory }: OpenedBackend,
+  asked: PlacementChoice,
+  options: WeightOptions,
+  loadOn: LoadOn,
+): PlacedModel {
+  try {
+    const model = loadOn(backend, options)
+    return { model, backend, size: chooseBatchSize(asked, model, freeMemory()) }
+  } catch (error) {
+    backend.dispose()
+    throw error
+  }
+}
+
+function onSeveral(
+  ranges: readonly LayerRange[],
+  openStage: (s: number) => OpenedBackend,
+  asked: PlacementChoice,
+  options: WeightOptions,
+  loadOn: LoadOn,
+): PlacedModel {
+  const opened: OpenedBackend[] = []
+  try {
+    for (const s of ranges.keys()) opened.push(openStage(s))
+    const ownOptions = sharedProgress(options)
+    const stages = opened.map(({ backend }, s): Stage => {
+      return { backend, model: loadOn(backend, ownOptions(), ranges[s]) }
+    })
+    const free = opened.map(({ freeMemory }) => freeMemory())
+    const models = stages.map(({ model }) => model)
+    return { ...joinStages(stages, connect), size: tightestSize(asked, models, free) }
+  } catch (error) {
+    for (const { backend } of opened) backend.dispose()
+    throw error
+  }
+}
+
+/** What a layer hands to the next takes of a token, in vectors of C floats: the residual, and v of the first layer. */
+const CARRIED_VECTORS = 1.5
+
+/** Every stage has the slots that the one with least room can hold. */
+export function tightestSize(
+  asked: Pick<PlacementChoice, 'slots' | 'maxTokens'>,
+  models: readonly Pick<Model, 'stateShape' | 'vocabSize' | 'output'>[],
+  free: readonly FreeMemory[],
+): BatchSize {
+  const sizesFor = (one: typeof asked) =>
+    models.map((model, s) => {
+      const batchModel = {
+        stateShape: model.stateShape,
+        // Logits and penalties are where the head is.
+        vocabSize: model.output === null ? 0 : model.vocabSize,
+        // For every step on its way, where they arrive from another device.
+        moreVectors: s === 0 ? 0 : models.length * CARRIED_VECTORS,
+      }
+      return chooseBatchSize(one, batchModel, free[s]!)
+    })
+  const slots = Math.min(...sizesFor(asked).map(({ numSlots }) => numSlots))
+  const [size] = sizesFor({ ...asked, slots })
+  assert(size !== undefined, 'a pipeline without stages')
+  return size
+}
+
+/** One bar over the loads of all stages, each of which counts its own bytes from 0. */
+function sharedProgress({ onProgress, ...options }: WeightOptions): () => WeightOptions {
+  let done = 0
+  return () => {
+    const before = done
+    return {
+      ...options,
+      onProgress(own, total) {
+        done = before + own
+        onProgress?.(done, total)
+      },
+    }
+  }
+}

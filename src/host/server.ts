@@ -1,0 +1,250 @@
+/** A gateway with its workers, as `serve` and `chat FILE` start it. Puts gateway, fleet and launcher together. */
+import type { AddressInfo } from 'node:net'
+import { dirname, join } from 'node:path'
+import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
+import { type Logger, pino } from 'pino'
+import { SkeinError } from '../errors.ts'
+import { packageVersion } from '../files/version.ts'
+import type { KeyRing } from '../gateway/access/keys-file.ts'
+import { RateLimits } from '../gateway/access/rate-limits.ts'
+import { type AppOptions, buildApp, createShared } from '../gateway/app.ts'
+import { Metrics } from '../gateway/figures/metrics.ts'
+import { openMetricsDoor } from '../gateway/figures/metrics-port.ts'
+import { startTracing } from '../gateway/figures/tracing.ts'
+import { Fleet } from '../gateway/fleet/fleet.ts'
+import { DEFAULT_SPEC, type Launch, launchOf } from '../gateway/fleet/launch.ts'
+import { Drain } from '../gateway/http/drain.ts'
+import type { Limits } from '../gateway/http/limits.ts'
+import { shutDown } from '../gateway/http/shutdown.ts'
+import { boundUnsentBytes } from '../gateway/http/unsent-bytes.ts'
+import type { OpenDoor } from '../gateway/management/doors.ts'
+import { Management } from '../gateway/management/management.ts'
+import { type ModelFolder, openModelFolder } from '../gateway/models/model-folder.ts'
+import { ModelHost } from '../gateway/models/model-host.ts'
+import { createRegistry } from '../gateway/routing/registry.ts'
+import { createLauncher } from './launcher.ts'
+import { checkModelFile, type EngineChoice } from './load.ts'
+import { listModelFiles, nameOf, realPath, resolveSpec } from './model-files.ts'
+import { Pulls } from './pulls.ts'
+
+interface ServerOptions {
+  readonly host?: string | undefined
+  /** 0: any free one. */
+  readonly port?: number | undefined
+  readonly keys?: readonly string[] | undefined
+  /** Keys with names, which come and go. */
+  readonly keyRing?: KeyRing | undefined
+  /** Workers to begin with; absent: one of the model of the choice. */
+  readonly launches?: readonly Launch[] | undefined
+  /** Memory that a worker process may take. */
+  readonly maxWorkerBytes?: number | undefined
+  readonly allowedOrigins?: readonly string[] | undefined
+  readonly allowedHosts?: readonly string[] | undefined
+  /** Translation needs no key. */
+  readonly openTranslate?: boolean | undefined
+  /** Whose files may be loaded over HTTP; by default the folder of the model, or "models" and "states" without one. */
+  readonly modelDir?: string | undefined
+  readonly limits?: Partial<Limits> | undefined
+  /** /metrics without a key, on this port alone; 0: any free one. */
+  readonly metricsPort?: number | undefined
+  /** An OpenTelemetry collector that gets traces. */
+  readonly traceEndpoint?: string | undefined
+  readonly logger?: Logger | undefined
+  readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
+  /** Told as soon as it listens: models that are ready are served while others load. */
+  readonly onListening?: ((server: Server) => void) | undefined
+}
+
+export interface Server {
+  /** "http://127.0.0.1:8000" */
+  readonly url: string
+  readonly app: FastifyInstance
+  readonly drain: Drain
+  readonly models: ModelHost
+  /** Ends at once: for commands and tests. `serve` drains instead. */
+  stop(): Promise<void>
+}
+
+/**
+ * Listens at once, so that probes get an answer; resolves when the models are ready or the server is told to end before,
+ * throws if a model never will be ready. Without a model (`choice.model` null) there is nothing to wait for.
+ */
+export async function startServer(
+  choice: ServedChoice,
+  options: ServerOptions = {},
+): Promise<Server> {
+  const { host = '127.0.0.1', port = 8000, logger = pino({ level: 'silent' }) } = options
+  const { model, dataDir } = choice
+  const launches = options.launches ?? workerOf(choice)
+  for (const { file } of launches) checkModelFile({ ...choice, model: file })
+  const folder = modelFolderOf(model, options)
+  const fleet = new Fleet({
+    launcher: launcherOf(choice, options, logger),
+    logFolder: dataDir === undefined ? undefined : join(dataDir, 'logs'),
+  })
+  const models = new ModelHost({ folder, fleet })
+  const drain = new Drain()
+  const common = commonOptions(options, logger, fleet, drain)
+  const management = manage(fleet, folder, host, common)
+  const app = bounded(
+    buildApp({ ...common, host, models: models.registry, admin: models, management }),
+    logger,
+  )
+  const stop = () => shutDown({ app, drain, stopWorkers: () => models.stop(), timeoutMs: 0 })
+  let server: Server | null = null
+  try {
+    await observe(app, common.metrics, { ...options, host })
+    await listen(app, host, port)
+    server = { url: urlOf(app, host), app, drain, models, stop }
+    management.listensOn(server.url)
+    options.onListening?.(server)
+    await models.begin(launches)
+    return server
+  } catch (error) {
+    // On the way down models that load are ended, which is no failure of theirs; who asked for it ends the rest.
+    if (server !== null && drain.isDraining) return server
+    await stop()
+    throw error
+  }
+}
+
+/** Figures and traces for others' tools, as long as the server lives. */
+async function observe(
+  app: FastifyInstance,
+  metrics: Metrics,
+  { host = '127.0.0.1', metricsPort, traceEndpoint, allowedHosts }: ServerOptions,
+): Promise<void> {
+  if (metricsPort !== undefined) {
+    const door = await openMetricsDoor(metrics, host, metricsPort, allowedHosts)
+    app.addHook('onClose', () => door.close())
+  }
+  if (traceEndpoint === undefined) return
+  const endTracing = await startTracing(traceEndpoint, packageVersion())
+  // What is not sent by now is lost, and no reason to stay.
+  app.addHook('onClose', () => endTracing().catch(() => {}))
+}
+
+type CommonOptions = Omit<AppOptions, 'models' | 'host' | 'admin' | 'management'> & {
+  readonly metrics: Metrics
+  readonly logger: Logger
+}
+
+/** What the server and the doors to single workers share: who may do what how often, calls, mixtures, figures, the way down. */
+function commonOptions(
+  options: ServerOptions,
+  logger: Logger,
+  fleet: Fleet,
+  drain: Drain,
+): CommonOptions {
+  return {
+    keys: options.keys ?? [],
+    keyRing: options.keyRing ?? null,
+    rates: new RateLimits(),
+    shared: createShared(),
+    metrics: new Metrics(fleet.registry, fleet),
+    version: packageVersion(),
+    isTraced: options.traceEndpoint !== undefined,
+    drain,
+    logger,
+    limits: options.limits ?? {},
+    openTranslate: options.openTranslate ?? false,
+    allowedOrigins: options.allowedOrigins ?? [],
+    allowedHosts: options.allowedHosts ?? [],
+  }
+}
+
+function manage(
+  fleet: Fleet,
+  folder: ModelFolder,
+  host: string,
+  common: CommonOptions,
+): Management {
+  const openDoor: OpenDoor = (worker, address) => {
+    const { id, spec } = worker.launch
+    const model = { id, aliases: spec.aliases, tokenizer: worker.tokenizer }
+    const models = createRegistry([{ ...model, source: fleet.routerTo(worker) }])
+    return bounded(buildApp({ ...common, host: address, models }), common.logger)
+  }
+  return new Management({
+    fleet,
+    metrics: common.metrics,
+    version: common.version,
+    host,
+    isOpen: () => common.keys.length === 0 && common.keyRing?.isInUse !== true,
+    resolve: (spec) => resolveSpec(spec, folder),
+    listModels: () => listModelFiles(folder),
+    pulls: new Pulls(),
+    openDoor,
+  })
+}
+
+/** What every worker gets unless it is told otherwise, and the model to begin with. */
+type ServedChoice = Omit<EngineChoice, 'model'> & { readonly model: string | null }
+
+/** Where RWKV-Infer has its files, unless a file or a folder was named. */
+function modelFolderOf(model: string | null, { modelDir }: ServerOptions): ModelFolder {
+  if (modelDir !== undefined) return openModelFolder(modelDir)
+  return model === null
+    ? openModelFolder('models', ['states'])
+    : openModelFolder(dirname(realPath(model)))
+}
+
+/** A worker of the model that was chosen, where no others are asked for. */
+function workerOf({ model, startStates = [] }: ServedChoice): Launch[] {
+  if (model === null) return []
+  const spec = {
+    ...DEFAULT_SPEC,
+    model_path: model,
+    model_name: nameOf(model),
+    states: startStates,
+  }
+  return [launchOf(spec, { file: realPath(model) })]
+}
+
+/** Adapters belong to the model that the server was started with; `--vocab` is for all. */
+function launcherOf(choice: ServedChoice, options: ServerOptions, logger: Logger) {
+  const { model, ...defaults } = choice
+  return createLauncher({
+    defaults,
+    adaptedFile: model === null ? null : realPath(model),
+    logger,
+    supervision: { maxBytes: options.maxWorkerBytes },
+    onProgress: options.onProgress,
+  })
+}
+
+/** Before anybody is connected. */
+function bounded(app: FastifyInstance, logger: FastifyBaseLogger): FastifyInstance {
+  app.addHook('onListen', async () => {
+    const reason = boundUnsentBytes(app.server)
+    if (reason !== null)
+      logger.warn({ reason }, 'what the system keeps for slow clients is its own')
+  })
+  return app
+}
+
+async function listen(app: FastifyInstance, host: string, port: number): Promise<void> {
+  try {
+    await app.listen({ host, port })
+  } catch (error) {
+    // Errors of listen carry a code; other values are passed on unchanged.
+    const { code } = error as NodeJS.ErrnoException
+    if (code === 'EADDRINUSE')
+      throw new SkeinError('conflict', `port ${port} is in use; choose another with --port`)
+    if (code === 'EACCES')
+      throw new SkeinError(
+        'forbidden',
+        `not allowed to listen on port ${port}; choose one above 1023`,
+      )
+    if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND')
+      throw new SkeinError('invalid_request', `--host ${host} is not an address of this machine`)
+    throw error
+  }
+}
+
+function urlOf(app: FastifyInstance, host: string): string {
+  // A listening TCP server has an address object; only pipes have a string.
+  const { port } = app.server.address() as AddressInfo
+  const name = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
+  return `http://${name.includes(':') ? `[${name}]` : name}:${port}`
+}

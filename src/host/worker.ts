@@ -1,0 +1,56 @@
+/**
+ * Entry of a worker process: loads one model and serves its engine to the gateway that forked it. What to load comes as
+ * JSON in the first argument. Native code may abort this process; only its own streams are lost then.
+ */
+import { channelToParent } from '../engine/client/process-channel.ts'
+import { serveEngine } from '../engine/client/worker-loop.ts'
+import { SkeinError } from '../errors.ts'
+import { type EngineChoice, loadEngine } from './load.ts'
+
+/** Progress messages are for a bar: no more than this many. */
+const PROGRESS_STEPS = 200
+const WARM_UP_REPORT_MS = 2000
+
+async function main(): Promise<number> {
+  const channel = channelToParent()
+  // A signal from the terminal reaches the whole group; the gateway decides when its workers end.
+  process.on('SIGINT', () => {})
+  let nextReport = 0
+  try {
+    // The gateway writes this argument; see workerCommand in host/server.ts.
+    const choice = JSON.parse(process.argv[2] ?? '') as EngineChoice
+    const onProgress = (doneBytes: number, totalBytes: number) => {
+      if (doneBytes < nextReport && doneBytes < totalBytes) return
+      nextReport = doneBytes + totalBytes / PROGRESS_STEPS
+      channel.send({ type: 'progress', doneBytes, totalBytes })
+    }
+    const { engine } = await loadEngine(choice, onProgress, {
+      onProgress: tellOfWarmUp(),
+      onWarning: say,
+    })
+    // Nor does a signal to the whole service: the gateway still wants states saved and answers ended.
+    process.on('SIGTERM', () => {})
+    process.on('SIGHUP', () => {})
+    return await serveEngine(engine, channel)
+  } catch (error) {
+    channel.send({ type: 'fatal', error: SkeinError.from(error).toShape() })
+    await channel.close()
+    return 1
+  }
+}
+
+function say(message: string): void {
+  process.stderr.write(`skein: ${message}\n`)
+}
+
+/** The first start on a machine tunes its products, which takes a while; later ones find them on disk. */
+function tellOfWarmUp(): (done: number, total: number) => void {
+  let last = performance.now()
+  return (done, total) => {
+    if (performance.now() - last < WARM_UP_REPORT_MS) return
+    last = performance.now()
+    say(`preparing the device: ${done} of ${total} batch sizes`)
+  }
+}
+
+process.exit(await main())

@@ -1,0 +1,144 @@
+/**
+ * Flights of a recorded program: batches in turn, results in order, and rows that feed what the flight before drew. On
+ * a program without flights a step has run when it is launched, and what it feeds is looked up here. Knows no slots.
+ */
+import {
+  type Batch,
+  type Capacity,
+  createBatch,
+  type Flight,
+  type Program,
+} from '../../backend/backend.ts'
+import { assert } from '../../errors.ts'
+import type { BatchRow, RowResult } from '../runner.ts'
+import { fedDraw, idleResult, type PackedRow, packRows, readRow, runsOn } from './step-packing.ts'
+
+/** Reads logits rows [start, start + count) of the last step; later ones may overwrite them at once. */
+type ReadLogits = (start: number, count: number) => Flight<Float32Array>
+
+export class FlightQueue {
+  readonly max: number
+  readonly feedsDraws: boolean
+  readonly #program: Program
+  readonly #readLogits: ReadLogits
+  readonly #batches: readonly Batch[]
+  /** On their way, oldest first. */
+  readonly #flights: StepFlight[] = []
+  #last: StepFlight | null = null
+  #numLaunched = 0
+
+  constructor(program: Program, capacity: Capacity, readLogits: ReadLogits) {
+    this.max = program.flights?.max ?? 1
+    this.feedsDraws = program.flights?.feedsDraws ?? true
+    this.#program = program
+    this.#readLogits = readLogits
+    this.#batches = Array.from({ length: this.max }, () => createBatch(capacity))
+  }
+
+  launch(rows: readonly BatchRow[]): Flight<RowResult[]> {
+    assert(this.#flights.length < this.max, `${this.max} flights are on their way already`)
+    const batch = this.#batches[this.#numLaunched % this.max]!
+    const before = this.#last
+    const flight =
+      this.#program.flights === undefined
+        ? this.#runNow(batch, rows, before)
+        : this.#launch(batch, rows, before)
+    this.#numLaunched++
+    this.#last = flight
+    return flight
+  }
+
+  /** Where the device looks up what a row feeds. */
+  #launch(batch: Batch, rows: readonly BatchRow[], before: StepFlight | null): StepFlight {
+    const packed = packRows(batch, rows)
+    const feeds = rows.map(feedsOf)
+    const flown = this.#program.flights!.launch(batch)
+    const logits = packed.map((row) => this.#logitsOf(row))
+    const isDone = () => flown.isDone && logits.every((read) => read?.isDone !== false)
+    const flight: StepFlight = new StepFlight(isDone, () => {
+      if (this.#flights[0] !== flight) this.#flights[0]!.result()
+      flown.wait()
+      this.#flights.shift()
+      return packed.map((row, b) => {
+        const fed = feeds[b]!
+        const isIdle = fed.draw !== null && !runsOn(before!.drawn[fed.draw]!, fed)
+        return isIdle ? idleResult(fed) : this.#read(batch, row, logits[b]!)
+      })
+    })
+    this.#flights.push(flight)
+    return flight
+  }
+
+  #runNow(batch: Batch, rows: readonly BatchRow[], before: StepFlight | null): StepFlight {
+    const known = rows.map((row) => knownRow(row, before))
+    const packed = packRows(
+      batch,
+      known.filter((row) => row !== null),
+    )
+    if (packed.length > 0) this.#program.run(batch)
+    let next = 0
+    const results = known.map((row, b) => {
+      if (row === null) return idleResult(rows[b]!)
+      const ran = packed[next++]!
+      return this.#read(batch, ran, this.#logitsOf(ran))
+    })
+    return new StepFlight(
+      () => true,
+      () => results,
+    )
+  }
+
+  #logitsOf({ hasAllLogits, logitRow, numTokens }: PackedRow): Flight<Float32Array> | null {
+    return hasAllLogits ? this.#readLogits(logitRow, numTokens) : null
+  }
+
+  #read(batch: Batch, row: PackedRow, logits: Flight<Float32Array> | null): RowResult {
+    const drawn = readRow(batch, row)
+    return logits === null ? { drawn } : { drawn, logits: logits.result() }
+  }
+}
+
+class StepFlight implements Flight<RowResult[]> {
+  readonly #isOver: () => boolean
+  #finish: (() => RowResult[]) | null
+  #results: RowResult[] = []
+  #drawn: number[] = []
+
+  constructor(isOver: () => boolean, finish: () => RowResult[]) {
+    this.#isOver = isOver
+    this.#finish = finish
+  }
+
+  get isDone(): boolean {
+    return this.#finish === null || this.#isOver()
+  }
+
+  /** Drawn tokens of all rows. */
+  get drawn(): readonly number[] {
+    this.result()
+    return this.#drawn
+  }
+
+  result(): RowResult[] {
+    if (this.#finish === null) return this.#results
+    this.#results = this.#finish()
+    // What it closes over is the flight before, and so on.
+    this.#finish = null
+    this.#drawn = this.#results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
+    return this.#results
+  }
+}
+
+/** What has to be known of a row when its flight ends; the row itself may have changed by then. */
+function feedsOf(row: BatchRow) {
+  return { draw: fedDraw(row), stops: row.stops, samples: [...row.samples] }
+}
+
+/** The row with the token that it feeds; null where it does not run. */
+function knownRow(row: BatchRow, before: StepFlight | null): BatchRow | null {
+  const draw = fedDraw(row)
+  if (draw === null) return row
+  const token = before?.drawn[draw]
+  assert(token !== undefined, `a row feeds draw ${draw}, which the flight before did not make`)
+  return runsOn(token, row) ? { ...row, tokens: Int32Array.of(token) } : null
+}

@@ -1,0 +1,152 @@
+/**
+ * The Runner over a recorded model. Owns the slots' device memory and the program; how rows become a step's batch and
+ * come back is flight-queue.ts. Decides nothing: which rows run is the scheduler's business.
+ */
+import type {
+  Backend,
+  Capacity,
+  Flight,
+  PenaltyPool,
+  Program,
+  StateData,
+  StatePool,
+  Tensor,
+} from '../../backend/backend.ts'
+import { assert } from '../../errors.ts'
+import type { Model } from '../model.ts'
+import type { BatchRow, ModelInfo, RowResult, Runner } from '../runner.ts'
+import { FlightQueue } from './flight-queue.ts'
+import { type WarmUp, warmUp } from './warm-up.ts'
+
+interface RunnerOptions {
+  readonly numSlots: number
+  /** Token budget of one step. */
+  readonly maxTokens: number
+  readonly fingerprint: string
+  /** The state before any token, where the model was tuned to another than zero. */
+  readonly startState?: StateData | null
+}
+
+/** Rows of logits beyond one per slot, so that scoring a prompt moves on while every slot decodes. */
+export const SCORED_TOKENS = 32
+
+export class ModelRunner implements Runner {
+  readonly info: ModelInfo
+  readonly numSlots: number
+  readonly maxTokens: number
+  readonly maxLogits: number
+  readonly maxSamples: number
+  readonly #backend: Backend
+  readonly #states: StatePool
+  readonly #penalties: PenaltyPool
+  readonly #logits: Tensor
+  readonly #program: Program
+  readonly #flights: FlightQueue
+  /** Holds the state before any token where that is not zero; no row names it. */
+  readonly #startSlot: number | null
+
+  constructor(model: Model, backend: Backend, options: RunnerOptions) {
+    const { numSlots, maxTokens, fingerprint, startState = null } = options
+    const { stateShape, vocabSize } = model
+    this.numSlots = numSlots
+    this.maxTokens = maxTokens
+    this.maxSamples = numSlots
+    this.maxLogits = Math.min(numSlots + SCORED_TOKENS, maxTokens)
+    this.#backend = backend
+    this.#startSlot = startState === null ? null : numSlots
+    this.#states = backend.statePool(stateShape, startState === null ? numSlots : numSlots + 1)
+    if (startState !== null) this.#states.write(numSlots, startState).result()
+    this.#penalties = backend.penaltyPool(vocabSize, numSlots)
+    const capacity: Capacity = {
+      tokens: maxTokens,
+      rows: numSlots,
+      logits: this.maxLogits,
+      samples: this.maxSamples,
+    }
+    this.#logits = backend.tensor([capacity.logits, vocabSize])
+    const hidden = backend.activation([capacity.logits, stateShape.channels])
+    this.#program = backend.record(capacity, (ops) => {
+      const [x] = model.forward(ops, this.#states, capacity)
+      assert(model.output !== null, 'a runner over a part of a model')
+      ops.gatherNorm(hidden, x, model.output.ln_out)
+      ops.logits(this.#logits, hidden, model.output.head)
+      ops.sample(this.#logits, this.#penalties)
+    })
+    this.#flights = new FlightQueue(this.#program, capacity, (start, count) =>
+      backend.readTensor(this.#logits, start * vocabSize, count * vocabSize),
+    )
+    const { architecture, numParameters, weightType, weightBytes, tableBytes } = model
+    this.info = {
+      architecture,
+      vocabSize,
+      numParameters,
+      stateShape,
+      weightType,
+      weightBytes,
+      tableBytes,
+      stateBytes: this.#states.bytesPerSlot,
+      fingerprint,
+      device: backend.description,
+    }
+  }
+
+  get maxFlights(): number {
+    return this.#flights.max
+  }
+
+  stepSize(tokens: number): number {
+    return Math.min(this.#program.stepSize?.(tokens) ?? tokens, this.maxTokens)
+  }
+
+  get feedsDraws(): boolean {
+    return this.#flights.feedsDraws
+  }
+
+  launch(rows: readonly BatchRow[]): Flight<RowResult[]> {
+    return this.#flights.launch(rows)
+  }
+
+  step(rows: readonly BatchRow[]): RowResult[] {
+    return this.launch(rows).result()
+  }
+
+  /** Before the first request, while all slots are free; a step works without it, at first use more slowly. */
+  warmUp(options: WarmUp = {}): void {
+    warmUp(this, this.#program, options)
+  }
+
+  clearSlot(slot: number): void {
+    if (this.#startSlot === null) this.#states.clear(slot)
+    else this.#states.copy(this.#startSlot, slot)
+    this.#penalties.reset(slot, new Int32Array(0))
+  }
+
+  copySlot(from: number, to: number): void {
+    this.#states.copy(from, to)
+  }
+
+  poisonSlot(slot: number): void {
+    this.#states.poison(slot)
+  }
+
+  resetPenalties(slot: number, promptTokens: Int32Array): void {
+    this.#penalties.reset(slot, promptTokens)
+  }
+
+  get canMove(): boolean {
+    return this.#states.canMove
+  }
+
+  readState(slot: number): Flight<StateData> {
+    return this.#states.read(slot)
+  }
+
+  writeState(slot: number, state: StateData): Flight<void> {
+    return this.#states.write(slot, state)
+  }
+
+  dispose(): void {
+    this.#program.dispose()
+    this.#backend.dispose()
+  }
+}

@@ -1,0 +1,242 @@
+/**
+ * Rows of a step into the flat arrays of a batch, and what was drawn out of them again. Knows no program and no device;
+ * which draws of an earlier flight a row feeds is looked up by the caller where the device does not.
+ */
+import {
+  type Batch,
+  MAX_TOP_LOGPROBS,
+  SAMPLE_FLOATS,
+  SAMPLE_INTS,
+  SampleInt,
+} from '../../backend/backend.ts'
+import { assert } from '../../errors.ts'
+import { SAMPLING_ROWS, type SamplingName } from '../../sampling.ts'
+import type { BatchRow, Blend, Drawn, RowResult, SampleSpec } from '../runner.ts'
+
+const FLOAT_NAMES = namesInOrder('float')
+const INT_NAMES = namesInOrder('int')
+
+function namesInOrder(kind: 'float' | 'int'): SamplingName[] {
+  const own = SAMPLING_ROWS.filter(([, row]) => row[kind] !== undefined)
+  return own.sort(([, a], [, b]) => a[kind]! - b[kind]!).map(([name]) => name)
+}
+
+/** Where the outputs of a row are in its batch, and which were asked for. */
+export interface PackedRow {
+  readonly numTokens: number
+  /** First of its logits rows. */
+  readonly logitRow: number
+  /** First of its samples. */
+  readonly sample: number
+  /** Log-probabilities asked with each sample. */
+  readonly logprobs: readonly (number | null)[]
+  readonly hasAllLogits: boolean
+}
+
+/** Fills the batch. The arrays' lengths are the limits. Outputs are in the order of the rows; inputs need not be. */
+export function packRows(batch: Batch, rows: readonly BatchRow[]): PackedRow[] {
+  const ends = packInputs(batch, rows)
+  const biases: [number, number][] = []
+  batch.numMasks = 0
+  batch.numLogits = 0
+  batch.numSamples = 0
+  const lastSpecs = lastSpecsOf(batch)
+  const packed = rows.map((row, i) => {
+    const [end, ...others] = ends[i]!
+    const packed = packOutputs(batch, row, end!, biases, lastSpecs)
+    if (row.blend) packBlend(batch, row, row.blend, others)
+    return packed
+  })
+  batch.biasStarts[batch.numSamples] = biases.length
+  batch.biasIds = Int32Array.from(biases, ([token]) => token)
+  batch.biasValues = Float32Array.from(biases, ([, value]) => value)
+  return packed
+}
+
+/** The tokens of every slot, the shortest rows first. Returns where those of each row end, its blended slots after its own. */
+function packInputs(batch: Batch, rows: readonly BatchRow[]): number[][] {
+  const inputs: { readonly row: BatchRow; readonly slot: number; readonly ends: number[] }[] = []
+  const allEnds = rows.map((row) => {
+    assert(row.tokens.length > 0, 'a row of a step without tokens')
+    const ends: number[] = []
+    inputs.push({ row, slot: row.slot, ends })
+    for (const { slot } of row.blend?.others ?? []) inputs.push({ row, slot, ends })
+    return ends
+  })
+  assert(inputs.length <= batch.slots.length, `more than ${batch.slots.length} rows`)
+  const seen = new Set<number>()
+  const stops: number[] = []
+  batch.numTokens = 0
+  batch.numRows = inputs.length
+  // Stable: the slots of a row stay in their order.
+  inputs.sort((a, b) => a.row.tokens.length - b.row.tokens.length)
+  for (const [b, { row, slot, ends }] of inputs.entries()) {
+    const { tokens } = row
+    assert(slot >= 0 && slot < batch.slots.length, `slot ${slot} of ${batch.slots.length}`)
+    assert(!seen.has(slot), `slot ${slot} twice in one step`)
+    seen.add(slot)
+    assert(batch.numTokens + tokens.length <= batch.tokens.length, 'step over its token budget')
+    batch.slots[b] = slot
+    batch.starts[b] = batch.numTokens
+    batch.stopStarts[b] = stops.length
+    if (row.stops) stops.push(...row.stops)
+    batch.tokens.set(tokens, batch.numTokens)
+    batch.numTokens += tokens.length
+    ends.push(batch.numTokens)
+  }
+  batch.starts[batch.numRows] = batch.numTokens
+  batch.stopStarts[batch.numRows] = stops.length
+  batch.stopIds = Int32Array.from(stops)
+  return allEnds
+}
+
+/** Asks for the logits of a row's last token, or of all its tokens, which end before token `end`; adds its draws. */
+function packOutputs(
+  batch: Batch,
+  row: BatchRow,
+  end: number,
+  biases: [number, number][],
+  lastSpecs: SampleSpec[],
+): PackedRow {
+  const { tokens, samples, allLogits = false, withHead = false } = row
+  const { numLogits, numSamples } = batch
+  const wanted = allLogits ? tokens.length : Number(withHead || samples.length > 0)
+  assert(
+    numLogits + wanted <= batch.logitRows.length,
+    `more than ${batch.logitRows.length} logit rows`,
+  )
+  assert(
+    numSamples + samples.length <= batch.sampled.length,
+    `more than ${batch.sampled.length} draws`,
+  )
+  for (let t = end - wanted; t < end; t++) addLogitRow(batch, t)
+  for (const spec of samples) {
+    batch.biasStarts[batch.numSamples] = biases.length
+    if (spec.bias) biases.push(...spec.bias)
+    const s = batch.numSamples
+    packSample(batch, s, batch.numLogits - 1, spec)
+    if (lastSpecs[s] !== spec) packNumbers(batch, s, spec)
+    lastSpecs[s] = spec
+    batch.numSamples++
+  }
+  return {
+    numTokens: tokens.length,
+    logitRow: numLogits,
+    sample: numSamples,
+    logprobs: samples.map(({ logprobs }) => logprobs),
+    hasAllLogits: allLogits,
+  }
+}
+
+function addLogitRow(batch: Batch, token: number): void {
+  const r = batch.numLogits++
+  batch.logitRows[r] = token
+  batch.blendCounts[r] = 0
+}
+
+/** The outputs of the row itself are the last of the batch; those of its other slots, whose tokens end there, follow. */
+function packBlend(
+  batch: Batch,
+  row: BatchRow,
+  { weight, others }: Blend,
+  ends: readonly number[],
+): void {
+  assert(row.allLogits !== true, 'a blended row with all its logits')
+  if (row.samples.length === 0) return
+  const first = batch.numLogits - 1
+  const room = batch.logitRows.length
+  assert(first + others.length < room, `more than ${room} logit rows`)
+  batch.blendCounts[first] = 1 + others.length
+  batch.blendWeights[first] = weight
+  for (const [i, other] of others.entries()) {
+    addLogitRow(batch, ends[i]! - 1)
+    batch.blendWeights[first + 1 + i] = other.weight
+  }
+}
+
+function packSample(batch: Batch, s: number, logitRow: number, spec: SampleSpec): void {
+  const ints = batch.sampleInts
+  batch.sampleRow[s] = logitRow
+  batch.sampleSlot[s] = spec.slot
+  const i = s * SAMPLE_INTS
+  ints[i + SampleInt.mask] = spec.mask === undefined ? 0 : packMask(batch, spec.mask)
+  ints[i + SampleInt.seedLow] = Number(BigInt.asIntN(32, spec.seed))
+  ints[i + SampleInt.seedHigh] = Number(BigInt.asIntN(32, spec.seed >> 32n))
+  ints[i + SampleInt.position] = spec.position
+  ints[i + SampleInt.stream] = spec.stream
+  ints[i + SampleInt.topLogprobs] =
+    spec.logprobs === null ? -1 : Math.min(spec.logprobs, MAX_TOP_LOGPROBS)
+}
+
+/**
+ * A sequence draws all its tokens by the same numbers, most often as the same sample of a step: what its columns hold already is
+ * not written again.
+ */
+const LAST_SPECS = new WeakMap<Batch, SampleSpec[]>()
+
+function lastSpecsOf(batch: Batch): SampleSpec[] {
+  const known = LAST_SPECS.get(batch)
+  if (known !== undefined) return known
+  const none: SampleSpec[] = []
+  LAST_SPECS.set(batch, none)
+  return none
+}
+
+function packNumbers({ sampleFloats, sampleInts }: Batch, s: number, spec: SampleSpec): void {
+  for (const [column, name] of FLOAT_NAMES.entries())
+    sampleFloats[s * SAMPLE_FLOATS + column] = spec[name]
+  for (const [column, name] of INT_NAMES.entries())
+    sampleInts[s * SAMPLE_INTS + column] = spec[name]
+}
+
+/** Which row of the masks it is, from 1. */
+function packMask(batch: Batch, mask: Uint32Array): number {
+  const at = batch.numMasks * mask.length
+  if (batch.masks.length < at + mask.length) {
+    const grown = new Uint32Array(
+      Math.min(2 * at + mask.length, batch.sampled.length * mask.length),
+    )
+    grown.set(batch.masks)
+    batch.masks = grown
+  }
+  batch.masks.set(mask, at)
+  return ++batch.numMasks
+}
+
+/** What was drawn for a row, once the batch's outputs are readable. */
+export function readRow(batch: Batch, { sample, logprobs }: PackedRow): Drawn[] {
+  return logprobs.map((k, i) => readDrawn(batch, sample + i, k))
+}
+
+/** Of a row that did not run. */
+export function idleResult({ samples }: Pick<BatchRow, 'samples'>): RowResult {
+  return { drawn: samples.map(() => NOTHING_DRAWN) }
+}
+
+const NOTHING_DRAWN: Drawn = { token: -1, logprob: null }
+
+function readDrawn(batch: Batch, s: number, k: number | null): Drawn {
+  const token = batch.sampled[s]!
+  if (k === null || token < 0) return { token, logprob: null }
+  const top = Array.from({ length: Math.min(k, MAX_TOP_LOGPROBS) }, (_, i) => ({
+    token: batch.topIds[s * MAX_TOP_LOGPROBS + i]!,
+    logprob: batch.topLogprobs[s * MAX_TOP_LOGPROBS + i]!,
+  }))
+  return { token, logprob: { token, logprob: batch.sampledLogprob[s]!, top } }
+}
+
+/** Which draw of the flight before a row feeds; null for a row of known tokens. */
+export function fedDraw({ tokens }: Pick<BatchRow, 'tokens'>): number | null {
+  const first = tokens[0]!
+  if (first >= 0) return null
+  assert(tokens.length === 1, 'a row feeds a draw and more')
+  return -1 - first
+}
+
+/** Whether a row that feeds `token`, drawn by the flight before, runs. */
+export function runsOn(
+  token: number,
+  { stops }: { readonly stops?: ReadonlySet<number> | undefined },
+): boolean {
+  return token >= 0 && stops?.has(token) !== true
+}

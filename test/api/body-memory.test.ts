@@ -1,0 +1,183 @@
+/** What bodies may take of the gateway's memory at once, over real sockets: for one key, and for those who have shown none. */
+import net, { type AddressInfo } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
+import type { FastifyInstance } from 'fastify'
+import { afterEach, expect, test } from 'vitest'
+import { endless } from '../helpers/fake-engine.ts'
+import { CHAT, HELLO, serve } from './kit.ts'
+
+const KIB = 1024
+const LIMITS = {
+  bodyBytes: 64 * KIB,
+  strangerBodyBytes: 16 * KIB,
+  stateBytes: 256 * KIB,
+  callerBytes: 256 * KIB,
+}
+const IMPORT = '/v1/sessions/s/import'
+
+const open: FastifyInstance[] = []
+const sockets: net.Socket[] = []
+afterEach(async () => {
+  for (const socket of sockets.splice(0)) socket.destroy()
+  for (const app of open.splice(0)) {
+    app.server.closeAllConnections()
+    await app.close()
+  }
+})
+
+async function listen(...[script, options]: Parameters<typeof serve>) {
+  const { app } = serve(script, { keys: ['ann', 'ben'], limits: LIMITS, ...options })
+  open.push(app)
+  await app.listen({ host: '127.0.0.1', port: 0 })
+  // Listening on TCP, the address is an object.
+  return (app.server.address() as AddressInfo).port
+}
+
+function withPassword(password: string, more: object = {}): string {
+  return JSON.stringify({ ...HELLO, password, stream: true, ...more })
+}
+
+interface Sent {
+  readonly path?: string
+  readonly key?: string
+  readonly body?: string
+  /** Of the body, when it is longer than what is sent of it; null: it comes in chunks. */
+  readonly length?: number | null
+}
+
+/** The status of the reply; null when there is none yet. */
+function send(port: number, { path = CHAT, key, body = ' ', length = body.length }: Sent) {
+  const socket = net.connect(port, '127.0.0.1')
+  sockets.push(socket)
+  let text = ''
+  socket.on('data', (bytes) => {
+    text += bytes
+  })
+  socket.on('error', () => {})
+  const type = path === IMPORT ? 'application/octet-stream' : 'application/json'
+  socket.write(`POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: ${type}\r\n`)
+  if (key !== undefined) socket.write(`authorization: Bearer ${key}\r\n`)
+  if (length === null) socket.write(`transfer-encoding: chunked\r\n\r\n${chunk(body)}`)
+  else socket.write(`content-length: ${length}\r\n\r\n${body}`)
+  const status = () => Number(/^HTTP\/1.1 (\d+)/.exec(text)?.[1] ?? 0) || null
+  return { socket, status }
+}
+
+function chunk(text: string): string {
+  return `${text.length.toString(16)}\r\n${text}\r\n`
+}
+
+/** Requests whose bodies are not all there yet, until the last is refused; how many that took. */
+async function fill(port: number, sent: Sent): Promise<number> {
+  for (let count = 1; count < 100; count++) {
+    const { status } = send(port, sent)
+    await expect
+      .poll(status, { timeout: 100 })
+      .not.toBeNull()
+      .catch(() => {})
+    if (status() === null) continue
+    expect(status()).toBe(429)
+    return count
+  }
+  throw new Error('nothing is ever refused')
+}
+
+test('states that one key sends take no more than its part, and other keys have theirs', async () => {
+  const port = await listen()
+  const state = { path: IMPORT, body: 'x'.repeat(100 * KIB), length: 101 * KIB }
+  expect(await fill(port, { ...state, key: 'ann' })).toBe(3)
+  expect(await fill(port, { ...state, key: 'ben' })).toBe(3)
+})
+
+test('what has left or has been answered takes nothing', async () => {
+  const port = await listen()
+  const state = { path: IMPORT, key: 'ann', length: 256 * KIB }
+  for (let i = 0; i < 5; i++) {
+    const { socket, status } = send(port, state)
+    await expect
+      .poll(status, { timeout: 50 })
+      .not.toBeNull()
+      .catch(() => {})
+    expect(status()).toBeNull()
+    socket.destroy()
+    await delay(20)
+    // It is read; the engine of these tests imports nothing.
+    const whole = 'x'.repeat(256 * KIB)
+    await expect.poll(send(port, { ...state, body: whole }).status).toBe(500)
+  }
+})
+
+test('what is announced takes nothing, from however many connections', async () => {
+  const port = await listen()
+  for (let i = 0; i < 64; i++) send(port, { length: 15 * KIB })
+  for (let i = 0; i < 64; i++) send(port, { path: IMPORT, key: 'ann', length: 256 * KIB })
+  await delay(100)
+  const body = JSON.stringify({ ...HELLO, max_tokens: 1 })
+  await expect.poll(send(port, { body: withPassword('ann') }).status).toBe(200)
+  await expect.poll(send(port, { key: 'ann', body }).status).toBe(200)
+})
+
+test('those of one address that have shown no key have a small part, which is none of the others', async () => {
+  const port = await listen()
+  expect(await fill(port, { body: `"${'x'.repeat(10 * KIB)}`, length: 15 * KIB })).toBe(4)
+  await expect.poll(send(port, { key: 'ann', body: JSON.stringify(HELLO) }).status).toBe(200)
+})
+
+test('nobody reads on for a caller without a key, unless the key has come', async () => {
+  const port = await listen(undefined, { limits: { ...LIMITS, bodyBytes: 1024 * KIB } })
+  const rest = 'x'.repeat(200 * KIB)
+  const status = (body: string) => expect.poll(send(port, { body }).status)
+  await status(JSON.stringify({ user: rest, ...HELLO, password: 'ann' })).toBe(401)
+  await status(JSON.stringify({ password: 'eve', ...HELLO, user: rest })).toBe(401)
+  await status(JSON.stringify({ password: 'ann', ...HELLO, user: rest })).toBe(200)
+  await status(JSON.stringify({ ...HELLO, password: 'ann', user: rest })).toBe(200)
+  await status(JSON.stringify({ password: 'eve', ...HELLO, user: rest, x: rest })).toBe(401)
+  // Another field's value, and another object's field.
+  await status(JSON.stringify({ user: 'password', x: 'ann', ...HELLO, y: rest })).toBe(401)
+  await status(JSON.stringify({ metadata: { password: 'ann' }, ...HELLO, y: rest })).toBe(401)
+  await status(JSON.stringify({ ...HELLO, user: rest }).replace(/}$/, '')).toBe(401)
+})
+
+test('a body with the key in it counts for that key', async () => {
+  const port = await listen(endless)
+  for (let i = 0; i < 3; i++) {
+    const { status } = send(port, { body: withPassword('ann', { user: 'x'.repeat(20 * KIB) }) })
+    await expect.poll(status).toBe(200)
+  }
+  const body = 'x'.repeat(100 * KIB)
+  expect(await fill(port, { key: 'ann', path: IMPORT, body, length: 101 * KIB })).toBe(2)
+})
+
+test('what a body becomes counts, not its bytes alone', async () => {
+  const port = await listen(endless)
+  // 60 bytes of memory and more for each of two.
+  const user = JSON.stringify({ ...HELLO, metadata: Array(1500).fill({}) })
+  const first = send(port, { key: 'ann', body: user })
+  const second = send(port, { key: 'ann', body: user })
+  await expect.poll(send(port, { key: 'ann', body: user }).status).toBe(429)
+  const ofBen = send(port, { key: 'ben', body: user })
+  await delay(50)
+  expect([first, second, ofBen].map(({ status }) => status())).toEqual([null, null, null])
+})
+
+test('a body in chunks takes what has come of it, and nothing of what could', async () => {
+  const port = await listen()
+  const state = { key: 'ann', path: IMPORT, length: null }
+  const body = JSON.stringify({ ...HELLO, max_tokens: 1 })
+  for (let i = 0; i < 3; i++) {
+    const importing = send(port, state)
+    await delay(20)
+    await expect.poll(send(port, { key: 'ann', body }).status).toBe(200)
+    // One alone may be as long as any.
+    for (let sent = 0; sent < 4; sent++) importing.socket.write(chunk('x'.repeat(63 * KIB)))
+    await delay(50)
+    expect(importing.status()).toBeNull()
+    const other = { key: 'ann', body: `"${'x'.repeat(60 * KIB)}`, length: 61 * KIB }
+    const { status } = send(port, other)
+    await expect.poll(status).toBe(429)
+    if (i === 0) importing.socket.destroy()
+    else importing.socket.write('0\r\n\r\n')
+    if (i > 0) await expect.poll(importing.status).toBe(500)
+    await delay(20)
+  }
+})

@@ -1,0 +1,274 @@
+/** Ollama's own client, unchanged, against a listening gateway. */
+import type { AddressInfo } from 'node:net'
+import { Ollama } from 'ollama'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { answer } from '../helpers/fake-engine.ts'
+import { postTo, serve } from './kit.ts'
+
+const KEY = 'sk-right'
+const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
+  Buffer.from(prompt.map((token) => token - 1)).toString()
+
+const { app, engine } = serve(
+  (request) => {
+    const text = promptOf(request)
+    if (text.includes('FULL')) {
+      return [{ type: 'error', id: request.id, error: { code: 'queue_full', message: 'full' } }]
+    }
+    if (text.includes('MID')) {
+      const error = { code: 'kernel_failed', message: 'broke' } as const
+      return [...[...answer(request, 'ab')].slice(0, 3), { type: 'error', id: request.id, error }]
+    }
+    if (text.endsWith('<think')) return answer(request, '>\nHm.\n</think>\nYes, 世界')
+    return answer(request, ' Yes, 世界')
+  },
+  { keys: [KEY] },
+)
+let client: Ollama
+let host: string
+beforeAll(async () => {
+  await app.listen({ host: '127.0.0.1', port: 0 })
+  // Listening on TCP, the address is an object.
+  const { port } = app.server.address() as AddressInfo
+  host = `http://127.0.0.1:${port}`
+  client = new Ollama({ host, headers: { authorization: `Bearer ${KEY}` } })
+})
+afterAll(() => app.close())
+
+const hi = [{ role: 'user', content: 'Hi' }]
+const last = () => engine.requests.at(-1)!
+
+describe('what is served', () => {
+  test('tags, ps, version', async () => {
+    const { models } = await client.list()
+    expect(models).toMatchObject([{ name: 'goose:latest', model: 'goose:latest', size: 4000 }])
+    expect(models[0]!.details).toMatchObject({ family: 'rwkv7', quantization_level: 'F32' })
+    expect((await client.ps()).models).toMatchObject([{ name: 'goose:latest', size_vram: 0 }])
+    const { version } = await client.version()
+    expect(version).toMatch(/^0\.\d+\.\d+$/)
+  })
+
+  test('show', async () => {
+    const shown = await client.show({ model: 'goose:latest' })
+    expect(shown.capabilities).toContain('completion')
+    expect(shown.model_info).toMatchObject({
+      'general.architecture': 'rwkv7',
+      'rwkv7.context_length': 5000,
+    })
+    await expect(client.show({ model: 'duck' })).rejects.toThrow(/no model of that name/)
+  })
+})
+
+describe('chat', () => {
+  test('whole', async () => {
+    const reply = await client.chat({ model: 'goose', messages: hi })
+    expect(promptOf(last())).toBe('User: Hi\n\nAssistant:')
+    expect(reply).toMatchObject({
+      model: 'goose',
+      message: { role: 'assistant', content: 'Yes, 世界' },
+      done: true,
+      done_reason: 'stop',
+      prompt_eval_count: 20,
+    })
+    expect(reply.eval_count).toBeGreaterThan(10)
+    expect(Number.isInteger(reply.total_duration)).toBe(true)
+  })
+
+  test('streamed: the pieces add up, the last one counts', async () => {
+    const pieces = []
+    for await (const piece of await client.chat({ model: 'goose', messages: hi, stream: true })) {
+      pieces.push(piece)
+    }
+    expect(pieces.map(({ message }) => message.content).join('')).toBe('Yes, 世界')
+    expect(pieces.map(({ done }) => done)).toEqual([...pieces.slice(1).map(() => false), true])
+    expect(pieces.at(-1)).toMatchObject({ done_reason: 'stop', prompt_eval_count: 20 })
+  })
+
+  test('thoughts are apart', async () => {
+    const reply = await client.chat({ model: 'goose', messages: hi, think: true })
+    expect(reply.message).toMatchObject({ thinking: 'Hm.\n', content: 'Yes, 世界' })
+    await client.chat({ model: 'goose', messages: hi, think: 'low' })
+    expect(promptOf(last())).toBe('User: Hi (think a bit)\n\nAssistant: <think')
+    await client.chat({ model: 'goose', messages: hi, think: false })
+    expect(promptOf(last())).toMatch(/Assistant: <think>\n<\/think$/)
+  })
+
+  test('options become the engine’s numbers', async () => {
+    await client.chat({ model: 'goose', messages: hi })
+    expect(last()).toMatchObject({
+      maxTokens: 4096,
+      sampling: { temperature: 0.8, topK: 40, topP: 0.9, repetitionPenalty: 1 },
+    })
+    const options = {
+      temperature: 0,
+      top_k: 7,
+      top_p: 0.5,
+      min_p: 0.1,
+      seed: 42,
+      num_predict: 5,
+      repeat_penalty: 1.2,
+      presence_penalty: 0.3,
+      frequency_penalty: 0.4,
+      stop: ['\n'],
+      num_ctx: 4096,
+      mirostat: 0,
+      mirostat_tau: 5,
+    }
+    await client.chat({ model: 'goose', messages: hi, options })
+    expect(last()).toMatchObject({
+      maxTokens: 5,
+      stop: { strings: expect.arrayContaining(['\n']) },
+      sampling: {
+        temperature: 0,
+        topK: 7,
+        topP: 0.5,
+        minP: 0.1,
+        seed: 42n,
+        repetitionPenalty: 1.2,
+        presencePenalty: 0.3,
+        frequencyPenalty: 0.4,
+      },
+    })
+  })
+
+  test('a model is loaded already; an earlier call and its result are part of the prompt', async () => {
+    const count = engine.requests.length
+    expect(await client.chat({ model: 'goose', messages: [] })).toMatchObject({
+      done: true,
+      done_reason: 'load',
+    })
+    expect(engine.requests.length).toBe(count)
+    await client.chat({
+      model: 'goose',
+      messages: [
+        ...hi,
+        {
+          role: 'assistant',
+          content: '',
+          tool_calls: [{ function: { name: 'add', arguments: { a: 1 } } }],
+        },
+        { role: 'tool', content: '3', tool_name: 'add' },
+      ],
+    })
+    expect(promptOf(last())).toContain('```json\n{"name":"add","arguments":{"a":1}}\n```')
+    expect(promptOf(last())).toContain('User: Function output:\n3')
+  })
+
+  test('log-probabilities', async () => {
+    const { body } = await postTo(app, '/api/chat', {})
+    expect(body).toContain('error')
+    const reply = await fetch(`${host}/api/chat`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${KEY}`, 'content-type': 'application/json' },
+      body: JSON.stringify({
+        model: 'goose',
+        messages: hi,
+        stream: false,
+        logprobs: true,
+        top_logprobs: 1,
+      }),
+    })
+    const { logprobs } = (await reply.json()) as { logprobs: { bytes: number[] }[] }
+    expect(logprobs[0]).toMatchObject({ bytes: [32], top_logprobs: [expect.anything()] })
+  })
+})
+
+describe('generate', () => {
+  test('through the template, raw, and into a gap', async () => {
+    const reply = await client.generate({ model: 'goose', prompt: 'Hi', system: 'Be kind.' })
+    expect(reply).toMatchObject({ response: 'Yes, 世界', done: true, done_reason: 'stop' })
+    expect(promptOf(last())).toBe('System: Be kind.\n\nUser: Hi\n\nAssistant:')
+    // No template, so the space is the model's.
+    const raw = await client.generate({ model: 'goose', prompt: 'Hi', raw: true })
+    expect(raw).toMatchObject({ response: ' Yes, 世界', prompt_eval_count: 2 })
+    expect(promptOf(last())).toBe('Hi')
+    await client.generate({ model: 'goose', prompt: 'a', suffix: 'c' })
+    expect(promptOf(last())).toContain('✿suffix✿c✿middle✿a')
+  })
+
+  test('streamed', async () => {
+    for (const raw of [false, true]) {
+      let text = ''
+      const stream = await client.generate({ model: 'goose', prompt: 'Hi', raw, stream: true })
+      for await (const { response } of stream) text += response
+      expect(text).toBe(raw ? ' Yes, 世界' : 'Yes, 世界')
+    }
+  })
+})
+
+describe('what is refused, in words', () => {
+  test('errors are strings, before and within a stream', async () => {
+    await expect(client.chat({ model: 'duck', messages: hi })).rejects.toThrow(
+      /no model of that name/,
+    )
+    const full = [{ role: 'user', content: 'FULL' }]
+    await expect(client.chat({ model: 'goose', messages: full, stream: true })).rejects.toThrow(
+      'full',
+    )
+    const mid = await client.chat({
+      model: 'goose',
+      messages: [{ role: 'user', content: 'MID' }],
+      stream: true,
+    })
+    await expect(
+      (async () => {
+        for await (const _piece of mid);
+      })(),
+    ).rejects.toThrow('the model failed on this request')
+  })
+
+  test.each([
+    [
+      '/api/chat',
+      { model: 'goose', messages: [{ role: 'bot', content: '' }] },
+      /messages\[0\]\.role/,
+    ],
+    ['/api/chat', { model: 'goose', messages: [{ role: 'user', images: ['x'] }] }, /images/],
+    ['/api/chat', { model: 'goose', messages: hi, options: { mirostat: 2 } }, /options\.mirostat/],
+    [
+      '/api/chat',
+      { model: 'goose', messages: hi, options: { typical_p: 0.5 } },
+      /options\.typical_p/,
+    ],
+    ['/api/chat', { model: 'goose', messages: hi, think: 'deeply' }, /think/],
+    ['/api/generate', { model: 'goose', prompt: 'a', template: 'b' }, /template/],
+    ['/api/generate', { model: 'goose', prompt: 'a', context: [1] }, /context/],
+    ['/api/generate', { model: 'goose', prompt: 'a', raw: true, system: 'b' }, /system/],
+    ['/api/create', { model: 'x' }, /skein serve/],
+    ['/api/copy', { source: 'x' }, /--model-name/],
+    ['/api/embed', { model: 'goose', input: 'a' }, /no embeddings/],
+  ])('%s %j', async (url, payload, message) => {
+    const reply = await app.inject({
+      method: 'POST',
+      url,
+      payload,
+      headers: { authorization: `Bearer ${KEY}` },
+    })
+    expect(reply.statusCode).toBe(400)
+    expect(reply.json()).toEqual({ error: expect.stringMatching(message) })
+  })
+
+  test('delete and pull', async () => {
+    await expect(client.delete({ model: 'goose' })).rejects.toThrow(/skein rm/)
+    expect(await client.pull({ model: 'goose' })).toEqual({ status: 'success' })
+    await expect(client.pull({ model: 'duck' })).rejects.toThrow(/skein pull/)
+  })
+
+  test('a field that nobody knows is named in the header `warnings`', async () => {
+    const reply = await app.inject({
+      method: 'POST',
+      url: '/api/chat',
+      payload: {
+        model: 'goose',
+        messages: hi,
+        stream: false,
+        options: { temprature: 1 },
+        sytem: 'x',
+      },
+      headers: { authorization: `Bearer ${KEY}` },
+    })
+    expect(reply.statusCode).toBe(200)
+    expect(reply.headers.warnings).toContain('did you mean options.temperature?')
+    expect(reply.headers.warnings).toContain('sytem is no field')
+  })
+})

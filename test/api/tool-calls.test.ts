@@ -1,0 +1,51 @@
+/** Tools over the demo model: whatever the choice and the thought, the grammar of the answer is one that the engine takes. */
+import type { FastifyInstance } from 'fastify'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { Llm } from '../../src/index.ts'
+import { hasDemo, serveDemo } from './demo.ts'
+import { postTo } from './kit.ts'
+
+const number = { type: 'integer', minimum: 0, maximum: 99 }
+const schema = { type: 'object', properties: { a: number, b: number }, required: ['a', 'b'] }
+const body = {
+  model: 'demo',
+  max_tokens: 60,
+  temperature: 0,
+  messages: [{ role: 'user', content: 'What is 17 plus 25?' }],
+  tools: [
+    { name: 'add', description: 'Adds two numbers', input_schema: schema },
+    { name: 'capital_of', input_schema: { type: 'object' } },
+  ],
+}
+const THOUGHTS = [undefined, { type: 'enabled' }, { type: 'disabled' }]
+const CHOICES = [{ type: 'auto' }, { type: 'any' }, { type: 'tool', name: 'add' }, { type: 'none' }]
+
+describe.skipIf(!hasDemo)('tools', () => {
+  let app: FastifyInstance
+  let llm: Llm
+  beforeAll(async () => {
+    ;({ app, llm } = await serveDemo())
+  })
+  afterAll(async () => {
+    await app.close()
+    await llm.close()
+  })
+
+  test.each(CHOICES)('%j', async (tool_choice) => {
+    for (const thinking of THOUGHTS) {
+      for (const disable_parallel_tool_use of [false, true]) {
+        const choice = { ...tool_choice, disable_parallel_tool_use }
+        const reply = await postTo(app, '/v1/messages', { ...body, thinking, tool_choice: choice })
+        expect(reply.statusCode, reply.body).toBe(200)
+        // A thought of the demo model need not end within so few tokens.
+        if (thinking?.type === 'enabled') continue
+        const { stop_reason, content } = reply.json()
+        if (tool_choice.type === 'none') expect(stop_reason).not.toBe('tool_use')
+        if (tool_choice.type !== 'tool') continue
+        expect(stop_reason).toBe('tool_use')
+        const { a, b } = content[0].input
+        for (const value of [a, b]) expect(value >= 0 && value <= 99).toBe(true)
+      }
+    }
+  })
+})

@@ -1,0 +1,99 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { createBatch } from '../../src/backend/backend.ts'
+import { flightOf, landed } from '../../src/backend/flight.ts'
+import { webgpuReport } from '../../src/backend/webgpu/adapter.ts'
+import { testBackend } from '../../src/backend/webgpu/self-test.ts'
+import { openWebgpuBackend, type WebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
+import { openBackend, parseDevice } from '../../src/host/device-choice.ts'
+import { DEMO_MODEL } from '../../src/host/load.ts'
+import { load } from '../../src/index.ts'
+import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
+import { normals, randomSource, read, run } from './kit.ts'
+
+test('what --device webgpu may be', () => {
+  expect(parseDevice('webgpu')).toBe('webgpu')
+  expect(parseDevice('webgpu:1')).toBe('webgpu:1')
+  for (const text of ['webgpu:', 'webgpu:x', 'webgpu:-1']) expect(parseDevice(text)).toBeUndefined()
+})
+
+describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
+  let backend: WebgpuBackend
+  beforeAll(async () => {
+    backend = await openWebgpuBackend()
+  })
+  afterAll(() => backend.dispose())
+
+  test('the report names the adapters, and an index beyond them is refused', async () => {
+    const { adapters, problem } = await webgpuReport()
+    expect(problem).toBeNull()
+    expect(adapters[0]!.name.length).toBeGreaterThan(0)
+    await expect(openWebgpuBackend(adapters.length)).rejects.toThrow(/counted from 0/)
+  })
+
+  test('the self-test passes a device that is right, and refuses one that is not', async () => {
+    await testBackend(backend)
+    const wrong: WebgpuBackend = {
+      ...backend,
+      readTensor: (...args) =>
+        flightOf(
+          landed(backend.readTensor(...args)).then((values) => values.map((x) => 1.001 * x)),
+        ),
+      dispose() {},
+    }
+    await expect(testBackend(wrong)).rejects.toThrow(/computes wrong answers \(error \d/)
+  })
+
+  test('tensors hold their values when the arena grows, programs find them', async () => {
+    const x = backend.tensor([2, 64], normals(128, 1))
+    const y = backend.tensor([2, 64])
+    const weight = backend.matrix(randomSource(64, 64, 'f32', 3), 'f32')
+    const capacity = { tokens: 2, rows: 1, logits: 1, samples: 0 }
+    const program = backend.record(capacity, (ops) => ops.linear([{ y, x, weight }]))
+    const batch = createBatch(capacity)
+    batch.numTokens = 2
+    batch.numRows = 1
+    batch.starts[1] = 2
+    await run(program, batch)
+    const before = await read(backend, y)
+    const large = backend.tensor([1 << 21], normals(1 << 21, 2))
+    backend.writeTensor(y, new Float32Array(128))
+    await run(program, batch)
+    expect(await read(backend, y)).toEqual(before)
+    expect(await read(backend, x)).toEqual(normals(128, 1))
+    expect(await read(backend, large, (1 << 21) - 3)).toEqual(normals(1 << 21, 2).slice(-3))
+  })
+
+  test('a lost device says so at the next call', async () => {
+    const other = await openWebgpuBackend()
+    const tensor = other.tensor([4], normals(4, 1))
+    other.device.gpu.destroy()
+    await other.device.lost
+    await expect(landed(other.readTensor(tensor))).rejects.toThrow(
+      expect.objectContaining({ code: 'kernel_failed', message: expect.stringMatching(/lost/) }),
+    )
+    other.dispose()
+  })
+
+  test('an engine on it answers as one on the cpu', async () => {
+    const answer = async (device: 'cpu' | 'webgpu') => {
+      const llm = await load({ model: DEMO_MODEL, device, slots: 2, maxTokens: 32 })
+      const one = async (options: object) => {
+        let text = ''
+        for await (const piece of llm.generate('The capital of France is', options)) text += piece
+        return text
+      }
+      const options = { maxTokens: 10, frequencyPenalty: 0.4 }
+      const texts = [{ temperature: 0 }, { temperature: 1, topP: 0.8, seed: 5 }]
+      const both = await Promise.all(texts.map((own) => one({ ...options, ...own })))
+      await llm.close()
+      return both
+    }
+    expect(await answer('webgpu')).toEqual(await answer('cpu'))
+  })
+
+  test('a command that waits for its device is told what to use', async () => {
+    expect(() => openBackend({ device: 'webgpu' }, { numParameters: 1 })).toThrow(
+      /takes cpu or cuda/,
+    )
+  })
+})

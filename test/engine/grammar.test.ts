@@ -1,0 +1,240 @@
+/** Answers held to grammars: what comes out is what was asked for, and nobody else's answer changes. */
+import { Ajv2020 } from 'ajv/dist/2020.js'
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import type { GenerateRequest } from '../../src/engine/messages.ts'
+import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
+import type { JsonSchema } from '../../src/grammar/constraint.ts'
+import { ANY_OBJECT, type Constraint, oneOf } from '../../src/grammar/constraint.ts'
+import { checkSchema } from '../../src/grammar/json-schema.ts'
+import { FakeRunner } from '../helpers/fake-runner.ts'
+import { directGrammars, JSON_V, jsonTokens } from '../helpers/grammars.ts'
+import { Collected, drain, engineOver, LOOPS, type Loop, requestOf, SAMPLING } from './kit.ts'
+
+const grammars = await directGrammars()
+
+function makeEngine(loop: Loop = 'plain') {
+  const fake = new FakeRunner({ vocabSize: JSON_V, numSlots: 8, maxTokens: 32 })
+  const limits = { poisonFreedSlots: true }
+  return { fake, engine: engineOver(fake, limits, null, loop, jsonTokens, grammars) }
+}
+
+function constrained(constraint: Constraint, more: Partial<GenerateRequest> = {}): GenerateRequest {
+  return requestOf({
+    id: 'c',
+    prompt: Int32Array.of(5, 6, 7),
+    maxTokens: 3000,
+    constraint,
+    ...more,
+  })
+}
+
+async function collect(requests: readonly GenerateRequest[], loop: Loop = 'plain') {
+  const { engine, fake } = makeEngine(loop)
+  for (const request of requests) engine.submit(request)
+  // Grammars are compiled.
+  await new Promise(setImmediate)
+  const collected = drain(engine)
+  engine.dispose()
+  return { collected, steps: fake.log.length }
+}
+
+async function textOf(constraint: Constraint, more: Partial<GenerateRequest> = {}) {
+  const { collected } = await collect([constrained(constraint, more)])
+  return collected.answer('c')
+}
+
+const CALL: Constraint = {
+  type: 'sequence',
+  parts: [
+    { type: 'text', text: '```json\n{"name":"' },
+    oneOf(['abc', 'ab', 'xyz']),
+    { type: 'text', text: '","a":' },
+    {
+      type: 'schema',
+      schema: {
+        type: 'object',
+        properties: { x: { type: 'integer' } },
+        required: ['x'],
+        additionalProperties: false,
+      },
+    },
+    { type: 'text', text: '}' },
+  ],
+}
+const CASES: readonly (readonly [string, Constraint, RegExp])[] = [
+  ['a choice', oneOf(['true', 'tru', '世界', 'null']), /^(true|tru|世界|null)$/],
+  ['a pattern', { type: 'regex', pattern: '[a-c]{2}-[0-9]{3}' }, /^[a-c]{2}-[0-9]{3}$/],
+  ['rules', { type: 'grammar', ebnf: 'root ::= "a" root "b" | "x"' }, /^(a*)x(b*)$/],
+  ['a call', CALL, /^```json\n\{"name":"(abc|ab|xyz)","a":\{ ?"x" ?: ?-?[0-9]+ ?\}\}$/],
+  [
+    'text first',
+    { type: 'sequence', parts: [{ type: 'until', end: 'z' }, oneOf(['12'])] },
+    /^[^z]*z12$/s,
+  ],
+]
+
+describe.each(LOOPS)('%s', (loop) => {
+  test.each(CASES)('%s comes out, and neighbours answer as alone', async (_, constraint, shape) => {
+    const neighbours = [1, 2, 3].map((i) =>
+      requestOf({
+        id: `n${i}`,
+        prompt: Int32Array.from({ length: 9 * i }, (_, t) => 1 + (t % 40)),
+        maxTokens: 20,
+        sampling: { ...SAMPLING, seed: BigInt(i), presencePenalty: i % 2 },
+      }),
+    )
+    const alone = (await collect(neighbours)).collected
+    const request = constrained(constraint, { n: 3, sampling: { ...SAMPLING, seed: 5n } })
+    const { collected } = await collect([neighbours[0]!, request, ...neighbours.slice(1)], loop)
+    for (const index of [0, 1, 2]) {
+      const answer = collected.answer('c', index)
+      expect(answer?.text).toMatch(shape)
+      expect([answer?.reason, answer?.matched]).toEqual(['stop', 0])
+    }
+    for (const { id } of neighbours) expect(collected.answer(id)).toEqual(alone.answer(id))
+  })
+
+  test('an answer is the same in every loop, with log-probabilities and penalties too', async () => {
+    for (const more of [{}, { logprobs: 2 }, { sampling: { ...SAMPLING, presencePenalty: 1 } }]) {
+      const request = constrained(ANY_OBJECT, more)
+      const plain = (await collect([request])).collected
+      const { collected } = await collect([request], loop)
+      expect(collected.answer('c')).toEqual(plain.answer('c'))
+      expect(() => JSON.parse(plain.answer('c')!.text)).not.toThrow()
+      const texts = collected.events.filter((event) => event.type === 'text')
+      if (request.logprobs !== null)
+        for (const event of texts) expect(event.logprobs?.length).toBe(event.tokens.length)
+    }
+  })
+
+  test('a turn of a session continues from what was fed, tokens that were not drawn included', async () => {
+    const { engine } = makeEngine(loop)
+    engine.dispose()
+    const fake = new FakeRunner({ vocabSize: JSON_V, numSlots: 8, maxTokens: 32 })
+    const kept = engineOver(fake, {}, DEFAULT_STATE_OPTIONS, loop, jsonTokens, grammars)
+    const session = { id: 's', ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' } as const
+    const stop = { strings: ['xyz","a'], tokens: [], ignoreEos: false }
+    const first = constrained(CALL, { session, stop, id: 'one' })
+    const next = requestOf({ id: 'two', prompt: Int32Array.of(9, 9), maxTokens: 12, session })
+    const collected = new Collected()
+    for (const request of [first, next]) {
+      kept.submit(request)
+      await new Promise(setImmediate)
+      drain(kept, collected)
+    }
+    kept.dispose()
+    const { text, tokens } = collected.answer('one')!
+    const isCut = !text.endsWith('}')
+    const said = isCut ? [...jsonTokens.encode(text)] : tokens
+    const whole = requestOf({
+      ...next,
+      id: 'w',
+      session: undefined,
+      prompt: Int32Array.of(5, 6, 7, ...said, 9, 9),
+    })
+    const alone = (await collect([whole])).collected
+    if (!isCut) expect(collected.answer('two')).toEqual({ ...alone.answer('w')! })
+    expect(collected.answer('two')?.completionTokens).toBe(alone.answer('w')?.completionTokens)
+  })
+})
+
+test('text that must come costs no step', async () => {
+  const text = '```json\n{"name":"abc","abc":"xyz","null":[12,12,12]}'
+  const { collected, steps } = await collect([constrained({ type: 'text', text })])
+  const answer = collected.answer('c')!
+  expect(answer.text).toBe(text)
+  expect(answer.completionTokens).toBeGreaterThan(20)
+  expect(steps).toBeLessThan(5)
+})
+
+test('lengths, stop strings and bans hold inside of what must come', async () => {
+  const constraint: Constraint = { type: 'text', text: '{"abc":"xyz","null":12}' }
+  expect(await textOf(constraint, { maxTokens: 4 })).toMatchObject({
+    reason: 'length',
+    completionTokens: 4,
+  })
+  const stop = { strings: ['z","n'], tokens: [], ignoreEos: true }
+  expect(await textOf(constraint, { stop })).toMatchObject({ text: '{"abc":"xy', matched: 'z","n' })
+  const sampling = { ...SAMPLING, bannedTokens: [...jsonTokens.encode('true')] }
+  expect((await textOf(oneOf(['true', '12']), { sampling }))?.text).not.toBe('')
+  const all = Array.from({ length: JSON_V - 1 }, (_, id) => id + 1)
+  const { collected } = await collect([
+    constrained(oneOf(['true']), { sampling: { ...SAMPLING, bannedTokens: all } }),
+  ])
+  expect(collected.error('c')).toBe('invalid_request')
+})
+
+test('what is no grammar is refused, and the next one is not', async () => {
+  const bad: Constraint[] = [
+    { type: 'grammar', ebnf: 'root ::= "a' },
+    { type: 'grammar', ebnf: 'roots ::= "a"' },
+  ]
+  const requests = bad.map((constraint, i) => constrained(constraint, { id: `b${i}` }))
+  const { collected } = await collect([...requests, constrained(oneOf(['12']))])
+  for (const { id } of requests) expect(collected.error(id), id).toBe('invalid_request')
+  expect(collected.answer('c')?.text).toBe('12')
+})
+
+/** Schemas of what is understood, to a depth. */
+function schemas(depth: number): fc.Arbitrary<JsonSchema> {
+  const bounds = fc.tuple(fc.integer({ min: -40, max: 40 }), fc.nat(60))
+  const leaves: fc.Arbitrary<JsonSchema>[] = [
+    fc.constant({ type: 'string' }),
+    fc
+      .tuple(fc.nat(3), fc.nat(4))
+      .map(([min, more]) => ({ type: 'string', minLength: min, maxLength: min + more })),
+    fc
+      .constantFrom('^[ab]{2}$', '^x+[0-9]$', '^(abc|xyz)$')
+      .map((pattern) => ({ type: 'string', pattern })),
+    fc.constantFrom('integer', 'number', 'boolean', 'null').map((type) => ({ type })),
+    bounds.map(([low, width]) => ({ type: 'integer', minimum: low, maximum: low + width })),
+    fc
+      .tuple(
+        fc.constantFrom('minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'),
+        fc.integer({ min: -40, max: 40 }),
+      )
+      .map(([bound, value]) => ({ type: 'integer', [bound]: value })),
+    fc.constant({ type: ['string', 'null'], maxLength: 3 }),
+    fc.constant({ type: 'object', additionalProperties: { type: 'integer' } }),
+    fc.constant({ enum: ['abc', 12, null, true] }),
+    fc.constantFrom('xyz', 1.5, false).map((value) => ({ const: value })),
+    fc.constant({ type: ['string', 'null'] }),
+  ]
+  if (depth === 0) return fc.oneof(...leaves)
+  const inner = schemas(depth - 1)
+  const properties = fc.uniqueArray(fc.constantFrom('a', 'b', 'abc', 'x', '世'), { maxLength: 4 })
+  const objects = fc
+    .tuple(properties, fc.array(inner, { minLength: 5, maxLength: 5 }), fc.nat(15), fc.boolean())
+    .map(([names, types, needed, isOpen]) => ({
+      type: 'object',
+      properties: Object.fromEntries(names.map((name, i) => [name, types[i]!])),
+      required: names.filter((_, i) => (needed >> i) & 1),
+      additionalProperties: isOpen ? types[4]! : false,
+    }))
+  const lists = fc
+    .tuple(inner, fc.nat(2), fc.nat(3))
+    .map(([items, min, more]) => ({ type: 'array', items, minItems: min, maxItems: min + more }))
+  const choices = fc.array(inner, { minLength: 1, maxLength: 3 }).map((anyOf) => ({ anyOf }))
+  return fc.oneof({ weight: 3, arbitrary: objects }, lists, choices, ...leaves.slice(0, 3))
+}
+
+test('random answers to random schemas are what the schemas say', async () => {
+  const ajv = new Ajv2020({ strict: false })
+  const numRuns = process.env.SKEIN_SLOW ? 10_000 : 60
+  let numEnded = 0
+  await fc.assert(
+    fc.asyncProperty(schemas(2), fc.bigInt({ min: 0n, max: 1n << 60n }), async (schema, seed) => {
+      checkSchema(schema, 'schema')
+      const sampling = { ...SAMPLING, seed, temperature: 1 }
+      const answer = await textOf({ type: 'schema', schema }, { sampling, maxTokens: 2000 })
+      if (answer?.reason !== 'stop') return
+      numEnded++
+      const value: unknown = JSON.parse(answer.text)
+      expect(ajv.validate(schema, value), `${JSON.stringify(schema)}: ${answer.text}`).toBe(true)
+      expect(answer.text.replaceAll(/"(?:\\.|[^"\\])*"/g, 's')).not.toMatch(/ {2}|\n/)
+    }),
+    { numRuns },
+  )
+  expect(numEnded).toBeGreaterThan(numRuns * 0.9)
+}, 600_000)

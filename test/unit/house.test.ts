@@ -1,0 +1,60 @@
+/** What docs/dev/house.md says of facts that are said once: the files that name one, derived anew. */
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { SETTINGS } from '../../src/settings/table.ts'
+
+const ROOT = join(import.meta.dirname, '../..')
+
+/** Files below the folders that have the pattern. */
+function filesNaming(pattern: RegExp, ...folders: readonly string[]): string[] {
+  return folders.flatMap((folder) =>
+    (readdirSync(join(ROOT, folder), { recursive: true }) as string[])
+      .filter((name) => /\.(ts|tsx|cpp|h|cu|cuh)$/.test(name))
+      .map((name) => `${folder}/${name}`)
+      .filter((path) => pattern.test(readFileSync(join(ROOT, path), 'utf8')))
+      .sort(),
+  )
+}
+
+test('a sampling parameter is named by its row, its definition, the kernels, their tests and its label', () => {
+  const all = filesNaming(/\b(minP|min_p|kMinP|Min p)\b/, 'src', 'kernels', 'web/src', 'test')
+  // Dialects that have another default or name than ours say so themselves; a slider is a matter of taste.
+  const own =
+    /openai\/parameters\.ts|^src\/api\/(fim|llama|ollama)\/|^test\/(api|unit)\/|settings-view\.tsx$/
+  expect(all.filter((path) => !own.test(path))).toEqual([
+    'src/backend/reference/sample.ts',
+    'src/sampling.ts',
+    'kernels/cpu/sample.cpp',
+    'kernels/cuda/sample-draw.cuh',
+    'kernels/cuda/sample-scores.cuh',
+    'web/src/lib/chinese-chat.ts',
+    'test/backend/sample.test.ts',
+    'test/cuda/sample.test.ts',
+  ])
+})
+
+/** Also a word of something else, or one that excludes another. */
+const SHARED = [
+  ...['api-key', 'data-dir', 'memory-gb', 'metrics-port', 'model-name', 'no-store', 'pp-devices'],
+  ...['step-tokens', 'trace-endpoint', 'without-model'],
+]
+
+test('a setting is named by its row and by what reads its value', () => {
+  const flags = Object.keys(SETTINGS).filter((flag) => flag.includes('-') && !SHARED.includes(flag))
+  expect(flags.length).toBeGreaterThan(15)
+  for (const flag of flags) {
+    const files = filesNaming(new RegExp(`'${flag}'`), 'src')
+    expect(files, flag).toHaveLength(2)
+    expect(files, flag).toContain('src/settings/table.ts')
+  }
+})
+
+test('what an engine counts is named by its row, by what counts it, and by what makes something else of it', () => {
+  expect(filesNaming(/\bonDisk\b/, 'src')).toEqual(['src/engine/states.ts', 'src/engine/stats.ts'])
+  expect(filesNaming(/\bprefixMisses\b/, 'src')).toEqual([
+    'src/engine/states.ts',
+    'src/engine/stats.ts',
+    'src/gateway/management/sampler.ts',
+  ])
+})

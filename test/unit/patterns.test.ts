@@ -1,0 +1,56 @@
+/** Regular expressions that clients' texts meet take a time that grows as the text, and none is made of what a client sends. */
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { check } from 'recheck'
+import { parseSync } from 'vite'
+import { expect, test } from 'vitest'
+
+const ROOT = join(import.meta.dirname, '../..')
+/** The others read what an operator gives: flags, answers of a hub, names of libraries. */
+const MET_BY_CLIENTS = ['api', 'engine', 'gateway', 'state', 'threads', 'tokenizer']
+
+interface Found {
+  readonly file: string
+  readonly source: string
+  readonly flags: string
+}
+
+function filesOf(folder: string): string[] {
+  const names = readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
+  return names.filter((name) => /\.tsx?$/.test(name)).map((name) => join(folder, name))
+}
+
+const files = MET_BY_CLIENTS.flatMap((wing) => filesOf(`src/${wing}`))
+
+test('none is made while the server runs', () => {
+  const makers = files.filter((file) => /\bRegExp\(/.test(readFileSync(join(ROOT, file), 'utf8')))
+  expect(makers).toEqual([])
+})
+
+test('none takes longer than its text is long', async () => {
+  const found = files.flatMap(patternsOf)
+  expect(found.length).toBeGreaterThan(50)
+  const seen = new Map(found.map((one) => [`/${one.source}/${one.flags}`, one]))
+  const bad: string[] = []
+  for (const [text, { file, source, flags }] of seen) {
+    const { status } = await check(source, flags, { timeout: 10_000 })
+    if (status !== 'safe') bad.push(`${file}: ${text} is ${status}`)
+  }
+  expect(bad).toEqual([])
+}, 120_000)
+
+test('the check finds one that is slow', async () => {
+  expect((await check('1/?\\d+x', 'g')).status).toBe('vulnerable')
+})
+
+function patternsOf(file: string): Found[] {
+  const found: Found[] = []
+  const visit = (node: unknown): void => {
+    if (typeof node !== 'object' || node === null) return
+    const { type, regex } = node as { type?: string; regex?: { pattern: string; flags: string } }
+    if (type === 'Literal' && regex) found.push({ file, source: regex.pattern, flags: regex.flags })
+    for (const value of Object.values(node)) visit(value)
+  }
+  visit(parseSync(file, readFileSync(join(ROOT, file), 'utf8')).program)
+  return found
+}

@@ -1,0 +1,49 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { expect, test } from 'vitest'
+import { Turns } from '../../src/threads/turns.ts'
+
+function work(ms: number): void {
+  for (const end = performance.now() + ms; performance.now() < end; );
+}
+
+test('pieces of many are done in order, a few in each turn of the event loop', async () => {
+  const turns = new Turns()
+  const done: number[] = []
+  let isOver = false
+  const perTurn: number[] = []
+  const counting = (async () => {
+    for (let last = 0; !isOver; last = done.length) {
+      await nextTurn()
+      perTurn.push(done.length - last)
+    }
+  })()
+  const all = Array.from({ length: 60 }, (_, i) =>
+    turns.do(() => {
+      work(1)
+      done.push(i)
+      return i
+    }),
+  )
+  expect(await Promise.all(all)).toEqual(Array.from({ length: 60 }, (_, i) => i))
+  isOver = true
+  await counting
+  expect(done).toEqual(Array.from({ length: 60 }, (_, i) => i))
+  expect(Math.max(...perTurn)).toBeLessThanOrEqual(8)
+})
+
+test('one that fails takes nothing from the others, and what is asked for alone is done at once', async () => {
+  const turns = new Turns()
+  const failing = turns.do(() => {
+    work(10)
+    throw new Error('no')
+  })
+  const next = turns.do(() => 'next')
+  await expect(failing).rejects.toThrow('no')
+  expect(await next).toBe('next')
+  await nextTurn()
+  let isDone = false
+  void turns.do(() => {
+    isDone = true
+  })
+  expect(isDone).toBe(true)
+})

@@ -1,0 +1,99 @@
+import { describe, expect, test } from 'vitest'
+import { asMarkdown } from '../../web/src/conversations/markdown-text.ts'
+import { byPeriod, type Conversation } from '../../web/src/conversations/periods.ts'
+import {
+  readSession,
+  type Transcript,
+  type TranscriptTurn,
+} from '../../web/src/conversations/read-session.ts'
+import { asQuoted, readTextFile } from '../../web/src/playground/attachment.ts'
+
+const stored = (turn: number, parent: number) => {
+  return { turn, parent, tokens: 9, created: 1, tier: 'disk', saved: true } as const
+}
+
+function words(turn: number, parent: number, ...said: string[]): TranscriptTurn {
+  const messages = said.map((line) => {
+    const [role, content] = line.split(': ', 2) as ['user' | 'system' | 'assistant', string] // as written below
+    return { role, content }
+  })
+  return { turn, parent, tokens: 9, text: said.join('\n\n'), messages }
+}
+
+const transcript = (...turns: TranscriptTurn[]): Transcript => {
+  return { title: '', skipped_tokens: 0, turns }
+}
+
+describe('a session that is read back', () => {
+  test('has every branch, and goes on at its head', () => {
+    const one = words(1, 0, 'system: Be brief.', 'user: a', 'assistant: A')
+    const read = readSession({ turns: [stored(1, 0), stored(2, 1), stored(3, 1)], head: 2 }, [
+      transcript(one, words(2, 1, 'user: b', 'assistant: B')),
+      transcript(one, words(3, 1, 'user: c', 'assistant: C')),
+    ])
+    expect(read.system).toBe('Be brief.')
+    expect(read.head).toBe(2)
+    expect(
+      read.said.map(({ parent, question, text, turn }) => [parent, question, text, turn]),
+    ).toEqual([
+      [0, 'a', 'A', 1],
+      [1, 'b', 'B', 2],
+      [1, 'c', 'C', 3],
+    ])
+  })
+
+  test('that was pruned, or imported, begins with exchanges that have no turn of their own', () => {
+    const all = words(7, 6, 'user: a', 'assistant: A', 'user: b', 'assistant: B')
+    const read = readSession({ turns: [stored(7, 6), stored(8, 7)], head: 8 }, [
+      transcript(all, words(8, 7, 'user: c', 'assistant: C')),
+    ])
+    expect(read.said.map(({ id, parent, question, turn }) => [id, parent, question, turn])).toEqual(
+      [
+        [1, 0, 'a', null],
+        [2, 1, 'b', 7],
+        [3, 2, 'c', 8],
+      ],
+    )
+  })
+
+  test('of a raw text, or without words, has its states all the same', () => {
+    const raw = { turn: 1, parent: 0, tokens: 3, text: 'The cat', messages: null }
+    const read = readSession({ turns: [stored(1, 0), stored(2, 1)], head: 2 }, [transcript(raw)])
+    expect(read.said.map(({ question, text, turn }) => [question, text, turn])).toEqual([
+      [null, 'The cat', 1],
+      [null, '', 2],
+    ])
+  })
+})
+
+test('conversations are listed by day, pinned ones first', () => {
+  const now = new Date(2026, 10, 23, 12)
+  const at = (id: string, hours: number): Conversation => {
+    return { model: 'demo', id, updated: now.getTime() / 1000 - hours * 3600, numTurns: 1 }
+  }
+  const list = [at('a', 1), at('b', 13), at('c', 24 * 4), at('d', 24 * 40), at('e', 2)]
+  const groups = byPeriod(list, ({ id }) => id === 'e', now)
+  expect(groups.map(([period, some]) => [period, some.map(({ id }) => id)])).toEqual([
+    ['Pinned', ['e']],
+    ['Today', ['a']],
+    ['Yesterday', ['b']],
+    ['Last 7 days', ['c']],
+    ['Older', ['d']],
+  ])
+})
+
+test('as a text it has who said what', () => {
+  const said = [{ question: 'Why?', thought: 'Hm.\nSo.', text: 'Because.' }]
+  expect(asMarkdown('Why?', 'Be brief.', said)).toBe(
+    '# Why?\n\n## System\n\nBe brief.\n\n## User\n\nWhy?\n\n## Assistant\n\n> Hm.\n> So.\n\nBecause.\n',
+  )
+})
+
+test('a file in a message is a fence that nothing in it ends; what is no text is refused', async () => {
+  expect(asQuoted('a.md', '```\nx\n```\n')).toBe('a.md:\n````md\n```\nx\n```\n````')
+  const file = (bytes: Uint8Array<ArrayBuffer>) => readTextFile(new File([bytes], 'a'))
+  expect(await file(new TextEncoder().encode('语'))).toEqual({ text: '语' })
+  expect(await file(Uint8Array.of(0xff, 0xfe))).toHaveProperty('error')
+  expect(await file(Uint8Array.of(65, 0))).toHaveProperty('error')
+  expect(await file(new Uint8Array(300_000))).toHaveProperty('error')
+})

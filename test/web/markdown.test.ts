@@ -1,0 +1,95 @@
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import { decoded, parse, safeAddress } from '../../web/src/markdown/parse.ts'
+
+const typesOf = (text: string) => parse(text).map(({ type }) => type)
+
+/** Tokens of a paragraph, by type and text. */
+function inlineOf(text: string): [string, unknown][] {
+  const [paragraph] = parse(text)
+  const { tokens = [] } = paragraph as { tokens?: { type: string; text?: string }[] } // a paragraph has them
+  return tokens.map(({ type, text: own }) => [type, own])
+}
+
+describe('Markdown', () => {
+  test('has all blocks that models write', () => {
+    const text =
+      '# A\n\ntext\n\n- a\n- b\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n```js\nf()\n```\n\n> q\n\n---'
+    const blocks = typesOf(text).filter((type) => type !== 'space')
+    expect(blocks).toEqual(['heading', 'paragraph', 'list', 'table', 'code', 'blockquote', 'hr'])
+  })
+
+  test('that is still being written has its last fence open', () => {
+    const [code] = parse('```py\nprint(1)')
+    expect(code).toMatchObject({ type: 'code', lang: 'py', text: 'print(1)' })
+  })
+
+  test('maths is told from prices, code and text', () => {
+    expect(inlineOf('so $a^2$ and \\(b\\) are')).toEqual([
+      ['text', 'so '],
+      ['maths', 'a^2'],
+      ['text', ' and '],
+      ['maths', 'b'],
+      ['text', ' are'],
+    ])
+    expect(typesOf('$$\n\\int x\n$$')).toEqual(['maths'])
+    expect(typesOf('\\[ x \\]')).toEqual(['maths'])
+    for (const text of ['from $5 to $10', 'US$ 5', '`$a$`', '$ a $', 'a $x']) {
+      expect(inlineOf(text).some(([type]) => type === 'maths')).toBe(false)
+    }
+  })
+
+  test('loses nothing of a text, whatever it is', () => {
+    const pieces = fc.array(
+      fc.constantFrom(
+        'a',
+        '`',
+        '**',
+        '# ',
+        '\n',
+        '```',
+        ' ',
+        '<b>',
+        '语',
+        '$',
+        '\\(',
+        '| ',
+        '- ',
+        '[x](y)',
+      ),
+    )
+    fc.assert(
+      fc.property(pieces, (parts) => {
+        const text = parts.join('')
+        const plain = (value: string) => value.replace(/\s+/g, '')
+        expect(
+          plain(
+            parse(text)
+              .map(({ raw }) => raw)
+              .join(''),
+          ),
+        ).toBe(plain(text))
+      }),
+    )
+  })
+
+  test('only addresses of pages and mail are links', () => {
+    expect(safeAddress('https://example.org/a?b')).toBe('https://example.org/a?b')
+    expect(safeAddress('mailto:a@example.org')).toBe('mailto:a@example.org')
+    for (const bad of [
+      'javascript:alert(1)',
+      ' javascript:alert(1)',
+      'data:text/html,x',
+      '/x',
+      'x',
+    ]) {
+      expect(safeAddress(bad)).toBeNull()
+    }
+  })
+
+  test('references to characters are those characters; others stay', () => {
+    expect(decoded('a &lt;b&gt; &amp;amp; &#39;c&#x27; &nope; &#0; &#xd800;')).toBe(
+      "a <b> &amp; 'c' &nope; &#0; &#xd800;",
+    )
+  })
+})

@@ -1,0 +1,61 @@
+/**
+ * What this browser keeps of conversations: the first words, so that a list has titles at once, and what its reader made of
+ * them: a name, a pin. The words and states themselves are the server's.
+ */
+import { signal } from '@preact/signals'
+
+export interface Note {
+  /** The first words, once they are known. */
+  readonly title?: string
+  readonly name?: string
+  readonly isPinned?: boolean
+  /** When it was last written, in milliseconds of Date.now(). */
+  readonly at: number
+}
+
+const STORED = 'skein.conversations'
+const MOST_NOTES = 1000
+
+export const notes = signal<Readonly<Record<string, Note>>>(readNotes())
+
+export function noteOf(model: string, id: string): Note | undefined {
+  return notes.value[keyOf(model, id)]
+}
+
+export function note(model: string, id: string, change: Omit<Note, 'at'>): void {
+  const key = keyOf(model, id)
+  const entries = Object.entries({
+    ...notes.value,
+    [key]: { ...notes.value[key], ...change, at: Date.now() },
+  })
+  const kept = entries.sort(([, a], [, b]) => b.at - a.at).slice(0, MOST_NOTES)
+  write(Object.fromEntries(kept))
+}
+
+export function dropNote(model: string, id: string): void {
+  const { [keyOf(model, id)]: _, ...rest } = notes.value
+  write(rest)
+}
+
+function keyOf(model: string, id: string): string {
+  return `${model}/${id}`
+}
+
+function write(all: Readonly<Record<string, Note>>): void {
+  notes.value = all
+  try {
+    localStorage.setItem(STORED, JSON.stringify(all))
+  } catch {
+    // A full store of the browser: the list lives as long as the page.
+  }
+}
+
+function readNotes(): Readonly<Record<string, Note>> {
+  try {
+    const read: unknown = JSON.parse(localStorage.getItem(STORED) ?? '{}')
+    // Written by this file alone; a reader's own changes can spoil their own list only.
+    return typeof read === 'object' && read !== null ? (read as Record<string, Note>) : {}
+  } catch {
+    return {}
+  }
+}

@@ -1,0 +1,162 @@
+/** Models from the hub: the released ones by size, any other by its name, and how far each download is. */
+import { useEffect, useState } from 'preact/hooks'
+import type { PullRecord } from '../../../src/gateway/contract.ts'
+import { ApiError, messageOf } from '../lib/errors.ts'
+import { fitOn } from '../lib/fit.ts'
+import { age, bytes } from '../lib/format.ts'
+import { t } from '../lib/i18n.ts'
+import { samples, system } from '../lib/live.ts'
+import { pulls, startPull } from '../lib/management.ts'
+import { Badge, Button, ErrorNote, Field } from '../parts/basics.tsx'
+import { useResource } from '../parts/resource.ts'
+
+/** Short names stand for the newest file of a line and size; 16 bits a weight. */
+const RELEASED: readonly { readonly name: string; readonly bytes: number }[] = [
+  { name: 'rwkv7-g1-0.1b', bytes: 0.38e9 },
+  { name: 'rwkv7-g1-0.4b', bytes: 0.9e9 },
+  { name: 'rwkv7-g1-1.5b', bytes: 3.06e9 },
+  { name: 'rwkv7-g1-2.9b', bytes: 5.9e9 },
+  { name: 'rwkv7-g1-7.2b', bytes: 14.4e9 },
+]
+
+const POLL_MS = 1000
+
+export function PullForm({ onDone }: { readonly onDone: () => void }) {
+  const [name, setName] = useState('')
+  const [error, setError] = useState<string | null>(null)
+  const list = useResource(pulls, [])
+  const running = list.value?.find(({ state }) => state === 'running')
+  useEffect(() => {
+    if (running === undefined) {
+      onDone()
+      return
+    }
+    const timer = setInterval(list.refresh, POLL_MS)
+    return () => clearInterval(timer)
+  }, [running?.id])
+  const pull = (wanted: string) => {
+    setError(null)
+    startPull(wanted)
+      .then(() => {
+        setName('')
+        list.refresh()
+      })
+      .catch((thrown: unknown) => setError(textOf(thrown)))
+  }
+  const submit = (event: Event) => {
+    event.preventDefault()
+    if (name.trim() !== '') pull(name.trim())
+  }
+  return (
+    <section class="pulls" aria-label={t('From the hub')}>
+      <h2>{t('From the hub')}</h2>
+      <p class="muted">
+        {t(
+          'Released RWKV-7 models by size; the newest of each is fetched, verified, and listed above.',
+        )}
+      </p>
+      <ul class="released">
+        {RELEASED.map((one) => (
+          <Released
+            key={one.name}
+            {...one}
+            isDisabled={running !== undefined}
+            onPull={() => pull(one.name)}
+          />
+        ))}
+      </ul>
+      <form class="row pull-form" onSubmit={submit}>
+        <Field
+          label={t('Another model')}
+          hint={t('owner/repository, owner/repository:file, or a name such as rwkv7-g1-0.4b')}
+          error={error}
+        >
+          {(ids) => (
+            <input
+              {...ids}
+              spellcheck={false}
+              autocomplete="off"
+              value={name}
+              onInput={({ currentTarget }) => setName(currentTarget.value)}
+            />
+          )}
+        </Field>
+        <Button
+          type="submit"
+          icon="download"
+          isDisabled={name.trim() === '' || running !== undefined}
+        >
+          {t('Fetch')}
+        </Button>
+      </form>
+      {list.error !== null && <ErrorNote text={list.error} onRetry={list.refresh} />}
+      <ul class="rows">
+        {(list.value ?? []).map((one) => (
+          <Pull key={one.id} pull={one} />
+        ))}
+      </ul>
+    </section>
+  )
+}
+
+/** The field's name is not its label. */
+function textOf(thrown: unknown): string {
+  const text = messageOf(thrown)
+  return thrown instanceof ApiError && thrown.field === 'name' ? text.replace(/^name: /, '') : text
+}
+
+interface ReleasedProps {
+  readonly name: string
+  readonly bytes: number
+  readonly isDisabled: boolean
+  readonly onPull: () => void
+}
+
+function Released({ name, bytes: size, isDisabled, onPull }: ReleasedProps) {
+  const { value: machine } = system
+  const free = samples.value.at(-1)?.memory_available_bytes ?? machine?.memory.available_bytes ?? 0
+  const fit = machine === null ? null : fitOn(size, machine, free)
+  return (
+    <li class="card">
+      <b>{name}</b>
+      <small class="muted">
+        {t('about {size}', { size: bytes(size) })}
+        {fit !== null &&
+          fit.fit === 'too large' &&
+          ` · ${t('too large ({place})', { place: fit.place })}`}
+      </small>
+      <Button
+        icon="download"
+        isDisabled={isDisabled}
+        label={t('Fetch {name}', { name })}
+        onClick={onPull}
+      />
+    </li>
+  )
+}
+
+function Pull({ pull }: { readonly pull: PullRecord }) {
+  const { name, state, file, done_bytes: done, total_bytes: total, reason, started_at } = pull
+  return (
+    <li class="pull">
+      <b>{name}</b>
+      {state === 'running' ? (
+        <div class="progress">
+          <progress value={done} max={Math.max(total, 1)} aria-label={t('Progress')} />
+          <small>
+            {file ?? t('asking the hub')} · {bytes(done)} / {bytes(total)}
+          </small>
+        </div>
+      ) : (
+        <>
+          <Badge tone={state === 'done' ? 'ready' : 'failed'}>
+            {state === 'done' ? t('fetched') : t('failed')}
+          </Badge>
+          <small class="muted">
+            {reason ?? t('{time} ago', { time: age(Date.now() / 1000 - started_at) })}
+          </small>
+        </>
+      )}
+    </li>
+  )
+}

@@ -1,0 +1,121 @@
+/** The box to write in: for all conversations that are shown. Text files that are dropped on it become part of the message. */
+import { signal } from '@preact/signals'
+import { useRef, useState } from 'preact/hooks'
+import { t } from '../lib/i18n.ts'
+import { Button } from '../parts/basics.tsx'
+import { asQuoted, readTextFile } from './attachment.ts'
+import { opening, panes } from './panes.ts'
+import { isSendingKey } from './sending-key.ts'
+
+const draft = signal('')
+const notice = signal<string | null>(null)
+
+export function Composer() {
+  const [isOver, setOver] = useState(false)
+  const picker = useRef<HTMLInputElement>(null)
+  const { value: text } = draft
+  const setText = (value: string) => {
+    draft.value = value
+  }
+  const all = panes.value
+  const isBusy = all.some((pane) => pane.isBusy.value)
+  // What is about to be shown is what the message is for.
+  const isOpening = opening.value.state === 'loading'
+  const hasModel = all.some(({ choice }) => choice.value !== null)
+  const canSend = !isBusy && !isOpening && hasModel && text.trim() !== ''
+  const send = () => {
+    if (!canSend) return
+    notice.value = null
+    for (const pane of all) void pane.send(text.trim())
+    setText('')
+  }
+  const submit = (event: Event) => {
+    event.preventDefault()
+    send()
+  }
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (!isSendingKey(event)) return
+    event.preventDefault()
+    send()
+  }
+  const drop = (event: DragEvent) => {
+    setOver(false)
+    const files = event.dataTransfer?.files
+    if (!files?.length) return
+    event.preventDefault()
+    void attach(files)
+  }
+  const over = (event: DragEvent) => {
+    event.preventDefault()
+    setOver(true)
+  }
+  return (
+    <form
+      class={isOver ? 'composer over' : 'composer'}
+      onSubmit={submit}
+      onDrop={drop}
+      onDragOver={over}
+      onDragLeave={() => setOver(false)}
+    >
+      {notice.value !== null && (
+        <p class="composer-note" role="alert">
+          {notice.value}
+        </p>
+      )}
+      <textarea
+        aria-label={t('Message')}
+        placeholder={t('Write a message')}
+        rows={1}
+        value={text}
+        onInput={({ currentTarget }) => setText(currentTarget.value)}
+        onKeyDown={onKeyDown}
+      />
+      <div class="composer-foot">
+        <Button
+          icon="clip"
+          kind="quiet"
+          label={t('Add text files')}
+          onClick={() => picker.current?.click()}
+        />
+        <input
+          ref={picker}
+          type="file"
+          multiple
+          hidden
+          aria-label={t('Add text files')}
+          onChange={({ currentTarget }) => {
+            if (currentTarget.files !== null) void attach(currentTarget.files)
+            currentTarget.value = ''
+          }}
+        />
+        <small class="composer-hint">{t('Enter sends, Shift+Enter begins a line')}</small>
+        {isBusy ? (
+          <Button
+            icon="stop"
+            kind="primary"
+            label={t('Stop')}
+            onClick={() => all.map((pane) => pane.stop())}
+          />
+        ) : (
+          <Button
+            icon="send"
+            kind="primary"
+            label={t('Send')}
+            type="submit"
+            isDisabled={!canSend}
+          />
+        )}
+      </div>
+    </form>
+  )
+}
+
+async function attach(files: FileList): Promise<void> {
+  notice.value = null
+  for (const file of files) {
+    const read = await readTextFile(file)
+    if ('error' in read) notice.value = t(read.error, { name: file.name })
+    else
+      draft.value = `${draft.value}${draft.value === '' ? '' : '\n\n'}${asQuoted(file.name, read.text)}\n`
+  }
+}
