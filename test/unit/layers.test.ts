@@ -17,9 +17,10 @@ const ALLOWED: Record<string, readonly string[]> = {
     'backend/cuda',
     'backend/webgpu',
     'index.ts',
+    'cluster',
   ],
-  settings: ['host', 'gateway', 'hub', 'model'],
-  host: ['gateway', 'engine', 'hub', 'model', 'state/store', 'tokenizer', 'backend'],
+  settings: ['host', 'gateway', 'hub', 'model', 'cluster'],
+  host: ['gateway', 'cluster', 'engine', 'hub', 'model', 'state/store', 'tokenizer', 'backend'],
   bench: ['engine/client.ts', 'engine/messages.ts', 'model', 'tokenizer', 'backend/backend.ts'],
   gateway: [
     'api',
@@ -28,6 +29,8 @@ const ALLOWED: Record<string, readonly string[]> = {
     'engine/stats.ts',
     'engine/client',
     'backend/ffi.ts',
+    'cluster',
+    'state/namespace.ts',
   ],
   api: ['engine/client.ts', 'engine/messages.ts', 'engine/stats.ts', 'grammar'],
   engine: ['state', 'model/runner.ts', 'tokenizer', 'grammar'],
@@ -38,7 +41,8 @@ const ALLOWED: Record<string, readonly string[]> = {
     'backend/state-shape.ts',
   ],
   hub: ['tokenizer'],
-  state: ['backend/state-shape.ts'],
+  state: ['backend/state-shape.ts', 'cluster'],
+  cluster: [],
   grammar: ['tokenizer/trie.ts'],
   backend: [],
   tokenizer: [],
@@ -148,7 +152,12 @@ test('only backend/ffi.ts loads native libraries', () => {
   expect(files.filter((file) => imports.get(file)!.includes('koffi'))).toEqual(['backend/ffi.ts'])
 })
 
-test('only the store of states knows of SQL', () => {
+test('only the database of a cluster knows its driver', () => {
+  const users = files.filter((file) => imports.get(file)!.includes('pg'))
+  expect(users).toEqual(['cluster/database.ts'])
+})
+
+test('only the store of states knows of SQLite', () => {
   const users = files.filter((file) => imports.get(file)!.includes('@photostructure/sqlite'))
   const folders = new Set(users.map((file) => dirname(file)))
   expect([...folders]).toEqual(['state/store'])

@@ -1,0 +1,116 @@
+/**
+ * That an engine's process is there, as a row of the database with an end that is moved on every two seconds. What the
+ * process believes begins to count before the database does, so it stops first: by then nobody else has begun.
+ */
+import { SkeinError } from '../errors.ts'
+import type { Database } from './database.ts'
+import { LeaseView, monotonicNow } from './lease-view.ts'
+
+export const MEMBERS_CHANNEL = 'skein_members'
+
+/** What others need to know of an engine's process. */
+export interface WorkerFacts {
+  /** Never used before: a process that starts again is another. */
+  readonly id: string
+  /** The machine, or rather the server, that it belongs to. */
+  readonly node: string
+  /** Where that server answers other nodes. */
+  readonly url: string
+  /** The name of the model in the API. */
+  readonly model: string
+  /** Of its shape, vocabulary and weights: states of one fit the other. */
+  readonly fingerprint: string
+  readonly slots: number
+  /** For people and dashboards. Plain JSON. */
+  readonly info: Readonly<Record<string, unknown>>
+}
+
+interface LeaseOptions {
+  readonly renewMs?: number | undefined
+  readonly leaseMs?: number | undefined
+  /** Shared with other threads. */
+  readonly view?: LeaseView | undefined
+  /** Requests under way, as others are told of them. */
+  readonly inFlight?: (() => number) | undefined
+}
+
+const RENEW_MS = 2000
+const LEASE_MS = 10_000
+
+export class Lease {
+  readonly id: string
+  readonly view: LeaseView
+  readonly #database: Database
+  readonly #facts: WorkerFacts
+  readonly #leaseMs: number
+  readonly #inFlight: () => number
+  #timer: NodeJS.Timeout | null = null
+
+  private constructor(database: Database, facts: WorkerFacts, options: LeaseOptions) {
+    const { leaseMs = LEASE_MS, view = new LeaseView(), inFlight = () => 0 } = options
+    this.id = facts.id
+    this.view = view
+    this.#database = database
+    this.#facts = facts
+    this.#leaseMs = leaseMs
+    this.#inFlight = inFlight
+  }
+
+  /** Resolves when the row is there. */
+  static async join(
+    database: Database,
+    facts: WorkerFacts,
+    options: LeaseOptions = {},
+  ): Promise<Lease> {
+    const lease = new Lease(database, facts, options)
+    await database.query("delete from worker where expires < now() - interval '10 minutes'")
+    await lease.renew()
+    await lease.#tell()
+    const { renewMs = RENEW_MS } = options
+    // One that hangs does not hold up the next.
+    lease.#timer = setInterval(() => lease.renew().catch(() => {}), renewMs).unref()
+    return lease
+  }
+
+  /** By the database's clock, from when the statement comes there; by ours from when it leaves here. */
+  async renew(): Promise<void> {
+    const { id, node, url, model, fingerprint, slots, info } = this.#facts
+    const sentAt = monotonicNow()
+    await this.#database.query(
+      `insert into worker (id, node, url, model, fingerprint, slots, info, in_flight, expires)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, now() + $9 * interval '1 millisecond')
+       on conflict (id) do update set in_flight = excluded.in_flight, expires = excluded.expires`,
+      [
+        ...[id, node, url, model, fingerprint, slots, JSON.stringify(info)],
+        ...[this.#inFlight(), this.#leaseMs],
+      ],
+    )
+    this.view.extend(sentAt, this.#leaseMs)
+  }
+
+  /** Throws state_unavailable when it is over: nothing may be promised any more. */
+  check(): void {
+    if (this.view.isOver) throw leaseOver()
+  }
+
+  /** Gives up all sessions and the row: others need not wait for its end. */
+  async leave(): Promise<void> {
+    if (this.#timer !== null) clearInterval(this.#timer)
+    this.view.end()
+    await this.#database.query('update session set owner = null where owner = $1', [this.id])
+    await this.#database.query('delete from worker where id = $1', [this.id])
+    await this.#tell()
+  }
+
+  async #tell(): Promise<void> {
+    await this.#database.query('select pg_notify($1, $2)', [MEMBERS_CHANNEL, this.id])
+  }
+}
+
+export function leaseOver(): SkeinError {
+  return new SkeinError(
+    'state_unavailable',
+    "this worker could not reach the cluster's database for a while, and another may have the session; try again",
+    { retryAfterSeconds: 2 },
+  )
+}

@@ -1,0 +1,72 @@
+/** The engines' processes that are there, as a gateway follows them: told by the database, and asked for every two seconds. */
+import type { Database } from './database.ts'
+import { MEMBERS_CHANNEL, type WorkerFacts } from './lease.ts'
+
+export interface Member extends WorkerFacts {
+  readonly inFlight: number
+  /** By the database's clock when it was asked. */
+  readonly leftMs: number
+}
+
+const POLL_MS = 2000
+
+export class Members {
+  readonly #database: Database
+  readonly #onChange: () => void
+  #list: readonly Member[] = []
+  #timer: NodeJS.Timeout | null = null
+  #stopListening: (() => void) | null = null
+  #refreshing: Promise<void> | null = null
+  #isStale = false
+
+  /** `onChange` is called when workers have come, gone or changed; not for their figures. */
+  constructor(database: Database, onChange: () => void = () => {}) {
+    this.#database = database
+    this.#onChange = onChange
+  }
+
+  /** Those of the last answer: while the database is away nobody comes or goes. */
+  get list(): readonly Member[] {
+    return this.#list
+  }
+
+  /** Resolves when the list is known. */
+  async start(pollMs = POLL_MS): Promise<void> {
+    const refresh = () => void this.refresh().catch(() => {})
+    this.#stopListening = this.#database.listen(MEMBERS_CHANNEL, refresh)
+    this.#timer = setInterval(refresh, pollMs).unref()
+    await this.refresh()
+  }
+
+  /** Asks now; what happened before the call is in the list when this resolves. */
+  async refresh(): Promise<void> {
+    this.#isStale = true
+    while (this.#isStale) {
+      this.#refreshing ??= this.#ask().finally(() => {
+        this.#refreshing = null
+      })
+      await this.#refreshing
+    }
+  }
+
+  close(): void {
+    if (this.#timer !== null) clearInterval(this.#timer)
+    this.#stopListening?.()
+  }
+
+  async #ask(): Promise<void> {
+    this.#isStale = false
+    const { rows } = await this.#database.query<Member>(
+      `select id, node, url, model, fingerprint, slots, info, in_flight as "inFlight",
+         (extract(epoch from expires - now()) * 1000)::float as "leftMs"
+       from worker where expires > now() order by id`,
+    )
+    const hasChanged = factsOf(rows) !== factsOf(this.#list)
+    this.#list = rows
+    if (hasChanged) this.#onChange()
+  }
+}
+
+function factsOf(members: readonly Member[]): string {
+  return JSON.stringify(members.map(({ inFlight, leftMs, ...facts }) => facts))
+}

@@ -1,0 +1,167 @@
+/** Who is there and whose sessions are, over a real PostgreSQL. */
+import { setTimeout as delay } from 'node:timers/promises'
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
+import { Database } from '../../src/cluster/database.ts'
+import { Lease, type WorkerFacts } from '../../src/cluster/lease.ts'
+import { Members } from '../../src/cluster/members.ts'
+import { ownerOf, release, take } from '../../src/cluster/ownership.ts'
+import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
+
+describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
+  let postgres: Postgres
+  let url: string
+  const databases: Database[] = []
+
+  beforeAll(async () => {
+    postgres = await startPostgres()
+  })
+  afterAll(async () => {
+    await Promise.all(databases.map((database) => database.close()))
+    postgres?.remove()
+  })
+
+  const open = async (to = url) => {
+    const database = await Database.open(to)
+    databases.push(database)
+    return database
+  }
+  const fresh = () => {
+    url = postgres.newDatabase()
+    return open()
+  }
+  const factsOf = (id: string): WorkerFacts => {
+    const info = { device: 'cpu' }
+    return {
+      id,
+      node: `node of ${id}`,
+      url: `http://${id}`,
+      model: 'm',
+      fingerprint: 'f',
+      slots: 4,
+      info,
+    }
+  }
+  const KEY = { model: 'f', tenant: 't', id: 's' }
+  const takeAs = (database: Database, worker: string, mayCreate = true) =>
+    take(database, KEY, { worker, mayCreate, gap: 1000 })
+
+  test('ten that open an empty database at once make one set of tables and one secret', async () => {
+    url = postgres.newDatabase()
+    const opened = await Promise.all(Array.from({ length: 10 }, () => open()))
+    const secrets = new Set(opened.map(({ secret }) => Buffer.from(secret).toString('hex')))
+    expect([...secrets]).toEqual([expect.stringMatching(/^[0-9a-f]{64}$/)])
+  })
+
+  test('an address that is none, and a server that is not there, are told apart', async () => {
+    const refused = (to: string) => Database.open(to).catch((error) => error)
+    expect(await refused('mysql://x')).toMatchObject({ code: 'invalid_request' })
+    expect(await refused('postgres://127.0.0.1:1/x')).toMatchObject({
+      code: 'state_unavailable',
+      message: expect.stringContaining('ECONNREFUSED'),
+    })
+  })
+
+  test('members are seen when they come and when they go, and what they do', async () => {
+    const database = await fresh()
+    const onChange = vi.fn()
+    const members = new Members(await open(), onChange)
+    await members.start(60_000)
+    const lease = await Lease.join(database, factsOf('a'), { inFlight: () => 3 })
+    await vi.waitFor(() => expect(members.list).toHaveLength(1), 30_000)
+    expect(members.list[0]).toMatchObject({ ...factsOf('a'), inFlight: 3 })
+    expect(members.list[0]!.leftMs).toBeGreaterThan(0)
+    await lease.leave()
+    await vi.waitFor(() => expect(members.list).toEqual([]), 30_000)
+    expect(onChange).toHaveBeenCalled()
+    members.close()
+  })
+
+  test('a lease that is not renewed is over here before it is in the database, and counts when it goes on', async () => {
+    const database = await fresh()
+    const lease = await Lease.join(database, factsOf('a'), { renewMs: 3_600_000, leaseMs: 300 })
+    const members = new Members(database)
+    const { view } = lease
+    expect([view.isOver, view.numLapses]).toEqual([false, 0])
+    await members.refresh()
+    // Whatever the load: as long as it is there, it has been asked before it was over here, or it is over here.
+    while (!view.isOver) await delay(10)
+    expect(() => lease.check()).toThrow('try again')
+    await vi.waitFor(async () => {
+      await members.refresh()
+      expect(members.list).toEqual([])
+    }, 30_000)
+    await lease.renew()
+    expect(view.numLapses).toBe(1)
+    await lease.leave()
+    expect(view.isOver).toBe(true)
+  })
+
+  test('of eight workers that take a session at once one does; the others learn who', async () => {
+    const database = await fresh()
+    const ids = Array.from({ length: 8 }, (_, i) => `w${i}`)
+    const leases = await Promise.all(ids.map((id) => Lease.join(database, factsOf(id))))
+    for (let round = 0; round < 20; round++) {
+      const key = { ...KEY, id: `race ${round}` }
+      const tries = ids.map((worker) => take(database, key, { worker, mayCreate: true, gap: 0 }))
+      const taken = await Promise.all(tries)
+      expect(taken.filter((each) => each !== null)).toHaveLength(1)
+      const winner = ids[taken.findIndex((each) => each !== null)]!
+      expect(await ownerOf(database, key)).toEqual({
+        owner: winner,
+        node: `node of ${winner}`,
+        url: `http://${winner}`,
+      })
+    }
+    await Promise.all(leases.map((lease) => lease.leave()))
+  })
+
+  test('a session is taken from an owner that is over, with a new fence and a gap in its version', async () => {
+    const database = await fresh()
+    const hung = await Lease.join(database, factsOf('a'), { renewMs: 3_600_000, leaseMs: 60_000 })
+    const other = await Lease.join(database, factsOf('b'))
+    expect(await takeAs(database, 'a', false)).toBeNull()
+    expect(await takeAs(database, 'a')).toEqual({ fence: 1, version: 0, record: null })
+    await database.query('update session set record = \'{"version": 7}\', version = 3')
+    expect(await takeAs(database, 'b')).toBeNull()
+    expect(await takeAs(database, 'a')).toEqual({ fence: 2, version: 3, record: { version: 7 } })
+    // As time passes, by the database's clock.
+    await database.query("update worker set expires = now() where id = 'a'")
+    expect(await ownerOf(database, KEY)).toBeNull()
+    expect(await takeAs(database, 'b')).toEqual({ fence: 3, version: 3, record: { version: 1007 } })
+    expect(await release(database, KEY, 2)).toBe(false)
+    expect(await release(database, KEY, 3)).toBe(true)
+    expect(await ownerOf(database, KEY)).toBeNull()
+    // What was let go of in order has no gap.
+    expect(await takeAs(database, 'a')).toMatchObject({ record: { version: 1007 } })
+    await hung.leave()
+    await other.leave()
+    expect(await takeAs(database, 'c')).toMatchObject({ fence: 5 })
+  })
+
+  test('a session that came to nothing leaves no row', async () => {
+    const database = await fresh()
+    const taken = await takeAs(database, 'a')
+    expect(await release(database, KEY, taken!.fence)).toBe(true)
+    const { rows } = await database.query('select * from session')
+    expect(rows).toEqual([])
+  })
+
+  test('a server that crashes and comes back is found again by leases and listeners', async () => {
+    const database = await fresh()
+    const members = new Members(await open())
+    await members.start(50)
+    const lease = await Lease.join(database, factsOf('a'), { renewMs: 50 })
+    await vi.waitFor(() => expect(members.list).toHaveLength(1), 30_000)
+    postgres.crash()
+    await expect(lease.renew()).rejects.toMatchObject({ code: 'state_unavailable' })
+    // Nobody goes because nobody can be asked.
+    expect(members.list).toHaveLength(1)
+    postgres.start()
+    // Connections that died meanwhile fail once each.
+    const late = await vi.waitFor(() => Lease.join(database, factsOf('b')), 30_000)
+    await vi.waitFor(() => expect(members.list).toHaveLength(2), 30_000)
+    await lease.renew()
+    await Promise.all([lease.leave(), late.leave()])
+    members.close()
+  })
+})

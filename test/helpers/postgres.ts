@@ -1,0 +1,110 @@
+/**
+ * A PostgreSQL server of the tests' own, in a temporary folder: Debian's programs, as its user where this one is root.
+ * Where none is installed the tests that need it say so and are skipped.
+ */
+import { execFileSync, spawnSync } from 'node:child_process'
+import { chmodSync, chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { tmpdir, userInfo } from 'node:os'
+import { join } from 'node:path'
+
+const VERSIONS = '/usr/lib/postgresql'
+
+/** The newest one's programs; null: none. */
+const PROGRAMS = ((): string | null => {
+  if (!existsSync(VERSIONS)) return null
+  const found = readdirSync(VERSIONS)
+    .sort((a, b) => Number(b) - Number(a))
+    .map((version) => join(VERSIONS, version, 'bin'))
+    .find((folder) => existsSync(join(folder, 'initdb')))
+  return found ?? null
+})()
+
+/** The server refuses to run as root. */
+const ACCOUNT = ((): { uid: number; gid: number } | null | undefined => {
+  if (process.getuid?.() !== 0) return undefined
+  const ids = ['-u', '-g'].map((flag) => spawnSync('id', [flag, 'postgres'], { encoding: 'utf8' }))
+  if (ids.some(({ status }) => status !== 0)) return null
+  const [uid, gid] = ids.map(({ stdout }) => Number(stdout)) as [number, number]
+  return { uid, gid }
+})()
+
+/** Why there is no server, for the name of what is skipped. */
+export const NO_POSTGRES: string | null =
+  PROGRAMS === null
+    ? 'no PostgreSQL is installed (Debian: postgresql)'
+    : ACCOUNT === null
+      ? 'PostgreSQL does not run as root, and there is no user postgres'
+      : null
+
+if (NO_POSTGRES !== null) process.stderr.write(`tests of clusters are skipped: ${NO_POSTGRES}\n`)
+
+export interface Postgres {
+  /** Of an empty database of its own each. */
+  newDatabase(): string
+  /** As a crash: nothing is written down first. */
+  crash(): void
+  start(): void
+  /** Ends it and removes its folder. */
+  remove(): void
+}
+
+export async function startPostgres(): Promise<Postgres> {
+  // Not below the run's folder, which is root's alone.
+  const folder = mkdtempSync(join(realTmp(), 'skein-postgres-'))
+  const data = join(folder, 'data')
+  if (ACCOUNT) chownSync(folder, ACCOUNT.uid, ACCOUNT.gid)
+  chmodSync(folder, 0o700)
+  const run = (program: string, ...args: string[]) =>
+    execFileSync(join(PROGRAMS!, program), args, {
+      cwd: folder,
+      stdio: ['ignore', 'ignore', 'pipe'],
+      ...(ACCOUNT ?? {}),
+    })
+  const port = await freePort()
+  run('initdb', '-D', data, '-U', 'skein', '-A', 'trust', '-E', 'UTF8', '--no-locale', '-N')
+  const settings = `-p ${port} -k ${folder} -c listen_addresses=127.0.0.1 -c max_connections=200 -c log_min_messages=fatal`
+  const start = () => {
+    run('pg_ctl', 'start', '-D', data, '-w', '-t', '60', '-o', settings, '-l', join(folder, 'log'))
+  }
+  const stop = (mode: string) => run('pg_ctl', 'stop', '-D', data, '-m', mode, '-w', '-t', '60')
+  let numDatabases = 0
+  let isRunning = true
+  start()
+  return {
+    newDatabase() {
+      numDatabases++
+      const name = `test${numDatabases}`
+      run('createdb', '-h', '127.0.0.1', '-p', String(port), '-U', 'skein', name)
+      return `postgres://skein@127.0.0.1:${port}/${name}`
+    },
+    crash() {
+      stop('immediate')
+      isRunning = false
+    },
+    start() {
+      start()
+      isRunning = true
+    },
+    remove() {
+      if (isRunning) stop('immediate')
+      rmSync(folder, { recursive: true, force: true })
+    },
+  }
+}
+
+/** The system's, whatever the run has made of TMPDIR. */
+function realTmp(): string {
+  return userInfo().uid === 0 && existsSync('/tmp') ? '/tmp' : tmpdir()
+}
+
+function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const server = createServer()
+    server.on('error', reject)
+    server.listen(0, '127.0.0.1', () => {
+      const address = server.address()
+      server.close(() => resolve(typeof address === 'object' ? address!.port : 0))
+    })
+  })
+}
