@@ -15,6 +15,8 @@ export const ERROR_STATUS = {
   not_found: 404,
   /** The request is fine, the present state of the thing it names is not. */
   conflict: 409,
+  /** Another server of the cluster does that; `location` says which. */
+  misdirected: 421,
   /** Larger than a limit that no retry will lift. */
   too_large: 413,
   /** The waiting line is full; retry after a while. */
@@ -50,10 +52,13 @@ export interface ErrorShape {
   readonly message: string
   /** For invalid_request and unsupported_parameter: the field at fault. */
   readonly param?: string
+  /** For misdirected: the address of the server to ask. */
+  readonly location?: string
 }
 
 interface SkeinErrorOptions {
   readonly param?: string
+  readonly location?: string | undefined
   readonly cause?: unknown
   readonly retryAfterSeconds?: number
 }
@@ -62,6 +67,7 @@ interface SkeinErrorOptions {
 export class SkeinError extends Error {
   readonly code: ErrorCode
   readonly param: string | undefined
+  readonly location: string | undefined
   /** When another try may succeed, where that is known. It does not cross process boundaries. */
   readonly retryAfterSeconds: number | undefined
 
@@ -70,6 +76,7 @@ export class SkeinError extends Error {
     this.name = 'SkeinError'
     this.code = code
     this.param = options.param
+    this.location = options.location
     this.retryAfterSeconds = options.retryAfterSeconds
   }
 
@@ -78,16 +85,17 @@ export class SkeinError extends Error {
   }
 
   toShape(): ErrorShape {
-    const { code, message, param } = this
-    return param === undefined ? { code, message } : { code, message, param }
+    const { code, message, param, location } = this
+    return {
+      code,
+      message,
+      ...(param === undefined ? {} : { param }),
+      ...(location === undefined ? {} : { location }),
+    }
   }
 
-  static fromShape(shape: ErrorShape): SkeinError {
-    return new SkeinError(
-      shape.code,
-      shape.message,
-      shape.param === undefined ? {} : { param: shape.param },
-    )
+  static fromShape({ code, message, ...options }: ErrorShape): SkeinError {
+    return new SkeinError(code, message, options)
   }
 
   /** Any thrown value as a SkeinError; what is not ours is `internal`. */

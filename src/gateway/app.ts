@@ -28,10 +28,12 @@ import { sessionsDialect } from '../api/sessions/dialect.ts'
 import { translateDialect } from '../api/translate/dialect.ts'
 import { SkeinError } from '../errors.ts'
 import { type Auth, authorizationOf, checkRole, createAuth } from './access/auth.ts'
+import { CALLER_HEADER, type CallerSeal } from './access/caller-seal.ts'
 import type { KeyRing } from './access/keys-file.ts'
 import { RateLimits } from './access/rate-limits.ts'
 import { describeInvalid, parseJsonBodies } from './body/body.ts'
 import { BodyMemory, holdBodies } from './body/body-memory.ts'
+import { CODE_HEADER, DRAINING_HEADER, OWNER_HEADER } from './cluster/headers.ts'
 import { Metrics } from './figures/metrics.ts'
 import { traced, traceRequests } from './figures/tracing.ts'
 import { answerClientError } from './http/client-error.ts'
@@ -39,7 +41,7 @@ import { closeWithConnection, cutOffIfNotTaken } from './http/connection.ts'
 import { Drain } from './http/drain.ts'
 import { failureOf, isWorthRetrying, publicError } from './http/errors.ts'
 import { DEFAULT_LIMITS, type Limits } from './http/limits.ts'
-import { mountDialects } from './http/mount.ts'
+import { type Front, mountDialects } from './http/mount.ts'
 import { openApiPage } from './http/openapi.ts'
 import {
   checkOneHost,
@@ -88,6 +90,14 @@ export interface AppOptions {
   readonly onRoute?: (route: RouteOptions) => void
   /** Spans are made; where they go, `startTracing` has said. */
   readonly isTraced?: boolean
+  /** Members of a cluster say with it who is calling; absent: nobody is believed. */
+  readonly seal?: CallerSeal
+  /** Answers most requests in place of this app: a cluster's nodes. */
+  readonly front?: Front
+  /** The models as one request may use them. Absent: all the same. */
+  readonly modelsFor?: (request: FastifyRequest, models: ModelRegistry) => ModelRegistry
+  /** Mounts routes that are not of a dialect. */
+  readonly mount?: (app: FastifyInstance) => void
 }
 
 /** What several apps over the same workers know: a call of one can be ended at another, a mixture is every one's, memory is one. */
@@ -119,8 +129,10 @@ export function buildApp(options: AppOptions): FastifyInstance {
     ...(ofWorkers === null ? [] : [ofWorkers]),
   ]
   const web = readWebFiles()
-  const gate = createGate(auth, createOriginPolicy(originOptions(options, host)), web)
-  const respond = createResponder(dialects[0]!, metrics, limits)
+  const { seal = null, front = null } = options
+  const origins = createOriginPolicy(originOptions(options, host))
+  const gate = createGate(auth, origins, web, seal)
+  const respond = createResponder(dialects[0]!, metrics, limits, drain)
 
   const app = createFastify(options, limits, (error, request, reply) => {
     // A path that cannot be routed has passed no hook yet.
@@ -133,6 +145,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   if (isTraced) traceRequests(app)
   if (options.onRoute !== undefined) app.addHook('onRoute', options.onRoute)
   app.decorateRequest('principal', null)
+  app.decorateRequest('member', null)
   app.decorateRequest('entry', null)
   closeWithConnection(app)
   app.addHook('onRequest', async (request, reply) => {
@@ -152,12 +165,15 @@ export function buildApp(options: AppOptions): FastifyInstance {
     throw new SkeinError('not_found', message)
   })
   app.setSchemaErrorFormatter((complaints) => describeInvalid(complaints))
-  parseJsonBodies(app, limits, auth)
+  parseJsonBodies(app, limits, auth, front !== null)
   const { report } = respond
   const isTranslateOpen = options.openTranslate === true
   const admin = options.admin === undefined ? null : mixtures.admin(options.admin)
   const { rates = new RateLimits() } = options
-  const context = { models, admin, limits, drain, auth, isTranslateOpen, report, rates }
+  const modelsFor = (request: FastifyRequest) => options.modelsFor?.(request, models) ?? models
+  const context = {
+    ...{ modelsFor, admin, limits, drain, auth, isTranslateOpen, report, rates, front },
+  }
   mountDialects(app, dialects, context)
   if (management !== undefined && ofWorkers !== null)
     mountStreams(app, management, ofWorkers, limits, auth)
@@ -166,6 +182,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   mountSystem(app, { models, metrics, drain, version, openApi })
   mountMe(app, { models, rates })
   mountWeb(app, web)
+  options.mount?.(app)
   return app
 }
 
@@ -252,7 +269,12 @@ type Gate = (request: FastifyRequest, reply: FastifyReply) => boolean
  * Deny by default: it looks at headers and the raw path only, so no spelling of a path gets around it. The one exception
  * is a route that takes its key from the body: what the header did not open, `mount.ts` decides when the body is there.
  */
-function createGate(auth: Auth, origins: OriginPolicy, web: WebFiles): Gate {
+function createGate(
+  auth: Auth,
+  origins: OriginPolicy,
+  web: WebFiles,
+  seal: CallerSeal | null,
+): Gate {
   return (request, reply) => {
     const { id, raw, headers, method } = request
     reply.header('x-request-id', id)
@@ -266,7 +288,20 @@ function createGate(auth: Auth, origins: OriginPolicy, web: WebFiles): Gate {
     }
     const isLiveness = raw.url === LIVENESS_PATH && (method === 'GET' || method === 'HEAD')
     if (isLiveness || isForWeb(web, method, raw.url)) return false
-    const { access, role, dialect } = request.routeOptions.config ?? {}
+    const { access, role, dialect, isForMembers } = request.routeOptions.config ?? {}
+    const sealed = headers[CALLER_HEADER]
+    // A path that cannot be routed comes here with nothing set.
+    request.member = seal !== null && typeof sealed === 'string' ? seal.open(sealed) : null
+    if (isForMembers === true) {
+      // No key of a user opens it, whatever its role.
+      if (request.member !== null) return false
+      throw new SkeinError('forbidden', 'this is for members of the cluster only')
+    }
+    if (request.member !== null && request.member.principal !== null) {
+      request.principal = request.member.principal
+      checkRole(request.principal, role)
+      return false
+    }
     try {
       request.principal = auth.check(authorizationOf(headers, dialect?.keyHeaders))
     } catch (denied) {
@@ -278,7 +313,7 @@ function createGate(auth: Auth, origins: OriginPolicy, web: WebFiles): Gate {
   }
 }
 
-function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits) {
+function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits, drain: Drain) {
   const report = (thrown: unknown, request: FastifyRequest): SkeinError => {
     const { error } = failureOf(thrown, request.routeOptions.bodyLimit)
     metrics.countError(error.code)
@@ -299,9 +334,20 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits) {
     if (shown.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
     const dialect = request.entry?.dialect ?? request.routeOptions.config?.dialect ?? fallback
     const { error, status } = failureOf(thrown, request.routeOptions.bodyLimit)
-    reply.code(dialect.statusOf?.(error) ?? status).send(dialect.renderError(shown))
+    if (request.member) reply.headers(headersForMember(error, drain))
+    const wireStatus = error.code === 'misdirected' ? status : dialect.statusOf?.(error)
+    reply.code(wireStatus ?? status).send(dialect.renderError(shown))
   }
   return { report, send }
+}
+
+/** What a gateway needs to know of an error, whatever the dialect makes of it. */
+function headersForMember({ code, location }: SkeinError, drain: Drain): Record<string, string> {
+  return {
+    [CODE_HEADER]: code,
+    ...(location === undefined ? {} : { [OWNER_HEADER]: location }),
+    ...(drain.isDraining ? { [DRAINING_HEADER]: '1' } : {}),
+  }
 }
 
 /** The route's pattern, not the path: nothing a client wrote gets into a log line, save a checked request id. */

@@ -62,6 +62,7 @@ const FLOORS: Record<string, readonly string[]> = {
     'fleet',
     'models',
     'management',
+    'cluster',
     'pages',
   ],
   'backend/cuda': ['driver', 'kernel', 'device', 'gemm', 'step', 'linear', 'ops'],

@@ -14,6 +14,10 @@ declare module 'fastify' {
     /** Fields of the body that may be looked at; null or absent: all. */
     fields?: ReadonlySet<string> | null
   }
+  interface FastifyRequest {
+    /** A body of JSON as it came, where another is to have it; else null. */
+    bodyBytes: Uint8Array | null
+  }
 }
 
 /** About a millisecond of the event loop. */
@@ -32,7 +36,9 @@ export function parseJsonBodies(
   app: FastifyInstance,
   bounds: BodyBounds & JsonBounds,
   auth: Auth,
+  keepsBytes = false,
 ): void {
+  app.decorateRequest('bodyBytes', null)
   app.removeAllContentTypeParsers()
   app.addContentTypeParser(
     ['application/json', FORM],
@@ -49,6 +55,8 @@ export function parseJsonBodies(
       const encoding = request.headers['content-encoding'] ?? 'identity'
       if (encoding !== 'identity') throw wrongEncoding()
       request.heldBody?.become(NODE_BYTES * scan.nodes)
+      // A thread takes the bytes that it is given.
+      if (keepsBytes) request.bodyBytes = body.length <= INLINE_BYTES ? body : body.slice()
       const { fields = null } = request.routeOptions.config
       const text: JsonText = { bytes: body, fields }
       if (body.length <= INLINE_BYTES) return await turns.do(() => readJson(text))

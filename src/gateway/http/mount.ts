@@ -10,6 +10,7 @@ import type { Access, Call, Dialect, Reply, Role, Route } from '../../api/route.
 import { SSE } from '../../api/stream-form.ts'
 import { assert, SkeinError } from '../../errors.ts'
 import { ANONYMOUS, type Auth, authorizationOf, checkRole, type Principal } from '../access/auth.ts'
+import type { SealedCaller } from '../access/caller-seal.ts'
 import type { RateLimits } from '../access/rate-limits.ts'
 import { type Complaint, describeInvalid } from '../body/body.ts'
 import { readBody } from '../body/body-memory.ts'
@@ -31,8 +32,12 @@ declare module 'fastify' {
     access?: Access
     /** The least role that may call the route; absent: `user`, that is any key. Looked at before the handler. */
     role?: Role
+    /** For other members of a cluster, and nobody else. */
+    isForMembers?: boolean
   }
   interface FastifyRequest {
+    /** What another member of the cluster says of the request that it passes on; null: a client sent it. */
+    member: SealedCaller | null
     /** Null until the caller has shown a key (or needs none). */
     principal: Principal | null
     /** Which of the dialects at this path answers; null until the body has been read. */
@@ -40,8 +45,13 @@ declare module 'fastify' {
   }
 }
 
+/** Another that answers requests: a gateway of a cluster hands them to nodes. */
+export interface Front {
+  answersFor(route: Route): boolean
+  answer(request: FastifyRequest, reply: FastifyReply, entry: Entry): Promise<unknown>
+}
+
 interface MountContext {
-  readonly models: ModelRegistry
   readonly admin: (ModelAdmin & MixtureAdmin) | null
   readonly limits: Limits
   readonly drain: Drain
@@ -51,6 +61,10 @@ interface MountContext {
   /** Counts and logs an error, and gives what the client may see of it. */
   readonly report: (thrown: unknown, request: FastifyRequest) => SkeinError
   readonly rates: RateLimits
+  /** Null: requests are answered here. */
+  readonly front: Front | null
+  /** The models as one request may use them, beside what its key may. */
+  readonly modelsFor: (request: FastifyRequest) => ModelRegistry
 }
 
 export function mountDialects(
@@ -85,10 +99,13 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
   assert(isClear, `clashing routes at ${route.path}`)
   const { access, role } = route
   const isShared = entries.length > 1
+  const front = context.front?.answersFor(route) === true ? context.front : null
+  // What a body may be, whoever answers knows: a node may be of a later release.
+  const isValidated = front === null
   const options: RouteOptions = {
     method: route.method,
     url: route.path,
-    ...(route.body === null || isShared ? {} : { schema: { body: route.body } }),
+    ...(route.body === null || isShared || !isValidated ? {} : { schema: { body: route.body } }),
     config: {
       dialect,
       fields: fieldsOf(entries),
@@ -103,9 +120,12 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
       if (route.mayLackBody === true) request.body ??= {}
       request.entry = choose(entries, request.body)
       authenticate(request, reply, context)
-      if (isShared) validate(request, request.entry.route)
+      if (isShared && isValidated) validate(request, request.entry.route)
     },
-    handler: (request, reply) => new Exchange(context, request, reply).run(),
+    handler: (request, reply) =>
+      front === null
+        ? new Exchange(context, request, reply).run()
+        : front.answer(request, reply, entryOf(request)),
   }
   if (route.takesBytes !== true) {
     app.route(options)
@@ -179,6 +199,11 @@ const KEEP_ALIVE_EVERY_MS = 15_000
 /** Characters of the header `warnings`. */
 const MAX_WARNINGS = 2000
 
+function entryOf({ entry }: FastifyRequest): Entry {
+  assert(entry !== null, 'a handler ran before its route was chosen')
+  return entry
+}
+
 /** One request and its response. */
 class Exchange {
   readonly #entry: Entry
@@ -189,8 +214,7 @@ class Exchange {
   readonly #warnings: string[] = []
 
   constructor(context: MountContext, request: FastifyRequest, reply: FastifyReply) {
-    assert(request.entry !== null, 'a handler ran before its route was chosen')
-    this.#entry = request.entry
+    this.#entry = entryOf(request)
     this.#context = context
     this.#request = request
     this.#reply = reply
@@ -316,7 +340,7 @@ class Exchange {
   }
 
   #callOf(signal: AbortSignal): Call {
-    const { models, admin, limits, rates } = this.#context
+    const { modelsFor, admin, limits, rates } = this.#context
     const { principal, body, params } = this.#request
     assert(principal !== null, 'a handler ran before its caller was known')
     // It goes when its handler is done with it, not when the answer is.
@@ -331,7 +355,7 @@ class Exchange {
       tenant: principal.tenant,
       report: (thrown) => this.#context.report(thrown, this.#request),
       warn: (message) => this.#warn(message),
-      models: rates.modelsFor(principal, models),
+      models: rates.modelsFor(principal, modelsFor(this.#request)),
       admin,
       limits,
       signal,

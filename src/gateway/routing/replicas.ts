@@ -14,6 +14,14 @@ export interface Replica {
   numTaken: number
 }
 
+/**
+ * A request stays where its state is while that worker has at most so many more requests than the least busy one. Two, and
+ * what chance makes of equal loads: numbers of requests that come by themselves differ by about their root, and to move
+ * states for that would move them without an end (figures in docs/operations.md).
+ */
+export const slackAt = (meanInFlight: number): number =>
+  2 + Math.round(1.5 * Math.sqrt(meanInFlight))
+
 /** Requests of a worker after which what it has taken counts half: one that is new is soon like the others. */
 const MAX_TAKEN = 256
 

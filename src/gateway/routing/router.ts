@@ -26,17 +26,12 @@ import {
   mergedInfo,
   type Replica,
   shareTaken,
+  slackAt,
   take,
 } from './replicas.ts'
 import { SessionHomes } from './session-affinity.ts'
 import { SessionCalls } from './session-calls.ts'
 
-/**
- * A request stays where its state is while that worker has at most so many more requests than the least busy one. Two, and
- * what chance makes of equal loads: numbers of requests that come by themselves differ by about their root, and to move
- * states for that would move them without an end (figures in docs/operations.md).
- */
-const slackAt = (meanInFlight: number) => 2 + Math.round(1.5 * Math.sqrt(meanInFlight))
 /**
  * What is in flight does not tell everything: a turn whose state is at hand is over in no time, so the worker of the sessions
  * that are used most would have more and more of them. Beyond this a session goes to the worker that has lately had the

@@ -1,0 +1,34 @@
+/**
+ * Which node gets a request: the one that has its state, or else the one that its beginning is hashed to, as long as that
+ * node has little more to do than the least busy one. Pure: the same nodes and figures give the same node everywhere.
+ */
+import { slackAt } from '../routing/replicas.ts'
+import { firstFor, type Ranked } from './rendezvous.ts'
+
+export interface Target extends Ranked {
+  /** Requests that are there, as far as one knows. */
+  readonly inFlight: number
+}
+
+/** `kept`: where its session is; null without one, or where nobody knows. Null of no targets. */
+export function chooseNode<T extends Target>(
+  key: number,
+  targets: readonly T[],
+  kept: T | null,
+): T | null {
+  if (targets.length < 2) return targets[0] ?? null
+  const slots = sumOf(targets, (target) => target.slots) / targets.length
+  // What a node has to do, as if all had as many slots.
+  const load = ({ inFlight, slots: own }: T) => (inFlight * slots) / Math.max(1, own)
+  const least = targets.reduce((min, target) => Math.min(min, load(target)), Number.MAX_VALUE)
+  const most = least + slackAt(sumOf(targets, load) / targets.length)
+  if (kept !== null && targets.includes(kept) && load(kept) <= most) return kept
+  return firstFor(
+    key,
+    targets.filter((target) => load(target) <= most),
+  )
+}
+
+function sumOf<T>(all: readonly T[], value: (one: T) => number): number {
+  return all.reduce((sum, one) => sum + value(one), 0)
+}

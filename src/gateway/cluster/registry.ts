@@ -1,0 +1,81 @@
+/** The models of a cluster as a gateway lists them: from what workers say of themselves, without an engine anywhere near. */
+import type { ModelRegistry, TextCodec } from '../../api/models.ts'
+import type { EngineClient } from '../../engine/client.ts'
+import type { EngineInfo } from '../../engine/messages.ts'
+import { type EngineStats, idleStats, summedStats } from '../../engine/stats.ts'
+import { SkeinError } from '../../errors.ts'
+import { type RegisteredModel, registryOver } from '../routing/registry.ts'
+import { mergedInfo } from '../routing/replicas.ts'
+import type { ClusterMember } from './nodes.ts'
+
+/** What a worker says of itself. */
+export interface InformedMember extends ClusterMember {
+  readonly info: Readonly<Record<string, unknown>>
+}
+
+export function clusterRegistry(members: () => readonly InformedMember[]): ModelRegistry {
+  return registryOver(() => {
+    const names = [...new Set(members().map(({ model }) => model))].sort()
+    return names.map((id) =>
+      modelOf(
+        id,
+        members().filter(({ model }) => model === id),
+      ),
+    )
+  })
+}
+
+function modelOf(id: string, members: readonly InformedMember[]): RegisteredModel {
+  const clients = members.map(clientOf)
+  const client: EngineClient = {
+    ...ASKED_ELSEWHERE,
+    get info() {
+      return mergedInfo(clients)
+    },
+    get stats() {
+      return summedStats(clients.map(({ stats }) => stats))
+    },
+  }
+  const count = members.length
+  return {
+    id,
+    aliases: members.flatMap(({ info }) => (Array.isArray(info.aliases) ? info.aliases : [])),
+    tokenizer: NO_TOKENIZER,
+    source: {
+      state: 'ready',
+      reason: null,
+      client,
+      workers: { all: count, ready: count, failed: 0 },
+    },
+  }
+}
+
+/** How full it is, from the one figure that workers renew; what they count their own gateways tell. */
+function statsOf({ slots, inFlight }: ClusterMember): EngineStats {
+  const running = Math.min(slots, inFlight)
+  return { ...idleStats(slots), running, waiting: inFlight - running, freeSlots: slots - running }
+}
+
+function clientOf(member: InformedMember): EngineClient {
+  // Written by this release or one beside it; what is not there reads as undefined on pages about models.
+  const info = member.info as unknown as EngineInfo
+  return { ...ASKED_ELSEWHERE, info, stats: statsOf(member) }
+}
+
+function elsewhere(): never {
+  throw new SkeinError('internal', 'a gateway of a cluster was asked for what nodes do')
+}
+
+const ASKED_ELSEWHERE = {
+  generate: elsewhere,
+  call: async () => elsewhere(),
+  close: async () => {},
+}
+
+const NO_TOKENIZER: TextCodec = {
+  vocabSize: 0,
+  encode: elsewhere,
+  encodeAside: elsewhere,
+  decode: elsewhere,
+  bytesOf: elsewhere,
+}

@@ -1,0 +1,122 @@
+/**
+ * A session that is asked for where it is not: the node asks the one that has it to let it go, and then has it. Requests that
+ * gateways send are told instead where it is, unless they say that this node shall take it.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import type { ModelRegistry, ServedModel } from '../../api/models.ts'
+import type { EngineClient } from '../../engine/client.ts'
+import type { EngineCalls, SessionRef } from '../../engine/messages.ts'
+import { SkeinError } from '../../errors.ts'
+import { withChangedClient } from '../routing/changed-client.ts'
+
+/** Asks the node at `location` to let sessions of a model go. Rejects with conflict while one of them is in use. */
+export type LetGo = (
+  location: string,
+  model: string,
+  sessions: readonly SessionRef[],
+) => Promise<void>
+
+/** Longer than a lease: a node that does not answer has lost its sessions by then. */
+const MAX_WAIT_MS = 15_000
+const POLL_MS = 50
+/** A session that is in use elsewhere for longer than this is refused. */
+const MAX_BUSY_MS = 60_000
+
+export function takingModels(models: ModelRegistry, letGo: LetGo): ModelRegistry {
+  return { list: () => models.list(), get: (name) => taking(models.get(name), letGo) }
+}
+
+function taking(model: ServedModel, letGo: LetGo): ServedModel {
+  const { client, id } = model
+  const generate: EngineClient['generate'] = (request, signal) => {
+    const { session, tenant = '' } = request
+    if (session === undefined) return client.generate(request, signal)
+    const move = new Taking(id, letGo, [{ tenant, id: session.id }], signal, session.ifBusy)
+    return (async function* () {
+      for (;;) {
+        let hasBegun = false
+        try {
+          for await (const event of client.generate(request, signal)) {
+            hasBegun = true
+            yield event
+          }
+          return
+        } catch (thrown) {
+          if (hasBegun) throw thrown
+          await move.after(thrown)
+        }
+      }
+    })()
+  }
+  const call: EngineClient['call'] = async (method, params) => {
+    const move = new Taking(id, letGo, sessionsOf(params))
+    for (;;) {
+      try {
+        return await client.call(method, params)
+      } catch (thrown) {
+        await move.after(thrown)
+      }
+    }
+  }
+  return withChangedClient(model, { generate, call })
+}
+
+/** The sessions that a call is about: a fork's are two. */
+function sessionsOf(params: EngineCalls[keyof EngineCalls]['params']): SessionRef[] {
+  const { tenant, id, newId } = params as Partial<SessionRef> & { readonly newId?: unknown }
+  if (tenant === undefined || id === undefined) return []
+  return [id, newId].flatMap((one) => (typeof one === 'string' ? [{ tenant, id: one }] : []))
+}
+
+/** The tries of one request to have its session here. */
+class Taking {
+  readonly #model: string
+  readonly #letGo: LetGo
+  readonly #sessions: readonly SessionRef[]
+  readonly #signal: AbortSignal | undefined
+  readonly #ifBusy: 'wait' | 'conflict'
+  readonly #begun = performance.now()
+
+  constructor(
+    model: string,
+    letGo: LetGo,
+    sessions: readonly SessionRef[],
+    signal?: AbortSignal,
+    ifBusy: 'wait' | 'conflict' = 'wait',
+  ) {
+    // "model@state" is the model with a start state of its own.
+    this.#model = model.split('@')[0] ?? model
+    this.#letGo = letGo
+    this.#sessions = sessions
+    this.#signal = signal
+    this.#ifBusy = ifBusy
+  }
+
+  /** Resolves when another try may have it; rejects with what the client is told. */
+  async after(thrown: unknown): Promise<void> {
+    const error = SkeinError.from(thrown)
+    if (error.code !== 'misdirected' || error.location === undefined) throw thrown
+    try {
+      await this.#letGo(error.location, this.#model, this.#sessions)
+    } catch (refusal) {
+      const { code } = SkeinError.from(refusal)
+      const isBusy = code === 'conflict'
+      if (isBusy && this.#ifBusy === 'conflict') throw refusal
+      // One that cannot be reached loses its lease, and with it the session.
+      if (this.#waitedMs > (isBusy ? MAX_BUSY_MS : MAX_WAIT_MS)) throw refusal
+      await this.#pause()
+      return
+    }
+    if (this.#waitedMs > MAX_BUSY_MS) throw thrown
+  }
+
+  get #waitedMs(): number {
+    return performance.now() - this.#begun
+  }
+
+  async #pause(): Promise<void> {
+    const signal = this.#signal
+    await delay(POLL_MS, undefined, signal === undefined ? {} : { signal }).catch(() => {})
+    if (signal?.aborted === true) throw new SkeinError('aborted', 'the request was cancelled')
+  }
+}
