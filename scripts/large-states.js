@@ -47,6 +47,7 @@ export function createRunner(layers) {
     maxSamples: NUM_SLOTS,
     maxFlights: 1,
     feedsDraws: true,
+    stepSize: (tokens) => tokens,
     step,
     launch(rows) {
       const results = step(rows)
@@ -56,7 +57,7 @@ export function createRunner(layers) {
     copySlot: (from, to) => states.copy(from, to),
     poisonSlot: (slot) => states.poison(slot),
     resetPenalties: () => {},
-    readState: (slot) => states.read(slot),
+    readState: (slot, into) => states.read(slot, into),
     get canMove() {
       return states.canMove
     },

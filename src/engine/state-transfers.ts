@@ -4,6 +4,7 @@
  * neither requests nor what a copy is for.
  */
 import type { Flight, Runner, StateData } from '../model/runner.ts'
+import { StateMemory } from '../state/state-memory.ts'
 import type { SlotPool } from './slots.ts'
 
 /**
@@ -29,6 +30,8 @@ export interface Read {
 }
 
 interface Transfer {
+  /** What is written. */
+  readonly state: StateData | null
   readonly slot: number
   readonly kind: 'read' | 'write'
   /** The slot is free once this does not need it any more. */
@@ -48,6 +51,7 @@ export class StateTransfers {
   /** Asked for and not begun, in order. */
   #waiting: Transfer[] = []
   readonly #flying = new Set<Transfer>()
+  readonly #memory = new StateMemory()
   #bytesBegun = 0
 
   constructor(runner: Runner, slots: SlotPool) {
@@ -91,9 +95,16 @@ export class StateTransfers {
       ...NEW,
       slot,
       kind: 'write',
+      state,
       begin: () => this.#runner.writeState(slot, state),
       landed: done,
     })
+  }
+
+  /** Nobody has this state any more: its memory is that of a later copy, unless it is just being written to a slot. */
+  giveBack(state: StateData): void {
+    const isWanted = [...this.#waiting, ...this.#flying].some((one) => one.state === state)
+    if (!isWanted) this.#memory.giveBack(state)
   }
 
   /** Gives a slot back to those that are free: now, or when the write into it is over. */
@@ -121,7 +132,7 @@ export class StateTransfers {
       slot,
       kind: 'read',
       freesSlot,
-      begin: () => this.#runner.readState(slot),
+      begin: () => this.#runner.readState(slot, this.#memory.take()),
       begun: () => events.taken?.(),
       // Of a read, a state.
       landed: (result) => events.whole(result as StateData),
@@ -159,6 +170,8 @@ export class StateTransfers {
     const result = flight.result()
     if (transfer.freesSlot) this.#slots.release(slot)
     if (!transfer.isCancelled) transfer.landed(result)
+    // Of a read, a state that nobody was given.
+    else if (transfer.kind === 'read') this.#memory.giveBack(result as StateData)
   }
 
   #cancel(transfer: Transfer): void {
@@ -175,6 +188,7 @@ export class StateTransfers {
 }
 
 const NEW = {
+  state: null,
   freesSlot: false,
   isCancelled: false,
   flight: null,

@@ -87,7 +87,7 @@ export class States {
     const { store, isDurable, prefixBytes, vocabulary } = options
     this.#keepsPrefixes = prefixBytes >= stateBytesOf(runner.info.stateShape)
     this.#transfers = transfers
-    this.#prefixes = new PrefixCache(prefixBytes)
+    this.#prefixes = new PrefixCache(prefixBytes, (state) => transfers.giveBack(state))
     this.#secret = store?.secret ?? randomBytes(SECRET_BYTES)
     this.#turns = new SessionTurns(runner, slots, transfers, tokenBytes, options, wake)
     this.calls = sessionCalls({

@@ -144,7 +144,8 @@ export interface Runner {
   resetPenalties(slot: number, promptTokens: Int32Array): void
   /** As StatePool has them: reads and writes of states go on beside the steps. */
   readonly canMove: boolean
-  readState(slot: number): Flight<StateData>
+  /** `into`: memory of a state to use, whatever is in it. */
+  readState(slot: number, into?: StateData): Flight<StateData>
   writeState(slot: number, state: StateData): Flight<void>
   dispose(): void
 }

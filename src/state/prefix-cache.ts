@@ -18,6 +18,8 @@ export interface Prefix {
   /** Exactly what the state has consumed. */
   readonly tokens: Int32Array
   readonly state: StateData
+  /** A request has begun with it, and may still read it. */
+  wasFound: boolean
 }
 
 export class PrefixCache {
@@ -26,7 +28,7 @@ export class PrefixCache {
 
   readonly #onDrop: (state: StateData) => void
 
-  /** `onDrop` is told of states that no request will begin with any more. */
+  /** `onDrop` is told of states that nobody has begun with and nobody will. */
   constructor(maxBytes: number, onDrop: (state: StateData) => void = () => {}) {
     this.#onDrop = onDrop
     this.#used = new Lru({ count: Number.POSITIVE_INFINITY, bytes: maxBytes })
@@ -45,6 +47,7 @@ export class PrefixCache {
     const found = this.#trees.get(namespace)?.longest(tokens, maxLength)
     if (!found) return null
     this.#used.touch(found.value, sizeOf(found.value))
+    found.value.wasFound = true
     return found.value
   }
 
@@ -59,7 +62,7 @@ export class PrefixCache {
 
   /** A state that is complete and will not change any more. `tokens` may be a view; it is copied. */
   add(namespace: string, tokens: Int32Array, state: StateData): Prefix {
-    const prefix: Prefix = { namespace, tokens: tokens.slice(), state }
+    const prefix: Prefix = { namespace, tokens: tokens.slice(), state, wasFound: false }
     let tree = this.#trees.get(namespace)
     const earlier = tree?.get(tokens)
     if (earlier) this.#used.delete(earlier)
@@ -75,10 +78,10 @@ export class PrefixCache {
 
   delete(prefix: Prefix): void {
     if (!this.#used.delete(prefix)) return
-    this.#onDrop(prefix.state)
     const tree = this.#trees.get(prefix.namespace)!
     tree.delete(prefix.tokens)
     if (tree.size === 0) this.#trees.delete(prefix.namespace)
+    if (!prefix.wasFound) this.#onDrop(prefix.state)
   }
 }
 

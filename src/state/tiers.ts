@@ -26,6 +26,8 @@ interface KeptSlots {
   read(slot: number, whole: (state: StateData) => void): SlotRead
   /** Gives a slot back to those that are free. */
   free(slot: number): void
+  /** A copy in memory that nobody has any more. */
+  giveBack(state: StateData): void
 }
 
 export interface TierSizes {
@@ -243,8 +245,11 @@ export class Tiers {
   }
 
   #dropArrays(kept: KeptState): void {
-    if (kept.arrays !== null && kept.slot !== null) this.#numInBoth--
+    const { arrays } = kept
+    if (arrays !== null && kept.slot !== null) this.#numInBoth--
     kept.arrays = null
+    // A commit reads what it writes in parts, whoever still holds the state.
+    if (arrays !== null && kept.users === 0 && kept.disk !== 'writing') this.#slots.giveBack(arrays)
     this.#memory.delete(kept)
     this.#forgetText(kept)
   }

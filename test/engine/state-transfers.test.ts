@@ -22,7 +22,7 @@ function expectRest(engine: Engine, numSlots = 8): void {
 }
 
 /** Prompts that share beginnings, turns with stop strings, cancels; few slots, so that spares come and go. */
-async function live(loop: Loop, seed: number): Promise<number> {
+async function live(loop: Loop, seed: number): Promise<{ cachedTokens: number; reused: number }> {
   let state = seed
   const pick = (below: number) => {
     state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
@@ -30,7 +30,7 @@ async function live(loop: Loop, seed: number): Promise<number> {
   }
   const numSlots = 2 + pick(5)
   const sizes = { slots: pick(3), memory: { count: 1000, bytes: ANY_SIZE } }
-  const { engine } = setUp({
+  const { engine, runner } = setUp({
     loop,
     fake: { numSlots, maxTokens: 64, layers: LAYERS },
     limits: { prefillChunk: 16 },
@@ -81,15 +81,20 @@ async function live(loop: Loop, seed: number): Promise<number> {
     expectRest(engine, numSlots)
   }
   engine.dispose()
-  return cachedTokens
+  return { cachedTokens, reused: runner.calls.reused }
 }
 
 test.each(LOOPS)(
   '40 lives: every answer and every kept state is that of its tokens; %s',
   async (loop) => {
-    let cachedTokens = 0
-    for (let seed = 1; seed <= 40; seed++) cachedTokens += await live(loop, seed)
+    let [cachedTokens, reused] = [0, 0]
+    for (let seed = 1; seed <= 40; seed++) {
+      const life = await live(loop, seed)
+      cachedTokens += life.cachedTokens
+      reused += life.reused
+    }
     expect(cachedTokens).toBeGreaterThan(1000)
+    expect(reused).toBeGreaterThan(200)
   },
 )
 
@@ -155,6 +160,26 @@ describe('between slots and memory', () => {
     turns()
     expect(taken).toEqual(all.slice(0, 3))
     expect(whole.toSorted()).toEqual(all.slice(0, 3).toSorted())
+  })
+
+  test('the memory of a state that is on its way into a slot is not used again before it is there', () => {
+    const { runner, slots, transfers, turns } = late()
+    const [to, from] = [slots.acquire(), slots.acquire()]
+    for (const slot of [to, from]) runner.clearSlot(slot)
+    const state = stateAfter([1, 2], LAYERS)
+    transfers.write(to, state, () => {})
+    transfers.giveBack(state)
+    turns()
+    let copy: StateData | null = null
+    transfers.read(to, {
+      whole: (read) => {
+        copy = read
+      },
+    })
+    turns()
+    expect(copy).toEqual(stateAfter([1, 2], LAYERS))
+    transfers.giveBack(state)
+    expect(state[0]).toHaveLength(0)
   })
 
   test('a copy that nobody wants any more is never handed out', () => {

@@ -127,10 +127,16 @@ export class DeferredRunner implements Runner {
     return this.#moves.size < MAX_MOVES
   }
 
-  /** The state as it is now; handed out late. */
-  readState(slot: number): Flight<StateData> {
-    const state = this.#settledFor(slot).readState(slot).result()
-    return this.#move(slot, 'read', () => state)
+  /** The state as it is now; handed out late. Until then what it was given to copy to holds nothing of use. */
+  readState(slot: number, into?: StateData): Flight<StateData> {
+    const now = into?.map((array) => array.slice())
+    const state = this.#settledFor(slot).readState(slot, now).result()
+    if (into === undefined) return this.#move(slot, 'read', () => state)
+    for (const array of into) array.fill(Number.NaN)
+    return this.#move(slot, 'read', () => {
+      for (const [i, array] of into.entries()) array.set(state[i]!)
+      return into
+    })
   }
 
   /** Until it is there the slot holds what fails every use of it. */

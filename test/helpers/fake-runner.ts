@@ -155,7 +155,7 @@ export class FakeRunner implements Runner {
   readonly maxSamples: number
   /** What each step ran, newest last. */
   readonly log: { readonly rows: number; readonly tokens: number; readonly slots: number[] }[] = []
-  readonly calls = { copies: 0, clears: 0, poisons: 0, reads: 0, writes: 0 }
+  readonly calls = { copies: 0, clears: 0, poisons: 0, reads: 0, reused: 0, writes: 0 }
   isDisposed = false
   /** Called before each step with its rows; may throw. */
   onStep: (rows: readonly BatchRow[]) => void = () => {}
@@ -236,9 +236,13 @@ export class FakeRunner implements Runner {
 
   readonly canMove = true
 
-  readState(slot: number): Flight<StateData> {
+  readState(slot: number, into?: StateData): Flight<StateData> {
     this.calls.reads++
-    return doneFlight(stateOf(this.#stateOf(slot), this.info.stateShape.layers))
+    const state = stateOf(this.#stateOf(slot), this.info.stateShape.layers)
+    if (into === undefined) return doneFlight(state)
+    this.calls.reused++
+    for (const [i, array] of into.entries()) array.set(state[i]!)
+    return doneFlight(into)
   }
 
   writeState(slot: number, state: StateData): Flight<void> {

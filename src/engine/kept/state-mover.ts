@@ -44,6 +44,7 @@ export class StateMover {
     const kept = {
       read: (slot: number, whole: (state: StateData) => void) => transfers.read(slot, { whole }),
       free: (slot: number) => transfers.free(slot),
+      giveBack: (state: StateData) => transfers.giveBack(state),
     }
     const bytesPerState = stateBytesOf(info.stateShape)
     this.tiers = new Tiers(kept, sizes, bytesPerState, ({ key, namespace }) => {

@@ -137,8 +137,8 @@ export class ModelRunner implements Runner {
     return this.#states.canMove
   }
 
-  readState(slot: number): Flight<StateData> {
-    return this.#states.read(slot)
+  readState(slot: number, into?: StateData): Flight<StateData> {
+    return this.#states.read(slot, into)
   }
 
   writeState(slot: number, state: StateData): Flight<void> {

@@ -1,0 +1,75 @@
+/** Memory of states that nobody reads any more: it is used again, and whoever still has it sees nothing of that. */
+import { expect, test } from 'vitest'
+import type { StateData } from '../../../src/backend/state-shape.ts'
+import { PrefixCache } from '../../../src/state/prefix-cache.ts'
+import { StateMemory } from '../../../src/state/state-memory.ts'
+import { Tiers } from '../../../src/state/tiers.ts'
+
+test('what is given back is the next copy, and empty for whoever kept it', () => {
+  const memory = new StateMemory()
+  expect(memory.take()).toBeUndefined()
+  const state = [Float32Array.of(1, 2), Float32Array.of(3)]
+  memory.giveBack(state)
+  expect(state.map(({ length }) => length)).toEqual([0, 0])
+  const again = memory.take()!
+  expect(again.map(({ length }) => length)).toEqual([2, 1])
+  expect(memory.take()).toBeUndefined()
+})
+
+test('a state given back twice is one state', () => {
+  const memory = new StateMemory()
+  const state = [new Float32Array(2)]
+  memory.giveBack(state)
+  memory.giveBack(state)
+  expect(memory.take()).toHaveLength(1)
+  expect(memory.take()).toBeUndefined()
+})
+
+test('parts of a file that is in memory, and what other threads share, are left alone', () => {
+  const memory = new StateMemory()
+  const file = new Float32Array(8)
+  memory.giveBack([file.subarray(0, 4), file.subarray(4)])
+  memory.giveBack([new Float32Array(new SharedArrayBuffer(16))])
+  expect(memory.take()).toBeUndefined()
+  expect(file).toHaveLength(8)
+})
+
+test('it keeps at most 256 MB', () => {
+  const memory = new StateMemory()
+  for (let i = 0; i < 5; i++) memory.giveBack([new Float32Array(2 ** 24)])
+  let count = 0
+  while (memory.take() !== undefined) count++
+  expect(count).toBe(4)
+})
+
+const SIZES = { slots: 1, memory: { count: 9, bytes: Number.POSITIVE_INFINITY } }
+
+test.each(['none', 'writing', 'saved', 'failed'] as const)(
+  'a state that is dropped while its copy in the store is "%s" is given back unless a commit still reads it',
+  (disk) => {
+    const given: StateData[] = []
+    const slots = { read: never, free: never, giveBack: (state: StateData) => given.push(state) }
+    const tiers = new Tiers(slots, SIZES, 8, never)
+    const state = [Float32Array.of(1, 2)]
+    const text = { tokens: Int32Array.of(1), tail: new Int32Array(0) }
+    const kept = tiers.keepCopy({ ...text, state }, 'n', false)
+    kept.disk = disk
+    tiers.drop(kept)
+    expect(given).toEqual(disk === 'writing' ? [] : [state])
+  },
+)
+
+test('a prefix is given back when it goes, unless a request has begun with it', () => {
+  const given: StateData[] = []
+  const cache = new PrefixCache(2 ** 20, (state) => given.push(state))
+  const states = [1, 2].map((value) => [Float32Array.of(value)])
+  const [found, other] = states.map((state, i) => cache.add('n', new Int32Array(40).fill(i), state))
+  expect(cache.find('n', new Int32Array(41), 40)).toBe(found)
+  cache.delete(found!)
+  cache.delete(other!)
+  expect(given).toEqual([states[1]])
+})
+
+function never(): never {
+  throw new Error('nothing is moved')
+}
