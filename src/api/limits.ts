@@ -9,6 +9,8 @@ export const DEFAULT_REQUEST_LIMITS = {
   n: 16,
   /** Prompts per request. */
   prompts: 512,
+  /** Texts of a request for embeddings, and documents of one to rank. */
+  embeddingInputs: 2048,
   /** prompts × n: the sequences one request may ask for. */
   sequences: 1024,
   messages: 4096,

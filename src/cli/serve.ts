@@ -119,7 +119,12 @@ export function servePlan(settings: ServeSettings) {
   const entries = models.length > 0 ? models : entriesOf(words, args)
   const model = entries[0] === undefined ? null : modelPath(entries[0].file)
   return {
-    choice: { ...engineChoice({ ...args, model: entries[0]?.file }), ...stateChoice(args), model },
+    choice: {
+      ...engineChoice({ ...args, model: entries[0]?.file }),
+      ...stateChoice(args),
+      embeddings: args.embeddings,
+      model,
+    },
     options: {
       launches: launchesOf(entries, args),
       maxWorkerBytes: bytesOf(args['max-worker-mb']),

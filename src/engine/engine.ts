@@ -22,6 +22,7 @@ import type {
   EngineEvent,
   EngineInfo,
   GenerateRequest,
+  Pooling,
 } from './messages.ts'
 import { Outcomes } from './outcomes.ts'
 import { itlTargetOf, PrefillBudget } from './prefill-budget.ts'
@@ -43,6 +44,8 @@ export interface EngineLimits {
   readonly itlTargetMs: number | null
   /** Fill freed slots with NaN, so that a use after free fails loudly. For tests and debugging. */
   readonly poisonFreedSlots: boolean
+  /** Told to clients; null: they are not offered any. */
+  readonly embeddings: Pooling | null
 }
 
 /** How long a step waits for masks where nothing else is on its way; the rows without them go on then. */
@@ -54,6 +57,7 @@ const DEFAULT_LIMITS: EngineLimits = {
   prefillChunk: null,
   itlTargetMs: null,
   poisonFreedSlots: Boolean(process.env.SKEIN_DEBUG),
+  embeddings: null,
 }
 
 export class Engine {
@@ -83,10 +87,11 @@ export class Engine {
     states: StateOptions | null = null,
     startGrammars?: StartThread,
   ) {
-    const { maxWaiting, maxPromptTokens, prefillChunk, itlTargetMs, poisonFreedSlots } = {
+    const { maxWaiting, maxPromptTokens, prefillChunk, itlTargetMs, ...rest } = {
       ...DEFAULT_LIMITS,
       ...limits,
     }
+    const { poisonFreedSlots, embeddings } = rest
     this.#runner = runner
     this.#tokenBytes = tokenBytes
     const slots = new SlotPool(runner, usableSlots(runner), poisonFreedSlots)
@@ -112,7 +117,14 @@ export class Engine {
       ...(startGrammars === undefined ? {} : { start: startGrammars }),
     })
     const startStates = this.startStates.names
-    this.info = { model: runner.info, numSlots, maxWaiting, maxPromptTokens, startStates }
+    this.info = {
+      model: runner.info,
+      numSlots,
+      maxWaiting,
+      maxPromptTokens,
+      startStates,
+      ...(embeddings === null ? {} : { embeddings }),
+    }
   }
 
   /** Puts a request at the end of the line. Throws invalid_request, too_large or queue_full, changing nothing. */

@@ -33,6 +33,9 @@ export interface StopParams {
   readonly ignoreEos: boolean
 }
 
+/** Which hidden states an embedding is made of. */
+export type Pooling = 'last' | 'mean'
+
 export interface MixedState {
   readonly startState: string | null
   readonly weight: number
@@ -54,6 +57,11 @@ export interface GenerateRequest {
   readonly logprobs: number | null
   /** Likewise for the prompt's tokens (echo). */
   readonly promptLogprobs: number | null
+  /**
+   * The final hidden state, before the head, instead of an answer: that after the last token, or the mean of those after
+   * each. With maxTokens 0 and cache 'no-store', for one choice without session or mixture.
+   */
+  readonly embedding?: Pooling | undefined
   /** A tuned start state to begin with instead of the model's own, by name. */
   readonly startState?: string | undefined
   /**
@@ -126,6 +134,8 @@ export type EngineEvent =
       /** The turn being continued. */
       readonly session?: SessionPosition
       readonly logprobs: readonly (TokenText | null)[] | null
+      /** [C] when asked. */
+      readonly embedding?: Float32Array
     }
   /** New text of choice `index`. Text is whole characters; a stop string is never part of it. */
   | {
@@ -286,6 +296,8 @@ export interface EngineInfo {
   readonly maxPromptTokens: number
   /** Names that a request's `startState` may be; none when absent. */
   readonly startStates?: readonly string[]
+  /** How texts become embeddings here; absent where they do not. */
+  readonly embeddings?: Pooling
 }
 
 /** gateway → worker */

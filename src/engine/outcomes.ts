@@ -107,7 +107,7 @@ export class Outcomes {
   }
 
   /** What a row of a step has drawn. */
-  accept(planned: PlannedRow, { drawn, logits }: RowResult): void {
+  accept(planned: PlannedRow, { drawn, logits, hidden }: RowResult): void {
     const { owner, takers, numPrompt } = planned
     assert(drawn.length === takers.length, `${drawn.length} draws for ${takers.length} takers`)
     if (this.leaving.has(owner)) {
@@ -116,6 +116,7 @@ export class Outcomes {
     }
     // It may have failed in another row of this very step, or have been cancelled while the step was on its way.
     if (this.live.get(owner.id) !== owner) return
+    if (hidden !== undefined) owner.embedding?.add(hidden, this.#runner.info.stateShape.channels)
     if (numPrompt > 0) this.#acceptPrompt(planned, logits)
     this.#acceptDrawn(owner, takers, drawn)
   }
@@ -164,7 +165,19 @@ export class Outcomes {
     if (fedTo === owner.numFed) this.#states?.atPoint(owner)
     if (fedTo < owner.prompt.length) return
     const { id, seed, promptLogprobs: logprobs } = owner
-    this.#events.push({ type: 'prompt', id, seed, logprobs, ...this.#states?.usageOf(owner) })
+    const embedding = owner.embedding?.mean()
+    if (embedding?.every(Number.isFinite) === false) {
+      this.fail(owner, notFinite('at the end of the prompt'))
+      return
+    }
+    this.#events.push({
+      type: 'prompt',
+      id,
+      seed,
+      logprobs,
+      ...(embedding === undefined ? {} : { embedding }),
+      ...this.#states?.usageOf(owner),
+    })
     this.#fork(owner)
     if (owner.request.maxTokens > 0) return
     for (const sequence of owner.sequences) {

@@ -253,7 +253,7 @@ export class Scheduler {
 }
 
 /**
- * How many prompt tokens each request feeds. Every row may take one row of logits; prompts being scored take one per
+ * How many prompt tokens each request feeds. Every row may take one row of logits; prompts of which each token is looked at take one per
  * token, the rest of them from `spareLogits`.
  */
 function sharePrefill(
@@ -267,11 +267,11 @@ function sharePrefill(
     const had = shares.get(live) ?? 0
     const ownLogits = had === 0 ? 1 : 0
     const tokens = Math.floor(left.tokens / live.width)
-    const room = live.isScoring ? Math.min(tokens, left.logits + ownLogits) : tokens
+    const room = live.readsEach ? Math.min(tokens, left.logits + ownLogits) : tokens
     const count = Math.min(Math.ceil(room * fraction), live.maxChunk - had)
     shares.set(live, had + count)
     left.tokens -= count * live.width
-    if (live.isScoring) left.logits -= Math.max(0, count - ownLogits)
+    if (live.readsEach) left.logits -= Math.max(0, count - ownLogits)
   }
   grant(prefilling[0]!, 0.5)
   const shortestFirst = prefilling.toSorted((a, b) => a.promptLeft - b.promptLeft)
@@ -291,9 +291,15 @@ function prefillStep(owner: LiveRequest, numPrompt: number): PlannedRow {
     tokens: prompt.subarray(owner.numFed, owner.numFed + numPrompt),
     samples: takers.map((sequence) => sequence.draw),
     allLogits: owner.isScoring,
+    hidden: hiddenOf(owner, numPrompt),
     ...(first.blend === null ? {} : { blend: first.blend }),
   }
   return { row, owner, takers, numPrompt, fedTo: owner.numFed + numPrompt }
+}
+
+function hiddenOf({ request, promptLeft }: LiveRequest, numPrompt: number): BatchRow['hidden'] {
+  if (request.embedding === 'mean') return 'all'
+  return request.embedding === 'last' && numPrompt === promptLeft ? 'last' : undefined
 }
 
 const NO_TOKENS = new Int32Array(0)

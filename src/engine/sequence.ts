@@ -15,6 +15,7 @@ import {
   type TokenLogprob,
 } from '../model/runner.ts'
 import { AnswerText, END_OF_TEXT, type TokenBytes } from './answer/answer-text.ts'
+import { EmbeddingSum } from './answer/embedding-sum.ts'
 import { withBytes } from './answer/logprobs.ts'
 import { StopStrings } from './answer/stop-strings.ts'
 import type { FinishReason, GenerateRequest, TokenText } from './messages.ts'
@@ -62,6 +63,8 @@ export class LiveRequest {
   readonly sequences: readonly Sequence[]
   /** One per prompt token scored so far; the first has nothing before it. Null when not asked. */
   readonly promptLogprobs: (TokenText | null)[] | null
+  /** What is known of the embedding that was asked instead of an answer. */
+  readonly embedding: EmbeddingSum | null
   /** Where a prompt begins of which no prefix is kept; null: the state before any token. */
   start: Start | null = null
   /** Set before it is admitted; then there is one choice, and neither a session nor kept prefixes. */
@@ -89,6 +92,7 @@ export class LiveRequest {
     this.bias = biasOf(request)
     this.stopTokens = stopTokensOf(request)
     this.promptLogprobs = request.promptLogprobs === null ? null : [null]
+    this.embedding = request.embedding === undefined ? null : new EmbeddingSum()
     const stops = new StopStrings(request.stop.strings)
     const withLogprobs = request.logprobs !== null
     this.sequences = Array.from({ length: request.n }, (_, index) => {
@@ -124,6 +128,11 @@ export class LiveRequest {
    */
   get isScoring(): boolean {
     return this.promptLogprobs !== null && this.promptLeft > 1
+  }
+
+  /** Each of the next prompt tokens takes a row of logits. */
+  get readsEach(): boolean {
+    return this.isScoring || this.request.embedding === 'mean'
   }
 
   /** Most prompt tokens of the next row. */

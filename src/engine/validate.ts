@@ -31,6 +31,7 @@ export function checkRequest(request: GenerateRequest, limits: RequestLimits): v
   checkBoundaries(request)
   checkCounts(request, limits)
   if (request.mixture !== undefined) checkMixture(request, request.mixture, limits)
+  if (request.embedding !== undefined) checkEmbedding(request)
   checkSampling(request.sampling, limits.vocabSize)
   checkStops(request)
   if (request.constraint !== undefined) checkConstraint(request.constraint, 'schema')
@@ -98,6 +99,15 @@ function checkCounts(request: GenerateRequest, limits: RequestLimits): void {
     const isValid = k === null || (Number.isInteger(k) && k >= 0 && k <= limits.maxTopLogprobs)
     demand(isValid, param, `must be an integer from 0 to ${limits.maxTopLogprobs}, not ${k}`)
   }
+}
+
+/** It is all that the request asks for, and each of its tokens is read here. */
+function checkEmbedding(request: GenerateRequest): void {
+  const { n, maxTokens, promptLogprobs, session, mixture, cache } = request
+  demand(n === 1 && maxTokens === 0, 'embedding', 'needs n 1 and maxTokens 0')
+  const isAlone = promptLogprobs === null && session === undefined && mixture === undefined
+  demand(isAlone, 'embedding', 'goes with no scores, session or mixture')
+  demand(cache === 'no-store', 'embedding', "needs cache 'no-store'")
 }
 
 function checkMixture(

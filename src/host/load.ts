@@ -94,7 +94,13 @@ export interface EngineChoice extends RunnerChoice, StateChoice {
   readonly prefillChunk?: number | undefined
   readonly maxPromptTokens?: number | undefined
   readonly startStates?: readonly StartStateFile[] | undefined
+  /** Absent: none, of a model that was not made for them. */
+  readonly embeddings?: EmbeddingsChoice | undefined
 }
+
+/** How a model that was made for answers makes embeddings: of its final hidden state after the last token, or of the mean of all. */
+export const EMBEDDINGS_CHOICES = ['off', 'last', 'mean'] as const
+export type EmbeddingsChoice = (typeof EMBEDDINGS_CHOICES)[number]
 
 /** Share of free memory that cached prefixes may take when it is ours to choose, and its limit. */
 const PREFIX_MEMORY_SHARE = 0.1
@@ -235,8 +241,9 @@ function openStartStates({ model, startStates = [] }: EngineChoice) {
 }
 
 function limitsOf(choice: EngineChoice) {
-  const { maxWaiting, maxPromptTokens, itlTargetMs, prefillChunk } = choice
+  const { maxWaiting, maxPromptTokens, itlTargetMs, prefillChunk, embeddings = 'off' } = choice
   return {
+    embeddings: embeddings === 'off' ? null : embeddings,
     ...(itlTargetMs === undefined ? {} : { itlTargetMs }),
     ...(prefillChunk === undefined ? {} : { prefillChunk }),
     ...(maxWaiting === undefined ? {} : { maxWaiting }),

@@ -72,6 +72,8 @@ export interface BatchRow {
   readonly blend?: Blend
   /** Also return the logits after every token of the row (for prompt log-probabilities and oracles). */
   readonly allLogits?: boolean
+  /** Also return the final hidden state, behind the last norm and before the head: after the last token, or after each. */
+  readonly hidden?: 'last' | 'all' | undefined
   /** The last token's logits are computed also where nothing is drawn from them: a forward pass by itself, for benches. */
   readonly withHead?: boolean
 }
@@ -105,6 +107,8 @@ export interface RowResult {
   readonly drawn: readonly Drawn[]
   /** [tokens of the row, V] when allLogits was asked. */
   readonly logits?: Float32Array
+  /** [1 or tokens of the row, C] when asked. */
+  readonly hidden?: Float32Array
 }
 
 /**
@@ -118,7 +122,7 @@ export interface Runner {
   readonly maxTokens: number
   /** Tokens that a step of so many costs as much as; no more than maxTokens. */
   stepSize(tokens: number): number
-  /** Most rows with allLogits tokens in a step: the sum of their tokens plus one per sampled row stays within it. */
+  /** Most rows with allLogits, or all hidden states, tokens in a step: the sum of their tokens plus one per sampled row stays within it. */
   readonly maxLogits: number
   /** Most draws in one step. */
   readonly maxSamples: number

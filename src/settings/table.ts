@@ -4,7 +4,7 @@
  * are made from the rows.
  */
 import { WKV_CHOICES } from '../host/device-choice.ts'
-import { QUANT_CHOICES } from '../host/load.ts'
+import { EMBEDDINGS_CHOICES, QUANT_CHOICES } from '../host/load.ts'
 import { LOG_LEVELS } from '../host/log.ts'
 import {
   choice,
@@ -65,6 +65,10 @@ const MODEL = {
   wkv: choice(WKV_CHOICES)('Recurrent states on cuda: fp32 (default), or fp16 in half the memory'),
   vocab: path('Vocabulary file (default: found beside the model)'),
   ...ADAPTER_FLAGS,
+  embeddings: choice(EMBEDDINGS_CHOICES)(
+    'Embeddings of a model that was not trained to give them: off, or its final hidden state after the last token (last) or as the mean over all (mean)',
+    { default: 'off' },
+  ),
   state: paths('Tuned start states: NAME=FILE, several with commas between', {
     hint: 'NAME=FILE,…',
   }),

@@ -8,11 +8,20 @@ import { join } from 'node:path'
 import { createOpenAI } from '@ai-sdk/openai'
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import Anthropic from '@anthropic-ai/sdk'
-import { generateObject, generateText, jsonSchema, stepCountIs, streamText, tool } from 'ai'
+import {
+  cosineSimilarity,
+  embedMany,
+  generateObject,
+  generateText,
+  jsonSchema,
+  stepCountIs,
+  streamText,
+  tool,
+} from 'ai'
 import { Ollama } from 'ollama'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { answer } from '../helpers/fake-engine.ts'
+import { answer, FAKE_INFO } from '../helpers/fake-engine.ts'
 import { serve } from './kit.ts'
 
 const KEY = 'sk-right'
@@ -27,6 +36,7 @@ const { app, engine } = serve(
     return answer(request, request.constraint === undefined ? ' Yes.' : ' {"place":"Oslo"}')
   },
   { keys: [KEY] },
+  { ...FAKE_INFO, embeddings: 'mean' },
 )
 let host: string
 beforeAll(async () => {
@@ -48,8 +58,9 @@ const openai = () => new OpenAI({ apiKey: KEY, baseURL: `${host}/v1`, maxRetries
 const anthropic = () => new Anthropic({ apiKey: KEY, baseURL: host, maxRetries: 0 })
 const ollama = () => new Ollama({ host, headers: { authorization: `Bearer ${KEY}` } })
 const ofOpenAi = () => createOpenAI({ apiKey: KEY, baseURL: `${host}/v1` })('goose')
-const compatible = () =>
-  createOpenAICompatible({ name: 'skein', apiKey: KEY, baseURL: `${host}/v1` })('goose')
+const provider = () => createOpenAICompatible({ name: 'skein', apiKey: KEY, baseURL: `${host}/v1` })
+const compatible = () => provider()('goose')
+const vectors = () => provider().embeddingModel('goose')
 const responsesTool = {
   type: 'function' as const,
   name: 'weather',
@@ -84,7 +95,16 @@ async function lines(path: string, body: object) {
 }
 
 type Check = () => Promise<unknown>
-const FEATURES = ['models', 'answer', 'stream', 'thought', 'tools', 'schema', 'goes on'] as const
+const FEATURES = [
+  'models',
+  'answer',
+  'stream',
+  'thought',
+  'tools',
+  'schema',
+  'goes on',
+  'embeddings',
+] as const
 type Row = Partial<Record<(typeof FEATURES)[number], Check>>
 
 const CLIENTS: Readonly<Record<string, Row>> = {
@@ -118,6 +138,12 @@ const CLIENTS: Readonly<Record<string, Row>> = {
         },
       })
       expect(reply.choices[0]!.message.content).toBe('{"place":"Oslo"}')
+    },
+    embeddings: async () => {
+      // It asks for base64 and reads it.
+      const reply = await openai().embeddings.create({ model: 'goose', input: ['ab', 'ba'] })
+      expect(reply.data[1]!.embedding).toEqual(reply.data[0]!.embedding)
+      expect(Math.hypot(...reply.data[0]!.embedding)).toBeCloseTo(1, 6)
     },
   },
   '`openai`, responses': {
@@ -235,6 +261,15 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       const { message } = await ollama().chat({ model: 'goose', messages: ASK, format: SCHEMA })
       expect(JSON.parse(message.content)).toEqual({ place: 'Oslo' })
     },
+    embeddings: async () => {
+      const { embeddings } = await ollama().embed({ model: 'goose', input: ['ab', 'c'] })
+      expect(embeddings.map((vector) => Math.hypot(...vector).toFixed(5))).toEqual([
+        '1.00000',
+        '1.00000',
+      ])
+      const { embedding } = await ollama().embeddings({ model: 'goose', prompt: 'ab' })
+      expect(embedding).toEqual(embeddings[0])
+    },
   },
   '`ai` with `@ai-sdk/openai`': {
     answer: async () => {
@@ -261,6 +296,12 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       const { object } = await generateObject({ model: ofOpenAi(), schema, prompt: 'Where?' })
       expect(object).toEqual({ place: 'Oslo' })
     },
+    embeddings: async () => {
+      const model = createOpenAI({ apiKey: KEY, baseURL: `${host}/v1` }).embedding('goose')
+      const { embeddings, usage } = await embedMany({ model, values: ['ab', 'ba', 'c'] })
+      expect(cosineSimilarity(embeddings[0]!, embeddings[1]!)).toBeCloseTo(1, 6)
+      expect(usage.tokens).toBe(5)
+    },
   },
   '`ai` with `@ai-sdk/openai-compatible`': {
     answer: async () => {
@@ -269,6 +310,10 @@ const CLIENTS: Readonly<Record<string, Row>> = {
     },
     stream: async () => {
       expect(await streamText({ model: compatible(), prompt: 'Hi' }).text).toBe('Yes.')
+    },
+    embeddings: async () => {
+      const { embeddings } = await embedMany({ model: vectors(), values: ['ab', 'ba'] })
+      expect(cosineSimilarity(embeddings[0]!, embeddings[1]!)).toBeCloseTo(1, 6)
     },
     tools: async () => {
       const { text, steps } = await generateText({

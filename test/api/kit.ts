@@ -1,15 +1,19 @@
 /** Common to the API tests: an app over the fake engine, calls by inject, and event streams read back. */
 import type { FastifyInstance, LightMyRequestResponse } from 'fastify'
 import { type AppOptions, buildApp } from '../../src/gateway/app.ts'
-import { FakeEngineClient, fakeRegistry, type Script } from '../helpers/fake-engine.ts'
+import { FAKE_INFO, FakeEngineClient, fakeRegistry, type Script } from '../helpers/fake-engine.ts'
 
 export interface Served {
   readonly app: FastifyInstance
   readonly engine: FakeEngineClient
 }
 
-export function serve(script?: Script, options: Partial<AppOptions> = {}): Served {
-  const engine = new FakeEngineClient(script)
+export function serve(
+  script?: Script,
+  options: Partial<AppOptions> = {},
+  info = FAKE_INFO,
+): Served {
+  const engine = new FakeEngineClient(script, info)
   const models = fakeRegistry(engine)
   const app = buildApp({ models, keys: [], host: '127.0.0.1', version: '1.2.3', ...options })
   return { app, engine }

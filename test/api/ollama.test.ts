@@ -236,7 +236,7 @@ describe('what is refused, in words', () => {
     ['/api/generate', { model: 'goose', prompt: 'a', raw: true, system: 'b' }, /system/],
     ['/api/create', { model: 'x' }, /skein serve/],
     ['/api/copy', { source: 'x' }, /--model-name/],
-    ['/api/embed', { model: 'goose', input: 'a' }, /no embeddings/],
+    ['/api/embed', { model: 'goose', input: 'a' }, /--embeddings/],
   ])('%s %j', async (url, payload, message) => {
     const reply = await app.inject({
       method: 'POST',

@@ -113,6 +113,7 @@ export function* answer(
   yield {
     type: 'prompt',
     id,
+    ...(request.embedding === undefined ? {} : { embedding: countsOf(prompt) }),
     logprobs: wantsPrompt
       ? [...prompt].map((token, i) => (i === 0 ? null : tokenText(token, request.promptLogprobs!)))
       : null,
@@ -130,6 +131,13 @@ export function* answer(
     const matched = reason === 'stop' ? 0 : null
     yield { type: 'finish', id, index, reason, matched, completionTokens }
   }
+}
+
+/** [64]: how often each of as many remainders of the tokens is there. Texts of the same letters are the same. */
+function countsOf(prompt: Int32Array): Float32Array {
+  const counts = new Float32Array(64)
+  for (const token of prompt) counts[token % 64]!++
+  return counts
 }
 
 /** Log-probability −token/1000; alternatives are the tokens that follow. */

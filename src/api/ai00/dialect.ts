@@ -5,7 +5,7 @@ import type { LiveCalls } from '../live-calls.ts'
 import { openAiDialect } from '../openai/dialect.ts'
 import type { Dialect, Route } from '../route.ts'
 
-const PATHS = ['/v1/models', '/v1/chat/completions', '/v1/completions']
+const PATHS = ['/v1/models', '/v1/chat/completions', '/v1/completions', '/v1/embeddings']
 
 /** Field → the values at which it means nothing. */
 const REFUSED: Readonly<Record<string, readonly unknown[]>> = {

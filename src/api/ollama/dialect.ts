@@ -4,6 +4,7 @@ import type { LiveCalls } from '../live-calls.ts'
 import type { Dialect } from '../route.ts'
 import { NDJSON } from '../stream-form.ts'
 import { chatRoute } from './chat.ts'
+import { embedRoutes } from './embed.ts'
 import { renderOllamaError } from './errors.ts'
 import { fileRoutes } from './files.ts'
 import { generateRoute } from './generate.ts'
@@ -13,7 +14,13 @@ export function ollamaDialect(limits: RequestLimits, live: LiveCalls): Dialect {
   return {
     name: 'ollama',
     stream: NDJSON,
-    routes: [chatRoute(limits, live), generateRoute(limits, live), ...modelRoutes, ...fileRoutes()],
+    routes: [
+      chatRoute(limits, live),
+      generateRoute(limits, live),
+      ...embedRoutes(limits),
+      ...modelRoutes,
+      ...fileRoutes(),
+    ],
     renderError: renderOllamaError,
   }
 }

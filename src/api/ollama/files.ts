@@ -14,8 +14,6 @@ const REFUSED: Readonly<Record<string, string>> = {
   '/api/copy':
     'give the model another name with --model-name or `aliases` of the configuration file',
   '/api/push': 'models are not published from here',
-  '/api/embed': 'it has no embeddings',
-  '/api/embeddings': 'it has no embeddings',
 }
 
 export function fileRoutes(): readonly Route[] {

@@ -129,6 +129,9 @@ function shown(models: ModelRegistry, name: string): object {
       [about('embedding_length')]: stateShape.channels,
       [about('vocab_size')]: vocabSize,
     },
-    capabilities: ['completion', 'insert', 'tools', 'thinking'],
+    capabilities: [
+      ...['completion', 'insert', 'tools', 'thinking'],
+      ...(info.embeddings === undefined ? [] : ['embedding']),
+    ],
   }
 }

@@ -7,11 +7,9 @@ const ABSENT: Readonly<Record<string, string>> = {
   '/v1/audio/speech': 'speech; its models read and write text',
   '/v1/audio/transcriptions': 'transcriptions; its models read and write text',
   '/v1/batches': 'batches; send several prompts to /v1/completions',
-  '/v1/embeddings': 'embeddings; ask a server with a model that is made for them',
   '/v1/files': 'files; send text in the request',
   '/v1/images/generations': 'images; its models read and write text',
   '/v1/moderations': 'moderations',
-  '/v1/rerank': 'reranking; ask a server with a model that is made for it',
 }
 
 export function absentRoutes(): Route[] {

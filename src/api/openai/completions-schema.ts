@@ -2,11 +2,11 @@
 import Type, { type Static } from 'typebox'
 import type { SessionUse } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
-import { checkPrompt, encodePrompts } from '../encode.ts'
 import { fimPrompt } from '../fim/prompt.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
-import { BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
+import { type Entry, listOf, numPrompts, promptList, tokensOfAll } from '../prompt-list.ts'
+import { BoundedInteger, Maybe } from '../schema.ts'
 import { checkSession, sessionFields, sessionUse } from '../sessions/use.ts'
 import { formatFields } from './asks/formats.ts'
 import { invalid, oneMaxTokens, present, samplingFields } from './sampling.ts'
@@ -16,13 +16,7 @@ export function completionBody(limits: RequestLimits) {
     ...samplingFields(limits),
     ...formatFields(),
     ...sessionFields(),
-    prompt: OneOf(
-      `a string, a list of token ids, or a list of at most ${limits.prompts} of either`,
-      Type.String(),
-      Type.Array(TokenId),
-      Type.Array(Type.String(), { minItems: 1, maxItems: limits.prompts }),
-      Type.Array(Type.Array(TokenId), { minItems: 1, maxItems: limits.prompts }),
-    ),
+    prompt: promptList(limits.prompts),
     max_completion_tokens: Maybe(BoundedInteger(-1, limits.maxTokens)),
     suffix: Maybe(Type.String()),
     echo: Maybe(Type.Boolean()),
@@ -31,7 +25,6 @@ export function completionBody(limits: RequestLimits) {
 }
 
 export type CompletionBody = Static<ReturnType<typeof completionBody>>
-type Prompt = CompletionBody['prompt']
 
 /** A prompt as tokens, and as the text that `echo` gives back: kept for that alone. */
 export interface PromptText {
@@ -96,42 +89,22 @@ export async function toPrompts(
   signal: AbortSignal,
 ): Promise<PromptText[]> {
   const list = withSuffix(listOf(prompt), suffix ?? '', echo === true)
-  const paramOf = (i: number) => (list.length === 1 ? 'prompt' : `prompt[${i}]`)
   // It goes on where the turn before ended; token 0 would begin a document there.
   if (isSession && list[0]!.length === 0) return [{ tokens: new Int32Array(0), text: '' }]
-  const isTexts = list.every((entry) => typeof entry === 'string')
-  if (isTexts) {
-    const tokens = await encodePrompts(model, list, paramOf, signal)
-    return list.map((text, i) => ({ tokens: tokens[i]!, text: echo === true ? text : '' }))
-  }
-  const ids = list as readonly (readonly number[])[] // a list is of one kind: see the schema
-  return ids.map((entry, i) => {
-    const tokens = checkPrompt(new Int32Array(entry), model, paramOf(i))
-    return { tokens, text: echo === true ? model.tokenizer.decode(tokens) : '' }
+  const all = await tokensOfAll(list, model, 'prompt', signal)
+  const textOf = (entry: Entry, tokens: Int32Array) =>
+    typeof entry === 'string' ? entry : model.tokenizer.decode(tokens)
+  return list.map((entry, i) => {
+    const tokens = all[i]!
+    return { tokens, text: echo === true ? textOf(entry, tokens) : '' }
   })
 }
 
-function withSuffix(
-  prompts: readonly (string | readonly number[])[],
-  suffix: string,
-  echo: boolean,
-): readonly (string | readonly number[])[] {
+function withSuffix(prompts: readonly Entry[], suffix: string, echo: boolean): readonly Entry[] {
   if (suffix === '') return prompts
   if (echo) throw invalid('echo', 'it does not go with `suffix`: the prompt is not what was sent')
   return prompts.map((prompt) => {
     if (typeof prompt === 'string') return fimPrompt(prompt, suffix)
     throw invalid('suffix', 'it needs prompts of text, not of token ids')
   })
-}
-
-export function numPrompts(prompt: Prompt): number {
-  return typeof prompt === 'string' || typeof prompt[0] === 'number' ? 1 : prompt.length
-}
-
-function listOf(prompt: Prompt): readonly (string | readonly number[])[] {
-  if (typeof prompt === 'string') return [prompt]
-  // The schema allows only lists of one kind: the first entry tells which. An empty list is a prompt of no tokens.
-  const isTokens = prompt.length === 0 || typeof prompt[0] === 'number'
-  if (isTokens) return [prompt as number[]]
-  return prompt as string[] | number[][]
 }

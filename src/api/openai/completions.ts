@@ -12,6 +12,7 @@ import { type Answered, runAll } from '../answers.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls, LiveHandle } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
+import { numPrompts } from '../prompt-list.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { wirePosition } from '../sessions/use.ts'
 import { constraintOf, FORMAT_FIELDS } from './asks/formats.ts'
@@ -21,7 +22,6 @@ import {
   checkFanOut,
   completionBody,
   completionMaxTokens,
-  numPrompts,
   type PromptText,
   sessionOf,
   toPrompts,

@@ -1,4 +1,6 @@
 /** The OpenAI dialect: its routes and its errors. */
+import { embeddingRoutes } from '../embeddings/embeddings.ts'
+import { rerankRoutes } from '../embeddings/rerank.ts'
 import { infillRoute } from '../fim/infill.ts'
 import { mistralFimRoute } from '../fim/mistral.ts'
 import type { RequestLimits } from '../limits.ts'
@@ -21,6 +23,8 @@ export function openAiDialect(limits: RequestLimits, live: LiveCalls): Dialect {
       ...modelRoutes,
       chatRoute(limits, live),
       completionsRoute(limits, live),
+      ...embeddingRoutes(limits),
+      ...rerankRoutes(limits),
       ...tokenizeRoutes(limits),
       mistralFimRoute(limits),
       infillRoute(limits),

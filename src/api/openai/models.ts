@@ -60,6 +60,11 @@ function describe({ id, root, created, state, client }: Named, limits: RequestLi
     weight_type: info.model.weightType,
     vocab_size: info.model.vocabSize,
     num_slots: info.numSlots,
+    // No model here was trained to give them.
+    embeddings:
+      info.embeddings === undefined
+        ? null
+        : { of: 'final hidden state', pooling: info.embeddings, trained: false },
     limits: { max_prompt_tokens: info.maxPromptTokens, ...wireLimits(limits) },
   }
 }
@@ -73,6 +78,7 @@ function wireLimits(limits: RequestLimits): object {
     max_tokens: limits.maxTokens,
     n: limits.n,
     prompts: limits.prompts,
+    embedding_inputs: limits.embeddingInputs,
     sequences: limits.sequences,
     messages: limits.messages,
     stops: limits.stops,

@@ -13,25 +13,37 @@ import { assert } from '../../errors.ts'
 import type { BatchRow, RowResult } from '../runner.ts'
 import { fedDraw, idleResult, type PackedRow, packRows, readRow, runsOn } from './step-packing.ts'
 
-/** Reads logits rows [start, start + count) of the last step; later ones may overwrite them at once. */
-type ReadLogits = (start: number, count: number) => Flight<Float32Array>
+/** Reads rows [start, start + count) of the last step; later ones may overwrite them at once. */
+type ReadRows = (start: number, count: number) => Flight<Float32Array>
+
+/** What can be read of a step beside what was drawn: its logits, and the hidden states they were made of. */
+export interface StepReaders {
+  readonly logits: ReadRows
+  readonly hidden: ReadRows
+}
+
+/** Reads of one row of a step; null where it was not asked for. */
+interface RowReads {
+  readonly logits: Flight<Float32Array> | null
+  readonly hidden: Flight<Float32Array> | null
+}
 
 export class FlightQueue {
   readonly max: number
   readonly feedsDraws: boolean
   readonly #program: Program
-  readonly #readLogits: ReadLogits
+  readonly #readers: StepReaders
   readonly #batches: readonly Batch[]
   /** On their way, oldest first. */
   readonly #flights: StepFlight[] = []
   #last: StepFlight | null = null
   #numLaunched = 0
 
-  constructor(program: Program, capacity: Capacity, readLogits: ReadLogits) {
+  constructor(program: Program, capacity: Capacity, readers: StepReaders) {
     this.max = program.flights?.max ?? 1
     this.feedsDraws = program.flights?.feedsDraws ?? true
     this.#program = program
-    this.#readLogits = readLogits
+    this.#readers = readers
     this.#batches = Array.from({ length: this.max }, () => createBatch(capacity))
   }
 
@@ -53,8 +65,8 @@ export class FlightQueue {
     const packed = packRows(batch, rows)
     const feeds = rows.map(feedsOf)
     const flown = this.#program.flights!.launch(batch)
-    const logits = packed.map((row) => this.#logitsOf(row))
-    const isDone = () => flown.isDone && logits.every((read) => read?.isDone !== false)
+    const reads = packed.map((row) => this.#readsOf(row))
+    const isDone = () => flown.isDone && reads.every(isRead)
     const flight: StepFlight = new StepFlight(isDone, () => {
       if (this.#flights[0] !== flight) this.#flights[0]!.result()
       flown.wait()
@@ -62,7 +74,7 @@ export class FlightQueue {
       return packed.map((row, b) => {
         const fed = feeds[b]!
         const isIdle = fed.draw !== null && !runsOn(before!.drawn[fed.draw]!, fed)
-        return isIdle ? idleResult(fed) : this.#read(batch, row, logits[b]!)
+        return isIdle ? idleResult(fed) : this.#read(batch, row, reads[b]!)
       })
     })
     this.#flights.push(flight)
@@ -80,7 +92,7 @@ export class FlightQueue {
     const results = known.map((row, b) => {
       if (row === null) return idleResult(rows[b]!)
       const ran = packed[next++]!
-      return this.#read(batch, ran, this.#logitsOf(ran))
+      return this.#read(batch, ran, this.#readsOf(ran))
     })
     return new StepFlight(
       () => true,
@@ -88,14 +100,24 @@ export class FlightQueue {
     )
   }
 
-  #logitsOf({ hasAllLogits, logitRow, numTokens }: PackedRow): Flight<Float32Array> | null {
-    return hasAllLogits ? this.#readLogits(logitRow, numTokens) : null
+  #readsOf({ hasAllLogits, logitRow, numTokens, numHidden, hiddenRow }: PackedRow): RowReads {
+    return {
+      logits: hasAllLogits ? this.#readers.logits(logitRow, numTokens) : null,
+      hidden: numHidden > 0 ? this.#readers.hidden(hiddenRow, numHidden) : null,
+    }
   }
 
-  #read(batch: Batch, row: PackedRow, logits: Flight<Float32Array> | null): RowResult {
-    const drawn = readRow(batch, row)
-    return logits === null ? { drawn } : { drawn, logits: logits.result() }
+  #read(batch: Batch, row: PackedRow, { logits, hidden }: RowReads): RowResult {
+    return {
+      drawn: readRow(batch, row),
+      ...(logits === null ? {} : { logits: logits.result() }),
+      ...(hidden === null ? {} : { hidden: hidden.result() }),
+    }
   }
+}
+
+function isRead({ logits, hidden }: RowReads): boolean {
+  return logits?.isDone !== false && hidden?.isDone !== false
 }
 
 class StepFlight implements Flight<RowResult[]> {

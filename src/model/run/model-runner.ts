@@ -72,9 +72,12 @@ export class ModelRunner implements Runner {
       ops.logits(this.#logits, hidden, model.output.head)
       ops.sample(this.#logits, this.#penalties)
     })
-    this.#flights = new FlightQueue(this.#program, capacity, (start, count) =>
-      backend.readTensor(this.#logits, start * vocabSize, count * vocabSize),
-    )
+    const rowsOf = (tensor: Tensor, width: number) => (start: number, count: number) =>
+      backend.readTensor(tensor, start * width, count * width)
+    this.#flights = new FlightQueue(this.#program, capacity, {
+      logits: rowsOf(this.#logits, vocabSize),
+      hidden: rowsOf(hidden, stateShape.channels),
+    })
     const { architecture, numParameters, weightType, weightBytes, tableBytes } = model
     this.info = {
       architecture,

@@ -31,6 +31,9 @@ export interface PackedRow {
   /** Log-probabilities asked with each sample. */
   readonly logprobs: readonly (number | null)[]
   readonly hasAllLogits: boolean
+  /** Rows of hidden states to read, and the first of them. */
+  readonly numHidden: number
+  readonly hiddenRow: number
 }
 
 /** Fills the batch. The arrays' lengths are the limits. Outputs are in the order of the rows; inputs need not be. */
@@ -98,9 +101,11 @@ function packOutputs(
   biases: [number, number][],
   lastSpecs: SampleSpec[],
 ): PackedRow {
-  const { tokens, samples, allLogits = false, withHead = false } = row
+  const { tokens, samples, allLogits = false, withHead = false, hidden } = row
   const { numLogits, numSamples } = batch
-  const wanted = allLogits ? tokens.length : Number(withHead || samples.length > 0)
+  const numHidden = hidden === 'all' ? tokens.length : Number(hidden === 'last')
+  const one = withHead || samples.length > 0
+  const wanted = allLogits ? tokens.length : Math.max(numHidden, Number(one))
   assert(
     numLogits + wanted <= batch.logitRows.length,
     `more than ${batch.logitRows.length} logit rows`,
@@ -125,6 +130,8 @@ function packOutputs(
     sample: numSamples,
     logprobs: samples.map(({ logprobs }) => logprobs),
     hasAllLogits: allLogits,
+    numHidden,
+    hiddenRow: numLogits + wanted - numHidden,
   }
 }
 
@@ -141,7 +148,10 @@ function packBlend(
   { weight, others }: Blend,
   ends: readonly number[],
 ): void {
-  assert(row.allLogits !== true, 'a blended row with all its logits')
+  assert(
+    row.allLogits !== true && row.hidden === undefined,
+    'a blended row with more than its draws',
+  )
   if (row.samples.length === 0) return
   const first = batch.numLogits - 1
   const room = batch.logitRows.length

@@ -1,0 +1,72 @@
+/**
+ * Texts to vectors, for every dialect that asks for embeddings: each is read once and its final hidden state, as the
+ * model's server was told to pool it, becomes a vector of length 1.
+ */
+import { type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
+import { assert, SkeinError } from '../../errors.ts'
+import { runAll } from '../answers.ts'
+import type { ServedModel } from '../models.ts'
+import type { Call } from '../route.ts'
+
+export interface Embedded {
+  /** One for each text; all of length 1. */
+  readonly vectors: readonly Float32Array[]
+  readonly numTokens: number
+}
+
+/** Throws unsupported_parameter where the model gives none, before anything is read. */
+export function checkEmbeds({ id, client }: ServedModel): void {
+  if (client.info.embeddings !== undefined) return
+  throw new SkeinError(
+    'unsupported_parameter',
+    `model: ${id} was not trained to give embeddings; to have its final hidden state as one all the same, start the server with --embeddings mean (or last)`,
+    { param: 'model' },
+  )
+}
+
+/** `dimensions`: only so many of each vector's numbers, scaled to length 1 again; null: all. */
+export async function embedAll(
+  model: ServedModel,
+  texts: readonly Int32Array[],
+  dimensions: number | null,
+  { id, tenant, signal }: Pick<Call, 'id' | 'tenant' | 'signal'>,
+): Promise<Embedded> {
+  checkEmbeds(model)
+  const { embeddings, model: info } = model.client.info
+  const { channels } = info.stateShape
+  if (dimensions !== null && dimensions > channels) {
+    const message = `dimensions: ${model.id} has ${channels}; expected at most as many`
+    throw new SkeinError('invalid_request', message, { param: 'dimensions' })
+  }
+  const requests = texts.map((prompt, i): GenerateRequest => {
+    return { ...READ_ONLY, id: `embd-${id}-${i}`, tenant, prompt, embedding: embeddings }
+  })
+  const vectors: Float32Array[] = []
+  for await (const { prompt, event } of runAll(model.client, requests, signal)) {
+    if (event.type !== 'prompt') continue
+    assert(event.embedding !== undefined, 'the engine gave no embedding')
+    vectors[prompt] = unit(event.embedding.subarray(0, dimensions ?? channels))
+  }
+  return { vectors, numTokens: texts.reduce((sum, { length }) => sum + length, 0) }
+}
+
+const READ_ONLY = {
+  n: 1,
+  maxTokens: 0,
+  sampling: PLAIN_SAMPLING,
+  stop: { strings: [], tokens: [], ignoreEos: false },
+  logprobs: null,
+  promptLogprobs: null,
+  cache: 'no-store',
+} as const
+
+/** One of nothing but zeros stays so. */
+function unit(vector: Float32Array): Float32Array {
+  const length = Math.sqrt(dot(vector, vector))
+  return length === 0 ? vector : vector.map((value) => value / length)
+}
+
+/** Of vectors of length 1: the cosine of the angle between them. */
+export function dot(a: Float32Array, b: Float32Array): number {
+  return a.reduce((sum, value, i) => sum + value * b[i]!, 0)
+}

@@ -1,0 +1,21 @@
+/** Hidden states of a prompt on their way to one embedding. They are added in the order of the tokens, however they came. */
+import { assert } from '../../errors.ts'
+
+export class EmbeddingSum {
+  /** [C] */
+  #sum = new Float64Array(0)
+  #count = 0
+
+  /** Of the tokens that follow. hidden: [tokens, C] */
+  add(hidden: Float32Array, channels: number): void {
+    if (this.#count === 0) this.#sum = new Float64Array(channels)
+    for (const [i, value] of hidden.entries()) this.#sum[i % channels]! += value
+    this.#count += hidden.length / channels
+  }
+
+  /** [C] */
+  mean(): Float32Array {
+    assert(this.#count > 0, 'an embedding without hidden states')
+    return Float32Array.from(this.#sum, (value) => value / this.#count)
+  }
+}
