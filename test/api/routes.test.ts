@@ -12,7 +12,7 @@ import { temporaryFolder } from '../helpers/temporary-folder.ts'
 import { type Served, serve } from './kit.ts'
 
 /** What needs no key, on purpose: that the process answers, and the files of the dashboard, which hold nothing. */
-const OPEN = ['GET /livez', 'GET /', 'GET /assets/*']
+const OPEN = ['GET /livez', 'GET /', 'GET /docs', 'GET /assets/*']
 /** What more than a user's key is needed for. Whoever adds such a route adds it here; the test finds it if not. */
 const OPERATORS = [
   'GET /api/models/pulls',

@@ -28,6 +28,8 @@ const NAMELESS = `
     .concat([...document.querySelectorAll('[id]')].map(({ id }) => id).filter((id, i, ids) => ids.indexOf(id) < i))
 `
 
+const SOON = { timeout: 20_000 }
+
 let browser: Browser
 beforeAll(async () => {
   if (executable !== null) browser = await launchChromium(executable)
@@ -332,6 +334,20 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
     await page.getByRole('heading', { name: 'Home' }).waitFor()
     const recent = page.locator('.card', { hasText: 'Go on with' })
     await recent.getByText('What is the capital of France?').first().waitFor()
+  })
+
+  test('/docs leads to the routes, and a route is tried with its example', async () => {
+    const { page: docs, faults: wrong } = await openPage(browser)
+    await docs.goto(`${server.url}/docs`)
+    await docs.getByRole('searchbox').fill('/v1/chat/completions')
+    await docs.locator('.routes summary').first().click()
+    const form = docs.locator('.try')
+    await form.getByLabel('Example', { exact: true }).selectOption('As a stream')
+    await form.getByRole('button', { name: 'Send' }).click()
+    const reply = form.locator('figure', { hasText: /^Reply(?! of)/ })
+    await expect.poll(() => reply.textContent(), SOON).toMatch(/Paris[\s\S]*data: \[DONE\]/)
+    expect(wrong).toEqual([])
+    await docs.context().close()
   })
 
   test('a model is unloaded and loaded again from its card', async () => {

@@ -90,7 +90,9 @@ export class FakeServer {
     this.app.get<{ Params: { id: string } }>('/v1/sessions/:id/transcript', ({ params }) =>
       fakeTranscript(params.id, answer),
     )
-    this.app.get('/openapi.json', () => ({ paths: { [answer]: { get: { summary: answer } } } }))
+    this.app.get('/openapi.json', () => ({
+      paths: { [answer]: { get: { summary: answer, tags: [], responses: {} } } },
+    }))
     this.app.post('/v1/chat/completions', (_request, reply) => {
       open(reply)
       const finish_reason = error === undefined ? 'stop' : null

@@ -2,6 +2,7 @@
 import type { Dialect, Route } from '../../api/route.ts'
 import { SSE, type StreamForm } from '../../api/stream-form.ts'
 import { ERROR_STATUS } from '../../errors.ts'
+import { addExamples } from './examples.ts'
 
 const CLIENT_ERRORS = [400, 401, 403, 404, 413, 429, 500, 503]
 
@@ -17,6 +18,24 @@ export interface OwnRoute {
   readonly summary: string
   /** Of the reply; absent: JSON. */
   readonly type?: string
+}
+
+/** What a tag's routes are. */
+const TAGS: Readonly<Record<string, string>> = {
+  openai: 'OpenAI: chat, completions, tokens',
+  sessions: 'Conversations whose state the server keeps',
+  responses: 'OpenAI Responses',
+  anthropic: 'Anthropic Messages',
+  ollama: 'Ollama',
+  'llama.cpp': 'The server of llama.cpp',
+  ai00: 'ai00',
+  rwkv_lightning: 'rwkv_lightning',
+  translate: 'Immersive Translate',
+  rwkv_infer: 'RWKV-Infer',
+  rwkv_runner: 'RWKV-Runner',
+  management: 'Models and workers, for operators',
+  keys: 'Named keys, for admins',
+  gateway: 'Whether it lives, how full it is',
 }
 
 export function openApiPage(
@@ -41,6 +60,8 @@ export function openApiPage(
     const at = braced(path)
     paths[at] = { get: operationOf('get', at, summary, 'gateway', { [type]: { schema: {} } }) }
   }
+  addExamples(paths)
+  const used = new Set(Object.values(paths).flatMap(tagsOf))
   return {
     openapi: '3.1.0',
     info: {
@@ -49,6 +70,7 @@ export function openApiPage(
       description: 'An RWKV inference server.',
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
+    tags: [...used].map((name) => ({ name, description: TAGS[name] ?? name })),
     paths,
     security: [{ key: [] }],
     components: {
@@ -56,6 +78,10 @@ export function openApiPage(
       schemas: { Error: { type: 'object', properties: { error: {} }, required: ['error'] } },
     },
   }
+}
+
+function tagsOf(methods: Readonly<Record<string, Operation>>): readonly string[] {
+  return Object.values(methods).flatMap(({ tags }) => tags)
 }
 
 const JSON_TYPE = 'application/json'
@@ -78,10 +104,15 @@ function merged(first: Operation, second: Operation): Operation {
 interface Operation {
   readonly tags: readonly string[]
   readonly requestBody?: ReturnType<typeof bodyOf>
+  readonly responses: Readonly<Record<number, Described>>
   readonly [rest: string]: unknown
 }
 
-type Content = Readonly<Record<string, { readonly schema: object }>>
+interface Described {
+  readonly description: string
+  readonly content: Content
+}
+type Content = Readonly<Record<string, { readonly schema: object; examples?: object }>>
 
 function bodyOf(schema: object, type = JSON_TYPE, required = true) {
   const content: Content = { [type]: { schema } }
@@ -133,7 +164,7 @@ function contentOf({ body, givesBytes }: Route, { type }: StreamForm = SSE): Con
   return { ...content, [type.split(';')[0]!]: { schema: { type: 'string' } } }
 }
 
-function errorResponses(): Record<number, object> {
+function errorResponses(): Record<number, Described> {
   const content = { 'application/json': { schema: { $ref: '#/components/schemas/Error' } } }
   const entries = CLIENT_ERRORS.map((status) => [
     status,

@@ -94,9 +94,13 @@ function readWebFile(file: string): WebFile {
   }
 }
 
+/** Where people look for a description of an API: the dashboard's page of routes. */
+const API_PAGE = '/docs'
+
 /** Whether a request, by its raw path, is for one of the files, which need no key. */
 export function isForWeb(files: WebFiles, method: string | undefined, url?: string): boolean {
-  return (method === 'GET' || method === 'HEAD') && files.has(pathOf(url))
+  const path = pathOf(url)
+  return (method === 'GET' || method === 'HEAD') && (files.has(path) || path === API_PAGE)
 }
 
 function pathOf(url = ''): string {
@@ -114,6 +118,7 @@ export function mountWeb(app: FastifyInstance, files: WebFiles): void {
     if (file !== undefined) return send(file, request, reply)
     throw new SkeinError('not_found', 'no such file of the dashboard')
   }
+  app.get(API_PAGE, (_request, reply) => reply.redirect('/#/api'))
   app.get('/assets/*', asset)
   // Asked for by browsers of themselves, whatever the page says.
   app.get('/favicon.ico', asset)

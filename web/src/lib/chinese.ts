@@ -231,4 +231,8 @@ export const CHINESE = {
   'Language of the example': '示例语言',
   Routes: '路由',
   'Search the routes': '搜索路由',
+  Request: '请求',
+  Reply: '回复',
+  'Reply of the example': '示例的回复',
+  'a file of {n} bytes': '{n} 字节的文件',
 } as const satisfies Readonly<Record<string, string>>

@@ -9,6 +9,7 @@ import { Badge, Button, CopyButton, ErrorNote, Loading } from '../parts/basics.t
 import { useResource } from '../parts/resource.ts'
 import { TargetSelect } from '../playground/target-select.tsx'
 import { allChoices, type Choice, targetOf } from '../playground/targets.ts'
+import { ApiRoute, type Operation } from './api-route.tsx'
 
 export function ApiPage() {
   const [chosen, setChosen] = useState<Choice | null>(null)
@@ -102,7 +103,7 @@ function limitsOf({ limits, use }: OwnKey): readonly (readonly [Text, string, st
 }
 
 interface OpenApi {
-  readonly paths: Readonly<Record<string, Readonly<Record<string, { readonly summary?: string }>>>>
+  readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>
 }
 
 function Routes() {
@@ -111,11 +112,11 @@ function Routes() {
   if (page.error !== null) return <ErrorNote text={page.error} onRetry={page.refresh} />
   if (page.value === null) return <Loading />
   const routes = Object.entries(page.value.paths).flatMap(([path, methods]) =>
-    Object.entries(methods).map(([method, { summary = '' }]) => ({ path, method, summary })),
+    Object.entries(methods).map(([method, operation]) => ({ path, method, operation })),
   )
   const wanted = search.toLowerCase()
-  const shown = routes.filter(({ path, method, summary }) =>
-    `${method} ${path} ${summary}`.toLowerCase().includes(wanted),
+  const shown = routes.filter(({ path, method, operation: { summary, tags } }) =>
+    `${method} ${path} ${summary} ${tags.join(' ')}`.toLowerCase().includes(wanted),
   )
   return (
     <section aria-label={t('Routes')}>
@@ -130,21 +131,13 @@ function Routes() {
         />
         <small class="muted">{shown.length} · /openapi.json</small>
       </div>
-      <table class="list routes">
-        <tbody>
-          {shown.map(({ path, method, summary }) => (
-            <tr key={`${method} ${path}`}>
-              <td>
-                <code class="method">{method.toUpperCase()}</code>
-              </td>
-              <th scope="row">
-                <code>{path}</code>
-              </th>
-              <td>{summary}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+      <ul class="routes">
+        {shown.map((one) => (
+          <li key={`${one.method} ${one.path}`}>
+            <ApiRoute {...one} />
+          </li>
+        ))}
+      </ul>
     </section>
   )
 }

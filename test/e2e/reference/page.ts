@@ -1,0 +1,52 @@
+/** docs/reference.md from the examples: a chapter for each system whose API it is, a request and its reply for each route. */
+import stringify from 'json-stringify-pretty-compact'
+import type { ApiExample } from '../../../src/gateway/http/examples.ts'
+
+const HEAD = `# API reference by example
+
+Each request was sent to a server with the demo model (\`skein serve demo\`), and each reply is what it answered; a test sends them all again on every change. Ids, times and
+keys are replaced. [api.md](api.md) says what each field means, and \`/docs\` on a running server lets you try every route. On a server with keys add
+\`-H "authorization: Bearer $SKEIN_API_KEY"\`.
+`
+
+export function pageOf(
+  chapters: readonly (readonly [string, readonly ApiExample[]])[],
+  without: Readonly<Record<string, string>>,
+): string {
+  const parts = chapters.map(
+    ([chapter, examples]) => `## ${chapter}\n\n${examples.map(section).join('\n')}`,
+  )
+  const rest = Object.entries(without).map(([route, why]) => `| \`${route}\` | ${why} |`)
+  const end = `## Without an example\n\n| route | |\n|---|---|\n${rest.join('\n')}\n`
+  return [HEAD, ...parts, end].join('\n')
+}
+
+function section({ route, title, url, request, sendsFile, status, reply }: ApiExample): string {
+  const method = route.split(' ')[0]!
+  const verb = method === 'GET' || request || sendsFile ? '' : `-X ${method} `
+  const at = url.includes('?') ? `'http://127.0.0.1:8000${url}'` : `http://127.0.0.1:8000${url}`
+  const body = request
+    ? ` -H 'content-type: application/json' -d '${json(request)}'`
+    : sendsFile
+      ? ` -H 'content-type: application/octet-stream' --data-binary @state`
+      : reply === 'a file'
+        ? ' -o state'
+        : ''
+  const isText = typeof reply === 'string'
+  const answer = isText ? reply.trimEnd() : json(reply)
+  const other = status === 200 ? '' : `Status ${status}:\n\n`
+  return `### ${title}: \`${route}\`
+
+\`\`\`sh
+curl ${verb}${at}${body}
+\`\`\`
+
+${other}\`\`\`${isText ? 'text' : 'json'}
+${answer}
+\`\`\`
+`
+}
+
+function json(value: unknown): string {
+  return stringify(value, { maxLength: 100 })
+}

@@ -1,0 +1,127 @@
+/**
+ * Every route is asked as docs/reference.md shows it, on a server with the demo model, and must answer what stands there.
+ * `npx vitest run test/e2e/reference -u` writes the page, and the examples of openapi.json, anew.
+ */
+import { copyFileSync, existsSync, readFileSync } from 'node:fs'
+import { basename, join } from 'node:path'
+import stringify from 'json-stringify-pretty-compact'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import type { ApiExample } from '../../../src/gateway/http/examples.ts'
+import { DEMO, type RunningServer, serve } from '../../helpers/cli.ts'
+import { temporaryFolder } from '../../helpers/temporary-folder.ts'
+import { writeTunedState } from '../../helpers/tuned-state.ts'
+import { pageOf } from './page.ts'
+import { CHAPTERS, type ExampleRequest, WITHOUT } from './requests.ts'
+import { formOf, steady, steadyText } from './steady.ts'
+
+const ROOT = join(import.meta.dirname, '../../..')
+const FILE = join(ROOT, 'src/gateway/http/examples.json')
+const PAGE = join(ROOT, 'docs/reference.md')
+const known = existsSync(FILE) ? (JSON.parse(readFileSync(FILE, 'utf8')) as ApiExample[]) : []
+
+let server: RunningServer
+beforeAll(async () => {
+  const folder = temporaryFolder()
+  for (const path of [DEMO, DEMO.replace(/pth$/, 'vocab.txt')])
+    copyFileSync(path, join(folder, basename(path)))
+  for (const name of ['poet.pth', 'clerk.pth']) writeTunedState(join(folder, name), DEMO)
+  server = await serve(['demo', '--model-dir', folder])
+})
+afterAll(async () => {
+  await server.stop()
+})
+
+/** What replies gave for later requests. */
+const kept = new Map<string, string>()
+let file = new ArrayBuffer(0)
+
+function urlOf({ route, params = {}, query }: ExampleRequest): string {
+  const path = route.split(' ')[1]!.replace(/\{(\w+)\}/g, (_, name) => {
+    const value = params[name]!
+    return value.startsWith('$') ? kept.get(value.slice(1))! : value
+  })
+  return query === undefined ? path : `${path}?${query}`
+}
+
+async function ask(request: ExampleRequest, url: string) {
+  const { route, body, sendsFile } = request
+  const key = kept.get('key')
+  const type = sendsFile ? 'application/octet-stream' : 'application/json'
+  const response = await fetch(server.url + url, {
+    method: route.split(' ')[0]!,
+    headers: {
+      ...(body || sendsFile ? { 'content-type': type } : {}),
+      ...(key === undefined ? {} : { authorization: `Bearer ${key}` }),
+    },
+    body: sendsFile ? file : body === undefined ? null : JSON.stringify(body),
+  })
+  const bytes = await response.arrayBuffer()
+  return { status: response.status, type: response.headers.get('content-type') ?? '', bytes }
+}
+
+async function answerTo(request: ExampleRequest): Promise<ApiExample> {
+  const { route, title, body, sendsFile } = request
+  const url = urlOf(request)
+  let { status, type, bytes } = await ask(request, url)
+  const text = () => Buffer.from(bytes).toString()
+  for (const end = Date.now() + 30_000; request.until && !text().includes(request.until); ) {
+    if (Date.now() > end) throw new Error(`${route}: no ${request.until} in ${text()}`)
+    await new Promise((resolve) => setTimeout(resolve, 50))
+    ;({ status, type, bytes } = await ask(request, url))
+  }
+  if (type.includes('octet-stream')) file = bytes
+  const isJson = /^application\/json/.test(type)
+  const reply = isJson ? JSON.parse(text()) : text()
+  for (const [name, field] of Object.entries(request.keeps ?? {})) kept.set(name, reply[field])
+  const own = `${server.url}/`
+  const shown = type.includes('octet-stream')
+    ? 'a file'
+    : isJson
+      ? steady(reply)
+      : steadyText(reply).replaceAll(own, 'http://127.0.0.1:8000/')
+  const example: ApiExample = {
+    ...{ route, title, url: steadyText(url) },
+    ...(body === undefined ? {} : { request: body }),
+    ...(sendsFile === undefined ? {} : { sendsFile }),
+    ...{ status, reply: shown },
+  }
+  return request.varies ? sameInForm(example) : example
+}
+
+/** The known one, where only figures differ. */
+function sameInForm(example: ApiExample): ApiExample {
+  const before = known.find(
+    ({ route, title }) => route === example.route && title === example.title,
+  )
+  const isSame =
+    before !== undefined &&
+    JSON.stringify(formOf(before.reply)) === JSON.stringify(formOf(example.reply))
+  return isSame && before.status === example.status ? { ...example, ...before } : example
+}
+
+test('every route answers as the reference page says', async () => {
+  const chapters: [string, ApiExample[]][] = []
+  for (const [chapter, requests] of Object.entries(CHAPTERS)) {
+    const examples: ApiExample[] = []
+    for (const request of requests) examples.push(await answerTo(request))
+    chapters.push([chapter, examples])
+  }
+  const all = chapters.flatMap(([, examples]) => examples)
+  await expect(`${stringify(all, { maxLength: 100 })}\n`).toMatchFileSnapshot(FILE)
+  await expect(pageOf(chapters, WITHOUT)).toMatchFileSnapshot(PAGE)
+})
+
+test('no route is left out', async () => {
+  const headers = { authorization: `Bearer ${kept.get('key')}` }
+  const page = (await (await fetch(`${server.url}/openapi.json`, { headers })).json()) as {
+    paths: Record<string, Record<string, { summary: string }>>
+  }
+  const routes = Object.entries(page.paths).flatMap(([path, methods]) =>
+    Object.entries(methods)
+      .filter(([, { summary }]) => !summary.startsWith('Refused:'))
+      .map(([method]) => `${method.toUpperCase()} ${path}`),
+  )
+  const shown = Object.values(CHAPTERS).flatMap((requests) => requests.map(({ route }) => route))
+  expect(routes.filter((route) => !shown.includes(route) && !(route in WITHOUT))).toEqual([])
+  expect([...shown, ...Object.keys(WITHOUT)].filter((route) => !routes.includes(route))).toEqual([])
+})
