@@ -5,6 +5,7 @@
  * content arrives byte for byte, line ends and blank lines included.
  * This file knows nothing of tokens or of the wire.
  */
+import { utf8 } from '../files/bytes.ts'
 
 export type Role = 'system' | 'user' | 'assistant'
 
@@ -77,7 +78,7 @@ export function chatTail(think: ThinkMode): string {
 export function turnEnds(turns: readonly Turn[], heads: Heads = HEADS): number[] {
   let at = 0
   return turns.map((turn, i) => {
-    at += Buffer.byteLength(renderTurn(turn, heads)) + (i === 0 ? 0 : 2)
+    at += utf8(renderTurn(turn, heads)).length + (i === 0 ? 0 : 2)
     return at
   })
 }

@@ -392,6 +392,8 @@ export interface ProgramFlights {
 /** They end in the order in which they were launched. */
 export interface ProgramFlight {
   readonly isDone: boolean
+  /** As that of Flight. */
+  readonly landing?: Promise<unknown>
   /** Makes the outputs of the batch readable; as Flight.result, it waits where the backend can. Called once. */
   wait(): void
 }

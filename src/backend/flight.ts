@@ -2,7 +2,6 @@
  * Results that come from a device later. Whoever asked goes on, looks now and then whether the result is there, and never
  * waits for the device: the event loop turns, and steps go on, meanwhile.
  */
-import { setTimeout as delay } from 'node:timers/promises'
 import { assert, SkeinError } from '../errors.ts'
 
 export interface Flight<T> {
@@ -16,6 +15,8 @@ export interface Flight<T> {
    * which is for tests, benches and start-up; one that cannot (WebGPU) throws.
    */
   result(): T
+  /** Resolves when `isDone` has become true, where the device tells by itself; else it is to be asked for. Never rejects. */
+  readonly landing?: Promise<unknown>
 }
 
 /** Something that is there already. */
@@ -26,7 +27,7 @@ export function doneFlight<T>(value: T): Flight<T> {
 /** For a device that tells of its ends by promises, and cannot be waited for. */
 export function flightOf<T>(promise: Promise<T>): Flight<T> {
   let outcome: { readonly value: T } | { readonly error: SkeinError } | null = null
-  promise.then(
+  const landing = promise.then(
     (value) => {
       outcome = { value }
     },
@@ -35,6 +36,7 @@ export function flightOf<T>(promise: Promise<T>): Flight<T> {
     },
   )
   return {
+    landing,
     get isDone() {
       return outcome !== null
     },
@@ -62,6 +64,6 @@ export function allFlights<T, R>(
 
 /** Resolves with the result; nothing blocks meanwhile. */
 export async function landed<T>(flight: Flight<T>): Promise<T> {
-  while (!flight.isDone) await delay(1)
+  while (!flight.isDone) await (flight.landing ?? new Promise((resolve) => setTimeout(resolve, 1)))
   return flight.result()
 }

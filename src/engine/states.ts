@@ -5,11 +5,12 @@
  */
 import { randomBytes } from 'node:crypto'
 import type { SkeinError } from '../errors.ts'
-import { type ModelInfo, type Runner, stateBytesOf } from '../model/runner.ts'
+import { type Runner, stateBytesOf } from '../model/runner.ts'
 import { namespaceOf, SECRET_BYTES } from '../state/namespace.ts'
 import { MIN_PREFIX_TOKENS, type Prefix, PrefixCache } from '../state/prefix-cache.ts'
-import { joinTokens, type ModelIdentity } from '../state/snapshot.ts'
+import { joinTokens } from '../state/snapshot.ts'
 import type { TokenBytes } from './answer/answer-text.ts'
+import { identityOf } from './kept/identity.ts'
 import { snapshotPoints } from './kept/snapshot-points.ts'
 import type { EngineEvent, GenerateRequest, SessionPosition } from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
@@ -286,12 +287,6 @@ export class States {
       others.every((token, i) => token === tokens[i])
     return [...this.#coming].some(isIt)
   }
-}
-
-/** The same checkpoint at another precision computes other states. */
-export function identityOf(info: ModelInfo, vocabulary: string): ModelIdentity {
-  const { architecture, fingerprint, weightType, stateShape } = info
-  return { architecture, ...stateShape, vocabulary, weights: `${fingerprint} as ${weightType}` }
 }
 
 const NONE = new Int32Array(0)

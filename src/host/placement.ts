@@ -5,13 +5,12 @@
 import type { Backend } from '../backend/backend.ts'
 import { connect } from '../backend/link.ts'
 import { assert } from '../errors.ts'
-import { describeCheckpoint, loadableArchitecture } from '../model/formats/describe.ts'
+import { describeCheckpoint } from '../model/formats/describe.ts'
 import type { Checkpoint } from '../model/formats/format.ts'
-import type { LayerRange, LoadModel, Model } from '../model/model.ts'
+import type { LayerRange, Model } from '../model/model.ts'
 import { modelBytes, splitLayers } from '../model/run/layer-split.ts'
+import { loadModel } from '../model/run/load-model.ts'
 import { joinStages, type Stage } from '../model/run/pipeline.ts'
-import { loadRwkv6 } from '../model/rwkv6.ts'
-import { loadRwkv7 } from '../model/rwkv7.ts'
 import type { WeightOptions } from '../model/weights.ts'
 import { type BatchSize, chooseBatchSize, type FreeMemory } from './batch-size.ts'
 import {
@@ -38,20 +37,14 @@ interface PlacedModel {
   readonly size: BatchSize
 }
 
-const LOADERS: Readonly<Record<'rwkv6' | 'rwkv7', LoadModel>> = {
-  rwkv6: loadRwkv6,
-  rwkv7: loadRwkv7,
-}
-
 export function placeModel(
   checkpoint: Checkpoint,
   choice: PlacementChoice,
   options: WeightOptions,
 ): PlacedModel {
-  const load = LOADERS[loadableArchitecture(checkpoint)]
   const facts = { numParameters: describeCheckpoint(checkpoint).numParameters }
   const open = (device: DeviceChoice | undefined) => openBackend({ ...choice, device }, facts)
-  const loadOn: LoadOn = (backend, own, layers) => load(checkpoint, backend, own, layers)
+  const loadOn: LoadOn = (backend, own, layers) => loadModel(checkpoint, backend, own, layers)
   const { ppDevices = [] } = choice
   if (ppDevices.length < 2) return onOne(open(choice.device), choice, options, loadOn)
   const ranges = splitLayers(modelBytes(checkpoint, options.weightType), ppDevices.length)

@@ -4,10 +4,11 @@
  * made in f32 and rounded once to the type of the base. Knows nothing of files beyond opening them.
  */
 import { SkeinError } from '../errors.ts'
-import { openCheckpoint, readFloats } from './checkpoint.ts'
+import { openCheckpoint } from './checkpoint.ts'
 import { quote } from './formats/byte-source.ts'
 import type { Checkpoint, TensorEntry } from './formats/format.ts'
 import { BYTES_PER_ELEMENT, decodeFloats, encodeFloats } from './formats/half.ts'
+import { readFloats } from './formats/tensor-values.ts'
 
 export interface AdapterChoice {
   readonly path: string

@@ -5,11 +5,11 @@
 import { extname } from 'node:path'
 import type { SourceType } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
-import { converted, heldType } from './checkpoint.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'
 import { BYTES_PER_ELEMENT } from './formats/half.ts'
 import { SCHEME_KEY, VERSION_KEY } from './formats/safetensors/quantised.ts'
 import { type WrittenTensor, writeSafetensors } from './formats/safetensors/writer.ts'
+import { converted, heldType } from './formats/tensor-values.ts'
 import { writePth } from './formats/torch/pth-writer.ts'
 
 interface ConvertOptions {

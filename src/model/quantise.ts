@@ -5,7 +5,6 @@
 import type { MatrixSource, QuantisedRows, QuantisedType } from '../backend/backend.ts'
 import { numScales, valueBytes } from '../backend/quantised.ts'
 import { SkeinError } from '../errors.ts'
-import { converted, heldType, matrixSource } from './checkpoint.ts'
 import { quote } from './formats/byte-source.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'
 import { BYTES_PER_ELEMENT } from './formats/half.ts'
@@ -21,6 +20,7 @@ import {
   type WrittenTensor,
   writeSafetensors,
 } from './formats/safetensors/writer.ts'
+import { converted, heldType, matrixSource } from './formats/tensor-values.ts'
 import { quantisedType } from './quantisation.ts'
 
 /** Rounds rows [start, end) of a source. */

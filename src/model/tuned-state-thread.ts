@@ -2,7 +2,7 @@
 import { parentPort, workerData } from 'node:worker_threads'
 import { assert, type ErrorShape, SkeinError } from '../errors.ts'
 import type { StateData, StateShape } from './runner.ts'
-import { openTunedState } from './tuned-state.ts'
+import { openTunedState } from './tuned-state-file.ts'
 
 export interface Reading {
   readonly path: string

@@ -6,24 +6,10 @@
 import type { StateData, StateShape } from '../backend/backend.ts'
 import { arraysOf, createState } from '../backend/state-shape.ts'
 import { SkeinError } from '../errors.ts'
-import { openCheckpoint, readFloats } from './checkpoint.ts'
-import { quote } from './formats/byte-source.ts'
 import { type Checkpoint, numElements } from './formats/format.ts'
+import { readFloats } from './formats/tensor-values.ts'
 
-const TIME_STATE = /^blocks\.(\d+)\.att\.time_state$/
-
-/** The state in a file of its own (or in a model's). Throws state_incompatible, with the reason in one sentence. */
-export function openTunedState(path: string, shape: StateShape): StateData {
-  const checkpoint = openCheckpoint(path)
-  try {
-    refuseOthers(checkpoint)
-    const state = readTunedState(checkpoint, shape)
-    if (state !== null) return state
-    throw incompatible(`${checkpoint.path} holds no tuned state (blocks.N.att.time_state)`)
-  } finally {
-    checkpoint.close()
-  }
-}
+export const TIME_STATE = /^blocks\.(\d+)\.att\.time_state$/
 
 /** The tuned state among a checkpoint's tensors; null when there is none. The token shift of such a state is zero. */
 export function readTunedState(checkpoint: Checkpoint, shape: StateShape): StateData | null {
@@ -47,16 +33,6 @@ export function readTunedState(checkpoint: Checkpoint, shape: StateShape): State
     wkv.set(values, layer * size)
   }
   return state
-}
-
-/** A state file with anything else in it is not understood, so it is not half used. A whole model is: it has more. */
-function refuseOthers({ path, tensors }: Checkpoint): void {
-  if (tensors.has('emb.weight')) return
-  const other = [...tensors.keys()].find((name) => !TIME_STATE.test(name))
-  if (other !== undefined)
-    throw incompatible(
-      `${path} holds ${quote(other)}; a tuned state is blocks.N.att.time_state only`,
-    )
 }
 
 function misfit(
@@ -83,6 +59,6 @@ function counted(n: number, noun: string): string {
   return `${n} ${noun}${n === 1 ? '' : 's'}`
 }
 
-function incompatible(message: string): SkeinError {
+export function incompatible(message: string): SkeinError {
   return new SkeinError('state_incompatible', message)
 }

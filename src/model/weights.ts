@@ -12,8 +12,14 @@ import {
   type WeightType,
 } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
-import { halvedSource, heldType, matrixSource, readFloats, transposedSource } from './checkpoint.ts'
 import type { Checkpoint, TensorEntry } from './formats/format.ts'
+import {
+  halvedSource,
+  heldType,
+  matrixSource,
+  readFloats,
+  transposedSource,
+} from './formats/tensor-values.ts'
 import { heldMatrixType } from './quantisation.ts'
 import { columnParts, stackedParts } from './tensor-parts.ts'
 

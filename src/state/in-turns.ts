@@ -1,5 +1,4 @@
 /** Work of many milliseconds in small steps: done at once, or between turns of the event loop. */
-import { setImmediate } from 'node:timers/promises'
 
 /** It yields where others may go on. */
 export type Steps<T> = Generator<undefined, T>
@@ -33,6 +32,6 @@ async function between<T>(steps: Steps<T>): Promise<T> {
       took = performance.now() - now
       now += took
     }
-    await setImmediate()
+    await new Promise((resolve) => setImmediate(resolve))
   }
 }

@@ -3,8 +3,8 @@
  * state that came from here from one that somebody made: any numbers at all have a right checksum.
  */
 import { createHmac, timingSafeEqual } from 'node:crypto'
+import { joinBytes } from '../files/bytes.ts'
 import type { Steps } from './in-turns.ts'
-import { joinBytes } from './snapshot-file.ts'
 
 const MAGIC = Buffer.from('SKEINSL\n')
 const HMAC_BYTES = 32

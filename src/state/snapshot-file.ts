@@ -6,10 +6,10 @@
  * tokens i32 · tail i32 · the arrays of the state f32 (backend/state-shape.ts) · CRC-32 of all before it u32. Format 1, which is still read, ends with
  * the SHA-256 instead: neither keeps out who can write to the file, and the CRC takes a third of the time.
  */
-import { createHash } from 'node:crypto'
-import { crc32 } from 'node:zlib'
 import { lengthsOf, stateBytesOf } from '../backend/state-shape.ts'
 import { assert, SkeinError } from '../errors.ts'
+import { compareBytes, textOf, utf8 } from '../files/bytes.ts'
+import { crc32, sha256 } from '../files/digest.ts'
 import { atOnce, type Steps } from './in-turns.ts'
 import type { ModelIdentity, Snapshot } from './snapshot.ts'
 
@@ -61,11 +61,11 @@ export function snapshotParts(
 }
 
 function encodeHeader(header: SnapshotHeader): Uint8Array {
-  const json = Buffer.from(JSON.stringify(header))
+  const json = utf8(JSON.stringify(header))
   const headerBytes = Math.ceil(json.length / ALIGNMENT) * ALIGNMENT
   const start = new Uint8Array(PREAMBLE_BYTES + headerBytes).fill(0x20)
   const view = new DataView(start.buffer)
-  start.set(Buffer.from(MAGIC), 0)
+  start.set(utf8(MAGIC), 0)
   view.setUint32(8, VERSION, true)
   view.setUint32(12, headerBytes, true)
   start.set(json, PREAMBLE_BYTES)
@@ -101,16 +101,6 @@ export function* encoding(
   }
   file.set(bytesIn(Uint32Array.of(crc)), at)
   return file
-}
-
-export function joinBytes(parts: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
-  const joined = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0))
-  let at = 0
-  for (const part of parts) {
-    joined.set(part, at)
-    at += part.length
-  }
-  return joined
 }
 
 interface DecodedSnapshot {
@@ -204,8 +194,8 @@ function isFiniteArray(values: Float32Array): boolean {
 function* checkSum(file: Uint8Array, version: number): Steps<void> {
   const end = file.length - CHECKSUM_BYTES[version]!
   const content = file.subarray(0, end)
-  const sum = version === 1 ? createHash('sha256').update(content).digest() : yield* crcOf(content)
-  if (!Buffer.from(sum).equals(file.subarray(end))) {
+  const sum = version === 1 ? sha256().update(content).digest() : yield* crcOf(content)
+  if (compareBytes(sum, file.subarray(end)) !== 0) {
     throw damaged('its checksum does not match its content')
   }
 }
@@ -237,7 +227,7 @@ function bytesIn({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Arra
 
 function readHeader(file: Uint8Array) {
   const view = new DataView(file.buffer, file.byteOffset, file.byteLength)
-  if (file.length < PREAMBLE_BYTES || Buffer.from(file.subarray(0, 8)).toString() !== MAGIC) {
+  if (file.length < PREAMBLE_BYTES || textOf(file.subarray(0, 8)) !== MAGIC) {
     throw new SkeinError('invalid_request', 'this is not a state that Skein exported')
   }
   const version = view.getUint32(8, true)
@@ -251,7 +241,7 @@ function readHeader(file: Uint8Array) {
   if (headerBytes > MAX_HEADER_BYTES || payloadStart > file.length) {
     throw damaged('its header is longer than it can be')
   }
-  const text = Buffer.from(file.subarray(PREAMBLE_BYTES, payloadStart)).toString()
+  const text = textOf(file.subarray(PREAMBLE_BYTES, payloadStart))
   return { header: parseHeader(text), version, payloadStart }
 }
 

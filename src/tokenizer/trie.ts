@@ -3,6 +3,7 @@
  * check[t] = s, so that a step is two array reads and the whole trie three typed arrays. Immutable once built. Knows
  * nothing of text.
  */
+import { compareBytes } from '../files/bytes.ts'
 import type { VocabularyToken } from './vocabulary.ts'
 
 export interface Trie {
@@ -17,7 +18,7 @@ export const ROOT = 0
 
 /** Tokens are distinct byte strings, none empty, ids above 0. */
 export function buildTrie(tokens: readonly VocabularyToken[]): Trie {
-  const sorted = tokens.toSorted((a, b) => Buffer.compare(a.bytes, b.bytes))
+  const sorted = tokens.toSorted((a, b) => compareBytes(a.bytes, b.bytes))
   const arrays = new DoubleArray()
   // Breadth first: the crowded nodes near the root find room while the arrays are empty, the many small ones fill gaps.
   const queue: Range[] = [{ node: ROOT, depth: 0, start: 0, end: sorted.length }]
@@ -116,7 +117,17 @@ class DoubleArray {
 
 /** A copy that threads can read, too. */
 function shared(array: Int32Array): Int32Array {
-  const copy = new Int32Array(new SharedArrayBuffer(array.byteLength))
+  const copy = sharedInts(array.length)
   copy.set(array)
   return copy
+}
+
+/** Numbers that threads can read where they are; a page has such memory only where its server allows it. */
+export function sharedInts(length: number): Int32Array<ArrayBufferLike> {
+  const bytes = 4 * length
+  return new Int32Array(
+    typeof SharedArrayBuffer === 'undefined'
+      ? new ArrayBuffer(bytes)
+      : new SharedArrayBuffer(bytes),
+  )
 }

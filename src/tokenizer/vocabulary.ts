@@ -4,6 +4,7 @@
  * Nothing is evaluated: the literals are parsed, and a line that is not exactly right is refused with its number.
  */
 import { SkeinError } from '../errors.ts'
+import { utf8 } from '../files/bytes.ts'
 
 export interface VocabularyToken {
   readonly id: number
@@ -81,9 +82,9 @@ function parseLiteral(literal: string, fail: Fail): Uint8Array {
   }
   const body = literal.slice(start + 1, -1)
   const isPlain = !isBytes && !body.includes('\\') && !body.includes(quote)
-  if (isPlain) return Buffer.from(body)
+  if (isPlain) return utf8(body)
   const codes = [...codePoints(body, quote, isBytes, fail)]
-  if (!isBytes) return Buffer.from(String.fromCodePoint(...codes))
+  if (!isBytes) return utf8(String.fromCodePoint(...codes))
   return Uint8Array.from(codes)
 }
 

@@ -1,7 +1,8 @@
 /** Sessions and their store: tiers, restarts, and two engines over one. */
 import { describe, expect, test, vi } from 'vitest'
 import { Engine } from '../../src/engine/engine.ts'
-import { DEFAULT_STATE_OPTIONS, identityOf } from '../../src/engine/states.ts'
+import { identityOf } from '../../src/engine/kept/identity.ts'
+import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
 import { newFolder, openDirectStore } from '../helpers/direct-store.ts'
 import { someTokens, tinyRunner } from '../helpers/runner.ts'
 import { Collected, promptOf, requestOf, SAMPLING } from './kit.ts'

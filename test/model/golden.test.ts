@@ -5,7 +5,7 @@ import { afterEach, describe, expect, test, vi } from 'vitest'
 import { availableLevels, cpuReport } from '../../src/backend/cpu/isa.ts'
 import { loadRunner, type QuantChoice } from '../../src/host/load.ts'
 import { logitsOfAll } from '../../src/model/run/logits.ts'
-import { openTunedState } from '../../src/model/tuned-state.ts'
+import { openTunedState } from '../../src/model/tuned-state-file.ts'
 
 const FIXTURES = join(import.meta.dirname, '../fixtures')
 const fixture = (name: string) => join(FIXTURES, name)

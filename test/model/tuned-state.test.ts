@@ -6,7 +6,7 @@ import { loadRunner } from '../../src/host/load.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { describeCheckpoint } from '../../src/model/formats/describe.ts'
 import { logitsOfAll, logitsOfLast } from '../../src/model/run/logits.ts'
-import { openTunedState } from '../../src/model/tuned-state.ts'
+import { openTunedState } from '../../src/model/tuned-state-file.ts'
 import { type PthTensorValues, writePth } from '../helpers/pth.ts'
 import { someTokens, tinyRunner } from '../helpers/runner.ts'
 

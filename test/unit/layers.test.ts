@@ -21,6 +21,17 @@ const ALLOWED: Record<string, readonly string[]> = {
   ],
   settings: ['host', 'gateway', 'hub', 'model', 'cluster'],
   host: ['gateway', 'cluster', 'engine', 'hub', 'model', 'state/store', 'tokenizer', 'backend'],
+  // What a page can run: its bundle is looked at by browser-bundle.test.ts.
+  browser: [
+    'api/template.ts',
+    'engine/answer',
+    'engine/kept/identity.ts',
+    'model',
+    'state/snapshot.ts',
+    'state/snapshot-file.ts',
+    'tokenizer',
+    'backend',
+  ],
   bench: ['engine/client.ts', 'engine/messages.ts', 'model', 'tokenizer', 'backend/backend.ts'],
   gateway: [
     'api',

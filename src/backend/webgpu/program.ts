@@ -82,6 +82,7 @@ export class WebgpuProgram implements Program {
     const { numSamples } = batch
     const landing: Flight<ArrayBuffer> = flightOf(this.#device.mapped(image, bytes))
     return {
+      ...(landing.landing && { landing: landing.landing }),
       get isDone() {
         return landing.isDone
       },

@@ -1,7 +1,8 @@
 /** `skein inspect`: what a checkpoint is, from its own tensors. Loads no weights. */
 import { modelPath, vocabularyPath } from '../../host/load.ts'
-import { fingerprint, openCheckpoint } from '../../model/checkpoint.ts'
+import { openCheckpoint } from '../../model/checkpoint.ts'
 import { type CheckpointSummary, describeCheckpoint } from '../../model/formats/describe.ts'
+import { fingerprint } from '../../model/formats/fingerprint.ts'
 import type { Checkpoint } from '../../model/formats/format.ts'
 import { toggle } from '../../settings/flags.ts'
 import { defineCommand } from '../terminal/command.ts'

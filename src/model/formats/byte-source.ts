@@ -2,9 +2,7 @@
  * Random access to the bytes of a file that nobody has vouched for. Every read is checked against the file's size
  * before memory is taken for it, so a header cannot make a reader allocate more than the file holds. Knows no format.
  */
-import { closeSync, fstatSync, readSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
-import { openToRead } from './open-file.ts'
 
 export interface ByteSource {
   readonly path: string
@@ -12,18 +10,6 @@ export interface ByteSource {
   /** Fills the whole target from `offset` on. The range lies inside the file: callers check, or use readBytes. */
   readInto(target: Uint8Array, offset: number): void
   close(): void
-}
-
-/** The caller has made sure that `path` is a regular file. */
-export function openFile(path: string): ByteSource {
-  const file = openToRead(path)
-  const { size } = fstatSync(file)
-  return {
-    path,
-    size,
-    readInto: (target, offset) => readFully(file, path, target, offset),
-    close: () => closeSync(file),
-  }
 }
 
 /** A fresh copy of bytes [offset, offset + length); `what` names them if they lie outside the file. */
@@ -66,19 +52,4 @@ export function unsupported(source: Pick<ByteSource, 'path'>, problem: string): 
 export function quote(text: string): string {
   const printable = text.replace(/[^\x20-\x7e]/g, '?')
   return printable.length > 120 ? `${printable.slice(0, 117)}...` : printable
-}
-
-/** One system call reads at most 2 GiB. */
-const MAX_READ = 1 << 30
-
-function readFully(file: number, path: string, target: Uint8Array, offset: number): void {
-  let done = 0
-  while (done < target.byteLength) {
-    const length = Math.min(target.byteLength - done, MAX_READ)
-    const count = readSync(file, target, done, length, offset + done)
-    if (count === 0) {
-      throw new SkeinError('corrupt_weights', `${path}: the file became shorter while it was read`)
-    }
-    done += count
-  }
 }

@@ -6,9 +6,10 @@
 import { statSync } from 'node:fs'
 import { join } from 'node:path'
 import { SkeinError } from '../../errors.ts'
-import { type ByteSource, corrupt, openFile, quote, readBytes, unsupported } from './byte-source.ts'
+import { type ByteSource, corrupt, quote, readBytes, unsupported } from './byte-source.ts'
 import { renamed } from './entry-views.ts'
 import type { Checkpoint, TensorEntry } from './format.ts'
+import { openFile } from './open-file.ts'
 import { openSafetensors } from './safetensors/safetensors.ts'
 
 const CONFIG = 'config.json'

@@ -1,6 +1,28 @@
 /** Opens the files of models. The system's own words, which name the path, are followed by what can be done. */
-import { closeSync, openSync, renameSync, rmSync, type Stats, statSync } from 'node:fs'
+import {
+  closeSync,
+  fstatSync,
+  openSync,
+  readSync,
+  renameSync,
+  rmSync,
+  type Stats,
+  statSync,
+} from 'node:fs'
 import { SkeinError } from '../../errors.ts'
+import type { ByteSource } from './byte-source.ts'
+
+/** The caller has made sure that `path` is a regular file. */
+export function openFile(path: string): ByteSource {
+  const file = openToRead(path)
+  const { size } = fstatSync(file)
+  return {
+    path,
+    size,
+    readInto: (target, offset) => readFully(file, path, target, offset),
+    close: () => closeSync(file),
+  }
+}
 
 export function openToRead(path: string): number {
   try {
@@ -42,4 +64,19 @@ export function putInPlace(file: number, partialPath: string, path: string): voi
 function refused(problem: string, cause: unknown, advice: string): SkeinError {
   const { message } = SkeinError.from(cause)
   return new SkeinError('invalid_request', `${problem}: ${message}; ${advice}`, { cause })
+}
+
+/** One system call reads at most 2 GiB. */
+const MAX_READ = 1 << 30
+
+function readFully(file: number, path: string, target: Uint8Array, offset: number): void {
+  let done = 0
+  while (done < target.byteLength) {
+    const length = Math.min(target.byteLength - done, MAX_READ)
+    const count = readSync(file, target, done, length, offset + done)
+    if (count === 0) {
+      throw new SkeinError('corrupt_weights', `${path}: the file became shorter while it was read`)
+    }
+    done += count
+  }
 }

@@ -3,12 +3,13 @@
  * only; the readers find out whether the rest is sound.
  */
 
+import { latin1Of, viewOf } from '../../files/bytes.ts'
 import { type ByteSource, quote, readBytes } from './byte-source.ts'
 import type { FileFormat } from './format.ts'
 import { isLegacyTorch } from './torch/legacy.ts'
 
 interface Signature extends FileFormat {
-  readonly matches: (head: Buffer, size: number) => boolean
+  readonly matches: (head: Uint8Array, size: number) => boolean
 }
 
 const SIGNATURES: readonly Signature[] = [
@@ -31,7 +32,7 @@ const SIGNATURES: readonly Signature[] = [
   },
   {
     found: 'a web page',
-    matches: (head) => /^\s*<(!doctype|html)/i.test(head.toString('latin1')),
+    matches: (head) => /^\s*<(!doctype|html)/i.test(latin1Of(head)),
     advice: 'the download went wrong: fetch the file itself',
   },
   {
@@ -39,24 +40,24 @@ const SIGNATURES: readonly Signature[] = [
     matches: (head) => head[0] === 0x1f && head[1] === 0x8b,
     advice: 'unpack it first',
   },
-  { found: 'a tar archive', matches: (head) => head.toString('latin1', 257, 262) === 'ustar' },
+  { found: 'a tar archive', matches: (head) => latin1Of(head.subarray(257, 262)) === 'ustar' },
 ]
 
 export function recogniseFormat(source: ByteSource): FileFormat {
-  const head = Buffer.from(readBytes(source, 0, Math.min(source.size, 512), 'the head of the file'))
+  const head = readBytes(source, 0, Math.min(source.size, 512), 'the head of the file')
   const known = SIGNATURES.find(({ matches }) => matches(head, source.size))
   if (known) return known
   return {
-    found: `of no format known here (it begins with "${quote(head.toString('latin1', 0, 16))}")`,
+    found: `of no format known here (it begins with "${quote(latin1Of(head.subarray(0, 16)))}")`,
   }
 }
 
-function startsWith(text: string): (head: Buffer) => boolean {
-  return (head) => head.toString('latin1', 0, text.length) === text
+function startsWith(text: string): (head: Uint8Array) => boolean {
+  return (head) => latin1Of(head.subarray(0, text.length)) === text
 }
 
 /** The length of a JSON header, then the header. */
-function isSafetensors(head: Buffer, size: number): boolean {
+function isSafetensors(head: Uint8Array, size: number): boolean {
   if (head.length < 10) return false
-  return head.readBigUInt64LE() <= BigInt(size - 8) && head[8] === 0x7b
+  return viewOf(head).getBigUint64(0, true) <= BigInt(size - 8) && head[8] === 0x7b
 }

@@ -67,7 +67,8 @@ export class FlightQueue {
     const flown = this.#program.flights!.launch(batch)
     const reads = packed.map((row) => this.#readsOf(row))
     const isDone = () => flown.isDone && reads.every(isRead)
-    const flight: StepFlight = new StepFlight(isDone, () => {
+    const landing = flown.landing && Promise.all([flown.landing, ...reads.flatMap(landingsOf)])
+    const flight: StepFlight = new StepFlight(isDone, landing, () => {
       if (this.#flights[0] !== flight) this.#flights[0]!.result()
       flown.wait()
       this.#flights.shift()
@@ -96,6 +97,7 @@ export class FlightQueue {
     })
     return new StepFlight(
       () => true,
+      undefined,
       () => results,
     )
   }
@@ -121,12 +123,18 @@ function isRead({ logits, hidden }: RowReads): boolean {
 }
 
 class StepFlight implements Flight<RowResult[]> {
+  readonly landing?: Promise<unknown>
   readonly #isOver: () => boolean
   #finish: (() => RowResult[]) | null
   #results: RowResult[] = []
   #drawn: number[] = []
 
-  constructor(isOver: () => boolean, finish: () => RowResult[]) {
+  constructor(
+    isOver: () => boolean,
+    landing: Promise<unknown> | undefined,
+    finish: () => RowResult[],
+  ) {
+    if (landing) this.landing = landing
     this.#isOver = isOver
     this.#finish = finish
   }
@@ -149,6 +157,11 @@ class StepFlight implements Flight<RowResult[]> {
     this.#drawn = this.#results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
     return this.#results
   }
+}
+
+/** Of reads on a program that tells when a step is over, and of them too. */
+function landingsOf({ logits, hidden }: RowReads): (Promise<unknown> | undefined)[] {
+  return [logits?.landing, hidden?.landing]
 }
 
 /** What has to be known of a row when its flight ends; the row itself may have changed by then. */

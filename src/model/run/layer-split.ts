@@ -5,9 +5,9 @@
  */
 import { isRounded, type WeightType } from '../../backend/backend.ts'
 import { assert, SkeinError } from '../../errors.ts'
-import { heldType } from '../checkpoint.ts'
 import { type Checkpoint, numElements, type TensorEntry } from '../formats/format.ts'
 import { quantisedSourceOf } from '../formats/safetensors/quantised.ts'
+import { heldType } from '../formats/tensor-values.ts'
 import type { LayerRange } from '../model.ts'
 import { quantisedType } from '../quantisation.ts'
 

@@ -4,6 +4,7 @@
  */
 import type { Preparation, Program } from '../../backend/backend.ts'
 import { SkeinError } from '../../errors.ts'
+import { compareBytes } from '../../files/bytes.ts'
 import { samplingNumbers } from '../../sampling.ts'
 import type { BatchRow, Runner, StateData } from '../runner.ts'
 
@@ -117,7 +118,7 @@ function stateIn(runner: Runner, slot: number): StateData {
 }
 
 function isSame(a: StateData, b: StateData): boolean {
-  return a.every((array, i) => Buffer.compare(bytesOf(array), bytesOf(b[i]!)) === 0)
+  return a.every((array, i) => compareBytes(bytesOf(array), bytesOf(b[i]!)) === 0)
 }
 
 function bytesOf({ buffer, byteOffset, byteLength }: Float32Array): Uint8Array {

@@ -9,9 +9,10 @@
  */
 import { join } from 'node:path'
 import { SkeinError } from '../../errors.ts'
+import { joinBytes } from '../../files/bytes.ts'
 import { makeFolder } from '../../files/make-folder.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
-import { decodeSnapshot, joinBytes, snapshotParts, viewSnapshot } from '../snapshot-file.ts'
+import { decodeSnapshot, snapshotParts, viewSnapshot } from '../snapshot-file.ts'
 import { Blobs } from './blobs.ts'
 import { type ConnectionOptions, connect, LOCK_TIMEOUT_MS, unavailable } from './connection.ts'
 import { type FileLayer, realFiles } from './files.ts'

@@ -2,14 +2,14 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
+import { openCheckpoint } from '../../../src/model/checkpoint.ts'
+import { fingerprint } from '../../../src/model/formats/fingerprint.ts'
+import { decodeFloats } from '../../../src/model/formats/half.ts'
 import {
-  fingerprint,
   matrixSource,
-  openCheckpoint,
   readFloats,
   transposedSource,
-} from '../../../src/model/checkpoint.ts'
-import { decodeFloats } from '../../../src/model/formats/half.ts'
+} from '../../../src/model/formats/tensor-values.ts'
 import { type PthTensorValues, writePth, writeRandomRwkv7, writeZip } from '../../helpers/pth.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-checkpoint-'))

@@ -1,7 +1,7 @@
 import { gunzipSync } from 'node:zlib'
 import { describe, expect, test } from 'vitest'
-import { readFloats } from '../../../src/model/checkpoint.ts'
 import { recogniseFormat } from '../../../src/model/formats/recognise.ts'
+import { readFloats } from '../../../src/model/formats/tensor-values.ts'
 import { openLegacyTorch } from '../../../src/model/formats/torch/legacy.ts'
 import { memorySource } from '../../helpers/memory-source.ts'
 

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { openCheckpoint } from '../../../src/model/checkpoint.ts'
-import { openFile } from '../../../src/model/formats/byte-source.ts'
+import { openFile } from '../../../src/model/formats/open-file.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-open-'))
 /** Of every system that has users; for root all files are readable. */

@@ -2,10 +2,10 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
-import { readFloats } from '../../../src/model/checkpoint.ts'
 import { encodeFloats } from '../../../src/model/formats/half.ts'
 import { openSafetensors } from '../../../src/model/formats/safetensors/safetensors.ts'
 import { writeSafetensors } from '../../../src/model/formats/safetensors/writer.ts'
+import { readFloats } from '../../../src/model/formats/tensor-values.ts'
 import { memorySource } from '../../helpers/memory-source.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-safetensors-'))

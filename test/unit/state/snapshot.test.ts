@@ -3,12 +3,12 @@ import { crc32 } from 'node:zlib'
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { SkeinError } from '../../../src/errors.ts'
+import { joinBytes } from '../../../src/files/bytes.ts'
 import type { ModelIdentity, Snapshot } from '../../../src/state/snapshot.ts'
 import {
   decodeSnapshot,
   encodeSnapshot,
   encoding,
-  joinBytes,
   snapshotParts,
   viewSnapshot,
 } from '../../../src/state/snapshot-file.ts'

@@ -4,6 +4,7 @@
  * Knows nothing of what the names mean.
  */
 import type { QuantisedType, SourceType } from '../../../backend/backend.ts'
+import { viewOf } from '../../../files/bytes.ts'
 import {
   type ByteSource,
   checkRange,
@@ -89,7 +90,7 @@ function isBytes(tensor: StoredTensor | undefined): boolean {
 type Json = Readonly<Record<string, unknown>>
 
 function readHeader(source: ByteSource): { readonly header: Json; readonly dataOffset: number } {
-  const length = Number(Buffer.from(readBytes(source, 0, 8, 'the header length')).readBigUInt64LE())
+  const length = Number(viewOf(readBytes(source, 0, 8, 'the header length')).getBigUint64(0, true))
   if (length > MAX_HEADER_BYTES) {
     throw unsupported(source, `its header is ${length} bytes; at most ${MAX_HEADER_BYTES} are read`)
   }

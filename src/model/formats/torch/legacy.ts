@@ -4,6 +4,7 @@
  * restricted machine reads all the pickles.
  */
 
+import { compareBytes, viewOf } from '../../../files/bytes.ts'
 import { type ByteSource, corrupt, quote, readBytes, unsupported } from '../byte-source.ts'
 import type { Checkpoint } from '../format.ts'
 import {
@@ -17,7 +18,9 @@ import { unpickleFirst } from './pickle.ts'
 import { type StoragePlace, torchTensors } from './tensors.ts'
 
 /** The magic number 0x1950a86a20f9469cfc6c as a pickle of its own, after the byte that says which protocol. */
-const MAGIC = Buffer.from('8a0a6cfc9c46f9206aa850192e', 'hex')
+const MAGIC = Uint8Array.of(
+  ...[0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e],
+)
 const MAGIC_OFFSET = 2
 const PROTOCOL = 1001
 /** Names and shapes of the largest model are about 1 MB. */
@@ -26,7 +29,7 @@ const LENGTH_BYTES = 8
 
 export function isLegacyTorch(head: Uint8Array): boolean {
   const magic = head.subarray(MAGIC_OFFSET, MAGIC_OFFSET + MAGIC.length)
-  return head[0] === 0x80 && MAGIC.equals(magic)
+  return head[0] === 0x80 && compareBytes(MAGIC, magic) === 0
 }
 
 /** Takes over the source: `close` of the checkpoint closes it. If this throws, the caller still owns it. */
@@ -92,7 +95,7 @@ function placeStorages(
     }
     const size = storage.numElements * STORAGE_BYTES[storage.type]
     const what = `storage ${quote(storage.key)}`
-    const length = Buffer.from(readBytes(source, at, LENGTH_BYTES, what)).readBigInt64LE()
+    const length = viewOf(readBytes(source, at, LENGTH_BYTES, what)).getBigInt64(0, true)
     if (length !== BigInt(storage.numElements)) {
       throw corrupt(source, `${what} has ${length} elements, not ${storage.numElements}`)
     }

@@ -4,6 +4,7 @@
  * other name or instruction is refused, by name; nothing is ever imported, or assigned to an object's attributes.
  * Every structure is flat and the number of instructions bounded, so nesting and memos cannot exhaust anything.
  */
+import { latin1Of, viewOf } from '../../../files/bytes.ts'
 import { type ByteSource, corrupt, quote, unsupported } from '../byte-source.ts'
 import {
   applyName,
@@ -33,7 +34,7 @@ export function unpickleFirst(
 }
 
 class Machine {
-  readonly #bytes: Buffer
+  readonly #bytes: Uint8Array
   readonly #file: Pick<ByteSource, 'path'>
   readonly #stack: PickleValue[] = []
   /** Stack heights at each open MARK. */
@@ -42,7 +43,7 @@ class Machine {
   #at = 0
 
   constructor(bytes: Uint8Array, file: Pick<ByteSource, 'path'>) {
-    this.#bytes = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+    this.#bytes = bytes
     this.#file = file
   }
 
@@ -90,18 +91,18 @@ class Machine {
     if (version > 5) throw this.refuse(`speaks protocol ${version}`)
   }
 
-  take(length: number): Buffer {
+  take(length: number): Uint8Array {
     if (length > this.#bytes.length - this.#at) throw this.damaged('is cut off')
     this.#at += length
     return this.#bytes.subarray(this.#at - length, this.#at)
   }
 
   uint(length: 1 | 2 | 4): number {
-    return this.take(length).readUIntLE(0, length)
+    return this.take(length).reduceRight((value, byte) => 256 * value + byte, 0)
   }
 
   uint64(): number {
-    return Number(this.take(8).readBigUInt64LE())
+    return Number(viewOf(this.take(8)).getBigUint64(0, true))
   }
 
   text(length: number): string {
@@ -116,7 +117,7 @@ class Machine {
   line(): string {
     const end = this.#bytes.subarray(this.#at, this.#at + MAX_NAME).indexOf(0x0a)
     if (end < 0) throw this.damaged('has an unfinished name')
-    return this.take(end + 1).toString('latin1', 0, end)
+    return latin1Of(this.take(end + 1).subarray(0, end))
   }
 
   integer(length: number): number {
@@ -237,11 +238,11 @@ const INSTRUCTIONS: ReadonlyMap<number, (machine: Machine) => void> = new Map<
   [0x4e, (m) => m.push(null)],
   [0x88, (m) => m.push(true)],
   [0x89, (m) => m.push(false)],
-  [0x4a, (m) => m.push(m.take(4).readInt32LE())], // BININT
+  [0x4a, (m) => m.push(viewOf(m.take(4)).getInt32(0, true))], // BININT
   [0x4b, (m) => m.push(m.uint(1))],
   [0x4d, (m) => m.push(m.uint(2))],
   [0x8a, (m) => m.push(m.integer(m.uint(1)))], // LONG1
-  [0x47, (m) => m.push(m.take(8).readDoubleBE())], // BINFLOAT
+  [0x47, (m) => m.push(viewOf(m.take(8)).getFloat64(0))], // BINFLOAT
   [0x58, (m) => m.push(m.text(m.uint(4)))], // BINUNICODE
   [0x8c, (m) => m.push(m.text(m.uint(1)))],
   [0x8d, (m) => m.push(m.text(m.uint64()))],

@@ -5,6 +5,7 @@
  */
 import type { SourceType } from '../../../backend/backend.ts'
 import { BYTES_PER_ELEMENT } from '../half.ts'
+import { contiguousStrides } from './tensors.ts'
 import { ZipWriter } from './zip-writer.ts'
 
 export interface PthTensor {
@@ -51,17 +52,6 @@ export function writePth(
     throw error
   }
   zip.close()
-}
-
-/** Strides, in elements, of a row-major tensor. */
-export function contiguousStrides(shape: readonly number[]): number[] {
-  const strides: number[] = []
-  let stride = 1
-  for (const size of shape.toReversed()) {
-    strides.unshift(stride)
-    stride *= Math.max(size, 1)
-  }
-  return strides
 }
 
 const STORAGE_NAMES: Readonly<Record<SourceType, string>> = {

@@ -3,6 +3,7 @@
  * per storage. Finds the pickle and the storages; what the pickle means is the business of `torch-tensors.ts`.
  */
 
+import { textOf } from '../../../files/bytes.ts'
 import { type ByteSource, quote, readBytes, unsupported } from '../byte-source.ts'
 import type { Checkpoint } from '../format.ts'
 import { unpickle } from './pickle.ts'
@@ -42,12 +43,9 @@ function checkByteOrder(
 ): void {
   const entry = entries.get(`${root}byteorder`)
   if (!entry) return // older files have none and are little-endian
-  const order = Buffer.from(readBytes(source, entry.offset, Math.min(entry.size, 16), entry.name))
-  if (order.toString() === 'little') return
-  throw unsupported(
-    source,
-    `its byte order is "${quote(order.toString())}"; re-save it as "little"`,
-  )
+  const order = textOf(readBytes(source, entry.offset, Math.min(entry.size, 16), entry.name))
+  if (order === 'little') return
+  throw unsupported(source, `its byte order is "${quote(order)}"; re-save it as "little"`)
 }
 
 function readPickle(

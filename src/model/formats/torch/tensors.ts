@@ -9,7 +9,6 @@ import type { TensorEntry } from '../format.ts'
 import { BYTES_PER_ELEMENT, elementBits } from '../half.ts'
 import { checkElements, ReadBuffer } from '../read-buffer.ts'
 import { isKind, type PickleDict, type PickleTensor, type PickleValue } from './objects.ts'
-import { contiguousStrides } from './pth-writer.ts'
 
 /** A view that has to be gathered lies within this much of its storage. */
 const MAX_GATHER_BYTES = 2 ** 31 - 1
@@ -189,4 +188,15 @@ function gatherElements(
     }
   }
   return to
+}
+
+/** Strides, in elements, of a row-major tensor. */
+export function contiguousStrides(shape: readonly number[]): number[] {
+  const strides: number[] = []
+  let stride = 1
+  for (const size of shape.toReversed()) {
+    strides.unshift(stride)
+    stride *= Math.max(size, 1)
+  }
+  return strides
 }

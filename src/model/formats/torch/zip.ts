@@ -3,6 +3,7 @@
  * says where each entry's bytes lie. Trusts nothing: every range is inside the file and overlaps no other. Checksums
  * are not compared: that would mean reading every byte, and torch can be told not to write them.
  */
+import { textOf } from '../../../files/bytes.ts'
 import {
   type ByteSource,
   checkRange,
@@ -122,7 +123,7 @@ function* readDirectory(source: ByteSource, directory: Directory): Generator<Cen
     const extraEnd = nameEnd + view.u16(at + 30)
     const next = extraEnd + view.u16(at + 32)
     if (next > view.length) throw corrupt(source, `entry ${i} of the zip directory is damaged`)
-    const name = Buffer.from(bytes.subarray(at + CENTRAL_SIZE, nameEnd)).toString()
+    const name = textOf(bytes.subarray(at + CENTRAL_SIZE, nameEnd))
     yield readCentralRecord(source, name, view, at, nameEnd, extraEnd)
     at = next
   }

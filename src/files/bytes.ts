@@ -1,0 +1,42 @@
+/** Bytes and text by what every platform has, browsers too. */
+
+const ENCODER = new TextEncoder()
+const DECODER = new TextDecoder('utf-8', { ignoreBOM: true })
+
+export function utf8(text: string): Uint8Array<ArrayBuffer> {
+  return ENCODER.encode(text)
+}
+
+/** Bytes that are not UTF-8 become U+FFFD. */
+export function textOf(bytes: Uint8Array): string {
+  return DECODER.decode(bytes)
+}
+
+/** A character for each byte; for short pieces. */
+export function latin1Of(bytes: Uint8Array): string {
+  return String.fromCharCode(...bytes)
+}
+
+/** Below zero where `a` comes first; a beginning comes before what it begins. */
+export function compareBytes(a: Uint8Array, b: Uint8Array): number {
+  const length = Math.min(a.length, b.length)
+  for (let i = 0; i < length; i++) {
+    const difference = a[i]! - b[i]!
+    if (difference !== 0) return difference
+  }
+  return a.length - b.length
+}
+
+export function joinBytes(parts: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
+  const joined = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0))
+  let at = 0
+  for (const part of parts) {
+    joined.set(part, at)
+    at += part.length
+  }
+  return joined
+}
+
+export function viewOf({ buffer, byteOffset, byteLength }: Uint8Array): DataView {
+  return new DataView(buffer, byteOffset, byteLength)
+}

@@ -1,0 +1,106 @@
+/**
+ * The tensors of a checkpoint as the numbers and matrices that a model is made of, read when asked for. Knows nothing of
+ * files or architectures.
+ */
+import type { MatrixSource, SourceType } from '../../backend/backend.ts'
+import { SkeinError } from '../../errors.ts'
+import { quote } from './byte-source.ts'
+import { numElements, type TensorEntry } from './format.ts'
+import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from './half.ts'
+import { quantisedSourceOf } from './safetensors/quantised.ts'
+
+/** The whole tensor as f32; for the small ones. */
+export function readFloats(entry: TensorEntry): Float32Array {
+  return decodeFloats(entry.read(0, numElements(entry)), entry.dtype)
+}
+
+export function matrixSource(entry: TensorEntry): MatrixSource {
+  const { name, dtype } = entry
+  const [rows, columns] = matrixShape(entry)
+  const quantised = quantisedSourceOf(entry)
+  return {
+    name,
+    rows,
+    columns,
+    dtype,
+    readRows: (start, end) => entry.read(start * columns, end * columns),
+    ...(quantised && { quantised }),
+  }
+}
+
+/**
+ * The type a tensor is held in when nobody asks for another. Packed weights read as f32, and a 16-bit float is finer
+ * than any of their steps, so f32 would double the memory for nothing.
+ */
+export function heldType({ dtype, packed }: Pick<TensorEntry, 'dtype' | 'packed'>): SourceType {
+  return packed ? 'f16' : dtype
+}
+
+/** Elements of a tensor in another type. One that f16 cannot hold is refused, as backends do: it would be infinite. */
+export function converted(
+  { name, dtype }: Pick<TensorEntry, 'name' | 'dtype'>,
+  bytes: Uint8Array,
+  to: SourceType,
+): Uint8Array {
+  const values = decodeFloats(bytes, dtype)
+  if (
+    to === 'f16' &&
+    values.some((value) => Math.abs(value) >= F16_OVERFLOW && value - value === 0)
+  )
+    throw new SkeinError(
+      'unsupported_weights',
+      `${quote(name)} has a weight beyond ±65504, which does not fit f16; use bf16 or f32`,
+    )
+  return encodeFloats(values, to)
+}
+
+/** The smallest magnitude that rounds to an infinite f16. */
+const F16_OVERFLOW = 65520
+
+/** The same matrix, rounded to f16 as it is read. */
+export function halvedSource(source: MatrixSource): MatrixSource {
+  const readRows = (start: number, end: number) =>
+    converted(source, source.readRows(start, end), 'f16')
+  return { ...source, dtype: 'f16', readRows }
+}
+
+/** The transpose, held in memory: for low-rank factors, which are stored [in, out]. */
+export function transposedSource(entry: TensorEntry): MatrixSource {
+  const { name, dtype } = entry
+  const [columns, rows] = matrixShape(entry)
+  const bits = transpose(elementBits(entry.read(0, rows * columns), dtype), columns, rows)
+  const bytes = new Uint8Array(bits.buffer)
+  const rowBytes = columns * BYTES_PER_ELEMENT[dtype]
+  return {
+    name,
+    rows,
+    columns,
+    dtype,
+    readRows: (start, end) => bytes.subarray(start * rowBytes, end * rowBytes),
+  }
+}
+
+function matrixShape(entry: TensorEntry): readonly [rows: number, columns: number] {
+  const [rows, columns] = entry.shape
+  if (rows === undefined || columns === undefined || entry.shape.length !== 2) {
+    throw new SkeinError(
+      'unsupported_weights',
+      `${entry.name} has shape [${entry.shape.join(', ')}]; a matrix was expected`,
+    )
+  }
+  return [rows, columns]
+}
+
+function transpose(
+  from: Uint16Array | Uint32Array,
+  rows: number,
+  columns: number,
+): Uint16Array | Uint32Array {
+  const to = from.slice()
+  for (let row = 0; row < rows; row++) {
+    for (let column = 0; column < columns; column++) {
+      to[column * rows + row] = from[row * columns + column]!
+    }
+  }
+  return to
+}

@@ -1,0 +1,29 @@
+/** A tuned start state in a file of its own, or in a model's. */
+import type { StateData, StateShape } from '../backend/backend.ts'
+import { openCheckpoint } from './checkpoint.ts'
+import { quote } from './formats/byte-source.ts'
+import type { Checkpoint } from './formats/format.ts'
+import { incompatible, readTunedState, TIME_STATE } from './tuned-state.ts'
+
+/** The state in a file of its own (or in a model's). Throws state_incompatible, with the reason in one sentence. */
+export function openTunedState(path: string, shape: StateShape): StateData {
+  const checkpoint = openCheckpoint(path)
+  try {
+    refuseOthers(checkpoint)
+    const state = readTunedState(checkpoint, shape)
+    if (state !== null) return state
+    throw incompatible(`${checkpoint.path} holds no tuned state (blocks.N.att.time_state)`)
+  } finally {
+    checkpoint.close()
+  }
+}
+
+/** A state file with anything else in it is not understood, so it is not half used. A whole model is: it has more. */
+function refuseOthers({ path, tensors }: Checkpoint): void {
+  if (tensors.has('emb.weight')) return
+  const other = [...tensors.keys()].find((name) => !TIME_STATE.test(name))
+  if (other !== undefined)
+    throw incompatible(
+      `${path} holds ${quote(other)}; a tuned state is blocks.N.att.time_state only`,
+    )
+}

@@ -1,0 +1,25 @@
+/** What `skein/browser` is in a browser: one file that nothing of Node reaches. */
+import { join } from 'node:path'
+import { gzipSync } from 'node:zlib'
+import { build, type Rolldown } from 'vite'
+import { expect, test } from 'vitest'
+
+const CONFIG = join(import.meta.dirname, '../../web/library.config.ts')
+/** Packed; see docs/browser.md. */
+const MOST_BYTES = 80_000
+
+test('the bundle has no imports, nothing of Node, and its size', async () => {
+  const made = await build({ configFile: CONFIG, logLevel: 'silent', build: { write: false } })
+  const [{ output }] = made as [Rolldown.RolldownOutput]
+  expect(output).toHaveLength(1)
+  const { code, imports, dynamicImports, moduleIds } = output[0]
+  expect([imports, dynamicImports]).toEqual([[], []])
+  expect(moduleIds.filter((id) => /node:|__vite-browser-external|node_modules/.test(id))).toEqual(
+    moduleIds.filter((id) => id.includes('/@noble/hashes/')),
+  )
+  expect(code.match(/["'`]node:\w+/g)).toBeNull()
+  expect(code.match(/\b(Buffer\.|process\.|setImmediate|require\()/g)).toBeNull()
+  // That it looks at the right thing: the kernels are in it.
+  expect(code).toContain('@compute @workgroup_size')
+  expect(gzipSync(code).length).toBeLessThan(MOST_BYTES)
+})
