@@ -3,6 +3,7 @@
  * reply names it in the header `warnings`, with the field that was meant if one is close.
  */
 import { SkeinError } from '../errors.ts'
+import { closest } from '../files/closest.ts'
 
 export interface UnreadFields {
   /** They promise nothing about the reply. */
@@ -46,32 +47,4 @@ export function notRead(param: string, instead = 'leave it out'): SkeinError {
 /** Neutral values are small: scalars, and lists or objects of at most one scalar. */
 export function isSame(a: unknown, b: unknown): boolean {
   return a === b || (typeof a === 'object' && JSON.stringify(a) === JSON.stringify(b))
-}
-
-/** The name that differs by at most two letters, or by nothing but `_`, `-` and capitals. */
-export function closest(name: string, names: readonly string[]): string | null {
-  const plain = (text: string) => text.toLowerCase().replaceAll(/[_-]/g, '')
-  const near = names.find((one) => plain(one) === plain(name))
-  if (near !== undefined) return near
-  if (name.length > 40) return null
-  const most = name.length < 6 ? 1 : 2
-  return names.find((one) => distance(name, one) <= most) ?? null
-}
-
-/** Letters to insert, remove, replace or swap with their neighbour. */
-export function distance(a: string, b: string): number {
-  let before: number[] = []
-  let row = Array.from({ length: b.length + 1 }, (_, j) => j)
-  for (let i = 1; i <= a.length; i++) {
-    const next = [i]
-    for (let j = 1; j <= b.length; j++) {
-      const change = a[i - 1] === b[j - 1] ? 0 : 1
-      const swapped = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]
-      const least = Math.min(row[j]! + 1, next[j - 1]! + 1, row[j - 1]! + change)
-      next.push(swapped ? Math.min(least, before[j - 2]! + 1) : least)
-    }
-    before = row
-    row = next
-  }
-  return row[b.length]!
 }

@@ -48,19 +48,25 @@ export const ENTRIES: readonly Entry[] = [
     name: 'run',
     group: 'Use',
     about: 'Fetch a model if it is not here yet, and talk with it',
-    load: async () => (await import('./chat.ts')).run,
+    load: async () => (await import('./chat/chat.ts')).run,
   },
   {
     name: 'chat',
     group: 'Use',
     about: 'Talk with a model in the terminal: a running server, or FILE without one',
-    load: async () => (await import('./chat.ts')).chat,
+    load: async () => (await import('./chat/chat.ts')).chat,
   },
   {
     name: 'generate',
     group: 'Use',
     about: 'Continue a text without a server',
     load: async () => (await import('./generate.ts')).generate,
+  },
+  {
+    name: 'launch',
+    group: 'Use',
+    about: 'Connect another program with a server: openai, Claude Code, Continue, Zed, …',
+    load: async () => (await import('./launch/launch.ts')).launch,
   },
   {
     name: 'pull',
@@ -132,6 +138,9 @@ export const ENTRIES: readonly Entry[] = [
   },
 ]
 
+const EXIT_CODES =
+  'Exit codes: 0 done, 1 failed, 2 the command line or the configuration is wrong, 130 interrupted.'
+
 export function entryOf(word: string | undefined): Entry | undefined {
   return ENTRIES.find(({ name, aliases = [] }) => name === word || aliases.includes(word ?? ''))
 }
@@ -155,6 +164,7 @@ export async function programOf(
     ['skein run rwkv7-g1-0.4b', 'fetch a model and talk with it'],
     ['skein serve MODEL.pth', 'a model of your own'],
   ])
+  program.addHelpText('after', `\n${EXIT_CODES}`)
   for (const entry of ENTRIES) {
     const { name, aliases = [], group, about } = entry
     const command = program.command(name).aliases(aliases).description(about)

@@ -25,6 +25,7 @@ import { printJson, printTable } from './terminal/output.ts'
 
 const check = defineCommand({
   description: 'Read the settings as serve does, and show them',
+  examples: [['skein config check', 'before a restart']],
   words: { file: { description: 'Default: $SKEIN_CONFIG, or skein.config.json here' } },
   flags: { json: toggle('One JSON object') },
   run({ args }) {
@@ -39,6 +40,7 @@ const check = defineCommand({
 
 const schema = defineCommand({
   description: 'Print the JSON schema of skein.config.json',
+  examples: [['skein config schema > skein.schema.json', 'for an editor']],
   run() {
     printJson(publishedSchema())
   },

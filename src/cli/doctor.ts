@@ -19,6 +19,7 @@ interface Finding {
 }
 
 export const doctor = defineCommand({
+  examples: [['skein doctor', 'what runs here, what is missing, what to do']],
   flags: { json: toggle('One JSON object') },
   async run({ args }) {
     const cuda = cudaReport()

@@ -7,7 +7,7 @@ import { text, toggle, whole } from '../settings/flags.ts'
 import { MAX_TOKENS, SAMPLING_FLAGS, samplingOptions } from '../settings/sampling-flags.ts'
 import { ENGINE_FLAGS, MODEL_WORDS, SETTINGS } from '../settings/table.ts'
 import { defineCommand } from './terminal/command.ts'
-import { printJson, progressBar } from './terminal/output.ts'
+import { INTERRUPTED, printJson, progressBar } from './terminal/output.ts'
 
 export const generate = defineCommand({
   examples: [
@@ -63,6 +63,7 @@ export const generate = defineCommand({
     } finally {
       await llm.close()
     }
+    if (abort.signal.aborted) process.exitCode = INTERRUPTED
     const seconds = (performance.now() - started) / 1000
     if (args.json) printJson({ prompt, text: answer, tokens, seconds })
     else process.stdout.write('\n')

@@ -75,6 +75,7 @@ const add = defineCommand({
 
 const rotate = defineCommand({
   description: 'Give a key a new secret and print it; states stay its own',
+  examples: [['skein keys rotate ada --grace 1h', 'the old one works for another hour']],
   words: NAME,
   flags: {
     grace: text('The old one works this long: 15m, 1h (default: not)', { hint: 'TIME' }),
@@ -90,6 +91,7 @@ const rotate = defineCommand({
 
 const revoke = defineCommand({
   description: 'End a key; what it runs is finished, its states stay',
+  examples: [['skein keys revoke ada', 'servers refuse it within seconds']],
   words: NAME,
   flags: FILE_FLAGS,
   async run({ args }) {
@@ -104,6 +106,7 @@ const revoke = defineCommand({
 
 const list = defineCommand({
   description: 'Show the keys, without their secrets',
+  examples: [['skein keys list', 'names, roles, ends and limits']],
   flags: FILE_FLAGS,
   run({ args }) {
     const path = ownFile(args)

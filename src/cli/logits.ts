@@ -11,6 +11,9 @@ import { defineCommand } from './terminal/command.ts'
 import { printJson, progressBar } from './terminal/output.ts'
 
 export const logits = defineCommand({
+  examples: [
+    ['skein logits demo --tokens 1,2,3 --out logits.f32', 'to compare with another program'],
+  ],
   words: MODEL_WORDS,
   flags: {
     tokens: integers('Token ids: 1,2,3', { isRequired: true }),

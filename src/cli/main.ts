@@ -1,9 +1,10 @@
 #!/usr/bin/env node
-/** The `skein` command. Errors end as one line and exit code 1. */
+/** The `skein` command. Errors end as one line and an exit code. */
 import { CommanderError } from 'commander'
-import { SkeinError } from '../errors.ts'
+import { type ErrorCode, SkeinError } from '../errors.ts'
 import { entryOf, programOf } from './commands.ts'
 import { complaintOf } from './terminal/command.ts'
+import { INTERRUPTED } from './terminal/output.ts'
 
 async function run(given: readonly string[]): Promise<void> {
   const argv = await withOwnFlags(asFlags(given))
@@ -45,6 +46,19 @@ async function withOwnFlags(given: readonly string[]): Promise<readonly string[]
   return [command, ...argv]
 }
 
+/** As docs/cli.md has them; what a signal ends has the shell's. */
+function exitCodeOf(code: ErrorCode): number {
+  switch (code) {
+    case 'invalid_request':
+    case 'unsupported_parameter':
+      return 2
+    case 'aborted':
+      return INTERRUPTED
+    default:
+      return 1
+  }
+}
+
 // Whoever reads the output may have enough of it: `skein inspect FILE | head`. What a server prints is not its work: in
 // `skein serve 2>&1 | tee log` Ctrl-C ends tee first, and the streams are still to be finished.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
@@ -58,8 +72,10 @@ process.stderr.on('error', () => {})
 run(process.argv.slice(2)).catch((error: unknown) => {
   const { code, message } = SkeinError.from(error)
   const isOurs = code === 'internal' && !isSystemError(error)
-  process.stderr.write(`skein: ${message}${isOurs ? ' (internal error)' : ''}\n`)
+  // Whoever interrupted it knows.
+  if (code !== 'aborted')
+    process.stderr.write(`skein: ${message}${isOurs ? ' (internal error)' : ''}\n`)
   if (code === 'internal' && error instanceof Error && process.env.SKEIN_DEBUG)
     process.stderr.write(`${error.stack}\n`)
-  process.exitCode = 1
+  process.exitCode = exitCodeOf(code)
 })

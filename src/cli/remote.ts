@@ -1,6 +1,6 @@
 /** What commands that talk with a running server share, and `skein ps` and `skein stop`, which look after its workers. */
 import { setTimeout } from 'node:timers/promises'
-import { SkeinError } from '../errors.ts'
+import { type ErrorCode, SkeinError } from '../errors.ts'
 import type { WorkerRecord } from '../gateway/contract.ts'
 import { text, toggle } from '../settings/flags.ts'
 import { defineCommand } from './terminal/command.ts'
@@ -16,7 +16,7 @@ export const SERVER_FLAGS = {
 
 export const NAME_FLAG = text('Which of its models (default: the only one)', { hint: 'NAME' })
 
-interface ServerAddress {
+export interface ServerAddress {
   readonly url: string
   readonly apiKey: string | undefined
 }
@@ -46,6 +46,10 @@ const FLAGS = {
 }
 
 export const ps = defineCommand({
+  examples: [
+    ['skein ps', 'of the server on this machine'],
+    ['skein ps --url host:8000 --all', 'of another, with those that have ended'],
+  ],
   flags: { ...FLAGS, all: toggle('Also workers that have ended'), json: toggle('One JSON object') },
   async run({ args }) {
     const server = serverOf(args)
@@ -101,17 +105,44 @@ async function workersOf(server: ServerAddress): Promise<readonly WorkerRecord[]
   return (await ask(server, 'GET', '/api/workers')) as readonly WorkerRecord[]
 }
 
-async function ask({ url, apiKey }: ServerAddress, method: string, path: string): Promise<unknown> {
+/** A call of a server of this kind, and its JSON. Throws what the server refuses, by its own code. */
+export async function ask(
+  { url, apiKey }: ServerAddress,
+  method: string,
+  path: string,
+): Promise<unknown> {
   const headers: Record<string, string> = apiKey ? { authorization: `Bearer ${apiKey}` } : {}
   const response = await fetch(`${url}${path}`, { method, headers }).catch(() => {
     const message = `no server answers at ${url}; start one with \`skein serve\``
     throw new SkeinError('model_not_loaded', message)
   })
-  // Errors of this API have a `detail`.
-  const body = (await response.json().catch(() => null)) as { readonly detail?: string } | null
+  // Errors of the management API have a `detail`, those of the others a `message`.
+  const body = (await response.json().catch(() => null)) as Refusal | null
   if (response.ok) return body
-  const message = body?.detail ?? `the server answered ${response.status}`
-  if (response.status === 401)
-    throw new SkeinError('unauthorized', `${message} (give the key with --api-key)`)
-  throw new SkeinError('invalid_request', message)
+  const message = body?.detail ?? body?.error?.message ?? `the server answered ${response.status}`
+  const code = codeOf(response.status)
+  throw new SkeinError(
+    code,
+    code === 'unauthorized' ? `${message} (give the key with --api-key)` : message,
+  )
+}
+
+interface Refusal {
+  readonly detail?: string
+  readonly error?: { readonly message?: string }
+}
+
+/** What the server refused is no fault of the command line. */
+function codeOf(status: number): ErrorCode {
+  if (status === 401) return 'unauthorized'
+  return status === 403 ? 'forbidden' : status === 404 ? 'not_found' : 'conflict'
+}
+
+/** Names that a request may give as `model`, the server's own first. */
+export async function modelNames(server: ServerAddress): Promise<readonly string[]> {
+  // docs/api.md
+  const { data = [] } = (await ask(server, 'GET', '/v1/models')) as {
+    readonly data?: readonly { readonly id: string }[]
+  }
+  return data.map(({ id }) => id)
 }

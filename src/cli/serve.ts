@@ -1,5 +1,6 @@
 /** `skein serve`: the server itself. Says on start what runs where, who may use it, and what to try first. */
 import { existsSync } from 'node:fs'
+import { networkInterfaces } from 'node:os'
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
 import { resolveAuth } from '../gateway/access/auth.ts'
@@ -70,7 +71,11 @@ export const serve = defineCommand({
     })
     if (server.drain.isDraining) return
     const named = keyRing.keys.length > 0 ? ' (skein keys list shows the named ones)' : ''
-    greet(server, file, auth.message + named, auth.keys.length + keyRing.keys.length > 0)
+    const needsKey = auth.keys.length + keyRing.keys.length > 0
+    const { message, generatedKey } = auth
+    // The key that was made is shown with the line that sets it.
+    const isKeySet = generatedKey !== null || Boolean(process.env.SKEIN_API_KEY)
+    greet(server, { file, access: message + named, needsKey, isKeySet, host: options.host })
   },
 })
 
@@ -150,23 +155,42 @@ export function servePlan(settings: ServeSettings) {
   }
 }
 
+const SET_KEY = "with     export SKEIN_API_KEY='a key of this server'\n"
+
+interface Greeting {
+  readonly file: ConfigFile | null
+  readonly access: string
+  readonly needsKey: boolean
+  /** Whether who reads this has it in $SKEIN_API_KEY. */
+  readonly isKeySet: boolean
+  readonly host: string
+}
+
 function greet(
   { url, models }: Server,
-  file: ConfigFile | null,
-  access: string,
-  needsKey: boolean,
+  { file, access, needsKey, isKeySet, host }: Greeting,
 ): void {
   const config = file === null ? '' : `config   ${file.path}\n`
   const list = models.registry.list()
+  const elsewhere = networkUrls(url, host).map((one) => `         ${one}  (from other machines)\n`)
   process.stdout.write(`skein ${packageVersion()}
 ${config}${describeModels(list)}
 address  ${url}  (the dashboard, in a browser)
-access   ${access}
+${elsewhere.join('')}access   ${access}
 
-${suggest(url, list, needsKey)}
+${needsKey && !isKeySet ? SET_KEY : ''}${suggest(url, list, needsKey)}
 
 Ctrl-C stops it.
 `)
+}
+
+/** Of a server that listens on every address of this machine: those of its network cards. */
+export function networkUrls(url: string, host: string): string[] {
+  if (host !== '0.0.0.0' && host !== '::') return []
+  const addresses = Object.values(networkInterfaces()).flatMap((card = []) => card)
+  return addresses
+    .filter(({ internal, family }) => !internal && family === 'IPv4')
+    .map(({ address }) => url.replace(/\/\/.*:/, `//${address}:`))
 }
 
 type ModelEntry = ReturnType<Server['models']['registry']['list']>[number]

@@ -7,6 +7,10 @@ import { defineCommand } from './terminal/command.ts'
 import { printJson } from './terminal/output.ts'
 
 export const tokenize = defineCommand({
+  examples: [
+    ['skein tokenize notes.txt', 'how long a prompt it is'],
+    ['echo Hello | skein tokenize - --json', 'its tokens, one by one'],
+  ],
   words: { file: { description: 'Text file, or - for standard input', isRequired: true } },
   flags: {
     vocab: path("Vocabulary file (default: the demo model's)"),

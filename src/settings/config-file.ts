@@ -7,6 +7,7 @@ import { dirname, resolve } from 'node:path'
 import Type, { type Static, type TSchema } from 'typebox'
 import Value from 'typebox/value'
 import { SkeinError } from '../errors.ts'
+import { closest } from '../files/closest.ts'
 import type { Kind } from './flags.ts'
 import { fieldOf, type Setting, schemaOf } from './setting.ts'
 
@@ -153,6 +154,19 @@ export function wrong(path: string, field: string, expected: string): SkeinError
   return new SkeinError('invalid_request', `${path}: ${field} ${expected}`, { param: field })
 }
 
+/** Names of the fields of an object within the file. */
+function fieldsAt(schema: TSchema, at: readonly string[]): string[] {
+  // What has neither is no object or list, and has no fields.
+  const { properties = {}, items } = schema as {
+    readonly properties?: Readonly<Record<string, TSchema>>
+    readonly items?: TSchema
+  }
+  const [first, ...rest] = at
+  if (first === undefined) return Object.keys(properties)
+  const inner = properties[first] ?? items
+  return inner === undefined ? [] : fieldsAt(inner, rest)
+}
+
 function refusal(path: string, schema: TSchema, value: unknown): SkeinError {
   const errors = Value.Errors(schema, value)
   const unknown = errors.find(({ keyword }) => keyword === 'additionalProperties')
@@ -164,7 +178,11 @@ function refusal(path: string, schema: TSchema, value: unknown): SkeinError {
     allowedValues?: readonly string[]
   }
   const [extra] = params.additionalProperties ?? []
-  if (extra !== undefined) return wrong(path, fieldAt([...at, extra]), 'is no field of it')
+  if (extra !== undefined) {
+    const meant = closest(extra, fieldsAt(schema, at))
+    const hint = meant === null ? '' : `; did you mean ${meant}?`
+    return wrong(path, fieldAt([...at, extra]), `is no field of it${hint}`)
+  }
   const field = at.length === 0 ? 'the whole' : fieldAt(at)
   const choices = params.allowedValues?.join(', ')
   return wrong(path, field, choices === undefined ? first.message : `must be one of ${choices}`)

@@ -1,4 +1,4 @@
-import { execFile } from 'node:child_process'
+import { execFile, spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -86,7 +86,7 @@ test('a data folder that cannot be used ends the start at once, and says what to
   const { code, stderr } = await skein([
     ...['serve', '--port', '0', '--data-dir', dataDir, '--keys', join(folder, 'keys.json')],
   ])
-  expect(code).toBe(1)
+  expect(code).toBe(2)
   // Before the line of the log, or after it.
   expect(stderr).toMatch(/^skein: the data folder .* cannot be used: .*--data-dir.*--no-store/m)
 })
@@ -129,25 +129,36 @@ test('tokenize and its pieces give the text back', async () => {
 test('the bench of a vocabulary prints JSON only where it is asked for', async () => {
   const { stdout } = await skein(['bench', 'tokenizer'])
   expect(stdout).toMatch(/^encode +[\d.]+ MB\/s, [\d.]+M tokens\/s$/m)
-}, 30_000)
+}, 120_000)
 
+// 2: what was typed is wrong, 1: what it asked for failed.
 test.each([
-  [['serve', '--prot', '1'], 'unknown flag --prot'],
-  [['serve', '--port', 'x'], '--port takes'],
-  [['serve', '--quant', 'int3'], '--quant takes one of'],
-  [['serve', '/no/such/model.pth'], '/no/such/model.pth'],
-  [['frobnicate'], 'no command "frobnicate"'],
-  [['frobnicate', '--help'], 'no command "frobnicate"'],
-  [['sevre'], 'did you mean serve?'],
-  [['keys', 'rm', 'bob'], 'no command "rm"'],
-  [['generate', DEMO, 'Once upon'], 'unexpected argument "Once upon"'],
-  [['generate'], 'no text to continue'],
-  [['generate', 'nosuch', '--prompt', 'x'], 'nosuch: no such file'],
-  [['tokenize', 'nosuch.txt'], "no such file or directory, open 'nosuch.txt'\n"],
-])('%j is refused and says why', async (args, message) => {
+  [['serve', '--prot', '1'], 2, 'unknown flag --prot'],
+  [['serve', '--port', 'x'], 2, '--port takes'],
+  [['serve', '--quant', 'int3'], 2, '--quant takes one of'],
+  [['serve', '/no/such/model.pth'], 1, '/no/such/model.pth'],
+  [['frobnicate'], 2, 'no command "frobnicate"'],
+  [['frobnicate', '--help'], 2, 'no command "frobnicate"'],
+  [['sevre'], 2, 'did you mean serve?'],
+  [['keys', 'rm', 'bob'], 2, 'no command "rm"'],
+  [['generate', DEMO, 'Once upon'], 2, 'unexpected argument "Once upon"'],
+  [['generate'], 2, 'no text to continue'],
+  [['generate', 'nosuch', '--prompt', 'x'], 1, 'nosuch: no such file'],
+  [['tokenize', 'nosuch.txt'], 1, "no such file or directory, open 'nosuch.txt'\n"],
+  [['launch', 'continu', '--model-name', 'x'], 2, 'did you mean continue?'],
+  [['launch', 'zed', '--url', '127.0.0.1:1'], 1, 'no server answers at http://127.0.0.1:1'],
+] as const)('%j is refused with code %i and says why', async (args, wanted, message) => {
   const { code, stderr } = await skein(args)
-  expect(code).toBe(1)
   expect(stderr).toContain(message)
+  expect(code).toBe(wanted)
+})
+
+test('Ctrl-C ends a text with code 130, and what was written stays', async () => {
+  const main = join(import.meta.dirname, '../../dist/cli/main.js')
+  const args = ['generate', '--prompt', 'Once upon a time', '--max-tokens', '100000']
+  const child = spawn(process.execPath, [main, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
+  child.stdout.once('data', () => child.kill('SIGINT'))
+  expect(await new Promise((resolve) => child.on('close', resolve))).toBe(130)
 })
 
 test('a model that is written from another keeps its vocabulary', async () => {
@@ -191,10 +202,54 @@ test('the commands that a server shows work as they are pasted', async () => {
     expect((await skein([...said, '--model-name', 'two'], 'Hello.')).code).toBe(0)
     const unnamed = await skein(said, 'Hello.')
     expect(unnamed).toMatchObject({ code: 1, stderr: expect.stringContaining('--model-name') })
+    await launched(server.url, SKEIN_API_KEY)
+    await talked(said)
   } finally {
     await server.stop()
   }
 })
+
+/** The programs that `skein launch` prints, run as they are where their library is installed. */
+async function launched(url: string, key: string): Promise<void> {
+  const to = ['--url', url, '--api-key', key]
+  for (const client of ['openai-js', 'ai-sdk']) {
+    const { stdout: source } = await skein(['launch', client, ...to])
+    const args = ['--input-type=module', '--eval', source]
+    const { stdout } = await promisify(execFile)(process.execPath, args)
+    expect(stdout.trim().length, client).toBeGreaterThan(0)
+  }
+  const home = mkdtempSync(join(tmpdir(), 'skein-home-'))
+  const write = () => skein(['launch', 'continue', '--write', ...to], '', { HOME: home })
+  const path = join(home, '.continue/config.yaml')
+  expect((await write()).stdout).toBe(`${path}\n`)
+  expect(readFileSync(path, 'utf8')).toContain(`apiBase: "${url}/v1"\n    apiKey: "${key}"`)
+  expect(await write()).toMatchObject({ code: 1, stderr: expect.stringContaining('exists') })
+}
+
+/** What one types to `skein chat`, through a pipe. */
+async function talked(said: readonly string[]): Promise<void> {
+  const file = join(folder, 'talk.json')
+  const typed = [
+    ...['"""What is the', 'capital of France?"""', '/undo', 'What is the capital of France?'],
+    ...['/fork', 'What is the capital of Japan?', '/branch main', `/save ${file}`, '/regenerate'],
+    ...['/frok', '/model three', '/tools /nowhere.json', '/exit', 'never said'],
+  ]
+  const args = [...said, '--model-name', 'two', '--temperature', '0']
+  const { stdout, stderr, code } = await skein(['chat', ...args.slice(1)], typed.join('\n'))
+  expect({ stderr, code }).toEqual({ stderr: '', code: 0 })
+  expect(stdout).toContain('taken back: What is the\n')
+  expect(stdout.match(/is Paris\./g)!.length).toBeGreaterThanOrEqual(2)
+  expect(stdout).toContain('Tokyo')
+  expect(stdout).toContain('no command /frok; did you mean /fork?')
+  expect(stdout).toContain('no model three; /model lists them')
+  expect(stdout).toContain("open '/nowhere.json'")
+  for (const absent of ['never said', '\x1b']) expect(stdout).not.toContain(absent)
+  const { messages } = JSON.parse(readFileSync(file, 'utf8'))
+  expect(messages).toEqual([
+    { role: 'user', content: 'What is the capital of France?' },
+    { role: 'assistant', content: expect.stringContaining('Paris') },
+  ])
+}
 
 test('ps lists what a server runs, and stop stops it', async () => {
   const SKEIN_API_KEY = 'a-key'

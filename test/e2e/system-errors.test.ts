@@ -18,7 +18,7 @@ test.each([
     ['convert', 'demo', join(file, 'x.safetensors')],
     /cannot write the model: ENOTDIR.*name a fold/,
   ],
-  // Exit code 1 and no signal: its threads had met the end of the process, in one run of three.
+  // An exit code and no signal: its threads had met the end of the process, in one run of three.
   [
     ['quantize', 'demo', join(file, 'x.safetensors'), '--quant', 'int8'],
     /cannot write the model: ENOTDIR.*name a folder/,
@@ -26,7 +26,7 @@ test.each([
 ])('skein %j', async (args, message) => {
   const { code, stderr } = await skein(args, '', { XDG_DATA_HOME: file })
   expect(stderr).toMatch(message)
-  expect(code).toBe(1)
+  expect(code).toBe(2)
 })
 
 test('a port for metrics that is in use', async () => {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { entryOf, programOf } from '../../src/cli/commands.ts'
+import { ENTRIES, entryOf, programOf } from '../../src/cli/commands.ts'
 import { scriptFor } from '../../src/cli/completion.ts'
 import { defineCommand, equip, newProgram } from '../../src/cli/terminal/command.ts'
 import { text, toggle, whole } from '../../src/settings/flags.ts'
@@ -93,4 +93,21 @@ test('every command is listed once, and what completes it knows its flags', asyn
   expect(script).toMatch(/'keys add'\) words='--role --rpm /)
   expect(script).toMatch(/'list'\) words='--json'/)
   expect(scriptFor('fish', program)).toContain("-l expires -d 'Ends after this time: 12h, 30d'")
+})
+
+test('every command has lines to try', async () => {
+  const specs = await Promise.all(
+    ENTRIES.map(async (entry) => [entry.name, await entry.load()] as const),
+  )
+  const leaves = specs.flatMap(([name, spec]) => {
+    const own = Object.entries(spec.commands)
+    return own.length === 0
+      ? [[name, spec] as const]
+      : own.map(([word, one]) => [`${name} ${word}`, one] as const)
+  })
+  for (const [name, { examples = [] }] of leaves)
+    expect(
+      examples.map(([line]) => line.includes(`skein ${name}`)),
+      name,
+    ).toContain(true)
 })

@@ -80,7 +80,7 @@ const FLOORS: Record<string, readonly string[]> = {
   backend: ['reference', 'cpu', 'cuda', 'webgpu'],
   engine: ['answer', 'kept', 'sessions', 'client'],
   'model/formats': ['torch', 'safetensors', 'gguf'],
-  cli: ['terminal', 'models', 'bench'],
+  cli: ['terminal', 'models', 'chat', 'launch', 'bench'],
 }
 /** The files of src/ itself. */
 const ROOT = ['errors.ts', 'index.ts', 'sampling.ts']

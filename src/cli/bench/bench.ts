@@ -40,6 +40,7 @@ const MAX_STEP_TOKENS = 4096
 
 const engine = defineCommand({
   description: 'Decode and prefill speed of a model, without HTTP',
+  examples: [['skein bench engine MODEL.pth', 'tokens per second on this machine']],
   words: MODEL_WORDS,
   flags: {
     size: SIZE_FLAG,
@@ -237,6 +238,7 @@ function describeLimits({ device, bytesPerSecond, operationsPerSecond }: NonNull
 
 const tokenizer = defineCommand({
   description: 'Encoding speed of a vocabulary',
+  examples: [['skein bench tokenizer', 'megabytes and tokens per second']],
   flags: {
     vocab: path("Vocabulary file (default: the demo model's)"),
     json: toggle('One JSON object'),
@@ -265,6 +267,7 @@ function printTokenizer(result: TokenizerBench): void {
 
 const device = defineCommand({
   description: "What a GPU can do at best: the limits of the engine's figures",
+  examples: [['skein bench device --device cuda:1', 'of the second GPU']],
   flags: {
     device: text('cuda, cuda:N or cuda:UUID', { default: 'cuda' }),
     json: toggle('One JSON object'),

@@ -11,6 +11,7 @@ const { types, shapes, tokens } = DEFAULT_OPS_PLAN
 
 export const benchOpsCommand = defineCommand({
   description: 'Matrix products alone on the CPU, and the limits of its cores',
+  examples: [['skein bench ops --types int8,q4', 'of quantised weights']],
   flags: {
     types: list('How weights are held', { default: types.join(',') }),
     shapes: list('OUTPUTSxINPUTS of each matrix', {

@@ -31,6 +31,7 @@ const { quant: _, ...model } = MODEL_FLAGS
 
 export const benchQuality = defineCommand({
   description: 'Logits of quantised weights against those of f32',
+  examples: [['skein bench quality MODEL.pth --schemes int8,q4', 'what quantising costs']],
   words: MODEL_WORDS,
   flags: {
     size: SIZE_FLAG,

@@ -14,7 +14,7 @@ import { SkeinError } from '../../errors.ts'
 import { choice, number, path, text, toggle, whole } from '../../settings/flags.ts'
 import { refusal, type Values } from '../../settings/values.ts'
 import { defineCommand } from '../terminal/command.ts'
-import { printTable, progressBar } from '../terminal/output.ts'
+import { INTERRUPTED, printTable, progressBar } from '../terminal/output.ts'
 
 const DEFAULT_INPUT_TOKENS = 512
 const DEFAULT_OUTPUT_TOKENS = 256
@@ -64,6 +64,12 @@ type Given = Values<typeof FLAGS>
 
 export const benchServeCommand = defineCommand({
   description: 'Send a load of requests to a server and time its answers',
+  examples: [
+    [
+      'skein bench serve --url http://127.0.0.1:8000',
+      'of Skein, or of any server with the OpenAI API',
+    ],
+  ],
   flags: FLAGS,
   async run({ args }) {
     const interrupt = new AbortController()
@@ -75,7 +81,7 @@ export const benchServeCommand = defineCommand({
       const bench = await benchServe(plan)
       report(bench, plan, { json: args.json, html: args.html })
       const isWhole = bench.summary.numSucceeded === bench.numPlanned
-      if (!isWhole) process.exitCode = 1
+      if (!isWhole) process.exitCode = interrupt.signal.aborted ? INTERRUPTED : 1
     } finally {
       // Gives the terminal's cursor back, also after an error or an interrupt.
       progress(1, 1)

@@ -73,6 +73,7 @@ function report(pulled: Pulled | undefined, vocabulary: Pulled | undefined, asJs
 }
 
 export const ls = defineCommand({
+  examples: [['skein ls', 'names for skein serve, run and rm']],
   flags: { json: toggle('One JSON object') },
   run({ args }) {
     const folder = modelsFolder()
@@ -97,6 +98,7 @@ export const ls = defineCommand({
 })
 
 export const rm = defineCommand({
+  examples: [['skein rm rwkv7-g1-0.4b', 'frees its disk space']],
   words: { name: { description: 'As skein ls shows it', isRequired: true } },
   flags: { json: toggle('One JSON object') },
   run({ args }) {

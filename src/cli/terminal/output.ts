@@ -1,6 +1,9 @@
 /** What commands print besides their results: progress on stderr when a person is watching, JSON lines when not. */
 import { SingleBar } from 'cli-progress'
 
+/** Exit code of a command that Ctrl-C cut short, as shells have it. */
+export const INTERRUPTED = 130
+
 /** A progress bar on a terminal, silence elsewhere. Finishes itself when all is done. */
 export function progressBar(
   label: string,

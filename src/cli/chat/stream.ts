@@ -3,8 +3,19 @@ import { SkeinError } from '../../errors.ts'
 import { SAMPLING_ROWS, type SamplingName } from '../../sampling.ts'
 
 export interface ChatMessage {
-  readonly role: 'system' | 'user' | 'assistant'
+  readonly role: 'system' | 'user' | 'assistant' | 'tool'
   readonly content: string
+  /** Of an assistant. */
+  readonly tool_calls?: readonly ToolCall[]
+  /** Of a tool: whose result it is. */
+  readonly tool_call_id?: string
+}
+
+export interface ToolCall {
+  readonly id: string
+  readonly type: 'function'
+  /** `arguments` is JSON. */
+  readonly function: { readonly name: string; readonly arguments: string }
 }
 
 export interface ChatRequest {
@@ -13,16 +24,18 @@ export interface ChatRequest {
   readonly model: string | undefined
   readonly apiKey: string | undefined
   readonly messages: readonly ChatMessage[]
+  /** As the API takes them; none: []. */
+  readonly tools: readonly unknown[]
   readonly isThinking: boolean
   readonly maxTokens: number | undefined
   readonly sampling: Partial<Record<SamplingName, number>>
   readonly signal: AbortSignal
 }
 
-interface ChatPiece {
-  readonly isThought: boolean
-  readonly text: string
-}
+export type ChatPiece =
+  | { readonly type: 'text' | 'thought'; readonly text: string }
+  /** At the end: what the model wants called, and the tokens of the answer. */
+  | { readonly type: 'end'; readonly calls: readonly ToolCall[]; readonly tokens: number }
 
 /** The parts of a chunk that are read here. */
 interface Chunk {
@@ -30,9 +43,17 @@ interface Chunk {
     readonly delta?: {
       readonly content?: string | null
       readonly reasoning_content?: string | null
+      readonly tool_calls?: readonly CallPiece[]
     }
   }[]
+  readonly usage?: { readonly completion_tokens?: number } | null
   readonly error?: { readonly message?: string }
+}
+
+interface CallPiece {
+  readonly index: number
+  readonly id?: string
+  readonly function?: { readonly name?: string; readonly arguments?: string }
 }
 
 interface Failure {
@@ -41,23 +62,42 @@ interface Failure {
 
 export async function* streamChat(request: ChatRequest): AsyncIterable<ChatPiece> {
   const response = await post(request)
+  const calls: ToolCall[] = []
+  let tokens = 0
   for await (const data of serverSentEvents(response)) {
-    if (data === '[DONE]') return
+    if (data === '[DONE]') break
     // The server is ours or speaks the same API; a body of another shape simply yields nothing.
     const chunk = JSON.parse(data) as Chunk
     if (chunk.error) throw new SkeinError('internal', chunk.error.message ?? 'the stream failed')
     const delta = chunk.choices?.[0]?.delta
-    if (delta?.reasoning_content) yield { isThought: true, text: delta.reasoning_content }
-    if (delta?.content) yield { isThought: false, text: delta.content }
+    if (delta?.reasoning_content) yield { type: 'thought', text: delta.reasoning_content }
+    if (delta?.content) yield { type: 'text', text: delta.content }
+    for (const piece of delta?.tool_calls ?? []) addTo(calls, piece)
+    tokens = chunk.usage?.completion_tokens ?? tokens
+  }
+  yield { type: 'end', calls, tokens }
+}
+
+function addTo(calls: ToolCall[], { index, id, function: called }: CallPiece): void {
+  const begun = calls[index]
+  calls[index] = {
+    id: id ?? begun?.id ?? `call_${index}`,
+    type: 'function',
+    function: {
+      name: (begun?.function.name ?? '') + (called?.name ?? ''),
+      arguments: (begun?.function.arguments ?? '') + (called?.arguments ?? ''),
+    },
   }
 }
 
 async function post(request: ChatRequest): Promise<Response> {
-  const { url, apiKey, messages, isThinking, signal } = request
+  const { url, apiKey, messages, tools, isThinking, signal } = request
   const body = {
     model: request.model,
     messages,
     stream: true,
+    stream_options: { include_usage: true },
+    ...(tools.length > 0 ? { tools } : {}),
     max_tokens: request.maxTokens ?? 512,
     ...samplingFields(request.sampling),
     ...(isThinking ? { enable_think: true } : {}),

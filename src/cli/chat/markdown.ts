@@ -1,0 +1,154 @@
+/**
+ * Markdown as a terminal shows it, while it is written: words go out at once, what may still become markup is held until that is
+ * known, at most to the end of its line; a table to the end of the table. Nothing is lost: what is no markup stays as it is.
+ */
+import { stripVTControlCharacters } from 'node:util'
+import type { Paint } from '../terminal/colours.ts'
+
+/** A line that begins so may still become a heading, an item, a fence or a row of a table. */
+const UNDECIDED = /^\s*(#{1,6}|[-*+>]|\d{1,3}[.)]?|`{1,2}|~{1,2})?$/
+const HEADING = /^\s*#{1,6}\s+/
+const FENCE = /^\s*(```+|~~~+)\s*(.*)$/
+/** Nothing of a line is held for longer, closed or not. */
+const MOST_HELD = 400
+
+export class TerminalMarkdown {
+  readonly #paint: Paint
+  #pending = ''
+  #isLineStart = true
+  #isCode = false
+  #table: string[] = []
+
+  constructor(paint: Paint) {
+    this.#paint = paint
+  }
+
+  /** What can be printed now. */
+  write(text: string): string {
+    this.#pending += text
+    let shown = ''
+    for (let piece = this.#next(); piece !== null; piece = this.#next()) shown += piece
+    return shown
+  }
+
+  /** The rest, when no more comes. */
+  end(): string {
+    if (this.#pending === '' && this.#table.length === 0) return ''
+    const shown = this.write(this.#pending.endsWith('\n') ? '' : '\n') + this.#endTable()
+    return shown.replace(/\n$/, '')
+  }
+
+  /** Null: more text is needed. */
+  #next(): string | null {
+    if (this.#pending === '') return null
+    return this.#isLineStart ? this.#beginLine() : this.#inline()
+  }
+
+  #beginLine(): string | null {
+    const whole = this.#pending.includes('\n')
+    const [line = ''] = this.#pending.split('\n', 1)
+    if (this.#isCode || FENCE.test(line)) return whole ? this.#codeLine(this.#takeLine()) : null
+    if (/^\s*\|/.test(line)) {
+      if (whole) this.#table.push(this.#takeLine())
+      return whole ? '' : null
+    }
+    if (!whole && (UNDECIDED.test(line) || HEADING.test(line))) return null
+    return this.#endTable() + this.#prose(line)
+  }
+
+  #prose(line: string): string {
+    if (HEADING.test(line))
+      return `${this.#paint('bold', this.#spans(this.#takeLine().replace(HEADING, '')))}\n`
+    this.#isLineStart = false
+    const [mark = ''] = /^\s*([-*+]\s+|>\s?)/.exec(line) ?? []
+    this.#pending = this.#pending.slice(mark.length)
+    const isQuote = mark.includes('>')
+    return isQuote ? this.#paint('dim', mark.replace('>', '│')) : mark.replace(/[-*+]/, '•')
+  }
+
+  #takeLine(): string {
+    const end = this.#pending.indexOf('\n')
+    const line = this.#pending.slice(0, end)
+    this.#pending = this.#pending.slice(end + 1)
+    return line
+  }
+
+  #codeLine(line: string): string {
+    const [, , language = ''] = FENCE.exec(line) ?? []
+    if (!FENCE.test(line)) return `  ${this.#paint('cyan', line)}\n`
+    this.#isCode = !this.#isCode
+    return this.#endTable() + (language === '' ? '' : `  ${this.#paint('dim', language)}\n`)
+  }
+
+  /** Words up to the next mark; a mark with what it encloses. */
+  #inline(): string | null {
+    const at = this.#pending.search(/[`*[\n]/)
+    if (at !== 0) return this.#take(at < 0 ? this.#pending.length : at)
+    if (this.#pending[0] === '\n') {
+      this.#isLineStart = true
+      return this.#take(1)
+    }
+    const [line = ''] = this.#pending.split('\n', 1)
+    const span = SPAN.exec(line)
+    // `**` is the beginning of bold, not an empty text between two stars; and a span may be followed by its own mark.
+    const isSure = this.#pending.length > (span?.[0].length ?? MOST_HELD) || line !== this.#pending
+    if (!isSure) return null
+    return span === null ? this.#take(1) : this.#spans(this.#take(span[0].length))
+  }
+
+  #take(length: number): string {
+    const taken = this.#pending.slice(0, length)
+    this.#pending = this.#pending.slice(length)
+    return taken
+  }
+
+  #spans(text: string): string {
+    return text.replace(
+      SPANS,
+      (whole, code?: string, bold?: string, italic?: string, link?: string, address?: string) => {
+        if (code !== undefined) return this.#paint('cyan', code)
+        if (bold !== undefined) return this.#paint('bold', bold)
+        if (italic !== undefined) return this.#paint('italic', italic)
+        if (link === undefined) return whole
+        return `${this.#paint('underline', link)} ${this.#paint('dim', `(${address})`)}`
+      },
+    )
+  }
+
+  /** Columns as wide as their widest cell. */
+  #endTable(): string {
+    const rows = this.#table.map((row) => cellsOf(this.#spans(row)))
+    this.#table = []
+    if (rows.length === 0) return ''
+    const isRule = (row: readonly string[]) => row.every((cell) => /^:?-+:?$/.test(cell))
+    const shown = rows.filter((row) => !isRule(row))
+    const count = Math.max(...shown.map((row) => row.length))
+    const widths = Array.from({ length: count }, (_, i) =>
+      Math.max(...shown.map((row) => columnsOf(row[i] ?? ''))),
+    )
+    const lines = shown.map((row, i) => {
+      const cells = row.map((cell, j) => cell + ' '.repeat(widths[j]! - columnsOf(cell)))
+      const line = cells.join('  ').trimEnd()
+      return i === 0 ? this.#paint('bold', line) : line
+    })
+    return `${lines.join('\n')}\n`
+  }
+}
+
+const SPAN =
+  /^(?:`([^`]+)`|\*\*(?=\S)(.+?)(?<=\S)\*\*|\*(?=[^\s*])([^*]+?)(?<=\S)\*(?!\*)|\[([^\]]+)\]\(([^)\s]+)\))/
+const SPANS = new RegExp(SPAN.source.slice(1), 'g')
+
+const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60]/g
+
+function cellsOf(row: string): string[] {
+  const inner = row.trim().replace(/^\||\|$/g, '')
+  return inner.split('|').map((cell) => cell.trim())
+}
+
+/** Chinese, Japanese and Korean characters take two columns, colours none. */
+function columnsOf(painted: string): number {
+  const text = stripVTControlCharacters(painted)
+  const wide = text.match(WIDE)
+  return [...text].length + (wide?.length ?? 0)
+}

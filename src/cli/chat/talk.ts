@@ -1,0 +1,197 @@
+/** The loop of `skein chat`: a message is a slash command or a question, and what comes of it is shown. */
+import { SkeinError } from '../../errors.ts'
+import { packageVersion } from '../../files/version.ts'
+import { modelNames } from '../remote.ts'
+import { coloured, hasColours, type Paint, plain } from '../terminal/colours.ts'
+import { Conversation } from './conversation.ts'
+import { TerminalMarkdown } from './markdown.ts'
+import { Prompt } from './prompt.ts'
+import { runSlashCommand, type Talk } from './slash.ts'
+import { type ChatMessage, type ChatRequest, streamChat, type ToolCall } from './stream.ts'
+
+/** What no other message would change. */
+const HOPELESS: ReadonlySet<string> = new Set(['model_not_loaded', 'unauthorized', 'not_found'])
+
+export interface TalkOptions
+  extends Omit<ChatRequest, 'messages' | 'tools' | 'isThinking' | 'signal'> {
+  readonly system: string
+  readonly isThinking: boolean
+}
+
+/** How an answer went, for the line below it. */
+interface Outcome {
+  readonly calls: readonly ToolCall[]
+  readonly tokens: number
+  readonly firstMs: number
+  readonly restMs: number
+}
+
+export class TerminalTalk implements Talk {
+  readonly #options: TalkOptions
+  readonly #isTerminal = process.stdin.isTTY === true
+  readonly #paint: Paint = hasColours(process.stdout) ? coloured : plain
+  readonly #prompt: Prompt
+  readonly conversation: Conversation
+  isThinking: boolean
+  /** Undefined: the only one that the server has. */
+  model: string | undefined
+  tools: readonly unknown[] = []
+  #answering: AbortController | null = null
+  #isOver = false
+
+  constructor(options: TalkOptions) {
+    this.#options = options
+    this.conversation = new Conversation(options.system)
+    this.isThinking = options.isThinking
+    this.model = options.model
+    this.#prompt = new Prompt({
+      input: process.stdin,
+      output: process.stdout,
+      isTerminal: this.#isTerminal,
+      onInterrupt: () => {
+        this.#answering?.abort()
+        return this.#answering !== null
+      },
+    })
+  }
+
+  async run(): Promise<void> {
+    try {
+      if (this.#isTerminal) await this.#greet()
+      while (!this.#isOver) {
+        const message = await this.#prompt.read(this.#paint('green', '> '))
+        if (message === null) break
+        if (message.startsWith('/')) await this.#command(message.trim())
+        else if (message.trim() !== '') await this.ask(message)
+      }
+    } finally {
+      this.#prompt.close()
+    }
+  }
+
+  /** About the talk, beside it. */
+  readonly say = (message: string): void => {
+    process.stdout.write(`${this.#paint('dim', message)}\n`)
+  }
+
+  leave(): void {
+    this.#isOver = true
+  }
+
+  models(): Promise<readonly string[]> {
+    return modelNames(this.#options)
+  }
+
+  async #greet(): Promise<void> {
+    const names = await this.models()
+    const model = this.model ?? names[0] ?? 'no model'
+    process.stdout.write(
+      `${this.#paint('bold', `skein ${packageVersion()}`)} ${this.#paint('cyan', model)}\n`,
+    )
+    this.say('/help lists the commands; """ begins a text of several lines; Ctrl-D leaves')
+  }
+
+  /** What a command complains of is shown, and one goes on. */
+  async #command(line: string): Promise<void> {
+    try {
+      await runSlashCommand(this, line)
+    } catch (error) {
+      this.say(SkeinError.from(error).message)
+    }
+  }
+
+  /** A question that nothing came of is forgotten, so that the next try starts from the same history. */
+  async ask(content: string): Promise<void> {
+    const { conversation } = this
+    const before = conversation.messages
+    conversation.messages = [...before, { role: 'user', content }]
+    let calls = await this.#answer()
+    while (calls.length > 0) {
+      const results = await this.#resultsOf(calls)
+      if (results === null) break
+      conversation.messages = [...conversation.messages, ...results]
+      calls = await this.#answer()
+    }
+    const last = conversation.messages.at(-1)
+    if (last?.role !== 'assistant' || last.tool_calls !== undefined) conversation.messages = before
+  }
+
+  /** Shows an answer and adds it to the conversation; what it wants called. */
+  async #answer(): Promise<readonly ToolCall[]> {
+    const { conversation } = this
+    const answering = new AbortController()
+    this.#answering = answering
+    const markdown = this.#paint === plain ? null : new TerminalMarkdown(this.#paint)
+    let text = ''
+    let outcome: Outcome | null = null
+    try {
+      outcome = await this.#stream(answering.signal, (piece) => {
+        text += piece
+        process.stdout.write(markdown === null ? piece : markdown.write(piece))
+      })
+    } catch (error) {
+      process.stdout.write(markdown?.end() ?? '')
+      this.#report(error, answering.signal)
+    }
+    process.stdout.write(`${markdown?.end() ?? ''}\n`)
+    this.#answering = null
+    const calls = outcome?.calls ?? []
+    if (outcome !== null) this.#showFigures(outcome)
+    const called = calls.length > 0 ? { tool_calls: calls } : {}
+    if (text !== '' || calls.length > 0) {
+      const answer: ChatMessage = { role: 'assistant', content: text, ...called }
+      conversation.messages = [...conversation.messages, answer]
+    }
+    return calls
+  }
+
+  async #stream(signal: AbortSignal, show: (text: string) => void): Promise<Outcome> {
+    const started = performance.now()
+    let first = 0
+    let isThought = false
+    const { prompt: messages } = this.conversation
+    const { model, tools, isThinking } = this
+    const request = { ...this.#options, model, tools, isThinking, messages, signal }
+    for await (const piece of streamChat(request)) {
+      if (first === 0) first = performance.now()
+      if (piece.type === 'end') {
+        const { calls, tokens } = piece
+        return { calls, tokens, firstMs: first - started, restMs: performance.now() - first }
+      }
+      if (piece.type === 'thought') process.stdout.write(this.#paint('dim', piece.text))
+      else if (isThought) process.stdout.write('\n\n')
+      isThought = piece.type === 'thought'
+      if (piece.type === 'text') show(piece.text)
+    }
+    throw new SkeinError('internal', 'the stream ended too early')
+  }
+
+  #showFigures({ calls, tokens, firstMs, restMs }: Outcome): void {
+    for (const { function: called } of calls)
+      this.say(`calls ${called.name} with ${called.arguments}`)
+    if (!this.#isTerminal || tokens === 0) return
+    // The first token had come when the time began.
+    const speed =
+      tokens > 1 && restMs > 0 ? `, ${((1000 * (tokens - 1)) / restMs) | 0} tokens/s` : ''
+    this.say(`${tokens} tokens${speed}, the first after ${Math.round(firstMs)} ms`)
+  }
+
+  /** Whoever talks is the tools. Null: they left. */
+  async #resultsOf(calls: readonly ToolCall[]): Promise<readonly ChatMessage[] | null> {
+    const results: ChatMessage[] = []
+    for (const { id, function: called } of calls) {
+      const content = await this.#prompt.read(this.#paint('yellow', `result of ${called.name}> `))
+      if (content === null) return null
+      results.push({ role: 'tool', content, tool_call_id: id })
+    }
+    return results
+  }
+
+  /** An aborted answer keeps what was said; a server or model that cannot be had ends the command; the rest is shown and one may go on. */
+  #report(error: unknown, { aborted }: AbortSignal): void {
+    if (aborted) return
+    const failure = SkeinError.from(error)
+    if (HOPELESS.has(failure.code)) throw failure
+    process.stdout.write(this.#paint('red', `[${failure.message}]`))
+  }
+}
