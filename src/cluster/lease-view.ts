@@ -14,7 +14,7 @@ export class LeaseView {
   /** i64 [2], shared: the end in nanoseconds, and how often it had passed before it was moved. */
   readonly words: BigInt64Array
 
-  constructor(words = new BigInt64Array(new SharedArrayBuffer(16))) {
+  constructor(words: BigInt64Array = new BigInt64Array(new SharedArrayBuffer(16))) {
     this.words = words
   }
 

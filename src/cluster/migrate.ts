@@ -16,8 +16,11 @@ export async function migrate(client: Client): Promise<void> {
   await client.query('begin')
   try {
     await client.query('select pg_advisory_xact_lock($1)', [LOCK])
+    const { rows } = await client.query('select current_schema() as name')
     const postgrator = new Postgrator({
       driver: 'pg',
+      // A database may have several clusters, by the search_path of their addresses.
+      currentSchema: (rows[0] as { name: string }).name,
       migrationPattern: FILES,
       schemaTable: 'skein_schema',
       // Files are text, and some systems change the ends of lines.

@@ -71,4 +71,6 @@ export interface Session {
   isBusy: boolean
   readonly waiters: (() => void)[]
   isDeleted: boolean
+  /** Of a claim with an end: doubted since that has passed, until a write shows that nobody has taken it; or lost. */
+  claim: 'sure' | 'doubted' | 'lost'
 }

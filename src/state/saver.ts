@@ -36,10 +36,16 @@ interface Release {
 
 const NOTHING: Pick<Batch, 'sessions' | 'releases'> = { sessions: [], releases: [] }
 
+interface SaverEvents {
+  /** A commit has ended: there may be more to do. */
+  done(): void
+  /** Another process has this session; it is to be as if it had never been here. */
+  lost(session: Session): void
+}
+
 export class Saver {
   readonly #store: Store
-  /** Called when a commit has ended: there may be more to do. */
-  readonly #onDone: () => void
+  readonly #events: SaverEvents
   /** In the order in which they came to be. */
   readonly #unsaved = new Set<KeptState>()
   readonly #changed = new Set<Session>()
@@ -58,9 +64,9 @@ export class Saver {
   #wasLight = false
   readonly counters = { saves: 0, failedSaves: 0 }
 
-  constructor(store: Store, onDone: () => void) {
+  constructor(store: Store, events: SaverEvents) {
     this.#store = store
-    this.#onDone = onDone
+    this.#events = events
   }
 
   get numUnsaved(): number {
@@ -136,9 +142,18 @@ export class Saver {
     })
   }
 
+  /** Something of it is to be written, or is being. */
+  isPending(session: Session): boolean {
+    return (
+      this.#changed.has(session) ||
+      this.#batch?.sessions.includes(session) === true ||
+      missingOf(session).length > 0
+    )
+  }
+
   /** The claim to a session of that name is going to end: until it has, the store is not to be asked for it. */
   isEnding({ namespace, id }: SessionName): boolean {
-    const isIt = (name: SessionName) => name.namespace === namespace && name.id === id
+    const isIt = (name: SessionName) => isSame(name, { namespace, id })
     const { sessions, releases } = this.#batch ?? NOTHING
     return (
       [...this.#changed, ...sessions].some((session) => session.isDeleted && isIt(session)) ||
@@ -193,7 +208,7 @@ export class Saver {
     this.#commit = this.#run(batch, changeOf(batch)).finally(() => {
       this.#commit = null
       this.#batch = null
-      this.#onDone()
+      this.#events.done()
     })
   }
 
@@ -232,21 +247,42 @@ export class Saver {
 
   async #run(batch: Batch, change: StoreChange): Promise<void> {
     try {
-      await this.#store.commit(change)
-      this.#succeeded(batch)
+      this.#succeeded(batch, this.#lose(batch, await this.#store.commit(change)))
     } catch (error) {
       this.#failed(batch, SkeinError.from(error))
     }
   }
 
-  #succeeded({ states, releases, barriers }: Batch): void {
+  #succeeded({ states, releases, barriers }: Batch, lost: readonly Session[]): void {
     if (states.length > 0) {
       this.#batchBytes = Math.min(MAX_BATCH_BYTES, 2 * Math.max(this.#batchBytes, bytesOf(states)))
     }
-    for (const state of states) this.#saved(state)
+    for (const state of states) if (this.#unsaved.has(state)) this.#saved(state)
     if (states.length > 0 || this.#unsaved.size === 0) this.#hasFailed = false
-    for (const { done } of releases) done?.(null)
-    for (const { done } of barriers) done(null)
+    const isLost = (name: SessionName) => lost.some((session) => isSame(session, name))
+    for (const { name, done } of releases) done?.(isLost(name) ? taken(name) : null)
+    for (const { session, done } of barriers) {
+      const first = lost.find((each) => session === null || each === session)
+      done(first === undefined ? null : taken(first))
+    }
+  }
+
+  /** Sessions of a commit that others have turned out to have. States that only those hold will never be written. */
+  #lose({ sessions }: Batch, names: readonly SessionName[]): Session[] {
+    const lost = sessions.filter((session) => names.some((name) => isSame(session, name)))
+    const states = new Set(
+      lost.flatMap(({ turns }) => [...turns.values()].map(({ state }) => state)),
+    )
+    for (const session of lost) {
+      this.#changed.delete(session)
+      this.#events.lost(session)
+    }
+    for (const state of states) {
+      if (state.holders.size > 0 || !this.#unsaved.delete(state)) continue
+      state.disk = 'failed'
+      this.#settle(state, taken(lost[0]!))
+    }
+    return lost
   }
 
   #saved(state: KeptState): void {
@@ -277,7 +313,7 @@ export class Saver {
     for (const { done } of [...barriers, ...lacking]) done(error)
     this.#retry = setTimeout(() => {
       this.#retry = null
-      this.#onDone()
+      this.#events.done()
     }, RETRY_MS).unref()
   }
 
@@ -286,6 +322,17 @@ export class Saver {
     this.#waiting.delete(state)
     for (const callback of callbacks) callback(error)
   }
+}
+
+function isSame(a: SessionName, b: SessionName): boolean {
+  return a.namespace === b.namespace && a.id === b.id
+}
+
+export function taken({ id }: SessionName): SkeinError {
+  return new SkeinError(
+    'state_unavailable',
+    `session ${id} was taken over by another worker before this was written; ask again`,
+  )
 }
 
 function lost(): SkeinError {

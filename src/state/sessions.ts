@@ -40,8 +40,9 @@ export class Sessions {
   restore({ namespace, id, record }: StoredSession): void {
     const { version, head, nextTurn, createdAt, updatedAt, ttlMs, turns } = record
     const own = { isBusy: false, waiters: [], isDeleted: false, turns: new Map() }
+    const claim = 'sure'
     const times = { createdAt, updatedAt, ttlMs }
-    const session: Session = { namespace, id, version, head, nextTurn, ...times, ...own }
+    const session: Session = { namespace, id, version, head, nextTurn, ...times, ...own, claim }
     this.#add(session)
     for (const { turn, parent, createdAt: at, ...facts } of turns) {
       const state = this.#states.get(facts.key) ?? createKept({ namespace, ...facts }, 'saved')
@@ -55,6 +56,12 @@ export class Sessions {
       if (this.#drop(session, turn)) this.#events.forgotten(turn.state)
     }
     this.#remove(session)
+  }
+
+  /** Likewise, since another process has taken it: what was not written never will be. */
+  lose(session: Session): void {
+    session.claim = 'lost'
+    if (!session.isDeleted) this.forget(session)
   }
 
   get count(): number {
@@ -94,6 +101,7 @@ export class Sessions {
       isBusy: false,
       waiters: [],
       isDeleted: false,
+      claim: 'sure',
     }
     this.#add(session)
     return session

@@ -1,11 +1,9 @@
 /** Sessions over a disk that is slow or fails, and what durable means. */
-import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import type { Engine } from '../../src/engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
-import { openDatabase } from '../../src/state/store/sqlite.ts'
 import type { SessionRecord } from '../../src/state/store/store.ts'
-import { type DirectStore, newFolder, openDirectStore } from '../helpers/direct-store.ts'
+import { type DirectStore, newFolder, openDirectStore, storedIn } from '../helpers/direct-store.ts'
 import { Collected, promptOf } from './kit.ts'
 import {
   answerAfter,
@@ -108,12 +106,7 @@ describe('a failing disk', () => {
     expect(engine.stats.states).toMatchObject({ unsaved: 0, inMemory: 2, onDisk: 1, saves: 3 })
     await engine.close()
     const again = openDirectStore(folder, IDENTITY)
-    expect(
-      again.database
-        .sessions()
-        .map(({ id }) => id)
-        .sort(),
-    ).toEqual(['a', 'b', 'c'])
+    expect((await storedIn(folder)).map(({ id }) => id)).toEqual(['a', 'b', 'c'])
     await again.close()
   })
 
@@ -129,10 +122,10 @@ describe('a failing disk', () => {
       isGone = true
     })
     await stepsUntil(engine, () => isGone)
-    expect(sessionsIn(folder)).toEqual(['b'])
+    expect(await sessionsIn(folder)).toEqual(['b'])
     engine.call('sessions.delete', { tenant: '', id: 'b' }).catch(() => {})
     await expect(engine.close()).rejects.toThrow('1 states of sessions could not be saved')
-    expect(sessionsIn(folder)).toEqual([])
+    expect(await sessionsIn(folder)).toEqual([])
   })
 
   test('states that fit are written when not all of them do', async () => {
@@ -146,11 +139,11 @@ describe('a failing disk', () => {
     store.isHeld = false
     await stepsUntil(engine, () => engine.stats.states!.saves === 4)
     // As a process that is killed now leaves it.
-    expect(sessionsIn(folder)).toHaveLength(4)
+    expect(await sessionsIn(folder)).toHaveLength(4)
     fillDisk(store, 6)
     await settle(engine)
     await engine.close()
-    expect(sessionsIn(folder)).toHaveLength(6)
+    expect(await sessionsIn(folder)).toHaveLength(6)
   })
 
   test('a branch that is not written does not cost the turn that it continues', async () => {
@@ -161,9 +154,9 @@ describe('a failing disk', () => {
     const first = await transcript(engine, 's', 1)
     fillDisk(store, 0)
     engine.submit(turnOf({ id: 'branch' }, { from: 1 }))
-    await stepsUntil(engine, () => recordIn(folder).version > 3)
+    await stepsUntil(engine, async () => (await recordIn(folder)).version > 3)
     // As a process that is killed now leaves it: not at the beginning, from which the next turn would go on unnoticed.
-    const { head, turns } = recordIn(folder)
+    const { head, turns } = await recordIn(folder)
     expect([head, ...turns.map(({ turn }) => turn)]).toEqual([1, 1, 2, 3])
     fillDisk(store, 1)
     await settle(engine)
@@ -173,7 +166,7 @@ describe('a failing disk', () => {
     const branch = await transcript(engine)
     expect(branch.subarray(0, first.length)).toEqual(first)
     await engine.close()
-    expect(recordIn(folder).turns.map(({ turn }) => turn)).toEqual([2, 3, 4])
+    expect((await recordIn(folder)).turns.map(({ turn }) => turn)).toEqual([2, 3, 4])
   })
 
   /** From here on so many more states fit. */
@@ -185,25 +178,22 @@ describe('a failing disk', () => {
     }
   }
 
-  async function stepsUntil(engine: Engine, isOver: () => boolean): Promise<void> {
-    while (!isOver()) {
+  async function stepsUntil(
+    engine: Engine,
+    isOver: () => boolean | Promise<boolean>,
+  ): Promise<void> {
+    while (!(await isOver())) {
       while (engine.hasWork) engine.step()
       await new Promise((resolve) => setTimeout(resolve, 1))
     }
   }
 
-  function sessionsIn(folder: string): string[] {
-    const db = openDatabase(join(folder, 'sessions.db'), { timeout: 5000 })
-    const ids = db.prepare('SELECT id FROM sessions ORDER BY id').pluck().all()
-    db.close()
-    return ids as string[] // TEXT
+  async function sessionsIn(folder: string): Promise<string[]> {
+    return (await storedIn(folder)).map(({ id }) => id)
   }
 
-  function recordIn(folder: string): SessionRecord {
-    const db = openDatabase(join(folder, 'sessions.db'), { timeout: 5000 })
-    const record = db.prepare("SELECT record FROM sessions WHERE id = 's'").pluck().get()
-    db.close()
-    return JSON.parse(record as string) // TEXT, written by the store
+  async function recordIn(folder: string): Promise<SessionRecord> {
+    return (await storedIn(folder)).find(({ id }) => id === 's')!.record
   }
 
   /** A fork needs no new state, yet makes the session table grow. */
@@ -314,7 +304,8 @@ describe('durable', () => {
   })
 
   test('an import is reported when its state is on disk, however much is to be written before', async () => {
-    const { engine, store } = openAt(newFolder(), { isDurable: true })
+    const folder = newFolder()
+    const { engine, store } = openAt(folder, { isDurable: true })
     await tell(engine, turnOf())
     const bytes = await call(engine, 'sessions.export', REF)
     breakDisk(store)
@@ -323,7 +314,7 @@ describe('durable', () => {
     // Behind it: a deletion, which after a failure is written without states.
     const deletion = engine.call('sessions.delete', REF)
     await withSteps(engine, engine.call('sessions.import', { tenant: '', id: 'i', bytes }))
-    expect(store.database.sessions()).toMatchObject([{ id: 'i', record: { head: 1 } }])
+    expect(await storedIn(folder)).toMatchObject([{ id: 'i', record: { head: 1 } }])
     await deletion
     await engine.close()
   })

@@ -2,13 +2,20 @@
  * A Store over a database in the test's own thread, since a thread needs built code. Like the real one it answers
  * later, in order, and copies what it is given. Reopening the folder is a restart.
  */
+import { createHash } from 'node:crypto'
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { afterAll, beforeAll } from 'vitest'
+import { Database } from '../../src/cluster/database.ts'
+import { LeaseView } from '../../src/cluster/lease-view.ts'
+import { SharedStore } from '../../src/state/shared/shared-store.ts'
 import type { ModelIdentity } from '../../src/state/snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from '../../src/state/store/database.ts'
 import { openSecret } from '../../src/state/store/secret.ts'
-import type { Store, StoreChange } from '../../src/state/store/store.ts'
+import { openDatabase } from '../../src/state/store/sqlite.ts'
+import type { SessionName, Store, StoreChange, StoredSession } from '../../src/state/store/store.ts'
+import { type Postgres, startPostgres } from './postgres.ts'
 
 /** Of a small model. */
 export const IDENTITY: ModelIdentity = {
@@ -26,7 +33,6 @@ export function newFolder(): string {
 }
 
 export interface DirectStore extends Store {
-  readonly database: StoreDatabase
   /** Called before each commit; may throw. */
   onCommit: (change: StoreChange) => void
   /** While set, no state is read and nothing written. */
@@ -35,16 +41,112 @@ export interface DirectStore extends Store {
   answered(): Promise<void>
 }
 
+/** A store as its thread would have it. */
+type Behind = Pick<DirectStore, 'secret' | 'lease'> & {
+  [M in 'load' | 'claim' | 'find' | 'list' | 'usage' | 'expire' | 'close']: (
+    ...given: Parameters<Store[M]>
+  ) => ReturnType<Store[M]> | Awaited<ReturnType<Store[M]>>
+} & { commit(change: StoreChange): ReturnType<Store['commit']> | readonly SessionName[] }
+
+export type DirectOptions = Pick<Partial<DatabaseOptions>, 'now' | 'maxInlineBytes' | 'isToldFirst'>
+
+type Maker = (folder: string, identity: ModelIdentity, options: DirectOptions) => Behind
+
+const overSqlite: Maker = (folder, identity, options) => {
+  const database = new StoreDatabase({ folder, identity, isDurable: false, ...options })
+  return {
+    secret: openSecret(folder),
+    lease: null,
+    load: (key, namespace) => database.load(key, namespace),
+    claim: (name, mayCreate) => database.claim(name, mayCreate),
+    find: (name) => database.find(name),
+    list: (namespace, page) => database.list(namespace, page),
+    usage: (namespace) => database.usage(namespace),
+    expire: () => database.expire(),
+    commit(change) {
+      database.commit(change)
+      return []
+    },
+    close: () => database.close(),
+  }
+}
+
+/** Of a folder: its database. */
+const databases = new Map<string, string>()
+
+const overShared =
+  (postgres: () => Postgres): Maker =>
+  (folder, identity, options) => {
+    const database = databases.get(folder) ?? postgres().newDatabase()
+    databases.set(folder, database)
+    const secret = createHash('sha256').update(folder).digest()
+    const lease = new LeaseView()
+    const store = SharedStore.open({
+      database,
+      blobs: `file://${folder}/blobs`,
+      identity,
+      worker: { node: 'n', url: 'http://n', model: 'm', slots: 1, info: {} },
+      leaseWords: lease.words,
+      ...options,
+      isToldFirst: options.isToldFirst ?? true,
+    })
+    // Whoever asks first is told why it cannot be opened.
+    store.catch(() => {})
+    return {
+      secret,
+      lease: null,
+      load: async (key, namespace) => (await store).load(key, namespace),
+      claim: async (name, mayCreate) => (await store).claim(name, mayCreate),
+      find: async (name) => (await store).find(name),
+      list: async (namespace, page) => (await store).list(namespace, page),
+      usage: async (namespace) => (await store).usage(namespace),
+      expire: async () => (await store).expire(),
+      commit: async (change) => (await store).commit(change),
+      close: async () => (await store).close(),
+    }
+  }
+
+let maker = overSqlite
+
+/** What is stored for a folder, as any other process may see it. */
+export async function storedIn(folder: string): Promise<StoredSession[]> {
+  const url = databases.get(folder)
+  if (url === undefined) {
+    const db = openDatabase(join(folder, 'sessions.db'), { timeout: 5000 })
+    const rows = db.prepare('SELECT namespace, id, record FROM sessions ORDER BY id').all()
+    db.close()
+    const found = rows as (SessionName & { readonly record: string })[] // the columns named
+    return found.map((row) => ({ ...row, record: JSON.parse(row.record) }))
+  }
+  const database = await Database.open(url)
+  const { rows } = await database.query<StoredSession>(
+    'select tenant as namespace, id, record from session where record is not null order by id',
+  )
+  await database.close()
+  return [...rows]
+}
+
+/** From here on the stores of this file's tests are those of a cluster. */
+export function useSharedStores(): void {
+  let postgres: Postgres | null = null
+  maker = overShared(() => postgres!)
+  beforeAll(async () => {
+    postgres = await startPostgres()
+  })
+  afterAll(() => postgres?.remove())
+}
+
 export function openDirectStore(
   folder: string,
   identity: ModelIdentity,
-  options: Partial<DatabaseOptions> = {},
+  options: DirectOptions = {},
 ): DirectStore {
-  const database = new StoreDatabase({ folder, identity, isDurable: false, ...options })
+  const behind = maker(folder, identity, options)
+  const pause = () => new Promise((resolve) => setTimeout(resolve, 0))
   let last: Promise<unknown> = Promise.resolve()
-  const later = <T>(work: () => T): Promise<T> => {
+  const later = <T>(work: () => T | Promise<T>): Promise<T> => {
     const turn = last.then(async () => {
-      do await new Promise((resolve) => setTimeout(resolve, 0))
+      do await pause()
       while (store.isHeld)
       return work()
     })
@@ -52,31 +154,35 @@ export function openDirectStore(
     return turn
   }
   let lastSoon: Promise<unknown> = Promise.resolve()
-  const soon = <T>(work: () => T): Promise<T> => {
+  const soon = <T>(work: () => T | Promise<T>): Promise<T> => {
     const turn = lastSoon.then(work)
     lastSoon = turn.catch(() => {})
     return turn
   }
   const store: DirectStore = {
-    database,
-    secret: openSecret(folder),
+    secret: behind.secret,
+    lease: behind.lease,
     onCommit: () => {},
     isHeld: false,
-    load: (key, namespace) => later(() => database.load(key, namespace)),
-    claim: (name, mayCreate) => soon(() => database.claim(name, mayCreate)),
-    find: (name) => soon(() => database.find(name)),
-    list: (namespace, page) => soon(() => database.list(namespace, page)),
-    usage: (namespace) => soon(() => database.usage(namespace)),
-    expire: () => soon(() => database.expire()),
+    load: (key, namespace) => later(() => behind.load(key, namespace)),
+    claim: (name, mayCreate) => soon(() => behind.claim(name, mayCreate)),
+    find: (name) => soon(() => behind.find(name)),
+    list: (namespace, page) => soon(() => behind.list(namespace, page)),
+    usage: (namespace) => soon(() => behind.usage(namespace)),
+    expire: () => soon(() => behind.expire()),
     commit: (change) => {
       const copy = structuredClone(change)
       return later(() => {
         store.onCommit(copy)
-        database.commit(copy)
+        return behind.commit(copy)
       })
     },
-    answered: () => new Promise((resolve) => setTimeout(resolve, 0)),
-    close: () => later(() => database.close()),
+    async answered() {
+      await pause()
+      await lastSoon
+      await pause()
+    },
+    close: () => later(() => behind.close()),
   }
   return store
 }

@@ -5,7 +5,7 @@
 import { setImmediate } from 'node:timers/promises'
 import { assert, SkeinError } from '../../errors.ts'
 import { type ModelInfo, type StateData, stateBytesOf } from '../../model/runner.ts'
-import type { KeptState } from '../../state/kept-state.ts'
+import type { KeptState, Session } from '../../state/kept-state.ts'
 import { Saver } from '../../state/saver.ts'
 import type { Sessions } from '../../state/sessions.ts'
 import type { Store } from '../../state/store/store.ts'
@@ -51,7 +51,11 @@ export class StateMover {
       assert(store !== null, 'a state is in no tier')
       return store.load(key, namespace)
     })
-    this.saver = store === null ? null : new Saver(store, () => this.#saverDone())
+    const events = {
+      done: () => this.#saverDone(),
+      lost: (session: Session) => this.#sessions?.lose(session),
+    }
+    this.saver = store === null ? null : new Saver(store, events)
   }
 
   /** The sessions whose states these are. */

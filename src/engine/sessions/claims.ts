@@ -22,6 +22,11 @@ export class SessionClaims {
   readonly #wake: () => void
   /** The last of those that ask for a session of that name; they take turns. */
   readonly #lines = new Map<string, Promise<unknown>>()
+  /** Of the lease, as far as sessions were looked at since. */
+  #numLapses = 0
+  readonly #doubted = new Set<Session>()
+  /** Those of them that are being written. */
+  readonly #proving = new Set<Session>()
   /** When the usage of a tenant was last asked for. */
   readonly #askedAt = new Map<string, number>()
 
@@ -53,6 +58,22 @@ export class SessionClaims {
         this.#wake()
       }
     })
+  }
+
+  /**
+   * Looks whether claims have come to their end. Then sessions that are written go, with their slots; of the others
+   * nobody knows whose they are until the next write, and they are not used before that.
+   */
+  checkLease(): void {
+    const { lease } = this.store
+    if (lease === null) return
+    const { isOver, numLapses } = lease
+    if (isOver || numLapses !== this.#numLapses) {
+      for (const session of this.#sessions.tenants.sessions()) this.#doubt(session)
+    }
+    if (isOver) return
+    this.#numLapses = numLapses
+    for (const session of this.#doubted) void this.#makeSure(session)
   }
 
   /** A session that this process has not claimed, as it is stored. */
@@ -96,6 +117,40 @@ export class SessionClaims {
       (usage) => this.#sessions.tenants.setElsewhere(namespace, usage),
       () => {},
     )
+  }
+
+  #doubt(session: Session): void {
+    const hasRecord = session.turns.size > 0
+    const isUnwritten = session.isBusy || this.#saver.isPending(session)
+    if (!hasRecord) this.#sessions.lose(session)
+    else if (isUnwritten) {
+      session.claim = 'doubted'
+      this.#doubted.add(session)
+    } else this.#sessions.forget(session)
+    this.#wake()
+  }
+
+  /** Only what is written after the lease went on tells: nobody can take it from then on. */
+  async #makeSure(session: Session): Promise<void> {
+    if (this.#proving.has(session)) return
+    this.#proving.add(session)
+    const numLapses = this.#numLapses
+    try {
+      if (!session.isDeleted) {
+        this.#saver.addSession(session)
+        const written = this.#saver.barrier(session)
+        this.#wake()
+        await written
+      }
+      const { isOver, numLapses: now } = this.store.lease!
+      if (isOver || now !== numLapses) return
+      if (session.claim === 'doubted') session.claim = 'sure'
+    } catch {
+      // It is lost, or the next look tries again.
+    } finally {
+      this.#proving.delete(session)
+      if (session.claim !== 'doubted' || session.isDeleted) this.#doubted.delete(session)
+    }
   }
 
   async #write(session: Session): Promise<void> {
@@ -157,6 +212,13 @@ export class SessionClaims {
     this.#lines.set(key, last)
     return turn
   }
+}
+
+export function doubted(id: string): SkeinError {
+  return new SkeinError(
+    'state_unavailable',
+    `whether session ${id} is still this worker's is not known until the cluster's database answers; try again`,
+  )
 }
 
 export function busy(id: string): SkeinError {

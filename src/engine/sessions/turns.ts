@@ -5,6 +5,7 @@
 import { assert, SkeinError } from '../../errors.ts'
 import { type Runner, stateBytesOf } from '../../model/runner.ts'
 import type { KeptState, Session } from '../../state/kept-state.ts'
+import { taken } from '../../state/saver.ts'
 import { expiresAt, Sessions } from '../../state/sessions.ts'
 import { joinTokens } from '../../state/snapshot.ts'
 import type { SessionLimits } from '../../state/tenants.ts'
@@ -16,7 +17,7 @@ import type { LiveRequest, Sequence, Start } from '../sequence.ts'
 import type { SlotPool } from '../slots.ts'
 import type { StateTransfers } from '../state-transfers.ts'
 import { answerTokens } from './answer-tokens.ts'
-import { SessionClaims } from './claims.ts'
+import { doubted, SessionClaims } from './claims.ts'
 import { type SessionShelf, SessionWriters, type Use } from './writers.ts'
 
 export interface SessionOptions extends MoverOptions {
@@ -30,6 +31,8 @@ export interface SessionOptions extends MoverOptions {
 
 /** How often sessions whose time is over are looked for. */
 const EXPIRY_MS = 60_000
+/** How often it is looked whether claims have come to their end; requests look, too. */
+const LEASE_MS = 500
 
 export class SessionTurns implements SessionShelf {
   readonly sessions: Sessions
@@ -41,7 +44,7 @@ export class SessionTurns implements SessionShelf {
   readonly #options: SessionOptions
   readonly #wake: () => void
   readonly #checkpoints: Checkpoints
-  readonly #expiry: NodeJS.Timeout
+  readonly #timers: readonly NodeJS.Timeout[]
 
   constructor(
     runner: Runner,
@@ -69,7 +72,10 @@ export class SessionTurns implements SessionShelf {
     this.claims =
       store === null ? null : new SessionClaims(store, this.mover.saver!, this.sessions, wake)
     this.writers = new SessionWriters(this, wake)
-    this.#expiry = setInterval(() => this.#expire(), EXPIRY_MS).unref()
+    this.#timers = [
+      setInterval(() => this.#expire(), EXPIRY_MS).unref(),
+      ...(store?.lease ? [setInterval(() => this.claims?.checkLease(), LEASE_MS).unref()] : []),
+    ]
   }
 
   /** The turn being continued, and where the state of it is to begin with; null for a request without one. */
@@ -111,6 +117,7 @@ export class SessionTurns implements SessionShelf {
     report: (position: SessionPosition | null, error: SkeinError | null) => void,
   ): void {
     const { owner } = sequence
+    this.claims?.checkLease()
     const use = this.writers.useOf(owner)
     const session = use?.session
     assert(use && session, 'an answer of no session became a turn')
@@ -119,7 +126,7 @@ export class SessionTurns implements SessionShelf {
     this.#checkpoints.drop(owner)
     if (state === null) {
       this.sessions.unlock(session)
-      report(null, null)
+      report(null, session.claim === 'lost' ? taken(session) : null)
       return
     }
     const { head, ttlMs } = session
@@ -127,7 +134,9 @@ export class SessionTurns implements SessionShelf {
     const turn = this.sessions.addTurn(session, use.parent?.turn ?? 0, state)
     const position = { id: session.id, turn: turn.turn, version: session.version }
     this.mover.saver?.addState(state)
-    const isDurable = this.#options.isDurable && this.mover.saver !== null
+    // What may be another's by now is not told of before it is written either.
+    const isDurable =
+      this.mover.saver !== null && (this.#options.isDurable || session.claim === 'doubted')
     // Nothing goes for a turn that may yet be taken away.
     if (!isDurable) {
       this.sessions.prune(session)
@@ -139,7 +148,7 @@ export class SessionTurns implements SessionShelf {
       return
     }
     this.mover.saver.whenSaved(state, (error) => {
-      const failure = isDurable ? error : null
+      const failure = isDurable || session.claim === 'lost' ? error : null
       if (failure !== null) {
         session.ttlMs = ttlMs
         this.sessions.retractTurn(session, turn, head)
@@ -166,7 +175,7 @@ export class SessionTurns implements SessionShelf {
 
   /** Without saving anything. */
   dispose(): void {
-    clearInterval(this.#expiry)
+    for (const timer of this.#timers) clearInterval(timer)
   }
 
   /** Throws what forbids a new turn with so many tokens and its answer's; null: no state comes with it. */
@@ -183,9 +192,11 @@ export class SessionTurns implements SessionShelf {
     }
   }
 
-  /** The session of that id, unless its time is over. */
+  /** The session of that id, unless its time is over. Throws state_unavailable where another may have it by now. */
   find(namespace: string, id: string): Session | null {
+    this.claims?.checkLease()
     const session = this.sessions.find(namespace, id)
+    if (session?.claim === 'doubted') throw doubted(id)
     if (session === null || session.isBusy) return session
     const end = expiresAt(session)
     if (end === null || end > this.#options.now()) return session
@@ -221,7 +232,7 @@ export class SessionTurns implements SessionShelf {
   #pruneWhenSaved(session: Session, state: KeptState): void {
     this.mover.saver?.whenSaved(state, (error) => {
       if (error === null) this.sessions.prune(session)
-      else this.#pruneWhenSaved(session, state)
+      else if (session.claim !== 'lost') this.#pruneWhenSaved(session, state)
     })
   }
 

@@ -63,11 +63,11 @@ export class SessionWriters {
       waiting: null,
     }
     this.#uses.set(live, use)
-    if (this.#mustClaim(live, use)) {
-      void this.#claimThenEnter(live, use, opening)
-      return
-    }
     try {
+      if (this.#mustClaim(live, use)) {
+        void this.#claimThenEnter(live, use, opening)
+        return
+      }
       this.#enter(live, use, opening)
     } catch (error) {
       this.#uses.delete(live)
@@ -157,11 +157,11 @@ export class SessionWriters {
   /** The writer before it has gone, and perhaps the session with it. */
   #enterLater(live: LiveRequest, use: Use, opening: Opening): void {
     use.waiting = null
-    if (this.#mustClaim(live, use)) {
-      void this.#claimThenEnter(live, use, opening)
-      return
-    }
     try {
+      if (this.#mustClaim(live, use)) {
+        void this.#claimThenEnter(live, use, opening)
+        return
+      }
       this.#enter(live, use, opening)
     } catch (error) {
       opening.fail(SkeinError.from(error))

@@ -1,10 +1,10 @@
 /** Opening a store's database: its file, its log, its tables, and waiting for others that do so at the same time. */
 import { accessSync, closeSync, constants, existsSync, openSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
+import { unavailable } from './failures.ts'
 import { LONG_BYTES } from './log.ts'
 import { prepareTables } from './schema.ts'
 import { type Database, isLocked, openDatabase } from './sqlite.ts'
-import { warn } from './warn.ts'
 
 /** How long to wait for other processes' transactions. */
 export const LOCK_TIMEOUT_MS = 5000
@@ -78,20 +78,4 @@ function inUse(path: string): SkeinError {
     'conflict',
     `${path} is in use by another process that does not share it; stop it, or give this one its own --data-dir or --no-store`,
   )
-}
-
-export function unavailable(what: string, error: unknown): SkeinError {
-  const message = `a state cannot be ${what}`
-  if (isOfPath(error)) warn(message, error)
-  return new SkeinError('state_unavailable', `${message}: ${reasonOf(error)}`, { cause: error })
-}
-
-function isOfPath(error: unknown): error is NodeJS.ErrnoException {
-  return error instanceof Error && 'path' in error
-}
-
-/** Clients read it: where the data folder is stands in the log only. */
-function reasonOf(error: unknown): string {
-  if (isOfPath(error)) return error.message.split(`, ${error.syscall} `)[0]!
-  return error instanceof Error ? error.message : String(error)
 }

@@ -12,9 +12,10 @@ import { SkeinError } from '../../errors.ts'
 import { joinBytes } from '../../files/bytes.ts'
 import { makeFolder } from '../../files/make-folder.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
-import { decodeSnapshot, snapshotParts, viewSnapshot } from '../snapshot-file.ts'
+import { snapshotParts } from '../snapshot-file.ts'
 import { Blobs } from './blobs.ts'
-import { type ConnectionOptions, connect, LOCK_TIMEOUT_MS, unavailable } from './connection.ts'
+import { type ConnectionOptions, connect, LOCK_TIMEOUT_MS } from './connection.ts'
+import { unavailable, warn } from './failures.ts'
 import { type FileLayer, realFiles } from './files.ts'
 import { StoreLog } from './log.ts'
 import { Owners } from './owners.ts'
@@ -29,7 +30,7 @@ import type {
   StoredSession,
   Usage,
 } from './store.ts'
-import { warn } from './warn.ts'
+import { readStored } from './stored-snapshot.ts'
 
 export interface DatabaseOptions extends ConnectionOptions {
   /** Made if it is not there. */
@@ -143,17 +144,10 @@ export class StoreDatabase {
     try {
       const row = this.#rowOf(key)
       if (row === undefined) throw new SkeinError('state_unavailable', 'it is not there')
-      const { identity } = this.#options
-      const { snapshot, header } = row.inline
-        ? decodeSnapshot(row.inline, identity)
-        : viewSnapshot(this.#blobs.read(row.file!), identity)
-      if (header.namespace !== namespace) {
-        throw new SkeinError('state_unavailable', 'it belongs to another tenant')
-      }
-      if (header.key !== undefined && header.key !== key) {
-        throw new SkeinError('state_unavailable', 'another state is in its place')
-      }
-      return snapshot
+      const of = { key, namespace, identity: this.#options.identity }
+      return row.inline
+        ? readStored(row.inline, of)
+        : readStored(this.#blobs.read(row.file!), of, true)
     } catch (error) {
       if (error instanceof SkeinError && error.code === 'state_incompatible') throw error
       throw unavailable('read', error)

@@ -4,8 +4,8 @@
  */
 import { statSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
+import { warn } from './failures.ts'
 import type { Database } from './sqlite.ts'
-import { warn } from './warn.ts'
 
 /** It is emptied when it is longer, and cut to this by SQLite itself. */
 export const LONG_BYTES = 64 * 2 ** 20

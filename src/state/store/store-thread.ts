@@ -1,12 +1,15 @@
 /** The store as two threads of this process: see thread.ts. It owns them; if one dies, everything asked of it fails. */
-import { createHash } from 'node:crypto'
 import { join } from 'node:path'
 import { setImmediate } from 'node:timers/promises'
 import { Worker } from 'node:worker_threads'
+import { LeaseView } from '../../cluster/lease-view.ts'
 import { assert, SkeinError } from '../../errors.ts'
+import { modelKeyOf } from '../model-key.ts'
+import type { SharedStoreOptions } from '../shared/shared-store.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import type {
   Claim,
+  LeaseSight,
   ListPage,
   SessionName,
   Store,
@@ -14,7 +17,14 @@ import type {
   StoredSession,
   Usage,
 } from './store.ts'
-import type { FromThread, ThreadAsk, ThreadAsks, ThreadOptions, ToThread } from './thread.ts'
+import type {
+  FromThread,
+  SharedThreadOptions,
+  ThreadAsk,
+  ThreadAsks,
+  ThreadOptions,
+  ToThread,
+} from './thread.ts'
 
 export interface StoreOptions {
   /** Of all models; each has a folder of its own in it. */
@@ -25,9 +35,10 @@ export interface StoreOptions {
 
 /** Opens or makes the store of a model. */
 export async function openStore(options: StoreOptions): Promise<Store> {
-  const folder = join(options.dataFolder, folderOf(options.identity))
+  const folder = join(options.dataFolder, modelKeyOf(options.identity))
   const numReads = new Int32Array(new SharedArrayBuffer(4))
-  const shared = { ...options, folder, numReads, isToldFirst: !options.isDurable }
+  const kind = 'sqlite'
+  const shared = { ...options, kind, folder, numReads, isToldFirst: !options.isDurable } as const
   const writer = await StoreThread.start(shared)
   try {
     // A claim is worth nothing after a loss of power, so this one never waits for the disk.
@@ -41,12 +52,13 @@ export async function openStore(options: StoreOptions): Promise<Store> {
   }
 }
 
-/** A store holds the states of one model: one that fits another model's would be wrong and look right. */
-function folderOf(identity: ModelIdentity): string {
-  const { architecture, layers, channels, heads, headSize, vocabulary, weights } = identity
-  const parts = [architecture, layers, channels, heads, headSize, vocabulary, weights]
-  const hash = createHash('sha256').update(JSON.stringify(parts)).digest('hex')
-  return `${architecture}-${hash.slice(0, 16)}`
+type ClusterStoreOptions = Omit<SharedStoreOptions, 'leaseWords' | 'now'>
+
+/** Opens the store that the nodes of a cluster share, and joins them. One thread will do: its work is waiting. */
+export async function openClusterStore(options: ClusterStoreOptions): Promise<Store> {
+  const lease = new LeaseView()
+  const thread = await StoreThread.start({ kind: 'shared', ...options, leaseWords: lease.words })
+  return new ThreadedStore(thread, thread, new Int32Array(1), lease)
 }
 
 /** A megabyte: a millisecond or so. */
@@ -54,13 +66,21 @@ const PART_FLOATS = 2 ** 18
 
 class ThreadedStore implements Store {
   readonly secret: Uint8Array
+  readonly lease: LeaseSight | null
   readonly #writer: StoreThread
   readonly #reader: StoreThread
   /** i32 [1]: the writer gives way to them. */
   readonly #numReads: Int32Array
   #numCommits = 0
 
-  constructor(writer: StoreThread, reader: StoreThread, numReads: Int32Array) {
+  /** Writer and reader may be the same. */
+  constructor(
+    writer: StoreThread,
+    reader: StoreThread,
+    numReads: Int32Array,
+    lease: LeaseSight | null = null,
+  ) {
+    this.lease = lease
     this.#numReads = numReads
     this.#writer = writer
     this.#reader = reader
@@ -101,7 +121,7 @@ class ThreadedStore implements Store {
    * A large state goes over in parts, one a turn of the event loop: the engine steps in between, and a copy of tens of
    * megabytes at once would hold it up. Where it breaks off in between, what went over is nobody's.
    */
-  async commit(change: StoreChange): Promise<void> {
+  async commit(change: StoreChange): Promise<readonly SessionName[]> {
     this.#numCommits++
     const number = this.#numCommits
     const puts = []
@@ -116,13 +136,13 @@ class ThreadedStore implements Store {
       }
       puts.push({ ...put, numParts })
     }
-    await this.#writer.ask('commit', { ...change, number, puts })
+    return this.#writer.ask('commit', { ...change, number, puts })
   }
 
   /** The reader's connection first: the other one gives up the claims of both. */
   async close(): Promise<void> {
     await this.#reader.end()
-    await this.#writer.end()
+    if (this.#writer !== this.#reader) await this.#writer.end()
   }
 }
 
@@ -149,7 +169,7 @@ class StoreThread {
     worker.on('exit', (code) => this.#fail(`exit code ${code}`))
   }
 
-  static start(workerData: ThreadOptions): Promise<StoreThread> {
+  static start(workerData: ThreadOptions | SharedThreadOptions): Promise<StoreThread> {
     const worker = new Worker(new URL('./thread.js', import.meta.url), { workerData })
     return new Promise((resolve, reject) => {
       const lost = (reason: string) => reject(threadEnded(reason))

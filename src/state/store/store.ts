@@ -74,14 +74,25 @@ export interface ListPage {
   readonly after: { readonly updatedAt: number; readonly id: string } | null
 }
 
+/** How long this process may count on what it has claimed, where that has an end. */
+export interface LeaseSight {
+  /** Others may take what is claimed here, and what is written here may be refused. */
+  readonly isOver: boolean
+  /** How often it went on after it was over. */
+  readonly numLapses: number
+}
+
 export interface Store {
   /** Of tenants' namespaces; it lives as long as the store does. */
   readonly secret: Uint8Array
+  /** Null: claims last as long as the process. */
+  readonly lease: LeaseSight | null
   /** Rejects with state_unavailable for what is missing, damaged, of another owner or of another model. */
   load(key: string, namespace: string): Promise<Snapshot>
   /**
    * Makes this process the only one to write to a session; one that does not exist is claimed only where it may be
-   * created. Rejects with conflict while another process has it, and takes it over at once when that one is dead.
+   * created. Rejects with conflict while another process has it, and takes it over at once when that one is dead; with
+   * misdirected and its address while that process is of another machine.
    */
   claim(name: SessionName, mayCreate: boolean): Promise<Claim>
   /** A session as it is stored, whoever writes to it. */
@@ -91,8 +102,11 @@ export interface Store {
   usage(namespace: string): Promise<Usage>
   /** Deletes sessions whose time is over and that no process has claimed. */
   expire(): Promise<void>
-  /** Resolves when the change is on disk; rejects with state_unavailable when nothing of it is. */
-  commit(change: StoreChange): Promise<void>
+  /**
+   * Resolves when the change is on disk, with those of its sessions of which nothing was written: others have them.
+   * Rejects with state_unavailable when nothing of it is, as far as is known.
+   */
+  commit(change: StoreChange): Promise<readonly SessionName[]>
   /** After what was asked before. Nothing may be asked after it. */
   close(): Promise<void>
 }

@@ -5,6 +5,7 @@
  */
 import { parentPort, workerData } from 'node:worker_threads'
 import { assert, type ErrorShape, SkeinError } from '../../errors.ts'
+import type { SharedStoreOptions } from '../shared/shared-store.ts'
 import type { Snapshot } from '../snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from './database.ts'
 import { filesWith } from './files.ts'
@@ -19,7 +20,13 @@ import type {
   Usage,
 } from './store.ts'
 
+/** Of a thread that has a store which others share to itself. */
+export interface SharedThreadOptions extends Omit<SharedStoreOptions, 'now'> {
+  readonly kind: 'shared'
+}
+
 export interface ThreadOptions extends Omit<DatabaseOptions, 'files' | 'now'> {
+  readonly kind: 'sqlite'
   /** Where the secret is. */
   readonly dataFolder: string
   /** i32 [1], shared by the threads of a store: reads that requests wait for. */
@@ -43,7 +50,7 @@ export interface ThreadAsks {
   }
   usage: { params: { readonly namespace: string }; result: Usage }
   expire: { params: null; result: null }
-  commit: { params: LightChange; result: null }
+  commit: { params: LightChange; result: readonly SessionName[] }
   close: { params: null; result: null }
 }
 
@@ -86,7 +93,24 @@ function buffersOf({ tokens, tail, state }: Snapshot): ArrayBuffer[] {
   return [...new Set(buffers)]
 }
 
-type Answers = { [M in ThreadAsk]: (params: ThreadAsks[M]['params']) => ThreadAsks[M]['result'] }
+type Answer<T> = T | Promise<T>
+
+type Answers = {
+  [M in ThreadAsk]: (params: ThreadAsks[M]['params']) => Answer<ThreadAsks[M]['result']>
+}
+
+/** A store as its thread uses it. */
+interface OpenStore {
+  readonly owner: string
+  load(key: string, namespace: string): Answer<Snapshot>
+  claim(name: SessionName, mayCreate: boolean): Answer<Claim>
+  find(name: SessionName): Answer<StoredSession | null>
+  list(namespace: string, page: ListPage): Answer<readonly StoredSession[]>
+  usage(namespace: string): Answer<Usage>
+  expire(): Answer<void>
+  commit(change: StoreChange): Answer<readonly SessionName[]>
+  close(): Answer<void>
+}
 
 /** Parts of the commit that is coming. One that broke off leaves some behind: they are no other's. */
 class Parts {
@@ -110,31 +134,21 @@ class Parts {
   }
 }
 
-function answersOf(database: StoreDatabase, parts: Parts): Answers {
-  const timers = [
-    setInterval(() => database.checkpoint(), CHECKPOINT_MS),
-    setInterval(() => database.purge(), PURGE_MS),
-  ]
+function answersOf(store: OpenStore, parts: Parts): Answers {
   return {
-    load: ({ key, namespace }) => database.load(key, namespace),
-    claim: ({ name, mayCreate }) => database.claim(name, mayCreate),
-    find: (name) => database.find(name),
-    list: ({ namespace, page }) => database.list(namespace, page),
-    usage: ({ namespace }) => database.usage(namespace),
-    expire: () => {
-      database.expire()
-      return null
-    },
-    commit: (change) => {
-      database.commit(parts.join(change))
-      return null
-    },
-    close: () => {
-      for (const timer of timers) clearInterval(timer)
-      database.close()
-      return null
-    },
+    load: ({ key, namespace }) => store.load(key, namespace),
+    claim: ({ name, mayCreate }) => store.claim(name, mayCreate),
+    find: (name) => store.find(name),
+    list: ({ namespace, page }) => store.list(namespace, page),
+    usage: ({ namespace }) => store.usage(namespace),
+    expire: () => nothing(store.expire()),
+    commit: (change) => store.commit(parts.join(change)),
+    close: () => nothing(store.close()),
   }
+}
+
+function nothing(answer: Answer<void>): Answer<null> {
+  return answer instanceof Promise ? answer.then(() => null) : null
 }
 
 /** Waits while reads are under way: a write of tens of megabytes would double their time. */
@@ -147,32 +161,51 @@ function giveWay(numReads: Int32Array): void {
   }
 }
 
-function serve(database: StoreDatabase): void {
+/** Those of a database are given at once, in order; a close waits for all that was asked before it. */
+function serve(store: OpenStore): void {
   const parts = new Parts()
-  const answers = answersOf(database, parts)
+  const answers = answersOf(store, parts)
+  const pending = new Set<Promise<void>>()
+  const finish = (id: number, method: ThreadAsk, result: unknown) => {
+    const transfer = method === 'load' ? buffersOf(result as Snapshot) : []
+    post({ type: 'done', id, result }, transfer)
+    if (method === 'close') port.close()
+  }
+  const fail = (id: number, error: unknown) => {
+    post({ type: 'failed', id, error: SkeinError.from(error).toShape() })
+  }
+  const wait = (id: number, method: ThreadAsk, answer: Promise<unknown>) => {
+    const waiting = answer
+      .then(
+        (result) => finish(id, method, result),
+        (error) => fail(id, error),
+      )
+      .finally(() => pending.delete(waiting))
+    pending.add(waiting)
+  }
   port.on('message', (message: ToThread) => {
     if (message.type === 'part') {
       parts.add(message.commit, message.part)
       return
     }
     const { id, method, params } = message
+    // The message pairs a method with its parameters.
+    const ask = () => (answers[method] as (given: typeof params) => unknown)(params)
     try {
-      // The message pairs a method with its parameters.
-      const result = (answers[method] as (given: typeof params) => unknown)(params)
-      const transfer = method === 'load' ? buffersOf(result as Snapshot) : []
-      post({ type: 'done', id, result }, transfer)
-      if (method === 'close') port.close()
+      const isLast = method === 'close' && pending.size > 0
+      const result = isLast ? Promise.all(pending).then(ask) : ask()
+      if (result instanceof Promise) wait(id, method, result)
+      else finish(id, method, result)
     } catch (error) {
-      post({ type: 'failed', id, error: SkeinError.from(error).toShape() })
+      fail(id, error)
     }
   })
 }
 
-const { dataFolder, numReads, ...options } = workerData as ThreadOptions // given by store-thread.ts
 /** What the next try would meet too: somebody else's folder, a read-only file system, a path that leads through a file. */
 const PERMANENT = ['EACCES', 'EPERM', 'EROFS', 'ENOTDIR', 'EEXIST', 'ENOENT']
 
-function notOpened(error: unknown): SkeinError {
+function notOpened(error: unknown, dataFolder: string): SkeinError {
   // Errors of the file system carry a code.
   const { code = '', message } = error as NodeJS.ErrnoException
   if (!PERMANENT.includes(code)) return SkeinError.from(error)
@@ -183,13 +216,57 @@ function notOpened(error: unknown): SkeinError {
   )
 }
 
+interface Opened {
+  readonly store: OpenStore
+  readonly secret: Uint8Array
+}
+
+function openDatabase({ dataFolder, numReads, kind, ...options }: ThreadOptions): Opened {
+  try {
+    const secret = openSecret(dataFolder)
+    const files = filesWith(() => giveWay(numReads))
+    const database = new StoreDatabase({ ...options, files })
+    const timers = [
+      setInterval(() => database.checkpoint(), CHECKPOINT_MS),
+      setInterval(() => database.purge(), PURGE_MS),
+    ]
+    const store: OpenStore = {
+      owner: database.owner,
+      load: (key, namespace) => database.load(key, namespace),
+      claim: (name, mayCreate) => database.claim(name, mayCreate),
+      find: (name) => database.find(name),
+      list: (namespace, page) => database.list(namespace, page),
+      usage: (namespace) => database.usage(namespace),
+      expire: () => database.expire(),
+      commit(change) {
+        database.commit(change)
+        return []
+      },
+      close() {
+        for (const timer of timers) clearInterval(timer)
+        database.close()
+      },
+    }
+    return { store, secret }
+  } catch (error) {
+    throw notOpened(error, dataFolder)
+  }
+}
+
+/** Who shares nothing need not have the drivers in memory. */
+async function openShared(options: SharedThreadOptions): Promise<Opened> {
+  const { SharedStore } = await import('../shared/shared-store.ts')
+  const store = await SharedStore.open(options)
+  return { store, secret: store.secret }
+}
+
+const options = workerData as ThreadOptions | SharedThreadOptions // given by store-thread.ts
 try {
-  const secret = openSecret(dataFolder)
-  const files = filesWith(() => giveWay(numReads))
-  const database = new StoreDatabase({ ...options, files })
-  serve(database)
-  post({ type: 'opened', secret, owner: database.owner })
+  const { store, secret } =
+    options.kind === 'shared' ? await openShared(options) : openDatabase(options)
+  serve(store)
+  post({ type: 'opened', secret, owner: store.owner })
 } catch (error) {
-  post({ type: 'failed', id: null, error: notOpened(error).toShape() })
+  post({ type: 'failed', id: null, error: SkeinError.from(error).toShape() })
   port.close()
 }

@@ -10,7 +10,9 @@ function sessionOf(id: string, state: KeptState): Session {
   const turn = { turn: 1, parent: 0, createdAt: 1, state }
   const times = { createdAt: 1, updatedAt: 1, ttlMs: null }
   const own = { isBusy: false, waiters: [], isDeleted: false, turns: new Map([[1, turn]]) }
-  const session = { namespace: NAMESPACE, id, version: 1, head: 1, nextTurn: 2, ...times, ...own }
+  const claim = 'sure'
+  const name = { namespace: NAMESPACE, id }
+  const session: Session = { ...name, version: 1, head: 1, nextTurn: 2, ...times, ...own, claim }
   state.holders.add(session)
   return session
 }
@@ -21,8 +23,9 @@ function setUp(bytes: number) {
   const commit = async (change: StoreChange) => {
     if (change.puts.length > 0) throw new Error('ENOSPC: no space left on device')
     commits.push(change)
+    return []
   }
-  const saver = new Saver({ commit } as Partial<Store> as Store, () => {}) // nothing else is asked
+  const saver = new Saver({ commit } as Partial<Store> as Store, { done() {}, lost() {} }) // nothing else is asked
   const facts = { key: 'k', namespace: NAMESPACE, isForeign: false, numTokens: 1, bytes }
   const state = createKept(facts, 'none')
   state.text = { tokens: Int32Array.of(1), tail: new Int32Array(0) }

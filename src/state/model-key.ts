@@ -1,0 +1,10 @@
+/** The name of a model among stored states: one that fits another model's would be wrong and look right. */
+import { createHash } from 'node:crypto'
+import type { ModelIdentity } from './snapshot.ts'
+
+export function modelKeyOf(identity: ModelIdentity): string {
+  const { architecture, layers, channels, heads, headSize, vocabulary, weights } = identity
+  const parts = [architecture, layers, channels, heads, headSize, vocabulary, weights]
+  const hash = createHash('sha256').update(JSON.stringify(parts)).digest('hex')
+  return `${architecture}-${hash.slice(0, 16)}`
+}

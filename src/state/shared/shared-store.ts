@@ -1,0 +1,306 @@
+/**
+ * A store that all nodes of a cluster share: sessions and small states are rows of its database, large states are blobs.
+ * A change is one statement. A blob is kept before the statement that names it and removed after the one that no longer
+ * does; what a crash leaves between the two is found by age (sweep.ts). It runs in a thread of its own, store/thread.ts.
+ */
+import { randomBytes } from 'node:crypto'
+import { Database } from '../../cluster/database.ts'
+import { Lease, type WorkerFacts } from '../../cluster/lease.ts'
+import { LeaseView } from '../../cluster/lease-view.ts'
+import { ownerOf, type SessionKey, take } from '../../cluster/ownership.ts'
+import { SkeinError } from '../../errors.ts'
+import { joinBytes } from '../../files/bytes.ts'
+import { modelKeyOf } from '../model-key.ts'
+import type { ModelIdentity, Snapshot } from '../snapshot.ts'
+import { snapshotParts } from '../snapshot-file.ts'
+import { unavailable, warn } from '../store/failures.ts'
+import type {
+  Claim,
+  ListPage,
+  SessionName,
+  SessionRecord,
+  StatePut,
+  StoreChange,
+  StoredSession,
+  Usage,
+} from '../store/store.ts'
+import { readStored } from '../store/stored-snapshot.ts'
+import type { Blobs } from './blobs.ts'
+import { openBlobs } from './open-blobs.ts'
+import * as rows from './rows.ts'
+import { sweepWhenDue } from './sweep.ts'
+
+/** What a worker says of itself besides what its store knows. */
+export type MemberFacts = Omit<WorkerFacts, 'id' | 'fingerprint'>
+
+export interface SharedStoreOptions {
+  /** postgres://… */
+  readonly database: string
+  /** s3://… or file:///… */
+  readonly blobs: string
+  readonly identity: ModelIdentity
+  readonly worker: MemberFacts
+  /** Turns are told of before they are written. */
+  readonly isToldFirst: boolean
+  /** The words of a LeaseView, shared with the engine's thread. */
+  readonly leaseWords?: BigInt64Array | undefined
+  /** i32 [1], shared: requests under way. */
+  readonly numInFlight?: Int32Array | undefined
+  readonly renewMs?: number | undefined
+  readonly leaseMs?: number | undefined
+  readonly now?: (() => number) | undefined
+  /** Larger states are blobs. */
+  readonly maxInlineBytes?: number | undefined
+}
+
+const MAX_INLINE_BYTES = 2 ** 20
+/** More changes than a session has on their way to the store at once. */
+const GAP = 1000
+/** A session that nobody had a moment ago is somebody's now. */
+const TRIES = 5
+const SWEEP_CHECK_MS = 10 * 60_000
+
+export class SharedStore {
+  readonly secret: Uint8Array
+  /** This process, among those of the cluster. */
+  readonly owner: string
+  readonly lease: Lease
+  readonly #database: Database
+  readonly #blobs: Blobs
+  readonly #options: SharedStoreOptions
+  readonly #model: string
+  readonly #now: () => number
+  /** What claimed sessions are written with. */
+  readonly #fences = new Map<string, number>()
+  /** Blobs of states that are not in the database yet, by key: another try need not bring them again. */
+  readonly #staged = new Map<string, string>()
+  readonly #sweeping: NodeJS.Timeout
+
+  private constructor(database: Database, blobs: Blobs, lease: Lease, options: SharedStoreOptions) {
+    this.secret = database.secret
+    this.owner = lease.id
+    this.lease = lease
+    this.#database = database
+    this.#blobs = blobs
+    this.#options = options
+    this.#model = modelKeyOf(options.identity)
+    this.#now = options.now ?? Date.now
+    this.#sweeping = setInterval(() => {
+      sweepWhenDue(database, blobs).catch((error) => warn('old states were not looked for', error))
+    }, SWEEP_CHECK_MS).unref()
+  }
+
+  static async open(options: SharedStoreOptions): Promise<SharedStore> {
+    const blobs = openBlobs(options.blobs)
+    const database = await Database.open(options.database)
+    try {
+      const { identity, worker, leaseWords, numInFlight, renewMs, leaseMs } = options
+      const id = `${worker.node}-${randomBytes(8).toString('hex')}`
+      const facts = { ...worker, id, fingerprint: modelKeyOf(identity) }
+      const lease = await Lease.join(database, facts, {
+        renewMs,
+        leaseMs,
+        view: new LeaseView(leaseWords),
+        inFlight: () => (numInFlight === undefined ? 0 : Atomics.load(numInFlight, 0)),
+      })
+      return new SharedStore(database, blobs, lease, options)
+    } catch (error) {
+      await database.close()
+      throw error
+    }
+  }
+
+  find(name: SessionName): Promise<StoredSession | null> {
+    return rows.find(this.#database, this.#model, name, this.#now())
+  }
+
+  list(namespace: string, page: ListPage): Promise<StoredSession[]> {
+    return rows.list(this.#database, this.#elsewhere(namespace), page)
+  }
+
+  usage(namespace: string): Promise<Usage> {
+    return rows.usage(this.#database, this.#elsewhere(namespace))
+  }
+
+  /** See Store. */
+  async claim(name: SessionName, mayCreate: boolean): Promise<Claim> {
+    this.lease.check()
+    const gap = this.#options.isToldFirst ? GAP : 0
+    for (let i = 0; i < TRIES; i++) {
+      const taken = await take(this.#database, this.#keyOf(name), {
+        worker: this.owner,
+        mayCreate,
+        gap,
+      })
+      if (taken !== null) {
+        this.#fences.set(nameKey(name), taken.fence)
+        // Written by publish.
+        const record = taken.record as SessionRecord | null
+        const session = record === null ? null : await this.#fresh({ ...name, record })
+        return { session, others: await this.usage(name.namespace) }
+      }
+      await this.#refuseForeign(name)
+      if (!mayCreate && (await this.#isGone(name)))
+        return { session: null, others: await this.usage(name.namespace) }
+    }
+    throw new SkeinError('conflict', `session ${name.id} changes hands; try again`)
+  }
+
+  async expire(): Promise<void> {
+    await this.#removeUnused(await rows.expire(this.#database, this.#now()))
+  }
+
+  /** Throws state_unavailable for what is missing, damaged or another's, state_incompatible for another model's. */
+  async load(key: string, namespace: string): Promise<Snapshot> {
+    try {
+      const found = await rows.stateOf(this.#database, key)
+      if (found === null) throw new SkeinError('state_unavailable', 'it is not there')
+      const of = { key, namespace, identity: this.#options.identity }
+      // What the driver gives is part of its own memory.
+      if (found.inline !== null) return readStored(found.inline, of)
+      return readStored(await this.#blobs.get(found.blob!), of, true)
+    } catch (error) {
+      if (error instanceof SkeinError && error.code === 'state_incompatible') throw error
+      throw unavailable('read', error)
+    }
+  }
+
+  /** See Store. */
+  async commit({ puts, sessions, deleteKeys, releases = [] }: StoreChange): Promise<SessionName[]> {
+    const changes = this.#changesOf(sessions, releases)
+    const given = changes.filter(({ fence }) => fence !== NO_FENCE)
+    let outcome: rows.Outcome
+    try {
+      const states = await Promise.all(puts.map((put) => this.#stage(put)))
+      outcome = await rows.publish(this.#database, this.#model, given, states)
+    } catch (error) {
+      throw unavailable('written', error)
+    }
+    const held = new Set(outcome.held.map(nameKey))
+    const lost: SessionName[] = []
+    for (const { namespace, id, record, isReleased } of changes) {
+      const name = { namespace, id }
+      const isHeld = held.has(nameKey(name))
+      if (!isHeld || record === null || isReleased) this.#fences.delete(nameKey(name))
+      if (!isHeld && record !== undefined && !(record === null && (await this.#isGone(name))))
+        lost.push(name)
+    }
+    const keys = puts.map(({ key }) => key)
+    for (const key of keys) this.#staged.delete(key)
+    const unused = [...outcome.dropped, ...deleteKeys, ...(lost.length > 0 ? keys : [])]
+    await this.#removeUnused(unused)
+    return lost
+  }
+
+  /** Gives up all claims. */
+  async close(): Promise<void> {
+    clearInterval(this.#sweeping)
+    try {
+      await this.lease.leave()
+    } catch (error) {
+      // They end with the lease.
+      warn('the sessions of this worker stay its own for a while', error)
+    }
+    await this.#database.close()
+  }
+
+  /** One entry a session: the last of those that are about it. */
+  #changesOf(
+    sessions: StoreChange['sessions'],
+    releases: readonly SessionName[],
+  ): rows.Published[] {
+    const changes = new Map<string, rows.Published>()
+    const fenceOf = (name: SessionName) => this.#fences.get(nameKey(name)) ?? NO_FENCE
+    for (const { namespace, id, record } of sessions) {
+      const name = { namespace, id }
+      changes.set(nameKey(name), { ...name, fence: fenceOf(name), record, isReleased: false })
+    }
+    for (const { namespace, id } of releases) {
+      const name = { namespace, id }
+      const change = changes.get(nameKey(name)) ?? { ...name, fence: fenceOf(name) }
+      changes.set(nameKey(name), { ...change, isReleased: true })
+    }
+    return [...changes.values()]
+  }
+
+  async #stage({
+    key,
+    floats,
+    namespace,
+    isForeign,
+    ...text
+  }: StatePut): Promise<rows.StoredState> {
+    const { identity, maxInlineBytes = MAX_INLINE_BYTES } = this.#options
+    const staged = this.#staged.get(key)
+    if (staged !== undefined) return { key, inline: null, blob: staged }
+    const parts = snapshotParts({ ...text, floats }, identity, { namespace, isForeign, key })
+    const size = parts.reduce((sum, part) => sum + part.length, 0)
+    if (size <= maxInlineBytes) return { key, inline: joinBytes(parts), blob: null }
+    const blob = randomBytes(16).toString('hex')
+    await this.#blobs.put(blob, parts)
+    this.#staged.set(key, blob)
+    return { key, inline: null, blob }
+  }
+
+  /** Of states that are not needed by what was written; what cannot be removed now is found by age. */
+  async #removeUnused(keys: readonly string[]): Promise<void> {
+    try {
+      const blobs = await rows.removeUnused(this.#database, keys)
+      for (const key of keys) {
+        const staged = this.#staged.get(key)
+        this.#staged.delete(key)
+        if (staged !== undefined) blobs.push(staged)
+      }
+      await Promise.all(blobs.map((blob) => this.#blobs.remove(blob)))
+    } catch (error) {
+      warn('a deleted state is still there', error)
+    }
+  }
+
+  /** One whose time is over begins anew: the claim stays, its turns go. */
+  async #fresh(session: StoredSession): Promise<StoredSession | null> {
+    const { updatedAt, ttlMs } = session.record
+    if (ttlMs === null || updatedAt + ttlMs > this.#now()) return session
+    const { namespace, id } = session
+    await this.commit({ puts: [], sessions: [{ namespace, id, record: null }], deleteKeys: [] })
+    const taken = await take(this.#database, this.#keyOf(session), {
+      worker: this.owner,
+      mayCreate: true,
+      gap: 0,
+    })
+    if (taken === null) await this.#refuseForeign(session)
+    else this.#fences.set(nameKey(session), taken.fence)
+    return null
+  }
+
+  /** Throws when a live worker has it. Workers of one server know each other; of another, it is that which is to be asked. */
+  async #refuseForeign(name: SessionName): Promise<void> {
+    const owner = await ownerOf(this.#database, this.#keyOf(name))
+    if (owner === null || owner.owner === this.owner) return
+    if (owner.node === this.#options.worker.node) {
+      throw new SkeinError('conflict', `session ${name.id} is in the hands of another worker`)
+    }
+    throw new SkeinError('misdirected', `session ${name.id} is on another node`, {
+      location: owner.url,
+    })
+  }
+
+  async #isGone(name: SessionName): Promise<boolean> {
+    return !(await rows.exists(this.#database, this.#model, name).catch(() => true))
+  }
+
+  #elsewhere(namespace: string): rows.Elsewhere {
+    return { model: this.#model, namespace, worker: this.owner, now: this.#now() }
+  }
+
+  #keyOf({ namespace, id }: SessionName): SessionKey {
+    return { model: this.#model, tenant: namespace, id }
+  }
+}
+
+/** Of a session that is not claimed here. */
+const NO_FENCE = 0
+
+function nameKey({ namespace, id }: SessionName): string {
+  return `${namespace} ${id}`
+}
