@@ -42,6 +42,8 @@ export interface EngineLimits {
   readonly prefillChunk: number | null
   /** Milliseconds that such a step should take; null: what suits the runner. */
   readonly itlTargetMs: number | null
+  /** Memory for states of answers that give their slots to others for a while; 0: none does. */
+  readonly preemptBytes: number
   /** Fill freed slots with NaN, so that a use after free fails loudly. For tests and debugging. */
   readonly poisonFreedSlots: boolean
   /** Told to clients; null: they are not offered any. */
@@ -56,6 +58,7 @@ const DEFAULT_LIMITS: EngineLimits = {
   maxPromptTokens: 131_072,
   prefillChunk: null,
   itlTargetMs: null,
+  preemptBytes: 2 ** 30,
   poisonFreedSlots: Boolean(process.env.SKEIN_DEBUG),
   embeddings: null,
 }
@@ -87,11 +90,9 @@ export class Engine {
     states: StateOptions | null = null,
     startGrammars?: StartThread,
   ) {
-    const { maxWaiting, maxPromptTokens, prefillChunk, itlTargetMs, ...rest } = {
-      ...DEFAULT_LIMITS,
-      ...limits,
-    }
-    const { poisonFreedSlots, embeddings } = rest
+    const given = { ...DEFAULT_LIMITS, ...limits }
+    const { maxWaiting, maxPromptTokens, prefillChunk, itlTargetMs } = given
+    const { poisonFreedSlots, embeddings } = given
     this.#runner = runner
     this.#tokenBytes = tokenBytes
     const slots = new SlotPool(runner, usableSlots(runner), poisonFreedSlots)
@@ -101,7 +102,14 @@ export class Engine {
       states === null ? null : new States(runner, slots, this.#transfers, tokenBytes, states, wake)
     const targetMs = itlTargetMs ?? itlTargetOf(runner)
     const prefill = new PrefillBudget({ prefillChunk, itlTargetMs: targetMs }, runner.maxTokens)
-    this.#scheduler = new Scheduler(runner, slots, this.#transfers, prefill, this.#states)
+    this.#scheduler = new Scheduler(
+      runner,
+      slots,
+      this.#transfers,
+      prefill,
+      this.#states,
+      given.preemptBytes,
+    )
     this.#flights = new Flights(runner, (plan, ms) => {
       const [answers, prompts] = tokensOf(plan)
       // Of a pipeline every step is on its way through all devices.
@@ -113,7 +121,7 @@ export class Engine {
     this.#matchers = new Matchers({
       tokens: () => grammarTokens(tokenBytes, vocabSize),
       vocabSize,
-      numRows: numSlots,
+      numRows: runner.numPlaces,
       ...(startGrammars === undefined ? {} : { start: startGrammars }),
     })
     const startStates = this.startStates.names
@@ -141,7 +149,7 @@ export class Engine {
     const live = new LiveRequest(request, this.#tokenBytes)
     this.startStates.begin(live)
     const { waiting, running } = this.#scheduler
-    const numOpening = this.#outcomes.live.size - waiting.length - running.length
+    const numOpening = this.#outcomes.live.size - waiting.numNew - running.length
     const isFull = this.#scheduler.numWaitingWith(live.numSlots) + numOpening > maxWaiting
     // Mostly there are none, and a full line is asked often.
     const opening = isFull && numOpening > 0 ? this.#opening() : []
@@ -182,7 +190,7 @@ export class Engine {
   /** Requests that wait for a session: for its writer, or for its state. */
   #opening(): LiveRequest[] {
     const { waiting, running } = this.#scheduler
-    const others = new Set([...waiting, ...running])
+    const others = new Set<unknown>([...waiting, ...running])
     return [...this.#outcomes.live.values()].filter((live) => !others.has(live))
   }
 
@@ -253,11 +261,12 @@ export class Engine {
   }
 
   get stats(): EngineStats {
-    const { waiting, running, numSlots, numFree } = this.#scheduler
+    const { waiting, running, numSlots, numFree, preemption } = this.#scheduler
     const prefilling = running.filter(({ isPrefilling }) => isPrefilling).length
-    const lines = { waiting: waiting.length, running: running.length, prefilling }
+    const lines = { waiting: waiting.numNew, running: running.length, prefilling }
     const now = { ...lines, numSlots, freeSlots: numFree }
-    const stats = { ...now, ...this.#outcomes.counters, ...this.#counters }
+    const fairness = { preempted: preemption.numAway, ...preemption.counters }
+    const stats = { ...now, ...fairness, ...this.#outcomes.counters, ...this.#counters }
     return this.#states === null ? stats : { ...stats, states: this.#states.stats }
   }
 
@@ -301,6 +310,7 @@ export class Engine {
       this.#guard(() => {
         this.#transfers.turn()
         if (this.#flights.isOldestDone) this.#land()
+        else if (this.#flights.count === 0) this.#rest()
       })
       if (this.#outcomes.leaving.size > 0) await setImmediate()
     }
@@ -361,7 +371,6 @@ export class Engine {
 
   #land(): void {
     for (const [planned, result] of this.#flights.land()) this.#outcomes.accept(planned, result)
-    this.#outcomes.endLeaving()
     const now = performance.now()
     this.#counters.busySeconds += (now - this.#busySince) / 1000
     this.#busySince = now
@@ -370,6 +379,7 @@ export class Engine {
 
   /** After what requests need. */
   #rest(): void {
+    this.#outcomes.endLeaving()
     this.#states?.tidy()
     this.#scheduler.checkIdle()
   }

@@ -73,6 +73,8 @@ export interface GenerateRequest {
   readonly tenant?: string | undefined
   /** The tenant's part of a busy engine, against 1 for every other. */
   readonly share?: number | undefined
+  /** A higher one is served before a lower one, and takes its slots; 0 when absent. */
+  readonly priority?: number | undefined
   /** Bytes that the states of the tenant's sessions may take; the server's bound when absent. */
   readonly storedBytes?: number | undefined
   /** 'no-store': no cached state is looked up for this request and none is left behind. Default 'use'. */

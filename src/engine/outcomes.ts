@@ -129,7 +129,7 @@ export class Outcomes {
 
   #settle(sequence: Sequence): void {
     const { matcher, owner } = sequence
-    if (matcher === null || sequence.finish !== null || owner.isLeaving) return
+    if (matcher === null || sequence.finish !== null || owner.isLeaving || sequence.isAway) return
     if (matcher.hasTaken || !matcher.isReady) return
     if (matcher.hasFailed) {
       const message = 'the grammar of the answer could not be followed; make it simpler'

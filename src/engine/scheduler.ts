@@ -3,9 +3,9 @@
  * texts; what a step's results mean is engine.ts.
  *
  * Rules:
- * - Admission is first come first served within a tenant, and by what each has been served between tenants (waiting-line.ts).
+ * - Admission is first come first served within a tenant, and by what each has been served between tenants (fairness/waiting-line.ts).
  *   A request needs a slot per choice; the one whose turn it is is never overtaken, so a request for many choices is not
- *   starved by small ones.
+ *   starved by small ones. Where slots are missing to one with less than its part, others give theirs up for a while (fairness/preemption.ts).
  * - Every decoding sequence that can go on is in every step. `usableSlots` keeps at least a quarter of the step's tokens free of them.
  * - The rest goes to prompts; while answers are being generated no more than prefill-budget.ts allows, which bounds their
  *   time between tokens, and what the device would pad the step with. Half of it goes to the prompt admitted first, so every prompt moves and ends; the other half
@@ -13,13 +13,14 @@
  */
 import { assert } from '../errors.ts'
 import type { BatchRow, Blend, Runner } from '../model/runner.ts'
+import { Preempted, Preemption } from './fairness/preemption.ts'
+import { type Queued, WaitingLine } from './fairness/waiting-line.ts'
 import type { SamplingParams } from './messages.ts'
 import { answerShare, promptShare } from './microbatches.ts'
 import type { PrefillBudget } from './prefill-budget.ts'
 import type { LiveRequest, Mixture, Sequence, Start } from './sequence.ts'
-import type { SlotPool } from './slots.ts'
+import { Places, type SlotPool } from './slots.ts'
 import type { StateTransfers } from './state-transfers.ts'
-import { WaitingLine } from './waiting-line.ts'
 
 /** A row of a step and what its results belong to. */
 export interface PlannedRow {
@@ -60,14 +61,16 @@ export function usableSlots(runner: Runner): number {
 }
 
 export class Scheduler {
-  readonly waiting: WaitingLine<LiveRequest>
-  /** Holding slots, in order of admission. */
+  readonly waiting: WaitingLine<LiveRequest | Preempted>
+  readonly preemption: Preemption
+  /** Admitted and not over, in order of admission: those without their slots for a while, too. */
   readonly running: LiveRequest[] = []
   readonly #runner: Runner
   readonly #slots: SlotPool
   readonly #transfers: StateTransfers
   readonly #prefill: PrefillBudget
   readonly #states: KeptStates | null
+  readonly #places: Places
 
   constructor(
     runner: Runner,
@@ -75,6 +78,8 @@ export class Scheduler {
     transfers: StateTransfers,
     prefill: PrefillBudget,
     states: KeptStates | null,
+    /** Bytes of memory for states that have left their slots. */
+    preemptBytes: number,
   ) {
     this.#runner = runner
     this.#slots = slots
@@ -82,6 +87,8 @@ export class Scheduler {
     this.#prefill = prefill
     this.#states = states
     this.waiting = new WaitingLine(slots.numSlots)
+    this.#places = new Places(runner.numPlaces)
+    this.preemption = new Preemption(runner, slots, transfers, this.waiting, preemptBytes)
   }
 
   get numSlots(): number {
@@ -95,17 +102,20 @@ export class Scheduler {
 
   /** How many would still be in line after the next admission if a request of n slots joined it now. */
   numWaitingWith(n: number): number {
-    const line = [...Array.from(this.waiting, (live) => live.numSlots), n]
+    const line: Pick<Queued, 'numSlots' | 'isReturning'>[] = [...this.waiting, { numSlots: n }]
     let free = this.numFree
-    const firstStuck = line.findIndex((wanted) => {
-      free -= wanted
+    const firstStuck = line.findIndex(({ numSlots }) => {
+      free -= numSlots
       return free < 0
     })
-    return firstStuck === -1 ? 0 : line.length - firstStuck
+    if (firstStuck === -1) return 0
+    return line.slice(firstStuck).filter(({ isReturning }) => isReturning !== true).length
   }
 
   /** The rows of the step after `lastFlight`; empty when there is nothing to do, or nothing before that was looked at. */
   schedule(lastFlight: number): PlannedRow[] {
+    this.#admit()
+    this.preemption.makeRoom(this.running, () => this.numFree)
     this.#admit()
     const plan: PlannedRow[] = []
     this.#planDecode(plan, lastFlight)
@@ -116,9 +126,12 @@ export class Scheduler {
 
   /** Frees the slot of a sequence that has ended. */
   releaseSlot(sequence: Sequence): void {
-    const { slot, blend } = sequence
+    this.preemption.drop(sequence)
+    const { slot, blend, place } = sequence
     sequence.slot = null
     sequence.blend = null
+    sequence.place = null
+    if (place !== null) this.#places.release(place)
     if (sequence.matcher !== null) sequence.owner.rules!.close(sequence.matcher)
     sequence.matcher = null
     if (slot !== null) this.#transfers.free(slot)
@@ -141,6 +154,8 @@ export class Scheduler {
       this.numFree === this.numSlots,
       `nothing runs, yet only ${this.numFree} of ${this.numSlots} slots are free`,
     )
+    const { numFree } = this.#places
+    assert(numFree === this.#runner.numPlaces, `nothing runs, yet only ${numFree} places are free`)
   }
 
   #admit(): void {
@@ -148,6 +163,10 @@ export class Scheduler {
       const live = this.waiting.next(this.numFree)
       if (live === null || !this.#makeRoom(live.numSlots)) return
       this.waiting.admit(live)
+      if (live instanceof Preempted) {
+        this.preemption.bringBack(live)
+        continue
+      }
       this.running.push(live)
       const start = this.#states?.startOf(live) ?? live.start
       for (const sequence of live.sequences) {
@@ -174,12 +193,11 @@ export class Scheduler {
     const { request, prompt } = owner
     const slot = this.#slots.acquire()
     sequence.slot = slot
-    // A slot that was not cleared still has the penalty counts of its last user. Prompts are looked at by penalties alone.
+    sequence.place = this.#places.acquire()
+    // Prompts are looked at by penalties alone.
     const isPenalised = hasPenalties(request.sampling)
-    const isMarked = start !== null || isPenalised
-    this.#fill(owner, slot, start, () => {
-      if (isMarked) this.#runner.resetPenalties(slot, isPenalised ? prompt : NO_TOKENS)
-    })
+    this.#runner.resetPenalties(sequence.place, isPenalised ? prompt : NO_TOKENS)
+    this.#fill(owner, slot, start)
   }
 
   /** Their penalty counts are not looked at: draws belong to the sequence's own slot. */
@@ -188,26 +206,22 @@ export class Scheduler {
       weight,
       others: others.map(({ start, weight }) => {
         const slot = this.#slots.acquire()
-        this.#fill(live, slot, start, () => {})
+        this.#fill(live, slot, start)
         return { slot, weight }
       }),
     }
   }
 
   /** Puts the state into a slot that a request begins with; the request is stepped when it is there. */
-  #fill(live: LiveRequest, slot: number, start: Start | null, done: () => void): void {
+  #fill(live: LiveRequest, slot: number, start: Start | null): void {
     const from = start?.take() ?? null
     if (from !== null && typeof from !== 'number') {
       live.numTransfers++
       this.#transfers.write(slot, from, () => {
         live.numTransfers--
-        done()
       })
-    } else {
-      if (from === null) this.#runner.clearSlot(slot)
-      else this.#runner.copySlot(from, slot)
-      done()
-    }
+    } else if (from === null) this.#runner.clearSlot(slot)
+    else this.#runner.copySlot(from, slot)
     start?.taken?.()
   }
 
@@ -225,6 +239,7 @@ export class Scheduler {
     let spare = this.#runner.maxTokens - numRows
     for (const sequence of ready) {
       const { owner } = sequence
+      sequence.numRows++
       const row = sequence.nextRow(Math.floor(spare / owner.width))
       spare -= (row.tokens.length - 1) * owner.width
       const takers = row.samples.length > 0 ? [sequence] : []
@@ -237,7 +252,7 @@ export class Scheduler {
     if (prefilling.length === 0) return
     const [numDecode] = tokensOf(plan)
     const free = this.#runner.maxTokens - numDecode
-    const isAnswering = this.running.some((live) => live.sequences.some((one) => one.isDecoding))
+    const isAnswering = this.running.some((live) => live.sequences.some((one) => one.canGoOn))
     const room = isAnswering ? Math.min(free, this.#prefill.tokensBeside(numDecode)) : free
     const left = prefilling.reduce((sum, { promptLeft }) => sum + promptLeft, 0)
     const share = promptShare(this.#runner, left, room)
@@ -247,7 +262,9 @@ export class Scheduler {
     const shares = sharePrefill(prefilling, budget, spareLogits)
     for (const live of prefilling) {
       const numPrompt = shares.get(live) ?? 0
-      if (numPrompt > 0) plan.push(prefillStep(live, numPrompt))
+      if (numPrompt === 0) continue
+      live.sequences[0]!.numRows++
+      plan.push(prefillStep(live, numPrompt))
     }
   }
 }

@@ -144,15 +144,20 @@ export class LiveRequest {
   /** More of the prompt can go, whether or not what went before has been looked at. */
   get canSendChunk(): boolean {
     if (!this.isPrefilling || this.numTransfers > 0 || this.isLeaving) return false
-    if (!this.sequences.every((sequence) => sequence.isSettled)) return false
+    if (!this.sequences.every(({ isSettled, isAway }) => isSettled && !isAway)) return false
     // The state at a point is copied, and scores are read, before more is fed.
     const isLookedAt = this.promptLogprobs !== null || this.numFed === this.points[0]
     return this.numChunksSent === 0 || !isLookedAt
   }
 
   /** Rows of it were launched and have not landed. */
-  get isOnItsWay(): boolean {
+  get hasRows(): boolean {
     return this.numChunksSent > 0 || this.sequences.some(({ numAwaited }) => numAwaited > 0)
+  }
+
+  /** Rows of it, or states that it has given slots up for or gets them back with, are on their way. */
+  get isOnItsWay(): boolean {
+    return this.hasRows || this.sequences.some(({ numMoves }) => numMoves > 0)
   }
 
   /** Prompt tokens were launched. */
@@ -180,6 +185,14 @@ export class Sequence {
   isSpoilt = false
   /** Its state is being copied: it is not stepped. Nothing of it is on its way. */
   isCopying = false
+  /** It gives its slots to others for a while: it is not stepped (fairness/preemption.ts). */
+  isAway = false
+  /** Its states on their way out of slots for that, or back. */
+  numMoves = 0
+  /** While it has no slot: its state, as everything fed so far has left it. */
+  saved: StateData | null = null
+  /** Rows that it has had in its slot. */
+  numRows = 0
   /** Draws that are on their way. */
   numAwaited = 0
   /** Flight of the last of them, and which of its draws it is. */
@@ -191,6 +204,7 @@ export class Sequence {
   readonly #draw: Mutable<SampleSpec>
   readonly #decodeRow: Mutable<BatchRow>
   #slot: number | null = null
+  #place: number | null = null
   /** Slots that count as its tenant's, until it has ended: also one that a session has kept by then. */
   numHeld = 0
   /** Slots of the other states of a mixture, with their weights. */
@@ -212,15 +226,25 @@ export class Sequence {
     }
   }
 
-  /** Null before admission and after the end. */
+  /** Null before admission and after the end, and while others have it. */
   get slot(): number | null {
     return this.#slot
   }
 
   set slot(slot: number | null) {
     this.#slot = slot
-    this.#draw.slot = slot ?? NO_SLOT
+    this.numRows = 0
     this.#decodeRow.slot = slot ?? NO_SLOT
+  }
+
+  /** Of its penalty counts, from admission to its end. */
+  get place(): number | null {
+    return this.#place
+  }
+
+  set place(place: number | null) {
+    this.#place = place
+    this.#draw.slot = place ?? NO_SLOT
   }
 
   get blend(): Blend | null {
@@ -239,7 +263,7 @@ export class Sequence {
 
   /** Decoding, and nothing of its own holds it up. */
   get canGoOn(): boolean {
-    return this.isDecoding && !this.isCopying && !this.owner.isLeaving
+    return this.isDecoding && !this.isCopying && !this.isAway && !this.owner.isLeaving
   }
 
   get isDecoding(): boolean {

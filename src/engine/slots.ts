@@ -6,6 +6,29 @@
 import { assert } from '../errors.ts'
 import type { Runner } from '../model/runner.ts'
 
+/** Places for the penalty counts of answers: which are free. */
+export class Places {
+  readonly #free: number[]
+
+  constructor(count: number) {
+    this.#free = Array.from({ length: count }, (_, i) => count - 1 - i)
+  }
+
+  get numFree(): number {
+    return this.#free.length
+  }
+
+  acquire(): number {
+    const place = this.#free.pop()
+    assert(place !== undefined, 'more answers than places for their penalty counts')
+    return place
+  }
+
+  release(place: number): void {
+    this.#free.push(place)
+  }
+}
+
 export class SlotPool {
   readonly numSlots: number
   readonly #runner: Runner

@@ -16,6 +16,15 @@ export const ENGINE_ROWS = {
   waiting: { help: 'Requests in the queue', metric: 'num_requests_waiting' },
   running: { help: 'Requests with a slot', metric: 'num_requests_running' },
   prefilling: { help: 'Running requests whose prompt is still being read' },
+  preempted: {
+    help: 'Answers whose slots others have for a while',
+    metric: 'num_answers_preempted',
+  },
+  preemptions: {
+    help: 'Times that an answer gave up its slot for a while',
+    metric: 'preemptions',
+    isTotal: true,
+  },
   numSlots: { help: 'States the device has room for', metric: 'num_slots' },
   freeSlots: { help: 'States not in use', metric: 'num_slots_free' },
   steps: { help: 'Steps since the worker started', metric: 'engine_steps', isTotal: true },

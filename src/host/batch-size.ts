@@ -4,7 +4,7 @@
  */
 import type { StateShape } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
-import { SCORED_TOKENS } from '../model/run/model-runner.ts'
+import { MAX_SPARE_PLACES, SCORED_TOKENS } from '../model/run/model-runner.ts'
 
 export interface BatchSize {
   readonly numSlots: number
@@ -59,9 +59,9 @@ function bytesPerSlot({ stateShape: { layers, channels, headSize }, vocabSize }:
   return 4 * layers * channels * (2 + headSize) + 13 * vocabSize
 }
 
-/** Rows of logits beyond one a slot, and the tokens of a prompt on their way to the penalties. */
+/** Rows of logits beyond one a slot, penalties of answers without one, and a prompt's tokens on their way to the penalties. */
 function bytesBesidesSlots({ vocabSize }: BatchModel) {
-  return 4 * (SCORED_TOKENS + 1) * vocabSize
+  return (4 * (SCORED_TOKENS + 1) + 5 * MAX_SPARE_PLACES) * vocabSize
 }
 
 function refuseTooLarge(size: BatchSize, model: BatchModel, free: FreeMemory): void {

@@ -69,6 +69,8 @@ export interface StartStateFile {
 export interface StateChoice {
   /** Memory for the states of prompt prefixes; 0 keeps none. A share of free memory when absent. */
   readonly prefixCacheBytes?: number | undefined
+  /** For states of answers that give their slots to others for a while. */
+  readonly preemptBytes?: number | undefined
   /** Where sessions are stored; absent: they live as long as the process. */
   readonly dataDir?: string | undefined
   /** Report a turn only when it is on disk. */
@@ -108,6 +110,9 @@ export type EmbeddingsChoice = (typeof EMBEDDINGS_CHOICES)[number]
 /** Share of free memory that cached prefixes may take when it is ours to choose, and its limit. */
 const PREFIX_MEMORY_SHARE = 0.1
 const MAX_DEFAULT_PREFIX_BYTES = 2 ** 31
+/** And states of answers that give their slots to others for a while. */
+const PREEMPT_MEMORY_SHARE = 0.05
+const MAX_DEFAULT_PREEMPT_BYTES = 2 ** 30
 
 /** The trained model that comes with Skein, and what commands and requests call it. */
 export const DEMO_NAME = 'demo'
@@ -245,8 +250,13 @@ function openStartStates({ model, startStates = [] }: EngineChoice) {
 
 function limitsOf(choice: EngineChoice) {
   const { maxWaiting, maxPromptTokens, itlTargetMs, prefillChunk, embeddings = 'off' } = choice
+  const preemptBytes = Math.min(
+    MAX_DEFAULT_PREEMPT_BYTES,
+    Math.floor(PREEMPT_MEMORY_SHARE * freemem()),
+  )
   return {
     embeddings: embeddings === 'off' ? null : embeddings,
+    preemptBytes: choice.preemptBytes ?? preemptBytes,
     ...(itlTargetMs === undefined ? {} : { itlTargetMs }),
     ...(prefillChunk === undefined ? {} : { prefillChunk }),
     ...(maxWaiting === undefined ? {} : { maxWaiting }),

@@ -37,7 +37,7 @@ export interface ModelInfo {
 
 /** How one token is drawn. Its numbers (sampling.ts) never change, its place may. */
 export interface SampleSpec extends SamplingNumbers {
-  /** Slot whose penalty counts apply and are updated. */
+  /** Place of the penalty counts that apply and are updated, of the runner's `numPlaces`: the answer's, wherever its state is. */
   readonly slot: number
   /** 64-bit seed of the request. */
   readonly seed: bigint
@@ -118,6 +118,11 @@ export interface RowResult {
 export interface Runner {
   readonly info: ModelInfo
   readonly numSlots: number
+  /**
+   * Places for penalty counts, which belong to answers and not to slots: more than slots, for answers that have given
+   * theirs to others for a while.
+   */
+  readonly numPlaces: number
   /** Most tokens of one step, over all rows. */
   readonly maxTokens: number
   /** Tokens that a step of so many costs as much as; no more than maxTokens. */
@@ -138,14 +143,13 @@ export interface Runner {
   launch(rows: readonly BatchRow[]): Flight<RowResult[]>
   /** One forward pass, launched and waited for. */
   step(rows: readonly BatchRow[]): RowResult[]
-  /** Makes a slot the state before any token and forgets its penalty counts; the prompt feeds the repetition penalty. */
+  /** Makes a slot the state before any token. */
   clearSlot(slot: number): void
-  /** Copies the recurrent state only, not the penalty counts. */
   copySlot(from: number, to: number): void
   /** Marks a freed slot so that its use would be noticed. */
   poisonSlot(slot: number): void
-  /** Forgets a slot's penalty counts and marks the prompt's tokens as seen. */
-  resetPenalties(slot: number, promptTokens: Int32Array): void
+  /** Forgets the penalty counts of a place and marks the prompt's tokens as seen. */
+  resetPenalties(place: number, promptTokens: Int32Array): void
   /** As StatePool has them: reads and writes of states go on beside the steps. */
   readonly canMove: boolean
   /** `into`: memory of a state to use, whatever is in it. */

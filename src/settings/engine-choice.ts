@@ -94,6 +94,7 @@ export function stateChoice(given: Values<typeof SETTINGS>): StateChoice {
     memoryStates: given['memory-states'],
     memoryStateBytes: bytesOf(given['memory-states-mb']),
     prefixCacheBytes: bytesOf(given['prefix-cache-mb']),
+    preemptBytes: bytesOf(given['preempt-mb']),
     maxSessions: given['max-sessions'],
     maxSessionBytes: bytesOf(given['max-sessions-mb']),
     maxTurns: given['max-turns'],

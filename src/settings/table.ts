@@ -152,6 +152,12 @@ const STATES = {
     0,
     MEGABYTES,
   )('Memory for prompt prefixes in MB; 0: none (default: 10 % of what is free, ≤ 2048)'),
+  'preempt-mb': whole(
+    0,
+    MEGABYTES,
+  )(
+    'Memory in MB for answers that give their slots to others for a while; 0: none does (default: 5 % of what is free, ≤ 1024)',
+  ),
   'slot-states': whole(0, 65_536)('Sessions whose state stays on the device (default 16)'),
   'memory-states': whole(0, ANY)('Session states in memory (default 32)', {
     silences: ['memory-states-mb'],

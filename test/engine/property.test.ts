@@ -53,6 +53,8 @@ const parts: fc.Arbitrary<Partial<GenerateRequest>> = fc
     stop: stops,
     promptLogprobs: fc.constantFrom(null, null, null, 1),
     logprobs: fc.constantFrom(null, null, 2),
+    tenant: fc.constantFrom('', '', 'a', 'b', 'c'),
+    priority: fc.constantFrom(0, 0, 0, 1, -1),
   })
   .map(({ length, promptSeed, sampling: given, ...rest }) => ({
     ...rest,
@@ -70,7 +72,7 @@ const action: fc.Arbitrary<Action> = fc.oneof(
       times: fc.integer({ min: 1, max: 9 }),
     }),
   },
-  { weight: 2, arbitrary: fc.record({ type: fc.constant('break' as const), slot: fc.nat(7) }) },
+  { weight: 4, arbitrary: fc.record({ type: fc.constant('break' as const), slot: fc.nat(7) }) },
 )
 
 /** What became of every request of a run. */
@@ -117,7 +119,7 @@ function play(
 }
 
 test.each(LOOPS)('600 random lives, %s', (loop) => {
-  const seen = { answers: 0, errors: 0, cancelled: 0, stopped: 0, forks: 0 }
+  const seen = { answers: 0, errors: 0, cancelled: 0, stopped: 0, forks: 0, preemptions: 0 }
   fc.assert(
     fc.property(
       fc.array(action, { minLength: 5, maxLength: 40 }),
@@ -132,6 +134,7 @@ test.each(LOOPS)('600 random lives, %s', (loop) => {
         const runner = new FakeRunner({ numSlots, maxTokens, maxLogits, vocabSize: V })
         const { engine, collected, requests, cancelled } = play(actions, runner, prefillChunk, loop)
         expect(engine.failure).toBeNull()
+        seen.preemptions += engine.stats.preemptions
         expect(engine.stats).toMatchObject({
           waiting: 0,
           running: 0,

@@ -32,12 +32,13 @@ const parts: fc.Arbitrary<Partial<GenerateRequest>> = fc
   .record({
     length: fc.oneof(fc.integer({ min: 1, max: 9 }), fc.integer({ min: 30, max: 90 })),
     seed: fc.nat(2),
-    maxTokens: fc.integer({ min: 1, max: 14 }),
+    maxTokens: fc.integer({ min: 1, max: 24 }),
+    priority: fc.constantFrom(0, 0, 1, 2),
     strings: fc.constantFrom<string[]>([], [], ['ab', 'ca'], ['no such text'], ['aab', 'b']),
   })
-  .map(({ length, seed, maxTokens, strings }) => ({
+  .map(({ length, seed, strings, ...rest }) => ({
+    ...rest,
     prompt: promptOf(length, seed),
-    maxTokens,
     stop: { strings, tokens: [], ignoreEos: true },
   }))
 
@@ -83,6 +84,7 @@ interface Seen {
   answers: number
   exports: number
   cancelled: number
+  preemptions: number
 }
 
 async function live(
@@ -176,6 +178,7 @@ async function live(
   }
   await settle(engine)
   expect(engine.failure).toBeNull()
+  seen.preemptions += engine.stats.preemptions
   expect(engine.stats).toMatchObject({ running: 0, waiting: 0, freeSlots: numSlots })
   await engine.close()
 }
@@ -183,7 +186,7 @@ async function live(
 test.each(LOOPS)(
   'random lives of kept states, %s',
   async (loop) => {
-    const seen: Seen = { answers: 0, exports: 0, cancelled: 0 }
+    const seen: Seen = { answers: 0, exports: 0, cancelled: 0, preemptions: 0 }
     const world = fc.record({
       numSlots: fc.integer({ min: 1, max: 6 }),
       inSlots: fc.integer({ min: 0, max: 3 }),

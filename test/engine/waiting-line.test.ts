@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { type Queued, WaitingLine } from '../../src/engine/waiting-line.ts'
+import { type Queued, WaitingLine } from '../../src/engine/fairness/waiting-line.ts'
 
 interface Item extends Queued {
   readonly name: string

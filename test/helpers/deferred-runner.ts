@@ -56,6 +56,7 @@ export class DeferredRunner implements Runner {
   readonly maxFlights: number
   readonly feedsDraws: boolean
   readonly numSlots: number
+  readonly numPlaces: number
   readonly maxTokens: number
   readonly maxLogits: number
   readonly maxSamples: number
@@ -70,9 +71,10 @@ export class DeferredRunner implements Runner {
   readonly #waiting: LateFlight[] = []
 
   constructor(runner: Runner, maxFlights = 2, feedsDraws = true) {
-    const { info, numSlots, maxTokens, maxLogits, maxSamples } = runner
+    const { info, numSlots, numPlaces, maxTokens, maxLogits, maxSamples } = runner
     this.info = info
     this.numSlots = numSlots
+    this.numPlaces = numPlaces
     this.maxTokens = maxTokens
     this.maxLogits = maxLogits
     this.maxSamples = maxSamples
@@ -119,8 +121,8 @@ export class DeferredRunner implements Runner {
     this.#settledFor(slot).poisonSlot(slot)
   }
 
-  resetPenalties(slot: number, promptTokens: Int32Array): void {
-    this.#settledFor(slot).resetPenalties(slot, promptTokens)
+  resetPenalties(place: number, promptTokens: Int32Array): void {
+    this.#settled.resetPenalties(place, promptTokens)
   }
 
   get canMove(): boolean {

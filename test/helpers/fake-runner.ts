@@ -150,6 +150,7 @@ export function answerOf(
 export class FakeRunner implements Runner {
   readonly info: ModelInfo
   readonly numSlots: number
+  readonly numPlaces: number
   readonly maxTokens: number
   readonly maxLogits: number
   readonly maxSamples: number
@@ -169,11 +170,12 @@ export class FakeRunner implements Runner {
   constructor(options: FakeOptions = {}) {
     const { numSlots = 8, maxTokens = 64, vocabSize = 97 } = options
     this.numSlots = numSlots
+    this.numPlaces = 2 * numSlots + 1
     this.maxTokens = maxTokens
     this.maxSamples = options.maxSamples ?? numSlots
     this.maxLogits = options.maxLogits ?? numSlots
     this.#states = Array.from({ length: numSlots }, () => null)
-    this.#seen = Array.from({ length: numSlots }, () => NOTHING_SEEN)
+    this.#seen = Array.from({ length: this.numPlaces }, () => NOTHING_SEEN)
     const info = fakeInfo(vocabSize, options.layers ?? 1)
     this.info = { ...info, stateBytes: options.stateBytes ?? info.stateBytes }
   }
@@ -215,7 +217,6 @@ export class FakeRunner implements Runner {
   clearSlot(slot: number): void {
     this.calls.clears++
     this.#states[slot] = EMPTY
-    this.#seen[slot] = NOTHING_SEEN
   }
 
   copySlot(from: number, to: number): void {
@@ -229,9 +230,9 @@ export class FakeRunner implements Runner {
     this.#states[slot] = null
   }
 
-  resetPenalties(slot: number, promptTokens: Int32Array): void {
-    this.#stateOf(slot)
-    this.#seen[slot] = { prompt: consume(EMPTY, promptTokens).hash, answer: 0 }
+  resetPenalties(place: number, promptTokens: Int32Array): void {
+    if (this.#seen[place] === undefined) throw new Error(`no place ${place}`)
+    this.#seen[place] = { prompt: consume(EMPTY, promptTokens).hash, answer: 0 }
   }
 
   readonly canMove = true
@@ -260,7 +261,7 @@ export class FakeRunner implements Runner {
     const before = this.#stateOf(row.slot)
     const after = consume(before, row.tokens)
     this.#states[row.slot] = after
-    const drawn = row.samples.map((spec) => this.#draw(after, spec))
+    const drawn = row.samples.map((spec) => this.#draw(row.slot, after, spec))
     if (!row.allLogits) return { drawn }
     const logits = new Float32Array(row.tokens.length * vocabSize)
     let history = before
@@ -272,9 +273,8 @@ export class FakeRunner implements Runner {
     return { drawn, logits }
   }
 
-  #draw(history: History, spec: SampleSpec): Drawn {
-    this.#stateOf(spec.slot)
-    if (this.notFinite.has(spec.slot)) return { token: -1, logprob: null }
+  #draw(slot: number, history: History, spec: SampleSpec): Drawn {
+    if (this.notFinite.has(slot)) return { token: -1, logprob: null }
     const { vocabSize } = this.info
     const seen = this.#seen[spec.slot]!
     const token = drawAfter(history, seen, spec, vocabSize)

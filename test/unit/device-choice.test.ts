@@ -77,8 +77,10 @@ test('a batch is as large as what the runner and its program allocate', () => {
   const ofSampling = (100 + 32) * 4 * vocabSize + 100 * 4 * vocabSize
   // What is counted for the slot more has logits and scratch of its own, too.
   const spare = 8 * vocabSize
+  // Penalty counts of answers that are without a slot for a while.
+  const ofAway = 33 * 5 * vocabSize
   const ofStep = 2048 * 4 * 18 * stateShape.channels
-  const bytes = (1 << 30) + ofSlots + ofSampling + spare + ofStep
+  const bytes = (1 << 30) + ofSlots + ofSampling + spare + ofAway + ofStep
   const choose = (bytes: number, scratchBytes = (_: number) => 0) =>
     chooseBatchSize({ slots: 100 }, LARGE, { bytes, isDevice: true, scratchBytes })
   expect(choose(bytes).numSlots).toBe(100)

@@ -163,7 +163,7 @@ export class SessionTurns implements SessionShelf {
     const use = this.writers.useOf(live)
     if (use === undefined) return
     const sequence = live.sequences[0]!
-    const isAnswering = sequence.isDecoding && sequence.slot !== null
+    const isAnswering = sequence.isDecoding && (sequence.slot ?? sequence.saved) !== null
     if (isCancel && isAnswering && live.request.session!.onCancel === 'keep') {
       this.end(sequence, () => {})
       return
@@ -215,9 +215,12 @@ export class SessionTurns implements SessionShelf {
       tail: joinTokens(drawn.slice(consumed, count), restTokens),
     })
     if (count >= numFed) {
-      const slot = sequence.slot!
+      const { slot, saved } = sequence
+      const text = textAt(numFed)
       sequence.slot = null
-      return this.mover.tiers.keepSlot(slot, textAt(numFed), namespace, isForeign)
+      if (slot !== null) return this.mover.tiers.keepSlot(slot, text, namespace, isForeign)
+      assert(saved !== null, 'an answer without a state became a turn')
+      return this.mover.tiers.keepCopy({ ...text, state: saved }, namespace, isForeign)
     }
     const checkpoint = this.#checkpoints.before(owner, count)
     const text = textAt(checkpoint.count)

@@ -30,9 +30,17 @@ interface RunnerOptions {
 /** Rows of logits beyond one per slot, so that scoring a prompt moves on while every slot decodes. */
 export const SCORED_TOKENS = 32
 
+/** Most answers that can be without a slot at a time, as far as their penalty counts have a place. */
+export const MAX_SPARE_PLACES = 33
+
+export function numPlacesOf(numSlots: number): number {
+  return numSlots + Math.min(numSlots + 1, MAX_SPARE_PLACES)
+}
+
 export class ModelRunner implements Runner {
   readonly info: ModelInfo
   readonly numSlots: number
+  readonly numPlaces: number
   readonly maxTokens: number
   readonly maxLogits: number
   readonly maxSamples: number
@@ -49,6 +57,7 @@ export class ModelRunner implements Runner {
     const { numSlots, maxTokens, fingerprint, startState = null } = options
     const { stateShape, vocabSize } = model
     this.numSlots = numSlots
+    this.numPlaces = numPlacesOf(numSlots)
     this.maxTokens = maxTokens
     this.maxSamples = numSlots
     this.maxLogits = Math.min(numSlots + SCORED_TOKENS, maxTokens)
@@ -56,7 +65,7 @@ export class ModelRunner implements Runner {
     this.#startSlot = startState === null ? null : numSlots
     this.#states = backend.statePool(stateShape, startState === null ? numSlots : numSlots + 1)
     if (startState !== null) this.#states.write(numSlots, startState).result()
-    this.#penalties = backend.penaltyPool(vocabSize, numSlots)
+    this.#penalties = backend.penaltyPool(vocabSize, this.numPlaces)
     const capacity: Capacity = {
       tokens: maxTokens,
       rows: numSlots,
@@ -121,7 +130,6 @@ export class ModelRunner implements Runner {
   clearSlot(slot: number): void {
     if (this.#startSlot === null) this.#states.clear(slot)
     else this.#states.copy(this.#startSlot, slot)
-    this.#penalties.reset(slot, new Int32Array(0))
   }
 
   copySlot(from: number, to: number): void {
@@ -132,8 +140,8 @@ export class ModelRunner implements Runner {
     this.#states.poison(slot)
   }
 
-  resetPenalties(slot: number, promptTokens: Int32Array): void {
-    this.#penalties.reset(slot, promptTokens)
+  resetPenalties(place: number, promptTokens: Int32Array): void {
+    this.#penalties.reset(place, promptTokens)
   }
 
   get canMove(): boolean {

@@ -5,7 +5,8 @@
  * back starts level with the least served of those in line: being away earns nothing.
  *
  * A tenant with more than its part of the slots leaves free what others have had at once lately, up to their parts, so that
- * they need not wait for one of its answers to end. One tenant alone has everything, first come first served.
+ * they need not wait for one of its answers to end. One tenant alone has everything, first come first served. Before all
+ * that a request of a higher priority goes before one of a lower.
  * Pure counting: it knows no slots by number, no steps and no clock but the one it is given.
  */
 
@@ -13,10 +14,22 @@
 export interface Queued {
   /** That it takes at once. */
   readonly numSlots: number
+  /** It was admitted before and has given its slots to others (preemption.ts). */
+  readonly isReturning?: boolean
   readonly request: {
     readonly tenant?: string | undefined
     readonly share?: number | undefined
+    readonly priority?: number | undefined
   }
+}
+
+/** What a tenant has of the engine. */
+export interface Standing {
+  readonly numHeld: number
+  /** Slots that are its part, among the tenants that have or want any now. */
+  readonly part: number
+  readonly share: number
+  readonly served: number
 }
 
 interface Tenant<T> {
@@ -35,6 +48,8 @@ interface Tenant<T> {
 
 /** How long a tenant's last requests keep slots free for its next. */
 const LATELY_MS = 60_000
+/** And from an answer that has given its slot to one of them: it can be had again. */
+const RETURN_MS = 2000
 
 export class WaitingLine<T extends Queued> implements Iterable<T> {
   readonly #numSlots: number
@@ -42,6 +57,7 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
   readonly #tenants = new Map<string, Tenant<T>>()
   /** All of them in order of arrival. */
   readonly #arrivals = new Set<T>()
+  #numReturning = 0
   /** Where the last one to be admitted stood: the level of an empty line. */
   #level = 0
 
@@ -54,6 +70,11 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     return this.#arrivals.size
   }
 
+  /** Those of them that have not been admitted yet. */
+  get numNew(): number {
+    return this.length - this.#numReturning
+  }
+
   /** In order of arrival. */
   [Symbol.iterator](): Iterator<T> {
     return this.#arrivals[Symbol.iterator]()
@@ -63,8 +84,10 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     const tenant = this.#tenantOf(item)
     if (tenant.waiting.length === 0) tenant.served = Math.max(tenant.served, this.#startLevel())
     tenant.share = item.request.share ?? 1
-    tenant.lastSeen = this.#now()
-    tenant.waiting.push(item)
+    if (item.isReturning) this.#numReturning++
+    else tenant.lastSeen = this.#now()
+    const after = tenant.waiting.findIndex((other) => goesBefore(item, other))
+    tenant.waiting.splice(after === -1 ? tenant.waiting.length : after, 0, item)
     tenant.numWanted += item.numSlots
     const demand = tenant.numHeld + tenant.numWanted
     if (demand >= this.#peakOf(tenant)) Object.assign(tenant, { peak: demand, peakAt: this.#now() })
@@ -94,23 +117,44 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
   next(numFree: number): T | null {
     if (this.length === 0) return null
     const recent = this.#recent()
-    const shares = recent.reduce((sum, { share }) => sum + share, 0)
-    const partOf = ({ share }: Tenant<T>) =>
-      Math.max(1, Math.floor((this.#numSlots * share) / shares))
+    const partOf = this.#partsAmong(recent)
     const keptFor = (tenant: Tenant<T>) =>
       Math.max(0, Math.min(this.#peakOf(tenant), partOf(tenant)) - tenant.numHeld)
-    const kept = recent.reduce((sum, tenant) => sum + keptFor(tenant), 0)
+    const keptSince = (since: number) =>
+      recent.reduce((sum, one) => sum + (one.lastSeen < since ? 0 : keptFor(one)), 0)
+    const kept = keptSince(Number.NEGATIVE_INFINITY)
+    const keptNow = this.#numReturning === 0 ? kept : keptSince(this.#now() - RETURN_MS)
     let best: Tenant<T> | null = null
     for (const tenant of recent) {
       if (tenant.waiting.length === 0) continue
-      const { numSlots } = tenant.waiting[0]!
+      const head = tenant.waiting[0]!
+      const { numSlots } = head
       const isOverPart = tenant.numHeld + numSlots > partOf(tenant)
-      // With none yet it always may, however many it wants.
-      const mayKeepOut = tenant.numHeld > 0 && isOverPart
-      if (mayKeepOut && numFree - numSlots < kept - keptFor(tenant)) continue
+      // With none yet it always may, however many it wants; so may what is more urgent than what slots are kept for.
+      const mayKeepOut = tenant.numHeld > 0 && isOverPart && priorityOf(head) <= 0
+      const keptFromIt = (head.isReturning ? keptNow : kept) - keptFor(tenant)
+      if (mayKeepOut && numFree - numSlots < keptFromIt) continue
       if (best === null || isBefore(tenant, best)) best = tenant
     }
     return best?.waiting[0] ?? null
+  }
+
+  /** The first few of each tenant, in the order in which their tenants are served next. */
+  firstOfEach(count: number): T[] {
+    const tenants = [...this.#tenants.values()].filter(({ waiting }) => waiting.length > 0)
+    tenants.sort((a, b) => (isBefore(a, b) ? -1 : 1))
+    return Array.from({ length: count }).flatMap((_, i) =>
+      tenants.flatMap(({ waiting }) => waiting.slice(i, i + 1)),
+    )
+  }
+
+  standingOf(item: Queued): Standing {
+    const tenant = this.#tenantOf(item)
+    const active = [...this.#tenants.values()].filter(
+      (one) => one === tenant || one.waiting.length + one.numHeld > 0,
+    )
+    const { numHeld, share, served } = tenant
+    return { numHeld, share, served, part: this.#partsAmong(active)(tenant) }
   }
 
   /** It leaves the line and holds its slots. */
@@ -124,20 +168,21 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
   /** It leaves the line without having been admitted; fine for one that is not in it. */
   remove(item: T): void {
     if (!this.#arrivals.delete(item)) return
+    if (item.isReturning) this.#numReturning--
     const tenant = this.#tenantOf(item)
     tenant.waiting.splice(tenant.waiting.indexOf(item), 1)
     tenant.numWanted -= item.numSlots
   }
 
   /** One of the slots of an admitted request is free again. */
-  release(item: T): void {
+  release(item: Queued): void {
     const tenant = this.#tenantOf(item)
     tenant.numHeld--
     tenant.lastSeen = this.#now()
   }
 
   /** Tokens that are fed to the model for an admitted request: those of its prompt at once, so that one admission weighs. */
-  charge(item: T, numTokens: number): void {
+  charge(item: Queued, numTokens: number): void {
     const tenant = this.#tenantOf(item)
     tenant.served += numTokens / tenant.share
   }
@@ -156,6 +201,11 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     return [...this.#tenants.values()]
   }
 
+  #partsAmong(tenants: readonly Tenant<T>[]): (tenant: Tenant<T>) => number {
+    const shares = tenants.reduce((sum, { share }) => sum + share, 0)
+    return ({ share }) => Math.max(1, Math.floor((this.#numSlots * share) / shares))
+  }
+
   #startLevel(): number {
     const levels = [...this.#tenants.values()]
       .filter(({ waiting }) => waiting.length > 0)
@@ -163,7 +213,7 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     return levels.length === 0 ? this.#level : Math.min(...levels)
   }
 
-  #tenantOf({ request: { tenant: name = '' } }: T): Tenant<T> {
+  #tenantOf({ request: { tenant: name = '' } }: Queued): Tenant<T> {
     let tenant = this.#tenants.get(name)
     if (tenant === undefined) {
       const now = this.#now()
@@ -175,7 +225,19 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
   }
 }
 
+export function priorityOf({ request }: Queued): number {
+  return request.priority ?? 0
+}
+
+/** Of one tenant: by priority, then what had begun before what had not, then by arrival. */
+function goesBefore(a: Queued, b: Queued): boolean {
+  const more = priorityOf(a) - priorityOf(b)
+  return more > 0 || (more === 0 && a.isReturning === true && b.isReturning !== true)
+}
+
 /** Of two served alike the one with less going on: that is the one that has just come. */
-function isBefore(a: Tenant<unknown>, b: Tenant<unknown>): boolean {
+function isBefore<T extends Queued>(a: Tenant<T>, b: Tenant<T>): boolean {
+  const more = priorityOf(a.waiting[0]!) - priorityOf(b.waiting[0]!)
+  if (more !== 0) return more > 0
   return a.served < b.served || (a.served === b.served && a.numHeld < b.numHeld)
 }
