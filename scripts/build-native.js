@@ -52,7 +52,9 @@ const TARGETS = {
   'linux-arm64': 'aarch64-linux-gnu.2.28',
   'darwin-arm64': 'aarch64-macos.12.0',
   'darwin-x64': 'x86_64-macos.12.0',
+  'win32-x64': 'x86_64-windows-gnu',
 }
+const EXTENSIONS = { darwin: 'dylib', win32: 'dll' }
 const HERE = `${process.platform}-${process.arch}`
 
 /**
@@ -80,6 +82,18 @@ function findCompiler() {
   return null
 }
 
+/** How npm is reached, which a user may have set by variables: a mirror, a proxy, certificates. */
+const NPM_WAYS =
+  /^npm_config_(registry|userconfig|cache|cafile|ca|strict_ssl|(https_?)?proxy|noproxy)$/i
+
+/** npm runs this script with settings of the package that is being installed: all others stay. */
+function ownEnvironment() {
+  const kept = Object.entries(process.env).filter(
+    ([name]) => !/^npm_/i.test(name) || NPM_WAYS.test(name),
+  )
+  return Object.fromEntries(kept)
+}
+
 /** Zig's compiler as npm has it: kept in a cache of the user's, fetched when it is not there. @returns {string | null} */
 function fetchZig() {
   // The user's own: what lies in a folder that all may write to must not be run.
@@ -92,8 +106,7 @@ function fetchZig() {
   const flags = ['--prefix', folder, '--no-audit', '--no-fund', '--ignore-scripts', '--no-save']
   const { status } = spawnSync('npm', ['install', ...flags, ZIG], {
     stdio: ['ignore', 'ignore', 'inherit'],
-    // npm runs this script with settings of the package that is being installed.
-    env: { PATH: process.env.PATH, HOME: process.env.HOME },
+    env: ownEnvironment(),
   })
   return status === 0 && existsSync(zig) ? zig : null
 }
@@ -131,7 +144,7 @@ function librariesOf(platform, compiler) {
 
 /** @param {string} platform @param {string} name */
 function pathOf(platform, name) {
-  const extension = platform.startsWith('darwin') ? 'dylib' : 'so'
+  const extension = EXTENSIONS[platform.split('-')[0] ?? ''] ?? 'so'
   return join(kernels, 'build', platform, `skein-cpu-${name}.${extension}`)
 }
 
@@ -254,7 +267,7 @@ if (flags.includes('--targets')) {
     await buildPlatform(platform, zigFor(zig, platform), true)
 } else if (process.platform === 'win32') {
   console.warn(
-    'warning: the cpu kernels are not built on Windows; use WSL, or the reference backend.',
+    'warning: the cpu kernels are not compiled on Windows; the npm package has them compiled. Use that, WSL, or the reference backend.',
   )
 } else {
   const compiler = findCompiler() ?? zigHere()

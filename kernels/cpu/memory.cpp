@@ -1,6 +1,11 @@
 #include "memory.h"
 
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#else
 #include <sys/mman.h>
+#endif
 
 #include <new>
 
@@ -8,6 +13,25 @@ namespace skein {
 
 namespace {
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr std::align_val_t kCacheLine{64};
+
+/// Zeroed pages, or null where the system refuses.
+void* map_pages(size_t bytes) {
+#if defined(_WIN32)
+  return VirtualAlloc(nullptr, bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
+#else
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return pages == MAP_FAILED ? nullptr : pages;
+#endif
+}
+
+void unmap_pages(void* pages, [[maybe_unused]] size_t bytes) {
+#if defined(_WIN32)
+  VirtualFree(pages, 0, MEM_RELEASE);
+#else
+  munmap(pages, bytes);
+#endif
+}
 
 struct LastError {
   sk_status status = SK_OK;
@@ -23,16 +47,13 @@ void set_last_error(sk_status status, const char* message) noexcept {
 
 Buffer::Buffer(size_t bytes) : size_(bytes) {
   if (bytes < kHugePage) {
-    base_ = data_ =
-        std::aligned_alloc(64, static_cast<size_t>(round_up(static_cast<int64_t>(bytes) + 1, 64)));
-    if (data_ == nullptr) throw std::bad_alloc();
+    base_ = data_ = ::operator new(bytes + 1, kCacheLine);
     std::memset(data_, 0, bytes);
     return;
   }
   mapped_ = bytes + kHugePage;
-  base_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base_ == MAP_FAILED) {
-    base_ = nullptr;
+  base_ = map_pages(mapped_);
+  if (base_ == nullptr) {
     mapped_ = 0;
     throw Failure(SK_NO_MEMORY,
                   "the system refused " + std::to_string(bytes >> 20) + " MiB of memory");
@@ -46,9 +67,9 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
 
 Buffer::~Buffer() {
   if (mapped_ != 0) {
-    munmap(base_, mapped_);
+    unmap_pages(base_, mapped_);
   } else {
-    std::free(base_);
+    ::operator delete(base_, kCacheLine);
   }
 }
 

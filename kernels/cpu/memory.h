@@ -79,7 +79,7 @@ class Buffer {
   void* data_ = nullptr;
   size_t size_ = 0;
   void* base_ = nullptr;  // what was allocated; data_ is base_ aligned up
-  size_t mapped_ = 0;     // bytes mapped at base_, 0 when it came from aligned_alloc
+  size_t mapped_ = 0;     // bytes mapped at base_, 0 when it came from operator new
 };
 
 inline int64_t round_up(int64_t n, int64_t multiple) {

@@ -12,7 +12,11 @@
 
 #include <stdint.h>
 
+#if defined(_WIN32)
+#define SK_API __declspec(dllexport)
+#else
 #define SK_API __attribute__((visibility("default")))
+#endif
 #define SK_MAX_TOP_LOGPROBS 20
 #define SK_SAMPLE_INTS 8
 

@@ -51,4 +51,10 @@ int32_t level() {
 static int32_t level() { return 0; }
 #endif
 
-extern "C" __attribute__((visibility("default"))) int32_t sk_machine_level(void) { return level(); }
+#if defined(_WIN32)
+#define SK_API __declspec(dllexport)
+#else
+#define SK_API __attribute__((visibility("default")))
+#endif
+
+extern "C" SK_API int32_t sk_machine_level(void) { return level(); }

@@ -35,7 +35,8 @@ interface CpuReport {
 }
 
 export function libraryPath(level: IsaLevel | 'machine'): string {
-  const extension = process.platform === 'darwin' ? 'dylib' : 'so'
+  const { platform } = process
+  const extension = platform === 'darwin' ? 'dylib' : platform === 'win32' ? 'dll' : 'so'
   return join(BUILD_DIR, `skein-cpu-${level}.${extension}`)
 }
 
