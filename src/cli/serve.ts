@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs'
 import { networkInterfaces } from 'node:os'
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
-import { resolveAuth } from '../gateway/access/auth.ts'
+import { isLoopback, resolveAuth } from '../gateway/access/auth.ts'
 import { KeyRing } from '../gateway/access/keys-file.ts'
 import { shutDownOnSignals } from '../gateway/http/shutdown.ts'
 import { DEMO_NAME, modelPath } from '../host/load.ts'
@@ -22,7 +22,8 @@ import {
   withFields,
 } from '../settings/serve-settings.ts'
 import { MODEL_WORDS, SETTINGS } from '../settings/table.ts'
-import { offerMissing } from './models/fetch.ts'
+import { offerFirst, offerMissing } from './models/fetch.ts'
+import { pullAll } from './models/pull.ts'
 import { defineCommand } from './terminal/command.ts'
 import { formatBytes, formatCount, progressBar } from './terminal/output.ts'
 
@@ -43,10 +44,10 @@ export const serve = defineCommand({
   flags: SETTINGS,
   async run({ words, given }) {
     const path = configPath(given.get('config'), existsSync)
-    const settings = settleServe({ given, words }, path)
-    const { file, notes } = settings
+    const asked = settleServe({ given, words }, path)
+    const { file, notes } = asked
     for (const note of notes) process.stderr.write(`skein: ${note}\n`)
-    await offerMissing(settings.words)
+    const settings = await withModel(asked)
     const { choice, options, access, logLevel, drainSeconds, keyFile } = withFields(settings, () =>
       servePlan(settings),
     )
@@ -78,6 +79,18 @@ export const serve = defineCommand({
     greet(server, { file, access: message + named, needsKey, isKeySet, host: options.host })
   },
 })
+
+/** What is named and missing is offered; so is a first model where the demo model would be served for want of one. */
+async function withModel(settings: ServeSettings): Promise<ServeSettings> {
+  const { words, models, raw } = settings
+  await offerMissing(words)
+  const isForDemo = words.length === 0 && models.length === 0 && raw['without-model'] !== true
+  if (!isForDemo || !isLoopback(valuesOf(settings, ['host']).host)) return settings
+  const first = await offerFirst()
+  if (first === null) return settings
+  await pullAll(first)
+  return { ...settings, words: [first] }
+}
 
 /** systemd, if it is that: it waits for the first word, and starts a server anew that falls silent. */
 function tellStarter(): void {

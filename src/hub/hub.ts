@@ -58,6 +58,13 @@ export async function listFiles(hub: Hub, repository: string): Promise<HubFile[]
   return files
 }
 
+/** What the hub says that a repository's licence is. */
+export async function licenceOf(hub: Hub, repository: string): Promise<string | null> {
+  const url = hubUrl(hub, `api/models/${repository}`)
+  const found = /"license:([\w.-]{1,64})"/.exec(await limitedText(await request(hub, url), url))
+  return found?.[1] ?? null
+}
+
 export function fileUrl(hub: Hub, repository: string, path: string): URL {
   return hubUrl(hub, `${repository}/resolve/main/${path}`)
 }

@@ -81,6 +81,8 @@ function answer(
   if (fault?.kind === 'body') return end(response, 200, fault.body)
   const list = /^\/api\/models\/([^/]+\/[^/]+)\/tree\/main$/.exec(url.pathname)
   if (list) return sendList(repositories[list[1]!], url, response)
+  if (/^\/api\/models\/[^/]+\/[^/]+$/.test(url.pathname))
+    return end(response, 200, JSON.stringify({ tags: ['rwkv', 'license:apache-2.0'] }))
   const [, stage, repository = '', path = ''] =
     /^\/(cdn\/)?([^/]+\/[^/]+)\/(?:resolve\/main\/)?(.+)$/.exec(url.pathname) ?? []
   const file = repositories[repository]?.[path]

@@ -1,10 +1,16 @@
 /** Models that a command names and that are not here yet: fetched, or offered to be. */
-import { existsSync } from 'node:fs'
+import { existsSync, writeFileSync } from 'node:fs'
+import { totalmem } from 'node:os'
+import { join } from 'node:path'
 import { createInterface } from 'node:readline/promises'
+import { makeFolder } from '../../files/make-folder.ts'
 import { DEMO_NAME } from '../../host/load.ts'
-import { findModel, modelsFolder } from '../../hub/model-cache.ts'
+import { type FirstModel, firstModel } from '../../hub/first-model.ts'
+import { type Hub, openHub } from '../../hub/hub.ts'
+import { findModel, listModels, modelsFolder } from '../../hub/model-cache.ts'
 import { findModelName } from '../../hub/model-names.ts'
-import { pullAll } from './pull.ts'
+import { formatBytes } from '../terminal/output.ts'
+import { isOfflineByVariable, pullAll } from './pull.ts'
 
 /** Neither a file nor pulled, but a name that the hub may have. */
 function isMissing(model: string): boolean {
@@ -18,18 +24,79 @@ export async function fetchMissing(model: string): Promise<void> {
 
 /** Asks on a terminal; elsewhere whoever needs the model says how to get it. Words are FILE, or NAME=FILE. */
 export async function offerMissing(words: readonly string[]): Promise<void> {
-  if (process.stdin.isTTY !== true || process.stderr.isTTY !== true) return
+  if (!isTerminal()) return
   for (const word of words) {
     const model = word.replace(/^[^=/\\@]+=/, '')
-    if (isMissing(model) && (await isWanted(model))) await pullAll(model)
+    if (!isMissing(model)) continue
+    const isWanted = isYes(await askOnTerminal(`${model} is not here yet. Fetch it now? [Y/n] `))
+    if (isWanted) await pullAll(model)
   }
 }
 
-async function isWanted(model: string): Promise<boolean> {
+interface FirstOffer {
+  readonly hub: Hub
+  readonly memoryBytes: number
+  readonly ask: (question: string) => Promise<string>
+  readonly environment?: Readonly<Record<string, string | undefined>>
+}
+
+/** In the folder of pulled models: somebody said no, and is not asked again. */
+const DECLINED = '.first-model-declined'
+/** A start does not wait longer for the hub. */
+const HUB_MS = 3000
+
+/**
+ * The name of a model to fetch, for whoever starts a server with the demo model for want of another. Null where it is not
+ * wanted, was not wanted before, or the hub cannot be asked: the demo model is there without a network.
+ */
+export async function offerFirst(given?: FirstOffer): Promise<string | null> {
+  if (given === undefined && (!isTerminal() || isOfflineByVariable())) return null
+  const environment = given?.environment ?? process.env
+  const folder = modelsFolder(environment)
+  const declined = join(folder, DECLINED)
+  if (listModels(folder).length > 0 || existsSync(declined)) return null
+  const { hub, memoryBytes, ask } = given ?? onThisMachine()
+  const model = await firstModel(hub, memoryBytes).catch(() => null)
+  if (model === null) return null
+  if (isYes(await ask(offerOf(model)))) return model.name
+  makeFolder(folder)
+  writeFileSync(declined, '')
+  return null
+}
+
+function onThisMachine(): FirstOffer {
+  const hub = openHub()
+  const impatient: typeof fetch = (url, init) =>
+    hub.fetch(url, { ...init, signal: AbortSignal.timeout(HUB_MS) })
+  return {
+    hub: { ...hub, fetch: impatient },
+    memoryBytes: totalmem(),
+    ask: askOnTerminal,
+  }
+}
+
+/** Megabits a second of an ordinary line at home. */
+const LINE = 100
+
+function offerOf({ name, file, bytes, licence }: FirstModel): string {
+  const minutes = Math.max(1, Math.ceil((bytes * 8) / (LINE * 1e6) / 60))
+  return `No model has been fetched yet; the demo model only knows capitals and small sums.
+${name} fits this machine: ${file}, ${formatBytes(bytes)} (about ${minutes} min at ${LINE} Mbit/s), licence ${licence ?? 'unknown'}.
+Fetch and serve it now? No serves the demo model, and is not asked again. [Y/n] `
+}
+
+function isTerminal(): boolean {
+  return process.stdin.isTTY === true && process.stderr.isTTY === true
+}
+
+function isYes(answer: string): boolean {
+  return /^(y|yes)?$/i.test(answer.trim())
+}
+
+async function askOnTerminal(question: string): Promise<string> {
   const lines = createInterface({ input: process.stdin, output: process.stderr })
   try {
-    const answer = await lines.question(`${model} is not here yet. Fetch it now? [Y/n] `)
-    return /^(y|yes)?$/i.test(answer.trim())
+    return await lines.question(question)
   } finally {
     lines.close()
   }

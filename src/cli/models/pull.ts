@@ -38,7 +38,7 @@ export const pull = defineCommand({
 export async function pullAll(name: string, isOffline = false) {
   const options: PullOptions = {
     hub: openHub(),
-    isOffline: isOffline || isSet(process.env.HF_HUB_OFFLINE),
+    isOffline: isOffline || isOfflineByVariable(),
     onFile: (file) => progressBar(basename(file)),
   }
   const pulled = name === VOCABULARY ? undefined : await pullModel(name, options)
@@ -47,8 +47,8 @@ export async function pullAll(name: string, isOffline = false) {
   return { pulled, vocabulary }
 }
 
-function isSet(value: string | undefined): boolean {
-  return value !== undefined && /^(1|true|yes|on)$/i.test(value)
+export function isOfflineByVariable(): boolean {
+  return /^(1|true|yes|on)$/i.test(process.env.HF_HUB_OFFLINE ?? '')
 }
 
 /** In itself, beside it, or in the cache from an earlier time. */
