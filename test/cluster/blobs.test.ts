@@ -1,0 +1,70 @@
+/** Storages of blobs: a folder, and a bucket of a double of S3. The same is asked of both. */
+import { mkdtempSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { Blobs } from '../../src/state/shared/blobs.ts'
+import { openBlobs } from '../../src/state/shared/open-blobs.ts'
+import { S3_KEYS, type S3Double, startS3Double } from '../helpers/s3-double.ts'
+
+let s3: S3Double
+beforeAll(async () => {
+  s3 = await startS3Double()
+})
+afterAll(() => s3.close())
+
+const inBucket = (prefix = '/some/prefix', keys = S3_KEYS) =>
+  openBlobs(`s3://bucket${prefix}`, { ...keys, AWS_ENDPOINT_URL: s3.url })
+
+const MAKERS: readonly (readonly [string, () => Blobs])[] = [
+  ['a folder', () => openBlobs(`file://${mkdtempSync(join(tmpdir(), 'skein blobs-'))}/new`)],
+  ['a bucket', () => inBucket(`/${Math.random()}/`)],
+]
+
+const namesIn = async (blobs: Blobs) => {
+  const names: string[] = []
+  for await (const { name, changedAt } of blobs.list()) {
+    expect(changedAt).toBeLessThan(Date.now() + 60_000)
+    names.push(name)
+  }
+  return names.sort()
+}
+
+describe.each(MAKERS)('%s', (_, make) => {
+  test('gives back what was put, of any number of parts', async () => {
+    const blobs = make()
+    const large = Uint8Array.from({ length: 3_000_000 }, (_, i) => i % 251)
+    await blobs.put('abc', [large.subarray(0, 10), new Uint8Array(0), large.subarray(10)])
+    expect(Buffer.compare(await blobs.get('abc'), large)).toBe(0)
+    await blobs.put('none', [])
+    expect(await blobs.get('none')).toHaveLength(0)
+  })
+
+  test('lists all there are, and nothing that was removed', async () => {
+    const blobs = make()
+    expect(await namesIn(blobs)).toEqual([])
+    const names = Array.from({ length: 8 }, (_, i) => `${i}-name`)
+    for (const name of names) await blobs.put(name, [Uint8Array.of(1)])
+    expect(await namesIn(blobs)).toEqual(names)
+    await blobs.remove('3-name')
+    await blobs.remove('3-name')
+    expect(await namesIn(blobs)).toEqual(names.filter((name) => name !== '3-name'))
+    await expect(blobs.get('3-name')).rejects.toThrow()
+  })
+})
+
+test('a bucket that is busy is asked again; one that refuses says so', async () => {
+  const blobs = inBucket()
+  s3.failures.push(503, 503)
+  await blobs.put('late', [Uint8Array.of(7)])
+  expect(await blobs.get('late')).toEqual(Uint8Array.of(7))
+  const wrong = inBucket('', { ...S3_KEYS, AWS_SECRET_ACCESS_KEY: 'wrong' })
+  await expect(wrong.get('late')).rejects.toThrow('403 (SignatureDoesNotMatch)')
+  await expect(blobs.get('missing')).rejects.toThrow('404 (NoSuchKey)')
+})
+
+test('what names no storage, and a bucket without keys, are refused in words', () => {
+  for (const url of ['/folder', 'file://host/folder', 'http://x', 's3://', ''])
+    expect(() => openBlobs(url, {})).toThrow('names no storage')
+  expect(() => openBlobs('s3://bucket/x', {})).toThrow('AWS_ACCESS_KEY_ID')
+})
