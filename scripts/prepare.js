@@ -10,7 +10,14 @@ import { fileURLToPath } from 'node:url'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 const stamp = join(root, 'dist/.stamp')
-const SOURCES = ['src', 'web', 'tsconfig.json', 'package.json', 'package-lock.json']
+const SOURCES = [
+  'src',
+  'web',
+  'kernels/webgpu',
+  'tsconfig.json',
+  'package.json',
+  'package-lock.json',
+]
 
 /** Names and contents of all files that dist is made from. */
 function hashSources() {

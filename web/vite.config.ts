@@ -1,9 +1,22 @@
-/** The dashboard's build: `vite build web` writes dist/web, which the gateway reads at its start. */
+/** The dashboard's build: `vite build web` writes dist/web, which the gateway reads at its start, and dist/browser. */
+
+import { join } from 'node:path'
 import preact from '@preact/preset-vite'
-import { defineConfig } from 'vite'
+import { build, defineConfig, type Plugin } from 'vite'
+
+/** What is built apart, so that the dashboard's first load has nothing of it: the package's `skein/browser`, and its page. */
+function builtApart(): Plugin {
+  return {
+    name: 'skein-built-apart',
+    async closeBundle() {
+      for (const config of ['library.config.ts', 'browser/vite.config.ts'])
+        await build({ configFile: join(import.meta.dirname, config), logLevel: 'warn' })
+    },
+  }
+}
 
 export default defineConfig({
-  plugins: [preact({ devToolsEnabled: false, prefreshEnabled: false })],
+  plugins: [preact({ devToolsEnabled: false, prefreshEnabled: false }), builtApart()],
   build: {
     outDir: '../dist/web',
     emptyOutDir: true,

@@ -8,6 +8,7 @@
  *
  * The same model code, tokenizer, sampler and WebGPU kernels as on a server; nothing of Node is in the bundle.
  */
+/// <reference lib="dom" />
 import { CHAT_STOPS, renderChat, type ThinkMode, type Turn } from '../api/template.ts'
 import type { WeightType } from '../backend/backend.ts'
 import { testBackend } from '../backend/webgpu/self-test.ts'
@@ -28,7 +29,7 @@ import { type GenerateOptions, LlmState, type StateHome } from './state.ts'
 import { Steps } from './steps.ts'
 import { openStored } from './stored-file.ts'
 
-export type { ThinkMode, Turn } from '../api/template.ts'
+export { CHAT_STOPS, renderChat, type ThinkMode, type Turn } from '../api/template.ts'
 export { SkeinError } from '../errors.ts'
 export type { ModelInfo } from '../model/runner.ts'
 export type { TokenCodec } from '../tokenizer/codec.ts'

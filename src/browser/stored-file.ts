@@ -2,6 +2,7 @@
  * Files of the web that stay in the browser: in its own file system where that can be read in place, which is in a worker, else
  * in its cache, else for as long as the page. What an address names is taken never to change. Knows nothing of models.
  */
+/// <reference lib="dom" />
 import { SkeinError } from '../errors.ts'
 import { utf8 } from '../files/bytes.ts'
 import { hexOf, sha256 } from '../files/digest.ts'

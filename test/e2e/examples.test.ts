@@ -39,7 +39,7 @@ test.each(Object.entries(EXPECTED))('%s', async (name, expected) => {
 })
 
 test('every example is run', () => {
-  // The agent runs the server.
-  const files = [...Object.keys(EXPECTED), 'mcp-server.mjs'].sort()
+  // The agent runs the server; the page needs a GPU, and browser.test.ts makes its calls.
+  const files = [...Object.keys(EXPECTED), 'mcp-server.mjs', 'browser.html'].sort()
   expect(readdirSync(join(ROOT, 'examples')).sort()).toEqual(files)
 })

@@ -1,10 +1,10 @@
 /**
  * The dashboard's files: what the build left in `dist/web`, read once and served from memory, so that no path of a request
- * ever reaches the file system. Needs no key, since the page holds nothing: each call it makes carries the user's.
+ * ever reaches the file system; the demo model, which the page of `/browser/` runs, is read when asked for. Needs no key, since the page holds nothing: each call it makes carries the user's.
  */
 import { createHash } from 'node:crypto'
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
-import { extname, join, sep } from 'node:path'
+import { createReadStream, existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { basename, extname, join, sep } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { gzipSync } from 'node:zlib'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
@@ -14,6 +14,11 @@ import { SkeinError } from '../../errors.ts'
 const FOLDERS = ['../../web', '../../../dist/web'].map((path) =>
   fileURLToPath(new URL(path, import.meta.url)),
 )
+
+const MODELS = fileURLToPath(new URL('../../../models', import.meta.url))
+/** Of the page that runs a model in the browser. */
+const BROWSER_PAGE = '/browser/'
+const DEMO_FILES = ['demo.pth', 'demo.vocab.txt']
 
 const TYPES: Readonly<Record<string, string>> = {
   '.html': 'text/html; charset=utf-8',
@@ -40,6 +45,9 @@ const POLICY = [
   "trusted-types 'none'",
 ].join('; ')
 
+/** A worker and a service worker, by addresses that the page's one policy of trusted types lets through. */
+const BROWSER_POLICY = POLICY.replace("trusted-types 'none'", 'trusted-types skein-browser')
+
 const HEADERS: Readonly<Record<string, string>> = {
   'content-security-policy': POLICY,
   'x-content-type-options': 'nosniff',
@@ -53,7 +61,8 @@ const HEADERS: Readonly<Record<string, string>> = {
 interface WebFile {
   readonly headers: Readonly<Record<string, string>>
   readonly etag: string
-  readonly bytes: Buffer
+  /** In memory, or where it is read from each time. */
+  readonly bytes: Buffer | { readonly path: string }
   /** Null where packing does not pay. */
   readonly packed: Buffer | null
 }
@@ -66,18 +75,35 @@ export function readWebFiles(folders: readonly string[] = FOLDERS): WebFiles {
   const folder = folders.find((candidate) => existsSync(join(candidate, 'index.html')))
   if (folder === undefined) return new Map()
   const entries = readdirSync(folder, { recursive: true, withFileTypes: true })
-  return new Map(
+  const built = new Map(
     entries
       .filter((entry) => entry.isFile() && extname(entry.name) in TYPES)
       .map((entry) => {
         const file = join(entry.parentPath, entry.name)
         const path = file.slice(folder.replace(/[/\\]$/, '').length).replaceAll(sep, '/')
-        return [path === '/index.html' ? '/' : path, readWebFile(file)] as const
+        return [path.replace(/\/index\.html$/, '/'), readWebFile(file, path)] as const
       }),
   )
+  return built.has(BROWSER_PAGE) ? new Map([...built, ...demoFiles()]) : built
 }
 
-function readWebFile(file: string): WebFile {
+function demoFiles(): [path: string, file: WebFile][] {
+  return DEMO_FILES.map((name) => join(MODELS, name))
+    .filter((path) => existsSync(path))
+    .map((path) => {
+      const { size, mtimeMs } = statSync(path)
+      const headers = {
+        ...HEADERS,
+        'content-type': 'application/octet-stream',
+        'content-length': String(size),
+        'cache-control': 'no-cache',
+      }
+      const file = { headers, etag: `"${size}-${mtimeMs}"`, bytes: { path }, packed: null }
+      return [`${BROWSER_PAGE}${basename(path)}`, file]
+    })
+}
+
+function readWebFile(file: string, path: string): WebFile {
   const bytes = readFileSync(file)
   const packed = bytes.length < 1024 ? null : gzipSync(bytes, { level: 9 })
   // The build puts a hash of the content into these names.
@@ -88,6 +114,7 @@ function readWebFile(file: string): WebFile {
     etag: `"${createHash('sha256').update(bytes).digest('base64url').slice(0, 22)}"`,
     headers: {
       ...HEADERS,
+      ...(path.startsWith(BROWSER_PAGE) && { 'content-security-policy': BROWSER_POLICY }),
       'content-type': TYPES[extname(file)]!,
       'cache-control': isHashed ? 'public, max-age=31536000, immutable' : 'no-cache',
     },
@@ -120,6 +147,8 @@ export function mountWeb(app: FastifyInstance, files: WebFiles): void {
   }
   app.get(API_PAGE, (_request, reply) => reply.redirect('/#/api'))
   app.get('/assets/*', asset)
+  app.get('/browser', (_request, reply) => reply.redirect(BROWSER_PAGE, 308))
+  app.get('/browser/*', asset)
   // Asked for by browsers of themselves, whatever the page says.
   app.get('/favicon.ico', asset)
 }
@@ -127,8 +156,9 @@ export function mountWeb(app: FastifyInstance, files: WebFiles): void {
 function send(file: WebFile, request: FastifyRequest, reply: FastifyReply): FastifyReply {
   reply.headers(file.headers).header('etag', file.etag)
   if (request.headers['if-none-match'] === file.etag) return reply.code(304).send()
-  const { packed } = file
+  const { packed, bytes } = file
+  if ('path' in bytes) return reply.send(createReadStream(bytes.path))
   const takesGzip = /\bgzip\b/.test(request.headers['accept-encoding'] ?? '')
-  if (packed === null || !takesGzip) return reply.send(file.bytes)
+  if (packed === null || !takesGzip) return reply.send(bytes)
   return reply.header('content-encoding', 'gzip').send(packed)
 }

@@ -31,6 +31,8 @@ export const SERVE = {
   'Watch the server': '观察服务器',
   'Charts of ten minutes.': '十分钟内的图表。',
   'Give out keys': '发放密钥',
+  'Run a model in this browser': '在浏览器中运行模型',
+  'The demo model on your own GPU.': '演示模型，用你自己的 GPU。',
   'Each with a role and limits.': '每个密钥有角色与限额。',
   'Connect a program': '连接程序',
   'Copy the address': '复制地址',

@@ -197,6 +197,8 @@ function Recent() {
 interface Shortcut {
   readonly icon: IconName
   readonly page: 'translate' | 'playground' | 'keys' | 'overview' | 'api'
+  /** Of a page beside the dashboard. */
+  readonly href?: string
   readonly title: Text
   readonly text: Text
 }
@@ -216,6 +218,13 @@ const SHORTCUTS: readonly Shortcut[] = [
   },
   { icon: 'overview', page: 'overview', title: 'Watch the server', text: 'Charts of ten minutes.' },
   { icon: 'keys', page: 'keys', title: 'Give out keys', text: 'Each with a role and limits.' },
+  {
+    icon: 'playground',
+    page: 'playground',
+    href: '/browser/',
+    title: 'Run a model in this browser',
+    text: 'The demo model on your own GPU.',
+  },
 ]
 
 function Shortcuts() {
@@ -226,9 +235,9 @@ function Shortcuts() {
   )
   return (
     <ul class="shortcuts">
-      {shown.map(({ icon, page, title, text }) => (
+      {shown.map(({ icon, page, href, title, text }) => (
         <li key={title}>
-          <a class="card" href={hashOf(page)}>
+          <a class="card" href={href ?? hashOf(page)}>
             <Icon name={icon} />
             <b>{t(title)}</b>
             <span class="muted">{t(text)}</span>
