@@ -33,6 +33,13 @@ export const DEFAULT_REQUEST_LIMITS = {
    */
   answerLogprobs: 1_048_576,
   logitBias: 1024,
+  /** Of a file of requests, of all files of a key, and of a line in one. */
+  fileBytes: 67_108_864,
+  tenantFileBytes: 1_073_741_824,
+  batchLineBytes: 8_388_608,
+  /** Requests of a batch, and batches of a key that are not done; 0: no batches. */
+  batchRequests: 50_000,
+  tenantBatches: 16,
   /** Tokens of one answer. */
   maxTokens: 65_536,
   /** Tokens of an answer when a chat request names no limit; RWKV has no context window to fill. */

@@ -43,6 +43,12 @@ export type Reply =
    */
   | { readonly kind: 'events'; readonly events: AsyncIterable<object> }
 
+/** A form with one file, in the field `file`. */
+export interface FormBody {
+  readonly fields: Readonly<Record<string, string>>
+  readonly file: { readonly name: string; readonly bytes: Uint8Array } | null
+}
+
 /**
  * How a caller shows its key. `header` (the rule): in the Authorization header or one of the dialect's own, looked at before
  * anything else.
@@ -67,6 +73,8 @@ export interface Route {
   readonly body: TSchema | null
   /** A call without any body is one with {}. */
   readonly mayLackBody?: boolean
+  /** The body is a multipart form and arrives as a FormBody. */
+  readonly takesForm?: boolean
   /** The body is a file (application/octet-stream) and arrives as a Uint8Array. */
   readonly takesBytes?: boolean
   /** So is the reply. */

@@ -14,6 +14,7 @@ import fastify, {
 } from 'fastify'
 import { ai00Dialect } from '../api/ai00/dialect.ts'
 import { anthropicDialect } from '../api/anthropic/dialect.ts'
+import { type BatchService, batchesDialect } from '../api/batches/dialect.ts'
 import { inferDialect } from '../api/infer/dialect.ts'
 import { lightningDialect } from '../api/lightning/dialect.ts'
 import { LiveCalls } from '../api/live-calls.ts'
@@ -26,6 +27,7 @@ import type { Dialect } from '../api/route.ts'
 import { runnerDialect } from '../api/runner/dialect.ts'
 import { sessionsDialect } from '../api/sessions/dialect.ts'
 import { translateDialect } from '../api/translate/dialect.ts'
+import type { BatchStore } from '../batches/store.ts'
 import { SkeinError } from '../errors.ts'
 import { type Auth, authorizationOf, checkRole, createAuth } from './access/auth.ts'
 import { CALLER_HEADER, type CallerSeal } from './access/caller-seal.ts'
@@ -36,6 +38,7 @@ import { BodyMemory, holdBodies } from './body/body-memory.ts'
 import { CODE_HEADER, DRAINING_HEADER, OWNER_HEADER } from './cluster/headers.ts'
 import { Metrics } from './figures/metrics.ts'
 import { traced, traceRequests } from './figures/tracing.ts'
+import { batchRunnerOf } from './http/batch-rows.ts'
 import { answerClientError } from './http/client-error.ts'
 import { closeWithConnection, cutOffIfNotTaken } from './http/connection.ts'
 import { Drain } from './http/drain.ts'
@@ -50,7 +53,7 @@ import {
   preflightHeaders,
 } from './http/origin.ts'
 import { onRequestEnd, type RequestEnd } from './http/request-end.ts'
-import { sharedValidators } from './http/validators.ts'
+import { AJV_OPTIONS, sharedValidators } from './http/validators.ts'
 import { managementDialect } from './management/dialect.ts'
 import type { Management } from './management/management.ts'
 import { mountStreams, STREAM_ROUTES } from './management/streams.ts'
@@ -88,6 +91,8 @@ export interface AppOptions {
   readonly logger?: FastifyBaseLogger
   /** Told of every route as it is mounted, for what must hold of all of them. */
   readonly onRoute?: (route: RouteOptions) => void
+  /** Keeps files of requests and runs them; absent: none are taken. */
+  readonly batches?: BatchStore
   /** Spans are made; where they go, `startTracing` has said. */
   readonly isTraced?: boolean
   /** Members of a cluster say with it who is calling; absent: nobody is believed. */
@@ -123,8 +128,11 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const { management } = options
   const auth = createAuth(options.keys, keyRing)
   const ofWorkers = management === undefined ? null : managementDialect(management)
+  const { logger } = options
+  const rows = { models, limits, live: shared.live, logger }
+  const batches = options.batches === undefined ? null : batchRunnerOf(options.batches, rows)
   const dialects = [
-    ...allDialects(limits, shared.live),
+    ...allDialects(limits, shared.live, batches),
     ...(keyRing === null ? [] : [keysDialect(keyRing, auth.isOpen)]),
     ...(ofWorkers === null ? [] : [ofWorkers]),
   ]
@@ -183,11 +191,19 @@ export function buildApp(options: AppOptions): FastifyInstance {
   mountMe(app, { models, rates })
   mountWeb(app, web)
   options.mount?.(app)
+  if (batches !== null) {
+    app.addHook('onReady', async () => batches.start())
+    app.addHook('preClose', () => batches.stop())
+  }
   return app
 }
 
 /** The first one's shapes are those of every reply that belongs to no dialect. */
-export function allDialects(limits: Limits, live = new LiveCalls()): readonly Dialect[] {
+export function allDialects(
+  limits: Limits,
+  live = new LiveCalls(),
+  batches: BatchService | null = null,
+): readonly Dialect[] {
   // The calls are those of all of them: whoever ends one need not know whose route it came by.
   return [
     openAiDialect(limits, live),
@@ -201,6 +217,7 @@ export function allDialects(limits: Limits, live = new LiveCalls()): readonly Di
     responsesDialect(limits, live),
     llamaDialect(limits),
     ai00Dialect(limits, live),
+    batchesDialect(limits, batches),
   ]
 }
 
@@ -242,16 +259,7 @@ function createFastify(
     clientErrorHandler: answerClientError,
     frameworkErrors: onBadPath,
     schemaController: { compilersFactory: { buildValidator: sharedValidators } },
-    ajv: {
-      customOptions: {
-        // A wire value is right or refused, never bent into shape.
-        coerceTypes: false,
-        removeAdditional: false,
-        useDefaults: false,
-        allowUnionTypes: true,
-        verbose: true,
-      },
-    },
+    ajv: AJV_OPTIONS,
   })
 }
 

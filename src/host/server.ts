@@ -3,6 +3,7 @@ import type { AddressInfo } from 'node:net'
 import { dirname, join } from 'node:path'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
+import { BatchStore } from '../batches/store.ts'
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
 import type { KeyRing } from '../gateway/access/keys-file.ts'
@@ -87,7 +88,11 @@ export async function startServer(
   const common = commonOptions(options, logger, fleet, drain)
   const management = manage(fleet, folder, host, common)
   const app = bounded(
-    buildApp({ ...common, host, models: models.registry, admin: models, management }),
+    buildApp({
+      ...common,
+      ...{ host, models: models.registry, admin: models, management },
+      ...(dataDir === undefined ? {} : { batches: new BatchStore(join(dataDir, 'batches')) }),
+    }),
     logger,
   )
   const stop = () => shutDown({ app, drain, stopWorkers: () => models.stop(), timeoutMs: 0 })

@@ -3,10 +3,12 @@ import { type ErrorShape, SkeinError } from '../errors.ts'
 
 export type Outcome<Out> = { readonly value: Out } | { readonly error: ErrorShape }
 
-export function task<In, Out>(work: (input: In) => Out): (input: In) => Outcome<Out> {
-  return (input) => {
+export function task<In, Out>(
+  work: (input: In) => Out | Promise<Out>,
+): (input: In) => Promise<Outcome<Out>> {
+  return async (input) => {
     try {
-      return { value: work(input) }
+      return { value: await work(input) }
     } catch (error) {
       return { error: SkeinError.from(error).toShape() }
     }

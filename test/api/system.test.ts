@@ -76,9 +76,13 @@ test('models tell their limits', async () => {
       "created": 1700000000,
       "created_at": "2023-11-14T22:13:20.000Z",
       "display_name": "goose",
+      "embeddings": null,
       "id": "goose",
       "limits": {
         "answer_logprobs": 1048576,
+        "batch_requests": 50000,
+        "embedding_inputs": 2048,
+        "file_bytes": 67108864,
         "logit_bias": 1024,
         "max_prompt_tokens": 5000,
         "max_tokens": 65536,

@@ -56,6 +56,8 @@ export class FakeEngineClient implements EngineClient {
   /** Ids of requests whose consumer left or aborted before the end. */
   readonly cancelled: string[] = []
   script: Script
+  /** Requests in line, as the counters have them. */
+  waiting = 3
 
   constructor(script: Script = (request) => answer(request, 'Hello, world.'), info = FAKE_INFO) {
     this.script = script
@@ -68,7 +70,7 @@ export class FakeEngineClient implements EngineClient {
 
   get stats(): EngineStats {
     const idle = idleStats(this.info.numSlots)
-    const lines = { waiting: 3, running: 2, prefilling: 1, freeSlots: 14 }
+    const lines = { waiting: this.waiting, running: 2, prefilling: 1, freeSlots: 14 }
     return { ...idle, ...lines, steps: 10, lastBatchTokens: 5, busySeconds: 1.5 }
   }
 

@@ -20,7 +20,17 @@ const ALLOWED: Record<string, readonly string[]> = {
     'cluster',
   ],
   settings: ['host', 'gateway', 'hub', 'model', 'cluster'],
-  host: ['gateway', 'cluster', 'engine', 'hub', 'model', 'state/store', 'tokenizer', 'backend'],
+  host: [
+    'batches',
+    'gateway',
+    'cluster',
+    'engine',
+    'hub',
+    'model',
+    'state/store',
+    'tokenizer',
+    'backend',
+  ],
   // What a page can run: its bundle is looked at by browser-bundle.test.ts.
   browser: [
     'api/template.ts',
@@ -35,6 +45,7 @@ const ALLOWED: Record<string, readonly string[]> = {
   bench: ['engine/client.ts', 'engine/messages.ts', 'model', 'tokenizer', 'backend/backend.ts'],
   gateway: [
     'api',
+    'batches',
     'engine/client.ts',
     'engine/messages.ts',
     'engine/stats.ts',
@@ -43,7 +54,8 @@ const ALLOWED: Record<string, readonly string[]> = {
     'cluster',
     'state/namespace.ts',
   ],
-  api: ['engine/client.ts', 'engine/messages.ts', 'engine/stats.ts', 'grammar'],
+  api: ['engine/client.ts', 'engine/messages.ts', 'engine/stats.ts', 'grammar', 'batches'],
+  batches: ['state/store/sqlite.ts'],
   engine: ['state', 'model/runner.ts', 'tokenizer', 'grammar'],
   model: [
     'backend/backend.ts',

@@ -6,8 +6,6 @@ import type { Route } from '../route.ts'
 const ABSENT: Readonly<Record<string, string>> = {
   '/v1/audio/speech': 'speech; its models read and write text',
   '/v1/audio/transcriptions': 'transcriptions; its models read and write text',
-  '/v1/batches': 'batches; send several prompts to /v1/completions',
-  '/v1/files': 'files; send text in the request',
   '/v1/images/generations': 'images; its models read and write text',
   '/v1/moderations': 'moderations',
 }

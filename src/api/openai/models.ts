@@ -87,5 +87,7 @@ function wireLimits(limits: RequestLimits): object {
     prompt_logprobs: limits.promptLogprobs,
     answer_logprobs: limits.answerLogprobs,
     logit_bias: limits.logitBias,
+    file_bytes: limits.fileBytes,
+    batch_requests: limits.batchRequests,
   }
 }

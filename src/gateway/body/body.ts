@@ -1,12 +1,14 @@
 /** Request bodies: JSON only, valid UTF-8, bounded by what they become, and complaints that name the field. Knows no dialect. */
 import type { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyRequest, FastifySchemaValidationError } from 'fastify'
+import type { FormBody } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
 import { runTask, taskPlace } from '../../threads/pool.ts'
 import { turns } from '../../threads/turns.ts'
 import type { Auth } from '../access/auth.ts'
 import { type BodyBounds, readBody } from './body-memory.ts'
 import { type JsonBounds, JsonScan } from './json-scan.ts'
+import { readForm } from './read-form.ts'
 import { type JsonText, readJson } from './read-json.ts'
 
 declare module 'fastify' {
@@ -26,6 +28,9 @@ const INLINE_BYTES = 64 * 1024
 const NODE_BYTES = 64
 const FORM = 'application/x-www-form-urlencoded'
 const PAGE_HEADERS = ['origin', 'referer', 'cookie', 'sec-fetch-site', 'sec-fetch-mode']
+/** Node's own fetch names its mode, too. */
+const BROWSER_HEADERS = PAGE_HEADERS.filter((name) => name !== 'sec-fetch-mode')
+const READ_FORM = taskPlace(import.meta.url, './read-form.js', 'readFormTask')
 const READ_JSON = taskPlace(import.meta.url, './read-json.js', 'readJsonTask')
 
 /**
@@ -61,6 +66,21 @@ export function parseJsonBodies(
       const text: JsonText = { bytes: body, fields }
       if (body.length <= INLINE_BYTES) return await turns.do(() => readJson(text))
       return await runTask(READ_JSON, text, [body.buffer])
+    },
+  )
+}
+
+/** For the routes of a scope: what a page can send without asking is refused, here too. */
+export function parseForms(scope: FastifyInstance, bounds: BodyBounds): void {
+  scope.removeAllContentTypeParsers()
+  scope.addContentTypeParser(
+    'multipart/form-data',
+    async (request: FastifyRequest, payload: Readable): Promise<FormBody> => {
+      if (BROWSER_HEADERS.some((name) => request.headers[name] !== undefined)) throw wrongType()
+      const bytes = await readBody(request, payload, bounds)
+      const form = { bytes, type: request.headers['content-type']! }
+      if (bytes.length <= INLINE_BYTES) return await readForm(form)
+      return await runTask(READ_FORM, form, [bytes.buffer])
     },
   )
 }

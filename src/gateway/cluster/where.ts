@@ -23,6 +23,7 @@ export type Way = 'here' | 'node' | 'every' | 'operators'
 
 /** Of a live request, of any node. */
 const OF_LIVE = /^\/v1\/(?:requests|responses)\/:id/
+const OF_FILES = /^\/v1\/(?:files|batches)\b/
 const OF_SESSIONS = /^\/v1\/(?:sessions|states)\b/
 /** POST routes without a session in their body that speak to all that is live. */
 const OF_ALL_LIVE = ['/v1/server/stop', '/v1/server/pause', '/v1/server/resume']
@@ -30,6 +31,8 @@ const OF_ALL_LIVE = ['/v1/server/stop', '/v1/server/pause', '/v1/server/resume']
 export function wayOf({ method, path, body, role, takesBytes }: Route): Way {
   if (OF_LIVE.test(path) || OF_ALL_LIVE.includes(path)) return 'every'
   if (OF_SESSIONS.test(path)) return 'node'
+  // A gateway keeps no files, and says so.
+  if (OF_FILES.test(path)) return 'here'
   if (role !== undefined) return 'operators'
   if (body === null && takesBytes !== true) return 'here'
   return method === 'POST' ? 'node' : 'here'

@@ -12,7 +12,7 @@ import { assert, SkeinError } from '../../errors.ts'
 import { ANONYMOUS, type Auth, authorizationOf, checkRole, type Principal } from '../access/auth.ts'
 import type { SealedCaller } from '../access/caller-seal.ts'
 import type { RateLimits } from '../access/rate-limits.ts'
-import { type Complaint, describeInvalid } from '../body/body.ts'
+import { type Complaint, describeInvalid, parseForms } from '../body/body.ts'
 import { readBody } from '../body/body-memory.ts'
 import type { Drain } from './drain.ts'
 import type { Limits } from './limits.ts'
@@ -66,6 +66,9 @@ interface MountContext {
   /** The models as one request may use them, beside what its key may. */
   readonly modelsFor: (request: FastifyRequest) => ModelRegistry
 }
+
+/** Of a form, beside its file. */
+const FORM_BYTES = 64 * 1024
 
 export function mountDialects(
   app: FastifyInstance,
@@ -126,6 +129,13 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
       front === null
         ? new Exchange(context, request, reply).run()
         : front.answer(request, reply, entryOf(request)),
+  }
+  if (route.takesForm === true) {
+    app.register(async (scope) => {
+      parseForms(scope, context.limits)
+      scope.route({ ...options, bodyLimit: context.limits.fileBytes + FORM_BYTES })
+    })
+    return
   }
   if (route.takesBytes !== true) {
     app.route(options)

@@ -120,7 +120,7 @@ function bodyOf(schema: object, type = JSON_TYPE, required = true) {
 }
 
 function operation({ name, stream }: Dialect, route: Route, path: string): Operation {
-  const { body, takesBytes, mayLackBody, summary } = route
+  const { body, takesBytes, takesForm, mayLackBody, summary } = route
   const described = operationOf(
     route.method.toLowerCase(),
     path,
@@ -129,6 +129,7 @@ function operation({ name, stream }: Dialect, route: Route, path: string): Opera
     contentOf(route, stream),
   )
   if (takesBytes === true) return { ...described, requestBody: bodyOf({}, BYTES_TYPE) }
+  if (takesForm === true) return { ...described, requestBody: bodyOf({}, 'multipart/form-data') }
   if (body === null) return described
   return { ...described, requestBody: bodyOf(body, JSON_TYPE, mayLackBody !== true) }
 }

@@ -6,6 +6,17 @@ import { AjvCompiler } from '@fastify/ajv-compiler'
 
 type Build = ReturnType<typeof AjvCompiler>
 
+/** A wire value is right or refused, never bent into shape. */
+export const AJV_OPTIONS = {
+  customOptions: {
+    coerceTypes: false,
+    removeAdditional: false,
+    useDefaults: false,
+    allowUnionTypes: true,
+    verbose: true,
+  },
+} as const
+
 const build = AjvCompiler()
 /** By a route's schema as text and what is asked of Ajv: each app has objects of its own for the same routes. */
 const compiled = new Map<string, ReturnType<ReturnType<Build>>>()

@@ -1,0 +1,270 @@
+/** OpenAI's /v1/files and /v1/batches: requests by the file, answered with what the models have to spare. */
+import { randomUUID } from 'node:crypto'
+import Type, { type Static } from 'typebox'
+import { type BatchRow, type BatchStore, type FileRow, UNFINISHED } from '../../batches/store.ts'
+import { SkeinError } from '../../errors.ts'
+import { checkFields } from '../fields.ts'
+import type { RequestLimits } from '../limits.ts'
+import { renderOpenAiError } from '../openai/errors.ts'
+import {
+  bytes,
+  type Call,
+  type Dialect,
+  type FormBody,
+  get,
+  json,
+  post,
+  type Route,
+} from '../route.ts'
+import { BoundedInteger, Matching, Maybe } from '../schema.ts'
+import { pageOf, wireBatch, wireFile } from './wire.ts'
+
+export const BATCH_ENDPOINTS = [
+  '/v1/chat/completions',
+  '/v1/completions',
+  '/v1/embeddings',
+  '/v1/responses',
+] as const
+
+/** What the routes need; null where nothing can be kept. */
+export interface BatchService {
+  readonly store: BatchStore
+  /** Told that a batch has come, or that its status has changed. */
+  wake(): void
+}
+
+const HOUR = 3600
+const DAY = 24 * HOUR
+
+export function batchesDialect(limits: RequestLimits, service: BatchService | null): Dialect {
+  const routes = new BatchRoutes(limits, service)
+  return {
+    name: 'batches',
+    routes: [...routes.ofFiles(), ...routes.ofBatches()],
+    renderError: renderOpenAiError,
+  }
+}
+
+const EXPIRY = Type.Object({
+  anchor: Type.Literal('created_at'),
+  seconds: BoundedInteger(HOUR, 30 * DAY),
+})
+
+const BATCH = Type.Object({
+  input_file_id: Type.String(),
+  endpoint: Type.Enum([...BATCH_ENDPOINTS]),
+  completion_window: Matching(
+    '^([1-9]|[1-9][0-9]|1[0-5][0-9]|16[0-8])h$',
+    '"24h", or other hours up to "168h"',
+  ),
+  metadata: Maybe(Type.Record(Type.String({ maxLength: 64 }), Type.String({ maxLength: 512 }))),
+  output_expires_after: Maybe(EXPIRY),
+})
+
+class BatchRoutes {
+  readonly #limits: RequestLimits
+  readonly #service: BatchService | null
+
+  constructor(limits: RequestLimits, service: BatchService | null) {
+    this.#limits = limits
+    this.#service = service
+  }
+
+  ofFiles(): Route[] {
+    return [
+      {
+        method: 'POST',
+        path: '/v1/files',
+        summary: 'Keep a file of requests (multipart form: file, purpose)',
+        body: null,
+        takesForm: true,
+        // The gateway makes a form of such a body before it calls.
+        handle: async (call) => json(wireFile(await this.#keep(call as Call<FormBody>))),
+      },
+      get('/v1/files', 'The files, oldest first', ({ tenant, query }) => {
+        const all = this.#store.files(tenant, query.purpose ?? null)
+        // OpenAI's order unless another is asked for.
+        if (query.order !== 'asc') all.reverse()
+        return json(pageOf(all, pageAsked(query, 10_000), wireFile))
+      }),
+      get('/v1/files/:id', 'One file, without its content', (call) =>
+        json(wireFile(this.#file(call))),
+      ),
+      {
+        ...get('/v1/files/:id/content', 'The content of a file', async (call) =>
+          bytes(await this.#store.read(this.#file(call))),
+        ),
+        givesBytes: true,
+      },
+      {
+        method: 'DELETE',
+        path: '/v1/files/:id',
+        summary: 'Forget a file',
+        body: null,
+        handle: async (call) => json(await this.#forget(call)),
+      },
+    ]
+  }
+
+  ofBatches(): Route[] {
+    return [
+      post('/v1/batches', 'Run the requests of a file', BATCH, async (call) =>
+        json(this.#wire(this.#begin(call))),
+      ),
+      get('/v1/batches', 'The batches, latest first', ({ tenant, query }) =>
+        json(pageOf(this.#store.batches(tenant), pageAsked(query, 100), (row) => this.#wire(row))),
+      ),
+      get('/v1/batches/:id', 'One batch and how far it is', (call) =>
+        json(this.#wire(this.#batch(call))),
+      ),
+      {
+        method: 'POST',
+        path: '/v1/batches/:id/cancel',
+        summary: 'Run no more requests of a batch',
+        body: null,
+        handle: async (call) => json(this.#wire(this.#cancel(call))),
+      },
+    ]
+  }
+
+  get #store(): BatchStore {
+    return this.#needed.store
+  }
+
+  get #needed(): BatchService {
+    if (this.#service !== null) return this.#service
+    const message =
+      'this server keeps no files; start it with a data folder (--data-dir, and without --no-store)'
+    throw new SkeinError('not_found', message)
+  }
+
+  #wire(row: BatchRow): object {
+    return wireBatch(row, this.#store.countsOf(row))
+  }
+
+  async #keep({ body, tenant, now, id }: Call<FormBody>): Promise<FileRow> {
+    const store = this.#store
+    const { fields, file } = body
+    if (file === null) throw invalid('file', 'missing; expected a file of a line per request')
+    if (fields.purpose !== 'batch')
+      throw invalid('purpose', 'expected "batch": files are for /v1/batches here')
+    const size = file.bytes.length
+    const { fileBytes, tenantFileBytes } = this.#limits
+    if (size > fileBytes) throw tooLarge(`the file has ${size} bytes, more than ${fileBytes}`)
+    if (store.bytesOf(tenant) + size > tenantFileBytes)
+      throw tooLarge(
+        `all files may have ${tenantFileBytes} bytes; delete some (DELETE /v1/files/{id})`,
+      )
+    const row: FileRow = {
+      id: `file-${id}`,
+      tenant,
+      filename: file.name.slice(0, 256),
+      purpose: 'batch',
+      bytes: size,
+      created: now,
+      expires: expiryOf(fields, now),
+    }
+    await store.addFile(row, file.bytes)
+    return row
+  }
+
+  #file({ tenant, params }: Call): FileRow {
+    const file = this.#store.file(tenant, params.id!)
+    if (file !== null) return file
+    throw new SkeinError('not_found', 'no file of that id', { param: 'id' })
+  }
+
+  async #forget(call: Call): Promise<object> {
+    const file = this.#file(call)
+    const isUsed = (row: BatchRow) =>
+      row.data.inputFile === file.id && UNFINISHED.includes(row.status)
+    const user = this.#store.batches(call.tenant).find(isUsed)
+    if (user !== undefined)
+      throw new SkeinError('conflict', `${user.id} is running it; cancel that first`)
+    await this.#store.removeFile(file)
+    return { id: file.id, object: 'file', deleted: true }
+  }
+
+  #begin({ body, tenant, now, warn }: Call<Static<typeof BATCH>>): BatchRow {
+    const read = Object.keys(BATCH.properties)
+    checkFields(body, { read, harmless: [], refused: {} }, warn)
+    const service = this.#needed
+    const { store } = service
+    const input = store.file(tenant, body.input_file_id)
+    if (input === null || input.purpose !== 'batch')
+      throw invalid('input_file_id', 'no file of that id and purpose')
+    const numUnfinished = store
+      .batches(tenant)
+      .filter(({ status }) => UNFINISHED.includes(status)).length
+    if (numUnfinished >= this.#limits.tenantBatches) {
+      const message = `${numUnfinished} batches are not done yet, which is the limit; wait for one or cancel it`
+      throw new SkeinError('rate_limited', message)
+    }
+    const row: BatchRow = {
+      id: `batch_${randomUUID().replaceAll('-', '')}`,
+      tenant,
+      status: 'validating',
+      created: now,
+      data: {
+        endpoint: body.endpoint,
+        inputFile: input.id,
+        window: body.completion_window,
+        metadata: body.metadata ?? null,
+        expires: now + HOUR * Number.parseInt(body.completion_window, 10),
+        outputSeconds: body.output_expires_after?.seconds ?? null,
+        total: 0,
+        outputFile: null,
+        errorFile: null,
+        errors: [],
+        times: {},
+        counts: null,
+      },
+    }
+    store.addBatch(row)
+    service.wake()
+    return row
+  }
+
+  #batch({ tenant, params }: Call): BatchRow {
+    const batch = this.#store.batch(tenant, params.id!)
+    if (batch !== null) return batch
+    throw new SkeinError('not_found', 'no batch of that id', { param: 'id' })
+  }
+
+  #cancel(call: Call): BatchRow {
+    const service = this.#needed
+    const batch = this.#batch(call)
+    if (batch.status === 'cancelling') return batch
+    const times = { ...batch.data.times, cancelling: call.now }
+    const data = { ...batch.data, times }
+    if (!service.store.advance(batch.id, ['validating', 'in_progress'], 'cancelling', data))
+      throw new SkeinError('conflict', `the batch is ${batch.status}; there is nothing to cancel`)
+    service.wake()
+    return this.#batch(call)
+  }
+}
+
+/** OpenAI's form has it as fields with brackets. */
+function expiryOf(fields: FormBody['fields'], now: number): number | null {
+  const seconds = fields['expires_after[seconds]']
+  if (seconds === undefined) return null
+  const number = Number(seconds)
+  if (!Number.isInteger(number) || number < HOUR || number > 30 * DAY)
+    throw invalid('expires_after[seconds]', `expected a number from ${HOUR} to ${30 * DAY}`)
+  return now + number
+}
+
+function pageAsked({ limit, after }: Readonly<Record<string, string>>, most: number) {
+  const number = limit === undefined ? Math.min(20, most) : Number(limit)
+  if (!Number.isInteger(number) || number < 1 || number > most)
+    throw invalid('limit', `expected a number from 1 to ${most}`)
+  return { limit: limit === undefined && most > 100 ? most : number, after }
+}
+
+function invalid(param: string, problem: string): SkeinError {
+  return new SkeinError('invalid_request', `${param}: ${problem}`, { param })
+}
+
+function tooLarge(message: string): SkeinError {
+  return new SkeinError('too_large', message, { param: 'file' })
+}

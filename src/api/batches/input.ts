@@ -1,0 +1,123 @@
+/** The lines of a batch: where each is in its file, and whether it is a request that can be run. Knows no model. */
+import type { FileHandle } from 'node:fs/promises'
+import { parse } from 'secure-json-parse'
+import type { LineError } from '../../batches/store.ts'
+import { SkeinError } from '../../errors.ts'
+import { turns } from '../../threads/turns.ts'
+
+/** Bytes [start, end) of the file. */
+export interface LinePlace {
+  readonly start: number
+  readonly end: number
+}
+
+export interface RowRequest {
+  readonly customId: string
+  readonly body: object
+}
+
+export interface LineBounds {
+  readonly lines: number
+  readonly lineBytes: number
+}
+
+const CHUNK = 1 << 20
+const NEWLINE = 0x0a
+/** Errors that are told; one is enough to fail the batch. */
+const MOST_ERRORS = 100
+
+/** Empty lines are none. */
+export async function findLines(file: FileHandle): Promise<LinePlace[]> {
+  const places: LinePlace[] = []
+  const chunk = new Uint8Array(CHUNK)
+  let [start, at] = [0, 0]
+  for (;;) {
+    const { bytesRead } = await file.read(chunk, 0, CHUNK, at)
+    if (bytesRead === 0) break
+    const bytes = chunk.subarray(0, bytesRead)
+    for (let i = bytes.indexOf(NEWLINE); i !== -1; i = bytes.indexOf(NEWLINE, i + 1)) {
+      if (at + i > start) places.push({ start, end: at + i })
+      start = at + i + 1
+    }
+    at += bytesRead
+  }
+  if (at > start) places.push({ start, end: at })
+  return places
+}
+
+/** Throws invalid_request, by the field at fault. */
+export async function readLine(
+  file: FileHandle,
+  { start, end }: LinePlace,
+  endpoint: string,
+): Promise<RowRequest> {
+  const bytes = new Uint8Array(end - start)
+  await file.read(bytes, 0, bytes.length, start)
+  return turns.do(() => requestOf(bytes, endpoint))
+}
+
+const utf8 = new TextDecoder('utf-8', { fatal: true })
+
+function requestOf(bytes: Uint8Array, endpoint: string): RowRequest {
+  const row = parsed(bytes)
+  const { custom_id, method, url, body } = row
+  if (typeof custom_id !== 'string' || custom_id === '' || custom_id.length > 512)
+    throw wrong('custom_id', 'expected a text of at most 512 characters')
+  if (method !== 'POST') throw wrong('method', 'expected "POST"')
+  if (url !== endpoint) throw wrong('url', `expected ${endpoint}, the endpoint of the batch`)
+  if (typeof body !== 'object' || body === null || Array.isArray(body))
+    throw wrong('body', 'expected the body of the request, an object')
+  if ((body as { stream?: unknown }).stream === true)
+    throw wrong('body.stream', 'answers of a batch are not streamed')
+  return { customId: custom_id, body }
+}
+
+function parsed(bytes: Uint8Array): Record<string, unknown> {
+  try {
+    const text = utf8.decode(bytes)
+    const value: unknown = parse(text, { protoAction: 'error', constructorAction: 'error' })
+    if (typeof value === 'object' && value !== null && !Array.isArray(value))
+      return value as Record<string, unknown>
+  } catch {}
+  throw new SkeinError('invalid_request', 'the line is no JSON object')
+}
+
+function wrong(param: string, problem: string): SkeinError {
+  return new SkeinError('invalid_request', `${param}: ${problem}`, { param })
+}
+
+/** What is wrong with a file; nothing of it is run unless this is empty. */
+export async function checkLines(
+  file: FileHandle,
+  places: readonly LinePlace[],
+  endpoint: string,
+  { lines, lineBytes }: LineBounds,
+): Promise<LineError[]> {
+  if (places.length === 0) return [errorOf('empty_file', 'the file has no requests', null)]
+  if (places.length > lines)
+    return [errorOf('too_many_requests', `the file has more than ${lines} requests`, null)]
+  const errors: LineError[] = []
+  const seen = new Set<string>()
+  for (const [i, place] of places.entries()) {
+    if (errors.length === MOST_ERRORS) break
+    const line = i + 1
+    if (place.end - place.start > lineBytes) {
+      errors.push(errorOf('line_too_large', `expected at most ${lineBytes} bytes`, line))
+      continue
+    }
+    try {
+      const { customId } = await readLine(file, place, endpoint)
+      if (seen.has(customId))
+        errors.push(errorOf('duplicate_custom_id', `${customId} is there twice`, line, 'custom_id'))
+      seen.add(customId)
+    } catch (thrown) {
+      const { message, param } = SkeinError.from(thrown)
+      errors.push(errorOf('invalid_line', message, line, param))
+    }
+  }
+  return errors
+}
+
+function errorOf(code: string, message: string, line: number | null, param?: string): LineError {
+  return { code, message, line, param: param ?? null }
+}

@@ -1,0 +1,138 @@
+/**
+ * Requests of batches as calls of the routes that answer them over HTTP: the same checks, the same replies, without a
+ * connection. Models are asked beside the limits of a key, with what they have to spare.
+ */
+import { randomUUID } from 'node:crypto'
+import type { FastifyBaseLogger } from 'fastify'
+import { BATCH_ENDPOINTS } from '../../api/batches/dialect.ts'
+import { BatchRunner, type RowOutcome, type RowRunner } from '../../api/batches/runner.ts'
+import type { LiveCalls } from '../../api/live-calls.ts'
+import type { ModelRegistry } from '../../api/models.ts'
+import { openAiDialect } from '../../api/openai/dialect.ts'
+import { responsesDialect } from '../../api/responses/dialect.ts'
+import type { Call, Dialect, Route } from '../../api/route.ts'
+import type { BatchStore } from '../../batches/store.ts'
+import { assert, SkeinError } from '../../errors.ts'
+import { type Complaint, describeInvalid } from '../body/body.ts'
+import { failureOf, isWorthRetrying, publicError } from './errors.ts'
+import type { Limits } from './limits.ts'
+import { AJV_OPTIONS, sharedValidators } from './validators.ts'
+
+interface RowOptions {
+  readonly models: ModelRegistry
+  readonly limits: Limits
+  readonly live: LiveCalls
+  /** Absent: silent. */
+  readonly logger?: FastifyBaseLogger | undefined
+}
+
+/** Of a model's slots, what others than batches always find free. */
+const SPARED = 1 / 4
+
+/** Runs what the store has, from `start` until `stop`. */
+export function batchRunnerOf(store: BatchStore, options: RowOptions): BatchRunner {
+  const { limits, logger } = options
+  const bounds = { lines: limits.batchRequests, lineBytes: limits.batchLineBytes }
+  const onError = (err: unknown) => logger?.error({ err }, 'a batch could not go on')
+  return new BatchRunner({ store, rows: new Rows(options), bounds, onError })
+}
+
+interface Answering {
+  readonly dialect: Dialect
+  readonly route: Route
+  readonly check: (body: object) => void
+}
+
+class Rows implements RowRunner {
+  readonly #options: RowOptions
+  readonly #answering = new Map<string, Answering>()
+
+  constructor(options: RowOptions) {
+    this.#options = options
+    const dialects = [openAiDialect, responsesDialect].map((of) => of(options.limits, options.live))
+    for (const endpoint of BATCH_ENDPOINTS) {
+      const dialect = dialects.find(({ routes }) => routes.some(isPost(endpoint)))
+      const route = dialect?.routes.find(isPost(endpoint))
+      assert(dialect !== undefined && route !== undefined, `no route at ${endpoint}`)
+      this.#answering.set(endpoint, { dialect, route, check: checkOf(route) })
+    }
+  }
+
+  hasRoom(body: object, running: number): boolean {
+    try {
+      const { model } = body as { readonly model?: unknown }
+      const { client } = this.#options.models.get(typeof model === 'string' ? model : null)
+      const { waiting, freeSlots } = client.stats
+      const spared = Math.floor(SPARED * client.info.numSlots)
+      return running < client.info.numSlots - spared && waiting === 0 && freeSlots > spared
+    } catch (error) {
+      // A model that there is not, its answer says; one that loads is waited for.
+      return SkeinError.from(error).code !== 'model_not_loaded'
+    }
+  }
+
+  async run(
+    endpoint: string,
+    body: object,
+    tenant: string,
+    signal: AbortSignal,
+  ): Promise<RowOutcome> {
+    const { route, dialect, check } = this.#answering.get(endpoint)!
+    const { models, limits } = this.#options
+    const id = randomUUID().replaceAll('-', '')
+    const warnings: string[] = []
+    const outcome = (status: number, body: object) => {
+      return { status, requestId: id, body, warnings: warnings.join('. ') || null }
+    }
+    const call: Call = {
+      ...{ id, body, tenant, models, limits, signal },
+      params: {},
+      query: {},
+      admin: null,
+      now: Math.floor(Date.now() / 1000),
+      report: (thrown) => this.#report(thrown, id),
+      warn: (message) => warnings.push(message),
+    }
+    try {
+      check(body)
+      const reply = await route.handle(call)
+      assert(reply.kind === 'json' && typeof reply.body === 'object', 'a reply that is no object')
+      return outcome(reply.status ?? 200, reply.body)
+    } catch (thrown) {
+      const { error, status } = failureOf(thrown, limits.batchLineBytes)
+      if (signal.aborted || isWorthRetrying(error)) throw thrown
+      return outcome(status, dialect.renderError(this.#report(thrown, id)))
+    }
+  }
+
+  #report(thrown: unknown, id: string): SkeinError {
+    const { error } = failureOf(thrown, this.#options.limits.batchLineBytes)
+    const shown = publicError(error, id, false)
+    if (shown !== error)
+      this.#options.logger?.error({ err: error, id }, 'request of a batch failed')
+    return shown
+  }
+}
+
+function isPost(endpoint: string) {
+  return ({ path, method, claims }: Route) =>
+    path === endpoint && method === 'POST' && claims === undefined
+}
+
+/** Compiled at its first use. */
+function checkOf({ path, body }: Route): (body: object) => void {
+  let isValid: ReturnType<ReturnType<typeof sharedValidators>> | null = null
+  return (value) => {
+    isValid ??= sharedValidators(
+      {},
+      AJV_OPTIONS,
+    )({
+      schema: body,
+      method: 'POST',
+      url: path,
+      httpPart: 'body',
+    })
+    // The validator's complaints are Ajv's, as those of a request over HTTP are.
+    if (isValid(value) !== true) throw describeInvalid((isValid.errors ?? []) as Complaint[])
+  }
+}

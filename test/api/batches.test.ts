@@ -1,0 +1,343 @@
+/** Files of requests and batches over them, by the client that has them. */
+import { readdirSync } from 'node:fs'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import OpenAI, { toFile } from 'openai'
+import { afterAll, afterEach, expect, test, vi } from 'vitest'
+import { BatchRunner, type RowRunner } from '../../src/api/batches/runner.ts'
+import { BatchStore } from '../../src/batches/store.ts'
+import { SkeinError } from '../../src/errors.ts'
+import { answer, endless, FAKE_INFO, type Script } from '../helpers/fake-engine.ts'
+import { temporaryFolder } from '../helpers/temporary-folder.ts'
+import { type Served, serve } from './kit.ts'
+
+const WAIT = { timeout: 20_000, interval: 20 }
+const CHATS = '/v1/chat/completions'
+
+interface Line {
+  readonly custom_id: string
+  readonly response: { readonly status_code: number; readonly body: Record<string, unknown> } | null
+  readonly error: { readonly code: string } | null
+}
+
+const open: Served[] = []
+afterEach(async () => {
+  for (const { app } of open.splice(0)) await app.close()
+})
+
+async function started(folder: string, script?: Script, options = {}) {
+  const store = new BatchStore(folder)
+  const info = { ...FAKE_INFO, embeddings: 'mean' } as const
+  const served = serve(script, { keys: ['sk-a', 'sk-b'], batches: store, ...options }, info)
+  open.push(served)
+  served.engine.waiting = 0
+  await served.app.listen({ host: '127.0.0.1', port: 0 })
+  // Listening on TCP, the address is an object.
+  const { port } = served.app.server.address() as AddressInfo
+  const clientOf = (apiKey: string) =>
+    new OpenAI({ apiKey, baseURL: `http://127.0.0.1:${port}/v1`, maxRetries: 0 })
+  return { ...served, store, client: clientOf('sk-a'), other: clientOf('sk-b') }
+}
+
+function requestsOf(count: number, body: (i: number) => object, url = CHATS): string {
+  const rows = Array.from({ length: count }, (_, i) => {
+    return { custom_id: `row-${i}`, method: 'POST', url, body: body(i) }
+  })
+  return rows.map((row) => JSON.stringify(row)).join('\n')
+}
+
+const chat = (i: number) => ({ messages: [{ role: 'user', content: `Number ${i}` }] })
+
+async function begin(
+  client: OpenAI,
+  text: string,
+  endpoint: OpenAI.BatchCreateParams['endpoint'] = CHATS,
+) {
+  const file = await client.files.create({
+    file: await toFile(Buffer.from(text), 'in.jsonl'),
+    purpose: 'batch',
+  })
+  return client.batches.create({ input_file_id: file.id, endpoint, completion_window: '24h' })
+}
+
+const ENDED = ['completed', 'failed', 'cancelled', 'expired']
+
+async function ended(client: OpenAI, id: string) {
+  return vi.waitFor(async () => {
+    const batch = await client.batches.retrieve(id)
+    expect(ENDED).toContain(batch.status)
+    return batch
+  }, WAIT)
+}
+
+async function linesOf(client: OpenAI, id: string | null | undefined): Promise<Line[]> {
+  if (id == null) return []
+  const text = await (await client.files.content(id)).text()
+  return text
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as Line)
+}
+
+const byId = (lines: readonly Line[]) => lines.map(({ custom_id }) => custom_id)
+
+test('a batch of chats: one result a line, in the order of the input', async () => {
+  const { client, engine } = await started(temporaryFolder())
+  const batch = await begin(client, requestsOf(40, chat))
+  expect(batch).toMatchObject({ object: 'batch', status: 'validating', metadata: null })
+  const done = await ended(client, batch.id)
+  expect(done).toMatchObject({
+    status: 'completed',
+    request_counts: { total: 40, completed: 40, failed: 0 },
+    error_file_id: null,
+  })
+  expect(done.completed_at).toBeGreaterThanOrEqual(done.in_progress_at!)
+  const lines = await linesOf(client, done.output_file_id)
+  expect(byId(lines)).toEqual(Array.from({ length: 40 }, (_, i) => `row-${i}`))
+  expect(lines[7]).toMatchObject({
+    response: { status_code: 200, body: { object: 'chat.completion', model: 'goose' } },
+    error: null,
+  })
+  expect(engine.requests).toHaveLength(40)
+  expect(JSON.stringify((await client.batches.list()).data[0])).toBe(JSON.stringify(done))
+})
+
+test.each([
+  ['/v1/completions', { prompt: 'a' }, 'text_completion'],
+  ['/v1/embeddings', { input: 'a' }, 'list'],
+  ['/v1/responses', { input: 'a', store: false }, 'response'],
+] as const)('%s', async (endpoint, body, object) => {
+  const { client } = await started(temporaryFolder())
+  const batch = await begin(
+    client,
+    requestsOf(2, () => body, endpoint),
+    endpoint,
+  )
+  const done = await ended(client, batch.id)
+  const lines = await linesOf(client, done.output_file_id)
+  expect(lines.map(({ response }) => response?.body.object)).toEqual([object, object])
+})
+
+test('what a route refuses is a line of the error file, and the others are answered', async () => {
+  const { client } = await started(temporaryFolder())
+  const wrong = [
+    { messages: 'no' },
+    { messages: [], temperature: 99 },
+    { model: 'swan', ...chat(0) },
+  ]
+  const batch = await begin(
+    client,
+    requestsOf(5, (i) => wrong[i] ?? chat(i)),
+  )
+  const done = await ended(client, batch.id)
+  expect(done.request_counts).toEqual({ total: 5, completed: 2, failed: 3 })
+  expect(byId(await linesOf(client, done.output_file_id))).toEqual(['row-3', 'row-4'])
+  const errors = await linesOf(client, done.error_file_id)
+  expect(errors.map(({ response }) => response?.status_code)).toEqual([400, 400, 404])
+  expect(errors[1]?.response?.body).toMatchObject({ error: { type: 'invalid_request_error' } })
+})
+
+test('a file with a line at fault runs nothing and says which', async () => {
+  const { client, engine } = await started(temporaryFolder())
+  const good = requestsOf(2, chat)
+  const cases = [
+    ['', 'empty_file', null],
+    [`${good}\n{"custom_id"`, 'invalid_line', 3],
+    [`${good}\n${good.split('\n')[0]}`, 'duplicate_custom_id', 3],
+    [requestsOf(1, chat, '/v1/completions'), 'invalid_line', 1],
+    [requestsOf(1, (i) => ({ ...chat(i), stream: true })), 'invalid_line', 1],
+  ] as const
+  for (const [text, code, line] of cases) {
+    const done = await ended(client, (await begin(client, text)).id)
+    expect(done.status).toBe('failed')
+    expect(done.errors?.data?.[0]).toMatchObject({ code, line })
+  }
+  expect(engine.requests).toEqual([])
+})
+
+test('a cancelled batch runs no more, and every line has its one result', async () => {
+  let numAnswered = 0
+  const { client, engine } = await started(temporaryFolder(), (request, signal) =>
+    numAnswered++ < 3 ? answer(request, ' Yes.') : endless(request, signal),
+  )
+  const batch = await begin(client, requestsOf(30, chat))
+  await vi.waitFor(async () => {
+    const { request_counts } = await client.batches.retrieve(batch.id)
+    expect(request_counts?.completed).toBe(3)
+  }, WAIT)
+  expect((await client.batches.cancel(batch.id)).status).toBe('cancelling')
+  const done = await ended(client, batch.id)
+  expect(done).toMatchObject({
+    status: 'cancelled',
+    request_counts: { total: 30, completed: 3, failed: 27 },
+  })
+  const output = await linesOf(client, done.output_file_id)
+  const errors = await linesOf(client, done.error_file_id)
+  expect(new Set(byId([...output, ...errors])).size).toBe(30)
+  expect(errors[0]).toMatchObject({ response: null, error: { code: 'batch_cancelled' } })
+  // A quarter of the 16 slots is left to others.
+  expect(engine.requests.length).toBeLessThanOrEqual(3 + 12)
+  await expect(client.batches.cancel(batch.id)).rejects.toMatchObject({ status: 409 })
+})
+
+test('a server that ends goes on where it was, and no line is answered twice', async () => {
+  const folder = temporaryFolder()
+  let numAnswered = 0
+  const first = await started(folder, (request, signal) =>
+    numAnswered++ < 5 ? answer(request, ' First.') : endless(request, signal),
+  )
+  const batch = await begin(first.client, requestsOf(20, chat))
+  await vi.waitFor(async () => {
+    const { request_counts } = await first.client.batches.retrieve(batch.id)
+    expect(request_counts?.completed).toBe(5)
+  }, WAIT)
+  await first.app.close()
+  const second = await started(folder, (request) => answer(request, ' Second.'))
+  const done = await ended(second.client, batch.id)
+  const lines = await linesOf(second.client, done.output_file_id)
+  expect(byId(lines)).toEqual(Array.from({ length: 20 }, (_, i) => `row-${i}`))
+  expect(second.engine.requests).toHaveLength(15)
+})
+
+test('what passes is tried again: no room, a worker that restarts', async () => {
+  const failures = [
+    new SkeinError('queue_full', 'later'),
+    new SkeinError('model_not_loaded', 'later'),
+  ]
+  const { client } = await started(temporaryFolder(), (request) => {
+    const failure = failures.pop()
+    if (failure !== undefined) throw failure
+    return answer(request, ' Yes.')
+  })
+  const done = await ended(client, (await begin(client, requestsOf(3, chat))).id)
+  expect(done.request_counts).toEqual({ total: 3, completed: 3, failed: 0 })
+})
+
+test('others come first: nothing is run while requests wait', async () => {
+  const { client, engine } = await started(temporaryFolder())
+  engine.waiting = 1
+  const batch = await begin(client, requestsOf(3, chat))
+  await vi.waitFor(async () => {
+    expect((await client.batches.retrieve(batch.id)).status).toBe('in_progress')
+  }, WAIT)
+  expect(engine.requests).toEqual([])
+  engine.waiting = 0
+  expect((await ended(client, batch.id)).request_counts?.completed).toBe(3)
+})
+
+test('a batch that is out of time: its lines say so', async () => {
+  const store = new BatchStore(temporaryFolder())
+  let now = 1000
+  const rows: RowRunner = {
+    hasRoom: () => true,
+    run: (_endpoint, _body, _tenant, signal) =>
+      new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason))),
+  }
+  const bounds = { lines: 10, lineBytes: 1000 }
+  const onError = vi.fn()
+  const runner = new BatchRunner({ store, rows, bounds, onError, now: () => now })
+  const file = { id: 'file-a', tenant: 'a', filename: 'a', purpose: 'batch', created: 1000 }
+  const content = Buffer.from(requestsOf(2, chat))
+  await store.addFile({ ...file, bytes: content.length, expires: null }, content)
+  const data = {
+    ...{ endpoint: CHATS, inputFile: 'file-a', window: '1h', metadata: null, expires: 4600 },
+    ...{ outputSeconds: 60, total: 0, outputFile: null, errorFile: null, errors: [], times: {} },
+    counts: null,
+  }
+  store.addBatch({ id: 'b', tenant: 'a', status: 'validating', created: 1000, data })
+  runner.start()
+  await vi.waitFor(() => expect(store.batch('a', 'b')?.status).toBe('in_progress'), WAIT)
+  now = 4600
+  await vi.waitFor(() => expect(store.batch('a', 'b')?.status).toBe('expired'), WAIT)
+  const error = store.file('a', store.batch('a', 'b')!.data.errorFile!)!
+  const lines = (await store.read(error)).toString().trim().split('\n')
+  expect(lines.map((line) => (JSON.parse(line) as Line).error?.code)).toEqual([
+    'batch_expired',
+    'batch_expired',
+  ])
+  // The files of results have a time of their own.
+  expect(error.expires).toBe(4660)
+  now = 4660
+  await store.tidy(now)
+  expect(store.file('a', error.id)).toBeNull()
+  await runner.stop()
+  expect(onError).not.toHaveBeenCalled()
+})
+
+test('two servers over one folder run a batch once', async () => {
+  const folder = temporaryFolder()
+  const servers = [await started(folder), await started(folder)]
+  const batches = await Promise.all(
+    servers.map(({ client }) => begin(client, requestsOf(10, chat))),
+  )
+  for (const { id } of batches) {
+    const done = await ended(servers[0]!.client, id)
+    expect(byId(await linesOf(servers[0]!.client, done.output_file_id))).toHaveLength(10)
+  }
+  const numAsked = servers.reduce((sum, { engine }) => sum + engine.requests.length, 0)
+  expect(numAsked).toBe(20)
+})
+
+test('files: listed, read, deleted, and nobody else’s', async () => {
+  const folder = temporaryFolder()
+  const { client, other } = await started(folder)
+  const file = await client.files.create({
+    file: await toFile(Buffer.from('{}\n'), 'one.jsonl'),
+    purpose: 'batch',
+    expires_after: { anchor: 'created_at', seconds: 3600 },
+  })
+  expect(file).toMatchObject({ object: 'file', bytes: 3, filename: 'one.jsonl', purpose: 'batch' })
+  expect(file.expires_at).toBe(file.created_at + 3600)
+  expect((await client.files.list()).data).toEqual([file])
+  expect(await client.files.retrieve(file.id)).toEqual(file)
+  expect(await (await client.files.content(file.id)).text()).toBe('{}\n')
+  expect((await other.files.list()).data).toEqual([])
+  await expect(other.files.retrieve(file.id)).rejects.toMatchObject({ status: 404 })
+  await expect(other.files.delete(file.id)).rejects.toMatchObject({ status: 404 })
+  const stolen = { input_file_id: file.id, endpoint: CHATS, completion_window: '24h' } as const
+  await expect(other.batches.create(stolen)).rejects.toMatchObject({ param: 'input_file_id' })
+  expect(await client.files.delete(file.id)).toMatchObject({ deleted: true })
+  await expect(client.files.content(file.id)).rejects.toMatchObject({ status: 404 })
+  expect(readdirSync(folder).filter((name) => name.includes('jsonl'))).toEqual([])
+})
+
+test('bounds of a file, of all files and of batches', async () => {
+  const limits = { fileBytes: 3000, tenantFileBytes: 5000, batchRequests: 10, tenantBatches: 1 }
+  const { client, other } = await started(temporaryFolder(), endless, { limits })
+  const upload = async (one: OpenAI, bytes: number) =>
+    one.files.create({ file: await toFile(Buffer.alloc(bytes, 32), 'a.jsonl'), purpose: 'batch' })
+  await expect(upload(client, 3001)).rejects.toMatchObject({ status: 413 })
+  await expect(upload(client, 100_000)).rejects.toMatchObject({ status: 413 })
+  await upload(client, 2900)
+  await expect(upload(client, 2900)).rejects.toMatchObject({ status: 413 })
+  await upload(other, 2900)
+  const long = await ended(client, (await begin(client, requestsOf(11, chat))).id)
+  expect(long.errors?.data?.[0]?.code).toBe('too_many_requests')
+  await begin(client, requestsOf(1, chat))
+  await expect(begin(client, requestsOf(1, chat))).rejects.toMatchObject({ status: 429 })
+  await expect(
+    client.files.create({ file: await toFile(Buffer.from('a'), 'a'), purpose: 'fine-tune' }),
+  ).rejects.toMatchObject({ param: 'purpose' })
+})
+
+test('without a data folder both are refused with what to do', async () => {
+  const { app } = serve()
+  for (const url of ['/v1/files', '/v1/batches']) {
+    const reply = await app.inject({ url })
+    expect(reply.statusCode).toBe(404)
+    expect(reply.body).toContain('--data-dir')
+  }
+})
+
+test('a form that a page can send without asking is refused', async () => {
+  const { app } = await started(join(temporaryFolder(), 'not', 'there'))
+  const headers = {
+    authorization: 'Bearer sk-a',
+    'content-type': 'multipart/form-data; boundary=x',
+    'sec-fetch-site': 'cross-site',
+  }
+  const reply = await app.inject({ method: 'POST', url: '/v1/files', headers, payload: '--x--' })
+  expect(reply.statusCode).toBe(415)
+})
+
+afterAll(() => expect(open).toEqual([]))
