@@ -1,9 +1,19 @@
+import { availableParallelism } from 'node:os'
 import { defineConfig } from 'vitest/config'
+import { RunReporter } from './test/reporter.ts'
 
 export default defineConfig({
   test: {
     globalSetup: 'test/run-folder.ts',
+    setupFiles: 'test/equal-bytes.ts',
     include: ['test/**/*.test.ts'],
+    // Vitest leaves a core to itself; of two it would use one, while most files of test/e2e wait for other processes.
+    maxWorkers: Math.max(2, availableParallelism() - 1),
+    // Most tests of test/e2e and test/api are about several processes that share the machine with everything else. One that
+    // fails there once in thousands should not hide what the others say, so it is tried again; the reporter names it at the
+    // end, because a second try is a defect of the test or of the server, to be mended and not to be got used to.
+    retry: 1,
+    reporters: ['default', new RunReporter()],
     testTimeout: 60_000,
     hookTimeout: 120_000,
     // Freed slots are filled with NaN.

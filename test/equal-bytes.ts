@@ -1,0 +1,17 @@
+/**
+ * Arrays of numbers with the same bytes are equal. Without this, `toEqual` walks them number by number, which takes most of the
+ * time of the tests that compare logits and states. What differs is compared and printed as ever.
+ */
+import { expect } from 'vitest'
+
+expect.addEqualityTesters([
+  (a: unknown, b: unknown): true | undefined => {
+    if (!ArrayBuffer.isView(a) || !ArrayBuffer.isView(b)) return undefined
+    if (a.constructor !== b.constructor || a.byteLength !== b.byteLength) return undefined
+    return bytesOf(a).equals(bytesOf(b)) ? true : undefined
+  },
+])
+
+function bytesOf(view: ArrayBufferView): Buffer {
+  return Buffer.from(view.buffer, view.byteOffset, view.byteLength)
+}
