@@ -8,7 +8,7 @@ import type { KeptState, Session, Turn } from './kept-state.ts'
 import { headAmong } from './sessions.ts'
 import type { SessionName, SessionRecord, Store, StoreChange } from './store/store.ts'
 
-/** Pause after a failed write. */
+/** Pause after a failed write, unless the store says another. */
 const RETRY_MS = 2000
 /** Of states that are written together. Small ones are many, and a commit of several costs little more than one of one. */
 const MAX_BATCH_BYTES = 8 * 2 ** 20
@@ -314,7 +314,7 @@ export class Saver {
     this.#retry = setTimeout(() => {
       this.#retry = null
       this.#events.done()
-    }, RETRY_MS).unref()
+    }, this.#store.retryMs ?? RETRY_MS).unref()
   }
 
   #settle(state: KeptState, error: SkeinError | null): void {

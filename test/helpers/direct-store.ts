@@ -163,6 +163,7 @@ export function openDirectStore(
     secret: behind.secret,
     lease: behind.lease,
     onCommit: () => {},
+    retryMs: 50,
     isHeld: false,
     load: (key, namespace) => later(() => behind.load(key, namespace)),
     claim: (name, mayCreate) => soon(() => behind.claim(name, mayCreate)),

@@ -83,6 +83,8 @@ export interface LeaseSight {
 }
 
 export interface Store {
+  /** Pause after a write that failed; absent: 2 s. */
+  readonly retryMs?: number
   /** Of tenants' namespaces; it lives as long as the store does. */
   readonly secret: Uint8Array
   /** Null: claims last as long as the process. */
