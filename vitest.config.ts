@@ -16,7 +16,11 @@ export default defineConfig({
     reporters: ['default', new RunReporter()],
     testTimeout: 60_000,
     hookTimeout: 120_000,
-    // Freed slots are filled with NaN.
-    env: { SKEIN_DEBUG: '1' },
+    env: {
+      // Freed slots are filled with NaN.
+      SKEIN_DEBUG: '1',
+      // Kernels of two files at once would wait for each other's threads; tests of threads ask for theirs by number.
+      SKEIN_THREADS: process.env.SKEIN_THREADS ?? '1',
+    },
   },
 })

@@ -17,6 +17,7 @@ import { availableLevels, cpuReport } from '../../src/backend/cpu/isa.ts'
 import { type Flight, landed } from '../../src/backend/flight.ts'
 import { openWebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import { seededRandom as uniforms } from '../../src/bench/serve/random.ts'
+import { IS_SLOW } from '../helpers/slow.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 
 /** The ISA levels this machine can test; empty when no compiler built the kernels. */
@@ -27,7 +28,7 @@ export interface DeviceUnderTest {
   readonly name: string
   /** Whether products of rounded weights round what they are multiplied with, too. */
   readonly roundsActivations: boolean
-  /** A processor that draws takes seconds for what others do in none. */
+  /** A processor that draws takes seconds for what others do in none: fewer sizes, unless SKEIN_SLOW=1 asks for all. */
   readonly isSlow: boolean
   open(): Promise<Backend>
 }
@@ -35,7 +36,7 @@ export interface DeviceUnderTest {
 const WEBGPU: DeviceUnderTest = {
   name: 'webgpu',
   roundsActivations: false,
-  isSlow: true,
+  isSlow: !IS_SLOW,
   open: () => openWebgpuBackend(),
 }
 
@@ -52,13 +53,19 @@ export const DEVICES: readonly DeviceUnderTest[] = [
 /** Uniform numbers in [0, 1), the same for the same seed */
 export { uniforms }
 
-/** `count` normal numbers. */
+const drawn = new Map<string, Float32Array>()
+
+/** `count` normal numbers. Drawn once: each device is given the same ones. */
 export function normals(count: number, seed: number, scale = 1): Float32Array {
+  const key = `${count} ${seed} ${scale}`
+  const known = drawn.get(key)
+  if (known !== undefined) return known.slice()
   const next = uniforms(seed)
-  return Float32Array.from(
-    { length: count },
-    () => scale * Math.sqrt(-2 * Math.log(1 - next())) * Math.cos(2 * Math.PI * next()),
-  )
+  const numbers = new Float32Array(count)
+  for (let i = 0; i < count; i++)
+    numbers[i] = scale * Math.sqrt(-2 * Math.log(1 - next())) * Math.cos(2 * Math.PI * next())
+  drawn.set(key, numbers)
+  return numbers.slice()
 }
 
 /** Normal weights of a matrix, encoded as `dtype`. f16 is drawn as bits, so that denormals are among them. */

@@ -139,14 +139,15 @@ describe.each(DEVICES)('sample on $name', (device) => {
     ['noise on cold scores', { noise: 3, temperature: 0.3, topK: 40, topP: 0.2 }],
     ['greedy in spite of noise', { noise: 3, topK: 1 }],
   ] as const)('%s draws the tokens of the reference', async (_, spec) => {
-    for (const [V, scale] of [
+    const sizes = [
       [1, 1],
       [7, 1],
       [1000, 3],
       [4099, 0.5],
-    ] as const) {
+    ] as const
+    for (const [V, scale] of device.isSlow ? [sizes[1], sizes[3]] : sizes) {
       const [mine, theirs] = pair(normals(4 * V, V, scale), 4)
-      const specs = Array.from({ length: 48 }, (_, s) => ({
+      const specs = Array.from({ length: device.isSlow ? 16 : 48 }, (_, s) => ({
         ...spec,
         row: s % 4,
         seed: s,
@@ -161,8 +162,12 @@ describe.each(DEVICES)('sample on $name', (device) => {
     // u0 − u1 has a triangular density, so token 7, behind by half the noise, wins one time in eight.
     logits[3] = 1
     logits[7] = 0
-    const [mine] = pair(logits, 1)
+    const [mine, theirs] = pair(logits, 1)
     const specs = Array.from({ length: 64 }, (_, s) => ({ noise: 2, seed: s, stream: 1 }))
+    if (device.isSlow) {
+      expect(await mine.tokens(specs)).toEqual(await theirs.tokens(specs))
+      return
+    }
     const tokens: number[] = []
     for (let position = 0; position < 8; position++)
       tokens.push(...(await mine.tokens(specs.map((spec) => ({ ...spec, position })))))

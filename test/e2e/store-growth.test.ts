@@ -2,7 +2,7 @@
  * A store under what a busy server writes in two days, while somebody reads it without a pause: its log and its files stay
  * bounded, and a reader that never ends stops the writing before it fills the disk.
  *
- * SKEIN_GROWTH sets the number of commits; 1 500 by default. One a second for 48 hours is 172 800.
+ * SKEIN_GROWTH sets the number of commits; 1 000 by default, 1 500 with SKEIN_SLOW=1. One a second for 48 hours is 172 800.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -11,8 +11,9 @@ import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { StoreDatabase } from '../../src/state/store/database.ts'
 import { IDENTITY, newFolder } from '../helpers/direct-store.ts'
+import { trials } from '../helpers/slow.ts'
 
-const NUM_COMMITS = Number(process.env.SKEIN_GROWTH ?? 1500)
+const NUM_COMMITS = Number(process.env.SKEIN_GROWTH ?? trials(1000, 1500))
 const READER = join(import.meta.dirname, '../helpers/store-reader.mjs')
 const NUM_SESSIONS = 50
 const MAX_TURNS = 16

@@ -3,19 +3,20 @@
  * that shows up in another, a state that is not that of its tokens, a lost or a doubled turn: each would change an
  * answer, since the scripted model's next token depends on every token its slot has consumed.
  *
- * SKEIN_CANARIES sets the number of turns; 1 000 by default, 10 000 takes a minute or two.
+ * SKEIN_CANARIES sets the number of turns; 300 by default, 1 000 with SKEIN_SLOW=1; 10 000 takes a minute or two.
  */
 import { expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { joinTokens } from '../../src/state/snapshot.ts'
 import { newFolder, openDirectStore } from '../helpers/direct-store.ts'
+import { trials } from '../helpers/slow.ts'
 import { Collected, LOOPS, promptOf, SAMPLING, soloAnswer } from './kit.ts'
 import { call, IDENTITY, settle, setUp, toldOf, turnOf, withSteps } from './session-kit.ts'
 
 /** States that are copied out of their slots a layer at a time. */
 const LAYERS = 4
 
-const NUM_TURNS = Number(process.env.SKEIN_CANARIES ?? 1000)
+const NUM_TURNS = Number(process.env.SKEIN_CANARIES ?? trials(300, 1000))
 
 /** A conversation as a client knows it. */
 interface Talk {

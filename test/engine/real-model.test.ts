@@ -1,6 +1,5 @@
 /** The engine over real kernels and a tiny random model: what the scripted runner promises holds for them too. */
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Engine } from '../../src/engine/engine.ts'
+import { beforeAll, describe, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { BACKENDS, someTokens, tinyRunner } from '../helpers/runner.ts'
 import { Collected, drain, engineOver, LOOPS, type Loop, requestOf, SAMPLING } from './kit.ts'
@@ -39,35 +38,27 @@ function outcome(collected: Collected, { id, n }: GenerateRequest) {
   return { prompt, answers, logprobs }
 }
 
-describe.each(BACKENDS.flatMap((backend) => LOOPS.map((loop) => [backend, loop] as const)))(
-  'on %s, %s',
-  (backend, loop) => {
-    let plain: Engine
-    let engine: Engine
-    beforeAll(() => {
-      const make = (way: Loop) => {
-        const runner = tinyRunner(backend, { slots: 9, maxTokens: 48 })
-        return engineOver(
-          runner,
-          { poisonFreedSlots: true, prefillChunk: 13 },
-          null,
-          way,
-          tokenBytes,
-        )
-      }
-      plain = make('plain')
-      engine = make(loop)
-    })
-    afterAll(() => {
-      plain.dispose()
-      engine.dispose()
-    })
+describe.each(BACKENDS)('on %s', (backend) => {
+  let alone: ReturnType<typeof outcome>[]
 
-    test('joining, leaving, forking and cancelled neighbours change no answer', () => {
-      const alone = requests.map((request) => {
-        plain.submit(request)
-        return outcome(drain(plain), request)
-      })
+  const make = (way: Loop) => {
+    const runner = tinyRunner(backend, { slots: 9, maxTokens: 48 })
+    return engineOver(runner, { poisonFreedSlots: true, prefillChunk: 13 }, null, way, tokenBytes)
+  }
+
+  beforeAll(() => {
+    const plain = make('plain')
+    alone = requests.map((request) => {
+      plain.submit(request)
+      return outcome(drain(plain), request)
+    })
+    plain.dispose()
+  })
+
+  test.each(LOOPS)(
+    'joining, leaving, forking and cancelled neighbours change no answer; %s',
+    (loop) => {
+      const engine = make(loop)
       const collected = new Collected()
       for (const request of requests) {
         engine.submit(request)
@@ -82,6 +73,7 @@ describe.each(BACKENDS.flatMap((backend) => LOOPS.map((loop) => [backend, loop] 
       expect(alone.flatMap(({ answers }) => answers)).not.toContain(null)
       expect(engine.failure).toBeNull()
       expect(engine.stats).toMatchObject({ failed: 0, freeSlots: 9, aborted: 12 })
-    })
-  },
-)
+      engine.dispose()
+    },
+  )
+})
