@@ -19,7 +19,7 @@ const SAFE_PART = new RegExp(`^${PART}$`)
 
 /** Where the released models are. */
 const LINES: readonly { readonly name: RegExp; readonly repository: string }[] = [
-  { name: /^rwkv7-g\d/i, repository: 'BlinkDL/rwkv7-g1' },
+  { name: /^rwkv7?-g\d/i, repository: 'BlinkDL/rwkv7-g1' },
   { name: /^rwkv7-world-|^rwkv-x070-world-/i, repository: 'BlinkDL/rwkv-7-world' },
   { name: /^rwkv6-world-|^rwkv-x060-world-/i, repository: 'BlinkDL/rwkv-6-world' },
 ]
@@ -63,8 +63,14 @@ export function newestNamed(name: string, paths: readonly string[]): string | un
     const fits = release && release.line === wanted.line && release.size === wanted.size
     return fits && (wanted.letter === '' || release.letter === wanted.letter) ? [release] : []
   })
-  const [newest] = released.sort((a, b) => b.date - a.date || b.context - a.context)
+  const [newest] = released.sort(newestFirst)
   return newest?.path
+}
+
+/** By date; where one has none, by the letter of its data, which comes later in the alphabet. */
+function newestFirst(a: Release, b: Release): number {
+  const byDate = a.date > 0 && b.date > 0 ? b.date - a.date : b.letter.localeCompare(a.letter)
+  return byDate || b.context - a.context
 }
 
 interface ShortName {
@@ -88,7 +94,9 @@ function parseShortName(name: string): ShortName | undefined {
 
 interface Release extends ShortName {
   readonly path: string
+  /** 20250905; 0 where the name has none. */
   readonly date: number
+  /** Tokens of context, or whatever number else stands last. */
   readonly context: number
 }
 
@@ -96,7 +104,21 @@ interface Release extends ShortName {
 const G_RELEASE = /^rwkv7-(g\d)([a-z]\d?)?-(\d+(?:\.\d+)?b)-(\d{8})-ctx(\d+)\.pth$/i
 const WORLD_RELEASE = /^rwkv-(x0[67]0)-world-(\d+(?:\.\d+)?b\d?)-v[\d.]+-(\d{8})-ctx(\d+)\.pth$/i
 
+/** rwkv-g1k-7b-3563.pth: neither "7" nor date nor context, and the size rounded. */
+const SHORT_RELEASE = /^rwkv-(g\d)([a-z]\d?)-(1b|3b|7b|13b)-(\d+)\.pth$/i
+const SHORT_SIZES: Readonly<Record<string, string>> = {
+  '1b': '1.5b',
+  '3b': '2.9b',
+  '7b': '7.2b',
+  '13b': '13.3b',
+}
+
 function parseRelease(path: string): Release | undefined {
+  const short = SHORT_RELEASE.exec(path)
+  if (short) {
+    const size = SHORT_SIZES[short[3]!.toLowerCase()]!
+    return release(path, short[1]!, short[2]!, size, '0', short[4]!)
+  }
   const g = G_RELEASE.exec(path)
   if (g) return release(path, g[1]!, g[2] ?? '', g[3]!, g[4]!, g[5]!)
   const world = WORLD_RELEASE.exec(path)

@@ -140,14 +140,17 @@ const NOT_COMPARED = { missing: [], unexpected: [], wrongShapes: [] }
 
 const ARCHITECTURE_PHRASES: Readonly<Record<Architecture, string>> = {
   rwkv7: 'an RWKV-7 model',
-  rwkv7a: 'an RWKV-7a model (DeepEmbed in the channel mixing)',
-  rwkv7b: 'an RWKV-7b model (DeepEmbed in channel mixing and attention)',
+  rwkv7a:
+    'an RWKV-7a model, whose channel mixing has a table of its own for every token and layer (DeepEmbed), which is not implemented',
+  rwkv7b:
+    'an RWKV-7b model, whose attention (DeepEmbed, qkv) keeps something of every token: its memory grows with the text, and states here have one size',
   rwkv6: 'an RWKV-6 model',
   'rwkv5.2': 'an RWKV-5.2 model',
   'rwkv5.1': 'an RWKV-5.1 model',
   rwkv5: 'an RWKV-5 model',
   rwkv4: 'an RWKV-4 model',
-  hybrid: 'a hybrid of RWKV and attention (self_attn)',
+  hybrid:
+    'a hybrid of RWKV and attention (self_attn), whose cache grows with the text, and states here have one size',
   state: 'a tuned initial state (time_state), not a model',
   lora: 'a LoRA adapter, not a model',
   unknown: 'tensors that are no known RWKV model',

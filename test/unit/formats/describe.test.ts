@@ -1,4 +1,6 @@
 import { describe, expect, test } from 'vitest'
+import { stateBytesOf } from '../../../src/backend/state-shape.ts'
+import { randomModelDimensions } from '../../../src/bench/random-model.ts'
 import { describeCheckpoint, rwkv7Dimensions } from '../../../src/model/formats/describe.ts'
 import type { Checkpoint, TensorEntry } from '../../../src/model/formats/format.ts'
 import { rwkv7Tensors } from '../../../src/model/formats/rwkv7-layout.ts'
@@ -184,6 +186,20 @@ describe('architectures are told by their tensors', () => {
     const checkpoint = checkpointOf(shapes)
     expect(describeCheckpoint(checkpoint).architecture).toBe(architecture)
     expect(() => rwkv7Dimensions(checkpoint)).toThrow(`model.pth holds ${phrase}`)
+  })
+
+  test('what keeps something of every token is refused with that as the reason', () => {
+    const qkv = { 'blocks.0.qkv.qq.weight': [256, 128] }
+    const attention = { 'model.layers.0.self_attn.q.weight': [2, 2] }
+    for (const shapes of [{ ...good, ...qkv }, attention])
+      expect(() => rwkv7Dimensions(checkpointOf(shapes))).toThrow(/grows with the text/)
+  })
+
+  test('the largest model has 61 layers of 64 heads, and a state of 66 MB', () => {
+    const sizes = randomModelDimensions('13.3b')
+    const shapes = Object.fromEntries(rwkv7Tensors(sizes).map(({ name, shape }) => [name, shape]))
+    expect(rwkv7Dimensions(checkpointOf(shapes))).toEqual(sizes)
+    expect(stateBytesOf(sizes)).toBe(65_961_984)
   })
 
   test('RWKV-6 sizes', () => {

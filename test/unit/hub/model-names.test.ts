@@ -39,6 +39,26 @@ describe('short names stand for the newest file of their line and size', () => {
     expect(newestNamed(name, [...G1, ...WORLD])).toBe(wanted)
   })
 
+  test.each([
+    ['rwkv7-g1-7.2b', 'rwkv-g1k-7b-3563.pth'],
+    ['rwkv7-g1k-13.3b', 'rwkv-g1k-13b-5228.pth'],
+    ['rwkv7-g1i-7.2b', 'rwkv7-g1i-7.2b-20260805-ctx16384.pth'],
+    ['rwkv7-g1-1.5b', 'rwkv-g1k-1b-5748.pth'],
+    ['rwkv-g1k-3b-5096', 'rwkv-g1k-3b-5096.pth'],
+    ['rwkv7-g1-2.9b', 'rwkv-g1k-3b-5096.pth'],
+  ])('%s of 2026', (name, wanted) => {
+    const newer = [
+      'rwkv7-g1g-7.2b-20260523-ctx8192.pth',
+      'rwkv-g1k-7b-3563.pth',
+      'rwkv7-g1i-7.2b-20260805-ctx16384.pth',
+      'rwkv-g1k-1b-5748.pth',
+      'rwkv-g1k-3b-5096.pth',
+      'rwkv-g1k-13b-5228.pth',
+    ]
+    expect(newestNamed(name, [...G1, ...newer])).toBe(wanted)
+    expect(parseModelName(name).repository).toBe('BlinkDL/rwkv7-g1')
+  })
+
   test.each(['rwkv7-g1-13.3b', 'rwkv7-g2-0.4b', 'rwkv7-g1c-0.4b', 'rwkv6-world-0.4b', 'README'])(
     '%s is none of them',
     (name) => {
