@@ -6,6 +6,7 @@ import {
   isExpired,
   KEY_ROLES,
   type KeyRecord,
+  PRIORITIES,
   revokeKey,
   rotateKey,
 } from '../gateway/access/keys.ts'
@@ -50,6 +51,9 @@ const add = defineCommand({
     rows: whole(1, MAX)('Answers generated at once'),
     'stored-mb': whole(1, 2 ** 30)('MiB of session states'),
     share: number(0.01, 100)('Part of a busy machine, against 1 of other keys'),
+    priority: whole(...PRIORITIES)(
+      'Of its requests, against 0 of other keys: higher ones go first and take slots of lower ones',
+    ),
     expires: text('Ends after this time: 12h, 30d', { hint: 'TIME' }),
     ...FILE_FLAGS,
   },
@@ -66,6 +70,7 @@ const add = defineCommand({
         rows: args.rows ?? null,
         storedBytes: bytesOf(args['stored-mb']) ?? null,
         share: args.share ?? null,
+        ...(args.priority === undefined ? {} : { priority: args.priority }),
       },
     }
     const path = ownFile(args)
@@ -162,6 +167,7 @@ function rowOf(key: KeyRecord): string[] {
     limits.rows === null ? '' : `${limits.rows} rows`,
     limits.storedBytes === null ? '' : `${storedText(limits.storedBytes)} stored`,
     limits.share === null ? '' : `share ${limits.share}`,
+    limits.priority == null ? '' : `priority ${limits.priority}`,
   ].filter((part) => part !== '')
   const ends = expiresAt === null ? 'never' : day(expiresAt)
   const end = isExpired(key, Date.now()) ? `${ends} (over)` : ends

@@ -225,6 +225,7 @@ export interface WireLimits {
   readonly rows: number | null
   readonly stored_bytes: number | null
   readonly share: number | null
+  readonly priority: number | null
 }
 
 /** GET /v1/me: the caller's own key. On a server without keys it is everyone's. */

@@ -184,10 +184,10 @@ describe('rows', () => {
   })
 })
 
-test('stored bytes and the share go to the engine, which counts and shares', async () => {
-  const { send, engine } = await limited({ storedBytes: 1000, share: 2 })
+test('stored bytes, the share and the priority go to the engine, which counts and shares', async () => {
+  const { send, engine } = await limited({ storedBytes: 1000, share: 2, priority: -1 })
   await send(COMPLETIONS, { prompt: 'x' })
-  expect(engine.requests[0]).toMatchObject({ storedBytes: 1000, share: 2 })
+  expect(engine.requests[0]).toMatchObject({ storedBytes: 1000, share: 2, priority: -1 })
   engine.answerCall = () => ({ turns: [] })
   await send('/v1/sessions/a/fork', { new_id: 'b' })
   expect(engine.calls.at(-1)).toMatchObject({

@@ -291,6 +291,7 @@ describe('GET /v1/me', () => {
       rows: 2,
       storedBytes: 10_000,
       share: 2,
+      priority: 3,
     }
     const expiresAt = Date.now() + 3_600_000
     const key = { name: 'counted', role: 'user', expiresAt, limits } as const
@@ -312,6 +313,7 @@ describe('GET /v1/me', () => {
         rows: 2,
         stored_bytes: 10_000,
         share: 2,
+        priority: 3,
       },
       use: { requests_left: 2, tokens_left: 500, rows: 0, stored_bytes: 734 },
     })

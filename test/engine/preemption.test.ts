@@ -135,7 +135,7 @@ describe.each(LOOPS)('%s', (loop) => {
     for (const request of flood(4)) engine.submit(request)
     for (let i = 0; i < 40; i++) engine.step()
     engine.submit(requestOf({ id: 'alice', tenant: 'alice', prompt: promptOf(9), maxTokens: 4 }))
-    for (let i = 0; i < 100; i++) engine.step()
+    for (let i = 0; i < 40; i++) engine.step()
     expect(engine.stats).toMatchObject({ preemptions: 0, waiting: 3 })
     engine.dispose()
   })

@@ -23,7 +23,12 @@ export interface KeyLimits {
   readonly storedBytes: number | null
   /** Its part of a busy machine, against 1 for every other key. */
   readonly share: number | null
+  /** Of its requests: a higher one is served before a lower one and takes its slots. Absent, as null: 0. */
+  readonly priority?: number | null
 }
+
+/** Least and greatest. */
+export const PRIORITIES = [-100, 100] as const
 
 export const NO_LIMITS: KeyLimits = {
   requestsPerMinute: null,
@@ -61,6 +66,10 @@ const KeyRecordSchema = Type.Object(
         rows: OrNull(Count),
         storedBytes: OrNull(Count),
         share: OrNull(Type.Number({ minimum: 0.01, maximum: 100 })),
+        // Keys of older servers have none.
+        priority: Type.Optional(
+          OrNull(Type.Integer({ minimum: PRIORITIES[0], maximum: PRIORITIES[1] })),
+        ),
       },
       { additionalProperties: false },
     ),

@@ -177,8 +177,13 @@ class RequestMeter {
   }
 
   #bounded(request: GenerateRequest): GenerateRequest {
-    const { share, storedBytes } = this.#principal.limits
-    return { ...request, share: share ?? undefined, storedBytes: storedBytes ?? undefined }
+    const { share, storedBytes, priority } = this.#principal.limits
+    return {
+      ...request,
+      share: share ?? undefined,
+      storedBytes: storedBytes ?? undefined,
+      priority: priority ?? undefined,
+    }
   }
 }
 

@@ -11,6 +11,7 @@ import {
   type Issued,
   type KeyLimits,
   type KeyRecord,
+  PRIORITIES,
   parseRole,
   revokeKey,
   rotateKey,
@@ -40,6 +41,7 @@ const Limits = Type.Object(
     rows: Maybe(BoundedInteger(1, MAX)),
     stored_bytes: Maybe(BoundedInteger(1, MAX)),
     share: Maybe(Type.Number({ minimum: 0.01, maximum: 100 })),
+    priority: Maybe(BoundedInteger(...PRIORITIES)),
   },
   { additionalProperties: false },
 )
@@ -131,6 +133,7 @@ function ownLimits(limits: Static<typeof Limits>): KeyLimits {
     rows: limits.rows ?? null,
     storedBytes: limits.stored_bytes ?? null,
     share: limits.share ?? null,
+    ...(limits.priority == null ? {} : { priority: limits.priority }),
   }
 }
 
@@ -141,6 +144,7 @@ export function wireLimits(limits: KeyLimits): WireLimits {
     rows: limits.rows,
     stored_bytes: limits.storedBytes,
     share: limits.share,
+    priority: limits.priority ?? null,
   }
 }
 

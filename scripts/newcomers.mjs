@@ -1,0 +1,148 @@
+/**
+ * What newcomers notice of another key's floods, with and without answers that give their slots up for a while:
+ * node scripts/newcomers.mjs [seconds] runs the built files with the demo model. Every newcomer has a key of its own that the
+ * server has not seen, so no slot is kept for it. Prints one table; compare within it.
+ */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+
+const seconds = Number(process.argv[2] ?? 8)
+const PATIENCE_MS = 10_000
+const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
+const BOB = 'sk-bob-who-floods'
+/** Has the slot that is kept for the request with which the server tried its worker. */
+const CAROL = 'sk-carol-who-streams'
+const NEWCOMERS = Array.from({ length: 400 }, (_, i) => `sk-newcomer-${i}`)
+const words = (count) =>
+  Array.from({ length: count }, () => Math.random().toString(36).slice(2, 7)).join(' ')
+const FLOODS = {
+  quiet: { clients: 0, body: () => ({}) },
+  '300 × 65,536 tokens': {
+    clients: 300,
+    body: () => ({ prompt: words(5), max_tokens: 65_536, ignore_eos: true }),
+  },
+  '64 × (400 words + 200 tokens)': {
+    clients: 64,
+    body: () => ({ prompt: words(400), max_tokens: 200, ignore_eos: true }),
+  },
+  '4 × 60k-token prompts': {
+    clients: 4,
+    body: () => ({ prompt: words(20_000), max_tokens: 1 }),
+  },
+  '8 × (n=16, logprobs 5)': {
+    clients: 8,
+    body: () => ({ prompt: words(20), max_tokens: 400, n: 16, logprobs: 5, ignore_eos: true }),
+  },
+}
+
+const table = {}
+for (const preemptMb of [0, 512]) {
+  for (const [name, flood] of Object.entries(FLOODS)) {
+    const row = await measure(flood, preemptMb)
+    table[`${name}${preemptMb === 0 ? ', none gives way' : ''}`] = row
+    console.error(name, preemptMb, JSON.stringify(row))
+  }
+}
+console.table(table)
+
+async function measure({ clients, body }, preemptMb) {
+  const keys = [BOB, CAROL, ...NEWCOMERS].join(',')
+  const flags = ['--port', '0', '--no-store', '--api-key', keys, '--preempt-mb', `${preemptMb}`]
+  const server = spawn(process.execPath, [MAIN, 'serve', ...flags, '--slots', '64'], {
+    stdio: ['ignore', 'pipe', 'ignore'],
+  })
+  const url = await urlOf(server)
+  const leaving = new AbortController()
+  const floods = Array.from({ length: clients }, () => repeat(url, BOB, body, leaving.signal))
+  const long = () => ({ prompt: words(5), max_tokens: 65_536, ignore_eos: true })
+  if (clients > 0) floods.push(repeat(url, CAROL, long, leaving.signal))
+  if (clients > 0) await begun(url)
+  const seen = []
+  const end = performance.now() + seconds * 1000
+  for (const key of NEWCOMERS) {
+    if (performance.now() > end) break
+    seen.push(await ask(url, key))
+    await delay(100)
+  }
+  leaving.abort()
+  await Promise.all(floods)
+  server.kill('SIGKILL')
+  await once(server, 'exit')
+  const gaps = seen.flatMap((one) => one.gaps)
+  const firsts = seen.map((one) => one.first)
+  return {
+    asked: seen.length,
+    unanswered: firsts.filter((first) => first >= PATIENCE_MS).length,
+    'TTFT p50': at(firsts, 0.5),
+    'TTFT max': at(firsts, 1),
+    'ITL p50': at(gaps, 0.5),
+    'ITL p99': at(gaps, 0.99),
+  }
+}
+
+/** The flood has all slots, or as many as it can. */
+async function begun(url) {
+  const headers = { authorization: `Bearer ${BOB}` }
+  for (let i = 0; i < 60; i++) {
+    await delay(250)
+    const reply = await fetch(`${url}/v1/queue/status`, { headers })
+    if ((await reply.json()).available_slots === 0) return
+  }
+}
+
+async function urlOf(server) {
+  let text = ''
+  for await (const bytes of server.stdout) {
+    text += bytes
+    const url = /http:\/\/[^\s]+:\d+/.exec(text)?.[0]
+    if (url === undefined) continue
+    server.stdout.resume()
+    return url
+  }
+  throw new Error('the server has ended')
+}
+
+function post(url, key, body, signal) {
+  return fetch(`${url}/v1/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+    body: JSON.stringify({ stream: true, ...body }),
+    signal,
+  })
+}
+
+async function repeat(url, key, body, signal) {
+  while (!signal.aborted) {
+    try {
+      const reply = await post(url, key, body(), signal)
+      for await (const _ of reply.body);
+      if (!reply.ok) await delay(100)
+    } catch {
+      // The end of the run.
+    }
+  }
+}
+
+/** Milliseconds to the first text and between others; all of the patience where none came. */
+async function ask(url, key) {
+  const start = performance.now()
+  const body = { prompt: words(12), max_tokens: 24, ignore_eos: true }
+  const times = []
+  try {
+    const reply = await post(url, key, body, AbortSignal.timeout(PATIENCE_MS))
+    for await (const bytes of reply.body)
+      if (Buffer.from(bytes).includes('"text"')) times.push(performance.now())
+  } catch {
+    // Its patience is over.
+  }
+  const [first = start + PATIENCE_MS] = times
+  return { first: first - start, gaps: times.slice(1).map((time, i) => time - times[i]) }
+}
+
+function at(values, part) {
+  const sorted = values.toSorted((a, b) => a - b)
+  const value = sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))]
+  return value === undefined ? null : Math.round(value * 10) / 10
+}
