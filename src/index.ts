@@ -2,23 +2,47 @@
  * Skein as a library: a model in this process, without HTTP.
  *
  *   import { load } from 'skein'
- *   const llm = await load('model.pth')
- *   for await (const text of llm.generate('Once upon a time')) process.stdout.write(text)
+ *   const llm = await load('demo')
+ *   const { text } = await llm.answer('What is the capital of France?')
+ *   for await (const piece of llm.generate('Once upon a time')) process.stdout.write(piece)
  *   await llm.close()
  *
- * Many `generate` calls may run at once; they share one batch.
+ * Many calls may run at once; they share one batch.
  */
 import { randomUUID } from 'node:crypto'
+import {
+  type Message,
+  type Tool,
+  type ToolCall,
+  type ToolChoice,
+  thinking,
+} from './api/chat/conversation.ts'
+import { prepareChat } from './api/chat/prepare.ts'
+import { type ChoiceEnd, type PromptRead, type ReplyPiece, replyEvents } from './api/chat/reply.ts'
+import { embedAll } from './api/embeddings/vectors.ts'
 import { LocalEngineClient } from './engine/client/local-client.ts'
 import type { EngineClient } from './engine/client.ts'
-import type { EngineInfo, GenerateRequest } from './engine/messages.ts'
-import { type EngineChoice, loadEngine } from './host/load.ts'
+import type {
+  EngineInfo,
+  FinishReason,
+  GenerateRequest,
+  SamplingParams,
+  SessionInfo,
+} from './engine/messages.ts'
+import { SkeinError } from './errors.ts'
+import { checkConstraint } from './grammar/check.ts'
+import type { JsonSchema } from './grammar/constraint.ts'
+import { type EngineChoice, loadEngine, modelPath } from './host/load.ts'
 import type { LoadProgress } from './model/weights.ts'
 import { type SamplingName, samplingNumbers } from './sampling.ts'
 import type { Tokenizer } from './tokenizer/tokenizer.ts'
 
-export { SkeinError } from './errors.ts'
+export type { Message, Tool, ToolCall, ToolChoice } from './api/chat/conversation.ts'
+export type { ReplyPiece } from './api/chat/reply.ts'
+export type { SessionInfo, TurnInfo } from './engine/messages.ts'
+export type { JsonSchema } from './grammar/constraint.ts'
 export type { EngineChoice } from './host/load.ts'
+export { SkeinError }
 
 /** The numbers of sampling.ts; one that is left out changes nothing, but `topP`, which is 0.5 then. */
 export interface GenerateOptions extends SamplingOptions {
@@ -37,32 +61,106 @@ export interface GenerateOptions extends SamplingOptions {
 
 export type SamplingOptions = { readonly [K in SamplingName]?: number | undefined }
 
+/** What a chat may ask for beside the numbers of `GenerateOptions`; `startState` is for raw prompts. */
+export interface ChatOptions extends Omit<GenerateOptions, 'startState' | 'onTokens'> {
+  /** What the model may call. Not together with `schema`. */
+  readonly tools?: readonly Tool[] | undefined
+  /** Default `auto`. */
+  readonly toolChoice?: ToolChoice | undefined
+  /** The answer is JSON of this schema, held to it token by token. */
+  readonly schema?: JsonSchema | undefined
+  /** The model thinks first (G1 models): pieces of type `reasoning`. Default false. */
+  readonly think?: boolean | undefined
+  /** The conversation's name: its state is kept, and `messages` are only what is new. It begins with its first use. */
+  readonly session?: string | undefined
+  /** With a session: the turn to go on from, the last when absent. Turn 0 is its beginning. */
+  readonly from?: number | undefined
+}
+
+export interface ChatReply {
+  readonly text: string
+  /** '' where the model did not think. */
+  readonly reasoning: string
+  readonly calls: readonly ToolCall[]
+  /** `calls`: it ended, and calls tools; `length`: `maxTokens` was reached. */
+  readonly reason: FinishReason | 'calls'
+  readonly promptTokens: number
+  /** Those of the prompt that were not read, since a kept state had. */
+  readonly cachedTokens: number
+  readonly completionTokens: number
+  /** The turn of the session that this answer became; null without a session. */
+  readonly turn: number | null
+}
+
+/** Conversations by name. All throw `not_found` for one that is not there, but `list`. */
+export interface Sessions {
+  /** Most recently used first. */
+  list(): Promise<readonly SessionInfo[]>
+  get(id: string): Promise<SessionInfo>
+  /** A new session that begins as `id` up to a turn, the last when absent. `conflict` if there is a `newId`. */
+  fork(id: string, newId: string, turn?: number): Promise<SessionInfo>
+  /** Makes a turn the last; the others stay. */
+  rewind(id: string, turn: number): Promise<SessionInfo>
+  /** The state of a turn as a file that `import` takes, here or on a server with the same model. */
+  export(id: string, turn?: number): Promise<Uint8Array>
+  import(id: string, bytes: Uint8Array): Promise<SessionInfo>
+  delete(id: string): Promise<void>
+}
+
 export interface Llm {
   readonly info: EngineInfo
   readonly tokenizer: Tokenizer
   /** The engine itself, for callers that want tokens, log-probabilities or several answers. */
   readonly client: EngineClient
-  /** Continues a text; yields pieces of whole characters as they come. */
+  readonly sessions: Sessions
+  /** Continues a text; yields pieces of whole characters as they come. Ending the loop, or `signal`, ends the work. */
   generate(prompt: string, options?: GenerateOptions): AsyncIterable<string>
+  /** Answers a conversation, or one question, piece by piece. */
+  chat(messages: string | readonly Message[], options?: ChatOptions): AsyncIterable<ReplyPiece>
+  /** The same, whole. */
+  answer(messages: string | readonly Message[], options?: ChatOptions): Promise<ChatReply>
+  /** A vector of length 1 for each text, for a model loaded with `embeddings: 'mean'` or `'last'`; else it throws. */
+  embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]>
   close(): Promise<void>
 }
 
+/**
+ * Loads a model into this process: a file, the name of a pulled one, `demo`, or an `EngineChoice` with device, weights,
+ * slots and more. Throws SkeinError with what to do.
+ */
 export async function load(
   choice: string | EngineChoice,
   options: { readonly onProgress?: LoadProgress | undefined } = {},
 ): Promise<Llm> {
+  const given = typeof choice === 'string' ? { model: choice } : choice
   const { engine, tokenizer } = await loadEngine(
-    typeof choice === 'string' ? { model: choice } : choice,
+    { ...given, model: modelPath(given.model) },
     options.onProgress,
   )
   const client = new LocalEngineClient(engine)
+  const model: Loaded = { id: 'model', created: 0, client, tokenizer }
   return {
     info: client.info,
     tokenizer,
     client,
+    sessions: sessionsOf(client),
     generate: (prompt, given = {}) => pieces(client, requestOf(tokenizer, prompt, given), given),
+    chat: (messages, given = {}) => chatPieces(model, messages, given),
+    answer: (messages, given = {}) => answerOf(model, messages, given),
+    embed: async (texts, signal = new AbortController().signal) => {
+      const tokens = texts.map((text) => tokenizer.encode(text))
+      const call = { id: randomUUID(), tenant: OWN, signal }
+      return (await embedAll(model, tokens, null, call)).vectors
+    },
     close: () => client.close(),
   }
+}
+
+interface Loaded {
+  readonly id: string
+  readonly created: number
+  readonly client: EngineClient
+  readonly tokenizer: Tokenizer
 }
 
 async function* pieces(
@@ -88,14 +186,119 @@ function requestOf(
     prompt: tokenizer.encode(prompt),
     n: 1,
     maxTokens: options.maxTokens ?? 512,
-    sampling: {
-      ...samplingNumbers((name, row) => options[name] ?? row.ownDefault ?? row.off),
-      seed: options.seed === undefined ? null : BigInt(options.seed),
-      logitBias: [],
-      bannedTokens: [],
-    },
+    sampling: samplingOf(options),
     stop: { strings: options.stop ?? [], tokens: [], ignoreEos: false },
     logprobs: null,
     promptLogprobs: null,
+  }
+}
+
+function samplingOf(options: SamplingOptions & Pick<GenerateOptions, 'seed'>): SamplingParams {
+  return {
+    ...samplingNumbers((name, row) => options[name] ?? row.ownDefault ?? row.off),
+    seed: options.seed === undefined ? null : BigInt(options.seed),
+    logitBias: [],
+    bannedTokens: [],
+  }
+}
+
+async function* replyTo(
+  model: Loaded,
+  messages: string | readonly Message[],
+  options: ChatOptions,
+) {
+  const { tools = [], toolChoice = 'auto', schema, session, from } = options
+  const constraint = schema === undefined ? null : ({ type: 'schema', schema } as const)
+  if (constraint !== null) checkConstraint(constraint, 'schema')
+  const { signal = new AbortController().signal } = options
+  const conversation = {
+    messages:
+      typeof messages === 'string' ? [{ role: 'user', content: messages } as const] : messages,
+    tools,
+    choice: tools.length === 0 ? ('none' as const) : toolChoice,
+    parallel: true,
+  }
+  const chat = await prepareChat(conversation, {
+    id: randomUUID(),
+    n: 1,
+    maxTokens: options.maxTokens ?? 512,
+    sampling: samplingOf(options),
+    logprobs: null,
+    model,
+    thinking: thinking(options.think === true ? 'open' : 'none'),
+    stop: { strings: options.stop ?? [], tokens: [], ignoreEos: false },
+    constraint,
+    session:
+      session === undefined
+        ? null
+        : { id: session, from, ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' },
+    param: 'messages',
+    signal,
+  })
+  yield* replyEvents(chat, signal)
+}
+
+async function* chatPieces(
+  model: Loaded,
+  messages: string | readonly Message[],
+  options: ChatOptions,
+): AsyncIterable<ReplyPiece> {
+  for await (const event of replyTo(model, messages, options)) {
+    if (event.type !== 'prompt') yield* event.pieces
+  }
+}
+
+async function answerOf(
+  model: Loaded,
+  messages: string | readonly Message[],
+  options: ChatOptions,
+): Promise<ChatReply> {
+  const all: ReplyPiece[] = []
+  let read: PromptRead = { type: 'prompt', promptTokens: 0, cachedTokens: 0 }
+  let end: ChoiceEnd | undefined
+  for await (const event of replyTo(model, messages, options)) {
+    if (event.type === 'prompt') read = event
+    else all.push(...event.pieces)
+    if (event.type === 'end') end = event
+  }
+  const textOf = (type: 'text' | 'reasoning') =>
+    all.map((piece) => (piece.type === type ? piece.text : '')).join('')
+  return {
+    text: textOf('text').trim(),
+    reasoning: textOf('reasoning').trim(),
+    calls: callsOf(all),
+    // The events end when the only choice has ended; what fails has thrown.
+    reason: end!.reason,
+    promptTokens: read.promptTokens,
+    cachedTokens: read.cachedTokens,
+    completionTokens: end!.completionTokens,
+    turn: end!.session?.turn ?? null,
+  }
+}
+
+function callsOf(pieces: readonly ReplyPiece[]): readonly ToolCall[] {
+  return pieces
+    .filter((piece) => piece.type === 'call')
+    .map(({ id, name, call }) => {
+      const parts = pieces.map((one) =>
+        one.type === 'arguments' && one.call === call ? one.text : '',
+      )
+      return { id, name, arguments: parts.join('') }
+    })
+}
+
+/** The one tenant of a process. */
+const OWN = ''
+
+function sessionsOf(client: EngineClient): Sessions {
+  const tenant = OWN
+  return {
+    list: async () => client.call('sessions.list', { tenant }),
+    get: (id) => client.call('sessions.get', { tenant, id }),
+    fork: (id, newId, turn) => client.call('sessions.fork', { tenant, id, newId, turn }),
+    rewind: (id, turn) => client.call('sessions.rewind', { tenant, id, turn }),
+    export: (id, turn) => client.call('sessions.export', { tenant, id, turn }),
+    import: (id, bytes) => client.call('sessions.import', { tenant, id, bytes }),
+    delete: async (id) => void (await client.call('sessions.delete', { tenant, id })),
   }
 }
