@@ -13,6 +13,8 @@ export interface ApiExample {
   /** JSON; absent: there was none, or it was a file. */
   readonly request?: object
   readonly sendsFile?: true
+  /** The text of the file in a form. */
+  readonly form?: string
   readonly status: number
   /** JSON, the text of a stream, or what the file was. */
   readonly reply: unknown

@@ -23,6 +23,7 @@ export interface OwnRoute {
 /** What a tag's routes are. */
 const TAGS: Readonly<Record<string, string>> = {
   openai: 'OpenAI: chat, completions, tokens',
+  batches: 'Files of requests, run with what is to spare',
   sessions: 'Conversations whose state the server keeps',
   responses: 'OpenAI Responses',
   anthropic: 'Anthropic Messages',

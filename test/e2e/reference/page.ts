@@ -21,19 +21,31 @@ export function pageOf(
   return [HEAD, ...parts, end].join('\n')
 }
 
-function section({ route, title, url, request, sendsFile, status, reply }: ApiExample): string {
+function section({
+  route,
+  title,
+  url,
+  request,
+  sendsFile,
+  form,
+  status,
+  reply,
+}: ApiExample): string {
   const method = route.split(' ')[0]!
-  const verb = method === 'GET' || request || sendsFile ? '' : `-X ${method} `
+  const verb = method === 'GET' || request || sendsFile || form ? '' : `-X ${method} `
   const at = url.includes('?') ? `'http://127.0.0.1:8000${url}'` : `http://127.0.0.1:8000${url}`
   const body = request
     ? ` -H 'content-type: application/json' -d '${json(request)}'`
     : sendsFile
       ? ` -H 'content-type: application/octet-stream' --data-binary @state`
-      : reply === 'a file'
-        ? ' -o state'
-        : ''
+      : form
+        ? ' -F purpose=batch -F file=@requests.jsonl'
+        : reply === 'a file'
+          ? ' -o state'
+          : ''
   const isText = typeof reply === 'string'
   const answer = isText ? reply.trimEnd() : json(reply)
+  const sent = form ? `with requests.jsonl:\n\n\`\`\`json\n${form.trimEnd()}\n\`\`\`\n\n` : ''
   const other = status === 200 ? '' : `Status ${status}:\n\n`
   return `### ${title}: \`${route}\`
 
@@ -41,7 +53,7 @@ function section({ route, title, url, request, sendsFile, status, reply }: ApiEx
 curl ${verb}${at}${body}
 \`\`\`
 
-${other}\`\`\`${isText ? 'text' : 'json'}
+${sent}${other}\`\`\`${isText ? 'text' : 'json'}
 ${answer}
 \`\`\`
 `

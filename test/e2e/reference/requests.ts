@@ -10,6 +10,8 @@ export interface ExampleRequest {
   readonly body?: object
   /** The body is the file that an earlier reply was. */
   readonly sendsFile?: true
+  /** The body is a form with a file of this text, and `purpose` batch. */
+  readonly form?: string
   /** Remembers a field of the reply, found by its path, under a name for later requests. */
   readonly keeps?: Readonly<Record<string, string>>
   /** Figures of the machine and the moment, and how a stream was cut: only the form, or the words, are compared. */
@@ -121,6 +123,65 @@ const OPENAI: readonly ExampleRequest[] = [
     title: 'End a call that runs',
     params: { id: 'nobody-asked' },
   },
+]
+
+/** Two spellings of one route have one example each. */
+const EMBEDDINGS: readonly ExampleRequest[] = [
+  ...[
+    '/v1/embeddings',
+    '/embeddings',
+    ...['/v1', ''].map((at) => `${at}/engines/text-embedding-ada-002/embeddings`),
+  ].map((path) => ({
+    route: `POST ${path}`,
+    title: 'Texts to vectors (a server with --embeddings mean)',
+    body: { input: ['Paris', 'Tokyo'], dimensions: 4 },
+    varies: true as const,
+  })),
+  ...['/v1/rerank', '/rerank', '/v2/rerank'].map((path) => ({
+    route: `POST ${path}`,
+    title: 'Documents by how near they are to a query',
+    body: {
+      query: 'the capital of France',
+      documents: ['Tokyo is in Japan.', 'Paris is in France.'],
+    },
+    varies: true as const,
+  })),
+]
+
+const BATCH = { custom_id: 'a', method: 'POST', url: '/v1/chat/completions' }
+
+const BATCHES: readonly ExampleRequest[] = [
+  {
+    route: 'POST /v1/files',
+    title: 'A file of requests, one a line',
+    form: `${JSON.stringify({ ...BATCH, body: { model: 'demo', messages: [QUESTION], ...GREEDY } })}\n`,
+    keeps: { file: 'id' },
+  },
+  { route: 'GET /v1/files', title: 'The files' },
+  { route: 'GET /v1/files/{id}', title: 'One file', params: { id: '$file' } },
+  { route: 'GET /v1/files/{id}/content', title: 'What is in it', params: { id: '$file' } },
+  {
+    route: 'POST /v1/batches',
+    title: 'Run them',
+    body: { input_file_id: '$file', endpoint: '/v1/chat/completions', completion_window: '24h' },
+    keeps: { batch: 'id' },
+    varies: true,
+  },
+  {
+    route: 'GET /v1/batches/{id}',
+    title: 'How far it is',
+    params: { id: '$batch' },
+    until: '"completed"',
+    varies: true,
+  },
+  { route: 'GET /v1/batches', title: 'The batches', varies: true },
+  {
+    route: 'POST /v1/batches/{id}/cancel',
+    title: 'Run no more of it',
+    params: { id: '$batch' },
+    varies: true,
+  },
+  { route: 'DELETE /v1/files/{id}', title: 'Forget a file', params: { id: '$file' } },
 ]
 
 const SESSIONS: readonly ExampleRequest[] = [
@@ -252,6 +313,21 @@ const OLLAMA: readonly ExampleRequest[] = [
   },
 ]
 
+const OLLAMA_EMBEDDINGS: readonly ExampleRequest[] = [
+  {
+    route: 'POST /api/embed',
+    title: 'Texts to vectors',
+    body: { model: 'demo', input: ['Paris'], dimensions: 4 },
+    varies: true,
+  },
+  {
+    route: 'POST /api/embeddings',
+    title: 'One text to a vector',
+    body: { model: 'demo', prompt: 'Paris' },
+    varies: true,
+  },
+]
+
 const LLAMA: readonly ExampleRequest[] = [
   {
     route: 'POST /completion',
@@ -280,6 +356,12 @@ const AI00: readonly ExampleRequest[] = ['', '/v1'].flatMap((version) => [
     route: `POST /api/oai${version}/completions`,
     title: 'Text to continue',
     body: { prompt: RAW, stop: ['\n\n'], ...GREEDY },
+  },
+  {
+    route: `POST /api/oai${version}/embeddings`,
+    title: 'Texts to vectors',
+    body: { input: 'Paris', dimensions: 4 },
+    varies: true as const,
   },
 ])
 
@@ -472,10 +554,12 @@ const SERVER: readonly ExampleRequest[] = [
 /** Chapters of the reference page. */
 export const CHAPTERS: Readonly<Record<string, readonly ExampleRequest[]>> = {
   OpenAI: OPENAI,
+  'Embeddings and ranking': EMBEDDINGS,
+  'Files and batches': BATCHES,
   Sessions: SESSIONS,
   Responses: RESPONSES,
   Anthropic: ANTHROPIC,
-  Ollama: OLLAMA,
+  Ollama: [...OLLAMA, ...OLLAMA_EMBEDDINGS],
   'llama.cpp': LLAMA,
   ai00: AI00,
   'rwkv_lightning and translation': LIGHTNING,
