@@ -117,6 +117,17 @@ test('a worker that has served waits for its store, however long the disk is ful
   await expect(other.start()).rejects.toThrow('disk is full')
 })
 
+test('a worker that has served is started again until it can open files', async () => {
+  const short = Array.from({ length: 12 }, () => 'no-descriptors')
+  const modes = ['serve', ...short, 'serve']
+  const { supervisor } = supervise(() => [modes.shift()!], { maxCrashes: 10, longestPauseMs: 20 })
+  await supervisor.start()
+  await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'A' })
+  await expect.poll(() => modes.length, { timeout: 100_000 }).toBe(0)
+  await expect.poll(() => supervisor.state, { timeout: 10_000 }).toBe('ready')
+  expect(supervisor.restarts).toBe(13)
+}, 120_000)
+
 test('a first crash is survived', async () => {
   const file = join(mkdtempSync(join(tmpdir(), 'skein-')), 'crashed')
   const { supervisor } = supervise(['crash-once', file])

@@ -2,7 +2,7 @@
 //   node fake-worker.mjs <mode> [file]
 // serve: answers "ok" to every request, for ever · hang: is ready, then takes work and makes no step
 // crash-once: dies on its first start (remembered in `file`) · crash: dies while loading · fatal: cannot load
-// fatal-deaf: cannot load, and goes on living · full-disk: cannot open its store
+// fatal-deaf: cannot load, and goes on living · full-disk: cannot open its store · no-descriptors: cannot open a file
 // busy: is ready, and computes from then on without looking at anything
 // hold-once: on its first start, takes requests and answers none · load-for-ever: never gets ready
 // deaf: ignores being asked and told to stop
@@ -85,6 +85,9 @@ if (mode === 'crash-once' && !existsSync(file)) {
 }
 if (mode === 'full-disk') {
   const error = { code: 'state_unavailable', message: 'a state cannot be opened: disk is full' }
+  process.send({ type: 'fatal', error }, () => process.exit(1))
+} else if (mode === 'no-descriptors') {
+  const error = { code: 'internal', message: 'EMFILE: too many open files, open model.pth' }
   process.send({ type: 'fatal', error }, () => process.exit(1))
 } else if (mode === 'fatal' || mode === 'fatal-deaf') {
   const error = { code: 'corrupt_weights', message: 'tensor emb.weight is cut short' }
