@@ -8,6 +8,7 @@ import { join } from 'node:path'
 import { createOpenAI } from '@ai-sdk/openai'
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import Anthropic from '@anthropic-ai/sdk'
+import { ChatOpenAI, OpenAIEmbeddings } from '@langchain/openai'
 import {
   cosineSimilarity,
   embedMany,
@@ -61,6 +62,13 @@ const ofOpenAi = () => createOpenAI({ apiKey: KEY, baseURL: `${host}/v1` })('goo
 const provider = () => createOpenAICompatible({ name: 'skein', apiKey: KEY, baseURL: `${host}/v1` })
 const compatible = () => provider()('goose')
 const vectors = () => provider().embeddingModel('goose')
+const langchain = () =>
+  new ChatOpenAI({
+    model: 'goose',
+    apiKey: KEY,
+    maxRetries: 0,
+    configuration: { baseURL: `${host}/v1` },
+  })
 const responsesTool = {
   type: 'function' as const,
   name: 'weather',
@@ -326,6 +334,31 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       expect(text).toBe('It is cold.')
     },
   },
+  '`@langchain/openai`': {
+    answer: async () => expect((await langchain().invoke('Hi')).content).toBe('Yes.'),
+    stream: async () => {
+      let text = ''
+      for await (const { content } of await langchain().stream('Hi')) text += content
+      expect(text).toBe('Yes.')
+    },
+    tools: async () => {
+      const { tool_calls } = await langchain().bindTools([chatTool]).invoke('Weather?')
+      expect(tool_calls).toMatchObject([{ name: 'weather', args: { place: 'Oslo' } }])
+    },
+    schema: async () => {
+      for (const method of ['jsonSchema', 'functionCalling', 'jsonMode'] as const) {
+        const asked = langchain().withStructuredOutput(SCHEMA, { name: 'weather', method })
+        expect(await asked.invoke('Where? In JSON.'), method).toEqual({ place: 'Oslo' })
+      }
+    },
+    embeddings: async () => {
+      const configuration = { baseURL: `${host}/v1` }
+      const model = new OpenAIEmbeddings({ model: 'goose', apiKey: KEY, configuration })
+      const [one, two] = await model.embedDocuments(['ab', 'ba'])
+      expect(one).toEqual(two)
+      expect(await model.embedQuery('ab')).toEqual(one)
+    },
+  },
   'Open WebUI, Ollama connection': {
     models: async () => {
       expect(JSON.parse(await send('/api/version'))).toHaveProperty('version')
@@ -389,6 +422,21 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       expect(calls.map((call) => Object.keys(call))).toEqual([['function']])
     },
   },
+  'Cline, OpenAI compatible': {
+    stream: async () => {
+      const said = await cline([])
+      expect(said.flatMap(({ choices }) => choices[0]?.delta.content ?? []).join('')).toBe('Yes.')
+      // It tells what a task has cost.
+      expect(said.at(-1)!.usage).toMatchObject({ prompt_tokens_details: { cached_tokens: 0 } })
+    },
+    tools: async () => {
+      const said = await cline([{ type: 'function', function: chatTool.function }])
+      const calls = said.flatMap(({ choices }) => choices[0]?.delta.tool_calls ?? [])
+      expect(calls[0]).toMatchObject({ index: 0, function: { name: 'weather' } })
+      const given = calls.map((call) => call.function?.arguments ?? '').join('')
+      expect(JSON.parse(given)).toEqual({ place: 'Oslo' })
+    },
+  },
   'Claude Code': {
     stream: async () => {
       const body = { ...claudeCode(), tools: [] }
@@ -420,6 +468,30 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       )
     },
   },
+}
+
+/** The chunks of one turn: a system prompt, parts of content, usage in the stream. */
+async function cline(tools: OpenAI.ChatCompletionTool[]) {
+  const stream = await openai().chat.completions.create({
+    model: 'goose',
+    messages: [
+      { role: 'system', content: 'You are Cline.' },
+      {
+        role: 'user',
+        content: [
+          { type: 'text', text: '<task>\nWeather?\n</task>' },
+          { type: 'text', text: '<environment_details>\n</environment_details>' },
+        ],
+      },
+    ],
+    temperature: 0,
+    stream: true,
+    stream_options: { include_usage: true },
+    ...(tools.length === 0 ? {} : { tools }),
+  })
+  const chunks: OpenAI.ChatCompletionChunk[] = []
+  for await (const chunk of stream) chunks.push(chunk)
+  return chunks
 }
 
 function claudeCode(): object {
