@@ -14,6 +14,7 @@ const GUIDE = [
       page('Getting started', '/getting-started'),
       page('Models', '/models'),
       page('Devices', '/devices'),
+      page('In a browser tab', '/browser'),
       page('FAQ', '/faq'),
       page('Troubleshooting', '/troubleshooting'),
     ],
