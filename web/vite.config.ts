@@ -15,7 +15,11 @@ function builtApart(): Plugin {
   }
 }
 
+/** What `npm run dev` serves from this folder; everything else is asked of the server. */
+const PAGES = '$|[?#]|@|src/|browser/|assets/|node_modules/|[^/]*\\.(?:html|ts|ico)(?:$|\\?)'
+
 export default defineConfig({
+  server: { proxy: { [`^/(?!${PAGES})`]: process.env.SKEIN_DEV_URL ?? 'http://127.0.0.1:8000' } },
   plugins: [preact({ devToolsEnabled: false, prefreshEnabled: false }), builtApart()],
   build: {
     outDir: '../dist/web',
