@@ -42,7 +42,7 @@ function logitsOf(model: string): Float32Array {
 }
 
 /** Layers enough that GGUF's rescaling reaches 4; sizes that are whole blocks of every type. */
-const SIZES = { layers: 3, channels: 256, ffn: 1024, vocab: 512 }
+const SIZES = { layers: 3, channels: 256, ffn: 512, vocab: 512 }
 type Writer = (path: string, tensors: readonly NamedValues[]) => string
 
 const RWKV7_WRITERS: Record<string, Writer> = {
