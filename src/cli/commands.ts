@@ -21,6 +21,12 @@ export const ENTRIES: readonly Entry[] = [
     load: async () => (await import('./serve.ts')).serve,
   },
   {
+    name: 'gateway',
+    group: 'Serve',
+    about: 'A door to a cluster of servers (docs/cluster.md)',
+    load: async () => (await import('./gateway.ts')).gateway,
+  },
+  {
     name: 'ps',
     group: 'Serve',
     about: 'List the models of a running server',

@@ -6,22 +6,28 @@ import { cpuReport } from '../backend/cpu/cpu.ts'
 import { type CudaReport, cudaReport } from '../backend/cuda/report.ts'
 import { type WebgpuReport, webgpuReport } from '../backend/webgpu/adapter.ts'
 import { SkeinError } from '../errors.ts'
+import { checkCluster, type Finding } from '../host/cluster-check.ts'
 import { DEMO_MODEL, vocabularyPath } from '../host/load.ts'
 import { toggle } from '../settings/flags.ts'
+import { settingsCalled } from '../settings/table.ts'
 import { defineCommand } from './terminal/command.ts'
 import { formatBytes, printJson, printTable } from './terminal/output.ts'
 
-/** One line of the report; `fix` is null when all is well. */
-interface Finding {
-  readonly what: string
-  readonly found: string
-  readonly fix: string | null
-}
-
 export const doctor = defineCommand({
-  examples: [['skein doctor', 'what runs here, what is missing, what to do']],
-  flags: { json: toggle('One JSON object') },
+  examples: [
+    ['skein doctor', 'what runs here, what is missing, what to do'],
+    [
+      'skein doctor --cluster postgres://HOST/skein',
+      'the database, the clocks, the way to each node',
+    ],
+  ],
+  flags: { json: toggle('One JSON object'), ...settingsCalled('cluster', 'blobs') },
   async run({ args }) {
+    const { cluster = process.env.SKEIN_CLUSTER, blobs = process.env.SKEIN_BLOBS } = args
+    if (cluster) {
+      printFindings(await checkCluster(cluster, blobs || undefined), args.json)
+      return
+    }
     const cuda = cudaReport()
     const webgpu = await webgpuReport()
     const findings = [
@@ -29,15 +35,19 @@ export const doctor = defineCommand({
       ...[gpu(cuda), cudaCompiler(cuda), cublasLt(cuda), adapters(webgpu)],
       ...[demo(), vocabulary()],
     ]
-    const isUsable = findings.every(({ fix }) => fix === null)
-    if (args.json) {
-      printJson({ isUsable, findings, cpu: cpuReport(), cuda, webgpu })
-      return
-    }
-    printTable(findings.map(({ what, found, fix }) => [fix === null ? 'ok' : '!!', what, found]))
-    for (const { what, fix } of findings) if (fix) process.stdout.write(`\n${what}: ${fix}\n`)
+    printFindings(findings, args.json, { cpu: cpuReport(), cuda, webgpu })
   },
 })
+
+function printFindings(findings: readonly Finding[], asJson: boolean, more: object = {}): void {
+  const isUsable = findings.every(({ fix }) => fix === null)
+  if (asJson) {
+    printJson({ isUsable, findings, ...more })
+    return
+  }
+  printTable(findings.map(({ what, found, fix }) => [fix === null ? 'ok' : '!!', what, found]))
+  for (const { what, fix } of findings) if (fix) process.stdout.write(`\n${what}: ${fix}\n`)
+}
 
 function node(): Finding {
   const [major = 0, minor = 0] = process.versions.node.split('.').map(Number)

@@ -1,17 +1,19 @@
 /** `skein serve`: the server itself. Says on start what runs where, who may use it, and what to try first. */
 import { existsSync } from 'node:fs'
 import { networkInterfaces } from 'node:os'
-import { SkeinError } from '../errors.ts'
+import type { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
 import { isLoopback, resolveAuth } from '../gateway/access/auth.ts'
 import { KeyRing } from '../gateway/access/keys-file.ts'
 import { shutDownOnSignals } from '../gateway/http/shutdown.ts'
 import { DEMO_NAME, modelPath } from '../host/load.ts'
 import { createLogger } from '../host/log.ts'
+import { joinCluster } from '../host/membership.ts'
 import { openNotifier } from '../host/notify.ts'
 import { type Server, startServer } from '../host/server.ts'
 import { watchEventLoop } from '../host/watchdog.ts'
 import type { ConfigFile } from '../settings/config-file.ts'
+import { clusterChoice, doorChoice, refuseEmptyKeys } from '../settings/door.ts'
 import { bytesOf, engineChoice, keyFilePath, stateChoice } from '../settings/engine-choice.ts'
 import { entriesOf, launchesOf, refuseFlagsOfOneModel } from '../settings/models.ts'
 import {
@@ -53,9 +55,12 @@ export const serve = defineCommand({
     )
     noteMissingFolder(options.modelDir)
     const logger = createLogger(logLevel)
-    const keyRing = new KeyRing(keyFile, (error) => {
+    const onProblem = (error: SkeinError) => {
       logger.error({ err: error }, 'the keys stay as they were')
-    })
+    }
+    const { cluster } = choice
+    const membership = cluster === undefined ? null : await joinCluster(cluster, onProblem)
+    const keyRing = membership?.keyRing ?? new KeyRing(keyFile, onProblem)
     const auth = resolveAuth({ ...access, numNamed: keyRing.keys.length })
     keyRing.follow()
     watchEventLoop()
@@ -63,10 +68,11 @@ export const serve = defineCommand({
       ...options,
       keys: auth.keys,
       keyRing,
+      seal: membership?.seal,
       logger,
       onProgress: progressBar('loading'),
       onListening: (listening) => {
-        endOnSignals(listening, drainSeconds)
+        endOnSignals(listening, drainSeconds, cluster === undefined ? 0 : REFUSE_MS)
         tellStarter()
       },
     })
@@ -99,13 +105,21 @@ function tellStarter(): void {
   if (watchdogMs !== null) setInterval(() => send('WATCHDOG=1'), watchdogMs / 3).unref()
 }
 
-function endOnSignals({ app, drain, models }: Server, drainSeconds: number): void {
+/** Gateways ask a node that they have not asked for a while within seconds, and then pass it by. */
+const REFUSE_MS = 3000
+
+function endOnSignals(
+  { app, drain, models }: Server,
+  drainSeconds: number,
+  refuseMs: number,
+): void {
   shutDownOnSignals(
     {
       app,
       drain,
       stopWorkers: () => models.stop(),
       timeoutMs: 1000 * drainSeconds,
+      refuseMs,
       onWait: (count) =>
         process.stderr.write(
           `skein: waiting up to ${drainSeconds} s for ${count} requests to end; once more ends at once\n`,
@@ -126,44 +140,32 @@ function noteMissingFolder(path: string | undefined): void {
 /** Everything that the settings say, read. Throws for the first that is wrong. */
 export function servePlan(settings: ServeSettings) {
   const { file, models, raw, words } = settings
-  // Empty is most often a variable of the shell that is not set; to serve without a key for that would open what was meant closed.
-  for (const name of ['api-key', 'password'])
-    if (raw[name] !== undefined && !/[^\s,]/.test(String(raw[name])))
-      throw new SkeinError('invalid_request', `--${name} is empty; give a key, or leave it out`, {
-        param: name,
-      })
+  refuseEmptyKeys(raw)
   const args = valuesOf(settings)
   if (models.length > 0) refuseFlagsOfOneModel(args)
   const entries = models.length > 0 ? models : entriesOf(words, args)
   const model = entries[0] === undefined ? null : modelPath(entries[0].file)
+  const door = doorChoice(args)
   return {
     choice: {
       ...engineChoice({ ...args, model: entries[0]?.file }),
       ...stateChoice(args),
       embeddings: args.embeddings,
+      cluster: clusterChoice(args),
       model,
     },
     options: {
       launches: launchesOf(entries, args),
       maxWorkerBytes: bytesOf(args['max-worker-mb']),
-      host: args.host,
-      port: args.port,
+      ...door.options,
       metricsPort: args['metrics-port'],
       traceEndpoint: args['trace-endpoint'],
       modelDir: args['model-dir'],
-      openTranslate: args['open-translate'],
-      allowedOrigins: args['allow-origin'] ?? [],
-      allowedHosts: args['allow-host'] ?? [],
       limits: file?.limits ?? {},
     },
-    access: {
-      host: args.host,
-      apiKey: args['api-key']?.join(','),
-      password: args.password,
-      noAuth: args['no-auth'],
-    },
-    logLevel: args['log-level'],
-    drainSeconds: args['drain-seconds'],
+    access: door.access,
+    logLevel: door.logLevel,
+    drainSeconds: door.drainSeconds,
     keyFile: keyFilePath(args),
   }
 }

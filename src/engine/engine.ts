@@ -53,7 +53,7 @@ export interface EngineLimits {
 /** How long a step waits for masks where nothing else is on its way; the rows without them go on then. */
 const MASK_WAIT_MS = 2
 
-const DEFAULT_LIMITS: EngineLimits = {
+export const DEFAULT_LIMITS: EngineLimits = {
   maxWaiting: 1024,
   maxPromptTokens: 131_072,
   prefillChunk: null,

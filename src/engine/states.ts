@@ -6,7 +6,7 @@
 import { randomBytes } from 'node:crypto'
 import type { SkeinError } from '../errors.ts'
 import { type Runner, stateBytesOf } from '../model/runner.ts'
-import { namespaceOf, SECRET_BYTES } from '../state/namespace.ts'
+import { namespaceOf, SECRET_BYTES, sessionNamespace } from '../state/namespace.ts'
 import { MIN_PREFIX_TOKENS, type Prefix, PrefixCache } from '../state/prefix-cache.ts'
 import { joinTokens } from '../state/snapshot.ts'
 import type { TokenBytes } from './answer/answer-text.ts'
@@ -258,7 +258,7 @@ export class States {
   }
 
   #sessionNamespace(tenant: string): string {
-    return namespaceOf(this.#secret, 'session', tenant)
+    return sessionNamespace(this.#secret, tenant)
   }
 
   /** Takes a copy of a state that has consumed exactly `tokens`; it is a prefix when the copy is whole. */

@@ -31,7 +31,7 @@ import type { BatchStore } from '../batches/store.ts'
 import { SkeinError } from '../errors.ts'
 import { type Auth, authorizationOf, checkRole, createAuth } from './access/auth.ts'
 import { CALLER_HEADER, type CallerSeal } from './access/caller-seal.ts'
-import type { KeyRing } from './access/keys-file.ts'
+import type { NamedKeys } from './access/key-index.ts'
 import { RateLimits } from './access/rate-limits.ts'
 import { describeInvalid, parseJsonBodies } from './body/body.ts'
 import { BodyMemory, holdBodies } from './body/body-memory.ts'
@@ -76,7 +76,7 @@ export interface AppOptions {
   /** Empty: open. `resolveAuth` decides. */
   readonly keys: readonly string[]
   /** Keys with names, which come and go. */
-  readonly keyRing?: KeyRing | null
+  readonly keyRing?: NamedKeys | null
   /** Translation needs no key: for browser extensions, which cannot send one. */
   readonly openTranslate?: boolean
   /** The address that will be listened on; loopback accepts loopback Host headers only. */

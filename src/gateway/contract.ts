@@ -244,6 +244,33 @@ export interface OwnKey {
   }
 }
 
+/** GET /api/cluster, of a front gateway. */
+export interface ClusterInfo {
+  /** Of this gateway since it was started. */
+  readonly requests: {
+    readonly forwarded: number
+    readonly retried: number
+    readonly misdirected: number
+    readonly lost: number
+  }
+  readonly nodes: readonly {
+    readonly node: string
+    readonly url: string
+    /** It drains, or could not be reached a moment ago. */
+    readonly is_passed_by: boolean
+    readonly workers: readonly {
+      readonly id: string
+      readonly model: string
+      readonly slots: number
+      readonly in_flight: number
+      /** That it has now. */
+      readonly sessions: number
+      /** By the database's clock, when it was asked last. */
+      readonly lease_left_ms: number
+    }[]
+  }[]
+}
+
 /** Every error of /api: HTTP status says the kind, `detail` is for people, `field` names what was wrong with a body. */
 export interface ManagementError {
   readonly detail: string

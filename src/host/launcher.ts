@@ -58,7 +58,7 @@ const WORKER = fileURLToPath(new URL('./worker.js', import.meta.url))
 
 /** Throws for a field that this server cannot do, by the name of the field. */
 export function engineChoiceOf(
-  { file, quant, startStates, adapters, vocab, spec }: Launch,
+  { id, file, quant, startStates, adapters, vocab, spec }: Launch,
   { defaults, adaptedFile }: Pick<LauncherOptions, 'defaults' | 'adaptedFile'>,
 ): EngineChoice {
   const place = placeOf(spec)
@@ -77,6 +77,9 @@ export function engineChoiceOf(
       vocab,
     }),
     ...(adaptedFile === file && adapters === undefined ? {} : { adapters }),
+    ...(defaults.cluster === undefined
+      ? {}
+      : { cluster: { ...defaults.cluster, model: id, aliases: spec.aliases } }),
     model: file,
     startStates,
   }

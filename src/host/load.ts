@@ -8,10 +8,11 @@ import { fileURLToPath } from 'node:url'
 import type { WeightType } from '../backend/backend.ts'
 import { LocalEngineClient } from '../engine/client/local-client.ts'
 import type { EngineClient } from '../engine/client.ts'
-import { Engine } from '../engine/engine.ts'
+import { DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS, Engine } from '../engine/engine.ts'
 import { identityOf } from '../engine/kept/identity.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../engine/states.ts'
 import { SkeinError } from '../errors.ts'
+import { packageVersion } from '../files/version.ts'
 import { findModel, modelsFolder } from '../hub/model-cache.ts'
 import { findModelName } from '../hub/model-names.ts'
 import { type AdapterChoice, withAdapters } from '../model/adapters.ts'
@@ -30,8 +31,9 @@ import { readTunedState } from '../model/tuned-state.ts'
 import { readTunedStateAside } from '../model/tuned-state-aside.ts'
 import { openTunedState } from '../model/tuned-state-file.ts'
 import type { LoadProgress } from '../model/weights.ts'
+import type { MemberFacts } from '../state/shared/shared-store.ts'
 import type { Store } from '../state/store/store.ts'
-import { openStore } from '../state/store/store-thread.ts'
+import { openClusterStore, openStore } from '../state/store/store-thread.ts'
 import { findVocabulary } from '../tokenizer/find-vocabulary.ts'
 import { Tokenizer } from '../tokenizer/tokenizer.ts'
 import { prepareDevice } from './device-choice.ts'
@@ -90,7 +92,25 @@ export interface StateChoice {
   readonly sessionTtlSeconds?: number | undefined
 }
 
+/** The cluster that a worker's states and sessions belong to. */
+export interface ClusterChoice {
+  /** postgres://… */
+  readonly database: string
+  /** s3://BUCKET/PREFIX or file:///DIR */
+  readonly blobs: string
+  /** Of the server that the worker belongs to: its name, and where other members reach it. */
+  readonly node: string
+  readonly url: string
+  /** Instead of the secret in the database. */
+  readonly key?: string | undefined
+  /** Names of the model in the API; given by who starts the worker. */
+  readonly model?: string | undefined
+  readonly aliases?: readonly string[] | undefined
+}
+
 export interface EngineChoice extends RunnerChoice, StateChoice {
+  /** Absent: one machine alone, which keeps its sessions in `dataDir`. */
+  readonly cluster?: ClusterChoice | undefined
   readonly vocab?: string | undefined
   readonly maxWaiting?: number | undefined
   /** Milliseconds of a step with prompts beside answers. */
@@ -221,18 +241,30 @@ async function engineOver(
       `the vocabulary has ${tokenizer.vocabSize} ids but ${choice.model} has ${runner.info.vocabSize} embedding rows; give the model's own vocabulary with --vocab`,
     )
   if (warmUp !== undefined) runner.warmUp(warmUp)
-  const store = await openStoreOf(choice, runner, tokenizer)
+  const numInFlight = new Int32Array(new SharedArrayBuffer(4))
+  const store = await openStoreOf(choice, runner, tokenizer, numInFlight)
   try {
     const states = statesOf(choice, tokenizer, store)
     const engine = new Engine(runner, tokenizer, limitsOf(choice), states)
     for (const { name, state } of startStates) engine.startStates.add(name, state)
     engine.startStates.readFile = (path) => readTunedStateAside(path, runner.info.stateShape)
+    if (choice.cluster !== undefined) tellInFlight(engine, numInFlight)
     return engine
   } catch (error) {
     // Its threads would keep the process alive.
     await store?.close()
     throw error
   }
+}
+
+/** How often what is under way is looked at: others are told every two seconds. */
+const IN_FLIGHT_MS = 250
+
+function tellInFlight(engine: Engine, numInFlight: Int32Array): void {
+  setInterval(() => {
+    const { running, waiting } = engine.stats
+    Atomics.store(numInFlight, 0, running + waiting)
+  }, IN_FLIGHT_MS).unref()
 }
 
 /** Before the weights are loaded, so that a wrong file is told at once. */
@@ -265,12 +297,34 @@ function limitsOf(choice: EngineChoice) {
 }
 
 async function openStoreOf(
-  { dataDir, durable = false }: EngineChoice,
-  { info }: ModelRunner,
+  choice: EngineChoice,
+  runner: ModelRunner,
   { hash }: Tokenizer,
+  numInFlight: Int32Array,
 ): Promise<Store | null> {
+  const { dataDir, durable = false, cluster } = choice
+  const identity = identityOf(runner.info, hash)
+  if (cluster !== undefined) {
+    const { database, blobs } = cluster
+    const worker = memberOf(cluster, choice, runner)
+    return openClusterStore({
+      ...{ database, blobs, identity, worker, numInFlight, isToldFirst: !durable },
+    })
+  }
   if (dataDir === undefined) return null
-  return openStore({ dataFolder: dataDir, identity: identityOf(info, hash), isDurable: durable })
+  return openStore({ dataFolder: dataDir, identity, isDurable: durable })
+}
+
+/** What other members are told of a worker. */
+function memberOf(
+  { node, url, model = DEMO_NAME, aliases = [] }: ClusterChoice,
+  choice: EngineChoice,
+  { info, numSlots }: ModelRunner,
+): MemberFacts {
+  const { maxWaiting, maxPromptTokens } = { ...DEFAULT_ENGINE_LIMITS, ...limitsOf(choice) }
+  const startStates = (choice.startStates ?? []).map(({ name }) => name)
+  const facts = { model: info, numSlots, maxWaiting, maxPromptTokens, startStates, aliases }
+  return { node, url, model, slots: numSlots, info: { ...facts, version: packageVersion() } }
 }
 
 function statesOf(choice: EngineChoice, { hash }: Tokenizer, store: Store | null): StateOptions {

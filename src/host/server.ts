@@ -1,14 +1,17 @@
 /** A gateway with its workers, as `serve` and `chat FILE` start it. Puts gateway, fleet and launcher together. */
 import type { AddressInfo } from 'node:net'
+import { hostname } from 'node:os'
 import { dirname, join } from 'node:path'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
 import { BatchStore } from '../batches/store.ts'
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
-import type { KeyRing } from '../gateway/access/keys-file.ts'
+import type { CallerSeal } from '../gateway/access/caller-seal.ts'
+import type { NamedKeys } from '../gateway/access/key-index.ts'
 import { RateLimits } from '../gateway/access/rate-limits.ts'
 import { type AppOptions, buildApp, createShared } from '../gateway/app.ts'
+import { ClusterNode } from '../gateway/cluster/node.ts'
 import { Metrics } from '../gateway/figures/metrics.ts'
 import { openMetricsDoor } from '../gateway/figures/metrics-port.ts'
 import { startTracing } from '../gateway/figures/tracing.ts'
@@ -24,7 +27,7 @@ import { type ModelFolder, openModelFolder } from '../gateway/models/model-folde
 import { ModelHost } from '../gateway/models/model-host.ts'
 import { createRegistry } from '../gateway/routing/registry.ts'
 import { createLauncher } from './launcher.ts'
-import { checkModelFile, type EngineChoice } from './load.ts'
+import { type ClusterChoice, checkModelFile, type EngineChoice } from './load.ts'
 import { listModelFiles, nameOf, realPath, resolveSpec } from './model-files.ts'
 import { Pulls } from './pulls.ts'
 
@@ -34,7 +37,7 @@ interface ServerOptions {
   readonly port?: number | undefined
   readonly keys?: readonly string[] | undefined
   /** Keys with names, which come and go. */
-  readonly keyRing?: KeyRing | undefined
+  readonly keyRing?: NamedKeys | undefined
   /** Workers to begin with; absent: one of the model of the choice. */
   readonly launches?: readonly Launch[] | undefined
   /** Memory that a worker process may take. */
@@ -50,6 +53,8 @@ interface ServerOptions {
   readonly metricsPort?: number | undefined
   /** An OpenTelemetry collector that gets traces. */
   readonly traceEndpoint?: string | undefined
+  /** Makes it a node of the cluster of the choice, one of whose members seals with this. */
+  readonly seal?: CallerSeal | undefined
   readonly logger?: Logger | undefined
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
   /** Told as soon as it listens: models that are ready are served while others load. */
@@ -79,8 +84,9 @@ export async function startServer(
   const launches = options.launches ?? workerOf(choice)
   for (const { file } of launches) checkModelFile({ ...choice, model: file })
   const folder = modelFolderOf(model, options)
+  let url: string | null = null
   const fleet = new Fleet({
-    launcher: launcherOf(choice, options, logger),
+    launcher: launcherOf(choice, options, logger, () => url),
     logFolder: dataDir === undefined ? undefined : join(dataDir, 'logs'),
   })
   const models = new ModelHost({ folder, fleet })
@@ -100,7 +106,8 @@ export async function startServer(
   try {
     await observe(app, common.metrics, { ...options, host })
     await listen(app, host, port)
-    server = { url: urlOf(app, host), app, drain, models, stop }
+    url = urlOf(app, host)
+    server = { url, app, drain, models, stop }
     management.listensOn(server.url)
     options.onListening?.(server)
     await models.begin(launches)
@@ -153,8 +160,29 @@ function commonOptions(
     logger,
     limits: options.limits ?? {},
     openTranslate: options.openTranslate ?? false,
+    ...(options.seal === undefined ? {} : memberOf(options.seal, fleet)),
     allowedOrigins: options.allowedOrigins ?? [],
     allowedHosts: options.allowedHosts ?? [],
+  }
+}
+
+/** What a server answers as a node of a cluster, beside what it answers alone. */
+function memberOf(
+  seal: CallerSeal,
+  fleet: Fleet,
+): Pick<AppOptions, 'seal' | 'modelsFor' | 'mount'> {
+  const enginesOf = (model: string) =>
+    fleet.workers.flatMap(({ launch, engine }) =>
+      launch.id === model && engine !== null ? [engine] : [],
+    )
+  const node = new ClusterNode({ seal, enginesOf })
+  return {
+    seal,
+    modelsFor: (request, models) => node.modelsFor(request, models),
+    mount: (app) => {
+      node.mount(app)
+      app.addHook('onClose', async () => node.close())
+    },
   }
 }
 
@@ -207,10 +235,21 @@ function workerOf({ model, startStates = [] }: ServedChoice): Launch[] {
 }
 
 /** Adapters belong to the model that the server was started with; `--vocab` is for all. */
-function launcherOf(choice: ServedChoice, options: ServerOptions, logger: Logger) {
-  const { model, ...defaults } = choice
+function launcherOf(
+  choice: ServedChoice,
+  options: ServerOptions,
+  logger: Logger,
+  url: () => string | null,
+) {
+  const { model, cluster, ...defaults } = choice
   return createLauncher({
-    defaults,
+    defaults: {
+      ...defaults,
+      // Where it listens is known by the time a worker is started.
+      get cluster() {
+        return cluster === undefined ? undefined : placedAt(cluster, url() ?? '')
+      },
+    },
     adaptedFile: model === null ? null : realPath(model),
     logger,
     supervision: { maxBytes: options.maxWorkerBytes },
@@ -218,8 +257,14 @@ function launcherOf(choice: ServedChoice, options: ServerOptions, logger: Logger
   })
 }
 
+/** Empty: as the server listens. */
+function placedAt({ node, url, ...cluster }: ClusterChoice, own: string): ClusterChoice {
+  const at = url === '' ? own : url
+  return { ...cluster, url: at, node: node === '' ? `${hostname()}:${new URL(at).port}` : node }
+}
+
 /** Before anybody is connected. */
-function bounded(app: FastifyInstance, logger: FastifyBaseLogger): FastifyInstance {
+export function bounded(app: FastifyInstance, logger: FastifyBaseLogger): FastifyInstance {
   app.addHook('onListen', async () => {
     const reason = boundUnsentBytes(app.server)
     if (reason !== null)
@@ -228,7 +273,7 @@ function bounded(app: FastifyInstance, logger: FastifyBaseLogger): FastifyInstan
   return app
 }
 
-async function listen(app: FastifyInstance, host: string, port: number): Promise<void> {
+export async function listen(app: FastifyInstance, host: string, port: number): Promise<void> {
   try {
     await app.listen({ host, port })
   } catch (error) {
@@ -247,7 +292,7 @@ async function listen(app: FastifyInstance, host: string, port: number): Promise
   }
 }
 
-function urlOf(app: FastifyInstance, host: string): string {
+export function urlOf(app: FastifyInstance, host: string): string {
   // A listening TCP server has an address object; only pipes have a string.
   const { port } = app.server.address() as AddressInfo
   const name = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host

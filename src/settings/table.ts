@@ -174,6 +174,26 @@ const STATES = {
   )('Seconds after its last turn that a session is kept (default: for ever)'),
 } satisfies Flags
 
+/** How a server finds the others of its cluster; `skein gateway` has the same. */
+export const CLUSTER = {
+  cluster: text('PostgreSQL of the cluster this server belongs to (docs/cluster.md)', {
+    hint: 'postgres://…',
+    isSecret: true,
+  }),
+  blobs: text('Where the cluster keeps states: s3://BUCKET/PREFIX, or file:///DIR that all share', {
+    hint: 'URL',
+  }),
+  'node-name': text('Name of this server in the cluster (default: host name and port)', {
+    hint: 'NAME',
+  }),
+  'node-url': text('Where the others reach it (default: http://HOST:PORT as it listens)', {
+    hint: 'URL',
+  }),
+  'cluster-key': text('What members trust each other by (default: a secret in the database)', {
+    isSecret: true,
+  }),
+} satisfies Flags
+
 const RUNNING = {
   config: path(
     'File of settings (default: skein.config.json, if there is one; --no-config: none)',
@@ -202,6 +222,7 @@ export const SETTINGS = {
   ...grouped('Several models and workers', WORKERS),
   ...grouped('How much at once', LOAD),
   ...grouped('Sessions and kept states (docs/states.md)', STATES),
+  ...grouped('Many machines (docs/cluster.md)', CLUSTER),
   ...grouped('Running it', RUNNING),
 }
 

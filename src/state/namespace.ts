@@ -6,6 +6,11 @@ import { createHmac } from 'node:crypto'
 
 export const SECRET_BYTES = 32
 
+/** Of a tenant's sessions. */
+export function sessionNamespace(secret: Uint8Array, tenant: string): string {
+  return namespaceOf(secret, 'session', tenant)
+}
+
 /** Hex. `parts` is the tenant, and for prefixes also the start state; neither can be mistaken for the other. */
 export function namespaceOf(secret: Uint8Array, ...parts: readonly string[]): string {
   return createHmac('sha256', secret).update(JSON.stringify(parts)).digest('hex')

@@ -47,11 +47,11 @@ export interface RunningServer {
   stop(): Promise<number>
 }
 
-/** `skein serve` on a free port; resolves when it says where it listens. */
-export function serve(args: readonly string[] = []): Promise<RunningServer> {
+/** `skein serve`, or another command that listens, on a free port; resolves when it says where. */
+export function serve(args: readonly string[] = [], command = 'serve'): Promise<RunningServer> {
   // Sessions go to a folder of this test's own, not to the user's.
   const XDG_DATA_HOME = mkdtempSync(join(tmpdir(), 'skein-data-'))
-  const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0', ...args], {
+  const child = spawn(process.execPath, [MAIN, command, '--port', '0', ...args], {
     stdio: ['ignore', 'pipe', 'pipe'],
     env: { ...process.env, XDG_DATA_HOME },
   })
@@ -68,7 +68,9 @@ export function serve(args: readonly string[] = []): Promise<RunningServer> {
       const url = /^address +(\S+)/.exec(line)?.[1]
       if (url) resolve({ url, process: child, output, stop })
     })
-    void ended.then((code) => reject(new Error(`serve ended with ${code}\n${output.join('\n')}`)))
+    void ended.then((code) =>
+      reject(new Error(`${command} ended with ${code}\n${output.join('\n')}`)),
+    )
   })
 }
 

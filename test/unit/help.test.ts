@@ -22,6 +22,7 @@ describe('skein serve --help', () => {
       'Several models and workers:',
       'How much at once:',
       'Sessions and kept states (docs/states.md):',
+      'Many machines (docs/cluster.md):',
       'Running it:',
     ])
   })

@@ -27,7 +27,7 @@ const ALLOWED: Record<string, readonly string[]> = {
     'engine',
     'hub',
     'model',
-    'state/store',
+    'state',
     'tokenizer',
     'backend',
   ],

@@ -6,8 +6,8 @@ import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { ROLES, type Role } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
+import type { FollowedKey, NamedKeys } from './key-index.ts'
 import { isExpired, type KeyLimits, NO_LIMITS } from './keys.ts'
-import type { FollowedKey, KeyRing } from './keys-file.ts'
 
 interface AuthOptions {
   /** The address that will be listened on. */
@@ -113,7 +113,7 @@ export interface Auth {
 }
 
 /** `keys` are the secrets of the command line, all of them admin; `named` come and go. */
-export function createAuth(keys: readonly string[], named: KeyRing | null = null): Auth {
+export function createAuth(keys: readonly string[], named: NamedKeys | null = null): Auth {
   const digests = keys.map(digest)
   const isOpen = () => keys.length === 0 && named?.isInUse !== true
   const principalOf = (secret: string): Principal => {

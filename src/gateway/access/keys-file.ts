@@ -2,7 +2,6 @@
  * The file of named keys: read whole, replaced whole (temporary file, fsync, rename; mode 0600), by one writer at a time
  * over all processes. A server follows it while it runs: what it cannot read changes nothing. It knows no HTTP.
  */
-import { timingSafeEqual } from 'node:crypto'
 import {
   closeSync,
   type FSWatcher,
@@ -19,6 +18,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { SkeinError } from '../../errors.ts'
 import { makeFolder } from '../../files/make-folder.ts'
 import { replaceFile } from '../../files/replace.ts'
+import { type FollowedKey, KeyIndex, type NamedKeys } from './key-index.ts'
 import { formatKeyList, type KeyRecord, parseKeyList } from './keys.ts'
 
 /** Empty for a file that is not there. Throws for one that cannot be read or is damaged. */
@@ -126,27 +126,14 @@ function readText(path: string): string | null {
   }
 }
 
-export interface FollowedKey {
-  readonly key: KeyRecord
-  /** The end of the secret that was shown: its grace is over. */
-  readonly isOver: boolean
-}
-
 const CHECK_EVERY_MS = 2000
 
 /** The keys of a file as they are now. */
-export class KeyRing {
+export class KeyRing implements NamedKeys {
   readonly path: string
   readonly #onProblem: (error: SkeinError) => void
-  #keys: readonly KeyRecord[]
-  /** Each secret's digest beside its key. */
-  #digests: readonly {
-    readonly digest: Buffer
-    readonly until: number | null
-    readonly key: KeyRecord
-  }[] = []
+  readonly #index = new KeyIndex()
   #seen: string
-  #isInUse = false
   #timer: NodeJS.Timeout | null = null
   #watcher: FSWatcher | null = null
 
@@ -155,28 +142,27 @@ export class KeyRing {
     this.path = path
     this.#onProblem = onProblem
     this.#seen = stampOf(path)
-    this.#keys = readKeys(path)
-    this.#index()
+    this.#index.replace(readKeys(path))
   }
 
   get keys(): readonly KeyRecord[] {
-    return this.#keys
+    return this.#index.keys
   }
 
-  /** There has been a key since the start. Revoking the last one must not open what it closed. */
   get isInUse(): boolean {
-    return this.#isInUse
+    return this.#index.isInUse
   }
 
-  /** The key with a secret of this SHA-256, in a time that does not tell how close it was. */
   find(digest: Buffer): FollowedKey | null {
-    let found: FollowedKey | null = null
-    for (const { digest: known, until, key } of this.#digests) {
-      if (timingSafeEqual(known, digest)) {
-        found = { key, isOver: until !== null && until <= Date.now() }
-      }
-    }
-    return found
+    return this.#index.find(digest)
+  }
+
+  async change<T extends { readonly keys: readonly KeyRecord[] }>(
+    change: (keys: readonly KeyRecord[]) => T,
+  ): Promise<T> {
+    const changed = await changeKeys(this.path, change)
+    this.refresh()
+    return changed
   }
 
   /** Looks at the file from now on, without keeping the process alive. */
@@ -204,8 +190,7 @@ export class KeyRing {
         const message = `${this.path} is gone; its keys stay in force until it is back or the server restarts`
         throw new SkeinError('not_found', message)
       }
-      this.#keys = readKeys(this.path)
-      this.#index()
+      this.#index.replace(readKeys(this.path))
     } catch (error) {
       this.#onProblem(SkeinError.from(error))
     }
@@ -214,13 +199,6 @@ export class KeyRing {
   close(): void {
     if (this.#timer !== null) clearInterval(this.#timer)
     this.#watcher?.close()
-  }
-
-  #index(): void {
-    this.#isInUse ||= this.#keys.length > 0
-    this.#digests = this.#keys.flatMap((key) =>
-      key.secrets.map(({ sha256, until }) => ({ digest: Buffer.from(sha256, 'hex'), until, key })),
-    )
   }
 }
 

@@ -1,6 +1,6 @@
 /**
  * Which node gets a request: the one that has its state, or else the one that its beginning is hashed to, as long as that
- * node has little more to do than the least busy one. Pure: the same nodes and figures give the same node everywhere.
+ * node has little more to do than the others. Pure: the same nodes and figures give the same node everywhere.
  */
 import { slackAt } from '../routing/replicas.ts'
 import { firstFor, type Ranked } from './rendezvous.ts'
@@ -20,13 +20,16 @@ export function chooseNode<T extends Target>(
   const slots = sumOf(targets, (target) => target.slots) / targets.length
   // What a node has to do, as if all had as many slots.
   const load = ({ inFlight, slots: own }: T) => (inFlight * slots) / Math.max(1, own)
-  const least = targets.reduce((min, target) => Math.min(min, load(target)), Number.MAX_VALUE)
-  const most = least + slackAt(sumOf(targets, load) / targets.length)
-  if (kept !== null && targets.includes(kept) && load(kept) <= most) return kept
-  return firstFor(
-    key,
-    targets.filter((target) => load(target) <= most),
-  )
+  const total = sumOf(targets, load)
+  const slack = slackAt(total / targets.length)
+  // Against the mean of the others, which for two is the other one. Of a thousand the least busy one is idle by chance, and
+  // all would be too busy beside it: every third turn would move its session (scripts/simulate-cluster.js).
+  const isNear = (target: T) => {
+    const own = load(target)
+    return own <= (total - own) / (targets.length - 1) + slack
+  }
+  if (kept !== null && targets.includes(kept) && isNear(kept)) return kept
+  return firstFor(key, targets.filter(isNear))
 }
 
 function sumOf<T>(all: readonly T[], value: (one: T) => number): number {

@@ -11,6 +11,11 @@ export interface Outgoing {
   readonly path: string
   readonly headers: Readonly<Record<string, string | string[]>>
   readonly body: Uint8Array | null
+  /**
+   * Over a connection of its own: one that is kept may be to a process that has just ended, and what is lost on it may have
+   * been seen.
+   */
+  readonly isAlone?: boolean
 }
 
 /** A request without an answer. */
@@ -48,14 +53,14 @@ export class Forwarder {
   /** The head of the answer; its body is the message. Rejects with NotAnswered. */
   send(
     url: string,
-    { method, path, headers, body }: Outgoing,
+    { method, path, headers, body, isAlone = false }: Outgoing,
     signal?: AbortSignal,
   ): Promise<IncomingMessage> {
     const at = new URL(url)
     const isTls = at.protocol === 'https:'
     return new Promise((resolve, reject) => {
       const request = (isTls ? askOverTls : ask)({
-        agent: isTls ? this.#tls : this.#plain,
+        agent: isAlone ? false : isTls ? this.#tls : this.#plain,
         host: at.hostname.replace(/^\[|\]$/g, ''),
         port: at.port || (isTls ? 443 : 80),
         method,

@@ -210,7 +210,11 @@ class Passage {
     let message: IncomingMessage
     const watched = this.#watch(id)
     try {
-      message = await this.#forwarder.send(url, this.#outgoing(step), watched.signal)
+      message = await this.#forwarder.send(
+        url,
+        { ...this.#outgoing(step), isAlone: !this.#mayRepeat(isInSession) },
+        watched.signal,
+      )
     } catch (thrown) {
       watched.end()
       const { signal } = this.#exchange
@@ -221,10 +225,8 @@ class Passage {
     }
     // From here on the node is watched as long as its answer comes.
     message.once('close', () => watched.end())
-    // Not every 421, 429 or 503 is a node's own: what has no code of ours is an answer.
-    const code = message.headers[CODE_HEADER]
-    const isRefusal = PASSED_BY.includes(message.statusCode ?? 0) && code !== undefined
-    if (!isRefusal || code === 'rate_limited') {
+    const isRefusal = PASSED_BY.includes(message.statusCode ?? 0)
+    if (!isRefusal || message.headers[CODE_HEADER] === 'rate_limited') {
       nodes.welcome(id)
       return { message }
     }
@@ -398,7 +400,9 @@ function failureOf({ status, headers }: Refusal, nodes: Nodes): Failure {
     const found = [...nodes.urls].find(([, url]) => url === owner)
     return { kind: 'misdirected', owner: found?.[0] ?? null }
   }
-  return headers[DRAINING_HEADER] === undefined ? { kind: 'refused' } : { kind: 'unavailable' }
+  // A server that closes refuses before our own routes are asked.
+  const isLeaving = headers[CODE_HEADER] === undefined || headers[DRAINING_HEADER] !== undefined
+  return { kind: isLeaving ? 'unavailable' : 'refused' }
 }
 
 async function refusalOf(message: IncomingMessage): Promise<Refusal> {

@@ -56,7 +56,7 @@ export type Failure =
   | { readonly kind: 'refused' }
 
 /** Nodes that one request may be sent to. */
-const MAX_STEPS = 4
+const MAX_STEPS = 8
 
 export class RequestRoute {
   readonly #nodes: Nodes

@@ -25,6 +25,8 @@ export type Way = 'here' | 'node' | 'every' | 'operators'
 const OF_LIVE = /^\/v1\/(?:requests|responses)\/:id/
 const OF_FILES = /^\/v1\/(?:files|batches)\b/
 const OF_SESSIONS = /^\/v1\/(?:sessions|states)\b/
+/** The same at every member. */
+const OF_CLUSTER = /^\/api\/keys\b/
 /** POST routes without a session in their body that speak to all that is live. */
 const OF_ALL_LIVE = ['/v1/server/stop', '/v1/server/pause', '/v1/server/resume']
 
@@ -33,6 +35,7 @@ export function wayOf({ method, path, body, role, takesBytes }: Route): Way {
   if (OF_SESSIONS.test(path)) return 'node'
   // A gateway keeps no files, and says so.
   if (OF_FILES.test(path)) return 'here'
+  if (OF_CLUSTER.test(path)) return 'here'
   if (role !== undefined) return 'operators'
   if (body === null && takesBytes !== true) return 'here'
   return method === 'POST' ? 'node' : 'here'

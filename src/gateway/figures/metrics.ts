@@ -17,6 +17,13 @@ import { countFleet, type MeasuredFleet } from './worker-metrics.ts'
 const FAST_BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5]
 const SLOW_BUCKETS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
 
+/** What routers of others take for the use of a cache. A state that waits in a slot gives way to a request, so it is none. */
+const SLOT_USE: EngineMetric = {
+  name: 'slots_in_use_ratio',
+  help: 'Share of slots that requests run in, 0 to 1',
+  read: ({ running, numSlots }) => (numSlots === 0 ? 0 : Math.min(1, running / numSlots)),
+}
+
 export class Metrics {
   readonly registry = new Registry()
   /** What the last seconds were like, for samples. */
@@ -65,7 +72,7 @@ export class Metrics {
   constructor(models: ModelRegistry, fleet: MeasuredFleet | null = null) {
     collectDefaultMetrics({ register: this.registry })
     const engines = () => (fleet === null ? enginesOf(models) : workersOf(fleet))
-    for (const metric of METRICS) this.#gauge(metric, engines)
+    for (const metric of [...METRICS, SLOT_USE]) this.#gauge(metric, engines)
     if (fleet !== null) countFleet(this.registry, fleet)
   }
 

@@ -13,6 +13,8 @@ interface ShutdownOptions {
   readonly stopWorkers: () => Promise<void>
   /** How long streams may go on. */
   readonly timeoutMs: number
+  /** How long new requests are refused at least before connections are: for gateways that are to find out. */
+  readonly refuseMs?: number | undefined
   /** Told on the way down how many requests are waited for. */
   readonly onWait?: (numActive: number) => void
 }
@@ -24,8 +26,10 @@ const ENDING = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** While draining the server still listens, so that new requests get their 503 and probes see /readyz turn. */
 export async function shutDown(options: ShutdownOptions): Promise<void> {
-  const { app, drain, stopWorkers, timeoutMs } = options
+  const { app, drain, stopWorkers, timeoutMs, refuseMs = 0 } = options
+  const refused = refuseMs === 0 ? null : delay(refuseMs)
   await drain.drain(timeoutMs)
+  await refused
   const closed = app.close()
   const timer = delay(LAST_BYTES_MS, undefined, { ref: false })
   await Promise.race([closed, timer.then(() => app.server.closeAllConnections())])

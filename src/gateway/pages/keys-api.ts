@@ -6,6 +6,7 @@ import Type, { type Static } from 'typebox'
 import { type Dialect, get, json, post, type Role, type Route } from '../../api/route.ts'
 import { BoundedInteger, Matching, Maybe } from '../../api/schema.ts'
 import { SkeinError } from '../../errors.ts'
+import type { NamedKeys } from '../access/key-index.ts'
 import {
   addKey,
   type Issued,
@@ -16,12 +17,11 @@ import {
   revokeKey,
   rotateKey,
 } from '../access/keys.ts'
-import { changeKeys, type KeyRing } from '../access/keys-file.ts'
 import type { WireLimits } from '../contract.ts'
 import { renderManagementError, statusOf } from '../management/dialect.ts'
 
 /** `isOpen`: the server has no key yet, and everybody may do everything. */
-export function keysDialect(ring: KeyRing, isOpen: () => boolean): Dialect {
+export function keysDialect(ring: NamedKeys, isOpen: () => boolean): Dialect {
   const routes = [listRoute(ring), addRoute(ring, isOpen), rotateRoute(ring), revokeRoute(ring)]
   return {
     name: 'keys',
@@ -61,14 +61,14 @@ const rotateBody = Type.Object(
   { additionalProperties: false },
 )
 
-function listRoute(ring: KeyRing): Route {
-  return get('/api/keys', 'List the named keys, without their secrets', () => {
-    ring.refresh()
+function listRoute(ring: NamedKeys): Route {
+  return get('/api/keys', 'List the named keys, without their secrets', async () => {
+    await ring.refresh()
     return json(ring.keys.map(wireKey))
   })
 }
 
-function addRoute(ring: KeyRing, isOpen: () => boolean): Route {
+function addRoute(ring: NamedKeys, isOpen: () => boolean): Route {
   return post(
     '/api/keys',
     'Add a key; the reply is the only place of its secret',
@@ -82,11 +82,10 @@ function addRoute(ring: KeyRing, isOpen: () => boolean): Route {
         expiresAt: seconds == null ? null : now + 1000 * seconds,
         limits: ownLimits(limits ?? {}),
       }
-      const issued = await changeKeys(ring.path, (keys) => {
+      const issued = await ring.change((keys) => {
         if (isOpen()) refuseLockout(keys, key.role)
         return addKey(keys, key, now)
       })
-      ring.refresh()
       return json(wireIssued(issued), 201)
     },
   )
@@ -99,19 +98,16 @@ function refuseLockout(keys: readonly KeyRecord[], role: Role): void {
   throw new SkeinError('conflict', message, { param: 'role' })
 }
 
-function rotateRoute(ring: KeyRing): Route {
+function rotateRoute(ring: NamedKeys): Route {
   const path = '/api/keys/:name/rotate'
   return post(path, 'Give a key a new secret', rotateBody, async ({ params, body }) => {
     const graceMs = 1000 * (body.grace_seconds ?? 0)
-    const issued = await changeKeys(ring.path, (keys) =>
-      rotateKey(keys, params.name!, graceMs, Date.now()),
-    )
-    ring.refresh()
+    const issued = await ring.change((keys) => rotateKey(keys, params.name!, graceMs, Date.now()))
     return json(wireIssued(issued))
   })
 }
 
-function revokeRoute(ring: KeyRing): Route {
+function revokeRoute(ring: NamedKeys): Route {
   return {
     method: 'DELETE',
     path: '/api/keys/:name',
@@ -119,8 +115,7 @@ function revokeRoute(ring: KeyRing): Route {
     body: null,
     handle: async ({ params }) => {
       const name = params.name!
-      await changeKeys(ring.path, (keys) => ({ keys: revokeKey(keys, name) }))
-      ring.refresh()
+      await ring.change((keys) => ({ keys: revokeKey(keys, name) }))
       return json({ name, revoked: true })
     },
   }

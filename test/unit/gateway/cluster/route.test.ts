@@ -45,7 +45,7 @@ describe('rendezvous', () => {
 })
 
 describe('the choice of a node', () => {
-  test('a session stays while its node has little more to do than the least busy one', () => {
+  test('a session stays while its node has little more to do than the others', () => {
     const others = [target('a', 4), target('b', 4)]
     const near = target('c', 9)
     const far = target('c', 30)
@@ -68,6 +68,12 @@ describe('the choice of a node', () => {
   test('a node with more slots may have more in flight', () => {
     const large = target('large', 40, 256)
     expect(chooseNode(1, [target('small', 2, 16), large], large)?.id).toBe('large')
+  })
+
+  test('of many nodes the one that is idle by chance draws nobody away', () => {
+    const many = Array.from({ length: 200 }, (_, i) => target(`n${i}`, i === 7 ? 20 : 50, 64))
+    const home = many[3]!
+    expect(chooseNode(1, many, home)?.id).toBe(home.id)
   })
 
   test('of none there is none', () => {

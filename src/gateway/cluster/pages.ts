@@ -1,0 +1,93 @@
+/** What a front gateway tells operators of the cluster, and their way through to any node. */
+import type { FastifyInstance } from 'fastify'
+import { Counter, Gauge, type Registry } from 'prom-client'
+import { SkeinError } from '../../errors.ts'
+import type { ClusterInfo } from '../contract.ts'
+import { renderManagementError, statusOf } from '../management/dialect.ts'
+import type { ClusterFront } from './front.ts'
+import type { Nodes } from './nodes.ts'
+import type { InformedMember } from './registry.ts'
+
+export interface ClusterView {
+  readonly front: ClusterFront
+  readonly nodes: () => Nodes
+  readonly members: () => readonly (InformedMember & { readonly leftMs: number })[]
+  /** By worker, of all that are owned now. */
+  readonly sessions: () => Promise<ReadonlyMap<string, number>>
+}
+
+const DIALECT = {
+  name: 'cluster',
+  routes: [],
+  renderError: renderManagementError,
+  statusOf,
+}
+
+export function mountCluster(app: FastifyInstance, view: ClusterView): void {
+  const config = { dialect: DIALECT, role: 'operator' } as const
+  app.get('/api/cluster', { config, exposeHeadRoute: false }, () => clusterInfo(view))
+  app.register(async (scope) => {
+    scope.removeAllContentTypeParsers()
+    scope.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) =>
+      done(null, body),
+    )
+    scope.all<{ Params: { node: string } }>(
+      '/api/cluster/nodes/:node/proxy/*',
+      { config: { dialect: DIALECT } },
+      (request, reply) => {
+        // The raw path, as the client spelt it: the part behind the fixed one.
+        const url = request.raw.url ?? ''
+        const path = /^\/api\/cluster\/nodes\/[^/]+\/proxy(\/.*)$/s.exec(url)?.[1]
+        if (path === undefined) throw new SkeinError('not_found', 'no such route')
+        return view.front.pass(request.params.node, path, request, reply)
+      },
+    )
+  })
+}
+
+async function clusterInfo({ front, nodes, members, sessions }: ClusterView): Promise<ClusterInfo> {
+  const counts = await sessions()
+  const known = nodes()
+  const workersOf = (node: string) =>
+    members().flatMap(({ id, node: own, model, slots, inFlight, leftMs }) =>
+      own === node
+        ? [
+            {
+              ...{ id, model, slots, in_flight: inFlight },
+              ...{ sessions: counts.get(id) ?? 0, lease_left_ms: Math.round(leftMs) },
+            },
+          ]
+        : [],
+    )
+  const { forwarded, retried, misdirected, lost } = front.counts
+  return {
+    requests: { forwarded, retried, misdirected, lost },
+    nodes: [...known.urls].map(([node, url]) => ({
+      ...{ node, url, is_passed_by: known.isAvoided(node) },
+      workers: workersOf(node),
+    })),
+  }
+}
+
+/** Of this gateway; what engines do their own nodes tell. */
+export function countCluster(registry: Registry, front: ClusterFront, nodes: () => Nodes): void {
+  const registers = [registry]
+  new Gauge({
+    name: 'skein_cluster_nodes',
+    help: 'Nodes of the cluster that are alive',
+    registers,
+    collect() {
+      this.set(nodes().urls.size)
+    },
+  })
+  new Counter({
+    name: 'skein_cluster_requests_total',
+    help: 'Requests by what became of them: forwarded; of these retried, misdirected first, lost under way',
+    labelNames: ['outcome'],
+    registers,
+    collect() {
+      this.reset()
+      for (const [outcome, count] of Object.entries(front.counts)) this.inc({ outcome }, count)
+    },
+  })
+}

@@ -1,0 +1,90 @@
+/** A front gateway of a cluster, as `skein gateway` starts it: no model, no state, any number of them. */
+import { type Logger, pino } from 'pino'
+import type { Database } from '../cluster/database.ts'
+import { Members } from '../cluster/members.ts'
+import { ownerOf } from '../cluster/ownership.ts'
+import { SkeinError } from '../errors.ts'
+import { packageVersion } from '../files/version.ts'
+import { type AppOptions, allDialects, buildApp } from '../gateway/app.ts'
+import { ClusterFront } from '../gateway/cluster/front.ts'
+import { Nodes } from '../gateway/cluster/nodes.ts'
+import { countCluster, mountCluster } from '../gateway/cluster/pages.ts'
+import { clusterRegistry } from '../gateway/cluster/registry.ts'
+import { Metrics } from '../gateway/figures/metrics.ts'
+import { Drain } from '../gateway/http/drain.ts'
+import { DEFAULT_LIMITS } from '../gateway/http/limits.ts'
+import { sessionNamespace } from '../state/namespace.ts'
+import type { Membership } from './membership.ts'
+import { bounded, listen, urlOf } from './server.ts'
+
+interface FrontServerOptions
+  extends Pick<AppOptions, 'keys' | 'allowedOrigins' | 'allowedHosts' | 'openTranslate'> {
+  readonly host: string
+  /** 0: any free one. */
+  readonly port: number
+  readonly logger?: Logger
+}
+
+export type FrontServer = Awaited<ReturnType<typeof startFront>>
+
+/** Listens at once; what nodes there are it knows when this resolves. */
+export async function startFront(membership: Membership, options: FrontServerOptions) {
+  const { host, port, logger = pino({ level: 'silent' }), ...access } = options
+  const { database, keyRing, seal } = membership
+  const members = new Members(database)
+  const nodes = new Nodes()
+  const models = clusterRegistry(() => members.list)
+  const drain = new Drain()
+  let seen: typeof members.list | null = null
+  const nodesNow = () => {
+    if (members.list !== seen) nodes.update(members.list)
+    seen = members.list
+    return nodes
+  }
+  const front = new ClusterFront({
+    ...{ models, seal, drain, keyHeaders: keyHeaders() },
+    nodes: nodesNow,
+    ownerOf: async (model, tenant, session) => {
+      const worker = members.list.find((member) => member.model === model)
+      if (worker === undefined) return null
+      const key = { model: worker.fingerprint, tenant: sessionNamespace(database.secret, tenant) }
+      return (await ownerOf(database, { ...key, id: session }))?.node ?? null
+    },
+  })
+  const metrics = new Metrics(models)
+  countCluster(metrics.registry, front, nodesNow)
+  const view = { front, nodes: nodesNow, members: () => members.list }
+  const app = bounded(
+    buildApp({
+      ...{ ...access, host, models, front, seal, drain, keyRing, logger, metrics },
+      version: packageVersion(),
+      mount: (own) => mountCluster(own, { ...view, sessions: () => sessionCounts(database) }),
+    }),
+    logger,
+  )
+  app.addHook('onClose', async () => {
+    members.close()
+    front.close()
+    keyRing.close()
+    await database.close()
+  })
+  try {
+    await members.start()
+    await listen(app, host, port)
+  } catch (error) {
+    await app.close()
+    throw SkeinError.from(error)
+  }
+  return { url: urlOf(app, host), app, drain, models, members }
+}
+
+async function sessionCounts(database: Database): Promise<ReadonlyMap<string, number>> {
+  const { rows } = await database.query<{ owner: string; count: number }>(
+    'select owner, count(*) as count from session where owner is not null group by owner',
+  )
+  return new Map(rows.map(({ owner, count }) => [owner, count]))
+}
+
+function keyHeaders(): string[] {
+  return allDialects(DEFAULT_LIMITS).flatMap((dialect) => dialect.keyHeaders ?? [])
+}
