@@ -345,13 +345,8 @@ export class Matcher {
 
 function startThread(options: RowsOptions, events: ThreadEvents): RowsThread {
   const place = new URL('./thread.ts', import.meta.url).href.replace(/\.ts$/, '.js')
-  const worker = new Worker(new URL(place.replace('/src/', '/dist/')), {
-    workerData: options,
-    // WebAssembly that gives up says `Aborted()` there; what it means reaches us as an error.
-    stderr: true,
-  })
+  const worker = new Worker(new URL(place.replace('/src/', '/dist/')), { workerData: options })
   worker.unref()
-  worker.stderr.resume()
   worker.on('message', (compiled: Compiled) => events.compiled(compiled))
   worker.on('error', (error) => events.ended(error.message))
   return {
