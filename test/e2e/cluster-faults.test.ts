@@ -1,0 +1,296 @@
+/**
+ * Faults of a cluster, by a seed: workers killed and stopped past their lease, the database crashed, the storage of states
+ * away, while sessions go on. What was told must be there, once, under one owner at a time, and be what one worker alone
+ * would have said. SKEIN_FAULTS gives the number of faults, SKEIN_SEED the seed.
+ */
+import { type ChildProcess, fork } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { Database } from '../../src/cluster/database.ts'
+import { channelToChild } from '../../src/engine/client/process-channel.ts'
+import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
+import type { EngineEvent } from '../../src/engine/messages.ts'
+import { SkeinError } from '../../src/errors.ts'
+import { requestOf, SAMPLING } from '../engine/kit.ts'
+import { DEMO } from '../helpers/cli.ts'
+import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
+
+const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
+const NUM_FAULTS = Number(process.env.SKEIN_FAULTS ?? (process.env.SKEIN_SLOW ? 100 : 4))
+const SEED = Number(process.env.SKEIN_SEED ?? 1)
+const NUM_WORKERS = 3
+const NUM_SESSIONS = 4
+const PROGRESS_MS = 90_000
+const TURN_MS = 20_000
+
+/** The same numbers for the same seed. */
+function randomOf(seed: number): (below: number) => number {
+  let state = seed
+  return (below) => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
+    return Math.floor((state / 2 ** 32) * below)
+  }
+}
+
+interface Worker {
+  readonly node: string
+  readonly child: ChildProcess
+  readonly client: RemoteEngineClient
+}
+
+/** One session as its client knows it. */
+interface Talk {
+  readonly id: string
+  readonly answers: string[]
+  /** The turn that was told of last, and its version. */
+  head: number
+  version: number
+}
+
+async function startWorker(node: string, choice: object): Promise<Worker> {
+  const child = fork(WORKER, [JSON.stringify({ model: DEMO, slots: 6, threads: 1, ...choice })], {
+    serialization: 'advanced',
+  })
+  const client = await RemoteEngineClient.connect(channelToChild(child))
+  return { node, child, client }
+}
+
+/** It goes on from the last turn that was told of, whatever was written and not told since. */
+function turnOf(talk: number, turn: number, id: string, from?: number) {
+  const prompt = Int32Array.from(
+    { length: 6 },
+    (_, at) => 1 + ((at * 37 + turn * 101 + talk * 53) % 250),
+  )
+  const use = { ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' } as const
+  const session = { id, ...use, ...(from === undefined ? {} : { from }) }
+  const sampling = { ...SAMPLING, seed: BigInt(turn), topP: 0.9 }
+  return requestOf({
+    id: `${id} ${turn} ${Math.random()}`,
+    prompt,
+    maxTokens: 6,
+    sampling,
+    session,
+  })
+}
+
+async function answerTo(
+  client: RemoteEngineClient,
+  request: ReturnType<typeof turnOf>,
+  ms = TURN_MS,
+) {
+  let text = ''
+  for await (const event of client.generate(
+    request,
+    AbortSignal.timeout(ms),
+  ) as AsyncIterable<EngineEvent>) {
+    if (event.type === 'text') text += event.text
+    if (event.type === 'finish') return { text, session: event.session! }
+    if (event.type === 'error') throw SkeinError.fromShape(event.error)
+  }
+  throw new Error('an answer without an end')
+}
+
+let postgres: Postgres
+let database: Database
+let url: string
+const folder = join(mkdtempSync(join(tmpdir(), 'skein-faults-')), 'blobs')
+const workers: Worker[] = []
+let numStarted = 0
+
+async function addWorker(): Promise<void> {
+  const node = `node${numStarted++}`
+  const cluster = { database: url, blobs: `file://${folder}`, node, url: node, model: 'demo' }
+  workers.push(await startWorker(node, { cluster, durable: true }))
+}
+
+/** What its server does for one that has died, and time for one that hangs. */
+async function expire({ node }: Worker): Promise<void> {
+  await retried(() => database.query('update worker set expires = now() where node = $1', [node]))
+}
+
+async function retried<T>(work: () => Promise<T>): Promise<T> {
+  for (let i = 0; ; i++) {
+    try {
+      return await work()
+    } catch (error) {
+      if (i === 100) throw error
+      await delay(100)
+    }
+  }
+}
+
+/** Every row that was ever published, in order. */
+const HISTORY = `
+  create table history (n bigserial, id text, owner text, fence bigint, version bigint, turns jsonb);
+  create function tell() returns trigger language plpgsql as $$ begin
+    insert into history (id, owner, fence, version, turns) values (new.id, new.owner, new.fence,
+      (new.record->>'version')::bigint, new.record->'turns');
+    return new;
+  end $$;
+  create trigger tell after insert or update on session for each row execute function tell();
+`
+
+beforeAll(async () => {
+  if (NO_POSTGRES !== null) return
+  postgres = await startPostgres()
+  url = postgres.newDatabase()
+  database = await Database.open(url)
+  await database.query(HISTORY)
+  for (let i = 0; i < NUM_WORKERS; i++) await addWorker()
+}, 120_000)
+
+afterAll(async () => {
+  for (const { child } of workers) child.kill('SIGKILL')
+  await database?.close()
+  postgres?.remove()
+  rmSync(join(folder, '..'), { recursive: true, force: true })
+})
+
+test.skipIf(NO_POSTGRES !== null)(
+  `nothing that was told is lost or told twice in ${NUM_FAULTS} faults`,
+  async () => {
+    const random = randomOf(SEED)
+    const talks = Array.from(
+      { length: NUM_SESSIONS },
+      (_, i): Talk => ({ id: `s${i}`, answers: [], head: 0, version: 0 }),
+    )
+    const counts: Record<string, number> = {}
+    const count = (what: string) => {
+      counts[what] = (counts[what] ?? 0) + 1
+    }
+    let isOver = false
+
+    const converse = async (talk: Talk, index: number) => {
+      let at: Worker | undefined
+      while (!isOver) {
+        at ??= workers[Math.floor(Math.random() * workers.length)]!
+        try {
+          const request = turnOf(index, talk.answers.length, talk.id, talk.head)
+          const { text, session } = await answerTo(at.client, request)
+          expect(session.turn).toBeGreaterThan(talk.head)
+          expect(session.version).toBeGreaterThan(talk.version)
+          talk.answers.push(text)
+          talk.head = session.turn
+          talk.version = session.version
+          count('told')
+          // Now and then another is asked, as by a gateway that knows no better.
+          if (Math.random() < 0.2) at = undefined
+        } catch (error) {
+          if (error instanceof Error && error.name === 'AssertionError') throw error
+          const { code, location } = SkeinError.from(error)
+          // Also not_found, of one that believes in its lease and has not heard of the last turns. If they were lost the
+          // session would stand still: it goes on from no others.
+          count(code)
+          at = workers.find(({ node }) => node === location)
+          if (at === undefined) await delay(50)
+        }
+      }
+    }
+
+    const faults: Record<string, () => Promise<void>> = {
+      async kill() {
+        const [victim] = workers.splice(random(workers.length), 1)
+        const gone = once(victim!.child, 'exit')
+        victim!.child.kill('SIGKILL')
+        await gone
+        await expire(victim!)
+        await addWorker()
+      },
+      /** It goes on believing in its lease: only fences keep it from writing. */
+      async stop() {
+        const victim = workers[random(workers.length)]!
+        victim.child.kill('SIGSTOP')
+        await expire(victim)
+        await delay(500 + random(1000))
+        victim.child.kill('SIGCONT')
+      },
+      async database() {
+        postgres.crash()
+        await delay(random(1000))
+        postgres.start()
+      },
+      async storage() {
+        renameSync(folder, `${folder}-away`)
+        writeFileSync(folder, '')
+        await delay(random(1500))
+        rmSync(folder)
+        renameSync(`${folder}-away`, folder)
+      },
+    }
+
+    const failures: unknown[] = []
+    const talking = talks.map((talk, i) =>
+      converse(talk, i).catch((error) => {
+        failures.push(error)
+      }),
+    )
+    for (let i = 0; i < NUM_FAULTS; i++) {
+      const names = Object.keys(faults)
+      const name = names[i < names.length ? i : random(names.length)]!
+      count(`fault: ${name}`)
+      await faults[name]!()
+      const before = talks.map(({ answers }) => answers.length)
+      const end = performance.now() + PROGRESS_MS
+      while (
+        failures.length === 0 &&
+        talks.some(({ answers }, at) => answers.length <= before[at]!)
+      ) {
+        if (performance.now() > end)
+          throw new Error(`a session stands still after ${name}, fault ${i} of seed ${SEED}`)
+        await delay(20)
+      }
+      if (failures.length > 0) break
+    }
+    isOver = true
+    await Promise.all(talking)
+    expect(failures).toEqual([])
+
+    const solo = await startWorker('solo', {})
+    workers.push(solo)
+    for (const [index, { id, answers }] of talks.entries()) {
+      for (const [turn, told] of answers.entries()) {
+        const { text } = await answerTo(solo.client, turnOf(index, turn, id), 60_000)
+        expect([id, turn, told]).toEqual([id, turn, text])
+      }
+    }
+
+    interface Row {
+      readonly id: string
+      readonly owner: string | null
+      readonly fence: number
+      readonly version: number | null
+      readonly turns: readonly { turn: number; key: string }[] | null
+    }
+    const { rows } = await retried(() =>
+      database.query<Row>('select id, owner, fence, version, turns from history order by n'),
+    )
+    const owners = new Map<string, string>()
+    const published = new Map<string, string>()
+    const last = new Map<string, { fence: number; version: number }>()
+    for (const { id, owner, fence, version, turns } of rows) {
+      if (owner !== null) {
+        expect([id, fence, owners.get(`${id} ${fence}`) ?? owner]).toEqual([id, fence, owner])
+        owners.set(`${id} ${fence}`, owner)
+      }
+      const before = last.get(id) ?? { fence: 0, version: 0 }
+      expect(fence).toBeGreaterThanOrEqual(before.fence)
+      expect(version ?? before.version).toBeGreaterThanOrEqual(before.version)
+      // A number means one turn for ever.
+      for (const { turn, key } of turns ?? []) {
+        expect([id, turn, published.get(`${id} ${turn}`) ?? key]).toEqual([id, turn, key])
+        published.set(`${id} ${turn}`, key)
+      }
+      last.set(id, { fence, version: version ?? before.version })
+    }
+    expect(counts.told).toBeGreaterThan(NUM_FAULTS)
+    if (process.env.SKEIN_FAULTS)
+      process.stderr.write(
+        `${JSON.stringify({ seed: SEED, ...counts, rows: rows.length, fences: owners.size })}\n`,
+      )
+  },
+  60_000 + NUM_FAULTS * 30_000,
+)
