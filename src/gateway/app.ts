@@ -37,6 +37,7 @@ import { describeInvalid, parseJsonBodies } from './body/body.ts'
 import { BodyMemory, holdBodies } from './body/body-memory.ts'
 import { CODE_HEADER, DRAINING_HEADER, OWNER_HEADER } from './cluster/headers.ts'
 import { Metrics } from './figures/metrics.ts'
+import { RecentRequests } from './figures/recent-requests.ts'
 import { traced, traceRequests } from './figures/tracing.ts'
 import { batchRunnerOf } from './http/batch-rows.ts'
 import { answerClientError } from './http/client-error.ts'
@@ -52,7 +53,7 @@ import {
   type OriginPolicy,
   preflightHeaders,
 } from './http/origin.ts'
-import { onRequestEnd, type RequestEnd } from './http/request-end.ts'
+import { newTally, onRequestEnd, type RequestEnd, type RequestTally } from './http/request-end.ts'
 import { AJV_OPTIONS, sharedValidators } from './http/validators.ts'
 import { managementDialect } from './management/dialect.ts'
 import type { Management } from './management/management.ts'
@@ -110,10 +111,12 @@ export interface Shared {
   readonly live: LiveCalls
   readonly mixtures: KnownMixtures
   readonly bodies: BodyMemory
+  readonly requests: RecentRequests
 }
 
 export function createShared(): Shared {
-  return { live: new LiveCalls(), mixtures: new Map(), bodies: new BodyMemory() }
+  const [live, bodies, requests] = [new LiveCalls(), new BodyMemory(), new RecentRequests()]
+  return { live, mixtures: new Map(), bodies, requests }
 }
 
 export function buildApp(options: AppOptions): FastifyInstance {
@@ -123,11 +126,13 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const { shared = createShared() } = options
   const mixtures = new Mixtures(options.models, shared.mixtures)
   const { isTraced = false } = options
-  const models = measured(mixtures.registry, metrics, isTraced)
+  const modelsOf = (tally: RequestTally | null) =>
+    measured(mixtures.registry, { metrics, isTraced, tally })
+  const models = modelsOf(null)
   const { keyRing = null } = options
   const { management } = options
   const auth = createAuth(options.keys, keyRing)
-  const ofWorkers = management === undefined ? null : managementDialect(management)
+  const ofWorkers = management === undefined ? null : managementDialect(management, shared.requests)
   const { logger } = options
   const rows = { models, limits, live: shared.live, logger }
   const batches = options.batches === undefined ? null : batchRunnerOf(options.batches, rows)
@@ -155,13 +160,18 @@ export function buildApp(options: AppOptions): FastifyInstance {
   app.decorateRequest('principal', null)
   app.decorateRequest('member', null)
   app.decorateRequest('entry', null)
+  app.decorateRequest('tally', null)
   closeWithConnection(app)
   app.addHook('onRequest', async (request, reply) => {
+    request.tally = newTally()
     if (gate(request, reply)) return reply
     return undefined
   })
   app.addHook('onSend', async (_request, { raw }) => cutOffIfNotTaken(raw, limits.streamStallMs))
-  onRequestEnd(app, logEnd)
+  onRequestEnd(app, (request, reply, end) => {
+    logEnd(request, reply, end)
+    shared.requests.add(request, reply, end)
+  })
   holdBodies(app, shared.bodies, limits)
   if (options.metrics === undefined) app.addHook('onClose', async () => metrics.dispose())
   app.setErrorHandler((thrown, request, reply) => respond.send(thrown, request, reply))
@@ -178,7 +188,10 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const isTranslateOpen = options.openTranslate === true
   const admin = options.admin === undefined ? null : mixtures.admin(options.admin)
   const { rates = new RateLimits() } = options
-  const modelsFor = (request: FastifyRequest) => options.modelsFor?.(request, models) ?? models
+  const modelsFor = (request: FastifyRequest) => {
+    const own = modelsOf(request.tally)
+    return options.modelsFor?.(request, own) ?? own
+  }
   const context = {
     ...{ modelsFor, admin, limits, drain, auth, isTranslateOpen, report, rates, front },
   }
@@ -225,11 +238,17 @@ function originOptions({ allowedOrigins = [], allowedHosts = [] }: AppOptions, h
   return { host, allowedOrigins, allowedHosts }
 }
 
-function measured(models: ModelRegistry, metrics: Metrics, isTraced: boolean): ModelRegistry {
+interface Measures {
+  readonly metrics: Metrics
+  readonly isTraced: boolean
+  readonly tally: RequestTally | null
+}
+
+function measured(models: ModelRegistry, { metrics, isTraced, tally }: Measures): ModelRegistry {
   return {
     list: () => models.list(),
     get: (name) => {
-      const model = metrics.observe(models.get(name))
+      const model = metrics.observe(models.get(name), tally)
       return isTraced ? traced(model) : model
     },
   }
@@ -325,6 +344,8 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits, dr
   const report = (thrown: unknown, request: FastifyRequest): SkeinError => {
     const { error } = failureOf(thrown, request.routeOptions.bodyLimit)
     metrics.countError(error.code)
+    // A path that cannot be routed has passed no hook, and has none.
+    if (request.tally) request.tally.errorCode = error.code
     // Whoever may load a model is told why it could not be.
     const isOperators = request.routeOptions.config?.role !== undefined
     const shown = publicError(error, request.id, isOperators)

@@ -271,6 +271,31 @@ export interface ClusterInfo {
   }[]
 }
 
+/** A request that has ended, without a word of what it said. */
+export interface RequestRecord {
+  /** Counts up. */
+  readonly id: number
+  /** When it arrived, in seconds since 1970. */
+  readonly at: number
+  readonly ms: number
+  readonly method: string
+  /** The pattern, "/v1/sessions/:id"; null where there is no such route. */
+  readonly route: string | null
+  /** Null where nothing was sent. */
+  readonly status: number | null
+  /** The client left, or was dropped. */
+  readonly cut_off: boolean
+  /** Code of the error, also of one that ended a stream. */
+  readonly error: string | null
+  /** Name of the key; null where none was known. */
+  readonly key: string | null
+  readonly model: string | null
+  /** Prompts in full, those of which states were kept too. */
+  readonly prompt_tokens: number
+  readonly answer_tokens: number
+  readonly first_token_ms: number | null
+}
+
 /** Every error of /api: HTTP status says the kind, `detail` is for people, `field` names what was wrong with a body. */
 export interface ManagementError {
   readonly detail: string

@@ -28,6 +28,7 @@ const OPERATORS = [
   'POST /mrss_set_gatingweight',
   'GET /api/system',
   'GET /api/models',
+  'GET /api/requests',
   'GET /api/events',
   'GET /api/workers',
   'POST /api/workers/start',
@@ -130,6 +131,25 @@ test('no key, a wrong one, one in the wrong place: 401 on every route', async ()
       expect(reply.headers['www-authenticate'], url).toBe('Bearer')
     }
   }
+})
+
+test('what was asked is remembered by key, route and figures, and by nothing that was said', async () => {
+  const asked = { messages: [{ role: 'user', content: 'a secret' }] }
+  await call('POST /v1/chat/completions', bearer(secrets.user!), asked)
+  await call('POST /v1/chat/completions', bearer(secrets.user!), { ...asked, temperature: -1 })
+  await call('POST /a-secret', bearer(secrets.user!), asked)
+  const reply = await call('GET /api/requests', bearer(secrets.operator!))
+  expect(reply.json().requests.slice(0, 3)).toMatchObject([
+    { route: null, status: 404, error: 'not_found', key: 'user', model: null },
+    { route: '/v1/chat/completions', status: 400, error: 'invalid_request', answer_tokens: 0 },
+    {
+      ...{ route: '/v1/chat/completions', method: 'POST', status: 200, error: null, key: 'user' },
+      ...{ prompt_tokens: expect.any(Number), cut_off: false, first_token_ms: expect.any(Number) },
+    },
+  ])
+  expect(reply.json().requests[2].answer_tokens).toBeGreaterThan(0)
+  for (const secret of ['secret', ...Object.values(secrets)])
+    expect(reply.body).not.toContain(secret)
 })
 
 test('clients with a header of their own send the key there, to the routes of their dialect only', async () => {

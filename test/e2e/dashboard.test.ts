@@ -12,6 +12,8 @@ const PAGES = [
   'home',
   'playground',
   'translate',
+  'batch',
+  'requests',
   'models',
   'workers',
   'overview',
@@ -245,7 +247,7 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
     await own.hover()
     await own.getByRole('button', { name: /^More about/ }).click()
     await own.getByRole('button', { name: 'Rename' }).click()
-    await list.getByLabel('Name').fill('Cats')
+    await list.getByLabel('Name').fill('Cats #pets')
     await page.keyboard.press('Enter')
     const link = page.locator('.exchange').getByRole('button', { name: /link/ })
     await page.context().grantPermissions(['clipboard-read', 'clipboard-write'])
@@ -257,6 +259,10 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
     await list.getByRole('searchbox').fill('cats')
     await expect.poll(() => items.count()).toBe(1)
     await list.getByRole('searchbox').fill('')
+    // Words with # in names are tags.
+    await list.getByRole('button', { name: '#pets', exact: true }).click()
+    await expect.poll(() => items.count()).toBe(1)
+    await list.getByRole('button', { name: '#pets', exact: true }).click()
 
     const before = await items.count()
     const words = page.waitForResponse('**/transcript?*')
@@ -266,11 +272,11 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
     await ask('And dogs?')
     await expect.poll(() => items.count()).toBe(before + 1)
     expect(await page.locator('.exchange').count()).toBe(2)
-    await items.getByRole('link', { name: 'Cats', exact: true }).click()
+    await items.getByRole('link', { name: 'Cats #pets', exact: true }).click()
     await expect.poll(() => page.locator('.exchange').count()).toBe(1)
 
     await list.getByRole('button', { name: 'Select' }).click()
-    for (const name of ['Cats', 'What do cats eat?'])
+    for (const name of ['Cats #pets', 'What do cats eat?'])
       await items.getByLabel(name, { exact: true }).check()
     await list.getByRole('button', { name: 'Delete 2' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click()
@@ -321,6 +327,29 @@ describe.skipIf(executable === null)(`the dashboard of a real server${reason}`, 
     await page.getByRole('button', { name: 'Translate' }).click()
     await page.getByText('2 of 2 paragraphs').waitFor()
     expect(await page.locator('.translation li').count()).toBe(2)
+  })
+
+  test('a batch fills its cells, and a row can be read whole', async () => {
+    await page.getByRole('link', { name: 'Batch' }).click()
+    await page.getByLabel('a row for each line').check()
+    await page.getByLabel('Prompt').fill('Once upon a time\nThe cat')
+    await page.getByRole('button', { name: 'Start 2 rows' }).click()
+    await page.getByText(/\d+ tokens in [\d.]+ s: \d+/).waitFor()
+    await page.getByRole('button', { name: 'Row 2' }).click()
+    const whole = page.getByRole('dialog').locator('.row-text')
+    expect((await whole.textContent())!.length).toBeGreaterThan('The cat'.length)
+    await page.getByRole('button', { name: 'Done' }).click()
+  })
+
+  test('what was asked of the server is listed, without a word of it', async () => {
+    await page.getByRole('link', { name: 'Requests' }).click()
+    const row = page.locator('tr', { hasText: '/v1/batch/completions' })
+    await row.getByText('200').waitFor()
+    expect(await row.textContent()).toMatch(/demoeveryone200[1-9]\d*[1-9]\d*/)
+    const kept = await (await fetch(`${server.url}/api/requests`)).text()
+    expect(kept).not.toMatch(/Once upon|capital|play-/)
+    await page.getByRole('searchbox').fill('nothing')
+    await page.getByText('No requests').waitFor()
   })
 
   test('the overview has drawn what happened', async () => {
@@ -569,6 +598,20 @@ describe.skipIf(executable === null)(`the dashboard of a server that is not well
     await page.getByText(/Connection lost .* next try in/).waitFor()
     await page.getByText('Live').waitFor()
     expect(await page.getByText(/Connection lost/).count()).toBe(0)
+    expect(faults).toEqual([])
+    await page.context().close()
+  })
+
+  test('it opens without its server, by files that the browser keeps', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    const { page, faults } = await open(fake, { serviceWorkers: 'allow' })
+    await page.getByText('Live').waitFor()
+    // What the page began with is kept when the service worker looks after it.
+    await page.evaluate('navigator.serviceWorker.ready.then(() => 0)')
+    await fake.close()
+    await page.reload()
+    await page.getByText(/Connection lost/).waitFor()
+    await page.getByRole('link', { name: 'Chat' }).waitFor()
     expect(faults).toEqual([])
     await page.context().close()
   })

@@ -28,7 +28,12 @@ export async function openPage(
   browser: Browser,
   options: BrowserContextOptions = {},
 ): Promise<WatchedPage> {
-  const context = await browser.newContext({ locale: 'en-GB', ...options })
+  const context = await browser.newContext({
+    locale: 'en-GB',
+    // What a service worker answers, a test that answers itself never sees.
+    serviceWorkers: 'block',
+    ...options,
+  })
   context.setDefaultTimeout(20_000)
   const page = await context.newPage()
   const faults: string[] = []

@@ -6,6 +6,7 @@ import fastify, { type FastifyInstance, type FastifyReply } from 'fastify'
 import type {
   GpuInfo,
   ManagementEvent,
+  RequestRecord,
   Sample,
   SystemInfo,
   WorkerRecord,
@@ -112,6 +113,7 @@ export class FakeServer {
       models: [{ path: 'demo.pth', bytes: 11_504_093, modified_at: 1, source: 'folder' }],
     }))
     app.get('/api/models/pulls', () => ({ pulls: [] }))
+    app.get('/api/requests', () => ({ requests: FAKE_REQUESTS }))
     app.get('/api/keys', () => [FAKE_KEY])
     app.get('/api/events', (_request, reply) => {
       open(reply)
@@ -141,6 +143,12 @@ export class FakeServer {
     return sampleAt(at, this.#options.load?.(at) ?? {})
   }
 }
+
+const FAKE_REQUESTS: readonly RequestRecord[] = [200, 404, null].map((status, i) => ({
+  ...{ id: 3 - i, at: 1_700_000_000 - i, ms: 240, method: 'POST', route: '/v1/chat/completions' },
+  ...{ status, cut_off: status === null, error: status === 404 ? 'not_found' : null },
+  ...{ key: 'boss', model: 'demo', prompt_tokens: 12, answer_tokens: 64, first_token_ms: 40 },
+}))
 
 const FAKE_KEY = {
   ...{ name: 'boss', role: 'admin', tenant: 't', created_at: 1, expires_at: null, grace_until: [] },

@@ -7,10 +7,12 @@ import { connection, role, system, workers } from './lib/live.ts'
 import { nextTheme, type Theme, theme } from './lib/preferences.ts'
 import { hashOf, type Page, route } from './lib/router.ts'
 import { ApiPage } from './pages/api.tsx'
+import { BatchPage } from './pages/batch.tsx'
 import { HomePage } from './pages/home.tsx'
 import { KeysPage } from './pages/keys.tsx'
 import { ModelsPage } from './pages/models.tsx'
 import { OverviewPage } from './pages/overview.tsx'
+import { RequestsPage } from './pages/requests.tsx'
 import { SessionsPage } from './pages/sessions.tsx'
 import { TranslatePage } from './pages/translate.tsx'
 import { WorkersPage } from './pages/workers.tsx'
@@ -28,6 +30,8 @@ const NAMES: Readonly<Record<Page, Text>> = {
   playground: 'Chat',
   sessions: 'Sessions',
   translate: 'Translate',
+  batch: 'Batch',
+  requests: 'Requests',
   api: 'API',
 }
 
@@ -40,6 +44,8 @@ const VIEWS: Readonly<Record<Page, () => JSX.Element>> = {
   playground: PlaygroundPage,
   sessions: SessionsPage,
   translate: TranslatePage,
+  batch: BatchPage,
+  requests: RequestsPage,
   api: ApiPage,
 }
 
@@ -72,8 +78,8 @@ interface Group {
 }
 
 const GROUPS: readonly Group[] = [
-  { title: null, pages: ['home', 'playground', 'translate'] },
-  { title: 'Server', pages: ['models', 'workers', 'overview', 'sessions'] },
+  { title: null, pages: ['home', 'playground', 'translate', 'batch'] },
+  { title: 'Server', pages: ['models', 'workers', 'overview', 'requests', 'sessions'] },
   { title: 'Access', pages: ['keys', 'api'] },
 ]
 
@@ -128,7 +134,7 @@ function Sidebar() {
 function isOffered(page: Page): boolean {
   const { state } = connection.value
   if (state === 'refused' || state === 'absent') {
-    return !['models', 'workers', 'overview', 'keys'].includes(page)
+    return !['models', 'workers', 'overview', 'requests', 'keys'].includes(page)
   }
   return page !== 'keys' || role.value !== 'operator'
 }

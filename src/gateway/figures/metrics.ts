@@ -9,6 +9,7 @@ import type { EngineClient } from '../../engine/client.ts'
 import type { EngineEvent, GenerateRequest } from '../../engine/messages.ts'
 import { type EngineMetric, type EngineStats, METRICS } from '../../engine/stats.ts'
 import { type ErrorCode, SkeinError } from '../../errors.ts'
+import type { RequestTally } from '../http/request-end.ts'
 import { withChangedClient } from '../routing/changed-client.ts'
 import { DrawnTokens } from '../routing/drawn-tokens.ts'
 import { RecentValues } from './recent-values.ts'
@@ -89,10 +90,10 @@ export class Metrics {
     this.#namesOf.delete(worker)
   }
 
-  /** The same model, with every request through it measured. */
-  observe(model: ServedModel): ServedModel {
+  /** The same model, with every request through it measured, and counted in `tally`, too. */
+  observe(model: ServedModel, tally: RequestTally | null = null): ServedModel {
     const generate: EngineClient['generate'] = (request, signal) =>
-      this.#measure(model, request, signal)
+      this.#measure(model, tally, request, signal)
     return withChangedClient(model, { generate })
   }
 
@@ -102,6 +103,7 @@ export class Metrics {
 
   async *#measure(
     { id: model, client }: ServedModel,
+    tally: RequestTally | null,
     request: GenerateRequest,
     signal: AbortSignal | undefined,
   ): AsyncGenerator<EngineEvent> {
@@ -110,11 +112,14 @@ export class Metrics {
     let labels: Labels = { model }
     let hasBegun = false
     this.recent.numOpen++
+    if (tally !== null) tally.model = model
     try {
       for await (const event of client.generate(request, signal)) {
         if (!hasBegun) this.recent.numStarted++
         hasBegun = true
-        this.#generationTokens.inc({ model }, drawn.toldBy(event))
+        const numDrawn = drawn.toldBy(event)
+        this.#generationTokens.inc({ model }, numDrawn)
+        if (tally !== null) count(tally, event, request, numDrawn)
         if (event.type === 'prompt') {
           const { prompt } = request
           // The first turn of a session may read a little less.
@@ -182,6 +187,17 @@ export class Metrics {
       },
     })
   }
+}
+
+function count(
+  tally: RequestTally,
+  { type }: EngineEvent,
+  { prompt }: GenerateRequest,
+  numDrawn: number,
+): void {
+  if (type === 'prompt') tally.promptTokens += prompt.length
+  if (numDrawn > 0) tally.firstTokenMs ??= performance.now() - tally.startedAt
+  tally.answerTokens += numDrawn
 }
 
 type Labels = { readonly model: string; readonly worker?: string }

@@ -1,6 +1,6 @@
 /**
  * The end of a request on HTTP: its reply was sent whole, or was cut off because the client left or was dropped. Fastify's
- * onResponse tells of the first alone.
+ * onResponse tells of the first alone. Until then a tally counts for it.
  */
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 
@@ -32,4 +32,30 @@ export function onRequestEnd(app: FastifyInstance, listener: Listener): void {
     tell(request, reply, { isCutOff: false, status: reply.statusCode })
     done()
   })
+}
+
+/** What a request's answers come to, while they are made. */
+export interface RequestTally {
+  model: string | null
+  promptTokens: number
+  answerTokens: number
+  /** Since the request arrived; null: no token yet. */
+  firstTokenMs: number | null
+  /** Of an error that came after the reply had begun, too. */
+  errorCode: string | null
+  /** On the clock of `performance`. */
+  readonly startedAt: number
+}
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    tally: RequestTally | null
+  }
+}
+
+export function newTally(): RequestTally {
+  return {
+    ...{ model: null, promptTokens: 0, answerTokens: 0, firstTokenMs: null, errorCode: null },
+    startedAt: performance.now(),
+  }
 }

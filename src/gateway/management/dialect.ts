@@ -3,17 +3,20 @@ import Type from 'typebox'
 import { type Dialect, get, json, operators, post, type Route } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
 import type { ManagementError } from '../contract.ts'
+import type { RecentRequests } from '../figures/recent-requests.ts'
 import type { Management } from './management.ts'
 import { specBody, specOf } from './spec-body.ts'
 
 const DEFAULT_TAIL = 200
 const MAX_TAIL = 5000
 
-export function managementDialect(management: Management): Dialect {
+export function managementDialect(management: Management, requests: RecentRequests): Dialect {
   return {
     name: 'management',
     routes: [
-      ...[...systemRoutes(management), ...workerRoutes(management)].map(operators),
+      ...[...systemRoutes(management), requestsRoute(requests), ...workerRoutes(management)].map(
+        operators,
+      ),
       pullRoute(management),
     ],
     renderError: renderManagementError,
@@ -43,6 +46,12 @@ function systemRoutes(management: Management): Route[] {
       json({ pulls: management.pulls() }),
     ),
   ]
+}
+
+function requestsRoute(requests: RecentRequests): Route {
+  return get('/api/requests', 'The last requests: who, what, how long; never their words', () =>
+    json({ requests: requests.list() }),
+  )
 }
 
 const pullBody = Type.Object(

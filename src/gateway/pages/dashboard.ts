@@ -42,7 +42,8 @@ const POLICY = [
   "form-action 'none'",
   "frame-ancestors 'none'",
   "require-trusted-types-for 'script'",
-  "trusted-types 'none'",
+  // For the address of the service worker alone.
+  'trusted-types skein-worker',
 ].join('; ')
 
 /** A worker and a service worker, by addresses that the page's one policy of trusted types lets through. */
@@ -151,6 +152,8 @@ export function mountWeb(app: FastifyInstance, files: WebFiles): void {
   app.get('/browser/*', asset)
   // Asked for by browsers of themselves, whatever the page says.
   app.get('/favicon.ico', asset)
+  // At the root: it looks after the whole page.
+  app.get('/sw.js', asset)
 }
 
 function send(file: WebFile, request: FastifyRequest, reply: FastifyReply): FastifyReply {

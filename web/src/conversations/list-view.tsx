@@ -16,7 +16,7 @@ import {
   listError,
   nameOf,
 } from './list.ts'
-import { note, noteOf } from './notes.ts'
+import { note, noteOf, tagsOf } from './notes.ts'
 import { byPeriod, type Conversation } from './periods.ts'
 
 interface ConversationListProps {
@@ -88,6 +88,7 @@ export function ConversationList({ onChoose }: ConversationListProps) {
         value={search}
         onInput={({ currentTarget }) => setSearch(currentTarget.value)}
       />
+      <Tags search={search} onSearch={setSearch} />
       {chosen !== null && (
         <div class="row">
           <Button kind="quiet" onClick={() => setChosen(new Set(list.map(keyOf)))}>
@@ -132,6 +133,31 @@ export function ConversationList({ onChoose }: ConversationListProps) {
         ))}
       </div>
     </nav>
+  )
+}
+
+interface TagsProps {
+  readonly search: string
+  readonly onSearch: (search: string) => void
+}
+
+/** Words of names that begin with #: pressed, only those with that word are listed. */
+function Tags({ search, onSearch }: TagsProps) {
+  const tags = tagsOf((conversations.value ?? []).map(nameOf))
+  if (tags.length === 0) return null
+  return (
+    <div class="row tags">
+      {tags.map((tag) => (
+        <Button
+          key={tag}
+          kind="chip"
+          isPressed={search === tag}
+          onClick={() => onSearch(search === tag ? '' : tag)}
+        >
+          {tag}
+        </Button>
+      ))}
+    </div>
   )
 }
 

@@ -37,6 +37,12 @@ export function dropNote(model: string, id: string): void {
   write(rest)
 }
 
+/** Each word that begins with # once, by the alphabet. */
+export function tagsOf(names: readonly string[]): string[] {
+  const words = names.flatMap((name) => name.match(/(?<!\S)#[^\s#]+/g) ?? [])
+  return [...new Set(words)].sort((a, b) => a.localeCompare(b))
+}
+
 function keyOf(model: string, id: string): string {
   return `${model}/${id}`
 }

@@ -99,4 +99,28 @@ export const SERVE = {
   'Talks, translates, and sees its own sessions': '可对话、翻译，查看自己的会话',
   'Also watches the server and loads models': '还可观察服务器、加载模型',
   'Also makes keys and fetches models': '还可创建密钥、下载模型',
+
+  Batch: '批量',
+  'Many texts go on at once, as rows of one batch. Each cell is a row.':
+    '许多文本作为同一批的各行同时续写。每个格子是一行。',
+  Rows: '行数',
+  'a row for each line': '每行文本各成一行',
+  'Start {n} rows': '开始 {n} 行',
+  'No batch yet': '还没有批量任务',
+  '{n} rows are written': '正在写 {n} 行',
+  '{n} tokens in {s} s: {speed} tokens a second': '{s} 秒 {n} 个 token：每秒 {speed} 个',
+  'Row {n}': '第 {n} 行',
+
+  Requests: '请求',
+  'The last 500, since the server started. What was asked and answered is not kept.':
+    '服务器启动以来最近的 500 个。问答内容不会保存。',
+  'Key, model, route, status': '密钥、模型、路径、状态',
+  'No requests': '没有请求',
+  Route: '路径',
+  Hold: '暂停更新',
+  Time: '时间',
+  Status: '状态码',
+  Answer: '回答',
+  'First token': '首个 token',
+  Whole: '总时长',
 } as const

@@ -5,10 +5,12 @@ export const PAGES = [
   'home',
   'playground',
   'translate',
+  'batch',
   'models',
   'workers',
   'overview',
   'sessions',
+  'requests',
   'keys',
   'api',
 ] as const

@@ -37,6 +37,8 @@ const PATHS = {
   models: 'M8 1.500 14 5v6l-6 3.500L2 11V5zM2 5l6 3.500L14 5M8 8.500v6',
   keys: 'M6 6a3 3 0 1 0 0 4 3 3 0 0 0 0-4M7 8h7v2.500M11.500 8v2',
   requests: 'M3 2h10v12H3zM5.500 5.500h5M5.500 8h5M5.500 10.500h3',
+  batch:
+    'M2 2h3v3H2zM6.500 2h3v3h-3zM11 2h3v3h-3zM2 6.500h3v3H2zM6.500 6.500h3v3h-3zM11 6.500h3v3h-3zM2 11h3v3H2zM6.500 11h3v3h-3zM11 11h3v3h-3z',
   menu: 'M2 4h12M2 8h12M2 12h12',
   more: 'M3 8h.01M8 8h.01M13 8h.01',
   pin: 'M8 10v5M4 10h8l-1.500-2V3h1V1.500h-7V3h1v5z',
