@@ -42,6 +42,8 @@ const compiler = spawn(
   {
     cwd: root,
     stdio: ['ignore', 'pipe', 'inherit'],
+    // A group of its own: what tsc starts does not end with it, nor before its build is done.
+    detached: true,
   },
 )
 createInterface({ input: compiler.stdout }).on('line', (line) => {
@@ -61,7 +63,9 @@ function end(code) {
   if (isEnding) return
   isEnding = true
   process.exitCode = code
-  for (const child of [compiler, server]) child?.kill('SIGTERM')
+  server?.kill('SIGTERM')
+  if (compiler.pid !== undefined && compiler.exitCode === null)
+    process.kill(-compiler.pid, 'SIGKILL')
   // It waits for streams of events that do not end, and has nothing to save.
   pages.kill('SIGKILL')
 }
