@@ -58,18 +58,3 @@ create table session_state (
   primary key (model, tenant, id, key)
 );
 create index session_state_by_key on session_state (key);
-
--- Named keys of clients, as the file of keys has them: of a secret only its SHA-256.
-create table api_key (
-  name text primary key,
-  record jsonb not null
-);
-
--- What keys have used of their limits. level: of the bucket when it was last touched.
-create table spending (
-  tenant text not null,
-  kind text not null,
-  level double precision not null,
-  at timestamptz not null,
-  primary key (tenant, kind)
-);
