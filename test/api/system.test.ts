@@ -180,14 +180,15 @@ test('metrics of two apps do not mix', async () => {
   )
 })
 
+const PAGES = ['/', '/docs', '/browser', '/browser/*', '/sw.js', '/favicon.ico', '/assets/*']
+
 test('the OpenAPI page describes the served routes with schemas that validate', async () => {
   const served: string[] = []
   const onRoute = ({ method, url }: RouteOptions) => {
     const path = url.replace('proxy/*', 'proxy/{path}').replace(/:(\w+)/g, '{$1}')
     // The way to one worker takes any method; the page has one.
     const methods = [method].flat().filter((each) => each !== 'HEAD')
-    if (!['/', '/favicon.ico', '/assets/*'].includes(url))
-      served.push(...methods.slice(0, 1).map((each) => `${each} ${path}`))
+    if (!PAGES.includes(url)) served.push(...methods.slice(0, 1).map((each) => `${each} ${path}`))
   }
   const { fleet } = hosted()
   const management = managementOf(fleet, () => {
