@@ -52,6 +52,8 @@ export interface TurnInfo {
 export type JsonSchema = boolean | {
     readonly [keyword: string]: unknown;
 export interface EngineChoice extends RunnerChoice, StateChoice {
+    /** Absent: one machine alone, which keeps its sessions in `dataDir`. */
+    readonly cluster?: ClusterChoice | undefined;
     readonly vocab?: string | undefined;
     readonly maxWaiting?: number | undefined;
     /** Milliseconds of a step with prompts beside answers. */

@@ -57,7 +57,7 @@ describe('at start', () => {
     expect(await statusOf(outside ?? '127.0.0.1')).toBe(200)
     expect(server.output.join('\n')).toContain('OPEN to everyone')
     const both = await skein(['serve', ...FLAGS, '--no-auth', '--api-key', 'x'])
-    expect([both.code, both.stderr]).toEqual([1, expect.stringContaining('exclude each other')])
+    expect([both.code, both.stderr]).toEqual([2, expect.stringContaining('exclude each other')])
   })
 })
 

@@ -18,6 +18,7 @@ const ALLOWED: Record<string, readonly string[]> = {
     'backend/webgpu',
     'index.ts',
     'cluster',
+    'state/shared/open-blobs.ts',
   ],
   settings: ['host', 'gateway', 'hub', 'model', 'cluster'],
   host: [

@@ -47,7 +47,7 @@ const POLICY = [
 ].join('; ')
 
 /** A worker and a service worker, by addresses that the page's one policy of trusted types lets through. */
-const BROWSER_POLICY = POLICY.replace("trusted-types 'none'", 'trusted-types skein-browser')
+const BROWSER_POLICY = POLICY.replace('trusted-types skein-worker', 'trusted-types skein-browser')
 
 const HEADERS: Readonly<Record<string, string>> = {
   'content-security-policy': POLICY,

@@ -14,6 +14,7 @@ export interface WarmUp {
   readonly onWarning?: (message: string) => void
 }
 
+const NO_TOKENS = new Int32Array(0)
 const STEPS = 3
 /** Of a prompt: rows of so many tokens have kernels of their own. */
 const PROMPT_TOKENS = 40
@@ -82,11 +83,19 @@ function agrees(runner: Runner, program: Program, rows: number, play: Play): boo
 }
 
 function watch(runner: Runner, rows: number, play: Play): Seen {
-  for (let slot = 0; slot < rows; slot++) runner.clearSlot(slot)
+  clear(runner, rows)
   const tokens = play(runner, rows)
   const seen = { tokens, first: stateIn(runner, 0), last: stateIn(runner, rows - 1) }
-  for (let slot = 0; slot < rows; slot++) runner.clearSlot(slot)
+  clear(runner, rows)
   return seen
+}
+
+/** States and penalty counts of the first slots. */
+function clear(runner: Runner, rows: number): void {
+  for (let slot = 0; slot < rows; slot++) {
+    runner.clearSlot(slot)
+    runner.resetPenalties(slot, NO_TOKENS)
+  }
 }
 
 /** A few decode steps, each row fed what it drew. */

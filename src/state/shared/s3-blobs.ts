@@ -74,9 +74,9 @@ export class S3Blobs implements Blobs {
         ...(token === null ? {} : { 'continuation-token': token }),
       })
       const page = await (await this.#ask(`${this.#bucket}?${query}`, { method: 'GET' })).text()
-      for (const [, entry] of page.matchAll(/<Contents>([\s\S]*?)<\/Contents>/g)) {
-        const key = textOf(entry!, 'Key') ?? ''
-        const changedAt = Date.parse(textOf(entry!, 'LastModified') ?? '')
+      for (const entry of page.split('<Contents>').slice(1)) {
+        const key = textOf(entry, 'Key') ?? ''
+        const changedAt = Date.parse(textOf(entry, 'LastModified') ?? '')
         const name = key.slice(this.#prefix.length)
         if (key.startsWith(this.#prefix) && /^[\w-]+$/.test(name) && changedAt > 0)
           yield { name, changedAt }
@@ -104,6 +104,7 @@ export class S3Blobs implements Blobs {
 
 /** Of the first such element. Names and times need no more of XML than that. */
 function textOf(xml: string, element: string): string | null {
-  const found = new RegExp(`<${element}>([^<]*)</${element}>`).exec(xml)?.[1]
-  return found === undefined ? null : found.replaceAll('&quot;', '"').replaceAll('&amp;', '&')
+  const [, after] = xml.split(`<${element}>`, 2)
+  const text = after?.split('<', 1)[0]
+  return text === undefined ? null : text.replaceAll('&quot;', '"').replaceAll('&amp;', '&')
 }

@@ -171,7 +171,7 @@ const BATCHES: readonly ExampleRequest[] = [
     route: 'GET /v1/batches/{id}',
     title: 'How far it is',
     params: { id: '$batch' },
-    until: '"completed"',
+    until: '"status":"completed"',
     varies: true,
   },
   { route: 'GET /v1/batches', title: 'The batches', varies: true },
@@ -573,6 +573,8 @@ export const WITHOUT: Readonly<Record<string, string>> = {
   'GET /openapi.json': 'the description of all of these',
   'GET /api/events': 'events for as long as one listens',
   'GET /api/workers/{id}/logs/stream': 'events for as long as one listens',
+  'GET /api/requests':
+    'the last 500 requests: when, which route, model and key, status, times and tokens, never content',
   'GET /api/workers/{id}/proxy/{path}': 'any route of one worker',
   'POST /api/models/pulls': 'it would fetch a model: `{"name": "rwkv7-g1-0.4b"}`',
 }
