@@ -102,13 +102,19 @@ test.each(LOOPS)(
       const request = ask()
       engine.submit(request)
       const { writes } = runner.calls
-      for (let i = pick(16); i > 0; i--) {
+      // Some to their end, on a disk that stands still meanwhile: cancelled while the turn is written, however fast disks are.
+      const isWhole = pick(8) === 0
+      const events = () => collected.of(request.id)
+      for (let i = isWhole ? 100 : pick(16); i > 0; i--) {
         collected.add(engine.step())
+        store.isHeld = isWhole && events().some(({ type }) => type === 'text')
+        if (isWhole && events().some(({ type }) => type === 'finish')) break
         if (pick(4) === 0) await new Promise((resolve) => setImmediate(resolve))
       }
       note(request, collected, runner.calls.writes > writes)
       const wasOver = collected.of(request.id).some(({ type }) => type === 'finish')
       engine.cancel(request.id)
+      store.isHeld = false
       // Under the same id: nothing of the first try may come under it. A turn that was reported has happened.
       const again = new Collected()
       if (wasOver) check(request, collected)
@@ -130,7 +136,7 @@ test.each(LOOPS)(
     expect(list).toHaveLength(histories.size)
     expect(engine.failure).toBeNull()
     for (const [when, count] of Object.entries(seen)) {
-      expect([when, count > NUM_ROUNDS / 100]).toEqual([when, true])
+      expect([when, count > 0]).toEqual([when, true])
     }
     await engine.close()
   },
