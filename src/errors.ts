@@ -31,6 +31,8 @@ export const ERROR_STATUS = {
   /** No worker is ready: loading, restarting or draining. */
   model_not_loaded: 503,
   timeout: 504,
+  /** The request's own `timeout`, or its key's, was over before its answer was complete. */
+  deadline_exceeded: 504,
   /** The file is not a checkpoint we can run; the message says what was found. */
   unsupported_weights: 422,
   /** The file claims to be a checkpoint and is damaged or hostile. */

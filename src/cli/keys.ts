@@ -4,9 +4,10 @@ import {
   addKey,
   type Issued,
   isExpired,
+  KEY_PRIORITIES,
   KEY_ROLES,
+  KEY_TIMEOUTS,
   type KeyRecord,
-  PRIORITIES,
   revokeKey,
   rotateKey,
 } from '../gateway/access/keys.ts'
@@ -51,8 +52,11 @@ const add = defineCommand({
     rows: whole(1, MAX)('Answers generated at once'),
     'stored-mb': whole(1, 2 ** 30)('MiB of session states'),
     share: number(0.01, 100)('Part of a busy machine, against 1 of other keys'),
-    priority: whole(...PRIORITIES)(
+    priority: whole(...KEY_PRIORITIES)(
       'Of its requests, against 0 of other keys: higher ones go first and take slots of lower ones',
+    ),
+    timeout: number(...KEY_TIMEOUTS)(
+      'Seconds in which a request has to be answered; it is ended then',
     ),
     expires: text('Ends after this time: 12h, 30d', { hint: 'TIME' }),
     ...FILE_FLAGS,
@@ -71,6 +75,7 @@ const add = defineCommand({
         storedBytes: bytesOf(args['stored-mb']) ?? null,
         share: args.share ?? null,
         ...(args.priority === undefined ? {} : { priority: args.priority }),
+        ...(args.timeout === undefined ? {} : { timeoutSeconds: args.timeout }),
       },
     }
     const path = ownFile(args)
@@ -168,6 +173,7 @@ function rowOf(key: KeyRecord): string[] {
     limits.storedBytes === null ? '' : `${storedText(limits.storedBytes)} stored`,
     limits.share === null ? '' : `share ${limits.share}`,
     limits.priority == null ? '' : `priority ${limits.priority}`,
+    limits.timeoutSeconds == null ? '' : `timeout ${limits.timeoutSeconds} s`,
   ].filter((part) => part !== '')
   const ends = expiresAt === null ? 'never' : day(expiresAt)
   const end = isExpired(key, Date.now()) ? `${ends} (over)` : ends

@@ -358,8 +358,9 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits, dr
     const shown = report(thrown, request)
     const { retryAfterSeconds = limits.retryAfterSeconds } = shown
     if (isWorthRetrying(shown)) reply.header('retry-after', String(retryAfterSeconds))
-    // OpenAI's clients send whatever failed with 409 again, a call that was cancelled too.
-    if (shown.code === 'conflict') reply.header('x-should-retry', 'false')
+    // OpenAI's clients send whatever failed with 409 or 5xx again, a call that was cancelled or came too late, too.
+    if (shown.code === 'conflict' || shown.code === 'deadline_exceeded')
+      reply.header('x-should-retry', 'false')
     if (shown.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
     const dialect = request.entry?.dialect ?? request.routeOptions.config?.dialect ?? fallback
     const { error, status } = failureOf(thrown, request.routeOptions.bodyLimit)

@@ -226,6 +226,8 @@ export interface WireLimits {
   readonly stored_bytes: number | null
   readonly share: number | null
   readonly priority: number | null
+  /** Seconds. */
+  readonly timeout: number | null
 }
 
 /** GET /v1/me: the caller's own key. On a server without keys it is everyone's. */

@@ -312,6 +312,7 @@ describe('GET /v1/me', () => {
       storedBytes: 10_000,
       share: 2,
       priority: 3,
+      timeoutSeconds: 60,
     }
     const expiresAt = Date.now() + 3_600_000
     const key = { name: 'counted', role: 'user', expiresAt, limits } as const
@@ -334,6 +335,7 @@ describe('GET /v1/me', () => {
         stored_bytes: 10_000,
         share: 2,
         priority: 3,
+        timeout: 60,
       },
       use: { requests_left: 2, tokens_left: 500, rows: 0, stored_bytes: 734 },
     })

@@ -14,6 +14,7 @@ import type { RequestLimits } from '../limits.ts'
 import { invalid, present } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
 import { Bounded, BoundedInteger, Maybe, OneOf } from '../schema.ts'
+import { urgencyFields } from '../urgency.ts'
 
 const AnyObject = Type.Record(Type.String(), Type.Unknown(), { type: 'object' })
 
@@ -85,6 +86,7 @@ export function messageBody(limits: RequestLimits) {
     stop_sequences: Maybe(Type.Array(Type.String(), { maxItems: limits.stops })),
     temperature: Maybe(Bounded(0, 1000)),
     top_k: Maybe(BoundedInteger(-1, 2 ** 31 - 1)),
+    ...urgencyFields(),
     top_p: Maybe(Bounded(0, 1)),
   })
 }

@@ -6,6 +6,7 @@ import { invalid } from '../openai/sampling.ts'
 import { listOf, promptList, tokensOfAll } from '../prompt-list.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
+import { urgencyFields } from '../urgency.ts'
 import { checkEmbeds, embedAll } from './vectors.ts'
 
 const PATHS = [
@@ -25,11 +26,12 @@ const REFUSED = {
   // RWKV-Runner's
   fast_mode: [false],
 }
-const HARMLESS = ['user', 'priority', 'request_id', 'add_special_tokens']
+const HARMLESS = ['user', 'request_id', 'add_special_tokens']
 
 function embeddingBody(limits: RequestLimits) {
   return Type.Object({
     model: Maybe(Type.String()),
+    ...urgencyFields(),
     input: promptList(limits.embeddingInputs),
     encoding_format: Maybe(OneOf('"float" or "base64"', Type.Enum(['float', 'base64']))),
     dimensions: Maybe(BoundedInteger(1, 65_536)),

@@ -8,6 +8,7 @@ import { checkFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
+import { urgencyFields } from '../urgency.ts'
 import { checkEmbeds, dot, embedAll } from './vectors.ts'
 
 const PATHS = ['/v1/rerank', '/rerank', '/v2/rerank']
@@ -18,12 +19,13 @@ const REFUSED = {
   rank_fields: [[], ['text']],
   truncate_prompt_tokens: [-1],
 }
-const HARMLESS = ['user', 'priority', 'request_id']
+const HARMLESS = ['user', 'request_id']
 
 function rerankBody(limits: RequestLimits) {
   const text = Type.String({ minLength: 1 })
   return Type.Object({
     model: Maybe(Type.String()),
+    ...urgencyFields(),
     query: text,
     documents: Type.Array(
       OneOf('a text or an object with `text`', text, Type.Object({ text })),

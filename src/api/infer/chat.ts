@@ -78,7 +78,9 @@ function inferBody(limits: RequestLimits) {
     half_life: Maybe(Type.Number()),
     mrss_gatingweight: Maybe(Type.Array(Type.Number({ minimum: 0 }), { maxItems: 64 })),
   }
-  const { messages: _messages, model: _model, stream: _stream, ...sampling } = fields
+  const { messages: _messages, model: _model, stream: _stream, ...rest } = fields
+  // Those of the body itself are read before this route is asked.
+  const { priority: _priority, timeout: _timeout, ...sampling } = rest
   return Type.Object({
     ...fields,
     ...own,

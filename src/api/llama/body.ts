@@ -12,6 +12,7 @@ import {
 } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
 import { BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
+import { urgencyFields } from '../urgency.ts'
 
 const AnyObject = Type.Record(Type.String(), Type.Unknown(), { type: 'object' })
 
@@ -26,6 +27,7 @@ export function completionBody(limits: RequestLimits) {
       Type.Array(OneOf('token ids and strings', TokenId, Type.String())),
     ),
     stream: Maybe(Type.Boolean()),
+    ...urgencyFields(),
     n_predict: Maybe(BoundedInteger(-2, limits.maxTokens)),
     max_tokens: Maybe(BoundedInteger(-1, limits.maxTokens)),
     ...numberFieldsBut(RENAMED),

@@ -18,6 +18,7 @@ import {
 } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
 import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
+import { urgencyFields } from '../urgency.ts'
 
 /** Ollama's own, but for `repeat_penalty`: 1.1 over a whole conversation drives an RWKV model off its words. */
 export const OLLAMA_DEFAULTS: SamplingDefaults = { temperature: 0.8, topK: 40, topP: 0.9 }
@@ -45,6 +46,7 @@ export function sharedFields(limits: RequestLimits) {
   return {
     model: Type.String(),
     stream: Maybe(Type.Boolean()),
+    ...urgencyFields(),
     options: Maybe(Type.Object(optionFields(limits))),
     format: Maybe(
       OneOf(

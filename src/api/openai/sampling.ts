@@ -16,6 +16,7 @@ import {
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { Bounded, BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
+import { urgencyFields } from '../urgency.ts'
 
 /** The decay of RWKV's own tools; only requests that use their field names get it unasked. */
 const RWKV_DECAY = 0.996
@@ -95,6 +96,7 @@ export function samplingFields(limits: RequestLimits) {
     ),
     banned_tokens: Maybe(Type.Array(TokenId, { maxItems: limits.logitBias })),
     response_format: Maybe(Type.Object({ type: Type.String() })),
+    ...urgencyFields(),
     cache: Maybe(
       Type.Unsafe<'use' | 'no-store'>({ type: 'string', enum: ['use', 'no-store', null] }),
     ),

@@ -13,6 +13,7 @@ import type { RequestLimits } from '../limits.ts'
 import { invalid, present } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
 import { Bounded, BoundedInteger, Matching, Maybe, OneOf } from '../schema.ts'
+import { urgencyFields } from '../urgency.ts'
 
 const AnyObject = Type.Record(Type.String(), Type.Unknown(), { type: 'object' })
 
@@ -86,6 +87,7 @@ export function responseBody(limits: RequestLimits) {
     parallel_tool_calls: Maybe(Type.Boolean()),
     metadata: Maybe(AnyObject),
     include: Maybe(Type.Array(Type.String())),
+    ...urgencyFields(),
   })
 }
 

@@ -10,6 +10,7 @@ import { modelOf } from '../lightning/model-name.ts'
 import type { RequestLimits } from '../limits.ts'
 import { type Call, type Dialect, json, post } from '../route.ts'
 import { Matching, Maybe } from '../schema.ts'
+import { urgencyFields } from '../urgency.ts'
 import { labelOf } from './languages.ts'
 import { delimitersOf } from './marks.ts'
 import { piecesOf, prepareTexts, tooManyPieces } from './prepare.ts'
@@ -42,6 +43,7 @@ function translateBody(limits: RequestLimits) {
     text_list: Type.Array(Type.String(), { maxItems: limits.prompts }),
     placeholders: Maybe(Type.Array(Delimiter, { maxItems: 3 })),
     model: Maybe(Type.String()),
+    ...urgencyFields(),
     password: Maybe(Type.String()),
   })
 }

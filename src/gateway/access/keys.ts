@@ -7,10 +7,13 @@ import { createHash, randomBytes } from 'node:crypto'
 import Type, { type Static } from 'typebox'
 import Value from 'typebox/value'
 import { ROLES, type Role } from '../../api/route.ts'
+import { LONGEST_TIMEOUT, PRIORITIES } from '../../api/urgency.ts'
 import { SkeinError } from '../../errors.ts'
 
 /** Those that a key can be given. */
 export const KEY_ROLES: readonly Role[] = ROLES
+export const KEY_PRIORITIES = PRIORITIES
+export const KEY_TIMEOUTS = [0.001, LONGEST_TIMEOUT] as const
 
 /** What one key may use; null: no bound of its own. */
 export interface KeyLimits {
@@ -23,12 +26,11 @@ export interface KeyLimits {
   readonly storedBytes: number | null
   /** Its part of a busy machine, against 1 for every other key. */
   readonly share: number | null
-  /** Of its requests: a higher one is served before a lower one and takes its slots. Absent, as null: 0. */
+  /** Of its requests, and the most that one may ask for: a higher one is served before a lower one and takes its slots. Absent, as null: 0. */
   readonly priority?: number | null
+  /** That its requests may take until they are answered, and the most that one may ask for. Absent, as null: no end. */
+  readonly timeoutSeconds?: number | null
 }
-
-/** Least and greatest. */
-export const PRIORITIES = [-100, 100] as const
 
 export const NO_LIMITS: KeyLimits = {
   requestsPerMinute: null,
@@ -69,6 +71,9 @@ const KeyRecordSchema = Type.Object(
         // Keys of older servers have none.
         priority: Type.Optional(
           OrNull(Type.Integer({ minimum: PRIORITIES[0], maximum: PRIORITIES[1] })),
+        ),
+        timeoutSeconds: Type.Optional(
+          OrNull(Type.Number({ exclusiveMinimum: 0, maximum: LONGEST_TIMEOUT })),
         ),
       },
       { additionalProperties: false },

@@ -177,12 +177,11 @@ class RequestMeter {
   }
 
   #bounded(request: GenerateRequest): GenerateRequest {
-    const { share, storedBytes, priority } = this.#principal.limits
+    const { share, storedBytes } = this.#principal.limits
     return {
       ...request,
       share: share ?? undefined,
       storedBytes: storedBytes ?? undefined,
-      priority: priority ?? undefined,
     }
   }
 }

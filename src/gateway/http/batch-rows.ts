@@ -13,6 +13,8 @@ import { responsesDialect } from '../../api/responses/dialect.ts'
 import type { Call, Dialect, Route } from '../../api/route.ts'
 import type { BatchStore } from '../../batches/store.ts'
 import { assert, SkeinError } from '../../errors.ts'
+import { NO_LIMITS } from '../access/keys.ts'
+import { urgentModels } from '../access/urgency.ts'
 import { type Complaint, describeInvalid } from '../body/body.ts'
 import { failureOf, isWorthRetrying, publicError } from './errors.ts'
 import type { Limits } from './limits.ts'
@@ -84,18 +86,20 @@ class Rows implements RowRunner {
     const outcome = (status: number, body: object) => {
       return { status, requestId: id, body, warnings: warnings.join('. ') || null }
     }
-    const call: Call = {
-      ...{ id, body, tenant, models, limits, signal },
+    const call = (): Call => ({
+      ...{ id, body, tenant, limits, signal },
+      // A key's limits are not looked at here.
+      models: urgentModels(models, route, body, NO_LIMITS),
       params: {},
       query: {},
       admin: null,
       now: Math.floor(Date.now() / 1000),
       report: (thrown) => this.#report(thrown, id),
       warn: (message) => warnings.push(message),
-    }
+    })
     try {
       check(body)
-      const reply = await route.handle(call)
+      const reply = await route.handle(call())
       assert(reply.kind === 'json' && typeof reply.body === 'object', 'a reply that is no object')
       return outcome(reply.status ?? 200, reply.body)
     } catch (thrown) {

@@ -12,6 +12,7 @@ import { assert, SkeinError } from '../../errors.ts'
 import { ANONYMOUS, type Auth, authorizationOf, checkRole, type Principal } from '../access/auth.ts'
 import type { SealedCaller } from '../access/caller-seal.ts'
 import type { RateLimits } from '../access/rate-limits.ts'
+import { urgentModels } from '../access/urgency.ts'
 import { type Complaint, describeInvalid, parseForms } from '../body/body.ts'
 import { readBody } from '../body/body-memory.ts'
 import type { Drain } from './drain.ts'
@@ -355,6 +356,7 @@ class Exchange {
     assert(principal !== null, 'a handler ran before its caller was known')
     // It goes when its handler is done with it, not when the answer is.
     this.#request.body = undefined
+    const own = rates.modelsFor(principal, modelsFor(this.#request))
     return {
       // Never the request id, which clients may choose: ids name live requests of the engine.
       id: randomUUID().replaceAll('-', ''),
@@ -365,7 +367,7 @@ class Exchange {
       tenant: principal.tenant,
       report: (thrown) => this.#context.report(thrown, this.#request),
       warn: (message) => this.#warn(message),
-      models: rates.modelsFor(principal, modelsFor(this.#request)),
+      models: urgentModels(own, this.#entry.route, body, principal.limits),
       admin,
       limits,
       signal,

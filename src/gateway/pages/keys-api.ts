@@ -5,6 +5,7 @@
 import Type, { type Static } from 'typebox'
 import { type Dialect, get, json, post, type Role, type Route } from '../../api/route.ts'
 import { BoundedInteger, Matching, Maybe } from '../../api/schema.ts'
+import { urgencyFields } from '../../api/urgency.ts'
 import { SkeinError } from '../../errors.ts'
 import type { NamedKeys } from '../access/key-index.ts'
 import {
@@ -12,7 +13,6 @@ import {
   type Issued,
   type KeyLimits,
   type KeyRecord,
-  PRIORITIES,
   parseRole,
   revokeKey,
   rotateKey,
@@ -41,7 +41,7 @@ const Limits = Type.Object(
     rows: Maybe(BoundedInteger(1, MAX)),
     stored_bytes: Maybe(BoundedInteger(1, MAX)),
     share: Maybe(Type.Number({ minimum: 0.01, maximum: 100 })),
-    priority: Maybe(BoundedInteger(...PRIORITIES)),
+    ...urgencyFields(),
   },
   { additionalProperties: false },
 )
@@ -129,6 +129,7 @@ function ownLimits(limits: Static<typeof Limits>): KeyLimits {
     storedBytes: limits.stored_bytes ?? null,
     share: limits.share ?? null,
     ...(limits.priority == null ? {} : { priority: limits.priority }),
+    ...(limits.timeout == null ? {} : { timeoutSeconds: limits.timeout }),
   }
 }
 
@@ -140,6 +141,7 @@ export function wireLimits(limits: KeyLimits): WireLimits {
     stored_bytes: limits.storedBytes,
     share: limits.share,
     priority: limits.priority ?? null,
+    timeout: limits.timeoutSeconds ?? null,
   }
 }
 
