@@ -24,45 +24,107 @@ interface Unanswered {
 }
 
 /** A call under way. Once one of its prompts has been admitted the others wait for room rather than fail it. */
-interface Run {
+interface Run<T> {
   readonly client: EngineClient
   readonly signal: AbortSignal
+  /** What a prompt that failed gives. */
+  readonly failed: (unanswered: Unanswered) => T
   isAdmitted: boolean
 }
 
 const ROOM_POLL_MS = 50
 
 /** Runs all requests; ends when every choice of every one has finished, and not otherwise: the first failure fails all. */
-export async function* runAll(
+export function runAll(
   client: EngineClient,
   requests: readonly GenerateRequest[],
   signal: AbortSignal,
-): AsyncGenerator<Answered> {
-  for await (const arrival of runEach(client, requests, signal)) {
-    if ('error' in arrival) throw arrival.error
-    yield arrival
-  }
+): AsyncIterableIterator<Answered> {
+  return new Call(client, requests, signal, ({ error }): never => {
+    throw error
+  })
 }
 
 /** Runs all requests; one that fails is reported and the others go on. Throws only when the client has gone. */
-export async function* runEach(
+export function runEach(
   client: EngineClient,
   requests: readonly GenerateRequest[],
   signal: AbortSignal,
-): AsyncGenerator<Answered | Unanswered> {
-  const leaving = new AbortController()
-  const either = AbortSignal.any([signal, leaving.signal])
-  // Every prompt listens; that is no leak, whatever Node's warning at eleven of them thinks.
-  setMaxListeners(0, either)
-  const run: Run = { client, signal: either, isAdmitted: false }
-  const streams = requests.map((request, prompt) => settled(run, request, prompt))
-  try {
+): AsyncIterableIterator<Answered | Unanswered> {
+  return new Call(client, requests, signal, (unanswered) => unanswered)
+}
+
+/** Not a generator: every generator that a token passes costs it a few turns of promises. */
+class Call<T> implements AsyncIterableIterator<Answered | T> {
+  readonly #leaving = new AbortController()
+  readonly #streams: readonly AsyncGenerator<Answered | T>[]
+  readonly #source: AsyncGenerator<Answered | T>
+
+  constructor(
+    client: EngineClient,
+    requests: readonly GenerateRequest[],
+    clientSignal: AbortSignal,
+    failed: (unanswered: Unanswered) => T,
+  ) {
+    const signal = AbortSignal.any([clientSignal, this.#leaving.signal])
+    // Every prompt listens; that is no leak, whatever Node's warning at eleven of them thinks.
+    setMaxListeners(0, signal)
+    const run: Run<T> = { client, signal, failed, isAdmitted: false }
+    const streams = requests.map((request, prompt) => answerOf(run, request, prompt))
+    this.#streams = streams
     // Most calls are one prompt, and its events need no merging.
-    yield* streams.length === 1 ? streams[0]! : merge(streams, widthOf(client, requests))
-  } finally {
+    const isOne = streams.length === 1
+    this.#source = isOne ? streams[0]! : merge(streams, widthOf(client, requests))
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this
+  }
+
+  next(): Promise<IteratorResult<Answered | T>> {
+    return this.#source.next().catch(this.#leaveAfter)
+  }
+
+  async return(): Promise<IteratorResult<Answered | T>> {
+    await this.#leave()
+    return { value: undefined, done: true }
+  }
+
+  readonly #leaveAfter = async (thrown: unknown): Promise<never> => {
+    await this.#leave()
+    throw thrown
+  }
+
+  async #leave(): Promise<void> {
     // Before return(): a generator that waits for its next event only hears the signal.
-    leaving.abort()
-    await Promise.allSettled(streams.map((stream) => stream.return(undefined)))
+    this.#leaving.abort()
+    await Promise.allSettled(this.#streams.map((stream) => stream.return(undefined)))
+  }
+}
+
+/** The same iterator with something made of each item, again without a generator. */
+export function mapped<A, B>(
+  source: AsyncIterableIterator<A>,
+  map: (item: A) => B,
+): AsyncIterableIterator<B> {
+  const result = (one: IteratorResult<A>): IteratorResult<B> => {
+    if (one.done) return one
+    try {
+      return { value: map(one.value), done: false }
+    } catch (thrown) {
+      source.return?.().catch(() => {})
+      throw thrown
+    }
+  }
+  return {
+    [Symbol.asyncIterator]() {
+      return this
+    },
+    next: () => source.next().then(result),
+    return: async () => {
+      await source.return?.()
+      return { value: undefined, done: true }
+    },
   }
 }
 
@@ -72,54 +134,37 @@ function widthOf({ info }: EngineClient, requests: readonly GenerateRequest[]): 
   return Math.max(1, Math.min(fill, info.maxWaiting))
 }
 
-async function* settled(
-  run: Run,
+async function* answerOf<T>(
+  run: Run<T>,
   request: GenerateRequest,
   prompt: number,
-): AsyncGenerator<Answered | Unanswered> {
-  try {
-    yield* answerOf(run, request, prompt)
-  } catch (thrown) {
-    if (run.signal.aborted) throw thrown
-    yield { prompt, error: SkeinError.from(thrown) }
-  }
-}
-
-async function* answerOf(
-  run: Run,
-  request: GenerateRequest,
-  prompt: number,
-): AsyncGenerator<Answered> {
-  while (true) {
+): AsyncGenerator<Answered | T> {
+  const { client, signal } = run
+  for (;;) {
+    let unfinished = request.n
     try {
-      yield* attempt(run, request, prompt)
+      for await (const event of client.generate(request, signal)) {
+        if (event.type === 'error') throw SkeinError.fromShape(event.error)
+        run.isAdmitted = true
+        if (event.type === 'finish') unfinished--
+        yield { prompt, event }
+      }
+      if (signal.aborted) throw new SkeinError('aborted', 'the client went away')
+      // A short answer that looks complete would be worse than an error.
+      if (unfinished > 0) throw new SkeinError('internal', 'the engine ended an answer unfinished')
       return
-    } catch (error) {
-      // The engine says so before it gives any event, so nothing is repeated.
-      const isFull = error instanceof SkeinError && error.code === 'queue_full'
-      if (!isFull || !run.isAdmitted) throw error
+    } catch (thrown) {
+      if (signal.aborted) throw thrown
+      const error = SkeinError.from(thrown)
+      // The engine says that it is full before it gives any event, so nothing is repeated.
+      if (error.code !== 'queue_full' || !run.isAdmitted) {
+        yield run.failed({ prompt, error })
+        return
+      }
     }
     // An abort ends the wait early; the next attempt then says so.
-    await delay(ROOM_POLL_MS, undefined, { signal: run.signal }).catch(() => {})
+    await delay(ROOM_POLL_MS, undefined, { signal }).catch(() => {})
   }
-}
-
-async function* attempt(
-  run: Run,
-  request: GenerateRequest,
-  prompt: number,
-): AsyncGenerator<Answered> {
-  const { client, signal } = run
-  let unfinished = request.n
-  for await (const event of client.generate(request, signal)) {
-    if (event.type === 'error') throw SkeinError.fromShape(event.error)
-    run.isAdmitted = true
-    if (event.type === 'finish') unfinished--
-    yield { prompt, event }
-  }
-  if (signal.aborted) throw new SkeinError('aborted', 'the client went away')
-  // A short answer that looks complete would be worse than an error.
-  if (unfinished > 0) throw new SkeinError('internal', 'the engine ended an answer unfinished')
 }
 
 /**
@@ -137,11 +182,11 @@ export async function* runGroups(
     yield* groups(all)
   } finally {
     leaving.abort()
-    await all.return(undefined).catch(() => {})
+    await all.return?.().catch(() => {})
   }
 }
 
-async function* groups<T>(source: AsyncGenerator<T>): AsyncGenerator<readonly T[]> {
+async function* groups<T>(source: AsyncIterator<T>): AsyncGenerator<readonly T[]> {
   let pending = source.next()
   while (true) {
     const first = await pending

@@ -29,7 +29,7 @@ import { sessionsDialect } from '../api/sessions/dialect.ts'
 import { translateDialect } from '../api/translate/dialect.ts'
 import type { BatchStore } from '../batches/store.ts'
 import { SkeinError } from '../errors.ts'
-import { type Auth, authorizationOf, checkRole, createAuth } from './access/auth.ts'
+import { type Auth, authorizationOf, checkRole, createAuth, type Principal } from './access/auth.ts'
 import { CALLER_HEADER, type CallerSeal } from './access/caller-seal.ts'
 import type { NamedKeys } from './access/key-index.ts'
 import { RateLimits } from './access/rate-limits.ts'
@@ -38,7 +38,7 @@ import { BodyMemory, holdBodies } from './body/body-memory.ts'
 import { CODE_HEADER, DRAINING_HEADER, OWNER_HEADER } from './cluster/headers.ts'
 import { Metrics } from './figures/metrics.ts'
 import { RecentRequests } from './figures/recent-requests.ts'
-import { traced, traceRequests } from './figures/tracing.ts'
+import { traceRequests, tracer } from './figures/tracing.ts'
 import { batchRunnerOf } from './http/batch-rows.ts'
 import { answerClientError } from './http/client-error.ts'
 import { closeWithConnection, cutOffIfNotTaken } from './http/connection.ts'
@@ -63,6 +63,7 @@ import { isForWeb, mountWeb, readWebFiles, type WebFiles } from './pages/dashboa
 import { keysDialect } from './pages/keys-api.ts'
 import { ME_ROUTE, mountMe } from './pages/me.ts'
 import { LIVENESS_PATH, mountSystem, SYSTEM_ROUTES } from './pages/system.ts'
+import { observedModels } from './routing/observed.ts'
 
 export interface AppOptions {
   readonly models: ModelRegistry
@@ -126,9 +127,11 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const { shared = createShared() } = options
   const mixtures = new Mixtures(options.models, shared.mixtures)
   const { isTraced = false } = options
-  const modelsOf = (tally: RequestTally | null) =>
-    measured(mixtures.registry, { metrics, isTraced, tally })
-  const models = modelsOf(null)
+  const observersOf = (tally: RequestTally | null) => [
+    metrics.observer(tally),
+    ...(isTraced ? [tracer] : []),
+  ]
+  const models = observedModels(mixtures.registry, observersOf(null))
   const { keyRing = null } = options
   const { management } = options
   const auth = createAuth(options.keys, keyRing)
@@ -188,9 +191,9 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const isTranslateOpen = options.openTranslate === true
   const admin = options.admin === undefined ? null : mixtures.admin(options.admin)
   const { rates = new RateLimits() } = options
-  const modelsFor = (request: FastifyRequest) => {
-    const own = modelsOf(request.tally)
-    return options.modelsFor?.(request, own) ?? own
+  const modelsFor = (request: FastifyRequest, principal: Principal) => {
+    const reached = options.modelsFor?.(request, mixtures.registry) ?? mixtures.registry
+    return observedModels(reached, [...rates.observers(principal), ...observersOf(request.tally)])
   }
   const context = {
     ...{ modelsFor, admin, limits, drain, auth, isTranslateOpen, report, rates, front },
@@ -236,22 +239,6 @@ export function allDialects(
 
 function originOptions({ allowedOrigins = [], allowedHosts = [] }: AppOptions, host: string) {
   return { host, allowedOrigins, allowedHosts }
-}
-
-interface Measures {
-  readonly metrics: Metrics
-  readonly isTraced: boolean
-  readonly tally: RequestTally | null
-}
-
-function measured(models: ModelRegistry, { metrics, isTraced, tally }: Measures): ModelRegistry {
-  return {
-    list: () => models.list(),
-    get: (name) => {
-      const model = metrics.observe(models.get(name), tally)
-      return isTraced ? traced(model) : model
-    },
-  }
 }
 
 type Respond = (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => void

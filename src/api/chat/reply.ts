@@ -10,7 +10,7 @@ import type {
   SessionPosition,
   TokenText,
 } from '../../engine/messages.ts'
-import { runAll } from '../answers.ts'
+import { mapped, runAll } from '../answers.ts'
 import type { ServedModel, TextCodec } from '../models.ts'
 import type { ThinkMode } from '../template.ts'
 import { ThoughtSplitter } from './thought-splitter.ts'
@@ -78,32 +78,28 @@ type TextEvent = Extract<EngineEvent, { type: 'text' }>
 type FinishEvent = Extract<EngineEvent, { type: 'finish' }>
 
 /** Runs the request. Ends when every choice has ended; throws what made it fail. */
-export async function* replyEvents(
+export function replyEvents(
   { model, request, form }: PreparedChat,
   signal: AbortSignal,
-): AsyncGenerator<ReplyEvent> {
+): AsyncIterableIterator<ReplyEvent> {
   const readers = Array.from({ length: request.n }, () => new ReplyReader(form, model.tokenizer))
-  for await (const { event } of runAll(model.client, [request], signal)) {
+  return mapped(runAll(model.client, [request], signal), ({ event }): ReplyEvent => {
     if (event.type === 'prompt') {
       const { contextTokens = request.prompt.length, cachedTokens = 0 } = event
-      yield { type: 'prompt', promptTokens: contextTokens, cachedTokens }
-      continue
+      return { type: 'prompt', promptTokens: contextTokens, cachedTokens }
     }
     const { index } = event
     const reader = readers[index]!
-    if (event.type === 'finish') {
-      yield reader.finish(event)
-      continue
-    }
-    const pieces = reader.read(event)
-    yield {
+    if (event.type === 'finish') return reader.finish(event)
+    const { tokens, logprobs } = event
+    return {
       type: 'pieces',
       index,
-      pieces,
-      numTokens: event.tokens.length,
-      logprobs: event.logprobs,
+      pieces: reader.read(event),
+      numTokens: tokens.length,
+      logprobs,
     }
-  }
+  })
 }
 
 /** Reads one choice. */

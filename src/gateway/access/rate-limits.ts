@@ -1,19 +1,12 @@
 /**
  * What each key may use, enforced: requests and tokens per minute, rows at once, bytes of kept states. A request is refused
- * as a whole and before its first token; what runs is never cut. Rows and tokens are counted where answers are made, around
- * the engine's client, so every dialect, `n` and batches count alike without knowing of it.
+ * as a whole and before its first token; what runs is never cut. Rows and tokens are counted by an observer of the engine's
+ * requests, so every dialect, `n` and batches count alike without knowing of it.
  */
-import type { ModelRegistry, ServedModel } from '../../api/models.ts'
-import type { EngineClient } from '../../engine/client.ts'
-import type {
-  EngineCall,
-  EngineCalls,
-  EngineEvent,
-  GenerateRequest,
-} from '../../engine/messages.ts'
+import type { ServedModel } from '../../api/models.ts'
+import type { EngineCall, EngineCalls, GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
-import { withChangedClient } from '../routing/changed-client.ts'
-import { DrawnTokens } from '../routing/drawn-tokens.ts'
+import type { Observer, Watch } from '../routing/observed.ts'
 import type { Principal } from './auth.ts'
 import { Bucket } from './rate-bucket.ts'
 import { RowLine } from './rate-rows.ts'
@@ -51,12 +44,10 @@ export class RateLimits {
     }
   }
 
-  /** The models as one request of this caller may use them. */
-  modelsFor(principal: Principal, models: ModelRegistry): ModelRegistry {
+  /** Holds one HTTP request of this caller, and all that is generated for it, to its limits. */
+  observers(principal: Principal): readonly Observer[] {
     const account = this.#accountOf(principal)
-    if (account === null) return models
-    const meter = new RequestMeter(account, principal)
-    return { list: () => models.list(), get: (name) => metered(models.get(name), meter) }
+    return account === null ? [] : [new RequestMeter(account, principal)]
   }
 
   /** What is left in this minute, and what runs; null where it is not counted, since it has no bound. */
@@ -103,7 +94,7 @@ class Account {
 }
 
 /** One HTTP request and all that is generated for it. */
-class RequestMeter {
+class RequestMeter implements Observer {
   readonly #account: Account
   readonly #principal: Principal
   #isAdmitted = false
@@ -114,30 +105,36 @@ class RequestMeter {
     this.#principal = principal
   }
 
-  async *run(
-    client: EngineClient,
+  async begin(
+    _model: ServedModel,
     request: GenerateRequest,
     signal: AbortSignal | undefined,
-  ): AsyncGenerator<EngineEvent> {
-    const { rows } = this.#account
-    this.#admit(request.n)
-    await rows.take(request.n, signal)
-    try {
-      yield* this.#counted(client.generate(this.#bounded(request), signal), request)
-    } finally {
-      rows.release(request.n)
+  ): Promise<Watch> {
+    const { rows, tokens } = this.#account
+    const { n, prompt } = request
+    this.#admit(n)
+    await rows.take(n, signal)
+    tokens?.take(prompt.length)
+    return {
+      request: this.#bounded(request),
+      event: (_event, numDrawn) => tokens?.take(numDrawn),
+      end: (ending) => {
+        rows.release(n)
+        // It found the line full and was not read. In a batch it is sent again and again until there is room.
+        const isTurnedAway =
+          ending.how === 'failed' &&
+          !ending.hasBegun &&
+          SkeinError.from(ending.thrown).code === 'queue_full'
+        if (isTurnedAway) tokens?.take(-prompt.length)
+      },
     }
   }
 
   /** Calls that make a session carry the bound on stored bytes to where states are counted. */
-  call<M extends EngineCall>(
-    client: EngineClient,
-    method: M,
-    params: EngineCalls[M]['params'],
-  ): Promise<EngineCalls[M]['result']> {
+  readonly paramsOf = <M extends EngineCall>(method: M, params: EngineCalls[M]['params']) => {
     const storedBytes = this.#principal.limits.storedBytes ?? undefined
     const makesSession = method === 'sessions.fork' || method === 'sessions.import'
-    return client.call(method, makesSession ? { ...params, storedBytes } : params)
+    return makesSession ? { ...params, storedBytes } : params
   }
 
   /** The first rows of a request are refused or run at once; the others of a batch may wait for them. */
@@ -154,28 +151,6 @@ class RequestMeter {
     this.#isAdmitted = true
   }
 
-  async *#counted(
-    events: AsyncIterable<EngineEvent>,
-    { n, prompt }: GenerateRequest,
-  ): AsyncGenerator<EngineEvent> {
-    const { tokens } = this.#account
-    tokens?.take(prompt.length)
-    const drawn = new DrawnTokens(n)
-    let hasBegun = false
-    try {
-      for await (const event of events) {
-        hasBegun = true
-        tokens?.take(drawn.toldBy(event))
-        yield event
-      }
-    } catch (thrown) {
-      // It found the line full and was not read. In a batch it is sent again and again until there is room.
-      const isTurnedAway = !hasBegun && SkeinError.from(thrown).code === 'queue_full'
-      if (isTurnedAway) tokens?.take(-prompt.length)
-      throw thrown
-    }
-  }
-
   #bounded(request: GenerateRequest): GenerateRequest {
     const { share, storedBytes } = this.#principal.limits
     return {
@@ -184,14 +159,6 @@ class RequestMeter {
       storedBytes: storedBytes ?? undefined,
     }
   }
-}
-
-function metered(model: ServedModel, meter: RequestMeter): ServedModel {
-  const { client } = model
-  return withChangedClient(model, {
-    generate: (request, signal) => meter.run(client, request, signal),
-    call: (method, params) => meter.call(client, method, params),
-  })
 }
 
 function refusalOf(tokens: Bucket | null, rows: RowLine, numRows: number): SkeinError | null {

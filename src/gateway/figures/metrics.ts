@@ -1,17 +1,16 @@
 /**
  * Prometheus metrics of one gateway, under vLLM's names with our prefix. Latencies are taken from the engine's events
- * by a client that wraps another, so no dialect knows that it is measured. Labels hold model names and codes, never
+ * by an observer, so no dialect knows that it is measured. Labels hold model names and codes, never
  * anything a client wrote.
  */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
-import type { ModelRegistry, ServedModel } from '../../api/models.ts'
-import type { EngineClient } from '../../engine/client.ts'
+import type { ModelRegistry } from '../../api/models.ts'
 import type { EngineEvent, GenerateRequest } from '../../engine/messages.ts'
 import { type EngineMetric, type EngineStats, METRICS } from '../../engine/stats.ts'
 import { type ErrorCode, SkeinError } from '../../errors.ts'
 import type { RequestTally } from '../http/request-end.ts'
-import { withChangedClient } from '../routing/changed-client.ts'
-import { DrawnTokens } from '../routing/drawn-tokens.ts'
+import type { Observer, Watch } from '../routing/observed.ts'
+import type { Ending } from '../routing/relay.ts'
 import { RecentValues } from './recent-values.ts'
 import { countFleet, type MeasuredFleet } from './worker-metrics.ts'
 
@@ -90,34 +89,25 @@ export class Metrics {
     this.#namesOf.delete(worker)
   }
 
-  /** The same model, with every request through it measured, and counted in `tally`, too. */
-  observe(model: ServedModel, tally: RequestTally | null = null): ServedModel {
-    const generate: EngineClient['generate'] = (request, signal) =>
-      this.#measure(model, tally, request, signal)
-    return withChangedClient(model, { generate })
+  /** Measures every request, and counts in `tally`, too. */
+  observer(tally: RequestTally | null = null): Observer {
+    return { begin: ({ id }, request) => this.#measure(id, request, tally) }
   }
 
   dispose(): void {
     this.registry.clear()
   }
 
-  async *#measure(
-    { id: model, client }: ServedModel,
-    tally: RequestTally | null,
-    request: GenerateRequest,
-    signal: AbortSignal | undefined,
-  ): AsyncGenerator<EngineEvent> {
+  #measure(model: string, request: GenerateRequest, tally: RequestTally | null): Watch {
     const clock = new RequestClock(request.n)
-    const drawn = new DrawnTokens(request.n)
     let labels: Labels = { model }
     let hasBegun = false
     this.recent.numOpen++
     if (tally !== null) tally.model = model
-    try {
-      for await (const event of client.generate(request, signal)) {
+    return {
+      event: (event, numDrawn) => {
         if (!hasBegun) this.recent.numStarted++
         hasBegun = true
-        const numDrawn = drawn.toldBy(event)
         this.#generationTokens.inc({ model }, numDrawn)
         if (tally !== null) count(tally, event, request, numDrawn)
         if (event.type === 'prompt') {
@@ -130,17 +120,19 @@ export class Metrics {
         } else if (event.type === 'text') this.#time(labels, clock, event)
         else if (event.type === 'finish')
           this.#success.inc({ model, finished_reason: event.reason })
-        yield event
-      }
-      this.#whole.observe({ model }, clock.elapsed())
-    } catch (thrown) {
-      const { code } = SkeinError.from(thrown)
-      // It found the line full and has no answer that could fail; a batch sends it again and again until there is room.
-      if (code !== 'queue_full') this.#failed.inc({ model, code })
-      throw thrown
-    } finally {
-      this.recent.numOpen--
+      },
+      end: (ending) => {
+        this.recent.numOpen--
+        if (ending.how === 'done') this.#whole.observe({ model }, clock.elapsed())
+        if (ending.how === 'failed') this.#countFailed(model, ending)
+      },
     }
+  }
+
+  #countFailed(model: string, { thrown }: Ending & { how: 'failed' }): void {
+    const { code } = SkeinError.from(thrown)
+    // It found the line full and has no answer that could fail; a batch sends it again and again until there is room.
+    if (code !== 'queue_full') this.#failed.inc({ model, code })
   }
 
   #labelsAt(model: string, worker: string): Labels {

@@ -13,11 +13,10 @@ import {
 } from '@opentelemetry/api'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import type { ServedModel } from '../../api/models.ts'
-import type { EngineEvent, GenerateRequest } from '../../engine/messages.ts'
+import type { GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { onRequestEnd } from '../http/request-end.ts'
-import { withChangedClient } from '../routing/changed-client.ts'
-import { DrawnTokens } from '../routing/drawn-tokens.ts'
+import type { Observer, Watch } from '../routing/observed.ts'
 
 const NAME = 'skein'
 
@@ -81,16 +80,13 @@ export function traceRequests(app: FastifyInstance): void {
   })
 }
 
-/** The same model, with a span for every answer. Names of attributes are those of OpenTelemetry for generative AI. */
-export function traced(model: ServedModel): ServedModel {
-  return withChangedClient(model, {
-    generate(request, signal) {
-      // Now, not when the first event is asked for: the context is that of the HTTP request.
-      const attributes = attributesOf(model, request)
-      const span = trace.getTracer(NAME).startSpan(`generate ${model.id}`, { attributes })
-      return watch(span, request, model.client.generate(request, signal))
-    },
-  })
+/** Makes a span for every answer. Names of attributes are those of OpenTelemetry for generative AI. */
+export const tracer: Observer = {
+  begin(model, request) {
+    const attributes = attributesOf(model, request)
+    const span = trace.getTracer(NAME).startSpan(`generate ${model.id}`, { attributes })
+    return watch(span, request)
+  },
 }
 
 function attributesOf({ id, client }: ServedModel, { n, maxTokens, prompt }: GenerateRequest) {
@@ -105,18 +101,13 @@ function attributesOf({ id, client }: ServedModel, { n, maxTokens, prompt }: Gen
   }
 }
 
-async function* watch(
-  span: Span,
-  { n }: GenerateRequest,
-  events: AsyncIterable<EngineEvent>,
-): AsyncGenerator<EngineEvent> {
-  const drawn = new DrawnTokens(n)
+function watch(span: Span, { n }: GenerateRequest): Watch {
   let outputTokens = 0
   let hasText = false
   let numEnded = 0
-  try {
-    for await (const event of events) {
-      outputTokens += drawn.toldBy(event)
+  return {
+    event(event, numDrawn) {
+      outputTokens += numDrawn
       if (event.type === 'prompt') {
         span.setAttribute('skein.cached_tokens', event.cachedTokens ?? 0)
         if (event.worker !== undefined) span.setAttribute('skein.worker', event.worker)
@@ -125,15 +116,15 @@ async function* watch(
         hasText = true
         span.addEvent('first text')
       } else if (event.type === 'finish') numEnded++
-      yield event
-    }
-  } catch (thrown) {
-    span.setAttribute('error.type', SkeinError.from(thrown).code)
-    span.setStatus({ code: SpanStatusCode.ERROR })
-    throw thrown
-  } finally {
-    span.setAttribute('gen_ai.usage.output_tokens', outputTokens)
-    if (numEnded < n) span.addEvent('cut short')
-    span.end()
+    },
+    end(ending) {
+      if (ending.how === 'failed') {
+        span.setAttribute('error.type', SkeinError.from(ending.thrown).code)
+        span.setStatus({ code: SpanStatusCode.ERROR })
+      }
+      span.setAttribute('gen_ai.usage.output_tokens', outputTokens)
+      if (numEnded < n) span.addEvent('cut short')
+      span.end()
+    },
   }
 }

@@ -64,8 +64,8 @@ interface MountContext {
   readonly rates: RateLimits
   /** Null: requests are answered here. */
   readonly front: Front | null
-  /** The models as one request may use them, beside what its key may. */
-  readonly modelsFor: (request: FastifyRequest) => ModelRegistry
+  /** The models as one request of this caller may use them. */
+  readonly modelsFor: (request: FastifyRequest, principal: Principal) => ModelRegistry
 }
 
 /** Of a form, beside its file. */
@@ -351,12 +351,12 @@ class Exchange {
   }
 
   #callOf(signal: AbortSignal): Call {
-    const { modelsFor, admin, limits, rates } = this.#context
+    const { modelsFor, admin, limits } = this.#context
     const { principal, body, params } = this.#request
     assert(principal !== null, 'a handler ran before its caller was known')
     // It goes when its handler is done with it, not when the answer is.
     this.#request.body = undefined
-    const own = rates.modelsFor(principal, modelsFor(this.#request))
+    const own = modelsFor(this.#request, principal)
     return {
       // Never the request id, which clients may choose: ids name live requests of the engine.
       id: randomUUID().replaceAll('-', ''),

@@ -16,9 +16,9 @@ import type {
 } from '../../engine/messages.ts'
 import { type EngineStats, summedStats } from '../../engine/stats.ts'
 import { SkeinError } from '../../errors.ts'
-import { eager } from './eager.ts'
 import { PrefixHomes, prefixPoints } from './prefix-affinity.ts'
 import type { EngineSource } from './registry.ts'
+import { type Opened, opened, Relay } from './relay.ts'
 import {
   leastBusy,
   leastTaken,
@@ -122,7 +122,13 @@ export class Router implements EngineSource, EngineClient {
   }
 
   generate(request: GenerateRequest, signal?: AbortSignal): AsyncIterable<EngineEvent> {
-    return eager(this.#generate(request, signal))
+    const at: { place: Place | null } = { place: null }
+    return new Relay({
+      open: () => this.#open(request, signal, at),
+      event: (event) =>
+        event.type === 'prompt' ? { ...event, worker: at.place!.replica.id } : event,
+      end: () => at.place?.leave(),
+    })
   }
 
   async call<M extends EngineCall>(
@@ -135,25 +141,24 @@ export class Router implements EngineSource, EngineClient {
   /** Workers are ended by whoever started them. */
   async close(): Promise<void> {}
 
-  async *#generate(
+  /** Until its first event has come a request may be sent to another worker. `at` is told of the place that it has then. */
+  async #open(
     request: GenerateRequest,
     signal: AbortSignal | undefined,
-  ): AsyncGenerator<EngineEvent> {
+    at: { place: Place | null },
+  ): Promise<Opened> {
     const tried = new Set<string>()
     for (;;) {
-      let hasBegun = false
-      const place = this.#place(request, tried)
-      const { replica, leave } = place instanceof Promise ? await place : place
+      const chosen = this.#place(request, tried)
+      const place = chosen instanceof Promise ? await chosen : chosen
+      const { replica } = place
       try {
-        for await (const event of clientOf(replica).generate(request, signal)) {
-          hasBegun = true
-          yield event.type === 'prompt' ? { ...event, worker: replica.id } : event
-        }
-        return
+        const events = await opened(clientOf(replica).generate(request, signal))
+        at.place = place
+        return events
       } catch (thrown) {
-        if (hasBegun || signal?.aborted || !this.#mayRetry(replica, tried, thrown)) throw thrown
-      } finally {
-        leave()
+        place.leave()
+        if (signal?.aborted || !this.#mayRetry(replica, tried, thrown)) throw thrown
       }
       this.#memory.counts.retries++
       await this.#anyReady(tried, signal)
