@@ -68,7 +68,9 @@ function watched(
     async open() {
       let request = given
       for (const observer of observers) {
-        const watch = await observer.begin(model, request, signal)
+        const begun = observer.begin(model, request, signal)
+        // Without a turn of promises where nobody waits, so that the engine is asked at once.
+        const watch = begun instanceof Promise ? await begun : begun
         watches.push(watch)
         request = watch.request ?? request
       }
