@@ -9,6 +9,7 @@ import { type Runner, stateBytesOf } from '../model/runner.ts'
 import { namespaceOf, SECRET_BYTES, sessionNamespace } from '../state/namespace.ts'
 import { MIN_PREFIX_TOKENS, type Prefix, PrefixCache } from '../state/prefix-cache.ts'
 import { joinTokens } from '../state/snapshot.ts'
+import type { Store } from '../state/store/store.ts'
 import type { TokenBytes } from './answer/answer-text.ts'
 import { identityOf } from './kept/identity.ts'
 import { snapshotPoints } from './kept/snapshot-points.ts'
@@ -72,7 +73,8 @@ export class States {
   readonly #prefixes: PrefixCache
   readonly #coming = new Set<Coming>()
   readonly #turns: SessionTurns
-  readonly #secret: Uint8Array
+  readonly #store: Store | null
+  readonly #ownSecret = randomBytes(SECRET_BYTES)
   readonly #uses = new WeakMap<LiveRequest, Use>()
   readonly #counters = { cachedTokens: 0, prefixHits: 0, prefixMisses: 0 }
 
@@ -89,7 +91,7 @@ export class States {
     this.#keepsPrefixes = prefixBytes >= stateBytesOf(runner.info.stateShape)
     this.#transfers = transfers
     this.#prefixes = new PrefixCache(prefixBytes, (state) => transfers.giveBack(state))
-    this.#secret = store?.secret ?? randomBytes(SECRET_BYTES)
+    this.#store = store
     this.#turns = new SessionTurns(runner, slots, transfers, tokenBytes, options, wake)
     this.calls = sessionCalls({
       turns: this.#turns,
@@ -117,6 +119,7 @@ export class States {
       ...this.#counters,
       ...(saver?.counters ?? { saves: 0, failedSaves: 0 }),
       loads: tiers.numLoads,
+      storeFailing: this.#store?.isDown === true || saver?.hasFailed === true ? 1 : 0,
     }
   }
 
@@ -255,6 +258,11 @@ export class States {
   #usesPrefixes(request: GenerateRequest): boolean {
     const isOneState = request.mixture === undefined
     return this.#keepsPrefixes && request.cache !== 'no-store' && isOneState
+  }
+
+  /** That of a store which is opened late changes once. */
+  get #secret(): Uint8Array {
+    return this.#store?.secret ?? this.#ownSecret
   }
 
   #sessionNamespace(tenant: string): string {

@@ -69,6 +69,7 @@ export const STATE_ROWS = {
     isTotal: true,
   },
   loads: { help: 'States read back from disk', metric: 'state_loads', isTotal: true },
+  storeFailing: { help: 'Workers that cannot write states at present', metric: 'store_failing' },
 } as const satisfies Rows
 
 type Rows = Readonly<Record<string, Row>>

@@ -2,6 +2,7 @@
  * Puts the parts together: file → checkpoint → backend → model → runner → engine. Used by the worker process, the
  * library entry, the commands and the benches.
  */
+import { randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { freemem } from 'node:os'
 import { fileURLToPath } from 'node:url'
@@ -10,6 +11,7 @@ import { LocalEngineClient } from '../engine/client/local-client.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS, Engine } from '../engine/engine.ts'
 import { identityOf } from '../engine/kept/identity.ts'
+import { isWithoutDisk, LateStore } from '../engine/kept/late-store.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../engine/states.ts'
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
@@ -32,6 +34,7 @@ import { readTunedStateAside } from '../model/tuned-state-aside.ts'
 import { openTunedState } from '../model/tuned-state-file.ts'
 import type { LoadProgress } from '../model/weights.ts'
 import type { MemberFacts } from '../state/shared/shared-store.ts'
+import { warn } from '../state/store/failures.ts'
 import type { Store } from '../state/store/store.ts'
 import { openClusterStore, openStore } from '../state/store/store-thread.ts'
 import { findVocabulary } from '../tokenizer/find-vocabulary.ts'
@@ -296,6 +299,9 @@ function limitsOf(choice: EngineChoice) {
   }
 }
 
+/** How often a store is opened again whose disk was full. */
+const REOPEN_MS = 2000
+
 async function openStoreOf(
   choice: EngineChoice,
   runner: ModelRunner,
@@ -312,7 +318,16 @@ async function openStoreOf(
     })
   }
   if (dataDir === undefined) return null
-  return openStore({ dataFolder: dataDir, identity, isDurable: durable })
+  const open = () => openStore({ dataFolder: dataDir, identity, isDurable: durable })
+  try {
+    return await open()
+  } catch (thrown) {
+    const problem = SkeinError.from(thrown)
+    if (!isWithoutDisk(problem) || problem.code === 'invalid_request') throw problem
+    warn('sessions are not to be had until the store can be opened', problem)
+    const onOpen = () => process.stderr.write('skein: the store was opened; sessions go on\n')
+    return new LateStore(problem, { open, onOpen, retryMs: REOPEN_MS, secret: randomBytes(32) })
+  }
 }
 
 /** What other members are told of a worker. */

@@ -286,6 +286,7 @@ export function fakeLoad(at: number, scale = 1): WorkerSample {
       unsaved: 0,
       prefixes: 210,
       prefix_bytes: 84_000_000,
+      store_failing: 0,
       cached_tokens_per_second: 640 * wave,
       prefix_hit_rate: 0.61,
     },

@@ -65,10 +65,11 @@ export function mountSystem(app: FastifyInstance, context: SystemContext): void 
 }
 
 /**
- * All that is counted on answers. A worker that was given up before it ever did is not: whoever asked for it has been told,
+ * All that is counted on answers, and states can be written. A worker that was given up before it ever did is not: whoever asked for it has been told,
  * and it is listed as failed until it is started again or forgotten.
  */
-function isWhole({ state, workers }: ModelEntry): boolean {
+function isWhole({ state, workers, client }: ModelEntry): boolean {
+  if (client?.stats.states?.storeFailing) return false
   return workers === undefined ? state === 'ready' : workers.ready === workers.all
 }
 

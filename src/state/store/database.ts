@@ -20,7 +20,7 @@ import { type FileLayer, realFiles } from './files.ts'
 import { StoreLog } from './log.ts'
 import { Owners } from './owners.ts'
 import { SessionRows } from './session-rows.ts'
-import type { Database } from './sqlite.ts'
+import { type Database, isWithoutRoom } from './sqlite.ts'
 import type {
   Claim,
   ListPage,
@@ -127,6 +127,10 @@ export class StoreDatabase {
       this.#remove(removed, removed.length > 0)
       return { session, others: this.usage(name.namespace) }
     } catch (error) {
+      const isNew = mayCreate && this.#isToldFirst && isWithoutRoom(error)
+      // Turns are told of before they are written, the first one of a session too.
+      if (isNew && this.#rows.find(name) === null)
+        return { session: null, others: this.usage(name.namespace), isUnclaimed: true }
       throw error instanceof SkeinError ? error : unavailable('claimed', error)
     }
   }
@@ -154,15 +158,16 @@ export class StoreDatabase {
     }
   }
 
-  /** All of it is in the store when this returns, or nothing. Throws state_unavailable. */
-  commit(change: StoreChange): void {
+  /** All of it is in the store when this returns, save the sessions that it gives; or nothing. Throws state_unavailable. */
+  commit(change: StoreChange): readonly SessionName[] {
     const staged: StagedState[] = []
     let removed: string[]
+    const lost: SessionName[] = []
     try {
       const { maxInlineBytes = MAX_INLINE_BYTES } = this.#options
       const inlineBytes = this.#log.inlineBytes(maxInlineBytes)
       for (const put of change.puts) staged.push(this.#stage(put, inlineBytes))
-      removed = this.#locked(() => this.#apply(change, staged))
+      removed = this.#locked(() => this.#apply(change, staged, lost))
     } catch (error) {
       for (const state of staged) this.#unstage(state)
       throw unavailable('written', error)
@@ -170,6 +175,7 @@ export class StoreDatabase {
     this.#log.used()
     const isDeletion = change.sessions.some(({ record }) => record === null)
     this.#remove(removed, isDeletion)
+    return lost
   }
 
   /** Moves the log into the database and empties it. What fails here has been committed, and is tried again later. */
@@ -206,12 +212,18 @@ export class StoreDatabase {
 
   /** Returns files that may go. */
   #apply(
-    { sessions, deleteKeys, releases = [] }: StoreChange,
+    { sessions, deleteKeys, releases = [], unclaimed = [] }: StoreChange,
     staged: readonly StagedState[],
+    lost: SessionName[],
   ): string[] {
     for (const state of staged) this.#insert(state)
     const keys = [...deleteKeys]
     for (const { record, ...name } of sessions) {
+      if (unclaimed.some((one) => isSame(one, name)) && this.#isMeanwhileOthers(name)) {
+        lost.push(name)
+        keys.push(...(record?.turns ?? []).map(({ key }) => key))
+        continue
+      }
       this.#refuseForeign(name)
       keys.push(...this.#rows.remove(name))
       if (record === null) continue
@@ -224,6 +236,18 @@ export class StoreDatabase {
     }
     // Not before all sessions are as they will be: a fork may come after the session that its states were of.
     return this.#removeUnused(keys)
+  }
+
+  get #isToldFirst(): boolean {
+    const { isDurable, isToldFirst = !isDurable } = this.#options
+    return isToldFirst
+  }
+
+  /** Another process has made a session of that name since this one began it without a claim. */
+  #isMeanwhileOthers(name: SessionName): boolean {
+    const claimant = this.#rows.claimantOf(name)
+    if (claimant === this.owner) return false
+    return this.#rows.find(name) !== null || (claimant !== null && this.#owners.isAlive(claimant))
   }
 
   /** Throws conflict. What a dead process had is free from here on. */
@@ -239,8 +263,7 @@ export class StoreDatabase {
 
   /** Where turns are answered before they are written, its last ones may not be here. */
   #bury(owner: string): void {
-    const { isDurable, isToldFirst = !isDurable } = this.#options
-    if (isToldFirst) this.#rows.leaveGap(owner)
+    if (this.#isToldFirst) this.#rows.leaveGap(owner)
     this.#rows.unclaimAllOf(owner)
     this.#owners.forget(owner)
   }
@@ -336,4 +359,8 @@ export class StoreDatabase {
     })
     this.checkpoint()
   }
+}
+
+function isSame(a: SessionName, b: SessionName): boolean {
+  return a.namespace === b.namespace && a.id === b.id
 }

@@ -25,4 +25,11 @@ export function isSqliteError(error: unknown): error is Error & { readonly errco
   return error instanceof Error && 'errcode' in error && typeof error.errcode === 'number'
 }
 
+/** Nothing can be written: the disk is full, or broken, or to be read alone. */
+export function isWithoutRoom(error: unknown): boolean {
+  return isSqliteError(error) && NO_ROOM.includes(error.errcode & 0xff)
+}
+
 const SQLITE_BUSY = 5
+/** SQLITE_READONLY, SQLITE_IOERR and SQLITE_FULL. */
+const NO_ROOM = [8, 10, 13]

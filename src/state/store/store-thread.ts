@@ -72,6 +72,8 @@ class ThreadedStore implements Store {
   /** i32 [1]: the writer gives way to them. */
   readonly #numReads: Int32Array
   #numCommits = 0
+  /** Sessions that were begun here without a claim, and of which nothing has been written. */
+  readonly #unclaimed = new Map<string, SessionName>()
 
   /** Writer and reader may be the same. */
   constructor(
@@ -97,8 +99,10 @@ class ThreadedStore implements Store {
     }
   }
 
-  claim(name: SessionName, mayCreate: boolean): Promise<Claim> {
-    return this.#reader.ask('claim', { name, mayCreate })
+  async claim(name: SessionName, mayCreate: boolean): Promise<Claim> {
+    const claim = await this.#reader.ask('claim', { name, mayCreate })
+    if (claim.isUnclaimed) this.#unclaimed.set(keyOf(name), name)
+    return claim
   }
 
   find(name: SessionName): Promise<StoredSession | null> {
@@ -136,7 +140,11 @@ class ThreadedStore implements Store {
       }
       puts.push({ ...put, numParts })
     }
-    return this.#writer.ask('commit', { ...change, number, puts })
+    const unclaimed = change.sessions.flatMap((name) => this.#unclaimed.get(keyOf(name)) ?? [])
+    const lost = await this.#writer.ask('commit', { ...change, unclaimed, number, puts })
+    for (const name of [...unclaimed, ...(change.releases ?? [])])
+      this.#unclaimed.delete(keyOf(name))
+    return lost
   }
 
   /** The reader's connection first: the other one gives up the claims of both. */
@@ -231,4 +239,8 @@ class StoreThread {
 
 function threadEnded(reason: string): SkeinError {
   return new SkeinError('state_unavailable', `the store's thread ended (${reason})`)
+}
+
+function keyOf({ namespace, id }: SessionName): string {
+  return `${namespace} ${id}`
 }

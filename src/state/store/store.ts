@@ -44,6 +44,8 @@ export interface StoreChange {
   readonly deleteKeys: readonly string[]
   /** Sessions that others may claim from then on. */
   readonly releases?: readonly SessionName[] | undefined
+  /** Of these sessions those that were begun without a claim, and may be another's by now. */
+  readonly unclaimed?: readonly SessionName[] | undefined
 }
 
 export interface StatePut {
@@ -66,6 +68,8 @@ export interface Claim {
   /** Null: there is none of that name. */
   readonly session: StoredSession | null
   readonly others: Usage
+  /** A new one that could not be claimed, since nothing can be written: it is made sure of when it is. */
+  readonly isUnclaimed?: boolean
 }
 
 export interface ListPage {
@@ -85,6 +89,8 @@ export interface LeaseSight {
 export interface Store {
   /** Pause after a write that failed; absent: 2 s. */
   readonly retryMs?: number
+  /** Nothing can be asked of it at present. */
+  readonly isDown?: boolean
   /** Of tenants' namespaces; it lives as long as the store does. */
   readonly secret: Uint8Array
   /** Null: claims last as long as the process. */

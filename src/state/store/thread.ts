@@ -238,10 +238,7 @@ function openDatabase({ dataFolder, numReads, kind, ...options }: ThreadOptions)
       list: (namespace, page) => database.list(namespace, page),
       usage: (namespace) => database.usage(namespace),
       expire: () => database.expire(),
-      commit(change) {
-        database.commit(change)
-        return []
-      },
+      commit: (change) => database.commit(change),
       close() {
         for (const timer of timers) clearInterval(timer)
         database.close()

@@ -262,6 +262,48 @@ describe('faults', () => {
     restarted.close()
   })
 
+  test('a new session begins without a claim on a full disk, and is whose is written first', () => {
+    const folder = newFolder()
+    const full = open(folder, { maxPages: 30 })
+    expect(() => {
+      for (let seed = 1; seed < 100; seed++) full.commit(changeOf(`s${seed}`, seed))
+    }).toThrow('is full')
+    // The rest of the last page.
+    expect(() => {
+      for (let i = 0; i < 10_000; i++) full.claim({ namespace: NAMESPACE, id: `${i}` }, false)
+      for (let i = 0; i < 10_000; i++) {
+        const { isUnclaimed } = full.claim({ namespace: NAMESPACE, id: `c${i}` }, true)
+        if (isUnclaimed) throw new Error('unclaimed')
+      }
+    }).toThrow('unclaimed')
+    const [mine, theirs] = ['mine', 'theirs'].map((id) => ({ namespace: NAMESPACE, id }))
+    for (const name of [mine!, theirs!])
+      expect(full.claim(name, true)).toMatchObject({ session: null, isUnclaimed: true })
+    // What is not new is not to be had without a claim.
+    expect(() => full.claim({ namespace: NAMESPACE, id: 's1' }, true)).not.toThrow()
+    const other = open(folder)
+    other.commit(changeOf('theirs', 7))
+    full.commit({
+      puts: [],
+      deleteKeys: [],
+      sessions: [1, 2, 3, 4].map((i) => ({ namespace: NAMESPACE, id: `s${i}`, record: null })),
+    })
+    const both = [changeOf('mine', 8), changeOf('theirs', 9)]
+    const lost = full.commit({
+      puts: both.flatMap(({ puts }) => puts),
+      sessions: both.flatMap(({ sessions }) => sessions),
+      deleteKeys: [],
+      unclaimed: [mine!, theirs!],
+    })
+    expect(lost).toEqual([theirs])
+    expect(contentOf(other)).toMatchObject({ mine: 8, theirs: 7 })
+    expect(() => full.load('key theirs 9', NAMESPACE)).toThrow('not there')
+    // From now on it is claimed.
+    expect(() => other.commit(changeOf('mine', 10))).toThrow('another worker')
+    full.close()
+    other.close()
+  })
+
   test('the file of a state whose row does not fit goes, and comes back when that fits', () => {
     const folder = newFolder()
     const database = open(folder, { maxPages: 16, maxInlineBytes: 10 })
