@@ -5,6 +5,7 @@
  */
 import type { Static, TSchema } from 'typebox'
 import type { SkeinError } from '../errors.ts'
+import { jsonText } from '../threads/json-text.ts'
 import type { RequestLimits } from './limits.ts'
 import type { MixtureAdmin, ModelAdmin, ModelRegistry } from './models.ts'
 import type { StreamForm } from './stream-form.ts'
@@ -36,6 +37,8 @@ export interface Call<Body = unknown> {
 export type Reply =
   /** Status 200 unless another is given. */
   | { readonly kind: 'json'; readonly body: object | string; readonly status?: number }
+  /** The text of one, where writing it takes longer than others should wait. */
+  | { readonly kind: 'json-text'; readonly text: string }
   | { readonly kind: 'bytes'; readonly bytes: Uint8Array }
   /**
    * One object per event, written in the dialect's form of streams. The first is asked for before any header is written, so what fails until then
@@ -141,6 +144,10 @@ export function operators(route: Route): Route {
 
 export function json(body: object | string, status = 200): Reply {
   return { kind: 'json', body, status }
+}
+
+export async function longJson(body: object): Promise<Reply> {
+  return { kind: 'json-text', text: await jsonText(body) }
 }
 
 export function bytes(content: Uint8Array): Reply {

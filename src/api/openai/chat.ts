@@ -7,7 +7,7 @@ import { prepareChat } from '../chat/prepare.ts'
 import { type PreparedChat, type PromptRead, replyEvents } from '../chat/reply.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls, LiveHandle } from '../live-calls.ts'
-import { type Call, json, post, type Reply, type Route } from '../route.ts'
+import { type Call, json, longJson, post, type Reply, type Route } from '../route.ts'
 import { checkSession, sessionUse, wirePosition } from '../sessions/use.ts'
 import { constraintOf, FORMAT_FIELDS, type FormatFields, formatFields } from './asks/formats.ts'
 import {
@@ -51,7 +51,8 @@ export function chatRoute(limits: RequestLimits, live: LiveCalls): Route {
 
 export async function replyOf(chat: LiveChat, isStream: boolean): Promise<Reply> {
   if (isStream) return { kind: 'events', events: streamed(chat) }
-  return json(await whole(chat))
+  const reply = await whole(chat)
+  return chat.request.logprobs === null ? json(reply) : await longJson(reply)
 }
 
 /** A chat call that has been checked and turned into what the engine needs. */

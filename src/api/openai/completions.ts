@@ -13,7 +13,7 @@ import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls, LiveHandle } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
 import { numPrompts } from '../prompt-list.ts'
-import { type Call, json, post, type Reply, type Route } from '../route.ts'
+import { type Call, json, longJson, post, type Reply, type Route } from '../route.ts'
 import { wirePosition } from '../sessions/use.ts'
 import { constraintOf, FORMAT_FIELDS } from './asks/formats.ts'
 import {
@@ -52,7 +52,8 @@ export function completionsRoute(limits: RequestLimits, live: LiveCalls): Route 
     warnUnknown(call.body, body.properties, call.warn)
     const completion = { ...(await prepare(call)), live }
     if (call.body.stream === true) return { kind: 'events', events: streamed(completion) }
-    return json(await whole(completion))
+    const reply = await whole(completion)
+    return completion.withLogprobs ? await longJson(reply) : json(reply)
   })
 }
 
@@ -131,7 +132,7 @@ async function whole(completion: LiveCompletion): Promise<object> {
   try {
     for await (const answered of runAll(model.client, requests, handle.signal)) {
       read.take(answered, completion)
-      for (const choice of concerned(choices, answered, n)) choice.take(answered.event)
+      for (const choice of concerned(choices, answered, n)) await choice.take(answered.event)
     }
   } catch (thrown) {
     throw handle.failureOf(thrown)
@@ -156,7 +157,7 @@ async function* streamed(completion: LiveCompletion): AsyncGenerator<object> {
     for await (const answered of runAll(model.client, requests, handle.signal)) {
       read.take(answered, completion)
       for (const choice of concerned(choices, answered, n)) {
-        const piece = choice.take(answered.event)
+        const piece = await choice.take(answered.event)
         if (piece === null) continue
         const usage = includeUsage ? { usage: null } : {}
         yield { ...head, choices: [piece], ...usage, ...sessionField(choice) }
@@ -240,14 +241,14 @@ class Choice {
   }
 
   /** The entry of a stream's `choices` for this event; null when the event shows nothing. */
-  take(event: Answered['event']): object | null {
+  async take(event: Answered['event']): Promise<object | null> {
     if (event.type === 'finish') {
       this.completionTokens = event.completionTokens
       this.#reason = event.reason
       this.session = event.session ?? null
       return this.#entry('', null)
     }
-    const piece = event.type === 'prompt' ? this.#echo(event) : this.#text(event)
+    const piece = await (event.type === 'prompt' ? this.#echo(event) : this.#text(event))
     if (piece === null) return null
     if (this.#isKept) this.#pieces.push(piece)
     return this.#entry(piece.text, piece.logprobs)
@@ -258,18 +259,18 @@ class Choice {
     return this.#entry(text, this.#completion.withLogprobs ? this.#allLogprobs() : null)
   }
 
-  #echo(event: Extract<EngineEvent, { type: 'prompt' }>) {
+  async #echo(event: Extract<EngineEvent, { type: 'prompt' }>) {
     if (!this.#completion.echo) return null
     const { tokens, text } = this.#prompt
     const bytesOf = (i: number) => this.#completion.model.tokenizer.bytesOf(tokens[i]!)
-    const logprobs = event.logprobs && this.#builder.add(event.logprobs, bytesOf)
+    const logprobs = event.logprobs && (await this.#builder.add(event.logprobs, bytesOf))
     this.#builder.endText()
     return { text, logprobs }
   }
 
-  #text(event: Extract<EngineEvent, { type: 'text' }>) {
+  async #text(event: Extract<EngineEvent, { type: 'text' }>) {
     const noBytes = () => new Uint8Array(0)
-    const logprobs = event.logprobs && this.#builder.add(event.logprobs, noBytes)
+    const logprobs = event.logprobs && (await this.#builder.add(event.logprobs, noBytes))
     if (event.text === '' && logprobs === null) return null
     return { text: event.text, logprobs }
   }

@@ -1,5 +1,9 @@
 /** The two shapes in which the OpenAI API reports log-probabilities. */
 import type { TokenText } from '../../engine/messages.ts'
+import { turns } from '../../threads/turns.ts'
+
+/** Tokens that are written at once, with at most 20 alternatives each. */
+const AT_ONCE = 32
 
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 /** Ready for another text after each `decode()`. */
@@ -47,26 +51,36 @@ export interface CompletionLogprobs {
 export class CompletionLogprobsBuilder {
   readonly #position = new TextPosition()
 
-  /** The tokens of an answer or, with their bytes, of an echoed prompt; null where nothing came before. */
-  add(
+  /**
+   * The tokens of an answer or, with their bytes, of an echoed prompt; null where nothing came before. A prompt of thousands
+   * takes many turns of the event loop.
+   */
+  async add(
     tokens: readonly (TokenText | null)[],
     bytesOf: (index: number) => Uint8Array,
-  ): CompletionLogprobs {
+  ): Promise<CompletionLogprobs> {
     const out: CompletionLogprobs = {
       tokens: [],
       token_logprobs: [],
       top_logprobs: [],
       text_offset: [],
     }
-    tokens.forEach((token, i) => {
-      const bytes = token?.bytes ?? bytesOf(i)
-      out.tokens.push(tokenString(bytes))
-      out.token_logprobs.push(token === null ? null : finite(token.logprob))
-      out.top_logprobs.push(token === null ? null : topOf(token))
-      out.text_offset.push(this.#position.characters)
-      this.#position.add(bytes)
-    })
+    for (let from = 0; from < tokens.length; from += AT_ONCE) {
+      const end = Math.min(tokens.length, from + AT_ONCE)
+      await turns.do(() => {
+        for (let i = from; i < end; i++) this.#addOne(out, tokens[i]!, () => bytesOf(i))
+      })
+    }
     return out
+  }
+
+  #addOne(out: CompletionLogprobs, token: TokenText | null, ownBytes: () => Uint8Array): void {
+    const bytes = token?.bytes ?? ownBytes()
+    out.tokens.push(tokenString(bytes))
+    out.token_logprobs.push(token === null ? null : finite(token.logprob))
+    out.top_logprobs.push(token === null ? null : topOf(token))
+    out.text_offset.push(this.#position.characters)
+    this.#position.add(bytes)
   }
 
   /** The text so far is a whole, as an echoed prompt is: no character goes on behind it. */

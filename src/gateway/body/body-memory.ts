@@ -4,6 +4,7 @@
  * was announced.
  */
 import type { Readable } from 'node:stream'
+import { setImmediate } from 'node:timers/promises'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { SkeinError } from '../../errors.ts'
 import { turns } from '../../threads/turns.ts'
@@ -160,6 +161,9 @@ export function holdBodies(app: FastifyInstance, memory: BodyMemory, bounds: Bod
   })
 }
 
+/** Of a body, copied in one turn of the event loop. */
+const COPIED_BYTES = 2 ** 20
+
 /**
  * A body in one piece. `look` sees every part as it comes. Past a bound for strangers, one without a key in a header must
  * have shown it: `keyOf` gives the tenant of the key in what has come, or throws.
@@ -194,6 +198,8 @@ export async function readBody(
   for (const part of parts) {
     body.set(part, at)
     at += part.length
+    if (Math.floor(at / COPIED_BYTES) > Math.floor((at - part.length) / COPIED_BYTES))
+      await setImmediate()
   }
   return body
 }

@@ -264,11 +264,18 @@ class Exchange {
     if (reply.kind === 'events') this.#request.heldBody?.letGo()
     if (reply.kind === 'events') return this.#stream(reply.events)
     if (reply.kind === 'bytes') return this.#sendBytes(reply.bytes)
+    if (reply.kind === 'json-text') return this.#sendText(reply.text)
     if (this.#reply.sent) return this.#endJson(reply.body)
     const { body, status = 200 } = reply
     this.#reply.code(status)
     if (typeof body === 'object') return this.#reply.send(body)
     return this.#reply.type('application/json; charset=utf-8').send(JSON.stringify(body))
+  }
+
+  #sendText(text: string): unknown {
+    if (!this.#reply.sent) return this.#reply.type('application/json; charset=utf-8').send(text)
+    this.#reply.raw.end(text)
+    return this.#reply
   }
 
   #sendBytes(content: Uint8Array): unknown {

@@ -1,0 +1,35 @@
+/** A large value as JSON, a piece of it in each turn of the event loop. The text is that of JSON.stringify. */
+import { turns } from './turns.ts'
+
+/** Of a list that is written at once: with 20 alternatives each, some thousand log-probabilities. */
+const PIECE = 32
+/** Deeper than that no reply has long lists. */
+const DEPTH = 6
+
+export async function jsonText(value: unknown): Promise<string> {
+  const parts: string[] = []
+  for (const write of writes(value, DEPTH)) parts.push(await turns.do(write))
+  return parts.join('')
+}
+
+function* writes(value: unknown, depth: number): Generator<() => string> {
+  if (typeof value !== 'object' || value === null || depth === 0) {
+    yield () => JSON.stringify(value)
+  } else if (Array.isArray(value) && value.length > PIECE) {
+    for (let at = 0; at < value.length; at += PIECE) {
+      const before = at === 0 ? '[' : ','
+      yield () => before + JSON.stringify(value.slice(at, at + PIECE)).slice(1, -1)
+    }
+    yield () => ']'
+  } else {
+    const isList = Array.isArray(value)
+    const entries = Object.entries(value).filter(([, one]) => one !== undefined)
+    yield () => (isList ? '[' : '{')
+    for (const [i, [name, one]] of entries.entries()) {
+      const comma = i === 0 ? '' : ','
+      yield () => (isList ? comma : `${comma}${JSON.stringify(name)}:`)
+      yield* writes(one, depth - 1)
+    }
+    yield () => (isList ? ']' : '}')
+  }
+}
