@@ -134,13 +134,20 @@ export interface ModelFile {
   readonly source: 'folder' | 'pulled' | 'bundled'
 }
 
-/** A download of a model that was asked for. GET /api/models/pulls → { pulls: PullRecord[] }, latest first. */
+/** POST /api/models/quantise: rounds a checkpoint once, into a file among the pulled ones. */
+export interface ModelQuantisation {
+  readonly model_path: string
+  readonly quant: 'int8' | 'q4' | 'nf4'
+}
+
+/** A download or quantisation that was asked for. GET /api/models/pulls → { pulls: PullRecord[] }, latest first. */
 export interface PullRecord {
   readonly id: string
-  /** As it was asked for: "rwkv7-g1-0.4b", "owner/repository:file" */
+  readonly kind: 'fetch' | 'quantise'
+  /** As it was asked for: "rwkv7-g1-0.4b", "owner/repository:file"; "demo.pth int8" */
   readonly name: string
   readonly state: 'running' | 'done' | 'failed'
-  /** What is being fetched; null before and after. */
+  /** What is being written; null before and after. */
   readonly file: string | null
   readonly done_bytes: number
   readonly total_bytes: number

@@ -26,10 +26,10 @@ import { Management } from '../gateway/management/management.ts'
 import { type ModelFolder, openModelFolder } from '../gateway/models/model-folder.ts'
 import { ModelHost } from '../gateway/models/model-host.ts'
 import { createRegistry } from '../gateway/routing/registry.ts'
+import { ModelJobs } from './checkpoints/model-jobs.ts'
 import { createLauncher } from './launcher.ts'
 import { type ClusterChoice, checkModelFile, type EngineChoice } from './load.ts'
 import { listModelFiles, nameOf, realPath, resolveSpec } from './model-files.ts'
-import { Pulls } from './pulls.ts'
 
 interface ServerOptions {
   readonly host?: string | undefined
@@ -206,7 +206,7 @@ function manage(
     isOpen: () => common.keys.length === 0 && common.keyRing?.isInUse !== true,
     resolve: (spec) => resolveSpec(spec, folder),
     listModels: () => listModelFiles(folder),
-    pulls: new Pulls(),
+    jobs: new ModelJobs(),
     openDoor,
   })
 }

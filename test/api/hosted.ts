@@ -27,7 +27,7 @@ function deferred() {
 }
 
 /** A worker that is ready when told, or never. */
-function refusePull(): never {
+function refuseChange(): never {
   throw new SkeinError('not_found', 'there is no hub', { param: 'name' })
 }
 
@@ -180,7 +180,7 @@ export function managementOf(
     isOpen: () => false,
     resolve,
     listModels: () => [],
-    pulls: { list: () => [], start: refusePull },
+    jobs: { list: () => [], start: refuseChange, quantise: refuseChange, remove: refuseChange },
     openDoor: () => {
       throw new Error('no door was asked for')
     },

@@ -43,6 +43,8 @@ const OPERATORS = [
 const ENDLESS = ['GET /api/events']
 const ADMINS = [
   'POST /api/models/pulls',
+  'POST /api/models/quantise',
+  'DELETE /api/models/:name',
   'GET /api/keys',
   'POST /api/keys',
   'POST /api/keys/:name/rotate',
@@ -86,7 +88,7 @@ function emptyManagement(): Management {
     isOpen: () => false,
     resolve: refuse,
     listModels: () => [],
-    pulls: { list: () => [], start: refuse },
+    jobs: { list: () => [], start: refuse, quantise: refuse, remove: refuse },
     openDoor: refuse,
   })
 }

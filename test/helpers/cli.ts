@@ -48,12 +48,16 @@ export interface RunningServer {
 }
 
 /** `skein serve`, or another command that listens, on a free port; resolves when it says where. */
-export function serve(args: readonly string[] = [], command = 'serve'): Promise<RunningServer> {
+export function serve(
+  args: readonly string[] = [],
+  command = 'serve',
+  variables: Readonly<Record<string, string>> = {},
+): Promise<RunningServer> {
   // Sessions go to a folder of this test's own, not to the user's.
   const XDG_DATA_HOME = mkdtempSync(join(tmpdir(), 'skein-data-'))
   const child = spawn(process.execPath, [MAIN, command, '--port', '0', ...args], {
     stdio: ['ignore', 'pipe', 'pipe'],
-    env: { ...process.env, XDG_DATA_HOME },
+    env: { ...process.env, XDG_DATA_HOME, ...variables },
   })
   const output: string[] = []
   const ended = new Promise<number>((resolve) => child.on('close', (code) => resolve(code ?? -1)))

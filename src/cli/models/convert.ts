@@ -1,6 +1,7 @@
 /** `skein convert`: a checkpoint of any readable format to `.pth` or safetensors, adapters merged on request. */
 import { existsSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
+import { checkVocabulary, writeVocabulary } from '../../host/checkpoints/write-vocabulary.ts'
 import { modelPath, openModel } from '../../host/load.ts'
 import { convertCheckpoint } from '../../model/convert.ts'
 import { adapterChoices } from '../../settings/engine-choice.ts'
@@ -8,7 +9,6 @@ import { choice, toggle } from '../../settings/flags.ts'
 import { ADAPTER_FLAGS } from '../../settings/table.ts'
 import { defineCommand } from '../terminal/command.ts'
 import { printJson, progressBar } from '../terminal/output.ts'
-import { checkVocabulary, writeVocabulary } from './write-vocabulary.ts'
 
 const DTYPES = ['f32', 'f16', 'bf16'] as const
 

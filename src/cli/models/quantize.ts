@@ -1,21 +1,14 @@
 /** `skein quantize`: rounds a checkpoint's large matrices once, into a file that loads without rounding again. */
-import { existsSync, statSync } from 'node:fs'
-import { extname } from 'node:path'
-import { CpuQuantiser } from '../../backend/cpu/quantise.ts'
-import { SkeinError } from '../../errors.ts'
+import { statSync } from 'node:fs'
+import { quantiseFile, SCHEMES, type Scheme } from '../../host/checkpoints/quantise-file.ts'
 import { modelPath } from '../../host/load.ts'
-import { openCheckpoint } from '../../model/checkpoint.ts'
-import { loadableArchitecture } from '../../model/formats/describe.ts'
-import { quantiseCheckpoint } from '../../model/quantise.ts'
 import { choice, toggle } from '../../settings/flags.ts'
 import { SETTINGS } from '../../settings/table.ts'
 import { defineCommand } from '../terminal/command.ts'
 import { formatBytes, printJson, progressBar } from '../terminal/output.ts'
-import { checkVocabulary, writeVocabulary } from './write-vocabulary.ts'
 
-const SCHEMES = { int8: 'i8', q4: 'q4', nf4: 'nf4' } as const
 // Object.keys forgets that SCHEMES has these keys and no others.
-const SCHEME_NAMES = Object.keys(SCHEMES) as readonly (keyof typeof SCHEMES)[]
+const SCHEME_NAMES = Object.keys(SCHEMES) as readonly Scheme[]
 
 export const quantize = defineCommand({
   examples: [['skein quantize MODEL.pth small.safetensors --quant int8', 'half the size']],
@@ -30,33 +23,11 @@ export const quantize = defineCommand({
     json: toggle('Report as JSON'),
   },
   run({ args }) {
-    const { input, output, threads } = args
-    const scheme = SCHEMES[args.quant]
-    if (extname(output).toLowerCase() !== '.safetensors')
-      throw new SkeinError('invalid_request', `${output} does not end in .safetensors`)
-    if (existsSync(output) && !args.force)
-      throw new SkeinError('conflict', `${output} exists; --force replaces it`)
-    const checkpoint = openCheckpoint(modelPath(input))
-    try {
-      loadableArchitecture(checkpoint)
-      if (!args.force) checkVocabulary(checkpoint, output)
-      const quantiser = new CpuQuantiser(threads === undefined ? {} : { threads })
-      const onProgress = progressBar('quantising')
-      try {
-        quantiseCheckpoint(checkpoint, output, {
-          scheme,
-          quantise: (...rows) => quantiser.quantise(...rows),
-          onProgress,
-        })
-      } finally {
-        // Its threads must not meet the end of the process.
-        quantiser.dispose()
-      }
-      const vocabulary = writeVocabulary(checkpoint, output)
-      report(checkpoint.fileBytes, { output, vocabulary }, args.json)
-    } finally {
-      checkpoint.close()
-    }
+    const { input, output, threads, quant: scheme, force: isForced } = args
+    const onProgress = progressBar('quantising')
+    const options = { scheme, threads, isForced, onProgress }
+    const { inputBytes, vocabulary } = quantiseFile(modelPath(input), output, options)
+    report(inputBytes, { output, vocabulary }, args.json)
   },
 })
 

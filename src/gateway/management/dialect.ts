@@ -17,7 +17,7 @@ export function managementDialect(management: Management, requests: RecentReques
       ...[...systemRoutes(management), requestsRoute(requests), ...workerRoutes(management)].map(
         operators,
       ),
-      pullRoute(management),
+      ...modelRoutes(management).map((route): Route => ({ ...route, role: 'admin' })),
     ],
     renderError: renderManagementError,
     statusOf,
@@ -42,7 +42,7 @@ function systemRoutes(management: Management): Route[] {
     get('/api/models', 'Checkpoints that a worker can be started with', () =>
       json({ models: management.models() }),
     ),
-    get('/api/models/pulls', 'Downloads of models, latest first, with their progress', () =>
+    get('/api/models/pulls', 'Downloads and quantisations, latest first, with their progress', () =>
       json({ pulls: management.pulls() }),
     ),
   ]
@@ -59,13 +59,38 @@ const pullBody = Type.Object(
   { additionalProperties: false },
 )
 
-/** What is fetched takes the disk of everybody. */
-function pullRoute(management: Management): Route {
-  const summary = 'Fetch a model from the hub; answers before it is there'
-  const route = post('/api/models/pulls', summary, pullBody, async ({ body }) =>
-    json(management.pull(body.name)),
-  )
-  return { ...route, role: 'admin' }
+const quantiseBody = Type.Object(
+  {
+    model_path: Type.String({ minLength: 1, maxLength: 600 }),
+    quant: Type.Union([Type.Literal('int8'), Type.Literal('q4'), Type.Literal('nf4')]),
+  },
+  { additionalProperties: false },
+)
+
+/** What changes files: the disk is everybody's. */
+function modelRoutes(management: Management): Route[] {
+  return [
+    post(
+      '/api/models/pulls',
+      'Fetch a model from the hub; answers before it is there',
+      pullBody,
+      async ({ body }) => json(management.pull(body.name)),
+    ),
+    post(
+      '/api/models/quantise',
+      'Round a checkpoint once, into a smaller file; answers before it is there',
+      quantiseBody,
+      async ({ body }) => json(management.quantise(body)),
+    ),
+    {
+      method: 'DELETE',
+      path: '/api/models/:name',
+      summary: 'Delete a pulled or quantised model that no worker has',
+      body: null,
+      handle: async ({ params }) =>
+        json({ status: 'ok', freed_bytes: management.removeModel(params.name!) }),
+    },
+  ]
 }
 
 function workerRoutes(management: Management): Route[] {

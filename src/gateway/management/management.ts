@@ -2,12 +2,13 @@
  * The control plane: workers started, ended, watched and reached over HTTP. It puts together the fleet, its figures and
  * the doors to single workers; the routes are in `dialect.ts` (JSON) and `streams.ts` (events and proxies).
  */
-
+import { realpathSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
 import { isLoopback } from '../access/auth.ts'
 import type {
   ManagementEvent,
   ModelFile,
+  ModelQuantisation,
   PullRecord,
   SystemInfo,
   WorkerRecord,
@@ -16,7 +17,7 @@ import type {
 import type { Metrics } from '../figures/metrics.ts'
 import type { Fleet } from '../fleet/fleet.ts'
 import type { FleetWorker } from '../fleet/fleet-worker.ts'
-import { type Launch, withStartStates } from '../fleet/launch.ts'
+import { DEFAULT_SPEC, type Launch, withStartStates } from '../fleet/launch.ts'
 import { Doors, type OpenDoor } from './doors.ts'
 import { countGpus } from './gpu-metrics.ts'
 import { CpuUse, systemInfo } from './host-facts.ts'
@@ -35,16 +36,20 @@ export interface ManagementOptions {
   readonly resolve: (spec: WorkerSpec) => Launch
   /** Checkpoints that a worker could be started with. */
   readonly listModels: () => readonly ModelFile[]
-  /** Fetches models from the hub. */
-  readonly pulls: ModelPulls
+  /** Fetches models from the hub, quantises and deletes them. */
+  readonly jobs: ModelChanges
   readonly openDoor: OpenDoor
 }
 
-interface ModelPulls {
+interface ModelChanges {
   /** Latest first. */
   list(): readonly PullRecord[]
   /** Answers at once. Throws for a name that is none, and while another is fetched. */
   start(name: string): PullRecord
+  /** The same of a file. */
+  quantise(file: string, asked: ModelQuantisation): PullRecord
+  /** Throws for what was not pulled, and for what is used; returns the bytes freed. */
+  remove(name: string, isUsed: (path: string) => boolean): number
 }
 
 /** How long requests of a worker that is told to stop may go on. */
@@ -94,16 +99,36 @@ export class Management {
   }
 
   pulls(): readonly PullRecord[] {
-    return this.#options.pulls.list()
+    return this.#options.jobs.list()
   }
 
   pull(name: string): PullRecord {
-    const { isOpen, host, pulls } = this.#options
-    if (isOpen() && !isLoopback(host)) {
-      const message = `name: this server can be reached from outside and has no key: anybody could fill its disk. Add a key first (skein keys add), or run skein pull on its machine`
-      throw new SkeinError('forbidden', message, { param: 'name' })
-    }
-    return pulls.start(name)
+    this.#refuseStrangers('fill', 'name')
+    return this.#options.jobs.start(name)
+  }
+
+  quantise(asked: ModelQuantisation): PullRecord {
+    this.#refuseStrangers('fill', 'model_path')
+    const { resolve, jobs } = this.#options
+    return jobs.quantise(resolve({ ...DEFAULT_SPEC, model_path: asked.model_path }).file, asked)
+  }
+
+  /** Not one that a worker has, or will have when it comes back. */
+  removeModel(name: string): number {
+    this.#refuseStrangers('empty')
+    return this.#options.jobs.remove(name, (path) =>
+      this.fleet.workers.some(
+        ({ hasEnded, launch }) => !hasEnded && realPath(launch.file) === realPath(path),
+      ),
+    )
+  }
+
+  #refuseStrangers(what: 'fill' | 'empty', param?: string): void {
+    const { isOpen, host } = this.#options
+    if (!isOpen() || isLoopback(host)) return
+    const field = param === undefined ? '' : `${param}: `
+    const message = `${field}this server can be reached from outside and has no key: anybody could ${what} its disk. Add a key first (skein keys add), or use the command line on its machine`
+    throw new SkeinError('forbidden', message, param === undefined ? {} : { param })
   }
 
   system(): Promise<SystemInfo> {
@@ -232,4 +257,13 @@ export class Management {
 
 function weightsOf({ file, quant, adapters, vocab }: Launch): string {
   return JSON.stringify([file, quant, adapters, vocab])
+}
+
+/** Files of workers may have gone. */
+function realPath(path: string): string {
+  try {
+    return realpathSync(path)
+  } catch {
+    return path
+  }
 }

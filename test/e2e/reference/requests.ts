@@ -577,4 +577,7 @@ export const WITHOUT: Readonly<Record<string, string>> = {
     'the last 500 requests: when, which route, model and key, status, times and tokens, never content',
   'GET /api/workers/{id}/proxy/{path}': 'any route of one worker',
   'POST /api/models/pulls': 'it would fetch a model: `{"name": "rwkv7-g1-0.4b"}`',
+  'POST /api/models/quantise':
+    'it would write a file for the user who runs the tests: `{"model_path": "demo", "quant": "int8"}`',
+  'DELETE /api/models/{name}': 'it would delete a file of the user who runs the tests',
 }

@@ -51,6 +51,25 @@ export const SERVE = {
   'fits ({place})': '放得下（{place}）',
   'tight ({place}): something else must go': '偏紧（{place}）：需先腾出空间',
   'too large ({place})': '放不下（{place}）',
+  'needs about {size}': '约需 {size}',
+  '{n} conversations at once': '可同时 {n} 个对话',
+  each: '每个',
+  'Round the weights of {name}': '量化 {name}',
+  'Delete {name}': '删除 {name}',
+  '{name} ({size}) is deleted from the disk. It can be fetched again.':
+    '将从磁盘删除 {name}（{size}），以后可重新下载。',
+  'About half of 16 bits, and answers that hardly differ': '约为 16 位的一半，回答几乎不变',
+  'About a third of 16 bits; answers differ a little': '约为 16 位的三分之一，回答略有差别',
+  'About a third of 16 bits, by a table made for weights; answers differ a little':
+    '约为 16 位的三分之一，采用为权重设计的码表，回答略有差别',
+  'A file is written once and loads faster afterwards; the one there is stays as it is.':
+    '文件只写一次，以后加载更快；原文件保持不变。',
+  Precision: '精度',
+  'Load it rounded': '量化后加载',
+  'Write a smaller file': '写出更小的文件',
+  'Downloads and quantisations': '下载与量化',
+  quantised: '已量化',
+  begins: '正在开始',
   'From the hub': '从模型库下载',
   'Released RWKV-7 models by size; the newest of each is fetched, verified, and listed above.':
     '按大小列出的 RWKV-7 官方模型；下载各自最新的版本，校验后列在上方。',

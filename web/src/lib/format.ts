@@ -53,3 +53,8 @@ export function clock(seconds: number): string {
 export function fileName(path: string): string {
   return path.split(/[/\\]/).at(-1) ?? path
 }
+
+/** Of a checkpoint: its path without the suffix. */
+export function bareName(path: string): string {
+  return path.replace(/\.(pth|safetensors|gguf|st|bin)$/i, '')
+}

@@ -1,6 +1,7 @@
 /** The calls of the management API that change something. What there is comes by the event stream (live.ts). */
 import type {
   ModelFile,
+  ModelQuantisation,
   PullRecord,
   WorkerLogs,
   WorkerRecord,
@@ -38,6 +39,14 @@ export async function pulls(signal: AbortSignal): Promise<readonly PullRecord[]>
 
 export function startPull(name: string): Promise<PullRecord> {
   return call('/api/models/pulls', { body: { name } })
+}
+
+export function quantiseModel(asked: ModelQuantisation): Promise<PullRecord> {
+  return call('/api/models/quantise', { body: asked })
+}
+
+export async function deleteModel(name: string): Promise<void> {
+  await call(`/api/models/${encodeURIComponent(name)}`, { method: 'DELETE' })
 }
 
 export function workerLogs(id: string, tail: number, signal: AbortSignal): Promise<WorkerLogs> {

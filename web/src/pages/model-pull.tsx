@@ -1,14 +1,12 @@
-/** Models from the hub: the released ones by size, any other by its name, and how far each download is. */
-import { useEffect, useState } from 'preact/hooks'
-import type { PullRecord } from '../../../src/gateway/contract.ts'
+/** Models from the hub: the released ones by size, any other by its name. */
+import { useState } from 'preact/hooks'
 import { ApiError, messageOf } from '../lib/errors.ts'
 import { fitOn } from '../lib/fit.ts'
-import { age, bytes } from '../lib/format.ts'
+import { bytes } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
 import { samples, system } from '../lib/live.ts'
-import { pulls, startPull } from '../lib/management.ts'
-import { Badge, Button, ErrorNote, Field } from '../parts/basics.tsx'
-import { useResource } from '../parts/resource.ts'
+import { startPull } from '../lib/management.ts'
+import { Button, Field } from '../parts/basics.tsx'
 
 /** Short names stand for the newest file of a line and size; 16 bits a weight. */
 const RELEASED: readonly { readonly name: string; readonly bytes: number }[] = [
@@ -19,27 +17,21 @@ const RELEASED: readonly { readonly name: string; readonly bytes: number }[] = [
   { name: 'rwkv7-g1-7.2b', bytes: 14.4e9 },
 ]
 
-const POLL_MS = 1000
+interface PullFormProps {
+  /** Another is under way. */
+  readonly isBusy: boolean
+  readonly onBegun: () => void
+}
 
-export function PullForm({ onDone }: { readonly onDone: () => void }) {
+export function PullForm({ isBusy, onBegun }: PullFormProps) {
   const [name, setName] = useState('')
   const [error, setError] = useState<string | null>(null)
-  const list = useResource(pulls, [])
-  const running = list.value?.find(({ state }) => state === 'running')
-  useEffect(() => {
-    if (running === undefined) {
-      onDone()
-      return
-    }
-    const timer = setInterval(list.refresh, POLL_MS)
-    return () => clearInterval(timer)
-  }, [running?.id])
   const pull = (wanted: string) => {
     setError(null)
     startPull(wanted)
       .then(() => {
         setName('')
-        list.refresh()
+        onBegun()
       })
       .catch((thrown: unknown) => setError(textOf(thrown)))
   }
@@ -57,12 +49,7 @@ export function PullForm({ onDone }: { readonly onDone: () => void }) {
       </p>
       <ul class="released">
         {RELEASED.map((one) => (
-          <Released
-            key={one.name}
-            {...one}
-            isDisabled={running !== undefined}
-            onPull={() => pull(one.name)}
-          />
+          <Released key={one.name} {...one} isDisabled={isBusy} onPull={() => pull(one.name)} />
         ))}
       </ul>
       <form class="row pull-form" onSubmit={submit}>
@@ -81,20 +68,10 @@ export function PullForm({ onDone }: { readonly onDone: () => void }) {
             />
           )}
         </Field>
-        <Button
-          type="submit"
-          icon="download"
-          isDisabled={name.trim() === '' || running !== undefined}
-        >
+        <Button type="submit" icon="download" isDisabled={name.trim() === '' || isBusy}>
           {t('Fetch')}
         </Button>
       </form>
-      {list.error !== null && <ErrorNote text={list.error} onRetry={list.refresh} />}
-      <ul class="rows">
-        {(list.value ?? []).map((one) => (
-          <Pull key={one.id} pull={one} />
-        ))}
-      </ul>
     </section>
   )
 }
@@ -131,32 +108,6 @@ function Released({ name, bytes: size, isDisabled, onPull }: ReleasedProps) {
         label={t('Fetch {name}', { name })}
         onClick={onPull}
       />
-    </li>
-  )
-}
-
-function Pull({ pull }: { readonly pull: PullRecord }) {
-  const { name, state, file, done_bytes: done, total_bytes: total, reason, started_at } = pull
-  return (
-    <li class="pull">
-      <b>{name}</b>
-      {state === 'running' ? (
-        <div class="progress">
-          <progress value={done} max={Math.max(total, 1)} aria-label={t('Progress')} />
-          <small>
-            {file ?? t('asking the hub')} · {bytes(done)} / {bytes(total)}
-          </small>
-        </div>
-      ) : (
-        <>
-          <Badge tone={state === 'done' ? 'ready' : 'failed'}>
-            {state === 'done' ? t('fetched') : t('failed')}
-          </Badge>
-          <small class="muted">
-            {reason ?? t('{time} ago', { time: age(Date.now() / 1000 - started_at) })}
-          </small>
-        </>
-      )}
     </li>
   )
 }

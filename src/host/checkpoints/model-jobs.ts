@@ -1,0 +1,179 @@
+/**
+ * What a server does to the folder of pulled models while it runs: fetches from the hub and quantises, one at a time, each by
+ * a record that says how far it is, and deletes. What a name means, and that a file is whole, is the hub's business; a
+ * fetch that ended early goes on where it was when asked for again.
+ */
+import { spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { existsSync } from 'node:fs'
+import { basename, dirname } from 'node:path'
+import { createInterface } from 'node:readline'
+import { fileURLToPath } from 'node:url'
+import { SkeinError } from '../../errors.ts'
+import { withoutCheckpointSuffix } from '../../files/checkpoint-suffix.ts'
+import { makeFolder } from '../../files/make-folder.ts'
+import type { ModelQuantisation, PullRecord } from '../../gateway/contract.ts'
+import { openHub } from '../../hub/hub.ts'
+import { cachePath, listModels, modelsFolder, removeModel } from '../../hub/model-cache.ts'
+import { parseModelName } from '../../hub/model-names.ts'
+import { type PullOptions, pullModel, pullVocabulary } from '../../hub/pull.ts'
+import { vocabularyPath } from '../load.ts'
+
+/** Ended ones are listed for a while. */
+const MOST_LISTED = 20
+/** As if it were a repository: its files are listed, loaded and deleted as pulled ones. */
+const QUANTISED = 'local/quantised'
+
+interface ModelJobsOptions {
+  readonly environment?: Readonly<Record<string, string | undefined>>
+  /** The compiled `quantise-process.js`. */
+  readonly quantiser?: string
+}
+
+export class ModelJobs {
+  readonly #environment: Readonly<Record<string, string | undefined>>
+  readonly #quantiser: string
+  #records: PullRecord[] = []
+
+  constructor({ environment = process.env, quantiser = QUANTISER }: ModelJobsOptions = {}) {
+    this.#environment = environment
+    this.#quantiser = quantiser
+  }
+
+  /** Latest first. */
+  list(): readonly PullRecord[] {
+    return this.#records
+  }
+
+  /** Answers at once: the record says how far it is. */
+  start(name: string): PullRecord {
+    this.#refuseSecond('name')
+    checkName(name)
+    return this.#begin({ kind: 'fetch', name }, (onProgress) => this.#fetch(name, onProgress))
+  }
+
+  /** Of a file, under the name that clients know it by; answers at once. */
+  quantise(input: string, { model_path, quant }: ModelQuantisation): PullRecord {
+    this.#refuseSecond('model_path')
+    const file = `${withoutCheckpointSuffix(basename(input))}-${quant}.safetensors`
+    const output = cachePath(modelsFolder(this.#environment), QUANTISED, file)
+    if (existsSync(output)) {
+      const message = `quant: ${withoutCheckpointSuffix(file)} is there already; delete it first`
+      throw new SkeinError('conflict', message, { param: 'quant' })
+    }
+    makeFolder(dirname(output))
+    return this.#begin({ kind: 'quantise', name: `${model_path} ${quant}` }, (onProgress) =>
+      this.#quantise([input, output, quant], (done, total) => onProgress(file, done, total)),
+    )
+  }
+
+  /** Deletes a pulled or quantised model; returns the bytes freed. `isUsed` says whether a path is. */
+  remove(name: string, isUsed: (path: string) => boolean): number {
+    const folder = modelsFolder(this.#environment)
+    const found = listModels(folder).filter((model) => model.name === name && !model.isPartial)
+    const [model] = found
+    if (model === undefined) {
+      const message = `no pulled model has the name ${name}; files of the model folder are deleted by whoever put them there`
+      throw new SkeinError('not_found', message)
+    }
+    if (found.length > 1) {
+      const names = found.map(({ repository }) => repository).join(', ')
+      const message = `${names} each have a model ${name}; say which with skein rm on the server's machine`
+      throw new SkeinError('conflict', message)
+    }
+    const running = this.#records.find(({ state }) => state === 'running')
+    if (running !== undefined)
+      throw new SkeinError('conflict', `${running.name} is under way; wait for its end`)
+    if (isUsed(model.path)) throw new SkeinError('conflict', `a worker uses ${name}; stop it first`)
+    return removeModel(folder, model)
+  }
+
+  #refuseSecond(param: string): void {
+    const running = this.#records.find(({ state }) => state === 'running')
+    if (running === undefined) return
+    const doing = running.kind === 'fetch' ? 'pulled' : 'quantised'
+    const message = `${param}: ${running.name} is being ${doing}; one model is worked on at a time`
+    throw new SkeinError('conflict', message, { param })
+  }
+
+  #begin(
+    what: Pick<PullRecord, 'kind' | 'name'>,
+    work: (onProgress: OnProgress) => Promise<void>,
+  ): PullRecord {
+    const record: PullRecord = {
+      id: `pull-${randomBytes(5).toString('hex')}`,
+      ...what,
+      state: 'running',
+      ...{ file: null, done_bytes: 0, total_bytes: 0, reason: null },
+      ...{ started_at: Date.now() / 1000, ended_at: null },
+    }
+    this.#records = [record, ...this.#records].slice(0, MOST_LISTED)
+    const change = (fields: Partial<PullRecord>) => {
+      const { id } = record
+      this.#records = this.#records.map((one) => (one.id === id ? { ...one, ...fields } : one))
+    }
+    const end = (fields: Partial<PullRecord>) =>
+      change({ file: null, ended_at: Date.now() / 1000, ...fields })
+    work((file, done_bytes, total_bytes) => change({ file, done_bytes, total_bytes })).then(
+      () => end({ state: 'done' }),
+      (thrown: unknown) => end({ state: 'failed', reason: SkeinError.from(thrown).message }),
+    )
+    return record
+  }
+
+  async #fetch(name: string, onProgress: OnProgress): Promise<void> {
+    const options: PullOptions = {
+      hub: openHub(this.#environment),
+      isOffline: false,
+      environment: this.#environment,
+      onFile: (file) => (done, total) => onProgress(basename(file), done, total),
+    }
+    const { path } = await pullModel(name, options)
+    if (!hasVocabulary(path)) await pullVocabulary(options)
+  }
+
+  /** In a process of its own: rounding keeps a thread busy for as long as it takes, and native code can end a process. */
+  async #quantise(
+    args: readonly string[],
+    onProgress: (done: number, total: number) => void,
+  ): Promise<void> {
+    const child = spawn(process.execPath, [this.#quantiser, ...args], {
+      stdio: ['ignore', 'pipe', 'ignore'],
+    })
+    let reason: string | null = null
+    createInterface(child.stdout).on('line', (line) => {
+      // Our own process writes these lines.
+      const said = JSON.parse(line) as Partial<PullRecord>
+      if (said.reason) reason = said.reason
+      else onProgress(said.done_bytes ?? 0, said.total_bytes ?? 0)
+    })
+    const code = await new Promise<number | null>((resolve, reject) => {
+      child.once('error', reject)
+      child.once('close', resolve)
+    })
+    if (code !== 0) throw new SkeinError('internal', reason ?? 'the process that quantised died')
+  }
+}
+
+type OnProgress = (file: string, doneBytes: number, totalBytes: number) => void
+
+const QUANTISER = fileURLToPath(new URL('./quantise-process.js', import.meta.url))
+
+function checkName(name: string): void {
+  try {
+    parseModelName(name)
+  } catch (thrown) {
+    const { code, message } = SkeinError.from(thrown)
+    throw new SkeinError(code, `name: ${message}`, { param: 'name', cause: thrown })
+  }
+}
+
+/** In itself, beside it, or in the cache from an earlier time. */
+function hasVocabulary(model: string): boolean {
+  try {
+    vocabularyPath({ model })
+    return true
+  } catch {
+    return false
+  }
+}

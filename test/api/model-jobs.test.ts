@@ -1,0 +1,165 @@
+/** Models fetched, quantised and deleted over HTTP: by admins, one at a time, with progress, from a hub on this machine. */
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { SkeinError } from '../../src/errors.ts'
+import { buildApp } from '../../src/gateway/app.ts'
+import type { PullRecord, WorkerSpec } from '../../src/gateway/contract.ts'
+import { Fleet } from '../../src/gateway/fleet/fleet.ts'
+import { DEFAULT_SPEC, launchOf } from '../../src/gateway/fleet/launch.ts'
+import { ModelJobs } from '../../src/host/checkpoints/model-jobs.ts'
+import { openCheckpoint } from '../../src/model/checkpoint.ts'
+import { quantisedSourceOf } from '../../src/model/formats/safetensors/quantised.ts'
+import { byteCodec, FakeEngineClient, fakeRegistry } from '../helpers/fake-engine.ts'
+import { type FakeHub, startFakeHub } from '../helpers/fake-hub.ts'
+import { writeRandomRwkv7 } from '../helpers/pth.ts'
+import { temporaryFolder } from '../helpers/temporary-folder.ts'
+import { FakeKeeper, managementOf } from './hosted.ts'
+
+const folder = temporaryFolder()
+const place = join(folder, 'skein/models/tests--tiny')
+const source = writeRandomRwkv7(join(folder, 'source.pth'), { vocab: 260 })
+const content = readFileSync(source)
+/** Processes run what was built. */
+const QUANTISER = join(process.cwd(), 'dist/host/checkpoints/quantise-process.js')
+let hub: FakeHub
+
+beforeAll(async () => {
+  hub = await startFakeHub({ 'tests/tiny': { 'tiny.pth': { content } } })
+  // With a vocabulary of its own it needs no other.
+  mkdirSync(place, { recursive: true })
+  writeFileSync(join(place, 'tiny.vocab.txt'), '')
+})
+afterAll(() => hub.close())
+
+interface ServeOptions {
+  readonly isOpen?: boolean
+  readonly host?: string
+  /** Files that a worker has. */
+  readonly used?: readonly string[]
+}
+
+function serve({ isOpen = true, host = '127.0.0.1', used = [] }: ServeOptions = {}) {
+  const environment = { HF_ENDPOINT: hub.url, XDG_CACHE_HOME: folder }
+  const jobs = new ModelJobs({ environment, quantiser: QUANTISER })
+  const refuse = () => {
+    throw new SkeinError('not_found', 'there is none', { param: 'model_path' })
+  }
+  const resolve = ({ model_path }: WorkerSpec) =>
+    model_path === 'source.pth' ? launchOf(named('source'), { file: source }) : refuse()
+  const fleet = new Fleet({
+    launcher: (launch, { onChange }) => ({
+      keeper: new FakeKeeper(launch, onChange),
+      tokenizer: byteCodec,
+    }),
+  })
+  for (const file of used) fleet.create(launchOf(named('used'), { file }))
+  const management = managementOf(fleet, resolve, { jobs, host, isOpen: () => isOpen })
+  const models = fakeRegistry(new FakeEngineClient())
+  return buildApp({ models, keys: [], host: '127.0.0.1', version: '1', management })
+}
+
+const named = (model_name: string) => ({ ...DEFAULT_SPEC, model_path: model_name, model_name })
+
+type App = ReturnType<typeof serve>
+
+const pull = (app: App, name: string) =>
+  app.inject({ method: 'POST', url: '/api/models/pulls', payload: { name } })
+const quantise = (app: App, quant: string, model_path = 'source.pth') =>
+  app.inject({ method: 'POST', url: '/api/models/quantise', payload: { model_path, quant } })
+const remove = (app: App, name: string) =>
+  app.inject({ method: 'DELETE', url: `/api/models/${encodeURIComponent(name)}` })
+const list = async (app: App): Promise<PullRecord[]> =>
+  (await app.inject('/api/models/pulls')).json().pulls
+const ended = (app: App) =>
+  expect.poll(async () => (await list(app))[0]!.state, { timeout: 20_000 }).not.toBe('running')
+
+test('a model is fetched, and says how far it is; another has to wait', async () => {
+  const app = serve()
+  const reply = await pull(app, 'tests/tiny:tiny.pth')
+  expect(reply.json()).toMatchObject({ name: 'tests/tiny:tiny.pth', state: 'running' })
+  const second = await pull(app, 'rwkv7-g1-0.4b')
+  expect([second.statusCode, second.json().field]).toEqual([409, 'name'])
+  await ended(app)
+  const [record] = await list(app)
+  const { length } = content
+  expect(record).toMatchObject({ state: 'done', done_bytes: length, total_bytes: length })
+  expect(existsSync(join(place, 'tiny.pth'))).toBe(true)
+  await app.close()
+})
+
+test('what cannot be fetched says why; what is no name is refused', async () => {
+  const app = serve()
+  await pull(app, 'tests/nothing')
+  await ended(app)
+  expect((await list(app))[0]).toMatchObject({
+    state: 'failed',
+    reason: expect.stringMatching(/\S/),
+  })
+  for (const name of ['../../etc/passwd', 'http://example.org/x', 'tests/tiny:../x']) {
+    const reply = await pull(app, name)
+    expect([reply.statusCode, reply.json().field]).toEqual([422, 'name'])
+  }
+  expect(await list(app)).toHaveLength(1)
+  await app.close()
+})
+
+test('nobody can fill the disk of a server that everybody can reach', async () => {
+  const app = serve({ host: '0.0.0.0' })
+  const name = 'tests/tiny:tiny.pth'
+  for (const reply of [await pull(app, name), await quantise(app, 'q4'), await remove(app, name)]) {
+    const { statusCode } = reply
+    expect([statusCode, reply.json().detail]).toEqual([403, expect.stringContaining('no key')])
+  }
+  expect(await list(app)).toEqual([])
+  await app.close()
+})
+
+test('a model is quantised in a process of its own, once, into a file that loads', async () => {
+  const app = serve()
+  const reply = await quantise(app, 'int8')
+  expect(reply.json()).toMatchObject({
+    kind: 'quantise',
+    name: 'source.pth int8',
+    state: 'running',
+  })
+  expect((await quantise(app, 'q4')).statusCode).toBe(409)
+  expect((await remove(app, 'tiny')).statusCode).toBe(409)
+  await ended(app)
+  const [record] = await list(app)
+  expect(record).toMatchObject({ state: 'done', reason: null })
+  expect(record!.done_bytes).toBe(record!.total_bytes)
+  expect(record!.done_bytes).toBeGreaterThan(0)
+  const written = join(folder, 'skein/models/local--quantised/source-int8.safetensors')
+  const checkpoint = openCheckpoint(written)
+  expect(
+    [...checkpoint.tensors.values()].some((entry) => quantisedSourceOf(entry)?.type === 'i8'),
+  ).toBe(true)
+  checkpoint.close()
+  const again = await quantise(app, 'int8')
+  expect([again.statusCode, again.json().field]).toEqual([409, 'quant'])
+  const unknown = await quantise(app, 'int8', '../../etc/passwd')
+  expect([unknown.statusCode, unknown.json().field]).toEqual([422, 'model_path'])
+  expect((await quantise(app, 'fp3')).statusCode).toBe(422)
+  await app.close()
+})
+
+test('only a pulled model is deleted, and none that a worker has', async () => {
+  const file = join(folder, 'skein/models/local--quantised/source-int8.safetensors')
+  const busy = serve({ used: [file] })
+  const refused = await remove(busy, 'source-int8')
+  expect([refused.statusCode, refused.json().detail]).toEqual([
+    409,
+    expect.stringContaining('a worker uses'),
+  ])
+  await busy.close()
+  const app = serve()
+  for (const name of ['source', 'source.pth', '../../source.pth', source, '', 'nothing']) {
+    expect((await remove(app, name)).statusCode, name).toBe(404)
+  }
+  const { length } = readFileSync(file)
+  expect((await remove(app, 'source-int8')).json()).toEqual({ status: 'ok', freed_bytes: length })
+  expect([existsSync(file), existsSync(source)]).toEqual([false, true])
+  expect((await remove(app, 'source-int8')).statusCode).toBe(404)
+  await app.close()
+})

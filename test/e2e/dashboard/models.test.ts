@@ -1,0 +1,78 @@
+/** The page Models of a real server: a checkpoint is rounded into a smaller file, loaded, unloaded and deleted. */
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Browser, Page } from 'playwright-core'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { findChromium, launchChromium, openPage } from '../../helpers/chromium.ts'
+import { type RunningServer, serve } from '../../helpers/cli.ts'
+import { temporaryFolder } from '../../helpers/temporary-folder.ts'
+
+const executable = findChromium()
+
+describe.skipIf(executable === null)('models in the dashboard', () => {
+  const cache = temporaryFolder()
+  let browser: Browser
+  let server: RunningServer
+  let page: Page
+  let faults: string[]
+  beforeAll(async () => {
+    browser = await launchChromium(executable!)
+    server = await serve(['--without-model', '--model-dir', 'models'], 'serve', {
+      XDG_CACHE_HOME: cache,
+    })
+    ;({ page, faults } = await openPage(browser))
+    await page.goto(`${server.url}/#/models`)
+  })
+  afterAll(async () => {
+    await browser?.close()
+    await server?.stop()
+  })
+
+  const card = (name: string) =>
+    page.locator('.model', { has: page.getByRole('heading', { name, exact: true }) })
+  const sure = (action: string) =>
+    page.getByRole('dialog').getByRole('button', { name: action, exact: true }).click()
+
+  test('a smaller file is written, with its vocabulary, and listed', async () => {
+    await card('demo').getByText('needs about').waitFor()
+    expect(await card('demo').getByRole('button', { name: 'Delete demo' }).count()).toBe(0)
+    await card('demo').getByRole('button', { name: 'Round the weights of demo' }).click()
+    await page.getByLabel('Precision').selectOption('int8')
+    await sure('Write a smaller file')
+    await card('demo-int8').getByText('pulled').waitFor()
+    await page.locator('.pull', { hasText: 'demo.pth int8' }).getByText('quantised').waitFor()
+    const folder = join(cache, 'skein/models/local--quantised')
+    expect(existsSync(join(folder, 'demo-int8.safetensors'))).toBe(true)
+  })
+
+  test('it is loaded, says what it has room for, and cannot be deleted meanwhile', async () => {
+    const own = card('demo-int8')
+    await own.getByRole('button', { name: 'Load', exact: true }).click()
+    await own.getByText('loaded', { exact: true }).waitFor()
+    await own.getByText(/\d+ conversations at once/).waitFor()
+    expect(await own.getByRole('button', { name: 'Delete demo-int8' }).isDisabled()).toBe(true)
+    await own.getByRole('button', { name: 'Unload' }).click()
+    await sure('Unload')
+    await own.getByRole('button', { name: 'Load', exact: true }).waitFor()
+  })
+
+  test('it is deleted after a question, and the original stays', async () => {
+    await card('demo-int8').getByRole('button', { name: 'Delete demo-int8' }).click()
+    await page.getByRole('dialog').getByText('is deleted from the disk').waitFor()
+    await sure('Delete')
+    await card('demo-int8').waitFor({ state: 'detached' })
+    expect(existsSync(join(cache, 'skein/models/local--quantised/demo-int8.safetensors'))).toBe(
+      false,
+    )
+    await card('demo').waitFor()
+  })
+
+  test('a worker may round while it loads, under a name of its own', async () => {
+    await card('demo').getByRole('button', { name: 'Round the weights of demo' }).click()
+    await page.getByLabel('Precision').selectOption('q4')
+    await sure('Load it rounded')
+    await card('demo').getByText('loaded', { exact: true }).waitFor()
+    await card('demo').getByText('q4').waitFor()
+    expect(faults).toEqual([])
+  })
+})
