@@ -1,6 +1,10 @@
 // What a cluster's database and storage cost: node scripts/bench-cluster.js postgres://… BLOBS [MiB of wkv, default 32]
-// Takes, turns of small and of large states, and moves of a session between two workers, milliseconds. Needs a build, and
-// an empty database; BLOBS is s3://… or file:///….
+// Takes, turns of small and of large states, and moves of a session between two workers, from memory to memory and by way of
+// the storage in turn, milliseconds. Needs a build, and an empty database; BLOBS is s3://… or file:///….
+import { once } from 'node:events'
+import { createServer, request } from 'node:http'
+import { loadavg } from 'node:os'
+import { stateSocketOf } from '../dist/cluster/state-socket.js'
 import { openClusterStore } from '../dist/state/store/store-thread.js'
 
 const [database, blobs, mebibytes = 32] = process.argv.slice(2)
@@ -10,8 +14,23 @@ function identityOf(layers, heads) {
   return { architecture: 'rwkv7', ...shape, vocabulary: 'v', weights: 'w' }
 }
 
+// As a node's server leads to its workers; in a process of its own it would be as here.
+const door = createServer(({ url, headers }, reply) => {
+  const [, , , worker, key] = url.split('/')
+  const socketPath = stateSocketOf(decodeURIComponent(worker))
+  request({ socketPath, path: `/${key}`, headers: { 'x-skein-caller': headers['x-skein-caller'] } })
+    .once('response', (offer) => {
+      reply.writeHead(offer.statusCode, offer.headers)
+      offer.pipe(reply)
+    })
+    .once('error', () => reply.writeHead(404).end())
+    .end()
+}).listen(0, '127.0.0.1')
+await once(door, 'listening')
+
 function open(node, identity) {
-  const worker = { node, url: `http://${node}`, model: 'bench', slots: 1, info: {} }
+  const url = `http://127.0.0.1:${door.address().port}`
+  const worker = { node, url, model: 'bench', slots: 1, info: {} }
   return openClusterStore({ database, blobs, identity, worker, isToldFirst: false })
 }
 
@@ -50,8 +69,13 @@ async function measure(name, count, work) {
     await work(i)
     times.push(performance.now() - began)
   }
+  tell(name, times)
+}
+
+function tell(name, times) {
   times.sort((a, b) => a - b)
-  const at = (share) => times[Math.min(count - 1, Math.floor(share * count))].toFixed(2)
+  const at = (share) =>
+    times[Math.min(times.length - 1, Math.floor(share * times.length))].toFixed(2)
   console.log(`${name.padEnd(44)} ${at(0.5).padStart(9)} ${at(0.99).padStart(9)}`)
 }
 
@@ -72,12 +96,25 @@ await measure(`publish a turn, state of ${mebibytes} MiB as a blob`, 20, (i) =>
   from.commit(changeOf(large, id, i)),
 )
 let [owner, next] = [from, to]
-await measure('move: let go, take, read the state', 20, async () => {
+const times = { 'from memory to memory': [], 'by way of the storage': [] }
+for (let i = 0; i < 60; i++) {
+  const isDirect = i % 2 === 0
+  const { session: before } = await owner.claim(nameOf(id), false)
+  const { key } = before.record.turns[0]
+  const { state, ...text } = await owner.load(key, 'n')
+  const began = performance.now()
+  if (isDirect) await owner.offer({ key, ...text, floats: state, namespace: 'n', isForeign: false })
   await owner.commit({ puts: [], sessions: [], deleteKeys: [], releases: [nameOf(id)] })
-  const { session } = await next.claim(nameOf(id), false)
-  await next.load(session.record.turns[0].key, 'n')
+  await next.claim(nameOf(id), false)
+  await next.load(key, 'n')
+  times[isDirect ? 'from memory to memory' : 'by way of the storage'].push(
+    performance.now() - began,
+  )
   ;[owner, next] = [next, owner]
-})
+}
+for (const [way, all] of Object.entries(times)) tell(`move ${way}`, all)
+console.log(`load of the machine ${loadavg()[0].toFixed(1)}`)
+door.close()
 await from.commit({ puts: [], sessions: [{ ...nameOf(id), record: null }], deleteKeys: [] })
 await from.close()
 await to.close()

@@ -2,6 +2,7 @@
  * That an engine's process is there, as a row of the database with an end that is moved on every two seconds. What the
  * process believes begins to count before the database does, so it stops first: by then nobody else has begun.
  */
+import { randomBytes } from 'node:crypto'
 import { SkeinError } from '../errors.ts'
 import type { Database } from './database.ts'
 import { LeaseView, monotonicNow } from './lease-view.ts'
@@ -23,6 +24,18 @@ export interface WorkerFacts {
   readonly slots: number
   /** For people and dashboards. Plain JSON. */
   readonly info: Readonly<Record<string, unknown>>
+}
+
+const ID_BYTES = 8
+
+/** An id for a worker of a node, never used before. */
+export function newWorkerId(node: string): string {
+  return `${node}-${randomBytes(ID_BYTES).toString('hex')}`
+}
+
+/** Of a worker that may have gone long ago. */
+export function nodeOfWorker(id: string): string {
+  return id.slice(0, -(2 * ID_BYTES + 1))
 }
 
 interface LeaseOptions {
@@ -97,7 +110,9 @@ export class Lease {
   async leave(): Promise<void> {
     if (this.#timer !== null) clearInterval(this.#timer)
     this.view.end()
-    await this.#database.query('update session set owner = null where owner = $1', [this.id])
+    await this.#database.query('update session set owner = null, former = owner where owner = $1', [
+      this.id,
+    ])
     await this.#database.query('delete from worker where id = $1', [this.id])
     await this.#tell()
   }

@@ -26,6 +26,8 @@ export interface Taken {
   readonly version: number
   /** As it was published last, in JSON. Null: never yet. */
   readonly record: unknown
+  /** The worker that had it before. Null: none, or this one. */
+  readonly former: string | null
 }
 
 export interface TakeOptions {
@@ -38,7 +40,7 @@ export interface TakeOptions {
 }
 
 const TAKE = `
-  owner = $4, fence = s.fence + 1,
+  owner = $4, fence = s.fence + 1, former = coalesce(s.owner, s.former),
   record = case when s.record is null or s.owner is null or s.owner = $4 then s.record
     else jsonb_set(s.record, '{version}', to_jsonb((s.record->>'version')::bigint + $5::bigint)) end
 `
@@ -46,7 +48,7 @@ const TAKE = `
 const IS_FREE = `(s.owner is null or s.owner = $4 or not exists (
   select 1 from worker w where w.id = s.owner and w.expires > now()
 ))`
-const RETURNING = 'returning fence, version, record'
+const RETURNING = 'returning fence, version, record, nullif(former, $4) as former'
 
 /** Null: there is no such session, or another has it; see ownerOf. */
 export async function take(
@@ -74,7 +76,7 @@ export async function release(
        delete from session
        where model = $1 and tenant = $2 and id = $3 and fence = $4 and record is null returning 1
      ), freed as (
-       update session set owner = null
+       update session set owner = null, former = owner
        where model = $1 and tenant = $2 and id = $3 and fence = $4 and record is not null returning 1
      ) select 1 from gone union all select 1 from freed`,
     [model, tenant, id, fence],

@@ -28,9 +28,10 @@ import { runnerDialect } from '../api/runner/dialect.ts'
 import { sessionsDialect } from '../api/sessions/dialect.ts'
 import { translateDialect } from '../api/translate/dialect.ts'
 import type { BatchStore } from '../batches/store.ts'
+import { CALLER_HEADER } from '../cluster/member-seal.ts'
 import { SkeinError } from '../errors.ts'
 import { type Auth, authorizationOf, checkRole, createAuth, type Principal } from './access/auth.ts'
-import { CALLER_HEADER, type CallerSeal } from './access/caller-seal.ts'
+import type { CallerSeal } from './access/caller-seal.ts'
 import type { NamedKeys } from './access/key-index.ts'
 import { RateLimits } from './access/rate-limits.ts'
 import { describeInvalid, parseJsonBodies } from './body/body.ts'
@@ -307,8 +308,8 @@ function createGate(
     // A path that cannot be routed comes here with nothing set.
     request.member = seal !== null && typeof sealed === 'string' ? seal.open(sealed) : null
     if (isForMembers === true) {
-      // No key of a user opens it, whatever its role.
-      if (request.member !== null) return false
+      // No key of a user opens it, whatever its role: not what a member sends on for one either.
+      if (request.member?.principal === null) return false
       throw new SkeinError('forbidden', 'this is for members of the cluster only')
     }
     if (request.member !== null && request.member.principal !== null) {

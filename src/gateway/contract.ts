@@ -276,8 +276,31 @@ export interface ClusterInfo {
       readonly sessions: number
       /** By the database's clock, when it was asked last. */
       readonly lease_left_ms: number
+      /** What it computes on, as it says itself: "cuda: NVIDIA H200 …", "cpu: avx512 …". */
+      readonly device: string | null
+      /** Of Skein. */
+      readonly version: string | null
     }[]
   }[]
+  readonly moves: {
+    /** Of all gateways and nodes, since the cluster was made. */
+    readonly count: number
+    /** Latest first. */
+    readonly latest: readonly ClusterMove[]
+  }
+}
+
+/** A session whose state went from one worker to another. */
+export interface ClusterMove {
+  /** Milliseconds since 1970, by the database's clock. */
+  readonly at: number
+  readonly session: string
+  readonly from: { readonly node: string; readonly worker: string }
+  readonly to: { readonly node: string; readonly worker: string }
+  /** From memory to memory, not by way of the storage. */
+  readonly is_direct: boolean
+  /** Of the state, from the first question for it until it was whole. */
+  readonly ms: number
 }
 
 /** A request that has ended, without a word of what it said. */

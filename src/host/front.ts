@@ -2,6 +2,7 @@
 import { type Logger, pino } from 'pino'
 import type { Database } from '../cluster/database.ts'
 import { Members } from '../cluster/members.ts'
+import { movesOf } from '../cluster/moves.ts'
 import { ownerOf } from '../cluster/ownership.ts'
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
@@ -16,6 +17,9 @@ import { DEFAULT_LIMITS } from '../gateway/http/limits.ts'
 import { sessionNamespace } from '../state/namespace.ts'
 import type { Membership } from './membership.ts'
 import { bounded, listen, urlOf } from './server.ts'
+
+/** On the page about the cluster. */
+const LATEST_MOVES = 50
 
 interface FrontServerOptions
   extends Pick<AppOptions, 'keys' | 'allowedOrigins' | 'allowedHosts' | 'openTranslate'> {
@@ -58,7 +62,12 @@ export async function startFront(membership: Membership, options: FrontServerOpt
     buildApp({
       ...{ ...access, host, models, front, seal, drain, keyRing, logger, metrics },
       version: packageVersion(),
-      mount: (own) => mountCluster(own, { ...view, sessions: () => sessionCounts(database) }),
+      mount: (own) =>
+        mountCluster(own, {
+          ...view,
+          sessions: () => sessionCounts(database),
+          moves: () => movesOf(database, LATEST_MOVES),
+        }),
     }),
     logger,
   )

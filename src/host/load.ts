@@ -311,10 +311,10 @@ async function openStoreOf(
   const { dataDir, durable = false, cluster } = choice
   const identity = identityOf(runner.info, hash)
   if (cluster !== undefined) {
-    const { database, blobs } = cluster
+    const { database, blobs, key } = cluster
     const worker = memberOf(cluster, choice, runner)
     return openClusterStore({
-      ...{ database, blobs, identity, worker, numInFlight, isToldFirst: !durable },
+      ...{ database, blobs, key, identity, worker, numInFlight, isToldFirst: !durable },
     })
   }
   if (dataDir === undefined) return null

@@ -120,19 +120,22 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     const hung = await Lease.join(database, factsOf('a'), { renewMs: 3_600_000, leaseMs: 60_000 })
     const other = await Lease.join(database, factsOf('b'))
     expect(await takeAs(database, 'a', false)).toBeNull()
-    expect(await takeAs(database, 'a')).toEqual({ fence: 1, version: 0, record: null })
+    const created = { fence: 1, version: 0, record: null, former: null }
+    expect(await takeAs(database, 'a')).toEqual(created)
     await database.query('update session set record = \'{"version": 7}\', version = 3')
     expect(await takeAs(database, 'b')).toBeNull()
-    expect(await takeAs(database, 'a')).toEqual({ fence: 2, version: 3, record: { version: 7 } })
+    const again = { fence: 2, version: 3, record: { version: 7 }, former: null }
+    expect(await takeAs(database, 'a')).toEqual(again)
     // As time passes, by the database's clock.
     await database.query("update worker set expires = now() where id = 'a'")
     expect(await ownerOf(database, KEY)).toBeNull()
-    expect(await takeAs(database, 'b')).toEqual({ fence: 3, version: 3, record: { version: 1007 } })
+    const over = { fence: 3, version: 3, record: { version: 1007 }, former: 'a' }
+    expect(await takeAs(database, 'b')).toEqual(over)
     expect(await release(database, KEY, 2)).toBe(false)
     expect(await release(database, KEY, 3)).toBe(true)
     expect(await ownerOf(database, KEY)).toBeNull()
     // What was let go of in order has no gap.
-    expect(await takeAs(database, 'a')).toMatchObject({ record: { version: 1007 } })
+    expect(await takeAs(database, 'a')).toMatchObject({ record: { version: 1007 }, former: 'b' })
     await hung.leave()
     await other.leave()
     expect(await takeAs(database, 'c')).toMatchObject({ fence: 5 })

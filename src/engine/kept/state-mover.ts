@@ -103,6 +103,20 @@ export class StateMover {
     }
   }
 
+  /** Gives a state that is in memory or in a slot to who gets its session; one that is only in the store is there. */
+  async offer(state: KeptState): Promise<void> {
+    const store = this.#store
+    if (store?.offer === undefined || !this.tiers.isInMemory(state)) return
+    state.users++
+    try {
+      await this.copiedOut(state)
+      const { key, text, arrays, namespace, isForeign } = state
+      await store.offer({ key, ...text!, floats: arrays!, namespace, isForeign })
+    } finally {
+      this.unuse(state)
+    }
+  }
+
   /** Writes what is not written. Slots are read only if the device can be trusted. Throws when something is lost. */
   async close(isSound: boolean): Promise<void> {
     const { saver } = this

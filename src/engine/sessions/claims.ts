@@ -4,7 +4,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { SkeinError } from '../../errors.ts'
-import type { Session } from '../../state/kept-state.ts'
+import type { KeptState, Session } from '../../state/kept-state.ts'
 import type { Saver } from '../../state/saver.ts'
 import type { Sessions } from '../../state/sessions.ts'
 import type { SessionName, Store, StoredSession } from '../../state/store/store.ts'
@@ -20,6 +20,7 @@ export class SessionClaims {
   readonly #saver: Saver
   readonly #sessions: Sessions
   readonly #wake: () => void
+  readonly #offer: (state: KeptState) => Promise<void>
   /** The last of those that ask for a session of that name; they take turns. */
   readonly #lines = new Map<string, Promise<unknown>>()
   /** Of the lease, as far as sessions were looked at since. */
@@ -30,10 +31,17 @@ export class SessionClaims {
   /** When the usage of a tenant was last asked for. */
   readonly #askedAt = new Map<string, number>()
 
-  constructor(store: Store, saver: Saver, sessions: Sessions, wake: () => void) {
+  constructor(
+    store: Store,
+    saver: Saver,
+    sessions: Sessions,
+    offer: (state: KeptState) => Promise<void>,
+    wake: () => void,
+  ) {
     this.store = store
     this.#saver = saver
     this.#sessions = sessions
+    this.#offer = offer
     this.#wake = wake
   }
 
@@ -82,7 +90,7 @@ export class SessionClaims {
     return this.store.find(name)
   }
 
-  /** Writes all of a session and lets it go. Throws conflict while a request writes to it. */
+  /** Writes all of a session and lets it go; its next owner may have its state from here. Throws conflict while a request writes to it. */
   release(name: SessionName): Promise<void> {
     return this.#inLine(name, async () => {
       const session = this.#sessions.find(name.namespace, name.id)
@@ -93,6 +101,8 @@ export class SessionClaims {
       if (session.isBusy) throw busy(name.id)
       this.#sessions.lock(session)
       try {
+        const head = session.turns.get(session.head)?.state
+        if (head !== undefined) await this.#offer(head)
         await this.#write(session)
         if (!session.isDeleted) this.#sessions.forget(session)
       } finally {

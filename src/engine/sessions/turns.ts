@@ -69,8 +69,11 @@ export class SessionTurns implements SessionShelf {
     }
     this.sessions = new Sessions(limits, events, now)
     this.mover.attach(this.sessions)
+    const offer = (state: KeptState) => this.mover.offer(state)
     this.claims =
-      store === null ? null : new SessionClaims(store, this.mover.saver!, this.sessions, wake)
+      store === null
+        ? null
+        : new SessionClaims(store, this.mover.saver!, this.sessions, offer, wake)
     this.writers = new SessionWriters(this, wake)
     this.#timers = [
       setInterval(() => this.#expire(), EXPIRY_MS).unref(),

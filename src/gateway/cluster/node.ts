@@ -2,12 +2,15 @@
  * A node's part of a cluster: it believes what members seal, takes sessions from other nodes, and lets its own go when one of
  * them asks. The routes are for members alone.
  */
+import { request as ask, type IncomingMessage } from 'node:http'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import type { ModelRegistry } from '../../api/models.ts'
+import { CALLER_HEADER } from '../../cluster/member-seal.ts'
+import { STATES_PATH, stateSocketOf } from '../../cluster/state-socket.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import type { SessionRef } from '../../engine/messages.ts'
 import { ERROR_STATUS, type ErrorCode, SkeinError } from '../../errors.ts'
-import { CALLER_HEADER, type CallerSeal } from '../access/caller-seal.ts'
+import type { CallerSeal } from '../access/caller-seal.ts'
 import { Forwarder, NotAnswered, shortBody } from './forward.ts'
 import { CODE_HEADER } from './headers.ts'
 import { type LetGo, takingModels } from './taking.ts'
@@ -46,6 +49,17 @@ export class ClusterNode {
       async ({ body: { model, sessions } }) => {
         for (const session of sessions) await this.#release(model, session)
         return { released: sessions.length }
+      },
+    )
+    app.get<{ Params: { worker: string; key: string } }>(
+      `${STATES_PATH}/:worker/:key`,
+      { config: { isForMembers: true }, exposeHeadRoute: false },
+      async ({ params, headers }, reply) => {
+        const offer = await offerOf(params, headers[CALLER_HEADER])
+        reply.code(offer.statusCode ?? 502)
+        const length = offer.headers['content-length']
+        if (length !== undefined) reply.header('content-length', length)
+        return reply.type('application/octet-stream').send(offer)
       },
     )
   }
@@ -88,6 +102,24 @@ export class ClusterNode {
       `the node at ${location} has the session and does not let it go: ${text.slice(0, 500)}`,
     )
   }
+}
+
+/** From the worker on this machine that offers it; who has none answers so itself. */
+function offerOf(
+  { worker, key }: { readonly worker: string; readonly key: string },
+  caller: string | string[] | undefined,
+): Promise<IncomingMessage> {
+  return new Promise((resolve, reject) => {
+    const socketPath = stateSocketOf(worker)
+    const path = `/${encodeURIComponent(key)}`
+    // The route is for members, who have said so in one header.
+    ask({ socketPath, path, headers: { [CALLER_HEADER]: String(caller) } })
+      .once('response', resolve)
+      .once('error', () => {
+        reject(new SkeinError('not_found', `worker ${worker} offers no states here`))
+      })
+      .end()
+  })
 }
 
 function isCode(code: unknown): code is ErrorCode {

@@ -1,8 +1,10 @@
 /** What a front gateway tells operators of the cluster, and their way through to any node. */
 import type { FastifyInstance } from 'fastify'
 import { Counter, Gauge, type Registry } from 'prom-client'
+import { nodeOfWorker } from '../../cluster/lease.ts'
+import type { movesOf, PastMove } from '../../cluster/moves.ts'
 import { SkeinError } from '../../errors.ts'
-import type { ClusterInfo } from '../contract.ts'
+import type { ClusterInfo, ClusterMove } from '../contract.ts'
 import { renderManagementError, statusOf } from '../management/dialect.ts'
 import type { ClusterFront } from './front.ts'
 import type { Nodes } from './nodes.ts'
@@ -14,6 +16,7 @@ export interface ClusterView {
   readonly members: () => readonly (InformedMember & { readonly leftMs: number })[]
   /** By worker, of all that are owned now. */
   readonly sessions: () => Promise<ReadonlyMap<string, number>>
+  readonly moves: () => ReturnType<typeof movesOf>
 }
 
 const DIALECT = {
@@ -45,16 +48,23 @@ export function mountCluster(app: FastifyInstance, view: ClusterView): void {
   })
 }
 
-async function clusterInfo({ front, nodes, members, sessions }: ClusterView): Promise<ClusterInfo> {
-  const counts = await sessions()
+async function clusterInfo({
+  front,
+  nodes,
+  members,
+  sessions,
+  moves,
+}: ClusterView): Promise<ClusterInfo> {
+  const [counts, { count, latest }] = await Promise.all([sessions(), moves()])
   const known = nodes()
   const workersOf = (node: string) =>
-    members().flatMap(({ id, node: own, model, slots, inFlight, leftMs }) =>
+    members().flatMap(({ id, node: own, model, slots, inFlight, leftMs, info }) =>
       own === node
         ? [
             {
               ...{ id, model, slots, in_flight: inFlight },
               ...{ sessions: counts.get(id) ?? 0, lease_left_ms: Math.round(leftMs) },
+              ...{ device: deviceOf(info), version: textOf(info.version) },
             },
           ]
         : [],
@@ -66,7 +76,23 @@ async function clusterInfo({ front, nodes, members, sessions }: ClusterView): Pr
       ...{ node, url, is_passed_by: known.isAvoided(node) },
       workers: workersOf(node),
     })),
+    moves: { count, latest: latest.map(pageOf) },
   }
+}
+
+function pageOf({ at, id, fromWorker, toWorker, isDirect, ms }: PastMove): ClusterMove {
+  const placeOf = (worker: string) => ({ node: nodeOfWorker(worker), worker })
+  const [from, to] = [placeOf(fromWorker), placeOf(toWorker)]
+  return { at, session: id, from, to, is_direct: isDirect, ms: Math.round(ms * 10) / 10 }
+}
+
+/** What workers say of themselves may be another release's. */
+function deviceOf({ model }: InformedMember['info']): string | null {
+  return textOf((model as { readonly device?: unknown } | undefined)?.device)
+}
+
+function textOf(value: unknown): string | null {
+  return typeof value === 'string' ? value : null
 }
 
 /** Of this gateway; what engines do their own nodes tell. */

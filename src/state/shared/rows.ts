@@ -39,6 +39,7 @@ const PUBLISH = `
   ), put as (
     update session s set
       owner = case when g."isReleased" then null else s.owner end,
+      former = case when g."isReleased" then s.owner else s.former end,
       record = case when g."hasRecord" then g.record else s.record end,
       version = case when g."hasRecord" then s.version + 1 else s.version end,
       head = case when g."hasRecord" then (g.record->>'head')::integer else s.head end,

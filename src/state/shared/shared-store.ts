@@ -5,8 +5,9 @@
  */
 import { randomBytes } from 'node:crypto'
 import { Database } from '../../cluster/database.ts'
-import { Lease, type WorkerFacts } from '../../cluster/lease.ts'
+import { Lease, newWorkerId, type WorkerFacts } from '../../cluster/lease.ts'
 import { LeaseView } from '../../cluster/lease-view.ts'
+import { MemberSeal } from '../../cluster/member-seal.ts'
 import { ownerOf, type SessionKey, take } from '../../cluster/ownership.ts'
 import { SkeinError } from '../../errors.ts'
 import { joinBytes } from '../../files/bytes.ts'
@@ -24,8 +25,9 @@ import type {
   StoredSession,
   Usage,
 } from '../store/store.ts'
-import { readStored } from '../store/stored-snapshot.ts'
+import { readStored, type Wanted } from '../store/stored-snapshot.ts'
 import type { Blobs } from './blobs.ts'
+import { type Coming, Handover } from './handover.ts'
 import { openBlobs } from './open-blobs.ts'
 import * as rows from './rows.ts'
 import { sweepWhenDue } from './sweep.ts'
@@ -49,6 +51,8 @@ export interface SharedStoreOptions {
   readonly renewMs?: number | undefined
   readonly leaseMs?: number | undefined
   readonly now?: (() => number) | undefined
+  /** Of members instead of the secret in the database. */
+  readonly key?: string | undefined
   /** Larger states are blobs. */
   readonly maxInlineBytes?: number | undefined
 }
@@ -67,6 +71,7 @@ export class SharedStore {
   readonly lease: Lease
   readonly #database: Database
   readonly #blobs: Blobs
+  readonly #handover: Handover
   readonly #options: SharedStoreOptions
   readonly #model: string
   readonly #now: () => number
@@ -76,12 +81,19 @@ export class SharedStore {
   readonly #staged = new Map<string, string>()
   readonly #sweeping: NodeJS.Timeout
 
-  private constructor(database: Database, blobs: Blobs, lease: Lease, options: SharedStoreOptions) {
+  private constructor(
+    database: Database,
+    blobs: Blobs,
+    lease: Lease,
+    handover: Handover,
+    options: SharedStoreOptions,
+  ) {
     this.secret = database.secret
     this.owner = lease.id
     this.lease = lease
     this.#database = database
     this.#blobs = blobs
+    this.#handover = handover
     this.#options = options
     this.#model = modelKeyOf(options.identity)
     this.#now = options.now ?? Date.now
@@ -94,8 +106,8 @@ export class SharedStore {
     const blobs = openBlobs(options.blobs)
     const database = await Database.open(options.database)
     try {
-      const { identity, worker, leaseWords, numInFlight, renewMs, leaseMs } = options
-      const id = `${worker.node}-${randomBytes(8).toString('hex')}`
+      const { identity, worker, leaseWords, numInFlight, renewMs, leaseMs, key } = options
+      const id = newWorkerId(worker.node)
       const facts = { ...worker, id, fingerprint: modelKeyOf(identity) }
       const lease = await Lease.join(database, facts, {
         renewMs,
@@ -103,7 +115,12 @@ export class SharedStore {
         view: new LeaseView(leaseWords),
         inFlight: () => (numInFlight === undefined ? 0 : Atomics.load(numInFlight, 0)),
       })
-      return new SharedStore(database, blobs, lease, options)
+      const handover = await Handover.open({
+        ...{ database, worker: id, model: facts.fingerprint },
+        seal: new MemberSeal(key ?? database.secret),
+        minBytes: options.maxInlineBytes ?? MAX_INLINE_BYTES,
+      })
+      return new SharedStore(database, blobs, lease, handover, options)
     } catch (error) {
       await database.close()
       throw error
@@ -137,7 +154,12 @@ export class SharedStore {
         // Written by publish.
         const record = taken.record as SessionRecord | null
         const session = record === null ? null : await this.#fresh({ ...name, record })
-        return { session, others: await this.usage(name.namespace) }
+        const { former } = taken
+        const [others] = await Promise.all([
+          this.usage(name.namespace),
+          session === null || former === null ? null : this.#handover.expect(session, former),
+        ])
+        return { session, others }
       }
       await this.#refuseForeign(name)
       if (!mayCreate && (await this.#isGone(name)))
@@ -152,17 +174,27 @@ export class SharedStore {
 
   /** Throws state_unavailable for what is missing, damaged or another's, state_incompatible for another model's. */
   async load(key: string, namespace: string): Promise<Snapshot> {
+    const of = { key, namespace, identity: this.#options.identity }
+    const coming = this.#handover.take(key)
+    const began = performance.now()
     try {
-      const found = await rows.stateOf(this.#database, key)
-      if (found === null) throw new SkeinError('state_unavailable', 'it is not there')
-      const of = { key, namespace, identity: this.#options.identity }
-      // What the driver gives is part of its own memory.
-      if (found.inline !== null) return readStored(found.inline, of)
-      return readStored(await this.#blobs.get(found.blob!), of, true)
+      const direct = coming === null ? null : await this.#direct(coming, of)
+      const snapshot = direct ?? (await this.#stored(of))
+      if (coming !== null) this.#handover.note(coming, direct !== null, performance.now() - began)
+      return snapshot
     } catch (error) {
       if (error instanceof SkeinError && error.code === 'state_incompatible') throw error
       throw unavailable('read', error)
     }
+  }
+
+  /** See Store. */
+  offer({ key, floats, namespace, isForeign, ...text }: StatePut): void {
+    const { identity } = this.#options
+    this.#handover.offer(
+      key,
+      snapshotParts({ ...text, floats }, identity, { namespace, isForeign, key }),
+    )
   }
 
   /** See Store. */
@@ -195,6 +227,7 @@ export class SharedStore {
   /** Gives up all claims. */
   async close(): Promise<void> {
     clearInterval(this.#sweeping)
+    this.#handover.close()
     try {
       await this.lease.leave()
     } catch (error) {
@@ -202,6 +235,24 @@ export class SharedStore {
       warn('the sessions of this worker stay its own for a while', error)
     }
     await this.#database.close()
+  }
+
+  /** Null: the worker that had it has nothing, or not this. */
+  async #direct(coming: Coming, of: Wanted): Promise<Snapshot | null> {
+    const file = await this.#handover.fetch(coming, of.key)
+    try {
+      return file === null ? null : readStored(file, of, true)
+    } catch {
+      return null
+    }
+  }
+
+  async #stored(of: Wanted): Promise<Snapshot> {
+    const found = await rows.stateOf(this.#database, of.key)
+    if (found === null) throw new SkeinError('state_unavailable', 'it is not there')
+    // What the driver gives is part of its own memory.
+    if (found.inline !== null) return readStored(found.inline, of)
+    return readStored(await this.#blobs.get(found.blob!), of, true)
   }
 
   /** One entry a session: the last of those that are about it. */

@@ -1,5 +1,6 @@
 /** Removes what crashes have left: blobs that no state is in, and states that no session uses. */
 import type { Database } from '../../cluster/database.ts'
+import { forgetOldMoves } from '../../cluster/moves.ts'
 import type { Blobs } from './blobs.ts'
 import { removeStale, wanted } from './rows.ts'
 
@@ -11,7 +12,9 @@ const NAMES_AT_ONCE = 1000
 export async function sweepWhenDue(database: Database, blobs: Blobs): Promise<void> {
   const sql = "update cluster set swept = now() where swept < now() - interval '1 hour'"
   const { count } = await database.query(sql)
-  if (count > 0) await sweep(database, blobs)
+  if (count === 0) return
+  await forgetOldMoves(database)
+  await sweep(database, blobs)
 }
 
 /** Returns how many blobs it has removed. */

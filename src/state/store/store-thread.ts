@@ -12,6 +12,7 @@ import type {
   LeaseSight,
   ListPage,
   SessionName,
+  StatePut,
   Store,
   StoreChange,
   StoredSession,
@@ -63,15 +64,19 @@ export async function openClusterStore(options: ClusterStoreOptions): Promise<St
 
 /** A megabyte: a millisecond or so. */
 const PART_FLOATS = 2 ** 18
+/** Eight: a few milliseconds, and few turns of a loop that has steps to make. */
+const OFFER_FLOATS = 2 ** 21
 
 class ThreadedStore implements Store {
   readonly secret: Uint8Array
   readonly lease: LeaseSight | null
+  readonly offer?: (put: StatePut) => Promise<void>
   readonly #writer: StoreThread
   readonly #reader: StoreThread
   /** i32 [1]: the writer gives way to them. */
   readonly #numReads: Int32Array
-  #numCommits = 0
+  /** Commits and offers. */
+  #numSent = 0
   /** Sessions that were begun here without a claim, and of which nothing has been written. */
   readonly #unclaimed = new Map<string, SessionName>()
 
@@ -83,6 +88,7 @@ class ThreadedStore implements Store {
     lease: LeaseSight | null = null,
   ) {
     this.lease = lease
+    if (lease !== null) this.offer = (put) => this.#offer(put)
     this.#numReads = numReads
     this.#writer = writer
     this.#reader = reader
@@ -126,25 +132,37 @@ class ThreadedStore implements Store {
    * megabytes at once would hold it up. Where it breaks off in between, what went over is nobody's.
    */
   async commit(change: StoreChange): Promise<readonly SessionName[]> {
-    this.#numCommits++
-    const number = this.#numCommits
+    const number = this.#nextNumber()
     const puts = []
-    for (const { floats, ...put } of change.puts) {
-      let numParts = 0
-      for (const array of floats) {
-        for (let at = 0; at < array.length; at += PART_FLOATS) {
-          this.#writer.sendPart(number, array.slice(at, at + PART_FLOATS))
-          numParts++
-          if (at + PART_FLOATS < array.length) await setImmediate()
-        }
-      }
-      puts.push({ ...put, numParts })
-    }
+    for (const put of change.puts) puts.push(await this.#send(number, put, PART_FLOATS))
     const unclaimed = change.sessions.flatMap((name) => this.#unclaimed.get(keyOf(name)) ?? [])
     const lost = await this.#writer.ask('commit', { ...change, unclaimed, number, puts })
     for (const name of [...unclaimed, ...(change.releases ?? [])])
       this.#unclaimed.delete(keyOf(name))
     return lost
+  }
+
+  /** Somebody waits for it, so its parts are larger. */
+  async #offer(put: StatePut): Promise<void> {
+    const number = this.#nextNumber()
+    await this.#writer.ask('offer', { number, put: await this.#send(number, put, OFFER_FLOATS) })
+  }
+
+  async #send(number: number, { floats, ...put }: StatePut, partFloats: number) {
+    let numParts = 0
+    for (const array of floats) {
+      for (let at = 0; at < array.length; at += partFloats) {
+        this.#writer.sendPart(number, array.slice(at, at + partFloats))
+        numParts++
+        if (at + partFloats < array.length) await setImmediate()
+      }
+    }
+    return { ...put, numParts }
+  }
+
+  #nextNumber(): number {
+    this.#numSent++
+    return this.#numSent
   }
 
   /** The reader's connection first: the other one gives up the claims of both. */
@@ -194,9 +212,9 @@ class StoreThread {
     })
   }
 
-  sendPart(commit: number, part: Float32Array): void {
+  sendPart(number: number, part: Float32Array): void {
     if (this.#failure !== null) throw this.#failure
-    const message: ToThread = { type: 'part', commit, part }
+    const message: ToThread = { type: 'part', number, part }
     this.#worker.postMessage(message, [part.buffer as ArrayBuffer]) // slice makes a plain one
   }
 

@@ -115,6 +115,11 @@ export interface Store {
    * Rejects with state_unavailable when nothing of it is, as far as is known.
    */
   commit(change: StoreChange): Promise<readonly SessionName[]>
+  /**
+   * The state that a session goes on with, which is stored and about to be let go: who claims the session next can have it
+   * from here for a moment. Absent where none can.
+   */
+  offer?(put: StatePut): Promise<void>
   /** After what was asked before. Nothing may be asked after it. */
   close(): Promise<void>
 }

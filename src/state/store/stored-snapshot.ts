@@ -3,7 +3,7 @@ import { SkeinError } from '../../errors.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import { decodeSnapshot, viewSnapshot } from '../snapshot-file.ts'
 
-interface Wanted {
+export interface Wanted {
   readonly key: string
   readonly namespace: string
   readonly identity: ModelIdentity

@@ -33,10 +33,13 @@ export interface ThreadOptions extends Omit<DatabaseOptions, 'files' | 'now'> {
   readonly numReads: Int32Array
 }
 
-/** A change whose states came before it, in parts that carry its number; they say how many parts are theirs. */
+/** A state whose numbers came before it, in so many parts. */
+type LightPut = Omit<StatePut, 'floats'> & { readonly numParts: number }
+
+/** A change whose states came before it, in parts that carry its number. */
 interface LightChange extends Omit<StoreChange, 'puts'> {
   readonly number: number
-  readonly puts: readonly (Omit<StatePut, 'floats'> & { readonly numParts: number })[]
+  readonly puts: readonly LightPut[]
 }
 
 /** What a thread can be asked, and what it answers. */
@@ -51,14 +54,15 @@ export interface ThreadAsks {
   usage: { params: { readonly namespace: string }; result: Usage }
   expire: { params: null; result: null }
   commit: { params: LightChange; result: readonly SessionName[] }
+  offer: { params: { readonly number: number; readonly put: LightPut }; result: null }
   close: { params: null; result: null }
 }
 
 export type ThreadAsk = keyof ThreadAsks
 
 export type ToThread =
-  /** A part of a state of the commit of that number; there is one commit at a time. */
-  | { readonly type: 'part'; readonly commit: number; readonly part: Float32Array }
+  /** A part of a state of the commit or offer of that number. */
+  | { readonly type: 'part'; readonly number: number; readonly part: Float32Array }
   | {
       [M in ThreadAsk]: {
         readonly type: 'ask'
@@ -109,28 +113,27 @@ interface OpenStore {
   usage(namespace: string): Answer<Usage>
   expire(): Answer<void>
   commit(change: StoreChange): Answer<readonly SessionName[]>
+  offer?(put: StatePut): void
   close(): Answer<void>
 }
 
-/** Parts of the commit that is coming. One that broke off leaves some behind: they are no other's. */
+/** Parts of what is coming: a commit, and offers beside it. One that broke off leaves some behind: they are no other's. */
 class Parts {
-  #commit = 0
-  #parts: Float32Array[] = []
+  readonly #parts = new Map<number, Float32Array[]>()
 
-  add(commit: number, part: Float32Array): void {
-    if (commit !== this.#commit) this.#parts = []
-    this.#commit = commit
-    this.#parts.push(part)
+  add(number: number, part: Float32Array): void {
+    const parts = this.#parts.get(number) ?? []
+    parts.push(part)
+    this.#parts.set(number, parts)
   }
 
-  /** The change with its states. */
-  join({ number, puts, ...change }: LightChange): StoreChange {
-    const parts = number === this.#commit ? this.#parts : []
-    this.#parts = []
+  /** The states with their numbers. */
+  join(number: number, puts: readonly LightPut[]): StatePut[] {
+    const parts = this.#parts.get(number) ?? []
+    this.#parts.delete(number)
     const numParts = puts.reduce((sum, put) => sum + put.numParts, 0)
     assert(parts.length === numParts, `${parts.length} parts of states came, not ${numParts}`)
-    const whole = puts.map((put) => ({ ...put, floats: parts.splice(0, put.numParts) }))
-    return { ...change, puts: whole }
+    return puts.map((put) => ({ ...put, floats: parts.splice(0, put.numParts) }))
   }
 }
 
@@ -142,7 +145,12 @@ function answersOf(store: OpenStore, parts: Parts): Answers {
     list: ({ namespace, page }) => store.list(namespace, page),
     usage: ({ namespace }) => store.usage(namespace),
     expire: () => nothing(store.expire()),
-    commit: (change) => store.commit(parts.join(change)),
+    commit: ({ number, puts, ...change }) =>
+      store.commit({ ...change, puts: parts.join(number, puts) }),
+    offer: ({ number, put }) => {
+      store.offer?.(parts.join(number, [put])[0]!)
+      return null
+    },
     close: () => nothing(store.close()),
   }
 }
@@ -185,7 +193,7 @@ function serve(store: OpenStore): void {
   }
   port.on('message', (message: ToThread) => {
     if (message.type === 'part') {
-      parts.add(message.commit, message.part)
+      parts.add(message.number, message.part)
       return
     }
     const { id, method, params } = message

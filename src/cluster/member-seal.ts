@@ -1,0 +1,50 @@
+/** What members of a cluster say to each other in a header, sealed with the cluster's key. Whoever knows the key is a member. */
+import { createHmac, hkdfSync, timingSafeEqual } from 'node:crypto'
+import { SkeinError } from '../errors.ts'
+
+export const CALLER_HEADER = 'x-skein-caller'
+
+/** Clocks of members may differ by so much. */
+const MAX_AGE_MS = 120_000
+
+type Claims = Readonly<Record<string, unknown>>
+
+export class MemberSeal {
+  readonly #key: Uint8Array
+  readonly #now: () => number
+
+  /** `secret`: the cluster's own, or what the operator gave instead. */
+  constructor(secret: Uint8Array | string, now: () => number = Date.now) {
+    this.#key = new Uint8Array(hkdfSync('sha256', secret, '', 'skein members', 32))
+    this.#now = now
+  }
+
+  seal(claims: Claims): string {
+    const text = JSON.stringify({ at: this.#now(), ...claims })
+    const body = Buffer.from(text).toString('base64url')
+    return `${body}.${this.#codeOf(body).toString('base64url')}`
+  }
+
+  /** Throws unauthorized. */
+  open(header: string): Claims {
+    const [body = '', code = ''] = header.split('.')
+    const given = Buffer.from(code, 'base64url')
+    const right = this.#codeOf(body)
+    if (given.length !== right.length || !timingSafeEqual(given, right))
+      throw denied('it is sealed with another key; all members need the same --cluster-key')
+    // Made by a member.
+    const claims = JSON.parse(Buffer.from(body, 'base64url').toString()) as Claims
+    const { at } = claims
+    if (typeof at !== 'number' || Math.abs(this.#now() - at) > MAX_AGE_MS)
+      throw denied('its time is not now; set the clocks of all machines (skein doctor --cluster)')
+    return claims
+  }
+
+  #codeOf(body: string): Buffer {
+    return createHmac('sha256', this.#key).update(body).digest()
+  }
+}
+
+export function denied(why: string): SkeinError {
+  return new SkeinError('unauthorized', `the header ${CALLER_HEADER} is refused: ${why}`)
+}

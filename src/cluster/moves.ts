@@ -1,0 +1,48 @@
+/** Moves of sessions between workers, as the database remembers the latest of them. */
+import type { Connection } from './database.ts'
+
+export interface Move {
+  readonly model: string
+  readonly id: string
+  readonly fromWorker: string
+  readonly toWorker: string
+  /** From memory to memory, not by way of the storage. */
+  readonly isDirect: boolean
+  /** Of the state, from the first question for it until it was whole. */
+  readonly ms: number
+}
+
+export interface PastMove extends Move {
+  /** Milliseconds since 1970, by the database's clock. */
+  readonly at: number
+}
+
+/** Of which the particulars are kept. */
+const MAX_KEPT = 1000
+
+export async function noteMove(on: Connection, move: Move): Promise<void> {
+  const { model, id, fromWorker, toWorker, isDirect, ms } = move
+  await on.query(
+    `insert into move (model, id, from_worker, to_worker, is_direct, ms)
+     values ($1, $2, $3, $4, $5, $6)`,
+    [model, id, fromWorker, toWorker, isDirect, ms],
+  )
+}
+
+export async function forgetOldMoves(on: Connection): Promise<void> {
+  await on.query('delete from move where n <= (select max(n) from move) - $1', [MAX_KEPT])
+}
+
+/** All there ever were, and the latest, latest first. */
+export async function movesOf(
+  on: Connection,
+  limit: number,
+): Promise<{ readonly count: number; readonly latest: readonly PastMove[] }> {
+  const { rows } = await on.query<PastMove & { readonly n: number }>(
+    `select n, model, id, from_worker as "fromWorker", to_worker as "toWorker",
+       is_direct as "isDirect", ms, (extract(epoch from at) * 1000)::float as at
+     from move order by n desc limit $1`,
+    [limit],
+  )
+  return { count: rows[0]?.n ?? 0, latest: rows.map(({ n, ...move }) => move) }
+}

@@ -1,0 +1,97 @@
+/**
+ * States of sessions that change hands: offered by the worker that lets go, fetched by the one that gets the session, from
+ * memory to memory. It is a shortcut and decides nothing: whose a session is the database says, what its state is the key
+ * says, and whatever does not come by this way is read from the storage.
+ */
+import type { Connection } from '../../cluster/database.ts'
+import type { MemberSeal } from '../../cluster/member-seal.ts'
+import { noteMove } from '../../cluster/moves.ts'
+import type { StoredSession } from '../store/store.ts'
+import { fetchOffer } from './fetch-offer.ts'
+import { Offers } from './offers.ts'
+
+/** A state that this worker may ask for, since it has the session now. */
+export interface Coming {
+  readonly session: string
+  readonly bytes: number
+  readonly from: string
+  /** Null: it is small, or its worker has gone. */
+  readonly url: string | null
+  readonly since: number
+}
+
+interface HandoverOptions {
+  readonly database: Connection
+  /** This one, and the model of its sessions. */
+  readonly worker: string
+  readonly model: string
+  readonly seal: MemberSeal
+  /** Smaller states come with a row of the database, which is as quick. */
+  readonly minBytes: number
+}
+
+/** Longer than a state is offered. */
+const COMING_MS = 10_000
+
+export class Handover {
+  readonly #options: HandoverOptions
+  readonly #offers: Offers | null
+  readonly #coming = new Map<string, Coming>()
+
+  private constructor(options: HandoverOptions, offers: Offers | null) {
+    this.#options = options
+    this.#offers = offers
+  }
+
+  static async open(options: HandoverOptions): Promise<Handover> {
+    return new Handover(options, await Offers.open(options.worker, options.seal))
+  }
+
+  /** A session is about to be let go; this is the state that it goes on with. */
+  offer(key: string, parts: readonly Uint8Array[]): void {
+    const bytes = parts.reduce((sum, { length }) => sum + length, 0)
+    if (bytes > this.#options.minBytes) this.#offers?.add(key, parts)
+  }
+
+  /** The session is this worker's now, and was that one's. */
+  async expect({ id, record }: StoredSession, from: string): Promise<void> {
+    const head = record.turns.find(({ turn }) => turn === record.head)
+    if (head === undefined) return
+    const { database, minBytes } = this.#options
+    let url: string | null = null
+    if (head.bytes > minBytes) {
+      const sql = 'select url from worker where id = $1 and expires > now()'
+      const { rows } = await database.query<{ url: string }>(sql, [from])
+      url = rows[0]?.url ?? null
+    }
+    const now = performance.now()
+    for (const [key, { since }] of this.#coming)
+      if (now - since > COMING_MS) this.#coming.delete(key)
+    this.#coming.set(head.key, { session: id, bytes: head.bytes, from, url, since: now })
+  }
+
+  /** Whether a state is one that changes hands; said once. */
+  take(key: string): Coming | null {
+    const coming = this.#coming.get(key) ?? null
+    this.#coming.delete(key)
+    return coming
+  }
+
+  /** Its file, as it came. Null: it is to be read from the storage. */
+  async fetch({ url, from, bytes }: Coming, key: string): Promise<Uint8Array | null> {
+    if (url === null) return null
+    const { seal } = this.#options
+    return fetchOffer({ url, worker: from }, key, bytes, seal).catch(() => null)
+  }
+
+  /** For those who look at the cluster; who moves does not wait for it. */
+  note({ session, from }: Coming, isDirect: boolean, ms: number): void {
+    const { database, worker, model } = this.#options
+    const move = { model, id: session, fromWorker: from, toWorker: worker, isDirect, ms }
+    noteMove(database, move).catch(() => {})
+  }
+
+  close(): void {
+    this.#offers?.close()
+  }
+}
