@@ -49,6 +49,7 @@ const GUIDE = [
       page('States', '/states'),
       page('Numerics', '/numerics'),
       page('Performance', '/performance'),
+      page('Adding things', '/dev/adding'),
       page('Kernels', '/dev/kernels'),
       page('Measurements', '/dev/measurements'),
       page('Reliability', '/dev/reliability'),
