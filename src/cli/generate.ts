@@ -11,12 +11,12 @@ import { INTERRUPTED, printJson, progressBar } from './terminal/output.ts'
 
 export const generate = defineCommand({
   examples: [
-    ["skein generate --prompt 'Once upon a time'", 'the demo model goes on'],
+    ["skein generate demo 'Once upon a time'", 'the demo model goes on'],
     ['skein generate MODEL.pth --temperature 0 < text', 'the likeliest tokens after a text'],
   ],
-  words: MODEL_WORDS,
+  words: { ...MODEL_WORDS, text: { description: 'Text to continue (default: standard input)' } },
   flags: {
-    prompt: text('Text to continue (default: standard input)', { short: 'p' }),
+    prompt: text('The same text, where no model is named', { short: 'p' }),
     seed: whole(0, Number.MAX_SAFE_INTEGER)('Same seed and prompt, same text'),
     stop: text('End before this text'),
     'max-tokens': MAX_TOKENS,
@@ -26,12 +26,7 @@ export const generate = defineCommand({
     state: SETTINGS.state,
   },
   async run({ args }) {
-    const prompt = args.prompt ?? readFileSync(0, 'utf8')
-    if (prompt === '')
-      throw new SkeinError(
-        'invalid_request',
-        'no text to continue; give one with --prompt, or send it to standard input',
-      )
+    const prompt = promptOf(args.text, args.prompt)
     const { stop, state: states = [], seed } = args
     if (states.length > 1)
       throw new SkeinError('invalid_request', '--state: one text starts from one state')
@@ -69,3 +64,14 @@ export const generate = defineCommand({
     else process.stdout.write('\n')
   },
 })
+
+function promptOf(word: string | undefined, flag: string | undefined): string {
+  if (word !== undefined && flag !== undefined)
+    throw new SkeinError('invalid_request', 'two texts to continue: one as a word, one as --prompt')
+  const prompt = word ?? flag ?? readFileSync(0, 'utf8')
+  if (prompt !== '') return prompt
+  throw new SkeinError(
+    'invalid_request',
+    'no text to continue; give one after the model or with --prompt, or send it to standard input',
+  )
+}

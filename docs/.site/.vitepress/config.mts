@@ -28,6 +28,7 @@ const GUIDE = [
       page('API in full', '/api'),
       page('In Node', '/library'),
       page('Dashboard', '/dashboard'),
+      page('Commands', '/cli'),
       page('Immersive Translate', '/immersive-translate'),
       page('Migration', '/migration'),
     ],
@@ -37,6 +38,7 @@ const GUIDE = [
     items: [
       page('Deploy', '/deploy'),
       page('Operations', '/operations'),
+      page('Cluster', '/cluster'),
       page('Security', '/security'),
       page('Settings', '/configuration'),
     ],
@@ -80,7 +82,7 @@ export default defineConfig({
   vite: {
     resolve: {
       alias: [
-        { find: /^vue\/server-renderer$/, replacement: own('vue/server-renderer/index.mjs') },
+        { find: /^vue\/server-renderer$/, replacement: own('@vue/server-renderer/dist/server-renderer.esm-bundler.js') },
         { find: /^vue$/, replacement: own('vue/dist/vue.runtime.esm-bundler.js') },
       ],
     },

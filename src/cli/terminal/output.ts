@@ -4,12 +4,15 @@ import { SingleBar } from 'cli-progress'
 /** Exit code of a command that Ctrl-C cut short, as shells have it. */
 export const INTERRUPTED = 130
 
-/** A progress bar on a terminal, silence elsewhere. Finishes itself when all is done. */
+/** Between two lines of progress where no terminal shows a bar. */
+const LINE_MS = 5000
+
+/** A progress bar on a terminal, elsewhere a line every few seconds. Finishes itself when all is done. */
 export function progressBar(
   label: string,
   format: (amount: number) => string = formatBytes,
 ): (done: number, total: number) => void {
-  if (!process.stderr.isTTY) return () => {}
+  if (!process.stderr.isTTY) return progressLines(label, format)
   const bar = new SingleBar({
     format: `${label} {bar} {percentage}% {done}/{whole}`,
     hideCursor: true,
@@ -23,6 +26,19 @@ export function progressBar(
     else bar.start(total, done, payload)
     isStarted = true
     if (done >= total) bar.stop()
+  }
+}
+
+function progressLines(
+  label: string,
+  format: (amount: number) => string,
+): (done: number, total: number) => void {
+  let next = performance.now() + LINE_MS
+  return (done, total) => {
+    if (done >= total || performance.now() < next) return
+    next = performance.now() + LINE_MS
+    const percentage = Math.floor((100 * done) / total)
+    process.stderr.write(`${label} ${percentage}% ${format(done)}/${format(total)}\n`)
   }
 }
 
