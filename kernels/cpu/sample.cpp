@@ -25,7 +25,7 @@ enum {
   kNoise,
   kSampleFloats
 };
-enum { kTopK, kSeedLow, kSeedHigh, kPosition, kStream, kTopLogprobs, kMask };
+enum { kTopK, kSeedLow, kSeedHigh, kPosition, kStream, kTopLogprobs, kMask, kAfter };
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kScan = 64;
@@ -295,6 +295,9 @@ struct Sample final : Command {
       check_bias(batch, s);
       const int32_t mask = batch.sample_ints[s * SK_SAMPLE_INTS + kMask];
       require(mask >= 0 && mask <= batch.num_masks, "mask row out of range");
+      const bool is_first = s == 0 || batch.sample_slot[s - 1] != batch.sample_slot[s];
+      require(batch.sample_ints[s * SK_SAMPLE_INTS + kAfter] == 0 || !is_first,
+              "a sample after one of another slot");
     }
   }
 
@@ -324,6 +327,11 @@ struct Sample final : Command {
   void sample(const Batch& batch, int64_t s, Scratch& own) const {
     const Params params = {batch.sample_floats + s * kSampleFloats,
                            batch.sample_ints + s * SK_SAMPLE_INTS};
+    const int32_t after = params.ints[kAfter];
+    if (after > 0 && batch.sampled[s - 1] != after - 1) {
+      batch.sampled[s] = -1;
+      return;
+    }
     const int32_t slot = batch.sample_slot[s];
     const float* raw = logits + int64_t{batch.sample_row[s]} * penalties->vocab;
     int32_t token = -1;

@@ -216,6 +216,11 @@ export const SampleInt = {
   topLogprobs: 5,
   /** 0: none; k: only tokens of row k − 1 of the batch's masks, before anything else. */
   mask: 6,
+  /**
+   * 0: always drawn. t + 1: drawn if the sample before it, which counts into the same slot, drew token t; else it is −1 and
+   * counts nothing. For backends that draw guesses.
+   */
+  after: 7,
 } as const
 export const SAMPLE_INTS = 8
 
@@ -412,6 +417,8 @@ export interface Backend {
   readonly name: 'reference' | 'cpu' | 'cuda' | 'webgpu'
   /** One line for people: "cpu: avx512 (vnni, bf16), 2 threads". */
   readonly description: string
+  /** Samples may hang on the one before them (SampleInt.after), and a step has run when `run` returns. */
+  readonly drawsGuesses: boolean
   /** An f32 tensor with the given values, or zeros. */
   tensor(shape: readonly number[], values?: Float32Array): Tensor
   /** The same in the precision the backend computes activations in: f16 on `cuda`, as tensor() on the others. */

@@ -29,6 +29,8 @@ import { itlTargetOf, PrefillBudget } from './prefill-budget.ts'
 import { hasPenalties, Scheduler, tokensOf, usableSlots } from './scheduler.ts'
 import { LiveRequest } from './sequence.ts'
 import { SlotPool } from './slots.ts'
+import type { OpenProposer } from './speculation/proposer.ts'
+import { Speculation } from './speculation/speculation.ts'
 import { StateTransfers } from './state-transfers.ts'
 import { type StateOptions, States } from './states.ts'
 import type { EngineStats } from './stats.ts'
@@ -44,6 +46,8 @@ export interface EngineLimits {
   readonly itlTargetMs: number | null
   /** Memory for states of answers that give their slots to others for a while; 0: none does. */
   readonly preemptBytes: number
+  /** Guesses the next tokens of answers, so that a step draws several of them; null: every token has its step. */
+  readonly proposer: OpenProposer | null
   /** Fill freed slots with NaN, so that a use after free fails loudly. For tests and debugging. */
   readonly poisonFreedSlots: boolean
   /** Told to clients; null: they are not offered any. */
@@ -59,6 +63,7 @@ export const DEFAULT_LIMITS: EngineLimits = {
   prefillChunk: null,
   itlTargetMs: null,
   preemptBytes: 2 ** 30,
+  proposer: null,
   poisonFreedSlots: Boolean(process.env.SKEIN_DEBUG),
   embeddings: null,
 }
@@ -74,6 +79,7 @@ export class Engine {
   /** Null where no states are kept. */
   readonly #states: States | null
   readonly #outcomes: Outcomes
+  readonly #speculation: Speculation
   readonly #matchers: Matchers
   #failure: SkeinError | null = null
   /** Since when a step has been on its way. */
@@ -102,12 +108,14 @@ export class Engine {
       states === null ? null : new States(runner, slots, this.#transfers, tokenBytes, states, wake)
     const targetMs = itlTargetMs ?? itlTargetOf(runner)
     const prefill = new PrefillBudget({ prefillChunk, itlTargetMs: targetMs }, runner.maxTokens)
+    this.#speculation = new Speculation(runner, given.proposer)
     this.#scheduler = new Scheduler(
       runner,
       slots,
       this.#transfers,
       prefill,
       this.#states,
+      this.#speculation,
       given.preemptBytes,
     )
     this.#flights = new Flights(runner, (plan, ms) => {
@@ -115,7 +123,14 @@ export class Engine {
       // Of a pipeline every step is on its way through all devices.
       prefill.learn(runner.feedsDraws ? ms : ms * runner.maxFlights, answers, prompts)
     })
-    this.#outcomes = new Outcomes(runner, tokenBytes, this.#scheduler, this.#states, wake)
+    this.#outcomes = new Outcomes(
+      runner,
+      tokenBytes,
+      this.#scheduler,
+      this.#states,
+      this.#speculation,
+      wake,
+    )
     const { numSlots } = this.#scheduler
     const { vocabSize } = runner.info
     this.#matchers = new Matchers({
@@ -266,7 +281,14 @@ export class Engine {
     const lines = { waiting: waiting.numNew, running: running.length, prefilling }
     const now = { ...lines, numSlots, freeSlots: numFree }
     const fairness = { preempted: preemption.numAway, ...preemption.counters }
-    const stats = { ...now, ...fairness, ...this.#outcomes.counters, ...this.#counters }
+    const { counters } = this.#speculation
+    const stats = {
+      ...now,
+      ...fairness,
+      ...this.#outcomes.counters,
+      ...this.#counters,
+      ...counters,
+    }
     return this.#states === null ? stats : { ...stats, states: this.#states.stats }
   }
 

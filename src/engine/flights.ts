@@ -16,6 +16,9 @@ interface Launched {
 /** Told of each step how many milliseconds it took, after the one before. */
 type StepTimes = (plan: readonly PlannedRow[], ms: number) => void
 
+/** No row feeds its draws. */
+const NO_FLIGHT = 0
+
 /** Flights whose durations say how long the next one takes at least. */
 const REMEMBERED = 8
 
@@ -65,9 +68,12 @@ export class Flights {
     const flight = this.#runner.launch(plan.map(({ row }) => row))
     this.#last++
     let draw = 0
-    for (const { owner, takers, numPrompt } of plan) {
+    for (const { owner, row, takers, numPrompt } of plan) {
       if (numPrompt > 0) owner.sent(numPrompt)
-      for (const sequence of takers) sequence.awaits(this.#last, draw++)
+      // How many draws after guesses there are, and so what comes next, is known when they have landed.
+      const flight = row.guesses === undefined ? this.#last : NO_FLIGHT
+      for (const [i, sequence] of takers.entries()) sequence.awaits(flight, draw + i)
+      draw += row.samples.length
     }
     this.#launched.push({ plan, flight, time })
   }

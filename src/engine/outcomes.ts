@@ -3,12 +3,13 @@
  * where an answer ends sequence.ts, what is kept of it states.ts; when a step is looked at is engine.ts.
  */
 import { assert, SkeinError } from '../errors.ts'
-import type { Drawn, RowResult, Runner } from '../model/runner.ts'
+import type { BatchRow, Drawn, Guesses, RowResult, Runner } from '../model/runner.ts'
 import type { TokenBytes } from './answer/answer-text.ts'
 import { logprobsOf, withBytes } from './answer/logprobs.ts'
 import type { EngineEvent, SessionPosition } from './messages.ts'
 import type { PlannedRow, Scheduler } from './scheduler.ts'
 import type { LiveRequest, Sequence } from './sequence.ts'
+import type { Speculation } from './speculation/speculation.ts'
 import type { States } from './states.ts'
 
 export class Outcomes {
@@ -29,6 +30,7 @@ export class Outcomes {
   readonly #scheduler: Scheduler
   /** Null where no states are kept. */
   readonly #states: States | null
+  readonly #speculation: Speculation
   readonly #wake: () => void
   /** Of this step, and of what came since the last one. */
   #events: EngineEvent[] = []
@@ -39,6 +41,7 @@ export class Outcomes {
     tokenBytes: TokenBytes,
     scheduler: Scheduler,
     states: States | null,
+    speculation: Speculation,
     wake: () => void,
   ) {
     this.#runner = runner
@@ -46,6 +49,7 @@ export class Outcomes {
     this.#tokenBytes = tokenBytes
     this.#scheduler = scheduler
     this.#states = states
+    this.#speculation = speculation
     this.#wake = wake
   }
 
@@ -108,7 +112,11 @@ export class Outcomes {
 
   /** What a row of a step has drawn. */
   accept(planned: PlannedRow, { drawn, logits, hidden }: RowResult): void {
-    const { owner, takers, numPrompt } = planned
+    const { owner, takers, numPrompt, row } = planned
+    if (row.guesses !== undefined) {
+      this.#acceptGuessed(takers[0]!, row, row.guesses, drawn)
+      return
+    }
     assert(drawn.length === takers.length, `${drawn.length} draws for ${takers.length} takers`)
     if (this.leaving.has(owner)) {
       this.#acceptLeaving(takers, drawn)
@@ -230,6 +238,60 @@ export class Outcomes {
       this.#states?.drew(sequence)
       this.#report(sequence)
     }
+  }
+
+  /** The draws that count: up to the first that differs from its guess, or ends the answer. */
+  #acceptGuessed(
+    sequence: Sequence,
+    { tokens }: BatchRow,
+    { count, spare }: Guesses,
+    drawn: readonly Drawn[],
+  ): void {
+    const { owner } = sequence
+    const isLeaving = this.leaving.has(owner)
+    if (isLeaving || this.live.get(owner.id) === owner) {
+      const guesses = tokens.subarray(tokens.length - count)
+      const before = { numDrawn: sequence.numDrawn, wasHolding: sequence.text.isHolding }
+      const broken = this.#takeGuessed(sequence, guesses, drawn)
+      const numTaken = sequence.numDrawn - before.numDrawn
+      this.#scheduler.waiting.charge(owner, numTaken - 1)
+      this.counters.generatedTokens += numTaken
+      // A copy from before a stop string is taken of a state that has not consumed where it begins.
+      const isBeforeStop = sequence.text.isHolding && !before.wasHolding
+      if (!sequence.isLevel || (isBeforeStop && owner.request.session !== undefined)) {
+        this.#runner.rewindSlot(sequence.slot!, spare)
+        sequence.rewound()
+      }
+      this.#states?.drew(sequence)
+      if (broken) this.#breakOff(sequence, isLeaving)
+      else if (!isLeaving) this.#report(sequence)
+    }
+    this.#speculation.release(spare)
+  }
+
+  /** Takes draws for as long as they are what was guessed, and the one after; true when one of these was not finite. */
+  #takeGuessed(sequence: Sequence, guesses: Int32Array, drawn: readonly Drawn[]): boolean {
+    let right = 0
+    for (const { token, logprob } of drawn) {
+      if (token < 0) return true
+      sequence.accept(token, logprob)
+      const isRight = token === guesses[right]
+      if (isRight) right++
+      if (!isRight || sequence.finish !== null) break
+    }
+    this.#speculation.learn(sequence, guesses.length, right)
+    return false
+  }
+
+  #breakOff(sequence: Sequence, isLeaving: boolean): void {
+    const { owner, numDrawn } = sequence
+    if (isLeaving) {
+      sequence.isSpoilt = true
+      this.#states?.distrust(owner)
+      return
+    }
+    this.#report(sequence)
+    this.fail(owner, notFinite(`after ${numDrawn} tokens`))
   }
 
   /** What a session keeps of an answer that nobody hears any more. */

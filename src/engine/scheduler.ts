@@ -20,6 +20,7 @@ import { answerShare, promptShare } from './microbatches.ts'
 import type { PrefillBudget } from './prefill-budget.ts'
 import type { LiveRequest, Mixture, Sequence, Start } from './sequence.ts'
 import { Places, type SlotPool } from './slots.ts'
+import type { Speculation } from './speculation/speculation.ts'
 import type { StateTransfers } from './state-transfers.ts'
 
 /** A row of a step and what its results belong to. */
@@ -54,6 +55,11 @@ export function tokensOf(plan: readonly PlannedRow[]): readonly [answers: number
   return [answers, prompts]
 }
 
+/** Rows of logits that answers take. */
+function logitsOf(plan: readonly PlannedRow[]): number {
+  return plan.reduce((sum, { owner, row }) => sum + row.samples.length * owner.width, 0)
+}
+
 /** How many slots can be decoding in one step and still leave it room for prompts. */
 export function usableSlots(runner: Runner): number {
   const byTokens = Math.max(1, Math.floor(runner.maxTokens * 0.75))
@@ -70,6 +76,7 @@ export class Scheduler {
   readonly #transfers: StateTransfers
   readonly #prefill: PrefillBudget
   readonly #states: KeptStates | null
+  readonly #speculation: Speculation
   readonly #places: Places
 
   constructor(
@@ -78,6 +85,7 @@ export class Scheduler {
     transfers: StateTransfers,
     prefill: PrefillBudget,
     states: KeptStates | null,
+    speculation: Speculation,
     /** Bytes of memory for states that have left their slots. */
     preemptBytes: number,
   ) {
@@ -86,6 +94,7 @@ export class Scheduler {
     this.#transfers = transfers
     this.#prefill = prefill
     this.#states = states
+    this.#speculation = speculation
     this.waiting = new WaitingLine(slots.numSlots)
     this.#places = new Places(runner.numPlaces)
     this.preemption = new Preemption(runner, slots, transfers, this.waiting, preemptBytes)
@@ -230,17 +239,21 @@ export class Scheduler {
       live.sequences.filter((one) => one.canGoOn && one.isSettled),
     )
     const ready = this.#runner.feedsDraws
-      ? decoding.filter((sequence) => sequence.canStep(lastFlight))
+      ? decoding.filter((one) => one.canStep(lastFlight) && !this.#speculation.waitsFor(one))
       : // Each flight has its part of them, and every part waits for its own.
         decoding
           .filter(({ numAwaited }) => numAwaited === 0)
           .slice(0, answerShare(this.#runner, decoding.length))
     const numRows = ready.reduce((sum, { owner }) => sum + owner.width, 0)
     let spare = this.#runner.maxTokens - numRows
+    let guessRoom = this.#speculation.roomBeside(numRows, this.numSlots)
     for (const sequence of ready) {
       const { owner } = sequence
       sequence.numRows++
-      const row = sequence.nextRow(Math.floor(spare / owner.width))
+      const room = Math.min(guessRoom, spare) - sequence.numExtra
+      const row =
+        this.#speculation.rowOf(sequence, room) ?? sequence.nextRow(Math.floor(spare / owner.width))
+      guessRoom -= row.tokens.length - 1
       spare -= (row.tokens.length - 1) * owner.width
       const takers = row.samples.length > 0 ? [sequence] : []
       plan.push({ row, owner, takers, numPrompt: 0, fedTo: owner.numFed })
@@ -258,7 +271,7 @@ export class Scheduler {
     const share = promptShare(this.#runner, left, room)
     const budget = Math.min(free, this.#runner.stepSize(numDecode + share) - numDecode)
     const numOwn = prefilling.reduce((sum, { width }) => sum + width, 0)
-    const spareLogits = this.#runner.maxLogits - numDecode - numOwn
+    const spareLogits = this.#runner.maxLogits - logitsOf(plan) - numOwn
     const shares = sharePrefill(prefilling, budget, spareLogits)
     for (const live of prefilling) {
       const numPrompt = shares.get(live) ?? 0

@@ -14,7 +14,8 @@ import {
   type StateData,
   type TokenLogprob,
 } from '../model/runner.ts'
-import { AnswerText, END_OF_TEXT, type TokenBytes } from './answer/answer-text.ts'
+import { AnswerText, type TokenBytes } from './answer/answer-text.ts'
+import { biasOf, createDraw, type Mutable, NO_SLOT, stopTokensOf } from './answer/draw-numbers.ts'
 import { EmbeddingSum } from './answer/embedding-sum.ts'
 import { withBytes } from './answer/logprobs.ts'
 import { StopStrings } from './answer/stop-strings.ts'
@@ -171,8 +172,6 @@ export class LiveRequest {
   }
 }
 
-type Mutable<T> = { -readonly [K in keyof T]: T[K] }
-
 export class Sequence {
   readonly owner: LiveRequest
   /** Which choice of the request; also its random stream. */
@@ -199,6 +198,8 @@ export class Sequence {
   #awaited = { flight: 0, draw: 0 }
   /** Draws that rows launched so far feed, if they run. */
   #numSent = 0
+  /** Of these, those before its last row with guesses; the guesses of such a row count as drawn until it has landed. */
+  #numBefore = 0
   readonly #tokenBytes: TokenBytes
   /** The same two objects serve every decode step: a step allocates nothing per row. */
   readonly #draw: Mutable<SampleSpec>
@@ -334,6 +335,31 @@ export class Sequence {
     return { ...this.#decodeRow, tokens, samples: isLast ? [this.#drawAt(this.numDrawn)] : [] }
   }
 
+  /** As nextRow, with guesses of what it draws after all that was drawn. */
+  rowWithGuesses(guesses: readonly number[], spare: number): BatchRow {
+    assert(this.#slot !== null && this.numAwaited === 0, 'guesses beside a draw on its way')
+    const unfed = this.drawn.slice(this.#numSent)
+    this.#numBefore = this.#numSent
+    this.#numSent = this.numDrawn + guesses.length
+    const draw = this.#drawAt(this.numDrawn)
+    return {
+      ...this.#decodeRow,
+      tokens: Int32Array.of(...unfed, ...guesses),
+      samples: [...guesses, null].map((_, i) => ({ ...draw, position: draw.position + i })),
+      guesses: { count: guesses.length, spare },
+    }
+  }
+
+  /** Its slot has consumed all tokens but the last, as after any row without guesses. */
+  get isLevel(): boolean {
+    return this.#numSent === this.numDrawn - 1
+  }
+
+  /** Its slot is again as it was before its last row. */
+  rewound(): void {
+    this.#numSent = this.#numBefore
+  }
+
   #drawAt(position: number): SampleSpec {
     this.#draw.position = position
     if (this.matcher !== null) this.#draw.mask = this.matcher.mask
@@ -361,36 +387,4 @@ export class Sequence {
     const matched = this.text.end()
     this.finish = matched === null ? finish : { reason: 'stop', matched }
   }
-}
-
-/** Refused by any runner, so a forgotten assignment cannot go unnoticed. */
-const NO_SLOT = -1
-
-function createDraw({ request, seed, bias }: LiveRequest, stream: number): Mutable<SampleSpec> {
-  const { seed: _seed, logitBias: _bias, bannedTokens: _banned, ...numbers } = request.sampling
-  return {
-    ...numbers,
-    slot: NO_SLOT,
-    seed,
-    position: 0,
-    stream,
-    logprobs: request.logprobs,
-    bias,
-  }
-}
-
-/** A token that is both biased and banned is banned; of two biases of one token the later holds. */
-function biasOf({ sampling }: GenerateRequest): ReadonlyMap<number, number> | null {
-  const bias = new Map(sampling.logitBias)
-  for (const token of sampling.bannedTokens) bias.set(token, -Infinity)
-  return bias.size === 0 ? null : bias
-}
-
-/** ignoreEos wins over a token 0 in the list: dialects put it there by default. */
-function stopTokensOf({ stop, constraint }: GenerateRequest): ReadonlySet<number> {
-  const tokens = new Set(stop.tokens)
-  // A grammar has no other end.
-  if (stop.ignoreEos && constraint === undefined) tokens.delete(END_OF_TEXT)
-  else tokens.add(END_OF_TEXT)
-  return tokens
 }

@@ -30,6 +30,16 @@ export const ENGINE_ROWS = {
   steps: { help: 'Steps since the worker started', metric: 'engine_steps', isTotal: true },
   promptTokens: { help: 'Prompt tokens read', isTotal: true },
   generatedTokens: { help: 'Tokens drawn', isTotal: true },
+  guessedTokens: {
+    help: 'Tokens of answers that were guessed before they were drawn',
+    metric: 'guessed_tokens',
+    isTotal: true,
+  },
+  acceptedTokens: {
+    help: 'Guessed tokens that were drawn',
+    metric: 'accepted_tokens',
+    isTotal: true,
+  },
   finishedStop: { help: 'Answers that a stop ended', isTotal: true },
   finishedLength: { help: 'Answers that reached their length', isTotal: true },
   aborted: { help: 'Requests cancelled', isTotal: true },

@@ -12,6 +12,7 @@ import type { EngineClient } from '../engine/client.ts'
 import { DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS, Engine } from '../engine/engine.ts'
 import { identityOf } from '../engine/kept/identity.ts'
 import { isWithoutDisk, LateStore } from '../engine/kept/late-store.ts'
+import { openLookup } from '../engine/speculation/lookup.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../engine/states.ts'
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
@@ -27,6 +28,7 @@ import {
 import { fingerprint } from '../model/formats/fingerprint.ts'
 import type { Checkpoint, CheckpointToken } from '../model/formats/format.ts'
 import { ModelRunner } from '../model/run/model-runner.ts'
+import { type SpeculateChoice, sparesOf } from '../model/run/speculate-choice.ts'
 import type { WarmUp } from '../model/run/warm-up.ts'
 import type { Runner } from '../model/runner.ts'
 import { readTunedState } from '../model/tuned-state.ts'
@@ -62,6 +64,8 @@ interface RunnerChoice extends PlacementChoice {
   /** Merged into it one after the other. */
   readonly adapters?: readonly AdapterChoice[] | undefined
   readonly quant?: QuantChoice | undefined
+  /** Whether, and from what, the next tokens of answers are guessed; not at all when absent. */
+  readonly speculate?: SpeculateChoice | undefined
 }
 
 /** A file with a tuned start state, and the name by which requests ask for it. */
@@ -151,6 +155,7 @@ export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress): Mod
         ...size,
         fingerprint: fingerprint(checkpoint),
         startState: readTunedState(checkpoint, model.stateShape),
+        numSpares: sparesOf(choice.speculate, size.numSlots, backend),
       })
     } catch (error) {
       backend.dispose()
@@ -292,6 +297,7 @@ function limitsOf(choice: EngineChoice) {
   return {
     embeddings: embeddings === 'off' ? null : embeddings,
     preemptBytes: choice.preemptBytes ?? preemptBytes,
+    proposer: choice.speculate === 'lookup' ? openLookup : null,
     ...(itlTargetMs === undefined ? {} : { itlTargetMs }),
     ...(prefillChunk === undefined ? {} : { prefillChunk }),
     ...(maxWaiting === undefined ? {} : { maxWaiting }),

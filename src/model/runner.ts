@@ -63,8 +63,13 @@ export interface BatchRow {
    * penalty counts stay as they are, and its own draws are −1.
    */
   readonly stops?: ReadonlySet<number>
-  /** Draws from the logits after the row's last token; empty for a prefill chunk that is not the last. */
+  /**
+   * Draws from the logits after the row's last token; empty for a prefill chunk that is not the last. Of a row with guesses
+   * one from the logits before each guess, and one after the last.
+   */
   readonly samples: readonly SampleSpec[]
+  /** The last tokens of the row are guesses of what is drawn. Neither together with blend nor with allLogits or hidden. */
+  readonly guesses?: Guesses
   /**
    * Further slots that are fed the same tokens; the draws are then from the weighted sum of all their logits. Each takes a
    * token's and a row's room in the step for itself. Not together with allLogits.
@@ -76,6 +81,13 @@ export interface BatchRow {
   readonly hidden?: 'last' | 'all' | undefined
   /** The last token's logits are computed also where nothing is drawn from them: a forward pass by itself, for benches. */
   readonly withHead?: boolean
+}
+
+export interface Guesses {
+  /** A draw is made if the one before it drew the guess before it; else it is −1, as are those after it, and nothing is counted. */
+  readonly count: number
+  /** Where the state before the row is kept, of the runner's `numSpares`: no two rows of flights on their way name the same. */
+  readonly spare: number
 }
 
 export interface Blend {
@@ -127,10 +139,15 @@ export interface Runner {
   readonly maxTokens: number
   /** Tokens that a step of so many costs as much as; no more than maxTokens. */
   stepSize(tokens: number): number
-  /** Most rows with allLogits, or all hidden states, tokens in a step: the sum of their tokens plus one per sampled row stays within it. */
+  /**
+   * Most rows of logits in a step: the tokens of rows with allLogits or all hidden states, and one for each other row that
+   * draws, and for each guess.
+   */
   readonly maxLogits: number
   /** Most draws in one step. */
   readonly maxSamples: number
+  /** Places for states from before rows with guesses; 0: no row may have any. */
+  readonly numSpares: number
   /** Flights that can be on their way at once. With 1 a flight is done when launch() returns. */
   readonly maxFlights: number
   /** Whether rows may feed draws of the flight before. Where not, flights of different sequences keep a runner busy. */
@@ -146,6 +163,8 @@ export interface Runner {
   /** Makes a slot the state before any token. */
   clearSlot(slot: number): void
   copySlot(from: number, to: number): void
+  /** The state that a slot had before its last row, which named the spare: its tokens were not those drawn. */
+  rewindSlot(slot: number, spare: number): void
   /** Marks a freed slot so that its use would be noticed. */
   poisonSlot(slot: number): void
   /** Forgets the penalty counts of a place and marks the prompt's tokens as seen. */

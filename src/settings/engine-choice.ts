@@ -28,6 +28,7 @@ export function engineChoice(
     maxTokens: given['step-tokens'],
     itlTargetMs: given['itl-target'],
     prefillChunk: given['prefill-chunk'],
+    speculate: given.speculate,
     maxWaiting: given['max-waiting'],
     maxPromptTokens: given['max-prompt-tokens'],
     vocab: given.vocab,

@@ -6,6 +6,7 @@
 import { WKV_CHOICES } from '../host/device-choice.ts'
 import { EMBEDDINGS_CHOICES, QUANT_CHOICES } from '../host/load.ts'
 import { LOG_LEVELS } from '../host/log.ts'
+import { SPECULATE_CHOICES } from '../model/run/speculate-choice.ts'
 import {
   choice,
   type Flags,
@@ -128,6 +129,10 @@ const LOAD = {
     1,
     1_000_000,
   )('Prompt tokens of such a step, whatever time they take (default: by --itl-target)'),
+  speculate: choice(SPECULATE_CHOICES)(
+    'Guess what answers say next, so that copied text takes fewer steps: lookup (what followed the same words before), or off. The answers stay the same; on a CPU only',
+    { default: 'off' },
+  ),
   threads: whole(1, 1024)('CPU threads (default: all cores)'),
   'memory-gb': number(
     0.001,
@@ -251,7 +256,7 @@ export const MODEL_FLAGS = {
 export const ENGINE_FLAGS = {
   ...MODEL_FLAGS,
   ...settingsCalled('vocab', 'slots', 'max-waiting', 'max-prompt-tokens', 'step-tokens'),
-  ...settingsCalled('itl-target', 'prefill-chunk'),
+  ...settingsCalled('itl-target', 'prefill-chunk', 'speculate'),
 }
 
 export const MODEL_WORDS = {

@@ -1,6 +1,6 @@
 /**
  * Random lives of an engine: submits, cancels and steps in any order, with forks, stops, scored prompts and rows that
- * are not finite. Whatever happens to its neighbours, a request gets its solo answer or one error, and at the end
+ * are not finite, and guesses that are right and wrong. Whatever happens to its neighbours, a request gets its solo answer or one error, and at the end
  * every slot is free.
  */
 import fc from 'fast-check'
@@ -9,6 +9,7 @@ import type { Engine } from '../../src/engine/engine.ts'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
 import { trials } from '../helpers/slow.ts'
+import { SCRIPTS, type Script, scripted } from './guesses.ts'
 import {
   Collected,
   drain,
@@ -89,8 +90,10 @@ function play(
   runner: FakeRunner,
   prefillChunk: number,
   loop: Loop,
+  script: Script,
 ): Run {
-  const engine = engineOver(runner, { poisonFreedSlots: true, prefillChunk }, null, loop)
+  const limits = { poisonFreedSlots: true, prefillChunk, proposer: scripted(script) }
+  const engine = engineOver(runner, limits, null, loop)
   const collected = new Collected()
   const requests = new Map<string, GenerateRequest>()
   const cancelled = new Set<string>()
@@ -123,19 +126,32 @@ const NUM_LIVES = trials(300, 600)
 
 test.each(LOOPS)(`${NUM_LIVES} random lives, %s`, (loop) => {
   const seen = { answers: 0, errors: 0, cancelled: 0, stopped: 0, forks: 0, preemptions: 0 }
+  const guesses = { accepted: 0, rejected: 0 }
   fc.assert(
     fc.property(
       fc.array(action, { minLength: 5, maxLength: 40 }),
       fc.record({
         numSlots: fc.integer({ min: 3, max: 8 }),
         maxTokens: fc.integer({ min: 5, max: 60 }),
-        spareLogits: fc.nat(6),
+        spareLogits: fc.nat(16),
         prefillChunk: fc.integer({ min: 1, max: 40 }),
+        numSpares: fc.integer({ min: 0, max: 3 }),
+        script: fc.constantFrom(...(Object.keys(SCRIPTS) as Script[])),
       }),
-      (actions, { numSlots, maxTokens, spareLogits, prefillChunk }) => {
-        const maxLogits = numSlots + spareLogits
-        const runner = new FakeRunner({ numSlots, maxTokens, maxLogits, vocabSize: V })
-        const { engine, collected, requests, cancelled } = play(actions, runner, prefillChunk, loop)
+      (actions, { numSlots, maxTokens, spareLogits, prefillChunk, numSpares, script }) => {
+        const runner = new FakeRunner({
+          numSlots,
+          maxTokens,
+          maxLogits: numSlots + spareLogits,
+          maxSamples: numSlots + 5 * numSpares,
+          numSpares,
+          vocabSize: V,
+        })
+        const run = play(actions, runner, prefillChunk, loop, script)
+        const { engine, collected, requests, cancelled } = run
+        const { guessedTokens, acceptedTokens } = engine.stats
+        guesses.accepted += acceptedTokens
+        guesses.rejected += guessedTokens - acceptedTokens
         expect(engine.failure).toBeNull()
         seen.preemptions += engine.stats.preemptions
         expect(engine.stats).toMatchObject({
@@ -167,5 +183,6 @@ test.each(LOOPS)(`${NUM_LIVES} random lives, %s`, (loop) => {
     { numRuns: NUM_LIVES, seed: 7 },
   )
   // The property is worth something only if all of these happened often.
-  for (const count of Object.values(seen)) expect(count).toBeGreaterThan(NUM_LIVES / 6)
+  for (const count of Object.values({ ...seen, ...guesses }))
+    expect(count).toBeGreaterThan(NUM_LIVES / 8)
 })

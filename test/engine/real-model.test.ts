@@ -2,7 +2,11 @@
 import { beforeAll, describe, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { BACKENDS, someTokens, tinyRunner } from '../helpers/runner.ts'
+import { SCRIPTS, type Script, scripted, type Truth } from './guesses.ts'
 import { Collected, drain, engineOver, LOOPS, type Loop, requestOf, SAMPLING } from './kit.ts'
+
+/** Of the tiny model. */
+const VOCAB = 512
 
 const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7), 32) }
 
@@ -33,7 +37,7 @@ function outcome(collected: Collected, { id, n }: GenerateRequest) {
   const prompt = events.find((event) => event.type === 'prompt')
   const answers = Array.from({ length: n }, (_, index) => collected.answer(id, index))
   const logprobs = events.flatMap((event) =>
-    event.type === 'text' && event.index === 0 ? event.logprobs : [],
+    event.type === 'text' && event.index === 0 ? (event.logprobs ?? []) : [],
   )
   return { prompt, answers, logprobs }
 }
@@ -41,9 +45,17 @@ function outcome(collected: Collected, { id, n }: GenerateRequest) {
 describe.each(BACKENDS)('on %s', (backend) => {
   let alone: ReturnType<typeof outcome>[]
 
-  const make = (way: Loop) => {
-    const runner = tinyRunner(backend, { slots: 9, maxTokens: 48 })
-    return engineOver(runner, { poisonFreedSlots: true, prefillChunk: 13 }, null, way, tokenBytes)
+  const make = (way: Loop, script?: Script) => {
+    const runner = tinyRunner(backend, { slots: 9, maxTokens: 48, speculate: script && 'lookup' })
+    const proposer = script === undefined ? null : scripted(script, truth, VOCAB)
+    const limits = { poisonFreedSlots: true, prefillChunk: 13, proposer }
+    return engineOver(runner, limits, null, way, tokenBytes)
+  }
+
+  /** What came out alone; beyond the end of an answer nothing is known. */
+  const truth: Truth = (_prompt, { id }, choice) => {
+    const at = requests.findIndex((request) => request.id === id)
+    return alone[at]?.answers[choice]?.tokens ?? []
   }
 
   beforeAll(() => {
@@ -55,10 +67,12 @@ describe.each(BACKENDS)('on %s', (backend) => {
     plain.dispose()
   })
 
-  test.each(LOOPS)(
-    'joining, leaving, forking and cancelled neighbours change no answer; %s',
-    (loop) => {
-      const engine = make(loop)
+  const all = [undefined, ...(Object.keys(SCRIPTS) as Script[])]
+  const scripts = backend === 'cpu' ? all : [undefined, 'mixed' as const]
+  test.each(LOOPS.flatMap((loop) => scripts.map((script) => [loop, script] as const)))(
+    'joining, leaving, forking and cancelled neighbours change no answer; %s, guesses %s',
+    (loop, script) => {
+      const engine = make(loop, script)
       const collected = new Collected()
       for (const request of requests) {
         engine.submit(request)
@@ -73,6 +87,12 @@ describe.each(BACKENDS)('on %s', (backend) => {
       expect(alone.flatMap(({ answers }) => answers)).not.toContain(null)
       expect(engine.failure).toBeNull()
       expect(engine.stats).toMatchObject({ failed: 0, freeSlots: 9, aborted: 12 })
+      const { guessedTokens, acceptedTokens } = engine.stats
+      const [isRight, isWrong] = [script !== 'wrong', script !== 'right']
+      if (script === undefined) expect(guessedTokens).toBe(0)
+      else if (isRight) expect(acceptedTokens).toBeGreaterThan(20)
+      if (script !== undefined && isWrong)
+        expect(guessedTokens - acceptedTokens).toBeGreaterThan(20)
       engine.dispose()
     },
   )

@@ -1,6 +1,6 @@
 /**
  * Random lives of an engine that keeps states in pieces: turns, prompts with common beginnings, forks, exports and cancels
- * at any moment, with few slots and little memory. Whatever is dropped, reused or half copied meanwhile, every answer is
+ * at any moment, with few slots, little memory and guesses that are right and wrong. Whatever is dropped, reused or half copied meanwhile, every answer is
  * the solo one, every exported state is the one after exactly its tokens, and at the end every slot is free.
  */
 import fc from 'fast-check'
@@ -9,6 +9,7 @@ import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { decodeSnapshot } from '../../src/state/snapshot-file.ts'
 import { type DirectStore, newFolder, openDirectStore } from '../helpers/direct-store.ts'
 import { stateAfter } from '../helpers/fake-runner.ts'
+import { SCRIPTS, type Script, scripted } from './guesses.ts'
 import { Collected, LOOPS, type Loop, promptOf, requestOf, soloAnswer } from './kit.ts'
 import { IDENTITY, settle, setUp, sizesOf, turnOf, withoutSeal } from './session-kit.ts'
 
@@ -16,7 +17,7 @@ const LAYERS = 4
 /** The same lives each time; SKEIN_LIVES=5000 is that many new ones. */
 const RUNS =
   process.env.SKEIN_LIVES === undefined
-    ? { numRuns: 60, seed: 7 }
+    ? { numRuns: 80, seed: 7 }
     : { numRuns: Number(process.env.SKEIN_LIVES) }
 
 type Action =
@@ -32,7 +33,7 @@ const parts: fc.Arbitrary<Partial<GenerateRequest>> = fc
   .record({
     length: fc.oneof(fc.integer({ min: 1, max: 9 }), fc.integer({ min: 30, max: 90 })),
     seed: fc.nat(2),
-    maxTokens: fc.integer({ min: 1, max: 24 }),
+    maxTokens: fc.integer({ min: 1, max: 60 }),
     priority: fc.constantFrom(0, 0, 1, 2),
     strings: fc.constantFrom<string[]>([], [], ['ab', 'ca'], ['no such text'], ['aab', 'b']),
   })
@@ -66,6 +67,8 @@ interface World {
   readonly numPrefixes: number
   readonly hasStore: boolean
   readonly isKept: boolean
+  readonly numSpares: number
+  readonly script: Script
 }
 
 /** Reads what it is given over several turns of the event loop, as the real one does. */
@@ -85,6 +88,8 @@ interface Seen {
   exports: number
   cancelled: number
   preemptions: number
+  accepted: number
+  rejected: number
 }
 
 async function live(
@@ -93,10 +98,17 @@ async function live(
   loop: Loop,
   seen: Seen,
 ): Promise<void> {
-  const { numSlots, inSlots, inMemory, numPrefixes, hasStore, isKept } = world
+  const { numSlots, inSlots, inMemory, numPrefixes, hasStore, isKept, numSpares, script } = world
   const store = hasStore ? slowStore() : null
   const { engine } = setUp({
-    fake: { layers: LAYERS, numSlots },
+    fake: {
+      layers: LAYERS,
+      numSlots,
+      numSpares,
+      maxSamples: numSlots + 8 * numSpares,
+      maxLogits: numSlots + 8 * numSpares,
+    },
+    limits: { proposer: scripted(script) },
     states: {
       store,
       sizes: sizesOf(inSlots, inMemory),
@@ -179,6 +191,8 @@ async function live(
   await settle(engine)
   expect(engine.failure).toBeNull()
   seen.preemptions += engine.stats.preemptions
+  seen.accepted += engine.stats.acceptedTokens
+  seen.rejected += engine.stats.guessedTokens - engine.stats.acceptedTokens
   expect(engine.stats).toMatchObject({ running: 0, waiting: 0, freeSlots: numSlots })
   await engine.close()
 }
@@ -186,7 +200,14 @@ async function live(
 test.each(LOOPS)(
   'random lives of kept states, %s',
   async (loop) => {
-    const seen: Seen = { answers: 0, exports: 0, cancelled: 0, preemptions: 0 }
+    const seen: Seen = {
+      answers: 0,
+      exports: 0,
+      cancelled: 0,
+      preemptions: 0,
+      accepted: 0,
+      rejected: 0,
+    }
     const world = fc.record({
       numSlots: fc.integer({ min: 1, max: 6 }),
       inSlots: fc.integer({ min: 0, max: 3 }),
@@ -194,6 +215,8 @@ test.each(LOOPS)(
       numPrefixes: fc.nat(2),
       hasStore: fc.boolean(),
       isKept: fc.boolean(),
+      numSpares: fc.nat(2),
+      script: fc.constantFrom(...(Object.keys(SCRIPTS) as Script[])),
     })
     await fc.assert(
       fc.asyncProperty(

@@ -60,6 +60,7 @@ export class DeferredRunner implements Runner {
   readonly maxTokens: number
   readonly maxLogits: number
   readonly maxSamples: number
+  readonly numSpares: number
   /** Most flights that were on their way at once. */
   deepest = 0
   /** How often a flight says that it is not done. */
@@ -71,13 +72,14 @@ export class DeferredRunner implements Runner {
   readonly #waiting: LateFlight[] = []
 
   constructor(runner: Runner, maxFlights = 2, feedsDraws = true) {
-    const { info, numSlots, numPlaces, maxTokens, maxLogits, maxSamples } = runner
+    const { info, numSlots, numPlaces, maxTokens, maxLogits, maxSamples, numSpares } = runner
     this.info = info
     this.numSlots = numSlots
     this.numPlaces = numPlaces
     this.maxTokens = maxTokens
     this.maxLogits = maxLogits
     this.maxSamples = maxSamples
+    this.numSpares = numSpares
     this.maxFlights = maxFlights
     this.feedsDraws = feedsDraws
     this.#runner = runner
@@ -115,6 +117,10 @@ export class DeferredRunner implements Runner {
 
   copySlot(from: number, to: number): void {
     this.#settledFor(from, to).copySlot(from, to)
+  }
+
+  rewindSlot(slot: number, spare: number): void {
+    this.#settledFor(slot).rewindSlot(slot, spare)
   }
 
   poisonSlot(slot: number): void {

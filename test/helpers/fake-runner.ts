@@ -10,6 +10,7 @@ import type {
   BatchRow,
   Drawn,
   Flight,
+  Guesses,
   ModelInfo,
   RowResult,
   Runner,
@@ -23,6 +24,8 @@ export interface FakeOptions {
   readonly maxTokens?: number
   readonly maxLogits?: number
   readonly maxSamples?: number
+  /** Rows of a step that may have guesses. */
+  readonly numSpares?: number
   readonly vocabSize?: number
   /** Of its states. */
   readonly layers?: number
@@ -154,6 +157,7 @@ export class FakeRunner implements Runner {
   readonly maxTokens: number
   readonly maxLogits: number
   readonly maxSamples: number
+  readonly numSpares: number
   /** What each step ran, newest last. */
   readonly log: { readonly rows: number; readonly tokens: number; readonly slots: number[] }[] = []
   readonly calls = { copies: 0, clears: 0, poisons: 0, reads: 0, reused: 0, writes: 0 }
@@ -165,6 +169,8 @@ export class FakeRunner implements Runner {
   /** Whether logits of scored prompts have a NaN. */
   hasNanPromptLogits = false
   readonly #states: (History | null)[]
+  /** From before rows with guesses, each to be used once. */
+  readonly #spares: (History | null)[]
   readonly #seen: Seen[]
 
   constructor(options: FakeOptions = {}) {
@@ -173,6 +179,8 @@ export class FakeRunner implements Runner {
     this.numPlaces = 2 * numSlots + 1
     this.maxTokens = maxTokens
     this.maxSamples = options.maxSamples ?? numSlots
+    this.numSpares = options.numSpares ?? 0
+    this.#spares = Array.from({ length: this.numSpares }, () => null)
     this.maxLogits = options.maxLogits ?? numSlots
     this.#states = Array.from({ length: numSlots }, () => null)
     this.#seen = Array.from({ length: this.numPlaces }, () => NOTHING_SEEN)
@@ -225,6 +233,13 @@ export class FakeRunner implements Runner {
     this.#states[to] = this.#stateOf(from)
   }
 
+  rewindSlot(slot: number, spare: number): void {
+    const before = this.#spares[spare]
+    if (!before) throw new Error(`spare ${spare} holds nothing to go back to`)
+    this.#spares[spare] = null
+    this.#states[slot] = before
+  }
+
   poisonSlot(slot: number): void {
     this.calls.poisons++
     this.#states[slot] = null
@@ -261,6 +276,7 @@ export class FakeRunner implements Runner {
     const before = this.#stateOf(row.slot)
     const after = consume(before, row.tokens)
     this.#states[row.slot] = after
+    if (row.guesses !== undefined) return { drawn: this.#drawGuessed(row, row.guesses, before) }
     const drawn = row.samples.map((spec) => this.#draw(row.slot, after, spec))
     if (!row.allLogits) return { drawn }
     const logits = new Float32Array(row.tokens.length * vocabSize)
@@ -271,6 +287,21 @@ export class FakeRunner implements Runner {
     }
     if (this.hasNanPromptLogits) logits[0] = Number.NaN
     return { drawn, logits }
+  }
+
+  #drawGuessed({ slot, tokens, samples }: BatchRow, guesses: Guesses, before: History): Drawn[] {
+    const numKnown = tokens.length - guesses.count
+    if (samples.length !== guesses.count + 1 || numKnown < 1)
+      throw new Error('guesses that do not fit')
+    if (guesses.spare >= this.numSpares) throw new Error(`no spare ${guesses.spare}`)
+    this.#spares[guesses.spare] = before
+    let isRight = true
+    return samples.map((spec, i) => {
+      if (!isRight) return { token: -1, logprob: null }
+      const drawn = this.#draw(slot, consume(before, tokens.subarray(0, numKnown + i)), spec)
+      isRight = drawn.token === tokens[numKnown + i]
+      return drawn
+    })
   }
 
   #draw(slot: number, history: History, spec: SampleSpec): Drawn {
@@ -310,6 +341,7 @@ export class FakeRunner implements Runner {
 
 /** As runner.ts counts them: every token of an allLogits row, and one per sampled row. */
 function numLogits(row: BatchRow): number {
+  if (row.guesses !== undefined) return row.samples.length
   return (row.allLogits ? row.tokens.length : 0) + (row.samples.length > 0 ? 1 : 0)
 }
 

@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { sampleSpec } from '../../src/bench/sample-spec.ts'
 import { loadRunner, type QuantChoice } from '../../src/host/load.ts'
 import type { ModelRunner } from '../../src/model/run/model-runner.ts'
+import type { SpeculateChoice } from '../../src/model/run/speculate-choice.ts'
 import type { SampleSpec } from '../../src/model/runner.ts'
 import { writeRandomRwkv6, writeRandomRwkv7 } from './pth.ts'
 
@@ -36,6 +37,7 @@ export function tinyRunner(
     maxTokens?: number
     quant?: QuantChoice
     threads?: number
+    speculate?: SpeculateChoice | undefined
     architecture?: TestArchitecture
   } = {},
 ): ModelRunner {

@@ -91,7 +91,7 @@ const FLOORS: Record<string, readonly string[]> = {
   ],
   'backend/cuda': ['driver', 'kernel', 'device', 'gemm', 'step', 'linear', 'ops'],
   backend: ['reference', 'cpu', 'cuda', 'webgpu'],
-  engine: ['fairness', 'answer', 'kept', 'sessions', 'client'],
+  engine: ['fairness', 'answer', 'kept', 'sessions', 'speculation', 'client'],
   'model/formats': ['torch', 'safetensors', 'gguf'],
   cli: ['terminal', 'models', 'chat', 'launch', 'bench'],
 }

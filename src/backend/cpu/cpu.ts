@@ -26,6 +26,7 @@ export function createCpuBackend(options: CpuOptions = {}): Backend {
   return {
     name: 'cpu',
     description: describeCpu(level, threads),
+    drawsGuesses: true,
     tensor: (shape, values) => new CpuTensor(context, shape, values),
     activation: (shape, values) => new CpuTensor(context, shape, values),
     readTensor: (tensor, start, count) => readTensor(context, tensor, start, count),

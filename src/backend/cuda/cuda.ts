@@ -55,6 +55,7 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
     device,
     scratchBytes: (maxTokens) => (maxTokens > mostTiledTokens(device) ? largestCopy : 0),
     description: `${device.description}${wkv === 'f16' ? ', f16 states' : ''}`,
+    drawsGuesses: false,
     tensor: (shape, values) => new CudaTensor(device, shape, 'f32', values),
     activation: (shape, values) => new CudaTensor(device, shape, 'f16', values),
     readTensor: (tensor, start, count) => readTensor(downloads, tensor, start, count),

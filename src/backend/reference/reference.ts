@@ -14,6 +14,7 @@ export function createReferenceBackend(): Backend {
   return {
     name: 'reference',
     description: 'reference: float64 TypeScript, 1 thread',
+    drawsGuesses: true,
     tensor: createTensor,
     activation: createTensor,
     readTensor: (tensor, start = 0, count) =>

@@ -23,6 +23,11 @@ export function sample(batch: Batch, logits: Tensor, penalties: PenaltyPool): vo
   assert(penalties instanceof RefPenaltyPool, 'a penalty pool of another backend')
   const V = logits.shape[1]!
   for (let s = 0; s < batch.numSamples; s++) {
+    const after = batch.sampleInts[s * SAMPLE_INTS + SampleInt.after]!
+    if (after > 0 && batch.sampled[s - 1] !== after - 1) {
+      batch.sampled[s] = -1
+      continue
+    }
     const row = batch.sampleRow[s]!
     const raw = valuesOf(logits).subarray(row * V, (row + 1) * V)
     batch.sampled[s] = raw.every(Number.isFinite)

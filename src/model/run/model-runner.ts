@@ -23,12 +23,17 @@ interface RunnerOptions {
   /** Token budget of one step. */
   readonly maxTokens: number
   readonly fingerprint: string
+  /** Rows of a step that may have guesses, each of at most MAX_GUESSES; none where the backend does not draw them. */
+  readonly numSpares?: number
   /** The state before any token, where the model was tuned to another than zero. */
   readonly startState?: StateData | null
 }
 
 /** Rows of logits beyond one per slot, so that scoring a prompt moves on while every slot decodes. */
 export const SCORED_TOKENS = 32
+
+/** Most guesses of one row. */
+export const MAX_GUESSES = 7
 
 /** Most answers that can be without a slot at a time, as far as their penalty counts have a place. */
 export const MAX_SPARE_PLACES = 33
@@ -44,6 +49,7 @@ export class ModelRunner implements Runner {
   readonly maxTokens: number
   readonly maxLogits: number
   readonly maxSamples: number
+  readonly numSpares: number
   readonly #backend: Backend
   readonly #states: StatePool
   readonly #penalties: PenaltyPool
@@ -55,16 +61,21 @@ export class ModelRunner implements Runner {
 
   constructor(model: Model, backend: Backend, options: RunnerOptions) {
     const { numSlots, maxTokens, fingerprint, startState = null } = options
+    const numSpares = backend.drawsGuesses ? (options.numSpares ?? 0) : 0
+    const numGuesses = numSpares * MAX_GUESSES
     const { stateShape, vocabSize } = model
     this.numSlots = numSlots
     this.numPlaces = numPlacesOf(numSlots)
     this.maxTokens = maxTokens
-    this.maxSamples = numSlots
-    this.maxLogits = Math.min(numSlots + SCORED_TOKENS, maxTokens)
+    this.numSpares = numSpares
+    this.maxSamples = numSlots + numGuesses
+    this.maxLogits = Math.min(numSlots + Math.max(SCORED_TOKENS, numGuesses), maxTokens)
     this.#backend = backend
-    this.#startSlot = startState === null ? null : numSlots
-    this.#states = backend.statePool(stateShape, startState === null ? numSlots : numSlots + 1)
-    if (startState !== null) this.#states.write(numSlots, startState).result()
+    // No row names what is behind the slots of requests: the spares, and the state before any token.
+    const numNamed = numSlots + numSpares
+    this.#startSlot = startState === null ? null : numNamed
+    this.#states = backend.statePool(stateShape, startState === null ? numNamed : numNamed + 1)
+    if (startState !== null) this.#states.write(numNamed, startState).result()
     this.#penalties = backend.penaltyPool(vocabSize, this.numPlaces)
     const capacity: Capacity = {
       tokens: maxTokens,
@@ -115,6 +126,8 @@ export class ModelRunner implements Runner {
   }
 
   launch(rows: readonly BatchRow[]): Flight<RowResult[]> {
+    for (const { slot, guesses } of rows)
+      if (guesses !== undefined) this.#states.copy(slot, this.#spareSlot(guesses.spare))
     return this.#flights.launch(rows)
   }
 
@@ -136,6 +149,10 @@ export class ModelRunner implements Runner {
     this.#states.copy(from, to)
   }
 
+  rewindSlot(slot: number, spare: number): void {
+    this.#states.copy(this.#spareSlot(spare), slot)
+  }
+
   poisonSlot(slot: number): void {
     this.#states.poison(slot)
   }
@@ -154,6 +171,11 @@ export class ModelRunner implements Runner {
 
   writeState(slot: number, state: StateData): Flight<void> {
     return this.#states.write(slot, state)
+  }
+
+  #spareSlot(spare: number): number {
+    assert(spare >= 0 && spare < this.numSpares, `spare ${spare} of ${this.numSpares}`)
+    return this.numSlots + spare
   }
 
   dispose(): void {

@@ -11,7 +11,7 @@ import {
 } from '../../backend/backend.ts'
 import { assert } from '../../errors.ts'
 import { SAMPLING_ROWS, type SamplingName } from '../../sampling.ts'
-import type { BatchRow, Blend, Drawn, RowResult, SampleSpec } from '../runner.ts'
+import type { BatchRow, Blend, Drawn, Guesses, RowResult, SampleSpec } from '../runner.ts'
 
 const FLOAT_NAMES = namesInOrder('float')
 const INT_NAMES = namesInOrder('int')
@@ -101,11 +101,13 @@ function packOutputs(
   biases: [number, number][],
   lastSpecs: SampleSpec[],
 ): PackedRow {
-  const { tokens, samples, allLogits = false, withHead = false, hidden } = row
+  const { tokens, samples, allLogits = false, withHead = false, hidden, guesses } = row
   const { numLogits, numSamples } = batch
   const numHidden = hidden === 'all' ? tokens.length : Number(hidden === 'last')
   const one = withHead || samples.length > 0
-  const wanted = allLogits ? tokens.length : Math.max(numHidden, Number(one))
+  const numGuesses = guesses?.count ?? 0
+  const wanted = allLogits ? tokens.length : Math.max(numHidden, Number(one) + numGuesses)
+  if (guesses !== undefined) assertGuesses(row, guesses)
   assert(
     numLogits + wanted <= batch.logitRows.length,
     `more than ${batch.logitRows.length} logit rows`,
@@ -115,11 +117,14 @@ function packOutputs(
     `more than ${batch.sampled.length} draws`,
   )
   for (let t = end - wanted; t < end; t++) addLogitRow(batch, t)
-  for (const spec of samples) {
+  for (const [i, spec] of samples.entries()) {
     batch.biasStarts[batch.numSamples] = biases.length
     if (spec.bias) biases.push(...spec.bias)
     const s = batch.numSamples
-    packSample(batch, s, batch.numLogits - 1, spec)
+    const isAfterGuess = numGuesses > 0 && i > 0
+    const logitRow = batch.numLogits - 1 - (numGuesses > 0 ? numGuesses - i : 0)
+    const after = isAfterGuess ? 1 + tokens[tokens.length - 1 - numGuesses + i]! : 0
+    packSample(batch, s, logitRow, after, spec)
     if (lastSpecs[s] !== spec) packNumbers(batch, s, spec)
     lastSpecs[s] = spec
     batch.numSamples++
@@ -133,6 +138,14 @@ function packOutputs(
     numHidden,
     hiddenRow: numLogits + wanted - numHidden,
   }
+}
+
+function assertGuesses(row: BatchRow, { count }: Guesses): void {
+  const { tokens, samples, blend, allLogits = false, hidden } = row
+  const isPlain = blend === undefined && !allLogits && hidden === undefined
+  assert(isPlain, 'a row with guesses is more than its draws')
+  const isWhole = count > 0 && count < tokens.length && samples.length === count + 1
+  assert(isWhole, `${count} guesses in ${tokens.length} tokens with ${samples.length} draws`)
 }
 
 function addLogitRow(batch: Batch, token: number): void {
@@ -164,7 +177,13 @@ function packBlend(
   }
 }
 
-function packSample(batch: Batch, s: number, logitRow: number, spec: SampleSpec): void {
+function packSample(
+  batch: Batch,
+  s: number,
+  logitRow: number,
+  after: number,
+  spec: SampleSpec,
+): void {
   const ints = batch.sampleInts
   batch.sampleRow[s] = logitRow
   batch.sampleSlot[s] = spec.slot
@@ -172,6 +191,7 @@ function packSample(batch: Batch, s: number, logitRow: number, spec: SampleSpec)
   ints[i + SampleInt.mask] = spec.mask === undefined ? 0 : packMask(batch, spec.mask)
   ints[i + SampleInt.seedLow] = Number(BigInt.asIntN(32, spec.seed))
   ints[i + SampleInt.seedHigh] = Number(BigInt.asIntN(32, spec.seed >> 32n))
+  ints[i + SampleInt.after] = after
   ints[i + SampleInt.position] = spec.position
   ints[i + SampleInt.stream] = spec.stream
   ints[i + SampleInt.topLogprobs] =

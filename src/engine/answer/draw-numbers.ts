@@ -1,0 +1,44 @@
+/** How the tokens of a request's answers are drawn, and which of them end it: from what the request says alone. */
+import type { SampleSpec } from '../../model/runner.ts'
+import type { GenerateRequest } from '../messages.ts'
+import { END_OF_TEXT } from './answer-text.ts'
+
+export type Mutable<T> = { -readonly [K in keyof T]: T[K] }
+
+interface Drawing {
+  readonly request: GenerateRequest
+  readonly seed: bigint
+  readonly bias: ReadonlyMap<number, number> | null
+}
+
+/** Refused by any runner, so a forgotten assignment cannot go unnoticed. */
+export const NO_SLOT = -1
+
+export function createDraw({ request, seed, bias }: Drawing, stream: number): Mutable<SampleSpec> {
+  const { seed: _seed, logitBias: _bias, bannedTokens: _banned, ...numbers } = request.sampling
+  return {
+    ...numbers,
+    slot: NO_SLOT,
+    seed,
+    position: 0,
+    stream,
+    logprobs: request.logprobs,
+    bias,
+  }
+}
+
+/** A token that is both biased and banned is banned; of two biases of one token the later holds. */
+export function biasOf({ sampling }: GenerateRequest): ReadonlyMap<number, number> | null {
+  const bias = new Map(sampling.logitBias)
+  for (const token of sampling.bannedTokens) bias.set(token, -Infinity)
+  return bias.size === 0 ? null : bias
+}
+
+/** ignoreEos wins over a token 0 in the list: dialects put it there by default. */
+export function stopTokensOf({ stop, constraint }: GenerateRequest): ReadonlySet<number> {
+  const tokens = new Set(stop.tokens)
+  // A grammar has no other end.
+  if (stop.ignoreEos && constraint === undefined) tokens.delete(END_OF_TEXT)
+  else tokens.add(END_OF_TEXT)
+  return tokens
+}

@@ -1,0 +1,25 @@
+/** What `--speculate` may be, and on which backends. */
+import type { Backend } from '../../backend/backend.ts'
+import { SkeinError } from '../../errors.ts'
+
+/** From what the next tokens of answers are guessed: nothing, or what followed the same tokens earlier in the text. */
+export const SPECULATE_CHOICES = ['off', 'lookup'] as const
+export type SpeculateChoice = (typeof SPECULATE_CHOICES)[number]
+
+/** Rows of a step that may have guesses. With more rows the weights serve as many tokens without any. */
+const MAX_SPARES = 4
+
+/** Places for states from before rows with guesses. Throws where the backend does not draw them. */
+export function sparesOf(
+  choice: SpeculateChoice = 'off',
+  numSlots: number,
+  { name, drawsGuesses }: Pick<Backend, 'name' | 'drawsGuesses'>,
+): number {
+  if (choice === 'off') return 0
+  if (drawsGuesses) return Math.min(numSlots, MAX_SPARES)
+  throw new SkeinError(
+    'invalid_request',
+    `--speculate ${choice} is for models on one CPU; on ${name}, or over several devices, leave it out`,
+    { param: 'speculate' },
+  )
+}

@@ -1,0 +1,154 @@
+/**
+ * Rows with guesses on the backends that draw them: whatever is guessed, the draws that count, their log-probabilities, the
+ * penalty counts and the state are those of a step for each token, to the bit.
+ */
+import { describe, expect, test } from 'vitest'
+import type { ModelRunner } from '../../src/model/run/model-runner.ts'
+import { sparesOf } from '../../src/model/run/speculate-choice.ts'
+import type { Drawn, SampleSpec } from '../../src/model/runner.ts'
+import { ARCHITECTURES, BACKENDS, draw, someTokens, tinyRunner } from '../helpers/runner.ts'
+
+const PROMPT = someTokens(21, 3)
+const NUM_DRAWN = 12
+const PENALISED = { presencePenalty: 0.5, frequencyPenalty: 0.4, repetitionPenalty: 1.2 } as const
+const SPECS: readonly Partial<SampleSpec>[] = [
+  { temperature: 0, logprobs: 2 },
+  { temperature: 1, topP: 0.9, logprobs: 3, ...PENALISED, penaltyDecay: 0.9 },
+  { temperature: 1.5, topK: 20, noise: 0, bias: new Map([[5, -Infinity]]) },
+]
+
+/** Reads the prompt; the first token that it draws. */
+function begin(runner: ModelRunner, slot: number, fields: Partial<SampleSpec>): Drawn {
+  runner.clearSlot(slot)
+  runner.resetPenalties(slot, PROMPT)
+  return runner.step([{ slot, tokens: PROMPT, samples: [draw(slot, fields)] }])[0]!.drawn[0]!
+}
+
+/** A step for each token. */
+function oneByOne(runner: ModelRunner, slot: number, fields: Partial<SampleSpec>): Drawn[] {
+  const drawn = [begin(runner, slot, fields)]
+  while (drawn.length < NUM_DRAWN) {
+    const tokens = Int32Array.of(drawn.at(-1)!.token)
+    const samples = [draw(slot, { ...fields, position: drawn.length })]
+    drawn.push(runner.step([{ slot, tokens, samples }])[0]!.drawn[0]!)
+  }
+  return drawn
+}
+
+/** Guesses of `length` tokens, of which those at places that `wrongEvery` divides are wrong. */
+function guessed(
+  runner: ModelRunner,
+  slot: number,
+  fields: Partial<SampleSpec>,
+  truth: readonly Drawn[],
+  { length, wrongEvery }: { readonly length: number; readonly wrongEvery: number },
+): { readonly drawn: Drawn[]; readonly numRewound: number } {
+  const drawn = [begin(runner, slot, fields)]
+  let [numFed, numRewound] = [0, 0]
+  while (drawn.length < NUM_DRAWN) {
+    const unfed = drawn.slice(numFed).map(({ token }) => token)
+    const count = Math.min(length, NUM_DRAWN - drawn.length - 1)
+    const guesses = Array.from({ length: count }, (_, i) => {
+      const at = drawn.length + i
+      return (truth[at]!.token + (at % wrongEvery === 0 ? 1 : 0)) % 512
+    })
+    const samples = Array.from({ length: count + 1 }, (_, i) =>
+      draw(slot, { ...fields, position: drawn.length + i }),
+    )
+    const tokens = Int32Array.of(...unfed, ...guesses)
+    const row = { slot, tokens, samples, ...(count === 0 ? {} : { guesses: { count, spare: 1 } }) }
+    const before = runner.readState(slot).result()
+    const results = runner.step([row])[0]!.drawn
+    const wrong = guesses.findIndex((token, i) => token !== results[i]!.token)
+    const numRight = wrong === -1 ? count : wrong
+    drawn.push(...results.slice(0, numRight + 1))
+    for (const { token } of results.slice(numRight + 1)) expect(token).toBe(-1)
+    if (wrong === -1) {
+      numFed += tokens.length
+      continue
+    }
+    runner.rewindSlot(slot, 1)
+    numRewound++
+    expect(runner.readState(slot).result()).toEqual(before)
+  }
+  return { drawn, numRewound }
+}
+
+const cases = [
+  ...ARCHITECTURES.flatMap((architecture) =>
+    BACKENDS.map((device) => ({ device, architecture, quant: 'file' as const })),
+  ),
+  { device: 'cpu' as const, architecture: 'rwkv7' as const, quant: 'int8' as const },
+  { device: 'cpu' as const, architecture: 'rwkv7' as const, quant: 'q4' as const },
+]
+
+describe.each(cases)('$device, $architecture, $quant', ({ device, ...choice }) => {
+  test('the same draws, counts and states as one by one', () => {
+    const runner = tinyRunner(device, { slots: 3, maxTokens: 64, speculate: 'lookup', ...choice })
+    for (const fields of SPECS) {
+      const truth = oneByOne(runner, 0, fields)
+      for (const way of [
+        { length: 4, wrongEvery: Number.POSITIVE_INFINITY },
+        { length: 3, wrongEvery: 1 },
+        { length: 5, wrongEvery: 4 },
+      ]) {
+        const { drawn, numRewound } = guessed(runner, 1, fields, truth, way)
+        expect(drawn).toEqual(truth)
+        expect(numRewound > 0).toBe(way.wrongEvery !== Number.POSITIVE_INFINITY)
+      }
+    }
+    runner.dispose()
+  })
+})
+
+test('the distribution of draws after right guesses, and of those after wrong ones, is the one without guesses', () => {
+  const runner = tinyRunner('cpu', { slots: 2, maxTokens: 64, speculate: 'lookup' })
+  const [NUM_TRIALS, CHOICES] = [4000, 6]
+  const fields = { temperature: 1, topK: CHOICES, logprobs: CHOICES }
+  const { token: first } = begin(runner, 0, { ...fields, temperature: 0 })
+  const before = runner.readState(0).result()
+  const tops = (tokens: readonly number[]) => {
+    runner.writeState(1, before).result()
+    const samples = [draw(1, { ...fields, temperature: 0 })]
+    const { logprob } = runner.step([{ slot: 1, tokens: Int32Array.from(tokens), samples }])[0]!
+      .drawn[0]!
+    return logprob!.top
+  }
+  const guess = tops([first])[0]!.token
+  const counts = [new Map<number, number>(), new Map<number, number>()] as const
+  for (let trial = 0; trial < NUM_TRIALS; trial++) {
+    const samples = [0, 1].map((position) =>
+      draw(0, { ...fields, seed: BigInt(trial), position, logprobs: null }),
+    )
+    const tokens = Int32Array.of(first, guess)
+    const row = { slot: 0, tokens, samples, guesses: { count: 1, spare: 0 } }
+    const { drawn } = runner.step([row])[0]!
+    for (const [i, { token }] of drawn.entries())
+      if (token >= 0) counts[i]!.set(token, (counts[i]!.get(token) ?? 0) + 1)
+    runner.rewindSlot(0, 0)
+  }
+  for (const [i, tokens] of [[first], [first, guess]].entries()) {
+    const top = tops(tokens)
+    const total = top.reduce((sum, { logprob }) => sum + Math.exp(logprob), 0)
+    const drawn = [...counts[i]!.values()].reduce((sum, count) => sum + count, 0)
+    expect(drawn).toBeGreaterThan(500)
+    expect(counts[i]!.size).toBe(CHOICES)
+    const chiSquare = top.reduce((sum, { token, logprob }) => {
+      const expected = (drawn * Math.exp(logprob)) / total
+      return sum + ((counts[i]!.get(token) ?? 0) - expected) ** 2 / expected
+    }, 0)
+    // Of 5 degrees of freedom, one in 10,000 is beyond; the seeds are always the same.
+    expect(chiSquare).toBeLessThan(25.7)
+  }
+  runner.dispose()
+})
+
+test('backends that do not draw guesses are refused by name; without speculation nothing is asked of them', () => {
+  const cuda = { name: 'cuda', drawsGuesses: false } as const
+  expect(() => sparesOf('lookup', 8, cuda)).toThrow(
+    /--speculate lookup is for models on one CPU; on cuda/,
+  )
+  expect([sparesOf('off', 8, cuda), sparesOf(undefined, 8, cuda)]).toEqual([0, 0])
+  const cpu = { name: 'cpu', drawsGuesses: true } as const
+  expect([sparesOf('lookup', 2, cpu), sparesOf('lookup', 64, cpu)]).toEqual([2, 4])
+})
