@@ -59,9 +59,15 @@ export interface Binding {
 }
 
 const NAME = '@mlc-ai/web-xgrammar'
+/** What it writes beside its results: "Aborted()", which is thrown too, and words of C++ about a client's grammar. */
+interface Hooks {
+  print(text: string): void
+  printErr(text: string): void
+}
+
 /** Where the text says what others may use, in its last lines; and where it asks for what it is given anyway. */
 const EXPORTED = 'exports.Testings = Testings;'
-const WITH_BINDING = `${EXPORTED} exports.open = async () => (await asyncInitBinding(), binding);`
+const WITH_BINDING = `${EXPORTED} exports.open = (hooks) => Module(hooks);`
 const IMPORT = "await import('module')"
 
 export async function openXgrammar(): Promise<Binding> {
@@ -70,9 +76,9 @@ export async function openXgrammar(): Promise<Binding> {
   const text = readFileSync(path, 'utf8')
     .replace(EXPORTED, () => WITH_BINDING)
     .replace(IMPORT, () => "require('module')")
-  const module: { exports: { open?: () => Promise<Binding> } } = { exports: {} }
+  const module: { exports: { open?: (hooks: Hooks) => Promise<Binding> } } = { exports: {} }
   const run = new Function('exports', 'module', 'require', '__filename', '__dirname', text)
   run(module.exports, module, require, path, dirname(path))
   if (module.exports.open === undefined) throw new Error(`${NAME} is of another version`)
-  return module.exports.open()
+  return module.exports.open({ print: () => {}, printErr: () => {} })
 }

@@ -4,11 +4,11 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
-import type { JsonSchema } from '../../src/grammar/constraint.ts'
 import { ANY_OBJECT, type Constraint, oneOf } from '../../src/grammar/constraint.ts'
 import { checkSchema } from '../../src/grammar/json-schema.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
 import { directGrammars, JSON_V, jsonTokens } from '../helpers/grammars.ts'
+import { schemas } from '../helpers/schemas.ts'
 import { Collected, drain, engineOver, LOOPS, type Loop, requestOf, SAMPLING } from './kit.ts'
 
 const grammars = await directGrammars()
@@ -175,49 +175,6 @@ test('what is no grammar is refused, and the next one is not', async () => {
   for (const { id } of requests) expect(collected.error(id), id).toBe('invalid_request')
   expect(collected.answer('c')?.text).toBe('12')
 })
-
-/** Schemas of what is understood, to a depth. */
-function schemas(depth: number): fc.Arbitrary<JsonSchema> {
-  const bounds = fc.tuple(fc.integer({ min: -40, max: 40 }), fc.nat(60))
-  const leaves: fc.Arbitrary<JsonSchema>[] = [
-    fc.constant({ type: 'string' }),
-    fc
-      .tuple(fc.nat(3), fc.nat(4))
-      .map(([min, more]) => ({ type: 'string', minLength: min, maxLength: min + more })),
-    fc
-      .constantFrom('^[ab]{2}$', '^x+[0-9]$', '^(abc|xyz)$')
-      .map((pattern) => ({ type: 'string', pattern })),
-    fc.constantFrom('integer', 'number', 'boolean', 'null').map((type) => ({ type })),
-    bounds.map(([low, width]) => ({ type: 'integer', minimum: low, maximum: low + width })),
-    fc
-      .tuple(
-        fc.constantFrom('minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'),
-        fc.integer({ min: -40, max: 40 }),
-      )
-      .map(([bound, value]) => ({ type: 'integer', [bound]: value })),
-    fc.constant({ type: ['string', 'null'], maxLength: 3 }),
-    fc.constant({ type: 'object', additionalProperties: { type: 'integer' } }),
-    fc.constant({ enum: ['abc', 12, null, true] }),
-    fc.constantFrom('xyz', 1.5, false).map((value) => ({ const: value })),
-    fc.constant({ type: ['string', 'null'] }),
-  ]
-  if (depth === 0) return fc.oneof(...leaves)
-  const inner = schemas(depth - 1)
-  const properties = fc.uniqueArray(fc.constantFrom('a', 'b', 'abc', 'x', '世'), { maxLength: 4 })
-  const objects = fc
-    .tuple(properties, fc.array(inner, { minLength: 5, maxLength: 5 }), fc.nat(15), fc.boolean())
-    .map(([names, types, needed, isOpen]) => ({
-      type: 'object',
-      properties: Object.fromEntries(names.map((name, i) => [name, types[i]!])),
-      required: names.filter((_, i) => (needed >> i) & 1),
-      additionalProperties: isOpen ? types[4]! : false,
-    }))
-  const lists = fc
-    .tuple(inner, fc.nat(2), fc.nat(3))
-    .map(([items, min, more]) => ({ type: 'array', items, minItems: min, maxItems: min + more }))
-  const choices = fc.array(inner, { minLength: 1, maxLength: 3 }).map((anyOf) => ({ anyOf }))
-  return fc.oneof({ weight: 3, arbitrary: objects }, lists, choices, ...leaves.slice(0, 3))
-}
 
 test('random answers to random schemas are what the schemas say', async () => {
   const ajv = new Ajv2020({ strict: false })

@@ -1,0 +1,82 @@
+/** Whole documents against schemas: the grammar's verdict is a JSON Schema validator's. */
+import { Ajv2020 } from 'ajv/dist/2020.js'
+import fc from 'fast-check'
+import { expect, test, vi } from 'vitest'
+import { GrammarCompiler } from '../../src/grammar/compiler.ts'
+import type { Constraint, JsonSchema } from '../../src/grammar/constraint.ts'
+import { checkSchema } from '../../src/grammar/json-schema.ts'
+import { tokenTable, Vocabulary } from '../../src/grammar/vocabulary.ts'
+import { openXgrammar } from '../../src/grammar/xgrammar.ts'
+import { JSON_V, jsonTokens } from '../helpers/grammars.ts'
+import { documentOf, schemas } from '../helpers/schemas.ts'
+
+const binding = await openXgrammar()
+const vocabulary = new Vocabulary(tokenTable(jsonTokens.bytesOf, JSON_V))
+const compiler = new GrammarCompiler(binding, vocabulary)
+
+/** Which of the texts a grammar takes from their beginning to their end. */
+function accepted(constraint: Constraint, texts: readonly string[]): boolean[] {
+  const grammar = compiler.compile(JSON.stringify(constraint), constraint)
+  return texts.map((text) => {
+    const matcher = new binding.GrammarMatcher(grammar, undefined, false, -1)
+    const tokens = [...jsonTokens.encode(text), 0]
+    const isAccepted = tokens.every((token) => matcher.AcceptToken(token, false))
+    matcher.delete()
+    return isAccepted
+  })
+}
+
+/**
+ * As answers are held to it: properties that are not named do not stand beside those that are, and a text whose length is
+ * bounded has nothing that JSON escapes.
+ */
+function narrower(schema: unknown): unknown {
+  if (Array.isArray(schema)) return schema.map(narrower)
+  if (typeof schema !== 'object' || schema === null) return schema
+  const inner = Object.fromEntries(
+    Object.entries(schema).map(([name, one]) => [name, narrower(one)]),
+  )
+  const hasNames = Object.keys(inner.properties ?? {}).length > 0
+  if (hasNames) return { ...inner, additionalProperties: false }
+  return 'maxLength' in inner ? { ...inner, pattern: '^[^"]*$' } : inner
+}
+
+test('the grammar of a schema takes a document exactly if it is valid, as far as answers go', async () => {
+  const ajv = new Ajv2020({ strict: false })
+  const numRuns = process.env.SKEIN_SLOW ? 500 : 20
+  const counts = { valid: 0, invalid: 0 }
+  const check = (schema: JsonSchema, seed: number) => {
+    checkSchema(schema, 'schema')
+    const draws = fc.sample(fc.nat(), { seed, numRuns: 4000 })
+    const pick = (count: number) => (draws.pop() ?? 0) % count
+    const documents = Array.from({ length: 20 }, () => documentOf(schema, pick))
+    const rule = narrower(schema) as JsonSchema // the same but for two keywords
+    const verdicts = accepted(
+      { type: 'schema', schema },
+      documents.map((one) => JSON.stringify(one)),
+    )
+    for (const [i, one] of documents.entries()) {
+      const said = `${JSON.stringify(schema)}: ${JSON.stringify(one)}`
+      const isValid = ajv.validate(rule, one)
+      expect(verdicts[i], said).toBe(isValid)
+      if (isValid) expect(ajv.validate(schema, one), said).toBe(true)
+      counts[isValid ? 'valid' : 'invalid']++
+    }
+    // It keeps what it compiled.
+    for (const one of [schema, rule]) if (typeof one === 'object') ajv.removeSchema(one)
+  }
+  fc.assert(fc.property(schemas(2), fc.nat(), check), { numRuns })
+  if (process.env.SKEIN_SLOW) process.stdout.write(`${JSON.stringify(counts)}\n`)
+  expect(Math.min(counts.valid, counts.invalid)).toBeGreaterThan(numRuns)
+}, 600_000)
+
+test('a grammar that ends its instance says so where it was asked, and writes nothing', async () => {
+  // Before the instance is there, which keeps what it writes with.
+  const written = [vi.spyOn(console, 'error'), vi.spyOn(console, 'log')]
+  const broken = new GrammarCompiler(await openXgrammar(), vocabulary)
+  // checkPattern refuses it before it comes here.
+  const ask = () => broken.compile('k', { type: 'regex', pattern: '(?=a)b' })
+  expect(ask).toThrow(/the grammar of the answer/)
+  for (const spy of written) expect(spy).not.toHaveBeenCalled()
+  vi.restoreAllMocks()
+})
