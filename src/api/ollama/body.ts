@@ -62,6 +62,7 @@ export function sharedFields(limits: RequestLimits) {
   }
 }
 
+type SharedBody = Static<ReturnType<typeof Type.Object<ReturnType<typeof sharedFields>>>>
 export type Options = NonNullable<Static<ReturnType<typeof optionsBody>>>
 function optionsBody(limits: RequestLimits) {
   return Type.Object(optionFields(limits))
@@ -108,7 +109,7 @@ export function checkOptions(
   }
 }
 
-export function samplingOf(
+function samplingOf(
   options: Options,
   model: ServedModel,
   limits: RequestLimits,
@@ -131,12 +132,34 @@ export function samplingFieldsOf(options: Options): SamplingFields {
   return { ...same, ...usualNumbers(options, RENAMED) }
 }
 
+/** What both routes ask of an answer through the template of chats. */
+export function chatSettings(
+  { body, id, limits, signal, tenant }: Call<SharedBody>,
+  model: ServedModel,
+) {
+  const options = body.options ?? {}
+  return {
+    id: `ollama-${id}`,
+    n: 1,
+    maxTokens: maxTokensOf(options, limits),
+    ...samplingOf(options, model, limits),
+    logprobs: logprobsOf(body),
+    tenant,
+    cache: 'use',
+    model,
+    thinking: thinkOf(body.think),
+    constraint: constraintOf(body.format),
+    session: null,
+    signal,
+  } as const
+}
+
 /** −1 and −2, and 0, mean "until it ends"; there is a limit all the same. */
 export function maxTokensOf({ num_predict: asked }: Options, limits: RequestLimits): number {
   return present(asked) && asked > 0 ? asked : limits.defaultChatTokens
 }
 
-export function constraintOf(format: unknown): Constraint | null {
+function constraintOf(format: unknown): Constraint | null {
   if (!present(format) || format === '') return null
   if (format === 'json') return ANY_OBJECT
   if (typeof format === 'string') throw invalid('format', 'expected "json" or a JSON schema')
@@ -144,7 +167,7 @@ export function constraintOf(format: unknown): Constraint | null {
   return { type: 'schema', schema: format as { readonly [keyword: string]: unknown } }
 }
 
-export function thinkOf(think: boolean | string | null | undefined): Thinking {
+function thinkOf(think: boolean | string | null | undefined): Thinking {
   if (!present(think)) return thinking('none')
   if (typeof think === 'boolean') return thinking(think ? 'open' : 'closed')
   const asked = thinkingOf(think)
@@ -159,7 +182,7 @@ export function refuseImages(images: unknown, param: string): void {
 }
 
 /** null: none. */
-export function logprobsOf({
+function logprobsOf({
   logprobs,
   top_logprobs: top,
 }: {

@@ -9,16 +9,7 @@ import type { LiveCalls } from '../live-calls.ts'
 import { invalid } from '../openai/sampling.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
-import {
-  checkOptions,
-  constraintOf,
-  logprobsOf,
-  maxTokensOf,
-  refuseImages,
-  samplingOf,
-  sharedFields,
-  thinkOf,
-} from './body.ts'
+import { chatSettings, checkOptions, refuseImages, sharedFields } from './body.ts'
 import { modelOf } from './names.ts'
 import { type Part, replyOf } from './reply.ts'
 
@@ -105,24 +96,12 @@ export function loaded(
 }
 
 async function prepare(call: Call<ChatBody>): Promise<PreparedChat> {
-  const { body, limits, signal, tenant } = call
-  const options = body.options ?? {}
-  checkOptions(options, limits, call)
+  const { body, limits } = call
+  checkOptions(body.options ?? {}, limits, call)
   const model = modelOf(call.models, body.model)
   return await prepareChat(conversationOf(body), {
-    id: `ollama-${call.id}`,
-    n: 1,
-    maxTokens: maxTokensOf(options, limits),
-    ...samplingOf(options, model, limits),
-    logprobs: logprobsOf(body),
-    tenant,
-    cache: 'use',
-    model,
-    thinking: thinkOf(body.think),
-    constraint: constraintOf(body.format),
-    session: null,
+    ...chatSettings(call, model),
     param: 'messages',
-    signal,
   })
 }
 

@@ -12,16 +12,13 @@ import { present } from '../openai/sampling.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import {
+  chatSettings,
   checkOptions,
-  constraintOf,
-  logprobsOf,
   maxTokensOf,
   OLLAMA_DEFAULTS,
   refuseImages,
   samplingFieldsOf,
-  samplingOf,
   sharedFields,
-  thinkOf,
 } from './body.ts'
 import { loaded } from './chat.ts'
 import { Figures } from './figures.ts'
@@ -82,8 +79,7 @@ export function generateRoute(limits: RequestLimits, live: LiveCalls): Route {
 }
 
 async function prepare(call: Call<GenerateBody>): Promise<PreparedChat> {
-  const { body, limits, signal, tenant } = call
-  const options = body.options ?? {}
+  const { body } = call
   const model = modelOf(call.models, body.model)
   const said =
     present(body.system) && body.system !== ''
@@ -91,19 +87,8 @@ async function prepare(call: Call<GenerateBody>): Promise<PreparedChat> {
       : []
   const asked = { role: 'user' as const, content: body.prompt ?? '' }
   return await prepareChat(plainConversation([...said, asked]), {
-    id: `ollama-${call.id}`,
-    n: 1,
-    maxTokens: maxTokensOf(options, limits),
-    ...samplingOf(options, model, limits),
-    logprobs: logprobsOf(body),
-    tenant,
-    cache: 'use',
-    model,
-    thinking: thinkOf(body.think),
-    constraint: constraintOf(body.format),
-    session: null,
+    ...chatSettings(call, model),
     param: 'prompt',
-    signal,
   })
 }
 
