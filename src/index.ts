@@ -75,6 +75,8 @@ export interface ChatOptions extends Omit<GenerateOptions, 'startState' | 'onTok
   readonly session?: string | undefined
   /** With a session: the turn to go on from, the last when absent. Turn 0 is its beginning. */
   readonly from?: number | undefined
+  /** With a session: `conflict` unless it is at this version, as the reply before said it. */
+  readonly ifVersion?: number | undefined
 }
 
 export interface ChatReply {
@@ -90,6 +92,10 @@ export interface ChatReply {
   readonly completionTokens: number
   /** The turn of the session that this answer became; null without a session. */
   readonly turn: number | null
+  /** That the session has with it. */
+  readonly version: number | null
+  /** The turn that it continued, 0 for the beginning: after a crash the session may go on from an older one. */
+  readonly continued: number | null
 }
 
 /** Conversations by name. All throw `not_found` for one that is not there, but `list`. */
@@ -207,7 +213,7 @@ async function* replyTo(
   messages: string | readonly Message[],
   options: ChatOptions,
 ) {
-  const { tools = [], toolChoice = 'auto', schema, session, from } = options
+  const { tools = [], toolChoice = 'auto', schema, session, from, ifVersion } = options
   const constraint = schema === undefined ? null : ({ type: 'schema', schema } as const)
   if (constraint !== null) checkConstraint(constraint, 'schema')
   const { signal = new AbortController().signal } = options
@@ -231,7 +237,7 @@ async function* replyTo(
     session:
       session === undefined
         ? null
-        : { id: session, from, ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' },
+        : { id: session, from, ifVersion, ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' },
     param: 'messages',
     signal,
   })
@@ -273,6 +279,8 @@ async function answerOf(
     cachedTokens: read.cachedTokens,
     completionTokens: end!.completionTokens,
     turn: end!.session?.turn ?? null,
+    version: end!.session?.version ?? null,
+    continued: end!.session?.continued ?? null,
   }
 }
 

@@ -96,6 +96,8 @@ export interface ChatOptions extends Omit<GenerateOptions, 'startState' | 'onTok
     readonly session?: string | undefined;
     /** With a session: the turn to go on from, the last when absent. Turn 0 is its beginning. */
     readonly from?: number | undefined;
+    /** With a session: `conflict` unless it is at this version, as the reply before said it. */
+    readonly ifVersion?: number | undefined;
 }
 export interface ChatReply {
     readonly text: string;
@@ -110,6 +112,10 @@ export interface ChatReply {
     readonly completionTokens: number;
     /** The turn of the session that this answer became; null without a session. */
     readonly turn: number | null;
+    /** That the session has with it. */
+    readonly version: number | null;
+    /** The turn that it continued, 0 for the beginning: after a crash the session may go on from an older one. */
+    readonly continued: number | null;
 }
 /** Conversations by name. All throw `not_found` for one that is not there, but `list`. */
 export interface Sessions {

@@ -101,6 +101,11 @@ export interface SessionUse {
   readonly ifVersion?: number | undefined
   /** Forget the session this long after its last turn; the server's default when absent. */
   readonly ttlSeconds?: number | undefined
+  /**
+   * Who asks, by a name of its own that is kept with the turn. Asked once more without `from`, it does not continue its own turn but
+   * the one before that: the answer had become one, and nobody had seen it.
+   */
+  readonly origin?: string | undefined
 }
 
 /** A turn of a session, and the version of the session that it made or found. */
@@ -108,6 +113,8 @@ export interface SessionPosition {
   readonly id: string
   readonly turn: number
   readonly version: number
+  /** Of a turn that an answer became: the one that it continued, 0 for the beginning. */
+  readonly continued?: number
 }
 
 /** 'stop': a stop token or string; 'length': maxTokens reached. */

@@ -64,6 +64,7 @@ import { isForWeb, mountWeb, readWebFiles, type WebFiles } from './pages/dashboa
 import { keysDialect } from './pages/keys-api.ts'
 import { ME_ROUTE, mountMe } from './pages/me.ts'
 import { LIVENESS_PATH, mountSystem, SYSTEM_ROUTES } from './pages/system.ts'
+import { tellingContinued } from './routing/continued-turn.ts'
 import { observedModels } from './routing/observed.ts'
 
 export interface AppOptions {
@@ -192,9 +193,10 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const isTranslateOpen = options.openTranslate === true
   const admin = options.admin === undefined ? null : mixtures.admin(options.admin)
   const { rates = new RateLimits() } = options
-  const modelsFor = (request: FastifyRequest, principal: Principal) => {
+  const modelsFor = (request: FastifyRequest, principal: Principal, reply: FastifyReply) => {
     const reached = options.modelsFor?.(request, mixtures.registry) ?? mixtures.registry
-    return observedModels(reached, [...rates.observers(principal), ...observersOf(request.tally)])
+    const observers = [...rates.observers(principal), ...observersOf(request.tally)]
+    return observedModels(reached, [...observers, tellingContinued(reply)])
   }
   const context = {
     ...{ modelsFor, admin, limits, drain, auth, isTranslateOpen, report, rates, front },

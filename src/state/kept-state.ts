@@ -54,6 +54,8 @@ export interface Turn {
   readonly parent: number
   readonly createdAt: number
   readonly state: KeptState
+  /** Of the request whose answer it is, where that has given one. */
+  readonly origin?: string | undefined
 }
 
 export interface Session {

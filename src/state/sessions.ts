@@ -44,9 +44,9 @@ export class Sessions {
     const times = { createdAt, updatedAt, ttlMs }
     const session: Session = { namespace, id, version, head, nextTurn, ...times, ...own, claim }
     this.#add(session)
-    for (const { turn, parent, createdAt: at, ...facts } of turns) {
+    for (const { turn, parent, createdAt: at, origin, ...facts } of turns) {
       const state = this.#states.get(facts.key) ?? createKept({ namespace, ...facts }, 'saved')
-      this.#hold(session, { turn, parent, createdAt: at, state })
+      this.#hold(session, { turn, parent, createdAt: at, state, origin })
     }
   }
 
@@ -113,8 +113,8 @@ export class Sessions {
   }
 
   /** Adds a turn after `parent` and makes it the head. Those that are too many then are there until `prune`. */
-  addTurn(session: Session, parent: number, state: KeptState): Turn {
-    const turn = { turn: session.nextTurn, parent, createdAt: this.#now(), state }
+  addTurn(session: Session, parent: number, state: KeptState, origin?: string): Turn {
+    const turn = { turn: session.nextTurn, parent, createdAt: this.#now(), state, origin }
     session.nextTurn++
     this.#hold(session, turn)
     this.#setHead(session, turn.turn)

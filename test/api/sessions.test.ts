@@ -23,7 +23,12 @@ describe.skipIf(!hasDemo)('sessions', () => {
 
   test('a chat that sends only what is new answers as one that sends all', async () => {
     const first = await chat({ messages: [user('Hello.')], session_id: 'chat' })
-    expect(first.session).toEqual({ id: 'chat', turn: 1, version: expect.any(Number) })
+    expect(first.session).toEqual({
+      id: 'chat',
+      turn: 1,
+      version: expect.any(Number),
+      continued: 0,
+    })
     const answer = first.choices[0].message.content as string
     const second = await chat({ messages: [user('And you?')], session_id: 'chat' })
     const messages = [user('Hello.'), { role: 'assistant', content: answer }, user('And you?')]

@@ -23,6 +23,15 @@ test('inspect prints what a file says, not what it would have a terminal do', as
   expect(stdout.replaceAll('\n', '')).not.toMatch(/\p{Cc}/u)
 })
 
+test('inspect refuses heads that no device has kernels for, when it has said what the file is', async () => {
+  const path = join(folder, 'heads.safetensors')
+  const chunks = () => [new Uint8Array(2 * 24 * 4)]
+  writeSafetensors(path, [{ name: 'blocks.0.att.r_k', shape: [2, 24], dtype: 'f32', chunks }])
+  const { code, stdout, stderr } = await skein(['inspect', path])
+  expect([code, stdout]).toEqual([1, expect.stringMatching(/^head size +24$/m)])
+  expect(stderr).toMatch(/heads of 24 channels; expected a multiple of 16/)
+})
+
 test.runIf(process.platform === 'linux')(
   'threads that the system refuses are an error',
   async () => {

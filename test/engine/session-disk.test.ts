@@ -219,8 +219,8 @@ describe('durable', () => {
     expect(collected.of('next')).toEqual([])
     store.isHeld = false
     await settle(engine, collected)
-    expect(toldOf(collected, 'a').position).toEqual({ id: 's', turn: 1, version: 1 })
-    expect(toldOf(collected, 'next').position).toEqual({ id: 's', turn: 2, version: 2 })
+    expect(toldOf(collected, 'a').position).toMatchObject({ id: 's', turn: 1, version: 1 })
+    expect(toldOf(collected, 'next').position).toMatchObject({ id: 's', turn: 2, version: 2 })
     await engine.close()
   })
 
@@ -316,6 +316,30 @@ describe('durable', () => {
     await withSteps(engine, engine.call('sessions.import', { tenant: '', id: 'i', bytes }))
     expect(await storedIn(folder)).toMatchObject([{ id: 'i', record: { head: 1 } }])
     await deletion
+    await engine.close()
+  })
+
+  test('an import is always reported when it is on disk, other changes only where turns are', async () => {
+    const folder = newFolder()
+    const { engine, store } = openAt(folder)
+    await tell(engine, turnOf())
+    const bytes = await call(engine, 'sessions.export', REF)
+    await settle(engine)
+    store.isHeld = true
+    await call(engine, 'sessions.fork', { ...REF, newId: 'f' })
+    let isTold = false
+    const imported = engine.call('sessions.import', { tenant: '', id: 'i', bytes }).then((info) => {
+      isTold = true
+      return info
+    })
+    await store.answered()
+    while (engine.hasWork) engine.step()
+    await store.answered()
+    expect(isTold).toBe(false)
+    store.isHeld = false
+    await withSteps(engine, imported)
+    // As a kill would leave it: nothing is saved any more.
+    expect((await storedIn(folder)).map(({ id }) => id)).toContain('i')
     await engine.close()
   })
 

@@ -42,7 +42,7 @@ async function converse(turns: readonly GenerateRequest[], options: SetUp = {}) 
     const { collected, position } = await tell(world.engine, request)
     const { answer, text } = answerAfter(history, request)
     expect(collected.answer(request.id)).toEqual(answer)
-    expect(position).toEqual({ id: 's', turn: i + 1, version: i + 1 })
+    expect(position).toMatchObject({ id: 's', turn: i + 1, version: i + 1 })
     const before = history
     history = await transcript(world.engine)
     expect(history.slice(0, before.length + request.prompt.length)).toEqual(
@@ -212,7 +212,7 @@ describe('who may write', () => {
     engine.submit(turnOf({ id: 'd' }, { ifVersion: 1 }))
     const collected = await settle(engine)
     expect([collected.error('c'), collected.error('d')]).toEqual(['conflict', null])
-    expect(toldOf(collected, 'd').position).toEqual({ id: 's', turn: 2, version: 2 })
+    expect(toldOf(collected, 'd').position).toMatchObject({ id: 's', turn: 2, version: 2 })
   })
 
   test('an unknown session is created only where that was asked', () => {
@@ -321,7 +321,7 @@ describe('branches', () => {
       const request = turnOf({ prompt: promptOf(4, 7) }, { from })
       const { collected, position } = await tell(engine, request)
       expect(collected.answer('a')).toEqual(answerAfter(histories[from]!, request).answer)
-      expect(position).toEqual({ id: 's', turn: 4 + i, version: 4 + i })
+      expect(position).toMatchObject({ id: 's', turn: 4 + i, version: 4 + i })
     }
     for (const turn of [1, 2, 3])
       expect(await transcript(engine, 's', turn)).toEqual(histories[turn])
@@ -411,7 +411,7 @@ describe('ends', () => {
     const collected = await settle(engine)
     expect(toldOf(collected, 'writes').position).toBeUndefined()
     // The one in line asked for a session to be created if there is none.
-    expect(toldOf(collected, 'waits').position).toEqual({ id: 's', turn: 1, version: 1 })
+    expect(toldOf(collected, 'waits').position).toMatchObject({ id: 's', turn: 1, version: 1 })
     expect(engine.stats).toMatchObject({ freeSlots: 8, states: { sessions: 1, inSlots: 1 } })
   })
 
@@ -434,7 +434,11 @@ describe('ends', () => {
       expect(toldOf(collected, 'writes').position).toBeUndefined()
       expect(await refusal(engine, 'sessions.get', REF)).toBe('not_found')
       expect(await refusal(engine, 'sessions.delete', REF)).toBe('not_found')
-      expect((await tell(engine, turnOf())).position).toEqual({ id: 's', turn: 1, version: 1 })
+      expect((await tell(engine, turnOf())).position).toMatchObject({
+        id: 's',
+        turn: 1,
+        version: 1,
+      })
       await engine.close()
     },
   )
@@ -615,5 +619,30 @@ describe('tenants and files', () => {
     const seal = bytes.subarray(bytes.length - 40)
     expect(await importAs(REF.tenant, Buffer.concat([forged, seal]))).toBe('forbidden')
     await call(engine, 'sessions.import', { tenant: REF.tenant, id: 'new', bytes })
+  })
+})
+
+describe('a request that is asked once more, since nobody saw its answer', () => {
+  test('continues the turn before its own, after a restart too', async () => {
+    const folder = newFolder()
+    const first = openAt(folder)
+    await tell(first.engine, turnOf({ prompt: promptOf(3) }))
+    const again = turnOf({ id: 'again', prompt: promptOf(5) }, { origin: 'call 1' })
+    const told = await tell(first.engine, again)
+    expect(told.position).toMatchObject({ turn: 2, continued: 1 })
+    const once = await transcript(first.engine, 's', 2)
+    const second = await tell(first.engine, again)
+    expect(second.position).toMatchObject({ turn: 3, continued: 1 })
+    expect(await transcript(first.engine, 's', 3)).toEqual(once)
+    await first.engine.close()
+    const { engine } = openAt(folder)
+    expect((await tell(engine, again)).position).toMatchObject({ turn: 4, continued: 1 })
+    expect(await transcript(engine, 's', 4)).toEqual(once)
+    // Another request, and one that names its turn, go on where they say.
+    const other = turnOf({ id: 'other', prompt: promptOf(4) }, { origin: 'call 2' })
+    expect((await tell(engine, other)).position).toMatchObject({ turn: 5, continued: 4 })
+    const named = turnOf({ id: 'named', prompt: promptOf(4) }, { origin: 'call 2', from: 5 })
+    expect((await tell(engine, named)).position).toMatchObject({ turn: 6, continued: 5 })
+    await engine.close()
   })
 })

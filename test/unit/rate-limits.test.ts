@@ -1,7 +1,25 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
+import { NO_LIMITS } from '../../src/gateway/access/keys.ts'
 import { Bucket } from '../../src/gateway/access/rate-bucket.ts'
+import { RateLimits } from '../../src/gateway/access/rate-limits.ts'
 import { RowLine } from '../../src/gateway/access/rate-rows.ts'
+
+test('of thousands of keys those are forgotten that rest', () => {
+  let now = 0
+  const rates = new RateLimits(() => now)
+  const caller = (i: number) => {
+    const limits = { ...NO_LIMITS, requestsPerMinute: 60 }
+    return { tenant: `t${i}`, name: 'k', role: 'user', limits, expiresAt: null } as const
+  }
+  for (let i = 0; i < 10_000; i++) {
+    now += 100
+    rates.takeRequest(caller(i), () => {})
+  }
+  expect(rates.numAccounts).toBeLessThanOrEqual(1000)
+  // Whoever has used something of this minute is remembered.
+  expect(rates.useOf(caller(9_999)).requestsLeft).toBe(59)
+})
 
 describe('a bucket', () => {
   test('is full at first, refills evenly and pays its debts', () => {

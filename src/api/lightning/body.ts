@@ -37,6 +37,7 @@ export function lightningFields(limits: RequestLimits) {
       Type.Number({ minimum: 0, maximum: 1e6, description: 'a number from 0 to 1000000' }),
     ),
     pad_zero: Maybe(Type.Boolean()),
+    same_seed: Maybe(Type.Boolean()),
     password: Maybe(Type.String()),
     request_id: Maybe(RequestName),
   }

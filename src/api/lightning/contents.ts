@@ -168,6 +168,7 @@ export function planFor(
     boundaries,
     tenant,
     ...of.settings,
+    sampling: ofRow(of.settings.sampling, body.same_seed === true ? 0 : i),
   }))
   return {
     id: body.request_id ?? `req-${id}`,
@@ -178,6 +179,13 @@ export function planFor(
     chunkSize: body.chunk_size ?? of.family.chunkSize,
     signal,
   }
+}
+
+/** With one seed for a batch, equal prompts are to have different answers; the first row's is that of the seed itself. */
+function ofRow(sampling: SamplingParams, row: number): SamplingParams {
+  const { seed } = sampling
+  if (seed === null || row === 0) return sampling
+  return { ...sampling, seed: seed ^ BigInt.asUintN(64, BigInt(row) * 0x9e3779b97f4a7c15n) }
 }
 
 export function labelOf(body: LightningFields, id: string, object = 'chat.completion') {

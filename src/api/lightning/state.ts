@@ -120,7 +120,7 @@ async function planOf(call: Call<StateBody>, path: string, use: SessionUse): Pro
   return planFor(call, {
     path,
     model,
-    settings: { ...settings, session: use },
+    settings: { ...settings, session: { ...use, origin: call.id } },
     prompts: [{ tokens: prompt, atBeginning: promptAtBeginning }],
     family: CONTENTS,
   })

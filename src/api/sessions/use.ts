@@ -107,6 +107,6 @@ function asNextTurn(text: string): string {
   return text.startsWith('\n\n') ? text : `\n\n${text}`
 }
 
-export function wirePosition({ id, turn, version }: SessionPosition): object {
-  return { id, turn, version }
+export function wirePosition({ id, turn, version, continued }: SessionPosition): object {
+  return { id, turn, version, ...(continued === undefined ? {} : { continued }) }
 }

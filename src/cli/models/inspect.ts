@@ -1,4 +1,5 @@
 /** `skein inspect`: what a checkpoint is, from its own tensors. Loads no weights. */
+import { SkeinError } from '../../errors.ts'
 import { modelPath, vocabularyPath } from '../../host/load.ts'
 import { openCheckpoint } from '../../model/checkpoint.ts'
 import { type CheckpointSummary, describeCheckpoint } from '../../model/formats/describe.ts'
@@ -40,6 +41,7 @@ export const inspect = defineCommand({
       if (args.json) {
         const metadata = Object.fromEntries(checkpoint.metadata ?? [])
         printJson({ ...file, ...summary, metadata, ...(args.tensors ? { tensors } : {}) })
+        refuseHeadSize(summary)
         return
       }
       printPlain([
@@ -59,11 +61,22 @@ export const inspect = defineCommand({
             ({ name, dtype, shape }) => [name, dtype, `[${shape.join(', ')}]`] as const,
           ),
         ])
+      refuseHeadSize(summary)
     } finally {
       checkpoint.close()
     }
   },
 })
+
+/** What is known of the file has been said; `serve` would refuse it when the model is read. */
+function refuseHeadSize({ architecture, headSize }: CheckpointSummary): void {
+  const wouldRun = architecture === 'rwkv6' || architecture === 'rwkv7'
+  if (!wouldRun || headSize === null || (headSize % 16 === 0 && headSize <= 256)) return
+  throw new SkeinError(
+    'unsupported_weights',
+    `no device has kernels for heads of ${headSize} channels; expected a multiple of 16, 256 at most (64 on cuda, 128 at most on webgpu)`,
+  )
+}
 
 /** Names and texts are a stranger's: none of them may move the cursor or begin a line of its own. */
 function printPlain(rows: readonly (readonly string[])[]): void {

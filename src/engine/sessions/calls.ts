@@ -2,6 +2,7 @@
 import { assert, SkeinError } from '../../errors.ts'
 import { inTurns, type Steps } from '../../state/in-turns.ts'
 import { type KeptState, type Session, type Turn, tierOf } from '../../state/kept-state.ts'
+import type { Saver } from '../../state/saver.ts'
 import { sealing, unsealing } from '../../state/seal.ts'
 import { expiresAt } from '../../state/sessions.ts'
 import { type ModelIdentity, type Snapshot, transcriptOf } from '../../state/snapshot.ts'
@@ -36,6 +37,8 @@ interface CallContext {
 interface Changed {
   readonly session: Session
   readonly undo: () => void
+  /** Of what is told of only when it is written. */
+  readonly saver: Saver | null
 }
 
 export function sessionCalls(context: CallContext): SessionHandlers {
@@ -44,14 +47,15 @@ export function sessionCalls(context: CallContext): SessionHandlers {
   const nameOf = ({ tenant, id }: SessionRef): SessionName => {
     return { namespace: context.namespaceOf(tenant), id }
   }
-  const saver = context.isDurable ? turns.mover.saver : null
+  const durably = context.isDurable ? turns.mover.saver : null
   /** Nobody else writes to the session until `written`, which takes the change back where it cannot be written. */
-  const changed = (session: Session, undo: () => void): Changed => {
+  const changed = (session: Session, undo: () => void, saver = durably): Changed => {
     if (saver !== null) sessions.lock(session)
-    return { session, undo }
+    return { session, undo, saver }
   }
-  const changedNew = (session: Session) => changed(session, () => sessions.delete(session))
-  const written = async ({ session, undo }: Changed): Promise<SessionInfo> => {
+  const changedNew = (session: Session, saver = durably) =>
+    changed(session, () => sessions.delete(session), saver)
+  const written = async ({ session, undo, saver }: Changed): Promise<SessionInfo> => {
     if (saver !== null) {
       try {
         await saver.barrier(session)
@@ -126,7 +130,8 @@ export function sessionCalls(context: CallContext): SessionHandlers {
     },
     'sessions.import': async (params) => {
       const snapshot = await decodeImported(params, context)
-      const create = () => changedNew(importSession(snapshot, params, context))
+      // Whoever has imported a state may delete it where it came from: it is always waited for.
+      const create = () => changedNew(importSession(snapshot, params, context), turns.mover.saver)
       return written(await withNew(turns, nameOf(params), create))
     },
   }

@@ -134,8 +134,10 @@ export class SessionTurns implements SessionShelf {
     }
     const { head, ttlMs } = session
     if (use.ttlMs !== undefined) session.ttlMs = use.ttlMs
-    const turn = this.sessions.addTurn(session, use.parent?.turn ?? 0, state)
-    const position = { id: session.id, turn: turn.turn, version: session.version }
+    const continued = use.parent?.turn ?? 0
+    const { origin } = owner.request.session!
+    const turn = this.sessions.addTurn(session, continued, state, origin)
+    const position = { id: session.id, turn: turn.turn, version: session.version, continued }
     this.mover.saver?.addState(state)
     // What may be another's by now is not told of before it is written either.
     const isDurable =

@@ -99,7 +99,7 @@ export class SessionWriters {
 
   #enter(live: LiveRequest, use: Use, opening: Opening): void {
     const { sessions, mover } = this.#shelf
-    const { id, ifMissing, from, ifBusy, ifVersion, ttlSeconds } = live.request.session!
+    const { id, ifMissing, from, ifBusy, ifVersion, ttlSeconds, origin } = live.request.session!
     const found = this.#shelf.find(use.namespace, id)
     if (found?.isBusy) {
       if (ifBusy === 'conflict' && !this.#isBeingLeft(found)) throw busy(id)
@@ -110,7 +110,7 @@ export class SessionWriters {
     }
     if (found === null && (ifMissing === 'error' || from)) throw unknownSession(id)
     refuseVersion(id, found?.version ?? 0, ifVersion)
-    const parent = found && sessions.turnOf(found, from ?? found.head)
+    const parent = found && sessions.turnOf(found, from ?? headFor(found, origin))
     const numTokens = (parent?.state.numTokens ?? 0) + ownPrompt(live, parent?.state).length
     this.#shelf.refuseIfFull(use.namespace, numTokens, live.request.storedBytes)
     const ttlMs = ttlSeconds === undefined ? undefined : 1000 * ttlSeconds
@@ -199,6 +199,12 @@ export class SessionWriters {
       ),
     )
   }
+}
+
+/** Where a request goes on that names no turn: not behind its own answer, which it had and nobody saw. */
+function headFor({ head, turns }: Session, origin: string | undefined): number {
+  const last = turns.get(head)
+  return origin !== undefined && last?.origin === origin ? last.parent : head
 }
 
 /** What a request itself brings. Only the writer of a session knows whether there is a turn to continue. */

@@ -30,6 +30,10 @@ export class RateLimits {
     this.#now = now
   }
 
+  get numAccounts(): number {
+    return this.#accounts.size
+  }
+
   /** Counts a request. The headers say what is left, whether it passes or throws `rate_limited`. */
   takeRequest(principal: Principal, setHeaders: (headers: RateHeaders) => void): void {
     const account = this.#accountOf(principal)
@@ -62,11 +66,17 @@ export class RateLimits {
     }
   }
 
+  #forgetIdle(): void {
+    for (const [tenant, account] of this.#accounts)
+      if (account.isAsNew) this.#accounts.delete(tenant)
+  }
+
   /** Null: nothing is limited. */
   #accountOf({ tenant, limits }: Principal): Account | null {
     if (Object.values(limits).every((limit) => limit === null)) return null
     let account = this.#accounts.get(tenant)
     if (account === undefined) {
+      if (this.#accounts.size >= MANY_ACCOUNTS) this.#forgetIdle()
       account = new Account()
       this.#accounts.set(tenant, account)
     }
@@ -78,11 +88,20 @@ export class RateLimits {
   }
 }
 
+/** With so many those are forgotten that make no difference: of keys that are revoked, and of those that rest. */
+const MANY_ACCOUNTS = 1000
+
 /** What one key has used. */
 class Account {
   requests: Bucket | null = null
   tokens: Bucket | null = null
   readonly rows = new RowLine(Number.POSITIVE_INFINITY)
+
+  /** Nothing runs, and its minute is whole again. */
+  get isAsNew(): boolean {
+    const isFull = (bucket: Bucket | null) => bucket === null || bucket.msUntilFull <= 0
+    return this.rows.isIdle && isFull(this.requests) && isFull(this.tokens)
+  }
 
   /** Those of the OpenAI API. */
   get headers(): RateHeaders {

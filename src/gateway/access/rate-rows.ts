@@ -22,6 +22,10 @@ export class RowLine {
     return this.#numRunning
   }
 
+  get isIdle(): boolean {
+    return this.#numRunning === 0 && this.#waiting.length === 0
+  }
+
   hasRoomFor(numRows: number): boolean {
     return this.#waiting.length === 0 && this.#numRunning + numRows <= this.limit
   }

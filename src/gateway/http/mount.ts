@@ -65,7 +65,11 @@ interface MountContext {
   /** Null: requests are answered here. */
   readonly front: Front | null
   /** The models as one request of this caller may use them. */
-  readonly modelsFor: (request: FastifyRequest, principal: Principal) => ModelRegistry
+  readonly modelsFor: (
+    request: FastifyRequest,
+    principal: Principal,
+    reply: FastifyReply,
+  ) => ModelRegistry
 }
 
 /** Of a form, beside its file. */
@@ -289,7 +293,7 @@ class Exchange {
     const events = source[Symbol.asyncIterator]()
     const { raw } = this.#reply
     const form = this.#entry.dialect.stream ?? SSE
-    const stream = new EventStream(raw, this.#headers(), form, this.#context.limits)
+    const stream = new EventStream(raw, () => this.#headers(), form, this.#context.limits)
     const open = () => {
       this.#reply.hijack()
       stream.open()
@@ -363,7 +367,7 @@ class Exchange {
     assert(principal !== null, 'a handler ran before its caller was known')
     // It goes when its handler is done with it, not when the answer is.
     this.#request.body = undefined
-    const own = modelsFor(this.#request, principal)
+    const own = modelsFor(this.#request, principal, this.#reply)
     return {
       // Never the request id, which clients may choose: ids name live requests of the engine.
       id: randomUUID().replaceAll('-', ''),

@@ -20,14 +20,14 @@ export const STREAM_HEADERS = {
 
 export class EventStream {
   readonly #response: ServerResponse
-  readonly #headers: Readonly<Record<string, string>>
+  readonly #headers: () => Readonly<Record<string, string>>
   readonly #form: StreamForm
   readonly #bounds: StreamBounds
 
-  /** The response has been hijacked, or will be before `open`; whoever owns it aborts the source when it closes. */
+  /** `headers` are asked for when the first event is there. The response has been hijacked, or will be before `open`; whoever owns it aborts the source when it closes. */
   constructor(
     response: ServerResponse,
-    headers: Readonly<Record<string, string>>,
+    headers: () => Readonly<Record<string, string>>,
     form: StreamForm,
     bounds: StreamBounds,
   ) {
@@ -41,7 +41,7 @@ export class EventStream {
   open(): void {
     if (!this.#response.headersSent) {
       const type = { 'content-type': this.#form.type }
-      this.#response.writeHead(200, { ...this.#headers, ...STREAM_HEADERS, ...type })
+      this.#response.writeHead(200, { ...this.#headers(), ...STREAM_HEADERS, ...type })
       this.#response.flushHeaders()
     }
   }

@@ -24,6 +24,7 @@ export interface TurnRecord {
   readonly numTokens: number
   readonly bytes: number
   readonly isForeign: boolean
+  readonly origin?: string | undefined
 }
 
 export interface SessionName {
