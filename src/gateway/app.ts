@@ -55,7 +55,7 @@ import {
   preflightHeaders,
 } from './http/origin.ts'
 import { newTally, onRequestEnd, type RequestEnd, type RequestTally } from './http/request-end.ts'
-import { AJV_OPTIONS, sharedValidators } from './http/validators.ts'
+import { AJV_OPTIONS, compileAhead, sharedValidators } from './http/validators.ts'
 import { managementDialect } from './management/dialect.ts'
 import type { Management } from './management/management.ts'
 import { mountStreams, STREAM_ROUTES } from './management/streams.ts'
@@ -178,6 +178,10 @@ export function buildApp(options: AppOptions): FastifyInstance {
     shared.requests.add(request, reply, end)
   })
   holdBodies(app, shared.bodies, limits)
+  app.addHook('onListen', (done) => {
+    compileAhead()
+    done()
+  })
   if (options.metrics === undefined) app.addHook('onClose', async () => metrics.dispose())
   app.setErrorHandler((thrown, request, reply) => respond.send(thrown, request, reply))
   app.setNotFoundHandler((request) => {

@@ -1,5 +1,7 @@
 import { expect, test } from 'vitest'
-import { sharedValidators } from '../../../src/gateway/http/validators.ts'
+import { allDialects } from '../../../src/gateway/app.ts'
+import { DEFAULT_LIMITS } from '../../../src/gateway/http/limits.ts'
+import { AJV_OPTIONS, sharedValidators } from '../../../src/gateway/http/validators.ts'
 
 const routeOf = (maximum: number) => ({
   method: 'POST',
@@ -24,4 +26,15 @@ test('a route of another app has the validator of the first, unless its bounds o
     [false, true],
     [true, false],
   ])
+})
+
+test('every schema of every dialect compiles, which a server does only when it is asked', () => {
+  const compile = sharedValidators({}, AJV_OPTIONS)
+  const routes = allDialects(DEFAULT_LIMITS).flatMap((dialect) => dialect.routes)
+  const bodies = routes.flatMap(({ body }) => (body === null ? [] : [body]))
+  expect(bodies.length).toBeGreaterThan(50)
+  for (const schema of bodies) {
+    const validate = compile({ ...routeOf(7), schema })
+    expect([validate(3), validate.errors?.length]).toEqual([false, 1])
+  }
 })
