@@ -69,6 +69,7 @@ export const serve = defineCommand({
       keys: auth.keys,
       keyRing,
       seal: membership?.seal,
+      rates: membership?.rates.limits,
       logger,
       onProgress: progressBar('loading'),
       onListening: (listening) => {

@@ -32,12 +32,12 @@ export class LeaseView {
     return Number(Atomics.load(this.words, LAPSES))
   }
 
-  /** Who reads the new end reads the new count, too. */
-  extend(sentAt: bigint, leaseMs: number): void {
+  /** Who reads the new end reads the new count, too. `wasOver`: by the database's clock, whatever this one says. */
+  extend(sentAt: bigint, leaseMs: number, wasOver = false): void {
     const end = sentAt + BigInt(leaseMs) * 1_000_000n
     const old = Atomics.load(this.words, END)
     if (end <= old) return
-    if (old !== NEVER && this.isOver) Atomics.add(this.words, LAPSES, 1n)
+    if (old !== NEVER && (wasOver || this.isOver)) Atomics.add(this.words, LAPSES, 1n)
     Atomics.store(this.words, END, end)
   }
 

@@ -89,16 +89,19 @@ export class Lease {
   async renew(): Promise<void> {
     const { id, node, url, model, fingerprint, slots, info } = this.#facts
     const sentAt = monotonicNow()
-    await this.#database.query(
-      `insert into worker (id, node, url, model, fingerprint, slots, info, in_flight, expires)
+    const { rows } = await this.#database.query<{ wasOver: boolean }>(
+      `with old as (select expires <= now() as over from worker where id = $1)
+       insert into worker (id, node, url, model, fingerprint, slots, info, in_flight, expires)
        values ($1, $2, $3, $4, $5, $6, $7, $8, now() + $9 * interval '1 millisecond')
-       on conflict (id) do update set in_flight = excluded.in_flight, expires = excluded.expires`,
+       on conflict (id) do update set in_flight = excluded.in_flight, expires = excluded.expires
+       returning coalesce((select over from old), true) as "wasOver"`,
       [
         ...[id, node, url, model, fingerprint, slots, JSON.stringify(info)],
         ...[this.#inFlight(), this.#leaseMs],
       ],
     )
-    this.view.extend(sentAt, this.#leaseMs)
+    // Others may have taken what is here, whether its end came by time, by hand, or by a clock that was set.
+    this.view.extend(sentAt, this.#leaseMs, rows[0]!.wasOver)
   }
 
   /** Throws state_unavailable when it is over: nothing may be promised any more. */

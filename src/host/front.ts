@@ -34,7 +34,7 @@ export type FrontServer = Awaited<ReturnType<typeof startFront>>
 /** Listens at once; what nodes there are it knows when this resolves. */
 export async function startFront(membership: Membership, options: FrontServerOptions) {
   const { host, port, logger = pino({ level: 'silent' }), ...access } = options
-  const { database, keyRing, seal } = membership
+  const { database, keyRing, seal, rates } = membership
   const members = new Members(database)
   const nodes = new Nodes()
   const models = clusterRegistry(() => members.list)
@@ -61,6 +61,7 @@ export async function startFront(membership: Membership, options: FrontServerOpt
   const app = bounded(
     buildApp({
       ...{ ...access, host, models, front, seal, drain, keyRing, logger, metrics },
+      rates: rates.limits,
       version: packageVersion(),
       mount: (own) =>
         mountCluster(own, {
@@ -75,6 +76,9 @@ export async function startFront(membership: Membership, options: FrontServerOpt
     members.close()
     front.close()
     keyRing.close()
+    // What was let in a moment ago.
+    await rates.settle().catch(() => {})
+    rates.close()
     await database.close()
   })
   try {

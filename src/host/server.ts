@@ -38,6 +38,8 @@ interface ServerOptions {
   readonly keys?: readonly string[] | undefined
   /** Keys with names, which come and go. */
   readonly keyRing?: NamedKeys | undefined
+  /** Absent: this server's own. */
+  readonly rates?: RateLimits | undefined
   /** Workers to begin with; absent: one of the model of the choice. */
   readonly launches?: readonly Launch[] | undefined
   /** Memory that a worker process may take. */
@@ -151,7 +153,7 @@ function commonOptions(
   return {
     keys: options.keys ?? [],
     keyRing: options.keyRing ?? null,
-    rates: new RateLimits(),
+    rates: options.rates ?? new RateLimits(),
     shared: createShared(),
     metrics: new Metrics(fleet.registry, fleet),
     version: packageVersion(),

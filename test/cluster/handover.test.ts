@@ -74,13 +74,13 @@ describe.skipIf(NO_POSTGRES !== null)('a state that changes hands', () => {
   }
 
   /** A worker with a session whose state is stored and offered; another takes it. `url`: of the first one's node. */
-  async function letGo(url: string) {
+  async function letGo(url: string, fetchMs: number | undefined = 600_000) {
     const [database, folder] = [postgres.newDatabase(), mkdtempSync(join(tmpdir(), 'skein-blobs-'))]
     const open = async (node: string) => {
       const store = await SharedStore.open({
         ...{ database, blobs: `file://${folder}`, identity: IDENTITY, isToldFirst: false },
         worker: { node, url, model: 'm', slots: 1, info: {} },
-        ...{ key: CLUSTER_KEY, maxInlineBytes: 1000 },
+        ...{ key: CLUSTER_KEY, maxInlineBytes: 1000, offerMs: 600_000, fetchMs },
       })
       onTestFinished(() => store.close().catch(() => {}))
       return store
@@ -135,7 +135,7 @@ describe.skipIf(NO_POSTGRES !== null)('a state that changes hands', () => {
   const whole = fileOf(putOf(1))
   const damaged = Buffer.from(whole)
   damaged[whole.length - 100]! ^= 1
-  test.each<[string, RequestListener]>([
+  test.each<[string, RequestListener, number?]>([
     [
       'dies in the middle',
       (_, reply) => {
@@ -143,7 +143,7 @@ describe.skipIf(NO_POSTGRES !== null)('a state that changes hands', () => {
         reply.write(whole.subarray(0, whole.length / 2), () => reply.destroy())
       },
     ],
-    ['says nothing until the other has given up', () => {}],
+    ['says nothing until the other has given up', () => {}, 100],
     ['sends damage', (_, reply) => void reply.end(damaged)],
     ['sends another state', (_, reply) => void reply.end(fileOf(putOf(2, 'b'.repeat(32))))],
     [
@@ -152,8 +152,8 @@ describe.skipIf(NO_POSTGRES !== null)('a state that changes hands', () => {
     ],
     ['sends without end', (_, reply) => void reply.end(Buffer.alloc(1_000_000))],
     ['refuses', (_, reply) => void reply.writeHead(404).end()],
-  ])('a former owner that %s costs a read of the storage', async (_, listener) => {
-    const cluster = await letGo(await listen(listener))
+  ])('a former owner that %s costs a read of the storage', async (_, listener, fetchMs) => {
+    const cluster = await letGo(await listen(listener), fetchMs)
     expect(await taken(cluster)).toEqual(STATE)
     await expect.poll(cluster.moves).toMatchObject([{ isDirect: false }])
     // Its fence was another's before anything was sent.

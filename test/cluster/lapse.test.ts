@@ -68,6 +68,10 @@ describe.skipIf(NO_POSTGRES !== null)('a lease that is over', () => {
           Atomics.store(view.words, 0, 1n)
           await client.query('update worker set expires = now() where node = $1', [node])
         },
+        /** By the database's alone. */
+        async endBehindItsBack() {
+          await client.query('update worker set expires = now() where node = $1', [node])
+        },
         renew: () => shared.lease.renew(),
       }
     }
@@ -108,6 +112,17 @@ describe.skipIf(NO_POSTGRES !== null)('a lease that is over', () => {
     await settle(one.engine)
     await expect.poll(() => refusal(one), { timeout: 30_000 }).not.toBe('state_unavailable')
     expect((await tell(one.engine, turnOf())).position).toMatchObject({ turn: 3 })
+  })
+
+  test('one that ended behind its back is found out by the next renewal, and reads are as stored', async () => {
+    const cluster = await newCluster()
+    const [one, two] = [await cluster.join('one'), await cluster.join('two')]
+    await tell(one.engine, turnOf())
+    await one.endBehindItsBack()
+    expect((await tell(two.engine, turnOf())).position).toMatchObject({ turn: 2 })
+    await two.engine.close()
+    await one.renew()
+    expect(await call(one.engine, 'sessions.get', REF)).toMatchObject({ head: 2 })
   })
 
   test.each([

@@ -102,8 +102,10 @@ export class SessionClaims {
       this.#sessions.lock(session)
       try {
         const head = session.turns.get(session.head)?.state
-        if (head !== undefined) await this.#offer(head)
+        // The one beside the other: whoever asked waits for both. What is not offered is in the store.
+        const offered = head === undefined ? null : this.#offer(head).catch(() => {})
         await this.#write(session)
+        await offered
         if (!session.isDeleted) this.#sessions.forget(session)
       } finally {
         this.#sessions.unlock(session)

@@ -10,6 +10,7 @@ export class Bucket {
   #capacity: number
   #level: number
   #at: number
+  #unsettled = 0
 
   /** `capacity` of whatever it counts, per minute. */
   constructor(capacity: number, now: () => number) {
@@ -41,6 +42,19 @@ export class Bucket {
 
   take(count: number): void {
     this.#level = this.level - count
+    this.#unsettled += count
+  }
+
+  /** Taken since it was settled last, where others take from the same allowance. */
+  get unsettled(): number {
+    return this.#unsettled
+  }
+
+  /** `count` of that is known to the others, and with it so much was left to all. */
+  settle(count: number, level: number): void {
+    this.#unsettled -= count
+    this.#level = level - this.#unsettled
+    this.#at = this.#now()
   }
 
   /** Until `count` are there. */

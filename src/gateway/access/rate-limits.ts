@@ -71,6 +71,14 @@ export class RateLimits {
       if (account.isAsNew) this.#accounts.delete(tenant)
   }
 
+  /** Of all that are limited by the minute. */
+  *buckets(): Generator<{ tenant: string; kind: 'requests' | 'tokens'; bucket: Bucket }> {
+    for (const [tenant, { requests, tokens }] of this.#accounts) {
+      if (requests !== null) yield { tenant, kind: 'requests', bucket: requests }
+      if (tokens !== null) yield { tenant, kind: 'tokens', bucket: tokens }
+    }
+  }
+
   /** Null: nothing is limited. */
   #accountOf({ tenant, limits }: Principal): Account | null {
     if (Object.values(limits).every((limit) => limit === null)) return null

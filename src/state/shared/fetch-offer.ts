@@ -10,22 +10,27 @@ export interface OfferPlace {
   readonly worker: string
 }
 
-/** Reading it from the storage takes about as long. */
-const MAX_MS = 2000
+interface Wanted {
+  readonly key: string
+  /** Of its numbers and tokens. */
+  readonly bytes: number
+  /** Longest that it may take. */
+  readonly ms: number
+}
+
 /** Of a file, beyond the numbers and tokens in it. */
 const MAX_HEADER_BYTES = 8192
 
 /** Rejects when it is not there, is larger than `bytes` and a header, or does not come soon. */
 export async function fetchOffer(
   { url, worker }: OfferPlace,
-  key: string,
-  bytes: number,
+  { key, bytes, ms }: Wanted,
   seal: MemberSeal,
 ): Promise<Uint8Array> {
   const at = new URL(`${STATES_PATH}/${encodeURIComponent(worker)}/${encodeURIComponent(key)}`, url)
   const headers = { [CALLER_HEADER]: seal.seal({ principal: null, mayTake: false }) }
   const send = at.protocol === 'https:' ? askOverTls : ask
-  const signal = AbortSignal.timeout(MAX_MS)
+  const signal = AbortSignal.timeout(ms)
   const message = await new Promise<IncomingMessage>((resolve, reject) => {
     send(at, { headers, signal }).once('response', resolve).once('error', reject).end()
   })

@@ -28,8 +28,13 @@ interface HandoverOptions {
   readonly seal: MemberSeal
   /** Smaller states come with a row of the database, which is as quick. */
   readonly minBytes: number
+  /** How long a state is offered, and how long one is waited for. */
+  readonly offerMs?: number | undefined
+  readonly fetchMs?: number | undefined
 }
 
+/** Reading it from the storage takes about as long. */
+const FETCH_MS = 2000
 /** Longer than a state is offered. */
 const COMING_MS = 10_000
 
@@ -44,7 +49,7 @@ export class Handover {
   }
 
   static async open(options: HandoverOptions): Promise<Handover> {
-    return new Handover(options, await Offers.open(options.worker, options.seal))
+    return new Handover(options, await Offers.open(options))
   }
 
   /** A session is about to be let go; this is the state that it goes on with. */
@@ -64,9 +69,10 @@ export class Handover {
       const { rows } = await database.query<{ url: string }>(sql, [from])
       url = rows[0]?.url ?? null
     }
+    const { offerMs = 0 } = this.#options
     const now = performance.now()
     for (const [key, { since }] of this.#coming)
-      if (now - since > COMING_MS) this.#coming.delete(key)
+      if (now - since > COMING_MS + offerMs) this.#coming.delete(key)
     this.#coming.set(head.key, { session: id, bytes: head.bytes, from, url, since: now })
   }
 
@@ -80,8 +86,8 @@ export class Handover {
   /** Its file, as it came. Null: it is to be read from the storage. */
   async fetch({ url, from, bytes }: Coming, key: string): Promise<Uint8Array | null> {
     if (url === null) return null
-    const { seal } = this.#options
-    return fetchOffer({ url, worker: from }, key, bytes, seal).catch(() => null)
+    const { seal, fetchMs = FETCH_MS } = this.#options
+    return fetchOffer({ url, worker: from }, { key, bytes, ms: fetchMs }, seal).catch(() => null)
   }
 
   /** For those who look at the cluster; who moves does not wait for it. */

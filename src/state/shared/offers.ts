@@ -15,6 +15,13 @@ interface Offer {
   readonly end: NodeJS.Timeout
 }
 
+interface OffersOptions {
+  /** Whose they are. */
+  readonly worker: string
+  readonly seal: MemberSeal
+  readonly offerMs?: number | undefined
+}
+
 /** How long a state waits for whoever gets its session. */
 const OFFER_MS = 5000
 /** Of all that are offered at a time: seven of the largest. Those that do not fit are read from the storage. */
@@ -23,10 +30,12 @@ const MAX_BYTES = 2 ** 29
 export class Offers {
   readonly #server: Server
   readonly #socket: string
+  readonly #offerMs: number
   readonly #offers = new Map<string, Offer>()
   #bytes = 0
 
-  private constructor(worker: string, seal: MemberSeal) {
+  private constructor({ worker, seal, offerMs = OFFER_MS }: OffersOptions) {
+    this.#offerMs = offerMs
     this.#socket = stateSocketOf(worker)
     this.#server = createServer(({ url = '/', headers }, reply) => {
       try {
@@ -41,8 +50,8 @@ export class Offers {
   }
 
   /** Null, and a warning, where the machine has no place for a socket: then all goes through the storage. */
-  static async open(worker: string, seal: MemberSeal): Promise<Offers | null> {
-    const offers = new Offers(worker, seal)
+  static async open(options: OffersOptions): Promise<Offers | null> {
+    const offers = new Offers(options)
     try {
       await new Promise<void>((resolve, reject) => {
         offers.#server.once('error', reject).listen(offers.#socket, resolve)
@@ -58,7 +67,7 @@ export class Offers {
   add(key: string, parts: readonly Uint8Array[]): void {
     const bytes = parts.reduce((sum, { length }) => sum + length, 0)
     if (this.#offers.has(key) || this.#bytes + bytes > MAX_BYTES) return
-    const end = setTimeout(() => this.#take(key), OFFER_MS).unref()
+    const end = setTimeout(() => this.#take(key), this.#offerMs).unref()
     this.#offers.set(key, { parts, bytes, end })
     this.#bytes += bytes
   }

@@ -53,6 +53,9 @@ export interface SharedStoreOptions {
   readonly now?: (() => number) | undefined
   /** Of members instead of the secret in the database. */
   readonly key?: string | undefined
+  /** How long a state is offered to the next owner of its session, and how long one is waited for. */
+  readonly offerMs?: number | undefined
+  readonly fetchMs?: number | undefined
   /** Larger states are blobs. */
   readonly maxInlineBytes?: number | undefined
 }
@@ -119,6 +122,7 @@ export class SharedStore {
         ...{ database, worker: id, model: facts.fingerprint },
         seal: new MemberSeal(key ?? database.secret),
         minBytes: options.maxInlineBytes ?? MAX_INLINE_BYTES,
+        ...{ offerMs: options.offerMs, fetchMs: options.fetchMs },
       })
       return new SharedStore(database, blobs, lease, handover, options)
     } catch (error) {

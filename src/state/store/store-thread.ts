@@ -64,8 +64,8 @@ export async function openClusterStore(options: ClusterStoreOptions): Promise<St
 
 /** A megabyte: a millisecond or so. */
 const PART_FLOATS = 2 ** 18
-/** Eight: a few milliseconds, and few turns of a loop that has steps to make. */
-const OFFER_FLOATS = 2 ** 21
+/** Of a state that somebody waits for, in a turn: a few milliseconds, and few turns of a loop that has steps to make. */
+const OFFER_PARTS = 8
 
 class ThreadedStore implements Store {
   readonly secret: Uint8Array
@@ -134,7 +134,7 @@ class ThreadedStore implements Store {
   async commit(change: StoreChange): Promise<readonly SessionName[]> {
     const number = this.#nextNumber()
     const puts = []
-    for (const put of change.puts) puts.push(await this.#send(number, put, PART_FLOATS))
+    for (const put of change.puts) puts.push(await this.#send(number, put, 1))
     const unclaimed = change.sessions.flatMap((name) => this.#unclaimed.get(keyOf(name)) ?? [])
     const lost = await this.#writer.ask('commit', { ...change, unclaimed, number, puts })
     for (const name of [...unclaimed, ...(change.releases ?? [])])
@@ -142,19 +142,19 @@ class ThreadedStore implements Store {
     return lost
   }
 
-  /** Somebody waits for it, so its parts are larger. */
   async #offer(put: StatePut): Promise<void> {
     const number = this.#nextNumber()
-    await this.#writer.ask('offer', { number, put: await this.#send(number, put, OFFER_FLOATS) })
+    await this.#writer.ask('offer', { number, put: await this.#send(number, put, OFFER_PARTS) })
   }
 
-  async #send(number: number, { floats, ...put }: StatePut, partFloats: number) {
+  async #send(number: number, { floats, ...put }: StatePut, partsInTurn: number) {
     let numParts = 0
     for (const array of floats) {
-      for (let at = 0; at < array.length; at += partFloats) {
-        this.#writer.sendPart(number, array.slice(at, at + partFloats))
+      for (let at = 0; at < array.length; at += PART_FLOATS) {
+        this.#writer.sendPart(number, array.slice(at, at + PART_FLOATS))
         numParts++
-        if (at + partFloats < array.length) await setImmediate()
+        const isLast = at + PART_FLOATS >= array.length
+        if (numParts % partsInTurn === 0 && !isLast) await setImmediate()
       }
     }
     return { ...put, numParts }

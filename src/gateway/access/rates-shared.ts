@@ -1,0 +1,72 @@
+/**
+ * Requests and tokens a minute counted once in a cluster: every member counts what it lets in, tells the database twice a
+ * second, and goes on with what all of them have left. What several let in between two such moments is a debt that all of
+ * them wait for, so a key gets its rate and, at worst, its minute's burst once from each member. Moments are the database's.
+ */
+import type { Database } from '../../cluster/database.ts'
+import { RateLimits } from './rate-limits.ts'
+
+const SETTLE_MS = 500
+/** Of those that nobody has used. */
+const FORGET_EVERY_MS = 3_600_000
+
+const SETTLE = `
+  insert into allowance as a (tenant, kind, capacity, used, level, at)
+  select tenant, kind, capacity, used, capacity - used, now()
+  from jsonb_to_recordset($1::jsonb) as g(tenant text, kind text, capacity float8, used float8)
+  order by tenant, kind
+  on conflict (tenant, kind) do update set
+    capacity = excluded.capacity, used = excluded.used, at = greatest(a.at, excluded.at),
+    level = least(excluded.capacity, a.level + greatest(0,
+      extract(epoch from excluded.at - a.at)::float8 * excluded.capacity / 60)) - excluded.used
+  returning tenant, kind, level`
+
+interface Settled {
+  readonly tenant: string
+  readonly kind: string
+  readonly level: number
+}
+
+export class SharedRates {
+  readonly limits: RateLimits
+  readonly #database: Database
+  readonly #timers: readonly NodeJS.Timeout[]
+  #settling: Promise<void> | null = null
+
+  constructor(database: Database, limits = new RateLimits()) {
+    this.#database = database
+    this.limits = limits
+    const forget = "delete from allowance where at < now() - interval '1 hour' and level >= 0"
+    this.#timers = [
+      // While the database is away each member counts for itself, and tells of all of it later.
+      setInterval(() => void this.settle().catch(() => {}), SETTLE_MS).unref(),
+      setInterval(() => void database.query(forget).catch(() => {}), FORGET_EVERY_MS).unref(),
+    ]
+  }
+
+  /** Tells what was used since the last time, of what was used. */
+  async settle(): Promise<void> {
+    this.#settling ??= this.#settle().finally(() => {
+      this.#settling = null
+    })
+    await this.#settling
+  }
+
+  close(): void {
+    for (const timer of this.#timers) clearInterval(timer)
+  }
+
+  async #settle(): Promise<void> {
+    const used = [...this.limits.buckets()].filter(({ bucket }) => bucket.unsettled !== 0)
+    if (used.length === 0) return
+    const told = used.map(({ tenant, kind, bucket }) => {
+      return { tenant, kind, bucket, capacity: bucket.capacity, used: bucket.unsettled }
+    })
+    const given = told.map(({ bucket, ...facts }) => facts)
+    const { rows } = await this.#database.query<Settled>(SETTLE, [JSON.stringify(given)])
+    for (const { tenant, kind, level } of rows) {
+      const one = told.find((each) => each.tenant === tenant && each.kind === kind)
+      one?.bucket.settle(one.used, level)
+    }
+  }
+}
