@@ -113,6 +113,8 @@ export interface ClusterChoice {
   /** Names of the model in the API; given by who starts the worker. */
   readonly model?: string | undefined
   readonly aliases?: readonly string[] | undefined
+  /** Larger states are in the storage, smaller ones in the database. */
+  readonly maxInlineBytes?: number | undefined
 }
 
 export interface EngineChoice extends RunnerChoice, StateChoice {
@@ -317,10 +319,11 @@ async function openStoreOf(
   const { dataDir, durable = false, cluster } = choice
   const identity = identityOf(runner.info, hash)
   if (cluster !== undefined) {
-    const { database, blobs, key } = cluster
+    const { database, blobs, key, maxInlineBytes } = cluster
     const worker = memberOf(cluster, choice, runner)
     return openClusterStore({
-      ...{ database, blobs, key, identity, worker, numInFlight, isToldFirst: !durable },
+      ...{ database, blobs, key, maxInlineBytes, identity, worker, numInFlight },
+      isToldFirst: !durable,
     })
   }
   if (dataDir === undefined) return null

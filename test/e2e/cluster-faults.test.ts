@@ -1,16 +1,19 @@
 /**
- * Faults of a cluster, by a seed: workers killed and stopped past their lease, the database crashed, the storage of states
- * away, while sessions go on. What was told must be there, once, under one owner at a time, and be what one worker alone
+ * Faults of a cluster, by a seed: workers killed, stopped or cut off past their lease, or with clocks that are days off; the
+ * database crashed, or failed over to its synchronous standby; the storage of states, a double of S3, slow, refusing, full, or
+ * ending in the middle; while sessions go on and move from worker to worker. Networks are cut by a proxy of the test's own. What was told must be there, once, under one owner at a time, and be what one worker alone
  * would have said. SKEIN_FAULTS gives the number of faults, SKEIN_SEED the seed.
  */
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { request as ask, createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { Database } from '../../src/cluster/database.ts'
+import { movesOf } from '../../src/cluster/moves.ts'
+import { stateSocketOf } from '../../src/cluster/state-socket.ts'
 import { channelToChild } from '../../src/engine/client/process-channel.ts'
 import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
 import type { EngineEvent } from '../../src/engine/messages.ts'
@@ -18,9 +21,11 @@ import { SkeinError } from '../../src/errors.ts'
 import { requestOf, SAMPLING } from '../engine/kit.ts'
 import { DEMO } from '../helpers/cli.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
+import { S3_KEYS, type S3Double, startS3Double } from '../helpers/s3-double.ts'
+import { startProxy, type TcpProxy } from '../helpers/tcp-proxy.ts'
 
 const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
-const NUM_FAULTS = Number(process.env.SKEIN_FAULTS ?? (process.env.SKEIN_SLOW ? 100 : 4))
+const NUM_FAULTS = Number(process.env.SKEIN_FAULTS ?? (process.env.SKEIN_SLOW ? 100 : 10))
 const SEED = Number(process.env.SKEIN_SEED ?? 1)
 const NUM_WORKERS = 3
 const NUM_SESSIONS = 4
@@ -38,6 +43,10 @@ function randomOf(seed: number): (below: number) => number {
 
 interface Worker {
   readonly node: string
+  /** Of its node, as others know it. */
+  readonly url: string
+  /** Its way to the database. */
+  readonly way: TcpProxy | null
   readonly child: ChildProcess
   readonly client: RemoteEngineClient
 }
@@ -51,12 +60,30 @@ interface Talk {
   version: number
 }
 
-async function startWorker(node: string, choice: object): Promise<Worker> {
+/** What all of a process, its threads too, takes for the time. */
+const shiftedClock = (ms: number) => {
+  const now = `D.now() + ${ms}`
+  const script = `const D = Date; globalThis.Date = class extends D {
+    constructor(...given) { given.length > 0 ? super(...given) : super(${now}) }
+    static now() { return ${now} }
+  }`
+  return `data:text/javascript,${encodeURIComponent(script)}`
+}
+
+interface Place {
+  readonly node: string
+  readonly url: string
+  readonly way: TcpProxy | null
+}
+
+async function startWorker(place: Place, choice: object, clockMs = 0): Promise<Worker> {
   const child = fork(WORKER, [JSON.stringify({ model: DEMO, slots: 6, threads: 1, ...choice })], {
     serialization: 'advanced',
+    execArgv: clockMs === 0 ? [] : ['--import', shiftedClock(clockMs)],
+    env: { ...process.env, ...S3_KEYS, AWS_ENDPOINT_URL: s3.url },
   })
   const client = await RemoteEngineClient.connect(channelToChild(child))
-  return { node, child, client }
+  return { ...place, child, client }
 }
 
 /** It goes on from the last turn that was told of, whatever was written and not told since. */
@@ -96,15 +123,48 @@ async function answerTo(
 
 let postgres: Postgres
 let database: Database
-let url: string
-const folder = join(mkdtempSync(join(tmpdir(), 'skein-faults-')), 'blobs')
+let s3: S3Double
+/** The test's own way to the database, and to offered states. */
+let way: TcpProxy
+let name: string
+const door = startDoor()
 const workers: Worker[] = []
 let numStarted = 0
 
-async function addWorker(): Promise<void> {
+/** The server of all nodes: it leads to the workers' sockets, and ends some states in the middle. */
+function startDoor() {
+  const server = createServer(({ url = '', headers }, reply) => {
+    const [, , , worker = '', key] = url.split('/')
+    const socketPath = stateSocketOf(decodeURIComponent(worker))
+    const caller = { 'x-skein-caller': String(headers['x-skein-caller']) }
+    ask({ socketPath, path: `/${key}`, headers: caller })
+      .once('error', () => reply.writeHead(404).end())
+      .once('response', (offer) => {
+        reply.writeHead(offer.statusCode!, offer.headers)
+        if (Math.random() < 0.2)
+          offer.once('data', (part) => reply.write(part, () => reply.destroy()))
+        else offer.pipe(reply)
+      })
+      .end()
+  })
+  return server.listen(0, '127.0.0.1')
+}
+
+const urlAt = (port: number) => `postgres://skein@127.0.0.1:${port}/${name}`
+
+async function addWorker(clockMs = 0): Promise<void> {
   const node = `node${numStarted++}`
-  const cluster = { database: url, blobs: `file://${folder}`, node, url: node, model: 'demo' }
-  workers.push(await startWorker(node, { cluster, durable: true }))
+  const { port } = door.address() as AddressInfo
+  const place = {
+    ...{ node, url: `http://127.0.0.1:${port}/${node}` },
+    way: await startProxy(() => postgres.port),
+  }
+  const cluster = {
+    ...{ database: urlAt(place.way.port), blobs: 's3://bucket/states', model: 'demo' },
+    // So that they are in the storage, and move as large ones do.
+    ...{ node, url: place.url, maxInlineBytes: 1000 },
+  }
+  workers.push(await startWorker(place, { cluster, durable: true }, clockMs))
 }
 
 /** What its server does for one that has died, and time for one that hangs. */
@@ -136,9 +196,11 @@ const HISTORY = `
 
 beforeAll(async () => {
   if (NO_POSTGRES !== null) return
-  postgres = await startPostgres()
-  url = postgres.newDatabase()
-  database = await Database.open(url)
+  s3 = await startS3Double()
+  postgres = await startPostgres({ hasStandby: true })
+  name = postgres.newDatabase().split('/').at(-1)!
+  way = await startProxy(() => postgres.port)
+  database = await Database.open(urlAt(way.port))
   await database.query(HISTORY)
   for (let i = 0; i < NUM_WORKERS; i++) await addWorker()
 }, 120_000)
@@ -146,8 +208,11 @@ beforeAll(async () => {
 afterAll(async () => {
   for (const { child } of workers) child.kill('SIGKILL')
   await database?.close()
+  for (const each of [way, ...workers.map((worker) => worker.way)]) each?.close()
   postgres?.remove()
-  rmSync(join(folder, '..'), { recursive: true, force: true })
+  door.close()
+  door.closeAllConnections()
+  await s3?.close()
 })
 
 test.skipIf(NO_POSTGRES !== null)(
@@ -177,28 +242,35 @@ test.skipIf(NO_POSTGRES !== null)(
           talk.head = session.turn
           talk.version = session.version
           count('told')
-          // Now and then another is asked, as by a gateway that knows no better.
-          if (Math.random() < 0.2) at = undefined
+          // Now and then another is asked, as by a gateway that knows no better, and now and then it moves.
+          const chance = Math.random()
+          if (chance < 0.2) await at.client.call('sessions.release', { tenant: '', id: talk.id })
+          if (chance < 0.4) at = undefined
         } catch (error) {
           if (error instanceof Error && error.name === 'AssertionError') throw error
           const { code, location } = SkeinError.from(error)
           // Also not_found, of one that believes in its lease and has not heard of the last turns. If they were lost the
           // session would stand still: it goes on from no others.
           count(code)
-          at = workers.find(({ node }) => node === location)
+          at = workers.find(({ url }) => url === location)
           if (at === undefined) await delay(50)
         }
       }
     }
 
+    const replace = async (victim: Worker, clockMs = 0) => {
+      workers.splice(workers.indexOf(victim), 1)
+      const gone = once(victim.child, 'exit')
+      victim.child.kill('SIGKILL')
+      await gone
+      await expire(victim)
+      victim.way?.close()
+      await addWorker(clockMs)
+    }
+
     const faults: Record<string, () => Promise<void>> = {
       async kill() {
-        const [victim] = workers.splice(random(workers.length), 1)
-        const gone = once(victim!.child, 'exit')
-        victim!.child.kill('SIGKILL')
-        await gone
-        await expire(victim!)
-        await addWorker()
+        await replace(workers[random(workers.length)]!)
       },
       /** It goes on believing in its lease: only fences keep it from writing. */
       async stop() {
@@ -213,13 +285,32 @@ test.skipIf(NO_POSTGRES !== null)(
         await delay(random(1000))
         postgres.start()
       },
-      async storage() {
-        renameSync(folder, `${folder}-away`)
-        writeFileSync(folder, '')
-        await delay(random(1500))
-        rmSync(folder)
-        renameSync(`${folder}-away`, folder)
+      async failover() {
+        await postgres.failOver()
+        for (const each of [way, ...workers.map((worker) => worker.way)]) each?.drop()
       },
+      /** What it sends meanwhile comes when others have its sessions. */
+      async partition() {
+        const victim = workers[random(workers.length)]!
+        victim.way?.cut()
+        await expire(victim)
+        await delay(500 + random(2000))
+        victim.way?.mend()
+      },
+      /** A new one whose clock is up to a day off, either way. */
+      async clock() {
+        await replace(workers[random(workers.length)]!, (random(2000) - 1000) * 86_400)
+      },
+      ...Object.fromEntries(
+        (['slow', 'failing', 'full', 'cut'] as const).map((mood) => [
+          `storage ${mood}`,
+          async () => {
+            s3.mood = mood
+            await delay(500 + random(1500))
+            s3.mood = 'well'
+          },
+        ]),
+      ),
     }
 
     const failures: unknown[] = []
@@ -249,7 +340,7 @@ test.skipIf(NO_POSTGRES !== null)(
     await Promise.all(talking)
     expect(failures).toEqual([])
 
-    const solo = await startWorker('solo', {})
+    const solo = await startWorker({ node: 'solo', url: '', way: null }, {})
     workers.push(solo)
     for (const [index, { id, answers }] of talks.entries()) {
       for (const [turn, told] of answers.entries()) {
@@ -287,9 +378,11 @@ test.skipIf(NO_POSTGRES !== null)(
       last.set(id, { fence, version: version ?? before.version })
     }
     expect(counts.told).toBeGreaterThan(NUM_FAULTS)
+    const moves = await retried(() => movesOf(database, 1000))
+    expect(moves.latest.some(({ isDirect }) => isDirect)).toBe(true)
     if (process.env.SKEIN_FAULTS)
       process.stderr.write(
-        `${JSON.stringify({ seed: SEED, ...counts, rows: rows.length, fences: owners.size })}\n`,
+        `${JSON.stringify({ seed: SEED, ...counts, rows: rows.length, fences: owners.size, moves: moves.count, direct: moves.latest.filter(({ isDirect }) => isDirect).length })}\n`,
       )
   },
   60_000 + NUM_FAULTS * 30_000,

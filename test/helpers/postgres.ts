@@ -45,14 +45,28 @@ export interface Postgres {
   /** As a crash: nothing is written down first. */
   crash(): void
   start(): void
+  /** Where it listens now. */
+  readonly port: number
+  /** Of one with a standby: the server crashes, its synchronous standby takes its place, and gets a new one. */
+  failOver(): Promise<void>
   /** Ends it and removes its folder. */
   remove(): void
 }
 
-export async function startPostgres(): Promise<Postgres> {
+interface PostgresOptions {
+  /** Commits wait for a second server, which streams what the first one writes. */
+  readonly hasStandby?: boolean
+  /** More settings, as of a command line. */
+  readonly settings?: string
+}
+
+export async function startPostgres({
+  hasStandby = false,
+  settings: more = '',
+}: PostgresOptions = {}): Promise<Postgres> {
   // Not below the run's folder, which is root's alone.
   const folder = mkdtempSync(join(realTmp(), 'skein-postgres-'))
-  const data = join(folder, 'data')
+  let data = join(folder, 'data')
   if (ACCOUNT) chownSync(folder, ACCOUNT.uid, ACCOUNT.gid)
   chmodSync(folder, 0o700)
   const run = (program: string, ...args: string[]) =>
@@ -61,17 +75,41 @@ export async function startPostgres(): Promise<Postgres> {
       stdio: ['ignore', 'ignore', 'pipe'],
       ...(ACCOUNT ?? {}),
     })
-  const port = await freePort()
+  let port = await freePort()
   run('initdb', '-D', data, '-U', 'skein', '-A', 'trust', '-E', 'UTF8', '--no-locale', '-N')
-  const settings = `-p ${port} -k ${folder} -c listen_addresses=127.0.0.1 -c max_connections=200 -c log_min_messages=fatal`
-  const start = () => {
-    run('pg_ctl', 'start', '-D', data, '-w', '-t', '60', '-o', settings, '-l', join(folder, 'log'))
+  const settings = `-k ${folder} -c listen_addresses=127.0.0.1 -c max_connections=200 -c log_min_messages=fatal ${more}`
+  const start = (of = data, at = port) => {
+    const options = `-p ${at} ${settings}${hasStandby ? ' -c synchronous_standby_names=*' : ''}`
+    run('pg_ctl', 'start', '-D', of, '-w', '-t', '60', '-o', options, '-l', join(folder, 'log'))
   }
-  const stop = (mode: string) => run('pg_ctl', 'stop', '-D', data, '-m', mode, '-w', '-t', '60')
+  const stop = (mode: string, of = data) =>
+    run('pg_ctl', 'stop', '-D', of, '-m', mode, '-w', '-t', '60')
   let numDatabases = 0
   let isRunning = true
+  let standby: { readonly data: string; readonly port: number } | null = null
+  let numStandbys = 0
+  const addStandby = async () => {
+    numStandbys++
+    const own = { data: join(folder, `standby${numStandbys}`), port: await freePort() }
+    const from = ['-h', '127.0.0.1', '-p', String(port), '-U', 'skein']
+    run('pg_basebackup', ...from, '-D', own.data, '-R', '-N', '-c', 'fast')
+    start(own.data, own.port)
+    standby = own
+  }
   start()
+  if (hasStandby) await addStandby()
   return {
+    get port() {
+      return port
+    },
+    async failOver() {
+      if (standby === null) throw new Error('it has no standby')
+      stop('immediate')
+      rmSync(data, { recursive: true, force: true })
+      run('pg_ctl', 'promote', '-D', standby.data, '-w', '-t', '60')
+      ;({ data, port } = standby)
+      await addStandby()
+    },
     newDatabase() {
       numDatabases++
       const name = `test${numDatabases}`
@@ -87,6 +125,7 @@ export async function startPostgres(): Promise<Postgres> {
       isRunning = true
     },
     remove() {
+      if (standby !== null) stop('immediate', standby.data)
       if (isRunning) stop('immediate')
       rmSync(folder, { recursive: true, force: true })
     },

@@ -5,16 +5,20 @@
  */
 import { createHash, createHmac, timingSafeEqual } from 'node:crypto'
 import { createServer, type IncomingMessage } from 'node:http'
+import { setTimeout as delay } from 'node:timers/promises'
 
 export const S3_KEYS = { AWS_ACCESS_KEY_ID: 'AKIATEST', AWS_SECRET_ACCESS_KEY: 'test/secret+key' }
 /** Small, so that lists have pages. */
 const PAGE = 3
+const SLOW_MS = 300
 
 export interface S3Double {
   readonly url: string
   readonly objects: Map<string, Buffer>
   /** Answers of this status to the next requests, one each. */
   readonly failures: number[]
+  /** What becomes of each request: late, refused, without room for more, or an answer that ends in the middle. */
+  mood: 'well' | 'slow' | 'failing' | 'full' | 'cut'
   close(): Promise<void>
 }
 
@@ -24,9 +28,17 @@ export async function startS3Double(): Promise<S3Double> {
   const server = createServer(async (request, response) => {
     const chunks: Buffer[] = []
     for await (const chunk of request) chunks.push(chunk)
+    const { mood } = double
+    if (mood === 'slow') await delay(SLOW_MS)
+    const isRefused = mood === 'failing' || (mood === 'full' && request.method === 'PUT')
+    if (isRefused) failures.push(mood === 'full' ? 507 : 503)
     const [status, body] =
       failures.length > 0 ? fail(failures.shift()!) : answer(request, Buffer.concat(chunks))
-    response.writeHead(status).end(body)
+    if (mood !== 'cut' || request.method !== 'GET') response.writeHead(status).end(body)
+    else {
+      response.writeHead(status, { 'content-length': body.length })
+      response.write(body.slice(0, body.length / 2), () => response.destroy())
+    }
   })
   const fail = (status: number): [number, string] => [
     status,
@@ -66,12 +78,14 @@ export async function startS3Double(): Promise<S3Double> {
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const address = server.address()
   const port = typeof address === 'object' ? address!.port : 0
-  return {
+  const double: S3Double = {
+    mood: 'well',
     url: `http://127.0.0.1:${port}`,
     objects,
     failures,
     close: () => new Promise((resolve) => server.close(() => resolve())),
   }
+  return double
 }
 
 const hmac = (key: string | Buffer, text: string) => createHmac('sha256', key).update(text).digest()
