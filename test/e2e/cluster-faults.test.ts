@@ -297,9 +297,9 @@ test.skipIf(NO_POSTGRES !== null)(
         await delay(500 + random(2000))
         victim.way?.mend()
       },
-      /** A new one whose clock is up to a day off, either way. */
+      /** A new one whose clock is up to eleven days off, either way. */
       async clock() {
-        await replace(workers[random(workers.length)]!, (random(2000) - 1000) * 86_400)
+        await replace(workers[random(workers.length)]!, (random(2000) - 1000) * 1_000_000)
       },
       ...Object.fromEntries(
         (['slow', 'failing', 'full', 'cut'] as const).map((mood) => [

@@ -3,10 +3,22 @@
  * Where none is installed the tests that need it say so and are skipped.
  */
 import { execFileSync, spawnSync } from 'node:child_process'
-import { chmodSync, chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import {
+  appendFileSync,
+  chmodSync,
+  chownSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir, userInfo } from 'node:os'
 import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 
 const VERSIONS = '/usr/lib/postgresql'
 
@@ -49,6 +61,12 @@ export interface Postgres {
   readonly port: number
   /** Of one with a standby: the server crashes, its synchronous standby takes its place, and gets a new one. */
   failOver(): Promise<void>
+  /** Of one that archives its log: the base of what `restore` brings back. */
+  backUp(): void
+  /** Names this moment, and waits until the log up to it is in the archive. */
+  markMoment(name: string): Promise<void>
+  /** The server crashes and its folder is lost; base and log bring it back as it was at that moment. */
+  restore(name: string): Promise<void>
   /** Ends it and removes its folder. */
   remove(): void
 }
@@ -56,13 +74,13 @@ export interface Postgres {
 interface PostgresOptions {
   /** Commits wait for a second server, which streams what the first one writes. */
   readonly hasStandby?: boolean
-  /** More settings, as of a command line. */
-  readonly settings?: string
+  /** Its log is kept, to restore it to any moment. */
+  readonly isArchived?: boolean
 }
 
 export async function startPostgres({
   hasStandby = false,
-  settings: more = '',
+  isArchived = false,
 }: PostgresOptions = {}): Promise<Postgres> {
   // Not below the run's folder, which is root's alone.
   const folder = mkdtempSync(join(realTmp(), 'skein-postgres-'))
@@ -72,11 +90,13 @@ export async function startPostgres({
   const run = (program: string, ...args: string[]) =>
     execFileSync(join(PROGRAMS!, program), args, {
       cwd: folder,
-      stdio: ['ignore', 'ignore', 'pipe'],
+      stdio: ['ignore', program === 'psql' ? 'pipe' : 'ignore', 'pipe'],
       ...(ACCOUNT ?? {}),
     })
   let port = await freePort()
   run('initdb', '-D', data, '-U', 'skein', '-A', 'trust', '-E', 'UTF8', '--no-locale', '-N')
+  const archive = join(folder, 'log-archive')
+  const more = isArchived ? `-c archive_mode=on -c archive_command='cp %p ${archive}/%f'` : ''
   const settings = `-k ${folder} -c listen_addresses=127.0.0.1 -c max_connections=200 -c log_min_messages=fatal ${more}`
   const start = (of = data, at = port) => {
     const options = `-p ${at} ${settings}${hasStandby ? ' -c synchronous_standby_names=*' : ''}`
@@ -84,6 +104,12 @@ export async function startPostgres({
   }
   const stop = (mode: string, of = data) =>
     run('pg_ctl', 'stop', '-D', of, '-m', mode, '-w', '-t', '60')
+  const at = () => ['-h', '127.0.0.1', '-p', String(port), '-U', 'skein']
+  const ask = (sql: string) => String(run('psql', ...at(), '-d', 'postgres', '-Atc', sql)).trim()
+  if (isArchived) {
+    mkdirSync(archive)
+    if (ACCOUNT) chownSync(archive, ACCOUNT.uid, ACCOUNT.gid)
+  }
   let numDatabases = 0
   let isRunning = true
   let standby: { readonly data: string; readonly port: number } | null = null
@@ -91,8 +117,7 @@ export async function startPostgres({
   const addStandby = async () => {
     numStandbys++
     const own = { data: join(folder, `standby${numStandbys}`), port: await freePort() }
-    const from = ['-h', '127.0.0.1', '-p', String(port), '-U', 'skein']
-    run('pg_basebackup', ...from, '-D', own.data, '-R', '-N', '-c', 'fast')
+    run('pg_basebackup', ...at(), '-D', own.data, '-R', '-N', '-c', 'fast')
     start(own.data, own.port)
     standby = own
   }
@@ -101,6 +126,25 @@ export async function startPostgres({
   return {
     get port() {
       return port
+    },
+    backUp() {
+      run('pg_basebackup', ...at(), '-D', join(folder, 'base'), '-N', '-c', 'fast', '-X', 'none')
+    },
+    async markMoment(name) {
+      const file = ask(`select pg_walfile_name(pg_create_restore_point('${name}'))`)
+      ask('select pg_switch_wal()')
+      while (!existsSync(join(archive, file))) await delay(20)
+    },
+    async restore(name) {
+      stop('immediate')
+      rmSync(data, { recursive: true, force: true })
+      renameSync(join(folder, 'base'), data)
+      const settings = `restore_command = 'cp ${archive}/%f %p'\nrecovery_target_name = '${name}'\nrecovery_target_action = 'promote'\n`
+      appendFileSync(join(data, 'postgresql.auto.conf'), settings)
+      writeFileSync(join(data, 'recovery.signal'), '')
+      start()
+      // It answers before it has read the log to its end.
+      while (ask('select pg_is_in_recovery()') !== 'f') await delay(50)
     },
     async failOver() {
       if (standby === null) throw new Error('it has no standby')
