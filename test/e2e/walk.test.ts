@@ -5,7 +5,7 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { createServer } from 'node:net'
-import { networkInterfaces } from 'node:os'
+import { homedir, networkInterfaces } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
@@ -59,7 +59,19 @@ function environment(): NodeJS.ProcessEnv {
   }
   // The released models' vocabulary comes from elsewhere; this one is the demo model's.
   const SKEIN_VOCAB = DEMO.replace('.pth', '.vocab.txt')
-  return { ...rest, ...folders, SKEIN_VOCAB, SKEIN_PORT: String(port), HF_ENDPOINT: hub.url }
+  // How npm is reached here stays as it is.
+  const own = {
+    npm_config_userconfig: join(homedir(), '.npmrc'),
+    npm_config_cache: join(homedir(), '.npm'),
+  }
+  return {
+    ...rest,
+    ...own,
+    ...folders,
+    SKEIN_VOCAB,
+    SKEIN_PORT: String(port),
+    HF_ENDPOINT: hub.url,
+  }
 }
 
 /** The default port stands in commands, and where it is left out it is meant. */

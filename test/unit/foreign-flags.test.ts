@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { FOREIGN_FLAGS, rewriteForeignFlags } from '../../src/settings/foreign-flags.ts'
+import { SETTINGS } from '../../src/settings/table.ts'
 
 const rewriteWords = (words: readonly string[]) => rewriteForeignFlags(words)
 const rewrite = (line: string) => rewriteWords(line.split(' ')).argv.join(' ')
@@ -72,3 +73,21 @@ test('docs/configuration.md has the table', () => {
     expect(page).toContain(`| \`--${flag}\` | ${systems} | ${means} |`)
   }
 })
+
+test.each(['README.md', 'README_zh.md'])(
+  'the commands of %s for those who come from elsewhere are understood',
+  (page) => {
+    const text = readFileSync(join(import.meta.dirname, '../..', page), 'utf8')
+    const commands = [...text.matchAll(/^\|[^|]+python[^|]+\| `npx skein serve (.*)` \|$/gm)]
+    expect(commands).toHaveLength(4)
+    for (const [, line] of commands) {
+      const flags = rewriteWords(line!.split(' ')).argv.filter((word) => word.startsWith('--'))
+      expect(
+        flags.filter(
+          (flag) =>
+            !(flag.slice(2).replace(/^no-/, '') in SETTINGS) && !(flag.slice(2) in SETTINGS),
+        ),
+      ).toEqual([])
+    }
+  },
+)

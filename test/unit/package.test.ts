@@ -20,3 +20,20 @@ test('the package has the files that its pages name, and no maps of sources that
   expect(named.filter((name) => !isThere(name))).toEqual([])
   expect(files.filter((path) => path.endsWith('.map'))).toEqual([])
 }, 60_000)
+
+test('badges say what package.json says', () => {
+  const { license, engines } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'))
+  for (const page of ['README.md', 'README_zh.md']) {
+    const text = readFileSync(join(ROOT, page), 'utf8').replaceAll('%E2%89%A5', '≥')
+    expect(text).toContain(`/licence-${license.replace('-', '--')}-`)
+    expect(text).toContain(`/node-${engines.node.replace('>=', '≥_')}-`)
+  }
+})
+
+test('the cast is small, and stands still for those who want no motion', () => {
+  const cast = readFileSync(join(ROOT, 'docs/images/cast.svg'), 'utf8')
+  expect(cast.length).toBeLessThan(300_000)
+  expect(cast).toContain('prefers-reduced-motion')
+  for (const said of ['npx skein serve', 'npx skein chat', 'Paris', '/fork', 'Tokyo'])
+    expect(cast).toContain(said)
+})
