@@ -109,14 +109,19 @@ print(llm.invoke("Hello.").content)
     about: 'Codex',
     file: '~/.codex/config.toml',
     next: `then: export SKEIN_API_KEY=KEY, with any text where the server wants none`,
+    // Left on, both send tools that are no functions, and those are refused.
     text: ({ url, model }) => `model = ${quoted(model)}
 model_provider = "skein"
+web_search = "disabled"
 
 [model_providers.skein]
 name = "Skein"
 base_url = ${quoted(`${url}/v1`)}
 env_key = "SKEIN_API_KEY"
 wire_api = "responses"
+
+[features]
+multi_agent = false
 `,
   },
   continue: {
