@@ -45,4 +45,7 @@ else {
   run('npm', ['run', 'build'])
   writeFileSync(stamp, now)
 }
-run(process.execPath, [join(root, 'scripts/build-native.js')])
+// npm runs this after prepack, too, whose kernels are for every machine: one of this machine's compiler needs this machine's
+// libraries.
+if (!/^(pack|publish)$/.test(process.env.npm_command ?? ''))
+  run(process.execPath, [join(root, 'scripts/build-native.js')])

@@ -17,6 +17,7 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { beforeAll, describe, expect, test } from 'vitest'
 import { skein } from '../helpers/cli.ts'
+import { readSharedLibrary } from '../helpers/shared-library.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
@@ -124,6 +125,8 @@ describe.skipIf(process.env.SKEIN_SLOW !== '1')('the packed file', () => {
       ({ level }: { level: string }) => level === doctor.cpu.chosen,
     )
     expect(path).toContain(join(folder, 'node_modules/skein/kernels/build'))
+    // Not by this machine's compiler, whose library of C++ others may lack.
+    expect(readSharedLibrary(readFileSync(path)).needs.join(' ')).not.toMatch(/stdc\+\+|libgcc/)
     expect(await run('npx', 'skein', 'generate', 'demo', QUESTION, ...GREEDY)).toContain('Paris')
   }, 300_000)
 
