@@ -17,6 +17,7 @@ const PAGES = [
   'models',
   'workers',
   'overview',
+  'machines',
   'sessions',
   'keys',
   'api',

@@ -21,6 +21,8 @@ export interface FakeOptions {
   readonly key?: string
   /** What calls of the management API are answered: 403 to a user's key, 404 at a worker's own address. */
   readonly refuse?: 403 | 404
+  /** But for these. */
+  readonly passes?: RegExp
   readonly logLines?: readonly string[]
   /** History to begin with, and a new sample each second. */
   readonly load?: (at: number) => Readonly<Record<string, WorkerSample>>
@@ -47,7 +49,8 @@ export class FakeServer {
     mountWeb(this.app, readWebFiles())
     this.app.addHook('onRequest', async (request, reply) => {
       const { url, headers } = request
-      if (options.refuse !== undefined && url.startsWith('/api/')) {
+      const isRefused = url.startsWith('/api/') && options.passes?.test(url) !== true
+      if (options.refuse !== undefined && isRefused) {
         return reply.code(options.refuse).send({ detail: 'no', code: 'forbidden', field: null })
       }
       const isOpen = url === '/' || url.startsWith('/assets/')
@@ -198,7 +201,7 @@ const GPU: GpuInfo = {
   power_w: 410,
 }
 
-const SYSTEM: SystemInfo = {
+export const SYSTEM: SystemInfo = {
   skein: { version: '0.1.0', uptime_ms: 86_400_000, url: 'http://127.0.0.1:8000' },
   node: { version: '22.0.0' },
   python: { version: '', executable: '' },

@@ -2,6 +2,7 @@
 import { Fragment, type JSX } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { forgetKey, isKeyWanted, key, takeKey } from './lib/api.ts'
+import { cluster } from './lib/cluster.ts'
 import { language, type Text, t, toggleLanguage } from './lib/i18n.ts'
 import { connection, role, system, workers } from './lib/live.ts'
 import { nextTheme, type Theme, theme } from './lib/preferences.ts'
@@ -10,6 +11,7 @@ import { ApiPage } from './pages/api.tsx'
 import { BatchPage } from './pages/batch.tsx'
 import { HomePage } from './pages/home.tsx'
 import { KeysPage } from './pages/keys.tsx'
+import { MachinesPage } from './pages/machines.tsx'
 import { ModelsPage } from './pages/models.tsx'
 import { OverviewPage } from './pages/overview.tsx'
 import { RequestsPage } from './pages/requests.tsx'
@@ -26,6 +28,7 @@ const NAMES: Readonly<Record<Page, Text>> = {
   models: 'Models',
   keys: 'Keys',
   overview: 'Overview',
+  machines: 'Machines',
   workers: 'Workers',
   playground: 'Chat',
   sessions: 'Sessions',
@@ -40,6 +43,7 @@ const VIEWS: Readonly<Record<Page, () => JSX.Element>> = {
   models: ModelsPage,
   keys: KeysPage,
   overview: OverviewPage,
+  machines: MachinesPage,
   workers: WorkersPage,
   playground: PlaygroundPage,
   sessions: SessionsPage,
@@ -79,7 +83,7 @@ interface Group {
 
 const GROUPS: readonly Group[] = [
   { title: null, pages: ['home', 'playground', 'translate', 'batch'] },
-  { title: 'Server', pages: ['models', 'workers', 'overview', 'requests', 'sessions'] },
+  { title: 'Server', pages: ['models', 'workers', 'overview', 'machines', 'requests', 'sessions'] },
   { title: 'Access', pages: ['keys', 'api'] },
 ]
 
@@ -134,6 +138,7 @@ function Sidebar() {
 function isOffered(page: Page): boolean {
   const { state } = connection.value
   if (state === 'refused' || state === 'absent') {
+    if (page === 'machines') return cluster.value !== null
     return !['models', 'workers', 'overview', 'requests', 'keys'].includes(page)
   }
   return page !== 'keys' || role.value !== 'operator'
@@ -213,7 +218,9 @@ function ConnectionNote() {
   if (now.state === 'absent') {
     return (
       <div class="note" role="status">
-        {t('This address is one worker’s own: its model can be used here, nothing is managed.')}
+        {cluster.value === null
+          ? t('This address is one worker’s own: its model can be used here, nothing is managed.')
+          : t('This is a gateway of a cluster: its nodes are on the page Machines.')}
       </div>
     )
   }

@@ -36,7 +36,7 @@ describe.skipIf(executable === null)('models in the dashboard', () => {
   test('a smaller file is written, with its vocabulary, and listed', async () => {
     await card('demo').getByText('needs about').waitFor()
     expect(await card('demo').getByRole('button', { name: 'Delete demo' }).count()).toBe(0)
-    await card('demo').getByRole('button', { name: 'Round the weights of demo' }).click()
+    await card('demo').getByRole('button', { name: 'Quantise demo' }).click()
     await page.getByLabel('Precision').selectOption('int8')
     await sure('Write a smaller file')
     await card('demo-int8').getByText('pulled').waitFor()
@@ -68,9 +68,9 @@ describe.skipIf(executable === null)('models in the dashboard', () => {
   })
 
   test('a worker may round while it loads, under a name of its own', async () => {
-    await card('demo').getByRole('button', { name: 'Round the weights of demo' }).click()
+    await card('demo').getByRole('button', { name: 'Quantise demo' }).click()
     await page.getByLabel('Precision').selectOption('q4')
-    await sure('Load it rounded')
+    await sure('Load it so')
     await card('demo').getByText('loaded', { exact: true }).waitFor()
     await card('demo').getByText('q4').waitFor()
     expect(faults).toEqual([])

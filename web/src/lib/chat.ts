@@ -2,11 +2,12 @@
 import { request } from './api.ts'
 import { errorOf } from './errors.ts'
 import { readEvents } from './sse.ts'
-import { bodyOf, type Chunk, type Part, partOf, type Settings } from './wire.ts'
+import { bodyOf, type Chunk, type Part, partOf, type Settings, toolsOf } from './wire.ts'
 
 export interface Message {
-  readonly role: 'system' | 'user' | 'assistant'
+  readonly role: 'system' | 'user' | 'assistant' | 'tool'
   readonly content: string
+  readonly tool_calls?: readonly object[]
 }
 
 /** "" is this server's choice among the workers of the model; else one worker's own door. */
@@ -31,6 +32,7 @@ export function streamChat(
   abort: AbortSignal,
 ): AsyncGenerator<Part> {
   const { think, alternatives } = settings
+  const tools = toolsOf(settings.tools)
   return stream(
     `${target.base}/v1/chat/completions`,
     {
@@ -38,6 +40,7 @@ export function streamChat(
       messages,
       ...bodyOf(settings),
       session,
+      ...(tools.length > 0 ? { tools } : {}),
       ...(think === 'auto' ? {} : { enable_think: think === 'on' }),
       ...(alternatives > 0 ? { logprobs: true, top_logprobs: alternatives } : {}),
     },

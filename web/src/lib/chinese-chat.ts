@@ -131,4 +131,22 @@ export const CHAT = {
   'None less likely than this share of the likeliest': '不低于最高概率的这一比例',
   'Above 1: against all earlier tokens': '大于 1：抑制此前所有 token',
   'The same seed gives the same answer': '相同种子得到相同回答',
+
+  'Form of the answer': '回答的格式',
+  'free text': '自由文本',
+  JSON: 'JSON',
+  'JSON by a schema': '按模式的 JSON',
+  'regular expression': '正则表达式',
+  grammar: '语法',
+  'Whatever the model says': '模型任意作答',
+  'Any JSON object; say in the message which': '任意 JSON 对象；请在消息里说明要什么',
+  'A JSON Schema; the model does not see it, so say what is asked for':
+    'JSON Schema；模型看不到它，请在消息里说明要求',
+  'The whole answer fits it': '整个回答须与之匹配',
+  'GBNF, as llama.cpp writes it': 'GBNF，与 llama.cpp 相同',
+  Tools: '工具',
+  'Functions that it may call, as a JSON list; you give their results':
+    '可调用的函数，JSON 列表；结果由你填写',
+  'Result of {name}': '{name} 的结果',
+  'Send the result': '发送结果',
 } as const

@@ -28,6 +28,8 @@ export const SERVE = {
   'One question, two answers side by side.': '一个问题，两个回答并排显示。',
   'Translate a text': '翻译文本',
   'Paragraphs as rows of one batch.': '各段落作为一批同时翻译。',
+  'Fill a batch': '批量续写',
+  '512 texts that are written at once.': '512 段文本同时续写。',
   'Watch the server': '观察服务器',
   'Charts of ten minutes.': '十分钟内的图表。',
   'Give out keys': '发放密钥',
@@ -54,7 +56,8 @@ export const SERVE = {
   'needs about {size}': '约需 {size}',
   '{n} conversations at once': '可同时 {n} 个对话',
   each: '每个',
-  'Round the weights of {name}': '量化 {name}',
+  Quantise: '量化',
+  'Quantise {name}': '量化 {name}',
   'Delete {name}': '删除 {name}',
   '{name} ({size}) is deleted from the disk. It can be fetched again.':
     '将从磁盘删除 {name}（{size}），以后可重新下载。',
@@ -65,7 +68,7 @@ export const SERVE = {
   'A file is written once and loads faster afterwards; the one there is stays as it is.':
     '文件只写一次，以后加载更快；原文件保持不变。',
   Precision: '精度',
-  'Load it rounded': '量化后加载',
+  'Load it so': '量化后加载',
   'Write a smaller file': '写出更小的文件',
   'Downloads and quantisations': '下载与量化',
   quantised: '已量化',
@@ -142,4 +145,28 @@ export const SERVE = {
   Answer: '回答',
   'First token': '首个 token',
   Whole: '总时长',
+
+  Machines: '机器',
+  'Every node of the cluster, what it runs and how many sessions live there.':
+    '集群的每个节点：运行什么，有多少会话。',
+  'What this server runs on, and how far it is in use.': '本服务器运行的硬件及其占用。',
+  'No GPU was found; models run on the processor.': '未发现 GPU；模型在处理器上运行。',
+  'Nothing is known of the machine': '机器情况未知',
+  'This is a gateway of a cluster: its nodes are on the page Machines.':
+    '这是集群的网关：节点在“机器”页。',
+  '{n} cores': '{n} 核',
+  'for {time}': '已运行 {time}',
+  'In use': '占用',
+  '{n} requests handed on, {moved} after a session had moved, {again} tried again, {lost} lost':
+    '转发 {n} 个请求，其中 {moved} 个因会话迁移而改道，{again} 个重试，{lost} 个丢失',
+  'No node is alive': '没有存活的节点',
+  '{n} sessions': '{n} 个会话',
+  '{n} requests now': '正在处理 {n} 个请求',
+  'passed by': '暂不使用',
+  serving: '服务中',
+  Details: '详情',
+  Lease: '租约',
+  '{model} on {node} finishes its requests and ends.': '{node} 上的 {model} 处理完现有请求后结束。',
+  'Log of {name}': '{name} 的日志',
+  'A list of functions was expected': '应为函数的列表',
 } as const

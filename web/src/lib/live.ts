@@ -12,6 +12,7 @@ import type {
 } from '../../../src/gateway/contract.ts'
 import { call, key, keyChanges, request } from './api.ts'
 import { waitBefore } from './backoff.ts'
+import { refreshCluster } from './cluster.ts'
 import { ApiError, messageOf } from './errors.ts'
 import { readEvents } from './sse.ts'
 import { withSample } from './stats.ts'
@@ -98,6 +99,8 @@ const UNWATCHED: Readonly<Record<number, 'keyless' | 'refused' | 'absent'>> = {
 function stayUnwatched(state: 'keyless' | 'refused' | 'absent', stop: AbortSignal): void {
   connection.value = { state }
   if (state === 'keyless') return
+  // A front gateway of a cluster has no workers of its own either.
+  if (state === 'absent') refreshCluster(stop).catch(() => {})
   if (state === 'refused' && key.value !== '') role.value = 'user'
   const poll = () =>
     refreshModels().catch((thrown: unknown) => {

@@ -9,6 +9,7 @@ export const PAGES = [
   'models',
   'workers',
   'overview',
+  'machines',
   'sessions',
   'requests',
   'keys',

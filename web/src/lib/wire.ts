@@ -1,8 +1,12 @@
 /** What goes over the wire of a completion: from settings to fields of a body, from chunks to what they add. */
+
 import { SAMPLING_ROWS, type SamplingUsualField } from '../../../src/sampling.ts'
+import { t } from './i18n.ts'
 
 /** The fields that are numbers. */
 export type NumberName = SamplingUsualField | 'max_tokens' | 'seed'
+
+export const FORMATS = ['text', 'json', 'schema', 'regex', 'grammar'] as const
 
 /** Every choice of a request; null leaves it to the server. */
 export interface Settings extends Readonly<Record<NumberName, number | null>> {
@@ -14,6 +18,12 @@ export interface Settings extends Readonly<Record<NumberName, number | null>> {
   readonly logit_bias: string
   readonly ignore_eos: boolean
   readonly think: 'auto' | 'on' | 'off'
+  /** What answers are held to. */
+  readonly format: (typeof FORMATS)[number]
+  /** The schema, the expression or the grammar. */
+  readonly form: string
+  /** A JSON list of functions. */
+  readonly tools: string
   /** How many alternatives of each token are asked for; 0: none, and no probabilities. */
   readonly alternatives: number
 }
@@ -25,6 +35,9 @@ export const DEFAULTS: Settings = {
   logit_bias: '',
   ignore_eos: false,
   think: 'auto',
+  format: 'text',
+  form: '',
+  tools: '',
   alternatives: 0,
 }
 
@@ -54,7 +67,22 @@ export function bodyOf(settings: Settings): Record<string, unknown> {
     body.logit_bias = Object.fromEntries(bias.map(([id, value]) => [id, Number(value)]))
   }
   if (settings.ignore_eos) body.ignore_eos = true
-  return body
+  return { ...body, ...formatOf(settings) }
+}
+
+function formatOf({ format, form }: Settings): Record<string, unknown> {
+  if (format === 'json') return { response_format: { type: 'json_object' } }
+  if (format === 'text' || form.trim() === '') return {}
+  const field = { schema: 'guided_json', regex: 'guided_regex', grammar: 'guided_grammar' }[format]
+  return { [field]: form }
+}
+
+/** In OpenAI's form; bare functions are taken too. Throws for what is no list of them. */
+export function toolsOf(text: string): readonly object[] {
+  if (text.trim() === '') return []
+  const list: unknown = JSON.parse(text)
+  if (!Array.isArray(list)) throw new Error(t('A list of functions was expected'))
+  return list.map((one: object) => ('function' in one ? one : { type: 'function', function: one }))
 }
 
 function lines(text: string): string[] {

@@ -6,6 +6,7 @@ import type { Target } from '../lib/chat.ts'
 import { messageOf } from '../lib/errors.ts'
 import { count } from '../lib/format.ts'
 import { language, t } from '../lib/i18n.ts'
+import { samples } from '../lib/live.ts'
 import { Button, CopyButton, Empty, ErrorNote } from '../parts/basics.tsx'
 import { Dialog } from '../parts/dialog.tsx'
 import { TargetSelect } from '../playground/target-select.tsx'
@@ -161,6 +162,7 @@ function Grid({ run: { texts, isRunning, error, figures }, onOpen }: GridProps) 
               speed: count(figures.tokens_per_second),
             })}
         </small>
+        {isRunning && <Speed />}
         <CopyButton text={all} label={t('Copy all')} />
       </div>
       {error !== null && <ErrorNote text={error} />}
@@ -176,6 +178,15 @@ function Grid({ run: { texts, isRunning, error, figures }, onOpen }: GridProps) 
       </ol>
     </section>
   )
+}
+
+/** Of the whole server, as it counts; no status, since it changes by the second. */
+function Speed() {
+  const now = samples.value.at(-1)
+  if (now === undefined) return null
+  const rates = Object.values(now.workers).map((one) => one.generated_tokens_per_second)
+  const speed = rates.reduce((sum, one) => sum + one, 0)
+  return <small>{speed > 0 && `${count(speed)} tok/s`}</small>
 }
 
 interface RowDialogProps {

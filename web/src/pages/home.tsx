@@ -196,7 +196,7 @@ function Recent() {
 
 interface Shortcut {
   readonly icon: IconName
-  readonly page: 'translate' | 'playground' | 'keys' | 'overview' | 'api'
+  readonly page: 'translate' | 'batch' | 'playground' | 'keys' | 'overview' | 'api'
   /** Of a page beside the dashboard. */
   readonly href?: string
   readonly title: Text
@@ -216,10 +216,16 @@ const SHORTCUTS: readonly Shortcut[] = [
     title: 'Translate a text',
     text: 'Paragraphs as rows of one batch.',
   },
+  {
+    icon: 'batch',
+    page: 'batch',
+    title: 'Fill a batch',
+    text: '512 texts that are written at once.',
+  },
   { icon: 'overview', page: 'overview', title: 'Watch the server', text: 'Charts of ten minutes.' },
   { icon: 'keys', page: 'keys', title: 'Give out keys', text: 'Each with a role and limits.' },
   {
-    icon: 'playground',
+    icon: 'machines',
     page: 'playground',
     href: '/browser/',
     title: 'Run a model in this browser',

@@ -67,9 +67,11 @@ export function ModelCard({ file, onChange }: ModelCardProps) {
           <Button
             kind="quiet"
             icon="quantise"
-            label={t('Round the weights of {name}', { name })}
+            label={t('Quantise {name}', { name })}
             onClick={() => setRounding(true)}
-          />
+          >
+            {t('Quantise')}
+          </Button>
         )}
         {mayChange && file.source === 'pulled' && (
           <Button

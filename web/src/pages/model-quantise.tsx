@@ -40,7 +40,7 @@ export function QuantiseDialog({ file, onClose, onBegun }: QuantiseDialogProps) 
   const load = () =>
     startWorker({ model_path: file.path, quant, model_name: `${name.split('/').at(-1)}-${quant}` })
   return (
-    <Dialog title={t('Round the weights of {name}', { name })} onClose={onClose}>
+    <Dialog title={t('Quantise {name}', { name })} onClose={onClose}>
       <Field label={t('Precision')} hint={t(HINTS[quant])}>
         {(ids) => (
           <select
@@ -60,7 +60,7 @@ export function QuantiseDialog({ file, onClose, onBegun }: QuantiseDialogProps) 
       </p>
       {error !== null && <ErrorNote text={error} />}
       <footer>
-        <Button onClick={() => run(load)}>{t('Load it rounded')}</Button>
+        <Button onClick={() => run(load)}>{t('Load it so')}</Button>
         <Button
           kind="primary"
           onClick={() => run(() => quantiseModel({ model_path: file.path, quant }))}

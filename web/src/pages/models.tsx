@@ -61,7 +61,7 @@ export function ModelsPage() {
         <p class="muted">{t('Nothing found')}</p>
       )}
       <ModelJobs jobs={jobs.value ?? []} />
-      <ul class="models">
+      <ul class="model-list">
         {shown.map((file) => (
           <ModelCard key={file.path} file={file} onChange={refresh} />
         ))}

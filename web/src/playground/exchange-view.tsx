@@ -5,14 +5,14 @@ import { t } from '../lib/i18n.ts'
 import { hashOf } from '../lib/router.ts'
 import { answerFigures } from '../lib/stats.ts'
 import { childrenOf, newestLeaf } from '../lib/tree.ts'
-import { type Split, splitThought, type ToolCall } from '../lib/wire.ts'
+import { type Split, splitThought } from '../lib/wire.ts'
 import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'
-import { Icon } from '../parts/icons.tsx'
 import { RichText } from '../parts/rich-text.tsx'
 import type { Answer } from './answer.ts'
 import type { Exchange, Pane } from './pane.ts'
 import { isSendingKey } from './sending-key.ts'
 import { Tokens } from './tokens.tsx'
+import { indented, ResultsForm, ResultsView, ToolCallView } from './tool-calls.tsx'
 
 interface ExchangeViewProps {
   readonly pane: Pane
@@ -26,8 +26,19 @@ export function ExchangeView({ pane, exchange, onFork }: ExchangeViewProps) {
   const isRunning = answer.state === 'reading' || answer.state === 'writing'
   return (
     <article class="exchange">
-      <Question pane={pane} exchange={exchange} />
+      {exchange.results === null ? (
+        <Question pane={pane} exchange={exchange} />
+      ) : (
+        <ResultsView results={exchange.results} calls={pane.callsBefore(exchange)} />
+      )}
       <AnswerView answer={answer} isElsewhere={exchange.question === null} />
+      {isLast && answer.state === 'done' && answer.toolCalls.length > 0 && (
+        <ResultsForm
+          calls={answer.toolCalls}
+          isDisabled={pane.isBusy.value}
+          onSend={(results) => void pane.sendResults(results)}
+        />
+      )}
       {!isRunning && (
         <div class="exchange-foot">
           <Figures answer={answer} />
@@ -206,7 +217,7 @@ function AnswerView({ answer, isElsewhere }: AnswerViewProps) {
         <Tokens tokens={tokens} />
       ) : (
         <div class={state === 'writing' ? 'prose writing' : 'prose'}>
-          <RichText text={split.answer} />
+          <RichText text={isRunning ? split.answer : readable(split.answer)} />
           {state === 'reading' && <span class="reading">{t('reading the prompt')}</span>}
         </div>
       )}
@@ -238,28 +249,10 @@ function Thought({ thought, isThinking }: Split) {
   )
 }
 
-/** A function that the model wants called, with its arguments as they come. */
-function ToolCallView({ call }: { readonly call: ToolCall }) {
-  return (
-    <details class="tool-call" open>
-      <summary>
-        <Icon name="tool" />
-        {t('Calls {name}', { name: call.name })}
-      </summary>
-      {/* A region that scrolls must be reachable by keyboard. */}
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: see above */}
-      <pre tabIndex={0}>{indented(call.arguments)}</pre>
-    </details>
-  )
-}
-
-/** Arguments that are not whole yet are shown as they are. */
-function indented(json: string): string {
-  try {
-    return JSON.stringify(JSON.parse(json), null, 2)
-  } catch {
-    return json
-  }
+/** An answer that is JSON, which comes on one line, as code. */
+function readable(answer: string): string {
+  const json = /^\s*[[{]/.test(answer) ? indented(answer) : null
+  return json === null ? answer : `\`\`\`json\n${json}\n\`\`\``
 }
 
 /** A stopped answer has none of the server's numbers. */

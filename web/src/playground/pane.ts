@@ -14,13 +14,15 @@ import { type Message, streamChat } from '../lib/chat.ts'
 import { ApiError, messageOf } from '../lib/errors.ts'
 import { t } from '../lib/i18n.ts'
 import { pathTo, type TreeNode } from '../lib/tree.ts'
-import { DEFAULTS, type Settings, splitThought } from '../lib/wire.ts'
+import { DEFAULTS, type Settings, splitThought, type ToolCall } from '../lib/wire.ts'
 import { type Answer, NO_ANSWER, receive } from './answer.ts'
 import { type Choice, rootOf, targetOf } from './targets.ts'
 
 export interface Exchange extends TreeNode {
   /** Null where the words are not known, or are no exchange: only the server's state knows them. */
   readonly question: string | null
+  /** Of the tools that the answer before called; null where it was asked something. */
+  readonly results: readonly string[] | null
   readonly answer: Signal<Answer>
 }
 
@@ -88,9 +90,18 @@ export class Pane {
     return this.#ask(question, this.head.value)
   }
 
+  /** What the called tools gave, in their order. */
+  sendResults(results: readonly string[]): Promise<void> {
+    return this.#ask(results.join('\n'), this.head.value, results)
+  }
+
+  callsBefore({ parent }: Exchange): readonly ToolCall[] {
+    return this.exchanges.value.find(({ id }) => id === parent)?.answer.value.toolCalls ?? []
+  }
+
   /** The same question once more: a new branch beside the old answer. */
   again(exchange: Exchange): Promise<void> {
-    return this.#ask(exchange.question ?? '', exchange.parent)
+    return this.#ask(exchange.question ?? '', exchange.parent, exchange.results)
   }
 
   /** Another question in its place: a new branch too. */
@@ -152,19 +163,24 @@ export class Pane {
       id: exchange,
       parent,
       question,
+      results: null,
       answer: signal({ ...NO_ANSWER, state: 'done' as const, ...words }),
     }))
     this.head.value = read.head
   }
 
-  async #ask(question: string, parent: number): Promise<void> {
+  async #ask(
+    question: string,
+    parent: number,
+    results: readonly string[] | null = null,
+  ): Promise<void> {
     const { value: choice } = this.choice
     if (choice === null || this.isBusy.value) return
     this.notice.value = null
     const id = Math.max(0, ...this.exchanges.value.map((one) => one.id)) + 1
     const sent = performance.now()
     const answer = signal<Answer>({ ...NO_ANSWER, times: { sent, first: null, last: null } })
-    this.exchanges.value = [...this.exchanges.value, { id, parent, question, answer }]
+    this.exchanges.value = [...this.exchanges.value, { id, parent, question, results, answer }]
     this.head.value = id
     this.isBusy.value = true
     this.#abort = new AbortController()
@@ -276,10 +292,11 @@ export class Pane {
     const messages: Message[] = []
     const system = this.system.value.trim()
     if (known < 0 && system !== '') messages.push({ role: 'system', content: system })
-    for (const { id: one, question, answer } of path.slice(known + 1)) {
+    for (const { id: one, question, results, answer } of path.slice(known + 1)) {
       if (one !== id && isUnanswered(answer.value)) continue
-      messages.push({ role: 'user', content: question ?? '' })
-      if (one !== id) messages.push({ role: 'assistant', content: answerText(answer.value) })
+      if (results === null) messages.push({ role: 'user', content: question ?? '' })
+      else messages.push(...results.map((content) => ({ role: 'tool' as const, content })))
+      if (one !== id) messages.push(answerMessage(answer.value))
     }
     return { messages, from: path[known]?.answer.value.turn ?? 0 }
   }
@@ -324,8 +341,15 @@ function isUnanswered({ state, text }: Answer): boolean {
 }
 
 /** What an earlier answer counts for in a later prompt: without its thought. */
-function answerText({ text }: Answer): string {
-  return splitThought(text).answer
+function answerMessage({ text, toolCalls }: Answer): Message {
+  const said = { role: 'assistant', content: splitThought(text).answer } as const
+  if (toolCalls.length === 0) return said
+  const calls = toolCalls.map(({ index, name, arguments: given }) => ({
+    id: `call-${index}`,
+    type: 'function',
+    function: { name, arguments: given },
+  }))
+  return { ...said, tool_calls: calls }
 }
 
 function isStateLost(thrown: unknown): boolean {

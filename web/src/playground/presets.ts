@@ -51,8 +51,10 @@ export function dropPreset(name: string): void {
   write(rest)
 }
 
+/** What an answer is held to stays, unless the preset says. */
 export function withPreset(settings: Settings, values: Partial<PresetValues>): Settings {
-  return { ...DEFAULTS, ...values, alternatives: settings.alternatives }
+  const { alternatives, format, form, tools } = settings
+  return { ...DEFAULTS, format, form, tools, ...values, alternatives }
 }
 
 /** Whether the settings are those of a preset. */

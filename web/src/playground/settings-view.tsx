@@ -5,6 +5,7 @@ import { SAMPLING } from '../../../src/sampling.ts'
 import { type Text, t } from '../lib/i18n.ts'
 import { DEFAULTS, type NumberName, type Settings } from '../lib/wire.ts'
 import { Button, Field } from '../parts/basics.tsx'
+import { FormFields } from './form-fields.tsx'
 
 interface NumberChoice extends Partial<Dial> {
   readonly name: NumberName
@@ -94,6 +95,7 @@ export function SettingsView({ settings, maxTokens, isChat }: SettingsViewProps)
       <legend>{t('Sampling')}</legend>
       {NUMBERS.filter(({ isRare }) => !isRare).map(field)}
       {isChat && <ThinkField value={settings.value.think} onChange={(think) => set({ think })} />}
+      <FormFields settings={settings.value} isChat={isChat} onChange={set} />
       <details class="more">
         <summary>{t('More settings')}</summary>
         {NUMBERS.filter(({ isRare }) => isRare).map(field)}

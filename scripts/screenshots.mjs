@@ -1,0 +1,130 @@
+/**
+ * Pictures of the dashboard: `node scripts/screenshots.mjs [FOLDER]`, into docs/images unless a folder is named. With
+ * `--all` every page, light and dark, on a desk and on a phone, to look at. Wants `npm run build`, and a Chromium on PATH
+ * or CHROMIUM_PATH.
+ */
+import { spawn } from 'node:child_process'
+import { mkdirSync, mkdtempSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { parseArgs } from 'node:util'
+import { chromium } from 'playwright-core'
+
+const { values, positionals } = parseArgs({
+  options: { all: { type: 'boolean' } },
+  allowPositionals: true,
+})
+const [folder = 'docs/images'] = positionals
+const DESK = { width: 1200, height: 750 }
+const PHONE = { width: 390, height: 844 }
+const PAGES = ['home', 'playground', 'translate', 'batch', 'models', 'workers', 'overview']
+PAGES.push('machines', 'requests', 'sessions', 'keys', 'api')
+/** Those that pages of docs/ show. */
+const COMMITTED = [
+  ...['home', 'models', 'overview', 'machines', 'workers', 'sessions', 'batch', 'playground'].map(
+    (page) => ({ page, name: page }),
+  ),
+  { page: 'translate', name: 'translate', locale: 'zh-CN' },
+  { page: 'playground', name: 'phone', viewport: PHONE, colorScheme: 'dark', hasTouch: true },
+]
+
+const scratch = mkdtempSync(join(tmpdir(), 'skein-pictures-'))
+const variables = { XDG_DATA_HOME: scratch, XDG_CACHE_HOME: scratch }
+const args = ['dist/cli/main.js', 'serve', 'demo', '--port', '0']
+const server = spawn(process.execPath, args, {
+  stdio: ['ignore', 'pipe', 'ignore'],
+  env: { ...process.env, ...variables },
+})
+const url = await new Promise((resolve, reject) => {
+  createInterface({ input: server.stdout }).on('line', (line) => {
+    const found = /^address +(\S+)/.exec(line)?.[1]
+    if (found) resolve(found)
+  })
+  server.once('exit', () => reject(new Error('the server ended')))
+})
+const executablePath = process.env.CHROMIUM_PATH ?? '/usr/bin/chromium'
+const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] })
+mkdirSync(folder, { recursive: true })
+try {
+  await makeHistory()
+  for (const picture of values.all ? everything() : COMMITTED) await take(picture)
+} finally {
+  await browser.close()
+  server.kill('SIGTERM')
+}
+
+function everything() {
+  return PAGES.flatMap((page) => [
+    { page, name: `${page}-light` },
+    { page, name: `${page}-dark`, colorScheme: 'dark' },
+    { page, name: `${page}-phone`, viewport: PHONE, hasTouch: true, isWhole: true },
+    { page, name: `${page}-zh`, locale: 'zh-CN' },
+  ])
+}
+
+/** Some conversations and load, so that there is something to see. */
+async function makeHistory() {
+  const page = await open({})
+  await page.goto(`${url}/#/playground`)
+  for (const question of ['What is the capital of Japan?', 'What is 3 plus 4?']) {
+    await ask(page, 'What is the capital of France?')
+    await ask(page, question)
+    await page.getByRole('button', { name: 'New conversation' }).first().click()
+  }
+  await page.goto(`${url}/#/batch`)
+  await fill(page, 'batch')
+  await page.context().close()
+}
+
+async function ask(page, question) {
+  const answers = page.locator('.exchange')
+  const before = await answers.count()
+  await page.locator('.composer textarea').fill(question)
+  await page.keyboard.press('Enter')
+  await answers.nth(before).locator('.answer[aria-busy=false]').waitFor()
+}
+
+function open({ viewport = DESK, colorScheme = 'light', locale = 'en-GB', hasTouch = false }) {
+  const options = { viewport, colorScheme, locale, hasTouch, serviceWorkers: 'block' }
+  return browser.newContext(options).then((context) => context.newPage())
+}
+
+async function take(picture) {
+  const { page: name, isWhole = false } = picture
+  const page = await open(picture)
+  await page.goto(`${url}/#/${name}`)
+  await page.locator('main h1, .composer').first().waitFor()
+  await fill(page, name)
+  await page.waitForTimeout(800)
+  const path = join(folder, `${picture.name}.png`)
+  await page.screenshot({ path, fullPage: isWhole })
+  process.stdout.write(`${path}\n`)
+  await page.context().close()
+}
+
+/** What a page shows only when something was done on it. */
+async function fill(page, name) {
+  if (name === 'playground') {
+    await ask(page, 'What is the capital of France?')
+    await ask(page, 'What is the capital of Japan?')
+    const isDesk = page.viewportSize().width === DESK.width
+    if (isDesk)
+      await page
+        .getByRole('button', { name: /^(Settings|设置)$/ })
+        .first()
+        .click()
+  }
+  if (name === 'batch') {
+    await page.locator('form.batch select').last().selectOption('512')
+    await page.locator('form.batch button.primary').click()
+    // Caught while it fills.
+    await page.locator('ol.cells li').nth(511).waitFor()
+    await page.waitForTimeout(4000)
+  }
+  if (name === 'translate') {
+    await page.locator('form.translate textarea').fill('Hello.\n\nThe sun is warm.\n\nGood night.')
+    await page.locator('form.translate button.primary').click()
+    await page.locator('.translation li').nth(2).waitFor()
+  }
+}
