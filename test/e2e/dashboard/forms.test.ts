@@ -1,10 +1,10 @@
 /** Forms of answers, tools and their results, on the page Chat of a real server. */
-import type { Browser, Page } from 'playwright-core'
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { findChromium, launchChromium, openPage } from '../../helpers/chromium.ts'
+import type { Page } from 'playwright-core'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { openPage } from '../../helpers/chromium.ts'
 import { type RunningServer, serve } from '../../helpers/cli.ts'
+import { describeInBrowser } from './kit.ts'
 
-const executable = findChromium()
 const WEATHER = JSON.stringify([
   {
     name: 'weather',
@@ -17,20 +17,18 @@ const WEATHER = JSON.stringify([
   },
 ])
 
-describe.skipIf(executable === null)('what an answer is held to', () => {
-  let browser: Browser
+describeInBrowser('what an answer is held to', (browser) => {
   let server: RunningServer
   let page: Page
   let faults: string[]
   beforeAll(async () => {
-    browser = await launchChromium(executable!)
     server = await serve(['demo'])
-    ;({ page, faults } = await openPage(browser))
+    ;({ page, faults } = await openPage(browser()))
     await page.goto(`${server.url}/#/playground`)
     await page.getByRole('button', { name: 'Settings' }).click()
   })
   afterAll(async () => {
-    await browser?.close()
+    await page?.context().close()
     await server?.stop()
   })
 

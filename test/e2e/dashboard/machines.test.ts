@@ -1,11 +1,9 @@
 /** The page Machines: GPUs with the workers on them; at a front gateway the nodes, and what may be done to their workers. */
-import type { Browser } from 'playwright-core'
-import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
+import { expect, test } from 'vitest'
 import type { ClusterInfo } from '../../../src/gateway/contract.ts'
-import { findChromium, launchChromium, openPage } from '../../helpers/chromium.ts'
 import { FakeServer, fakeWorker, SYSTEM } from '../../web/fake-server.ts'
+import { describeInBrowser, fakeOpener } from './kit.ts'
 
-const executable = findChromium()
 const CLUSTER: ClusterInfo = {
   requests: { forwarded: 1200, retried: 3, misdirected: 7, lost: 0 },
   nodes: [
@@ -14,28 +12,28 @@ const CLUSTER: ClusterInfo = {
       url: 'http://one:8000',
       is_passed_by: false,
       workers: [
-        { id: 'w1', model: 'demo', slots: 64, in_flight: 5, sessions: 40, lease_left_ms: 8500 },
+        {
+          ...{ id: 'w1', model: 'demo', slots: 64, in_flight: 5, sessions: 40 },
+          ...{ lease_left_ms: 8500, device: 'cuda:1 NVIDIA H200', version: '0.1.0' },
+        },
       ],
     },
     { node: 'two:8000', url: 'http://two:8000', is_passed_by: true, workers: [] },
   ],
+  moves: {
+    count: 31,
+    latest: [
+      {
+        ...{ at: Date.now() - 5000, session: 'a long talk', is_direct: true, ms: 40 },
+        from: { node: 'two:8000', worker: 'w2' },
+        to: { node: 'one:8000', worker: 'w1' },
+      },
+    ],
+  },
 }
 
-describe.skipIf(executable === null)('machines in the dashboard', () => {
-  let browser: Browser
-  let server: FakeServer
-  beforeAll(async () => {
-    browser = await launchChromium(executable!)
-  })
-  afterEach(() => server.close())
-  afterAll(() => browser?.close())
-
-  async function open() {
-    const url = await server.app.listen({ host: '127.0.0.1', port: 0 })
-    const opened = await openPage(browser)
-    await opened.page.goto(`${url}/#/machines`)
-    return opened
-  }
+describeInBrowser('machines in the dashboard', (browser) => {
+  const open = fakeOpener(browser)
 
   test('a GPU says how full and how warm it is, and which workers are on it', async () => {
     const onGpu = fakeWorker({ model: 'large' })
@@ -45,8 +43,9 @@ describe.skipIf(executable === null)('machines in the dashboard', () => {
       { ...onGpu, info },
       { ...small, info: { ...small.info!, device: 'cpu (avx2)' } },
     ]
-    server = new FakeServer({ workers, load: () => ({}) })
-    const { page, faults } = await open()
+    const server = new FakeServer({ workers, load: () => ({}) })
+    const { page, faults, url } = await open(server)
+    await page.goto(`${url}/#/machines`)
     const gpu = page.locator('.machine', { has: page.getByRole('heading', { name: 'GPU 0' }) })
     await gpu.getByText('°C').waitFor()
     await gpu.getByRole('link', { name: 'large' }).waitFor()
@@ -58,7 +57,7 @@ describe.skipIf(executable === null)('machines in the dashboard', () => {
   })
 
   test('a front gateway shows its nodes; opened, one’s machine, its workers and their logs', async () => {
-    server = new FakeServer({ refuse: 404, passes: /^\/api\/cluster/ })
+    const server = new FakeServer({ refuse: 404, passes: /^\/api\/cluster/ })
     const asked: string[] = []
     const node = '/api/cluster/nodes/:node/proxy/api'
     const worker = fakeWorker()
@@ -73,11 +72,15 @@ describe.skipIf(executable === null)('machines in the dashboard', () => {
         return worker
       },
     )
-    const { page, faults } = await open()
+    const { page, faults, url } = await open(server)
+    await page.goto(`${url}/#/machines`)
     await page.getByText('1,200 requests handed on, 7 after a session had moved').waitFor()
     const card = page.locator('.nodes > li').first()
     await card.getByText('40 sessions').waitFor()
     await card.getByText('8.5 s').waitFor()
+    await card.getByText('cuda:1 NVIDIA H200').waitFor()
+    await page.getByText('31 sessions have moved').waitFor()
+    await page.getByText('two:8000 → one:8000').waitFor()
     await page.locator('.nodes > li').nth(1).getByText('passed by').waitFor()
     await card.getByRole('button', { name: 'Details' }).click()
     await card.getByRole('heading', { name: 'GPU 0' }).waitFor()

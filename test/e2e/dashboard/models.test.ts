@@ -1,30 +1,27 @@
 /** The page Models of a real server: a checkpoint is rounded into a smaller file, loaded, unloaded and deleted. */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Browser, Page } from 'playwright-core'
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { findChromium, launchChromium, openPage } from '../../helpers/chromium.ts'
+import type { Page } from 'playwright-core'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { openPage } from '../../helpers/chromium.ts'
 import { type RunningServer, serve } from '../../helpers/cli.ts'
 import { temporaryFolder } from '../../helpers/temporary-folder.ts'
+import { describeInBrowser } from './kit.ts'
 
-const executable = findChromium()
-
-describe.skipIf(executable === null)('models in the dashboard', () => {
+describeInBrowser('models in the dashboard', (browser) => {
   const cache = temporaryFolder()
-  let browser: Browser
   let server: RunningServer
   let page: Page
   let faults: string[]
   beforeAll(async () => {
-    browser = await launchChromium(executable!)
     server = await serve(['--without-model', '--model-dir', 'models'], 'serve', {
       XDG_CACHE_HOME: cache,
     })
-    ;({ page, faults } = await openPage(browser))
+    ;({ page, faults } = await openPage(browser()))
     await page.goto(`${server.url}/#/models`)
   })
   afterAll(async () => {
-    await browser?.close()
+    await page?.context().close()
     await server?.stop()
   })
 

@@ -159,6 +159,9 @@ export const SERVE = {
   'In use': '占用',
   '{n} requests handed on, {moved} after a session had moved, {again} tried again, {lost} lost':
     '转发 {n} 个请求，其中 {moved} 个因会话迁移而改道，{again} 个重试，{lost} 个丢失',
+  '{n} sessions have moved': '已迁移 {n} 个会话',
+  'from memory to memory': '内存到内存',
+  'by the storage': '经由存储',
   'No node is alive': '没有存活的节点',
   '{n} sessions': '{n} 个会话',
   '{n} requests now': '正在处理 {n} 个请求',

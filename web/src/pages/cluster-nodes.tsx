@@ -3,7 +3,7 @@ import { useState } from 'preact/hooks'
 import type { ClusterInfo, WorkerRecord } from '../../../src/gateway/contract.ts'
 import { changeNodeWorker, nodeLogs, nodeSystem, nodeWorkers } from '../lib/cluster.ts'
 import { messageOf } from '../lib/errors.ts'
-import { count } from '../lib/format.ts'
+import { age, count } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
 import { Badge, Button, Empty, ErrorNote, Loading } from '../parts/basics.tsx'
 import { confirmed, Dialog } from '../parts/dialog.tsx'
@@ -12,7 +12,7 @@ import { Machine } from './machine-card.tsx'
 
 type Node = ClusterInfo['nodes'][number]
 
-export function ClusterNodes({ info: { requests, nodes } }: { readonly info: ClusterInfo }) {
+export function ClusterNodes({ info: { requests, nodes, moves } }: { readonly info: ClusterInfo }) {
   const [opened, setOpened] = useState<string | null>(null)
   return (
     <>
@@ -38,7 +38,31 @@ export function ClusterNodes({ info: { requests, nodes } }: { readonly info: Clu
           />
         ))}
       </ul>
+      {moves.latest.length > 0 && <Moves moves={moves} />}
     </>
+  )
+}
+
+const MOST_MOVES = 20
+
+/** Sessions whose state went from one node to another. */
+function Moves({ moves: { count: all, latest } }: Pick<ClusterInfo, 'moves'>) {
+  return (
+    <table class="list">
+      <caption>{t('{n} sessions have moved', { n: count(all) })}</caption>
+      <tbody>
+        {latest.slice(0, MOST_MOVES).map(({ at, session, from, to, is_direct }) => (
+          <tr key={`${at} ${session}`}>
+            <td>{t('{time} ago', { time: age((Date.now() - at) / 1000) })}</td>
+            <td>{session}</td>
+            <td>
+              {from.node} → {to.node}
+            </td>
+            <td>{is_direct ? t('from memory to memory') : t('by the storage')}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
   )
 }
 
@@ -75,6 +99,7 @@ function NodeCard({ node, isOpen, onToggle }: NodeCardProps) {
         <thead>
           <tr>
             <th scope="col">{t('Model')}</th>
+            <th scope="col">{t('Device')}</th>
             <th scope="col" class="number">
               {t('Slots')}
             </th>
@@ -87,16 +112,19 @@ function NodeCard({ node, isOpen, onToggle }: NodeCardProps) {
           </tr>
         </thead>
         <tbody>
-          {node.workers.map(({ id, model, slots, in_flight, sessions: own, lease_left_ms }) => (
-            <tr key={id}>
-              <td>{model}</td>
-              <td class="number">
-                {in_flight} / {slots}
-              </td>
-              <td class="number">{count(own)}</td>
-              <td class="number">{(lease_left_ms / 1000).toFixed(1)} s</td>
-            </tr>
-          ))}
+          {node.workers.map(
+            ({ id, model, device, slots, in_flight, sessions: own, lease_left_ms }) => (
+              <tr key={id}>
+                <td>{model}</td>
+                <td>{device?.replace(/ \(.*$/, '') ?? '–'}</td>
+                <td class="number">
+                  {in_flight} / {slots}
+                </td>
+                <td class="number">{count(own)}</td>
+                <td class="number">{(lease_left_ms / 1000).toFixed(1)} s</td>
+              </tr>
+            ),
+          )}
         </tbody>
       </table>
       {isOpen && <NodeDetails node={node.node} />}

@@ -135,10 +135,10 @@ function Row({ session, model, isOpen }: RowProps) {
   return (
     <tr class={isOpen ? 'open' : ''}>
       <th scope="row">
+        <SessionTitle model={model} id={session.id} />
         <a href={hashOf('sessions', isOpen ? null : session.id)} aria-expanded={isOpen}>
           {session.id}
         </a>
-        <SessionTitle model={model} id={session.id} />
         {session.busy && <Badge tone="loading">{t('writing')}</Badge>}
       </th>
       <td class="number">{session.turns.length}</td>
@@ -153,7 +153,7 @@ function Row({ session, model, isOpen }: RowProps) {
 /** Its first words, or the name that its reader gave it. */
 function SessionTitle({ model, id }: { readonly model: string; readonly id: string }) {
   const name = nameOf({ model, id })
-  return name === id ? null : <small class="session-name">{name}</small>
+  return name === id ? null : <b class="session-name">{name}</b>
 }
 
 function Tier({ turn }: { readonly turn: { tier: 'device' | 'memory' | 'disk'; saved: boolean } }) {

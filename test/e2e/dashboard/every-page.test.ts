@@ -1,0 +1,87 @@
+/** What holds of every page: it fits a phone, axe finds nothing wrong, and the keyboard leads through it. */
+import { expect, test } from 'vitest'
+import { FakeServer, fakeLoad, fakeWorker } from '../../web/fake-server.ts'
+import { describeInBrowser, fakeOpener, NAMELESS, PAGES, violations } from './kit.ts'
+
+describeInBrowser('every page of the dashboard', (browser) => {
+  const open = fakeOpener(browser)
+
+  test('every page fits a phone, in both languages', async () => {
+    const load = (at: number) => ({ 'wkr-0123456789': fakeLoad(at) })
+    const fake = new FakeServer({ workers: [fakeWorker()], load })
+    fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
+    for (const locale of ['en-GB', 'zh-CN']) {
+      const options = { viewport: { width: 360, height: 700 }, locale }
+      const { page, faults, url } = await open(fake, options)
+      for (const name of PAGES) {
+        await page.goto(`${url}/#/${name}`)
+        await page.locator('main h1').waitFor({ state: 'attached' })
+        expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(360)
+        expect(await page.evaluate(NAMELESS)).toEqual([])
+      }
+      expect(await page.evaluate('document.documentElement.lang')).toBe(locale.replace('-GB', ''))
+      expect(faults).toEqual([])
+      await page.context().close()
+    }
+  })
+
+  test.each(['light', 'dark'] as const)(
+    'axe finds nothing wrong with any page, in %s',
+    async (colorScheme) => {
+      const load = (at: number) => ({ 'wkr-0123456789': fakeLoad(at) })
+      const fake = new FakeServer({ workers: [fakeWorker()], load })
+      const answer =
+        '# Title\n\n- a\n- b\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```js\nf()\n```\n\n$a^2$ [x](https://example.org)'
+      fake.serveModel('demo', { sessions: ['a session'], answer })
+      for (const viewport of [
+        { width: 1280, height: 800 },
+        { width: 390, height: 844 },
+      ]) {
+        const { page, faults, url } = await open(fake, { viewport, colorScheme })
+        for (const name of [...PAGES, 'sessions/a%20session', 'playground/demo/a%20session']) {
+          await page.goto(`${url}/#/${name}`)
+          await page.locator('main h1').waitFor({ state: 'attached' })
+          await page.locator('.spinner').waitFor({ state: 'detached' })
+          if (name.startsWith('playground/')) {
+            await page.locator('.prose math').waitFor()
+            await page.getByRole('button', { name: 'Settings' }).click()
+          }
+          expect(await violations(page)).toEqual([])
+        }
+        expect(faults).toEqual([])
+        await page.context().close()
+      }
+    },
+  )
+
+  test('of many sessions, the one that is opened is in view and has its name in one line', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    const names = Array.from({ length: 60 }, (_, i) => `play-0123456789abcd${i + 10}`)
+    fake.serveModel('demo', { sessions: names, answer: 'Yes.' })
+    for (const width of [360, 800, 1280]) {
+      const { page, url } = await open(fake, { viewport: { width, height: 700 } })
+      await page.goto(`${url}/#/sessions`)
+      const link = page.getByRole('link', { name: names[40]! })
+      expect((await link.boundingBox())!.height).toBeLessThan(30)
+      await link.click()
+      const remove = page.getByRole('button', { name: 'Delete' })
+      await expect.poll(async () => (await remove.boundingBox())?.y).toBeLessThan(620)
+      expect((await remove.boundingBox())!.y).toBeGreaterThan(0)
+      await page.context().close()
+    }
+  })
+
+  test('by keyboard alone: the first key leads past the navigation, and focus is seen', async () => {
+    const { page } = await open(new FakeServer({ workers: [fakeWorker()] }))
+    await page.getByText('Live').waitFor()
+    await page.keyboard.press('Tab')
+    expect(await page.evaluate('document.activeElement.textContent')).toBe('Skip to the content')
+    expect(await page.evaluate('getComputedStyle(document.activeElement).outlineStyle')).toBe(
+      'solid',
+    )
+    await page.keyboard.press('Enter')
+    await page.keyboard.press('Tab')
+    expect(await page.evaluate("document.activeElement.closest('main') !== null")).toBe(true)
+    await page.context().close()
+  })
+})
