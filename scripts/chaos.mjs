@@ -1,0 +1,305 @@
+#!/usr/bin/env node
+/**
+ * A server of its own under faults of every kind, by a seed: `node scripts/chaos.mjs [seconds] [seed]`. Clients ask all the while;
+ * what must hold is checked: an acknowledged turn of a session is never lost, no answer becomes a turn twice, every whole
+ * answer is that of a quiet server, and the server recovers. Needs dist/ and pgrep. Exit code 1 and the list where it does not hold.
+ */
+import { execFileSync, spawn } from 'node:child_process'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+
+const seconds = Number(process.argv[2] ?? 120)
+const seed = Number(process.argv[3] ?? Date.now() % 1_000_000)
+/** What must hold is broken on purpose: the run has to say so. */
+const isSabotage = process.env.CHAOS_SABOTAGE === '1'
+const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
+const folder = mkdtempSync(join(tmpdir(), 'skein-chaos-'))
+const port = await freePort()
+const url = `http://127.0.0.1:${port}`
+const broken = []
+const counts = { answers: 0, turns: 0, unanswered: {}, faults: {} }
+let server = null
+let isOver = false
+
+/** Mulberry32: what happens next follows from the seed, when it does from the machine. */
+function randomOf(start) {
+  let state = start >>> 0
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0
+    let t = Math.imul(state ^ (state >>> 15), 1 | state)
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32
+  }
+}
+
+function freePort() {
+  return new Promise((resolve) => {
+    const probe = createServer().listen(0, '127.0.0.1', () => {
+      const { port: free } = probe.address()
+      probe.close(() => resolve(free))
+    })
+  })
+}
+
+function start() {
+  const args = ['serve', '--port', String(port), '--data-dir', folder, '--durable']
+  server = spawn(process.execPath, [MAIN, ...args], { stdio: 'ignore' })
+  server.ended = new Promise((resolve) => server.on('exit', resolve))
+}
+
+function workers() {
+  try {
+    const out = execFileSync('pgrep', ['-P', String(server.pid)], { encoding: 'utf8' })
+    return out.trim().split('\n').map(Number)
+  } catch {
+    return []
+  }
+}
+
+function signal(pid, name) {
+  try {
+    process.kill(pid, name)
+  } catch {
+    // It has gone by itself.
+  }
+}
+
+async function ready() {
+  for (;;) {
+    const reply = await fetch(`${url}/readyz`).catch(() => null)
+    const body = await reply?.json().catch(() => null)
+    if (body?.status === 'ok') return
+    await delay(100)
+  }
+}
+
+function count(how) {
+  counts.unanswered[how] = (counts.unanswered[how] ?? 0) + 1
+}
+
+/** The parsed reply; null where there is none that is whole and 200. */
+async function post(path, body, abort) {
+  try {
+    const reply = await fetch(url + path, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: typeof body === 'string' ? body : JSON.stringify(body),
+      signal: abort,
+    })
+    const read = await reply.json()
+    if (reply.status === 200 && read.error === undefined) return read
+    count(reply.status)
+  } catch (error) {
+    count(error.name === 'TimeoutError' ? 'left' : 'no reply')
+  }
+  return null
+}
+
+const WORDS = 'once upon a time there was a goose that could write all night about rivers'.split(
+  ' ',
+)
+
+/** A request that has one right answer. */
+function question(number) {
+  const random = randomOf(number)
+  const prompt = Array.from({ length: 5 + (number % 60) }, () => WORDS[Math.floor(random() * 15)])
+  const max_tokens = 5 + Math.floor(random() * 40)
+  return { prompt: prompt.join(' '), max_tokens, seed: number, temperature: 1, ignore_eos: true }
+}
+
+const QUESTIONS = 40
+const right = []
+
+async function checkAnswer(number, abort) {
+  const reply = await post('/v1/completions', question(number), abort)
+  if (reply === null) return false
+  counts.answers++
+  const { text } = reply.choices[0]
+  if (right[number] !== undefined && text !== right[number])
+    broken.push(`question ${number} has another answer than on a quiet server`)
+  right[number] ??= text
+  return true
+}
+
+async function client(index) {
+  const random = randomOf(seed + 1000 + index)
+  while (!isOver) {
+    const leaves = random() < 0.2
+    const abort = leaves ? AbortSignal.timeout(Math.floor(random() * 300)) : undefined
+    if (await checkAnswer(Math.floor(random() * QUESTIONS), abort)) continue
+    if (!leaves) await delay(50 + 200 * random())
+  }
+}
+
+const talks = []
+
+/** One conversation: every turn is asked until it is known whether it became one. */
+async function talk(index) {
+  const id = `talk ${index}`
+  const path = `/v1/sessions/${encodeURIComponent(id)}`
+  const own = { id, turns: [], head: 0 }
+  talks.push(own)
+  while (!isOver) {
+    const asked = question(5000 + 100 * index + own.turns.length)
+    const session = { id, from: own.head === 0 ? undefined : own.head }
+    const reply = await post('/v1/completions', { ...asked, session })
+    if (reply !== null && reply.session === undefined)
+      broken.push(`${id}: a whole answer became no turn`)
+    else if (reply !== null) {
+      counts.turns++
+      const { turn, continued } = reply.session
+      if (continued !== own.head)
+        broken.push(`${id}: turn ${turn} continued ${continued}, not ${own.head}`)
+      own.turns.push({ asked, text: reply.choices[0].text })
+      own.head = turn
+      continue
+    }
+    await delay(200)
+    await settle(own, path, asked)
+  }
+}
+
+/** The outcome is unknown: the session says what became of it. */
+async function settle(own, path, asked) {
+  for (;;) {
+    const reply = await fetch(url + path).catch(() => null)
+    const info = reply?.status === 200 ? await reply.json().catch(() => null) : null
+    if (reply?.status === 404) {
+      if (own.head !== 0) broken.push(`${own.id} is lost, which had turn ${own.head}`)
+      own.head = 0
+      return
+    }
+    if (info === null || info.is_busy === true) {
+      if (isOver && info !== null) return
+      await delay(100)
+      continue
+    }
+    const { turns } = info
+    if (own.head !== 0 && !turns.some(({ turn }) => turn === own.head))
+      broken.push(`${own.id}: the acknowledged turn ${own.head} is lost`)
+    const made = turns.filter(({ parent }) => parent === own.head)
+    if (made.length > 1) broken.push(`${own.id}: one question became ${made.length} turns`)
+    if (made.length === 0) return
+    own.turns.push({ asked, text: null })
+    own.head = made[0].turn
+    return
+  }
+}
+
+/** Each conversation once more, in a session that no fault has met: the same texts. */
+async function replay({ id, turns }) {
+  const again = `${id} again`
+  for (const [i, { asked, text }] of turns.entries()) {
+    const reply = await post('/v1/completions', { ...asked, session_id: again })
+    if (reply === null) broken.push(`${id}: turn ${i + 1} cannot be asked again`)
+    else if (text !== null && reply.choices[0].text !== text)
+      broken.push(`${id}: answer ${i + 1} of ${turns.length} is not that of a quiet session`)
+  }
+}
+
+const FAULTS = {
+  'worker killed': async () => {
+    for (const pid of workers()) signal(pid, 'SIGKILL')
+  },
+  'worker stopped for a second': async () => {
+    const [pid] = workers()
+    if (!pid) return
+    signal(pid, 'SIGSTOP')
+    await delay(1000)
+    signal(pid, 'SIGCONT')
+  },
+  'worker hangs': async () => {
+    const [pid] = workers()
+    if (pid) signal(pid, 'SIGSTOP')
+    // It is found and ended by the server.
+    await delay(12_000)
+  },
+  'server killed': async () => {
+    server.kill('SIGKILL')
+    await server.ended
+    start()
+  },
+  'server ended': async () => {
+    server.kill('SIGTERM')
+    await server.ended
+    start()
+  },
+  'hostile bodies': async () => {
+    const bodies = [
+      `{"prompt":"x","metadata":[${'{},'.repeat(1_000_000)}{}]}`,
+      `${'['.repeat(1_000_000)}`,
+      `{"prompt":"${'x '.repeat(1_000_000)}","max_tokens":1}`,
+    ]
+    await Promise.all(bodies.map((body) => post('/v1/completions', body)))
+  },
+  'flood that leaves': async () => {
+    const abort = AbortSignal.timeout(1500)
+    const body = { prompt: 'x', max_tokens: 5000, ignore_eos: true }
+    await Promise.all(Array.from({ length: 150 }, () => post('/v1/completions', body, abort)))
+  },
+  'requests out of time': async () => {
+    const body = { prompt: 'x', max_tokens: 5000, ignore_eos: true, timeout: 0.5 }
+    await Promise.all(Array.from({ length: 30 }, () => post('/v1/completions', body)))
+  },
+}
+
+async function sabotage() {
+  right[0] = 'something else'
+  while ((talks[0]?.turns.length ?? 0) < 2) await delay(100)
+  await fetch(`${url}/v1/sessions/${encodeURIComponent(talks[0].id)}`, { method: 'DELETE' })
+}
+
+async function faults() {
+  const random = randomOf(seed)
+  const kinds = Object.keys(FAULTS)
+  const end = performance.now() + 1000 * seconds
+  for (let round = 0; performance.now() < end; round++) {
+    await delay(500 + 2500 * random())
+    // Each of them once before any is drawn a second time.
+    const kind =
+      kinds[
+        round < kinds.length ? (round + seed) % kinds.length : Math.floor(random() * kinds.length)
+      ]
+    counts.faults[kind] = (counts.faults[kind] ?? 0) + 1
+    await FAULTS[kind]()
+    // Otherwise most of what is asked would meet no server at all.
+    await ready()
+  }
+}
+
+console.log(`seed ${seed}, ${seconds} s`)
+start()
+try {
+  await ready()
+  for (let number = 0; number < QUESTIONS; number++) await checkAnswer(number)
+  const clients = [
+    ...Array.from({ length: 12 }, (_, i) => client(i)),
+    ...Array.from({ length: 6 }, (_, i) => talk(i)),
+  ]
+  if (isSabotage) await sabotage()
+  await faults()
+  // Nothing may wait for ever: the runner of this command has a limit, and this says where it was reached.
+  console.log('faults are over')
+  await ready()
+  isOver = true
+  await Promise.all(clients)
+  for (let number = 0; number < QUESTIONS; number++)
+    if (!(await checkAnswer(number))) broken.push(`question ${number} has no answer afterwards`)
+  for (const own of talks) await replay(own)
+  for (;;) {
+    const { decode, prefill, waiting } = await (await fetch(`${url}/v1/queue/status`)).json()
+    if (decode + prefill + waiting === 0) break
+    await delay(100)
+  }
+} finally {
+  server.kill('SIGKILL')
+  await server.ended
+  rmSync(folder, { recursive: true, force: true })
+}
+console.log(JSON.stringify(counts))
+for (const line of broken) console.log(`BROKEN: ${line}`)
+console.log(broken.length === 0 ? 'all held' : `${broken.length} did not hold; seed ${seed}`)
+process.exit(broken.length === 0 ? 0 : 1)
