@@ -17,6 +17,8 @@ import { Flights } from './flights.ts'
 import { StartStates } from './kept/start-states.ts'
 import type {
   CallHandlers,
+  EmbeddingHead,
+  EmbeddingTask,
   EngineCall,
   EngineCalls,
   EngineEvent,
@@ -52,7 +54,11 @@ export interface EngineLimits {
   readonly poisonFreedSlots: boolean
   /** Told to clients; null: they are not offered any. */
   readonly embeddings: Pooling | null
+  /** Heads of a model that was trained for embeddings. */
+  readonly embeddingHeads: EmbeddingHeads
 }
+
+type EmbeddingHeads = ReadonlyMap<EmbeddingTask, EmbeddingHead>
 
 /** How long a step waits for masks where nothing else is on its way; the rows without them go on then. */
 const MASK_WAIT_MS = 2
@@ -66,6 +72,7 @@ export const DEFAULT_LIMITS: EngineLimits = {
   proposer: null,
   poisonFreedSlots: Boolean(process.env.SKEIN_DEBUG),
   embeddings: null,
+  embeddingHeads: new Map(),
 }
 
 export class Engine {
@@ -98,7 +105,7 @@ export class Engine {
   ) {
     const given = { ...DEFAULT_LIMITS, ...limits }
     const { maxWaiting, maxPromptTokens, prefillChunk, itlTargetMs } = given
-    const { poisonFreedSlots, embeddings } = given
+    const { poisonFreedSlots, embeddings, embeddingHeads } = given
     this.#runner = runner
     this.#tokenBytes = tokenBytes
     const slots = new SlotPool(runner, usableSlots(runner), poisonFreedSlots)
@@ -130,6 +137,7 @@ export class Engine {
       this.#states,
       this.#speculation,
       wake,
+      embeddingHeads,
     )
     const { numSlots } = this.#scheduler
     const { vocabSize } = runner.info
@@ -147,17 +155,19 @@ export class Engine {
       maxPromptTokens,
       startStates,
       ...(embeddings === null ? {} : { embeddings }),
+      ...(embeddingHeads.size === 0 ? {} : { embeddingTasks: [...embeddingHeads.keys()] }),
     }
   }
 
   /** Puts a request at the end of the line. Throws invalid_request, too_large or queue_full, changing nothing. */
   submit(request: GenerateRequest): void {
     if (this.#failure !== null) throw this.#failure
-    const { numSlots, maxPromptTokens, maxWaiting, model } = this.info
+    const { numSlots, maxPromptTokens, maxWaiting, model, embeddingTasks } = this.info
     const { vocabSize } = model
     const maxTopLogprobs = Math.min(MAX_TOP_LOGPROBS, vocabSize)
     const hasSessions = this.#states !== null && this.#tokenBytes.encode !== undefined
-    checkRequest(request, { vocabSize, numSlots, maxPromptTokens, maxTopLogprobs, hasSessions })
+    const ofRequests = { maxPromptTokens, maxTopLogprobs, hasSessions, embeddingTasks }
+    checkRequest(request, { vocabSize, numSlots, ...ofRequests })
     if (this.#outcomes.live.has(request.id)) {
       throw new SkeinError('invalid_request', `id ${request.id} is in use by a live request`)
     }

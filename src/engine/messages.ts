@@ -36,6 +36,12 @@ export interface StopParams {
 /** Which hidden states an embedding is made of. */
 export type Pooling = 'last' | 'mean'
 
+/** What embeddings are for, by the heads of models that were trained to give them: to find, to compare, to sort. */
+export type EmbeddingTask = 'retr' | 'sts' | 'cls'
+
+/** A final hidden state [C] to an embedding [C]. */
+export type EmbeddingHead = (hidden: Float32Array) => Float32Array
+
 export interface MixedState {
   readonly startState: string | null
   readonly weight: number
@@ -62,6 +68,8 @@ export interface GenerateRequest {
    * each. With maxTokens 0 and cache 'no-store', for one choice without session or mixture.
    */
   readonly embedding?: Pooling | undefined
+  /** The head that the hidden state goes through; for models that have some. */
+  readonly embeddingTask?: EmbeddingTask | undefined
   /** A tuned start state to begin with instead of the model's own, by name. */
   readonly startState?: string | undefined
   /**
@@ -307,6 +315,8 @@ export interface EngineInfo {
   readonly startStates?: readonly string[]
   /** How texts become embeddings here; absent where they do not. */
   readonly embeddings?: Pooling
+  /** The heads of a model that was trained for embeddings. */
+  readonly embeddingTasks?: readonly EmbeddingTask[]
 }
 
 /** gateway → worker */

@@ -6,7 +6,7 @@ import { assert, SkeinError } from '../errors.ts'
 import type { BatchRow, Drawn, Guesses, RowResult, Runner } from '../model/runner.ts'
 import type { TokenBytes } from './answer/answer-text.ts'
 import { logprobsOf, withBytes } from './answer/logprobs.ts'
-import type { EngineEvent, SessionPosition } from './messages.ts'
+import type { EmbeddingHead, EmbeddingTask, EngineEvent, SessionPosition } from './messages.ts'
 import type { PlannedRow, Scheduler } from './scheduler.ts'
 import type { LiveRequest, Sequence } from './sequence.ts'
 import type { Speculation } from './speculation/speculation.ts'
@@ -35,6 +35,8 @@ export class Outcomes {
   /** Of this step, and of what came since the last one. */
   #events: EngineEvent[] = []
 
+  readonly #embeddingHeads: ReadonlyMap<EmbeddingTask, EmbeddingHead>
+
   /** `wake` is called when something came between steps that the next one has to deal with. */
   constructor(
     runner: Runner,
@@ -43,7 +45,9 @@ export class Outcomes {
     states: States | null,
     speculation: Speculation,
     wake: () => void,
+    embeddingHeads: ReadonlyMap<EmbeddingTask, EmbeddingHead> = new Map(),
   ) {
+    this.#embeddingHeads = embeddingHeads
     this.#runner = runner
     this.#vocabSize = runner.info.vocabSize
     this.#tokenBytes = tokenBytes
@@ -173,7 +177,7 @@ export class Outcomes {
     if (fedTo === owner.numFed) this.#states?.atPoint(owner)
     if (fedTo < owner.prompt.length) return
     const { id, seed, promptLogprobs: logprobs } = owner
-    const embedding = owner.embedding?.mean()
+    const embedding = this.#embeddingOf(owner)
     if (embedding?.every(Number.isFinite) === false) {
       this.fail(owner, notFinite('at the end of the prompt'))
       return
@@ -192,6 +196,13 @@ export class Outcomes {
       sequence.endAtLength()
       this.#report(sequence)
     }
+  }
+
+  #embeddingOf({ embedding, request }: LiveRequest): Float32Array | undefined {
+    const { embeddingTask: task } = request
+    const head = task === undefined ? undefined : this.#embeddingHeads.get(task)
+    const hidden = embedding?.mean()
+    return hidden === undefined || head === undefined ? hidden : head(hidden)
   }
 
   /** The prompt was read once, into the first choice's slot. This runs before that slot is stepped or freed. */

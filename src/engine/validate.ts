@@ -5,7 +5,13 @@
  */
 import { SkeinError } from '../errors.ts'
 import { checkConstraint } from '../grammar/check.ts'
-import type { GenerateRequest, MixedState, SamplingParams, SessionUse } from './messages.ts'
+import type {
+  EmbeddingTask,
+  GenerateRequest,
+  MixedState,
+  SamplingParams,
+  SessionUse,
+} from './messages.ts'
 
 /** Limits of this engine that a request can break. */
 export interface RequestLimits {
@@ -16,6 +22,8 @@ export interface RequestLimits {
   readonly maxTopLogprobs: number
   /** This engine keeps sessions. */
   readonly hasSessions: boolean
+  /** Heads for embeddings. */
+  readonly embeddingTasks?: readonly EmbeddingTask[] | undefined
 }
 
 /** Throws invalid_request or too_large. */
@@ -31,7 +39,7 @@ export function checkRequest(request: GenerateRequest, limits: RequestLimits): v
   checkBoundaries(request)
   checkCounts(request, limits)
   if (request.mixture !== undefined) checkMixture(request, request.mixture, limits)
-  if (request.embedding !== undefined) checkEmbedding(request)
+  if (request.embedding !== undefined) checkEmbedding(request, limits)
   checkSampling(request.sampling, limits.vocabSize)
   checkStops(request)
   if (request.constraint !== undefined) checkConstraint(request.constraint, 'schema')
@@ -102,8 +110,10 @@ function checkCounts(request: GenerateRequest, limits: RequestLimits): void {
 }
 
 /** It is all that the request asks for, and each of its tokens is read here. */
-function checkEmbedding(request: GenerateRequest): void {
-  const { n, maxTokens, promptLogprobs, session, mixture, cache } = request
+function checkEmbedding(request: GenerateRequest, { embeddingTasks = [] }: RequestLimits): void {
+  const { n, maxTokens, promptLogprobs, session, mixture, cache, embeddingTask: task } = request
+  const isHere = task === undefined || embeddingTasks.includes(task)
+  demand(isHere, 'embeddingTask', `is no head of this model, which has [${embeddingTasks}]`)
   demand(n === 1 && maxTokens === 0, 'embedding', 'needs n 1 and maxTokens 0')
   const isAlone = promptLogprobs === null && session === undefined && mixture === undefined
   demand(isAlone, 'embedding', 'goes with no scores, session or mixture')

@@ -9,7 +9,11 @@ import { fileURLToPath } from 'node:url'
 import type { WeightType } from '../backend/backend.ts'
 import { LocalEngineClient } from '../engine/client/local-client.ts'
 import type { EngineClient } from '../engine/client.ts'
-import { DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS, Engine } from '../engine/engine.ts'
+import {
+  DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS,
+  Engine,
+  type EngineLimits,
+} from '../engine/engine.ts'
 import { identityOf } from '../engine/kept/identity.ts'
 import { isWithoutDisk, LateStore } from '../engine/kept/late-store.ts'
 import { openLookup } from '../engine/speculation/lookup.ts'
@@ -27,6 +31,7 @@ import {
 } from '../model/formats/describe.ts'
 import { fingerprint } from '../model/formats/fingerprint.ts'
 import type { Checkpoint, CheckpointToken } from '../model/formats/format.ts'
+import { readEmbeddingHeads } from '../model/run/embedding-heads.ts'
 import { ModelRunner } from '../model/run/model-runner.ts'
 import { type SpeculateChoice, sparesOf } from '../model/run/speculate-choice.ts'
 import type { WarmUp } from '../model/run/warm-up.ts'
@@ -227,10 +232,14 @@ export async function loadEngine(
   if (!existsCheckpoint(choice.model)) checkModelFile(choice)
   const tokenizer = loadTokenizer(choice)
   const startStates = openStartStates(choice)
+  const limits = { ...limitsOf(choice), ...embeddingsOf(choice) }
   await prepareDevice(choice)
   const runner = loadRunner(choice, onProgress)
   try {
-    return { engine: await engineOver(runner, choice, tokenizer, startStates, warmUp), tokenizer }
+    return {
+      engine: await engineOver(runner, choice, limits, tokenizer, startStates, warmUp),
+      tokenizer,
+    }
   } catch (error) {
     // After kernel_failed no call on the device succeeds any more.
     if (SkeinError.from(error).code !== 'kernel_failed') runner.dispose()
@@ -241,6 +250,7 @@ export async function loadEngine(
 async function engineOver(
   runner: ModelRunner,
   choice: EngineChoice,
+  limits: Partial<EngineLimits>,
   tokenizer: Tokenizer,
   startStates: ReturnType<typeof openStartStates>,
   warmUp: WarmUp | undefined,
@@ -255,7 +265,7 @@ async function engineOver(
   const store = await openStoreOf(choice, runner, tokenizer, numInFlight)
   try {
     const states = statesOf(choice, tokenizer, store)
-    const engine = new Engine(runner, tokenizer, limitsOf(choice), states)
+    const engine = new Engine(runner, tokenizer, limits, states)
     for (const { name, state } of startStates) engine.startStates.add(name, state)
     engine.startStates.readFile = (path) => readTunedStateAside(path, runner.info.stateShape)
     if (choice.cluster !== undefined) tellInFlight(engine, numInFlight)
@@ -290,14 +300,27 @@ function openStartStates({ model, startStates = [] }: EngineChoice) {
   }
 }
 
+/** The checkpoint's own heads where it has some; where not, what was asked for. */
+function embeddingsOf({ model, embeddings = 'off' }: EngineChoice): Partial<EngineLimits> {
+  const checkpoint = openCheckpoint(model)
+  try {
+    const embeddingHeads = readEmbeddingHeads(checkpoint)
+    if (embeddingHeads.size === 0) return { embeddings: embeddings === 'off' ? null : embeddings }
+    if (embeddings === 'off') return { embeddings: 'last', embeddingHeads }
+    const message = `${model} was trained to give embeddings by heads of its own; leave --embeddings ${embeddings} out`
+    throw new SkeinError('invalid_request', message, { param: 'embeddings' })
+  } finally {
+    checkpoint.close()
+  }
+}
+
 function limitsOf(choice: EngineChoice) {
-  const { maxWaiting, maxPromptTokens, itlTargetMs, prefillChunk, embeddings = 'off' } = choice
+  const { maxWaiting, maxPromptTokens, itlTargetMs, prefillChunk } = choice
   const preemptBytes = Math.min(
     MAX_DEFAULT_PREEMPT_BYTES,
     Math.floor(PREEMPT_MEMORY_SHARE * freemem()),
   )
   return {
-    embeddings: embeddings === 'off' ? null : embeddings,
     preemptBytes: choice.preemptBytes ?? preemptBytes,
     proposer: choice.speculate === 'lookup' ? openLookup : null,
     ...(itlTargetMs === undefined ? {} : { itlTargetMs }),

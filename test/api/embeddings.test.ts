@@ -148,3 +148,28 @@ test('where the operator did not ask for them, the refusal says how', async () =
   expect(off.engine.requests).toEqual([])
   expect((await off.app.inject('/v1/models/goose')).json().embeddings).toBeNull()
 })
+
+test('a model with heads is asked for one by `task`, behind the token that ends a text', async () => {
+  const info = { ...FAKE_INFO, embeddings: 'last', embeddingTasks: ['retr', 'sts'] } as const
+  const trained = serve(undefined, {}, info)
+  const ask = (task?: string) => postTo(trained.app, PATH, { input: 'a', ...(task && { task }) })
+  for (const [task, embeddingTask] of [
+    [undefined, 'retr'],
+    ['retrieval.query', 'retr'],
+    ['text-matching', 'sts'],
+  ]) {
+    const reply = await ask(task)
+    expect(reply.statusCode, reply.body).toBe(200)
+    expect(reply.json().usage.prompt_tokens).toBe(2)
+    const { prompt, ...request } = trained.engine.requests.at(-1)!
+    expect([...prompt]).toEqual([98, 65_535])
+    expect(request).toMatchObject({ embedding: 'last', embeddingTask })
+  }
+  expect((await ask('classification')).json().error).toMatchObject({ param: 'task' })
+  expect((await ask('sorting')).statusCode).toBe(400)
+  const model = (await trained.app.inject({ url: '/v1/models' })).json().data[0]
+  expect(model.embeddings).toMatchObject({ trained: true, tasks: ['retr', 'sts'] })
+  // One without heads refuses it: it would change the vectors.
+  const plain = await postTo(app, PATH, { input: 'a', task: 'text-matching' })
+  expect(plain.json().error).toMatchObject({ code: 'unsupported_parameter', param: 'task' })
+})

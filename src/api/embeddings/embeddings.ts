@@ -1,6 +1,7 @@
 /** POST /v1/embeddings, OpenAI's, and at the older paths of RWKV-Runner. */
 import Type, { type Static } from 'typebox'
-import { checkFields } from '../fields.ts'
+import type { EmbeddingTask } from '../../engine/messages.ts'
+import { checkFields, notRead } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { invalid } from '../openai/sampling.ts'
 import { listOf, promptList, tokensOfAll } from '../prompt-list.ts'
@@ -28,6 +29,14 @@ const REFUSED = {
 }
 const HARMLESS = ['user', 'request_id', 'add_special_tokens']
 
+/** Jina's words for what the vectors are for. */
+const TASKS: Readonly<Record<string, EmbeddingTask>> = {
+  'retrieval.query': 'retr',
+  'retrieval.passage': 'retr',
+  'text-matching': 'sts',
+  classification: 'cls',
+}
+
 function embeddingBody(limits: RequestLimits) {
   return Type.Object({
     model: Maybe(Type.String()),
@@ -35,6 +44,7 @@ function embeddingBody(limits: RequestLimits) {
     input: promptList(limits.embeddingInputs),
     encoding_format: Maybe(OneOf('"float" or "base64"', Type.Enum(['float', 'base64']))),
     dimensions: Maybe(BoundedInteger(1, 65_536)),
+    task: Maybe(OneOf(`one of ${Object.keys(TASKS).join(', ')}`, Type.Enum(Object.keys(TASKS)))),
   })
 }
 
@@ -49,14 +59,17 @@ export function embeddingRoutes(limits: RequestLimits): Route[] {
 }
 
 async function embeddings(call: Call<Static<ReturnType<typeof embeddingBody>>>): Promise<object> {
-  const { input, encoding_format, dimensions } = call.body
+  const { input, encoding_format, dimensions, task } = call.body
   const model = call.models.get(call.body.model)
   checkEmbeds(model)
+  const head = task == null ? undefined : TASKS[task]
+  if (head !== undefined && !model.client.info.embeddingTasks?.includes(head))
+    throw notRead('task', `${model.id} has no head for it`)
   const list = listOf(input)
   if (list.some(({ length }) => length === 0))
     throw invalid('input', 'has an empty text; expected at least one token in each')
   const texts = await tokensOfAll(list, model, 'input', call.signal)
-  const { vectors, numTokens } = await embedAll(model, texts, dimensions ?? null, call)
+  const { vectors, numTokens } = await embedAll(model, texts, dimensions ?? null, call, head)
   const written = encoding_format === 'base64' ? base64 : (vector: Float32Array) => [...vector]
   return {
     object: 'list',

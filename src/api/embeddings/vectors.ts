@@ -2,7 +2,7 @@
  * Texts to vectors, for every dialect that asks for embeddings: each is read once and its final hidden state, as the
  * model's server was told to pool it, becomes a vector of length 1.
  */
-import { type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
+import { type EmbeddingTask, type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
 import { assert, SkeinError } from '../../errors.ts'
 import { runAll } from '../answers.ts'
 import type { ServedModel } from '../models.ts'
@@ -30,16 +30,19 @@ export async function embedAll(
   texts: readonly Int32Array[],
   dimensions: number | null,
   { id, tenant, signal }: Pick<Call, 'id' | 'tenant' | 'signal'>,
+  task: EmbeddingTask = 'retr',
 ): Promise<Embedded> {
   checkEmbeds(model)
-  const { embeddings, model: info } = model.client.info
+  const { embeddings, embeddingTasks, model: info } = model.client.info
   const { channels } = info.stateShape
   if (dimensions !== null && dimensions > channels) {
     const message = `dimensions: ${model.id} has ${channels}; expected at most as many`
     throw new SkeinError('invalid_request', message, { param: 'dimensions' })
   }
-  const requests = texts.map((prompt, i): GenerateRequest => {
-    return { ...READ_ONLY, id: `embd-${id}-${i}`, tenant, prompt, embedding: embeddings }
+  const prompts = embeddingTasks === undefined ? texts : texts.map(ended)
+  const head = embeddingTasks === undefined ? {} : { embeddingTask: task }
+  const requests = prompts.map((prompt, i): GenerateRequest => {
+    return { ...READ_ONLY, id: `embd-${id}-${i}`, tenant, prompt, embedding: embeddings, ...head }
   })
   const vectors: Float32Array[] = []
   for await (const { prompt, event } of runAll(model.client, requests, signal)) {
@@ -47,7 +50,14 @@ export async function embedAll(
     assert(event.embedding !== undefined, 'the engine gave no embedding')
     vectors[prompt] = unit(event.embedding.subarray(0, dimensions ?? channels))
   }
-  return { vectors, numTokens: texts.reduce((sum, { length }) => sum + length, 0) }
+  return { vectors, numTokens: prompts.reduce((sum, { length }) => sum + length, 0) }
+}
+
+/** Models of embeddings were trained with a token of their own behind each text. */
+const END = 65_535
+
+function ended(text: Int32Array): Int32Array {
+  return text.at(-1) === END ? text : Int32Array.of(...text, END)
 }
 
 const READ_ONLY = {

@@ -77,7 +77,9 @@ async function tokensOf(
   signal: AbortSignal,
 ): Promise<Int32Array[]> {
   const all = await encodeTexts(model, texts, signal)
-  const most = model.client.info.maxPromptTokens
+  const { maxPromptTokens, embeddingTasks } = model.client.info
+  // Behind the text may come a token that ends it.
+  const most = maxPromptTokens - (embeddingTasks === undefined ? 0 : 1)
   return all.map((tokens, i) =>
     checkPrompt(isCut ? tokens.subarray(0, most) : tokens, model, `input[${i}]`),
   )

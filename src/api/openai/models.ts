@@ -1,4 +1,5 @@
 /** GET /v1/models and /v1/models/{id}: what is served here, in which state, and within which limits. */
+import type { EmbeddingTask, Pooling } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ModelEntry, ModelRegistry } from '../models.ts'
@@ -60,13 +61,15 @@ function describe({ id, root, created, state, client }: Named, limits: RequestLi
     weight_type: info.model.weightType,
     vocab_size: info.model.vocabSize,
     num_slots: info.numSlots,
-    // No model here was trained to give them.
     embeddings:
-      info.embeddings === undefined
-        ? null
-        : { of: 'final hidden state', pooling: info.embeddings, trained: false },
+      info.embeddings === undefined ? null : embeddingsOf(info.embeddings, info.embeddingTasks),
     limits: { max_prompt_tokens: info.maxPromptTokens, ...wireLimits(limits) },
   }
+}
+
+function embeddingsOf(pooling: Pooling, tasks: readonly EmbeddingTask[] | undefined): object {
+  const of = { of: 'final hidden state', pooling, trained: tasks !== undefined }
+  return tasks === undefined ? of : { ...of, tasks }
 }
 
 function timeOf(seconds: number): string {

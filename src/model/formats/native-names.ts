@@ -1,17 +1,18 @@
 /**
  * Checkpoints whose tensors go by other names than RWKV's own, shown under the native ones: web-rwkv's `.st` files
- * (RWKV-6 renamed; low-rank factors transposed) and the Hugging Face names of the fla library. Which it is follows from
+ * (RWKV-6 renamed; low-rank factors transposed), the Hugging Face names of the fla library, and models of embeddings, whose
+ * backbone is below `rwkv.`. Which it is follows from
  * the names and shapes, never from the file's name. What has no native name keeps its own, for `describe.ts` to report.
  */
 
 import { corrupt, quote } from './byte-source.ts'
 import { renamed, sliced, Transposer } from './entry-views.ts'
-import type { Checkpoint, Naming, TensorEntry } from './format.ts'
+import type { Checkpoint, TensorEntry } from './format.ts'
 
 export function withNativeNames(checkpoint: Checkpoint): Checkpoint {
   const naming = namingOf(checkpoint.tensors)
   if (naming === 'native') return checkpoint
-  const view = naming === 'fla' ? flaEntries : webRwkvEntries
+  const view = VIEWS[naming]
   const transposer = new Transposer()
   const tensors = new Map<string, TensorEntry>()
   for (const entry of checkpoint.tensors.values()) {
@@ -26,8 +27,9 @@ export function withNativeNames(checkpoint: Checkpoint): Checkpoint {
 type Tensors = ReadonlyMap<string, TensorEntry>
 type EntryView = (entry: TensorEntry, transposer: Transposer) => TensorEntry[]
 
-function namingOf(tensors: Tensors): Naming {
+function namingOf(tensors: Tensors): 'native' | keyof typeof VIEWS {
   if (tensors.has('model.embeddings.weight')) return 'fla'
+  if (tensors.has('rwkv.emb.weight')) return 'rwkv-emb'
   if (tensors.has('blocks.0.att.time_mix_w1')) return 'web-rwkv' // RWKV-6; the older ones have no w1
   const isAdapter = [...tensors.keys()].some((name) => /\.lora\.[01]$/.test(name))
   return isAdapter || isTransposedRwkv7(tensors) ? 'web-rwkv' : 'native'
@@ -105,4 +107,12 @@ function flaLowRank(
 ): TensorEntry {
   if (kind === 'bias') return renamed(entry, `${letter}0`)
   return transposer.view(renamed(entry, `${letter}${layer === '0' ? 1 : 2}`))
+}
+
+const embeddingEntries: EntryView = (entry) => [renamed(entry, entry.name.replace(/^rwkv\./, ''))]
+
+const VIEWS: Readonly<Record<'fla' | 'web-rwkv' | 'rwkv-emb', EntryView>> = {
+  fla: flaEntries,
+  'web-rwkv': webRwkvEntries,
+  'rwkv-emb': embeddingEntries,
 }
