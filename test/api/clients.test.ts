@@ -374,10 +374,25 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       const body = { model: 'goose:latest', messages: ASK, stream: true, options, keep_alive: '5m' }
       expect((await lines('/api/chat', body)).at(-1)).toMatchObject({ done: true })
     },
+    thought: async () => {
+      const body = { model: 'goose:latest', messages: ASK, stream: true, think: true, options: {} }
+      expect(thoughtOf(await lines('/api/chat', body))).toBe('Hm.\n')
+    },
     tools: async () => {
       const body = { model: 'goose:latest', messages: ASK, stream: true, tools: [chatTool] }
       expect(JSON.stringify(await lines('/api/chat', body))).toContain('"tool_calls"')
+      // What came of it goes back as a message of its own.
+      const messages = [...ASK, calledWeather, { role: 'tool', content: '-3 degrees' }]
+      const after = await lines('/api/chat', { ...body, messages, stream: false })
+      expect(after).toMatchObject([{ message: { content: 'It is cold.' } }])
     },
+    schema: async () => {
+      const options = { temperature: 0 }
+      const body = { model: 'goose:latest', messages: ASK, stream: false, format: SCHEMA, options }
+      const [reply] = await lines('/api/chat', body)
+      expect(reply).toMatchObject({ message: { content: '{"place":"Oslo"}' } })
+    },
+    embeddings: () => expectVectors('goose:latest'),
   },
   'Continue, Ollama provider': {
     models: async () => {
@@ -399,6 +414,11 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       const [reply] = await lines('/api/chat', body)
       expect(reply).toMatchObject({ message: { tool_calls: [{ function: { name: 'weather' } }] } })
     },
+    thought: async () => {
+      const body = { model: 'goose', messages: ASK, stream: true, think: true, options: {} }
+      expect(thoughtOf(await lines('/api/chat', body))).toBe('Hm.\n')
+    },
+    embeddings: () => expectVectors('goose'),
   },
   'Zed, Ollama provider': {
     models: async () => {
@@ -420,6 +440,14 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       )
       // One key and no other: it reads a call as the one kind there is.
       expect(calls.map((call) => Object.keys(call))).toEqual([['function']])
+      const result = { role: 'tool', tool_name: 'weather', content: '-3 degrees' }
+      const messages = [...ASK, { ...calledWeather, thinking: null, images: null }, result]
+      const after = await lines('/api/chat', { ...body, messages, stream: false })
+      expect(after).toMatchObject([{ message: { content: 'It is cold.' } }])
+    },
+    thought: async () => {
+      const body = { model: 'goose:latest', messages: ASK, stream: true, think: true, tools: [] }
+      expect(thoughtOf(await lines('/api/chat', body))).toBe('Hm.\n')
     },
   },
   'Cline, OpenAI compatible': {
@@ -468,6 +496,25 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       )
     },
   },
+}
+
+const calledWeather = {
+  role: 'assistant',
+  content: '',
+  tool_calls: [{ function: { name: 'weather', arguments: { place: 'Oslo' } } }],
+}
+
+/** The thought of a stream of Ollama's objects. */
+function thoughtOf(objects: readonly object[]): string {
+  const messages = objects as readonly { readonly message: { readonly thinking?: string } }[] // /api/chat
+  return messages.map(({ message }) => message.thinking ?? '').join('')
+}
+
+async function expectVectors(model: string): Promise<void> {
+  const [reply] = await lines('/api/embed', { model, input: ['ab', 'ba'] })
+  const { embeddings } = reply as { embeddings: number[][] } // what the route gives
+  expect(embeddings).toHaveLength(2)
+  expect(embeddings[0]).toEqual(embeddings[1])
 }
 
 /** The chunks of one turn: a system prompt, parts of content, usage in the stream. */
