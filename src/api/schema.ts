@@ -40,3 +40,6 @@ export function Bounded(minimum: number, maximum: number) {
 export function BoundedInteger(minimum: number, maximum: number) {
   return Type.Integer({ minimum, maximum })
 }
+
+/** An object of whatever its sender puts into it. */
+export const AnyObject = Type.Record(Type.String(), Type.Unknown(), { type: 'object' })

@@ -81,6 +81,18 @@ async function linesOf(client: OpenAI, id: string | null | undefined): Promise<L
 
 const byId = (lines: readonly Line[]) => lines.map(({ custom_id }) => custom_id)
 
+test('rows come behind everybody, but for those that say how urgent they are', async () => {
+  const { client, engine } = await started(temporaryFolder())
+  const own = [undefined, null, -3]
+  const batch = await begin(
+    client,
+    requestsOf(3, (i) => ({ ...chat(i), priority: own[i] })),
+  )
+  expect((await ended(client, batch.id)).request_counts).toMatchObject({ completed: 3 })
+  const priorities = engine.requests.map(({ priority }) => priority)
+  expect(priorities.sort()).toEqual([-100, -100, -3])
+})
+
 test('a batch of chats: one result a line, in the order of the input', async () => {
   const { client, engine } = await started(temporaryFolder())
   const batch = await begin(client, requestsOf(40, chat))

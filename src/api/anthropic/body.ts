@@ -13,10 +13,8 @@ import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { invalid, present } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
-import { Bounded, BoundedInteger, Maybe, OneOf } from '../schema.ts'
+import { AnyObject, Bounded, BoundedInteger, Maybe, OneOf } from '../schema.ts'
 import { urgencyFields } from '../urgency.ts'
-
-const AnyObject = Type.Record(Type.String(), Type.Unknown(), { type: 'object' })
 
 /** A part of a message; which fields it has depends on its type. */
 const Block = Type.Object({

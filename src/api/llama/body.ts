@@ -11,10 +11,8 @@ import {
   usualNumbers,
 } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
-import { BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
+import { AnyObject, BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
 import { urgencyFields } from '../urgency.ts'
-
-const AnyObject = Type.Record(Type.String(), Type.Unknown(), { type: 'object' })
 
 const RENAMED = { repetition_penalty: 'repeat_penalty' } as const
 

@@ -17,7 +17,7 @@ import {
   usualNumbers,
 } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
-import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
+import { AnyObject, BoundedInteger, Maybe, OneOf } from '../schema.ts'
 import { urgencyFields } from '../urgency.ts'
 
 /** Ollama's own, but for `repeat_penalty`: 1.1 over a whole conversation drives an RWKV model off its words. */
@@ -48,13 +48,7 @@ export function sharedFields(limits: RequestLimits) {
     stream: Maybe(Type.Boolean()),
     ...urgencyFields(),
     options: Maybe(Type.Object(optionFields(limits))),
-    format: Maybe(
-      OneOf(
-        '"json" or a JSON schema',
-        Type.String(),
-        Type.Record(Type.String(), Type.Unknown(), { type: 'object' }),
-      ),
-    ),
+    format: Maybe(OneOf('"json" or a JSON schema', Type.String(), AnyObject)),
     think: Maybe(OneOf('true, false, "low", "medium" or "high"', Type.Boolean(), Type.String())),
     keep_alive: Maybe(OneOf('seconds, or text like "5m"', Type.Number(), Type.String())),
     logprobs: Maybe(Type.Boolean()),

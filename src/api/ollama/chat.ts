@@ -8,7 +8,7 @@ import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import { invalid } from '../openai/sampling.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
-import { Maybe } from '../schema.ts'
+import { AnyObject, Maybe } from '../schema.ts'
 import { chatSettings, checkOptions, refuseImages, sharedFields } from './body.ts'
 import { modelOf } from './names.ts'
 import { type Part, replyOf } from './reply.ts'
@@ -25,7 +25,7 @@ const WireCall = Type.Object({
   id: Maybe(Type.String()),
   function: Type.Object({
     name: Type.String(),
-    arguments: Maybe(Type.Record(Type.String(), Type.Unknown(), { type: 'object' })),
+    arguments: Maybe(AnyObject),
   }),
 })
 
@@ -49,7 +49,7 @@ export function chatBody(limits: RequestLimits) {
           function: Type.Object({
             name: Type.String(),
             description: Maybe(Type.String()),
-            parameters: Maybe(Type.Record(Type.String(), Type.Unknown(), { type: 'object' })),
+            parameters: Maybe(AnyObject),
           }),
         }),
       ),

@@ -12,10 +12,8 @@ import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { invalid, present } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
-import { Bounded, BoundedInteger, Matching, Maybe, OneOf } from '../schema.ts'
+import { AnyObject, Bounded, BoundedInteger, Matching, Maybe, OneOf } from '../schema.ts'
 import { urgencyFields } from '../urgency.ts'
-
-const AnyObject = Type.Record(Type.String(), Type.Unknown(), { type: 'object' })
 
 const Parts = OneOf(
   'a string or a list of parts',

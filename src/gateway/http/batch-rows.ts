@@ -11,6 +11,7 @@ import type { ModelRegistry } from '../../api/models.ts'
 import { openAiDialect } from '../../api/openai/dialect.ts'
 import { responsesDialect } from '../../api/responses/dialect.ts'
 import type { Call, Dialect, Route } from '../../api/route.ts'
+import { PRIORITIES, type UrgencyFields } from '../../api/urgency.ts'
 import type { BatchStore } from '../../batches/store.ts'
 import { assert, SkeinError } from '../../errors.ts'
 import { NO_LIMITS } from '../access/keys.ts'
@@ -89,7 +90,7 @@ class Rows implements RowRunner {
     const call = (): Call => ({
       ...{ id, body, tenant, limits, signal },
       // A key's limits are not looked at here.
-      models: urgentModels(models, route, body, NO_LIMITS),
+      models: urgentModels(models, route, behindOthers(body), NO_LIMITS),
       params: {},
       query: {},
       admin: null,
@@ -117,6 +118,11 @@ class Rows implements RowRunner {
       this.#options.logger?.error({ err: error, id }, 'request of a batch failed')
     return shown
   }
+}
+
+/** Also where it has begun: it gives its slot up to whoever asks meanwhile, unless its row says how urgent it is. */
+function behindOthers(body: UrgencyFields): UrgencyFields {
+  return { ...body, priority: body.priority ?? PRIORITIES[0] }
 }
 
 function isPost(endpoint: string) {
