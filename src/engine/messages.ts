@@ -177,11 +177,19 @@ export type EngineEvent =
       readonly matched: string | number | null
       /** Tokens drawn for this choice; the stopping token counts. */
       readonly completionTokens: number
+      /** What became of guesses of its tokens; absent when there were none. */
+      readonly guesses?: GuessCounts
       /** The turn this answer became. Absent without a session, or when it was deleted meanwhile. */
       readonly session?: SessionPosition
     }
   /** The whole request failed; no further event of it follows. */
   | { readonly type: 'error'; readonly id: string; readonly error: ErrorShape }
+
+/** Tokens that were guessed before they were drawn: those that were drawn then, and those that were not. */
+export interface GuessCounts {
+  readonly accepted: number
+  readonly rejected: number
+}
 
 /** Where the state of a turn is. */
 type StateTier = 'device' | 'memory' | 'disk'

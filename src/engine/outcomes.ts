@@ -352,11 +352,15 @@ export class Outcomes {
     if (owner.isDone) this.#scheduler.remove(owner)
   }
 
-  #finish({ owner, index, finish, numDrawn }: Sequence, session: SessionPosition | null): void {
+  #finish(sequence: Sequence, session: SessionPosition | null): void {
+    const { owner, index, finish, numDrawn } = sequence
     const { id } = owner
     assert(finish !== null, 'an answer was reported before its end')
-    const turn = session === null ? {} : { session }
-    this.#events.push({ type: 'finish', id, index, ...finish, completionTokens: numDrawn, ...turn })
+    const more = {
+      ...this.#speculation.countsOf(sequence),
+      ...(session === null ? {} : { session }),
+    }
+    this.#events.push({ type: 'finish', id, index, ...finish, completionTokens: numDrawn, ...more })
     if (finish.reason === 'stop') this.counters.finishedStop++
     else this.counters.finishedLength++
     if (owner.isDone) this.live.delete(id)

@@ -17,6 +17,7 @@ import {
 import { identityOf } from '../engine/kept/identity.ts'
 import { isWithoutDisk, LateStore } from '../engine/kept/late-store.ts'
 import { openLookup } from '../engine/speculation/lookup.ts'
+import type { OpenProposer } from '../engine/speculation/proposer.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../engine/states.ts'
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
@@ -217,9 +218,9 @@ function ownVocabulary(model: string): OwnVocabulary | undefined {
 }
 
 /** An engine over a runner, of which it says only tokens: for benches. Closing it disposes of the runner. */
-export function clientOver(runner: Runner): EngineClient {
+export function clientOver(runner: Runner, proposer: OpenProposer | null = null): EngineClient {
   const tokenBytes = { bytesOf: () => Uint8Array.of(0x61) }
-  return new LocalEngineClient(new Engine(runner, tokenBytes))
+  return new LocalEngineClient(new Engine(runner, tokenBytes, { proposer }))
 }
 
 /** With `warmUp`, everything is ready for the first request when this returns. */

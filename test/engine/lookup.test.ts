@@ -1,7 +1,11 @@
 /** Guesses from the text before, how many of them, and what an engine does with them. */
 import { expect, test } from 'vitest'
+import { allGuesses, usageOf } from '../../src/api/openai/usage.ts'
 import { TextLookup } from '../../src/engine/speculation/lookup.ts'
 import { Pace } from '../../src/engine/speculation/pace.ts'
+import { DEMO_MODEL, loadEngine } from '../../src/host/load.ts'
+import { SPECULATE_CHOICES } from '../../src/model/run/speculate-choice.ts'
+import { drain, requestOf, SAMPLING } from './kit.ts'
 
 test('what followed the same tokens before is guessed', () => {
   const lookup = new TextLookup(Int32Array.of(1, 2, 3, 4, 5, 6, 7, 8, 9))
@@ -46,4 +50,47 @@ test('guesses grow while they are right, and pause for ever longer when all are 
   pace.learn(1, 1)
   pace.learn(2, 0)
   expect([pace.next(), pace.next() > 0]).toEqual([0, true])
+})
+
+test('the demo model answers the same with guesses from its text, in fewer steps, and says what became of them', async () => {
+  const text = 'Lily had a red ball. Tom had a blue kite. They went to the park. '.repeat(4)
+  const outcomes = await Promise.all(
+    SPECULATE_CHOICES.map(async (speculate) => {
+      const choice = { model: DEMO_MODEL, device: 'cpu', slots: 2, threads: 1, speculate } as const
+      const { engine, tokenizer } = await loadEngine(choice)
+      const prompt = Int32Array.from(tokenizer.encode(text))
+      const sampling = { ...SAMPLING, temperature: 0 }
+      engine.submit(requestOf({ id: 'a', prompt, maxTokens: 60, sampling, logprobs: 2 }))
+      const collected = drain(engine)
+      const events = collected.of('a')
+      const logprobs = events.flatMap((event) => (event.type === 'text' ? event.logprobs : []))
+      const finish = events.find((event) => event.type === 'finish')!
+      const { stats } = engine
+      await engine.close()
+      return { answer: collected.answer('a'), logprobs, finish, stats }
+    }),
+  )
+  const [off, lookup] = outcomes
+  expect(lookup!.answer).toEqual(off!.answer)
+  expect(lookup!.logprobs).toEqual(off!.logprobs)
+  const { acceptedTokens, guessedTokens, steps } = lookup!.stats
+  expect(acceptedTokens).toBeGreaterThan(8)
+  expect(steps).toBeLessThan(off!.stats.steps - 5)
+  const rejected = guessedTokens - acceptedTokens
+  expect(lookup!.finish).toEqual({
+    ...off!.finish,
+    guesses: { accepted: acceptedTokens, rejected },
+  })
+  expect(
+    usageOf(
+      9,
+      60,
+      null,
+      0,
+      allGuesses([{ guesses: { accepted: 2, rejected: 1 } }, { guesses: null }]),
+    ),
+  ).toMatchObject({
+    completion_tokens_details: { accepted_prediction_tokens: 2, rejected_prediction_tokens: 1 },
+  })
+  expect(usageOf(9, 60, null)).not.toHaveProperty('completion_tokens_details')
 })

@@ -7,6 +7,7 @@ import type {
   EngineEvent,
   FinishReason,
   GenerateRequest,
+  GuessCounts,
   SessionPosition,
   TokenText,
 } from '../../engine/messages.ts'
@@ -69,6 +70,7 @@ export interface ChoiceEnd {
   /** What stopped it: the string, or the token id; null for length. */
   readonly matched: string | number | null
   readonly completionTokens: number
+  readonly guesses: GuessCounts | null
   /** Tokens of its thought. */
   readonly reasoningTokens: number
   readonly session: SessionPosition | null
@@ -125,7 +127,8 @@ class ReplyReader {
     return [...thoughtOf(reasoning), ...this.#split(content)]
   }
 
-  finish({ index, reason, matched, completionTokens, session }: FinishEvent): ChoiceEnd {
+  finish(event: FinishEvent): ChoiceEnd {
+    const { index, reason, matched, completionTokens, guesses = null, session = null } = event
     const { reasoning, content } = this.#thought.end()
     const rest = (this.#tools?.end() ?? []).map((piece) => this.#numbered(piece))
     const pieces = [...thoughtOf(reasoning), ...this.#split(content), ...rest]
@@ -137,8 +140,9 @@ class ReplyReader {
       reason: isCalling ? 'calls' : reason,
       matched,
       completionTokens,
+      guesses,
       reasoningTokens: this.#reasoningTokens,
-      session: session ?? null,
+      session,
     }
   }
 

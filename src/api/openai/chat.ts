@@ -21,7 +21,7 @@ import { ChatChoice } from './chat-choice.ts'
 import { type ChatBody, chatBody, chatLogprobs, chatMaxTokens } from './chat-schema.ts'
 import { refuseUnread, warnUnknown } from './parameters.ts'
 import { cacheOf, checkCombinations, checkLogprobs, toSampling, toStop } from './sampling.ts'
-import { systemFingerprint, usageOf } from './usage.ts'
+import { allGuesses, systemFingerprint, usageOf } from './usage.ts'
 
 /** Of the fields that not every route reads. */
 const READ = [
@@ -193,5 +193,5 @@ function usageOfAll(
   const completion = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
   const reasoning = choices.reduce((sum, choice) => sum + choice.reasoningTokens, 0)
   const prompt = read?.promptTokens ?? request.prompt.length
-  return usageOf(prompt, completion, reasoning, read?.cachedTokens ?? 0)
+  return usageOf(prompt, completion, reasoning, read?.cachedTokens ?? 0, allGuesses(choices))
 }

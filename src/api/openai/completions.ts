@@ -6,6 +6,7 @@ import type {
   EngineEvent,
   FinishReason,
   GenerateRequest,
+  GuessCounts,
   SessionPosition,
 } from '../../engine/messages.ts'
 import { type Answered, runAll } from '../answers.ts'
@@ -29,7 +30,7 @@ import {
 import { type CompletionLogprobs, CompletionLogprobsBuilder } from './logprobs.ts'
 import { refuseUnread, warnUnknown } from './parameters.ts'
 import { cacheOf, checkCombinations, checkLogprobs, toSampling, toStop } from './sampling.ts'
-import { systemFingerprint, usageOf } from './usage.ts'
+import { allGuesses, systemFingerprint, usageOf } from './usage.ts'
 
 /** Of the fields that not every route reads. */
 const READ = [
@@ -199,7 +200,7 @@ class Read {
 
 function usageOfAll({ tokens, cached }: Read, choices: readonly Choice[]): object {
   const completionTokens = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
-  return usageOf(tokens, completionTokens, null, cached)
+  return usageOf(tokens, completionTokens, null, cached, allGuesses(choices))
 }
 
 /** The choices an event is about: all of the prompt's for the prompt itself, else one. */
@@ -222,6 +223,7 @@ function headOf({ id, created, model }: Completion) {
 /** One answer while it grows. Stream and whole reply are made of the same pieces. */
 class Choice {
   completionTokens = 0
+  guesses: GuessCounts | null = null
   /** The turn of a session that it became. */
   session: SessionPosition | null = null
   readonly #index: number
@@ -244,6 +246,7 @@ class Choice {
   async take(event: Answered['event']): Promise<object | null> {
     if (event.type === 'finish') {
       this.completionTokens = event.completionTokens
+      this.guesses = event.guesses ?? null
       this.#reason = event.reason
       this.session = event.session ?? null
       return this.#entry('', null)

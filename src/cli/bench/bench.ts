@@ -11,6 +11,7 @@ import {
   type MachineLimits,
   rooflineSeconds,
 } from '../../bench/engine.ts'
+import { benchGuessed, type GuessRates, ScriptedGuesses } from '../../bench/guessed.ts'
 import { benchServed } from '../../bench/served.ts'
 import { benchTokenizer, type TokenizerBench } from '../../bench/tokenizer.ts'
 import type { EngineClient } from '../../engine/client.ts'
@@ -55,6 +56,11 @@ const engine = defineCommand({
     },
     repeats: whole(1, 100_000)('Fewest repeats of a case', { default: '20' }),
     seconds: number(0, 3600)('Shortest time of a case', { default: '2' }),
+    speculate: {
+      ...SETTINGS.speculate,
+      description:
+        'With lookup also what guesses of the next tokens are worth to one answer: all right, and all wrong',
+    },
     json: toggle('One JSON object'),
     ...MODEL_FLAGS,
   },
@@ -76,12 +82,21 @@ const engine = defineCommand({
     }
     const before = measureLimits(choice)
     const runner = loadRunner(benchChoice(choice, plan, before), progressBar('loading'))
-    const client = clientOver(runner)
+    const script = new ScriptedGuesses()
+    const client = clientOver(runner, runner.numSpares > 0 ? script.open : null)
     try {
       const rows = benchEngine(runner, plan)
       const served = await servedRates(client, rows, plan)
+      const guessed = runner.numSpares > 0 ? await benchGuessed(client, script) : null
       const limits = higher(before, measureLimits(choice))
-      const found = { model: runner.info, stepTokens: runner.maxTokens, limits, rows, served }
+      const found = {
+        model: runner.info,
+        stepTokens: runner.maxTokens,
+        limits,
+        rows,
+        served,
+        guessed,
+      }
       if (args.json) printJson({ machine: cpus()[0]?.model, ...found })
       else printRows(found)
     } finally {
@@ -186,9 +201,11 @@ interface Found {
   readonly rows: readonly BenchRow[]
   /** Of the decode cases. */
   readonly served: readonly number[]
+  /** Null where nothing is guessed. */
+  readonly guessed: GuessRates | null
 }
 
-function printRows({ model, stepTokens, limits, rows, served }: Found): void {
+function printRows({ model, stepTokens, limits, rows, served, guessed }: Found): void {
   const { architecture, numParameters, weightType, weightBytes, device } = model
   process.stdout.write(
     `${architecture} ${formatCount(numParameters)} parameters, ${weightType}, ${formatBytes(weightBytes)}; ${device}\n`,
@@ -221,6 +238,17 @@ function printRows({ model, stepTokens, limits, rows, served }: Found): void {
         ...share(row),
       ]
     }),
+  ])
+  if (guessed === null) return
+  const { off, right, wrong } = guessed
+  process.stdout.write('\n')
+  printTable([
+    ['guesses of one answer', 'served tokens/s', 'of none'],
+    ...Object.entries({ none: off, 'all right': right, 'all wrong': wrong }).map(([name, rate]) => [
+      name,
+      rate.toFixed(1),
+      `${(rate / off).toFixed(2)}x`,
+    ]),
   ])
 }
 

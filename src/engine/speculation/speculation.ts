@@ -3,7 +3,9 @@
  * that differs from the guess is the one that counts, and the state goes back to what it was before the row. Answers are
  * what they are without it (docs/operations.md). What became of the guesses is outcomes.ts.
  */
+import { assert } from '../../errors.ts'
 import type { BatchRow, Runner } from '../../model/runner.ts'
+import type { GuessCounts } from '../messages.ts'
 import type { Sequence } from '../sequence.ts'
 import { Pace } from './pace.ts'
 import type { OpenProposer, Proposer } from './proposer.ts'
@@ -16,6 +18,8 @@ interface Guesser {
   readonly pace: Pace
   /** Tokens of the answer that the proposer knows. */
   numKnown: number
+  accepted: number
+  rejected: number
 }
 
 export class Speculation {
@@ -66,9 +70,19 @@ export class Speculation {
   }
 
   learn(sequence: Sequence, guessed: number, right: number): void {
-    this.#guesserOf(sequence)?.pace.learn(guessed, right)
+    const guesser = this.#guessers.get(sequence)
+    assert(guesser !== undefined, 'guesses of an answer that has none')
+    guesser.pace.learn(guessed, right)
+    guesser.accepted += right
+    guesser.rejected += guessed - right
     this.counters.guessedTokens += guessed
     this.counters.acceptedTokens += right
+  }
+
+  /** What became of an answer's guesses; nothing where there were none. */
+  countsOf(sequence: Sequence): { readonly guesses?: GuessCounts } {
+    const { accepted, rejected } = this.#guessers.get(sequence) ?? NONE
+    return accepted + rejected === 0 ? {} : { guesses: { accepted, rejected } }
   }
 
   #guess(sequence: Sequence, room: number): readonly number[] {
@@ -93,11 +107,13 @@ export class Speculation {
     if (known !== undefined || this.#open === null) return known ?? null
     const { owner, index } = sequence
     const proposer = this.#open(owner.prompt, owner.request, index)
-    const guesser = { proposer, pace: new Pace(), numKnown: 0 }
+    const guesser = { proposer, pace: new Pace(), numKnown: 0, ...NONE }
     this.#guessers.set(sequence, guesser)
     return guesser
   }
 }
+
+const NONE = { accepted: 0, rejected: 0 }
 
 /** What a grammar allows is known one token at a time, and a mixture has several states. */
 function mayGuess({ owner, blend }: Sequence): boolean {
