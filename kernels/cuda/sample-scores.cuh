@@ -14,6 +14,7 @@ enum SampleFloat {
   kNoise,
   kSampleFloats
 };
+// kAfter is always 0: guesses are not drawn here.
 enum SampleInt {
   kTopK,
   kSeedLow,
@@ -22,7 +23,8 @@ enum SampleInt {
   kStream,
   kTopLogprobs,
   kMask,
-  kSampleInts = 8
+  kAfter,
+  kSampleInts
 };
 enum Flag : u8 { kInPrompt = 1, kGenerated = 2 };
 
