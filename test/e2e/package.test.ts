@@ -135,16 +135,18 @@ describe.skipIf(process.env.SKEIN_SLOW !== '1')('the packed file', () => {
     const CLI = 'node_modules/skein/dist/cli/main.js'
     let folder: string
     let env: NodeJS.ProcessEnv
-    /** Into a file: Node under Wine cannot write to a pipe of another system. */
+    /** Into files: Node under Wine cannot write to a pipe of another system. */
     const run = (...args: string[]) => {
       const out = openSync(join(folder, 'out.txt'), 'w')
-      const stdio = ['ignore', out, 'inherit'] as const
+      const said = openSync(join(folder, 'err.txt'), 'w')
+      const stdio = ['ignore', out, said] as const
       const { status } = spawnSync(emulator, [...options, program, CLI, ...args], {
         cwd: folder,
         env,
         stdio: [...stdio],
       })
       closeSync(out)
+      closeSync(said)
       return { status, stdout: readFileSync(join(folder, 'out.txt'), 'utf8') }
     }
 
