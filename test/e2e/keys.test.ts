@@ -48,7 +48,9 @@ describe('skein keys and a server that runs', () => {
   })
 
   test('what a revoked key watches ends', async () => {
-    const watcher = (await keys('add', 'watcher', '--role', 'operator')).stdout.trim()
+    const added = await keys('add', 'watcher', '--role', 'operator')
+    expect(added).toMatchObject({ code: 0 })
+    const watcher = added.stdout.trim()
     await until(watcher, 200)
     const headers = { authorization: `Bearer ${watcher}` }
     const reply = await fetch(`${server!.url}/api/events`, { headers })
@@ -58,7 +60,8 @@ describe('skein keys and a server that runs', () => {
       return 'ended'
     })()
     await vi.waitFor(() => expect(seen).toContain('sample'), { timeout: 10_000 })
-    await keys('revoke', 'watcher')
+    expect(await keys('revoke', 'watcher')).toMatchObject({ code: 0 })
+    await until(watcher, 401)
     await expect(watching).resolves.toBe('ended')
   })
 
