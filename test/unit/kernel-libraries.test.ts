@@ -15,7 +15,9 @@ const FUNCTIONS = [...header.matchAll(/^SK_API [\w *]*?(sk_\w+)\(/gm)]
   .map(([, name]) => name!)
   .sort()
 
-const libraries = readdirSync(BUILD).flatMap((platform) =>
+/** Beside them lies what check:cuda remembers. */
+const platforms = readdirSync(BUILD, { withFileTypes: true }).filter((one) => one.isDirectory())
+const libraries = platforms.flatMap(({ name: platform }) =>
   readdirSync(join(BUILD, platform))
     .filter((name) => EXTENSIONS.test(name))
     .map((name) => [platform, name] as const),
