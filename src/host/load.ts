@@ -194,6 +194,16 @@ export function vocabularyPath({ model, vocab }: Pick<EngineChoice, 'model' | 'v
   return ownVocabulary(model)?.path ?? findVocabulary({ model })
 }
 
+/** Whether `vocabularyPath` finds one: in the model itself, beside it, or in the cache from an earlier time. */
+export function hasVocabulary(model: string): boolean {
+  try {
+    vocabularyPath({ model })
+    return true
+  } catch {
+    return false
+  }
+}
+
 export function loadTokenizer(choice: Pick<EngineChoice, 'model' | 'vocab'>): Tokenizer {
   const path = vocabularyPath(choice)
   const own = isGguf(path) ? ownVocabulary(path) : undefined

@@ -173,3 +173,13 @@ test('a model with heads is asked for one by `task`, behind the token that ends 
   const plain = await postTo(app, PATH, { input: 'a', task: 'text-matching' })
   expect(plain.json().error).toMatchObject({ code: 'unsupported_parameter', param: 'task' })
 })
+
+test('the longest text gets the token that ends it, too', async () => {
+  const most = 131_072
+  const info = { ...FAKE_INFO, maxPromptTokens: most, embeddings: 'last' } as const
+  const trained = serve(undefined, {}, { ...info, embeddingTasks: ['retr'] })
+  // Token ids as they are: as arguments of a call there would be too many.
+  const reply = await postTo(trained.app, PATH, { input: [new Array(most - 1).fill(98)] })
+  expect(reply.statusCode, reply.body.slice(0, 200)).toBe(200)
+  expect(trained.engine.requests.at(-1)!.prompt).toHaveLength(most)
+})

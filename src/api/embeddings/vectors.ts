@@ -57,7 +57,11 @@ export async function embedAll(
 const END = 65_535
 
 function ended(text: Int32Array): Int32Array {
-  return text.at(-1) === END ? text : Int32Array.of(...text, END)
+  if (text.at(-1) === END) return text
+  const whole = new Int32Array(text.length + 1)
+  whole.set(text)
+  whole[text.length] = END
+  return whole
 }
 
 const READ_ONLY = {

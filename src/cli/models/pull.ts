@@ -1,7 +1,7 @@
 /** `skein pull`, `ls`, `rm`: models of the Hugging Face hub in the cache, verified and resumable. */
 import { basename } from 'node:path'
 import { SkeinError } from '../../errors.ts'
-import { vocabularyPath } from '../../host/load.ts'
+import { hasVocabulary } from '../../host/load.ts'
 import { openHub } from '../../hub/hub.ts'
 import { findModel, listModels, modelsFolder, removeModel } from '../../hub/model-cache.ts'
 import { type Pulled, type PullOptions, pullModel, pullVocabulary } from '../../hub/pull.ts'
@@ -49,16 +49,6 @@ export async function pullAll(name: string, isOffline = false) {
 
 export function isOfflineByVariable(): boolean {
   return /^(1|true|yes|on)$/i.test(process.env.HF_HUB_OFFLINE ?? '')
-}
-
-/** In itself, beside it, or in the cache from an earlier time. */
-function hasVocabulary(model: string): boolean {
-  try {
-    vocabularyPath({ model })
-    return true
-  } catch {
-    return false
-  }
 }
 
 function report(pulled: Pulled | undefined, vocabulary: Pulled | undefined, asJson: boolean): void {

@@ -17,7 +17,7 @@ import { openHub } from '../../hub/hub.ts'
 import { cachePath, listModels, modelsFolder, removeModel } from '../../hub/model-cache.ts'
 import { parseModelName } from '../../hub/model-names.ts'
 import { type PullOptions, pullModel, pullVocabulary } from '../../hub/pull.ts'
-import { vocabularyPath } from '../load.ts'
+import { hasVocabulary } from '../load.ts'
 
 /** Ended ones are listed for a while. */
 const MOST_LISTED = 20
@@ -165,15 +165,5 @@ function checkName(name: string): void {
   } catch (thrown) {
     const { code, message } = SkeinError.from(thrown)
     throw new SkeinError(code, `name: ${message}`, { param: 'name', cause: thrown })
-  }
-}
-
-/** In itself, beside it, or in the cache from an earlier time. */
-function hasVocabulary(model: string): boolean {
-  try {
-    vocabularyPath({ model })
-    return true
-  } catch {
-    return false
   }
 }
