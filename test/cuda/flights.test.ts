@@ -42,9 +42,15 @@ function next(slot: number, token: number, position: number, fields = {}): Batch
   }
 }
 
+/** A slot as a request finds it: the state before any token, no penalty counts. */
+function begin(runner: ModelRunner, slot: number): void {
+  runner.clearSlot(slot)
+  runner.resetPenalties(slot, Int32Array.of())
+}
+
 /** Tokens of each step, all rows in every one. */
 function answers(runner: ModelRunner, rows: number, isOverlapped: boolean): number[][] {
-  for (let slot = 0; slot < rows; slot++) runner.clearSlot(slot)
+  for (let slot = 0; slot < rows; slot++) begin(runner, slot)
   const tokens: number[][] = []
   const flights = [runner.launch(promptRows(rows))]
   for (let position = 1; position < STEPS; position++) {
@@ -94,7 +100,7 @@ describeCuda('flights on cuda', () => {
     const slot = rows - 1
     const [first] = answers(runner, rows, false)
     const run = (stops: number[]) => {
-      for (let s = 0; s < rows; s++) runner.clearSlot(s)
+      for (let s = 0; s < rows; s++) begin(runner, s)
       const before = runner.launch(promptRows(rows))
       const after = runner.launch(
         Array.from({ length: rows }, (_, s) => ({
@@ -111,7 +117,7 @@ describeCuda('flights on cuda', () => {
     expect(held.slice(0, slot)).toEqual(ran.slice(0, slot))
     const kept = runner.readState(slot).result()
     const again = runner.step([next(slot, first![slot]!, 1)])[0]!.drawn[0]!.token
-    for (let s = 0; s < rows; s++) runner.clearSlot(s)
+    for (let s = 0; s < rows; s++) begin(runner, s)
     runner.step(promptRows(rows))
     expect(runner.readState(slot).result()).toEqual(kept)
     expect(runner.step([next(slot, first![slot]!, 1)])[0]!.drawn[0]!.token).toBe(again)
@@ -119,10 +125,10 @@ describeCuda('flights on cuda', () => {
 
   test('two rows, both held back: their states stay', () => {
     const first = answers(runner, 2, false)[0]!
-    for (let slot = 0; slot < 2; slot++) runner.clearSlot(slot)
+    for (let slot = 0; slot < 2; slot++) begin(runner, slot)
     runner.step(promptRows(2))
     const states = [0, 1].map((slot) => runner.readState(slot).result())
-    for (let slot = 0; slot < 2; slot++) runner.clearSlot(slot)
+    for (let slot = 0; slot < 2; slot++) begin(runner, slot)
     const before = runner.launch(promptRows(2))
     const held = (slot: number) => ({
       ...next(slot, fedByDraw(slot), 1),
@@ -135,7 +141,7 @@ describeCuda('flights on cuda', () => {
   })
 
   test('a row whose draw was not finite is held back, its neighbours run', () => {
-    for (let slot = 0; slot < 3; slot++) runner.clearSlot(slot)
+    for (let slot = 0; slot < 3; slot++) begin(runner, slot)
     runner.poisonSlot(1)
     const before = runner.launch(promptRows(3))
     const after = runner.launch([0, 1, 2].map((slot) => next(slot, fedByDraw(slot), 1)))
@@ -146,13 +152,13 @@ describeCuda('flights on cuda', () => {
       [true, false, true],
       [true, false, true],
     ])
-    runner.clearSlot(1)
+    begin(runner, 1)
   })
 
   test('biases of any number go through graphs as through single launches', () => {
     const eager = runnerOn(false)
     const steps = [runner, eager].map((one) => {
-      for (let slot = 0; slot < 4; slot++) one.clearSlot(slot)
+      for (let slot = 0; slot < 4; slot++) begin(one, slot)
       return [1, 40, 400, 2].map((count, position) => {
         const bias = new Map(Array.from({ length: count }, (_, i) => [i, i % 3 ? 1 : -Infinity]))
         const rows = [0, 1, 2, 3].map((slot) => next(slot, 7, position, slot < 2 ? { bias } : {}))
@@ -169,7 +175,7 @@ describeCuda('flights on cuda', () => {
     (of) => {
       const capture = vi.spyOn(CudaDevice.prototype, 'capture')
       const runners = [runnerOn(true, of), runnerOn(false, of)]
-      for (const one of runners) for (const slot of [0, 1, 2]) one.clearSlot(slot)
+      for (const one of runners) for (const slot of [0, 1, 2]) begin(one, slot)
       const steps = [[40], [35], [1, 50, 33], [1, 44, 37], [40, 40], [41, 39], [2, 3, 1], [3, 2, 3]]
       for (const lengths of [...steps, ...steps, [200], [39], [1, 40, 33]]) {
         const [graphs, single] = runners.map((one) => {
@@ -201,7 +207,7 @@ describeCuda('flights on cuda', () => {
       ),
     )
     const play = (one: ModelRunner, maxFlights: number) => {
-      for (let slot = 0; slot < 4; slot++) one.clearSlot(slot)
+      for (let slot = 0; slot < 4; slot++) begin(one, slot)
       const flights: ReturnType<ModelRunner['launch']>[] = []
       const results: unknown[] = []
       const land = () => results.push(flights.shift()!.result())
