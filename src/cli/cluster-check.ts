@@ -10,6 +10,8 @@ export interface Finding {
   readonly what: string
   readonly found: string
   readonly fix: string | null
+  /** What is there works without it. */
+  readonly isOptional?: true
 }
 
 /** Of clocks, before it is said: a seal between members holds for two minutes. */

@@ -40,13 +40,18 @@ export const doctor = defineCommand({
 })
 
 function printFindings(findings: readonly Finding[], asJson: boolean, more: object = {}): void {
-  const isUsable = findings.every(({ fix }) => fix === null)
+  const isUsable = findings.every(({ fix, isOptional }) => fix === null || isOptional)
   if (asJson) {
     printJson({ isUsable, findings, ...more })
     return
   }
-  printTable(findings.map(({ what, found, fix }) => [fix === null ? 'ok' : '!!', what, found]))
+  printTable(findings.map((finding) => [markOf(finding), finding.what, finding.found]))
   for (const { what, fix } of findings) if (fix) process.stdout.write(`\n${what}: ${fix}\n`)
+}
+
+function markOf({ fix, isOptional }: Finding): string {
+  if (fix === null) return 'ok'
+  return isOptional ? '--' : '!!'
 }
 
 function node(): Finding {
@@ -156,6 +161,7 @@ function vocabulary(): Finding {
       what: 'vocabulary',
       found: 'World vocabulary not installed (released models need it, the demo model does not)',
       fix: message,
+      isOptional: true,
     }
   }
 }

@@ -56,7 +56,7 @@ export class GrammarCompiler {
       const format = this.#formatOf(constraint)
       return this.#compiler.CompileStructuralTag(JSON.stringify({ type: 'structural_tag', format }))
     } catch (error) {
-      throw notUnderstood(error)
+      throw notUnderstood(this.binding.lastComplaint() ?? wordsOf(error))
     }
   }
 
@@ -103,7 +103,11 @@ export class GrammarCompiler {
 }
 
 /** Exceptions of C++ come as numbers. */
-function notUnderstood(error: unknown): SkeinError {
-  const reason = error instanceof Error ? error.message : 'it is not understood'
+function wordsOf(error: unknown): string {
+  return error instanceof Error ? error.message : 'it is not understood'
+}
+
+function notUnderstood(complaint: string): SkeinError {
+  const reason = complaint.replace(/but got$/, 'but it ends there')
   return new SkeinError('invalid_request', `the grammar of the answer: ${reason.slice(0, 500)}`)
 }

@@ -23,7 +23,8 @@ export interface CompilerHandle extends Handle {
   CompileStructuralTag(json: string): Handle
 }
 
-export interface Binding {
+/** What is used of the module itself. */
+interface Module {
   readonly HEAP8: Int8Array
   readonly JSONFormat: { readonly kJSON: unknown }
   readonly TokenizerInfo: new (
@@ -58,8 +59,13 @@ export interface Binding {
   ): string
 }
 
+export interface Binding extends Module {
+  /** Its own words on what it gave up at, which it does not throw; null while it has not. */
+  lastComplaint(): string | null
+}
+
 const NAME = '@mlc-ai/web-xgrammar'
-/** What it writes beside its results: "Aborted()", which is thrown too, and words of C++ about a client's grammar. */
+/** What it writes beside its results: what it gives up at, and "Aborted()", which is thrown, too. */
 interface Hooks {
   print(text: string): void
   printErr(text: string): void
@@ -69,6 +75,8 @@ interface Hooks {
 const EXPORTED = 'exports.Testings = Testings;'
 const WITH_BINDING = `${EXPORTED} exports.open = (hooks) => Module(hooks);`
 const IMPORT = "await import('module')"
+/** Behind the place in its sources where it was found. */
+const COMPLAINT = /^\[FATAL\] .*?\.\w+:\d+: (.*)$/s
 
 export async function openXgrammar(): Promise<Binding> {
   const require = createRequire(import.meta.url)
@@ -76,9 +84,14 @@ export async function openXgrammar(): Promise<Binding> {
   const text = readFileSync(path, 'utf8')
     .replace(EXPORTED, () => WITH_BINDING)
     .replace(IMPORT, () => "require('module')")
-  const module: { exports: { open?: (hooks: Hooks) => Promise<Binding> } } = { exports: {} }
+  const module: { exports: { open?: (hooks: Hooks) => Promise<Module> } } = { exports: {} }
   const run = new Function('exports', 'module', 'require', '__filename', '__dirname', text)
   run(module.exports, module, require, path, dirname(path))
   if (module.exports.open === undefined) throw new Error(`${NAME} is of another version`)
-  return module.exports.open({ print: () => {}, printErr: () => {} })
+  let complaint: string | null = null
+  const printErr = (text: string) => {
+    complaint = COMPLAINT.exec(text)?.[1]?.trim() ?? complaint
+  }
+  const binding = await module.exports.open({ print: () => {}, printErr })
+  return Object.assign(binding, { lastComplaint: () => complaint })
 }

@@ -245,6 +245,7 @@ async function talked(said: readonly string[]): Promise<void> {
   const typed = [
     ...['"""What is the', 'capital of France?"""', '/undo', 'What is the capital of France?'],
     ...['/fork', 'What is the capital of Japan?', '/branch main', `/save ${file}`, '/regenerate'],
+    '/branch',
     ...['/frok', '/model three', '/tools /nowhere.json', '/exit', 'never said'],
   ]
   const args = [...said, '--model-name', 'two', '--temperature', '0']
@@ -253,6 +254,7 @@ async function talked(said: readonly string[]): Promise<void> {
   expect(stdout).toContain('taken back: What is the\n')
   expect(stdout.match(/is Paris\./g)!.length).toBeGreaterThanOrEqual(2)
   expect(stdout).toContain('Tokyo')
+  expect(stdout).toContain('* main  1 turn\n')
   expect(stdout).toContain('no command /frok; did you mean /fork?')
   expect(stdout).toContain('no model three; /model lists them')
   expect(stdout).toContain("open '/nowhere.json'")

@@ -1,8 +1,10 @@
 /** The commands about models, as processes: a GGUF that brings its vocabulary, convert, pull, ls, rm, and names. */
+import { spawn } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { skein } from '../helpers/cli.ts'
+import { MAIN, skein } from '../helpers/cli.ts'
 import { type FakeHub, startFakeHub } from '../helpers/fake-hub.ts'
 import { readTensors, writeAsGguf } from '../helpers/formats.ts'
 import { writeRandomRwkv7 } from '../helpers/pth.ts'
@@ -82,4 +84,30 @@ test('pulled, listed, used by name, removed', async () => {
   expect(await ok('rm', 'tiny.Q8_0')).toContain(`removed ${path}`)
   expect(existsSync(path)).toBe(false)
   expect((await skein(['rm', 'tiny.Q8_0'])).stderr).toContain('no pulled model "tiny.Q8_0"')
+})
+
+test('a pull that Ctrl-C ends says so, and the next one goes on from there', async () => {
+  const cdn = '/cdn/tests/tiny/tiny.Q8_0.gguf'
+  hub.faults.set(cdn, [{ kind: 'stall', bytes: 1000 }])
+  const child = spawn(process.execPath, [MAIN, 'pull', 'tests/tiny'])
+  const ended = new Promise((resolve) => child.on('close', resolve))
+  const said = text(child.stderr)
+  await expect.poll(async () => (await skein(['ls'])).stdout).toMatch(/1\.00 KB .*incomplete/)
+  child.kill('SIGINT')
+  expect([await ended, await said]).toEqual([
+    130,
+    'skein: stopped; the same command goes on with what has come\n',
+  ])
+  await ok('pull', 'tests/tiny')
+  expect(hub.requests.at(-1)).toBe(`GET ${cdn} bytes=1000-`)
+  await ok('rm', 'tiny.Q8_0')
+})
+
+test('doctor calls a machine usable that lacks the World vocabulary alone', async () => {
+  const { findings, isUsable } = JSON.parse(await ok('doctor', '--json'))
+  type Found = { what: string; fix: string | null; isOptional?: true }
+  const { fix, isOptional } = findings.find(({ what }: Found) => what === 'vocabulary')
+  expect([fix, isOptional]).toEqual([expect.any(String), true])
+  const others = findings.filter(({ what }: Found) => what !== 'vocabulary')
+  expect(isUsable).toBe(others.every((one: Found) => one.fix === null))
 })

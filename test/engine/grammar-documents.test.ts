@@ -80,3 +80,11 @@ test('a grammar that ends its instance says so where it was asked, and writes no
   for (const spy of written) expect(spy).not.toHaveBeenCalled()
   vi.restoreAllMocks()
 })
+
+test.each([
+  ['root ::= ((', 'line 1, column 12: Expect element, but it ends there'],
+  ['root ::= x', 'line 1, column 10: Rule "x" is not defined'],
+])('what is wrong with the grammar %s is said by line and column', async (ebnf, said) => {
+  const broken = new GrammarCompiler(await openXgrammar(), vocabulary)
+  expect(() => broken.compile('k', { type: 'grammar', ebnf })).toThrow(said)
+})

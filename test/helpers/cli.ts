@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
 
-const MAIN = join(import.meta.dirname, '../../dist/cli/main.js')
+export const MAIN = join(import.meta.dirname, '../../dist/cli/main.js')
 export const DEMO = join(import.meta.dirname, '../../models/demo.pth')
 
 export interface Finished {

@@ -21,6 +21,8 @@ export type Fault =
   | { readonly kind: 'redirect'; readonly location: string }
   /** The connection ends after so many bytes of the body. */
   | { readonly kind: 'cut'; readonly bytes: number }
+  /** Nothing comes after so many bytes of the body. */
+  | { readonly kind: 'stall'; readonly bytes: number }
   /** The connection ends before the answer. */
   | { readonly kind: 'reset' }
   /** Everything is sent although a part was asked for. */
@@ -130,11 +132,13 @@ function sendFile(
   if (start > 0)
     response.setHeader('content-range', `bytes ${start}-${content.length - 1}/${content.length}`)
   response.writeHead(start > 0 ? 206 : 200, { 'content-length': content.length - start })
-  if (fault?.kind !== 'cut') {
+  if (fault?.kind !== 'cut' && fault?.kind !== 'stall') {
     response.end(content.subarray(start))
     return
   }
-  response.write(content.subarray(start, start + fault.bytes), () => response.destroy())
+  const { kind, bytes } = fault
+  const end = () => kind === 'cut' && response.destroy()
+  response.write(content.subarray(start, start + bytes), end)
 }
 
 function redirect(response: ServerResponse, location: string): void {

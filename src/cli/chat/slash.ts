@@ -69,7 +69,8 @@ const COMMANDS: Readonly<Record<string, SlashCommand>> = {
       say(
         conversation.branches
           .map(
-            ([one, turns]) => `${one === conversation.branch ? '*' : ' '} ${one}  ${turns} turns`,
+            ([one, turns]) =>
+              `${one === conversation.branch ? '*' : ' '} ${one}  ${turnsOf(turns)}`,
           )
           .join('\n'),
       )
@@ -88,7 +89,7 @@ const COMMANDS: Readonly<Record<string, SlashCommand>> = {
     about: 'go on with a conversation that was written as JSON',
     run({ conversation, say }, path) {
       conversation.load(named(path, '/load'))
-      say(`${conversation.branches[0]![1]} turns from ${path}`)
+      say(`${turnsOf(conversation.branches[0]![1])} from ${path}`)
     },
   },
   '/model': {
@@ -169,6 +170,10 @@ function helpText(): string {
     `${'"""'.padEnd(width)}begins and ends a text of several lines; Alt+Enter begins one more`,
     `${'Ctrl-C'.padEnd(width)}stops an answer, else clears what is typed, else leaves`,
   ].join('\n')
+}
+
+function turnsOf(count: number): string {
+  return count === 1 ? '1 turn' : `${count} turns`
 }
 
 /** Taken out of the conversation. */

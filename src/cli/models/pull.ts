@@ -7,7 +7,7 @@ import { findModel, listModels, modelsFolder, removeModel } from '../../hub/mode
 import { type Pulled, type PullOptions, pullModel, pullVocabulary } from '../../hub/pull.ts'
 import { toggle } from '../../settings/flags.ts'
 import { defineCommand } from '../terminal/command.ts'
-import { formatBytes, printJson, printTable, progressBar } from '../terminal/output.ts'
+import { formatBytes, INTERRUPTED, printJson, printTable, progressBar } from '../terminal/output.ts'
 
 /** The name of the World vocabulary among the models'. */
 const VOCABULARY = 'vocabulary'
@@ -41,10 +41,21 @@ export async function pullAll(name: string, isOffline = false) {
     isOffline: isOffline || isOfflineByVariable(),
     onFile: (file) => progressBar(basename(file)),
   }
-  const pulled = name === VOCABULARY ? undefined : await pullModel(name, options)
-  const vocabulary =
-    pulled && hasVocabulary(pulled.path) ? undefined : await pullVocabulary(options)
-  return { pulled, vocabulary }
+  process.once('SIGINT', leave)
+  try {
+    const pulled = name === VOCABULARY ? undefined : await pullModel(name, options)
+    const vocabulary =
+      pulled && hasVocabulary(pulled.path) ? undefined : await pullVocabulary(options)
+    return { pulled, vocabulary }
+  } finally {
+    process.off('SIGINT', leave)
+  }
+}
+
+function leave(): void {
+  const line = process.stderr.isTTY ? '\n' : ''
+  process.stderr.write(`${line}skein: stopped; the same command goes on with what has come\n`)
+  process.exit(INTERRUPTED)
 }
 
 export function isOfflineByVariable(): boolean {

@@ -15,7 +15,6 @@ export function progressBar(
   if (!process.stderr.isTTY) return progressLines(label, format)
   const bar = new SingleBar({
     format: `${label} {bar} {percentage}% {done}/{whole}`,
-    hideCursor: true,
     stream: process.stderr,
     clearOnComplete: true,
   })

@@ -6,7 +6,7 @@
 import { rmSync } from 'node:fs'
 import { createServer, type Server, type ServerResponse } from 'node:http'
 import { CALLER_HEADER, type MemberSeal } from '../../cluster/member-seal.ts'
-import { stateSocketOf } from '../../cluster/state-socket.ts'
+import { dropStaleSockets, stateSocketOf } from '../../cluster/state-socket.ts'
 import { warn } from '../store/failures.ts'
 
 interface Offer {
@@ -52,6 +52,8 @@ export class Offers {
   /** Null, and a warning, where the machine has no place for a socket: then all goes through the storage. */
   static async open(options: OffersOptions): Promise<Offers | null> {
     const offers = new Offers(options)
+    // Only the tidiness of a folder hangs on it.
+    dropStaleSockets().catch(() => {})
     try {
       await new Promise<void>((resolve, reject) => {
         offers.#server.once('error', reject).listen(offers.#socket, resolve)
