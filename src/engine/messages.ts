@@ -114,7 +114,11 @@ export interface SessionUse {
    * the one before that: the answer had become one, and nobody had seen it.
    */
   readonly origin?: string | undefined
+  /** Kept with the turn that the answer becomes, for whoever reads it back; at most MAX_NOTE_BYTES. */
+  readonly note?: string | undefined
 }
+
+export const MAX_NOTE_BYTES = 32 * 1024
 
 /** A turn of a session, and the version of the session that it made or found. */
 export interface SessionPosition {
@@ -222,6 +226,8 @@ export interface SessionInfo {
   readonly bytes: number
   /** A request is writing to it. */
   readonly isBusy: boolean
+  /** What the head's request left beside it; of a session that is asked for by its id. */
+  readonly note?: string | undefined
 }
 
 /** Names a session. A foreign tenant's is `not_found`. */

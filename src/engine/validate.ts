@@ -5,12 +5,13 @@
  */
 import { SkeinError } from '../errors.ts'
 import { checkConstraint } from '../grammar/check.ts'
-import type {
-  EmbeddingTask,
-  GenerateRequest,
-  MixedState,
-  SamplingParams,
-  SessionUse,
+import {
+  type EmbeddingTask,
+  type GenerateRequest,
+  MAX_NOTE_BYTES,
+  type MixedState,
+  type SamplingParams,
+  type SessionUse,
 } from './messages.ts'
 
 /** Limits of this engine that a request can break. */
@@ -65,7 +66,7 @@ function checkPrompt(
 
 function checkSession(
   request: GenerateRequest,
-  { id, from, ttlSeconds }: SessionUse,
+  { id, from, ttlSeconds, note = '' }: SessionUse,
   { hasSessions }: RequestLimits,
 ): void {
   if (!hasSessions) {
@@ -80,6 +81,8 @@ function checkSession(
   demand(isTurn, 'session.from', `must be the number of a turn, not ${from}`)
   const isTime = ttlSeconds === undefined || ttlSeconds > 0
   demand(isTime, 'session.ttlSeconds', `must be more than 0, not ${ttlSeconds}`)
+  const isShort = Buffer.byteLength(note) <= MAX_NOTE_BYTES
+  demand(isShort, 'session.note', `must be at most ${MAX_NOTE_BYTES} bytes`)
 }
 
 /** Ascending, so that the first and the last are what they are taken for. */

@@ -56,6 +56,8 @@ export interface Turn {
   readonly state: KeptState
   /** Of the request whose answer it is, where that has given one. */
   readonly origin?: string | undefined
+  /** What that request left beside it. */
+  readonly note?: string | undefined
 }
 
 export interface Session {

@@ -377,9 +377,12 @@ function recordOf(session: Session, coming: ReadonlySet<KeptState>): SessionReco
   const saved = [...session.turns.values()].filter(isSaved)
   if (saved.length === 0) return null
   const head = headAmong(session, isSaved)
-  const turns = saved.map(({ turn, parent, createdAt: at, state, origin }) => {
+  const turns = saved.map(({ turn, parent, createdAt: at, state, origin, note }) => {
     const { key, numTokens, bytes, isForeign } = state
-    const made = origin === undefined ? {} : { origin }
+    const made = {
+      ...(origin === undefined ? {} : { origin }),
+      ...(note === undefined ? {} : { note }),
+    }
     return { turn, parent, createdAt: at, key, numTokens, bytes, isForeign, ...made }
   })
   return { version, head, nextTurn, createdAt, updatedAt, ttlMs, turns }

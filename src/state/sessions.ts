@@ -44,9 +44,9 @@ export class Sessions {
     const times = { createdAt, updatedAt, ttlMs }
     const session: Session = { namespace, id, version, head, nextTurn, ...times, ...own, claim }
     this.#add(session)
-    for (const { turn, parent, createdAt: at, origin, ...facts } of turns) {
+    for (const { turn, parent, createdAt: at, origin, note, ...facts } of turns) {
       const state = this.#states.get(facts.key) ?? createKept({ namespace, ...facts }, 'saved')
-      this.#hold(session, { turn, parent, createdAt: at, state, origin })
+      this.#hold(session, { turn, parent, createdAt: at, state, origin, note })
     }
   }
 
@@ -113,8 +113,14 @@ export class Sessions {
   }
 
   /** Adds a turn after `parent` and makes it the head. Those that are too many then are there until `prune`. */
-  addTurn(session: Session, parent: number, state: KeptState, origin?: string): Turn {
-    const turn = { turn: session.nextTurn, parent, createdAt: this.#now(), state, origin }
+  addTurn(
+    session: Session,
+    parent: number,
+    state: KeptState,
+    made: Pick<Turn, 'origin' | 'note'> = {},
+  ): Turn {
+    const { origin, note } = made
+    const turn = { turn: session.nextTurn, parent, createdAt: this.#now(), state, origin, note }
     session.nextTurn++
     this.#hold(session, turn)
     this.#setHead(session, turn.turn)
@@ -167,14 +173,14 @@ export class Sessions {
     this.#setHead(session, number)
   }
 
-  /** A new session with the turns that lead to `number`, which keep their numbers and share their states. */
+  /** A new session with the turns that lead to `number`, which keep their numbers and share their states. Notes stay behind. */
   fork(from: Session, newId: string, number: number): Session {
     this.turnOf(from, number)
     this.refuseTaken(from.namespace, newId)
     const session = this.create(from.namespace, newId, from.ttlMs)
     const path: Turn[] = []
     for (let at = from.turns.get(number); at; at = from.turns.get(at.parent)) path.unshift(at)
-    for (const turn of path) this.#hold(session, { ...turn })
+    for (const turn of path) this.#hold(session, { ...turn, note: undefined })
     session.nextTurn = number + 1
     this.#setHead(session, number)
     return session

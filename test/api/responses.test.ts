@@ -237,10 +237,20 @@ describe.skipIf(!hasDemo)('conversations', () => {
   })
 
   test('stored, read back, deleted', async () => {
-    const asked = { ...greedy, input: 'Hello.', instructions: 'Be kind.' }
-    const made = await client.responses.create(asked)
+    const weather = { type: 'function', name: 'weather', parameters: {}, strict: false } as const
+    const asked = {
+      ...greedy,
+      input: 'Hello.',
+      instructions: 'Be kind.',
+      metadata: { from: 'a test' },
+      tools: [weather],
+      tool_choice: 'none',
+    } as const
+    const made = await client.responses.create({ ...asked, tools: [...asked.tools] })
     const kept = await client.responses.retrieve(made.id)
-    expect(kept).toMatchObject({ id: made.id, model: 'demo', status: 'completed' })
+    const { usage: _usage, ...said } = made
+    expect(kept).toEqual({ ...said, status: 'completed', output: kept.output })
+    expect(kept).toMatchObject({ metadata: { from: 'a test' }, tools: [{ name: 'weather' }] })
     expect(kept.output_text).toBe(made.output_text)
     expect(kept.output.map(({ id }) => id)).toEqual(made.output.map(({ id }) => id))
     const items = await client.responses.inputItems.list(made.id)

@@ -646,3 +646,23 @@ describe('a request that is asked once more, since nobody saw its answer', () =>
     await engine.close()
   })
 })
+
+describe('a note', () => {
+  test('stays with its turn, after a restart too, and not with a fork of it', async () => {
+    const folder = newFolder()
+    const first = openAt(folder)
+    await tell(first.engine, turnOf({ prompt: promptOf(3) }, { note: 'one' }))
+    expect(await call(first.engine, 'sessions.get', REF)).toMatchObject({ note: 'one' })
+    expect(await call(first.engine, 'sessions.list', REF)).toMatchObject([{ id: 's' }])
+    await call(first.engine, 'sessions.fork', { ...REF, newId: 'f' })
+    await first.engine.close()
+    const { engine } = openAt(folder)
+    const of = async (id: string) => (await call(engine, 'sessions.get', { ...REF, id })).note
+    expect([await of('s'), await of('f')]).toEqual(['one', undefined])
+    await tell(engine, turnOf({ id: 'next', prompt: promptOf(4) }))
+    expect(await of('s')).toBeUndefined()
+    const long = turnOf({ id: 'long', prompt: promptOf(4) }, { note: 'é'.repeat(20_000) })
+    expect(() => engine.submit(long)).toThrow(/session.note/)
+    await engine.close()
+  })
+})

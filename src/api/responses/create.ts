@@ -16,6 +16,7 @@ import {
   thinkingFor,
   UNREAD,
 } from './body.ts'
+import { echoOf, noteOf } from './echo.ts'
 import { responseId } from './ids.ts'
 import { conversationOf } from './input.ts'
 import { Output } from './output.ts'
@@ -56,11 +57,13 @@ async function prepare(call: ResponseCall): Promise<PreparedChat> {
   const fields = { temperature, top_p }
   const before = body.previous_response_id ?? null
   const isKept = isStored(body)
+  const sampling = toSampling(fields, model)
+  const note = isKept ? noteOf(call, model.id, sampling) : null
   return await prepareChat(await conversationOf(body, finder(call)), {
     id,
     n: 1,
     maxTokens: body.max_output_tokens ?? limits.defaultChatTokens,
-    sampling: toSampling(fields, model),
+    sampling,
     stop: toStop(fields, [], model, limits),
     logprobs: null,
     tenant,
@@ -75,6 +78,7 @@ async function prepare(call: ResponseCall): Promise<PreparedChat> {
           ifBusy: 'conflict',
           onCancel: 'drop',
           ttlSeconds: KEPT_SECONDS,
+          ...(note === null ? {} : { note }),
         }
       : null,
     param: 'input',
@@ -157,7 +161,12 @@ async function* answer(
   const { model, request } = chat
   const output = new Output(request.id)
   const respond = (status: string, items: object[], rest: object) => ({
-    ...echoOf(call, chat),
+    id: request.id,
+    object: 'response',
+    ...echoOf(call, model.id, request.sampling),
+    error: null,
+    incomplete_details: null,
+    store: request.session !== undefined && body.store !== false,
     status,
     output: items,
     ...rest,
@@ -205,34 +214,6 @@ async function goOnFrom(
   } catch (thrown) {
     const isUnknown = thrown instanceof SkeinError && thrown.code === 'not_found'
     throw isUnknown ? unknownResponse('previous_response_id') : thrown
-  }
-}
-
-/** What a response says of its request. */
-function echoOf({ body, now }: ResponseCall, { model, request }: PreparedChat): object {
-  const { text, tool_choice, tools, reasoning } = body
-  return {
-    id: request.id,
-    object: 'response',
-    created_at: now,
-    model: model.id,
-    error: null,
-    incomplete_details: null,
-    instructions: body.instructions ?? null,
-    max_output_tokens: body.max_output_tokens ?? null,
-    metadata: body.metadata ?? {},
-    parallel_tool_calls: body.parallel_tool_calls ?? true,
-    previous_response_id: body.previous_response_id ?? null,
-    reasoning: { effort: reasoning?.effort ?? null, summary: null },
-    service_tier: 'default',
-    store: request.session !== undefined && body.store !== false,
-    temperature: request.sampling.temperature,
-    text: { format: text?.format ?? { type: 'text' } },
-    tool_choice: tool_choice ?? 'auto',
-    tools: tools ?? [],
-    top_p: request.sampling.topP,
-    truncation: 'disabled',
-    background: false,
   }
 }
 

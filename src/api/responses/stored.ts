@@ -1,6 +1,6 @@
 /**
- * Responses that were stored: each is a session whose last turn it is. Nothing but the session is kept, so what a response
- * said is read back from its tokens, and is gone when the session is.
+ * Responses that were stored: each is a session whose last turn it is. What it said and was asked is read back from the
+ * session's tokens, what its request said besides from the turn's note; all is gone when the session is.
  */
 import type { SessionInfo } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
@@ -10,6 +10,7 @@ import type { ModelRegistry, ServedModel } from '../models.ts'
 import { type Call, get, json, type Route } from '../route.ts'
 import { readTurn, spansTo, type TranscriptMessage } from '../sessions/transcript.ts'
 import type { WireItem } from './body.ts'
+import { echoIn } from './echo.ts'
 import { isResponseId, responseOfItem } from './ids.ts'
 import type { FindItem } from './input.ts'
 import { Output } from './output.ts'
@@ -32,19 +33,12 @@ export function storedRoutes(): Route[] {
         id: session.id,
         object: 'response',
         created_at: Math.floor(session.createdAt / 1000),
+        model: model.id,
+        ...echoIn(session.note),
         status: 'completed',
         error: null,
         incomplete_details: null,
-        instructions: null,
-        metadata: {},
-        model: model.id,
         output,
-        parallel_tool_calls: true,
-        temperature: null,
-        tool_choice: 'auto',
-        tools: [],
-        top_p: null,
-        truncation: 'disabled',
         store: true,
       })
     }),

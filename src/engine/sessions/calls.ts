@@ -73,7 +73,12 @@ export function sessionCalls(context: CallContext): SessionHandlers {
     'sessions.list': ({ tenant, ...page }) => listPage(turns, context.namespaceOf(tenant), page),
     'sessions.get': (ref) => {
       return look(turns, nameOf(ref), (found) => {
-        return 'record' in found ? infoOfRecord(found) : infoOf(found)
+        if ('record' in found) {
+          const { turns: kept, head } = found.record
+          const note = kept.find(({ turn }) => turn === head)?.note
+          return { ...infoOfRecord(found), note }
+        }
+        return { ...infoOf(found), note: found.turns.get(found.head)?.note }
       })
     },
     'sessions.fork': async ({ newId, turn, storedBytes, ...ref }) => {

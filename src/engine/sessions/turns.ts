@@ -135,8 +135,7 @@ export class SessionTurns implements SessionShelf {
     const { head, ttlMs } = session
     if (use.ttlMs !== undefined) session.ttlMs = use.ttlMs
     const continued = use.parent?.turn ?? 0
-    const { origin } = owner.request.session!
-    const turn = this.sessions.addTurn(session, continued, state, origin)
+    const turn = this.sessions.addTurn(session, continued, state, owner.request.session)
     const position = { id: session.id, turn: turn.turn, version: session.version, continued }
     this.mover.saver?.addState(state)
     // What may be another's by now is not told of before it is written either.

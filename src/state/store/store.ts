@@ -25,6 +25,7 @@ export interface TurnRecord {
   readonly bytes: number
   readonly isForeign: boolean
   readonly origin?: string | undefined
+  readonly note?: string | undefined
 }
 
 export interface SessionName {
