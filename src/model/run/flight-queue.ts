@@ -124,8 +124,8 @@ function isRead({ logits, hidden }: RowReads): boolean {
 
 class StepFlight implements Flight<RowResult[]> {
   readonly landing?: Promise<unknown>
-  readonly #isOver: () => boolean
-  #finish: (() => RowResult[]) | null
+  /** Null once it has landed: both close over the flight before, which closes over the one before it, and so on. */
+  #flying: { readonly isOver: () => boolean; readonly finish: () => RowResult[] } | null
   #results: RowResult[] = []
   #drawn: number[] = []
 
@@ -135,12 +135,11 @@ class StepFlight implements Flight<RowResult[]> {
     finish: () => RowResult[],
   ) {
     if (landing) this.landing = landing
-    this.#isOver = isOver
-    this.#finish = finish
+    this.#flying = { isOver, finish }
   }
 
   get isDone(): boolean {
-    return this.#finish === null || this.#isOver()
+    return this.#flying === null || this.#flying.isOver()
   }
 
   /** Drawn tokens of all rows. */
@@ -150,10 +149,9 @@ class StepFlight implements Flight<RowResult[]> {
   }
 
   result(): RowResult[] {
-    if (this.#finish === null) return this.#results
-    this.#results = this.#finish()
-    // What it closes over is the flight before, and so on.
-    this.#finish = null
+    if (this.#flying === null) return this.#results
+    this.#results = this.#flying.finish()
+    this.#flying = null
     this.#drawn = this.#results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
     return this.#results
   }
