@@ -285,6 +285,16 @@ export interface EngineCalls {
     params: SessionRef & { readonly turn: number; readonly start: number; readonly end: number }
     result: Int32Array
   }
+  /** A token by which other tenants may copy a turn (default: the head) for a while. */
+  'sessions.share': {
+    params: SessionRef & { readonly turn?: number | undefined; readonly seconds: number }
+    result: { readonly token: string; readonly turn: number; readonly expiresAt: number }
+  }
+  /** A new session whose turn 1 is what the token was given for. */
+  'sessions.open': {
+    params: SessionRef & { readonly token: string; readonly storedBytes?: number | undefined }
+    result: SessionInfo
+  }
   /** A new session whose turn 1 is an exported state. `conflict` if the id exists. */
   'sessions.import': {
     params: SessionRef & {

@@ -101,6 +101,7 @@ export class States {
       acceptsForeign: options.acceptsForeign,
       namespaceOf: (tenant) => this.#sessionNamespace(tenant),
       sealKeyOf: (tenant) => namespaceOf(this.#secret, 'seal', tenant),
+      linkKey: () => namespaceOf(this.#secret, 'link'),
     })
   }
 

@@ -622,6 +622,53 @@ describe('tenants and files', () => {
   })
 })
 
+describe('a link to a turn', () => {
+  test('gives another tenant a copy that goes on as the original would, and leaves that alone', async () => {
+    const { engine } = setUp()
+    await tell(engine, turnOf({ prompt: promptOf(60), maxTokens: 9 }))
+    const history = await transcript(engine)
+    const { token, turn } = await call(engine, 'sessions.share', { ...REF, seconds: 60 })
+    expect(turn).toBe(1)
+    await tell(engine, turnOf({ id: 'b', prompt: promptOf(5) }))
+    const copy = { tenant: 'yours', id: 'copy' }
+    const opened = await call(engine, 'sessions.open', { ...copy, token })
+    expect(opened.turns.map(({ numTokens }) => numTokens)).toEqual([history.length])
+    const request = turnOf({ tenant: 'yours', prompt: promptOf(4) }, { id: 'copy' })
+    const { collected } = await tell(engine, request)
+    expect(collected.answer('a')).toEqual(answerAfter(history, request).answer)
+    expect((await call(engine, 'sessions.get', REF)).head).toBe(2)
+    expect(await call(engine, 'sessions.list', { tenant: 'yours' })).toHaveLength(1)
+    // The name is taken now; and a copy counts as any other session.
+    expect(await refusal(engine, 'sessions.open', { ...copy, token })).toBe('conflict')
+    const third = { tenant: 'third', id: 'x', token, storedBytes: 1 }
+    expect(await refusal(engine, 'sessions.open', third)).toBe('too_large')
+  })
+
+  test('is for the owner to make; one that was changed, is of another server, has expired or lost its session opens nothing', async () => {
+    const { engine } = setUp()
+    await tell(engine, turnOf({}))
+    const foreign = { tenant: 'yours', id: REF.id, seconds: 60 }
+    expect(await refusal(engine, 'sessions.share', foreign)).toBe('not_found')
+    const missing = { ...REF, turn: 7, seconds: 60 }
+    expect(await refusal(engine, 'sessions.share', missing)).toBe('not_found')
+    const open = (token: string, to = engine) =>
+      refusal(to, 'sessions.open', { tenant: 'yours', id: 'copy', token })
+    const { token } = await call(engine, 'sessions.share', { ...REF, seconds: 60 })
+    for (let at = 0; at < token.length - 1; at += 7) {
+      const other = token[at] === 'A' ? 'B' : 'A'
+      expect(await open(token.slice(0, at) + other + token.slice(at + 1))).toBe('not_found')
+    }
+    for (const none of ['x', '', token.slice(0, 30)]) expect(await open(none)).toBe('not_found')
+    const elsewhere = setUp().engine
+    await tell(elsewhere, turnOf({}))
+    expect(await open(token, elsewhere)).toBe('not_found')
+    const late = await call(engine, 'sessions.share', { ...REF, seconds: -1 })
+    expect(await open(late.token)).toBe('not_found')
+    await call(engine, 'sessions.delete', REF)
+    expect(await open(token)).toBe('not_found')
+  })
+})
+
 describe('a request that is asked once more, since nobody saw its answer', () => {
   test('continues the turn before its own, after a restart too', async () => {
     const folder = newFolder()

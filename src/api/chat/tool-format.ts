@@ -19,22 +19,28 @@ export interface ToolFormat {
 
 export const G1_TOOLS: ToolFormat = {
   list: ({ tools, choice }) => {
-    const order = choice === 'auto' ? ASK_IF_NEEDED : 'Return only a JSON function call.'
+    const order = ORDERS[choice === 'auto' ? 0 : 1]
     return `Tools:\n[\n${tools.map((tool) => toolLine(tool)).join(',\n')}\n]\n${order}`
   },
   calls: (calls) => calls.map((call) => `\`\`\`json\n${callLine(call)}\n\`\`\``).join('\n'),
-  result: (content) => `Function output:\n${withoutBlankLines(content)}`,
+  result: (content) => `${RESULT_HEAD}${withoutBlankLines(content)}`,
   opening: '```json',
   closing: '```',
 }
 
-const ASK_IF_NEEDED = 'Return only a JSON function call, or answer where no function is needed.'
+/** Where the model may answer, too, and where it has to call. */
+export const ORDERS = [
+  'Return only a JSON function call, or answer where no function is needed.',
+  'Return only a JSON function call.',
+] as const
+export const RESULT_HEAD = 'Function output:\n'
 
 /** The models know `arguments`, one entry each; which of them may be left out is said where not all are needed. */
 function toolLine({ name, description, parameters }: Tool): string {
   const { properties = {}, required = [], ...rest } = parameters === true ? {} : parameters || {}
   const isPlain = Object.keys(rest).every((keyword) => PLAIN.includes(keyword))
-  const about = description === '' ? {} : { description: withoutBlankLines(description) }
+  const said = withoutBlankLines(description)
+  const about = said === '' ? {} : { description: said }
   if (!isPlain) return JSON.stringify({ name, ...about, arguments: parameters })
   const names = Object.keys(properties as object)
   const needed = (required as readonly string[]).filter((one) => names.includes(one))

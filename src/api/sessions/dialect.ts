@@ -21,6 +21,7 @@ import {
   type Route,
 } from '../route.ts'
 import { Maybe } from '../schema.ts'
+import { type ReadTurn, ToolTurns } from './tool-turns.ts'
 import { lastSpans, readTurn, spansTo, titleOf } from './transcript.ts'
 import { checkNewId, SessionId, TurnNumber } from './use.ts'
 
@@ -37,6 +38,7 @@ export function sessionsDialect(): Dialect {
       transcriptRoute(),
       exportRoute(),
       importRoute(),
+      ...shareRoutes(),
       statesRoute(),
     ],
     renderError: renderOpenAiError,
@@ -156,6 +158,7 @@ function transcriptRoute(): Route {
     // The title is of the beginning, which may not be among what is shown.
     const opening =
       start === 0 ? texts[0] : readTurn(model.tokenizer, await read(0, TITLE_TOKENS), false)
+    const tools = new ToolTurns()
     return json({
       object: 'session.transcript',
       id: session.id,
@@ -168,10 +171,16 @@ function transcriptRoute(): Route {
         parent: span.parent,
         tokens: span.end - span.start,
         text,
-        messages,
+        messages: null,
+        ...(messages === null ? {} : wireWords(tools.read(messages))),
       })),
     })
   })
+}
+
+function wireWords({ messages, tools }: ReadTurn): object {
+  if (tools.length === 0) return { messages }
+  return { messages, tools: tools.map((one) => ({ type: 'function', function: one })) }
 }
 
 /** More than a title has. */
@@ -218,6 +227,44 @@ function importRoute(): Route {
       return json(wireSession(await modelOf(call).client.call('sessions.import', params)))
     },
   }
+}
+
+const DAY_SECONDS = 86_400
+
+/** A link gives whoever has a key of this server a copy; the session itself stays with its own key. */
+function shareRoutes(): Route[] {
+  const shareBody = Type.Object({
+    model: Maybe(Type.String()),
+    turn: Maybe(TurnNumber),
+    ttl_seconds: Maybe(Type.Number({ minimum: 1, maximum: 366 * DAY_SECONDS })),
+  })
+  const openBody = Type.Object({
+    model: Maybe(Type.String()),
+    token: Type.String({ minLength: 1, maxLength: 4096 }),
+  })
+  return [
+    mayLackBody(
+      post('/v1/sessions/:id/share', 'A link to a copy of a turn', shareBody, async (call) => {
+        const { turn, ttl_seconds } = call.body
+        const life = ttl_seconds ?? 7 * DAY_SECONDS
+        const params = { ...refOf(call), turn: turn ?? undefined, seconds: life }
+        const shared = await modelOf(call).client.call('sessions.share', params)
+        const { token, expiresAt } = shared
+        const fields = { token, turn: shared.turn, expires: seconds(expiresAt) }
+        return json({ object: 'session.share', id: call.params.id, ...fields })
+      }),
+    ),
+    post(
+      '/v1/sessions/:id/open',
+      'A new session that is a copy of what a link leads to',
+      openBody,
+      async (call) => {
+        checkNewId(call.params.id!)
+        const params = { ...refOf(call), token: call.body.token }
+        return json(wireSession(await modelOf(call).client.call('sessions.open', params)))
+      },
+    ),
+  ]
 }
 
 /** By the field `model` of the body or of the query; the only one when absent. */

@@ -1,36 +1,32 @@
 /** What may be done to sessions beside continuing them: the methods of EngineCalls, one function each. */
 import { assert, SkeinError } from '../../errors.ts'
-import { inTurns, type Steps } from '../../state/in-turns.ts'
+import { inTurns } from '../../state/in-turns.ts'
 import { type KeptState, type Session, type Turn, tierOf } from '../../state/kept-state.ts'
 import type { Saver } from '../../state/saver.ts'
-import { sealing, unsealing } from '../../state/seal.ts'
+import { sealing } from '../../state/seal.ts'
 import { expiresAt } from '../../state/sessions.ts'
-import { type ModelIdentity, type Snapshot, transcriptOf } from '../../state/snapshot.ts'
-import { decoding, encoding } from '../../state/snapshot-file.ts'
+import { transcriptOf } from '../../state/snapshot.ts'
+import { encoding } from '../../state/snapshot-file.ts'
 import type {
   SessionName,
   SessionRecord,
   StoredSession,
   TurnRecord,
 } from '../../state/store/store.ts'
-import type { CallHandlers, EngineCall, EngineCalls, SessionInfo, SessionRef } from '../messages.ts'
+import type { CallHandlers, EngineCall, SessionInfo, SessionRef } from '../messages.ts'
 import { busy } from './claims.ts'
+import { decodeImported, decodeOwn, type ImportContext, importSession } from './imports.ts'
+import { openLink, sealLink } from './links.ts'
 import type { SessionTurns } from './turns.ts'
 import { refuseVersion, unknownSession } from './writers.ts'
 
 export type SessionHandlers = Pick<CallHandlers, Extract<EngineCall, `sessions.${string}`>>
 
-interface CallContext {
-  readonly turns: SessionTurns
-  readonly identity: ModelIdentity
-  readonly vocabSize: number
+interface CallContext extends ImportContext {
   /** Changes are reported only when they are on disk. */
   readonly isDurable: boolean
-  /** Whether a state that was not handed out here, to the same tenant, may become a session. */
-  readonly acceptsForeign: boolean
-  namespaceOf(tenant: string): string
-  /** What exports of a tenant are sealed with. */
-  sealKeyOf(tenant: string): string
+  /** What links to turns are sealed with. */
+  readonly linkKey: () => string
 }
 
 /** A session, and how it becomes what it was before. */
@@ -68,6 +64,11 @@ export function sessionCalls(context: CallContext): SessionHandlers {
     }
     if (session.isDeleted) throw unknownSession(session.id)
     return infoOf(session)
+  }
+  const exported = (found: Session | StoredSession, turn: number | undefined) => {
+    return 'record' in found
+      ? exportStored(found, turn, context)
+      : exportTurn(turnFor(turns, found, turn), context)
   }
   return {
     'sessions.list': ({ tenant, ...page }) => listPage(turns, context.namespaceOf(tenant), page),
@@ -118,11 +119,7 @@ export function sessionCalls(context: CallContext): SessionHandlers {
       return null
     },
     'sessions.export': async ({ turn, ...ref }) => {
-      const file = await look(turns, nameOf(ref), (found) => {
-        return 'record' in found
-          ? exportStored(found, turn, context)
-          : exportTurn(turnFor(turns, found, turn), context)
-      })
+      const file = await look(turns, nameOf(ref), (found) => exported(found, turn))
       return inTurns(sealing(file, context.sealKeyOf(ref.tenant)))
     },
     'sessions.tokens': async ({ turn, start, end, ...ref }) => {
@@ -132,6 +129,22 @@ export function sessionCalls(context: CallContext): SessionHandlers {
           : textOf(turns, turnFor(turns, found, turn).state)
       })
       return transcriptOf(text).slice(start, end)
+    },
+    'sessions.share': async ({ turn, seconds, ...ref }) => {
+      const name = nameOf(ref)
+      const shared = await look(turns, name, (found) => {
+        return 'record' in found ? storedTurn(found, turn).turn : turnFor(turns, found, turn).turn
+      })
+      const expiresAt = Date.now() + 1000 * seconds
+      const token = sealLink({ ...name, turn: shared, expiresAt }, context.linkKey())
+      return { token, turn: shared, expiresAt }
+    },
+    'sessions.open': async ({ token, ...params }) => {
+      const { turn, ...name } = openLink(token, context.linkKey(), Date.now())
+      const file = await look(turns, name, (found) => exported(found, turn))
+      const snapshot = await decodeOwn(file, context)
+      const create = () => changedNew(importSession(snapshot, params, context), turns.mover.saver)
+      return written(await withNew(turns, nameOf(params), create))
     },
     'sessions.import': async (params) => {
       const snapshot = await decodeImported(params, context)
@@ -286,71 +299,6 @@ async function exportTurn({ state }: Turn, { turns, identity }: CallContext): Pr
 async function inMemory(state: KeptState, { mover }: SessionTurns): Promise<void> {
   if (mover.tiers.isInMemory(state)) await mover.copiedOut(state)
   else await mover.tiers.bring(state)
-}
-
-/**
- * Of an imported state. Its tokens are in memory as long as it is: these are 16 MB, and as much text. Its tail is read again
- * as no prompt of anybody's: what a stop string and the rest of a token leave is shorter by far.
- */
-const MAX_TOKENS = 2 ** 22
-const MAX_TAIL = 4096
-
-/** As large as a number of 16 bits can be: no state that a model makes has one beyond it, and few of the models bear one. */
-const MAX_VALUE = 65_504
-/** Looked at in a millisecond. */
-const PIECE_FLOATS = 2 ** 18
-
-async function decodeImported(
-  { bytes, tenant }: EngineCalls['sessions.import']['params'],
-  { identity, vocabSize, acceptsForeign, sealKeyOf }: CallContext,
-): Promise<Snapshot> {
-  const { file, isOwn } = await inTurns(unsealing(bytes, sealKeyOf(tenant)))
-  const { snapshot } = await inTurns(decoding(file, identity))
-  if (!isOwn && !acceptsForeign) {
-    const message =
-      'this state was not exported by this server for this key, or has been changed since; the operator can allow such states with --import-foreign'
-    throw new SkeinError('forbidden', message)
-  }
-  if (!isOwn && !(await inTurns(isSane(snapshot.state)))) {
-    const message = `the state has values beyond ${MAX_VALUE}, which no model makes`
-    throw new SkeinError('invalid_request', message)
-  }
-  if (snapshot.tokens.length > MAX_TOKENS || snapshot.tail.length > MAX_TAIL) {
-    const message = `a state may have read ${MAX_TOKENS} tokens and have ${MAX_TAIL} left to read; this one has ${snapshot.tokens.length} and ${snapshot.tail.length}`
-    throw new SkeinError('too_large', message)
-  }
-  const isToken = (token: number) => token >= 0 && token < vocabSize
-  if ([snapshot.tokens, snapshot.tail].every((tokens) => tokens.every(isToken))) return snapshot
-  throw new SkeinError('invalid_request', 'the state has tokens beyond the vocabulary')
-}
-
-function* isSane(state: Snapshot['state']): Steps<boolean> {
-  for (const array of state) {
-    for (let at = 0; at < array.length; at += PIECE_FLOATS) {
-      const piece = array.subarray(at, at + PIECE_FLOATS)
-      if (piece.some((value) => Math.abs(value) > MAX_VALUE)) return false
-      yield
-    }
-  }
-  return true
-}
-
-function importSession(
-  snapshot: Snapshot,
-  { tenant, id, ttlSeconds, storedBytes }: EngineCalls['sessions.import']['params'],
-  { turns, namespaceOf }: CallContext,
-): Session {
-  const { sessions, mover } = turns
-  const { tiers, saver } = mover
-  const namespace = namespaceOf(tenant)
-  turns.refuseIfFull(namespace, snapshot.tokens.length + snapshot.tail.length, storedBytes)
-  if (turns.find(namespace, id) !== null) sessions.refuseTaken(namespace, id)
-  const ttlMs = ttlSeconds === undefined ? undefined : 1000 * ttlSeconds
-  const session = sessions.create(namespace, id, ttlMs)
-  const state = tiers.keepCopy(snapshot, namespace, true)
-  sessions.addTurn(session, 0, state)
-  saver?.addState(state)
-  return session
 }
 
 /** Of a session that another process writes to, or none. */

@@ -160,8 +160,7 @@ class RequestMeter implements Observer {
   /** Calls that make a session carry the bound on stored bytes to where states are counted. */
   readonly paramsOf = <M extends EngineCall>(method: M, params: EngineCalls[M]['params']) => {
     const storedBytes = this.#principal.limits.storedBytes ?? undefined
-    const makesSession = method === 'sessions.fork' || method === 'sessions.import'
-    return makesSession ? { ...params, storedBytes } : params
+    return MAKES_SESSION.has(method) ? { ...params, storedBytes } : params
   }
 
   /** The first rows of a request are refused or run at once; the others of a batch may wait for them. */
@@ -187,6 +186,12 @@ class RequestMeter implements Observer {
     }
   }
 }
+
+const MAKES_SESSION: ReadonlySet<EngineCall> = new Set([
+  'sessions.fork',
+  'sessions.import',
+  'sessions.open',
+])
 
 function refusalOf(tokens: Bucket | null, rows: RowLine, numRows: number): SkeinError | null {
   if (tokens !== null && tokens.level < 1) {

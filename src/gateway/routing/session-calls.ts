@@ -32,6 +32,8 @@ export class SessionCalls {
       'sessions.release': (params) => this.#atHome('sessions.release', params, params),
       'sessions.export': (params) => this.#atHome('sessions.export', params, params),
       'sessions.tokens': (params) => this.#atHome('sessions.tokens', params, params),
+      'sessions.share': (params) => this.#atHome('sessions.share', params, params),
+      'sessions.open': (params) => this.#atHome('sessions.open', params, params),
       'sessions.import': (params) => this.#atHome('sessions.import', params, params),
       'startStates.add': refuseStartState,
       'startStates.remove': refuseStartState,

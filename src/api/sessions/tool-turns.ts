@@ -1,0 +1,60 @@
+/**
+ * Tools in a session's text: the list, the calls and the results that the template made text of, as what they were. Turns are
+ * read in their order, since results answer the calls of the turn before.
+ */
+import type { Tool } from '../chat/conversation.ts'
+import { callsIn, readToolList, resultsIn } from '../chat/tool-text.ts'
+import type { TranscriptMessage } from './transcript.ts'
+
+export interface ToolCallRead {
+  readonly id: string
+  readonly type: 'function'
+  readonly function: { readonly name: string; readonly arguments: string }
+}
+
+export type ReadMessage =
+  | (TranscriptMessage & { readonly tool_calls?: readonly ToolCallRead[] })
+  | { readonly role: 'tool'; readonly tool_call_id: string; readonly content: string }
+
+export interface ReadTurn {
+  readonly messages: readonly ReadMessage[]
+  /** Those that its request offered. */
+  readonly tools: readonly Tool[]
+}
+
+export class ToolTurns {
+  /** Ids of the calls of the last answer. */
+  #open: readonly string[] = []
+  #numCalls = 0
+
+  read(messages: readonly TranscriptMessage[]): ReadTurn {
+    let tools: readonly Tool[] = []
+    const read = messages.flatMap((message): ReadMessage[] => {
+      if (message.role === 'system') {
+        const list = readToolList(message.content)
+        if (list === null) return [message]
+        tools = list.tools
+        return list.content === '' ? [] : [{ ...message, content: list.content }]
+      }
+      return message.role === 'user' ? this.#asked(message) : [this.#said(message, tools)]
+    })
+    return { messages: read, tools }
+  }
+
+  #asked(message: TranscriptMessage): ReadMessage[] {
+    const ids = this.#open
+    this.#open = []
+    const results = resultsIn(message.content, ids.length)
+    if (results === null) return [message]
+    return results.map((content, i) => ({ role: 'tool', tool_call_id: ids[i]!, content }))
+  }
+
+  #said(message: TranscriptMessage, tools: readonly Tool[]): ReadMessage {
+    const { text, calls } = callsIn(message.content, tools)
+    const made = calls.map((called): ToolCallRead => {
+      return { id: `call_${++this.#numCalls}`, type: 'function', function: called }
+    })
+    this.#open = made.map(({ id }) => id)
+    return made.length === 0 ? message : { ...message, content: text, tool_calls: made }
+  }
+}

@@ -1,0 +1,90 @@
+/** States that become sessions: files that were handed out, here or elsewhere, and turns that a link leads to. */
+import { SkeinError } from '../../errors.ts'
+import { inTurns, type Steps } from '../../state/in-turns.ts'
+import type { Session } from '../../state/kept-state.ts'
+import { unsealing } from '../../state/seal.ts'
+import type { ModelIdentity, Snapshot } from '../../state/snapshot.ts'
+import { decoding } from '../../state/snapshot-file.ts'
+import type { EngineCalls } from '../messages.ts'
+import type { SessionTurns } from './turns.ts'
+
+export interface ImportContext {
+  readonly turns: SessionTurns
+  readonly identity: ModelIdentity
+  readonly vocabSize: number
+  /** Whether a state that was not handed out here, to the same tenant, may become a session. */
+  readonly acceptsForeign: boolean
+  namespaceOf(tenant: string): string
+  /** What exports of a tenant are sealed with. */
+  sealKeyOf(tenant: string): string
+}
+
+/**
+ * Of an imported state. Its tokens are in memory as long as it is: these are 16 MB, and as much text. Its tail is read again
+ * as no prompt of anybody's: what a stop string and the rest of a token leave is shorter by far.
+ */
+const MAX_TOKENS = 2 ** 22
+const MAX_TAIL = 4096
+
+/** As large as a number of 16 bits can be: no state that a model makes has one beyond it, and few of the models bear one. */
+const MAX_VALUE = 65_504
+/** Looked at in a millisecond. */
+const PIECE_FLOATS = 2 ** 18
+
+export async function decodeImported(
+  { bytes, tenant }: EngineCalls['sessions.import']['params'],
+  { identity, vocabSize, acceptsForeign, sealKeyOf }: ImportContext,
+): Promise<Snapshot> {
+  const { file, isOwn } = await inTurns(unsealing(bytes, sealKeyOf(tenant)))
+  const { snapshot } = await inTurns(decoding(file, identity))
+  if (!isOwn && !acceptsForeign) {
+    const message =
+      'this state was not exported by this server for this key, or has been changed since; the operator can allow such states with --import-foreign'
+    throw new SkeinError('forbidden', message)
+  }
+  if (!isOwn && !(await inTurns(isSane(snapshot.state)))) {
+    const message = `the state has values beyond ${MAX_VALUE}, which no model makes`
+    throw new SkeinError('invalid_request', message)
+  }
+  if (snapshot.tokens.length > MAX_TOKENS || snapshot.tail.length > MAX_TAIL) {
+    const message = `a state may have read ${MAX_TOKENS} tokens and have ${MAX_TAIL} left to read; this one has ${snapshot.tokens.length} and ${snapshot.tail.length}`
+    throw new SkeinError('too_large', message)
+  }
+  const isToken = (token: number) => token >= 0 && token < vocabSize
+  if ([snapshot.tokens, snapshot.tail].every((tokens) => tokens.every(isToken))) return snapshot
+  throw new SkeinError('invalid_request', 'the state has tokens beyond the vocabulary')
+}
+
+/** A file that has not left this process. */
+export async function decodeOwn(file: Uint8Array, { identity }: ImportContext): Promise<Snapshot> {
+  return (await inTurns(decoding(file, identity))).snapshot
+}
+
+function* isSane(state: Snapshot['state']): Steps<boolean> {
+  for (const array of state) {
+    for (let at = 0; at < array.length; at += PIECE_FLOATS) {
+      const piece = array.subarray(at, at + PIECE_FLOATS)
+      if (piece.some((value) => Math.abs(value) > MAX_VALUE)) return false
+      yield
+    }
+  }
+  return true
+}
+
+export function importSession(
+  snapshot: Snapshot,
+  { tenant, id, ttlSeconds, storedBytes }: Omit<EngineCalls['sessions.import']['params'], 'bytes'>,
+  { turns, namespaceOf }: ImportContext,
+): Session {
+  const { sessions, mover } = turns
+  const { tiers, saver } = mover
+  const namespace = namespaceOf(tenant)
+  turns.refuseIfFull(namespace, snapshot.tokens.length + snapshot.tail.length, storedBytes)
+  if (turns.find(namespace, id) !== null) sessions.refuseTaken(namespace, id)
+  const ttlMs = ttlSeconds === undefined ? undefined : 1000 * ttlSeconds
+  const session = sessions.create(namespace, id, ttlMs)
+  const state = tiers.keepCopy(snapshot, namespace, true)
+  sessions.addTurn(session, 0, state)
+  saver?.addState(state)
+  return session
+}
