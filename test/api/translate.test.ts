@@ -6,7 +6,7 @@ import { toParts } from '../../src/api/translate/text.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
 import { DEFAULT_LIMITS } from '../../src/gateway/http/limits.ts'
 import { answer, byteCodec } from '../helpers/fake-engine.ts'
-import { postTo, serve } from './kit.ts'
+import { eventsOf, postTo, serve } from './kit.ts'
 
 const PATH = '/translate/v1/batch-translate'
 const promptOf = ({ prompt }: GenerateRequest) => byteCodec.decode(prompt)
@@ -44,6 +44,24 @@ test('the prompt, and how it is drawn', async () => {
     stop: { strings: ['\n\n'] },
   })
   expect([...request!.boundaries!]).toEqual(['English:'.length])
+})
+
+test('streamed, texts grow to what the whole reply has', async () => {
+  const text_list = ['One sentence of some words.\n\nAnother.', 'same', '42', 'same']
+  const body = { source_lang: 'en', target_lang: 'zh-CN', text_list }
+  const { app } = serve(translating)
+  const whole = (await postTo(app, PATH, body)).json()
+  const events = eventsOf((await postTo(app, PATH, { ...body, stream: true })).body)
+  expect(events.slice(-2)).toEqual([whole, '[DONE]'])
+  const drafts = events.slice(0, -2) as { index: number; text: string; done: boolean }[]
+  const of = (index: number) => drafts.filter((one) => one.index === index)
+  expect(of(0).length).toBeGreaterThan(3)
+  for (const [index, { text }] of whole.translations.entries()) {
+    if (index === 2) continue
+    expect(of(index).at(-1)).toEqual({ index, text, done: true })
+    expect(of(index).filter(({ done }) => done)).toHaveLength(1)
+  }
+  expect(of(2)).toEqual([])
 })
 
 describe('count and order', () => {

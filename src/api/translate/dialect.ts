@@ -11,6 +11,7 @@ import type { RequestLimits } from '../limits.ts'
 import { type Call, type Dialect, json, post } from '../route.ts'
 import { Matching, Maybe } from '../schema.ts'
 import { urgencyFields } from '../urgency.ts'
+import { Drafts } from './drafts.ts'
 import { labelOf } from './languages.ts'
 import { delimitersOf } from './marks.ts'
 import { piecesOf, prepareTexts, tooManyPieces } from './prepare.ts'
@@ -22,9 +23,10 @@ const AUTO = 'auto'
 export function translateDialect(limits: RequestLimits): Dialect {
   const body = translateBody(limits)
   const summary = 'Translate a list of texts'
-  const route = post('/translate/v1/batch-translate', summary, body, async (call) =>
-    json({ translations: await translate(call) }),
-  )
+  const route = post('/translate/v1/batch-translate', summary, body, async (call) => {
+    if (call.body.stream === true) return { kind: 'events', events: events(call) }
+    return json({ translations: await drained(translating(call)) })
+  })
   return {
     name: 'translate',
     routes: [{ ...route, access: 'translate' }],
@@ -43,6 +45,7 @@ function translateBody(limits: RequestLimits) {
     text_list: Type.Array(Type.String(), { maxItems: limits.prompts }),
     placeholders: Maybe(Type.Array(Delimiter, { maxItems: 3 })),
     model: Maybe(Type.String()),
+    stream: Maybe(Type.Boolean()),
     ...urgencyFields(),
     password: Maybe(Type.String()),
   })
@@ -50,7 +53,20 @@ function translateBody(limits: RequestLimits) {
 
 type TranslateBody = Static<ReturnType<typeof translateBody>>
 
-async function translate(call: Call<TranslateBody>): Promise<object[]> {
+async function drained<T>(source: AsyncGenerator<unknown, T>): Promise<T> {
+  for (;;) {
+    const { done, value } = await source.next()
+    // The type of what is returned holds with `done`.
+    if (done) return value as T
+  }
+}
+
+async function* events(call: Call<TranslateBody>): AsyncGenerator<object> {
+  yield { translations: yield* translating(call) }
+}
+
+/** Yields what is written; returns the translations, which hold whatever was written before. */
+async function* translating(call: Call<TranslateBody>): AsyncGenerator<object, object[]> {
   const { body, id, tenant, limits, signal } = call
   const model = modelOf(call)
   checkLengths(body.text_list, limits)
@@ -66,14 +82,15 @@ async function translate(call: Call<TranslateBody>): Promise<object[]> {
   )
   const outcomeOf = translator.outcomeOf.bind(translator)
 
-  await translator.run(first.flatMap(toPieces))
+  const drafts = new Drafts(first)
+  for await (const written of translator.run(first.flatMap(toPieces))) yield* drafts.take(written)
   const second: Part[][] = []
   for (const parts of first) {
     second.push(await turns.do(() => splitBroken(parts, delimiters, outcomeOf)))
   }
   if (second.reduce((sum, parts) => sum + piecesOf(parts), 0) > mostPieces)
     throw tooManyPieces(mostPieces)
-  await translator.run(second.flatMap(toPieces))
+  await drained(translator.run(second.flatMap(toPieces)))
 
   if (translator.failure !== null) throw translator.failure
   const translations: object[] = []

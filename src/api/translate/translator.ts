@@ -15,6 +15,14 @@ export interface Piece {
   readonly text: string
 }
 
+/** A piece so far. */
+export interface Written {
+  /** `keyOf` the piece. */
+  readonly key: string
+  readonly text: string
+  readonly isOver: boolean
+}
+
 export type Outcome =
   | { readonly text: string; readonly reason: FinishReason }
   | { readonly error: SkeinError }
@@ -43,8 +51,8 @@ export class Translator {
     this.#target = target
   }
 
-  /** Translates what has not been yet; afterwards `outcomeOf` knows all of them. */
-  async run(pieces: readonly Piece[]): Promise<void> {
+  /** Translates what has not been yet, telling of each as it is written; afterwards `outcomeOf` knows all of them. */
+  async *run(pieces: readonly Piece[]): AsyncGenerator<Written> {
     const open = new Map(pieces.map((piece) => [keyOf(piece), piece]))
     const rows: { readonly key: string; readonly request: GenerateRequest; text: string }[] = []
     const { model, signal } = this.#context
@@ -62,10 +70,13 @@ export class Translator {
     for await (const arrival of runEach(model.client, requests, signal)) {
       const row = rows[arrival.prompt]!
       if ('error' in arrival) this.#outcomes.set(row.key, { error: arrival.error })
-      else if (arrival.event.type === 'text') row.text += arrival.event.text
-      else if (arrival.event.type === 'finish') {
+      else if (arrival.event.type === 'text') {
+        row.text += arrival.event.text
+        yield { key: row.key, text: row.text.trimStart(), isOver: false }
+      } else if (arrival.event.type === 'finish') {
         const { reason } = arrival.event
         this.#outcomes.set(row.key, { text: row.text.trim(), reason })
+        yield { key: row.key, text: row.text.trim(), isOver: true }
       }
     }
   }
@@ -108,6 +119,6 @@ export class Translator {
 
 const GREEDY = { ...PLAIN_SAMPLING, topK: 1, topP: 0 }
 
-function keyOf({ source, text }: Piece): string {
+export function keyOf({ source, text }: Piece): string {
   return `${source}\n${text}`
 }
