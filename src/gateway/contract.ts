@@ -157,6 +157,25 @@ export interface PullRecord {
   readonly ended_at: number | null
 }
 
+/** GET /api/models/hub?search=rwkv7 → { repositories: HubRepository[] }, those that are fetched most often first. */
+export interface HubRepository {
+  /** owner/name */
+  readonly name: string
+  readonly downloads: number
+  readonly likes: number
+  /** Its owner lets in who asked for it. */
+  readonly is_gated: boolean
+}
+
+/** GET /api/models/hub/files?repository=owner/name → { models: HubModel[] }, smallest first. */
+export interface HubModel {
+  /** As POST /api/models/pulls takes it. */
+  readonly name: string
+  /** Within the repository; '': all of it is one model. */
+  readonly file: string
+  readonly bytes: number
+}
+
 /** GET /api/workers/{id}/logs?tail=200; oldest first. */
 export interface WorkerLogs {
   readonly worker_id: string

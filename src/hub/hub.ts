@@ -58,6 +58,17 @@ export async function listFiles(hub: Hub, repository: string): Promise<HubFile[]
   return files
 }
 
+/** An answer of its API, whatever it is. */
+export async function readJson(hub: Hub, path: string): Promise<unknown> {
+  const url = hubUrl(hub, path)
+  const text = await limitedText(await request(hub, url), url)
+  try {
+    return JSON.parse(text)
+  } catch {
+    throw unexpected(url, 'answered with something that is no JSON')
+  }
+}
+
 /** What the hub says that a repository's licence is. */
 export async function licenceOf(hub: Hub, repository: string): Promise<string | null> {
   const url = hubUrl(hub, `api/models/${repository}`)

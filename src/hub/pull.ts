@@ -109,16 +109,21 @@ function chooseFiles(name: string, reference: ModelReference, files: readonly Hu
 /** What a directory in the layout of transformers consists of, less code and notes. */
 const DIRECTORY_FILE = /^(config\.json|model.*\.safetensors(\.index\.json)?|.*vocab.*\.txt)$/
 
+/** The files that are the model, where the whole repository is one; else null. */
+export function directoryModel(files: readonly HubFile[]): readonly HubFile[] | null {
+  const names = new Set(files.map(({ path }) => path))
+  const hasWeights = ['model.safetensors', 'model.safetensors.index.json'].some((n) => names.has(n))
+  if (!names.has('config.json') || !hasWeights) return null
+  return files.filter(({ path }) => DIRECTORY_FILE.test(path))
+}
+
 function wholeRepository(
   repository: string,
   files: readonly HubFile[],
   checkpoints: readonly HubFile[],
 ): Choice {
-  const names = new Set(files.map(({ path }) => path))
-  const hasWeights = ['model.safetensors', 'model.safetensors.index.json'].some((n) => names.has(n))
-  if (names.has('config.json') && hasWeights) {
-    return { path: '', files: files.filter(({ path }) => DIRECTORY_FILE.test(path)) }
-  }
+  const whole = directoryModel(files)
+  if (whole !== null) return { path: '', files: whole }
   const [only, ...others] = checkpoints
   if (only && others.length === 0) return { path: only.path, files: [only] }
   throw new SkeinError(

@@ -180,7 +180,14 @@ export function managementOf(
     isOpen: () => false,
     resolve,
     listModels: () => [],
-    jobs: { list: () => [], start: refuseChange, quantise: refuseChange, remove: refuseChange },
+    jobs: {
+      list: () => [],
+      start: refuseChange,
+      quantise: refuseChange,
+      remove: refuseChange,
+      search: refuseChange,
+      modelsOf: refuseChange,
+    },
     openDoor: () => {
       throw new Error('no door was asked for')
     },

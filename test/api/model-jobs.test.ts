@@ -104,10 +104,44 @@ test('what cannot be fetched says why; what is no name is refused', async () => 
   await app.close()
 })
 
+test('the hub is searched, and a repository says what of it could be fetched', async () => {
+  const app = serve()
+  const get = async (url: string) => {
+    const reply = await app.inject(url)
+    return [reply.statusCode, reply.json()] as const
+  }
+  expect(await get('/api/models/hub?search=TINY')).toEqual([
+    200,
+    { repositories: [{ name: 'tests/tiny', downloads: 1000, likes: 0, is_gated: false }] },
+  ])
+  expect(await get('/api/models/hub/files?repository=tests/tiny')).toEqual([
+    200,
+    { models: [{ name: 'tests/tiny:tiny.pth', file: 'tiny.pth', bytes: content.length }] },
+  ])
+  expect((await get('/api/models/hub?search=nothing%20of%20it'))[1]).toEqual({ repositories: [] })
+  for (const [url, field] of [
+    ['/api/models/hub?search=', 'search'],
+    ['/api/models/hub/files?repository=../x', 'repository'],
+    ['/api/models/hub/files', 'repository'],
+  ] as const) {
+    const [status, reply] = await get(url)
+    expect([status, reply.field]).toEqual([422, field])
+  }
+  hub.faults.set('/api/models', [{ kind: 'body', body: '{"error":"busy"}' }])
+  expect((await get('/api/models/hub?search=x'))[1].detail).toContain('no list')
+  await app.close()
+})
+
 test('nobody can fill the disk of a server that everybody can reach', async () => {
   const app = serve({ host: '0.0.0.0' })
   const name = 'tests/tiny:tiny.pth'
-  for (const reply of [await pull(app, name), await quantise(app, 'q4'), await remove(app, name)]) {
+  const search = await app.inject('/api/models/hub?search=x')
+  for (const reply of [
+    search,
+    await pull(app, name),
+    await quantise(app, 'q4'),
+    await remove(app, name),
+  ]) {
     const { statusCode } = reply
     expect([statusCode, reply.json().detail]).toEqual([403, expect.stringContaining('no key')])
   }

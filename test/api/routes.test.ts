@@ -8,6 +8,7 @@ import { Metrics } from '../../src/gateway/figures/metrics.ts'
 import { Fleet } from '../../src/gateway/fleet/fleet.ts'
 import { Management } from '../../src/gateway/management/management.ts'
 import { readWebFiles } from '../../src/gateway/pages/dashboard.ts'
+import { ROUTES_IN_CHINESE } from '../../web/src/lib/chinese-routes.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 import { type Served, serve } from './kit.ts'
 
@@ -42,6 +43,8 @@ const OPERATORS = [
 /** Answers for as long as it is asked to. */
 const ENDLESS = ['GET /api/events']
 const ADMINS = [
+  'GET /api/models/hub',
+  'GET /api/models/hub/files',
   'POST /api/models/pulls',
   'POST /api/models/quantise',
   'DELETE /api/models/:name',
@@ -88,7 +91,14 @@ function emptyManagement(): Management {
     isOpen: () => false,
     resolve: refuse,
     listModels: () => [],
-    jobs: { list: () => [], start: refuse, quantise: refuse, remove: refuse },
+    jobs: {
+      list: () => [],
+      start: refuse,
+      quantise: refuse,
+      remove: refuse,
+      search: refuse,
+      modelsOf: refuse,
+    },
     openDoor: refuse,
   })
 }
@@ -113,6 +123,16 @@ test('the table is read whole', () => {
   expect(table).toContain('POST /v1/chat/completions')
   expect(table.length).toBeGreaterThan(60)
   for (const route of [...OPERATORS, ...ADMINS]) expect(table).toContain(route)
+})
+
+test('the dashboard can say in Chinese what each of them does, and nothing besides', async () => {
+  const { paths } = (await call('GET /openapi.json', bearer(secrets.user!))).json()
+  type Operation = { readonly summary: string }
+  const summaries = Object.values<Record<string, Operation>>(paths).flatMap((methods) =>
+    Object.values(methods).map(({ summary }) => summary),
+  )
+  const all = [...new Set(summaries)].sort()
+  expect(Object.keys(ROUTES_IN_CHINESE).sort()).toEqual(all)
 })
 
 test('no key, a wrong one, one in the wrong place: 401 on every route', async () => {

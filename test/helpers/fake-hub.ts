@@ -81,6 +81,8 @@ function answer(
   if (fault?.kind === 'status') return end(response, fault.status, 'no')
   if (fault?.kind === 'redirect') return redirect(response, fault.location)
   if (fault?.kind === 'body') return end(response, 200, fault.body)
+  if (url.pathname === '/api/models')
+    return end(response, 200, JSON.stringify(found(repositories, url.searchParams)))
   const list = /^\/api\/models\/([^/]+\/[^/]+)\/tree\/main$/.exec(url.pathname)
   if (list) return sendList(repositories[list[1]!], url, response)
   if (/^\/api\/models\/[^/]+\/[^/]+$/.test(url.pathname))
@@ -91,6 +93,17 @@ function answer(
   if (!file) return end(response, 404, 'not here')
   if (!stage) return redirect(response, `/cdn/${repository}/${path}?signature=x`)
   sendFile(file, request, response, fault)
+}
+
+/** Of a search, as the hub has it: more fields than anybody reads. */
+function found(
+  repositories: Readonly<Record<string, unknown>>,
+  query: URLSearchParams,
+): readonly object[] {
+  return Object.keys(repositories)
+    .filter((id) => id.toLowerCase().includes(query.get('search')!.toLowerCase()))
+    .slice(0, Number(query.get('limit')))
+    .map((id, i) => ({ _id: `${i}`, id, modelId: id, likes: i, downloads: 1000 - i, tags: [] }))
 }
 
 function sendList(

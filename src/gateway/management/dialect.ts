@@ -1,6 +1,6 @@
 /** The JSON routes of the management API: Albatross's, and what its dashboard lacked. */
 import Type from 'typebox'
-import { type Dialect, get, json, operators, post, type Route } from '../../api/route.ts'
+import { type Call, type Dialect, get, json, operators, post, type Route } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
 import type { ManagementError } from '../contract.ts'
 import type { RecentRequests } from '../figures/recent-requests.ts'
@@ -67,9 +67,18 @@ const quantiseBody = Type.Object(
   { additionalProperties: false },
 )
 
-/** What changes files: the disk is everybody's. */
+/** What changes files: the disk is everybody's. So is the way to the hub. */
 function modelRoutes(management: Management): Route[] {
   return [
+    get('/api/models/hub', 'Repositories of the hub (query: search)', async ({ query }) =>
+      json({ repositories: await management.searchHub(wordIn(query, 'search')) }),
+    ),
+    get(
+      '/api/models/hub/files',
+      'The models of a repository of the hub (query: repository)',
+      async ({ query }) =>
+        json({ models: await management.hubModels(wordIn(query, 'repository')) }),
+    ),
     post(
       '/api/models/pulls',
       'Fetch a model from the hub; answers before it is there',
@@ -91,6 +100,12 @@ function modelRoutes(management: Management): Route[] {
         json({ status: 'ok', freed_bytes: management.removeModel(params.name!) }),
     },
   ]
+}
+
+function wordIn(query: Call['query'], param: string): string {
+  const text = query[param]?.trim() ?? ''
+  if (text !== '' && text.length <= 200) return text
+  throw new SkeinError('invalid_request', `${param}: expected 1 to 200 characters`, { param })
 }
 
 function workerRoutes(management: Management): Route[] {

@@ -6,6 +6,8 @@ import { realpathSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
 import { isLoopback } from '../access/auth.ts'
 import type {
+  HubModel,
+  HubRepository,
   ManagementEvent,
   ModelFile,
   ModelQuantisation,
@@ -50,6 +52,9 @@ interface ModelChanges {
   quantise(file: string, asked: ModelQuantisation): PullRecord
   /** Throws for what was not pulled, and for what is used; returns the bytes freed. */
   remove(name: string, isUsed: (path: string) => boolean): number
+  /** What the hub has. */
+  search(words: string): Promise<readonly HubRepository[]>
+  modelsOf(repository: string): Promise<readonly HubModel[]>
 }
 
 /** How long requests of a worker that is told to stop may go on. */
@@ -102,6 +107,16 @@ export class Management {
     return this.#options.jobs.list()
   }
 
+  searchHub(words: string): Promise<readonly HubRepository[]> {
+    this.#refuseStrangers('search the hub from')
+    return this.#options.jobs.search(words)
+  }
+
+  hubModels(repository: string): Promise<readonly HubModel[]> {
+    this.#refuseStrangers('search the hub from')
+    return this.#options.jobs.modelsOf(repository)
+  }
+
   pull(name: string): PullRecord {
     this.#refuseStrangers('fill', 'name')
     return this.#options.jobs.start(name)
@@ -123,7 +138,7 @@ export class Management {
     )
   }
 
-  #refuseStrangers(what: 'fill' | 'empty', param?: string): void {
+  #refuseStrangers(what: 'fill' | 'empty' | 'search the hub from', param?: string): void {
     const { isOpen, host } = this.#options
     if (!isOpen() || isLoopback(host)) return
     const field = param === undefined ? '' : `${param}: `

@@ -12,13 +12,20 @@ import { fileURLToPath } from 'node:url'
 import { SkeinError } from '../../errors.ts'
 import { withoutCheckpointSuffix } from '../../files/checkpoint-suffix.ts'
 import { makeFolder } from '../../files/make-folder.ts'
-import type { ModelQuantisation, PullRecord } from '../../gateway/contract.ts'
-import { openHub } from '../../hub/hub.ts'
+import type {
+  HubModel,
+  HubRepository,
+  ModelQuantisation,
+  PullRecord,
+} from '../../gateway/contract.ts'
+import { type Hub, openHub } from '../../hub/hub.ts'
 import { cachePath, listModels, modelsFolder, removeModel } from '../../hub/model-cache.ts'
 import { parseModelName } from '../../hub/model-names.ts'
 import { type PullOptions, pullModel, pullVocabulary } from '../../hub/pull.ts'
+import { modelsOf, searchHub } from '../../hub/search.ts'
 import { hasVocabulary } from '../load.ts'
 
+const SEARCH_MS = 15_000
 /** Ended ones are listed for a while. */
 const MOST_LISTED = 20
 /** As if it were a repository: its files are listed, loaded and deleted as pulled ones. */
@@ -86,6 +93,24 @@ export class ModelJobs {
       throw new SkeinError('conflict', `${running.name} is under way; wait for its end`)
     if (isUsed(model.path)) throw new SkeinError('conflict', `a worker uses ${name}; stop it first`)
     return removeModel(folder, model)
+  }
+
+  async search(words: string): Promise<readonly HubRepository[]> {
+    const found = await searchHub(this.#hub(), words)
+    return found.map(({ isGated, ...one }) => ({ ...one, is_gated: isGated }))
+  }
+
+  modelsOf(repository: string): Promise<readonly HubModel[]> {
+    checkName(repository, 'repository')
+    return modelsOf(this.#hub(), repository)
+  }
+
+  /** Whoever looks at a page does not wait for minutes. */
+  #hub(): Hub {
+    const hub = openHub(this.#environment)
+    const impatient: typeof fetch = (url, init) =>
+      hub.fetch(url, { ...init, signal: AbortSignal.timeout(SEARCH_MS) })
+    return { ...hub, fetch: impatient }
   }
 
   #refuseSecond(param: string): void {
@@ -159,11 +184,11 @@ type OnProgress = (file: string, doneBytes: number, totalBytes: number) => void
 
 const QUANTISER = fileURLToPath(new URL('./quantise-process.js', import.meta.url))
 
-function checkName(name: string): void {
+function checkName(name: string, param = 'name'): void {
   try {
     parseModelName(name)
   } catch (thrown) {
     const { code, message } = SkeinError.from(thrown)
-    throw new SkeinError(code, `name: ${message}`, { param: 'name', cause: thrown })
+    throw new SkeinError(code, `${param}: ${message}`, { param, cause: thrown })
   }
 }

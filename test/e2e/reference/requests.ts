@@ -576,6 +576,10 @@ export const WITHOUT: Readonly<Record<string, string>> = {
   'GET /api/requests':
     'the last 500 requests: when, which route, model and key, status, times and tokens, never content',
   'GET /api/workers/{id}/proxy/{path}': 'any route of one worker',
+  'POST /v1/sessions/{id}/share': 'its token is another each time: `{"turn": 1}`',
+  'POST /v1/sessions/{id}/open': 'with such a token: `{"token": "…"}`',
+  'GET /api/models/hub': 'it would ask the hub: `?search=rwkv7`',
+  'GET /api/models/hub/files': 'it would ask the hub: `?repository=BlinkDL/rwkv7-g1`',
   'POST /api/models/pulls': 'it would fetch a model: `{"name": "rwkv7-g1-0.4b"}`',
   'POST /api/models/quantise':
     'it would write a file for the user who runs the tests: `{"model_path": "demo", "quant": "int8"}`',
