@@ -4,6 +4,7 @@ import { byPeriod, type Conversation } from '../../web/src/conversations/periods
 import {
   readSession,
   type Transcript,
+  type TranscriptMessage,
   type TranscriptTurn,
 } from '../../web/src/conversations/read-session.ts'
 import { asQuoted, readTextFile } from '../../web/src/playground/attachment.ts'
@@ -56,6 +57,39 @@ describe('a session that is read back', () => {
     )
   })
 
+  test('has calls and their results as such, and offers the tools of its head again', () => {
+    const tools = [{ type: 'function', function: { name: 'add' } }]
+    const called = { name: 'add', arguments: '{"a":1}' }
+    const turn = (number: number, parent: number, ...messages: TranscriptMessage[]) => {
+      return { turn: number, parent, tokens: 9, text: '', messages, tools }
+    }
+    const calls = turn(
+      1,
+      0,
+      { role: 'user', content: '1?' },
+      { role: 'assistant', content: '', tool_calls: [{ function: called }, { function: called }] },
+    )
+    const given = turn(
+      2,
+      1,
+      { role: 'tool', content: 'one' },
+      { role: 'tool', content: 'two' },
+      { role: 'assistant', content: 'One.' },
+    )
+    const read = readSession({ turns: [stored(1, 0), stored(2, 1)], head: 2 }, [
+      transcript(calls, given),
+    ])
+    expect(read.tools).toEqual(tools)
+    expect(read.said.map(({ question, results, text }) => [question, results, text])).toEqual([
+      ['1?', null, ''],
+      ['one\ntwo', ['one', 'two'], 'One.'],
+    ])
+    expect(read.said[0]!.toolCalls).toEqual([
+      { index: 0, ...called },
+      { index: 1, ...called },
+    ])
+  })
+
   test('of a raw text, or without words, has its states all the same', () => {
     const raw = { turn: 1, parent: 0, tokens: 3, text: 'The cat', messages: null }
     const read = readSession({ turns: [stored(1, 0), stored(2, 1)], head: 2 }, [transcript(raw)])
@@ -83,9 +117,16 @@ test('conversations are listed by day, pinned ones first', () => {
 })
 
 test('as a text it has who said what', () => {
-  const said = [{ question: 'Why?', thought: 'Hm.\nSo.', text: 'Because.' }]
-  expect(asMarkdown('Why?', 'Be brief.', said)).toBe(
+  const plain = { results: null, toolCalls: [] }
+  const why = { ...plain, question: 'Why?', thought: 'Hm.\nSo.', text: 'Because.' }
+  expect(asMarkdown('Why?', 'Be brief.', [why])).toBe(
     '# Why?\n\n## System\n\nBe brief.\n\n## User\n\nWhy?\n\n## Assistant\n\n> Hm.\n> So.\n\nBecause.\n',
+  )
+  const toolCalls = [{ index: 0, name: 'add', arguments: '{"a":1}' }]
+  const calls = { question: '1?', results: null, thought: '', text: '', toolCalls }
+  const given = { ...plain, question: '1', results: ['1'], thought: '', text: 'One.' }
+  expect(asMarkdown('1', '', [calls, given])).toBe(
+    '# 1\n\n## User\n\n1?\n\n## Assistant\n\n`add({"a":1})`\n\n## Tool\n\n1\n\n## Assistant\n\nOne.\n',
   )
 })
 

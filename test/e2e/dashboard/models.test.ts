@@ -1,21 +1,30 @@
 /** The page Models of a real server: a checkpoint is rounded into a smaller file, loaded, unloaded and deleted. */
-import { existsSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Page } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { openPage } from '../../helpers/chromium.ts'
-import { type RunningServer, serve } from '../../helpers/cli.ts'
+import { DEMO, type RunningServer, serve } from '../../helpers/cli.ts'
+import { type FakeHub, startFakeHub } from '../../helpers/fake-hub.ts'
 import { temporaryFolder } from '../../helpers/temporary-folder.ts'
 import { describeInBrowser } from './kit.ts'
 
 describeInBrowser('models in the dashboard', (browser) => {
   const cache = temporaryFolder()
+  let hub: FakeHub
   let server: RunningServer
   let page: Page
   let faults: string[]
   beforeAll(async () => {
+    const place = join(cache, 'skein/models/someone--rwkv7-tiny')
+    mkdirSync(place, { recursive: true })
+    // With a vocabulary of its own it needs no other.
+    writeFileSync(join(place, 'tiny.vocab.txt'), '')
+    const files = { 'tiny.pth': { content: readFileSync(DEMO) } }
+    hub = await startFakeHub({ 'someone/rwkv7-tiny': files, 'someone/other': {} })
     server = await serve(['--without-model', '--model-dir', 'models'], 'serve', {
       XDG_CACHE_HOME: cache,
+      HF_ENDPOINT: hub.url,
     })
     ;({ page, faults } = await openPage(browser()))
     await page.goto(`${server.url}/#/models`)
@@ -23,12 +32,25 @@ describeInBrowser('models in the dashboard', (browser) => {
   afterAll(async () => {
     await page?.context().close()
     await server?.stop()
+    await hub?.close()
   })
 
   const card = (name: string) =>
     page.locator('.model', { has: page.getByRole('heading', { name, exact: true }) })
   const sure = (action: string) =>
     page.getByRole('dialog').getByRole('button', { name: action, exact: true }).click()
+
+  test('the hub is searched, and a file of what it has is fetched', async () => {
+    await page.getByLabel('Search the hub').fill('rwkv7')
+    await page.getByRole('button', { name: 'Search', exact: true }).click()
+    const found = page.getByRole('list', { name: 'On the hub' })
+    await found.getByText('someone/rwkv7-tiny').click()
+    await found.getByText('tiny.pth').waitFor()
+    expect(await found.getByText('someone/other').count()).toBe(0)
+    await page.getByRole('button', { name: 'Fetch someone/rwkv7-tiny:tiny.pth' }).click()
+    await page.locator('.pull', { hasText: 'tiny.pth' }).getByText('fetched').waitFor()
+    await card('tiny').getByText('pulled').waitFor()
+  })
 
   test('a smaller file is written, with its vocabulary, and listed', async () => {
     await card('demo').getByText('needs about').waitFor()

@@ -293,7 +293,21 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.getByLabel('Text', { exact: true }).fill('The cat is red.\n\nI like apples.')
     await page.getByRole('button', { name: 'Translate' }).click()
     await page.getByText('2 of 2 paragraphs').waitFor()
-    expect(await page.locator('.translation li').count()).toBe(2)
+    expect(await page.locator('.side-by-side li').count()).toBe(2)
+    await page.getByRole('button', { name: 'Grid' }).click()
+    await page.getByRole('button', { name: 'Paragraph 2' }).click()
+    expect(await page.getByRole('dialog').textContent()).toContain('I like apples.')
+    await page.getByRole('button', { name: 'Done' }).click()
+  })
+
+  test('of many paragraphs each is a cell, and all are there at the end', async () => {
+    const sentences = Array.from({ length: 60 }, (_, i) => `The cat has ${i} apples.`)
+    await page.getByLabel('Text', { exact: true }).fill(sentences.join('\n'))
+    await page.getByRole('button', { name: 'Translate' }).click()
+    await page.locator('.cells li').nth(59).waitFor()
+    await page.getByText('60 of 60 paragraphs').waitFor()
+    const texts = await page.locator('.cells li').allTextContents()
+    expect(texts.filter((text) => text.trim() === '')).toEqual([])
   })
 
   test('a batch fills its cells, and a row can be read whole', async () => {
@@ -356,7 +370,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
   })
 
   test('a model that the hub does not have, or no name at all, is said beside the field', async () => {
-    await page.getByLabel('Another model').fill('not a name')
+    await page.getByLabel('Search the hub').fill('not a name')
     await page.getByRole('button', { name: 'Fetch', exact: true }).click()
     await page.locator('.field.wrong').getByText('is no model name').waitFor()
   })

@@ -1,14 +1,15 @@
-/** The conversations to choose from, by day; each can be named, pinned, shared, exported and deleted. */
+/** The conversations to choose from, in folders and by day; several can be put into a folder or deleted at once. */
+import { signal } from '@preact/signals'
+import type { JSX } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
 import { messageOf } from '../lib/errors.ts'
 import { t } from '../lib/i18n.ts'
 import { models } from '../lib/live.ts'
-import { hashOf, route } from '../lib/router.ts'
-import { exportSession, getSession } from '../lib/sessions.ts'
-import { Button, CopyButton, ErrorNote, Loading } from '../parts/basics.tsx'
+import { Button, ErrorNote, Loading } from '../parts/basics.tsx'
 import { confirmed } from '../parts/dialog.tsx'
-import { hidden, panes, showNew } from '../playground/panes.ts'
-import { exportText } from './export.ts'
+import { Icon } from '../parts/icons.tsx'
+import { panes, showNew } from '../playground/panes.ts'
+import { folderOf, ItemView, isPinned } from './item-view.tsx'
 import {
   conversations,
   deleteConversations,
@@ -16,8 +17,12 @@ import {
   listError,
   nameOf,
 } from './list.ts'
-import { note, noteOf, tagsOf } from './notes.ts'
+import { NoteForm } from './note-form.tsx'
+import { folders, note, tagsOf } from './notes.ts'
 import { byPeriod, type Conversation } from './periods.ts'
+
+/** Folders that are shut, as long as the page is there. */
+const shut = signal<ReadonlySet<string>>(new Set())
 
 interface ConversationListProps {
   readonly onChoose: () => void
@@ -26,30 +31,32 @@ interface ConversationListProps {
 export function ConversationList({ onChoose }: ConversationListProps) {
   const [search, setSearch] = useState('')
   const [chosen, setChosen] = useState<ReadonlySet<string> | null>(null)
+  const [isMoving, setMoving] = useState(false)
   const [error, setError] = useState<string | null>(null)
   useEffect(followConversations, [])
   const wanted = search.trim().toLowerCase()
   const list = (conversations.value ?? []).filter((one) =>
-    `${nameOf(one)} ${one.id} ${one.model}`.toLowerCase().includes(wanted),
+    `${nameOf(one)} ${folderOf(one)} ${one.id} ${one.model}`.toLowerCase().includes(wanted),
   )
+  const some = list.filter((one) => chosen?.has(keyOf(one)) === true)
   const run = (action: Promise<void>) => {
     setError(null)
     action.catch((thrown: unknown) => setError(messageOf(thrown)))
   }
-  const remove = async (some: readonly Conversation[]) => {
+  const remove = async (gone: readonly Conversation[]) => {
     const text =
-      some.length === 1
+      gone.length === 1
         ? t('“{name}” and its states are deleted. It cannot be taken back.', {
-            name: nameOf(some[0]!),
+            name: nameOf(gone[0]!),
           })
         : t('{n} conversations and their states are deleted. It cannot be taken back.', {
-            n: some.length,
+            n: gone.length,
           })
     if (!(await confirmed(text, t('Delete')))) return
     setChosen(null)
     const [first] = panes.value
-    if (some.some(({ model, id }) => first?.sessionId === id && first.model === model)) showNew()
-    run(deleteConversations(some))
+    if (gone.some(({ model, id }) => first?.sessionId === id && first.model === model)) showNew()
+    run(deleteConversations(gone))
   }
   const toggle = (one: Conversation) => {
     const next = new Set(chosen)
@@ -57,6 +64,21 @@ export function ConversationList({ onChoose }: ConversationListProps) {
     setChosen(next)
   }
   const isEmpty = conversations.value !== null && conversations.value.length === 0
+  const items = (shown: readonly Conversation[]) => (
+    <ul>
+      {shown.map((one) => (
+        <ItemView
+          key={keyOf(one)}
+          one={one}
+          isChosen={chosen === null ? null : chosen.has(keyOf(one))}
+          onToggle={() => toggle(one)}
+          onOpen={onChoose}
+          onRun={run}
+          onDelete={() => void remove([one])}
+        />
+      ))}
+    </ul>
+  )
   return (
     <nav class="conversations" aria-label={t('Conversations')}>
       <div class="conversations-head">
@@ -89,21 +111,39 @@ export function ConversationList({ onChoose }: ConversationListProps) {
         onInput={({ currentTarget }) => setSearch(currentTarget.value)}
       />
       <Tags search={search} onSearch={setSearch} />
-      {chosen !== null && (
+      {chosen !== null && !isMoving && (
         <div class="row">
           <Button kind="quiet" onClick={() => setChosen(new Set(list.map(keyOf)))}>
             {t('All')}
           </Button>
           <span class="spring" />
           <Button
+            icon="folder"
+            label={t('Put into a folder')}
+            isDisabled={some.length === 0}
+            onClick={() => setMoving(true)}
+          />
+          <Button
             icon="trash"
             kind="danger"
-            isDisabled={chosen.size === 0}
-            onClick={() => void remove(list.filter((one) => chosen.has(keyOf(one))))}
+            isDisabled={some.length === 0}
+            onClick={() => void remove(some)}
           >
-            {t('Delete {n}', { n: chosen.size })}
+            {t('Delete {n}', { n: some.length })}
           </Button>
         </div>
+      )}
+      {chosen !== null && isMoving && (
+        <NoteForm
+          kind="folder"
+          value=""
+          onSave={(folder) => {
+            for (const { model, id } of some) note(model, id, { folder })
+            setMoving(false)
+            setChosen(null)
+          }}
+          onCancel={() => setMoving(false)}
+        />
       )}
       {error !== null && <ErrorNote text={error} />}
       {listError.value !== null && <ErrorNote text={listError.value} />}
@@ -113,26 +153,53 @@ export function ConversationList({ onChoose }: ConversationListProps) {
         {!isEmpty && wanted !== '' && list.length === 0 && (
           <p class="muted">{t('Nothing found')}</p>
         )}
-        {byPeriod(list, isPinned, new Date()).map(([period, some]) => (
+        {folders().map((name) => (
+          <Folder
+            key={name}
+            name={name}
+            inside={list.filter((one) => folderOf(one) === name)}
+            items={items}
+          />
+        ))}
+        {byPeriod(
+          list.filter((one) => folderOf(one) === ''),
+          isPinned,
+          new Date(),
+        ).map(([period, shown]) => (
           <section key={period}>
             <h2>{t(period)}</h2>
-            <ul>
-              {some.map((one) => (
-                <Item
-                  key={keyOf(one)}
-                  one={one}
-                  isChosen={chosen === null ? null : chosen.has(keyOf(one))}
-                  onToggle={() => toggle(one)}
-                  onOpen={onChoose}
-                  onRun={run}
-                  onDelete={() => void remove([one])}
-                />
-              ))}
-            </ul>
+            {items(shown)}
           </section>
         ))}
       </div>
     </nav>
+  )
+}
+
+interface FolderProps {
+  readonly name: string
+  readonly inside: readonly Conversation[]
+  readonly items: (shown: readonly Conversation[]) => JSX.Element
+}
+
+function Folder({ name, inside, items }: FolderProps) {
+  if (inside.length === 0) return null
+  const onToggle = ({ currentTarget }: { readonly currentTarget: HTMLDetailsElement }) => {
+    const next = new Set(shut.value)
+    if (currentTarget.open) next.delete(name)
+    else next.add(name)
+    if (next.size !== shut.value.size) shut.value = next
+  }
+  const pinnedFirst = [...inside].sort((a, b) => Number(isPinned(b)) - Number(isPinned(a)))
+  return (
+    <details class="folder" open={!shut.value.has(name)} onToggle={onToggle}>
+      <summary>
+        <Icon name="folder" />
+        <span>{name}</span>
+        <small>{inside.length}</small>
+      </summary>
+      {items(pinnedFirst)}
+    </details>
   )
 }
 
@@ -167,127 +234,4 @@ function Waiting() {
 
 function keyOf({ model, id }: Conversation): string {
   return `${model}/${id}`
-}
-
-function isPinned({ model, id }: Conversation): boolean {
-  return noteOf(model, id)?.isPinned === true
-}
-
-interface ItemProps {
-  readonly one: Conversation
-  /** Null while none are being chosen. */
-  readonly isChosen: boolean | null
-  readonly onToggle: () => void
-  readonly onOpen: () => void
-  readonly onRun: (action: Promise<void>) => void
-  readonly onDelete: () => void
-}
-
-function Item({ one, isChosen, onToggle, onOpen, onRun, onDelete }: ItemProps) {
-  const [isOpen, setOpen] = useState(false)
-  const [draft, setDraft] = useState<string | null>(null)
-  const { model, id } = one
-  const { argument, rest } = route.value
-  const isHere = argument === model && rest[0] === id
-  const name = nameOf(one)
-  if (draft !== null) {
-    const save = (event: Event) => {
-      event.preventDefault()
-      note(model, id, { name: draft.trim() })
-      setDraft(null)
-    }
-    return (
-      <li>
-        <form class="row renaming" onSubmit={save}>
-          <input
-            ref={takeFocus}
-            aria-label={t('Name')}
-            value={draft}
-            maxLength={120}
-            onInput={({ currentTarget }) => setDraft(currentTarget.value)}
-            onKeyDown={(event) => event.key === 'Escape' && setDraft(null)}
-          />
-          <Button icon="check" kind="quiet" label={t('Save')} type="submit" />
-        </form>
-      </li>
-    )
-  }
-  return (
-    <li class={isHere ? 'here' : ''}>
-      <div class="conversation">
-        {isChosen !== null && (
-          <input type="checkbox" aria-label={name} checked={isChosen} onChange={onToggle} />
-        )}
-        <a
-          href={hashOf('playground', model, id)}
-          aria-current={isHere ? 'page' : undefined}
-          title={`${name} · ${model}`}
-          onClick={onOpen}
-        >
-          {name}
-        </a>
-        {isAnswering(one) && <span class="spinner" role="img" aria-label={t('writing')} />}
-        {isChosen === null && (
-          <Button
-            icon="more"
-            kind="quiet"
-            label={t('More about {name}', { name })}
-            isPressed={isOpen}
-            onClick={() => setOpen(!isOpen)}
-          />
-        )}
-      </div>
-      {isOpen && isChosen === null && (
-        <div class="conversation-actions">
-          <Button
-            icon="edit"
-            kind="quiet"
-            label={t('Rename')}
-            onClick={() => {
-              setOpen(false)
-              setDraft(name)
-            }}
-          />
-          <Button
-            icon="pin"
-            kind="quiet"
-            label={isPinned(one) ? t('Unpin') : t('Pin')}
-            isPressed={isPinned(one)}
-            onClick={() => note(model, id, { isPinned: !isPinned(one) })}
-          />
-          <CopyButton icon="link" title={t('Copy the link')} text={() => addressOf(one)} />
-          <Button
-            icon="docs"
-            kind="quiet"
-            label={t('Export as text')}
-            onClick={() => onRun(exportText(model, id, name))}
-          />
-          <Button
-            icon="download"
-            kind="quiet"
-            label={t('Export as a state')}
-            onClick={() => onRun(exportState(one))}
-          />
-          <Button icon="trash" kind="quiet" label={t('Delete')} onClick={onDelete} />
-        </div>
-      )}
-    </li>
-  )
-}
-
-const takeFocus = (element: HTMLInputElement | null) => element?.focus()
-
-function isAnswering({ model, id }: Conversation): boolean {
-  return [...panes.value, ...hidden.value].some(
-    (pane) => pane.sessionId === id && pane.model === model && pane.isBusy.value,
-  )
-}
-
-function addressOf({ model, id }: Conversation): string {
-  return `${location.origin}${location.pathname}${hashOf('playground', model, id)}`
-}
-
-async function exportState({ model, id }: Conversation): Promise<void> {
-  const { head } = await getSession(model, id, AbortSignal.timeout(30_000))
-  await exportSession(model, id, head)
 }

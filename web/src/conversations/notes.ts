@@ -1,6 +1,6 @@
 /**
  * What this browser keeps of conversations: the first words, so that a list has titles at once, and what its reader made of
- * them: a name, a pin. The words and states themselves are the server's.
+ * them: a name, a pin, a folder. The words and states themselves are the server's.
  */
 import { signal } from '@preact/signals'
 
@@ -9,6 +9,8 @@ export interface Note {
   readonly title?: string
   readonly name?: string
   readonly isPinned?: boolean
+  /** Of one's own making; '': none. */
+  readonly folder?: string
   /** When it was last written, in milliseconds of Date.now(). */
   readonly at: number
 }
@@ -41,6 +43,12 @@ export function dropNote(model: string, id: string): void {
 export function tagsOf(names: readonly string[]): string[] {
   const words = names.flatMap((name) => name.match(/(?<!\S)#[^\s#]+/g) ?? [])
   return [...new Set(words)].sort((a, b) => a.localeCompare(b))
+}
+
+/** Of all conversations, by the alphabet. */
+export function folders(): string[] {
+  const named = Object.values(notes.value).map(({ folder = '' }) => folder)
+  return [...new Set(named)].filter((one) => one !== '').sort((a, b) => a.localeCompare(b))
 }
 
 function keyOf(model: string, id: string): string {

@@ -1,10 +1,14 @@
 /** The exchanges that a session's words are. Knows no server. */
 import type { Session } from '../lib/sessions.ts'
+import type { ToolCall } from '../lib/wire.ts'
 
 export interface TranscriptMessage {
-  readonly role: 'system' | 'user' | 'assistant'
+  readonly role: 'system' | 'user' | 'assistant' | 'tool'
   readonly content: string
   readonly reasoning_content?: string
+  readonly tool_calls?: readonly {
+    readonly function: { readonly name: string; readonly arguments: string }
+  }[]
 }
 
 export interface TranscriptTurn {
@@ -14,6 +18,8 @@ export interface TranscriptTurn {
   readonly text: string
   /** Null where it is not the chat template. */
   readonly messages: readonly TranscriptMessage[] | null
+  /** That it offered, in OpenAI's form. */
+  readonly tools?: readonly object[]
 }
 
 export interface Transcript {
@@ -29,8 +35,11 @@ export interface Said {
   readonly parent: number
   /** Null where the words are not known, or are no exchange. */
   readonly question: string | null
+  /** What the tools gave that the answer before called, instead of a question. */
+  readonly results: readonly string[] | null
   readonly thought: string
   readonly text: string
+  readonly toolCalls: readonly ToolCall[]
   /** Null in the middle of a turn, where the server has no state. */
   readonly turn: number | null
 }
@@ -40,6 +49,8 @@ export interface ReadSession {
   readonly said: readonly Said[]
   /** The exchange at the head. */
   readonly head: number
+  /** Those that the turn at the head offered. */
+  readonly tools: readonly object[]
 }
 
 /** All branches, from the transcripts of their ends. */
@@ -64,28 +75,50 @@ export function readSession(
       if (isLast) ends.set(turn, id)
     })
   }
-  return { system, said, head: ends.get(head) ?? 0 }
+  return { system, said, head: ends.get(head) ?? 0, tools: words.get(head)?.tools ?? [] }
 }
 
-type Exchange = Pick<Said, 'question' | 'thought' | 'text'>
+type Exchange = Omit<Said, 'id' | 'parent' | 'turn'>
+
+const NOTHING: Exchange = { question: null, results: null, thought: '', text: '', toolCalls: [] }
 
 function pairsOf(known: TranscriptTurn | undefined): {
   readonly system: string
   readonly exchanges: readonly Exchange[]
 } {
-  if (!known?.messages) {
-    return { system: '', exchanges: [{ question: null, thought: '', text: known?.text ?? '' }] }
-  }
+  if (!known?.messages) return { system: '', exchanges: [{ ...NOTHING, text: known?.text ?? '' }] }
   let system = ''
   const exchanges: Exchange[] = []
-  for (const { role, content, reasoning_content: thought = '' } of known.messages) {
-    const last = exchanges.at(-1)
-    if (role === 'system') system = content
-    else if (role === 'user') exchanges.push({ question: content, thought: '', text: '' })
-    else if (last === undefined || last.text !== '') {
-      exchanges.push({ question: null, thought, text: content })
-    } else exchanges[exchanges.length - 1] = { ...last, thought, text: content }
+  /** The last one has its answer. */
+  let isAnswered = true
+  const begin = (exchange: Partial<Exchange>) => {
+    exchanges.push({ ...NOTHING, ...exchange })
+    isAnswered = false
   }
-  if (exchanges.length === 0) exchanges.push({ question: null, thought: '', text: known.text })
+  for (const message of known.messages) {
+    const { role, content } = message
+    if (role === 'system') system = content
+    else if (role === 'user') begin({ question: content })
+    else if (role === 'tool') {
+      const before = isAnswered ? null : (exchanges.at(-1)?.results ?? null)
+      if (before !== null) exchanges.pop()
+      const results = [...(before ?? []), content]
+      begin({ results, question: results.join('\n') })
+    } else {
+      if (isAnswered) begin({})
+      exchanges.push({ ...exchanges.pop()!, ...answerOf(message) })
+      isAnswered = true
+    }
+  }
+  if (exchanges.length === 0) exchanges.push({ ...NOTHING, text: known.text })
   return { system, exchanges }
+}
+
+function answerOf({
+  content,
+  reasoning_content: thought = '',
+  tool_calls: calls = [],
+}: TranscriptMessage): Pick<Exchange, 'thought' | 'text' | 'toolCalls'> {
+  const toolCalls = calls.map(({ function: called }, index) => ({ index, ...called }))
+  return { thought, text: content, toolCalls }
 }

@@ -83,6 +83,9 @@ export const CHAT = {
   Pin: '置顶此对话',
   Unpin: '取消置顶',
   Save: '保存',
+  'Put into a folder': '放入文件夹',
+  Folder: '文件夹',
+  'Folder; empty: none': '文件夹；留空则不放入',
   'Copy the link': '复制链接',
   'Export as text': '导出为文本',
   'Export as a state': '导出为状态',
@@ -91,6 +94,8 @@ export const CHAT = {
   '{n} conversations and their states are deleted. It cannot be taken back.':
     '{n} 个对话及其状态将被删除，无法恢复。',
   'This conversation cannot be opened': '无法打开此对话',
+  'Copy a link to a copy from here, for anybody with a key of this server; good for a week':
+    '复制链接：持有本服务器任一密钥的人都可打开到此处为止的副本，一周内有效',
   'Copy a link to a copy from here': '复制链接：打开到此处为止的副本',
   'Turn {n}: its words are not shown here, its state is kept.':
     '第 {n} 轮：文字未在此显示，状态已保存。',

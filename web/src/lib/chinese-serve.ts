@@ -78,9 +78,14 @@ export const SERVE = {
     '按大小列出的 RWKV-7 官方模型；下载各自最新的版本，校验后列在上方。',
   'about {size}': '约 {size}',
   'Fetch {name}': '下载 {name}',
-  'Another model': '其他模型',
-  'owner/repository, owner/repository:file, or a name such as rwkv7-g1-0.4b':
-    'owner/repository、owner/repository:file，或 rwkv7-g1-0.4b 这样的名称',
+  'Search the hub': '搜索模型库',
+  'On the hub': '模型库中的结果',
+  'Words, or a name to fetch at once: owner/repository, owner/repository:file, rwkv7-g1-0.4b':
+    '输入关键词搜索，或直接下载：owner/repository、owner/repository:file、rwkv7-g1-0.4b',
+  '{n} downloads · {likes} likes': '下载 {n} 次 · {likes} 个赞',
+  'its owner has to let you in': '需要仓库所有者授权',
+  'No file in it that Skein could load': '其中没有 Skein 能加载的文件',
+  'the whole repository': '整个仓库',
   Fetch: '下载',
   'asking the hub': '正在询问模型库',
   fetched: '已下载',

@@ -217,7 +217,12 @@ export const CHINESE = {
   Into: '目标语言',
   Text: '文本',
   'as the text shows': '自动识别',
-  'Paste a text; its paragraphs are translated as one batch': '粘贴文本；各段落作为一批翻译',
+  'Paste a text, or drop a file; its paragraphs are translated as one batch':
+    '粘贴文本，或把文件拖进来；所有段落一批翻译',
+  View: '视图',
+  List: '列表',
+  Grid: '网格',
+  'Paragraph {n}': '第 {n} 段',
   'No translation yet': '还没有译文',
   Translation: '译文',
   Progress: '进度',

@@ -1,5 +1,7 @@
 /** The calls of the management API that change something. What there is comes by the event stream (live.ts). */
 import type {
+  HubModel,
+  HubRepository,
   ModelFile,
   ModelQuantisation,
   PullRecord,
@@ -35,6 +37,25 @@ export async function modelFiles(signal: AbortSignal): Promise<readonly ModelFil
 
 export async function pulls(signal: AbortSignal): Promise<readonly PullRecord[]> {
   return (await call<{ pulls: PullRecord[] }>('/api/models/pulls', { signal })).pulls
+}
+
+export async function searchHub(
+  words: string,
+  signal: AbortSignal,
+): Promise<readonly HubRepository[]> {
+  const query = new URLSearchParams({ search: words })
+  const reply = await call<{ repositories: HubRepository[] }>(`/api/models/hub?${query}`, {
+    signal,
+  })
+  return reply.repositories
+}
+
+export async function hubModels(
+  repository: string,
+  signal: AbortSignal,
+): Promise<readonly HubModel[]> {
+  const query = new URLSearchParams({ repository })
+  return (await call<{ models: HubModel[] }>(`/api/models/hub/files?${query}`, { signal })).models
 }
 
 export function startPull(name: string): Promise<PullRecord> {

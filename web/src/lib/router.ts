@@ -17,6 +17,9 @@ export const PAGES = [
 ] as const
 export type Page = (typeof PAGES)[number]
 
+/** Before the token of a link to somebody's conversation, where else a session's name stands. */
+export const SHARED = 'shared:'
+
 export interface Route {
   readonly page: Page
   readonly argument: string | null

@@ -65,6 +65,17 @@ export async function rewindSession(model: string, id: string, turn: number): Pr
   await call(pathOf(model, id, 'rewind'), { body: { model, turn } })
 }
 
+/** A link for others' keys is good for a week, as the server has it. */
+export async function shareSession(model: string, id: string, turn: number): Promise<string> {
+  return (await call<{ token: string }>(pathOf(model, id, 'share'), { body: { model, turn } }))
+    .token
+}
+
+/** A copy of what somebody's link leads to. */
+export async function openShared(model: string, newId: string, token: string): Promise<void> {
+  await call(pathOf(model, newId, 'open'), { body: { model, token } })
+}
+
 export async function exportSession(model: string, id: string, turn: number): Promise<void> {
   const reply = await request(`${pathOf(model, id, 'export')}&turn=${turn}`)
   saveFile(`${fileNameOf(id)}-${turn}.state`, await reply.blob())

@@ -1,12 +1,12 @@
-/** A text as paragraphs, and their translations as they come: few calls, so that they are rows of one batch. */
-import { call } from './api.ts'
+/** Paragraphs and their translations as they are written: those of a call are rows of one batch. */
+import { request } from './api.ts'
 import type { Target } from './chat.ts'
+import { errorOf } from './errors.ts'
 import { groupsOf } from './paragraphs.ts'
+import { readEvents } from './sse.ts'
 
-/** Paragraphs of a call: progress is seen by calls, and several calls share a batch on the server. */
-const CALL_SIZE = 16
-/** Calls at once. Browsers open about six connections to a host, of which the event stream and a log may hold two. */
-const CALLS_AT_ONCE = 3
+/** Paragraphs of a call, as the server bounds it; further calls follow. */
+const CALL_SIZE = 512
 
 export interface Translation {
   readonly detected_source_lang: string
@@ -20,34 +20,42 @@ export interface TranslateOptions {
   readonly source: string
   readonly target: string
   readonly signal: AbortSignal
+  /** One so far; what is told of it at its end may differ. */
+  readonly onText: (index: number, text: string, isDone: boolean) => void
   readonly onResult: (index: number, translation: Translation) => void
 }
+
+type TranslateEvent =
+  | { readonly index: number; readonly text: string; readonly done: boolean }
+  | { readonly translations: readonly Translation[] }
 
 /** Rejects when a whole call fails; a paragraph that fails has its own error. */
 export async function translate(
   paragraphs: readonly string[],
   options: TranslateOptions,
 ): Promise<void> {
-  const groups = groupsOf(paragraphs, CALL_SIZE)
-  const runNext = async (): Promise<void> => {
-    const group = groups.shift()
-    if (group === undefined) return
-    await translateGroup(group.at, group.items, options)
-    await runNext()
+  for (const { at, items } of groupsOf(paragraphs, CALL_SIZE)) {
+    await translateGroup(at, items, options)
   }
-  await Promise.all(Array.from({ length: CALLS_AT_ONCE }, runNext))
 }
 
 async function translateGroup(
   at: number,
   texts: readonly string[],
-  { by, source, target, signal, onResult }: TranslateOptions,
+  { by, source, target, signal, onText, onResult }: TranslateOptions,
 ): Promise<void> {
   const langs = { source_lang: source, target_lang: target }
-  const body = { model: by.model, ...langs, text_list: texts }
-  const path = `${by.base}/translate/v1/batch-translate`
-  const { translations } = await call<{ translations: Translation[] }>(path, { body, signal })
-  translations.forEach((translation, i) => {
-    onResult(at + i, translation)
-  })
+  const body = { model: by.model, ...langs, text_list: texts, stream: true }
+  const reply = await request(`${by.base}/translate/v1/batch-translate`, { body, signal })
+  for await (const { data } of readEvents(reply.body!)) {
+    if (data === '[DONE]') return
+    const event: unknown = JSON.parse(data)
+    if (typeof event === 'object' && event !== null && 'error' in event) throw errorOf(500, data)
+    // The server's own shapes.
+    const known = event as TranslateEvent
+    if ('translations' in known) {
+      for (const [i, translation] of known.translations.entries()) onResult(at + i, translation)
+    } else onText(at + known.index, known.text, known.done)
+  }
+  throw errorOf(500, 'the stream broke off')
 }

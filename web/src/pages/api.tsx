@@ -3,7 +3,7 @@ import { useState } from 'preact/hooks'
 import type { OwnKey } from '../../../src/gateway/contract.ts'
 import { call, key } from '../lib/api.ts'
 import { age, bytes, count } from '../lib/format.ts'
-import { type Text, t } from '../lib/i18n.ts'
+import { language, type Text, t } from '../lib/i18n.ts'
 import { SNIPPETS, type SnippetName, snippet } from '../lib/snippets.ts'
 import { Badge, Button, CopyButton, ErrorNote, Loading } from '../parts/basics.tsx'
 import { useResource } from '../parts/resource.ts'
@@ -102,6 +102,12 @@ function limitsOf({ limits, use }: OwnKey): readonly (readonly [Text, string, st
   ]
 }
 
+/** The server has them in English. */
+async function routeNames(): Promise<Readonly<Record<string, string>>> {
+  if (language.value === 'en') return {}
+  return (await import('../lib/chinese-routes.ts')).ROUTES_IN_CHINESE
+}
+
 interface OpenApi {
   readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>
 }
@@ -109,10 +115,14 @@ interface OpenApi {
 function Routes() {
   const [search, setSearch] = useState('')
   const page = useResource((signal) => call<OpenApi>('/openapi.json', { signal }), [])
+  const names = useResource(routeNames, [language.value])
   if (page.error !== null) return <ErrorNote text={page.error} onRetry={page.refresh} />
   if (page.value === null) return <Loading />
   const routes = Object.entries(page.value.paths).flatMap(([path, methods]) =>
-    Object.entries(methods).map(([method, operation]) => ({ path, method, operation })),
+    Object.entries(methods).map(([method, operation]) => {
+      const summary = names.value?.[operation.summary] ?? operation.summary
+      return { path, method, operation: { ...operation, summary } }
+    }),
   )
   const wanted = search.toLowerCase()
   const shown = routes.filter(({ path, method, operation: { summary, tags } }) =>

@@ -109,7 +109,8 @@ export function ErrorNote({ text, onRetry }: { text: string; onRetry?: () => voi
 const COPIED_MS = 1500
 
 interface CopyButtonProps {
-  readonly text: () => string
+  /** What cannot be had is not copied; whoever asks for it says why. */
+  readonly text: () => string | Promise<string | null>
   readonly label?: string
   /** What it is called where it has no label. */
   readonly title?: string
@@ -123,15 +124,16 @@ export function CopyButton({ text, label, title = t('Copy'), icon = 'copy' }: Co
     const timer = setTimeout(() => setCopied(false), COPIED_MS)
     return () => clearTimeout(timer)
   }, [isCopied])
-  const copy = () => {
-    void copyText(text()).then(setCopied)
+  const copy = async () => {
+    const wanted = await text()
+    if (wanted !== null) setCopied(await copyText(wanted))
   }
   return (
     <Button
       icon={isCopied ? 'check' : icon}
       kind="quiet"
       label={isCopied ? t('Copied') : title}
-      onClick={copy}
+      onClick={() => void copy()}
     >
       {label}
     </Button>

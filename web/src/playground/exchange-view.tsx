@@ -1,8 +1,9 @@
 /** One exchange of a conversation: the question, the answer as it is written, its figures, and what may be done with it. */
 import { useState } from 'preact/hooks'
+import { key } from '../lib/api.ts'
 import { count, milliseconds } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
-import { hashOf } from '../lib/router.ts'
+import { hashOf, SHARED } from '../lib/router.ts'
 import { answerFigures } from '../lib/stats.ts'
 import { childrenOf, newestLeaf } from '../lib/tree.ts'
 import { type Split, splitThought } from '../lib/wire.ts'
@@ -74,14 +75,26 @@ export function ExchangeView({ pane, exchange, onFork }: ExchangeViewProps) {
   )
 }
 
-/** A link that opens a copy of the conversation up to here, for whoever has the key it belongs to. */
+/** A link that opens a copy of the conversation up to here: for whoever has a key of this server, or may use it without one. */
 function ShareButton({ pane, exchange }: { readonly pane: Pane; readonly exchange: Exchange }) {
   const { turn } = exchange.answer.value
   const { model, sessionId } = pane
   if (turn === null || model === null || sessionId === null) return null
-  const link = () =>
-    `${location.origin}${location.pathname}${hashOf('playground', model, sessionId, turn)}`
-  return <CopyButton icon="link" text={link} title={t('Copy a link to a copy from here')} />
+  const addressOf = (...parts: readonly (string | number)[]) =>
+    `${location.origin}${location.pathname}${hashOf('playground', model, ...parts)}`
+  // Without keys everybody sees this session anyway.
+  if (key.value === '') {
+    const link = () => addressOf(sessionId, turn)
+    return <CopyButton icon="link" text={link} title={t('Copy a link to a copy from here')} />
+  }
+  const shared = async () => {
+    const token = await pane.share(turn)
+    return token === null ? null : addressOf(`${SHARED}${token}`)
+  }
+  const title = t(
+    'Copy a link to a copy from here, for anybody with a key of this server; good for a week',
+  )
+  return <CopyButton icon="link" text={shared} title={title} />
 }
 
 function Question({ pane, exchange }: { readonly pane: Pane; readonly exchange: Exchange }) {

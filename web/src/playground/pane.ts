@@ -13,6 +13,7 @@ import { call } from '../lib/api.ts'
 import { type Message, streamChat } from '../lib/chat.ts'
 import { ApiError, messageOf } from '../lib/errors.ts'
 import { t } from '../lib/i18n.ts'
+import { shareSession } from '../lib/sessions.ts'
 import { pathTo, type TreeNode } from '../lib/tree.ts'
 import { DEFAULTS, type Settings, splitThought, type ToolCall } from '../lib/wire.ts'
 import { type Answer, NO_ANSWER, receive } from './answer.ts'
@@ -113,6 +114,18 @@ export class Pane {
     this.#abort?.abort()
   }
 
+  /** A token for others' copies of a turn; null where there is none, and the notice says why. */
+  async share(turn: number): Promise<string | null> {
+    const { model, sessionId } = this
+    if (model === null || sessionId === null) return null
+    try {
+      return await shareSession(model, sessionId, turn)
+    } catch (thrown) {
+      this.notice.value = messageOf(thrown)
+      return null
+    }
+  }
+
   /** The next message follows this exchange. The server's head is moved as well, for those who use the session elsewhere. */
   async rewind(exchange: Exchange): Promise<void> {
     this.head.value = exchange.id
@@ -159,13 +172,18 @@ export class Pane {
     // It has its own beginning.
     this.system.value = read.system
     this.#session = { id, choice, system: read.system.trim(), isOthers }
-    this.exchanges.value = read.said.map(({ id: exchange, parent, question, ...words }) => ({
-      id: exchange,
-      parent,
-      question,
-      results: null,
-      answer: signal({ ...NO_ANSWER, state: 'done' as const, ...words }),
-    }))
+    if (read.tools.length > 0) {
+      this.settings.value = { ...this.settings.value, tools: JSON.stringify(read.tools, null, 2) }
+    }
+    this.exchanges.value = read.said.map(
+      ({ id: exchange, parent, question, results, ...words }) => ({
+        id: exchange,
+        parent,
+        question,
+        results,
+        answer: signal({ ...NO_ANSWER, state: 'done' as const, ...words }),
+      }),
+    )
     this.head.value = read.head
   }
 
@@ -330,7 +348,7 @@ interface Session {
 }
 
 /** 64 random bits; ids of others cannot be guessed, nor used with another key. */
-function newSessionId(): string {
+export function newSessionId(): string {
   const [a, b] = crypto.getRandomValues(new Uint32Array(2))
   return `play-${a!.toString(16).padStart(8, '0')}${b!.toString(16).padStart(8, '0')}`
 }

@@ -4,8 +4,8 @@ import { readSession } from '../conversations/read-session.ts'
 import { readTranscript } from '../conversations/transcript.ts'
 import { messageOf } from '../lib/errors.ts'
 import { route, standAt } from '../lib/router.ts'
-import { getSession, type Session } from '../lib/sessions.ts'
-import { Pane } from './pane.ts'
+import { getSession, openShared, type Session } from '../lib/sessions.ts'
+import { newSessionId, Pane } from './pane.ts'
 import { allChoices, modelChoices } from './targets.ts'
 
 const MOST_PANES = 2
@@ -103,6 +103,26 @@ export function open(model: string, id: string, turn: number | null): void {
     },
     (thrown: unknown) => {
       if (opening.value !== wanted) return
+      opening.value = { state: 'failed', error: messageOf(thrown), retry }
+    },
+  )
+}
+
+/** A copy of somebody's conversation becomes one of this key's, and is opened as such. */
+export function openLink(model: string, token: string): void {
+  opening.value = { state: 'loading' }
+  const wanted = opening.value
+  const id = newSessionId()
+  openShared(model, id, token).then(
+    () => {
+      if (opening.value !== wanted) return
+      // Opened again, the link would make another copy.
+      standAt('playground', model, id)
+      open(model, id, null)
+    },
+    (thrown: unknown) => {
+      if (opening.value !== wanted) return
+      const retry = () => openLink(model, token)
       opening.value = { state: 'failed', error: messageOf(thrown), retry }
     },
   )

@@ -4,7 +4,7 @@ import { useEffect } from 'preact/hooks'
 import { ConversationList } from '../conversations/list-view.tsx'
 import { t } from '../lib/i18n.ts'
 import { models } from '../lib/live.ts'
-import { route, standAt } from '../lib/router.ts'
+import { route, SHARED, standAt } from '../lib/router.ts'
 import { Button, Empty, ErrorNote, Loading } from '../parts/basics.tsx'
 import { loadMarkdown } from '../parts/rich-text.tsx'
 import { CompletionView } from './completion-view.tsx'
@@ -12,7 +12,7 @@ import { Composer } from './composer.tsx'
 import { closeDrawer, drawer } from './drawer.ts'
 import { DrawerView } from './drawer-view.tsx'
 import { PaneView } from './pane-view.tsx'
-import { close, compare, open, opening, panes, showBeside } from './panes.ts'
+import { close, compare, open, opening, openLink, panes, showBeside } from './panes.ts'
 import { allChoices, type Choice } from './targets.ts'
 
 const mode = signal<'chat' | 'completion'>('chat')
@@ -55,7 +55,7 @@ export function PlaygroundPage() {
   )
 }
 
-/** "#/playground/wkr-…" talks to that worker, "#/playground/MODEL/SESSION" goes on with that session, "…/TURN" with a copy. */
+/** "#/playground/wkr-…" talks to that worker, "#/playground/MODEL/SESSION" goes on with that session, "…/TURN" with a copy, "…/MODEL/shared:TOKEN" with somebody's. */
 function followAddress(): void {
   const { argument, rest } = route.value
   if (argument === null) return
@@ -63,6 +63,10 @@ function followAddress(): void {
   if (id !== undefined) {
     if (models.value === null) return
     mode.value = 'chat'
+    if (id.startsWith(SHARED)) {
+      openLink(argument, id.slice(SHARED.length))
+      return
+    }
     const copied = turn === undefined ? null : Number(turn)
     open(argument, id, Number.isInteger(copied) ? copied : null)
     return

@@ -1,12 +1,11 @@
-/** Models from the hub: the released ones by size, any other by its name. */
+/** Models from the hub: the released ones by size, any other by words or by its name. */
 import { useState } from 'preact/hooks'
 import { ApiError, messageOf } from '../lib/errors.ts'
-import { fitOn } from '../lib/fit.ts'
 import { bytes } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
-import { samples, system } from '../lib/live.ts'
 import { startPull } from '../lib/management.ts'
 import { Button, Field } from '../parts/basics.tsx'
+import { HubResults, Room } from './model-search.tsx'
 
 /** Short names stand for the newest file of a line and size; 16 bits a weight. */
 const RELEASED: readonly { readonly name: string; readonly bytes: number }[] = [
@@ -26,6 +25,7 @@ interface PullFormProps {
 export function PullForm({ isBusy, onBegun }: PullFormProps) {
   const [name, setName] = useState('')
   const [error, setError] = useState<string | null>(null)
+  const [searched, setSearched] = useState<string | null>(null)
   const pull = (wanted: string) => {
     setError(null)
     startPull(wanted)
@@ -37,7 +37,8 @@ export function PullForm({ isBusy, onBegun }: PullFormProps) {
   }
   const submit = (event: Event) => {
     event.preventDefault()
-    if (name.trim() !== '') pull(name.trim())
+    setError(null)
+    if (name.trim() !== '') setSearched(name.trim())
   }
   return (
     <section class="pulls" aria-label={t('From the hub')}>
@@ -54,8 +55,10 @@ export function PullForm({ isBusy, onBegun }: PullFormProps) {
       </ul>
       <form class="row pull-form" onSubmit={submit}>
         <Field
-          label={t('Another model')}
-          hint={t('owner/repository, owner/repository:file, or a name such as rwkv7-g1-0.4b')}
+          label={t('Search the hub')}
+          hint={t(
+            'Words, or a name to fetch at once: owner/repository, owner/repository:file, rwkv7-g1-0.4b',
+          )}
           error={error}
         >
           {(ids) => (
@@ -68,10 +71,20 @@ export function PullForm({ isBusy, onBegun }: PullFormProps) {
             />
           )}
         </Field>
-        <Button type="submit" icon="download" isDisabled={name.trim() === '' || isBusy}>
+        <Button type="submit" icon="search" isDisabled={name.trim() === ''}>
+          {t('Search')}
+        </Button>
+        <Button
+          icon="download"
+          isDisabled={name.trim() === '' || isBusy}
+          onClick={() => pull(name.trim())}
+        >
           {t('Fetch')}
         </Button>
       </form>
+      {searched !== null && (
+        <HubResults key={searched} words={searched} isBusy={isBusy} onPull={pull} />
+      )}
     </section>
   )
 }
@@ -90,17 +103,12 @@ interface ReleasedProps {
 }
 
 function Released({ name, bytes: size, isDisabled, onPull }: ReleasedProps) {
-  const { value: machine } = system
-  const free = samples.value.at(-1)?.memory_available_bytes ?? machine?.memory.available_bytes ?? 0
-  const fit = machine === null ? null : fitOn(size, machine, free)
   return (
     <li class="card">
       <b>{name}</b>
       <small class="muted">
         {t('about {size}', { size: bytes(size) })}
-        {fit !== null &&
-          fit.fit === 'too large' &&
-          ` · ${t('too large ({place})', { place: fit.place })}`}
+        <Room bytes={size} />
       </small>
       <Button
         icon="download"
