@@ -29,6 +29,27 @@ const COMMITTED = [
   { page: 'playground', name: 'phone', viewport: PHONE, colorScheme: 'dark', hasTouch: true },
 ]
 
+const WHO = [
+  'The cat',
+  'The dog',
+  'The bird',
+  'The boy',
+  'The teacher',
+  'My friend',
+  'The horse',
+  'The girl',
+]
+const WHAT = [
+  'is happy.',
+  'is small.',
+  'likes milk.',
+  'has a red ball.',
+  'goes home.',
+  'sees the sun.',
+]
+/** Of the demo model's small world. */
+const SENTENCES = WHO.flatMap((who) => WHAT.map((what) => `${who} ${what}`))
+
 const scratch = mkdtempSync(join(tmpdir(), 'skein-pictures-'))
 const variables = { XDG_DATA_HOME: scratch, XDG_CACHE_HOME: scratch }
 const args = ['dist/cli/main.js', 'serve', 'demo', '--port', '0']
@@ -123,8 +144,8 @@ async function fill(page, name) {
     await page.waitForTimeout(4000)
   }
   if (name === 'translate') {
-    await page.locator('form.translate textarea').fill('Hello.\n\nThe sun is warm.\n\nGood night.')
+    await page.locator('form.translate textarea').fill(SENTENCES.join('\n'))
     await page.locator('form.translate button.primary').click()
-    await page.locator('.translation li').nth(2).waitFor()
+    await page.locator(`.translation progress[value="${SENTENCES.length}"]`).waitFor()
   }
 }

@@ -44,6 +44,11 @@ export function openHub(environment: Environment = process.env): Hub {
   return { endpoint, token: environment.HF_TOKEN || undefined, fetch: globalThis.fetch }
 }
 
+/** HF_HUB_OFFLINE, as others read it, too. */
+export function isOffline(environment: Environment = process.env): boolean {
+  return /^(1|true|yes|on)$/i.test(environment.HF_HUB_OFFLINE ?? '')
+}
+
 /** Every file of the main revision. */
 export async function listFiles(hub: Hub, repository: string): Promise<HubFile[]> {
   const files: HubFile[] = []

@@ -35,12 +35,13 @@ afterAll(() => hub.close())
 interface ServeOptions {
   readonly isOpen?: boolean
   readonly host?: string
+  readonly offline?: string
   /** Files that a worker has. */
   readonly used?: readonly string[]
 }
 
-function serve({ isOpen = true, host = '127.0.0.1', used = [] }: ServeOptions = {}) {
-  const environment = { HF_ENDPOINT: hub.url, XDG_CACHE_HOME: folder }
+function serve({ isOpen = true, host = '127.0.0.1', used = [], offline = '' }: ServeOptions = {}) {
+  const environment = { HF_ENDPOINT: hub.url, XDG_CACHE_HOME: folder, HF_HUB_OFFLINE: offline }
   const jobs = new ModelJobs({ environment, quantiser: QUANTISER })
   const refuse = () => {
     throw new SkeinError('not_found', 'there is none', { param: 'model_path' })
@@ -129,6 +130,19 @@ test('the hub is searched, and a repository says what of it could be fetched', a
   }
   hub.faults.set('/api/models', [{ kind: 'body', body: '{"error":"busy"}' }])
   expect((await get('/api/models/hub?search=x'))[1].detail).toContain('no list')
+  await app.close()
+})
+
+test('a server with HF_HUB_OFFLINE asks no hub', async () => {
+  const app = serve({ offline: '1' })
+  const asked = hub.requests.length
+  const replies = [await app.inject('/api/models/hub?search=x'), await pull(app, 'tests/tiny')]
+  for (const reply of replies)
+    expect([reply.statusCode, reply.json().detail]).toEqual([
+      403,
+      expect.stringContaining('OFFLINE'),
+    ])
+  expect(hub.requests).toHaveLength(asked)
   await app.close()
 })
 

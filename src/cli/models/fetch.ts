@@ -6,11 +6,11 @@ import { createInterface } from 'node:readline/promises'
 import { makeFolder } from '../../files/make-folder.ts'
 import { DEMO_NAME } from '../../host/load.ts'
 import { type FirstModel, firstModel } from '../../hub/first-model.ts'
-import { type Hub, openHub } from '../../hub/hub.ts'
+import { type Hub, isOffline, openHub } from '../../hub/hub.ts'
 import { findModel, listModels, modelsFolder } from '../../hub/model-cache.ts'
 import { findModelName } from '../../hub/model-names.ts'
 import { formatBytes } from '../terminal/output.ts'
-import { isOfflineByVariable, pullAll } from './pull.ts'
+import { pullAll } from './pull.ts'
 
 /** Neither a file nor pulled, but a name that the hub may have. */
 function isMissing(model: string): boolean {
@@ -50,7 +50,7 @@ const HUB_MS = 3000
  * wanted, was not wanted before, or the hub cannot be asked: the demo model is there without a network.
  */
 export async function offerFirst(given?: FirstOffer): Promise<string | null> {
-  if (given === undefined && (!isTerminal() || isOfflineByVariable())) return null
+  if (given === undefined && (!isTerminal() || isOffline())) return null
   const environment = given?.environment ?? process.env
   const folder = modelsFolder(environment)
   const declined = join(folder, DECLINED)

@@ -2,7 +2,7 @@
 import { basename } from 'node:path'
 import { SkeinError } from '../../errors.ts'
 import { hasVocabulary } from '../../host/load.ts'
-import { openHub } from '../../hub/hub.ts'
+import { isOffline, openHub } from '../../hub/hub.ts'
 import { findModel, listModels, modelsFolder, removeModel } from '../../hub/model-cache.ts'
 import { type Pulled, type PullOptions, pullModel, pullVocabulary } from '../../hub/pull.ts'
 import { toggle } from '../../settings/flags.ts'
@@ -35,10 +35,10 @@ export const pull = defineCommand({
 })
 
 /** A model and the vocabulary that it needs, from the cache where they are there. */
-export async function pullAll(name: string, isOffline = false) {
+export async function pullAll(name: string, offline = false) {
   const options: PullOptions = {
     hub: openHub(),
-    isOffline: isOffline || isOfflineByVariable(),
+    isOffline: offline || isOffline(),
     onFile: (file) => progressBar(basename(file)),
   }
   process.once('SIGINT', leave)
@@ -56,10 +56,6 @@ function leave(): void {
   const line = process.stderr.isTTY ? '\n' : ''
   process.stderr.write(`${line}skein: stopped; the same command goes on with what has come\n`)
   process.exit(INTERRUPTED)
-}
-
-export function isOfflineByVariable(): boolean {
-  return /^(1|true|yes|on)$/i.test(process.env.HF_HUB_OFFLINE ?? '')
 }
 
 function report(pulled: Pulled | undefined, vocabulary: Pulled | undefined, asJson: boolean): void {

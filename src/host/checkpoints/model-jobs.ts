@@ -18,7 +18,7 @@ import type {
   ModelQuantisation,
   PullRecord,
 } from '../../gateway/contract.ts'
-import { type Hub, openHub } from '../../hub/hub.ts'
+import { type Hub, isOffline, openHub } from '../../hub/hub.ts'
 import { cachePath, listModels, modelsFolder, removeModel } from '../../hub/model-cache.ts'
 import { parseModelName } from '../../hub/model-names.ts'
 import { type PullOptions, pullModel, pullVocabulary } from '../../hub/pull.ts'
@@ -56,6 +56,7 @@ export class ModelJobs {
   start(name: string): PullRecord {
     this.#refuseSecond('name')
     checkName(name)
+    this.#refuseOffline()
     return this.#begin({ kind: 'fetch', name }, (onProgress) => this.#fetch(name, onProgress))
   }
 
@@ -107,10 +108,16 @@ export class ModelJobs {
 
   /** Whoever looks at a page does not wait for minutes. */
   #hub(): Hub {
+    this.#refuseOffline()
     const hub = openHub(this.#environment)
     const impatient: typeof fetch = (url, init) =>
       hub.fetch(url, { ...init, signal: AbortSignal.timeout(SEARCH_MS) })
     return { ...hub, fetch: impatient }
+  }
+
+  #refuseOffline(): void {
+    if (!isOffline(this.#environment)) return
+    throw new SkeinError('forbidden', 'this server asks no hub: it runs with HF_HUB_OFFLINE')
   }
 
   #refuseSecond(param: string): void {
