@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto'
 import { Database } from '../cluster/database.ts'
 import { Members } from '../cluster/members.ts'
+import { PROTOCOL, protocolOf } from '../cluster/protocol.ts'
 import { SkeinError } from '../errors.ts'
 import { openBlobs } from '../state/shared/open-blobs.ts'
 
@@ -86,8 +87,15 @@ async function checkNodes(database: Database): Promise<Finding[]> {
   const members = new Members(database)
   await members.refresh()
   const urls = new Map(members.list.map(({ node, url }) => [node, url]))
-  if (urls.size === 0) return [{ what: 'nodes', found: 'none is alive', fix: null }]
-  return Promise.all([...urls].map(([node, url]) => checkNode(node, url)))
+  const strangers = members.strangers.map(({ node, info }) => ({
+    what: `node ${node}`,
+    found: `it speaks protocol ${protocolOf(info)} of clusters, this release ${PROTOCOL}`,
+    fix: 'releases of a cluster may be one apart: upgrade by way of those between',
+  }))
+  if (urls.size + strangers.length === 0)
+    return [{ what: 'nodes', found: 'none is alive', fix: null }]
+  const found = await Promise.all([...urls].map(([node, url]) => checkNode(node, url)))
+  return [...found, ...strangers]
 }
 
 async function checkNode(node: string, url: string): Promise<Finding> {

@@ -6,6 +6,7 @@ import { randomBytes } from 'node:crypto'
 import { SkeinError } from '../errors.ts'
 import type { Database } from './database.ts'
 import { LeaseView, monotonicNow } from './lease-view.ts'
+import { checkNear, PROTOCOL, protocolOf } from './protocol.ts'
 
 export const MEMBERS_CHANNEL = 'skein_members'
 
@@ -69,7 +70,7 @@ export class Lease {
     this.#inFlight = inFlight
   }
 
-  /** Resolves when the row is there. */
+  /** Resolves when the row is there. Throws conflict beside a member of a release that is too far from this one. */
   static async join(
     database: Database,
     facts: WorkerFacts,
@@ -77,6 +78,9 @@ export class Lease {
   ): Promise<Lease> {
     const lease = new Lease(database, facts, options)
     await database.query("delete from worker where expires < now() - interval '10 minutes'")
+    const sql = 'select id, info from worker where expires > now()'
+    const { rows } = await database.query<Pick<WorkerFacts, 'id' | 'info'>>(sql)
+    for (const { id, info } of rows) checkNear(protocolOf(info), `worker ${id}`)
     await lease.renew()
     await lease.#tell()
     const { renewMs = RENEW_MS } = options
@@ -96,7 +100,8 @@ export class Lease {
        on conflict (id) do update set in_flight = excluded.in_flight, expires = excluded.expires
        returning coalesce((select over from old), true) as "wasOver"`,
       [
-        ...[id, node, url, model, fingerprint, slots, JSON.stringify(info)],
+        ...[id, node, url, model, fingerprint, slots],
+        JSON.stringify({ protocol: PROTOCOL, ...info }),
         ...[this.#inFlight(), this.#leaseMs],
       ],
     )

@@ -1,6 +1,7 @@
 /** What members of a cluster say to each other in a header, sealed with the cluster's key. Whoever knows the key is a member. */
 import { createHmac, hkdfSync, timingSafeEqual } from 'node:crypto'
 import { SkeinError } from '../errors.ts'
+import { isNear, PROTOCOL, protocolOf } from './protocol.ts'
 
 export const CALLER_HEADER = 'x-skein-caller'
 
@@ -20,7 +21,7 @@ export class MemberSeal {
   }
 
   seal(claims: Claims): string {
-    const text = JSON.stringify({ at: this.#now(), ...claims })
+    const text = JSON.stringify({ at: this.#now(), protocol: PROTOCOL, ...claims })
     const body = Buffer.from(text).toString('base64url')
     return `${body}.${this.#codeOf(body).toString('base64url')}`
   }
@@ -37,6 +38,11 @@ export class MemberSeal {
     const { at } = claims
     if (typeof at !== 'number' || Math.abs(this.#now() - at) > MAX_AGE_MS)
       throw denied('its time is not now; set the clocks of all machines (skein doctor --cluster)')
+    const protocol = protocolOf(claims)
+    if (!isNear(protocol))
+      throw denied(
+        `its member speaks protocol ${protocol} of clusters, this one ${PROTOCOL}; releases may be one apart`,
+      )
     return claims
   }
 

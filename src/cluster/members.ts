@@ -1,6 +1,7 @@
 /** The engines' processes that are there, as a gateway follows them: told by the database, and asked for every two seconds. */
 import type { Database } from './database.ts'
 import { MEMBERS_CHANNEL, type WorkerFacts } from './lease.ts'
+import { isNear, protocolOf } from './protocol.ts'
 
 export interface Member extends WorkerFacts {
   readonly inFlight: number
@@ -14,6 +15,7 @@ export class Members {
   readonly #database: Database
   readonly #onChange: () => void
   #list: readonly Member[] = []
+  #strangers: readonly Member[] = []
   #timer: NodeJS.Timeout | null = null
   #stopListening: (() => void) | null = null
   #refreshing: Promise<void> | null = null
@@ -28,6 +30,11 @@ export class Members {
   /** Those of the last answer: while the database is away nobody comes or goes. */
   get list(): readonly Member[] {
     return this.#list
+  }
+
+  /** Alive, and of a release that is too far from this one: nothing is sent there. */
+  get strangers(): readonly Member[] {
+    return this.#strangers
   }
 
   /** Resolves when the list is known. */
@@ -61,8 +68,10 @@ export class Members {
          (extract(epoch from expires - now()) * 1000)::float as "leftMs"
        from worker where expires > now() order by id`,
     )
-    const hasChanged = factsOf(rows) !== factsOf(this.#list)
-    this.#list = rows
+    const near = rows.filter(({ info }) => isNear(protocolOf(info)))
+    const hasChanged = factsOf(near) !== factsOf(this.#list)
+    this.#list = near
+    this.#strangers = rows.filter((row) => !near.includes(row))
     if (hasChanged) this.#onChange()
   }
 }

@@ -3,6 +3,8 @@ import { fileURLToPath } from 'node:url'
 import Postgrator from 'postgrator'
 
 const FILES = fileURLToPath(new URL('../../migrations/*.sql', import.meta.url))
+/** A busy machine may leave a process that has just begun for seconds without its turn: more than others in a transaction get. */
+const IDLE = '30s'
 /** Of an advisory lock: "skein" in ASCII. Others wait and find the work done. */
 const LOCK = 0x73_6b_65_69_6e
 
@@ -15,6 +17,7 @@ interface Client {
 export async function migrate(client: Client): Promise<void> {
   await client.query('begin')
   try {
+    await client.query(`set local idle_in_transaction_session_timeout = '${IDLE}'`)
     await client.query('select pg_advisory_xact_lock($1)', [LOCK])
     const { rows } = await client.query('select current_schema() as name')
     const postgrator = new Postgrator({

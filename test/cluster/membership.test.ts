@@ -1,9 +1,11 @@
 /** Who is there and whose sessions are, over a real PostgreSQL. */
 import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { Database } from '../../src/cluster/database.ts'
 import { Lease, type WorkerFacts } from '../../src/cluster/lease.ts'
 import { Members } from '../../src/cluster/members.ts'
+import { migrate } from '../../src/cluster/migrate.ts'
 import { ownerOf, release, take } from '../../src/cluster/ownership.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 
@@ -50,6 +52,25 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     const opened = await Promise.all(Array.from({ length: 10 }, () => open()))
     const secrets = new Set(opened.map(({ secret }) => Buffer.from(secret).toString('hex')))
     expect([...secrets]).toEqual([expect.stringMatching(/^[0-9a-f]{64}$/)])
+  })
+
+  test('a process that gets no turn for seconds makes its tables all the same', async () => {
+    const client = new pg.Client({
+      connectionString: postgres.newDatabase(),
+      idle_in_transaction_session_timeout: 200,
+    })
+    client.on('error', () => {})
+    await client.connect()
+    const late = {
+      async query(sql: string, values?: unknown[]) {
+        const result = await client.query(sql, values)
+        if (sql.includes('pg_advisory_xact_lock')) await delay(500)
+        return result
+      },
+    }
+    await migrate(late)
+    expect((await client.query('select * from worker')).rows).toEqual([])
+    await client.end()
   })
 
   test('an address that is none, and a server that is not there, are told apart', async () => {

@@ -2,7 +2,8 @@
  * Faults of a cluster, by a seed: workers killed, stopped or cut off past their lease, or with clocks that are days off; the
  * database crashed, or failed over to its synchronous standby; the storage of states, a double of S3, slow, refusing, full, or
  * ending in the middle; while sessions go on and move from worker to worker. Networks are cut by a proxy of the test's own. What was told must be there, once, under one owner at a time, and be what one worker alone
- * would have said. SKEIN_FAULTS gives the number of faults, SKEIN_SEED the seed.
+ * would have said. SKEIN_FAULTS gives the most faults, SKEIN_FAULT_SECONDS for how long,
+ * SKEIN_SEED the seed.
  */
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
@@ -20,6 +21,13 @@ import type { EngineEvent } from '../../src/engine/messages.ts'
 import { SkeinError } from '../../src/errors.ts'
 import { requestOf, SAMPLING } from '../engine/kit.ts'
 import { DEMO } from '../helpers/cli.ts'
+import {
+  checkHistory,
+  keepHistory,
+  randomOf,
+  retried,
+  shiftedClock,
+} from '../helpers/cluster-history.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 import { S3_KEYS, type S3Double, startS3Double } from '../helpers/s3-double.ts'
 import { startProxy, type TcpProxy } from '../helpers/tcp-proxy.ts'
@@ -27,19 +35,11 @@ import { startProxy, type TcpProxy } from '../helpers/tcp-proxy.ts'
 const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
 const NUM_FAULTS = Number(process.env.SKEIN_FAULTS ?? (process.env.SKEIN_SLOW ? 100 : 10))
 const SEED = Number(process.env.SKEIN_SEED ?? 1)
+const FAULT_MS = 1000 * Number(process.env.SKEIN_FAULT_SECONDS ?? Number.POSITIVE_INFINITY)
 const NUM_WORKERS = 3
 const NUM_SESSIONS = 4
 const PROGRESS_MS = 90_000
 const TURN_MS = 20_000
-
-/** The same numbers for the same seed. */
-function randomOf(seed: number): (below: number) => number {
-  let state = seed
-  return (below) => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
-    return Math.floor((state / 2 ** 32) * below)
-  }
-}
 
 interface Worker {
   readonly node: string
@@ -58,16 +58,6 @@ interface Talk {
   /** The turn that was told of last, and its version. */
   head: number
   version: number
-}
-
-/** What all of a process, its threads too, takes for the time. */
-const shiftedClock = (ms: number) => {
-  const now = `D.now() + ${ms}`
-  const script = `const D = Date; globalThis.Date = class extends D {
-    constructor(...given) { given.length > 0 ? super(...given) : super(${now}) }
-    static now() { return ${now} }
-  }`
-  return `data:text/javascript,${encodeURIComponent(script)}`
 }
 
 interface Place {
@@ -172,28 +162,6 @@ async function expire({ node }: Worker): Promise<void> {
   await retried(() => database.query('update worker set expires = now() where node = $1', [node]))
 }
 
-async function retried<T>(work: () => Promise<T>): Promise<T> {
-  for (let i = 0; ; i++) {
-    try {
-      return await work()
-    } catch (error) {
-      if (i === 100) throw error
-      await delay(100)
-    }
-  }
-}
-
-/** Every row that was ever published, in order. */
-const HISTORY = `
-  create table history (n bigserial, id text, owner text, fence bigint, version bigint, turns jsonb);
-  create function tell() returns trigger language plpgsql as $$ begin
-    insert into history (id, owner, fence, version, turns) values (new.id, new.owner, new.fence,
-      (new.record->>'version')::bigint, new.record->'turns');
-    return new;
-  end $$;
-  create trigger tell after insert or update on session for each row execute function tell();
-`
-
 beforeAll(async () => {
   if (NO_POSTGRES !== null) return
   s3 = await startS3Double()
@@ -201,7 +169,7 @@ beforeAll(async () => {
   name = postgres.newDatabase().split('/').at(-1)!
   way = await startProxy(() => postgres.port)
   database = await Database.open(urlAt(way.port))
-  await database.query(HISTORY)
+  await keepHistory(database)
   for (let i = 0; i < NUM_WORKERS; i++) await addWorker()
 }, 120_000)
 
@@ -228,6 +196,7 @@ test.skipIf(NO_POSTGRES !== null)(
       counts[what] = (counts[what] ?? 0) + 1
     }
     let isOver = false
+    let numFaults = 0
 
     const converse = async (talk: Talk, index: number) => {
       let at: Worker | undefined
@@ -258,6 +227,8 @@ test.skipIf(NO_POSTGRES !== null)(
       }
     }
 
+    /** Workers that come while others go on. */
+    const starting = new Set<Promise<void>>()
     const replace = async (victim: Worker, clockMs = 0) => {
       workers.splice(workers.indexOf(victim), 1)
       const gone = once(victim.child, 'exit')
@@ -265,7 +236,8 @@ test.skipIf(NO_POSTGRES !== null)(
       await gone
       await expire(victim)
       victim.way?.close()
-      await addWorker(clockMs)
+      const one = addWorker(clockMs).finally(() => starting.delete(one))
+      starting.add(one)
     }
 
     const faults: Record<string, () => Promise<void>> = {
@@ -319,11 +291,13 @@ test.skipIf(NO_POSTGRES !== null)(
         failures.push(error)
       }),
     )
-    for (let i = 0; i < NUM_FAULTS; i++) {
+    const begun = performance.now()
+    for (let i = 0; i < NUM_FAULTS && performance.now() < begun + FAULT_MS; i++) {
       const names = Object.keys(faults)
       const name = names[i < names.length ? i : random(names.length)]!
       count(`fault: ${name}`)
       await faults[name]!()
+      numFaults++
       const before = talks.map(({ answers }) => answers.length)
       const end = performance.now() + PROGRESS_MS
       while (
@@ -335,6 +309,7 @@ test.skipIf(NO_POSTGRES !== null)(
         await delay(20)
       }
       if (failures.length > 0) break
+      await Promise.all(starting)
     }
     isOver = true
     await Promise.all(talking)
@@ -349,40 +324,13 @@ test.skipIf(NO_POSTGRES !== null)(
       }
     }
 
-    interface Row {
-      readonly id: string
-      readonly owner: string | null
-      readonly fence: number
-      readonly version: number | null
-      readonly turns: readonly { turn: number; key: string }[] | null
-    }
-    const { rows } = await retried(() =>
-      database.query<Row>('select id, owner, fence, version, turns from history order by n'),
-    )
-    const owners = new Map<string, string>()
-    const published = new Map<string, string>()
-    const last = new Map<string, { fence: number; version: number }>()
-    for (const { id, owner, fence, version, turns } of rows) {
-      if (owner !== null) {
-        expect([id, fence, owners.get(`${id} ${fence}`) ?? owner]).toEqual([id, fence, owner])
-        owners.set(`${id} ${fence}`, owner)
-      }
-      const before = last.get(id) ?? { fence: 0, version: 0 }
-      expect(fence).toBeGreaterThanOrEqual(before.fence)
-      expect(version ?? before.version).toBeGreaterThanOrEqual(before.version)
-      // A number means one turn for ever.
-      for (const { turn, key } of turns ?? []) {
-        expect([id, turn, published.get(`${id} ${turn}`) ?? key]).toEqual([id, turn, key])
-        published.set(`${id} ${turn}`, key)
-      }
-      last.set(id, { fence, version: version ?? before.version })
-    }
-    expect(counts.told).toBeGreaterThan(NUM_FAULTS)
+    const { rows, fences } = await retried(() => checkHistory(database))
+    expect(counts.told).toBeGreaterThan(numFaults)
     const moves = await retried(() => movesOf(database, 1000))
     expect(moves.latest.some(({ isDirect }) => isDirect)).toBe(true)
     if (process.env.SKEIN_FAULTS)
       process.stderr.write(
-        `${JSON.stringify({ seed: SEED, ...counts, rows: rows.length, fences: owners.size, moves: moves.count, direct: moves.latest.filter(({ isDirect }) => isDirect).length })}\n`,
+        `${JSON.stringify({ seed: SEED, faults: numFaults, ...counts, rows, fences, moves: moves.count, direct: moves.latest.filter(({ isDirect }) => isDirect).length })}\n`,
       )
   },
   60_000 + NUM_FAULTS * 30_000,

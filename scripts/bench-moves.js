@@ -1,0 +1,317 @@
+/**
+ * What sessions that come and go cost the streams of a node: starts `skein serve` as the only node of a cluster, keeps so many
+ * answers streaming, and lets turns of other sessions in at a rate. Of three phases, repeated, the first has no such turns, in the
+ * second their sessions stay on the node, in the third each is taken by another member before its turn and comes back for it,
+ * state and all, from memory to memory. That member is this process: a store without a model, so that the device is the node's.
+ *
+ *   node scripts/bench-moves.js MODEL postgres://… BLOBS [--streams 320] [--rates 4,16] [--seconds 8] [--rounds 2] [-- serve's flags …]
+ *
+ * The streams are read in a process of their own. Needs a build, an empty database, and --vocab FILE among serve's flags.
+ * PROFILE=folder leaves CPU profiles of the node's processes there.
+ */
+import { fork, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { Agent, createServer, request } from 'node:http'
+import { setTimeout as delay } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { parseArgs } from 'node:util'
+
+const PORT = 8114
+const BASE = `http://127.0.0.1:${PORT}`
+const SELF = fileURLToPath(import.meta.url)
+/** Enough that a turn of one is over before its next. */
+const NUM_SESSIONS = 48
+const TURN = { temperature: 0, ignore_eos: true, max_tokens: 4 }
+
+const quantile = (sorted, share) =>
+  sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? Number.NaN
+const sortedOf = (values) => Float64Array.from(values).sort()
+
+// --- the streams, in their own process -------------------------------------------------------------------------------
+
+/** Keeps `count` answers streaming; between the messages `begin` and `end` the gaps between what each has sent are kept. */
+function readStreams(count) {
+  const agent = new Agent({ keepAlive: true, maxSockets: Number.POSITIVE_INFINITY })
+  let gaps = null
+  let tokens = 0
+  const failed = (error) => {
+    process.stderr.write(`a stream failed: ${error}\n`)
+    process.exit(1)
+  }
+  const follow = (index) => {
+    const body = JSON.stringify({
+      ...{ stream: true, temperature: 1, ignore_eos: true, max_tokens: 60_000, seed: index },
+      prompt: Array.from({ length: 16 }, (_, i) => 1 + ((i * 37 + index * 53) % 250)),
+    })
+    let last = 0
+    const headers = {
+      'content-type': 'application/json',
+      'content-length': Buffer.byteLength(body),
+    }
+    request(`${BASE}/v1/completions`, { method: 'POST', agent, headers })
+      .once('response', (reply) => {
+        if (reply.statusCode !== 200) failed(`status ${reply.statusCode}`)
+        reply.on('data', (part) => {
+          const now = performance.now()
+          if (last === 0) process.send({ type: 'streaming' })
+          if (gaps !== null && last > 0) {
+            gaps.push(now - last)
+            tokens += part.toString('latin1').split('data: ').length - 1
+          }
+          last = now
+        })
+        reply.once('error', failed).once('end', () => failed('it ended'))
+      })
+      .once('error', failed)
+      .end(body)
+  }
+  for (let i = 0; i < count; i++) follow(i)
+  process.on('message', ({ type }) => {
+    if (type === 'begin') {
+      gaps = []
+      tokens = 0
+      return
+    }
+    const all = sortedOf(gaps)
+    gaps = null
+    const [median, p99, p999] = [0.5, 0.99, 0.999].map((share) => quantile(all, share))
+    process.send({ type: 'gaps', median, p99, p999, max: all.at(-1), tokens })
+  })
+  process.once('disconnect', () => process.exit())
+}
+
+// --- the member that takes sessions ----------------------------------------------------------------------------------
+
+/** Leads to the socket of this process's store, as a node's server does. */
+async function startDoor() {
+  const { stateSocketOf } = await import('../dist/cluster/state-socket.js')
+  const door = createServer(({ url, headers }, reply) => {
+    const [, , , worker, key] = url.split('/')
+    const socketPath = stateSocketOf(decodeURIComponent(worker))
+    const caller = { 'x-skein-caller': headers['x-skein-caller'] }
+    request({ socketPath, path: `/${key}`, headers: caller })
+      .once('response', (offer) => {
+        reply.writeHead(offer.statusCode, offer.headers)
+        offer.pipe(reply)
+      })
+      .once('error', () => reply.writeHead(404).end())
+      .end()
+  }).listen(0, '127.0.0.1')
+  await once(door, 'listening')
+  return door
+}
+
+async function joinAsMember({ database: url, blobs, vocab }) {
+  const { Database } = await import('../dist/cluster/database.js')
+  const { Members } = await import('../dist/cluster/members.js')
+  const { CallerSeal } = await import('../dist/gateway/access/caller-seal.js')
+  const { PUBLIC_TENANT } = await import('../dist/gateway/access/auth.js')
+  const { identityOf } = await import('../dist/engine/kept/identity.js')
+  const { modelKeyOf } = await import('../dist/state/model-key.js')
+  const { sessionNamespace } = await import('../dist/state/namespace.js')
+  const { openClusterStore } = await import('../dist/state/store/store-thread.js')
+  const { Tokenizer } = await import('../dist/tokenizer/tokenizer.js')
+  const database = await Database.open(url)
+  const members = new Members(database)
+  await members.refresh()
+  const [node] = members.list
+  const identity = identityOf(node.info.model, Tokenizer.fromFile(vocab).hash)
+  if (modelKeyOf(identity) !== node.fingerprint) throw new Error('the model is another')
+  const door = await startDoor()
+  const own = `http://127.0.0.1:${door.address().port}`
+  const worker = { node: 'taker', url: own, model: 'nothing', slots: 1, info: {} }
+  const store = await openClusterStore({
+    database: url,
+    blobs,
+    identity,
+    worker,
+    isToldFirst: false,
+  })
+  const seal = new CallerSeal(database.secret)
+  const namespace = sessionNamespace(database.secret, PUBLIC_TENANT)
+
+  /** From the node into this memory. */
+  const take = async (id) => {
+    const reply = await fetch(`${BASE}/cluster/release`, {
+      method: 'POST',
+      headers: {
+        'content-type': 'application/json',
+        'x-skein-caller': seal.seal({ principal: null, mayTake: false }),
+      },
+      body: JSON.stringify({ model: node.model, sessions: [{ tenant: PUBLIC_TENANT, id }] }),
+    })
+    const text = await reply.text()
+    // Its last turn is being written.
+    if (reply.status === 409) {
+      await delay(20)
+      return take(id)
+    }
+    if (!reply.ok) throw new Error(`not let go: ${reply.status} ${text}`)
+    const { session } = await store.claim({ namespace, id }, false)
+    const { record } = session
+    const { key } = record.turns.find(({ turn }) => turn === record.head)
+    const { state, tokens, tail } = await store.load(key, namespace)
+    return { id, put: { key, floats: state, tokens, tail, namespace, isForeign: false } }
+  }
+
+  /** Offered to whoever asks for it next. */
+  const letGo = async ({ id, put }) => {
+    await store.offer(put)
+    await store.commit({ puts: [], sessions: [], deleteKeys: [], releases: [{ namespace, id }] })
+  }
+
+  const moves = async () => {
+    const { rows } = await database.query(
+      'select count(*) as count, count(*) filter (where is_direct) as direct from move',
+    )
+    return rows[0]
+  }
+  const close = async () => {
+    await store.close()
+    await database.close()
+    door.close()
+  }
+  return { take, letGo, moves, close, stateBytes: identity.layers * identity.channels * 66 * 4 }
+}
+
+// --- the whole -------------------------------------------------------------------------------------------------------
+
+async function turn(id, index) {
+  const began = performance.now()
+  const reply = await fetch(`${BASE}/v1/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ ...TURN, session_id: id, prompt: [1 + (index % 200), 2, 3, 4] }),
+  })
+  const text = await reply.text()
+  if (!reply.ok) throw new Error(`a turn failed: ${reply.status} ${text}`)
+  return performance.now() - began
+}
+
+async function whenReady(server) {
+  for (;;) {
+    if (server.exitCode !== null) throw new Error(`skein serve ended with ${server.exitCode}`)
+    await delay(200)
+    const reply = await fetch(`${BASE}/readyz`).catch(() => null)
+    if (reply?.ok) return
+  }
+}
+
+async function main() {
+  const at = process.argv.indexOf('--')
+  const own = process.argv.slice(2, at < 0 ? undefined : at)
+  const flags = at < 0 ? [] : process.argv.slice(at + 1)
+  const text = (value) => ({ type: 'string', default: value })
+  const { values, positionals } = parseArgs({
+    args: own,
+    allowPositionals: true,
+    options: { streams: text('320'), rates: text('4,16'), seconds: text('8'), rounds: text('2') },
+  })
+  const [streams, seconds, rounds] = ['streams', 'seconds', 'rounds'].map((name) =>
+    Number(values[name]),
+  )
+  const rates = values.rates.split(',').map(Number)
+  const [model, database, blobs] = positionals
+  const vocab = flags[flags.indexOf('--vocab') + 1]
+  const folder = process.env.PROFILE
+  const options = `--cpu-prof --cpu-prof-dir=${folder} --cpu-prof-interval=500`
+  const profiled = folder === undefined ? {} : { NODE_OPTIONS: options }
+  const cluster = ['--cluster', database, '--blobs', blobs, '--node-name', 'node']
+  const server = spawn(
+    process.execPath,
+    [
+      fileURLToPath(new URL('../dist/cli/main.js', import.meta.url)),
+      ...['serve', model, '--port', String(PORT), '--slots', String(streams + 32)],
+      ...['--log-level', 'warn', ...cluster, ...flags],
+    ],
+    { stdio: ['ignore', 'ignore', 'inherit'], env: { ...process.env, ...profiled } },
+  )
+  let reader = null
+  try {
+    await whenReady(server)
+    const member = await joinAsMember({ database, blobs, vocab })
+    const ids = Array.from({ length: NUM_SESSIONS }, (_, i) => `session ${i}`)
+    for (const [i, id] of ids.entries()) await turn(id, i)
+    reader = fork(SELF, ['streams', String(streams)])
+    let numStreaming = 0
+    await new Promise((resolve, reject) => {
+      reader.on('message', ({ type }) => {
+        if (type === 'streaming' && ++numStreaming === streams) resolve()
+      })
+      reader.once('exit', () => reject(new Error('the reader of streams ended')))
+    })
+    const warm = await member.take(ids[0])
+    await member.letGo(warm)
+    await turn(ids[0], 0)
+    await delay(2000)
+    const mebibytes = (member.stateBytes / 2 ** 20).toFixed(1)
+    console.log(
+      `${streams} streams; states of ${mebibytes} MiB; turns of ${TURN.max_tokens} tokens`,
+    )
+    console.log(
+      '| phase | tok/s | ITL median / p99 / p99.9 / longest ms | turns | turn median / p99 ms | out median / p99 ms |',
+    )
+    console.log('|---|--:|--:|--:|--:|--:|')
+    let next = 0
+    const phase = async (name, perSecond, isMoving) => {
+      const [turns, outs, going] = [[], [], []]
+      const cycle = async (id, index) => {
+        if (isMoving) {
+          const began = performance.now()
+          const taken = await member.take(id)
+          outs.push(performance.now() - began)
+          await member.letGo(taken)
+        }
+        turns.push(await turn(id, index))
+      }
+      reader.send({ type: 'begin' })
+      const began = performance.now()
+      for (let i = 0; performance.now() - began < 1000 * seconds; i++) {
+        if (perSecond === 0) await delay(100)
+        else {
+          going.push(cycle(ids[next++ % ids.length], i))
+          await delay(Math.max(0, began + (1000 * (i + 1)) / perSecond - performance.now()))
+        }
+      }
+      reader.send({ type: 'end' })
+      const [answer] = await once(reader, 'message')
+      const ms = performance.now() - began
+      await Promise.all(going)
+      const { median, p99, p999, max, tokens } = answer
+      const of = (values) => {
+        const all = sortedOf(values)
+        return all.length === 0
+          ? '–'
+          : `${quantile(all, 0.5).toFixed(0)} / ${quantile(all, 0.99).toFixed(0)}`
+      }
+      const gaps = [median, p99, p999, max].map((value) => value.toFixed(1)).join(' / ')
+      const speed = ((1000 * tokens) / ms).toFixed(0)
+      console.log(`| ${name} | ${speed} | ${gaps} | ${turns.length} | ${of(turns)} | ${of(outs)} |`)
+      return p99
+    }
+    const ratios = []
+    for (let round = 0; round < rounds; round++) {
+      const alone = await phase('streams alone', 0, false)
+      for (const rate of rates) {
+        const stayed = await phase(`and ${rate} turns/s of sessions that stay`, rate, false)
+        const moved = await phase(`and ${rate}/s of sessions that move`, rate, true)
+        const [toAlone, toStayed] = [alone, stayed].map((p99) => (moved / p99).toFixed(3))
+        ratios.push(`${rate}/s: ${toAlone} (${toStayed})`)
+      }
+    }
+    const { count, direct } = await member.moves()
+    console.log(
+      `ITL p99 with moves to that without (to that with turns that stay): ${ratios.join(', ')}`,
+    )
+    console.log(`${count} moves, ${direct} from memory to memory`)
+    await member.close()
+  } finally {
+    reader?.removeAllListeners('exit')
+    reader?.kill()
+    server.kill(folder === undefined ? 'SIGKILL' : 'SIGTERM')
+    if (folder !== undefined) await once(server, 'exit')
+  }
+}
+
+if (process.argv[2] === 'streams') readStreams(Number(process.argv[3]))
+else await main()

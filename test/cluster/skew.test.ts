@@ -1,0 +1,102 @@
+/** Members of releases that differ: what may be otherwise, and what is refused, over a real PostgreSQL. */
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
+import { checkCluster } from '../../src/cli/cluster-check.ts'
+import { Database } from '../../src/cluster/database.ts'
+import { Lease, type WorkerFacts } from '../../src/cluster/lease.ts'
+import { MemberSeal } from '../../src/cluster/member-seal.ts'
+import { Members } from '../../src/cluster/members.ts'
+import { ownerOf, take } from '../../src/cluster/ownership.ts'
+import { PROTOCOL } from '../../src/cluster/protocol.ts'
+import { CallerSeal } from '../../src/gateway/access/caller-seal.ts'
+import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
+
+const NEXT = PROTOCOL + 1
+const AFTER_NEXT = PROTOCOL + 2
+
+describe.skipIf(NO_POSTGRES !== null)('releases that differ', () => {
+  let postgres: Postgres
+  beforeAll(async () => {
+    postgres = await startPostgres()
+  })
+  afterAll(() => postgres?.remove())
+
+  const open = async (url: string) => {
+    const database = await Database.open(url)
+    onTestFinished(() => database.close())
+    return database
+  }
+  /** As a worker of that release says it: more than this one knows. */
+  const factsOf = (id: string, info: object): WorkerFacts => ({
+    ...{ id, node: `node ${id}`, url: 'http://127.0.0.1:1', model: 'm', fingerprint: 'f' },
+    ...{ slots: 4, info: { ...info, ofALaterRelease: { mood: 'mild' } } },
+  })
+  const join = async (database: Database, id: string, info: object) => {
+    const lease = await Lease.join(database, factsOf(id, info))
+    onTestFinished(() => lease.leave())
+    return lease
+  }
+
+  test('one release apart they are members; further apart neither joins, nor is anything sent there', async () => {
+    const url = postgres.newDatabase()
+    const database = await open(url)
+    await join(database, 'now', {})
+    await join(database, 'next', { protocol: NEXT })
+    const members = new Members(database)
+    await members.refresh()
+    expect(members.list.map(({ id }) => id)).toEqual(['next', 'now'])
+    expect(members.list[1]!.info).toMatchObject({ protocol: PROTOCOL })
+
+    // A far one that does not look whom it joins, as one before this rule.
+    await database.query('update worker set info = jsonb_set(info, $2, $3) where id = $1', [
+      ...['next', '{protocol}', String(AFTER_NEXT)],
+    ])
+    await members.refresh()
+    expect(members.list.map(({ id }) => id)).toEqual(['now'])
+    expect(members.strangers.map(({ id }) => id)).toEqual(['next'])
+    await expect(join(database, 'new', {})).rejects.toMatchObject({
+      code: 'conflict',
+      message: expect.stringContaining(`worker next speaks protocol ${AFTER_NEXT}`),
+    })
+    const findings = await checkCluster(url, undefined)
+    expect(findings.find(({ what }) => what === 'node node next')).toMatchObject({
+      found: expect.stringContaining(`protocol ${AFTER_NEXT}`),
+      fix: expect.stringContaining('one apart'),
+    })
+    // Once it has gone.
+    await database.query("update worker set expires = now() where id = 'next'")
+    await join(database, 'new', {})
+  })
+
+  test('what a gateway seals is believed of a release beside this one, unknown claims and all, and of no other', () => {
+    const seal = new MemberSeal('secret')
+    const caller = new CallerSeal('secret')
+    const claims = { principal: null, mayTake: true, ofALaterRelease: 1 }
+    const open = (protocol: object) => caller.open(seal.seal({ ...claims, ...protocol }))
+    expect(open({})).toEqual({ principal: null, mayTake: true })
+    expect(open({ protocol: NEXT })).toEqual({ principal: null, mayTake: true })
+    // The first release said none.
+    expect(open({ protocol: undefined })).toEqual({ principal: null, mayTake: true })
+    expect(() => open({ protocol: AFTER_NEXT })).toThrow(`speaks protocol ${AFTER_NEXT}`)
+  })
+
+  test('tables that a later release has added to are used as they are, and left so', async () => {
+    const url = postgres.newDatabase()
+    const later = await open(url)
+    await later.query("alter table session add column mood text not null default 'mild'")
+    await later.query('alter table worker add column weight integer')
+    await later.query('create table later (id text primary key)')
+    const versions = async () =>
+      (await later.query<{ version: number }>('select max(version) as version from skein_schema'))
+        .rows[0]!.version
+    const newest = await versions()
+    await later.query(
+      `insert into skein_schema (version, name, md5, run_at) values (${newest + 1}, 'later', 'x', now())`,
+    )
+    const database = await open(url)
+    await join(database, 'now', {})
+    const key = { model: 'f', tenant: 't', id: 's' }
+    await take(database, key, { worker: 'now', mayCreate: true, gap: 0 })
+    expect(await ownerOf(database, key)).toMatchObject({ owner: 'now' })
+    expect(await versions()).toBe(newest + 1)
+  })
+})

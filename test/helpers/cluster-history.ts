@@ -1,0 +1,84 @@
+/** What a cluster under faults must never do, read from every row of a session that was ever written. */
+import { expect } from 'vitest'
+import type { Database } from '../../src/cluster/database.ts'
+
+/** Keeps every row that is ever published, in order. */
+const HISTORY = `
+  create table history (n bigserial, id text, owner text, fence bigint, version bigint, turns jsonb);
+  create function tell() returns trigger language plpgsql as $$ begin
+    insert into history (id, owner, fence, version, turns) values (new.id, new.owner, new.fence,
+      (new.record->>'version')::bigint, new.record->'turns');
+    return new;
+  end $$;
+  create trigger tell after insert or update on session for each row execute function tell();
+`
+
+export async function keepHistory(database: Database): Promise<void> {
+  await database.query(HISTORY)
+}
+
+interface Row {
+  readonly id: string
+  readonly owner: string | null
+  readonly fence: number
+  readonly version: number | null
+  readonly turns: readonly { turn: number; key: string }[] | null
+}
+
+/** One owner a fence, fences and versions that only grow, and a number of a turn that means one turn for ever. */
+export async function checkHistory(
+  database: Database,
+): Promise<{ readonly rows: number; readonly fences: number }> {
+  const { rows } = await database.query<Row>(
+    'select id, owner, fence, version, turns from history order by n',
+  )
+  const owners = new Map<string, string>()
+  const published = new Map<string, string>()
+  const last = new Map<string, { fence: number; version: number }>()
+  for (const { id, owner, fence, version, turns } of rows) {
+    if (owner !== null) {
+      expect([id, fence, owners.get(`${id} ${fence}`) ?? owner]).toEqual([id, fence, owner])
+      owners.set(`${id} ${fence}`, owner)
+    }
+    const before = last.get(id) ?? { fence: 0, version: 0 }
+    expect(fence).toBeGreaterThanOrEqual(before.fence)
+    expect(version ?? before.version).toBeGreaterThanOrEqual(before.version)
+    for (const { turn, key } of turns ?? []) {
+      expect([id, turn, published.get(`${id} ${turn}`) ?? key]).toEqual([id, turn, key])
+      published.set(`${id} ${turn}`, key)
+    }
+    last.set(id, { fence, version: version ?? before.version })
+  }
+  return { rows: rows.length, fences: owners.size }
+}
+
+/** The same numbers for the same seed. */
+export function randomOf(seed: number): (below: number) => number {
+  let state = seed
+  return (below) => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
+    return Math.floor((state / 2 ** 32) * below)
+  }
+}
+
+/** An argument of Node's `--import`: what all of a process, its threads too, takes for the time. */
+export function shiftedClock(ms: number): string {
+  const now = `D.now() + ${ms}`
+  const script = `const D = Date; globalThis.Date = class extends D {
+    constructor(...given) { given.length > 0 ? super(...given) : super(${now}) }
+    static now() { return ${now} }
+  }`
+  return `data:text/javascript,${encodeURIComponent(script)}`
+}
+
+/** While a database may be away. */
+export async function retried<T>(work: () => Promise<T>): Promise<T> {
+  for (let i = 0; ; i++) {
+    try {
+      return await work()
+    } catch (error) {
+      if (i === 100) throw error
+      await new Promise((resolve) => setTimeout(resolve, 100))
+    }
+  }
+}
