@@ -1,16 +1,59 @@
-/** The manifests as kubectl renders them, and what must hold of every pod in them. */
+/** The manifests as kubectl renders them, by the schemas of Kubernetes and KEDA, and what must hold of every pod in them. */
 import { execFileSync, spawnSync } from 'node:child_process'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 
 const FOLDER = join(import.meta.dirname, '../../deploy/kubernetes')
 const OVERLAYS = ['base', 'overlays/cpu-demo', 'overlays/gpu', 'overlays/autoscaling']
+/** By a name, since types of this package and of `kubernetes-models` are larger than all of ours. Null before `npm ci`. */
+const yaml = 'yaml'
+const parse = ((await import(yaml).catch(() => null)) as { parse(text: string): unknown } | null)
+  ?.parse
 const HAS_KUBECTL = spawnSync('kubectl', ['version', '--client']).status === 0
 
 /** One YAML document each, as text: no parser of YAML is needed to look for lines. */
 function render(overlay: string): string[] {
   const options = { encoding: 'utf8', env: { ...process.env, KUBECONFIG: '/dev/null' } } as const
   return execFileSync('kubectl', ['kustomize', join(FOLDER, overlay)], options).split('\n---\n')
+}
+
+interface Manifest {
+  readonly apiVersion: string
+  readonly kind: string
+}
+
+/** A class of `kubernetes-models`. */
+interface Model {
+  readonly prototype: { validate(this: object): void }
+}
+
+async function modelOf({ apiVersion, kind }: Manifest): Promise<Model> {
+  const folder = apiVersion.startsWith('keda.sh/') ? '@kubernetes-models/keda' : 'kubernetes-models'
+  const path = `${folder}/${apiVersion}/${kind}`
+  return ((await import(path)) as Record<string, Model>)[kind]!
+}
+
+/** Throws for a wrong value; returns paths of fields that no schema names: those that its validator did not look at. */
+async function unknownFieldsOf(manifest: Manifest): Promise<string[]> {
+  const unseen = new Set<string>()
+  const watched = (value: unknown, path: string): unknown => {
+    if (typeof value !== 'object' || value === null) return value
+    const all = Object.entries(value).map(([name, part]) => {
+      if (!Array.isArray(value)) unseen.add(`${path}.${name}`)
+      return [name, watched(part, `${path}.${name}`)] as const
+    })
+    if (Array.isArray(value)) return all.map(([, part]) => part)
+    return new Proxy(Object.fromEntries(all), {
+      get(target, name) {
+        unseen.delete(`${path}.${String(name)}`)
+        return Reflect.get(target, name)
+      },
+    })
+  }
+  const { prototype } = await modelOf(manifest)
+  // Its constructor would make a copy, and look at all.
+  prototype.validate.call(watched(manifest, '') as object)
+  return [...unseen]
 }
 
 const kindOf = (document: string) => /^kind: (\w+)$/m.exec(document)?.[1]
@@ -31,6 +74,29 @@ describe.skipIf(!HAS_KUBECTL)('deploy/kubernetes', () => {
       ])
         expect(pod, nameOf(pod)).toContain(line)
     }
+  })
+
+  test.skipIf(!parse).each(OVERLAYS)(
+    '%s is what the schemas of Kubernetes and KEDA say',
+    async (overlay) => {
+      for (const document of render(overlay)) {
+        const manifest = parse!(document) as Manifest
+        expect([manifest.kind, await unknownFieldsOf(manifest)]).toEqual([manifest.kind, []])
+      }
+    },
+  )
+
+  test.skipIf(!parse)('a wrong value and an unknown field would be found', async () => {
+    const document = render('base').find((one) => kindOf(one) === 'Deployment')!
+    const changed = (from: string, to: string) => {
+      expect(document).toContain(from)
+      return unknownFieldsOf(parse!(document.replace(from, to)) as Manifest)
+    }
+    await expect(changed('replicas: 2', 'replicas: two')).rejects.toThrow('replicas')
+    expect(await changed('replicas: 2', 'replicaz: 2')).toEqual(['.spec.replicaz'])
+    expect(await changed('runAsNonRoot:', 'runAsNonRoott:')).toEqual([
+      '.spec.template.spec.securityContext.runAsNonRoott',
+    ])
   })
 
   test('nodes and gateways survive drains, and nodes hear members alone', () => {
