@@ -44,6 +44,23 @@ describeCuda('device', () => {
     device.free(at)
   })
 
+  test.each([
+    [100, 5],
+    [3 << 20, 1],
+  ])('%i bytes of memory that threads share, from byte %i on', (bytes, from) => {
+    const shared = new Uint8Array(new SharedArrayBuffer(4 << 20))
+    const values = shared.subarray(from, from + bytes)
+    const at = device.alloc(bytes)
+    for (const salt of [1, 2]) {
+      for (let i = 0; i < bytes; i++) values[i] = (i * 31 + (i >> 8) + salt) & 255
+      const expected = values.slice()
+      device.upload(at, values)
+      values.fill(0)
+      expect(Buffer.compare(device.download(at, bytes), expected)).toBe(0)
+    }
+    device.free(at)
+  })
+
   test('copies through page-locked memory', () => {
     const [out, back] = [device.pinned(4096), device.pinned(4096)]
     new Float32Array(out.buffer).set(randomNumbers(1024))

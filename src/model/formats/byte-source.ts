@@ -9,6 +9,8 @@ export interface ByteSource {
   readonly size: number
   /** Fills the whole target from `offset` on. The range lies inside the file: callers check, or use readBytes. */
   readInto(target: Uint8Array, offset: number): void
+  /** Memory that large ranges are read into fastest; null where there is none, or somebody has it. */
+  takeBuffer?(): Uint8Array | null
   close(): void
 }
 

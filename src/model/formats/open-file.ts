@@ -10,17 +10,25 @@ import {
   statSync,
 } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
+import { ParallelReader } from '../../files/parallel-read.ts'
 import type { ByteSource } from './byte-source.ts'
 
 /** The caller has made sure that `path` is a regular file. */
 export function openFile(path: string): ByteSource {
   const file = openToRead(path)
   const { size } = fstatSync(file)
+  const reader = new ParallelReader(file)
   return {
     path,
     size,
-    readInto: (target, offset) => readFully(file, path, target, offset),
-    close: () => closeSync(file),
+    readInto(target, offset) {
+      if (!reader.read(target, offset)) readFully(file, path, target, offset)
+    },
+    takeBuffer: () => reader.takeBuffer(),
+    close() {
+      reader.close()
+      closeSync(file)
+    },
   }
 }
 

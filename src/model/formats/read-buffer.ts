@@ -7,9 +7,14 @@ import type { ByteSource } from './byte-source.ts'
 import type { TensorEntry } from './format.ts'
 import { BYTES_PER_ELEMENT } from './half.ts'
 
+/** From here on memory that is read into faster is worth asking for. */
+const LARGE_BYTES = 1 << 20
+
 export class ReadBuffer {
   readonly #source: ByteSource
   #bytes = new Uint8Array(0)
+  /** Of the source. */
+  #fastBytes: Uint8Array | null = null
 
   constructor(source: ByteSource) {
     this.#source = source
@@ -17,10 +22,17 @@ export class ReadBuffer {
 
   /** Valid until the next read. */
   read(offset: number, length: number): Uint8Array {
-    if (this.#bytes.byteLength < length) this.#bytes = new Uint8Array(length)
-    const view = this.#bytes.subarray(0, length)
+    const view = this.#memory(length)
     this.#source.readInto(view, offset)
     return view
+  }
+
+  #memory(length: number): Uint8Array {
+    if (length >= LARGE_BYTES) this.#fastBytes ??= this.#source.takeBuffer?.() ?? null
+    const fast = this.#fastBytes
+    if (fast && length >= LARGE_BYTES && length <= fast.byteLength) return fast.subarray(0, length)
+    if (this.#bytes.byteLength < length) this.#bytes = new Uint8Array(length)
+    return this.#bytes.subarray(0, length)
   }
 }
 

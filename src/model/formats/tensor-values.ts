@@ -91,15 +91,24 @@ function matrixShape(entry: TensorEntry): readonly [rows: number, columns: numbe
   return [rows, columns]
 }
 
+/** Rows and columns of a tile: what is read and what is written of it stay in the cache. */
+const TILE = 32
+
 function transpose(
   from: Uint16Array | Uint32Array,
   rows: number,
   columns: number,
 ): Uint16Array | Uint32Array {
   const to = from.slice()
-  for (let row = 0; row < rows; row++) {
-    for (let column = 0; column < columns; column++) {
-      to[column * rows + row] = from[row * columns + column]!
+  for (let firstRow = 0; firstRow < rows; firstRow += TILE) {
+    const lastRow = Math.min(firstRow + TILE, rows)
+    for (let first = 0; first < columns; first += TILE) {
+      const last = Math.min(first + TILE, columns)
+      for (let column = first; column < last; column++) {
+        for (let row = firstRow; row < lastRow; row++) {
+          to[column * rows + row] = from[row * columns + column]!
+        }
+      }
     }
   }
   return to

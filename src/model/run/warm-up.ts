@@ -4,7 +4,6 @@
  */
 import type { Preparation, Program } from '../../backend/backend.ts'
 import { SkeinError } from '../../errors.ts'
-import { compareBytes } from '../../files/bytes.ts'
 import { samplingNumbers } from '../../sampling.ts'
 import type { BatchRow, Runner, StateData } from '../runner.ts'
 
@@ -127,11 +126,14 @@ function stateIn(runner: Runner, slot: number): StateData {
 }
 
 function isSame(a: StateData, b: StateData): boolean {
-  return a.every((array, i) => compareBytes(bytesOf(array), bytesOf(b[i]!)) === 0)
+  return a.every((array, i) => {
+    const [mine, other] = [bitsOf(array), bitsOf(b[i]!)]
+    return mine.every((bits, at) => bits === other[at])
+  })
 }
 
-function bytesOf({ buffer, byteOffset, byteLength }: Float32Array): Uint8Array {
-  return new Uint8Array(buffer, byteOffset, byteLength)
+function bitsOf({ buffer, byteOffset, length }: Float32Array): Int32Array {
+  return new Int32Array(buffer, byteOffset, length)
 }
 
 function rowOf(slot: number, tokens: readonly number[], position: number): BatchRow {

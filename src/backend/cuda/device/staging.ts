@@ -1,7 +1,8 @@
 /**
- * Copies between ordinary JavaScript memory and the device, through page-locked buffers in turn: while the device
+ * Copies between JavaScript memory and the device. Ordinary memory goes through page-locked buffers in turn: while the device
  * reads one, the next is filled. They are made at the first copy, and so many that the short uploads between two steps find
- * one free: a copy is behind the steps that were launched before it. Knows nothing of what is copied.
+ * one free: a copy is behind the steps that were launched before it. Memory shared by threads, which weights are read into
+ * again and again, is page-locked itself. Knows nothing of what is copied.
  */
 import type { Pointer } from '../../ffi.ts'
 import type { CudaDriver } from '../driver/driver.ts'
@@ -13,6 +14,10 @@ const PART_BYTES = 1 << 20
 const NUM_PARTS = 16
 /** CU_EVENT_DISABLE_TIMING */
 const NO_TIMING = 2
+/** CU_MEMHOSTREGISTER_PORTABLE */
+const PORTABLE = 1
+/** CUresult: another device has locked it, for all of them. */
+const ALREADY_LOCKED = 712
 
 interface Part {
   readonly buffer: PinnedBuffer
@@ -25,6 +30,8 @@ export class Staging {
   readonly #stream: Pointer
   #parts: readonly Part[] | null = null
   #turn = 0
+  /** Shared memory that has come, and what became of locking it. */
+  readonly #locked = new Map<SharedArrayBuffer, 'here' | 'elsewhere' | 'refused'>()
 
   constructor(driver: CudaDriver, stream: Pointer) {
     this.#driver = driver
@@ -33,6 +40,11 @@ export class Staging {
 
   upload(to: DevicePointer, values: ArrayBufferView): void {
     const source = new Uint8Array(values.buffer, values.byteOffset, values.byteLength)
+    if (this.#isLocked(values.buffer)) this.#uploadLocked(to, source)
+    else this.#uploadInParts(to, source)
+  }
+
+  #uploadInParts(to: DevicePointer, source: Uint8Array): void {
     for (let start = 0; start < source.length; start += PART_BYTES) {
       const part = source.subarray(start, start + PART_BYTES)
       const { buffer, isFree } = this.#nextPart()
@@ -42,6 +54,28 @@ export class Staging {
       this.#driver.call('cuMemcpyHtoDAsync_v2', target, buffer.address, part.length, this.#stream)
       this.#driver.call('cuEventRecord', isFree, this.#stream)
     }
+  }
+
+  #isLocked(buffer: ArrayBufferLike): boolean {
+    if (!(buffer instanceof SharedArrayBuffer)) return false
+    const known = this.#locked.get(buffer) ?? this.#lock(buffer)
+    return known !== 'refused'
+  }
+
+  #lock(buffer: SharedArrayBuffer): 'here' | 'elsewhere' | 'refused' {
+    const { cuMemHostRegister_v2 } = this.#driver.functions
+    const status = cuMemHostRegister_v2(new Uint8Array(buffer), buffer.byteLength, PORTABLE)
+    const became = status === 0 ? 'here' : status === ALREADY_LOCKED ? 'elsewhere' : 'refused'
+    this.#locked.set(buffer, became)
+    return became
+  }
+
+  /** The next values are read into the same memory, so this waits for the copy. */
+  #uploadLocked(to: DevicePointer, source: Uint8Array): void {
+    const { isFree } = this.#nextPart()
+    this.#driver.call('cuMemcpyHtoDAsync_v2', to, source, source.byteLength, this.#stream)
+    this.#driver.call('cuEventRecord', isFree, this.#stream)
+    this.#driver.call('cuEventSynchronize', isFree)
   }
 
   download(from: DevicePointer, bytes: number): Uint8Array<ArrayBuffer> {
@@ -76,5 +110,8 @@ export class Staging {
       this.#driver.call('cuEventDestroy_v2', isFree)
     }
     this.#parts = null
+    for (const [buffer, became] of this.#locked)
+      if (became === 'here') this.#driver.call('cuMemHostUnregister', new Uint8Array(buffer))
+    this.#locked.clear()
   }
 }

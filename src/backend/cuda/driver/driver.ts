@@ -51,6 +51,8 @@ const SIGNATURES = {
   cuMemFree_v2: [I, [P]],
   cuMemHostAlloc: [I, [P, S, U]],
   cuMemFreeHost: [I, [P]],
+  cuMemHostRegister_v2: [I, [P, S, U]],
+  cuMemHostUnregister: [I, [P]],
   cuMemcpyHtoDAsync_v2: [I, [P, P, S, P]],
   cuMemcpyDtoHAsync_v2: [I, [P, P, S, P]],
   cuMemcpyDtoDAsync_v2: [I, [P, P, S, P]],

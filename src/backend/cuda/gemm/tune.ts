@@ -85,7 +85,8 @@ class Scratch {
   /** f16 numbers in ±[0.5, 1): products of zeros would run faster than real ones. */
   random(bytes: number): DevicePointer {
     const pointer = this.zeros(bytes)
-    const block = randomHalves(Math.min(bytes, RANDOM_BYTES))
+    randoms ??= randomHalves(RANDOM_BYTES)
+    const block = randoms.subarray(0, Math.floor(bytes / 2))
     this.#device.upload(pointer, block)
     for (let done = block.byteLength; done < bytes; done *= 2)
       this.#device.copy(pointer + BigInt(done), pointer, Math.min(done, bytes - done))
@@ -96,6 +97,9 @@ class Scratch {
     for (const pointer of this.#pointers) this.#device.free(pointer)
   }
 }
+
+/** Making them takes as long as timing two products. */
+let randoms: Uint16Array | undefined
 
 function randomHalves(bytes: number): Uint16Array {
   let state = 1

@@ -1,0 +1,104 @@
+/**
+ * Reads ranges of a large file with several threads: one copies some 3 GB/s out of the system's cache or a fast disk, several
+ * as much as either gives. The caller waits, as it does for readSync. Knows no format.
+ */
+import { readSync } from 'node:fs'
+import { availableParallelism } from 'node:os'
+import { Worker } from 'node:worker_threads'
+
+/** The caller reads, too; beyond eight memory is the limit. */
+const MAX_THREADS = Math.min(7, availableParallelism() - 1)
+/** Below this a thread takes longer to wake up than to read. */
+export const LEAST_BYTES = 1 << 20
+/** As large as the blocks in which weights are read (backend/source-rows.ts). */
+const BUFFER_BYTES = 16 << 20
+
+/** Of a thread's mailbox, in the order of its words. */
+export const STATE = 0
+export const START = 1
+export const LENGTH = 2
+/** Of the offset in the file, which can be beyond 2³¹. */
+export const OFFSET_LOW = 3
+export const OFFSET_HIGH = 4
+const WORDS = 5
+/** What STATE says. */
+export const STARTING = 0
+export const IDLE = 1
+export const READING = 2
+export const FAILED = 3
+export const ENDED = 4
+
+/** What a thread is started with. */
+export interface ReadingThread {
+  readonly file: number
+  readonly mailbox: Int32Array<SharedArrayBuffer>
+  readonly buffer: Uint8Array<SharedArrayBuffer>
+}
+
+export class ParallelReader {
+  readonly #file: number
+  readonly #mailboxes: Int32Array<SharedArrayBuffer>[] = []
+  /** Made when it is asked for: the threads start then. */
+  #buffer: Uint8Array<SharedArrayBuffer> | null = null
+
+  constructor(file: number) {
+    this.#file = file
+  }
+
+  /** The memory into which the threads can read; whoever asks first has it. */
+  takeBuffer(): Uint8Array | null {
+    if (this.#buffer !== null || MAX_THREADS < 1) return null
+    this.#buffer = new Uint8Array(new SharedArrayBuffer(BUFFER_BYTES))
+    this.#start(this.#buffer)
+    return this.#buffer
+  }
+
+  /** Those that have not started yet, which takes them some 50 ms, are done without. */
+  #start(buffer: Uint8Array<SharedArrayBuffer>): void {
+    const url = new URL('./parallel-read-thread.js', import.meta.url)
+    const place = new URL(url.href.replace('/src/', '/dist/'))
+    for (let i = 0; i < MAX_THREADS; i++) {
+      const mailbox = new Int32Array(new SharedArrayBuffer(4 * WORDS))
+      const workerData: ReadingThread = { file: this.#file, mailbox, buffer }
+      const worker = new Worker(place, { workerData, execArgv: [] })
+      // Without threads the caller reads alone.
+      worker.on('error', () => {})
+      worker.unref()
+      this.#mailboxes.push(mailbox)
+    }
+  }
+
+  /**
+   * Fills a target that lies in the buffer, and says whether it did: not where threads are no gain, nor where one could not
+   * read its part.
+   */
+  read(target: Uint8Array, offset: number): boolean {
+    const { buffer: memory, byteOffset, byteLength } = target
+    if (byteLength < LEAST_BYTES || memory !== this.#buffer?.buffer) return false
+    const free = this.#mailboxes.filter((mailbox) => Atomics.load(mailbox, STATE) === IDLE)
+    if (free.length === 0) return false
+    const share = Math.ceil(byteLength / (free.length + 1))
+    const startOf = (i: number) => Math.min(byteLength, i * share)
+    for (const [i, mailbox] of free.entries()) {
+      const start = startOf(i + 1)
+      mailbox[START] = byteOffset + start
+      mailbox[LENGTH] = startOf(i + 2) - start
+      mailbox[OFFSET_LOW] = (offset + start) % 2 ** 31
+      mailbox[OFFSET_HIGH] = Math.floor((offset + start) / 2 ** 31)
+      Atomics.store(mailbox, STATE, READING)
+      Atomics.notify(mailbox, STATE)
+    }
+    const own = readSync(this.#file, target, 0, share, offset)
+    for (const mailbox of free) Atomics.wait(mailbox, STATE, READING)
+    return own === share && free.every((mailbox) => Atomics.load(mailbox, STATE) === IDLE)
+  }
+
+  /** The file is not read any more when this returns. */
+  close(): void {
+    for (const mailbox of this.#mailboxes) {
+      Atomics.store(mailbox, STATE, ENDED)
+      Atomics.notify(mailbox, STATE)
+    }
+    this.#mailboxes.length = 0
+  }
+}
