@@ -5,6 +5,7 @@
  */
 
 import type { SourceType } from '../backend/backend.ts'
+import type { Checkpoint, TensorEntry } from '../model/formats/format.ts'
 import { BYTES_PER_ELEMENT, encodeFloats } from '../model/formats/half.ts'
 import { type Rwkv6Dimensions, rwkv6Tensors } from '../model/formats/rwkv6-layout.ts'
 import {
@@ -59,6 +60,16 @@ export function randomModelDimensions(size: RandomModelSize): Rwkv7Dimensions {
 export function writeRandomModel(path: string, size: RandomModelSize, seed = 1): string {
   writeRandomWeights(path, randomModelDimensions(size), { seed, dtype: 'bf16' })
   return path
+}
+
+/** A checkpoint of a released size in bf16 that no file has: its values are zero. To record a model without weights. */
+export function shapesOnly(size: RandomModelSize): Checkpoint {
+  const entries = rwkv7Tensors(randomModelDimensions(size)).map(({ name, shape }): TensorEntry => {
+    const read = (start: number, end: number) => new Uint8Array(2 * (end - start))
+    return { name, shape, dtype: 'bf16', read }
+  })
+  const tensors = new Map(entries.map((entry) => [entry.name, entry]))
+  return { path: size, format: 'pth', fileBytes: 0, tensors, close() {} }
 }
 
 interface RandomWeightsOptions extends PthOptions {

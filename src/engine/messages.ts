@@ -368,6 +368,8 @@ type AnyCall = {
 /** worker → gateway */
 export type FromWorker =
   | { readonly type: 'progress'; readonly doneBytes: number; readonly totalBytes: number }
+  /** What it does before it is ready, besides reading weights. */
+  | { readonly type: 'stage'; readonly text: string }
   | { readonly type: 'ready'; readonly info: EngineInfo }
   | {
       readonly type: 'step'

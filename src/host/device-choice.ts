@@ -6,7 +6,7 @@ import { existsSync } from 'node:fs'
 import { freemem } from 'node:os'
 import type { Backend } from '../backend/backend.ts'
 import { createCpuBackend } from '../backend/cpu/cpu.ts'
-import { createCudaBackend } from '../backend/cuda/cuda.ts'
+import { type CudaBackend, createCudaBackend } from '../backend/cuda/cuda.ts'
 import { CudaDevice } from '../backend/cuda/device/device.ts'
 import { isCapable } from '../backend/cuda/driver/device-info.ts'
 import { cudaReport } from '../backend/cuda/report.ts'
@@ -54,6 +54,11 @@ export interface OpenedBackend {
   readonly backend: Backend
   /** What is left now for states and activations. */
   freeMemory(): FreeMemory
+  /**
+   * Begins to compile what is missing of a model that `build` makes on a backend where nothing runs, and returns how many
+   * kernels that are; absent where nothing is compiled.
+   */
+  compileAhead?(build: (absent: OpenedBackend) => void): number
 }
 
 /** Of GPU memory that states may be chosen from where nobody says how much there is. */
@@ -172,6 +177,12 @@ function openCuda(
     wkv: wkv === 'fp16' ? 'f16' : 'f32',
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
   })
+  const compileAhead = (build: (absent: OpenedBackend) => void) =>
+    backend.compileAhead((absent) => build(onCuda(absent)))
+  return { ...onCuda(backend), compileAhead }
+}
+
+function onCuda(backend: CudaBackend): OpenedBackend {
   const freeMemory = () => ({
     bytes: backend.device.freeBytes(),
     isDevice: true,

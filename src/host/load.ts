@@ -153,11 +153,24 @@ const MAX_DEFAULT_PREEMPT_BYTES = 2 ** 30
 export const DEMO_NAME = 'demo'
 export const DEMO_MODEL = fileURLToPath(new URL('../../models/demo.pth', import.meta.url))
 
-export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress): ModelRunner {
+/** Told what goes on before the first request, one short sentence at a time. */
+export interface LoadReport extends WarmUp {
+  readonly onStage?: (text: string) => void
+}
+
+export function loadRunner(
+  choice: RunnerChoice,
+  onProgress?: LoadProgress,
+  { onStage }: LoadReport = {},
+): ModelRunner {
   const checkpoint = openModel(choice)
   try {
     const weightType = weightTypeOf(choice.quant)
-    const { model, backend, size } = placeModel(checkpoint, choice, { weightType, onProgress })
+    const onCompiling = (numKernels: number) =>
+      onStage?.(`compiling ${numKernels} kernels for this device while the weights are read`)
+    const options = { weightType, onProgress, onCompiling }
+    const { model, backend, size } = placeModel(checkpoint, choice, options)
+    onStage?.('recording the model')
     try {
       return new ModelRunner(model, backend, {
         ...size,
@@ -237,7 +250,7 @@ export function clientOver(runner: Runner, proposer: OpenProposer | null = null)
 export async function loadEngine(
   choice: EngineChoice,
   onProgress?: LoadProgress,
-  warmUp?: WarmUp,
+  warmUp?: LoadReport,
 ): Promise<{ readonly engine: Engine; readonly tokenizer: Tokenizer }> {
   // Of a file that is not there, that is the news, not that no vocabulary is beside it.
   if (!existsCheckpoint(choice.model)) checkModelFile(choice)
@@ -245,7 +258,7 @@ export async function loadEngine(
   const startStates = openStartStates(choice)
   const limits = { ...limitsOf(choice), ...embeddingsOf(choice) }
   await prepareDevice(choice)
-  const runner = loadRunner(choice, onProgress)
+  const runner = loadRunner(choice, onProgress, warmUp)
   try {
     return {
       engine: await engineOver(runner, choice, limits, tokenizer, startStates, warmUp),

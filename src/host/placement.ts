@@ -10,6 +10,7 @@ import type { Checkpoint } from '../model/formats/format.ts'
 import type { LayerRange, Model } from '../model/model.ts'
 import { modelBytes, splitLayers } from '../model/run/layer-split.ts'
 import { loadModel } from '../model/run/load-model.ts'
+import { ModelRunner } from '../model/run/model-runner.ts'
 import { joinStages, type Stage } from '../model/run/pipeline.ts'
 import type { WeightOptions } from '../model/weights.ts'
 import { type BatchSize, chooseBatchSize, type FreeMemory } from './batch-size.ts'
@@ -30,6 +31,11 @@ export interface PlacementChoice extends BackendOptions {
   readonly maxTokens?: number | undefined
 }
 
+interface PlacementOptions extends WeightOptions {
+  /** Told how many kernels are compiled while the weights are read. */
+  readonly onCompiling?: ((numKernels: number) => void) | undefined
+}
+
 interface PlacedModel {
   readonly model: Model
   /** Belongs to whoever gets it. */
@@ -40,7 +46,7 @@ interface PlacedModel {
 export function placeModel(
   checkpoint: Checkpoint,
   choice: PlacementChoice,
-  options: WeightOptions,
+  options: PlacementOptions,
 ): PlacedModel {
   const facts = { numParameters: describeCheckpoint(checkpoint).numParameters }
   const open = (device: DeviceChoice | undefined) => openBackend({ ...choice, device }, facts)
@@ -54,12 +60,18 @@ export function placeModel(
 type LoadOn = (backend: Backend, options: WeightOptions, layers?: LayerRange) => Model
 
 function onOne(
-  { backend, freeMemory }: OpenedBackend,
+  { backend, freeMemory, compileAhead }: OpenedBackend,
   asked: PlacementChoice,
-  options: WeightOptions,
+  options: PlacementOptions,
   loadOn: LoadOn,
 ): PlacedModel {
   try {
+    const numKernels = compileAhead?.((absent) => {
+      const model = loadOn(absent.backend, { weightType: options.weightType })
+      const size = chooseBatchSize(asked, model, absent.freeMemory())
+      new ModelRunner(model, absent.backend, { ...size, fingerprint: '' })
+    })
+    if (numKernels) options.onCompiling?.(numKernels)
     const model = loadOn(backend, options)
     return { model, backend, size: chooseBatchSize(asked, model, freeMemory()) }
   } catch (error) {

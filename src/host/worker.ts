@@ -9,7 +9,7 @@ import { type EngineChoice, loadEngine } from './load.ts'
 
 /** Progress messages are for a bar: no more than this many. */
 const PROGRESS_STEPS = 200
-const WARM_UP_REPORT_MS = 2000
+const STAGE_MS = 2000
 
 async function main(): Promise<number> {
   const channel = channelToParent()
@@ -24,9 +24,12 @@ async function main(): Promise<number> {
       nextReport = doneBytes + totalBytes / PROGRESS_STEPS
       channel.send({ type: 'progress', doneBytes, totalBytes })
     }
+    const tell = (text: string) => channel.send({ type: 'stage', text })
+    tell('opening the device')
     const { engine } = await loadEngine(choice, onProgress, {
-      onProgress: tellOfWarmUp(),
+      onProgress: tellOfWarmUp(tell),
       onWarning: say,
+      onStage: tell,
     })
     // Nor does a signal to the whole service: the gateway still wants states saved and answers ended.
     process.on('SIGTERM', () => {})
@@ -44,12 +47,12 @@ function say(message: string): void {
 }
 
 /** The first start on a machine tunes its products, which takes a while; later ones find them on disk. */
-function tellOfWarmUp(): (done: number, total: number) => void {
+function tellOfWarmUp(tell: (text: string) => void): (done: number, total: number) => void {
   let last = performance.now()
   return (done, total) => {
-    if (performance.now() - last < WARM_UP_REPORT_MS) return
+    if (done > 1 && performance.now() - last < STAGE_MS) return
     last = performance.now()
-    say(`preparing the device: ${done} of ${total} batch sizes`)
+    tell(`preparing the device, ${done} of ${total} batch sizes`)
   }
 }
 

@@ -36,7 +36,13 @@ export function unknownVariables(
 }
 
 /** The file of settings and the model, which are no flags; and what is read outside `serve`. */
-const OTHER_VARIABLES = ['SKEIN_CONFIG', 'SKEIN_MODEL', 'SKEIN_DEBUG', 'SKEIN_ISA']
+const OTHER_VARIABLES = [
+  'SKEIN_CONFIG',
+  'SKEIN_MODEL',
+  'SKEIN_DEBUG',
+  'SKEIN_ISA',
+  'SKEIN_SIMULATE_CARD',
+]
 
 /** A comma would divide it. */
 const Item = Type.String({ pattern: '^[^,]+$' })

@@ -7,7 +7,9 @@ import { assert } from '../../errors.ts'
 import type { Backend, Flight, Tensor } from '../backend.ts'
 import { CudaDevice } from './device/device.ts'
 import { Downloads } from './device/downloads.ts'
+import type { DeviceInfo } from './driver/device-info.ts'
 import { Gemm } from './gemm/gemm.ts'
+import type { KernelVariant } from './kernel/kernel.ts'
 import { copyBytes } from './linear/rounded-many.ts'
 import { mostTiledTokens } from './linear/rounded-tiles.ts'
 import { CudaProgram } from './program.ts'
@@ -39,6 +41,11 @@ export interface CudaBackend extends Backend {
    * and states.
    */
   scratchBytes(maxTokens: number): number
+  /**
+   * Begins to compile, on other threads, what is missing of the kernels that `build` will ask for: it is called with a backend
+   * on which nothing runs. Returns how many are missing.
+   */
+  compileAhead(build: (backend: CudaBackend) => void): number
 }
 
 export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
@@ -47,6 +54,34 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
     device: which,
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
   })
+  return backendOn(device, wkv, graphs)
+}
+
+/** The kernels that `build` asks for on a device like this one. */
+export function kernelsOf(
+  info: DeviceInfo,
+  wkv: TensorType,
+  build: (backend: CudaBackend) => void,
+): KernelVariant[] {
+  const kernels: KernelVariant[] = []
+  const device = CudaDevice.absent(info, {
+    image(file, defines) {
+      kernels.push([file, defines])
+      return new Uint8Array(0)
+    },
+    compileAhead: () => 0,
+    discard() {},
+  })
+  const backend = backendOn(device, wkv, false)
+  try {
+    build(backend)
+    return kernels
+  } finally {
+    backend.dispose()
+  }
+}
+
+function backendOn(device: CudaDevice, wkv: TensorType, graphs: boolean): CudaBackend {
   const gemm = openGemm(device)
   const downloads = new Downloads(device)
   let largestCopy = 0
@@ -54,6 +89,7 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
     name: 'cuda',
     device,
     scratchBytes: (maxTokens) => (maxTokens > mostTiledTokens(device) ? largestCopy : 0),
+    compileAhead: (build) => device.compileAhead(kernelsOf(device.info, wkv, build)),
     description: `${device.description}${wkv === 'f16' ? ', f16 states' : ''}`,
     drawsGuesses: false,
     tensor: (shape, values) => new CudaTensor(device, shape, 'f32', values),

@@ -74,6 +74,15 @@ export class CudaProgram implements Program {
     this.#commands = this.#recording.commands
     this.#eager = this.#createEager()
     build(this.#recording.ops())
+    if (device.isAbsent) this.#nameKernels()
+  }
+
+  /** Asks for the kernels of every size of step, which else are asked for at the first of it. */
+  #nameKernels(): void {
+    const { tokens, rows } = this.#capacity
+    this.#recording.prepareFewRows(rows)
+    // Kernels have few sizes, and each serves a range that a power of two lies in.
+    for (let size = 1; size <= tokens; size *= 2) this.#plan(size)
   }
 
   #createEager(entries?: number): Eager {

@@ -188,6 +188,7 @@ export class CudaTable implements Table {
 }
 
 function uploadRows(device: CudaDevice, source: MatrixSource, to: DevicePointer): void {
+  if (device.isAbsent) return
   const rowBytes = source.columns * SOURCE_BYTES[source.dtype]
   for (const [start, , values] of readBlocks(source)) device.upload(to, values, start * rowBytes)
 }

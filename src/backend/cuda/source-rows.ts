@@ -9,7 +9,7 @@ import type { Kernel } from './kernel/kernel.ts'
 /** Values of SOURCE in convert.cu, quantise.cu and fp8.cu, and of TABLE_TYPE in embed.cu. */
 export const SOURCE_CODES: Readonly<Record<SourceType, number>> = { f32: 0, f16: 1, bf16: 2 }
 
-/** Calls `each` with every block of a source's rows in device memory, in their own type. */
+/** Calls `each` with every block of a source's rows in device memory, in their own type; once, of none, where nothing runs. */
 export function eachBlock(
   device: CudaDevice,
   source: MatrixSource,
@@ -17,7 +17,9 @@ export function eachBlock(
 ): void {
   const rowBytes = source.columns * SOURCE_BYTES[source.dtype]
   const scratch = device.alloc(rowBytes * Math.min(source.rows, blockRows(rowBytes)))
-  for (const [start, end, values] of readBlocks(source)) {
+  if (device.isAbsent) each(scratch, 0, 0)
+  else
+    for (const [start, end, values] of readBlocks(source)) {
     device.upload(scratch, values)
     each(scratch, start, end)
   }

@@ -61,12 +61,14 @@ export class RemoteEngineClient implements EngineClient {
   static connect(
     channel: WorkerChannel,
     onProgress: (doneBytes: number, totalBytes: number) => void = () => {},
+    onStage: (text: string) => void = () => {},
   ): Promise<RemoteEngineClient> {
     return new Promise((resolve, reject) => {
       channel.onMessage((message) => {
         if (message.type === 'ready') resolve(new RemoteEngineClient(channel, message.info))
         else if (message.type === 'fatal') reject(SkeinError.fromShape(message.error))
         else if (message.type === 'progress') onProgress(message.doneBytes, message.totalBytes)
+        else if (message.type === 'stage') onStage(message.text)
       })
       channel.onClose((reason) => {
         reject(
@@ -168,6 +170,7 @@ export class RemoteEngineClient implements EngineClient {
         this.#settle(message)
         break
       case 'progress':
+      case 'stage':
       case 'ready':
         break
       default:

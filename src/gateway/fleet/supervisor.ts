@@ -236,8 +236,10 @@ export class Supervisor implements Keeper {
     })
     const loading = this.#watchLoading(worker)
     try {
-      const client = await RemoteEngineClient.connect(worker.channel, (done, all) =>
-        this.#load(done, all),
+      const client = await RemoteEngineClient.connect(
+        worker.channel,
+        (done, all) => this.#load(done, all),
+        (text) => this.#tellStage(text),
       )
       clearInterval(loading)
       this.#engine = client
@@ -298,6 +300,14 @@ export class Supervisor implements Keeper {
     this.#reason = `loading, ${percent} %`
     this.#progress = { done_bytes: doneBytes, total_bytes: totalBytes }
     this.#options.onProgress?.(doneBytes, totalBytes)
+    this.#options.onChange?.()
+  }
+
+  #tellStage(text: string): void {
+    const { name, logger } = this.#options
+    logger.info({ worker: name }, `loading: ${text}`)
+    this.#say(text)
+    this.#reason = `loading: ${text}`
     this.#options.onChange?.()
   }
 

@@ -64,19 +64,25 @@ export function halvedSource(source: MatrixSource): MatrixSource {
   return { ...source, dtype: 'f16', readRows }
 }
 
-/** The transpose, held in memory: for low-rank factors, which are stored [in, out]. */
+/** The transpose, held in memory from the first read on: for low-rank factors, which are stored [in, out]. */
 export function transposedSource(entry: TensorEntry): MatrixSource {
   const { name, dtype } = entry
   const [columns, rows] = matrixShape(entry)
-  const bits = transpose(elementBits(entry.read(0, rows * columns), dtype), columns, rows)
-  const bytes = new Uint8Array(bits.buffer)
+  const transposed = () => {
+    const bits = elementBits(entry.read(0, rows * columns), dtype)
+    return new Uint8Array(transpose(bits, columns, rows).buffer)
+  }
   const rowBytes = columns * BYTES_PER_ELEMENT[dtype]
+  let bytes: Uint8Array | undefined
   return {
     name,
     rows,
     columns,
     dtype,
-    readRows: (start, end) => bytes.subarray(start * rowBytes, end * rowBytes),
+    readRows(start, end) {
+      bytes ??= transposed()
+      return bytes.subarray(start * rowBytes, end * rowBytes)
+    },
   }
 }
 

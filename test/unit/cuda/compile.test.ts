@@ -4,15 +4,10 @@ import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
 import { findLibrary, findNvcc } from '../../../src/backend/cuda/driver/libraries.ts'
 import { chooseTarget, compileOptions } from '../../../src/backend/cuda/kernel/compiler.ts'
-import {
-  cacheFolder,
-  imageKey,
-  seal,
-  unseal,
-  writeCached,
-} from '../../../src/backend/cuda/kernel/image.ts'
+import { cacheFolder, writeCached } from '../../../src/backend/cuda/kernel/image.ts'
 import { openNvcc } from '../../../src/backend/cuda/kernel/nvcc.ts'
 import { openNvrtc } from '../../../src/backend/cuda/kernel/nvrtc.ts'
+import { imageKey, seal, unseal } from '../../../src/backend/cuda/kernel/seal.ts'
 import { KERNEL_DIR, readKernelSource } from '../../../src/backend/cuda/kernel/source.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-kernels-'))

@@ -6,12 +6,14 @@
 import { assert } from '../../../errors.ts'
 import { copyMemoryAside, type Memory, type Pointer } from '../../ffi.ts'
 import { NativeArena } from '../driver/arena.ts'
+import { absentDriver } from '../driver/absent.ts'
+import { simulated } from '../driver/cards.ts'
 import { type DeviceInfo, describeDevice, findDevice } from '../driver/device-info.ts'
 import { type CudaDriver, openDriver } from '../driver/driver.ts'
 import { CudaGraph } from '../driver/graph.ts'
 import { type DevicePointer, type KernelArg, KernelArgs } from '../kernel/args.ts'
 import { createKernelImages } from '../kernel/image.ts'
-import { type Defines, type Kernel, KernelStore } from '../kernel/kernel.ts'
+import { type Defines, type Kernel, type KernelImages, KernelStore, type KernelVariant } from '../kernel/kernel.ts'
 import { type Dim3, Launcher, type LaunchOptions } from '../kernel/launch.ts'
 import { DeviceMemory, deviceFree } from './memory.ts'
 import { PinnedBuffer } from './pinned.ts'
@@ -27,6 +29,12 @@ export interface DeviceOptions {
   readonly kernelFolder?: string
 }
 
+/** Without a budget of its own a device takes what is free. */
+interface OwnOptions extends Pick<DeviceOptions, 'memoryBytes'> {
+  readonly images: KernelImages
+  readonly isAbsent?: boolean
+}
+
 /** Left to the driver: local memory of kernels, graphs, cuBLASLt's own buffers. */
 const RESERVE_BYTES = 512 << 20
 /** CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL */
@@ -38,6 +46,8 @@ let currentContext: Pointer | null = null
 
 export class CudaDevice {
   readonly info: DeviceInfo
+  /** Nothing runs on it. */
+  readonly isAbsent: boolean
   readonly memory: DeviceMemory
   /** For structs and arguments that live as long as the device; a program makes its own. */
   readonly arena = new NativeArena()
@@ -45,6 +55,7 @@ export class CudaDevice {
   readonly #context: Pointer
   readonly #stream: Pointer
   readonly #copyStream: Pointer
+  readonly #images: KernelImages
   readonly #kernels: KernelStore
   readonly #launcher: Launcher
   readonly #staging: Staging
@@ -60,16 +71,21 @@ export class CudaDevice {
 
   static open(options: DeviceOptions): CudaDevice {
     const driver = openDriver()
-    return new CudaDevice(
-      driver,
-      describeDevice(driver, findDevice(driver, options.device)),
-      options,
-    )
+    const info = simulated(describeDevice(driver, findDevice(driver, options.device)))
+    const images = createKernelImages(info, options.kernelFolder)
+    return new CudaDevice(driver, info, { ...options, images })
   }
 
-  private constructor(driver: CudaDriver, info: DeviceInfo, options: DeviceOptions) {
+  /** A device that is not here: nothing runs on it. `images` are asked for the kernels that would. */
+  static absent(info: DeviceInfo, images: KernelImages): CudaDevice {
+    return new CudaDevice(absentDriver(info), info, { images, isAbsent: true })
+  }
+
+  private constructor(driver: CudaDriver, info: DeviceInfo, options: OwnOptions) {
     this.#driver = driver
     this.info = info
+    this.isAbsent = options.isAbsent === true
+    this.#images = options.images
     const out = new BigUint64Array(1)
     driver.call('cuDevicePrimaryCtxRetain', out, info.ordinal)
     this.#context = out[0]!
@@ -81,11 +97,7 @@ export class CudaDevice {
     const free = deviceFree(driver)
     const budget = options.memoryBytes ?? Math.max(free - RESERVE_BYTES, free / 2)
     this.memory = new DeviceMemory(driver, budget)
-    const driverMajor = Math.floor(info.driverVersion / 1000)
-    this.#kernels = new KernelStore(
-      driver,
-      createKernelImages(info.computeCapability, driverMajor, options.kernelFolder),
-    )
+    this.#kernels = new KernelStore(driver, options.images)
     this.#launcher = new Launcher(driver, this.arena, this.#stream, info.computeCapability)
     this.#staging = new Staging(driver, this.#stream)
   }
@@ -223,7 +235,7 @@ export class CudaDevice {
   pinned(bytes: number): PinnedBuffer {
     this.#enterEager('pinned')
     const forget = () => this.#pinned.delete(buffer)
-    const buffer = new PinnedBuffer(this.#driver, bytes, forget)
+    const buffer = new PinnedBuffer(this.#driver, bytes, forget, !this.isAbsent)
     this.#pinned.add(buffer)
     return buffer
   }
@@ -232,6 +244,11 @@ export class CudaDevice {
   kernel(file: string, name: string, defines: Defines = {}): Kernel {
     this.#enterEager(`kernel ${name}`)
     return this.#kernels.kernel(file, name, defines)
+  }
+
+  /** Begins to compile kernels that will be asked for, as far as that is needed; returns how many. */
+  compileAhead(kernels: readonly KernelVariant[]): number {
+    return this.#images.compileAhead(kernels)
   }
 
   /** An argument list, in `arena` (the device's own unless the list should go earlier). */

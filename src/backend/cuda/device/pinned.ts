@@ -18,7 +18,8 @@ export class PinnedBuffer {
   readonly #onDispose: () => void
   #isDisposed = false
 
-  constructor(driver: CudaDriver, bytes: number, onDispose = () => {}) {
+  /** Clearing takes its time, and is of no use where nothing runs. */
+  constructor(driver: CudaDriver, bytes: number, onDispose = () => {}, isCleared = true) {
     const out = new BigUint64Array(1)
     driver.call('cuMemHostAlloc', out, bytes, FLAGS)
     this.#driver = driver
@@ -26,7 +27,7 @@ export class PinnedBuffer {
     this.bytes = bytes
     this.address = out[0]!
     this.buffer = viewMemory(this.address, bytes)
-    new Uint8Array(this.buffer).fill(0)
+    if (isCleared) new Uint8Array(this.buffer).fill(0)
   }
 
   get isDisposed(): boolean {

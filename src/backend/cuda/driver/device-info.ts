@@ -19,6 +19,8 @@ export interface DeviceInfo {
   readonly driverVersion: number
   /** "580.159.04", of the kernel module; 'unknown' where the system does not say. */
   readonly driverRelease: string
+  /** Not what the card is, or not here: see cards.ts. */
+  readonly isSimulated: boolean
 }
 
 /** The oldest capability that the kernels are written for: fp16 matrix units with m16n8k8. */
@@ -64,6 +66,7 @@ export function describeDevice(driver: CudaDriver, ordinal: number): DeviceInfo 
     sharedBytesPerBlock: attribute(SHARED_OPTIN),
     driverVersion,
     driverRelease: driverRelease(),
+    isSimulated: false,
   }
 }
 

@@ -6,7 +6,7 @@ import { assert, SkeinError } from '../../../errors.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import { type Algorithm, CublasLt, type Product, type ProductShape } from './cublaslt.ts'
-import { type Plan, PlanCache } from './plans.ts'
+import { PlanCache } from './plans.ts'
 import { tune } from './tune.ts'
 
 export interface GemmShape {
@@ -68,8 +68,8 @@ interface ReadyPlan {
 
 export class Gemm {
   readonly #device: CudaDevice
-  readonly #library: CublasLt
-  readonly #cache: PlanCache
+  /** Null for a device that is not here: nothing is multiplied there. */
+  readonly #own: { readonly library: CublasLt; readonly cache: PlanCache } | null
   readonly #plans = new Map<string, ReadyPlan>()
   readonly #scalesRows = new Map<GemmShape['outType'], boolean>()
   #workspace: DevicePointer | null = null
@@ -77,12 +77,19 @@ export class Gemm {
   constructor(device: CudaDevice) {
     this.#device = device
     device.enter()
-    this.#library = new CublasLt(Math.floor(device.info.driverVersion / 1000))
-    this.#cache = new PlanCache({
-      gpu: device.name,
-      driver: device.info.driverRelease,
-      cublasLt: this.#library.version,
-    })
+    if (device.isAbsent) {
+      this.#own = null
+      return
+    }
+    const library = new CublasLt(Math.floor(device.info.driverVersion / 1000))
+    const { name: gpu, info } = device
+    const machine = { gpu, driver: info.driverRelease, cublasLt: library.version }
+    this.#own = { library, cache: new PlanCache(machine) }
+  }
+
+  get #library(): CublasLt {
+    assert(this.#own !== null, 'a product of a device that is not here')
+    return this.#own.library
   }
 
   /** "cuBLASLt 13.1.0 (…/libcublasLt.so.13)" */
@@ -115,6 +122,7 @@ export class Gemm {
 
   /** Makes the plan of a call without running it: y stays as it is. */
   prepare(call: GemmCall): void {
+    if (this.#own === null) return
     const plan = this.#plan(call)
     plan.product.setTokens(call.n)
     if (!plan.algorithms.has(call.n)) this.#fit(plan, call.n)
@@ -125,7 +133,7 @@ export class Gemm {
   scalesRows(outType: GemmShape['outType']): boolean {
     const known = this.#scalesRows.get(outType)
     if (known !== undefined) return known
-    const found = this.#probeScales(outType)
+    const found = this.#own === null || this.#probeScales(outType)
     this.#scalesRows.set(outType, found)
     return found
   }
@@ -169,8 +177,8 @@ export class Gemm {
 
   /** The winner of an earlier process, where the library still accepts it. */
   #recall(product: Product, key: string): Algorithm | null {
-    const plan: Plan | undefined = this.#cache.get(key)
-    const algorithm = plan === undefined ? null : product.verify(plan.algorithm)
+    const code = this.#own?.cache.get(key)
+    const algorithm = code === undefined ? null : product.verify(code)
     return algorithm !== null && algorithm.workspaceBytes <= WORKSPACE_BYTES ? algorithm : null
   }
 
@@ -187,7 +195,7 @@ export class Gemm {
     )
     // Without memory to try them in, the library's own first choice serves, and is not kept.
     if (timed === null) return candidates[0]!
-    this.#cache.set(key, { algorithm: timed.algorithm.code, microseconds: timed.microseconds })
+    this.#own?.cache.set(key, { algorithm: timed.algorithm.code, microseconds: timed.microseconds })
     return timed.algorithm
   }
 
@@ -216,7 +224,7 @@ export class Gemm {
     this.#plans.clear()
     if (this.#workspace !== null) this.#device.free(this.#workspace)
     this.#workspace = null
-    this.#library.dispose()
+    this.#own?.library.dispose()
   }
 }
 

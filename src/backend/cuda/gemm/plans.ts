@@ -3,8 +3,10 @@
  * nothing elsewhere. A file that is damaged or cannot be written costs tuning time, nothing else. Knows no cuBLASLt.
  */
 import { createHash } from 'node:crypto'
+import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { cacheFolder, readCached, writeCached } from '../kernel/image.ts'
+import { KERNEL_DIR } from '../kernel/source.ts'
 import { ALGORITHM_BYTES } from './cublaslt.ts'
 
 export interface Plan {
@@ -27,6 +29,7 @@ export class PlanCache {
   readonly #folder: string
   readonly #machine: PlanMachine
   #plans: Map<string, Plan> | null = null
+  #known: ReadonlyMap<string, Uint8Array> | null = null
 
   constructor(machine: PlanMachine, folder = cacheFolder('gemm')) {
     const parts = JSON.stringify([VERSION, machine.gpu, machine.driver, machine.cublasLt])
@@ -36,9 +39,13 @@ export class PlanCache {
     this.path = join(folder, `${name}.json`)
   }
 
-  get(key: string): Plan | undefined {
+  /** Of what was tuned here, else of what comes with Skein for this card and library. */
+  get(key: string): Uint8Array | undefined {
     this.#plans ??= this.#read()
-    return this.#plans.get(key)
+    const own = this.#plans.get(key)
+    if (own !== undefined) return own.algorithm
+    this.#known ??= knownPlans(this.#machine)
+    return this.#known.get(key)
   }
 
   /** Adds to what is on disk by now, so that two processes that tune at once lose little. */
@@ -76,5 +83,40 @@ function plansOf(text: string): object {
     return typeof plans === 'object' && plans !== null ? plans : {}
   } catch {
     return {}
+  }
+}
+
+/** Tuned on a card of each kind, by scripts/known-plans.js: good for the same version of the library, whatever the driver. */
+export const KNOWN_DIR = join(KERNEL_DIR, '../plans')
+
+export interface KnownPlans {
+  readonly gpus: readonly string[]
+  readonly cublasLt: number
+  /** In base64; many products share one. */
+  readonly algorithms: readonly string[]
+  /** Key of a product → index of its algorithm. */
+  readonly plans: Readonly<Record<string, number>>
+}
+
+export function knownPlans(
+  { gpu, cublasLt }: Pick<PlanMachine, 'gpu' | 'cublasLt'>,
+  folder = KNOWN_DIR,
+): ReadonlyMap<string, Uint8Array> {
+  for (const file of filesOf(folder)) {
+    const bytes = readCached(join(folder, file))
+    // Written by known-plans.js, and read by a test.
+    const known = JSON.parse(new TextDecoder().decode(bytes ?? undefined)) as KnownPlans
+    if (known.cublasLt !== cublasLt || !known.gpus.includes(gpu)) continue
+    const codes = known.algorithms.map((text) => new Uint8Array(Buffer.from(text, 'base64')))
+    return new Map(Object.entries(known.plans).map(([key, index]) => [key, codes[index]!]))
+  }
+  return new Map()
+}
+
+function filesOf(folder: string): string[] {
+  try {
+    return readdirSync(folder).filter((name) => name.endsWith('.json'))
+  } catch {
+    return []
   }
 }

@@ -17,10 +17,8 @@ import {
 import type { Defines } from './kernel.ts'
 import { openNvcc } from './nvcc.ts'
 import { openNvrtc } from './nvrtc.ts'
-import type { Compiler, Target } from './target.ts'
+import { type Compiler, nativeTarget, type Target } from './target.ts'
 
-/** Capabilities whose own instructions (wgmma, setmaxnreg) need the suffixed target. */
-const SUFFIXED = new Set([90])
 /** For chips from here on kernels are chosen that are empty when they are compiled for earlier ones. */
 const HOPPER = 90
 
@@ -30,8 +28,7 @@ export function chooseTarget(
   capabilities: readonly number[],
 ): Target {
   const wanted = 10 * major + minor
-  if (capabilities.includes(wanted))
-    return { name: `sm_${wanted}${SUFFIXED.has(wanted) ? 'a' : ''}`, kind: 'cubin' }
+  if (capabilities.includes(wanted)) return nativeTarget([major, minor])
   const least = wanted >= HOPPER ? HOPPER : 0
   const older = capabilities.filter((capability) => least <= capability && capability < wanted)
   if (older.length === 0)

@@ -16,9 +16,14 @@ export interface Kernel {
   readonly registers: number
 }
 
+/** A file of kernels/cuda and its macros. */
+export type KernelVariant = readonly [file: string, defines: Defines]
+
 /** Machine code for a file of kernels/cuda with the given defines. */
 export interface KernelImages {
   image(file: string, defines: Defines): Uint8Array
+  /** Begins to compile, on other threads, what is not to be had otherwise; returns how many that are. */
+  compileAhead(kernels: readonly KernelVariant[]): number
   /** Forgets a cached image that the driver refused, so that the next image() is compiled anew. */
   discard(file: string, defines: Defines): void
 }

@@ -44,7 +44,7 @@ function compile(path: string, { source, target, options }: CompilerInput): Uint
 }
 
 /** A shorthand -arch=sm_90a would also run a pass for plain sm_90, which lacks the instructions. */
-function nvccFlags({ name, kind }: CompilerInput['target']): string[] {
+export function nvccFlags({ name, kind }: CompilerInput['target']): string[] {
   const virtual = name.replace('sm_', 'compute_')
   return [`-${kind}`, `-gencode=arch=${virtual},code=${kind === 'cubin' ? name : virtual}`]
 }

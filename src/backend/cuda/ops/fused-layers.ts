@@ -121,6 +121,11 @@ export class FewRowsLayers {
     return this.#variantFor(tokens) !== null
   }
 
+  /** The kernels of all steps of up to so many rows. */
+  prepare(rows: number): void {
+    for (const size of SIZES) if (size <= rows) this.takes(size)
+  }
+
   #variantFor(tokens: number): Variant | null {
     const size = SIZES.find((one) => tokens <= one)
     if (size === undefined) return null

@@ -84,6 +84,11 @@ export class Recording {
     return address
   }
 
+  /** What is made at the first step of a size, of all that so many rows can have. */
+  prepareFewRows(rows: number): void {
+    this.#fewRows.prepare(rows)
+  }
+
   dispose(): void {
     for (const command of this.commands) command.dispose()
     this.#fewRows.dispose()

@@ -1,0 +1,55 @@
+/**
+ * The driver of a card that is not here: its memory has addresses and no bytes, its kernels have names, and nothing runs. A
+ * model is recorded over it to learn which kernels it would have.
+ */
+import { allocateMemory, freeMemory, type Pointer } from '../../ffi.ts'
+import type { DeviceInfo } from './device-info.ts'
+import { CudaDriver, type DriverFunctions } from './driver.ts'
+
+/** What memory of the driver's own is aligned to. */
+const PAGE_BYTES = 2n << 20n
+
+export function absentDriver({ totalBytes }: DeviceInfo): CudaDriver {
+  let next = PAGE_BYTES
+  const handOut = (out: unknown, bytes = 1) => {
+    // Every function of the table that hands something out does so through its first argument, 64 bits wide.
+    ;(out as BigUint64Array)[0] = next
+    next += PAGE_BYTES * ((BigInt(bytes) + PAGE_BYTES - 1n) / PAGE_BYTES)
+    return 0
+  }
+  const made: Partial<DriverFunctions> = {
+    cuDevicePrimaryCtxRetain: (out) => handOut(out),
+    cuStreamCreate: (out) => handOut(out),
+    cuEventCreate: (out) => handOut(out),
+    cuModuleLoadData: (out) => handOut(out),
+    cuModuleGetFunction: (out) => handOut(out),
+    cuMemAlloc_v2: (out, bytes) => handOut(out, Number(bytes)),
+    cuMemGetInfo_v2(free) {
+      ;(free as BigUint64Array)[0] = BigInt(totalBytes)
+      return 0
+    },
+    // The host writes here.
+    cuMemHostAlloc(out, bytes) {
+      ;(out as BigUint64Array)[0] = allocateMemory(Number(bytes))
+      return 0
+    },
+    cuMemFreeHost(address) {
+      freeMemory(address as Pointer)
+      return 0
+    },
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(out) {
+      ;(out as Int32Array)[0] = 1
+      return 0
+    },
+    // As many as an H200 has of eight blocks: fewer make no other kernels.
+    cuOccupancyMaxActiveClusters(out) {
+      ;(out as Int32Array)[0] = 15
+      return 0
+    },
+  }
+  const functions = new Proxy(made, {
+    get: (target, name) => Reflect.get(target, name) ?? (() => 0),
+  })
+  // What is missing above succeeds without doing anything.
+  return new CudaDriver(functions as DriverFunctions)
+}

@@ -1,0 +1,83 @@
+/**
+ * What cards have that kernels are sized by, for those that are not in this machine: to compile kernels ahead, to check them
+ * without a GPU, and to run on another card within the limits of one. Figures: NVIDIA's programming guide, compute capabilities.
+ */
+import { SkeinError } from '../../../errors.ts'
+import type { DeviceInfo } from './device-info.ts'
+
+export interface Card {
+  readonly name: string
+  readonly capability: readonly [number, number]
+  readonly numSms: number
+  readonly sharedKib: number
+  readonly l2Mib: number
+  readonly gib: number
+}
+
+export const CARDS = {
+  '2080ti': card('NVIDIA GeForce RTX 2080 Ti', [7, 5], 68, 64, 5.5, 11),
+  '3060': card('NVIDIA GeForce RTX 3060', [8, 6], 28, 99, 3, 12),
+  '3090': card('NVIDIA GeForce RTX 3090', [8, 6], 82, 99, 6, 24),
+  a100: card('NVIDIA A100-SXM4-80GB', [8, 0], 108, 163, 40, 80),
+  '4060': card('NVIDIA GeForce RTX 4060', [8, 9], 24, 99, 24, 8),
+  '4090': card('NVIDIA GeForce RTX 4090', [8, 9], 128, 99, 72, 24),
+  h100: card('NVIDIA H100 80GB HBM3', [9, 0], 132, 227, 50, 80),
+  h200: card('NVIDIA H200', [9, 0], 132, 227, 50, 141),
+  b200: card('NVIDIA B200', [10, 0], 148, 227, 126, 180),
+  '5090': card('NVIDIA GeForce RTX 5090', [12, 0], 170, 99, 96, 32),
+} as const satisfies Record<string, Card>
+
+function card(
+  name: string,
+  capability: readonly [number, number],
+  numSms: number,
+  sharedKib: number,
+  l2Mib: number,
+  gib: number,
+): Card {
+  return { name, capability, numSms, sharedKib, l2Mib, gib }
+}
+
+/** The card as a driver of CUDA 13.0 would describe it. */
+export function infoOf({ name, capability, numSms, sharedKib, l2Mib, gib }: Card): DeviceInfo {
+  return {
+    ordinal: 0,
+    name,
+    uuid: 'GPU-00000000-0000-0000-0000-000000000000',
+    computeCapability: capability,
+    numSms,
+    totalBytes: gib * 2 ** 30,
+    l2Bytes: l2Mib * 2 ** 20,
+    sharedBytesPerBlock: sharedKib << 10,
+    driverVersion: 13_000,
+    driverRelease: 'unknown',
+    isSimulated: true,
+  }
+}
+
+/** A card of this machine within the limits of the one that SKEIN_SIMULATE_CARD names; as it is without one. */
+export function simulated(real: DeviceInfo, wanted = process.env.SKEIN_SIMULATE_CARD): DeviceInfo {
+  if (!wanted) return real
+  // A name that is not there is undefined.
+  const known = (CARDS as Record<string, Card>)[wanted.toLowerCase()]
+  if (known === undefined)
+    throw new SkeinError(
+      'invalid_request',
+      `SKEIN_SIMULATE_CARD takes ${Object.keys(CARDS).join(', ')}, not ${wanted}`,
+    )
+  const { name, computeCapability, numSms, sharedBytesPerBlock, l2Bytes } = infoOf(known)
+  return {
+    ...real,
+    name: `${real.name} as ${name}`,
+    // Newer instructions than the card has cannot be simulated.
+    computeCapability: orderOf(computeCapability) < orderOf(real.computeCapability) ? computeCapability : real.computeCapability,
+    numSms: Math.min(numSms, real.numSms),
+    sharedBytesPerBlock: Math.min(sharedBytesPerBlock, real.sharedBytesPerBlock),
+    l2Bytes,
+    isSimulated: true,
+  }
+}
+
+function orderOf([major, minor]: readonly [number, number]): number {
+  return 10 * major + minor
+}
