@@ -39,7 +39,11 @@ async function start() {
   const server = spawn(process.execPath, [main, ...words], { env })
   for (const stream of [server.stdout, server.stderr])
     stream.on('data', (text) => {
-      for (const line of String(text).trim().split('\n').filter((one) => !one.includes('reqId'))) console.log(`  ${seconds()} ${line.slice(0, 150)}`)
+      for (const line of String(text)
+        .trim()
+        .split('\n')
+        .filter((one) => !one.includes('reqId')))
+        console.log(`  ${seconds()} ${line.slice(0, 150)}`)
     })
   const isOver = () => server.exitCode !== null
   await until(async () => isOver() || (await replies('/livez')))

@@ -23,8 +23,8 @@ import { SHIPPED_DIR, shippedName } from '../dist/backend/cuda/kernel/shipped.js
 import { KERNEL_DIR, readKernelSource } from '../dist/backend/cuda/kernel/source.js'
 import { nativeTarget } from '../dist/backend/cuda/kernel/target.js'
 import { shapesOnly } from '../dist/bench/random-model.js'
-import { loadRwkv7 } from '../dist/model/rwkv7.js'
 import { ModelRunner } from '../dist/model/run/model-runner.js'
+import { loadRwkv7 } from '../dist/model/rwkv7.js'
 
 const { values: asked } = parseArgs({
   options: {
@@ -72,7 +72,9 @@ function compile(nvcc, { file, defines, target }, path) {
   return new Promise((resolve, reject) => {
     child.on('error', reject)
     child.on('close', (code) =>
-      code === 0 ? resolve(undefined) : reject(new Error(`${file}.cu for ${target.name}:\n${output}`)),
+      code === 0
+        ? resolve(undefined)
+        : reject(new Error(`${file}.cu for ${target.name}:\n${output}`)),
     )
   })
 }
@@ -106,6 +108,11 @@ try {
   rmSync(scratch, { recursive: true })
 }
 if (isAll) for (const name of there) if (!images.has(name)) rmSync(join(folder, name))
-const bytes = [...images.keys()].reduce((sum, name) => sum + readFileSync(join(folder, name)).length, 0)
+const bytes = [...images.keys()].reduce(
+  (sum, name) => sum + readFileSync(join(folder, name)).length,
+  0,
+)
 const seconds = ((performance.now() - started) / 1000).toFixed(0)
-console.log(`cubins: ${images.size} for ${asked.cards}, ${(bytes / 1e6).toFixed(1)} MB, ${numNew} new (${seconds} s)`)
+console.log(
+  `cubins: ${images.size} for ${asked.cards}, ${(bytes / 1e6).toFixed(1)} MB, ${numNew} new (${seconds} s)`,
+)

@@ -49,3 +49,5 @@ else {
 // libraries.
 if (!/^(pack|publish)$/.test(process.env.npm_command ?? ''))
   run(process.execPath, [join(root, 'scripts/build-native.js')])
+// From what dist says of models; some minutes on many cores, an hour on two.
+else run(process.execPath, [join(root, 'scripts/build-cubins.js')])

@@ -267,6 +267,17 @@ describe('worker', () => {
     expect(progress).toEqual([1, 2])
   })
 
+  test('what is done while loading is told as it comes', async () => {
+    const [gateway, worker] = channelPair<ToWorker, FromWorker>()
+    const stages: string[] = []
+    const connecting = RemoteEngineClient.connect(gateway, undefined, (text) => stages.push(text))
+    worker.send({ type: 'stage', text: 'opening the device' })
+    worker.send({ type: 'stage', text: 'recording the model' })
+    worker.end('exit code 1')
+    await expect(connecting).rejects.toThrow('while it was loading')
+    expect(stages).toEqual(['opening the device', 'recording the model'])
+  })
+
   test('loss of the gateway ends the worker with 0 and frees the runner', async () => {
     const { client, gateway, exitCode, runner } = await setUpRemote()
     const run = codeOf(collect(client.generate(requestOf({ maxTokens: 100_000 }))))

@@ -20,9 +20,9 @@ export function eachBlock(
   if (device.isAbsent) each(scratch, 0, 0)
   else
     for (const [start, end, values] of readBlocks(source)) {
-    device.upload(scratch, values)
-    each(scratch, start, end)
-  }
+      device.upload(scratch, values)
+      each(scratch, start, end)
+    }
   device.free(scratch)
 }
 

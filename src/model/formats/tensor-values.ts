@@ -97,7 +97,7 @@ function matrixShape(entry: TensorEntry): readonly [rows: number, columns: numbe
   return [rows, columns]
 }
 
-/** Rows and columns of a tile: what is read and what is written of it stay in the cache. */
+/** Rows and columns of a tile, which passes through memory of its own: rows of a matrix evict each other from the cache. */
 const TILE = 32
 
 function transpose(
@@ -106,14 +106,19 @@ function transpose(
   columns: number,
 ): Uint16Array | Uint32Array {
   const to = from.slice()
+  const tile = from.slice(0, TILE * TILE)
   for (let firstRow = 0; firstRow < rows; firstRow += TILE) {
-    const lastRow = Math.min(firstRow + TILE, rows)
+    const height = Math.min(TILE, rows - firstRow)
     for (let first = 0; first < columns; first += TILE) {
-      const last = Math.min(first + TILE, columns)
-      for (let column = first; column < last; column++) {
-        for (let row = firstRow; row < lastRow; row++) {
-          to[column * rows + row] = from[row * columns + column]!
-        }
+      const width = Math.min(TILE, columns - first)
+      for (let row = 0; row < height; row++) {
+        const at = (firstRow + row) * columns + first
+        for (let column = 0; column < width; column++)
+          tile[column * TILE + row] = from[at + column]!
+      }
+      for (let column = 0; column < width; column++) {
+        const at = (first + column) * rows + firstRow
+        for (let row = 0; row < height; row++) to[at + row] = tile[column * TILE + row]!
       }
     }
   }

@@ -18,6 +18,7 @@ const gpu = (ordinal: number, uuid: string, capability: readonly [number, number
   sharedBytesPerBlock: 1,
   driverVersion: 13000,
   driverRelease: '580.1',
+  isSimulated: false,
 })
 const MACHINE = [gpu(0, 'GPU-aa11', [6, 1]), gpu(1, 'GPU-bb22', [9, 0]), gpu(2, 'GPU-bb33', [8, 0])]
 

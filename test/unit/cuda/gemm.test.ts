@@ -1,9 +1,14 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
 import { bucketOf, planKey, productShape } from '../../../src/backend/cuda/gemm/gemm.ts'
-import { PlanCache } from '../../../src/backend/cuda/gemm/plans.ts'
+import {
+  KNOWN_DIR,
+  type KnownPlans,
+  knownPlans,
+  PlanCache,
+} from '../../../src/backend/cuda/gemm/plans.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-plans-'))
 afterAll(() => rmSync(folder, { recursive: true }))
@@ -58,4 +63,30 @@ test('winners are kept for one machine, added to by several processes, and check
   writeFileSync(later.path, '{"plans":{"a":{"algorithm":"AAAA","microseconds":1},"c":null}}')
   expect(new PlanCache(machine, folder).get('a')).toBeUndefined()
   expect(new PlanCache(machine, folder).get('c')).toBeUndefined()
+})
+
+test('plans that come with Skein are for their card and version of the library alone', () => {
+  const files = readdirSync(KNOWN_DIR)
+  expect(files.length).toBeGreaterThan(0)
+  for (const file of files) {
+    const known = JSON.parse(readFileSync(join(KNOWN_DIR, file), 'utf8')) as KnownPlans
+    const { gpus, cublasLt, plans } = known
+    for (const gpu of gpus) {
+      const found = knownPlans({ gpu, cublasLt })
+      expect(found.size).toBe(Object.keys(plans).length)
+      for (const [key, code] of found) {
+        expect(key).toMatch(/^\d+x\d+ n\d+ f(16|32) b[01] a\d+/)
+        expect(code.length).toBe(64)
+      }
+      expect(knownPlans({ gpu, cublasLt: cublasLt + 1 }).size).toBe(0)
+      const cache = new PlanCache({ gpu, driver: 'any', cublasLt }, folder)
+      const [key, code] = [...found][0]!
+      expect(cache.get(key)).toEqual(code)
+      // What was tuned here goes first.
+      const own = new Uint8Array(64).fill(7)
+      cache.set(key, { algorithm: own, microseconds: 1 })
+      expect(cache.get(key)).toEqual(own)
+    }
+  }
+  expect(knownPlans({ gpu: 'another', cublasLt: 130100 }).size).toBe(0)
 })

@@ -16,7 +16,8 @@ function store(...statuses: number[]) {
     cuModuleGetFunction: () => 0,
     cuFuncGetAttribute: () => 0,
   } as unknown as DriverFunctions
-  const images = { image: () => new Uint8Array(1), discard: () => calls.push('discard') }
+  const image = () => new Uint8Array(1)
+  const images = { image, compileAhead: () => 0, discard: () => calls.push('discard') }
   const kernels = new KernelStore(new CudaDriver(functions), images)
   return { calls, load: () => kernels.kernel('wkv7', 'wkv7') }
 }

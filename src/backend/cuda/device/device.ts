@@ -5,15 +5,21 @@
  */
 import { assert } from '../../../errors.ts'
 import { copyMemoryAside, type Memory, type Pointer } from '../../ffi.ts'
-import { NativeArena } from '../driver/arena.ts'
 import { absentDriver } from '../driver/absent.ts'
+import { NativeArena } from '../driver/arena.ts'
 import { simulated } from '../driver/cards.ts'
 import { type DeviceInfo, describeDevice, findDevice } from '../driver/device-info.ts'
 import { type CudaDriver, openDriver } from '../driver/driver.ts'
 import { CudaGraph } from '../driver/graph.ts'
 import { type DevicePointer, type KernelArg, KernelArgs } from '../kernel/args.ts'
 import { createKernelImages } from '../kernel/image.ts'
-import { type Defines, type Kernel, type KernelImages, KernelStore, type KernelVariant } from '../kernel/kernel.ts'
+import {
+  type Defines,
+  type Kernel,
+  type KernelImages,
+  KernelStore,
+  type KernelVariant,
+} from '../kernel/kernel.ts'
 import { type Dim3, Launcher, type LaunchOptions } from '../kernel/launch.ts'
 import { DeviceMemory, deviceFree } from './memory.ts'
 import { PinnedBuffer } from './pinned.ts'

@@ -70,7 +70,10 @@ export function simulated(real: DeviceInfo, wanted = process.env.SKEIN_SIMULATE_
     ...real,
     name: `${real.name} as ${name}`,
     // Newer instructions than the card has cannot be simulated.
-    computeCapability: orderOf(computeCapability) < orderOf(real.computeCapability) ? computeCapability : real.computeCapability,
+    computeCapability:
+      orderOf(computeCapability) < orderOf(real.computeCapability)
+        ? computeCapability
+        : real.computeCapability,
     numSms: Math.min(numSms, real.numSms),
     sharedBytesPerBlock: Math.min(sharedBytesPerBlock, real.sharedBytesPerBlock),
     l2Bytes,

@@ -3,7 +3,7 @@
  * thread has begun. Knows no kernel; what the threads make is written to the disk by them, and held here until it is asked for.
  */
 import { availableParallelism } from 'node:os'
-import { MessageChannel, receiveMessageOnPort, type MessagePort, Worker } from 'node:worker_threads'
+import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads'
 import type { CompilerInput, ImagePlan } from './target.ts'
 
 /** Of a job. */
@@ -43,7 +43,9 @@ const ports: MessagePort[] = []
 
 /** Those whose compilation takes longest come first: they have most text. */
 export function startCompiling(plans: readonly ImagePlan[], driverMajor: number): number {
-  const fresh = plans.filter(({ path }) => !jobs.has(path)).sort((a, b) => lengthOf(b) - lengthOf(a))
+  const fresh = plans
+    .filter(({ path }) => !jobs.has(path))
+    .sort((a, b) => lengthOf(b) - lengthOf(a))
   const numThreads = Math.min(MAX_THREADS, fresh.length)
   if (numThreads < 1) return 0
   const states = new Int32Array(new SharedArrayBuffer(4 * fresh.length))
@@ -86,7 +88,11 @@ export function imageAhead({ path }: ImagePlan): Uint8Array | null {
 /** Messages of threads, which wait for turns of the event loop otherwise. */
 function collect(): void {
   for (const port of ports)
-    for (let got = receiveMessageOnPort(port); got !== undefined; got = receiveMessageOnPort(port)) {
+    for (
+      let got = receiveMessageOnPort(port);
+      got !== undefined;
+      got = receiveMessageOnPort(port)
+    ) {
       const { path, image } = got.message as Compiled // as compile-thread.ts posts it
       if (image !== null) images.set(path, image)
     }
