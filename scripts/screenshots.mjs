@@ -32,21 +32,14 @@ const COMMITTED = [
 const WHO = [
   'The cat',
   'The dog',
-  'The bird',
-  'The boy',
-  'The teacher',
-  'My friend',
-  'The horse',
-  'The girl',
+  'The panda',
+  'The lion',
+  'My mother',
+  'My father',
+  'Tom',
+  'Linda',
 ]
-const WHAT = [
-  'is happy.',
-  'is small.',
-  'likes milk.',
-  'has a red ball.',
-  'goes home.',
-  'sees the sun.',
-]
+const WHAT = ['is happy.', 'is tired.', 'likes apples.', 'has two red apples.', 'sees three birds.']
 /** Of the demo model's small world. */
 const SENTENCES = WHO.flatMap((who) => WHAT.map((what) => `${who} ${what}`))
 

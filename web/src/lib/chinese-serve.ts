@@ -101,7 +101,7 @@ export const SERVE = {
   Revoke: '吊销',
   never: '永不',
   ended: '已到期',
-  'in {time}': '{time} 后',
+  'in {time}': '{time}后',
   'Conversations and states belong to the key they were made with; nobody is shown another’s.':
     '对话与状态属于创建它们的密钥；任何人都看不到他人的。',
   'No named keys': '没有具名密钥',

@@ -1,4 +1,5 @@
-/** Numbers, sizes and times for people; the same in every language. */
+/** Numbers, sizes and times for people; but for ages the same in every language. */
+import { t } from './i18n.ts'
 
 const UNITS = ['B', 'KB', 'MB', 'GB', 'TB']
 
@@ -40,10 +41,10 @@ export function percent(share: number | null | undefined): string {
 /** "12 s", "3 min", "5 h", "2 d" */
 export function age(seconds: number): string {
   const s = Math.max(0, Math.round(seconds))
-  if (s < 60) return `${s} s`
-  if (s < 3600) return `${Math.floor(s / 60)} min`
-  if (s < 48 * 3600) return `${Math.floor(s / 3600)} h`
-  return `${Math.floor(s / 86400)} d`
+  if (s < 60) return t('{n} s', { n: s })
+  if (s < 3600) return t('{n} min', { n: Math.floor(s / 60) })
+  if (s < 48 * 3600) return t('{n} h', { n: Math.floor(s / 3600) })
+  return t('{n} d', { n: Math.floor(s / 86400) })
 }
 
 export function clock(seconds: number): string {

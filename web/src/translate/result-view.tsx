@@ -33,7 +33,6 @@ export function ResultView({ job, isAuto }: ResultViewProps) {
           {t('{done} of {n} paragraphs', { done: done.value, n: rows.length })}
           {seconds !== null && ` · ${seconds.toFixed(1)} s`}
         </small>
-        <span class="spring" />
         <fieldset class="switch" aria-label={t('View')}>
           <ViewButton name="list" now={view} label={t('List')} />
           <ViewButton name="grid" now={view} label={t('Grid')} />
@@ -52,15 +51,18 @@ export function ResultView({ job, isAuto }: ResultViewProps) {
           ))}
         </ol>
       ) : (
-        <ol class={isRunning ? 'cells running' : 'cells'}>
-          {rows.map(({ text, result }, i) => (
+        <ol class={isRunning ? 'cells pairs running' : 'cells pairs'}>
+          {rows.map(({ original, text, result }, i) => (
             <li key={i} class={result.value?.finish_reason === 'error' ? 'wrong' : ''}>
               <button
                 type="button"
                 aria-label={t('Paragraph {n}', { n: i + 1 })}
                 onClick={() => setShown(i)}
               >
-                <span>{text}</span>
+                <span>
+                  <small>{original}</small>
+                  <span>{text}</span>
+                </span>
               </button>
             </li>
           ))}
