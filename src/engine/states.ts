@@ -61,8 +61,8 @@ interface Coming {
   read: Read | null
 }
 
-/** Prefixes on their way at a time. Each is new memory of a whole state, and collecting garbage stops the steps. */
-const MAX_COMING = 2
+/** Prefixes on their way at a time: half the lanes of a GPU, so that sessions find one free. Each takes two or three steps. */
+const MAX_COMING = 8
 
 export class States {
   /** What may be asked about sessions. */
