@@ -43,13 +43,10 @@ int32_t largest_lane(vi x) {
 #endif
 }
 
-struct Group {
-  float scale;
-  int32_t sum;
-};
-
-/// 32 inputs to integers in [−127, 127], nearest even.
-Group quantise_group(const float* x, Quantised* to) {
+/// 32 inputs to integers in [−most, most], nearest even; returns their scale. Inlined, because GCC
+/// 12 takes a vector in its own header for uninitialised otherwise.
+[[gnu::always_inline]] inline float round_group(const float* x, float most,
+                                                vi (&q)[kGroup / kLanes]) {
   vi largest = {};
   for (int64_t i = 0; i < kGroup; i += kLanes) {
     const vi bits =
@@ -59,15 +56,47 @@ Group quantise_group(const float* x, Quantised* to) {
   const float magnitude = bits_float(static_cast<uint32_t>(largest_lane(largest)));
   const bool is_finite = magnitude <= 3e38f;
   // Below this the scale is flushed to zero, and its inverse would be infinite.
-  constexpr float kLeast = 127.0f * 0x1p-126f;
-  const float inverse = magnitude >= kLeast && is_finite ? 127.0f / magnitude : 0.0f;
-  vi q[kGroup / kLanes];
+  const float least = most * 0x1p-126f;
+  const float inverse = magnitude >= least && is_finite ? most / magnitude : 0.0f;
   for (int64_t i = 0; i < kGroup / kLanes; i++) {
     // Adding 1.5·2^23 rounds to an integer and leaves it in the low mantissa bits.
     q[i] = as_int(load(x + i * kLanes) * inverse + 12582912.0f) - 0x4b400000;
     if (!is_finite) q[i] = splat_int(1);  // no zeros: sparse products must meet the scale
   }
-  return {magnitude / 127.0f, store_group(q, to)};
+  return magnitude / most;
+}
+
+#if defined(__AVX512VNNI__)
+void store_fine(const vi (&q)[kGroup / kLanes], FineQuad* to) {
+  for (const vi& part : q) {
+    const vi upper = (part + 128) >> 8, lower = part - (upper << 8);
+    const __m128i u = _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(upper));
+    const __m128i l = _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(lower));
+    const __m128i quads[] = {_mm_unpacklo_epi32(u, l), _mm_unpackhi_epi32(u, l)};
+    std::memcpy(to, quads, sizeof quads);
+    to += kLanes / 4;
+  }
+}
+#else
+void store_fine(const vi (&q)[kGroup / kLanes], FineQuad* to) {
+  for (int64_t i = 0; i < kGroup; i += 4, to++) {
+    const auto at = [&](int64_t k) { return static_cast<int16_t>(q[k / kLanes][k % kLanes]); };
+    to->values[0] = at(i);
+    to->values[1] = at(i + 2);
+    to->values[2] = at(i + 1);
+    to->values[3] = at(i + 3);
+  }
+}
+#endif
+
+/// Of the first or the last 16.
+int32_t half_sum(const vi (&q)[kGroup / kLanes], int64_t half) {
+  constexpr int64_t kVectors = 16 / kLanes;
+  vi total = q[half * kVectors];
+  for (int64_t i = 1; i < kVectors; i++) total += q[half * kVectors + i];
+  int32_t sum = 0;
+  for (int lane = 0; lane < kLanes; lane++) sum += total[lane];
+  return sum;
 }
 
 }  // namespace
@@ -83,9 +112,21 @@ void quantise(const float* x, int64_t columns, const ActivationLayout& layout, u
       std::fill(std::copy(from, x + columns, padded), padded + kGroup, 0.0f);
       from = padded;
     }
-    const Group group = quantise_group(from, values + g * kGroup);
-    scales[g] = group.scale;
-    corrections[g] = -kCorrection * group.sum;
+    vi q[kGroup / kLanes];
+    scales[g] = round_group(from, 127.0f, q);
+    corrections[g] = -kCorrection * store_group(q, values + g * kGroup);
+  }
+}
+
+void quantise_fine(const float* x, int64_t columns, const FineLayout& layout, uint8_t* to) {
+  FineQuad* quads = reinterpret_cast<FineQuad*>(to);
+  float* scales = reinterpret_cast<float*>(to + layout.scales_at);
+  int32_t* sums = reinterpret_cast<int32_t*>(to + layout.sums_at);
+  for (int64_t g = 0; g * kGroup < columns; g++) {
+    vi q[kGroup / kLanes];
+    scales[g] = round_group(x + g * kGroup, static_cast<float>(kFineMost), q);
+    store_fine(q, quads + g * kGroup / 4);
+    for (int64_t half = 0; half < 2; half++) sums[2 * g + half] = half_sum(q, half);
   }
 }
 

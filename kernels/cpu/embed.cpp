@@ -25,8 +25,12 @@ struct Embed final : Command {
   void run(const Batch& batch, int64_t t, int, int) override {
     const int64_t channels = table->columns;
     float* row = x + t * channels;
-    to_floats(table->type, table->data.as<uint8_t>() + batch.tokens[t] * table->row_bytes(), row,
-              channels);
+    const uint8_t* stored = table->data.as<uint8_t>() + batch.tokens[t] * table->row_bytes();
+    if (is_packed(table->type)) {
+      unpack_row(table->type, stored, row, channels);
+    } else {
+      to_floats(table->type, stored, row, channels);
+    }
     normalise(row, row, moments(row, channels, norm.eps), norm, 0, channels);
   }
 };
@@ -42,7 +46,10 @@ extern "C" {
 sk_table* sk_table_new(sk_context* context, int64_t rows, int64_t columns, int32_t type) {
   return guard_pointer([&] {
     require(rows > 0 && columns > 0, "a table needs rows and columns");
-    require(type >= SK_F32 && type <= SK_BF16, "a table is f32, f16 or bf16");
+    require((type >= SK_F32 && type <= SK_BF16) || (is_packed(type) && type <= SK_Q6_K),
+            "a table is f32, f16, bf16 or of packed blocks");
+    require(!is_packed(type) || columns % packed_format(type).inputs == 0,
+            "rows of packed weights are whole blocks");
     auto table = std::make_unique<sk_table>();
     *table = {rows, columns, type, {}};
     table->data = Buffer(static_cast<size_t>(rows * table->row_bytes()));

@@ -1,11 +1,11 @@
 // Several independent y = epilogue(x·Wᵀ + bias) in one pass of the machine: the tiles of all jobs
-// are shared out together. Jobs of i8, q4 and nf4 are preceded by a command that quantises each
-// distinct input once.
+// are shared out together. Jobs of i8, q4, nf4 and packed weights are preceded by a command that
+// quantises each distinct input once.
 #include <algorithm>
 #include <utility>
 
+#include "packed-tile.h"
 #include "program.h"
-#include "tile.h"
 
 namespace skein {
 
@@ -17,7 +17,7 @@ struct Job {
   const sk_matrix* weight;
   const float* bias;  // [W.rows] or null
   int32_t epilogue;
-  int64_t quantised_at;  // offset in scratch of the quantised x; quantised weights only
+  int64_t quantised_at;  // offset in scratch of the quantised x, where the weights want that
   bool skips_zeros;      // of x, at few tokens
 };
 
@@ -25,11 +25,19 @@ int32_t tokens_of(const Batch& batch, bool of_logits) {
   return of_logits ? batch.num_logits : batch.num_tokens;
 }
 
+/// Bytes of a token as it is multiplied with weights of a type.
+int64_t token_bytes(int32_t type, int64_t columns) {
+  if (is_packed(type)) return FineLayout(columns).stride;
+  return is_quantised(type) ? ActivationLayout(columns).stride : columns * 4;
+}
+
 /// Quantises the distinct inputs of a linear command, one token an item.
 struct Quantise final : Command {
   struct Input {
     const float* x;
-    int64_t columns, at;
+    int64_t columns;
+    bool is_fine;
+    int64_t at;
   };
   sk_program* program;
   bool of_logits;
@@ -43,9 +51,15 @@ struct Quantise final : Command {
     const int64_t tokens = tokens_of(batch, of_logits);
     const Input& input = inputs[item / tokens];
     const int64_t t = item % tokens;
-    const ActivationLayout layout(input.columns);
-    quantise(input.x + t * input.columns, input.columns, layout,
-             program->scratch.as<uint8_t>() + input.at + t * layout.stride);
+    const float* x = input.x + t * input.columns;
+    uint8_t* to = program->scratch.as<uint8_t>() + input.at;
+    if (input.is_fine) {
+      const FineLayout layout(input.columns);
+      quantise_fine(x, input.columns, layout, to + t * layout.stride);
+    } else {
+      const ActivationLayout layout(input.columns);
+      quantise(x, input.columns, layout, to + t * layout.stride);
+    }
   }
 };
 
@@ -166,8 +180,24 @@ Kernels kernels_for(int32_t type) {
       return kernels_of<I8Weights>();
     case SK_Q4:
       return kernels_of<Q4Weights>();
-    default:
+    case SK_NF4:
       return kernels_of<Nf4Weights>();
+    case SK_Q4_0:
+      return kernels_of<PackedWeights<SK_Q4_0>>();
+    case SK_Q4_1:
+      return kernels_of<PackedWeights<SK_Q4_1>>();
+    case SK_Q5_0:
+      return kernels_of<PackedWeights<SK_Q5_0>>();
+    case SK_Q5_1:
+      return kernels_of<PackedWeights<SK_Q5_1>>();
+    case SK_Q8_0:
+      return kernels_of<PackedWeights<SK_Q8_0>>();
+    case SK_Q4_K:
+      return kernels_of<PackedWeights<SK_Q4_K>>();
+    case SK_Q5_K:
+      return kernels_of<PackedWeights<SK_Q5_K>>();
+    default:
+      return kernels_of<PackedWeights<SK_Q6_K>>();
   }
 }
 
@@ -202,14 +232,13 @@ struct Linear final : Command {
   }
 
   void multiply(const Job& job, int64_t tile, int64_t from, int64_t to, bool is_last_chunk) const {
-    Inputs inputs = {reinterpret_cast<const uint8_t*>(job.x), job.weight->columns * 4,
-                     job.weight->columns};
-    if (is_quantised(job.weight->type)) {
+    const int32_t type = job.weight->type;
+    Inputs inputs = {reinterpret_cast<const uint8_t*>(job.x),
+                     token_bytes(type, job.weight->columns), job.weight->columns};
+    if (is_quantised(type) || is_packed(type))
       inputs.first = program->scratch.as<uint8_t>() + job.quantised_at;
-      inputs.stride = ActivationLayout(job.weight->columns).stride;
-    }
     const uint8_t* base = inputs.first;
-    const Kernels kernels = kernels_for(job.weight->type);
+    const Kernels kernels = kernels_for(type);
     if (job.skips_zeros && to - from <= kernels.sparse_rows) {
       inputs.first = base + from * inputs.stride;
       kernels.sparse[to - from - 1](job, tile, inputs, from);
@@ -231,8 +260,9 @@ struct Linear final : Command {
   static Ahead ahead(const Job& job, int64_t tile, int64_t b, int64_t blocks) {
     constexpr int64_t kMostBytes = 1152;  // per group: 18 cache lines
     const sk_matrix& weight = *job.weight;
-    if (b == 0 || !is_quantised(weight.type) || tile + 1 == weight.tiles()) return {};
-    const int64_t group = block_bytes(weight.type) * kGroup / scale_inputs(weight.type);
+    const bool is_float = !is_quantised(weight.type) && !is_packed(weight.type);
+    if (b == 0 || is_float || tile + 1 == weight.tiles()) return {};
+    const int64_t group = weight.tile_stride / div_up(weight.columns, kGroup);
     const int64_t part = round_up(div_up(group, blocks - 1), 64);
     if (part > kMostBytes) return {};
     const int64_t start = (b - 1) * part;
@@ -255,15 +285,17 @@ void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
     linear->tiles += job.weight->tiles();
     job.skips_zeros = std::find(sparse.begin(), sparse.end(), job.x) != sparse.end() &&
                       can_skip_zeros(*job.weight);
-    if (!is_quantised(job.weight->type)) continue;
+    const int32_t type = job.weight->type;
+    const bool is_fine = is_packed(type);
+    if (!is_quantised(type) && !is_fine) continue;
     const int64_t columns = job.weight->columns;
     auto& inputs = prepare->inputs;
     auto known = std::find_if(inputs.begin(), inputs.end(), [&](const auto& input) {
-      return input.x == job.x && input.columns == columns;
+      return input.x == job.x && input.columns == columns && input.is_fine == is_fine;
     });
     if (known == inputs.end()) {
-      known = inputs.insert(inputs.end(), {job.x, columns, scratch});
-      scratch += ActivationLayout(columns).stride * capacity;
+      known = inputs.insert(inputs.end(), {job.x, columns, is_fine, scratch});
+      scratch += token_bytes(type, columns) * capacity;
     }
     job.quantised_at = known->at;
   }

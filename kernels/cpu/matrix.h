@@ -8,7 +8,7 @@
 // A byte of q4 and nf4 belongs to two rows, a vector of lanes apart: with L lanes, byte l of vector
 // pair m holds row 2mL + l in its low half and row 2mL + L + l in its high half, so that a shift
 // and a mask give two whole vectors. K is padded with zeros to a multiple of 32 (i8, q4)
-// or 64 (nf4), rows to a multiple of 64.
+// or 64 (nf4), rows to a multiple of 64. Packed weights are in packed-tile.h.
 #pragma once
 
 #include "memory.h"
@@ -34,7 +34,9 @@ inline constexpr int8_t kNf4Levels[16] = {-127, -88, -67, -50, -36, -23, -12, 0,
                                           10,   20,  31,  43,  56,  71,  92,  127};
 constexpr int kNf4Zero = 7;  // the code of 0
 
-inline bool is_quantised(int32_t type) { return type >= SK_I8; }
+inline bool is_quantised(int32_t type) { return type >= SK_I8 && type <= SK_NF4; }
+/// GGUF's blocks.
+inline bool is_packed(int32_t type) { return type >= SK_Q4_0; }
 
 /// Inputs of a row that share a scale.
 constexpr int64_t scale_inputs(int32_t type) { return type == SK_NF4 ? 2 * kGroup : kGroup; }
@@ -45,6 +47,7 @@ constexpr int64_t block_bytes(int32_t type) {
   return kTileRows * 2 + (type == SK_I8 ? values : values / 2);
 }
 
+/// Of a tile.
 inline int64_t tile_bytes(int32_t type, int64_t columns) {
   switch (type) {
     case SK_F32:

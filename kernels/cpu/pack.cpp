@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "convert.h"
+#include "packed-tile.h"
 #include "program.h"
 #include "quantise.h"
-#include "vec.h"
 
 namespace skein {
 
@@ -151,9 +151,13 @@ extern "C" {
 sk_matrix* sk_matrix_new(sk_context* context, int64_t rows, int64_t columns, int32_t type) {
   return guard_pointer([&] {
     require(rows > 0 && columns > 0, "a matrix needs rows and columns");
-    require(type >= SK_F32 && type <= SK_NF4, "unknown weight type");
+    require(type >= SK_F32 && type <= SK_Q6_K, "unknown weight type");
+    require(!is_packed(type) || columns % packed_format(type).inputs == 0,
+            "rows of packed weights are whole blocks");
     auto matrix = std::make_unique<sk_matrix>();
-    *matrix = {context, rows, columns, type, tile_bytes(type, columns), {}, true};
+    const int64_t stride =
+        is_packed(type) ? packed_tile(type).bytes(columns) : tile_bytes(type, columns);
+    *matrix = {context, rows, columns, type, stride, {}, true};
     matrix->data = Buffer(static_cast<size_t>(matrix->tiles() * matrix->tile_stride));
     return context->keep(std::move(matrix));
   });
@@ -164,6 +168,7 @@ int32_t sk_matrix_pack(sk_matrix* matrix, int64_t first_row, int64_t num_rows, i
   return guard([&] {
     check_rows(*matrix, first_row, num_rows);
     require(source_type >= SK_F32 && source_type <= SK_BF16, "a matrix source is f32, f16 or bf16");
+    require(!is_packed(matrix->type), "matrices of packed weights take blocks alone");
     const Source source{static_cast<const uint8_t*>(values), source_type, num_rows,
                         matrix->columns};
     std::atomic<bool> fits{true}, is_finite{true};
@@ -194,6 +199,22 @@ int32_t sk_matrix_pack_quantised(sk_matrix* matrix, int64_t first_row, int64_t n
                      std::min(kBlockInputs, matrix->columns - c));
       }
     });
+  });
+}
+
+int32_t sk_matrix_pack_blocks(sk_matrix* matrix, int64_t first_row, int64_t num_rows,
+                              const void* blocks) {
+  return guard([&] {
+    check_rows(*matrix, first_row, num_rows);
+    require(is_packed(matrix->type), "only matrices of packed weights take blocks");
+    const int64_t row_bytes = packed_row_bytes(matrix->type, matrix->columns);
+    std::atomic<bool> is_finite{true};
+    each_tile(*matrix, first_row, num_rows, [&](int64_t row, uint8_t* to) {
+      const uint8_t* from = static_cast<const uint8_t*>(blocks) + row * row_bytes;
+      const int64_t rows = std::min(kTileRows, num_rows - row);
+      if (!store_packed_tile(matrix->type, from, rows, matrix->columns, to)) is_finite.store(false);
+    });
+    matrix->is_finite &= is_finite.load();
   });
 }
 

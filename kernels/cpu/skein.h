@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 /* Changes with every incompatible change of this file; the caller refuses another one. */
-#define SK_ABI_VERSION 8
+#define SK_ABI_VERSION 9
 
 /* SK_INVALID: a rule of this file was broken. SK_UNSUPPORTED: no such model can be run. */
 typedef enum {
@@ -35,7 +35,23 @@ typedef enum {
   SK_INTERNAL = 3,
   SK_UNSUPPORTED = 4
 } sk_status;
-typedef enum { SK_F32 = 0, SK_F16 = 1, SK_BF16 = 2, SK_I8 = 3, SK_Q4 = 4, SK_NF4 = 5 } sk_type;
+/* From SK_Q4_0 on: GGUF's blocks of the same name. */
+typedef enum {
+  SK_F32 = 0,
+  SK_F16 = 1,
+  SK_BF16 = 2,
+  SK_I8 = 3,
+  SK_Q4 = 4,
+  SK_NF4 = 5,
+  SK_Q4_0 = 6,
+  SK_Q4_1 = 7,
+  SK_Q5_0 = 8,
+  SK_Q5_1 = 9,
+  SK_Q8_0 = 10,
+  SK_Q4_K = 11,
+  SK_Q5_K = 12,
+  SK_Q6_K = 13
+} sk_type;
 typedef enum {
   SK_NONE = 0,
   SK_TANH = 1,
@@ -73,6 +89,9 @@ SK_API int32_t sk_matrix_pack(sk_matrix* matrix, int64_t first_row, int64_t num_
 /* The same from rows that are already rounded to the matrix's type, as sk_quantise writes them. */
 SK_API int32_t sk_matrix_pack_quantised(sk_matrix* matrix, int64_t first_row, int64_t num_rows,
                                         const void* values, const uint16_t* scales);
+/* The same from rows of GGUF's blocks of the matrix's type, as the file has them. */
+SK_API int32_t sk_matrix_pack_blocks(sk_matrix* matrix, int64_t first_row, int64_t num_rows,
+                                     const void* blocks);
 SK_API int64_t sk_matrix_bytes(const sk_matrix* matrix);
 
 /* Rounds rows to SK_I8, SK_Q4 or SK_NF4, row-major without padding. values: i8 [rows, columns],
@@ -81,6 +100,7 @@ SK_API int64_t sk_matrix_bytes(const sk_matrix* matrix);
 SK_API int32_t sk_quantise(sk_context* context, int32_t type, int64_t rows, int64_t columns,
                            int32_t source_type, const void* source, void* values, uint16_t* scales);
 
+/* Rows of f32, f16, bf16 or GGUF's blocks, as the file has them. */
 SK_API sk_table* sk_table_new(sk_context* context, int64_t rows, int64_t columns, int32_t type);
 SK_API int32_t sk_table_write(sk_table* table, int64_t first_row, int64_t num_rows,
                               const void* values);

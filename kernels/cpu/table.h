@@ -1,13 +1,15 @@
 // An embedding table in its source type.
 #pragma once
 
-#include "memory.h"
-#include "skein.h"
+#include "packed.h"
 
 struct sk_table {
   int64_t rows, columns;
   int32_t type;
   skein::Buffer data;  // [rows, columns] of type
 
-  int64_t row_bytes() const { return columns * (type == SK_F32 ? 4 : 2); }
+  int64_t row_bytes() const {
+    if (skein::is_packed(type)) return skein::packed_row_bytes(type, columns);
+    return columns * (type == SK_F32 ? 4 : 2);
+  }
 };

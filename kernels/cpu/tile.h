@@ -57,7 +57,7 @@ struct Sums {
 /// near that peak.
 template <class Element, vf (*Load)(const Element*)>
 struct FloatWeights {
-  static constexpr int kRegisters = 1, kMaxRows = 6;
+  static constexpr int kRegisters = 1, kSums = 1, kMaxRows = 6;
   static constexpr int kUnitInputs = 1, kUnitWords = 1, kSparseRows = 2;
 
   template <int Rows, int Vectors>
@@ -203,7 +203,7 @@ struct Nf4Format {
 /// sums += integer · (weight scale · activation scale).
 template <class Format>
 struct IntegerWeights {
-  static constexpr int kRegisters = sizeof(Quad) / sizeof(vi), kMaxRows = 4;
+  static constexpr int kRegisters = sizeof(Quad) / sizeof(vi), kSums = 1, kMaxRows = 4;
   static constexpr int kUnitInputs = 4, kUnitWords = sizeof(Quantised);
   /// Of 4-bit weights so little is skipped that streaming all is faster.
   static constexpr int kSparseRows = Format::kType == SK_I8 ? 1 : 0;
@@ -326,7 +326,7 @@ constexpr int vectors_for(int rows) {
   while (vectors > 1) {
     // A weight of a single row is used up at once; others stay for all rows.
     const int weights = rows == 1 ? 1 : vectors;
-    if (rows * vectors + (weights + 1) * Weights::kRegisters <= registers) break;
+    if (rows * vectors * Weights::kSums + (weights + 1) * Weights::kRegisters <= registers) break;
     vectors /= 2;
   }
   return vectors;

@@ -46,6 +46,23 @@ inline vi load_u16(const uint16_t* p) {
   return __builtin_convertvector(x, vi);
 }
 
+/// kLanes integers of 8 bits, unsigned and signed.
+inline vi load_u8(const uint8_t* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<vi>(
+      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__AVX2__)
+  return reinterpret_cast<vi>(
+      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+  typedef uint8_t vb __attribute__((vector_size(kLanes)));
+  vb x;
+  std::memcpy(&x, p, sizeof x);
+  return __builtin_convertvector(x, vi);
+#endif
+}
+inline vi load_i8(const uint8_t* p) { return (load_u8(p) << 24) >> 24; }
+
 /// a·b + c. Fused where the level has it; compiled with -ffp-contract=off, so fused nowhere else:
 /// how a loop was unrolled cannot change a result.
 inline vf fma(vf a, vf b, vf c) {

@@ -22,11 +22,15 @@ export type { StateData, StateShape } from './state-shape.ts'
  */
 export type QuantisedType = 'i8' | 'q4' | 'nf4'
 
+/** The blocks of GGUF, in its own words: codes of 4, 5, 6 or 8 bits under scales, some with a minimum. */
+export type PackedType = 'Q4_0' | 'Q4_1' | 'Q5_0' | 'Q5_1' | 'Q8_0' | 'Q4_K' | 'Q5_K' | 'Q6_K'
+
 /**
  * How a matrix is held on the device. `fp8`, 8-bit floating point (e4m3) with one scale a row, is for `cuda` alone: what
- * it is multiplied with is rounded likewise where its arithmetic is used.
+ * it is multiplied with is rounded likewise where its arithmetic is used. Packed types are for a source of that type; a
+ * backend without kernels for them holds the same numbers in a type of its own.
  */
-export type WeightType = 'f32' | 'f16' | 'bf16' | 'fp8' | QuantisedType
+export type WeightType = 'f32' | 'f16' | 'bf16' | 'fp8' | QuantisedType | PackedType
 
 /** Types of fewer than 16 bits. */
 export type RoundedType = QuantisedType | 'fp8'
@@ -37,6 +41,10 @@ export function isRounded(type: WeightType): type is RoundedType {
 
 export function isQuantised(type: WeightType): type is QuantisedType {
   return type === 'i8' || type === 'q4' || type === 'nf4'
+}
+
+export function isPacked(type: WeightType): type is PackedType {
+  return type.startsWith('Q')
 }
 
 /** Element types a checkpoint can hand over. */
@@ -53,6 +61,15 @@ export interface MatrixSource {
   readRows(start: number, end: number): Uint8Array
   /** Present when the file holds the matrix already rounded to a type; `readRows` then decodes it. */
   readonly quantised?: QuantisedSource
+  /** Present when the file holds it in blocks; `readRows` then expands them to f32. */
+  readonly packed?: PackedSource
+}
+
+/** Rows in blocks, as the file has them (quantised.ts has their sizes). */
+export interface PackedSource {
+  readonly type: PackedType
+  /** The view is valid until the next call. */
+  readRows(start: number, end: number): Uint8Array
 }
 
 /** Rows as they were rounded, without padding: loading them anew loses nothing. */

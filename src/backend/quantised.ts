@@ -3,10 +3,30 @@
  * how they were rounded (reference/quantise.ts) nor how a backend lays them out.
  */
 import { SkeinError } from '../errors.ts'
-import type { QuantisedRows, QuantisedType } from './backend.ts'
+import type { PackedType, QuantisedRows, QuantisedType } from './backend.ts'
 
 /** Inputs of a row that share a scale. */
 export const SCALE_INPUTS: Readonly<Record<QuantisedType, number>> = { i8: 32, q4: 32, nf4: 64 }
+
+/** Inputs and bytes of a block of GGUF. */
+export const PACKED_BLOCKS: Readonly<
+  Record<PackedType, { readonly elements: number; readonly bytes: number }>
+> = {
+  Q4_0: { elements: 32, bytes: 18 },
+  Q4_1: { elements: 32, bytes: 20 },
+  Q5_0: { elements: 32, bytes: 22 },
+  Q5_1: { elements: 32, bytes: 24 },
+  Q8_0: { elements: 32, bytes: 34 },
+  Q4_K: { elements: 256, bytes: 144 },
+  Q5_K: { elements: 256, bytes: 176 },
+  Q6_K: { elements: 256, bytes: 210 },
+}
+
+/** Bytes of a row of whole blocks. */
+export function packedRowBytes(type: PackedType, columns: number): number {
+  const { elements, bytes } = PACKED_BLOCKS[type]
+  return (columns / elements) * bytes
+}
 
 /**
  * The sixteen values of nf4: quantiles of the normal distribution (Dettmers et al., "QLoRA", 2023), rounded to 1/127

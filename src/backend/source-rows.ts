@@ -1,6 +1,7 @@
 /** A checkpoint's rows on their way to a backend: in blocks, each checked for its length. Knows no layout. */
-import { SkeinError } from '../errors.ts'
-import type { MatrixSource, SourceType } from './backend.ts'
+import { assert, SkeinError } from '../errors.ts'
+import type { MatrixSource, PackedType, SourceType } from './backend.ts'
+import { packedRowBytes } from './quantised.ts'
 
 export const SOURCE_BYTES: Readonly<Record<SourceType, number>> = { f32: 4, f16: 2, bf16: 2 }
 /** Bytes read, and packed or uploaded, at a time: enough to keep all threads busy, little beside the model. */
@@ -46,5 +47,21 @@ export function* readBlocks(
     const values = source.readRows(start, end)
     checkBytes(source, start, end, values, rowBytes)
     yield [start, end, values]
+  }
+}
+
+/** The rows of a packed source in pieces, as the file has them. */
+export function* readPackedBlocks(
+  source: MatrixSource,
+  type: PackedType,
+  unit = 1,
+): Generator<[start: number, end: number, blocks: Uint8Array]> {
+  const { name, rows, columns, packed } = source
+  assert(packed?.type === type, `${name} is not packed as ${type}`)
+  const rowBytes = packedRowBytes(type, columns)
+  for (const [start, end] of rowBlocks(rows, rowBytes, unit)) {
+    const blocks = packed.readRows(start, end)
+    checkBytes(source, start, end, blocks, rowBytes)
+    yield [start, end, blocks]
   }
 }

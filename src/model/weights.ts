@@ -14,11 +14,13 @@ import {
 import { SkeinError } from '../errors.ts'
 import type { Checkpoint, TensorEntry } from './formats/format.ts'
 import {
+  fileType,
   halvedSource,
   heldType,
   matrixSource,
   readFloats,
   transposedSource,
+  unpackedSource,
 } from './formats/tensor-values.ts'
 import { heldMatrixType } from './quantisation.ts'
 import { columnParts, stackedParts } from './tensor-parts.ts'
@@ -71,7 +73,7 @@ export class WeightLoader {
   matrix(name: string): Matrix {
     const entry = this.#entry(name)
     const source = matrixSource(entry)
-    const wanted = this.#options.weightType ?? source.quantised?.type ?? heldType(entry)
+    const wanted = this.#options.weightType ?? fileType(entry)
     return this.#counted(entry, this.#backend.matrix(source, heldMatrixType(name, wanted)))
   }
 
@@ -91,9 +93,12 @@ export class WeightLoader {
   }
 
   table(name: string): Table {
+    const { weightType } = this.#options
     const entry = this.#entry(name)
-    const source = matrixSource(entry)
-    const isHalved = heldType(entry) !== entry.dtype && this.#options.weightType !== 'f32'
+    // Rounding leaves a table as the file has it.
+    const keepsBlocks = weightType === undefined || isRounded(weightType)
+    const source = keepsBlocks ? matrixSource(entry) : unpackedSource(entry)
+    const isHalved = heldType(entry) !== entry.dtype && weightType !== 'f32'
     return this.#counted(entry, this.#backend.table(isHalved ? halvedSource(source) : source))
   }
 

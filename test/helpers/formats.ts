@@ -172,6 +172,10 @@ export interface GgufModelOptions {
   readonly architecture: 'rwkv6' | 'rwkv7'
   /** Of the large matrices; everything else is F32. */
   readonly type: GgufType
+  /** Of the head; `type` when absent. */
+  readonly headType?: GgufType
+  /** Of large tensors, numbers that are encoded; they stand for the rest. */
+  readonly repeats?: number
   readonly headSize?: number
   readonly rescaleEvery?: number
   /** RWKV-6 files of before the mixes were fused. */
@@ -184,15 +188,17 @@ export function writeAsGguf(
   tensors: readonly NamedValues[],
   options: GgufModelOptions,
 ): string {
-  const { architecture, type, headSize = 64, rescaleEvery = 0 } = options
+  const { architecture, type, headType = type, repeats } = options
+  const { headSize = 64, rescaleEvery = 0 } = options
   const converted = tensors.flatMap((tensor) => ggufTensors(tensor, tensors, options))
   const large = /(?:token_embd|output|receptance|key|value|gate|output)\.weight$/
   const written = converted.map(
     ({ name, shape, values }): GgufTensorValues => ({
       name,
       shape: shape.filter((size) => size !== 1),
-      type: large.test(name) ? type : 'F32',
+      type: name === 'output.weight' ? headType : large.test(name) ? type : 'F32',
       values,
+      ...(large.test(name) && repeats && values.length % repeats === 0 && { repeats }),
     }),
   )
   const rescale = architecture === 'rwkv6' ? { 'rwkv6.rescale_every_n_layers': rescaleEvery } : {}

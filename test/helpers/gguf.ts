@@ -5,9 +5,9 @@
 import { writeFileSync } from 'node:fs'
 import {
   BLOCK_SIZES,
+  type BlockType,
   GGUF_TYPES,
   type GgufType,
-  type PackedType,
   plainType,
 } from '../../src/model/formats/gguf/types.ts'
 import { decodeFloats, encodeFloats } from '../../src/model/formats/half.ts'
@@ -20,6 +20,8 @@ export interface GgufTensorValues {
   readonly shape: readonly number[]
   readonly type: GgufType
   readonly values: Float32Array
+  /** Only so many are encoded, and stand for all: for files of true size. */
+  readonly repeats?: number | undefined
 }
 
 const ALIGNMENT = 32
@@ -29,7 +31,11 @@ export function ggufBytes(
   tensors: readonly GgufTensorValues[],
   { version = 3 }: { readonly version?: number } = {},
 ): Buffer {
-  const data = tensors.map(({ type, values }) => align(encodeAs(type, values)))
+  const data = tensors.map(({ type, values, repeats }) => {
+    const distinct = values.subarray(0, repeats ?? values.length)
+    const bytes = encodeAs(type, distinct)
+    return align(Buffer.alloc((bytes.length / distinct.length) * values.length, bytes))
+  })
   let offset = 0
   const infos = tensors.map(({ name, shape, type }, i) => {
     const number = [...GGUF_TYPES].find(([, known]) => known === type)![0]
@@ -100,7 +106,7 @@ function align(bytes: Uint8Array): Buffer {
 export function encodeAs(type: GgufType, values: Float32Array): Uint8Array {
   const plain = plainType(type)
   if (plain) return encodeFloats(values, plain)
-  const packed = type as PackedType // the rest of the types
+  const packed = type as BlockType // the rest of the types
   const { elements } = BLOCK_SIZES[type]
   const blocks: Uint8Array[] = []
   for (let at = 0; at < values.length; at += elements) {
@@ -111,7 +117,7 @@ export function encodeAs(type: GgufType, values: Float32Array): Uint8Array {
 
 type Quantiser = (values: Float32Array) => Uint8Array
 
-const QUANTISERS: Readonly<Record<PackedType, Quantiser>> = {
+const QUANTISERS: Readonly<Record<BlockType, Quantiser>> = {
   Q4_0: (values) => symmetric(values, 8),
   Q5_0: (values) => symmetric(values, 16),
   Q4_1: (values) => affine(values, 15),
@@ -123,6 +129,13 @@ const QUANTISERS: Readonly<Record<PackedType, Quantiser>> = {
   Q4_K: (values) => grouped(values, 15),
   Q5_K: (values) => grouped(values, 31),
   Q6_K: sixBit,
+  Q2_K: twoBit,
+  Q3_K: threeBit,
+  IQ4_NL: (values) => {
+    const d = roundF16(largest(values) / 113)
+    return Buffer.concat([f16(d), nibbles(Array.from(values, (v) => nearestLevel(v, d)))])
+  },
+  IQ4_XS: ofLevels,
 }
 
 /** d f16 · [fifth bits] · nibbles; levels −half … half − 1 */
@@ -190,6 +203,71 @@ function sixBit(values: Float32Array): Uint8Array {
     high[32 * half + column]! |= (value >> 4) << (2 * quarter)
   }
   return Buffer.concat([low, high, signed(scales), f16(d)])
+}
+
+/** Sixteen groups of 16 with four-bit scales and minima in units of d and dmin; levels 0 … 3. */
+function twoBit(values: Float32Array): Uint8Array {
+  const groups = Array.from({ length: 16 }, (_, j) => values.subarray(16 * j, 16 * j + 16))
+  const minima = groups.map((group) => Math.max(0, -Math.min(...group)))
+  const spans = groups.map((group, j) => (Math.max(...group) + minima[j]!) / 3)
+  const d = roundF16(Math.max(...spans) / 15)
+  const dmin = roundF16(Math.max(...minima) / 15)
+  const scales = spans.map((span) => quotient(span, d, 0, 15))
+  const offsets = minima.map((minimum) => quotient(minimum, dmin, 0, 15))
+  const q = groups.flatMap((group, j) =>
+    Array.from(group, (v) => quotient(v + offsets[j]! * dmin, d * scales[j]!, 0, 3)),
+  )
+  const packed = Uint8Array.from(scales, (scale, j) => scale | (offsets[j]! << 4))
+  return Buffer.concat([packed, pairs(q), f16(d), f16(dmin)])
+}
+
+/** Sixteen groups of 16 with scales of six bits, 32 too large, in units of d; levels −4 … 3. */
+function threeBit(values: Float32Array): Uint8Array {
+  const groups = Array.from({ length: 16 }, (_, j) => values.subarray(16 * j, 16 * j + 16))
+  const d = roundF16(largest(values) / 3 / 31)
+  const scales = groups.map((group) => quotient(largest(group) / 3, d, 0, 31) + 32)
+  const q = groups.flatMap((group, j) =>
+    Array.from(group, (v) => quotient(v, d * (scales[j]! - 32), -4, 3) + 4),
+  )
+  const thirds = new Uint8Array(32)
+  for (const [i, value] of q.entries()) thirds[i % 32]! |= (value >> 2) << Math.floor(i / 32)
+  const packed = new Uint8Array(12)
+  for (const [j, scale] of scales.entries()) {
+    packed[j % 8]! |= (scale & 15) << (j < 8 ? 0 : 4)
+    packed[8 + (j % 4)]! |= (scale >> 4) << (2 * Math.floor(j / 4))
+  }
+  return Buffer.concat([thirds, pairs(q), packed, f16(d)])
+}
+
+/** 256 values of two bits: of 128, byte i of 32 holds i, i + 32, i + 64 and i + 96. */
+function pairs(q: readonly number[]): Uint8Array {
+  const bytes = new Uint8Array(64)
+  for (const [i, value] of q.entries())
+    bytes[32 * (i >> 7) + (i & 31)]! |= (value & 3) << (2 * ((i >> 5) & 3))
+  return bytes
+}
+
+/** Eight groups of 32 with scales of six bits, 32 too large, in units of d. */
+function ofLevels(values: Float32Array): Uint8Array {
+  const groups = Array.from({ length: 8 }, (_, j) => values.subarray(32 * j, 32 * j + 32))
+  const d = roundF16(largest(values) / 113 / 31)
+  const scales = groups.map((group) => quotient(largest(group) / 113, d, 0, 31) + 32)
+  const upper = scales.reduce((bits, scale, j) => bits | ((scale >> 4) << (2 * j)), 0)
+  const lower = Uint8Array.from(
+    { length: 4 },
+    (_, i) => (scales[2 * i]! & 15) | ((scales[2 * i + 1]! & 15) << 4),
+  )
+  const codes = groups.map((group, j) =>
+    nibbles(Array.from(group, (v) => nearestLevel(v, d * (scales[j]! - 32)))),
+  )
+  return Buffer.concat([f16(d), Uint8Array.of(upper & 255, upper >> 8), lower, ...codes])
+}
+
+const LEVELS = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+
+function nearestLevel(value: number, unit: number): number {
+  const distances = LEVELS.map((level) => Math.abs(level * unit - value))
+  return distances.indexOf(Math.min(...distances))
 }
 
 function nibbles(q: readonly number[]): Uint8Array {

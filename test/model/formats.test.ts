@@ -8,7 +8,7 @@ import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { describeCheckpoint } from '../../src/model/formats/describe.ts'
 import { fingerprint } from '../../src/model/formats/fingerprint.ts'
 import { unpackBlocks } from '../../src/model/formats/gguf/blocks.ts'
-import type { PackedType } from '../../src/model/formats/gguf/types.ts'
+import type { BlockType } from '../../src/model/formats/gguf/types.ts'
 import { logitsOfAll } from '../../src/model/run/logits.ts'
 import {
   exactIn16Bits,
@@ -71,7 +71,7 @@ const RWKV6_WRITERS: Record<string, Writer> = {
     writeAsGguf(path, tensors, { architecture: 'rwkv6', type: 'BF16', separateMixes: true }),
 }
 
-const PACKED: Record<'rwkv7' | 'rwkv6', PackedType[]> = {
+const PACKED: Record<'rwkv7' | 'rwkv6', BlockType[]> = {
   rwkv7: ['Q4_0', 'Q4_1', 'Q5_0', 'Q5_1', 'Q8_0', 'Q4_K', 'Q5_K', 'Q6_K'],
   rwkv6: ['Q8_0', 'Q4_K'],
 }

@@ -13,7 +13,7 @@ import {
 } from '../ffi.ts'
 
 /** SK_ABI_VERSION of skein.h. */
-const ABI_VERSION = 8
+const ABI_VERSION = 9
 
 const I = 'int32'
 const L = 'int64'
@@ -33,6 +33,7 @@ const SIGNATURES = {
   sk_matrix_new: [P, [P, L, L, I]],
   sk_matrix_pack: [I, [P, L, L, I, P]],
   sk_matrix_pack_quantised: [I, [P, L, L, P, P]],
+  sk_matrix_pack_blocks: [I, [P, L, L, P]],
   sk_matrix_bytes: [L, [P]],
   sk_quantise: [I, [P, I, L, L, I, P, P, P]],
   sk_table_new: [P, [P, L, L, I]],

@@ -3,23 +3,25 @@
  * native memory that the context owns. Knows nothing of ops.
  */
 import { assert } from '../../errors.ts'
-import type {
-  Flight,
-  Matrix,
-  MatrixSource,
-  PenaltyPool,
-  QuantisedSource,
-  StateData,
-  StatePool,
-  StateShape,
-  Table,
-  Tensor,
-  WeightType,
+import {
+  type Flight,
+  isPacked,
+  type Matrix,
+  type MatrixSource,
+  type PackedType,
+  type PenaltyPool,
+  type QuantisedSource,
+  type StateData,
+  type StatePool,
+  type StateShape,
+  type Table,
+  type Tensor,
+  type WeightType,
 } from '../backend.ts'
 import type { Pointer } from '../ffi.ts'
 import { doneFlight } from '../flight.ts'
 import { numScales, refuseFp8, valueBytes } from '../quantised.ts'
-import { checkBytes, readBlocks, rowBlocks } from '../source-rows.ts'
+import { checkBytes, readBlocks, readPackedBlocks, rowBlocks } from '../source-rows.ts'
 import { checkState, createState } from '../state-shape.ts'
 import type { CpuContext } from './context.ts'
 
@@ -31,6 +33,14 @@ export const TYPES: Readonly<Record<Exclude<WeightType, 'fp8'>, number>> = {
   i8: 3,
   q4: 4,
   nf4: 5,
+  Q4_0: 6,
+  Q4_1: 7,
+  Q5_0: 8,
+  Q5_1: 9,
+  Q8_0: 10,
+  Q4_K: 11,
+  Q5_K: 12,
+  Q6_K: 13,
 }
 /** Rows of a native tile: blocks handed to packing are multiples of it. */
 const TILE_ROWS = 64
@@ -74,7 +84,8 @@ export class CpuMatrix implements Matrix {
       name,
     )
     const { quantised } = source
-    if (quantised?.type === type) this.#packQuantised(context, source, quantised)
+    if (isPacked(type)) this.#packBlocks(context, source, type)
+    else if (quantised?.type === type) this.#packQuantised(context, source, quantised)
     else
       for (const [start, end, values] of readBlocks(source, TILE_ROWS))
         context.check(
@@ -82,6 +93,16 @@ export class CpuMatrix implements Matrix {
           name,
         )
     this.bytes = native.sk_matrix_bytes(this.pointer)
+  }
+
+  #packBlocks(context: CpuContext, source: MatrixSource, type: PackedType) {
+    for (const [start, end, blocks] of readPackedBlocks(source, type, TILE_ROWS)) {
+      const { native } = context
+      context.check(
+        native.sk_matrix_pack_blocks(this.pointer, start, end - start, blocks),
+        source.name,
+      )
+    }
   }
 
   #packQuantised(context: CpuContext, source: MatrixSource, { type, readRows }: QuantisedSource) {
@@ -109,15 +130,17 @@ export class CpuTable implements Table {
   readonly pointer: Pointer
 
   constructor(context: CpuContext, source: MatrixSource) {
-    const { name, rows, columns, dtype } = source
+    const { name, rows, columns, dtype, packed } = source
     const { native } = context
     this.rows = rows
     this.columns = columns
     this.pointer = context.checkPointer(
-      native.sk_table_new(context.handle, rows, columns, TYPES[dtype]),
+      native.sk_table_new(context.handle, rows, columns, TYPES[packed?.type ?? dtype]),
       name,
     )
-    for (const [start, end, values] of readBlocks(source))
+    for (const [start, end, values] of packed
+      ? readPackedBlocks(source, packed.type)
+      : readBlocks(source))
       context.check(native.sk_table_write(this.pointer, start, end - start, values), name)
     this.bytes = native.sk_table_bytes(this.pointer)
   }

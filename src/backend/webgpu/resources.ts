@@ -5,9 +5,11 @@
 /// <reference types="@webgpu/types" />
 import { assert, SkeinError } from '../../errors.ts'
 import {
+  isPacked,
   isQuantised,
   type Matrix,
   type MatrixSource,
+  type PackedType,
   type QuantisedRows,
   type QuantisedType,
   type SourceType,
@@ -21,7 +23,7 @@ import { checkBytes, readBlocks, rowBlocks, SOURCE_BYTES } from '../source-rows.
 import { narrowRows, widenRows } from './convert.ts'
 import { USAGE, type WebgpuDevice } from './device.ts'
 
-export type HeldType = Exclude<WeightType, 'fp8'>
+export type HeldType = Exclude<WeightType, 'fp8' | PackedType>
 
 /** Weights that a lane of linear.wgsl takes at a time: rows are padded to whole chunks. */
 export const CHUNK: Readonly<Record<HeldType, number>> = {
@@ -105,8 +107,10 @@ export class WebgpuMatrix implements Matrix {
   readonly bytes: number
   readonly parts: readonly Part[]
 
-  constructor(device: WebgpuDevice, slabs: Slabs, source: MatrixSource, type: WeightType) {
-    if (type === 'fp8') refuseFp8()
+  constructor(device: WebgpuDevice, slabs: Slabs, source: MatrixSource, wanted: WeightType) {
+    if (wanted === 'fp8') refuseFp8()
+    // There are no kernels for packed weights: the numbers of the file, rounded to f16.
+    const type = isPacked(wanted) ? 'f16' : wanted
     const { rows, columns } = source
     this.rows = rows
     this.columns = columns

@@ -5,6 +5,7 @@ import { openCheckpoint } from '../../model/checkpoint.ts'
 import { type CheckpointSummary, describeCheckpoint } from '../../model/formats/describe.ts'
 import { fingerprint } from '../../model/formats/fingerprint.ts'
 import type { Checkpoint } from '../../model/formats/format.ts'
+import { modelBytes } from '../../model/run/layer-split.ts'
 import { toggle } from '../../settings/flags.ts'
 import { defineCommand } from '../terminal/command.ts'
 import { formatBytes, formatCount, printJson, printTable } from '../terminal/output.ts'
@@ -33,9 +34,9 @@ export const inspect = defineCommand({
         bytes: checkpoint.fileBytes,
         fingerprint: fingerprint(checkpoint),
       }
-      const tensors = [...checkpoint.tensors.values()].map(({ name, dtype, shape }) => ({
+      const tensors = [...checkpoint.tensors.values()].map(({ name, dtype, packed, shape }) => ({
         name,
-        dtype,
+        dtype: packed?.type ?? dtype,
         shape,
       }))
       if (args.json) {
@@ -52,6 +53,7 @@ export const inspect = defineCommand({
         ...Object.entries(summary).map(
           ([name, value]) => [label(name), describe(name, value)] as const,
         ),
+        ['memory', memoryOf(checkpoint)],
         ...metadataRows(checkpoint),
       ])
       if (args.tensors)
@@ -89,6 +91,15 @@ function metadataRows({ metadata = new Map() }: Checkpoint): [string, string][] 
     const text = String(value).replaceAll('\n', ' ')
     return [key, text.length > 60 ? `${text.slice(0, 57)}...` : text]
   })
+}
+
+/** Of the weights on a device that holds them as the file does, and where that is less than 16 bits, in f16. */
+function memoryOf(checkpoint: Checkpoint): string {
+  const [own = 0, halves = 0] = [modelBytes(checkpoint), modelBytes(checkpoint, 'f16')].map(
+    ({ input, layers, output }) => layers.reduce((sum, bytes) => sum + bytes, input + output),
+  )
+  const others = halves > own ? `, --quant f16 ${formatBytes(halves)}` : ''
+  return `as in the file ${formatBytes(own)}${others}`
 }
 
 /** Where `serve` would find it. */

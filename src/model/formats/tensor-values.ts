@@ -2,10 +2,11 @@
  * The tensors of a checkpoint as the numbers and matrices that a model is made of, read when asked for. Knows nothing of
  * files or architectures.
  */
-import type { MatrixSource, SourceType } from '../../backend/backend.ts'
+import type { MatrixSource, SourceType, WeightType } from '../../backend/backend.ts'
 import { SkeinError } from '../../errors.ts'
 import { quote } from './byte-source.ts'
 import { numElements, type TensorEntry } from './format.ts'
+import { packedSourceOf } from './gguf/packed-source.ts'
 import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from './half.ts'
 import { quantisedSourceOf } from './safetensors/quantised.ts'
 
@@ -18,6 +19,7 @@ export function matrixSource(entry: TensorEntry): MatrixSource {
   const { name, dtype } = entry
   const [rows, columns] = matrixShape(entry)
   const quantised = quantisedSourceOf(entry)
+  const packed = packedSourceOf(entry)
   return {
     name,
     rows,
@@ -25,12 +27,24 @@ export function matrixSource(entry: TensorEntry): MatrixSource {
     dtype,
     readRows: (start, end) => entry.read(start * columns, end * columns),
     ...(quantised && { quantised }),
+    ...(packed && { packed }),
   }
 }
 
+/** The same without the blocks that the file holds it in. */
+export function unpackedSource(entry: TensorEntry): MatrixSource {
+  const { packed, ...source } = matrixSource(entry)
+  return source
+}
+
+/** The type a large matrix is held in when nobody asks for another: the file's own, few bits included. */
+export function fileType(entry: TensorEntry): WeightType {
+  return packedSourceOf(entry)?.type ?? quantisedSourceOf(entry)?.type ?? heldType(entry)
+}
+
 /**
- * The type a tensor is held in when nobody asks for another. Packed weights read as f32, and a 16-bit float is finer
- * than any of their steps, so f32 would double the memory for nothing.
+ * The same where only plain types will do. Packed weights read as f32, and a 16-bit float is finer than any of their
+ * steps, so f32 would double the memory for nothing.
  */
 export function heldType({ dtype, packed }: Pick<TensorEntry, 'dtype' | 'packed'>): SourceType {
   return packed ? 'f16' : dtype

@@ -3,11 +3,11 @@
  * with the last, such that the stage with most bytes of weights has as few as can be: it is the one that decides how
  * much memory a device needs, and about the slowest. Knows sizes, no device.
  */
-import { isRounded, type WeightType } from '../../backend/backend.ts'
+import { isPacked, isRounded, type PackedType, type WeightType } from '../../backend/backend.ts'
+import { PACKED_BLOCKS } from '../../backend/quantised.ts'
 import { assert, SkeinError } from '../../errors.ts'
 import { type Checkpoint, numElements, type TensorEntry } from '../formats/format.ts'
-import { quantisedSourceOf } from '../formats/safetensors/quantised.ts'
-import { heldType } from '../formats/tensor-values.ts'
+import { fileType } from '../formats/tensor-values.ts'
 import type { LayerRange } from '../model.ts'
 import { quantisedType } from '../quantisation.ts'
 
@@ -20,7 +20,7 @@ interface ModelBytes {
   readonly output: number
 }
 
-const BITS: Readonly<Record<WeightType, number>> = {
+const BITS: Readonly<Record<Exclude<WeightType, PackedType>, number>> = {
   f32: 32,
   f16: 16,
   bf16: 16,
@@ -34,7 +34,7 @@ const BITS: Readonly<Record<WeightType, number>> = {
 export function modelBytes(checkpoint: Checkpoint, weightType?: WeightType): ModelBytes {
   const sizes = { input: 0, layers: [] as number[], output: 0 }
   for (const entry of checkpoint.tensors.values()) {
-    const bytes = (numElements(entry) * BITS[typeOf(entry, weightType)]) / 8
+    const bytes = (numElements(entry) * bitsOf(typeOf(entry, weightType))) / 8
     const layer = /^blocks\.(\d+)\.(?!ln0\.)/.exec(entry.name)?.[1]
     if (layer !== undefined)
       sizes.layers[Number(layer)] = bytes + (sizes.layers[Number(layer)] ?? 0)
@@ -44,8 +44,14 @@ export function modelBytes(checkpoint: Checkpoint, weightType?: WeightType): Mod
   return sizes
 }
 
+function bitsOf(type: WeightType): number {
+  if (!isPacked(type)) return BITS[type]
+  const { elements, bytes } = PACKED_BLOCKS[type]
+  return (8 * bytes) / elements
+}
+
 function typeOf(entry: TensorEntry, wanted: WeightType | undefined): WeightType {
-  const own = quantisedSourceOf(entry)?.type ?? heldType(entry)
+  const own = fileType(entry)
   if (wanted === undefined) return own
   return isRounded(wanted) ? (quantisedType(entry.name, wanted) ?? own) : wanted
 }

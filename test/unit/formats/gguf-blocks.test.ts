@@ -1,10 +1,10 @@
 import { createHash } from 'node:crypto'
 import { describe, expect, test } from 'vitest'
 import { unpackBlocks } from '../../../src/model/formats/gguf/blocks.ts'
-import { BLOCK_SIZES, type PackedType } from '../../../src/model/formats/gguf/types.ts'
+import { BLOCK_SIZES, type BlockType } from '../../../src/model/formats/gguf/types.ts'
 import { encodeAs } from '../../helpers/gguf.ts'
 
-function unpack(type: PackedType, bytes: Uint8Array): number[] {
+function unpack(type: BlockType, bytes: Uint8Array): number[] {
   const { elements, bytes: blockBytes } = BLOCK_SIZES[type]
   const out = new Float32Array((bytes.length / blockBytes) * elements)
   unpackBlocks(type, bytes, out)
@@ -18,7 +18,7 @@ const MINUS_ONE = [0x00, 0xbc]
 const repeat = (count: number, value: number) => new Array<number>(count).fill(value)
 
 /** Blocks written by hand, from the description of each layout; [index, value] of what they must hold. */
-const BY_HAND: Record<PackedType, { bytes: number[]; expected: [number, number][] }> = {
+const BY_HAND: Record<BlockType, { bytes: number[]; expected: [number, number][] }> = {
   // Byte 0 = 0xf0: weight 0 has level 0, weight 16 level 15; byte 3 = 0x29: weight 3 level 9, weight 19 level 2.
   Q4_0: {
     bytes: [...HALF, 0xf0, 0x88, 0x88, 0x29, ...repeat(12, 0x88)],
@@ -115,9 +115,69 @@ const BY_HAND: Record<PackedType, { bytes: number[]; expected: [number, number][
       [128, -16],
     ],
   },
+  // Groups of 16: scale 3 and minimum 2 of group 0, scale 1 of group 5. Byte 1 = 0b10_01_00_11: weights 1, 33, 65, 97.
+  Q2_K: {
+    bytes: [
+      ...[0x23, 0, 0, 0, 0, 0x01, ...repeat(10, 0)],
+      ...[0, 0b10010011, ...repeat(15, 0), 0b00010000, ...repeat(46, 0)],
+      ...HALF,
+      ...TWO,
+    ],
+    expected: [
+      [0, -4],
+      [1, 3 * 1.5 - 4],
+      [33, 0],
+      [81, 0.5],
+      [128, 0],
+    ],
+  },
+  // Scales: group 0 has 0x25 (5 below, 2 above) − 32 = 5, group 9 0x1c (12, 1) − 32 = −4, the others −32.
+  Q3_K: {
+    bytes: [
+      ...[0b00000001, 0, ...repeat(14, 0), 0, 0b00010000, ...repeat(14, 0)],
+      ...[0b11, 0b01, ...repeat(30, 0), ...repeat(16, 0), 0, 0b10, ...repeat(14, 0)],
+      ...[0x05, 0xc0, ...repeat(6, 0), 0b00000010, 0b00010000, 0, 0],
+      ...HALF,
+    ],
+    expected: [
+      [0, 3 * 2.5],
+      [1, -3 * 2.5],
+      [2, -4 * 2.5],
+      [145, 2 * -2],
+      [146, -4 * -2],
+      [32, -4 * -16],
+    ],
+  },
+  IQ4_NL: {
+    bytes: [...HALF, 0xf0, ...repeat(14, 0x88), 0x19],
+    expected: [
+      [0, -63.5],
+      [16, 56.5],
+      [1, 0.5],
+      [15, 6.5],
+      [31, -52],
+    ],
+  },
+  // Scales: group 0 has 1 below and 2 above, so 33 − 32 = 1; group 3 has 15 and 1, so −1; the others −32.
+  IQ4_XS: {
+    bytes: [
+      ...[...HALF, 0b01000010, 0, 0x01, 0xf0, 0, 0],
+      ...[0xf0, ...repeat(15, 0)],
+      ...repeat(32, 0),
+      ...[0x0f, ...repeat(15, 0)],
+      ...repeat(64, 0),
+    ],
+    expected: [
+      [0, -63.5],
+      [16, 56.5],
+      [96, -56.5],
+      [112, 63.5],
+      [32, 127 * 16],
+    ],
+  },
 }
 
-const TYPES = Object.keys(BY_HAND) as PackedType[] // Object.keys forgets which keys
+const TYPES = Object.keys(BY_HAND) as BlockType[] // Object.keys forgets which keys
 
 describe('blocks written by hand', () => {
   test.each(TYPES)('%s', (type) => {
@@ -130,7 +190,7 @@ describe('blocks written by hand', () => {
 })
 
 /** Sha256 of the f32 that gguf-py 0.19 (ggml-org/llama.cpp, gguf.quants.dequantize) makes of the blocks below. */
-const BY_GGUF_PY: Record<PackedType, string> = {
+const BY_GGUF_PY: Record<BlockType, string> = {
   Q4_0: 'c47934fa30833ec7a9b668bf47a3e1922f4e4b830dc9b2c0914c2649d6853f52',
   Q4_1: 'c251f64af32a6d6cbcc62f580e7547a56332e8829a5d745930d9944e77f11771',
   Q5_0: '45848ec0524ce5b57e72c8f1c05bb7d92fe6601bff379d4c791cca337de5ce2a',
@@ -139,12 +199,19 @@ const BY_GGUF_PY: Record<PackedType, string> = {
   Q4_K: '127aa79d82ba93576013f3f6540bd36288aa902b7a387047dfff69e921199401',
   Q5_K: '2c8571016e50f6168e537213ba4b50b3f1d5a0f129652b0078f3ecf9391a27c1',
   Q6_K: '113dee6fb6dc5b811b6f27569bd7167eef7a49e7dbf1c6ec8f4755bde7ce17aa',
+  Q2_K: '6ada3eb1a3f4bfa6653be9c2757fee75a2930c5934f783839aea82fbb8f5f46c',
+  Q3_K: '57bf19620c302be3abce3d7c6f1ae5b7db29b338b44413ac60a42312d71e45f3',
+  IQ4_NL: 'fc9c5742dc92a2a9fc1e248b93c79cb14476fdaf118c64cc3ed72a9977d901e4',
+  IQ4_XS: '1800e977d8e9e60d3d1d5339d5633dfec859e9fd6e2787b7b774cf9abc5f3b82',
 }
 
 /** Any bytes are a block, except that scales must be finite: the upper byte of each keeps its top exponent bit clear. */
-function anyBlocks(type: PackedType): Uint8Array {
+function anyBlocks(type: BlockType): Uint8Array {
   const { bytes: size } = BLOCK_SIZES[type]
-  const scales = { Q4_1: [1, 3], Q5_1: [1, 3], Q4_K: [1, 3], Q5_K: [1, 3], Q6_K: [209] }
+  const scales = {
+    ...{ Q4_1: [1, 3], Q5_1: [1, 3], Q4_K: [1, 3], Q5_K: [1, 3], Q6_K: [209] },
+    ...{ Q2_K: [81, 83], Q3_K: [109] },
+  }
   const clear: readonly number[] = Object.entries(scales).find(([name]) => name === type)?.[1] ?? [
     1,
   ]
@@ -166,7 +233,7 @@ describe('any bytes, bit for bit as gguf-py', () => {
 
 describe('quantised and unpacked', () => {
   /** Half a step of each type, as a share of the block's largest weight. */
-  const HALF_STEP: Record<PackedType, number> = {
+  const HALF_STEP: Record<BlockType, number> = {
     Q4_0: 1 / 14,
     Q4_1: 1 / 14,
     Q5_0: 1 / 30,
@@ -175,6 +242,10 @@ describe('quantised and unpacked', () => {
     Q4_K: 1 / 11,
     Q5_K: 1 / 20,
     Q6_K: 1 / 50,
+    Q2_K: 1 / 3,
+    Q3_K: 1 / 5,
+    IQ4_NL: 1 / 8,
+    IQ4_XS: 1 / 7,
   }
   test.each(TYPES)('%s is within its step, every weight in its place', (type) => {
     // Distinct per weight, so that an exchange of two weights far apart cannot pass.

@@ -4,10 +4,11 @@
  */
 
 import { f16ToFloat } from '../half.ts'
-import { BLOCK_SIZES, type PackedType } from './types.ts'
+import { unpackIQ4_NL, unpackIQ4_XS, unpackQ2_K, unpackQ3_K } from './small-blocks.ts'
+import { BLOCK_SIZES, type BlockType } from './types.ts'
 
 /** `blocks` holds whole blocks of `type`, and `out` their elements. */
-export function unpackBlocks(type: PackedType, blocks: Uint8Array, out: Float32Array): void {
+export function unpackBlocks(type: BlockType, blocks: Uint8Array, out: Float32Array): void {
   const { elements, bytes } = BLOCK_SIZES[type]
   const unpack = UNPACKERS[type]
   const count = blocks.length / bytes
@@ -17,7 +18,7 @@ export function unpackBlocks(type: PackedType, blocks: Uint8Array, out: Float32A
 /** Reads the block at byte `at` into elements from `to` on. */
 type Unpack = (b: Uint8Array, at: number, out: Float32Array, to: number) => void
 
-const UNPACKERS: Readonly<Record<PackedType, Unpack>> = {
+const UNPACKERS: Readonly<Record<BlockType, Unpack>> = {
   Q4_0: unpackQ4_0,
   Q4_1: unpackQ4_1,
   Q5_0: unpackQ5_0,
@@ -26,6 +27,10 @@ const UNPACKERS: Readonly<Record<PackedType, Unpack>> = {
   Q4_K: unpackQ4_K,
   Q5_K: unpackQ5_K,
   Q6_K: unpackQ6_K,
+  Q2_K: unpackQ2_K,
+  Q3_K: unpackQ3_K,
+  IQ4_NL: unpackIQ4_NL,
+  IQ4_XS: unpackIQ4_XS,
 }
 
 function f16At(b: Uint8Array, at: number): number {

@@ -1,7 +1,8 @@
 /**
  * A GGUF file as a checkpoint: the tensors of `rwkv6` and `rwkv7` under their native names and layouts. What the
  * converter of llama.cpp did is undone here: mixes fused into one tensor, low-rank factors transposed, r_k flattened,
- * deep layers of RWKV-6 divided by powers of two, tensors copied to fill layer 0. Packed tensors read as f32.
+ * deep layers of RWKV-6 divided by powers of two, tensors copied to fill layer 0. Packed tensors read as f32, or as
+ * their blocks (packed-source.ts).
  */
 
 import { type ByteSource, corrupt, quote, unsupported } from '../byte-source.ts'
@@ -10,7 +11,8 @@ import type { Checkpoint, TensorEntry } from '../format.ts'
 import { checkElements, placedEntry, ReadBuffer } from '../read-buffer.ts'
 import { unpackBlocks } from './blocks.ts'
 import { type Gguf, type GgufTensor, readGguf } from './gguf.ts'
-import { BLOCK_SIZES, isPacked, type PackedType, plainType } from './types.ts'
+import { keepBlocks, placeBlocks } from './packed-source.ts'
+import { BLOCK_SIZES, type BlockType, plainType } from './types.ts'
 import { ggufVocabulary } from './vocabulary.ts'
 
 /** Takes over the source: `close` of the checkpoint closes it. If this throws, the caller still owns it. */
@@ -99,8 +101,11 @@ function tensorEntry(
   tensor: GgufTensor,
 ): TensorEntry {
   const { name, shape, type, offset } = tensor
-  if (isPacked(type)) return packedEntry(buffer, unpacked, tensor, type)
-  return placedEntry(buffer, { name, shape, dtype: plainType(type)!, offset }) // not packed
+  const plain = plainType(type)
+  if (plain) return placedEntry(buffer, { name, shape, dtype: plain, offset })
+  const entry = packedEntry(buffer, unpacked, tensor, type as BlockType) // those that are not plain
+  placeBlocks(entry, buffer, tensor)
+  return entry
 }
 
 /** Reads whole blocks and hands out the part that was asked for. */
@@ -108,7 +113,7 @@ function packedEntry(
   buffer: ReadBuffer,
   unpacked: UnpackedBuffer,
   { name, shape, offset, bytes }: GgufTensor,
-  type: PackedType,
+  type: BlockType,
 ): TensorEntry {
   const block = BLOCK_SIZES[type]
   const count = (bytes / block.bytes) * block.elements
@@ -187,7 +192,7 @@ function nativeEntries(entry: TensorEntry, facts: Facts, transposer: Transposer)
     /^(?:blk\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(entry.name) ?? []
   if (block === undefined) {
     const native = GLOBAL.get(module)
-    return [native === undefined ? entry : renamed(entry, `${native}.${kind}`)]
+    return [native === undefined ? entry : keepBlocks(renamed(entry, `${native}.${kind}`), entry)]
   }
   if (module === 'time_mix_lerp_fused') return splitMixes(entry, block, architecture)
   const parameter = PARAMETERS[architecture].get(module)
@@ -200,8 +205,9 @@ function nativeEntries(entry: TensorEntry, facts: Facts, transposer: Transposer)
   if (native === undefined) return [entry]
   const matrix = renamed(entry, `blocks.${block}.${native}.${kind}`)
   const { rescaleEvery } = facts
-  if (rescaleEvery === 0 || !RESCALED.test(matrix.name)) return [matrix]
-  return [scaled(matrix, 2 ** Math.floor(Number(block) / rescaleEvery))]
+  if (rescaleEvery === 0 || !RESCALED.test(matrix.name)) return [keepBlocks(matrix, entry)]
+  const factor = 2 ** Math.floor(Number(block) / rescaleEvery)
+  return [keepBlocks(scaled(matrix, factor), entry, factor)]
 }
 
 function parameterEntry(entry: TensorEntry, facts: Facts, transposer: Transposer): TensorEntry {

@@ -1,0 +1,57 @@
+#include "packed-tile.h"
+
+namespace skein {
+
+namespace {
+
+bool is_finite(const uint8_t* f16) { return (f16[1] & 0x7c) != 0x7c; }
+
+/// One input of a row into its group of a tile.
+void store_code(const PackedTile& tile, int code, int64_t row, int64_t input, uint8_t* group) {
+  const int64_t quad = input / 4, within = row * 4 + input % 4;
+  uint8_t* values = group + tile.quads_at() + quad * tile.quad_bytes();
+  if (tile.format.bits == 8) {
+    values[within] = static_cast<uint8_t>(code - tile.format.offset + kWeightOffset);
+    return;
+  }
+  const int64_t pair = row / (2 * kLanes), lane = row % kLanes;
+  const int shift = row / kLanes % 2 == 1 ? 4 : 0;
+  values[(pair * kLanes + lane) * 4 + input % 4] |= static_cast<uint8_t>((code & 15) << shift);
+  const int upper = code >> 4;
+  uint8_t* planes = group + tile.planes_at();
+  if (tile.planes() == 1) planes[within] |= static_cast<uint8_t>(upper << quad);
+  if (tile.planes() == 2)
+    planes[quad / 4 * kTileRows * 4 + within] |= static_cast<uint8_t>(upper << (2 * (quad % 4)));
+}
+
+}  // namespace
+
+bool store_packed_tile(int32_t type, const uint8_t* blocks, int64_t rows, int64_t columns,
+                       uint8_t* tile) {
+  const PackedTile shape = packed_tile(type);
+  const PackedFormat& format = shape.format;
+  bool all_finite = true;
+  PackedGroup from;
+  for (int64_t row = 0; row < rows; row++) {
+    for (int64_t b = 0; b < columns / format.inputs; b++, blocks += format.bytes) {
+      uint8_t* block = tile + b * shape.block_bytes();
+      std::memcpy(block + row * 2, blocks + format.scale_at, 2);
+      all_finite &= is_finite(blocks + format.scale_at);
+      if (format.minimum != 0) {
+        std::memcpy(block + (kTileRows + row) * 2, blocks + format.minimum_at, 2);
+        all_finite &= is_finite(blocks + format.minimum_at);
+      }
+      for (int64_t g = 0; g < shape.groups(); g++) {
+        uint8_t* group = block + shape.header_bytes() + g * shape.group_bytes();
+        read_group(type, blocks, g, from);
+        for (int64_t i = 0; i < format.group_scales; i++)
+          group[i * kTileRows + row] = from.scales[i];
+        if (format.group_scales != 0 && format.minimum != 0) group[kTileRows + row] = from.minimum;
+        for (int64_t i = 0; i < kGroup; i++) store_code(shape, from.codes[i], row, i, group);
+      }
+    }
+  }
+  return all_finite;
+}
+
+}  // namespace skein

@@ -1,0 +1,264 @@
+// Products with packed weights (packed.h). Their codes and scales stay those of the file; only the
+// order is that in which linear.cpp streams them. A tile of 64 rows is a sequence of blocks:
+//   [64] f16 scales, [64] f16 minimums      where the type has them
+//   per group of 32 inputs
+//     [1 or 2][64] scales, [64] minimums    integers, where the type has them
+//     [64][4] fifth bits, or 2 × [64][4] upper pairs of bits: bit i, or pair i % 4 of plane i / 4,
+//                                           of a byte belongs to quad i
+//     8 quads, as of q4 (matrix.h), or of i8 for codes of 8 bits
+// Activations have 16 bits, so that the products are as good as with f16 weights (activations.h).
+#pragma once
+
+#include "packed.h"
+#include "tile.h"
+
+namespace skein {
+
+struct PackedTile {
+  PackedFormat format;
+
+  constexpr int64_t groups() const { return format.inputs / kGroup; }
+  constexpr int64_t header_bytes() const { return kTileRows * (format.minimum != 0 ? 4 : 2); }
+  /// Rows of integers of a group.
+  constexpr int64_t integers() const {
+    return format.group_scales + (format.group_scales != 0 && format.minimum != 0 ? 1 : 0);
+  }
+  constexpr int64_t planes() const { return format.bits == 8 ? 0 : format.bits - 4; }
+  constexpr int64_t quad_bytes() const { return kTileRows * (format.bits == 8 ? 4 : 2); }
+  constexpr int64_t planes_at() const { return integers() * kTileRows; }
+  constexpr int64_t quads_at() const { return planes_at() + planes() * kTileRows * 4; }
+  constexpr int64_t group_bytes() const { return quads_at() + kGroup / 4 * quad_bytes(); }
+  constexpr int64_t block_bytes() const { return header_bytes() + groups() * group_bytes(); }
+  constexpr int64_t bytes(int64_t columns) const { return columns / format.inputs * block_bytes(); }
+};
+
+constexpr PackedTile packed_tile(int32_t type) { return {packed_format(type)}; }
+
+/// Puts rows of the file's blocks, `rows` of them, 64 at the most, into a tile of zeros. False
+/// where a scale or a minimum is not finite.
+bool store_packed_tile(int32_t type, const uint8_t* blocks, int64_t rows, int64_t columns,
+                       uint8_t* tile);
+
+/// Sums of products of a group, or of half a group, of integers.
+template <int Rows, int Vectors>
+struct FineTotals {
+#if defined(__AVX512VNNI__)
+  vi upper[Rows][Vectors] = {}, lower[Rows][Vectors];
+
+  void start(int row, int n, vi sum) { lower[row][n] = sum; }
+  void add(int row, int n, Quad weights, const FineQuad& x) {
+    upper[row][n] = add_products(upper[row][n], weights, x.upper);
+    lower[row][n] = add_products(lower[row][n], weights, x.lower);
+  }
+  vi sum(int row, int n) const { return (upper[row][n] << 8) + lower[row][n]; }
+#else
+  vi all[Rows][Vectors];
+
+  void start(int row, int n, vi sum) { all[row][n] = sum; }
+  void add(int row, int n, Quad weights, const FineQuad& x) {
+    all[row][n] = add_products(all[row][n], weights, x.values);
+  }
+  vi sum(int row, int n) const { return all[row][n]; }
+#endif
+};
+
+template <int32_t Type>
+struct PackedWeights {
+  static constexpr PackedTile kTile = packed_tile(Type);
+  static constexpr PackedFormat kFormat = kTile.format;
+  static constexpr int kRegisters = sizeof(Quad) / sizeof(vi);
+#if defined(__AVX512VNNI__)
+  static constexpr int kSums = 2, kMaxRows = 3;
+#else
+  static constexpr int kSums = 1, kMaxRows = 4;
+#endif
+  static constexpr int kUnitInputs = 4, kUnitWords = 2;
+  static constexpr int kSparseRows = kFormat.bits == 8 ? 1 : 0;
+
+  template <int Rows, int Vectors>
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
+                       int64_t to, Sums<Rows, Vectors>& sums) {
+    const FineLayout layout(inputs.columns);
+    for (int64_t g = from / kGroup; g * kGroup < to; g++) {
+      inputs.ahead.fetch(g);
+      const Group group(tile, g, output);
+#pragma GCC unroll 2
+      for (int part = 0; part < kParts; part++) {
+        FineTotals<Rows, Vectors> totals;
+        start(inputs, layout, g, part, totals);
+#pragma GCC unroll 8
+        for (int quad = part * kPartQuads; quad < (part + 1) * kPartQuads; quad++)
+          add_quad(group, inputs, g, quad, totals);
+        add_scaled(group, totals, inputs, layout, g, part, sums);
+      }
+      if constexpr (kFormat.minimum != 0) add_minimums(group, inputs, layout, g, sums);
+    }
+  }
+
+  /// A group whose scale is not finite has no zeros, so it is not lost.
+  template <int Rows, int Vectors>
+  static void multiply_used(const uint8_t* tile, int64_t output, const Inputs& inputs,
+                            const UsedUnits& used, Sums<Rows, Vectors>& sums) {
+    static_assert(kParts == 1 && kFormat.minimum == 0);
+    const FineLayout layout(inputs.columns);
+    for (int64_t i = 0; i < used.count;) {
+      const int64_t g = used.units[i] / kQuads;
+      const Group group(tile, g, output);
+      FineTotals<Rows, Vectors> totals;
+      start(inputs, layout, g, 0, totals);
+      do {
+        const int64_t ahead = used.units[i + UsedUnits::kAhead / 2];
+        const Group next(tile, ahead / kQuads, 0);
+        fetch<kTile.quad_bytes()>(next.quads + ahead % kQuads * kTile.quad_bytes());
+        fetch<kTileRows * 2>(next.block);
+        add_quad(group, inputs, g, static_cast<int>(used.units[i] % kQuads), totals);
+        i++;
+      } while (i < used.count && used.units[i] / kQuads == g);
+      add_scaled(group, totals, inputs, layout, g, 0, sums);
+    }
+  }
+
+ private:
+  static constexpr int kQuads = kGroup / 4;
+  /// Inputs of a group that have a scale of their own.
+  static constexpr int kParts = kFormat.group_scales == 2 ? 2 : 1;
+  static constexpr int kPartQuads = kQuads / kParts;
+  /// What codes in a tile exceed the integers by that they stand for.
+  static constexpr int kOffset = kFormat.bits == 8 ? kWeightOffset : kFormat.offset;
+
+  /// Where a group's numbers lie.
+  struct Group {
+    const uint8_t *block, *integers, *planes, *quads;
+    int64_t output;
+
+    Group(const uint8_t* tile, int64_t g, int64_t first)
+        : block(tile + g / kTile.groups() * kTile.block_bytes()),
+          integers(block + kTile.header_bytes() + g % kTile.groups() * kTile.group_bytes()),
+          planes(integers + kTile.planes_at()),
+          quads(integers + kTile.quads_at()),
+          output(first) {}
+
+    /// Scale `part` of vector n.
+    vf scale(int n, int part) const {
+      const int64_t row = output + n * kLanes;
+      const vf unit = load_f16(reinterpret_cast<const uint16_t*>(block) + row);
+      const uint8_t* integer = integers + part * kTileRows + row;
+      if constexpr (kFormat.group_scales == 0) return unit;
+      if constexpr (kFormat.group_scales == 1) return unit * to_float(load_u8(integer));
+      return unit * to_float(load_i8(integer));
+    }
+
+    vf minimum(int n) const {
+      const int64_t row = output + n * kLanes;
+      const vf unit = load_f16(reinterpret_cast<const uint16_t*>(block) + kTileRows + row);
+      if constexpr (kFormat.group_scales == 0) return unit;
+      return unit * to_float(load_u8(integers + kTileRows + row));
+    }
+
+    /// The upper bits of quad i, in their places.
+    vi upper_bits(int n, int i) const {
+      const int64_t at = (output + n * kLanes) * 4;
+      if constexpr (kFormat.bits == 5) {
+        const vi all = load_int(planes + at);
+        return (i < 4 ? all << (4 - i) : all >> (i - 4)) & 0x10101010;
+      } else {
+        const vi all = load_int(planes + i / 4 * kTileRows * 4 + at);
+        const int pair = i % 4;
+        return (pair < 2 ? all << (4 - 2 * pair) : all >> (2 * pair - 4)) & 0x30303030;
+      }
+    }
+  };
+
+  template <int Vectors>
+  static void load(const Group& group, int quad, Quad (&to)[Vectors]) {
+    const uint8_t* values = group.quads + quad * kTile.quad_bytes();
+    vi bytes[Vectors];
+    if constexpr (kFormat.bits == 8) {
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++)
+        bytes[n] = load_int(values + (group.output + n * kLanes) * 4);
+    } else {
+      load_halves(values, static_cast<int>(group.output) / kLanes, bytes);
+    }
+#pragma GCC unroll 16
+    for (int n = 0; n < Vectors; n++) {
+      if constexpr (kTile.planes() != 0) bytes[n] |= group.upper_bits(n, quad);
+      to[n] = quad_of(bytes[n]);
+    }
+  }
+
+  /// What codes owe for their offset.
+  template <int Rows, int Vectors>
+  static void start(const Inputs& inputs, const FineLayout& layout, int64_t g, int part,
+                    FineTotals<Rows, Vectors>& totals) {
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; row++) {
+      const Token token(inputs, layout, row, g);
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++)
+        totals.start(row, n, splat_int(kOffset == 0 ? 0 : -kOffset * token.sum(part)));
+    }
+  }
+
+  template <int Rows, int Vectors>
+  static void add_quad(const Group& group, const Inputs& inputs, int64_t g, int quad,
+                       FineTotals<Rows, Vectors>& totals) {
+    Quad weights[Vectors];
+    load(group, quad, weights);
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; row++) {
+      const FineQuad& x =
+          reinterpret_cast<const FineQuad*>(inputs.first + row * inputs.stride)[g * kQuads + quad];
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++) totals.add(row, n, weights[n], x);
+    }
+  }
+
+  /// Of a token: the scale of group g, and the sum of its integers or of half of them.
+  struct Token {
+    float scale;
+    int32_t halves[2];
+
+    Token(const Inputs& inputs, const FineLayout& layout, int row, int64_t g) {
+      const uint8_t* token = inputs.first + row * inputs.stride;
+      scale = reinterpret_cast<const float*>(token + layout.scales_at)[g];
+      std::memcpy(halves, token + layout.sums_at + g * 8, 8);
+    }
+    int32_t sum(int part) const { return kParts == 1 ? halves[0] + halves[1] : halves[part]; }
+  };
+
+  template <int Rows, int Vectors>
+  static void add_scaled(const Group& group, const FineTotals<Rows, Vectors>& totals,
+                         const Inputs& inputs, const FineLayout& layout, int64_t g, int part,
+                         Sums<Rows, Vectors>& sums) {
+    vf scales[Vectors];
+#pragma GCC unroll 16
+    for (int n = 0; n < Vectors; n++) scales[n] = group.scale(n, part);
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; row++) {
+      const Token token(inputs, layout, row, g);
+      const vf scale = splat(token.scale);
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++)
+        sums.at[row][n] = fma(to_float(totals.sum(row, n)), scales[n] * scale, sums.at[row][n]);
+    }
+  }
+
+  template <int Rows, int Vectors>
+  static void add_minimums(const Group& group, const Inputs& inputs, const FineLayout& layout,
+                           int64_t g, Sums<Rows, Vectors>& sums) {
+    vf minimums[Vectors];
+#pragma GCC unroll 16
+    for (int n = 0; n < Vectors; n++) minimums[n] = group.minimum(n);
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; row++) {
+      const Token token(inputs, layout, row, g);
+      const vf sum = splat(static_cast<float>(kFormat.minimum * token.sum(0)) * token.scale);
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++)
+        sums.at[row][n] = fma(minimums[n], sum, sums.at[row][n]);
+    }
+  }
+};
+
+}  // namespace skein

@@ -1,0 +1,217 @@
+/** Products and tables of GGUF's own blocks, against what they stand for on the reference backend. */
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { Backend, Epilogue, MatrixSource, PackedType } from '../../src/backend/backend.ts'
+import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
+import { PACKED_BLOCKS, packedRowBytes } from '../../src/backend/quantised.ts'
+import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import { unpackBlocks } from '../../src/model/formats/gguf/blocks.ts'
+import { encodeAs } from '../helpers/gguf.ts'
+import {
+  capacityFor,
+  DEVICES,
+  LEVELS,
+  normals,
+  poisoned,
+  raggedBatch,
+  read,
+  rmsRatio,
+  runStep,
+} from './kit.ts'
+
+const reference = createReferenceBackend()
+const TYPES = Object.keys(PACKED_BLOCKS) as PackedType[] // Object.keys forgets which keys
+
+/** Rows of different sizes, so that scales differ, and with a mean, so that minimums do. */
+function packedSource(type: PackedType, rows: number, columns: number): MatrixSource {
+  const weights = normals(rows * columns, rows + columns, 1 / Math.sqrt(columns))
+  for (let i = 0; i < weights.length; i++)
+    weights[i] = weights[i]! * (1 + Math.floor(i / columns) / rows) + 0.3 / Math.sqrt(columns)
+  const blocks = encodeAs(type, weights)
+  const values = new Float32Array(rows * columns)
+  unpackBlocks(type, blocks, values)
+  const bytes = new Uint8Array(values.buffer)
+  const rowBytes = packedRowBytes(type, columns)
+  return {
+    name: `${type} ${rows}×${columns}`,
+    rows,
+    columns,
+    dtype: 'f32',
+    readRows: (start, end) => bytes.slice(4 * start * columns, 4 * end * columns),
+    packed: { type, readRows: (start, end) => blocks.slice(start * rowBytes, end * rowBytes) },
+  }
+}
+
+interface Case {
+  readonly type: PackedType
+  readonly rows: number
+  readonly columns: number
+  readonly tokens: number
+  readonly epilogue?: Epilogue
+}
+
+async function multiply(backend: Backend, c: Case, x = inputs(c)): Promise<Float32Array> {
+  const { type, rows, columns, tokens, epilogue = 'none' } = c
+  const capacity = capacityFor(tokens)
+  const weight = backend.matrix(packedSource(type, rows, columns), type)
+  const y =
+    epilogue === 'add'
+      ? backend.tensor([tokens + 2, rows], normals((tokens + 2) * rows, 5))
+      : poisoned(backend, [tokens + 2, rows])
+  const guard = await read(backend, y, tokens * rows)
+  await runStep(backend, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => {
+    const values = new Float32Array((tokens + 2) * columns).fill(Number.NaN)
+    values.set(x)
+    ops.linear([{ y, x: backend.tensor([tokens + 2, columns], values), weight, epilogue }])
+  })
+  expect(await read(backend, y, tokens * rows)).toEqual(guard)
+  return await read(backend, y, 0, tokens * rows)
+}
+
+function inputs({ tokens, columns }: Case): Float32Array {
+  return normals(tokens * columns, tokens + columns)
+}
+
+const known = new Map<string, Promise<Float32Array>>()
+
+function expected(c: Case): Promise<Float32Array> {
+  const key = JSON.stringify(c)
+  const result = known.get(key) ?? multiply(reference, c)
+  known.set(key, result)
+  return result
+}
+
+/** Whole tiles and a rest of one, one block of inputs and several. */
+const SHAPES = [
+  [64, 256],
+  [1, 512],
+  [201, 768],
+] as const
+
+if (DEVICES.length === 0) test.skip('the cpu kernels are not built')
+describe.each(DEVICES)('on $name', ({ name, open }) => {
+  let tested: Backend
+  beforeAll(async () => {
+    tested = await open()
+  })
+  afterAll(() => tested.dispose())
+  const isCpu = name.startsWith('cpu')
+  // Activations of 16 bits on cpu; weights of f16 elsewhere.
+  const bound = isCpu ? 8e-5 : 1e-3
+
+  describe.each(TYPES)('%s', (type) => {
+    test.each(SHAPES)('%i×%i, few tokens and many', async (rows, columns) => {
+      for (const tokens of [1, 2, 3, 4, 5, 7, 29]) {
+        const c = { type, rows, columns, tokens }
+        expect(rmsRatio(await multiply(tested, c), await expected(c))).toBeLessThan(bound)
+      }
+    })
+
+    test('columns that are blocks of 32 alone, and an epilogue', async () => {
+      const columns = PACKED_BLOCKS[type].elements === 32 ? 96 : 256
+      const c = { type, rows: 70, columns, tokens: 3, epilogue: 'add' } as const
+      expect(rmsRatio(await multiply(tested, c), await expected(c))).toBeLessThan(bound)
+    })
+
+    test('a row is the same alone and among others', async () => {
+      const c = { type, rows: 130, columns: 512, tokens: 9 }
+      const x = inputs(c)
+      const all = await multiply(tested, c, x)
+      for (const token of [0, 4, 8]) {
+        const alone = await multiply(
+          tested,
+          { ...c, tokens: 1 },
+          x.slice(token * 512, token * 512 + 512),
+        )
+        if (isCpu) expect(alone).toEqual(all.slice(token * 130, token * 130 + 130))
+        else expect(rmsRatio(alone, all.slice(token * 130, token * 130 + 130))).toBeLessThan(1e-5)
+      }
+    })
+
+    test('NaN is not lost, in inputs and in scales', async () => {
+      const c = { type, rows: 70, columns: 256, tokens: 3 }
+      const x = inputs(c)
+      x[256 + 40] = Number.NaN
+      const y = await multiply(tested, c, x)
+      expect(y.subarray(70, 140).every(Number.isNaN)).toBe(true)
+      expect(y.subarray(0, 70).every(Number.isFinite)).toBe(true)
+      expect(y.subarray(140).every(Number.isFinite)).toBe(true)
+    })
+
+    test('a row of zeros gives zeros, or what the minimums make', async () => {
+      const c = { type, rows: 70, columns: 256, tokens: 1 }
+      const y = await multiply(tested, c, new Float32Array(256))
+      expect(y.every((value) => value === 0)).toBe(true)
+    })
+
+    test('a table', async () => {
+      const [vocab, columns] = [50, 256]
+      const capacity = capacityFor(3)
+      const batch = raggedBatch(capacity, [3], [0], vocab)
+      const [expectedX, x] = await Promise.all(
+        [reference, tested].map(async (backend) => {
+          const out = poisoned(backend, [5, columns])
+          const table = backend.table(packedSource(type, vocab, columns))
+          const norm = {
+            weight: backend.tensor([columns], new Float32Array(columns).fill(1)),
+            bias: backend.tensor([columns]),
+            eps: 1e-5,
+          }
+          if (isCpu && backend === tested)
+            expect(table.bytes).toBe(vocab * packedRowBytes(type, columns))
+          await runStep(backend, capacity, batch, (ops) => ops.embed(out, table, norm))
+          return read(backend, out, 0, 3 * columns)
+        }),
+      )
+      expect(rmsRatio(x!, expectedX!)).toBeLessThan(1e-6)
+    })
+  })
+
+  if (isCpu)
+    test.each(TYPES)('%s takes the memory of the file, and 3 %% at the most', (type) => {
+      const { elements, bytes } = PACKED_BLOCKS[type]
+      const matrix = tested.matrix(packedSource(type, 128, 256), type)
+      const file = (128 * 256 * bytes) / elements
+      expect(matrix.bytes).toBeGreaterThanOrEqual(file)
+      expect(matrix.bytes).toBeLessThanOrEqual(1.03 * file)
+    })
+
+  if (isCpu)
+    test('most inputs of a product are zero after relu²', async () => {
+      const [hidden, rows] = [512, 130]
+      const padded = new Float32Array(3 * 64)
+      padded.set(normals(64, 3))
+      const of = async (backend: Backend) => {
+        const capacity = capacityFor(1)
+        const [u, y] = [poisoned(backend, [3, hidden]), poisoned(backend, [3, rows])]
+        const key = backend.matrix(packedSource('Q8_0', hidden, 64), 'Q8_0')
+        const value = backend.matrix(packedSource('Q8_0', rows, hidden), 'Q8_0')
+        const bias = backend.tensor([hidden], new Float32Array(hidden).fill(-1.5))
+        await runStep(backend, capacity, raggedBatch(capacity, [1], [0], 1), (ops) => {
+          ops.linear([
+            { y: u, x: backend.tensor([3, 64], padded), weight: key, bias, epilogue: 'relu2' },
+          ])
+          ops.linear([{ y, x: u, weight: value }])
+        })
+        return { u: await read(backend, u, 0, hidden), y: await read(backend, y, 0, rows) }
+      }
+      const [got, wanted] = [await of(tested), await of(reference)]
+      expect(wanted.u.filter((value) => value === 0).length).toBeGreaterThan(hidden / 2)
+      expect(rmsRatio(got.y, wanted.y)).toBeLessThan(8e-5)
+    })
+})
+
+test.each(LEVELS)('products on %s do not depend on the number of threads', async (isa) => {
+  for (const type of ['Q8_0', 'Q6_K', 'Q4_K'] as const) {
+    const results: Float32Array[][] = []
+    for (const threads of [1, 2, 3]) {
+      const backend = createCpuBackend({ isa, threads })
+      const y = [1, 40].map((tokens) =>
+        multiply(backend, { type, rows: 300, columns: 256, tokens }),
+      )
+      results.push(await Promise.all(y))
+      backend.dispose()
+    }
+    expect(results[1]).toEqual(results[0])
+    expect(results[2]).toEqual(results[0])
+  }
+})
