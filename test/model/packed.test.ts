@@ -50,7 +50,7 @@ describe.each([
   const tensors = readTensors(writeRandom(source, { ...SIZES, ranks: RANKS[architecture] }))
   test.each(TYPES)('%s', (type) => {
     const path = join(folder, `${architecture}-${type}.gguf`)
-    writeAsGguf(path, tensors, { architecture, type, ...options })
+    writeAsGguf(path, tensors, { architecture, type, repeats: 2 ** 13, ...options })
     const own = run(path, 'file')
     const truth = run(path, 'f32', 'reference')
     expect(error(own.logits, truth.logits)).toBeLessThan(2e-4)
