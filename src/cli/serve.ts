@@ -1,6 +1,7 @@
 /** `skein serve`: the server itself. Says on start what runs where, who may use it, and what to try first. */
 import { existsSync } from 'node:fs'
 import { networkInterfaces } from 'node:os'
+import { endLeasesOf } from '../cluster/lease.ts'
 import type { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
 import { isLoopback, resolveAuth } from '../gateway/access/auth.ts'
@@ -70,6 +71,10 @@ export const serve = defineCommand({
       keyRing,
       seal: membership?.seal,
       rates: membership?.rates.limits,
+      onWorkerEnd: (node, pid) => {
+        // Where the database is away it ends by time.
+        if (membership !== null) endLeasesOf(membership.database, node, pid).catch(() => {})
+      },
       logger,
       onProgress: progressBar('loading'),
       onListening: (listening) => {

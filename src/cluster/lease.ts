@@ -4,7 +4,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import { SkeinError } from '../errors.ts'
-import type { Database } from './database.ts'
+import type { Connection, Database } from './database.ts'
 import { LeaseView, monotonicNow } from './lease-view.ts'
 import { checkNear, PROTOCOL, protocolOf } from './protocol.ts'
 
@@ -128,6 +128,13 @@ export class Lease {
   async #tell(): Promise<void> {
     await this.#database.query('select pg_notify($1, $2)', [MEMBERS_CHANNEL, this.id])
   }
+}
+
+/** A process of this node has gone, which its lease does not know: what it had is free now, not when the lease is over. */
+export async function endLeasesOf(on: Connection, node: string, pid: number): Promise<void> {
+  const sql = "delete from worker where node = $1 and info->>'pid' = $2 returning id"
+  const { rows } = await on.query<{ id: string }>(sql, [node, String(pid)])
+  for (const { id } of rows) await on.query('select pg_notify($1, $2)', [MEMBERS_CHANNEL, id])
 }
 
 export function leaseOver(): SkeinError {

@@ -27,7 +27,7 @@ interface LauncherOptions {
   readonly defaults: WorkerDefaults
   readonly adaptedFile: string | null
   readonly logger: Logger
-  readonly supervision?: Pick<SupervisorOptions, 'timing' | 'maxBytes'> | undefined
+  readonly supervision?: Pick<SupervisorOptions, 'timing' | 'maxBytes' | 'onEnd'> | undefined
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
 }
 

@@ -394,7 +394,8 @@ function memberOf(
 ): MemberFacts {
   const { maxWaiting, maxPromptTokens } = { ...DEFAULT_ENGINE_LIMITS, ...limitsOf(choice) }
   const startStates = (choice.startStates ?? []).map(({ name }) => name)
-  const facts = { model: info, numSlots, maxWaiting, maxPromptTokens, startStates, aliases }
+  const { pid } = process
+  const facts = { pid, model: info, numSlots, maxWaiting, maxPromptTokens, startStates, aliases }
   return { node, url, model, slots: numSlots, info: { ...facts, version: packageVersion() } }
 }
 

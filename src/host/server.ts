@@ -57,6 +57,8 @@ interface ServerOptions {
   readonly traceEndpoint?: string | undefined
   /** Makes it a node of the cluster of the choice, one of whose members seals with this. */
   readonly seal?: CallerSeal | undefined
+  /** Told which process of a worker has gone, and what this node is called. */
+  readonly onWorkerEnd?: ((node: string, pid: number) => void) | undefined
   readonly logger?: Logger | undefined
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
   /** Told as soon as it listens: models that are ready are served while others load. */
@@ -244,17 +246,22 @@ function launcherOf(
   url: () => string | null,
 ) {
   const { model, cluster, ...defaults } = choice
+  // Where it listens is known by the time a worker is started.
+  const placed = () => (cluster === undefined ? undefined : placedAt(cluster, url() ?? ''))
+  const onEnd = (pid: number) => {
+    const node = placed()?.node
+    if (node !== undefined) options.onWorkerEnd?.(node, pid)
+  }
   return createLauncher({
     defaults: {
       ...defaults,
-      // Where it listens is known by the time a worker is started.
       get cluster() {
-        return cluster === undefined ? undefined : placedAt(cluster, url() ?? '')
+        return placed()
       },
     },
     adaptedFile: model === null ? null : realPath(model),
     logger,
-    supervision: { maxBytes: options.maxWorkerBytes },
+    supervision: { maxBytes: options.maxWorkerBytes, onEnd },
     onProgress: options.onProgress,
   })
 }

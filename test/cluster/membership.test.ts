@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { Database } from '../../src/cluster/database.ts'
-import { Lease, type WorkerFacts } from '../../src/cluster/lease.ts'
+import { endLeasesOf, Lease, type WorkerFacts } from '../../src/cluster/lease.ts'
 import { Members } from '../../src/cluster/members.ts'
 import { migrate } from '../../src/cluster/migrate.ts'
 import { ownerOf, release, take } from '../../src/cluster/ownership.ts'
@@ -64,13 +64,25 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     const late = {
       async query(sql: string, values?: unknown[]) {
         const result = await client.query(sql, values)
-        if (sql.includes('pg_advisory_xact_lock')) await delay(500)
+        if (sql.includes('advisory_xact_lock')) await delay(500)
         return result
       },
     }
     await migrate(late)
     expect((await client.query('select * from worker')).rows).toEqual([])
     await client.end()
+  })
+
+  test('whoever comes while another makes the tables waits for longer than a statement may take', async () => {
+    url = postgres.newDatabase()
+    const holder = new pg.Client(url)
+    await holder.connect()
+    await holder.query("begin; select pg_advisory_xact_lock(x'736b65696e'::bigint)")
+    const opening = open()
+    await delay(6000)
+    await holder.query('commit')
+    await opening
+    await holder.end()
   })
 
   test('an address that is none, and a server that is not there, are told apart', async () => {
@@ -160,6 +172,22 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     await hung.leave()
     await other.leave()
     expect(await takeAs(database, 'c')).toMatchObject({ fence: 5 })
+  })
+
+  test('what a process had that has gone is free at once, and nothing of others', async () => {
+    const database = await fresh()
+    const members = new Members(await open())
+    await members.start(60_000)
+    const join = (id: string, node: string, pid: number) =>
+      Lease.join(database, { ...factsOf(id), node, info: { pid } })
+    const leases = await Promise.all([join('a', 'n', 1), join('b', 'n', 2), join('c', 'm', 1)])
+    await takeAs(database, 'a')
+    expect(await takeAs(database, 'b')).toBeNull()
+    await endLeasesOf(database, 'n', 1)
+    expect(await takeAs(database, 'b')).toMatchObject({ former: 'a' })
+    await vi.waitFor(() => expect(members.list.map(({ id }) => id)).toEqual(['b', 'c']), 30_000)
+    await Promise.all(leases.map((lease) => lease.leave()))
+    members.close()
   })
 
   test('a session that came to nothing leaves no row', async () => {

@@ -4,8 +4,9 @@ import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
+import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type RunningServer, serve, skein } from '../helpers/cli.ts'
+import { childrenOf, type RunningServer, serve, skein } from '../helpers/cli.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 
 const NODE = ['--device', 'cpu', '--threads', '1', '--slots', '4']
@@ -60,13 +61,26 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     return answers
   }
 
-  test('knows its nodes, and answers as one server', async () => {
+  const untilSaved = async (session: string) => {
+    const saved = async () => {
+      const reply = await fetch(`${gateway.url}/v1/sessions/${session}`)
+      const { turns: kept } = (await reply.json()) as { turns: { saved: boolean }[] }
+      return kept.every(({ saved }) => saved)
+    }
+    await expect.poll(saved, { timeout: 30_000 }).toBe(true)
+  }
+
+  const untilBothAreKnown = async () => {
     const known = async () => {
       const reply = await fetch(`${gateway.url}/api/cluster`)
       const { nodes: all } = (await reply.json()) as { nodes: { node: string }[] }
       return all.map(({ node }) => node).sort()
     }
-    await expect.poll(known, { timeout: 30_000 }).toEqual(['a', 'b'])
+    await expect.poll(known, { timeout: 60_000 }).toEqual(['a', 'b'])
+  }
+
+  test('knows its nodes, and answers as one server', async () => {
+    await untilBothAreKnown()
     const models = await (await fetch(`${gateway.url}/v1/models`)).json()
     expect(models).toMatchObject({ data: [{ id: 'demo', num_slots: 8 }] })
     const direct = contentOf(await say('What is the capital of France?', {}, nodes.get('a')!.url))
@@ -116,12 +130,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     const expected = await alone('k', turns)
     const first = await say(turns[0]!, { session_id: 'k' })
     expect(contentOf(first)).toBe(expected[0])
-    const saved = async () => {
-      const reply = await fetch(`${gateway.url}/v1/sessions/k`)
-      const { turns: kept } = (await reply.json()) as { turns: { saved: boolean }[] }
-      return kept.every(({ saved }) => saved)
-    }
-    await expect.poll(saved, { timeout: 30_000 }).toBe(true)
+    await untilSaved('k')
     const { process } = nodes.get(first.node!)!
     const gone = once(process, 'exit')
     process.kill('SIGKILL')
@@ -129,6 +138,31 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     const second = await say(turns[1]!, { session_id: 'k' })
     expect(second, second.text).toMatchObject({ status: 200 })
     expect(second.node).not.toBe(first.node)
+    expect(contentOf(second)).toBe(expected[1])
+  })
+
+  test('a worker that dies has no lease any more, and its sessions go on elsewhere', async () => {
+    for (const [name, { process: own }] of nodes)
+      if (own.exitCode !== null || own.signalCode !== null) await startNode(name)
+    await untilBothAreKnown()
+    const turns = ['Count to five.', 'Go on.']
+    const expected = await alone('w', turns)
+    const first = await say(turns[0]!, { session_id: 'w' })
+    expect(contentOf(first)).toBe(expected[0])
+    await untilSaved('w')
+    const database = new pg.Client(members[1]!)
+    await database.connect()
+    const rowsOf = async (pid: number) =>
+      (await database.query("select id from worker where info->>'pid' = $1", [String(pid)]))
+        .rowCount
+    const [worker] = await childrenOf(nodes.get(first.node!)!.process.pid!)
+    expect(await rowsOf(worker!)).toBe(1)
+    process.kill(worker!, 'SIGKILL')
+    // One that is only over stays for ten minutes.
+    await expect.poll(() => rowsOf(worker!), { timeout: 60_000 }).toBe(0)
+    await database.end()
+    const second = await say(turns[1]!, { session_id: 'w' })
+    expect(second, second.text).toMatchObject({ status: 200 })
     expect(contentOf(second)).toBe(expected[1])
   })
 

@@ -50,6 +50,8 @@ export interface SupervisorOptions {
   readonly onProgress?: (doneBytes: number, totalBytes: number) => void
   /** Each line that the worker prints. */
   readonly onLine?: (line: string) => void
+  /** Told of each process that has gone. */
+  readonly onEnd?: ((pid: number) => void) | undefined
   /** Its state, reason or progress is another. */
   readonly onChange?: () => void
 }
@@ -276,7 +278,7 @@ export class Supervisor implements Keeper {
   }
 
   #spawn(): WorkerProcess {
-    const { name, logger, onLine, worker: command } = this.#options
+    const { name, logger, onLine, onEnd, worker: command } = this.#options
     const worker = new WorkerProcess(command(), {
       onOut: (line) => {
         onLine?.(line)
@@ -288,6 +290,8 @@ export class Supervisor implements Keeper {
         logger.warn({ worker: name }, line)
       },
     })
+    const { pid } = worker
+    if (pid !== null) worker.onExit(() => onEnd?.(pid))
     this.#process = worker
     this.#illness = null
     if (this.#crashes === 0) this.#enter('loading', 'loading')
