@@ -225,6 +225,26 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(await page.getByLabel('System prompt').inputValue()).toBe('Be brief.')
   })
 
+  test('calls of tools and their results are shown as such again, and the tools are offered on', async () => {
+    const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
+    const tools = [{ type: 'function', function: { name: 'add', parameters: {} } }]
+    const called = { name: 'add', arguments: '{"a":1}' }
+    const messages = [
+      { role: 'user', content: '1 and 1?' },
+      { role: 'assistant', content: '', tool_calls: [{ function: called }] },
+      { role: 'tool', content: '2' },
+      { role: 'assistant', content: 'Two.' },
+    ]
+    await openSession({ ...TURN, text: '', messages, tools })
+    await page.getByText('Calls add').waitFor()
+    await page.getByText('Result of add').waitFor()
+    await page.locator('.answer', { hasText: 'Two.' }).waitFor()
+    expect(await page.locator('.question').count()).toBe(1)
+    await send('And now?')
+    await answered(3)
+    expect(asked[0]).toMatchObject({ tools, session: { id: 'abc', from: 1 } })
+  })
+
   test('one of a raw text goes on from its state, or not at all', async () => {
     const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
     const models = ['demo', 'other'].map((id) => ({ id, state: 'ready' }))

@@ -230,6 +230,23 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await list.getByRole('button', { name: '#pets', exact: true }).click()
     await expect.poll(() => items.count()).toBe(1)
     await list.getByRole('button', { name: '#pets', exact: true }).click()
+    // In a folder it is in no day, and leaves it again.
+    const cats = items.filter({ hasText: 'Cats #pets' })
+    const putInto = async (folder: string) => {
+      await cats.hover()
+      await cats.getByRole('button', { name: /^More about/ }).click()
+      await cats.getByRole('button', { name: 'Put into a folder' }).click()
+      await list.getByLabel('Folder').fill(folder)
+      await page.keyboard.press('Enter')
+    }
+    const folder = list.locator('details.folder', { hasText: 'Animals' })
+    await putInto('Animals')
+    await folder.getByText('Cats #pets').waitFor()
+    await folder.locator('summary').click()
+    await folder.getByText('Cats #pets').waitFor({ state: 'hidden' })
+    await folder.locator('summary').click()
+    await putInto('')
+    await folder.waitFor({ state: 'detached' })
 
     const before = await items.count()
     const words = page.waitForResponse('**/transcript?*')
