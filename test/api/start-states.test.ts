@@ -5,8 +5,8 @@ import { createRegistry, localSource } from '../../src/gateway/routing/registry.
 import { answer, byteCodec, FAKE_INFO, FakeEngineClient } from '../helpers/fake-engine.ts'
 import { CHAT, COMPLETIONS, HELLO, postTo } from './kit.ts'
 
-function serve(ids: readonly string[] = ['goose']) {
-  const info = { ...FAKE_INFO, startStates: ['poet', 'tale'] }
+function serve(ids: readonly string[] = ['goose'], startStates = ['poet', 'tale']) {
+  const info = { ...FAKE_INFO, startStates }
   const engines = ids.map(() => new FakeEngineClient((request) => answer(request, 'Hi'), info))
   const models = createRegistry(
     ids.map((id, i) => ({ id, tokenizer: byteCodec, source: localSource(engines[i]!) })),
@@ -74,4 +74,22 @@ test('GET /v1/models lists every name that can be asked for', async () => {
   const one = await app.inject('/v1/models/goose%40poet')
   expect(one.json()).toMatchObject({ id: 'goose@poet', architecture: 'rwkv7' })
   expect((await app.inject('/v1/models/goose%40pote')).statusCode).toBe(404)
+})
+
+test('the state called tools is where prompts with tools begin, unless another is named', async () => {
+  const parameters = { type: 'object', properties: {} }
+  const tools = [{ type: 'function', function: { name: 'look', parameters } }]
+  const asked = [
+    { ...HELLO },
+    { ...HELLO, tools },
+    { ...HELLO, tools, tool_choice: 'none' },
+    { ...HELLO, tools, model: 'goose@poet' },
+  ]
+  const startsOf = async (states: string[]) => {
+    const { app, engines } = serve(['goose'], states)
+    for (const body of asked) expect((await postTo(app, CHAT, body)).statusCode).toBe(200)
+    return engines[0]!.requests.map(({ startState }) => startState)
+  }
+  expect(await startsOf(['poet', 'tools'])).toEqual([undefined, 'tools', undefined, 'poet'])
+  expect(await startsOf(['poet'])).toEqual([undefined, undefined, undefined, 'poet'])
 })

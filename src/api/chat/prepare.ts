@@ -55,14 +55,28 @@ export async function prepareChat(
   const prompt = await encodeChat(rendered, model, session, param, signal)
   const strings = [...new Set([...stop.strings, ...CHAT_STOPS])]
   const limits = rendered.constraint === null ? {} : { constraint: rendered.constraint }
+  const start = rendered.form.tools === null ? {} : startWithTools(model)
   const request = {
     ...settings,
     ...prompt,
     ...limits,
+    ...start,
     stop: { ...stop, strings },
     promptLogprobs: null,
   }
   return { model, request, form: rendered.form }
+}
+
+/** A start state of this name is tuned for tools. */
+const TOOLS_STATE = 'tools'
+
+/** A state that the request names itself comes before it. */
+function startWithTools({
+  client,
+  mixture,
+}: ServedModel): Pick<GenerateRequest, 'startState'> | Record<never, never> {
+  const isThere = client.info.startStates?.includes(TOOLS_STATE) === true
+  return isThere && mixture === undefined ? { startState: TOOLS_STATE } : {}
 }
 
 interface Rendered {

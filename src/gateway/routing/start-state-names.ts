@@ -39,6 +39,6 @@ export function withStartState(model: ServedModel, startState: string): ServedMo
     )
   }
   const generate: EngineClient['generate'] = (request, signal) =>
-    client.generate({ startState, ...request }, signal)
+    client.generate({ ...request, startState }, signal)
   return { ...withChangedClient(model, { generate }), id: `${id}@${startState}` }
 }
