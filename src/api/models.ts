@@ -138,3 +138,22 @@ export interface ModelAdmin {
   /** Of all models. */
   removeStartStates(): Promise<void>
 }
+
+/** How far a model is that is fetched from the hub. */
+export interface FetchProgress {
+  readonly id: string
+  readonly state: 'running' | 'done' | 'failed'
+  /** What is being written; null before and after. */
+  readonly file: string | null
+  readonly done_bytes: number
+  readonly total_bytes: number
+  /** Why it failed, for people. */
+  readonly reason: string | null
+}
+
+export interface ModelFetcher {
+  /** Of a fetch that begins; throws for a name that means none, and while another is under way. */
+  start(name: string): FetchProgress
+  /** Null for one that was long ago. */
+  progress(id: string): FetchProgress | null
+}

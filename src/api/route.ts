@@ -7,7 +7,7 @@ import type { Static, TSchema } from 'typebox'
 import type { SkeinError } from '../errors.ts'
 import { jsonText } from '../threads/json-text.ts'
 import type { RequestLimits } from './limits.ts'
-import type { MixtureAdmin, ModelAdmin, ModelRegistry } from './models.ts'
+import type { MixtureAdmin, ModelAdmin, ModelFetcher, ModelRegistry } from './models.ts'
 import type { StreamForm } from './stream-form.ts'
 
 export interface Call<Body = unknown> {
@@ -21,6 +21,8 @@ export interface Call<Body = unknown> {
   readonly models: ModelRegistry
   /** Null where the models are fixed. */
   readonly admin: (ModelAdmin & MixtureAdmin) | null
+  /** Null where nothing can be fetched, and for whoever may not. */
+  readonly fetcher: ModelFetcher | null
   readonly limits: RequestLimits
   /** Aborts when the client has gone, in every phase. */
   readonly signal: AbortSignal

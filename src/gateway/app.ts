@@ -204,6 +204,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   }
   const context = {
     ...{ modelsFor, admin, limits, drain, auth, isTranslateOpen, report, rates, front },
+    fetcher: management?.fetcher ?? null,
   }
   mountDialects(app, dialects, context)
   if (management !== undefined && ofWorkers !== null)

@@ -1,8 +1,12 @@
 /** Models fetched, quantised and deleted over HTTP: by admins, one at a time, with progress, from a hub on this machine. */
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import { Ollama } from 'ollama'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
+import { addKey, NO_LIMITS } from '../../src/gateway/access/keys.ts'
+import { changeKeys, KeyRing } from '../../src/gateway/access/keys-file.ts'
 import { buildApp } from '../../src/gateway/app.ts'
 import type { PullRecord, WorkerSpec } from '../../src/gateway/contract.ts'
 import { Fleet } from '../../src/gateway/fleet/fleet.ts'
@@ -18,6 +22,7 @@ import { FakeKeeper, managementOf } from './hosted.ts'
 
 const folder = temporaryFolder()
 const place = join(folder, 'skein/models/tests--tiny')
+const slow = join(folder, 'skein/models/tests--slow')
 const source = writeRandomRwkv7(join(folder, 'source.pth'), { vocab: 260 })
 const content = readFileSync(source)
 /** Processes run what was built. */
@@ -25,10 +30,18 @@ const QUANTISER = join(process.cwd(), 'dist/host/checkpoints/quantise-process.js
 let hub: FakeHub
 
 beforeAll(async () => {
-  hub = await startFakeHub({ 'tests/tiny': { 'tiny.pth': { content } } })
+  hub = await startFakeHub({
+    'tests/tiny': { 'tiny.pth': { content } },
+    'tests/slow': { 'slow.pth': { content } },
+  })
   // With a vocabulary of its own it needs no other.
-  mkdirSync(place, { recursive: true })
-  writeFileSync(join(place, 'tiny.vocab.txt'), '')
+  for (const [at, name] of [
+    [place, 'tiny'],
+    [slow, 'slow'],
+  ] as const) {
+    mkdirSync(at, { recursive: true })
+    writeFileSync(join(at, `${name}.vocab.txt`), '')
+  }
 })
 afterAll(() => hub.close())
 
@@ -38,9 +51,16 @@ interface ServeOptions {
   readonly offline?: string
   /** Files that a worker has. */
   readonly used?: readonly string[]
+  readonly keyRing?: KeyRing
 }
 
-function serve({ isOpen = true, host = '127.0.0.1', used = [], offline = '' }: ServeOptions = {}) {
+function serve({
+  isOpen = true,
+  host = '127.0.0.1',
+  used = [],
+  offline = '',
+  ...keys
+}: ServeOptions = {}) {
   const environment = { HF_ENDPOINT: hub.url, XDG_CACHE_HOME: folder, HF_HUB_OFFLINE: offline }
   const jobs = new ModelJobs({ environment, quantiser: QUANTISER })
   const refuse = () => {
@@ -57,7 +77,7 @@ function serve({ isOpen = true, host = '127.0.0.1', used = [], offline = '' }: S
   for (const file of used) fleet.create(launchOf(named('used'), { file }))
   const management = managementOf(fleet, resolve, { jobs, host, isOpen: () => isOpen })
   const models = fakeRegistry(new FakeEngineClient())
-  return buildApp({ models, keys: [], host: '127.0.0.1', version: '1', management })
+  return buildApp({ models, keys: [], host: '127.0.0.1', version: '1', management, ...keys })
 }
 
 const named = (model_name: string) => ({ ...DEFAULT_SPEC, model_path: model_name, model_name })
@@ -87,6 +107,44 @@ test('a model is fetched, and says how far it is; another has to wait', async ()
   expect(record).toMatchObject({ state: 'done', done_bytes: length, total_bytes: length })
   expect(existsSync(join(place, 'tiny.pth'))).toBe(true)
   await app.close()
+})
+
+test('by Ollama’s client a model is fetched with its progress', async () => {
+  const app = serve()
+  await app.listen({ host: '127.0.0.1', port: 0 })
+  // Listening on TCP, the address is an object.
+  const { port } = app.server.address() as AddressInfo
+  const client = new Ollama({ host: `http://127.0.0.1:${port}` })
+  const { length: total } = content
+  const half = Math.floor(total / 2)
+  hub.faults.set('/cdn/tests/slow/slow.pth', [{ kind: 'cut', bytes: half }])
+  const events = []
+  const model = 'tests/slow:slow.pth'
+  for await (const event of await client.pull({ model, stream: true })) events.push(event)
+  expect(events[0]).toEqual({ status: 'pulling manifest' })
+  const progress = { status: 'pulling slow.pth', digest: 'slow.pth', total, completed: half }
+  expect(events.slice(1, -2)).toContainEqual(progress)
+  expect(events.at(-1)).toEqual({ status: 'success' })
+  expect(readFileSync(join(slow, 'slow.pth'))).toEqual(content)
+  expect(await client.pull({ model })).toEqual({ status: 'success' })
+  await expect(client.pull({ model: 'tests/nothing' })).rejects.toThrow(/could not be fetched/)
+  await app.close()
+})
+
+test('whoever is no admin fetches nothing by Ollama’s route either', async () => {
+  const path = join(folder, 'keys.json')
+  const ask = async (role: 'operator' | 'admin') => {
+    const key = { name: role, role, expiresAt: null, limits: NO_LIMITS } as const
+    const { secret } = await changeKeys(path, (keys) => addKey(keys, key, 0))
+    const app = serve({ keyRing: new KeyRing(path) })
+    const payload = { model: 'tests/nothing' }
+    const headers = { authorization: `Bearer ${secret}` }
+    const { body } = await app.inject({ method: 'POST', url: '/api/pull', payload, headers })
+    await app.close()
+    return body
+  }
+  expect(await ask('operator')).toContain('a key of an admin may fetch it')
+  expect(await ask('admin')).toContain('could not be fetched')
 })
 
 test('what cannot be fetched says why; what is no name is refused', async () => {

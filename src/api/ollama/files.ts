@@ -1,12 +1,18 @@
-/** Routes by which Ollama's clients change models. The files of this server are its operator's; a pull of what is served is done. */
+/** Routes by which Ollama's clients change models. The files of this server are its operator's: an admin may fetch one; a pull of what is served is done. */
+
+import { setTimeout as pause } from 'node:timers/promises'
 import Type from 'typebox'
 import { SkeinError } from '../../errors.ts'
+import type { FetchProgress, ModelFetcher } from '../models.ts'
 import { json, post, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { nameOf } from './models.ts'
-import { modelOf } from './names.ts'
+import { modelOf, untagged } from './names.ts'
 
+const BEGIN = { status: 'pulling manifest' }
 const DONE = { status: 'success' }
+/** Between two lines of progress. */
+const PROGRESS_MS = 250
 
 /** Path → what to do instead. */
 const REFUSED: Readonly<Record<string, string>> = {
@@ -48,21 +54,59 @@ function pullRoute(): Route {
     insecure: Maybe(Type.Boolean()),
     stream: Maybe(Type.Boolean()),
   })
-  const summary = 'Succeeds for a model that is served; others are pulled where the server runs'
-  return post('/api/pull', summary, body, async ({ models, body }): Promise<Reply> => {
-    const name = nameOf(body)
-    try {
-      modelOf(models, name)
-    } catch (thrown) {
-      if (!(thrown instanceof SkeinError) || thrown.code !== 'not_found') throw thrown
-      const message = `model "${name.slice(0, 100)}" is not served here; where the server runs, fetch it with: skein pull NAME`
-      throw new SkeinError('not_found', message, { param: 'model' })
-    }
-    if (body.stream === false) return json(DONE)
-    return { kind: 'events', events: only({ status: 'pulling manifest' }, DONE) }
+  const summary = 'Succeeds for a model that is served; fetches another one, for admins'
+  return post('/api/pull', summary, body, async (call): Promise<Reply> => {
+    const { models, fetcher, signal } = call
+    const name = nameOf(call.body)
+    const events = isServed(models, name) ? only(BEGIN, DONE) : fetched(name, fetcher, signal)
+    if (call.body.stream !== false) return { kind: 'events', events }
+    for await (const _event of events);
+    return json(DONE)
   })
+}
+
+function isServed(models: Parameters<typeof modelOf>[0], name: string): boolean {
+  try {
+    modelOf(models, name)
+    return true
+  } catch (thrown) {
+    if (!(thrown instanceof SkeinError) || thrown.code !== 'not_found') throw thrown
+    return false
+  }
 }
 
 async function* only(...events: object[]): AsyncGenerator<object> {
   yield* events
+}
+
+/** It goes on where the client leaves. */
+async function* fetched(
+  name: string,
+  fetcher: ModelFetcher | null,
+  signal: AbortSignal,
+): AsyncGenerator<object> {
+  if (fetcher === null) {
+    const message = `model "${name.slice(0, 100)}" is not served here; a key of an admin may fetch it, or where the server runs: skein pull NAME`
+    throw new SkeinError('not_found', message, { param: 'model' })
+  }
+  let at: FetchProgress | null = fetcher.start(untagged(name))
+  const { id } = at
+  yield BEGIN
+  let told = ''
+  while (at?.state === 'running') {
+    const { file, done_bytes: completed, total_bytes: total } = at
+    const now = `${file} ${completed}`
+    if (file !== null && now !== told) {
+      yield { status: `pulling ${file}`, digest: file, total, completed }
+    }
+    told = now
+    await pause(PROGRESS_MS, undefined, { signal })
+    at = fetcher.progress(id)
+  }
+  if (at?.state !== 'done') {
+    const reason = at?.reason ?? 'other downloads came after it'
+    throw new SkeinError('not_found', `model: it could not be fetched: ${reason}`)
+  }
+  yield { status: 'verifying sha256 digest' }
+  yield DONE
 }

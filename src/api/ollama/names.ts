@@ -8,12 +8,16 @@ export function tagged(id: string): string {
   return id.includes(':') ? id : `${id}${TAG}`
 }
 
+export function untagged(name: string): string {
+  return name.endsWith(TAG) ? name.slice(0, -TAG.length) : name
+}
+
 export function modelOf(models: ModelRegistry, name: string): ServedModel {
   try {
     return models.get(name)
   } catch (thrown) {
     const isUnknown = thrown instanceof SkeinError && thrown.code === 'not_found'
     if (!isUnknown || !name.endsWith(TAG)) throw thrown
-    return models.get(name.slice(0, -TAG.length))
+    return models.get(untagged(name))
   }
 }

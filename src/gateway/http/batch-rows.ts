@@ -94,6 +94,7 @@ class Rows implements RowRunner {
       params: {},
       query: {},
       admin: null,
+      fetcher: null,
       now: Math.floor(Date.now() / 1000),
       report: (thrown) => this.#report(thrown, id),
       warn: (message) => warnings.push(message),

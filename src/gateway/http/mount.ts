@@ -5,7 +5,7 @@
 import { randomUUID } from 'node:crypto'
 import type { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
-import type { MixtureAdmin, ModelAdmin, ModelRegistry } from '../../api/models.ts'
+import type { MixtureAdmin, ModelAdmin, ModelFetcher, ModelRegistry } from '../../api/models.ts'
 import type { Access, Call, Dialect, Reply, Role, Route } from '../../api/route.ts'
 import { SSE } from '../../api/stream-form.ts'
 import { assert, SkeinError } from '../../errors.ts'
@@ -54,6 +54,8 @@ export interface Front {
 
 interface MountContext {
   readonly admin: (ModelAdmin & MixtureAdmin) | null
+  /** For admins. */
+  readonly fetcher: ModelFetcher | null
   readonly limits: Limits
   readonly drain: Drain
   readonly auth: Auth
@@ -362,7 +364,7 @@ class Exchange {
   }
 
   #callOf(signal: AbortSignal): Call {
-    const { modelsFor, admin, limits } = this.#context
+    const { modelsFor, admin, fetcher, limits } = this.#context
     const { principal, body, params } = this.#request
     assert(principal !== null, 'a handler ran before its caller was known')
     // It goes when its handler is done with it, not when the answer is.
@@ -380,6 +382,7 @@ class Exchange {
       warn: (message) => this.#warn(message),
       models: urgentModels(own, this.#entry.route, body, principal.limits),
       admin,
+      fetcher: principal.role === 'admin' ? fetcher : null,
       limits,
       signal,
       now: Math.floor(Date.now() / 1000),

@@ -3,6 +3,7 @@
  * the doors to single workers; the routes are in `dialect.ts` (JSON) and `streams.ts` (events and proxies).
  */
 import { realpathSync } from 'node:fs'
+import type { ModelFetcher } from '../../api/models.ts'
 import { SkeinError } from '../../errors.ts'
 import { isLoopback } from '../access/auth.ts'
 import type {
@@ -115,6 +116,14 @@ export class Management {
   hubModels(repository: string): Promise<readonly HubModel[]> {
     this.#refuseStrangers('search the hub from')
     return this.#options.jobs.modelsOf(repository)
+  }
+
+  /** The same as other dialects ask for it. */
+  get fetcher(): ModelFetcher {
+    return {
+      start: (name) => this.pull(name),
+      progress: (id) => this.pulls().find((record) => record.id === id) ?? null,
+    }
   }
 
   pull(name: string): PullRecord {
