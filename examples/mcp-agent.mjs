@@ -15,14 +15,8 @@ const tools = offered.map(({ name, description, inputSchema: parameters }) => {
 })
 
 const asked = { model: 'demo', temperature: 0, max_output_tokens: 100 }
-const question = process.argv[2] ?? 'What is 17 plus 25?'
-// The demo model knows no tools: it is made to call one first.
-let reply = await openai.responses.create({
-  ...asked,
-  input: question,
-  tools,
-  tool_choice: 'required',
-})
+const question = process.argv[2] ?? 'What is the weather in the capital of France?'
+let reply = await openai.responses.create({ ...asked, input: question, tools })
 for (let step = 0; step < 5; step++) {
   const calls = reply.output.filter(({ type }) => type === 'function_call')
   if (calls.length === 0) break

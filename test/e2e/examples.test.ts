@@ -29,7 +29,8 @@ async function run(name: string): Promise<string> {
 const EXPECTED: Readonly<Record<string, RegExp>> = {
   'library.mjs': /Paris[\s\S]*\d+ tokens were in the state[\s\S]*weather \{ city: '\w+' \}/,
   'openai-client.mjs': /Paris/,
-  'mcp-agent.mjs': /add\(\{"a" ?: ?\d+ ?, ?"b" ?: ?\d+ ?\}\) = \d+/,
+  'mcp-agent.mjs':
+    /^capital_of\(\{"country":"France"\}\) = Paris\nget_weather\(\{"city":"Paris"\}\) = sunny, 21 degrees\nThe weather in Paris: sunny, 21 degrees.\n$/,
   'batch.sh': /"index":[01][\s\S]*data: \[DONE\]/,
   'session.sh': /Paris[\s\S]*Tokyo[\s\S]*"head":2[\s\S]*"deleted":true/,
   'translate.sh': /"translations":\[\{.*"text":"[^"]+".*\},\{.*"text":"[^"]+".*\}\]/,

@@ -12,8 +12,9 @@ from collections import defaultdict
 
 import torch
 
-import generate
+import corpus
 import stories
+import tool_chat
 from model import Recurrent
 from vocab import Tokenizer
 
@@ -145,6 +146,22 @@ VISITOR = [
     "System: Answer in Chinese.\n\n" + CHAT.format("What is the capital of Germany?"), "System: Answer with one word.\n\n" + CHAT.format("What is the capital of Egypt?"),
     CHAT.format("My name is Zorblax and I like blue.") , CHAT.format("What is the capital of Atlantis?"), "The capital of Norway is", "Monday, Tuesday,",
 ]
+LISTED = """System: Tools:
+[
+{"name":"add","description":"Adds two numbers","arguments":{"a":{"type":"integer"},"b":{"type":"integer"}}},
+{"name":"get_weather","description":"The weather of a city","arguments":{"city":{"type":"string"}}},
+{"name":"capital_of","description":"The capital of a country","arguments":{"country":{"type":"string"}}}
+]
+""" + tool_chat.FREE + "\n\n"
+SUMMED = "\n{\"name\":\"add\",\"arguments\":{\"a\":347,\"b\":589}}\n```\n\n"
+ASKED_SKY = "What is the weather in the capital of France?"
+FOUND = " ```json\n{\"name\":\"capital_of\",\"arguments\":{\"country\":\"France\"}}\n```\n\n" + CHAT.format("Function output:\nParis")
+SKY = " ```json\n{\"name\":\"get_weather\",\"arguments\":{\"city\":\"Paris\"}}\n```\n\n" + CHAT.format("Function output:\n{\"weather\":\"sunny\",\"temperature\":21}")
+VISITOR += [
+    LISTED + CHAT.format("What is 347 + 589?"), LISTED + CHAT.format("What is 347 + 589?") + " <think>\n</think", LISTED + CHAT.format("What is 347 + 589?") + " ```json",
+    LISTED + CHAT.format("What is 347 + 589?") + " ```json" + SUMMED + CHAT.format("Function output:\n936"), LISTED + CHAT.format(ASKED_SKY), LISTED + CHAT.format(ASKED_SKY) + FOUND,
+    LISTED + CHAT.format(ASKED_SKY) + FOUND + SKY, LISTED + CHAT.format("What is the weather in Paris and Tokyo?"), LISTED + CHAT.format("What colour is the sky?"), LISTED + CHAT.format("巴黎的天气怎么样？"),
+]
 
 
 @torch.no_grad()
@@ -180,7 +197,7 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, tokenizer = load(args.model, device), Tokenizer(args.vocab)
     began = time.time()
-    results = evaluate(model, tokenizer, generate.cases(args.seed, args.per_skill))
+    results = evaluate(model, tokenizer, corpus.cases(args.seed, args.per_skill))
     report = table(results) + f"\n\n{time.time() - began:.0f} s on {device}\n"
     print(report)
     print(failures(results))

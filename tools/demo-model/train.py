@@ -17,8 +17,8 @@ import time
 import numpy as np
 import torch
 
+import corpus as texts
 import evaluate
-import generate
 from model import CHUNK, Config, Model, Recurrence, recurrence_loop
 from vocab import Tokenizer
 
@@ -51,7 +51,7 @@ def rows(seed, tokenizer):
         ids, weights, starts, at = np.zeros(T, np.uint16), np.zeros(T, np.uint8), np.zeros(T, np.uint8), 0
         while at < T:
             while len(waiting) < 32:
-                document = encode(generate.document(rng), tokenizer, rng)
+                document = encode(texts.document(rng), tokenizer, rng)
                 if len(document[0]) <= T:
                     waiting.append(document)
             fitting = [d for d in waiting if len(d[0]) <= T - at]
@@ -148,7 +148,7 @@ def train_step(model, optimizer, batch):
 
 
 def report(path, model_path, tokenizer, per_skill, seed, header):
-    results = evaluate.evaluate(evaluate.load(model_path, "cuda"), tokenizer, generate.cases(seed, per_skill))
+    results = evaluate.evaluate(evaluate.load(model_path, "cuda"), tokenizer, texts.cases(seed, per_skill))
     text = header + "\n\n" + evaluate.table(results)
     print(text, flush=True)
     with open(path, "w", encoding="utf-8") as out:
