@@ -85,6 +85,7 @@ struct Block {
   GridBarrier barrier;
   /** Tokens that there are, and their slots; beyond them the last one's. */
   int num_tokens, slots[TOKENS];
+  HeadTasks tasks;
   /** The block's rows of `in`, the first matrix that they are of, and where the next ones begin. */
   Place in;
   int first_job;
@@ -117,7 +118,8 @@ __device__ __forceinline__ Row own_shift(const Rows& h) {
 __device__ __forceinline__ void keep_shift(const FewRows& op, const Block& b, const Layer& layer,
                                            int which, const Row& own) {
   const int token = BLOCKS - 1 - blockIdx.x;
-  if (token < b.num_tokens)
+  // Of one row the last token's stays.
+  if (token < b.num_tokens && (!b.tasks.is_one_row || token == b.num_tokens - 1))
     store_row(layer.shift[which] + slot_of(b, token) * op.shift_stride, own);
 }
 

@@ -38,7 +38,7 @@ __device__ __forceinline__ int rows_in_stage(int rank) {
   return rank == 0 ? 64 : min(64, kStageBytes / (2 * rank) / 4 * 4);
 }
 
-__device__ __forceinline__ void prepare_stream(const FewRows& op, StreamShared& sh, int) {
+__device__ __forceinline__ void prepare_stream(const FewRows& op, StreamShared& sh, HeadTasks) {
   if (threadIdx.x < RING) init(sh.full[threadIdx.x], FEED), init(sh.empty[threadIdx.x], WARPS);
   if (threadIdx.x < kLow) sh.low_step[threadIdx.x] = rows_in_stage(rank_of(op, threadIdx.x));
 }
@@ -183,7 +183,7 @@ __device__ __forceinline__ void feed_large(Feeder& f, const Matrices& m, int mat
 
 /** By the warps behind THREADS: all that the block reads, in the order of the phases. */
 __device__ __forceinline__ void feed_layers(const FewRows& op, StreamShared& sh,
-                                            const Matrices* layers, u8* ring, int num_tokens) {
+                                            const Matrices* layers, u8* ring, HeadTasks tasks) {
   static_assert(kAhead < RING, "a stage that is handed over, or room to ask for one");
   Feeder f = {sh, ring, {0, 0}, {0, 0}, 0, evict_first()};
   const Place in = share_of(op.first[kIn]);
@@ -201,8 +201,8 @@ __device__ __forceinline__ void feed_layers(const FewRows& op, StreamShared& sh,
         feed_rows(f, m.of[j], CHANNELS, rows, STAGE_ROWS);
     }
 #pragma unroll 1
-    for (int task = blockIdx.x; task < kHeads * num_tokens; task += BLOCKS) {
-      const int first = 64 * (task % kHeads);
+    for (int i = 0; tasks.has(tasks.at(i)); i++) {
+      const int first = 64 * tasks.at(i).head;
 #pragma unroll 1
       for (int low = 0; low < kLow; low++)
         if (m.of[kLowMatrix + low] != nullptr)

@@ -2,15 +2,6 @@
 #pragma once
 #include "few-rows-block.cuh"
 
-/** What a block does at a time: a head of a token. */
-struct HeadTask {
-  int head, token;
-};
-
-__device__ __forceinline__ HeadTask head_task(int index) {
-  return {TOKENS == 1 ? index : index % kHeads, TOKENS == 1 ? 0 : index / kHeads};
-}
-
 __device__ __forceinline__ state_t* state_row(const Block& b, const Wkv7& mixing,
                                               const HeadTask& task) {
   return static_cast<state_t*>(mixing.state) + slot_of(b, task.token) * mixing.slot_stride +
@@ -20,7 +11,7 @@ __device__ __forceinline__ state_t* state_row(const Block& b, const Wkv7& mixing
 /** What is asked for of a head before the barrier: its constants into shared memory, its state into
  * registers. */
 __device__ __forceinline__ Eight load_head(Block& b, const Layer& layer, const HeadTask& task) {
-  if (task.token >= b.num_tokens || task.head >= kHeads || threadIdx.x >= kWorkers) return {};
+  if (!b.tasks.has(task) || threadIdx.x >= kWorkers) return {};
   const int vector = (int)threadIdx.x / 16, part = threadIdx.x % 16;
   if (vector < 8 && layer.vectors[kOwn + vector] != nullptr)
     reinterpret_cast<float4*>(b.sh.constants[vector])[part] =
@@ -143,18 +134,18 @@ __device__ __forceinline__ void fetch_head(const FewRows& op, Block& b, const Wk
 __device__ __forceinline__ void heads_phase(const FewRows& op, Block& b, Stream& s, int l,
                                             const Row& shift) {
   const Layer& layer = b.sh.layers[l & 1];
-  const int num_tasks = kHeads * b.num_tokens;
-  Eight state = load_head(b, layer, head_task(blockIdx.x));
+  Eight state = load_head(b, layer, b.tasks.at(0));
   b.barrier.wait();
   keep_shift(op, b, layer, 0, shift);
-  for (int i = blockIdx.x; i < num_tasks; i += BLOCKS) {
-    const HeadTask task = head_task(i);
+  for (int i = 0; b.tasks.has(b.tasks.at(i)); i++) {
+    const HeadTask task = b.tasks.at(i), next = b.tasks.at(i + 1);
     fetch_head(op, b, layer.mixing, task);
     sync_threads();
     run_head(op, b, s, layer, task, state);
-    if (i + BLOCKS < num_tasks) {
+    if (b.tasks.has(next)) {
       sync_threads();
-      state = load_head(b, layer, head_task(i + BLOCKS));
+      // Of the same row it is what these threads have just stored.
+      state = load_head(b, layer, next);
     }
   }
 }

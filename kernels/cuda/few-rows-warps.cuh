@@ -25,7 +25,8 @@ struct LowInput {
   u16 first, columns;
 };
 
-constexpr int kHeadsEach = (kHeads * TOKENS + BLOCKS - 1) / BLOCKS;
+/** At most: of one row a block has all tokens of a head. */
+constexpr int kHeadsEach = TOKENS * ((kHeads + BLOCKS - 1) / BLOCKS);
 /** Tiles of a head's 64 rows of an outer low rank. */
 constexpr int kLowTiles = 64 / kTileRows;
 constexpr int kRuns = MIXES + kHeadsEach * ((kLowTiles * LOW_UNITS + WARPS - 1) / WARPS) + 2;
@@ -88,7 +89,7 @@ __device__ __forceinline__ int list_rows(Run* runs, int count, int matrix, Place
 }
 
 /** Lists all that the warp reads of a layer, in order. */
-__device__ __forceinline__ void list_runs(const FewRows& op, StreamShared& sh, int num_tokens) {
+__device__ __forceinline__ void list_runs(const FewRows& op, StreamShared& sh, HeadTasks tasks) {
   const int warp = threadIdx.x >> 5;
   Run* const runs = sh.runs[warp];
   int count = 0;
@@ -99,12 +100,12 @@ __device__ __forceinline__ void list_runs(const FewRows& op, StreamShared& sh, i
         runs, count, j,
         {max(in.begin, op.first[j]) - op.first[j], min(in.end, op.first[j + 1]) - op.first[j]});
 #pragma unroll 1
-  for (int task = blockIdx.x; task < kHeads * num_tokens; task += BLOCKS)
+  for (int i = 0; tasks.has(tasks.at(i)); i++)
 #pragma unroll 1
     for (int tile = warp; tile < kLowTiles * LOW_UNITS; tile += WARPS) {
       const LowUnit unit = low_unit(op, tile / kLowTiles);
       const int rank = rank_of(op, unit.low);
-      const int row = 64 * (task % kHeads) + kTileRows * (tile % kLowTiles);
+      const int row = 64 * tasks.at(i).head + kTileRows * (tile % kLowTiles);
       runs[count++] = {row * rank + unit.column,
                        rank,
                        (u16)kTileRows,
@@ -118,8 +119,8 @@ __device__ __forceinline__ void list_runs(const FewRows& op, StreamShared& sh, i
 }
 
 __device__ __forceinline__ void prepare_stream(const FewRows& op, StreamShared& sh,
-                                               int num_tokens) {
-  if (threadIdx.x < kWorkers && (threadIdx.x & 31) == 0) list_runs(op, sh, num_tokens);
+                                               HeadTasks tasks) {
+  if (threadIdx.x < kWorkers && (threadIdx.x & 31) == 0) list_runs(op, sh, tasks);
   if (threadIdx.x < LOW_UNITS) {
     const LowUnit unit = low_unit(op, threadIdx.x);
     sh.low_inputs[threadIdx.x] = {(u16)unit.input, (u16)(rank_of(op, unit.low) - unit.column)};

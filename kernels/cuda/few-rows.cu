@@ -1,5 +1,5 @@
-// All layers of an RWKV-7 step of a few tokens, each of its own sequence, in one cooperative
-// launch. Such a step is reading the weights; what keeps a chain of launches from doing that at the
+// All layers of an RWKV-7 step of a few tokens, each of its own sequence or all of one, in one
+// cooperative launch. Such a step is reading the weights; what keeps a chain of launches from doing that at the
 // memory's rate is the beginning and the end of each. Here every block knows its rows of all
 // matrices, layer after layer, and asks for them far ahead, in order, into shared memory, whatever
 // the layers before still compute: each warp for itself (few-rows-warps.cuh), or one for all
@@ -48,10 +48,10 @@ __device__ __forceinline__ void fetch_layer(const FewRows& op, Block& b, int l) 
   }
   const Wkv7& mixing = layer.mixing;
   constexpr int kLine = 128 / sizeof(state_t), kLines = 4096 / kLine;
-  for (int task = blockIdx.x; task < kHeads * b.num_tokens; task += BLOCKS) {
+  for (int i = 0; b.tasks.has(b.tasks.at(i)); i++) {
+    const HeadTask task = b.tasks.at(i);
     const state_t* const state = static_cast<const state_t*>(mixing.state) +
-                                 slot_of(b, task / kHeads) * mixing.slot_stride +
-                                 task % kHeads * 4096;
+                                 slot_of(b, task.token) * mixing.slot_stride + task.head * 4096;
     for (int line = lane; line < kLines; line += 32) prefetch(state + line * kLine);
   }
 }
@@ -82,6 +82,13 @@ __device__ __forceinline__ Rows norm_of_x(const FewRows& op, Block& b, const Nor
   return h;
 }
 
+/** What each token mixes with: its row's shift vector, or h of the token before. */
+__device__ __forceinline__ void find_previous(Rows& previous, const Rows& h, const Block& b) {
+#pragma unroll
+  for (int t = 1; t < TOKENS; t++)
+    if (b.tasks.is_one_row) previous.of[t] = h.of[t - 1];
+}
+
 /** Of a row of `in`: tanh for the inner rank of w, sigmoid for that of g. */
 __device__ __forceinline__ int in_epilogue(const FewRows& op, int row) {
   const int w = kFirstLow, g = kFirstLow + 2;
@@ -97,7 +104,7 @@ __device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, 
   const Place rows = b.in;
   const int end = min(rows.end, in_rows(op, layer.matrices));
   f16* const inputs = reinterpret_cast<f16*>(b.region);
-  const NormOperands n = load_norm(op, b, layer, 0);
+  NormOperands n = load_norm(op, b, layer, 0);
   Row mixes[MIXES];
   bool has[MIXES];
 #pragma unroll
@@ -107,6 +114,7 @@ __device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, 
   }
   if (!is_first) b.barrier.wait();
   const Rows h = norm_of_x(op, b, n);
+  find_previous(n.previous, h, b);
 #pragma unroll
   for (int i = 0; i < MIXES; i++)
 #pragma unroll
@@ -216,10 +224,11 @@ __device__ __forceinline__ void finish_keys(const FewRows& op, const Block& b, P
 __device__ __forceinline__ Row key_phase(const FewRows& op, Block& b, Stream& s, int l) {
   const Layer& layer = b.sh.layers[l & 1];
   f16* const input = reinterpret_cast<f16*>(b.region);
-  const NormOperands n = load_norm(op, b, layer, 1);
+  NormOperands n = load_norm(op, b, layer, 1);
   const Row mix = load_row(layer.vectors[kKeyMix]);
   b.barrier.wait();
   const Rows h = norm_of_x(op, b, n);
+  find_previous(n.previous, h, b);
 #pragma unroll
   for (int t = 0; t < TOKENS; t++) mix_input(input + t * CHANNELS, h.of[t], n.previous.of[t], mix);
   const Row own = own_shift(h);
@@ -260,16 +269,17 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
   Block b = {sh, region, {op.arrivals, 0}, num_tokens};
   b.in = share_of(op.first[kIn]);
 #pragma unroll
-  for (int t = 0; t < TOKENS; t++) b.slots[t] = step.slots[min(t, num_tokens - 1)];
+  for (int t = 0; t < TOKENS; t++) b.slots[t] = step.slots[min(t, step.num_rows() - 1)];
+  b.tasks = {num_tokens, step.num_rows() < num_tokens};
   b.first_job = job_of(op, b.in.begin);
 #pragma unroll
   for (int i = 0; i < MIXES; i++) b.bounds[i] = op.first[min(b.first_job + i + 1, kIn)];
   b.barrier.sense = b.barrier.read() & 0x80000000u;
-  prepare_stream(op, sh.stream, num_tokens);
+  prepare_stream(op, sh.stream, b.tasks);
   __syncthreads();
 #if FEED
   if (threadIdx.x >= THREADS) {
-    feed_layers(op, sh.stream, matrices, ring, num_tokens);
+    feed_layers(op, sh.stream, matrices, ring, b.tasks);
     return;
   }
 #endif

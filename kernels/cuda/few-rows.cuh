@@ -108,6 +108,29 @@ __device__ __forceinline__ int rank_of(const FewRows& op, int low) {
   return op.first[kFirstLow + low + 1] - op.first[kFirstLow + low];
 }
 
+/** What a block does at a time of the phase `heads`: a head of a token. */
+struct HeadTask {
+  int head, token;
+};
+
+/** Those of a block: of rows of one token they are dealt out one after the other; of one row a block
+ * has all tokens of a head, in order, since they share a state. */
+struct HeadTasks {
+  int num_tokens;
+  bool is_one_row;
+
+  __device__ __forceinline__ HeadTask at(int i) const {
+    if (TOKENS == 1) return {(int)blockIdx.x + i * BLOCKS, 0};
+    if (is_one_row) return {(int)blockIdx.x + i / num_tokens * BLOCKS, i % num_tokens};
+    const int index = blockIdx.x + i * BLOCKS;
+    return {index % kHeads, index / kHeads};
+  }
+
+  __device__ __forceinline__ bool has(const HeadTask& task) const {
+    return task.head < kHeads && task.token < num_tokens;
+  }
+};
+
 /** The matrix of `in` with this row. */
 __device__ __forceinline__ int job_of(const FewRows& op, int row) {
   int j = 0;

@@ -14,7 +14,6 @@ enum SampleFloat {
   kNoise,
   kSampleFloats
 };
-// kAfter is always 0: guesses are not drawn here.
 enum SampleInt {
   kTopK,
   kSeedLow,
@@ -46,6 +45,16 @@ __device__ float4 philox_four(const int* n, u32 block) {
 __device__ __forceinline__ bool penalises(const float* f) {
   return f[kRepetitionPenalty] != 1 || f[kPresencePenalty] != 0 || f[kFrequencyPenalty] != 0 ||
          f[kPenaltyDecay] != 1;
+}
+
+/** How many draws before it a draw waits for. Without penalties a draw after a guess (kAfter) waits
+ * for none: the host alone looks at what it is after (StepOutputs), and nobody reads its counts. */
+__device__ __forceinline__ int depth_of(const Step& step, int s) {
+  int depth = 0;
+  while (step.sample_ints[(s - depth) * kSampleInts + kAfter] > 0 &&
+         penalises(step.sample_floats + (s - depth) * kSampleFloats))
+    depth++;
+  return depth;
 }
 
 /** The ids [begin, end) of a block. */

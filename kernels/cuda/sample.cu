@@ -8,7 +8,8 @@
 // sum over the list crosses a line (sample-search.cuh). A cluster holds the row in its registers.
 // All sums are made in a fixed order by a shape that is the same for every step, so a draw depends
 // on its row alone, where a list overflows too. Agrees with reference/sample.ts token for token
-// unless two probabilities or sums are within f32 rounding of a tie.
+// unless two probabilities or sums are within f32 rounding of a tie. A draw whose penalties wait for
+// what the one before it drew, a guess, is made by a launch of its own: `depth` says which.
 #include "sample-report.cuh"
 
 struct Sampling {
@@ -26,7 +27,8 @@ struct Sampling {
   int vocab;
 };
 
-extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS) sample(Step step, Sampling op) {
+extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
+    sample(Step step, Sampling op, int depth) {
   let_next_start();
   prepare_exchange();
   prepare_lists();
@@ -34,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS) sample(Step step,
   cluster_arrive();
   wait_for_previous();
   const int s = blockIdx.x / CLUSTER;
-  if (s >= step.num_samples()) {
+  if (s >= step.num_samples() || depth_of(step, s) != depth) {
     cluster_wait();
     return;
   }
@@ -50,6 +52,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS) sample(Step step,
   const bool is_greedy = f[kTemperature] <= 0 || n[kTopK] == 1 || f[kTopP] <= 0;
   const bool is_noisy = f[kNoise] > 0 && !is_greedy;
   const bool reports = block_rank() == 0 && threadIdx.x == 0;
+  if (depth > 0 && op.sampled[s - 1] != n[kAfter] - 1) {
+    cluster_wait();
+    if (reports) op.sampled[s] = -1;
+    return;
+  }
   int turn = 0;
 
   Row row = own_slice(op.vocab);
@@ -84,8 +91,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS) sample(Step step,
   token = min(max(token, 0), op.vocab - 1);
   if (reports) {
     op.sampled[s] = token;
-    counts[token] = flags[token] & kGenerated ? counts[token] + 1 : 1;
-    flags[token] |= kGenerated;
+    // Draws after guesses that do not wait count into one place at once.
+    if (n[kAfter] == 0 || depth > 0) {
+      counts[token] = flags[token] & kGenerated ? counts[token] + 1 : 1;
+      flags[token] |= kGenerated;
+    }
   }
   if (n[kTopLogprobs] >= 0) {
     const Report to = {op.sampled_logprob + s, op.top_ids + s * kMaxTop,

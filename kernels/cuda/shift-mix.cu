@@ -4,9 +4,10 @@
 // slot_stride numbers apart. A block takes TOKENS tokens in a row: their loads and the barriers of
 // their sums are shared, and so are the mixes. The h before a block's first token is computed again
 // from x. The block of a row's last token must not update its shift vector, since that of its first
-// may not have read it yet: shift_commit does it in the next launch. Rows of one token come first,
-// and token t is all of row t: shift_mix_decode takes them, reads no lists of rows and computes no h
-// of the token before.
+// may not have read it yet. The block of a first token reads it, needs no h before, and so makes
+// that of the last token instead; where it has several tokens shift_commit does it in the next
+// launch. Rows of one token come first, and token t is all of row t: shift_mix_decode takes them,
+// reads no lists of rows and computes no h of the token before.
 #include "norm.cuh"
 
 #define MAX_MIXES 6
@@ -48,21 +49,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
   // Everything that is read is asked for at once. h[i + 1] is of token i, h[0] of the one before.
   Row h[TOKENS + 1], previous[TOKENS];
   bool starts[TOKENS];
-#pragma unroll
-  for (int i = 0; i <= TOKENS; i++) {
-    const int t = first + min(i, count) - 1;
-    h[i] = load_row(x + (long long)max(t, 0) * CHANNELS);
-  }
+  int before = first - 1;
 #pragma unroll
   for (int i = 0; i < TOKENS; i++) {
     const int t = first + min(i, count - 1), row = step.token_rows[t];
     starts[i] = t == step.starts[row];
-    if (starts[i]) previous[i] = load_row(shift + step.slots[row] * slot_stride);
+    if (!starts[i]) continue;
+    previous[i] = load_row(shift + step.slots[row] * slot_stride);
+    if (TOKENS == 1) before = step.starts[row + 1] - 1;
+  }
+#pragma unroll
+  for (int i = 0; i <= TOKENS; i++) {
+    const int t = i == 0 ? before : first + min(i, count) - 1;
+    h[i] = load_row(x + (long long)max(t, 0) * CHANNELS);
   }
   normalise(h, eps, scratch);
   const Row w = load_row(weight), b = load_row(bias);
 #pragma unroll
   for (int i = 0; i <= TOKENS; i++) h[i] = affine(h[i], w, b);
+  if (TOKENS == 1 && starts[0]) store_row(shift + step.slots[step.token_rows[first]] * slot_stride, h[0]);
 #pragma unroll
   for (int i = 0; i < TOKENS; i++)
     if (!starts[i]) previous[i] = h[i];

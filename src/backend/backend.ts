@@ -430,12 +430,22 @@ export interface Capacity {
   readonly flights?: number
 }
 
+/** Costs of steps of so many tokens at most, by one of one token; ascending, and none beyond the last. */
+export type GuessCosts = readonly (readonly [tokens: number, cost: number])[]
+
+/** What those have to know who guess tokens to draw at several of them in a step. */
+export interface Guessing {
+  /** Rows of a step that may have guesses. */
+  readonly rows: number
+  readonly costs: GuessCosts
+}
+
 export interface Backend {
   readonly name: 'reference' | 'cpu' | 'cuda' | 'webgpu'
   /** One line for people: "cpu: avx512 (vnni, bf16), 2 threads". */
   readonly description: string
-  /** Samples may hang on the one before them (SampleInt.after), and a step has run when `run` returns. */
-  readonly drawsGuesses: boolean
+  /** Null where samples may not hang on the one before them (SampleInt.after). */
+  readonly guessing: Guessing | null
   /** An f32 tensor with the given values, or zeros. */
   tensor(shape: readonly number[], values?: Float32Array): Tensor
   /** The same in the precision the backend computes activations in: f16 on `cuda`, as tensor() on the others. */

@@ -276,6 +276,8 @@ export class Engine {
       hasLanded = isStepping ? this.#flights.isOldestDone : !this.#transfers.isBusy
       if (!isStepping) this.#rest()
       else if (hasLanded) this.#land()
+      // Where the next step had to wait for this one, nothing else is to come between.
+      if (hasLanded && this.#scheduler.isWaiting) this.#launch()
     })
     return hasLanded || this.#outcomes.numEvents > 0 ? this.#outcomes.takeEvents() : null
   }

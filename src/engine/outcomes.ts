@@ -277,7 +277,7 @@ export class Outcomes {
       if (broken) this.#breakOff(sequence, isLeaving)
       else if (!isLeaving) this.#report(sequence)
     }
-    this.#speculation.release(spare)
+    this.#speculation.release(sequence, spare)
   }
 
   /** Takes draws for as long as they are what was guessed, and the one after; true when one of these was not finite. */

@@ -71,6 +71,8 @@ export class Scheduler {
   readonly preemption: Preemption
   /** Admitted and not over, in order of admission: those without their slots for a while, too. */
   readonly running: LiveRequest[] = []
+  /** Nothing was planned, since guesses of the next step need what the last one draws. */
+  isWaiting = false
   readonly #runner: Runner
   readonly #slots: SlotPool
   readonly #transfers: StateTransfers
@@ -127,7 +129,13 @@ export class Scheduler {
     this.preemption.makeRoom(this.running, () => this.numFree)
     this.#admit()
     const plan: PlannedRow[] = []
-    this.#planDecode(plan, lastFlight)
+    const decoding = this.running.flatMap((live) =>
+      live.sequences.filter((one) => one.canGoOn && one.isSettled),
+    )
+    const { feedsDraws } = this.#runner
+    this.isWaiting = feedsDraws && this.#speculation.waitsFor(decoding, this.numSlots)
+    if (this.isWaiting) return plan
+    this.#planDecode(plan, decoding, lastFlight)
     this.#planPrefill(plan)
     for (const { owner, numPrompt } of plan) if (numPrompt === 0) this.waiting.charge(owner, 1)
     return plan
@@ -234,19 +242,16 @@ export class Scheduler {
     start?.taken?.()
   }
 
-  #planDecode(plan: PlannedRow[], lastFlight: number): void {
-    const decoding = this.running.flatMap((live) =>
-      live.sequences.filter((one) => one.canGoOn && one.isSettled),
-    )
+  #planDecode(plan: PlannedRow[], decoding: readonly Sequence[], lastFlight: number): void {
     const ready = this.#runner.feedsDraws
-      ? decoding.filter((one) => one.canStep(lastFlight) && !this.#speculation.waitsFor(one))
+      ? decoding.filter((one) => one.canStep(lastFlight))
       : // Each flight has its part of them, and every part waits for its own.
         decoding
           .filter(({ numAwaited }) => numAwaited === 0)
           .slice(0, answerShare(this.#runner, decoding.length))
     const numRows = ready.reduce((sum, { owner }) => sum + owner.width, 0)
     let spare = this.#runner.maxTokens - numRows
-    let guessRoom = this.#speculation.roomBeside(numRows, this.numSlots)
+    let guessRoom = this.#speculation.roomBeside(ready, numRows, this.numSlots)
     for (const sequence of ready) {
       const { owner } = sequence
       sequence.numRows++

@@ -4,7 +4,7 @@
  */
 import type { StateShape } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
-import { MAX_SPARE_PLACES, SCORED_TOKENS } from '../model/run/model-runner.ts'
+import { MAX_GUESSES, MAX_SPARE_PLACES, SCORED_TOKENS } from '../model/run/model-runner.ts'
 
 export interface BatchSize {
   readonly numSlots: number
@@ -25,6 +25,8 @@ interface BatchModel {
   readonly vocabSize: number
   /** Vectors of C floats that a token has besides those of the ops. */
   readonly moreVectors?: number
+  /** Rows that may have guesses, as far as there are slots for them. */
+  readonly guessingRows?: number
 }
 
 const HOST = { stepTokens: 512, maxSlots: 64 } as const
@@ -64,10 +66,19 @@ function bytesBesidesSlots({ vocabSize }: BatchModel) {
   return (4 * (SCORED_TOKENS + 1) + 5 * MAX_SPARE_PLACES) * vocabSize
 }
 
+/** Of a row with guesses: the state before it, and a row of logits and the sampler's scratch for each. */
+function bytesPerGuessingRow({
+  stateShape: { layers, channels, headSize },
+  vocabSize,
+}: BatchModel) {
+  return 4 * layers * channels * (2 + headSize) + 8 * MAX_GUESSES * vocabSize
+}
+
 function refuseTooLarge(size: BatchSize, model: BatchModel, free: FreeMemory): void {
   const perToken = 4 * (VECTORS_PER_TOKEN + (model.moreVectors ?? 0)) * model.stateShape.channels
   // The device has a slot more than is asked for, for rows that turn out not to run.
-  const fixed = DEVICE_RESERVE_BYTES + bytesBesidesSlots(model) + bytesPerSlot(model)
+  const guessing = Math.min(size.numSlots, model.guessingRows ?? 0) * bytesPerGuessingRow(model)
+  const fixed = DEVICE_RESERVE_BYTES + bytesBesidesSlots(model) + bytesPerSlot(model) + guessing
   const ofStep = size.maxTokens * perToken + (free.scratchBytes?.(size.maxTokens) ?? 0)
   const fitting = Math.floor((free.bytes - fixed - ofStep) / bytesPerSlot(model))
   if (size.numSlots <= fitting) return

@@ -34,7 +34,7 @@ import { fingerprint } from '../model/formats/fingerprint.ts'
 import type { Checkpoint, CheckpointToken } from '../model/formats/format.ts'
 import { readEmbeddingHeads } from '../model/run/embedding-heads.ts'
 import { ModelRunner } from '../model/run/model-runner.ts'
-import { type SpeculateChoice, sparesOf } from '../model/run/speculate-choice.ts'
+import { sparesOf } from '../model/run/speculate-choice.ts'
 import type { WarmUp } from '../model/run/warm-up.ts'
 import type { Runner } from '../model/runner.ts'
 import { readTunedState } from '../model/tuned-state.ts'
@@ -70,8 +70,6 @@ interface RunnerChoice extends PlacementChoice {
   /** Merged into it one after the other. */
   readonly adapters?: readonly AdapterChoice[] | undefined
   readonly quant?: QuantChoice | undefined
-  /** Whether, and from what, the next tokens of answers are guessed; not at all when absent. */
-  readonly speculate?: SpeculateChoice | undefined
 }
 
 /** A file with a tuned start state, and the name by which requests ask for it. */

@@ -12,6 +12,7 @@ import { modelBytes, splitLayers } from '../model/run/layer-split.ts'
 import { loadModel } from '../model/run/load-model.ts'
 import { ModelRunner } from '../model/run/model-runner.ts'
 import { joinStages, type Stage } from '../model/run/pipeline.ts'
+import { type SpeculateChoice, sparesOf } from '../model/run/speculate-choice.ts'
 import type { WeightOptions } from '../model/weights.ts'
 import { type BatchSize, chooseBatchSize, type FreeMemory } from './batch-size.ts'
 import {
@@ -29,6 +30,8 @@ export interface PlacementChoice extends BackendOptions {
   readonly slots?: number | undefined
   /** Token budget of one step. */
   readonly maxTokens?: number | undefined
+  /** Whether, and from what, the next tokens of answers are guessed; not at all when absent. */
+  readonly speculate?: SpeculateChoice | undefined
 }
 
 interface PlacementOptions extends WeightOptions {
@@ -73,7 +76,10 @@ function onOne(
     })
     if (numKernels) options.onCompiling?.(numKernels)
     const model = loadOn(backend, options)
-    return { model, backend, size: chooseBatchSize(asked, model, freeMemory()) }
+    const { stateShape, vocabSize } = model
+    const guessingRows = sparesOf(asked.speculate, Number.POSITIVE_INFINITY, backend)
+    const size = chooseBatchSize(asked, { stateShape, vocabSize, guessingRows }, freeMemory())
+    return { model, backend, size }
   } catch (error) {
     backend.dispose()
     throw error

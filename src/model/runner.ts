@@ -3,11 +3,12 @@
  * state of a slot read, written, copied and cleared. The engine never sees a tensor; the model never sees a request.
  * The scheduler is tested against a scripted implementation of this interface.
  */
-import type { Flight, StateData, StateShape } from '../backend/backend.ts'
+import type { Flight, GuessCosts, StateData, StateShape } from '../backend/backend.ts'
 import type { SamplingNumbers } from '../sampling.ts'
 
 export {
   type Flight,
+  type GuessCosts,
   MAX_TOP_LOGPROBS,
   type StateData,
   type StateShape,
@@ -68,7 +69,10 @@ export interface BatchRow {
    * one from the logits before each guess, and one after the last.
    */
   readonly samples: readonly SampleSpec[]
-  /** The last tokens of the row are guesses of what is drawn. Neither together with blend nor with allLogits or hidden. */
+  /**
+   * The last tokens of the row are guesses of what is drawn. Neither together with blend nor with allLogits or hidden, and no
+   * row of the next flight feeds its draws.
+   */
   readonly guesses?: Guesses
   /**
    * Further slots that are fed the same tokens; the draws are then from the weighted sum of all their logits. Each takes a
@@ -148,6 +152,7 @@ export interface Runner {
   readonly maxSamples: number
   /** Places for states from before rows with guesses; 0: no row may have any. */
   readonly numSpares: number
+  readonly guessCosts: GuessCosts
   /** Flights that can be on their way at once. With 1 a flight is done when launch() returns. */
   readonly maxFlights: number
   /** Whether rows may feed draws of the flight before. Where not, flights of different sequences keep a runner busy. */

@@ -130,7 +130,7 @@ const LOAD = {
     1_000_000,
   )('Prompt tokens of such a step, whatever time they take (default: by --itl-target)'),
   speculate: choice(SPECULATE_CHOICES)(
-    'Guess what answers say next, so that copied text takes fewer steps: lookup (what followed the same words before), or off. The answers stay the same; on a CPU only',
+    'Guess what answers say next, so that copied text takes fewer steps: lookup (what followed the same words before), or off. The answers stay the same, on a GPU within rounding; on one CPU or one CUDA device',
     { default: 'off' },
   ),
   threads: whole(1, 1024)('CPU threads (default: all cores)'),

@@ -159,6 +159,31 @@ function checkTogether(backend: Backend, path: string): void {
   backend.dispose()
 }
 
+/** A row by two tokens at a time, between single ones and neighbours, has the bits of one token at a time. */
+function checkPairs(backend: Backend, path: string): void {
+  const runner = runnerOf(backend, path)
+  const feedCut = (lengths: readonly number[]) => {
+    runner.clearSlot(3)
+    runner.clearSlot(0)
+    let at = 0
+    const logits = lengths.flatMap((length) => {
+      const tokens = TOKENS.subarray(at, at + length)
+      at += length
+      const [row] = runner.step([{ slot: 3, tokens, samples: [], allLogits: true }])
+      const all = Float32Array.from(row!.logits!)
+      return Array.from({ length }, (_, i) =>
+        all.slice((i * all.length) / length, ((i + 1) * all.length) / length),
+      )
+    })
+    return [logits, runner.readState(3).result(), runner.readState(0).result()]
+  }
+  const alone = feedCut(Array.from(TOKENS, () => 1))
+  expect(feedCut([2, 2, 2, 2, 2, 2])).toEqual(alone)
+  expect(feedCut([1, 2, 1, 1, 2, 2, 1, 2])).toEqual(alone)
+  runner.dispose()
+  backend.dispose()
+}
+
 const TIMES = { timeout: 120_000 }
 
 describeCuda('few rows through all layers at once', () => {
@@ -177,6 +202,14 @@ describeCuda('few rows through all layers at once', () => {
     expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(new Set([1, 2]))
   })
 
+  test.each(RUNS)('$channels channels by $way, two tokens of a row', TIMES, ({ way, shape }) => {
+    const path = modelOf(shape)
+    const run = vi.spyOn(FewRowsLayers.prototype, 'run')
+    for (const options of [{}, { wkv: 'f16' }, { graphs: false }] as const)
+      checkPairs(backendOf(way, options), path)
+    expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(new Set([1, 2]))
+  })
+
   test.each(SMALL_CHIPS)('$channels channels on $blocks multiprocessors', TIMES, (one) => {
     const { blocks, way, ...shape } = one
     const path = modelOf(shape)
@@ -184,6 +217,7 @@ describeCuda('few rows through all layers at once', () => {
     const run = vi.spyOn(FewRowsLayers.prototype, 'run')
     checkRuns(path, [{}], (options) => backendOf(way, options))
     checkTogether(backendOf(way, {}), path)
+    checkPairs(backendOf(way, {}), path)
     expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(new Set([1, 2]))
   })
 

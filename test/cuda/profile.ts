@@ -99,6 +99,7 @@ function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): voi
     samples: one.prompts,
     singles: one.tokens === 1 ? one.prompts : 0,
     longRows: one.tokens >= LONG_ROW ? one.prompts : 0,
+    waits: 0,
   }
   const buffer = new StepBuffer(device, {
     tokens: batch.tokens.length,

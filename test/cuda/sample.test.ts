@@ -134,6 +134,40 @@ describeCuda('sample on cuda', () => {
     ['noise on cold scores', { noise: 3, temperature: 0.3, topK: 40, topP: 0.2 }],
     ['greedy in spite of noise', { noise: 3, topK: 1 }],
   ]
+  test('draws after guesses are made while those are right, and count only then', () => {
+    const penalties = { presencePenalty: 0.5, frequencyPenalty: 0.4, penaltyDecay: 0.9 }
+    for (const [V, scale] of VOCABULARIES) {
+      const logits = normals(ROWS * V, V, scale)
+      for (const given of [{}, penalties, { ...penalties, topLogprobs: 3, topP: 0.9 }]) {
+        const [mine, theirs] = pair(logits)
+        // Without guesses first: what will be drawn, one after the other, each from its row.
+        const chain = (after: readonly number[], seed: number): Spec[] =>
+          [0, 1, 2, 3].map((row) => ({
+            ...given,
+            ...{ row, slot: seed, seedLow: seed, position: row, after: after[row] ?? 0 },
+          }))
+        const truths = [1, 2, 3].map((seed) => {
+          const [, known] = pair(logits)
+          return chain([], seed).map((spec) => known.tokens([spec])[0]!)
+        })
+        const specs = truths.flatMap((drawn, i) => {
+          const wrongAt = i + 1
+          const after = drawn.map((_, row) => {
+            if (row === 0) return 0
+            return 1 + drawn[row - 1]! + (row === wrongAt ? 1 : 0)
+          })
+          return [...chain(after, i + 1), { ...given, slot: 50 + i, seedLow: i, row: i }]
+        })
+        const [got, expected] = [mine.tokens(specs), theirs.tokens(specs)]
+        expect(got, `V ${V}`).toEqual(expected)
+        expect(expected.filter((token) => token < 0)).toHaveLength(3 + 2 + 1)
+        // Counts of penalised answers are looked at by what is drawn next.
+        const next = truths.map((_, i) => ({ ...given, slot: i + 1, seedLow: 9, row: 0 }))
+        expect(mine.tokens(next)).toEqual(theirs.tokens(next))
+      }
+    }
+  })
+
   test.each(CASES)('%s draws the tokens of the reference', (_, spec) => {
     for (const [i, [V, scale]] of VOCABULARIES.entries()) {
       const [mine, theirs] = pair(normals(ROWS * V, V, scale))

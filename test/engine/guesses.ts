@@ -29,6 +29,7 @@ export function scripted(script: Script, truth: Truth = fakeTruth, vocabSize = V
     const turns = SCRIPTS[script]
     let [numKnown, turn] = [0, choice]
     return {
+      isPromising: true,
       add: () => {
         numKnown++
       },

@@ -33,23 +33,48 @@ test('what repeats itself is guessed beyond its end', () => {
   expect(lookup.propose(5)).toEqual([1, 2, 1, 2, 1])
 })
 
-test('guesses grow while they are right, and pause for ever longer when all are wrong', () => {
+const FLAT = () => 1.03
+/** Of a GPU: a second token is cheap, and from the third on up to seven guesses cost the same. */
+const STEEP = (guesses: number) => (guesses === 1 ? 1.18 : 1.83)
+
+test('as many are guessed as pay: all that cost the same while they are right, fewer after wrong ones', () => {
+  for (const costOf of [FLAT, STEEP]) {
+    const pace = new Pace()
+    // Nothing is known of it: one token more where more cost much.
+    expect(pace.next(7, 1, costOf)).toBe(costOf === FLAT ? 7 : 1)
+    pace.learn(7, 7)
+    expect(pace.next(7, 1, costOf)).toBe(7)
+    expect(pace.next(2, 1, costOf)).toBe(costOf === FLAT ? 2 : 1)
+  }
+  // Where few rows of many guess, a step that costs as much has to pay by these.
+  expect(new Pace().next(7, 0.1, STEEP)).toBe(1)
   const pace = new Pace()
-  expect(pace.next()).toBe(3)
-  pace.learn(3, 3)
-  expect(pace.next()).toBe(6)
-  pace.learn(6, 2)
-  expect(pace.next()).toBe(3)
-  const pauses = [1, 2, 3].map(() => {
-    pace.learn(3, 0)
-    let rows = 0
-    while (pace.next() === 0) rows++
-    return rows
-  })
-  expect(pauses).toEqual([1, 2, 4])
-  pace.learn(1, 1)
-  pace.learn(2, 0)
-  expect([pace.next(), pace.next() > 0]).toEqual([0, true])
+  pace.learn(7, 0)
+  expect(pace.next(7, 1, STEEP)).toBe(1)
+  for (let i = 0; i < 6; i++) pace.learn(1, 1)
+  expect(pace.next(7, 1, STEEP)).toBe(7)
+})
+
+test('where guesses do not pay one is tried, ever more rarely, until it is right', () => {
+  const pace = new Pace()
+  const rests: number[] = []
+  let rows = 0
+  for (let row = 0; row < 200; row++) {
+    const guesses = pace.next(7, 1, STEEP)
+    if (guesses === 0) rows++
+    else {
+      if (rows > 0) rests.push(rows)
+      rows = 0
+      pace.learn(guesses, 0)
+    }
+  }
+  expect(rests).toEqual([8, 16, 32, 64, 64])
+  while (pace.isResting) pace.skip()
+  for (let i = 0; i < 3; i++) {
+    while (pace.isResting) pace.skip()
+    pace.learn(pace.next(7, 1, STEEP), 1)
+  }
+  expect([pace.next(7, 1, STEEP), pace.isResting]).toEqual([1, false])
 })
 
 test('the demo model answers the same with guesses from its text, in fewer steps, and says what became of them', async () => {

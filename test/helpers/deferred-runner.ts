@@ -7,6 +7,7 @@
 import type {
   BatchRow,
   Flight,
+  GuessCosts,
   ModelInfo,
   RowResult,
   Runner,
@@ -61,6 +62,7 @@ export class DeferredRunner implements Runner {
   readonly maxLogits: number
   readonly maxSamples: number
   readonly numSpares: number
+  readonly guessCosts: GuessCosts
   /** Most flights that were on their way at once. */
   deepest = 0
   /** How often a flight says that it is not done. */
@@ -80,6 +82,7 @@ export class DeferredRunner implements Runner {
     this.maxLogits = maxLogits
     this.maxSamples = maxSamples
     this.numSpares = numSpares
+    this.guessCosts = runner.guessCosts
     this.maxFlights = maxFlights
     this.feedsDraws = feedsDraws
     this.#runner = runner

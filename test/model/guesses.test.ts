@@ -144,11 +144,11 @@ test('the distribution of draws after right guesses, and of those after wrong on
 })
 
 test('backends that do not draw guesses are refused by name; without speculation nothing is asked of them', () => {
-  const cuda = { name: 'cuda', drawsGuesses: false } as const
-  expect(() => sparesOf('lookup', 8, cuda)).toThrow(
-    /--speculate lookup is for models on one CPU; on cuda/,
+  const webgpu = { name: 'webgpu', guessing: null } as const
+  expect(() => sparesOf('lookup', 8, webgpu)).toThrow(
+    /--speculate lookup is for models on one CPU or one CUDA device; on webgpu/,
   )
-  expect([sparesOf('off', 8, cuda), sparesOf(undefined, 8, cuda)]).toEqual([0, 0])
-  const cpu = { name: 'cpu', drawsGuesses: true } as const
+  expect([sparesOf('off', 8, webgpu), sparesOf(undefined, 8, webgpu)]).toEqual([0, 0])
+  const cpu = { name: 'cpu', guessing: { rows: 4, costs: [] } } as const
   expect([sparesOf('lookup', 2, cpu), sparesOf('lookup', 64, cpu)]).toEqual([2, 4])
 })

@@ -64,6 +64,10 @@ test('what does not fit the device is refused at start with what does', () => {
   const fitting = Number(/--slots (\d+)/.exec(message(refused))?.[1])
   expect(chooseBatchSize({ slots: fitting }, LARGE, free).numSlots).toBe(fitting)
   expect(() => chooseBatchSize({ slots: fitting + 1 }, LARGE, free)).toThrow('do not fit')
+  // States from before rows with guesses take room of slots.
+  const guessing = { ...LARGE, guessingRows: 32 }
+  expect(() => chooseBatchSize({ slots: fitting - 31 }, guessing, free)).toThrow('do not fit')
+  expect(chooseBatchSize({ slots: fitting - 40 }, guessing, free).numSlots).toBe(fitting - 40)
   expect(() => chooseBatchSize({}, LARGE, { bytes: GIB / 2, isDevice: true })).toThrow(
     'not even one slot',
   )

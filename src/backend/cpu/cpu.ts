@@ -5,6 +5,7 @@
 import { assert } from '../../errors.ts'
 import type { Backend, Flight, Tensor } from '../backend.ts'
 import { doneFlight } from '../flight.ts'
+import { HOST_GUESSING } from '../host-guessing.ts'
 import { CpuContext } from './context.ts'
 import { chooseLevel, chooseThreads, type IsaLevel } from './isa.ts'
 import { CpuProgram } from './program.ts'
@@ -26,7 +27,7 @@ export function createCpuBackend(options: CpuOptions = {}): Backend {
   return {
     name: 'cpu',
     description: describeCpu(level, threads),
-    drawsGuesses: true,
+    guessing: HOST_GUESSING,
     tensor: (shape, values) => new CpuTensor(context, shape, values),
     activation: (shape, values) => new CpuTensor(context, shape, values),
     readTensor: (tensor, start, count) => readTensor(context, tensor, start, count),

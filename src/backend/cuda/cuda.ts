@@ -4,7 +4,7 @@
  * request, rounded with dither). Used from one thread; owns everything it hands out.
  */
 import { assert } from '../../errors.ts'
-import type { Backend, Flight, Tensor } from '../backend.ts'
+import type { Backend, Flight, Guessing, Tensor } from '../backend.ts'
 import { CudaDevice } from './device/device.ts'
 import { Downloads } from './device/downloads.ts'
 import type { DeviceInfo } from './driver/device-info.ts'
@@ -22,6 +22,21 @@ import {
   uploadHalves,
 } from './resources.ts'
 import { CudaPenaltyPool, CudaStatePool } from './states.ts'
+
+/** Steps of 7.2B in f16 (docs/dev/kernels.md 49); of smaller models and of integers they differ by a quarter or so. */
+const GUESSING: Guessing = {
+  rows: 32,
+  costs: [
+    [1, 1],
+    [2, 1.27],
+    [8, 1.85],
+    [16, 2.2],
+    [32, 2.25],
+    [64, 2.4],
+    [128, 2.7],
+    [256, 3.4],
+  ],
+}
 
 export interface CudaOptions {
   /** Index as the driver counts, or a UUID as nvidia-smi -L prints it; 0 unless given. */
@@ -91,7 +106,7 @@ function backendOn(device: CudaDevice, wkv: TensorType, graphs: boolean): CudaBa
     scratchBytes: (maxTokens) => (maxTokens > mostTiledTokens(device) ? largestCopy : 0),
     compileAhead: (build) => device.compileAhead(kernelsOf(device.info, wkv, build)),
     description: `${device.description}${wkv === 'f16' ? ', f16 states' : ''}`,
-    drawsGuesses: false,
+    guessing: GUESSING,
     tensor: (shape, values) => new CudaTensor(device, shape, 'f32', values),
     activation: (shape, values) => new CudaTensor(device, shape, 'f16', values),
     readTensor: (tensor, start, count) => readTensor(downloads, tensor, start, count),

@@ -19,6 +19,7 @@ import { NativeArena } from './driver/arena.ts'
 import { bucketOf, type Gemm } from './gemm/gemm.ts'
 import { wayFor } from './ops/fused-layers-plan.ts'
 import { Recording } from './ops/recording.ts'
+import { waitsOf } from './ops/sample.ts'
 import { TakeDraws } from './ops/take-draws.ts'
 import { numEntries, StepBuffer } from './step/buffer.ts'
 import { type Command, LONG_ROW, type StepShape, StepStream } from './step/command.ts'
@@ -185,7 +186,8 @@ export class CudaProgram implements Program {
   /** Products of one prompt of so many tokens. */
   #plan(tokens: number): void {
     const longRows = Number(tokens >= LONG_ROW)
-    const one = { rows: 1, logits: 1, samples: 1, singles: Number(tokens === 1), longRows }
+    const draws = { logits: 1, samples: 1, waits: 0 }
+    const one = { rows: 1, ...draws, singles: Number(tokens === 1), longRows }
     for (const command of this.#commands) command.prepare?.(this.#gemm, { tokens, ...one })
   }
 
@@ -212,7 +214,7 @@ function shapeOf(batch: Batch): StepShape {
     if (length === 1) singles++
     else if (length >= LONG_ROW) longRows++
   }
-  return { tokens, rows, logits, samples, singles, longRows }
+  return { tokens, rows, logits, samples, singles, longRows, waits: waitsOf(batch) }
 }
 
 /** The buckets that numbers up to `last` fall into. */

@@ -72,8 +72,8 @@ export class StepGraphs {
   /** The first of a shape is not captured: most never come again. Longer lists than before make the graph anew. */
   #otherFor(batch: Batch, shape: StepShape): CapturedStep | null {
     const padded = paddedShape(shape, this.#capacity)
-    const { tokens, rows, logits, samples, singles, longRows } = padded
-    const key = [tokens, rows, logits, samples, singles, longRows].join()
+    const { tokens, rows, logits, samples, singles, longRows, waits } = padded
+    const key = [tokens, rows, logits, samples, singles, longRows, waits].join()
     const known = this.#others.get(key)
     this.#others.delete(key)
     if (known === undefined) {
@@ -131,7 +131,7 @@ function decodeShape(size: number, { tokens, rows, logits, samples }: Capacity):
   const numRows = Math.min(size, rows)
   return {
     ...{ tokens: Math.min(size, tokens), rows: numRows, singles: numRows, longRows: 0 },
-    ...{ logits: Math.min(size, logits), samples: Math.min(size, samples) },
+    ...{ logits: Math.min(size, logits), samples: Math.min(size, samples), waits: 0 },
   }
 }
 
@@ -149,5 +149,6 @@ export function paddedShape(shape: StepShape, capacity: Capacity): StepShape {
     ...{ singles, longRows },
     logits: Math.min(padded(shape.logits), capacity.logits),
     samples: Math.min(padded(shape.samples), capacity.samples),
+    waits: Math.min(padded(shape.waits), capacity.samples),
   }
 }

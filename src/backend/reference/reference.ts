@@ -4,6 +4,7 @@
  */
 import type { Backend, Batch, Capacity, Ops, Program } from '../backend.ts'
 import { doneFlight } from '../flight.ts'
+import { HOST_GUESSING } from '../host-guessing.ts'
 import * as ops from './ops.ts'
 import * as rwkv6 from './ops-rwkv6.ts'
 import { sample } from './sample.ts'
@@ -14,7 +15,7 @@ export function createReferenceBackend(): Backend {
   return {
     name: 'reference',
     description: 'reference: float64 TypeScript, 1 thread',
-    drawsGuesses: true,
+    guessing: HOST_GUESSING,
     tensor: createTensor,
     activation: createTensor,
     readTensor: (tensor, start = 0, count) =>

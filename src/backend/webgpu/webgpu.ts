@@ -24,7 +24,7 @@ export async function openWebgpuBackend(index = 0): Promise<WebgpuBackend> {
     name: 'webgpu',
     device,
     description: `webgpu: ${device.name}`,
-    drawsGuesses: false,
+    guessing: null,
     tensor: (shape, values) => new WebgpuTensor(device, shape, values),
     activation: (shape, values) => new WebgpuTensor(device, shape, values),
     readTensor(tensor, start = 0, count) {

@@ -59,7 +59,7 @@ const engine = defineCommand({
     speculate: {
       ...SETTINGS.speculate,
       description:
-        'With lookup also what guesses of the next tokens are worth to one answer: all right, and all wrong',
+        'With lookup also what guesses of the next tokens are worth: all right, and all wrong',
     },
     json: toggle('One JSON object'),
     ...MODEL_FLAGS,
@@ -87,7 +87,9 @@ const engine = defineCommand({
     try {
       const rows = benchEngine(runner, plan)
       const served = await servedRates(client, rows, plan)
-      const guessed = runner.numSpares > 0 ? await benchGuessed(client, script) : null
+      const guessed: GuessRates[] = []
+      for (const streams of runner.numSpares > 0 ? GUESSED_STREAMS : [])
+        if (streams <= runner.numSpares) guessed.push(await benchGuessed(client, script, streams))
       const limits = higher(before, measureLimits(choice))
       const found = {
         model: runner.info,
@@ -104,6 +106,9 @@ const engine = defineCommand({
     }
   },
 })
+
+/** Answers at once whose guesses are measured, as far as there is room. */
+const GUESSED_STREAMS = [1, 4, 32] as const
 
 /** As many slots as the widest case has rows, and steps that hold the longest where a GPU makes that cheap. */
 function benchChoice(choice: EngineChoice, plan: BenchPlan, limits: Limits) {
@@ -201,8 +206,8 @@ interface Found {
   readonly rows: readonly BenchRow[]
   /** Of the decode cases. */
   readonly served: readonly number[]
-  /** Null where nothing is guessed. */
-  readonly guessed: GuessRates | null
+  /** None where nothing is guessed. */
+  readonly guessed: readonly GuessRates[]
 }
 
 function printRows({ model, stepTokens, limits, rows, served, guessed }: Found): void {
@@ -239,15 +244,17 @@ function printRows({ model, stepTokens, limits, rows, served, guessed }: Found):
       ]
     }),
   ])
-  if (guessed === null) return
-  const { off, right, wrong } = guessed
+  if (guessed.length === 0) return
   process.stdout.write('\n')
+  const of = (rate: number, off: number) => `${rate.toFixed(1)} (${(rate / off).toFixed(2)}x)`
   printTable([
-    ['guesses of one answer', 'served tokens/s', 'of none'],
-    ...Object.entries({ none: off, 'all right': right, 'all wrong': wrong }).map(([name, rate]) => [
-      name,
-      rate.toFixed(1),
-      `${(rate / off).toFixed(2)}x`,
+    ['answers at once', 'tokens/s without guesses', 'all right', 'all wrong', 'right ones drawn'],
+    ...guessed.map(({ streams, off, right, wrong, accepted }) => [
+      String(streams),
+      off.toFixed(1),
+      of(right, off),
+      of(wrong, off),
+      `${(100 * accepted).toFixed(0)} %`,
     ]),
   ])
 }

@@ -31,6 +31,11 @@ export class TextLookup implements Proposer {
     if (key !== null) this.#latest.set(key, place)
   }
 
+  /** What is known continues a passage: the next token most likely does, too. */
+  get isPromising(): boolean {
+    return (this.#earlier[this.#tokens.length] ?? 0) > 0
+  }
+
   propose(most: number): readonly number[] {
     const tokens = this.#tokens
     const end = tokens.length

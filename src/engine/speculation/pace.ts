@@ -1,40 +1,60 @@
 /**
- * How many tokens of an answer are guessed at a time, from what became of its last guesses: more after those that were right,
- * none for a while after those that were all wrong.
+ * How many tokens of an answer are guessed at a time: as many as bring most tokens for what their step costs, going by how
+ * many of the last guesses were right. Where none pay, one is tried now and then, ever more rarely.
  */
 
-/** With the token before them as many as a step of the CPU feeds at the price of one. */
-const FIRST_LENGTH = 3
-/** Most rows without guesses after wrong ones. */
-const LONGEST_PAUSE = 64
+/** That a guess is right where those before it are: at first, and how much each guess changes it. */
+const FIRST_LIKELY = 0.5
+const WEIGHT = 0.25
+/** Rows without guesses after one that did not pay. */
+const SHORTEST_REST = 8
+const LONGEST_REST = 64
 
 export class Pace {
-  #length = FIRST_LENGTH
-  /** Rows that go without guesses now, and after the next ones that are all wrong. */
-  #pause = 0
-  #nextPause = 1
+  #likely = FIRST_LIKELY
+  /** Rows that go without guesses now, and after the next one that is tried in vain. */
+  #rest = 0
+  #nextRest = SHORTEST_REST
 
-  /** It has none for this row, whatever could be guessed. */
-  get isPausing(): boolean {
-    return this.#pause > 0
+  /** Its next row has no guesses, whatever could be guessed. */
+  get isResting(): boolean {
+    return this.#rest > 0
   }
 
-  /** Most guesses of the next row; asked once for each. */
-  next(): number {
-    if (this.#pause === 0) return this.#length
-    this.#pause--
-    return 0
+  /** A row goes without guesses. */
+  skip(): void {
+    if (this.#rest > 0) this.#rest--
   }
 
-  learn(guessed: number, right: number): void {
-    if (right === 0) {
-      this.#pause = this.#nextPause
-      this.#nextPause = Math.min(2 * this.#nextPause, LONGEST_PAUSE)
-      this.#length = Math.max(1, this.#length >> 1)
-      return
+  /**
+   * Guesses of the next row, at most `most`, which is at least 1. `share`: of the rows of the step, those with guesses;
+   * `costOf(n)`: of a step in which they have n, by one without any.
+   */
+  next(most: number, share: number, costOf: (guesses: number) => number): number {
+    if (this.#rest > 0) {
+      this.#rest--
+      return 0
     }
-    this.#nextPause = 1
-    if (right === guessed) this.#length = Math.max(this.#length, 2 * guessed)
-    else this.#length = right + 1
+    let [best, bestGain] = [0, 1]
+    let [right, allRight] = [0, 1]
+    for (let guesses = 1; guesses <= most; guesses++) {
+      allRight *= this.#likely
+      right += allRight
+      const gain = (1 + share * right) / costOf(guesses)
+      if (gain > bestGain) [best, bestGain] = [guesses, gain]
+    }
+    if (best > 0) {
+      this.#nextRest = SHORTEST_REST
+      return best
+    }
+    this.#rest = this.#nextRest
+    this.#nextRest = Math.min(2 * this.#nextRest, LONGEST_REST)
+    return 1
+  }
+
+  /** Of a row with so many guesses the first `right` were what was drawn. */
+  learn(guessed: number, right: number): void {
+    for (let i = 0; i < right; i++) this.#likely += WEIGHT * (1 - this.#likely)
+    if (right < guessed) this.#likely -= WEIGHT * this.#likely
   }
 }

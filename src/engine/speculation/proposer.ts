@@ -6,6 +6,8 @@ export interface Proposer {
   add(token: number): void
   /** Tokens that may come next, at most so many; none where nothing is known. */
   propose(most: number): readonly number[]
+  /** Whether something may be proposed when the next token is known, so that a row should wait for it. Asked for every row. */
+  readonly isPromising: boolean
 }
 
 /** Of one choice of a request. `prompt`: all that is read before its first token, a session's earlier text included. */

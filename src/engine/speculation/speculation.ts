@@ -4,20 +4,27 @@
  * what they are without it (docs/operations.md). What became of the guesses is outcomes.ts.
  */
 import { assert } from '../../errors.ts'
-import type { BatchRow, Runner } from '../../model/runner.ts'
+import type { BatchRow, GuessCosts, Runner } from '../../model/runner.ts'
 import type { GuessCounts } from '../messages.ts'
 import type { Sequence } from '../sequence.ts'
 import { Pace } from './pace.ts'
 import type { OpenProposer, Proposer } from './proposer.ts'
 
-/** Tokens of answers in a step up to which one more costs little beside reading the weights. */
-const CHEAP_TOKENS = 8
+/** What guesses cost beside their tokens, in plain steps: states are copied; and where steps overlap, the next one waits. */
+const COPY_COST = 0.03
+const WAIT_COST = 0.07
+/** Of the answers of a step, those with a guess that make it worth that the device waits for the host. */
+const WORTH_WAITING = 1 / 8
 
 interface Guesser {
   readonly proposer: Proposer
   readonly pace: Pace
   /** Tokens of the answer that the proposer knows. */
   numKnown: number
+  /** Its next row waits for a token that promised to be followed by a guess. */
+  isWaiting: boolean
+  /** A row of it with guesses is on its way. */
+  isOnItsWay: boolean
   accepted: number
   rejected: number
 }
@@ -28,6 +35,8 @@ export class Speculation {
   readonly #open: OpenProposer | null
   readonly #spares: number[]
   readonly #guessers = new WeakMap<Sequence, Guesser>()
+  /** Of the step that is planned: tokens of answers without guesses, and answers that may have some. */
+  #load = { plain: 1, guessing: 1 }
 
   /** `open` null: nothing is guessed. */
   constructor(runner: Runner, open: OpenProposer | null) {
@@ -36,18 +45,49 @@ export class Speculation {
     this.#spares = Array.from({ length: runner.numSpares }, (_, i) => i)
   }
 
-  /** Guesses for rows of a step that has so many tokens without them, and slots for so many answers. */
-  roomBeside(numTokens: number, numSlots: number): number {
-    if (this.#open === null) return 0
-    const { maxTokens, maxLogits, maxSamples } = this.#runner
+  /**
+   * Guesses for rows of a step of these answers, which has so many tokens without any, and slots for so many: as many as
+   * pay if they are right.
+   */
+  roomBeside(sequences: readonly Sequence[], numTokens: number, numSlots: number): number {
+    if (this.#open === null || numTokens === 0) return 0
+    const numGuessing = this.#promising(sequences).length
+    this.#load = { plain: numTokens, guessing: numGuessing }
+    const { maxTokens, maxLogits, maxSamples, guessCosts } = this.#runner
     const free = Math.floor((maxTokens - numTokens) / 4)
-    return Math.min(free, maxLogits - numSlots, maxSamples - numSlots, CHEAP_TOKENS - numTokens)
+    const most = Math.min(free, maxLogits - numSlots, maxSamples - numSlots)
+    let [room, best] = [0, numTokens / costOf(guessCosts, numTokens)]
+    for (const [tokens, cost] of guessCosts) {
+      const total = Math.min(tokens, numTokens + most)
+      if (total <= numTokens || total / cost <= best) continue
+      room = total - numTokens
+      best = total / cost
+    }
+    return room
   }
 
-  /** Its next row is to have guesses if something can be guessed, for which its last draw must be known. */
-  waitsFor(sequence: Sequence): boolean {
-    if (sequence.numAwaited === 0 || this.#spares.length === 0) return false
-    return mayGuess(sequence) && this.#guesserOf(sequence)?.pace.isPausing === false
+  /**
+   * Whether the next step is planned when the last has landed: guesses need to know what was drawn, and answers that go on
+   * meanwhile would make two steps of one. Worth it where something may be guessed for some of them.
+   */
+  waitsFor(sequences: readonly Sequence[], numSlots: number): boolean {
+    if (this.#open === null || sequences.every(({ numAwaited }) => numAwaited === 0)) return false
+    if (sequences.some((one) => this.#guessers.get(one)?.isOnItsWay)) return true
+    const promising = this.#promising(sequences)
+    if (promising.length === 0 || promising.length < sequences.length * WORTH_WAITING) return false
+    const numTokens = sequences.reduce((sum, { owner }) => sum + owner.width, 0)
+    if (this.roomBeside(sequences, numTokens, numSlots) < 1) return false
+    for (const guesser of promising) guesser.isWaiting = true
+    return true
+  }
+
+  /** Of those answers for which something may be guessed. */
+  #promising(sequences: readonly Sequence[]): Guesser[] {
+    return sequences.flatMap((sequence) => {
+      const guesser = mayGuess(sequence) ? this.#guesserOf(sequence) : null
+      if (guesser === null || guesser.pace.isResting || !guesser.proposer.isPromising) return []
+      return [guesser]
+    })
   }
 
   /**
@@ -56,17 +96,21 @@ export class Speculation {
    */
   rowOf(sequence: Sequence, room: number): BatchRow | null {
     const spare = this.#spares.at(-1)
+    if (sequence.numAwaited > 0) this.#guessers.get(sequence)?.pace.skip()
     if (spare === undefined || room < 1 || sequence.numAwaited > 0) return null
-    if (!mayGuess(sequence)) return null
-    const guesses = this.#guess(sequence, room)
+    const guesser = mayGuess(sequence) ? this.#guesserOf(sequence) : null
+    if (guesser === null) return null
+    const guesses = this.#guess(guesser, sequence, room)
     if (guesses.length === 0) return null
     this.#spares.pop()
+    guesser.isOnItsWay = true
     return sequence.rowWithGuesses(guesses, spare)
   }
 
   /** Of a row that has landed. */
-  release(spare: number): void {
+  release(sequence: Sequence, spare: number): void {
     this.#spares.push(spare)
+    this.#guessers.get(sequence)!.isOnItsWay = false
   }
 
   learn(sequence: Sequence, guessed: number, right: number): void {
@@ -85,32 +129,52 @@ export class Speculation {
     return accepted + rejected === 0 ? {} : { guesses: { accepted, rejected } }
   }
 
-  #guess(sequence: Sequence, room: number): readonly number[] {
-    const guesser = this.#guesserOf(sequence)
-    if (guesser === null) return []
-    const { owner, drawn, numDrawn } = sequence
+  #guess(guesser: Guesser, sequence: Sequence, room: number): readonly number[] {
+    const { owner, numDrawn } = sequence
     const { proposer, pace } = guesser
-    for (; guesser.numKnown < numDrawn; guesser.numKnown++) proposer.add(drawn[guesser.numKnown]!)
     // The row draws one token more than it guesses.
-    const most = Math.min(pace.next(), room, owner.request.maxTokens - numDrawn - 1)
+    const most = Math.min(room, owner.request.maxTokens - numDrawn - 1)
     if (most < 1) return []
-    const guesses = proposer.propose(most)
-    // To know the last draw it has waited for it.
-    if (guesses.length === 0 && this.#runner.maxFlights > 1) pace.learn(0, 0)
+    const { guessCosts, maxFlights } = this.#runner
+    const more = COPY_COST + (maxFlights > 1 ? WAIT_COST : 0)
+    const { plain, guessing } = this.#load
+    const numGuessing = Math.max(1, guessing)
+    const costWith = (n: number) =>
+      costOf(guessCosts, plain + n * numGuessing) / costOf(guessCosts, plain)
+    const length = pace.next(most, numGuessing / plain, (n) => more + costWith(n))
+    const guesses = length === 0 ? [] : proposer.propose(length)
+    // Another token came than was promised.
+    if (guesses.length === 0 && guesser.isWaiting) pace.learn(1, 0)
+    guesser.isWaiting = false
     // No state is to have consumed the token that ends the answer.
     const end = guesses.findIndex((token) => owner.stopTokens.has(token))
     return end === -1 ? guesses : guesses.slice(0, end)
   }
 
   #guesserOf(sequence: Sequence): Guesser | null {
-    const known = this.#guessers.get(sequence)
-    if (known !== undefined || this.#open === null) return known ?? null
-    const { owner, index } = sequence
-    const proposer = this.#open(owner.prompt, owner.request, index)
-    const guesser = { proposer, pace: new Pace(), numKnown: 0, ...NONE }
-    this.#guessers.set(sequence, guesser)
+    if (this.#open === null) return null
+    const { owner, index, drawn } = sequence
+    let guesser = this.#guessers.get(sequence)
+    if (guesser === undefined) {
+      const proposer = this.#open(owner.prompt, owner.request, index)
+      guesser = {
+        proposer,
+        pace: new Pace(),
+        numKnown: 0,
+        isWaiting: false,
+        isOnItsWay: false,
+        ...NONE,
+      }
+      this.#guessers.set(sequence, guesser)
+    }
+    while (guesser.numKnown < drawn.length) guesser.proposer.add(drawn[guesser.numKnown++]!)
     return guesser
   }
+}
+
+/** Of a step of so many tokens of answers, by one of one token. */
+function costOf(costs: GuessCosts, numTokens: number): number {
+  return costs.find(([tokens]) => numTokens <= tokens)?.[1] ?? Number.POSITIVE_INFINITY
 }
 
 const NONE = { accepted: 0, rejected: 0 }

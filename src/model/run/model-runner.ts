@@ -6,6 +6,7 @@ import type {
   Backend,
   Capacity,
   Flight,
+  GuessCosts,
   PenaltyPool,
   Program,
   StateData,
@@ -50,6 +51,7 @@ export class ModelRunner implements Runner {
   readonly maxLogits: number
   readonly maxSamples: number
   readonly numSpares: number
+  readonly guessCosts: GuessCosts
   readonly #backend: Backend
   readonly #states: StatePool
   readonly #penalties: PenaltyPool
@@ -61,13 +63,14 @@ export class ModelRunner implements Runner {
 
   constructor(model: Model, backend: Backend, options: RunnerOptions) {
     const { numSlots, maxTokens, fingerprint, startState = null } = options
-    const numSpares = backend.drawsGuesses ? (options.numSpares ?? 0) : 0
+    const numSpares = backend.guessing === null ? 0 : (options.numSpares ?? 0)
     const numGuesses = numSpares * MAX_GUESSES
     const { stateShape, vocabSize } = model
     this.numSlots = numSlots
     this.numPlaces = numPlacesOf(numSlots)
     this.maxTokens = maxTokens
     this.numSpares = numSpares
+    this.guessCosts = backend.guessing?.costs ?? []
     this.maxSamples = numSlots + numGuesses
     this.maxLogits = Math.min(numSlots + Math.max(SCORED_TOKENS, numGuesses), maxTokens)
     this.#backend = backend

@@ -68,7 +68,7 @@ class Pipeline {
     this.backend = {
       ...last,
       description: describeStages(stages),
-      drawsGuesses: false,
+      guessing: null,
       statePool: (shape, numSlots) => this.#createStates(shape, numSlots),
       record: (capacity, build) => this.#record(capacity, build),
       dispose() {

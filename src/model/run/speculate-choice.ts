@@ -6,20 +6,17 @@ import { SkeinError } from '../../errors.ts'
 export const SPECULATE_CHOICES = ['off', 'lookup'] as const
 export type SpeculateChoice = (typeof SPECULATE_CHOICES)[number]
 
-/** Rows of a step that may have guesses. With more rows the weights serve as many tokens without any. */
-const MAX_SPARES = 4
-
 /** Places for states from before rows with guesses. Throws where the backend does not draw them. */
 export function sparesOf(
   choice: SpeculateChoice = 'off',
   numSlots: number,
-  { name, drawsGuesses }: Pick<Backend, 'name' | 'drawsGuesses'>,
+  { name, guessing }: Pick<Backend, 'name' | 'guessing'>,
 ): number {
   if (choice === 'off') return 0
-  if (drawsGuesses) return Math.min(numSlots, MAX_SPARES)
+  if (guessing !== null) return Math.min(numSlots, guessing.rows)
   throw new SkeinError(
     'invalid_request',
-    `--speculate ${choice} is for models on one CPU; on ${name}, or over several devices, leave it out`,
+    `--speculate ${choice} is for models on one CPU or one CUDA device; on ${name}, or over several devices, leave it out`,
     { param: 'speculate' },
   )
 }

@@ -7,8 +7,8 @@ import { type CaptureStep, paddedShape, StepGraphs } from '../../../src/backend/
 import { SkeinError } from '../../../src/errors.ts'
 
 const CAPACITY = { tokens: 3000, rows: 40, logits: 40, samples: 40 }
-const PROMPT = { tokens: 300, rows: 2, logits: 1, samples: 1, singles: 0, longRows: 2 }
-const DECODE = { tokens: 2, rows: 2, logits: 2, samples: 2, singles: 2, longRows: 0 }
+const PROMPT = { tokens: 300, rows: 2, logits: 1, samples: 1, singles: 0, longRows: 2, waits: 0 }
+const DECODE = { tokens: 2, rows: 2, logits: 2, samples: 2, singles: 2, longRows: 0, waits: 0 }
 
 /** What was captured and what was disposed of, by label. */
 function graphs(fails: () => boolean = () => false) {
@@ -31,20 +31,44 @@ function graphs(fails: () => boolean = () => false) {
 
 test('shapes are rounded up, each kind of row by itself; what there is none of stays none', () => {
   expect(paddedShape(PROMPT, CAPACITY)).toEqual({ ...PROMPT, tokens: 320 })
-  const none = { logits: 0, samples: 0, longRows: 0 }
+  const none = { logits: 0, samples: 0, longRows: 0, waits: 0 }
   expect(paddedShape({ tokens: 2900, rows: 33, singles: 0, ...none }, CAPACITY)).toEqual({
     ...none,
     ...{ tokens: 2944, rows: 48, singles: 0 },
   })
-  const mixed = { tokens: 336, rows: 35, singles: 33, longRows: 1, logits: 34, samples: 33 }
+  const mixed = {
+    tokens: 336,
+    rows: 35,
+    singles: 33,
+    longRows: 1,
+    logits: 34,
+    samples: 33,
+    waits: 5,
+  }
   expect(paddedShape(mixed, CAPACITY)).toEqual({
-    ...{ tokens: 352, rows: 48 + 4 + 1, singles: 48, longRows: 1, logits: 40, samples: 40 },
+    ...{
+      tokens: 352,
+      rows: 48 + 4 + 1,
+      singles: 48,
+      longRows: 1,
+      logits: 40,
+      samples: 40,
+      waits: 8,
+    },
   })
   expect(paddedShape({ ...PROMPT, tokens: 2990 }, CAPACITY).tokens).toBe(3000)
 })
 
 test('a step that is not all of one token a row stays so, whatever the capacity', () => {
-  const shape = { tokens: 42, rows: 40, singles: 39, longRows: 0, logits: 40, samples: 40 }
+  const shape = {
+    tokens: 42,
+    rows: 40,
+    singles: 39,
+    longRows: 0,
+    logits: 40,
+    samples: 40,
+    waits: 0,
+  }
   const { rows, singles } = paddedShape(shape, CAPACITY)
   expect(rows).toBeGreaterThan(singles)
 })

@@ -112,7 +112,7 @@ interface Shape {
 /** A ring for each warp, of units of 16 rows by 64 columns. */
 function readingByWarps({ tokens, channels, headSize, ranks, blocks, mixes }: Shape): Reading {
   const LOW_UNITS = ranks.reduce((units, rank) => units + Math.ceil(rank / UNIT_COLUMNS), 0)
-  const heads = Math.ceil((tokens * channels) / headSize / blocks)
+  const heads = tokens * Math.ceil(channels / headSize / blocks)
   const lowRuns = Math.ceil(((headSize / 16) * LOW_UNITS) / WARPS)
   const runBytes = 16 * (mixes + heads * lowRuns + 2)
   return {

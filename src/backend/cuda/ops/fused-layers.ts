@@ -28,7 +28,12 @@ const COOPERATIVE: LaunchOptions = { cooperative: true }
 /** Rows that few-rows.cu is compiled for. With four, most models are slower than op by op (docs/dev/kernels.md 46). */
 const SIZES = [1, 2] as const
 
-/** A command, or what replaces it in decode steps of few rows. */
+/** Rows of one token each, or one row of two. */
+function isOneLaunch(shape: StepShape): boolean {
+  return isDecode(shape) || shape.tokens === 2
+}
+
+/** A command, or what replaces it in steps of few tokens. */
 export class StepCommand implements Command {
   /** The op for itself. */
   readonly alone: Command
@@ -47,7 +52,7 @@ export class StepCommand implements Command {
 
   /** The whole, when it runs in place of its members. */
   #whole(shape: StepShape): FewRowsLayers | null {
-    return isDecode(shape) && this.#layers?.takes(shape.tokens) ? this.#layers : null
+    return isOneLaunch(shape) && this.#layers?.takes(shape.tokens) ? this.#layers : null
   }
 
   prepare(...[gemm, shape]: Parameters<NonNullable<Command['prepare']>>): void {

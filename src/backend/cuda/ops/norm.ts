@@ -136,6 +136,8 @@ export function shiftMix(
       const kernels = variants.find(({ from }) => tokens >= from)!
       const grid = [Math.ceil(tokens / kernels.perBlock), 1, 1] as const
       stream.launch(site, kernels.mix, grid, defines.THREADS, mixArgs)
+      // Blocks of one token have done it.
+      if (kernels.perBlock === 1) return
       stream.launch(commitSite, kernels.commit, [others, 1, 1], defines.THREADS, () => rest)
     },
   }

@@ -1,7 +1,16 @@
 /** The sampler on cuda: one cluster of blocks a sample, over the whole vocabulary (sample.cu). */
-import type { Capacity, PenaltyPool, Tensor } from '../../backend.ts'
+import {
+  type Batch,
+  type Capacity,
+  type PenaltyPool,
+  SAMPLE_FLOATS,
+  SAMPLE_INTS,
+  SampleFloat,
+  SampleInt,
+  type Tensor,
+} from '../../backend.ts'
 import type { CudaDevice } from '../device/device.ts'
-import type { DevicePointer } from '../kernel/args.ts'
+import { type DevicePointer, i32 } from '../kernel/args.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
 import type { Command, StepStream } from '../step/command.ts'
 import { StepMasks } from '../step/masks.ts'
@@ -59,14 +68,39 @@ export function sample(
       .pointer(buffer.output('topLogprobs'))
       .i32(vocabSize)
       .bytes()
-  const site = {}
+  /** By how many draws before it a draw waits for. */
+  const sites = Array.from({ length: capacity.samples + 1 }, () => ({}))
   return {
     upload: (batch) => masks.upload(batch),
     dispose: () => masks.dispose(),
-    run(stream, { samples }) {
+    run(stream, { samples, waits }) {
       const options = { pdl: true, cluster: shape.CLUSTER }
       const grid = [samples * shape.CLUSTER, 1, 1] as const
-      stream.launch(site, kernel, grid, shape.THREADS, () => [struct(stream)], options)
+      for (let depth = 0; depth <= waits; depth++) {
+        const args = () => [struct(stream), i32(depth)]
+        stream.launch(sites[depth]!, kernel, grid, shape.THREADS, args, options)
+      }
     },
   }
+}
+
+/** Most draws before it that a draw waits for, as depth_of of sample-scores.cuh counts them. */
+export function waitsOf({ numSamples, sampleInts, sampleFloats }: Batch): number {
+  let [most, depth] = [0, 0]
+  for (let s = 0; s < numSamples; s++) {
+    const isAfter = sampleInts[s * SAMPLE_INTS + SampleInt.after]! > 0
+    depth = isAfter && penalises(sampleFloats, s * SAMPLE_FLOATS) ? depth + 1 : 0
+    most = Math.max(most, depth)
+  }
+  return most
+}
+
+function penalises(floats: Float32Array, at: number): boolean {
+  const { repetitionPenalty, presencePenalty, frequencyPenalty, penaltyDecay } = SampleFloat
+  return (
+    floats[at + repetitionPenalty] !== 1 ||
+    floats[at + presencePenalty] !== 0 ||
+    floats[at + frequencyPenalty] !== 0 ||
+    floats[at + penaltyDecay] !== 1
+  )
 }

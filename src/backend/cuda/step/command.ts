@@ -18,6 +18,8 @@ export interface StepShape extends RowKinds {
   readonly rows: number
   readonly logits: number
   readonly samples: number
+  /** Draws of a row that wait for one another, beyond the first. */
+  readonly waits: number
 }
 
 /** Rows of so many tokens or more are worth kernels of their own. */

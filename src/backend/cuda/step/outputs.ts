@@ -63,6 +63,7 @@ export class StepOutputs {
     const count = batch.numSamples
     const wanted = asked(batch)
     batch.sampled.set(new Int32Array(buffer, sampled.at, count))
+    dropUnfounded(batch)
     if (wanted === 'none') return
     batch.sampledLogprob.set(new Float32Array(buffer, sampledLogprob.at, count))
     if (wanted !== 'top') return
@@ -73,6 +74,14 @@ export class StepOutputs {
   dispose(): void {
     this.#device.free(this.#address)
     for (const image of this.#images) image.dispose()
+  }
+}
+
+/** Draws after guesses that were wrong are none: the device makes some before it is known. */
+function dropUnfounded({ numSamples, sampleInts, sampled }: Batch): void {
+  for (let s = 1; s < numSamples; s++) {
+    const after = sampleInts[s * SAMPLE_INTS + SampleInt.after]!
+    if (after > 0 && sampled[s - 1] !== after - 1) sampled[s] = -1
   }
 }
 

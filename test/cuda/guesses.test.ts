@@ -1,0 +1,287 @@
+/**
+ * Rows with guesses on a GPU: draws, penalty counts and states against a step for each token, and the engine's answers with
+ * guesses against those without, on the GPU and on the CPU. To the bit where the order of additions is the same.
+ */
+import { isDeepStrictEqual } from 'node:util'
+import { beforeAll, expect, test } from 'vitest'
+import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
+import { loadRunner } from '../../src/host/load.ts'
+import { openCheckpoint } from '../../src/model/checkpoint.ts'
+import { loadModel } from '../../src/model/run/load-model.ts'
+import { ModelRunner } from '../../src/model/run/model-runner.ts'
+import type { BatchRow, Drawn, SampleSpec } from '../../src/model/runner.ts'
+import { rmsRatio } from '../backend/kit.ts'
+import { SCRIPTS, type Script, scripted, type Truth } from '../engine/guesses.ts'
+import { type Answer, Collected, engineOver, requestOf, SAMPLING } from '../engine/kit.ts'
+import {
+  ARCHITECTURES,
+  draw,
+  someTokens,
+  type TestArchitecture,
+  tinyModel,
+} from '../helpers/runner.ts'
+import { describeCuda } from './kit.ts'
+
+const VOCAB = 512
+const PROMPT = someTokens(21, 3)
+const NUM_DRAWN = 24
+const PENALISED = { presencePenalty: 0.5, frequencyPenalty: 0.4, repetitionPenalty: 1.2 } as const
+const SPECS: readonly Partial<SampleSpec>[] = [
+  { temperature: 0, logprobs: 2 },
+  { temperature: 1, topP: 0.9, logprobs: 3 },
+  { temperature: 1, topP: 0.9, logprobs: 0, ...PENALISED, penaltyDecay: 0.9 },
+  { temperature: 1.5, topK: 20, noise: 0, bias: new Map([[5, -Infinity]]) },
+]
+
+function runnerOf(
+  graphs: boolean,
+  wkv: 'f32' | 'f16',
+  architecture: TestArchitecture,
+): ModelRunner {
+  const backend = createCudaBackend({ graphs, wkv })
+  const checkpoint = openCheckpoint(tinyModel(architecture))
+  const model = loadModel(checkpoint, backend, {})
+  checkpoint.close()
+  const sizes = { numSlots: 8, maxTokens: 64, numSpares: 4 }
+  return new ModelRunner(model, backend, { ...sizes, fingerprint: '' })
+}
+
+/** Rows of one token that only fill a step: one of 3 tokens or more is computed in another way than one of 1 or 2. */
+function beside(count: number): BatchRow[] {
+  return Array.from({ length: count }, (_, i) => ({
+    slot: 6 + i,
+    tokens: Int32Array.of(7 + i),
+    samples: [],
+  }))
+}
+
+function begin(runner: ModelRunner, slot: number, fields: Partial<SampleSpec>): Drawn {
+  runner.clearSlot(slot)
+  runner.resetPenalties(slot, PROMPT)
+  return runner.step([{ slot, tokens: PROMPT, samples: [draw(slot, fields)] }])[0]!.drawn[0]!
+}
+
+/** A step for each token: of an answer to come, or of one that is given. */
+function oneByOne(
+  runner: ModelRunner,
+  fields: Partial<SampleSpec>,
+  others: number,
+  given: readonly Drawn[] | null = null,
+): Drawn[] {
+  const drawn = [begin(runner, 0, fields)]
+  while (drawn.length < NUM_DRAWN) {
+    const { token } = (given ?? drawn)[drawn.length - 1]!
+    const samples = [draw(0, { ...fields, position: drawn.length })]
+    const row = { slot: 0, tokens: Int32Array.of(token), samples }
+    drawn.push(runner.step([row, ...beside(others)])[0]!.drawn[0]!)
+  }
+  return drawn
+}
+
+interface Way {
+  readonly length: number
+  readonly wrongEvery: number
+}
+
+/** Guesses of `length` tokens, of which those at places that `wrongEvery` divides are wrong. */
+function guessed(
+  runner: ModelRunner,
+  fields: Partial<SampleSpec>,
+  truth: readonly Drawn[],
+  { length, wrongEvery }: Way,
+  others: number,
+): Drawn[] {
+  const slot = 1
+  const drawn = [begin(runner, slot, fields)]
+  let numFed = 0
+  while (drawn.length < NUM_DRAWN) {
+    const unfed = drawn.slice(numFed).map(({ token }) => token)
+    const count = Math.min(length, NUM_DRAWN - drawn.length - 1)
+    const guesses = Array.from({ length: count }, (_, i) => {
+      const at = drawn.length + i
+      return (truth[at]!.token + (at % wrongEvery === 0 ? 1 : 0)) % VOCAB
+    })
+    const samples = Array.from({ length: count + 1 }, (_, i) =>
+      draw(slot, { ...fields, position: drawn.length + i }),
+    )
+    const tokens = Int32Array.of(...unfed, ...guesses)
+    const row = { slot, tokens, samples, ...(count === 0 ? {} : { guesses: { count, spare: 1 } }) }
+    const before = runner.readState(slot).result()
+    const results = runner.step([row, ...beside(others)])[0]!.drawn
+    const wrong = guesses.findIndex((token, i) => token !== results[i]!.token)
+    const numRight = wrong === -1 ? count : wrong
+    drawn.push(...results.slice(0, numRight + 1))
+    for (const { token } of results.slice(numRight + 1)) expect(token).toBe(-1)
+    if (wrong === -1) {
+      numFed += tokens.length
+      continue
+    }
+    runner.rewindSlot(slot, 1)
+    expect(runner.readState(slot).result()).toEqual(before)
+  }
+  return drawn
+}
+
+const WAYS: readonly Way[] = [
+  { length: 1, wrongEvery: Number.POSITIVE_INFINITY },
+  { length: 4, wrongEvery: Number.POSITIVE_INFINITY },
+  { length: 7, wrongEvery: Number.POSITIVE_INFINITY },
+  { length: 3, wrongEvery: 1 },
+  { length: 5, wrongEvery: 4 },
+]
+
+/** Where steps add in another order, a draw between two tokens may fall the other way: rarely. */
+function expectNear(got: readonly Drawn[], expected: readonly Drawn[], what: string): void {
+  const same = got.filter(({ token }, i) => token === expected[i]!.token)
+  expect(same.length, what).toBeGreaterThanOrEqual(0.85 * got.length)
+  for (const [i, { token, logprob }] of got.entries()) {
+    const other = expected[i]!
+    if (logprob === null || token !== other.token) continue
+    expect(Math.abs(logprob.logprob - other.logprob!.logprob), `${what}, draw ${i}`).toBeLessThan(
+      0.05,
+    )
+  }
+}
+
+function isSameTokens(a: readonly Drawn[], b: readonly Drawn[]): boolean {
+  return a.every(({ token }, i) => token === b[i]!.token)
+}
+
+const cases = ARCHITECTURES.flatMap((architecture) =>
+  [true, false].flatMap((graphs) =>
+    (['f32', 'f16'] as const).map((wkv) => ({ architecture, graphs, wkv })),
+  ),
+)
+for (const { architecture, graphs, wkv } of cases)
+  describeCuda(`guesses of ${architecture}, graphs ${graphs}, ${wkv} states`, () => {
+    test.each([0, 2])('draws and states are those of single tokens, beside %i others', (others) => {
+      const runner = runnerOf(graphs, wkv, architecture)
+      for (const fields of SPECS) {
+        const truth = oneByOne(runner, fields, others)
+        for (const way of WAYS) {
+          const drawn = guessed(runner, fields, truth, way, others)
+          const what = JSON.stringify({ ...fields, bias: null, ...way })
+          // Fed what was drawn, single tokens draw the same.
+          expectNear(drawn, oneByOne(runner, fields, others, drawn), what)
+          const [got, expected] = [1, 0].map((slot) => runner.readState(slot).result())
+          // All guesses were right, so nothing waits to be fed again.
+          if (way.wrongEvery === Number.POSITIVE_INFINITY && isSameTokens(drawn, truth))
+            for (const [i, array] of got!.entries())
+              expect(rmsRatio(array, expected![i]!), what).toBeLessThan(0.03)
+        }
+      }
+      runner.dispose()
+    })
+
+    test('pairs of tokens have the bits of single ones', () => {
+      const runner = runnerOf(graphs, wkv, architecture)
+      for (const fields of SPECS) {
+        const truth = oneByOne(runner, fields, 0)
+        const drawn = guessed(runner, fields, truth, WAYS[0]!, 0)
+        if (architecture === 'rwkv7') expect(drawn).toEqual(truth)
+        else expectNear(drawn, oneByOne(runner, fields, 0, drawn), 'pairs')
+      }
+      runner.dispose()
+    })
+  })
+
+const REQUESTS = Array.from({ length: 10 }, (_, i) =>
+  requestOf({
+    id: `r${i}`,
+    prompt: someTokens(1 + ((i * 29) % 90), i),
+    n: 1 + (i % 3),
+    maxTokens: 5 + ((i * 5) % 20),
+    sampling: {
+      ...SAMPLING,
+      seed: BigInt(i) ** 20n % 2n ** 64n,
+      // Few tokens to draw from, so that rounding seldom decides.
+      temperature: i % 2 === 0 ? 0 : 1,
+      topK: 2,
+      presencePenalty: i % 3 === 0 ? 1 : 0,
+      repetitionPenalty: i % 5 === 1 ? 1.3 : 1,
+      bannedTokens: i % 2 === 0 ? [] : [3, 4, 5],
+    },
+    stop: { strings: i % 3 === 2 ? ['a b', 'c d e'] : [], tokens: [i], ignoreEos: false },
+    logprobs: i % 4 === 1 ? 3 : null,
+  }),
+)
+
+const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7), 32) }
+
+function engineOn(device: 'cpu' | 'cuda', script: Script | undefined, truth: Truth) {
+  const runner = loadRunner({
+    ...{ model: tinyModel(), device, slots: 9, maxTokens: 48 },
+    ...(script === undefined ? {} : { speculate: 'lookup' as const }),
+  })
+  const proposer = script === undefined ? null : scripted(script, truth, VOCAB)
+  return engineOver(runner, { poisonFreedSlots: true, proposer }, null, 'plain', tokenBytes)
+}
+
+/** Turns of the engine as a worker drives it: the next step is launched before the last has landed. */
+function overlapped(engine: ReturnType<typeof engineOn>, collected = new Collected()): Collected {
+  while (engine.hasWork) collected.add(engine.turn() ?? [])
+  return collected
+}
+
+function answersOf(engine: ReturnType<typeof engineOn>): (Answer | null)[] {
+  const answers = REQUESTS.flatMap((request) => {
+    engine.submit(request)
+    const collected = overlapped(engine)
+    return Array.from({ length: request.n }, (_, index) => collected.answer(request.id, index))
+  })
+  engine.dispose()
+  return answers
+}
+
+describeCuda('an engine that guesses', () => {
+  const none: Truth = () => []
+  let onCpu: (Answer | null)[]
+  let alone: (Answer | null)[]
+  beforeAll(() => {
+    onCpu = answersOf(engineOn('cpu', undefined, none))
+    alone = answersOf(engineOn('cuda', undefined, none))
+  })
+
+  /** Where two answers were computed in another order of additions, a draw between two tokens may fall the other way. */
+  const same = (a: readonly unknown[], b: readonly unknown[]) =>
+    a.filter((one, i) => isDeepStrictEqual(one, b[i])).length / a.length
+
+  test("without guesses most answers are the CPU's", () => {
+    expect(same(alone, onCpu)).toBeGreaterThan(0.6)
+  })
+
+  test.each(Object.keys(SCRIPTS) as Script[])(
+    'answers as without, alone and among others that leave, overlapped; guesses %s',
+    (script) => {
+      const truth: Truth = (_prompt, { id }, choice) => {
+        const at = REQUESTS.findIndex((request) => request.id === id)
+        const before = REQUESTS.slice(0, Math.max(0, at)).reduce((sum, { n }) => sum + n, 0)
+        return at === -1 ? [] : (alone[before + choice]?.tokens ?? [])
+      }
+      const engine = engineOn('cuda', script, truth)
+      const collected = new Collected()
+      for (const request of REQUESTS) {
+        engine.submit(request)
+        engine.submit({ ...request, id: `gone ${request.id}`, maxTokens: 1000 })
+        for (let i = 0; i < 40; i++) collected.add(engine.turn() ?? [])
+        engine.cancel(`gone ${request.id}`)
+      }
+      overlapped(engine, collected)
+      const answers = REQUESTS.flatMap(({ id, n }) =>
+        Array.from({ length: n }, (_, index) => collected.answer(id, index)),
+      )
+      const { guessedTokens, acceptedTokens } = engine.stats
+      const share = same(answers, alone)
+      console.info(
+        `guesses ${script}: ${(100 * share).toFixed(0)} % of the answers are those without, ${acceptedTokens} of ${guessedTokens} guesses right`,
+      )
+      expect(answers).not.toContain(null)
+      expect(share).toBeGreaterThan(0.6)
+      expect(engine.failure).toBeNull()
+      expect(engine.stats).toMatchObject({ failed: 0, freeSlots: 9 })
+      if (script !== 'wrong') expect(acceptedTokens).toBeGreaterThan(10)
+      if (script !== 'right') expect(guessedTokens - acceptedTokens).toBeGreaterThan(10)
+      engine.dispose()
+    },
+  )
+})
