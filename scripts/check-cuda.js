@@ -1,6 +1,7 @@
 /**
  * Compiles the kernels of kernels/cuda with nvcc, so that an error in one is found on machines without a GPU: for Hopper
- * and for the oldest chip generation that Skein supports, or with --all for every one and with every variant. What passed
+ * and for the oldest chip generation that Skein supports; with --all for every one and with every variant, and what models
+ * ask for on every card of backend/cuda/driver/cards.ts (needs dist), whose registers and shared memory ptxas counts. What passed
  * before with the same text is not compiled again. Without nvcc this is a message, not a failure. Knows nothing of what
  * the kernels compute.
  */
@@ -127,6 +128,58 @@ function listJobs(version, known) {
   })
 }
 
+/** Widths and types that ask for every kernel; the others differ by numbers. */
+const CARD_MODELS = ['0.1b', '7.2b'].flatMap((size) =>
+  [undefined, 'i8', 'q4', 'fp8'].map((type) => ({ size, type })),
+)
+/** Of static shared memory on any card; of registers for a thread. */
+const MOST_STATIC_BYTES = 48 << 10
+const MOST_REGISTERS = 255
+
+/** What models ask for on each card. @param {string} version @param {string} known */
+async function listCardJobs(version, known) {
+  const [{ kernelsOf }, { CARDS, infoOf }, { shapesOnly }, { loadRwkv7 }, { ModelRunner }] =
+    await Promise.all(
+      [
+        ...['backend/cuda/cuda', 'backend/cuda/driver/cards', 'bench/random-model'],
+        ...['model/rwkv7', 'model/run/model-runner'],
+      ].map((name) => import(`../dist/${name}.js`)),
+    )
+  /** @type {Map<string, { name: string, key: string, flags: string[] }>} */
+  const jobs = new Map()
+  for (const [card, facts] of Object.entries(CARDS)) {
+    const info = infoOf(facts)
+    const capability = info.computeCapability.join('')
+    if (!known.includes(`compute_${capability}`)) continue
+    const target = capability === '90' ? '90a' : capability
+    for (const { size, type } of CARD_MODELS) {
+      if (type === 'fp8' && Number(capability) < 89) continue
+      const kernels = kernelsOf(info, 'f32', (backend) => {
+        const model = loadRwkv7(shapesOnly(size), backend, { weightType: type })
+        new ModelRunner(model, backend, { numSlots: 256, maxTokens: 2048, fingerprint: '' })
+      })
+      for (const [file, macros] of kernels) {
+        const defines = Object.entries(macros).map(([name, value]) => `${name}=${value}`)
+        const text = defines.join(' ')
+        const key = keyOf([version, target, text, 'counted', ...textsOf(`${file}.cu`).values()])
+        const flags = ['-Xptxas', '-v', ...flagsOf(file, target, text)]
+        jobs.set(key, { name: `${file}.cu (${text}) for ${card}, sm_${target}`, key, flags })
+      }
+    }
+  }
+  return [...jobs.values()]
+}
+
+/** What ptxas counted that no card has, in a sentence; null where all is well. @param {string} output */
+function excessIn(output) {
+  for (const [, registers, rest = ''] of output.matchAll(/Used (\d+) registers(.*)/g)) {
+    const bytes = Number(/(\d+) bytes smem/.exec(rest)?.[1] ?? 0)
+    if (Number(registers) > MOST_REGISTERS || bytes > MOST_STATIC_BYTES)
+      return `takes ${registers} registers and ${bytes} bytes of static shared memory`
+  }
+  return null
+}
+
 /** @param {string} file @param {string} target @param {string} defines */
 function flagsOf(file, target, defines) {
   return [
@@ -167,7 +220,10 @@ async function main() {
     return
   }
   const known = spawnSync('nvcc', ['--list-gpu-arch'], { encoding: 'utf8' }).stdout
-  const jobs = listJobs(version.stdout, known)
+  const jobs = [
+    ...listJobs(version.stdout, known),
+    ...(isAll ? await listCardJobs(version.stdout, known) : []),
+  ]
   const before = new Set(readPassed())
   const waiting = jobs.filter(({ key }) => !before.has(key))
   const passed = jobs.filter(({ key }) => before.has(key)).map(({ key }) => key)
@@ -176,8 +232,12 @@ async function main() {
   const worker = async () => {
     for (let job = waiting.shift(); job !== undefined; job = waiting.shift()) {
       const { code, output } = await compile(job.flags)
-      if (code === 0) passed.push(job.key)
-      else {
+      const excess = excessIn(output)
+      if (code === 0 && excess === null) passed.push(job.key)
+      else if (code === 0) {
+        process.exitCode = 1
+        console.error(`cuda kernels: ${job.name} ${excess}`)
+      } else {
         process.exitCode = 1
         console.error(`cuda kernels: ${job.name} does not compile:\n${output}`)
       }

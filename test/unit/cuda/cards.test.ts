@@ -1,0 +1,39 @@
+import { expect, test } from 'vitest'
+import { kernelsOf } from '../../../src/backend/cuda/cuda.ts'
+import { CARDS, infoOf, simulated } from '../../../src/backend/cuda/driver/cards.ts'
+import { shapesOnly } from '../../../src/bench/random-model.ts'
+import { ModelRunner } from '../../../src/model/run/model-runner.ts'
+import { loadRwkv7 } from '../../../src/model/rwkv7.ts'
+
+const H200 = { ...infoOf(CARDS.h200), isSimulated: false }
+
+test('a card runs within the limits of another, and never beyond its own', () => {
+  expect(simulated(H200, '')).toBe(H200)
+  expect(simulated(H200, '4090')).toMatchObject({
+    name: 'NVIDIA H200 as NVIDIA GeForce RTX 4090',
+    computeCapability: [8, 9],
+    numSms: 128,
+    sharedBytesPerBlock: 99 << 10,
+    totalBytes: H200.totalBytes,
+    isSimulated: true,
+  })
+  // Instructions and multiprocessors that it lacks stay away.
+  expect(simulated(H200, '5090')).toMatchObject({ computeCapability: [9, 0], numSms: 132 })
+  expect(() => simulated(H200, '4099')).toThrow(/SKEIN_SIMULATE_CARD takes 2080ti, .*, not 4099/)
+})
+
+test('a card that is not here says which kernels a model would ask for, whatever its memory', () => {
+  const filesOn = (name: keyof typeof CARDS, size: '0.1b' | '7.2b') => {
+    const kernels = kernelsOf(infoOf(CARDS[name]), 'f32', (backend) => {
+      const model = loadRwkv7(shapesOnly(size), backend, {})
+      new ModelRunner(model, backend, { numSlots: 8, maxTokens: 256, fingerprint: '' })
+    })
+    return kernels.map(([file]) => file)
+  }
+  const hopper = filesOn('h200', '0.1b')
+  for (const file of ['convert', 'embed', 'few-rows', 'low-rank', 'sample', 'wkv7-chunk'])
+    expect(hopper).toContain(file)
+  const turing = filesOn('2080ti', '7.2b')
+  expect(turing).toContain('wkv7')
+  for (const file of ['few-rows', 'low-rank', 'wkv7-chunk']) expect(turing).not.toContain(file)
+})
