@@ -56,7 +56,8 @@ describe.each([
     expect(error(own.logits, truth.logits)).toBeLessThan(2e-4)
     expect(own.info.weightType).toBe(type)
     expect(own.info.weightBytes).toBeLessThan(1.03 * statSync(path).size)
-    expect(error(run(path, 'file', 'reference').logits, truth.logits)).toBe(0)
+    // Matrices as they are; without a table of blocks the embedding is rounded to f16.
+    expect(error(run(path, 'file', 'reference').logits, truth.logits)).toBeLessThan(1e-3)
     const plain = run(path, 'f16')
     expect(plain.info.weightType).toBe('f16')
     expect(plain.info.weightBytes).toBeGreaterThan(1.3 * own.info.weightBytes)
