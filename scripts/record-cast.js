@@ -1,5 +1,6 @@
 /**
- * Records docs/images/cast.svg: `node scripts/record-cast.js` after `npm run build`, where tmux is.
+ * Records docs/images/cast.svg, or with `tools` docs/images/tools.svg: `node scripts/record-cast.js [tools]` after
+ * `npm run build`, where tmux is.
  *
  * What is seen is what the programs printed: tmux plays the terminal, its screen is read as it changes, and each line of
  * each screen becomes a line of one animated picture. Only the keys and the waits of more than a second are ours.
@@ -11,7 +12,8 @@ import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 
 const ROOT = join(import.meta.dirname, '..')
-const OUT = join(ROOT, 'docs/images/cast.svg')
+const NAME = process.argv[2] ?? 'cast'
+const OUT = join(ROOT, `docs/images/${NAME}.svg`)
 const [COLUMNS, ROWS] = [76, 17]
 const [LEFT, TOP, WIDTH, HEIGHT] = [16, 40, 8.43, 20]
 const TYPING_MS = 45
@@ -19,17 +21,42 @@ const LONGEST_WAIT_MS = 900
 const LAST_SCREEN_MS = 4000
 
 /** Keys, what the screen shows when they have done their work, and how long one reads it. */
-const SCENES = [
-  [['npx skein serve', /try /, 1500]],
-  [
-    ['npx skein chat', /\n> *$/, 400],
-    ['What is the capital of France?', /Paris[\s\S]*tokens[\s\S]*\n> *$/, 900],
-    ['/fork japan', /japan[\s\S]*\n[^\n]*> *$/, 600],
-    ['What is the capital of Japan?', /Tokyo[\s\S]*tokens[\s\S]*\n[^\n]*> *$/, 900],
-    ['/branch main', /main[^\n]*\n[\s\S]*> *$/, 600],
-    ['What is the capital of Italy?', /Rome[\s\S]*tokens[\s\S]*\n[^\n]*> *$/, 1200],
-  ],
-]
+const CASTS = {
+  cast: {
+    title: 'npx skein serve, then npx skein chat, a question, a fork, and back to the first branch',
+    scenes: [
+      [['npx skein serve', /try /, 1500]],
+      [
+        ['npx skein chat', /\n> *$/, 400],
+        ['What is the capital of France?', /Paris[\s\S]*tokens[\s\S]*\n> *$/, 900],
+        ['/fork japan', /japan[\s\S]*\n[^\n]*> *$/, 600],
+        ['What is the capital of Japan?', /Tokyo[\s\S]*tokens[\s\S]*\n[^\n]*> *$/, 900],
+        ['/branch main', /main[^\n]*\n[\s\S]*> *$/, 600],
+        ['What is the capital of Italy?', /Rome[\s\S]*tokens[\s\S]*\n[^\n]*> *$/, 1200],
+      ],
+    ],
+  },
+  tools: {
+    title: 'npx skein serve, then an agent whose questions the model answers by calling tools',
+    scenes: [
+      [['npx skein serve', /try /, 800]],
+      [
+        [
+          agentAsks('What is the weather in the capital of France?'),
+          /weather in Paris:.*\n\$$/,
+          2000,
+        ],
+        [agentAsks('What is 3478 plus 2589?'), /= 6067\..*\n\$$/, 2000],
+        [agentAsks('What colour is the sky?'), /is blue.*\n\$$/, 1500],
+      ],
+    ],
+  },
+}
+const { title, scenes } = CASTS[NAME]
+
+function agentAsks(question) {
+  return `node examples/mcp-agent.mjs '${question}'`
+}
 
 const home = mkdtempSync(join(tmpdir(), 'skein-cast-'))
 const tmux = (...args) =>
@@ -50,7 +77,8 @@ async function record(scene, screens) {
   let shown
   let at = performance.now()
   const look = () => {
-    const screen = tmux('capture-pane', '-e', '-p', '-t', name)
+    // npx turns a wheel while it looks for the program.
+    const screen = tmux('capture-pane', '-e', '-p', '-t', name).replace(/[\u2800-\u28ff]/g, ' ')
     if (screen === shown) return
     const waited = Math.min(performance.now() - at, LONGEST_WAIT_MS)
     screens.push({ screen, waited: Math.round(waited) })
@@ -58,7 +86,7 @@ async function record(scene, screens) {
     at = performance.now()
   }
   const until = async (pattern) => {
-    const deadline = performance.now() + 90_000
+    const deadline = performance.now() + 300_000
     for (;;) {
       look()
       if (pattern.test(tmux('capture-pane', '-p', '-t', name).trimEnd())) return
@@ -72,6 +100,7 @@ async function record(scene, screens) {
       tmux('send-keys', '-t', name, '-l', key)
       await delay(TYPING_MS)
       look()
+      screens.at(-1).waited = TYPING_MS
     }
     tmux('send-keys', '-t', name, 'Enter')
     await until(pattern)
@@ -169,7 +198,7 @@ function svgOf({ lines, total }) {
     return `<text id="l${i}"${mark} x="${LEFT}" y="${y}" xml:space="preserve">${spansOf(text)}</text>`
   })
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width.toFixed(0)} ${height}" role="img">
-<title>A terminal: npx skein serve, then npx skein chat, a question, a fork, and back to the first branch</title>
+<title>A terminal: ${title}</title>
 <style>
 text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#d7dae0;opacity:0;animation:${(total / 1000).toFixed(2)}s step-end infinite}
 ${rules.join('\n')}
@@ -184,7 +213,7 @@ ${texts.join('\n')}
 
 const screens = []
 try {
-  for (const scene of SCENES) await record(scene, screens)
+  for (const scene of scenes) await record(scene, screens)
 } finally {
   tmux('kill-server')
 }
