@@ -78,7 +78,7 @@ test('where guesses do not pay one is tried, ever more rarely, until it is right
 })
 
 test('the demo model answers the same with guesses from its text, in fewer steps, and says what became of them', async () => {
-  const text = 'Lily had a red ball. Tom had a blue kite. They went to the park. '.repeat(4)
+  const text = 'User: Hi\n\nAssistant: Hello. How are you?\n\nUser: Hi\n\nAssistant:'.repeat(4)
   const outcomes = await Promise.all(
     SPECULATE_CHOICES.map(async (speculate) => {
       const choice = { model: DEMO_MODEL, device: 'cpu', slots: 2, threads: 1, speculate } as const
