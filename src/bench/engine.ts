@@ -93,11 +93,11 @@ export function rooflineSeconds(
 }
 
 /** Runs the cases one after another; `onRow` is told of each as it ends. */
-export function benchEngine(
+export async function benchEngine(
   runner: Runner,
   plan: BenchPlan,
   onRow: (row: BenchRow) => void = () => {},
-): BenchRow[] {
+): Promise<BenchRow[]> {
   const cases: BenchCase[] = [
     ...plan.decode.map((batch) => ({ kind: 'decode' as const, batch, tokens: 1 })),
     ...plan.mixed.map(({ rows, tokens }) => ({ kind: 'mixed' as const, batch: rows, tokens })),
@@ -107,16 +107,23 @@ export function benchEngine(
       tokens,
     })),
   ]
-  return cases.map((one) => {
+  const rows: BenchRow[] = []
+  for (const one of cases) {
     const time = timerOf(one, runner)
     const row = {
       ...one,
-      forward: timing(one, time(runner, one, plan, false)),
-      step: timing(one, time(runner, one, plan, true)),
+      forward: timing(one, await time(runner, one, plan, false)),
+      step: timing(one, await time(runner, one, plan, true)),
     }
     onRow(row)
-    return row
-  })
+    rows.push(row)
+  }
+  return rows
+}
+
+/** What has landed; only a device that cannot be waited for takes turns of the event loop. */
+function outcome<T>(flight: Flight<T>): T | Promise<T> {
+  return flight.landing === undefined ? flight.result() : flight.landing.then(() => flight.result())
 }
 
 function timerOf({ kind }: BenchCase, { feedsDraws }: Runner) {
@@ -125,12 +132,12 @@ function timerOf({ kind }: BenchCase, { feedsDraws }: Runner) {
 }
 
 /** Milliseconds from the end of one step to the end of the next; the runner is never without one if it can help it. */
-function timeDecode(
+async function timeDecode(
   runner: Runner,
   { kind, batch, tokens }: BenchCase,
   plan: BenchPlan,
   draws: boolean,
-): number[] {
+): Promise<number[]> {
   const numSlots = kind === 'mixed' ? batch + 1 : batch
   for (let slot = 0; slot < numSlots; slot++) runner.clearSlot(slot)
   const prompt = Array.from({ length: tokens }, (_, t) => someToken(runner, batch, t))
@@ -150,28 +157,26 @@ function timeDecode(
     position++
     flights.push(runner.launch(rows))
   }
-  const land = () => {
-    last = flights
-      .shift()!
-      .result()
-      .flatMap(({ drawn }) => drawn.map(({ token }) => token))
+  const land = async () => {
+    const results = await outcome(flights.shift()!)
+    last = results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
   }
-  const run = () => {
+  const run = async () => {
     while (flights.length < runner.maxFlights) launch()
-    land()
+    await land()
   }
-  const times = measure(run, plan)
-  while (flights.length > 0) land()
+  const times = await measure(run, plan)
+  while (flights.length > 0) await land()
   return times
 }
 
 /** Milliseconds in which every row takes a step, where steps on their way are of different rows and wait for their own draws. */
-function timeDecodeInParts(
+async function timeDecodeInParts(
   runner: Runner,
   { kind, batch, tokens }: BenchCase,
   plan: BenchPlan,
   draws: boolean,
-): number[] {
+): Promise<number[]> {
   const slots = Array.from({ length: batch }, (_, slot) => slot)
   const numParts = Math.min(runner.maxFlights, batch)
   const parts = Array.from({ length: numParts }, (_, p) => ({
@@ -182,13 +187,13 @@ function timeDecodeInParts(
   for (const slot of kind === 'mixed' ? [...slots, batch] : slots) runner.clearSlot(slot)
   const prompt = Array.from({ length: tokens }, (_, t) => someToken(runner, batch, t))
   let position = 0
-  const land = (part: (typeof parts)[number]) => {
-    const results = part.flight?.result() ?? []
+  const land = async (part: (typeof parts)[number]) => {
+    const results = part.flight === null ? [] : await outcome(part.flight)
     part.drawn = results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
   }
-  const run = () => {
+  const run = async () => {
     for (const part of parts) {
-      land(part)
+      await land(part)
       const rows = part.slots.map((slot, i) =>
         row(slot, [part.drawn[i] ?? someToken(runner, slot, position)], draws, position),
       )
@@ -197,31 +202,31 @@ function timeDecodeInParts(
     }
     position++
   }
-  const times = measure(run, plan)
-  for (const part of parts) land(part)
+  const times = await measure(run, plan)
+  for (const part of parts) await land(part)
   return times
 }
 
 /** Milliseconds of all prompts from start to first token, in steps of the runner's token budget. */
-function timePrefill(
+async function timePrefill(
   runner: Runner,
   { batch, tokens }: BenchCase,
   plan: BenchPlan,
   draws: boolean,
-): number[] {
+): Promise<number[]> {
   const prompts = Array.from({ length: batch }, (_, slot) =>
     Array.from({ length: tokens }, (_, t) => someToken(runner, slot, t)),
   )
-  const run = () => {
+  const run = async () => {
     for (let slot = 0; slot < batch; slot++) runner.clearSlot(slot)
     const flights: Flight<RowResult[]>[] = []
     for (const rows of stepsOf(prompts, stepBudget(runner, batch * tokens), draws)) {
-      if (flights.length === runner.maxFlights) flights.shift()!.result()
+      if (flights.length === runner.maxFlights) await outcome(flights.shift()!)
       flights.push(runner.launch(rows))
     }
-    for (const flight of flights) flight.result()
+    for (const flight of flights) await outcome(flight)
   }
-  return measure(run, plan)
+  return await measure(run, plan)
 }
 
 /** As the engine shares prompts out (microbatches.ts): on a pipeline the devices read parts of them at once. */
@@ -260,14 +265,17 @@ function row(slot: number, tokens: readonly number[], draws: boolean, position: 
 }
 
 /** Repeats until both minima are met, after two repeats that warm caches and threads. */
-function measure(run: () => void, { minRepeats, minSeconds }: BenchPlan): number[] {
-  run()
-  run()
+async function measure(
+  run: () => Promise<void>,
+  { minRepeats, minSeconds }: BenchPlan,
+): Promise<number[]> {
+  await run()
+  await run()
   const times: number[] = []
   let before = performance.now()
   const end = before + 1000 * minSeconds
   while (times.length < minRepeats || before < end) {
-    run()
+    await run()
     const now = performance.now()
     times.push(now - before)
     before = now

@@ -5,7 +5,7 @@ import type { BatchRow } from '../../../src/model/runner.ts'
 import { DeferredRunner } from '../../helpers/deferred-runner.ts'
 import { FakeRunner } from '../../helpers/fake-runner.ts'
 
-test('decode and prefill run as asked, with and without draws, in steps that fit', () => {
+test('decode and prefill run as asked, with and without draws, in steps that fit', async () => {
   const runner = new FakeRunner({ numSlots: 4, maxTokens: 10 })
   const seen = { drawing: 0, silent: 0, feeding: 0 }
   runner.onStep = (rows: readonly BatchRow[]) => {
@@ -21,7 +21,7 @@ test('decode and prefill run as asked, with and without draws, in steps that fit
     minSeconds: 0,
   }
   const told: string[] = []
-  const rows = benchEngine(new DeferredRunner(runner), plan, ({ kind }) => told.push(kind))
+  const rows = await benchEngine(new DeferredRunner(runner), plan, ({ kind }) => told.push(kind))
   expect(told).toEqual(['decode', 'decode', 'prefill'])
   expect(rows.map(({ batch, tokens }) => [batch, tokens])).toEqual([
     [1, 1],
@@ -39,12 +39,12 @@ test('decode and prefill run as asked, with and without draws, in steps that fit
   expect(Math.min(seen.drawing, seen.silent)).toBeGreaterThan(20)
 })
 
-test('a runner whose steps cannot feed draws has a part of the rows in each', () => {
+test('a runner whose steps cannot feed draws has a part of the rows in each', async () => {
   const runner = new FakeRunner({ numSlots: 8, maxTokens: 2000 })
   const late = new DeferredRunner(runner, 3, false)
   const prompts = [{ prompts: 2, tokens: 600 }]
   const plan = { decode: [8], mixed: [], prefill: prompts, minRepeats: 4, minSeconds: 0 }
-  benchEngine(late, plan)
+  await benchEngine(late, plan)
   expect(late.deepest).toBe(3)
   const decode = runner.log.filter(({ tokens }) => tokens < 100)
   expect(decode.map(({ slots }) => slots.join()).slice(0, 4)).toEqual([
@@ -54,7 +54,7 @@ test('a runner whose steps cannot feed draws has a part of the rows in each', ()
   expect(prefill.map(({ tokens }) => tokens).slice(0, 3)).toEqual([400, 400, 400])
 })
 
-test('a mixed case has a prompt of as many tokens in every step, and answers that feed their draws', () => {
+test('a mixed case has a prompt of as many tokens in every step, and answers that feed their draws', async () => {
   const runner = new FakeRunner({ numSlots: 5, maxTokens: 40 })
   let seen = 0
   runner.onStep = (rows: readonly BatchRow[]) => {
@@ -63,13 +63,13 @@ test('a mixed case has a prompt of as many tokens in every step, and answers tha
   }
   const mixed = [{ rows: 3, tokens: 16 }]
   const plan = { decode: [], mixed, prefill: [], minRepeats: 4, minSeconds: 0 }
-  const [row] = benchEngine(new DeferredRunner(runner), plan)
+  const [row] = await benchEngine(new DeferredRunner(runner), plan)
   expect(row).toMatchObject({ kind: 'mixed', batch: 3, tokens: 16 })
   expect(row!.step.tokensPerSecond).toBeCloseTo((1000 * 19) / row!.step.milliseconds, 6)
   expect(seen).toBeGreaterThan(4)
   // On a pipeline the prompt is beside the first part of them.
   const late = new FakeRunner({ numSlots: 5, maxTokens: 40 })
-  benchEngine(new DeferredRunner(late, 3, false), plan)
+  await benchEngine(new DeferredRunner(late, 3, false), plan)
   expect(late.log.slice(0, 3).map(({ tokens }) => tokens)).toEqual([17, 1, 1])
 })
 
