@@ -1,20 +1,25 @@
-// Several products y = epilogue(x·Wᵀ + bias) of one type of weights in one launch. Every output is summed in one order,
-// whatever the number of tokens: LANES lanes take every LANESth chunk of the inputs each, and their sums are added as a tree.
+// Several products y = epilogue(x·Wᵀ + bias) of one type of weights in one launch. The inputs of an output are cut into
+// SEGMENTS runs of whole units; each run is summed from its first input to its last, then the runs in their order. So an
+// output has the same bits whatever the number of tokens, and however the work is shared out.
+//
+// Weights are in blocks of 16 outputs: of each unit of inputs, which has 16 bytes, first that of the first output, then that
+// of the second, …
 #include "step.wgsl"
 #include "math.wgsl"
-const LANES = 8u;
+const SEGMENTS = 16u;
+const BLOCK = 16u;
 const NO_BIAS = 0xffffffffu;
 
 struct Job {
   x: u32,
   y: u32,
   bias: u32,
-  weight: u32, // in vectors of 16 bytes
+  weight: u32, // in units
   scales: u32, // in words
   rows: u32,
   columns: u32,
-  chunks: u32, // of a row
-  first: u32, // workgroup
+  units: u32, // of a row
+  first: u32, // block of the launch
   epilogue: u32,
   y_stride: u32,
   pad: u32,
@@ -30,9 +35,9 @@ struct Params {
 @group(1) @binding(1) var<storage, read> weights: array<vec4u>;
 @group(1) @binding(2) var<storage, read> scales: array<u32>;
 
-fn job_of(group: u32) -> Job {
+fn job_of(block: u32) -> Job {
   var j = 0u;
-  while (j + 1u < p.num_jobs && group >= p.jobs[j + 1u].first) { j++; }
+  while (j + 1u < p.num_jobs && block >= p.jobs[j + 1u].first) { j++; }
   return p.jobs[j];
 }
 

@@ -1,13 +1,13 @@
 // Operands number by number, of any width.
 @group(0) @binding(0) var<storage, read_write> arena: array<f32>;
 
-fn x1(job: Job, t: u32, k: u32) -> f32 {
+fn x1(job: Job, first: u32, k: u32) -> f32 {
   if (k >= job.columns) { return 0.0; }
-  return arena[job.x + t * job.columns + k];
+  return arena[first + k];
 }
 
-fn x4(job: Job, t: u32, k: u32) -> vec4f {
-  return vec4f(x1(job, t, k), x1(job, t, k + 1u), x1(job, t, k + 2u), x1(job, t, k + 3u));
+fn x4(job: Job, first: u32, k: u32) -> vec4f {
+  return vec4f(x1(job, first, k), x1(job, first, k + 1u), x1(job, first, k + 2u), x1(job, first, k + 3u));
 }
 
 /** Outputs [first, first + 4) of a token. */

@@ -1,7 +1,7 @@
-// Operands in vectors of four: widths are whole chunks and multiples of four outputs.
+// Operands in vectors of four: widths are whole units and multiples of four outputs.
 @group(0) @binding(0) var<storage, read_write> arena: array<vec4f>;
 
-fn x4(job: Job, t: u32, k: u32) -> vec4f { return arena[(job.x + t * job.columns + k) >> 2u]; }
+fn x4(job: Job, first: u32, k: u32) -> vec4f { return arena[(first + k) >> 2u]; }
 
 /** Outputs [first, first + 4) of a token. */
 fn store4(job: Job, t: u32, first: u32, sum: vec4f) {

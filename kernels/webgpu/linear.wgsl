@@ -1,61 +1,107 @@
-// Products of few tokens: eight outputs a workgroup, NT tokens along y, each weight read once for all of them.
+// Products. A thread sums R outputs of NT tokens: a weight that was read is used NT times, an input R times. Of a workgroup's
+// sixteen teams of sixteen threads, one for each output of a block, LANES share the runs of the inputs; the others have other
+// tokens.
 #include "linear-jobs.wgsl"
 #include OPERANDS
 #include WEIGHTS
 
-const OUTPUTS = 8u;
-const THREADS = 64u; // OUTPUTS · LANES
-var<workgroup> partials: array<f32, 512>; // NT · THREADS at most
+const TEAMS = 16u;
+const GROUPS = TEAMS / LANES;
+var<workgroup> partials: array<f32, NT * BLOCK * TEAMS>;
+var<workgroup> results: array<f32, NT * BLOCK * GROUPS>;
 
-@compute @workgroup_size(THREADS)
+@compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) thread: u32) {
-  let job = job_of(group.x);
-  let lane = thread & (LANES - 1u);
-  let first = (group.x - job.first) * OUTPUTS;
-  let row = min(first + thread / LANES, job.rows - 1u);
+  let job = job_of(group.x * R);
+  let blocks = (job.rows + BLOCK - 1u) / BLOCK;
+  let block = group.x * R - job.first;
+  if (block >= blocks) { return; }
+  let row = thread % BLOCK;
+  let team = thread / BLOCK;
+  let lane = team % LANES;
   let count = num_inputs();
-  let t0 = group.y * NT;
-  var sums: array<f32, NT>;
-  var chunk = lane;
-  while (chunk < job.chunks) {
-    var held: array<Chunk, UNROLL>;
-    for (var u = 0u; u < UNROLL; u++) {
-      held[u] = load_chunk(job, row, min(chunk + u * LANES, job.chunks - 1u));
-    }
-    for (var u = 0u; u < UNROLL; u++) {
-      if (chunk < job.chunks) {
-        let w = decode(held[u]);
-        for (var i = 0u; i < NT; i++) {
-          let t = min(t0 + i, count - 1u);
-          var sum = select(sums[i], 0.0, IS_SCALED);
-          for (var q = 0u; q < CHUNK4; q++) {
-            let x = x4(job, t, chunk * CHUNK + 4u * q);
-            sum = fma(w[q].x, x.x, sum);
-            sum = fma(w[q].y, x.y, sum);
-            sum = fma(w[q].z, x.z, sum);
-            sum = fma(w[q].w, x.w, sum);
+  let t0 = group.y * GROUPS * NT;
+  let own_token = t0 + team / LANES * NT;
+#repeat i NT
+  let input$i = job.x + min(own_token + $iu, count - 1u) * job.columns;
+#end i
+#repeat j R
+  let block$j = min(block + $ju, blocks - 1u);
+  let first$j = job.weight + block$j * BLOCK * job.units + row;
+#end j
+
+  let run = (job.units + SEGMENTS - 1u) / SEGMENTS;
+  var totals: array<f32, R * NT>;
+  for (var segment = lane; segment < SEGMENTS; segment += LANES) {
+    var sums: array<f32, R * NT>;
+    let end = min((segment + 1u) * run, job.units);
+    for (var unit = segment * run; unit < end; unit += UNROLL) {
+#repeat u UNROLL
+      let at$u = min(unit + $uu, end - 1u);
+#repeat j R
+      var bits$u$j = weights[first$j + at$u * BLOCK];
+      let scale$u$j = scale_of(job, block$j, row, at$u);
+#end j
+#end u
+#repeat u UNROLL
+      if (unit + $uu < end) {
+        for (var s = 0u; s < STEPS; s++) {
+          let k = (unit + $uu) * UNIT + 4u * QUADS * s;
+#repeat j R
+          let w$j = decode(bits$u$j, scale$u$j);
+          bits$u$j = next_step(bits$u$j);
+#end j
+#repeat q QUADS
+#repeat i NT
+          {
+            let x = x4(job, input$i, k + 4u * $qu);
+#repeat j R
+            sums[$ju * NT + $iu] = dot_from(w$j[$qu], x, sums[$ju * NT + $iu]);
+#end j
           }
-          sums[i] = select(sum, fma(scale_of(held[u]), sum, sums[i]), IS_SCALED);
+#end i
+#end q
         }
       }
-      chunk += LANES;
+#end u
+    }
+#repeat j R
+#repeat i NT
+    totals[$ju * NT + $iu] += sums[$ju * NT + $iu];
+#end i
+#end j
+  }
+
+#repeat j R
+#repeat i NT
+  if (LANES == 1u) {
+    results[(team * NT + $iu) * BLOCK + row] = totals[$ju * NT + $iu];
+  } else {
+    partials[($iu * TEAMS + team) * BLOCK + row] = totals[$ju * NT + $iu];
+  }
+#end i
+  workgroupBarrier();
+  if (LANES > 1u) {
+    if (team < NT) {
+      var sum = 0.0;
+      for (var l = 0u; l < TEAMS; l++) { sum += partials[(team * TEAMS + l) * BLOCK + row]; }
+      results[team * BLOCK + row] = sum;
+    }
+    workgroupBarrier();
+  }
+  for (var v = thread; v < NT * GROUPS * 4u; v += 256u) {
+    let t = t0 + v / 4u;
+    let quad = 4u * v;
+    if (t < count) {
+      store4(job, t, (block + $ju) * BLOCK + 4u * (v % 4u),
+        vec4f(results[quad], results[quad + 1u], results[quad + 2u], results[quad + 3u]));
     }
   }
-  for (var i = 0u; i < NT; i++) { partials[i * THREADS + thread] = sums[i]; }
   workgroupBarrier();
-  if (thread >= 2u * NT) { return; }
-  let i = thread >> 1u;
-  if (t0 + i >= count) { return; }
-  let quad = 4u * (thread & 1u);
-  store4(job, t0 + i, first + quad, vec4f(
-    tree(i * THREADS + quad * LANES),
-    tree(i * THREADS + (quad + 1u) * LANES),
-    tree(i * THREADS + (quad + 2u) * LANES),
-    tree(i * THREADS + (quad + 3u) * LANES),
-  ));
+#end j
 }
 
-fn tree(at: u32) -> f32 {
-  return ((partials[at] + partials[at + 1u]) + (partials[at + 2u] + partials[at + 3u])) +
-    ((partials[at + 4u] + partials[at + 5u]) + (partials[at + 6u] + partials[at + 7u]));
+/** sum + w·x, one after the other. */
+fn dot_from(w: vec4f, x: vec4f, sum: f32) -> f32 {
+  return fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum))));
 }

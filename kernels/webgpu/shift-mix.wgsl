@@ -47,6 +47,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
   }
   if (!isFirst) { return; }
   let last = p.x + (row_start(row + 1u) - 1u) * p.channels;
-  let end = row_stats(last, p.channels, p.eps, thread);
+  var end = stats;
+  if (last != at) { end = row_stats(last, p.channels, p.eps, thread); }
   for (var c = thread; c < p.channels; c += WG) { states[state + c] = normed(last, end, c); }
 }

@@ -1,25 +1,18 @@
-// Weights of bf16: eight a chunk.
-const CHUNK = 8u;
-const CHUNK4 = 2u;
-const IS_SCALED = false;
+// Weights of bf16: eight a unit.
+const UNIT = 8u;
+const STEPS = 1u;
+const QUADS = 2u;
 
-struct Chunk {
-  bits: vec4u,
-}
-
-fn load_chunk(job: Job, row: u32, chunk: u32) -> Chunk {
-  return Chunk(weights[job.weight + row * job.chunks + chunk]);
-}
+fn scale_of(job: Job, block: u32, row: u32, unit: u32) -> f32 { return 1.0; }
+fn next_step(bits: vec4u) -> vec4u { return bits; }
 
 fn pair(word: u32) -> vec2f {
   return bitcast<vec2f>(vec2u(word << 16u, word & 0xffff0000u));
 }
 
-fn decode(c: Chunk) -> array<vec4f, CHUNK4> {
-  return array<vec4f, CHUNK4>(
-    vec4f(pair(c.bits.x), pair(c.bits.y)),
-    vec4f(pair(c.bits.z), pair(c.bits.w)),
+fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
+  return array<vec4f, QUADS>(
+    vec4f(pair(bits.x), pair(bits.y)),
+    vec4f(pair(bits.z), pair(bits.w)),
   );
 }
-
-fn scale_of(c: Chunk) -> f32 { return 1.0; }

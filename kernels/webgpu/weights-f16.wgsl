@@ -1,21 +1,13 @@
-// Weights of f16: eight a chunk.
-const CHUNK = 8u;
-const CHUNK4 = 2u;
-const IS_SCALED = false;
+// Weights of f16: eight a unit.
+const UNIT = 8u;
+const STEPS = 1u;
+const QUADS = 2u;
 
-struct Chunk {
-  bits: vec4u,
-}
-
-fn load_chunk(job: Job, row: u32, chunk: u32) -> Chunk {
-  return Chunk(weights[job.weight + row * job.chunks + chunk]);
-}
-
-fn decode(c: Chunk) -> array<vec4f, CHUNK4> {
-  return array<vec4f, CHUNK4>(
-    vec4f(unpack2x16float(c.bits.x), unpack2x16float(c.bits.y)),
-    vec4f(unpack2x16float(c.bits.z), unpack2x16float(c.bits.w)),
+fn scale_of(job: Job, block: u32, row: u32, unit: u32) -> f32 { return 1.0; }
+fn next_step(bits: vec4u) -> vec4u { return bits; }
+fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
+  return array<vec4f, QUADS>(
+    vec4f(unpack2x16float(bits.x), unpack2x16float(bits.y)),
+    vec4f(unpack2x16float(bits.z), unpack2x16float(bits.w)),
   );
 }
-
-fn scale_of(c: Chunk) -> f32 { return 1.0; }

@@ -1,20 +1,10 @@
-// Weights of f32: eight a chunk.
-const CHUNK = 8u;
-const CHUNK4 = 2u;
-const IS_SCALED = false;
+// Weights of f32: four a unit.
+const UNIT = 4u;
+const STEPS = 1u;
+const QUADS = 1u;
 
-struct Chunk {
-  low: vec4u,
-  high: vec4u,
+fn scale_of(job: Job, block: u32, row: u32, unit: u32) -> f32 { return 1.0; }
+fn next_step(bits: vec4u) -> vec4u { return bits; }
+fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
+  return array<vec4f, QUADS>(bitcast<vec4f>(bits));
 }
-
-fn load_chunk(job: Job, row: u32, chunk: u32) -> Chunk {
-  let at = job.weight + 2u * (row * job.chunks + chunk);
-  return Chunk(weights[at], weights[at + 1u]);
-}
-
-fn decode(c: Chunk) -> array<vec4f, CHUNK4> {
-  return array<vec4f, CHUNK4>(bitcast<vec4f>(c.low), bitcast<vec4f>(c.high));
-}
-
-fn scale_of(c: Chunk) -> f32 { return 1.0; }

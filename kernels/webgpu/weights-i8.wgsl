@@ -1,32 +1,16 @@
-// Weights of 8-bit integers: 32 a chunk, which share a scale.
-const CHUNK = 32u;
-const CHUNK4 = 8u;
-const IS_SCALED = true;
+// Weights of 8-bit integers, 16 a unit; two units share a scale.
+const UNIT = 16u;
+const STEPS = 4u;
+const QUADS = 1u;
 #include "scales.wgsl"
 
-struct Chunk {
-  low: vec4u,
-  high: vec4u,
-  scale: f32,
-}
+fn scale_of(job: Job, block: u32, row: u32, unit: u32) -> f32 { return scale_at(job, block, row, 2u, unit); }
+fn next_step(bits: vec4u) -> vec4u { return bits.yzww; }
 
-fn load_chunk(job: Job, row: u32, chunk: u32) -> Chunk {
-  let index = row * job.chunks + chunk;
-  let at = job.weight + 2u * index;
-  return Chunk(weights[at], weights[at + 1u], scale_at(job.scales, index));
+/** A byte + 128 becomes the eight highest bits of a fraction: 1 + (i + 128) / 256, of which the rest is exact. */
+fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
+  let word = bits.x ^ 0x80808080u;
+  let bytes = vec4u(word << 15u, word << 7u, word >> 1u, word >> 9u) & vec4u(0x007f8000u);
+  let ones = bitcast<vec4f>(bytes | vec4u(0x3f800000u));
+  return array<vec4f, QUADS>(fma(ones, vec4f(256.0 * scale), vec4f(-384.0 * scale)));
 }
-
-/** Four signed bytes. */
-fn four(word: u32) -> vec4f {
-  let w = vec4i(vec4u(word << 24u, word << 16u, word << 8u, word));
-  return vec4f(w >> vec4u(24u));
-}
-
-fn decode(c: Chunk) -> array<vec4f, CHUNK4> {
-  return array<vec4f, CHUNK4>(
-    four(c.low.x), four(c.low.y), four(c.low.z), four(c.low.w),
-    four(c.high.x), four(c.high.y), four(c.high.z), four(c.high.w),
-  );
-}
-
-fn scale_of(c: Chunk) -> f32 { return c.scale; }

@@ -1,28 +1,22 @@
-// Weights of 4-bit integers, stored + 8: 32 a chunk, which share a scale.
-const CHUNK = 32u;
-const CHUNK4 = 8u;
-const IS_SCALED = true;
+// Weights of 4-bit integers, stored + 8: 32 a unit, which share a scale.
+const UNIT = 32u;
+const STEPS = 4u;
+const QUADS = 2u;
 #include "scales.wgsl"
 
-struct Chunk {
-  bits: vec4u,
-  scale: f32,
+fn scale_of(job: Job, block: u32, row: u32, unit: u32) -> f32 { return scale_at(job, block, row, 1u, unit); }
+fn next_step(bits: vec4u) -> vec4u { return bits.yzww; }
+
+/** Four bits become the highest of a fraction: 1 + (i + 8) / 16, of which the rest is exact. */
+fn four(bits: vec4u, scale: f32) -> vec4f {
+  let ones = bitcast<vec4f>((bits & vec4u(0x00780000u)) | vec4u(0x3f800000u));
+  return fma(ones, vec4f(16.0 * scale), vec4f(-24.0 * scale));
 }
 
-fn load_chunk(job: Job, row: u32, chunk: u32) -> Chunk {
-  let index = row * job.chunks + chunk;
-  return Chunk(weights[job.weight + index], scale_at(job.scales, index));
-}
-
-fn four(word: u32) -> vec4f {
-  return vec4f((vec4u(word) >> vec4u(0u, 4u, 8u, 12u)) & vec4u(15u)) - vec4f(8.0);
-}
-
-fn decode(c: Chunk) -> array<vec4f, CHUNK4> {
-  return array<vec4f, CHUNK4>(
-    four(c.bits.x), four(c.bits.x >> 16u), four(c.bits.y), four(c.bits.y >> 16u),
-    four(c.bits.z), four(c.bits.z >> 16u), four(c.bits.w), four(c.bits.w >> 16u),
+fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
+  let w = bits.x;
+  return array<vec4f, QUADS>(
+    four(vec4u(w << 19u, w << 15u, w << 11u, w << 7u), scale),
+    four(vec4u(w << 3u, w >> 1u, w >> 5u, w >> 9u), scale),
   );
 }
-
-fn scale_of(c: Chunk) -> f32 { return c.scale; }

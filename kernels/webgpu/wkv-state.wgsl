@@ -3,11 +3,14 @@
 
 fn load_state(at: u32) -> array<vec4f, N4> {
   var s: array<vec4f, N4>;
-  for (var j = 0u; j < N4; j++) { s[j] = states[at + j]; }
+#repeat j N4
+  s[$j] = states[at + $ju];
+#end j
   return s;
 }
 
 fn store_state(at: u32, s: array<vec4f, N4>) {
-  var copy = s;
-  for (var j = 0u; j < N4; j++) { states[at + j] = copy[j]; }
+#repeat j N4
+  states[at + $ju] = s[$j];
+#end j
 }

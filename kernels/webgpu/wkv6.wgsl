@@ -56,28 +56,34 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
     shared_w[i] = decay(arena[p.w + at]);
     shared_bonus[i] = r * u * k;
     workgroupBarrier();
-    var bonus = 0.0;
-    for (var j = 0u; j < N; j++) { bonus += shared_bonus[j]; }
+    var bonus = vec4f();
     var y = vec4f();
-    for (var j = 0u; j < N4; j++) {
-      let q = 4u * j;
+#repeat j N4
+    {
+      let q = 4u * $ju;
+      bonus += vec4f(shared_bonus[q], shared_bonus[q + 1u], shared_bonus[q + 2u], shared_bonus[q + 3u]);
       let w = vec4f(shared_w[q], shared_w[q + 1u], shared_w[q + 2u], shared_w[q + 3u]);
       let key = vec4f(shared_k[q], shared_k[q + 1u], shared_k[q + 2u], shared_k[q + 3u]);
       let query = vec4f(shared_r[q], shared_r[q + 1u], shared_r[q + 2u], shared_r[q + 3u]);
-      y = fma(s[j], query, y);
-      s[j] = fma(vec4f(v), key, s[j] * w);
+      y = fma(s[$j], query, y);
+      s[$j] = fma(vec4f(v), key, s[$j] * w);
     }
-    shared_y[i] = fma(bonus, v, (y.x + y.y) + (y.z + y.w));
+#end j
+    shared_y[i] = fma(sum4(bonus), v, sum4(y));
     workgroupBarrier();
-    var sum = 0.0;
-    for (var j = 0u; j < N; j++) { sum += shared_y[j]; }
-    let mean = sum / f32(N);
-    var variance = 0.0;
-    for (var j = 0u; j < N; j++) {
-      let d = shared_y[j] - mean;
+    var total = vec4f();
+    for (var j = 0u; j < N4; j++) {
+      let q = 4u * j;
+      total += vec4f(shared_y[q], shared_y[q + 1u], shared_y[q + 2u], shared_y[q + 3u]);
+    }
+    let mean = sum4(total) / f32(N);
+    var variance = vec4f();
+    for (var j = 0u; j < N4; j++) {
+      let q = 4u * j;
+      let d = vec4f(shared_y[q], shared_y[q + 1u], shared_y[q + 2u], shared_y[q + 3u]) - mean;
       variance = fma(d, d, variance);
     }
-    let normed = (shared_y[i] - mean) / sqrt(variance / f32(N) + p.eps);
+    let normed = (shared_y[i] - mean) / sqrt(sum4(variance) / f32(N) + p.eps);
     let g = arena[p.g + at];
     arena[p.out + at] = (normed * gain + bias) * g * sigmoid(g);
   }

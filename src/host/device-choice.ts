@@ -6,12 +6,15 @@ import { existsSync } from 'node:fs'
 import { freemem } from 'node:os'
 import type { Backend } from '../backend/backend.ts'
 import { createCpuBackend } from '../backend/cpu/cpu.ts'
+import { cpuReport } from '../backend/cpu/isa.ts'
+import { CpuQuantiser } from '../backend/cpu/quantise.ts'
 import { type CudaBackend, createCudaBackend } from '../backend/cuda/cuda.ts'
 import { CudaDevice } from '../backend/cuda/device/device.ts'
 import { isCapable } from '../backend/cuda/driver/device-info.ts'
 import { cudaReport } from '../backend/cuda/report.ts'
 import { createReferenceBackend } from '../backend/reference/reference.ts'
 import { webgpuReport } from '../backend/webgpu/adapter.ts'
+import type { Quantise } from '../backend/webgpu/resources.ts'
 import { testBackend } from '../backend/webgpu/self-test.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../backend/webgpu/webgpu.ts'
 import { SkeinError } from '../errors.ts'
@@ -85,9 +88,25 @@ export async function prepareDevice({ device = 'auto' }: BackendOptions): Promis
   if (device === 'auto') return prepareBest()
   if (!isWebgpu(device)) return
   const index = adapterOf(device)
-  const backend = await openWebgpuBackend(index)
+  const backend = await openWebgpuBackend(index, quantiseByCpu())
   await testBackend(backend)
   prepared.set(index, backend)
+}
+
+/** The adapter that a choice opens, once prepared; null where it opens another kind of device. */
+export function adapterChosen({ device = 'auto' }: BackendOptions): number | null {
+  if (device === 'auto') return prepared.keys().next().value ?? null
+  return isWebgpu(device) ? adapterOf(device) : null
+}
+
+/** By the CPU kernels, which give the same bytes some hundred times as fast; undefined where they are not built. */
+function quantiseByCpu(): Quantise | undefined {
+  if (cpuReport().problem !== null) return undefined
+  let quantiser: CpuQuantiser | null = null
+  return (...rows) => {
+    quantiser ??= new CpuQuantiser()
+    return quantiser.quantise(...rows)
+  }
 }
 
 /** A GPU that cuda does not reach. Software adapters are slower than the CPU kernels. */

@@ -184,7 +184,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
     'a row of %s products is the same bits alone and in any batch, at any place',
     async (type) => {
       const [rows, columns] = [192, 320]
-      const count = device.isSlow ? 40 : 512
+      const count = device.isSlow ? 80 : 512
       const x = normals(count * columns, 3)
       const c = { rows, columns, type, source: 'bf16' } as const
       const all = await multiply(tested, { ...c, tokens: count }, x)

@@ -3,9 +3,16 @@ import { createBatch } from '../../src/backend/backend.ts'
 import { flightOf, landed } from '../../src/backend/flight.ts'
 import { webgpuReport } from '../../src/backend/webgpu/adapter.ts'
 import { testBackend } from '../../src/backend/webgpu/self-test.ts'
+import { measureWebgpu } from '../../src/backend/webgpu/speed.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
-import { openBackend, parseDevice } from '../../src/host/device-choice.ts'
-import { DEMO_MODEL } from '../../src/host/load.ts'
+import { benchEngine } from '../../src/bench/engine.ts'
+import {
+  adapterChosen,
+  openBackend,
+  parseDevice,
+  prepareDevice,
+} from '../../src/host/device-choice.ts'
+import { DEMO_MODEL, loadRunner } from '../../src/host/load.ts'
 import { load } from '../../src/index.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 import { normals, randomSource, read, run } from './kit.ts'
@@ -89,6 +96,22 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
       return both
     }
     expect(await answer('webgpu')).toEqual(await answer('cpu'))
+  })
+
+  test('the bench of a runner on it, and the limits that its figures are held against', async () => {
+    const { bytesPerSecond, operationsPerSecond } = await measureWebgpu(0)
+    expect(bytesPerSecond).toBeGreaterThan(1e6)
+    expect(operationsPerSecond).toBeGreaterThan(1e6)
+    const choice = { model: DEMO_MODEL, device: 'webgpu', slots: 2, maxTokens: 16 } as const
+    await prepareDevice(choice)
+    expect(adapterChosen(choice)).toBe(0)
+    const runner = loadRunner(choice)
+    const prefill = [{ prompts: 1, tokens: 2 }]
+    const plan = { decode: [1], mixed: [], prefill, minRepeats: 2, minSeconds: 0 }
+    const rows = await benchEngine(runner, plan)
+    runner.dispose()
+    expect(rows.map(({ kind }) => kind)).toEqual(['decode', 'prefill'])
+    for (const { step } of rows) expect(step.tokensPerSecond).toBeGreaterThan(0)
   })
 
   test('a command that waits for its device is told what to use', async () => {

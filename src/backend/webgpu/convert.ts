@@ -1,7 +1,7 @@
 /** Rows of a checkpoint in the type that a device holds, on the host. Knows no layout but rows. */
 import { SkeinError } from '../../errors.ts'
 import type { MatrixSource, WeightType } from '../backend.ts'
-import { bf16Nearest } from '../reference/quantise.ts'
+import { bf16Nearest, bf16ToNumber } from '../reference/quantise.ts'
 import { f16ToNumber, roundToF16 } from '../reference/tensors.ts'
 
 /** Little-endian elements of a source's rows in another of its types. */
@@ -9,9 +9,9 @@ export function narrowRows(
   bytes: Uint8Array,
   { name, dtype }: MatrixSource,
   type: WeightType,
-  _rows: number,
 ): Uint8Array {
   if (dtype === type) return bytes
+  if (dtype === 'bf16' && type === 'f16') return bf16ToF16(bytes, name)
   const floats = dtype === 'f32' ? aligned(bytes) : toFloats(bytes, dtype)
   if (type === 'f32') return new Uint8Array(floats.buffer, floats.byteOffset, floats.byteLength)
   const words = new Uint16Array(floats.length)
@@ -28,6 +28,26 @@ export function widenRows(bytes: Uint8Array, rows: number, rowBytes: number): Ui
   for (let row = 0; row < rows; row++)
     wide.set(bytes.subarray(row * own, (row + 1) * own), row * rowBytes)
   return wide
+}
+
+/** Of every bf16 the nearest f16, made at first use. u16 [65536] */
+let halves: Uint16Array | null = null
+/** Stands for those beyond the range: a NaN that no conversion gives. */
+const BEYOND = 0x7fff
+
+function bf16ToF16(bytes: Uint8Array, name: string): Uint8Array {
+  halves ??= Uint16Array.from({ length: 2 ** 16 }, (_, bits) => {
+    const value = bf16ToNumber(bits)
+    return Math.abs(value) > MAX_F16 ? BEYOND : f16Bits(value, name)
+  })
+  const out = new Uint16Array(bytes.length / 2)
+  for (let i = 0; i < out.length; i++) {
+    const bits = bytes[2 * i]! | (bytes[2 * i + 1]! << 8)
+    const half = halves[bits]!
+    if (half === BEYOND) f16Bits(bf16ToNumber(bits), name)
+    out[i] = half
+  }
+  return new Uint8Array(out.buffer)
 }
 
 function aligned(bytes: Uint8Array): Float32Array {

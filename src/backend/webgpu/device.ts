@@ -5,7 +5,7 @@
 /// <reference types="@webgpu/types" />
 import { assert, SkeinError } from '../../errors.ts'
 import { describeAdapter, type OpenedDevice } from './adapter.ts'
-import { readSource } from './source.ts'
+import { type Constants, readSource } from './source.ts'
 
 /** Values of GPUBufferUsage, which Node has no global for. */
 export const USAGE = { mapRead: 1, copySrc: 4, copyDst: 8, uniform: 64, storage: 128 } as const
@@ -20,8 +20,6 @@ const FIRST_ARENA_BYTES = 1 << 20
 /** Tensors begin at multiples of so many numbers: vectors of four never straddle. */
 const TENSOR_UNIT = 16
 
-export type Constants = Readonly<Record<string, number>>
-
 export interface KernelVariant {
   readonly constants?: Constants
   /** Files that `#include NAME` stands for. */
@@ -35,6 +33,7 @@ export class WebgpuDevice {
   readonly name: string
   readonly maxBinding: number
   readonly threads: number
+  readonly isSoftware: boolean
   /** Resolves when the device is gone, with the reason. */
   readonly lost: Promise<string>
   #arena: GPUBuffer
@@ -52,6 +51,7 @@ export class WebgpuDevice {
     const { name, isSoftware } = describeAdapter(adapter)
     this.gpu = device
     this.name = name
+    this.isSoftware = isSoftware
     const { limits } = device
     this.maxBinding = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize)
     this.threads = Math.min(
@@ -231,9 +231,9 @@ export class WebgpuDevice {
     const key = JSON.stringify([file, groups, constants, files])
     let pipeline = this.#pipelines.get(key)
     if (pipeline === undefined) {
-      const values = Object.entries({ WG: this.threads, ...constants })
-      const lines = values.map(([name, value]) => `const ${name} = ${value}u;`)
-      const code = `${lines.join('\n')}\n${readSource(file, files)}`
+      const values = { WG: this.threads, ...constants }
+      const lines = Object.entries(values).map(([name, value]) => `const ${name} = ${value}u;`)
+      const code = `${lines.join('\n')}\n${readSource(file, files, values)}`
       const module = this.gpu.createShaderModule({ label: file, code })
       const bindGroupLayouts = groups.map((access) => this.layout(access))
       const layout = this.gpu.createPipelineLayout({ bindGroupLayouts })

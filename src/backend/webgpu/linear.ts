@@ -6,18 +6,38 @@
 import { assert } from '../../errors.ts'
 import type { Epilogue, LinearJob } from '../backend.ts'
 import type { Launch, Recorder, StepShape } from './launch.ts'
-import { CHUNK, type HeldType, type Part, tensorOf, WebgpuMatrix } from './resources.ts'
+import { BLOCK_ROWS, type HeldType, type Part, tensorOf, UNIT, WebgpuMatrix } from './resources.ts'
 
-/** Outputs of a workgroup; see linear.wgsl. */
-const OUTPUTS = 8
 /** Jobs that the parameters of a launch have room for. */
 const MAX_JOBS = 8
-/** Tokens that a weight is read for at once, and chunks on their way to each lane meanwhile. */
-export const VARIANTS = [
-  { tokens: 1, unroll: 4 },
-  { tokens: 4, unroll: 2 },
-  { tokens: 8, unroll: 1 },
-] as const
+/** Jobs begin at multiples of so many blocks: as many as a workgroup has at most. */
+const MOST_BLOCKS = 4
+
+/** Forms of linear.wgsl: what a thread sums at once, and how many units are on their way to it meanwhile. */
+interface Form {
+  /** Tokens, and blocks of outputs. */
+  readonly NT: number
+  readonly R: number
+  readonly UNROLL: number
+  /** Teams that share the inputs of an output; with one, each has tokens of its own. */
+  readonly LANES: 16 | 1
+}
+
+/** Of a workgroup. */
+const TEAMS = 16
+
+/** By the most tokens of a step that each is for. */
+const FORMS: readonly (readonly [tokens: number, form: Form])[] = [
+  [1, { NT: 1, R: 1, UNROLL: 4, LANES: 16 }],
+  [2, { NT: 2, R: 2, UNROLL: 2, LANES: 16 }],
+  [4, { NT: 4, R: 2, UNROLL: 2, LANES: 16 }],
+  [64, { NT: 8, R: 4, UNROLL: 1, LANES: 16 }],
+  [Number.POSITIVE_INFINITY, { NT: 8, R: 4, UNROLL: 1, LANES: 1 }],
+]
+
+function formFor(tokens: number): Form {
+  return FORMS.find(([most]) => tokens <= most)![1]
+}
 
 const EPILOGUES: Readonly<Record<Epilogue, number>> = {
   none: 0,
@@ -62,7 +82,7 @@ function together(products: readonly Product[]): Product[][] {
 }
 
 function isOfVectors({ matrix }: Product): boolean {
-  return matrix.columns % CHUNK[matrix.type] === 0 && matrix.rows % 4 === 0
+  return matrix.columns % UNIT[matrix.type] === 0 && matrix.rows % 4 === 0
 }
 
 function createLaunch(recording: Recorder, group: Product[], ofLogits: boolean): Launch {
@@ -79,13 +99,13 @@ function createLaunch(recording: Recorder, group: Product[], ofLogits: boolean):
       part.scales / 4,
       part.rows,
       matrix.columns,
-      matrix.chunks,
+      matrix.units,
       first,
       EPILOGUES[job.epilogue ?? 'none'],
       matrix.rows,
       0,
     )
-    first += Math.ceil(part.rows / OUTPUTS)
+    first += Math.ceil(part.rows / (MOST_BLOCKS * BLOCK_ROWS)) * MOST_BLOCKS
   }
   // The parameters end with the room for MAX_JOBS.
   const params = recording.params([
@@ -100,8 +120,9 @@ function createLaunch(recording: Recorder, group: Product[], ofLogits: boolean):
     plan(step: StepShape) {
       const count = ofLogits ? step.numLogits : step.numTokens
       if (count === 0) return null
-      const variant = VARIANTS.find(({ tokens }) => tokens >= count) ?? VARIANTS.at(-1)!
-      return { pipeline: pipelineFor(variant), x: first, y: Math.ceil(count / variant.tokens) }
+      const form = formFor(count)
+      const tokens = (form.NT * TEAMS) / form.LANES
+      return { pipeline: pipelineFor(form), x: first / form.R, y: Math.ceil(count / tokens) }
     },
   }
 }
@@ -111,13 +132,13 @@ function kernelsOf(recording: Recorder, type: HeldType, isOfVectors: boolean) {
     OPERANDS: isOfVectors ? 'linear-vectors' : 'linear-numbers',
     WEIGHTS: `weights-${type}`,
   }
-  const made = new Map<number, GPUComputePipeline>()
-  return ({ tokens, unroll }: (typeof VARIANTS)[number]): GPUComputePipeline => {
-    let pipeline = made.get(tokens)
+  const made = new Map<Form, GPUComputePipeline>()
+  return (form: Form): GPUComputePipeline => {
+    let pipeline = made.get(form)
     if (pipeline === undefined) {
-      const constants = { NT: tokens, UNROLL: unroll }
+      const constants = { ...form }
       pipeline = recording.kernel('linear', ['read', 'read'], { constants, files })
-      made.set(tokens, pipeline)
+      made.set(form, pipeline)
     }
     return pipeline
   }

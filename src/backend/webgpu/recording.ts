@@ -33,6 +33,10 @@ const FIRST_PARAMS_BYTES = 1 << 16
 /** Words of a sample's outputs: token, its log-probability, the best ids, theirs. */
 export const OUTPUT_WORDS = 42
 
+/** Shared memory of sample.wgsl. */
+const SAMPLE_SHARED = 16
+const SAMPLE_SHARED_A_THREAD = 32
+
 export class Recording implements Recorder {
   readonly launches: Launch[] = []
   readonly device: WebgpuDevice
@@ -275,7 +279,18 @@ export class Recording implements Recorder {
         ['write', this.outputs],
       ],
       ({ numSamples }) => [numSamples, 1],
+      { WG: this.#sampleThreads() },
     )
+  }
+
+  /** As many as there is room for: a draw goes over the vocabulary again and again, by one workgroup. */
+  #sampleThreads(): number {
+    const { isSoftware, threads, gpu } = this.device
+    if (isSoftware) return threads
+    const { maxComputeInvocationsPerWorkgroup: most, maxComputeWorkgroupStorageSize: bytes } =
+      gpu.limits
+    const room = Math.min(most, Math.floor((bytes - SAMPLE_SHARED) / SAMPLE_SHARED_A_THREAD))
+    return 2 ** Math.floor(Math.log2(room))
   }
 
   dispose(): void {

@@ -25,15 +25,20 @@ import { USAGE, type WebgpuDevice } from './device.ts'
 
 export type HeldType = Exclude<WeightType, 'fp8' | PackedType>
 
-/** Weights that a lane of linear.wgsl takes at a time: rows are padded to whole chunks. */
-export const CHUNK: Readonly<Record<HeldType, number>> = {
-  f32: 8,
+/** Weights of 16 bytes, which a thread of linear.wgsl takes at a time: rows are padded to whole units. */
+export const UNIT: Readonly<Record<HeldType, number>> = {
+  f32: 4,
   f16: 8,
   bf16: 8,
-  i8: 32,
+  i8: 16,
   q4: 32,
   nf4: 32,
 }
+const UNIT_BYTES = 16
+/** Units that share a scale. */
+const SCALE_UNITS: Readonly<Record<QuantisedType, number>> = { i8: 2, q4: 1, nf4: 2 }
+/** Rows of which a unit each lie side by side; see linear-jobs.wgsl. Parts of a matrix are of whole blocks. */
+export const BLOCK_ROWS = 16
 
 export class WebgpuTensor implements Tensor {
   readonly shape: readonly number[]
@@ -58,14 +63,17 @@ interface Place {
   readonly offset: number
 }
 
-const SLAB_BYTES = 64 << 20
+/** Each slab is as large as all before it, within these. */
+const LEAST_SLAB_BYTES = 64 << 20
+const MOST_SLAB_BYTES = 2 ** 30
 /** Weights begin at multiples of so many bytes. */
-const UNIT = 256
+const ALIGNMENT = 256
 
 /** Memory for weights: matrices used together mostly share a buffer, so that one launch can take several. */
 export class Slabs {
   readonly #device: WebgpuDevice
   #current: { readonly buffer: GPUBuffer; used: number } | null = null
+  #total = 0
 
   constructor(device: WebgpuDevice) {
     this.#device = device
@@ -80,12 +88,14 @@ export class Slabs {
     this.#device.check()
     let slab = this.#current
     if (slab === null || slab.used + bytes > slab.buffer.size) {
-      const size = Math.max(bytes, Math.min(SLAB_BYTES, this.maxBytes))
+      const usual = Math.min(Math.max(this.#total, LEAST_SLAB_BYTES), MOST_SLAB_BYTES)
+      const size = Math.max(bytes, Math.min(usual, this.maxBytes))
+      this.#total += size
       slab = { buffer: this.#device.buffer(size, USAGE.storage | USAGE.copyDst), used: 0 }
       this.#current = slab
     }
     const offset = slab.used
-    slab.used = Math.ceil((offset + bytes) / UNIT) * UNIT
+    slab.used = Math.ceil((offset + bytes) / ALIGNMENT) * ALIGNMENT
     return { buffer: slab.buffer, offset }
   }
 }
@@ -107,7 +117,13 @@ export class WebgpuMatrix implements Matrix {
   readonly bytes: number
   readonly parts: readonly Part[]
 
-  constructor(device: WebgpuDevice, slabs: Slabs, source: MatrixSource, wanted: WeightType) {
+  constructor(
+    device: WebgpuDevice,
+    slabs: Slabs,
+    quantise: Quantise,
+    source: MatrixSource,
+    wanted: WeightType,
+  ) {
     if (wanted === 'fp8') refuseFp8()
     // There are no kernels for packed weights: the numbers of the file, rounded to f16.
     const type = isPacked(wanted) ? 'f16' : wanted
@@ -115,64 +131,87 @@ export class WebgpuMatrix implements Matrix {
     this.rows = rows
     this.columns = columns
     this.type = type
-    const rowBytes = (this.chunks * CHUNK[type] * BITS[type]) / 8
-    const scaleBytes = isQuantised(type) ? 2 * paddedScales(type, this.chunks) : 0
+    const rowBytes = this.units * UNIT_BYTES
+    const scaleBytes = isQuantised(type) ? 4 * scaleWords(type, this.units) : 0
     this.parts = placeRows(slabs, rows, rowBytes, scaleBytes)
     this.bytes = rows * (rowBytes + scaleBytes)
-    for (const [start, end, values, scales] of packedRows(source, type, this.chunks)) {
+    for (const [start, end, values, scales] of packedRows(
+      source,
+      type,
+      quantise,
+      rowBytes,
+      scaleBytes,
+    )) {
       for (const part of this.parts) {
         const [from, to] = [Math.max(start, part.first), Math.min(end, part.first + part.rows)]
         if (from >= to) continue
         const at = from - part.first
-        const cut = (bytes: Uint8Array, row: number) =>
-          bytes.subarray((from - start) * row, (to - start) * row)
-        writeBytes(device, part.buffer, part.values + at * rowBytes, cut(values, rowBytes))
-        if (scaleBytes > 0)
-          writeBytes(device, part.buffer, part.scales + at * scaleBytes, cut(scales, scaleBytes))
+        const put = (bytes: Uint8Array, place: number, row: number, unit: number) => {
+          const cut = bytes.subarray((from - start) * row, (to - start) * row)
+          writeBytes(device, part.buffer, place + at * row, inBlocks(cut, to - from, unit))
+        }
+        put(values, part.values, rowBytes, UNIT_BYTES)
+        if (scaleBytes > 0) put(scales, part.scales, scaleBytes, 4)
       }
     }
   }
 
   /** Of a row. */
-  get chunks(): number {
-    return Math.ceil(this.columns / CHUNK[this.type])
+  get units(): number {
+    return Math.ceil(this.columns / UNIT[this.type])
   }
 }
 
-/** Of a value. */
-const BITS: Readonly<Record<HeldType, number>> = {
-  f32: 32,
-  f16: 16,
-  bf16: 16,
-  i8: 8,
-  q4: 4,
-  nf4: 4,
-}
-/** Rows of which the ends of parts are multiples: no write begins amid a word. */
-const PART_ROWS = 8
-
 function placeRows(slabs: Slabs, rows: number, rowBytes: number, scaleBytes: number): Part[] {
-  const fitting = Math.floor((slabs.maxBytes - UNIT) / (rowBytes + scaleBytes))
-  const step = Math.floor(fitting / PART_ROWS) * PART_ROWS
+  const fitting = Math.floor((slabs.maxBytes - ALIGNMENT) / (rowBytes + scaleBytes))
+  const step = Math.floor(fitting / BLOCK_ROWS) * BLOCK_ROWS
   assert(step > 0, `rows of ${rowBytes} bytes beyond what can be bound`)
   const parts: Part[] = []
   for (let first = 0; first < rows; first += step) {
     const count = Math.min(step, rows - first)
-    const valueEnd = Math.ceil((count * rowBytes) / UNIT) * UNIT
-    const { buffer, offset } = slabs.place(valueEnd + count * scaleBytes)
+    const padded = Math.ceil(count / BLOCK_ROWS) * BLOCK_ROWS
+    const valueEnd = Math.ceil((padded * rowBytes) / ALIGNMENT) * ALIGNMENT
+    const { buffer, offset } = slabs.place(valueEnd + padded * scaleBytes)
     parts.push({ first, rows: count, buffer, values: offset, scales: offset + valueEnd })
   }
   return parts
 }
 
-/** Scales of a row, with those of its padding. */
-function paddedScales(type: QuantisedType, chunks: number): number {
-  return type === 'nf4' ? Math.ceil(chunks / 2) : chunks
+/** Words of two scales that a row has, those of its padding among them. */
+function scaleWords(type: QuantisedType, units: number): number {
+  return Math.ceil(units / (2 * SCALE_UNITS[type]))
 }
 
-/** Writes are of whole words; what pads the last one is behind it, or is written next. */
+/** Rows in blocks: of each unit first that of the first row, then that of the second, … Rows that a block lacks are zero. */
+function inBlocks(bytes: Uint8Array, rows: number, unitBytes: number): Uint8Array {
+  const words = wordsOf(bytes)
+  const width = words.length / rows
+  const unit = unitBytes / 4
+  const blocks = Math.ceil(rows / BLOCK_ROWS)
+  const out = new Uint32Array(blocks * BLOCK_ROWS * width)
+  for (let row = 0; row < rows; row++) {
+    const r = row % BLOCK_ROWS
+    let to = (row - r) * width + r * unit
+    for (let from = row * width; from < (row + 1) * width; from += unit) {
+      for (let i = 0; i < unit; i++) out[to + i] = words[from + i]!
+      to += BLOCK_ROWS * unit
+    }
+  }
+  return new Uint8Array(out.buffer)
+}
+
+function wordsOf(bytes: Uint8Array): Uint32Array {
+  const whole = bytes.byteOffset % 4 === 0 ? bytes : bytes.slice()
+  return new Uint32Array(whole.buffer, whole.byteOffset, whole.byteLength / 4)
+}
+
+/**
+ * Writes are of whole words; what pads the last one is behind it, or is written next. A file's rows may lie in memory that
+ * threads share, which the queue does not take.
+ */
 function writeBytes(device: WebgpuDevice, buffer: GPUBuffer, offset: number, bytes: Uint8Array) {
-  const even = bytes.length % 4 === 0 ? bytes : padded(bytes, 4)
+  const own = bytes.buffer instanceof ArrayBuffer ? bytes : bytes.slice()
+  const even = own.length % 4 === 0 ? own : padded(own, 4)
   assert(offset % 4 === 0, 'a block of weights begins amid a word')
   device.write(buffer, offset, even)
 }
@@ -185,49 +224,60 @@ function padded(bytes: Uint8Array, unit: number): Uint8Array {
 
 type Packed = [start: number, end: number, values: Uint8Array, scales: Uint8Array]
 
-/** The rows of a source as the device holds them, in blocks. */
-function* packedRows(source: MatrixSource, type: HeldType, chunks: number): Generator<Packed> {
-  const width = chunks * CHUNK[type]
+/** The rows of a source with their padding, so many at a time. */
+function* packedRows(
+  source: MatrixSource,
+  type: HeldType,
+  quantise: Quantise,
+  rowBytes: number,
+  scaleBytes: number,
+): Generator<Packed> {
   if (!isQuantised(type)) {
-    for (const [start, end, bytes] of readBlocks(source, PART_ROWS)) {
-      const held = narrowRows(bytes, source, type, end - start)
-      yield [start, end, widenRows(held, end - start, (BITS[type] * width) / 8), NOTHING]
+    for (const [start, end, bytes] of readBlocks(source, BLOCK_ROWS)) {
+      const held = narrowRows(bytes, source, type)
+      yield [start, end, widenRows(held, end - start, rowBytes), NOTHING]
     }
     return
   }
-  const scaleBytes = 2 * paddedScales(type, chunks)
-  for (const [start, end, { values, scales }] of quantisedRows(source, type)) {
+  for (const [start, end, { values, scales }] of quantisedRows(source, type, quantise)) {
     const rows = end - start
-    const rowBytes = (BITS[type] * width) / 8
     yield [start, end, widenRows(values, rows, rowBytes), widenRows(scales, rows, scaleBytes)]
   }
 }
 
 const NOTHING = new Uint8Array(0)
 
+/** Rows [start, end) of a source, rounded. */
+export type Quantise = (
+  type: QuantisedType,
+  source: MatrixSource,
+  start: number,
+  end: number,
+) => QuantisedRows
+
+/** As the definition says, where nothing faster is there. */
+export const quantiseSlowly: Quantise = (type, source, start, end) => {
+  const floats = narrowRows(source.readRows(start, end), source, 'f32')
+  const { buffer, byteOffset, byteLength } = floats
+  return quantiseRows(type, new Float32Array(buffer, byteOffset, byteLength / 4), source.columns)
+}
+
 /** Rows that the file holds rounded already, or rounded here. */
 function* quantisedRows(
   source: MatrixSource,
   type: QuantisedType,
+  quantise: Quantise,
 ): Generator<[start: number, end: number, rows: QuantisedRows]> {
   const { rows, columns, quantised } = source
-  if (quantised?.type === type) {
-    for (const [start, end] of rowBlocks(rows, columns, PART_ROWS)) {
-      const held = quantised.readRows(start, end)
-      checkBytes(source, start, end, held.values, valueBytes(type, columns))
-      checkBytes(source, start, end, held.scales, 2 * numScales(type, columns))
-      yield [start, end, held]
-    }
-    return
-  }
-  for (const [start, end, bytes] of readBlocks(source, PART_ROWS)) {
-    const floats = narrowRows(bytes, source, 'f32', end - start)
-    const { buffer, byteOffset, byteLength } = floats
-    yield [
-      start,
-      end,
-      quantiseRows(type, new Float32Array(buffer, byteOffset, byteLength / 4), columns),
-    ]
+  const read =
+    quantised?.type === type
+      ? (start: number, end: number) => quantised.readRows(start, end)
+      : (start: number, end: number) => quantise(type, source, start, end)
+  for (const [start, end] of rowBlocks(rows, 4 * columns, BLOCK_ROWS)) {
+    const held = read(start, end)
+    checkBytes(source, start, end, held.values, valueBytes(type, columns))
+    checkBytes(source, start, end, held.scales, 2 * numScales(type, columns))
+    yield [start, end, held]
   }
 }
 
@@ -246,7 +296,7 @@ export class WebgpuTable implements Table {
     const rowBytes = columns * SOURCE_BYTES[dtype]
     this.bytes = rows * rowBytes
     this.parts = placeRows(slabs, rows, rowBytes, 0)
-    for (const [start, end, bytes] of readBlocks(source, PART_ROWS))
+    for (const [start, end, bytes] of readBlocks(source, BLOCK_ROWS))
       for (const part of this.parts) {
         const [from, to] = [Math.max(start, part.first), Math.min(end, part.first + part.rows)]
         if (from >= to) continue

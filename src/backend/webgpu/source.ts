@@ -1,11 +1,22 @@
-/** Kernel sources: the .wgsl files of kernels/webgpu with what they include. */
+/** Kernel sources: the .wgsl files of kernels/webgpu with what they include, and with their repeated lines written out. */
+import { assert } from '../../errors.ts'
 import { readKernelFile } from './kernel-files.ts'
 
+export type Constants = Readonly<Record<string, number>>
+
 /**
- * A file with its includes: `#include "name.wgsl"`, or `#include NAME` for a file that the variant chooses.
+ * A file with its includes: `#include "name.wgsl"`, or `#include NAME` for a file that the variant chooses. The lines between
+ * `#repeat i COUNT` and `#end i` come as often as the constant says, with $i for 0, 1, …: drivers differ in which loops they
+ * unroll, and an array that is indexed in a loop is not kept in registers.
  */
-export function readSource(file: string, variant: Readonly<Record<string, string>> = {}): string {
-  return expand(`${file}.wgsl`, variant, new Set())
+export function readSource(
+  file: string,
+  variant: Readonly<Record<string, string>>,
+  constants: Constants,
+): string {
+  const code = expand(`${file}.wgsl`, variant, new Set())
+  const own = [...code.matchAll(/^const (\w+) = (\d+)u;$/gm)].map((m) => [m[1]!, Number(m[2])])
+  return repeat(code, { ...Object.fromEntries(own), ...constants })
 }
 
 function expand(
@@ -19,6 +30,19 @@ function expand(
     (_, quoted: string | undefined, chosen: string | undefined) => {
       const included = quoted ?? `${variant[chosen!]}.wgsl`
       return done.has(included) ? '' : expand(included, variant, done)
+    },
+  )
+}
+
+/** The outermost repeats first: their lines may hold others. */
+function repeat(code: string, constants: Constants): string {
+  return code.replace(
+    /^ *#repeat (\w) (\w+)\n([\s\S]*?)^ *#end \1\n/gm,
+    (_, name: string, count: string, lines: string) => {
+      const times = constants[count]
+      assert(times !== undefined, `#repeat ${name}: ${count} is no constant`)
+      const copies = Array.from({ length: times }, (_, i) => lines.replaceAll(`$${name}`, `${i}`))
+      return repeat(copies.join(''), constants)
     },
   )
 }

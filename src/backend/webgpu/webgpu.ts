@@ -9,15 +9,25 @@ import { flightOf } from '../flight.ts'
 import { openDevice } from './adapter.ts'
 import { WebgpuDevice } from './device.ts'
 import { WebgpuProgram } from './program.ts'
-import { Slabs, WebgpuMatrix, WebgpuTable, WebgpuTensor } from './resources.ts'
+import {
+  type Quantise,
+  quantiseSlowly,
+  Slabs,
+  WebgpuMatrix,
+  WebgpuTable,
+  WebgpuTensor,
+} from './resources.ts'
 import { WebgpuPenaltyPool, WebgpuStatePool } from './states.ts'
 
 export interface WebgpuBackend extends Backend {
   readonly device: WebgpuDevice
 }
 
-/** Opening a device takes turns of the event loop, so a backend is opened before it is used. */
-export async function openWebgpuBackend(index = 0): Promise<WebgpuBackend> {
+/** Opening a device takes turns of the event loop, so a backend is opened before it is used. `quantise` rounds weights at load. */
+export async function openWebgpuBackend(
+  index = 0,
+  quantise: Quantise = quantiseSlowly,
+): Promise<WebgpuBackend> {
   const device = new WebgpuDevice(await openDevice(index))
   const slabs = new Slabs(device)
   return {
@@ -39,7 +49,7 @@ export async function openWebgpuBackend(index = 0): Promise<WebgpuBackend> {
       assert(values.length <= tensor.count, 'writeTensor beyond its tensor')
       device.write(device.arena, 4 * tensor.start, values)
     },
-    matrix: (source, type) => new WebgpuMatrix(device, slabs, source, type),
+    matrix: (source, type) => new WebgpuMatrix(device, slabs, quantise, source, type),
     table: (source) => new WebgpuTable(device, slabs, source),
     statePool: (shape, numSlots) => new WebgpuStatePool(device, shape, numSlots),
     penaltyPool: (vocabSize, numSlots) => new WebgpuPenaltyPool(device, vocabSize, numSlots),

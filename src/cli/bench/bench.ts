@@ -4,6 +4,7 @@ import { measureMachine } from '../../backend/cpu/cpu.ts'
 import { Gemm } from '../../backend/cuda/gemm/gemm.ts'
 import { cudaReport } from '../../backend/cuda/report.ts'
 import { type DeviceSpeed, measureSpeed } from '../../backend/cuda/speed.ts'
+import { measureWebgpu } from '../../backend/webgpu/speed.ts'
 import {
   type BenchPlan,
   type BenchRow,
@@ -16,7 +17,7 @@ import { benchServed } from '../../bench/served.ts'
 import { benchTokenizer, type TokenizerBench } from '../../bench/tokenizer.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
-import { openCudaDevice } from '../../host/device-choice.ts'
+import { adapterChosen, openCudaDevice, prepareDevice } from '../../host/device-choice.ts'
 import {
   clientOver,
   type EngineChoice,
@@ -80,17 +81,19 @@ const engine = defineCommand({
       minRepeats: args.repeats,
       minSeconds: args.seconds,
     }
-    const before = measureLimits(choice)
+    await prepareDevice(choice)
+    const adapter = adapterChosen(choice)
+    const before = await measureLimits(choice, adapter)
     const runner = loadRunner(benchChoice(choice, plan, before), progressBar('loading'))
     const script = new ScriptedGuesses()
     const client = clientOver(runner, runner.numSpares > 0 ? script.open : null)
     try {
-      const rows = benchEngine(runner, plan)
+      const rows = await benchEngine(runner, plan)
       const served = await servedRates(client, rows, plan)
       const guessed: GuessRates[] = []
       for (const streams of runner.numSpares > 0 ? GUESSED_STREAMS : [])
         if (streams <= runner.numSpares) guessed.push(await benchGuessed(client, script, streams))
-      const limits = higher(before, measureLimits(choice))
+      const limits = higher(before, await measureLimits(choice, adapter))
       const found = {
         model: runner.info,
         stepTokens: runner.maxTokens,
@@ -120,7 +123,8 @@ function benchChoice(choice: EngineChoice, plan: BenchPlan, limits: Limits) {
     ...mixed.map(({ rows, tokens }) => rows + tokens),
     ...prefill.map(({ prompts, tokens }) => prompts * tokens),
   )
-  const maxTokens = limits?.device === 'cuda' ? Math.min(MAX_STEP_TOKENS, longest) : undefined
+  const maxTokens =
+    limits !== null && limits.device !== 'cpu' ? Math.min(MAX_STEP_TOKENS, longest) : undefined
   return { ...choice, slots, maxTokens: choice.maxTokens ?? (maxTokens || undefined) }
 }
 
@@ -139,11 +143,15 @@ async function servedRates(
   return rates
 }
 
-type Limits = (MachineLimits & { readonly device: 'cpu' | 'cuda' }) | null
+type Limits = (MachineLimits & { readonly device: 'cpu' | 'cuda' | 'webgpu' }) | null
 
 /** Null where nothing measures them: on several devices, and on the reference. */
-function measureLimits({ device = 'auto', ppDevices, threads }: EngineChoice): Limits {
+async function measureLimits(
+  { device = 'auto', ppDevices, threads }: EngineChoice,
+  adapter: number | null,
+): Promise<Limits> {
   if (ppDevices !== undefined || device === 'reference') return null
+  if (adapter !== null) return { device: 'webgpu', ...(await measureWebgpu(adapter)) }
   const isCuda = device.startsWith('cuda') || (device === 'auto' && hasUsableCuda())
   if (!isCuda) {
     const { readBytesPerSecond, fmaOperationsPerSecond } = measureMachine(
@@ -266,8 +274,10 @@ function nameOf({ kind, batch, tokens }: BenchRow): string {
 
 function describeLimits({ device, bytesPerSecond, operationsPerSecond }: NonNullable<Limits>) {
   const [gigabytes, tera] = [bytesPerSecond / 1e9, operationsPerSecond / 1e12]
-  return device === 'cuda'
-    ? `copies ${gigabytes.toFixed(0)} GB/s read and written, multiplies ${tera.toFixed(0)} TFLOP/s in f16`
+  if (device === 'cuda')
+    return `copies ${gigabytes.toFixed(0)} GB/s read and written, multiplies ${tera.toFixed(0)} TFLOP/s in f16`
+  return device === 'webgpu'
+    ? `reads ${gigabytes.toFixed(0)} GB/s, multiplies ${tera.toFixed(1)} TFLOP/s in f32`
     : `reads ${gigabytes.toFixed(1)} GB/s, multiplies ${(1000 * tera).toFixed(0)} GFLOP/s in f32`
 }
 

@@ -1,0 +1,17 @@
+import { expect, test } from 'vitest'
+import { readSource } from '../../src/backend/webgpu/source.ts'
+
+const FILES = { OPERANDS: 'linear-vectors', WEIGHTS: 'weights-q4' }
+
+test('repeated lines are written out, as often as the constants say, one repeat within another', () => {
+  const code = readSource('linear', FILES, { NT: 2, R: 3, UNROLL: 2, WG: 64 })
+  expect(code).not.toMatch(/#repeat|#end|#include|\$/)
+  expect(code.match(/let input\d = /g)).toHaveLength(2)
+  expect(code.match(/var bits\d\d = /g)).toHaveLength(6)
+  // Of the weights' own constants: two quads a step, for two units, three outputs and two tokens.
+  expect(code.match(/= dot_from\(/g)).toHaveLength(2 * 2 * 3 * 2)
+})
+
+test('a repeat without its constant is an error', () => {
+  expect(() => readSource('linear', FILES, { NT: 2, R: 3 })).toThrow(/UNROLL is no constant/)
+})
