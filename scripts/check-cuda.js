@@ -78,7 +78,12 @@ const VARIANTS = {
   'shift-mix': ROWS.flatMap((row) => TOKENS.map((tokens) => `${row} ${tokens}`)),
   wkv6: ['STATE_F16=0', 'STATE_F16=1'],
   wkv7: ['STATE_F16=0', 'STATE_F16=1'],
-  'wkv7-decode': ['STATE_F16=0', 'STATE_F16=1'],
+  'wkv7-decode': [
+    'STATE_F16=0 LOG_HEADS=1024 LOGGED=3',
+    'STATE_F16=0 LOG_HEADS=1024 LOGGED=0',
+    'STATE_F16=1 LOG_HEADS=1024 LOGGED=0',
+  ],
+  'wkv7-merge': ['STATE_F16=0 LOGGED=3'],
   'wkv7-chunk': [
     'STATE_F16=0 CLUSTER=1 STAGES=4 GROUPS=1',
     'STATE_F16=0 CLUSTER=2 STAGES=6 GROUPS=2',

@@ -59,6 +59,10 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+__device__ __forceinline__ u32 shared_address(const void* at) {
+  return (u32)__cvta_generic_to_shared(at);
+}
+
 __device__ __forceinline__ float to_float(f16 x) {
   float y;
   asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));

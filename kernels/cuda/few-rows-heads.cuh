@@ -87,8 +87,8 @@ __device__ __forceinline__ void run_head(const FewRows& op, Block& b, Stream& s,
   if (is_worker) {
     const int q = threadIdx.x & 7, row = threadIdx.x >> 3;
     const Eight k = eight(o.k, q);
-    const float v = o.v[row], sa = -sum8(dot(state, eight(o.kk, q)));
-    update(state, sa, v, eight(o.w, q), eight(o.b, q), k);
+    const float v = o.v[row], removed = sum8(dot(state, eight(o.kk, q)));
+    update(state, removed, v, eight(o.w, q), eight(o.b, q), k);
     const float y = sum8(dot(state, eight(o.r, q)));
     if (q == 0) b.sh.outputs[row] = y;
     state_t* const to = state_row(b, mixing, task);

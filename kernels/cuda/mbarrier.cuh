@@ -7,10 +7,6 @@ struct Barrier {
   u64 state;
 };
 
-__device__ __forceinline__ u32 shared_address(const void* at) {
-  return (u32)__cvta_generic_to_shared(at);
-}
-
 /** A phase ends with so many arrivals, and all bytes that were announced. */
 __device__ __forceinline__ void init(Barrier& barrier, int arrivals) {
 #if __CUDA_ARCH__ >= 800

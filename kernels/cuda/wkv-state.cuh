@@ -26,10 +26,6 @@ __device__ __forceinline__ void load4(float (&s)[4], const f16* from) {
   s[0] = lo.x, s[1] = lo.y, s[2] = hi.x, s[3] = hi.y;
 }
 
-__device__ __forceinline__ void store4(float* to, const float (&s)[4], u32) {
-  *reinterpret_cast<float4*>(to) = make_float4(s[0], s[1], s[2], s[3]);
-}
-
 /** Rounds up or down with the odds of the remainder, on 13 bits of noise: slow decays would stall
  * on nearest. */
 __device__ __forceinline__ u32 dithered(float x, u32 noise) {
@@ -38,15 +34,28 @@ __device__ __forceinline__ u32 dithered(float x, u32 noise) {
   return is_normal ? bits + (noise & 0x1fff) & ~0x1fffu : bits;
 }
 
-__device__ __forceinline__ void store4(f16* to, const float (&s)[4], u32 noise) {
+/** Four numbers as they lie in memory. */
+__device__ __forceinline__ void close(float4& held, const float (&s)[4], u32) {
+  held = make_float4(s[0], s[1], s[2], s[3]);
+}
+
+__device__ __forceinline__ void close(uint2& held, const float (&s)[4], u32 noise) {
   u32 v[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     noise = noise * 0x9e3779b1u + 0x7f4a7c15u;
     v[i] = dithered(s[i], noise >> 19);
   }
-  *reinterpret_cast<uint2*>(to) = make_uint2(pack(__uint_as_float(v[0]), __uint_as_float(v[1])),
-                                             pack(__uint_as_float(v[2]), __uint_as_float(v[3])));
+  held = make_uint2(pack(__uint_as_float(v[0]), __uint_as_float(v[1])),
+                    pack(__uint_as_float(v[2]), __uint_as_float(v[3])));
+}
+
+__device__ __forceinline__ void store4(float* to, const float (&s)[4], u32 noise) {
+  close(*reinterpret_cast<float4*>(to), s, noise);
+}
+
+__device__ __forceinline__ void store4(f16* to, const float (&s)[4], u32 noise) {
+  close(*reinterpret_cast<uint2*>(to), s, noise);
 }
 
 /** Noise of a state's row: of what the token brought to it, so that it depends on nothing outside

@@ -25,21 +25,6 @@ __device__ __forceinline__ float2 scale(float2 x, float2 y) {
 
 __device__ __forceinline__ float2 power(float2 x) { return make_float2(power(x.x), power(x.y)); }
 
-// Operands come by copies that nobody waits for: a chunk ahead, one operand to a warp.
-__device__ __forceinline__ void copy_16(void* to, const void* from) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from)
-               : "memory");
-#endif
-}
-
-/** Until this thread's copies are there. */
-__device__ __forceinline__ void await_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
 __device__ __forceinline__ const f16* operand_of(const Wkv7& op, int operand) {
   switch (operand) {
     case kR:

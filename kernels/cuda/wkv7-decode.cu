@@ -1,10 +1,10 @@
 // RWKV-7 time mixing of rows of one token, all in one launch: gates, kk, state, group norm, bonus
 // and gate; the formulas stand in backend.ts (wkv7), the operands in wkv7.cuh, how a state is held
 // in wkv-decode.cuh. A block takes two heads of a row: memory reads the state of the second while
-// that of the first is worked on. Bytes: the state, in and out. Tolerance: 2e-3 RMS against
+// that of the first is worked on. With a log (wkv7-log.cuh), steps of many rows write a state every
+// few tokens. Bytes: the state in, and out or what the log gets. Tolerance: 2e-3 RMS against
 // reference/ops.ts with f32 state (operands are f16).
-#include "wkv-decode.cuh"
-#include "wkv7.cuh"
+#include "wkv7-log.cuh"
 
 /** Heads of a block; the last block has one less where their number is odd. */
 constexpr int kHeads = 2;
@@ -16,6 +16,9 @@ constexpr int kResident = 6;
 #else
 constexpr int kResident = 4;
 #endif
+/** With so many heads of rows of one token a step lets their logs grow; with fewer it brings states
+ * up to date. */
+constexpr int kLogHeads = LOG_HEADS;
 
 /** What is fetched at the start for the end. */
 struct Ending {
@@ -30,43 +33,19 @@ struct Shared {
   float sums[64];
 };
 
-/** S·kk of the lane's rows, brought to where all find it. */
-__device__ __forceinline__ void share_removed(Shared& sh, const HeldRows& held) {
-  float part[kRows];
-  const Eight kk = eight(sh.operands.kk, lane_of_row());
-#pragma unroll
-  for (int i = 0; i < kRows; i++) part[i] = dot(open_row(held, i), kk);
-  share_sums(sh.sums, held, part);
-}
-
-/** S ← S·diag(w) − (S·kk)·b + v·k, stored; a lane's shares of y = S·r. */
+/** S ← S·diag(w) − (S·kk)·b + v·k, written or not; a lane's shares of y = S·r. */
 __device__ __forceinline__ void advance(const Shared& sh, const HeldRows& held, u32 zero,
-                                        float (&y)[kRows]) {
+                                        bool writes, float (&y)[kRows]) {
   const Operands& o = sh.operands;
-  const int q = lane_of_row();
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    float w[4], b[4], k[4], r[4];
-    const int at = 32 * half + 4 * q;
-    load4(w, o.w + at), load4(b, o.b + at), load4(k, o.k + at), load4(r, o.r + at);
+    float r[4];
+    load4(r, o.r + 32 * half + 4 * lane_of_row());
+    change_half(held, o, sh.sums, half, zero, [&](int i, const float(&s)[4], u32 noise) {
 #pragma unroll
-    for (int first = 0; first < kRows; first += 4) {
-      float removed[4], v[4];
-      load4(removed, sh.sums + held.first_row + first);
-      load4(v, o.v + held.first_row + first);
-#pragma unroll
-      for (int j = 0; j < 4; j++) {
-        const int i = first + j, row = held.first_row + i;
-        float s[4];
-        open_half(s, held, half, i, zero);
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-          s[c] = s[c] * w[c] + (-removed[j] * b[c] + v[j] * k[c]);
-          y[i] += s[c] * r[c];
-        }
-        store4(held.at + 64 * i + 32 * half, s, row_noise(v[j], k[0], row * 16 + 2 * q + half));
-      }
-    }
+      for (int c = 0; c < 4; c++) y[i] += s[c] * r[c];
+      if (writes) store4(held.at + 64 * i + 32 * half, s, noise);
+    });
   }
 }
 
@@ -77,12 +56,32 @@ __device__ __forceinline__ void take_next(HeldRows& held, const HeldRows& before
   load_rows(held);
 }
 
+/** Whether a log ends with this token: the heads of a slot take turns, so that each step of the same
+ * rows writes as many states as the next. */
+__device__ __forceinline__ bool is_full(const HeadLog& log, int head) {
+  return log.count() >= kLogged || log.turn() == head % (kLogged + 1);
+}
+
+/** After a token that the log got, or that its state got together with all of the log. */
+__device__ __forceinline__ void count_on(const HeadLog& log, bool grows, bool may_grow) {
+  const int turn = may_grow ? (log.turn() + 1) % (kLogged + 1) : log.turn();
+  const int word = turn << 8 | (grows ? log.count() + 1 : 0);
+  if (word != log.word) *log.at = word;
+}
+
 extern "C" __global__ void __launch_bounds__(kHeadThreads, kResident)
-    wkv7_decode(Step step, const __grid_constant__ Wkv7 op) {
+    wkv7_decode(Step step, const __grid_constant__ Wkv7 op,
+                const __grid_constant__ StateLog state_log) {
   __shared__ __align__(16) Shared shared[kHeads];
+  __shared__ __align__(16) Change lacking[kHeads][kHasLog ? kLogged : 1];
   let_next_start();
   const int first = blockIdx.x * kHeads, heads = min(kHeads, op.channels / 64 - first);
   const int t = blockIdx.y, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  HeadLog logs[kHeads] = {};
+  if (kHasLog && t < step.num_singles())
+#pragma unroll
+    for (int n = 0; n < kHeads; n++)
+      if (n < heads) logs[n] = open_log(state_log, step.slots[t], first + n);
   HeldRows held[kHeads];
   if (!take_head(held[0], step, op, first)) return;
 
@@ -90,33 +89,52 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, kResident)
   static_assert(kHeadWarps == 2 * kHeads, "two warps to a head");
   const int mine = warp % kHeads, head = first + mine;
   Shared& own = shared[mine];
-  if (mine < heads && warp >= kHeads) {
-    const Finish f = load_finish(op, t, head);
-    own.ending.g[lane] = f.g, own.ending.r_k[lane] = f.r_k, own.ending.gain[lane] = f.gain,
-    own.ending.bias[lane] = f.bias;
+  const bool begins = warp < heads, helps = mine < heads && warp >= kHeads;
+  Raw raw;
+  Constants constants;
+  Finish ending;
+  if (begins) raw = load_raw(op, t, head), constants = load_constants(op, head);
+  if (helps) ending = load_finish(op, t, head);
+  const bool may_grow = step.num_singles() * (op.channels / 64) >= kLogHeads;
+  bool writes[kHeads];
+#pragma unroll
+  for (int n = 0; n < kHeads; n++) {
+    if (kHasLog) fetch(lacking[n], logs[n]);
+    writes[n] = !kHasLog || !may_grow || is_full(logs[n], first + n);
   }
-  if (warp < heads) {
-    const Raw raw = load_raw(op, t, head);
+  const HeadLog log = mine == 0 ? logs[0] : logs[1];
+  const bool grows = !(mine == 0 ? writes[0] : writes[1]);
+  if (begins) {
     keep_first_value(op, raw, t, head);
-    share(own.operands, prepare(op, raw, load_constants(op, head)));
+    const Prepared p = prepare(op, raw, constants);
+    share(own.operands, p);
+    if (kHasLog && grows) put(log.changes[log.count()], p);
   }
+  if (helps)
+    own.ending.g[lane] = ending.g, own.ending.r_k[lane] = ending.r_k,
+    own.ending.gain[lane] = ending.gain, own.ending.bias[lane] = ending.bias;
+  if (kHasLog) await_copies();
   __syncthreads();
+  // Everyone has read it.
+  if (kHasLog && begins && lane == 0) count_on(log, grows, may_grow);
 
   // No channels are fewer than 0.
   const u32 zero = (u32)op.channels >> 31;
 #pragma unroll
   for (int n = 0; n < kHeads; n++) {
     if (n >= heads) break;
-    share_removed(shared[n], held[n]);
-    // A warp's rows are its own. Loads of the next head stay between the two: sooner, a wait for
-    // this one's words would be a wait for theirs as well; later, less of them is hidden.
-    __syncwarp();
+    Shared& sh = shared[n];
+    const int count = kHasLog ? logs[n].count() : 0;
+    for (int i = 0; i < count; i++) bring_in(held[n], lacking[n][i], sh.sums, zero);
+    share_removed(sh.sums, held[n], sh.operands);
+    // Loads of the next head stay between the two: sooner, a wait for this one's words would be a
+    // wait for theirs as well; later, less of them is hidden.
     if (n == 0 && heads == kHeads) take_next(held[1], held[0]);
     __syncwarp();
     float y[kRows] = {};
-    advance(shared[n], held[n], zero, y);
+    advance(sh, held[n], zero, writes[n], y);
     __syncwarp();
-    share_sums(shared[n].sums, held[n], y);
+    share_sums(sh.sums, held[n], y);
   }
   float bonus = 0;
   if (warp < heads) {

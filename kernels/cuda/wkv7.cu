@@ -30,7 +30,7 @@ __device__ __forceinline__ void advance(Eight (&s)[kRows], const Operands& o, in
   const Eight w = eight(o.w, q), b = eight(o.b, q), k = eight(o.k, q), r = eight(o.r, q);
 #pragma unroll
   for (int i = 0; i < kRows; i++) {
-    update(s[i], -removed[i], v[i], w, b, k);
+    update(s[i], removed[i], v[i], w, b, k);
     y[i] = dot(s[i], r);
   }
   const float sum = sum_four(y, q);

@@ -178,14 +178,18 @@ __device__ __forceinline__ void finish(const Wkv7& op, int t, int head, float2 y
                                               (y.y * f.gain.y + f.bias.y + bonus * v.y) * f.g.y);
 }
 
-/** What the recurrence takes of one token, in shared memory. */
-struct Operands {
-  float r[64], w[64], k[64], v[64], kk[64], b[64];
+/** What one token does to the state of a head. */
+struct Change {
+  float w[64], k[64], v[64], kk[64], b[64];
 };
 
-__device__ __forceinline__ void share(Operands& to, const Prepared& p) {
+/** What the recurrence takes of one token, in shared memory. */
+struct Operands : Change {
+  float r[64];
+};
+
+__device__ __forceinline__ void put(Change& to, const Prepared& p) {
   const int c = 2 * (threadIdx.x & 31);
-  *reinterpret_cast<float2*>(to.r + c) = p.r;
   *reinterpret_cast<float2*>(to.w + c) = p.w;
   *reinterpret_cast<float2*>(to.k + c) = p.k;
   *reinterpret_cast<float2*>(to.v + c) = p.v;
@@ -193,12 +197,23 @@ __device__ __forceinline__ void share(Operands& to, const Prepared& p) {
   *reinterpret_cast<float2*>(to.b + c) = p.b;
 }
 
-/** S ← S·diag(w) + sa·b + v·k on a lane's part of a row. */
-__device__ __forceinline__ void update(Eight& s, float sa, float v, const Eight& w, const Eight& b,
-                                       const Eight& k) {
+__device__ __forceinline__ void share(Operands& to, const Prepared& p) {
+  put(to, p);
+  *reinterpret_cast<float2*>(to.r + 2 * (threadIdx.x & 31)) = p.r;
+}
+
+/** A number of S·diag(w) − removed·b + v·k, added in one order wherever it is. */
+__device__ __forceinline__ float changed(float s, float w, float removed, float b, float v,
+                                         float k) {
+  return fmaf(s, w, fmaf(v, k, -(removed * b)));
+}
+
+/** S ← S·diag(w) − removed·b + v·k on a lane's part of a row. */
+__device__ __forceinline__ void update(Eight& s, float removed, float v, const Eight& w,
+                                       const Eight& b, const Eight& k) {
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    s.lo[i] = s.lo[i] * w.lo[i] + (sa * b.lo[i] + v * k.lo[i]);
-    s.hi[i] = s.hi[i] * w.hi[i] + (sa * b.hi[i] + v * k.hi[i]);
+    s.lo[i] = changed(s.lo[i], w.lo[i], removed, b.lo[i], v, k.lo[i]);
+    s.hi[i] = changed(s.hi[i], w.hi[i], removed, b.hi[i], v, k.hi[i]);
   }
 }

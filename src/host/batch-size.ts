@@ -17,6 +17,8 @@ export interface FreeMemory {
   readonly isDevice: boolean
   /** Of them, what steps of so many tokens take besides buffers and states: copies of matrices. */
   scratchBytes?(maxTokens: number): number
+  /** Of them, what a slot takes besides its state where there are so many: the log of an RWKV-7 state. */
+  logBytes?(shape: StateShape, numSlots: number): number
 }
 
 /** What a batch's memory depends on. */
@@ -44,7 +46,7 @@ export function chooseBatchSize(
   free: FreeMemory,
 ): BatchSize {
   const { stepTokens, maxSlots } = free.isDevice ? DEVICE : HOST
-  const most = Math.floor((STATE_MEMORY_SHARE * free.bytes) / bytesPerSlot(model))
+  const most = Math.floor((STATE_MEMORY_SHARE * free.bytes) / bytesPerSlot(model, free, maxSlots))
   const numSlots = asked.slots ?? Math.max(1, Math.min(maxSlots, most))
   // All slots may decode in one step and still leave a quarter of it to prompts.
   const maxTokens = Math.max(asked.maxTokens ?? stepTokens, Math.ceil((4 * numSlots) / 3))
@@ -54,11 +56,16 @@ export function chooseBatchSize(
 }
 
 /**
- * State, penalty counts (4 bytes) and flags (1), a row of logits and the sampler's scratch (4 each); states as f32, so a
- * little too much where they are f16.
+ * State, penalty counts (4 bytes) and flags (1), a row of logits and the sampler's scratch (4 each); states as f32 and with a
+ * log, so a little too much where they are f16 or of RWKV-6.
  */
-function bytesPerSlot({ stateShape: { layers, channels, headSize }, vocabSize }: BatchModel) {
-  return 4 * layers * channels * (2 + headSize) + 13 * vocabSize
+function bytesPerSlot(model: BatchModel, free: FreeMemory, slots: number) {
+  return stateBytes(model, free, slots) + 13 * model.vocabSize
+}
+
+function stateBytes({ stateShape }: BatchModel, free: FreeMemory, slots: number) {
+  const { layers, channels, headSize } = stateShape
+  return 4 * layers * channels * (2 + headSize) + (free.logBytes?.(stateShape, slots) ?? 0)
 }
 
 /** Rows of logits beyond one a slot, penalties of answers without one, and a prompt's tokens on their way to the penalties. */
@@ -67,22 +74,21 @@ function bytesBesidesSlots({ vocabSize }: BatchModel) {
 }
 
 /** Of a row with guesses: the state before it, and a row of logits and the sampler's scratch for each. */
-function bytesPerGuessingRow({
-  stateShape: { layers, channels, headSize },
-  vocabSize,
-}: BatchModel) {
-  return 4 * layers * channels * (2 + headSize) + 8 * MAX_GUESSES * vocabSize
+function bytesPerGuessingRow(model: BatchModel, free: FreeMemory, slots: number) {
+  return stateBytes(model, free, slots) + 8 * MAX_GUESSES * model.vocabSize
 }
 
 function refuseTooLarge(size: BatchSize, model: BatchModel, free: FreeMemory): void {
   const perToken = 4 * (VECTORS_PER_TOKEN + (model.moreVectors ?? 0)) * model.stateShape.channels
+  const perSlot = bytesPerSlot(model, free, size.numSlots)
   // The device has a slot more than is asked for, for rows that turn out not to run.
-  const guessing = Math.min(size.numSlots, model.guessingRows ?? 0) * bytesPerGuessingRow(model)
-  const fixed = DEVICE_RESERVE_BYTES + bytesBesidesSlots(model) + bytesPerSlot(model) + guessing
+  const perGuessing = bytesPerGuessingRow(model, free, size.numSlots)
+  const guessing = Math.min(size.numSlots, model.guessingRows ?? 0) * perGuessing
+  const fixed = DEVICE_RESERVE_BYTES + bytesBesidesSlots(model) + perSlot + guessing
   const ofStep = size.maxTokens * perToken + (free.scratchBytes?.(size.maxTokens) ?? 0)
-  const fitting = Math.floor((free.bytes - fixed - ofStep) / bytesPerSlot(model))
+  const fitting = Math.floor((free.bytes - fixed - ofStep) / perSlot)
   if (size.numSlots <= fitting) return
-  const [left, each] = [mebibytes(free.bytes), mebibytes(bytesPerSlot(model))]
+  const [left, each] = [mebibytes(free.bytes), mebibytes(perSlot)]
   const advice =
     fitting > 0
       ? `the largest batch that fits is --slots ${fitting}`

@@ -206,6 +206,7 @@ function onCuda(backend: CudaBackend): OpenedBackend {
     bytes: backend.device.freeBytes(),
     isDevice: true,
     scratchBytes: backend.scratchBytes,
+    logBytes: backend.logBytes,
   })
   return { backend, freeMemory }
 }

@@ -89,6 +89,13 @@ test('a batch is as large as what the runner and its program allocate', () => {
     chooseBatchSize({ slots: 100 }, LARGE, { bytes, isDevice: true, scratchBytes })
   expect(choose(bytes).numSlots).toBe(100)
   expect(() => choose(bytes - 1)).toThrow('--slots 99')
+  // So is what is kept of tokens that states lack, of a slot more, too, where so many slots have it.
+  const logBytes = (least: number) => (_: unknown, slots: number) => (slots >= least ? 1000 : 0)
+  const withLog = (bytes: number, least: number) =>
+    chooseBatchSize({ slots: 100 }, LARGE, { bytes, isDevice: true, logBytes: logBytes(least) })
+  expect(withLog(bytes, 101).numSlots).toBe(100)
+  expect(withLog(bytes + 101_000, 100).numSlots).toBe(100)
+  expect(() => withLog(bytes + 100_999, 100)).toThrow('--slots 99')
   // Copies of matrices are counted where a step of the size chosen makes any.
   const copies = (least: number) => (tokens: number) => (tokens >= least ? 128 << 20 : 0)
   expect(choose(bytes, copies(4097)).numSlots).toBe(100)

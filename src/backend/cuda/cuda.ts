@@ -4,7 +4,7 @@
  * request, rounded with dither). Used from one thread; owns everything it hands out.
  */
 import { assert } from '../../errors.ts'
-import type { Backend, Flight, Guessing, Tensor } from '../backend.ts'
+import type { Backend, Flight, Guessing, StateShape, Tensor } from '../backend.ts'
 import { CudaDevice } from './device/device.ts'
 import { Downloads } from './device/downloads.ts'
 import type { DeviceInfo } from './driver/device-info.ts'
@@ -21,6 +21,7 @@ import {
   type TensorType,
   uploadHalves,
 } from './resources.ts'
+import { logBytes } from './state-log.ts'
 import { CudaPenaltyPool, CudaStatePool } from './states.ts'
 
 /** Steps of 7.2B in f16 (docs/dev/kernels.md 49); of smaller models and of integers they differ by a quarter or so. */
@@ -47,6 +48,8 @@ export interface CudaOptions {
   readonly memoryBytes?: number
   /** Whether decode steps are replayed as graphs (the default) or launched kernel by kernel. */
   readonly graphs?: boolean
+  /** Heads of the narrowest model whose f32 states have a log (state-log.ts), for tests, whose models are small. */
+  readonly leastLogHeads?: number
 }
 
 export interface CudaBackend extends Backend {
@@ -61,15 +64,17 @@ export interface CudaBackend extends Backend {
    * on which nothing runs. Returns how many are missing.
    */
   compileAhead(build: (backend: CudaBackend) => void): number
+  /** Bytes that each of so many slots takes besides its state of RWKV-7: its log (state-log.ts). */
+  logBytes(shape: StateShape, numSlots: number): number
 }
 
 export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
-  const { device: which = 0, wkv = 'f32', memoryBytes, graphs = true } = options
+  const { device: which = 0, wkv = 'f32', memoryBytes, graphs = true, leastLogHeads } = options
   const device = CudaDevice.open({
     device: which,
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
   })
-  return backendOn(device, wkv, graphs)
+  return backendOn(device, wkv, graphs, leastLogHeads)
 }
 
 /** The kernels that `build` asks for on a device like this one. */
@@ -98,7 +103,12 @@ export function kernelsOf(
   }
 }
 
-function backendOn(device: CudaDevice, wkv: TensorType, graphs: boolean): CudaBackend {
+function backendOn(
+  device: CudaDevice,
+  wkv: TensorType,
+  graphs: boolean,
+  leastLogHeads?: number,
+): CudaBackend {
   const gemm = openGemm(device)
   const downloads = new Downloads(device)
   let largestCopy = 0
@@ -107,6 +117,7 @@ function backendOn(device: CudaDevice, wkv: TensorType, graphs: boolean): CudaBa
     device,
     scratchBytes: (maxTokens) => (maxTokens > mostTiledTokens(device) ? largestCopy : 0),
     compileAhead: (build) => device.compileAhead(kernelsOf(device.info, wkv, build)),
+    logBytes: (shape, numSlots) => logBytes(device, wkv, shape, numSlots, leastLogHeads),
     description: `${device.description}${wkv === 'f16' ? ', f16 states' : ''}`,
     guessing: GUESSING,
     tensor: (shape, values) => new CudaTensor(device, shape, 'f32', values),
@@ -119,7 +130,7 @@ function backendOn(device: CudaDevice, wkv: TensorType, graphs: boolean): CudaBa
       return matrix
     },
     table: (source) => new CudaTable(device, source),
-    statePool: (shape, numSlots) => new CudaStatePool(device, shape, numSlots, wkv),
+    statePool: (shape, numSlots) => new CudaStatePool(device, shape, numSlots, wkv, leastLogHeads),
     penaltyPool: (vocabSize, numSlots) => new CudaPenaltyPool(device, vocabSize, numSlots),
     record: (capacity, build) => new CudaProgram(device, gemm, capacity, build, graphs),
     dispose() {

@@ -9,6 +9,7 @@ import type { CudaDevice } from './device/device.ts'
 import { type DevicePointer, i32, type KernelArgs } from './kernel/args.ts'
 import { convert, type TensorType, widen } from './resources.ts'
 import { type LaneSlot, StateLanes } from './state-lanes.ts'
+import { logBytes, StateLog } from './state-log.ts'
 
 /** All bits set is a NaN in f32 and in f16. */
 const NAN_BYTE = 0xff
@@ -69,17 +70,28 @@ export class CudaStatePool implements StatePool {
   readonly numSlots: number
   readonly bytesPerSlot: number
   readonly wkvType: TensorType
+  readonly #device: CudaDevice
+  readonly #leastLogHeads: number | undefined
   /** By the names of the arrays, in their order. */
   readonly #pools: ReadonlyMap<string, Pool>
   readonly #lanes: StateLanes
+  #log: StateLog | null = null
 
-  constructor(device: CudaDevice, shape: StateShape, numSlots: number, wkvType: TensorType) {
+  constructor(
+    device: CudaDevice,
+    shape: StateShape,
+    numSlots: number,
+    wkvType: TensorType,
+    leastLogHeads?: number,
+  ) {
     const { headSize } = shape
     if (headSize !== 64)
       throw new SkeinError(
         'unsupported_weights',
         `heads of ${headSize} channels; the cuda kernels are written for 64; use --device cpu`,
       )
+    this.#device = device
+    this.#leastLogHeads = leastLogHeads
     this.shape = shape
     this.numSlots = numSlots
     this.wkvType = wkvType
@@ -119,6 +131,14 @@ export class CudaStatePool implements StatePool {
     return pool
   }
 
+  /** For RWKV-7, whose steps ask for it; null where so few slots have no use for one. */
+  get log(): StateLog | null {
+    const [device, { shape, numSlots, wkvType }] = [this.#device, this]
+    if (logBytes(device, wkvType, shape, numSlots, this.#leastLogHeads) === 0) return null
+    this.#log ??= new StateLog(device, shape, numSlots, this.wkvAddress(0))
+    return this.#log
+  }
+
   get canMove(): boolean {
     return this.#lanes.isAnyFree
   }
@@ -134,6 +154,8 @@ export class CudaStatePool implements StatePool {
   copy(from: number, to: number): void {
     this.#check(from)
     this.#check(to)
+    this.#log?.merge([from])
+    this.#log?.forget(to)
     for (const pool of this.#pools.values()) pool.copy(from, to)
   }
 
@@ -157,13 +179,20 @@ export class CudaStatePool implements StatePool {
       }
     }
     return {
-      gather: (to) => eachAt(to, (pool, at) => pool.gather(slot, at)),
-      scatter: (from) => eachAt(from, (pool, at) => pool.scatter(slot, at)),
+      gather: (to) => {
+        this.#log?.merge([slot])
+        eachAt(to, (pool, at) => pool.gather(slot, at))
+      },
+      scatter: (from) => {
+        this.#log?.forget(slot)
+        eachAt(from, (pool, at) => pool.scatter(slot, at))
+      },
     }
   }
 
   #fill(slot: number, byte: number): void {
     this.#check(slot)
+    this.#log?.forget(slot)
     for (const pool of this.#pools.values()) pool.fill(slot, byte)
   }
 

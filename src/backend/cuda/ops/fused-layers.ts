@@ -9,7 +9,13 @@ import type { DevicePointer } from '../kernel/args.ts'
 import type { Kernel } from '../kernel/kernel.ts'
 import type { LaunchOptions } from '../kernel/launch.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
-import { type Command, isDecode, type StepShape, type StepStream } from '../step/command.ts'
+import {
+  type Command,
+  FEW_ROWS,
+  isDecode,
+  type StepShape,
+  type StepStream,
+} from '../step/command.ts'
 import { normOf, tensorOf } from '../step/operands.ts'
 import { firstRows, layerBytes, planOf, wayFor } from './fused-layers-plan.ts'
 import {
@@ -25,8 +31,8 @@ import { wkv7Struct } from './wkv7.ts'
 
 const COOPERATIVE: LaunchOptions = { cooperative: true }
 
-/** Rows that few-rows.cu is compiled for. With four, most models are slower than op by op (docs/dev/kernels.md 46). */
-const SIZES = [1, 2] as const
+/** Rows that few-rows.cu is compiled for. */
+const SIZES = [1, FEW_ROWS] as const
 
 /** Rows of one token each, or one row of two. */
 function isOneLaunch(shape: StepShape): boolean {

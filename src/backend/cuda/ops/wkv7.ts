@@ -3,13 +3,21 @@
  * cores), and those between a third (token by token). What a step has none of is not launched.
  * Where the library made the projections, their biases and sigmoids are done here as well.
  */
-import type { Capacity, StatePool, Tensor, Wkv7Operands, Wkv7Weights } from '../../backend.ts'
+import type {
+  Batch,
+  Capacity,
+  StatePool,
+  Tensor,
+  Wkv7Operands,
+  Wkv7Weights,
+} from '../../backend.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { type DevicePointer, i32 } from '../kernel/args.ts'
 import type { Kernel } from '../kernel/kernel.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
 import type { LinearCommand } from '../linear/linear.ts'
 import type { Product } from '../linear/product.ts'
+import { LOG_HEADS, LOGGED } from '../state-log.ts'
 import type { CudaStatePool } from '../states.ts'
 import type { Command, StepShape } from '../step/command.ts'
 import { normOf, statesOf, tensorOf } from '../step/operands.ts'
@@ -68,6 +76,9 @@ interface Biases {
   readonly v: DevicePointer | null
 }
 
+/** In place of `StateLog` of wkv7-log.cuh. */
+const NO_LOG = new StructBytes().padTo(24).bytes()
+
 const NO_BIASES: Biases = { w: null, a: null, v: null }
 
 export function wkv7(
@@ -84,7 +95,12 @@ export function wkv7(
   const { heads } = pool.shape
   const stateF16 = Number(pool.wkvType === 'f16')
   const defines = { STATE_F16: stateF16 }
-  const decode = device.kernel('wkv7-decode', 'wkv7_decode', defines)
+  const { log } = pool
+  const decode = device.kernel('wkv7-decode', 'wkv7_decode', {
+    ...defines,
+    LOG_HEADS,
+    LOGGED: log === null ? 0 : LOGGED,
+  })
   const byToken = device.kernel('wkv7', 'wkv7_rows', defines)
   const chunked = chunkedOn(device, stateF16)
   const takesLong = i32(Number(chunked.length === 0))
@@ -95,15 +111,18 @@ export function wkv7(
   const sites = [NO_BIASES, absorbed].map((biases) => ({
     args: () => [struct(biases)],
     rowArgs: () => [struct(biases), takesLong],
+    decodeArgs: () => [struct(biases), log?.struct(layer) ?? NO_LOG],
     decode: {},
     chunked: {},
     byToken: {},
   }))
   return {
+    // For all layers at once.
+    ...(log !== null && layer === 0 && { upload: (batch: Batch) => log.beginStep(batch) }),
     run(stream, { tokens, rows, singles, longRows }: StepShape) {
       const site = sites[projections?.leaves(tokens) ? 1 : 0]!
       const decodeGrid = [Math.ceil(heads / DECODE_HEADS), singles, 1] as const
-      stream.launch(site.decode, decode, decodeGrid, THREADS, site.args)
+      stream.launch(site.decode, decode, decodeGrid, THREADS, site.decodeArgs)
       // As many multiprocessors as there are, one block to each; a block alone takes heads of rows one after the other.
       const sequences = heads * longRows
       const fits = ({ cluster }: Chunked) => cluster * sequences <= device.numSms

@@ -25,6 +25,9 @@ export interface StepShape extends RowKinds {
 /** Rows of so many tokens or more are worth kernels of their own. */
 export const LONG_ROW = 32
 
+/** Rows of one token that few-rows.cu takes at most. With four, most models are slower than op by op (docs/dev/kernels.md 46). */
+export const FEW_ROWS = 2
+
 /** Every row feeds one token. */
 export function isDecode({ rows, singles }: StepShape): boolean {
   return rows === singles
