@@ -31,7 +31,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     const starting = [serve(NODE), serve(members, 'gateway')] as const
     await Promise.all(['a', 'b'].map(startNode))
     ;[solo, gateway] = await Promise.all(starting)
-  }, 120_000)
+  }, 300_000)
 
   afterAll(async () => {
     const all = [...nodes.values(), gateway, solo].filter((server) => server !== undefined)
