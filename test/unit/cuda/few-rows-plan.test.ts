@@ -50,7 +50,7 @@ test('two rows have twice the room for inputs and sums; of integers there is one
   expect(two.defines.FIXED).toBeGreaterThan(one.defines.FIXED)
   expect(plan(2048, H200, undefined, RANKS, 'i8', 2)).toBeNull()
   // Where two would have room in the other way alone, whose sums have another order.
-  const chip = { numSms: 56, sharedBytes: 163 << 10 }
+  const chip = { numSms: 64, sharedBytes: 163 << 10 }
   const wide = { w: 128, a: 128, g: 480, vGate: 96 }
   expect(plan(4096, chip, undefined, wide)).toMatchObject({ threads: 576 })
   expect(plan(4096, chip, () => 'warps', wide, 'f16', 2)).toMatchObject({ threads: 544 })

@@ -92,8 +92,8 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'Run the requests of a file': '运行一个文件中的请求',
   'Serve another model instead': '换成另一个模型',
   'Start a worker; answers before it is ready': '启动工作进程；立即返回，加载在后台进行',
-  'Succeeds for a model that is served; others are pulled where the server runs':
-    '模型已在提供则成功；其他模型请在服务器上下载',
+  'Succeeds for a model that is served; fetches another one, for admins':
+    '模型已在服务时成功返回；管理员可用它下载其他模型',
   'Take the last turn back': '撤回最后一轮',
   'Text, or a conversation through the template, to tokens': '把文本或套用模板的对话转为 token',
   'Texts to vectors': '把多段文本转为向量',
