@@ -120,7 +120,8 @@ function transpose(
   columns: number,
 ): Uint16Array | Uint32Array {
   const to = from.slice()
-  const tile = from.slice(0, TILE * TILE)
+  const numbers = TILE * TILE
+  const tile = from instanceof Uint16Array ? new Uint16Array(numbers) : new Uint32Array(numbers)
   for (let firstRow = 0; firstRow < rows; firstRow += TILE) {
     const height = Math.min(TILE, rows - firstRow)
     for (let first = 0; first < columns; first += TILE) {
