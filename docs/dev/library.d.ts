@@ -36,6 +36,8 @@ export interface SessionInfo {
     readonly bytes: number;
     /** A request is writing to it. */
     readonly isBusy: boolean;
+    /** What the head's request left beside it; of a session that is asked for by its id. */
+    readonly note?: string | undefined;
 }
 export interface TurnInfo {
     readonly turn: number;
