@@ -666,6 +666,9 @@ describe('a link to a turn', () => {
     expect(await open(late.token)).toBe('not_found')
     await call(engine, 'sessions.delete', REF)
     expect(await open(token)).toBe('not_found')
+    // Another conversation under the same name is none that was shared.
+    await tell(engine, turnOf({}))
+    expect(await open(token)).toBe('not_found')
   })
 })
 

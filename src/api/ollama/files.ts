@@ -92,21 +92,28 @@ async function* fetched(
   let at: FetchProgress | null = fetcher.start(untagged(name))
   const { id } = at
   yield BEGIN
-  let told = ''
+  let [told, pulled] = ['', untagged(name)]
   while (at?.state === 'running') {
     const { file, done_bytes: completed, total_bytes: total } = at
     const now = `${file} ${completed}`
-    if (file !== null && now !== told) {
-      yield { status: `pulling ${file}`, digest: file, total, completed }
-    }
+    if (file !== null) pulled = file
+    if (file !== null && now !== told) yield progressOf(file, total, completed)
     told = now
-    await pause(PROGRESS_MS, undefined, { signal })
+    await pause(PROGRESS_MS, undefined, { signal }).catch(() => signal.throwIfAborted())
     at = fetcher.progress(id)
   }
   if (at?.state !== 'done') {
     const reason = at?.reason ?? 'other downloads came after it'
-    throw new SkeinError('not_found', `model: it could not be fetched: ${reason}`)
+    throw new SkeinError(
+      'not_found',
+      `model: it could not be fetched: ${reason}; the same request goes on with what has come`,
+    )
   }
+  yield progressOf(pulled, at.total_bytes, at.done_bytes)
   yield { status: 'verifying sha256 digest' }
   yield DONE
+}
+
+function progressOf(file: string, total: number, completed: number): object {
+  return { status: `pulling ${file}`, digest: file, total, completed }
 }

@@ -82,8 +82,9 @@ async function* translating(call: Call<TranslateBody>): AsyncGenerator<object, o
   )
   const outcomeOf = translator.outcomeOf.bind(translator)
 
-  const drafts = new Drafts(first)
-  for await (const written of translator.run(first.flatMap(toPieces))) yield* drafts.take(written)
+  const drafts = body.stream === true ? new Drafts(first) : null
+  for await (const written of translator.run(first.flatMap(toPieces)))
+    if (drafts !== null) yield* drafts.take(written)
   const second: Part[][] = []
   for (const parts of first) {
     second.push(await turns.do(() => splitBroken(parts, delimiters, outcomeOf)))

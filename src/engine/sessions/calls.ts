@@ -133,15 +133,35 @@ export function sessionCalls(context: CallContext): SessionHandlers {
     'sessions.share': async ({ turn, seconds, ...ref }) => {
       const name = nameOf(ref)
       const shared = await look(turns, name, (found) => {
-        return 'record' in found ? storedTurn(found, turn).turn : turnFor(turns, found, turn).turn
+        if ('record' in found) {
+          const { turn: number, key } = storedTurn(found, turn)
+          return { turn: number, stateKey: key }
+        }
+        const { turn: number, state } = turnFor(turns, found, turn)
+        return { turn: number, stateKey: state.key }
       })
       const expiresAt = Date.now() + 1000 * seconds
-      const token = sealLink({ ...name, turn: shared, expiresAt }, context.linkKey())
-      return { token, turn: shared, expiresAt }
+      const token = sealLink({ ...name, ...shared, expiresAt }, context.linkKey())
+      return { token, turn: shared.turn, expiresAt }
     },
     'sessions.open': async ({ token, ...params }) => {
-      const { turn, ...name } = openLink(token, context.linkKey(), Date.now())
-      const file = await look(turns, name, (found) => exported(found, turn))
+      const { turn, stateKey, ...name } = openLink(token, context.linkKey(), Date.now())
+      const file = await look(turns, name, (found) => {
+        const key =
+          'record' in found
+            ? found.record.turns.find((one) => one.turn === turn)?.key
+            : found.turns.get(turn)?.state.key
+        return key === stateKey ? exported(found, turn) : null
+      }).catch((error: unknown) => {
+        if (error instanceof SkeinError && error.code === 'not_found') return null
+        throw error
+      })
+      // Whoever has a link is not told what it is of.
+      if (file === null)
+        throw new SkeinError(
+          'not_found',
+          'token: what this link is of is not kept any more; ask for a new one',
+        )
       const snapshot = await decodeOwn(file, context)
       const create = () => changedNew(importSession(snapshot, params, context), turns.mover.saver)
       return written(await withNew(turns, nameOf(params), create))

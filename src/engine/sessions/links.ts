@@ -8,6 +8,8 @@ import type { SessionName } from '../../state/store/store.ts'
 
 export interface LinkedTurn extends SessionName {
   readonly turn: number
+  /** Of the turn's state, random: another session of that name has others, of another model too. */
+  readonly stateKey: string
   /** In milliseconds of Date.now(). */
   readonly expiresAt: number
 }
@@ -16,10 +18,11 @@ const CIPHER = 'aes-256-gcm'
 const IV_BYTES = 12
 const TAG_BYTES = 16
 
-export function sealLink({ namespace, id, turn, expiresAt }: LinkedTurn, key: string): string {
+export function sealLink(linked: LinkedTurn, key: string): string {
+  const { namespace, id, turn, stateKey, expiresAt } = linked
   const iv = randomBytes(IV_BYTES)
   const cipher = createCipheriv(CIPHER, keyBytes(key), iv)
-  const text = JSON.stringify([namespace, id, turn, expiresAt])
+  const text = JSON.stringify([namespace, id, turn, stateKey, expiresAt])
   const sealed = Buffer.concat([cipher.update(text, 'utf8'), cipher.final()])
   return Buffer.concat([iv, cipher.getAuthTag(), sealed]).toString('base64url')
 }
@@ -27,7 +30,11 @@ export function sealLink({ namespace, id, turn, expiresAt }: LinkedTurn, key: st
 /** Throws not_found for what was not sealed here, and for what has expired. */
 export function openLink(token: string, key: string, now: number): Omit<LinkedTurn, 'expiresAt'> {
   const link = read(Buffer.from(token, 'base64url'), key)
-  if (link === null) throw new SkeinError('not_found', 'token: this link is none of this server')
+  if (link === null)
+    throw new SkeinError(
+      'not_found',
+      'token: this server did not make this link; without a store (--no-store) only the worker that made it knows it, until that ends',
+    )
   const { expiresAt, ...turn } = link
   if (expiresAt <= now) throw new SkeinError('not_found', 'token: this link has expired')
   return turn
@@ -43,13 +50,14 @@ function read(bytes: Buffer, key: string): LinkedTurn | null {
   try {
     const text = Buffer.concat([decipher.update(bytes.subarray(textAt)), decipher.final()])
     // Whatever has the tag was written above.
-    const [namespace, id, turn, expiresAt] = JSON.parse(text.toString()) as [
+    const [namespace, id, turn, stateKey, expiresAt] = JSON.parse(text.toString()) as [
       string,
       string,
       number,
+      string,
       number,
     ]
-    return { namespace, id, turn, expiresAt }
+    return { namespace, id, turn, stateKey, expiresAt }
   } catch {
     return null
   }

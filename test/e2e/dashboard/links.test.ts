@@ -48,7 +48,7 @@ describeInBrowser('links between keys', (browser) => {
     // A link that was cut opens nothing, and says so.
     await bob.goto(link.slice(0, -9))
     await bob.reload()
-    await bob.getByText('this link is none of this server').waitFor()
+    await bob.getByText('this server did not make this link').waitFor()
     for (const page of [alice, bob]) await page.context().close()
   })
 })
