@@ -35,8 +35,9 @@ const { values: asked } = parseArgs({
 const isAll = !process.argv.slice(2).some((word) => /^--(cards|sizes)/.test(word))
 /** Types of weights; undefined is the file's own, f16 on the device. @type {(undefined | 'i8' | 'q4')[]} */
 const TYPES = [undefined, 'i8', 'q4']
-/** As `serve` chooses where there is room. */
-const SIZE = { numSlots: 256, maxTokens: 2048, fingerprint: '' }
+const SIZE = { maxTokens: 2048, fingerprint: '' }
+/** As `serve` chooses where there is room, and so few that states have no log. */
+const SLOTS = [256, 1]
 
 /** file name → how it is made. */
 function listImages() {
@@ -57,10 +58,12 @@ function listImages() {
 }
 
 function kernelsFor(info, size, weightType, wkv) {
-  return kernelsOf(info, wkv, (backend) => {
-    const model = loadRwkv7(shapesOnly(size), backend, { weightType })
-    new ModelRunner(model, backend, SIZE)
-  })
+  return SLOTS.flatMap((numSlots) =>
+    kernelsOf(info, wkv, (backend) => {
+      const model = loadRwkv7(shapesOnly(size), backend, { weightType })
+      new ModelRunner(model, backend, { ...SIZE, numSlots })
+    }),
+  )
 }
 
 /** @param {string} nvcc @param {string} path */

@@ -33,7 +33,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
   let run = (job.units + SEGMENTS - 1u) / SEGMENTS;
   var totals: array<f32, R * NT>;
   for (var segment = lane; segment < SEGMENTS; segment += LANES) {
+    // The declaration says so, too, but SwiftShader zeroes them in the first segment alone.
     var sums: array<f32, R * NT>;
+#repeat j R
+#repeat i NT
+    sums[$ju * NT + $iu] = 0.0;
+#end i
+#end j
     let end = min((segment + 1u) * run, job.units);
     for (var unit = segment * run; unit < end; unit += UNROLL) {
 #repeat u UNROLL

@@ -56,11 +56,12 @@ export class ParallelReader {
   /** Those that have not started yet, which takes them some 50 ms, are done without. */
   #start(buffer: Uint8Array<SharedArrayBuffer>): void {
     const url = new URL('./parallel-read-thread.js', import.meta.url)
-    const place = new URL(url.href.replace('/src/', '/dist/'))
+    // Sources have no compiled thread beside them.
+    const place = import.meta.url.endsWith('.ts') ? url.href.replace('/src/', '/dist/') : url.href
     for (let i = 0; i < MAX_THREADS; i++) {
       const mailbox = new Int32Array(new SharedArrayBuffer(4 * WORDS))
       const workerData: ReadingThread = { file: this.#file, mailbox, buffer }
-      const worker = new Worker(place, { workerData, execArgv: [] })
+      const worker = new Worker(new URL(place), { workerData, execArgv: [] })
       // Without threads the caller reads alone.
       worker.on('error', () => {})
       worker.unref()
@@ -88,8 +89,13 @@ export class ParallelReader {
       Atomics.store(mailbox, STATE, READING)
       Atomics.notify(mailbox, STATE)
     }
-    const own = readSync(this.#file, target, 0, share, offset)
-    for (const mailbox of free) Atomics.wait(mailbox, STATE, READING)
+    let own = 0
+    try {
+      own = readSync(this.#file, target, 0, share, offset)
+    } finally {
+      // Nobody reads any more when this returns or throws.
+      for (const mailbox of free) Atomics.wait(mailbox, STATE, READING)
+    }
     return own === share && free.every((mailbox) => Atomics.load(mailbox, STATE) === IDLE)
   }
 

@@ -80,10 +80,12 @@ function bytesPerGuessingRow(model: BatchModel, free: FreeMemory, slots: number)
 
 function refuseTooLarge(size: BatchSize, model: BatchModel, free: FreeMemory): void {
   const perToken = 4 * (VECTORS_PER_TOKEN + (model.moreVectors ?? 0)) * model.stateShape.channels
-  const perSlot = bytesPerSlot(model, free, size.numSlots)
+  const guessingRows = Math.min(size.numSlots, model.guessingRows ?? 0)
+  // Whether states have logs goes by all places that the device has for them.
+  const places = size.numSlots + guessingRows
+  const perSlot = bytesPerSlot(model, free, places)
   // The device has a slot more than is asked for, for rows that turn out not to run.
-  const perGuessing = bytesPerGuessingRow(model, free, size.numSlots)
-  const guessing = Math.min(size.numSlots, model.guessingRows ?? 0) * perGuessing
+  const guessing = guessingRows * bytesPerGuessingRow(model, free, places)
   const fixed = DEVICE_RESERVE_BYTES + bytesBesidesSlots(model) + perSlot + guessing
   const ofStep = size.maxTokens * perToken + (free.scratchBytes?.(size.maxTokens) ?? 0)
   const fitting = Math.floor((free.bytes - fixed - ofStep) / perSlot)

@@ -24,7 +24,7 @@ import {
 import { logBytes } from './state-log.ts'
 import { CudaPenaltyPool, CudaStatePool } from './states.ts'
 
-/** Steps of 7.2B in f16 (docs/dev/kernels.md 49); of smaller models and of integers they differ by a quarter or so. */
+/** Steps of 7.2B in f16 (docs/dev/measurements.md, On a GPU; 16 and 64 tokens are between their neighbours). Those of 1.5B cost up to a third more; of integers none were measured. */
 const GUESSING: Guessing = {
   rows: 32,
   costs: [

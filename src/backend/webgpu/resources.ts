@@ -65,7 +65,7 @@ interface Place {
 
 /** Each slab is as large as all before it, within these. */
 const LEAST_SLAB_BYTES = 64 << 20
-const MOST_SLAB_BYTES = 2 ** 30
+const MOST_SLAB_BYTES = 2 ** 28
 /** Weights begin at multiples of so many bytes. */
 const ALIGNMENT = 256
 

@@ -10,14 +10,20 @@ import type { WebgpuBackend } from './webgpu.ts'
 
 const HEADS = 2
 const CHANNELS = 64 * HEADS
-const TOKENS = 3
+/** Of a step; products of few tokens and of a prompt are computed in different ways. */
+const STEPS = [3, 65]
 const VOCABULARY = 96
 /** Root of the mean square of the difference, in units of that of the expected. */
 const TOLERANCE = 1e-4
 
 /** Throws backend_unavailable where the answers differ. */
 export async function testBackend(backend: WebgpuBackend): Promise<void> {
-  const [expected, actual] = [await play(createReferenceBackend()), await play(backend)]
+  for (const tokens of STEPS) await testStep(backend, tokens)
+}
+
+async function testStep(backend: WebgpuBackend, numTokens: number): Promise<void> {
+  const reference = createReferenceBackend()
+  const [expected, actual] = [await play(reference, numTokens), await play(backend, numTokens)]
   const { length } = expected.values
   let difference = 0
   let size = 0
@@ -36,13 +42,13 @@ export async function testBackend(backend: WebgpuBackend): Promise<void> {
 }
 
 /** A step of one row: embedding, shift, products, time mixing, logits and two draws. */
-async function play(backend: Backend) {
-  const capacity = { tokens: TOKENS, rows: 1, logits: 1, samples: 2 }
+async function play(backend: Backend, numTokens: number) {
+  const capacity = { tokens: numTokens, rows: 1, logits: 1, samples: 2 }
   const states = backend.statePool({ layers: 1, channels: CHANNELS, heads: HEADS, headSize: 64 }, 1)
   const penalties = backend.penaltyPool(VOCABULARY, 2)
   const table = backend.table(source(VOCABULARY, CHANNELS, 1))
   const vector = (seed: number) => backend.tensor([CHANNELS], numbers(CHANNELS, seed))
-  const activation = () => backend.activation([TOKENS, CHANNELS])
+  const activation = () => backend.activation([numTokens, CHANNELS])
   const norm = { weight: vector(2), bias: vector(3), eps: 1e-5 }
   const [x, y, hidden] = [activation(), activation(), backend.activation([1, CHANNELS])]
   const logits = backend.tensor([1, VOCABULARY])
@@ -70,12 +76,12 @@ async function play(backend: Backend) {
     ops.sample(logits, penalties)
   })
   const batch = createBatch(capacity)
-  batch.numTokens = TOKENS
+  batch.numTokens = numTokens
   batch.numRows = 1
-  batch.tokens.set([5, 90, 33])
-  batch.starts[1] = TOKENS
+  batch.tokens.set(Int32Array.from({ length: numTokens }, (_, i) => (5 + 85 * i) % VOCABULARY))
+  batch.starts[1] = numTokens
   batch.numLogits = 1
-  batch.logitRows[0] = TOKENS - 1
+  batch.logitRows[0] = numTokens - 1
   batch.numSamples = 2
   batch.sampleSlot.set([0, 1])
   // Temperature, top-p, min-p, three penalties, repetition, noise; top-k, seed, position, stream, logprobs, mask.

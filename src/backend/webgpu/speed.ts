@@ -82,8 +82,11 @@ async function secondsOf(run: (times: number) => Promise<unknown>): Promise<numb
     const start = performance.now()
     await run(times)
     const milliseconds = performance.now() - start
-    if (milliseconds < LEAST_MILLISECONDS) times *= 2
-    else done++
+    if (milliseconds < LEAST_MILLISECONDS) {
+      times *= 2
+      continue
+    }
+    done++
     best = Math.min(best, milliseconds / 1000 / times)
   }
   return best

@@ -119,9 +119,10 @@ function transpose(
   rows: number,
   columns: number,
 ): Uint16Array | Uint32Array {
-  const to = from.slice()
-  const numbers = TILE * TILE
-  const tile = from instanceof Uint16Array ? new Uint16Array(numbers) : new Uint32Array(numbers)
+  const empty = (count: number) =>
+    from instanceof Uint16Array ? new Uint16Array(count) : new Uint32Array(count)
+  const to = empty(from.length)
+  const tile = empty(TILE * TILE)
   for (let firstRow = 0; firstRow < rows; firstRow += TILE) {
     const height = Math.min(TILE, rows - firstRow)
     for (let first = 0; first < columns; first += TILE) {

@@ -89,4 +89,8 @@ test('plans that come with Skein are for their card and version of the library a
     }
   }
   expect(knownPlans({ gpu: 'another', cublasLt: 130100 }).size).toBe(0)
+  // A damaged file costs tuning time, nothing else.
+  const damaged = mkdtempSync(join(folder, 'damaged-'))
+  writeFileSync(join(damaged, 'half.json'), '{"gpus":["a"')
+  expect(knownPlans({ gpu: 'a', cublasLt: 130100 }, damaged).size).toBe(0)
 })

@@ -66,18 +66,17 @@ export function simulated(real: DeviceInfo, wanted = process.env.SKEIN_SIMULATE_
       `SKEIN_SIMULATE_CARD takes ${Object.keys(CARDS).join(', ')}, not ${wanted}`,
     )
   const { name, computeCapability, numSms, sharedBytesPerBlock, l2Bytes } = infoOf(known)
+  const isOlder = orderOf(computeCapability) < orderOf(real.computeCapability)
   return {
     ...real,
     name: `${real.name} as ${name}`,
     // Newer instructions than the card has cannot be simulated.
-    computeCapability:
-      orderOf(computeCapability) < orderOf(real.computeCapability)
-        ? computeCapability
-        : real.computeCapability,
+    computeCapability: isOlder ? computeCapability : real.computeCapability,
     numSms: Math.min(numSms, real.numSms),
     sharedBytesPerBlock: Math.min(sharedBytesPerBlock, real.sharedBytesPerBlock),
     l2Bytes,
-    isSimulated: true,
+    // Where the capability is the card's own, so is its code.
+    isSimulated: isOlder,
   }
 }
 

@@ -103,14 +103,21 @@ export function knownPlans(
   folder = KNOWN_DIR,
 ): ReadonlyMap<string, Uint8Array> {
   for (const file of filesOf(folder)) {
-    const bytes = readCached(join(folder, file))
-    // Written by known-plans.js, and read by a test.
-    const known = JSON.parse(new TextDecoder().decode(bytes ?? undefined)) as KnownPlans
-    if (known.cublasLt !== cublasLt || !known.gpus.includes(gpu)) continue
+    const known = parsed(readCached(join(folder, file)))
+    if (known?.cublasLt !== cublasLt || !known.gpus.includes(gpu)) continue
     const codes = known.algorithms.map((text) => new Uint8Array(Buffer.from(text, 'base64')))
     return new Map(Object.entries(known.plans).map(([key, index]) => [key, codes[index]!]))
   }
   return new Map()
+}
+
+function parsed(bytes: Uint8Array | null): KnownPlans | null {
+  try {
+    // Written by known-plans.js, and read by a test.
+    return JSON.parse(new TextDecoder().decode(bytes ?? undefined)) as KnownPlans
+  } catch {
+    return null
+  }
 }
 
 function filesOf(folder: string): string[] {

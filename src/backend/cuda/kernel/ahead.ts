@@ -51,12 +51,13 @@ export function startCompiling(plans: readonly ImagePlan[], driverMajor: number)
   const states = new Int32Array(new SharedArrayBuffer(4 * fresh.length))
   for (const [index, { path }] of fresh.entries()) jobs.set(path, { states, index })
   const url = new URL('./compile-thread.js', import.meta.url)
-  const place = new URL(url.href.replace('/src/', '/dist/'))
+  // Sources have no compiled thread beside them.
+  const place = import.meta.url.endsWith('.ts') ? url.href.replace('/src/', '/dist/') : url.href
   const own = fresh.map(({ input, path }) => ({ input, path }))
   for (let i = 0; i < numThreads; i++) {
     const { port1, port2 } = new MessageChannel()
     const workerData: CompilingThread = { driverMajor, jobs: own, states, port: port2 }
-    const worker = new Worker(place, { workerData, transferList: [port2], execArgv: [] })
+    const worker = new Worker(new URL(place), { workerData, transferList: [port2], execArgv: [] })
     // What it had begun is compiled by who needs it.
     worker.on('error', () => {})
     worker.unref()

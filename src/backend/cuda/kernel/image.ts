@@ -2,7 +2,7 @@
  * Machine code of kernel files, compiled at first use and kept on disk under a key that covers everything it was made
  * from. A cache that cannot be written costs time, nothing else. Knows no driver.
  */
-import { readFileSync, rmSync } from 'node:fs'
+import { existsSync, readFileSync, rmSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { makeFolder } from '../../../files/make-folder.ts'
@@ -36,7 +36,8 @@ export function createKernelImages(machine: ImageMachine, sources = KERNEL_DIR):
       const missing = kernels
         .filter(([file, defines]) => !shipped.has(readKernelSource(file, sources), defines))
         .map(([file, defines]) => planOf(file, defines))
-        .filter((plan) => cachedImage(plan) === null)
+        // One that turns out to be damaged is compiled when it is asked for.
+        .filter(({ path }) => !existsSync(path))
       return startCompiling(missing, driverMajor)
     },
     discard(file, defines) {
