@@ -103,7 +103,7 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'The files, oldest first': '文件列表，最早的在前',
   'The last lines that a worker has printed': '工作进程最近输出的日志',
   'The last requests: who, what, how long; never their words':
-    '最近的请求：谁、什么、多久；不含问答内容',
+    '最近的请求：调用者、路由、耗时；不含问答内容',
   'The log of a worker as it is written (query: tail)': '实时跟随工作进程的日志（参数：tail）',
   'The machine: processor, memory, GPUs': '本机信息：处理器、内存、GPU',
   'The models of a repository of the hub (query: repository)':

@@ -221,8 +221,8 @@ export const CHINESE = {
   Into: '目标语言',
   Text: '文本',
   'as the text shows': '自动识别',
-  'Paste a text, or drop a file; its paragraphs are translated as one batch':
-    '粘贴文本，或把文件拖进来；所有段落一批翻译',
+  'Paste a text, or drop files; its paragraphs are translated as one batch':
+    '粘贴文本，或把文件拖进来；所有段落合成一批同时翻译',
   View: '视图',
   List: '列表',
   Grid: '网格',

@@ -1,8 +1,9 @@
 /** The box to write in: for all conversations that are shown. Text files that are dropped on it become part of the message. */
 import { signal } from '@preact/signals'
-import { useRef, useState } from 'preact/hooks'
+import { useState } from 'preact/hooks'
 import { t } from '../lib/i18n.ts'
 import { Button } from '../parts/basics.tsx'
+import { TextFilesButton } from '../parts/text-files.tsx'
 import { asQuoted, readTextFile } from './attachment.ts'
 import { opening, panes } from './panes.ts'
 import { isSendingKey } from './sending-key.ts'
@@ -12,7 +13,6 @@ const notice = signal<string | null>(null)
 
 export function Composer() {
   const [isOver, setOver] = useState(false)
-  const picker = useRef<HTMLInputElement>(null)
   const { value: text } = draft
   const setText = (value: string) => {
     draft.value = value
@@ -40,8 +40,8 @@ export function Composer() {
   }
   const drop = (event: DragEvent) => {
     setOver(false)
-    const files = event.dataTransfer?.files
-    if (!files?.length) return
+    const files = [...(event.dataTransfer?.files ?? [])]
+    if (files.length === 0) return
     event.preventDefault()
     void attach(files)
   }
@@ -71,23 +71,7 @@ export function Composer() {
         onKeyDown={onKeyDown}
       />
       <div class="composer-foot">
-        <Button
-          icon="clip"
-          kind="quiet"
-          label={t('Add text files')}
-          onClick={() => picker.current?.click()}
-        />
-        <input
-          ref={picker}
-          type="file"
-          multiple
-          hidden
-          aria-label={t('Add text files')}
-          onChange={({ currentTarget }) => {
-            if (currentTarget.files !== null) void attach(currentTarget.files)
-            currentTarget.value = ''
-          }}
-        />
+        <TextFilesButton onFiles={(files) => void attach(files)} />
         <small class="composer-hint">{t('Enter sends, Shift+Enter begins a line')}</small>
         {isBusy ? (
           <Button
@@ -110,7 +94,7 @@ export function Composer() {
   )
 }
 
-async function attach(files: FileList): Promise<void> {
+async function attach(files: readonly File[]): Promise<void> {
   notice.value = null
   for (const file of files) {
     const read = await readTextFile(file)

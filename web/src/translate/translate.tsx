@@ -1,8 +1,8 @@
 /** Translate: a text in, its paragraphs with their translations as they are written, all at once. */
 import { signal } from '@preact/signals'
-import { useRef } from 'preact/hooks'
 import { language, t } from '../lib/i18n.ts'
 import { Button, Empty, ErrorNote } from '../parts/basics.tsx'
+import { TextFilesButton } from '../parts/text-files.tsx'
 import { readTextFile } from '../playground/attachment.ts'
 import { TargetSelect } from '../playground/target-select.tsx'
 import { allChoices, type Choice, targetOf } from '../playground/targets.ts'
@@ -16,7 +16,7 @@ const text = signal('')
 const source = signal(AUTO)
 const target = signal<string | null>(null)
 const choice = signal<Choice | null>(null)
-/** Of a file that was dropped. */
+/** Of a file that could not be read. */
 const fault = signal<string | null>(null)
 
 function chosenTarget(): string {
@@ -29,7 +29,6 @@ function chosenModel(): Choice | null {
 }
 
 export function TranslatePage() {
-  const picker = useRef<HTMLInputElement>(null)
   const isRunning = job.value?.isRunning === true
   const submit = (event: Event) => {
     event.preventDefault()
@@ -65,23 +64,7 @@ export function TranslatePage() {
               target.value = value
             }}
           />
-          <Button
-            icon="clip"
-            kind="quiet"
-            label={t('Add text files')}
-            onClick={() => picker.current?.click()}
-          />
-          <input
-            ref={picker}
-            type="file"
-            hidden
-            aria-label={t('Add text files')}
-            onChange={({ currentTarget }) => {
-              const file = currentTarget.files?.[0]
-              if (file !== undefined) void take(file)
-              currentTarget.value = ''
-            }}
-          />
+          <TextFilesButton onFiles={(files) => void take(files)} />
           {isRunning ? (
             <Button icon="stop" onClick={stopJob}>
               {t('Stop')}
@@ -99,9 +82,7 @@ export function TranslatePage() {
         </div>
         <textarea
           aria-label={t('Text')}
-          placeholder={t(
-            'Paste a text, or drop a file; its paragraphs are translated as one batch',
-          )}
+          placeholder={t('Paste a text, or drop files; its paragraphs are translated as one batch')}
           rows={7}
           value={text.value}
           onInput={({ currentTarget }) => {
@@ -109,10 +90,10 @@ export function TranslatePage() {
           }}
           onDragOver={(event) => event.preventDefault()}
           onDrop={(event) => {
-            const file = event.dataTransfer?.files[0]
-            if (file === undefined) return
+            const files = [...(event.dataTransfer?.files ?? [])]
+            if (files.length === 0) return
             event.preventDefault()
-            void take(file)
+            void take(files)
           }}
         />
         {fault.value !== null && <ErrorNote text={fault.value} />}
@@ -150,8 +131,14 @@ function LanguageSelect({ label, value, hasAuto = false, onChange }: LanguageSel
   )
 }
 
-async function take(file: File): Promise<void> {
-  const read = await readTextFile(file)
-  fault.value = 'error' in read ? t(read.error, { name: file.name }) : null
-  if ('text' in read) text.value = read.text
+/** One below the other, in place of the text that was there. */
+async function take(files: readonly File[]): Promise<void> {
+  fault.value = null
+  const texts: string[] = []
+  for (const file of files) {
+    const read = await readTextFile(file)
+    if ('error' in read) fault.value = t(read.error, { name: file.name })
+    else texts.push(read.text.replace(/\n$/, ''))
+  }
+  if (texts.length > 0) text.value = texts.join('\n\n')
 }

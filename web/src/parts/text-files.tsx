@@ -1,0 +1,30 @@
+/** A button that picks text files. */
+import { useRef } from 'preact/hooks'
+import { t } from '../lib/i18n.ts'
+import { Button } from './basics.tsx'
+
+export function TextFilesButton({ onFiles }: { readonly onFiles: (files: File[]) => void }) {
+  const picker = useRef<HTMLInputElement>(null)
+  return (
+    <>
+      <Button
+        icon="clip"
+        kind="quiet"
+        label={t('Add text files')}
+        onClick={() => picker.current?.click()}
+      />
+      <input
+        ref={picker}
+        type="file"
+        multiple
+        hidden
+        aria-label={t('Add text files')}
+        onChange={({ currentTarget }) => {
+          // A copy: the list itself is emptied with the value, so that the same file can be picked again.
+          onFiles([...(currentTarget.files ?? [])])
+          currentTarget.value = ''
+        }}
+      />
+    </>
+  )
+}
