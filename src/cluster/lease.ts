@@ -50,6 +50,8 @@ interface LeaseOptions {
 
 const RENEW_MS = 2000
 const LEASE_MS = 10_000
+/** Of an advisory lock: "join" in ASCII. */
+const JOINING = 0x6a_6f_69_6e
 
 export class Lease {
   readonly id: string
@@ -78,10 +80,17 @@ export class Lease {
   ): Promise<Lease> {
     const lease = new Lease(database, facts, options)
     await database.query("delete from worker where expires < now() - interval '10 minutes'")
-    const sql = 'select id, info from worker where expires > now()'
-    const { rows } = await database.query<Pick<WorkerFacts, 'id' | 'info'>>(sql)
-    for (const { id, info } of rows) checkNear(protocolOf(info), `worker ${id}`)
-    await lease.renew()
+    const sentAt = monotonicNow()
+    const wasOver = await database.transaction(async (connection) => {
+      // One after the other: of two that start at once the later one sees the earlier.
+      await connection.query('select pg_advisory_xact_lock($1)', [JOINING])
+      const sql = 'select id, info from worker where expires > now()'
+      const { rows } = await connection.query<Pick<WorkerFacts, 'id' | 'info'>>(sql)
+      const own = protocolOf({ protocol: PROTOCOL, ...facts.info })
+      for (const { id, info } of rows) checkNear(protocolOf(info), `worker ${id}`, own)
+      return lease.#write(connection)
+    })
+    lease.view.extend(sentAt, lease.#leaseMs, wasOver)
     await lease.#tell()
     const { renewMs = RENEW_MS } = options
     // One that hangs does not hold up the next.
@@ -91,12 +100,19 @@ export class Lease {
 
   /** By the database's clock, from when the statement comes there; by ours from when it leaves here. */
   async renew(): Promise<void> {
-    const { id, node, url, model, fingerprint, slots, info } = this.#facts
     const sentAt = monotonicNow()
-    const { rows } = await this.#database.query<{ wasOver: boolean }>(
+    const wasOver = await this.#write(this.#database)
+    // Others may have taken what is here, whether its end came by time, by hand, or by a clock that was set.
+    this.view.extend(sentAt, this.#leaseMs, wasOver)
+  }
+
+  /** Whether it was over, or never there. */
+  async #write(on: Connection): Promise<boolean> {
+    const { id, node, url, model, fingerprint, slots, info } = this.#facts
+    const { rows } = await on.query<{ wasOver: boolean }>(
       `with old as (select expires <= now() as over from worker where id = $1)
        insert into worker (id, node, url, model, fingerprint, slots, info, in_flight, expires)
-       values ($1, $2, $3, $4, $5, $6, $7, $8, now() + $9 * interval '1 millisecond')
+       values ($1, $2, $3, $4, $5, $6, $7, $8, statement_timestamp() + $9 * interval '1 millisecond')
        on conflict (id) do update set in_flight = excluded.in_flight, expires = excluded.expires
        returning coalesce((select over from old), true) as "wasOver"`,
       [
@@ -105,8 +121,7 @@ export class Lease {
         ...[this.#inFlight(), this.#leaseMs],
       ],
     )
-    // Others may have taken what is here, whether its end came by time, by hand, or by a clock that was set.
-    this.view.extend(sentAt, this.#leaseMs, rows[0]!.wasOver)
+    return rows[0]!.wasOver
   }
 
   /** Throws state_unavailable when it is over: nothing may be promised any more. */

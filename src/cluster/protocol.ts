@@ -11,15 +11,15 @@ export function protocolOf(claims: Readonly<Record<string, unknown>>): number {
   return typeof claims.protocol === 'number' ? claims.protocol : 1
 }
 
-export function isNear(protocol: number): boolean {
-  return Math.abs(protocol - PROTOCOL) <= 1
+export function isNear(protocol: number, own = PROTOCOL): boolean {
+  return Math.abs(protocol - own) <= 1
 }
 
-/** Throws conflict. `who`: for the message. */
-export function checkNear(protocol: number, who: string): void {
-  if (isNear(protocol)) return
+/** Throws conflict. `who`: for the message; `own`: what the member that looks says of itself. */
+export function checkNear(protocol: number, who: string, own = PROTOCOL): void {
+  if (isNear(protocol, own)) return
   throw new SkeinError(
     'conflict',
-    `${who} speaks protocol ${protocol} of clusters and this release ${PROTOCOL}: releases may be one apart; bring the cluster to one between them first`,
+    `${who} speaks protocol ${protocol} of clusters and this release ${own}: releases may be one apart; bring the cluster to one between them first`,
   )
 }

@@ -67,6 +67,24 @@ describe.skipIf(NO_POSTGRES !== null)('releases that differ', () => {
     await join(database, 'new', {})
   })
 
+  test('of two that are too far apart and start at the same moment one joins', async () => {
+    const database = await open(postgres.newDatabase())
+    for (let round = 0; round < 10; round++) {
+      const ids = ['now', 'far'].map((id) => `${id}${round}`)
+      const joining = await Promise.allSettled([
+        Lease.join(database, factsOf(ids[0]!, {})),
+        Lease.join(database, factsOf(ids[1]!, { protocol: AFTER_NEXT })),
+      ])
+      const leases = joining.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []))
+      const refusals = joining.flatMap((one) => (one.status === 'rejected' ? [one.reason] : []))
+      expect(leases).toHaveLength(1)
+      expect(refusals).toMatchObject([{ code: 'conflict' }])
+      const { rows } = await database.query<{ id: string }>('select id from worker')
+      expect(rows.map(({ id }) => id)).toEqual(leases.map(({ id }) => id))
+      await leases[0]!.leave()
+    }
+  })
+
   test('what a gateway seals is believed of a release beside this one, unknown claims and all, and of no other', () => {
     const seal = new MemberSeal('secret')
     const caller = new CallerSeal('secret')
