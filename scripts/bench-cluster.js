@@ -1,11 +1,9 @@
 // What a cluster's database and storage cost: node scripts/bench-cluster.js postgres://… BLOBS [MiB of wkv, default 32]
 // Takes, turns of small and of large states, and moves of a session between two workers, from memory to memory and by way of
 // the storage in turn, milliseconds. Needs a build, and an empty database; BLOBS is s3://… or file:///….
-import { once } from 'node:events'
-import { createServer, request } from 'node:http'
 import { loadavg } from 'node:os'
-import { stateSocketOf } from '../dist/cluster/state-socket.js'
 import { openClusterStore } from '../dist/state/store/store-thread.js'
+import { startDoor } from './cluster-door.js'
 
 const [database, blobs, mebibytes = 32] = process.argv.slice(2)
 
@@ -14,19 +12,7 @@ function identityOf(layers, heads) {
   return { architecture: 'rwkv7', ...shape, vocabulary: 'v', weights: 'w' }
 }
 
-// As a node's server leads to its workers; in a process of its own it would be as here.
-const door = createServer(({ url, headers }, reply) => {
-  const [, , , worker, key] = url.split('/')
-  const socketPath = stateSocketOf(decodeURIComponent(worker))
-  request({ socketPath, path: `/${key}`, headers: { 'x-skein-caller': headers['x-skein-caller'] } })
-    .once('response', (offer) => {
-      reply.writeHead(offer.statusCode, offer.headers)
-      offer.pipe(reply)
-    })
-    .once('error', () => reply.writeHead(404).end())
-    .end()
-}).listen(0, '127.0.0.1')
-await once(door, 'listening')
+const door = await startDoor()
 
 function open(node, identity) {
   const url = `http://127.0.0.1:${door.address().port}`

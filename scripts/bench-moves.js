@@ -11,7 +11,7 @@
  */
 import { fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { Agent, createServer, request } from 'node:http'
+import { Agent, request } from 'node:http'
 import { setTimeout as delay } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
@@ -82,26 +82,8 @@ function readStreams(count) {
 
 // --- the member that takes sessions ----------------------------------------------------------------------------------
 
-/** Leads to the socket of this process's store, as a node's server does. */
-async function startDoor() {
-  const { stateSocketOf } = await import('../dist/cluster/state-socket.js')
-  const door = createServer(({ url, headers }, reply) => {
-    const [, , , worker, key] = url.split('/')
-    const socketPath = stateSocketOf(decodeURIComponent(worker))
-    const caller = { 'x-skein-caller': headers['x-skein-caller'] }
-    request({ socketPath, path: `/${key}`, headers: caller })
-      .once('response', (offer) => {
-        reply.writeHead(offer.statusCode, offer.headers)
-        offer.pipe(reply)
-      })
-      .once('error', () => reply.writeHead(404).end())
-      .end()
-  }).listen(0, '127.0.0.1')
-  await once(door, 'listening')
-  return door
-}
-
 async function joinAsMember({ database: url, blobs, vocab }) {
+  const { startDoor } = await import('./cluster-door.js')
   const { Database } = await import('../dist/cluster/database.js')
   const { Members } = await import('../dist/cluster/members.js')
   const { CallerSeal } = await import('../dist/gateway/access/caller-seal.js')

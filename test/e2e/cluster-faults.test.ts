@@ -22,6 +22,15 @@ import { SkeinError } from '../../src/errors.ts'
 import { requestOf, SAMPLING } from '../engine/kit.ts'
 import { DEMO } from '../helpers/cli.ts'
 import {
+  type Faults,
+  newTalks,
+  newTally,
+  note,
+  sharedFaults,
+  type Talk,
+  untilAllWentOn,
+} from '../helpers/cluster-faults.ts'
+import {
   checkHistory,
   keepHistory,
   randomOf,
@@ -49,15 +58,6 @@ interface Worker {
   readonly way: TcpProxy | null
   readonly child: ChildProcess
   readonly client: RemoteEngineClient
-}
-
-/** One session as its client knows it. */
-interface Talk {
-  readonly id: string
-  readonly answers: string[]
-  /** The turn that was told of last, and its version. */
-  head: number
-  version: number
 }
 
 interface Place {
@@ -187,14 +187,8 @@ test.skipIf(NO_POSTGRES !== null)(
   `nothing that was told is lost or told twice in ${NUM_FAULTS} faults`,
   async () => {
     const random = randomOf(SEED)
-    const talks = Array.from(
-      { length: NUM_SESSIONS },
-      (_, i): Talk => ({ id: `s${i}`, answers: [], head: 0, version: 0 }),
-    )
-    const counts: Record<string, number> = {}
-    const count = (what: string) => {
-      counts[what] = (counts[what] ?? 0) + 1
-    }
+    const talks = newTalks(NUM_SESSIONS)
+    const { counts, count } = newTally()
     let isOver = false
     let numFaults = 0
 
@@ -205,11 +199,7 @@ test.skipIf(NO_POSTGRES !== null)(
         try {
           const request = turnOf(index, talk.answers.length, talk.id, talk.head)
           const { text, session } = await answerTo(at.client, request)
-          expect(session.turn).toBeGreaterThan(talk.head)
-          expect(session.version).toBeGreaterThan(talk.version)
-          talk.answers.push(text)
-          talk.head = session.turn
-          talk.version = session.version
+          note(talk, text, session)
           count('told')
           // Now and then another is asked, as by a gateway that knows no better, and now and then it moves.
           const chance = Math.random()
@@ -240,7 +230,7 @@ test.skipIf(NO_POSTGRES !== null)(
       starting.add(one)
     }
 
-    const faults: Record<string, () => Promise<void>> = {
+    const faults: Faults = {
       async kill() {
         await replace(workers[random(workers.length)]!)
       },
@@ -251,11 +241,6 @@ test.skipIf(NO_POSTGRES !== null)(
         await expire(victim)
         await delay(500 + random(1000))
         victim.child.kill('SIGCONT')
-      },
-      async database() {
-        postgres.crash()
-        await delay(random(1000))
-        postgres.start()
       },
       async failover() {
         await postgres.failOver()
@@ -273,16 +258,7 @@ test.skipIf(NO_POSTGRES !== null)(
       async clock() {
         await replace(workers[random(workers.length)]!, (random(2000) - 1000) * 1_000_000)
       },
-      ...Object.fromEntries(
-        (['slow', 'failing', 'full', 'cut'] as const).map((mood) => [
-          `storage ${mood}`,
-          async () => {
-            s3.mood = mood
-            await delay(500 + random(1500))
-            s3.mood = 'well'
-          },
-        ]),
-      ),
+      ...sharedFaults(postgres, s3, random),
     }
 
     const failures: unknown[] = []
@@ -298,16 +274,8 @@ test.skipIf(NO_POSTGRES !== null)(
       count(`fault: ${name}`)
       await faults[name]!()
       numFaults++
-      const before = talks.map(({ answers }) => answers.length)
-      const end = performance.now() + PROGRESS_MS
-      while (
-        failures.length === 0 &&
-        talks.some(({ answers }, at) => answers.length <= before[at]!)
-      ) {
-        if (performance.now() > end)
-          throw new Error(`a session stands still after ${name}, fault ${i} of seed ${SEED}`)
-        await delay(20)
-      }
+      const what = `${name}, fault ${i} of seed ${SEED}`
+      await untilAllWentOn(talks, failures, PROGRESS_MS, what)
       if (failures.length > 0) break
       await Promise.all(starting)
     }

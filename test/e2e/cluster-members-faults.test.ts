@@ -16,6 +16,15 @@ import { Database } from '../../src/cluster/database.ts'
 import { movesOf } from '../../src/cluster/moves.ts'
 import { childrenOf, DEMO, type RunningServer, serve } from '../helpers/cli.ts'
 import {
+  type Faults,
+  newTalks,
+  newTally,
+  note,
+  sharedFaults,
+  type Talk,
+  untilAllWentOn,
+} from '../helpers/cluster-faults.ts'
+import {
   checkHistory,
   keepHistory,
   randomOf,
@@ -45,14 +54,6 @@ interface Member {
   readonly toDatabase: TcpProxy
   /** A node's: the way of all others to it. */
   readonly door: TcpProxy | null
-}
-
-/** One session as its client knows it. */
-interface Talk {
-  readonly id: string
-  readonly answers: string[]
-  head: number
-  version: number
 }
 
 interface Told {
@@ -215,14 +216,8 @@ test.skipIf(IS_LEFT_OUT)(
   async () => {
     const random = randomOf(SEED)
     const oneOf = <T>(all: readonly T[]): T => all[random(all.length)]!
-    const counts: Record<string, number> = {}
-    const count = (what: string) => {
-      counts[what] = (counts[what] ?? 0) + 1
-    }
-    const talks = Array.from(
-      { length: NUM_SESSIONS },
-      (_, i): Talk => ({ id: `s${i}`, answers: [], head: 0, version: 0 }),
-    )
+    const { counts, count } = newTally()
+    const talks = newTalks(NUM_SESSIONS)
     let isOver = false
     let numFaults = 0
 
@@ -233,11 +228,7 @@ test.skipIf(IS_LEFT_OUT)(
           if (gateway === undefined) throw new Refused('no gateway')
           const { url } = gateway.server
           const { text, session } = await ask(url, index, talk.answers.length, talk.id, talk.head)
-          expect(session.turn).toBeGreaterThan(talk.head)
-          expect(session.version).toBeGreaterThan(talk.version)
-          talk.answers.push(text)
-          talk.head = session.turn
-          talk.version = session.version
+          note(talk, text, session)
           count('told')
         } catch (error) {
           if (error instanceof Error && error.name === 'AssertionError') throw error
@@ -267,7 +258,7 @@ test.skipIf(IS_LEFT_OUT)(
       cutWay.mend()
     }
 
-    const faults: Record<string, () => Promise<void>> = {
+    const faults: Faults = {
       'kill node': () => replaceNode(),
       async 'kill worker'() {
         const workers = await childrenOf(oneOf(nodes).server.process.pid!)
@@ -290,26 +281,12 @@ test.skipIf(IS_LEFT_OUT)(
       },
       'cut gateway from database': () => cut(oneOf(gateways).toDatabase, 500 + random(3000)),
       'cut node from others': () => cut(oneOf(nodes).door!, 500 + random(3000)),
-      async database() {
-        postgres.crash()
-        await delay(random(1000))
-        postgres.start()
-      },
       async failover() {
         await postgres.failOver()
         for (const { toDatabase } of [...nodes, ...gateways]) toDatabase.drop()
         way.drop()
       },
-      ...Object.fromEntries(
-        (['slow', 'failing', 'full', 'cut'] as const).map((mood) => [
-          `storage ${mood}`,
-          async () => {
-            s3.mood = mood
-            await delay(500 + random(1500))
-            s3.mood = 'well'
-          },
-        ]),
-      ),
+      ...sharedFaults(postgres, s3, random),
     }
 
     const failures: unknown[] = []
@@ -329,17 +306,8 @@ test.skipIf(IS_LEFT_OUT)(
       const began = performance.now()
       await faults[fault]!()
       const done = performance.now()
-      const before = talks.map(({ answers }) => answers.length)
-      while (
-        failures.length === 0 &&
-        talks.some(({ answers }, at) => answers.length <= before[at]!)
-      ) {
-        if (performance.now() > done + PROGRESS_MS)
-          throw new Error(
-            `a session stands still after ${fault}, fault ${numFaults} of seed ${SEED}`,
-          )
-        await delay(20)
-      }
+      const what = `${fault}, fault ${numFaults} of seed ${SEED}`
+      await untilAllWentOn(talks, failures, PROGRESS_MS, what)
       if (process.env.SKEIN_FAULTS) {
         const [own, after] = [done - began, performance.now() - done].map(Math.round)
         process.stderr.write(

@@ -1,0 +1,94 @@
+/** What the tests of a cluster under faults have in common: clients that talk in sessions, and faults that come one after the other. */
+import { setTimeout as delay } from 'node:timers/promises'
+import { expect } from 'vitest'
+import type { Postgres } from './postgres.ts'
+import type { S3Double } from './s3-double.ts'
+
+/** One session as its client knows it. */
+export interface Talk {
+  readonly id: string
+  readonly answers: string[]
+  /** The turn that was told of last, and its version. */
+  head: number
+  version: number
+}
+
+export function newTalks(count: number): Talk[] {
+  return Array.from({ length: count }, (_, i) => ({
+    id: `s${i}`,
+    answers: [],
+    head: 0,
+    version: 0,
+  }))
+}
+
+/** What a client was told: later than all that it was told before. */
+export function note(
+  talk: Talk,
+  text: string,
+  { turn, version }: { readonly turn: number; readonly version: number },
+): void {
+  expect(turn).toBeGreaterThan(talk.head)
+  expect(version).toBeGreaterThan(talk.version)
+  talk.answers.push(text)
+  talk.head = turn
+  talk.version = version
+}
+
+export interface Tally {
+  readonly counts: Record<string, number>
+  count(what: string): void
+}
+
+export function newTally(): Tally {
+  const counts: Record<string, number> = {}
+  return {
+    counts,
+    count(what) {
+      counts[what] = (counts[what] ?? 0) + 1
+    },
+  }
+}
+
+export type Faults = Readonly<Record<string, () => Promise<void>>>
+
+/** Of what all members share: the database ends and comes back, the storage is not well for a while. */
+export function sharedFaults(
+  postgres: Postgres,
+  s3: S3Double,
+  random: (below: number) => number,
+): Faults {
+  const moods = ['slow', 'failing', 'full', 'cut'] as const
+  return {
+    async database() {
+      postgres.crash()
+      await delay(random(1000))
+      postgres.start()
+    },
+    ...Object.fromEntries(
+      moods.map((mood) => [
+        `storage ${mood}`,
+        async () => {
+          s3.mood = mood
+          await delay(500 + random(1500))
+          s3.mood = 'well'
+        },
+      ]),
+    ),
+  }
+}
+
+/** Until every session has been told of another turn, or a client has found something wrong. `what`: for the message. */
+export async function untilAllWentOn(
+  talks: readonly Talk[],
+  failures: readonly unknown[],
+  ms: number,
+  what: string,
+): Promise<void> {
+  const before = talks.map(({ answers }) => answers.length)
+  const end = performance.now() + ms
+  while (failures.length === 0 && talks.some(({ answers }, at) => answers.length <= before[at]!)) {
+    if (performance.now() > end) throw new Error(`a session stands still after ${what}`)
+    await delay(20)
+  }
+}
