@@ -89,6 +89,11 @@ export interface Route {
   /** The least role that may call it. Absent: `user`. */
   readonly role?: Role
   /**
+   * Who answers at the front gateway of a cluster: the gateway itself, one node, or every node in turn until one knows what is
+   * named. Absent: a node for calls with a body, the gateway for others; a route for operators changes one node, and a front refuses it.
+   */
+  readonly inCluster?: 'here' | 'node' | 'every'
+  /**
    * Several dialects may have a route at one path: the first whose `claims` says yes to the (unvalidated) body answers,
    * in its own shapes; the one without `claims` takes what is left.
    */
@@ -97,7 +102,10 @@ export interface Route {
 }
 
 export interface Dialect {
+  /** The tag of its routes on the OpenAPI page. */
   readonly name: string
+  /** What the tag says: whose API it is, or what it is for. */
+  readonly about: string
   readonly routes: readonly Route[]
   /** How its streams are written; absent: as OpenAI's. */
   readonly stream?: StreamForm
@@ -139,9 +147,22 @@ export function get(
   return { method: 'GET', path, summary, body: null, handle: async (call) => handle(call) }
 }
 
+export function del(
+  path: string,
+  summary: string,
+  handle: (call: Call) => Promise<Reply> | Reply,
+): Route {
+  return { ...get(path, summary, handle), method: 'DELETE' }
+}
+
 /** The route, for operators only. */
 export function operators(route: Route): Route {
   return { ...route, role: 'operator' }
+}
+
+/** For `map` over the routes that one answerer has. */
+export function inCluster(answerer: NonNullable<Route['inCluster']>): (route: Route) => Route {
+  return (route) => ({ ...route, inCluster: answerer })
 }
 
 export function json(body: object | string, status = 200): Reply {

@@ -41,8 +41,7 @@ import { Metrics } from './figures/metrics.ts'
 import { RecentRequests } from './figures/recent-requests.ts'
 import { traceRequests, tracer } from './figures/tracing.ts'
 import { batchRunnerOf } from './http/batch-rows.ts'
-import { answerClientError } from './http/client-error.ts'
-import { closeWithConnection, cutOffIfNotTaken } from './http/connection.ts'
+import { answerClientError, closeWithConnection, cutOffIfNotTaken } from './http/connection.ts'
 import { Drain } from './http/drain.ts'
 import { failureOf, isWorthRetrying, publicError } from './http/errors.ts'
 import { DEFAULT_LIMITS, type Limits } from './http/limits.ts'
@@ -54,16 +53,17 @@ import {
   type OriginPolicy,
   preflightHeaders,
 } from './http/origin.ts'
+import { mountOwn, type OwnRoute } from './http/own-routes.ts'
 import { newTally, onRequestEnd, type RequestEnd, type RequestTally } from './http/request-end.ts'
 import { AJV_OPTIONS, compileAhead, sharedValidators } from './http/validators.ts'
 import { managementDialect } from './management/dialect.ts'
 import type { Management } from './management/management.ts'
-import { mountStreams, STREAM_ROUTES } from './management/streams.ts'
+import { Feeds, streamRoutes } from './management/streams.ts'
 import { type KnownMixtures, Mixtures } from './models/mixtures.ts'
 import { isForWeb, mountWeb, readWebFiles, type WebFiles } from './pages/dashboard.ts'
 import { keysDialect } from './pages/keys-api.ts'
-import { ME_ROUTE, mountMe } from './pages/me.ts'
-import { LIVENESS_PATH, mountSystem, SYSTEM_ROUTES } from './pages/system.ts'
+import { meRoute } from './pages/me.ts'
+import { LIVENESS_PATH, systemRoutes } from './pages/system.ts'
 import { tellingContinued } from './routing/continued-turn.ts'
 import { observedModels } from './routing/observed.ts'
 
@@ -105,7 +105,9 @@ export interface AppOptions {
   readonly front?: Front
   /** The models as one request may use them. Absent: all the same. */
   readonly modelsFor?: (request: FastifyRequest, models: ModelRegistry) => ModelRegistry
-  /** Mounts routes that are not of a dialect. */
+  /** Beside the server's own. */
+  readonly own?: readonly OwnRoute[]
+  /** Mounts routes that the OpenAPI page does not tell of. */
   readonly mount?: (app: FastifyInstance) => void
 }
 
@@ -207,12 +209,19 @@ export function buildApp(options: AppOptions): FastifyInstance {
     fetcher: management?.fetcher ?? null,
   }
   mountDialects(app, dialects, context)
-  if (management !== undefined && ofWorkers !== null)
-    mountStreams(app, management, ofWorkers, limits, auth)
-  const own = [...SYSTEM_ROUTES, ME_ROUTE, ...(management === undefined ? [] : STREAM_ROUTES)]
+  const own = [
+    ...systemRoutes({ models, metrics, drain, version, openApi: () => openApi }),
+    meRoute({ models, rates }),
+    ...(options.own ?? []),
+  ]
+  if (management !== undefined && ofWorkers !== null) {
+    const feeds = new Feeds(auth, limits)
+    own.push(...streamRoutes(management, ofWorkers, feeds))
+    app.addHook('preClose', async () => feeds.end())
+    app.addHook('onClose', async () => management.close())
+  }
   const openApi = openApiPage(dialects, own, version)
-  mountSystem(app, { models, metrics, drain, version, openApi })
-  mountMe(app, { models, rates })
+  mountOwn(app, own)
   mountWeb(app, web)
   options.mount?.(app)
   if (batches !== null) {

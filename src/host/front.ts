@@ -9,7 +9,7 @@ import { packageVersion } from '../files/version.ts'
 import { type AppOptions, allDialects, buildApp } from '../gateway/app.ts'
 import { ClusterFront } from '../gateway/cluster/front.ts'
 import { Nodes } from '../gateway/cluster/nodes.ts'
-import { countCluster, mountCluster } from '../gateway/cluster/pages.ts'
+import { clusterRoutes, countCluster } from '../gateway/cluster/pages.ts'
 import { clusterRegistry } from '../gateway/cluster/registry.ts'
 import { Metrics } from '../gateway/figures/metrics.ts'
 import { Drain } from '../gateway/http/drain.ts'
@@ -63,12 +63,11 @@ export async function startFront(membership: Membership, options: FrontServerOpt
       ...{ ...access, host, models, front, seal, drain, keyRing, logger, metrics },
       rates: rates.limits,
       version: packageVersion(),
-      mount: (own) =>
-        mountCluster(own, {
-          ...view,
-          sessions: () => sessionCounts(database),
-          moves: () => movesOf(database, LATEST_MOVES),
-        }),
+      own: clusterRoutes({
+        ...view,
+        sessions: () => sessionCounts(database),
+        moves: () => movesOf(database, LATEST_MOVES),
+      }),
     }),
     logger,
   )

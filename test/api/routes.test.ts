@@ -4,6 +4,7 @@ import { beforeAll, describe, expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
 import { addKey, NO_LIMITS, revokeKey } from '../../src/gateway/access/keys.ts'
 import { changeKeys, KeyRing, readKeys } from '../../src/gateway/access/keys-file.ts'
+import { type ClusterView, clusterRoutes } from '../../src/gateway/cluster/pages.ts'
 import { Metrics } from '../../src/gateway/figures/metrics.ts'
 import { Fleet } from '../../src/gateway/fleet/fleet.ts'
 import { Management } from '../../src/gateway/management/management.ts'
@@ -131,8 +132,23 @@ test('the dashboard can say in Chinese what each of them does, and nothing besid
   const summaries = Object.values<Record<string, Operation>>(paths).flatMap((methods) =>
     Object.values(methods).map(({ summary }) => summary),
   )
-  const all = [...new Set(summaries)].sort()
+  // A front gateway has more.
+  const more = clusterRoutes({} as ClusterView).map(({ summary }) => summary)
+  const all = [...new Set([...summaries, ...more])].sort()
   expect(Object.keys(ROUTES_IN_CHINESE).sort()).toEqual(all)
+})
+
+test('the OpenAPI page says which role a route needs', async () => {
+  const { paths } = (await call('GET /openapi.json', bearer(secrets.user!))).json()
+  type Operation = { readonly security?: readonly { readonly key: readonly string[] }[] }
+  const withRole = (role: string) =>
+    Object.entries<Record<string, Operation>>(paths).flatMap(([path, methods]) =>
+      Object.entries(methods)
+        .filter(([, { security }]) => security?.[0]?.key[0] === role)
+        .map(([method]) => `${method.toUpperCase()} ${path.replace(/\{(\w+)\}/g, ':$1')}`),
+    )
+  expect(withRole('operator').sort()).toEqual(OPERATORS.toSorted())
+  expect(withRole('admin').sort()).toEqual(ADMINS.toSorted())
 })
 
 test('no key, a wrong one, one in the wrong place: 401 on every route', async () => {

@@ -2,6 +2,8 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
+import { allDialects } from '../../src/gateway/app.ts'
+import { DEFAULT_LIMITS } from '../../src/gateway/http/limits.ts'
 import { SETTINGS } from '../../src/settings/table.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
@@ -57,4 +59,22 @@ test('what an engine counts is named by its row, by what counts it, and by what 
     'src/engine/stats.ts',
     'src/gateway/management/sampler.ts',
   ])
+})
+
+/** Several dialects have these, `/v1/batches` may ask them, and a front gateway finds the session in the path of the last. */
+const SHARED_PATHS = /^\/v1\/((chat\/)?completions|models|embeddings|responses|sessions\/:id)$/
+
+test('a route is named by its row, from which the gateway has its schema, role, tag and way', () => {
+  const rows = allDialects(DEFAULT_LIMITS).flatMap(({ routes }) => routes)
+  const paths = new Set(rows.map(({ path }) => path))
+  expect(paths.size).toBeGreaterThan(60)
+  const quoted = new Map([...paths].map((path) => [path, 0]))
+  for (const file of filesNaming(/./, 'src/api', 'src/gateway')) {
+    const text = readFileSync(join(ROOT, file), 'utf8')
+    const own = new Set(Array.from(text.matchAll(/'(\/[^'\n]*)'/g), ([, path]) => path!))
+    for (const path of own) if (quoted.has(path)) quoted.set(path, quoted.get(path)! + 1)
+  }
+  const isTwice = ([path, count]: readonly [string, number]) =>
+    count > 1 && !SHARED_PATHS.test(path)
+  expect([...quoted].filter(isTwice)).toEqual([])
 })

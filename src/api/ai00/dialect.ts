@@ -25,6 +25,7 @@ export function ai00Dialect(limits: RequestLimits, live: LiveCalls): Dialect {
   return {
     ...openAi,
     name: 'ai00',
+    about: 'ai00',
     routes: ['/api/oai', '/api/oai/v1'].flatMap((base) =>
       routes.map((route) => movedTo(`${base}${route.path.slice('/v1'.length)}`, route)),
     ),

@@ -12,6 +12,7 @@ const STREAM = { ...NAMED_SSE, beat: NAMED_SSE.frame({ type: 'ping' }) }
 export function anthropicDialect(limits: RequestLimits, live: LiveCalls): Dialect {
   return {
     name: 'anthropic',
+    about: 'Anthropic Messages',
     stream: STREAM,
     keyHeaders: ['x-api-key'],
     routes: [messagesRoute(limits, live), countRoute(limits)],

@@ -10,8 +10,10 @@ import {
   bytes,
   type Call,
   type Dialect,
+  del,
   type FormBody,
   get,
+  inCluster,
   json,
   post,
   type Route,
@@ -40,7 +42,9 @@ export function batchesDialect(limits: RequestLimits, service: BatchService | nu
   const routes = new BatchRoutes(limits, service)
   return {
     name: 'batches',
-    routes: [...routes.ofFiles(), ...routes.ofBatches()],
+    about: 'Files of requests, run with what is to spare',
+    // A front gateway keeps no files, and says so.
+    routes: [...routes.ofFiles(), ...routes.ofBatches()].map(inCluster('here')),
     renderError: renderOpenAiError,
   }
 }
@@ -96,13 +100,7 @@ class BatchRoutes {
         ),
         givesBytes: true,
       },
-      {
-        method: 'DELETE',
-        path: '/v1/files/:id',
-        summary: 'Forget a file',
-        body: null,
-        handle: async (call) => json(await this.#forget(call)),
-      },
+      del('/v1/files/:id', 'Forget a file', async (call) => json(await this.#forget(call))),
     ]
   }
 

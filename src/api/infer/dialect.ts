@@ -9,6 +9,7 @@ import { renderDetail, statusOf } from './errors.ts'
 export function inferDialect(limits: RequestLimits, live: LiveCalls): Dialect {
   return {
     name: 'rwkv_infer',
+    about: 'RWKV-Infer',
     routes: [...inferChatRoutes(limits, live), ...adminRoutes()],
     renderError: renderDetail,
     statusOf,

@@ -13,6 +13,7 @@ import { stateRoutes } from './state.ts'
 export function lightningDialect(limits: RequestLimits, live: LiveCalls): Dialect {
   return {
     name: 'rwkv_lightning',
+    about: 'rwkv_lightning',
     routes: [
       ...contentsRoutes(limits, live),
       chatBatchRoute(limits, live),

@@ -55,7 +55,7 @@ export function serverRoutes(limits: RequestLimits, live: LiveCalls): readonly R
 
 /** Without a body a call means whatever there is to mean: all requests, or the only one. */
 function steering(route: Route): Route {
-  return passwordRoute(mayLackBody(route))
+  return { ...passwordRoute(mayLackBody(route)), inCluster: 'every' }
 }
 
 const nameBody = Type.Object({

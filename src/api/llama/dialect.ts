@@ -16,6 +16,7 @@ const TYPES: Partial<Record<ErrorCode, string>> = {
 export function llamaDialect(limits: RequestLimits): Dialect {
   return {
     name: 'llama.cpp',
+    about: 'The server of llama.cpp',
     stream: PLAIN_SSE,
     keyHeaders: ['x-api-key'],
     routes: [completionRoute(limits), ...serverRoutes(limits)],

@@ -13,6 +13,7 @@ import { modelRoutes } from './models.ts'
 export function ollamaDialect(limits: RequestLimits, live: LiveCalls): Dialect {
   return {
     name: 'ollama',
+    about: 'Ollama',
     stream: NDJSON,
     routes: [
       chatRoute(limits, live),

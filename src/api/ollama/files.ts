@@ -4,7 +4,7 @@ import { setTimeout as pause } from 'node:timers/promises'
 import Type from 'typebox'
 import { SkeinError } from '../../errors.ts'
 import type { FetchProgress, ModelFetcher } from '../models.ts'
-import { json, post, type Reply, type Route } from '../route.ts'
+import { del, json, post, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { nameOf } from './models.ts'
 import { modelOf, untagged } from './names.ts'
@@ -33,13 +33,9 @@ export function fileRoutes(): readonly Route[] {
     }),
   )
   const path = '/api/delete'
-  const remove: Route = {
-    method: 'DELETE',
-    path,
-    summary: 'Refused: Ollama has it, this server does not',
-    body: null,
-    handle: () => Promise.reject(notHere(path, 'remove it where the server runs: skein rm NAME')),
-  }
+  const remove = del(path, 'Refused: Ollama has it, this server does not', () => {
+    throw notHere(path, 'remove it where the server runs: skein rm NAME')
+  })
   return [pullRoute(), ...refused, remove]
 }
 

@@ -17,6 +17,7 @@ import { tokenizeRoutes } from './tokenize.ts'
 export function openAiDialect(limits: RequestLimits, live: LiveCalls): Dialect {
   return {
     name: 'openai',
+    about: 'OpenAI: chat, completions, tokens',
     // Anthropic's and Azure's: their clients list models, too.
     keyHeaders: ['x-api-key', 'api-key'],
     routes: [

@@ -10,6 +10,7 @@ import { storedRoutes } from './stored.ts'
 export function responsesDialect(limits: RequestLimits, live: LiveCalls): Dialect {
   return {
     name: 'responses',
+    about: 'OpenAI Responses',
     stream: NAMED_SSE,
     keyHeaders: ['api-key'],
     routes: [...createRoutes(limits, live), ...storedRoutes()],

@@ -7,7 +7,7 @@ import { SkeinError } from '../../errors.ts'
 import type { ReplyPiece } from '../chat/reply.ts'
 import { ToolSplitter } from '../chat/tool-splitter.ts'
 import type { ModelRegistry, ServedModel } from '../models.ts'
-import { type Call, get, json, type Route } from '../route.ts'
+import { type Call, del, get, inCluster, json, type Route } from '../route.ts'
 import { readTurn, spansTo, type TranscriptMessage } from '../sessions/transcript.ts'
 import type { WireItem } from './body.ts'
 import { echoIn } from './echo.ts'
@@ -59,19 +59,13 @@ export function storedRoutes(): Route[] {
       const ends = { first_id: ids[0] ?? null, last_id: ids.at(-1) ?? null }
       return json({ object: 'list', data, ...ends, has_more: false })
     }),
-    {
-      method: 'DELETE',
-      path,
-      summary: 'Delete a stored response',
-      body: null,
-      handle: async (call) => {
-        const id = call.params.id!
-        const { model } = await find(call, id)
-        await model.client.call('sessions.delete', { tenant: call.tenant, id })
-        return json({ id, object: 'response', deleted: true })
-      },
-    },
-  ]
+    del(path, 'Delete a stored response', async (call) => {
+      const id = call.params.id!
+      const { model } = await find(call, id)
+      await model.client.call('sessions.delete', { tenant: call.tenant, id })
+      return json({ id, object: 'response', deleted: true })
+    }),
+  ].map(inCluster('every'))
 }
 
 export function unknownResponse(param: string): SkeinError {

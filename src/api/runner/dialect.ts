@@ -24,6 +24,7 @@ const DEVICES = ['cpu', 'cuda']
 export function runnerDialect(): Dialect {
   return {
     name: 'rwkv_runner',
+    about: 'RWKV-Runner',
     routes: [operators(switchRoute())],
     renderError: renderDetail,
     statusOf,

@@ -13,7 +13,9 @@ import {
   bytes,
   type Call,
   type Dialect,
+  del,
   get,
+  inCluster,
   json,
   mayLackBody,
   operators,
@@ -28,6 +30,7 @@ import { checkNewId, SessionId, TurnNumber } from './use.ts'
 export function sessionsDialect(): Dialect {
   return {
     name: 'sessions',
+    about: 'Conversations whose state the server keeps',
     routes: [
       listRoute(),
       get('/v1/sessions/:id', 'One session with its turns', async (call) =>
@@ -40,7 +43,7 @@ export function sessionsDialect(): Dialect {
       importRoute(),
       ...shareRoutes(),
       statesRoute(),
-    ],
+    ].map(inCluster('node')),
     renderError: renderOpenAiError,
   }
 }
@@ -62,17 +65,10 @@ function statesRoute(): Route {
 }
 
 function deleteRoute(): Route {
-  const path = '/v1/sessions/:id'
-  return {
-    method: 'DELETE',
-    path,
-    summary: 'Delete a session from every tier',
-    body: null,
-    handle: async (call) => {
-      await modelOf(call).client.call('sessions.delete', refOf(call))
-      return json({ id: call.params.id, object: 'session', deleted: true })
-    },
-  }
+  return del('/v1/sessions/:id', 'Delete a session from every tier', async (call) => {
+    await modelOf(call).client.call('sessions.delete', refOf(call))
+    return json({ id: call.params.id, object: 'session', deleted: true })
+  })
 }
 
 function changeRoutes(): Route[] {

@@ -29,6 +29,7 @@ export function translateDialect(limits: RequestLimits): Dialect {
   })
   return {
     name: 'translate',
+    about: 'Immersive Translate',
     routes: [{ ...route, access: 'translate' }],
     renderError: renderStringError,
   }

@@ -1,10 +1,10 @@
 /** What a front gateway tells operators of the cluster, and their way through to any node. */
-import type { FastifyInstance } from 'fastify'
 import { Counter, Gauge, type Registry } from 'prom-client'
+import type { Dialect } from '../../api/route.ts'
 import { nodeOfWorker } from '../../cluster/lease.ts'
 import type { movesOf, PastMove } from '../../cluster/moves.ts'
-import { SkeinError } from '../../errors.ts'
 import type { ClusterInfo, ClusterMove } from '../contract.ts'
+import { type OwnRoute, paramOf, pathBehind } from '../http/own-routes.ts'
 import { renderManagementError, statusOf } from '../management/dialect.ts'
 import type { ClusterFront } from './front.ts'
 import type { Nodes } from './nodes.ts'
@@ -19,33 +19,33 @@ export interface ClusterView {
   readonly moves: () => ReturnType<typeof movesOf>
 }
 
-const DIALECT = {
+const DIALECT: Dialect = {
   name: 'cluster',
+  about: 'The nodes of a cluster, for operators',
   routes: [],
   renderError: renderManagementError,
   statusOf,
 }
 
-export function mountCluster(app: FastifyInstance, view: ClusterView): void {
-  const config = { dialect: DIALECT, role: 'operator' } as const
-  app.get('/api/cluster', { config, exposeHeadRoute: false }, () => clusterInfo(view))
-  app.register(async (scope) => {
-    scope.removeAllContentTypeParsers()
-    scope.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) =>
-      done(null, body),
-    )
-    scope.all<{ Params: { node: string } }>(
-      '/api/cluster/nodes/:node/proxy/*',
-      { config: { dialect: DIALECT } },
-      (request, reply) => {
-        // The raw path, as the client spelt it: the part behind the fixed one.
-        const url = request.raw.url ?? ''
-        const path = /^\/api\/cluster\/nodes\/[^/]+\/proxy(\/.*)$/s.exec(url)?.[1]
-        if (path === undefined) throw new SkeinError('not_found', 'no such route')
-        return view.front.pass(request.params.node, path, request, reply)
-      },
-    )
-  })
+export function clusterRoutes(view: ClusterView): readonly OwnRoute[] {
+  return [
+    {
+      path: '/api/cluster',
+      summary: 'The nodes of the cluster, their workers and the latest moves of sessions',
+      role: 'operator',
+      dialect: DIALECT,
+      handle: () => clusterInfo(view),
+    },
+    {
+      path: '/api/cluster/nodes/:node/proxy/*',
+      summary: 'Any method: one node alone',
+      type: '*/*',
+      dialect: DIALECT,
+      anyMethod: 'buffer',
+      handle: (request, reply) =>
+        view.front.pass(paramOf(request, 'node'), pathBehind(request), request, reply),
+    },
+  ]
 }
 
 async function clusterInfo({

@@ -19,26 +19,12 @@ const BEGINNING = 1024
  * `here`: the gateway knows the answer itself. `node`: one node answers. `every`: some node knows of what is named, and only it
  * can tell. `operators`: about one node, which must be named.
  */
-export type Way = 'here' | 'node' | 'every' | 'operators'
+export type Way = NonNullable<Route['inCluster']> | 'operators'
 
-/** Of a live request, of any node. */
-const OF_LIVE = /^\/v1\/(?:requests|responses)\/:id/
-const OF_FILES = /^\/v1\/(?:files|batches)\b/
-const OF_SESSIONS = /^\/v1\/(?:sessions|states)\b/
-/** The same at every member. */
-const OF_CLUSTER = /^\/api\/keys\b/
-/** POST routes without a session in their body that speak to all that is live. */
-const OF_ALL_LIVE = ['/v1/server/stop', '/v1/server/pause', '/v1/server/resume']
-
-export function wayOf({ method, path, body, role, takesBytes }: Route): Way {
-  if (OF_LIVE.test(path) || OF_ALL_LIVE.includes(path)) return 'every'
-  if (OF_SESSIONS.test(path)) return 'node'
-  // A gateway keeps no files, and says so.
-  if (OF_FILES.test(path)) return 'here'
-  if (OF_CLUSTER.test(path)) return 'here'
+export function wayOf({ method, body, role, takesBytes, inCluster }: Route): Way {
+  if (inCluster !== undefined) return inCluster
   if (role !== undefined) return 'operators'
-  if (body === null && takesBytes !== true) return 'here'
-  return method === 'POST' ? 'node' : 'here'
+  return method === 'POST' && (body !== null || takesBytes === true) ? 'node' : 'here'
 }
 
 export function askedOf(

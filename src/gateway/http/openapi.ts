@@ -3,6 +3,7 @@ import type { Dialect, Route } from '../../api/route.ts'
 import { SSE, type StreamForm } from '../../api/stream-form.ts'
 import { ERROR_STATUS } from '../../errors.ts'
 import { addExamples } from './examples.ts'
+import type { OwnRoute } from './own-routes.ts'
 
 const CLIENT_ERRORS = [400, 401, 403, 404, 413, 429, 500, 503]
 
@@ -12,32 +13,8 @@ function describeStatus(status: number): string {
   return codes.map(([code]) => code).join(', ')
 }
 
-/** A route of the gateway's own, which no dialect has. It has no body. */
-export interface OwnRoute {
-  readonly path: string
-  readonly summary: string
-  /** Of the reply; absent: JSON. */
-  readonly type?: string
-}
-
-/** What a tag's routes are. */
-const TAGS: Readonly<Record<string, string>> = {
-  openai: 'OpenAI: chat, completions, tokens',
-  batches: 'Files of requests, run with what is to spare',
-  sessions: 'Conversations whose state the server keeps',
-  responses: 'OpenAI Responses',
-  anthropic: 'Anthropic Messages',
-  ollama: 'Ollama',
-  'llama.cpp': 'The server of llama.cpp',
-  ai00: 'ai00',
-  rwkv_lightning: 'rwkv_lightning',
-  translate: 'Immersive Translate',
-  rwkv_infer: 'RWKV-Infer',
-  rwkv_runner: 'RWKV-Runner',
-  management: 'Models and workers, for operators',
-  keys: 'Named keys, for admins',
-  gateway: 'Whether it lives, how full it is',
-}
+/** The routes of no dialect. */
+const GATEWAY = { name: 'gateway', about: 'Whether it lives, how full it is' }
 
 export function openApiPage(
   dialects: readonly Dialect[],
@@ -57,12 +34,15 @@ export function openApiPage(
       }
     }
   }
-  for (const { path, summary, type = JSON_TYPE } of own) {
-    const at = braced(path)
-    paths[at] = { get: operationOf('get', at, summary, 'gateway', { [type]: { schema: {} } }) }
+  for (const { type = JSON_TYPE, dialect = GATEWAY, ...route } of own) {
+    const path = braced(route.path.replace('*', ':path'))
+    const content = { [type]: { schema: {} } }
+    paths[path] = { get: operationOf({ ...route, path, method: 'GET' }, dialect.name, content) }
   }
   addExamples(paths)
   const used = new Set(Object.values(paths).flatMap(tagsOf))
+  const owners = new Set([...dialects, ...own.map(({ dialect }) => dialect ?? GATEWAY)])
+  const tags = [...owners].filter(({ name }) => used.has(name))
   return {
     openapi: '3.1.0',
     info: {
@@ -71,7 +51,7 @@ export function openApiPage(
       description: 'An RWKV inference server.',
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
-    tags: [...used].map((name) => ({ name, description: TAGS[name] ?? name })),
+    tags: tags.map(({ name, about }) => ({ name, description: about })),
     paths,
     security: [{ key: [] }],
     components: {
@@ -121,14 +101,8 @@ function bodyOf(schema: object, type = JSON_TYPE, required = true) {
 }
 
 function operation({ name, stream }: Dialect, route: Route, path: string): Operation {
-  const { body, takesBytes, takesForm, mayLackBody, summary } = route
-  const described = operationOf(
-    route.method.toLowerCase(),
-    path,
-    summary,
-    name,
-    contentOf(route, stream),
-  )
+  const { body, takesBytes, takesForm, mayLackBody } = route
+  const described = operationOf({ ...route, path }, name, contentOf(route, stream))
   if (takesBytes === true) return { ...described, requestBody: bodyOf({}, BYTES_TYPE) }
   if (takesForm === true) return { ...described, requestBody: bodyOf({}, 'multipart/form-data') }
   if (body === null) return described
@@ -136,9 +110,7 @@ function operation({ name, stream }: Dialect, route: Route, path: string): Opera
 }
 
 function operationOf(
-  method: string,
-  path: string,
-  summary: string,
+  { method, path, summary, role }: Pick<Route, 'method' | 'path' | 'summary' | 'role'>,
   tag: string,
   content: Content,
 ): Operation {
@@ -150,9 +122,11 @@ function operationOf(
   }))
   const words = path.split(/[^A-Za-z0-9]+/).filter((word) => word !== '')
   return {
-    operationId: [method, ...words].join('_'),
+    operationId: [method.toLowerCase(), ...words].join('_'),
     summary,
     tags: [tag],
+    // The form that OpenAPI has for a role.
+    ...(role === undefined ? {} : { security: [{ key: [role] }] }),
     ...(parameters.length === 0 ? {} : { parameters }),
     responses: { 200: { description: 'The reply', content }, ...errorResponses() },
   }

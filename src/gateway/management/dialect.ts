@@ -1,6 +1,15 @@
 /** The JSON routes of the management API: Albatross's, and what its dashboard lacked. */
 import Type from 'typebox'
-import { type Call, type Dialect, get, json, operators, post, type Route } from '../../api/route.ts'
+import {
+  type Call,
+  type Dialect,
+  del,
+  get,
+  json,
+  operators,
+  post,
+  type Route,
+} from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
 import type { ManagementError } from '../contract.ts'
 import type { RecentRequests } from '../figures/recent-requests.ts'
@@ -13,6 +22,7 @@ const MAX_TAIL = 5000
 export function managementDialect(management: Management, requests: RecentRequests): Dialect {
   return {
     name: 'management',
+    about: 'Models and workers, for operators',
     routes: [
       ...[...systemRoutes(management), requestsRoute(requests), ...workerRoutes(management)].map(
         operators,
@@ -91,14 +101,11 @@ function modelRoutes(management: Management): Route[] {
       quantiseBody,
       async ({ body }) => json(management.quantise(body)),
     ),
-    {
-      method: 'DELETE',
-      path: '/api/models/:name',
-      summary: 'Delete a pulled or quantised model that no worker has',
-      body: null,
-      handle: async ({ params }) =>
-        json({ status: 'ok', freed_bytes: management.removeModel(params.name!) }),
-    },
+    del(
+      '/api/models/:name',
+      'Delete a pulled or quantised model that no worker has',
+      ({ params }) => json({ status: 'ok', freed_bytes: management.removeModel(params.name!) }),
+    ),
   ]
 }
 
@@ -130,16 +137,10 @@ function workerRoutes(management: Management): Route[] {
     action('/api/workers/:id/restart', 'End a worker if it runs, and start it again', (id) =>
       management.restart(id),
     ),
-    {
-      method: 'DELETE',
-      path: '/api/workers/:id',
-      summary: 'Forget an ended worker',
-      body: null,
-      handle: async ({ params }) => {
-        management.forget(params.id!)
-        return json({ status: 'ok' })
-      },
-    },
+    del('/api/workers/:id', 'Forget an ended worker', ({ params }) => {
+      management.forget(params.id!)
+      return json({ status: 'ok' })
+    }),
     get(
       '/api/workers/:id/logs',
       'The last lines that a worker has printed',

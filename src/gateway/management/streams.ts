@@ -2,11 +2,11 @@
  * The routes of the management API that are no JSON: the event stream that the dashboard lives on, a worker's log as it
  * grows, and the way through to one worker. They take the raw request and reply.
  */
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Dialect } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Auth, isLetIn } from '../access/auth.ts'
-import type { OwnRoute } from '../http/openapi.ts'
+import { type OwnRoute, paramOf, pathBehind } from '../http/own-routes.ts'
 import type { StreamBounds } from '../http/sse.ts'
 import { tailOf } from './dialect.ts'
 import { Feed } from './feed.ts'
@@ -19,65 +19,78 @@ const RECHECK_MS = 1000
 
 const EVENTS = 'text/event-stream'
 
-export const STREAM_ROUTES: readonly OwnRoute[] = [
-  { path: '/api/events', summary: 'Changes of workers and figures, as events', type: EVENTS },
-  {
-    path: '/api/workers/:id/logs/stream',
-    summary: 'The log of a worker as it is written (query: tail)',
-    type: EVENTS,
-  },
-  { path: '/api/workers/:id/proxy/:path', summary: 'Any method: one worker alone', type: '*/*' },
-]
-
-export function mountStreams(
-  app: FastifyInstance,
+export function streamRoutes(
   management: Management,
   dialect: Dialect,
-  bounds: StreamBounds,
-  auth: Auth,
-): void {
-  const feeds = new Set<Feed>()
-  const open = ({ headers }: FastifyRequest, reply: FastifyReply): Feed => {
+  feeds: Feeds,
+): readonly OwnRoute[] {
+  const common = { dialect, role: ROLE, type: EVENTS } as const
+  return [
+    {
+      ...common,
+      path: '/api/events',
+      summary: 'Changes of workers and figures, as events',
+      handle: async (request, reply) => {
+        const hello = await management.hello()
+        follow(feeds.open(request, reply), hello, management)
+        return reply
+      },
+    },
+    {
+      ...common,
+      path: '/api/workers/:id/logs/stream',
+      summary: 'The log of a worker as it is written (query: tail)',
+      handle: (request, reply) => {
+        const { id, log } = management.fleet.find(paramOf(request, 'id'))
+        const lines = log.tail(tailOf((request.query as { tail?: string }).tail))
+        const feed = feeds.open(request, reply)
+        const send = (line: string) => feed.send({ type: 'log', ...{ worker_id: id, line } })
+        for (const line of lines) send(line)
+        feed.onClose(log.listen(send))
+        return reply
+      },
+    },
+    {
+      path: '/api/workers/:id/proxy/*',
+      summary: 'Any method: one worker alone',
+      type: '*/*',
+      dialect,
+      // For the worker's own gateway, which also looks at the caller's role: who may use the server may use one worker of it.
+      anyMethod: 'unread',
+      handle: (request, reply) => passOn(request, reply, management),
+    },
+  ]
+}
+
+/** The event streams that are open. A server that closes would wait for them. */
+export class Feeds {
+  readonly #open = new Set<Feed>()
+  readonly #auth: Auth
+  readonly #bounds: StreamBounds
+
+  constructor(auth: Auth, bounds: StreamBounds) {
+    this.#auth = auth
+    this.#bounds = bounds
+  }
+
+  open({ headers }: FastifyRequest, reply: FastifyReply): Feed {
     reply.hijack()
     // All headers that hooks have set are strings.
-    const feed = new Feed(reply.raw, reply.getHeaders() as Record<string, string>, bounds)
-    feeds.add(feed)
+    const feed = new Feed(reply.raw, reply.getHeaders() as Record<string, string>, this.#bounds)
+    this.#open.add(feed)
     const recheck = setInterval(() => {
-      if (!isLetIn(auth, headers.authorization, ROLE)) feed.end()
+      if (!isLetIn(this.#auth, headers.authorization, ROLE)) feed.end()
     }, RECHECK_MS)
     feed.onClose(() => {
       clearInterval(recheck)
-      feeds.delete(feed)
+      this.#open.delete(feed)
     })
     return feed
   }
-  // A server that closes would wait for them.
-  app.addHook('preClose', async () => {
-    for (const feed of feeds) feed.end()
-  })
-  app.addHook('onClose', async () => management.close())
-  const config = { dialect, role: ROLE } as const
 
-  app.get('/api/events', { config, exposeHeadRoute: false }, async (request, reply) => {
-    const hello = await management.hello()
-    follow(open(request, reply), hello, management)
-    return reply
-  })
-  app.get<{ Params: { id: string }; Querystring: { tail?: string } }>(
-    '/api/workers/:id/logs/stream',
-    { config, exposeHeadRoute: false },
-    async (request, reply) => {
-      const { params, query } = request
-      const { id, log } = management.fleet.find(params.id)
-      const lines = log.tail(tailOf(query.tail))
-      const feed = open(request, reply)
-      const send = (line: string) => feed.send({ type: 'log', ...{ worker_id: id, line } })
-      for (const line of lines) send(line)
-      feed.onClose(log.listen(send))
-      return reply
-    },
-  )
-  mountProxy(app, management, dialect)
+  end(): void {
+    for (const feed of this.#open) feed.end()
+  }
 }
 
 /** What was left out because the watcher was slow is told as it then is. */
@@ -103,31 +116,13 @@ function eventOf(worker: object): { readonly type: string } {
   return { type: 'worker', ...{ worker } }
 }
 
-/**
- * In a scope of its own: bodies are left unread for the worker's own gateway, which also looks at the caller's role: who
- * may use the server may use one worker of it.
- */
-function mountProxy(app: FastifyInstance, management: Management, dialect: Dialect): void {
-  app.register(async (scope) => {
-    scope.removeAllContentTypeParsers()
-    scope.addContentTypeParser('*', (_request, _payload, done) => done(null))
-    scope.all<{ Params: { id: string } }>(
-      '/api/workers/:id/proxy/*',
-      { config: { dialect, isPassedOn: true } },
-      (request, reply) => passOn(request, reply, management),
-    )
-  })
-}
-
 async function passOn(
-  request: FastifyRequest<{ Params: { id: string } }>,
+  request: FastifyRequest,
   reply: FastifyReply,
   management: Management,
 ): Promise<FastifyReply> {
-  const worker = management.fleet.find(request.params.id)
-  // The raw path, as the client spelt it: the part behind the fixed one.
-  const path = /^\/api\/workers\/[^/]+\/proxy(\/.*)$/s.exec(request.raw.url ?? '')?.[1]
-  if (path === undefined) throw new SkeinError('not_found', 'no such route')
+  const worker = management.fleet.find(paramOf(request, 'id'))
+  const path = pathBehind(request)
   // A way to it would stay for good: nothing ends once more.
   if (worker.hasEnded)
     throw new SkeinError('model_not_loaded', 'the worker has ended; restart it, or ask another')

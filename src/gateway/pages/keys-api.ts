@@ -3,7 +3,7 @@
  * list as `skein keys` has, through the same file.
  */
 import Type, { type Static } from 'typebox'
-import { type Dialect, get, json, post, type Role, type Route } from '../../api/route.ts'
+import { type Dialect, del, get, json, post, type Role, type Route } from '../../api/route.ts'
 import { BoundedInteger, Matching, Maybe } from '../../api/schema.ts'
 import { urgencyFields } from '../../api/urgency.ts'
 import { SkeinError } from '../../errors.ts'
@@ -25,7 +25,8 @@ export function keysDialect(ring: NamedKeys, isOpen: () => boolean): Dialect {
   const routes = [listRoute(ring), addRoute(ring, isOpen), rotateRoute(ring), revokeRoute(ring)]
   return {
     name: 'keys',
-    routes: routes.map((route) => ({ ...route, role: 'admin' as const })),
+    about: 'Named keys, for admins',
+    routes: routes.map((route) => ({ ...route, role: 'admin', inCluster: 'here' })),
     renderError: renderManagementError,
     statusOf,
   }
@@ -108,17 +109,11 @@ function rotateRoute(ring: NamedKeys): Route {
 }
 
 function revokeRoute(ring: NamedKeys): Route {
-  return {
-    method: 'DELETE',
-    path: '/api/keys/:name',
-    summary: 'Revoke a key',
-    body: null,
-    handle: async ({ params }) => {
-      const name = params.name!
-      await ring.change((keys) => ({ keys: revokeKey(keys, name) }))
-      return json({ name, revoked: true })
-    },
-  }
+  return del('/api/keys/:name', 'Revoke a key', async ({ params }) => {
+    const name = params.name!
+    await ring.change((keys) => ({ keys: revokeKey(keys, name) }))
+    return json({ name, revoked: true })
+  })
 }
 
 function ownLimits(limits: Static<typeof Limits>): KeyLimits {

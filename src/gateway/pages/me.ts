@@ -3,12 +3,11 @@
  * never counted as a request: whoever has used up the minute must be able to see it. What costs the workers something is
  * therefore looked up once a second for a key, however often it asks.
  */
-import type { FastifyInstance } from 'fastify'
 import type { ModelRegistry } from '../../api/models.ts'
 import { ANONYMOUS, type Principal } from '../access/auth.ts'
 import type { RateLimits } from '../access/rate-limits.ts'
 import type { OwnKey } from '../contract.ts'
-import type { OwnRoute } from '../http/openapi.ts'
+import type { OwnRoute } from '../http/own-routes.ts'
 import { wireLimits } from './keys-api.ts'
 
 interface MeContext {
@@ -19,12 +18,7 @@ interface MeContext {
 /** How long the bytes of a key's sessions are said again. */
 const LOOK_MS = 1000
 
-export const ME_ROUTE: OwnRoute = {
-  path: '/v1/me',
-  summary: 'What the key of the call may do and use, and what is left of that',
-}
-
-export function mountMe(app: FastifyInstance, { models, rates }: MeContext): void {
+export function meRoute({ models, rates }: MeContext): OwnRoute {
   const looks = new Map<string, Promise<number>>()
   const bytesOf = (caller: Principal) => {
     const { tenant } = caller
@@ -33,8 +27,7 @@ export function mountMe(app: FastifyInstance, { models, rates }: MeContext): voi
     looks.set(tenant, look)
     return look
   }
-  app.get(ME_ROUTE.path, async ({ principal }): Promise<OwnKey> => {
-    const caller = principal ?? ANONYMOUS
+  const keyOf = async (caller: Principal): Promise<OwnKey> => {
     const { name, role, limits, expiresAt } = caller
     const { requestsLeft, tokensLeft, rowsRunning } = rates.useOf(caller)
     return {
@@ -50,7 +43,12 @@ export function mountMe(app: FastifyInstance, { models, rates }: MeContext): voi
         stored_bytes: limits.storedBytes === null ? null : await bytesOf(caller),
       },
     }
-  })
+  }
+  return {
+    path: '/v1/me',
+    summary: 'What the key of the call may do and use, and what is left of that',
+    handle: ({ principal }) => keyOf(principal ?? ANONYMOUS),
+  }
 }
 
 /** With the model that has the most: the bound is on each model's by itself. */

@@ -1,4 +1,7 @@
-/** docs/reference.md from the examples: a chapter for each system whose API it is, a request and its reply for each route. */
+/**
+ * docs/reference.md from openapi.json and the examples: a chapter for each system whose API it is, a request and its reply for
+ * each route, and a list of all routes.
+ */
 import stringify from 'json-stringify-pretty-compact'
 import type { ApiExample } from '../../../src/gateway/http/examples.ts'
 
@@ -9,16 +12,45 @@ keys are replaced. [api.md](api.md) says what each field means, and \`/docs\` on
 \`-H "authorization: Bearer $SKEIN_API_KEY"\`.
 `
 
+/** Of openapi.json. */
+export interface Routes {
+  readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>
+}
+
+interface Operation {
+  readonly summary: string
+  readonly tags: readonly string[]
+  readonly security?: readonly { readonly key: readonly string[] }[]
+}
+
 export function pageOf(
   chapters: readonly (readonly [string, readonly ApiExample[]])[],
   without: Readonly<Record<string, string>>,
+  routes: Routes,
 ): string {
   const parts = chapters.map(
     ([chapter, examples]) => `## ${chapter}\n\n${examples.map(section).join('\n')}`,
   )
   const rest = Object.entries(without).map(([route, why]) => `| \`${route}\` | ${why} |`)
   const end = `## Without an example\n\n| route | |\n|---|---|\n${rest.join('\n')}\n`
-  return [HEAD, ...parts, end].join('\n')
+  return [HEAD, ...parts, end, tableOf(routes)].join('\n')
+}
+
+function tableOf({ paths }: Routes): string {
+  const rows = Object.entries(paths).flatMap(([path, methods]) =>
+    Object.entries(methods).map(([method, { summary, tags, security }]) => {
+      const role = security?.[0]?.key[0] ?? 'user'
+      return `| \`${method.toUpperCase()} ${path}\` | ${role} | ${tags.join(', ')} | ${summary} |`
+    }),
+  )
+  return `## All routes
+
+The role is the least that a key must have; [security.md](security.md) says what each may do.
+
+| route | role | API | what it does |
+|---|---|---|---|
+${rows.join('\n')}
+`
 }
 
 function section({

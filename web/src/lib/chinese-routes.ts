@@ -18,6 +18,7 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
     '回答一段对话，默认值同 rwkv_lightning',
   'Answer as the Responses API does': '按 Responses API 回答',
   'Answer one prompt, as Ollama does': '回答一个提示（Ollama 格式）',
+  'Any method: one node alone': '任意方法：只交给这一个节点',
   'Any method: one worker alone': '任意方法：只交给这一个工作进程',
   'Change the weights of a mixture': '修改混合状态的权重',
   'Changes of workers and figures, as events': '工作进程与指标的变化，以事件流返回',
@@ -106,6 +107,8 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
     '最近的请求：调用者、路由、耗时；不含问答内容',
   'The log of a worker as it is written (query: tail)': '实时跟随工作进程的日志（参数：tail）',
   'The machine: processor, memory, GPUs': '本机信息：处理器、内存、GPU',
+  'The nodes of the cluster, their workers and the latest moves of sessions':
+    '集群的节点、各节点的工作进程，以及最近的会话迁移',
   'The models of a repository of the hub (query: repository)':
     '模型库中某个仓库里的模型（参数：repository）',
   'The models that are loaded, as Ollama lists them': '已加载的模型（Ollama 格式）',
