@@ -66,6 +66,8 @@ export interface EngineChoice extends RunnerChoice, StateChoice {
     readonly startStates?: readonly StartStateFile[] | undefined;
     /** Absent: none, of a model that was not made for them. */
     readonly embeddings?: EmbeddingsChoice | undefined;
+    /** Absent: g1. */
+    readonly toolTemplate?: ToolTemplate | undefined;
 }
 /** The numbers of sampling.ts; one that is left out changes nothing, but `topP`, which is 0.5 then. */
 export interface GenerateOptions extends SamplingOptions {

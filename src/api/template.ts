@@ -7,11 +7,25 @@
  */
 import { utf8 } from '../files/bytes.ts'
 
-export type Role = 'system' | 'user' | 'assistant'
+/** `tool`: a result, in the chat template a text of the user. */
+export type Role = 'system' | 'user' | 'assistant' | 'tool'
 
 export interface Turn {
   readonly role: Role
   readonly content: string
+}
+
+/** How turns are told. */
+export interface Layout {
+  /** What begins the turns of each role. */
+  readonly heads: Readonly<Record<Role, string>>
+  /** Between a head and its text. */
+  readonly gap: string
+  /** Between two turns. */
+  readonly between: string
+  /** Content with a space before every line that reads like a head, and the inverse. */
+  escape(content: string): string
+  unescape(escaped: string): string
 }
 
 /**
@@ -22,12 +36,13 @@ export interface Turn {
 export type ThinkMode = 'none' | 'open' | 'closed' | 'done'
 
 /** What begins the turns of each role. */
-export type Heads = Readonly<Record<Role, string>>
+export type Heads = Layout['heads']
 
 const HEADS: Heads = {
   system: 'System:',
   user: 'User:',
   assistant: 'Assistant:',
+  tool: 'User:',
 }
 
 const TAILS: Readonly<Record<ThinkMode, string>> = {
@@ -40,29 +55,46 @@ const TAILS: Readonly<Record<ThinkMode, string>> = {
 /** What ends an answer besides token 0: the head of a turn that is not the model's to write. */
 export const CHAT_STOPS: readonly string[] = ['\n\nUser:', '\n\nSystem:']
 
-// Heads of our template and the other names RWKV models were taught for the two sides. Line ends are all those that
-// a model may read as one. The colon may be the fullwidth one of Chinese text.
-const FORGED =
-  /(?<=^|[\n\r\v\f\u0085\u2028\u2029])(?= *(?:system|user|assistant|human|bot)[ \t]*[:：])/giu
-const ESCAPED =
-  /(?<=^|[\n\r\v\f\u0085\u2028\u2029]) (?= *(?:system|user|assistant|human|bot)[ \t]*[:：])/giu
+/** Heads of our template and the other names RWKV models were taught for the two sides; the colon may be that of Chinese text. */
+export const CHAT_HEAD = '(?:system|user|assistant|human|bot)[ \\t]*[:：]'
+/** Line ends are all those that a model may read as one. */
+const LINE_START = '(?<=^|[\\n\\r\\v\\f\\u0085\\u2028\\u2029])'
 /** Behind a line end that is put before the text, so that its first line is one like the others. */
 const LINE_STARTS = /[\n\r\v\f\u0085\u2028\u2029]( *)/gu
 
-/** Puts one space before every line that reads like the head of a turn. */
-export function escapeRoles(content: string): string {
-  return content.replace(FORGED, ' ')
+/** Puts one space before every line that begins like the pattern; and takes it away. */
+export function escapeOf(head: string): Pick<Layout, 'escape' | 'unescape'> {
+  const forged = new RegExp(`${LINE_START}(?= *${head})`, 'giu')
+  const escaped = new RegExp(`${LINE_START} (?= *${head})`, 'giu')
+  return {
+    escape: (content) => content.replace(forged, ' '),
+    unescape: (content) => content.replace(escaped, ''),
+  }
 }
 
-/** The inverse of escapeRoles. */
-export function unescapeRoles(escaped: string): string {
-  return escaped.replace(ESCAPED, '')
+export const CHAT_LAYOUT: Layout = {
+  heads: HEADS,
+  gap: ' ',
+  between: '\n\n',
+  ...escapeOf(CHAT_HEAD),
 }
 
-/** Heads of speakers with names of their own, where they have one. */
-export function headsOf(names: Readonly<Partial<Record<Role, string | null | undefined>>>): Heads {
-  const headOf = (role: Role) => (names[role] ? `${names[role]}:` : HEADS[role])
-  return { system: headOf('system'), user: headOf('user'), assistant: headOf('assistant') }
+/** One whose speakers have names of their own, where they have one. */
+export function layoutOf(
+  names: Readonly<Partial<Record<Exclude<Role, 'tool'>, string | null | undefined>>>,
+): Layout {
+  const headOf = (role: keyof typeof names) => (names[role] ? `${names[role]}:` : HEADS[role])
+  const heads = {
+    system: headOf('system'),
+    user: headOf('user'),
+    assistant: headOf('assistant'),
+    tool: headOf('user'),
+  }
+  return {
+    ...CHAT_LAYOUT,
+    heads,
+    escape: (content) => escapeHeads(CHAT_LAYOUT.escape(content), heads),
+  }
 }
 
 export function renderChat(turns: readonly Turn[], think: ThinkMode): string {
@@ -75,25 +107,29 @@ export function chatTail(think: ThinkMode): string {
 }
 
 /** Where each turn ends, in bytes of the rendered text: what conversations that share their beginning have in common. */
-export function turnEnds(turns: readonly Turn[], heads: Heads = HEADS): number[] {
+export function turnEnds(turns: readonly Turn[], layout: Layout = CHAT_LAYOUT): number[] {
   let at = 0
   return turns.map((turn, i) => {
-    at += utf8(renderTurn(turn, heads)).length + (i === 0 ? 0 : 2)
+    at += utf8(renderTurn(turn, layout)).length + (i === 0 ? 0 : layout.between.length)
     return at
   })
 }
 
 /** The turns, and the beginning of the next one if given. */
-export function renderTurns(turns: readonly Turn[], tail?: string, heads: Heads = HEADS): string {
-  const parts = turns.map((turn) => renderTurn(turn, heads))
+export function renderTurns(
+  turns: readonly Turn[],
+  tail?: string,
+  layout: Layout = CHAT_LAYOUT,
+): string {
+  const parts = turns.map((turn) => renderTurn(turn, layout))
   if (tail !== undefined) parts.push(tail)
-  return parts.join('\n\n')
+  return parts.join(layout.between)
 }
 
-function renderTurn({ role, content }: Turn, heads: Heads): string {
-  const plain = escapeRoles(role === 'assistant' ? withoutThought(content) : content)
-  const text = heads === HEADS ? plain : escapeHeads(plain, heads)
-  return text === '' ? heads[role] : `${heads[role]} ${text}`
+function renderTurn({ role, content }: Turn, layout: Layout): string {
+  const head = layout.heads[role]
+  const text = layout.escape(role === 'assistant' ? withoutThought(content) : content)
+  return text === '' ? head : `${head}${layout.gap}${text}`
 }
 
 /** The same for heads with names of their own. */

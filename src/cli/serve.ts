@@ -157,6 +157,7 @@ export function servePlan(settings: ServeSettings) {
       ...engineChoice({ ...args, model: entries[0]?.file }),
       ...stateChoice(args),
       embeddings: args.embeddings,
+      toolTemplate: args['tool-template'],
       cluster: clusterChoice(args),
       model,
     },

@@ -25,6 +25,7 @@ import type {
   EngineInfo,
   GenerateRequest,
   Pooling,
+  ToolTemplate,
 } from './messages.ts'
 import { Outcomes } from './outcomes.ts'
 import { itlTargetOf, PrefillBudget } from './prefill-budget.ts'
@@ -56,6 +57,8 @@ export interface EngineLimits {
   readonly embeddings: Pooling | null
   /** Heads of a model that was trained for embeddings. */
   readonly embeddingHeads: EmbeddingHeads
+  /** Told to clients. */
+  readonly toolTemplate: ToolTemplate
 }
 
 type EmbeddingHeads = ReadonlyMap<EmbeddingTask, EmbeddingHead>
@@ -73,6 +76,7 @@ export const DEFAULT_LIMITS: EngineLimits = {
   poisonFreedSlots: Boolean(process.env.SKEIN_DEBUG),
   embeddings: null,
   embeddingHeads: new Map(),
+  toolTemplate: 'g1',
 }
 
 export class Engine {
@@ -156,6 +160,7 @@ export class Engine {
       startStates,
       ...(embeddings === null ? {} : { embeddings }),
       ...(embeddingHeads.size === 0 ? {} : { embeddingTasks: [...embeddingHeads.keys()] }),
+      toolTemplate: given.toolTemplate,
     }
   }
 

@@ -42,6 +42,9 @@ export type EmbeddingTask = 'retr' | 'sts' | 'cls'
 /** A final hidden state [C] to an embedding [C]. */
 export type EmbeddingHead = (hidden: Float32Array) => Float32Array
 
+/** How the model was taught to read of tools and to call them. */
+export type ToolTemplate = 'g1' | 'vllm-rwkv'
+
 export interface MixedState {
   readonly startState: string | null
   readonly weight: number
@@ -341,6 +344,8 @@ export interface EngineInfo {
   readonly embeddings?: Pooling
   /** The heads of a model that was trained for embeddings. */
   readonly embeddingTasks?: readonly EmbeddingTask[]
+  /** Absent: g1. */
+  readonly toolTemplate?: ToolTemplate
 }
 
 /** gateway → worker */

@@ -53,6 +53,8 @@ export interface WorkerSpec {
   readonly quant: string | null
   /** Recurrent states on a GPU: fp32 or fp16. */
   readonly wkv: string | null
+  /** How the model was taught to read of tools and to call them: g1 or vllm-rwkv. */
+  readonly tool_template: string | null
   readonly threads: number | null
   /** Tuned start states. */
   readonly states: readonly { readonly name: string; readonly path: string }[]

@@ -16,6 +16,7 @@ import {
   type EngineChoice,
   loadTokenizer,
   QUANT_CHOICES,
+  TOOL_TEMPLATE_CHOICES,
   vocabularyPath,
 } from './load.ts'
 
@@ -70,6 +71,7 @@ export function engineChoiceOf(
     ...given({
       quant: oneOf('quant', quant, QUANT_CHOICES),
       wkv: oneOf('wkv', spec.wkv, WKV_CHOICES),
+      toolTemplate: oneOf('tool_template', spec.tool_template, TOOL_TEMPLATE_CHOICES),
       threads: spec.threads,
       slots: spec.max_batch_size,
       maxTokens: stepTokens(spec),

@@ -16,6 +16,7 @@ import {
 } from '../engine/engine.ts'
 import { identityOf } from '../engine/kept/identity.ts'
 import { isWithoutDisk, LateStore } from '../engine/kept/late-store.ts'
+import type { ToolTemplate } from '../engine/messages.ts'
 import { openLookup } from '../engine/speculation/lookup.ts'
 import type { OpenProposer } from '../engine/speculation/proposer.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../engine/states.ts'
@@ -134,7 +135,11 @@ export interface EngineChoice extends RunnerChoice, StateChoice {
   readonly startStates?: readonly StartStateFile[] | undefined
   /** Absent: none, of a model that was not made for them. */
   readonly embeddings?: EmbeddingsChoice | undefined
+  /** Absent: g1. */
+  readonly toolTemplate?: ToolTemplate | undefined
 }
+
+export const TOOL_TEMPLATE_CHOICES = ['g1', 'vllm-rwkv'] as const satisfies readonly ToolTemplate[]
 
 /** How a model that was made for answers makes embeddings: of its final hidden state after the last token, or of the mean of all. */
 export const EMBEDDINGS_CHOICES = ['off', 'last', 'mean'] as const
@@ -349,6 +354,7 @@ function limitsOf(choice: EngineChoice) {
     ...(prefillChunk === undefined ? {} : { prefillChunk }),
     ...(maxWaiting === undefined ? {} : { maxWaiting }),
     ...(maxPromptTokens === undefined ? {} : { maxPromptTokens }),
+    ...(choice.toolTemplate === undefined ? {} : { toolTemplate: choice.toolTemplate }),
   }
 }
 

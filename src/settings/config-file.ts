@@ -33,6 +33,7 @@ const ModelEntrySchema = Type.Object(
     replicas: Count('Workers, on each of its devices'),
     quant: Text('How matrices are held'),
     wkv: Text('Recurrent states on a GPU: fp32 or fp16'),
+    toolTemplate: Text('How the model was taught to read of tools and to call them'),
     threads: Count('CPU threads'),
     slots: Count('Sequences that run at once'),
     vocab: Text('Vocabulary file'),
@@ -52,13 +53,14 @@ function modelSchema(settings: readonly Setting[]): TSchema {
   const { properties, ...rest } = ModelEntrySchema
   const own: Readonly<Record<string, object>> = properties
   const chosen = settings
-    .filter(({ flag, kind }) => BOUNDED.includes(kind.type) && flag in properties)
+    .filter(({ flag, kind }) => BOUNDED.includes(kind.type) && fieldOf(flag) in properties)
     .map((setting) => {
       const { default: _, ...plain } = setting
+      const field = fieldOf(setting.flag)
       const schema = schemaOf(plain)
       // A number of one model is described as that: the server's speaks of all.
       const isChoice = setting.kind.type === 'choice'
-      return [setting.flag, Type.Optional(isChoice ? schema : { ...schema, ...own[setting.flag] })]
+      return [field, Type.Optional(isChoice ? schema : { ...schema, ...own[field] })]
     })
   return Type.Object({ ...properties, ...Object.fromEntries(chosen) }, rest)
 }

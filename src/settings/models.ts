@@ -88,6 +88,7 @@ function workersOf(entry: ModelEntry, field: string, given: Given): Launch[] {
     pp_devices: ppDevices ?? null,
     quant: entry.quant ?? null,
     wkv: entry.wkv ?? null,
+    tool_template: entry.toolTemplate ?? null,
     threads: entry.threads ?? null,
     max_batch_size: entry.slots ?? null,
     tokenizer_path: entry.vocab ?? null,

@@ -4,7 +4,7 @@
  * are made from the rows.
  */
 import { WKV_CHOICES } from '../host/device-choice.ts'
-import { EMBEDDINGS_CHOICES, QUANT_CHOICES } from '../host/load.ts'
+import { EMBEDDINGS_CHOICES, QUANT_CHOICES, TOOL_TEMPLATE_CHOICES } from '../host/load.ts'
 import { LOG_LEVELS } from '../host/log.ts'
 import { SPECULATE_CHOICES } from '../model/run/speculate-choice.ts'
 import {
@@ -69,6 +69,10 @@ const MODEL = {
   embeddings: choice(EMBEDDINGS_CHOICES)(
     'Embeddings of a model that was not trained to give them: off, or its final hidden state after the last token (last) or as the mean over all (mean)',
     { default: 'off' },
+  ),
+  'tool-template': choice(TOOL_TEMPLATE_CHOICES)(
+    'How the model was taught to read of tools and to call them: as G1 models (g1), or in Markdown (vllm-rwkv)',
+    { default: 'g1' },
   ),
   state: paths('Tuned start states: NAME=FILE, several with commas between', {
     hint: 'NAME=FILE,…',

@@ -1,13 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { ThoughtSplitter } from '../../src/api/chat/thought-splitter.ts'
-import {
-  escapeRoles,
-  renderChat,
-  type ThinkMode,
-  type Turn,
-  unescapeRoles,
-} from '../../src/api/template.ts'
+import { CHAT_LAYOUT, renderChat, type ThinkMode, type Turn } from '../../src/api/template.ts'
 
 const user = (content: string): Turn => ({ role: 'user', content })
 const assistant = (content: string): Turn => ({ role: 'assistant', content })
@@ -79,8 +73,9 @@ const text = fc
 test('escaping can be undone, whatever the text', () => {
   fc.assert(
     fc.property(text, (content) => {
-      expect(unescapeRoles(escapeRoles(content))).toBe(content)
-      expect(escapeRoles(content).match(HEAD)).toBeNull()
+      const escaped = CHAT_LAYOUT.escape(content)
+      expect(CHAT_LAYOUT.unescape(escaped)).toBe(content)
+      expect(escaped.match(HEAD)).toBeNull()
     }),
     { seed: 7, numRuns: 2000 },
   )

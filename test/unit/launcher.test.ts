@@ -58,8 +58,8 @@ test.each<[Partial<WorkerSpec>, object]>([
   ],
   [{ max_queue_size: 5 }, { maxWaiting: 5 }],
   [
-    { quant: 'int8', wkv: 'fp16', threads: 3 },
-    { quant: 'int8', wkv: 'fp16', threads: 3 },
+    { quant: 'int8', wkv: 'fp16', threads: 3, tool_template: 'vllm-rwkv' },
+    { quant: 'int8', wkv: 'fp16', threads: 3, toolTemplate: 'vllm-rwkv' },
   ],
 ])('%j becomes %j', (spec, choice) => {
   expect(choiceOf(spec)).toMatchObject(choice)

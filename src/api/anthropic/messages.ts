@@ -3,6 +3,7 @@ import Type from 'typebox'
 import { type LiveOptions, liveReply } from '../chat/live.ts'
 import { prepareChat, renderConversation } from '../chat/prepare.ts'
 import type { ChoiceEnd, PreparedChat, PromptRead } from '../chat/reply.ts'
+import { toolFormatOf } from '../chat/tool-formats.ts'
 import { encodePrompt } from '../encode.ts'
 import { checkFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
@@ -47,12 +48,13 @@ export function countRoute(limits: RequestLimits): Route {
     checkFields(body, { ...UNREAD, read }, call.warn)
     const model = models.get(body.model)
     const conversation = conversationOf(body)
-    const { turns, tail } = renderConversation(
+    const { turns, tail, layout } = renderConversation(
       conversation,
       thinkingFor(body, call),
       constraintOf(body),
+      toolFormatOf(model),
     )
-    const prompt = await encodePrompt(model, renderTurns(turns, tail), 'messages', signal)
+    const prompt = await encodePrompt(model, renderTurns(turns, tail, layout), 'messages', signal)
     return json({ input_tokens: prompt.length })
   })
 }

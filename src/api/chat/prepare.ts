@@ -9,8 +9,10 @@ import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { ServedModel } from '../models.ts'
 import { encodeTurn } from '../sessions/use.ts'
 import {
+  CHAT_LAYOUT,
   CHAT_STOPS,
   chatTail,
+  type Layout,
   renderTurns,
   type ThinkMode,
   type Turn,
@@ -18,15 +20,8 @@ import {
 } from '../template.ts'
 import type { Conversation, Message, Thinking, Tool } from './conversation.ts'
 import type { AnswerForm, PreparedChat } from './reply.ts'
-import {
-  argumentsOf,
-  callBegin,
-  callOf,
-  G1_TOOLS,
-  sequence,
-  type ToolFormat,
-  text,
-} from './tool-format.ts'
+import { argumentsOf, callBegin, callOf, sequence, type ToolFormat, text } from './tool-format.ts'
+import { toolFormatOf } from './tool-formats.ts'
 
 type Settings = Pick<
   GenerateRequest,
@@ -51,9 +46,9 @@ export async function prepareChat(
   conversation: Conversation,
   { model, thinking, stop, constraint, session, param, signal, ...settings }: ChatOptions,
 ): Promise<PreparedChat> {
-  const rendered = renderConversation(conversation, thinking, constraint)
+  const rendered = renderConversation(conversation, thinking, constraint, toolFormatOf(model))
   const prompt = await encodeChat(rendered, model, session, param, signal)
-  const strings = [...new Set([...stop.strings, ...CHAT_STOPS])]
+  const strings = [...new Set([...stop.strings, ...rendered.stops])]
   const limits = rendered.constraint === null ? {} : { constraint: rendered.constraint }
   const start = rendered.form.tools === null ? {} : startWithTools(model)
   const request = {
@@ -83,17 +78,19 @@ interface Rendered {
   readonly turns: readonly Turn[]
   /** The beginning of the answer's turn. */
   readonly tail: string
+  readonly layout: Layout
+  readonly stops: readonly string[]
   readonly form: AnswerForm
   readonly constraint: Constraint | null
 }
 
 export function renderConversation(
   conversation: Conversation,
-  { mode, hint }: Thinking,
+  { mode: asked, hint }: Thinking,
   constraint: Constraint | null,
-  format: ToolFormat = G1_TOOLS,
+  format: ToolFormat,
 ): Rendered {
-  const { choice } = conversation
+  const { choice, messages } = conversation
   const tools = offered(conversation)
   if (tools.length > 0 && constraint !== null) {
     throw new SkeinError(
@@ -104,19 +101,27 @@ export function renderConversation(
   }
   const offer = { ...conversation, tools }
   const turns = turnsOf(offer, hint, format)
-  const tail = chatTail(mode)
+  const isPlain = tools.length === 0 && !messages.some(isOfTools)
+  const { layout, stops } = isPlain ? { layout: CHAT_LAYOUT, stops: CHAT_STOPS } : format
+  const mode = isPlain ? asked : format.modeOf(asked)
+  const tail = isPlain ? chatTail(mode) : format.tail(mode)
+  const told = { turns, layout, stops }
   if (tools.length === 0) {
     const limit = constraint === null ? null : afterTail(mode, constraint)
-    return { turns, tail, form: { think: mode, tools: null }, constraint: limit }
+    return { ...told, tail, form: { think: mode, tools: null }, constraint: limit }
   }
   const names = tools.map(({ name }) => name)
   const isOpen = choice !== 'auto' && mode === 'none'
   return {
-    turns,
+    ...told,
     tail: isOpen ? `${tail} ${format.opening}` : tail,
     form: { think: isOpen ? 'done' : mode, tools: { names, isOpen } },
     constraint: choice === 'auto' ? freeCalls(offer, mode, format) : oneCall(tools, mode, format),
   }
+}
+
+function isOfTools(message: Message): boolean {
+  return message.role === 'tool' || ('calls' in message && (message.calls ?? []).length > 0)
 }
 
 /** Tools that this answer may call. */
@@ -128,13 +133,17 @@ function offered({ tools, choice }: Conversation): readonly Tool[] {
 
 function turnsOf(conversation: Conversation, hint: string, format: ToolFormat): Turn[] {
   const turns: Turn[] = []
-  for (const [i, message] of conversation.messages.entries()) {
-    const isAfterResult = message.role === 'tool' && conversation.messages[i - 1]?.role === 'tool'
-    const turn = turnOf(message, format)
-    const before = turns.at(-1)
-    if (!isAfterResult || before === undefined) turns.push(turn)
-    else turns[turns.length - 1] = { ...before, content: `${before.content}\n${turn.content}` }
+  let results: string[] = []
+  for (const message of conversation.messages) {
+    if (message.role === 'tool') {
+      results.push(message.content)
+      continue
+    }
+    if (results.length > 0) turns.push(...format.results(results))
+    results = []
+    turns.push(turnOf(message, format))
   }
+  if (results.length > 0) turns.push(...format.results(results))
   const last = turns.at(-1)
   if (hint !== '' && last?.role === 'user') {
     turns[turns.length - 1] = { ...last, content: `${last.content}${hint}` }
@@ -146,8 +155,7 @@ function turnsOf(conversation: Conversation, hint: string, format: ToolFormat): 
   return [{ role: 'system', content: `${first.content}\n${list}` }, ...turns.slice(1)]
 }
 
-function turnOf(message: Message, format: ToolFormat): Turn {
-  if (message.role === 'tool') return { role: 'user', content: format.result(message.content) }
+function turnOf(message: Exclude<Message, { role: 'tool' }>, format: ToolFormat): Turn {
   if (message.role !== 'assistant') return message
   const { content, calls = [] } = message
   if (calls.length === 0) return { role: 'assistant', content }
@@ -156,12 +164,9 @@ function turnOf(message: Message, format: ToolFormat): Turn {
 }
 
 /** A call, and nothing else. */
-function oneCall(
-  tools: readonly Tool[],
-  mode: ThinkMode,
-  { opening, closing }: ToolFormat,
-): Constraint {
-  const call = { type: 'choice', options: tools.map(callOf) } as const
+function oneCall(tools: readonly Tool[], mode: ThinkMode, format: ToolFormat): Constraint {
+  const { opening, closing } = format
+  const call = { type: 'choice', options: tools.map((tool) => callOf(tool, format)) } as const
   const block = sequence(text('\n'), call, text(`\n${closing}`))
   // The prompt holds the opening where no thought comes before it.
   return mode === 'none' ? block : afterTail(mode, sequence(text(opening), block))
@@ -171,13 +176,14 @@ function oneCall(
 function freeCalls(
   { tools, parallel }: Conversation,
   mode: ThinkMode,
-  { opening, closing }: ToolFormat,
+  format: ToolFormat,
 ): Constraint {
+  const { opening, closing, space } = format
   const calls: Constraint = {
     type: 'triggered',
-    triggers: [`${opening}\n{"name":"`],
+    triggers: [`${opening}\n{"name":${space}"`],
     tags: tools.map((tool) => ({
-      begin: `${opening}\n${callBegin(tool)}`,
+      begin: `${opening}\n${callBegin(tool.name, format)}`,
       content: argumentsOf(tool),
       end: `}\n${closing}`,
     })),
@@ -206,14 +212,16 @@ function afterTail(mode: ThinkMode, answer: Constraint): Constraint {
 
 /** In a session only what is new is sent; it begins the next turn. */
 export async function encodeChat(
-  { turns, tail }: Pick<Rendered, 'turns' | 'tail'>,
+  { turns, tail, layout }: Pick<Rendered, 'turns' | 'tail' | 'layout'>,
   model: ServedModel,
   session: SessionUse | null,
   param: string,
   signal: AbortSignal,
 ): Promise<Pick<GenerateRequest, 'prompt' | 'promptAtBeginning' | 'boundaries' | 'session'>> {
-  const whole = renderTurns(turns, tail)
-  if (session !== null) return { ...(await encodeTurn(model, whole, param, signal)), session }
+  const whole = renderTurns(turns, tail, layout)
+  if (session !== null) {
+    return { ...(await encodeTurn(model, whole, param, signal, layout.between)), session }
+  }
   const prompt = await encodePrompt(model, whole, param, signal)
-  return { prompt, boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns)) }
+  return { prompt, boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns, layout)) }
 }

@@ -1,31 +1,57 @@
 /**
- * How tools, calls and results look to the model. G1 models were trained on a list of tools in the system's text, calls as
- * JSON between ```json and ```, and results as texts of the user. Knows no turns and no stream.
+ * How tools, calls and results look to the model; here as G1 models were trained. Knows no turns and no stream.
  */
 import type { Constraint, JsonSchema } from '../../grammar/constraint.ts'
 import { checkSchema } from '../../grammar/json-schema.ts'
+import {
+  CHAT_LAYOUT,
+  CHAT_STOPS,
+  chatTail,
+  type Layout,
+  type ThinkMode,
+  type Turn,
+} from '../template.ts'
 import type { Conversation, Tool, ToolCall } from './conversation.ts'
 
+/** What a model was taught. */
 export interface ToolFormat {
+  /** Of conversations with tools. */
+  readonly layout: Layout
+  readonly stops: readonly string[]
+  /** How an answer begins there that was asked to begin like this. */
+  modeOf(asked: ThinkMode): ThinkMode
+  tail(mode: ThinkMode): string
   /** The part of the system's text that tells of the tools. */
   list(conversation: Conversation): string
   /** Calls of an earlier answer. */
   calls(calls: readonly ToolCall[]): string
-  result(content: string): string
+  /** Of the calls of one answer. */
+  results(contents: readonly string[]): readonly Turn[]
   /** What begins a call. */
   readonly opening: string
   readonly closing: string
+  /** Behind the colons and commas of a call. */
+  readonly space: '' | ' '
 }
 
+/** What G1 models were trained on: a list in the system's text, calls between ```json and ```, results as texts of the user. */
 export const G1_TOOLS: ToolFormat = {
+  layout: CHAT_LAYOUT,
+  stops: CHAT_STOPS,
+  modeOf: (asked) => asked,
+  tail: chatTail,
   list: ({ tools, choice }) => {
     const order = ORDERS[choice === 'auto' ? 0 : 1]
     return `Tools:\n[\n${tools.map((tool) => toolLine(tool)).join(',\n')}\n]\n${order}`
   },
   calls: (calls) => calls.map((call) => `\`\`\`json\n${callLine(call)}\n\`\`\``).join('\n'),
-  result: (content) => `${RESULT_HEAD}${withoutBlankLines(content)}`,
+  results: (contents) => {
+    const told = contents.map((content) => `${RESULT_HEAD}${withoutBlankLines(content)}`)
+    return [{ role: 'user', content: told.join('\n') }]
+  },
   opening: '```json',
   closing: '```',
+  space: '',
 }
 
 /** Where the model may answer, too, and where it has to call. */
@@ -73,12 +99,12 @@ export function withoutBlankLines(text: string): string {
 }
 
 /** What a call between opening and closing may be. */
-export function callOf(tool: Tool): Constraint {
-  return sequence(text(callBegin(tool)), argumentsOf(tool), text('}'))
+export function callOf(tool: Tool, format: ToolFormat): Constraint {
+  return sequence(text(callBegin(tool.name, format)), argumentsOf(tool), text('}'))
 }
 
-export function callBegin({ name }: Tool): string {
-  return `{"name":${JSON.stringify(name)},"arguments":`
+export function callBegin(name: string, { space }: ToolFormat): string {
+  return `{"name":${space}${JSON.stringify(name)},${space}"arguments":${space}`
 }
 
 export function argumentsOf({ parameters }: Tool): Constraint {

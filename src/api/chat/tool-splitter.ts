@@ -1,18 +1,27 @@
 /**
  * Splits the text of an answer, as it streams, into text for the user and calls of tools. A call is JSON with a `name` that
- * is one of the tools' and `arguments`, between ```json and ``` or between the tags that other models use; a block of JSON
- * that is none stays text. It holds back only what may yet be the beginning of a call, and the white space before one.
+ * is one of the tools' and `arguments`, between ```json and ``` (behind the mark of vllm-rwkv's template, too) or between
+ * the tags that other models use; a block of JSON that is none stays text. It holds back only what may yet be the beginning of a call, and the white space before one.
  */
 export type AnswerPiece =
   | { readonly type: 'text'; readonly text: string }
   | { readonly type: 'call'; readonly name: string }
   | { readonly type: 'arguments'; readonly text: string }
 
-const BLOCKS = [
-  { opening: '```json', closing: '```' },
-  { opening: '<tool_call>', closing: '</tool_call>' },
-] as const
-type Block = (typeof BLOCKS)[number]
+interface Block {
+  readonly opening: string
+  /** May stand between the opening and the call. */
+  readonly fence: string
+  readonly closing: string
+}
+
+const FENCE = '```json'
+const FENCED: Block = { opening: FENCE, fence: '', closing: '```' }
+const BLOCKS: readonly Block[] = [
+  { opening: '**Tool Call:**', fence: FENCE, closing: '```' },
+  FENCED,
+  { opening: '<tool_call>', fence: '', closing: '</tool_call>' },
+]
 
 const HEAD =
   /^\s*(?:\[\s*)?\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)/
@@ -25,7 +34,7 @@ type Phase = 'text' | 'head' | 'arguments' | 'tail'
 export class ToolSplitter {
   readonly #names: ReadonlySet<string>
   #phase: Phase = 'text'
-  #block: Block = BLOCKS[0]
+  #block: Block = FENCED
   /** Text that is not decided on. */
   #held = ''
   /** What stands before a head, should it turn out to be none. */
@@ -96,9 +105,10 @@ export class ToolSplitter {
   }
 
   #readHead(pieces: AnswerPiece[]): boolean {
-    const match = HEAD.exec(this.#held)
+    const numBefore = this.#numOfFence()
+    const match = HEAD.exec(this.#held.slice(numBefore))
     if (match !== null && this.#names.has(match[1]!)) {
-      this.#held = this.#held.slice(match[0].length)
+      this.#held = this.#held.slice(numBefore + match[0].length)
       this.#phase = 'arguments'
       this.numCalls++
       pieces.push({ type: 'call', name: match[1]! })
@@ -113,9 +123,21 @@ export class ToolSplitter {
   }
 
   #mayBeHead(): boolean {
-    if (this.#held.length > MAX_HEAD || this.#held.includes(this.#block.closing)) return false
-    const dense = this.#held.replaceAll(/\s/g, '')
+    const { fence, closing } = this.#block
+    const numBefore = this.#numOfFence()
+    const rest = this.#held.slice(numBefore)
+    if (rest.length > MAX_HEAD) return false
+    if (numBefore === 0 && fence.startsWith(rest.trimStart())) return true
+    if (rest.includes(closing)) return false
+    const dense = rest.replaceAll(/\s/g, '')
     return HEAD_STARTS.some((start) => start.startsWith(dense) || dense.startsWith(start))
+  }
+
+  /** Length of the fence that stands before a head, with the white space before it; 0: there is none. */
+  #numOfFence(): number {
+    const { fence } = this.#block
+    const start = this.#held.length - this.#held.trimStart().length
+    return fence !== '' && this.#held.startsWith(fence, start) ? start + fence.length : 0
   }
 
   #readArguments(pieces: AnswerPiece[]): boolean {

@@ -1,6 +1,7 @@
 /** The inverse of tool-format.ts: tools, calls and results out of texts that a model has read and written. */
 import type { JsonSchema } from '../../grammar/constraint.ts'
 import type { Tool, ToolCall } from './conversation.ts'
+import { readMarkdownList } from './markdown-tools.ts'
 import { ORDERS, RESULT_HEAD } from './tool-format.ts'
 import { ToolSplitter } from './tool-splitter.ts'
 
@@ -12,6 +13,10 @@ export interface ToolList {
 
 /** Null where the system's text ends with none. */
 export function readToolList(content: string): ToolList | null {
+  return readG1List(content) ?? readMarkdownList(content)
+}
+
+function readG1List(content: string): ToolList | null {
   const order = ORDERS.find((one) => content.endsWith(`\n]\n${one}`))
   if (order === undefined) return null
   const found = /^(?:(.*)\n)?Tools:\n\[\n(.*)$/s.exec(content.slice(0, -`\n]\n${order}`.length))

@@ -28,7 +28,7 @@ import {
 import { type Call, post, type Route } from '../route.ts'
 import { BoundedInteger, Matching, Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
-import { type Heads, headsOf, renderTurns, turnEnds } from '../template.ts'
+import { type Heads, layoutOf, renderTurns, turnEnds } from '../template.ts'
 
 const DEFAULTS: SamplingDefaults & { readonly maxTokens: number } = {
   maxTokens: 1024,
@@ -126,20 +126,21 @@ async function prepare(call: Call<InferBody>): Promise<Chat> {
   }
   checkCombinations(body)
   const model = call.models.get(body.model)
-  const heads = headsOf({
+  const layout = layoutOf({
     system: body.system_name,
     user: body.user_name,
     assistant: body.assistant_name,
   })
   const turns = toTurns(body.messages.map(withoutRag))
-  const tail = heads.assistant
-  const prompt = await encodePrompt(model, renderTurns(turns, tail, heads), 'messages', signal)
+  const { heads } = layout
+  const text = renderTurns(turns, heads.assistant, layout)
+  const prompt = await encodePrompt(model, text, 'messages', signal)
   return {
     model,
     request: {
       id: `chatcmpl-${call.id}`,
       prompt,
-      boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns, heads)),
+      boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns, layout)),
       n: 1,
       maxTokens: oneMaxTokens(body, limits) ?? DEFAULTS.maxTokens,
       sampling: toSampling(body, model, DEFAULTS),

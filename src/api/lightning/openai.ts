@@ -13,7 +13,7 @@ import { filled, invalid, oneMaxTokens, present } from '../openai/sampling.ts'
 import { type Call, get, json, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { sessionFields, sessionUse } from '../sessions/use.ts'
-import { CHAT_STOPS, chatTail, type Turn } from '../template.ts'
+import { CHAT_LAYOUT, CHAT_STOPS, chatTail, type Turn } from '../template.ts'
 import { Contents, lightningFields, settingsOf } from './body.ts'
 import { passwordRoute } from './contents.ts'
 import { OPENAI_ROUTE } from './families.ts'
@@ -84,7 +84,7 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
     body.use_prefix_cache === false && session === null ? ('no-store' as const) : settings.cache
   const think = body.enable_think === true ? 'open' : 'done'
   const id = `chatcmpl-${call.id}`
-  const rendered = { turns, tail: chatTail(think) }
+  const rendered = { turns, tail: chatTail(think), layout: CHAT_LAYOUT }
   const prompt = await encodeChat(rendered, model, session, 'messages', signal)
   return {
     model,

@@ -44,17 +44,10 @@ export function storedRoutes(): Route[] {
     }),
     get(`${path}/input_items`, 'What a stored response was asked', async (call) => {
       const { session, input } = await stored(call, call.params.id!)
-      const data = input.map(({ role, content }, i) => ({
-        id: `${session.id.replace('resp_', 'in_')}_${i}`,
-        type: 'message',
-        role,
-        status: 'completed',
-        content: [
-          role === 'assistant'
-            ? { type: 'output_text', text: content, annotations: [] }
-            : { type: 'input_text', text: content },
-        ],
-      }))
+      const data = input.map((message, i) => {
+        const id = `${session.id.replace('resp_', 'in_')}_${i}`
+        return { id, ...itemOf(message) }
+      })
       const ids = data.map(({ id }) => id)
       const ends = { first_id: ids[0] ?? null, last_id: ids.at(-1) ?? null }
       return json({ object: 'list', data, ...ends, has_more: false })
@@ -66,6 +59,16 @@ export function storedRoutes(): Route[] {
       return json({ id, object: 'response', deleted: true })
     }),
   ].map(inCluster('every'))
+}
+
+function itemOf({ role, content }: TranscriptMessage): object {
+  const status = 'completed'
+  if (role === 'tool') return { type: 'function_call_output', status, output: content }
+  const part =
+    role === 'assistant'
+      ? { type: 'output_text', text: content, annotations: [] }
+      : { type: 'input_text', text: content }
+  return { type: 'message', role, status, content: [part] }
 }
 
 export function unknownResponse(param: string): SkeinError {

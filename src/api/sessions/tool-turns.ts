@@ -36,9 +36,16 @@ export class ToolTurns {
         tools = list.tools
         return list.content === '' ? [] : [{ ...message, content: list.content }]
       }
+      if (message.role === 'tool') return [this.#result(message.content)]
       return message.role === 'user' ? this.#asked(message) : [this.#said(message, tools)]
     })
     return { messages: read, tools }
+  }
+
+  #result(content: string): ReadMessage {
+    const [id = '', ...others] = this.#open
+    this.#open = others
+    return { role: 'tool', tool_call_id: id, content }
   }
 
   #asked(message: TranscriptMessage): ReadMessage[] {

@@ -4,9 +4,10 @@
  * they part a text as they put it together.
  */
 import type { SessionInfo, TurnInfo } from '../../engine/messages.ts'
+import { MARKDOWN_LAYOUT, readMarkdownResult } from '../chat/markdown-tools.ts'
 import { ThoughtSplitter } from '../chat/thought-splitter.ts'
 import type { TextCodec } from '../models.ts'
-import { type Role, unescapeRoles } from '../template.ts'
+import { CHAT_LAYOUT, type Layout, type Role } from '../template.ts'
 
 export interface TranscriptMessage {
   readonly role: Role
@@ -58,28 +59,51 @@ export function readTurn(codec: TextCodec, tokens: Int32Array, isCut: boolean): 
   return { text, messages: messagesOf(text, isCut) }
 }
 
-const HEAD = /(?:^|\n\n)(System|User|Assistant):(?=[ \n]|$)/g
+interface Form {
+  readonly layout: Layout
+  readonly head: RegExp
+}
 
+/** The second is that of tools, by a server's setting. */
+const FORMS: readonly Form[] = [
+  { layout: CHAT_LAYOUT, head: /(?:^|\n\n)(?:System|User|Assistant):(?=[ \n]|$)/g },
+  { layout: MARKDOWN_LAYOUT, head: /(?:^|\n)### (?:System|User|Assistant|Tool Output)(?=\n|$)/g },
+]
+const ROLES: readonly Role[] = ['system', 'user', 'assistant', 'tool']
+
+/** All of a text is in one form. */
 export function messagesOf(text: string, isCut = false): TranscriptMessage[] | null {
-  const heads = [...text.matchAll(HEAD)]
-  const [first] = heads
-  if (first === undefined || (first.index > 0 && !isCut)) return null
+  for (const { layout, head } of FORMS) {
+    const heads = [...text.matchAll(head)]
+    const [first] = heads
+    if (first !== undefined && (first.index === 0 || isCut)) return messagesAt(text, heads, layout)
+  }
+  return null
+}
+
+function messagesAt(
+  text: string,
+  heads: readonly RegExpExecArray[],
+  layout: Layout,
+): TranscriptMessage[] {
   const messages: TranscriptMessage[] = []
   heads.forEach((head, i) => {
-    const role = head[1]!.toLowerCase() as Role // the pattern has these three
+    const role = ROLES.find((one) => layout.heads[one] === head[0].trimStart())!
     const body = text.slice(head.index + head[0].length, heads[i + 1]?.index)
     const before = messages.at(-1)
     // Nothing begins a second answer: the model wrote that head itself.
     if (role === 'assistant' && before?.role === 'assistant') {
       messages[messages.length - 1] = { ...before, content: `${before.content}${head[0]}${body}` }
-    } else messages.push(messageOf(role, body))
+    } else messages.push(messageOf(role, body, layout))
   })
   return messages
 }
 
-function messageOf(role: Role, body: string): TranscriptMessage {
-  if (role !== 'assistant') return { role, content: unescapeRoles(withoutSpace(body)) }
-  const answer = withoutSpace(body)
+function messageOf(role: Role, body: string, layout: Layout): TranscriptMessage {
+  const { gap } = layout
+  const answer = body.startsWith(gap) ? body.slice(gap.length) : body
+  if (role === 'tool') return { role, content: readMarkdownResult(layout.unescape(answer)) }
+  if (role !== 'assistant') return { role, content: layout.unescape(answer) }
   if (!answer.startsWith('<think')) return { role, content: answer }
   const splitter = new ThoughtSplitter('open')
   const parts = [splitter.push(answer.slice('<think'.length)), splitter.end()]
@@ -89,10 +113,6 @@ function messageOf(role: Role, body: string): TranscriptMessage {
   ]
   const reasoning = thought.join('').trim()
   return { role, content: content.join(''), ...(reasoning && { reasoning_content: reasoning }) }
-}
-
-function withoutSpace(body: string): string {
-  return body.startsWith(' ') ? body.slice(1) : body
 }
 
 const TITLE_CHARS = 80

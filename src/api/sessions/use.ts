@@ -87,7 +87,7 @@ export function checkSession(
 }
 
 /**
- * The text of a turn for the next of a session and for its first, which no blank line precedes. Which one it is, is known
+ * The text of a turn for the next of a session and for its first, which nothing precedes. Which one it is, is known
  * when the request has its place in the session: others may come before it.
  */
 export async function encodeTurn(
@@ -95,16 +95,13 @@ export async function encodeTurn(
   text: string,
   param: string,
   signal: AbortSignal,
+  between = '\n\n',
 ): Promise<Pick<GenerateRequest, 'prompt' | 'promptAtBeginning'>> {
-  const next = asNextTurn(text)
+  // Unless the text brings its own.
+  const next = text.startsWith(between) ? text : `${between}${text}`
   const prompt = await encodePrompt(model, next, param, signal)
   if (next === text) return { prompt }
   return { prompt, promptAtBeginning: await encodePrompt(model, text, param, signal) }
-}
-
-/** The blank line between turns, unless the text brings its own. */
-function asNextTurn(text: string): string {
-  return text.startsWith('\n\n') ? text : `\n\n${text}`
 }
 
 export function wirePosition({ id, turn, version, continued }: SessionPosition): object {

@@ -104,6 +104,7 @@ export const DEFAULT_SPEC: WorkerSpec = {
   pp_devices: null,
   quant: null,
   wkv: null,
+  tool_template: null,
   threads: null,
   states: [],
 }

@@ -36,6 +36,7 @@ export const specBody = Type.Object(
     pp_devices: Maybe(Type.Array(GpuIndex, { minItems: 1, maxItems: 64 })),
     quant: Maybe(Word),
     wkv: Maybe(Word),
+    tool_template: Maybe(Word),
     threads: Maybe(BoundedInteger(1, 1024)),
     states: Maybe(
       Type.Array(
