@@ -143,6 +143,7 @@ describe('shapes', () => {
       if (request.session !== undefined) return [{ type: 'error', id: request.id, error }]
       return answer(request, ' Yes.')
     })
+    full.engine.answerCall = () => ({})
     const own = await clientOf(full.app, 'none')
     const { data, response } = await own.responses
       .create({ model: 'goose', input: 'Hi' })

@@ -172,6 +172,6 @@ describe.skipIf(!hasDemo)('with the demo model, which was not taught it', () => 
     })
     expect(next.usage!.input_tokens_details.cached_tokens).toBeGreaterThan(100)
     const { data } = await client.responses.inputItems.list(next.id)
-    expect(data.at(-1)).toMatchObject({ type: 'function_call_output', output: RESULT })
+    expect(data).toMatchObject([{ type: 'function_call_output', output: RESULT }])
   })
 })

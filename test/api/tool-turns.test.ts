@@ -108,6 +108,16 @@ test('in the other template, too', () => {
   ])
 })
 
+test('tools of an earlier turn are called in a later one that does not tell them again', () => {
+  const said = { role: 'assistant', content: '', calls: [call('now', '{}')] } as const
+  const [, later] = readBack([
+    ask([user('a'), { role: 'assistant', content: 'b' }]),
+    { ...ask([user('Now?'), said]), areToolsTold: true },
+  ])
+  expect(later!.tools).toEqual([])
+  expect(later!.messages.at(-1)).toMatchObject({ tool_calls: [{ function: { name: 'now' } }] })
+})
+
 test('without tools, or without a call, texts that look like them are texts', () => {
   const block = '```json\n{"name":"add","arguments":{"a":1,"b":2}}\n```'
   const said = { role: 'assistant', content: block } as const

@@ -39,6 +39,8 @@ export interface Conversation {
   readonly choice: ToolChoice
   /** An answer may have several calls, where the model is free to call at all. */
   readonly parallel: boolean
+  /** The model has read the list of these tools in an earlier turn. */
+  readonly areToolsTold?: boolean
 }
 
 /** One without tools. */

@@ -148,7 +148,7 @@ function turnsOf(conversation: Conversation, hint: string, format: ToolFormat): 
   if (hint !== '' && last?.role === 'user') {
     turns[turns.length - 1] = { ...last, content: `${last.content}${hint}` }
   }
-  if (conversation.tools.length === 0) return turns
+  if (conversation.tools.length === 0 || conversation.areToolsTold === true) return turns
   const list = format.list(conversation)
   const [first] = turns
   if (first?.role !== 'system') return [{ role: 'system', content: list }, ...turns]

@@ -21,6 +21,7 @@ import { responseId } from './ids.ts'
 import { conversationOf } from './input.ts'
 import { Output } from './output.ts'
 import { finder, unknownResponse } from './stored.ts'
+import { onlyNew, toldBefore } from './told.ts'
 
 const PATH = '/v1/responses'
 /** How long a stored response is kept. */
@@ -58,8 +59,10 @@ async function prepare(call: ResponseCall): Promise<PreparedChat> {
   const before = body.previous_response_id ?? null
   const isKept = isStored(body)
   const sampling = toSampling(fields, model)
-  const note = isKept ? noteOf(call, model.id, sampling) : null
-  return await prepareChat(await conversationOf(body, finder(call)), {
+  const whole = await conversationOf(body, finder(call))
+  const earlier = await toldBefore(model, tenant, before)
+  const { conversation, told } = onlyNew(whole, body.instructions || null, earlier)
+  return await prepareChat(conversation, {
     id,
     n: 1,
     maxTokens: body.max_output_tokens ?? limits.defaultChatTokens,
@@ -78,7 +81,7 @@ async function prepare(call: ResponseCall): Promise<PreparedChat> {
           ifBusy: 'conflict',
           onCancel: 'drop',
           ttlSeconds: KEPT_SECONDS,
-          ...(note === null ? {} : { note }),
+          note: noteOf(call, model.id, sampling, told),
         }
       : null,
     param: 'input',

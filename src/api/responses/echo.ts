@@ -2,6 +2,7 @@
 import { MAX_NOTE_BYTES, type SamplingParams } from '../../engine/messages.ts'
 import type { Call } from '../route.ts'
 import type { ResponseBody } from './body.ts'
+import type { Told } from './told.ts'
 
 type Asked = Pick<Call<ResponseBody>, 'body' | 'now'>
 
@@ -27,23 +28,25 @@ export function echoOf({ body, now }: Asked, model: string, sampling: SamplingPa
   }
 }
 
-/** The same as a session keeps it; null, with a warning, where it is too long. */
+/** The same as a session keeps it, and what its line was told; of what is too long, with a warning, that alone. */
 export function noteOf(
   call: Call<ResponseBody>,
   model: string,
   sampling: SamplingParams,
-): string | null {
-  const note = JSON.stringify(echoOf(call, model, sampling))
+  told: Told,
+): string {
+  const note = JSON.stringify({ ...echoOf(call, model, sampling), told })
   if (Buffer.byteLength(note) <= MAX_NOTE_BYTES) return note
   call.warn(
     `what the request says beside its input is longer than ${MAX_NOTE_BYTES} bytes, and is not kept with the response`,
   )
-  return null
+  return JSON.stringify({ told })
 }
 
-/** Of one without a note: only what holds of each. */
+/** Of one that is not in its note: only what holds of each. */
 export function echoIn(note: string | undefined): object {
-  if (note !== undefined) return JSON.parse(note) as object // noteOf has written it
+  // noteOf has written it.
+  const { told: _, ...echo } = JSON.parse(note ?? '{}') as { readonly told?: Told }
   return {
     instructions: null,
     metadata: {},
@@ -53,5 +56,6 @@ export function echoIn(note: string | undefined): object {
     tools: [],
     top_p: null,
     truncation: 'disabled',
+    ...echo,
   }
 }

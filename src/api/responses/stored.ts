@@ -6,6 +6,7 @@ import type { SessionInfo } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import type { ReplyPiece } from '../chat/reply.ts'
 import { ToolSplitter } from '../chat/tool-splitter.ts'
+import { readToolList } from '../chat/tool-text.ts'
 import type { ModelRegistry, ServedModel } from '../models.ts'
 import { type Call, del, get, inCluster, json, type Route } from '../route.ts'
 import { readTurn, spansTo, type TranscriptMessage } from '../sessions/transcript.ts'
@@ -44,7 +45,7 @@ export function storedRoutes(): Route[] {
     }),
     get(`${path}/input_items`, 'What a stored response was asked', async (call) => {
       const { session, input } = await stored(call, call.params.id!)
-      const data = input.map((message, i) => {
+      const data = withoutLists(input).map((message, i) => {
         const id = `${session.id.replace('resp_', 'in_')}_${i}`
         return { id, ...itemOf(message) }
       })
@@ -59,6 +60,15 @@ export function storedRoutes(): Route[] {
       return json({ id, object: 'response', deleted: true })
     }),
   ].map(inCluster('every'))
+}
+
+/** Tools are no items: their list is a part of the system's text, or all of it. */
+function withoutLists(input: readonly TranscriptMessage[]): TranscriptMessage[] {
+  return input.flatMap((message) => {
+    const list = message.role === 'system' ? readToolList(message.content) : null
+    if (list === null) return [message]
+    return list.content === '' ? [] : [{ ...message, content: list.content }]
+  })
 }
 
 function itemOf({ role, content }: TranscriptMessage): object {

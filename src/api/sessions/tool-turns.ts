@@ -18,7 +18,7 @@ export type ReadMessage =
 
 export interface ReadTurn {
   readonly messages: readonly ReadMessage[]
-  /** Those that its request offered. */
+  /** Those that were told in it; the model may call those of earlier turns. */
   readonly tools: readonly Tool[]
 }
 
@@ -26,6 +26,8 @@ export class ToolTurns {
   /** Ids of the calls of the last answer. */
   #open: readonly string[] = []
   #numCalls = 0
+  /** Told last. */
+  #tools: readonly Tool[] = []
 
   read(messages: readonly TranscriptMessage[]): ReadTurn {
     let tools: readonly Tool[] = []
@@ -34,10 +36,11 @@ export class ToolTurns {
         const list = readToolList(message.content)
         if (list === null) return [message]
         tools = list.tools
+        this.#tools = tools
         return list.content === '' ? [] : [{ ...message, content: list.content }]
       }
       if (message.role === 'tool') return [this.#result(message.content)]
-      return message.role === 'user' ? this.#asked(message) : [this.#said(message, tools)]
+      return message.role === 'user' ? this.#asked(message) : [this.#said(message)]
     })
     return { messages: read, tools }
   }
@@ -56,8 +59,8 @@ export class ToolTurns {
     return results.map((content, i) => ({ role: 'tool', tool_call_id: ids[i]!, content }))
   }
 
-  #said(message: TranscriptMessage, tools: readonly Tool[]): ReadMessage {
-    const { text, calls } = callsIn(message.content, tools)
+  #said(message: TranscriptMessage): ReadMessage {
+    const { text, calls } = callsIn(message.content, this.#tools)
     const made = calls.map((called): ToolCallRead => {
       return { id: `call_${++this.#numCalls}`, type: 'function', function: called }
     })

@@ -1,0 +1,69 @@
+/**
+ * What a line of responses has been told last: its instructions and its tools. The model has read them, so a response that
+ * goes on with the same is not told again; the client sends them with each, since neither is inherited.
+ */
+import { createHash } from 'node:crypto'
+import type { SessionInfo } from '../../engine/messages.ts'
+import { SkeinError } from '../../errors.ts'
+import type { Conversation } from '../chat/conversation.ts'
+import type { ServedModel } from '../models.ts'
+
+/** Digests; null: none. */
+export interface Told {
+  readonly instructions: string | null
+  readonly tools: string | null
+}
+
+export const NOTHING_TOLD: Told = { instructions: null, tools: null }
+
+/** Nothing of a response that is not there: the one that goes on from it is refused where it begins. */
+export async function toldBefore(
+  { client }: ServedModel,
+  tenant: string,
+  id: string | null,
+): Promise<Told> {
+  if (id === null) return NOTHING_TOLD
+  try {
+    const { note }: SessionInfo = await client.call('sessions.get', { tenant, id })
+    return note === undefined ? NOTHING_TOLD : toldIn(note)
+  } catch (thrown) {
+    if (thrown instanceof SkeinError && thrown.code === 'not_found') return NOTHING_TOLD
+    throw thrown
+  }
+}
+
+/** echo.ts has written the note. */
+function toldIn(note: string): Told {
+  return (JSON.parse(note) as { readonly told?: Told }).told ?? NOTHING_TOLD
+}
+
+/** The conversation without what has been told, and what has been then. `instructions`: its first message, where given. */
+export function onlyNew(
+  conversation: Conversation,
+  instructions: string | null,
+  before: Told,
+): { readonly conversation: Conversation; readonly told: Told } {
+  const { messages, tools, choice } = conversation
+  const own = instructions === null ? null : digestOf(instructions)
+  const isSame = own !== null && own === before.instructions
+  const all = digestOf(tools)
+  // One that must be called by its name is the only one of the list.
+  const list = typeof choice === 'string' ? all : digestOf([all, choice.name])
+  const isListed = tools.length > 0 && choice !== 'none'
+  const areToolsTold = isListed && [all, list].includes(before.tools ?? '')
+  return {
+    conversation: {
+      ...conversation,
+      messages: isSame ? messages.slice(1) : messages,
+      areToolsTold,
+    },
+    told: {
+      instructions: own ?? before.instructions,
+      tools: isListed && !areToolsTold ? list : before.tools,
+    },
+  }
+}
+
+function digestOf(value: unknown): string {
+  return createHash('sha256').update(JSON.stringify(value)).digest('base64url').slice(0, 22)
+}
