@@ -1,6 +1,7 @@
 /** `skein tokenize`: text of a file or of standard input to token ids. */
 import { readFileSync } from 'node:fs'
-import { loadTokenizer, modelPath } from '../host/load.ts'
+import { loadTokenizer } from '../host/load.ts'
+import { modelPath } from '../host/model-path.ts'
 import { path, toggle } from '../settings/flags.ts'
 import { Tokenizer } from '../tokenizer/tokenizer.ts'
 import { defineCommand } from './terminal/command.ts'

@@ -7,7 +7,11 @@ export function closest(name: string, names: readonly string[]): string | null {
   if (near !== undefined) return near
   if (name.length > 40) return null
   const most = name.length < 6 ? 1 : 2
-  return names.find((one) => distance(name, one) <= most) ?? null
+  const [nearest] = names
+    .map((one) => ({ one, letters: distance(name, one) }))
+    .filter(({ letters }) => letters <= most)
+    .sort((a, b) => a.letters - b.letters)
+  return nearest?.one ?? null
 }
 
 /** Letters to insert, remove, replace or swap with their neighbour. */

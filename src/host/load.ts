@@ -3,9 +3,7 @@
  * library entry, the commands and the benches.
  */
 import { randomBytes } from 'node:crypto'
-import { existsSync } from 'node:fs'
 import { freemem } from 'node:os'
-import { fileURLToPath } from 'node:url'
 import type { WeightType } from '../backend/backend.ts'
 import { LocalEngineClient } from '../engine/client/local-client.ts'
 import type { EngineClient } from '../engine/client.ts'
@@ -22,8 +20,6 @@ import type { OpenProposer } from '../engine/speculation/proposer.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../engine/states.ts'
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
-import { findModel, modelsFolder } from '../hub/model-cache.ts'
-import { findModelName } from '../hub/model-names.ts'
 import { type AdapterChoice, withAdapters } from '../model/adapters.ts'
 import { existsCheckpoint, isGguf, openCheckpoint } from '../model/checkpoint.ts'
 import {
@@ -49,6 +45,7 @@ import { openClusterStore, openStore } from '../state/store/store-thread.ts'
 import { findVocabulary } from '../tokenizer/find-vocabulary.ts'
 import { Tokenizer } from '../tokenizer/tokenizer.ts'
 import { prepareDevice } from './device-choice.ts'
+import { DEMO_NAME } from './model-path.ts'
 import { type PlacementChoice, placeModel } from './placement.ts'
 
 /** How the large matrices are held; 'file' keeps the checkpoint's own type. fp8 is for cuda alone. */
@@ -151,10 +148,6 @@ const MAX_DEFAULT_PREFIX_BYTES = 2 ** 31
 /** And states of answers that give their slots to others for a while. */
 const PREEMPT_MEMORY_SHARE = 0.05
 const MAX_DEFAULT_PREEMPT_BYTES = 2 ** 30
-
-/** The trained model that comes with Skein, and what commands and requests call it. */
-export const DEMO_NAME = 'demo'
-export const DEMO_MODEL = fileURLToPath(new URL('../../models/demo.pth', import.meta.url))
 
 /** Told what goes on before the first request, one short sentence at a time. */
 export interface LoadReport extends WarmUp {
@@ -441,23 +434,4 @@ function weightTypeOf(quant: QuantChoice = 'file'): WeightType | undefined {
 /** Throws, in the words of the reader, for a file that is missing or no checkpoint at all. */
 export function checkModelFile(choice: Pick<RunnerChoice, 'model' | 'adapters'>): void {
   openModel(choice).close()
-}
-
-/** The checkpoint a command was asked for: a path, the name of a pulled model, or "demo", as without a word. */
-export function modelPath(model: string | undefined): string {
-  if (model !== undefined && existsCheckpoint(model)) return model
-  if (model !== undefined && model !== DEMO_NAME) return pulledModel(model)
-  if (existsSync(DEMO_MODEL)) return DEMO_MODEL
-  throw new SkeinError('not_found', 'no model given and the bundled demo model is missing')
-}
-
-/** What is neither a file nor a name is left to the reader of checkpoints to refuse. */
-function pulledModel(name: string): string {
-  const found = findModel(modelsFolder(), name)
-  if (found) return found.path
-  if (!findModelName(name)) return name
-  throw new SkeinError(
-    'not_found',
-    `${name} is no file here and has not been pulled; "skein pull ${name}" fetches it`,
-  )
 }

@@ -12,7 +12,8 @@ import {
   parseDevice,
   prepareDevice,
 } from '../../src/host/device-choice.ts'
-import { DEMO_MODEL, loadRunner } from '../../src/host/load.ts'
+import { loadRunner } from '../../src/host/load.ts'
+import { DEMO_MODEL } from '../../src/host/model-path.ts'
 import { load } from '../../src/index.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 import { normals, randomSource, read, run } from './kit.ts'

@@ -1,7 +1,7 @@
 /** The site of docs/: it is built, has every page, and its search finds words of them. `SKEIN_SLOW=1`, since npm fetches VitePress. */
 import { execFileSync } from 'node:child_process'
-import { readdirSync, readFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { readdirSync, readFileSync, statSync } from 'node:fs'
+import { join, posix } from 'node:path'
 import { expect, test } from 'vitest'
 import { IS_SLOW } from '../helpers/slow.ts'
 
@@ -17,6 +17,18 @@ test('the site’s lists name every page that a user reads', () => {
   expect(own.filter((path) => !config.includes(`'/${path.replace(/\.md$/, '')}'`))).toEqual([])
 })
 
+/** Links of a built page that lead to no file of the site, those of its theme too. */
+function deadLinks(site: string, page: string): string[] {
+  const hrefs = readFileSync(join(site, page), 'utf8').matchAll(/ href="([^"#?:]+)["#?]/g)
+  return [...hrefs]
+    .map(([, href]) => posix.resolve('/', posix.dirname(page), href!))
+    .filter((path) => !['', '.html', '/index.html'].some((end) => isFile(join(site, path + end))))
+}
+
+function isFile(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false })?.isFile() === true
+}
+
 test.skipIf(!IS_SLOW)(
   'the site is built, with search',
   () => {
@@ -29,6 +41,8 @@ test.skipIf(!IS_SLOW)(
       .map((path) => path.replace(/md$/, 'html'))
     const files = readdirSync(built, { recursive: true, encoding: 'utf8' })
     expect(pages.filter((page) => !files.includes(page))).toEqual([])
+    for (const page of files.filter((path) => path.endsWith('.html') && path !== '404.html'))
+      expect(deadLinks(built, page), page).toEqual([])
     for (const [locale, word] of [
       ['root', 'troubleshooting#'],
       ['zh', '会话'],

@@ -72,18 +72,22 @@ const CHINESE = [
   { text: '英文文档', items: [page('模型', '/models'), page('API 示例', '/reference')] },
 ]
 
-/** What a page links to in the repository beside docs/ is not part of the site: its words stay, without a link. */
+/** What a page links to beside docs/, or that is no page, is not part of the site: its words stay, without a link. */
 function unlinkOutside({ tokens, env }: { tokens: Token[]; env: { relativePath: string } }): void {
   const depth = env.relativePath.split('/').length
   for (const { children } of tokens) {
     let isOutside = false
     for (const token of children ?? []) {
-      if (token.type === 'link_open') isOutside = (token.attrGet('href') ?? '').startsWith('../'.repeat(depth))
+      if (token.type === 'link_open') isOutside = isNoPage(token.attrGet('href') ?? '', depth)
       if (!isOutside || !token.type.startsWith('link_')) continue
       token.tag = 'span'
       token.attrs = null
     }
   }
+}
+
+function isNoPage(href: string, depth: number): boolean {
+  return href.startsWith('../'.repeat(depth)) || (!/^[a-z]+:/.test(href) && href.endsWith('.json'))
 }
 
 interface Token {

@@ -18,13 +18,8 @@ import { benchTokenizer, type TokenizerBench } from '../../bench/tokenizer.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
 import { adapterChosen, openCudaDevice, prepareDevice } from '../../host/device-choice.ts'
-import {
-  clientOver,
-  type EngineChoice,
-  loadRunner,
-  loadTokenizer,
-  modelPath,
-} from '../../host/load.ts'
+import { clientOver, type EngineChoice, loadRunner, loadTokenizer } from '../../host/load.ts'
+import { modelPath } from '../../host/model-path.ts'
 import type { ModelInfo } from '../../model/runner.ts'
 import { deviceChoice, engineChoice } from '../../settings/engine-choice.ts'
 import { integers, list, number, path, text, toggle, whole } from '../../settings/flags.ts'

@@ -4,7 +4,7 @@ import { totalmem } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline/promises'
 import { makeFolder } from '../../files/make-folder.ts'
-import { DEMO_NAME } from '../../host/load.ts'
+import { closestModel, DEMO_NAME } from '../../host/model-path.ts'
 import { type FirstModel, firstModel } from '../../hub/first-model.ts'
 import { type Hub, isOffline, openHub } from '../../hub/hub.ts'
 import { findModel, listModels, modelsFolder } from '../../hub/model-cache.ts'
@@ -15,7 +15,8 @@ import { pullAll } from './pull.ts'
 /** Neither a file nor pulled, but a name that the hub may have. */
 function isMissing(model: string): boolean {
   if (model === DEMO_NAME || existsSync(model)) return false
-  return findModel(modelsFolder(), model) === undefined && findModelName(model) !== undefined
+  if (findModel(modelsFolder(), model) !== undefined || closestModel(model) !== null) return false
+  return findModelName(model) !== undefined
 }
 
 export async function fetchMissing(model: string): Promise<void> {

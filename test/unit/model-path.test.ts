@@ -1,0 +1,14 @@
+import { expect, test, vi } from 'vitest'
+import { modelPath } from '../../src/host/model-path.ts'
+import { temporaryFolder } from '../helpers/temporary-folder.ts'
+
+test('a name that is nearly one of a model is told which', () => {
+  vi.stubEnv('XDG_CACHE_HOME', temporaryFolder())
+  expect(() => modelPath('demoo')).toThrow('demoo: no such file or model; did you mean demo?')
+  expect(() => modelPath('rwkv7-g1-0.4')).toThrow(/not been pulled; did you mean rwkv7-g1-0\.4b\?/)
+  // Nothing is wrong with these.
+  for (const name of ['rwkv7-g1a-0.4b', 'rwkv7-g1-13.3b', 'rwkv7-g1a-0.4b-20250905-ctx4096'])
+    expect(() => modelPath(name)).toThrow(`"skein pull ${name}" fetches it`)
+  expect(modelPath('models/other.pth')).toBe('models/other.pth')
+  expect(modelPath('demo')).toBe(modelPath(undefined))
+})
