@@ -1,6 +1,7 @@
 /** Which model to offer somebody who has none: the largest of the small G1 models that fits, in its newest release. */
 import { type Hub, licenceOf, listFiles } from './hub.ts'
 import { newestNamed } from './model-names.ts'
+import { FIRST_NAMES, isSmallFor } from './released.ts'
 
 export interface FirstModel {
   /** What `pull` and `serve` take. */
@@ -12,19 +13,15 @@ export interface FirstModel {
 }
 
 const REPOSITORY = 'BlinkDL/rwkv7-g1'
-/** Largest first: those that are fetched in minutes. */
-const NAMES = ['rwkv7-g1-1.5b', 'rwkv7-g1-0.4b', 'rwkv7-g1-0.1b']
-/** Of the machine's memory, what weights may take: others run on it, too. */
-const MOST_OF_MEMORY = 0.4
 
 /** Null where none of them is there or fits. Throws where the hub cannot be asked. */
 export async function firstModel(hub: Hub, memoryBytes: number): Promise<FirstModel | null> {
   const files = await listFiles(hub, REPOSITORY)
   const paths = files.map(({ path }) => path)
-  for (const name of NAMES) {
+  for (const name of FIRST_NAMES) {
     const path = newestNamed(name, paths)
     const file = files.find((one) => one.path === path)
-    if (file === undefined || file.size > MOST_OF_MEMORY * memoryBytes) continue
+    if (file === undefined || !isSmallFor(memoryBytes, file.size)) continue
     return { name, file: file.path, bytes: file.size, licence: await licenceOf(hub, REPOSITORY) }
   }
   return null

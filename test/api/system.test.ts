@@ -180,7 +180,16 @@ test('metrics of two apps do not mix', async () => {
   )
 })
 
-const PAGES = ['/', '/docs', '/browser', '/browser/*', '/sw.js', '/favicon.ico', '/assets/*']
+const PAGES = [
+  '/',
+  '/docs',
+  '/docs/',
+  '/browser',
+  '/browser/*',
+  '/sw.js',
+  '/favicon.ico',
+  '/assets/*',
+]
 
 test('the OpenAPI page describes the served routes with schemas that validate', async () => {
   const served: string[] = []

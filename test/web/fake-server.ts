@@ -95,7 +95,8 @@ export class FakeServer {
       fakeTranscript(params.id, answer),
     )
     this.app.get('/openapi.json', () => ({
-      paths: { [answer]: { get: { summary: answer, tags: [], responses: {} } } },
+      tags: [{ name: 'openai', description: answer }],
+      paths: { [answer]: { get: { summary: answer, tags: ['openai'], responses: {} } } },
     }))
     this.app.post('/v1/chat/completions', (_request, reply) => {
       open(reply)

@@ -123,12 +123,12 @@ function readWebFile(file: string, path: string): WebFile {
 }
 
 /** Where people look for a description of an API: the dashboard's page of routes. */
-const API_PAGE = '/docs'
+const API_PAGES = ['/docs', '/docs/']
 
 /** Whether a request, by its raw path, is for one of the files, which need no key. */
 export function isForWeb(files: WebFiles, method: string | undefined, url?: string): boolean {
   const path = pathOf(url)
-  return (method === 'GET' || method === 'HEAD') && (files.has(path) || path === API_PAGE)
+  return (method === 'GET' || method === 'HEAD') && (files.has(path) || API_PAGES.includes(path))
 }
 
 function pathOf(url = ''): string {
@@ -146,7 +146,7 @@ export function mountWeb(app: FastifyInstance, files: WebFiles): void {
     if (file !== undefined) return send(file, request, reply)
     throw new SkeinError('not_found', 'no such file of the dashboard')
   }
-  app.get(API_PAGE, (_request, reply) => reply.redirect('/#/api'))
+  for (const path of API_PAGES) app.get(path, (_request, reply) => reply.redirect('/#/api'))
   app.get('/assets/*', asset)
   app.get('/browser', (_request, reply) => reply.redirect(BROWSER_PAGE, 308))
   app.get('/browser/*', asset)

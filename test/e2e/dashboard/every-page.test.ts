@@ -52,7 +52,74 @@ describeInBrowser('every page of the dashboard', (browser) => {
         await page.context().close()
       }
     },
+    180_000,
   )
+
+  test.each([
+    [390, 1],
+    [1200, 2],
+    [1600, 4],
+  ])(
+    'at %d pixels the charts of the overview are alike, in rows of %d without a gap',
+    async (width, columns) => {
+      const load = (at: number) => ({ 'wkr-0123456789': fakeLoad(at) })
+      const fake = new FakeServer({ workers: [fakeWorker()], load })
+      for (const locale of ['en-GB', 'zh-CN']) {
+        const { page, url } = await open(fake, { viewport: { width, height: 800 }, locale })
+        await page.goto(`${url}/#/overview`)
+        await page.locator('.chart canvas').nth(8).waitFor()
+        const charts = await page.locator('.chart').all()
+        const boxes = await Promise.all(charts.map(async (one) => (await one.boundingBox())!))
+        expect(boxes).toHaveLength(9)
+        expect(new Set(boxes.map((box) => Math.round(box.height))).size).toBe(1)
+        const plots = await page.evaluate(
+          "[...document.querySelectorAll('.plot')].map(({ clientHeight }) => clientHeight)",
+        )
+        expect(new Set(plots as number[])).toEqual(new Set([150]))
+        const firstRow = boxes.filter(({ y }) => y === boxes[0]!.y)
+        expect(firstRow).toHaveLength(columns)
+        const right = ({ x, width: own }: { x: number; width: number }) => Math.round(x + own)
+        expect(right(boxes.at(-1)!)).toBe(right(firstRow.at(-1)!))
+        await page.context().close()
+      }
+    },
+  )
+
+  test('the first load is at most 150 KB, packed', async () => {
+    const { page } = await open(new FakeServer({ workers: [fakeWorker()] }))
+    await page.getByText('Live').waitFor()
+    const files = (await page.evaluate(`
+      [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
+        .filter(({ name }) => !/\\/(api|v1)\\//.test(name))
+        .map(({ name, encodedBodySize }) => [name, encodedBodySize])
+    `)) as [string, number][]
+    const names = files.map(([name]) => name).join()
+    expect(names).toMatch(/\/assets\/index-[\w-]+\.js/)
+    expect(names).toMatch(/\.css/)
+    const bytes = files.reduce((sum, [, size]) => sum + size, 0)
+    expect(bytes).toBeGreaterThan(50_000)
+    expect(bytes).toBeLessThan(150_000)
+    await page.context().close()
+  })
+
+  test('where there is room, the controls of a conversation say what they are', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
+    for (const [width, isShown] of [
+      [1280, true],
+      [390, false],
+    ] as const) {
+      const { page, url } = await open(fake, { viewport: { width, height: 800 } })
+      await page.goto(`${url}/#/playground`)
+      const buttons = page.locator('.pane-head .button')
+      await buttons.nth(3).waitFor()
+      for (const button of await buttons.all()) {
+        expect(await button.locator('span').isVisible()).toBe(isShown)
+        expect(await button.getAttribute('title')).toBeTruthy()
+      }
+      await page.context().close()
+    }
+  })
 
   test('of many sessions, the one that is opened is in view and has its name in one line', async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })

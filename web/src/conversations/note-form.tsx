@@ -17,6 +17,7 @@ const takeFocus = (element: HTMLInputElement | null) => element?.focus()
 export function NoteForm({ kind, value, onSave, onCancel }: NoteFormProps) {
   const [draft, setDraft] = useState(value)
   const list = useId()
+  const hint = `${list}-hint`
   const isFolder = kind === 'folder'
   const save = (event: Event) => {
     event.preventDefault()
@@ -27,6 +28,7 @@ export function NoteForm({ kind, value, onSave, onCancel }: NoteFormProps) {
       <input
         ref={takeFocus}
         aria-label={isFolder ? t('Folder') : t('Name')}
+        aria-describedby={hint}
         placeholder={isFolder ? t('Folder; empty: none') : ''}
         list={isFolder ? list : undefined}
         value={draft}
@@ -42,6 +44,9 @@ export function NoteForm({ kind, value, onSave, onCancel }: NoteFormProps) {
         </datalist>
       )}
       <Button icon="check" kind="quiet" label={t('Save')} type="submit" />
+      <small id={hint} class="muted">
+        {t('Names, pins and folders are kept by this browser only.')}
+      </small>
     </form>
   )
 }

@@ -12,6 +12,8 @@ export const CHAT = {
   gone: '已不在',
   Conversation: '对话',
   'New conversation': '新对话',
+  New: '新对话',
+  Tree: '对话树',
   Settings: '设置',
   'Tree of the conversation': '对话树',
   'The tree grows with the conversation.': '对话树随对话生长。',
@@ -86,6 +88,8 @@ export const CHAT = {
   'Put into a folder': '放入文件夹',
   Folder: '文件夹',
   'Folder; empty: none': '文件夹；留空则不放入',
+  'Names, pins and folders are kept by this browser only.':
+    '名称、置顶和文件夹只保存在此浏览器中。',
   'Copy the link': '复制链接',
   'Export as text': '导出为文本',
   'Export as a state': '导出为状态',

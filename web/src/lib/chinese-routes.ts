@@ -1,5 +1,15 @@
-/** What each route does, in Chinese, by the English line of openapi.json. Loaded with the page that shows them. */
+/** What each route and each group of them does, in Chinese, by the English line of openapi.json. Loaded with the page that shows them. */
 export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
+  'Anthropic Messages': 'Anthropic Messages 格式',
+  'Conversations whose state the server keeps': '由服务器保存状态的会话',
+  'Files of requests, run with what is to spare': '请求文件，用空闲算力处理',
+  'Immersive Translate': '沉浸式翻译',
+  'Models and workers, for operators': '模型与工作进程，供操作员使用',
+  'Named keys, for admins': '具名密钥，供管理员使用',
+  'OpenAI Responses': 'OpenAI Responses 格式',
+  'OpenAI: chat, completions, tokens': 'OpenAI：对话、续写、token',
+  'The server of llama.cpp': 'llama.cpp 的服务器',
+  'Whether it lives, how full it is': '是否存活，负载如何',
   'A conversation as the prompt that it becomes': '一段对话所对应的提示文本',
   'A new session from an exported state (application/octet-stream)':
     '用导出的状态新建会话（application/octet-stream）',

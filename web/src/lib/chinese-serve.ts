@@ -74,8 +74,14 @@ export const SERVE = {
   quantised: '已量化',
   begins: '正在开始',
   'From the hub': '从模型库下载',
-  'Released RWKV-7 models by size; the newest of each is fetched, verified, and listed above.':
-    '按大小列出的 RWKV-7 官方模型；下载各自最新的版本，校验后列在上方。',
+  'Released RWKV-7 models by size (licence {licence}); the newest of each is fetched, verified, and listed above.':
+    '按大小列出的 RWKV-7 官方模型（许可证 {licence}）；下载各自最新的版本，校验后列在上方。',
+  'A model worth talking to': '换一个更能聊的模型',
+  'The demo model knows little: capitals, small sums, short stories.':
+    '演示模型所知不多：首都、小算术、短故事。',
+  'about {n} min at 100 Mbit/s': '100 Mbit/s 下约 {n} 分钟',
+  'licence {name}': '许可证 {name}',
+  'Other sizes': '其他大小',
   'about {size}': '约 {size}',
   'Fetch {name}': '下载 {name}',
   'Search the hub': '搜索模型库',

@@ -1,20 +1,12 @@
 /** Models from the hub: the released ones by size, any other by words or by its name. */
 import { useState } from 'preact/hooks'
+import { RELEASED, RELEASED_LICENCE } from '../../../src/hub/released.ts'
 import { ApiError, messageOf } from '../lib/errors.ts'
 import { bytes } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
 import { startPull } from '../lib/management.ts'
 import { Button, Field } from '../parts/basics.tsx'
 import { HubResults, Room } from './model-search.tsx'
-
-/** Short names stand for the newest file of a line and size; 16 bits a weight. */
-const RELEASED: readonly { readonly name: string; readonly bytes: number }[] = [
-  { name: 'rwkv7-g1-0.1b', bytes: 0.38e9 },
-  { name: 'rwkv7-g1-0.4b', bytes: 0.9e9 },
-  { name: 'rwkv7-g1-1.5b', bytes: 3.06e9 },
-  { name: 'rwkv7-g1-2.9b', bytes: 5.9e9 },
-  { name: 'rwkv7-g1-7.2b', bytes: 14.4e9 },
-]
 
 interface PullFormProps {
   /** Another is under way. */
@@ -45,7 +37,8 @@ export function PullForm({ isBusy, onBegun }: PullFormProps) {
       <h2>{t('From the hub')}</h2>
       <p class="muted">
         {t(
-          'Released RWKV-7 models by size; the newest of each is fetched, verified, and listed above.',
+          'Released RWKV-7 models by size (licence {licence}); the newest of each is fetched, verified, and listed above.',
+          { licence: RELEASED_LICENCE },
         )}
       </p>
       <ul class="released">

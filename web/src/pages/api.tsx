@@ -108,7 +108,13 @@ async function routeNames(): Promise<Readonly<Record<string, string>>> {
   return (await import('../lib/chinese-routes.ts')).ROUTES_IN_CHINESE
 }
 
+interface Tag {
+  readonly name: string
+  readonly description: string
+}
+
 interface OpenApi {
+  readonly tags: readonly Tag[]
   readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>
 }
 
@@ -128,6 +134,13 @@ function Routes() {
   const shown = routes.filter(({ path, method, operation: { summary, tags } }) =>
     `${method} ${path} ${summary} ${tags.join(' ')}`.toLowerCase().includes(wanted),
   )
+  const groups = page.value.tags
+    .map(({ name, description }) => ({
+      name,
+      title: names.value?.[description] ?? description,
+      routes: shown.filter(({ operation }) => operation.tags.includes(name)),
+    }))
+    .filter((group) => group.routes.length > 0)
   return (
     <section aria-label={t('Routes')}>
       <div class="page-head">
@@ -139,15 +152,45 @@ function Routes() {
           value={search}
           onInput={({ currentTarget }) => setSearch(currentTarget.value)}
         />
-        <small class="muted">{shown.length} · /openapi.json</small>
+        <small class="muted">
+          {shown.length} · <a href="/openapi.json">/openapi.json</a>
+        </small>
       </div>
-      <ul class="routes">
-        {shown.map((one) => (
-          <li key={`${one.method} ${one.path}`}>
-            <ApiRoute {...one} />
-          </li>
+      <nav class="row" aria-label={t('Groups of routes')}>
+        {groups.map(({ name }) => (
+          <Button key={name} kind="chip" onClick={() => jumpTo(name)}>
+            {name}
+          </Button>
         ))}
-      </ul>
+      </nav>
+      {groups.map(({ name, title, routes: own }, i) => (
+        // A search opens what it found; else the first is.
+        <details key={name} id={groupId(name)} class="group" open={i === 0 || wanted !== ''}>
+          <summary>
+            <h3>{title}</h3>
+            <small class="muted">{own.length}</small>
+          </summary>
+          <ul class="routes">
+            {own.map((one) => (
+              <li key={`${one.method} ${one.path}`}>
+                <ApiRoute {...one} />
+              </li>
+            ))}
+          </ul>
+        </details>
+      ))}
     </section>
   )
+}
+
+function groupId(name: string): string {
+  return `routes-${name}`
+}
+
+function jumpTo(name: string): void {
+  const group = document.getElementById(groupId(name))
+  if (!(group instanceof HTMLDetailsElement)) return
+  group.open = true
+  group.scrollIntoView()
+  group.querySelector('summary')?.focus()
 }

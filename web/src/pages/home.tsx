@@ -8,6 +8,7 @@ import { connection, models, role, samples, workers } from '../lib/live.ts'
 import { hashOf } from '../lib/router.ts'
 import { snippet } from '../lib/snippets.ts'
 import { partOf } from '../lib/stats.ts'
+import { FirstModel } from '../models/first-model.tsx'
 import { Badge, CopyButton, Loading } from '../parts/basics.tsx'
 import { Icon, type IconName } from '../parts/icons.tsx'
 
@@ -103,6 +104,7 @@ function Running() {
           {t('Open the chat')}
         </a>
       </div>
+      <FirstModel />
       <Now />
       <div class="tiles">
         <Models />

@@ -185,7 +185,7 @@ function Charts() {
         format={count}
         lines={[
           { label: t('device'), read: part((one) => one.states?.in_slots) },
-          { label: t('memory'), read: part((one) => one.states?.in_memory) },
+          { label: t('RAM'), read: part((one) => one.states?.in_memory) },
           { label: t('disk'), read: part((one) => one.states?.on_disk) },
         ]}
       />
@@ -195,7 +195,7 @@ function Charts() {
         format={count}
         lines={[
           {
-            label: t('cached tokens/s'),
+            label: t('cached tok/s'),
             read: part((one) => one.states?.cached_tokens_per_second),
           },
           { label: t('prefixes'), read: part((one) => one.states?.prefixes), isDashed: true },

@@ -41,18 +41,24 @@ export function PaneView({ pane, onFork, onClose }: PaneViewProps) {
           label={t('Tree of the conversation')}
           isPressed={isOpen('tree')}
           onClick={() => toggleDrawer(pane, 'tree')}
-        />
+        >
+          {t('Tree')}
+        </Button>
         <Button
           icon="sliders"
           kind="quiet"
           label={t('Settings')}
           isPressed={isOpen('settings')}
           onClick={() => toggleDrawer(pane, 'settings')}
-        />
+        >
+          {t('Settings')}
+        </Button>
         {onClose ? (
           <Button icon="close" kind="quiet" label={t('Close')} onClick={onClose} />
         ) : (
-          <Button icon="plus" kind="quiet" label={t('New conversation')} onClick={showNew} />
+          <Button icon="plus" kind="quiet" label={t('New conversation')} onClick={showNew}>
+            {t('New')}
+          </Button>
         )}
       </div>
       {pane.notice.value !== null && (
@@ -77,7 +83,9 @@ function TokenSwitch({ pane }: { readonly pane: Pane }) {
       onClick={() => {
         pane.settings.value = { ...settings, alternatives: isOn ? 0 : ALTERNATIVES }
       }}
-    />
+    >
+      {t('Tokens')}
+    </Button>
   )
 }
 

@@ -4,14 +4,17 @@ import { models } from '../lib/live.ts'
 import { hashOf } from '../lib/router.ts'
 import { Goose } from '../parts/icons.tsx'
 import type { Pane } from './pane.ts'
+import { rootOf } from './targets.ts'
 
 interface Starter {
   readonly title: string
   readonly prompt: string
 }
 
+type Starters = Readonly<Record<'en' | 'zh', readonly Starter[]>>
+
 /** In the language of the page: a model answers in that of its question. */
-const STARTERS: Readonly<Record<'en' | 'zh', readonly Starter[]>> = {
+const STARTERS: Starters = {
   en: [
     { title: 'Ask a fact', prompt: 'What is the capital of France?' },
     {
@@ -35,6 +38,22 @@ const STARTERS: Readonly<Record<'en' | 'zh', readonly Starter[]>> = {
   ],
 }
 
+/** What the demo model's small world has. */
+const DEMO_STARTERS: Starters = {
+  en: [
+    { title: 'Get to know it', prompt: 'What can you do?' },
+    { title: 'Ask a fact', prompt: 'What is the capital of France?' },
+    { title: 'Translate', prompt: 'Translate to Chinese: The cat is very happy.' },
+    { title: 'Tell a story', prompt: 'Tell me a story about a fox.' },
+  ],
+  zh: [
+    { title: '认识一下', prompt: '你会做什么？' },
+    { title: '问一个事实', prompt: '法国的首都是哪里？' },
+    { title: '翻译', prompt: '翻译成英语：猫非常高兴。' },
+    { title: '讲故事', prompt: '讲一个关于兔子的故事。' },
+  ],
+}
+
 export function Starters({ pane }: { readonly pane: Pane }) {
   if (models.value?.length === 0) {
     return (
@@ -48,13 +67,16 @@ export function Starters({ pane }: { readonly pane: Pane }) {
       </div>
     )
   }
-  const canSend = pane.choice.value !== null && !pane.isBusy.value
+  const { value: choice } = pane.choice
+  const canSend = choice !== null && !pane.isBusy.value
+  const isDemo = choice !== null && rootOf(choice.model) === 'demo'
+  const starters = isDemo ? DEMO_STARTERS : STARTERS
   return (
     <div class="starters">
       <Goose />
       <h2>{t('What shall we talk about?')}</h2>
       <ul>
-        {STARTERS[language.value].map(({ title, prompt }) => (
+        {starters[language.value].map(({ title, prompt }) => (
           <li key={prompt}>
             <button type="button" disabled={!canSend} onClick={() => void pane.send(prompt)}>
               <b>{title}</b>
