@@ -133,7 +133,8 @@ test('the dashboard can say in Chinese what each of them does, and nothing besid
     Object.values(methods).map(({ summary }) => summary),
   )
   // A front gateway has more.
-  const more = clusterRoutes({} as ClusterView).map(({ summary }) => summary)
+  const ofFront = clusterRoutes({} as ClusterView)
+  const more = ofFront.flatMap(({ summary, dialect }) => [summary, dialect!.about])
   // One word is a name.
   const groups = (tags as { description: string }[])
     .map(({ description }) => description)

@@ -8,6 +8,7 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'Named keys, for admins': '具名密钥，供管理员使用',
   'OpenAI Responses': 'OpenAI Responses 格式',
   'OpenAI: chat, completions, tokens': 'OpenAI：对话、续写、token',
+  'The nodes of a cluster, for operators': '集群的节点，供操作员使用',
   'The server of llama.cpp': 'llama.cpp 的服务器',
   'Whether it lives, how full it is': '是否存活，负载如何',
   'A conversation as the prompt that it becomes': '一段对话所对应的提示文本',
