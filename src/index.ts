@@ -32,8 +32,9 @@ import type {
 import { SkeinError } from './errors.ts'
 import { checkConstraint } from './grammar/check.ts'
 import type { JsonSchema } from './grammar/constraint.ts'
-import { type EngineChoice, loadEngine } from './host/load.ts'
-import { modelPath } from './host/model-path.ts'
+import { modelPath } from './host/checkpoints/model-path.ts'
+import { loadEngine } from './host/load.ts'
+import type { EngineChoice } from './host/model-choice.ts'
 import type { LoadProgress } from './model/weights.ts'
 import { type SamplingName, samplingNumbers } from './sampling.ts'
 import type { Tokenizer } from './tokenizer/tokenizer.ts'
@@ -42,7 +43,7 @@ export type { Message, Tool, ToolCall, ToolChoice } from './api/chat/conversatio
 export type { ReplyPiece } from './api/chat/reply.ts'
 export type { SessionInfo, TurnInfo } from './engine/messages.ts'
 export type { JsonSchema } from './grammar/constraint.ts'
-export type { EngineChoice } from './host/load.ts'
+export type { EngineChoice } from './host/model-choice.ts'
 export { SkeinError }
 
 /** The numbers of sampling.ts; one that is left out changes nothing, but `topP`, which is 0.5 then. */

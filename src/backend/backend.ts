@@ -1,91 +1,21 @@
 /**
- * The seam between a model and the hardware: buffers, packed matrices, a pool of recurrent states, and the fused
- * ops that RWKV-6 and RWKV-7 are written over. Every backend (`reference`, `cpu`, `cuda`, `webgpu`) implements this file
- * under the same op names. A model is recorded once through `Ops` and replayed for every step, so what the
- * TypeScript of a model costs is paid at load.
+ * The seam between a model and the hardware: buffers, packed matrices, a pool of recurrent states, and the fused ops that
+ * RWKV-6 and RWKV-7 are written over. `batch.ts` has a step's input and output, `weight-types.ts` how matrices are held.
+ * Every backend (`reference`, `cpu`, `cuda`, `webgpu`) implements this file under the same op names. A model is recorded
+ * once through `Ops` and replayed for every step, so the model's TypeScript runs at load only.
  *
  * Letters used in shapes: T tokens of the whole ragged batch · B rows (sequences) in it · C channels · H heads ·
  * N head size (C = H·N) · V vocabulary · L layers · R logit rows · S samples drawn.
  *
  * This file knows nothing of checkpoints, requests or schedules.
  */
-import { samplingColumns } from '../sampling.ts'
+import type { Batch, Capacity } from './batch.ts'
 import type { Flight } from './flight.ts'
 import type { StateData, StateShape } from './state-shape.ts'
+import type { MatrixSource, WeightType } from './weight-types.ts'
 
 export type { Flight } from './flight.ts'
 export type { StateData, StateShape } from './state-shape.ts'
-
-/**
- * Integers of few bits times a scale (bf16) that some inputs of an output row share:
- * `i8` 8 bits, 32 inputs · `q4` 4 bits, 32 inputs · `nf4` 4 bits that index 16 levels of a normal distribution, 64 inputs.
- */
-export type QuantisedType = 'i8' | 'q4' | 'nf4'
-
-/** The blocks of GGUF, in its own words: codes of 4, 5, 6 or 8 bits under scales, some with a minimum. */
-export type PackedType = 'Q4_0' | 'Q4_1' | 'Q5_0' | 'Q5_1' | 'Q8_0' | 'Q4_K' | 'Q5_K' | 'Q6_K'
-
-/**
- * How a matrix is held on the device. `fp8`, 8-bit floating point (e4m3) with one scale a row, is for `cuda` alone: what
- * it is multiplied with is rounded likewise where its arithmetic is used. Packed types are for a source of that type; a
- * backend without kernels for them holds the same numbers in a type of its own.
- */
-export type WeightType = 'f32' | 'f16' | 'bf16' | 'fp8' | QuantisedType | PackedType
-
-/** Types of fewer than 16 bits. */
-export type RoundedType = QuantisedType | 'fp8'
-
-export function isRounded(type: WeightType): type is RoundedType {
-  return type === 'fp8' || isQuantised(type)
-}
-
-export function isQuantised(type: WeightType): type is QuantisedType {
-  return type === 'i8' || type === 'q4' || type === 'nf4'
-}
-
-export function isPacked(type: WeightType): type is PackedType {
-  return type.startsWith('Q')
-}
-
-/** Element types a checkpoint can hand over. */
-export type SourceType = 'f32' | 'f16' | 'bf16'
-
-/** A matrix (or table) in a file, read by rows so that loading never holds two copies. */
-export interface MatrixSource {
-  readonly name: string
-  /** rows = outputs of y = x·Wᵀ (or vocabulary entries of a table). */
-  readonly rows: number
-  readonly columns: number
-  readonly dtype: SourceType
-  /** Little-endian row-major elements of rows [start, end). The view is valid until the next call. */
-  readRows(start: number, end: number): Uint8Array
-  /** Present when the file holds the matrix already rounded to a type; `readRows` then decodes it. */
-  readonly quantised?: QuantisedSource
-  /** Present when the file holds it in blocks; `readRows` then expands them to f32. */
-  readonly packed?: PackedSource
-}
-
-/** Rows in blocks, as the file has them (quantised.ts has their sizes). */
-export interface PackedSource {
-  readonly type: PackedType
-  /** The view is valid until the next call. */
-  readRows(start: number, end: number): Uint8Array
-}
-
-/** Rows as they were rounded, without padding: loading them anew loses nothing. */
-export interface QuantisedSource {
-  readonly type: QuantisedType
-  /**
-   * values: i8 one byte an input; q4 (+ 8) and nf4 (index of the level) two inputs a byte, the even one in the low half.
-   * scales: bf16 per 32 inputs (nf4: 64). The views are valid until the next call.
-   */
-  readRows(start: number, end: number): QuantisedRows
-}
-
-export interface QuantisedRows {
-  readonly values: Uint8Array
-  readonly scales: Uint8Array
-}
 
 /** A device buffer of numbers; f32 on `cpu`, f64 on `reference`. Owned by the backend that made it. */
 export interface Tensor {
@@ -155,91 +85,6 @@ export interface PenaltyPool {
   /** Forgets everything, then marks `promptTokens` as seen in the prompt (for the repetition penalty only). */
   reset(slot: number, promptTokens: Int32Array): void
 }
-
-/**
- * The input and output of one step, as flat arrays of fixed capacity that the runner fills in place.
- * Row b feeds tokens[starts[b] … starts[b+1]) into the state in slots[b], which no other row of the step names. Rows of
- * fewer tokens come before rows of more, so that a backend finds those of one token together.
- */
-export interface Batch {
-  numTokens: number
-  numRows: number
-  readonly tokens: Int32Array // [maxTokens]
-  readonly starts: Int32Array // [maxRows + 1]
-  readonly slots: Int32Array // [maxRows]
-  /**
-   * For programs with flights only: a token −1 − s of a row of one token is what draw s of the launch before drew. The
-   * row does not run, leaving state and counts untouched, when that is −1 or in stopIds[stopStarts[b] … stopStarts[b+1]).
-   */
-  readonly stopStarts: Int32Array // [maxRows + 1]
-  stopIds: Int32Array
-
-  /** Token positions (0 … numTokens) whose logits are computed. */
-  numLogits: number
-  readonly logitRows: Int32Array // [maxLogits]
-  /**
-   * Rows of logits, this one first, that are blended into it: the normed hidden vectors of as many logit rows are added,
-   * each times its weight, which is blending their logits. 0 or 1: none.
-   */
-  readonly blendCounts: Int32Array // [maxLogits]
-  readonly blendWeights: Float32Array // [maxLogits]
-
-  /** Draws: sample s is drawn from logits row sampleRow[s]; several samples may share a row. */
-  numSamples: number
-  readonly sampleRow: Int32Array // [maxSamples]
-  /** Slot whose penalty counts apply and are updated by the drawn token. */
-  readonly sampleSlot: Int32Array // [maxSamples]
-  /** [maxSamples, SAMPLE_FLOATS] f32, in the order of SampleFloat. */
-  readonly sampleFloats: Float32Array
-  /** [maxSamples, SAMPLE_INTS] i32, in the order of SampleInt. */
-  readonly sampleInts: Int32Array
-  /** Additive logit bias, concatenated: sample s owns entries biasStarts[s] … biasStarts[s+1). −Infinity bans. */
-  readonly biasStarts: Int32Array // [maxSamples + 1]
-  biasIds: Int32Array
-  biasValues: Float32Array
-  /**
-   * Sets of tokens, one bit each, the lowest first: a draw whose SampleInt.mask is k has none but those of row k − 1. Each
-   * row has at least one.
-   */
-  numMasks: number
-  masks: Uint32Array // [numMasks, maskWords(V)]
-
-  /** Out. The drawn token of each sample; −1 where the logits were not finite. */
-  readonly sampled: Int32Array // [maxSamples]
-  /** Out, for samples with topLogprobs ≥ 0: log-probability of the drawn token (of the raw logits). */
-  readonly sampledLogprob: Float32Array // [maxSamples]
-  /** Out: the topLogprobs best tokens, best first. */
-  readonly topIds: Int32Array // [maxSamples, MAX_TOP_LOGPROBS]
-  readonly topLogprobs: Float32Array // [maxSamples, MAX_TOP_LOGPROBS]
-}
-
-export const MAX_TOP_LOGPROBS = 20
-
-/** Columns of `Batch.sampleFloats`: those numbers of sampling.ts that are not whole. */
-export const SampleFloat = samplingColumns('float')
-export const SAMPLE_FLOATS = Object.keys(SampleFloat).length
-
-/** Columns of `Batch.sampleInts`. */
-export const SampleInt = {
-  ...samplingColumns('int'),
-  /** Random stream of the draw: Philox4x32-10, key (seedLow, seedHigh), counter (position, stream, 0, 0). */
-  seedLow: 1,
-  seedHigh: 2,
-  /** Index of the answer token being drawn, from 0. */
-  position: 3,
-  /** Which of the n choices of a request this is. */
-  stream: 4,
-  /** −1: no logprobs; k ≥ 0: the drawn token's and the k best. */
-  topLogprobs: 5,
-  /** 0: none; k: only tokens of row k − 1 of the batch's masks, before anything else. */
-  mask: 6,
-  /**
-   * 0: always drawn. t + 1: drawn if the sample before it, which counts into the same slot, drew token t; else it is −1 and
-   * counts nothing. For backends that draw guesses.
-   */
-  after: 7,
-} as const
-export const SAMPLE_INTS = 8
 
 /** What happens to each element of a product before it is stored. */
 export type Epilogue = 'none' | 'tanh' | 'sigmoid' | 'relu2' | 'add'
@@ -420,16 +265,6 @@ export interface ProgramFlight {
   wait(): void
 }
 
-/** Sizes a program is recorded for; a batch never exceeds them. */
-export interface Capacity {
-  readonly tokens: number
-  readonly rows: number
-  readonly logits: number
-  readonly samples: number
-  /** Steps to have on their way at once, where the backend can; its own choice when absent. */
-  readonly flights?: number
-}
-
 /** Costs of steps of so many tokens at most, by one of one token; ascending, and none beyond the last. */
 export type GuessCosts = readonly (readonly [tokens: number, cost: number])[]
 
@@ -476,40 +311,3 @@ export type Connect = (
   pairs: readonly (readonly [from: Tensor, to: Tensor])[],
   maxFlights: number,
 ) => Link
-
-/** Length of a row of masks. */
-export function maskWords(vocabSize: number): number {
-  return Math.ceil(vocabSize / 32)
-}
-
-/** Empty batch arrays for a capacity. */
-export function createBatch(capacity: Capacity): Batch {
-  const { tokens, rows, logits, samples } = capacity
-  return {
-    numTokens: 0,
-    numRows: 0,
-    tokens: new Int32Array(tokens),
-    starts: new Int32Array(rows + 1),
-    slots: new Int32Array(rows),
-    stopStarts: new Int32Array(rows + 1),
-    stopIds: new Int32Array(0),
-    numLogits: 0,
-    logitRows: new Int32Array(logits),
-    blendCounts: new Int32Array(logits),
-    blendWeights: new Float32Array(logits),
-    numSamples: 0,
-    sampleRow: new Int32Array(samples),
-    sampleSlot: new Int32Array(samples),
-    sampleFloats: new Float32Array(samples * SAMPLE_FLOATS),
-    sampleInts: new Int32Array(samples * SAMPLE_INTS),
-    biasStarts: new Int32Array(samples + 1),
-    biasIds: new Int32Array(0),
-    biasValues: new Float32Array(0),
-    numMasks: 0,
-    masks: new Uint32Array(0),
-    sampled: new Int32Array(samples),
-    sampledLogprob: new Float32Array(samples),
-    topIds: new Int32Array(samples * MAX_TOP_LOGPROBS),
-    topLogprobs: new Float32Array(samples * MAX_TOP_LOGPROBS),
-  }
-}

@@ -3,7 +3,7 @@
  * how they were rounded (reference/quantise.ts) nor how a backend lays them out.
  */
 import { SkeinError } from '../errors.ts'
-import type { PackedType, QuantisedRows, QuantisedType } from './backend.ts'
+import type { PackedType, QuantisedRows, QuantisedType } from './weight-types.ts'
 
 /** Inputs of a row that share a scale. */
 export const SCALE_INPUTS: Readonly<Record<QuantisedType, number>> = { i8: 32, q4: 32, nf4: 64 }

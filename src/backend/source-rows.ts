@@ -1,7 +1,7 @@
 /** A checkpoint's rows on their way to a backend: in blocks, each checked for its length. Knows no layout. */
 import { assert, SkeinError } from '../errors.ts'
-import type { MatrixSource, PackedType, SourceType } from './backend.ts'
 import { packedRowBytes } from './quantised.ts'
+import type { MatrixSource, PackedType, SourceType } from './weight-types.ts'
 
 export const SOURCE_BYTES: Readonly<Record<SourceType, number>> = { f32: 4, f16: 2, bf16: 2 }
 /** Bytes read, and packed or uploaded, at a time: enough to keep all threads busy, little beside the model. */

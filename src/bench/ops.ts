@@ -2,12 +2,9 @@
  * Speed of `linear` by itself, per weight type, shape and number of tokens, to hold against what the machine can read
  * and multiply. Weights of a case exceed the caches, as a model's do. Knows no model and no device.
  */
-import {
-  type Backend,
-  createBatch,
-  type MatrixSource,
-  type WeightType,
-} from '../backend/backend.ts'
+import type { Backend } from '../backend/backend.ts'
+import { createBatch } from '../backend/batch.ts'
+import type { MatrixSource, WeightType } from '../backend/weight-types.ts'
 
 interface OpsPlan {
   readonly types: readonly WeightType[]

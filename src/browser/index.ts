@@ -10,9 +10,9 @@
  */
 /// <reference lib="dom" />
 import { CHAT_STOPS, renderChat, type ThinkMode, type Turn } from '../api/template.ts'
-import type { WeightType } from '../backend/backend.ts'
 import { testBackend } from '../backend/webgpu/self-test.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../backend/webgpu/webgpu.ts'
+import type { WeightType } from '../backend/weight-types.ts'
 import { identityOf } from '../engine/kept/identity.ts'
 import { SkeinError } from '../errors.ts'
 import { fingerprint } from '../model/formats/fingerprint.ts'

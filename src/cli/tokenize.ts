@@ -1,7 +1,7 @@
 /** `skein tokenize`: text of a file or of standard input to token ids. */
 import { readFileSync } from 'node:fs'
-import { loadTokenizer } from '../host/load.ts'
-import { modelPath } from '../host/model-path.ts'
+import { modelPath } from '../host/checkpoints/model-path.ts'
+import { loadTokenizer } from '../host/checkpoints/open-model.ts'
 import { path, toggle } from '../settings/flags.ts'
 import { Tokenizer } from '../tokenizer/tokenizer.ts'
 import { defineCommand } from './terminal/command.ts'

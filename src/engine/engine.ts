@@ -10,74 +10,33 @@ import { setImmediate } from 'node:timers/promises'
 import { SkeinError } from '../errors.ts'
 import type { Constraint } from '../grammar/constraint.ts'
 import { Matchers, type StartThread } from '../grammar/matchers.ts'
-import { tokenTable } from '../grammar/vocabulary.ts'
 import { MAX_TOP_LOGPROBS, type Runner } from '../model/runner.ts'
-import { END_OF_TEXT, type TokenBytes } from './answer/answer-text.ts'
+import type { TokenBytes } from './answer/answer-text.ts'
+import { grammarTokens } from './answer/answer-text.ts'
 import { Flights } from './flights.ts'
 import { StartStates } from './kept/start-states.ts'
+import { DEFAULT_LIMITS, type EngineLimits } from './limits.ts'
 import type {
   CallHandlers,
-  EmbeddingHead,
-  EmbeddingTask,
   EngineCall,
   EngineCalls,
   EngineEvent,
   EngineInfo,
   GenerateRequest,
-  Pooling,
-  ToolTemplate,
 } from './messages.ts'
 import { Outcomes } from './outcomes.ts'
 import { itlTargetOf, PrefillBudget } from './prefill-budget.ts'
 import { hasPenalties, Scheduler, tokensOf, usableSlots } from './scheduler.ts'
 import { LiveRequest } from './sequence.ts'
 import { SlotPool } from './slots.ts'
-import type { OpenProposer } from './speculation/proposer.ts'
 import { Speculation } from './speculation/speculation.ts'
 import { StateTransfers } from './state-transfers.ts'
 import { type StateOptions, States } from './states.ts'
 import type { EngineStats } from './stats.ts'
 import { checkRequest } from './validate.ts'
 
-export interface EngineLimits {
-  /** Requests in the waiting line; the next one is refused with queue_full. */
-  readonly maxWaiting: number
-  readonly maxPromptTokens: number
-  /** Prompt tokens of a step while answers are being generated; null: as many as `itlTargetMs` allows. */
-  readonly prefillChunk: number | null
-  /** Milliseconds that such a step should take; null: what suits the runner. */
-  readonly itlTargetMs: number | null
-  /** Memory for states of answers that give their slots to others for a while; 0: none does. */
-  readonly preemptBytes: number
-  /** Guesses the next tokens of answers, so that a step draws several of them; null: every token has its step. */
-  readonly proposer: OpenProposer | null
-  /** Fill freed slots with NaN, so that a use after free fails loudly. For tests and debugging. */
-  readonly poisonFreedSlots: boolean
-  /** Told to clients; null: they are not offered any. */
-  readonly embeddings: Pooling | null
-  /** Heads of a model that was trained for embeddings. */
-  readonly embeddingHeads: EmbeddingHeads
-  /** Told to clients. */
-  readonly toolTemplate: ToolTemplate
-}
-
-type EmbeddingHeads = ReadonlyMap<EmbeddingTask, EmbeddingHead>
-
 /** How long a step waits for masks where nothing else is on its way; the rows without them go on then. */
 const MASK_WAIT_MS = 2
-
-export const DEFAULT_LIMITS: EngineLimits = {
-  maxWaiting: 1024,
-  maxPromptTokens: 131_072,
-  prefillChunk: null,
-  itlTargetMs: null,
-  preemptBytes: 2 ** 30,
-  proposer: null,
-  poisonFreedSlots: Boolean(process.env.SKEIN_DEBUG),
-  embeddings: null,
-  embeddingHeads: new Map(),
-  toolTemplate: 'g1',
-}
 
 export class Engine {
   readonly info: EngineInfo
@@ -428,17 +387,6 @@ export class Engine {
     this.#failure = error
     this.#outcomes.failAll(error)
   }
-}
-
-/** An id that the vocabulary lacks reads as U+FFFD, and is no token to a grammar. */
-function grammarTokens(codec: TokenBytes, vocabSize: number) {
-  const replacement = Buffer.from('\ufffd')
-  const [own, ...more] = codec.encode?.('\ufffd') ?? []
-  return tokenTable((token) => {
-    const bytes = codec.bytesOf(token)
-    const isGap = replacement.equals(bytes) && (own !== token || more.length > 0)
-    return isGap || token === END_OF_TEXT ? new Uint8Array(0) : bytes
-  }, vocabSize)
 }
 
 /** Tokens that nothing is drawn for have no log-probabilities, and count for no penalty. */

@@ -10,15 +10,10 @@ import type { WorkerSpec } from '../gateway/contract.ts'
 import type { Launch, Launcher } from '../gateway/fleet/launch.ts'
 import { Supervisor, type SupervisorOptions } from '../gateway/fleet/supervisor.ts'
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
+import { checkModelFile, loadTokenizer, vocabularyPath } from './checkpoints/open-model.ts'
 import { DEVICES_TAKEN, type DeviceChoice, parseDevice, WKV_CHOICES } from './device-choice.ts'
-import {
-  checkModelFile,
-  type EngineChoice,
-  loadTokenizer,
-  QUANT_CHOICES,
-  TOOL_TEMPLATE_CHOICES,
-  vocabularyPath,
-} from './load.ts'
+import { TOOL_TEMPLATE_CHOICES } from './load.ts'
+import { type EngineChoice, QUANT_CHOICES } from './model-choice.ts'
 
 /** What every worker gets unless it is told otherwise. */
 type WorkerDefaults = Omit<EngineChoice, 'model'>

@@ -4,31 +4,26 @@
  */
 import { randomBytes } from 'node:crypto'
 import { freemem } from 'node:os'
-import type { WeightType } from '../backend/backend.ts'
+import type { WeightType } from '../backend/weight-types.ts'
 import { LocalEngineClient } from '../engine/client/local-client.ts'
 import type { EngineClient } from '../engine/client.ts'
-import {
-  DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS,
-  Engine,
-  type EngineLimits,
-} from '../engine/engine.ts'
+import { Engine } from '../engine/engine.ts'
 import { identityOf } from '../engine/kept/identity.ts'
 import { isWithoutDisk, LateStore } from '../engine/kept/late-store.ts'
+import { DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS, type EngineLimits } from '../engine/limits.ts'
 import type { ToolTemplate } from '../engine/messages.ts'
 import { openLookup } from '../engine/speculation/lookup.ts'
 import type { OpenProposer } from '../engine/speculation/proposer.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../engine/states.ts'
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
-import { type AdapterChoice, withAdapters } from '../model/adapters.ts'
-import { existsCheckpoint, isGguf, openCheckpoint } from '../model/checkpoint.ts'
+import { existsCheckpoint, openCheckpoint } from '../model/checkpoint.ts'
 import {
   loadableArchitecture,
   rwkv6Dimensions,
   rwkv7Dimensions,
 } from '../model/formats/describe.ts'
 import { fingerprint } from '../model/formats/fingerprint.ts'
-import type { Checkpoint, CheckpointToken } from '../model/formats/format.ts'
 import { readEmbeddingHeads } from '../model/run/embedding-heads.ts'
 import { ModelRunner } from '../model/run/model-runner.ts'
 import { sparesOf } from '../model/run/speculate-choice.ts'
@@ -42,111 +37,23 @@ import type { MemberFacts } from '../state/shared/shared-store.ts'
 import { warn } from '../state/store/failures.ts'
 import type { Store } from '../state/store/store.ts'
 import { openClusterStore, openStore } from '../state/store/store-thread.ts'
-import { findVocabulary } from '../tokenizer/find-vocabulary.ts'
-import { Tokenizer } from '../tokenizer/tokenizer.ts'
+import type { Tokenizer } from '../tokenizer/tokenizer.ts'
+import { DEMO_NAME } from './checkpoints/model-path.ts'
+import { checkModelFile, loadTokenizer, openModel } from './checkpoints/open-model.ts'
 import { prepareDevice } from './device-choice.ts'
-import { DEMO_NAME } from './model-path.ts'
-import { type PlacementChoice, placeModel } from './placement.ts'
-
-/** How the large matrices are held; 'file' keeps the checkpoint's own type. fp8 is for cuda alone. */
-export type QuantChoice = 'file' | 'f32' | 'f16' | 'bf16' | 'int8' | 'q4' | 'nf4' | 'fp8'
-export const QUANT_CHOICES: readonly QuantChoice[] = [
-  'file',
-  'f32',
-  'f16',
-  'bf16',
-  'int8',
-  'q4',
-  'nf4',
-  'fp8',
-]
-
-/** Plain data, so that it can be handed to a worker process. */
-interface RunnerChoice extends PlacementChoice {
-  /** Path of the checkpoint. */
-  readonly model: string
-  /** Merged into it one after the other. */
-  readonly adapters?: readonly AdapterChoice[] | undefined
-  readonly quant?: QuantChoice | undefined
-}
-
-/** A file with a tuned start state, and the name by which requests ask for it. */
-export interface StartStateFile {
-  readonly name: string
-  readonly path: string
-}
-
-/** What is kept of prompts and conversations; docs/states.md explains each. */
-export interface StateChoice {
-  /** Memory for the states of prompt prefixes; 0 keeps none. A share of free memory when absent. */
-  readonly prefixCacheBytes?: number | undefined
-  /** For states of answers that give their slots to others for a while. */
-  readonly preemptBytes?: number | undefined
-  /** Where sessions are stored; absent: they live as long as the process. */
-  readonly dataDir?: string | undefined
-  /** Report a turn only when it is on disk. */
-  readonly durable?: boolean | undefined
-  /** States that other servers exported, or for other keys, may become sessions. Without a store any may. */
-  readonly importForeign?: boolean | undefined
-  /** Sessions whose state stays in a slot of the device. */
-  readonly slotStates?: number | undefined
-  /** Session states in memory, by number and by bytes. */
-  readonly memoryStates?: number | undefined
-  readonly memoryStateBytes?: number | undefined
-  /** Of one tenant. */
-  readonly maxSessions?: number | undefined
-  readonly maxSessionBytes?: number | undefined
-  /** Of one session. */
-  readonly maxTurns?: number | undefined
-  readonly sessionTtlSeconds?: number | undefined
-}
-
-/** The cluster that a worker's states and sessions belong to. */
-export interface ClusterChoice {
-  /** postgres://… */
-  readonly database: string
-  /** s3://BUCKET/PREFIX or file:///DIR */
-  readonly blobs: string
-  /** Of the server that the worker belongs to: its name, and where other members reach it. */
-  readonly node: string
-  readonly url: string
-  /** Instead of the secret in the database. */
-  readonly key?: string | undefined
-  /** Names of the model in the API; given by who starts the worker. */
-  readonly model?: string | undefined
-  readonly aliases?: readonly string[] | undefined
-  /** Larger states are in the storage, smaller ones in the database. */
-  readonly maxInlineBytes?: number | undefined
-}
-
-export interface EngineChoice extends RunnerChoice, StateChoice {
-  /** Absent: one machine alone, which keeps its sessions in `dataDir`. */
-  readonly cluster?: ClusterChoice | undefined
-  readonly vocab?: string | undefined
-  readonly maxWaiting?: number | undefined
-  /** Milliseconds of a step with prompts beside answers. */
-  readonly itlTargetMs?: number | undefined
-  /** Prompt tokens of such a step. */
-  readonly prefillChunk?: number | undefined
-  readonly maxPromptTokens?: number | undefined
-  readonly startStates?: readonly StartStateFile[] | undefined
-  /** Absent: none, of a model that was not made for them. */
-  readonly embeddings?: EmbeddingsChoice | undefined
-  /** Absent: g1. */
-  readonly toolTemplate?: ToolTemplate | undefined
-}
+import type { ClusterChoice, EngineChoice, QuantChoice, RunnerChoice } from './model-choice.ts'
+import { placeModel } from './placement.ts'
 
 export const TOOL_TEMPLATE_CHOICES = ['g1', 'vllm-rwkv'] as const satisfies readonly ToolTemplate[]
 
-/** How a model that was made for answers makes embeddings: of its final hidden state after the last token, or of the mean of all. */
-export const EMBEDDINGS_CHOICES = ['off', 'last', 'mean'] as const
-export type EmbeddingsChoice = (typeof EMBEDDINGS_CHOICES)[number]
-
 /** Share of free memory that cached prefixes may take when it is ours to choose, and its limit. */
 const PREFIX_MEMORY_SHARE = 0.1
+
 const MAX_DEFAULT_PREFIX_BYTES = 2 ** 31
+
 /** And states of answers that give their slots to others for a while. */
 const PREEMPT_MEMORY_SHARE = 0.05
+
 const MAX_DEFAULT_PREEMPT_BYTES = 2 ** 30
 
 /** Told what goes on before the first request, one short sentence at a time. */
@@ -178,59 +85,6 @@ export function loadRunner(
       backend.dispose()
       throw error
     }
-  } finally {
-    checkpoint.close()
-  }
-}
-
-/** The checkpoint with its adapters. */
-export function openModel({
-  model,
-  adapters = [],
-}: Pick<RunnerChoice, 'model' | 'adapters'>): Checkpoint {
-  const checkpoint = openCheckpoint(model)
-  try {
-    return withAdapters(checkpoint, adapters)
-  } catch (error) {
-    checkpoint.close()
-    throw error
-  }
-}
-
-/** The file with a model's vocabulary; the model itself where that brings its own, as a GGUF does. */
-export function vocabularyPath({ model, vocab }: Pick<EngineChoice, 'model' | 'vocab'>): string {
-  if (vocab !== undefined) return findVocabulary({ model, explicit: vocab })
-  return ownVocabulary(model)?.path ?? findVocabulary({ model })
-}
-
-/** Whether `vocabularyPath` finds one: in the model itself, beside it, or in the cache from an earlier time. */
-export function hasVocabulary(model: string): boolean {
-  try {
-    vocabularyPath({ model })
-    return true
-  } catch {
-    return false
-  }
-}
-
-export function loadTokenizer(choice: Pick<EngineChoice, 'model' | 'vocab'>): Tokenizer {
-  const path = vocabularyPath(choice)
-  const own = isGguf(path) ? ownVocabulary(path) : undefined
-  return own ? Tokenizer.fromTokens(own.tokens, path) : Tokenizer.fromFile(path)
-}
-
-interface OwnVocabulary {
-  readonly path: string
-  readonly tokens: readonly CheckpointToken[]
-}
-
-/** Undefined where the model is absent, too: who needs it will say so. */
-function ownVocabulary(model: string): OwnVocabulary | undefined {
-  if (!existsCheckpoint(model)) return undefined
-  const checkpoint = openCheckpoint(model)
-  try {
-    const tokens = checkpoint.vocabulary?.()
-    return tokens && { path: checkpoint.path, tokens }
   } finally {
     checkpoint.close()
   }
@@ -429,9 +283,4 @@ function statesOf(choice: EngineChoice, { hash }: Tokenizer, store: Store | null
 function weightTypeOf(quant: QuantChoice = 'file'): WeightType | undefined {
   if (quant === 'file') return undefined
   return quant === 'int8' ? 'i8' : quant
-}
-
-/** Throws, in the words of the reader, for a file that is missing or no checkpoint at all. */
-export function checkModelFile(choice: Pick<RunnerChoice, 'model' | 'adapters'>): void {
-  openModel(choice).close()
 }

@@ -4,7 +4,7 @@ import type { SkeinError } from '../errors.ts'
 import { CallerSeal } from '../gateway/access/caller-seal.ts'
 import { SharedKeyRing } from '../gateway/access/keys-shared.ts'
 import { SharedRates } from '../gateway/access/rates-shared.ts'
-import type { ClusterChoice } from './load.ts'
+import type { ClusterChoice } from './model-choice.ts'
 
 export interface Membership {
   readonly database: Database

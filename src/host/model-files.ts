@@ -10,7 +10,7 @@ import type { ModelFile, WorkerSpec } from '../gateway/contract.ts'
 import { type Launch, launchOf } from '../gateway/fleet/launch.ts'
 import type { ModelFolder } from '../gateway/models/model-folder.ts'
 import { findModel, listModels, modelsFolder } from '../hub/model-cache.ts'
-import { DEMO_MODEL, DEMO_NAME } from './model-path.ts'
+import { DEMO_MODEL, DEMO_NAME } from './checkpoints/model-path.ts'
 
 export function listModelFiles(folder: ModelFolder): ModelFile[] {
   const own = folder

@@ -27,8 +27,9 @@ import { type ModelFolder, openModelFolder } from '../gateway/models/model-folde
 import { ModelHost } from '../gateway/models/model-host.ts'
 import { createRegistry } from '../gateway/routing/registry.ts'
 import { ModelJobs } from './checkpoints/model-jobs.ts'
+import { checkModelFile } from './checkpoints/open-model.ts'
 import { createLauncher } from './launcher.ts'
-import { type ClusterChoice, checkModelFile, type EngineChoice } from './load.ts'
+import type { ClusterChoice, EngineChoice } from './model-choice.ts'
 import { listModelFiles, nameOf, realPath, resolveSpec } from './model-files.ts'
 
 interface ServerOptions {

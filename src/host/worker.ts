@@ -5,7 +5,8 @@
 import { channelToParent } from '../engine/client/process-channel.ts'
 import { serveEngine } from '../engine/client/worker-loop.ts'
 import { SkeinError } from '../errors.ts'
-import { type EngineChoice, loadEngine } from './load.ts'
+import { loadEngine } from './load.ts'
+import type { EngineChoice } from './model-choice.ts'
 
 /** Progress messages are for a bar: no more than this many. */
 const PROGRESS_STEPS = 200

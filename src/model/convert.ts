@@ -3,7 +3,7 @@
  * native names. Tensors pass through in pieces, so a model larger than memory can be converted.
  */
 import { extname } from 'node:path'
-import type { SourceType } from '../backend/backend.ts'
+import type { SourceType } from '../backend/weight-types.ts'
 import { SkeinError } from '../errors.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'
 import { BYTES_PER_ELEMENT } from './formats/half.ts'

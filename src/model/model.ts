@@ -5,7 +5,6 @@
  */
 import type {
   Backend,
-  Capacity,
   Matrix,
   Norm,
   Ops,
@@ -13,6 +12,7 @@ import type {
   StateShape,
   Tensor,
 } from '../backend/backend.ts'
+import type { Capacity } from '../backend/batch.ts'
 import type { Checkpoint } from './formats/format.ts'
 import type { WeightOptions } from './weights.ts'
 

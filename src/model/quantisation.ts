@@ -2,7 +2,7 @@
  * Which tensors of a model a quantisation scheme rounds, and to what. One rule for rounding at load and for
  * `skein quantize`, so that a written file holds what loading would have made. Knows tensor names, not bytes.
  */
-import { isRounded, type RoundedType, type WeightType } from '../backend/backend.ts'
+import { isRounded, type RoundedType, type WeightType } from '../backend/weight-types.ts'
 
 /** The large matrices of RWKV-6 and RWKV-7: what WeightLoader.matrix loads. */
 const LARGE_MATRIX =

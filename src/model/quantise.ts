@@ -2,8 +2,9 @@
  * Writes a checkpoint with its large matrices rounded, as a safetensors file that loads with the same bits that rounding
  * at load gives. Tensors pass through in blocks of rows. Knows no device: who rounds is the caller's choice.
  */
-import type { MatrixSource, QuantisedRows, QuantisedType } from '../backend/backend.ts'
+
 import { numScales, valueBytes } from '../backend/quantised.ts'
+import type { MatrixSource, QuantisedRows, QuantisedType } from '../backend/weight-types.ts'
 import { SkeinError } from '../errors.ts'
 import { quote } from './formats/byte-source.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'

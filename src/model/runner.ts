@@ -6,13 +6,8 @@
 import type { Flight, GuessCosts, StateData, StateShape } from '../backend/backend.ts'
 import type { SamplingNumbers } from '../sampling.ts'
 
-export {
-  type Flight,
-  type GuessCosts,
-  MAX_TOP_LOGPROBS,
-  type StateData,
-  type StateShape,
-} from '../backend/backend.ts'
+export type { Flight, GuessCosts, StateData, StateShape } from '../backend/backend.ts'
+export { MAX_TOP_LOGPROBS } from '../backend/batch.ts'
 export { stateBytesOf } from '../backend/state-shape.ts'
 
 /** What a model is, from its own tensors. */

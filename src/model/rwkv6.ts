@@ -3,16 +3,8 @@
  * pass. Maths: Peng et al., "Eagle and Finch: RWKV with Matrix-Valued States and Dynamic Recurrence", 2024. Knows
  * nothing of requests, slots' owners or schedules.
  */
-import type {
-  Backend,
-  Capacity,
-  Matrix,
-  Norm,
-  Ops,
-  StatePool,
-  Table,
-  Tensor,
-} from '../backend/backend.ts'
+import type { Backend, Matrix, Norm, Ops, StatePool, Table, Tensor } from '../backend/backend.ts'
+import type { Capacity } from '../backend/batch.ts'
 import { describeCheckpoint, rwkv6Dimensions } from './formats/describe.ts'
 import type { Checkpoint } from './formats/format.ts'
 import { BONUS, BONUS_ALIAS, RWKV6_MIXES } from './formats/rwkv6-layout.ts'

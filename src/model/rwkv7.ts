@@ -5,7 +5,6 @@
  */
 import type {
   Backend,
-  Capacity,
   LinearJob,
   Matrix,
   Norm,
@@ -14,6 +13,7 @@ import type {
   Table,
   Tensor,
 } from '../backend/backend.ts'
+import type { Capacity } from '../backend/batch.ts'
 import { describeCheckpoint, rwkv7Dimensions } from './formats/describe.ts'
 import type { Checkpoint } from './formats/format.ts'
 import type { Carried, LayerRange, Model } from './model.ts'

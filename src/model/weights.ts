@@ -2,15 +2,8 @@
  * Moves a checkpoint's tensors onto a backend by name, counting bytes for the progress bar. Owns the choice of how each
  * kind of tensor is held; knows nothing of what the tensors mean.
  */
-import {
-  type Backend,
-  isRounded,
-  type Matrix,
-  type Norm,
-  type Table,
-  type Tensor,
-  type WeightType,
-} from '../backend/backend.ts'
+import type { Backend, Matrix, Norm, Table, Tensor } from '../backend/backend.ts'
+import { isRounded, type WeightType } from '../backend/weight-types.ts'
 import { SkeinError } from '../errors.ts'
 import type { Checkpoint, TensorEntry } from './formats/format.ts'
 import {

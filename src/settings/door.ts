@@ -1,6 +1,6 @@
 /** What settings say of a server's door: where it listens, for whom, and to which cluster it belongs. */
 import { SkeinError } from '../errors.ts'
-import type { ClusterChoice } from '../host/load.ts'
+import type { ClusterChoice } from '../host/model-choice.ts'
 import type { SETTINGS } from './table.ts'
 import { type RawValues, refusal, type Values } from './values.ts'
 

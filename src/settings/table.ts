@@ -4,8 +4,9 @@
  * are made from the rows.
  */
 import { WKV_CHOICES } from '../host/device-choice.ts'
-import { EMBEDDINGS_CHOICES, QUANT_CHOICES, TOOL_TEMPLATE_CHOICES } from '../host/load.ts'
+import { TOOL_TEMPLATE_CHOICES } from '../host/load.ts'
 import { LOG_LEVELS } from '../host/log.ts'
+import { EMBEDDINGS_CHOICES, QUANT_CHOICES } from '../host/model-choice.ts'
 import { SPECULATE_CHOICES } from '../model/run/speculate-choice.ts'
 import {
   choice,

@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs'
 import { type AppOptions, buildApp } from '../../src/gateway/app.ts'
 import { createRegistry, localSource } from '../../src/gateway/routing/registry.ts'
-import { DEMO_MODEL } from '../../src/host/model-path.ts'
+import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { type EngineChoice, load } from '../../src/index.ts'
 
 export const hasDemo = existsSync(DEMO_MODEL)

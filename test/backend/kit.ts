@@ -1,21 +1,18 @@
 /** What op tests share: seeded numbers, matrix sources, batches, and the comparison with the reference. */
-import {
-  type Backend,
-  type Batch,
-  type Capacity,
-  createBatch,
-  type MatrixSource,
-  type Ops,
-  type Program,
-  type SourceType,
-  type StatePool,
-  type StateShape,
-  type Tensor,
+import type {
+  Backend,
+  Ops,
+  Program,
+  StatePool,
+  StateShape,
+  Tensor,
 } from '../../src/backend/backend.ts'
+import { type Batch, type Capacity, createBatch } from '../../src/backend/batch.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { availableLevels, cpuReport } from '../../src/backend/cpu/isa.ts'
 import { type Flight, landed } from '../../src/backend/flight.ts'
 import { openWebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
+import type { MatrixSource, SourceType } from '../../src/backend/weight-types.ts'
 import { seededRandom as uniforms } from '../../src/bench/serve/random.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'

@@ -1,15 +1,13 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { Backend, Epilogue, Tensor } from '../../src/backend/backend.ts'
+import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
+import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import type {
-  Backend,
-  Epilogue,
   MatrixSource,
   QuantisedType,
   SourceType,
-  Tensor,
   WeightType,
-} from '../../src/backend/backend.ts'
-import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
-import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+} from '../../src/backend/weight-types.ts'
 import {
   capacityFor,
   DEVICES,

@@ -1,9 +1,10 @@
 /** Products and tables of GGUF's own blocks, against what they stand for on the reference backend. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Backend, Epilogue, MatrixSource, PackedType } from '../../src/backend/backend.ts'
+import type { Backend, Epilogue } from '../../src/backend/backend.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { PACKED_BLOCKS, packedRowBytes } from '../../src/backend/quantised.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import type { MatrixSource, PackedType } from '../../src/backend/weight-types.ts'
 import { unpackBlocks } from '../../src/model/formats/gguf/blocks.ts'
 import { encodeAs } from '../helpers/gguf.ts'
 import {

@@ -1,10 +1,10 @@
 import { describe, expect, test } from 'vitest'
-import type { MatrixSource, QuantisedType, SourceType } from '../../src/backend/backend.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { CpuQuantiser } from '../../src/backend/cpu/quantise.ts'
 import { decodeRows, numScales, SCALE_INPUTS, valueBytes } from '../../src/backend/quantised.ts'
 import { quantiseRows } from '../../src/backend/reference/quantise.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import type { MatrixSource, QuantisedType, SourceType } from '../../src/backend/weight-types.ts'
 import {
   capacityFor,
   LEVELS,

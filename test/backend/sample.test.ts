@@ -1,17 +1,15 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { Backend, PenaltyPool, Program } from '../../src/backend/backend.ts'
 import {
-  type Backend,
   type Batch,
   createBatch,
   MAX_TOP_LOGPROBS,
   maskWords,
-  type PenaltyPool,
-  type Program,
   SAMPLE_FLOATS,
   SAMPLE_INTS,
   SampleFloat,
   SampleInt,
-} from '../../src/backend/backend.ts'
+} from '../../src/backend/batch.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { samplingNumbers } from '../../src/sampling.ts'
 import { DEVICES, normals, run, uniforms } from './kit.ts'

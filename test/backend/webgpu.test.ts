@@ -1,11 +1,12 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { createBatch } from '../../src/backend/backend.ts'
+import { createBatch } from '../../src/backend/batch.ts'
 import { flightOf, landed } from '../../src/backend/flight.ts'
 import { webgpuReport } from '../../src/backend/webgpu/adapter.ts'
 import { testBackend } from '../../src/backend/webgpu/self-test.ts'
 import { measureWebgpu } from '../../src/backend/webgpu/speed.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import { benchEngine } from '../../src/bench/engine.ts'
+import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import {
   adapterChosen,
   openBackend,
@@ -13,7 +14,6 @@ import {
   prepareDevice,
 } from '../../src/host/device-choice.ts'
 import { loadRunner } from '../../src/host/load.ts'
-import { DEMO_MODEL } from '../../src/host/model-path.ts'
 import { load } from '../../src/index.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 import { normals, randomSource, read, run } from './kit.ts'

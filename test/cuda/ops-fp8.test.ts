@@ -1,7 +1,8 @@
 import { afterEach, expect, test, vi } from 'vitest'
-import type { Backend, Epilogue, Matrix, MatrixSource } from '../../src/backend/backend.ts'
+import type { Backend, Epilogue, Matrix } from '../../src/backend/backend.ts'
 import { Gemm } from '../../src/backend/cuda/gemm/gemm.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import type { MatrixSource } from '../../src/backend/weight-types.ts'
 import {
   capacityFor,
   normals,

@@ -1,14 +1,9 @@
 /** What tests of ops on cuda share: inputs that f16 holds exactly, states, and the comparison with the reference. */
 import { expect } from 'vitest'
-import type {
-  Backend,
-  MatrixSource,
-  Norm,
-  StatePool,
-  StateShape,
-} from '../../src/backend/backend.ts'
+import type { Backend, Norm, StatePool, StateShape } from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { roundToF16 } from '../../src/backend/reference/tensors.ts'
+import type { MatrixSource } from '../../src/backend/weight-types.ts'
 import { normals, rmsRatio } from '../backend/kit.ts'
 
 const reference = createReferenceBackend()

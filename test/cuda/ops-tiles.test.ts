@@ -1,5 +1,6 @@
 import { afterEach, expect, test, vi } from 'vitest'
-import type { Backend, MatrixSource } from '../../src/backend/backend.ts'
+import type { Backend } from '../../src/backend/backend.ts'
+import type { MatrixSource } from '../../src/backend/weight-types.ts'
 import {
   capacityFor,
   normals,

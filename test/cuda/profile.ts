@@ -7,7 +7,8 @@
 import { existsSync, mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { type Batch, createBatch, type Ops, type WeightType } from '../../src/backend/backend.ts'
+import type { Ops } from '../../src/backend/backend.ts'
+import { type Batch, createBatch } from '../../src/backend/batch.ts'
 import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { NativeArena } from '../../src/backend/cuda/driver/arena.ts'
 import { bucketOf, Gemm } from '../../src/backend/cuda/gemm/gemm.ts'
@@ -21,6 +22,7 @@ import {
   type StepShape,
   StepStream,
 } from '../../src/backend/cuda/step/command.ts'
+import type { WeightType } from '../../src/backend/weight-types.ts'
 import {
   RANDOM_MODEL_SIZES,
   randomModelDimensions,

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
+import { Engine } from '../../src/engine/engine.ts'
+import type { EngineLimits } from '../../src/engine/limits.ts'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { SkeinError } from '../../src/errors.ts'
 import { type FakeOptions, FakeRunner } from '../helpers/fake-runner.ts'

@@ -4,7 +4,8 @@
  */
 import { plainRequest, SEEDED_SAMPLING } from '../../src/bench/plain-request.ts'
 import type { TokenBytes } from '../../src/engine/answer/answer-text.ts'
-import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
+import { Engine } from '../../src/engine/engine.ts'
+import type { EngineLimits } from '../../src/engine/limits.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
 import type { StateOptions } from '../../src/engine/states.ts'
 import type { StartThread } from '../../src/grammar/matchers.ts'

@@ -1,7 +1,8 @@
 /** Cached prefixes: whatever is found, the answer is that of a request by itself, and what is kept is bounded. */
 import { describe, expect, test } from 'vitest'
-import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
+import { Engine } from '../../src/engine/engine.ts'
 import { snapshotPoints } from '../../src/engine/kept/snapshot-points.ts'
+import type { EngineLimits } from '../../src/engine/limits.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../../src/engine/states.ts'
 import { joinTokens } from '../../src/state/snapshot.ts'

@@ -1,5 +1,6 @@
 import { describe, expect, test, vi } from 'vitest'
-import { Engine, type EngineLimits } from '../../src/engine/engine.ts'
+import { Engine } from '../../src/engine/engine.ts'
+import type { EngineLimits } from '../../src/engine/limits.ts'
 import { type FakeOptions, FakeRunner } from '../helpers/fake-runner.ts'
 import {
   Collected,

@@ -1,6 +1,7 @@
 /** What the tests of sessions share: an engine that keeps states, turns of a conversation, and what they must give. */
 import { expect } from 'vitest'
-import type { Engine, EngineLimits } from '../../src/engine/engine.ts'
+import type { Engine } from '../../src/engine/engine.ts'
+import type { EngineLimits } from '../../src/engine/limits.ts'
 import type {
   EngineCall,
   EngineCalls,

@@ -2,7 +2,7 @@ import { chmodSync, mkdirSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { servePlan } from '../../src/cli/serve.ts'
-import { DEMO_MODEL } from '../../src/host/model-path.ts'
+import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { cachePath, modelsFolder } from '../../src/hub/model-cache.ts'
 import { launchesOf, refuseFlagsOfOneModel } from '../../src/settings/models.ts'
 import {

@@ -1,5 +1,5 @@
 import { expect, test, vi } from 'vitest'
-import { modelPath } from '../../src/host/model-path.ts'
+import { modelPath } from '../../src/host/checkpoints/model-path.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
 test('a name that is nearly one of a model is told which', () => {

@@ -4,8 +4,6 @@
  */
 import { assert } from '../../errors.ts'
 import type {
-  Batch,
-  Capacity,
   Epilogue,
   LinearJob,
   Ops,
@@ -15,6 +13,7 @@ import type {
   Wkv7Operands,
   Wkv7Weights,
 } from '../backend.ts'
+import type { Batch, Capacity } from '../batch.ts'
 import type { Pointer } from '../ffi.ts'
 import type { CpuContext } from './context.ts'
 import {

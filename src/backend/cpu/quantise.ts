@@ -2,8 +2,9 @@
  * Rounding of weights by the cpu kernels, for whoever writes them to a file: the same bytes as reference/quantise.ts,
  * some hundred times as fast. Owns a native context of its own.
  */
-import type { MatrixSource, QuantisedRows, QuantisedType } from '../backend.ts'
+
 import { numScales, valueBytes } from '../quantised.ts'
+import type { MatrixSource, QuantisedRows, QuantisedType } from '../weight-types.ts'
 import { CpuContext } from './context.ts'
 import type { CpuOptions } from './cpu.ts'
 import { chooseLevel, chooseThreads } from './isa.ts'

@@ -3,26 +3,28 @@
  * native memory that the context owns. Knows nothing of ops.
  */
 import { assert } from '../../errors.ts'
-import {
-  type Flight,
-  isPacked,
-  type Matrix,
-  type MatrixSource,
-  type PackedType,
-  type PenaltyPool,
-  type QuantisedSource,
-  type StateData,
-  type StatePool,
-  type StateShape,
-  type Table,
-  type Tensor,
-  type WeightType,
+import type {
+  Flight,
+  Matrix,
+  PenaltyPool,
+  StateData,
+  StatePool,
+  StateShape,
+  Table,
+  Tensor,
 } from '../backend.ts'
 import type { Pointer } from '../ffi.ts'
 import { doneFlight } from '../flight.ts'
 import { numScales, refuseFp8, valueBytes } from '../quantised.ts'
 import { checkBytes, readBlocks, readPackedBlocks, rowBlocks } from '../source-rows.ts'
 import { checkState, createState } from '../state-shape.ts'
+import {
+  isPacked,
+  type MatrixSource,
+  type PackedType,
+  type QuantisedSource,
+  type WeightType,
+} from '../weight-types.ts'
 import type { CpuContext } from './context.ts'
 
 /** Values of sk_type. */

@@ -4,15 +4,8 @@
  * for. What can be made before the first request is a preparation.
  */
 import { assert } from '../../errors.ts'
-import type {
-  Batch,
-  Capacity,
-  Ops,
-  Preparation,
-  Program,
-  ProgramFlight,
-  ProgramFlights,
-} from '../backend.ts'
+import type { Ops, Preparation, Program, ProgramFlight, ProgramFlights } from '../backend.ts'
+import type { Batch, Capacity } from '../batch.ts'
 import type { CudaDevice } from './device/device.ts'
 import { CudaEvent } from './device/event.ts'
 import { NativeArena } from './driver/arena.ts'

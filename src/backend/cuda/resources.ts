@@ -4,19 +4,17 @@
  * nothing of ops.
  */
 import { assert, SkeinError } from '../../errors.ts'
-import {
-  isRounded,
-  type Matrix,
-  type MatrixSource,
-  type RoundedType,
-  type SourceType,
-  type Table,
-  type Tensor,
-  type WeightType,
-} from '../backend.ts'
+import type { Matrix, Table, Tensor } from '../backend.ts'
 import { doneFlight, type Flight } from '../flight.ts'
 import { f16ToNumber } from '../reference/tensors.ts'
 import { readBlocks, SOURCE_BYTES } from '../source-rows.ts'
+import {
+  isRounded,
+  type MatrixSource,
+  type RoundedType,
+  type SourceType,
+  type WeightType,
+} from '../weight-types.ts'
 import type { CudaDevice } from './device/device.ts'
 import type { Downloads } from './device/downloads.ts'
 import { type DevicePointer, i64 } from './kernel/args.ts'

@@ -3,9 +3,9 @@
  * taken as a file holds them. Knows no product.
  */
 import { SkeinError } from '../../errors.ts'
-import type { MatrixSource, QuantisedSource, QuantisedType, RoundedType } from '../backend.ts'
 import { numScales, SCALE_INPUTS, valueBytes } from '../quantised.ts'
 import { checkBytes, rowBlocks } from '../source-rows.ts'
+import type { MatrixSource, QuantisedSource, QuantisedType, RoundedType } from '../weight-types.ts'
 import type { CudaDevice } from './device/device.ts'
 import { type DevicePointer, i32 } from './kernel/args.ts'
 import { eachBlock, launchOnce, SOURCE_CODES } from './source-rows.ts'

@@ -1,6 +1,7 @@
 /** A checkpoint's rows on their way to the device, and launches at load. Knows no layout. */
-import type { MatrixSource, SourceType } from '../backend.ts'
+
 import { blockRows, readBlocks, SOURCE_BYTES } from '../source-rows.ts'
+import type { MatrixSource, SourceType } from '../weight-types.ts'
 import type { CudaDevice } from './device/device.ts'
 import { NativeArena } from './driver/arena.ts'
 import type { DevicePointer, KernelArg } from './kernel/args.ts'

@@ -4,7 +4,8 @@
  * one with fewer they bring their states up to date. How long a log is only the device knows, for only there it is known
  * which rows run; here it is known which slots may have one. Knows nothing of who asks for a state.
  */
-import type { Batch, StateShape } from '../backend.ts'
+import type { StateShape } from '../backend.ts'
+import type { Batch } from '../batch.ts'
 import type { CudaDevice } from './device/device.ts'
 import type { DevicePointer, KernelArgs } from './kernel/args.ts'
 import type { Kernel } from './kernel/kernel.ts'

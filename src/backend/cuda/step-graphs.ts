@@ -4,7 +4,7 @@
  * computes, only that padding does nothing.
  */
 import { SkeinError } from '../../errors.ts'
-import type { Batch, Capacity } from '../backend.ts'
+import type { Batch, Capacity } from '../batch.ts'
 import type { CudaGraph } from './driver/graph.ts'
 import { bucketOf } from './gemm/gemm.ts'
 import { numEntries, type StepBuffer } from './step/buffer.ts'

@@ -2,7 +2,8 @@
  * The ops that only RWKV-6 uses, in float64, written as the formulas of backend.ts with one loop per index. Together
  * with ops.ts the oracle of every other backend.
  */
-import type { Batch, StatePool, Tensor, Wkv6Operands, Wkv6Weights } from '../backend.ts'
+import type { StatePool, Tensor, Wkv6Operands, Wkv6Weights } from '../backend.ts'
+import type { Batch } from '../batch.ts'
 import { dot, normalise, sigmoid, stateArrayOf } from './ops.ts'
 import { valuesOf } from './tensors.ts'
 

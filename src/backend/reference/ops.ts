@@ -4,7 +4,6 @@
  */
 import { assert } from '../../errors.ts'
 import type {
-  Batch,
   Epilogue,
   LinearJob,
   Matrix,
@@ -15,6 +14,7 @@ import type {
   Wkv7Operands,
   Wkv7Weights,
 } from '../backend.ts'
+import type { Batch } from '../batch.ts'
 import { RefStatePool } from './states.ts'
 import { normOf, valuesOf, weightsOf } from './tensors.ts'
 

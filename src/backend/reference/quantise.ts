@@ -2,8 +2,9 @@
  * What rounding a weight matrix to `i8`, `q4` or `nf4` means, to the bit: the definition that kernels/cpu/quantise.cpp
  * repeats. Every step is one f32 or f64 operation, so that both give the same bytes. Knows nothing of files and layouts.
  */
-import type { QuantisedRows, QuantisedType } from '../backend.ts'
+
 import { encodeCodes, NF4_LEVELS, SCALE_INPUTS, valueBytes } from '../quantised.ts'
+import type { QuantisedRows, QuantisedType } from '../weight-types.ts'
 
 /** The largest weight of a group over these are the scales of q4 that are tried. −8 and 7 are the ends of its range. */
 const Q4_DIVISORS = [8, 7.7, 7.4, 7.1, 6.8, 8.3, 8.6, 9].map(Math.fround)

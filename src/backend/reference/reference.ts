@@ -2,7 +2,8 @@
  * The `reference` backend: every op of backend.ts in plain TypeScript and float64. It is what the other backends are
  * tested against, and it runs small models where no native library can be built.
  */
-import type { Backend, Batch, Capacity, Ops, Program } from '../backend.ts'
+import type { Backend, Ops, Program } from '../backend.ts'
+import type { Batch, Capacity } from '../batch.ts'
 import { doneFlight } from '../flight.ts'
 import { HOST_GUESSING } from '../host-guessing.ts'
 import * as ops from './ops.ts'

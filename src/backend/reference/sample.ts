@@ -4,17 +4,16 @@
  */
 
 import { assert } from '../../errors.ts'
+import type { PenaltyPool, Tensor } from '../backend.ts'
 import {
   type Batch,
   MAX_TOP_LOGPROBS,
   maskWords,
-  type PenaltyPool,
   SAMPLE_FLOATS,
   SAMPLE_INTS,
   SampleFloat,
   SampleInt,
-  type Tensor,
-} from '../backend.ts'
+} from '../batch.ts'
 import { philox, philoxFour } from './philox.ts'
 import { RefPenaltyPool, type Seen } from './states.ts'
 import { valuesOf } from './tensors.ts'

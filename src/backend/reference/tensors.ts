@@ -3,17 +3,14 @@
  * type, and the rounded weights, are exact in f32). Owns the conversions from checkpoint bytes to numbers.
  */
 import { SkeinError } from '../../errors.ts'
+import type { Matrix, Norm, Table, Tensor } from '../backend.ts'
+import { decodeRows, refuseFp8 } from '../quantised.ts'
 import {
   isQuantised,
-  type Matrix,
   type MatrixSource,
-  type Norm,
   type SourceType,
-  type Table,
-  type Tensor,
   type WeightType,
-} from '../backend.ts'
-import { decodeRows, refuseFp8 } from '../quantised.ts'
+} from '../weight-types.ts'
 import { bf16Nearest, bf16ToNumber, quantiseRows, roundHalfEven } from './quantise.ts'
 
 interface RefTensor extends Tensor {

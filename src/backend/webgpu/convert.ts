@@ -1,8 +1,8 @@
 /** Rows of a checkpoint in the type that a device holds, on the host. Knows no layout but rows. */
 import { SkeinError } from '../../errors.ts'
-import type { MatrixSource, WeightType } from '../backend.ts'
 import { bf16Nearest, bf16ToNumber } from '../reference/quantise.ts'
 import { f16ToNumber, roundToF16 } from '../reference/tensors.ts'
+import type { MatrixSource, WeightType } from '../weight-types.ts'
 
 /** Little-endian elements of a source's rows in another of its types. */
 export function narrowRows(

@@ -1,6 +1,6 @@
 /** What a recorded op is made of, and what recording one needs. */
 /// <reference types="@webgpu/types" />
-import type { Batch, Capacity } from '../backend.ts'
+import type { Batch, Capacity } from '../batch.ts'
 import type { Access, KernelVariant } from './device.ts'
 
 /** The sizes of a step that launches depend on. */

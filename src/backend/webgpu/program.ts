@@ -4,14 +4,8 @@
  */
 /// <reference types="@webgpu/types" />
 import { assert } from '../../errors.ts'
-import {
-  type Batch,
-  type Capacity,
-  MAX_TOP_LOGPROBS,
-  type Ops,
-  type Program,
-  type ProgramFlights,
-} from '../backend.ts'
+import type { Ops, Program, ProgramFlights } from '../backend.ts'
+import { type Batch, type Capacity, MAX_TOP_LOGPROBS } from '../batch.ts'
 import { type Flight, flightOf } from '../flight.ts'
 import { USAGE, type WebgpuDevice } from './device.ts'
 import { COMMON, OUTPUT_WORDS, Recording } from './recording.ts'

@@ -5,7 +5,6 @@
 /// <reference types="@webgpu/types" />
 import { assert } from '../../errors.ts'
 import type {
-  Capacity,
   Norm,
   Ops,
   PenaltyPool,
@@ -17,6 +16,7 @@ import type {
   Wkv7Operands,
   Wkv7Weights,
 } from '../backend.ts'
+import type { Capacity } from '../batch.ts'
 import { type Access, type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
 import type { Launch, Recorder, StepShape, Word } from './launch.ts'
 import { recordLinear } from './linear.ts'

@@ -4,22 +4,20 @@
  */
 /// <reference types="@webgpu/types" />
 import { assert, SkeinError } from '../../errors.ts'
+import type { Matrix, Table, Tensor } from '../backend.ts'
+import { numScales, refuseFp8, valueBytes } from '../quantised.ts'
+import { quantiseRows } from '../reference/quantise.ts'
+import { checkBytes, readBlocks, rowBlocks, SOURCE_BYTES } from '../source-rows.ts'
 import {
   isPacked,
   isQuantised,
-  type Matrix,
   type MatrixSource,
   type PackedType,
   type QuantisedRows,
   type QuantisedType,
   type SourceType,
-  type Table,
-  type Tensor,
   type WeightType,
-} from '../backend.ts'
-import { numScales, refuseFp8, valueBytes } from '../quantised.ts'
-import { quantiseRows } from '../reference/quantise.ts'
-import { checkBytes, readBlocks, rowBlocks, SOURCE_BYTES } from '../source-rows.ts'
+} from '../weight-types.ts'
 import { narrowRows, widenRows } from './convert.ts'
 import { USAGE, type WebgpuDevice } from './device.ts'
 

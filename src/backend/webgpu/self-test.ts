@@ -3,9 +3,11 @@
  * give wrong answers without an error; such a device is refused before it answers anybody.
  */
 import { SkeinError } from '../../errors.ts'
-import { type Backend, createBatch, type MatrixSource, type Tensor } from '../backend.ts'
+import type { Backend, Tensor } from '../backend.ts'
+import { createBatch } from '../batch.ts'
 import { landed } from '../flight.ts'
 import { createReferenceBackend } from '../reference/reference.ts'
+import type { MatrixSource } from '../weight-types.ts'
 import type { WebgpuBackend } from './webgpu.ts'
 
 const HEADS = 2

@@ -12,7 +12,7 @@ import {
   SAMPLE_FLOATS,
   SAMPLE_INTS,
   SampleInt,
-} from '../backend.ts'
+} from '../batch.ts'
 import { USAGE, type WebgpuDevice } from './device.ts'
 
 /** Four sizes and seventeen places. */

@@ -1,13 +1,9 @@
 /** `skein bench quality`: what each way of holding the weights does to the logits. */
 import { compareLogits, drawTexts, type QualityRow } from '../../bench/quality.ts'
 import { SkeinError } from '../../errors.ts'
-import {
-  type EngineChoice,
-  loadRunner,
-  loadTokenizer,
-  QUANT_CHOICES,
-  type QuantChoice,
-} from '../../host/load.ts'
+import { loadTokenizer } from '../../host/checkpoints/open-model.ts'
+import { loadRunner } from '../../host/load.ts'
+import { type EngineChoice, QUANT_CHOICES, type QuantChoice } from '../../host/model-choice.ts'
 import { engineChoice } from '../../settings/engine-choice.ts'
 import { list, toggle, whole } from '../../settings/flags.ts'
 import { MODEL_FLAGS, MODEL_WORDS, SETTINGS } from '../../settings/table.ts'

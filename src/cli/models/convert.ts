@@ -1,9 +1,9 @@
 /** `skein convert`: a checkpoint of any readable format to `.pth` or safetensors, adapters merged on request. */
 import { existsSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
+import { modelPath } from '../../host/checkpoints/model-path.ts'
+import { openModel } from '../../host/checkpoints/open-model.ts'
 import { checkVocabulary, writeVocabulary } from '../../host/checkpoints/write-vocabulary.ts'
-import { openModel } from '../../host/load.ts'
-import { modelPath } from '../../host/model-path.ts'
 import { convertCheckpoint } from '../../model/convert.ts'
 import { adapterChoices } from '../../settings/engine-choice.ts'
 import { choice, toggle } from '../../settings/flags.ts'

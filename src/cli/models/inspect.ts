@@ -1,7 +1,7 @@
 /** `skein inspect`: what a checkpoint is, from its own tensors. Loads no weights. */
 import { SkeinError } from '../../errors.ts'
-import { vocabularyPath } from '../../host/load.ts'
-import { modelPath } from '../../host/model-path.ts'
+import { modelPath } from '../../host/checkpoints/model-path.ts'
+import { vocabularyPath } from '../../host/checkpoints/open-model.ts'
 import { openCheckpoint } from '../../model/checkpoint.ts'
 import { type CheckpointSummary, describeCheckpoint } from '../../model/formats/describe.ts'
 import { fingerprint } from '../../model/formats/fingerprint.ts'

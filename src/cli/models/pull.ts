@@ -1,7 +1,7 @@
 /** `skein pull`, `ls`, `rm`: models of the Hugging Face hub in the cache, verified and resumable. */
 import { basename } from 'node:path'
 import { SkeinError } from '../../errors.ts'
-import { hasVocabulary } from '../../host/load.ts'
+import { hasVocabulary } from '../../host/checkpoints/open-model.ts'
 import { isOffline, openHub } from '../../hub/hub.ts'
 import { findModel, listModels, modelsFolder, removeModel } from '../../hub/model-cache.ts'
 import { type Pulled, type PullOptions, pullModel, pullVocabulary } from '../../hub/pull.ts'

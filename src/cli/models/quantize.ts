@@ -1,7 +1,7 @@
 /** `skein quantize`: rounds a checkpoint's large matrices once, into a file that loads without rounding again. */
 import { statSync } from 'node:fs'
+import { modelPath } from '../../host/checkpoints/model-path.ts'
 import { quantiseFile, SCHEMES, type Scheme } from '../../host/checkpoints/quantise-file.ts'
-import { modelPath } from '../../host/model-path.ts'
 import { choice, toggle } from '../../settings/flags.ts'
 import { SETTINGS } from '../../settings/table.ts'
 import { defineCommand } from '../terminal/command.ts'

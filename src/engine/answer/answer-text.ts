@@ -7,6 +7,8 @@
  * string cuts the answer, the tokens that show are exactly those with a byte in the kept text (or none at all, before
  * the cut), whether the answer is streamed or not.
  */
+
+import { tokenTable } from '../../grammar/vocabulary.ts'
 import type { TokenText } from '../messages.ts'
 import { StopStrings } from './stop-strings.ts'
 
@@ -131,3 +133,14 @@ export class AnswerText {
 }
 
 const NO_BYTES = new Uint8Array(0)
+
+/** An id that the vocabulary lacks reads as U+FFFD, and is no token to a grammar. */
+export function grammarTokens(codec: TokenBytes, vocabSize: number) {
+  const replacement = Buffer.from('\ufffd')
+  const [own, ...more] = codec.encode?.('\ufffd') ?? []
+  return tokenTable((token) => {
+    const bytes = codec.bytesOf(token)
+    const isGap = replacement.equals(bytes) && (own !== token || more.length > 0)
+    return isGap || token === END_OF_TEXT ? new Uint8Array(0) : bytes
+  }, vocabSize)
+}

@@ -23,7 +23,7 @@ import { cachePath, listModels, modelsFolder, removeModel } from '../../hub/mode
 import { parseModelName } from '../../hub/model-names.ts'
 import { type PullOptions, pullModel, pullVocabulary } from '../../hub/pull.ts'
 import { modelsOf, searchHub } from '../../hub/search.ts'
-import { hasVocabulary } from '../load.ts'
+import { hasVocabulary } from './open-model.ts'
 
 const SEARCH_MS = 15_000
 /** Ended ones are listed for a while. */

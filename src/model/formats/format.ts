@@ -1,5 +1,5 @@
 /** The shape every file format is read into: named tensors whose bytes are read when asked for. Holds types only. */
-import type { SourceType } from '../../backend/backend.ts'
+import type { SourceType } from '../../backend/weight-types.ts'
 
 export interface TensorEntry {
   readonly name: string

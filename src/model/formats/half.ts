@@ -3,7 +3,7 @@
  * and from Float32Array. Rounds to nearest, ties to even, as the hardware does. Bytes are little-endian and so is
  * every platform Node supports that we run on. Knows nothing of files.
  */
-import type { SourceType } from '../../backend/backend.ts'
+import type { SourceType } from '../../backend/weight-types.ts'
 
 export const BYTES_PER_ELEMENT: Readonly<Record<SourceType, number>> = { f32: 4, f16: 2, bf16: 2 }
 

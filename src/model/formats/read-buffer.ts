@@ -2,7 +2,7 @@
  * The one buffer behind all tensors of a file: each read replaces the last, so loading a model costs no more memory
  * than its largest piece. Ranges are inside the file: whoever makes an entry has seen to it.
  */
-import type { SourceType } from '../../backend/backend.ts'
+import type { SourceType } from '../../backend/weight-types.ts'
 import type { ByteSource } from './byte-source.ts'
 import type { TensorEntry } from './format.ts'
 import { BYTES_PER_ELEMENT } from './half.ts'

@@ -2,7 +2,7 @@
  * The tensors of a checkpoint as the numbers and matrices that a model is made of, read when asked for. Knows nothing of
  * files or architectures.
  */
-import type { MatrixSource, SourceType, WeightType } from '../../backend/backend.ts'
+import type { MatrixSource, SourceType, WeightType } from '../../backend/weight-types.ts'
 import { SkeinError } from '../../errors.ts'
 import { quote } from './byte-source.ts'
 import { numElements, type TensorEntry } from './format.ts'

@@ -2,13 +2,8 @@
  * Flights of a recorded program: batches in turn, results in order, and rows that feed what the flight before drew. On
  * a program without flights a step has run when it is launched, and what it feeds is looked up here. Knows no slots.
  */
-import {
-  type Batch,
-  type Capacity,
-  createBatch,
-  type Flight,
-  type Program,
-} from '../../backend/backend.ts'
+import type { Flight, Program } from '../../backend/backend.ts'
+import { type Batch, type Capacity, createBatch } from '../../backend/batch.ts'
 import { assert } from '../../errors.ts'
 import type { BatchRow, RowResult } from '../runner.ts'
 import { fedDraw, idleResult, type PackedRow, packRows, readRow, runsOn } from './step-packing.ts'

@@ -3,8 +3,14 @@
  * with the last, such that the stage with most bytes of weights has as few as can be: it is the one that decides how
  * much memory a device needs, and about the slowest. Knows sizes, no device.
  */
-import { isPacked, isRounded, type PackedType, type WeightType } from '../../backend/backend.ts'
+
 import { PACKED_BLOCKS } from '../../backend/quantised.ts'
+import {
+  isPacked,
+  isRounded,
+  type PackedType,
+  type WeightType,
+} from '../../backend/weight-types.ts'
 import { assert, SkeinError } from '../../errors.ts'
 import { type Checkpoint, numElements, type TensorEntry } from '../formats/format.ts'
 import { fileType } from '../formats/tensor-values.ts'

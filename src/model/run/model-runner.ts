@@ -4,7 +4,6 @@
  */
 import type {
   Backend,
-  Capacity,
   Flight,
   GuessCosts,
   PenaltyPool,
@@ -13,6 +12,7 @@ import type {
   StatePool,
   Tensor,
 } from '../../backend/backend.ts'
+import type { Capacity } from '../../backend/batch.ts'
 import { assert } from '../../errors.ts'
 import type { Model } from '../model.ts'
 import type { BatchRow, ModelInfo, RowResult, Runner } from '../runner.ts'

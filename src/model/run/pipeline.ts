@@ -6,8 +6,6 @@
  */
 import type {
   Backend,
-  Batch,
-  Capacity,
   Connect,
   Flight,
   Link,
@@ -20,6 +18,7 @@ import type {
   StatePool,
   StateShape,
 } from '../../backend/backend.ts'
+import type { Batch, Capacity } from '../../backend/batch.ts'
 import { allFlights } from '../../backend/flight.ts'
 import { checkState, createState, layersOf } from '../../backend/state-shape.ts'
 import { assert } from '../../errors.ts'

@@ -8,7 +8,7 @@ import {
   SAMPLE_FLOATS,
   SAMPLE_INTS,
   SampleInt,
-} from '../../backend/backend.ts'
+} from '../../backend/batch.ts'
 import { assert } from '../../errors.ts'
 import { SAMPLING_ROWS, type SamplingName } from '../../sampling.ts'
 import type { BatchRow, Blend, Drawn, Guesses, RowResult, SampleSpec } from '../runner.ts'

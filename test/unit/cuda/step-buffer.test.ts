@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { createBatch } from '../../../src/backend/backend.ts'
+import { createBatch } from '../../../src/backend/batch.ts'
 import type { CudaDevice } from '../../../src/backend/cuda/device/device.ts'
 import type { Gemm } from '../../../src/backend/cuda/gemm/gemm.ts'
 import { CudaProgram } from '../../../src/backend/cuda/program.ts'

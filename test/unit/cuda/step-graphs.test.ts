@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { createBatch } from '../../../src/backend/backend.ts'
+import { createBatch } from '../../../src/backend/batch.ts'
 import type { CudaGraph } from '../../../src/backend/cuda/driver/graph.ts'
 import type { StepBuffer } from '../../../src/backend/cuda/step/buffer.ts'
 import type { StepShape } from '../../../src/backend/cuda/step/command.ts'

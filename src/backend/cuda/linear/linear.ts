@@ -5,7 +5,8 @@
  * and ops-rounded-many.ts in their place.
  */
 import { assert } from '../../../errors.ts'
-import type { Capacity, Epilogue, LinearJob, Matrix, Tensor } from '../../backend.ts'
+import type { Epilogue, LinearJob, Matrix, Tensor } from '../../backend.ts'
+import type { Capacity } from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { bucketOf, type Gemm } from '../gemm/gemm.ts'
 import type { DevicePointer } from '../kernel/args.ts'

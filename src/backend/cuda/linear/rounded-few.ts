@@ -3,7 +3,7 @@
  * those in f16 among them. It reads each matrix once for every 32 tokens.
  */
 import { assert } from '../../../errors.ts'
-import type { RoundedType } from '../../backend.ts'
+import type { RoundedType } from '../../weight-types.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
 import { PART_INPUTS, QUANT_CODES } from '../rounded-matrix.ts'

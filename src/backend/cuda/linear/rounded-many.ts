@@ -3,7 +3,7 @@
  * else a copy of the matrix in f16 (of a large one, of some rows after others) and the library's product with it. fp8:
  * the inputs rounded likewise, a scale a token, and the library's product of both.
  */
-import type { QuantisedType } from '../../backend.ts'
+import type { QuantisedType } from '../../weight-types.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { Gemm, GemmCall } from '../gemm/gemm.ts'
 import { type DevicePointer, i32 } from '../kernel/args.ts'

@@ -3,7 +3,7 @@
  * a type, in tiles and shares of the columns that suit the number of tokens. Needs capability 9.0 itself, not a later one.
  */
 import { assert } from '../../../errors.ts'
-import type { QuantisedType } from '../../backend.ts'
+import type { QuantisedType } from '../../weight-types.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { bucketOf } from '../gemm/gemm.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'

@@ -2,7 +2,7 @@
  * How few-rows.cu is compiled and launched for a model: which way it reads the weights, what it has in shared memory, or
  * that it cannot be.
  */
-import type { QuantisedType } from '../../backend.ts'
+import type { QuantisedType } from '../../weight-types.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { PART_INPUTS, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
 import { IN_NAMES, type InName, LOW_NAMES, type Rwkv7Layer } from './layer-pattern.ts'

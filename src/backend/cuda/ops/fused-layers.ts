@@ -3,7 +3,8 @@
  * device has room; what is left runs op by op. Owns the table of the layers' addresses.
  */
 import { assert, SkeinError } from '../../../errors.ts'
-import type { Batch, Capacity, Tensor } from '../../backend.ts'
+import type { Tensor } from '../../backend.ts'
+import type { Batch, Capacity } from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import type { Kernel } from '../kernel/kernel.ts'

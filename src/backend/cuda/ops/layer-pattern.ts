@@ -3,14 +3,8 @@
  * about them, so that one kernel can stand for them. Its large matrices are of one type, f16 or integers, the low ranks
  * f16. Knows no kernel.
  */
-import type {
-  LinearJob,
-  Ops,
-  QuantisedType,
-  Tensor,
-  Wkv7Operands,
-  Wkv7Weights,
-} from '../../backend.ts'
+import type { LinearJob, Ops, Tensor, Wkv7Operands, Wkv7Weights } from '../../backend.ts'
+import type { QuantisedType } from '../../weight-types.ts'
 import { CudaMatrix, CudaTensor } from '../resources.ts'
 import { CudaStatePool } from '../states.ts'
 

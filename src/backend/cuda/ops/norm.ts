@@ -1,6 +1,7 @@
 /** The ops around layer norms on cuda: embed, shiftMix, gatherNorm. Checks shapes once, when recorded. */
 import { assert } from '../../../errors.ts'
-import type { Capacity, Norm, StatePool, Table, Tensor } from '../../backend.ts'
+import type { Norm, StatePool, Table, Tensor } from '../../backend.ts'
+import type { Capacity } from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { f32, i64, type KernelArg } from '../kernel/args.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'

@@ -2,7 +2,8 @@
  * Recording on cuda: each op of backend.ts becomes a command that can be put on the stream for a step of any size within
  * the capacity. Owns the scratch memory that commands share. Knows no maths.
  */
-import type { Capacity, Ops } from '../../backend.ts'
+import type { Ops } from '../../backend.ts'
+import type { Capacity } from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import { type LinearCommand, type LinearShared, linear, logits } from '../linear/linear.ts'

@@ -1,14 +1,13 @@
 /** The sampler on cuda: one cluster of blocks a sample, over the whole vocabulary (sample.cu). */
+import type { PenaltyPool, Tensor } from '../../backend.ts'
 import {
   type Batch,
   type Capacity,
-  type PenaltyPool,
   SAMPLE_FLOATS,
   SAMPLE_INTS,
   SampleFloat,
   SampleInt,
-  type Tensor,
-} from '../../backend.ts'
+} from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { type DevicePointer, i32 } from '../kernel/args.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'

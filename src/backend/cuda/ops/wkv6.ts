@@ -3,7 +3,8 @@
  * wkv6; the others the row-split recurrence and a second launch for the norm and gate.
  */
 import { assert } from '../../../errors.ts'
-import type { Capacity, StatePool, Tensor, Wkv6Operands, Wkv6Weights } from '../../backend.ts'
+import type { StatePool, Tensor, Wkv6Operands, Wkv6Weights } from '../../backend.ts'
+import type { Capacity } from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { type DevicePointer, i32 } from '../kernel/args.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'

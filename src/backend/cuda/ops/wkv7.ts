@@ -3,14 +3,8 @@
  * cores), and those between a third (token by token). What a step has none of is not launched.
  * Where the library made the projections, their biases and sigmoids are done here as well.
  */
-import type {
-  Batch,
-  Capacity,
-  StatePool,
-  Tensor,
-  Wkv7Operands,
-  Wkv7Weights,
-} from '../../backend.ts'
+import type { StatePool, Tensor, Wkv7Operands, Wkv7Weights } from '../../backend.ts'
+import type { Batch, Capacity } from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { type DevicePointer, i32 } from '../kernel/args.ts'
 import type { Kernel } from '../kernel/kernel.ts'

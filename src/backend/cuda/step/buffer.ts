@@ -3,7 +3,7 @@
  * it, one for each step on its way. One copy goes up. Knows nothing of kernels.
  */
 import { assert } from '../../../errors.ts'
-import { type Batch, type Capacity, SAMPLE_FLOATS, SAMPLE_INTS } from '../../backend.ts'
+import { type Batch, type Capacity, SAMPLE_FLOATS, SAMPLE_INTS } from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { PinnedBuffer } from '../device/pinned.ts'
 import type { DevicePointer } from '../kernel/args.ts'

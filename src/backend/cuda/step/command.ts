@@ -3,7 +3,7 @@
  * are those of the step's bucket; kernels read the true counts from the step's header, so that padding does nothing.
  */
 
-import type { Batch } from '../../backend.ts'
+import type { Batch } from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { NativeArena } from '../driver/arena.ts'
 import type { Gemm } from '../gemm/gemm.ts'

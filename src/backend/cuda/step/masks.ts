@@ -2,7 +2,7 @@
  * Masks of draws on their way to the device: one place there for all steps of a program, and page-locked images of it, one
  * for each step on its way, made when first needed. Steps without masks copy nothing.
  */
-import { type Batch, type Capacity, maskWords } from '../../backend.ts'
+import { type Batch, type Capacity, maskWords } from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { PinnedBuffer } from '../device/pinned.ts'
 import type { DevicePointer } from '../kernel/args.ts'

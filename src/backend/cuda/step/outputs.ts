@@ -2,7 +2,7 @@
  * What a program's steps draw, in device memory, and page-locked images of it: one for each step on its way. All steps
  * write to the same place, so that the next one finds there what the one before drew.
  */
-import { type Batch, MAX_TOP_LOGPROBS, SAMPLE_INTS, SampleInt } from '../../backend.ts'
+import { type Batch, MAX_TOP_LOGPROBS, SAMPLE_INTS, SampleInt } from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { PinnedBuffer } from '../device/pinned.ts'
 import type { DevicePointer } from '../kernel/args.ts'

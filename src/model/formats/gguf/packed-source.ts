@@ -3,8 +3,9 @@
  * an entry (a slice, a transpose, with an adapter merged) is made by copying its fields, and must not inherit blocks
  * that are no longer its own.
  */
-import type { PackedSource, PackedType } from '../../../backend/backend.ts'
+
 import { PACKED_BLOCKS, packedRowBytes } from '../../../backend/quantised.ts'
+import type { PackedSource, PackedType } from '../../../backend/weight-types.ts'
 import { SkeinError } from '../../../errors.ts'
 import { quote } from '../byte-source.ts'
 import type { TensorEntry } from '../format.ts'

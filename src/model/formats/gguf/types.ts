@@ -2,8 +2,9 @@
  * The element types of GGUF that are read here: three of plain numbers and the blocks that pack several weights under
  * common scales. How a block is read is in `blocks.ts` and `small-blocks.ts`.
  */
-import type { PackedType, SourceType } from '../../../backend/backend.ts'
+
 import { PACKED_BLOCKS } from '../../../backend/quantised.ts'
+import type { PackedType, SourceType } from '../../../backend/weight-types.ts'
 
 /** Blocks that no backend computes with: they are expanded as they are read. */
 export type SmallBlockType = 'Q2_K' | 'Q3_K' | 'IQ4_NL' | 'IQ4_XS'

@@ -3,8 +3,13 @@
  * with their scales beside them (`X.weight.scale`, BF16) and metadata that names the scheme. Owns these names and
  * checks; knows neither how weights were rounded nor what backends make of them.
  */
-import type { QuantisedRows, QuantisedSource, QuantisedType } from '../../../backend/backend.ts'
+
 import { decodeRows, numScales, valueBytes } from '../../../backend/quantised.ts'
+import type {
+  QuantisedRows,
+  QuantisedSource,
+  QuantisedType,
+} from '../../../backend/weight-types.ts'
 import { type ByteSource, corrupt, quote, unsupported } from '../byte-source.ts'
 import type { TensorEntry } from '../format.ts'
 import { checkElements, ReadBuffer } from '../read-buffer.ts'

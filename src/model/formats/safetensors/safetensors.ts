@@ -3,7 +3,7 @@
  * header is held to what the format demands: ranges that follow each other without hole or overlap and fill the file.
  * Knows nothing of what the names mean.
  */
-import type { QuantisedType, SourceType } from '../../../backend/backend.ts'
+import type { QuantisedType, SourceType } from '../../../backend/weight-types.ts'
 import { viewOf } from '../../../files/bytes.ts'
 import {
   type ByteSource,

@@ -3,7 +3,7 @@
  * written. Knows nothing of what the tensors mean.
  */
 import { closeSync, rmSync, writeSync } from 'node:fs'
-import type { SourceType } from '../../../backend/backend.ts'
+import type { SourceType } from '../../../backend/weight-types.ts'
 import { SkeinError } from '../../../errors.ts'
 import { quote } from '../byte-source.ts'
 import { openToWrite, putInPlace } from '../open-file.ts'

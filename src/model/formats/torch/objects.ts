@@ -3,7 +3,7 @@
  * a storage, a parameter around a tensor. A tensor here is a description: no byte of it has been read, and its sizes
  * are not yet checked against its storage.
  */
-import type { SourceType } from '../../../backend/backend.ts'
+import type { SourceType } from '../../../backend/weight-types.ts'
 
 export type PickleValue =
   | null

@@ -1,14 +1,15 @@
 /** Which checkpoint a command means: a path, the name of a pulled model, or the bundled demo model. */
 import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
-import { SkeinError } from '../errors.ts'
-import { closest } from '../files/closest.ts'
-import { findModel, listModels, modelsFolder } from '../hub/model-cache.ts'
-import { findModelName, isReleaseName, RELEASED_NAMES } from '../hub/model-names.ts'
-import { existsCheckpoint } from '../model/checkpoint.ts'
+import { SkeinError } from '../../errors.ts'
+import { closest } from '../../files/closest.ts'
+import { findModel, listModels, modelsFolder } from '../../hub/model-cache.ts'
+import { findModelName, isReleaseName, RELEASED_NAMES } from '../../hub/model-names.ts'
+import { existsCheckpoint } from '../../model/checkpoint.ts'
 
 export const DEMO_NAME = 'demo'
-export const DEMO_MODEL = fileURLToPath(new URL('../../models/demo.pth', import.meta.url))
+
+export const DEMO_MODEL = fileURLToPath(new URL('../../../models/demo.pth', import.meta.url))
 
 /** A path; without a word the demo model's. Throws not_found for a name that is not here. */
 export function modelPath(model: string | undefined): string {

@@ -1,0 +1,40 @@
+/** What one engine may take on, and how it is to work. */
+import type { EmbeddingHead, EmbeddingTask, Pooling, ToolTemplate } from './messages.ts'
+import type { OpenProposer } from './speculation/proposer.ts'
+
+export interface EngineLimits {
+  /** Requests in the waiting line; the next one is refused with queue_full. */
+  readonly maxWaiting: number
+  readonly maxPromptTokens: number
+  /** Prompt tokens of a step while answers are being generated; null: as many as `itlTargetMs` allows. */
+  readonly prefillChunk: number | null
+  /** Milliseconds that such a step should take; null: what suits the runner. */
+  readonly itlTargetMs: number | null
+  /** Memory for states of answers that give their slots to others for a while; 0: none does. */
+  readonly preemptBytes: number
+  /** Guesses the next tokens of answers, so that a step draws several of them; null: every token has its step. */
+  readonly proposer: OpenProposer | null
+  /** Fill freed slots with NaN, so that a use after free fails loudly. For tests and debugging. */
+  readonly poisonFreedSlots: boolean
+  /** Told to clients; null: they are not offered any. */
+  readonly embeddings: Pooling | null
+  /** Heads of a model that was trained for embeddings. */
+  readonly embeddingHeads: EmbeddingHeads
+  /** Told to clients. */
+  readonly toolTemplate: ToolTemplate
+}
+
+type EmbeddingHeads = ReadonlyMap<EmbeddingTask, EmbeddingHead>
+
+export const DEFAULT_LIMITS: EngineLimits = {
+  maxWaiting: 1024,
+  maxPromptTokens: 131_072,
+  prefillChunk: null,
+  itlTargetMs: null,
+  preemptBytes: 2 ** 30,
+  proposer: null,
+  poisonFreedSlots: Boolean(process.env.SKEIN_DEBUG),
+  embeddings: null,
+  embeddingHeads: new Map(),
+  toolTemplate: 'g1',
+}

@@ -1,0 +1,72 @@
+/** The answer of a node on its way to the client, as fast as the client reads it. */
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { Dialect } from '../../api/route.ts'
+import { SSE } from '../../api/stream-form.ts'
+import { SkeinError } from '../../errors.ts'
+import { DEFAULT_LIMITS } from '../http/limits.ts'
+import { headersToClient } from './forward.ts'
+import { NODE_HEADER } from './headers.ts'
+
+export async function giveBack(
+  message: IncomingMessage,
+  node: string,
+  reply: FastifyReply,
+): Promise<unknown> {
+  const own = reply.getHeaders()
+  reply.hijack()
+  const headers = { ...headersToClient(message.headers), ...own, [NODE_HEADER]: node }
+  // All headers that hooks have set are strings.
+  reply.raw.writeHead(message.statusCode ?? 502, headers as Record<string, string>)
+  reply.raw.flushHeaders()
+  await copy(message, reply.raw)
+  reply.raw.end()
+  return reply
+}
+
+/** Only as fast as the client reads. The reply stays open when the message breaks off: there is something to say yet. */
+async function copy(message: IncomingMessage, reply: ServerResponse): Promise<void> {
+  for await (const part of message) {
+    if (reply.destroyed) return
+    if (!reply.write(part)) await drained(reply)
+  }
+}
+
+/** How long a client may leave what it has been sent unread, as on a server without a cluster. */
+const { streamStallMs } = DEFAULT_LIMITS
+
+function drained(reply: ServerResponse): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(() => reply.destroy(), streamStallMs)
+    const done = () => {
+      clearTimeout(timer)
+      reply.off('drain', done)
+      reply.off('close', done)
+      resolve()
+    }
+    reply.on('drain', done)
+    reply.on('close', done)
+  })
+}
+
+/** A stream that has begun ends with an error event in its own form; any other reply is cut, and its length says so. */
+export function endCutStream(
+  { raw }: FastifyReply,
+  dialect: Dialect,
+  node: string,
+  type: string | undefined,
+): void {
+  const form = dialect.stream ?? SSE
+  if (type !== form.type || raw.writableEnded) {
+    raw.destroy()
+    return
+  }
+  const message = `node ${node} ended while it answered; what it had said is above`
+  raw.end(form.frame(dialect.renderError(new SkeinError('model_not_loaded', message))))
+}
+
+/** Of a body, as it came. */
+export function bytesOf(request: FastifyRequest): Uint8Array | null {
+  if (request.body instanceof Uint8Array) return request.body
+  return request.bodyBytes
+}

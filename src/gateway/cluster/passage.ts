@@ -1,0 +1,293 @@
+/** One request on its way through a front gateway: to a node, to the next one where that has no answer, and back. */
+import type { IncomingMessage } from 'node:http'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { ModelRegistry } from '../../api/models.ts'
+import type { Dialect, Route } from '../../api/route.ts'
+import { CALLER_HEADER } from '../../cluster/member-seal.ts'
+import { assert, SkeinError } from '../../errors.ts'
+import type { CallerSeal } from '../access/caller-seal.ts'
+import type { Drain } from '../http/drain.ts'
+import { type Forwarder, headersToNode, NotAnswered, type Outgoing, shortBody } from './forward.ts'
+import { bytesOf, endCutStream, giveBack } from './give-back.ts'
+import { CODE_HEADER, DRAINING_HEADER, OWNER_HEADER } from './headers.ts'
+import type { Nodes } from './nodes.ts'
+import { type Failure, RequestRoute, type SessionOwners, type Step } from './route.ts'
+import { type Asked, askedOf, wayOf } from './where.ts'
+
+export interface FrontOptions {
+  readonly nodes: () => Nodes
+  readonly models: ModelRegistry
+  readonly seal: CallerSeal
+  readonly drain: Drain
+  /** Headers of any dialect that may hold a key. */
+  readonly keyHeaders: readonly string[]
+  /** The node that has a session, by the database. */
+  readonly ownerOf: (model: string, tenant: string, session: string) => Promise<string | null>
+}
+
+/** What became of requests; monotonic. */
+export interface FrontCounts {
+  forwarded: number
+  /** Sent to another node because one had no answer. */
+  retried: number
+  /** Sessions that were not where this gateway looked first. */
+  misdirected: number
+  /** Requests whose node fell silent after it had begun. */
+  lost: number
+}
+
+/** Nodes that have an answer only for others: tried elsewhere, and told as it is when nobody has a better one. */
+const PASSED_BY = [421, 429, 503]
+
+const ALIVE_CHECK_MS = 1000
+
+/** An answer that is worth another try, kept in case there is none. */
+interface Refusal {
+  readonly status: number
+  readonly headers: IncomingMessage['headers']
+  readonly body: Buffer
+}
+
+interface Exchange {
+  readonly request: FastifyRequest
+  readonly reply: FastifyReply
+  readonly dialect: Dialect
+  readonly signal: AbortSignal
+}
+
+/** One request on its way. */
+export class Passage {
+  readonly #options: FrontOptions
+  readonly #forwarder: Forwarder
+  readonly #owners: SessionOwners
+  readonly #counts: FrontCounts
+  readonly #exchange: Exchange
+
+  constructor(
+    options: FrontOptions,
+    forwarder: Forwarder,
+    owners: SessionOwners,
+    counts: FrontCounts,
+    exchange: Exchange,
+  ) {
+    this.#options = options
+    this.#forwarder = forwarder
+    this.#owners = owners
+    this.#counts = counts
+    this.#exchange = exchange
+  }
+
+  async run(route: Route): Promise<unknown> {
+    const { request } = this.#exchange
+    // A route's path has only named parameters, and those are strings.
+    const params = request.params as Record<string, string>
+    const query = request.query as Record<string, unknown>
+    const asked = askedOf(request.body, params, query, route.path)
+    const way = wayOf(route)
+    if (way === 'operators') throw aboutOneNode(route)
+    this.#counts.forwarded++
+    if (way === 'every' && asked.session === null) return this.#askEvery()
+    return this.#askOne(asked)
+  }
+
+  async #askOne(asked: Asked): Promise<unknown> {
+    const { nodes, ownerOf } = this.#options
+    const tenant = this.#tenant
+    const model = modelNamed(this.#options.models, asked.model)
+    const session = asked.session === null ? null : `${model}\0${tenant}\0${asked.session}`
+    const isKnown = session === null || this.#owners.get(session) !== null
+    // Without the database a guess: a wrong one is told where to go.
+    const stored = isKnown ? null : await ownerOf(model, tenant, asked.session!).catch(() => null)
+    const prefix = `${tenant}\0${model}\0${asked.beginning}`
+    const route = new RequestRoute(nodes(), this.#owners, { model, session, prefix }, stored)
+    let last: Refusal | null = null
+    for (let step = route.next(); step !== null; step = route.next()) {
+      const answer = await this.#try(step, session !== null)
+      if (!('failure' in answer)) {
+        route.answered(step)
+        return this.#giveBack(answer.message, step)
+      }
+      route.failed(step, answer.failure)
+      last = answer.refusal ?? last
+      if (answer.failure.kind === 'misdirected') this.#counts.misdirected++
+      else this.#counts.retried++
+    }
+    if (last === null) throw nobody(model)
+    return this.#sendRefusal(last)
+  }
+
+  async #try(
+    step: Step,
+    isInSession: boolean,
+  ): Promise<
+    | { readonly message: IncomingMessage }
+    | { readonly failure: Failure; readonly refusal: Refusal | null }
+  > {
+    const nodes = this.#options.nodes()
+    const { id, url } = step.node
+    let message: IncomingMessage
+    const watched = this.#watch(id)
+    try {
+      message = await this.#forwarder.send(
+        url,
+        { ...this.#outgoing(step), isAlone: !this.#mayRepeat(isInSession) },
+        watched.signal,
+      )
+    } catch (thrown) {
+      watched.end()
+      const { signal } = this.#exchange
+      if (signal.aborted) throw signal.reason
+      const isUnseen = thrown instanceof NotAnswered && thrown.isUnseen
+      if (!isUnseen && !this.#mayRepeat(isInSession)) throw lostInSession(id)
+      return { failure: { kind: 'unavailable' }, refusal: null }
+    }
+    // From here on the node is watched as long as its answer comes.
+    message.once('close', () => watched.end())
+    const isRefusal = PASSED_BY.includes(message.statusCode ?? 0)
+    if (!isRefusal || message.headers[CODE_HEADER] === 'rate_limited') {
+      nodes.welcome(id)
+      return { message }
+    }
+    const refusal = await refusalOf(message)
+    return { failure: failureOf(refusal, nodes), refusal }
+  }
+
+  /** Aborts with the client, and when the node's lease is over: a machine that hangs answers nothing. */
+  #watch(node: string): { readonly signal: AbortSignal; readonly end: () => void } {
+    const { signal } = this.#exchange
+    const controller = new AbortController()
+    const onAbort = () => controller.abort(signal.reason)
+    signal.addEventListener('abort', onAbort, { once: true })
+    const timer = setInterval(() => {
+      if (this.#options.nodes().isAlive(node)) return
+      controller.abort(new Error(`node ${node} is gone`))
+    }, ALIVE_CHECK_MS)
+    const leave = this.#options.nodes().take(node)
+    let hasEnded = false
+    const end = () => {
+      if (hasEnded) return
+      hasEnded = true
+      clearInterval(timer)
+      signal.removeEventListener('abort', onAbort)
+      leave()
+    }
+    return { signal: controller.signal, end }
+  }
+
+  /**
+   * An answer that was lost may have been a turn that was kept, and to send it again would be to say the same thing twice.
+   * Streams begin before a turn ends, so where none has begun no turn has ended.
+   */
+  #mayRepeat(isInSession: boolean): boolean {
+    const body = this.#exchange.request.body as { readonly stream?: unknown } | null | undefined
+    return !isInSession || body?.stream === true
+  }
+
+  #outgoing({ mayTake }: Pick<Step, 'mayTake'>): Outgoing {
+    const { request } = this.#exchange
+    const { principal, raw, id, headers } = request
+    const { seal, keyHeaders } = this.#options
+    assert(principal !== null, 'a handler ran before its caller was known')
+    // Requests are counted here, once; what a node counts is what it makes.
+    const limits = { ...principal.limits, requestsPerMinute: null }
+    return {
+      method: request.method,
+      path: raw.url ?? '/',
+      headers: {
+        ...headersToNode(headers, keyHeaders),
+        'x-request-id': id,
+        [CALLER_HEADER]: seal.seal({ principal: { ...principal, limits }, mayTake }),
+      },
+      body: bytesOf(request),
+    }
+  }
+
+  async #giveBack(message: IncomingMessage, { node }: Step): Promise<unknown> {
+    const { reply, signal, dialect } = this.#exchange
+    try {
+      return await giveBack(message, node.id, reply)
+    } catch {
+      if (signal.aborted || reply.raw.destroyed) return reply
+      this.#counts.lost++
+      endCutStream(reply, dialect, node.id, message.headers['content-type'])
+      return reply
+    }
+  }
+
+  /** What only one node knows of, nobody knows which: the first that does answers. */
+  async #askEvery(): Promise<unknown> {
+    const { nodes } = this.#options
+    let last: Refusal | null = null
+    for (const [id, url] of nodes().urls) {
+      const sent = this.#forwarder.send(
+        url,
+        this.#outgoing({ mayTake: false }),
+        this.#exchange.signal,
+      )
+      const message = await sent.catch(() => null)
+      if (message === null) continue
+      const { statusCode = 500 } = message
+      if (statusCode < 400) return giveBack(message, id, this.#exchange.reply)
+      last = await refusalOf(message)
+    }
+    if (last === null) throw nobody(null)
+    return this.#sendRefusal(last)
+  }
+
+  #sendRefusal({ status, headers, body }: Refusal): unknown {
+    const { reply } = this.#exchange
+    for (const name of ['content-type', 'retry-after'])
+      if (headers[name] !== undefined) reply.header(name, headers[name])
+    // A client cannot follow it: it knows one address.
+    return reply.code(status === 421 ? 503 : status).send(body)
+  }
+
+  get #tenant(): string {
+    const { principal } = this.#exchange.request
+    assert(principal !== null, 'a handler ran before its caller was known')
+    return principal.tenant
+  }
+}
+
+function failureOf({ status, headers }: Refusal, nodes: Nodes): Failure {
+  if (status === 421) {
+    const owner = headers[OWNER_HEADER]
+    const found = [...nodes.urls].find(([, url]) => url === owner)
+    return { kind: 'misdirected', owner: found?.[0] ?? null }
+  }
+  // A server that closes refuses before our own routes are asked.
+  const isLeaving = headers[CODE_HEADER] === undefined || headers[DRAINING_HEADER] !== undefined
+  return { kind: isLeaving ? 'unavailable' : 'refused' }
+}
+
+async function refusalOf(message: IncomingMessage): Promise<Refusal> {
+  const body = await shortBody(message)
+  return { status: message.statusCode ?? 502, headers: message.headers, body }
+}
+
+/** The model's own name, whatever the client calls it. Throws as a node would. */
+function modelNamed(models: ModelRegistry, name: string | null): string {
+  const { id } = models.get(name)
+  const known = models.list().map((entry) => entry.id)
+  // "model@state" is the model with a start state.
+  return known.includes(id) ? id : (known.find((one) => id.startsWith(`${one}@`)) ?? id)
+}
+
+function nobody(model: string | null): SkeinError {
+  const what = model === null ? 'a request' : `model ${model}`
+  return new SkeinError('model_not_loaded', `no node of the cluster takes ${what} just now; retry`)
+}
+
+function lostInSession(node: string): SkeinError {
+  return new SkeinError(
+    'model_not_loaded',
+    `node ${node} ended before it answered, and may have kept the turn: look at GET /v1/sessions/ID before you send it again`,
+  )
+}
+
+function aboutOneNode({ path }: Route): SkeinError {
+  return new SkeinError(
+    'unsupported_parameter',
+    `this changes one node: send it to /api/cluster/nodes/NODE/proxy${path}; GET /api/cluster lists the nodes`,
+  )
+}
