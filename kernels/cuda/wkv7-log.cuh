@@ -1,6 +1,6 @@
-// The log of a slot: of every head the last tokens whose changes its state lacks. Whoever takes the
-// state brings them in first, in their order and with the arithmetic, rounding included, that would
-// have done it at their time: nothing depends on when a state is written.
+// The log of a slot holds, for every head, the latest tokens that its state does not include yet. A
+// kernel that reads the state applies them first, in order, with the same arithmetic and rounding as
+// if they had been applied one by one: results do not depend on when a state is written.
 #pragma once
 #include "copy-groups.cuh"
 #include "wkv-decode.cuh"
@@ -12,8 +12,8 @@ constexpr bool kHasLog = kLogged > 0;
 
 /** Of all heads of all slots from slot 0's first on, as many to a slot as `slot_heads`. */
 struct StateLog {
-  /** Tokens of a head's log, and in the next byte what its last steps were of each kLogged + 1; zero
-   * where nothing was logged yet. */
+  /** Low byte: tokens in a head's log. Next byte: the head's turn among kLogged + 1 steps. Zero before
+   * anything is logged. */
   int* counts;
   Change* changes;  // [kLogged] of each head
   int slot_heads;

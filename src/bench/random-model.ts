@@ -4,9 +4,9 @@
  * range, and ReLU² is zero as often as in trained models; the words such a model says mean nothing.
  */
 
+import { BYTES_PER_ELEMENT, encodeFloats } from '../backend/half.ts'
 import type { SourceType } from '../backend/weight-types.ts'
 import type { Checkpoint, TensorEntry } from '../model/formats/format.ts'
-import { BYTES_PER_ELEMENT, encodeFloats } from '../model/formats/half.ts'
 import { type Rwkv6Dimensions, rwkv6Tensors } from '../model/formats/rwkv6-layout.ts'
 import {
   type NamedShape,

@@ -56,7 +56,10 @@ export function placeModel(
   const loadOn: LoadOn = (backend, own, layers) => loadModel(checkpoint, backend, own, layers)
   const { ppDevices = [] } = choice
   if (ppDevices.length < 2) return onOne(open(choice.device), choice, options, loadOn)
-  const ranges = splitLayers(modelBytes(checkpoint, options.weightType), ppDevices.length)
+  // The CPU alone has kernels for GGUF's blocks.
+  const holdsPacked = ppDevices.every((device) => device === 'cpu')
+  const sizes = modelBytes(checkpoint, options.weightType, holdsPacked)
+  const ranges = splitLayers(sizes, ppDevices.length)
   return onSeveral(ranges, (s) => open(ppDevices[s]), choice, options, loadOn)
 }
 

@@ -3,11 +3,12 @@
  * merged checkpoint computes the rows that are asked for, so loading never holds a second copy of the model; the sum is
  * made in f32 and rounded once to the type of the base. Knows nothing of files beyond opening them.
  */
+
+import { BYTES_PER_ELEMENT, decodeFloats, encodeFloats } from '../backend/half.ts'
 import { SkeinError } from '../errors.ts'
 import { openCheckpoint } from './checkpoint.ts'
 import { quote } from './formats/byte-source.ts'
 import type { Checkpoint, TensorEntry } from './formats/format.ts'
-import { BYTES_PER_ELEMENT, decodeFloats, encodeFloats } from './formats/half.ts'
 import { readFloats } from './formats/tensor-values.ts'
 
 export interface AdapterChoice {

@@ -3,10 +3,10 @@
  * native names. Tensors pass through in pieces, so a model larger than memory can be converted.
  */
 import { extname } from 'node:path'
+import { BYTES_PER_ELEMENT } from '../backend/half.ts'
 import type { SourceType } from '../backend/weight-types.ts'
 import { SkeinError } from '../errors.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'
-import { BYTES_PER_ELEMENT } from './formats/half.ts'
 import { SCHEME_KEY, VERSION_KEY } from './formats/safetensors/quantised.ts'
 import { type WrittenTensor, writeSafetensors } from './formats/safetensors/writer.ts'
 import { converted, heldType } from './formats/tensor-values.ts'

@@ -3,12 +3,12 @@
  * at load gives. Tensors pass through in blocks of rows. Knows no device: who rounds is the caller's choice.
  */
 
+import { BYTES_PER_ELEMENT } from '../backend/half.ts'
 import { numScales, valueBytes } from '../backend/quantised.ts'
 import type { MatrixSource, QuantisedRows, QuantisedType } from '../backend/weight-types.ts'
 import { SkeinError } from '../errors.ts'
 import { quote } from './formats/byte-source.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'
-import { BYTES_PER_ELEMENT } from './formats/half.ts'
 import {
   quantisedSourceOf,
   SCALE_SUFFIX,

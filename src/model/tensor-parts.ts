@@ -2,9 +2,10 @@
  * One of several matrices that a checkpoint keeps in one tensor, as a tensor of its own: stacked along the first axis
  * or side by side in columns. Knows shapes, not what the parts mean.
  */
+
+import { BYTES_PER_ELEMENT } from '../backend/half.ts'
 import { SkeinError } from '../errors.ts'
 import { numElements, type TensorEntry } from './formats/format.ts'
-import { BYTES_PER_ELEMENT } from './formats/half.ts'
 
 /** The matrices of a tensor [n, rows, columns]. */
 export function stackedParts(entry: TensorEntry): TensorEntry[] {

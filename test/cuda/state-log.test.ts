@@ -65,7 +65,7 @@ describeCuda('wkv7 of rows whose states are written every few tokens', () => {
     const all = Array.from({ length: SLOTS }, (_, slot) => slot)
     const whole = poolOf(cuda(), all)
     const halfPools = [poolOf(cuda(), all.slice(0, half)), poolOf(cuda(), all.slice(half))]
-    const [logs, halfLogs] = [whole, halfPools[0]!].map((pool) => statesOf(pool).log)
+    const [logs, halfLogs] = [whole, halfPools[0]!].map((pool) => statesOf(pool).openLog())
     expect([logs === null, halfLogs === null]).toEqual([false, true])
     const inOne = stepsOf(cuda(), whole, 0, ROWS)
     const inTwo = halfPools.map((pool, i) => stepsOf(cuda(), pool, (i * ROWS) / 2, ROWS / 2))

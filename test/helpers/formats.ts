@@ -4,9 +4,9 @@
  */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { encodeFloats } from '../../src/backend/half.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import type { GgufType } from '../../src/model/formats/gguf/types.ts'
-import { encodeFloats } from '../../src/model/formats/half.ts'
 import { openFile } from '../../src/model/formats/open-file.ts'
 import { writeSafetensors } from '../../src/model/formats/safetensors/writer.ts'
 import { readFloats } from '../../src/model/formats/tensor-values.ts'

@@ -3,6 +3,7 @@
  * types with quantisers of our own (plain ones: what a block means is under test, not how good it is).
  */
 import { writeFileSync } from 'node:fs'
+import { decodeFloats, encodeFloats } from '../../src/backend/half.ts'
 import {
   BLOCK_SIZES,
   type BlockType,
@@ -10,7 +11,6 @@ import {
   type GgufType,
   plainType,
 } from '../../src/model/formats/gguf/types.ts'
-import { decodeFloats, encodeFloats } from '../../src/model/formats/half.ts'
 
 export type GgufValue = number | string | boolean | readonly string[] | readonly number[]
 

@@ -1,7 +1,8 @@
 /** Checkpoints for tests: `.pth` files of given numbers, and small random models. */
+
+import { encodeFloats } from '../../src/backend/half.ts'
 import type { SourceType } from '../../src/backend/weight-types.ts'
 import { writeRandomRwkv6Weights, writeRandomWeights } from '../../src/bench/random-model.ts'
-import { encodeFloats } from '../../src/model/formats/half.ts'
 import type { Rwkv6Ranks } from '../../src/model/formats/rwkv6-layout.ts'
 import type { Rwkv7Ranks } from '../../src/model/formats/rwkv7-layout.ts'
 import {

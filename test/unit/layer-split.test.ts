@@ -1,8 +1,12 @@
+import { join } from 'node:path'
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { modelBytes, splitLayers, stageBytes } from '../../src/model/run/layer-split.ts'
+import { readTensors, writeAsGguf } from '../helpers/formats.ts'
+import { writeRandomRwkv7 } from '../helpers/pth.ts'
 import { tinyModel } from '../helpers/runner.ts'
+import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
 const even = (layers: number, ends = 0) => ({
   input: ends,
@@ -86,3 +90,23 @@ test.each(['rwkv7', 'rwkv6'] as const)(
     }
   },
 )
+
+test('a device that cannot hold packed matrices of a GGUF holds them as f16', () => {
+  const folder = temporaryFolder()
+  const plain = writeRandomRwkv7(join(folder, 'plain.pth'), { channels: 256, ffn: 256 })
+  const write = (type: 'Q4_K' | 'F16') =>
+    writeAsGguf(join(folder, `${type}.gguf`), readTensors(plain), {
+      architecture: 'rwkv7',
+      type,
+      headType: 'F16',
+    })
+  const [packed, halves] = [openCheckpoint(write('Q4_K')), openCheckpoint(write('F16'))]
+  try {
+    expect(modelBytes(packed, undefined, false)).toEqual(modelBytes(halves))
+    const [own, held] = [modelBytes(packed), modelBytes(packed, undefined, false)]
+    expect(own.layers[0]).toBeLessThan(0.5 * held.layers[0]!)
+  } finally {
+    packed.close()
+    halves.close()
+  }
+})

@@ -1,8 +1,8 @@
 /**
- * The log of a pool of RWKV-7 states (kernels/cuda/wkv7-log.cuh): of every slot the last tokens whose changes its states
- * lack, LOGGED of them at most. A step with LOG_HEADS heads of rows of one token or more lets the logs of these rows grow; in
- * one with fewer they bring their states up to date. How long a log is only the device knows, for only there it is known
- * which rows run; here it is known which slots may have one. Knows nothing of who asks for a state.
+ * The log of a pool of RWKV-7 states (kernels/cuda/wkv7-log.cuh). For every slot it holds the latest tokens, at most LOGGED,
+ * that the slot's state does not include yet. In a step whose rows of one token have LOG_HEADS heads or more, these rows
+ * append to their logs; in a smaller step they apply their logs to their states. Only the device knows how long a log is,
+ * because only the device knows which rows run. The host knows which slots may have one.
  */
 import type { StateShape } from '../backend.ts'
 import type { Batch } from '../batch.ts'
@@ -15,18 +15,18 @@ import { FEW_ROWS } from './step/command.ts'
 
 /** A state is written with every fourth token, a quarter of a slot's heads in each step. */
 export const LOGGED = 3
-/** So many heads are at work at once on a device; with fewer, memory does not limit. */
+/** Heads that a device works on at once. With fewer, memory is not the bottleneck. */
 export const LOG_HEADS = 1024
-/** Of a model. Narrower ones lose as much in steps of few rows, whose kernel looks for logs, as they gain in those of many. */
+/** Heads of a model. A narrower model loses as much in steps of few rows, whose kernel checks for logs, as it gains in large ones. */
 const LEAST_HEADS = 32
 
-/** What a log has of a token of a head, as vectors of its 64 channels (Change of wkv7.cuh). */
+/** Vectors of 64 channels that a log keeps for each token and head (Change of wkv7.cuh). */
 const CHANGE_VECTORS = 5
 const THREADS = 128
 /** kSlots of wkv7-merge.cu. */
 const SLOTS_AT_ONCE = 64
 
-/** Bytes of a slot's log; 0 where the model or so few slots have no use for one, or the device not the means. */
+/** Bytes of a slot's log; 0 if the model or the number of slots is too small to gain from one, or the device cannot keep one. */
 export function logBytes(
   device: CudaDevice,
   wkvType: TensorType,

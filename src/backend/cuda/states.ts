@@ -131,8 +131,8 @@ export class CudaStatePool implements StatePool {
     return pool
   }
 
-  /** For RWKV-7, whose steps ask for it; null where so few slots have no use for one. */
-  get log(): StateLog | null {
+  /** The log that steps of RWKV-7 write, allocated when it is first asked for; null where so few slots have no use for one. */
+  openLog(): StateLog | null {
     const [device, { shape, numSlots, wkvType }] = [this.#device, this]
     if (logBytes(device, wkvType, shape, numSlots, this.#leastLogHeads) === 0) return null
     this.#log ??= new StateLog(device, shape, numSlots, this.wkvAddress(0))

@@ -1,23 +1,20 @@
 /** Rows of a checkpoint in the type that a device holds, on the host. Knows no layout but rows. */
 import { SkeinError } from '../../errors.ts'
-import { bf16Nearest, bf16ToNumber } from '../reference/quantise.ts'
-import { f16ToNumber, roundToF16 } from '../reference/tensors.ts'
-import type { MatrixSource, WeightType } from '../weight-types.ts'
+import { decodeFloats, encodeFloats } from '../half.ts'
+import type { MatrixSource, SourceType } from '../weight-types.ts'
 
-/** Little-endian elements of a source's rows in another of its types. */
+/** Little-endian elements of a source's rows in another of its types. Throws unsupported_weights beyond the range of f16. */
 export function narrowRows(
   bytes: Uint8Array,
-  { name, dtype }: MatrixSource,
-  type: WeightType,
+  { name, dtype }: Pick<MatrixSource, 'name' | 'dtype'>,
+  type: SourceType,
 ): Uint8Array {
   if (dtype === type) return bytes
   if (dtype === 'bf16' && type === 'f16') return bf16ToF16(bytes, name)
-  const floats = dtype === 'f32' ? aligned(bytes) : toFloats(bytes, dtype)
-  if (type === 'f32') return new Uint8Array(floats.buffer, floats.byteOffset, floats.byteLength)
-  const words = new Uint16Array(floats.length)
-  for (const [i, value] of floats.entries())
-    words[i] = type === 'bf16' ? bf16Nearest(value) : f16Bits(value, name)
-  return new Uint8Array(words.buffer)
+  const floats = decodeFloats(bytes, dtype)
+  if (type === 'f16')
+    for (const value of floats) if (isBeyondF16(value)) throw beyondF16(name, value)
+  return encodeFloats(floats, type)
 }
 
 /** Rows padded with zeros to `rowBytes` each. */
@@ -30,57 +27,35 @@ export function widenRows(bytes: Uint8Array, rows: number, rowBytes: number): Ui
   return wide
 }
 
-/** Of every bf16 the nearest f16, made at first use. u16 [65536] */
+/** The nearest f16 of every bf16, made at first use: a lookup is faster than the arithmetic. u16 [65536] */
 let halves: Uint16Array | null = null
-/** Stands for those beyond the range: a NaN that no conversion gives. */
-const BEYOND = 0x7fff
+const INFINITY = 0x7c00
 
 function bf16ToF16(bytes: Uint8Array, name: string): Uint8Array {
-  halves ??= Uint16Array.from({ length: 2 ** 16 }, (_, bits) => {
-    const value = bf16ToNumber(bits)
-    return Math.abs(value) > MAX_F16 ? BEYOND : f16Bits(value, name)
-  })
+  halves ??= allBf16AsF16()
   const out = new Uint16Array(bytes.length / 2)
   for (let i = 0; i < out.length; i++) {
-    const bits = bytes[2 * i]! | (bytes[2 * i + 1]! << 8)
-    const half = halves[bits]!
-    if (half === BEYOND) f16Bits(bf16ToNumber(bits), name)
+    const half = halves[bytes[2 * i]! | (bytes[2 * i + 1]! << 8)]!
+    if ((half & 0x7fff) === INFINITY) {
+      const [value] = decodeFloats(bytes.slice(2 * i, 2 * i + 2), 'bf16')
+      throw beyondF16(name, value!)
+    }
     out[i] = half
   }
   return new Uint8Array(out.buffer)
 }
 
-function aligned(bytes: Uint8Array): Float32Array {
-  const whole = bytes.byteOffset % 4 === 0 ? bytes : bytes.slice()
-  return new Float32Array(whole.buffer, whole.byteOffset, whole.byteLength / 4)
+function allBf16AsF16(): Uint16Array {
+  const all = Uint16Array.from({ length: 2 ** 16 }, (_, bits) => bits)
+  const floats = decodeFloats(new Uint8Array(all.buffer), 'bf16')
+  return new Uint16Array(encodeFloats(floats, 'f16').buffer)
 }
 
-function toFloats(bytes: Uint8Array, dtype: 'f16' | 'bf16'): Float32Array {
-  const count = bytes.length / 2
-  const words = new Uint32Array(count)
-  const floats = new Float32Array(words.buffer)
-  for (let i = 0; i < count; i++) {
-    const bits = bytes[2 * i]! | (bytes[2 * i + 1]! << 8)
-    if (dtype === 'bf16') words[i] = bits << 16
-    else floats[i] = f16ToNumber(bits)
-  }
-  return floats
+function isBeyondF16(value: number): boolean {
+  return Math.abs(value) > 65504
 }
 
-const MAX_F16 = 65504
-
-/** Nearest f16, ties to even. */
-function f16Bits(value: number, name: string): number {
-  if (Number.isNaN(value)) return 0x7e00
-  if (Math.abs(value) > MAX_F16)
-    throw new SkeinError(
-      'unsupported_weights',
-      `${name} holds ${value}, beyond the range of f16; use bf16 or f32`,
-    )
-  const rounded = roundToF16(value)
-  const sign = rounded < 0 || Object.is(rounded, -0) ? 0x8000 : 0
-  const magnitude = Math.abs(rounded)
-  if (magnitude < 2 ** -14) return sign | (magnitude * 2 ** 24)
-  const exponent = Math.floor(Math.log2(magnitude))
-  return sign | ((exponent + 15) << 10) | (magnitude * 2 ** (10 - exponent) - 1024)
+function beyondF16(name: string, value: number): SkeinError {
+  const message = `${name} holds ${value}, beyond the range of f16; use bf16 or f32`
+  return new SkeinError('unsupported_weights', message)
 }

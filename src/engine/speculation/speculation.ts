@@ -51,8 +51,11 @@ export class Speculation {
    */
   roomBeside(sequences: readonly Sequence[], numTokens: number, numSlots: number): number {
     if (this.#open === null || numTokens === 0) return 0
-    const numGuessing = this.#promising(sequences).length
-    this.#load = { plain: numTokens, guessing: numGuessing }
+    this.#load = { plain: numTokens, guessing: this.#promising(sequences).length }
+    return this.#room(numTokens, numSlots)
+  }
+
+  #room(numTokens: number, numSlots: number): number {
     const { maxTokens, maxLogits, maxSamples, guessCosts } = this.#runner
     const free = Math.floor((maxTokens - numTokens) / 4)
     const most = Math.min(free, maxLogits - numSlots, maxSamples - numSlots)
@@ -76,7 +79,7 @@ export class Speculation {
     const promising = this.#promising(sequences)
     if (promising.length === 0 || promising.length < sequences.length * WORTH_WAITING) return false
     const numTokens = sequences.reduce((sum, { owner }) => sum + owner.width, 0)
-    if (this.roomBeside(sequences, numTokens, numSlots) < 1) return false
+    if (this.#room(numTokens, numSlots) < 1) return false
     for (const guesser of promising) guesser.isWaiting = true
     return true
   }

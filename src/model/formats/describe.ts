@@ -2,9 +2,10 @@
  * Says what a checkpoint holds, from the names and shapes of its tensors alone: which RWKV it is, its sizes, and what
  * is missing or does not fit. File names are never consulted. Reads no weights.
  */
+
+import { BYTES_PER_ELEMENT } from '../../backend/half.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './format.ts'
-import { BYTES_PER_ELEMENT } from './half.ts'
 import {
   BONUS,
   BONUS_ALIAS,

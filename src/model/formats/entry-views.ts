@@ -3,8 +3,9 @@
  * transposed or scaled. Formats that differ from the native one are made of these, so that the model sees one set of
  * names and layouts. Nothing is copied until it is read.
  */
+
+import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from '../../backend/half.ts'
 import type { TensorEntry } from './format.ts'
-import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from './half.ts'
 import { checkElements } from './read-buffer.ts'
 
 export function renamed(entry: TensorEntry, name: string): TensorEntry {

@@ -1,7 +1,8 @@
 /** What identifies the weights of a model, whatever file they are in. */
+
+import { BYTES_PER_ELEMENT } from '../../backend/half.ts'
 import { hexOf, sha256 } from '../../files/digest.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './format.ts'
-import { BYTES_PER_ELEMENT } from './half.ts'
 
 /** Tensors up to this many bytes are hashed whole. */
 const WHOLE_TENSOR_BYTES = 16 * 1024

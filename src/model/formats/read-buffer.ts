@@ -2,10 +2,11 @@
  * The one buffer behind all tensors of a file: each read replaces the last, so loading a model costs no more memory
  * than its largest piece. Ranges are inside the file: whoever makes an entry has seen to it.
  */
+
+import { BYTES_PER_ELEMENT } from '../../backend/half.ts'
 import type { SourceType } from '../../backend/weight-types.ts'
 import type { ByteSource } from './byte-source.ts'
 import type { TensorEntry } from './format.ts'
-import { BYTES_PER_ELEMENT } from './half.ts'
 
 /** From here on memory that is read into faster is worth asking for. */
 const LARGE_BYTES = 1 << 20

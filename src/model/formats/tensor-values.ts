@@ -2,12 +2,13 @@
  * The tensors of a checkpoint as the numbers and matrices that a model is made of, read when asked for. Knows nothing of
  * files or architectures.
  */
+
+import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from '../../backend/half.ts'
 import type { MatrixSource, SourceType, WeightType } from '../../backend/weight-types.ts'
 import { SkeinError } from '../../errors.ts'
 import { quote } from './byte-source.ts'
 import { numElements, type TensorEntry } from './format.ts'
 import { packedSourceOf } from './gguf/packed-source.ts'
-import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from './half.ts'
 import { quantisedSourceOf } from './safetensors/quantised.ts'
 
 /** The whole tensor as f32; for the small ones. */

@@ -36,11 +36,18 @@ const BITS: Readonly<Record<Exclude<WeightType, PackedType>, number>> = {
   nf4: 4.25,
 }
 
-/** What the weights take once loaded, as far as the file tells: a backend may hold them in another precision. */
-export function modelBytes(checkpoint: Checkpoint, weightType?: WeightType): ModelBytes {
+/**
+ * Bytes of the weights once loaded, as far as the file tells: a backend may hold them in another precision. `holdsPacked`
+ * false: the device holds matrices that the file has in GGUF's blocks as f16.
+ */
+export function modelBytes(
+  checkpoint: Checkpoint,
+  weightType?: WeightType,
+  holdsPacked = true,
+): ModelBytes {
   const sizes = { input: 0, layers: [] as number[], output: 0 }
   for (const entry of checkpoint.tensors.values()) {
-    const bytes = (numElements(entry) * bitsOf(typeOf(entry, weightType))) / 8
+    const bytes = (numElements(entry) * bitsOf(typeOf(entry, weightType, holdsPacked))) / 8
     const layer = /^blocks\.(\d+)\.(?!ln0\.)/.exec(entry.name)?.[1]
     if (layer !== undefined)
       sizes.layers[Number(layer)] = bytes + (sizes.layers[Number(layer)] ?? 0)
@@ -56,8 +63,13 @@ function bitsOf(type: WeightType): number {
   return (8 * bytes) / elements
 }
 
-function typeOf(entry: TensorEntry, wanted: WeightType | undefined): WeightType {
-  const own = fileType(entry)
+function typeOf(
+  entry: TensorEntry,
+  wanted: WeightType | undefined,
+  holdsPacked: boolean,
+): WeightType {
+  const inFile = fileType(entry)
+  const own = !holdsPacked && isPacked(inFile) ? 'f16' : inFile
   if (wanted === undefined) return own
   return isRounded(wanted) ? (quantisedType(entry.name, wanted) ?? own) : wanted
 }

@@ -2,9 +2,9 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
+import { decodeFloats } from '../../../src/backend/half.ts'
 import { openCheckpoint } from '../../../src/model/checkpoint.ts'
 import { fingerprint } from '../../../src/model/formats/fingerprint.ts'
-import { decodeFloats } from '../../../src/model/formats/half.ts'
 import {
   matrixSource,
   readFloats,

@@ -89,7 +89,7 @@ export function wkv7(
   const { heads } = pool.shape
   const stateF16 = Number(pool.wkvType === 'f16')
   const defines = { STATE_F16: stateF16 }
-  const { log } = pool
+  const log = pool.openLog()
   const decode = device.kernel('wkv7-decode', 'wkv7_decode', {
     ...defines,
     LOG_HEADS,

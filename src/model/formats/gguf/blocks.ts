@@ -3,7 +3,7 @@
  * the scale, plus or minus an offset. Layouts: ggml-org/llama.cpp, ggml/src/ggml-common.h. Knows nothing of files.
  */
 
-import { f16ToFloat } from '../half.ts'
+import { f16ToFloat } from '../../../backend/half.ts'
 import { unpackIQ4_NL, unpackIQ4_XS, unpackQ2_K, unpackQ3_K } from './small-blocks.ts'
 import { BLOCK_SIZES, type BlockType } from './types.ts'
 

@@ -4,12 +4,12 @@
  * that are no longer its own.
  */
 
+import { decodeFloats, encodeFloats } from '../../../backend/half.ts'
 import { PACKED_BLOCKS, packedRowBytes } from '../../../backend/quantised.ts'
 import type { PackedSource, PackedType } from '../../../backend/weight-types.ts'
 import { SkeinError } from '../../../errors.ts'
 import { quote } from '../byte-source.ts'
 import type { TensorEntry } from '../format.ts'
-import { decodeFloats, encodeFloats } from '../half.ts'
 import type { ReadBuffer } from '../read-buffer.ts'
 import type { GgufTensor } from './gguf.ts'
 import { isPackedType } from './types.ts'

@@ -1,7 +1,7 @@
 /**
  * The blocks of GGUF that are read and not computed with: two and three bits, and four that index levels. As blocks.ts.
  */
-import { f16ToFloat } from '../half.ts'
+import { f16ToFloat } from '../../../backend/half.ts'
 
 function f16At(b: Uint8Array, at: number): number {
   return f16ToFloat(b[at]! | (b[at + 1]! << 8))

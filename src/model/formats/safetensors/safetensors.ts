@@ -3,6 +3,8 @@
  * header is held to what the format demands: ranges that follow each other without hole or overlap and fill the file.
  * Knows nothing of what the names mean.
  */
+
+import { BYTES_PER_ELEMENT } from '../../../backend/half.ts'
 import type { QuantisedType, SourceType } from '../../../backend/weight-types.ts'
 import { viewOf } from '../../../files/bytes.ts'
 import {
@@ -14,7 +16,6 @@ import {
   unsupported,
 } from '../byte-source.ts'
 import type { Checkpoint, TensorEntry } from '../format.ts'
-import { BYTES_PER_ELEMENT } from '../half.ts'
 import { placedEntry, ReadBuffer } from '../read-buffer.ts'
 import { quantisedEntry, SCALE_SUFFIX, type StoredTensor, schemeOf } from './quantised.ts'
 

@@ -3,8 +3,9 @@
  * `<name>/byteorder` and one `<name>/data/<n>` per storage. The bytes are streamed, so a checkpoint larger than
  * memory can be written. Knows nothing of what the tensors mean.
  */
+
+import { BYTES_PER_ELEMENT } from '../../../backend/half.ts'
 import type { SourceType } from '../../../backend/weight-types.ts'
-import { BYTES_PER_ELEMENT } from '../half.ts'
 import { contiguousStrides } from './tensors.ts'
 import { ZipWriter } from './zip-writer.ts'
 

@@ -3,10 +3,11 @@
  * for zips and for the files torch wrote before. Tensors are read straight from the file at their place; only one that
  * is a permuted or strided view of its storage is gathered in memory. Every size is checked against the bytes there.
  */
+
+import { BYTES_PER_ELEMENT, elementBits } from '../../../backend/half.ts'
 import type { SourceType } from '../../../backend/weight-types.ts'
 import { type ByteSource, corrupt, quote, unsupported } from '../byte-source.ts'
 import type { TensorEntry } from '../format.ts'
-import { BYTES_PER_ELEMENT, elementBits } from '../half.ts'
 import { checkElements, ReadBuffer } from '../read-buffer.ts'
 import { isKind, type PickleDict, type PickleTensor, type PickleValue } from './objects.ts'
 

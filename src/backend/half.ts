@@ -3,7 +3,7 @@
  * and from Float32Array. Rounds to nearest, ties to even, as the hardware does. Bytes are little-endian and so is
  * every platform Node supports that we run on. Knows nothing of files.
  */
-import type { SourceType } from '../../backend/weight-types.ts'
+import type { SourceType } from './weight-types.ts'
 
 export const BYTES_PER_ELEMENT: Readonly<Record<SourceType, number>> = { f32: 4, f16: 2, bf16: 2 }
 
@@ -51,7 +51,9 @@ export function encodeFloats(values: Float32Array, dtype: SourceType): Uint8Arra
 }
 
 /** Every f16 as f32, made at first use: 256 KiB, and four times faster than the arithmetic. */
-let f16Values: Float32Array | undefined // [65536]
+let f16Values: Float32Array | undefined
+
+// [65536]
 
 function f16Table(): Float32Array {
   f16Values ??= Float32Array.from({ length: 65536 }, (_, bits) => f16Value(bits))

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { decodeFloats, encodeFloats } from '../../../src/model/formats/half.ts'
+import { decodeFloats, encodeFloats } from '../../src/backend/half.ts'
 
 const bitsOf = (values: number[], dtype: 'f16' | 'bf16') =>
   Array.from(new Uint16Array(encodeFloats(Float32Array.from(values), dtype).buffer))
