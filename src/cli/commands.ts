@@ -17,13 +17,14 @@ export const ENTRIES: readonly Entry[] = [
   {
     name: 'serve',
     group: 'Serve',
-    about: 'Serve a model over HTTP (the demo model without FILE)',
+    about:
+      'Serve a model over HTTP (without FILE the demo model; with --host and without FILE none)',
     load: async () => (await import('./serve.ts')).serve,
   },
   {
     name: 'gateway',
     group: 'Serve',
-    about: 'A door to a cluster of servers (docs/cluster.md)',
+    about: 'One address in front of many servers (docs/cluster.md)',
     load: async () => (await import('./gateway.ts')).gateway,
   },
   {

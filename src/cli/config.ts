@@ -46,7 +46,9 @@ const schema = defineCommand({
   },
 })
 
-export const config = defineCommands({ check, schema })
+export const config = defineCommands({ check, schema }, [
+  ['skein config check', 'what serve would run, and where each value came from'],
+])
 
 interface Found {
   readonly models: readonly {

@@ -30,7 +30,7 @@ export const doctor = defineCommand({
       return
     }
     const cuda = cudaReport()
-    const webgpu = await webgpuReport()
+    const webgpu = await quietWebgpuReport()
     const findings = [
       ...[node(), processor(), memory(), compiler(), kernels()],
       ...[gpu(cuda), cudaCompiler(cuda), cublasLt(cuda), adapters(webgpu)],
@@ -39,6 +39,26 @@ export const doctor = defineCommand({
     printFindings(findings, args.json, { cpu: cpuReport(), cuda, webgpu })
   },
 })
+
+/** In a process of its own: drivers write warnings to standard error, and a broken one ends the process that asks it. */
+async function quietWebgpuReport(): Promise<WebgpuReport> {
+  const adapter = new URL('../backend/webgpu/adapter.js', import.meta.url)
+  if (!existsSync(adapter)) return webgpuReport()
+  const code = `import(${JSON.stringify(adapter)}).then(async ({ webgpuReport }) => {
+    process.stdout.write(JSON.stringify(await webgpuReport()), () => process.exit(0))
+  })`
+  try {
+    const printed = execFileSync(process.execPath, ['-e', code], {
+      stdio: ['ignore', 'pipe', 'ignore'],
+      timeout: 60_000,
+    })
+    // What that process prints.
+    return JSON.parse(String(printed)) as WebgpuReport
+  } catch {
+    const problem = 'asking the drivers for adapters ended the process; update or remove a driver'
+    return { adapters: [], problem }
+  }
+}
 
 function printFindings(findings: readonly Finding[], asJson: boolean, more: object = {}): void {
   const isUsable = findings.every(({ fix, isOptional }) => fix === null || isOptional)

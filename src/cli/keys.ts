@@ -134,7 +134,10 @@ function ownFile(args: Values<typeof FILE_FLAGS>): string {
   return keyFilePath(valuesOf(settleServe(NO_COMMAND_LINE, path), ['keys', 'data-dir']))
 }
 
-export const keys = defineCommands({ add, list, revoke, rotate })
+export const keys = defineCommands({ add, list, revoke, rotate }, [
+  ['skein keys add alice --rpm 60', 'a key with a limit; it is shown once'],
+  ['skein keys list', 'who has one, and until when'],
+])
 
 /** The secret alone on stdout, so that a script can take it. */
 function printIssued(

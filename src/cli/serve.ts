@@ -225,7 +225,7 @@ function suggest(url: string, models: readonly ModelEntry[], needsKey: boolean):
     `try      curl ${url}${path}${key} -H 'content-type: application/json' \\\n           -d '${JSON.stringify(body)}'`
   const [first, second] = models
   if (first === undefined)
-    return `${post('/api/workers/start', { model_path: DEMO_NAME })}\nor       start one on the page Workers of the dashboard`
+    return `${post('/api/workers/start', { model_path: DEMO_NAME })}\nor       start one on the page Models of the dashboard`
   const model = second === undefined ? {} : { model: first.id }
   const messages = [{ role: 'user', content: 'What is the capital of France?' }]
   const at = url === 'http://127.0.0.1:8000' ? '' : ` --url ${url}`
@@ -234,7 +234,8 @@ function suggest(url: string, models: readonly ModelEntry[], needsKey: boolean):
 }
 
 function describeModels(models: readonly ModelEntry[]): string {
-  if (models.length === 0) return 'model    none; POST /api/workers/start starts one'
+  if (models.length === 0)
+    return 'model    none: name one on the command line (demo is the bundled one), or start it as below'
   const isOnly = models.length === 1
   return models.map((model) => describeModel(model, isOnly)).join('\n')
 }

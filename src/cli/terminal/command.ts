@@ -48,8 +48,11 @@ export function defineCommand<const F extends Flags, const W extends Words>(
 }
 
 /** A name with commands below it. */
-export function defineCommands(commands: CommandSpec['commands']): CommandSpec {
-  return { words: {}, flags: {}, commands, run: null }
+export function defineCommands(
+  commands: CommandSpec['commands'],
+  examples: CommandSpec['examples'] = [],
+): CommandSpec {
+  return { words: {}, flags: {}, commands, examples, run: null }
 }
 
 const LEAST_WIDTH = 60

@@ -2,12 +2,13 @@
  * Every route is asked as docs/reference.md shows it, on a server with the demo model, and must answer what stands there.
  * `npx vitest run test/e2e/reference -u` writes the page, and the examples of openapi.json, anew.
  */
-import { copyFileSync, existsSync, readFileSync } from 'node:fs'
+import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import stringify from 'json-stringify-pretty-compact'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { ApiExample } from '../../../src/gateway/http/examples.ts'
 import { DEMO, type RunningServer, serve } from '../../helpers/cli.ts'
+import { type FakeHub, startFakeHub } from '../../helpers/fake-hub.ts'
 import { temporaryFolder } from '../../helpers/temporary-folder.ts'
 import { writeTunedState } from '../../helpers/tuned-state.ts'
 import { pageOf, type Routes } from './page.ts'
@@ -19,16 +20,29 @@ const FILE = join(ROOT, 'src/gateway/http/examples.json')
 const PAGE = join(ROOT, 'docs/reference.md')
 const known = existsSync(FILE) ? (JSON.parse(readFileSync(FILE, 'utf8')) as ApiExample[]) : []
 
+let hub: FakeHub
 let server: RunningServer
 beforeAll(async () => {
   const folder = temporaryFolder()
   for (const path of [DEMO, DEMO.replace(/pth$/, 'vocab.txt')])
     copyFileSync(path, join(folder, basename(path)))
   for (const name of ['poet.pth', 'clerk.pth']) writeTunedState(join(folder, name), DEMO)
-  server = await serve(['demo', '--model-dir', folder, '--embeddings', 'mean'])
+  const cache = temporaryFolder()
+  const place = join(cache, 'skein/models/someone--rwkv7-tiny')
+  mkdirSync(place, { recursive: true })
+  // With a vocabulary of its own it needs no other.
+  writeFileSync(join(place, 'tiny.vocab.txt'), '')
+  hub = await startFakeHub({
+    'someone/rwkv7-tiny': { 'tiny.pth': { content: readFileSync(DEMO) } },
+  })
+  server = await serve(['demo', '--model-dir', folder, '--embeddings', 'mean'], 'serve', {
+    XDG_CACHE_HOME: cache,
+    HF_ENDPOINT: hub.url,
+  })
 })
 afterAll(async () => {
   await server.stop()
+  await hub.close()
 })
 
 /** What replies gave for later requests. */
@@ -84,7 +98,8 @@ async function answerTo(request: ExampleRequest): Promise<ApiExample> {
   }
   if (type.includes('octet-stream')) file = bytes
   const isJson = /^application\/json/.test(type)
-  const reply = isJson ? JSON.parse(text()) : text()
+  const found = isJson ? JSON.parse(text()) : text()
+  const reply = request.showsFirst ? firstOfLists(found) : found
   for (const [name, field] of Object.entries(request.keeps ?? {})) kept.set(name, reply[field])
   const own = `${server.url}/`
   const shown = type.includes('octet-stream')
@@ -100,6 +115,14 @@ async function answerTo(request: ExampleRequest): Promise<ApiExample> {
     ...{ status, reply: shown },
   }
   return request.varies ? sameInForm(example) : example
+}
+
+function firstOfLists(reply: object): Record<string, unknown> {
+  const entries = Object.entries(reply).map(([name, value]) => [
+    name,
+    Array.isArray(value) ? value.slice(0, 1) : value,
+  ])
+  return Object.fromEntries(entries)
 }
 
 /** The known one, where only figures differ. */

@@ -16,6 +16,8 @@ export interface ExampleRequest {
   readonly keeps?: Readonly<Record<string, string>>
   /** Figures of the machine and the moment, and how a stream was cut: only the form, or the words, are compared. */
   readonly varies?: true
+  /** Of the lists in the reply the first entry alone is shown. */
+  readonly showsFirst?: true
   /** Asked again until the reply has this text: what it tells happens beside the request. */
   readonly until?: string
 }
@@ -204,6 +206,21 @@ const SESSIONS: readonly ExampleRequest[] = [
     title: 'Back to a turn',
     params: { id: 'other-trip' },
     body: { turn: 1 },
+    varies: true,
+  },
+  {
+    route: 'POST /v1/sessions/{id}/share',
+    title: 'A token for a copy of turn 1',
+    params: { id: 'trip' },
+    body: { turn: 1 },
+    keeps: { token: 'token' },
+    varies: true,
+  },
+  {
+    route: 'POST /v1/sessions/{id}/open',
+    title: 'A copy, by that token, for anybody with a key',
+    params: { id: 'shared-trip' },
+    body: { token: '$token' },
     varies: true,
   },
   {
@@ -495,7 +512,35 @@ const SERVER: readonly ExampleRequest[] = [
   { route: 'GET /v1/me', title: 'Whose key this is', varies: true },
   { route: 'GET /api/system', title: 'The machine', varies: true },
   { route: 'GET /api/models', title: 'Files that a worker can be started with', varies: true },
-  { route: 'GET /api/models/pulls', title: 'Downloads' },
+  { route: 'GET /api/models/hub', title: 'Search the hub', query: 'search=rwkv7' },
+  {
+    route: 'GET /api/models/hub/files',
+    title: 'The models of a repository',
+    query: 'repository=someone/rwkv7-tiny',
+  },
+  {
+    route: 'POST /api/models/pulls',
+    title: 'Fetch one',
+    body: { name: 'someone/rwkv7-tiny:tiny.pth' },
+    varies: true,
+  },
+  {
+    route: 'GET /api/models/pulls',
+    title: 'How far it is',
+    until: '"done"',
+    varies: true,
+  },
+  {
+    route: 'DELETE /api/models/{name}',
+    title: 'Delete what was fetched',
+    params: { name: 'tiny' },
+  },
+  {
+    route: 'POST /api/models/quantise',
+    title: 'Write a smaller file',
+    body: { model_path: 'demo', quant: 'int8' },
+    varies: true,
+  },
   {
     route: 'POST /api/workers/start',
     title: 'Start a worker',
@@ -504,6 +549,18 @@ const SERVER: readonly ExampleRequest[] = [
     varies: true,
   },
   { route: 'GET /api/workers', title: 'The workers', varies: true },
+  {
+    route: 'GET /api/workers/{id}/proxy/{path}',
+    title: 'Any route of one worker',
+    params: { id: '$worker', path: 'v1/models' },
+    varies: true,
+  },
+  {
+    route: 'GET /api/requests',
+    title: 'The last requests, without their words',
+    showsFirst: true,
+    varies: true,
+  },
   {
     route: 'GET /api/workers/{id}',
     title: 'One worker',
@@ -573,15 +630,4 @@ export const WITHOUT: Readonly<Record<string, string>> = {
   'GET /openapi.json': 'the description of all of these',
   'GET /api/events': 'events for as long as one listens',
   'GET /api/workers/{id}/logs/stream': 'events for as long as one listens',
-  'GET /api/requests':
-    'the last 500 requests: when, which route, model and key, status, times and tokens, never content',
-  'GET /api/workers/{id}/proxy/{path}': 'any route of one worker',
-  'POST /v1/sessions/{id}/share': 'its token is another each time: `{"turn": 1}`',
-  'POST /v1/sessions/{id}/open': 'with such a token: `{"token": "…"}`',
-  'GET /api/models/hub': 'it would ask the hub: `?search=rwkv7`',
-  'GET /api/models/hub/files': 'it would ask the hub: `?repository=BlinkDL/rwkv7-g1`',
-  'POST /api/models/pulls': 'it would fetch a model: `{"name": "rwkv7-g1-0.4b"}`',
-  'POST /api/models/quantise':
-    'it would write a file for the user who runs the tests: `{"model_path": "demo", "quant": "int8"}`',
-  'DELETE /api/models/{name}': 'it would delete a file of the user who runs the tests',
 }
