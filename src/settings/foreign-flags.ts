@@ -42,6 +42,13 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
     means: 'FILE',
     meaning: (value) => as([value]),
   },
+  {
+    flag: 'served-model-name',
+    systems: 'vLLM',
+    means:
+      '`--model-name`; of several the first, the others are `aliases` of the configuration file',
+    meaning: (value) => as(['--model-name', value]),
+  },
   { flag: 'model', systems: 'conRWKV', means: 'FILE', meaning: (value) => as([value]) },
   {
     flag: 'localhost',

