@@ -48,6 +48,11 @@ export const ERROR_STATUS = {
 
 export type ErrorCode = keyof typeof ERROR_STATUS
 
+/** Of another process, which may be of a later release. */
+export function isErrorCode(code: unknown): code is ErrorCode {
+  return typeof code === 'string' && code in ERROR_STATUS
+}
+
 /** The plain object that crosses process boundaries. */
 export interface ErrorShape {
   readonly code: ErrorCode

@@ -89,10 +89,10 @@ export interface Route {
   /** The least role that may call it. Absent: `user`. */
   readonly role?: Role
   /**
-   * Who answers at the front gateway of a cluster: the gateway itself, one node, or every node in turn until one knows what is
+   * Who answers at the front gateway of a cluster: the gateway itself, one node, any node (of what all share), or every node in turn until one knows what is
    * named. Absent: a node for calls with a body, the gateway for others; a route for operators changes one node, and a front refuses it.
    */
-  readonly inCluster?: 'here' | 'node' | 'every'
+  readonly inCluster?: 'here' | 'node' | 'any' | 'every'
   /**
    * Several dialects may have a route at one path: the first whose `claims` says yes to the (unvalidated) body answers,
    * in its own shapes; the one without `claims` takes what is left.

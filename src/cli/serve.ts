@@ -9,7 +9,7 @@ import { KeyRing } from '../gateway/access/keys-file.ts'
 import { shutDownOnSignals } from '../gateway/http/shutdown.ts'
 import { DEMO_NAME, modelPath } from '../host/checkpoints/model-path.ts'
 import { createLogger } from '../host/log.ts'
-import { joinCluster } from '../host/membership.ts'
+import { joinCluster, type Membership, openClusterBatches } from '../host/membership.ts'
 import { openNotifier } from '../host/notify.ts'
 import { type Server, startServer } from '../host/server.ts'
 import { watchEventLoop } from '../host/watchdog.ts'
@@ -71,6 +71,7 @@ export const serve = defineCommand({
       keyRing,
       seal: membership?.seal,
       rates: membership?.rates.limits,
+      batches: await batchesOf(membership, cluster?.blobs),
       onWorkerEnd: (node, pid) => {
         // Where the database is away it ends by time.
         if (membership !== null) endLeasesOf(membership.database, node, pid).catch(() => {})
@@ -102,6 +103,12 @@ async function withModel(settings: ServeSettings): Promise<ServeSettings> {
   if (first === null) return settings
   await pullAll(first)
   return { ...settings, words: [first] }
+}
+
+async function batchesOf(membership: Membership | null, blobs: string | undefined) {
+  return membership === null || blobs === undefined
+    ? undefined
+    : await openClusterBatches(membership, blobs)
 }
 
 /** systemd, if it is that: it waits for the first word, and starts a server anew that falls silent. */

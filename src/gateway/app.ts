@@ -27,7 +27,6 @@ import type { Dialect } from '../api/route.ts'
 import { runnerDialect } from '../api/runner/dialect.ts'
 import { sessionsDialect } from '../api/sessions/dialect.ts'
 import { translateDialect } from '../api/translate/dialect.ts'
-import type { BatchStore } from '../batches/store.ts'
 import { CALLER_HEADER } from '../cluster/member-seal.ts'
 import { SkeinError } from '../errors.ts'
 import { type Auth, authorizationOf, checkRole, createAuth, type Principal } from './access/auth.ts'
@@ -40,7 +39,7 @@ import { CODE_HEADER, DRAINING_HEADER, OWNER_HEADER } from './cluster/headers.ts
 import { Metrics } from './figures/metrics.ts'
 import { RecentRequests } from './figures/recent-requests.ts'
 import { traceRequests, tracer } from './figures/tracing.ts'
-import { batchRunnerOf } from './http/batch-rows.ts'
+import { type BatchOptions, batchRunnerOf } from './http/batch-rows.ts'
 import { answerClientError, closeWithConnection, cutOffIfNotTaken } from './http/connection.ts'
 import { Drain } from './http/drain.ts'
 import { failureOf, isWorthRetrying, publicError } from './http/errors.ts'
@@ -67,7 +66,7 @@ import { LIVENESS_PATH, systemRoutes } from './pages/system.ts'
 import { tellingContinued } from './routing/continued-turn.ts'
 import { observedModels } from './routing/observed.ts'
 
-export interface AppOptions {
+export interface AppOptions extends BatchOptions {
   readonly models: ModelRegistry
   /** Absent: the models are fixed. */
   readonly admin?: ModelAdmin
@@ -95,8 +94,6 @@ export interface AppOptions {
   readonly logger?: FastifyBaseLogger
   /** Told of every route as it is mounted, for what must hold of all of them. */
   readonly onRoute?: (route: RouteOptions) => void
-  /** Keeps files of requests and runs them; absent: none are taken. */
-  readonly batches?: BatchStore
   /** Spans are made; where they go, `startTracing` has said. */
   readonly isTraced?: boolean
   /** Members of a cluster say with it who is calling; absent: nobody is believed. */
@@ -142,7 +139,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const ofWorkers = management === undefined ? null : managementDialect(management, shared.requests)
   const { logger } = options
   const rows = { models, limits, live: shared.live, logger }
-  const batches = options.batches === undefined ? null : batchRunnerOf(options.batches, rows)
+  const batches = batchRunnerOf(options, rows)
   const dialects = [
     ...allDialects(limits, shared.live, batches),
     ...(keyRing === null ? [] : [keysDialect(keyRing, auth.isOpen)]),

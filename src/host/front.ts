@@ -8,7 +8,7 @@ import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
 import { type AppOptions, allDialects, buildApp } from '../gateway/app.ts'
 import { ClusterFront } from '../gateway/cluster/front.ts'
-import { Nodes } from '../gateway/cluster/nodes.ts'
+import { nodesOf } from '../gateway/cluster/nodes.ts'
 import { clusterRoutes, countCluster } from '../gateway/cluster/pages.ts'
 import { clusterRegistry } from '../gateway/cluster/registry.ts'
 import { Metrics } from '../gateway/figures/metrics.ts'
@@ -36,15 +36,9 @@ export async function startFront(membership: Membership, options: FrontServerOpt
   const { host, port, logger = pino({ level: 'silent' }), ...access } = options
   const { database, keyRing, seal, rates } = membership
   const members = new Members(database)
-  const nodes = new Nodes()
   const models = clusterRegistry(() => members.list)
   const drain = new Drain()
-  let seen: typeof members.list | null = null
-  const nodesNow = () => {
-    if (members.list !== seen) nodes.update(members.list)
-    seen = members.list
-    return nodes
-  }
+  const nodesNow = nodesOf(() => members.list)
   const front = new ClusterFront({
     ...{ models, seal, drain, keyHeaders: keyHeaders() },
     nodes: nodesNow,

@@ -4,7 +4,7 @@ import { hostname } from 'node:os'
 import { dirname, join } from 'node:path'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
-import { BatchStore } from '../batches/store.ts'
+import { FolderBatchStore } from '../batches/folder-store.ts'
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
 import type { CallerSeal } from '../gateway/access/caller-seal.ts'
@@ -29,6 +29,7 @@ import { createRegistry } from '../gateway/routing/registry.ts'
 import { ModelJobs } from './checkpoints/model-jobs.ts'
 import { checkModelFile } from './checkpoints/open-model.ts'
 import { createLauncher } from './launcher.ts'
+import type { ClusterBatches } from './membership.ts'
 import type { ClusterChoice, EngineChoice } from './model-choice.ts'
 import { listModelFiles, nameOf, realPath, resolveSpec } from './model-files.ts'
 
@@ -60,6 +61,8 @@ interface ServerOptions {
   readonly seal?: CallerSeal | undefined
   /** Told which process of a worker has gone, and what this node is called. */
   readonly onWorkerEnd?: ((node: string, pid: number) => void) | undefined
+  /** Absent: files and batches are in the data folder, if there is one. */
+  readonly batches?: ClusterBatches | undefined
   readonly logger?: Logger | undefined
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
   /** Told as soon as it listens: models that are ready are served while others load. */
@@ -102,11 +105,12 @@ export async function startServer(
     buildApp({
       ...common,
       ...{ host, models: models.registry, admin: models, management },
-      ...(dataDir === undefined ? {} : { batches: new BatchStore(join(dataDir, 'batches')) }),
+      ...batchesOf(dataDir, options.batches),
     }),
     logger,
   )
   const stop = () => shutDown({ app, drain, stopWorkers: () => models.stop(), timeoutMs: 0 })
+  app.addHook('onClose', async () => options.batches?.close())
   let server: Server | null = null
   try {
     await observe(app, common.metrics, { ...options, host })
@@ -123,6 +127,14 @@ export async function startServer(
     await stop()
     throw error
   }
+}
+
+function batchesOf(
+  dataDir: string | undefined,
+  shared: ClusterBatches | undefined,
+): Pick<AppOptions, 'batches' | 'batchRows'> {
+  if (shared !== undefined) return { batches: shared.store, batchRows: shared.rows }
+  return dataDir === undefined ? {} : { batches: new FolderBatchStore(join(dataDir, 'batches')) }
 }
 
 /** Figures and traces for others' tools, as long as the server lives. */

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import OpenAI, { toFile } from 'openai'
 import { afterAll, afterEach, expect, test, vi } from 'vitest'
 import { BatchRunner, type RowRunner } from '../../src/api/batches/runner.ts'
-import { BatchStore } from '../../src/batches/store.ts'
+import { FolderBatchStore } from '../../src/batches/folder-store.ts'
 import { SkeinError } from '../../src/errors.ts'
 import { answer, endless, FAKE_INFO, type Script } from '../helpers/fake-engine.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
@@ -26,7 +26,7 @@ afterEach(async () => {
 })
 
 async function started(folder: string, script?: Script, options = {}) {
-  const store = new BatchStore(folder)
+  const store = new FolderBatchStore(folder)
   const info = { ...FAKE_INFO, embeddings: 'mean' } as const
   const served = serve(script, { keys: ['sk-a', 'sk-b'], batches: store, ...options }, info)
   open.push(served)
@@ -238,7 +238,7 @@ test('others come first: nothing is run while requests wait', async () => {
 })
 
 test('a batch that is out of time: its lines say so', async () => {
-  const store = new BatchStore(temporaryFolder())
+  const store = new FolderBatchStore(temporaryFolder())
   let now = 1000
   const rows: RowRunner = {
     hasRoom: () => true,
@@ -250,19 +250,23 @@ test('a batch that is out of time: its lines say so', async () => {
   const runner = new BatchRunner({ store, rows, bounds, onError, now: () => now })
   const file = { id: 'file-a', tenant: 'a', filename: 'a', purpose: 'batch', created: 1000 }
   const content = Buffer.from(requestsOf(2, chat))
-  await store.addFile({ ...file, bytes: content.length, expires: null }, content)
+  await store.addFile({ ...file, bytes: content.length, expires: null }, content, 10_000)
   const data = {
     ...{ endpoint: CHATS, inputFile: 'file-a', window: '1h', metadata: null, expires: 4600 },
     ...{ outputSeconds: 60, total: 0, outputFile: null, errorFile: null, errors: [], times: {} },
     counts: null,
   }
-  store.addBatch({ id: 'b', tenant: 'a', status: 'validating', created: 1000, data })
+  await store.addBatch({ id: 'b', tenant: 'a', status: 'validating', created: 1000, data }, 1)
   runner.start()
-  await vi.waitFor(() => expect(store.batch('a', 'b')?.status).toBe('in_progress'), WAIT)
+  const statusNow = async () => (await store.batch('a', 'b'))?.status
+  await vi.waitFor(async () => expect(await statusNow()).toBe('in_progress'), WAIT)
   now = 4600
-  await vi.waitFor(() => expect(store.batch('a', 'b')?.status).toBe('expired'), WAIT)
-  const error = store.file('a', store.batch('a', 'b')!.data.errorFile!)!
-  const lines = (await store.read(error)).toString().trim().split('\n')
+  await vi.waitFor(async () => expect(await statusNow()).toBe('expired'), WAIT)
+  const error = (await store.file('a', (await store.batch('a', 'b'))!.data.errorFile!))!
+  const lines = Buffer.from(await store.read(error))
+    .toString()
+    .trim()
+    .split('\n')
   expect(lines.map((line) => (JSON.parse(line) as Line).error?.code)).toEqual([
     'batch_expired',
     'batch_expired',
@@ -271,7 +275,43 @@ test('a batch that is out of time: its lines say so', async () => {
   expect(error.expires).toBe(4660)
   now = 4660
   await store.tidy(now)
-  expect(store.file('a', error.id)).toBeNull()
+  expect(await store.file('a', error.id)).toBeNull()
+  await runner.stop()
+  expect(onError).not.toHaveBeenCalled()
+})
+
+test('a server whose lease is another’s stops, and has ended nothing', async () => {
+  const store = new FolderBatchStore(temporaryFolder())
+  let running: AbortSignal | undefined
+  const rows: RowRunner = {
+    hasRoom: () => true,
+    run: (_endpoint, _body, _tenant, signal) => {
+      running = signal
+      return new Promise((_, reject) =>
+        signal.addEventListener('abort', () => reject(signal.reason)),
+      )
+    },
+  }
+  const onError = vi.fn()
+  const bounds = { lines: 10, lineBytes: 1000 }
+  const runner = new BatchRunner({ store, rows, bounds, onError, now: () => 1000 })
+  const content = Buffer.from(requestsOf(2, chat))
+  const file = { id: 'file-a', tenant: 'a', filename: 'a', purpose: 'batch', created: 1000 }
+  await store.addFile({ ...file, bytes: content.length, expires: null }, content, 10_000)
+  const data = {
+    ...{ endpoint: CHATS, inputFile: 'file-a', window: '1h', metadata: null, expires: 4600 },
+    ...{ outputSeconds: 60, total: 0, outputFile: null, errorFile: null, errors: [], times: {} },
+    counts: null,
+  }
+  const batch = { id: 'b', tenant: 'a', status: 'validating', created: 1000, data } as const
+  await store.addBatch(batch, 1)
+  runner.start()
+  await vi.waitFor(() => expect(running).toBeDefined(), WAIT)
+  // As after a stall: by now it is another's.
+  vi.spyOn(store, 'claim').mockResolvedValue(false)
+  await vi.waitFor(() => expect(running?.aborted).toBe(true), WAIT)
+  expect((await store.batch('a', 'b'))?.status).toBe('in_progress')
+  expect((await store.linesDone('b')).size).toBe(0)
   await runner.stop()
   expect(onError).not.toHaveBeenCalled()
 })

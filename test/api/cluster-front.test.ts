@@ -5,12 +5,13 @@ import { afterEach, describe, expect, test } from 'vitest'
 import { CALLER_HEADER } from '../../src/cluster/member-seal.ts'
 import { SkeinError } from '../../src/errors.ts'
 import { CallerSeal } from '../../src/gateway/access/caller-seal.ts'
-import { buildApp } from '../../src/gateway/app.ts'
+import { buildApp, createShared } from '../../src/gateway/app.ts'
 import { ClusterFront } from '../../src/gateway/cluster/front.ts'
 import { ClusterNode } from '../../src/gateway/cluster/node.ts'
 import { Nodes } from '../../src/gateway/cluster/nodes.ts'
 import { clusterRegistry, type InformedMember } from '../../src/gateway/cluster/registry.ts'
 import { Drain } from '../../src/gateway/http/drain.ts'
+import type { KnownMixtures } from '../../src/gateway/models/mixtures.ts'
 import {
   answer,
   endless,
@@ -30,6 +31,7 @@ interface TestNode {
   readonly app: FastifyInstance
   readonly engine: FakeEngineClient
   readonly drain: Drain
+  readonly mixtures: KnownMixtures
   readonly member: InformedMember
 }
 
@@ -39,7 +41,8 @@ afterEach(async () => {
 })
 
 async function startNode(id: string, owners: Map<string, TestNode>): Promise<TestNode> {
-  const engine = new FakeEngineClient()
+  const engine = new FakeEngineClient(undefined, { ...FAKE_INFO, startStates: ['one'] })
+  const shared = createShared()
   const drain = new Drain()
   const cluster = new ClusterNode({ seal: new CallerSeal(SECRET), enginesOf: () => [engine] })
   const app = buildApp({
@@ -47,7 +50,7 @@ async function startNode(id: string, owners: Map<string, TestNode>): Promise<Tes
     keys: ['sk-of-the-node-alone'],
     host: '127.0.0.1',
     version: '1.2.3',
-    drain,
+    ...{ drain, shared },
     seal: new CallerSeal(SECRET),
     modelsFor: (request, models) => cluster.modelsFor(request, models),
     mount: (own) => cluster.mount(own),
@@ -61,7 +64,15 @@ async function startNode(id: string, owners: Map<string, TestNode>): Promise<Tes
   const url = urlOf(app)
   const info = { ...FAKE_INFO, aliases: ['gander'] }
   const facts = { model: 'goose', slots: 16, inFlight: 0, info }
-  const node = { id, app, engine, drain, member: { id: `${id}-1`, node: id, url, ...facts } }
+  const { mixtures } = shared
+  const node = {
+    id,
+    app,
+    engine,
+    drain,
+    mixtures,
+    member: { id: `${id}-1`, node: id, url, ...facts },
+  }
   const claim = (session: string) => {
     const owner = owners.get(session) ?? node
     owners.set(session, owner)
@@ -131,6 +142,27 @@ describe('a gateway of a cluster', () => {
     // The user's tenant, not the node's own key.
     expect(request?.tenant).toMatch(/^key-/)
   })
+
+  test.each(['goose mild', 'goose@mild'])(
+    '%s, a mixture, is asked of the nodes until one knows it',
+    async (model) => {
+      const { post, all } = await startCluster('a', 'b', 'c')
+      const states = [{ startState: 'one', weight: 1 }]
+      const mixture = { states, defaults: { temperature: null, topP: null } }
+      all[1]!.mixtures.set('goose', new Map([['mild', mixture]]))
+      for (let i = 0; i < 4; i++) {
+        const reply = await post({ ...HELLO, model, messages: [{ role: 'user', content: `${i}` }] })
+        expect({ status: reply.status, node: nodeOf(reply) }).toEqual({ status: 200, node: 'b' })
+      }
+      expect(all[1]!.engine.requests.map(({ mixture: states }) => states?.length)).toEqual([
+        1, 1, 1, 1,
+      ])
+      const nowhere = await post({ ...HELLO, model: 'goose wild' })
+      expect(nowhere.status).toBe(404)
+      expect(await nowhere.json()).toMatchObject({ error: { param: 'model' } })
+      expect((await post({ ...HELLO, model: 'gos' })).status).toBe(404)
+    },
+  )
 
   test('streams as the node does, and equal prompts go to one node', async () => {
     const { post } = await startCluster('a', 'b', 'c')

@@ -67,7 +67,7 @@ const ALLOWED: Record<string, readonly string[]> = {
     'state/namespace.ts',
   ],
   api: ['engine/client.ts', 'engine/messages.ts', 'engine/stats.ts', 'grammar', 'batches'],
-  batches: ['state/store/sqlite.ts'],
+  batches: ['state/store/sqlite.ts', 'state/shared/blobs.ts', 'cluster/database.ts'],
   engine: ['state', 'model/runner.ts', 'tokenizer', 'grammar'],
   model: [...SEAM, 'backend/half.ts', 'backend/quantised.ts'],
   hub: ['tokenizer'],

@@ -19,7 +19,7 @@ import {
   type Route,
 } from '../route.ts'
 import { BoundedInteger, Matching, Maybe } from '../schema.ts'
-import { pageOf, wireBatch, wireFile } from './wire.ts'
+import { pageOf, wireBatch, wireFile, wirePage } from './wire.ts'
 
 export const BATCH_ENDPOINTS = [
   '/v1/chat/completions',
@@ -44,7 +44,7 @@ export function batchesDialect(limits: RequestLimits, service: BatchService | nu
     name: 'batches',
     about: 'Files of requests, run with what is to spare',
     // A front gateway keeps no files, and says so.
-    routes: [...routes.ofFiles(), ...routes.ofBatches()].map(inCluster('here')),
+    routes: [...routes.ofFiles(), ...routes.ofBatches()].map(inCluster('any')),
     renderError: renderOpenAiError,
   }
 }
@@ -85,18 +85,19 @@ class BatchRoutes {
         // The gateway makes a form of such a body before it calls.
         handle: async (call) => json(wireFile(await this.#keep(call as Call<FormBody>))),
       },
-      get('/v1/files', 'The files, oldest first', ({ tenant, query }) => {
-        const all = this.#store.files(tenant, query.purpose ?? null)
+      get('/v1/files', 'The files, oldest first', async ({ tenant, query }) => {
+        const oldestFirst = await this.#store.files(tenant, query.purpose ?? null)
         // OpenAI's order unless another is asked for.
-        if (query.order !== 'asc') all.reverse()
-        return json(pageOf(all, pageAsked(query, 10_000), wireFile))
+        const all = query.order === 'asc' ? oldestFirst : oldestFirst.toReversed()
+        const page = pageOf(all, pageAsked(query, 10_000))
+        return json(wirePage(page.items.map(wireFile), page))
       }),
-      get('/v1/files/:id', 'One file, without its content', (call) =>
-        json(wireFile(this.#file(call))),
+      get('/v1/files/:id', 'One file, without its content', async (call) =>
+        json(wireFile(await this.#file(call))),
       ),
       {
         ...get('/v1/files/:id/content', 'The content of a file', async (call) =>
-          bytes(await this.#store.read(this.#file(call))),
+          bytes(await this.#store.read(await this.#file(call))),
         ),
         givesBytes: true,
       },
@@ -107,20 +108,21 @@ class BatchRoutes {
   ofBatches(): Route[] {
     return [
       post('/v1/batches', 'Run the requests of a file', BATCH, async (call) =>
-        json(this.#wire(this.#begin(call))),
+        json(await this.#wire(await this.#begin(call))),
       ),
-      get('/v1/batches', 'The batches, latest first', ({ tenant, query }) =>
-        json(pageOf(this.#store.batches(tenant), pageAsked(query, 100), (row) => this.#wire(row))),
-      ),
-      get('/v1/batches/:id', 'One batch and how far it is', (call) =>
-        json(this.#wire(this.#batch(call))),
+      get('/v1/batches', 'The batches, latest first', async ({ tenant, query }) => {
+        const page = pageOf(await this.#store.batches(tenant), pageAsked(query, 100))
+        return json(wirePage(await Promise.all(page.items.map((row) => this.#wire(row))), page))
+      }),
+      get('/v1/batches/:id', 'One batch and how far it is', async (call) =>
+        json(await this.#wire(await this.#batch(call))),
       ),
       {
         method: 'POST',
         path: '/v1/batches/:id/cancel',
         summary: 'Run no more requests of a batch',
         body: null,
-        handle: async (call) => json(this.#wire(this.#cancel(call))),
+        handle: async (call) => json(await this.#wire(await this.#cancel(call))),
       },
     ]
   }
@@ -136,8 +138,8 @@ class BatchRoutes {
     throw new SkeinError('not_found', message)
   }
 
-  #wire(row: BatchRow): object {
-    return wireBatch(row, this.#store.countsOf(row))
+  async #wire(row: BatchRow): Promise<object> {
+    return wireBatch(row, await this.#store.countsOf(row))
   }
 
   async #keep({ body, tenant, now, id }: Call<FormBody>): Promise<FileRow> {
@@ -149,10 +151,6 @@ class BatchRoutes {
     const size = file.bytes.length
     const { fileBytes, tenantFileBytes } = this.#limits
     if (size > fileBytes) throw tooLarge(`the file has ${size} bytes, more than ${fileBytes}`)
-    if (store.bytesOf(tenant) + size > tenantFileBytes)
-      throw tooLarge(
-        `all files may have ${tenantFileBytes} bytes; delete some (DELETE /v1/files/{id})`,
-      )
     const row: FileRow = {
       id: `file-${id}`,
       tenant,
@@ -162,42 +160,37 @@ class BatchRoutes {
       created: now,
       expires: expiryOf(fields, now),
     }
-    await store.addFile(row, file.bytes)
-    return row
+    if (await store.addFile(row, file.bytes, tenantFileBytes)) return row
+    throw tooLarge(
+      `all files may have ${tenantFileBytes} bytes; delete some (DELETE /v1/files/{id})`,
+    )
   }
 
-  #file({ tenant, params }: Call): FileRow {
-    const file = this.#store.file(tenant, params.id!)
+  async #file({ tenant, params }: Call): Promise<FileRow> {
+    const file = await this.#store.file(tenant, params.id!)
     if (file !== null) return file
     throw new SkeinError('not_found', 'no file of that id', { param: 'id' })
   }
 
   async #forget(call: Call): Promise<object> {
-    const file = this.#file(call)
+    const file = await this.#file(call)
     const isUsed = (row: BatchRow) =>
       row.data.inputFile === file.id && UNFINISHED.includes(row.status)
-    const user = this.#store.batches(call.tenant).find(isUsed)
+    const user = (await this.#store.batches(call.tenant)).find(isUsed)
     if (user !== undefined)
       throw new SkeinError('conflict', `${user.id} is running it; cancel that first`)
     await this.#store.removeFile(file)
     return { id: file.id, object: 'file', deleted: true }
   }
 
-  #begin({ body, tenant, now, warn }: Call<Static<typeof BATCH>>): BatchRow {
+  async #begin({ body, tenant, now, warn }: Call<Static<typeof BATCH>>): Promise<BatchRow> {
     const read = Object.keys(BATCH.properties)
     checkFields(body, { read, harmless: [], refused: {} }, warn)
     const service = this.#needed
     const { store } = service
-    const input = store.file(tenant, body.input_file_id)
+    const input = await store.file(tenant, body.input_file_id)
     if (input === null || input.purpose !== 'batch')
       throw invalid('input_file_id', 'no file of that id and purpose')
-    const numUnfinished = store
-      .batches(tenant)
-      .filter(({ status }) => UNFINISHED.includes(status)).length
-    if (numUnfinished >= this.#limits.tenantBatches) {
-      const message = `${numUnfinished} batches are not done yet, which is the limit; wait for one or cancel it`
-      throw new SkeinError('rate_limited', message)
-    }
     const row: BatchRow = {
       id: `batch_${randomUUID().replaceAll('-', '')}`,
       tenant,
@@ -218,25 +211,31 @@ class BatchRoutes {
         counts: null,
       },
     }
-    store.addBatch(row)
+    const { tenantBatches } = this.#limits
+    if (!(await store.addBatch(row, tenantBatches))) {
+      const message = `${tenantBatches} batches are not done yet, which is the limit; wait for one or cancel it`
+      throw new SkeinError('rate_limited', message)
+    }
     service.wake()
     return row
   }
 
-  #batch({ tenant, params }: Call): BatchRow {
-    const batch = this.#store.batch(tenant, params.id!)
+  async #batch({ tenant, params }: Call): Promise<BatchRow> {
+    const batch = await this.#store.batch(tenant, params.id!)
     if (batch !== null) return batch
     throw new SkeinError('not_found', 'no batch of that id', { param: 'id' })
   }
 
-  #cancel(call: Call): BatchRow {
+  async #cancel(call: Call): Promise<BatchRow> {
     const service = this.#needed
-    const batch = this.#batch(call)
+    const batch = await this.#batch(call)
     if (batch.status === 'cancelling') return batch
-    const times = { ...batch.data.times, cancelling: call.now }
-    const data = { ...batch.data, times }
-    if (!service.store.advance(batch.id, ['validating', 'in_progress'], 'cancelling', data))
-      throw new SkeinError('conflict', `the batch is ${batch.status}; there is nothing to cancel`)
+    const from = ['validating', 'in_progress'] as const
+    const cancel = { from, status: 'cancelling', change: {}, now: call.now } as const
+    if (!(await service.store.advance(batch.id, cancel))) {
+      const { status } = await this.#batch(call)
+      throw new SkeinError('conflict', `the batch is ${status}; there is nothing to cancel`)
+    }
     service.wake()
     return this.#batch(call)
   }

@@ -1,7 +1,6 @@
 /** The lines of a batch: where each is in its file, and whether it is a request that can be run. Knows no model. */
-import type { FileHandle } from 'node:fs/promises'
 import { parse } from 'secure-json-parse'
-import type { LineError } from '../../batches/store.ts'
+import type { FileReader, LineError } from '../../batches/store.ts'
 import { SkeinError } from '../../errors.ts'
 import { turns } from '../../threads/turns.ts'
 
@@ -27,19 +26,19 @@ const NEWLINE = 0x0a
 const MOST_ERRORS = 100
 
 /** Empty lines are none. */
-export async function findLines(file: FileHandle): Promise<LinePlace[]> {
+export async function findLines(file: FileReader): Promise<LinePlace[]> {
   const places: LinePlace[] = []
   const chunk = new Uint8Array(CHUNK)
   let [start, at] = [0, 0]
   for (;;) {
-    const { bytesRead } = await file.read(chunk, 0, CHUNK, at)
-    if (bytesRead === 0) break
-    const bytes = chunk.subarray(0, bytesRead)
+    const count = await file.read(chunk, at)
+    if (count === 0) break
+    const bytes = chunk.subarray(0, count)
     for (let i = bytes.indexOf(NEWLINE); i !== -1; i = bytes.indexOf(NEWLINE, i + 1)) {
       if (at + i > start) places.push({ start, end: at + i })
       start = at + i + 1
     }
-    at += bytesRead
+    at += count
   }
   if (at > start) places.push({ start, end: at })
   return places
@@ -47,12 +46,12 @@ export async function findLines(file: FileHandle): Promise<LinePlace[]> {
 
 /** Throws invalid_request, by the field at fault. */
 export async function readLine(
-  file: FileHandle,
+  file: FileReader,
   { start, end }: LinePlace,
   endpoint: string,
 ): Promise<RowRequest> {
   const bytes = new Uint8Array(end - start)
-  await file.read(bytes, 0, bytes.length, start)
+  await file.read(bytes, start)
   return turns.do(() => requestOf(bytes, endpoint))
 }
 
@@ -88,7 +87,7 @@ function wrong(param: string, problem: string): SkeinError {
 
 /** What is wrong with a file; nothing of it is run unless this is empty. */
 export async function checkLines(
-  file: FileHandle,
+  file: FileReader,
   places: readonly LinePlace[],
   endpoint: string,
   { lines, lineBytes }: LineBounds,

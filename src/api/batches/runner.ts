@@ -1,17 +1,18 @@
 /**
  * Runs batches, a few at a time and one of each tenant, with what the models have to spare. What has become of a line is stored
  * before the next takes its place, so whatever ends the server, a line is run again or has its one result. Which server runs
- * a batch is said by a lease in the store.
+ * a batch is said by a lease in the store; who has lost it keeps nothing more.
  */
 import { randomBytes } from 'node:crypto'
-import { type FileHandle, open } from 'node:fs/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import {
-  type BatchData,
+  type Advance,
   type BatchRow,
   type BatchStatus,
   type BatchStore,
+  type FileReader,
   type FileRow,
+  type LineResult,
   UNFINISHED,
 } from '../../batches/store.ts'
 import { SkeinError } from '../../errors.ts'
@@ -44,11 +45,11 @@ export interface BatchRunnerOptions {
 
 /** Batches that are run at once. */
 const MOST_RUNNING = 4
-const POLL_MS = 500
+const VERDICT_POLL_MS = 500
 const ROOM_POLL_MS = 50
 const RETRY_MS = 1000
-/** Renewed with every poll. Whoever stalls for longer runs lines that another runs too; the first result counts. */
-const LEASE_SECONDS = 5
+/** Of those that are not run. */
+const LINES_AT_ONCE = 500
 /** After a failure of this server's own, such as a full disk. */
 const PAUSE_MS = 10_000
 const TIDY_SECONDS = 60
@@ -58,8 +59,13 @@ export class BatchRunner {
   readonly #now: () => number
   /** In the store's leases. */
   readonly #owner = randomBytes(12).toString('hex')
-  readonly #running = new Map<string, { readonly tenant: string; readonly done: Promise<void> }>()
+  readonly #running = new Map<string, Run>()
   readonly #closing = new AbortController()
+  /** Looks at the store. */
+  #looking: Promise<void> | null = null
+  #isStale = false
+  /** It did so in vain the last time, which has been told. */
+  #isFailing = false
   #numRows = 0
   #tidiedAt = 0
   #timer: NodeJS.Timeout | null = null
@@ -75,7 +81,7 @@ export class BatchRunner {
 
   /** Goes on with what was begun before. */
   start(): void {
-    this.#timer ??= setInterval(() => this.wake(), POLL_MS).unref()
+    this.#timer ??= setInterval(() => this.wake(), this.store.pollMs).unref()
     this.wake()
   }
 
@@ -83,52 +89,65 @@ export class BatchRunner {
   async stop(): Promise<void> {
     if (this.#timer !== null) clearInterval(this.#timer)
     this.#closing.abort()
+    await this.#looking
     await Promise.all([...this.#running.values()].map(({ done }) => done))
-    const { store } = this.#options
-    if (store.isInUse) store.release(this.#owner)
+    const { store, onError } = this.#options
+    // Where that fails the lease ends by time.
+    if (store.isInUse) await store.release(this.#owner).catch(onError)
     store.close()
   }
 
   /** Looks for batches that can begin, and keeps the leases of those that run. */
   wake(): void {
-    const { store, onError } = this.#options
-    if (!store.isInUse || this.#closing.signal.aborted) return
-    try {
-      for (const batch of store.unfinished()) this.#consider(batch)
-    } catch (error) {
-      onError(error)
-    }
-    if (this.#now() - this.#tidiedAt < TIDY_SECONDS) return
-    this.#tidiedAt = this.#now()
-    store.tidy(this.#tidiedAt).catch(onError)
+    this.#isStale = true
+    this.#looking ??= this.#look().finally(() => {
+      this.#looking = null
+    })
   }
 
-  #consider(batch: BatchRow): void {
+  async #look(): Promise<void> {
     const { store, onError } = this.#options
-    const now = this.#now()
-    const isMine = this.#running.has(batch.id)
-    const tenants = [...this.#running.values()].map(({ tenant }) => tenant)
+    try {
+      while (this.#isStale && store.isInUse && !this.#closing.signal.aborted) {
+        this.#isStale = false
+        for (const { batch, lost } of this.#running.values())
+          if (!(await store.claim(batch, this.#owner))) lost.abort()
+        for (const batch of await store.unfinished(this.#owner)) await this.#consider(batch)
+        if (this.#now() - this.#tidiedAt < TIDY_SECONDS) continue
+        this.#tidiedAt = this.#now()
+        await store.tidy(this.#tidiedAt)
+      }
+      this.#isFailing = false
+    } catch (error) {
+      if (!this.#isFailing) onError(error)
+      this.#isFailing = true
+    }
+  }
+
+  async #consider(batch: BatchRow): Promise<void> {
+    const { store, onError } = this.#options
+    const closing = this.#closing.signal
+    const tenants = [...this.#running.values()].map((run) => run.batch.tenant)
     const isNext = this.#running.size < MOST_RUNNING && !tenants.includes(batch.tenant)
-    if (!isMine && !isNext) return
-    if (!store.claim(batch.id, this.#owner, now, now + LEASE_SECONDS) || isMine) return
-    const { signal } = this.#closing
-    const done = this.#run(batch)
+    if (!isNext || closing.aborted || !(await store.claim(batch, this.#owner))) return
+    const lost = new AbortController()
+    const done = this.#run(batch, AbortSignal.any([lost.signal, closing]))
       .catch(async (error) => {
-        if (signal.aborted) return
+        if (closing.aborted || lost.signal.aborted || error instanceof LeaseLost) return
         onError(error)
-        await delay(PAUSE_MS, undefined, { signal }).catch(() => {})
+        await delay(PAUSE_MS, undefined, { signal: closing }).catch(() => {})
       })
       .finally(() => this.#running.delete(batch.id))
-    this.#running.set(batch.id, { tenant: batch.tenant, done })
+    this.#running.set(batch.id, { batch, lost, done })
   }
 
-  async #run(batch: BatchRow): Promise<void> {
+  async #run(batch: BatchRow, signal: AbortSignal): Promise<void> {
     const { store, bounds } = this.#options
-    const file = await open(store.pathOf(batch.data.inputFile)).catch(goneOrThrow)
+    const file = await store.openFile(batch.data.inputFile)
     if (file === null) {
       const message = 'the input file is gone'
       const errors = [{ code: 'input_file_gone', message, line: null, param: 'input_file_id' }]
-      this.#advance(batch, UNFINISHED, 'finalizing', { errors })
+      await this.#advance(batch, UNFINISHED, 'finalizing', { errors })
       await this.#finish(batch, 'failed')
       return
     }
@@ -137,37 +156,44 @@ export class BatchRunner {
       // Nothing was run of it yet.
       if (batch.data.total === 0) {
         const errors = await checkLines(file, places, batch.data.endpoint, bounds)
+        signal.throwIfAborted()
         if (errors.length > 0) {
-          this.#advance(batch, ['validating', 'cancelling'], 'failed', { errors })
+          await this.#advance(batch, ['validating', 'cancelling'], 'failed', { errors })
           return
         }
-        this.#advance(batch, ['validating'], 'in_progress', { total: places.length })
+        await this.#advance(batch, ['validating'], 'in_progress', { total: places.length })
       }
-      await this.#runLines(batch, file, places)
+      await this.#runLines(batch, file, places, signal)
     } finally {
       await file.close()
     }
   }
 
   /** Until every line has a result, or the batch is called off or out of time. */
-  async #runLines(batch: BatchRow, file: FileHandle, places: readonly LinePlace[]): Promise<void> {
+  async #runLines(
+    batch: BatchRow,
+    file: FileReader,
+    places: readonly LinePlace[],
+    own: AbortSignal,
+  ): Promise<void> {
     const { store } = this.#options
     const ending = new AbortController()
-    const signal = AbortSignal.any([ending.signal, this.#closing.signal])
-    const done = store.linesDone(batch.id)
+    const signal = AbortSignal.any([ending.signal, own])
+    const done = await store.linesDone(batch.id)
     const underWay = new Set<Promise<void>>()
     let failure: unknown = null
-    let verdict = this.#verdictOf(batch)
-    const watch = setInterval(() => {
-      verdict ??= this.#verdictOf(batch)
+    let verdict = await this.#verdictOf(batch)
+    const look = async () => {
+      verdict ??= await this.#verdictOf(batch)
       if (verdict !== null) ending.abort()
-    }, POLL_MS)
+    }
+    // A store that does not answer says so to the next result.
+    const watch = setInterval(() => void look().catch(() => {}), VERDICT_POLL_MS)
     try {
       for (const [line, place] of places.entries()) {
         if (done.has(line)) continue
         const row = await readLine(file, place, batch.data.endpoint)
         await this.#untilRoom(row.body, signal)
-        verdict ??= this.#verdictOf(batch)
         if (verdict !== null || signal.aborted || failure !== null) break
         this.#numRows++
         const work = this.#runLine(batch, line, row, signal)
@@ -182,22 +208,23 @@ export class BatchRunner {
       }
       if (verdict !== null) ending.abort()
       await Promise.all(underWay)
-      verdict ??= this.#verdictOf(batch)
+      verdict ??= await this.#verdictOf(batch)
     } finally {
       clearInterval(watch)
     }
-    this.#closing.signal.throwIfAborted()
+    own.throwIfAborted()
     if (failure !== null) throw failure
     // With its last line it was done, however late.
-    if (verdict === 'expired' && store.linesDone(batch.id).size === places.length) verdict = null
+    if (verdict === 'expired' && (await store.linesDone(batch.id)).size === places.length)
+      verdict = null
     if (verdict !== null) await this.#answerRest(batch, file, places, verdict)
     await this.#finish(batch, verdict ?? 'completed')
   }
 
   /** Why no more lines are run; null: they are. */
-  #verdictOf({ id, tenant, data }: BatchRow): 'cancelled' | 'expired' | null {
-    const status = this.#options.store.batch(tenant, id)?.status
-    if (status === 'cancelling') return 'cancelled'
+  async #verdictOf({ id, tenant, data }: BatchRow): Promise<'cancelled' | 'expired' | null> {
+    const batch = await this.#options.store.batch(tenant, id)
+    if (batch?.status === 'cancelling') return 'cancelled'
     return this.#now() >= data.expires ? 'expired' : null
   }
 
@@ -212,7 +239,7 @@ export class BatchRunner {
     { customId, body }: { readonly customId: string; readonly body: object },
     signal: AbortSignal,
   ): Promise<void> {
-    const { store, rows } = this.#options
+    const { rows } = this.#options
     for (;;) {
       try {
         const outcome = await rows.run(data.endpoint, body, tenant, signal)
@@ -221,7 +248,7 @@ export class BatchRunner {
         const response = { status_code: status, request_id: requestId, body: outcome.body }
         const said = warnings === null ? response : { ...response, warnings }
         const text = lineOf(id, line, customId, { response: said, error: null })
-        store.addResult(id, line, status >= 400, text)
+        await this.#keep(id, [{ line, isFailed: status >= 400, text }])
         return
       } catch (thrown) {
         if (signal.aborted) return
@@ -234,31 +261,40 @@ export class BatchRunner {
   /** Lines that were not run have a result that says why. */
   async #answerRest(
     { id, data }: BatchRow,
-    file: FileHandle,
+    file: FileReader,
     places: readonly LinePlace[],
     verdict: 'cancelled' | 'expired',
   ): Promise<void> {
     const { store } = this.#options
-    const done = store.linesDone(id)
+    const done = await store.linesDone(id)
     const why = verdict === 'cancelled' ? 'the batch was cancelled' : 'the batch ran out of time'
     const error = { code: `batch_${verdict}`, message: `${why} before this request was run` }
+    const results: LineResult[] = []
     for (const [line, place] of places.entries()) {
       if (done.has(line)) continue
       const { customId } = await readLine(file, place, data.endpoint)
-      store.addResult(id, line, true, lineOf(id, line, customId, { response: null, error }))
+      const text = lineOf(id, line, customId, { response: null, error })
+      results.push({ line, isFailed: true, text })
+      if (results.length === LINES_AT_ONCE) await this.#keep(id, results.splice(0))
     }
+    await this.#keep(id, results)
+  }
+
+  async #keep(batch: string, results: readonly LineResult[]): Promise<void> {
+    if (!(await this.#options.store.addResults(batch, this.#owner, results))) throw new LeaseLost()
   }
 
   async #finish(batch: BatchRow, status: BatchStatus): Promise<void> {
     const { store } = this.#options
     const now = this.#now()
     // Called off from here on, it has ended all the same.
-    this.#advance(batch, UNFINISHED, 'finalizing', {})
-    const { data } = store.batch(batch.tenant, batch.id) ?? batch
-    const counts = store.countsOf({ ...batch, data })
+    await this.#advance(batch, UNFINISHED, 'finalizing', {})
+    const { data } = (await store.batch(batch.tenant, batch.id)) ?? batch
+    const counts = await store.countsOf({ ...batch, data })
     const expires = data.outputSeconds === null ? null : now + data.outputSeconds
     const fileOf = (kind: string, count: number): FileRow | null => {
-      const id = `file-${batch.id}_${kind}`
+      // Of this try: what another has written under its own name stays as it is.
+      const id = `file-${randomBytes(16).toString('hex')}`
       const filename = `${batch.id}_${kind}.jsonl`
       const { tenant } = batch
       const row = { id, tenant, filename, purpose: 'batch_output', bytes: 0, created: now, expires }
@@ -268,37 +304,43 @@ export class BatchRunner {
       output: fileOf('output', counts.completed),
       error: fileOf('error', counts.failed),
     }
-    const ended: BatchData = {
-      ...data,
-      counts,
-      outputFile: files.output?.id ?? null,
-      errorFile: files.error?.id ?? null,
-      times: { ...data.times, [status]: now },
+    const ended: BatchRow = {
+      ...batch,
+      status,
+      data: {
+        ...data,
+        counts,
+        outputFile: files.output?.id ?? null,
+        errorFile: files.error?.id ?? null,
+        times: { ...data.times, [status]: now },
+      },
     }
-    await store.finish(batch, status, ended, files)
+    if (!(await store.finish(ended, this.#owner, files))) throw new LeaseLost()
   }
 
   /** Where it is in another status by now, as after a cancel, that stays. */
-  #advance(
-    { id, tenant }: BatchRow,
+  async #advance(
+    { id }: BatchRow,
     from: readonly BatchStatus[],
     status: BatchStatus,
-    change: Partial<BatchData>,
-  ): void {
+    change: Advance['change'],
+  ): Promise<void> {
     const { store } = this.#options
-    const now = store.batch(tenant, id)
-    if (now === null) return
-    const times = { ...now.data.times, [status]: this.#now() }
-    const isTold = store.advance(id, from, status, { ...now.data, ...change, times })
+    const isTold = await store.advance(id, { from, status, change, now: this.#now() })
     // What is known of its lines is worth keeping whatever its status is.
-    if (!isTold) store.advance(id, [now.status], now.status, { ...now.data, ...change })
+    if (!isTold) await store.note(id, change)
   }
 }
 
-function goneOrThrow(error: NodeJS.ErrnoException): null {
-  if (error.code === 'ENOENT') return null
-  throw error
+interface Run {
+  readonly batch: BatchRow
+  /** Aborted when another has the batch. */
+  readonly lost: AbortController
+  readonly done: Promise<void>
 }
+
+/** Another runs the batch. */
+class LeaseLost extends Error {}
 
 /** Another try may succeed: no room, a limit for a while, a worker that comes back. */
 function isPassing(thrown: unknown): boolean {

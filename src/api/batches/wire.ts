@@ -41,19 +41,24 @@ export function wireBatch({ id, status, created, data }: BatchRow, counts: Count
   }
 }
 
-/** A page of a list, from behind the item named `after`. */
+interface Page<T> {
+  readonly items: readonly T[]
+  readonly hasMore: boolean
+}
+
+/** Of a list, from behind the item named `after`. */
 export function pageOf<T extends { readonly id: string }>(
   all: readonly T[],
   { limit, after }: { readonly limit: number; readonly after: string | undefined },
-  wire: (item: T) => object,
-): object {
+): Page<T> {
   const from = after === undefined ? 0 : all.findIndex(({ id }) => id === after) + 1
-  const page = all.slice(from, from + limit)
-  return {
-    object: 'list',
-    data: page.map(wire),
-    first_id: page[0]?.id ?? null,
-    last_id: page.at(-1)?.id ?? null,
-    has_more: all.length > from + limit,
-  }
+  return { items: all.slice(from, from + limit), hasMore: all.length > from + limit }
+}
+
+export function wirePage(
+  data: readonly object[],
+  { items, hasMore }: Page<{ readonly id: string }>,
+): object {
+  const [first_id, last_id] = [items[0]?.id ?? null, items.at(-1)?.id ?? null]
+  return { object: 'list', data, first_id, last_id, has_more: hasMore }
 }

@@ -70,14 +70,15 @@ export function parseJsonBodies(
   )
 }
 
-/** For the routes of a scope: what a page can send without asking is refused, here too. */
-export function parseForms(scope: FastifyInstance, bounds: BodyBounds): void {
+/** For the routes of a scope: what a page can send without asking is refused, here too. `keepsBytes`: another has the form as it came. */
+export function parseForms(scope: FastifyInstance, bounds: BodyBounds, keepsBytes: boolean): void {
   scope.removeAllContentTypeParsers()
   scope.addContentTypeParser(
     'multipart/form-data',
-    async (request: FastifyRequest, payload: Readable): Promise<FormBody> => {
+    async (request: FastifyRequest, payload: Readable): Promise<FormBody | Uint8Array> => {
       if (BROWSER_HEADERS.some((name) => request.headers[name] !== undefined)) throw wrongType()
       const bytes = await readBody(request, payload, bounds)
+      if (keepsBytes) return bytes
       const form = { bytes, type: request.headers['content-type']! }
       if (bytes.length <= INLINE_BYTES) return await readForm(form)
       return await runTask(READ_FORM, form, [bytes.buffer])

@@ -9,7 +9,7 @@ import { CALLER_HEADER } from '../../cluster/member-seal.ts'
 import { STATES_PATH, stateSocketOf } from '../../cluster/state-socket.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import type { SessionRef } from '../../engine/messages.ts'
-import { ERROR_STATUS, type ErrorCode, SkeinError } from '../../errors.ts'
+import { isErrorCode, SkeinError } from '../../errors.ts'
 import type { CallerSeal } from '../access/caller-seal.ts'
 import { Forwarder, NotAnswered, shortBody } from './forward.ts'
 import { CODE_HEADER } from './headers.ts'
@@ -98,7 +98,7 @@ export class ClusterNode {
     if ((message.statusCode ?? 500) < 300) return
     const code = message.headers[CODE_HEADER]
     throw new SkeinError(
-      isCode(code) ? code : 'model_not_loaded',
+      isErrorCode(code) ? code : 'model_not_loaded',
       `the node at ${location} has the session and does not let it go: ${text.slice(0, 500)}`,
     )
   }
@@ -120,8 +120,4 @@ function offerOf(
       })
       .end()
   })
-}
-
-function isCode(code: unknown): code is ErrorCode {
-  return typeof code === 'string' && code in ERROR_STATUS
 }

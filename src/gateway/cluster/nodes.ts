@@ -80,6 +80,13 @@ export class Nodes {
     return open.length > 0 ? open : untried
   }
 
+  /** All, whatever they serve; those that take nothing new come last. */
+  any(): readonly Pick<ModelNode, 'id' | 'url'>[] {
+    const all = [...this.#urls].map(([id, url]) => ({ id, url }))
+    const isLate = ({ id }: { readonly id: string }) => this.isAvoided(id)
+    return [...all.filter((node) => !isLate(node)), ...all.filter(isLate)]
+  }
+
   isAlive(node: string): boolean {
     return this.#urls.has(node)
   }
@@ -141,3 +148,15 @@ export class Nodes {
 }
 
 const NONE: ReadonlySet<string> = new Set()
+
+/** The nodes of a list that is another one whenever it has changed. */
+export function nodesOf(list: () => readonly ClusterMember[]): () => Nodes {
+  const nodes = new Nodes()
+  let seen: readonly ClusterMember[] | null = null
+  return () => {
+    const now = list()
+    if (now !== seen) nodes.update(now)
+    seen = now
+    return nodes
+  }
+}

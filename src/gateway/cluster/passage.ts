@@ -12,7 +12,7 @@ import { bytesOf, endCutStream, giveBack } from './give-back.ts'
 import { CODE_HEADER, DRAINING_HEADER, OWNER_HEADER } from './headers.ts'
 import type { Nodes } from './nodes.ts'
 import { type Failure, RequestRoute, type SessionOwners, type Step } from './route.ts'
-import { type Asked, askedOf, wayOf } from './where.ts'
+import { type Asked, askedOf, modelNamed, wayOf } from './where.ts'
 
 export interface FrontOptions {
   readonly nodes: () => Nodes
@@ -38,6 +38,8 @@ export interface FrontCounts {
 
 /** Nodes that have an answer only for others: tried elsewhere, and told as it is when nobody has a better one. */
 const PASSED_BY = [421, 429, 503]
+/** The same, of a start state or mixture that this gateway does not know: another node may. */
+const UNSURE = [...PASSED_BY, 404]
 
 const ALIVE_CHECK_MS = 1000
 
@@ -54,6 +56,8 @@ interface Exchange {
   readonly dialect: Dialect
   readonly signal: AbortSignal
 }
+
+type Asking = Pick<Step, 'mayTake'> & { readonly node: Pick<Step['node'], 'id' | 'url'> }
 
 /** One request on its way. */
 export class Passage {
@@ -87,13 +91,14 @@ export class Passage {
     if (way === 'operators') throw aboutOneNode(route)
     this.#counts.forwarded++
     if (way === 'every' && asked.session === null) return this.#askEvery()
+    if (way === 'any') return this.#askAny()
     return this.#askOne(asked)
   }
 
   async #askOne(asked: Asked): Promise<unknown> {
     const { nodes, ownerOf } = this.#options
     const tenant = this.#tenant
-    const model = modelNamed(this.#options.models, asked.model)
+    const { id: model, isSure } = modelNamed(this.#options.models, asked.model)
     const session = asked.session === null ? null : `${model}\0${tenant}\0${asked.session}`
     const isKnown = session === null || this.#owners.get(session) !== null
     // Without the database a guess: a wrong one is told where to go.
@@ -102,7 +107,7 @@ export class Passage {
     const route = new RequestRoute(nodes(), this.#owners, { model, session, prefix }, stored)
     let last: Refusal | null = null
     for (let step = route.next(); step !== null; step = route.next()) {
-      const answer = await this.#try(step, session !== null)
+      const answer = await this.#try(step, session !== null, isSure ? PASSED_BY : UNSURE)
       if (!('failure' in answer)) {
         route.answered(step)
         return this.#giveBack(answer.message, step)
@@ -116,14 +121,17 @@ export class Passage {
     return this.#sendRefusal(last)
   }
 
+  /** `isInSession`: what was lost may have been done. */
   async #try(
-    step: Step,
+    step: Asking,
     isInSession: boolean,
+    passedBy: readonly number[] = PASSED_BY,
   ): Promise<
     | { readonly message: IncomingMessage }
     | { readonly failure: Failure; readonly refusal: Refusal | null }
   > {
     const nodes = this.#options.nodes()
+    const { request } = this.#exchange
     const { id, url } = step.node
     let message: IncomingMessage
     const watched = this.#watch(id)
@@ -138,12 +146,12 @@ export class Passage {
       const { signal } = this.#exchange
       if (signal.aborted) throw signal.reason
       const isUnseen = thrown instanceof NotAnswered && thrown.isUnseen
-      if (!isUnseen && !this.#mayRepeat(isInSession)) throw lostInSession(id)
+      if (!isUnseen && !this.#mayRepeat(isInSession)) throw lost(id, request)
       return { failure: { kind: 'unavailable' }, refusal: null }
     }
     // From here on the node is watched as long as its answer comes.
     message.once('close', () => watched.end())
-    const isRefusal = PASSED_BY.includes(message.statusCode ?? 0)
+    const isRefusal = passedBy.includes(message.statusCode ?? 0)
     if (!isRefusal || message.headers[CODE_HEADER] === 'rate_limited') {
       nodes.welcome(id)
       return { message }
@@ -202,7 +210,7 @@ export class Passage {
     }
   }
 
-  async #giveBack(message: IncomingMessage, { node }: Step): Promise<unknown> {
+  async #giveBack(message: IncomingMessage, { node }: Asking): Promise<unknown> {
     const { reply, signal, dialect } = this.#exchange
     try {
       return await giveBack(message, node.id, reply)
@@ -212,6 +220,22 @@ export class Passage {
       endCutStream(reply, dialect, node.id, message.headers['content-type'])
       return reply
     }
+  }
+
+  /** Of what all nodes share: the first that takes anything. */
+  async #askAny(): Promise<unknown> {
+    const isChange = this.#exchange.request.method !== 'GET'
+    let last: Refusal | null = null
+    for (const node of this.#options.nodes().any()) {
+      const step = { node, mayTake: false }
+      const answer = await this.#try(step, isChange)
+      if (!('failure' in answer)) return this.#giveBack(answer.message, step)
+      if (answer.failure.kind === 'unavailable') this.#options.nodes().avoid(node.id)
+      last = answer.refusal ?? last
+      this.#counts.retried++
+    }
+    if (last === null) throw nobody(null)
+    return this.#sendRefusal(last)
   }
 
   /** What only one node knows of, nobody knows which: the first that does answers. */
@@ -265,23 +289,17 @@ async function refusalOf(message: IncomingMessage): Promise<Refusal> {
   return { status: message.statusCode ?? 502, headers: message.headers, body }
 }
 
-/** The model's own name, whatever the client calls it. Throws as a node would. */
-function modelNamed(models: ModelRegistry, name: string | null): string {
-  const { id } = models.get(name)
-  const known = models.list().map((entry) => entry.id)
-  // "model@state" is the model with a start state.
-  return known.includes(id) ? id : (known.find((one) => id.startsWith(`${one}@`)) ?? id)
-}
-
 function nobody(model: string | null): SkeinError {
   const what = model === null ? 'a request' : `model ${model}`
   return new SkeinError('model_not_loaded', `no node of the cluster takes ${what} just now; retry`)
 }
 
-function lostInSession(node: string): SkeinError {
+/** What it was about, by the beginning of its path; else a session. */
+function lost(node: string, { url }: FastifyRequest): SkeinError {
+  const where = /^\/v1\/(?:files|batches)/.exec(url)?.[0] ?? '/v1/sessions/ID'
   return new SkeinError(
     'model_not_loaded',
-    `node ${node} ended before it answered, and may have kept the turn: look at GET /v1/sessions/ID before you send it again`,
+    `node ${node} ended before it answered, and may have done it: look at GET ${where} before you send it again`,
   )
 }
 

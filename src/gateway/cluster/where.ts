@@ -2,7 +2,9 @@
  * What a request says about where it belongs: its model, its session, and how its prompt begins. It looks at bodies of every
  * dialect by the names of their fields and refuses nothing: a node says what is wrong with a request.
  */
+import type { ModelRegistry } from '../../api/models.ts'
 import type { Route } from '../../api/route.ts'
+import { startStateNames } from '../routing/start-state-names.ts'
 
 export interface Asked {
   /** As the client named it. */
@@ -16,8 +18,8 @@ export interface Asked {
 const BEGINNING = 1024
 
 /**
- * `here`: the gateway knows the answer itself. `node`: one node answers. `every`: some node knows of what is named, and only it
- * can tell. `operators`: about one node, which must be named.
+ * `here`: the gateway knows the answer itself. `node`: one node answers. `any`: it does not matter which. `every`: some node
+ * knows of what is named, and only it can tell. `operators`: about one node, which must be named.
  */
 export type Way = NonNullable<Route['inCluster']> | 'operators'
 
@@ -39,6 +41,28 @@ export function askedOf(
     model: textOf(fields.model) ?? textOf(query.model),
     session: ofPath ?? sessionOf(fields),
     beginning: beginningOf(fields),
+  }
+}
+
+export interface NamedModel {
+  /** The model's own name, whatever the client calls it. */
+  readonly id: string
+  /** False of a start state or mixture that is not at all nodes of the model: one of them may have it. */
+  readonly isSure: boolean
+}
+
+/** Throws as a node would. */
+export function modelNamed(models: ModelRegistry, name: string | null): NamedModel {
+  const all = models.list()
+  const modelOf = (id: string) => all.find((one) => one.id === id || one.aliases?.includes(id))
+  const [{ model, startState }] = startStateNames(name, (id) => modelOf(id) !== undefined)
+  try {
+    const { id } = models.get(name)
+    const found = startState === null ? undefined : modelOf(model ?? '')
+    return { id: found?.id ?? id, isSure: true }
+  } catch (error) {
+    if (startState === null) throw error
+    return { id: models.get(model).id, isSure: false }
   }
 }
 

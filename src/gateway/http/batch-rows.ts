@@ -21,6 +21,13 @@ import { failureOf, isWorthRetrying, publicError } from './errors.ts'
 import type { Limits } from './limits.ts'
 import { AJV_OPTIONS, sharedValidators } from './validators.ts'
 
+export interface BatchOptions {
+  /** Keeps files of requests and batches over them; absent: none are taken. */
+  readonly batches?: BatchStore
+  /** Answers the requests of batches. Absent: the models do. */
+  readonly batchRows?: RowRunner
+}
+
 interface RowOptions {
   readonly models: ModelRegistry
   readonly limits: Limits
@@ -32,12 +39,20 @@ interface RowOptions {
 /** Of a model's slots, what others than batches always find free. */
 const SPARED = 1 / 4
 
-/** Runs what the store has, from `start` until `stop`. */
-export function batchRunnerOf(store: BatchStore, options: RowOptions): BatchRunner {
+export function sparedSlots(slots: number): number {
+  return Math.floor(SPARED * slots)
+}
+
+/** Runs what the store has, from `start` until `stop`. Null without one. */
+export function batchRunnerOf(
+  { batches: store, batchRows }: BatchOptions,
+  options: RowOptions,
+): BatchRunner | null {
+  if (store === undefined) return null
   const { limits, logger } = options
   const bounds = { lines: limits.batchRequests, lineBytes: limits.batchLineBytes }
   const onError = (err: unknown) => logger?.error({ err }, 'a batch could not go on')
-  return new BatchRunner({ store, rows: new Rows(options), bounds, onError })
+  return new BatchRunner({ store, rows: batchRows ?? new Rows(options), bounds, onError })
 }
 
 interface Answering {
@@ -66,7 +81,7 @@ class Rows implements RowRunner {
       const { model } = body as { readonly model?: unknown }
       const { client } = this.#options.models.get(typeof model === 'string' ? model : null)
       const { waiting, freeSlots } = client.stats
-      const spared = Math.floor(SPARED * client.info.numSlots)
+      const spared = sparedSlots(client.info.numSlots)
       return running < client.info.numSlots - spared && waiting === 0 && freeSlots > spared
     } catch (error) {
       // A model that there is not, its answer says; one that loads is waited for.

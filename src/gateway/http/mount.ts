@@ -139,7 +139,7 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
   }
   if (route.takesForm === true) {
     app.register(async (scope) => {
-      parseForms(scope, context.limits)
+      parseForms(scope, context.limits, front !== null)
       scope.route({ ...options, bodyLimit: context.limits.fileBytes + FORM_BYTES })
     })
     return

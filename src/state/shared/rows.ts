@@ -229,10 +229,13 @@ export async function removeStale(on: Connection, ageMs: number): Promise<string
   return rows.flatMap(({ blob }) => blob ?? [])
 }
 
-/** Of these blobs those that states are in. */
+/** Of these blobs those that states are in, or files of batches. */
 export async function wanted(on: Connection, names: readonly string[]): Promise<Set<string>> {
-  const { rows } = await on.query<{ blob: string }>('select blob from state where blob = any($1)', [
-    names,
-  ])
+  const { rows } = await on.query<{ blob: string }>(
+    `select blob from state where blob = any($1)
+     union all select part->>'blob' from batch_file, jsonb_array_elements(parts) part
+       where part->>'blob' = any($1)`,
+    [names],
+  )
   return new Set(rows.map(({ blob }) => blob))
 }

@@ -1,4 +1,4 @@
-/** Removes what crashes have left: blobs that no state is in, and states that no session uses. */
+/** Removes what crashes have left: blobs that no state and no file is in, and states that no session uses. */
 import type { Database } from '../../cluster/database.ts'
 import { forgetOldMoves } from '../../cluster/moves.ts'
 import type { Blobs } from './blobs.ts'

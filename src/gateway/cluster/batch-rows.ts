@@ -1,0 +1,162 @@
+/**
+ * Requests of batches in a cluster: each goes to a node with room for it, this one among them, as a request of a member for the
+ * tenant. Whoever runs a batch needs no model. What a node has not answered is asked again, wherever there is room then.
+ */
+import { randomUUID } from 'node:crypto'
+import type { IncomingMessage } from 'node:http'
+import { text } from 'node:stream/consumers'
+import type { RowOutcome, RowRunner } from '../../api/batches/runner.ts'
+import type { ModelRegistry } from '../../api/models.ts'
+import { PRIORITIES } from '../../api/urgency.ts'
+import { CALLER_HEADER } from '../../cluster/member-seal.ts'
+import { ERROR_STATUS, isErrorCode, SkeinError } from '../../errors.ts'
+import type { CallerSeal } from '../access/caller-seal.ts'
+import { NO_LIMITS } from '../access/keys.ts'
+import { sparedSlots } from '../http/batch-rows.ts'
+import { isWorthRetrying } from '../http/errors.ts'
+import { Forwarder } from './forward.ts'
+import { CODE_HEADER } from './headers.ts'
+import type { ModelNode, Nodes } from './nodes.ts'
+import { modelNamed, type NamedModel } from './where.ts'
+
+interface ClusterRowOptions {
+  readonly nodes: () => Nodes
+  /** As gateways list them. */
+  readonly models: ModelRegistry
+  readonly seal: CallerSeal
+}
+
+const ALIVE_CHECK_MS = 1000
+
+export class ClusterRows implements RowRunner {
+  readonly #options: ClusterRowOptions
+  readonly #forwarder = new Forwarder()
+
+  constructor(options: ClusterRowOptions) {
+    this.#options = options
+  }
+
+  hasRoom(body: object): boolean {
+    return this.#nodesFor(body).length > 0
+  }
+
+  async run(
+    endpoint: string,
+    body: object,
+    tenant: string,
+    signal: AbortSignal,
+  ): Promise<RowOutcome> {
+    const requestId = randomUUID().replaceAll('-', '')
+    const row = { endpoint, body, tenant, requestId }
+    let outcome: RowOutcome | null = null
+    for (const node of this.#nodesFor(body)) {
+      outcome = outcomeOf(await this.#send(node, row, signal), requestId)
+      if (outcome.status !== 404) break
+    }
+    if (outcome === null) throw new SkeinError('queue_full', 'no node has room for it just now')
+    return outcome
+  }
+
+  close(): void {
+    this.#forwarder.close()
+  }
+
+  async #send(
+    { id, url }: Asked,
+    row: {
+      readonly endpoint: string
+      readonly body: object
+      readonly tenant: string
+      readonly requestId: string
+    },
+    signal: AbortSignal,
+  ): Promise<Answer> {
+    const { seal, nodes } = this.#options
+    const gone = new AbortController()
+    const timer = setInterval(() => {
+      if (!nodes().isAlive(id)) gone.abort()
+    }, ALIVE_CHECK_MS)
+    const leave = nodes().take(id)
+    try {
+      const message = await this.#forwarder.send(
+        url,
+        {
+          method: 'POST',
+          path: row.endpoint,
+          headers: {
+            'content-type': 'application/json',
+            'x-request-id': row.requestId,
+            [CALLER_HEADER]: seal.seal({ principal: principalOf(row), mayTake: true }),
+          },
+          body: Buffer.from(JSON.stringify(row.body)),
+        },
+        AbortSignal.any([signal, gone.signal]),
+      )
+      return { message, text: await text(message) }
+    } catch (error) {
+      nodes().avoid(id)
+      throw new SkeinError('model_not_loaded', `node ${id} did not answer`, { cause: error })
+    } finally {
+      clearInterval(timer)
+      leave()
+    }
+  }
+
+  /**
+   * Those of its model with room beside the slots that others always find free, the one with most first; of a model that is not
+   * here any one, which says so. What only some nodes know is asked of all of them, else the first is enough.
+   */
+  #nodesFor(body: object): readonly Asked[] {
+    const { model } = body as { readonly model?: unknown }
+    const { models } = this.#options
+    const nodes = this.#options.nodes()
+    let named: NamedModel
+    try {
+      named = modelNamed(models, typeof model === 'string' ? model : null)
+    } catch (error) {
+      const isAway = SkeinError.from(error).code === 'model_not_loaded'
+      return isAway ? [] : nodes.any().slice(0, 1)
+    }
+    const room = ({ slots, inFlight }: ModelNode) => slots - sparedSlots(slots) - inFlight
+    const free = nodes
+      .serving(named.id)
+      .filter((node) => !nodes.isAvoided(node.id) && room(node) > 0)
+    const sorted = free.toSorted((a, b) => room(b) - room(a))
+    return named.isSure ? sorted.slice(0, 1) : sorted
+  }
+}
+
+type Asked = Pick<ModelNode, 'id' | 'url'>
+
+interface Answer {
+  readonly message: IncomingMessage
+  readonly text: string
+}
+
+/** A key's limits are not looked at here. What a row says of its priority holds, else it comes behind others. */
+function principalOf({ tenant, body }: { readonly tenant: string; readonly body: object }) {
+  const { priority } = body as { readonly priority?: unknown }
+  const own = typeof priority === 'number' ? priority : PRIORITIES[0]
+  const limits = { ...NO_LIMITS, priority: own }
+  return { tenant, name: 'batch', role: 'user', limits, expiresAt: null } as const
+}
+
+/** Throws what another try may mend. */
+function outcomeOf({ message, text }: Answer, requestId: string): RowOutcome {
+  const { headers, statusCode = 502 } = message
+  // The session is on its way, or a server that closes refuses before any route is asked.
+  if (statusCode === 421 || statusCode === 503) throw passing()
+  const body = JSON.parse(text) as { readonly error?: { readonly code?: unknown } | null }
+  // One that took long had begun as a success.
+  const isLate = statusCode === 200 && body.error != null && !('object' in body)
+  const code = isLate ? body.error?.code : headers[CODE_HEADER]
+  const known = isErrorCode(code) ? code : null
+  if (known !== null && isWorthRetrying(new SkeinError(known, ''))) throw passing()
+  const status = isLate ? ERROR_STATUS[known ?? 'internal'] : statusCode
+  const warnings = headers.warnings
+  return { status, requestId, body, warnings: typeof warnings === 'string' ? warnings : null }
+}
+
+function passing(): SkeinError {
+  return new SkeinError('model_not_loaded', 'the node takes it no more, or not yet')
+}
