@@ -3,7 +3,7 @@
  * `--all` every page, light and dark, on a desk and on a phone, to look at. Wants `npm run build`, and a Chromium on PATH
  * or CHROMIUM_PATH.
  */
-import { spawn } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { mkdirSync, mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -19,12 +19,13 @@ const [folder = 'docs/images'] = positionals
 const DESK = { width: 1200, height: 750 }
 const PHONE = { width: 390, height: 844 }
 const PAGES = ['home', 'playground', 'translate', 'batch', 'models', 'workers', 'overview']
-PAGES.push('machines', 'requests', 'sessions', 'keys', 'api')
+PAGES.push('machines', 'requests', 'sessions', 'keys', 'api', 'docs', 'settings')
 /** Those that pages of docs/ show. */
 const COMMITTED = [
-  ...['home', 'models', 'overview', 'machines', 'workers', 'sessions', 'batch', 'playground'].map(
-    (page) => ({ page, name: page }),
-  ),
+  ...PAGES.filter((page) => !['translate', 'docs', 'settings'].includes(page)).map((page) => ({
+    page,
+    name: page,
+  })),
   { page: 'translate', name: 'translate', locale: 'zh-CN' },
   { page: 'playground', name: 'phone', viewport: PHONE, colorScheme: 'dark', hasTouch: true },
 ]
@@ -45,11 +46,16 @@ const SENTENCES = WHO.flatMap((who) => WHAT.map((what) => `${who} ${what}`))
 
 const scratch = mkdtempSync(join(tmpdir(), 'skein-pictures-'))
 const variables = { XDG_DATA_HOME: scratch, XDG_CACHE_HOME: scratch }
+const env = { ...process.env, ...variables }
+/** Keys for the page that lists them, and to look at all others with. */
+const addKey = (...words) =>
+  execFileSync(process.execPath, ['dist/cli/main.js', 'keys', 'add', ...words, '--json'], { env })
+const { secret } = JSON.parse(addKey('boss', '--role', 'admin'))
+addKey('grafana', '--role', 'operator', '--expires', '90d')
+addKey('alice', '--rpm', '60', '--tpm', '20000')
+addKey('translator', '--rows', '512', '--priority', '-1')
 const args = ['dist/cli/main.js', 'serve', 'demo', '--port', '0']
-const server = spawn(process.execPath, args, {
-  stdio: ['ignore', 'pipe', 'ignore'],
-  env: { ...process.env, ...variables },
-})
+const server = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'ignore'], env })
 const url = await new Promise((resolve, reject) => {
   createInterface({ input: server.stdout }).on('line', (line) => {
     const found = /^address +(\S+)/.exec(line)?.[1]
@@ -99,9 +105,16 @@ async function ask(page, question) {
   await answers.nth(before).locator('.answer[aria-busy=false]').waitFor()
 }
 
-function open({ viewport = DESK, colorScheme = 'light', locale = 'en-GB', hasTouch = false }) {
+async function open({
+  viewport = DESK,
+  colorScheme = 'light',
+  locale = 'en-GB',
+  hasTouch = false,
+}) {
   const options = { viewport, colorScheme, locale, hasTouch, serviceWorkers: 'block' }
-  return browser.newContext(options).then((context) => context.newPage())
+  const context = await browser.newContext(options)
+  await context.addInitScript((key) => sessionStorage.setItem('skein.key', key), secret)
+  return context.newPage()
 }
 
 async function take(picture) {

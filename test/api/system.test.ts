@@ -184,6 +184,7 @@ const PAGES = [
   '/',
   '/docs',
   '/docs/',
+  '/docs/*',
   '/browser',
   '/browser/*',
   '/sw.js',

@@ -10,12 +10,14 @@ import { hashOf, type Page, route } from './lib/router.ts'
 import { ModelsPage } from './models/models.tsx'
 import { ApiPage } from './pages/api.tsx'
 import { BatchPage } from './pages/batch.tsx'
+import { DocsPage } from './pages/docs.tsx'
 import { HomePage } from './pages/home.tsx'
 import { KeysPage } from './pages/keys.tsx'
 import { MachinesPage } from './pages/machines.tsx'
 import { OverviewPage } from './pages/overview.tsx'
 import { RequestsPage } from './pages/requests.tsx'
 import { SessionsPage } from './pages/sessions.tsx'
+import { SettingsPage } from './pages/settings.tsx'
 import { WorkersPage } from './pages/workers.tsx'
 import { Button, Field } from './parts/basics.tsx'
 import { ConfirmDialog, Dialog } from './parts/dialog.tsx'
@@ -36,6 +38,8 @@ const NAMES: Readonly<Record<Page, Text>> = {
   batch: 'Batch',
   requests: 'Requests',
   api: 'API',
+  docs: 'Docs',
+  settings: 'Settings',
 }
 
 const VIEWS: Readonly<Record<Page, () => JSX.Element>> = {
@@ -51,6 +55,8 @@ const VIEWS: Readonly<Record<Page, () => JSX.Element>> = {
   batch: BatchPage,
   requests: RequestsPage,
   api: ApiPage,
+  docs: DocsPage,
+  settings: SettingsPage,
 }
 
 export function App() {
@@ -85,6 +91,7 @@ const GROUPS: readonly Group[] = [
   { title: null, pages: ['home', 'playground', 'translate', 'batch'] },
   { title: 'Server', pages: ['models', 'workers', 'overview', 'machines', 'requests', 'sessions'] },
   { title: 'Access', pages: ['keys', 'api'] },
+  { title: 'More', pages: ['docs', 'settings'] },
 ]
 
 /** On a phone the others are behind "More". */

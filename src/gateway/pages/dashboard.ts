@@ -1,6 +1,6 @@
 /**
  * The dashboard's files: what the build left in `dist/web`, read once and served from memory, so that no path of a request
- * ever reaches the file system; the demo model, which the page of `/browser/` runs, is read when asked for. Needs no key, since the page holds nothing: each call it makes carries the user's.
+ * ever reaches the file system; the demo model, which the page of `/browser/` runs, and the pages of docs/ are read when asked for. Needs no key, since the page holds nothing: each call it makes carries the user's.
  */
 import { createHash } from 'node:crypto'
 import { createReadStream, existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
@@ -16,6 +16,7 @@ const FOLDERS = ['../../web', '../../../dist/web'].map((path) =>
 )
 
 const MODELS = fileURLToPath(new URL('../../../models', import.meta.url))
+const DOCS = fileURLToPath(new URL('../../../docs', import.meta.url))
 /** Of the page that runs a model in the browser. */
 const BROWSER_PAGE = '/browser/'
 const DEMO_FILES = ['demo.pth', 'demo.vocab.txt']
@@ -85,7 +86,7 @@ export function readWebFiles(folders: readonly string[] = FOLDERS): WebFiles {
         return [path.replace(/\/index\.html$/, '/'), readWebFile(file, path)] as const
       }),
   )
-  return built.has(BROWSER_PAGE) ? new Map([...built, ...demoFiles()]) : built
+  return new Map([...built, ...(built.has(BROWSER_PAGE) ? demoFiles() : []), ...docFiles()])
 }
 
 function demoFiles(): [path: string, file: WebFile][] {
@@ -102,6 +103,27 @@ function demoFiles(): [path: string, file: WebFile][] {
       const file = { headers, etag: `"${size}-${mtimeMs}"`, bytes: { path }, packed: null }
       return [`${BROWSER_PAGE}${basename(path)}`, file]
     })
+}
+
+/** For the dashboard's page of docs, in English and Chinese. */
+function docFiles(): [path: string, file: WebFile][] {
+  return ['', 'zh/'].flatMap((folder) => {
+    const place = join(DOCS, folder)
+    const names = existsSync(place) ? readdirSync(place).filter((name) => name.endsWith('.md')) : []
+    return names.map((name): [string, WebFile] => {
+      const { size, mtimeMs } = statSync(join(place, name))
+      const headers = {
+        ...HEADERS,
+        'content-type': 'text/markdown; charset=utf-8',
+        'cache-control': 'no-cache',
+      }
+      const bytes = { path: join(place, name) }
+      return [
+        `/docs/${folder}${name}`,
+        { headers, etag: `"${size}-${mtimeMs}"`, bytes, packed: null },
+      ]
+    })
+  })
 }
 
 function readWebFile(file: string, path: string): WebFile {
@@ -147,6 +169,7 @@ export function mountWeb(app: FastifyInstance, files: WebFiles): void {
     throw new SkeinError('not_found', 'no such file of the dashboard')
   }
   for (const path of API_PAGES) app.get(path, (_request, reply) => reply.redirect('/#/api'))
+  app.get('/docs/*', asset)
   app.get('/assets/*', asset)
   app.get('/browser', (_request, reply) => reply.redirect(BROWSER_PAGE, 308))
   app.get('/browser/*', asset)

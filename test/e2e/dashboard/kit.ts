@@ -52,6 +52,8 @@ export const PAGES = [
   'sessions',
   'keys',
   'api',
+  'docs',
+  'settings',
 ]
 
 /** Controls that a screen reader could not name, and ids that are there twice. */

@@ -107,6 +107,7 @@ export const CHAT = {
   'Calls {name}': '调用 {name}',
   'Write a message': '输入消息',
   'Enter sends, Shift+Enter begins a line': '回车发送，Shift+回车换行',
+  'Ctrl+Enter sends, Enter begins a line': 'Ctrl+回车发送，回车换行',
   'Add text files': '添加文本文件',
   '{name} is larger than 256 KB': '{name} 超过 256 KB',
   '{name} is not a text file': '{name} 不是文本文件',

@@ -14,9 +14,13 @@ export function t(text: Text, values: Readonly<Record<string, string | number>> 
   return template.replace(/\{(\w+)\}/g, (all, name: string) => String(values[name] ?? all))
 }
 
+export function setLanguage(value: Language): void {
+  language.value = value
+  localStorage.setItem(STORED, value)
+}
+
 export function toggleLanguage(): void {
-  language.value = language.value === 'en' ? 'zh' : 'en'
-  localStorage.setItem(STORED, language.value)
+  setLanguage(language.value === 'en' ? 'zh' : 'en')
 }
 
 export function followLanguage(): void {

@@ -14,6 +14,8 @@ export const PAGES = [
   'requests',
   'keys',
   'api',
+  'docs',
+  'settings',
 ] as const
 export type Page = (typeof PAGES)[number]
 

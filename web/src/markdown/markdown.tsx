@@ -9,8 +9,13 @@ import { CodeBlock } from './code-block.tsx'
 import { Maths } from './maths.tsx'
 import { decoded, type MathToken, parse, safeAddress } from './parse.ts'
 
-export function Markdown({ text }: { readonly text: string }) {
-  const tokens = parse(text).filter(({ type }) => type !== 'space' && type !== 'def')
+interface MarkdownProps {
+  readonly text: string
+  readonly isWrapped?: boolean
+}
+
+export function Markdown({ text, isWrapped = false }: MarkdownProps) {
+  const tokens = parse(text, isWrapped).filter(({ type }) => type !== 'space' && type !== 'def')
   const top = Math.min(...tokens.map(depthOf))
   return (
     <>

@@ -45,10 +45,13 @@ function mathsOf([raw, ...parts]: RegExpExecArray, isBlock: boolean): MathToken 
   return { type: 'maths', raw, text: text.trim(), isBlock }
 }
 
-const marked = new Marked({ gfm: true, breaks: true, extensions: [blockMaths, inlineMaths] })
+const extensions = [blockMaths, inlineMaths]
+const marked = new Marked({ gfm: true, breaks: true, extensions })
+const wrapped = new Marked({ gfm: true, extensions })
 
-export function parse(text: string): Token[] {
-  return marked.lexer(text)
+/** Wrapped, the ends of lines are blanks, as in a file; else they are meant. */
+export function parse(text: string, isWrapped = false): Token[] {
+  return (isWrapped ? wrapped : marked).lexer(text)
 }
 
 const NAMED: Readonly<Record<string, string>> = {

@@ -55,7 +55,7 @@ function Snippets({ choice }: { readonly choice: Choice | null }) {
 }
 
 /** What the key in use may do, and what of its limits is left. */
-function KeyFacts() {
+export function KeyFacts() {
   const own = useResource((signal) => call<OwnKey>('/v1/me', { signal }), [])
   if (own.error !== null) return <ErrorNote text={own.error} onRetry={own.refresh} />
   if (own.value === null) return <Loading />
@@ -156,7 +156,7 @@ function Routes() {
           {shown.length} · <a href="/openapi.json">/openapi.json</a>
         </small>
       </div>
-      <nav class="row" aria-label={t('Groups of routes')}>
+      <nav class="row groups" aria-label={t('Groups of routes')}>
         {groups.map(({ name }) => (
           <Button key={name} kind="chip" onClick={() => jumpTo(name)}>
             {name}

@@ -49,6 +49,7 @@ const PATHS = {
   docs: 'M3 2h6l4 4v8H3zM9 2v4h4',
   quantise: 'M2 2h12v12H2zM5 11V9M8 11V5M11 11V7',
   machines: 'M2 3h12v7H2zM8 10v3M5 13.500h6M5 6.500h.01',
+  settings: 'M2 4h8M13 4h1M2 8h2M7 8h7M2 12h7M12 12h2M11.500 2.500v3M5.500 6.500v3M10.500 10.500v3',
   panel: 'M2 3h12v10H2zM6 3v10',
   key: 'M6 6a3 3 0 1 0 0 4 3 3 0 0 0 0-4M7 8h7v2.500M11.500 8v2',
 } as const

@@ -15,9 +15,15 @@ export function loadMarkdown(): void {
   )
 }
 
-export function RichText({ text }: { readonly text: string }) {
+interface RichTextProps {
+  readonly text: string
+  /** The ends of its lines mean nothing. */
+  readonly isWrapped?: boolean
+}
+
+export function RichText({ text, isWrapped = false }: RichTextProps) {
   const { value: Reader } = reader
-  if (Reader !== null) return <Reader text={text} />
+  if (Reader !== null) return <Reader text={text} isWrapped={isWrapped} />
   loadMarkdown()
   return text === '' ? null : <p class="text">{text}</p>
 }

@@ -1,7 +1,8 @@
 /** The box to write in: for all conversations that are shown. Text files that are dropped on it become part of the message. */
 import { signal } from '@preact/signals'
 import { useState } from 'preact/hooks'
-import { t } from '../lib/i18n.ts'
+import { type Text, t } from '../lib/i18n.ts'
+import { type Sending, sending } from '../lib/preferences.ts'
 import { Button } from '../parts/basics.tsx'
 import { TextFilesButton } from '../parts/text-files.tsx'
 import { asQuoted, readTextFile } from './attachment.ts'
@@ -9,6 +10,11 @@ import { opening, panes } from './panes.ts'
 import { isSendingKey } from './sending-key.ts'
 
 const draft = signal('')
+/** Also in Settings. */
+export const SENDING_TEXTS: Readonly<Record<Sending, Text>> = {
+  enter: 'Enter sends, Shift+Enter begins a line',
+  'ctrl-enter': 'Ctrl+Enter sends, Enter begins a line',
+}
 const notice = signal<string | null>(null)
 
 export function Composer() {
@@ -72,7 +78,7 @@ export function Composer() {
       />
       <div class="composer-foot">
         <TextFilesButton onFiles={(files) => void attach(files)} />
-        <small class="composer-hint">{t('Enter sends, Shift+Enter begins a line')}</small>
+        <small class="composer-hint">{t(SENDING_TEXTS[sending.value])}</small>
         {isBusy ? (
           <Button
             icon="stop"
