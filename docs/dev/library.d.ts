@@ -66,6 +66,8 @@ export interface EngineChoice extends RunnerChoice, StateChoice {
     readonly startStates?: readonly StartStateFile[] | undefined;
     /** Absent: none, of a model that was not made for them. */
     readonly embeddings?: EmbeddingsChoice | undefined;
+    /** A file of EmbeddingRWKV's that scores the states of this model. */
+    readonly reranker?: string | undefined;
     /** Absent: g1. */
     readonly toolTemplate?: ToolTemplate | undefined;
 }

@@ -164,6 +164,7 @@ export function servePlan(settings: ServeSettings) {
       ...engineChoice({ ...args, model: entries[0]?.file }),
       ...stateChoice(args),
       embeddings: args.embeddings,
+      reranker: args.reranker,
       toolTemplate: args['tool-template'],
       cluster: clusterChoice(args),
       model,

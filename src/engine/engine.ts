@@ -11,8 +11,8 @@ import { SkeinError } from '../errors.ts'
 import type { Constraint } from '../grammar/constraint.ts'
 import { Matchers, type StartThread } from '../grammar/matchers.ts'
 import { MAX_TOP_LOGPROBS, type Runner } from '../model/runner.ts'
-import type { TokenBytes } from './answer/answer-text.ts'
-import { grammarTokens } from './answer/answer-text.ts'
+import { grammarTokens, type TokenBytes } from './answer/answer-text.ts'
+import { Ranking } from './answer/ranking.ts'
 import { Flights } from './flights.ts'
 import { StartStates } from './kept/start-states.ts'
 import { DEFAULT_LIMITS, type EngineLimits } from './limits.ts'
@@ -26,7 +26,7 @@ import type {
 } from './messages.ts'
 import { Outcomes } from './outcomes.ts'
 import { itlTargetOf, PrefillBudget } from './prefill-budget.ts'
-import { hasPenalties, Scheduler, tokensOf, usableSlots } from './scheduler.ts'
+import { mayForce, Scheduler, tokensOf, usableSlots } from './scheduler.ts'
 import { LiveRequest } from './sequence.ts'
 import { SlotPool } from './slots.ts'
 import { Speculation } from './speculation/speculation.ts'
@@ -68,7 +68,7 @@ export class Engine {
   ) {
     const given = { ...DEFAULT_LIMITS, ...limits }
     const { maxWaiting, maxPromptTokens, prefillChunk, itlTargetMs } = given
-    const { poisonFreedSlots, embeddings, embeddingHeads } = given
+    const { poisonFreedSlots, embeddings, embeddingHeads, reranker } = given
     this.#runner = runner
     this.#tokenBytes = tokenBytes
     const slots = new SlotPool(runner, usableSlots(runner), poisonFreedSlots)
@@ -101,6 +101,7 @@ export class Engine {
       this.#speculation,
       wake,
       embeddingHeads,
+      reranker === null ? null : new Ranking(this.#transfers, reranker),
     )
     const { numSlots } = this.#scheduler
     const { vocabSize } = runner.info
@@ -119,6 +120,7 @@ export class Engine {
       startStates,
       ...(embeddings === null ? {} : { embeddings }),
       ...(embeddingHeads.size === 0 ? {} : { embeddingTasks: [...embeddingHeads.keys()] }),
+      ...(reranker === null ? {} : { ranks: true as const }),
       toolTemplate: given.toolTemplate,
     }
   }
@@ -126,11 +128,11 @@ export class Engine {
   /** Puts a request at the end of the line. Throws invalid_request, too_large or queue_full, changing nothing. */
   submit(request: GenerateRequest): void {
     if (this.#failure !== null) throw this.#failure
-    const { numSlots, maxPromptTokens, maxWaiting, model, embeddingTasks } = this.info
+    const { numSlots, maxPromptTokens, maxWaiting, model, embeddingTasks, ranks } = this.info
     const { vocabSize } = model
     const maxTopLogprobs = Math.min(MAX_TOP_LOGPROBS, vocabSize)
     const hasSessions = this.#states !== null && this.#tokenBytes.encode !== undefined
-    const ofRequests = { maxPromptTokens, maxTopLogprobs, hasSessions, embeddingTasks }
+    const ofRequests = { maxPromptTokens, maxTopLogprobs, hasSessions, embeddingTasks, ranks }
     checkRequest(request, { vocabSize, numSlots, ...ofRequests })
     if (this.#outcomes.live.has(request.id)) {
       throw new SkeinError('invalid_request', `id ${request.id} is in use by a live request`)
@@ -387,11 +389,6 @@ export class Engine {
     this.#failure = error
     this.#outcomes.failAll(error)
   }
-}
-
-/** Tokens that nothing is drawn for have no log-probabilities, and count for no penalty. */
-function mayForce({ logprobs, sampling }: GenerateRequest): boolean {
-  return logprobs === null && !hasPenalties(sampling)
 }
 
 function closed(): SkeinError {

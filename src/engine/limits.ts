@@ -1,5 +1,7 @@
 /** What one engine may take on, and how it is to work. */
-import type { EmbeddingHead, EmbeddingTask, Pooling, ToolTemplate } from './messages.ts'
+import type { EmbeddingHeads } from './answer/embedding-sum.ts'
+import type { Reranker } from './answer/ranking.ts'
+import type { Pooling, ToolTemplate } from './messages.ts'
 import type { OpenProposer } from './speculation/proposer.ts'
 
 export interface EngineLimits {
@@ -20,11 +22,11 @@ export interface EngineLimits {
   readonly embeddings: Pooling | null
   /** Heads of a model that was trained for embeddings. */
   readonly embeddingHeads: EmbeddingHeads
+  /** Scores states; null: none is asked for. */
+  readonly reranker: Reranker | null
   /** Told to clients. */
   readonly toolTemplate: ToolTemplate
 }
-
-type EmbeddingHeads = ReadonlyMap<EmbeddingTask, EmbeddingHead>
 
 export const DEFAULT_LIMITS: EngineLimits = {
   maxWaiting: 1024,
@@ -36,5 +38,6 @@ export const DEFAULT_LIMITS: EngineLimits = {
   poisonFreedSlots: Boolean(process.env.SKEIN_DEBUG),
   embeddings: null,
   embeddingHeads: new Map(),
+  reranker: null,
   toolTemplate: 'g1',
 }

@@ -39,9 +39,6 @@ export type Pooling = 'last' | 'mean'
 /** What embeddings are for, by the heads of models that were trained to give them: to find, to compare, to sort. */
 export type EmbeddingTask = 'retr' | 'sts' | 'cls'
 
-/** A final hidden state [C] to an embedding [C]. */
-export type EmbeddingHead = (hidden: Float32Array) => Float32Array
-
 /** How the model was taught to read of tools and to call them. */
 export type ToolTemplate = 'g1' | 'vllm-rwkv'
 
@@ -73,6 +70,8 @@ export interface GenerateRequest {
   readonly embedding?: Pooling | undefined
   /** The head that the hidden state goes through; for models that have some. */
   readonly embeddingTask?: EmbeddingTask | undefined
+  /** A score of the prompt's last state instead of an answer, larger where more relevant; as an embedding, and not with one. */
+  readonly isRanked?: boolean | undefined
   /** A tuned start state to begin with instead of the model's own, by name. */
   readonly startState?: string | undefined
   /**
@@ -160,6 +159,7 @@ export type EngineEvent =
       readonly logprobs: readonly (TokenText | null)[] | null
       /** [C] when asked. */
       readonly embedding?: Float32Array
+      readonly score?: number
     }
   /** New text of choice `index`. Text is whole characters; a stop string is never part of it. */
   | {
@@ -344,6 +344,8 @@ export interface EngineInfo {
   readonly embeddings?: Pooling
   /** The heads of a model that was trained for embeddings. */
   readonly embeddingTasks?: readonly EmbeddingTask[]
+  /** There is a reranker, which scores states. */
+  readonly ranks?: true
   /** Absent: g1. */
   readonly toolTemplate?: ToolTemplate
 }

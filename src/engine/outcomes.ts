@@ -5,8 +5,12 @@
 import { assert, SkeinError } from '../errors.ts'
 import type { BatchRow, Drawn, Guesses, RowResult, Runner } from '../model/runner.ts'
 import type { TokenBytes } from './answer/answer-text.ts'
+import type { EmbeddingHeads } from './answer/embedding-sum.ts'
 import { logprobsOf, withBytes } from './answer/logprobs.ts'
-import type { EmbeddingHead, EmbeddingTask, EngineEvent, SessionPosition } from './messages.ts'
+import { leavesSome } from './answer/mask-bans.ts'
+import { notFinite } from './answer/not-finite.ts'
+import type { Ranking } from './answer/ranking.ts'
+import type { EngineEvent, SessionPosition } from './messages.ts'
 import type { PlannedRow, Scheduler } from './scheduler.ts'
 import type { LiveRequest, Sequence } from './sequence.ts'
 import type { Speculation } from './speculation/speculation.ts'
@@ -35,7 +39,9 @@ export class Outcomes {
   /** Of this step, and of what came since the last one. */
   #events: EngineEvent[] = []
 
-  readonly #embeddingHeads: ReadonlyMap<EmbeddingTask, EmbeddingHead>
+  readonly #embeddingHeads: EmbeddingHeads
+  /** Null where there is no reranker. */
+  readonly #ranking: Ranking | null
 
   /** `wake` is called when something came between steps that the next one has to deal with. */
   constructor(
@@ -45,8 +51,10 @@ export class Outcomes {
     states: States | null,
     speculation: Speculation,
     wake: () => void,
-    embeddingHeads: ReadonlyMap<EmbeddingTask, EmbeddingHead> = new Map(),
+    embeddingHeads: EmbeddingHeads = new Map(),
+    ranking: Ranking | null = null,
   ) {
+    this.#ranking = ranking
     this.#embeddingHeads = embeddingHeads
     this.#runner = runner
     this.#vocabSize = runner.info.vocabSize
@@ -156,17 +164,9 @@ export class Outcomes {
       this.#states?.drew(sequence)
     }
     if (forced.length > 0) this.#report(sequence)
-    if (sequence.finish !== null || this.#leavesSome(owner, matcher.mask)) return
+    if (sequence.finish !== null || leavesSome(owner.bias, matcher.mask)) return
     const message = 'the bans of the request leave no token that its grammar allows'
     this.fail(owner, new SkeinError('invalid_request', message, { param: 'banned_tokens' }))
-  }
-
-  #leavesSome({ bias }: LiveRequest, mask: Uint32Array): boolean {
-    const banned = [...(bias ?? [])].filter(([, value]) => value === -Infinity)
-    if (banned.length === 0) return true
-    const left = mask.slice()
-    for (const [token] of banned) left[token >> 5] = left[token >> 5]! & ~(1 << (token & 31))
-    return left.some((word) => word !== 0)
   }
 
   #acceptPrompt(planned: PlannedRow, logits: Float32Array | undefined): void {
@@ -176,8 +176,12 @@ export class Outcomes {
     // Else more of it is on its way; at a point nothing is.
     if (fedTo === owner.numFed) this.#states?.atPoint(owner)
     if (fedTo < owner.prompt.length) return
+    if (owner.request.isRanked === true) {
+      this.#rank(owner)
+      return
+    }
     const { id, seed, promptLogprobs: logprobs } = owner
-    const embedding = this.#embeddingOf(owner)
+    const embedding = owner.embedding?.through(this.#embeddingHeads, owner.request.embeddingTask)
     if (embedding?.every(Number.isFinite) === false) {
       this.fail(owner, notFinite('at the end of the prompt'))
       return
@@ -198,11 +202,21 @@ export class Outcomes {
     }
   }
 
-  #embeddingOf({ embedding, request }: LiveRequest): Float32Array | undefined {
-    const { embeddingTask: task } = request
-    const head = task === undefined ? undefined : this.#embeddingHeads.get(task)
-    const hidden = embedding?.mean()
-    return hidden === undefined || head === undefined ? hidden : head(hidden)
+  /** It leaves the scheduler at once; its events come with the score. */
+  #rank(owner: LiveRequest): void {
+    const { id, seed, sequences } = owner
+    const [sequence] = sequences
+    assert(this.#ranking !== null && sequence !== undefined, 'a score without a reranker')
+    sequence.endAtLength()
+    const isWanted = () => this.live.get(id) === owner
+    this.#ranking.rank(sequence, isWanted, (score) => {
+      if (Number.isFinite(score)) {
+        this.#events.push({ type: 'prompt', id, seed, logprobs: null, score })
+        this.#finish(sequence, null)
+      } else this.fail(owner, notFinite('of the reranker'))
+      this.#wake()
+    })
+    this.#scheduler.remove(owner)
   }
 
   /** The prompt was read once, into the first choice's slot. This runs before that slot is stepped or freed. */
@@ -379,11 +393,4 @@ export class Outcomes {
     this.counters.failed++
     this.#events.push({ type: 'error', id: live.id, error: error.toShape() })
   }
-}
-
-function notFinite(where: string): SkeinError {
-  return new SkeinError(
-    'kernel_failed',
-    `the model's output was not finite ${where}; the answer was dropped. Other requests are not affected`,
-  )
 }

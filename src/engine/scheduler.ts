@@ -15,7 +15,7 @@ import { assert } from '../errors.ts'
 import type { BatchRow, Blend, Runner } from '../model/runner.ts'
 import { Preempted, Preemption } from './fairness/preemption.ts'
 import { type Queued, WaitingLine } from './fairness/waiting-line.ts'
-import type { SamplingParams } from './messages.ts'
+import type { GenerateRequest, SamplingParams } from './messages.ts'
 import { answerShare, promptShare } from './microbatches.ts'
 import type { PrefillBudget } from './prefill-budget.ts'
 import type { LiveRequest, Mixture, Sequence, Start } from './sequence.ts'
@@ -342,4 +342,9 @@ const NO_TOKENS = new Int32Array(0)
 export function hasPenalties(sampling: SamplingParams): boolean {
   const { presencePenalty, frequencyPenalty, repetitionPenalty } = sampling
   return presencePenalty !== 0 || frequencyPenalty !== 0 || repetitionPenalty !== 1
+}
+
+/** Tokens that nothing is drawn for have no log-probabilities, and count for no penalty. */
+export function mayForce({ logprobs, sampling }: GenerateRequest): boolean {
+  return logprobs === null && !hasPenalties(sampling)
 }

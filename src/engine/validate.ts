@@ -25,6 +25,8 @@ export interface RequestLimits {
   readonly hasSessions: boolean
   /** Heads for embeddings. */
   readonly embeddingTasks?: readonly EmbeddingTask[] | undefined
+  /** There is a reranker. */
+  readonly ranks?: true | undefined
 }
 
 /** Throws invalid_request or too_large. */
@@ -41,6 +43,11 @@ export function checkRequest(request: GenerateRequest, limits: RequestLimits): v
   checkCounts(request, limits)
   if (request.mixture !== undefined) checkMixture(request, request.mixture, limits)
   if (request.embedding !== undefined) checkEmbedding(request, limits)
+  if (request.isRanked === true) {
+    demand(limits.ranks === true, 'isRanked', 'needs a model with a reranker')
+    demand(request.embedding === undefined, 'isRanked', 'goes with no embedding')
+    checkReadOnly(request, 'isRanked')
+  }
   checkSampling(request.sampling, limits.vocabSize)
   checkStops(request)
   if (request.constraint !== undefined) checkConstraint(request.constraint, 'schema')
@@ -114,13 +121,20 @@ function checkCounts(request: GenerateRequest, limits: RequestLimits): void {
 
 /** It is all that the request asks for, and each of its tokens is read here. */
 function checkEmbedding(request: GenerateRequest, { embeddingTasks = [] }: RequestLimits): void {
-  const { n, maxTokens, promptLogprobs, session, mixture, cache, embeddingTask: task } = request
+  const { embeddingTask: task } = request
   const isHere = task === undefined || embeddingTasks.includes(task)
   demand(isHere, 'embeddingTask', `is no head of this model, which has [${embeddingTasks}]`)
-  demand(n === 1 && maxTokens === 0, 'embedding', 'needs n 1 and maxTokens 0')
+  checkReadOnly(request, 'embedding')
+}
+
+function checkReadOnly(
+  { n, maxTokens, promptLogprobs, session, mixture, cache }: GenerateRequest,
+  what: string,
+): void {
+  demand(n === 1 && maxTokens === 0, what, 'needs n 1 and maxTokens 0')
   const isAlone = promptLogprobs === null && session === undefined && mixture === undefined
-  demand(isAlone, 'embedding', 'goes with no scores, session or mixture')
-  demand(cache === 'no-store', 'embedding', "needs cache 'no-store'")
+  demand(isAlone, what, 'goes with no scores, session or mixture')
+  demand(cache === 'no-store', what, "needs cache 'no-store'")
 }
 
 function checkMixture(

@@ -12,14 +12,13 @@ import { Supervisor, type SupervisorOptions } from '../gateway/fleet/supervisor.
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
 import { checkModelFile, loadTokenizer, vocabularyPath } from './checkpoints/open-model.ts'
 import { DEVICES_TAKEN, type DeviceChoice, parseDevice, WKV_CHOICES } from './device-choice.ts'
-import { TOOL_TEMPLATE_CHOICES } from './load.ts'
-import { type EngineChoice, QUANT_CHOICES } from './model-choice.ts'
+import { type EngineChoice, QUANT_CHOICES, TOOL_TEMPLATE_CHOICES } from './model-choice.ts'
 
 /** What every worker gets unless it is told otherwise. */
 type WorkerDefaults = Omit<EngineChoice, 'model'>
 
 interface LauncherOptions {
-  /** Adapters among them belong to `adaptedFile` alone. */
+  /** Adapters and the reranker among them belong to `adaptedFile` alone. */
   readonly defaults: WorkerDefaults
   readonly adaptedFile: string | null
   readonly logger: Logger
@@ -74,6 +73,7 @@ export function engineChoiceOf(
       vocab,
     }),
     ...(adaptedFile === file && adapters === undefined ? {} : { adapters }),
+    ...(adaptedFile === file ? {} : { reranker: undefined }),
     ...(defaults.cluster === undefined
       ? {}
       : { cluster: { ...defaults.cluster, model: id, aliases: spec.aliases } }),

@@ -11,7 +11,6 @@ import { Engine } from '../engine/engine.ts'
 import { identityOf } from '../engine/kept/identity.ts'
 import { isWithoutDisk, LateStore } from '../engine/kept/late-store.ts'
 import { DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS, type EngineLimits } from '../engine/limits.ts'
-import type { ToolTemplate } from '../engine/messages.ts'
 import { openLookup } from '../engine/speculation/lookup.ts'
 import type { OpenProposer } from '../engine/speculation/proposer.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../engine/states.ts'
@@ -24,8 +23,10 @@ import {
   rwkv7Dimensions,
 } from '../model/formats/describe.ts'
 import { fingerprint } from '../model/formats/fingerprint.ts'
+import { rerankerParts } from '../model/formats/native-names.ts'
 import { readEmbeddingHeads } from '../model/run/embedding-heads.ts'
 import { ModelRunner } from '../model/run/model-runner.ts'
+import { type Reranker, rerankerOver } from '../model/run/reranker.ts'
 import { sparesOf } from '../model/run/speculate-choice.ts'
 import type { WarmUp } from '../model/run/warm-up.ts'
 import type { Runner } from '../model/runner.ts'
@@ -43,8 +44,6 @@ import { checkModelFile, loadTokenizer, openModel } from './checkpoints/open-mod
 import { prepareDevice } from './device-choice.ts'
 import type { ClusterChoice, EngineChoice, QuantChoice, RunnerChoice } from './model-choice.ts'
 import { placeModel } from './placement.ts'
-
-export const TOOL_TEMPLATE_CHOICES = ['g1', 'vllm-rwkv'] as const satisfies readonly ToolTemplate[]
 
 /** Share of free memory that cached prefixes may take when it is ours to choose, and its limit. */
 const PREFIX_MEMORY_SHARE = 0.1
@@ -108,10 +107,13 @@ export async function loadEngine(
   const startStates = openStartStates(choice)
   const limits = { ...limitsOf(choice), ...embeddingsOf(choice) }
   await prepareDevice(choice)
-  const runner = loadRunner(choice, onProgress, warmUp)
+  // Before the model, which takes the memory that is left.
+  const reranker = choice.reranker === undefined ? null : openReranker(choice, choice.reranker)
+  const runner = loadBeside(reranker, choice, onProgress, warmUp)
   try {
+    const given = { ...limits, reranker }
     return {
-      engine: await engineOver(runner, choice, limits, tokenizer, startStates, warmUp),
+      engine: await engineOver(runner, choice, given, tokenizer, startStates, warmUp),
       tokenizer,
     }
   } catch (error) {
@@ -171,6 +173,39 @@ function openStartStates({ model, startStates = [] }: EngineChoice) {
     return startStates.map(({ name, path }) => ({ name, state: openTunedState(path, shape) }))
   } finally {
     checkpoint.close()
+  }
+}
+
+/** The reranker goes with the model. */
+function loadBeside(
+  reranker: Reranker | null,
+  ...given: Parameters<typeof loadRunner>
+): ModelRunner {
+  try {
+    const runner = loadRunner(...given)
+    if (reranker !== null) runner.keep(reranker)
+    return runner
+  } catch (error) {
+    reranker?.dispose()
+    throw error
+  }
+}
+
+/** On the device of the model whose states it reads; of several, the last. */
+function openReranker(choice: EngineChoice, path: string): Reranker {
+  const { ppDevices = [], device = ppDevices.at(-1) } = choice
+  const place = { ...choice, device, ppDevices: [], slots: 1, maxTokens: 2, speculate: undefined }
+  const opened = [openCheckpoint(choice.model)]
+  try {
+    const { layers, channels, heads, headSize } = rwkv7Dimensions(opened[0]!)
+    const checkpoint = openCheckpoint(path)
+    opened.push(checkpoint)
+    const { model: own, head } = rerankerParts(checkpoint)
+    const { model, backend, size } = placeModel(own, place, {})
+    const runner = new ModelRunner(model, backend, { ...size, fingerprint: '' })
+    return rerankerOver(runner, head, { layers, channels, heads, headSize }, path)
+  } finally {
+    for (const one of opened) one.close()
   }
 }
 

@@ -87,6 +87,8 @@ export interface EngineChoice extends RunnerChoice, StateChoice {
   readonly startStates?: readonly StartStateFile[] | undefined
   /** Absent: none, of a model that was not made for them. */
   readonly embeddings?: EmbeddingsChoice | undefined
+  /** A file of EmbeddingRWKV's that scores the states of this model. */
+  readonly reranker?: string | undefined
   /** Absent: g1. */
   readonly toolTemplate?: ToolTemplate | undefined
 }
@@ -95,3 +97,5 @@ export interface EngineChoice extends RunnerChoice, StateChoice {
 export const EMBEDDINGS_CHOICES = ['off', 'last', 'mean'] as const
 
 export type EmbeddingsChoice = (typeof EMBEDDINGS_CHOICES)[number]
+
+export const TOOL_TEMPLATE_CHOICES = ['g1', 'vllm-rwkv'] as const satisfies readonly ToolTemplate[]

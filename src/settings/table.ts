@@ -4,9 +4,8 @@
  * are made from the rows.
  */
 import { WKV_CHOICES } from '../host/device-choice.ts'
-import { TOOL_TEMPLATE_CHOICES } from '../host/load.ts'
 import { LOG_LEVELS } from '../host/log.ts'
-import { EMBEDDINGS_CHOICES, QUANT_CHOICES } from '../host/model-choice.ts'
+import { EMBEDDINGS_CHOICES, QUANT_CHOICES, TOOL_TEMPLATE_CHOICES } from '../host/model-choice.ts'
 import { SPECULATE_CHOICES } from '../model/run/speculate-choice.ts'
 import {
   choice,
@@ -71,6 +70,7 @@ const MODEL = {
     'Embeddings of a model that was not trained to give them: off, or its final hidden state after the last token (last) or as the mean over all (mean)',
     { default: 'off' },
   ),
+  reranker: path('A file of EmbeddingRWKV that scores the states of the model, for /v1/rerank'),
   'tool-template': choice(TOOL_TEMPLATE_CHOICES)(
     'How the model was taught to read of tools and to call them: as G1 models (g1), or in Markdown (vllm-rwkv)',
     { default: 'g1' },

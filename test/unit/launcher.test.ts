@@ -29,15 +29,20 @@ function choiceOf(
   return engineChoiceOf(launch, { defaults, adaptedFile })
 }
 
-const SERVER = { device: 'cpu', slots: 8, quant: 'file', adapters: [{ path: 'a.pth' }] } as const
+const SERVER = {
+  ...{ device: 'cpu', slots: 8, quant: 'file' },
+  adapters: [{ path: 'a.pth' }],
+  reranker: 'r.pth',
+} as const
 
-test('what is not said is as the server was told; adapters are the first model’s alone', () => {
+test('what is not said is as the server was told; adapters and a reranker are the first model’s alone', () => {
   const base = { model: '/m/goose.pth', startStates: [] }
   expect(choiceOf({}, { defaults: SERVER, adaptedFile: '/m/goose.pth' })).toEqual({
     ...SERVER,
     ...base,
   })
-  expect(choiceOf({}, { defaults: SERVER, adaptedFile: '/m/x.pth' }).adapters).toBeUndefined()
+  const other = choiceOf({}, { defaults: SERVER, adaptedFile: '/m/x.pth' })
+  expect([other.adapters, other.reranker]).toEqual([undefined, undefined])
   const adapters = [{ path: '/m/b.pth', scale: 0.5 }]
   expect(choiceOf({}, { defaults: SERVER, adaptedFile: '/m/goose.pth', adapters })).toMatchObject({
     adapters,
@@ -119,6 +124,7 @@ test.each([
   [{ _: ['demo', 'a=demo'], 'model-name': 'x' }, '--model-name is for a server of one model'],
   [{ _: ['a=demo'], 'model-name': 'x' }, 'both name the model'],
   [{ _: ['demo', 'b=demo'], lora: 'x.pth' }, '--lora is for a server of one model'],
+  [{ _: ['demo', 'b=demo'], reranker: 'x.pth' }, '--reranker is for a server of one model'],
   [{ host: '0.0.0.0', gpus: '0' }, '--gpus needs a model'],
   [{ gpus: '0,0' }, 'names one twice'],
   [{ gpus: '0,1', 'pp-devices': '0,1' }, '--gpus and --pp-devices exclude each other'],

@@ -1,15 +1,19 @@
 /**
  * POST /v1/rerank, in the form of Jina and Cohere as vLLM has it: documents in the order of how near they are to a query, by
- * the cosine of their embeddings.
+ * the model's reranker where it has one, else by the cosine of their embeddings.
  */
 import Type, { type Static } from 'typebox'
+import type { GenerateRequest } from '../../engine/messages.ts'
+import { assert } from '../../errors.ts'
+import { runAll } from '../answers.ts'
 import { encodePrompts } from '../encode.ts'
 import { checkFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
+import type { ServedModel } from '../models.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
 import { urgencyFields } from '../urgency.ts'
-import { checkEmbeds, dot, embedAll } from './vectors.ts'
+import { checkEmbeds, dot, embedAll, ended, READ_ONLY } from './vectors.ts'
 
 const PATHS = ['/v1/rerank', '/rerank', '/v2/rerank']
 
@@ -47,19 +51,18 @@ export function rerankRoutes(limits: RequestLimits): Route[] {
   return PATHS.map((path) => post(path, 'Documents by how near they are to a query', body, handle))
 }
 
-async function ranked(call: Call<Static<ReturnType<typeof rerankBody>>>): Promise<object> {
+type RerankCall = Call<Static<ReturnType<typeof rerankBody>>>
+
+async function ranked(call: RerankCall): Promise<object> {
   const { query, documents, top_n, return_documents } = call.body
   const model = call.models.get(call.body.model)
-  checkEmbeds(model)
   const texts = documents.map((one) => (typeof one === 'string' ? one : one.text))
-  const paramOf = (i: number) => (i === 0 ? 'query' : `documents[${i - 1}]`)
-  const tokens = await encodePrompts(model, [query, ...texts], paramOf, call.signal)
-  const { vectors, numTokens } = await embedAll(model, tokens, null, call)
-  const [asked, ...others] = vectors
-  const results = others.map((vector, index) => ({
+  const score = model.client.info.ranks === true ? byStates : byVectors
+  const { scores, numTokens } = await score(model, query, texts, call)
+  const results = scores.map((relevance_score, index) => ({
     index,
     ...(return_documents === false ? {} : { document: { text: texts[index]! } }),
-    relevance_score: dot(asked!, vector),
+    relevance_score,
   }))
   results.sort((a, b) => b.relevance_score - a.relevance_score)
   return {
@@ -69,4 +72,51 @@ async function ranked(call: Call<Static<ReturnType<typeof rerankBody>>>): Promis
     // 0 is vLLM's word for all.
     results: results.slice(0, top_n || results.length),
   }
+}
+
+interface Scores {
+  /** Of each document. */
+  readonly scores: readonly number[]
+  readonly numTokens: number
+}
+
+async function byVectors(
+  model: ServedModel,
+  query: string,
+  texts: readonly string[],
+  call: RerankCall,
+): Promise<Scores> {
+  checkEmbeds(model)
+  const paramOf = (i: number) => (i === 0 ? 'query' : `documents[${i - 1}]`)
+  const tokens = await encodePrompts(model, [query, ...texts], paramOf, call.signal)
+  const { vectors, numTokens } = await embedAll(model, tokens, null, call)
+  const [asked, ...others] = vectors
+  return { scores: others.map((vector) => dot(asked!, vector)), numTokens }
+}
+
+/** The probability that the reranker gives each document, which it reads with the query. */
+async function byStates(
+  model: ServedModel,
+  query: string,
+  texts: readonly string[],
+  { id, tenant, signal }: RerankCall,
+): Promise<Scores> {
+  const pairs = texts.map((text) => pairOf(query, text))
+  const tokens = await encodePrompts(model, pairs, (i) => `documents[${i}]`, signal)
+  const prompts = tokens.map(ended)
+  const requests = prompts.map((prompt, i): GenerateRequest => {
+    return { ...READ_ONLY, id: `rank-${id}-${i}`, tenant, prompt, isRanked: true }
+  })
+  const scores: number[] = []
+  for await (const { prompt, event } of runAll(model.client, requests, signal)) {
+    if (event.type !== 'prompt') continue
+    assert(event.score !== undefined, 'the engine gave no score')
+    scores[prompt] = 1 / (1 + Math.exp(-event.score))
+  }
+  return { scores, numTokens: prompts.reduce((sum, { length }) => sum + length, 0) }
+}
+
+/** As EmbeddingRWKV's rerankers were trained to read them. */
+function pairOf(query: string, document: string): string {
+  return `Instruct: Given a query, retrieve documents that answer the query\nDocument: ${document}\nQuery: ${query}`
 }

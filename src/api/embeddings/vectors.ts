@@ -56,7 +56,7 @@ export async function embedAll(
 /** Models of embeddings were trained with a token of their own behind each text. */
 const END = 65_535
 
-function ended(text: Int32Array): Int32Array {
+export function ended(text: Int32Array): Int32Array {
   if (text.at(-1) === END) return text
   const whole = new Int32Array(text.length + 1)
   whole.set(text)
@@ -64,7 +64,8 @@ function ended(text: Int32Array): Int32Array {
   return whole
 }
 
-const READ_ONLY = {
+/** Of requests that are read and not answered. */
+export const READ_ONLY = {
   n: 1,
   maxTokens: 0,
   sampling: PLAIN_SAMPLING,

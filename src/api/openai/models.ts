@@ -63,6 +63,7 @@ function describe({ id, root, created, state, client }: Named, limits: RequestLi
     num_slots: info.numSlots,
     embeddings:
       info.embeddings === undefined ? null : embeddingsOf(info.embeddings, info.embeddingTasks),
+    ...(info.ranks === true ? { reranker: true } : {}),
     limits: { max_prompt_tokens: info.maxPromptTokens, ...wireLimits(limits) },
   }
 }

@@ -1,5 +1,9 @@
 /** Hidden states of a prompt on their way to one embedding. They are added in the order of the tokens, however they came. */
 import { assert } from '../../errors.ts'
+import type { EmbeddingTask } from '../messages.ts'
+
+/** A final hidden state [C] to an embedding [C], by what it is for. */
+export type EmbeddingHeads = ReadonlyMap<EmbeddingTask, (hidden: Float32Array) => Float32Array>
 
 export class EmbeddingSum {
   /** [C] */
@@ -17,5 +21,11 @@ export class EmbeddingSum {
   mean(): Float32Array {
     assert(this.#count > 0, 'an embedding without hidden states')
     return Float32Array.from(this.#sum, (value) => value / this.#count)
+  }
+
+  /** The mean, or what a head makes of it. */
+  through(heads: EmbeddingHeads, task: EmbeddingTask | undefined): Float32Array {
+    const head = task === undefined ? undefined : heads.get(task)
+    return head === undefined ? this.mean() : head(this.mean())
   }
 }

@@ -6,6 +6,7 @@
 import { BYTES_PER_ELEMENT } from '../../backend/half.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './format.ts'
+import { isReranker } from './native-names.ts'
 import {
   BONUS,
   BONUS_ALIAS,
@@ -35,6 +36,7 @@ export type Architecture =
   | 'rwkv4'
   | 'hybrid'
   | 'state'
+  | 'reranker'
   | 'lora'
   | 'unknown'
 
@@ -152,6 +154,8 @@ const ARCHITECTURE_PHRASES: Readonly<Record<Architecture, string>> = {
   rwkv4: 'an RWKV-4 model',
   hybrid:
     'a hybrid of RWKV and attention (self_attn), whose cache grows with the text, and states here have one size',
+  reranker:
+    'a reranker, which reads the states of another model; give it as --reranker beside that',
   state: 'a tuned initial state (time_state), not a model',
   lora: 'a LoRA adapter, not a model',
   unknown: 'tensors that are no known RWKV model',
@@ -160,6 +164,7 @@ const ARCHITECTURE_PHRASES: Readonly<Record<Architecture, string>> = {
 function detectArchitecture(tensors: Tensors): Architecture {
   const names = [...tensors.keys()]
   const has = (pattern: RegExp) => names.some((name) => pattern.test(name))
+  if (isReranker(tensors)) return 'reranker'
   if (has(/\.lora_[AB]$|\.bone$/)) return 'lora'
   if (has(/\.self_attn\./)) return 'hybrid'
   if (has(/\.att\.r_k$/)) {

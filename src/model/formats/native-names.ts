@@ -1,10 +1,11 @@
 /**
  * Checkpoints whose tensors go by other names than RWKV's own, shown under the native ones: web-rwkv's `.st` files
  * (RWKV-6 renamed; low-rank factors transposed), the Hugging Face names of the fla library, and models of embeddings, whose
- * backbone is below `rwkv.`. Which it is follows from
+ * backbone is below `rwkv.`, and their rerankers. Which it is follows from
  * the names and shapes, never from the file's name. What has no native name keeps its own, for `describe.ts` to report.
  */
 
+import { SkeinError } from '../../errors.ts'
 import { corrupt, quote } from './byte-source.ts'
 import { renamed, sliced, Transposer } from './entry-views.ts'
 import type { Checkpoint, TensorEntry } from './format.ts'
@@ -115,4 +116,47 @@ const VIEWS: Readonly<Record<'fla' | 'web-rwkv' | 'rwkv-emb', EntryView>> = {
   fla: flaEntries,
   'web-rwkv': webRwkvEntries,
   'rwkv-emb': embeddingEntries,
+}
+
+const RERANKER = 'reranker.'
+/** The published name of the embedding of its only token. */
+const RERANKER_TOKEN = 'token.weight'
+
+export function isReranker(tensors: Checkpoint['tensors']): boolean {
+  return tensors.has(`${RERANKER}blocks.0.att.r_k`)
+}
+
+export interface RerankerParts {
+  /** RWKV-7 of one token. */
+  readonly model: Checkpoint
+  /** `0.weight` [D, C], `0.bias` [D], `2.weight` [1, D] */
+  readonly head: ReadonlyMap<string, TensorEntry>
+}
+
+/**
+ * A reranker of EmbeddingRWKV: all tensors are below `reranker.`, among them a whole RWKV-7 whose only token reads the states of
+ * another model, and a small network behind it. The model is shown as any other's, the network apart.
+ */
+export function rerankerParts(checkpoint: Checkpoint): RerankerParts {
+  const { path, tensors } = checkpoint
+  if (!isReranker(tensors)) {
+    const message = `${path} is no reranker: it has no tensors below "${RERANKER}"; give the file of EmbeddingRWKV's that is called so`
+    throw new SkeinError('unsupported_weights', message, { param: 'reranker' })
+  }
+  const model = new Map<string, TensorEntry>()
+  const head = new Map<string, TensorEntry>()
+  for (const entry of tensors.values()) {
+    if (!entry.name.startsWith(RERANKER)) continue
+    const name = entry.name.slice(RERANKER.length)
+    const part = /^head\.(.+)$/.exec(name)?.[1]
+    if (part !== undefined) head.set(part, renamed(entry, entry.name))
+    else {
+      const own = name === RERANKER_TOKEN ? 'emb.weight' : name
+      model.set(own, renamed(entry, own))
+    }
+  }
+  // It draws nothing, and has no other matrix of that shape.
+  const token = model.get('emb.weight')
+  if (token !== undefined) model.set('head.weight', renamed(token, 'head.weight'))
+  return { model: { ...checkpoint, tensors: model }, head }
 }

@@ -58,6 +58,8 @@ export class ModelRunner implements Runner {
   readonly #logits: Tensor
   readonly #program: Program
   readonly #flights: FlightQueue
+  /** What goes when it goes. */
+  readonly #companions: { dispose(): void }[] = []
   /** Holds the state before any token where that is not zero; no row names it. */
   readonly #startSlot: number | null
 
@@ -181,8 +183,14 @@ export class ModelRunner implements Runner {
     return this.numSlots + spare
   }
 
+  /** To be disposed of with this runner. */
+  keep(companion: { dispose(): void }): void {
+    this.#companions.push(companion)
+  }
+
   dispose(): void {
     this.#program.dispose()
     this.#backend.dispose()
+    for (const companion of this.#companions) companion.dispose()
   }
 }

@@ -1,0 +1,78 @@
+/**
+ * How relevant a document is to a query, by the state in which another model has left both: EmbeddingRWKV's reranker reads
+ * its one token in that state, and a small network makes a number of what comes out. It has no token before that one.
+ */
+import { SkeinError } from '../../errors.ts'
+import type { TensorEntry } from '../formats/format.ts'
+import { readFloats } from '../formats/tensor-values.ts'
+import type { Runner, StateData, StateShape } from '../runner.ts'
+
+/** Takes the state of another model; the number has no bounds. */
+export interface Reranker {
+  score(state: StateData): number
+  dispose(): void
+}
+
+/** The runner is the reranker's from here on, and disposed of if this throws. */
+export function rerankerOver(
+  runner: Runner,
+  ...rest: [tensors: ReadonlyMap<string, TensorEntry>, of: StateShape, path: string]
+): Reranker {
+  try {
+    return made(runner, ...rest)
+  } catch (error) {
+    runner.dispose()
+    throw error
+  }
+}
+
+function made(
+  runner: Runner,
+  tensors: ReadonlyMap<string, TensorEntry>,
+  of: StateShape,
+  path: string,
+): Reranker {
+  const { stateShape } = runner.info
+  if (JSON.stringify(stateShape) !== JSON.stringify(of)) {
+    const said = ({ layers, channels, heads }: StateShape) =>
+      `${layers} layers of ${channels} channels in ${heads} heads`
+    const message = `${path} reads states of ${said(stateShape)}, and the model has ${said(of)}; give the reranker that was trained with it`
+    throw new SkeinError('unsupported_weights', message, { param: 'reranker' })
+  }
+  const head = headOf(tensors, stateShape.channels, path)
+  const noShift = new Float32Array(stateShape.layers * 2 * stateShape.channels)
+  return {
+    score([, wkv]) {
+      runner.writeState(0, [noShift, wkv!]).result()
+      const row = { slot: 0, tokens: Int32Array.of(0), samples: [], hidden: 'last' } as const
+      const [result] = runner.step([row])
+      return head(result!.hidden!)
+    },
+    dispose: () => runner.dispose(),
+  }
+}
+
+/** w2 tanh(w0 x + b0) */
+function headOf(
+  tensors: ReadonlyMap<string, TensorEntry>,
+  channels: number,
+  path: string,
+): (x: Float32Array) => number {
+  const inner = tensors.get('0.weight')?.shape[0] ?? 0
+  const read = (name: string, shape: readonly number[]): Float32Array => {
+    const entry = tensors.get(name)
+    if (entry !== undefined && String(entry.shape) === String(shape)) return readFloats(entry)
+    const found = entry === undefined ? 'is missing' : `has shape [${entry.shape.join(', ')}]`
+    const message = `${path}: reranker.head.${name} ${found}, expected [${shape.join(', ')}]`
+    throw new SkeinError('unsupported_weights', message, { param: 'reranker' })
+  }
+  const weight = read('0.weight', [inner, channels])
+  const bias = read('0.bias', [inner])
+  const last = read('2.weight', [1, inner])
+  return (x) =>
+    bias.reduce((sum, own, row) => {
+      let value = own
+      for (let i = 0; i < channels; i++) value += weight[row * channels + i]! * x[i]!
+      return sum + last[row]! * Math.tanh(value)
+    }, 0)
+}
