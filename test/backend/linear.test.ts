@@ -320,7 +320,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
   test.each(['f32', 'f16', 'bf16', 'i8', 'q4', 'nf4'] as const)(
     'a NaN input is not lost in %s products',
     async (type) => {
-      const c = { rows: 70, columns: 64, type, tokens: 3 }
+      const c = { rows: 70, columns: 64, type, tokens: 7 }
       const x = inputs(c)
       x[64 + 40] = Number.NaN
       const y = await multiply(tested, c, x)
