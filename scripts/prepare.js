@@ -2,7 +2,7 @@
  * What npm runs after an install in a clone: builds dist and the kernels, each only when what it is made from has changed.
  * `npx skein` installs the clone once more for itself, which then takes seconds, not minutes.
  */
-import { spawnSync } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -33,21 +33,34 @@ function hashSources() {
   return hash.digest('hex')
 }
 
-/** @param {string} command @param {string[]} words */
+/**
+ * @param {string} command
+ * @param {string[]} words
+ * @returns {Promise<void>}
+ */
 function run(command, words) {
-  const { status } = spawnSync(command, words, { cwd: root, stdio: 'inherit' })
-  if (status !== 0) process.exit(status ?? 1)
+  return new Promise((resolve) => {
+    const child = spawn(command, words, { cwd: root, stdio: 'inherit' })
+    child.on('close', (status) => (status === 0 ? resolve() : process.exit(status ?? 1)))
+  })
 }
 
-const now = hashSources()
-if (existsSync(stamp) && readFileSync(stamp, 'utf8') === now) console.log('dist: up to date')
-else {
-  run('npm', ['run', 'build'])
-  writeFileSync(stamp, now)
+async function buildDist() {
+  const now = hashSources()
+  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === now) console.log('dist: up to date')
+  else {
+    await run('npm', ['run', 'build'])
+    writeFileSync(stamp, now)
+  }
 }
+
 // npm runs this after prepack, too, whose kernels are for every machine: one of this machine's compiler needs this machine's
 // libraries.
 if (!/^(pack|publish)$/.test(process.env.npm_command ?? ''))
-  run(process.execPath, [join(root, 'scripts/build-native.js')])
-// From what dist says of models; some minutes on many cores, an hour on two.
-else run(process.execPath, [join(root, 'scripts/build-cubins.js')])
+  // At once: the longest file of the kernels takes one core for most of the time.
+  await Promise.all([buildDist(), run(process.execPath, [join(root, 'scripts/build-native.js')])])
+else {
+  await buildDist()
+  // From what dist says of models; some minutes on many cores, an hour on two.
+  await run(process.execPath, [join(root, 'scripts/build-cubins.js')])
+}
