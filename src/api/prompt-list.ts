@@ -14,7 +14,7 @@ export function promptList(most: number) {
   )
 }
 
-export type PromptList = Static<ReturnType<typeof promptList>>
+type PromptList = Static<ReturnType<typeof promptList>>
 export type Entry = string | readonly number[]
 
 export function numPrompts(list: PromptList): number {

@@ -8,7 +8,7 @@ import { utf8 } from '../files/bytes.ts'
 import { hexOf, sha256 } from '../files/digest.ts'
 import type { ByteSource } from '../model/formats/byte-source.ts'
 
-export type DownloadProgress = (doneBytes: number, totalBytes: number | null) => void
+type DownloadProgress = (doneBytes: number, totalBytes: number | null) => void
 
 export interface StoreOptions {
   /** False: the file is fetched and not kept. */

@@ -16,7 +16,7 @@ export const SERVER_FLAGS = {
 
 export const NAME_FLAG = text('Which of its models (default: the only one)', { hint: 'NAME' })
 
-export interface ServerAddress {
+interface ServerAddress {
   readonly url: string
   readonly apiKey: string | undefined
 }

@@ -215,7 +215,7 @@ Ctrl-C stops it.
 }
 
 /** Of a server that listens on every address of this machine: those of its network cards. */
-export function networkUrls(url: string, host: string): string[] {
+function networkUrls(url: string, host: string): string[] {
   if (host !== '0.0.0.0' && host !== '::') return []
   const addresses = Object.values(networkInterfaces()).flatMap((card = []) => card)
   return addresses

@@ -152,7 +152,7 @@ export async function endLeasesOf(on: Connection, node: string, pid: number): Pr
   for (const { id } of rows) await on.query('select pg_notify($1, $2)', [MEMBERS_CHANNEL, id])
 }
 
-export function leaseOver(): SkeinError {
+function leaseOver(): SkeinError {
   return new SkeinError(
     'state_unavailable',
     "this worker could not reach the cluster's database for a while, and another may have the session; try again",

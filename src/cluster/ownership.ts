@@ -30,7 +30,7 @@ export interface Taken {
   readonly former: string | null
 }
 
-export interface TakeOptions {
+interface TakeOptions {
   /** Of the worker that takes it. */
   readonly worker: string
   /** A session that does not exist becomes one without a record. */

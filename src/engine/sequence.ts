@@ -22,7 +22,7 @@ import { StopStrings } from './answer/stop-strings.ts'
 import type { FinishReason, GenerateRequest, TokenText } from './messages.ts'
 
 /** What the tokens of a request's answers are held to. */
-export interface AnswerRules {
+interface AnswerRules {
   open(): Matcher
   /** A drawn token. */
   advance(matcher: Matcher, token: number): void

@@ -12,7 +12,7 @@ interface Row {
   readonly isTotal?: true
 }
 
-export const ENGINE_ROWS = {
+const ENGINE_ROWS = {
   waiting: { help: 'Requests in the queue', metric: 'num_requests_waiting' },
   running: { help: 'Requests with a slot', metric: 'num_requests_running' },
   prefilling: { help: 'Running requests whose prompt is still being read' },
@@ -53,7 +53,7 @@ export const ENGINE_ROWS = {
 } as const satisfies Rows
 
 /** Of kept states. */
-export const STATE_ROWS = {
+const STATE_ROWS = {
   sessions: { help: 'Sessions used since the workers started', metric: 'sessions' },
   inSlots: { help: 'Session states in slots', metric: 'session_states_device' },
   inMemory: { help: 'Session states in memory only', metric: 'session_states_memory' },

@@ -10,7 +10,7 @@ import type { Binding, CompilerHandle, Handle } from './xgrammar.ts'
 
 /** Compiled grammars kept, and the memory of the whole instance beyond which it is better begun anew. */
 const MAX_KEPT = 64
-export const MAX_HEAP_BYTES = 768 * 2 ** 20
+const MAX_HEAP_BYTES = 768 * 2 ** 20
 
 /** A space or none wherever JSON may have white space, so that no answer is filled with it. */
 const SPACE = '" "?'

@@ -21,19 +21,19 @@ const TURN_MS = 10_000
 const MAX_KNOWN = 256
 
 /** A thread, or what stands for one in tests. */
-export interface RowsThread {
+interface RowsThread {
   post(message: ToRows): void
   end(): void
 }
 
-export interface ThreadEvents {
+interface ThreadEvents {
   compiled(compiled: Compiled): void
   ended(reason: string): void
 }
 
 export type StartThread = (options: RowsOptions, events: ThreadEvents) => RowsThread
 
-export interface MatcherOptions {
+interface MatcherOptions {
   readonly tokens: () => TokenTable
   readonly vocabSize: number
   readonly numRows: number
@@ -47,7 +47,7 @@ interface Waiting {
 }
 
 /** A constraint that can be compiled. */
-export interface Grammar {
+interface Grammar {
   readonly key: string
   readonly constraint: Constraint
 }

@@ -10,7 +10,7 @@ const NUM_FORCED = 2
 const HEADER = 3
 
 /** 'failed': the row has no mask, and its answer cannot go on. */
-export type RowStatus = 'open' | 'failed'
+type RowStatus = 'open' | 'failed'
 
 export class SharedMasks {
   readonly memory: SharedArrayBuffer

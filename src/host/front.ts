@@ -29,8 +29,6 @@ interface FrontServerOptions
   readonly logger?: Logger
 }
 
-export type FrontServer = Awaited<ReturnType<typeof startFront>>
-
 /** Listens at once; what nodes there are it knows when this resolves. */
 export async function startFront(membership: Membership, options: FrontServerOptions) {
   const { host, port, logger = pino({ level: 'silent' }), ...access } = options

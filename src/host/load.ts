@@ -56,7 +56,7 @@ const PREEMPT_MEMORY_SHARE = 0.05
 const MAX_DEFAULT_PREEMPT_BYTES = 2 ** 30
 
 /** Told what goes on before the first request, one short sentence at a time. */
-export interface LoadReport extends WarmUp {
+interface LoadReport extends WarmUp {
   readonly onStage?: (text: string) => void
 }
 

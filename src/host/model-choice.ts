@@ -96,6 +96,6 @@ export interface EngineChoice extends RunnerChoice, StateChoice {
 /** How a model that was made for answers makes embeddings: of its final hidden state after the last token, or of the mean of all. */
 export const EMBEDDINGS_CHOICES = ['off', 'last', 'mean'] as const
 
-export type EmbeddingsChoice = (typeof EMBEDDINGS_CHOICES)[number]
+type EmbeddingsChoice = (typeof EMBEDDINGS_CHOICES)[number]
 
 export const TOOL_TEMPLATE_CHOICES = ['g1', 'vllm-rwkv'] as const satisfies readonly ToolTemplate[]

@@ -10,7 +10,7 @@ export interface LinePlace {
   readonly end: number
 }
 
-export interface RowRequest {
+interface RowRequest {
   readonly customId: string
   readonly body: object
 }

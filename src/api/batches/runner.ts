@@ -33,7 +33,7 @@ export interface RowRunner {
   run(endpoint: string, body: object, tenant: string, signal: AbortSignal): Promise<RowOutcome>
 }
 
-export interface BatchRunnerOptions {
+interface BatchRunnerOptions {
   readonly store: BatchStore
   readonly rows: RowRunner
   readonly bounds: LineBounds

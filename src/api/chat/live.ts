@@ -68,9 +68,3 @@ export class WholeReply {
     }
   }
 }
-
-export async function wholeReply(chat: PreparedChat, options: LiveOptions): Promise<WholeReply> {
-  const whole = new WholeReply()
-  for await (const event of liveReply(chat, options)) whole.add(event)
-  return whole
-}

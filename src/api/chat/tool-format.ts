@@ -91,7 +91,7 @@ function compact(json: string): string {
 }
 
 /** As texts were cleaned for training: a blank line ends a turn there. */
-export function withoutBlankLines(text: string): string {
+function withoutBlankLines(text: string): string {
   return text
     .replaceAll('\r\n', '\n')
     .replaceAll(/\n{2,}/g, '\n')

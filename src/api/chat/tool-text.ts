@@ -5,7 +5,7 @@ import { readMarkdownList } from './markdown-tools.ts'
 import { ORDERS, RESULT_HEAD } from './tool-format.ts'
 import { ToolSplitter } from './tool-splitter.ts'
 
-export interface ToolList {
+interface ToolList {
   /** Of the system's text, what is not the list. */
   readonly content: string
   readonly tools: readonly Tool[]

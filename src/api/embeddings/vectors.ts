@@ -8,7 +8,7 @@ import { runAll } from '../answers.ts'
 import type { ServedModel } from '../models.ts'
 import type { Call } from '../route.ts'
 
-export interface Embedded {
+interface Embedded {
   /** One for each text; all of length 1. */
   readonly vectors: readonly Float32Array[]
   readonly numTokens: number

@@ -25,7 +25,7 @@ export const OLLAMA_DEFAULTS: SamplingDefaults = { temperature: 0.8, topK: 40, t
 
 const RENAMED = { repetition_penalty: 'repeat_penalty' } as const
 
-export function optionFields(limits: RequestLimits) {
+function optionFields(limits: RequestLimits) {
   return {
     seed: Maybe(BoundedInteger(-(2 ** 63), 2 ** 64)),
     num_predict: Maybe(BoundedInteger(-2, limits.maxTokens)),

@@ -1,11 +1,12 @@
 /** The dialect of Ollama: its routes, streams of a JSON object a line, and errors that are one string. */
+
+import type { SkeinError } from '../../errors.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import type { Dialect } from '../route.ts'
 import { NDJSON } from '../stream-form.ts'
 import { chatRoute } from './chat.ts'
 import { embedRoutes } from './embed.ts'
-import { renderOllamaError } from './errors.ts'
 import { fileRoutes } from './files.ts'
 import { generateRoute } from './generate.ts'
 import { modelRoutes } from './models.ts'
@@ -24,4 +25,8 @@ export function ollamaDialect(limits: RequestLimits, live: LiveCalls): Dialect {
     ],
     renderError: renderOllamaError,
   }
+}
+
+function renderOllamaError(error: SkeinError): object {
+  return { error: error.message }
 }

@@ -36,7 +36,7 @@ export const UNREAD_GENERATE: UnreadFields = {
   },
 }
 
-export function generateBody(limits: RequestLimits) {
+function generateBody(limits: RequestLimits) {
   return Type.Object({
     ...sharedFields(limits),
     prompt: Maybe(Type.String()),

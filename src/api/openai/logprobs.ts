@@ -13,7 +13,7 @@ const lenient = new TextDecoder('utf-8', { ignoreBOM: true })
  * A token as text. Tokens need not be whole characters; those that are not become "bytes:\xe4\xbd", as OpenAI writes
  * them, so that different tokens never look the same (the completions shape keys an object by them).
  */
-export function tokenString(bytes: Uint8Array): string {
+function tokenString(bytes: Uint8Array): string {
   try {
     return utf8.decode(bytes)
   } catch {

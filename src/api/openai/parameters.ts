@@ -39,7 +39,7 @@ export const HARMLESS: readonly string[] = [
 ]
 
 /** Answered with a warning: the reply is what it would be without them. */
-export const WARNED: Readonly<Record<string, string>> = {
+const WARNED: Readonly<Record<string, string>> = {
   num_ctx: 'a recurrent model has no window',
   repeat_last_n: 'penalties count the whole text',
   samplers: 'their order is fixed: penalties, temperature, top_k and top_p, min_p',

@@ -104,7 +104,7 @@ export function samplingFields(limits: RequestLimits) {
 }
 
 /** RWKV servers' one list for both: ids and strings, mixed as one likes. */
-export function StopTokens(limits: RequestLimits) {
+function StopTokens(limits: RequestLimits) {
   const entry = OneOf('token ids and strings', TokenId, Type.String())
   return Type.Array(entry, { maxItems: 2 * limits.stops })
 }

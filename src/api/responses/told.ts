@@ -14,7 +14,7 @@ export interface Told {
   readonly tools: string | null
 }
 
-export const NOTHING_TOLD: Told = { instructions: null, tools: null }
+const NOTHING_TOLD: Told = { instructions: null, tools: null }
 
 /** Nothing of a response that is not there: the one that goes on from it is refused where it begins. */
 export async function toldBefore(

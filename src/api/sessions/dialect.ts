@@ -274,7 +274,7 @@ function refOf({ tenant, params }: Call): { readonly tenant: string; readonly id
   return { tenant, id: params.id! }
 }
 
-export function wireSession(session: SessionInfo): object {
+function wireSession(session: SessionInfo): object {
   const { id, version, head, turns, createdAt, updatedAt, expiresAt, bytes, isBusy } = session
   return {
     id,

@@ -6,13 +6,13 @@ import type { Tool } from '../chat/conversation.ts'
 import { callsIn, readToolList, resultsIn } from '../chat/tool-text.ts'
 import type { TranscriptMessage } from './transcript.ts'
 
-export interface ToolCallRead {
+interface ToolCallRead {
   readonly id: string
   readonly type: 'function'
   readonly function: { readonly name: string; readonly arguments: string }
 }
 
-export type ReadMessage =
+type ReadMessage =
   | (TranscriptMessage & { readonly tool_calls?: readonly ToolCallRead[] })
   | { readonly role: 'tool'; readonly tool_call_id: string; readonly content: string }
 

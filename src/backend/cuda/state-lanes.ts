@@ -20,7 +20,7 @@ import type { DevicePointer } from './kernel/args.ts'
 const MIN_LANES = 4
 const MAX_LANES = 16
 /** On the device, and as much page-locked memory. */
-export const LANE_BYTES = 512 << 20
+const LANE_BYTES = 512 << 20
 
 export function lanesFor(stateBytes: number): number {
   return Math.max(MIN_LANES, Math.min(MAX_LANES, Math.floor(LANE_BYTES / stateBytes)))

@@ -10,7 +10,7 @@ export interface OpenedDevice {
   readonly device: GPUDevice
 }
 
-export interface AdapterReport {
+interface AdapterReport {
   /** "NVIDIA H200 (Vulkan driver 570)" */
   readonly name: string
   readonly vendor: string
@@ -84,7 +84,7 @@ const NO_ADAPTER =
   'no WebGPU adapter: on Linux install libvulkan1 and the Vulkan driver of the GPU (mesa-vulkan-drivers for AMD and Intel)'
 
 /** One adapter for each kind of choice that the API offers: it cannot list them all. */
-export async function listAdapters(): Promise<GPUAdapter[]> {
+async function listAdapters(): Promise<GPUAdapter[]> {
   const gpu = await openGpu()
   const found: GPUAdapter[] = []
   const requests: GPURequestAdapterOptions[] = [

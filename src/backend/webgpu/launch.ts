@@ -12,14 +12,14 @@ export interface Launch {
   plan(step: StepShape): Planned | null
 }
 
-export interface Planned {
+interface Planned {
   readonly pipeline: GPUComputePipeline
   readonly x: number
   readonly y: number
 }
 
 /** A number that is bits of f32 in the parameters. */
-export interface Float {
+interface Float {
   readonly f32: number
 }
 export type Word = number | Float

@@ -3,7 +3,7 @@
 import { openDevice } from './adapter.ts'
 import { USAGE, WebgpuDevice } from './device.ts'
 
-export interface WebgpuSpeed {
+interface WebgpuSpeed {
   readonly bytesPerSecond: number
   /** f32; a multiply-add is two. */
   readonly operationsPerSecond: number

@@ -3,7 +3,6 @@
  * that all is well, sends the load, and counts. Knows nothing of flags, files and pages.
  */
 import { SkeinError } from '../../errors.ts'
-import { arrivalTimes } from './arrivals.ts'
 import { type CountedResult, type TokenSource, withTokens } from './counting.ts'
 import { type AskSettings, type Endpoint, type EndpointName, endpointOf } from './endpoints.ts'
 import { type Exchange, exchange } from './exchange.ts'
@@ -16,7 +15,7 @@ import {
   type RandomLengths,
   randomPrompts,
 } from './prompts.ts'
-import { seededRandom } from './random.ts'
+import { type Random, seededRandom } from './random.ts'
 import { type Summary, summarise } from './statistics.ts'
 import { type CountTokens, tokenCounter } from './token-counter.ts'
 
@@ -168,4 +167,17 @@ function explained({ reason, message }: ExchangeError, { url }: ServeBenchPlan):
     'invalid_request',
     `the request sent ahead of the load failed (${reason}): ${message}`,
   )
+}
+
+/**
+ * Milliseconds from the start: a Poisson process of `rate` requests a second whose first request is due at once, or
+ * all of them at once for an infinite rate.
+ */
+export function arrivalTimes(count: number, rate: number, random: Random): number[] {
+  let due = 0
+  return Array.from({ length: count }, (_, i) => {
+    // Gaps are exponential; 1 − random() is never 0, so none is infinite.
+    if (i > 0 && rate !== Number.POSITIVE_INFINITY) due -= (Math.log(1 - random()) / rate) * 1000
+    return due
+  })
 }

@@ -32,7 +32,7 @@ export interface ChatRequest {
   readonly signal: AbortSignal
 }
 
-export type ChatPiece =
+type ChatPiece =
   | { readonly type: 'text' | 'thought'; readonly text: string }
   /** At the end: what the model wants called, and the tokens of the answer. */
   | { readonly type: 'end'; readonly calls: readonly ToolCall[]; readonly tokens: number }

@@ -12,8 +12,7 @@ import { type ChatMessage, type ChatRequest, streamChat, type ToolCall } from '.
 /** What no other message would change. */
 const HOPELESS: ReadonlySet<string> = new Set(['model_not_loaded', 'unauthorized', 'not_found'])
 
-export interface TalkOptions
-  extends Omit<ChatRequest, 'messages' | 'tools' | 'isThinking' | 'signal'> {
+interface TalkOptions extends Omit<ChatRequest, 'messages' | 'tools' | 'isThinking' | 'signal'> {
   readonly system: string
   readonly isThinking: boolean
 }

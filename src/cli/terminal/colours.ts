@@ -1,7 +1,7 @@
 /** Colours of what people read in a terminal. A pipe, NO_COLOR and a terminal without colours get plain text. */
 import { styleText } from 'node:util'
 
-export type Style = 'bold' | 'dim' | 'italic' | 'underline' | 'cyan' | 'green' | 'yellow' | 'red'
+type Style = 'bold' | 'dim' | 'italic' | 'underline' | 'cyan' | 'green' | 'yellow' | 'red'
 
 export type Paint = (style: Style, text: string) => string
 

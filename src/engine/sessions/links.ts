@@ -6,7 +6,7 @@ import { createCipheriv, createDecipheriv, createHash, randomBytes } from 'node:
 import { SkeinError } from '../../errors.ts'
 import type { SessionName } from '../../state/store/store.ts'
 
-export interface LinkedTurn extends SessionName {
+interface LinkedTurn extends SessionName {
   readonly turn: number
   /** Of the turn's state, random: another session of that name has others, of another model too. */
   readonly stateKey: string

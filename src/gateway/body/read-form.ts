@@ -6,7 +6,7 @@ import type { FormBody } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
 import { task } from '../../threads/task.ts'
 
-export interface FormBytes {
+interface FormBytes {
   readonly bytes: Uint8Array<ArrayBuffer>
   /** With the boundary of its parts. */
   readonly type: string

@@ -22,7 +22,7 @@ interface ReleaseBody {
   readonly sessions: readonly SessionRef[]
 }
 
-export interface ClusterNodeOptions {
+interface ClusterNodeOptions {
   readonly seal: CallerSeal
   /** Engines of a model's workers here, also of those that are ending. */
   readonly enginesOf: (model: string) => readonly EngineClient[]

@@ -32,7 +32,7 @@ export class SessionOwners {
   }
 }
 
-export interface Routed {
+interface Routed {
   readonly model: string
   /** Names the session in the whole cluster; null without one. */
   readonly session: string | null

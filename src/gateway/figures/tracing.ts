@@ -41,7 +41,7 @@ export async function startTracing(
 }
 
 /** A collector's address, or that of its traces. */
-export function tracesUrl(endpoint: string): string {
+function tracesUrl(endpoint: string): string {
   const url = URL.canParse(endpoint) ? new URL(endpoint) : null
   if (url === null || !/^https?:$/.test(url.protocol)) {
     throw new SkeinError(

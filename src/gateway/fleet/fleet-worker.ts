@@ -4,13 +4,14 @@
  * keeps its id.
  */
 import { randomBytes } from 'node:crypto'
+import { readdirSync, statSync } from 'node:fs'
+import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { ModelState, TextCodec } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
 import type { WorkerInfo, WorkerPhase, WorkerRecord } from '../contract.ts'
 import type { RoutedReplica } from '../routing/router.ts'
-import { fileStamp } from './file-stamp.ts'
 import type { Keeper } from './keeper.ts'
 import { type Launch, type Launcher, type StartStateFile, withStartStates } from './launch.ts'
 import { WorkerLog } from './worker-log.ts'
@@ -283,4 +284,23 @@ function infoOf({ info: { model, numSlots, maxPromptTokens } }: EngineClient): W
 
 function seconds(milliseconds: number | null): number | null {
   return milliseconds === null ? null : milliseconds / 1000
+}
+
+/** Changes when a model's files are replaced or written anew. A file that cannot be read counts as absent. */
+function fileStamp({ file, adapters = [] }: Pick<Launch, 'file' | 'adapters'>): string {
+  return [file, ...adapters.map(({ path }) => path)].map(stampOf).join('; ')
+}
+
+function stampOf(path: string): string {
+  try {
+    const found = statSync(path, { bigint: true })
+    // A directory is one checkpoint.
+    if (found.isDirectory())
+      return readdirSync(path)
+        .map((name) => stampOf(join(path, name)))
+        .join(', ')
+    return `${found.ino} ${found.size} ${found.mtimeNs}`
+  } catch {
+    return 'absent'
+  }
 }

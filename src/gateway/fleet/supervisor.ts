@@ -13,7 +13,7 @@ import type { Keeper } from './keeper.ts'
 import { type WorkerCommand, WorkerProcess } from './worker-process.ts'
 import { type Illness, WorkerWatch } from './worker-watch.ts'
 
-export const DEFAULT_TIMING = {
+const DEFAULT_TIMING = {
   firstPauseMs: 250,
   longestPauseMs: 30_000,
   /** A worker that has served this long has earned a fresh count of crashes. */

@@ -2,10 +2,12 @@
  * Looks after a serving worker: whether it makes steps while there is work, whether it still answers while there is
  * none, and how much memory it takes. It says what is wrong, once; what to do about it is the supervisor's business.
  */
+
+import { randomUUID } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import type { EngineClient } from '../../engine/client.ts'
+import { type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
-import { probe } from './probe.ts'
 
 interface WatchTiming {
   /** Work pending and no step for this long: it hangs. Longer than any step takes to compute. */
@@ -161,5 +163,26 @@ async function processorTicks(pid: number): Promise<number | null> {
     return Number(fields[11]) + Number(fields[12])
   } catch {
     return null
+  }
+}
+
+/** Throws what the engine fails with. */
+export async function probe(client: EngineClient): Promise<void> {
+  for await (const event of client.generate(probeRequest())) {
+    if (event.type === 'error') throw SkeinError.fromShape(event.error)
+  }
+}
+
+function probeRequest(): GenerateRequest {
+  return {
+    id: `probe-${randomUUID()}`,
+    prompt: Int32Array.of(0),
+    n: 1,
+    maxTokens: 1,
+    sampling: { ...PLAIN_SAMPLING, temperature: 0 },
+    stop: { strings: [], tokens: [], ignoreEos: true },
+    logprobs: null,
+    promptLogprobs: null,
+    cache: 'no-store',
   }
 }

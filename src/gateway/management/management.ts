@@ -22,9 +22,8 @@ import type { Fleet } from '../fleet/fleet.ts'
 import type { FleetWorker } from '../fleet/fleet-worker.ts'
 import { DEFAULT_SPEC, type Launch, withStartStates } from '../fleet/launch.ts'
 import { Doors, type OpenDoor } from './doors.ts'
-import { countGpus } from './gpu-metrics.ts'
 import { CpuUse, systemInfo } from './host-facts.ts'
-import { GpuWatch } from './nvidia-smi.ts'
+import { countGpus, GpuWatch } from './nvidia-smi.ts'
 import { Sampler } from './sampler.ts'
 
 export interface ManagementOptions {

@@ -17,7 +17,7 @@ export type Ending =
   | { readonly how: 'done' | 'left' }
   | { readonly how: 'failed'; readonly thrown: unknown; readonly hasBegun: boolean }
 
-export interface RelayHooks {
+interface RelayHooks {
   /** Called at once, as callers of an engine expect: gives the events when the first of them is there. */
   open(): Promise<Opened>
   /** Sees each event, and gives what the consumer gets for it. */

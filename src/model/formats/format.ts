@@ -45,7 +45,7 @@ export function numElements(entry: { readonly shape: readonly number[] }): numbe
   return entry.shape.reduce((product, size) => product * size, 1)
 }
 
-export type Naming = 'native' | 'web-rwkv' | 'fla' | 'rwkv-emb' | 'llama.cpp'
+type Naming = 'native' | 'web-rwkv' | 'fla' | 'rwkv-emb' | 'llama.cpp'
 
 export type ReadableFormat = 'zip' | 'legacy torch' | 'safetensors' | 'gguf'
 

@@ -32,7 +32,7 @@ export function openFile(path: string): ByteSource {
   }
 }
 
-export function openToRead(path: string): number {
+function openToRead(path: string): number {
   try {
     return openSync(path, 'r')
   } catch (error) {

@@ -12,7 +12,7 @@ import { fedDraw, idleResult, type PackedRow, packRows, readRow, runsOn } from '
 type ReadRows = (start: number, count: number) => Flight<Float32Array>
 
 /** What can be read of a step beside what was drawn: its logits, and the hidden states they were made of. */
-export interface StepReaders {
+interface StepReaders {
   readonly logits: ReadRows
   readonly hidden: ReadRows
 }

@@ -39,7 +39,7 @@ export const MAX_GUESSES = 7
 /** Most answers that can be without a slot at a time, as far as their penalty counts have a place. */
 export const MAX_SPARE_PLACES = 33
 
-export function numPlacesOf(numSlots: number): number {
+function numPlacesOf(numSlots: number): number {
   return numSlots + Math.min(numSlots + 1, MAX_SPARE_PLACES)
 }
 

@@ -4,7 +4,7 @@ import { request as askOverTls } from 'node:https'
 import { CALLER_HEADER, type MemberSeal } from '../../cluster/member-seal.ts'
 import { STATES_PATH } from '../../cluster/state-socket.ts'
 
-export interface OfferPlace {
+interface OfferPlace {
   /** Of the worker's node. */
   readonly url: string
   readonly worker: string

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { arrivalTimes } from '../../../src/bench/serve/arrivals.ts'
+import { arrivalTimes } from '../../../src/bench/serve/bench.ts'
 import { integerBetween, seededRandom, shuffled } from '../../../src/bench/serve/random.ts'
 
 function gapsOf(times: readonly number[]): number[] {

@@ -5,7 +5,7 @@
 import { SkeinError } from '../../../errors.ts'
 import type { DeviceInfo } from './device-info.ts'
 
-export interface Card {
+interface Card {
   readonly name: string
   readonly capability: readonly [number, number]
   readonly numSms: number

@@ -9,7 +9,7 @@ import { cacheFolder, readCached, writeCached } from '../kernel/image.ts'
 import { KERNEL_DIR } from '../kernel/source.ts'
 import { ALGORITHM_BYTES } from './cublaslt.ts'
 
-export interface Plan {
+interface Plan {
   readonly algorithm: Uint8Array
   /** On the device, weights not in the cache; for people who read the file. */
   readonly microseconds: number

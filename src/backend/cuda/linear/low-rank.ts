@@ -90,7 +90,7 @@ export function lowRank(
 }
 
 /** The fastest of all tiles and splits, as far as a few numbers can tell. */
-export function cutFor(device: CudaDevice, products: readonly Product[], tokens: number): Cut {
+function cutFor(device: CudaDevice, products: readonly Product[], tokens: number): Cut {
   const chunks = Math.max(...products.map(chunksOf))
   const cuts = tilesOn(device).flatMap((tile) =>
     SPLITS.filter((splits) => splits <= chunks).map((splits) => ({ tile, splits })),

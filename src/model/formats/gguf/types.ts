@@ -7,7 +7,7 @@ import { PACKED_BLOCKS } from '../../../backend/quantised.ts'
 import type { PackedType, SourceType } from '../../../backend/weight-types.ts'
 
 /** Blocks that no backend computes with: they are expanded as they are read. */
-export type SmallBlockType = 'Q2_K' | 'Q3_K' | 'IQ4_NL' | 'IQ4_XS'
+type SmallBlockType = 'Q2_K' | 'Q3_K' | 'IQ4_NL' | 'IQ4_XS'
 export type BlockType = PackedType | SmallBlockType
 export type GgufType = 'F32' | 'F16' | 'BF16' | BlockType
 
