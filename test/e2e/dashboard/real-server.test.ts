@@ -167,7 +167,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     const before = await page.locator('.exchange').count()
     await page.getByRole('button', { name: 'Show tokens and probabilities' }).click()
     await page.reload()
-    await expect.poll(() => page.locator('.exchange').count()).toBe(before)
+    await expect.poll(() => page.locator('.exchange').count(), SOON).toBe(before)
     await first.locator('.answer', { hasText: 'Paris' }).waitFor()
     await first.getByRole('button', { name: 'Later branch' }).click()
     await first.locator('.question', { hasText: 'capital of Japan?' }).waitFor()
