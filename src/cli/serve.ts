@@ -71,7 +71,7 @@ export const serve = defineCommand({
       keyRing,
       seal: membership?.seal,
       rates: membership?.rates.limits,
-      batches: await batchesOf(membership, cluster?.blobs),
+      batches: batchesOf(membership, cluster?.blobs),
       onWorkerEnd: (node, pid) => {
         // Where the database is away it ends by time.
         if (membership !== null) endLeasesOf(membership.database, node, pid).catch(() => {})
@@ -105,10 +105,10 @@ async function withModel(settings: ServeSettings): Promise<ServeSettings> {
   return { ...settings, words: [first] }
 }
 
-async function batchesOf(membership: Membership | null, blobs: string | undefined) {
+function batchesOf(membership: Membership | null, blobs: string | undefined) {
   return membership === null || blobs === undefined
     ? undefined
-    : await openClusterBatches(membership, blobs)
+    : openClusterBatches(membership, blobs)
 }
 
 /** systemd, if it is that: it waits for the first word, and starts a server anew that falls silent. */

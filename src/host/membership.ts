@@ -43,22 +43,26 @@ export interface ClusterBatches {
   close(): void
 }
 
+/** A node asks who is there while it runs batches, and not before. */
+const FRESH_MS = 2000
+
 /** `blobs`: the address of the storage. */
-export async function openClusterBatches(
+export function openClusterBatches(
   { database, seal }: Pick<Membership, 'database' | 'seal'>,
   blobs: string,
-): Promise<ClusterBatches> {
+): ClusterBatches {
   const members = new Members(database)
-  const models = clusterRegistry(() => members.list)
-  const rows = new ClusterRows({ nodes: nodesOf(() => members.list), models, seal })
-  const store = new ClusterBatchStore(database, openBlobs(blobs))
-  await members.start()
-  return {
-    store,
-    rows,
-    close: () => {
-      members.close()
-      rows.close()
-    },
+  let askedAt = Number.NEGATIVE_INFINITY
+  const membersNow = () => {
+    if (performance.now() - askedAt > FRESH_MS) {
+      askedAt = performance.now()
+      // Until it answers, those of before are worth a try.
+      members.refresh().catch(() => {})
+    }
+    return members.list
   }
+  const nodes = nodesOf(membersNow)
+  const rows = new ClusterRows({ nodes, models: clusterRegistry(membersNow), seal })
+  const store = new ClusterBatchStore(database, openBlobs(blobs))
+  return { store, rows, close: () => rows.close() }
 }
