@@ -593,8 +593,9 @@ def cases(seed, per_skill):
     return out
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def show(about, document, cases):
+    """The command line of a module with documents and cases of this kind: prints samples."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--show", type=int, default=0)
     parser.add_argument("--cases", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
@@ -604,8 +605,8 @@ def main():
         print("".join(f"[{text}]" for text, _ in document(rng)), end="\n-----\n")
     if args.cases:
         for case in cases(args.seed, 2):
-            print(f"({case.skill}, {case.lang}, {case.form})\n{case.text()}[{case.expect}] {case.story}\n-----")
+            print(f"({case.skill}, {case.lang}, {case.form})\n{case.text()}[{case.expect}] {case.story or ''}\n-----")
 
 
 if __name__ == "__main__":
-    main()
+    show(__doc__, document, cases)

@@ -3,12 +3,10 @@
     python3 tool_chat.py --show 20          prints sample documents
     python3 tool_chat.py --cases            prints sample evaluation cases
 """
-import argparse
 import random
 import re
 
 import generate
-import skills
 import tools as T
 from generate import ANSWER, ASKED, TURN, Case
 from skills import LANGS
@@ -185,19 +183,5 @@ def cases(seed, per_skill):
     return [make(rng, lang) for lang in LANGS for make in CASES for _ in range(per_skill)]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--show", type=int, default=0)
-    parser.add_argument("--cases", action="store_true")
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    rng = random.Random(args.seed)
-    for _ in range(args.show):
-        print("".join(f"[{text}]" for text, _ in document(rng)), end="\n-----\n")
-    if args.cases:
-        for case in cases(args.seed, 3):
-            print(f"({case.skill}, {case.lang}, {case.form})\n{case.text()}[{case.expect}]\n-----")
-
-
 if __name__ == "__main__":
-    main()
+    generate.show(__doc__, document, cases)
