@@ -6,6 +6,10 @@ import { checkPattern } from './pattern.ts'
 
 const MAX_GRAMMAR = 64 * 1024
 const MAX_OPTIONS = 2000
+/** Of brackets: the grammar engine descends into each. */
+const MAX_NESTED = 64
+/** Strings, sets and comments of EBNF, in which a bracket is none; and brackets. */
+const NESTING = /"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[()]/g
 
 /** Throws invalid_request or unsupported_parameter; `param` is the field it came in. */
 export function checkConstraint(constraint: Constraint, param: string): void {
@@ -21,6 +25,7 @@ export function checkConstraint(constraint: Constraint, param: string): void {
       return
     case 'grammar':
       checkCount(constraint.ebnf.length, MAX_GRAMMAR, 'characters', param)
+      checkNesting(constraint.ebnf, param)
       return
     case 'sequence':
       for (const part of constraint.parts) checkConstraint(part, param)
@@ -32,6 +37,18 @@ export function checkConstraint(constraint: Constraint, param: string): void {
     case 'triggered':
       checkCount(constraint.tags.length, MAX_OPTIONS, 'tags', param)
       for (const { content } of constraint.tags) checkConstraint(content, param)
+  }
+}
+
+function checkNesting(ebnf: string, param: string): void {
+  let depth = 0
+  for (const { 0: part, index } of ebnf.matchAll(NESTING)) {
+    if (part === '(') depth++
+    else if (part === ')') depth--
+    if (depth <= MAX_NESTED) continue
+    const line = ebnf.slice(0, index).split('\n')
+    const message = `${param}: more than ${MAX_NESTED} open brackets at line ${line.length}, column ${line.at(-1)!.length + 1}; name parts of it as rules`
+    throw new SkeinError('invalid_request', message, { param })
   }
 }
 

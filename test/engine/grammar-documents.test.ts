@@ -2,6 +2,7 @@
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import fc from 'fast-check'
 import { expect, test, vi } from 'vitest'
+import { checkConstraint } from '../../src/grammar/check.ts'
 import { GrammarCompiler } from '../../src/grammar/compiler.ts'
 import type { Constraint, JsonSchema } from '../../src/grammar/constraint.ts'
 import { checkSchema } from '../../src/grammar/json-schema.ts'
@@ -87,4 +88,14 @@ test.each([
 ])('what is wrong with the grammar %s is said by line and column', async (ebnf, said) => {
   const broken = new GrammarCompiler(await openXgrammar(), vocabulary)
   expect(() => broken.compile('k', { type: 'grammar', ebnf })).toThrow(said)
+})
+
+test('brackets without end are refused by where they are; those in texts are none', () => {
+  const check = (ebnf: string) => checkConstraint({ type: 'grammar', ebnf }, 'grammar')
+  const brackets = '('.repeat(70)
+  check(`root ::= "${brackets}" [${brackets}] ("a") # ${brackets}`)
+  check(`root ::= ${'('.repeat(64)}"a"${')'.repeat(64)}`)
+  expect(() => check(`root ::= a\na ::= ${brackets}"a"`)).toThrow(
+    'grammar: more than 64 open brackets at line 2, column 71; name parts of it as rules',
+  )
 })
