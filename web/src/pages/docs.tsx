@@ -13,7 +13,7 @@ const NAMES = [
   ...['configuration', 'deploy', 'operations', 'security', 'states', 'cluster', 'devices'],
   ...['performance', 'numerics'],
 ]
-const IN_CHINESE = ['getting-started', 'faq']
+const IN_CHINESE = ['getting-started', 'faq', 'troubleshooting', 'immersive-translate']
 
 export function DocsPage() {
   const name = route.value.argument ?? NAMES[0]!
