@@ -3,8 +3,8 @@
  * scheduler.ts chooses the rows, outcomes.ts says what their results mean. It knows nothing of loops, processes or HTTP:
  * local-client.ts and worker-loop.ts drive it, by `turn`.
  *
- * Two ways to go on. `step` is the plain one: a step is launched, waited for, and looked at. `turn` does the same on a
- * runner with one flight; on others it launches the next step before it looks at the last (docs/architecture.md).
+ * There are two ways to run it. `step` launches a step, waits for it and handles its results. `turn` does the same on a
+ * runner with one flight; on other runners it launches the next step before it handles the last (docs/architecture.md).
  */
 import { setImmediate } from 'node:timers/promises'
 import { SkeinError } from '../errors.ts'
@@ -35,7 +35,7 @@ import { type StateOptions, States } from './states.ts'
 import type { EngineStats } from './stats.ts'
 import { checkRequest } from './validate.ts'
 
-/** How long a step waits for masks where nothing else is on its way; the rows without them go on then. */
+/** How long a step waits for masks when nothing else is under way. After that, rows that need no mask go on. */
 const MASK_WAIT_MS = 2
 
 export class Engine {
@@ -52,9 +52,9 @@ export class Engine {
   readonly #speculation: Speculation
   readonly #matchers: Matchers
   #failure: SkeinError | null = null
-  /** Since when a step has been on its way. */
+  /** When the oldest step under way was launched, or the last one landed. Milliseconds of `performance.now()`. */
   #busySince = 0
-  /** Told when something came between steps that the next one has to deal with. */
+  /** Called when something arrived between steps that the next step must handle. */
   onWake: () => void = () => {}
   readonly #counters = { steps: 0, lastBatchTokens: 0, busySeconds: 0 }
 
@@ -194,7 +194,7 @@ export class Engine {
     else this.#outcomes.cancel(live)
   }
 
-  /** A step would do something. Requests that wait for the store, or for a session's writer, are no work. */
+  /** Whether a step would do something. Requests that wait for the store, or for a session's writer, are not work. */
   get hasWork(): boolean {
     const { waiting, running } = this.#scheduler
     const isBusy =
@@ -347,7 +347,7 @@ export class Engine {
     }
   }
 
-  /** Masks of what was drawn last. Nothing waits for them while a step is on its way. */
+  /** Takes the masks that follow the last draws. It waits for them only when no step is under way. */
   #takeMasks(): void {
     this.#matchers.flush()
     if (this.#flights.count === 0) this.#matchers.wait(MASK_WAIT_MS)
@@ -377,14 +377,14 @@ export class Engine {
     this.#rest()
   }
 
-  /** After what requests need. */
+  /** Background work, after what requests need. */
   #rest(): void {
     this.#outcomes.endLeaving()
     this.#states?.tidy()
     this.#scheduler.checkIdle()
   }
 
-  /** A broken step leaves every state in doubt, so nothing of this engine is used again, its slots included. */
+  /** After a broken step any state may be wrong, so nothing of this engine is used again, not even its slots. */
   #die(error: SkeinError): void {
     this.#failure = error
     this.#outcomes.failAll(error)

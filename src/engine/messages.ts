@@ -61,7 +61,7 @@ export interface GenerateRequest {
   readonly constraint?: Constraint | undefined
   /** null: none; k: log-probabilities of answer tokens with the k best alternatives. */
   readonly logprobs: number | null
-  /** Likewise for the prompt's tokens (echo). */
+  /** The same for the prompt's tokens (echo). */
   readonly promptLogprobs: number | null
   /**
    * The final hidden state, before the head, instead of an answer: that after the last token, or the mean of those after
@@ -127,7 +127,7 @@ export interface SessionPosition {
   readonly id: string
   readonly turn: number
   readonly version: number
-  /** Of a turn that an answer became: the one that it continued, 0 for the beginning. */
+  /** The turn that this turn continued; 0: the beginning. */
   readonly continued?: number
 }
 
@@ -390,7 +390,7 @@ export type FromWorker =
   | { readonly type: 'result'; readonly id: number; readonly value: unknown }
   | { readonly type: 'result'; readonly id: number; readonly error: ErrorShape }
 
-/** Of the bytes of the call of that id, `at` bytes from their beginning. */
+/** A part of the bytes that the call `id` sends, from byte `at` on. */
 export interface BytesPart {
   readonly type: 'bytes'
   readonly id: number

@@ -36,7 +36,7 @@ export class Outcomes {
   readonly #states: States | null
   readonly #speculation: Speculation
   readonly #wake: () => void
-  /** Of this step, and of what came since the last one. */
+  /** Events of this step, and those since the last one. */
   #events: EngineEvent[] = []
 
   readonly #embeddingHeads: EmbeddingHeads

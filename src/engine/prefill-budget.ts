@@ -32,7 +32,7 @@ export class PrefillBudget {
   readonly #limits: PrefillLimits
   readonly #most: number
   #chunk: number
-  /** Of the last step that counted, times the target. */
+  /** How long the last step that counted took, in multiples of the target. */
   #lastExcess = 0
 
   /** `most`: tokens of a step. */

@@ -106,7 +106,7 @@ export class Scheduler {
     return this.#slots.numSlots
   }
 
-  /** Those that hold kept states count, and those that a transfer still needs: they are free when they are needed, or soon. */
+  /** Free slots. Slots with kept states or with a transfer under way count as free: they can be had at once, or soon. */
   get numFree(): number {
     return this.#slots.numFree + this.#transfers.numLeaving + (this.#states?.numKeptSlots ?? 0)
   }

@@ -49,7 +49,7 @@ export interface Start {
 
 /** Further states that read a request's prompt and answer beside its own, for draws from the sum of their logits. */
 export interface Mixture {
-  /** Of the request's own state. */
+  /** Weight of the request's own state. */
   readonly weight: number
   readonly others: readonly { readonly start: Start | null; readonly weight: number }[]
 }
@@ -198,7 +198,7 @@ export class Sequence {
   #awaited = { flight: 0, draw: 0 }
   /** Draws that rows launched so far feed, if they run. */
   #numSent = 0
-  /** Of these, those before its last row with guesses; the guesses of such a row count as drawn until it has landed. */
+  /** How many of these came before the last row with guesses. The guesses of such a row count as drawn until it lands. */
   #numBefore = 0
   readonly #tokenBytes: TokenBytes
   /** The same two objects serve every decode step: a step allocates nothing per row. */
@@ -238,7 +238,7 @@ export class Sequence {
     this.#decodeRow.slot = slot ?? NO_SLOT
   }
 
-  /** Of its penalty counts, from admission to its end. */
+  /** Where its penalty counts are, from admission to its end. */
   get place(): number | null {
     return this.#place
   }

@@ -179,7 +179,7 @@ export class StateTransfers {
     if (this.#waiting.includes(transfer)) this.#drop(transfer)
   }
 
-  /** One that was not begun. */
+  /** Removes a transfer that has not begun. */
   #drop(transfer: Transfer): void {
     this.#waiting = this.#waiting.filter((one) => one !== transfer)
     if (transfer.freesSlot) this.#slots.release(transfer.slot)

@@ -46,7 +46,7 @@ export type Report = (session: SessionPosition | null, error: SkeinError | null)
 
 /** What a live request has to do with kept states. */
 interface Use {
-  /** Of prefixes; null where none are kept. */
+  /** Namespace of the request's prefixes; null where none are kept. */
   readonly namespace: string | null
   /** Prompt tokens not computed. */
   readonly cachedTokens: number
@@ -124,17 +124,17 @@ export class States {
     }
   }
 
-  /** Slots that hold kept states or copies: they can be had back. */
+  /** Slots that hold kept states or copies and can be taken back. */
   get numKeptSlots(): number {
     return this.#turns.mover.numKeptSlots
   }
 
-  /** Has so many of those freed, now or soon. */
+  /** Frees so many of these slots, now or soon. */
   giveUpSlots(count: number): void {
     this.#turns.mover.giveUpSlots(count)
   }
 
-  /** There is something to do that waits for nothing. */
+  /** There is work that waits for nothing. */
   get hasWork(): boolean {
     return this.#turns.mover.hasWork
   }
@@ -144,7 +144,7 @@ export class States {
     this.#turns.writers.open(live, this.#sessionNamespace(live.request.tenant ?? ''), opening)
   }
 
-  /** What nobody waits for: states move down and to the store. */
+  /** Background work that nobody waits for: states move out of slots and to the store. */
   tidy(): void {
     this.#turns.mover.tidy()
   }
@@ -261,7 +261,7 @@ export class States {
     return this.#keepsPrefixes && request.cache !== 'no-store' && isOneState
   }
 
-  /** That of a store which is opened late changes once. */
+  /** The secret changes once if the store is opened late. */
   get #secret(): Uint8Array {
     return this.#store?.secret ?? this.#ownSecret
   }

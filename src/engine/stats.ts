@@ -52,7 +52,7 @@ const ENGINE_ROWS = {
   },
 } as const satisfies Rows
 
-/** Of kept states. */
+/** Counters and gauges of kept states. */
 const STATE_ROWS = {
   sessions: { help: 'Sessions used since the workers started', metric: 'sessions' },
   inSlots: { help: 'Session states in slots', metric: 'session_states_device' },
@@ -112,7 +112,7 @@ function metricsOf<R extends Rows>(
   )
 }
 
-/** Of several engines together. */
+/** The statistics of several engines as one. */
 export function summedStats(all: readonly EngineStats[]): EngineStats {
   if (all.length === 1) return all[0]!
   const states = all.flatMap(({ states: own }) => (own === undefined ? [] : [own]))
@@ -122,7 +122,7 @@ export function summedStats(all: readonly EngineStats[]): EngineStats {
   }
 }
 
-/** Of an engine that has not been asked for anything. */
+/** The statistics of an engine before its first request. */
 export function idleStats(numSlots: number): EngineStats {
   return { ...summed(ENGINE_ROWS, []), numSlots, freeSlots: numSlots }
 }
@@ -153,7 +153,7 @@ type NowNames = {
 /** Counts of kept states as APIs name them. */
 type WireStateStats = { readonly [K in keyof StateStats as Snake<K>]: number }
 
-/** Of these, those that say how things are now. */
+/** The gauges among the rows of kept states, by their wire names. */
 export type WireStatesNow = { readonly [K in NowNames as Snake<K>]: number }
 
 export function wireStates(states: StateStats): WireStateStats {

@@ -17,7 +17,7 @@ export interface KeptState {
   readonly isForeign: boolean
   /** Tokens consumed and tail together. */
   readonly numTokens: number
-  /** Of its arrays and tokens. */
+  /** Size of its arrays and tokens. */
   readonly bytes: number
   /** In memory while it is in a slot or its arrays are. */
   text: SnapshotText | null
@@ -54,7 +54,7 @@ export interface Turn {
   readonly parent: number
   readonly createdAt: number
   readonly state: KeptState
-  /** Of the request whose answer it is, where that has given one. */
+  /** The `origin` that the request of this answer gave, if any. */
   readonly origin?: string | undefined
   /** What that request left beside it. */
   readonly note?: string | undefined
@@ -75,6 +75,6 @@ export interface Session {
   isBusy: boolean
   readonly waiters: (() => void)[]
   isDeleted: boolean
-  /** Of a claim with an end: doubted since that has passed, until a write shows that nobody has taken it; or lost. */
+  /** `doubted`: the claim's lease has passed, and no write has shown yet that nobody else took it. `lost`: somebody did. */
   claim: 'sure' | 'doubted' | 'lost'
 }

@@ -6,7 +6,7 @@ import { createHmac } from 'node:crypto'
 
 export const SECRET_BYTES = 32
 
-/** Of a tenant's sessions. */
+/** The namespace of a tenant's sessions. */
 export function sessionNamespace(secret: Uint8Array, tenant: string): string {
   return namespaceOf(secret, 'session', tenant)
 }

@@ -10,7 +10,7 @@ import { bytesOf } from './snapshot.ts'
 /** Shorter prefixes are not worth a copy of a state. */
 export const MIN_PREFIX_TOKENS = 32
 
-/** Of a prefix beside its numbers: objects, nodes of the tree and their maps. */
+/** Bytes that a prefix takes beside its numbers: objects, tree nodes and their maps. */
 const OVERHEAD_BYTES = 1024
 
 export interface Prefix {

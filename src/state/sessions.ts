@@ -12,7 +12,7 @@ import { type SessionLimits, Tenants } from './tenants.ts'
 interface SessionEvents {
   /** No turn holds this state any more. */
   released(state: KeptState): void
-  /** Likewise, but it stays in the store. */
+  /** The same, but the state stays in the store. */
   forgotten(state: KeptState): void
   /** A session came to nothing: it never had a turn. */
   vanished(session: Session): void
@@ -25,7 +25,7 @@ export class Sessions {
   readonly #limits: SessionLimits
   readonly #events: SessionEvents
   readonly #now: () => number
-  /** Those that turns hold, by their keys. */
+  /** The states that turns hold, by key. */
   readonly #states = new Map<string, KeptState>()
   #count = 0
 
@@ -50,7 +50,7 @@ export class Sessions {
     }
   }
 
-  /** From here on it is in the store alone; it is unknown here, and nothing of it is deleted there. */
+  /** Drops a session here and leaves it in the store. */
   forget(session: Session): void {
     for (const turn of [...session.turns.values()]) {
       if (this.#drop(session, turn)) this.#events.forgotten(turn.state)
@@ -58,7 +58,7 @@ export class Sessions {
     this.#remove(session)
   }
 
-  /** Likewise, since another process has taken it: what was not written never will be. */
+  /** Forgets a session that another process has taken: what was not written never will be. */
   lose(session: Session): void {
     session.claim = 'lost'
     if (!session.isDeleted) this.forget(session)

@@ -5,7 +5,7 @@ import type { Usage } from './store/store.ts'
 
 interface Tenant {
   readonly sessions: Map<string, Session>
-  /** Of the states that turns of them hold. */
+  /** Bytes of the states that their turns hold. */
   bytes: number
   /** Sessions that are being written to: each is going to have a turn more. */
   numBusy: number

@@ -44,7 +44,7 @@ export class Tiers {
   readonly #bytesPerState: number
   /** Copies out of slots that are not whole yet. Nobody but their readers sees them. */
   readonly #reads = new Map<KeptState, SlotRead>()
-  /** Those that leave their slots when their copies are whole. */
+  /** States that leave their slots when their copies are whole. */
   readonly #leaving = new Set<KeptState>()
   /** Reads of the store under way. */
   readonly #loads = new Map<KeptState, Promise<void>>()

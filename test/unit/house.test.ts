@@ -78,3 +78,12 @@ test('a route is named by its row, from which the gateway has its schema, role, 
     count > 1 && !SHARED_PATHS.test(path)
   expect([...quoted].filter(isTwice)).toEqual([])
 })
+
+test('three files lock a session, and one decides what a lock is', () => {
+  expect(filesNaming(/\bsessions\.lock\(/, 'src')).toEqual([
+    'src/engine/sessions/calls.ts',
+    'src/engine/sessions/claims.ts',
+    'src/engine/sessions/writers.ts',
+  ])
+  expect(filesNaming(/\.isBusy = /, 'src')).toEqual(['src/state/sessions.ts'])
+})

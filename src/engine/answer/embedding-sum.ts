@@ -10,7 +10,7 @@ export class EmbeddingSum {
   #sum = new Float64Array(0)
   #count = 0
 
-  /** Of the tokens that follow. hidden: [tokens, C] */
+  /** Adds the next tokens. hidden: [tokens, C] */
   add(hidden: Float32Array, channels: number): void {
     if (this.#count === 0) this.#sum = new Float64Array(channels)
     for (const [i, value] of hidden.entries()) this.#sum[i % channels]! += value

@@ -12,11 +12,11 @@ type TextEvent = EngineEvent & { readonly type: 'text' }
 /** A consumer is given so much at once; the first chunks are smaller. */
 const CHUNK_BYTES = 4096
 const FIRST_CHUNK_BYTES = 256
-/** Of a chunk, or an event as it came, beside what is in it. */
+/** Bytes of memory that a chunk, or an unpacked event, takes beside its content. */
 const OVERHEAD_BYTES = 200
 /** At most, of an id or a length. */
 const NUMBER_BYTES = 5
-/** Of a token's id, log-probability and length in bytes. */
+/** Bytes for a token's id, log-probability and text length. */
 const ENTRY_BYTES = 2 * NUMBER_BYTES + 8
 
 interface Chunk {

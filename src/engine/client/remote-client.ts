@@ -78,7 +78,7 @@ export class RemoteEngineClient implements EngineClient {
     })
   }
 
-  /** Of a worker as it is now: start states come and go. */
+  /** The worker's description as it is now: start states come and go. */
   get info(): EngineInfo {
     return this.#info
   }

@@ -18,7 +18,7 @@ export interface StepColumns extends Pick<Step, 'stats'> {
   readonly texts: readonly string[]
   readonly indexes: Int32Array
   readonly numTokens: Int32Array
-  /** Of all texts, one after the other. */
+  /** Tokens of all texts, one text after the other. */
   readonly tokens: Int32Array
 }
 

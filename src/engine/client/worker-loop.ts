@@ -31,7 +31,7 @@ class WorkerLoop {
   /** Errors of requests that were never admitted; they leave with the next step. */
   #refused: EngineEvent[] = []
   #isScheduled = false
-  /** Of a rest while a long step is on its way. */
+  /** Ends the pause while a long step is on its way. */
   #rest: NodeJS.Timeout | null = null
   #isDraining = false
   #isOver = false

@@ -28,7 +28,7 @@ export class Preempted implements Queued {
   readonly isReturning = true
   readonly owner: LiveRequest
   readonly sequences: readonly Sequence[]
-  /** Of every slot that it gives up, what returns there; none of choices that have not begun. */
+  /** For each choice, the states to put back when it gets slots again; none for choices that have not begun. */
   readonly states = new Map<Sequence, (StateData | null)[]>()
   readonly reads: Read[] = []
   /** States on their way out. */
@@ -47,7 +47,7 @@ export class Preempted implements Queued {
     return this.sequences.length * this.owner.width
   }
 
-  /** Those whose slots hold a state: of a prompt that is being read the first one alone. */
+  /** The choices whose slots hold a state; while a prompt is being read, only the first one. */
   get begun(): readonly Sequence[] {
     return this.owner.isPrefilling ? this.sequences.slice(0, 1) : this.sequences
   }

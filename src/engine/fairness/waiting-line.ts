@@ -12,7 +12,7 @@
 
 /** What the line needs of a request. */
 export interface Queued {
-  /** That it takes at once. */
+  /** Slots that it takes at once. */
   readonly numSlots: number
   /** It was admitted before and has given its slots to others (preemption.ts). */
   readonly isReturning?: boolean
@@ -70,7 +70,7 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     return this.#arrivals.size
   }
 
-  /** Those of them that have not been admitted yet. */
+  /** Requests that have not been admitted yet. */
   get numNew(): number {
     return this.length - this.#numReturning
   }
@@ -229,13 +229,13 @@ export function priorityOf({ request }: Queued): number {
   return request.priority ?? 0
 }
 
-/** Of one tenant: by priority, then what had begun before what had not, then by arrival. */
+/** Order of one tenant's requests: by priority, then what had begun before what had not, then by arrival. */
 function goesBefore(a: Queued, b: Queued): boolean {
   const more = priorityOf(a) - priorityOf(b)
   return more > 0 || (more === 0 && a.isReturning === true && b.isReturning !== true)
 }
 
-/** Of two served alike the one with less going on: that is the one that has just come. */
+/** Ties go to the tenant with fewer running requests, which is the newest one. */
 function isBefore<T extends Queued>(a: Tenant<T>, b: Tenant<T>): boolean {
   const more = priorityOf(a.waiting[0]!) - priorityOf(b.waiting[0]!)
   if (more !== 0) return more > 0

@@ -37,7 +37,7 @@ export class Checkpoints {
   readonly #slots: SlotPool
   readonly #transfers: StateTransfers
   readonly #watched = new Map<LiveRequest, Watched>()
-  /** Those in spare slots, in order of age. */
+  /** Copies in spare slots, oldest first. */
   readonly #spare = new Set<SpareCopy>()
 
   constructor(runner: Runner, slots: SlotPool, transfers: StateTransfers) {
@@ -51,7 +51,7 @@ export class Checkpoints {
     return this.#spare.size
   }
 
-  /** Those of them that will be free. */
+  /** How many of these slots will be free soon. */
   get numLeaving(): number {
     return [...this.#spare].filter(({ read }) => read !== null).length
   }

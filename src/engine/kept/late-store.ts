@@ -16,7 +16,7 @@ import type {
 } from '../../state/store/store.ts'
 
 interface LateOptions {
-  /** Of namespaces until the store's own is known. Nothing is kept in those but prefixes. */
+  /** Makes namespaces until the store's own secret is known. Only prefixes are kept in them. */
   readonly secret: Uint8Array
   readonly open: () => Promise<Store>
   readonly retryMs: number

@@ -143,7 +143,7 @@ export class StateMover {
     throw new SkeinError('state_unavailable', `${count} states of sessions could not be saved`)
   }
 
-  /** Whoever raised `users` of a state is done with it. */
+  /** Gives back one use of a state, as counted in `users`. */
   unuse(state: KeptState): void {
     state.users--
     if (state.users === 0 && state.holders.size === 0) this.tiers.drop(state)
@@ -156,7 +156,7 @@ export class StateMover {
     this.forget(state)
   }
 
-  /** Likewise, but its copy in the store stays. */
+  /** The same, but its copy in the store stays. */
   forget(state: KeptState): void {
     if (state.users === 0) this.tiers.drop(state)
   }

@@ -33,7 +33,7 @@ interface CallContext extends ImportContext {
 interface Changed {
   readonly session: Session
   readonly undo: () => void
-  /** Of what is told of only when it is written. */
+  /** The saver to wait for before the change is reported; null: it is reported at once. */
   readonly saver: Saver | null
 }
 
@@ -321,7 +321,7 @@ async function inMemory(state: KeptState, { mover }: SessionTurns): Promise<void
   else await mover.tiers.bring(state)
 }
 
-/** Of a session that another process writes to, or none. */
+/** Describes a session from its record: another process, or none, writes to it. */
 function infoOfRecord({ id, record }: StoredSession): SessionInfo {
   const { version, head, createdAt, updatedAt, ttlMs, turns } = record
   return {

@@ -23,10 +23,10 @@ export class SessionClaims {
   readonly #offer: (state: KeptState) => Promise<void>
   /** The last of those that ask for a session of that name; they take turns. */
   readonly #lines = new Map<string, Promise<unknown>>()
-  /** Of the lease, as far as sessions were looked at since. */
+  /** The lease's count of lapses when sessions were last checked. */
   #numLapses = 0
   readonly #doubted = new Set<Session>()
-  /** Those of them that are being written. */
+  /** The doubted sessions that are being written to find out. */
   readonly #proving = new Set<Session>()
   /** When the usage of a tenant was last asked for. */
   readonly #askedAt = new Map<string, number>()
@@ -114,7 +114,7 @@ export class SessionClaims {
     })
   }
 
-  /** Of one that is about to be deleted by its age: nobody may wait for it. */
+  /** Deletes stored sessions whose time is over. Nobody waits for it. */
   expire(): void {
     // What fails is tried again by the next call.
     this.store.expire().catch(() => {})

@@ -8,7 +8,7 @@ import type { SessionName } from '../../state/store/store.ts'
 
 interface LinkedTurn extends SessionName {
   readonly turn: number
-  /** Of the turn's state, random: another session of that name has others, of another model too. */
+  /** Random key of the turn's state. Another session of that name, or the same name at another model, has other keys. */
   readonly stateKey: string
   /** In milliseconds of Date.now(). */
   readonly expiresAt: number

@@ -1,6 +1,6 @@
 /**
- * Answers that become turns of their sessions, which it owns. How a request came to write to one is session-writers.ts,
- * where states are kept/state-mover.ts. Nothing in it waits: what comes from the store comes between steps.
+ * Owns the sessions and turns answers into their turns. writers.ts decides which request writes to a session;
+ * kept/state-mover.ts knows where states are. Nothing here waits: what the store sends arrives between steps.
  */
 import { assert, SkeinError } from '../../errors.ts'
 import { type Runner, stateBytesOf } from '../../model/runner.ts'
@@ -29,9 +29,9 @@ export interface SessionOptions extends MoverOptions {
   readonly now: () => number
 }
 
-/** How often sessions whose time is over are looked for. */
+/** How often expired sessions are looked for, in milliseconds. */
 const EXPIRY_MS = 60_000
-/** How often it is looked whether claims have come to their end; requests look, too. */
+/** How often claims are checked for their end, in milliseconds. Requests check them, too. */
 const LEASE_MS = 500
 
 export class SessionTurns implements SessionShelf {

@@ -1,6 +1,6 @@
 /**
- * How a request comes to be the one writer of its session: the claim, the line behind others, the state that it begins
- * with. Nothing in it waits in a step; what takes time goes on between steps. What becomes of the answer is session-turns.ts.
+ * Makes a request the one writer of its session: it claims the session, waits in line behind other writers, and finds the
+ * state that the request begins with. Nothing here waits within a step. turns.ts turns the answer into a turn.
  */
 import { SkeinError } from '../../errors.ts'
 import type { KeptState, Session, Turn } from '../../state/kept-state.ts'
@@ -10,7 +10,7 @@ import type { StateMover } from '../kept/state-mover.ts'
 import type { LiveRequest } from '../sequence.ts'
 import { busy, type SessionClaims } from './claims.ts'
 
-/** What a live request has to do with its session. */
+/** How a live request uses its session. */
 export interface Use {
   readonly namespace: string
   /** The session that it is the writer of; null while it waits in line. */
@@ -75,7 +75,7 @@ export class SessionWriters {
     }
   }
 
-  /** Of a request with a session, until it has left. */
+  /** What a request has to do with its session; undefined without a session, or after it has left. */
   useOf(live: LiveRequest): Use | undefined {
     return this.#uses.get(live)
   }

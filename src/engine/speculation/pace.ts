@@ -3,7 +3,7 @@
  * many of the last guesses were right. Where none pay, one is tried now and then, ever more rarely.
  */
 
-/** That a guess is right where those before it are: at first, and how much each guess changes it. */
+/** Estimated probability that a guess is right if those before it are: its first value, and how much each guess changes it. */
 const FIRST_LIKELY = 0.5
 const WEIGHT = 0.25
 /** Rows without guesses after one that did not pay. */
@@ -52,7 +52,7 @@ export class Pace {
     return 1
   }
 
-  /** Of a row with so many guesses the first `right` were what was drawn. */
+  /** Learns that of a row's guesses the first `right` were right. */
   learn(guessed: number, right: number): void {
     for (let i = 0; i < right; i++) this.#likely += WEIGHT * (1 - this.#likely)
     if (right < guessed) this.#likely -= WEIGHT * this.#likely

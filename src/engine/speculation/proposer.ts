@@ -10,7 +10,7 @@ export interface Proposer {
   readonly isPromising: boolean
 }
 
-/** Of one choice of a request. `prompt`: all that is read before its first token, a session's earlier text included. */
+/** Opens a proposer for one choice of a request. `prompt`: all that is read before its first token, a session's earlier text included. */
 export type OpenProposer = (
   prompt: Int32Array,
   request: GenerateRequest,

@@ -10,10 +10,10 @@ import type { Sequence } from '../sequence.ts'
 import { Pace } from './pace.ts'
 import type { OpenProposer, Proposer } from './proposer.ts'
 
-/** What guesses cost beside their tokens, in plain steps: states are copied; and where steps overlap, the next one waits. */
+/** Costs of guesses beside their tokens, in plain steps: copying states and, where steps overlap, making the next one wait. */
 const COPY_COST = 0.03
 const WAIT_COST = 0.07
-/** Of the answers of a step, those with a guess that make it worth that the device waits for the host. */
+/** The share of a step's answers that must have a guess before it pays that the device waits for the host. */
 const WORTH_WAITING = 1 / 8
 
 interface Guesser {
@@ -35,7 +35,7 @@ export class Speculation {
   readonly #open: OpenProposer | null
   readonly #spares: number[]
   readonly #guessers = new WeakMap<Sequence, Guesser>()
-  /** Of the step that is planned: tokens of answers without guesses, and answers that may have some. */
+  /** The step being planned: its tokens of answers without guesses, and how many answers may have guesses. */
   #load = { plain: 1, guessing: 1 }
 
   /** `open` null: nothing is guessed. */
@@ -84,7 +84,7 @@ export class Speculation {
     return true
   }
 
-  /** Of those answers for which something may be guessed. */
+  /** The guessers of the answers for which something may be guessed. */
   #promising(sequences: readonly Sequence[]): Guesser[] {
     return sequences.flatMap((sequence) => {
       const guesser = mayGuess(sequence) ? this.#guesserOf(sequence) : null
@@ -110,7 +110,7 @@ export class Speculation {
     return sequence.rowWithGuesses(guesses, spare)
   }
 
-  /** Of a row that has landed. */
+  /** Takes back the spare slot of a row that has landed. */
   release(sequence: Sequence, spare: number): void {
     this.#spares.push(spare)
     this.#guessers.get(sequence)!.isOnItsWay = false
@@ -146,7 +146,7 @@ export class Speculation {
       costOf(guessCosts, plain + n * numGuessing) / costOf(guessCosts, plain)
     const length = pace.next(most, numGuessing / plain, (n) => more + costWith(n))
     const guesses = length === 0 ? [] : proposer.propose(length)
-    // Another token came than was promised.
+    // A token was drawn that nothing is guessed after.
     if (guesses.length === 0 && guesser.isWaiting) pace.learn(1, 0)
     guesser.isWaiting = false
     // No state is to have consumed the token that ends the answer.
@@ -175,14 +175,14 @@ export class Speculation {
   }
 }
 
-/** Of a step of so many tokens of answers, by one of one token. */
+/** Cost of a step of so many answer tokens, in steps of one token. */
 function costOf(costs: GuessCosts, numTokens: number): number {
   return costs.find(([tokens]) => numTokens <= tokens)?.[1] ?? Number.POSITIVE_INFINITY
 }
 
 const NONE = { accepted: 0, rejected: 0 }
 
-/** What a grammar allows is known one token at a time, and a mixture has several states. */
+/** Nothing is guessed under a grammar, which allows one token at a time, or for a mixture, which has several states. */
 function mayGuess({ owner, blend }: Sequence): boolean {
   return owner.rules === null && blend === null
 }
