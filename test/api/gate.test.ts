@@ -37,8 +37,8 @@ describe('with a key', () => {
       ).toBe(true)
     const methods = [...printed.matchAll(/\(([A-Z, ]+)\)/g)].flatMap(([, all]) => all!.split(', '))
     const numRoutes = methods.filter((method) => method !== 'HEAD').length
-    // All of them, /livez, and pages, which hold no secrets: /, /docs, /browser, /browser/*, /sw.js, /favicon.ico, /assets/*.
-    expect(numRoutes).toBe(ROUTES.length + 8)
+    // All of them, /livez, and pages, which hold no secrets: /, /docs, /docs/, /docs/*, /browser, /browser/*, /sw.js, /favicon.ico, /assets/*.
+    expect(numRoutes).toBe(ROUTES.length + 10)
   })
 
   test.each(ROUTES)('%s %s needs it', async (method, path) => {
