@@ -72,7 +72,7 @@ export interface AppOptions extends BatchOptions {
   readonly admin?: ModelAdmin
   /** Absent: workers are not managed over HTTP. */
   readonly management?: Management
-  /** Those of several apps may be one; absent: an app's own. */
+  /** Several apps may share one. Absent: the app has its own. */
   readonly metrics?: Metrics
   readonly rates?: RateLimits
   readonly shared?: Shared

@@ -73,7 +73,7 @@ function bytesBesidesSlots({ vocabSize }: BatchModel) {
   return (4 * (SCORED_TOKENS + 1) + 5 * MAX_SPARE_PLACES) * vocabSize
 }
 
-/** Of a row with guesses: the state before it, and a row of logits and the sampler's scratch for each. */
+/** Bytes that a row with guesses takes: the state before it, and for each guess a row of logits and the sampler's scratch. */
 function bytesPerGuessingRow(model: BatchModel, free: FreeMemory, slots: number) {
   return stateBytes(model, free, slots) + 8 * MAX_GUESSES * model.vocabSize
 }

@@ -64,7 +64,7 @@ export interface OpenedBackend {
   compileAhead?(build: (absent: OpenedBackend) => void): number
 }
 
-/** Of GPU memory that states may be chosen from where nobody says how much there is. */
+/** Bytes of GPU memory that are assumed where nothing tells how much there is. */
 const MOST_WEBGPU_BYTES = 8 * 2 ** 30
 
 /** The reference backend reads ~10⁸ weights a second: beyond this size a token takes seconds. */

@@ -10,7 +10,7 @@ export function createLogger(level?: (typeof LOG_LEVELS)[number]): Logger {
   return isTerminal ? pino(options, shortLines()) : pino(options, errorOutput())
 }
 
-/** Of lines that cannot be written, so much waits for room; what comes then is dropped. */
+/** Bytes of lines that wait until they can be written. Further lines are dropped. */
 const MAX_UNWRITTEN_BYTES = 2 ** 20
 
 /** A log that cannot be written, on a full disk say, keeps nobody from being answered. */

@@ -48,10 +48,10 @@ export interface StateChoice {
   /** Session states in memory, by number and by bytes. */
   readonly memoryStates?: number | undefined
   readonly memoryStateBytes?: number | undefined
-  /** Of one tenant. */
+  /** Bounds of one tenant's sessions. */
   readonly maxSessions?: number | undefined
   readonly maxSessionBytes?: number | undefined
-  /** Of one session. */
+  /** Turns of one session. */
   readonly maxTurns?: number | undefined
   readonly sessionTtlSeconds?: number | undefined
 }
@@ -62,7 +62,7 @@ export interface ClusterChoice {
   readonly database: string
   /** s3://BUCKET/PREFIX or file:///DIR */
   readonly blobs: string
-  /** Of the server that the worker belongs to: its name, and where other members reach it. */
+  /** Name of the server that the worker belongs to, and the URL at which other members reach it. */
   readonly node: string
   readonly url: string
   /** Instead of the secret in the database. */

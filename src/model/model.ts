@@ -35,7 +35,7 @@ interface ModelOutput {
 export interface Model {
   readonly architecture: string
   readonly vocabSize: number
-  /** Of the whole model, as everything above; what follows is of the layers held here. */
+  /** This and everything above describes the whole model; what follows, the layers held here. */
   readonly numParameters: number
   readonly weightType: string
   readonly weightBytes: number

@@ -38,7 +38,7 @@ interface QuantiseOptions {
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
 }
 
-/** Of what is read at a time. */
+/** Bytes read at a time. */
 const PIECE_BYTES = 16 << 20
 
 export function quantiseCheckpoint(

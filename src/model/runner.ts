@@ -21,7 +21,7 @@ export interface ModelInfo {
   readonly weightType: string
   /** Bytes of weights on the device. */
   readonly weightBytes: number
-  /** Of these the embedding table, of which a token reads one row. */
+  /** Bytes of the embedding table among them; a token reads one of its rows. */
   readonly tableBytes: number
   /** Bytes of one recurrent state on the device. */
   readonly stateBytes: number
@@ -90,7 +90,7 @@ export interface Guesses {
 }
 
 export interface Blend {
-  /** Of the row's own slot. */
+  /** Weight of the row's own slot. */
   readonly weight: number
   readonly others: readonly { readonly slot: number; readonly weight: number }[]
 }

@@ -20,7 +20,7 @@ import type { Carried, LayerRange, Model } from './model.ts'
 import { WeightLoader, type WeightOptions } from './weights.ts'
 
 const LAYER_NORM_EPS = 1e-5
-/** Of the per-head group norm, at every width. */
+/** Epsilon of the per-head group norm, at every width. */
 const GROUP_NORM_EPS = 64e-5
 
 interface TimeMixing {

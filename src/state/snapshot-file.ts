@@ -32,7 +32,7 @@ interface SnapshotHeader extends ModelIdentity, SnapshotOwner {
 const MAGIC = 'SKEINST\n'
 const VERSION = 2
 const PREAMBLE_BYTES = 16
-/** Of the checksum at the end, by format version. */
+/** Bytes of the checksum at the end, by format version. */
 const CHECKSUM_BYTES: Readonly<Record<number, number>> = { 1: 32, 2: 4 }
 const ALIGNMENT = 16
 /** Looked at or copied in a millisecond. */
@@ -116,7 +116,7 @@ export function decodeSnapshot(file: Uint8Array, identity: ModelIdentity): Decod
   return atOnce(decoding(file, identity))
 }
 
-/** Likewise, but the state is a view of the file, which must not change any more, where its alignment allows. */
+/** The same, but where alignment allows it the state is a view of the file, which must not change any more. */
 export function viewSnapshot(file: Uint8Array, identity: ModelIdentity): DecodedSnapshot {
   return atOnce(decoding(file, identity, true))
 }
@@ -209,7 +209,7 @@ function* crcOf(bytes: Uint8Array): Steps<Uint8Array> {
   return bytesIn(Uint32Array.of(crc))
 }
 
-/** Of nothing at all crc32 would begin anew. */
+/** Given no bytes, crc32 would begin anew. */
 function continueCrc(crc: number, bytes: Uint8Array): number {
   return bytes.length === 0 ? crc : crc32(bytes, crc)
 }

@@ -17,7 +17,7 @@ import { type Launch, type Launcher, type StartStateFile, withStartStates } from
 import { WorkerLog } from './worker-log.ts'
 
 const DRAIN_POLL_MS = 100
-/** Of an ended worker, in its record. */
+/** Log lines in the record of an ended worker. */
 const LAST_LINES = 20
 
 interface FleetWorkerOptions {
@@ -37,7 +37,7 @@ export class FleetWorker implements RoutedReplica {
   #launch: Launch
   #tokenizer: TextCodec
   #keeper: Keeper
-  /** Of its files, when it was made. */
+  /** Stamp of its files when the worker was made. */
   #stamp: string
   #isServing: boolean
   /** On its way to its end, or there. */
@@ -96,7 +96,7 @@ export class FleetWorker implements RoutedReplica {
     return this.#keeper.engine
   }
 
-  /** Of one that finishes its requests, what it is to new ones. */
+  /** State as new requests see it: a draining worker counts as stopped. */
   get state(): ModelState {
     if (this.#isReturning) return 'restarting'
     return this.#isLeaving ? 'stopped' : this.#keeper.state

@@ -26,7 +26,7 @@ interface Route {
 }
 
 export class Fleet {
-  /** Of the models that are served, by name. */
+  /** The models that are served, by name. */
   readonly registry: ModelRegistry
   readonly #options: FleetOptions
   readonly #workers: FleetWorker[] = []
@@ -51,12 +51,12 @@ export class Fleet {
     return worker
   }
 
-  /** Those that answer to a name, and those that were given up while they did. */
+  /** Workers that answer to a name, and those that were given up while they did. */
   serving(model: string): FleetWorker[] {
     return this.#workers.filter(({ launch, isServing }) => isServing && launch.id === model)
   }
 
-  /** Those that serve a model; where none does, those that are about to be started again. */
+  /** Workers that serve a model; if none does, those that are about to be started again. */
   workersOf(model: string): FleetWorker[] {
     const serving = this.serving(model)
     return serving.length > 0
@@ -97,7 +97,7 @@ export class Fleet {
     )
   }
 
-  /** Of an ended worker. Throws conflict for another. */
+  /** Forgets an ended worker. Throws conflict for any other. */
   forget(id: string): void {
     const worker = this.find(id)
     if (!worker.hasEnded)

@@ -12,7 +12,7 @@ export interface Keeper extends EngineSource {
   readonly progress: WorkerRecord['progress']
   /** Crashes after which it was started again. */
   readonly restarts: number
-  /** Of the process that ended last; minus the number of the signal that ended it. */
+  /** Exit code of the process that ended last, or minus the number of the signal that ended it. */
   readonly exitCode: number | null
   /** Why it was given up, in the words of its last error; null unless it was. For operators: it may name files. */
   readonly failure: string | null

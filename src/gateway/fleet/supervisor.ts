@@ -32,7 +32,7 @@ const DEFAULT_TIMING = {
   stopMs: 8_000,
   /** How long requests of a worker that has grown too large may go on. */
   recycleMs: 60_000,
-  /** One that has said that it cannot load ends by itself, with its own exit code; after this long it is killed. */
+  /** A worker that cannot load says so and exits with its own code. After this long it is killed. */
   lastWordsMs: 2_000,
 } as const
 
@@ -70,7 +70,7 @@ const PERMANENT: readonly ErrorCode[] = [
   'state_incompatible',
 ]
 
-/** Of a process that could not be started, or could open no file. */
+/** Errors of a process that could not be started or could not open files. */
 const SHORTAGE = /\b(?:EMFILE|ENFILE|EAGAIN|ENOMEM|ENOSPC|EDQUOT)\b/
 const ENDED = 'the worker ended and is started again'
 
@@ -81,7 +81,7 @@ export class Supervisor implements Keeper {
   #state: ModelState = 'loading'
   #reason: string | null = 'loading'
   #progress: Keeper['progress'] = null
-  /** Of the present process, from its first word to its end. */
+  /** Engine of the present process, from its first message to its end. */
   #engine: EngineClient | null = null
   #process: WorkerProcess | null = null
   #watch: WorkerWatch | null = null

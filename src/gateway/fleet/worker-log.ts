@@ -80,7 +80,7 @@ export class WorkerLog {
   }
 }
 
-/** Of a worker's log in a folder. */
+/** Path of a worker's log in a folder; null without a folder. */
 export function logPath(folder: string | undefined, workerId: string): string | null {
   return folder === undefined ? null : join(folder, `${workerId}.log`)
 }

@@ -36,7 +36,7 @@ interface RowOptions {
   readonly logger?: FastifyBaseLogger | undefined
 }
 
-/** Of a model's slots, what others than batches always find free. */
+/** The share of a model's slots that batches leave free for others. */
 const SPARED = 1 / 4
 
 export function sparedSlots(slots: number): number {

@@ -5,7 +5,7 @@ import type { FastifyInstance } from 'fastify'
 import { renderOpenAiError } from '../../api/openai/errors.ts'
 import { SkeinError } from '../../errors.ts'
 
-/** Of all apps: a worker's proxy has its own, on the connections of the server's. */
+/** Replies of all apps by connection: a worker's proxy is an app of its own on the server's connections. */
 const unclosed = new WeakMap<object, Set<ServerResponse>>()
 
 /**
@@ -31,7 +31,7 @@ function repliesOf(socket: Socket): Set<ServerResponse> {
   return replies
 }
 
-/** One that has a socket is told by Node itself. */
+/** Closes a reply that has no socket. Node closes the others itself. */
 function closeUnsent(reply: ServerResponse): void {
   if (reply.socket !== null || reply.destroyed || reply.writableFinished) return
   reply.destroy()

@@ -3,7 +3,7 @@ import { DEFAULT_REQUEST_LIMITS, type RequestLimits } from '../../api/limits.ts'
 
 const DEFAULT_TRANSPORT_LIMITS = {
   bodyBytes: 8 * 2 ** 20,
-  /** Of a body whose caller has shown no key, until the key is found in it: such callers cost what they are allowed here. */
+  /** Bytes of a body that are read before its caller's key is found in it. Callers without a key can cost that much. */
   strangerBodyBytes: 64 * 1024,
   /** An exported state: that of a model of 14B parameters has some 70 MB. */
   stateBytes: 128 * 2 ** 20,
@@ -12,13 +12,13 @@ const DEFAULT_TRANSPORT_LIMITS = {
    * address without a key, an eighth of it.
    */
   callerBytes: 64 * 2 ** 20,
-  /** Of all of them. */
+  /** Bytes of all bodies together. */
   bodiesBytes: 256 * 2 ** 20,
   headerBytes: 16 * 1024,
-  /** Of a part of a path: the longest name of a session, every character of it escaped. */
+  /** Characters of a path's part: the longest session name with every character escaped. */
   paramLength: 3 * 256,
   jsonDepth: 64,
-  /** Of a body. No route has a tenth of it. */
+  /** Fields of a JSON body. No route has a tenth as many. */
   jsonFields: 1024,
   /** Objects, lists and strings in a body, names of fields among them. The largest conversation has 45,000. */
   jsonNodes: 65_536,

@@ -74,7 +74,7 @@ interface MountContext {
   ) => ModelRegistry
 }
 
-/** Of a form, beside its file. */
+/** Bytes of a form beside its file. */
 const FORM_BYTES = 64 * 1024
 
 export function mountDialects(

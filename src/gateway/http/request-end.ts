@@ -41,7 +41,7 @@ export interface RequestTally {
   answerTokens: number
   /** Since the request arrived; null: no token yet. */
   firstTokenMs: number | null
-  /** Of an error that came after the reply had begun, too. */
+  /** Code of the request's error, also of one after the reply had begun. */
   errorCode: string | null
   /** On the clock of `performance`. */
   readonly startedAt: number

@@ -60,7 +60,7 @@ export class ModelJobs {
     return this.#begin({ kind: 'fetch', name }, (onProgress) => this.#fetch(name, onProgress))
   }
 
-  /** Of a file, under the name that clients know it by; answers at once. */
+  /** Quantises a file, by the name that clients know it by. Answers at once. */
   quantise(input: string, { model_path, quant }: ModelQuantisation): PullRecord {
     this.#refuseSecond('model_path')
     const file = `${withoutCheckpointSuffix(basename(input))}-${quant}.safetensors`
@@ -106,7 +106,7 @@ export class ModelJobs {
     return modelsOf(this.#hub(), repository)
   }
 
-  /** Whoever looks at a page does not wait for minutes. */
+  /** With short timeouts: somebody is looking at a page. */
   #hub(): Hub {
     this.#refuseOffline()
     const hub = openHub(this.#environment)

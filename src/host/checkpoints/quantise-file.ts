@@ -21,7 +21,7 @@ interface QuantiseFileOptions {
 
 interface Quantised {
   readonly inputBytes: number
-  /** That was written too. */
+  /** The vocabulary that was written too; null: none. */
   readonly vocabulary: string | null
 }
 

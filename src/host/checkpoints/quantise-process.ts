@@ -7,7 +7,7 @@ import { constants, setPriority } from 'node:os'
 import { SkeinError } from '../../errors.ts'
 import { quantiseFile, SCHEMES } from './quantise-file.ts'
 
-/** Of bytes, so often. */
+/** How many times progress is reported. */
 const REPORTS = 200
 
 function main([input = '', output = '', scheme = '']: readonly string[]): number {

@@ -152,7 +152,7 @@ class StepFlight implements Flight<RowResult[]> {
   }
 }
 
-/** Of reads on a program that tells when a step is over, and of them too. */
+/** When the reads of a row land, on programs that tell it. */
 function landingsOf({ logits, hidden }: RowReads): (Promise<unknown> | undefined)[] {
   return [logits?.landing, hidden?.landing]
 }

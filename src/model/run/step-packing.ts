@@ -238,7 +238,7 @@ export function readRow(batch: Batch, { sample, logprobs }: PackedRow): Drawn[] 
   return logprobs.map((k, i) => readDrawn(batch, sample + i, k))
 }
 
-/** Of a row that did not run. */
+/** The result of a row that did not run. */
 export function idleResult({ samples }: Pick<BatchRow, 'samples'>): RowResult {
   return { drawn: samples.map(() => NOTHING_DRAWN) }
 }

@@ -15,7 +15,7 @@ export interface WarmUp {
 
 const NO_TOKENS = new Int32Array(0)
 const STEPS = 3
-/** Of a prompt: rows of so many tokens have kernels of their own. */
+/** Tokens of a warm-up prompt: rows of so many have their own kernels. */
 const PROMPT_TOKENS = 40
 
 /** The slots must be free; they are as they were afterwards, that is cleared or never used. */

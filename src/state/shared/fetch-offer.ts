@@ -5,20 +5,20 @@ import { CALLER_HEADER, type MemberSeal } from '../../cluster/member-seal.ts'
 import { STATES_PATH } from '../../cluster/state-socket.ts'
 
 interface OfferPlace {
-  /** Of the worker's node. */
+  /** URL of the worker's node. */
   readonly url: string
   readonly worker: string
 }
 
 interface Wanted {
   readonly key: string
-  /** Of its numbers and tokens. */
+  /** Size of its numbers and tokens. */
   readonly bytes: number
   /** Longest that it may take. */
   readonly ms: number
 }
 
-/** Of a file, beyond the numbers and tokens in it. */
+/** Bytes of a file beside its numbers and tokens, at most. */
 const MAX_HEADER_BYTES = 8192
 
 /** Rejects when it is not there, is larger than `bytes` and a header, or does not come soon. */

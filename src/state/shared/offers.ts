@@ -24,7 +24,7 @@ interface OffersOptions {
 
 /** How long a state waits for whoever gets its session. */
 const OFFER_MS = 5000
-/** Of all that are offered at a time: seven of the largest. Those that do not fit are read from the storage. */
+/** Bytes of all states offered at a time: seven of the largest. States that do not fit are read from the storage. */
 const MAX_BYTES = 2 ** 29
 
 export class Offers {

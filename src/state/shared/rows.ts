@@ -107,7 +107,7 @@ export async function publish(
   }
 }
 
-/** Those of the states go that no session uses; returns the blobs that they were in. */
+/** Removes those of the states that no session uses. Returns the blobs that held them. */
 export async function removeUnused(on: Connection, keys: readonly string[]): Promise<string[]> {
   if (keys.length === 0) return []
   const { rows } = await on.query<{ blob: string | null }>(
@@ -229,7 +229,7 @@ export async function removeStale(on: Connection, ageMs: number): Promise<string
   return rows.flatMap(({ blob }) => blob ?? [])
 }
 
-/** Of these blobs those that states are in, or files of batches. */
+/** Those of the blobs that hold states or files of batches. */
 export async function wanted(on: Connection, names: readonly string[]): Promise<Set<string>> {
   const { rows } = await on.query<{ blob: string }>(
     `select blob from state where blob = any($1)

@@ -9,13 +9,13 @@ import type { BlobInfo, Blobs } from './blobs.ts'
 
 /** For an object of some tens of megabytes. */
 const TIMEOUT_MS = 30_000
-/** Of a server that is busy. What fails after that is tried again by whoever writes states. */
+/** Tries after the first when the server is busy. After that the writer of states tries again. */
 const RETRIES = 2
 const REGION = 'us-east-1'
 
 export class S3Blobs implements Blobs {
   readonly #client: AwsClient
-  /** Of the bucket, without a slash at the end. */
+  /** URL of the bucket, without a slash at the end. */
   readonly #bucket: string
   /** Empty, or ends with a slash. */
   readonly #prefix: string
@@ -102,7 +102,7 @@ export class S3Blobs implements Blobs {
   }
 }
 
-/** Of the first such element. Names and times need no more of XML than that. */
+/** Text of the first such element. Names and times need no more XML than that. */
 function textOf(xml: string, element: string): string | null {
   const [, after] = xml.split(`<${element}>`, 2)
   const text = after?.split('<', 1)[0]

@@ -51,7 +51,7 @@ export interface SharedStoreOptions {
   readonly renewMs?: number | undefined
   readonly leaseMs?: number | undefined
   readonly now?: (() => number) | undefined
-  /** Of members instead of the secret in the database. */
+  /** The members' key, used instead of the secret in the database. */
   readonly key?: string | undefined
   /** How long a state is offered to the next owner of its session, and how long one is waited for. */
   readonly offerMs?: number | undefined
@@ -353,7 +353,7 @@ export class SharedStore {
   }
 }
 
-/** Of a session that is not claimed here. */
+/** Fence of a session that is not claimed here. */
 const NO_FENCE = 0
 
 function nameKey({ namespace, id }: SessionName): string {

@@ -11,7 +11,7 @@ const TEMPORARY = /\.([^.]+)\.tmp$/
 export class Blobs {
   readonly #folder: string
   readonly #files: FileLayer
-  /** Of this process: what it is writing is told by that from what a dead one has left. */
+  /** Name of this process. It tells files that this process is writing from those that a dead one left. */
   readonly #owner: string
   #numStaged = 0
 

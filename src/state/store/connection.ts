@@ -13,7 +13,7 @@ const RETRY_MS = 10
 export interface ConnectionOptions {
   /** Every commit survives a loss of power; otherwise only the end of the process. */
   readonly isDurable: boolean
-  /** Of the database file, in pages of 4 KiB; commits beyond fail. */
+  /** Largest size of the database file, in pages of 4 KiB. Commits beyond it fail. */
   readonly maxPages?: number | undefined
 }
 

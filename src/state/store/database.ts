@@ -272,7 +272,7 @@ export class StoreDatabase {
     return this.#removeUnused(this.#rows.remove(name))
   }
 
-  /** Of these states those that no session uses. Returns their files. */
+  /** Removes those of the states that no session uses. Returns their files. */
   #removeUnused(keys: readonly string[]): string[] {
     const files: string[] = []
     for (const key of keys) {

@@ -18,7 +18,7 @@ const URGENT_BYTES = 128 * 2 ** 20
 /** How often it is tried to empty it while it is long, and how long others are waited for. */
 const RETRY_MS = 1000
 const WAIT_MS = 200
-/** Of all time, what may go to waiting as long as the lock is waited for. */
+/** The share of time that may be spent waiting for the lock. */
 const PATIENT_SHARE = 0.1
 
 export class StoreLog {

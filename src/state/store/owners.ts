@@ -44,7 +44,7 @@ export class Owners {
     return readdirSync(this.#folder)
   }
 
-  /** Of one that is dead. */
+  /** Removes the lock file of a dead process. */
   forget(owner: string): void {
     rmSync(this.#path(owner), { force: true })
   }

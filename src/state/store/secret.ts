@@ -7,7 +7,7 @@ import { makeFolder } from '../../files/make-folder.ts'
 import { SECRET_BYTES } from '../namespace.ts'
 import { realFiles } from './files.ts'
 
-/** Of several processes that make it at once, one wins, and all return the same. */
+/** Reads the secret, or makes it. If several processes make it at once, one wins and all return the same. */
 export function openSecret(folder: string): Uint8Array {
   makeFolder(folder, 0o700)
   const path = join(folder, 'secret')

@@ -40,7 +40,7 @@ export class SessionRows {
     return this.#db.prepare(sql).get(namespace, id, now) !== undefined
   }
 
-  /** Those whose time is over and that nobody has claimed. */
+  /** Sessions whose time is over and that nobody has claimed. */
   expired(now: number): SessionName[] {
     const sql = `SELECT namespace, id FROM sessions s WHERE expires <= ? AND NOT EXISTS (
       SELECT 1 FROM claims c WHERE c.namespace = s.namespace AND c.id = s.id
@@ -48,7 +48,7 @@ export class SessionRows {
     return this.#db.prepare(sql).all(now) as SessionName[] // the columns named
   }
 
-  /** Of a tenant, without those that `owner` has claimed; latest first. */
+  /** A tenant's sessions, without those that `owner` has claimed; latest first. */
   list(
     of: { readonly namespace: string; readonly owner: string; readonly now: number },
     { limit, after }: ListPage,
@@ -65,7 +65,7 @@ export class SessionRows {
     return (rows as SessionRow[]).map(storedOf) // the columns named
   }
 
-  /** Likewise without those, and those whose time is over; a state that several of them use counts once. */
+  /** What the same sessions take, without those whose time is over. A state that several of them use counts once. */
   usage(of: { readonly namespace: string; readonly owner: string; readonly now: number }): Usage {
     const row = this.#db
       .prepare(
@@ -80,7 +80,7 @@ export class SessionRows {
     return row as Usage // the columns named
   }
 
-  /** Of a session that there is no row of. */
+  /** Adds the row of a session that has none. */
   put({ namespace, id }: SessionName, record: SessionRecord): void {
     const { updatedAt, ttlMs, turns } = record
     const expires = ttlMs === null ? null : updatedAt + ttlMs

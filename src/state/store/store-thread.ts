@@ -28,7 +28,7 @@ import type {
 } from './thread.ts'
 
 export interface StoreOptions {
-  /** Of all models; each has a folder of its own in it. */
+  /** Data folder of all models; each has its own folder in it. */
   readonly dataFolder: string
   readonly identity: ModelIdentity
   readonly isDurable: boolean
@@ -179,7 +179,7 @@ interface Pending {
 
 class StoreThread {
   readonly secret: Uint8Array
-  /** Of the claims that are made through it. */
+  /** Owner of the claims that are made through it. */
   readonly owner: string
   readonly #worker: Worker
   readonly #pending = new Map<number, Pending>()

@@ -46,7 +46,7 @@ export interface StoreChange {
   readonly deleteKeys: readonly string[]
   /** Sessions that others may claim from then on. */
   readonly releases?: readonly SessionName[] | undefined
-  /** Of these sessions those that were begun without a claim, and may be another's by now. */
+  /** Those of the sessions that were begun without a claim and may be another process's by now. */
   readonly unclaimed?: readonly SessionName[] | undefined
 }
 
@@ -93,7 +93,7 @@ export interface Store {
   readonly retryMs?: number
   /** Nothing can be asked of it at present. */
   readonly isDown?: boolean
-  /** Of tenants' namespaces; it lives as long as the store does. */
+  /** Makes tenants' namespaces; it lives as long as the store. */
   readonly secret: Uint8Array
   /** Null: claims last as long as the process. */
   readonly lease: LeaseSight | null

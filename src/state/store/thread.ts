@@ -20,7 +20,7 @@ import type {
   Usage,
 } from './store.ts'
 
-/** Of a thread that has a store which others share to itself. */
+/** Options of a thread that runs a shared store. */
 export interface SharedThreadOptions extends Omit<SharedStoreOptions, 'now'> {
   readonly kind: 'shared'
 }
@@ -169,7 +169,7 @@ function giveWay(numReads: Int32Array): void {
   }
 }
 
-/** Those of a database are given at once, in order; a close waits for all that was asked before it. */
+/** Answers calls. Those to a database are passed on at once, in order; a close waits for all calls before it. */
 function serve(store: OpenStore): void {
   const parts = new Parts()
   const answers = answersOf(store, parts)
