@@ -200,3 +200,27 @@ test('random answers to random schemas are what the schemas say', async () => {
   if (process.env.SKEIN_SLOW) process.stdout.write(`${numAsked} schemas, ${numEnded} answers\n`)
   expect(numEnded).toBeGreaterThan(numAsked * 0.9)
 }, 600_000)
+
+test('where a flight is over when it is launched, a held answer is in every step, also beside others', async () => {
+  const held = constrained({ type: 'regex', pattern: '[abc]{30}' }, { logprobs: 0 })
+  const stepsTo = async (requests: readonly GenerateRequest[]) => {
+    const { engine } = makeEngine('plain')
+    for (const request of requests) engine.submit(request)
+    await new Promise(setImmediate)
+    for (let steps = 1; steps < 1000; steps++) {
+      const end = engine.step().find(({ type, id }) => type === 'finish' && id === 'c')
+      if (end?.type !== 'finish') continue
+      engine.dispose()
+      return { steps, tokens: end.completionTokens }
+    }
+    throw new Error('it does not end')
+  }
+  const alone = await stepsTo([held])
+  const stop = { strings: [], tokens: [], ignoreEos: true }
+  const free = { prompt: held.prompt, maxTokens: alone.tokens, stop }
+  // That nothing may follow is told with the mask after its last token.
+  const { steps, tokens } = await stepsTo([requestOf({ id: 'c', ...free })])
+  expect(alone).toEqual({ steps: steps + 1, tokens })
+  const others = ['a', 'b', 'd'].map((id) => requestOf({ id, ...free, maxTokens: 400 }))
+  expect(await stepsTo([held, ...others])).toEqual(alone)
+})
