@@ -20,6 +20,7 @@ export function steady(value: unknown, name = ''): unknown {
 
 export function steadyText(text: string): string {
   return text
+    .replace(/(?:\/[\w.-]+)+\/demo\.pth/g, '/srv/models/demo.pth')
     .replace(/\b(?:[0-9a-f]{24,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b/g, 'ID')
     .replace(/([-_])[0-9a-f]{24,}/g, '$1ID')
     .replace(/\bwkr-[0-9a-f]+/g, 'wkr-ID')
