@@ -35,7 +35,18 @@ mountWeb(app, files)
 
 describe('the files of the dashboard', () => {
   test('are those of the build, of types a page has', () => {
-    expect([...files.keys()].sort()).toEqual(['/', '/assets/goose.svg', ASSET])
+    const paths = [...files.keys()].filter((path) => !path.startsWith('/docs/'))
+    expect(paths.sort()).toEqual(['/', '/assets/goose.svg', ASSET])
+  })
+
+  test('and the pages that a user reads of docs/', async () => {
+    const paths = [...files.keys()].filter((path) => path.startsWith('/docs/'))
+    expect(paths).toContain('/docs/zh/troubleshooting.md')
+    expect(paths.filter((path) => !/^\/docs\/(?:zh\/)?[\w-]+\.md$/.test(path))).toEqual([])
+    const reply = await app.inject('/docs/getting-started.md')
+    expect(reply.headers['content-type']).toMatch(/^text\/markdown; charset=utf-8$/)
+    expect(reply.body).toContain('# Getting started')
+    expect((await app.inject('/docs/dev/house.md')).statusCode).toBe(404)
   })
 
   test('the page may load nothing but files of this server, and be framed by nobody', async () => {
