@@ -55,17 +55,19 @@ const TAILS: Readonly<Record<ThinkMode, string>> = {
 /** What ends an answer besides token 0: the head of a turn that is not the model's to write. */
 export const CHAT_STOPS: readonly string[] = ['\n\nUser:', '\n\nSystem:']
 
-/** Heads of our template and the other names RWKV models were taught for the two sides; the colon may be that of Chinese text. */
-export const CHAT_HEAD = '(?:system|user|assistant|human|bot)[ \\t]*[:：]'
-/** Line ends are all those that a model may read as one. */
-const LINE_START = '(?<=^|[\\n\\r\\v\\f\\u0085\\u2028\\u2029])'
+/**
+ * Lines that begin with a head of our template, or with another name that RWKV models were taught for the two sides; the colon may
+ * be that of Chinese text, and line ends are all those that a model may read as one. Second: with a space before them.
+ */
+const FORGED =
+  /(?<=^|[\n\r\v\f\u0085\u2028\u2029])(?= *(?:system|user|assistant|human|bot)[ \t]*[:：])/giu
+const ESCAPED =
+  /(?<=^|[\n\r\v\f\u0085\u2028\u2029]) (?= *(?:system|user|assistant|human|bot)[ \t]*[:：])/giu
 /** Behind a line end that is put before the text, so that its first line is one like the others. */
 const LINE_STARTS = /[\n\r\v\f\u0085\u2028\u2029]( *)/gu
 
-/** Puts one space before every line that begins like the pattern; and takes it away. */
-export function escapeOf(head: string): Pick<Layout, 'escape' | 'unescape'> {
-  const forged = new RegExp(`${LINE_START}(?= *${head})`, 'giu')
-  const escaped = new RegExp(`${LINE_START} (?= *${head})`, 'giu')
+/** Puts one space before every line that begins like a head, and takes it away. */
+export function escapeOf(forged: RegExp, escaped: RegExp): Pick<Layout, 'escape' | 'unescape'> {
   return {
     escape: (content) => content.replace(forged, ' '),
     unescape: (content) => content.replace(escaped, ''),
@@ -76,7 +78,7 @@ export const CHAT_LAYOUT: Layout = {
   heads: HEADS,
   gap: ' ',
   between: '\n\n',
-  ...escapeOf(CHAT_HEAD),
+  ...escapeOf(FORGED, ESCAPED),
 }
 
 /** One whose speakers have names of their own, where they have one. */

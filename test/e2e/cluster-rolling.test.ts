@@ -1,7 +1,7 @@
 /**
  * A new release in a cluster under load, as Kubernetes rolls it out: for each of three nodes a new one comes and an old one is told
  * to end, then the same with two gateways, which load balancers forget first. Clients with and without sessions, streaming or not,
- * ask all the while, and none of them may see a failure or another answer.
+ * ask all the while, and none of them may see a failure or another answer. SKEIN_SLOW=1.
  */
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -11,6 +11,7 @@ import { pathToFileURL } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type RunningServer, serve } from '../helpers/cli.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
+import { IS_SLOW } from '../helpers/slow.ts'
 
 const NODE = ['--device', 'cpu', '--threads', '1', '--slots', '6']
 const NUM_NODES = 3
@@ -20,7 +21,8 @@ const NUM_OTHERS = 3
 const LONG_TOKENS = 200
 const PAUSE_MS = 100
 
-describe.skipIf(NO_POSTGRES !== null)('a new release', { timeout: 300_000 }, () => {
+// Two and a half minutes.
+describe.skipIf(NO_POSTGRES !== null || !IS_SLOW)('a new release', { timeout: 300_000 }, () => {
   let postgres: Postgres
   let members: string[]
   let solo: RunningServer

@@ -2,9 +2,15 @@
  * Conversations with tools as vllm-rwkv tells them: heads of Markdown with a line of their own, a tool's parameters as its
  * schema, calls marked and fenced, results as turns. Thoughts are there as always; an answer begins with one, which may be empty.
  */
-import { CHAT_HEAD, CHAT_STOPS, escapeOf, type Layout, type ThinkMode } from '../template.ts'
+import { CHAT_STOPS, escapeOf, type Layout, type ThinkMode } from '../template.ts'
 import type { Tool, ToolCall } from './conversation.ts'
 import type { ToolFormat } from './tool-format.ts'
+
+/** The heads of this form, and those that any chat may forge. */
+const FORGED =
+  /(?<=^|[\n\r\v\f\u0085\u2028\u2029])(?= *(?:(?:system|user|assistant|human|bot)[ \t]*[:：]|### *(?:system|user|assistant|tool output)\b))/giu
+const ESCAPED =
+  /(?<=^|[\n\r\v\f\u0085\u2028\u2029]) (?= *(?:(?:system|user|assistant|human|bot)[ \t]*[:：]|### *(?:system|user|assistant|tool output)\b))/giu
 
 export const MARKDOWN_LAYOUT: Layout = {
   heads: {
@@ -15,7 +21,7 @@ export const MARKDOWN_LAYOUT: Layout = {
   },
   gap: '\n',
   between: '\n',
-  ...escapeOf(`(?:${CHAT_HEAD}|#{3} *(?:system|user|assistant|tool output)\\b)`),
+  ...escapeOf(FORGED, ESCAPED),
 }
 
 const { heads } = MARKDOWN_LAYOUT

@@ -50,8 +50,8 @@ export function paramOf({ params }: FastifyRequest, name: string): string {
 
 /** What a route's `*` stands for, with the slash before it, as the client spelt it. */
 export function pathBehind({ raw, routeOptions: { url = '' } }: FastifyRequest): string {
-  const fixed = url.replace(/\/\*$/, '').replace(/:\w+/g, '[^/]+')
-  const path = new RegExp(`^${fixed}(/.*)$`, 's').exec(raw.url ?? '')?.[1]
-  if (path === undefined) throw new SkeinError('not_found', 'no such route')
-  return path
+  const depth = url.split('/').length - 1
+  const behind = (raw.url ?? '').split('/').slice(depth)
+  if (behind.length === 0) throw new SkeinError('not_found', 'no such route')
+  return `/${behind.join('/')}`
 }
