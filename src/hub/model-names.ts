@@ -24,16 +24,6 @@ const LINES: readonly { readonly name: RegExp; readonly repository: string }[] =
   { name: /^rwkv6-world-|^rwkv-x060-world-/i, repository: 'BlinkDL/rwkv-6-world' },
 ]
 
-/** Short names of what has been released in most sizes, for suggestions; the hub may have more. */
-export const RELEASED_NAMES: readonly string[] = [
-  '0.1b',
-  '0.4b',
-  '1.5b',
-  '2.9b',
-  '7.2b',
-  '13.3b',
-].map((size) => `rwkv7-g1-${size}`)
-
 /** Throws for a name that is none of these. */
 export function parseModelName(name: string): ModelReference {
   const reference = findModelName(name)

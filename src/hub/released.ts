@@ -28,3 +28,11 @@ const MOST_OF_MEMORY = 0.4
 export function isSmallFor(memoryBytes: number, fileBytes: number): boolean {
   return fileBytes <= MOST_OF_MEMORY * memoryBytes
 }
+
+/** Megabits a second of an ordinary line at home. */
+export const LINE_SPEED = 100
+
+/** How long that takes for so many bytes, at least 1. */
+export function minutesToFetch(bytes: number): number {
+  return Math.max(1, Math.ceil((bytes * 8) / (LINE_SPEED * 1e6) / 60))
+}

@@ -1,21 +1,14 @@
 /** Every line of `skein` in the documents, and below `--help`, is one that its command takes. */
-import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { beforeAll, expect, test } from 'vitest'
 import { ENTRIES, entryOf } from '../../src/cli/commands.ts'
 import { type CommandSpec, equip, newProgram } from '../../src/cli/terminal/command.ts'
 import { rewriteForeignFlags } from '../../src/settings/foreign-flags.ts'
+import { PAGES, ROOT } from '../helpers/pages.ts'
 
-const ROOT = join(import.meta.dirname, '../..')
-const PAGES = execFileSync('git', ['ls-files', '-co', '--exclude-standard', '*.md'], {
-  cwd: ROOT,
-  encoding: 'utf8',
-})
-  .trim()
-  .split('\n')
-  // It tells what commands were like, too.
-  .filter((page) => page !== 'CHANGELOG.md')
+/** The changelog tells what commands were like, too. */
+const CURRENT = PAGES.filter((page) => page !== 'CHANGELOG.md')
 
 const specs = new Map<string, CommandSpec>()
 beforeAll(async () => {
@@ -100,7 +93,7 @@ function ownFlags(name: string, argv: readonly string[]): readonly string[] {
   return name === 'serve' ? rewriteForeignFlags(argv).argv : argv
 }
 
-test.each(PAGES)('the commands of %s', async (page) => {
+test.each(CURRENT)('the commands of %s', async (page) => {
   const text = readFileSync(join(ROOT, page), 'utf8')
   const wrong: string[] = []
   for (const line of linesOf(text)) {

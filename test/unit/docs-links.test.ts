@@ -1,15 +1,7 @@
-import { execFileSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { expect, test } from 'vitest'
-
-const ROOT = join(import.meta.dirname, '../..')
-const pages = execFileSync('git', ['ls-files', '-co', '--exclude-standard', '*.md'], {
-  cwd: ROOT,
-  encoding: 'utf8',
-})
-  .trim()
-  .split('\n')
+import { PAGES, ROOT } from '../helpers/pages.ts'
 
 /** As the web sites that show Markdown make them. */
 function anchorsOf(page: string): Set<string> {
@@ -38,6 +30,6 @@ function brokenLinks(page: string): string[] {
   })
 }
 
-test.each(pages)('every link of %s leads somewhere', (page) => {
+test.each(PAGES)('every link of %s leads somewhere', (page) => {
   expect(brokenLinks(page)).toEqual([])
 })

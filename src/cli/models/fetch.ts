@@ -9,6 +9,7 @@ import { type FirstModel, firstModel } from '../../hub/first-model.ts'
 import { type Hub, isOffline, openHub } from '../../hub/hub.ts'
 import { findModel, listModels, modelsFolder } from '../../hub/model-cache.ts'
 import { findModelName } from '../../hub/model-names.ts'
+import { LINE_SPEED, minutesToFetch } from '../../hub/released.ts'
 import { formatBytes } from '../terminal/output.ts'
 import { pullAll } from './pull.ts'
 
@@ -76,13 +77,9 @@ function onThisMachine(): FirstOffer {
   }
 }
 
-/** Megabits a second of an ordinary line at home. */
-const LINE = 100
-
 function offerOf({ name, file, bytes, licence }: FirstModel): string {
-  const minutes = Math.max(1, Math.ceil((bytes * 8) / (LINE * 1e6) / 60))
   return `No model has been fetched yet; the demo model only knows capitals and small sums.
-${name} fits this machine: ${file}, ${formatBytes(bytes)} (about ${minutes} min at ${LINE} Mbit/s), licence ${licence ?? 'unknown'}.
+${name} fits this machine: ${file}, ${formatBytes(bytes)} (about ${minutesToFetch(bytes)} min at ${LINE_SPEED} Mbit/s), licence ${licence ?? 'unknown'}.
 Fetch and serve it now? No serves the demo model, and is not asked again. [Y/n] `
 }
 

@@ -4,7 +4,8 @@ import { fileURLToPath } from 'node:url'
 import { SkeinError } from '../../errors.ts'
 import { closest } from '../../files/closest.ts'
 import { findModel, listModels, modelsFolder } from '../../hub/model-cache.ts'
-import { findModelName, isReleaseName, RELEASED_NAMES } from '../../hub/model-names.ts'
+import { findModelName, isReleaseName } from '../../hub/model-names.ts'
+import { RELEASED } from '../../hub/released.ts'
 import { existsCheckpoint } from '../../model/checkpoint.ts'
 
 export const DEMO_NAME = 'demo'
@@ -35,6 +36,6 @@ function pulledModel(name: string): string {
 /** The demo model, a pulled or a released one of nearly that name; null where the name is as those of releases are. */
 export function closestModel(name: string): string | null {
   if (isReleaseName(name)) return null
-  const pulled = listModels(modelsFolder()).map((model) => model.name)
-  return closest(name, [DEMO_NAME, ...pulled, ...RELEASED_NAMES])
+  const others = [...listModels(modelsFolder()), ...RELEASED].map((model) => model.name)
+  return closest(name, [DEMO_NAME, ...others])
 }

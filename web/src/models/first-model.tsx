@@ -1,6 +1,12 @@
 /** For whom only the demo model is there: the newest small one that this machine has room for, to be fetched by a click. */
 import { useState } from 'preact/hooks'
-import { FIRST_NAMES, isSmallFor, RELEASED, RELEASED_LICENCE } from '../../../src/hub/released.ts'
+import {
+  FIRST_NAMES,
+  isSmallFor,
+  minutesToFetch,
+  RELEASED,
+  RELEASED_LICENCE,
+} from '../../../src/hub/released.ts'
 import { messageOf } from '../lib/errors.ts'
 import { neededBytes } from '../lib/fit.ts'
 import { bareName, bytes } from '../lib/format.ts'
@@ -12,8 +18,6 @@ import { Button, ErrorNote } from '../parts/basics.tsx'
 import { useResource } from '../parts/resource.ts'
 
 const DEMO = 'demo'
-/** Of an ordinary line at home, in a minute. */
-const BYTES_A_MINUTE = (100e6 / 8) * 60
 
 export function FirstModel() {
   const isDemoAlone = models.value?.every(({ id, root = id }) => root === DEMO) ?? false
@@ -37,7 +41,7 @@ function Offer() {
     )
   const facts = [
     t('about {size}', { size: bytes(model.bytes) }),
-    t('about {n} min at 100 Mbit/s', { n: Math.ceil(model.bytes / BYTES_A_MINUTE) }),
+    t('about {n} min at 100 Mbit/s', { n: minutesToFetch(model.bytes) }),
     t('needs about {size}', { size: bytes(neededBytes(model.bytes)) }),
     t('licence {name}', { name: RELEASED_LICENCE }),
   ]
