@@ -2,12 +2,12 @@
 // SEGMENTS runs of whole units; each run is summed from its first input to its last, then the runs in their order. So an
 // output has the same bits whatever the number of tokens, and however the work is shared out.
 //
-// Weights are in blocks of 16 outputs: of each unit of inputs, which has 16 bytes, first that of the first output, then that
-// of the second, …
+// Weights are in blocks of 8 outputs: of each unit of inputs, which has 16 bytes, first that of the first output, then that of
+// the second, …
 #include "step.wgsl"
 #include "math.wgsl"
-const SEGMENTS = 16u;
-const BLOCK = 16u;
+const SEGMENTS = 32u;
+const BLOCK = 8u;
 const NO_BIAS = 0xffffffffu;
 
 struct Job {
@@ -33,7 +33,8 @@ struct Params {
 }
 @group(1) @binding(0) var<uniform> p: Params;
 @group(1) @binding(1) var<storage, read> weights: array<vec4u>;
-@group(1) @binding(2) var<storage, read> scales: array<u32>;
+/** The same buffer. */
+@group(1) @binding(2) var<storage, read> words: array<u32>;
 
 fn job_of(block: u32) -> Job {
   var j = 0u;

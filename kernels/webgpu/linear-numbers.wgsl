@@ -10,12 +10,14 @@ fn x4(job: Job, first: u32, k: u32) -> vec4f {
   return vec4f(x1(job, first, k), x1(job, first, k + 1u), x1(job, first, k + 2u), x1(job, first, k + 3u));
 }
 
+fn store1(job: Job, t: u32, row: u32, sum: f32) {
+  var value = sum;
+  if (job.bias != NO_BIAS) { value += arena[job.bias + row]; }
+  let at = job.y + t * job.y_stride + row;
+  arena[at] = activate(job.epilogue, value, arena[at]);
+}
+
 /** Outputs [first, first + 4) of a token. */
 fn store4(job: Job, t: u32, first: u32, sum: vec4f) {
-  for (var i = 0u; i < min(4u, job.rows - min(first, job.rows)); i++) {
-    var value = sum[i];
-    if (job.bias != NO_BIAS) { value += arena[job.bias + first + i]; }
-    let at = job.y + t * job.y_stride + first + i;
-    arena[at] = activate(job.epilogue, value, arena[at]);
-  }
+  for (var i = 0u; i < min(4u, job.rows - min(first, job.rows)); i++) { store1(job, t, first + i, sum[i]); }
 }

@@ -122,6 +122,51 @@ fn above(d: Distribution, keys: vec4u, thread: u32) -> array<vec4u, 2> {
   return sum_all(counts, masses, thread);
 }
 
+/** Rounds of a search over all scores; the later ones look at those alone that are still between its ends. */
+const PLAIN_ROUNDS = 4u;
+/** Logits that a thread copies at a time. */
+const READS = 8u;
+/** Of a thread's scores, a bit each: those between the ends. */
+var<private> between: array<u32, WORDS>;
+/** Of those that have come to be above: their number, and their mass. */
+var<private> count_above: u32;
+var<private> mass_above: f32;
+
+/** As above(), of keys that are between the ends. With `is_first` all scores are looked at. */
+fn above_between(d: Distribution, low: u32, high: u32, keys: vec4u, is_first: bool, thread: u32) -> array<vec4u, 2> {
+  if (is_first) {
+    count_above = 0u;
+    mass_above = 0.0;
+    for (var w = 0u; w < WORDS; w++) { between[w] = 0u; }
+    var n = 0u;
+    for (var i = thread; i < p.vocab; i += WG) {
+      if (key_of(arena[d.at + i]) > low) { between[n >> 5u] |= 1u << (n & 31u); }
+      n++;
+    }
+  }
+  var counts = vec4u();
+  var masses = vec4f();
+  for (var w = 0u; w < WORDS; w++) {
+    for (var left = between[w]; left != 0u; left &= left - 1u) {
+      let bit = countTrailingZeros(left);
+      let score = arena[d.at + thread + WG * (32u * w + bit)];
+      let key = key_of(score);
+      if (key > low && key < high) {
+        let is_above = vec4u(key) > keys;
+        counts += select(vec4u(0u), vec4u(1u), is_above);
+        masses += select(vec4f(0.0), vec4f(share(d, score)), is_above);
+      } else {
+        between[w] &= ~(1u << bit);
+        if (key >= high) {
+          count_above++;
+          mass_above += share(d, score);
+        }
+      }
+    }
+  }
+  return sum_all(counts + count_above, masses + mass_above, thread);
+}
+
 struct Limits {
   count: u32, // a key is within while fewer are above it,
   mass: f32, // and their mass is less,
@@ -140,7 +185,7 @@ fn last_within(d: Distribution, limits: Limits, first: u32, high_in: u32, thread
   let range = workgroupUniformLoad(&shared_answer);
   var low = range.x;
   var high = range.y;
-  while (low < high) {
+  for (var round = 0u; low < high; round++) {
     let width = high - low;
     let keys = vec4u(
       low + (width >> 3u),
@@ -148,7 +193,12 @@ fn last_within(d: Distribution, limits: Limits, first: u32, high_in: u32, thread
       low + (width >> 1u),
       low + (width >> 1u) + (width >> 2u),
     );
-    let found = above(d, keys, thread);
+    var found: array<vec4u, 2>;
+    if (round < PLAIN_ROUNDS) {
+      found = above(d, keys, thread);
+    } else {
+      found = above_between(d, low, high, keys, round == PLAIN_ROUNDS, thread);
+    }
     let masses = bitcast<vec4f>(found[1]);
     if (thread == 0u) {
       var next = vec2u(keys.w + 1u, high);
@@ -189,6 +239,17 @@ fn ties_at(d: Distribution, key: u32, thread: u32) -> Ties {
 
 /** The id of tie number `index`, by id. */
 fn tie(d: Distribution, key: u32, index: u32, thread: u32) -> u32 {
+  if (thread == 0u) { shared_answer = vec4u(index); }
+  if (workgroupUniformLoad(&shared_answer).x == 0u) {
+    var first = NOTHING;
+    for (var i = thread; i < p.vocab; i += WG) {
+      if (key_of(arena[d.at + i]) == key) {
+        first = i;
+        break;
+      }
+    }
+    return best_of_all(vec2u(0u, first), thread).y;
+  }
   var low = 0u;
   var high = p.vocab - 1u;
   while (low < high) {
@@ -251,11 +312,19 @@ fn draw(s: u32, thread: u32) -> u32 {
   let mask = sample_int(s, 6u);
   let words = (p.vocab + 31u) / 32u;
   var bad = 0u;
-  for (var i = thread; i < p.vocab; i += WG) {
-    var logit = arena[raw + i];
-    if ((bitcast<u32>(logit) & 0x7f800000u) == 0x7f800000u) { bad = 1u; }
-    if (mask > 0u && ((mask_word((mask - 1u) * words + (i >> 5u)) >> (i & 31u)) & 1u) == 0u) { logit = BAN; }
-    arena[at + i] = logit;
+  for (var at_once = thread; at_once < p.vocab; at_once += READS * WG) {
+    // All are read before any is written.
+#repeat j READS
+    let i$j = at_once + $ju * WG;
+    var logit$j = arena[raw + min(i$j, p.vocab - 1u)];
+#end j
+#repeat j READS
+    if (i$j < p.vocab) {
+      if ((bitcast<u32>(logit$j) & 0x7f800000u) == 0x7f800000u) { bad = 1u; }
+      if (mask > 0u && ((mask_word((mask - 1u) * words + (i$j >> 5u)) >> (i$j & 31u)) & 1u) == 0u) { logit$j = BAN; }
+      arena[at + i$j] = logit$j;
+    }
+#end j
   }
   let failures = sum_all(vec4u(bad), vec4f(), thread)[0];
   if (thread == 0u) { shared_answer = failures; }

@@ -1,5 +1,6 @@
-// Layer norm, token shift and mixes. One workgroup a token. That of a row's first token reads the slot's shift vector and
-// then writes it, which is the normed last token of the row: nobody else looks at it in this launch.
+// Layer norm, token shift and mixes. The workgroups of a token along y have the same statistics and a part of the channels
+// each. Those of a row's first token read the slot's shift vector and then write it, which is the normed last token of the
+// row: nobody else looks at their part of it in this launch.
 #include "step.wgsl"
 @group(0) @binding(0) var<storage, read_write> arena: array<f32>;
 struct Params {
@@ -8,7 +9,7 @@ struct Params {
   weight: u32,
   bias: u32,
   eps: f32,
-  outputs: u32,
+  pad3: u32,
   shift: u32, // within a slot
   slot_size: u32,
   slots: u32,
@@ -27,8 +28,15 @@ fn normed(at: u32, stats: vec2f, c: u32) -> f32 {
 }
 
 @compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) thread: u32) {
+fn main(
+  @builtin(workgroup_id) group: vec3u,
+  @builtin(num_workgroups) groups: vec3u,
+  @builtin(local_invocation_index) thread: u32,
+) {
   let t = group.x;
+  let part = (p.channels + groups.y - 1u) / groups.y;
+  let first = group.y * part + thread;
+  let after = min((group.y + 1u) * part, p.channels);
   let row = token_row(t);
   let isFirst = t == row_start(row);
   let at = p.x + t * p.channels;
@@ -36,18 +44,21 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
   let stats = row_stats(at, p.channels, p.eps, thread);
   var before = vec2f();
   if (!isFirst) { before = row_stats(at - p.channels, p.channels, p.eps, thread); }
-  for (var c = thread; c < p.channels; c += WG) {
+  for (var c = first; c < after; c += WG) {
     let h = normed(at, stats, c);
     var d = -h;
     if (isFirst) { d += states[state + c]; } else { d += normed(at - p.channels, before, c); }
-    for (var i = 0u; i < p.outputs; i++) {
-      let mix = arena[p.mix[i >> 2u][i & 3u] + c];
-      arena[p.out[i >> 2u][i & 3u] + t * p.channels + c] = fma(d, mix, h);
-    }
+    // All are read before any is written: what is written might be what is read, for all a compiler knows.
+#repeat i OUTPUTS
+    let mix$i = arena[p.mix[$iu >> 2u][$iu & 3u] + c];
+#end i
+#repeat i OUTPUTS
+    arena[p.out[$iu >> 2u][$iu & 3u] + t * p.channels + c] = fma(d, mix$i, h);
+#end i
   }
   if (!isFirst) { return; }
   let last = p.x + (row_start(row + 1u) - 1u) * p.channels;
   var end = stats;
   if (last != at) { end = row_stats(last, p.channels, p.eps, thread); }
-  for (var c = thread; c < p.channels; c += WG) { states[state + c] = normed(last, end, c); }
+  for (var c = first; c < after; c += WG) { states[state + c] = normed(last, end, c); }
 }

@@ -13,6 +13,6 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
     b = fma(b, by, by);
 #end i
   }
-  let total = a + b;
-  if (total.x + total.y + total.z + total.w == 1234.5) { out[0] = 1u; }
+  let all = a + b;
+  if (all.x + all.y + all.z + all.w == 1234.5) { out[0] = 1u; }
 }

@@ -20,3 +20,9 @@ fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
     four(vec4u(w << 3u, w >> 1u, w >> 5u, w >> 9u), scale),
   );
 }
+
+/** Quad `quad` of the unit at a word. */
+fn four_at(at: u32, quad: u32, scale: f32) -> vec4f {
+  let w = words[at + quad / 2u] >> (16u * (quad & 1u));
+  return four(vec4u(w << 19u, w << 15u, w << 11u, w << 7u), scale);
+}

@@ -8,8 +8,8 @@ test('repeated lines are written out, as often as the constants say, one repeat 
   expect(code).not.toMatch(/#repeat|#end|#include|\$/)
   expect(code.match(/let input\d = /g)).toHaveLength(2)
   expect(code.match(/var bits\d\d = /g)).toHaveLength(6)
-  // Of the weights' own constants: two quads a step, for two units, three outputs and two tokens.
-  expect(code.match(/= dot_from\(/g)).toHaveLength(2 * 2 * 3 * 2)
+  // Of the weights' own constants: four steps of two quads, for two units, three outputs and two tokens.
+  expect(code.match(/= dot_from\(/g)).toHaveLength(4 * 2 * 2 * 3 * 2)
 })
 
 test('a repeat without its constant is an error', () => {

@@ -234,11 +234,13 @@ export class WebgpuDevice {
       const values = { WG: this.threads, ...constants }
       const lines = Object.entries(values).map(([name, value]) => `const ${name} = ${value}u;`)
       const code = `${lines.join('\n')}\n${readSource(file, files, values)}`
-      const module = this.gpu.createShaderModule({ label: file, code })
+      // What a driver's message and a profile call it.
+      const label = [file, ...Object.values(files), ...Object.values(constants)].join(' ')
+      const module = this.gpu.createShaderModule({ label, code })
       const bindGroupLayouts = groups.map((access) => this.layout(access))
       const layout = this.gpu.createPipelineLayout({ bindGroupLayouts })
       const compute = { module, entryPoint: 'main' }
-      pipeline = this.gpu.createComputePipeline({ label: file, layout, compute })
+      pipeline = this.gpu.createComputePipeline({ label, layout, compute })
       this.#pipelines.set(key, pipeline)
     }
     return pipeline

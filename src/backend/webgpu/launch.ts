@@ -1,7 +1,7 @@
 /** What a recorded op is made of, and what recording one needs. */
 /// <reference types="@webgpu/types" />
 import type { Batch, Capacity } from '../batch.ts'
-import type { Access, KernelVariant } from './device.ts'
+import type { Access, KernelVariant, WebgpuDevice } from './device.ts'
 
 /** The sizes of a step that launches depend on. */
 export type StepShape = Pick<Batch, 'numTokens' | 'numRows' | 'numLogits' | 'numSamples'>
@@ -12,7 +12,7 @@ export interface Launch {
   plan(step: StepShape): Planned | null
 }
 
-interface Planned {
+export interface Planned {
   readonly pipeline: GPUComputePipeline
   readonly x: number
   readonly y: number
@@ -25,6 +25,7 @@ interface Float {
 export type Word = number | Float
 
 export interface Recorder {
+  readonly device: WebgpuDevice
   readonly capacity: Capacity
   readonly launches: Launch[]
   /** Parameters of one launch, in the order of the kernel's struct. */

@@ -5,38 +5,62 @@
 /// <reference types="@webgpu/types" />
 import { assert } from '../../errors.ts'
 import type { Epilogue, LinearJob } from '../backend.ts'
-import type { Launch, Recorder, StepShape } from './launch.ts'
+import type { Launch, Planned, Recorder, StepShape } from './launch.ts'
 import { BLOCK_ROWS, type HeldType, type Part, tensorOf, UNIT, WebgpuMatrix } from './resources.ts'
 
 /** Jobs that the parameters of a launch have room for. */
 const MAX_JOBS = 8
 /** Jobs begin at multiples of so many blocks: as many as a workgroup has at most. */
-const MOST_BLOCKS = 4
+const MOST_BLOCKS = 16
 
-/** Forms of linear.wgsl: what a thread sums at once, and how many units are on their way to it meanwhile. */
+/** A kernel, and the constants that it is compiled with. All give the same bits. */
 interface Form {
-  /** Tokens, and blocks of outputs. */
-  readonly NT: number
-  readonly R: number
-  readonly UNROLL: number
-  /** Teams that share the inputs of an output; with one, each has tokens of its own. */
-  readonly LANES: 16 | 1
+  readonly file: 'linear' | 'linear-wide'
+  readonly constants: Readonly<Record<string, number>>
+  /** Tokens and blocks of outputs of a workgroup. */
+  readonly tokens: number
+  readonly blocks: number
 }
 
-/** Of a workgroup. */
-const TEAMS = 16
+/** NT tokens by R blocks; UNROLL units are on their way to a thread meanwhile. */
+function narrow(NT: number, R: number, UNROLL: number, LANES = 32): Form {
+  return { file: 'linear', constants: { NT, R, UNROLL, LANES }, tokens: NT, blocks: R }
+}
 
-/** By the most tokens of a step that each is for. */
-const FORMS: readonly (readonly [tokens: number, form: Form])[] = [
-  [1, { NT: 1, R: 1, UNROLL: 4, LANES: 16 }],
-  [2, { NT: 2, R: 2, UNROLL: 2, LANES: 16 }],
-  [4, { NT: 4, R: 2, UNROLL: 2, LANES: 16 }],
-  [64, { NT: 8, R: 4, UNROLL: 1, LANES: 16 }],
-  [Number.POSITIVE_INFINITY, { NT: 8, R: 4, UNROLL: 1, LANES: 1 }],
-]
+/** A processor switches between threads at every barrier: few of them. */
+function narrowInSoftware(tokens: number): Form {
+  return narrow([1, 2, 4].find((most) => tokens <= most) ?? 8, 1, 1, 4)
+}
 
-function formFor(tokens: number): Form {
-  return FORMS.find(([most]) => tokens <= most)![1]
+/** R outputs a thread, FOURS of four; KQ quads of inputs at a time. */
+function wide(R: 4 | 8, KQ: number): Form {
+  const constants = { R, FOURS: R / 4, KQ, INPUTS: KQ / 2, WEIGHTS_EACH: (KQ * R) / 16 }
+  return { file: 'linear-wide', constants, tokens: 128, blocks: 2 * R }
+}
+
+/** Workgroups that keep a large GPU busy. Fewer of more work each read less, but only where there are as many. */
+const MANY_GROUPS = 128
+/** Tokens from which on inputs and weights are shared in tiles. */
+const LEAST_WIDE = 65
+
+function formFor(tokens: number, blocks: number, type: HeldType, isSoftware: boolean): Form {
+  if (isSoftware && tokens < LEAST_WIDE) return narrowInSoftware(tokens)
+  const isFourBit = type === 'q4' || type === 'nf4'
+  if (tokens === 1) return narrow(1, 1, isFourBit ? 2 : 4)
+  if (tokens === 2) return narrow(2, 1, 2)
+  if (tokens >= LEAST_WIDE) return wide(4, 4)
+  const few = (R: number) => narrow(tokens <= 4 ? 4 : 8, R, R === 4 ? 1 : 2)
+  return [4, 2].map(few).find((form) => numGroups(form, tokens, blocks) >= MANY_GROUPS) ?? few(1)
+}
+
+/** Workgroups that read the same weights follow each other. */
+function gridOf(form: Form, tokens: number, blocks: number) {
+  return { x: Math.ceil(tokens / form.tokens), y: Math.ceil(blocks / form.blocks) }
+}
+
+function numGroups(form: Form, tokens: number, blocks: number): number {
+  const { x, y } = gridOf(form, tokens, blocks)
+  return x * y
 }
 
 const EPILOGUES: Readonly<Record<Epilogue, number>> = {
@@ -115,14 +139,19 @@ function createLaunch(recording: Recorder, group: Product[], ofLogits: boolean):
   const { type } = group[0]!.matrix
   const { buffer } = group[0]!.part
   const pipelineFor = kernelsOf(recording, type, isOfVectors(group[0]!))
+  let planned: Planned | null = null
+  let plannedFor = 0
   return {
     bindings: recording.bind(['read', 'read'], params, [buffer, buffer]),
     plan(step: StepShape) {
       const count = ofLogits ? step.numLogits : step.numTokens
-      if (count === 0) return null
-      const form = formFor(count)
-      const tokens = (form.NT * TEAMS) / form.LANES
-      return { pipeline: pipelineFor(form), x: first / form.R, y: Math.ceil(count / tokens) }
+      if (count !== plannedFor) {
+        const form = formFor(count, first, type, recording.device.isSoftware)
+        planned =
+          count === 0 ? null : { pipeline: pipelineFor(form), ...gridOf(form, count, first) }
+        plannedFor = count
+      }
+      return planned
     },
   }
 }
@@ -132,13 +161,14 @@ function kernelsOf(recording: Recorder, type: HeldType, isOfVectors: boolean) {
     OPERANDS: isOfVectors ? 'linear-vectors' : 'linear-numbers',
     WEIGHTS: `weights-${type}`,
   }
-  const made = new Map<Form, GPUComputePipeline>()
+  const made = new Map<string, GPUComputePipeline>()
   return (form: Form): GPUComputePipeline => {
-    let pipeline = made.get(form)
+    const { file, constants } = form
+    const name = `${file} ${Object.values(constants).join()}`
+    let pipeline = made.get(name)
     if (pipeline === undefined) {
-      const constants = { ...form }
-      pipeline = recording.kernel('linear', ['read', 'read'], { constants, files })
-      made.set(form, pipeline)
+      pipeline = recording.kernel(file, ['read', 'read'], { constants, files })
+      made.set(name, pipeline)
     }
     return pipeline
   }

@@ -33,6 +33,9 @@ const FIRST_PARAMS_BYTES = 1 << 16
 /** Words of a sample's outputs: token, its log-probability, the best ids, theirs. */
 export const OUTPUT_WORDS = 42
 
+/** Steps of fewer have several workgroups for a token's channels. */
+const FEW_TOKENS = 64
+
 /** Shared memory of sample.wgsl. */
 const SAMPLE_SHARED = 16
 const SAMPLE_SHARED_A_THREAD = 32
@@ -203,7 +206,7 @@ export class Recording implements Recorder {
       tensorOf(x, tokens * C),
       C,
       ...normWords(norm, C),
-      out.length,
+      0,
       pool.startOf('shift') + which * C,
       pool.slotSize,
       pool.numSlots,
@@ -213,8 +216,12 @@ export class Recording implements Recorder {
       ...eight(out.map((one) => tensorOf(one, tokens * C))),
       ...eight(mix.map((one) => tensorOf(one, C))),
     ]
-    const grid = ({ numTokens }: StepShape) => [numTokens, 1] as const
-    this.launch('shift-mix', words, [['write', pool.layer(layer)]], grid)
+    // Few tokens do not keep a GPU busy; of many, each norms its row once.
+    const parts = Math.ceil(C / this.device.threads)
+    const grid = ({ numTokens }: StepShape) =>
+      [numTokens, numTokens < FEW_TOKENS ? parts : 1] as const
+    const slots = [['write', pool.layer(layer)]] as const
+    this.launch('shift-mix', words, slots, grid, { OUTPUTS: out.length })
   }
 
   #wkv7(
@@ -271,6 +278,7 @@ export class Recording implements Recorder {
     this.#penaltySlots = numSlots
     this.#logitVocabulary = V
     const scores = this.device.allocate(samples * V)
+    const WG = this.#sampleThreads()
     this.launch(
       'sample',
       [tensorOf(y, logits * V), scores, V, numSlots],
@@ -279,7 +287,7 @@ export class Recording implements Recorder {
         ['write', this.outputs],
       ],
       ({ numSamples }) => [numSamples, 1],
-      { WG: this.#sampleThreads() },
+      { WG, WORDS: Math.ceil(V / (32 * WG)) },
     )
   }
 

@@ -36,7 +36,7 @@ const UNIT_BYTES = 16
 /** Units that share a scale. */
 const SCALE_UNITS: Readonly<Record<QuantisedType, number>> = { i8: 2, q4: 1, nf4: 2 }
 /** Rows of which a unit each lie side by side; see linear-jobs.wgsl. Parts of a matrix are of whole blocks. */
-export const BLOCK_ROWS = 16
+export const BLOCK_ROWS = 8
 
 export class WebgpuTensor implements Tensor {
   readonly shape: readonly number[]
