@@ -5,8 +5,9 @@
 import { SkeinError } from '../errors.ts'
 import type { Constraint, JsonSchema } from './constraint.ts'
 import { narrowed } from './json-schema.ts'
+import { checkShortest } from './shortest.ts'
 import type { Vocabulary } from './vocabulary.ts'
-import type { Binding, CompilerHandle, Handle } from './xgrammar.ts'
+import type { Binding, CompilerHandle, GrammarHandle, Handle } from './xgrammar.ts'
 
 /** Compiled grammars kept, and the memory of the whole instance beyond which it is better begun anew. */
 const MAX_KEPT = 64
@@ -52,6 +53,15 @@ export class GrammarCompiler {
   }
 
   #compile(constraint: Constraint): Handle {
+    const compiled = this.#understood(constraint)
+    const grammar = compiled.GetGrammar()
+    const printed = grammar.ToString()
+    grammar.delete()
+    checkShortest(printed)
+    return compiled
+  }
+
+  #understood(constraint: Constraint): GrammarHandle {
     try {
       const format = this.#formatOf(constraint)
       return this.#compiler.CompileStructuralTag(JSON.stringify({ type: 'structural_tag', format }))

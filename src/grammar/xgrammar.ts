@@ -19,8 +19,13 @@ export interface MatcherHandle extends Handle {
   IsTerminated(): boolean
 }
 
+/** A compiled one; printed, it is a rule a line. */
+export interface GrammarHandle extends Handle {
+  GetGrammar(): Handle & { ToString(): string }
+}
+
 export interface CompilerHandle extends Handle {
-  CompileStructuralTag(json: string): Handle
+  CompileStructuralTag(json: string): GrammarHandle
 }
 
 /** What is used of the module itself. */

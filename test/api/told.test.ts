@@ -1,8 +1,8 @@
 /**
- * What a response that goes on from another is told: instructions and tools are sent with each and inherited by none, so its
- * prompt holds them once, as that of a new conversation would. Over a scripted engine whose sessions keep their notes.
+ * What a response that goes on from another, or a turn of a session, is told: instructions and tools are sent with each and
+ * inherited by none, so the line holds them once, as the prompt of a new conversation would. Over a scripted engine whose sessions keep their notes.
  */
-import { expect, test } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
 import { answer, FAKE_INFO } from '../helpers/fake-engine.ts'
 import { postTo, serve } from './kit.ts'
@@ -12,6 +12,7 @@ const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
   Buffer.from(prompt.map((token) => token - 1)).toString()
 
 const notes = new Map<string, string>()
+const busy = new Set<string>()
 const { app, engine } = serve(
   (request) => {
     if (request.session?.note !== undefined) notes.set(request.session.id, request.session.note)
@@ -26,7 +27,7 @@ engine.answerCall = (method, params) => {
   const { id } = params as { id: string } // as every call of sessions has one
   const note = notes.get(id)
   if (note === undefined) throw new SkeinError('not_found', 'no such session')
-  return { id, note }
+  return { id, note, isBusy: busy.has(id) }
 }
 
 const tool = (name: string) => {
@@ -101,4 +102,43 @@ test('also where the note has no room for what the request said', async () => {
   const first = await turn({ input: 'Weather?', ...long })
   expect(Buffer.byteLength(notes.get(first.id)!)).toBeLessThan(200)
   expect((await turn({ input: 'a', ...long }, first.id)).prompt).toBe('\n\nUser: a\n\nAssistant:')
+})
+
+describe('a session of chats', () => {
+  const functions = [WEATHER, SEND].map(({ name, parameters }) => {
+    return { type: 'function', function: { name, parameters } }
+  })
+  /** The prompt of a turn, and the one it has if there is no turn before it. */
+  async function chat(id: string, body: object = {}) {
+    const messages = [{ role: 'user', content: 'a' }]
+    const ask = { model: 'goose', messages, tools: functions, session_id: id, ...body }
+    expect((await postTo(app, '/v1/chat/completions', ask)).statusCode).toBe(200)
+    const { prompt, promptAtBeginning } = engine.requests.at(-1)!
+    return [promptOf({ prompt }), promptOf({ prompt: promptAtBeginning! })]
+  }
+  const LIST = /^System: Tools:\n\[\n\{"name":"weather".*\n\{"name":"send"/
+  const BARE = '\n\nUser: a\n\nAssistant:'
+
+  test('tools that are sent with each turn are told once', async () => {
+    const [first, alone] = await chat('s')
+    expect(first).toBe(`\n\n${alone}`)
+    expect(alone).toMatch(LIST)
+    // If the session is gone by then, the turn is a first one.
+    expect(await chat('s')).toEqual([BARE, alone])
+    expect(await chat('s')).toEqual([BARE, alone])
+    expect((await chat('other'))[0]).toMatch(/^\n\nSystem: Tools:/)
+  })
+
+  test('others are, and so are those of which it is not known', async () => {
+    const [, alone] = await chat('t')
+    const [send] = await chat('t', { tools: [functions[1]] })
+    expect(send).toContain('{"name":"send"')
+    expect((await chat('t'))[0]).toBe(`\n\n${alone}`)
+    expect((await chat('t'))[0]).toBe(BARE)
+    // From an earlier turn; and while another is under way, which may tell others.
+    const from = { session_id: undefined, session: { id: 't', from: 1 } }
+    expect((await chat('t', from))[0]).toBe(`\n\n${alone}`)
+    busy.add('t')
+    expect((await chat('t'))[0]).toBe(`\n\n${alone}`)
+  })
 })

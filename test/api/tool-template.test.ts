@@ -93,6 +93,18 @@ describe('a loop', () => {
     expect(prompts()).toEqual([asked, `${ASKED}${CALLED}\n${BACK}`])
   })
 
+  test('system texts that follow each other are one, where there are tools', async () => {
+    const system = (content: string) => ({ role: 'system' as const, content })
+    const user = { role: 'user' as const, content: QUESTION }
+    const messages = [system('Be kind.'), system(''), system('Be brief.'), user]
+    await openai().chat.completions.create({ model: 'goose', messages, tools: functions })
+    await openai().chat.completions.create({ model: 'goose', messages })
+    expect(prompts()).toEqual([
+      ASKED.replace('### System\n', '### System\nBe kind.\nBe brief.\n'),
+      `System: Be kind.\n\nSystem:\n\nSystem: Be brief.\n\nUser: ${QUESTION}\n\nAssistant:`,
+    ])
+  })
+
   test('responses', async () => {
     const tools = [{ type: 'function' as const, ...TOOL, strict: null }]
     const input: OpenAI.Responses.ResponseInput = [{ role: 'user', content: QUESTION }]

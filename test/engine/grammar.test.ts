@@ -169,6 +169,15 @@ test('what is no grammar is refused, and the next one is not', async () => {
   const bad: Constraint[] = [
     { type: 'grammar', ebnf: 'root ::= "a' },
     { type: 'grammar', ebnf: 'roots ::= "a"' },
+    // No text is of it.
+    { type: 'grammar', ebnf: 'root ::= a\na ::= a' },
+    { type: 'grammar', ebnf: 'root ::= a\na ::= a "x"' },
+    // None goes on from "ab", and from "a" all that goes on does so for ever.
+    { type: 'grammar', ebnf: 'root ::= "12" | "ab" a\na ::= a' },
+    { type: 'grammar', ebnf: 'root ::= "12" | "a" a\na ::= "b" a' },
+    { type: 'schema', schema: { $ref: '#' } },
+    // What must come has a million characters.
+    { type: 'grammar', ebnf: 'root ::= a{1000}\na ::= "a"{1000}' },
   ]
   const requests = bad.map((constraint, i) => constrained(constraint, { id: `b${i}` }))
   const { collected } = await collect([...requests, constrained(oneOf(['12']))])

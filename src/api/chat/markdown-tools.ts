@@ -46,6 +46,7 @@ export const MARKDOWN_TOOLS: ToolFormat = {
   stops: [...CHAT_STOPS, ...[heads.user, heads.system, heads.tool].map((head) => `\n${head}`)],
   modeOf: (asked) => (asked === 'none' ? 'closed' : asked),
   tail: (mode) => TAILS[mode],
+  joinsSystems: true,
   list: ({ tools }) => [...tools.map(toolOf), ORDER].join('\n'),
   calls: (calls) => calls.map((call) => `**Tool Call:**\n${fenced(calledOf(call))}`).join('\n'),
   results: (contents) => {

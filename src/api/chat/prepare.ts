@@ -8,19 +8,19 @@ import type { Constraint } from '../../grammar/constraint.ts'
 import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { ServedModel } from '../models.ts'
 import { encodeTurn } from '../sessions/use.ts'
-import {
-  CHAT_LAYOUT,
-  CHAT_STOPS,
-  chatTail,
-  type Layout,
-  renderTurns,
-  type ThinkMode,
-  type Turn,
-  turnEnds,
-} from '../template.ts'
+import { type Layout, renderTurns, type ThinkMode, type Turn, turnEnds } from '../template.ts'
 import type { Conversation, Message, Thinking, Tool } from './conversation.ts'
 import type { AnswerForm, PreparedChat } from './reply.ts'
-import { argumentsOf, callBegin, callOf, sequence, type ToolFormat, text } from './tool-format.ts'
+import { newInSession } from './told.ts'
+import {
+  argumentsOf,
+  callBegin,
+  callOf,
+  G1_TOOLS,
+  sequence,
+  type ToolFormat,
+  text,
+} from './tool-format.ts'
 import { toolFormatOf } from './tool-formats.ts'
 
 type Settings = Pick<
@@ -46,8 +46,20 @@ export async function prepareChat(
   conversation: Conversation,
   { model, thinking, stop, constraint, session, param, signal, ...settings }: ChatOptions,
 ): Promise<PreparedChat> {
-  const rendered = renderConversation(conversation, thinking, constraint, toolFormatOf(model))
-  const prompt = await encodeChat(rendered, model, session, param, signal)
+  const format = toolFormatOf(model)
+  const inSession =
+    session === null
+      ? null
+      : await newInSession(conversation, model, settings.tenant ?? '', session)
+  const next = inSession?.conversation ?? conversation
+  const use = inSession?.session ?? null
+  const rendered = renderConversation(next, thinking, constraint, format)
+  // A session that is gone by then has been told nothing.
+  const first =
+    next.areToolsTold === true
+      ? renderConversation({ ...next, areToolsTold: false }, thinking, constraint, format)
+      : rendered
+  const prompt = await encodeChat(rendered, model, use, param, signal, first)
   const strings = [...new Set([...stop.strings, ...rendered.stops])]
   const limits = rendered.constraint === null ? {} : { constraint: rendered.constraint }
   const start = rendered.form.tools === null ? {} : startWithTools(model)
@@ -100,11 +112,12 @@ export function renderConversation(
     )
   }
   const offer = { ...conversation, tools }
-  const turns = turnsOf(offer, hint, format)
   const isPlain = tools.length === 0 && !messages.some(isOfTools)
-  const { layout, stops } = isPlain ? { layout: CHAT_LAYOUT, stops: CHAT_STOPS } : format
-  const mode = isPlain ? asked : format.modeOf(asked)
-  const tail = isPlain ? chatTail(mode) : format.tail(mode)
+  const form = isPlain ? G1_TOOLS : format
+  const turns = turnsOf(offer, hint, form)
+  const { layout, stops } = form
+  const mode = form.modeOf(asked)
+  const tail = form.tail(mode)
   const told = { turns, layout, stops }
   if (tools.length === 0) {
     const limit = constraint === null ? null : afterTail(mode, constraint)
@@ -141,7 +154,11 @@ function turnsOf(conversation: Conversation, hint: string, format: ToolFormat): 
     }
     if (results.length > 0) turns.push(...format.results(results))
     results = []
-    turns.push(turnOf(message, format))
+    const turn = turnOf(message, format)
+    const before = turns.at(-1)
+    const isJoined = format.joinsSystems && turn.role === 'system' && before?.role === 'system'
+    if (isJoined) turns[turns.length - 1] = joined(before, turn.content)
+    else turns.push(turn)
   }
   if (results.length > 0) turns.push(...format.results(results))
   const last = turns.at(-1)
@@ -153,6 +170,11 @@ function turnsOf(conversation: Conversation, hint: string, format: ToolFormat): 
   const [first] = turns
   if (first?.role !== 'system') return [{ role: 'system', content: list }, ...turns]
   return [{ role: 'system', content: `${first.content}\n${list}` }, ...turns.slice(1)]
+}
+
+/** One turn of two, a line each; nothing of an empty one. */
+function joined(turn: Turn, content: string): Turn {
+  return { ...turn, content: [turn.content, content].filter((text) => text !== '').join('\n') }
 }
 
 function turnOf(message: Exclude<Message, { role: 'tool' }>, format: ToolFormat): Turn {
@@ -210,17 +232,19 @@ function afterTail(mode: ThinkMode, answer: Constraint): Constraint {
   }
 }
 
-/** In a session only what is new is sent; it begins the next turn. */
+/** In a session only what is new is sent; it begins the next turn. `first`: where there is no turn before it. */
 export async function encodeChat(
   { turns, tail, layout }: Pick<Rendered, 'turns' | 'tail' | 'layout'>,
   model: ServedModel,
   session: SessionUse | null,
   param: string,
   signal: AbortSignal,
+  first: Pick<Rendered, 'turns'> = { turns },
 ): Promise<Pick<GenerateRequest, 'prompt' | 'promptAtBeginning' | 'boundaries' | 'session'>> {
   const whole = renderTurns(turns, tail, layout)
   if (session !== null) {
-    return { ...(await encodeTurn(model, whole, param, signal, layout.between)), session }
+    const texts = { next: whole, first: renderTurns(first.turns, tail, layout) }
+    return { ...(await encodeTurn(model, texts, param, signal, layout.between)), session }
   }
   const prompt = await encodePrompt(model, whole, param, signal)
   return { prompt, boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns, layout)) }

@@ -21,6 +21,8 @@ export interface ToolFormat {
   /** How an answer begins there that was asked to begin like this. */
   modeOf(asked: ThinkMode): ThinkMode
   tail(mode: ThinkMode): string
+  /** System texts that follow each other are one turn. */
+  readonly joinsSystems: boolean
   /** The part of the system's text that tells of the tools. */
   list(conversation: Conversation): string
   /** Calls of an earlier answer. */
@@ -40,6 +42,7 @@ export const G1_TOOLS: ToolFormat = {
   stops: CHAT_STOPS,
   modeOf: (asked) => asked,
   tail: chatTail,
+  joinsSystems: false,
   list: ({ tools, choice }) => {
     const order = ORDERS[choice === 'auto' ? 0 : 1]
     return `Tools:\n[\n${tools.map((tool) => toolLine(tool)).join(',\n')}\n]\n${order}`

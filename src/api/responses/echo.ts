@@ -1,8 +1,8 @@
 /** What a response says of its request: in the reply, and again when it is read back. */
 import { MAX_NOTE_BYTES, type SamplingParams } from '../../engine/messages.ts'
+import type { Told } from '../chat/told.ts'
 import type { Call } from '../route.ts'
 import type { ResponseBody } from './body.ts'
-import type { Told } from './told.ts'
 
 type Asked = Pick<Call<ResponseBody>, 'body' | 'now'>
 

@@ -92,16 +92,18 @@ export function checkSession(
  */
 export async function encodeTurn(
   model: ServedModel,
-  text: string,
+  texts: string | { readonly next: string; readonly first: string },
   param: string,
   signal: AbortSignal,
   between = '\n\n',
 ): Promise<Pick<GenerateRequest, 'prompt' | 'promptAtBeginning'>> {
+  const text = typeof texts === 'string' ? texts : texts.next
+  const first = typeof texts === 'string' ? texts : texts.first
   // Unless the text brings its own.
   const next = text.startsWith(between) ? text : `${between}${text}`
   const prompt = await encodePrompt(model, next, param, signal)
-  if (next === text) return { prompt }
-  return { prompt, promptAtBeginning: await encodePrompt(model, text, param, signal) }
+  if (next === first) return { prompt }
+  return { prompt, promptAtBeginning: await encodePrompt(model, first, param, signal) }
 }
 
 export function wirePosition({ id, turn, version, continued }: SessionPosition): object {

@@ -1,12 +1,12 @@
 /**
- * What a line of responses has been told last: its instructions and its tools. The model has read them, so a response that
- * goes on with the same is not told again; the client sends them with each, since neither is inherited.
+ * What a line of responses, or a session, has been told last: its instructions and its tools. The model has read them, so a
+ * turn that goes on with the same is not told again; the client sends them with each, since neither is inherited.
  */
 import { createHash } from 'node:crypto'
-import type { SessionInfo } from '../../engine/messages.ts'
+import type { SessionInfo, SessionUse } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
-import type { Conversation } from '../chat/conversation.ts'
 import type { ServedModel } from '../models.ts'
+import type { Conversation } from './conversation.ts'
 
 /** Digests; null: none. */
 export interface Told {
@@ -16,7 +16,10 @@ export interface Told {
 
 const NOTHING_TOLD: Told = { instructions: null, tools: null }
 
-/** Nothing of a response that is not there: the one that goes on from it is refused where it begins. */
+/**
+ * By its last turn. Nothing of one that is not there: a response that goes on from it is refused where it begins. Nothing of a
+ * busy one either: the turn under way may tell others.
+ */
 export async function toldBefore(
   { client }: ServedModel,
   tenant: string,
@@ -24,17 +27,36 @@ export async function toldBefore(
 ): Promise<Told> {
   if (id === null) return NOTHING_TOLD
   try {
-    const { note }: SessionInfo = await client.call('sessions.get', { tenant, id })
-    return note === undefined ? NOTHING_TOLD : toldIn(note)
+    const { note, isBusy }: SessionInfo = await client.call('sessions.get', { tenant, id })
+    return note === undefined || isBusy ? NOTHING_TOLD : toldIn(note)
   } catch (thrown) {
     if (thrown instanceof SkeinError && thrown.code === 'not_found') return NOTHING_TOLD
     throw thrown
   }
 }
 
-/** echo.ts has written the note. */
+/** Here or in echo.ts the note has been written. */
 function toldIn(note: string): Told {
   return (JSON.parse(note) as { readonly told?: Told }).told ?? NOTHING_TOLD
+}
+
+/** A turn of a session that its user names: which tools it is told, kept with it. */
+export async function newInSession(
+  conversation: Conversation,
+  model: ServedModel,
+  tenant: string,
+  session: SessionUse,
+): Promise<{ readonly conversation: Conversation; readonly session: SessionUse }> {
+  const isSaid = session.note !== undefined || conversation.tools.length === 0
+  if (isSaid) return { conversation, session }
+  // Of an earlier turn that it goes on from nothing is known.
+  const id = session.from === undefined ? session.id : null
+  const { conversation: next, told } = onlyNew(
+    conversation,
+    null,
+    await toldBefore(model, tenant, id),
+  )
+  return { conversation: next, session: { ...session, note: JSON.stringify({ told }) } }
 }
 
 /** The conversation without what has been told, and what has been then. `instructions`: its first message, where given. */
