@@ -22,6 +22,7 @@ import {
   note,
   sharedFaults,
   type Talk,
+  think,
   untilAllWentOn,
 } from '../helpers/cluster-faults.ts'
 import {
@@ -230,6 +231,7 @@ test.skipIf(IS_LEFT_OUT)(
           const { text, session } = await ask(url, index, talk.answers.length, talk.id, talk.head)
           note(talk, text, session)
           count('told')
+          await think()
         } catch (error) {
           if (error instanceof Error && error.name === 'AssertionError') throw error
           // An answer that was cut is no JSON, and a connection that was no answer.

@@ -35,6 +35,11 @@ export function note(
   talk.version = version
 }
 
+/** Between two turns, so that hours of them are not said again at the end. */
+export function think(): Promise<void> {
+  return delay(Math.random() * 80)
+}
+
 export interface Tally {
   readonly counts: Record<string, number>
   count(what: string): void
