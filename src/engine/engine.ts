@@ -103,21 +103,19 @@ export class Engine {
       embeddingHeads,
       reranker === null ? null : new Ranking(this.#transfers, reranker),
     )
-    const { numSlots } = this.#scheduler
-    const { vocabSize } = runner.info
+    const [{ numSlots }, { vocabSize }] = [this.#scheduler, runner.info]
     this.#matchers = new Matchers({
       tokens: () => grammarTokens(tokenBytes, vocabSize),
       vocabSize,
       numRows: runner.numPlaces,
       ...(startGrammars === undefined ? {} : { start: startGrammars }),
     })
-    const startStates = this.startStates.names
     this.info = {
       model: runner.info,
       numSlots,
       maxWaiting,
       maxPromptTokens,
-      startStates,
+      startStates: this.startStates.names,
       ...(embeddings === null ? {} : { embeddings }),
       ...(embeddingHeads.size === 0 ? {} : { embeddingTasks: [...embeddingHeads.keys()] }),
       ...(reranker === null ? {} : { ranks: true as const }),
@@ -129,11 +127,10 @@ export class Engine {
   submit(request: GenerateRequest): void {
     if (this.#failure !== null) throw this.#failure
     const { numSlots, maxPromptTokens, maxWaiting, model, embeddingTasks, ranks } = this.info
-    const { vocabSize } = model
-    const maxTopLogprobs = Math.min(MAX_TOP_LOGPROBS, vocabSize)
+    const maxTopLogprobs = Math.min(MAX_TOP_LOGPROBS, model.vocabSize)
     const hasSessions = this.#states !== null && this.#tokenBytes.encode !== undefined
     const ofRequests = { maxPromptTokens, maxTopLogprobs, hasSessions, embeddingTasks, ranks }
-    checkRequest(request, { vocabSize, numSlots, ...ofRequests })
+    checkRequest(request, { vocabSize: model.vocabSize, numSlots, ...ofRequests })
     if (this.#outcomes.live.has(request.id)) {
       throw new SkeinError('invalid_request', `id ${request.id} is in use by a live request`)
     }
@@ -152,8 +149,7 @@ export class Engine {
     }
     this.#outcomes.live.set(request.id, live)
     if (request.constraint !== undefined) void this.#openGrammar(live, request.constraint)
-    else if (request.session === undefined) waiting.push(live)
-    else this.#openSession(live)
+    else this.#open(live)
   }
 
   /** It joins the line when its grammar is compiled. */
@@ -163,14 +159,12 @@ export class Engine {
       const grammar = await matchers.compile(constraint)
       // It may have been cancelled meanwhile.
       if (this.#outcomes.live.get(live.id) !== live) return
-      const forces = mayForce(live.request)
       live.rules = {
-        open: () => matchers.open(grammar, forces),
+        open: () => matchers.open(grammar, mayForce(live.request)),
         advance: (matcher, token) => matchers.advance(matcher, token),
         close: (matcher) => matchers.close(matcher),
       }
-      if (live.request.session === undefined) this.#scheduler.waiting.push(live)
-      else this.#openSession(live)
+      this.#open(live)
     } catch (error) {
       const isLive = this.#outcomes.live.get(live.id) === live || live.request.session !== undefined
       if (isLive && this.#failure === null) this.#outcomes.fail(live, SkeinError.from(error))
@@ -178,7 +172,15 @@ export class Engine {
     this.onWake()
   }
 
-  /** Requests that wait for a session: for its writer, or for its state. */
+  #joinLine(live: LiveRequest): void {
+    const join = () => {
+      if (this.#outcomes.live.get(live.id) === live) this.#scheduler.waiting.push(live)
+    }
+    if (this.#states === null) join()
+    else this.#states.afterPrefix(live, join)
+  }
+
+  /** Requests that wait for a grammar, for a prefix, or for a session: for its writer, or for its state. */
   #opening(): LiveRequest[] {
     const { waiting, running } = this.#scheduler
     const others = new Set<unknown>([...waiting, ...running])
@@ -325,12 +327,14 @@ export class Engine {
     this.#runner.dispose()
   }
 
-  #openSession(live: LiveRequest): void {
+  #open(live: LiveRequest): void {
     try {
-      this.#states!.open(live, {
-        ready: () => this.#scheduler.waiting.push(live),
-        fail: (error) => this.#outcomes.fail(live, error),
-      })
+      if (live.request.session === undefined) this.#joinLine(live)
+      else
+        this.#states!.open(live, {
+          ready: () => this.#joinLine(live),
+          fail: (error) => this.#outcomes.fail(live, error),
+        })
     } catch (error) {
       this.#outcomes.live.delete(live.id)
       throw error

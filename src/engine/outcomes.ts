@@ -180,6 +180,7 @@ export class Outcomes {
       this.#rank(owner)
       return
     }
+    this.#states?.promptRead(owner)
     const { id, seed, promptLogprobs: logprobs } = owner
     const embedding = owner.embedding?.through(this.#embeddingHeads, owner.request.embeddingTask)
     if (embedding?.every(Number.isFinite) === false) {

@@ -12,6 +12,7 @@ import { joinTokens } from '../state/snapshot.ts'
 import type { Store } from '../state/store/store.ts'
 import type { TokenBytes } from './answer/answer-text.ts'
 import { identityOf } from './kept/identity.ts'
+import { PrefixSharing } from './kept/prefix-sharing.ts'
 import { snapshotPoints } from './kept/snapshot-points.ts'
 import type { EngineEvent, GenerateRequest, SessionPosition } from './messages.ts'
 import type { LiveRequest, Sequence, Start } from './sequence.ts'
@@ -50,6 +51,7 @@ interface Use {
   readonly namespace: string | null
   /** Prompt tokens not computed. */
   readonly cachedTokens: number
+  readonly admittedAt: number
   /** Prefixes it was begun with and has added: not to be trusted if it fails. */
   readonly prefixes: Prefix[]
 }
@@ -71,9 +73,12 @@ export class States {
   readonly #keepsPrefixes: boolean
   readonly #transfers: StateTransfers
   readonly #prefixes: PrefixCache
+  /** Null without a store. */
+  readonly #sharing: PrefixSharing | null
   readonly #coming = new Set<Coming>()
   readonly #turns: SessionTurns
   readonly #store: Store | null
+  readonly #wake: () => void
   readonly #ownSecret = randomBytes(SECRET_BYTES)
   readonly #uses = new WeakMap<LiveRequest, Use>()
   readonly #counters = { cachedTokens: 0, prefixHits: 0, prefixMisses: 0 }
@@ -88,10 +93,13 @@ export class States {
     wake: () => void,
   ) {
     const { store, isDurable, prefixBytes, vocabulary } = options
-    this.#keepsPrefixes = prefixBytes >= stateBytesOf(runner.info.stateShape)
+    const bytesPerState = stateBytesOf(runner.info.stateShape)
+    this.#keepsPrefixes = prefixBytes >= bytesPerState
     this.#transfers = transfers
     this.#prefixes = new PrefixCache(prefixBytes, (state) => transfers.giveBack(state))
+    this.#sharing = store && new PrefixSharing(store, this.#prefixes, bytesPerState)
     this.#store = store
+    this.#wake = wake
     this.#turns = new SessionTurns(runner, slots, transfers, tokenBytes, options, wake)
     this.calls = sessionCalls({
       turns: this.#turns,
@@ -118,6 +126,7 @@ export class States {
       prefixes: count,
       prefixBytes: bytes,
       ...this.#counters,
+      ...(this.#sharing?.counters ?? { prefixFetches: 0, prefixesPublished: 0 }),
       ...(saver?.counters ?? { saves: 0, failedSaves: 0 }),
       loads: tiers.numLoads,
       storeFailing: this.#store?.isDown === true || saver?.hasFailed === true ? 1 : 0,
@@ -144,6 +153,13 @@ export class States {
     this.#turns.writers.open(live, this.#sessionNamespace(live.request.tenant ?? ''), opening)
   }
 
+  /** Calls back when a prefix is here that others have read, or will not come: at once where there is none to wait for. */
+  afterPrefix(live: LiveRequest, join: () => void): void {
+    const coming = this.#comingPrefix(live)
+    if (coming === null) join()
+    else void coming.then(join).finally(this.#wake)
+  }
+
   /** Background work that nobody waits for: states move out of slots and to the store. */
   tidy(): void {
     this.#turns.mover.tidy()
@@ -164,7 +180,7 @@ export class States {
     const start = this.#turns.startOf(live)
     if (start === null) return this.#prefixOf(live)
     this.#counters.cachedTokens += start.numTokens
-    this.#uses.set(live, { namespace: null, cachedTokens: start.numTokens, prefixes: [] })
+    this.#uses.set(live, useOf(null, start.numTokens))
     return start
   }
 
@@ -172,12 +188,7 @@ export class States {
   #prefixOf(live: LiveRequest): Start | null {
     const { prompt, request } = live
     if (!this.#usesPrefixes(request)) return null
-    const namespace = namespaceOf(
-      this.#secret,
-      'prefix',
-      request.tenant ?? '',
-      live.start?.id ?? '',
-    )
+    const namespace = this.#prefixNamespace(live)
     // Scoring needs the logits after every token. Otherwise one token is left to be fed, to draw from.
     const isScored = request.promptLogprobs !== null
     const found = isScored ? null : this.#prefixes.find(namespace, prompt, prompt.length - 1)
@@ -187,11 +198,13 @@ export class States {
       shared: this.#prefixes.sharedLength(namespace, prompt),
       boundaries: request.boundaries ?? NONE,
     })
-    this.#uses.set(live, { namespace, cachedTokens, prefixes: found ? [found] : [] })
+    this.#uses.set(live, useOf(namespace, cachedTokens, found ? [found] : []))
     this.#counters.cachedTokens += cachedTokens
     if (found !== null) this.#counters.prefixHits++
     else if (prompt.length > MIN_PREFIX_TOKENS) this.#counters.prefixMisses++
     if (found === null) return null
+    // Names of start states mean nothing elsewhere.
+    if (live.start === null) this.#sharing?.used(found)
     const { state } = found
     return { numTokens: cachedTokens, take: () => state }
   }
@@ -206,6 +219,14 @@ export class States {
       contextTokens: live.prompt.length,
       ...(session === null ? {} : { session }),
     }
+  }
+
+  /** All of it. */
+  promptRead(live: LiveRequest): void {
+    const use = this.#uses.get(live)
+    if (use === undefined) return
+    const ms = performance.now() - use.admittedAt
+    this.#sharing?.learn(live.prompt.length - use.cachedTokens, ms)
   }
 
   /** After prompt tokens were fed: takes a copy if this is a point for one. */
@@ -248,7 +269,10 @@ export class States {
   /** A request's numbers were not finite: nothing it has kept or begun with is used again. */
   distrust(live: LiveRequest): void {
     const use = this.#uses.get(live)
-    for (const prefix of use?.prefixes ?? []) this.#prefixes.delete(prefix)
+    for (const prefix of use?.prefixes ?? []) {
+      this.#prefixes.delete(prefix)
+      void this.#sharing?.distrust(prefix)
+    }
     for (const coming of this.#coming) {
       if (coming.use !== use) continue
       this.#coming.delete(coming)
@@ -256,9 +280,20 @@ export class States {
     }
   }
 
+  #comingPrefix(live: LiveRequest): Promise<void> | null {
+    const { request, prompt } = live
+    const isItsOwn = this.#turns.writers.useOf(live)?.pinned != null || live.start !== null
+    if (isItsOwn || request.promptLogprobs !== null || !this.#usesPrefixes(request)) return null
+    return this.#sharing?.coming(this.#prefixNamespace(live), prompt) ?? null
+  }
+
   #usesPrefixes(request: GenerateRequest): boolean {
     const isOneState = request.mixture === undefined
     return this.#keepsPrefixes && request.cache !== 'no-store' && isOneState
+  }
+
+  #prefixNamespace({ request, start }: LiveRequest): string {
+    return namespaceOf(this.#secret, 'prefix', request.tenant ?? '', start?.id ?? '')
   }
 
   /** The secret changes once if the store is opened late. */
@@ -299,3 +334,7 @@ export class States {
 }
 
 const NONE = new Int32Array(0)
+
+function useOf(namespace: string | null, cachedTokens: number, prefixes: Prefix[] = []): Use {
+  return { namespace, cachedTokens, prefixes, admittedAt: performance.now() }
+}

@@ -72,6 +72,16 @@ const STATE_ROWS = {
     metric: 'prefix_misses',
     isTotal: true,
   },
+  prefixFetches: {
+    help: 'Prefixes fetched that another worker had read',
+    metric: 'prefix_fetches',
+    isTotal: true,
+  },
+  prefixesPublished: {
+    help: 'Prefixes that others were told of',
+    metric: 'prefixes_published',
+    isTotal: true,
+  },
   saves: { help: 'States written to disk', metric: 'state_saves', isTotal: true },
   failedSaves: {
     help: 'States that could not be written',

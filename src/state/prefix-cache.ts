@@ -18,8 +18,10 @@ export interface Prefix {
   /** Exactly what the state has consumed. */
   readonly tokens: Int32Array
   readonly state: StateData
-  /** A request has begun with it, and may still read it. */
-  wasFound: boolean
+  /** Requests that have begun with it, and may still read it. */
+  numFound: number
+  /** When other workers were told of it, or told of it themselves; null: never. */
+  toldAt: number | null
 }
 
 export class PrefixCache {
@@ -47,8 +49,13 @@ export class PrefixCache {
     const found = this.#trees.get(namespace)?.longest(tokens, maxLength)
     if (!found) return null
     this.#used.touch(found.value, sizeOf(found.value))
-    found.value.wasFound = true
+    found.value.numFound++
     return found.value
+  }
+
+  /** Length of that prefix, which this does not use; 0: there is none. */
+  lengthOf(namespace: string, tokens: Int32Array, maxLength: number): number {
+    return this.#trees.get(namespace)?.longest(tokens, maxLength)?.length ?? 0
   }
 
   /** How far a prompt goes along with one that was kept, whether or not there is a state where they part. */
@@ -62,7 +69,8 @@ export class PrefixCache {
 
   /** A state that is complete and will not change any more. `tokens` may be a view; it is copied. */
   add(namespace: string, tokens: Int32Array, state: StateData): Prefix {
-    const prefix: Prefix = { namespace, tokens: tokens.slice(), state, wasFound: false }
+    const own = { tokens: tokens.slice(), numFound: 0, toldAt: null }
+    const prefix: Prefix = { namespace, state, ...own }
     let tree = this.#trees.get(namespace)
     const earlier = tree?.get(tokens)
     if (earlier) this.#used.delete(earlier)
@@ -81,7 +89,7 @@ export class PrefixCache {
     const tree = this.#trees.get(prefix.namespace)!
     tree.delete(prefix.tokens)
     if (tree.size === 0) this.#trees.delete(prefix.namespace)
-    if (!prefix.wasFound) this.#onDrop(prefix.state)
+    if (prefix.numFound === 0) this.#onDrop(prefix.state)
   }
 }
 

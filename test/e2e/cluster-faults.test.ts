@@ -46,6 +46,8 @@ const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
 const NUM_FAULTS = Number(process.env.SKEIN_FAULTS ?? (process.env.SKEIN_SLOW ? 100 : 10))
 const SEED = Number(process.env.SKEIN_SEED ?? 1)
 const FAULT_MS = 1000 * Number(process.env.SKEIN_FAULT_SECONDS ?? Number.POSITIVE_INFINITY)
+/** On a device answers depend on who else is in a step of more than 16 tokens. */
+const CHOICE = { model: DEMO, device: 'cpu', slots: 6, threads: 1 }
 const NUM_WORKERS = 3
 const NUM_SESSIONS = 4
 const PROGRESS_MS = 90_000
@@ -68,7 +70,7 @@ interface Place {
 }
 
 async function startWorker(place: Place, choice: object, clockMs = 0): Promise<Worker> {
-  const child = fork(WORKER, [JSON.stringify({ model: DEMO, slots: 6, threads: 1, ...choice })], {
+  const child = fork(WORKER, [JSON.stringify({ ...CHOICE, ...choice })], {
     serialization: 'advanced',
     execArgv: clockMs === 0 ? [] : ['--import', shiftedClock(clockMs)],
     env: { ...process.env, ...S3_KEYS, AWS_ENDPOINT_URL: s3.url },

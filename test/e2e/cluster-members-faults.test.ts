@@ -6,8 +6,9 @@
  * What was told must be there, once, and be what one server alone says. SKEIN_FAULTS gives the most faults, SKEIN_FAULT_SECONDS for how long,
  * SKEIN_SEED the seed.
  */
+import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
-import { mkdtempSync } from 'node:fs'
+import { mkdtempSync, readFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -45,6 +46,8 @@ const NUM_GATEWAYS = 2
 const NUM_SESSIONS = 6
 const PROGRESS_MS = 120_000
 const TURN_MS = 30_000
+/** A request that takes longer is looked into. */
+const LONG_MS = 10_000
 /** A seal between members holds for two minutes. */
 const CLOCK_MS = 100_000
 const VOCABULARY = DEMO.replace(/pth$/, 'vocab.txt')
@@ -131,13 +134,69 @@ async function pause(member: Member, ms: number, isOnlyWorkers = false): Promise
   signal('SIGCONT')
 }
 
+/** What the members know of a request that hangs, for whoever reads the output. */
+async function lookInto(requestId: string, session: string, url: string): Promise<void> {
+  const say = (what: string) => process.stderr.write(`${requestId}: ${what}\n`)
+  const rows = await retried(() =>
+    database.query(
+      `select s.owner, s.fence, s.version, w.node, w.expires > now() as is_alive
+         from session s left join worker w on w.id = s.owner where s.id = $1`,
+      [session],
+    ),
+  )
+  say(`session ${session} asked at ${url}; in the database ${JSON.stringify(rows.rows)}`)
+  await Promise.all(
+    nodes.map(async ({ name: own, server }) => {
+      const pid = server.process.pid!
+      const ticks = async () =>
+        (await childrenOf(pid)).map((child) => {
+          const [, used] = /^.*\) (?:\S+ ){11}(\d+)/.exec(
+            readFileSync(`/proc/${child}/stat`, 'utf8'),
+          )!
+          return Number(used)
+        })
+      const before = await ticks()
+      await delay(1000)
+      const after = await ticks()
+      const reply = await fetch(`${server.url}/metrics`, { signal: AbortSignal.timeout(5000) })
+      const lines = (await reply.text()).split('\n')
+      const figures = lines.filter((line) =>
+        /^skein_(num_requests|session_states|sessions|state_|store)/.test(line),
+      )
+      const used = after.map((ticks, i) => ticks - before[i]!)
+      say(`${own}: ${used} ticks of processor; ${figures.join('; ').replaceAll(/{[^}]*}/g, '')}`)
+    }),
+  ).catch((error) => say(`${error}`))
+  for (const { name: own, server } of [...nodes, ...gateways]) {
+    const about = server.output.filter((line) => line.includes(requestId))
+    say(`${own} says ${JSON.stringify([...about, ...server.output.slice(-6)])}`)
+  }
+}
+
 class Refused extends Error {}
 
 async function ask(url: string, index: number, turn: number, id: string, from: number) {
+  const requestId = randomUUID()
+  const watch = setTimeout(() => void lookInto(requestId, id, url), LONG_MS)
+  try {
+    return await askOnce(url, index, turn, id, from, requestId)
+  } finally {
+    clearTimeout(watch)
+  }
+}
+
+async function askOnce(
+  url: string,
+  index: number,
+  turn: number,
+  id: string,
+  from: number,
+  requestId: string,
+) {
   const isStream = (index + turn) % 2 === 0
   const reply = await fetch(`${url}/v1/completions`, {
     method: 'POST',
-    headers: { 'content-type': 'application/json' },
+    headers: { 'content-type': 'application/json', 'x-request-id': requestId },
     body: JSON.stringify({
       prompt: Array.from({ length: 6 }, (_, at) => 1 + ((at * 37 + turn * 101 + index * 53) % 250)),
       ...{ max_tokens: 6, temperature: 1, top_p: 0.9, seed: turn, stream: isStream },

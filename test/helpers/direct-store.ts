@@ -42,7 +42,7 @@ export interface DirectStore extends Store {
 }
 
 /** A store as its thread would have it. */
-type Behind = Pick<DirectStore, 'secret' | 'lease'> & {
+type Behind = Pick<DirectStore, 'secret' | 'lease' | 'prefixes'> & {
   [M in 'load' | 'claim' | 'find' | 'list' | 'usage' | 'expire' | 'close']: (
     ...given: Parameters<Store[M]>
   ) => ReturnType<Store[M]> | Awaited<ReturnType<Store[M]>>
@@ -103,6 +103,11 @@ const overShared =
       expire: async () => (await store).expire(),
       commit: async (change) => (await store).commit(change),
       close: async () => (await store).close(),
+      prefixes: {
+        find: async (...given) => (await store).prefixes.find(...given),
+        publish: async (prefix) => (await store).prefixes.publish(prefix),
+        remove: async (...given) => (await store).prefixes.remove(...given),
+      },
     }
   }
 
@@ -162,6 +167,7 @@ export function openDirectStore(
   const store: DirectStore = {
     secret: behind.secret,
     lease: behind.lease,
+    prefixes: behind.prefixes,
     onCommit: () => {},
     retryMs: 50,
     isHeld: false,

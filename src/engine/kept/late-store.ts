@@ -8,6 +8,7 @@ import type {
   Claim,
   LeaseSight,
   ListPage,
+  PrefixStore,
   SessionName,
   Store,
   StoreChange,
@@ -52,6 +53,10 @@ export class LateStore implements Store {
 
   get secret(): Uint8Array {
     return this.#store?.secret ?? this.#options.secret
+  }
+
+  get prefixes(): PrefixStore | undefined {
+    return this.#store?.prefixes
   }
 
   get lease(): LeaseSight | null {

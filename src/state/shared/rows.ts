@@ -107,12 +107,15 @@ export async function publish(
   }
 }
 
-/** Removes those of the states that no session uses. Returns the blobs that held them. */
+const UNUSED = `not exists (select 1 from session_state u where u.key = t.key)
+  and not exists (select 1 from prefix p where p.key = t.key)`
+
+/** Removes those of the states that no session and no prefix uses. Returns the blobs that held them. */
 export async function removeUnused(on: Connection, keys: readonly string[]): Promise<string[]> {
   if (keys.length === 0) return []
   const { rows } = await on.query<{ blob: string | null }>(
     `delete from state t where key = any($1)
-       and not exists (select 1 from session_state u where u.key = t.key) returning blob`,
+       and ${UNUSED} returning blob`,
     [keys],
   )
   return rows.flatMap(({ blob }) => blob ?? [])
@@ -219,11 +222,11 @@ export async function expire(on: Connection, now: number): Promise<string[]> {
   return rows.map(({ key }) => key)
 }
 
-/** States that no session has used for a while: what a crash between two statements has left. Returns their blobs. */
+/** States that nothing has used for a while: what a crash between two statements has left. Returns their blobs. */
 export async function removeStale(on: Connection, ageMs: number): Promise<string[]> {
   const { rows } = await on.query<{ blob: string | null }>(
     `delete from state t where created < now() - $1 * interval '1 millisecond'
-       and not exists (select 1 from session_state u where u.key = t.key) returning blob`,
+       and ${UNUSED} returning blob`,
     [ageMs],
   )
   return rows.flatMap(({ blob }) => blob ?? [])

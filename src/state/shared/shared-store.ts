@@ -3,14 +3,12 @@
  * A change is one statement. A blob is kept before the statement that names it and removed after the one that no longer
  * does; what a crash leaves between the two is found by age (sweep.ts). It runs in a thread of its own, store/thread.ts.
  */
-import { randomBytes } from 'node:crypto'
 import { Database } from '../../cluster/database.ts'
 import { Lease, newWorkerId, type WorkerFacts } from '../../cluster/lease.ts'
 import { LeaseView } from '../../cluster/lease-view.ts'
 import { MemberSeal } from '../../cluster/member-seal.ts'
 import { ownerOf, type SessionKey, take } from '../../cluster/ownership.ts'
 import { SkeinError } from '../../errors.ts'
-import { joinBytes } from '../../files/bytes.ts'
 import { modelKeyOf } from '../model-key.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import { snapshotParts } from '../snapshot-file.ts'
@@ -25,11 +23,13 @@ import type {
   StoredSession,
   Usage,
 } from '../store/store.ts'
-import { readStored, type Wanted } from '../store/stored-snapshot.ts'
+import { readStored } from '../store/stored-snapshot.ts'
 import type { Blobs } from './blobs.ts'
 import { type Coming, Handover } from './handover.ts'
 import { openBlobs } from './open-blobs.ts'
+import { SharedPrefixes } from './prefixes.ts'
 import * as rows from './rows.ts'
+import { StoredStates } from './stored-states.ts'
 import { sweepWhenDue } from './sweep.ts'
 
 /** What a worker says of itself besides what its store knows. */
@@ -72,8 +72,9 @@ export class SharedStore {
   /** This process, among those of the cluster. */
   readonly owner: string
   readonly lease: Lease
+  readonly prefixes: SharedPrefixes
   readonly #database: Database
-  readonly #blobs: Blobs
+  readonly #states: StoredStates
   readonly #handover: Handover
   readonly #options: SharedStoreOptions
   readonly #model: string
@@ -95,10 +96,12 @@ export class SharedStore {
     this.owner = lease.id
     this.lease = lease
     this.#database = database
-    this.#blobs = blobs
     this.#handover = handover
     this.#options = options
     this.#model = modelKeyOf(options.identity)
+    const { identity, maxInlineBytes = MAX_INLINE_BYTES } = options
+    this.#states = new StoredStates({ database, blobs, identity, maxInlineBytes })
+    this.prefixes = new SharedPrefixes(database, this.#model, this.#states)
     this.#now = options.now ?? Date.now
     this.#sweeping = setInterval(() => {
       sweepWhenDue(database, blobs).catch((error) => warn('old states were not looked for', error))
@@ -178,12 +181,11 @@ export class SharedStore {
 
   /** Throws state_unavailable for what is missing, damaged or another's, state_incompatible for another model's. */
   async load(key: string, namespace: string): Promise<Snapshot> {
-    const of = { key, namespace, identity: this.#options.identity }
     const coming = this.#handover.take(key)
     const began = performance.now()
     try {
-      const direct = coming === null ? null : await this.#direct(coming, of)
-      const snapshot = direct ?? (await this.#stored(of))
+      const direct = coming === null ? null : await this.#direct(coming, key, namespace)
+      const snapshot = direct ?? (await this.#states.get(key, namespace))
       if (coming !== null) this.#handover.note(coming, direct !== null, performance.now() - began)
       return snapshot
     } catch (error) {
@@ -242,21 +244,14 @@ export class SharedStore {
   }
 
   /** Null: the worker that had it has nothing, or not this. */
-  async #direct(coming: Coming, of: Wanted): Promise<Snapshot | null> {
-    const file = await this.#handover.fetch(coming, of.key)
+  async #direct(coming: Coming, key: string, namespace: string): Promise<Snapshot | null> {
+    const of = { key, namespace, identity: this.#options.identity }
+    const file = await this.#handover.fetch(coming, key)
     try {
       return file === null ? null : readStored(file, of, true)
     } catch {
       return null
     }
-  }
-
-  async #stored(of: Wanted): Promise<Snapshot> {
-    const found = await rows.stateOf(this.#database, of.key)
-    if (found === null) throw new SkeinError('state_unavailable', 'it is not there')
-    // What the driver gives is part of its own memory.
-    if (found.inline !== null) return readStored(found.inline, of)
-    return readStored(await this.#blobs.get(found.blob!), of, true)
   }
 
   /** One entry a session: the last of those that are about it. */
@@ -278,35 +273,21 @@ export class SharedStore {
     return [...changes.values()]
   }
 
-  async #stage({
-    key,
-    floats,
-    namespace,
-    isForeign,
-    ...text
-  }: StatePut): Promise<rows.StoredState> {
-    const { identity, maxInlineBytes = MAX_INLINE_BYTES } = this.#options
+  async #stage(put: StatePut): Promise<rows.StoredState> {
+    const { key } = put
     const staged = this.#staged.get(key)
     if (staged !== undefined) return { key, inline: null, blob: staged }
-    const parts = snapshotParts({ ...text, floats }, identity, { namespace, isForeign, key })
-    const size = parts.reduce((sum, part) => sum + part.length, 0)
-    if (size <= maxInlineBytes) return { key, inline: joinBytes(parts), blob: null }
-    const blob = randomBytes(16).toString('hex')
-    await this.#blobs.put(blob, parts)
-    this.#staged.set(key, blob)
-    return { key, inline: null, blob }
+    const state = await this.#states.put(put)
+    if (state.blob !== null) this.#staged.set(key, state.blob)
+    return state
   }
 
   /** Of states that are not needed by what was written; what cannot be removed now is found by age. */
   async #removeUnused(keys: readonly string[]): Promise<void> {
     try {
-      const blobs = await rows.removeUnused(this.#database, keys)
-      for (const key of keys) {
-        const staged = this.#staged.get(key)
-        this.#staged.delete(key)
-        if (staged !== undefined) blobs.push(staged)
-      }
-      await Promise.all(blobs.map((blob) => this.#blobs.remove(blob)))
+      const staged = keys.flatMap((key) => this.#staged.get(key) ?? [])
+      for (const key of keys) this.#staged.delete(key)
+      await this.#states.removeUnused(keys, staged)
     } catch (error) {
       warn('a deleted state is still there', error)
     }

@@ -2,6 +2,7 @@
 import type { Database } from '../../cluster/database.ts'
 import { forgetOldMoves } from '../../cluster/moves.ts'
 import type { Blobs } from './blobs.ts'
+import { removeIdle } from './prefixes.ts'
 import { removeStale, wanted } from './rows.ts'
 
 /** Longer than any write takes, by any clock: the storage's is not ours. */
@@ -14,6 +15,7 @@ export async function sweepWhenDue(database: Database, blobs: Blobs): Promise<vo
   const { count } = await database.query(sql)
   if (count === 0) return
   await forgetOldMoves(database)
+  for (const blob of await removeIdle(database)) await blobs.remove(blob)
   await sweep(database, blobs)
 }
 

@@ -11,6 +11,7 @@ import type {
   Claim,
   LeaseSight,
   ListPage,
+  PrefixStore,
   SessionName,
   StatePut,
   Store,
@@ -71,11 +72,12 @@ class ThreadedStore implements Store {
   readonly secret: Uint8Array
   readonly lease: LeaseSight | null
   readonly offer?: (put: StatePut) => Promise<void>
+  readonly prefixes?: PrefixStore
   readonly #writer: StoreThread
   readonly #reader: StoreThread
   /** i32 [1]: the writer gives way to them. */
   readonly #numReads: Int32Array
-  /** Commits and offers. */
+  /** Commits, offers and prefixes. */
   #numSent = 0
   /** Sessions that were begun here without a claim, and of which nothing has been written. */
   readonly #unclaimed = new Map<string, SessionName>()
@@ -88,7 +90,20 @@ class ThreadedStore implements Store {
     lease: LeaseSight | null = null,
   ) {
     this.lease = lease
-    if (lease !== null) this.offer = (put) => this.#offer(put)
+    if (lease !== null) {
+      this.offer = (put) => this.#offer(put)
+      this.prefixes = {
+        find: (namespace, prompt, minTokens) =>
+          reader.ask('findPrefix', { namespace, prompt, minTokens }),
+        publish: async (prefix) => {
+          const number = this.#nextNumber()
+          await writer.ask('publishPrefix', { number, ...(await this.#send(number, prefix, 1)) })
+        },
+        remove: async (namespace, tokens) => {
+          await writer.ask('removePrefix', { namespace, tokens })
+        },
+      }
+    }
     this.#numReads = numReads
     this.#writer = writer
     this.#reader = reader
@@ -147,7 +162,11 @@ class ThreadedStore implements Store {
     await this.#writer.ask('offer', { number, put: await this.#send(number, put, OFFER_PARTS) })
   }
 
-  async #send(number: number, { floats, ...put }: StatePut, partsInTurn: number) {
+  async #send<Put extends { readonly floats: readonly Float32Array[] }>(
+    number: number,
+    { floats, ...put }: Put,
+    partsInTurn: number,
+  ) {
     let numParts = 0
     for (const array of floats) {
       for (let at = 0; at < array.length; at += PART_FLOATS) {

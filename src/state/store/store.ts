@@ -60,6 +60,24 @@ export interface StatePut {
   readonly isForeign: boolean
 }
 
+/** A beginning of prompts and its state. */
+export interface SharedPrefix {
+  readonly namespace: string
+  readonly tokens: Int32Array
+  /** As of a StatePut. They must not change before it is published. */
+  readonly floats: readonly Float32Array[]
+}
+
+/** Beginnings of prompts that all workers of a model share. What cannot be had or done rejects, and nothing hangs on it. */
+export interface PrefixStore {
+  /** The longest of a prompt, shorter than it and of at least so many tokens; null: there is none. */
+  find(namespace: string, prompt: Int32Array, minTokens: number): Promise<Snapshot | null>
+  /** Others find it from then on, for as long as it is used. */
+  publish(prefix: SharedPrefix): Promise<void>
+  /** Nobody finds it any more. */
+  remove(namespace: string, tokens: Int32Array): Promise<void>
+}
+
 /** What a tenant has in the store beside the sessions that this process has claimed. */
 export interface Usage {
   readonly sessions: number
@@ -93,6 +111,8 @@ export interface Store {
   readonly retryMs?: number
   /** Nothing can be asked of it at present. */
   readonly isDown?: boolean
+  /** Absent where there are no others to share them with. */
+  readonly prefixes?: PrefixStore | undefined
   /** Makes tenants' namespaces; it lives as long as the store. */
   readonly secret: Uint8Array
   /** Null: claims last as long as the process. */

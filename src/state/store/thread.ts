@@ -13,7 +13,9 @@ import { openSecret } from './secret.ts'
 import type {
   Claim,
   ListPage,
+  PrefixStore,
   SessionName,
+  SharedPrefix,
   StatePut,
   StoreChange,
   StoredSession,
@@ -55,13 +57,26 @@ export interface ThreadAsks {
   expire: { params: null; result: null }
   commit: { params: LightChange; result: readonly SessionName[] }
   offer: { params: { readonly number: number; readonly put: LightPut }; result: null }
+  findPrefix: {
+    params: {
+      readonly namespace: string
+      readonly prompt: Int32Array
+      readonly minTokens: number
+    }
+    result: Snapshot | null
+  }
+  publishPrefix: {
+    params: Omit<SharedPrefix, 'floats'> & { readonly number: number; readonly numParts: number }
+    result: null
+  }
+  removePrefix: { params: Omit<SharedPrefix, 'floats'>; result: null }
   close: { params: null; result: null }
 }
 
 export type ThreadAsk = keyof ThreadAsks
 
 export type ToThread =
-  /** A part of a state of the commit or offer of that number. */
+  /** A part of a state of the commit, offer or prefix of that number. */
   | { readonly type: 'part'; readonly number: number; readonly part: Float32Array }
   | {
       [M in ThreadAsk]: {
@@ -114,10 +129,11 @@ interface OpenStore {
   expire(): Answer<void>
   commit(change: StoreChange): Answer<readonly SessionName[]>
   offer?(put: StatePut): void
+  readonly prefixes?: PrefixStore
   close(): Answer<void>
 }
 
-/** Parts of what is coming: a commit, and offers beside it. One that broke off leaves some behind: they are no other's. */
+/** Parts of what is coming: a commit, and offers and prefixes beside it. One that broke off leaves some behind: they are no other's. */
 class Parts {
   readonly #parts = new Map<number, Float32Array[]>()
 
@@ -128,7 +144,7 @@ class Parts {
   }
 
   /** The states with their numbers. */
-  join(number: number, puts: readonly LightPut[]): StatePut[] {
+  join<Put extends { readonly numParts: number }>(number: number, puts: readonly Put[]) {
     const parts = this.#parts.get(number) ?? []
     this.#parts.delete(number)
     const numParts = puts.reduce((sum, put) => sum + put.numParts, 0)
@@ -151,11 +167,16 @@ function answersOf(store: OpenStore, parts: Parts): Answers {
       store.offer?.(parts.join(number, [put])[0]!)
       return null
     },
+    findPrefix: ({ namespace, prompt, minTokens }) =>
+      store.prefixes?.find(namespace, prompt, minTokens) ?? null,
+    publishPrefix: ({ number, ...prefix }) =>
+      nothing(store.prefixes?.publish(parts.join(number, [prefix])[0]!)),
+    removePrefix: ({ namespace, tokens }) => nothing(store.prefixes?.remove(namespace, tokens)),
     close: () => nothing(store.close()),
   }
 }
 
-function nothing(answer: Answer<void>): Answer<null> {
+function nothing(answer: Answer<void> | undefined): Answer<null> {
   return answer instanceof Promise ? answer.then(() => null) : null
 }
 
@@ -175,7 +196,8 @@ function serve(store: OpenStore): void {
   const answers = answersOf(store, parts)
   const pending = new Set<Promise<void>>()
   const finish = (id: number, method: ThreadAsk, result: unknown) => {
-    const transfer = method === 'load' ? buffersOf(result as Snapshot) : []
+    const isState = (method === 'load' || method === 'findPrefix') && result !== null
+    const transfer = isState ? buffersOf(result as Snapshot) : []
     post({ type: 'done', id, result }, transfer)
     if (method === 'close') port.close()
   }
