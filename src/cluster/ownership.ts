@@ -65,23 +65,20 @@ export async function take(
   return rows[0] ?? null
 }
 
-/** Lets a session go that is held by this fence; one that never got a record is gone. False: it was another's already. */
-export async function release(
+/** Lets a session go that this worker has by its row alone, and not by any claim that it knows of. */
+export async function letGo(
   on: Connection,
   { model, tenant, id }: SessionKey,
-  fence: number,
-): Promise<boolean> {
-  const { count } = await on.query(
+  worker: string,
+): Promise<void> {
+  await on.query(
     `with gone as (
        delete from session
-       where model = $1 and tenant = $2 and id = $3 and fence = $4 and record is null returning 1
-     ), freed as (
-       update session set owner = null, former = owner
-       where model = $1 and tenant = $2 and id = $3 and fence = $4 and record is not null returning 1
-     ) select 1 from gone union all select 1 from freed`,
-    [model, tenant, id, fence],
+       where model = $1 and tenant = $2 and id = $3 and owner = $4 and record is null
+     ) update session set owner = null, former = owner
+       where model = $1 and tenant = $2 and id = $3 and owner = $4 and record is not null`,
+    [model, tenant, id, worker],
   )
-  return count > 0
 }
 
 /** The live worker that has it; null: any may take it. */

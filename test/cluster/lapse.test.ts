@@ -75,7 +75,7 @@ describe.skipIf(NO_POSTGRES !== null)('a lease that is over', () => {
         renew: () => shared.lease.renew(),
       }
     }
-    return { join: join_ }
+    return { join: join_, client }
   }
 
   /** Without waiting for what is being written. */
@@ -123,6 +123,35 @@ describe.skipIf(NO_POSTGRES !== null)('a lease that is over', () => {
     await two.engine.close()
     await one.renew()
     expect(await call(one.engine, 'sessions.get', REF)).toMatchObject({ head: 2 })
+  })
+
+  test('who has dropped a session lets its row go when another asks for it', async () => {
+    const cluster = await newCluster()
+    const [one, two] = [await cluster.join('one'), await cluster.join('two')]
+    await tell(one.engine, turnOf())
+    await one.lapse()
+    expect(code(await tell(one.engine, turnOf()))).toBe('state_unavailable')
+    await one.renew()
+    // The row still names it, and its lease goes on.
+    expect(code(await tell(two.engine, turnOf()))).toBe('misdirected')
+    await call(one.engine, 'sessions.release', REF)
+    expect((await tell(two.engine, turnOf())).position).toMatchObject({ turn: 2 })
+    // The one that has it keeps it, whatever another lets go.
+    await call(one.engine, 'sessions.release', REF)
+    expect(code(await tell(one.engine, turnOf()))).toBe('misdirected')
+  })
+
+  test('a claim whose answer was lost is let go when another asks for the session', async () => {
+    const cluster = await newCluster()
+    const [one, two] = [await cluster.join('one'), await cluster.join('two')]
+    await tell(two.engine, turnOf())
+    await call(two.engine, 'sessions.release', REF)
+    await cluster.client.query(
+      "update session set fence = fence + 1, owner = (select id from worker where node = 'one')",
+    )
+    expect(code(await tell(two.engine, turnOf()))).toBe('misdirected')
+    await call(one.engine, 'sessions.release', REF)
+    expect((await tell(two.engine, turnOf())).position).toMatchObject({ turn: 2 })
   })
 
   test.each([

@@ -95,6 +95,8 @@ export class SessionClaims {
     return this.#inLine(name, async () => {
       const session = this.#sessions.find(name.namespace, name.id)
       if (session === null) {
+        // Its row may name this worker all the same: it forgot the session when its lease was over, or never heard that it got it.
+        if (this.store.lease !== null) this.#saver.unclaim(name)
         await this.#settled(name)
         return
       }

@@ -16,6 +16,8 @@ import { CODE_HEADER } from './headers.ts'
 import { type LetGo, takingModels } from './taking.ts'
 
 const RELEASE_PATH = '/cluster/release'
+/** Who does not answer in this time is asked again, or has lost its lease by then and what it had. */
+const LET_GO_MS = 5000
 
 interface ReleaseBody {
   readonly model: string
@@ -77,16 +79,19 @@ export class ClusterNode {
   readonly #letGo: LetGo = async (location, model, sessions) => {
     const { seal } = this.#options
     const body: ReleaseBody = { model, sessions }
-    const message = await this.#forwarder
-      .send(location, {
-        method: 'POST',
-        path: RELEASE_PATH,
-        headers: {
-          'content-type': 'application/json',
-          [CALLER_HEADER]: seal.seal({ principal: null, mayTake: false }),
-        },
-        body: Buffer.from(JSON.stringify(body)),
-      })
+    const signal = AbortSignal.timeout(LET_GO_MS)
+    const outgoing = {
+      method: 'POST',
+      path: RELEASE_PATH,
+      headers: {
+        'content-type': 'application/json',
+        [CALLER_HEADER]: seal.seal({ principal: null, mayTake: false }),
+      },
+      body: Buffer.from(JSON.stringify(body)),
+    }
+    const [message, text] = await this.#forwarder
+      .send(location, outgoing, signal)
+      .then(async (message) => [message, String(await shortBody(message))] as const)
       .catch((error: unknown) => {
         const reason = error instanceof NotAnswered ? error.message : String(error)
         throw new SkeinError(
@@ -94,7 +99,6 @@ export class ClusterNode {
           `the node at ${location} has the session and cannot be reached: ${reason}`,
         )
       })
-    const text = (await shortBody(message)).toString()
     if ((message.statusCode ?? 500) < 300) return
     const code = message.headers[CODE_HEADER]
     throw new SkeinError(

@@ -76,6 +76,7 @@ class Taking {
   readonly #signal: AbortSignal | undefined
   readonly #ifBusy: 'wait' | 'conflict'
   readonly #begun = performance.now()
+  #numLetGo = 0
 
   constructor(
     model: string,
@@ -108,6 +109,8 @@ class Taking {
       return
     }
     if (this.#waitedMs > MAX_BUSY_MS) throw thrown
+    // Others want it, too.
+    if (this.#numLetGo++ > 0) await this.#pause()
   }
 
   get #waitedMs(): number {

@@ -7,7 +7,7 @@ import { Database } from '../../cluster/database.ts'
 import { Lease, newWorkerId, type WorkerFacts } from '../../cluster/lease.ts'
 import { LeaseView } from '../../cluster/lease-view.ts'
 import { MemberSeal } from '../../cluster/member-seal.ts'
-import { ownerOf, type SessionKey, take } from '../../cluster/ownership.ts'
+import { letGo, ownerOf, type SessionKey, take } from '../../cluster/ownership.ts'
 import { SkeinError } from '../../errors.ts'
 import { modelKeyOf } from '../model-key.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
@@ -211,6 +211,9 @@ export class SharedStore {
     try {
       const states = await Promise.all(puts.map((put) => this.#stage(put)))
       outcome = await rows.publish(this.#database, this.#model, given, states)
+      for (const change of changes)
+        if (change.fence === NO_FENCE && change.isReleased)
+          await letGo(this.#database, this.#keyOf(change), this.owner)
     } catch (error) {
       throw unavailable('written', error)
     }
