@@ -92,13 +92,19 @@ __device__ __forceinline__ uint4 load_lane(const u8* row, int p, int q, int colu
   return load_once<false>(row + p * kPartBytes + 16 * q, at < columns);
 }
 
-/** The two scales of a part (Count 2), or the four. */
+/** The two scales of a part (Count 2), the four or the eight. */
 template <int Count>
 __device__ __forceinline__ void load_scales(u32* to, const f16* scales, bool inside) {
   if constexpr (Count == 2)
     asm volatile(
         "{ .reg .pred p; setp.ne.s32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.u32 %0, [%1]; }"
         : "=&r"(to[0])
+        : "l"(scales), "r"((int)inside));
+  else if constexpr (Count == 8)
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0;"
+        " mov.u32 %3, 0; @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        : "=&r"(to[0]), "=&r"(to[1]), "=&r"(to[2]), "=&r"(to[3])
         : "l"(scales), "r"((int)inside));
   else
     asm volatile(

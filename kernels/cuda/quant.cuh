@@ -1,6 +1,7 @@
 // Weights of 8 and 4 bits as they lie on the device, and how they become f16 in registers. QUANT
 // says which type: 1 i8, 2 q4, 3 nf4 (integers times a scale that some inputs of a row share), 4
-// e4m3 (one scale a row). Knows no product.
+// e4m3 (one scale a row); of GGUF's blocks 5 q4 and 6 i8 that have a minimum added, 7 i8 with a scale
+// for 16 inputs. Knows no product.
 //
 // A row is a sequence of parts of 64 bytes: 16 for each of the 4 lanes that share a row of a tensor
 // core's operand. A part is of slices of 32 inputs, of which lane l has inputs 8·l … + 7, so that
@@ -9,12 +10,20 @@
 // of each slice what it needs of the left operand of a product (linear-tiles.cu): of i8 bytes 2s
 // and 2s + 1, of nf4 the nibbles of byte s, of q4 nibbles s and s + 4. i8 is stored as code + 128,
 // q4 as code + 8, nf4 as the index of its level. Scales are f16, in order, 2^8 times too large, so
-// that those of small weights keep their digits. Rows end with whole parts. e4m3 lies in order, in
-// rows of one byte an input.
+// that those of small weights keep their digits; a minimum follows its scale. Rows end with whole
+// parts. e4m3 lies in order, in rows of one byte an input.
 #pragma once
 #include "common.cuh"
 
-enum Quant { kI8 = 1, kQ4 = 2, kNf4 = 3, kE4m3 = 4 };
+enum Quant {
+  kI8 = 1,
+  kQ4 = 2,
+  kNf4 = 3,
+  kE4m3 = 4,
+  kQ4Minimum = 5,
+  kI8Minimum = 6,
+  kI8Halves = 7
+};
 
 #ifndef QUANT
 #define QUANT 1
@@ -24,15 +33,19 @@ enum Quant { kI8 = 1, kQ4 = 2, kNf4 = 3, kE4m3 = 4 };
 #define SCALE_FACTOR 256.0f
 #define UNSCALE (1.0f / SCALE_FACTOR)
 
-constexpr bool kIsNibbles = QUANT == kQ4 || QUANT == kNf4;
+constexpr bool kIsNibbles = QUANT == kQ4 || QUANT == kNf4 || QUANT == kQ4Minimum;
+constexpr bool kIsBytes = QUANT == kI8 || QUANT == kI8Minimum || QUANT == kI8Halves;
+constexpr bool kHasMinimum = QUANT == kQ4Minimum || QUANT == kI8Minimum;
 /** Inputs that share a scale; none do of e4m3. */
-constexpr int kGroup = QUANT == kNf4 ? 64 : 32;
+constexpr int kGroup = QUANT == kNf4 ? 64 : QUANT == kI8Halves ? 16 : 32;
+/** What a group has: a scale, and a minimum. */
+constexpr int kGroupScales = kHasMinimum ? 2 : 1;
 constexpr int kPartBytes = 64;
 /** Slices of a part: a lane has 8 inputs in each. */
 constexpr int kPartSlices = kIsNibbles ? 4 : 2;
 constexpr int kPartInputs = 32 * kPartSlices;
-/** Scales of a part. */
-constexpr int kPartScales = QUANT == kE4m3 ? 0 : kPartInputs / kGroup;
+/** Scales and minimums of a part. */
+constexpr int kPartScales = QUANT == kE4m3 ? 0 : kPartInputs / kGroup * kGroupScales;
 
 __device__ __forceinline__ int parts_of(int columns) {
   return (columns + kPartInputs - 1) / kPartInputs;
@@ -74,6 +87,13 @@ __device__ __forceinline__ u32 nibbles_to_f16(u32 word, int at) {
   word >>= at / 2 * 8;
   if (at % 2 == 0) return add2(mask_or(word, 0x000f000fu, 0x64006400u), 0xe408e408u);
   return fma2(mask_or(word, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd480d480u);
+}
+
+/** The same as they lie: n. */
+__device__ __forceinline__ u32 plain_nibbles_to_f16(u32 word, int at) {
+  word >>= at / 2 * 8;
+  if (at % 2 == 0) return add2(mask_or(word, 0x000f000fu, 0x64006400u), 0xe400e400u);
+  return fma2(mask_or(word, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd400d400u);
 }
 
 /** Bytes of a and b that the lower four nibbles of a selector say; their eights are not set. */
@@ -134,9 +154,9 @@ __device__ __forceinline__ void slice_to_f16(u32 (&h)[4], const u32 (&ready)[4],
                                              const DecodeConstants& constants) {
 #pragma unroll
   for (int j = 0; j < 4; j++) {
-    if constexpr (QUANT == kI8 || QUANT == kNf4)
-      h[j] = bytes_to_f16(ready[j], slice % 2, constants);
+    if constexpr (kIsBytes || QUANT == kNf4) h[j] = bytes_to_f16(ready[j], slice % 2, constants);
     if constexpr (QUANT == kQ4) h[j] = nibbles_to_f16(ready[j], slice);
+    if constexpr (QUANT == kQ4Minimum) h[j] = plain_nibbles_to_f16(ready[j], slice);
   }
 #if __CUDA_ARCH__ >= 890
   if constexpr (QUANT == kE4m3) {
@@ -151,14 +171,21 @@ __device__ __forceinline__ void slice_to_f16(u32 (&h)[4], const u32 (&ready)[4],
 }
 
 /** Scales of a part, two to a word. */
-struct alignas(kPartScales > 2 ? 8 : 4) Scales {
-  u32 of[kPartScales > 2 ? 2 : 1];
+struct alignas(kPartScales > 4 ? 16 : kPartScales > 2 ? 8 : 4) Scales {
+  u32 of[kPartScales > 4 ? 4 : kPartScales > 2 ? 2 : 1];
 };
 
-/** The scale of a slice, twice. */
+/** One of a word's two f16, twice. */
+__device__ __forceinline__ u32 twice(u32 word, bool is_upper) {
+  return __byte_perm(word, 0, is_upper ? 0x3232 : 0x1010);
+}
+
+/** The scale of a slice, twice; of halves of a slice that of the lane's. */
 __device__ __forceinline__ u32 scale_of(const Scales& scales, int slice) {
+  if constexpr (kHasMinimum) return twice(scales.of[slice], false);
+  if constexpr (QUANT == kI8Halves) return twice(scales.of[slice], (threadIdx.x & 2) != 0);
   const int group = slice * kPartScales / kPartSlices;
-  return __byte_perm(scales.of[group / 2], 0, group % 2 == 0 ? 0x1010 : 0x3232);
+  return twice(scales.of[group / 2], group % 2 != 0);
 }
 
 /** Slice `slice` of four prepared words of integers, times their scale, SCALE_FACTOR times too
@@ -168,5 +195,9 @@ __device__ __forceinline__ void decode(u32 (&h)[4], const u32 (&ready)[4], const
   slice_to_f16(h, ready, slice, constants);
   const u32 scale = scale_of(scales, slice);
 #pragma unroll
-  for (int j = 0; j < 4; j++) h[j] = mul2(h[j], scale);
+  for (int j = 0; j < 4; j++)
+    if constexpr (kHasMinimum)
+      h[j] = fma2(h[j], scale, twice(scales.of[slice], true));
+    else
+      h[j] = mul2(h[j], scale);
 }

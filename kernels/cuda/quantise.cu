@@ -1,7 +1,7 @@
 // Rounding weights to 8 and 4 bits at load, to the bit as backend/reference/quantise.ts defines it,
 // and laying out weights that a file holds rounded. Both write the layout of quant.cuh. Every step
 // of the rounding is one f32 or f64 operation that the compiler must not fuse.
-#include "quant.cuh"
+#include "lay-out.cuh"
 
 /** Weights of smaller groups are zero. */
 #define MIN_LARGEST 7.8886090522101181e-31f
@@ -76,72 +76,6 @@ __device__ __forceinline__ u16 scale_bits(const source_t* group, int count) {
   return bf16_above(__fdiv_rn(fabsf(largest), 127.0f));
 }
 
-/** As the kernels read it. Beyond what lets 128 of it fit f16: the largest that does. */
-__device__ __forceinline__ f16 device_scale(u16 bits) {
-  float scale = bf16_to_float(bits) * SCALE_FACTOR;
-  scale = scale > 511.0f ? 511.0f : scale;
-  return to_f16(scale < -511.0f ? -511.0f : scale);
-}
-
-/** Inputs of a thread: two slices, whose q4 share bytes, and whole groups. */
-constexpr int kThreadInputs = 64;
-constexpr int kThreadGroups = kThreadInputs / kGroup;
-
-/** Codes of a thread's inputs by eights, in order, as a file holds them: two to a byte, of i8 one.
- * What a row has not is zero. */
-struct Codes {
-  u64 of[kThreadInputs / 8] = {};
-};
-
-/** Lays out the inputs 64·index … of a row. */
-__device__ __forceinline__ void store_codes(u32* values, long long row, int index, int columns,
-                                            const Codes& codes) {
-  constexpr int kPairs = kPartSlices / 2;
-  u32* const part = values + (row * parts_of(columns) + index / kPairs) * (kPartBytes / 4);
-  const int pair = index % kPairs;
-#pragma unroll
-  for (int word = 0; word < 16; word++) {
-    // Inputs 2j and 2j + 1 of both slices.
-    const int j = word % 4;
-    if constexpr (QUANT == kI8) {
-      const u32 first = codes.of[word / 4] >> 16 * j & 0xffff;
-      const u32 second = codes.of[word / 4 + 4] >> 16 * j & 0xffff;
-      part[word] = (first | second << 16) ^ 0x80808080u;
-    } else {
-      const u32 first = codes.of[word / 4] >> 8 * j & 0xff;
-      const u32 second = codes.of[word / 4 + 4] >> 8 * j & 0xff;
-      u8* const to = reinterpret_cast<u8*>(part + word);
-      if constexpr (QUANT == kNf4)
-        to[2 * pair] = first, to[2 * pair + 1] = second;
-      else
-        to[pair] = first & 15 | second << 4, to[pair + 2] = first >> 4 | second & 0xf0;
-    }
-  }
-}
-
-__device__ __forceinline__ long long scale_at(int row, int group, int columns) {
-  return (long long)row * parts_of(columns) * kPartScales + group;
-}
-
-__device__ __forceinline__ int groups_of(int columns) { return (columns + kGroup - 1) / kGroup; }
-
-/** Of a thread: its row, and which of the row's threads it is. */
-struct Place {
-  int row, index, first_group, end_group;
-  bool exists;
-};
-
-__device__ __forceinline__ Place place_of(int rows, int columns) {
-  const int threads = (columns + kThreadInputs - 1) / kThreadInputs;
-  const long long thread = blockIdx.x * 256ll + threadIdx.x;
-  Place at;
-  at.exists = thread < (long long)rows * threads;
-  at.row = thread / threads, at.index = thread % threads;
-  at.first_group = at.index * kThreadGroups;
-  at.end_group = min(at.first_group + kThreadGroups, groups_of(columns));
-  return at;
-}
-
 // in [rows, columns] → values, scales; a thread has 64 inputs. columns a multiple of 8
 extern "C" __global__ void __launch_bounds__(256)
     quantise(u32* values, f16* scales, const source_t* in, int rows, int columns) {
@@ -160,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(256)
       if constexpr (QUANT == kQ4) eight |= (u64)(code + 8) << i % 8 * 4;
       if constexpr (QUANT == kNf4) eight |= (u64)code << i % 8 * 4;
     }
-    scales[scale_at(at.row, group, columns)] = device_scale(bits);
+    scales[scale_at(at.row, group, columns)] = device_scale(scale);
   }
   store_codes(values, at.row, at.index, columns, codes);
 }
@@ -185,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(256)
   store_codes(values, at.row, at.index, columns, codes);
   for (int group = at.first_group; group < at.end_group; group++)
     scales[scale_at(at.row, group, columns)] =
-        device_scale(bits[(long long)at.row * groups_of(columns) + group]);
+        device_scale(bf16_to_float(bits[(long long)at.row * groups_of(columns) + group]));
 }
 
 // out f16 [rows, columns] for the library's products. A thread takes a lane's 16 bytes of a part,
@@ -208,14 +142,16 @@ extern "C" __global__ void __launch_bounds__(256)
     for (int slice = 0; slice < kPartSlices; slice++) {
       const int column = (part * kPartSlices + slice) * 32 + lane * 8;
       if (column >= columns) break;
-      const float scale = to_float(scales[scale_at(row, column / kGroup, columns)]) * UNSCALE;
+      const f16* const of_group = scales + scale_at(row, column / kGroup, columns);
+      const float scale = to_float(of_group[0]) * UNSCALE;
+      const float minimum = kHasMinimum ? to_float(of_group[1]) * UNSCALE : 0.0f;
       u32 ready[4], h[4];
       prepare_slices(ready, words, slice / 2 * 2, constants);
       slice_to_f16(h, ready, slice, constants);
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         const float2 pair = unpack(h[j]);
-        h[j] = pack(pair.x * scale, pair.y * scale);
+        h[j] = pack(fmaf(pair.x, scale, minimum), fmaf(pair.y, scale, minimum));
       }
       out[((long long)row * columns + column) / 8] = make_uint4(h[0], h[1], h[2], h[3]);
     }

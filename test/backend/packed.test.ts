@@ -4,9 +4,8 @@ import type { Backend, Epilogue } from '../../src/backend/backend.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { PACKED_BLOCKS, packedRowBytes } from '../../src/backend/quantised.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
-import type { MatrixSource, PackedType } from '../../src/backend/weight-types.ts'
-import { unpackBlocks } from '../../src/model/formats/gguf/blocks.ts'
-import { encodeAs } from '../helpers/gguf.ts'
+import type { PackedType } from '../../src/backend/weight-types.ts'
+import { packedSource } from '../helpers/packed-source.ts'
 import {
   capacityFor,
   DEVICES,
@@ -21,35 +20,6 @@ import {
 
 const reference = createReferenceBackend()
 const TYPES = Object.keys(PACKED_BLOCKS) as PackedType[] // Object.keys forgets which keys
-
-const sources = new Map<string, MatrixSource>()
-
-/** Rows of different sizes, so that scales differ, and with a mean, so that minimums do. Made once for all devices. */
-function packedSource(type: PackedType, rows: number, columns: number): MatrixSource {
-  const key = `${type} ${rows}×${columns}`
-  const source = sources.get(key) ?? encodedSource(type, rows, columns)
-  sources.set(key, source)
-  return source
-}
-
-function encodedSource(type: PackedType, rows: number, columns: number): MatrixSource {
-  const weights = normals(rows * columns, rows + columns, 1 / Math.sqrt(columns))
-  for (let i = 0; i < weights.length; i++)
-    weights[i] = weights[i]! * (1 + Math.floor(i / columns) / rows) + 0.3 / Math.sqrt(columns)
-  const blocks = encodeAs(type, weights)
-  const values = new Float32Array(rows * columns)
-  unpackBlocks(type, blocks, values)
-  const bytes = new Uint8Array(values.buffer)
-  const rowBytes = packedRowBytes(type, columns)
-  return {
-    name: `${type} ${rows}×${columns}`,
-    rows,
-    columns,
-    dtype: 'f32',
-    readRows: (start, end) => bytes.slice(4 * start * columns, 4 * end * columns),
-    packed: { type, readRows: (start, end) => blocks.slice(start * rowBytes, end * rowBytes) },
-  }
-}
 
 interface Case {
   readonly type: PackedType

@@ -126,7 +126,7 @@ function backendOn(
     writeTensor: (tensor, values) => writeTensor(device, tensor, values),
     matrix(source, type) {
       const matrix = new CudaMatrix(device, source, type)
-      largestCopy = Math.max(largestCopy, copyBytes(matrix))
+      largestCopy = Math.max(largestCopy, copyBytes({ ...matrix, type: matrix.layout }))
       return matrix
     },
     table: (source) => new CudaTable(device, source),

@@ -9,8 +9,10 @@ import { doneFlight, type Flight } from '../flight.ts'
 import { decodeFloats } from '../half.ts'
 import { readBlocks, SOURCE_BYTES } from '../source-rows.ts'
 import {
+  isPacked,
   isRounded,
   type MatrixSource,
+  type PackedType,
   type RoundedType,
   type SourceType,
   type WeightType,
@@ -18,7 +20,7 @@ import {
 import type { CudaDevice } from './device/device.ts'
 import type { Downloads } from './device/downloads.ts'
 import { type DevicePointer, i64 } from './kernel/args.ts'
-import { roundedMatrix } from './rounded-matrix.ts'
+import { type Layout, layoutOf, packedMatrix, roundedMatrix } from './rounded-matrix.ts'
 import { eachBlock, launchOnce, SOURCE_CODES } from './source-rows.ts'
 
 export type TensorType = 'f32' | 'f16'
@@ -118,7 +120,8 @@ export function downloadFloats(
 export class CudaMatrix implements Matrix {
   readonly rows: number
   readonly columns: number
-  readonly type: 'f16' | RoundedType
+  readonly type: 'f16' | RoundedType | PackedType
+  readonly layout: 'f16' | Layout
   readonly bytes: number
   readonly address: DevicePointer
   /** Null for f16. */
@@ -128,11 +131,13 @@ export class CudaMatrix implements Matrix {
     const { rows, columns } = source
     this.rows = rows
     this.columns = columns
-    this.type = isRounded(type) ? type : 'f16'
-    const held =
-      this.type === 'f16'
-        ? { ...halfMatrix(device, source), scales: null }
-        : roundedMatrix(device, source, this.type)
+    this.type = isPacked(type) || isRounded(type) ? type : 'f16'
+    this.layout = isPacked(this.type) ? layoutOf(this.type) : this.type
+    const held = isPacked(type)
+      ? packedMatrix(device, source, type)
+      : isRounded(type)
+        ? roundedMatrix(device, source, type)
+        : { ...halfMatrix(device, source), scales: null }
     this.address = held.address
     this.scales = held.scales
     this.bytes = held.bytes

@@ -1,29 +1,85 @@
 /**
  * Weight matrices of 8 and 4 bits in device memory, in the layout of quant.cuh: rounded there as they are loaded, or
- * taken as a file holds them. Knows no product.
+ * taken as a file holds them, GGUF's blocks among them. Knows no product.
  */
 import { SkeinError } from '../../errors.ts'
-import { numScales, SCALE_INPUTS, valueBytes } from '../quantised.ts'
-import { checkBytes, rowBlocks } from '../source-rows.ts'
-import type { MatrixSource, QuantisedSource, QuantisedType, RoundedType } from '../weight-types.ts'
+import { numScales, valueBytes } from '../quantised.ts'
+import { checkBytes, readPackedBlocks, rowBlocks } from '../source-rows.ts'
+import type {
+  MatrixSource,
+  PackedType,
+  QuantisedSource,
+  QuantisedType,
+  RoundedType,
+} from '../weight-types.ts'
 import type { CudaDevice } from './device/device.ts'
 import { type DevicePointer, i32 } from './kernel/args.ts'
 import { eachBlock, launchOnce, SOURCE_CODES } from './source-rows.ts'
 
+/** Integers of 4 and 8 bits with a minimum beside each scale, and of 8 with a scale for 16 inputs: GGUF's blocks alone. */
+export type BlockLayout = 'q4Minimum' | 'i8Minimum' | 'i8Halves'
+/** All of integers; those of GGUF alone have fewer ways of being multiplied. */
+export type IntegerLayout = QuantisedType | BlockLayout
+/** How a matrix that is not f16 is held. */
+export type Layout = RoundedType | BlockLayout
+
+export function isBlockLayout(type: Layout | 'f16'): type is BlockLayout {
+  return type === 'q4Minimum' || type === 'i8Minimum' || type === 'i8Halves'
+}
+
+/** Which layout has room for each type of blocks, and BLOCK of lay-out-blocks.cu. Five and six bits take eight. */
+const BLOCKS: Readonly<
+  Record<PackedType, { readonly layout: IntegerLayout; readonly code: number }>
+> = {
+  Q4_0: { layout: 'q4', code: 1 },
+  Q4_1: { layout: 'q4Minimum', code: 2 },
+  Q5_0: { layout: 'i8', code: 3 },
+  Q5_1: { layout: 'i8Minimum', code: 4 },
+  Q8_0: { layout: 'i8', code: 5 },
+  Q4_K: { layout: 'q4Minimum', code: 6 },
+  Q5_K: { layout: 'i8Minimum', code: 7 },
+  Q6_K: { layout: 'i8Halves', code: 8 },
+}
+
+export function layoutOf(type: PackedType): IntegerLayout {
+  return BLOCKS[type].layout
+}
+
 /** Values of QUANT in quant.cuh. */
-export const QUANT_CODES: Readonly<Record<RoundedType, number>> = { i8: 1, q4: 2, nf4: 3, fp8: 4 }
+export const QUANT_CODES: Readonly<Record<Layout, number>> = {
+  i8: 1,
+  q4: 2,
+  nf4: 3,
+  fp8: 4,
+  q4Minimum: 5,
+  i8Minimum: 6,
+  i8Halves: 7,
+}
 /** Inputs and bytes of a part of a row, of integers (quant.cuh). */
-export const PART_INPUTS: Readonly<Record<RoundedType, number>> = {
+export const PART_INPUTS: Readonly<Record<Layout, number>> = {
   i8: 64,
   q4: 128,
   nf4: 128,
   fp8: 64,
+  q4Minimum: 128,
+  i8Minimum: 64,
+  i8Halves: 64,
+}
+/** Inputs to an f16 beside the values: kGroup / kGroupScales. */
+const SCALE_INPUTS: Readonly<Record<IntegerLayout, number>> = {
+  i8: 32,
+  q4: 32,
+  nf4: 64,
+  q4Minimum: 16,
+  i8Minimum: 16,
+  i8Halves: 16,
 }
 export const PART_BYTES = 64
 /** What columns have to be multiples of. */
 const COLUMNS = 32
 /** Rows: what the library asks of e4m3, and of the copies in f16 of the others; tiles ask for multiples of 4. */
-const ROWS: Readonly<Record<RoundedType, number>> = { i8: 8, q4: 8, nf4: 8, fp8: 16 }
+const ROWS = 8
+const FP8_ROWS = 16
 /** Compute capability from which there is arithmetic of e4m3. */
 const FP8_CAPABILITY = [8, 9] as const
 const THREADS = 256
@@ -42,12 +98,7 @@ export function roundedMatrix(
   source: MatrixSource,
   type: RoundedType,
 ): RoundedMatrix {
-  const { name, rows, columns } = source
-  if (columns % COLUMNS !== 0 || rows % ROWS[type] !== 0)
-    throw new SkeinError(
-      'unsupported_weights',
-      `${name} is ${rows}×${columns}; in ${type} the cuda kernels need multiples of ${ROWS[type]}×${COLUMNS}; use --quant f16, or --device cpu`,
-    )
+  checkShape(source, type)
   if (type === 'fp8') return fp8Matrix(device, source)
   const { quantised } = source
   return quantised?.type === type
@@ -55,8 +106,40 @@ export function roundedMatrix(
     : quantisedMatrix(device, source, type)
 }
 
+/** GGUF's blocks in the layout that has room for them. */
+export function packedMatrix(
+  device: CudaDevice,
+  source: MatrixSource,
+  type: PackedType,
+): RoundedMatrix {
+  const { columns } = source
+  const { layout, code } = BLOCKS[type]
+  checkShape(source, layout)
+  const { at, ...matrix } = allocate(device, source, layout)
+  const defines = { QUANT: QUANT_CODES[layout], BLOCK: code }
+  const kernel = device.kernel('lay-out-blocks', 'lay_out_blocks', defines)
+  for (const [start, end, blocks] of readPackedBlocks(source, type)) {
+    const { values, scales } = at(start)
+    const from = device.alloc(blocks.length)
+    device.upload(from, blocks)
+    const args = [values, scales, from, i32(end - start), i32(columns)]
+    launchOnce(device, kernel, blocksOf(end - start, columns), args)
+    device.free(from)
+  }
+  return matrix
+}
+
+function checkShape({ name, rows, columns }: MatrixSource, type: Layout): void {
+  const multiple = type === 'fp8' ? FP8_ROWS : ROWS
+  if (columns % COLUMNS === 0 && rows % multiple === 0) return
+  throw new SkeinError(
+    'unsupported_weights',
+    `${name} is ${rows}×${columns}; in ${type} the cuda kernels need multiples of ${multiple}×${COLUMNS}; use --quant f16, or --device cpu`,
+  )
+}
+
 /** Bytes of a row's values and scales: whole parts of both. */
-export function rowBytesOf(type: QuantisedType, columns: number) {
+export function rowBytesOf(type: IntegerLayout, columns: number) {
   const parts = Math.ceil(columns / PART_INPUTS[type])
   return {
     values: PART_BYTES * parts,
@@ -64,7 +147,7 @@ export function rowBytesOf(type: QuantisedType, columns: number) {
   }
 }
 
-function allocate(device: CudaDevice, { rows, columns }: MatrixSource, type: QuantisedType) {
+function allocate(device: CudaDevice, { rows, columns }: MatrixSource, type: IntegerLayout) {
   const { values: rowBytes, scales: rowScaleBytes } = rowBytesOf(type, columns)
   const address = device.alloc(rows * rowBytes)
   const scales = device.alloc(rows * rowScaleBytes)

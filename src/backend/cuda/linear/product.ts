@@ -18,7 +18,7 @@ export interface Product {
   readonly x: DevicePointer
   readonly weight: DevicePointer
   /** Of the weights; `scales` belong to those that are not f16. */
-  readonly type: CudaMatrix['type']
+  readonly type: CudaMatrix['layout']
   readonly scales: DevicePointer | null
   readonly bias: DevicePointer | null
   readonly rows: number
@@ -28,12 +28,12 @@ export interface Product {
 
 export function productOf(job: LinearJob, tokens: number): Product {
   const { y, x, weight, bias, epilogue = 'none' } = job
-  const { address, type, scales, rows, columns } = matrixOf(weight)
+  const { address, layout, scales, rows, columns } = matrixOf(weight)
   return {
     y: anyTensorOf(y, tokens * rows),
     x: tensorOf(x, 'f16', tokens * columns),
     weight: address,
-    type,
+    type: layout,
     scales,
     bias: bias ? tensorOf(bias, 'f32', rows) : null,
     rows,

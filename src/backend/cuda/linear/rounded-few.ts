@@ -3,10 +3,9 @@
  * those in f16 among them. It reads each matrix once for every 32 tokens.
  */
 import { assert } from '../../../errors.ts'
-import type { RoundedType } from '../../weight-types.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
-import { PART_INPUTS, QUANT_CODES } from '../rounded-matrix.ts'
+import { isBlockLayout, type Layout, PART_INPUTS, QUANT_CODES } from '../rounded-matrix.ts'
 import type { StepStream } from '../step/command.ts'
 import { EPILOGUES, type Product } from './product.ts'
 import { leastTiledTokens } from './rounded-tiles.ts'
@@ -57,7 +56,7 @@ export function roundedFew(device: CudaDevice, products: readonly Product[], cou
 }
 
 interface Group {
-  readonly type: RoundedType
+  readonly type: Layout
   readonly jobs: Product[]
 }
 
@@ -77,15 +76,16 @@ function groupsOf(products: readonly Product[]): Group[] {
 
 function launchOf(
   device: CudaDevice,
-  type: RoundedType,
+  type: Layout,
   jobs: readonly Product[],
   countIndex: number,
   TOKENS: (typeof SIZES)[number],
 ) {
   const rowTiles = rowTilesOf(jobs)
   const wanted = splitFor(jobs, rowTiles, WANTED_BLOCKS * device.numSms)
-  // Its table in registers leaves too few of them for more: 7 % slower at 32 tokens.
-  const ROW_TILES = type === 'nf4' && TOKENS === LARGEST ? Math.min(rowTiles, 2) : rowTiles
+  // Tables and minimums in registers leave too few of them for more: nf4 is 7 % slower at 32 tokens.
+  const isFull = TOKENS === LARGEST && (type === 'nf4' || isBlockLayout(type))
+  const ROW_TILES = isFull ? Math.min(rowTiles, 2) : rowTiles
   const defines = { QUANT: QUANT_CODES[type], TOKENS, ROW_TILES }
   const kernel = device.kernel('linear-quant', 'linear_quant', defines)
   const struct = new StructBytes()

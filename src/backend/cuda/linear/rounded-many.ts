@@ -3,13 +3,12 @@
  * else a copy of the matrix in f16 (of a large one, of some rows after others) and the library's product with it. fp8:
  * the inputs rounded likewise, a scale a token, and the library's product of both.
  */
-import type { QuantisedType } from '../../weight-types.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { Gemm, GemmCall } from '../gemm/gemm.ts'
 import { type DevicePointer, i32 } from '../kernel/args.ts'
 import type { Kernel } from '../kernel/kernel.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
-import { QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
+import { type IntegerLayout, isBlockLayout, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
 import type { StepStream } from '../step/command.ts'
 import type { Product } from './product.ts'
 import { tiledProducts } from './rounded-tiles.ts'
@@ -92,11 +91,14 @@ export function roundedMany(
     if (type === 'fp8') {
       inputs!.add(product)
       made.set(product, fp8Product(device, product, countIndex, capacity, inputs!, scratch.sums))
-    } else if (type !== 'f16' && (tiled === null || capacity > tiled.mostTokens))
+    } else if (
+      type !== 'f16' &&
+      (isBlockLayout(type) || tiled === null || capacity > tiled.mostTokens)
+    )
       made.set(product, copied(device, product, type, scratch.weights))
   }
   const isTiled = ({ type }: Product, tokens: number) =>
-    type !== 'fp8' && type !== 'f16' && (tiled?.serves(tokens) ?? false)
+    type !== 'fp8' && type !== 'f16' && !isBlockLayout(type) && (tiled?.serves(tokens) ?? false)
   const others = (tokens: number) => [...made].filter(([product]) => !isTiled(product, tokens))
   return {
     prepare(gemm, tokens, n) {
@@ -116,7 +118,7 @@ export function roundedMany(
 function copied(
   device: CudaDevice,
   product: Product,
-  type: QuantisedType,
+  type: IntegerLayout,
   copy: Scratch,
 ): ManyProduct {
   const { rows, columns, weight, scales, x } = product

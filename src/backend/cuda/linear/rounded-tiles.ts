@@ -7,7 +7,13 @@ import type { QuantisedType } from '../../weight-types.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { bucketOf } from '../gemm/gemm.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
-import { PART_BYTES, PART_INPUTS, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
+import {
+  isBlockLayout,
+  PART_BYTES,
+  PART_INPUTS,
+  QUANT_CODES,
+  rowBytesOf,
+} from '../rounded-matrix.ts'
 import type { StepStream } from '../step/command.ts'
 import { EPILOGUES, type Product } from './product.ts'
 import { TENSOR_MAP_BYTES, tensorMapOf } from './tensor-map.ts'
@@ -158,7 +164,7 @@ function groupsOf(products: readonly Product[]): Group[] {
   const groups = new Map<QuantisedType, Product[]>()
   for (const product of products) {
     const { type } = product
-    if (type === 'f16' || type === 'fp8') continue
+    if (type === 'f16' || type === 'fp8' || isBlockLayout(type)) continue
     groups.set(type, [...(groups.get(type) ?? []), product])
   }
   return [...groups].map(([type, jobs]) => ({ type, jobs, maps: new Map() }))

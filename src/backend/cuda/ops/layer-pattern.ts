@@ -6,6 +6,7 @@
 import type { LinearJob, Ops, Tensor, Wkv7Operands, Wkv7Weights } from '../../backend.ts'
 import type { QuantisedType } from '../../weight-types.ts'
 import { CudaMatrix, CudaTensor } from '../resources.ts'
+import { isBlockLayout } from '../rounded-matrix.ts'
 import { CudaStatePool } from '../states.ts'
 
 /** An op as it was recorded. */
@@ -77,9 +78,9 @@ export function matchLayer(recorded: readonly Recorded[]): Rwkv7Layer | null {
   const values = keys && soleJob(value, keys.y, x, 'add')
   if (!chains || !outputs || !keys || !values) return null
   const inputs = (['r', 'k', 'v'] as const).map((name) => chains.inner.get(name)!.weight)
-  const { type } = outputs.weight
-  const isAlike = [...inputs, keys.weight, values.weight].every((matrix) => matrix.type === type)
-  if (!isAlike || type === 'fp8') return null
+  const { layout: type } = outputs.weight
+  const isAlike = [...inputs, keys.weight, values.weight].every(({ layout }) => layout === type)
+  if (!isAlike || type === 'fp8' || isBlockLayout(type)) return null
   if (!(states instanceof CudaStatePool) || keyInputs.length !== 1) return null
   return {
     ...{ x, out, states, index, operands, weights, type, ...chains },

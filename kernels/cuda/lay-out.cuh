@@ -1,0 +1,69 @@
+// How kernels at load write the layout of quant.cuh: a thread has 64 inputs of a row.
+#pragma once
+#include "quant.cuh"
+
+/** As the kernels read it. Beyond what lets 128 of it fit f16: the largest that does. */
+__device__ __forceinline__ f16 device_scale(float scale) {
+  scale *= SCALE_FACTOR;
+  scale = scale > 511.0f ? 511.0f : scale;
+  return to_f16(scale < -511.0f ? -511.0f : scale);
+}
+
+/** Inputs of a thread: two slices, whose q4 share bytes, and whole groups. */
+constexpr int kThreadInputs = 64;
+constexpr int kThreadGroups = kThreadInputs / kGroup;
+
+/** Codes of a thread's inputs by eights, in order, as a file holds them: two to a byte, of i8 one.
+ * What a row has not is zero. */
+struct Codes {
+  u64 of[kThreadInputs / 8] = {};
+};
+
+/** Lays out the inputs 64·index … of a row. */
+__device__ __forceinline__ void store_codes(u32* values, long long row, int index, int columns,
+                                            const Codes& codes) {
+  constexpr int kPairs = kPartSlices / 2;
+  u32* const part = values + (row * parts_of(columns) + index / kPairs) * (kPartBytes / 4);
+  const int pair = index % kPairs;
+#pragma unroll
+  for (int word = 0; word < 16; word++) {
+    // Inputs 2j and 2j + 1 of both slices.
+    const int j = word % 4;
+    if constexpr (kIsBytes) {
+      const u32 first = codes.of[word / 4] >> 16 * j & 0xffff;
+      const u32 second = codes.of[word / 4 + 4] >> 16 * j & 0xffff;
+      part[word] = (first | second << 16) ^ 0x80808080u;
+    } else {
+      const u32 first = codes.of[word / 4] >> 8 * j & 0xff;
+      const u32 second = codes.of[word / 4 + 4] >> 8 * j & 0xff;
+      u8* const to = reinterpret_cast<u8*>(part + word);
+      if constexpr (QUANT == kNf4)
+        to[2 * pair] = first, to[2 * pair + 1] = second;
+      else
+        to[pair] = first & 15 | second << 4, to[pair + 2] = first >> 4 | second & 0xf0;
+    }
+  }
+}
+
+__device__ __forceinline__ long long scale_at(int row, int group, int columns) {
+  return (long long)row * parts_of(columns) * kPartScales + group * kGroupScales;
+}
+
+__device__ __forceinline__ int groups_of(int columns) { return (columns + kGroup - 1) / kGroup; }
+
+/** Of a thread: its row, and which of the row's threads it is. */
+struct Place {
+  int row, index, first_group, end_group;
+  bool exists;
+};
+
+__device__ __forceinline__ Place place_of(int rows, int columns) {
+  const int threads = (columns + kThreadInputs - 1) / kThreadInputs;
+  const long long thread = blockIdx.x * 256ll + threadIdx.x;
+  Place at;
+  at.exists = thread < (long long)rows * threads;
+  at.row = thread / threads, at.index = thread % threads;
+  at.first_group = at.index * kThreadGroups;
+  at.end_group = min(at.first_group + kThreadGroups, groups_of(columns));
+  return at;
+}
