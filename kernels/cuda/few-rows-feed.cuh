@@ -5,17 +5,20 @@
 // through the same queues, and would wait behind it. Two warps where the others have integers to
 // decode, and leave one too few turns. Knows no phase.
 //
-// FEED: warps that ask · STAGE_ROWS: rows of CHANNELS columns in a stage of the ring (a multiple of
-// 4) · RING: stages
+// FEED: warps that ask · STAGE_ROWS: rows in a stage of the ring (a multiple of 4) · SPLIT: stages
+// that rows of CHANNELS columns of f16 take, each so many of their columns · RING: stages
 #pragma once
 #include "few-rows.cuh"
 #include "mbarrier.cuh"
 #if QUANT
 #include "few-rows-rounded.cuh"
-constexpr int kLargest = most(2 * STAGE_ROWS * CHANNELS, kRoundedBytes);
+constexpr int kLargest = most(2 * STAGE_ROWS * CHANNELS / SPLIT, kRoundedBytes);
 #else
-constexpr int kLargest = 2 * STAGE_ROWS * CHANNELS;
+constexpr int kLargest = 2 * STAGE_ROWS * CHANNELS / SPLIT;
 #endif
+/** Columns of a row in a stage. */
+constexpr int kStageColumns = CHANNELS / SPLIT;
+static_assert(SPLIT == 1 || kUnits % (SPLIT * kSlices) == 0, "a warp's columns are in one of them");
 
 /** Of a stage, in whole lines. */
 constexpr int kStageBytes = (kLargest + 127) / 128 * 128;
@@ -24,7 +27,7 @@ constexpr int kStepRows = STAGE_ROWS, kKeyParts = 8;
 /** Of a head's outer low ranks. */
 constexpr int kLowSums = 64 * kLow;
 /** Stages on their way at once, 32 to 64 KB: fewer, and the memory waits; more, and others do. */
-constexpr int kAhead = 2;
+constexpr int kAhead = RING > 2 ? 2 : 1;
 
 struct StreamShared {
   /** Of each stage of the ring: its weights are there, all warps are done with them. */
@@ -121,7 +124,6 @@ __device__ __forceinline__ void feed_rows(Feeder& f, const f16* matrix, int colu
   }
 }
 
-#if QUANT
 /** Rows of so many bytes each, one behind the other in the stage, `stride` bytes apart in memory.
  */
 template <int RowBytes>
@@ -140,6 +142,25 @@ __device__ __forceinline__ void copy_rows(u8* to, const u8* from, int rows, int 
   }
 }
 
+/** Rows of CHANNELS columns. */
+__device__ __forceinline__ void feed_wide_rows(Feeder& f, const f16* matrix, Place rows) {
+  if constexpr (SPLIT == 1) {
+    feed_rows(f, matrix, CHANNELS, rows, STAGE_ROWS);
+  } else {
+#pragma unroll 1
+    for (int row = rows.begin; row < rows.end; row += STAGE_ROWS)
+#pragma unroll 1
+      for (int split = 0; split < SPLIT; split++) {
+        const f16* const from = matrix + (long long)row * CHANNELS + split * kStageColumns;
+        u8* const to = make_room(f);
+        copy_rows<2 * kStageColumns>(to, reinterpret_cast<const u8*>(from),
+                                     min(STAGE_ROWS, rows.end - row), 2 * CHANNELS, f.policy);
+        end_stage(f);
+      }
+  }
+}
+
+#if QUANT
 /** The same, where nothing may lie between them. */
 template <int RowBytes, int Chunks>
 __device__ __forceinline__ void copy_chunk(u8* to, const u8* from, int rows, u64 policy) {
@@ -163,9 +184,10 @@ __device__ __forceinline__ void feed_rounded(Feeder& f, const f16* values, const
       u8* const to = make_room(f);
       copy_chunk<kRowBytes, Chunks>(to, reinterpret_cast<const u8*>(values) + at * kRowBytes, count,
                                     f.policy);
-      copy_chunk<kRowScaleBytes, Chunks>(to + kScalesAt,
-                                         reinterpret_cast<const u8*>(scales) + at * kRowScaleBytes,
-                                         count, f.policy);
+      if constexpr (!kHasRowScales)
+        copy_chunk<kRowScaleBytes, Chunks>(
+            to + kScalesAt, reinterpret_cast<const u8*>(scales) + at * kRowScaleBytes, count,
+            f.policy);
       end_stage(f);
     }
 }
@@ -177,7 +199,7 @@ __device__ __forceinline__ void feed_large(Feeder& f, const Matrices& m, int mat
 #if QUANT
   feed_rounded<1>(f, m.of[matrix], m.scales[scales], rows);
 #else
-  feed_rows(f, m.of[matrix], CHANNELS, rows, STAGE_ROWS);
+  feed_wide_rows(f, m.of[matrix], rows);
 #endif
 }
 
@@ -198,7 +220,7 @@ __device__ __forceinline__ void feed_layers(const FewRows& op, StreamShared& sh,
       if (j < kFirstLow)
         feed_large(f, m, j, j, rows);
       else
-        feed_rows(f, m.of[j], CHANNELS, rows, STAGE_ROWS);
+        feed_wide_rows(f, m.of[j], rows);
     }
 #pragma unroll 1
     for (int i = 0; tasks.has(tasks.at(i)); i++) {

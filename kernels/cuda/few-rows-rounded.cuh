@@ -1,16 +1,18 @@
-// How few-rows.cu multiplies with large matrices of integers (quant.cuh): what a stage of its ring
-// has of them, and their products with an input. A stage is rows of CHANNELS columns, first their
-// values, then their scales; of ffn.value a row is several such, one after the other. Knows no
-// phase, and not who asks for a stage.
+// How few-rows.cu multiplies with large matrices of fewer bits (quant.cuh): what a stage of its
+// ring has of them, and their products with an input. A stage is rows of CHANNELS columns, first
+// their values, then their scales; of ffn.value a row is several such, one after the other. Rows of
+// e4m3 have one scale each, which is for who finishes their sums. Knows no phase, and not who asks
+// for a stage.
 //
 // QUANT: the type · ROUNDED_ROWS: rows in a stage (a multiple of 4)
 #pragma once
 #include "few-rows.cuh"
 #include "quant.cuh"
 
+constexpr bool kHasRowScales = QUANT == kE4m3;
 /** Bytes of a row's values and scales. */
 constexpr int kRowBytes = CHANNELS / kPartInputs * kPartBytes;
-constexpr int kRowScaleBytes = CHANNELS / kGroup * 2;
+constexpr int kRowScaleBytes = kHasRowScales ? 0 : CHANNELS / kGroup * 2;
 constexpr int kScalesAt = ROUNDED_ROWS * kRowBytes;
 constexpr int kRoundedBytes = ROUNDED_ROWS * (kRowBytes + kRowScaleBytes);
 /** 8 lanes have 128 bytes of a row, two parts; warps share a row by those. */
@@ -39,19 +41,23 @@ __device__ __forceinline__ Share share_of_warp() {
 /** Of an input what a lane needs of the warp's columns, by slices of 32 of a part. */
 struct RoundedInputs {
   uint2 of[kMostPairs][kPartSlices];
+  /** Of a part: inputs from one lane's to the next's, and from one slice's to the next's. */
+  static constexpr int kOfLane = kHasRowScales ? kPartSlices * kVector : kVector;
+  static constexpr int kOfSlice = kHasRowScales ? kVector : 32;
 
   __device__ __forceinline__ void load(const f16* input, const Place& pairs) {
     const int lane = threadIdx.x & 31;
     // As Products says: lanes of odd rows of the unit have the second part's, those of each part
     // the first and third words of 16 bytes, or the others.
-    input += kPairColumns * pairs.begin + kPartInputs * (lane >> 3 & 1) + kVector * (lane & 3) +
+    input += kPairColumns * pairs.begin + kPartInputs * (lane >> 3 & 1) + kOfLane * (lane & 3) +
              4 * (lane >> 2 & 1);
 #pragma unroll
     for (int pair = 0; pair < kMostPairs; pair++)
 #pragma unroll
       for (int s = 0; s < kPartSlices; s++)
         of[pair][s] = pairs.begin + pair < pairs.end
-                          ? *reinterpret_cast<const uint2*>(input + kPairColumns * pair + 32 * s)
+                          ? *reinterpret_cast<const uint2*>(input + kPairColumns * pair +
+                                                            kOfSlice * s)
                           : make_uint2(0, 0);
   }
 };
@@ -72,6 +78,8 @@ __device__ __forceinline__ void multiply_fours(float (&sums)[kFours], const u8* 
                            (int)sizeof(Scales) * (2 * pairs.begin + (lane >> 2 & 1));
 #pragma unroll
   for (float& sum : sums) sum = 0;
+  // Of rows that share one scale, which a slice's sum does not take.
+  Products whole[kFours] = {};
 #pragma unroll
   for (int pair = 0; pair < kMostPairs; pair++) {
     if (kPairs % kRoundedSlices != 0 && pairs.begin + pair >= pairs.end) break;
@@ -82,8 +90,9 @@ __device__ __forceinline__ void multiply_fours(float (&sums)[kFours], const u8* 
       const int rows = kIsWhole ? 4 * kTeams * n : min(4 * kTeams * n, ROUNDED_ROWS - 4 - first);
       const uint4 v = *reinterpret_cast<const uint4*>(values + rows * kRowBytes + 128 * pair);
       words[n][0] = v.x, words[n][1] = v.y, words[n][2] = v.z, words[n][3] = v.w;
-      own[n] = *reinterpret_cast<const Scales*>(scales + rows * kRowScaleBytes +
-                                                2 * pair * (int)sizeof(Scales));
+      if constexpr (!kHasRowScales)
+        own[n] = *reinterpret_cast<const Scales*>(scales + rows * kRowScaleBytes +
+                                                  2 * pair * (int)sizeof(Scales));
     }
 #pragma unroll
     for (int s = 0; s < kPartSlices; s++)
@@ -92,13 +101,19 @@ __device__ __forceinline__ void multiply_fours(float (&sums)[kFours], const u8* 
         u32 h[4];
         if (s % 2 == 0) prepare_slices(ready[n], words[n], s, constants);
         slice_to_f16(h, ready[n], s, constants);
-        Products products = {};
-        add_products(products, make_uint4(h[0], h[1], h[2], h[3]), x.of[pair][s]);
-        sums[n] += products.sum() * unpack(scale_of(own[n], s)).x;
+        const uint4 weights = make_uint4(h[0], h[1], h[2], h[3]);
+        if constexpr (kHasRowScales) {
+          add_products(whole[n], weights, x.of[pair][s]);
+        } else {
+          Products products = {};
+          add_products(products, weights, x.of[pair][s]);
+          sums[n] += products.sum() * unpack(scale_of(own[n], s)).x;
+        }
       }
   }
 #pragma unroll
-  for (float& sum : sums) sum = UNSCALE * sum_four(sum);
+  for (int n = 0; n < kFours; n++)
+    sums[n] = kHasRowScales ? sum_four(whole[n].sum()) : UNSCALE * sum_four(sums[n]);
 }
 
 /** A stage of so many rows: the warp's part of each row's sum, stored or added. */

@@ -44,10 +44,15 @@ __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float
   const Place own = slice_of_warp();
   const int row = (threadIdx.x & 31) >> 3;
   const f16* const inputs = input + own_inputs() + kUnitColumns * own.begin;
+  // Which of the stages of a row has the warp's columns.
+  const int own_split = SPLIT == 1 ? 0 : own.begin / (kUnits / SPLIT);
+  const int column_in_stage = kUnitColumns * own.begin - own_split * kStageColumns;
 #pragma unroll 1
-  for (int first = 0; first < rows; first += STAGE_ROWS) {
-    const f16* const weights = open_stage(s) + own_weights(CHANNELS) + kUnitColumns * own.begin;
-    const int end = own.begin < own.end ? min(STAGE_ROWS, rows - first) : 0;
+  for (int stage = 0; stage < SPLIT * ((rows + STAGE_ROWS - 1) / STAGE_ROWS); stage++) {
+    const int first = stage / SPLIT * STAGE_ROWS;
+    const f16* const weights = open_stage(s) + own_weights(kStageColumns) + column_in_stage;
+    const bool is_own = own.begin < own.end && stage % SPLIT == own_split;
+    const int end = is_own ? min(STAGE_ROWS, rows - first) : 0;
 #pragma unroll 1
     for (int four = 0; four < end; four += 4) {
       Products products[TOKENS] = {};
@@ -55,7 +60,7 @@ __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float
       for (int unit = 0; unit < kMost; unit++) {
         if (kUnits % kSlices != 0 && unit >= own.end - own.begin) break;
         const int column = kUnitColumns * unit;
-        const uint4 w = *reinterpret_cast<const uint4*>(weights + four * CHANNELS + column);
+        const uint4 w = *reinterpret_cast<const uint4*>(weights + four * kStageColumns + column);
 #pragma unroll
         for (int t = 0; t < TOKENS; t++)
           add_products(products[t], w,

@@ -97,6 +97,13 @@ __device__ __forceinline__ int in_epilogue(const FewRows& op, int row) {
                                                        : kNone;
 }
 
+/** Of a row of `in` before `end`. */
+__device__ __forceinline__ float in_scale(const FewRows& op, const Matrices& m, int row, int end) {
+  if (row >= min(end, op.first[kFirstLow])) return 1.0f;
+  const int j = job_of(op, row);
+  return row_scale(m, j, row - op.first[j]);
+}
+
 /** in: returns what the block keeps of h. */
 __device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, int l,
                                         bool is_first) {
@@ -124,6 +131,8 @@ __device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, 
   const Row own = own_shift(h);
   sync_threads();
   if (threadIdx.x >= kWorkers) return own;
+  // Asked for before the sums are there, as all row scales are.
+  float scale = in_scale(op, layer.matrices, rows.begin + (int)threadIdx.x, end);
 #pragma unroll
   for (int i = 0; i < MIXES; i++) {
     if (!has[i]) continue;
@@ -141,18 +150,20 @@ __device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, 
     if (t >= b.num_tokens) break;
     for (int i = threadIdx.x; i < end - rows.begin; i += kWorkers) {
       const int row = rows.begin + i;
-      const float y =
-          row < op.first[kFirstLow] ? sum_slices(b.sh, t, i) : sum_slices<kSlices>(b.sh, t, i);
+      const float y = row < op.first[kFirstLow] ? sum_slices(b.sh, t, i) * scale
+                                                : sum_slices<kSlices>(b.sh, t, i);
       op.y[t * op.first[kIn] + row] = to_f16(apply_epilogue(y, in_epilogue(op, row)));
+      scale = in_scale(op, layer.matrices, row + kWorkers, end);
     }
   }
   return own;
 }
 
 /** x += W·input on the block's rows. `begin` is called after the barrier; `multiply` makes the sums
- * with what `from` has then. */
+ * with what `from` has then; `scales` is their place among the matrices'. */
 template <int Columns, class Begin, class Multiply>
-__device__ __forceinline__ void add_phase(const FewRows& op, Block& b, const f16* from, Begin begin,
+__device__ __forceinline__ void add_phase(const FewRows& op, Block& b, const Matrices& matrices,
+                                          int scales, const f16* from, Begin begin,
                                           Multiply multiply) {
   f16* const input = reinterpret_cast<f16*>(b.region);
   static_assert(TOKENS * kOutputRows <= kWorkers, "a row of a token a thread");
@@ -163,6 +174,7 @@ __device__ __forceinline__ void add_phase(const FewRows& op, Block& b, const f16
   const bool adds = token < b.num_tokens && row < count;
   // Nobody else writes it.
   const float old = adds ? __ldcg(x) : 0.0f;
+  const float scale = adds ? row_scale(matrices, scales, rows.begin + row) : 1.0f;
   b.barrier.wait();
   begin();
   for (int i = threadIdx.x; i < b.num_tokens * (Columns / kVector); i += THREADS)
@@ -171,28 +183,29 @@ __device__ __forceinline__ void add_phase(const FewRows& op, Block& b, const f16
   if (threadIdx.x >= kWorkers) return;
   multiply(input, count);
   sync_workers();
-  if (adds) *x = old + sum_slices(b.sh, token, row);
+  if (adds) *x = old + sum_slices(b.sh, token, row) * scale;
 }
 
 /** output */
 __device__ __forceinline__ void output_phase(const FewRows& op, Block& b, Stream& s, int l) {
-  const f16* const out = b.sh.layers[l & 1].mixing.out;
+  const Layer& layer = b.sh.layers[l & 1];
   const auto multiply = [&](const f16* input, int rows) {
     multiply_large(b.sh, s, input, 0, rows);
   };
   add_phase<CHANNELS>(
-      op, b, out, [] {}, multiply);
+      op, b, layer.matrices, kFirstLow, layer.mixing.out, [] {}, multiply);
 }
 
 #if QUANT
 /** value, where it is of integers: all of it. */
 __device__ __forceinline__ void rounded_value_phase(const FewRows& op, Block& b, Stream& s, int l,
                                                     const Row& shift) {
-  const auto begin = [&] { keep_shift(op, b, b.sh.layers[l & 1], 1, shift); };
+  const Layer& layer = b.sh.layers[l & 1];
+  const auto begin = [&] { keep_shift(op, b, layer, 1, shift); };
   const auto multiply = [&](const f16* input, int rows) {
     multiply_rounded<kValueChunks>(s, input, b.sh.sums, rows);
   };
-  add_phase<KEYS>(op, b, op.u, begin, multiply);
+  add_phase<KEYS>(op, b, layer.matrices, kFirstLow + 2, op.u, begin, multiply);
 }
 #endif
 
@@ -204,18 +217,26 @@ constexpr int kKeyPart =
 __device__ __forceinline__ int key_barrier(int part) { return 2 + part / kKeyPart; }
 
 /** By the warp that multiplies nothing: u of the block's rows. */
-__device__ __forceinline__ void finish_keys(const FewRows& op, const Block& b, Place rows) {
+__device__ __forceinline__ void finish_keys(const FewRows& op, const Block& b,
+                                            const Matrices& matrices, Place rows) {
   const int lane = threadIdx.x & 31, count = rows.end - rows.begin;
 #pragma unroll 1
   for (int part = 0; part < count; part += kKeyPart) {
-    sync_some(key_barrier(part), THREADS);
     const int end = min(part + kKeyPart, count);
+    const auto scale_of_row = [&](int i) {
+      return i < end ? row_scale(matrices, kFirstLow + 1, rows.begin + i) : 1.0f;
+    };
+    float scale = scale_of_row(part + lane);
+    sync_some(key_barrier(part), THREADS);
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) {
       if (t >= b.num_tokens) break;
 #pragma unroll 1
-      for (int i = part + lane; i < end; i += 32)
-        op.u[t * KEYS + rows.begin + i] = to_f16(apply_epilogue(sum_slices(b.sh, t, i), kRelu2));
+      for (int i = part + lane; i < end; i += 32) {
+        op.u[t * KEYS + rows.begin + i] =
+            to_f16(apply_epilogue(sum_slices(b.sh, t, i) * scale, kRelu2));
+        scale = scale_of_row(i + 32);
+      }
     }
   }
 }
@@ -236,7 +257,7 @@ __device__ __forceinline__ Row key_phase(const FewRows& op, Block& b, Stream& s,
   const Place rows = share_of(KEYS);
   if (threadIdx.x >= kWorkers) {
     fetch_layer(op, b, l + 1);
-    finish_keys(op, b, rows);
+    finish_keys(op, b, layer.matrices, rows);
     return own;
   }
   const int count = rows.end - rows.begin;

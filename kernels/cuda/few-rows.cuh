@@ -27,8 +27,8 @@ constexpr int kLowMatrix = kIn, kOutputMatrix = kIn + kLow, kKeyMatrix = kOutput
 constexpr int kValueMatrix = kKeyMatrix + 1, kMatrices = kValueMatrix + 1;
 
 /** Matrices in the order in which they are read; v's gate has none in a model's first layer. r, k,
- * v, output, key and value may be of integers (QUANT), and have scales then, in that order. value
- * is [C, F] then, else [F, C]. */
+ * v, output, key and value may be of fewer bits (QUANT), and have scales then, in that order: those
+ * of e4m3 are f32. value is [C, F] then, else [F, C]. */
 struct Matrices {
   const f16* of[kMatrices];
 #if QUANT
@@ -130,6 +130,14 @@ struct HeadTasks {
     return task.head < kHeads && task.token < num_tokens;
   }
 };
+/** What the sums of a row of a matrix of e4m3 are multiplied with; `which` of those with scales. */
+__device__ __forceinline__ float row_scale(const Matrices& m, int which, int row) {
+#if QUANT == 4
+  return __ldg(reinterpret_cast<const float*>(m.scales[which]) + row);
+#else
+  return 1.0f;
+#endif
+}
 
 /** The matrix of `in` with this row. */
 __device__ __forceinline__ int job_of(const FewRows& op, int row) {

@@ -19,6 +19,7 @@ import { rmsRatio } from '../backend/kit.ts'
 import { type RandomRwkv7Options, writeRandomRwkv7 } from '../helpers/pth.ts'
 import { draw, someTokens } from '../helpers/runner.ts'
 import { describeCuda } from './kit.ts'
+import { inFp8 } from './ops-kit.ts'
 
 /**
  * Widths of released models and two that leave warps without columns; ranks that fill no unit; more active rows of
@@ -44,7 +45,9 @@ const ROUNDED = [
   { type: 'i8', layers: 2, channels: 768, ranks: LOW },
   { type: 'q4', layers: 2, channels: 768, ranks: LOW },
   { type: 'nf4', layers: 2, channels: 1024, ranks: LOW },
-  ...(['i8', 'q4', 'nf4'] as const).flatMap((type) => [
+  { type: 'fp8', layers: 3, channels: 256, ranks: LOW },
+  { type: 'fp8', layers: 2, channels: 768, ranks: LOW },
+  ...(['i8', 'q4', 'nf4', 'fp8'] as const).flatMap((type) => [
     { type, layers: 2, channels: 2560, ffn: 2560, ranks: { w: 96, a: 96, v: 64, g: 320 } },
     { type, layers: 1, channels: 4096, ffn: 8192, ranks: { w: 128, a: 128, v: 96, g: 480 } },
   ]),
@@ -116,6 +119,14 @@ const RUNS = MODELS.flatMap((shape) =>
   (['warps', 'feed'] as const).map((way) => ({ way, shape, channels: shape.channels })),
 )
 
+/** The reference, with the values that fp8 holds in place of a matrix of it. */
+function referenceBackend(): Backend {
+  const backend = createReferenceBackend()
+  const matrix: Backend['matrix'] = (source, type) =>
+    type === 'fp8' ? inFp8(backend, source) : backend.matrix(source, type)
+  return { ...backend, matrix }
+}
+
 /** Each way of running is near the reference. */
 function checkRuns(
   path: string,
@@ -123,7 +134,7 @@ function checkRuns(
   backendFor: (options: CudaOptions) => Backend,
   weightType?: WeightType,
 ): void {
-  const expected = feed(createReferenceBackend(), path, weightType)
+  const expected = feed(referenceBackend(), path, weightType)
   for (const options of runs) {
     const actual = feed(backendFor(options), path, weightType)
     const what = JSON.stringify(options)
@@ -243,5 +254,29 @@ describeCuda('few rows through all layers at once', () => {
     const run = vi.spyOn(FewRowsLayers.prototype, 'run')
     checkRuns(path, [{}, { wkv: 'f16' }], createCudaBackend, type)
     expect(run).toHaveBeenCalled()
+  })
+
+  test.each([undefined, 'i8', 'q4', 'fp8'] as const)(
+    '%s within the limits of an RTX 4090 has the bits of this card',
+    TIMES,
+    (type) => {
+      const path = modelOf({ ...MODELS[4], ffn: 8192 })
+      const here = feed(createCudaBackend(), path, type)
+      vi.stubEnv('SKEIN_SIMULATE_CARD', '4090')
+      const run = vi.spyOn(FewRowsLayers.prototype, 'run')
+      const there = feed(createCudaBackend(), path, type)
+      vi.unstubAllEnvs()
+      expect(run).toHaveBeenCalled()
+      expect(there).toEqual(here)
+    },
+  )
+
+  test('fp8 in one launch is near what its eight ops make of the same weights', TIMES, () => {
+    const path = modelOf({ layers: 2, channels: 768, ranks: LOW })
+    const together = feed(createCudaBackend(), path, 'fp8')
+    vi.spyOn(FewRowsLayers.prototype, 'takes').mockReturnValue(false)
+    const alone = feed(createCudaBackend(), path, 'fp8')
+    for (const [i, logits] of together.logits.entries())
+      expect(rmsRatio(logits, alone.logits[i]!), `token ${i}`).toBeLessThan(1e-3)
   })
 })

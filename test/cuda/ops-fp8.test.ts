@@ -1,8 +1,7 @@
 import { afterEach, expect, test, vi } from 'vitest'
-import type { Backend, Epilogue, Matrix } from '../../src/backend/backend.ts'
+import type { Backend, Epilogue } from '../../src/backend/backend.ts'
 import { Gemm } from '../../src/backend/cuda/gemm/gemm.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
-import type { MatrixSource } from '../../src/backend/weight-types.ts'
 import {
   capacityFor,
   normals,
@@ -12,31 +11,7 @@ import {
   runOnce,
 } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
-import { halves, poisonedHalves, valuesOf } from './ops-kit.ts'
-
-/** The nearest e4m3. */
-function toE4m3(value: number): number {
-  const magnitude = Math.min(448, Math.abs(value))
-  if (magnitude === 0) return 0
-  const step = 2 ** (Math.max(-6, Math.floor(Math.log2(magnitude))) - 3)
-  const steps = magnitude / step
-  const even = 2 * Math.round(steps / 2)
-  const nearest = Math.abs(steps - even) === 0.5 ? even : Math.round(steps)
-  return Math.sign(value) * Math.min(448, nearest * step)
-}
-
-/** Rows as fp8 holds them: e4m3 times a scale. */
-function roundRows(values: Float32Array, columns: number): Float32Array {
-  const rounded = new Float32Array(values.length)
-  for (let at = 0; at < values.length; at += columns) {
-    const row = values.subarray(at, at + columns)
-    const largest = row.reduce((most, x) => Math.max(most, Math.abs(x)), 0)
-    const inverse = Math.fround(448 / largest)
-    const scale = Math.fround(largest / 448)
-    for (const [i, x] of row.entries()) rounded[at + i] = toE4m3(Math.fround(x * inverse)) * scale
-  }
-  return rounded
-}
+import { halves, inFp8, poisonedHalves, roundRows } from './ops-kit.ts'
 
 describeCuda('products with fp8 on cuda', () => {
   const reference = createReferenceBackend()
@@ -65,22 +40,13 @@ describeCuda('products with fp8 on cuda', () => {
         isRounded ? roundRows(inputs, columns) : inputs,
       )
       const source = randomSource(rows, columns, 'bf16', 40 + j)
-      const weight = backend === cuda() ? backend.matrix(source, 'fp8') : inF32(backend, source)
+      const weight = backend === cuda() ? backend.matrix(source, 'fp8') : inFp8(backend, source)
       const bias = isAdded ? {} : { bias: backend.tensor([rows], normals(rows, 50 + j)) }
       const epilogue: Epilogue = isAdded ? 'add' : j === 1 ? 'sigmoid' : 'none'
       return { y, x, weight, epilogue, ...bias }
     })
     runOnce(backend, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => ops.linear(jobs))
     return jobs.map(({ y, weight }) => backend.readTensor(y, 0, tokens * weight.rows).result())
-  }
-
-  /** The rounded weights, for a backend that does not round. */
-  const inF32 = (backend: Backend, source: MatrixSource): Matrix => {
-    const { columns } = source
-    const rounded = roundRows(valuesOf(source), columns)
-    const readRows = (start: number, end: number) =>
-      new Uint8Array(rounded.buffer, 4 * start * columns, 4 * (end - start) * columns)
-    return backend.matrix({ ...source, dtype: 'f32', readRows }, 'f32')
   }
 
   const check = (tokens: number) => {

@@ -1,6 +1,6 @@
 /** What tests of ops on cuda share: inputs that f16 holds exactly, states, and the comparison with the reference. */
 import { expect } from 'vitest'
-import type { Backend, Norm, StatePool, StateShape } from '../../src/backend/backend.ts'
+import type { Backend, Matrix, Norm, StatePool, StateShape } from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { roundToF16 } from '../../src/backend/reference/tensors.ts'
 import type { MatrixSource } from '../../src/backend/weight-types.ts'
@@ -96,4 +96,37 @@ export function compare(
   const expected = body(reference)
   for (const [i, actual] of body(cuda).entries())
     expect(rmsRatio(actual, expected[i]!), `${what}, output ${i}`).toBeLessThan(tolerance)
+}
+
+/** The nearest e4m3. */
+function toE4m3(value: number): number {
+  const magnitude = Math.min(448, Math.abs(value))
+  if (magnitude === 0) return 0
+  const step = 2 ** (Math.max(-6, Math.floor(Math.log2(magnitude))) - 3)
+  const steps = magnitude / step
+  const even = 2 * Math.round(steps / 2)
+  const nearest = Math.abs(steps - even) === 0.5 ? even : Math.round(steps)
+  return Math.sign(value) * Math.min(448, nearest * step)
+}
+
+/** Rows as fp8 holds them: e4m3 times a scale. */
+export function roundRows(values: Float32Array, columns: number): Float32Array {
+  const rounded = new Float32Array(values.length)
+  for (let at = 0; at < values.length; at += columns) {
+    const row = values.subarray(at, at + columns)
+    const largest = row.reduce((most, x) => Math.max(most, Math.abs(x)), 0)
+    const inverse = Math.fround(448 / largest)
+    const scale = Math.fround(largest / 448)
+    for (const [i, x] of row.entries()) rounded[at + i] = toE4m3(Math.fround(x * inverse)) * scale
+  }
+  return rounded
+}
+
+/** A matrix with the values that fp8 holds, for a backend that does not round. */
+export function inFp8(backend: Backend, source: MatrixSource): Matrix {
+  const { columns } = source
+  const rounded = roundRows(valuesOf(source), columns)
+  const readRows = (start: number, end: number) =>
+    new Uint8Array(rounded.buffer, 4 * start * columns, 4 * (end - start) * columns)
+  return backend.matrix({ ...source, dtype: 'f32', readRows }, 'f32')
 }

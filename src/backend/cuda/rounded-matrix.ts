@@ -139,7 +139,9 @@ function checkShape({ name, rows, columns }: MatrixSource, type: Layout): void {
 }
 
 /** Bytes of a row's values and scales: whole parts of both. */
-export function rowBytesOf(type: IntegerLayout, columns: number) {
+export function rowBytesOf(type: Layout, columns: number) {
+  // e4m3 has no groups: a scale a row, which lies apart.
+  if (type === 'fp8') return { values: columns, scales: 0 }
   const parts = Math.ceil(columns / PART_INPUTS[type])
   return {
     values: PART_BYTES * parts,

@@ -5,8 +5,10 @@ import type { Rwkv7Layer } from '../../../src/backend/cuda/ops/layer-pattern.ts'
 
 const H200 = { numSms: 132, sharedBytes: 227 << 10 }
 const RANKS = { w: 96, a: 96, g: 256, vGate: 64 }
+/** Of 7.2B and 13.3B. */
+const WIDE = { w: 128, a: 128, g: 480, vGate: 96 }
 
-/** The plan for two layers, of which only what it reads is there. */
+/** The plan for some layers, of which only what it reads is there. */
 function plan(
   channels: number,
   chip: typeof H200,
@@ -14,6 +16,7 @@ function plan(
   ranks = RANKS,
   type: Rwkv7Layer['type'] = 'f16',
   tokens = 1,
+  numLayers = 2,
 ) {
   const matrices = { r: channels, k: channels, v: channels, ...ranks }
   const inner = new Map(
@@ -21,9 +24,10 @@ function plan(
   )
   const states = { shape: { channels, headSize: 64 }, wkvType: 'f32' }
   const layer = { type, inner, states, key: { rows: 4 * channels } } as unknown as Rwkv7Layer
+  const layers = new Array<Rwkv7Layer>(numLayers).fill(layer)
   const { numSms, sharedBytes } = chip
   const device = { computeCapability: [9, 0], numSms, info: { sharedBytesPerBlock: sharedBytes } }
-  return planOf(device as unknown as CudaDevice, [layer, layer], choose, tokens)
+  return planOf(device as unknown as CudaDevice, layers, choose, tokens)
 }
 
 test('one row of wide models is fed by a warp of its own', () => {
@@ -49,18 +53,41 @@ test('two rows have twice the room for inputs and sums; of integers there is one
   expect(two.defines).toMatchObject({ REGION: 2 * one.defines.REGION, LIST: one.defines.LIST })
   expect(two.defines.FIXED).toBeGreaterThan(one.defines.FIXED)
   expect(plan(2048, H200, undefined, RANKS, 'i8', 2)).toBeNull()
-  // Where two would have room in the other way alone, whose sums have another order.
-  const chip = { numSms: 64, sharedBytes: 163 << 10 }
-  const wide = { w: 128, a: 128, g: 480, vGate: 96 }
-  expect(plan(4096, chip, undefined, wide)).toMatchObject({ threads: 576 })
-  expect(plan(4096, chip, () => 'warps', wide, 'f16', 2)).toMatchObject({ threads: 544 })
-  expect(plan(4096, chip, undefined, wide, 'f16', 2)).toBeNull()
+  // Sums of two are in the order of one, or there are none of two.
+  for (const kib of [64, 80, 99, 120, 163, 227]) {
+    const chip = { numSms: 128, sharedBytes: kib << 10 }
+    const [single, pair] = [1, 2].map((n) => plan(4096, chip, undefined, WIDE, 'f16', n))
+    expect([undefined, single?.threads]).toContain(pair?.threads)
+  }
 })
 
-test('where the feed has no room, each warp reads for itself, and without any room nothing is planned', () => {
+test.each([
+  ['RTX 3090', 82, 99],
+  ['RTX 4090', 128, 99],
+  ['RTX 5090', 170, 99],
+  ['A100', 108, 163],
+])('one row of wide models fits on an %s', (_, numSms, kib) => {
+  const chip = { numSms, sharedBytes: kib << 10 }
+  for (const type of ['f16', 'i8', 'q4', 'nf4', 'fp8'] as const)
+    for (const [channels, ranks, numLayers] of [
+      [2048, RANKS, 24],
+      [2560, { ...RANKS, g: 320 }, 32],
+      [4096, WIDE, 32],
+      [4096, WIDE, 61],
+    ] as const) {
+      const { defines, sharedBytes } = plan(channels, chip, undefined, ranks, type, 1, numLayers)!
+      expect(defines.FIXED + sharedBytes).toBeLessThanOrEqual(chip.sharedBytes)
+      expect(defines.RING).toBeGreaterThanOrEqual(2)
+    }
+})
+
+test('where there is little room a stage has half a row, then one is on its way; without any room nothing is planned', () => {
   const small = { numSms: 128, sharedBytes: 99 << 10 }
-  expect(plan(4096, small)).toMatchObject({ threads: 544, defines: { FEED: 0, RING: 2 } })
-  expect(plan(2048, small)).toMatchObject({ defines: { FEED: 1 } })
+  expect(plan(4096, H200)).toMatchObject({ defines: { SPLIT: 1, RING: 6 } })
+  expect(plan(4096, small)).toMatchObject({ defines: { FEED: 1, SPLIT: 2, RING: 4 } })
+  const rounded = plan(4096, small, undefined, WIDE, 'i8', 1, 32)
+  expect(rounded).toMatchObject({ defines: { SPLIT: 2, ROUNDED_ROWS: 4, RING: 2 } })
+  expect(plan(2048, small)).toMatchObject({ defines: { FEED: 1, SPLIT: 1 } })
   expect(plan(4096, { ...small, sharedBytes: 48 << 10 })).toBeNull()
   expect(plan(1024, H200, undefined, { ...RANKS, w: 40 })).toBeNull()
 })
@@ -69,12 +96,13 @@ test.each([
   ['i8', [256, 768, 1024, 2048, 2560, 4096], [64, 128, 192, 320]],
   ['q4', [256, 768, 1024, 2048, 2560, 4096], [128, 320, 896]],
   ['nf4', [512, 1024, 2048, 2560, 4096], [128, 256, 768]],
+  ['fp8', [256, 768, 1024, 2048, 2560, 4096], [64, 192, 320]],
 ] as const)(
   '%s is fed by two warps, in whole pairs of parts and 16 bytes of scales',
   (type, fitting, others) => {
     for (const channels of fitting) {
       const { defines, sharedBytes } = plan(channels, H200, () => 'warps', RANKS, type)!
-      expect(defines).toMatchObject({ FEED: 2, QUANT: { i8: 1, q4: 2, nf4: 3 }[type] })
+      expect(defines).toMatchObject({ FEED: 2, QUANT: { i8: 1, q4: 2, nf4: 3, fp8: 4 }[type] })
       expect(defines.FIXED + sharedBytes).toBeLessThanOrEqual(H200.sharedBytes)
     }
     for (const channels of others) expect(plan(channels, H200, undefined, RANKS, type)).toBeNull()

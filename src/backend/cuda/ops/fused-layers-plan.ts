@@ -2,7 +2,7 @@
  * How few-rows.cu is compiled and launched for a model: which way it reads the weights, what it has in shared memory, or
  * that it cannot be.
  */
-import type { QuantisedType } from '../../weight-types.ts'
+import type { RoundedType } from '../../weight-types.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { PART_INPUTS, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
 import { IN_NAMES, type InName, LOW_NAMES, type Rwkv7Layer } from './layer-pattern.ts'
@@ -42,7 +42,8 @@ const SCALES_BYTES = 48
  * 2,048 channels, two warps: 386 and 361 by 16 KB, 411 and 374 by 32 (docs/dev/kernels.md 45).
  */
 const ROUNDED_FEED = 2
-const stageBytesFor = (channels: number): number => (channels >= 4096 ? 32 : 16) << 10
+const stageBytesFor = (channels: number, split: number): number =>
+  ((channels >= 4096 ? 32 : 16) << 10) / split
 /** Shared, less its sums and what the way of reading has there, with what that may be padded by. */
 const SHARED_BYTES = 5888
 /** What it has for each token beyond the first. */
@@ -126,39 +127,56 @@ function readingByWarps({ tokens, channels, headSize, ranks, blocks, mixes }: Sh
   }
 }
 
-/** A ring for the block, of stages of 16 KB, unless 4 rows of a matrix are more. */
-function readingByFeed({ channels, headSize, ranks, type }: Shape): Reading {
-  const STAGE_ROWS = 4 * Math.floor(Math.max(16 << 10, 8 * channels) / (8 * channels))
-  const rounded = type === 'f16' ? null : roundedStage(type, channels)
-  const stageBytes = Math.max(2 * STAGE_ROWS * channels, rounded?.bytes ?? 0)
+/**
+ * A ring for the block, of stages of 16 KB, unless 4 rows of a matrix are more. Where there is little room a stage has half of
+ * a row's columns, which halves those of 4,096, and `least` stages are fewer: one on its way, not two.
+ */
+function readingByFeed(
+  { channels, headSize, ranks, type }: Shape,
+  SPLIT: number,
+  least: number,
+): Reading {
+  const fourRows = (8 * channels) / SPLIT
+  const STAGE_ROWS = 4 * Math.floor(Math.max(16 << 10, fourRows) / fourRows)
+  const rounded = type === 'f16' ? null : roundedStage(type, channels, SPLIT)
+  const stageBytes = Math.max((2 * STAGE_ROWS * channels) / SPLIT, rounded?.bytes ?? 0)
   const placeBytes = LINE_BYTES * Math.ceil(stageBytes / LINE_BYTES)
   const most = 16
   const FEED = rounded === null ? 1 : ROUNDED_FEED
   return {
-    macros: { FEED, STAGE_ROWS, ...rounded?.macros },
+    macros: { FEED, STAGE_ROWS, SPLIT, ...rounded?.macros },
     warps: WARPS + 1 + FEED,
     // Two layers' addresses are there, too.
     staticBytes: 16 * most + 4 * ranks.length + 2 * (layerBytes(type) - LAYER_BYTES),
     lowSums: headSize * ranks.length,
     placeBytes,
-    // Two on their way, and one that is multiplied. Four rows of an outer rank are a stage at most.
-    places: [ranks.every((rank) => 8 * rank <= placeBytes) ? 3 : Infinity, most],
+    // Those on their way, and one that is multiplied. Four rows of an outer rank are a stage at most.
+    places: [ranks.every((rank) => 8 * rank <= placeBytes) ? least : Infinity, most],
   }
 }
 
-/** A stage of rows of integers. */
-function roundedStage(type: QuantisedType, channels: number) {
+/** The ways to have a ring for the block, best first. */
+function readingsByFeed(shape: Shape): Reading[] {
+  const units = shape.channels / UNIT_COLUMNS
+  const canSplit = units % (2 * Math.min(WARPS, units)) === 0
+  return [3, 2].flatMap((least) =>
+    (canSplit ? [1, 2] : [1]).map((split) => readingByFeed(shape, split, least)),
+  )
+}
+
+/** A stage of rows of fewer bits. */
+function roundedStage(type: RoundedType, channels: number, split: number) {
   const { values, scales } = rowBytesOf(type, channels)
   const four = 4 * (values + scales)
-  const ROUNDED_ROWS = 4 * Math.ceil(stageBytesFor(channels) / four)
+  const ROUNDED_ROWS = 4 * Math.ceil(stageBytesFor(channels, split) / four)
   return {
     macros: { QUANT: QUANT_CODES[type], ROUNDED_ROWS },
     bytes: (ROUNDED_ROWS / 4) * four,
   }
 }
 
-/** Whether rows of integers can be shared by warps, 128 bytes each, and copied with their scales, 16 bytes at a time. */
-function canRound(type: QuantisedType, channels: number, keys: number): boolean {
+/** Whether rows of fewer bits can be shared by warps, 128 bytes each, and copied with their scales, 16 bytes at a time. */
+function canRound(type: RoundedType, channels: number, keys: number): boolean {
   const pair = 2 * PART_INPUTS[type]
   return (
     channels % pair === 0 && keys % channels === 0 && rowBytesOf(type, channels).scales % 16 === 0
@@ -207,7 +225,7 @@ export function planOf(
   const shape = { tokens, channels, headSize, ranks, blocks, mixes: MIXES, type }
   const ways = type === 'f16' ? [readingByWarps(shape)] : []
   const readings =
-    type !== 'f16' || choose(channels) === 'feed' ? [readingByFeed(shape), ...ways] : ways
+    type !== 'f16' || choose(channels) === 'feed' ? [...readingsByFeed(shape), ...ways] : ways
   for (const { macros, warps, staticBytes, lowSums, placeBytes, places } of readings) {
     const perToken = (tokens - 1) * TOKEN_BYTES
     const used = SHARED_BYTES + staticBytes + perToken + 4 * Math.max(sums, lowSums)

@@ -1,10 +1,10 @@
 /**
  * Recognises a layer of RWKV-7 in what was recorded: the eight ops of time mixing and channel mixing with nothing else
- * about them, so that one kernel can stand for them. Its large matrices are of one type, f16 or integers, the low ranks
+ * about them, so that one kernel can stand for them. Its large matrices are of one type, the low ranks
  * f16. Knows no kernel.
  */
 import type { LinearJob, Ops, Tensor, Wkv7Operands, Wkv7Weights } from '../../backend.ts'
-import type { QuantisedType } from '../../weight-types.ts'
+import type { RoundedType } from '../../weight-types.ts'
 import { CudaMatrix, CudaTensor } from '../resources.ts'
 import { isBlockLayout } from '../rounded-matrix.ts'
 import { CudaStatePool } from '../states.ts'
@@ -43,7 +43,7 @@ export interface Rwkv7Layer {
   readonly operands: Wkv7Operands
   readonly weights: Wkv7Weights
   /** Of r, k, v, output, key and value. */
-  readonly type: 'f16' | QuantisedType
+  readonly type: 'f16' | RoundedType
   readonly output: CudaMatrix
   readonly keyMix: Tensor
   readonly key: CudaMatrix
@@ -80,7 +80,7 @@ export function matchLayer(recorded: readonly Recorded[]): Rwkv7Layer | null {
   const inputs = (['r', 'k', 'v'] as const).map((name) => chains.inner.get(name)!.weight)
   const { layout: type } = outputs.weight
   const isAlike = [...inputs, keys.weight, values.weight].every(({ layout }) => layout === type)
-  if (!isAlike || type === 'fp8' || isBlockLayout(type)) return null
+  if (!isAlike || isBlockLayout(type)) return null
   if (!(states instanceof CudaStatePool) || keyInputs.length !== 1) return null
   return {
     ...{ x, out, states, index, operands, weights, type, ...chains },
