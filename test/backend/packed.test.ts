@@ -5,7 +5,7 @@ import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { PACKED_BLOCKS, packedRowBytes } from '../../src/backend/quantised.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import type { PackedType } from '../../src/backend/weight-types.ts'
-import { packedSource } from '../helpers/packed-source.ts'
+import { type OddScales, packedSource } from '../helpers/packed-source.ts'
 import {
   capacityFor,
   DEVICES,
@@ -27,12 +27,13 @@ interface Case {
   readonly columns: number
   readonly tokens: number
   readonly epilogue?: Epilogue
+  readonly scales?: OddScales
 }
 
 async function multiply(backend: Backend, c: Case, x = inputs(c)): Promise<Float32Array> {
-  const { type, rows, columns, tokens, epilogue = 'none' } = c
+  const { type, rows, columns, tokens, epilogue = 'none', scales } = c
   const capacity = capacityFor(tokens)
-  const weight = backend.matrix(packedSource(type, rows, columns), type)
+  const weight = backend.matrix(packedSource(type, rows, columns, scales), type)
   const y =
     epilogue === 'add'
       ? backend.tensor([tokens + 2, rows], normals((tokens + 2) * rows, 5))
@@ -108,7 +109,7 @@ describe.each(DEVICES)('on $name', ({ name, isSlow, open }) => {
       }
     })
 
-    test('NaN is not lost, in inputs and in scales', async () => {
+    test('NaN of an input is in all outputs of its token', async () => {
       const c = { type, rows: 70, columns: 256, tokens: 3 }
       const x = inputs(c)
       x[256 + 40] = Number.NaN
@@ -116,6 +117,21 @@ describe.each(DEVICES)('on $name', ({ name, isSlow, open }) => {
       expect(y.subarray(70, 140).every(Number.isNaN)).toBe(true)
       expect(y.subarray(0, 70).every(Number.isFinite)).toBe(true)
       expect(y.subarray(140).every(Number.isFinite)).toBe(true)
+    })
+
+    test('NaN of a scale is in the output of its row, for every token', async () => {
+      for (const tokens of [1, 3, 9]) {
+        const y = await multiply(tested, { type, rows: 70, columns: 512, tokens, scales: 'NaN' })
+        const lost = y.map((value, i) => Number(Number.isNaN(value) !== (i % 70 === 2)))
+        expect(lost.indexOf(1), `${tokens} tokens`).toBe(-1)
+      }
+    })
+
+    test('scales may be negative', async () => {
+      for (const tokens of [1, 3, 9]) {
+        const c = { type, rows: 70, columns: 512, tokens, scales: 'negative' } as const
+        expect(rmsRatio(await multiply(tested, c), await expected(c))).toBeLessThan(bound)
+      }
     })
 
     test('a row of zeros gives zeros, or what the minimums make', async () => {
