@@ -1,10 +1,24 @@
-// x[t] = LN(table[tokens[t]]).  x f32 [T, C] · table f16, bf16 or f32 [V, C] (TABLE_TYPE 1, 2, 0)
+// x[t] = LN(table[tokens[t]]).  x f32 [T, C] · table f16, bf16 or f32 [V, C] (TABLE_TYPE 1, 2, 0),
+// or GGUF's blocks of type BLOCK (3)
 // One block a token. Tolerance: 1e-5 RMS against reference/ops.ts.
 #include "norm.cuh"
+#if TABLE_TYPE == 3
+#include "gguf-blocks.cuh"
+#endif
 
 __device__ __forceinline__ float4 load_entry(const void* table, long long row, int i) {
 #if TABLE_TYPE == 0
   return reinterpret_cast<const float4*>(table)[row * kGroups + i];
+#elif TABLE_TYPE == 3
+  const u8* const block =
+      block_of(static_cast<const u8*>(table) + row * (CHANNELS / kBlockInputs) * kBlockBytes, 4 * i);
+  const int at = 4 * i % kBlockInputs;
+  const float scale = block_scale(block, at / kScaleInputs);
+  const float minimum = kBlockHasMinimum ? block_minimum(block, at / kScaleInputs) : 0.0f;
+  const auto value = [&](int n) {
+    return (block_code(block, at / 32, at % 32 + n) - kBlockZero) * scale + minimum;
+  };
+  return make_float4(value(0), value(1), value(2), value(3));
 #else
   const uint2 bits = reinterpret_cast<const uint2*>(table)[row * kGroups + i];
 #if TABLE_TYPE == 1

@@ -1,8 +1,8 @@
 // How few-rows.cu multiplies with large matrices of fewer bits (quant.cuh): what a stage of its
 // ring has of them, and their products with an input. A stage is rows of CHANNELS columns, first
-// their values, then their scales; of ffn.value a row is several such, one after the other. Rows of
-// e4m3 have one scale each, which is for who finishes their sums. Knows no phase, and not who asks
-// for a stage.
+// their values, then their scales and minimums; of ffn.value a row is several such, one after the
+// other. Rows of e4m3 have one scale each, which is for who finishes their sums. Knows no phase, and
+// not who asks for a stage.
 //
 // QUANT: the type · ROUNDED_ROWS: rows in a stage (a multiple of 4)
 #pragma once
@@ -12,10 +12,12 @@
 constexpr bool kHasRowScales = QUANT == kE4m3;
 /** Bytes of a row's values and scales. */
 constexpr int kRowBytes = CHANNELS / kPartInputs * kPartBytes;
-constexpr int kRowScaleBytes = kHasRowScales ? 0 : CHANNELS / kGroup * 2;
+constexpr int kRowScaleBytes = kHasRowScales ? 0 : CHANNELS / kGroup * kGroupScales * 2;
+/** Whether a slice's sum takes its scale. A slice of e4m3 has none, one of q6 two. */
+constexpr bool kScalesSums = !kHasRowScales && QUANT != kQ6;
 constexpr int kScalesAt = ROUNDED_ROWS * kRowBytes;
 constexpr int kRoundedBytes = ROUNDED_ROWS * (kRowBytes + kRowScaleBytes);
-/** 8 lanes have 128 bytes of a row, two parts; warps share a row by those. */
+/** 8 lanes have two parts of a row; warps share a row by those. */
 constexpr int kPairColumns = 2 * kPartInputs, kPairs = CHANNELS / kPairColumns;
 constexpr int kRoundedSlices = kPairs < WARPS ? kPairs : WARPS;
 /** Warps with the same columns share the rows. */
@@ -41,6 +43,8 @@ __device__ __forceinline__ Share share_of_warp() {
 /** Of an input what a lane needs of the warp's columns, by slices of 32 of a part. */
 struct RoundedInputs {
   uint2 of[kMostPairs][kPartSlices];
+  /** Of the part whose weights the lane has: all inputs of a slice, for its minimums. */
+  float sums[kHasMinimum ? kMostPairs : 1][kHasMinimum ? kPartSlices : 1];
   /** Of a part: inputs from one lane's to the next's, and from one slice's to the next's. */
   static constexpr int kOfLane = kHasRowScales ? kPartSlices * kVector : kVector;
   static constexpr int kOfSlice = kHasRowScales ? kVector : 32;
@@ -59,6 +63,21 @@ struct RoundedInputs {
                           ? *reinterpret_cast<const uint2*>(input + kPairColumns * pair +
                                                             kOfSlice * s)
                           : make_uint2(0, 0);
+    if constexpr (kHasMinimum) {
+#pragma unroll
+      for (int pair = 0; pair < kMostPairs; pair++)
+#pragma unroll
+        for (int s = 0; s < kPartSlices; s++) sums[pair][s] = sum_of_part(of[pair][s]);
+    }
+  }
+
+  /** Eight lanes have a part's inputs, lanes 0 to 7 of the first. */
+  static __device__ __forceinline__ float sum_of_part(const uint2& four) {
+    const float2 a = unpack(four.x), b = unpack(four.y);
+    float sum = a.x + a.y + (b.x + b.y);
+#pragma unroll
+    for (int offset = 1; offset < 8; offset *= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+    return __shfl_sync(~0u, sum, 8 * ((threadIdx.x & 31) >> 2 & 1));
   }
 };
 
@@ -68,28 +87,34 @@ constexpr int kFours = most(1, least(2, ROUNDED_ROWS / 4 / kTeams));
 constexpr bool kIsWhole = ROUNDED_ROWS % (4 * kTeams * kFours) == 0;
 
 /** The sums of several times 4 rows' products with the warp's columns, in lane 8·row (sum_four).
- * Integers are multiplied as they are, a slice's sum then takes its scale. */
+ * Integers are multiplied as they are, a slice's sum then takes its scale, but those of q6. */
 __device__ __forceinline__ void multiply_fours(float (&sums)[kFours], const u8* stage, int first,
                                                const Place& pairs, const RoundedInputs& x,
                                                const DecodeConstants& constants) {
   const int lane = threadIdx.x & 31, row = first + (lane >> 3);
-  const u8* const values = stage + row * kRowBytes + 128 * pairs.begin + 16 * (lane & 7);
+  const u8* const part =
+      stage + row * kRowBytes + kPartBytes * (2 * pairs.begin + (lane >> 2 & 1));
   const u8* const scales = stage + kScalesAt + row * kRowScaleBytes +
                            (int)sizeof(Scales) * (2 * pairs.begin + (lane >> 2 & 1));
 #pragma unroll
   for (float& sum : sums) sum = 0;
-  // Of rows that share one scale, which a slice's sum does not take.
+  // Where slices' sums take no scale.
   Products whole[kFours] = {};
 #pragma unroll
   for (int pair = 0; pair < kMostPairs; pair++) {
     if (kPairs % kRoundedSlices != 0 && pairs.begin + pair >= pairs.end) break;
     u32 words[kFours][4], ready[kFours][4];
+    High<false> high[kFours];
     Scales own[kFours];
 #pragma unroll
     for (int n = 0; n < kFours; n++) {
       const int rows = kIsWhole ? 4 * kTeams * n : min(4 * kTeams * n, ROUNDED_ROWS - 4 - first);
-      const uint4 v = *reinterpret_cast<const uint4*>(values + rows * kRowBytes + 128 * pair);
+      const u8* const at = part + rows * kRowBytes + 2 * kPartBytes * pair;
+      const uint4 v = *reinterpret_cast<const uint4*>(at + 16 * (lane & 3));
       words[n][0] = v.x, words[n][1] = v.y, words[n][2] = v.z, words[n][3] = v.w;
+      uint4 above = make_uint4(0, 0, 0, 0);
+      if constexpr (kHighBits > 0) above = *reinterpret_cast<const uint4*>(at + high_at(lane & 3));
+      high[n] = high_of_lane(above, lane & 3);
       if constexpr (!kHasRowScales)
         own[n] = *reinterpret_cast<const Scales*>(scales + rows * kRowScaleBytes +
                                                   2 * pair * (int)sizeof(Scales));
@@ -100,20 +125,24 @@ __device__ __forceinline__ void multiply_fours(float (&sums)[kFours], const u8* 
       for (int n = 0; n < kFours; n++) {
         u32 h[4];
         if (s % 2 == 0) prepare_slices(ready[n], words[n], s, constants);
-        slice_to_f16(h, ready[n], s, constants);
+        if constexpr (QUANT == kQ6)
+          decode(h, ready[n], high[n], own[n], s, constants);
+        else
+          slice_to_f16(h, ready[n], high[n], s, constants);
         const uint4 weights = make_uint4(h[0], h[1], h[2], h[3]);
-        if constexpr (kHasRowScales) {
-          add_products(whole[n], weights, x.of[pair][s]);
-        } else {
+        if constexpr (kScalesSums) {
           Products products = {};
           add_products(products, weights, x.of[pair][s]);
           sums[n] += products.sum() * unpack(scale_of(own[n], s)).x;
+        } else {
+          add_products(whole[n], weights, x.of[pair][s]);
         }
+        if constexpr (kHasMinimum) sums[n] += x.sums[pair][s] * minimum_of(own[n], s);
       }
   }
 #pragma unroll
   for (int n = 0; n < kFours; n++)
-    sums[n] = kHasRowScales ? sum_four(whole[n].sum()) : UNSCALE * sum_four(sums[n]);
+    sums[n] = (kHasRowScales ? 1.0f : UNSCALE) * sum_four(kScalesSums ? sums[n] : whole[n].sum());
 }
 
 /** A stage of so many rows: the warp's part of each row's sum, stored or added. */

@@ -1,76 +1,7 @@
-// Laying out GGUF's blocks in the layout of quant.cuh: their codes as they are, their scales and
-// minimums rounded to f16. BLOCK says which: 1 Q4_0, 2 Q4_1, 3 Q5_0, 4 Q5_1, 5 Q8_0, 6 Q4_K, 7 Q5_K,
-// 8 Q6_K; QUANT which layout has room for it. What the blocks are: kernels/cpu/packed.cpp.
+// Laying out GGUF's blocks (gguf-blocks.cuh) in the layout of quant.cuh: their codes as they are,
+// their scales and minimums rounded to f16. QUANT: which layout has room for them.
+#include "gguf-blocks.cuh"
 #include "lay-out.cuh"
-
-#ifndef BLOCK
-#define BLOCK 1
-#endif
-
-enum Block { kQ4_0 = 1, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
-
-constexpr int kBlockInputs = BLOCK >= kQ4_K ? 256 : 32;
-constexpr int kBlockBytes = BLOCK == kQ4_0   ? 18
-                            : BLOCK == kQ4_1 ? 20
-                            : BLOCK == kQ5_0 ? 22
-                            : BLOCK == kQ5_1 ? 24
-                            : BLOCK == kQ8_0 ? 34
-                            : BLOCK == kQ4_K ? 144
-                            : BLOCK == kQ5_K ? 176
-                                             : 210;
-
-__device__ __forceinline__ float half_at(const u8* p) {
-  const u16 bits = p[0] | p[1] << 8;
-  return to_float(*reinterpret_cast<const f16*>(&bits));
-}
-
-/** Code `i` of sixteen bytes whose low halves come first. */
-__device__ __forceinline__ int nibble(const u8* low, int i) {
-  return i < 16 ? low[i] & 15 : low[i - 16] >> 4;
-}
-
-__device__ __forceinline__ int fifth_bit(const u8* bits, int i) {
-  return (bits[i / 8] >> i % 8 & 1) << 4;
-}
-
-/** Input i of group `g` of 32, as store_codes wants it: integers of i8, of q4 the four bits. */
-__device__ __forceinline__ int block_code(const u8* block, int g, int i) {
-  if constexpr (BLOCK == kQ4_0) return nibble(block + 2, i);
-  if constexpr (BLOCK == kQ4_1) return nibble(block + 4, i);
-  if constexpr (BLOCK == kQ5_0) return (nibble(block + 6, i) | fifth_bit(block + 2, i)) - 16;
-  if constexpr (BLOCK == kQ5_1) return nibble(block + 8, i) | fifth_bit(block + 4, i);
-  if constexpr (BLOCK == kQ8_0) return static_cast<signed char>(block[2 + i]);
-  if constexpr (BLOCK == kQ4_K) return block[16 + g / 2 * 32 + i] >> g % 2 * 4 & 15;
-  if constexpr (BLOCK == kQ5_K)
-    return (block[48 + g / 2 * 32 + i] >> g % 2 * 4 & 15) | (block[16 + i] >> g & 1) << 4;
-  if constexpr (BLOCK == kQ6_K) {
-    const int half = g / 4, quarter = g % 4;
-    const int low = block[64 * half + 32 * (quarter % 2) + i] >> quarter / 2 * 4 & 15;
-    return (low | (block[128 + 32 * half + i] >> 2 * quarter & 3) << 4) - 32;
-  }
-}
-
-/** Six bits of twelve bytes: the scale of group g of Q4_K and Q5_K, or its minimum. */
-__device__ __forceinline__ int six_bits(const u8* bytes, int g, bool is_minimum) {
-  if (g < 4) return bytes[g + (is_minimum ? 4 : 0)] & 63;
-  const int low = is_minimum ? bytes[g + 4] >> 4 : bytes[g + 4] & 15;
-  return low | bytes[is_minimum ? g : g - 4] >> 6 << 4;
-}
-
-/** Of group `g` of kGroup inputs. */
-__device__ __forceinline__ float block_scale(const u8* block, int g) {
-  if constexpr (BLOCK == kQ6_K)
-    return half_at(block + 208) * static_cast<signed char>(block[192 + g]);
-  if constexpr (BLOCK == kQ4_K || BLOCK == kQ5_K)
-    return half_at(block) * six_bits(block + 4, g, false);
-  return half_at(block);
-}
-
-__device__ __forceinline__ float block_minimum(const u8* block, int g) {
-  if constexpr (BLOCK == kQ4_K || BLOCK == kQ5_K)
-    return -half_at(block + 2) * six_bits(block + 4, g, true);
-  return half_at(block + 2);
-}
 
 __device__ __forceinline__ f16 device_minimum(float minimum) {
   minimum *= SCALE_FACTOR;
@@ -78,7 +9,7 @@ __device__ __forceinline__ f16 device_minimum(float minimum) {
   return to_f16(minimum < -65504.0f ? -65504.0f : minimum);
 }
 
-// Rows of blocks → values, scales; a thread has 64 inputs. columns: whole blocks
+// Rows of blocks → values, scales; a thread has kThreadInputs. columns: whole blocks
 extern "C" __global__ void __launch_bounds__(256)
     lay_out_blocks(u32* values, f16* scales, const u8* blocks, int rows, int columns) {
   const Place at = place_of(rows, columns);
@@ -87,9 +18,9 @@ extern "C" __global__ void __launch_bounds__(256)
   Codes codes;
   const int first = at.index * kThreadInputs, end = min(first + kThreadInputs, columns);
   for (int input = first; input < end; input++) {
-    const u8* const block = row + input / kBlockInputs * kBlockBytes;
+    const u8* const block = block_of(row, input);
     const int code = block_code(block, input % kBlockInputs / 32, input % 32), i = input - first;
-    if constexpr (kIsNibbles)
+    if constexpr (kIsNibbles && kHighBits == 0)
       codes.of[i / 8] |= (u64)code << i % 8 * 4;
     else
       codes.of[i / 8] |= (u64)(code & 255) << i % 8 * 8;
@@ -97,8 +28,9 @@ extern "C" __global__ void __launch_bounds__(256)
   store_codes(values, at.row, at.index, columns, codes);
   for (int group = at.first_group; group < at.end_group; group++) {
     const int input = group * kGroup;
-    const u8* const block = row + input / kBlockInputs * kBlockBytes;
+    const u8* const block = block_of(row, input);
     const int g = input % kBlockInputs / kGroup;
+    static_assert(kGroup == kScaleInputs && kHasMinimum == kBlockHasMinimum, "the blocks' layout");
     f16* const to = scales + scale_at(at.row, group, columns);
     to[0] = device_scale(block_scale(block, g));
     if constexpr (kHasMinimum) to[1] = device_minimum(block_minimum(block, g));

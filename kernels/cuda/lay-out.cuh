@@ -1,4 +1,4 @@
-// How kernels at load write the layout of quant.cuh: a thread has 64 inputs of a row.
+// How kernels at load write the layout of quant.cuh: a thread has 64 inputs of a row, or 128.
 #pragma once
 #include "quant.cuh"
 
@@ -9,19 +9,45 @@ __device__ __forceinline__ f16 device_scale(float scale) {
   return to_f16(scale < -511.0f ? -511.0f : scale);
 }
 
-/** Inputs of a thread: two slices, whose q4 share bytes, and whole groups. */
-constexpr int kThreadInputs = 64;
+/** Inputs of a thread: two slices, whose q4 share bytes, of q5 and q6 a part; and whole groups. */
+constexpr int kThreadInputs = kHighBits > 0 ? kPartInputs : 64;
 constexpr int kThreadGroups = kThreadInputs / kGroup;
 
-/** Codes of a thread's inputs by eights, in order, as a file holds them: two to a byte, of i8 one.
- * What a row has not is zero. */
+/** Codes of a thread's inputs by eights, in order, as a file holds them: two to a byte, of more than
+ * four bits one. What a row has not is zero. */
 struct Codes {
   u64 of[kThreadInputs / 8] = {};
 };
 
-/** Lays out the inputs 64·index … of a row. */
+/** Lays out a part of five or six bits. */
+__device__ __forceinline__ void store_part(u32* part, const Codes& codes) {
+  u32 high[4 * (kHighBits > 0 ? kHighBits : 1)] = {};
+#pragma unroll
+  for (int lane = 0; lane < 4; lane++)
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      u32 low = 0;
+#pragma unroll
+      for (int slice = 0; slice < 4; slice++) {
+        const u32 pair = codes.of[4 * slice + lane] >> 16 * j & 0xffff;
+        const u32 even = pair & 0xff, odd = pair >> 8;
+        low |= (even & 15 | (odd & 15) << 16) << 4 * slice;
+        const int at = kHighBits == 2 ? 8 * (lane % 2) + 2 * slice : 4 * lane + slice;
+        high[kHighBits == 2 ? lane / 2 * 4 + j : j] |= (even >> 4 | odd >> 4 << 16) << at;
+      }
+      part[4 * lane + j] = low;
+    }
+#pragma unroll
+  for (int i = 0; i < 4 * kHighBits; i++) part[16 + i] = high[i];
+}
+
+/** Lays out the inputs kThreadInputs·index … of a row. */
 __device__ __forceinline__ void store_codes(u32* values, long long row, int index, int columns,
                                             const Codes& codes) {
+  if constexpr (kHighBits > 0) {
+    store_part(values + (row * parts_of(columns) + index) * (kPartBytes / 4), codes);
+    return;
+  }
   constexpr int kPairs = kPartSlices / 2;
   u32* const part = values + (row * parts_of(columns) + index / kPairs) * (kPartBytes / 4);
   const int pair = index % kPairs;
@@ -29,7 +55,7 @@ __device__ __forceinline__ void store_codes(u32* values, long long row, int inde
   for (int word = 0; word < 16; word++) {
     // Inputs 2j and 2j + 1 of both slices.
     const int j = word % 4;
-    if constexpr (kIsBytes) {
+    if constexpr (QUANT == kI8) {
       const u32 first = codes.of[word / 4] >> 16 * j & 0xffff;
       const u32 second = codes.of[word / 4 + 4] >> 16 * j & 0xffff;
       part[word] = (first | second << 16) ^ 0x80808080u;

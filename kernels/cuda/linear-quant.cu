@@ -1,4 +1,4 @@
-// y = epilogue(x·Wᵀ + bias) for few tokens where most W are held in 8 or 4 bits (quant.cuh), all
+// y = epilogue(x·Wᵀ + bias) for few tokens where most W are held in 8 bits or fewer (quant.cuh), all
 // jobs of one `linear` in one launch; TOKENS (8, 16 or 32) to a block, blockIdx.y counts the blocks
 // of tokens. Jobs whose W is f16 may be among them. x f16 [T, columns] · bias f32 [rows] · y f16 or
 // f32 [T, rows] · columns a multiple of 32, with f16 of 8.
@@ -54,9 +54,11 @@ struct Quantised {
  * for that. */
 constexpr int kDepth = ROW_TILES == 4 || ROW_TILES == 2 && kIsNibbles ? 1 : 2;
 
-/** 16 bytes of each of a lane's rows of W, and the scales of the part, two to a word. */
+/** 16 bytes of each of a lane's rows of W, what lies beside them, and the scales of the part, two to
+ * a word. */
 struct Part {
   uint4 of[ROW_TILES];
+  uint4 high[ROW_TILES];
   Scales scales[ROW_TILES];
 };
 
@@ -89,7 +91,8 @@ __device__ __forceinline__ uint4 load_lane(const u8* row, int p, int q, int colu
     const uint2 hi = load_half_weight(row + at + 32, at + 32 < columns);
     return make_uint4(lo.x, lo.y, hi.x, hi.y);
   }
-  return load_once<false>(row + p * kPartBytes + 16 * q, at < columns);
+  const int part_bytes = Format::kSlices == 1 ? 64 : kPartBytes;
+  return load_once<false>(row + p * part_bytes + 16 * q, at < columns);
 }
 
 /** The two scales of a part (Count 2), the four or the eight. */
@@ -120,6 +123,9 @@ __device__ __forceinline__ void load_part(Part& part, const Sources& from, int p
 #pragma unroll
   for (int n = 0; n < ROW_TILES; n++) {
     part.of[n] = load_lane<Format>(from.weight[n], p, q, from.columns);
+    if constexpr (Format::kSlices > 1 && kHighBits > 0)
+      part.high[n] = load_once<false>(from.weight[n] + p * kPartBytes + high_at(q),
+                                      p * 32 * Format::kSlices < from.columns);
     if constexpr (Format::kScales > 0)
       load_scales<Format::kScales>(part.scales[n].of, from.scales[n] + p * Format::kScales,
                                    p * 32 * Format::kSlices < from.columns);
@@ -147,10 +153,11 @@ __device__ __forceinline__ void decode(u32 (&h)[4], const Part& part, int n, int
   } else {
     u32 ready[4];
     prepare_slices(ready, words, s / 2 * 2, constants);
+    const High<false> high = high_of_lane(part.high[n], threadIdx.x & 3);
     if constexpr (Format::kScales > 0)
-      decode(h, ready, part.scales[n], s, constants);
+      decode(h, ready, high, part.scales[n], s, constants);
     else
-      slice_to_f16(h, ready, s, constants);
+      slice_to_f16(h, ready, high, s, constants);
   }
 }
 

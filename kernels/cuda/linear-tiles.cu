@@ -46,6 +46,10 @@ __device__ __forceinline__ void ask_part(Shared& shared, const Tile& tile, const
     load_box_to(3 << 2 * tile.share, shared.inputs[stage][box] + 8 * half, maps.inputs[tile.job],
                 part * kPartInputs + box * kBoxInputs, tile.first_token + half, full);
   load_box(shared.values[stage], maps.values[tile.job], part * kPartBytes, tile.first_row, full);
+#if HIGH_BITS
+  load_box(shared.high[stage], maps.high[tile.job], part * kPartBytes + kLanesBytes, tile.first_row,
+           full);
+#endif
 }
 
 /** By a copy that is not waited for: 4, 8 or 16 bytes. */
@@ -90,6 +94,7 @@ __device__ __forceinline__ void ask(Shared& shared, const TileJob& job, const Ti
  */
 struct Words {
   u32 of[2][4];
+  High<true> high[2];
   Scales scales[2];
 
   __device__ __forceinline__ void take(const Shared& shared, int stage, int part) {
@@ -103,6 +108,15 @@ struct Words {
       scales[n] = shared.scales[part / kScaleParts % kScaleStages][first + 8 * n + lane / 4]
                                [part % kScaleParts];
     }
+#if HIGH_BITS
+    // A row's 16 bytes, or both of them, of eight rows and the other eight.
+    constexpr int kMatrices = 2 * kHighBits;
+    const int matrix = lane / 8 % kMatrices, row = first + matrix / kHighBits * 8 + lane % 8;
+    u32 all[4];
+    load_matrices(all, shared_address(&shared.high[stage][row][matrix % kHighBits]));
+#pragma unroll
+    for (int i = 0; i < kMatrices; i++) high[i / kHighBits].of[i % kHighBits] = all[i];
+#endif
   }
 };
 
@@ -123,8 +137,8 @@ struct Left {
 
   __device__ __forceinline__ void decode_slice(const Ready& ready, const Words& words, int slice,
                                                const DecodeConstants& constants) {
-    decode(row, ready.of[0], words.scales[0], slice, constants);
-    decode(other, ready.of[1], words.scales[1], slice, constants);
+    decode(row, ready.of[0], words.high[0], words.scales[0], slice, constants);
+    decode(other, ready.of[1], words.high[1], words.scales[1], slice, constants);
   }
 };
 

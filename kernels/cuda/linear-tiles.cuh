@@ -34,6 +34,10 @@ struct TileJobs {
 struct TileMaps {
   TensorMap inputs[MAX_JOBS];
   TensorMap values[MAX_JOBS];
+#if HIGH_BITS
+  /** What of a part is not the lanes' own. */
+  TensorMap high[MAX_JOBS];
+#endif
 };
 
 constexpr int kRows = 128;
@@ -57,6 +61,9 @@ struct Shared {
       /** By boxes, then tokens, 128 bytes each. */
       uint4 inputs[STAGES][kBoxes][8 * TOKENS];
       uint4 values[STAGES][kRows][4];
+#if HIGH_BITS
+      uint4 high[STAGES][kRows][kHighBits];
+#endif
       Scales scales[kScaleStages][kRows][kScaleParts];
     };
     /** In the end: sums of the block's share. */

@@ -1,7 +1,7 @@
-// Weights of 8 and 4 bits as they lie on the device, and how they become f16 in registers. QUANT
+// Weights of 8 bits and fewer as they lie on the device, and how they become f16 in registers. QUANT
 // says which type: 1 i8, 2 q4, 3 nf4 (integers times a scale that some inputs of a row share), 4
-// e4m3 (one scale a row); of GGUF's blocks 5 q4 and 6 i8 that have a minimum added, 7 i8 with a scale
-// for 16 inputs. Knows no product.
+// e4m3 (one scale a row); of GGUF's blocks 5 q4 and 6 q5 that have a minimum added, 7 q6 with a scale
+// for 16 inputs, 8 q5. Knows no product.
 //
 // A row is a sequence of parts of 64 bytes: 16 for each of the 4 lanes that share a row of a tensor
 // core's operand. A part is of slices of 32 inputs, of which lane l has inputs 8·l … + 7, so that
@@ -9,7 +9,10 @@
 // and 2j + 1 of each slice s, so that a lane that is given word j of all four lanes (ldmatrix) has
 // of each slice what it needs of the left operand of a product (linear-tiles.cu): of i8 bytes 2s
 // and 2s + 1, of nf4 the nibbles of byte s, of q4 nibbles s and s + 4. i8 is stored as code + 128,
-// q4 as code + 8, nf4 as the index of its level. Scales are f16, in order, 2^8 times too large, so
+// q4 as code + 8, nf4 as the index of its level. q5 and q6 lie as q4, code + 16 and + 32 (with a
+// minimum the code), but for what is above four bits: a part ends with 16 bytes for each such bit.
+// Of q5, word j of them has in bit 4·l + s input 2j of lane l and slice s, and in bit 16 + … input
+// 2j + 1; of q6, word 4·(l / 2) + j has those in the two bits from 8·(l % 2) + 2·s on. Scales are f16, in order, 2^8 times too large, so
 // that those of small weights keep their digits; a minimum follows its scale. Rows end with whole
 // parts. e4m3 lies in order, in rows of one byte an input.
 #pragma once
@@ -21,26 +24,31 @@ enum Quant {
   kNf4 = 3,
   kE4m3 = 4,
   kQ4Minimum = 5,
-  kI8Minimum = 6,
-  kI8Halves = 7
+  kQ5Minimum = 6,
+  kQ6 = 7,
+  kQ5 = 8
 };
 
 #ifndef QUANT
 #define QUANT 1
 #endif
 
+/** Bits of a code that do not lie among its nibbles. */
+#define HIGH_BITS (QUANT == 7 ? 2 : QUANT == 6 || QUANT == 8 ? 1 : 0)
+
 /** What scales are multiplied with on the device, and what undoes it. */
 #define SCALE_FACTOR 256.0f
 #define UNSCALE (1.0f / SCALE_FACTOR)
 
-constexpr bool kIsNibbles = QUANT == kQ4 || QUANT == kNf4 || QUANT == kQ4Minimum;
-constexpr bool kIsBytes = QUANT == kI8 || QUANT == kI8Minimum || QUANT == kI8Halves;
-constexpr bool kHasMinimum = QUANT == kQ4Minimum || QUANT == kI8Minimum;
+constexpr int kHighBits = HIGH_BITS;
+constexpr bool kIsNibbles = QUANT != kI8 && QUANT != kE4m3;
+constexpr bool kHasMinimum = QUANT == kQ4Minimum || QUANT == kQ5Minimum;
 /** Inputs that share a scale; none do of e4m3. */
-constexpr int kGroup = QUANT == kNf4 ? 64 : QUANT == kI8Halves ? 16 : 32;
+constexpr int kGroup = QUANT == kNf4 ? 64 : QUANT == kQ6 ? 16 : 32;
 /** What a group has: a scale, and a minimum. */
 constexpr int kGroupScales = kHasMinimum ? 2 : 1;
-constexpr int kPartBytes = 64;
+/** Of a part, what each lane has for itself, and all of it. */
+constexpr int kLanesBytes = 64, kPartBytes = kLanesBytes + 16 * kHighBits;
 /** Slices of a part: a lane has 8 inputs in each. */
 constexpr int kPartSlices = kIsNibbles ? 4 : 2;
 constexpr int kPartInputs = 32 * kPartSlices;
@@ -82,18 +90,55 @@ __device__ __forceinline__ u32 mask_or(u32 a, u32 mask, u32 bits) {
   return d;
 }
 
-/** Nibbles `at` and at + 4 of a word, integers + 8, as a pair of f16: 1024 + n, or 1024 + 16·n. */
-__device__ __forceinline__ u32 nibbles_to_f16(u32 word, int at) {
-  word >>= at / 2 * 8;
-  if (at % 2 == 0) return add2(mask_or(word, 0x000f000fu, 0x64006400u), 0xe408e408u);
-  return fma2(mask_or(word, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd480d480u);
+/** Codes whose lower bits are nibbles `at` and at + 4 of a word, as a pair of f16: 1024 + n, or 1024
+ * + 16·n. `high` has the others from bits `high_at` and high_at + 16 on. */
+__device__ __forceinline__ u32 nibbles_to_f16(u32 word, int at, u32 high, int high_at) {
+  constexpr u32 kZero = kHasMinimum ? 0 : 8 << kHighBits;
+  const int shift = at % 2 * 4;
+  u32 pair = mask_or(word >> at / 2 * 8, 0x000f000fu << shift, 0x64006400u);
+  if constexpr (kHighBits > 0) {
+    const int by = high_at - 4 - shift;
+    const u32 bits = by < 0 ? high << -by : high >> by;
+    pair = mask_or(bits, (kHighBits == 1 ? 0x00100010u : 0x00300030u) << shift, pair);
+  }
+  if (shift == 0) return add2(pair, 0xe400e400u + kZero * 0x00010001u);
+  return fma2(pair, 0x2c002c00u, 0xd400d400u + (kZero << 4) * 0x00010001u);
 }
 
-/** The same as they lie: n. */
-__device__ __forceinline__ u32 plain_nibbles_to_f16(u32 word, int at) {
-  word >>= at / 2 * 8;
-  if (at % 2 == 0) return add2(mask_or(word, 0x000f000fu, 0x64006400u), 0xe400e400u);
-  return fma2(mask_or(word, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd400d400u);
+/** What lies beside four words, as `High` says whose they are: of one lane what is above the nibbles
+ * of each, moved to the lowest bits, or of one word of each lane. */
+template <bool OfAll>
+struct High {
+  static constexpr int kWords = kHighBits == 0 ? 1 : OfAll ? kHighBits : 4;
+  u32 of[kWords];
+
+  __device__ __forceinline__ u32 word(int j) const {
+    if constexpr (kHighBits == 0) return 0;
+    if constexpr (OfAll) return of[kHighBits == 2 ? j / 2 : 0];
+    return of[j];
+  }
+
+  /** The bit of a word's first pair that slice `slice` of word j begins at. */
+  static __device__ __forceinline__ int at(int j, int slice) {
+    const int lane = !OfAll ? 0 : kHighBits == 2 ? 8 * (j % 2) : 4 * j;
+    return lane + kHighBits * slice;
+  }
+};
+
+/** Of lane `q`, at the part's last 16 bytes that concern it. */
+__device__ __forceinline__ High<false> high_of_lane(const uint4& v, int q) {
+  const int by = kHighBits == 2 ? 8 * (q % 2) : 4 * q;
+  High<false> high;
+  if constexpr (kHighBits == 0)
+    high.of[0] = 0;
+  else
+    high.of[0] = v.x >> by, high.of[1] = v.y >> by, high.of[2] = v.z >> by, high.of[3] = v.w >> by;
+  return high;
+}
+
+/** Where in a part lane `q` has them. */
+__device__ __forceinline__ int high_at(int q) {
+  return kLanesBytes + (kHighBits == 2 ? q / 2 * 16 : 0);
 }
 
 /** Bytes of a and b that the lower four nibbles of a selector say; their eights are not set. */
@@ -150,13 +195,16 @@ __device__ __forceinline__ void prepare_slices(u32 (&ready)[4], const u32 (&word
 }
 
 /** Slice `slice` of four prepared words: of integers pair j of word j, as f16; e4m3 itself. */
-__device__ __forceinline__ void slice_to_f16(u32 (&h)[4], const u32 (&ready)[4], int slice,
+template <bool OfAll>
+__device__ __forceinline__ void slice_to_f16(u32 (&h)[4], const u32 (&ready)[4],
+                                             const High<OfAll>& high, int slice,
                                              const DecodeConstants& constants) {
 #pragma unroll
   for (int j = 0; j < 4; j++) {
-    if constexpr (kIsBytes || QUANT == kNf4) h[j] = bytes_to_f16(ready[j], slice % 2, constants);
-    if constexpr (QUANT == kQ4) h[j] = nibbles_to_f16(ready[j], slice);
-    if constexpr (QUANT == kQ4Minimum) h[j] = plain_nibbles_to_f16(ready[j], slice);
+    if constexpr (QUANT == kI8 || QUANT == kNf4)
+      h[j] = bytes_to_f16(ready[j], slice % 2, constants);
+    else if constexpr (kIsNibbles)
+      h[j] = nibbles_to_f16(ready[j], slice, high.word(j), high.at(j, slice));
   }
 #if __CUDA_ARCH__ >= 890
   if constexpr (QUANT == kE4m3) {
@@ -180,24 +228,33 @@ __device__ __forceinline__ u32 twice(u32 word, bool is_upper) {
   return __byte_perm(word, 0, is_upper ? 0x3232 : 0x1010);
 }
 
-/** The scale of a slice, twice; of halves of a slice that of the lane's. */
+/** The scale of a slice, twice; of q6, where a slice has two, the lane's. */
 __device__ __forceinline__ u32 scale_of(const Scales& scales, int slice) {
   if constexpr (kHasMinimum) return twice(scales.of[slice], false);
-  if constexpr (QUANT == kI8Halves) return twice(scales.of[slice], (threadIdx.x & 2) != 0);
+  if constexpr (QUANT == kQ6) return twice(scales.of[slice], (threadIdx.x & 2) != 0);
   const int group = slice * kPartScales / kPartSlices;
   return twice(scales.of[group / 2], group % 2 != 0);
 }
 
+/** The minimum of a slice, SCALE_FACTOR times too large. */
+__device__ __forceinline__ float minimum_of(const Scales& scales, int slice) {
+  return unpack(scales.of[slice]).y;
+}
+
 /** Slice `slice` of four prepared words of integers, times their scale, SCALE_FACTOR times too
- * large. */
-__device__ __forceinline__ void decode(u32 (&h)[4], const u32 (&ready)[4], const Scales& scales,
-                                       int slice, const DecodeConstants& constants) {
-  slice_to_f16(h, ready, slice, constants);
+ * large. The words are those of one lane or, `OfAll`, one of each. */
+template <bool OfAll>
+__device__ __forceinline__ void decode(u32 (&h)[4], const u32 (&ready)[4], const High<OfAll>& high,
+                                       const Scales& scales, int slice,
+                                       const DecodeConstants& constants) {
+  slice_to_f16(h, ready, high, slice, constants);
   const u32 scale = scale_of(scales, slice);
 #pragma unroll
   for (int j = 0; j < 4; j++)
     if constexpr (kHasMinimum)
       h[j] = fma2(h[j], scale, twice(scales.of[slice], true));
+    else if constexpr (OfAll && QUANT == kQ6)
+      h[j] = mul2(h[j], twice(scales.of[slice], j >= 2));
     else
       h[j] = mul2(h[j], scale);
 }

@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // as linear-quant.cu does; a warp's loads and stores are whole sectors. The weight is rounded once:
 // integer times scale. Bound by memory.
 extern "C" __global__ void __launch_bounds__(256)
-    dequantise(Step, uint4* out, const uint4* values, const f16* scales, int rows, int columns) {
+    dequantise(Step, uint4* out, const u8* values, const f16* scales, int rows, int columns) {
   let_next_start();
   wait_for_previous();
   const int lanes = parts_of(columns) * 4;
@@ -136,8 +136,12 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll 2
   for (int i = blockIdx.x * 256 + threadIdx.x; i < count; i += 256 * gridDim.x) {
     const int row = i / lanes, part = i % lanes / 4, lane = i % 4;
-    const uint4 v = values[i];
+    const u8* const of_part = values + (long long)(i / 4) * kPartBytes;
+    const uint4 v = *reinterpret_cast<const uint4*>(of_part + 16 * lane);
     const u32 words[4] = {v.x, v.y, v.z, v.w};
+    uint4 above = make_uint4(0, 0, 0, 0);
+    if constexpr (kHighBits > 0) above = *reinterpret_cast<const uint4*>(of_part + high_at(lane));
+    const High<false> high = high_of_lane(above, lane);
 #pragma unroll
     for (int slice = 0; slice < kPartSlices; slice++) {
       const int column = (part * kPartSlices + slice) * 32 + lane * 8;
@@ -147,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(256)
       const float minimum = kHasMinimum ? to_float(of_group[1]) * UNSCALE : 0.0f;
       u32 ready[4], h[4];
       prepare_slices(ready, words, slice / 2 * 2, constants);
-      slice_to_f16(h, ready, slice, constants);
+      slice_to_f16(h, ready, high, slice, constants);
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         const float2 pair = unpack(h[j]);

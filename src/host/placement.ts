@@ -56,8 +56,8 @@ export function placeModel(
   const loadOn: LoadOn = (backend, own, layers) => loadModel(checkpoint, backend, own, layers)
   const { ppDevices = [] } = choice
   if (ppDevices.length < 2) return onOne(open(choice.device), choice, options, loadOn)
-  // The CPU alone has kernels for GGUF's blocks.
-  const holdsPacked = ppDevices.every((device) => device === 'cpu')
+  // Only these have kernels for GGUF's blocks.
+  const holdsPacked = ppDevices.every((device) => /^(cpu|cuda)/.test(device))
   const sizes = modelBytes(checkpoint, options.weightType, holdsPacked)
   const ranges = splitLayers(sizes, ppDevices.length)
   return onSeveral(ranges, (s) => open(ppDevices[s]), choice, options, loadOn)

@@ -16,6 +16,7 @@ import { ModelRunner } from '../../src/model/run/model-runner.ts'
 import type { SampleSpec } from '../../src/model/runner.ts'
 import { loadRwkv7 } from '../../src/model/rwkv7.ts'
 import { rmsRatio } from '../backend/kit.ts'
+import { readTensors, writeAsGguf } from '../helpers/formats.ts'
 import { type RandomRwkv7Options, writeRandomRwkv7 } from '../helpers/pth.ts'
 import { draw, someTokens } from '../helpers/runner.ts'
 import { describeCuda } from './kit.ts'
@@ -51,6 +52,16 @@ const ROUNDED = [
     { type, layers: 2, channels: 2560, ffn: 2560, ranks: { w: 96, a: 96, v: 64, g: 320 } },
     { type, layers: 1, channels: 4096, ffn: 8192, ranks: { w: 128, a: 128, v: 96, g: 480 } },
   ]),
+] as const
+
+/** GGUF's blocks in each layout that has room for them. */
+const PACKED = [
+  { type: 'Q8_0', layers: 2, channels: 256, ranks: LOW },
+  { type: 'Q5_1', layers: 2, channels: 256, ranks: LOW },
+  { type: 'Q4_K', layers: 2, channels: 768, ranks: LOW },
+  { type: 'Q6_K', layers: 2, channels: 768, ranks: LOW },
+  { type: 'Q5_K', layers: 1, channels: 2560, ffn: 2560, ranks: { w: 96, a: 96, v: 64, g: 320 } },
+  { type: 'Q4_K', layers: 1, channels: 4096, ffn: 8192, ranks: { w: 128, a: 128, v: 96, g: 480 } },
 ] as const
 
 function runnerOf(backend: Backend, path: string, weightType?: WeightType): ModelRunner {
@@ -253,6 +264,15 @@ describeCuda('few rows through all layers at once', () => {
     const path = modelOf(shape)
     const run = vi.spyOn(FewRowsLayers.prototype, 'run')
     checkRuns(path, [{}, { wkv: 'f16' }], createCudaBackend, type)
+    expect(run).toHaveBeenCalled()
+  })
+
+  test.each(PACKED)("$channels channels of GGUF's $type", TIMES, ({ type, ...shape }) => {
+    const source = modelOf(shape)
+    const path = source.replace(/pth$/, 'gguf')
+    writeAsGguf(path, readTensors(source), { architecture: 'rwkv7', type, repeats: 2 ** 15 })
+    const run = vi.spyOn(FewRowsLayers.prototype, 'run')
+    checkRuns(path, [{}, { wkv: 'f16' }], createCudaBackend)
     expect(run).toHaveBeenCalled()
   })
 

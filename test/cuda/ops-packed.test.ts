@@ -8,13 +8,13 @@ import type { PackedType } from '../../src/backend/weight-types.ts'
 import { loadRunner } from '../../src/host/load.ts'
 import type { QuantChoice } from '../../src/host/model-choice.ts'
 import { logitsOfAll } from '../../src/model/run/logits.ts'
-import { capacityFor, raggedBatch, runOnce } from '../backend/kit.ts'
+import { capacityFor, poisoned, raggedBatch, runOnce } from '../backend/kit.ts'
 import { readTensors, writeAsGguf } from '../helpers/formats.ts'
 import { packedSource } from '../helpers/packed-source.ts'
 import { writeRandomRwkv7 } from '../helpers/pth.ts'
 import { someTokens } from '../helpers/runner.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
-import { compare, halves, poisonedHalves } from './ops-kit.ts'
+import { compare, halves, poisonedHalves, randomNorm } from './ops-kit.ts'
 
 const TYPES = Object.keys(PACKED_BLOCKS) as PackedType[] // Object.keys forgets which keys
 
@@ -37,6 +37,28 @@ describeCuda('packed weights', () => {
           runOnce(on, capacity, batch, (ops) => ops.linear([{ y, x, weight }]))
           return [on.readTensor(y, 0, tokens * rows).result()]
         })
+  })
+
+  test.each(TYPES)('%s takes the memory of the file, and 12 %% at the most', (type) => {
+    const { elements, bytes } = PACKED_BLOCKS[type]
+    const file = (128 * 512 * bytes) / elements
+    const matrix = backend().matrix(packedSource(type, 128, 512), type)
+    expect(matrix.bytes).toBeGreaterThanOrEqual(file)
+    expect(matrix.bytes).toBeLessThanOrEqual(1.12 * file)
+    expect(backend().table(packedSource(type, 128, 512)).bytes).toBe(file)
+  })
+
+  test.each(TYPES)('embed from %s', (type) => {
+    for (const C of [256, 768, 4096]) {
+      const capacity = capacityFor(9)
+      const batch = raggedBatch(capacity, [9], [0], 50)
+      compare(backend(), 1e-5, `C ${C}`, (on) => {
+        const x = poisoned(on, [11, C])
+        const table = on.table(packedSource(type, 50, C))
+        runOnce(on, capacity, batch, (ops) => ops.embed(x, table, randomNorm(on, C, 1e-5, 1)))
+        return [on.readTensor(x, 0, 9 * C).result()]
+      })
+    }
   })
 
   test('types side by side in one linear, with f16 among them', () => {

@@ -7,7 +7,8 @@ import { assert, SkeinError } from '../../errors.ts'
 import type { Matrix, Table, Tensor } from '../backend.ts'
 import { doneFlight, type Flight } from '../flight.ts'
 import { decodeFloats } from '../half.ts'
-import { readBlocks, SOURCE_BYTES } from '../source-rows.ts'
+import { packedRowBytes } from '../quantised.ts'
+import { readBlocks, readPackedBlocks, SOURCE_BYTES } from '../source-rows.ts'
 import {
   isPacked,
   isRounded,
@@ -153,7 +154,7 @@ function halfMatrix(device: CudaDevice, source: MatrixSource) {
     )
   const bytes = 2 * rows * columns
   const address = device.alloc(bytes)
-  if (dtype === 'f16') uploadRows(device, source, address)
+  if (dtype === 'f16') uploadRows(device, readBlocks(source), address, 2 * columns)
   else
     eachBlock(device, source, (block, start, end) => {
       const to = address + BigInt(2 * start * columns)
@@ -166,22 +167,29 @@ function halfMatrix(device: CudaDevice, source: MatrixSource) {
 export class CudaTable implements Table {
   readonly rows: number
   readonly columns: number
-  readonly dtype: SourceType
+  readonly type: SourceType | PackedType
   readonly bytes: number
   readonly address: DevicePointer
 
   constructor(device: CudaDevice, source: MatrixSource) {
-    this.rows = source.rows
-    this.columns = source.columns
-    this.dtype = source.dtype
-    this.bytes = source.rows * source.columns * SOURCE_BYTES[source.dtype]
+    const { rows, columns, dtype, packed } = source
+    this.rows = rows
+    this.columns = columns
+    this.type = packed?.type ?? dtype
+    const rowBytes = packed ? packedRowBytes(packed.type, columns) : columns * SOURCE_BYTES[dtype]
+    this.bytes = rows * rowBytes
     this.address = device.alloc(this.bytes)
-    uploadRows(device, source, this.address)
+    const blocks = packed ? readPackedBlocks(source, packed.type) : readBlocks(source)
+    uploadRows(device, blocks, this.address, rowBytes)
   }
 }
 
-function uploadRows(device: CudaDevice, source: MatrixSource, to: DevicePointer): void {
+function uploadRows(
+  device: CudaDevice,
+  blocks: ReturnType<typeof readBlocks>,
+  to: DevicePointer,
+  rowBytes: number,
+): void {
   if (device.isAbsent) return
-  const rowBytes = source.columns * SOURCE_BYTES[source.dtype]
-  for (const [start, , values] of readBlocks(source)) device.upload(to, values, start * rowBytes)
+  for (const [start, , values] of blocks) device.upload(to, values, start * rowBytes)
 }

@@ -16,33 +16,38 @@ import type { CudaDevice } from './device/device.ts'
 import { type DevicePointer, i32 } from './kernel/args.ts'
 import { eachBlock, launchOnce, SOURCE_CODES } from './source-rows.ts'
 
-/** Integers of 4 and 8 bits with a minimum beside each scale, and of 8 with a scale for 16 inputs: GGUF's blocks alone. */
-export type BlockLayout = 'q4Minimum' | 'i8Minimum' | 'i8Halves'
-/** All of integers; those of GGUF alone have fewer ways of being multiplied. */
+/** Integers of 4 and 5 bits, with a minimum beside each scale or without, and of 6 with a scale for 16 inputs: GGUF's blocks alone. */
+export type BlockLayout = 'q4Minimum' | 'q5Minimum' | 'q5' | 'q6'
+/** All of integers. */
 export type IntegerLayout = QuantisedType | BlockLayout
 /** How a matrix that is not f16 is held. */
 export type Layout = RoundedType | BlockLayout
 
 export function isBlockLayout(type: Layout | 'f16'): type is BlockLayout {
-  return type === 'q4Minimum' || type === 'i8Minimum' || type === 'i8Halves'
+  return type === 'q4Minimum' || type === 'q5Minimum' || type === 'q5' || type === 'q6'
 }
 
-/** Which layout has room for each type of blocks, and BLOCK of lay-out-blocks.cu. Five and six bits take eight. */
+/** The layout of each type of blocks, and BLOCK of gguf-blocks.cuh. */
 const BLOCKS: Readonly<
   Record<PackedType, { readonly layout: IntegerLayout; readonly code: number }>
 > = {
   Q4_0: { layout: 'q4', code: 1 },
   Q4_1: { layout: 'q4Minimum', code: 2 },
-  Q5_0: { layout: 'i8', code: 3 },
-  Q5_1: { layout: 'i8Minimum', code: 4 },
+  Q5_0: { layout: 'q5', code: 3 },
+  Q5_1: { layout: 'q5Minimum', code: 4 },
   Q8_0: { layout: 'i8', code: 5 },
   Q4_K: { layout: 'q4Minimum', code: 6 },
-  Q5_K: { layout: 'i8Minimum', code: 7 },
-  Q6_K: { layout: 'i8Halves', code: 8 },
+  Q5_K: { layout: 'q5Minimum', code: 7 },
+  Q6_K: { layout: 'q6', code: 8 },
 }
 
 export function layoutOf(type: PackedType): IntegerLayout {
   return BLOCKS[type].layout
+}
+
+/** BLOCK of gguf-blocks.cuh. */
+export function blockCode(type: PackedType): number {
+  return BLOCKS[type].code
 }
 
 /** Values of QUANT in quant.cuh. */
@@ -52,18 +57,20 @@ export const QUANT_CODES: Readonly<Record<Layout, number>> = {
   nf4: 3,
   fp8: 4,
   q4Minimum: 5,
-  i8Minimum: 6,
-  i8Halves: 7,
+  q5Minimum: 6,
+  q6: 7,
+  q5: 8,
 }
-/** Inputs and bytes of a part of a row, of integers (quant.cuh). */
+/** Inputs of a part of a row (quant.cuh). */
 export const PART_INPUTS: Readonly<Record<Layout, number>> = {
   i8: 64,
   q4: 128,
   nf4: 128,
   fp8: 64,
   q4Minimum: 128,
-  i8Minimum: 64,
-  i8Halves: 64,
+  q5Minimum: 128,
+  q5: 128,
+  q6: 128,
 }
 /** Inputs to an f16 beside the values: kGroup / kGroupScales. */
 const SCALE_INPUTS: Readonly<Record<IntegerLayout, number>> = {
@@ -71,10 +78,21 @@ const SCALE_INPUTS: Readonly<Record<IntegerLayout, number>> = {
   q4: 32,
   nf4: 64,
   q4Minimum: 16,
-  i8Minimum: 16,
-  i8Halves: 16,
+  q5Minimum: 16,
+  q5: 32,
+  q6: 16,
 }
-export const PART_BYTES = 64
+/** Bytes of a part of integers: what four lanes have each for itself, and what follows for all of them (quant.cuh). */
+export const LANES_BYTES = 64
+export const HIGH_BYTES: Readonly<Record<IntegerLayout, number>> = {
+  i8: 0,
+  q4: 0,
+  nf4: 0,
+  q4Minimum: 0,
+  q5Minimum: 16,
+  q5: 16,
+  q6: 32,
+}
 /** What columns have to be multiples of. */
 const COLUMNS = 32
 /** Rows: what the library asks of e4m3, and of the copies in f16 of the others; tiles ask for multiples of 4. */
@@ -118,12 +136,13 @@ export function packedMatrix(
   const { at, ...matrix } = allocate(device, source, layout)
   const defines = { QUANT: QUANT_CODES[layout], BLOCK: code }
   const kernel = device.kernel('lay-out-blocks', 'lay_out_blocks', defines)
+  if (device.isAbsent) return matrix
   for (const [start, end, blocks] of readPackedBlocks(source, type)) {
     const { values, scales } = at(start)
     const from = device.alloc(blocks.length)
     device.upload(from, blocks)
     const args = [values, scales, from, i32(end - start), i32(columns)]
-    launchOnce(device, kernel, blocksOf(end - start, columns), args)
+    launchOnce(device, kernel, blocksOf(end - start, columns, layout), args)
     device.free(from)
   }
   return matrix
@@ -144,7 +163,7 @@ export function rowBytesOf(type: Layout, columns: number) {
   if (type === 'fp8') return { values: columns, scales: 0 }
   const parts = Math.ceil(columns / PART_INPUTS[type])
   return {
-    values: PART_BYTES * parts,
+    values: (LANES_BYTES + HIGH_BYTES[type]) * parts,
     scales: (2 * parts * PART_INPUTS[type]) / SCALE_INPUTS[type],
   }
 }
@@ -163,8 +182,9 @@ function allocate(device: CudaDevice, { rows, columns }: MatrixSource, type: Int
   return { address, scales, bytes: rows * (rowBytes + rowScaleBytes), at }
 }
 
-function blocksOf(rows: number, columns: number): number {
-  return Math.ceil((rows * Math.ceil(columns / THREAD_INPUTS)) / THREADS)
+function blocksOf(rows: number, columns: number, type: IntegerLayout): number {
+  const threadInputs = HIGH_BYTES[type] > 0 ? PART_INPUTS[type] : THREAD_INPUTS
+  return Math.ceil((rows * Math.ceil(columns / threadInputs)) / THREADS)
 }
 
 function quantisedMatrix(
@@ -179,7 +199,7 @@ function quantisedMatrix(
   eachBlock(device, source, (block, start, end) => {
     const { values, scales } = at(start)
     const args = [values, scales, block, i32(end - start), i32(columns)]
-    launchOnce(device, kernel, blocksOf(end - start, columns), args)
+    launchOnce(device, kernel, blocksOf(end - start, columns, type), args)
   })
   return matrix
 }
@@ -204,7 +224,7 @@ function laidOut(
     device.upload(codes, block.values)
     device.upload(bits, block.scales)
     const args = [values, scales, codes, bits, i32(end - start), i32(columns)]
-    launchOnce(device, kernel, blocksOf(end - start, columns), args)
+    launchOnce(device, kernel, blocksOf(end - start, columns, type), args)
     device.free(codes)
     device.free(bits)
   }

@@ -38,3 +38,16 @@ test('a card that is not here says which kernels a model would ask for, whatever
   expect(turing).toContain('wkv7')
   for (const file of ['few-rows', 'low-rank', 'wkv7-chunk']) expect(turing).not.toContain(file)
 })
+
+test('a card that is not here reads no packed weights', () => {
+  const readRows = () => {
+    throw new Error('read')
+  }
+  const packed = { type: 'Q6_K', readRows } as const
+  const source = { name: 'w', rows: 64, columns: 512, dtype: 'f32', readRows, packed } as const
+  const kernels = kernelsOf(infoOf(CARDS.h200), 'f32', (backend) => {
+    expect(backend.matrix(source, 'Q6_K').bytes).toBe((64 * 512 * 7) / 8)
+    expect(backend.table(source).bytes).toBe(64 * 2 * 210)
+  })
+  expect(kernels).toEqual([['lay-out-blocks', { QUANT: 7, BLOCK: 8 }]])
+})

@@ -56,6 +56,8 @@ test('rows take whole parts of values and scales', () => {
   expect(rowBytesOf('i8', 2048)).toEqual({ values: 2048, scales: 128 })
   expect(rowBytesOf('q4', 2048)).toEqual({ values: 1024, scales: 128 })
   expect(rowBytesOf('nf4', 2048)).toEqual({ values: 1024, scales: 64 })
+  expect(rowBytesOf('q5Minimum', 2048)).toEqual({ values: 1024 + 256, scales: 256 })
+  expect(rowBytesOf('q6', 2048)).toEqual({ values: 1024 + 512, scales: 256 })
   // 17 groups of 32, of which two make a part of i8 and four one of q4.
   expect(rowBytesOf('i8', 544)).toEqual({ values: 9 * 64, scales: 36 })
   expect(rowBytesOf('q4', 544)).toEqual({ values: 5 * 64, scales: 40 })

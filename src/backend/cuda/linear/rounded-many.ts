@@ -8,7 +8,7 @@ import type { Gemm, GemmCall } from '../gemm/gemm.ts'
 import { type DevicePointer, i32 } from '../kernel/args.ts'
 import type { Kernel } from '../kernel/kernel.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
-import { type IntegerLayout, isBlockLayout, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
+import { type IntegerLayout, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
 import type { StepStream } from '../step/command.ts'
 import type { Product } from './product.ts'
 import { tiledProducts } from './rounded-tiles.ts'
@@ -91,14 +91,11 @@ export function roundedMany(
     if (type === 'fp8') {
       inputs!.add(product)
       made.set(product, fp8Product(device, product, countIndex, capacity, inputs!, scratch.sums))
-    } else if (
-      type !== 'f16' &&
-      (isBlockLayout(type) || tiled === null || capacity > tiled.mostTokens)
-    )
+    } else if (type !== 'f16' && (tiled === null || capacity > tiled.mostTokens))
       made.set(product, copied(device, product, type, scratch.weights))
   }
   const isTiled = ({ type }: Product, tokens: number) =>
-    type !== 'fp8' && type !== 'f16' && !isBlockLayout(type) && (tiled?.serves(tokens) ?? false)
+    type !== 'fp8' && type !== 'f16' && (tiled?.serves(tokens) ?? false)
   const others = (tokens: number) => [...made].filter(([product]) => !isTiled(product, tokens))
   return {
     prepare(gemm, tokens, n) {

@@ -3,13 +3,13 @@
  * a type, in tiles and shares of the columns that suit the number of tokens. Needs capability 9.0 itself, not a later one.
  */
 import { assert } from '../../../errors.ts'
-import type { QuantisedType } from '../../weight-types.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { bucketOf } from '../gemm/gemm.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
 import {
-  isBlockLayout,
-  PART_BYTES,
+  HIGH_BYTES,
+  type IntegerLayout,
+  LANES_BYTES,
   PART_INPUTS,
   QUANT_CODES,
   rowBytesOf,
@@ -33,11 +33,16 @@ const SIZES = [
   { size: 128, blockTime: 9_000 },
   { size: 256, blockTime: 14_000 },
 ] as const
-/** Nanoseconds of 64 inputs, for each of SIZES, as measured on an H200. */
-const INPUT_TIMES: Readonly<Record<QuantisedType, readonly [number, number, number]>> = {
+/** Nanoseconds of 64 inputs, for each of SIZES, as measured on an H200; of GGUF's blocks those of q4. */
+const Q4_TIMES = [250, 325, 565] as const
+const INPUT_TIMES: Readonly<Record<IntegerLayout, readonly [number, number, number]>> = {
   i8: [310, 365, 570],
-  q4: [250, 325, 565],
+  q4: Q4_TIMES,
   nf4: [340, 420, 570],
+  q4Minimum: Q4_TIMES,
+  q5Minimum: Q4_TIMES,
+  q5: Q4_TIMES,
+  q6: Q4_TIMES,
 }
 /** More stages of the ring bring nothing. */
 const MAX_STAGES = 10
@@ -60,7 +65,7 @@ type Shape = Pick<Product, 'rows' | 'columns'>
 /** How products of these shapes are cut for so many tokens. `atOnce`: clusters of so many blocks that run at once. */
 export function cutOf(
   atOnce: (cluster: number) => number,
-  type: QuantisedType,
+  type: IntegerLayout,
   jobs: readonly Shape[],
   tokens: number,
 ): Cut {
@@ -84,10 +89,11 @@ function pairsOf(jobs: readonly Shape[]): number {
 }
 
 /** Stages of the ring, as many as there is room for, and bytes of `Shared` of linear-tiles.cu. */
-function ringOf(device: CudaDevice, type: QuantisedType, tokens: number) {
-  const stageBytes = 2 * tokens * PART_INPUTS[type] + BLOCK_ROWS * PART_BYTES + BARRIER_BYTES
+function ringOf(device: CudaDevice, type: IntegerLayout, tokens: number) {
+  const stageBytes =
+    2 * tokens * PART_INPUTS[type] + BLOCK_ROWS * (LANES_BYTES + HIGH_BYTES[type]) + BARRIER_BYTES
   // Scales are copied in 16 bytes of a row, those of some parts.
-  const parts = type === 'q4' ? 2 : 4
+  const parts = 16 / rowBytesOf(type, PART_INPUTS[type]).scales
   const bytesOf = (stages: number) =>
     stages * stageBytes + (Math.ceil((stages - 1) / parts) + 1) * 16 * BLOCK_ROWS
   let stages = MAX_STAGES
@@ -154,30 +160,30 @@ export function tiledProducts(
 
 /** Products of one type: a launch. */
 interface Group {
-  readonly type: QuantisedType
+  readonly type: IntegerLayout
   readonly jobs: readonly Product[]
   /** `TileMaps` of linear-tiles.cu for each of SIZES, made once: their native memory goes with the device. */
   readonly maps: Map<number, Uint8Array>
 }
 
 function groupsOf(products: readonly Product[]): Group[] {
-  const groups = new Map<QuantisedType, Product[]>()
+  const groups = new Map<IntegerLayout, Product[]>()
   for (const product of products) {
     const { type } = product
-    if (type === 'f16' || type === 'fp8' || isBlockLayout(type)) continue
+    if (type === 'f16' || type === 'fp8') continue
     groups.set(type, [...(groups.get(type) ?? []), product])
   }
   return [...groups].map(([type, jobs]) => ({ type, jobs, maps: new Map() }))
 }
 
-function kernelOf(device: CudaDevice, type: QuantisedType, size: number) {
+function kernelOf(device: CudaDevice, type: IntegerLayout, size: number) {
   const { stages, sharedBytes } = ringOf(device, type, size)
   const defines = { QUANT: QUANT_CODES[type], TOKENS: size, STAGES: stages }
   return { kernel: device.kernel('linear-tiles', 'linear_tiles', defines), sharedBytes }
 }
 
 /** A block has a multiprocessor for itself, whatever its size and type: one answer for all. */
-function clustersAtOnce(device: CudaDevice, type: QuantisedType, cluster: number): number {
+function clustersAtOnce(device: CudaDevice, type: IntegerLayout, cluster: number): number {
   const { kernel, sharedBytes } = kernelOf(device, type, SIZES[0].size)
   return device.clustersAtOnce(kernel, THREADS, sharedBytes, cluster)
 }
@@ -246,23 +252,28 @@ function structOf(
 /** `TileMaps` of linear-tiles.cu. */
 function mapsOf(
   device: CudaDevice,
-  type: QuantisedType,
+  type: IntegerLayout,
   jobs: readonly Product[],
   capacity: number,
   size: number,
 ): Uint8Array {
-  const maps = new Uint8Array(2 * MAX_JOBS * TENSOR_MAP_BYTES)
+  const high = HIGH_BYTES[type]
+  const maps = new Uint8Array((high > 0 ? 3 : 2) * MAX_JOBS * TENSOR_MAP_BYTES)
   for (const [j, { x, weight, rows, columns }] of jobs.entries()) {
     const inputs = tensorMapOf(device, {
       ...{ type: 'f16', address: x, rows: capacity, columns },
       ...{ boxRows: size / 2, boxColumns: BOX_INPUTS, swizzle: 'rowsOf128' },
     })
-    const values = tensorMapOf(device, {
-      ...{ type: 'u8', address: weight, rows, columns: rowBytesOf(type, columns).values },
-      ...{ boxRows: BLOCK_ROWS, boxColumns: PART_BYTES, swizzle: 'rowsOf64' },
-    })
+    const bytes = {
+      ...{ type: 'u8' as const, address: weight, rows },
+      ...{ columns: rowBytesOf(type, columns).values, boxRows: BLOCK_ROWS },
+    }
+    const values = { ...bytes, boxColumns: LANES_BYTES, swizzle: 'rowsOf64' } as const
     maps.set(inputs, j * TENSOR_MAP_BYTES)
-    maps.set(values, (MAX_JOBS + j) * TENSOR_MAP_BYTES)
+    maps.set(tensorMapOf(device, values), (MAX_JOBS + j) * TENSOR_MAP_BYTES)
+    if (high === 0) continue
+    const above = { ...bytes, boxColumns: high, swizzle: 'none' } as const
+    maps.set(tensorMapOf(device, above), (2 * MAX_JOBS + j) * TENSOR_MAP_BYTES)
   }
   return maps
 }

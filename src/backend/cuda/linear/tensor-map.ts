@@ -7,7 +7,7 @@ const ALIGNMENT = 64n
 /** CUtensorMapDataType and bytes of an element. */
 const TYPES = { u8: [0, 1], f16: [6, 2] } as const
 /** CUtensorMapSwizzle: 16 bytes of a row change places with others, so that those of eight rows lie in different banks. */
-const SWIZZLES = { rowsOf64: 2, rowsOf128: 3 } as const
+const SWIZZLES = { none: 0, rowsOf64: 2, rowsOf128: 3 } as const
 /** What of the other enumerations of cuTensorMapEncodeTiled is wanted. */
 const [NO_INTERLEAVE, PROMOTE_256B, ZEROS_BEYOND] = [0, 3, 0] as const
 

@@ -2,9 +2,8 @@
  * How few-rows.cu is compiled and launched for a model: which way it reads the weights, what it has in shared memory, or
  * that it cannot be.
  */
-import type { RoundedType } from '../../weight-types.ts'
 import type { CudaDevice } from '../device/device.ts'
-import { PART_INPUTS, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
+import { type Layout, PART_INPUTS, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
 import { IN_NAMES, type InName, LOW_NAMES, type Rwkv7Layer } from './layer-pattern.ts'
 
 /** How a block reads the weights: each warp its columns of them (few-rows-warps.cuh), or one warp all (few-rows-feed.cuh). */
@@ -155,17 +154,17 @@ function readingByFeed(
   }
 }
 
-/** The ways to have a ring for the block, best first. */
+/** The ways to have a ring for the block, best first. Two rows by a ring of two spill up to 480 bytes of registers (sm_120). */
 function readingsByFeed(shape: Shape): Reading[] {
   const units = shape.channels / UNIT_COLUMNS
   const canSplit = units % (2 * Math.min(WARPS, units)) === 0
-  return [3, 2].flatMap((least) =>
+  return (shape.tokens > 1 ? [3] : [3, 2]).flatMap((least) =>
     (canSplit ? [1, 2] : [1]).map((split) => readingByFeed(shape, split, least)),
   )
 }
 
 /** A stage of rows of fewer bits. */
-function roundedStage(type: RoundedType, channels: number, split: number) {
+function roundedStage(type: Layout, channels: number, split: number) {
   const { values, scales } = rowBytesOf(type, channels)
   const four = 4 * (values + scales)
   const ROUNDED_ROWS = 4 * Math.ceil(stageBytesFor(channels, split) / four)
@@ -176,7 +175,7 @@ function roundedStage(type: RoundedType, channels: number, split: number) {
 }
 
 /** Whether rows of fewer bits can be shared by warps, 128 bytes each, and copied with their scales, 16 bytes at a time. */
-function canRound(type: RoundedType, channels: number, keys: number): boolean {
+function canRound(type: Layout, channels: number, keys: number): boolean {
   const pair = 2 * PART_INPUTS[type]
   return (
     channels % pair === 0 && keys % channels === 0 && rowBytesOf(type, channels).scales % 16 === 0

@@ -4,9 +4,7 @@
  * f16. Knows no kernel.
  */
 import type { LinearJob, Ops, Tensor, Wkv7Operands, Wkv7Weights } from '../../backend.ts'
-import type { RoundedType } from '../../weight-types.ts'
 import { CudaMatrix, CudaTensor } from '../resources.ts'
-import { isBlockLayout } from '../rounded-matrix.ts'
 import { CudaStatePool } from '../states.ts'
 
 /** An op as it was recorded. */
@@ -43,7 +41,7 @@ export interface Rwkv7Layer {
   readonly operands: Wkv7Operands
   readonly weights: Wkv7Weights
   /** Of r, k, v, output, key and value. */
-  readonly type: 'f16' | RoundedType
+  readonly type: CudaMatrix['layout']
   readonly output: CudaMatrix
   readonly keyMix: Tensor
   readonly key: CudaMatrix
@@ -80,7 +78,7 @@ export function matchLayer(recorded: readonly Recorded[]): Rwkv7Layer | null {
   const inputs = (['r', 'k', 'v'] as const).map((name) => chains.inner.get(name)!.weight)
   const { layout: type } = outputs.weight
   const isAlike = [...inputs, keys.weight, values.weight].every(({ layout }) => layout === type)
-  if (!isAlike || isBlockLayout(type)) return null
+  if (!isAlike) return null
   if (!(states instanceof CudaStatePool) || keyInputs.length !== 1) return null
   return {
     ...{ x, out, states, index, operands, weights, type, ...chains },

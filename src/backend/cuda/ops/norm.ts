@@ -2,13 +2,17 @@
 import { assert } from '../../../errors.ts'
 import type { Norm, StatePool, Table, Tensor } from '../../backend.ts'
 import type { Capacity } from '../../batch.ts'
+import { isPacked } from '../../weight-types.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { f32, i64, type KernelArg } from '../kernel/args.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
+import { blockCode } from '../rounded-matrix.ts'
 import { SOURCE_CODES } from '../source-rows.ts'
 import type { Command, StepShape } from '../step/command.ts'
 import { normOf, statesOf, tableOf, tensorOf } from '../step/operands.ts'
 
+/** TABLE_TYPE of embed.cu for GGUF's blocks. */
+const PACKED_TABLE = 3
 /** MAX_MIXES of shift-mix.cu */
 const MAX_MIXES = 6
 /**
@@ -44,10 +48,11 @@ export function embed(
 ): Command {
   const source = tableOf(table)
   const defines = rowDefines(source.columns)
-  const kernel = device.kernel('embed', 'embed', {
-    ...defines,
-    TABLE_TYPE: SOURCE_CODES[source.dtype],
-  })
+  const { type } = source
+  const tableDefines = isPacked(type)
+    ? { TABLE_TYPE: PACKED_TABLE, BLOCK: blockCode(type) }
+    : { TABLE_TYPE: SOURCE_CODES[type] }
+  const kernel = device.kernel('embed', 'embed', { ...defines, ...tableDefines })
   const out = tensorOf(x, 'f32', capacity.tokens * source.columns)
   const site = {}
   return {
