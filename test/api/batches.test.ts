@@ -237,13 +237,36 @@ test('others come first: nothing is run while requests wait', async () => {
   expect((await ended(client, batch.id)).request_counts?.completed).toBe(3)
 })
 
+test('a turn of a session that is asked for again says so', async () => {
+  let isFirst = true
+  const script: Script = (request) => {
+    if (!isFirst || request.session?.id !== 's1') return answer(request, 'yes')
+    isFirst = false
+    throw new SkeinError('model_not_loaded', 'it ended when it had written its turn')
+  }
+  const { client, engine } = await started(temporaryFolder(), script)
+  const batch = await begin(
+    client,
+    requestsOf(2, (i) => ({ ...chat(i), session_id: `s${i}` })),
+  )
+  expect((await ended(client, batch.id)).request_counts?.completed).toBe(2)
+  const asked = engine.requests.map(({ session }) => [session!.id, session!.origin])
+  expect(asked.sort()).toEqual([
+    ['s0', `batch_req_${batch.id}_0`],
+    ['s1', `batch_req_${batch.id}_1`],
+    ['s1', `batch_req_${batch.id}_1`],
+  ])
+})
+
 test('a batch that is out of time: its lines say so', async () => {
   const store = new FolderBatchStore(temporaryFolder())
   let now = 1000
   const rows: RowRunner = {
     hasRoom: () => true,
-    run: (_endpoint, _body, _tenant, signal) =>
-      new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason))),
+    run: (_, signal) =>
+      new Promise((_resolve, reject) =>
+        signal.addEventListener('abort', () => reject(signal.reason)),
+      ),
   }
   const bounds = { lines: 10, lineBytes: 1000 }
   const onError = vi.fn()
@@ -285,9 +308,9 @@ test('a server whose lease is another’s stops, and has ended nothing', async (
   let running: AbortSignal | undefined
   const rows: RowRunner = {
     hasRoom: () => true,
-    run: (_endpoint, _body, _tenant, signal) => {
+    run: (_, signal) => {
       running = signal
-      return new Promise((_, reject) =>
+      return new Promise((_resolve, reject) =>
         signal.addEventListener('abort', () => reject(signal.reason)),
       )
     },

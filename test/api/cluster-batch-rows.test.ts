@@ -58,7 +58,10 @@ async function startRows(...replies: Reply[]) {
   const rows = new ClusterRows({ nodes: nodesOf(() => list.members), models, seal })
   closing.push(() => rows.close())
   const run = (body: object) =>
-    rows.run('/v1/chat/completions', body, 'a', new AbortController().signal)
+    rows.run(
+      { endpoint: '/v1/chat/completions', body, tenant: 'a', id: 'row 1' },
+      new AbortController().signal,
+    )
   return { rows, run, asked, list }
 }
 
@@ -71,7 +74,7 @@ describe('rows of a batch in a cluster', () => {
     const [first, second] = asked.map(({ caller }) => caller.principal!)
     expect(first).toMatchObject({ tenant: 'a', role: 'user', limits: { priority: -100 } })
     expect(second!.limits).toMatchObject({ priority: 5, requestsPerMinute: null })
-    expect(asked[0]!.caller.mayTake).toBe(true)
+    expect(asked[0]!.caller).toMatchObject({ mayTake: true, origin: 'row 1' })
   })
 
   test('have no room while the slots that are spared are all that is free, or no node is there', async () => {

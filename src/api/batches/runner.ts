@@ -26,11 +26,20 @@ export interface RowOutcome {
   readonly warnings: string | null
 }
 
+/** A request of a batch. */
+export interface AskedRow {
+  readonly endpoint: string
+  readonly body: object
+  readonly tenant: string
+  /** The same for every try. */
+  readonly id: string
+}
+
 export interface RowRunner {
   /** The model has room for one more beside those that others ask for. `running`: rows of batches. */
   hasRoom(body: object, running: number): boolean
   /** Throws what another try may mend, or for the signal; any other failure is an outcome. */
-  run(endpoint: string, body: object, tenant: string, signal: AbortSignal): Promise<RowOutcome>
+  run(row: AskedRow, signal: AbortSignal): Promise<RowOutcome>
 }
 
 interface BatchRunnerOptions {
@@ -240,9 +249,11 @@ export class BatchRunner {
     signal: AbortSignal,
   ): Promise<void> {
     const { rows } = this.#options
+    const { endpoint } = data
+    const row = { endpoint, body, tenant, id: idOf(id, line) }
     for (;;) {
       try {
-        const outcome = await rows.run(data.endpoint, body, tenant, signal)
+        const outcome = await rows.run(row, signal)
         if (signal.aborted) return
         const { status, requestId, warnings } = outcome
         const response = { status_code: status, request_id: requestId, body: outcome.body }
@@ -349,5 +360,9 @@ function isPassing(thrown: unknown): boolean {
 }
 
 function lineOf(batch: string, line: number, customId: string, what: object): string {
-  return JSON.stringify({ id: `batch_req_${batch}_${line}`, custom_id: customId, ...what })
+  return JSON.stringify({ id: idOf(batch, line), custom_id: customId, ...what })
+}
+
+function idOf(batch: string, line: number): string {
+  return `batch_req_${batch}_${line}`
 }

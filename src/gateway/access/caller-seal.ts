@@ -11,6 +11,8 @@ export interface SealedCaller {
   readonly principal: Principal | null
   /** The session of the request may be taken from the node that has it. */
   readonly mayTake: boolean
+  /** Names a request that may be asked again. */
+  readonly origin?: string | undefined
 }
 
 export class CallerSeal {
@@ -21,15 +23,19 @@ export class CallerSeal {
     this.#seal = new MemberSeal(secret, now)
   }
 
-  seal({ principal, mayTake }: SealedCaller): string {
-    return this.#seal.seal({ mayTake, principal })
+  seal({ principal, mayTake, origin }: SealedCaller): string {
+    return this.#seal.seal({ mayTake, principal, origin })
   }
 
   /** Throws unauthorized. Claims of a newer release that are not known here are left out. */
   open(header: string): SealedCaller {
-    const { mayTake, principal } = this.#seal.open(header)
-    // A member has made it.
-    return { principal: principalOf(principal as Principal | null), mayTake: mayTake === true }
+    const { mayTake, principal, origin } = this.#seal.open(header)
+    return {
+      // A member has made it.
+      principal: principalOf(principal as Principal | null),
+      mayTake: mayTake === true,
+      origin: typeof origin === 'string' ? origin : undefined,
+    }
   }
 }
 

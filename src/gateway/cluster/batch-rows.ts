@@ -5,7 +5,7 @@
 import { randomUUID } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import { text } from 'node:stream/consumers'
-import type { RowOutcome, RowRunner } from '../../api/batches/runner.ts'
+import type { AskedRow, RowOutcome, RowRunner } from '../../api/batches/runner.ts'
 import type { ModelRegistry } from '../../api/models.ts'
 import { PRIORITIES } from '../../api/urgency.ts'
 import { CALLER_HEADER } from '../../cluster/member-seal.ts'
@@ -40,17 +40,11 @@ export class ClusterRows implements RowRunner {
     return this.#nodesFor(body).length > 0
   }
 
-  async run(
-    endpoint: string,
-    body: object,
-    tenant: string,
-    signal: AbortSignal,
-  ): Promise<RowOutcome> {
+  async run(row: AskedRow, signal: AbortSignal): Promise<RowOutcome> {
     const requestId = randomUUID().replaceAll('-', '')
-    const row = { endpoint, body, tenant, requestId }
     let outcome: RowOutcome | null = null
-    for (const node of this.#nodesFor(body)) {
-      outcome = outcomeOf(await this.#send(node, row, signal), requestId)
+    for (const node of this.#nodesFor(row.body)) {
+      outcome = outcomeOf(await this.#send(node, { ...row, requestId }, signal), requestId)
       if (outcome.status !== 404) break
     }
     if (outcome === null) throw new SkeinError('queue_full', 'no node has room for it just now')
@@ -63,12 +57,7 @@ export class ClusterRows implements RowRunner {
 
   async #send(
     { id, url }: Asked,
-    row: {
-      readonly endpoint: string
-      readonly body: object
-      readonly tenant: string
-      readonly requestId: string
-    },
+    row: AskedRow & { readonly requestId: string },
     signal: AbortSignal,
   ): Promise<Answer> {
     const { seal, nodes } = this.#options
@@ -86,7 +75,11 @@ export class ClusterRows implements RowRunner {
           headers: {
             'content-type': 'application/json',
             'x-request-id': row.requestId,
-            [CALLER_HEADER]: seal.seal({ principal: principalOf(row), mayTake: true }),
+            [CALLER_HEADER]: seal.seal({
+              principal: principalOf(row),
+              mayTake: true,
+              origin: row.id,
+            }),
           },
           body: Buffer.from(JSON.stringify(row.body)),
         },

@@ -11,6 +11,7 @@ import type { EngineClient } from '../../engine/client.ts'
 import type { SessionRef } from '../../engine/messages.ts'
 import { isErrorCode, SkeinError } from '../../errors.ts'
 import type { CallerSeal } from '../access/caller-seal.ts'
+import { modelsAsking } from '../routing/turn-origin.ts'
 import { Forwarder, NotAnswered, shortBody } from './forward.ts'
 import { CODE_HEADER } from './headers.ts'
 import { type LetGo, takingModels } from './taking.ts'
@@ -40,7 +41,8 @@ export class ClusterNode {
 
   /** A client that came here by itself knows no other node, so this one takes what it asks for. */
   modelsFor({ member }: FastifyRequest, models: ModelRegistry): ModelRegistry {
-    return member === null || member.mayTake ? takingModels(models, this.#letGo) : models
+    const taking = member === null || member.mayTake ? takingModels(models, this.#letGo) : models
+    return member?.origin === undefined ? taking : modelsAsking(taking, member.origin)
   }
 
   mount(app: FastifyInstance): void {

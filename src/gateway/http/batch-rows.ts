@@ -5,7 +5,12 @@
 import { randomUUID } from 'node:crypto'
 import type { FastifyBaseLogger } from 'fastify'
 import { BATCH_ENDPOINTS } from '../../api/batches/dialect.ts'
-import { BatchRunner, type RowOutcome, type RowRunner } from '../../api/batches/runner.ts'
+import {
+  type AskedRow,
+  BatchRunner,
+  type RowOutcome,
+  type RowRunner,
+} from '../../api/batches/runner.ts'
 import type { LiveCalls } from '../../api/live-calls.ts'
 import type { ModelRegistry } from '../../api/models.ts'
 import { openAiDialect } from '../../api/openai/dialect.ts'
@@ -17,6 +22,7 @@ import { assert, SkeinError } from '../../errors.ts'
 import { NO_LIMITS } from '../access/keys.ts'
 import { urgentModels } from '../access/urgency.ts'
 import { type Complaint, describeInvalid } from '../body/body.ts'
+import { modelsAsking } from '../routing/turn-origin.ts'
 import { failureOf, isWorthRetrying, publicError } from './errors.ts'
 import type { Limits } from './limits.ts'
 import { AJV_OPTIONS, sharedValidators } from './validators.ts'
@@ -89,14 +95,11 @@ class Rows implements RowRunner {
     }
   }
 
-  async run(
-    endpoint: string,
-    body: object,
-    tenant: string,
-    signal: AbortSignal,
-  ): Promise<RowOutcome> {
-    const { route, dialect, check } = this.#answering.get(endpoint)!
-    const { models, limits } = this.#options
+  async run(row: AskedRow, signal: AbortSignal): Promise<RowOutcome> {
+    const { body, tenant } = row
+    const { route, dialect, check } = this.#answering.get(row.endpoint)!
+    const { limits } = this.#options
+    const models = modelsAsking(this.#options.models, row.id)
     const id = randomUUID().replaceAll('-', '')
     const warnings: string[] = []
     const outcome = (status: number, body: object) => {
