@@ -34,6 +34,28 @@ const GUIDE = [
     ],
   },
   {
+    text: 'Clients',
+    collapsed: true,
+    items: [
+      page('OpenAI', '/clients/openai'),
+      page('AI SDK', '/clients/ai-sdk'),
+      page('LangChain', '/clients/langchain'),
+      page('Anthropic', '/clients/anthropic'),
+      page('Claude Code', '/clients/claude-code'),
+      page('Codex', '/clients/codex'),
+      page('OpenCode, Aider', '/clients/opencode'),
+      page('Ollama', '/clients/ollama'),
+      page('Open WebUI', '/clients/open-webui'),
+      page('Continue', '/clients/continue'),
+      page('Zed', '/clients/zed'),
+      page('Cline', '/clients/cline'),
+      page('llama.vim, llama.vscode', '/clients/llama-vim'),
+      page('SillyTavern', '/clients/sillytavern'),
+      page('RWKV-Runner, ai00', '/clients/rwkv-runner'),
+      page('MCP servers', '/clients/mcp'),
+    ],
+  },
+  {
     text: 'Run',
     items: [
       page('Deploy', '/deploy'),

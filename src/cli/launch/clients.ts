@@ -1,6 +1,6 @@
 /**
  * How other programs are told of a server: the file or the lines of each. Shapes are those of the programs' own documents;
- * docs/clients.md says what works with each.
+ * docs/clients/ says what works with each.
  */
 
 export interface Connection {

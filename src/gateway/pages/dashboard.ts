@@ -105,9 +105,9 @@ function demoFiles(): [path: string, file: WebFile][] {
     })
 }
 
-/** For the dashboard's page of docs, in English and Chinese. */
+/** For the dashboard's page of docs, in English and Chinese, and a page for each client. */
 function docFiles(): [path: string, file: WebFile][] {
-  return ['', 'zh/'].flatMap((folder) => {
+  return ['', 'zh/', 'clients/'].flatMap((folder) => {
     const place = join(DOCS, folder)
     const names = existsSync(place) ? readdirSync(place).filter((name) => name.endsWith('.md')) : []
     return names.map((name): [string, WebFile] => {

@@ -66,6 +66,10 @@ describeInBrowser('settings and docs in the dashboard', (browser) => {
       await text.locator('.level-1').waitFor()
       expect(await text.getByRole('alert').count()).toBe(0)
     }
+    await page.locator('.doc-pages nav a', { hasText: 'Clients' }).click()
+    await text.getByRole('link', { name: 'LangChain' }).click()
+    await text.getByText('npm install @langchain/openai').waitFor()
+    expect(page.url()).toBe(`${url}/#/docs/clients/langchain`)
     await page.getByRole('button', { name: '中文' }).click()
     await page.locator('.doc-pages nav a').first().click()
     await page.locator('.prose[lang=zh-CN] .level-1').waitFor()

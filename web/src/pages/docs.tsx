@@ -16,13 +16,15 @@ const NAMES = [
 const IN_CHINESE = ['getting-started', 'faq', 'troubleshooting', 'immersive-translate']
 
 export function DocsPage() {
-  const name = route.value.argument ?? NAMES[0]!
+  const { argument, rest } = route.value
+  const [chapter, ...parts] = argument === null ? [NAMES[0]!] : [argument, ...rest]
+  const name = [chapter, ...parts].map(encodeURIComponent).join('/')
   const isChinese = language.value === 'zh' && IN_CHINESE.includes(name)
   const place = useRef<HTMLDivElement>(null)
   const page = useResource(
     async (signal) => {
-      const path = `/docs/${isChinese ? 'zh/' : ''}${encodeURIComponent(name)}.md`
-      return prepared(await (await request(path, { signal })).text())
+      const path = `/docs/${isChinese ? 'zh/' : ''}${name}.md`
+      return prepared(await (await request(path, { signal })).text(), path)
     },
     [name, isChinese],
   )
@@ -33,7 +35,7 @@ export function DocsPage() {
       const own = link?.href.split(`${location.origin}/${hashOf('docs')}/`)[1]
       if (own === undefined) return
       event.preventDefault()
-      goTo('docs', own)
+      goTo('docs', ...own.split('/'))
     }
     place.current?.addEventListener('click', stay)
   }, [])
@@ -48,7 +50,7 @@ export function DocsPage() {
             <a
               key={one}
               href={hashOf('docs', one)}
-              aria-current={one === name ? 'page' : undefined}
+              aria-current={one === chapter ? 'page' : undefined}
             >
               {titleOf(one)}
             </a>
@@ -71,11 +73,14 @@ function titleOf(name: string): string {
 }
 
 /** Without pictures, which are of this dashboard; with whole addresses, since an answer's links may lead nowhere else. */
-function prepared(text: string): string {
+function prepared(text: string, path: string): string {
   return text
     .replace(/<img [^>]*>|!\[[^\]]*\]\([^)]*\)/g, '')
-    .replace(
-      /\]\((?:\.\.\/)?([\w-]+)\.md(?:#[^)]*)?\)/g,
-      (_, name: string) => `](${location.origin}/${hashOf('docs', name)})`,
-    )
+    .replace(/\]\(([\w./-]+\.md)(?:#[^)]*)?\)/g, (link, to: string) => {
+      const { pathname } = new URL(to, `${location.origin}${path}`)
+      const [, name] = /^\/docs\/(?:zh\/)?((?:clients\/)?[\w-]+)\.md$/.exec(pathname) ?? []
+      return name === undefined
+        ? link
+        : `](${location.origin}/${hashOf('docs', ...name.split('/'))})`
+    })
 }
