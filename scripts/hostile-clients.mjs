@@ -1,7 +1,8 @@
 /**
  * A thousand clients that mean no good, against `skein serve` of the built files: node scripts/hostile-clients.mjs [clients] [seconds].
  * Prints what the gateway takes of memory, how long another user's stream stands still, what /livez takes, and whether SIGTERM
- * is heard. The clients, and what is measured, are processes of their own.
+ * is heard. The clients, and what is measured, are processes of their own. SERVER_CORES=0,1 (Linux) keeps the server on these
+ * cores; `taskset -c 2-5` before the command keeps the others off them.
  */
 import { fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -31,7 +32,10 @@ async function main() {
     '--api-key',
     Object.values(KEYS).join(','),
   ]
-  const server = spawn(process.execPath, [MAIN, ...args], {
+  const cores = process.env.SERVER_CORES
+  const pinned = cores === undefined ? [] : ['taskset', '-c', cores]
+  const [command, ...rest] = [...pinned, process.execPath, MAIN, ...args]
+  const server = spawn(command, rest, {
     stdio: ['ignore', 'pipe', 'pipe'],
     env: { ...process.env, XDG_DATA_HOME },
   })

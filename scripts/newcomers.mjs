@@ -1,7 +1,8 @@
 /**
  * What newcomers notice of another key's floods, with and without answers that give their slots up for a while:
  * node scripts/newcomers.mjs [seconds] runs the built files with the demo model. Every newcomer has a key of its own that the
- * server has not seen, so no slot is kept for it. Prints one table; compare within it.
+ * server has not seen, so no slot is kept for it. Prints one table; compare within it. SERVER_CORES=0,1 (Linux) keeps the
+ * server on these cores.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -50,7 +51,11 @@ console.table(table)
 async function measure({ clients, body }, preemptMb) {
   const keys = [BOB, CAROL, ...NEWCOMERS].join(',')
   const flags = ['--port', '0', '--no-store', '--api-key', keys, '--preempt-mb', `${preemptMb}`]
-  const server = spawn(process.execPath, [MAIN, 'serve', ...flags, '--slots', '64'], {
+  const cores = process.env.SERVER_CORES
+  const pinned = cores === undefined ? [] : ['taskset', '-c', cores]
+  const serve = [process.execPath, MAIN, 'serve', ...flags, '--slots', '64']
+  const [command, ...rest] = [...pinned, ...serve]
+  const server = spawn(command, rest, {
     stdio: ['ignore', 'pipe', 'ignore'],
   })
   const url = await urlOf(server)

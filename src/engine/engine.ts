@@ -76,8 +76,8 @@ export class Engine {
     const wake = () => this.onWake()
     this.#states =
       states === null ? null : new States(runner, slots, this.#transfers, tokenBytes, states, wake)
-    const targetMs = itlTargetMs ?? itlTargetOf(runner)
-    const prefill = new PrefillBudget({ prefillChunk, itlTargetMs: targetMs }, runner.maxTokens)
+    const pace = { prefillChunk, itlTargetMs }
+    const prefill = new PrefillBudget(pace, itlTargetOf(runner), runner.maxTokens)
     this.#speculation = new Speculation(runner, given.proposer)
     this.#scheduler = new Scheduler(
       runner,

@@ -81,6 +81,27 @@ test.each([true, false])(
   },
 )
 
+test.each([true, false])(
+  'a client that left while its body was being read is not answered (stream: %s)',
+  async (stream) => {
+    const { app, engine } = serve(endless)
+    open.push(app)
+    let client: http.ClientRequest | null = null
+    // As long as a thread takes for a large body.
+    app.addHook('preValidation', async (_, reply) => {
+      client!.destroy()
+      await until(() => reply.raw.destroyed)
+    })
+    await app.listen({ host: '127.0.0.1', port: 0 })
+    // Listening on TCP, the address is an object.
+    const { port } = app.server.address() as AddressInfo
+    client = send(port, CHAT, { ...HELLO, stream, max_tokens: 60_000 })
+    await until(() => client!.destroyed)
+    await delay(200)
+    expect(engine.requests.length).toBe(engine.cancelled.length)
+  },
+)
+
 test('the tokens of an answer are counted as they come, also of one that is cut off', async () => {
   const { app, engine, port } = await listen(async function* (request, signal) {
     yield { type: 'prompt', id: request.id, logprobs: null }

@@ -2,7 +2,7 @@
  * The store is killed at random moments: it always opens again, every session is as it was at its last acknowledged
  * version or the one being written, never between, and nothing stays behind.
  *
- * SKEIN_CRASHES sets how often; 20 by default.
+ * SKEIN_CRASHES sets how often; 20 by default. SKEIN_SEED is the first of the moments, so that processes can share the work.
  */
 import { spawn } from 'node:child_process'
 import { readdirSync } from 'node:fs'
@@ -14,6 +14,7 @@ import { openDatabase } from '../../src/state/store/sqlite.ts'
 import { IDENTITY, newFolder } from '../helpers/direct-store.ts'
 
 const NUM_CRASHES = Number(process.env.SKEIN_CRASHES ?? 20)
+const FIRST = Number(process.env.SKEIN_SEED ?? 0)
 const CHILD = join(import.meta.dirname, '../helpers/store-child.mjs')
 
 /** Runs the writer and kills it after so many acknowledgements and a moment; returns what it acknowledged. */
@@ -69,7 +70,12 @@ test.each([
     const folder = newFolder()
     let before = new Map<string, number>()
     for (let crash = 0; crash < NUM_CRASHES / 2; crash++) {
-      const acknowledged = await writeAndDie(folder, maxInlineBytes, crash, (crash * 13) % 17)
+      const acknowledged = await writeAndDie(
+        folder,
+        maxInlineBytes,
+        FIRST + crash,
+        ((FIRST + crash) * 13) % 17,
+      )
       const after = inspect(folder)
       for (const [id, version] of before)
         acknowledged.set(id, Math.max(version, acknowledged.get(id) ?? 0))

@@ -3,7 +3,8 @@
  * that shows up in another, a state that is not that of its tokens, a lost or a doubled turn: each would change an
  * answer, since the scripted model's next token depends on every token its slot has consumed.
  *
- * SKEIN_CANARIES sets the number of turns; 300 by default, 1 000 with SKEIN_SLOW=1; 10 000 takes a minute or two.
+ * SKEIN_CANARIES sets the number of turns; 300 by default, 1 000 with SKEIN_SLOW=1; 10 000 takes a minute or two. SKEIN_SEED
+ * sets what happens in them, so that processes beside one another try different things.
  */
 import { expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
@@ -17,6 +18,7 @@ import { call, IDENTITY, settle, setUp, toldOf, turnOf, withSteps } from './sess
 const LAYERS = 4
 
 const NUM_TURNS = Number(process.env.SKEIN_CANARIES ?? trials(300, 1000))
+const SEED = Number(process.env.SKEIN_SEED ?? 4)
 
 /** A conversation as a client knows it. */
 interface Talk {
@@ -46,7 +48,7 @@ const TITLE = `${NUM_TURNS} turns of canaries: joined, cancelled, evicted, forke
 test.each(LOOPS)(
   `${TITLE}; %s`,
   async (loop) => {
-    const pick = random(4)
+    const pick = random(SEED)
     const folder = newFolder()
     const identity = { ...IDENTITY, layers: LAYERS }
     const start = () => {

@@ -5,7 +5,7 @@ import { deserialize, serialize } from 'node:v8'
 import { describe, expect, test } from 'vitest'
 import { channelToChild } from '../../src/engine/client/process-channel.ts'
 import { packStep, unpackStep } from '../../src/engine/client/step-columns.ts'
-import type { EngineEvent } from '../../src/engine/messages.ts'
+import type { EngineEvent, TokenText } from '../../src/engine/messages.ts'
 import type { EngineStats } from '../../src/engine/stats.ts'
 import { promptOf, requestOf, SAMPLING } from './kit.ts'
 
@@ -30,6 +30,31 @@ test('a large step crosses as columns, and comes out as it was', () => {
   const small = { ...step, events: events.slice(0, 3) }
   expect(packStep(small)).toBe(small)
   expect(unpackStep(small)).toBe(small)
+})
+
+test('log-probabilities cross as bytes, and come out as they went in', () => {
+  const bytesOf = (id: number) => Uint8Array.from({ length: id % 5 }, (_, i) => id + i)
+  const tokenOf = (i: number, k: number): TokenText => {
+    const top = Array.from({ length: k }, (_, j) => ({
+      token: i * 70_001 + j,
+      logprob: -j / 3 - i,
+    }))
+    const topBytes = top.map(({ token }) => bytesOf(token))
+    return { token: i, logprob: -0.1 * i, top, bytes: bytesOf(i), topBytes }
+  }
+  const many = Array.from({ length: 2000 }, (_, i) => (i === 0 ? null : tokenOf(i, 20)))
+  const text = { type: 'text', index: 0, text: 'a', tokens: [1, 2] } as const
+  const events: EngineEvent[] = [
+    { type: 'prompt', id: 'echoed', seed: 7n, logprobs: many },
+    { type: 'prompt', id: 'plain', logprobs: null },
+    { ...text, id: 'scored', logprobs: [tokenOf(1, 0), tokenOf(2, 3)] },
+    { ...text, id: 'scored too', logprobs: [] },
+    { type: 'finish', id: 'plain', index: 0, reason: 'stop', matched: null, completionTokens: 1 },
+  ]
+  const step = { type: 'step', events, stats: { waiting: 1 } as EngineStats } as const
+  const packed = serialize(packStep(step))
+  expect(unpackStep(deserialize(packed))).toEqual(step)
+  expect(packed.length).toBeLessThan(serialize(step).length / 2)
 })
 
 describe('process channel', () => {

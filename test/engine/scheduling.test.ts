@@ -95,7 +95,7 @@ describe('fairness', () => {
       for (let i = 0; i < steps; i++) engine.step()
       return runner.log.at(-1)!.tokens
     }
-    expect(sizeAfter(1)).toBe(257)
+    expect(sizeAfter(1)).toBe(33)
     expect(sizeAfter(8) * each).toBeCloseTo(4, 0)
     each = 0.01
     expect(sizeAfter(12) * each).toBeCloseTo(4, 0)

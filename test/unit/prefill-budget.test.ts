@@ -17,8 +17,14 @@ function settle(
   })
 }
 
+const DEVICE = itlTargetOf({ maxFlights: 2 })
+const HOST = itlTargetOf({ maxFlights: 1 })
+
 const byTarget = (itlTargetMs: number, most = 4096) =>
-  new PrefillBudget({ prefillChunk: null, itlTargetMs }, most)
+  new PrefillBudget({ prefillChunk: null, itlTargetMs }, DEVICE, most)
+
+const unasked = (suits: typeof HOST) =>
+  new PrefillBudget({ prefillChunk: null, itlTargetMs: null }, suits, 512)
 
 test('steps come to last as long as the target, from below and from above', () => {
   const gpu = { step: 4, answer: 0.025, prompt: 0.022 }
@@ -64,11 +70,52 @@ test('it never asks for more than a step holds', () => {
 })
 
 test('a number that was asked for is kept, whatever steps take', () => {
-  const budget = new PrefillBudget({ prefillChunk: 17, itlTargetMs: 1 }, 4096)
+  const budget = new PrefillBudget({ prefillChunk: 17, itlTargetMs: 1 }, DEVICE, 4096)
   settle(budget, { step: 100, answer: 1, prompt: 1 }, 500)
   expect(budget.tokensBeside(500)).toBe(17)
 })
 
-test('devices with steps on their way are held to less', () => {
-  expect(itlTargetOf({ maxFlights: 2 })).toBeLessThan(itlTargetOf({ maxFlights: 1 }))
+test('on a CPU answers wait twice as long as alone, at most', () => {
+  // A model of 0.1B on two cores: answers alone take 15 ms.
+  const cost = { step: 14, answer: 1, prompt: 1 }
+  const budget = unasked(HOST)
+  for (let i = 0; i < 3; i++) budget.learn(cost.step + cost.answer, 1, 0)
+  const steps = settle(budget, cost, 1)
+  expect(Math.max(...steps.slice(4))).toBeLessThan(1.1 * 30)
+  expect(steps.at(-1)).toBeGreaterThan(0.9 * 30)
+})
+
+test('on a CPU very short steps are as long as nobody notices, and very long ones take a few tokens', () => {
+  const fast = unasked(HOST)
+  for (let i = 0; i < 3; i++) fast.learn(0.5, 1, 0)
+  expect(settle(fast, { step: 0.4, answer: 0.1, prompt: 0.13 }, 1).at(-1)).toBeCloseTo(8, 0)
+  const slow = unasked(HOST)
+  for (let i = 0; i < 3; i++) slow.learn(400, 1, 0)
+  const steps = settle(slow, { step: 380, answer: 20, prompt: 20 }, 1)
+  expect(slow.tokensBeside(1)).toBe(8)
+  expect(steps[0]).toBeLessThan(1100)
+})
+
+test('one long step of answers alone does not let prompts take longer', () => {
+  const cost = { step: 14, answer: 1, prompt: 1 }
+  const budget = unasked(HOST)
+  for (const ms of [15, 15, 400]) budget.learn(ms, 1, 0)
+  expect(settle(budget, cost, 1).at(-1)).toBeLessThan(1.1 * 30)
+})
+
+test('what answers alone take is looked at again while prompts never end', () => {
+  const cost = { step: 14, answer: 1, prompt: 1 }
+  const budget = unasked(HOST)
+  // The first steps of a server, which meets its kernels.
+  for (const ms of [280, 200]) budget.learn(ms, 1, 0)
+  const steps = settle(budget, cost, 1, Number.POSITIVE_INFINITY, 100)
+  expect(steps[30]).toBeGreaterThan(100)
+  expect(Math.max(...steps.slice(50))).toBeLessThan(1.1 * 30)
+  expect(steps.filter((ms) => ms === 15).length).toBeLessThan(5)
+})
+
+test('devices with steps on their way are held to a target of their own', () => {
+  const budget = unasked(DEVICE)
+  for (let i = 0; i < 3; i++) budget.learn(100, 32, 0)
+  expect(settle(budget, { step: 4, answer: 0.025, prompt: 0.1 }, 32).at(-1)).toBeCloseTo(25, 0)
 })

@@ -4,8 +4,8 @@
  * What comes out is what went in, merged; a chunk at a time where it was packed. It bounds nothing: whoever holds it
  * looks at `bytes`.
  */
-import type { TokenLogprob } from '../../model/runner.ts'
 import type { EngineEvent, TokenText } from '../messages.ts'
+import { NUMBER_BYTES, sizeOfToken, TokenReader, writeNumber, writeToken } from './token-bytes.ts'
 
 type TextEvent = EngineEvent & { readonly type: 'text' }
 
@@ -14,10 +14,6 @@ const CHUNK_BYTES = 4096
 const FIRST_CHUNK_BYTES = 256
 /** Bytes of memory that a chunk, or an unpacked event, takes beside its content. */
 const OVERHEAD_BYTES = 200
-/** At most, of an id or a length. */
-const NUMBER_BYTES = 5
-/** Bytes for a token's id, log-probability and text length. */
-const ENTRY_BYTES = 2 * NUMBER_BYTES + 8
 
 interface Chunk {
   readonly content: Buffer
@@ -91,7 +87,7 @@ export class PackedTexts {
   }
 
   #read(content: Buffer): TextEvent {
-    const reader = new Reader(content)
+    const reader = new TokenReader(content)
     const texts: string[] = []
     const tokens: number[] = []
     const logprobs: TokenText[] = []
@@ -101,9 +97,9 @@ export class PackedTexts {
         reader.number(),
         reader.number(),
       ]
-      texts.push(reader.bytes(textBytes).toString())
+      texts.push(reader.text(textBytes))
       for (let i = 0; i < numTokens; i++) tokens.push(reader.number())
-      for (let i = 0; i < numLogprobs; i++) logprobs.push(reader.tokenText())
+      for (let i = 0; i < numLogprobs; i++) logprobs.push(reader.token()!)
     }
     return {
       type: 'text',
@@ -124,10 +120,7 @@ function joined(one: TextEvent, next: TextEvent): TextEvent {
 /** At most. */
 function sizeOf({ text, tokens, logprobs }: TextEvent): number {
   let size = 3 * NUMBER_BYTES + Buffer.byteLength(text) + NUMBER_BYTES * tokens.length
-  for (const { bytes, topBytes } of logprobs ?? []) {
-    size += NUMBER_BYTES + ENTRY_BYTES + bytes.length
-    for (const alternative of topBytes) size += ENTRY_BYTES + alternative.length
-  }
+  for (const entry of logprobs ?? []) size += sizeOfToken(entry)
   return size
 }
 
@@ -138,72 +131,6 @@ function write({ text, tokens, logprobs }: TextEvent, to: Buffer, start: number)
   at = writeNumber(to, at, logprobs?.length ?? 0)
   at += to.write(text, at)
   for (const token of tokens) at = writeNumber(to, at, token)
-  for (const entry of logprobs ?? []) {
-    at = writeEntry(to, at, entry, entry.bytes)
-    at = writeNumber(to, at, entry.top.length)
-    for (const [i, top] of entry.top.entries()) at = writeEntry(to, at, top, entry.topBytes[i]!)
-  }
+  for (const entry of logprobs ?? []) at = writeToken(to, at, entry)
   return at
-}
-
-function writeEntry(
-  to: Buffer,
-  start: number,
-  { token, logprob }: Pick<TokenLogprob, 'token' | 'logprob'>,
-  bytes: Uint8Array,
-): number {
-  let at = writeNumber(to, start, token)
-  at = to.writeDoubleLE(logprob, at)
-  at = writeNumber(to, at, bytes.length)
-  to.set(bytes, at)
-  return at + bytes.length
-}
-
-/** Seven bits a byte, the least first; the last byte has no eighth bit. */
-function writeNumber(to: Buffer, start: number, value: number): number {
-  let [at, rest] = [start, value]
-  for (; rest >= 0x80; rest >>>= 7) to[at++] = (rest & 0x7f) | 0x80
-  to[at] = rest
-  return at + 1
-}
-
-class Reader {
-  readonly #content: Buffer
-  #at = 0
-
-  constructor(content: Buffer) {
-    this.#content = content
-  }
-
-  get hasMore(): boolean {
-    return this.#at < this.#content.length
-  }
-
-  number(): number {
-    let value = 0
-    for (let shift = 0; ; shift += 7) {
-      const byte = this.#content[this.#at++]!
-      value |= (byte & 0x7f) << shift
-      if (byte < 0x80) return value >>> 0
-    }
-  }
-
-  bytes(length: number): Buffer {
-    this.#at += length
-    return this.#content.subarray(this.#at - length, this.#at)
-  }
-
-  tokenText(): TokenText {
-    const own = this.#entry()
-    const all = Array.from({ length: this.number() }, () => this.#entry())
-    const top = all.map(({ token, logprob }) => ({ token, logprob }))
-    return { ...own, top, topBytes: all.map(({ bytes }) => bytes) }
-  }
-
-  #entry(): { token: number; logprob: number; bytes: Uint8Array } {
-    const token = this.number()
-    const logprob = this.bytes(8).readDoubleLE()
-    // As it came: an array of its own, not a window into what is held.
-    return { token, logprob, bytes: Uint8Array.from(this.bytes(this.number())) }
-  }
 }

@@ -1,14 +1,15 @@
 /**
  * The texts of a step as columns, which is how a large step crosses between processes: written and read in a fifth of
- * the time that as many objects take. What comes out is what went in, with the prompts first, then plain texts, then
- * the rest; so the events of one answer stay in order.
+ * the time that as many objects take; log-probabilities as bytes. What comes out is what went in, with the prompts first,
+ * then plain texts, then the rest; so the events of one answer stay in order.
  */
-import type { EngineEvent, FromWorker } from '../messages.ts'
+import type { EngineEvent, FromWorker, TokenText } from '../messages.ts'
+import { sizeOfToken, TokenReader, writeToken } from './token-bytes.ts'
 
 type Step = FromWorker & { readonly type: 'step' }
 type TextEvent = EngineEvent & { readonly type: 'text' }
 
-/** A step with the events that are no plain text in `before` and `after`. */
+/** A step with the events that are no plain text in `before` and `after`, and their log-probabilities beside them. */
 export interface StepColumns extends Pick<Step, 'stats'> {
   readonly type: 'step-columns'
   readonly before: readonly EngineEvent[]
@@ -20,25 +21,35 @@ export interface StepColumns extends Pick<Step, 'stats'> {
   readonly numTokens: Int32Array
   /** Tokens of all texts, one text after the other. */
   readonly tokens: Int32Array
+  /** Of the events in `before` and `after` that have any, one event after the other. */
+  readonly logprobs: Uint8Array
+  readonly numLogprobs: Int32Array
 }
 
 /** With fewer texts there is nothing to gain. */
 const LEAST_TEXTS = 8
 
 export function packStep(message: FromWorker): FromWorker | StepColumns {
-  if (message.type !== 'step' || message.events.length < LEAST_TEXTS) return message
+  if (message.type !== 'step') return message
   const { events, stats } = message
+  if (events.length < LEAST_TEXTS && !events.some(hasLogprobs)) return message
   const plain = events.filter(isPlainText)
+  const before = events.filter(({ type }) => type === 'prompt')
+  const after = events.filter((event) => event.type !== 'prompt' && !isPlainText(event))
+  const lists = [...before, ...after].filter(hasLogprobs).map(({ logprobs }) => logprobs)
+  const without = (event: EngineEvent) => (hasLogprobs(event) ? { ...event, logprobs: [] } : event)
   return {
     type: 'step-columns',
     stats,
-    before: events.filter(({ type }) => type === 'prompt'),
-    after: events.filter((event) => event.type !== 'prompt' && !isPlainText(event)),
+    before: before.map(without),
+    after: after.map(without),
     ids: plain.map(({ id }) => id),
     texts: plain.map(({ text }) => text),
     indexes: Int32Array.from(plain, ({ index }) => index),
     numTokens: Int32Array.from(plain, ({ tokens }) => tokens.length),
     tokens: Int32Array.from(plain.flatMap(({ tokens }) => tokens)),
+    logprobs: bytesOf(lists),
+    numLogprobs: Int32Array.from(lists, (list) => list.length),
   }
 }
 
@@ -51,10 +62,33 @@ export function unpackStep(message: FromWorker | StepColumns): FromWorker {
     at += own.length
     return { type: 'text', id, index: indexes[i]!, text: texts[i]!, tokens: own, logprobs: null }
   })
-  return { type: 'step', stats, events: [...before, ...plain, ...after] }
+  const reader = new TokenReader(message.logprobs)
+  const counts = message.numLogprobs.values()
+  const whole = (event: EngineEvent): EngineEvent => {
+    if (!hasLogprobs(event)) return event
+    const logprobs: (TokenText | null)[] = []
+    for (let left = counts.next().value!; left > 0; left--) logprobs.push(reader.token())
+    // A list of what was packed: only prompts begin with a token that has none.
+    return { ...event, logprobs } as EngineEvent
+  }
+  return { type: 'step', stats, events: [...before.map(whole), ...plain, ...after.map(whole)] }
 }
 
-/** Log-probabilities would need columns of columns. */
+type Scored = EngineEvent & { readonly logprobs: readonly (TokenText | null)[] }
+
+function hasLogprobs(event: EngineEvent): event is Scored {
+  return 'logprobs' in event && event.logprobs !== null
+}
+
+function bytesOf(lists: readonly (readonly (TokenText | null)[])[]): Uint8Array {
+  let size = 0
+  for (const list of lists) for (const token of list) size += sizeOfToken(token)
+  const bytes = Buffer.allocUnsafeSlow(size)
+  let end = 0
+  for (const list of lists) for (const token of list) end = writeToken(bytes, end, token)
+  return bytes.subarray(0, end)
+}
+
 function isPlainText(event: EngineEvent): event is TextEvent {
   return event.type === 'text' && event.logprobs === null
 }

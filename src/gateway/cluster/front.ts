@@ -7,6 +7,7 @@ import type { Dialect, Route } from '../../api/route.ts'
 import { CALLER_HEADER } from '../../cluster/member-seal.ts'
 import { assert, SkeinError } from '../../errors.ts'
 import type { Front } from '../http/mount.ts'
+import { onReplyClosed } from '../http/request-end.ts'
 import { Forwarder, headersToNode } from './forward.ts'
 import { bytesOf, giveBack } from './give-back.ts'
 import { type FrontCounts, type FrontOptions, Passage } from './passage.ts'
@@ -37,7 +38,7 @@ export class ClusterFront implements Front {
     const controller = new AbortController()
     const leave = drain.enter(controller)
     const onClose = () => controller.abort(new SkeinError('aborted', 'the client went away'))
-    reply.raw.once('close', onClose)
+    onReplyClosed(reply, onClose)
     try {
       return await new Passage(this.#options, this.#forwarder, this.#owners, this.counts, {
         request,
@@ -70,7 +71,7 @@ export class ClusterFront implements Front {
     const caller = seal.seal({ principal: request.principal, mayTake: false })
     const headers = { ...headersToNode(request.headers, keyHeaders), [CALLER_HEADER]: caller }
     const controller = new AbortController()
-    reply.raw.once('close', () => controller.abort())
+    onReplyClosed(reply, () => controller.abort())
     const { method } = request
     const body = bytesOf(request)
     const sent = this.#forwarder.send(url, { method, path, headers, body }, controller.signal)

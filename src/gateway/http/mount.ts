@@ -17,6 +17,7 @@ import { type Complaint, describeInvalid, parseForms } from '../body/body.ts'
 import { readBody } from '../body/body-memory.ts'
 import type { Drain } from './drain.ts'
 import type { Limits } from './limits.ts'
+import { onReplyClosed } from './request-end.ts'
 import { EventStream } from './sse.ts'
 
 /** A route with the dialect whose shapes it speaks. */
@@ -244,7 +245,7 @@ class Exchange {
     const leave = drain.enter(this.#controller)
     // Not request.signal: Fastify aborts it when the body has been read, or never after hijack().
     const onClose = () => this.#controller.abort(new SkeinError('aborted', 'the client went away'))
-    this.#reply.raw.once('close', onClose)
+    onReplyClosed(this.#reply, onClose)
     try {
       return await this.#answer(this.#callOf(signal))
     } catch (thrown) {

@@ -34,6 +34,12 @@ export function onRequestEnd(app: FastifyInstance, listener: Listener): void {
   })
 }
 
+/** Calls `onGone` once when the client has gone or the reply is over: at once if it left while its body was read. */
+export function onReplyClosed({ raw }: FastifyReply, onGone: () => void): void {
+  if (raw.destroyed) onGone()
+  else raw.once('close', onGone)
+}
+
 /** What a request's answers come to, while they are made. */
 export interface RequestTally {
   model: string | null

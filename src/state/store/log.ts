@@ -15,10 +15,12 @@ const MAX_BYTES = 240 * 2 ** 20
 const SCARCE_INLINE_BYTES = 4096
 /** From here on readers are waited for, those that have begun and, after them, those that they overlap with. */
 const URGENT_BYTES = 128 * 2 ** 20
+/** From here on each time, as long as that helps. */
+const LAST_BYTES = 192 * 2 ** 20
 /** How often it is tried to empty it while it is long, and how long others are waited for. */
 const RETRY_MS = 1000
 const WAIT_MS = 200
-/** The share of time that may be spent waiting for the lock. */
+/** The share of time that may be spent waiting in vain. */
 const PATIENT_SHARE = 0.1
 
 export class StoreLog {
@@ -29,6 +31,8 @@ export class StoreLog {
   #isUsed = true
   #retryAt = 0
   #patientAt = 0
+  /** Readers that were waited for have ended. */
+  #isWorthWaiting = true
 
   /** `lockTimeoutMs` is the database's. */
   constructor(db: Database, lockTimeoutMs: number) {
@@ -75,11 +79,14 @@ export class StoreLog {
 
   #tryToEmpty(): void {
     const now = performance.now()
-    if (now < this.#retryAt) return
-    const isPatient = this.bytes > URGENT_BYTES && now >= this.#patientAt
+    const isLast = this.#isWorthWaiting && this.bytes > LAST_BYTES
+    if (now < this.#retryAt && !isLast) return
+    const isPatient = isLast || (this.bytes > URGENT_BYTES && now >= this.#patientAt)
     this.empty(isPatient ? this.#lockTimeoutMs : WAIT_MS)
     const end = performance.now()
     this.#retryAt = end + RETRY_MS
-    if (isPatient) this.#patientAt = end + (end - now) / PATIENT_SHARE
+    if (!isPatient) return
+    this.#isWorthWaiting = !this.#isUsed
+    this.#patientAt = end + (end - now) / PATIENT_SHARE
   }
 }
