@@ -44,23 +44,23 @@ fn sum_all(u: vec4u, f: vec4f, thread: u32) -> array<vec4u, 2> {
   shared_u[thread] = u;
   shared_f[thread] = f;
   workgroupBarrier();
-  if (thread < 16u) {
-    var a = vec4u();
-    var b = vec4f();
-    for (var i = thread; i < WG; i += 16u) {
-      a += shared_u[i];
-      b += shared_f[i];
+  // Each time an eighth of them adds up eight.
+  for (var left = WG; left > 1u; left = (left + 7u) / 8u) {
+    let next = (left + 7u) / 8u;
+    if (thread < next) {
+      var a = shared_u[thread];
+      var b = shared_f[thread];
+      for (var i = thread + next; i < left; i += next) {
+        a += shared_u[i];
+        b += shared_f[i];
+      }
+      shared_u[thread] = a;
+      shared_f[thread] = b;
     }
-    shared_u[thread] = a;
-    shared_f[thread] = b;
+    workgroupBarrier();
   }
-  workgroupBarrier();
-  var a = vec4u();
-  var b = vec4f();
-  for (var i = 0u; i < 16u; i++) {
-    a += shared_u[i];
-    b += shared_f[i];
-  }
+  let a = shared_u[0];
+  let b = shared_f[0];
   workgroupBarrier();
   return array<vec4u, 2>(a, bitcast<vec4u>(b));
 }
@@ -85,12 +85,21 @@ fn best_of_all(own: vec2u, thread: u32) -> vec2u {
   return best.xy;
 }
 
+/** Numbers that a thread reads at a time: alone, each would be waited for. */
+const READS = 8u;
+
 /** The best of V numbers that does not rank before `after`; all when that is (all ones, 0). */
 fn best_from(at: u32, after: vec2u, thread: u32) -> vec2u {
   var best = vec2u(0u, NOTHING);
-  for (var i = thread; i < p.vocab; i += WG) {
-    let own = vec2u(key_of(arena[at + i]), i);
-    if (is_before(own, best) && is_before(after, own)) { best = own; }
+  for (var first = thread; first < p.vocab; first += READS * WG) {
+#repeat j READS
+    let i$j = first + $ju * WG;
+    let score$j = arena[at + min(i$j, p.vocab - 1u)];
+#end j
+#repeat j READS
+    let own$j = vec2u(key_of(score$j), i$j);
+    if (i$j < p.vocab && is_before(own$j, best) && is_before(after, own$j)) { best = own$j; }
+#end j
   }
   return best_of_all(best, thread);
 }
@@ -110,22 +119,23 @@ fn share(d: Distribution, score: f32) -> f32 {
 fn above(d: Distribution, keys: vec4u, thread: u32) -> array<vec4u, 2> {
   var counts = vec4u();
   var masses = vec4f();
-  for (var i = thread; i < p.vocab; i += WG) {
-    let score = arena[d.at + i];
-    let key = key_of(score);
-    if (key > keys.x) {
-      let is_above = vec4u(key) > keys;
+  for (var first = thread; first < p.vocab; first += READS * WG) {
+#repeat j READS
+    let score$j = arena[d.at + min(first + $ju * WG, p.vocab - 1u)];
+#end j
+#repeat j READS
+    if (first + $ju * WG < p.vocab && key_of(score$j) > keys.x) {
+      let is_above = vec4u(key_of(score$j)) > keys;
       counts += select(vec4u(0u), vec4u(1u), is_above);
-      masses += select(vec4f(0.0), vec4f(share(d, score)), is_above);
+      masses += select(vec4f(0.0), vec4f(share(d, score$j)), is_above);
     }
+#end j
   }
   return sum_all(counts, masses, thread);
 }
 
 /** Rounds of a search over all scores; the later ones look at those alone that are still between its ends. */
 const PLAIN_ROUNDS = 4u;
-/** Logits that a thread copies at a time. */
-const READS = 8u;
 /** Of a thread's scores, a bit each: those between the ends. */
 var<private> between: array<u32, WORDS>;
 /** Of those that have come to be above: their number, and their mass. */
@@ -139,9 +149,17 @@ fn above_between(d: Distribution, low: u32, high: u32, keys: vec4u, is_first: bo
     mass_above = 0.0;
     for (var w = 0u; w < WORDS; w++) { between[w] = 0u; }
     var n = 0u;
-    for (var i = thread; i < p.vocab; i += WG) {
-      if (key_of(arena[d.at + i]) > low) { between[n >> 5u] |= 1u << (n & 31u); }
-      n++;
+    for (var first = thread; first < p.vocab; first += READS * WG) {
+#repeat j READS
+      let score$j = arena[d.at + min(first + $ju * WG, p.vocab - 1u)];
+#end j
+      // READS of a word's 32 bits.
+      var bits = 0u;
+#repeat j READS
+      if (first + $ju * WG < p.vocab && key_of(score$j) > low) { bits |= 1u << $ju; }
+#end j
+      between[n >> 5u] |= bits << (n & 31u);
+      n += READS;
     }
   }
   var counts = vec4u();
@@ -227,9 +245,13 @@ struct Ties {
 fn ties_at(d: Distribution, key: u32, thread: u32) -> Ties {
   // The next key above, the key itself included, that a token has.
   var found = NOTHING;
-  for (var i = thread; i < p.vocab; i += WG) {
-    let own = key_of(arena[d.at + i]);
-    if (own >= key) { found = min(found, own); }
+  for (var first = thread; first < p.vocab; first += READS * WG) {
+#repeat j READS
+    let key$j = key_of(arena[d.at + min(first + $ju * WG, p.vocab - 1u)]);
+#end j
+#repeat j READS
+    if (key$j >= key) { found = min(found, key$j); }
+#end j
   }
   let least = ~best_of_all(vec2u(~found, 0u), thread).x;
   let sums = above(d, vec4u(least - 1u, least, NOTHING, NOTHING), thread);
@@ -242,11 +264,14 @@ fn tie(d: Distribution, key: u32, index: u32, thread: u32) -> u32 {
   if (thread == 0u) { shared_answer = vec4u(index); }
   if (workgroupUniformLoad(&shared_answer).x == 0u) {
     var first = NOTHING;
-    for (var i = thread; i < p.vocab; i += WG) {
-      if (key_of(arena[d.at + i]) == key) {
-        first = i;
-        break;
-      }
+    for (var at_once = thread; at_once < p.vocab; at_once += READS * WG) {
+#repeat j READS
+      let i$j = at_once + $ju * WG;
+      let key$j = key_of(arena[d.at + min(i$j, p.vocab - 1u)]);
+#end j
+#repeat j READS
+      if (key$j == key && i$j < p.vocab) { first = min(first, i$j); }
+#end j
     }
     return best_of_all(vec2u(0u, first), thread).y;
   }
@@ -396,7 +421,14 @@ fn report(s: u32, token: u32, top: u32, thread: u32) {
   var next = best_from(raw, vec2u(NOTHING, 0u), thread);
   let best = score_of(next.x);
   var sum = 0.0;
-  for (var i = thread; i < p.vocab; i += WG) { sum += exp(arena[raw + i] - best); }
+  for (var first = thread; first < p.vocab; first += READS * WG) {
+#repeat j READS
+    let logit$j = arena[raw + min(first + $ju * WG, p.vocab - 1u)];
+#end j
+#repeat j READS
+    if (first + $ju * WG < p.vocab) { sum += exp(logit$j - best); }
+#end j
+  }
   let sums = sum_all(vec4u(), vec4f(sum), thread);
   let log_total = best + log(bitcast<vec4f>(sums[1]).x);
   if (thread == 0u) { out[place + 1u] = bitcast<u32>(arena[raw + token] - log_total); }

@@ -1,42 +1,13 @@
 // RWKV-7 time mixing. One workgroup a head of a row, one thread a value channel, which keeps its row of the state while
 // the tokens of the row go by.
-#include "step.wgsl"
-@group(0) @binding(0) var<storage, read_write> arena: array<f32>;
-struct Params {
-  out: u32,
-  r: u32,
-  k: u32,
-  v: u32,
-  w: u32,
-  a: u32,
-  g: u32,
-  v_gate: u32,
-  v_first: u32,
-  k_k: u32,
-  k_a: u32,
-  r_k: u32,
-  gain: u32,
-  bias: u32,
-  eps: f32,
-  channels: u32,
-  wkv: u32, // within a slot
-  slot_size: u32,
-  slots: u32,
-  has_gate: u32,
-}
-@group(1) @binding(0) var<uniform> p: Params;
+#include "wkv7-params.wgsl"
+#include "wkv7-token.wgsl"
 #include "wkv-state.wgsl"
-#include "math.wgsl"
-
-const MAX_DECAY = 0.6065306597126334; // e^(−½)
-var<workgroup> raw: array<f32, N>;
 var<workgroup> shared_r: array<f32, N>;
 var<workgroup> shared_w: array<f32, N>;
 var<workgroup> shared_k: array<f32, N>;
 var<workgroup> shared_kk: array<f32, N>;
 var<workgroup> shared_b: array<f32, N>;
-var<workgroup> shared_bonus: array<f32, N>;
-var<workgroup> shared_y: array<f32, N>;
 
 struct Token {
   r: f32,
@@ -81,24 +52,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
     let a = own.a;
     let r = own.r;
     let k_in = own.k;
-    let k = k_in * (1.0 + (a - 1.0) * k_a);
+    let k = key_of(k_in, a, k_a);
     var v = own.v;
     if (p.has_gate == 1u) {
-      v += (own.v_first - v) * own.v_gate;
+      v = fma(own.v_first - v, own.v_gate, v);
     } else {
       arena[p.v_first + at] = v;
     }
     raw[i] = k_in * k_k;
     workgroupBarrier();
-    var squares = vec4f();
-    for (var j = 0u; j < N4; j++) {
-      let q = 4u * j;
-      let k4 = vec4f(raw[q], raw[q + 1u], raw[q + 2u], raw[q + 3u]);
-      squares = fma(k4, k4, squares);
-    }
-    let kk = raw[i] / max(sqrt(sum4(squares)), 1e-12);
+    let kk = raw[i] / length_of_raw();
     shared_r[i] = r;
-    shared_w[i] = exp(-MAX_DECAY * sigmoid(own.w));
+    shared_w[i] = decay_of(own.w);
     shared_k[i] = k;
     shared_kk[i] = kk;
     shared_b[i] = kk * a;
@@ -126,23 +91,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
 #end j
     shared_y[i] = sum4(y);
     workgroupBarrier();
-    var total = vec4f();
-    var bonus4 = vec4f();
-    for (var j = 0u; j < N4; j++) {
-      let q = 4u * j;
-      total += vec4f(shared_y[q], shared_y[q + 1u], shared_y[q + 2u], shared_y[q + 3u]);
-      bonus4 += vec4f(shared_bonus[q], shared_bonus[q + 1u], shared_bonus[q + 2u], shared_bonus[q + 3u]);
-    }
-    let bonus = sum4(bonus4);
-    let mean = sum4(total) / f32(N);
-    var variance = vec4f();
-    for (var j = 0u; j < N4; j++) {
-      let q = 4u * j;
-      let d = vec4f(shared_y[q], shared_y[q + 1u], shared_y[q + 2u], shared_y[q + 3u]) - mean;
-      variance = fma(d, d, variance);
-    }
-    let normed = (shared_y[i] - mean) / sqrt(sum4(variance) / f32(N) + p.eps);
-    arena[p.out + at] = (normed * gain + bias + bonus * v) * own.g;
+    arena[p.out + at] = gated(shared_y[i], v, own.g, gain, bias);
   }
   store_state(state, s);
 }

@@ -24,6 +24,7 @@ const BATCHES = [
   { lengths: [1, 1, 1], slots: [2, 0, 4] },
   { lengths: [3, 1, 7, 2], slots: [4, 1, 0, 3] },
   { lengths: [70], slots: [1] },
+  { lengths: [1, 20, 2], slots: [2, 0, 3] },
 ] as const
 
 /** heads × head size; the last has an odd number of vectors on every level. */

@@ -16,7 +16,7 @@ import {
 import { loadRunner } from '../../src/host/load.ts'
 import { load } from '../../src/index.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
-import { normals, randomSource, read, run } from './kit.ts'
+import { capacityFor, normals, raggedBatch, randomSource, read, run, runStep } from './kit.ts'
 
 test('what --device webgpu may be', () => {
   expect(parseDevice('webgpu')).toBe('webgpu')
@@ -69,6 +69,34 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     expect(await read(backend, y)).toEqual(before)
     expect(await read(backend, x)).toEqual(normals(128, 1))
     expect(await read(backend, large, (1 << 21) - 3)).toEqual(normals(1 << 21, 2).slice(-3))
+  })
+
+  test('products have the same bits by the kernels for a GPU and by those for a processor', async () => {
+    const asGpu = await openWebgpuBackend()
+    Object.defineProperty(asGpu.device, 'isSoftware', { value: false })
+    const multiply = async (own: WebgpuBackend, tokens: number, rows: number) => {
+      const capacity = capacityFor(tokens)
+      const x = own.tensor([capacity.tokens, 64], normals(capacity.tokens * 64, 1))
+      const y = own.tensor([capacity.tokens, rows])
+      const weight = own.matrix(randomSource(rows, 64, 'bf16', rows), 'bf16')
+      await runStep(own, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
+        ops.linear([{ y, x, weight }]),
+      )
+      return read(own, y, 0, tokens * rows)
+    }
+    // Few outputs and many: they are shared out differently.
+    for (const [tokens, rows] of [
+      [1, 80],
+      [1, 8192],
+      [1, 16_384],
+      [3, 80],
+      [9, 80],
+      [9, 2048],
+    ] as const) {
+      const expected = await multiply(backend, tokens, rows)
+      expect(await multiply(asGpu, tokens, rows), `${tokens} × ${rows}`).toEqual(expected)
+    }
+    asGpu.dispose()
   })
 
   test('a lost device says so at the next call', async () => {

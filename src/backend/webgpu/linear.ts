@@ -13,6 +13,14 @@ const MAX_JOBS = 8
 /** Jobs begin at multiples of so many blocks: as many as a workgroup has at most. */
 const MOST_BLOCKS = 16
 
+/** What a launch multiplies by: blocks of all its jobs, inputs of the longest rows. */
+interface Work {
+  readonly blocks: number
+  readonly columns: number
+  readonly type: HeldType
+  readonly isSoftware: boolean
+}
+
 /** A kernel, and the constants that it is compiled with. All give the same bits. */
 interface Form {
   readonly file: 'linear' | 'linear-wide'
@@ -32,25 +40,37 @@ function narrowInSoftware(tokens: number): Form {
   return narrow([1, 2, 4].find((most) => tokens <= most) ?? 8, 1, 1, 4)
 }
 
-/** R outputs a thread, FOURS of four; KQ quads of inputs at a time. */
-function wide(R: 4 | 8, KQ: number): Form {
-  const constants = { R, FOURS: R / 4, KQ, INPUTS: KQ / 2, WEIGHTS_EACH: (KQ * R) / 16 }
-  return { file: 'linear-wide', constants, tokens: 128, blocks: 2 * R }
+/** 256 threads, of 8 outputs by 8 tokens each; KQ quads of inputs at a time, of which each brings as many. */
+const WIDE: Form = {
+  file: 'linear-wide',
+  constants: { R: 8, FOURS: 2, KQ: 2, INPUTS: 1, WEIGHTS_EACH: 1 },
+  tokens: 128,
+  blocks: 16,
 }
 
 /** Workgroups that keep a large GPU busy. Fewer of more work each read less, but only where there are as many. */
 const MANY_GROUPS = 128
+/** Inputs of a row from which on more of its weights are asked for at a time. */
+const LONG_ROW = 8192
 /** Tokens from which on inputs and weights are shared in tiles. */
 const LEAST_WIDE = 65
 
-function formFor(tokens: number, blocks: number, type: HeldType, isSoftware: boolean): Form {
-  if (isSoftware && tokens < LEAST_WIDE) return narrowInSoftware(tokens)
-  const isFourBit = type === 'q4' || type === 'nf4'
-  if (tokens === 1) return narrow(1, 1, isFourBit ? 2 : 4)
-  if (tokens === 2) return narrow(2, 1, 2)
-  if (tokens >= LEAST_WIDE) return wide(4, 4)
-  const few = (R: number) => narrow(tokens <= 4 ? 4 : 8, R, R === 4 ? 1 : 2)
-  return [4, 2].map(few).find((form) => numGroups(form, tokens, blocks) >= MANY_GROUPS) ?? few(1)
+/** Found by measuring on an H200 (docs/devices.md); a small GPU is busy with any of them. */
+function formFor(work: Work, tokens: number): Form {
+  const { blocks, columns, type, isSoftware } = work
+  const isMany = tokens >= LEAST_WIDE
+  if (isMany && (isSoftware || numGroups(WIDE, tokens, blocks) >= MANY_GROUPS)) return WIDE
+  if (isSoftware) return narrowInSoftware(tokens)
+  if (tokens === 1) return formForOne(blocks, columns, type)
+  const eight = narrow(8, 4, 1)
+  return tokens > 4 && numGroups(eight, tokens, blocks) >= MANY_GROUPS ? eight : narrow(4, 2, 2)
+}
+
+function formForOne(blocks: number, columns: number, type: HeldType): Form {
+  const isRounded = type === 'i8' || type === 'q4' || type === 'nf4'
+  if (blocks >= 2048 && !isRounded) return narrow(1, 4, 2)
+  if (blocks >= (isRounded ? 512 : 1024)) return narrow(1, 2, 2)
+  return narrow(1, 1, columns >= LONG_ROW ? 4 : 2)
 }
 
 /** Workgroups that read the same weights follow each other. */
@@ -139,6 +159,12 @@ function createLaunch(recording: Recorder, group: Product[], ofLogits: boolean):
   const { type } = group[0]!.matrix
   const { buffer } = group[0]!.part
   const pipelineFor = kernelsOf(recording, type, isOfVectors(group[0]!))
+  const work = {
+    blocks: first,
+    columns: Math.max(...group.map(({ matrix }) => matrix.columns)),
+    type,
+    isSoftware: recording.device.isSoftware,
+  }
   let planned: Planned | null = null
   let plannedFor = 0
   return {
@@ -146,7 +172,7 @@ function createLaunch(recording: Recorder, group: Product[], ofLogits: boolean):
     plan(step: StepShape) {
       const count = ofLogits ? step.numLogits : step.numTokens
       if (count !== plannedFor) {
-        const form = formFor(count, first, type, recording.device.isSoftware)
+        const form = formFor(work, count)
         planned =
           count === 0 ? null : { pipeline: pipelineFor(form), ...gridOf(form, count, first) }
         plannedFor = count

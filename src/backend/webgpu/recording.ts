@@ -36,6 +36,26 @@ export const OUTPUT_WORDS = 42
 /** Steps of fewer have several workgroups for a token's channels. */
 const FEW_TOKENS = 64
 
+/** Tokens beyond one a row from which on three kernels, of which one goes token by token, are faster than one. */
+const LEAST_PROMPT = 16
+/** State rows of a workgroup of wkv7-scan.wgsl, and the bytes of shared memory that its tokens' vectors may take. */
+const SCAN_ROWS = 32
+const SCAN_BYTES = 12_000
+/** w, k, kk, b, r. */
+const SCAN_VECTORS = 5
+
+function hasPrompts({ numTokens, numRows }: StepShape): boolean {
+  return numTokens >= numRows + LEAST_PROMPT
+}
+
+/** Threads bring as many vectors each. */
+function scanConstants(N: number, rows: number) {
+  const most = Math.floor(SCAN_BYTES / (4 * (SCAN_VECTORS * N + 2 * rows)))
+  const TOKENS = Math.max(4, 2 ** Math.floor(Math.log2(most)))
+  const LOADS = (TOKENS * N) / 4 / rows
+  return { N, N4: N / 4, ROWS4: rows / 4, TOKENS, VECTORS: SCAN_VECTORS, LOADS, VALUES: TOKENS / 4 }
+}
+
 /** Shared memory of sample.wgsl. */
 const SAMPLE_SHARED = 16
 const SAMPLE_SHARED_A_THREAD = 32
@@ -49,6 +69,7 @@ export class Recording implements Recorder {
   #params: GPUBuffer
   #paramsEnd = 0
   readonly #own: GPUBuffer[] = []
+  #scratchStart: number | undefined
   #slots = Number.POSITIVE_INFINITY
   #vocabulary = Number.POSITIVE_INFINITY
   #penaltySlots = Number.POSITIVE_INFINITY
@@ -241,8 +262,25 @@ export class Recording implements Recorder {
       ...normWords(ln_x, C),
       ...wkvWords(pool),
       vGate === undefined ? 0 : 1,
+      this.#scratch(C),
+      ...[0, 0, 0],
     ]
-    this.#launchHeads('wkv7', words, pool, layer)
+    const { heads, headSize: N } = pool.shape
+    this.#launchHeads('wkv7', words, pool, layer, (step) => !hasPrompts(step))
+    const ofTokens = (step: StepShape) => [heads, hasPrompts(step) ? step.numTokens : 0] as const
+    this.launch('wkv7-prepare', words, [], ofTokens, { N })
+    const rows = N % SCAN_ROWS === 0 ? SCAN_ROWS : SCAN_ROWS / 2
+    const ofRows = (step: StepShape) =>
+      [(heads * N) / rows, hasPrompts(step) ? step.numRows : 0] as const
+    const slots = [['write', pool.layer(layer)]] as const
+    this.launch('wkv7-scan', words, slots, ofRows, scanConstants(N, rows))
+    this.launch('wkv7-finish', words, [], ofTokens, { N })
+  }
+
+  /** [T, C], for one op at a time. */
+  #scratch(channels: number): number {
+    this.#scratchStart ??= this.device.allocate(this.capacity.tokens * channels)
+    return this.#scratchStart
   }
 
   #wkv6(
@@ -264,10 +302,16 @@ export class Recording implements Recorder {
   }
 
   /** A workgroup for each head of each row. */
-  #launchHeads(file: string, words: readonly Word[], pool: WebgpuStatePool, layer: number): void {
+  #launchHeads(
+    file: string,
+    words: readonly Word[],
+    pool: WebgpuStatePool,
+    layer: number,
+    isFor: (step: StepShape) => boolean = () => true,
+  ): void {
     const { heads, headSize: N } = pool.shape
     const constants = { N, N4: N / 4 }
-    const grid = ({ numRows }: StepShape) => [heads, numRows] as const
+    const grid = (step: StepShape) => [heads, isFor(step) ? step.numRows : 0] as const
     this.launch(file, words, [['write', pool.layer(layer)]], grid, constants)
   }
 

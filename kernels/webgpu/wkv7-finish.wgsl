@@ -1,0 +1,14 @@
+// The outputs of a prompt's states, normed and gated, all tokens at once.
+#include "wkv7-params.wgsl"
+#include "wkv7-token.wgsl"
+
+@compute @workgroup_size(N)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i: u32) {
+  let c = group.x * N + i;
+  let at = group.y * p.channels + c;
+  let y = arena[p.out + at];
+  shared_y[i] = y;
+  shared_bonus[i] = arena[p.r + at] * arena[p.k + at] * arena[p.r_k + c];
+  workgroupBarrier();
+  arena[p.out + at] = gated(y, arena[p.v + at], arena[p.g + at], arena[p.gain + c], arena[p.bias + c]);
+}

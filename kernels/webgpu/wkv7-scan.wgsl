@@ -1,0 +1,94 @@
+// The recurrence of prompts, over what wkv7-prepare made. A thread keeps a row of the state, a workgroup ROWS of a head; no
+// row needs another, so threads meet once in TOKENS tokens, whose vectors come into shared memory meanwhile.
+#include "wkv7-params.wgsl"
+#include "wkv-state.wgsl"
+@group(0) @binding(0) var<storage, read_write> arena: array<vec4f>;
+/** Decay, key, kk, b, query: [VECTORS, TOKENS, N4] */
+var<workgroup> vectors: array<vec4f, VECTORS * TOKENS * N4>;
+/** The values of the rows, then their outputs: [TOKENS, ROWS4] */
+var<workgroup> values: array<vec4f, TOKENS * ROWS4>;
+var<workgroup> outputs: array<f32, TOKENS * ROWS4 * 4u>;
+const ROWS = 4u * ROWS4;
+
+fn place_of(which: u32) -> u32 {
+  switch (which) {
+    case 0u: { return p.w; }
+    case 1u: { return p.k; }
+    case 2u: { return p.kk; }
+    case 3u: { return p.a; }
+    default: { return p.r; }
+  }
+}
+
+@compute @workgroup_size(ROWS)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i: u32) {
+  let head = group.x / (N / ROWS);
+  let first_row = head * N + group.x % (N / ROWS) * ROWS;
+  let row = group.y;
+  let slot = min(row_slot(row), p.slots);
+  let state = (slot * p.slot_size + p.wkv + (first_row + i) * N) / 4u;
+  let end = row_start(row + 1u);
+  var s = load_state(state);
+  var held: array<vec4f, VECTORS * LOADS>;
+  var held_values: array<vec4f, VALUES>;
+  for (var t0 = row_start(row); t0 < end; t0 += TOKENS) {
+    if (t0 == row_start(row)) {
+#repeat f VECTORS
+#repeat l LOADS
+      held[$fu * LOADS + $lu] = arena[(place_of($fu) + min(t0 + ($lu * ROWS + i) / N4, end - 1u) * p.channels + head * N) / 4u + ($lu * ROWS + i) % N4];
+#end l
+#end f
+#repeat l VALUES
+      held_values[$l] = arena[(p.v + min(t0 + ($lu * ROWS + i) / ROWS4, end - 1u) * p.channels + first_row) / 4u + ($lu * ROWS + i) % ROWS4];
+#end l
+    }
+    workgroupBarrier();
+#repeat f VECTORS
+#repeat l LOADS
+    vectors[$fu * TOKENS * N4 + $lu * ROWS + i] = held[$fu * LOADS + $lu];
+#end l
+#end f
+#repeat l VALUES
+    values[$lu * ROWS + i] = held_values[$l];
+#end l
+    workgroupBarrier();
+    // Those of the next tokens are on their way while these are computed.
+    let after = t0 + TOKENS;
+#repeat f VECTORS
+#repeat l LOADS
+    held[$fu * LOADS + $lu] = arena[(place_of($fu) + min(after + ($lu * ROWS + i) / N4, end - 1u) * p.channels + head * N) / 4u + ($lu * ROWS + i) % N4];
+#end l
+#end f
+#repeat l VALUES
+    held_values[$l] = arena[(p.v + min(after + ($lu * ROWS + i) / ROWS4, end - 1u) * p.channels + first_row) / 4u + ($lu * ROWS + i) % ROWS4];
+#end l
+    let count = min(TOKENS, end - t0);
+    for (var t = 0u; t < count; t++) {
+      let at = t * N4;
+      var sa4 = vec4f();
+#repeat j N4
+      sa4 = fma(s[$j], vectors[2u * TOKENS * N4 + at + $ju], sa4);
+#end j
+      let sa = sum4(sa4);
+      let v = values[t * ROWS4 + i / 4u][i % 4u];
+      var y = vec4f();
+#repeat j N4
+      s[$j] = fma(vec4f(v), vectors[TOKENS * N4 + at + $ju], fma(vec4f(-sa), vectors[3u * TOKENS * N4 + at + $ju], s[$j] * vectors[at + $ju]));
+      y = fma(s[$j], vectors[4u * TOKENS * N4 + at + $ju], y);
+#end j
+      outputs[t * ROWS + i] = sum4(y);
+    }
+    workgroupBarrier();
+#repeat l VALUES
+    {
+      let t = ($lu * ROWS + i) / ROWS4;
+      let q = ($lu * ROWS + i) % ROWS4;
+      if (t < count) {
+        let first = t * ROWS + 4u * q;
+        arena[(p.out + (t0 + t) * p.channels + first_row) / 4u + q] = vec4f(outputs[first], outputs[first + 1u], outputs[first + 2u], outputs[first + 3u]);
+      }
+    }
+#end l
+  }
+  store_state(state, s);
+}
