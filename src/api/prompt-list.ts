@@ -1,5 +1,5 @@
 /** One prompt or several, each a text or its tokens: a field of OpenAI's in four forms, and how it becomes tokens. */
-import Type, { type Static } from 'typebox'
+import { type Static, Type } from '../files/schema-types.ts'
 import { checkPrompt, encodePrompts } from './encode.ts'
 import type { ServedModel } from './models.ts'
 import { OneOf, TokenId } from './schema.ts'

@@ -3,8 +3,9 @@
  * of its errors. The gateway mounts routes on HTTP and writes them into the OpenAPI page; no dialect knows of sockets,
  * headers or Fastify.
  */
-import type { Static, TSchema } from 'typebox'
+
 import type { SkeinError } from '../errors.ts'
+import type { Static, TSchema } from '../files/schema-types.ts'
 import { jsonText } from '../threads/json-text.ts'
 import type { RequestLimits } from './limits.ts'
 import type { MixtureAdmin, ModelAdmin, ModelFetcher, ModelRegistry } from './models.ts'

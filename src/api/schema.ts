@@ -3,7 +3,7 @@
  * optional field is nullable; a field at fault must yield one clear complaint, so unions carry a description that
  * the gateway quotes ("expected …") in place of one complaint per branch.
  */
-import Type, { type Static, type TSchema } from 'typebox'
+import { type Static, type TSchema, Type } from '../files/schema-types.ts'
 
 /** `schema` or null, as one type list where possible: the validator then complains once. */
 function nullable<T extends TSchema>(schema: T): TSchema {

@@ -2,7 +2,7 @@
  * How soon a request is to be answered: fields that a route has by naming them in its schema. They are read in one place
  * (gateway/access/urgency.ts), so no handler knows of them.
  */
-import Type, { type Static } from 'typebox'
+import { type Static, Type } from '../files/schema-types.ts'
 import { BoundedInteger, Maybe } from './schema.ts'
 
 /** Least and greatest; a higher one is served before a lower one. */

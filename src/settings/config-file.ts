@@ -4,10 +4,10 @@
  */
 import { readFileSync, statSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
-import Type, { type Static, type TSchema } from 'typebox'
-import Value from 'typebox/value'
 import { SkeinError } from '../errors.ts'
 import { closest } from '../files/closest.ts'
+import { type Problem, problemsOf } from '../files/problems.ts'
+import { type Static, type TSchema, Type } from '../files/schema-types.ts'
 import type { Kind } from './flags.ts'
 import { fieldOf, type Setting, schemaOf } from './setting.ts'
 
@@ -114,7 +114,8 @@ export interface ConfigFile {
 export function readConfig(given: string, schema: TSchema): ConfigFile {
   const path = resolve(given)
   const value = parse(read(path), path)
-  if (!Value.Check(schema, value)) throw refusal(path, schema, value)
+  const problems = problemsOf(schema, value)
+  if (problems.length > 0) throw refusal(path, schema, problems)
   // It has just been checked against the schema that has these fields.
   const {
     $schema: _,
@@ -169,17 +170,16 @@ function fieldsAt(schema: TSchema, at: readonly string[]): string[] {
   return inner === undefined ? [] : fieldsAt(inner, rest)
 }
 
-function refusal(path: string, schema: TSchema, value: unknown): SkeinError {
-  const errors = Value.Errors(schema, value)
+function refusal(path: string, schema: TSchema, errors: readonly Problem[]): SkeinError {
   const unknown = errors.find(({ keyword }) => keyword === 'additionalProperties')
   // Of an unknown field there is a second complaint, which says less.
   const first = unknown ?? errors[0]!
   const at = first.instancePath.split('/').slice(1)
   const params = first.params as {
-    additionalProperties?: readonly string[]
+    additionalProperty?: string
     allowedValues?: readonly string[]
   }
-  const [extra] = params.additionalProperties ?? []
+  const extra = params.additionalProperty
   if (extra !== undefined) {
     const meant = closest(extra, fieldsAt(schema, at))
     const hint = meant === null ? '' : `; did you mean ${meant}?`
@@ -187,7 +187,7 @@ function refusal(path: string, schema: TSchema, value: unknown): SkeinError {
   }
   const field = at.length === 0 ? 'the whole' : fieldAt(at)
   const choices = params.allowedValues?.join(', ')
-  return wrong(path, field, choices === undefined ? first.message : `must be one of ${choices}`)
+  return wrong(path, field, choices === undefined ? first.message! : `must be one of ${choices}`)
 }
 
 /** "models[1].quant" */

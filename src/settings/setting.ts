@@ -4,8 +4,8 @@
  * the flag would have been given, so that one set of rules reads it.
  */
 import { resolve } from 'node:path'
-import Type, { type TSchema } from 'typebox'
 import { SkeinError } from '../errors.ts'
+import { type TSchema, Type } from '../files/schema-types.ts'
 import type { Flag, Kind } from './flags.ts'
 import { SETTINGS } from './table.ts'
 import type { Raw } from './values.ts'

@@ -1,6 +1,7 @@
 /** The body of a message request, and what its fields ask of the answer. */
-import Type, { type Static } from 'typebox'
+
 import { SkeinError } from '../../errors.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
 import {
   type Thinking,

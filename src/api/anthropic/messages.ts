@@ -1,5 +1,5 @@
 /** POST /v1/messages and /v1/messages/count_tokens. */
-import Type from 'typebox'
+import { Type } from '../../files/schema-types.ts'
 import { type LiveOptions, liveReply } from '../chat/live.ts'
 import { prepareChat, renderConversation } from '../chat/prepare.ts'
 import type { ChoiceEnd, PreparedChat, PromptRead } from '../chat/reply.ts'

@@ -1,8 +1,8 @@
 /** OpenAI's /v1/files and /v1/batches: requests by the file, answered with what the models have to spare. */
 import { randomUUID } from 'node:crypto'
-import Type, { type Static } from 'typebox'
 import { type BatchRow, type BatchStore, type FileRow, UNFINISHED } from '../../batches/store.ts'
 import { SkeinError } from '../../errors.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { checkFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { renderOpenAiError } from '../openai/errors.ts'

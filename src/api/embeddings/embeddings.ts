@@ -1,6 +1,7 @@
 /** POST /v1/embeddings, OpenAI's, and at the older paths of RWKV-Runner. */
-import Type, { type Static } from 'typebox'
+
 import type { EmbeddingTask } from '../../engine/messages.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { checkFields, notRead } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { invalid } from '../openai/sampling.ts'

@@ -2,9 +2,10 @@
  * POST /v1/rerank, in the form of Jina and Cohere as vLLM has it: documents in the order of how near they are to a query, by
  * the model's reranker where it has one, else by the cosine of their embeddings.
  */
-import Type, { type Static } from 'typebox'
+
 import type { GenerateRequest } from '../../engine/messages.ts'
 import { assert } from '../../errors.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { runAll } from '../answers.ts'
 import { encodePrompts } from '../encode.ts'
 import { checkFields } from '../fields.ts'

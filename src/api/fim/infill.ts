@@ -2,7 +2,7 @@
  * POST /infill, as llama.cpp's: what editors' plugins for code completion speak. Fields that bound the time of a
  * call or choose a slot promise nothing about the text and are accepted; those of samplers we do not have are refused.
  */
-import Type, { type Static } from 'typebox'
+import { type Static, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import { type SamplingDefaults, samplingFields } from '../openai/sampling.ts'
 import { json, post, type Reply, type Route } from '../route.ts'

@@ -1,5 +1,5 @@
 /** POST /v1/fim/completions, as Mistral's: `prompt` and `suffix` in, the shape of a chat completion out. */
-import Type from 'typebox'
+import { Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import { type SamplingDefaults, samplingFields } from '../openai/sampling.ts'
 import { usageOf } from '../openai/usage.ts'

@@ -1,6 +1,7 @@
 /** Models and start states by the routes of RWKV-Infer, and the list of names that its clients choose from. */
-import Type, { type Static, type TSchema } from 'typebox'
+
 import { SkeinError } from '../../errors.ts'
+import { type Static, type TSchema, Type } from '../../files/schema-types.ts'
 import type { AdapterFile, MixtureAdmin, ModelAdmin, ModelEntry, ModelRegistry } from '../models.ts'
 import { unsupported } from '../openai/parameters.ts'
 import { invalid, present } from '../openai/sampling.ts'

@@ -2,9 +2,10 @@
  * The chat of RWKV-Infer: OpenAI's messages with sampling in `params`, names of one's own for the speakers, and other
  * defaults. Replies are OpenAI's chat completions, of which RWKV-Infer's are a part.
  */
-import Type, { type Static } from 'typebox'
+
 import type { GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { plainForm } from '../chat/reply.ts'
 import { boundariesAt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'

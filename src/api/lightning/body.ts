@@ -2,8 +2,9 @@
  * The fields that the lightning routes share, and how they become the engine's settings. They are those of the
  * OpenAI routes (so nothing a client sends is ignored in silence) with the ranges and names of rwkv_lightning.
  */
-import Type, { type Static } from 'typebox'
+
 import type { GenerateRequest, StopParams } from '../../engine/messages.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { refuseUnread } from '../openai/parameters.ts'

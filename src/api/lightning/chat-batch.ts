@@ -2,7 +2,7 @@
  * POST /v3/chat/completions: a conversation, or a list of questions with a row each, through the chat template.
  * The original kept only the first user message; here the system text and the history count.
  */
-import Type, { type Static } from 'typebox'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { boundariesAt, encodePrompts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'

@@ -2,8 +2,9 @@
  * The routes that continue a list of raw prompts: /v1, /v2 and /big_batch of rwkv_lightning, and /v1/batch/completions
  * of rwkv_lightning_cuda. They differ in defaults, in the token 0 before a prompt, and in the shape of the last.
  */
-import Type, { type Static } from 'typebox'
+
 import type { SamplingParams } from '../../engine/messages.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { concatTokens, END_OF_TEXT, encodePrompts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'

@@ -1,5 +1,5 @@
 /** POST /FIM/v1/batch-FIM: texts to fill in, in pairs of what stands before and after; one row a pair. */
-import Type from 'typebox'
+import { Type } from '../../files/schema-types.ts'
 import { encodePrompts } from '../encode.ts'
 import { fimPrompt } from '../fim/prompt.ts'
 import type { RequestLimits } from '../limits.ts'

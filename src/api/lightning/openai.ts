@@ -2,7 +2,7 @@
  * /openai/v1/*: OpenAI's shapes with rwkv_lightning's fields, defaults and errors. Also answers on /v1/chat/completions where
  * a body has both `messages` and `contents`, of one entry, which is then the last thing the user says.
  */
-import Type, { type Static } from 'typebox'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { encodeChat } from '../chat/prepare.ts'
 import { plainForm } from '../chat/reply.ts'
 import type { RequestLimits } from '../limits.ts'

@@ -2,8 +2,9 @@
  * What rwkv_lightning_cuda has to watch and steer its calls: count tokens, see what runs, stop, pause and resume.
  * A paused call is its prompts with the tokens drawn so far, read again when it goes on; penalties start afresh then.
  */
-import Type from 'typebox'
+
 import { SkeinError } from '../../errors.ts'
+import { Type } from '../../files/schema-types.ts'
 import { encodePrompts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCall, LiveCalls } from '../live-calls.ts'

@@ -2,9 +2,10 @@
  * The routes over kept states: /state/* (one line of turns per session) and /multi_state (a tree of them). Prompts are
  * appended to the state as they are; only the blank line between two turns is put in where it is missing.
  */
-import Type, { type Static } from 'typebox'
+
 import type { SessionInfo, SessionUse } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'

@@ -1,5 +1,6 @@
 /** The body of llama.cpp's native completion, and what its fields ask of the answer. */
-import Type, { type Static } from 'typebox'
+
+import { type Static, Type } from '../../files/schema-types.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
 import { checkFields, notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'

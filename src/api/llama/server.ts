@@ -1,5 +1,5 @@
 /** GET /props and /slots, POST /apply-template: what llama.cpp's clients ask of a server before they send a prompt. */
-import Type from 'typebox'
+import { Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ModelRegistry, ServedModel } from '../models.ts'
 import { chatBody, thinkModeOf, toTurns } from '../openai/chat-schema.ts'

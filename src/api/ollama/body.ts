@@ -1,6 +1,7 @@
 /** What Ollama's two answering routes share: their options, and how they become the engine's numbers. */
-import Type, { type Static } from 'typebox'
+
 import type { SamplingParams, StopParams } from '../../engine/messages.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { ANY_OBJECT, type Constraint } from '../../grammar/constraint.ts'
 import { type Thinking, thinking, thinkingOf } from '../chat/conversation.ts'
 import { checkFields, notRead, type UnreadFields } from '../fields.ts'

@@ -1,5 +1,5 @@
 /** POST /api/chat: a conversation as one prompt, the answer in objects of Ollama's shape. */
-import Type, { type Static } from 'typebox'
+import { type Static, Type } from '../../files/schema-types.ts'
 import type { Conversation, Message, Tool, ToolCall } from '../chat/conversation.ts'
 import { prepareChat } from '../chat/prepare.ts'
 import type { PreparedChat } from '../chat/reply.ts'

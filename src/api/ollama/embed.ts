@@ -1,5 +1,5 @@
 /** Texts to vectors: /api/embed, and the older /api/embeddings for a single one. */
-import Type, { type Static } from 'typebox'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { embedAll } from '../embeddings/vectors.ts'
 import { checkPrompt, encodeTexts } from '../encode.ts'
 import { checkFields } from '../fields.ts'

@@ -1,8 +1,8 @@
 /** Routes by which Ollama's clients change models. The files of this server are its operator's: an admin may fetch one; a pull of what is served is done. */
 
 import { setTimeout as pause } from 'node:timers/promises'
-import Type from 'typebox'
 import { SkeinError } from '../../errors.ts'
+import { Type } from '../../files/schema-types.ts'
 import type { FetchProgress, ModelFetcher } from '../models.ts'
 import { del, json, post, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'

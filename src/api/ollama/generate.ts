@@ -1,5 +1,5 @@
 /** POST /api/generate: one prompt, through the template of chats unless it is `raw` or fills a gap before a `suffix`. */
-import Type, { type Static } from 'typebox'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { plainConversation } from '../chat/conversation.ts'
 import { prepareChat } from '../chat/prepare.ts'
 import type { PreparedChat } from '../chat/reply.ts'

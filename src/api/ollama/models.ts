@@ -1,8 +1,8 @@
 /** What is served, in Ollama's words: /api/tags, /api/ps, /api/show and /api/version. */
 import { createHash } from 'node:crypto'
-import Type from 'typebox'
 import type { EngineInfo } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
+import { Type } from '../../files/schema-types.ts'
 import type { ModelEntry, ModelRegistry } from '../models.ts'
 import { get, json, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'

@@ -1,6 +1,7 @@
 /** The body of a chat completion, and how its messages become turns of the template. */
-import Type, { type Static } from 'typebox'
+
 import { SkeinError } from '../../errors.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
 import { sessionFields } from '../sessions/use.ts'

@@ -1,8 +1,9 @@
 /**
  * POST /v1/chat/completions: messages to one prompt, and the engine's events to a chat completion, whole or in chunks.
  */
-import Type from 'typebox'
+
 import type { SessionPosition } from '../../engine/messages.ts'
+import { Type } from '../../files/schema-types.ts'
 import { prepareChat } from '../chat/prepare.ts'
 import { type PreparedChat, type PromptRead, replyEvents } from '../chat/reply.ts'
 import type { RequestLimits } from '../limits.ts'

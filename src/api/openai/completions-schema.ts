@@ -1,7 +1,8 @@
 /** The body of a plain completion, and how its prompt field, in four forms, becomes prompts. */
-import Type, { type Static } from 'typebox'
+
 import type { SessionUse } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { fimPrompt } from '../fim/prompt.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'

@@ -2,9 +2,10 @@
  * The sampling and stopping fields that chat and plain completions share: their schema, and how they become the
  * engine's numbers. The numbers are those of sampling.ts.
  */
-import Type, { type Static } from 'typebox'
+
 import type { SamplingParams, StopParams } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import {
   SAMPLING_ROWS,
   type SamplingField,

@@ -1,5 +1,5 @@
 /** POST /tokenize and /detokenize, in vLLM's shapes; `content` is llama.cpp's name for the text. */
-import Type from 'typebox'
+import { Type } from '../../files/schema-types.ts'
 import { checkPrompt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import { json, post, type Route } from '../route.ts'

@@ -1,5 +1,6 @@
 /** The body of a response request, and what its fields ask of the answer. */
-import Type, { type Static } from 'typebox'
+
+import { type Static, Type } from '../../files/schema-types.ts'
 import { ANY_OBJECT, type Constraint } from '../../grammar/constraint.ts'
 import {
   type Thinking,

@@ -2,9 +2,10 @@
  * RWKV-Runner: /switch-model (one model at a time, until it is deployed) and /status. Its other routes are those of the OpenAI
  * dialect.
  */
-import Type, { type Static } from 'typebox'
+
 import { SkeinError } from '../../errors.ts'
 import { withoutCheckpointSuffix } from '../../files/checkpoint-suffix.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { renderDetail, statusOf } from '../infer/errors.ts'
 import { invalid } from '../openai/sampling.ts'
 import { type Call, type Dialect, get, json, operators, post, type Route } from '../route.ts'

@@ -2,10 +2,11 @@
  * /v1/sessions: what may be done to sessions beside continuing them, and /v1/states: how many states are kept and where.
  * A tenant sees its own only.
  */
-import Type from 'typebox'
+
 import type { SessionInfo, TurnInfo } from '../../engine/messages.ts'
 import { wireStates } from '../../engine/stats.ts'
 import { SkeinError } from '../../errors.ts'
+import { Type } from '../../files/schema-types.ts'
 import type { ServedModel } from '../models.ts'
 import { renderOpenAiError } from '../openai/errors.ts'
 import { invalid, present } from '../openai/sampling.ts'

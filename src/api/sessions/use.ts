@@ -2,9 +2,10 @@
  * How a request names the session it continues: `session_id`, or `session` with its choices. The state of a session has
  * read all earlier turns, so what is sent is only what is new; it begins a new turn of the template.
  */
-import Type, { type Static } from 'typebox'
+
 import type { GenerateRequest, SessionPosition, SessionUse } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { encodePrompt } from '../encode.ts'
 import type { ServedModel } from '../models.ts'
 import { invalid, present } from '../openai/sampling.ts'

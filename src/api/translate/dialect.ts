@@ -2,8 +2,9 @@
  * POST /translate/v1/batch-translate, the custom interface of Immersive Translate: as many translations as texts, in their
  * order, whatever happens to one of them.
  */
-import Type, { type Static } from 'typebox'
+
 import { SkeinError } from '../../errors.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { turns } from '../../threads/turns.ts'
 import { renderStringError } from '../lightning/errors.ts'
 import { modelOf } from '../lightning/model-name.ts'

@@ -4,11 +4,11 @@
  * (keys-file.ts) and no HTTP (keys-api.ts, auth.ts).
  */
 import { createHash, randomBytes } from 'node:crypto'
-import Type, { type Static } from 'typebox'
-import Value from 'typebox/value'
 import { ROLES, type Role } from '../../api/route.ts'
 import { LONGEST_TIMEOUT, PRIORITIES } from '../../api/urgency.ts'
 import { SkeinError } from '../../errors.ts'
+import { problemsOf } from '../../files/problems.ts'
+import { type Static, type TSchema, Type } from '../../files/schema-types.ts'
 
 /** Those that a key can be given. */
 export const KEY_ROLES: readonly Role[] = ROLES
@@ -41,7 +41,7 @@ export const NO_LIMITS: KeyLimits = {
 }
 
 const Count = Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER })
-const OrNull = <T extends Type.TSchema>(schema: T) => Type.Union([schema, Type.Null()])
+const OrNull = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 const Milliseconds = Type.Integer({ minimum: 0 })
 
 const Secret = Type.Object(
@@ -93,11 +93,12 @@ const KeyListSchema = Type.Object(
 
 /** Throws `invalid_request` that says which part is wrong. */
 export function parseKeyList(text: string): readonly KeyRecord[] {
-  const value = parseJson(text)
-  if (!Value.Check(KeyListSchema, value)) {
-    const [first] = Value.Errors(KeyListSchema, value)
-    throw new SkeinError('invalid_request', `${first?.instancePath || '/'} ${first?.message}`)
-  }
+  const parsed = parseJson(text)
+  const [first] = problemsOf(KeyListSchema, parsed)
+  if (first !== undefined)
+    throw new SkeinError('invalid_request', `${first.instancePath || '/'} ${first.message}`)
+  // It has just been checked against the schema.
+  const value = parsed as Static<typeof KeyListSchema>
   const names = value.keys.map(({ name }) => name)
   const twice = names.find((name, i) => names.indexOf(name) !== i)
   if (twice !== undefined)
@@ -137,7 +138,7 @@ export function addKey(
   const id = `key-${randomBytes(12).toString('hex')}`
   const secrets = [{ sha256: hashOf(secret), until: null }]
   const key: KeyRecord = { id, ...rest, createdAt: now, limits: { ...limits }, secrets }
-  const problem = [...Value.Errors(KeyRecordSchema, key)][0]
+  const [problem] = problemsOf(KeyRecordSchema, key)
   if (problem !== undefined) {
     const param = problem.instancePath.split('/').at(-1)!
     throw new SkeinError('invalid_request', `${param}: ${problem.message}`, { param })

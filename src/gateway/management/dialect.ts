@@ -1,5 +1,5 @@
 /** The JSON routes of the management API: Albatross's, and what its dashboard lacked. */
-import Type from 'typebox'
+
 import {
   type Call,
   type Dialect,
@@ -11,6 +11,7 @@ import {
   type Route,
 } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
+import { Type } from '../../files/schema-types.ts'
 import type { ManagementError } from '../contract.ts'
 import type { RecentRequests } from '../figures/recent-requests.ts'
 import type { Management } from './management.ts'

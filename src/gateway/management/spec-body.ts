@@ -1,6 +1,7 @@
 /** The body of POST /api/workers/start: Albatross's fields with its ranges, then ours. Null and absent mean the default. */
-import Type, { type Static } from 'typebox'
+
 import { BoundedInteger, Matching, Maybe, OneOf } from '../../api/schema.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import type { WorkerSpec } from '../contract.ts'
 import { DEFAULT_SPEC } from '../fleet/launch.ts'
 

@@ -2,11 +2,12 @@
  * Named keys over HTTP, for admins: list, add, rotate, revoke. A secret is in the reply that made it and nowhere else. The same
  * list as `skein keys` has, through the same file.
  */
-import Type, { type Static } from 'typebox'
+
 import { type Dialect, del, get, json, post, type Role, type Route } from '../../api/route.ts'
 import { BoundedInteger, Matching, Maybe } from '../../api/schema.ts'
 import { urgencyFields } from '../../api/urgency.ts'
 import { SkeinError } from '../../errors.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import type { NamedKeys } from '../access/key-index.ts'
 import {
   addKey,

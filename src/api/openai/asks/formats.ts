@@ -1,5 +1,6 @@
 /** What an answer must be, as OpenAI, vLLM and llama.cpp have it said: one field at most. */
-import Type, { type Static } from 'typebox'
+
+import { type Static, Type } from '../../../files/schema-types.ts'
 import { checkConstraint } from '../../../grammar/check.ts'
 import { ANY_OBJECT, type Constraint, type JsonSchema, oneOf } from '../../../grammar/constraint.ts'
 import { fromGbnf } from '../../../grammar/gbnf.ts'

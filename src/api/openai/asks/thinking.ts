@@ -1,5 +1,5 @@
 /** The words by which clients ask for a thought, or for none: of one meaning where several are sent. */
-import Type, { type Static } from 'typebox'
+import { type Static, Type } from '../../../files/schema-types.ts'
 import { type Thinking, thinking, thinkingOf } from '../../chat/conversation.ts'
 import { Maybe } from '../../schema.ts'
 import { invalid, present } from '../sampling.ts'

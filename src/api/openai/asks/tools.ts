@@ -1,6 +1,7 @@
 /** Tools, choices, calls and results of OpenAI's chats, as conversations of any dialect have them. */
-import Type, { type Static } from 'typebox'
+
 import { SkeinError } from '../../../errors.ts'
+import { type Static, Type } from '../../../files/schema-types.ts'
 import { checkSchema } from '../../../grammar/json-schema.ts'
 import type { Conversation, Message, Tool, ToolCall, ToolChoice } from '../../chat/conversation.ts'
 import { Maybe } from '../../schema.ts'
