@@ -114,6 +114,7 @@ test('the form of a worker sends what was filled in, and leaves checks to the se
     pp_devices: '0,1',
     states: 'cat=states/cat.pth\nno name',
     use_cuda_graph: 'false',
+    tool_template: 'vllm-rwkv',
   }
   expect(specOf(form)).toEqual({
     model_path: 'demo.pth',
@@ -126,6 +127,7 @@ test('the form of a worker sends what was filled in, and leaves checks to the se
       { name: '', path: 'no name' },
     ],
     use_cuda_graph: false,
+    tool_template: 'vllm-rwkv',
   })
 })
 

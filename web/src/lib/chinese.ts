@@ -197,6 +197,7 @@ export const CHINESE = {
   'Start states': '初始状态',
   'NAME=FILE, one a line': '名称=文件，每行一个',
   'States on a GPU': 'GPU 上的状态精度',
+  'Tool template': '工具模板',
   'CUDA graphs': 'CUDA 图',
   on: '开',
   off: '关',

@@ -17,6 +17,7 @@ export const EMPTY_FORM = {
   tokenizer_path: '',
   pp_devices: '',
   wkv: '',
+  tool_template: '',
   use_cuda_graph: '',
   states: '',
 }
@@ -32,7 +33,10 @@ const NUMBERS = [
   'threads',
   'port',
 ] as const
-const STRINGS = ['model_name', 'device', 'quant', 'host', 'tokenizer_path', 'wkv'] as const
+const STRINGS = [
+  ...(['model_name', 'device', 'quant', 'host', 'tokenizer_path', 'wkv'] as const),
+  'tool_template',
+] as const
 
 export function specOf(form: Form): Partial<WorkerSpec> {
   const spec: Record<string, unknown> = { model_path: form.model_path.trim() }

@@ -223,6 +223,7 @@ function Advanced({ isOpen, ...control }: Control & { readonly isOpen: boolean }
         />
         <StateTypeField {...control} />
         <GraphField {...control} />
+        <ToolsField {...control} />
       </div>
       <Field
         label={t('Start states')}
@@ -255,6 +256,25 @@ function StateTypeField({ form, set, errorOf }: Control) {
           <option value="">{t('server default')}</option>
           <option>fp32</option>
           <option>fp16</option>
+        </select>
+      )}
+    </Field>
+  )
+}
+
+/** How the model was taught to read of tools. */
+function ToolsField({ form, set, errorOf }: Control) {
+  return (
+    <Field label={t('Tool template')} error={errorOf('tool_template')}>
+      {(ids) => (
+        <select
+          {...ids}
+          value={form.tool_template}
+          onChange={({ currentTarget }) => set({ tool_template: currentTarget.value })}
+        >
+          <option value="">{t('server default')}</option>
+          <option>g1</option>
+          <option>vllm-rwkv</option>
         </select>
       )}
     </Field>
