@@ -1,5 +1,6 @@
 // out[r] = LN(x[logit_rows[r]]), or the sum of blend_counts[r] such rows from r on, each times its
-// weight.  out f16 [R, C] · x f32 [T, C].  One block a row.
+// weight. A row of kept_as[r] = 1 + p is kept as p, too, and one of logit_rows[r] = −1 − p is what was
+// kept as p.  out f16 [R, C] · x f32 [T, C] · kept f16 [places, C].  One block a row.
 #include "norm.cuh"
 
 __device__ __forceinline__ Row times(Row x, float factor) {
@@ -19,12 +20,21 @@ __device__ __forceinline__ Row plus(Row x, const Row& y) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gather_norm(Step step, f16* out, const float* x, const float* weight, const float* bias,
-                float eps) {
+                float eps, const int* kept_as, f16* kept) {
   __shared__ float scratch[64];
   let_next_start();
   wait_for_previous();
   const int r = blockIdx.x;
   if (r >= step.num_logits()) return;
+  f16* const to = out + (long long)r * CHANNELS;
+  if (step.logit_rows[r] < 0) {
+    const f16* const from = kept + (long long)(-1 - step.logit_rows[r]) * CHANNELS;
+#pragma unroll
+    for (int i = 0; i < kPer; i++)
+      if (owns(i))
+        reinterpret_cast<uint2*>(to)[group(i)] = reinterpret_cast<const uint2*>(from)[group(i)];
+    return;
+  }
   const auto normed = [&](int from) {
     const Row row = load_row(x + (long long)step.logit_rows[from] * CHANNELS);
     return layer_norm(row, weight, bias, eps, scratch);
@@ -38,5 +48,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       row = plus(row, times(normed(r + i), step.blend_weights[r + i]));
     }
   }
-  store_row(out + (long long)r * CHANNELS, row);
+  store_row(to, row);
+  if (kept_as[r] > 0) store_row(kept + (long long)(kept_as[r] - 1) * CHANNELS, row);
 }

@@ -9,7 +9,8 @@
 // All sums are made in a fixed order by a shape that is the same for every step, so a draw depends
 // on its row alone, where a list overflows too. Agrees with reference/sample.ts token for token
 // unless two probabilities or sums are within f32 rounding of a tie. A draw whose penalties wait for
-// what the one before it drew, a guess, is made by a launch of its own: `depth` says which.
+// what the one before it drew, a guess, is made by a launch of its own: `depth` says which. So are
+// draws whose masks come later than their step: kLater, of those whose mask has come.
 #include "sample-report.cuh"
 
 struct Sampling {
@@ -20,12 +21,15 @@ struct Sampling {
   const int* bias_ids;
   const float* bias_values;
   const u32* masks;
+  const int* has_come;  // [masks]
   int* sampled;
   float* sampled_logprob;
   int* top_ids;
   float* top_logprobs;
   int vocab;
 };
+
+constexpr int kLater = -1;
 
 extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
     sample(Step step, Sampling op, int depth) {
@@ -36,22 +40,30 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
   cluster_arrive();
   wait_for_previous();
   const int s = blockIdx.x / CLUSTER;
-  if (s >= step.num_samples() || depth_of(step, s) != depth) {
+  if (s >= step.num_samples()) {
     cluster_wait();
     return;
   }
   const float* const f = step.sample_floats + s * kSampleFloats;
   const int* const n = step.sample_ints + s * kSampleInts;
+  const bool reports = block_rank() == 0 && threadIdx.x == 0;
+  const bool is_later = n[kMask] < 0;
+  const bool is_due = depth == kLater ? is_later && op.has_come[-1 - n[kMask]] != 0
+                                      : !is_later && depth_of(step, s) == depth;
+  if (!is_due) {
+    cluster_wait();
+    if (is_later && depth == 0 && reports) op.sampled[s] = -1;
+    return;
+  }
   const float* const logits = op.logits + (long long)step.sample_row[s] * op.vocab;
   float* const counts = op.counts + (long long)step.sample_slot[s] * op.vocab;
   u8* const flags = op.flags + (long long)step.sample_slot[s] * op.vocab;
   const u32* const mask =
-      n[kMask] == 0 ? nullptr : op.masks + (long long)(n[kMask] - 1) * ((op.vocab + 31) / 32);
+      n[kMask] == 0 ? nullptr : op.masks + (long long)(abs(n[kMask]) - 1) * ((op.vocab + 31) / 32);
   const bool is_adjusted =
       mask != nullptr || penalises(f) || step.bias_starts[s + 1] > step.bias_starts[s];
   const bool is_greedy = f[kTemperature] <= 0 || n[kTopK] == 1 || f[kTopP] <= 0;
   const bool is_noisy = f[kNoise] > 0 && !is_greedy;
-  const bool reports = block_rank() == 0 && threadIdx.x == 0;
   if (depth > 0 && op.sampled[s - 1] != n[kAfter] - 1) {
     cluster_wait();
     if (reports) op.sampled[s] = -1;

@@ -32,7 +32,10 @@ __device__ int fed_by(const Step& step, const TakeDraws& op, int row) {
 extern "C" __global__ void __launch_bounds__(kThreads) take_draws(Step step, TakeDraws op) {
   wait_for_previous();
   for (int s = threadIdx.x; s < step.num_samples(); s += kThreads) {
-    const int row = step.token_rows[step.logit_rows[step.sample_row[s]]];
+    const int token = step.logit_rows[step.sample_row[s]];
+    // From what an earlier step kept.
+    if (token < 0) continue;
+    const int row = step.token_rows[token];
     if (fed_by(step, op, row) < 0) op.sample_slot[s] = kScratchSlot;
   }
   // The tokens above are those of the batch.

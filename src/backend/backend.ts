@@ -212,8 +212,11 @@ export interface Ops {
   /** x += gate·value: the gated residual of RWKV-6's channel mixing. All [T, C]. */
   gatedAdd(x: Tensor, gate: Tensor, value: Tensor): void
 
-  /** out[r] = LN(x[logitRows[r]]), or the blend of several rows (see Batch).  out [R, C] · x [T, C] */
-  gatherNorm(out: Tensor, x: Tensor, norm: Norm): void
+  /**
+   * out[r] = LN(x[logitRows[r]]), or the blend of several rows (see Batch).  out [R, C] · x [T, C]
+   * kept [places, C], where the backend draws later: rows of `out` that are kept from one batch to another.
+   */
+  gatherNorm(out: Tensor, x: Tensor, norm: Norm, kept?: Tensor): void
 
   /** y = x·Wᵀ over the R logit rows.  y [R, V] · x [R, C] */
   logits(y: Tensor, x: Tensor, weight: Matrix): void
@@ -254,11 +257,15 @@ export interface ProgramFlights {
   readonly feedsDraws: boolean
   /** Puts a step on its way. The batch is read before this returns; its outputs are written by wait(). */
   launch(batch: Batch): ProgramFlight
+  /** Where the backend draws later: makes such draws of the last launch, once, before its flight is waited for. */
+  drawLater?(batch: Batch): void
 }
 
 /** They end in the order in which they were launched. */
 export interface ProgramFlight {
   readonly isDone: boolean
+  /** Of a batch with draws that are made later: all but these are. */
+  readonly isComputed?: boolean
   /** As that of Flight. */
   readonly landing?: Promise<unknown>
   /** Makes the outputs of the batch readable; as Flight.result, it waits where the backend can. Called once. */
@@ -281,6 +288,8 @@ export interface Backend {
   readonly description: string
   /** Null where samples may not hang on the one before them (SampleInt.after). */
   readonly guessing: Guessing | null
+  /** Whether draws can be made when the rest of their step is on its way already (Batch.numLater). */
+  readonly drawsLater: boolean
   /** An f32 tensor with the given values, or zeros. */
   tensor(shape: readonly number[], values?: Float32Array): Tensor
   /** The same in the precision the backend computes activations in: f16 on `cuda`, as tensor() on the others. */

@@ -19,9 +19,11 @@ export interface Batch {
   readonly stopStarts: Int32Array // [maxRows + 1]
   stopIds: Int32Array
 
-  /** Token positions (0 … numTokens) whose logits are computed. */
+  /** Token positions (0 … numTokens) whose logits are computed. −1 − p: what a batch before kept as p, on backends that draw later. */
   numLogits: number
   readonly logitRows: Int32Array // [maxLogits]
+  /** 0, or 1 + p: the row's normed hidden vector is kept as p, too. */
+  readonly keptAs: Int32Array // [maxLogits]
   /**
    * Rows of logits, this one first, that are blended into it: the normed hidden vectors of as many logit rows are added,
    * each times its weight, which is blending their logits. 0 or 1: none.
@@ -48,6 +50,10 @@ export interface Batch {
    */
   numMasks: number
   masks: Uint32Array // [numMasks, maskWords(V)]
+  /** Draws whose masks come when the batch has been launched: ProgramFlights.drawLater. */
+  numLater: number
+  /** Of such a mask: 1 where it has come; the draws of the others are −1. */
+  readonly hasCome: Int32Array // [maxSamples]
 
   /** Out. The drawn token of each sample; −1 where the logits were not finite. */
   readonly sampled: Int32Array // [maxSamples]
@@ -77,7 +83,7 @@ export const SampleInt = {
   stream: 4,
   /** −1: no logprobs; k ≥ 0: the drawn token's and the k best. */
   topLogprobs: 5,
-  /** 0: none; k: only tokens of row k − 1 of the batch's masks, before anything else. */
+  /** 0: none; k: only tokens of row k − 1 of the batch's masks, before anything else; −k: likewise, and drawn later. */
   mask: 6,
   /**
    * 0: always drawn. t + 1: drawn if the sample before it, which counts into the same slot, drew token t; else it is −1 and
@@ -116,6 +122,7 @@ export function createBatch(capacity: Capacity): Batch {
     stopIds: new Int32Array(0),
     numLogits: 0,
     logitRows: new Int32Array(logits),
+    keptAs: new Int32Array(logits),
     blendCounts: new Int32Array(logits),
     blendWeights: new Float32Array(logits),
     numSamples: 0,
@@ -128,6 +135,8 @@ export function createBatch(capacity: Capacity): Batch {
     biasValues: new Float32Array(0),
     numMasks: 0,
     masks: new Uint32Array(0),
+    numLater: 0,
+    hasCome: new Int32Array(samples),
     sampled: new Int32Array(samples),
     sampledLogprob: new Float32Array(samples),
     topIds: new Int32Array(samples * MAX_TOP_LOGPROBS),

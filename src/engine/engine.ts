@@ -159,11 +159,7 @@ export class Engine {
       const grammar = await matchers.compile(constraint)
       // It may have been cancelled meanwhile.
       if (this.#outcomes.live.get(live.id) !== live) return
-      live.rules = {
-        open: () => matchers.open(grammar, mayForce(live.request)),
-        advance: (matcher, token) => matchers.advance(matcher, token),
-        close: (matcher) => matchers.close(matcher),
-      }
+      live.rules = matchers.rules(grammar, mayForce(live.request))
       this.#open(live)
     } catch (error) {
       const isLive = this.#outcomes.live.get(live.id) === live || live.request.session !== undefined
@@ -313,6 +309,7 @@ export class Engine {
         this.#transfers.turn()
         if (this.#flights.isOldestDone) this.#land()
         else if (this.#flights.count === 0) this.#rest()
+        else this.#takeMasks()
       })
       if (this.#outcomes.leaving.size > 0) await setImmediate()
     }
@@ -351,15 +348,16 @@ export class Engine {
     }
   }
 
-  /** Takes the masks that follow the last draws. It waits for them only when no step is under way. */
-  #takeMasks(): void {
+  /** Takes masks, waiting only when no step is under way, and makes the last step's draws that are left; false: some wait. */
+  #takeMasks(): boolean {
     this.#matchers.flush()
     if (this.#flights.count === 0) this.#matchers.wait(MASK_WAIT_MS)
     this.#outcomes.settle()
+    return this.#flights.drawLater((late) => this.#scheduler.hasOthers(late))
   }
 
   #launch(): void {
-    this.#takeMasks()
+    if (!this.#takeMasks()) return
     const plan = this.#scheduler.schedule(this.#flights.last)
     if (plan.length === 0) return
     if (this.#flights.count === 0) this.#busySince = performance.now()
@@ -375,6 +373,7 @@ export class Engine {
 
   #land(): void {
     for (const [planned, result] of this.#flights.land()) this.#outcomes.accept(planned, result)
+    this.#matchers.flush()
     const now = performance.now()
     this.#counters.busySeconds += (now - this.#busySince) / 1000
     this.#busySince = now

@@ -5,9 +5,10 @@
 import { assert } from '../errors.ts'
 import type { Flight, RowResult, Runner } from '../model/runner.ts'
 import type { PlannedRow } from './scheduler.ts'
+import type { Sequence } from './sequence.ts'
 
 interface Launched {
-  readonly plan: readonly PlannedRow[]
+  readonly plan: PlannedRow[]
   readonly flight: Flight<RowResult[]>
   /** When its launch began. */
   readonly time: number
@@ -27,6 +28,8 @@ export class Flights {
   readonly #onStep: StepTimes
   readonly #launched: Launched[] = []
   #last = 0
+  /** Where in the plan of the last one the rows are whose draws are left. */
+  #undrawn: readonly number[] = []
   /** Milliseconds that the last few took, each after the one before. */
   readonly #durations: number[] = []
   #landedAt = 0
@@ -59,6 +62,7 @@ export class Flights {
   get restMs(): number {
     const [oldest] = this.#launched
     if (oldest === undefined || this.#durations.length === 0) return 0
+    if (this.#undrawn.length > 0 && this.count === 1) return 0
     const begin = Math.max(this.#landedAt, oldest.time)
     return Math.max(0, begin + Math.min(...this.#durations) - performance.now())
   }
@@ -75,7 +79,35 @@ export class Flights {
       for (const [i, sequence] of takers.entries()) sequence.awaits(flight, draw + i)
       draw += row.samples.length
     }
-    this.#launched.push({ plan, flight, time })
+    this.#launched.push({ plan: [...plan], flight, time })
+    this.#undrawn = [...plan.keys()].filter((at) => plan[at]!.row.drawsLater === true)
+  }
+
+  /**
+   * Makes the draws that are left of the last one, once their masks have come; those whose masks are late are left to a later
+   * step where `othersWait`, and the device does. True: none are left.
+   */
+  drawLater(othersWait: (late: ReadonlySet<Sequence>) => boolean): boolean {
+    if (this.#undrawn.length === 0) return true
+    // What they feed is not known.
+    if (this.count > 1) return false
+    const { plan } = this.#launched[0]!
+    const takers = this.#undrawn.map((at) => plan[at]!.takers[0]!)
+    const late = new Set(takers.filter(({ lacksMask }) => lacksMask))
+    if (late.size > 0 && !(this.#runner.waitsForDraws && othersWait(late))) return false
+    this.#runner.drawLater(
+      takers.map((one) => (late.has(one) ? null : (one.matcher?.mask ?? null))),
+    )
+    for (const [i, at] of this.#undrawn.entries()) {
+      const sequence = takers[i]!
+      const { finish, owner, isOvertaken } = sequence
+      const isForgone = late.has(sequence) || (isOvertaken && finish === null)
+      if (isForgone) sequence.forgoes()
+      if (isForgone) plan[at] = { ...plan[at]!, takers: [] }
+      else if (owner.isLeaving) plan[at] = { ...plan[at]!, isMoot: true }
+    }
+    this.#undrawn = []
+    return true
   }
 
   /** The rows of the oldest and their results, one after another; waits for it. A row is awaited until its turn. */

@@ -129,9 +129,10 @@ export class Outcomes {
       this.#acceptGuessed(takers[0]!, row, row.guesses, drawn)
       return
     }
-    assert(drawn.length === takers.length, `${drawn.length} draws for ${takers.length} takers`)
+    if (takers.length > 0)
+      assert(drawn.length === takers.length, `${drawn.length} draws for ${takers.length} takers`)
     if (this.leaving.has(owner)) {
-      this.#acceptLeaving(takers, drawn)
+      this.#acceptLeaving(takers, drawn, planned.isMoot === true)
       return
     }
     // It may have failed in another row of this very step, or have been cancelled while the step was on its way.
@@ -149,7 +150,9 @@ export class Outcomes {
 
   #settle(sequence: Sequence): void {
     const { matcher, owner } = sequence
-    if (matcher === null || sequence.finish !== null || owner.isLeaving || sequence.isAway) return
+    if (matcher === null || sequence.finish !== null || owner.isLeaving) return
+    // One that is away is left alone, unless it has a draw to be made before it goes.
+    if (sequence.isAway && sequence.numAwaited === 0) return
     if (matcher.hasTaken || !matcher.isReady) return
     if (matcher.hasFailed) {
       const message = 'the grammar of the answer could not be followed; make it simpler'
@@ -321,10 +324,10 @@ export class Outcomes {
   }
 
   /** What a session keeps of an answer that nobody hears any more. */
-  #acceptLeaving(takers: readonly Sequence[], drawn: readonly Drawn[]): void {
+  #acceptLeaving(takers: readonly Sequence[], drawn: readonly Drawn[], isMoot: boolean): void {
     for (const [i, sequence] of takers.entries()) {
       const { token, logprob } = drawn[i]!
-      if (sequence.finish !== null || sequence.isSpoilt) {
+      if (sequence.finish !== null || sequence.isSpoilt || (isMoot && token >= 0)) {
         sequence.isSpoilt ||= token < 0
       } else if (token < 0) {
         sequence.isSpoilt = true

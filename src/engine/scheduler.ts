@@ -15,10 +15,11 @@ import { assert } from '../errors.ts'
 import type { BatchRow, Blend, Runner } from '../model/runner.ts'
 import { Preempted, Preemption } from './fairness/preemption.ts'
 import { type Queued, WaitingLine } from './fairness/waiting-line.ts'
+import type { Mixture, Start } from './kept/start.ts'
 import type { GenerateRequest, SamplingParams } from './messages.ts'
 import { answerShare, promptShare } from './microbatches.ts'
 import type { PrefillBudget } from './prefill-budget.ts'
-import type { LiveRequest, Mixture, Sequence, Start } from './sequence.ts'
+import type { LiveRequest, Sequence } from './sequence.ts'
 import { Places, type SlotPool } from './slots.ts'
 import type { Speculation } from './speculation/speculation.ts'
 import type { StateTransfers } from './state-transfers.ts'
@@ -27,8 +28,10 @@ import type { StateTransfers } from './state-transfers.ts'
 export interface PlannedRow {
   readonly row: BatchRow
   readonly owner: LiveRequest
-  /** Takers of the row's draws, in order. */
+  /** Takers of the row's draws, in order; none where nobody needs them. */
   readonly takers: readonly Sequence[]
+  /** Its draw was of any token, and counts for nothing. */
+  readonly isMoot?: boolean
   /** Prompt tokens in the row; 0 for a decode row. */
   readonly numPrompt: number
   /** Prompt tokens that the slot has consumed after the row. */
@@ -129,16 +132,26 @@ export class Scheduler {
     this.preemption.makeRoom(this.running, () => this.numFree)
     this.#admit()
     const plan: PlannedRow[] = []
+    const { feedsDraws, drawsLater } = this.#runner
+    const mayGo = (one: Sequence) => one.isSettled || (drawsLater && one.canDrawLater)
     const decoding = this.running.flatMap((live) =>
-      live.sequences.filter((one) => one.canGoOn && one.isSettled),
+      live.sequences.filter((one) => one.canGoOn && mayGo(one)),
     )
-    const { feedsDraws } = this.#runner
     this.isWaiting = feedsDraws && this.#speculation.waitsFor(decoding, this.numSlots)
     if (this.isWaiting) return plan
     this.#planDecode(plan, decoding, lastFlight)
     this.#planPrefill(plan)
     for (const { owner, numPrompt } of plan) if (numPrompt === 0) this.waiting.charge(owner, 1)
     return plan
+  }
+
+  /** Something could go on, or begin, without these. */
+  hasOthers(late: ReadonlySet<Sequence>): boolean {
+    const isOther = (one: Sequence) => one.canGoOn && !late.has(one)
+    return (
+      this.waiting.length > 0 ||
+      this.running.some((live) => live.canSendChunk || live.sequences.some(isOther))
+    )
   }
 
   /** Frees the slot of a sequence that has ended. */

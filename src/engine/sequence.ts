@@ -5,7 +5,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import { assert } from '../errors.ts'
-import type { Matcher } from '../grammar/matchers.ts'
+import type { AnswerRules, Matcher } from '../grammar/matchers.ts'
 import {
   type BatchRow,
   type Blend,
@@ -19,39 +19,16 @@ import { biasOf, createDraw, type Mutable, NO_SLOT, stopTokensOf } from './answe
 import { EmbeddingSum } from './answer/embedding-sum.ts'
 import { withBytes } from './answer/logprobs.ts'
 import { StopStrings } from './answer/stop-strings.ts'
+import type { Mixture, Start } from './kept/start.ts'
 import type { FinishReason, GenerateRequest, TokenText } from './messages.ts'
 
-/** What the tokens of a request's answers are held to. */
-interface AnswerRules {
-  open(): Matcher
-  /** A drawn token. */
-  advance(matcher: Matcher, token: number): void
-  close(matcher: Matcher): void
-}
+/** Rows that wait for their masks after one that came late. */
+const LATE_ROWS = 4
 
 /** Why an answer is over, and what stopped it: a string, a token id, or null for length. */
 interface Finish {
   readonly reason: FinishReason
   readonly matched: string | number | null
-}
-
-/** A state that a slot of a request begins with, instead of the state before any token. */
-export interface Start {
-  /** Tells a tuned start state from all others; absent for states of prompts and sessions. */
-  readonly id?: string
-  /** Tokens that it has consumed: the prompt begins with them. */
-  readonly numTokens: number
-  /** Where it is: in another slot, or outside of slots. Asked for once for each slot that begins with it, when it does. */
-  take(): number | StateData
-  /** It is on its way into the slot, and what was taken is not needed any more. */
-  taken?(): void
-}
-
-/** Further states that read a request's prompt and answer beside its own, for draws from the sum of their logits. */
-export interface Mixture {
-  /** Weight of the request's own state. */
-  readonly weight: number
-  readonly others: readonly { readonly start: Start | null; readonly weight: number }[]
 }
 
 export class LiveRequest {
@@ -212,6 +189,8 @@ export class Sequence {
   #blend: Blend | null = null
   /** Where the answer is in its grammar; null without one, and without a slot. */
   matcher: Matcher | null = null
+  /** Rows that wait for their masks before they are launched, since a mask came late. */
+  #numToWait = 0
 
   constructor(owner: LiveRequest, index: number, text: AnswerText, tokenBytes: TokenBytes) {
     this.owner = owner
@@ -276,10 +255,38 @@ export class Sequence {
     return this.matcher === null || (this.numAwaited === 0 && this.matcher.hasTaken)
   }
 
-  /** Ended, and no row of it is on its way that runs: a stop token holds the next row back, a stop string does not. */
+  /** Its next row can go before it is known what may be drawn after it: that draw is made later. */
+  get canDrawLater(): boolean {
+    return this.numAwaited === 1 && this.#numToWait === 0 && this.blend === null
+  }
+
+  /** Tokens came without a draw, after a row was launched that draws the next: that draw is of no use. */
+  get isOvertaken(): boolean {
+    return this.numAwaited > 0 && this.#numSent < this.numDrawn
+  }
+
+  /** Its draw after the last token was not made when it could have been. */
+  get isBehind(): boolean {
+    return this.numAwaited === 0 && this.#numSent === this.numDrawn
+  }
+
+  /** What may be drawn after the last token is not known yet, and is needed. */
+  get lacksMask(): boolean {
+    const { finish, matcher, owner } = this
+    if (matcher === null || finish !== null || owner.isLeaving || this.isOvertaken) return false
+    return !matcher.isReady || !matcher.hasTaken
+  }
+
+  /** Nothing is awaited of the draw that is left: it is of no use, or its mask has not come. */
+  forgoes(): void {
+    if (!this.isOvertaken) this.#numToWait = LATE_ROWS
+    this.numAwaited--
+  }
+
+  /** Ended, and no row of it is on its way that runs: a drawn stop token holds the next row back, a stop string does not. */
   get isOver(): boolean {
     if (this.finish === null) return false
-    return this.numAwaited === 0 || typeof this.finish.matched !== 'string'
+    return this.numAwaited === 0 || (typeof this.finish.matched !== 'string' && !this.isOvertaken)
   }
 
   /** Drawn tokens that its slot has consumed, once everything on its way has run. */
@@ -309,7 +316,7 @@ export class Sequence {
 
   /** Tokens that its next row has beside the one that every row has: they were not drawn. */
   get numExtra(): number {
-    return this.numAwaited > 0 ? 0 : this.numDrawn - 1 - this.#numSent
+    return this.numAwaited > 0 || this.isBehind ? 0 : this.numDrawn - 1 - this.#numSent
   }
 
   /**
@@ -318,7 +325,10 @@ export class Sequence {
    */
   nextRow(maxExtra: number): BatchRow {
     assert(this.#slot !== null && this.isDecoding, 'a sequence was stepped that has no next token')
-    if (this.numExtra > 0) return this.#rowOfSeveral(Math.min(this.numExtra, maxExtra))
+    if (this.#numToWait > 0 && this.numAwaited === 0) this.#numToWait--
+    this.#decodeRow.drawsLater = this.matcher !== null && this.numAwaited > 0
+    if (this.isBehind || this.numExtra > 0)
+      return this.#rowOfOther(this.isBehind ? 0 : 1 + Math.min(this.numExtra, maxExtra))
     const position = this.numDrawn + this.numAwaited
     this.#drawAt(position)
     this.#decodeRow.tokens[0] =
@@ -327,9 +337,9 @@ export class Sequence {
     return this.#decodeRow
   }
 
-  #rowOfSeveral(numExtra: number): BatchRow {
+  #rowOfOther(numTokens: number): BatchRow {
     const from = this.#numSent
-    this.#numSent = from + 1 + numExtra
+    this.#numSent = from + numTokens
     const tokens = Int32Array.from(this.drawn.slice(from, this.#numSent))
     const isLast = this.#numSent === this.numDrawn
     return { ...this.#decodeRow, tokens, samples: isLast ? [this.#drawAt(this.numDrawn)] : [] }
@@ -362,7 +372,7 @@ export class Sequence {
 
   #drawAt(position: number): SampleSpec {
     this.#draw.position = position
-    if (this.matcher !== null) this.#draw.mask = this.matcher.mask
+    this.#draw.mask = this.numAwaited > 0 ? undefined : this.matcher?.mask
     return this.#draw
   }
 

@@ -15,6 +15,8 @@ export interface RowsOptions {
   readonly vocabSize: number
   readonly numRows: number
   readonly memory: SharedArrayBuffer
+  /** Which of the threads it is. */
+  readonly thread: number
 }
 
 export type ToRows =
@@ -61,18 +63,20 @@ export class MatcherRows {
   readonly #vocabulary: Vocabulary
   readonly #vocabSize: number
   readonly #masks: SharedMasks
+  readonly #thread: number
   readonly #rows = new Map<number, Row>()
   readonly #report: (compiled: Compiled) => void
 
   constructor(
     binding: Binding,
-    { tokens, vocabSize, numRows, memory }: RowsOptions,
+    { tokens, vocabSize, numRows, memory, thread }: RowsOptions,
     report: (compiled: Compiled) => void,
   ) {
     this.#vocabulary = new Vocabulary(tokens)
     this.#compiler = new GrammarCompiler(binding, this.#vocabulary)
     this.#vocabSize = vocabSize
     this.#masks = new SharedMasks(numRows, Math.ceil(vocabSize / 32), memory)
+    this.#thread = thread
     this.#report = report
   }
 
@@ -111,7 +115,7 @@ export class MatcherRows {
 
   /** Writes a row anew; one that cannot go on says so. */
   #work(row: number, turn: number, mayForce: boolean, change: () => void): void {
-    this.#masks.busyRow = row
+    this.#masks.setBusyRow(this.#thread, row)
     try {
       change()
       const { matcher, forces } = this.#rows.get(row)!
@@ -123,7 +127,7 @@ export class MatcherRows {
     } catch {
       this.#masks.write(row, turn, 'failed', [])
     }
-    this.#masks.busyRow = -1
+    this.#masks.setBusyRow(this.#thread, -1)
   }
 
   #open({ row, key, constraint, tokens, forces }: ToRows & { type: 'open' }): void {
@@ -163,7 +167,9 @@ export class MatcherRows {
     if (matcher.IsTerminated()) return
     const { binding } = this.#compiler
     const vector = matcher.GetNextTokenBitmask(this.#vocabSize)
-    this.#masks.maskOf(row).set(new Uint32Array(binding.vecIntToView(vector)))
+    // Numbers of another sign would be turned one by one.
+    const { buffer, byteOffset, length } = binding.vecIntToView(vector)
+    this.#masks.maskOf(row).set(new Uint32Array(buffer, byteOffset, length))
     vector.delete()
   }
 }

@@ -1,15 +1,16 @@
 /**
  * The grammars of an engine's answers, as the engine sees them: rows that are told what was drawn, and have a mask of what
- * may come next when their thread has written it. Two threads: one compiles what is new, so that a grammar which takes too
- * long or breaks its instance harms nobody; the other, given only what the first could do, follows the answers. One that
+ * may come next when their thread has written it. One thread compiles what is new, so that a grammar which takes too
+ * long or breaks its instance harms nobody; others, given only what the first could do, follow the answers. One that
  * hangs or ends is begun anew, and its answers go on but for the one that it was at.
  */
 import { createHash } from 'node:crypto'
+import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
 import { SkeinError } from '../errors.ts'
 import type { Constraint } from './constraint.ts'
 import type { Compiled, RowsOptions, Step, ToRows } from './matcher-rows.ts'
-import { SharedMasks } from './shared-masks.ts'
+import { MAX_THREADS, SharedMasks } from './shared-masks.ts'
 import type { TokenTable } from './vocabulary.ts'
 
 /** Time for one grammar, and for one turn of the answers; a machine may be busy. */
@@ -19,6 +20,9 @@ const START_MS = 15_000
 const TURN_MS = 10_000
 /** Grammars that were compiled well. */
 const MAX_KNOWN = 256
+/** Answers that one thread follows before another one is begun, where there are processors for more. */
+const ROWS_A_THREAD = 32
+const CORES_A_THREAD = 2
 
 /** A thread, or what stands for one in tests. */
 interface RowsThread {
@@ -37,6 +41,8 @@ interface MatcherOptions {
   readonly tokens: () => TokenTable
   readonly vocabSize: number
   readonly numRows: number
+  /** Threads that follow answers, at most; by the processors there are when absent. */
+  readonly numThreads?: number
   readonly start?: StartThread
 }
 
@@ -52,13 +58,22 @@ interface Grammar {
   readonly constraint: Constraint
 }
 
+/** What the tokens of a request's answers are held to. */
+export interface AnswerRules {
+  open(): Matcher
+  /** A drawn token. */
+  advance(matcher: Matcher, token: number): void
+  close(matcher: Matcher): void
+}
+
 export class Matchers {
   readonly #options: MatcherOptions
   readonly #start: StartThread
   /** Made when the first grammar comes. */
   #shared: { readonly masks: SharedMasks; readonly tokens: TokenTable } | null = null
   #trial: RowsThread | null = null
-  #rows: RowsThread | null = null
+  /** Those that follow answers, as far as they were needed. */
+  readonly #rows: (RowsThread | null)[]
   readonly #known = new Set<string>()
   /** Trials under way, by key, and what waits for them. */
   readonly #trials = new Map<string, Promise<void>>()
@@ -76,6 +91,8 @@ export class Matchers {
   constructor(options: MatcherOptions) {
     this.#options = options
     this.#start = options.start ?? startThread
+    const numThreads = options.numThreads ?? Math.floor(availableParallelism() / CORES_A_THREAD)
+    this.#rows = new Array(Math.min(Math.max(1, numThreads), MAX_THREADS)).fill(null)
     this.#turns = new Int32Array(options.numRows)
     this.#free = Array.from({ length: options.numRows }, (_, row) => options.numRows - 1 - row)
   }
@@ -95,14 +112,24 @@ export class Matchers {
   }
 
   /** `forces`: text that must come is not drawn. */
+  rules(grammar: Grammar, forces: boolean): AnswerRules {
+    return {
+      open: () => this.open(grammar, forces),
+      advance: (matcher, token) => this.advance(matcher, token),
+      close: (matcher) => this.close(matcher),
+    }
+  }
+
   open({ key, constraint }: Grammar, forces: boolean): Matcher {
     const row = this.#free.pop()
     if (row === undefined) throw new SkeinError('internal', 'more answers with grammars than rows')
     const { masks } = this.#share()
     const matcher = new Matcher(row, { key, constraint }, forces, masks, this.#turns)
     this.#open.set(row, matcher)
-    this.#rows ??= this.#startRows()
-    this.#rows.post(matcher.opening())
+    const thread = this.#threadOf(row)
+    const rows = this.#rows[thread] ?? this.#startRows(thread)
+    this.#rows[thread] = rows
+    rows.post(matcher.opening())
     this.#watch ??= setInterval(() => this.#look(), TURN_MS / 4).unref()
     return matcher
   }
@@ -110,7 +137,7 @@ export class Matchers {
   close(matcher: Matcher): void {
     if (!this.#open.delete(matcher.row)) return
     this.#steps = this.#steps.filter(({ row }) => row !== matcher.row)
-    this.#rows?.post({ type: 'close', row: matcher.row })
+    this.#rows[this.#threadOf(matcher.row)]?.post({ type: 'close', row: matcher.row })
     this.#free.push(matcher.row)
   }
 
@@ -121,8 +148,15 @@ export class Matchers {
 
   flush(): void {
     if (this.#steps.length === 0) return
-    this.#rows?.post({ type: 'advance', steps: this.#steps })
+    for (const [thread, rows] of this.#rows.entries()) {
+      const steps = this.#steps.filter(({ row }) => this.#threadOf(row) === thread)
+      if (steps.length > 0) rows?.post({ type: 'advance', steps })
+    }
     this.#steps = []
+  }
+
+  #threadOf(row: number): number {
+    return Math.floor(row / ROWS_A_THREAD) % this.#rows.length
   }
 
   /** Until every row that waits is written, or the time is over. */
@@ -132,14 +166,9 @@ export class Matchers {
     while (masks !== undefined) {
       const { signal } = masks
       const left = end - performance.now()
-      if (left <= 0 || !this.isAwaited) return
+      if (left <= 0 || [...this.#open.values()].every(({ isReady }) => isReady)) return
       masks.wait(signal, left)
     }
-  }
-
-  get isAwaited(): boolean {
-    for (const matcher of this.#open.values()) if (!matcher.isReady) return true
-    return false
   }
 
   dispose(): void {
@@ -148,9 +177,9 @@ export class Matchers {
     for (const { reject } of this.#waiting.values()) reject(broken('the engine was closed'))
     this.#waiting.clear()
     this.#trial?.end()
-    this.#rows?.end()
+    for (const rows of this.#rows) rows?.end()
     this.#trial = null
-    this.#rows = null
+    this.#rows.fill(null)
   }
 
   #share() {
@@ -162,10 +191,10 @@ export class Matchers {
     return this.#shared
   }
 
-  #optionsOfRows(): RowsOptions {
+  #optionsOfRows(thread: number): RowsOptions {
     const { masks, tokens } = this.#share()
     const { numRows, vocabSize } = this.#options
-    return { tokens, vocabSize, numRows, memory: masks.memory }
+    return { tokens, vocabSize, numRows, memory: masks.memory, thread }
   }
 
   /** In a thread that may be ended for it. */
@@ -186,7 +215,7 @@ export class Matchers {
   }
 
   #startTrial(): RowsThread {
-    const trial: RowsThread = this.#start(this.#optionsOfRows(), {
+    const trial: RowsThread = this.#start(this.#optionsOfRows(0), {
       compiled: (compiled) => {
         if (this.#trial === trial) this.#tried(compiled)
       },
@@ -231,11 +260,11 @@ export class Matchers {
     this.#watchTrial(START_MS)
   }
 
-  #startRows(): RowsThread {
-    const rows: RowsThread = this.#start(this.#optionsOfRows(), {
+  #startRows(thread: number): RowsThread {
+    const rows: RowsThread = this.#start(this.#optionsOfRows(thread), {
       compiled: () => {},
       ended: () => {
-        if (this.#rows === rows) this.#restart()
+        if (this.#rows[thread] === rows) this.#restart(thread)
       },
     })
     return rows
@@ -244,18 +273,21 @@ export class Matchers {
   /** A turn that takes too long is the fault of the row that is worked on. */
   #look(): void {
     const { masks } = this.#share()
-    const late = [...this.#open.values()].some((matcher) => matcher.waitsMs > TURN_MS)
-    if (!late) return
-    this.#open.get(masks.busyRow)?.fail()
-    this.#restart()
+    const late = [...this.#open.values()].filter((matcher) => matcher.waitsMs > TURN_MS)
+    for (const thread of new Set(late.map(({ row }) => this.#threadOf(row)))) {
+      this.#open.get(masks.busyRowOf(thread))?.fail()
+      this.#restart(thread)
+    }
   }
 
-  #restart(): void {
-    this.#rows?.end()
-    this.#steps = []
-    this.#rows = this.#startRows()
+  #restart(thread: number): void {
+    this.#rows[thread]?.end()
+    const isOwn = ({ row }: { readonly row: number }) => this.#threadOf(row) === thread
+    this.#steps = this.#steps.filter((step) => !isOwn(step))
+    const rows = this.#startRows(thread)
+    this.#rows[thread] = rows
     for (const matcher of this.#open.values())
-      if (!matcher.hasFailed) this.#rows.post(matcher.opening())
+      if (isOwn(matcher) && !matcher.hasFailed) rows.post(matcher.opening())
   }
 }
 

@@ -1,13 +1,16 @@
 /**
- * The memory that an engine and the thread of its grammars share: of each row which tokens may come next, and which must.
+ * The memory that an engine and the threads of its grammars share: of each row which tokens may come next, and which must.
  * The thread writes a row, then its turn; the engine reads a row whose turn is the one that it waits for.
  */
 export const MAX_FORCED = 64
+/** Threads that follow answers. */
+export const MAX_THREADS = 4
 /** Columns of a row's header, before its forced tokens. */
 const TURN = 0
 const STATUS = 1
 const NUM_FORCED = 2
 const HEADER = 3
+const SIGNALS = 1 + MAX_THREADS
 
 /** 'failed': the row has no mask, and its answer cannot go on. */
 type RowStatus = 'open' | 'failed'
@@ -15,18 +18,18 @@ type RowStatus = 'open' | 'failed'
 export class SharedMasks {
   readonly memory: SharedArrayBuffer
   readonly #words: number
-  /** [0]: how often the thread has written; [1]: 1 + the row that it works on. */
+  /** [0]: how often a thread has written; [1 + t]: 1 + the row that thread t works on. */
   readonly #signal: Int32Array
   readonly #headers: Int32Array
   readonly #masks: Uint32Array
 
   constructor(numRows: number, words: number, memory?: SharedArrayBuffer) {
     const width = HEADER + MAX_FORCED
-    this.memory = memory ?? new SharedArrayBuffer(4 * (2 + numRows * (width + words)))
+    this.memory = memory ?? new SharedArrayBuffer(4 * (SIGNALS + numRows * (width + words)))
     this.#words = words
-    this.#signal = new Int32Array(this.memory, 0, 2)
-    this.#headers = new Int32Array(this.memory, 8, numRows * width)
-    this.#masks = new Uint32Array(this.memory, 8 + 4 * numRows * width)
+    this.#signal = new Int32Array(this.memory, 0, SIGNALS)
+    this.#headers = new Int32Array(this.memory, 4 * SIGNALS, numRows * width)
+    this.#masks = new Uint32Array(this.memory, 4 * (SIGNALS + numRows * width))
   }
 
   /** How often something was written. */
@@ -34,13 +37,13 @@ export class SharedMasks {
     return Atomics.load(this.#signal, 0)
   }
 
-  /** The row that is being worked on; −1 for none. */
-  get busyRow(): number {
-    return Atomics.load(this.#signal, 1) - 1
+  /** The row that a thread works on; −1 for none. */
+  busyRowOf(thread: number): number {
+    return Atomics.load(this.#signal, 1 + thread) - 1
   }
 
-  set busyRow(row: number) {
-    Atomics.store(this.#signal, 1, row + 1)
+  setBusyRow(thread: number, row: number): void {
+    Atomics.store(this.#signal, 1 + thread, row + 1)
   }
 
   /** Until something is written after `signal`, or the time is over. */

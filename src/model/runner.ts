@@ -52,7 +52,10 @@ export interface SampleSpec extends SamplingNumbers {
 /** One row of a step: tokens fed into a slot's state, and the tokens to draw after the last of them. */
 export interface BatchRow {
   readonly slot: number
-  /** At least one token. A row of one may feed what a draw of the flight before it drew: fedByDraw(s). */
+  /**
+   * A row of one token may feed what a draw of the flight before it drew: fedByDraw(s). A row of none draws after the tokens of
+   * the last row that drew later into the same place, and has not drawn.
+   */
   readonly tokens: Int32Array
   /**
    * Of a row that feeds a draw: with these, or with a draw that was not finite, the row does not run. Its state and
@@ -64,6 +67,8 @@ export interface BatchRow {
    * one from the logits before each guess, and one after the last.
    */
   readonly samples: readonly SampleSpec[]
+  /** The row's one draw is made by drawLater, with the mask that it is given there. Not with blend, nor with guesses. */
+  readonly drawsLater?: boolean
   /**
    * The last tokens of the row are guesses of what is drawn. Neither together with blend nor with allLogits or hidden, and no
    * row of the next flight feeds its draws.
@@ -152,12 +157,21 @@ export interface Runner {
   readonly maxFlights: number
   /** Whether rows may feed draws of the flight before. Where not, flights of different sequences keep a runner busy. */
   readonly feedsDraws: boolean
+  /** Whether rows may draw later. */
+  readonly drawsLater: boolean
   /**
    * Puts one forward pass on its way; the result has a row's results in its place. Flights end in the order in which they
    * were launched. Slots of the rows are distinct. The rows may change when this returns. The last
    * flight but maxFlights − 1 must have been asked for its results.
    */
   launch(rows: readonly BatchRow[]): Flight<RowResult[]>
+  /**
+   * Makes the draws of the last flight that were left, in the order of its rows: of the tokens of each mask; null: not now, the
+   * row draws −1. Once, after the launch of such a flight and before the next, or before it is asked for its results.
+   */
+  drawLater(masks: readonly (Uint32Array | null)[]): void
+  /** Of the last flight all but such draws is over: from here on the device waits for them. */
+  readonly waitsForDraws: boolean
   /** One forward pass, launched and waited for. */
   step(rows: readonly BatchRow[]): RowResult[]
   /** Makes a slot the state before any token. */

@@ -221,14 +221,18 @@ describeCuda('ops on cuda', () => {
     if (rows === 8) {
       batch.blendCounts[2] = 3
       batch.blendWeights.set([0.5, 0.3, 0.2], 2)
+      // Two are kept, one of them a blend, and one was.
+      batch.keptAs.set([1, 0, 3])
+      batch.logitRows[6] = -1 - 1
     }
     compare(cuda(), 1e-3, `R ${rows}`, (backend) => {
       const x = backend.tensor([40, C], normals(40 * C, 1))
       const hidden = poisonedHalves(backend, [rows + 2, C])
+      const kept = backend.activation([3, C], normals(3 * C, 4))
       const y = poisoned(backend, [rows + 2, V])
       const head = backend.matrix(randomSource(V, C, 'bf16', 3), 'bf16')
       runOnce(backend, capacity, batch, (ops) => {
-        ops.gatherNorm(hidden, x, randomNorm(backend, C, 1e-5, 3))
+        ops.gatherNorm(hidden, x, randomNorm(backend, C, 1e-5, 3), kept)
         ops.logits(y, hidden, head)
       })
       expect(
@@ -240,6 +244,7 @@ describeCuda('ops on cuda', () => {
       return [
         backend.readTensor(hidden, 0, rows * C).result(),
         backend.readTensor(y, 0, rows * V).result(),
+        backend.readTensor(kept).result(),
       ]
     })
   })

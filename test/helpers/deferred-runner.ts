@@ -26,29 +26,52 @@ interface Move {
 
 /** A step that runs when somebody needs it. */
 class LateFlight implements Flight<RowResult[]> {
-  readonly #step: () => RowResult[]
+  readonly #runner: Runner
+  readonly #rows: readonly BatchRow[]
   readonly #before: () => void
-  #results: RowResult[] | null = null
+  #flight: Flight<RowResult[]> | null = null
+  /** Masks that have come, to be drawn with when the step runs. */
+  #masks: readonly (Uint32Array | null)[] | null = null
+  /** Its draws are left. */
+  isUndrawn: boolean
   #looksLeft: number
 
-  constructor(step: () => RowResult[], before: () => void, patience: number) {
-    this.#step = step
+  constructor(runner: Runner, rows: readonly BatchRow[], before: () => void, patience: number) {
+    this.#runner = runner
+    this.#rows = rows
     this.#before = before
     this.#looksLeft = patience
+    this.isUndrawn = rows.some(({ drawsLater }) => drawsLater === true)
   }
 
   get isDone(): boolean {
+    return !this.isUndrawn && this.#looksLeft-- <= 0
+  }
+
+  get isComputed(): boolean {
     return this.#looksLeft-- <= 0
   }
 
-  run(): RowResult[] {
-    this.#results ??= this.#step()
-    return this.#results
+  drawLater(masks: readonly (Uint32Array | null)[]): void {
+    if (!this.isUndrawn) throw new Error('no draws are left')
+    this.isUndrawn = false
+    const copies = masks.map((mask) => mask?.slice() ?? null)
+    if (this.#flight === null) this.#masks = copies
+    else this.#runner.drawLater(copies)
+  }
+
+  /** What was asked of it so far. */
+  run(): void {
+    this.#flight ??= this.#runner.launch(this.#rows)
+    if (this.#masks !== null) this.#runner.drawLater(this.#masks)
+    this.#masks = null
   }
 
   result(): RowResult[] {
+    if (this.isUndrawn) throw new Error('a step asked for its results before its draws')
     this.#before()
-    return this.run()
+    this.run()
+    return this.#flight!.result()
   }
 }
 
@@ -63,6 +86,7 @@ export class DeferredRunner implements Runner {
   readonly maxSamples: number
   readonly numSpares: number
   readonly guessCosts: GuessCosts
+  readonly drawsLater: boolean
   /** Most flights that were on their way at once. */
   deepest = 0
   /** How often a flight says that it is not done. */
@@ -85,11 +109,13 @@ export class DeferredRunner implements Runner {
     this.guessCosts = runner.guessCosts
     this.maxFlights = maxFlights
     this.feedsDraws = feedsDraws
+    this.drawsLater = feedsDraws && runner.drawsLater
     this.#runner = runner
   }
 
   launch(rows: readonly BatchRow[]): Flight<RowResult[]> {
     if (this.#waiting.length >= this.maxFlights) throw new Error('too many flights')
+    if (this.#waiting.at(-1)?.isUndrawn) throw new Error('a launch before the draws of the last')
     if (!this.feedsDraws && rows.some(({ tokens }) => tokens[0]! < 0))
       throw new Error('a row feeds a draw')
     const others = rows.flatMap(({ blend }) => blend?.others ?? [])
@@ -100,10 +126,20 @@ export class DeferredRunner implements Runner {
       samples: row.samples.map((spec) => ({ ...spec })),
     }))
     const before = () => this.#end(flight)
-    const flight = new LateFlight(() => this.#runner.step(copies), before, this.patience)
+    const flight = new LateFlight(this.#runner, copies, before, this.patience)
     this.#waiting.push(flight)
     this.deepest = Math.max(this.deepest, this.#waiting.length)
     return flight
+  }
+
+  drawLater(masks: readonly (Uint32Array | null)[]): void {
+    const last = this.#waiting.at(-1)
+    if (last === undefined) throw new Error('draws of a step that is over')
+    last.drawLater(masks)
+  }
+
+  get waitsForDraws(): boolean {
+    return this.#waiting.at(-1)?.isComputed === true
   }
 
   stepSize(tokens: number): number {

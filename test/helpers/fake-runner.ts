@@ -120,7 +120,10 @@ function drawAfter(history: History, seen: Seen, spec: SampleSpec, vocabSize: nu
   let token = (h >>> 3) % vocabSize
   const isAllowed = (id: number) =>
     spec.mask === undefined || ((spec.mask[id >> 5]! >>> (id & 31)) & 1) === 1
-  while (!isAllowed(token) || spec.bias?.get(token) === -Infinity) token = (token + 1) % vocabSize
+  for (let tries = 0; !isAllowed(token) || spec.bias?.get(token) === -Infinity; tries++) {
+    if (tries > vocabSize) throw new Error('a draw of which nothing is allowed')
+    token = (token + 1) % vocabSize
+  }
   return token
 }
 
@@ -193,15 +196,39 @@ export class FakeRunner implements Runner {
   /** One, over before launch() returns; DeferredRunner makes it more. */
   readonly maxFlights = 1
   readonly feedsDraws = true
-  #lastDrawn: number[] = []
+  readonly drawsLater = true
+  readonly waitsForDraws = true
+  #results: RowResult[] = []
+  /** Draws that are left of the last launch: of which row, after what; null where the row did not run. */
+  #left: { readonly b: number; readonly spec: SampleSpec; readonly after: History | null }[] = []
+  /** By place: after what an answer draws whose draw was not made. */
+  readonly #kept = new Map<number, History>()
 
   launch(rows: readonly BatchRow[]): Flight<RowResult[]> {
     this.onStep(rows)
     this.#check(rows)
-    const known = rows.map((row) => this.#known(row))
-    const results = known.map((row, b) => (row === null ? idleResult(rows[b]!) : this.#run(row)))
-    this.#lastDrawn = results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
-    return doneFlight(results)
+    if (this.#left.length > 0) throw new Error('a launch before the draws of the last')
+    const lastDrawn = this.#results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
+    const known = rows.map((row) => this.#known(row, lastDrawn))
+    this.#results = known.map((row, b) => (row === null ? idleResult(rows[b]!) : this.#run(row)))
+    for (const [b, { drawsLater, samples, slot }] of rows.entries())
+      if (drawsLater === true) {
+        const after = known[b] === null ? null : this.#stateOf(slot)
+        this.#left.push({ b, spec: { ...samples[0]! }, after })
+      }
+    return doneFlight(this.#results)
+  }
+
+  drawLater(masks: readonly (Uint32Array | null)[]): void {
+    const left = this.#left
+    this.#left = []
+    if (left.length === 0 || left.length !== masks.length) throw new Error('other draws are left')
+    for (const [i, { b, spec, after }] of left.entries()) {
+      const mask = masks[i]!
+      if (after === null) continue
+      if (mask === null) this.#kept.set(spec.slot, after)
+      else this.#results[b] = { drawn: [this.#draw(-1, after, { ...spec, mask })] }
+    }
   }
 
   /** What steps are padded to. */
@@ -216,10 +243,10 @@ export class FakeRunner implements Runner {
   }
 
   /** With the token in place of the draw that it feeds; null where it does not run. */
-  #known(row: BatchRow): BatchRow | null {
+  #known(row: BatchRow, lastDrawn: readonly number[]): BatchRow | null {
     const draw = fedDraw(row)
     if (draw === null) return row
-    const token = this.#lastDrawn[draw]
+    const token = lastDrawn[draw]
     if (token === undefined) throw new Error(`draw ${draw} was not made by the flight before`)
     return runsOn(token, row) ? { ...row, tokens: Int32Array.of(token) } : null
   }
@@ -276,8 +303,10 @@ export class FakeRunner implements Runner {
   #run(row: BatchRow): RowResult {
     const { vocabSize } = this.info
     const before = this.#stateOf(row.slot)
+    if (row.tokens.length === 0) return { drawn: [this.#drawKept(row)] }
     const after = consume(before, row.tokens)
     this.#states[row.slot] = after
+    if (row.drawsLater === true) return idleResult(row)
     if (row.guesses !== undefined) return { drawn: this.#drawGuessed(row, row.guesses, before) }
     const drawn = row.samples.map((spec) => this.#draw(row.slot, after, spec))
     if (!row.allLogits) return { drawn }
@@ -306,6 +335,15 @@ export class FakeRunner implements Runner {
     })
   }
 
+  #drawKept({ slot, samples }: BatchRow): Drawn {
+    const [spec] = samples
+    const kept = this.#kept.get(spec!.slot)
+    if (kept === undefined || kept.hash !== this.#stateOf(slot).hash)
+      throw new Error('a draw from what was not kept')
+    this.#kept.delete(spec!.slot)
+    return this.#draw(slot, kept, spec!)
+  }
+
   #draw(slot: number, history: History, spec: SampleSpec): Drawn {
     if (this.notFinite.has(slot)) return { token: -1, logprob: null }
     const { vocabSize } = this.info
@@ -331,7 +369,7 @@ export class FakeRunner implements Runner {
     const rules: [boolean, string][] = [
       [rows.length > 0, 'an empty step'],
       [new Set(slots).size === slots.length, `a slot twice in a step: ${slots}`],
-      [rows.every((row) => row.tokens.length > 0), 'a row without tokens'],
+      [rows.every(isWhole), 'a row without tokens, or with a mask that is to come'],
       [tokens <= this.maxTokens, `${tokens} tokens > ${this.maxTokens}`],
       [samples <= this.maxSamples, `${samples} samples > ${this.maxSamples}`],
       [logits <= this.maxLogits, `${logits} logits > ${this.maxLogits}`],
@@ -339,6 +377,14 @@ export class FakeRunner implements Runner {
     for (const [isKept, problem] of rules) if (!isKept) throw new Error(problem)
     this.log.push({ rows: rows.length, tokens, slots })
   }
+}
+
+/** A row of no tokens only draws, and one that draws later has one draw, which knows no mask yet. */
+function isWhole({ tokens, samples, drawsLater }: BatchRow): boolean {
+  const [first] = samples
+  if (drawsLater === true)
+    return tokens.length === 1 && samples.length === 1 && first!.mask === undefined
+  return tokens.length > 0 || (samples.length === 1 && first!.mask !== undefined)
 }
 
 /** As runner.ts counts them: every token of an allLogits row, and one per sampled row. */

@@ -28,6 +28,7 @@ export function createCpuBackend(options: CpuOptions = {}): Backend {
     name: 'cpu',
     description: describeCpu(level, threads),
     guessing: HOST_GUESSING,
+    drawsLater: false,
     tensor: (shape, values) => new CpuTensor(context, shape, values),
     activation: (shape, values) => new CpuTensor(context, shape, values),
     readTensor: (tensor, start, count) => readTensor(context, tensor, start, count),

@@ -120,6 +120,7 @@ function backendOn(
     logBytes: (shape, numSlots) => logBytes(device, wkv, shape, numSlots, leastLogHeads),
     description: `${device.description}${wkv === 'f16' ? ', f16 states' : ''}`,
     guessing: GUESSING,
+    drawsLater: true,
     tensor: (shape, values) => new CudaTensor(device, shape, 'f32', values),
     activation: (shape, values) => new CudaTensor(device, shape, 'f16', values),
     readTensor: (tensor, start, count) => readTensor(downloads, tensor, start, count),

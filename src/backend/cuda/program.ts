@@ -9,6 +9,7 @@ import type { Batch, Capacity } from '../batch.ts'
 import type { CudaDevice } from './device/device.ts'
 import { CudaEvent } from './device/event.ts'
 import { NativeArena } from './driver/arena.ts'
+import type { CudaGraph } from './driver/graph.ts'
 import { bucketOf, type Gemm } from './gemm/gemm.ts'
 import { wayFor } from './ops/fused-layers-plan.ts'
 import { Recording } from './ops/recording.ts'
@@ -21,6 +22,9 @@ import { type CapturedStep, MAX_GRAPH_ROWS, StepGraphs } from './step-graphs.ts'
 
 /** The next step is launched before the last is looked at; a third would wait for nothing but the second. */
 const FLIGHTS = 2
+
+/** What the kernels of a step are launched for that only draws, from what was kept. */
+const ONE_ROW = { tokens: 1, rows: 1, singles: 1 }
 
 /** Launches outside graphs, with room for the whole capacity. */
 interface Eager {
@@ -42,6 +46,10 @@ export class CudaProgram implements Program {
   readonly #outputs: StepOutputs
   /** Recorded behind each step, in turn. */
   readonly #ends: readonly CudaEvent[]
+  /** Behind all of the last step but the draws that are made later. */
+  readonly #computed: CudaEvent
+  /** The last step, while such draws of it are left; it is the only one. */
+  #undrawn: { readonly step: CapturedStep | StepStream } | null = null
   readonly #graphs: StepGraphs
   #numLaunched = 0
   #eager: Eager | null
@@ -59,7 +67,13 @@ export class CudaProgram implements Program {
     this.#gemm = gemm
     this.#capacity = capacity
     this.usesGraphs = usesGraphs
-    this.flights = { max, feedsDraws: true, launch: (batch) => this.#launch(batch) }
+    this.flights = {
+      max,
+      feedsDraws: true,
+      launch: (batch) => this.#launch(batch),
+      drawLater: (batch) => this.#drawLater(batch),
+    }
+    this.#computed = new CudaEvent(device)
     this.#ends = Array.from({ length: max }, () => new CudaEvent(device))
     this.#outputs = new StepOutputs(device, samples, max)
     this.#takeDraws = samples > 0 ? new TakeDraws(device) : null
@@ -100,30 +114,70 @@ export class CudaProgram implements Program {
 
   #launch(batch: Batch): ProgramFlight {
     assert(this.#eager !== null, 'a program run after dispose()')
+    assert(this.#undrawn === null, 'a step launched before the draws of the last')
     const shape = shapeOf(batch)
     const captured = this.usesGraphs ? this.#graphs.for(batch, shape) : null
     for (const command of this.#commands) command.upload?.(batch)
+    let launched: CapturedStep | StepStream
     if (captured !== null) {
+      launched = captured
       captured.buffer.upload(batch, shape)
       captured.graph.launch()
     } else {
       const { buffer, stream } = this.#eagerFor(batch)
+      launched = stream
       buffer.upload(batch, shape)
-      this.#launchKernels(stream, shape)
+      this.#launchKernels(stream, shape.rows === 0 ? { ...shape, ...ONE_ROW } : shape)
     }
-    const image = this.#numLaunched++ % this.#ends.length
+    this.#numLaunched++
+    const image = this.#lastImage
     const end = this.#ends[image]!
-    this.#outputs.download(batch, image)
-    end.record()
+    const undrawn = batch.numLater > 0 ? { step: launched } : null
+    if (undrawn === null) this.#finish(batch)
+    else this.#computed.record()
+    this.#undrawn = undrawn
+    const isUndrawn = () => undrawn !== null && this.#undrawn === undrawn
+    const computed = this.#computed
     return {
       get isDone() {
-        return end.isOver
+        return !isUndrawn() && end.isOver
+      },
+      get isComputed() {
+        return computed.isOver
       },
       wait: () => {
+        assert(!isUndrawn(), 'a step waited for before its draws')
         end.wait()
         this.#outputs.unpack(batch, image)
       },
     }
+  }
+
+  #drawLater(batch: Batch): void {
+    assert(this.#undrawn !== null, 'draws of a step that has none left')
+    const { step } = this.#undrawn
+    this.#undrawn = null
+    for (const command of this.#commands) command.uploadLater?.(batch)
+    if (step instanceof StepStream) this.#launchLater(step, batch.numSamples)
+    else {
+      step.later ??= this.#captureLater(step)
+      step.later.launch()
+    }
+    this.#finish(batch)
+  }
+
+  #launchLater(stream: StepStream, samples: number): void {
+    for (const command of this.#commands) command.runLater?.(stream, samples)
+  }
+
+  /** The copy of what was drawn, and the mark behind it. */
+  #finish(batch: Batch): void {
+    this.#outputs.download(batch, this.#lastImage)
+    this.#ends[this.#lastImage]!.record()
+  }
+
+  get #lastImage(): number {
+    return (this.#numLaunched - 1) % this.#ends.length
   }
 
   #launchKernels(stream: StepStream, shape: StepShape): void {
@@ -139,10 +193,24 @@ export class CudaProgram implements Program {
     const stream = new StepStream(this.#device, this.#gemm, buffer, arena)
     try {
       const graph = this.#device.capture(() => this.#launchKernels(stream, shape), label)
-      return { buffer, graph }
+      return { buffer, graph, later: null }
     } catch (error) {
       buffer.dispose()
       throw error
+    } finally {
+      arena.dispose()
+    }
+  }
+
+  #captureLater({ buffer }: CapturedStep): CudaGraph {
+    const arena = new NativeArena()
+    const stream = new StepStream(this.#device, this.#gemm, buffer, arena)
+    const { samples } = buffer.capacity
+    try {
+      return this.#device.capture(
+        () => this.#launchLater(stream, samples),
+        `${samples} later draws`,
+      )
     } finally {
       arena.dispose()
     }
@@ -193,6 +261,7 @@ export class CudaProgram implements Program {
     this.#eager = null
     this.#outputs.dispose()
     for (const end of this.#ends) end.dispose()
+    this.#computed.dispose()
     this.#recording.dispose()
   }
 }

@@ -20,6 +20,8 @@ const MIN_SHORT_ROWS = 4
 export interface CapturedStep {
   readonly buffer: StepBuffer
   readonly graph: CudaGraph
+  /** The draws that are made later; null until there were some. */
+  later: CudaGraph | null
 }
 
 /** Captures a step of this shape, with room for lists of so many entries at least. */
@@ -113,9 +115,10 @@ export class StepGraphs {
   }
 
   /** The buffer first: giving its memory back waits for a replay that is on its way. */
-  #dispose({ graph, buffer }: CapturedStep): void {
+  #dispose({ graph, buffer, later }: CapturedStep): void {
     buffer.dispose()
     graph.dispose()
+    later?.dispose()
     this.#isFull = false
   }
 

@@ -167,22 +167,23 @@ function mixValue(
   return v
 }
 
-export function gatherNorm(batch: Batch, out: Tensor, x: Tensor, norm: Norm): void {
+export function gatherNorm(batch: Batch, out: Tensor, x: Tensor, norm: Norm, kept?: Tensor): void {
   const C = norm.weight.shape[0]!
+  const rowsKept = kept === undefined ? new Float64Array(0) : valuesOf(kept)
   const rowOf = (r: number): Float64Array => {
     const t = batch.logitRows[r]!
     return layerNorm(valuesOf(x).subarray(t * C, (t + 1) * C), norm)
   }
   for (let r = 0; r < batch.numLogits; r++) {
     const count = batch.blendCounts[r]!
-    if (count <= 1) {
-      valuesOf(out).set(rowOf(r), r * C)
-      continue
-    }
-    const blend = new Float64Array(C)
-    for (let i = r; i < r + count; i++)
-      for (const [c, value] of rowOf(i).entries()) blend[c]! += batch.blendWeights[i]! * value
-    valuesOf(out).set(blend, r * C)
+    const place = -1 - batch.logitRows[r]!
+    const row = place >= 0 ? rowsKept.slice(place * C, (place + 1) * C) : new Float64Array(C)
+    if (place < 0 && count <= 1) row.set(rowOf(r))
+    for (let i = r; i < r + count && count > 1; i++)
+      for (const [c, value] of rowOf(i).entries()) row[c]! += batch.blendWeights[i]! * value
+    valuesOf(out).set(row, r * C)
+    const keptAs = batch.keptAs[r]!
+    if (keptAs > 0) rowsKept.set(row, (keptAs - 1) * C)
   }
 }
 

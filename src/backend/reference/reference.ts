@@ -17,6 +17,7 @@ export function createReferenceBackend(): Backend {
     name: 'reference',
     description: 'reference: float64 TypeScript, 1 thread',
     guessing: HOST_GUESSING,
+    drawsLater: false,
     tensor: createTensor,
     activation: createTensor,
     readTensor: (tensor, start = 0, count) =>

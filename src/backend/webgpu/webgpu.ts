@@ -35,6 +35,7 @@ export async function openWebgpuBackend(
     device,
     description: `webgpu: ${device.name}`,
     guessing: null,
+    drawsLater: false,
     tensor: (shape, values) => new WebgpuTensor(device, shape, values),
     activation: (shape, values) => new WebgpuTensor(device, shape, values),
     readTensor(tensor, start = 0, count) {

@@ -5,7 +5,8 @@
 import { SkeinError } from '../../errors.ts'
 import type { StateData } from '../../model/runner.ts'
 import type { CallHandlers, EngineCalls } from '../messages.ts'
-import type { LiveRequest, Start } from '../sequence.ts'
+import type { LiveRequest } from '../sequence.ts'
+import type { Start } from './start.ts'
 
 /** No "@", which stands before it in `model@state`, and no control characters; spaces only within ("State Test"). */
 const NAME = /^(?! )[^@\p{C}]{1,64}(?<! )$/u

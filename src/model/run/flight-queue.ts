@@ -2,11 +2,19 @@
  * Flights of a recorded program: batches in turn, results in order, and rows that feed what the flight before drew. On
  * a program without flights a step has run when it is launched, and what it feeds is looked up here. Knows no slots.
  */
-import type { Flight, Program } from '../../backend/backend.ts'
+import type { Flight, Program, ProgramFlight } from '../../backend/backend.ts'
 import { type Batch, type Capacity, createBatch } from '../../backend/batch.ts'
 import { assert } from '../../errors.ts'
 import type { BatchRow, RowResult } from '../runner.ts'
-import { fedDraw, idleResult, type PackedRow, packRows, readRow, runsOn } from './step-packing.ts'
+import {
+  fedDraw,
+  idleResult,
+  type PackedRow,
+  packMasks,
+  packRows,
+  readRow,
+  runsOn,
+} from './step-packing.ts'
 
 /** Reads rows [start, start + count) of the last step; later ones may overwrite them at once. */
 type ReadRows = (start: number, count: number) => Flight<Float32Array>
@@ -32,6 +40,7 @@ export class FlightQueue {
   /** On their way, oldest first. */
   readonly #flights: StepFlight[] = []
   #last: StepFlight | null = null
+  #lastFlown: ProgramFlight | null = null
   #numLaunched = 0
 
   constructor(program: Program, capacity: Capacity, readers: StepReaders) {
@@ -55,11 +64,23 @@ export class FlightQueue {
     return flight
   }
 
+  /** As Runner has it. */
+  drawLater(masks: readonly (Uint32Array | null)[]): void {
+    const batch = this.#batches[(this.#numLaunched - 1) % this.max]!
+    packMasks(batch, masks)
+    this.#program.flights!.drawLater!(batch)
+  }
+
+  get waitsForDraws(): boolean {
+    return this.#lastFlown?.isComputed === true
+  }
+
   /** Where the device looks up what a row feeds. */
   #launch(batch: Batch, rows: readonly BatchRow[], before: StepFlight | null): StepFlight {
     const packed = packRows(batch, rows)
     const feeds = rows.map(feedsOf)
     const flown = this.#program.flights!.launch(batch)
+    this.#lastFlown = flown
     const reads = packed.map((row) => this.#readsOf(row))
     const isDone = () => flown.isDone && reads.every(isRead)
     const landing = flown.landing && Promise.all([flown.landing, ...reads.flatMap(landingsOf)])

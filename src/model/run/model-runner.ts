@@ -52,6 +52,7 @@ export class ModelRunner implements Runner {
   readonly maxSamples: number
   readonly numSpares: number
   readonly guessCosts: GuessCosts
+  readonly drawsLater: boolean
   readonly #backend: Backend
   readonly #states: StatePool
   readonly #penalties: PenaltyPool
@@ -73,6 +74,7 @@ export class ModelRunner implements Runner {
     this.maxTokens = maxTokens
     this.numSpares = numSpares
     this.guessCosts = backend.guessing?.costs ?? []
+    this.drawsLater = backend.drawsLater
     this.maxSamples = numSlots + numGuesses
     this.maxLogits = Math.min(numSlots + Math.max(SCORED_TOKENS, numGuesses), maxTokens)
     this.#backend = backend
@@ -90,10 +92,11 @@ export class ModelRunner implements Runner {
     }
     this.#logits = backend.tensor([capacity.logits, vocabSize])
     const hidden = backend.activation([capacity.logits, stateShape.channels])
+    const kept = backend.activation([backend.drawsLater ? this.numPlaces : 1, stateShape.channels])
     this.#program = backend.record(capacity, (ops) => {
       const [x] = model.forward(ops, this.#states, capacity)
       assert(model.output !== null, 'a runner over a part of a model')
-      ops.gatherNorm(hidden, x, model.output.ln_out)
+      ops.gatherNorm(hidden, x, model.output.ln_out, kept)
       ops.logits(this.#logits, hidden, model.output.head)
       ops.sample(this.#logits, this.#penalties)
     })
@@ -134,6 +137,14 @@ export class ModelRunner implements Runner {
     for (const { slot, guesses } of rows)
       if (guesses !== undefined) this.#states.copy(slot, this.#spareSlot(guesses.spare))
     return this.#flights.launch(rows)
+  }
+
+  drawLater(masks: readonly (Uint32Array | null)[]): void {
+    this.#flights.drawLater(masks)
+  }
+
+  get waitsForDraws(): boolean {
+    return this.#flights.waitsForDraws
   }
 
   step(rows: readonly BatchRow[]): RowResult[] {

@@ -68,6 +68,7 @@ class Pipeline {
       ...last,
       description: describeStages(stages),
       guessing: null,
+      drawsLater: false,
       statePool: (shape, numSlots) => this.#createStates(shape, numSlots),
       record: (capacity, build) => this.#record(capacity, build),
       dispose() {

@@ -41,12 +41,13 @@ export function packRows(batch: Batch, rows: readonly BatchRow[]): PackedRow[] {
   const ends = packInputs(batch, rows)
   const biases: [number, number][] = []
   batch.numMasks = 0
+  batch.numLater = 0
   batch.numLogits = 0
   batch.numSamples = 0
   const lastSpecs = lastSpecsOf(batch)
   const packed = rows.map((row, i) => {
-    const [end, ...others] = ends[i]!
-    const packed = packOutputs(batch, row, end!, biases, lastSpecs)
+    const [end = 0, ...others] = ends[i]!
+    const packed = packOutputs(batch, row, end, biases, lastSpecs)
     if (row.blend) packBlend(batch, row, row.blend, others)
     return packed
   })
@@ -60,8 +61,8 @@ export function packRows(batch: Batch, rows: readonly BatchRow[]): PackedRow[] {
 function packInputs(batch: Batch, rows: readonly BatchRow[]): number[][] {
   const inputs: { readonly row: BatchRow; readonly slot: number; readonly ends: number[] }[] = []
   const allEnds = rows.map((row) => {
-    assert(row.tokens.length > 0, 'a row of a step without tokens')
     const ends: number[] = []
+    if (row.tokens.length === 0) return ends
     inputs.push({ row, slot: row.slot, ends })
     for (const { slot } of row.blend?.others ?? []) inputs.push({ row, slot, ends })
     return ends
@@ -102,6 +103,10 @@ function packOutputs(
   lastSpecs: SampleSpec[],
 ): PackedRow {
   const { tokens, samples, allLogits = false, withHead = false, hidden, guesses } = row
+  const isPlain = row.blend === undefined && guesses === undefined && !allLogits && !hidden
+  if (row.drawsLater === true || tokens.length === 0)
+    assert(isPlain && samples.length === 1, 'a row that draws later is more than its draw')
+  assert(row.drawsLater !== true || !samples[0]?.mask, 'a mask of a draw that is made later')
   const { numLogits, numSamples } = batch
   const numHidden = hidden === 'all' ? tokens.length : Number(hidden === 'last')
   const one = withHead || samples.length > 0
@@ -116,7 +121,10 @@ function packOutputs(
     numSamples + samples.length <= batch.sampled.length,
     `more than ${batch.sampled.length} draws`,
   )
-  for (let t = end - wanted; t < end; t++) addLogitRow(batch, t)
+  const [first] = samples
+  for (let t = end - wanted; t < end; t++)
+    addLogitRow(batch, tokens.length > 0 ? t : -1 - first!.slot)
+  if (row.drawsLater === true) batch.keptAs[batch.numLogits - 1] = 1 + first!.slot
   for (const [i, spec] of samples.entries()) {
     batch.biasStarts[batch.numSamples] = biases.length
     if (spec.bias) biases.push(...spec.bias)
@@ -125,6 +133,7 @@ function packOutputs(
     const logitRow = batch.numLogits - 1 - (numGuesses > 0 ? numGuesses - i : 0)
     const after = isAfterGuess ? 1 + tokens[tokens.length - 1 - numGuesses + i]! : 0
     packSample(batch, s, logitRow, after, spec)
+    if (row.drawsLater === true) packLater(batch, s)
     if (lastSpecs[s] !== spec) packNumbers(batch, s, spec)
     lastSpecs[s] = spec
     batch.numSamples++
@@ -151,6 +160,7 @@ function assertGuesses(row: BatchRow, { count }: Guesses): void {
 function addLogitRow(batch: Batch, token: number): void {
   const r = batch.numLogits++
   batch.logitRows[r] = token
+  batch.keptAs[r] = 0
   batch.blendCounts[r] = 0
 }
 
@@ -221,7 +231,13 @@ function packNumbers({ sampleFloats, sampleInts }: Batch, s: number, spec: Sampl
 
 /** Which row of the masks it is, from 1. */
 function packMask(batch: Batch, mask: Uint32Array): number {
-  const at = batch.numMasks * mask.length
+  const row = batch.numMasks++
+  writeMask(batch, row, mask)
+  return 1 + row
+}
+
+function writeMask(batch: Batch, row: number, mask: Uint32Array): void {
+  const at = row * mask.length
   if (batch.masks.length < at + mask.length) {
     const grown = new Uint32Array(
       Math.min(2 * at + mask.length, batch.sampled.length * mask.length),
@@ -230,7 +246,28 @@ function packMask(batch: Batch, mask: Uint32Array): number {
     batch.masks = grown
   }
   batch.masks.set(mask, at)
-  return ++batch.numMasks
+}
+
+/** Its mask comes when the batch is on its way. */
+function packLater(batch: Batch, s: number): void {
+  batch.hasCome[batch.numMasks] = 0
+  batch.sampleInts[s * SAMPLE_INTS + SampleInt.mask] = -++batch.numMasks
+  batch.numLater++
+}
+
+/** The masks of the draws that are made later, in their order; null where it has not come. */
+export function packMasks(batch: Batch, masks: readonly (Uint32Array | null)[]): void {
+  const { numLater } = batch
+  assert(masks.length === numLater, `${masks.length} masks of ${numLater} draws`)
+  let next = 0
+  for (let s = 0; s < batch.numSamples; s++) {
+    const row = -1 - batch.sampleInts[s * SAMPLE_INTS + SampleInt.mask]!
+    if (row < 0) continue
+    const mask = masks[next++]!
+    if (mask === null) continue
+    batch.hasCome[row] = 1
+    writeMask(batch, row, mask)
+  }
 }
 
 /** What was drawn for a row, once the batch's outputs are readable. */
@@ -257,7 +294,7 @@ function readDrawn(batch: Batch, s: number, k: number | null): Drawn {
 
 /** Which draw of the flight before a row feeds; null for a row of known tokens. */
 export function fedDraw({ tokens }: Pick<BatchRow, 'tokens'>): number | null {
-  const first = tokens[0]!
+  const first = tokens[0] ?? 0
   if (first >= 0) return null
   assert(tokens.length === 1, 'a row feeds a draw and more')
   return -1 - first

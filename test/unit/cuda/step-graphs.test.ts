@@ -20,7 +20,7 @@ function graphs(fails: () => boolean = () => false) {
     captured.push(label)
     const buffer = { holds: () => holds, dispose: () => {} } as unknown as StepBuffer
     const graph = { dispose: () => disposed.push(label) } as unknown as CudaGraph
-    return { buffer, graph }
+    return { buffer, graph, later: null }
   })
   const find = (shape: StepShape) => of.for(createBatch(CAPACITY), shape)
   const keepNothing = () => {

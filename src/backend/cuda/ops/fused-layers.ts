@@ -76,6 +76,14 @@ export class StepCommand implements Command {
     else if (whole.members[0] === this) whole.run(stream, shape.tokens)
   }
 
+  uploadLater(batch: Batch): void {
+    this.alone.uploadLater?.(batch)
+  }
+
+  runLater(stream: StepStream, samples: number): void {
+    this.alone.runLater?.(stream, samples)
+  }
+
   dispose(): void {
     this.alone.dispose?.()
   }

@@ -71,11 +71,13 @@ export function gatherNorm(
   out: Tensor,
   x: Tensor,
   norm: Norm,
+  kept?: Tensor,
 ): Command {
   const channels = norm.weight.shape.reduce((a, b) => a * b, 1)
   const defines = rowDefines(channels)
   const kernel = device.kernel('gather-norm', 'gather_norm', defines)
   const to = tensorOf(out, 'f16', capacity.logits * channels)
+  const keptRows = kept === undefined ? 0n : tensorOf(kept, 'f16', channels)
   const from = tensorOf(x, 'f32', capacity.tokens * channels)
   const site = {}
   return {
@@ -84,6 +86,8 @@ export function gatherNorm(
         to,
         from,
         ...normArgs(norm, channels),
+        stream.buffer.input('keptAs'),
+        keptRows,
       ]),
   }
 }

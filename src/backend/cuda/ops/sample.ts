@@ -21,6 +21,8 @@ const CLUSTER = 8
 const MAX_SCORES = 32
 const REGISTERS = 64
 const THREADS = [256, 512, 1024] as const
+/** kLater of sample.cu: the launch of draws that are made later. */
+const LATER = -1
 
 /** How a vocabulary is spread over a cluster; without clusters one block reads its scores again and again. */
 function shapeOf(vocabSize: number, hasClusters: boolean) {
@@ -61,6 +63,7 @@ export function sample(
       .pointer(buffer.input('biasIds'))
       .pointer(buffer.input('biasValues'))
       .pointer(masks.address)
+      .pointer(masks.hasCome)
       .pointer(buffer.output('sampled'))
       .pointer(buffer.output('sampledLogprob'))
       .pointer(buffer.output('topIds'))
@@ -69,17 +72,21 @@ export function sample(
       .bytes()
   /** By how many draws before it a draw waits for. */
   const sites = Array.from({ length: capacity.samples + 1 }, () => ({}))
+  const later = {}
+  const launch = (stream: StepStream, site: object, samples: number, depth: number) => {
+    const options = { pdl: true, cluster: shape.CLUSTER }
+    const grid = [samples * shape.CLUSTER, 1, 1] as const
+    const args = () => [struct(stream), i32(depth)]
+    stream.launch(site, kernel, grid, shape.THREADS, args, options)
+  }
   return {
     upload: (batch) => masks.upload(batch),
+    uploadLater: (batch) => masks.uploadLater(batch),
     dispose: () => masks.dispose(),
     run(stream, { samples, waits }) {
-      const options = { pdl: true, cluster: shape.CLUSTER }
-      const grid = [samples * shape.CLUSTER, 1, 1] as const
-      for (let depth = 0; depth <= waits; depth++) {
-        const args = () => [struct(stream), i32(depth)]
-        stream.launch(sites[depth]!, kernel, grid, shape.THREADS, args, options)
-      }
+      for (let depth = 0; depth <= waits; depth++) launch(stream, sites[depth]!, samples, depth)
     },
+    runLater: (stream, samples) => launch(stream, later, samples, LATER),
   }
 }
 

@@ -41,6 +41,7 @@ function inputLayout({ tokens, rows, logits, samples }: Capacity, entries: numbe
     starts: layout.section(rows + 1),
     slots: layout.section(rows),
     logitRows: layout.section(logits),
+    keptAs: layout.section(logits),
     blendCounts: layout.section(logits),
     blendWeights: layout.section(logits),
     sampleRow: layout.section(samples),
@@ -146,6 +147,7 @@ export class StepBuffer {
     ints(layout.stopStarts).set(batch.stopStarts.subarray(0, numRows + 1))
     ints(layout.stopIds).set(batch.stopIds.subarray(0, numStops))
     ints(layout.logitRows).set(batch.logitRows.subarray(0, numLogits))
+    ints(layout.keptAs).set(batch.keptAs.subarray(0, numLogits))
     ints(layout.blendCounts).set(batch.blendCounts.subarray(0, numLogits))
     floats(layout.blendWeights).set(batch.blendWeights.subarray(0, numLogits))
     ints(layout.sampleRow).set(batch.sampleRow.subarray(0, numSamples))

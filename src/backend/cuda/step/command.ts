@@ -40,6 +40,10 @@ export interface Command {
   /** Puts what it needs of the batch beside the step's buffer on the stream, ahead of the step. */
   upload?(batch: Batch): void
   run(stream: StepStream, shape: StepShape): void
+  /** Likewise what comes when the step has been launched. */
+  uploadLater?(batch: Batch): void
+  /** What is left of a step of so many draws until that has come. */
+  runLater?(stream: StepStream, samples: number): void
   /** Frees memory of its own. */
   dispose?(): void
 }

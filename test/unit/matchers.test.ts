@@ -1,0 +1,78 @@
+/** Which threads follow the answers that are held to grammars, and what becomes of them when one ends. */
+import { expect, test } from 'vitest'
+import type { ToRows } from '../../src/grammar/matcher-rows.ts'
+import { Matchers, type StartThread } from '../../src/grammar/matchers.ts'
+import { tokenTable } from '../../src/grammar/vocabulary.ts'
+
+const VOCAB = 64
+const GRAMMAR = { key: 'k', constraint: { type: 'text', text: 'a' } } as const
+
+interface Started {
+  readonly thread: number
+  readonly posted: ToRows[]
+  readonly end: (reason: string) => void
+  hasEnded: boolean
+}
+
+/** Matchers over threads that only listen. */
+function listening(numThreads: number) {
+  const started: Started[] = []
+  const start: StartThread = ({ thread }, { ended }) => {
+    const one: Started = { thread, posted: [], end: ended, hasEnded: false }
+    started.push(one)
+    const end = () => {
+      one.hasEnded = true
+    }
+    return { post: (message) => one.posted.push(message), end }
+  }
+  const tokens = () => tokenTable(() => Uint8Array.of(97), VOCAB)
+  const matchers = new Matchers({ tokens, vocabSize: VOCAB, numRows: 200, numThreads, start })
+  return { started, matchers }
+}
+
+const rowsOf = ({ posted }: Started) =>
+  posted.flatMap((message) => (message.type === 'open' ? [message.row] : []))
+
+test('few answers are followed by one thread, more by others beside it', () => {
+  const { started, matchers } = listening(3)
+  const open = () => matchers.open(GRAMMAR, false)
+  const few = Array.from({ length: 32 }, open)
+  expect(started.map(({ thread }) => thread)).toEqual([0])
+  const more = Array.from({ length: 80 }, open)
+  expect(started.map(({ thread }) => thread)).toEqual([0, 1, 2])
+  expect(started.map((one) => rowsOf(one).length)).toEqual([32 + 16, 32, 32])
+  for (const matcher of [...few, ...more]) matchers.advance(matcher, 5)
+  matchers.flush()
+  for (const one of started) {
+    const [last] = one.posted.slice(-1)
+    if (last?.type !== 'advance') throw new Error('it was not told of its draws')
+    expect(last.steps.map(({ row }) => row)).toEqual(rowsOf(one))
+  }
+  matchers.close(more[0]!)
+  expect(started[1]!.posted.at(-1)).toEqual({ type: 'close', row: more[0]!.row })
+  matchers.dispose()
+  expect(started.every(({ hasEnded }) => hasEnded)).toBe(true)
+})
+
+test('a thread that ends is begun anew, with its own answers and what they have; the others go on', () => {
+  const { started, matchers } = listening(2)
+  const all = Array.from({ length: 40 }, () => matchers.open(GRAMMAR, false))
+  for (const matcher of all) matchers.advance(matcher, 7)
+  started[1]!.end('out of memory')
+  expect(started.map(({ thread }) => thread)).toEqual([0, 1, 1])
+  const [again] = started.slice(-1)
+  expect(rowsOf(again!)).toEqual(rowsOf(started[1]!))
+  for (const message of again!.posted) expect(message).toMatchObject({ type: 'open', tokens: [7] })
+  // What it has been told at its beginning is not told twice.
+  matchers.flush()
+  expect(again!.posted.every(({ type }) => type === 'open')).toBe(true)
+  expect(started[0]!.posted.at(-1)).toMatchObject({ type: 'advance' })
+  matchers.dispose()
+})
+
+test('one thread follows all where there are few processors', () => {
+  const { started, matchers } = listening(0)
+  for (let i = 0; i < 100; i++) matchers.open(GRAMMAR, false)
+  expect(started.length).toBe(1)
+  matchers.dispose()
+})
