@@ -20,8 +20,12 @@ const passedFile = join(buildDir, 'cuda-passed.json')
 /** Hopper, which gets every variant; Turing, Ampere, Ada, Blackwell of data centres and of desktops get the first. */
 const ALL_TARGETS = ['90a', '75', '80', '86', '89', '100', '120']
 
-/** What a kernel may store of a thread's registers in memory. ptxas itself refuses too much shared memory. */
-const MOST_SPILLED_BYTES = 128
+/**
+ * What a kernel may store of a thread's registers in memory; ptxas itself refuses too much shared memory. Eight blocks of
+ * `sample` hold a row's scores in registers, and some of the rest is stored.
+ * @param {string} file
+ */
+const mostSpilledBytes = (file) => (file === 'sample' ? 256 : 128)
 
 const isAll = process.argv.includes('--all')
 /** A mistake in the text shows on any chip; what only newer ones have is missed by the oldest. */
@@ -133,7 +137,7 @@ function variantsOf(/** @type {string} */ file) {
 
 /** @param {string[]} parts */
 function keyOf(parts) {
-  const text = JSON.stringify([MOST_SPILLED_BYTES, ...parts])
+  const text = JSON.stringify(['spills', ...parts])
   return createHash('sha256').update(text).digest('hex').slice(0, 32)
 }
 
@@ -192,13 +196,13 @@ async function listCardJobs(version, known) {
   return [...jobs.values()]
 }
 
-/** Which of ptxas' counts is too much, in a sentence; null where all is well. @param {string} output */
-function excessIn(output) {
+/** Which of ptxas' counts is too much, in a sentence; null where all is well. @param {string} file @param {string} output */
+function excessIn(file, output) {
   const spilled = [...output.matchAll(/(\d+) bytes spill stores/g)].map(([, bytes]) =>
     Number(bytes),
   )
   const most = Math.max(0, ...spilled)
-  return most > MOST_SPILLED_BYTES ? `spills ${most} bytes of registers` : null
+  return most > mostSpilledBytes(file) ? `spills ${most} bytes of registers` : null
 }
 
 /** @param {string} file @param {string} target @param {string} defines */
@@ -253,7 +257,7 @@ async function main() {
   const worker = async () => {
     for (let job = waiting.shift(); job !== undefined; job = waiting.shift()) {
       const { code, output } = await compile(job.flags)
-      const excess = excessIn(output)
+      const excess = excessIn(job.name.replace(/\.cu.*/, ''), output)
       if (code === 0 && excess === null) passed.push(job.key)
       else if (code === 0) {
         process.exitCode = 1
