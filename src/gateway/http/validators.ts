@@ -28,6 +28,8 @@ const known = new Map<string, Validate>()
 /** What nobody has asked for yet. */
 const uncompiled = new Set<() => unknown>()
 
+/** Until then models are loaded, and the processor has enough to do. */
+const FIRST_MS = 3000
 /** Between two schemas that nobody waits for. The largest takes some 30 ms. */
 const PAUSE_MS = 20
 
@@ -45,12 +47,16 @@ export const sharedValidators: Build = (externalSchemas, options) => {
   }
 }
 
-/** Compiles what is left, a schema at a time, so that few requests have to wait for theirs. */
+/** Compiles what is left soon, a schema at a time, so that few requests have to wait for theirs. */
 export function compileAhead(): void {
+  setTimeout(compileNext, FIRST_MS).unref()
+}
+
+function compileNext(): void {
   const [compile] = uncompiled
   if (compile === undefined) return
   compile()
-  setTimeout(compileAhead, PAUSE_MS).unref()
+  setTimeout(compileNext, PAUSE_MS).unref()
 }
 
 function lazy(make: () => Validate): Validate {

@@ -128,12 +128,16 @@ function docFiles(): [path: string, file: WebFile][] {
 
 function readWebFile(file: string, path: string): WebFile {
   const bytes = readFileSync(file)
-  const packed = bytes.length < 1024 ? null : gzipSync(bytes, { level: 9 })
+  let packed: Buffer | null | undefined
   // The build puts a hash of the content into these names.
   const isHashed = /-[\w-]{8}\.(js|css)$/.test(file)
   return {
     bytes,
-    packed,
+    // When somebody asks for it: packing all of them takes a server's start 60 ms.
+    get packed() {
+      packed ??= bytes.length < 1024 ? null : gzipSync(bytes, { level: 9 })
+      return packed
+    },
     etag: `"${createHash('sha256').update(bytes).digest('base64url').slice(0, 22)}"`,
     headers: {
       ...HEADERS,
