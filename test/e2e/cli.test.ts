@@ -249,6 +249,14 @@ async function talked(said: readonly string[]): Promise<void> {
     ...['/frok', '/model three', '/tools /nowhere.json', '/exit', 'never said'],
   ]
   const args = [...said, '--model-name', 'two', '--temperature', '0']
+  const once = await skein(['chat', 'What is the capital of France?', ...args.slice(1)])
+  expect(once).toMatchObject({
+    code: 0,
+    stderr: '',
+    stdout: expect.stringMatching(/is Paris\.\n$/),
+  })
+  const own = await skein(['chat', 'demo', 'What is the capital of France?', '--temperature', '0'])
+  expect(own).toMatchObject({ code: 0, stdout: once.stdout })
   const { stdout, stderr, code } = await skein(['chat', ...args.slice(1)], typed.join('\n'))
   expect({ stderr, code }).toEqual({ stderr: '', code: 0 })
   expect(stdout).toContain('taken back: What is the\n')

@@ -37,6 +37,8 @@ export class TerminalTalk implements Talk {
   tools: readonly unknown[] = []
   #answering: AbortController | null = null
   #isOver = false
+  /** There is one question: an answer that fails is the command's failure. */
+  #isSingle = false
 
   constructor(options: TalkOptions) {
     this.#options = options
@@ -54,8 +56,11 @@ export class TerminalTalk implements Talk {
     })
   }
 
-  async run(): Promise<void> {
+  /** With a question it is answered, and that is all. */
+  async run(question?: string): Promise<void> {
+    this.#isSingle = question !== undefined
     try {
+      if (question !== undefined) return await this.ask(question)
       if (this.#isTerminal) await this.#greet()
       while (!this.#isOver) {
         const message = await this.#prompt.read(this.#paint('green', '> '))
@@ -190,7 +195,7 @@ export class TerminalTalk implements Talk {
   #report(error: unknown, { aborted }: AbortSignal): void {
     if (aborted) return
     const failure = SkeinError.from(error)
-    if (HOPELESS.has(failure.code)) throw failure
+    if (this.#isSingle || HOPELESS.has(failure.code)) throw failure
     process.stdout.write(this.#paint('red', `[${failure.message}]`))
   }
 }
