@@ -15,6 +15,7 @@ const SOURCES = [
   'web',
   'kernels/webgpu',
   'tsconfig.json',
+  'bundle.config.ts',
   'package.json',
   'package-lock.json',
 ]

@@ -5,6 +5,7 @@
 import { existsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { SkeinError } from '../../errors.ts'
 import { bindAll, openLibrary } from '../ffi.ts'
 
@@ -13,7 +14,7 @@ const ISA_LEVELS = ['baseline', 'avx2', 'avx512'] as const
 export type IsaLevel = (typeof ISA_LEVELS)[number]
 
 /** kernels/build is in the same place seen from src/backend/cpu and from dist/backend/cpu. */
-const ROOT = join(import.meta.dirname, '../../..')
+const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
 const BUILD_DIR = join(ROOT, 'kernels/build', `${process.platform}-${process.arch}`)
 /** Named whole: an installed package is not where its user is. */
 const BUILD_SCRIPT = join(ROOT, 'scripts/build-native.js')

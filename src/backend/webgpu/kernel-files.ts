@@ -1,10 +1,11 @@
 /** The files of kernels/webgpu, by Node. A bundle's are in src/browser/platform/kernel-files.ts. */
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { SkeinError } from '../../errors.ts'
 
 /** In the same place seen from src/backend/webgpu and from dist/backend/webgpu. */
-const FOLDER = join(import.meta.dirname, '../../../kernels/webgpu')
+const FOLDER = fileURLToPath(new URL('../../../kernels/webgpu', import.meta.url))
 
 export function readKernelFile(name: string): string {
   const path = join(FOLDER, name)

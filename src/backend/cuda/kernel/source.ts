@@ -1,10 +1,11 @@
 /** Kernel sources: the .cu files of kernels/cuda and the headers of that folder that they include. */
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { SkeinError } from '../../../errors.ts'
 
 /** kernels/cuda is in the same place seen from src/backend/cuda and from dist/backend/cuda. */
-export const KERNEL_DIR = join(import.meta.dirname, '../../../../kernels/cuda')
+export const KERNEL_DIR = fileURLToPath(new URL('../../../../kernels/cuda', import.meta.url))
 
 export interface KernelSource {
   readonly path: string
