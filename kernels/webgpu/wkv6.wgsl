@@ -20,7 +20,7 @@ struct Params {
   pad1: u32,
 }
 @group(1) @binding(0) var<uniform> p: Params;
-#include "wkv-state.wgsl"
+#include STATE
 #include "math.wgsl"
 
 var<workgroup> shared_r: array<f32, N>;
@@ -39,7 +39,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
   let head = group.x;
   let row = group.y;
   let slot = min(row_slot(row), p.slots);
-  let state = (slot * p.slot_size + p.wkv + (head * N + i) * N) / 4u;
+  let state = state_at(slot, head * N + i);
   let c = head * N + i;
   let u = arena[p.u + c];
   let gain = arena[p.gain + c];
@@ -56,6 +56,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
     shared_w[i] = decay(arena[p.w + at]);
     shared_bonus[i] = r * u * k;
     workgroupBarrier();
+    let noise = noise_of(v, shared_k[0], c);
     var bonus = vec4f();
     var y = vec4f();
 #repeat j N4
@@ -66,7 +67,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
       let key = vec4f(shared_k[q], shared_k[q + 1u], shared_k[q + 2u], shared_k[q + 3u]);
       let query = vec4f(shared_r[q], shared_r[q + 1u], shared_r[q + 2u], shared_r[q + 3u]);
       y = fma(s[$j], query, y);
-      s[$j] = fma(vec4f(v), key, s[$j] * w);
+      s[$j] = kept(fma(vec4f(v), key, s[$j] * w), noise, $ju);
     }
 #end j
     shared_y[i] = fma(sum4(bonus), v, sum4(y));

@@ -1,7 +1,7 @@
 // The recurrence of prompts, over what wkv7-prepare made. A thread keeps a row of the state, a workgroup ROWS of a head; no
 // row needs another, so threads meet once in TOKENS tokens, whose vectors come into shared memory meanwhile.
 #include "wkv7-params.wgsl"
-#include "wkv-state.wgsl"
+#include STATE
 @group(0) @binding(0) var<storage, read_write> arena: array<vec4f>;
 /** Decay, key, kk, b, query: [VECTORS, TOKENS, N4] */
 var<workgroup> vectors: array<vec4f, VECTORS * TOKENS * N4>;
@@ -26,7 +26,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
   let first_row = head * N + group.x % (N / ROWS) * ROWS;
   let row = group.y;
   let slot = min(row_slot(row), p.slots);
-  let state = (slot * p.slot_size + p.wkv + (first_row + i) * N) / 4u;
+  let state = state_at(slot, first_row + i);
   let end = row_start(row + 1u);
   var s = load_state(state);
   var held: array<vec4f, VECTORS * LOADS>;
@@ -71,10 +71,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
 #end j
       let sa = sum4(sa4);
       let v = values[t * ROWS4 + i / 4u][i % 4u];
+      let noise = noise_of(v, vectors[TOKENS * N4 + at].x, first_row + i);
       var y = vec4f();
 #repeat j N4
       s[$j] = fma(vec4f(v), vectors[TOKENS * N4 + at + $ju], fma(vec4f(-sa), vectors[3u * TOKENS * N4 + at + $ju], s[$j] * vectors[at + $ju]));
       y = fma(s[$j], vectors[4u * TOKENS * N4 + at + $ju], y);
+      s[$j] = kept(s[$j], noise, $ju);
 #end j
       outputs[t * ROWS + i] = sum4(y);
     }

@@ -2,7 +2,7 @@
 // the tokens of the row go by.
 #include "wkv7-params.wgsl"
 #include "wkv7-token.wgsl"
-#include "wkv-state.wgsl"
+#include STATE
 var<workgroup> shared_r: array<f32, N>;
 var<workgroup> shared_w: array<f32, N>;
 var<workgroup> shared_k: array<f32, N>;
@@ -34,7 +34,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
   let head = group.x;
   let row = group.y;
   let slot = min(row_slot(row), p.slots);
-  let state = (slot * p.slot_size + p.wkv + (head * N + i) * N) / 4u;
+  let state = state_at(slot, head * N + i);
   let c = head * N + i;
   let k_k = arena[p.k_k + c];
   let k_a = arena[p.k_a + c];
@@ -77,6 +77,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
     }
 #end j
     let sa = sum4(sa4);
+    let noise = noise_of(v, shared_k[0], c);
     var y = vec4f();
 #repeat j N4
     {
@@ -87,6 +88,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
       let query = vec4f(shared_r[q], shared_r[q + 1u], shared_r[q + 2u], shared_r[q + 3u]);
       s[$j] = fma(vec4f(v), key, fma(vec4f(-sa), b, s[$j] * w));
       y = fma(s[$j], query, y);
+      s[$j] = kept(s[$j], noise, $ju);
     }
 #end j
     shared_y[i] = sum4(y);

@@ -36,7 +36,7 @@ export type DeviceChoice =
 /** What messages say that --device takes. */
 export const DEVICES_TAKEN = 'auto, cpu, cuda, cuda:N, webgpu, webgpu:N or reference'
 
-/** How the WKV states are held on cuda; fp16 halves their memory and traffic, and rounds with dither. */
+/** How the WKV states are held on a GPU; fp16 halves their memory and traffic, and rounds with dither. */
 type WkvChoice = 'fp32' | 'fp16'
 export const WKV_CHOICES: readonly WkvChoice[] = ['fp32', 'fp16']
 
@@ -84,11 +84,12 @@ export function parseDevice(text: string): DeviceChoice | undefined {
 const prepared = new Map<number, WebgpuBackend>()
 
 /** What a choice needs before openBackend can open it. */
-export async function prepareDevice({ device = 'auto' }: BackendOptions): Promise<void> {
-  if (device === 'auto') return prepareBest()
+export async function prepareDevice(options: BackendOptions): Promise<void> {
+  const { device = 'auto', wkv } = options
+  if (device === 'auto') return prepareBest(options)
   if (!isWebgpu(device)) return
   const index = adapterOf(device)
-  const backend = await openWebgpuBackend(index, quantiseByCpu())
+  const backend = await openWebgpuBackend(index, quantiseByCpu(), wkvType(wkv))
   await testBackend(backend)
   prepared.set(index, backend)
 }
@@ -110,7 +111,7 @@ function quantiseByCpu(): Quantise | undefined {
 }
 
 /** A GPU that cuda does not reach. Software adapters are slower than the CPU kernels. */
-async function prepareBest(): Promise<void> {
+async function prepareBest(options: BackendOptions): Promise<void> {
   const { hasCard, problems } = cudaReport()
   if (hasCard && problems.length === 0) return
   // Nothing is loaded where there is nothing to find.
@@ -119,7 +120,7 @@ async function prepareBest(): Promise<void> {
   const index = adapters.findIndex(({ isSoftware }) => !isSoftware)
   if (index < 0) return
   try {
-    await prepareDevice({ device: `webgpu:${index}` })
+    await prepareDevice({ ...options, device: `webgpu:${index}` })
   } catch (error) {
     note(`${SkeinError.from(error).message}; using the CPU`)
   }
@@ -151,8 +152,9 @@ export function openBackend(options: BackendOptions, model: ModelFacts): OpenedB
   const { device = 'auto' } = options
   if (device === 'auto') return openBest(options, model)
   if (device === 'cuda' || device.startsWith('cuda:')) return openCuda(device, options)
-  refuseCudaOptions(options, `needs --device cuda, not ${device}`)
+  refuseMemory(options, `needs --device cuda, not ${device}`)
   if (isWebgpu(device)) return openPrepared(adapterOf(device))
+  refuseHalfStates(options, `needs --device cuda or webgpu, not ${device}`)
   return onHost(device === 'reference' ? createReferenceBackend() : openCpu(options))
 }
 
@@ -160,8 +162,9 @@ export function openBackend(options: BackendOptions, model: ModelFacts): OpenedB
 function openBest(options: BackendOptions, model: ModelFacts): OpenedBackend {
   const cuda = openCudaIfUsable(options)
   if (cuda !== null) return cuda
-  refuseCudaOptions(options, 'needs an NVIDIA GPU, and none can be used here')
+  refuseMemory(options, 'needs an NVIDIA GPU, and none can be used here')
   for (const index of prepared.keys()) return openPrepared(index)
+  refuseHalfStates(options, 'needs a GPU, and none can be used here')
   try {
     return onHost(openCpu(options))
   } catch (error) {
@@ -179,21 +182,28 @@ function openCudaIfUsable(options: BackendOptions): OpenedBackend | null {
   return openCuda('cuda', options)
 }
 
-/** What only a GPU can do is refused elsewhere, not ignored. */
-function refuseCudaOptions({ wkv, memoryBytes }: BackendOptions, reason: string): void {
-  const refused = (flag: string, param: string) =>
-    new SkeinError('invalid_request', `${flag} ${reason}`, { param })
-  if (wkv === 'fp16') throw refused('--wkv fp16', 'wkv')
-  if (memoryBytes !== undefined) throw refused('--memory-gb', 'memory-gb')
+/** What a device cannot do is refused there, not ignored. Of GPUs, cuda alone says how much memory there is. */
+function refuseMemory({ memoryBytes }: BackendOptions, reason: string): void {
+  if (memoryBytes === undefined) return
+  throw new SkeinError('invalid_request', `--memory-gb ${reason}`, { param: 'memory-gb' })
+}
+
+function refuseHalfStates({ wkv }: BackendOptions, reason: string): void {
+  if (wkv !== 'fp16') return
+  throw new SkeinError('invalid_request', `--wkv fp16 ${reason}`, { param: 'wkv' })
+}
+
+function wkvType(wkv: WkvChoice = 'fp32') {
+  return wkv === 'fp16' ? ('f16' as const) : ('f32' as const)
 }
 
 function openCuda(
   device: string,
-  { wkv = 'fp32', memoryBytes }: Pick<BackendOptions, 'wkv' | 'memoryBytes'>,
+  { wkv, memoryBytes }: Pick<BackendOptions, 'wkv' | 'memoryBytes'>,
 ): OpenedBackend {
   const backend = createCudaBackend({
     device: ordinalOrUuid(device),
-    wkv: wkv === 'fp16' ? 'f16' : 'f32',
+    wkv: wkvType(wkv),
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
   })
   const compileAhead = (build: (absent: OpenedBackend) => void) =>

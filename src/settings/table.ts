@@ -63,7 +63,9 @@ const MODEL = {
     "How matrices are held: file (the checkpoint's type), f32, f16, bf16, int8, q4, nf4, fp8 (GPU)",
     { default: 'file' },
   ),
-  wkv: choice(WKV_CHOICES)('Recurrent states on cuda: fp32 (default), or fp16 in half the memory'),
+  wkv: choice(WKV_CHOICES)(
+    'Recurrent states on cuda and webgpu: fp32 (default), or fp16 in half the memory',
+  ),
   vocab: path('Vocabulary file (default: found beside the model)'),
   ...ADAPTER_FLAGS,
   embeddings: choice(EMBEDDINGS_CHOICES)(

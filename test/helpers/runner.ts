@@ -37,6 +37,7 @@ export function tinyRunner(
     slots?: number
     maxTokens?: number
     quant?: QuantChoice
+    wkv?: 'fp16'
     threads?: number
     speculate?: SpeculateChoice | undefined
     architecture?: TestArchitecture

@@ -16,7 +16,7 @@ test('what --device takes', () => {
 
 test('fp16 states are refused where no GPU holds them', () => {
   expect(() => openBackend({ device: 'cpu', wkv: 'fp16' }, SMALL)).toThrow(
-    'needs --device cuda, not cpu',
+    'needs --device cuda or webgpu, not cpu',
   )
   expect(() => openBackend({ device: 'reference', wkv: 'fp16' }, SMALL)).toThrow('--wkv fp16')
 })

@@ -53,7 +53,7 @@ function scanConstants(N: number, rows: number) {
   const most = Math.floor(SCAN_BYTES / (4 * (SCAN_VECTORS * N + 2 * rows)))
   const TOKENS = Math.max(4, 2 ** Math.floor(Math.log2(most)))
   const LOADS = (TOKENS * N) / 4 / rows
-  return { N, N4: N / 4, ROWS4: rows / 4, TOKENS, VECTORS: SCAN_VECTORS, LOADS, VALUES: TOKENS / 4 }
+  return { N, ROWS4: rows / 4, TOKENS, VECTORS: SCAN_VECTORS, LOADS, VALUES: TOKENS / 4 }
 }
 
 /** Shared memory of sample.wgsl. */
@@ -135,10 +135,10 @@ export class Recording implements Recorder {
     words: readonly Word[],
     buffers: readonly (readonly [Access, GPUBuffer])[],
     grid: (step: StepShape) => readonly [x: number, y: number],
-    constants: Readonly<Record<string, number>> = {},
+    variant: KernelVariant = {},
   ): void {
     const access = buffers.map(([one]) => one)
-    const pipeline = this.kernel(file, access, { constants })
+    const pipeline = this.kernel(file, access, variant)
     const bindings = this.bind(
       access,
       this.params(words),
@@ -200,7 +200,7 @@ export class Recording implements Recorder {
       const place = tensorOf(x, this.capacity.tokens * C)
       const words = [place, C, first, rows, ...normWords(norm, C), values / 4]
       const grid = ({ numTokens }: StepShape) => [numTokens, 1] as const
-      this.launch('embed', words, [['read', buffer]], grid, { DTYPE: dtype })
+      this.launch('embed', words, [['read', buffer]], grid, { constants: { DTYPE: dtype } })
     }
   }
 
@@ -242,7 +242,7 @@ export class Recording implements Recorder {
     const grid = ({ numTokens }: StepShape) =>
       [numTokens, numTokens < FEW_TOKENS ? parts : 1] as const
     const slots = [['write', pool.layer(layer)]] as const
-    this.launch('shift-mix', words, slots, grid, { OUTPUTS: out.length })
+    this.launch('shift-mix', words, slots, grid, { constants: { OUTPUTS: out.length } })
   }
 
   #wkv7(
@@ -268,13 +268,13 @@ export class Recording implements Recorder {
     const { heads, headSize: N } = pool.shape
     this.#launchHeads('wkv7', words, pool, layer, (step) => !hasPrompts(step))
     const ofTokens = (step: StepShape) => [heads, hasPrompts(step) ? step.numTokens : 0] as const
-    this.launch('wkv7-prepare', words, [], ofTokens, { N })
+    this.launch('wkv7-prepare', words, [], ofTokens, { constants: { N } })
     const rows = N % SCAN_ROWS === 0 ? SCAN_ROWS : SCAN_ROWS / 2
     const ofRows = (step: StepShape) =>
       [(heads * N) / rows, hasPrompts(step) ? step.numRows : 0] as const
     const slots = [['write', pool.layer(layer)]] as const
-    this.launch('wkv7-scan', words, slots, ofRows, scanConstants(N, rows))
-    this.launch('wkv7-finish', words, [], ofTokens, { N })
+    this.launch('wkv7-scan', words, slots, ofRows, variantOf(pool, scanConstants(N, rows)))
+    this.launch('wkv7-finish', words, [], ofTokens, { constants: { N } })
   }
 
   /** [T, C], for one op at a time. */
@@ -310,9 +310,8 @@ export class Recording implements Recorder {
     isFor: (step: StepShape) => boolean = () => true,
   ): void {
     const { heads, headSize: N } = pool.shape
-    const constants = { N, N4: N / 4 }
     const grid = (step: StepShape) => [heads, isFor(step) ? step.numRows : 0] as const
-    this.launch(file, words, [['write', pool.layer(layer)]], grid, constants)
+    this.launch(file, words, [['write', pool.layer(layer)]], grid, variantOf(pool, { N }))
   }
 
   #sample(y: Tensor, penalties: PenaltyPool): void {
@@ -331,7 +330,7 @@ export class Recording implements Recorder {
         ['write', this.outputs],
       ],
       ({ numSamples }) => [numSamples, 1],
-      { WG, WORDS: Math.ceil(V / (32 * WG)) },
+      { constants: { WG, WORDS: Math.ceil(V / (32 * WG)) } },
     )
   }
 
@@ -352,6 +351,16 @@ export class Recording implements Recorder {
 
 function normWords({ weight, bias, eps }: Norm, channels: number): Word[] {
   return [tensorOf(weight, channels), tensorOf(bias, channels), { f32: eps }]
+}
+
+/** Of a kernel that steps states. */
+function variantOf(
+  { shape: { headSize }, wkvType }: WebgpuStatePool,
+  constants: Readonly<Record<string, number>>,
+): KernelVariant {
+  const vectors = { N4: headSize / 4, N8: headSize / 8 }
+  const STATE = { f32: 'wkv-state', f16: 'wkv-state-f16' }[wkvType]
+  return { constants: { ...constants, ...vectors }, files: { STATE } }
 }
 
 function wkvWords(pool: WebgpuStatePool): Word[] {

@@ -6,6 +6,7 @@
 import { assert, SkeinError } from '../../errors.ts'
 import type { PenaltyPool, StatePool } from '../backend.ts'
 import { doneFlight, type Flight, flightOf } from '../flight.ts'
+import { decodeFloats, encodeFloats } from '../half.ts'
 import {
   arraysOf,
   checkState,
@@ -15,14 +16,22 @@ import {
 } from '../state-shape.ts'
 import { USAGE, type WebgpuDevice } from './device.ts'
 
-/** Arrays within a slot begin at multiples of so many numbers: vectors of four. */
+/** Arrays within a slot begin at multiples of so many words: vectors of four. */
 const UNIT = 4
 const MOVES_AT_ONCE = 4
+/** A word of NaN, of one f32 and of two f16. */
+const POISON = { f32: 0x7fc00000, f16: 0x7e007e00 } as const
 
-/** Where an array is within a slot's part of a layer, in numbers. */
+/** How the matrices of states are held; see kernels/webgpu/wkv-state-f16.wgsl. */
+export type WkvType = 'f32' | 'f16'
+
+/** Where an array is within a slot's part of a layer, in words. */
 interface Place {
   readonly name: string
+  readonly type: WkvType
   readonly start: number
+  readonly words: number
+  /** In numbers. */
   readonly size: number
 }
 
@@ -30,15 +39,16 @@ export class WebgpuStatePool implements StatePool {
   readonly shape: StateShape
   readonly numSlots: number
   readonly bytesPerSlot: number
-  /** Numbers of a slot in a layer. */
+  readonly wkvType: WkvType
+  /** Words of a slot in a layer. */
   readonly slotSize: number
   readonly #device: WebgpuDevice
   readonly #places: readonly Place[]
-  /** Of each layer f32 [slots + 1, slotSize]; the last slot is for rows that turn out not to run. */
+  /** Of each layer [slots + 1, slotSize]; the last slot is for rows that turn out not to run. */
   readonly #layers: readonly GPUBuffer[]
   #numReads = 0
 
-  constructor(device: WebgpuDevice, shape: StateShape, numSlots: number) {
+  constructor(device: WebgpuDevice, shape: StateShape, numSlots: number, wkvType: WkvType) {
     const { headSize } = shape
     if (headSize % 16 !== 0 || headSize > 128)
       throw new SkeinError(
@@ -47,11 +57,15 @@ export class WebgpuStatePool implements StatePool {
       )
     this.shape = shape
     this.numSlots = numSlots
+    this.wkvType = wkvType
     this.#device = device
     let start = 0
     this.#places = arraysOf(shape).map(({ name, size }) => {
-      const place = { name, start, size }
-      start += Math.ceil(size / UNIT) * UNIT
+      // The others are small, and read again in every step.
+      const type = name === 'wkv' ? wkvType : 'f32'
+      const words = type === 'f16' ? size / 2 : size
+      const place = { name, type, start, words, size }
+      start += Math.ceil(words / UNIT) * UNIT
       return place
     })
     this.slotSize = start
@@ -68,7 +82,7 @@ export class WebgpuStatePool implements StatePool {
     return buffer
   }
 
-  /** Of an array within a slot, in numbers. */
+  /** Of an array within a slot, in words. */
   startOf(name: string): number {
     const place = this.#places.find((one) => one.name === name)
     assert(place, `states of this model have no ${name}`)
@@ -89,7 +103,9 @@ export class WebgpuStatePool implements StatePool {
 
   poison(slot: number): void {
     const at = this.#at(slot)
-    const poison = new Float32Array(this.slotSize).fill(Number.NaN)
+    const poison = new Uint32Array(this.slotSize)
+    for (const { type, start, words } of this.#places)
+      poison.fill(POISON[type], start, start + words)
     for (const layer of this.#layers) this.#device.write(layer, at, poison)
   }
 
@@ -124,14 +140,14 @@ export class WebgpuStatePool implements StatePool {
     const ranges = this.#layers.map((layer) => [layer, at, bytes] as const)
     this.#numReads++
     const read = this.#device.read(ranges).finally(() => this.#numReads--)
-    return flightOf(read.then((buffer) => this.#unpack(new Float32Array(buffer), into)))
+    return flightOf(read.then((buffer) => this.#unpack(buffer, into)))
   }
 
-  #unpack(values: Float32Array, into: StateData): StateData {
-    for (const [i, { start, size }] of this.#places.entries())
+  #unpack(buffer: ArrayBuffer, into: StateData): StateData {
+    for (const [i, { type, start, words, size }] of this.#places.entries())
       for (const layer of this.#layers.keys()) {
-        const from = layer * this.slotSize + start
-        into[i]!.set(values.subarray(from, from + size), layer * size)
+        const bytes = new Uint8Array(buffer, 4 * (layer * this.slotSize + start), 4 * words)
+        into[i]!.set(decodeFloats(bytes, type), layer * size)
       }
     return into
   }
@@ -140,11 +156,14 @@ export class WebgpuStatePool implements StatePool {
   write(slot: number, state: StateData): Flight<void> {
     const at = this.#at(slot)
     checkState(this.shape, state)
-    const values = new Float32Array(this.slotSize)
+    const bytes = new Uint8Array(4 * this.slotSize)
     for (const [layer, buffer] of this.#layers.entries()) {
-      for (const [i, { start, size }] of this.#places.entries())
-        values.set(state[i]!.subarray(layer * size, (layer + 1) * size), start)
-      this.#device.write(buffer, at, values)
+      for (const [i, { type, start, size }] of this.#places.entries())
+        bytes.set(
+          encodeFloats(state[i]!.subarray(layer * size, (layer + 1) * size), type),
+          4 * start,
+        )
+      this.#device.write(buffer, at, bytes)
     }
     return doneFlight(undefined)
   }

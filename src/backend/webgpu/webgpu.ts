@@ -1,6 +1,6 @@
 /**
- * The `webgpu` backend: the ops of backend.ts in WGSL (kernels/webgpu) on any GPU that WebGPU reaches. Activations and
- * states are f32, weights as they were asked for. Nothing waits for the device: what is read arrives later. One backend is
+ * The `webgpu` backend: the ops of backend.ts in WGSL (kernels/webgpu) on any GPU that WebGPU reaches. Activations are f32,
+ * states and weights as they were asked for. Nothing waits for the device: what is read arrives later. One backend is
  * one device, used from one thread; it owns everything it hands out.
  */
 import { assert } from '../../errors.ts'
@@ -17,23 +17,26 @@ import {
   WebgpuTable,
   WebgpuTensor,
 } from './resources.ts'
-import { WebgpuPenaltyPool, WebgpuStatePool } from './states.ts'
+import { WebgpuPenaltyPool, WebgpuStatePool, type WkvType } from './states.ts'
 
 export interface WebgpuBackend extends Backend {
   readonly device: WebgpuDevice
+  readonly wkv: WkvType
 }
 
 /** Opening a device takes turns of the event loop, so a backend is opened before it is used. `quantise` rounds weights at load. */
 export async function openWebgpuBackend(
   index = 0,
   quantise: Quantise = quantiseSlowly,
+  wkv: WkvType = 'f32',
 ): Promise<WebgpuBackend> {
   const device = new WebgpuDevice(await openDevice(index))
   const slabs = new Slabs(device)
   return {
     name: 'webgpu',
     device,
-    description: `webgpu: ${device.name}`,
+    wkv,
+    description: `webgpu: ${device.name}${wkv === 'f16' ? ', f16 states' : ''}`,
     guessing: null,
     drawsLater: false,
     tensor: (shape, values) => new WebgpuTensor(device, shape, values),
@@ -52,7 +55,7 @@ export async function openWebgpuBackend(
     },
     matrix: (source, type) => new WebgpuMatrix(device, slabs, quantise, source, type),
     table: (source) => new WebgpuTable(device, slabs, source),
-    statePool: (shape, numSlots) => new WebgpuStatePool(device, shape, numSlots),
+    statePool: (shape, numSlots) => new WebgpuStatePool(device, shape, numSlots, wkv),
     penaltyPool: (vocabSize, numSlots) => new WebgpuPenaltyPool(device, vocabSize, numSlots),
     record: (capacity, build) => new WebgpuProgram(device, capacity, build),
     dispose: () => device.dispose(),
