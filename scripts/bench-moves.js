@@ -6,6 +6,9 @@
  *
  *   node scripts/bench-moves.js MODEL postgres://… BLOBS [--streams 320] [--rates 4,16] [--seconds 8] [--rounds 2] [-- serve's flags …]
  *
+ * At the end, where late tokens come from: of the gaps that are longer than 1.1 times the p99 of streams alone, how many fall into
+ * each part of a move, beside the share of the time that it takes.
+ *
  * The streams are read in a process of their own. Needs a build, an empty database, and --vocab FILE among serve's flags.
  * PROFILE=folder leaves CPU profiles of the node's processes there.
  */
@@ -23,6 +26,9 @@ const SELF = fileURLToPath(import.meta.url)
 const NUM_SESSIONS = 48
 const TURN = { temperature: 0, ignore_eos: true, max_tokens: 4 }
 
+/** No shorter gap is told of one by one. */
+const LONG_MS = 10
+
 const quantile = (sorted, share) =>
   sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? Number.NaN
 const sortedOf = (values) => Float64Array.from(values).sort()
@@ -33,6 +39,8 @@ const sortedOf = (values) => Float64Array.from(values).sort()
 function readStreams(count) {
   const agent = new Agent({ keepAlive: true, maxSockets: Number.POSITIVE_INFINITY })
   let gaps = null
+  /** When each gap ended; milliseconds since 1970. */
+  let ends = []
   let tokens = 0
   const failed = (error) => {
     process.stderr.write(`a stream failed: ${error}\n`)
@@ -56,6 +64,7 @@ function readStreams(count) {
           if (last === 0) process.send({ type: 'streaming' })
           if (gaps !== null && last > 0) {
             gaps.push(now - last)
+            ends.push(performance.timeOrigin + now)
             tokens += part.toString('latin1').split('data: ').length - 1
           }
           last = now
@@ -69,13 +78,15 @@ function readStreams(count) {
   process.on('message', ({ type }) => {
     if (type === 'begin') {
       gaps = []
+      ends = []
       tokens = 0
       return
     }
     const all = sortedOf(gaps)
+    const long = gaps.flatMap((ms, i) => (ms > LONG_MS ? [[ends[i] - ms, ends[i]]] : []))
     gaps = null
     const [median, p99, p999] = [0.5, 0.99, 0.999].map((share) => quantile(all, share))
-    process.send({ type: 'gaps', median, p99, p999, max: all.at(-1), tokens })
+    process.send({ type: 'gaps', median, p99, p999, max: all.at(-1), tokens, long })
   })
   process.once('disconnect', () => process.exit())
 }
@@ -113,8 +124,8 @@ async function joinAsMember({ database: url, blobs, vocab }) {
   const namespace = sessionNamespace(database.secret, PUBLIC_TENANT)
 
   /** From the node into this memory. */
-  const take = async (id) => {
-    const reply = await fetch(`${BASE}/cluster/release`, {
+  const take = async (id, timed = (_, work) => work) => {
+    const released = fetch(`${BASE}/cluster/release`, {
       method: 'POST',
       headers: {
         'content-type': 'application/json',
@@ -122,17 +133,18 @@ async function joinAsMember({ database: url, blobs, vocab }) {
       },
       body: JSON.stringify({ model: node.model, sessions: [{ tenant: PUBLIC_TENANT, id }] }),
     })
+    const reply = await timed('let go and offered by the node', released)
     const text = await reply.text()
     // Its last turn is being written.
     if (reply.status === 409) {
       await delay(20)
-      return take(id)
+      return take(id, timed)
     }
     if (!reply.ok) throw new Error(`not let go: ${reply.status} ${text}`)
     const { session } = await store.claim({ namespace, id }, false)
     const { record } = session
     const { key } = record.turns.find(({ turn }) => turn === record.head)
-    const { state, tokens, tail } = await store.load(key, namespace)
+    const { state, tokens, tail } = await timed('fetched from the node', store.load(key, namespace))
     return { id, put: { key, floats: state, tokens, tail, namespace, isForeign: false } }
   }
 
@@ -154,6 +166,26 @@ async function joinAsMember({ database: url, blobs, vocab }) {
     door.close()
   }
   return { take, letGo, moves, close, stateBytes: identity.layers * identity.channels * 66 * 4 }
+}
+
+/** Which part of a move a late token was waited for in; parts of several moves may overlap. */
+function tellLate(phases, spans, lateMs) {
+  const late = phases.flatMap(({ long }) => long).filter(([from, to]) => to - from > lateMs)
+  const ms = phases.reduce((sum, phase) => sum + phase.ms, 0)
+  const share = (part, whole) => `${((100 * part) / Math.max(1, whole)).toFixed(1)} %`
+  console.log(`late, over ${lateMs.toFixed(1)} ms, while sessions move: ${late.length} gaps`)
+  console.log('| part of a move | of the time | of the late gaps |')
+  console.log('|---|--:|--:|')
+  const parts = [...new Set(spans.map(({ what }) => what))]
+  const meets = ([from, to], span) => span.from < to && span.to > from
+  for (const what of parts) {
+    const own = spans.filter((span) => span.what === what)
+    const lasts = own.reduce((sum, { from, to }) => sum + to - from, 0)
+    const hit = late.filter((gap) => own.some((span) => meets(gap, span)))
+    console.log(`| ${what} | ${share(lasts, ms)} | ${share(hit.length, late.length)} |`)
+  }
+  const outside = late.filter((gap) => !spans.some((span) => meets(gap, span)))
+  console.log(`| none | | ${share(outside.length, late.length)} |`)
 }
 
 // --- the whole -------------------------------------------------------------------------------------------------------
@@ -235,16 +267,27 @@ async function main() {
     )
     console.log('|---|--:|--:|--:|--:|--:|')
     let next = 0
+    /** Of moves: what was done from when to when, milliseconds since 1970. */
+    const spans = []
+    const timed = async (what, work) => {
+      const from = performance.timeOrigin + performance.now()
+      const result = await work
+      spans.push({ what, from, to: performance.timeOrigin + performance.now() })
+      return result
+    }
+    const whileMoving = []
     const phase = async (name, perSecond, isMoving) => {
       const [turns, outs, going] = [[], [], []]
       const cycle = async (id, index) => {
         if (isMoving) {
           const began = performance.now()
-          const taken = await member.take(id)
+          const taken = await member.take(id, timed)
           outs.push(performance.now() - began)
-          await member.letGo(taken)
+          await timed('offered by the member', member.letGo(taken))
         }
-        turns.push(await turn(id, index))
+        turns.push(
+          await (isMoving ? timed('its turn on the node', turn(id, index)) : turn(id, index)),
+        )
       }
       reader.send({ type: 'begin' })
       const began = performance.now()
@@ -259,7 +302,9 @@ async function main() {
       const [answer] = await once(reader, 'message')
       const ms = performance.now() - began
       await Promise.all(going)
-      const { median, p99, p999, max, tokens } = answer
+      const { median, p99, p999, max, tokens, long } = answer
+      if (isMoving) whileMoving.push({ ms, long })
+      else if (perSecond === 0) alone.push(p99)
       const of = (values) => {
         const all = sortedOf(values)
         return all.length === 0
@@ -272,12 +317,13 @@ async function main() {
       return p99
     }
     const ratios = []
+    const alone = []
     for (let round = 0; round < rounds; round++) {
-      const alone = await phase('streams alone', 0, false)
+      const quiet = await phase('streams alone', 0, false)
       for (const rate of rates) {
         const stayed = await phase(`and ${rate} turns/s of sessions that stay`, rate, false)
         const moved = await phase(`and ${rate}/s of sessions that move`, rate, true)
-        const [toAlone, toStayed] = [alone, stayed].map((p99) => (moved / p99).toFixed(3))
+        const [toAlone, toStayed] = [quiet, stayed].map((p99) => (moved / p99).toFixed(3))
         ratios.push(`${rate}/s: ${toAlone} (${toStayed})`)
       }
     }
@@ -286,6 +332,7 @@ async function main() {
       `ITL p99 with moves to that without (to that with turns that stay): ${ratios.join(', ')}`,
     )
     console.log(`${count} moves, ${direct} from memory to memory`)
+    tellLate(whileMoving, spans, 1.1 * Math.min(...alone))
     await member.close()
   } finally {
     reader?.removeAllListeners('exit')

@@ -197,8 +197,9 @@ export class Engine {
     const { waiting, running } = this.#scheduler
     const isBusy =
       waiting.length + running.length + this.#outcomes.numEvents + this.#flights.count > 0
-    const isMoving = this.#transfers.isBusy || this.#states?.hasWork === true
-    return this.#failure === null && (isBusy || isMoving)
+    // Asked in every turn, and states are looked for among many: only where nothing else says so.
+    const isMoving = () => this.#transfers.isBusy || this.#states?.hasWork === true
+    return this.#failure === null && (isBusy || isMoving())
   }
 
   /** Every request has been answered. */

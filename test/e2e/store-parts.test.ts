@@ -7,10 +7,10 @@ import { newFolder } from '../helpers/direct-store.ts'
 /** The thread needs built code. */
 const BUILT = join(import.meta.dirname, '../../dist/state/store/store-thread.js')
 
-/** All parts of a state are of one size, so that one could be taken for another. */
+/** All parts of a state but the first are of one size, so that one could be taken for another. */
 const IDENTITY: ModelIdentity = {
   architecture: 'rwkv7',
-  layers: 32,
+  layers: 31,
   channels: 4096,
   heads: 64,
   headSize: 64,
@@ -19,8 +19,8 @@ const IDENTITY: ModelIdentity = {
 }
 
 const floatsOf = (value: number) => [
-  new Float32Array(32 * 2 * 4096).fill(value),
-  new Float32Array(32 * 64 * 64 * 64).fill(value),
+  new Float32Array(31 * 2 * 4096).fill(value),
+  new Float32Array(31 * 64 * 64 * 64).fill(value),
 ]
 
 /** A session `id` of one turn, whose state is made of these numbers. */
@@ -44,16 +44,33 @@ test('a commit that runs out of memory between two parts leaves none to the next
   )) as typeof import('../../src/state/store/store-thread.ts')
   const store = await openStore({ dataFolder: newFolder(), identity: IDENTITY, isDurable: false })
   const [shift, wkv] = floatsOf(1)
-  let numSlices = 0
-  const slice = wkv!.slice.bind(wkv)
-  wkv!.slice = (...range) => {
-    numSlices++
-    if (numSlices === 2) throw new RangeError('Array buffer allocation failed')
-    return slice(...range)
+  let numParts = 0
+  const subarray = wkv!.subarray.bind(wkv)
+  wkv!.subarray = (...range) => {
+    numParts++
+    if (numParts === 2) throw new RangeError('Array buffer allocation failed')
+    return subarray(...range)
   }
   await expect(store.commit(changeOf('a', [shift!, wkv!]))).rejects.toThrow('allocation failed')
   await store.commit(changeOf('b', floatsOf(2)))
   const { state } = await store.load('key b', 'n')
   expect(state.map((array) => new Set(array))).toEqual([new Set([2]), new Set([2])])
+  await store.close()
+})
+
+test('parts go over in memory that comes back, and none has the numbers of another', async () => {
+  const { openStore } = (await import(
+    BUILT
+  )) as typeof import('../../src/state/store/store-thread.ts')
+  const store = await openStore({ dataFolder: newFolder(), identity: IDENTITY, isDurable: false })
+  const ids = ['a', 'b', 'c']
+  for (const [i, id] of ids.entries()) await store.commit(changeOf(id, floatsOf(i + 1)))
+  for (const [i, id] of ids.entries()) {
+    const { state } = await store.load(`key ${id}`, 'n')
+    expect(state.map((array) => [array.length, ...new Set(array)])).toEqual([
+      [31 * 2 * 4096, i + 1],
+      [31 * 64 * 64 * 64, i + 1],
+    ])
+  }
   await store.close()
 })

@@ -63,10 +63,12 @@ export async function openClusterStore(options: ClusterStoreOptions): Promise<St
   return new ThreadedStore(thread, thread, new Int32Array(1), lease)
 }
 
-/** A megabyte: a millisecond or so. */
+/** A megabyte: a tenth of a millisecond, or several where its memory is new. */
 const PART_FLOATS = 2 ** 18
-/** Of a state that somebody waits for, in a turn: a few milliseconds, and few turns of a loop that has steps to make. */
-const OFFER_PARTS = 8
+/** Of a turn of the event loop, for parts of a state. Results of a step wait for it, and whoever reads its tokens with them. */
+const SEND_MS = 0.5
+/** Parts whose memory is kept for later ones. */
+const SPARE_PARTS = 32
 
 class ThreadedStore implements Store {
   readonly secret: Uint8Array
@@ -97,7 +99,7 @@ class ThreadedStore implements Store {
           reader.ask('findPrefix', { namespace, prompt, minTokens }),
         publish: async (prefix) => {
           const number = this.#nextNumber()
-          await writer.ask('publishPrefix', { number, ...(await this.#send(number, prefix, 1)) })
+          await writer.ask('publishPrefix', { number, ...(await this.#send(number, prefix)) })
         },
         remove: async (namespace, tokens) => {
           await writer.ask('removePrefix', { namespace, tokens })
@@ -143,13 +145,13 @@ class ThreadedStore implements Store {
   }
 
   /**
-   * A large state goes over in parts, one a turn of the event loop: the engine steps in between, and a copy of tens of
+   * A large state goes over in parts, in turns of the event loop: the engine steps in between, and a copy of tens of
    * megabytes at once would hold it up. Where it breaks off in between, what went over is nobody's.
    */
   async commit(change: StoreChange): Promise<readonly SessionName[]> {
     const number = this.#nextNumber()
     const puts = []
-    for (const put of change.puts) puts.push(await this.#send(number, put, 1))
+    for (const put of change.puts) puts.push(await this.#send(number, put))
     const unclaimed = change.sessions.flatMap((name) => this.#unclaimed.get(keyOf(name)) ?? [])
     const lost = await this.#writer.ask('commit', { ...change, unclaimed, number, puts })
     for (const name of [...unclaimed, ...(change.releases ?? [])])
@@ -159,21 +161,23 @@ class ThreadedStore implements Store {
 
   async #offer(put: StatePut): Promise<void> {
     const number = this.#nextNumber()
-    await this.#writer.ask('offer', { number, put: await this.#send(number, put, OFFER_PARTS) })
+    await this.#writer.ask('offer', { number, put: await this.#send(number, put) })
   }
 
   async #send<Put extends { readonly floats: readonly Float32Array[] }>(
     number: number,
     { floats, ...put }: Put,
-    partsInTurn: number,
   ) {
     let numParts = 0
+    let began = performance.now()
     for (const array of floats) {
       for (let at = 0; at < array.length; at += PART_FLOATS) {
-        this.#writer.sendPart(number, array.slice(at, at + PART_FLOATS))
+        if (performance.now() - began > SEND_MS) {
+          await setImmediate()
+          began = performance.now()
+        }
+        this.#writer.sendPart(number, array.subarray(at, at + PART_FLOATS))
         numParts++
-        const isLast = at + PART_FLOATS >= array.length
-        if (numParts % partsInTurn === 0 && !isLast) await setImmediate()
       }
     }
     return { ...put, numParts }
@@ -202,6 +206,7 @@ class StoreThread {
   readonly owner: string
   readonly #worker: Worker
   readonly #pending = new Map<number, Pending>()
+  readonly #spare: ArrayBuffer[] = []
   #numAsked = 0
   #failure: SkeinError | null = null
 
@@ -231,10 +236,13 @@ class StoreThread {
     })
   }
 
-  sendPart(number: number, part: Float32Array): void {
+  /** Copies a part of a state, into memory that the thread has given back if there is any: new pages take longer than the numbers. */
+  sendPart(number: number, floats: Float32Array): void {
     if (this.#failure !== null) throw this.#failure
-    const message: ToThread = { type: 'part', number, part }
-    this.#worker.postMessage(message, [part.buffer as ArrayBuffer]) // slice makes a plain one
+    const memory = this.#spare.pop() ?? new ArrayBuffer(4 * PART_FLOATS)
+    new Float32Array(memory).set(floats)
+    const message: ToThread = { type: 'part', number, memory, length: floats.length }
+    this.#worker.postMessage(message, [memory])
   }
 
   async ask<M extends ThreadAsk>(
@@ -260,6 +268,10 @@ class StoreThread {
   }
 
   #receive(message: FromThread): void {
+    if (message.type === 'spare') {
+      if (this.#spare.length < SPARE_PARTS) this.#spare.push(message.memory)
+      return
+    }
     if (message.type === 'opened' || message.id === null) return
     const pending = this.#pending.get(message.id)
     this.#pending.delete(message.id)

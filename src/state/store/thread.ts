@@ -77,7 +77,13 @@ export type ThreadAsk = keyof ThreadAsks
 
 export type ToThread =
   /** A part of a state of the commit, offer or prefix of that number. */
-  | { readonly type: 'part'; readonly number: number; readonly part: Float32Array }
+  | {
+      readonly type: 'part'
+      readonly number: number
+      /** Goes back; the part is its first `length` numbers. */
+      readonly memory: ArrayBuffer
+      readonly length: number
+    }
   | {
       [M in ThreadAsk]: {
         readonly type: 'ask'
@@ -89,6 +95,7 @@ export type ToThread =
 
 export type FromThread =
   | { readonly type: 'opened'; readonly secret: Uint8Array; readonly owner: string }
+  | { readonly type: 'spare'; readonly memory: ArrayBuffer }
   | { readonly type: 'done'; readonly id: number; readonly result: unknown }
   | { readonly type: 'failed'; readonly id: number | null; readonly error: ErrorShape }
 
@@ -215,7 +222,9 @@ function serve(store: OpenStore): void {
   }
   port.on('message', (message: ToThread) => {
     if (message.type === 'part') {
-      parts.add(message.number, message.part)
+      const { number, memory, length } = message
+      parts.add(number, new Float32Array(memory, 0, length).slice())
+      post({ type: 'spare', memory }, [memory])
       return
     }
     const { id, method, params } = message
