@@ -26,16 +26,15 @@ double sk_bench_read(sk_context* context, int64_t bytes, int32_t repeats) {
     std::vector<int32_t> totals(context->pool.threads() * 16);
     for (int32_t i = 0; i < repeats; i++) {
       const auto start = std::chrono::steady_clock::now();
-      context->pool.run([&](Worker& worker) {
-        worker.each(static_cast<int64_t>(buffer.size()) / kPiece, [&](int64_t piece) {
-          const uint8_t* p = buffer.as<uint8_t>() + piece * kPiece;
-          vi total[4] = {};
-          for (int64_t at = 0; at < kPiece; at += 4 * kLanes * 4) {
-            for (int n = 0; n < 4; n++) total[n] ^= load_int(p + at + n * kLanes * 4);
-          }
-          const vi all = total[0] ^ total[1] ^ total[2] ^ total[3];
-          totals[worker.thread() * 16] += all[0];
-        });
+      const int64_t pieces = static_cast<int64_t>(buffer.size()) / kPiece;
+      context->pool.run(pieces, [&](int64_t piece, int thread) {
+        const uint8_t* p = buffer.as<uint8_t>() + piece * kPiece;
+        vi total[4] = {};
+        for (int64_t at = 0; at < kPiece; at += 4 * kLanes * 4) {
+          for (int n = 0; n < 4; n++) total[n] ^= load_int(p + at + n * kLanes * 4);
+        }
+        const vi all = total[0] ^ total[1] ^ total[2] ^ total[3];
+        totals[thread * 16] += all[0];
       });
       const double seconds = seconds_since(start);
       if (best < 0 || seconds < best) best = seconds;
@@ -54,7 +53,7 @@ double sk_bench_fma(sk_context* context, int32_t repeats) {
     std::vector<float> totals(context->pool.threads() * 16);
     for (int32_t i = 0; i < repeats; i++) {
       const auto start = std::chrono::steady_clock::now();
-      context->pool.run([&](Worker& worker) {
+      context->pool.run(context->pool.threads(), [&](int64_t, int thread) {
         vf chain[kChains];
         for (int n = 0; n < kChains; n++)
           chain[n] = splat(static_cast<float>(n));  // distinct, or they are merged
@@ -65,7 +64,7 @@ double sk_bench_fma(sk_context* context, int32_t repeats) {
         }
         vf all = {};
         for (const vf& x : chain) all += x;
-        totals[worker.thread() * 16] += sum(all);
+        totals[thread * 16] += sum(all);
       });
       const double operations = 2.0 * kLanes * kChains * kSteps * context->pool.threads();
       best = std::max(best, operations / seconds_since(start));

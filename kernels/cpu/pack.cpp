@@ -134,9 +134,8 @@ void check_rows(const sk_matrix& matrix, int64_t first_row, int64_t num_rows) {
 template <class Pack>
 void each_tile(const sk_matrix& matrix, int64_t first_row, int64_t num_rows, Pack&& pack) {
   uint8_t* first = matrix.data.as<uint8_t>() + first_row / kTileRows * matrix.tile_stride;
-  matrix.context->pool.run([&](Worker& worker) {
-    worker.each(div_up(num_rows, kTileRows),
-                [&](int64_t tile) { pack(tile * kTileRows, first + tile * matrix.tile_stride); });
+  matrix.context->pool.run(div_up(num_rows, kTileRows), [&](int64_t tile, int) {
+    pack(tile * kTileRows, first + tile * matrix.tile_stride);
   });
 }
 
@@ -226,17 +225,15 @@ int32_t sk_quantise(sk_context* context, int32_t type, int64_t rows, int64_t col
     require(source_type >= SK_F32 && source_type <= SK_BF16, "a matrix source is f32, f16 or bf16");
     const Source from{static_cast<const uint8_t*>(source), source_type, rows, columns};
     const QuantisedShape shape{type, rows, columns};
-    context->pool.run([&](Worker& worker) {
-      worker.each(div_up(rows, kTileRows), [&](int64_t tile) {
-        Block block;
-        QuantisedBlock quantised;
-        for (int64_t c = 0; c < columns; c += kBlockInputs) {
-          load_block(from, tile * kTileRows, c, block);
-          quantise_block(type, block, quantised);
-          store_quantised(shape, quantised, tile * kTileRows, c, static_cast<uint8_t*>(values),
-                          scales);
-        }
-      });
+    context->pool.run(div_up(rows, kTileRows), [&](int64_t tile, int) {
+      Block block;
+      QuantisedBlock quantised;
+      for (int64_t c = 0; c < columns; c += kBlockInputs) {
+        load_block(from, tile * kTileRows, c, block);
+        quantise_block(type, block, quantised);
+        store_quantised(shape, quantised, tile * kTileRows, c, static_cast<uint8_t*>(values),
+                        scales);
+      }
     });
   });
 }

@@ -1,6 +1,7 @@
-// The thread pool. The caller is thread 0; every thread runs the same body and meets the others at
-// barriers. Workers spin for a while after a run, then park, so that an idle server uses no CPU.
-// Knows nothing of ops.
+// The thread pool: runs phases one after another, each of them items that any thread may take. The
+// caller is thread 0. Whoever does the last item of a phase begins the next, so a thread that has
+// lost its core holds up nothing but the item that it is at. Threads spin for a while after a run,
+// then park, so that an idle server uses no CPU. Knows nothing of ops.
 #pragma once
 
 #include <atomic>
@@ -12,32 +13,6 @@
 
 namespace skein {
 
-class Pool;
-
-/// One thread of the pool, as a body sees it.
-class Worker {
- public:
-  Worker(Pool& pool, int thread) : pool_(pool), thread_(thread) {}
-  int thread() const { return thread_; }
-  int threads() const;
-
-  /// Runs f(item) once for every item of [0, items) over all threads, then waits for all of them.
-  /// Every thread takes from its own contiguous share first and from the others' when it is done,
-  /// so that a core which something else is using does not hold up the rest. Which thread runs an
-  /// item never changes its result.
-  template <class F>
-  void each(int64_t items, F&& f);
-
- private:
-  friend class Pool;
-  void barrier();
-
-  Pool& pool_;
-  const int thread_;
-  uint32_t phase_ = 0;       // calls of each() so far, equal on all threads between barriers
-  uint32_t generation_ = 0;  // barriers passed
-};
-
 class Pool {
  public:
   explicit Pool(int threads);
@@ -45,67 +20,68 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  int threads() const { return static_cast<int>(workers_.size()); }
+  int threads() const { return static_cast<int>(threads_.size()) + 1; }
 
-  /// body(worker) on every thread; returns when all are done. Throws when an item threw.
-  template <class Body>
-  void run(Body&& body) {
-    run_erased([](void* f, Worker& worker) { (*static_cast<Body*>(f))(worker); }, &body);
+  /// For every phase in order, each(phase, item, thread) once for every item of [0, items(phase));
+  /// returns when all are done. Which thread runs an item never changes its result. Throws when an
+  /// item threw.
+  template <class Items, class Each>
+  void run(int phases, Items&& items, Each&& each) {
+    struct Both {
+      Items& items;
+      Each& each;
+    } both{items, each};
+    run_erased({&both, phases,
+                [](void* body, int phase) { return static_cast<Both*>(body)->items(phase); },
+                [](void* body, int phase, int64_t item, int thread) {
+                  static_cast<Both*>(body)->each(phase, item, thread);
+                }});
+  }
+
+  /// A single phase: each(item, thread).
+  template <class Each>
+  void run(int64_t items, Each&& each) {
+    run(
+        1, [&](int) { return items; },
+        [&](int, int64_t item, int thread) { each(item, thread); });
   }
 
  private:
-  friend class Worker;
-  using Call = void (*)(void* body, Worker& worker);
+  struct Body {
+    void* body;
+    int phases;
+    int64_t (*items)(void* body, int phase);
+    void (*each)(void* body, int phase, int64_t item, int thread);
+  };
+  /// How many items of a thread's share have been taken, below the number of the phase.
   struct alignas(64) Cursor {
-    std::atomic<int64_t> next{0};
+    std::atomic<uint64_t> taken{0};
   };
 
-  void run_erased(Call call, void* body);
-  void stop();
+  void run_erased(Body body);
+  void begin(int phase);
+  void take(int thread, uint32_t phase);
+  int64_t take_share(int thread, int owner, uint32_t number, int phase, int64_t items);
   void serve(int thread);
-  bool wait_for_work(uint32_t seen);
+  bool wait_for_phase(uint32_t seen);
+  void stop();
 
-  std::vector<Worker> workers_;
   std::vector<std::thread> threads_;
-  // Items taken of each thread's share; two sets, so that one is cleared while the other is in use.
-  std::vector<Cursor> cursors_[2];
-
-  Call call_ = nullptr;
-  void* body_ = nullptr;
-  alignas(64) std::atomic<uint32_t> epoch_{0};       // runs started
-  alignas(64) std::atomic<uint32_t> generation_{0};  // barriers completed
-  alignas(64) std::atomic<int> arrived_{0};
+  std::vector<Cursor> cursors_;
+  Body body_{};
+  /// The phase under way, counted over all runs in twos; odd while it is being described below.
+  alignas(64) std::atomic<uint32_t> number_{0};
+  /// Of that phase: which of the run it is, and its items; 0 between runs.
+  std::atomic<int> phase_{0};
+  std::atomic<int64_t> items_{0};
+  /// Items of it that are not done.
+  alignas(64) std::atomic<int64_t> left_{0};
+  std::atomic<bool> over_{true};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> failed_{false};
   std::atomic<int> parked_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
 };
-
-inline int Worker::threads() const { return pool_.threads(); }
-
-template <class F>
-void Worker::each(int64_t items, F&& f) {
-  if (items <= 0) return;
-  const int count = threads();
-  auto& cursors = pool_.cursors_[phase_ & 1];
-  for (int step = 0; step < count; step++) {
-    const int owner = (thread_ + step) % count;
-    const int64_t first = items * owner / count;
-    const int64_t end = items * (owner + 1) / count;
-    while (true) {
-      const int64_t item = first + cursors[owner].next.fetch_add(1, std::memory_order_relaxed);
-      if (item >= end) break;
-      try {
-        f(item);
-      } catch (...) {
-        pool_.failed_.store(true, std::memory_order_relaxed);
-      }
-    }
-  }
-  phase_++;
-  pool_.cursors_[phase_ & 1][thread_].next.store(0, std::memory_order_relaxed);
-  barrier();
-}
 
 }  // namespace skein

@@ -98,13 +98,13 @@ int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows
   return guard([&] {
     check_batch(*program, batch);
     for (const auto& command : program->commands) command->check(batch);
-    program->context->pool.run([&](Worker& worker) {
-      const int threads = worker.threads(), thread = worker.thread();
-      for (const auto& command : program->commands) {
-        worker.each(command->items(batch, threads),
-                    [&](int64_t item) { command->run(batch, item, thread, threads); });
-      }
-    });
+    Pool& pool = program->context->pool;
+    const auto& commands = program->commands;
+    const int threads = pool.threads();
+    pool.run(
+        static_cast<int>(commands.size()),
+        [&](int c) { return commands[c]->items(batch, threads); },
+        [&](int c, int64_t item, int thread) { commands[c]->run(batch, item, thread, threads); });
   });
 }
 
