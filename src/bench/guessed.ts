@@ -1,17 +1,39 @@
 /**
- * What guesses of answers' next tokens are worth on a machine: answers without any, with guesses that are all right, as where
- * text is copied word for word, and with guesses that are all wrong. Right ones are known from answers to the same requests
- * before, so weights of random numbers serve as well as others. Knows the engine as a client does.
+ * What guesses of answers' next tokens are worth on a machine: answers without any, and with guesses of which a known share is
+ * right: all, as where text is copied word for word, none, or that of a draft model whose steps are run too. Right ones
+ * are known from answers to the same requests before, so weights of random numbers serve as well as others. Knows the
+ * engine as a client does.
  */
 import type { EngineClient } from '../engine/client.ts'
 import { type GenerateRequest, PLAIN_SAMPLING } from '../engine/messages.ts'
+import type { SampleSpec } from '../model/runner.ts'
 
-const KINDS = ['off', 'right', 'wrong'] as const
-type Kind = (typeof KINDS)[number]
+/** As the engine's sources of guesses are. */
+interface Source {
+  readonly guessMs?: number
+  open(prompt: Int32Array, request: GenerateRequest, choice: number, draw: SampleSpec): Guesses
+}
 
-/** Of so many answers at once, tokens a second by what is guessed, and the share of guesses that were drawn. */
-export interface GuessRates extends Readonly<Record<Kind, number>> {
+interface Guesses {
+  readonly isPromising: boolean
+  add(token: number): void
+  expect(most: number): void
+  propose(most: number): readonly number[]
+  close(): void
+}
+
+/** Of so many answers at once, tokens a second without guesses, and with guesses by how likely each was right. */
+export interface GuessRates {
   readonly streams: number
+  readonly off: number
+  readonly guessed: readonly GuessedRate[]
+}
+
+interface GuessedRate {
+  /** That a guess was right where those before it were. */
+  readonly likely: number
+  readonly tokensPerSecond: number
+  /** The share of all guesses that were drawn. */
   readonly accepted: number
 }
 
@@ -24,28 +46,55 @@ const SETTLED = 12
 const DRAWN = [101, 202, 303, 404] as const
 const MORE_LIKELY = 100
 
-/** What the engine is opened with. */
+/** What the engine is opened with. A draft model's guesses are made, and others are said in their place. */
 export class ScriptedGuesses {
-  kind: Kind = 'off'
+  readonly name = 'draft'
+  /** Null: nothing is guessed. */
+  likely: number | null = null
   /** By the ids of requests. */
   truth = new Map<string, readonly number[]>()
+  readonly #draft: Source | null
+  /** Of the generator by which guesses are right or wrong. */
+  #seed = 1
+
+  constructor(draft: Source | null = null) {
+    this.#draft = draft
+  }
+
+  get guessMs(): number {
+    return this.#draft?.guessMs ?? 0
+  }
+
+  /** Likelihoods to measure. */
+  get cases(): readonly number[] {
+    return this.#draft === null ? [1, 0] : [0, 0.5, 0.6, 0.7, 0.8, 0.9]
+  }
 
   /** Of one answer. */
-  readonly open = (_prompt: Int32Array, { id }: GenerateRequest) => {
-    const { kind } = this
-    const truth = this.truth.get(id) ?? []
+  open(prompt: Int32Array, request: GenerateRequest, choice: number, draw: SampleSpec) {
+    const own = this.#draft?.open(prompt, request, choice, draw)
+    const truth = this.truth.get(request.id) ?? []
+    const { likely } = this
     let numKnown = 0
     return {
-      isPromising: kind !== 'off',
-      add: () => {
+      isPromising: likely !== null,
+      add: (token: number) => {
         numKnown++
+        own?.add(token)
       },
+      expect: (most: number) => own?.expect(most),
       propose: (most: number) => {
-        if (kind === 'off') return []
-        const right = truth.slice(numKnown, numKnown + most)
-        return kind === 'right' ? right : right.map((token) => (token === 1 ? 2 : 1))
+        if (likely === null) return []
+        const guesses = truth.slice(numKnown, numKnown + (own?.propose(most).length ?? most))
+        return guesses.map((token) => (this.#next() < likely ? token : token === 1 ? 2 : 1))
       },
+      close: () => own?.close(),
     }
+  }
+
+  #next(): number {
+    this.#seed = (Math.imul(this.#seed, 1_664_525) + 1_013_904_223) >>> 0
+    return this.#seed / 2 ** 32
   }
 }
 
@@ -55,22 +104,24 @@ export async function benchGuessed(
   script: ScriptedGuesses,
   streams: number,
 ): Promise<GuessRates> {
-  script.kind = 'off'
+  script.likely = null
   script.truth = (await answers(client, streams)).tokens
   await settle(client, script, streams)
-  const rates: Record<Kind, number[]> = { off: [], right: [], wrong: [] }
-  let accepted = 0
-  for (let round = 0; round < ROUNDS; round++)
-    for (const kind of KINDS) {
-      script.kind = kind
-      const ran = await answers(client, streams)
-      rates[kind].push(ran.rate)
-      if (kind === 'right') accepted = ran.accepted
-    }
-  script.kind = 'off'
+  const cases = [null, ...script.cases]
   // Neighbours make a machine slower, never faster.
-  const best = (kind: Kind) => Math.max(...rates[kind])
-  return { streams, accepted, off: best('off'), right: best('right'), wrong: best('wrong') }
+  const best = new Map(cases.map((likely) => [likely, { rate: 0, accepted: 0 }]))
+  for (let round = 0; round < ROUNDS; round++)
+    for (const likely of cases) {
+      script.likely = likely
+      const { rate, accepted } = await answers(client, streams)
+      if (rate > best.get(likely)!.rate) best.set(likely, { rate, accepted })
+    }
+  script.likely = null
+  const guessed = script.cases.map((likely): GuessedRate => {
+    const { rate, accepted } = best.get(likely)!
+    return { likely, tokensPerSecond: rate, accepted }
+  })
+  return { streams, off: best.get(null)!.rate, guessed }
 }
 
 /** Where steps of several tokens add in another order, a draw may fall the other way; then that is what is guessed. */
@@ -79,7 +130,7 @@ async function settle(
   script: ScriptedGuesses,
   streams: number,
 ): Promise<void> {
-  script.kind = 'right'
+  script.likely = 1
   for (let i = 0; i < SETTLED; i++) {
     const { tokens } = await answers(client, streams)
     const isSame = [...tokens].every(([id, own]) => `${own}` === `${script.truth.get(id)}`)
@@ -96,7 +147,7 @@ async function answers(client: EngineClient, streams: number) {
     const request = requestOf(index)
     for await (const event of client.generate(request)) {
       if (event.type === 'finish') {
-        const { accepted: right, rejected } = event.guesses ?? { accepted: 0, rejected: 0 }
+        const { accepted: right, rejected } = event.guesses?.draft ?? { accepted: 0, rejected: 0 }
         accepted += right
         guessed += right + rejected
       }

@@ -78,7 +78,7 @@ export class Engine {
       states === null ? null : new States(runner, slots, this.#transfers, tokenBytes, states, wake)
     const pace = { prefillChunk, itlTargetMs }
     const prefill = new PrefillBudget(pace, itlTargetOf(runner), runner.maxTokens)
-    this.#speculation = new Speculation(runner, given.proposer)
+    this.#speculation = new Speculation(runner, given.proposers)
     this.#scheduler = new Scheduler(
       runner,
       slots,
@@ -92,6 +92,7 @@ export class Engine {
       const [answers, prompts] = tokensOf(plan)
       // Of a pipeline every step is on its way through all devices.
       prefill.learn(runner.feedsDraws ? ms : ms * runner.maxFlights, answers, prompts)
+      this.#speculation.learnStep(ms, answers, prompts)
     })
     this.#outcomes = new Outcomes(
       runner,

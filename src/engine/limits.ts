@@ -2,7 +2,7 @@
 import type { EmbeddingHeads } from './answer/embedding-sum.ts'
 import type { Reranker } from './answer/ranking.ts'
 import type { Pooling, ToolTemplate } from './messages.ts'
-import type { OpenProposer } from './speculation/proposer.ts'
+import type { ProposerSource } from './speculation/proposer.ts'
 
 export interface EngineLimits {
   /** Requests in the waiting line; the next one is refused with queue_full. */
@@ -14,8 +14,8 @@ export interface EngineLimits {
   readonly itlTargetMs: number | null
   /** Memory for states of answers that give their slots to others for a while; 0: none does. */
   readonly preemptBytes: number
-  /** Guesses the next tokens of answers, so that a step draws several of them; null: every token has its step. */
-  readonly proposer: OpenProposer | null
+  /** They guess the next tokens of answers, so that a step draws several of them: the first that has something to say of an answer. */
+  readonly proposers: readonly ProposerSource[]
   /** Fill freed slots with NaN, so that a use after free fails loudly. For tests and debugging. */
   readonly poisonFreedSlots: boolean
   /** Told to clients; null: they are not offered any. */
@@ -34,7 +34,7 @@ export const DEFAULT_LIMITS: EngineLimits = {
   prefillChunk: null,
   itlTargetMs: null,
   preemptBytes: 2 ** 30,
-  proposer: null,
+  proposers: [],
   poisonFreedSlots: Boolean(process.env.SKEIN_DEBUG),
   embeddings: null,
   embeddingHeads: new Map(),

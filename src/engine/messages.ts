@@ -7,7 +7,7 @@ import type { ErrorShape } from '../errors.ts'
 import type { Constraint } from '../grammar/constraint.ts'
 import type { ModelInfo, TokenLogprob } from '../model/runner.ts'
 import { type SamplingNumbers, samplingNumbers } from '../sampling.ts'
-import type { EngineStats } from './stats.ts'
+import type { EngineStats, GuessesBy } from './stats.ts'
 
 /** How tokens are drawn: the numbers of sampling.ts, which wire dialects fill from their own defaults, and what is no number. */
 export interface SamplingParams extends SamplingNumbers {
@@ -59,6 +59,8 @@ export interface GenerateRequest {
   readonly stop: StopParams
   /** What the answer must be; anything when absent. */
   readonly constraint?: Constraint | undefined
+  /** What it will most likely say. It is the same without, and takes more steps. */
+  readonly prediction?: Int32Array | undefined
   /** null: none; k: log-probabilities of answer tokens with the k best alternatives. */
   readonly logprobs: number | null
   /** The same for the prompt's tokens (echo). */
@@ -184,19 +186,13 @@ export type EngineEvent =
       readonly matched: string | number | null
       /** Tokens drawn for this choice; the stopping token counts. */
       readonly completionTokens: number
-      /** What became of guesses of its tokens; absent when there were none. */
-      readonly guesses?: GuessCounts
+      /** What became of guesses of its tokens, by who made them; absent when there were none. */
+      readonly guesses?: GuessesBy
       /** The turn this answer became. Absent without a session, or when it was deleted meanwhile. */
       readonly session?: SessionPosition
     }
   /** The whole request failed; no further event of it follows. */
   | { readonly type: 'error'; readonly id: string; readonly error: ErrorShape }
-
-/** Tokens that were guessed before they were drawn: those that were drawn then, and those that were not. */
-export interface GuessCounts {
-  readonly accepted: number
-  readonly rejected: number
-}
 
 /** Where the state of a turn is. */
 type StateTier = 'device' | 'memory' | 'disk'

@@ -157,6 +157,7 @@ export class Scheduler {
   /** Frees the slot of a sequence that has ended. */
   releaseSlot(sequence: Sequence): void {
     this.preemption.drop(sequence)
+    this.#speculation.close(sequence)
     const { slot, blend, place } = sequence
     sequence.slot = null
     sequence.blend = null
@@ -264,14 +265,13 @@ export class Scheduler {
           .slice(0, answerShare(this.#runner, decoding.length))
     const numRows = ready.reduce((sum, { owner }) => sum + owner.width, 0)
     let spare = this.#runner.maxTokens - numRows
-    let guessRoom = this.#speculation.roomBeside(ready, numRows, this.numSlots)
+    this.#speculation.plan(ready, numRows, this.numSlots)
     for (const sequence of ready) {
       const { owner } = sequence
       sequence.numRows++
-      const room = Math.min(guessRoom, spare) - sequence.numExtra
       const row =
-        this.#speculation.rowOf(sequence, room) ?? sequence.nextRow(Math.floor(spare / owner.width))
-      guessRoom -= row.tokens.length - 1
+        this.#speculation.rowOf(sequence, spare) ??
+        sequence.nextRow(Math.floor(spare / owner.width))
       spare -= (row.tokens.length - 1) * owner.width
       const takers = row.samples.length > 0 ? [sequence] : []
       plan.push({ row, owner, takers, numPrompt: 0, fedTo: owner.numFed })

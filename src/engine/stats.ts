@@ -40,6 +40,28 @@ const ENGINE_ROWS = {
     metric: 'accepted_tokens',
     isTotal: true,
   },
+  predictionGuessed: {
+    help: 'Of the guessed, those of predictions in requests',
+    metric: 'prediction_guessed_tokens',
+    isTotal: true,
+  },
+  predictionAccepted: {
+    help: 'Of these, drawn',
+    metric: 'prediction_accepted_tokens',
+    isTotal: true,
+  },
+  lookupGuessed: {
+    help: 'Of the guessed, those that followed the same tokens before',
+    metric: 'lookup_guessed_tokens',
+    isTotal: true,
+  },
+  lookupAccepted: { help: 'Of these, drawn', metric: 'lookup_accepted_tokens', isTotal: true },
+  draftGuessed: {
+    help: 'Of the guessed, those of the draft model',
+    metric: 'draft_guessed_tokens',
+    isTotal: true,
+  },
+  draftAccepted: { help: 'Of these, drawn', metric: 'draft_accepted_tokens', isTotal: true },
   finishedStop: { help: 'Answers that a stop ended', isTotal: true },
   finishedLength: { help: 'Answers that reached their length', isTotal: true },
   aborted: { help: 'Requests cancelled', isTotal: true },
@@ -91,6 +113,18 @@ const STATE_ROWS = {
   loads: { help: 'States read back from disk', metric: 'state_loads', isTotal: true },
   storeFailing: { help: 'Workers that cannot write states at present', metric: 'store_failing' },
 } as const satisfies Rows
+
+/** Tokens that were guessed before they were drawn: those that were drawn then, and those that were not. */
+export interface GuessCounts {
+  readonly accepted: number
+  readonly rejected: number
+}
+
+/** Who guesses tokens: the request's prediction, the text before, a draft model. */
+export const PROPOSERS = ['prediction', 'lookup', 'draft'] as const
+export type ProposerName = (typeof PROPOSERS)[number]
+
+export type GuessesBy = { readonly [name in ProposerName]?: GuessCounts }
 
 type Rows = Readonly<Record<string, Row>>
 

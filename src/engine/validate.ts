@@ -39,6 +39,7 @@ export function checkRequest(request: GenerateRequest, limits: RequestLimits): v
   for (const tokens of [prompt, promptAtBeginning ?? prompt]) {
     checkPrompt(tokens, mayBeEmpty, limits)
   }
+  if (request.prediction !== undefined) checkPrompt(request.prediction, true, limits)
   checkBoundaries(request)
   checkCounts(request, limits)
   if (request.mixture !== undefined) checkMixture(request, request.mixture, limits)

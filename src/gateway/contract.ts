@@ -55,6 +55,10 @@ export interface WorkerSpec {
   readonly wkv: string | null
   /** How the model was taught to read of tools and to call them: g1 or vllm-rwkv. */
   readonly tool_template: string | null
+  /** From what the next tokens of answers are guessed: off, prediction or lookup. */
+  readonly speculate: string | null
+  /** A smaller model with the same vocabulary that guesses them, too: as model_path. */
+  readonly draft_path: string | null
   readonly threads: number | null
   /** Tuned start states. */
   readonly states: readonly { readonly name: string; readonly path: string }[]

@@ -9,6 +9,7 @@ import { SkeinError } from '../errors.ts'
 import type { WorkerSpec } from '../gateway/contract.ts'
 import type { Launch, Launcher } from '../gateway/fleet/launch.ts'
 import { Supervisor, type SupervisorOptions } from '../gateway/fleet/supervisor.ts'
+import { SPECULATE_CHOICES } from '../model/run/speculate-choice.ts'
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
 import { checkModelFile, loadTokenizer, vocabularyPath } from './checkpoints/open-model.ts'
 import { DEVICES_TAKEN, type DeviceChoice, parseDevice, WKV_CHOICES } from './device-choice.ts'
@@ -18,7 +19,7 @@ import { type EngineChoice, QUANT_CHOICES, TOOL_TEMPLATE_CHOICES } from './model
 type WorkerDefaults = Omit<EngineChoice, 'model'>
 
 interface LauncherOptions {
-  /** Adapters and the reranker among them belong to `adaptedFile` alone. */
+  /** Adapters, the reranker and the draft model among them belong to `adaptedFile` alone. */
   readonly defaults: WorkerDefaults
   readonly adaptedFile: string | null
   readonly logger: Logger
@@ -53,7 +54,7 @@ const WORKER = fileURLToPath(new URL('./worker.js', import.meta.url))
 
 /** Throws for a field that this server cannot do, by the name of the field. */
 export function engineChoiceOf(
-  { id, file, quant, startStates, adapters, vocab, spec }: Launch,
+  { id, file, quant, startStates, adapters, vocab, draft, spec }: Launch,
   { defaults, adaptedFile }: Pick<LauncherOptions, 'defaults' | 'adaptedFile'>,
 ): EngineChoice {
   const place = placeOf(spec)
@@ -66,6 +67,7 @@ export function engineChoiceOf(
       quant: oneOf('quant', quant, QUANT_CHOICES),
       wkv: oneOf('wkv', spec.wkv, WKV_CHOICES),
       toolTemplate: oneOf('tool_template', spec.tool_template, TOOL_TEMPLATE_CHOICES),
+      speculate: oneOf('speculate', spec.speculate, SPECULATE_CHOICES),
       threads: spec.threads,
       slots: spec.max_batch_size,
       maxTokens: stepTokens(spec),
@@ -73,7 +75,8 @@ export function engineChoiceOf(
       vocab,
     }),
     ...(adaptedFile === file && adapters === undefined ? {} : { adapters }),
-    ...(adaptedFile === file ? {} : { reranker: undefined }),
+    ...(adaptedFile === file ? {} : { reranker: undefined, draft: undefined }),
+    ...given({ draft: draft ?? null }),
     ...(defaults.cluster === undefined
       ? {}
       : { cluster: { ...defaults.cluster, model: id, aliases: spec.aliases } }),

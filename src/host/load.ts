@@ -11,8 +11,10 @@ import { Engine } from '../engine/engine.ts'
 import { identityOf } from '../engine/kept/identity.ts'
 import { isWithoutDisk, LateStore } from '../engine/kept/late-store.ts'
 import { DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS, type EngineLimits } from '../engine/limits.ts'
-import { openLookup } from '../engine/speculation/lookup.ts'
-import type { OpenProposer } from '../engine/speculation/proposer.ts'
+import { Draft } from '../engine/speculation/draft.ts'
+import { LOOKUP } from '../engine/speculation/lookup.ts'
+import { PREDICTION } from '../engine/speculation/prediction.ts'
+import type { ProposerSource } from '../engine/speculation/proposer.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../engine/states.ts'
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
@@ -78,7 +80,7 @@ export function loadRunner(
         ...size,
         fingerprint: fingerprint(checkpoint),
         startState: readTunedState(checkpoint, model.stateShape),
-        numSpares: sparesOf(choice.speculate, size.numSlots, backend),
+        numSpares: sparesOf(choice, size.numSlots, backend),
       })
     } catch (error) {
       backend.dispose()
@@ -90,9 +92,12 @@ export function loadRunner(
 }
 
 /** An engine over a runner, of which it says only tokens: for benches. Closing it disposes of the runner. */
-export function clientOver(runner: Runner, proposer: OpenProposer | null = null): EngineClient {
+export function clientOver(
+  runner: Runner,
+  proposers: readonly ProposerSource[] = [],
+): EngineClient {
   const tokenBytes = { bytesOf: () => Uint8Array.of(0x61) }
-  return new LocalEngineClient(new Engine(runner, tokenBytes, { proposer }))
+  return new LocalEngineClient(new Engine(runner, tokenBytes, { proposers }))
 }
 
 /** With `warmUp`, everything is ready for the first request when this returns. */
@@ -109,9 +114,11 @@ export async function loadEngine(
   await prepareDevice(choice)
   // Before the model, which takes the memory that is left.
   const reranker = choice.reranker === undefined ? null : openReranker(choice, choice.reranker)
-  const runner = loadBeside(reranker, choice, onProgress, warmUp)
+  const draft = choice.draft === undefined ? null : loadDraft(choice, choice.draft, warmUp)
+  const runner = loadBeside([reranker, draft], choice, onProgress, warmUp)
   try {
-    const given = { ...limits, reranker }
+    if (draft !== null) checkDraft(draft, runner)
+    const given = { ...limits, reranker, proposers: proposersOf(choice, draft) }
     return {
       engine: await engineOver(runner, choice, given, tokenizer, startStates, warmUp),
       tokenizer,
@@ -176,25 +183,70 @@ function openStartStates({ model, startStates = [] }: EngineChoice) {
   }
 }
 
-/** The reranker goes with the model. */
+/** The reranker and the draft model go with the model. */
 function loadBeside(
-  reranker: Reranker | null,
+  companions: readonly ({ dispose(): void } | null)[],
   ...given: Parameters<typeof loadRunner>
 ): ModelRunner {
   try {
     const runner = loadRunner(...given)
-    if (reranker !== null) runner.keep(reranker)
+    for (const one of companions) if (one !== null) runner.keep(one)
     return runner
   } catch (error) {
-    reranker?.dispose()
+    for (const one of companions) one?.dispose()
     throw error
   }
+}
+
+/** Answers that a draft model follows at a time, and tokens that it reads in one of its steps. */
+const DRAFTED_ANSWERS = 32
+const DRAFT_STEP_TOKENS = 256
+
+/** On the same device and in the same precision as the model. */
+export function loadDraft(choice: RunnerChoice, path: string, warmUp?: WarmUp): ModelRunner {
+  // A state that follows the answer, and one ahead of it.
+  const slots = 2 * Math.min(choice.slots ?? DRAFTED_ANSWERS, DRAFTED_ANSWERS)
+  const size = { slots, maxTokens: DRAFT_STEP_TOKENS }
+  const none = { adapters: undefined, speculate: undefined, draft: undefined }
+  const runner = loadRunner({ ...choice, ...none, ...size, model: path })
+  if (warmUp !== undefined) runner.warmUp({})
+  return runner
+}
+
+export function draftOver(runner: Runner): Draft {
+  return new Draft(runner)
+}
+
+function checkDraft({ info: { vocabSize } }: Runner, { info }: Runner): void {
+  if (vocabSize === info.vocabSize) return
+  const message = `--draft: the draft model has ${vocabSize} tokens, and the model ${info.vocabSize}; give one with the same vocabulary`
+  throw new SkeinError('unsupported_weights', message, { param: 'draft' })
+}
+
+/** In the order in which they are asked: what costs least and knows most comes first. */
+function proposersOf(
+  { speculate = 'off' }: EngineChoice,
+  draft: ModelRunner | null,
+): ProposerSource[] {
+  return [
+    ...(speculate === 'off' ? [] : [PREDICTION]),
+    ...(speculate === 'lookup' ? [LOOKUP] : []),
+    ...(draft === null ? [] : [new Draft(draft)]),
+  ]
 }
 
 /** On the device of the model whose states it reads; of several, the last. */
 function openReranker(choice: EngineChoice, path: string): Reranker {
   const { ppDevices = [], device = ppDevices.at(-1) } = choice
-  const place = { ...choice, device, ppDevices: [], slots: 1, maxTokens: 2, speculate: undefined }
+  const place = {
+    ...choice,
+    device,
+    ppDevices: [],
+    slots: 1,
+    maxTokens: 2,
+    speculate: undefined,
+    draft: undefined,
+  }
   const opened = [openCheckpoint(choice.model)]
   try {
     const { layers, channels, heads, headSize } = rwkv7Dimensions(opened[0]!)
@@ -231,7 +283,6 @@ function limitsOf(choice: EngineChoice) {
   )
   return {
     preemptBytes: choice.preemptBytes ?? preemptBytes,
-    proposer: choice.speculate === 'lookup' ? openLookup : null,
     ...(itlTargetMs === undefined ? {} : { itlTargetMs }),
     ...(prefillChunk === undefined ? {} : { prefillChunk }),
     ...(maxWaiting === undefined ? {} : { maxWaiting }),

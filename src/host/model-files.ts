@@ -33,28 +33,29 @@ export function listModelFiles(folder: ModelFolder): ModelFile[] {
 
 /** The files that a spec names. Throws not_found with the field that names what is not there. */
 export function resolveSpec(spec: WorkerSpec, folder: ModelFolder): Launch {
-  const file = findFile(spec.model_path, folder)
-  const { tokenizer_path, states, model_name } = spec
+  const file = findFile(spec.model_path, folder, 'model_path')
+  const { tokenizer_path, draft_path, states, model_name } = spec
   return launchOf(
     { ...spec, model_name: model_name ?? nameOf(spec.model_path) },
     {
       file,
       startStates: states.map(({ name, path }) => ({ name, path: folder.find(path, 'states') })),
       vocab: tokenizer_path === null ? null : folder.find(tokenizer_path, 'tokenizer_path'),
+      draft: draft_path === null ? null : findFile(draft_path, folder, 'draft_path'),
     },
   )
 }
 
-function findFile(name: string, folder: ModelFolder): string {
+function findFile(name: string, folder: ModelFolder, param: 'model_path' | 'draft_path'): string {
   try {
-    return folder.find(name, 'model_path')
+    return folder.find(name, param)
   } catch (thrown) {
     const pulled = findModel(modelsFolder(), name)
     if (pulled !== undefined) return pulled.path
     if (name === DEMO_NAME && existsSync(DEMO_MODEL)) return DEMO_MODEL
     if (SkeinError.from(thrown).code !== 'not_found') throw thrown
-    const message = 'model_path: no such checkpoint; GET /api/models lists those there are'
-    throw new SkeinError('not_found', message, { param: 'model_path', cause: thrown })
+    const message = `${param}: no such checkpoint; GET /api/models lists those there are`
+    throw new SkeinError('not_found', message, { param, cause: thrown })
   }
 }
 

@@ -12,7 +12,7 @@ import { modelBytes, splitLayers } from '../model/run/layer-split.ts'
 import { loadModel } from '../model/run/load-model.ts'
 import { ModelRunner } from '../model/run/model-runner.ts'
 import { joinStages, type Stage } from '../model/run/pipeline.ts'
-import { type SpeculateChoice, sparesOf } from '../model/run/speculate-choice.ts'
+import { type GuessChoice, sparesOf } from '../model/run/speculate-choice.ts'
 import type { WeightOptions } from '../model/weights.ts'
 import { type BatchSize, chooseBatchSize, type FreeMemory } from './batch-size.ts'
 import {
@@ -23,15 +23,13 @@ import {
 } from './device-choice.ts'
 
 /** Plain data, so that it can be handed to a worker process. */
-export interface PlacementChoice extends BackendOptions {
+export interface PlacementChoice extends BackendOptions, GuessChoice {
   /** Devices that share the layers, in order; `device` where there are not two at least. */
   readonly ppDevices?: readonly DeviceChoice[] | undefined
   /** Recurrent states kept on the device = most rows of a step. Chosen from free memory when absent. */
   readonly slots?: number | undefined
   /** Token budget of one step. */
   readonly maxTokens?: number | undefined
-  /** Whether, and from what, the next tokens of answers are guessed; not at all when absent. */
-  readonly speculate?: SpeculateChoice | undefined
 }
 
 interface PlacementOptions extends WeightOptions {
@@ -80,7 +78,7 @@ function onOne(
     if (numKernels) options.onCompiling?.(numKernels)
     const model = loadOn(backend, options)
     const { stateShape, vocabSize } = model
-    const guessingRows = sparesOf(asked.speculate, Number.POSITIVE_INFINITY, backend)
+    const guessingRows = sparesOf(asked, Number.POSITIVE_INFINITY, backend)
     const size = chooseBatchSize(asked, { stateShape, vocabSize, guessingRows }, freeMemory())
     return { model, backend, size }
   } catch (error) {

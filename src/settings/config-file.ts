@@ -34,6 +34,8 @@ const ModelEntrySchema = Type.Object(
     quant: Text('How matrices are held'),
     wkv: Text('Recurrent states on a GPU: fp32 or fp16'),
     toolTemplate: Text('How the model was taught to read of tools and to call them'),
+    speculate: Text('From what the next tokens of answers are guessed'),
+    draft: Text('Draft model that guesses them, too: a file, or the name of a pulled model'),
     threads: Count('CPU threads'),
     slots: Count('Sequences that run at once'),
     vocab: Text('Vocabulary file'),

@@ -30,6 +30,7 @@ export function engineChoice(
     itlTargetMs: given['itl-target'],
     prefillChunk: given['prefill-chunk'],
     speculate: given.speculate,
+    draft: given.draft === undefined ? undefined : modelPath(given.draft),
     maxWaiting: given['max-waiting'],
     maxPromptTokens: given['max-prompt-tokens'],
     vocab: given.vocab,

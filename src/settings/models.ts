@@ -25,7 +25,7 @@ export function entriesOf(words: readonly string[], given: Given): readonly Mode
   if (first === undefined && !isEmpty && isLoopback(given.host!))
     return [ofOneModel({ file: modelPath(undefined) }, given)]
   if (first === undefined) {
-    for (const flag of ['lora', 'state', 'reranker', 'gpus', 'replicas'] as const)
+    for (const flag of ['lora', 'state', 'reranker', 'draft', 'gpus', 'replicas'] as const)
       if (given[flag] !== undefined) throw refusal(flag, `--${flag} needs a model: name its file`)
     return []
   }
@@ -35,7 +35,7 @@ export function entriesOf(words: readonly string[], given: Given): readonly Mode
   if (name !== undefined && first.name !== undefined)
     throw refusal('model-name', `--model-name and ${first.name}= both name the model`)
   if (entries.length === 1) return [ofOneModel(first, given)]
-  for (const flag of ['model-name', 'lora', 'state', 'reranker'] as const)
+  for (const flag of ['model-name', 'lora', 'state', 'reranker', 'draft'] as const)
     if (given[flag] !== undefined) throw refusal(flag, `--${flag} is for a server of one model`)
   return entries
 }
@@ -54,7 +54,7 @@ function ofOneModel(entry: ModelEntry, { 'model-name': name, state = [] }: Given
 
 /** Flags that speak of one model have no place beside `models` of a file. */
 export function refuseFlagsOfOneModel(given: Given): void {
-  for (const flag of ['model-name', 'lora', 'state', 'vocab', 'reranker'] as const) {
+  for (const flag of ['model-name', 'lora', 'state', 'vocab', 'reranker', 'draft'] as const) {
     if (given[flag] === undefined) continue
     const message = `--${flag} is for a server of one model; \`models\` are given with their own`
     throw refusal(flag, message)
@@ -89,6 +89,8 @@ function workersOf(entry: ModelEntry, field: string, given: Given): Launch[] {
     quant: entry.quant ?? null,
     wkv: entry.wkv ?? null,
     tool_template: entry.toolTemplate ?? null,
+    speculate: entry.speculate ?? null,
+    draft_path: entry.draft === undefined ? null : modelPath(entry.draft),
     threads: entry.threads ?? null,
     max_batch_size: entry.slots ?? null,
     tokenizer_path: entry.vocab ?? null,

@@ -99,7 +99,12 @@ function strongestFirst({ flags, environment, file, isPulled }: Sources): readon
       origin: 'file',
       of: (setting) => {
         const value = file?.values[fieldOf(setting.flag)]
-        return value === undefined ? undefined : fromFile(setting, value, file!.folder)
+        if (value === undefined) return undefined
+        const raw = fromFile(setting, value, file!.folder)
+        // A model, as `model` is.
+        return setting.flag === 'draft' && typeof raw === 'string'
+          ? fileOrName(raw, file!.folder, isPulled)
+          : raw
       },
       modelPath:
         file?.model === undefined ? undefined : fileOrName(file.model, file.folder, isPulled),
@@ -113,11 +118,12 @@ function placed(
   { folder }: ConfigFile,
   isPulled: Sources['isPulled'],
 ): ModelEntry {
-  const { file, vocab, states } = entry
+  const { file, vocab, draft, states } = entry
   return {
     ...entry,
     file: fileOrName(file, folder, isPulled),
     ...(vocab === undefined ? {} : { vocab: resolve(folder, vocab) }),
+    ...(draft === undefined ? {} : { draft: fileOrName(draft, folder, isPulled) }),
     ...(states === undefined
       ? {}
       : {

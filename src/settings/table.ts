@@ -137,8 +137,12 @@ const LOAD = {
     1_000_000,
   )('Prompt tokens of such a step, whatever time they take (default: by --itl-target)'),
   speculate: choice(SPECULATE_CHOICES)(
-    'Guess what answers say next, so that copied text takes fewer steps: lookup (what followed the same words before), or off. The answers stay the same, on a GPU within rounding; on one CPU or one CUDA device',
-    { default: 'off' },
+    'Guess what answers say next, so that they take fewer steps: what requests predict (prediction), also what followed the same words before (lookup), or nothing (off). The answers stay the same, on a GPU within rounding; on one CPU or one CUDA device',
+    { default: 'prediction' },
+  ),
+  draft: text(
+    'Draft model: a smaller one with the same vocabulary, by file or name, which guesses what answers say next',
+    { hint: 'FILE|NAME' },
   ),
   threads: whole(1, 1024)('CPU threads (default: all cores)'),
   'memory-gb': number(
@@ -263,7 +267,7 @@ export const MODEL_FLAGS = {
 export const ENGINE_FLAGS = {
   ...MODEL_FLAGS,
   ...settingsCalled('vocab', 'slots', 'max-waiting', 'max-prompt-tokens', 'step-tokens'),
-  ...settingsCalled('itl-target', 'prefill-chunk', 'speculate'),
+  ...settingsCalled('itl-target', 'prefill-chunk', 'speculate', 'draft'),
 }
 
 export const MODEL_WORDS = {

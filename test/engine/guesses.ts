@@ -4,8 +4,10 @@
  */
 
 import type { GenerateRequest } from '../../src/engine/messages.ts'
-import type { OpenProposer } from '../../src/engine/speculation/proposer.ts'
-import { answerOf } from '../helpers/fake-runner.ts'
+import { Draft } from '../../src/engine/speculation/draft.ts'
+import type { ProposerSource } from '../../src/engine/speculation/proposer.ts'
+import type { BatchRow, Flight, RowResult, Runner } from '../../src/model/runner.ts'
+import { answerOf, FakeRunner } from '../helpers/fake-runner.ts'
 import { specOf, V } from './kit.ts'
 
 /** What a choice of a request draws to a prompt. */
@@ -23,8 +25,8 @@ export const SCRIPTS = {
 } as const
 export type Script = keyof typeof SCRIPTS
 
-export function scripted(script: Script, truth: Truth = fakeTruth, vocabSize = V): OpenProposer {
-  return (prompt, request, choice) => {
+export function scripted(script: Script, truth: Truth = fakeTruth, vocabSize = V): ProposerSource {
+  const open: ProposerSource['open'] = (prompt, request, choice) => {
     const drawn = truth(prompt, request, choice)
     const turns = SCRIPTS[script]
     let [numKnown, turn] = [0, choice]
@@ -42,9 +44,48 @@ export function scripted(script: Script, truth: Truth = fakeTruth, vocabSize = V
       },
     }
   }
+  return { name: 'lookup', open }
 }
 
 function fakeTruth(prompt: Int32Array, request: GenerateRequest, choice: number): number[] {
   const spec = specOf(request, choice, request.sampling.seed ?? 0n)
   return answerOf(prompt, spec, request.maxTokens, V)
+}
+
+/** The scripted model again, of which every few draws are others. */
+export class FaultyRunner extends FakeRunner {
+  readonly #faultEvery: number
+  #numDrawn = 0
+
+  constructor(faultEvery: number, numSlots = 6, maxTokens = 24) {
+    super({ numSlots, maxTokens, vocabSize: V })
+    this.#faultEvery = faultEvery
+  }
+
+  override launch(rows: readonly BatchRow[]): Flight<RowResult[]> {
+    const flight = super.launch(rows)
+    for (const { drawn } of flight.result())
+      for (const [i, one] of drawn.entries()) {
+        if (one.token < 0 || ++this.#numDrawn % this.#faultEvery !== 0) continue
+        // The next launch feeds what stands there.
+        const others = drawn as { token: number; logprob: null }[]
+        others[i] = { token: (one.token + 1) % V, logprob: null }
+      }
+    return flight
+  }
+}
+
+/** Its guesses take no time, so that how many there are does not depend on the machine. */
+export function draftOver(runner: Runner): Draft {
+  return new Draft(runner, () => 0)
+}
+
+/** Who guesses in a random life: a script, a draft model that is often right, or both. */
+export const SOURCES = [...(Object.keys(SCRIPTS) as Script[]), 'draft', 'both'] as const
+export type Source = (typeof SOURCES)[number]
+
+export function sourcesOf(source: Source): ProposerSource[] {
+  const draft = () => draftOver(new FaultyRunner(5))
+  if (source === 'draft') return [draft()]
+  return source === 'both' ? [scripted('mixed'), draft()] : [scripted(source)]
 }

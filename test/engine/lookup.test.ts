@@ -5,7 +5,6 @@ import { TextLookup } from '../../src/engine/speculation/lookup.ts'
 import { Pace } from '../../src/engine/speculation/pace.ts'
 import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { loadEngine } from '../../src/host/load.ts'
-import { SPECULATE_CHOICES } from '../../src/model/run/speculate-choice.ts'
 import { drain, requestOf, SAMPLING } from './kit.ts'
 
 test('what followed the same tokens before is guessed', () => {
@@ -81,7 +80,7 @@ test('where guesses do not pay one is tried, ever more rarely, until it is right
 test('the demo model answers the same with guesses from its text, in fewer steps, and says what became of them', async () => {
   const text = 'User: Hi\n\nAssistant: Hello. How are you?\n\nUser: Hi\n\nAssistant:'.repeat(4)
   const outcomes = await Promise.all(
-    SPECULATE_CHOICES.map(async (speculate) => {
+    (['off', 'lookup'] as const).map(async (speculate) => {
       const choice = { model: DEMO_MODEL, device: 'cpu', slots: 2, threads: 1, speculate } as const
       const { engine, tokenizer } = await loadEngine(choice)
       const prompt = Int32Array.from(tokenizer.encode(text))
@@ -105,18 +104,21 @@ test('the demo model answers the same with guesses from its text, in fewer steps
   const rejected = guessedTokens - acceptedTokens
   expect(lookup!.finish).toEqual({
     ...off!.finish,
-    guesses: { accepted: acceptedTokens, rejected },
+    guesses: { lookup: { accepted: acceptedTokens, rejected } },
   })
-  expect(
-    usageOf(
-      9,
-      60,
-      null,
-      0,
-      allGuesses([{ guesses: { accepted: 2, rejected: 1 } }, { guesses: null }]),
-    ),
-  ).toMatchObject({
-    completion_tokens_details: { accepted_prediction_tokens: 2, rejected_prediction_tokens: 1 },
+  const { lookupGuessed, lookupAccepted } = lookup!.stats
+  expect([lookupGuessed, lookupAccepted]).toEqual([guessedTokens, acceptedTokens])
+  const draft = { accepted: 2, rejected: 1 }
+  const all = allGuesses([{ guesses: { draft } }, { guesses: {} }, { guesses: { draft } }], true)
+  expect(usageOf(9, 60, null, 0, all)).toMatchObject({
+    completion_tokens_details: {
+      accepted_prediction_tokens: 4,
+      rejected_prediction_tokens: 2,
+      guesses: {
+        draft: { accepted: 4, rejected: 2 },
+        prediction: { accepted: 0, rejected: 0 },
+      },
+    },
   })
   expect(usageOf(9, 60, null)).not.toHaveProperty('completion_tokens_details')
 })

@@ -9,7 +9,7 @@ import type { Engine } from '../../src/engine/engine.ts'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
 import { trials } from '../helpers/slow.ts'
-import { SCRIPTS, type Script, scripted } from './guesses.ts'
+import { SOURCES, type Source, sourcesOf } from './guesses.ts'
 import {
   Collected,
   drain,
@@ -90,9 +90,9 @@ function play(
   runner: FakeRunner,
   prefillChunk: number,
   loop: Loop,
-  script: Script,
+  script: Source,
 ): Run {
-  const limits = { poisonFreedSlots: true, prefillChunk, proposer: scripted(script) }
+  const limits = { poisonFreedSlots: true, prefillChunk, proposers: sourcesOf(script) }
   const engine = engineOver(runner, limits, null, loop)
   const collected = new Collected()
   const requests = new Map<string, GenerateRequest>()
@@ -136,7 +136,7 @@ test.each(LOOPS)(`${NUM_LIVES} random lives, %s`, (loop) => {
         spareLogits: fc.nat(16),
         prefillChunk: fc.integer({ min: 1, max: 40 }),
         numSpares: fc.integer({ min: 0, max: 3 }),
-        script: fc.constantFrom(...(Object.keys(SCRIPTS) as Script[])),
+        script: fc.constantFrom(...SOURCES),
       }),
       (actions, { numSlots, maxTokens, spareLogits, prefillChunk, numSpares, script }) => {
         const runner = new FakeRunner({

@@ -9,7 +9,7 @@ import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { decodeSnapshot } from '../../src/state/snapshot-file.ts'
 import { type DirectStore, newFolder, openDirectStore } from '../helpers/direct-store.ts'
 import { stateAfter } from '../helpers/fake-runner.ts'
-import { SCRIPTS, type Script, scripted } from './guesses.ts'
+import { SOURCES, type Source, sourcesOf } from './guesses.ts'
 import { Collected, LOOPS, type Loop, promptOf, requestOf, soloAnswer } from './kit.ts'
 import { IDENTITY, settle, setUp, sizesOf, turnOf, withoutSeal } from './session-kit.ts'
 
@@ -68,7 +68,7 @@ interface World {
   readonly hasStore: boolean
   readonly isKept: boolean
   readonly numSpares: number
-  readonly script: Script
+  readonly script: Source
 }
 
 /** Reads what it is given over several turns of the event loop, as the real one does. */
@@ -108,7 +108,7 @@ async function live(
       maxSamples: numSlots + 8 * numSpares,
       maxLogits: numSlots + 8 * numSpares,
     },
-    limits: { proposer: scripted(script) },
+    limits: { proposers: sourcesOf(script) },
     states: {
       store,
       sizes: sizesOf(inSlots, inMemory),
@@ -216,7 +216,7 @@ test.each(LOOPS)(
       hasStore: fc.boolean(),
       isKept: fc.boolean(),
       numSpares: fc.nat(2),
-      script: fc.constantFrom(...(Object.keys(SCRIPTS) as Script[])),
+      script: fc.constantFrom(...SOURCES),
     })
     await fc.assert(
       fc.asyncProperty(

@@ -145,10 +145,16 @@ test('the distribution of draws after right guesses, and of those after wrong on
 
 test('backends that do not draw guesses are refused by name; without speculation nothing is asked of them', () => {
   const webgpu = { name: 'webgpu', guessing: null } as const
-  expect(() => sparesOf('lookup', 8, webgpu)).toThrow(
+  expect(() => sparesOf({ speculate: 'lookup' }, 8, webgpu)).toThrow(
     /--speculate lookup is for models on one CPU or one CUDA device; on webgpu/,
   )
-  expect([sparesOf('off', 8, webgpu), sparesOf(undefined, 8, webgpu)]).toEqual([0, 0])
+  expect(() => sparesOf({ draft: 'small.pth' }, 8, webgpu)).toThrow(/--draft is for models on one/)
+  const ofWebgpu = [{ speculate: 'off' }, { speculate: 'prediction' }, {}] as const
+  expect(ofWebgpu.map((choice) => sparesOf(choice, 8, webgpu))).toEqual([0, 0, 0])
   const cpu = { name: 'cpu', guessing: { rows: 4, costs: [] } } as const
-  expect([sparesOf('lookup', 2, cpu), sparesOf('lookup', 64, cpu)]).toEqual([2, 4])
+  const lookup = { speculate: 'lookup' } as const
+  expect([sparesOf(lookup, 2, cpu), sparesOf(lookup, 64, cpu)]).toEqual([2, 4])
+  const gpu = { name: 'cuda', guessing: { rows: 32, costs: [] } } as const
+  const choices = [{ speculate: 'prediction' }, lookup, { draft: 'small.pth' }] as const
+  expect(choices.map((choice) => sparesOf(choice, 64, gpu))).toEqual([4, 32, 32])
 })

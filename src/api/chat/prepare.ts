@@ -5,7 +5,7 @@
 import type { GenerateRequest, SessionUse, StopParams } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
-import { boundariesAt, encodePrompt } from '../encode.ts'
+import { boundariesAt, checkPrompt, encodePrompt, encodeTexts } from '../encode.ts'
 import type { ServedModel } from '../models.ts'
 import { encodeTurn } from '../sessions/use.ts'
 import { type Layout, renderTurns, type ThinkMode, type Turn, turnEnds } from '../template.ts'
@@ -37,6 +37,8 @@ interface ChatOptions extends Settings {
   readonly constraint: Constraint | null
   /** With a session only what is new of the conversation is in it. */
   readonly session: SessionUse | null
+  /** What the client expects the answer to say. */
+  readonly prediction?: string | null
   /** The field that a refusal of the prompt names. */
   readonly param: string
   readonly signal: AbortSignal
@@ -44,7 +46,17 @@ interface ChatOptions extends Settings {
 
 export async function prepareChat(
   conversation: Conversation,
-  { model, thinking, stop, constraint, session, param, signal, ...settings }: ChatOptions,
+  {
+    model,
+    thinking,
+    stop,
+    constraint,
+    session,
+    prediction,
+    param,
+    signal,
+    ...settings
+  }: ChatOptions,
 ): Promise<PreparedChat> {
   const format = toolFormatOf(model)
   const inSession =
@@ -60,6 +72,7 @@ export async function prepareChat(
       ? renderConversation({ ...next, areToolsTold: false }, thinking, constraint, format)
       : rendered
   const prompt = await encodeChat(rendered, model, use, param, signal, first)
+  const predicted = prediction ? await encodePredicted(rendered, model, prediction, signal) : {}
   const strings = [...new Set([...stop.strings, ...rendered.stops])]
   const limits = rendered.constraint === null ? {} : { constraint: rendered.constraint }
   const start = rendered.form.tools === null ? {} : startWithTools(model)
@@ -68,6 +81,7 @@ export async function prepareChat(
     ...prompt,
     ...limits,
     ...start,
+    ...predicted,
     stop: { ...stop, strings },
     promptLogprobs: null,
   }
@@ -230,6 +244,18 @@ function afterTail(mode: ThinkMode, answer: Constraint): Constraint {
     case 'done':
       return answer
   }
+}
+
+/** As the model writes it: behind what it writes between the end of the prompt and its answer. */
+async function encodePredicted(
+  { form }: Rendered,
+  model: ServedModel,
+  text: string,
+  signal: AbortSignal,
+): Promise<Pick<GenerateRequest, 'prediction'>> {
+  const before = { none: ' ', closed: '>\n', open: '', done: '' }[form.think]
+  const [prediction] = await encodeTexts(model, [`${before}${text}`], signal)
+  return { prediction: checkPrompt(prediction!, model, 'prediction') }
 }
 
 /** In a session only what is new is sent; it begins the next turn. `first`: where there is no turn before it. */

@@ -7,10 +7,10 @@ import type {
   EngineEvent,
   FinishReason,
   GenerateRequest,
-  GuessCounts,
   SessionPosition,
   TokenText,
 } from '../../engine/messages.ts'
+import type { GuessesBy } from '../../engine/stats.ts'
 import { mapped, runAll } from '../answers.ts'
 import type { ServedModel, TextCodec } from '../models.ts'
 import type { ThinkMode } from '../template.ts'
@@ -70,7 +70,7 @@ export interface ChoiceEnd {
   /** What stopped it: the string, or the token id; null for length. */
   readonly matched: string | number | null
   readonly completionTokens: number
-  readonly guesses: GuessCounts | null
+  readonly guesses: GuessesBy
   /** Tokens of its thought. */
   readonly reasoningTokens: number
   readonly session: SessionPosition | null
@@ -128,7 +128,7 @@ class ReplyReader {
   }
 
   finish(event: FinishEvent): ChoiceEnd {
-    const { index, reason, matched, completionTokens, guesses = null, session = null } = event
+    const { index, reason, matched, completionTokens, guesses = {}, session = null } = event
     const { reasoning, content } = this.#thought.end()
     const rest = (this.#tools?.end() ?? []).map((piece) => this.#numbered(piece))
     const pieces = [...thoughtOf(reasoning), ...this.#split(content), ...rest]

@@ -2,7 +2,8 @@
  * One answer of a chat completion while it grows: yields the deltas of a stream or keeps the message of a reply that is
  * not streamed. Both come from the same pieces, so the deltas of a stream add up to the message.
  */
-import type { GenerateRequest, GuessCounts, TokenText } from '../../engine/messages.ts'
+import type { GenerateRequest, TokenText } from '../../engine/messages.ts'
+import type { GuessesBy } from '../../engine/stats.ts'
 import type { AnswerForm, ChoiceEnd, ReplyEvent, ReplyPiece } from '../chat/reply.ts'
 import { chatLogprob } from './logprobs.ts'
 
@@ -25,7 +26,7 @@ export class ChatChoice {
   readonly index: number
   /** All tokens drawn; known at the end. */
   completionTokens = 0
-  guesses: GuessCounts | null = null
+  guesses: GuessesBy = {}
   /** Tokens that arrived before the end of the thought; known at the end. */
   reasoningTokens = 0
   readonly #hasThought: boolean

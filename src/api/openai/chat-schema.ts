@@ -16,11 +16,11 @@ const ContentPart = OneOf(
   Type.Object({ type: Type.String(), text: Maybe(Type.String()) }),
 )
 
+const Content = OneOf('a string or a list of content parts', Type.String(), Type.Array(ContentPart))
+
 const Message = Type.Object({
   role: Type.String(),
-  content: Maybe(
-    OneOf('a string or a list of content parts', Type.String(), Type.Array(ContentPart)),
-  ),
+  content: Maybe(Content),
   tool_calls: Maybe(Type.Array(Type.Unknown())),
   function_call: Maybe(Type.Unknown()),
   audio: Maybe(Type.Unknown()),
@@ -42,6 +42,20 @@ export function chatBody(limits: RequestLimits) {
     top_logprobs: Maybe(BoundedInteger(0, limits.topLogprobs)),
     enable_think: Maybe(Type.Boolean()),
   })
+}
+
+/** What the client expects of the answer, as OpenAI has it. */
+export const PREDICTION_FIELDS = {
+  prediction: Maybe(Type.Object({ type: Type.Literal('content'), content: Content })),
+}
+
+export interface PredictionFields {
+  readonly prediction?: Static<(typeof PREDICTION_FIELDS)['prediction']>
+}
+
+/** Its text; null without one. */
+export function predictionOf({ prediction }: PredictionFields): string | null {
+  return present(prediction) ? textOf(prediction, 'prediction') : null
 }
 
 export type ChatBody = Static<ReturnType<typeof chatBody>>

@@ -19,7 +19,15 @@ import {
 } from './asks/thinking.ts'
 import { conversationOf, type ToolFields, toolFields } from './asks/tools.ts'
 import { ChatChoice } from './chat-choice.ts'
-import { type ChatBody, chatBody, chatLogprobs, chatMaxTokens } from './chat-schema.ts'
+import {
+  type ChatBody,
+  chatBody,
+  chatLogprobs,
+  chatMaxTokens,
+  PREDICTION_FIELDS,
+  type PredictionFields,
+  predictionOf,
+} from './chat-schema.ts'
 import { refuseUnread, warnUnknown } from './parameters.ts'
 import { cacheOf, checkCombinations, checkLogprobs, toSampling, toStop } from './sampling.ts'
 import { allGuesses, systemFingerprint, usageOf } from './usage.ts'
@@ -33,6 +41,7 @@ const READ = [
   'logprobs',
   'top_logprobs',
   ...['tools', 'tool_choice', 'parallel_tool_calls'],
+  'prediction',
   ...THINKING_FIELDS,
   ...FORMAT_FIELDS,
 ]
@@ -40,7 +49,7 @@ const READ = [
 export function chatRoute(limits: RequestLimits, live: LiveCalls): Route {
   const summary = 'Answer a conversation'
   const path = '/v1/chat/completions'
-  const own = { ...toolFields(), ...formatFields(), ...thinkingFields() }
+  const own = { ...toolFields(), ...formatFields(), ...thinkingFields(), ...PREDICTION_FIELDS }
   const body = Type.Object({ ...chatBody(limits).properties, ...own })
   const route = post(path, summary, body, async (call) => {
     warnUnknown(call.body, body.properties, call.warn)
@@ -79,7 +88,7 @@ function enter({ live, path, request, model, signal, name = request.id }: LiveCh
   return live.enter({ ...call, startedAt: Date.now() }, signal)
 }
 
-type OwnBody = ChatBody & ToolFields & FormatFields & ThinkingFields
+type OwnBody = ChatBody & ToolFields & FormatFields & ThinkingFields & PredictionFields
 
 async function prepare(call: Call<OwnBody>): Promise<Chat> {
   const { body, limits, signal } = call
@@ -105,6 +114,7 @@ async function prepare(call: Call<OwnBody>): Promise<Chat> {
     thinking: thinkingOfBody(body),
     constraint: constraintOf(body),
     session: sessionUse(body),
+    prediction: predictionOf(body),
     param: 'messages',
     signal,
   })
@@ -194,5 +204,6 @@ function usageOfAll(
   const completion = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
   const reasoning = choices.reduce((sum, choice) => sum + choice.reasoningTokens, 0)
   const prompt = read?.promptTokens ?? request.prompt.length
-  return usageOf(prompt, completion, reasoning, read?.cachedTokens ?? 0, allGuesses(choices))
+  const guesses = allGuesses(choices, request.prediction !== undefined)
+  return usageOf(prompt, completion, reasoning, read?.cachedTokens ?? 0, guesses)
 }

@@ -6,9 +6,9 @@ import type {
   EngineEvent,
   FinishReason,
   GenerateRequest,
-  GuessCounts,
   SessionPosition,
 } from '../../engine/messages.ts'
+import type { GuessesBy } from '../../engine/stats.ts'
 import { type Answered, runAll } from '../answers.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls, LiveHandle } from '../live-calls.ts'
@@ -223,7 +223,7 @@ function headOf({ id, created, model }: Completion) {
 /** One answer while it grows. Stream and whole reply are made of the same pieces. */
 class Choice {
   completionTokens = 0
-  guesses: GuessCounts | null = null
+  guesses: GuessesBy = {}
   /** The turn of a session that it became. */
   session: SessionPosition | null = null
   readonly #index: number
@@ -246,7 +246,7 @@ class Choice {
   async take(event: Answered['event']): Promise<object | null> {
     if (event.type === 'finish') {
       this.completionTokens = event.completionTokens
-      this.guesses = event.guesses ?? null
+      this.guesses = event.guesses ?? {}
       this.#reason = event.reason
       this.session = event.session ?? null
       return this.#entry('', null)

@@ -1,23 +1,32 @@
 /** Token counts of a reply, in OpenAI's shape. */
-import type { GuessCounts } from '../../engine/messages.ts'
+import {
+  type GuessCounts,
+  type GuessesBy,
+  PROPOSERS,
+  type ProposerName,
+} from '../../engine/stats.ts'
 
 /**
  * `reasoning` is null where the route knows no thoughts; `cached` are prompt tokens that a kept state had already read; `guesses`
- * are told of where there were any. Rejected ones are not among the completion's tokens.
+ * are told of where there were any, those of all proposers together and then of each. Rejected ones are not among the completion's tokens.
  */
 export function usageOf(
   prompt: number,
   completion: number,
   reasoning: number | null,
   cached = 0,
-  guesses: GuessCounts = NO_GUESSES,
+  guesses: GuessesBy = {},
 ): object {
-  const { accepted, rejected } = guesses
+  const all = Object.values(guesses)
   const details = {
     ...(reasoning === null ? {} : { reasoning_tokens: reasoning }),
-    ...(accepted + rejected === 0
+    ...(all.length === 0
       ? {}
-      : { accepted_prediction_tokens: accepted, rejected_prediction_tokens: rejected }),
+      : {
+          accepted_prediction_tokens: all.reduce((sum, { accepted }) => sum + accepted, 0),
+          rejected_prediction_tokens: all.reduce((sum, { rejected }) => sum + rejected, 0),
+          guesses,
+        }),
   }
   return {
     prompt_tokens: prompt,
@@ -28,19 +37,22 @@ export function usageOf(
   }
 }
 
-const NO_GUESSES: GuessCounts = { accepted: 0, rejected: 0 }
-
-/** Of several choices together. */
+/** Of several choices together; of a prediction that was given also where nothing was guessed. */
 export function allGuesses(
-  choices: readonly { readonly guesses: GuessCounts | null }[],
-): GuessCounts {
-  return choices.reduce<GuessCounts>(
-    (sum, { guesses }) => ({
-      accepted: sum.accepted + (guesses?.accepted ?? 0),
-      rejected: sum.rejected + (guesses?.rejected ?? 0),
-    }),
-    NO_GUESSES,
-  )
+  choices: readonly { readonly guesses: GuessesBy }[],
+  isPredicted = false,
+): GuessesBy {
+  const sums: { [name in ProposerName]?: GuessCounts } = isPredicted
+    ? { prediction: { accepted: 0, rejected: 0 } }
+    : {}
+  for (const { guesses } of choices)
+    for (const name of PROPOSERS) {
+      const own = guesses[name]
+      if (own === undefined) continue
+      const { accepted, rejected } = sums[name] ?? { accepted: 0, rejected: 0 }
+      sums[name] = { accepted: accepted + own.accepted, rejected: rejected + own.rejected }
+    }
+  return sums
 }
 
 /** Names the weights an answer came from, as OpenAI's system_fingerprint does. */

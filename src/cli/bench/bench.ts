@@ -20,7 +20,7 @@ import { SkeinError } from '../../errors.ts'
 import { modelPath } from '../../host/checkpoints/model-path.ts'
 import { loadTokenizer } from '../../host/checkpoints/open-model.ts'
 import { adapterChosen, openCudaDevice, prepareDevice } from '../../host/device-choice.ts'
-import { clientOver, loadRunner } from '../../host/load.ts'
+import { clientOver, draftOver, loadDraft, loadRunner } from '../../host/load.ts'
 import type { EngineChoice } from '../../host/model-choice.ts'
 import type { ModelInfo } from '../../model/runner.ts'
 import { deviceChoice, engineChoice } from '../../settings/engine-choice.ts'
@@ -31,7 +31,7 @@ import { defineCommand, defineCommands } from '../terminal/command.ts'
 import { formatBytes, formatCount, printJson, printTable, progressBar } from '../terminal/output.ts'
 import { benchOpsCommand } from './ops.ts'
 import { benchQuality } from './quality.ts'
-import { randomModel, SIZE_FLAG } from './random-model.ts'
+import { modelOrSize, randomModel, SIZE_FLAG } from './random-model.ts'
 import { benchServeCommand } from './serve.ts'
 
 /** Beyond this the tokens of a second do not rise any more. */
@@ -56,15 +56,23 @@ const engine = defineCommand({
     seconds: number(0, 3600)('Shortest time of a case', { default: '2' }),
     speculate: {
       ...SETTINGS.speculate,
+      default: 'off',
       description:
         'With lookup also what guesses of the next tokens are worth: all right, and all wrong',
     },
+    draft: text(
+      'A draft model, or a size of random weights such as 0.1b: also what its guesses are worth, by how many are right',
+      { hint: 'FILE|SIZE' },
+    ),
     json: toggle('One JSON object'),
     ...MODEL_FLAGS,
   },
   async run({ args }) {
     const { size } = args
-    const choice = engineChoice(size ? { ...args, model: randomModel(size) } : args)
+    const choice = {
+      ...engineChoice({ ...args, ...(size ? { model: randomModel(size) } : {}), draft: undefined }),
+      draft: args.draft === undefined ? undefined : modelOrSize(args.draft),
+    }
     const plan: BenchPlan = {
       decode: args.decode,
       mixed: pairs(args.mixed, '--mixed', '+', '32+256,320+16').map(([rows, tokens]) => ({
@@ -81,9 +89,11 @@ const engine = defineCommand({
     await prepareDevice(choice)
     const adapter = adapterChosen(choice)
     const before = await measureLimits(choice, adapter)
+    const draft = choice.draft === undefined ? null : loadDraft(choice, choice.draft, {})
     const runner = loadRunner(benchChoice(choice, plan, before), progressBar('loading'))
-    const script = new ScriptedGuesses()
-    const client = clientOver(runner, runner.numSpares > 0 ? script.open : null)
+    if (draft !== null) runner.keep(draft)
+    const script = new ScriptedGuesses(draft === null ? null : draftOver(draft))
+    const client = clientOver(runner, [script])
     try {
       const rows = await benchEngine(runner, plan)
       const served = await servedRates(client, rows, plan)
@@ -253,13 +263,16 @@ function printRows({ model, stepTokens, limits, rows, served, guessed }: Found):
   process.stdout.write('\n')
   const of = (rate: number, off: number) => `${rate.toFixed(1)} (${(rate / off).toFixed(2)}x)`
   printTable([
-    ['answers at once', 'tokens/s without guesses', 'all right', 'all wrong', 'right ones drawn'],
-    ...guessed.map(({ streams, off, right, wrong, accepted }) => [
-      String(streams),
-      off.toFixed(1),
-      of(right, off),
-      of(wrong, off),
-      `${(100 * accepted).toFixed(0)} %`,
+    [
+      ...['answers at once', 'tokens/s without guesses'],
+      ...guessed[0]!.guessed.map(({ likely }) => `${100 * likely} % right`),
+    ],
+    ...guessed.map(({ streams, off, guessed: rates }) => [
+      ...[String(streams), off.toFixed(1)],
+      ...rates.map(
+        ({ tokensPerSecond, accepted }) =>
+          `${of(tokensPerSecond, off)}, ${(100 * accepted).toFixed(0)} % drawn`,
+      ),
     ]),
   ])
 }

@@ -8,11 +8,18 @@ import {
   writeRandomModel,
 } from '../../bench/random-model.ts'
 import { makeFolder } from '../../files/make-folder.ts'
+import { modelPath } from '../../host/checkpoints/model-path.ts'
 import { choice } from '../../settings/flags.ts'
 
 export const SIZE_FLAG = choice(RANDOM_MODEL_SIZES)(
   `Random weights of a released size instead of FILE, kept in the cache folder: ${RANDOM_MODEL_SIZES.join(', ')}`,
 )
+
+/** A file or a model's name, or a size of random weights. */
+export function modelOrSize(given: string): string {
+  const size = RANDOM_MODEL_SIZES.find((one) => one === given)
+  return size === undefined ? modelPath(given) : randomModel(size)
+}
 
 export function randomModel(size: RandomModelSize): string {
   const folder = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'skein', 'random')

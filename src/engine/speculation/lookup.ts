@@ -3,7 +3,7 @@
  * follow again. So copied passages, edited code and repeated names are read instead of drawn one by one. An index by a few
  * tokens is kept up as the answer grows; looking up costs the same however long the text is.
  */
-import type { Proposer } from './proposer.ts'
+import type { Proposer, ProposerSource } from './proposer.ts'
 
 /** Tokens that must be the same. */
 const KEY_TOKENS = 3
@@ -73,6 +73,7 @@ export class TextLookup implements Proposer {
   }
 }
 
-export function openLookup(prompt: Int32Array): Proposer {
-  return new TextLookup(prompt)
+export const LOOKUP: ProposerSource = {
+  name: 'lookup',
+  open: (prompt) => new TextLookup(prompt),
 }

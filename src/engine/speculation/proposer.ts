@@ -1,18 +1,35 @@
 /** Where guesses of an answer's next tokens come from. Wrong ones cost time and change nothing. */
+import type { SampleSpec } from '../../model/runner.ts'
 import type { GenerateRequest } from '../messages.ts'
+import type { ProposerName } from '../stats.ts'
 
+/** Guesses for one answer. */
 export interface Proposer {
   /** The answer has one token more. */
   add(token: number): void
-  /** Tokens that may come next, at most so many; none where nothing is known. */
-  propose(most: number): readonly number[]
   /** Whether something may be proposed when the next token is known, so that a row should wait for it. Asked for every row. */
   readonly isPromising: boolean
+  /** The next propose() asks for so many. All answers of a step are told before the first is asked, so that theirs can be made together. */
+  expect?(most: number): void
+  /** Tokens that may come next, at most so many; none where nothing is known. */
+  propose(most: number): readonly number[]
+  /** The answer is over: what is kept for it may go. */
+  close?(): void
 }
 
-/** Opens a proposer for one choice of a request. `prompt`: all that is read before its first token, a session's earlier text included. */
-export type OpenProposer = (
-  prompt: Int32Array,
-  request: GenerateRequest,
-  choice: number,
-) => Proposer
+/** One kind of proposer, for all answers of an engine. */
+export interface ProposerSource {
+  readonly name: ProposerName
+  /**
+   * For one choice of a request; null where it has nothing to go by. `prompt`: all that is read before its first token, a
+   * session's earlier text included. `draw`: how the first one is drawn.
+   */
+  open(
+    prompt: Int32Array,
+    request: GenerateRequest,
+    choice: number,
+    draw: SampleSpec,
+  ): Proposer | null
+  /** Milliseconds that a guess takes to make; no time where absent. */
+  readonly guessMs?: number
+}

@@ -5,54 +5,87 @@
  */
 import { assert } from '../../errors.ts'
 import type { BatchRow, GuessCosts, Runner } from '../../model/runner.ts'
-import type { GuessCounts } from '../messages.ts'
 import type { Sequence } from '../sequence.ts'
+import type { GuessesBy } from '../stats.ts'
 import { Pace } from './pace.ts'
-import type { OpenProposer, Proposer } from './proposer.ts'
+import type { Proposer, ProposerSource } from './proposer.ts'
 
 /** Costs of guesses beside their tokens, in plain steps: copying states and, where steps overlap, making the next one wait. */
 const COPY_COST = 0.03
 const WAIT_COST = 0.07
 /** The share of a step's answers that must have a guess before it pays that the device waits for the host. */
 const WORTH_WAITING = 1 / 8
+/** How much each step's time counts among those before. */
+const WEIGHT = 0.1
 
+/** One proposer of an answer, and how it fares. */
 interface Guesser {
+  readonly source: ProposerSource
   readonly proposer: Proposer
   readonly pace: Pace
-  /** Tokens of the answer that the proposer knows. */
-  numKnown: number
-  /** Its next row waits for a token that promised to be followed by a guess. */
+  /** The next row waits for a token that promised to be followed by its guess. */
   isWaiting: boolean
-  /** A row of it with guesses is on its way. */
-  isOnItsWay: boolean
   accepted: number
   rejected: number
 }
 
+interface Guessed {
+  readonly guessers: readonly Guesser[]
+  /** Tokens of the answer that the proposers know. */
+  numKnown: number
+  /** Who guesses in the row that is being planned, and how much at most. */
+  asked: { readonly guesser: Guesser; readonly length: number } | null
+  /** Whose guesses are on their way. */
+  onItsWay: Guesser | null
+}
+
 export class Speculation {
-  readonly counters = { guessedTokens: 0, acceptedTokens: 0 }
+  readonly counters = {
+    guessedTokens: 0,
+    acceptedTokens: 0,
+    predictionGuessed: 0,
+    predictionAccepted: 0,
+    lookupGuessed: 0,
+    lookupAccepted: 0,
+    draftGuessed: 0,
+    draftAccepted: 0,
+  }
   readonly #runner: Runner
-  readonly #open: OpenProposer | null
+  readonly #sources: readonly ProposerSource[]
   readonly #spares: number[]
-  readonly #guessers = new WeakMap<Sequence, Guesser>()
+  readonly #guessed = new WeakMap<Sequence, Guessed>()
   /** The step being planned: its tokens of answers without guesses, and how many answers may have guesses. */
   #load = { plain: 1, guessing: 1 }
+  /** Milliseconds of a step of one token, going by the last ones; 0: none is known. */
+  #stepMs = 0
 
-  /** `open` null: nothing is guessed. */
-  constructor(runner: Runner, open: OpenProposer | null) {
+  /** Without sources, or a runner that draws after guesses, nothing is guessed. */
+  constructor(runner: Runner, sources: readonly ProposerSource[]) {
     this.#runner = runner
-    this.#open = open
+    this.#sources = runner.numSpares > 0 ? sources : []
     this.#spares = Array.from({ length: runner.numSpares }, (_, i) => i)
   }
 
   /**
-   * Guesses for rows of a step of these answers, which has so many tokens without any, and slots for so many: as many as
-   * pay if they are right.
+   * Decides which of these answers have guesses in the step being planned, which has so many tokens without any, and slots for
+   * so many answers: as many guesses as pay if they are right. Their rows are rowOf.
    */
-  roomBeside(sequences: readonly Sequence[], numTokens: number, numSlots: number): number {
-    if (this.#open === null || numTokens === 0) return 0
+  plan(sequences: readonly Sequence[], numTokens: number, numSlots: number): void {
+    if (this.#sources.length === 0 || numTokens === 0) return
     this.#load = { plain: numTokens, guessing: this.#promising(sequences).length }
-    return this.#room(numTokens, numSlots)
+    let room = this.#room(numTokens, numSlots)
+    let numSpares = this.#spares.length
+    for (const sequence of sequences) {
+      const guessed = this.#guessedOf(sequence)
+      if (guessed === null) continue
+      // Tokens that went back with a state are fed again and leave less room, so that a state does not go back for ever.
+      room -= sequence.numExtra
+      const most = numSpares === 0 || sequence.numAwaited > 0 ? 0 : room
+      guessed.asked = this.#ask(guessed, sequence, most)
+      if (guessed.asked === null) continue
+      room -= guessed.asked.length
+      numSpares--
+    }
   }
 
   #room(numTokens: number, numSlots: number): number {
@@ -74,8 +107,9 @@ export class Speculation {
    * meanwhile would make two steps of one. Worth it where something may be guessed for some of them.
    */
   waitsFor(sequences: readonly Sequence[], numSlots: number): boolean {
-    if (this.#open === null || sequences.every(({ numAwaited }) => numAwaited === 0)) return false
-    if (sequences.some((one) => this.#guessers.get(one)?.isOnItsWay)) return true
+    if (this.#sources.length === 0) return false
+    if (sequences.every(({ numAwaited }) => numAwaited === 0)) return false
+    if (sequences.some((one) => this.#guessed.get(one)?.onItsWay)) return true
     const promising = this.#promising(sequences)
     if (promising.length === 0 || promising.length < sequences.length * WORTH_WAITING) return false
     const numTokens = sequences.reduce((sum, { owner }) => sum + owner.width, 0)
@@ -84,94 +118,126 @@ export class Speculation {
     return true
   }
 
-  /** The guessers of the answers for which something may be guessed. */
+  /** Of each answer for which something may be guessed, who would. */
   #promising(sequences: readonly Sequence[]): Guesser[] {
     return sequences.flatMap((sequence) => {
-      const guesser = mayGuess(sequence) ? this.#guesserOf(sequence) : null
-      if (guesser === null || guesser.pace.isResting || !guesser.proposer.isPromising) return []
-      return [guesser]
+      const { guessers = [] } = this.#guessedOf(sequence) ?? {}
+      const first = guessers.find(({ pace, proposer }) => !pace.isResting && proposer.isPromising)
+      return first ?? []
     })
   }
 
-  /**
-   * The next row of an answer with at most so many guesses; null where it has none. Tokens that went back with a state are fed
-   * again and leave less room, so that a state does not go back for ever.
-   */
-  rowOf(sequence: Sequence, room: number): BatchRow | null {
-    const spare = this.#spares.at(-1)
-    if (sequence.numAwaited > 0) this.#guessers.get(sequence)?.pace.skip()
-    if (spare === undefined || room < 1 || sequence.numAwaited > 0) return null
-    const guesser = mayGuess(sequence) ? this.#guesserOf(sequence) : null
-    if (guesser === null) return null
-    const guesses = this.#guess(guesser, sequence, room)
-    if (guesses.length === 0) return null
-    this.#spares.pop()
-    guesser.isOnItsWay = true
-    return sequence.rowWithGuesses(guesses, spare)
+  /** Who guesses in an answer's next row: the first whose guesses pay. Those before it have one row more without. */
+  #ask(guessed: Guessed, { owner, numDrawn }: Sequence, room: number): Guessed['asked'] {
+    // The row draws one token more than it guesses.
+    const most = Math.min(room, owner.request.maxTokens - numDrawn - 1)
+    for (const guesser of guessed.guessers) {
+      const { pace, proposer, isWaiting } = guesser
+      guesser.isWaiting = false
+      if (most < 1 || !proposer.isPromising) {
+        // A token was drawn that nothing is guessed after.
+        if (isWaiting && !proposer.isPromising) pace.learn(1, 0)
+        pace.skip()
+        continue
+      }
+      const length = this.#lengthOf(guesser, most)
+      if (length === 0) continue
+      proposer.expect?.(length)
+      return { guesser, length }
+    }
+    return null
+  }
+
+  #lengthOf({ pace, source }: Guesser, most: number): number {
+    const { guessCosts, maxFlights } = this.#runner
+    const { plain, guessing } = this.#load
+    const numGuessing = Math.max(1, guessing)
+    const plainCost = costOf(guessCosts, plain)
+    const more = COPY_COST + (maxFlights > 1 ? WAIT_COST : 0)
+    const making = (source.guessMs ?? 0) / Math.max(this.#stepMs * plainCost, Number.MIN_VALUE)
+    return pace.next(
+      most,
+      numGuessing / plain,
+      (n) => more + n * making + costOf(guessCosts, plain + n * numGuessing) / plainCost,
+    )
+  }
+
+  /** The next row of an answer if it has guesses, with at most so many tokens more than one; else null. */
+  rowOf(sequence: Sequence, spareTokens: number): BatchRow | null {
+    const guessed = this.#guessed.get(sequence)
+    if (guessed === undefined || guessed.asked === null) return null
+    const { guesser, length } = guessed.asked
+    guessed.asked = null
+    const guesses = guesser.proposer.propose(length)
+    // No state is to have consumed the token that ends the answer.
+    const end = guesses.findIndex((token) => sequence.owner.stopTokens.has(token))
+    const own = end === -1 ? guesses : guesses.slice(0, end)
+    if (own.length === 0 || own.length + sequence.numExtra > spareTokens) return null
+    const spare = this.#spares.pop()
+    assert(spare !== undefined, 'more rows with guesses than places for their states')
+    guessed.onItsWay = guesser
+    return sequence.rowWithGuesses(own, spare)
   }
 
   /** Takes back the spare slot of a row that has landed. */
   release(sequence: Sequence, spare: number): void {
     this.#spares.push(spare)
-    this.#guessers.get(sequence)!.isOnItsWay = false
+    this.#guessed.get(sequence)!.onItsWay = null
   }
 
+  /** Of the guesses of the row that has landed, the first `right` were right. */
   learn(sequence: Sequence, guessed: number, right: number): void {
-    const guesser = this.#guessers.get(sequence)
-    assert(guesser !== undefined, 'guesses of an answer that has none')
+    const guesser = this.#guessed.get(sequence)?.onItsWay
+    assert(guesser != null, 'guesses of an answer that has none')
     guesser.pace.learn(guessed, right)
     guesser.accepted += right
     guesser.rejected += guessed - right
-    this.counters.guessedTokens += guessed
-    this.counters.acceptedTokens += right
+    const { name } = guesser.source
+    for (const by of [`${name}Guessed`, 'guessedTokens'] as const) this.counters[by] += guessed
+    for (const by of [`${name}Accepted`, 'acceptedTokens'] as const) this.counters[by] += right
+  }
+
+  /** How long a step took that had so many tokens of answers, guesses among them, and so many of prompts. */
+  learnStep(ms: number, answers: number, prompts: number): void {
+    const cost = costOf(this.#runner.guessCosts, answers)
+    if (prompts > 0 || answers === 0 || !Number.isFinite(cost)) return
+    const own = ms / cost
+    this.#stepMs = this.#stepMs === 0 ? own : this.#stepMs + WEIGHT * (own - this.#stepMs)
   }
 
   /** What became of an answer's guesses; nothing where there were none. */
-  countsOf(sequence: Sequence): { readonly guesses?: GuessCounts } {
-    const { accepted, rejected } = this.#guessers.get(sequence) ?? NONE
-    return accepted + rejected === 0 ? {} : { guesses: { accepted, rejected } }
+  countsOf(sequence: Sequence): { readonly guesses?: GuessesBy } {
+    const { guessers = [] } = this.#guessed.get(sequence) ?? {}
+    const counts = guessers.flatMap(({ source, accepted, rejected }) =>
+      accepted + rejected === 0 ? [] : [[source.name, { accepted, rejected }] as const],
+    )
+    return counts.length === 0 ? {} : { guesses: Object.fromEntries(counts) }
   }
 
-  #guess(guesser: Guesser, sequence: Sequence, room: number): readonly number[] {
-    const { owner, numDrawn } = sequence
-    const { proposer, pace } = guesser
-    // The row draws one token more than it guesses.
-    const most = Math.min(room, owner.request.maxTokens - numDrawn - 1)
-    if (most < 1) return []
-    const { guessCosts, maxFlights } = this.#runner
-    const more = COPY_COST + (maxFlights > 1 ? WAIT_COST : 0)
-    const { plain, guessing } = this.#load
-    const numGuessing = Math.max(1, guessing)
-    const costWith = (n: number) =>
-      costOf(guessCosts, plain + n * numGuessing) / costOf(guessCosts, plain)
-    const length = pace.next(most, numGuessing / plain, (n) => more + costWith(n))
-    const guesses = length === 0 ? [] : proposer.propose(length)
-    // A token was drawn that nothing is guessed after.
-    if (guesses.length === 0 && guesser.isWaiting) pace.learn(1, 0)
-    guesser.isWaiting = false
-    // No state is to have consumed the token that ends the answer.
-    const end = guesses.findIndex((token) => owner.stopTokens.has(token))
-    return end === -1 ? guesses : guesses.slice(0, end)
+  /** The answer is over, or nobody hears it any more. */
+  close(sequence: Sequence): void {
+    for (const { proposer } of this.#guessed.get(sequence)?.guessers ?? []) proposer.close?.()
   }
 
-  #guesserOf(sequence: Sequence): Guesser | null {
-    if (this.#open === null) return null
+  /** Null where nothing is guessed. */
+  #guessedOf(sequence: Sequence): Guessed | null {
+    if (this.#sources.length === 0 || !mayGuess(sequence)) return null
     const { owner, index, drawn } = sequence
-    let guesser = this.#guessers.get(sequence)
-    if (guesser === undefined) {
-      const proposer = this.#open(owner.prompt, owner.request, index)
-      guesser = {
-        proposer,
-        pace: new Pace(),
-        numKnown: 0,
-        isWaiting: false,
-        isOnItsWay: false,
-        ...NONE,
-      }
-      this.#guessers.set(sequence, guesser)
+    let guessed = this.#guessed.get(sequence)
+    if (guessed === undefined) {
+      const guessers = this.#sources.flatMap((source): Guesser[] => {
+        const proposer = source.open(owner.prompt, owner.request, index, { ...sequence.draw })
+        const own = { isWaiting: false, accepted: 0, rejected: 0 }
+        return proposer === null ? [] : [{ source, proposer, pace: new Pace(), ...own }]
+      })
+      guessed = { guessers, numKnown: 0, asked: null, onItsWay: null }
+      this.#guessed.set(sequence, guessed)
     }
-    while (guesser.numKnown < drawn.length) guesser.proposer.add(drawn[guesser.numKnown++]!)
-    return guesser
+    while (guessed.numKnown < drawn.length) {
+      const token = drawn[guessed.numKnown++]!
+      for (const { proposer } of guessed.guessers) proposer.add(token)
+    }
+    return guessed
   }
 }
 
@@ -179,8 +245,6 @@ export class Speculation {
 function costOf(costs: GuessCosts, numTokens: number): number {
   return costs.find(([tokens]) => numTokens <= tokens)?.[1] ?? Number.POSITIVE_INFINITY
 }
-
-const NONE = { accepted: 0, rejected: 0 }
 
 /** Nothing is guessed under a grammar, which allows one token at a time, or for a mixture, which has several states. */
 function mayGuess({ owner, blend }: Sequence): boolean {

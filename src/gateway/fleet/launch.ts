@@ -28,6 +28,8 @@ export interface Launch {
   readonly adapters?: readonly LaunchAdapter[] | undefined
   /** Real path of the vocabulary; null: found beside the model. */
   readonly vocab: string | null
+  /** Real path of the draft model; null: as the server was told for this file. */
+  readonly draft?: string | null
   /** What was asked for, for people, and for what the fields above do not say: devices, sizes. */
   readonly spec: WorkerSpec
 }
@@ -37,6 +39,7 @@ interface FoundFiles {
   readonly file: string
   readonly startStates?: readonly StartStateFile[]
   readonly vocab?: string | null
+  readonly draft?: string | null
   readonly adapters?: readonly LaunchAdapter[] | undefined
 }
 
@@ -45,8 +48,14 @@ export function launchOf(
   spec: WorkerSpec & { readonly model_name: string },
   found: FoundFiles,
 ): Launch {
-  const { model_name: id, quant, states: startStates, tokenizer_path: vocab } = spec
-  return { id, quant, startStates, vocab, ...found, spec }
+  const {
+    model_name: id,
+    quant,
+    states: startStates,
+    tokenizer_path: vocab,
+    draft_path: draft,
+  } = spec
+  return { id, quant, startStates, vocab, draft, ...found, spec }
 }
 
 interface LaunchObserver {
@@ -105,6 +114,8 @@ export const DEFAULT_SPEC: WorkerSpec = {
   quant: null,
   wkv: null,
   tool_template: null,
+  speculate: null,
+  draft_path: null,
   threads: null,
   states: [],
 }

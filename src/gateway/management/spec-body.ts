@@ -38,6 +38,8 @@ export const specBody = Type.Object(
     quant: Maybe(Word),
     wkv: Maybe(Word),
     tool_template: Maybe(Word),
+    speculate: Maybe(Word),
+    draft_path: Maybe(Path),
     threads: Maybe(BoundedInteger(1, 1024)),
     states: Maybe(
       Type.Array(

@@ -18,6 +18,8 @@ export const EMPTY_FORM = {
   pp_devices: '',
   wkv: '',
   tool_template: '',
+  speculate: '',
+  draft_path: '',
   use_cuda_graph: '',
   states: '',
 }
@@ -35,7 +37,7 @@ const NUMBERS = [
 ] as const
 const STRINGS = [
   ...(['model_name', 'device', 'quant', 'host', 'tokenizer_path', 'wkv'] as const),
-  'tool_template',
+  ...(['tool_template', 'speculate', 'draft_path'] as const),
 ] as const
 
 export function specOf(form: Form): Partial<WorkerSpec> {

@@ -221,6 +221,13 @@ function Advanced({ isOpen, ...control }: Control & { readonly isOpen: boolean }
           label="GPUs by layers"
           hint="Split one model: 0,1,2,3"
         />
+        <TextField
+          {...control}
+          name="draft_path"
+          label="Draft model"
+          hint="A smaller one that guesses what comes next"
+        />
+        <SpeculateField {...control} />
         <StateTypeField {...control} />
         <GraphField {...control} />
         <ToolsField {...control} />
@@ -241,6 +248,26 @@ function Advanced({ isOpen, ...control }: Control & { readonly isOpen: boolean }
         )}
       </Field>
     </details>
+  )
+}
+
+/** From what the next tokens of answers are guessed, beside a draft model. */
+function SpeculateField({ form, set, errorOf }: Control) {
+  return (
+    <Field label={t('Guesses')} error={errorOf('speculate')}>
+      {(ids) => (
+        <select
+          {...ids}
+          value={form.speculate}
+          onChange={({ currentTarget }) => set({ speculate: currentTarget.value })}
+        >
+          <option value="">{t('server default')}</option>
+          <option>off</option>
+          <option>prediction</option>
+          <option>lookup</option>
+        </select>
+      )}
+    </Field>
   )
 }
 

@@ -1,0 +1,300 @@
+/**
+ * Guesses of a draft model: a smaller one with the same vocabulary, which runs ahead of each answer. It draws as the answer
+ * does, with the answer's own random numbers, so that where the two models agree they draw the same token.
+ *
+ * The draft model's states follow answers in lanes. A lane has a state that has consumed tokens of the answer's text alone, and one that has
+ * run ahead of it with guesses. Nothing of a lane is ever kept elsewhere: one that was lost is filled again from
+ * the last tokens of the text. A lane whose answer is over keeps its state for a text that begins with the same tokens: the next
+ * turn of a conversation, or another choice.
+ */
+import type { BatchRow, Flight, RowResult, Runner, SampleSpec } from '../../model/runner.ts'
+import { fedByDraw } from '../../model/runner.ts'
+import { stopTokensOf } from '../answer/draw-numbers.ts'
+import type { GenerateRequest } from '../messages.ts'
+import type { Proposer, ProposerSource } from './proposer.ts'
+
+/** Tokens of a text that are read for a draft of what follows, where more are unread. */
+const MOST_READ = 512
+/** A lane that was not asked for so many drafts may be taken by another answer. */
+const IDLE_DRAFTS = 256
+/** The shortest of so many last steps says what one takes. */
+const REMEMBERED = 8
+/** Unread tokens with which a row takes about as long as with one. */
+const SHORT_ROW = 8
+
+export class Draft implements ProposerSource {
+  readonly name = 'draft'
+  readonly #runner: Runner
+  readonly #lanes: readonly Lane[]
+  /** Answers of the step being planned, and how many guesses each wants. */
+  readonly #asked = new Map<DraftedAnswer, number>()
+  #numDrafts = 0
+  readonly #stepMs: number[] = []
+  readonly #now: () => number
+
+  /** Two slots of the runner for each answer that it drafts. `now`: milliseconds. */
+  constructor(runner: Runner, now = () => performance.now()) {
+    this.#runner = runner
+    this.#now = now
+    const numLanes = Math.floor(runner.numSlots / 2)
+    this.#lanes = Array.from({ length: numLanes }, (_, i) => new Lane(2 * i, 2 * i + 1))
+  }
+
+  open(
+    prompt: Int32Array,
+    request: GenerateRequest,
+    _choice: number,
+    draw: SampleSpec,
+  ): DraftedAnswer {
+    return new DraftedAnswer(this, prompt, stopTokensOf(request), draw)
+  }
+
+  get guessMs(): number {
+    return this.#stepMs.length === 0 ? 0 : Math.min(...this.#stepMs)
+  }
+
+  hasLaneFor(answer: DraftedAnswer): boolean {
+    return this.#lanes.some((lane) => lane.holder === answer || this.#isFree(lane))
+  }
+
+  expect(answer: DraftedAnswer, most: number): void {
+    this.#asked.set(answer, most)
+  }
+
+  release(answer: DraftedAnswer): void {
+    this.#asked.delete(answer)
+    for (const lane of this.#lanes) if (lane.holder === answer) lane.holder = null
+  }
+
+  /** Drafts for all answers that expect one. */
+  run(): void {
+    if (this.#asked.size === 0) return
+    this.#numDrafts++
+    const drafts = [...this.#asked].flatMap(([answer, most]) => {
+      const lane = this.#laneOf(answer)
+      return lane === null ? [] : [{ answer, lane, most, guesses: [] as number[] }]
+    })
+    this.#asked.clear()
+    const begin = this.#now()
+    const rows = this.#read(drafts)
+    if (rows.length === 0) return
+    const flights = [this.#runner.launch(rows.map(({ row }) => row))]
+    for (const { draft, row } of rows)
+      if (row.samples.length > 0 && draft.most > 1)
+        this.#runner.copySlot(draft.lane.base, draft.lane.ahead)
+    const drawing = [rows.filter(({ row }) => row.samples.length > 0).map(({ draft }) => draft)]
+    this.#runAhead(flights, drawing)
+    this.#collect(flights, drawing)
+    const isShort = rows.every(({ row }) => row.tokens.length <= SHORT_ROW)
+    if (isShort) this.#learn((this.#now() - begin) / flights.length)
+  }
+
+  /** Rows of the tokens that the lanes have not read; those that read all of them draw a first guess. */
+  #read(drafts: readonly Drafted[]): { readonly draft: Drafted; readonly row: BatchRow }[] {
+    let left = this.#runner.maxTokens
+    const unread = drafts.map((draft) => ({ draft, tokens: this.#unread(draft) }))
+    unread.sort((a, b) => a.tokens.length - b.tokens.length)
+    return unread.flatMap(({ draft, tokens }) => {
+      const own = Int32Array.from(tokens.slice(0, left))
+      if (own.length === 0) return []
+      left -= own.length
+      draft.lane.push(own)
+      const samples = own.length === tokens.length ? [draft.answer.drawAt(0, draft.lane.base)] : []
+      return [{ draft, row: { slot: draft.lane.base, tokens: own, samples } }]
+    })
+  }
+
+  #unread({ answer, lane }: Drafted): readonly number[] {
+    const { numTokens } = answer
+    lane.takeAhead(answer)
+    if (numTokens - lane.end > MOST_READ) lane.begin(numTokens - MOST_READ)
+    if (lane.isEmpty) this.#runner.clearSlot(lane.base)
+    return answer.tokensFrom(lane.end)
+  }
+
+  /** Each guess is fed where it was drawn, on the device, while the next step is launched. */
+  #runAhead(flights: Flight<RowResult[]>[], drawing: Drafted[][]): void {
+    const { maxFlights } = this.#runner
+    for (let count = 1; ; count++) {
+      const last = drawing[count - 1]!
+      const going = last.filter(({ most }) => most > count)
+      if (going.length === 0) return
+      flights[flights.length - maxFlights]?.result()
+      const rows = going.map((draft): BatchRow => {
+        const { answer, lane } = draft
+        return {
+          slot: lane.ahead,
+          tokens: Int32Array.of(fedByDraw(last.indexOf(draft))),
+          stops: answer.stops,
+          samples: [answer.drawAt(count, lane.base)],
+        }
+      })
+      flights.push(this.#runner.launch(rows))
+      drawing.push(going)
+    }
+  }
+
+  #collect(flights: readonly Flight<RowResult[]>[], drawing: readonly Drafted[][]): void {
+    for (const [step, flight] of flights.entries()) {
+      const drawn = flight.result().flatMap((row) => row.drawn)
+      for (const [i, { guesses }] of drawing[step]!.entries()) {
+        const { token } = drawn[i]!
+        if (token >= 0 && guesses.length === step) guesses.push(token)
+      }
+    }
+    for (const { answer, lane, guesses } of drawing[0]!) {
+      answer.guesses = guesses
+      lane.aheadBy = guesses.slice(0, -1)
+      // Its logits were not finite.
+      if (guesses.length === 0) lane.begin(answer.numTokens)
+    }
+  }
+
+  #learn(ms: number): void {
+    this.#stepMs.push(ms)
+    if (this.#stepMs.length > REMEMBERED) this.#stepMs.shift()
+  }
+
+  #isFree({ holder, lastUsed }: Lane): boolean {
+    return holder === null || this.#numDrafts - lastUsed > IDLE_DRAFTS
+  }
+
+  /** Its own, or the free one that has read most of its text, or was used least of late. */
+  #laneOf(answer: DraftedAnswer): Lane | null {
+    let lane = this.#lanes.find(({ holder }) => holder === answer)
+    if (lane === undefined) {
+      const [best] = this.#lanes
+        .filter((one) => this.#isFree(one))
+        .map((one) => ({ one, numRead: one.numReadOf(answer) }))
+        .sort((a, b) => b.numRead - a.numRead || a.one.lastUsed - b.one.lastUsed)
+      if (best === undefined) return null
+      lane = best.one
+      lane.holder = answer
+      if (best.numRead === 0) lane.begin(0)
+    }
+    lane.lastUsed = this.#numDrafts
+    return lane
+  }
+}
+
+/** One answer of a draft. */
+interface Drafted {
+  readonly answer: DraftedAnswer
+  readonly lane: Lane
+  readonly most: number
+  readonly guesses: number[]
+}
+
+/** A state of the draft model that follows a text, and one ahead of it. */
+class Lane {
+  base: number
+  ahead: number
+  holder: DraftedAnswer | null = null
+  lastUsed = 0
+  /** What `base` has consumed: these tokens, from a place of the text on. */
+  #start = 0
+  #read: number[] = []
+  /** What `ahead` has consumed beside that. */
+  aheadBy: readonly number[] = []
+
+  constructor(base: number, ahead: number) {
+    this.base = base
+    this.ahead = ahead
+  }
+
+  get end(): number {
+    return this.#start + this.#read.length
+  }
+
+  get isEmpty(): boolean {
+    return this.#read.length === 0
+  }
+
+  push(tokens: Iterable<number>): void {
+    this.#read.push(...tokens)
+    this.aheadBy = []
+  }
+
+  /** Nothing was read, and reading begins there. */
+  begin(start: number): void {
+    this.#start = start
+    this.#read = []
+    this.aheadBy = []
+  }
+
+  /** Where everything ahead was drawn, that state is the one that follows the text. */
+  takeAhead(answer: DraftedAnswer): void {
+    const { aheadBy, end } = this
+    const isRight = aheadBy.every((token, i) => answer.tokenAt(end + i) === token)
+    if (aheadBy.length === 0 || !isRight) return
+    ;[this.base, this.ahead] = [this.ahead, this.base]
+    this.push(aheadBy)
+  }
+
+  /** Tokens of the answer's text that were read, and nothing else; 0 where something else was. */
+  numReadOf(answer: DraftedAnswer): number {
+    if (this.end >= answer.numTokens) return 0
+    const isSame = this.#read.every((token, i) => answer.tokenAt(this.#start + i) === token)
+    return isSame ? this.#read.length : 0
+  }
+}
+
+class DraftedAnswer implements Proposer {
+  readonly stops: ReadonlySet<number>
+  guesses: readonly number[] = []
+  readonly #draft: Draft
+  readonly #prompt: Int32Array
+  readonly #drawn: number[] = []
+  readonly #draw: SampleSpec
+
+  constructor(draft: Draft, prompt: Int32Array, stops: ReadonlySet<number>, draw: SampleSpec) {
+    this.#draft = draft
+    this.#prompt = prompt
+    this.stops = stops
+    // Penalties count what was drawn, and guesses may not be.
+    const plain = { presencePenalty: 0, frequencyPenalty: 0, repetitionPenalty: 1 }
+    this.#draw = { ...draw, ...plain, logprobs: null, mask: undefined }
+  }
+
+  get numTokens(): number {
+    return this.#prompt.length + this.#drawn.length
+  }
+
+  tokenAt(place: number): number | undefined {
+    const { length } = this.#prompt
+    return place < length ? this.#prompt[place] : this.#drawn[place - length]
+  }
+
+  tokensFrom(start: number): number[] {
+    const { length } = this.#prompt
+    const drawn = this.#drawn.slice(Math.max(0, start - length))
+    return [...this.#prompt.subarray(start), ...drawn]
+  }
+
+  /** How the guess after so many others is drawn, with penalty counts of its own. */
+  drawAt(numGuesses: number, slot: number): SampleSpec {
+    return { ...this.#draw, slot, position: this.#drawn.length + numGuesses }
+  }
+
+  add(token: number): void {
+    this.#drawn.push(token)
+  }
+
+  get isPromising(): boolean {
+    return this.#draft.hasLaneFor(this)
+  }
+
+  expect(most: number): void {
+    this.guesses = []
+    this.#draft.expect(this, most)
+  }
+
+  propose(most: number): readonly number[] {
+    this.#draft.run()
+    return this.guesses.slice(0, most)
+  }
+
+  close(): void {
+    this.#draft.release(this)
+  }
+}

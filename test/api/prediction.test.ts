@@ -1,0 +1,102 @@
+/** Predicted outputs by OpenAI's own client, unchanged, over the demo model. */
+import type { AddressInfo } from 'node:net'
+import OpenAI from 'openai'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { hasDemo, serveDemo } from './demo.ts'
+
+describe.runIf(hasDemo)('predictions', () => {
+  let served: Awaited<ReturnType<typeof serveDemo>>
+  let client: OpenAI
+  beforeAll(async () => {
+    served = await serveDemo({}, { device: 'cpu', slots: 4, threads: 1, speculate: 'prediction' })
+    await served.app.listen({ host: '127.0.0.1', port: 0 })
+    // Listening on TCP, the address is an object.
+    const { port } = served.app.server.address() as AddressInfo
+    client = new OpenAI({ apiKey: 'x', baseURL: `http://127.0.0.1:${port}/v1`, maxRetries: 0 })
+  })
+  afterAll(async () => {
+    await served.app.close()
+    await served.llm.close()
+  })
+
+  type Content = OpenAI.ChatCompletionPredictionContent['content']
+  const asked = (content?: Content) => ({
+    model: 'demo',
+    messages: [{ role: 'user' as const, content: 'Tell me a story about a dog.' }],
+    temperature: 0,
+    max_tokens: 120,
+    ...(content === undefined ? {} : { prediction: { type: 'content' as const, content } }),
+  })
+  const ask = async (content?: Content) => {
+    const { choices, usage } = await client.chat.completions.create(asked(content))
+    return { text: choices[0]!.message.content!, usage: usage! }
+  }
+
+  test('what was predicted and is said is counted as accepted, and the answer is the same', async () => {
+    const plain = await ask()
+    expect(plain.text.length).toBeGreaterThan(60)
+    expect(plain.usage.completion_tokens_details).not.toHaveProperty('accepted_prediction_tokens')
+    const { text, usage } = await ask(plain.text)
+    expect(text).toBe(plain.text)
+    expect(usage.completion_tokens).toBe(plain.usage.completion_tokens)
+    const { accepted_prediction_tokens: accepted, rejected_prediction_tokens: rejected } =
+      usage.completion_tokens_details!
+    expect(accepted).toBeGreaterThan(0.6 * usage.completion_tokens)
+    expect(rejected).toBeLessThan(8)
+    expect(usage.completion_tokens_details).toMatchObject({
+      guesses: { prediction: { accepted, rejected } },
+    })
+  })
+
+  test('streamed, with an edit, in parts', async () => {
+    const plain = await ask()
+    const words = plain.text.split(' ')
+    words[8] = 'suddenly'
+    const parts = [words.slice(0, 4).join(' '), ` ${words.slice(4).join(' ')}`]
+    const content = parts.map((text) => ({ type: 'text' as const, text }))
+    const stream = await client.chat.completions.create({
+      ...asked(content),
+      stream: true,
+      stream_options: { include_usage: true },
+    })
+    let [text, usage] = ['', null as OpenAI.CompletionUsage | null]
+    for await (const chunk of stream) {
+      text += chunk.choices[0]?.delta.content ?? ''
+      usage = chunk.usage ?? usage
+    }
+    expect(text).toBe(plain.text)
+    const details = usage!.completion_tokens_details!
+    expect(details.accepted_prediction_tokens).toBeGreaterThan(0.5 * usage!.completion_tokens)
+    expect(details.rejected_prediction_tokens).toBeGreaterThan(0)
+  })
+
+  test('a prediction of something else changes nothing, and is told of', async () => {
+    const plain = await ask()
+    const { text, usage } = await ask('Zebras 123 {"never": "said"}')
+    expect(text).toBe(plain.text)
+    expect(usage.completion_tokens_details).toMatchObject({
+      accepted_prediction_tokens: 0,
+      rejected_prediction_tokens: expect.any(Number),
+    })
+  })
+
+  test('other kinds, parts that are no text, and routes without predictions are refused by name', async () => {
+    const send = (url: string, payload: object) =>
+      served.app.inject({ method: 'POST', url: `/v1/${url}`, payload })
+    const messages = [{ role: 'user', content: 'Hi' }]
+    for (const prediction of [
+      { type: 'image', content: 'a' },
+      { type: 'content' },
+      { type: 'content', content: [{ type: 'image_url' }] },
+    ]) {
+      const reply = await send('chat/completions', { messages, prediction })
+      expect(reply.statusCode).toBe(400)
+      expect(reply.json().error.param).toMatch(/^prediction/)
+    }
+    const prediction = { type: 'content', content: 'Hello' }
+    const reply = await send('completions', { prompt: 'Hi', prediction })
+    expect([reply.statusCode, reply.json().error.param]).toEqual([400, 'prediction'])
+    const empty = { messages, prediction: { type: 'content', content: '' }, max_tokens: 2 }
+    expect((await send('chat/completions', empty)).statusCode).toBe(200)
+  })
+})

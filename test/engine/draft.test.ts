@@ -1,0 +1,188 @@
+/** Guesses of a draft model: what it reads and draws for whom, and that answers are what they are without it. */
+import { expect, test } from 'vitest'
+import { FakeRunner } from '../helpers/fake-runner.ts'
+import { tinyRunner } from '../helpers/runner.ts'
+import { draftOver, FaultyRunner } from './guesses.ts'
+import {
+  Collected,
+  drain,
+  engineOver,
+  LOOPS,
+  type Loop,
+  promptOf,
+  requestOf,
+  SAMPLING,
+  soloAnswer,
+  V,
+} from './kit.ts'
+
+const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7), 32) }
+const NEVER = Number.POSITIVE_INFINITY
+
+function setUp(faultEvery: number, loop: Loop = 'plain', stepTokens = 24) {
+  const numSlots = 8
+  const runner = new FakeRunner({
+    numSlots,
+    maxTokens: 64,
+    numSpares: 4,
+    maxSamples: numSlots + 28,
+    maxLogits: numSlots + 28,
+    vocabSize: V,
+  })
+  const draft = new FaultyRunner(faultEvery, 6, stepTokens)
+  const engine = engineOver(runner, { proposers: [draftOver(draft)] }, null, loop)
+  return { runner, draft, engine }
+}
+
+const request = (id: string, more: object = {}) =>
+  requestOf({ id, prompt: promptOf(20), maxTokens: 40, ...more })
+
+test.each(LOOPS)('a draft of the model itself is always right: %s', (loop) => {
+  for (const temperature of [0, 1]) {
+    const { engine, draft } = setUp(NEVER, loop)
+    const asked = request('a', { sampling: { ...SAMPLING, temperature } })
+    engine.submit(asked)
+    const collected = drain(engine)
+    expect(collected.answer('a')).toEqual(soloAnswer(asked))
+    const { steps, guessedTokens, acceptedTokens, draftGuessed, draftAccepted } = engine.stats
+    expect([draftGuessed, draftAccepted]).toEqual([guessedTokens, acceptedTokens])
+    expect(acceptedTokens).toBeGreaterThan(20)
+    expect(steps).toBeLessThan(20)
+    const finish = collected.of('a').find((event) => event.type === 'finish')
+    const rejected = guessedTokens - acceptedTokens
+    expect(finish).toMatchObject({ guesses: { draft: { accepted: acceptedTokens, rejected } } })
+    // Where all guesses were right, it goes on from the state that ran ahead.
+    const longest = draft.log.slice(1).map(({ tokens }) => tokens)
+    expect(Math.max(...longest)).toBeLessThanOrEqual(2)
+    engine.dispose()
+  }
+})
+
+test.each(LOOPS)('answers, choices and neighbours of a draft that is often wrong: %s', (loop) => {
+  const { engine, draft } = setUp(4, loop)
+  const requests = Array.from({ length: 12 }, (_, i) =>
+    request(`r${i}`, {
+      prompt: promptOf(1 + 7 * i, i % 3),
+      n: 1 + (i % 3),
+      maxTokens: 30 + i,
+      sampling: {
+        ...SAMPLING,
+        temperature: i % 2,
+        seed: BigInt(i),
+        presencePenalty: i % 4 === 3 ? 1 : 0,
+      },
+      stop: { strings: i % 4 === 0 ? ['ab'] : [], tokens: [i], ignoreEos: false },
+    }),
+  )
+  const collected = new Collected()
+  for (const one of requests) {
+    engine.submit(one)
+    engine.submit({ ...one, id: `gone ${one.id}`, maxTokens: 500 })
+    for (let i = 0; i < 4; i++) collected.add(engine.step())
+    engine.cancel(`gone ${one.id}`)
+    for (let i = 0; i < 20; i++) collected.add(engine.step())
+  }
+  drain(engine, collected)
+  for (const one of requests)
+    for (let index = 0; index < one.n; index++)
+      expect(collected.answer(one.id, index)).toEqual(soloAnswer(one, index))
+  const { draftGuessed, draftAccepted } = engine.stats
+  expect(draftAccepted).toBeGreaterThan(20)
+  expect(draftGuessed - draftAccepted).toBeGreaterThan(20)
+  expect(draft.log.some(({ rows }) => rows > 1)).toBe(true)
+  engine.dispose()
+})
+
+test('a long text is read from its last tokens on, a text that goes on from where it was left', () => {
+  const { engine, draft } = setUp(NEVER, 'plain', 256)
+  const long = request('long', { prompt: promptOf(2000), maxTokens: 20 })
+  engine.submit(long)
+  const answer = drain(engine).answer('long')!
+  expect(answer).toEqual(soloAnswer(long))
+  const readFirst = draft.log.reduce((sum, { tokens }) => sum + tokens, 0)
+  expect(readFirst).toBeGreaterThan(500)
+  expect(readFirst).toBeLessThan(600)
+  const next = Int32Array.from([...long.prompt, ...answer.tokens, 3, 4, 5])
+  const turn = request('turn', { prompt: next, maxTokens: 20 })
+  engine.submit(turn)
+  expect(drain(engine).answer('turn')).toEqual(soloAnswer(turn))
+  const readNext = draft.log.reduce((sum, { tokens }) => sum + tokens, 0) - readFirst
+  expect(readNext).toBeLessThan(60)
+  engine.dispose()
+})
+
+test('more answers than lanes: those without wait for nothing, and get one when another is over', () => {
+  const { engine, draft } = setUp(NEVER)
+  // The draft model has slots for three answers.
+  const requests = Array.from({ length: 8 }, (_, i) =>
+    request(`r${i}`, { prompt: promptOf(5, i), maxTokens: 20 + 10 * i }),
+  )
+  for (const one of requests) engine.submit(one)
+  const collected = drain(engine)
+  for (const one of requests) expect(collected.answer(one.id)).toEqual(soloAnswer(one))
+  expect(Math.max(...draft.log.map(({ rows }) => rows))).toBeLessThanOrEqual(3)
+  expect(engine.stats.draftAccepted).toBeGreaterThan(20)
+  engine.dispose()
+})
+
+test('a draft whose logits are not finite costs no answer', () => {
+  const { engine, draft } = setUp(NEVER)
+  for (let slot = 0; slot < 6; slot++) draft.notFinite.add(slot)
+  engine.submit(request('a'))
+  expect(drain(engine).answer('a')).toEqual(soloAnswer(request('a')))
+  expect(engine.stats.draftGuessed).toBe(0)
+  engine.submit(request('b'))
+  draft.notFinite.clear()
+  expect(drain(engine).answer('b')).toEqual(soloAnswer(request('b')))
+  expect(engine.stats.draftAccepted).toBeGreaterThan(10)
+  engine.dispose()
+})
+
+/** What is drawn after some tokens, best first, with probabilities among these alone. */
+type After = (...tokens: number[]) => { readonly token: number; readonly share: number }[]
+
+test('over real kernels tokens are distributed as without a draft', () => {
+  const [NUM_TRIALS, CHOICES] = [2000, 4]
+  const prompt = promptOf(9)
+  const ask = { id: 't', cache: 'no-store' as const }
+  const make = () => tinyRunner('cpu', { slots: 4, maxTokens: 64, speculate: 'lookup' })
+  // Another precision than the model's: often right, and often not.
+  const draft = tinyRunner('cpu', { slots: 4, maxTokens: 64, quant: 'q4' })
+  const engine = engineOver(make(), { proposers: [draftOver(draft)] }, null, 'plain', tokenBytes)
+  const after: After = (...tokens) => {
+    const sampling = { ...SAMPLING, temperature: 0 }
+    const own = { prompt: Int32Array.from([...prompt, ...tokens]), maxTokens: 1, sampling }
+    engine.submit(requestOf({ ...ask, ...own, logprobs: CHOICES }))
+    const text = drain(engine)
+      .of('t')
+      .find((event) => event.type === 'text')
+    const top = text?.type === 'text' ? text.logprobs![0]!.top : []
+    const total = top.reduce((sum, { logprob }) => sum + Math.exp(logprob), 0)
+    return top.map(({ token, logprob }) => ({ token, share: Math.exp(logprob) / total }))
+  }
+  const answers = Array.from({ length: NUM_TRIALS }, (_, trial) => {
+    const sampling = { ...SAMPLING, seed: BigInt(trial), temperature: 1, topK: CHOICES }
+    engine.submit(requestOf({ ...ask, prompt, maxTokens: 3, sampling }))
+    return drain(engine).answer('t')!.tokens
+  })
+  const [first] = after()
+  const [second] = after(first!.token)
+  const given = [[], [first!.token], [first!.token, second!.token]]
+  for (const begin of given) {
+    const next = answers
+      .filter((tokens) => begin.every((token, i) => tokens[i] === token))
+      .map((tokens) => tokens[begin.length])
+    expect(next.length).toBeGreaterThan(100)
+    const chiSquare = after(...begin).reduce((sum, { token, share }) => {
+      const expected = next.length * share
+      return sum + (next.filter((one) => one === token).length - expected) ** 2 / expected
+    }, 0)
+    // Of 3 degrees of freedom, one in 10,000 is beyond; the seeds are always the same.
+    expect(chiSquare).toBeLessThan(21.1)
+  }
+  const { draftGuessed, draftAccepted } = engine.stats
+  expect(draftAccepted).toBeGreaterThan(NUM_TRIALS / 10)
+  expect(draftGuessed - draftAccepted).toBeGreaterThan(NUM_TRIALS / 10)
+  engine.dispose()
+  draft.dispose()
+})
