@@ -259,14 +259,8 @@ export class Engine {
     const lines = { waiting: waiting.numNew, running: running.length, prefilling }
     const now = { ...lines, numSlots, freeSlots: numFree }
     const fairness = { preempted: preemption.numAway, ...preemption.counters }
-    const { counters } = this.#speculation
-    const stats = {
-      ...now,
-      ...fairness,
-      ...this.#outcomes.counters,
-      ...this.#counters,
-      ...counters,
-    }
+    const counts = { ...this.#outcomes.counters, ...this.#counters, ...this.#speculation.counters }
+    const stats = { ...now, ...fairness, ...counts }
     return this.#states === null ? stats : { ...stats, states: this.#states.stats }
   }
 
