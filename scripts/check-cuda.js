@@ -43,8 +43,9 @@ const TOKENS = ['TOKENS=1 MIXES=6', 'TOKENS=2 MIXES=1']
 const VARIANTS = {
   convert: ['SOURCE=0', 'SOURCE=1', 'SOURCE=2'],
   ddlerp: ['MIXES=5'],
+  'deep-embed': ['SIDE=32 TABLE_TYPE=2', 'SIDE=64 TABLE_TYPE=0', 'SIDE=8 TABLE_TYPE=1'],
   embed: ROWS.flatMap((row) =>
-    [...[0, 1, 2], ...[1, 4, 6, 8].map((block) => `3 BLOCK=${block}`)].map(
+    [...[0, 1, 2, '2 OUT_F16=1'], ...[1, 4, 6, 8].map((block) => `3 BLOCK=${block}`)].map(
       (type) => `${row} TABLE_TYPE=${type}`,
     ),
   ),

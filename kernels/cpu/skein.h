@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 /* Changes with every incompatible change of this file; the caller refuses another one. */
-#define SK_ABI_VERSION 9
+#define SK_ABI_VERSION 10
 
 /* SK_INVALID: a rule of this file was broken. SK_UNSUPPORTED: no such model can be run. */
 typedef enum {
@@ -159,6 +159,11 @@ SK_API int32_t sk_record_wkv6(sk_program* program, float* out, const float* r, c
                               const float* v, const float* w, const float* g, const float* u,
                               const float* ln_weight, const float* ln_bias, float ln_eps,
                               sk_states* states, int32_t layer);
+/* table [V,S·S] · s2 [S,F] · s0 [F], S = side at most 64 */
+SK_API int32_t sk_record_deep_embed(sk_program* program, float* u /* [T,F] */,
+                                    const float* low /* [T,S] */, const float* own /* [T,S·S] */,
+                                    const sk_table* table, const float* s2, const float* s0,
+                                    int32_t channels, int32_t side);
 /* x += gate·value, all [T,C]. */
 SK_API int32_t sk_record_gated_add(sk_program* program, float* x, const float* gate,
                                    const float* value, int32_t channels);

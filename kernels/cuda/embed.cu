@@ -1,4 +1,4 @@
-// x[t] = LN(table[tokens[t]]).  x f32 [T, C] · table f16, bf16 or f32 [V, C] (TABLE_TYPE 1, 2, 0),
+// x[t] = LN(table[tokens[t]]).  x f32 (f16 with OUT_F16) [T, C] · table f16, bf16 or f32 [V, C] (TABLE_TYPE 1, 2, 0),
 // or GGUF's blocks of type BLOCK (3)
 // One block a token. Tolerance: 1e-5 RMS against reference/ops.ts.
 #include "norm.cuh"
@@ -31,8 +31,14 @@ __device__ __forceinline__ float4 load_entry(const void* table, long long row, i
 #endif
 }
 
+#ifdef OUT_F16
+using Out = f16;
+#else
+using Out = float;
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS)
-    embed(Step step, float* x, const void* table, const float* weight, const float* bias,
+    embed(Step step, Out* x, const void* table, const float* weight, const float* bias,
           float eps) {
   __shared__ float scratch[64];
   let_next_start();

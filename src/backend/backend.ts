@@ -38,6 +38,12 @@ export interface Table {
   readonly bytes: number
 }
 
+/** A table [V, C] that stays in the host's memory: a step reads the rows of its tokens. */
+export interface HostTable {
+  readonly rows: number
+  readonly columns: number
+}
+
 /** Affine layer norm over C channels: (x − mean)/√(var + eps)·weight + bias. weight, bias: [C] */
 export interface Norm {
   readonly weight: Tensor
@@ -122,6 +128,16 @@ export interface Wkv7Operands {
   readonly vFirst: Tensor
 }
 
+/** Constants of one layer's DeepEmbed, of RWKV-7a. */
+export interface DeepEmbedWeights {
+  /** [V, S·S] */
+  readonly s_emb: HostTable
+  /** [S, F] flattened */
+  readonly s2: Tensor
+  /** [F] */
+  readonly s0: Tensor
+}
+
 /** Constants of one layer's RWKV-6 time mixing. */
 export interface Wkv6Weights {
   /** How much the present token counts before it enters the state. [C] ([H, N] flattened) */
@@ -146,7 +162,7 @@ export interface Wkv6Operands {
  * All tensors have room for the program's capacity; only the first T (or R) rows are touched.
  */
 export interface Ops {
-  /** x[t] = LN(table[tokens[t]]).  x [T, C] */
+  /** x[t] = LN(table[tokens[t]]).  x [T, C], a tensor or an activation */
   embed(x: Tensor, table: Table, norm: Norm): void
 
   /**
@@ -208,6 +224,13 @@ export interface Ops {
     states: StatePool,
     layer: number,
   ): void
+
+  /**
+   * DeepEmbed of RWKV-7a: a matrix of the token's own scales the channels of u.
+   *   M = own[t] + s_emb[tokens[t]], as [S, S];  u[t] *= s0 + (low[t]·M)·s2
+   * u [T, F] · low [T, S] · own [T, S·S]
+   */
+  deepEmbed(u: Tensor, low: Tensor, own: Tensor, weights: DeepEmbedWeights): void
 
   /** x += gate·value: the gated residual of RWKV-6's channel mixing. All [T, C]. */
   gatedAdd(x: Tensor, gate: Tensor, value: Tensor): void
@@ -300,6 +323,7 @@ export interface Backend {
   writeTensor(tensor: Tensor, values: Float32Array): void
   matrix(source: MatrixSource, type: WeightType): Matrix
   table(source: MatrixSource): Table
+  hostTable(source: MatrixSource): HostTable
   statePool(shape: StateShape, numSlots: number): StatePool
   penaltyPool(vocabSize: number, numSlots: number): PenaltyPool
   record(capacity: Capacity, build: (ops: Ops) => void): Program

@@ -19,6 +19,13 @@ import { seededRandom } from './serve/random.ts'
 
 export type RandomModelSize = keyof typeof SIZES
 
+interface ModelSize {
+  readonly layers: number
+  readonly channels: number
+  /** Rows of a token's own matrix, of RWKV-7a. */
+  readonly deepEmbed?: number
+}
+
 /** Layers and channels of the released models; `tiny` is ours. */
 const SIZES = {
   tiny: { layers: 3, channels: 512 },
@@ -28,7 +35,8 @@ const SIZES = {
   '2.9b': { layers: 32, channels: 2560 },
   '7.2b': { layers: 32, channels: 4096 },
   '13.3b': { layers: 61, channels: 4096 },
-} as const
+  '7a-0.1b': { layers: 12, channels: 768, deepEmbed: 32 },
+} as const satisfies Readonly<Record<string, ModelSize>>
 
 // Object.keys forgets that SIZES has these keys and no others.
 export const RANDOM_MODEL_SIZES = Object.keys(SIZES) as readonly RandomModelSize[]
@@ -44,7 +52,7 @@ const RANKS: Readonly<Record<number, Rwkv7Ranks>> = {
 }
 
 export function randomModelDimensions(size: RandomModelSize): Rwkv7Dimensions {
-  const { layers, channels } = SIZES[size]
+  const { layers, channels, deepEmbed }: ModelSize = SIZES[size]
   return {
     layers,
     channels,
@@ -52,7 +60,7 @@ export function randomModelDimensions(size: RandomModelSize): Rwkv7Dimensions {
     headSize: 64,
     ffnSize: 4 * channels,
     vocabSize: 65536,
-    ranks: RANKS[channels]!,
+    ranks: { ...RANKS[channels]!, ...(deepEmbed !== undefined && { s: deepEmbed }) },
   }
 }
 
@@ -166,6 +174,16 @@ function distributionOf(name: string, shape: readonly number[], dimensions: Widt
       return normal(0.2 * gain)
     case 'ffn.key.weight':
       return normal(KEY_GAIN * gain, -keyShift(channels))
+    case 'ffn.s_emb.weight':
+      return normal(0.5)
+    case 'ffn.s_emb_x.weight':
+      return normal(0.5 * gain)
+    case 'ffn.s0':
+      return normal(0.2, 1)
+    case 'ffn.s1':
+      return normal(gain)
+    case 'ffn.s2':
+      return normal(0.3 / Math.sqrt(shape[0]!))
     case 'ffn.value.weight':
       return normal(0.3 / Math.sqrt(ffnSize))
     case 'att.gate.weight':

@@ -19,7 +19,7 @@ const SAFE_PART = new RegExp(`^${PART}$`)
 
 /** Where the released models are. */
 const LINES: readonly { readonly name: RegExp; readonly repository: string }[] = [
-  { name: /^rwkv7?-g\d/i, repository: 'BlinkDL/rwkv7-g1' },
+  { name: /^rwkv(7a?)?-g\d/i, repository: 'BlinkDL/rwkv7-g1' },
   { name: /^rwkv7-world-|^rwkv-x070-world-/i, repository: 'BlinkDL/rwkv-7-world' },
   { name: /^rwkv6-world-|^rwkv-x060-world-/i, repository: 'BlinkDL/rwkv-6-world' },
 ]
@@ -28,6 +28,11 @@ const LINES: readonly { readonly name: RegExp; readonly repository: string }[] =
 export function parseModelName(name: string): ModelReference {
   const reference = findModelName(name)
   if (reference) return reference
+  if (/^rwkv7b-/i.test(name))
+    throw new SkeinError(
+      'invalid_request',
+      `"${name}" is an RWKV-7b model, whose attention keeps something of every token: its memory grows with the text, and Skein's states have one size; rwkv7a-g1-0.1b is the like without attention`,
+    )
   throw new SkeinError(
     'invalid_request',
     `"${name}" is no model name; expected one such as rwkv7-g1-0.4b, owner/repository or owner/repository:file`,
@@ -81,7 +86,7 @@ function newestFirst(a: Release, b: Release): number {
 }
 
 interface ShortName {
-  /** "g1", "x070", "x060" */
+  /** "g1", "7a-g1", "x070", "x060" */
   readonly line: string
   /** Of the data the model was trained on: "a", "a3"; empty for any. */
   readonly letter: string
@@ -89,14 +94,17 @@ interface ShortName {
 }
 
 function parseShortName(name: string): ShortName | undefined {
-  const [, line, letter = '', size] =
-    /^rwkv7-(g\d)([a-z]\d?)?-(\d+(?:\.\d+)?b\d?)$/i.exec(name) ?? []
-  if (line !== undefined) {
-    return { line: line.toLowerCase(), letter: letter.toLowerCase(), size: billions(size!) }
-  }
+  const [, deep, line, letter = '', size] =
+    /^rwkv7(a?)-(g\d)([a-z]\d?)?-(\d+(?:\.\d+)?b\d?)$/i.exec(name) ?? []
+  if (line !== undefined)
+    return { line: lineOf(deep, line), letter: letter.toLowerCase(), size: billions(size!) }
   const [, version, worldSize] = /^rwkv([67])-world-(\d+(?:\.\d+)?b\d?)$/i.exec(name) ?? []
   if (version === undefined) return undefined
   return { line: `x0${version}0`, letter: '', size: billions(worldSize!) }
+}
+
+function lineOf(deep: string | undefined, line: string): string {
+  return `${deep ? '7a-' : ''}${line.toLowerCase()}`
 }
 
 interface Release extends ShortName {
@@ -107,8 +115,8 @@ interface Release extends ShortName {
   readonly context: number
 }
 
-/** rwkv7-g1a-0.4b-20250905-ctx4096.pth, RWKV-x070-World-0.4B-v2.9-20250107-ctx4096.pth */
-const G_RELEASE = /^rwkv7-(g\d)([a-z]\d?)?-(\d+(?:\.\d+)?b)-(\d{8})-ctx(\d+)\.pth$/i
+/** rwkv7-g1a-0.4b-20250905-ctx4096.pth, rwkv7a-g1d-0.1b-20260212-ctx8192.pth, RWKV-x070-World-0.4B-v2.9-20250107-ctx4096.pth */
+const G_RELEASE = /^rwkv7(a?)-(g\d)([a-z]\d?)?-(\d+(?:\.\d+)?b)-(\d{8})-ctx(\d+)\.pth$/i
 const WORLD_RELEASE = /^rwkv-(x0[67]0)-world-(\d+(?:\.\d+)?b\d?)-v[\d.]+-(\d{8})-ctx(\d+)\.pth$/i
 
 /** rwkv-g1k-7b-3563.pth: neither "7" nor date nor context, and the size rounded. */
@@ -127,7 +135,7 @@ function parseRelease(path: string): Release | undefined {
     return release(path, short[1]!, short[2]!, size, '0', short[4]!)
   }
   const g = G_RELEASE.exec(path)
-  if (g) return release(path, g[1]!, g[2] ?? '', g[3]!, g[4]!, g[5]!)
+  if (g) return release(path, lineOf(g[1], g[2]!), g[3] ?? '', g[4]!, g[5]!, g[6]!)
   const world = WORLD_RELEASE.exec(path)
   return world ? release(path, world[1]!, '', world[2]!, world[3]!, world[4]!) : undefined
 }

@@ -1,10 +1,11 @@
 /**
- * RWKV-7 "Goose" (x070) over the ops of the backend: its weights under the letters of the checkpoint, and one forward
+ * RWKV-7 "Goose" (x070), and RWKV-7a, which is that with DeepEmbed in the channel mixing, over the ops of the backend: its weights under the letters of the checkpoint, and one forward
  * pass. Maths: Peng et al., "RWKV-7 Goose with Expressive Dynamic State Evolution", 2025. Knows nothing of requests,
  * slots' owners or schedules.
  */
 import type {
   Backend,
+  DeepEmbedWeights,
   LinearJob,
   Matrix,
   Norm,
@@ -54,6 +55,13 @@ interface ChannelMixing {
   readonly x_k: Tensor
   readonly key: Matrix
   readonly value: Matrix
+  /** Of RWKV-7a. */
+  readonly deepEmbed: DeepEmbed | null
+}
+
+interface DeepEmbed extends DeepEmbedWeights {
+  readonly s1: Matrix
+  readonly s_emb_x: Matrix
 }
 
 interface Block {
@@ -69,14 +77,15 @@ export function loadRwkv7(
   options: WeightOptions,
   part?: LayerRange,
 ): Model {
-  const { layers, channels, heads, headSize, vocabSize } = rwkv7Dimensions(checkpoint)
+  const { layers, channels, heads, headSize, vocabSize, ranks } = rwkv7Dimensions(checkpoint)
+  const isDeep = ranks.s !== undefined
   const { from, to } = part ?? { from: 0, to: layers }
   const load = new WeightLoader(checkpoint, backend, options)
   const input = from === 0 ? loadInput(load) : null
-  const blocks = Array.from({ length: to - from }, (_, i) => loadBlock(load, from + i))
+  const blocks = Array.from({ length: to - from }, (_, i) => loadBlock(load, from + i, isDeep))
   const output = to === layers ? loadOutput(load) : null
   return {
-    architecture: 'rwkv7',
+    architecture: isDeep ? 'rwkv7a' : 'rwkv7',
     vocabSize,
     numParameters: describeCheckpoint(checkpoint).numParameters,
     weightType: blocks[0]!.ffn.key.type,
@@ -96,7 +105,7 @@ function loadOutput(load: WeightLoader) {
   return { ln_out: load.norm('ln_out', LAYER_NORM_EPS), head: load.matrix('head.weight') }
 }
 
-function loadBlock(load: WeightLoader, i: number): Block {
+function loadBlock(load: WeightLoader, i: number, isDeep: boolean): Block {
   const att = `blocks.${i}.att.`
   const ffn = `blocks.${i}.ffn.`
   return {
@@ -138,6 +147,15 @@ function loadBlock(load: WeightLoader, i: number): Block {
       x_k: load.vector(`${ffn}x_k`),
       key: load.matrix(`${ffn}key.weight`),
       value: load.matrix(`${ffn}value.weight`),
+      deepEmbed: isDeep
+        ? {
+            s_emb: load.hostTable(`${ffn}s_emb.weight`),
+            s_emb_x: load.plainMatrix(`${ffn}s_emb_x.weight`),
+            s0: load.vector(`${ffn}s0`),
+            s1: load.lowRank(`${ffn}s1`),
+            s2: load.vector(`${ffn}s2`),
+          }
+        : null,
     },
   }
 }
@@ -183,6 +201,21 @@ function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C:
     y: channels(),
     /** [T, F] */
     u: backend.activation([T, blocks[0]!.ffn.key.rows]),
+    deep: createDeepBuffers(backend, blocks[0]!.ffn.deepEmbed, T, C),
+  }
+}
+
+function createDeepBuffers(backend: Backend, deepEmbed: DeepEmbed | null, T: number, C: number) {
+  if (deepEmbed === null) return null
+  const { s1, s_emb_x } = deepEmbed
+  return {
+    /** What the model begins with, which every layer reads again. */
+    embedding: backend.activation([T, C]),
+    h: backend.activation([T, C]),
+    low: backend.activation([T, s1.rows]),
+    own: backend.activation([T, s_emb_x.rows]),
+    /** A mix that leaves a token as it is. [C] */
+    x_h: backend.tensor([C]),
   }
 }
 
@@ -194,8 +227,9 @@ function forward(
   capacity: Capacity,
 ): Carried {
   const buffers = createBuffers(backend, blocks, capacity.tokens, states.shape.channels)
-  const { x, mixed, low, r, w, k, v, a, g, vGate, vFirst, y, u } = buffers
+  const { x, mixed, low, r, w, k, v, a, g, vGate, vFirst, y, u, deep } = buffers
   if (input) ops.embed(x, input.emb, input.ln0)
+  if (input && deep) ops.embed(deep.embedding, input.emb, input.ln0)
   for (const [i, { ln1, att, ln2, ffn }] of blocks.entries()) {
     const { x_r, x_w, x_k, x_v, x_a, x_g, value_residual } = att
     const mixes = [mixed.r, mixed.w, mixed.k, mixed.v, mixed.a, mixed.g]
@@ -226,9 +260,19 @@ function forward(
     ops.wkv7(y, value_residual ? { ...operands, vGate } : operands, att, states, i)
     ops.linear([{ y: x, x: y, weight: att.output, epilogue: 'add' }])
 
-    ops.shiftMix([mixed.k], x, ln2, [ffn.x_k], states, i, 1)
-    ops.linear([{ y: u, x: mixed.k, weight: ffn.key, epilogue: 'relu2' }])
+    const key: LinearJob = { y: u, x: mixed.k, weight: ffn.key, epilogue: 'relu2' }
+    const { deepEmbed } = ffn
+    if (deep && deepEmbed) {
+      const { embedding, h, low, own, x_h } = deep
+      ops.shiftMix([mixed.k, h], x, ln2, [ffn.x_k, x_h], states, i, 1)
+      const { s1, s_emb_x } = deepEmbed
+      ops.linear([key, { y: low, x: h, weight: s1 }, { y: own, x: embedding, weight: s_emb_x }])
+      ops.deepEmbed(u, low, own, deepEmbed)
+    } else {
+      ops.shiftMix([mixed.k], x, ln2, [ffn.x_k], states, i, 1)
+      ops.linear([key])
+    }
     ops.linear([{ y: x, x: u, weight: ffn.value, epilogue: 'add' }])
   }
-  return [x, vFirst]
+  return deep ? [x, vFirst, deep.embedding] : [x, vFirst]
 }

@@ -2,7 +2,7 @@
  * Moves a checkpoint's tensors onto a backend by name, counting bytes for the progress bar. Owns the choice of how each
  * kind of tensor is held; knows nothing of what the tensors mean.
  */
-import type { Backend, Matrix, Norm, Table, Tensor } from '../backend/backend.ts'
+import type { Backend, HostTable, Matrix, Norm, Table, Tensor } from '../backend/backend.ts'
 import { isRounded, type WeightType } from '../backend/weight-types.ts'
 import { SkeinError } from '../errors.ts'
 import type { Checkpoint, TensorEntry } from './formats/format.ts'
@@ -70,6 +70,12 @@ export class WeightLoader {
     return this.#counted(entry, this.#backend.matrix(source, heldMatrixType(name, wanted)))
   }
 
+  /** A matrix stored [out, in] that is never quantised. */
+  plainMatrix(name: string): Matrix {
+    const entry = this.#entry(name)
+    return this.#counted(entry, this.#backend.matrix(matrixSource(entry), this.#plainType(entry)))
+  }
+
   /** A low-rank factor stored [in, out], as x @ w is written. Small and sensitive: never quantised. */
   lowRank(name: string): Matrix {
     return this.#lowRank(this.#entry(name))
@@ -95,6 +101,14 @@ export class WeightLoader {
     return this.#counted(entry, this.#backend.table(isHalved ? halvedSource(source) : source))
   }
 
+  /** A table that stays in the host's memory, as the file has it. */
+  hostTable(name: string): HostTable {
+    const entry = this.#entry(name)
+    const table = this.#backend.hostTable(unpackedSource(entry))
+    this.#count(entry, 0)
+    return table
+  }
+
   #entry(name: string): TensorEntry {
     const entry = this.#checkpoint.tensors.get(name)
     if (!entry)
@@ -103,9 +117,13 @@ export class WeightLoader {
   }
 
   #lowRank(entry: TensorEntry): Matrix {
+    const source = transposedSource(entry)
+    return this.#counted(entry, this.#backend.matrix(source, this.#plainType(entry)))
+  }
+
+  #plainType(entry: TensorEntry): WeightType {
     const wanted = this.#options.weightType
-    const type = wanted === undefined || isRounded(wanted) ? entry.dtype : wanted
-    return this.#counted(entry, this.#backend.matrix(transposedSource(entry), type))
+    return wanted === undefined || isRounded(wanted) ? entry.dtype : wanted
   }
 
   #counted<T extends { readonly bytes: number }>(entry: TensorEntry, held: T): T {

@@ -15,8 +15,18 @@ import {
 } from '../../src/host/device-choice.ts'
 import { loadRunner } from '../../src/host/load.ts'
 import { load } from '../../src/index.ts'
+import { someTokens, tinyRunner } from '../helpers/runner.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
-import { capacityFor, normals, raggedBatch, randomSource, read, run, runStep } from './kit.ts'
+import {
+  capacityFor,
+  normals,
+  raggedBatch,
+  randomSource,
+  read,
+  rmsRatio,
+  run,
+  runStep,
+} from './kit.ts'
 
 test('what --device webgpu may be', () => {
   expect(parseDevice('webgpu')).toBe('webgpu')
@@ -125,6 +135,30 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
       return both
     }
     expect(await answer('webgpu')).toEqual(await answer('cpu'))
+  })
+
+  test("RWKV-7a, whose tables are the host's, has the logits of the cpu", async () => {
+    const logits = async (device: 'cpu' | 'webgpu') => {
+      await prepareDevice({ device })
+      const options = { architecture: 'rwkv7a', slots: 2, maxTokens: 8 } as const
+      const runner = tinyRunner(device, options)
+      const rows = []
+      for (const count of [5, 1])
+        rows.push(
+          ...(await landed(
+            runner.launch([
+              { slot: 0, tokens: someTokens(count, count), samples: [], allLogits: true },
+            ]),
+          )),
+        )
+      const { feedsDraws } = runner
+      runner.dispose()
+      return { values: rows.map((row) => Float32Array.from(row.logits!)), feedsDraws }
+    }
+    const [expected, actual] = [await logits('cpu'), await logits('webgpu')]
+    for (const [i, values] of actual.values.entries())
+      expect(rmsRatio(values, expected.values[i]!)).toBeLessThan(1e-4)
+    expect(actual.feedsDraws).toBe(false)
   })
 
   test('the bench of a runner on it, and the limits that its figures are held against', async () => {

@@ -3,9 +3,8 @@ import { expect, test } from 'vitest'
 import type { Backend, Ops, StatePool } from '../../src/backend/backend.ts'
 import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
+import { loadModel } from '../../src/model/run/load-model.ts'
 import { ModelRunner } from '../../src/model/run/model-runner.ts'
-import { loadRwkv6 } from '../../src/model/rwkv6.ts'
-import { loadRwkv7 } from '../../src/model/rwkv7.ts'
 import { capacityFor, normals, raggedBatch, runOnce } from '../backend/kit.ts'
 import { ARCHITECTURES, draw, someTokens, tinyModel } from '../helpers/runner.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
@@ -94,14 +93,12 @@ for (const wkv of ['f32', 'f16'] as const)
     })
   })
 
-const LOADERS = { rwkv6: loadRwkv6, rwkv7: loadRwkv7 }
-
 for (const architecture of ARCHITECTURES)
   describeCuda(`answers of ${architecture} beside prompts`, () => {
     const runnerOf = (graphs: boolean) => {
       const backend = createCudaBackend({ graphs })
       const checkpoint = openCheckpoint(tinyModel(architecture))
-      const model = LOADERS[architecture](checkpoint, backend, {})
+      const model = loadModel(checkpoint, backend, {})
       checkpoint.close()
       return new ModelRunner(model, backend, { numSlots: 40, maxTokens: 512, fingerprint: '' })
     }

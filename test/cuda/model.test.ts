@@ -5,10 +5,9 @@ import { type Flight, landed } from '../../src/backend/flight.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import type { WeightType } from '../../src/backend/weight-types.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
+import { loadModel } from '../../src/model/run/load-model.ts'
 import { ModelRunner } from '../../src/model/run/model-runner.ts'
 import type { StateData } from '../../src/model/runner.ts'
-import { loadRwkv6 } from '../../src/model/rwkv6.ts'
-import { loadRwkv7 } from '../../src/model/rwkv7.ts'
 import {
   ARCHITECTURES,
   draw,
@@ -19,7 +18,6 @@ import {
 import { describeCuda } from './kit.ts'
 
 const SLOTS = 40
-const LOADERS = { rwkv6: loadRwkv6, rwkv7: loadRwkv7 }
 
 function runnerOn(
   architecture: TestArchitecture,
@@ -27,7 +25,7 @@ function runnerOn(
   weightType?: WeightType,
 ): ModelRunner {
   const checkpoint = openCheckpoint(tinyModel(architecture))
-  const model = LOADERS[architecture](checkpoint, backend, { weightType })
+  const model = loadModel(checkpoint, backend, { weightType })
   checkpoint.close()
   return new ModelRunner(model, backend, { numSlots: SLOTS, maxTokens: 256, fingerprint: '' })
 }

@@ -11,17 +11,17 @@ import type { SampleSpec } from '../../src/model/runner.ts'
 import { writeRandomRwkv6, writeRandomRwkv7 } from './pth.ts'
 
 export const BACKENDS = ['reference', 'cpu'] as const
-export const ARCHITECTURES = ['rwkv7', 'rwkv6'] as const
+export const ARCHITECTURES = ['rwkv7', 'rwkv7a', 'rwkv6'] as const
 export type TestArchitecture = (typeof ARCHITECTURES)[number]
 
-const RANKS = { rwkv7: { ranks: { v: 32 } }, rwkv6: {} }
+const RANKS = { rwkv7: { ranks: { v: 32 } }, rwkv7a: { ranks: { v: 32, s: 16 } }, rwkv6: {} }
 const paths = new Map<TestArchitecture, string>()
 
 /** Three layers, 128 channels, 512 tokens, f32; of RWKV-7 with ranks that few-rows.cu takes. */
 export function tinyModel(architecture: TestArchitecture = 'rwkv7'): string {
   const known = paths.get(architecture)
   if (known !== undefined) return known
-  const write = { rwkv7: writeRandomRwkv7, rwkv6: writeRandomRwkv6 }[architecture]
+  const write = architecture === 'rwkv6' ? writeRandomRwkv6 : writeRandomRwkv7
   const path = write(join(mkdtempSync(join(tmpdir(), 'skein-')), 'tiny.pth'), {
     layers: 3,
     ...RANKS[architecture],

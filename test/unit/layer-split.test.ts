@@ -2,7 +2,12 @@ import { join } from 'node:path'
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
-import { modelBytes, splitLayers, stageBytes } from '../../src/model/run/layer-split.ts'
+import {
+  hostTableBytes,
+  modelBytes,
+  splitLayers,
+  stageBytes,
+} from '../../src/model/run/layer-split.ts'
 import { readTensors, writeAsGguf } from '../helpers/formats.ts'
 import { writeRandomRwkv7 } from '../helpers/pth.ts'
 import { tinyModel } from '../helpers/runner.ts'
@@ -68,7 +73,7 @@ function allCuts(layers: number, stages: number): number[][] {
   )
 }
 
-test.each(['rwkv7', 'rwkv6'] as const)(
+test.each(['rwkv7', 'rwkv7a', 'rwkv6'] as const)(
   'every tensor of an %s file is counted once',
   (architecture) => {
     const checkpoint = openCheckpoint(tinyModel(architecture))
@@ -79,7 +84,9 @@ test.each(['rwkv7', 'rwkv6'] as const)(
       )
       const { input, layers, output } = modelBytes(checkpoint, 'f32')
       expect(layers).toHaveLength(3)
-      expect(input + output + layers.reduce((a, b) => a + b)).toBe(4 * elements)
+      const host = hostTableBytes(checkpoint)
+      expect(host).toBe(architecture === 'rwkv7a' ? 3 * 4 * 512 * 16 * 16 : 0)
+      expect(input + output + layers.reduce((a, b) => a + b) + host).toBe(4 * elements)
       // [512, 128], and a norm over 128 channels.
       expect([input, output]).toEqual([4 * (512 * 128 + 256), 4 * (512 * 128 + 256)])
       const rounded = modelBytes(checkpoint, 'q4')

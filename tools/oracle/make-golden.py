@@ -122,6 +122,18 @@ def rwkv7_weights(rng):
         yield {f"{a}r_k": normal(HEADS, SIZE, scale=0.3), f"blocks.{i}.ffn.x_k": rng.random((1, 1, C))}
 
 
+def rwkv7a_weights(rng):
+    C, F, S = CHANNELS, 3 * CHANNELS, 16
+    normal = lambda *shape, scale=1.0, mean=0.0: mean + scale * rng.standard_normal(shape)
+    for part in rwkv7_weights(rng):
+        yield part
+    for i in range(LAYERS):
+        f = f"blocks.{i}.ffn."
+        yield {f"{f}s_emb.weight": normal(VOCAB, S * S, scale=0.5), f"{f}s_emb_x.weight": normal(S * S, C, scale=0.5 / C**0.5)}
+        yield {f"{f}s0": normal(1, 1, F, scale=0.2, mean=1), f"{f}s1": normal(C, S, scale=1 / C**0.5)}
+        yield {f"{f}s2": normal(S, F, scale=0.3 / S**0.5)}
+
+
 def rwkv6_weights(rng):
     C, mix, decay = CHANNELS, 8, 12
     normal = lambda *shape, scale=1.0, mean=0.0: mean + scale * rng.standard_normal(shape)
@@ -159,6 +171,7 @@ if __name__ == "__main__":
     os.makedirs(FIXTURES, exist_ok=True)
     cases = [
         golden("golden-rwkv7", rwkv7_weights, rwkv7.forward, 7),
+        golden("golden-rwkv7a", rwkv7a_weights, rwkv7.forward, 71),
         golden("golden-rwkv6", rwkv6_weights, rwkv6.forward, 6),
     ]
     with open(os.path.join(FIXTURES, "golden.json"), "w") as f:

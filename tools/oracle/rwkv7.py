@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""RWKV-7 in numpy float64, sharing no code with Skein: an outside oracle for `skein logits`.
+"""RWKV-7 and RWKV-7a in numpy float64, sharing no code with Skein: an outside oracle for `skein logits`.
 
   python3 tools/oracle/rwkv7.py MODEL.pth --tokens 1,2,3 --out oracle.f64      # [tokens, V] little-endian float64
   python3 tools/oracle/rwkv7.py MODEL.pth --tokens 1,2,3 --compare skein.f32   # prints the largest error / largest logit
@@ -69,6 +69,14 @@ def start_state(z):
     return [z[name.format(i)] for i in range(sum(n.endswith(".att.time_state") for n in z))]
 
 
+def deep_embed(z, ffn, token, h):
+    """RWKV-7a: a factor for each channel, by a matrix of the token's own."""
+    embedding = layer_norm(z["emb.weight"][token], z, "blocks.0.ln0")
+    own = z[ffn + "s_emb.weight"][token] + embedding @ z[ffn + "s_emb_x.weight"].T
+    low = h @ z[ffn + "s1"]
+    return (low @ own.reshape(len(low), len(low))) @ z[ffn + "s2"] + z[ffn + "s0"]
+
+
 def forward(z, tokens, start=None):
     z = {name: values.squeeze() for name, values in z.items()}
     layers = 1 + max(int(n.split(".")[1]) for n in z if n.startswith("blocks."))
@@ -114,7 +122,10 @@ def forward(z, tokens, start=None):
             h = layer_norm(x, z, b + "ln2")
             mixed = h + (shift[i, 1] - h) * z[b + "ffn.x_k"]
             shift[i, 1] = h
-            x = x + z[b + "ffn.value.weight"] @ np.maximum(z[b + "ffn.key.weight"] @ mixed, 0) ** 2
+            u = np.maximum(z[b + "ffn.key.weight"] @ mixed, 0) ** 2
+            if b + "ffn.s_emb.weight" in z:
+                u = u * deep_embed(z, b + "ffn.", token, h)
+            x = x + z[b + "ffn.value.weight"] @ u
         rows.append(z["head.weight"] @ layer_norm(x, z, "ln_out"))
     return np.stack(rows)
 

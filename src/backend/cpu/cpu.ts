@@ -35,6 +35,7 @@ export function createCpuBackend(options: CpuOptions = {}): Backend {
     writeTensor: (tensor, values) => writeTensor(context, tensor, values),
     matrix: (source, type) => new CpuMatrix(context, source, type),
     table: (source) => new CpuTable(context, source),
+    hostTable: (source) => new CpuTable(context, source),
     statePool: (shape, numSlots) => new CpuStatePool(context, shape, numSlots),
     penaltyPool: (vocabSize, numSlots) => new CpuPenaltyPool(context, vocabSize, numSlots),
     record: (capacity, build) => new CpuProgram(context, capacity, build),

@@ -13,7 +13,7 @@ import {
 } from '../ffi.ts'
 
 /** SK_ABI_VERSION of skein.h. */
-const ABI_VERSION = 9
+const ABI_VERSION = 10
 
 const I = 'int32'
 const L = 'int64'
@@ -56,6 +56,7 @@ const SIGNATURES = {
   sk_record_wkv7: [I, [P, P, P, P, P, P, P, P, P, P, P, P, P, P, P, F, P, I]],
   sk_record_ddlerp: [I, [P, I, P, P, P, P, I]],
   sk_record_wkv6: [I, [P, P, P, P, P, P, P, P, P, P, F, P, I]],
+  sk_record_deep_embed: [I, [P, P, P, P, P, P, P, I, I]],
   sk_record_gated_add: [I, [P, P, P, P, I]],
   sk_record_gather_norm: [I, [P, P, P, I, P, P, F]],
   sk_record_logits: [I, [P, P, P, P]],

@@ -3,7 +3,7 @@
  * are of this backend and large enough. Knows no op.
  */
 import { assert } from '../../errors.ts'
-import type { Matrix, Norm, PenaltyPool, StatePool, Table, Tensor } from '../backend.ts'
+import type { HostTable, Matrix, Norm, PenaltyPool, StatePool, Table, Tensor } from '../backend.ts'
 import type { Pointer } from '../ffi.ts'
 import { CpuMatrix, CpuPenaltyPool, CpuStatePool, CpuTable, CpuTensor } from './resources.ts'
 
@@ -32,7 +32,7 @@ export function matrixOf(matrix: Matrix): Pointer {
   return matrix.pointer
 }
 
-export function tableOf(table: Table): Pointer {
+export function tableOf(table: Table | HostTable): Pointer {
   assert(table instanceof CpuTable, 'a table of another backend')
   return table.pointer
 }

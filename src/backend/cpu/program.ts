@@ -18,6 +18,7 @@ import type { Pointer } from '../ffi.ts'
 import type { CpuContext } from './context.ts'
 import {
   addresses,
+  channelsOf,
   matrixOf,
   normOf,
   penaltiesOf,
@@ -154,6 +155,23 @@ function createRecorder(context: CpuContext, program: Pointer, capacity: Capacit
 
     wkv7: (out, operands, weights, states, layer) =>
       recordWkv7(context, program, tokens, out, operands, weights, states, layer),
+
+    deepEmbed(u, low, own, { s_emb, s2, s0 }) {
+      const side = Math.sqrt(s_emb.columns)
+      const F = channelsOf(u)
+      const status = native.sk_record_deep_embed(
+        program,
+        pointerOf(u, tokens * F),
+        pointerOf(low, tokens * side),
+        pointerOf(own, tokens * side * side),
+        tableOf(s_emb),
+        pointerOf(s2, side * F),
+        pointerOf(s0, F),
+        F,
+        side,
+      )
+      context.check(status, 'deepEmbed')
+    },
 
     ddlerp: (mix, h, prev, base) => recordDdlerp(context, program, tokens, mix, h, prev, base),
 

@@ -14,6 +14,7 @@ import { copyBytes } from './linear/rounded-many.ts'
 import { mostTiledTokens } from './linear/rounded-tiles.ts'
 import { CudaProgram } from './program.ts'
 import {
+  CudaHostTable,
   CudaMatrix,
   CudaTable,
   CudaTensor,
@@ -131,6 +132,7 @@ function backendOn(
       return matrix
     },
     table: (source) => new CudaTable(device, source),
+    hostTable: (source) => new CudaHostTable(device, source),
     statePool: (shape, numSlots) => new CudaStatePool(device, shape, numSlots, wkv, leastLogHeads),
     penaltyPool: (vocabSize, numSlots) => new CudaPenaltyPool(device, vocabSize, numSlots),
     record: (capacity, build) => new CudaProgram(device, gemm, capacity, build, graphs),

@@ -1,10 +1,10 @@
 /**
- * What a cuda backend hands out besides states: tensors, weight matrices and tables, all in device memory. Parameters
+ * What a cuda backend hands out besides states: tensors, weight matrices and tables, in device memory but for host tables. Parameters
  * and the residual are f32, activations and weights f16; a checkpoint's numbers are converted on the device. Knows
  * nothing of ops.
  */
 import { assert, SkeinError } from '../../errors.ts'
-import type { Matrix, Table, Tensor } from '../backend.ts'
+import type { HostTable, Matrix, Table, Tensor } from '../backend.ts'
 import { doneFlight, type Flight } from '../flight.ts'
 import { decodeFloats } from '../half.ts'
 import { packedRowBytes } from '../quantised.ts'
@@ -181,6 +181,30 @@ export class CudaTable implements Table {
     this.address = device.alloc(this.bytes)
     const blocks = packed ? readPackedBlocks(source, packed.type) : readBlocks(source)
     uploadRows(device, blocks, this.address, rowBytes)
+  }
+}
+
+/** A table in page-locked memory of the host, as the checkpoint has it: kernels read the rows that they need over the bus. */
+export class CudaHostTable implements HostTable {
+  readonly rows: number
+  readonly columns: number
+  readonly type: SourceType
+  readonly address: DevicePointer
+
+  constructor(device: CudaDevice, source: MatrixSource) {
+    const { rows, columns, dtype } = source
+    this.rows = rows
+    this.columns = columns
+    this.type = dtype
+    const rowBytes = columns * SOURCE_BYTES[dtype]
+    if (device.isAbsent) {
+      this.address = 0n
+      return
+    }
+    const memory = device.pinned(rows * rowBytes)
+    const bytes = new Uint8Array(memory.buffer)
+    for (const [start, , values] of readBlocks(source)) bytes.set(values, start * rowBytes)
+    this.address = memory.address
   }
 }
 

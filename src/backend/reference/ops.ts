@@ -4,6 +4,7 @@
  */
 import { assert } from '../../errors.ts'
 import type {
+  DeepEmbedWeights,
   Epilogue,
   LinearJob,
   Matrix,
@@ -165,6 +166,37 @@ function mixValue(
   if (gate) return v.map((vi, i) => vi + (vFirst[i]! - vi) * gate[i]!)
   vFirst.set(v)
   return v
+}
+
+export function deepEmbed(
+  batch: Batch,
+  u: Tensor,
+  low: Tensor,
+  own: Tensor,
+  { s_emb, s2, s0 }: DeepEmbedWeights,
+): void {
+  const S = Math.sqrt(s_emb.columns)
+  const F = s0.shape[0]!
+  const [table, factors, base] = [weightsOf(s_emb), valuesOf(s2), valuesOf(s0)]
+  for (let t = 0; t < batch.numTokens; t++) {
+    const from = valuesOf(low).subarray(t * S, (t + 1) * S)
+    const at = batch.tokens[t]! * S * S
+    const M = valuesOf(own)
+      .slice(t * S * S, (t + 1) * S * S)
+      .map((value, i) => value + table[at + i]!)
+    const by = Float64Array.from({ length: S }, (_, j) => {
+      return dot(
+        from,
+        from.map((_, i) => M[i * S + j]!),
+      )
+    })
+    const channels = valuesOf(u).subarray(t * F, (t + 1) * F)
+    for (let f = 0; f < F; f++) {
+      let factor = base[f]!
+      for (let j = 0; j < S; j++) factor += by[j]! * factors[j * F + f]!
+      channels[f] = channels[f]! * factor
+    }
+  }
 }
 
 export function gatherNorm(batch: Batch, out: Tensor, x: Tensor, norm: Norm, kept?: Tensor): void {

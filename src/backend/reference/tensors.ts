@@ -3,7 +3,7 @@
  * type, and the rounded weights, are exact in f32). Owns the conversions from checkpoint bytes to numbers.
  */
 import { SkeinError } from '../../errors.ts'
-import type { Matrix, Norm, Table, Tensor } from '../backend.ts'
+import type { HostTable, Matrix, Norm, Table, Tensor } from '../backend.ts'
 import { decodeRows, refuseFp8 } from '../quantised.ts'
 import {
   isQuantised,
@@ -28,7 +28,7 @@ export function valuesOf(tensor: Tensor): Float64Array {
   return (tensor as RefTensor).values
 }
 
-export function weightsOf(matrix: Matrix | Table): Float32Array {
+export function weightsOf(matrix: Matrix | Table | HostTable): Float32Array {
   // As above: matrices and tables are made by readMatrix below.
   return (matrix as RefMatrix).values
 }

@@ -37,3 +37,17 @@ export interface Recorder {
   ): GPUBindGroup
   kernel(file: string, access: readonly Access[], variant?: KernelVariant): GPUComputePipeline
 }
+
+/** State rows of a workgroup of wkv7-scan.wgsl, and the bytes of shared memory that its tokens' vectors may take. */
+export const SCAN_ROWS = 32
+const SCAN_BYTES = 12_000
+/** w, k, kk, b, r. */
+const SCAN_VECTORS = 5
+
+/** Threads bring as many vectors each. */
+export function scanConstants(N: number, rows: number) {
+  const most = Math.floor(SCAN_BYTES / (4 * (SCAN_VECTORS * N + 2 * rows)))
+  const TOKENS = Math.max(4, 2 ** Math.floor(Math.log2(most)))
+  const LOADS = (TOKENS * N) / 4 / rows
+  return { N, ROWS4: rows / 4, TOKENS, VECTORS: SCAN_VECTORS, LOADS, VALUES: TOKENS / 4 }
+}

@@ -31,16 +31,19 @@ export class WebgpuProgram implements Program {
   #isDisposed = false
 
   constructor(device: WebgpuDevice, capacity: Capacity, build: (ops: Ops) => void) {
-    const { samples, flights: max = FLIGHTS } = capacity
+    const { samples, flights = FLIGHTS } = capacity
     this.#device = device
     this.#recording = new Recording(device, capacity)
+    build(this.#recording.ops())
+    // Rows of the host's tables are looked up by tokens that the host knows: the next step waits for what this one draws.
+    const isFed = this.#recording.hostRows.length === 0
+    const max = isFed ? flights : 1
     this.#step = new StepBuffer(device, capacity)
     this.#images = Array.from({ length: max }, () =>
       device.buffer(4 * OUTPUT_WORDS * Math.max(1, samples), USAGE.mapRead | USAGE.copyDst),
     )
     this.#takeDraws = device.pipeline('take-draws', [COMMON])
-    this.flights = { max, feedsDraws: true, launch: (batch) => this.#launch(batch) }
-    build(this.#recording.ops())
+    this.flights = { max, feedsDraws: isFed, launch: (batch) => this.#launch(batch) }
   }
 
   run(): void {
@@ -49,8 +52,10 @@ export class WebgpuProgram implements Program {
 
   #launch(batch: Batch) {
     assert(!this.#isDisposed, 'a program run after dispose()')
-    const { outputs, limits } = this.#recording
+    const { outputs, limits, hostRows } = this.#recording
     this.#step.upload(batch, limits)
+    const tokens = batch.tokens.subarray(0, batch.numTokens)
+    for (const { table, buffer } of hostRows) this.#device.write(buffer, 0, table.copyRows(tokens))
     const { kernels, draws } = this.#bindings()
     const pass = this.#device.encoder.beginComputePass()
     if (feedsDraws(batch)) {

@@ -5,6 +5,7 @@
 /// <reference types="@webgpu/types" />
 import { assert } from '../../errors.ts'
 import type {
+  DeepEmbedWeights,
   Norm,
   Ops,
   PenaltyPool,
@@ -18,9 +19,16 @@ import type {
 } from '../backend.ts'
 import type { Capacity } from '../batch.ts'
 import { type Access, type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
-import type { Launch, Recorder, StepShape, Word } from './launch.ts'
+import {
+  type Launch,
+  type Recorder,
+  SCAN_ROWS,
+  type StepShape,
+  scanConstants,
+  type Word,
+} from './launch.ts'
 import { recordLinear } from './linear.ts'
-import { tensorOf, WebgpuTable } from './resources.ts'
+import { tensorOf, WebgpuHostTable, WebgpuTable } from './resources.ts'
 import { WebgpuPenaltyPool, WebgpuStatePool } from './states.ts'
 import type { StepLimits } from './step-buffer.ts'
 
@@ -38,22 +46,11 @@ const FEW_TOKENS = 64
 
 /** Tokens beyond one a row from which on three kernels, of which one goes token by token, are faster than one. */
 const LEAST_PROMPT = 16
-/** State rows of a workgroup of wkv7-scan.wgsl, and the bytes of shared memory that its tokens' vectors may take. */
-const SCAN_ROWS = 32
-const SCAN_BYTES = 12_000
-/** w, k, kk, b, r. */
-const SCAN_VECTORS = 5
+/** DTYPE of embed.wgsl and deep-embed.wgsl. */
+const DTYPES = { f32: 0, f16: 1, bf16: 2 } as const
 
 function hasPrompts({ numTokens, numRows }: StepShape): boolean {
   return numTokens >= numRows + LEAST_PROMPT
-}
-
-/** Threads bring as many vectors each. */
-function scanConstants(N: number, rows: number) {
-  const most = Math.floor(SCAN_BYTES / (4 * (SCAN_VECTORS * N + 2 * rows)))
-  const TOKENS = Math.max(4, 2 ** Math.floor(Math.log2(most)))
-  const LOADS = (TOKENS * N) / 4 / rows
-  return { N, ROWS4: rows / 4, TOKENS, VECTORS: SCAN_VECTORS, LOADS, VALUES: TOKENS / 4 }
 }
 
 /** Shared memory of sample.wgsl. */
@@ -66,6 +63,8 @@ export class Recording implements Recorder {
   readonly capacity: Capacity
   /** What was drawn. u32 [samples, OUTPUT_WORDS] */
   readonly outputs: GPUBuffer
+  /** Tables of the host, and where the rows of a step's tokens are put before it. */
+  readonly hostRows: { readonly table: WebgpuHostTable; readonly buffer: GPUBuffer }[] = []
   #params: GPUBuffer
   #paramsEnd = 0
   readonly #own: GPUBuffer[] = []
@@ -164,6 +163,8 @@ export class Recording implements Recorder {
       wkv7: (...args) => this.#wkv7(...args),
       wkv6: (...args) => this.#wkv6(...args),
 
+      deepEmbed: (...args) => this.#deepEmbed(...args),
+
       ddlerp: (mix, h, prev, base) => {
         assert(mix.length === base.length && mix.length > 0, 'ddlerp: as many mixes as bases')
         const C = base[0]!.shape[0]!
@@ -195,13 +196,36 @@ export class Recording implements Recorder {
     assert(table instanceof WebgpuTable, 'a table of another backend')
     const C = table.columns
     this.#vocabulary = Math.min(this.#vocabulary, table.rows)
-    const dtype = { f32: 0, f16: 1, bf16: 2 }[table.type]
+    const dtype = DTYPES[table.type]
     for (const { first, rows, buffer, values } of table.parts) {
       const place = tensorOf(x, this.capacity.tokens * C)
       const words = [place, C, first, rows, ...normWords(norm, C), values / 4]
       const grid = ({ numTokens }: StepShape) => [numTokens, 1] as const
       this.launch('embed', words, [['read', buffer]], grid, { constants: { DTYPE: dtype } })
     }
+  }
+
+  #deepEmbed(u: Tensor, low: Tensor, own: Tensor, { s_emb, s2, s0 }: DeepEmbedWeights): void {
+    assert(s_emb instanceof WebgpuHostTable, 'a table of another backend')
+    const { tokens } = this.capacity
+    const SIDE = Math.sqrt(s_emb.columns)
+    const F = s0.shape[0]!
+    const words = [
+      tensorOf(u, tokens * F),
+      tensorOf(low, tokens * SIDE),
+      tensorOf(own, tokens * SIDE * SIDE),
+      tensorOf(s2, SIDE * F),
+      tensorOf(s0, F),
+      F,
+    ]
+    const buffer = this.device.buffer(tokens * s_emb.rowBytes, USAGE.storage | USAGE.copyDst)
+    this.#own.push(buffer)
+    this.hostRows.push({ table: s_emb, buffer })
+    const parts = Math.ceil(F / this.device.threads)
+    const grid = ({ numTokens }: StepShape) =>
+      [numTokens, numTokens < FEW_TOKENS ? parts : 1] as const
+    const DTYPE = DTYPES[s_emb.type]
+    this.launch('deep-embed', words, [['read', buffer]], grid, { constants: { SIDE, DTYPE } })
   }
 
   #states(states: StatePool): WebgpuStatePool {

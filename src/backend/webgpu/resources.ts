@@ -4,7 +4,7 @@
  */
 /// <reference types="@webgpu/types" />
 import { assert, SkeinError } from '../../errors.ts'
-import type { Matrix, Table, Tensor } from '../backend.ts'
+import type { HostTable, Matrix, Table, Tensor } from '../backend.ts'
 import { numScales, refuseFp8, valueBytes } from '../quantised.ts'
 import { quantiseRows } from '../reference/quantise.ts'
 import { checkBytes, readBlocks, rowBlocks, SOURCE_BYTES } from '../source-rows.ts'
@@ -301,6 +301,38 @@ export class WebgpuTable implements Table {
         const block = bytes.subarray((from - start) * rowBytes, (to - start) * rowBytes)
         writeBytes(device, part.buffer, part.values + (from - part.first) * rowBytes, block)
       }
+  }
+}
+
+/** A table in the host's memory, as the checkpoint has it. */
+export class WebgpuHostTable implements HostTable {
+  readonly rows: number
+  readonly columns: number
+  readonly type: SourceType
+  readonly rowBytes: number
+  readonly #bytes: Uint8Array
+
+  constructor(source: MatrixSource) {
+    const { rows, columns, dtype } = source
+    this.rows = rows
+    this.columns = columns
+    this.type = dtype
+    this.rowBytes = columns * SOURCE_BYTES[dtype]
+    assert(this.rowBytes % 4 === 0, `rows of ${this.rowBytes} bytes are no whole words`)
+    this.#bytes = new Uint8Array(rows * this.rowBytes)
+    for (const [start, , values] of readBlocks(source))
+      this.#bytes.set(values, start * this.rowBytes)
+  }
+
+  /** The rows of some tokens, one after the other. */
+  copyRows(tokens: Int32Array): Uint8Array {
+    const { rowBytes } = this
+    const out = new Uint8Array(tokens.length * rowBytes)
+    for (const [t, id] of tokens.entries()) {
+      assert(id >= 0 && id < this.rows, `token id ${id} out of range`)
+      out.set(this.#bytes.subarray(id * rowBytes, (id + 1) * rowBytes), t * rowBytes)
+    }
+    return out
   }
 }
 

@@ -6,7 +6,7 @@ import { openCheckpoint } from '../../model/checkpoint.ts'
 import { type CheckpointSummary, describeCheckpoint } from '../../model/formats/describe.ts'
 import { fingerprint } from '../../model/formats/fingerprint.ts'
 import type { Checkpoint } from '../../model/formats/format.ts'
-import { modelBytes } from '../../model/run/layer-split.ts'
+import { hostTableBytes, modelBytes } from '../../model/run/layer-split.ts'
 import { toggle } from '../../settings/flags.ts'
 import { defineCommand } from '../terminal/command.ts'
 import { formatBytes, formatCount, printJson, printTable } from '../terminal/output.ts'
@@ -73,7 +73,7 @@ export const inspect = defineCommand({
 
 /** What is known of the file has been said; `serve` would refuse it when the model is read. */
 function refuseHeadSize({ architecture, headSize }: CheckpointSummary): void {
-  const wouldRun = architecture === 'rwkv6' || architecture === 'rwkv7'
+  const wouldRun = /^rwkv(6|7a?)$/.test(architecture)
   if (!wouldRun || headSize === null || (headSize % 16 === 0 && headSize <= 256)) return
   throw new SkeinError(
     'unsupported_weights',
@@ -100,7 +100,9 @@ function memoryOf(checkpoint: Checkpoint): string {
     ({ input, layers, output }) => layers.reduce((sum, bytes) => sum + bytes, input + output),
   )
   const others = halves > own ? `, --quant f16 ${formatBytes(halves)}` : ''
-  return `as in the file ${formatBytes(own)}${others}`
+  const tables = hostTableBytes(checkpoint)
+  const host = tables > 0 ? `; DeepEmbed ${formatBytes(tables)} of the host's` : ''
+  return `as in the file ${formatBytes(own)}${others}${host}`
 }
 
 /** Where `serve` would find it. */

@@ -15,6 +15,7 @@ import {
   rwkv6Tensors,
 } from './rwkv6-layout.ts'
 import {
+  isHostTable,
   isUnusedRwkv7Tensor,
   type NamedShape,
   type Rwkv7Dimensions,
@@ -22,7 +23,7 @@ import {
 } from './rwkv7-layout.ts'
 
 /**
- * rwkv7a and rwkv7b are RWKV-7 with DeepEmbed tables, in the channel mixing and in the attention; `state` is a tuned
+ * rwkv7a is RWKV-7 with DeepEmbed tables in the channel mixing, rwkv7b one with attention besides; `state` is a tuned
  * initial state and `lora` an adapter, both without a model.
  */
 export type Architecture =
@@ -53,7 +54,7 @@ export interface CheckpointSummary {
   readonly headSize: number | null
   readonly ffnSize: number | null
   readonly vocabSize: number | null
-  /** Low-rank inner sizes: w, a, v, g for RWKV-7; mix and decay for RWKV-6. */
+  /** Low-rank inner sizes: w, a, v, g for RWKV-7, and s for 7a; mix and decay for RWKV-6. */
   readonly ranks: Readonly<Record<string, number>>
   readonly numParameters: number
   /** `dtype` is how the file stores them: f32, f16, bf16, or a packed type such as Q4_K. */
@@ -88,32 +89,40 @@ export function describeCheckpoint(checkpoint: Checkpoint): CheckpointSummary {
   }
 }
 
-/** The sizes of an RWKV-7 model that has every tensor in its right shape; otherwise a sentence that lists the faults. */
+/** The sizes of an RWKV-7 or RWKV-7a model that has every tensor in its right shape; otherwise a sentence that lists the faults. */
 export function rwkv7Dimensions(checkpoint: Checkpoint): Rwkv7Dimensions {
-  demandComplete(checkpoint, 'rwkv7', 'RWKV-7')
+  demandComplete(checkpoint, ['rwkv7', 'rwkv7a'], 'RWKV-7')
   return rwkv7Sizes(checkpoint.tensors)
 }
 
 /** The same for RWKV-6. */
 export function rwkv6Dimensions(checkpoint: Checkpoint): Rwkv6Dimensions {
-  demandComplete(checkpoint, 'rwkv6', 'RWKV-6')
+  demandComplete(checkpoint, ['rwkv6'], 'RWKV-6')
   return rwkv6Sizes(checkpoint.tensors)
 }
 
+const LOADABLE = ['rwkv6', 'rwkv7', 'rwkv7a'] as const
+export type LoadableArchitecture = (typeof LOADABLE)[number]
+
 /** Which model to load; a sentence that names what was found for everything that is none. */
-export function loadableArchitecture({ path, tensors }: Checkpoint): 'rwkv6' | 'rwkv7' {
+export function loadableArchitecture({ path, tensors }: Checkpoint): LoadableArchitecture {
   const architecture = detectArchitecture(tensors)
-  if (architecture === 'rwkv6' || architecture === 'rwkv7') return architecture
+  const loadable = LOADABLE.find((one) => one === architecture)
+  if (loadable) return loadable
   throw new SkeinError(
     'unsupported_weights',
     `${path} holds ${ARCHITECTURE_PHRASES[architecture]}; an RWKV-7 or RWKV-6 model was expected`,
   )
 }
 
-function demandComplete(checkpoint: Checkpoint, wanted: Architecture, title: string): void {
+function demandComplete(
+  checkpoint: Checkpoint,
+  wanted: readonly Architecture[],
+  title: string,
+): void {
   const { path, tensors } = checkpoint
   const architecture = detectArchitecture(tensors)
-  if (architecture !== wanted) {
+  if (!wanted.includes(architecture)) {
     throw new SkeinError(
       'unsupported_weights',
       `${path} holds ${ARCHITECTURE_PHRASES[architecture]}; ${title} was expected`,
@@ -143,10 +152,9 @@ const NOT_COMPARED = { missing: [], unexpected: [], wrongShapes: [] }
 
 const ARCHITECTURE_PHRASES: Readonly<Record<Architecture, string>> = {
   rwkv7: 'an RWKV-7 model',
-  rwkv7a:
-    'an RWKV-7a model, whose channel mixing has a table of its own for every token and layer (DeepEmbed), which is not implemented',
+  rwkv7a: 'an RWKV-7a model',
   rwkv7b:
-    'an RWKV-7b model, whose attention (DeepEmbed, qkv) keeps something of every token: its memory grows with the text, and states here have one size',
+    'an RWKV-7b model, whose attention (DEA, qkv) keeps something of every token: its memory grows with the text, and states here have one size',
   rwkv6: 'an RWKV-6 model',
   'rwkv5.2': 'an RWKV-5.2 model',
   'rwkv5.1': 'an RWKV-5.1 model',
@@ -169,7 +177,7 @@ function detectArchitecture(tensors: Tensors): Architecture {
   if (has(/\.self_attn\./)) return 'hybrid'
   if (has(/\.att\.r_k$/)) {
     if (has(/^blocks\.\d+\.qkv\./)) return 'rwkv7b'
-    return has(/\.ffn\.s_emb\.weight$/) ? 'rwkv7a' : 'rwkv7'
+    return names.some(isHostTable) ? 'rwkv7a' : 'rwkv7'
   }
   if (has(/\.att\.time_maa_|\.att\.\w+_maa$/)) return 'rwkv6'
   const decay = tensors.get('blocks.0.att.time_decay')
@@ -226,6 +234,7 @@ function countTypes(entries: readonly TensorEntry[]) {
 function rwkv7Sizes(tensors: Tensors): Rwkv7Dimensions {
   const { layers, channels, heads, headSize, ffnSize, vocabSize } = readSizes(tensors)
   const rank = (name: string) => tensors.get(name)?.shape[1] ?? 0
+  const table = [...tensors.values()].find(({ name }) => isHostTable(name))
   return {
     layers,
     channels: channels ?? 0,
@@ -238,6 +247,7 @@ function rwkv7Sizes(tensors: Tensors): Rwkv7Dimensions {
       a: rank('blocks.0.att.a1'),
       v: rank('blocks.1.att.v1'),
       g: rank('blocks.0.att.g1'),
+      ...(table && { s: Math.floor(Math.sqrt(table.shape[1] ?? 0)) }),
     },
   }
 }

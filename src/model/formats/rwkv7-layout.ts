@@ -1,5 +1,5 @@
 /**
- * The tensors of an RWKV-7 checkpoint under their native names: which there are, of what shape, and how the sizes of
+ * The tensors of an RWKV-7 or RWKV-7a checkpoint under their native names: which there are, of what shape, and how the sizes of
  * a model follow from them. Writers, `describe.ts` and the loader share this one list. Knows nothing of files.
  */
 
@@ -21,6 +21,8 @@ export interface Rwkv7Ranks {
   /** 0 for a model of one layer: the first layer mixes no earlier value in. */
   readonly v: number
   readonly g: number
+  /** Of RWKV-7a alone: rows and columns of the matrix that a token has of its own (DeepEmbed). */
+  readonly s?: number
 }
 
 export interface NamedShape {
@@ -39,6 +41,11 @@ export function rwkv7Tensors(dimensions: Rwkv7Dimensions): NamedShape[] {
 /** Tensors that a checkpoint may carry and the model does not use: value mixing of the first layer. */
 export function isUnusedRwkv7Tensor(name: string): boolean {
   return /^blocks\.0\.att\.v[012]$/.test(name)
+}
+
+/** A table of RWKV-7a, of which a step reads the rows of its tokens alone. */
+export function isHostTable(name: string): boolean {
+  return /\.ffn\.s_emb\.weight$/.test(name)
 }
 
 function blockTensors(dimensions: Rwkv7Dimensions, layer: number): NamedShape[] {
@@ -67,6 +74,21 @@ function blockTensors(dimensions: Rwkv7Dimensions, layer: number): NamedShape[] 
     { name: `${block}.ffn.x_k`, shape: [1, 1, C] },
     { name: `${block}.ffn.key.weight`, shape: [F, C] },
     { name: `${block}.ffn.value.weight`, shape: [C, F] },
+    ...(ranks.s === undefined ? [] : deepEmbedTensors(dimensions, `${block}.ffn`, ranks.s)),
+  ]
+}
+
+function deepEmbedTensors(
+  { channels: C, ffnSize: F, vocabSize: V }: Rwkv7Dimensions,
+  ffn: string,
+  S: number,
+): NamedShape[] {
+  return [
+    { name: `${ffn}.s_emb.weight`, shape: [V, S * S] },
+    { name: `${ffn}.s_emb_x.weight`, shape: [S * S, C] },
+    { name: `${ffn}.s0`, shape: [1, 1, F] },
+    { name: `${ffn}.s1`, shape: [C, S] },
+    { name: `${ffn}.s2`, shape: [S, F] },
   ]
 }
 

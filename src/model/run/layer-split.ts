@@ -13,6 +13,7 @@ import {
 } from '../../backend/weight-types.ts'
 import { assert, SkeinError } from '../../errors.ts'
 import { type Checkpoint, numElements, type TensorEntry } from '../formats/format.ts'
+import { isHostTable } from '../formats/rwkv7-layout.ts'
 import { fileType } from '../formats/tensor-values.ts'
 import type { LayerRange } from '../model.ts'
 import { quantisedType } from '../quantisation.ts'
@@ -37,7 +38,7 @@ const BITS: Readonly<Record<Exclude<WeightType, PackedType>, number>> = {
 }
 
 /**
- * Bytes of the weights once loaded, as far as the file tells: a backend may hold them in another precision. `holdsPacked`
+ * Bytes of the weights on devices once loaded, as far as the file tells: a backend may hold them in another precision. `holdsPacked`
  * false: the device holds matrices that the file has in GGUF's blocks as f16.
  */
 export function modelBytes(
@@ -47,6 +48,7 @@ export function modelBytes(
 ): ModelBytes {
   const sizes = { input: 0, layers: [] as number[], output: 0 }
   for (const entry of checkpoint.tensors.values()) {
+    if (isHostTable(entry.name)) continue
     const bytes = (numElements(entry) * bitsOf(typeOf(entry, weightType, holdsPacked))) / 8
     const layer = /^blocks\.(\d+)\.(?!ln0\.)/.exec(entry.name)?.[1]
     if (layer !== undefined)
@@ -55,6 +57,13 @@ export function modelBytes(
     else sizes.output += bytes
   }
   return sizes
+}
+
+/** Bytes of the tables that stay in the host's memory, whatever the device. */
+export function hostTableBytes({ tensors }: Checkpoint): number {
+  return [...tensors.values()]
+    .filter(({ name }) => isHostTable(name))
+    .reduce((sum, entry) => sum + (numElements(entry) * BITS[entry.dtype]) / 8, 0)
 }
 
 function bitsOf(type: WeightType): number {

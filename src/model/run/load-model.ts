@@ -1,12 +1,13 @@
 /** A checkpoint onto a backend, by the architecture that its tensors show. */
-import { loadableArchitecture } from '../formats/describe.ts'
+import { type LoadableArchitecture, loadableArchitecture } from '../formats/describe.ts'
 import type { LoadModel } from '../model.ts'
 import { loadRwkv6 } from '../rwkv6.ts'
 import { loadRwkv7 } from '../rwkv7.ts'
 
-const LOADERS: Readonly<Record<'rwkv6' | 'rwkv7', LoadModel>> = {
+const LOADERS: Readonly<Record<LoadableArchitecture, LoadModel>> = {
   rwkv6: loadRwkv6,
   rwkv7: loadRwkv7,
+  rwkv7a: loadRwkv7,
 }
 
 export const loadModel: LoadModel = (checkpoint, ...rest) =>

@@ -154,7 +154,6 @@ test('a missing tensor is not blamed on the ones that fit', () => {
 describe('architectures are told by their tensors', () => {
   const block = 'blocks.0.att.'
   test.each<[string, string, Shapes]>([
-    ['rwkv7a', 'an RWKV-7a model', { ...good, 'blocks.0.ffn.s_emb.weight': [1000, 1024] }],
     [
       'rwkv7b',
       'an RWKV-7b model',
@@ -193,6 +192,36 @@ describe('architectures are told by their tensors', () => {
     const attention = { 'model.layers.0.self_attn.q.weight': [2, 2] }
     for (const shapes of [{ ...good, ...qkv }, attention])
       expect(() => rwkv7Dimensions(checkpointOf(shapes))).toThrow(/grows with the text/)
+  })
+
+  describe('RWKV-7a', () => {
+    const sizes = randomModelDimensions('7a-0.1b')
+    const shapes = Object.fromEntries(rwkv7Tensors(sizes).map(({ name, shape }) => [name, shape]))
+
+    test('as it is published: 2.01 GB, of which the tables are 1.6', () => {
+      const summary = describeCheckpoint(checkpointOf(shapes))
+      expect(summary).toMatchObject({ architecture: 'rwkv7a', missing: [], unexpected: [] })
+      expect(summary.ranks).toEqual({ w: 64, a: 64, v: 32, g: 128, s: 32 })
+      expect(summary.tensorBytes / 1e9).toBeCloseTo(2.01, 2)
+      expect(rwkv7Dimensions(checkpointOf(shapes))).toEqual(sizes)
+      expect(shapes['blocks.11.ffn.s_emb.weight']).toEqual([65536, 1024])
+      // That of RWKV-7 of the size: tables are no part of it.
+      expect(stateBytesOf(sizes)).toBe(stateBytesOf(randomModelDimensions('0.1b')))
+    })
+
+    test.each([
+      ['blocks.3.ffn.s_emb_x.weight is missing', { 'blocks.3.ffn.s_emb_x.weight': undefined }],
+      ['blocks.0.ffn.s_emb.weight is missing', { 'blocks.0.ffn.s_emb.weight': undefined }],
+      [
+        'blocks.2.ffn.s_emb.weight has shape [65536, 1000], expected [65536, 1024]',
+        { 'blocks.2.ffn.s_emb.weight': [65536, 1000] },
+      ],
+      ['blocks.1.ffn.s2 has shape [64, 3072]', { 'blocks.1.ffn.s2': [64, 3072] }],
+    ])('%s', (fault, changed) => {
+      const entries = Object.entries({ ...shapes, ...changed })
+      const found = Object.fromEntries(entries.flatMap(([n, s]) => (s ? [[n, s]] : [])))
+      expect(() => rwkv7Dimensions(checkpointOf(found))).toThrow(fault)
+    })
   })
 
   test('the largest model has 61 layers of 64 heads, and a state of 66 MB', () => {

@@ -46,9 +46,17 @@ describe('short names stand for the newest file of their line and size', () => {
     ['rwkv7-g1-1.5b', 'rwkv-g1k-1b-5748.pth'],
     ['rwkv-g1k-3b-5096', 'rwkv-g1k-3b-5096.pth'],
     ['rwkv7-g1-2.9b', 'rwkv-g1k-3b-5096.pth'],
+    ['rwkv7-g1-0.1b', 'rwkv7-g1d-0.1b-20260129-ctx8192.pth'],
+    ['rwkv7a-g1-0.1b', 'rwkv7a-g1d-0.1b-20260212-ctx8192.pth'],
+    ['rwkv7a-g1b-0.1b', 'rwkv7a-g1b-0.1b-20250819-ctx4096.pth'],
+    ['rwkv7a-g1d-0.1b-20260212-ctx8192', 'rwkv7a-g1d-0.1b-20260212-ctx8192.pth'],
   ])('%s of 2026', (name, wanted) => {
     const newer = [
       'rwkv7-g1g-7.2b-20260523-ctx8192.pth',
+      'rwkv7a-g1b-0.1b-20250819-ctx4096.pth',
+      'rwkv7a-g1d-0.1b-20260212-ctx8192.pth',
+      'rwkv7b-g1b-0.1b-20250822-ctx4096.pth',
+      'rwkv7-g1d-0.1b-20260129-ctx8192.pth',
       'rwkv-g1k-7b-3563.pth',
       'rwkv7-g1i-7.2b-20260805-ctx16384.pth',
       'rwkv-g1k-1b-5748.pth',
@@ -76,6 +84,11 @@ test.each([
   ['a/b:sub/model.gguf', 'a/b'],
 ])('%s is looked for in %s', (name, repository) => {
   expect(parseModelName(name).repository).toBe(repository)
+})
+
+test('RWKV-7b is refused before it is fetched', () => {
+  for (const name of ['rwkv7b-g1-0.1b', 'rwkv7b-g1b-0.1b-20250822-ctx4096'])
+    expect(() => parseModelName(name)).toThrow('its memory grows with the text')
 })
 
 describe('what leads elsewhere is no name', () => {

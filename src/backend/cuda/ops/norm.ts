@@ -9,7 +9,7 @@ import { StructBytes } from '../kernel/struct-bytes.ts'
 import { blockCode } from '../rounded-matrix.ts'
 import { SOURCE_CODES } from '../source-rows.ts'
 import type { Command, StepShape } from '../step/command.ts'
-import { normOf, statesOf, tableOf, tensorOf } from '../step/operands.ts'
+import { anyTensorOf, normOf, statesOf, tableOf, tensorOf } from '../step/operands.ts'
 
 /** TABLE_TYPE of embed.cu for GGUF's blocks. */
 const PACKED_TABLE = 3
@@ -52,8 +52,9 @@ export function embed(
   const tableDefines = isPacked(type)
     ? { TABLE_TYPE: PACKED_TABLE, BLOCK: blockCode(type) }
     : { TABLE_TYPE: SOURCE_CODES[type] }
-  const kernel = device.kernel('embed', 'embed', { ...defines, ...tableDefines })
-  const out = tensorOf(x, 'f32', capacity.tokens * source.columns)
+  const { type: outType, address: out } = anyTensorOf(x, capacity.tokens * source.columns)
+  const outDefines = outType === 'f16' ? { OUT_F16: 1 } : {}
+  const kernel = device.kernel('embed', 'embed', { ...defines, ...tableDefines, ...outDefines })
   const site = {}
   return {
     run: (stream, { tokens }) =>

@@ -10,6 +10,7 @@ import { type LinearCommand, type LinearShared, linear, logits } from '../linear
 import { Scratch } from '../linear/scratch.ts'
 import { CopyBudget } from '../linear/sparse.ts'
 import type { Command } from '../step/command.ts'
+import { deepEmbed } from './deep-embed.ts'
 import { FewRowsLayers, StepCommand } from './fused-layers.ts'
 import { wayFor } from './fused-layers-plan.ts'
 import type { Recorded } from './layer-pattern.ts'
@@ -55,6 +56,11 @@ export class Recording {
       },
       wkv7: (...args) =>
         this.#add(wkv7(device, capacity, ...args, this.#lastLinear), { op: 'wkv7', args }),
+      deepEmbed: (...args) =>
+        this.#add(deepEmbed(device, capacity, ...args, this.#sharedFloats), {
+          op: 'deepEmbed',
+          args,
+        }),
       ddlerp: (...args) => this.#add(ddlerp(device, capacity, ...args), { op: 'ddlerp', args }),
       wkv6: (...args) =>
         this.#add(wkv6(device, capacity, ...args, this.#sharedFloats), { op: 'wkv6', args }),

@@ -1,8 +1,16 @@
 /** The operands of recorded ops as device addresses, checked for their kind, type and size. */
 import { assert } from '../../../errors.ts'
-import type { Matrix, Norm, PenaltyPool, StatePool, Table, Tensor } from '../../backend.ts'
+import type {
+  HostTable,
+  Matrix,
+  Norm,
+  PenaltyPool,
+  StatePool,
+  Table,
+  Tensor,
+} from '../../backend.ts'
 import type { DevicePointer } from '../kernel/args.ts'
-import { CudaMatrix, CudaTable, CudaTensor, type TensorType } from '../resources.ts'
+import { CudaHostTable, CudaMatrix, CudaTable, CudaTensor, type TensorType } from '../resources.ts'
 import { CudaPenaltyPool, CudaStatePool } from '../states.ts'
 
 /** The address of a tensor that has room for `count` numbers of the type. */
@@ -33,6 +41,11 @@ export function matrixOf(matrix: Matrix): CudaMatrix {
 
 export function tableOf(table: Table): CudaTable {
   assert(table instanceof CudaTable, 'a table of another backend')
+  return table
+}
+
+export function hostTableOf(table: HostTable): CudaHostTable {
+  assert(table instanceof CudaHostTable, 'a table of another backend')
   return table
 }
 
