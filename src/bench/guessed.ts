@@ -49,6 +49,7 @@ const MORE_LIKELY = 100
 /** What the engine is opened with. A draft model's guesses are made, and others are said in their place. */
 export class ScriptedGuesses {
   readonly name = 'draft'
+  readonly isAlike = true
   /** Null: nothing is guessed. */
   likely: number | null = null
   /** By the ids of requests. */

@@ -3,7 +3,7 @@
  * names of Albatross's control plane are kept where it has the thing. No code. `web/` imports it and `sampling.ts`, no other file.
  * Times are seconds since 1970 (floats), sizes bytes, durations milliseconds, unless the name says otherwise.
  */
-import type { WireStatesNow } from '../engine/stats.ts'
+import type { ProposerName, WireStatesNow } from '../engine/stats.ts'
 
 /** As Albatross has it: a process is there, or has ended. */
 export type WorkerStatus = 'running' | 'exited'
@@ -196,6 +196,11 @@ export interface Percentiles {
 }
 
 /** Of one worker, now; rates are of the last second. */
+export interface GuessRates {
+  readonly guessed_per_second: number
+  readonly accepted_per_second: number
+}
+
 export interface WorkerSample {
   readonly running: number
   readonly waiting: number
@@ -204,6 +209,8 @@ export interface WorkerSample {
   readonly batch_tokens: number
   readonly prompt_tokens_per_second: number
   readonly generated_tokens_per_second: number
+  /** Tokens of answers that were guessed before they were drawn, and those of them that were drawn, by who guesses. */
+  readonly guesses: Readonly<Record<ProposerName, GuessRates>>
   /** Share of the second spent inside steps, 0 … 1. */
   readonly busy: number
   readonly rss_bytes: number | null

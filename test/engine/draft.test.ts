@@ -1,7 +1,9 @@
 /** Guesses of a draft model: what it reads and draws for whom, and that answers are what they are without it. */
 import { expect, test } from 'vitest'
+import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
+import { loadEngine } from '../../src/host/load.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
-import { tinyRunner } from '../helpers/runner.ts'
+import { tinyModel, tinyRunner } from '../helpers/runner.ts'
 import { draftOver, FaultyRunner } from './guesses.ts'
 import {
   Collected,
@@ -17,6 +19,7 @@ import {
 } from './kit.ts'
 
 const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7), 32) }
+const NO_STOP = { strings: [], tokens: [], ignoreEos: true }
 const NEVER = Number.POSITIVE_INFINITY
 
 function setUp(faultEvery: number, loop: Loop = 'plain', stepTokens = 24) {
@@ -185,4 +188,53 @@ test('over real kernels tokens are distributed as without a draft', () => {
   expect(draftGuessed - draftAccepted).toBeGreaterThan(NUM_TRIALS / 10)
   engine.dispose()
   draft.dispose()
+})
+
+test('where guesses of a draft model did not pay, the next answer begins without', () => {
+  const { engine, draft } = setUp(1)
+  const requests = Array.from({ length: 4 }, (_, i) =>
+    request(`r${i}`, { prompt: promptOf(9, i), maxTokens: 150, stop: NO_STOP }),
+  )
+  const numGuessed = requests.map((one) => {
+    const before = engine.stats.draftGuessed
+    engine.submit(one)
+    expect(drain(engine).answer(one.id)).toEqual(soloAnswer(one))
+    return engine.stats.draftGuessed - before
+  })
+  expect(engine.stats.draftAccepted).toBe(0)
+  expect(numGuessed[0]).toBeGreaterThan(5)
+  for (const count of numGuessed.slice(1)) expect(count).toBeLessThan(4)
+  expect(draft.log.length).toBeGreaterThan(0)
+  engine.dispose()
+})
+
+test('the demo model as its own draft: loaded beside it, answers as without; another vocabulary is refused', async () => {
+  const choice = { model: DEMO_MODEL, device: 'cpu', slots: 2, threads: 1 } as const
+  const outcomes = await Promise.all(
+    [undefined, DEMO_MODEL].map(async (draft) => {
+      const { engine, tokenizer } = await loadEngine({ ...choice, draft, quant: 'int8' })
+      const prompt = Int32Array.from(tokenizer.encode('User: Tell me a story.\n\nAssistant:'))
+      const asked = [0, 1].map((temperature) =>
+        requestOf({
+          id: `t${temperature}`,
+          prompt,
+          maxTokens: 60,
+          sampling: { ...SAMPLING, temperature },
+        }),
+      )
+      for (const one of asked) engine.submit(one)
+      const collected = drain(engine)
+      const { stats } = engine
+      await engine.close()
+      return { answers: asked.map(({ id }) => collected.answer(id)), stats }
+    }),
+  )
+  const [off, drafted] = outcomes
+  expect(drafted!.answers).toEqual(off!.answers)
+  const { draftGuessed, draftAccepted } = drafted!.stats
+  expect(draftAccepted).toBeGreaterThan(2)
+  // The same weights and random numbers draw the same.
+  expect(draftAccepted).toBe(draftGuessed)
+  const wrong = loadEngine({ ...choice, draft: tinyModel() })
+  await expect(wrong).rejects.toThrow('--draft: the draft model has 512 tokens, and the model 2688')
 })

@@ -24,6 +24,7 @@ function choiceOf(
     startStates: [],
     adapters,
     vocab: null,
+    draft: spec.draft_path ?? null,
     spec: { ...DEFAULT_SPEC, ...spec },
   }
   return engineChoiceOf(launch, { defaults, adaptedFile })
@@ -33,16 +34,19 @@ const SERVER = {
   ...{ device: 'cpu', slots: 8, quant: 'file' },
   adapters: [{ path: 'a.pth' }],
   reranker: 'r.pth',
+  draft: 'd.pth',
 } as const
 
-test('what is not said is as the server was told; adapters and a reranker are the first model’s alone', () => {
+test('what is not said is as the server was told; adapters, a reranker and a draft model are the first model’s alone', () => {
   const base = { model: '/m/goose.pth', startStates: [] }
   expect(choiceOf({}, { defaults: SERVER, adaptedFile: '/m/goose.pth' })).toEqual({
     ...SERVER,
     ...base,
   })
   const other = choiceOf({}, { defaults: SERVER, adaptedFile: '/m/x.pth' })
-  expect([other.adapters, other.reranker]).toEqual([undefined, undefined])
+  expect([other.adapters, other.reranker, other.draft]).toEqual([undefined, undefined, undefined])
+  const own = { defaults: SERVER, adaptedFile: '/m/goose.pth' }
+  expect(choiceOf({ draft_path: '/m/e.pth' }, own).draft).toBe('/m/e.pth')
   const adapters = [{ path: '/m/b.pth', scale: 0.5 }]
   expect(choiceOf({}, { defaults: SERVER, adaptedFile: '/m/goose.pth', adapters })).toMatchObject({
     adapters,
@@ -66,6 +70,7 @@ test.each<[Partial<WorkerSpec>, object]>([
     { quant: 'int8', wkv: 'fp16', threads: 3, tool_template: 'vllm-rwkv' },
     { quant: 'int8', wkv: 'fp16', threads: 3, toolTemplate: 'vllm-rwkv' },
   ],
+  [{ speculate: 'lookup' }, { speculate: 'lookup' }],
 ])('%j becomes %j', (spec, choice) => {
   expect(choiceOf(spec)).toMatchObject(choice)
 })

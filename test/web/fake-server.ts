@@ -216,6 +216,8 @@ export const SYSTEM: SystemInfo = {
 
 const LOG = ['reading demo.pth', 'loaded in 0.2 s', 'warning: a line with <b>markup</b>', 'ready']
 
+const NO_GUESSES = { guessed_per_second: 0, accepted_per_second: 0 }
+
 function sampleAt(at: number, workers: Readonly<Record<string, WorkerSample>>): Sample {
   const wave = Math.sin(at / 17)
   const load = Object.keys(workers).length === 0 ? null : 1
@@ -280,6 +282,7 @@ export function fakeLoad(at: number, scale = 1): WorkerSample {
     batch_tokens: Math.round(120 * wave),
     prompt_tokens_per_second: 900 * scale * wave,
     generated_tokens_per_second: 2400 * scale * wave,
+    guesses: { prediction: NO_GUESSES, lookup: NO_GUESSES, draft: NO_GUESSES },
     busy: Math.min(1, 0.7 * wave),
     rss_bytes: 620_000_000,
     states: {

@@ -115,6 +115,8 @@ test('the form of a worker sends what was filled in, and leaves checks to the se
     states: 'cat=states/cat.pth\nno name',
     use_cuda_graph: 'false',
     tool_template: 'vllm-rwkv',
+    speculate: 'lookup',
+    draft_path: ' small.pth ',
   }
   expect(specOf(form)).toEqual({
     model_path: 'demo.pth',
@@ -128,6 +130,8 @@ test('the form of a worker sends what was filled in, and leaves checks to the se
     ],
     use_cuda_graph: false,
     tool_template: 'vllm-rwkv',
+    speculate: 'lookup',
+    draft_path: 'small.pth',
   })
 })
 

@@ -24,6 +24,7 @@ const SHORT_ROW = 8
 
 export class Draft implements ProposerSource {
   readonly name = 'draft'
+  readonly isAlike = true
   readonly #runner: Runner
   readonly #lanes: readonly Lane[]
   /** Answers of the step being planned, and how many guesses each wants. */

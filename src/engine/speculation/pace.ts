@@ -16,6 +16,15 @@ export class Pace {
   #rest = 0
   #nextRest = SHORTEST_REST
 
+  /** Of an answer after another whose guesses it expects to fare as: where these did not pay, it begins with a rest. */
+  static after(last: Pace): Pace {
+    const pace = new Pace()
+    pace.#likely = last.#likely
+    pace.#nextRest = last.#nextRest
+    if (last.#nextRest > SHORTEST_REST) pace.#rest = last.#nextRest
+    return pace
+  }
+
   /** Its next row has no guesses, whatever could be guessed. */
   get isResting(): boolean {
     return this.#rest > 0

@@ -30,6 +30,8 @@ export interface ProposerSource {
     choice: number,
     draw: SampleSpec,
   ): Proposer | null
+  /** How often guesses are right depends on who makes them more than on the answer. */
+  readonly isAlike?: true
   /** Milliseconds that a guess takes to make; no time where absent. */
   readonly guessMs?: number
 }

@@ -54,6 +54,8 @@ export class Speculation {
   readonly #sources: readonly ProposerSource[]
   readonly #spares: number[]
   readonly #guessed = new WeakMap<Sequence, Guessed>()
+  /** Of sources whose answers fare alike, that of the answer which learned last. */
+  readonly #lastPaces = new Map<ProposerSource, Pace>()
   /** The step being planned: its tokens of answers without guesses, and how many answers may have guesses. */
   #load = { plain: 1, guessing: 1 }
   /** Milliseconds of a step of one token, going by the last ones; 0: none is known. */
@@ -190,6 +192,7 @@ export class Speculation {
     const guesser = this.#guessed.get(sequence)?.onItsWay
     assert(guesser != null, 'guesses of an answer that has none')
     guesser.pace.learn(guessed, right)
+    if (guesser.source.isAlike) this.#lastPaces.set(guesser.source, guesser.pace)
     guesser.accepted += right
     guesser.rejected += guessed - right
     const { name } = guesser.source
@@ -227,8 +230,10 @@ export class Speculation {
     if (guessed === undefined) {
       const guessers = this.#sources.flatMap((source): Guesser[] => {
         const proposer = source.open(owner.prompt, owner.request, index, { ...sequence.draw })
-        const own = { isWaiting: false, accepted: 0, rejected: 0 }
-        return proposer === null ? [] : [{ source, proposer, pace: new Pace(), ...own }]
+        if (proposer === null) return []
+        const last = this.#lastPaces.get(source)
+        const pace = last === undefined ? new Pace() : Pace.after(last)
+        return [{ source, proposer, pace, isWaiting: false, accepted: 0, rejected: 0 }]
       })
       guessed = { guessers, numKnown: 0, asked: null, onItsWay: null }
       this.#guessed.set(sequence, guessed)

@@ -4,7 +4,7 @@
  */
 import { freemem } from 'node:os'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
-import { type EngineStats, type StateStats, wireStatesNow } from '../../engine/stats.ts'
+import { type EngineStats, PROPOSERS, type StateStats, wireStatesNow } from '../../engine/stats.ts'
 import type { Percentiles, Sample, WorkerSample } from '../contract.ts'
 import type { Metrics } from '../figures/metrics.ts'
 import type { Fleet } from '../fleet/fleet.ts'
@@ -149,6 +149,7 @@ export class Sampler {
       batch_tokens: stats.running === 0 ? 0 : stats.lastBatchTokens,
       prompt_tokens_per_second: tokens(({ promptTokens }) => promptTokens),
       generated_tokens_per_second: tokens(({ generatedTokens }) => generatedTokens),
+      guesses: guessRates(rate),
       busy: Math.min(
         1,
         rate(({ busySeconds }) => busySeconds),
@@ -182,4 +183,22 @@ export class Sampler {
       prefix_hit_rate: all === 0 ? null : hits / all,
     }
   }
+}
+
+function guessRates(rate: (read: (of: EngineStats) => number) => number): WorkerSample['guesses'] {
+  const rates = PROPOSERS.map((name) => [
+    name,
+    {
+      guessed_per_second: Math.max(
+        0,
+        rate((stats) => stats[`${name}Guessed`]),
+      ),
+      accepted_per_second: Math.max(
+        0,
+        rate((stats) => stats[`${name}Accepted`]),
+      ),
+    },
+  ])
+  // An entry for each name.
+  return Object.fromEntries(rates) as WorkerSample['guesses']
 }

@@ -33,6 +33,8 @@ const COUNTS = [
   'generated_tokens_per_second',
 ] as const
 
+const GUESS_RATES = ['guessed_per_second', 'accepted_per_second'] as const
+
 function added<Name extends string>(
   a: Readonly<Record<Name, number>>,
   b: Readonly<Record<Name, number>>,
@@ -46,6 +48,11 @@ function sum(a: WorkerSample, b: WorkerSample): WorkerSample {
   return {
     ...added(a, b, COUNTS),
     busy: Math.max(a.busy, b.busy),
+    guesses: {
+      prediction: added(a.guesses.prediction, b.guesses.prediction, GUESS_RATES),
+      lookup: added(a.guesses.lookup, b.guesses.lookup, GUESS_RATES),
+      draft: added(a.guesses.draft, b.guesses.draft, GUESS_RATES),
+    },
     rss_bytes: addKnown(a.rss_bytes, b.rss_bytes),
     states: sumStates(a.states, b.states),
   }

@@ -128,6 +128,13 @@ function late({ p99 }: Percentiles): string {
   return p99 === null ? '' : `p99 ${milliseconds(p99)}`
 }
 
+/** Charts of guessed tokens a second, by who guesses. */
+const GUESSES = [
+  ['prediction', 'Tokens guessed from predictions'],
+  ['lookup', 'Tokens guessed from the text'],
+  ['draft', 'Tokens guessed by the draft model'],
+] as const
+
 function Charts() {
   const id = worker()
   const part = (read: (one: WorkerSample) => number | null | undefined) => (sample: Sample) => {
@@ -201,6 +208,27 @@ function Charts() {
           { label: t('prefixes'), read: part((one) => one.states?.prefixes), isDashed: true },
         ]}
       />
+      {GUESSES.map(([name, title]) =>
+        // Most servers guess in one way, or in none.
+        samples.value.some((sample) =>
+          part((one) => one.guesses[name].guessed_per_second)(sample),
+        ) ? (
+          <Chart
+            {...common}
+            key={name}
+            title={t(title)}
+            format={count}
+            lines={[
+              { label: t('drawn'), read: part((one) => one.guesses[name].accepted_per_second) },
+              {
+                label: t('guessed'),
+                read: part((one) => one.guesses[name].guessed_per_second),
+                isDashed: true,
+              },
+            ]}
+          />
+        ) : null,
+      )}
       <Chart
         {...common}
         title={t('Processor')}
