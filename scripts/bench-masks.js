@@ -114,11 +114,14 @@ async function measure(load, rows) {
     const events = engine.turn()
     const now = performance.now()
     const { running, prefilling } = before
+    const hasStepped = engine.stats.steps > before.steps
     if (began === null && running === rows && prefilling === 0) began = now
     const isWarm = began !== null && now - began > 1000 * WARM_UP_SECONDS
-    if (events !== null && events.length > 0) {
-      if (isWarm && last > 0) steps.push(now - last)
-      if (isWarm) last = now
+    if (isWarm && hasStepped) {
+      if (last > 0) steps.push(now - last)
+      last = now
+    }
+    if (events !== null) {
       for (const { type, error } of events) {
         if (type === 'error') throw new Error(`an answer failed: ${error.message}`)
         // Others take its place: random texts end where they like.

@@ -24,6 +24,10 @@ import { Places, type SlotPool } from './slots.ts'
 import type { Speculation } from './speculation/speculation.ts'
 import type { StateTransfers } from './state-transfers.ts'
 
+/** Tokens that are certain beside a row's first, for each row of the step; and those of one row that is long by itself. */
+const LEAST_CERTAIN = 1 / 8
+const LONG_CERTAIN = 8
+
 /** A row of a step and what its results belong to. */
 export interface PlannedRow {
   readonly row: BatchRow
@@ -266,12 +270,12 @@ export class Scheduler {
     const numRows = ready.reduce((sum, { owner }) => sum + owner.width, 0)
     let spare = this.#runner.maxTokens - numRows
     this.#speculation.plan(ready, numRows, this.numSlots)
+    const feedsCertain = this.#runner.maxFlights === 1 || isWorthARow(ready)
     for (const sequence of ready) {
       const { owner } = sequence
       sequence.numRows++
-      const row =
-        this.#speculation.rowOf(sequence, spare) ??
-        sequence.nextRow(Math.floor(spare / owner.width))
+      const extra = feedsCertain || sequence.matcher === null ? Math.floor(spare / owner.width) : 0
+      const row = this.#speculation.rowOf(sequence, spare) ?? sequence.nextRow(extra)
       spare -= (row.tokens.length - 1) * owner.width
       const takers = row.samples.length > 0 ? [sequence] : []
       plan.push({ row, owner, takers, numPrompt: 0, fedTo: owner.numFed })
@@ -298,6 +302,17 @@ export class Scheduler {
       plan.push(prefillStep(live, numPrompt))
     }
   }
+}
+
+/**
+ * Whether the text that grammars make certain is fed several tokens a row, on a device, where a step with such rows takes
+ * longer than one whose rows have one token each: 14.1 ms instead of 12.6 with 320 rows of a 7.2B on an H200. A long text always
+ * is; of short ones there must be some.
+ */
+function isWorthARow(rows: readonly Sequence[]): boolean {
+  const extras = rows.map(({ matcher, numExtra }) => (matcher === null ? 0 : numExtra))
+  const sum = extras.reduce((sum, extra) => sum + extra, 0)
+  return sum >= LEAST_CERTAIN * rows.length || extras.some((extra) => extra >= LONG_CERTAIN)
 }
 
 /**

@@ -148,6 +148,27 @@ test('text that must come costs no step', async () => {
   expect(steps).toBeLessThan(5)
 })
 
+test('a little certain text among many answers is fed one token a step on a device, and much at once', async () => {
+  const most = async (text: string, loop: Loop) => {
+    const fake = new FakeRunner({ vocabSize: JSON_V, numSlots: 64, maxTokens: 128 })
+    const engine = engineOver(fake, {}, null, loop, jsonTokens, grammars)
+    const stop = { strings: [], tokens: [], ignoreEos: true }
+    for (let i = 0; i < 63; i++) {
+      engine.submit(requestOf({ id: `n${i}`, prompt: Int32Array.of(5), maxTokens: 40, stop }))
+    }
+    engine.submit(constrained({ type: 'text', text }, { prompt: Int32Array.of(5) }))
+    await new Promise(setImmediate)
+    const collected = drain(engine)
+    expect(collected.answer('c')).toMatchObject({ text, reason: 'stop' })
+    // The prompts' step has a token a row, too.
+    return Math.max(...fake.log.map(({ rows, tokens }) => tokens - rows))
+  }
+  const [little, much] = ['{"abc":12}', '{"abc":"xyz","null":[12,12,12]}']
+  expect(await most(little, 'overlapped')).toBe(0)
+  expect(await most(much, 'overlapped')).toBeGreaterThan(7)
+  expect(await most(little, 'plain')).toBeGreaterThan(1)
+})
+
 test('lengths, stop strings and bans hold inside of what must come', async () => {
   const constraint: Constraint = { type: 'text', text: '{"abc":"xyz","null":12}' }
   expect(await textOf(constraint, { maxTokens: 4 })).toMatchObject({
