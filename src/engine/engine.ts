@@ -15,7 +15,7 @@ import { grammarTokens, type TokenBytes } from './answer/answer-text.ts'
 import { Ranking } from './answer/ranking.ts'
 import { Flights } from './flights.ts'
 import { StartStates } from './kept/start-states.ts'
-import { DEFAULT_LIMITS, type EngineLimits } from './limits.ts'
+import { DEFAULT_LIMITS, type EngineLimits, lineFull } from './limits.ts'
 import type {
   CallHandlers,
   EngineCall,
@@ -142,12 +142,7 @@ export class Engine {
     const isFull = this.#scheduler.numWaitingWith(live.numSlots) + numOpening > maxWaiting
     // Mostly there are none, and a full line is asked often.
     const opening = isFull && numOpening > 0 ? this.#opening() : []
-    if (isFull && !waiting.isUnderPart(request, maxWaiting, opening)) {
-      throw new SkeinError(
-        'queue_full',
-        `${maxWaiting} requests are waiting, which is the limit; retry later, or raise it (--max-waiting)`,
-      )
-    }
+    if (isFull && !waiting.isUnderPart(request, maxWaiting, opening)) throw lineFull(maxWaiting)
     this.#outcomes.live.set(request.id, live)
     if (request.constraint !== undefined) void this.#openGrammar(live, request.constraint)
     else this.#open(live)

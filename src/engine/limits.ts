@@ -1,4 +1,5 @@
 /** What one engine may take on, and how it is to work. */
+import { SkeinError } from '../errors.ts'
 import type { EmbeddingHeads } from './answer/embedding-sum.ts'
 import type { Reranker } from './answer/ranking.ts'
 import type { Pooling, ToolTemplate } from './messages.ts'
@@ -40,4 +41,11 @@ export const DEFAULT_LIMITS: EngineLimits = {
   embeddingHeads: new Map(),
   reranker: null,
   toolTemplate: 'g1',
+}
+
+export function lineFull(maxWaiting: number): SkeinError {
+  return new SkeinError(
+    'queue_full',
+    `${maxWaiting} requests are waiting, which is the limit; retry later, or raise it (--max-waiting)`,
+  )
 }

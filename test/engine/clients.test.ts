@@ -444,3 +444,28 @@ test('a consumer that falls too far behind loses its request', async () => {
   await expect(behind.next()).rejects.toMatchObject({ code: 'aborted' })
   expect((await behind.next()).done).toBe(true)
 })
+
+test("what its own requests leave no room for is refused without asking the worker; another tenant's is not", async () => {
+  const { client, gateway } = await setUpRemote({ numSlots: 1 }, { maxWaiting: 2 })
+  const long = (id: string, tenant: string) => requestOf({ id, tenant, maxTokens: 100_000 })
+  const leaving = new AbortController()
+  const held = ['a', 'b', 'c'].map((id) =>
+    codeOf(collect(client.generate(long(id, 'x'), leaving.signal))),
+  )
+  const asked = () => gateway.sent.filter(({ type }) => type === 'generate').length
+  expect(asked()).toBe(3)
+  expect(await codeOf(collect(client.generate(long('d', 'x'))))).toBe('queue_full')
+  expect(asked()).toBe(3)
+  const other = new AbortController()
+  const others = codeOf(collect(client.generate(long('e', 'y'), other.signal)))
+  expect(asked()).toBe(4)
+  other.abort()
+  leaving.abort()
+  expect(await Promise.all([...held, others])).toEqual(Array(4).fill('aborted'))
+  // They have left, so there is room again.
+  expect(
+    (await collect(client.generate(requestOf({ id: 'f', tenant: 'x' })))).events.length,
+  ).toBeGreaterThan(0)
+  expect(asked()).toBe(5)
+  await client.close()
+})

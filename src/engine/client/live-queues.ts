@@ -14,10 +14,12 @@ interface Entry {
   readonly queue: EventQueue
   /** The id that the caller gave. */
   readonly callerId: string
+  readonly tenant: string
 }
 
 export class LiveQueues {
   readonly #entries = new Map<string, Entry>()
+  readonly #perTenant = new Map<string, number>()
   readonly #atOnce: number
   /** Queues whose consumers have not been woken since something came, in turn. */
   readonly #unread = new Set<EventQueue>()
@@ -32,13 +34,21 @@ export class LiveQueues {
     return this.#entries.size
   }
 
-  add(engineId: string, callerId: string, queue: EventQueue): void {
-    this.#entries.set(engineId, { queue, callerId })
+  /** Of those that are here. */
+  numOf(tenant: string): number {
+    return this.#perTenant.get(tenant) ?? 0
+  }
+
+  add(engineId: string, callerId: string, queue: EventQueue, tenant = ''): void {
+    this.#entries.set(engineId, { queue, callerId, tenant })
+    this.#perTenant.set(tenant, this.numOf(tenant) + 1)
   }
 
   /** Forgets a queue; false when it is not here under this id. */
   remove(engineId: string, queue: EventQueue): boolean {
-    return this.#entries.get(engineId)?.queue === queue && this.#entries.delete(engineId)
+    const isHere = this.#entries.get(engineId)?.queue === queue
+    if (isHere) this.#forget(engineId)
+    return isHere
   }
 
   deliver(events: readonly EngineEvent[]): void {
@@ -51,7 +61,7 @@ export class LiveQueues {
       if (callerId !== engineId) (event as { id: string }).id = callerId
       queue.push(event)
       this.#unread.add(queue)
-      if (queue.isOver) this.#entries.delete(engineId)
+      if (queue.isOver) this.#forget(engineId)
     }
     if (!this.#isWaking) this.#wake()
   }
@@ -59,6 +69,17 @@ export class LiveQueues {
   failAll(error: SkeinError): void {
     for (const { queue } of this.#entries.values()) queue.fail(error)
     this.#entries.clear()
+    this.#perTenant.clear()
+  }
+
+  #forget(engineId: string): void {
+    const entry = this.#entries.get(engineId)
+    if (entry === undefined) return
+    this.#entries.delete(engineId)
+    const { tenant } = entry
+    const left = this.numOf(tenant) - 1
+    if (left > 0) this.#perTenant.set(tenant, left)
+    else this.#perTenant.delete(tenant)
   }
 
   #wake(): void {

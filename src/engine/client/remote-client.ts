@@ -4,6 +4,7 @@
  */
 import { SkeinError } from '../../errors.ts'
 import type { EngineClient } from '../client.ts'
+import { lineFull } from '../limits.ts'
 import type {
   EngineCall,
   EngineCalls,
@@ -104,7 +105,14 @@ export class RemoteEngineClient implements EngineClient {
       queue.fail(this.#failure)
       return queue
     }
-    this.#queues.add(id, request.id, queue)
+    const { tenant = '' } = request
+    const { numSlots, maxWaiting } = this.#info
+    // The worker would say the same, after its step and for the work of a message: with so many of its own, no tenant is under its part.
+    if (this.#queues.numOf(tenant) >= numSlots + maxWaiting) {
+      queue.fail(lineFull(maxWaiting))
+      return queue
+    }
+    this.#queues.add(id, request.id, queue, tenant)
     this.#channel.send({ type: 'generate', request: { ...request, id } })
     return queue
   }
