@@ -40,7 +40,7 @@ import { Metrics } from './figures/metrics.ts'
 import { RecentRequests } from './figures/recent-requests.ts'
 import { traceRequests, tracer } from './figures/tracing.ts'
 import { type BatchOptions, batchRunnerOf } from './http/batch-rows.ts'
-import { answerClientError, closeWithConnection, cutOffIfNotTaken } from './http/connection.ts'
+import { answerClientError, careForConnections, cutOffIfNotTaken } from './http/connection.ts'
 import { Drain } from './http/drain.ts'
 import { failureOf, isWorthRetrying, publicError } from './http/errors.ts'
 import { DEFAULT_LIMITS, type Limits } from './http/limits.ts'
@@ -165,7 +165,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   app.decorateRequest('member', null)
   app.decorateRequest('entry', null)
   app.decorateRequest('tally', null)
-  closeWithConnection(app)
+  careForConnections(app)
   app.addHook('onRequest', async (request, reply) => {
     request.tally = newTally()
     if (gate(request, reply)) return reply

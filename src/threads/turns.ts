@@ -1,10 +1,10 @@
 /**
- * Small pieces of work that many clients can ask for at once: together they take a few milliseconds of each turn of the event
+ * Small pieces of work that many clients can ask for at once: together they take two milliseconds of each turn of the event
  * loop, and the others wait for the next, so that streams go on between them.
  */
 
 /** Of a turn; the piece that passes it is the last. */
-const TURN_MS = 4
+const TURN_MS = 2
 
 export class Turns {
   readonly #waiting: (() => void)[] = []

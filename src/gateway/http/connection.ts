@@ -1,9 +1,61 @@
-/** Replies and the connection that they share: what one does to the other where Node says nothing. Knows no route. */
+/** Connections: when they begin, and replies that share one: what one does to the other where Node says nothing. Knows no route. */
 import type { ServerResponse } from 'node:http'
-import { Socket } from 'node:net'
+import { type Server, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { renderOpenAiError } from '../../api/openai/errors.ts'
 import { SkeinError } from '../../errors.ts'
+
+/** To be called before the app listens, and before its hooks that answer. */
+export function careForConnections(app: FastifyInstance): void {
+  beginInTurn(app.server)
+  closeWithConnection(app)
+}
+
+/** Some milliseconds with what each of them sends first. */
+const AT_ONCE = 16
+
+/**
+ * Connections begin a few in each turn of the event loop, every address in its turn: a thousand that come at once would hold
+ * up all streams while each is set up and its first bytes are read. Those that wait are not read. To be called when those
+ * who serve the server's connections listen to it.
+ */
+export function beginInTurn(server: Server): void {
+  const waiting = new Map<string, Socket[]>()
+  const serving = server.listeners('connection')
+  let isScheduled = false
+  const begin = (socket: Socket) => {
+    if (socket.destroyed) return
+    for (const serve of serving) serve.call(server, socket)
+    socket.resume()
+  }
+  const beginSome = () => {
+    isScheduled = false
+    for (let i = 0; i < AT_ONCE && waiting.size > 0; i++) {
+      const [address, sockets] = waiting.entries().next().value!
+      begin(sockets.shift()!)
+      // Behind the others.
+      waiting.delete(address)
+      if (sockets.length > 0) waiting.set(address, sockets)
+    }
+    if (waiting.size > 0) schedule()
+  }
+  const schedule = () => {
+    if (!isScheduled) setImmediate(beginSome)
+    isScheduled = true
+  }
+  server.removeAllListeners('connection')
+  server.on('connection', (socket: Socket) => {
+    // It may be reset while it waits; whoever serves it listens, too.
+    socket.on('error', () => {})
+    const { remoteAddress = '' } = socket
+    const sockets = waiting.get(remoteAddress)
+    if (sockets === undefined) waiting.set(remoteAddress, [socket])
+    else sockets.push(socket)
+    schedule()
+  })
+  // An option of servers that those of HTTP do not take when they are made; it is looked at for each connection.
+  Object.assign(server, { pauseOnConnect: true })
+}
 
 /** Replies of all apps by connection: a worker's proxy is an app of its own on the server's connections. */
 const unclosed = new WeakMap<object, Set<ServerResponse>>()
@@ -12,7 +64,7 @@ const unclosed = new WeakMap<object, Set<ServerResponse>>()
  * A reply whose connection has gone says so, also where an earlier request of that connection was still being answered. Node
  * tells the reply that is being sent and no other, and what is made for the others would be made to its end.
  */
-export function closeWithConnection(app: FastifyInstance): void {
+function closeWithConnection(app: FastifyInstance): void {
   app.addHook('onRequest', (request, { raw }, done) => {
     const replies = repliesOf(request.raw.socket)
     replies.add(raw)
