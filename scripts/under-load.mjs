@@ -3,7 +3,8 @@
  * overload: five times what it can answer, what becomes of it, of those who are refused, and of who comes afterwards.
  * long-prompts: what 64 streams and a short request notice of a prompt of 100,000 tokens.
  * leaving: how soon somebody else has the slot of a client that left, while it was answered or its prompt was read.
- * SERVER_CORES=0,1 (Linux) keeps the server on these cores; `taskset -c 2-5` before the command keeps the clients off them.
+ * What follows the seconds the server gets: --max-waiting 512. SERVER_CORES=0,1 (Linux) keeps the server on these cores;
+ * `taskset -c 2-5` before the command keeps the clients off them.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -11,7 +12,7 @@ import { Agent, request } from 'node:http'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 
-const [what, given] = process.argv.slice(2)
+const [what, given, ...more] = process.argv.slice(2)
 const seconds = Number(given ?? 20)
 const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 const agent = new Agent({ keepAlive: true, maxSockets: Number.POSITIVE_INFINITY })
@@ -24,7 +25,7 @@ await WORK[what]()
 async function withServer(flags, use) {
   const cores = process.env.SERVER_CORES
   const pinned = cores === undefined ? [] : ['taskset', '-c', cores]
-  const own = ['serve', '--port', '0', '--no-store', '--device', 'cpu', ...flags]
+  const own = ['serve', '--port', '0', '--no-store', '--device', 'cpu', ...flags, ...more]
   const [command, ...rest] = [...pinned, process.execPath, MAIN, ...own]
   const server = spawn(command, rest, { stdio: ['ignore', 'pipe', 'ignore'] })
   let text = ''
