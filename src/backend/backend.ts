@@ -303,6 +303,8 @@ export interface Guessing {
   /** Rows of a step that may have guesses. */
   readonly rows: number
   readonly costs: GuessCosts
+  /** Of models whose matrices are held in integers, where that differs. */
+  readonly costsOfIntegers?: GuessCosts
 }
 
 export interface Backend {

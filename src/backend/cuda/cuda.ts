@@ -25,7 +25,7 @@ import {
 import { logBytes } from './state-log.ts'
 import { CudaPenaltyPool, CudaStatePool } from './states.ts'
 
-/** Steps of 7.2B in f16 (docs/dev/measurements.md, On a GPU; 16 and 64 tokens are between their neighbours). Those of 1.5B cost up to a third more; of integers none were measured. */
+/** Steps of 7.2B in f16 (docs/dev/measurements.md, On a GPU; 16 and 64 tokens are between their neighbours). Those of 1.5B cost up to a third more. Of integers, those in q4. */
 const GUESSING: Guessing = {
   rows: 32,
   costs: [
@@ -37,6 +37,16 @@ const GUESSING: Guessing = {
     [64, 2.4],
     [128, 2.7],
     [256, 3.4],
+  ],
+  costsOfIntegers: [
+    [1, 1],
+    [2, 1.4],
+    [8, 1.48],
+    [16, 1.8],
+    [32, 2.4],
+    [64, 2.9],
+    [128, 3.5],
+    [256, 5],
   ],
 }
 

@@ -65,5 +65,10 @@ export class Pace {
   learn(guessed: number, right: number): void {
     for (let i = 0; i < right; i++) this.#likely += WEIGHT * (1 - this.#likely)
     if (right < guessed) this.#likely -= WEIGHT * this.#likely
+    else if (guessed > 0) {
+      // After one that was tried and is right others are.
+      this.#rest = 0
+      this.#nextRest = SHORTEST_REST
+    }
   }
 }

@@ -73,7 +73,7 @@ export class Speculation {
    * so many answers: as many guesses as pay if they are right. Their rows are rowOf.
    */
   plan(sequences: readonly Sequence[], numTokens: number, numSlots: number): void {
-    if (this.#sources.length === 0 || numTokens === 0) return
+    if (numTokens === 0 || this.#isSilent(sequences)) return
     this.#load = { plain: numTokens, guessing: this.#promising(sequences).length }
     let room = this.#room(numTokens, numSlots)
     let numSpares = this.#spares.length
@@ -109,7 +109,7 @@ export class Speculation {
    * meanwhile would make two steps of one. Worth it where something may be guessed for some of them.
    */
   waitsFor(sequences: readonly Sequence[], numSlots: number): boolean {
-    if (this.#sources.length === 0) return false
+    if (this.#isSilent(sequences)) return false
     if (sequences.every(({ numAwaited }) => numAwaited === 0)) return false
     if (sequences.some((one) => this.#guessed.get(one)?.onItsWay)) return true
     const promising = this.#promising(sequences)
@@ -118,6 +118,15 @@ export class Speculation {
     if (this.#room(numTokens, numSlots) < 1) return false
     for (const guesser of promising) guesser.isWaiting = true
     return true
+  }
+
+  /** Nobody guesses any of these. Few requests have predictions, and often nothing else is guessed from: then no more is asked of hundreds. */
+  #isSilent(sequences: readonly Sequence[]): boolean {
+    return this.#sources.every(
+      ({ name }) =>
+        name === 'prediction' &&
+        sequences.every(({ owner }) => owner.request.prediction === undefined),
+    )
   }
 
   /** Of each answer for which something may be guessed, who would. */

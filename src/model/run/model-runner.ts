@@ -73,7 +73,8 @@ export class ModelRunner implements Runner {
     this.numPlaces = numPlacesOf(numSlots)
     this.maxTokens = maxTokens
     this.numSpares = numSpares
-    this.guessCosts = backend.guessing?.costs ?? []
+    const { costs = [], costsOfIntegers = costs } = backend.guessing ?? {}
+    this.guessCosts = /^(f|bf)\d/.test(model.weightType) ? costs : costsOfIntegers
     this.drawsLater = backend.drawsLater
     this.maxSamples = numSlots + numGuesses
     this.maxLogits = Math.min(numSlots + Math.max(SCORED_TOKENS, numGuesses), maxTokens)
