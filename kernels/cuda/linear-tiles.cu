@@ -1,7 +1,7 @@
 // y = epilogue(x·Wᵀ + bias), or y + x·Wᵀ, for many tokens where W is of integers (quant.cuh): all
 // jobs of one launch. x f16 [T, columns] · y f16 or f32 [T, rows] · bias f32 [rows] or null ·
-// columns a multiple of 32. No copy of W is written: a block has 128 rows of it and TOKENS (64, 128
-// or 256) tokens; two warpgroups hold 64 rows each and decode them in registers, as the left
+// columns a multiple of 32. No copy of W is written: a block has 128 rows of it and TOKENS (64, 128,
+// 160 or 256) tokens; two warpgroups hold 64 rows each and decode them in registers, as the left
 // operand of wgmma, a slice ahead of what the tensor cores multiply, so that these always have
 // something to do. A third warpgroup asks for parts of W, their scales and x ahead, in a ring in
 // shared memory; the two blocks of a pair (256 rows) bring each other half of x. The pairs of a

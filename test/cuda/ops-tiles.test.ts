@@ -39,10 +39,10 @@ describeCuda('products of many tokens with integers on cuda', () => {
   const cuda = backendOfGroup()
   afterEach(() => void vi.restoreAllMocks())
 
-  // Every size of a tile: 64, 128 and 256 tokens are the best for these where one cluster at a time fits (rounded.test.ts).
+  // Every size of a tile: 64, 128, 160 and 256 tokens are the best for these where one cluster at a time fits (rounded.test.ts).
   test.each(
     INTEGERS.flatMap((type) =>
-      [40, 120, 250, 500].flatMap((tokens) =>
+      [40, 120, 150, 250, 500].flatMap((tokens) =>
         [1, 2, 4].map((shares) => [type, tokens, shares] as const),
       ),
     ),

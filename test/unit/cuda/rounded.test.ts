@@ -29,6 +29,9 @@ test('products of few tiles share their columns, as far as clusters fit on the c
   expect(cut(64, [2048, 8192])).toEqual([64, 4])
   expect(cut(512, [4096, 4096])).toEqual([128, 1])
   expect(cut(128, [4096, 4096])).toEqual([128, 2])
+  // Two tiles of 160 in place of three.
+  expect(cut(320, [16_384, 4096])).toEqual([160, 1])
+  expect(cut(320, [4096, 16_384])).toEqual([128, 1])
   expect(cut(1024, [4096, 4096], [4096, 4096], [4096, 4096])).toEqual([256, 1])
   // A share has a part of the columns at the least.
   expect(cut(64, [256, 4096], [256, 64])).toEqual([64, 1])
@@ -43,6 +46,7 @@ test.each([1, 2, 4])(
       for (const [tokens, size] of [
         [40, 64],
         [120, 128],
+        [150, 160],
         [250, 256],
         [500, 256],
       ] as const) {
