@@ -1,14 +1,19 @@
 /** States that are written every few tokens: nothing but time depends on when. */
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test, vi } from 'vitest'
 import type { Backend, StatePool } from '../../src/backend/backend.ts'
 import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
+import { CudaDevice } from '../../src/backend/cuda/device/device.ts'
 import { statesOf } from '../../src/backend/cuda/step/operands.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { ModelRunner } from '../../src/model/run/model-runner.ts'
 import { type BatchRow, fedByDraw } from '../../src/model/runner.ts'
 import { loadRwkv7 } from '../../src/model/rwkv7.ts'
 import { capacityFor, normals, raggedBatch } from '../backend/kit.ts'
-import { draw, someTokens, tinyModel } from '../helpers/runner.ts'
+import { writeRandomRwkv7 } from '../helpers/pth.ts'
+import { draw, someTokens } from '../helpers/runner.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
 import { halves, poisonedHalves, randomNorm } from './ops-kit.ts'
 
@@ -99,11 +104,15 @@ const MANY = 350
 const RUNNER_SLOTS = 360
 
 describeCuda('answers whose states are written every few tokens', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'skein-'))
   let runners: ModelRunner[]
   beforeAll(() => {
+    const path = writeRandomRwkv7(join(folder, 'three-heads.pth'), {
+      ...{ layers: 3, channels: 192, ranks: { v: 32 } },
+    })
     runners = [true, false].map((graphs) => {
       const backend = createCudaBackend({ graphs, leastLogHeads: 1 })
-      const checkpoint = openCheckpoint(tinyModel())
+      const checkpoint = openCheckpoint(path)
       const model = loadRwkv7(checkpoint, backend, {})
       checkpoint.close()
       const options = { numSlots: RUNNER_SLOTS, maxTokens: 1024, fingerprint: '' }
@@ -112,6 +121,7 @@ describeCuda('answers whose states are written every few tokens', () => {
   })
   afterAll(() => {
     for (const runner of runners) runner.dispose()
+    rmSync(folder, { recursive: true })
   })
 
   const slots = Array.from({ length: RUNNER_SLOTS }, (_, slot) => slot)
@@ -160,6 +170,8 @@ describeCuda('answers whose states are written every few tokens', () => {
     runner.writeState(8, kept).result()
     many(10, 356)
     many(11, 356)
+    // More slots whose logs are brought in than one launch takes.
+    step(slots.slice(100, 200).map((slot) => row(slot, someTokens(2, slot), 12)))
     step([known(9, 12)])
     step([known(9, 13), known(10, 13)])
     step(slots.slice(8, 18).map((slot) => known(slot, 14)))
@@ -175,7 +187,13 @@ describeCuda('answers whose states are written every few tokens', () => {
     ['launches', 1],
   ])('are those of states that are written with every token, in %s', (_, which) => {
     const runner = runners[which]!
+    const launch = vi.spyOn(CudaDevice.prototype, 'launch')
     const late = story(runner, () => {})
+    const merged = launch.mock.calls
+      .filter(([kernel]) => kernel.label.includes('wkv7_merge'))
+      .map(([, grid]) => grid[1])
+    launch.mockRestore()
+    expect(merged.slice(merged.indexOf(64)).slice(0, 2)).toEqual([64, 36])
     // Whoever looks at a state has it written first.
     const always = story(runner, () => {
       for (const slot of slots) runner.readState(slot).result()
