@@ -17,7 +17,11 @@ if (length === 0) setInterval(() => {}, 1000)
 else
   setInterval(() => {
     const next = begin()
-    setTimeout(() => open.close(), 0)
+    setTimeout(() => {
+      // A connection that is closed with a statement goes on reading until that is collected.
+      open.exec('COMMIT')
+      open.close()
+    }, 0)
     setTimeout(() => {
       open = next
     }, 0)
