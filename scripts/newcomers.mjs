@@ -1,6 +1,6 @@
 /**
  * What newcomers notice of another key's floods, with and without answers that give their slots up for a while:
- * node scripts/newcomers.mjs [seconds] runs the built files with the demo model. Every newcomer has a key of its own that the
+ * node scripts/newcomers.mjs [seconds] [flood] runs the built files with the demo model. Every newcomer has a key of its own that the
  * server has not seen, so no slot is kept for it. Prints one table; compare within it. SERVER_CORES=0,1 (Linux) keeps the
  * server on these cores.
  */
@@ -18,6 +18,9 @@ const CAROL = 'sk-carol-who-streams'
 const NEWCOMERS = Array.from({ length: 400 }, (_, i) => `sk-newcomer-${i}`)
 const words = (count) =>
   Array.from({ length: count }, () => Math.random().toString(36).slice(2, 7)).join(' ')
+/** 7.8 MB that are read until they hold too many objects. */
+const REFUSED = `{"prompt":"x","metadata":[${'{},'.repeat(2_600_000)}0]}`
+/** `isRefused`: it takes no slots, and nobody streams beside it. */
 const FLOODS = {
   quiet: { clients: 0, body: () => ({}) },
   '300 × 65,536 tokens': {
@@ -36,11 +39,13 @@ const FLOODS = {
     clients: 8,
     body: () => ({ prompt: words(20), max_tokens: 400, n: 16, logprobs: 5, ignore_eos: true }),
   },
+  '4 × 8 MB, refused': { clients: 4, isRefused: true, body: () => REFUSED },
 }
 
 const table = {}
 for (const preemptMb of [0, 512]) {
   for (const [name, flood] of Object.entries(FLOODS)) {
+    if (name !== 'quiet' && !name.includes(process.argv[3] ?? '')) continue
     const row = await measure(flood, preemptMb)
     table[`${name}${preemptMb === 0 ? ', none gives way' : ''}`] = row
     console.error(name, preemptMb, JSON.stringify(row))
@@ -48,7 +53,7 @@ for (const preemptMb of [0, 512]) {
 }
 console.table(table)
 
-async function measure({ clients, body }, preemptMb) {
+async function measure({ clients, body, isRefused = false }, preemptMb) {
   const keys = [BOB, CAROL, ...NEWCOMERS].join(',')
   const flags = ['--port', '0', '--no-store', '--api-key', keys, '--preempt-mb', `${preemptMb}`]
   const cores = process.env.SERVER_CORES
@@ -62,8 +67,9 @@ async function measure({ clients, body }, preemptMb) {
   const leaving = new AbortController()
   const floods = Array.from({ length: clients }, () => repeat(url, BOB, body, leaving.signal))
   const long = () => ({ prompt: words(5), max_tokens: 65_536, ignore_eos: true })
-  if (clients > 0) floods.push(repeat(url, CAROL, long, leaving.signal))
-  if (clients > 0) await begun(url)
+  const fills = clients > 0 && !isRefused
+  if (fills) floods.push(repeat(url, CAROL, long, leaving.signal))
+  if (fills) await begun(url)
   const seen = []
   const end = performance.now() + seconds * 1000
   for (const key of NEWCOMERS) {
@@ -113,7 +119,7 @@ function post(url, key, body, signal) {
   return fetch(`${url}/v1/completions`, {
     method: 'POST',
     headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
-    body: JSON.stringify({ stream: true, ...body }),
+    body: typeof body === 'string' ? body : JSON.stringify({ stream: true, ...body }),
     signal,
   })
 }
