@@ -1,13 +1,20 @@
 /**
- * A cluster of a thousand nodes in virtual time, over the gateway's own routing (dist/gateway/cluster): minutes of a day from
- * night to peak, and a rack that fails at the peak. Says how often sessions and prefixes were met where they are, how often
- * sessions moved, what the database was asked, and how long sessions of the rack were away.
+ * A cluster of a thousand nodes in virtual time, over the code of gateways and members themselves: routes (gateway/cluster), leases,
+ * members and owners of sessions (cluster/), whose statements a database in memory answers and counts. Windows of a day from
+ * night to peak, then racks that fail and come back. Says how often sessions and prefixes were met where they are, how often
+ * sessions moved, what the database was asked, how many answers broke off, how long sessions of failed racks were away, and
+ * for how long anybody noticed.
  *
  *   node scripts/simulate-cluster.js [--nodes 1000] [--sessions 1000000] [--gateways 8] [--seconds 30] [--seed 1]
  */
 import { parseArgs } from 'node:util'
+import { Lease } from '../dist/cluster/lease.js'
+import { Members } from '../dist/cluster/members.js'
+import { ownerOf, take } from '../dist/cluster/ownership.js'
 import { Nodes } from '../dist/gateway/cluster/nodes.js'
 import { RequestRoute, SessionOwners } from '../dist/gateway/cluster/route.js'
+import { pauseAfter } from '../dist/gateway/cluster/taking.js'
+import { VirtualDatabase } from './virtual-database.js'
 
 const { values } = parseArgs({
   options: Object.fromEntries(
@@ -21,7 +28,8 @@ const NUM_GATEWAYS = read('gateways', 8)
 const WINDOW_S = read('seconds', 30)
 
 const SLOTS = 64
-const NODES_OF_A_RACK = 40
+/** Of a thousand nodes, 40. */
+const RACKS = 25
 /** Of a request in a slot, exponentially distributed. */
 const MEAN_S = 8
 /** Share of requests that belong to a session. */
@@ -30,14 +38,15 @@ const NUM_PREFIXES = 20_000
 /** Prefixes that a node keeps. */
 const KEPT_PREFIXES = 512
 const RENEW_S = 2
-const LEASE_S = 10
-/** Share of all slots that are busy, by the time of the day; at the last one a rack fails. */
+/** Share of all slots that are busy, and how many racks are down while a window is counted. */
 const DAY = [
-  ['night', 0.15, false],
-  ['morning', 0.45, false],
-  ['noon', 0.7, false],
-  ['peak', 0.85, false],
-  ['peak, a rack fails', 0.85, true],
+  ['night', 0.15, 0],
+  ['morning', 0.45, 0],
+  ['noon', 0.7, 0],
+  ['peak', 0.85, 0],
+  ['peak, a rack fails', 0.85, 1],
+  ['noon, five racks fail', 0.7, 5],
+  ['noon, all are back', 0.7, 0],
 ]
 
 let seed = read('seed', 1)
@@ -57,6 +66,11 @@ class Heap {
 
   get size() {
     return this.#all.length
+  }
+
+  /** When the first is. */
+  get next() {
+    return this.#all[0].at
   }
 
   push(at, run) {
@@ -91,177 +105,224 @@ class Heap {
 let now = 0
 const clock = () => 1000 * now
 const events = new Heap()
-const nodes = Array.from({ length: NUM_NODES }, (_, i) => ({
-  id: `n${i}`,
-  inFlight: 0,
-  reported: 0,
-  leaseEnd: LEASE_S,
-  isUp: true,
-  prefixes: new Map(),
-}))
-const byId = new Map(nodes.map((node) => [node.id, node]))
-/** As the database has it. */
-const ownerOf = new Map()
+const database = new VirtualDatabase(() => now)
+const nodes = []
+const byId = new Map()
 const gateways = Array.from({ length: NUM_GATEWAYS }, () => ({
+  members: new Members(database),
   nodes: new Nodes(clock),
   owners: new SessionOwners(Math.ceil((2 * NUM_SESSIONS) / NUM_GATEWAYS)),
 }))
 
+/** A process that has not been here before. Its timer of renewals is this script's, over virtual time. */
+async function startNode(index) {
+  const node = {
+    ...{ id: `n${index}`, inFlight: 0, isUp: true, prefixes: new Map(), running: new Set() },
+    ...{ worker: `n${index} ${now}`, lease: null },
+  }
+  nodes[index] = node
+  byId.set(node.id, node)
+  const url = `http://${node.id}`
+  const facts = {
+    id: node.worker,
+    node: node.id,
+    url,
+    model: 'm',
+    fingerprint: 'm',
+    slots: SLOTS,
+    info: {},
+  }
+  node.lease = await Lease.join(database, facts, {
+    renewMs: 2 ** 31 - 1,
+    inFlight: () => node.inFlight,
+  })
+}
+
 const EMPTY = {
   ...{ requests: 0, turns: 0, home: 0, moves: 0, prompts: 0, prefixHits: 0 },
-  ...{ misdirected: 0, retried: 0, failed: 0, statements: 0, awaySessions: 0 },
+  ...{ misdirected: 0, retried: 0, failed: 0, cut: 0, lastTrouble: 0 },
 }
 let counts = { ...EMPTY }
+let countedFrom = 0
+/** Seconds that turns waited for a lease to be over. */
 let away = []
 
-const membersNow = () =>
-  nodes
-    .filter(({ leaseEnd }) => leaseEnd > now)
-    .map(({ id, reported }) => ({
-      ...{ id, node: id, url: `http://${id}`, model: 'm', slots: SLOTS, inFlight: reported },
-    }))
+const trouble = () => {
+  counts.lastTrouble = now - countedFrom
+}
 
-function renew() {
-  for (const node of nodes) {
-    if (!node.isUp) continue
-    node.reported = node.inFlight
-    node.leaseEnd = now + LEASE_S
-    counts.statements++
+async function renew() {
+  for (const { isUp, lease } of nodes) if (isUp) await lease.renew()
+  for (const { members, nodes: known } of gateways) {
+    await members.refresh()
+    known.update(members.list)
   }
-  const members = membersNow()
-  for (const { nodes: known } of gateways) known.update(members)
-  // Members and keys, of gateways; keys, of nodes.
-  counts.statements += 2 * NUM_GATEWAYS + NUM_NODES
+  // Keys, at each member; batches that nobody runs, at nodes. Limits of keys are not in it: two a second of each member with such keys.
+  for (let i = 0; i < NUM_GATEWAYS + 2 * NUM_NODES; i++) database.other()
   events.push(now + RENEW_S, renew)
 }
 
-/** What a node does with a request, or why not; in seconds, how long it waits for a session's lease to end. */
-function askNode({ node: target, mayTake }, session) {
-  const node = byId.get(target.id)
-  if (!node.isUp) return { failure: { kind: 'unavailable' } }
-  if (session === null) return { node, waitS: 0 }
-  const owner = ownerOf.get(session)
-  if (owner === undefined || owner === node) {
-    if (owner === undefined) counts.statements += 2
-    ownerOf.set(session, node)
-    return { node, waitS: 0 }
-  }
-  // A claim that another's is in the way of, and who that is.
-  counts.statements += 2
-  if (!mayTake && owner.leaseEnd > now) return { failure: { kind: 'misdirected', owner: owner.id } }
-  const waitS = owner.isUp ? 0 : Math.max(0, owner.leaseEnd - now)
-  // Letting it go, and the claim that succeeds.
-  counts.statements += 3
-  counts.moves++
-  if (!owner.isUp) {
-    counts.awaySessions++
-    away.push(waitS)
-  }
-  ownerOf.set(session, node)
-  return { node, waitS }
+const sessionKey = (id) => ({ model: 'm', tenant: 't', id })
+
+/** As shared-store.ts claims a session: null, or who has it. */
+async function claim(node, session) {
+  const taken = await take(database, sessionKey(session), {
+    worker: node.worker,
+    mayCreate: true,
+    gap: 0,
+  })
+  if (taken === null) return { owner: await ownerOf(database, sessionKey(session)) }
+  // The use of the tenant, and where the state may be fetched.
+  database.other()
+  if (taken.former !== null) database.other()
+  return null
 }
 
-function request() {
+/** What a node does with a request, or why not. */
+async function askNode({ node: target, mayTake }, session) {
+  const node = byId.get(target.id)
+  if (!node.isUp) return { failure: { kind: 'unavailable' } }
+  if (session === null || database.ownerOf(session) === node.worker) return { node, waits: false }
+  const refused = await claim(node, session)
+  if (refused === null) {
+    counts.moves++
+    return { node, waits: false }
+  }
+  if (!mayTake) return { failure: { kind: 'misdirected', owner: refused.owner?.node ?? null } }
+  return { node, waits: !(await takeFrom(node, session, refused.owner)) }
+}
+
+/** As taking.ts: it asks the owner to let the session go. False: the owner does not answer. */
+async function takeFrom(node, session, owner) {
+  const other = owner === null ? null : byId.get(owner.node)
+  const isThere = other?.isUp === true && other.worker === owner.owner
+  if (isThere) database.letGo(session)
+  const refused = await claim(node, session)
+  if (refused === null) counts.moves++
+  return refused === null
+}
+
+async function request() {
   const gateway = gateways[Math.floor(random() * NUM_GATEWAYS)]
   const isTurn = random() < IN_SESSION
   const session = isTurn ? `s${Math.floor(random() * NUM_SESSIONS)}` : null
   const prefix = isTurn ? '' : `p${skewed(NUM_PREFIXES)}`
   counts.requests++
-  let stored = null
-  if (session !== null && gateway.owners.get(session) === null) {
-    counts.statements++
-    const owner = ownerOf.get(session)
-    stored = owner !== undefined && owner.leaseEnd > now ? owner.id : null
-  }
-  const before = session === null ? undefined : ownerOf.get(session)
+  const isNew = session !== null && gateway.owners.get(session) === null
+  const stored = isNew ? await ownerOf(database, sessionKey(session)) : null
+  const before = session === null ? null : database.ownerOf(session)
   const way = new RequestRoute(
     gateway.nodes,
     gateway.owners,
     { model: 'm', session, prefix },
-    stored,
+    stored?.node ?? null,
   )
   for (let step = way.next(); step !== null; step = way.next()) {
-    const answer = askNode(step, session)
+    const answer = await askNode(step, session)
     if (answer.failure !== undefined) {
       way.failed(step, answer.failure)
-      counts[answer.failure.kind === 'misdirected' ? 'misdirected' : 'retried']++
+      const isMisdirected = answer.failure.kind === 'misdirected'
+      counts[isMisdirected ? 'misdirected' : 'retried']++
+      if (!isMisdirected) trouble()
       continue
     }
     way.answered(step)
-    begin(gateway, answer, { isTurn, prefix, isHome: before === answer.node })
+    const { node, waits } = answer
+    const leave = gateway.nodes.take(node.id)
+    node.inFlight++
+    const asked = { gateway, node, leave, isTurn, session, prefix, isHome: before === node.worker }
+    if (waits) waitForLease(asked, now)
+    else begin(asked)
     return
   }
   counts.failed++
+  trouble()
 }
 
-function begin(gateway, { node, waitS }, { isTurn, prefix, isHome }) {
+function waitForLease(asked, since) {
+  events.push(now + pauseAfter(1000 * (now - since)) / 1000, async () => {
+    const { node, session } = asked
+    trouble()
+    const owner = await ownerOf(database, sessionKey(session))
+    if (node.isUp && !(await takeFrom(node, session, owner))) waitForLease(asked, since)
+    else {
+      away.push(now - since)
+      begin(asked)
+    }
+  })
+}
+
+function begin({ node, leave, isTurn, prefix, isHome }) {
   if (isTurn) {
     counts.turns++
     if (isHome) counts.home++
-    // The turn is published.
-    counts.statements++
   } else {
     counts.prompts++
     if (node.prefixes.delete(prefix)) counts.prefixHits++
     node.prefixes.set(prefix, true)
     if (node.prefixes.size > KEPT_PREFIXES) node.prefixes.delete(node.prefixes.keys().next().value)
   }
-  const leave = gateway.nodes.take(node.id)
-  node.inFlight++
   const queueS = node.inFlight > SLOTS ? ((node.inFlight - SLOTS) * MEAN_S) / SLOTS : 0
-  events.push(now + waitS + queueS - Math.log(1 - random()) * MEAN_S, () => {
+  let hasEnded = false
+  const end = () => {
+    if (hasEnded) return
+    hasEnded = true
     leave()
     node.inFlight--
+    node.running.delete(end)
+  }
+  node.running.add(end)
+  events.push(now + queueS - Math.log(1 - random()) * MEAN_S, () => {
+    if (!hasEnded && isTurn) database.publish()
+    end()
   })
 }
 
-function runWindow(name, load, fails) {
+/** What runs there breaks off. */
+function fail(node) {
+  node.isUp = false
+  counts.cut += node.running.size
+  for (const end of [...node.running]) end()
+}
+
+async function runWindow(name, load, racksDown) {
   const perSecond = (load * NUM_NODES * SLOTS) / MEAN_S
-  const start = now
-  const arrive = () => {
-    request()
+  for (const [index, { isUp }] of nodes.entries()) if (!isUp) await startNode(index)
+  let isArriving = true
+  const arrive = async () => {
+    if (!isArriving) return
+    await request()
     events.push(now - Math.log(1 - random()) / perSecond, arrive)
   }
+  events.push(now, arrive)
   // Until the load is as it will be.
-  const counted = start + 2 * MEAN_S
-  const end = counted + WINDOW_S
-  let isArriving = true
-  events.push(start, () => arrive())
-  events.push(counted, () => {
-    counts = { ...EMPTY }
-    away = []
-    if (!fails) return
-    for (const node of nodes.slice(0, NODES_OF_A_RACK)) node.isUp = false
-  })
-  while (isArriving && events.size > 0) {
-    const { at, run } = events.pop()
-    if (at >= end) {
-      isArriving = false
-      break
-    }
-    now = at
-    run()
-  }
-  now = end
-  report(name, load, perSecond)
-  // What arrives is of the next window; what runs goes on.
-  forgetArrivals()
+  await runUntil(now + 2 * MEAN_S)
+  counts = { ...EMPTY }
+  away = []
+  countedFrom = now
+  database.numStatements = 0
+  const numDown = Math.round((racksDown * NUM_NODES) / RACKS)
+  for (const node of nodes.slice(0, numDown)) fail(node)
+  // Of the first seconds, what a failure costs at most.
+  await runUntil(countedFrom + Math.min(10, WINDOW_S))
+  const early = database.numStatements / Math.min(10, WINDOW_S)
+  await runUntil(countedFrom + WINDOW_S)
+  report({ name, load, perSecond, early })
+  isArriving = false
 }
 
-/** Simplest: all that is left is let end at once. */
-function forgetArrivals() {
-  for (const node of nodes) {
-    node.inFlight = 0
-    node.reported = 0
+async function runUntil(end) {
+  while (events.size > 0 && events.next <= end) {
+    const { at, run } = events.pop()
+    now = at
+    await run()
   }
-  for (const gateway of gateways) gateway.nodes = new Nodes(clock)
-  while (events.size > 0) events.pop()
-  renew()
+  now = end
 }
 
 const percent = (part, whole) => `${((100 * part) / Math.max(1, whole)).toFixed(2)} %`
 
-function report(name, load, perSecond) {
+function report({ name, load, perSecond, early }) {
   const sorted = away.sort((a, b) => a - b)
   const at = (share) => (sorted[Math.floor(share * (sorted.length - 1))] ?? 0).toFixed(1)
   const line = {
@@ -272,14 +333,21 @@ function report(name, load, perSecond) {
     'prefix hits': percent(counts.prefixHits, counts.prompts),
     'moves/s': (counts.moves / WINDOW_S).toFixed(1),
     misdirected: percent(counts.misdirected, counts.requests),
-    retried: percent(counts.retried, counts.requests),
-    failed: counts.failed,
-    'statements/s': Math.round(counts.statements / WINDOW_S),
-    'away p50/max s': counts.awaySessions === 0 ? '' : `${at(0.5)} / ${at(1)}`,
+    'sent again': percent(counts.retried, counts.requests),
+    refused: counts.failed,
+    'broken off': counts.cut,
+    'statements/s': Math.round(database.numStatements / WINDOW_S),
+    'statements/s, first 10 s': Math.round(early),
+    'turns that waited': away.length,
+    'waited p50/max s': away.length === 0 ? '' : `${at(0.5)} / ${at(1)}`,
+    'noticed for s': counts.lastTrouble.toFixed(1),
   }
   process.stdout.write(`${JSON.stringify(line)}\n`)
 }
 
-for (let i = 0; i < NUM_SESSIONS; i++) ownerOf.set(`s${i}`, nodes[Math.floor(random() * NUM_NODES)])
-renew()
-for (const [name, load, fails] of DAY) runWindow(name, load, fails)
+for (let i = 0; i < NUM_NODES; i++) await startNode(i)
+for (let i = 0; i < NUM_SESSIONS; i++)
+  database.seed(`s${i}`, nodes[Math.floor(random() * NUM_NODES)].worker)
+await renew()
+for (const [name, load, racksDown] of DAY) await runWindow(name, load, racksDown)
+process.exit()

@@ -1,4 +1,4 @@
-/** Storages of blobs: a folder, and a bucket of a double of S3. The same is asked of both. */
+/** Storages of blobs: a folder, a bucket of a double of S3, and one of a real server where there is one. The same is asked of all. */
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -6,19 +6,29 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Blobs } from '../../src/state/shared/blobs.ts'
 import { openBlobs } from '../../src/state/shared/open-blobs.ts'
 import { S3_KEYS, type S3Double, startS3Double } from '../helpers/s3-double.ts'
+import { NO_SWIFT, type Swift, startSwift } from '../helpers/swift-s3.ts'
 
 let s3: S3Double
+let swift: Swift | null = null
 beforeAll(async () => {
   s3 = await startS3Double()
+  if (NO_SWIFT === null) swift = await startSwift()
 })
-afterAll(() => s3.close())
+afterAll(() => {
+  swift?.close()
+  return s3.close()
+})
 
 const inBucket = (prefix = '/some/prefix', keys = S3_KEYS) =>
   openBlobs(`s3://bucket${prefix}`, { ...keys, AWS_ENDPOINT_URL: s3.url })
 
+const inSwift = (more: Readonly<Record<string, string>> = {}) =>
+  openBlobs(`s3://bucket/${Math.random()}`, { ...swift!.variables, ...more })
+
 const MAKERS: readonly (readonly [string, () => Blobs])[] = [
   ['a folder', () => openBlobs(`file://${mkdtempSync(join(tmpdir(), 'skein blobs-'))}/new`)],
   ['a bucket', () => inBucket(`/${Math.random()}/`)],
+  ...(NO_SWIFT === null ? [['a bucket of Swift', () => inSwift()] as const] : []),
 ]
 
 const namesIn = async (blobs: Blobs) => {
@@ -62,6 +72,16 @@ test('a bucket that is busy is asked again; one that refuses says so', async () 
   await expect(wrong.get('late')).rejects.toThrow('403 (SignatureDoesNotMatch)')
   await expect(blobs.get('missing')).rejects.toThrow('404 (NoSuchKey)')
 })
+
+test.skipIf(NO_SWIFT !== null)(
+  'a real server refuses in the words that are passed on',
+  async () => {
+    const wrong = inSwift({ AWS_SECRET_ACCESS_KEY: 'wrong' })
+    await expect(wrong.get('any')).rejects.toThrow('403 (SignatureDoesNotMatch)')
+    await expect(wrong.put('any', [])).rejects.toThrow('403 (SignatureDoesNotMatch)')
+    await expect(inSwift().get('missing')).rejects.toThrow('404 (NoSuchKey)')
+  },
+)
 
 test('what names no storage, and a bucket without keys, are refused in words', () => {
   for (const url of ['/folder', 'file://host/folder', 'http://x', 's3://', ''])

@@ -1,6 +1,6 @@
 /**
- * Faults of a cluster, by a seed: workers killed, stopped or cut off past their lease, or with clocks that are days off; the
- * database crashed, or failed over to its synchronous standby; the storage of states, a double of S3, slow, refusing, full, or
+ * Faults of a cluster, by a seed: workers killed, stopped or cut off past their lease, or with clocks that jump by days; the
+ * database crashed, its clock set, or failed over to its synchronous standby; the storage of states, a double of S3, slow, refusing, full, or
  * ending in the middle; while sessions go on and move from worker to worker. Networks are cut by a proxy of the test's own. What was told must be there, once, under one owner at a time, and be what one worker alone
  * would have said. SKEIN_FAULTS gives the most faults, SKEIN_FAULT_SECONDS for how long,
  * SKEIN_SEED the seed.
@@ -43,7 +43,7 @@ import { S3_KEYS, type S3Double, startS3Double } from '../helpers/s3-double.ts'
 import { startProxy, type TcpProxy } from '../helpers/tcp-proxy.ts'
 
 const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
-const NUM_FAULTS = Number(process.env.SKEIN_FAULTS ?? (process.env.SKEIN_SLOW ? 100 : 10))
+const NUM_FAULTS = Number(process.env.SKEIN_FAULTS ?? (process.env.SKEIN_SLOW ? 100 : 11))
 const SEED = Number(process.env.SKEIN_SEED ?? 1)
 const FAULT_MS = 1000 * Number(process.env.SKEIN_FAULT_SECONDS ?? Number.POSITIVE_INFINITY)
 /** On a device answers depend on who else is in a step of more than 16 tokens. */
@@ -69,10 +69,14 @@ interface Place {
   readonly way: TcpProxy | null
 }
 
-async function startWorker(place: Place, choice: object, clockMs = 0): Promise<Worker> {
+async function startWorker(
+  place: Place,
+  choice: object,
+  clockMs: readonly number[] = [],
+): Promise<Worker> {
   const child = fork(WORKER, [JSON.stringify({ ...CHOICE, ...choice })], {
     serialization: 'advanced',
-    execArgv: clockMs === 0 ? [] : ['--import', shiftedClock(clockMs)],
+    execArgv: clockMs.length === 0 ? [] : ['--import', shiftedClock(...clockMs)],
     env: { ...process.env, ...S3_KEYS, AWS_ENDPOINT_URL: s3.url },
   })
   const client = await RemoteEngineClient.connect(channelToChild(child))
@@ -145,7 +149,7 @@ function startDoor() {
 
 const urlAt = (port: number) => `postgres://skein@127.0.0.1:${port}/${name}`
 
-async function addWorker(clockMs = 0): Promise<void> {
+async function addWorker(clockMs: readonly number[] = []): Promise<void> {
   const node = `node${numStarted++}`
   const { port } = door.address() as AddressInfo
   const place = {
@@ -223,7 +227,7 @@ test.skipIf(NO_POSTGRES !== null)(
 
     /** Workers that come while others go on. */
     const starting = new Set<Promise<void>>()
-    const replace = async (victim: Worker, clockMs = 0) => {
+    const replace = async (victim: Worker, clockMs: readonly number[] = []) => {
       workers.splice(workers.indexOf(victim), 1)
       const gone = once(victim.child, 'exit')
       victim.child.kill('SIGKILL')
@@ -258,11 +262,12 @@ test.skipIf(NO_POSTGRES !== null)(
         await delay(500 + random(2000))
         victim.way?.mend()
       },
-      /** A new one whose clock is up to eleven days off, either way. */
+      /** A new one whose clock jumps between two times, each up to eleven days off, either way. */
       async clock() {
-        await replace(workers[random(workers.length)]!, (random(2000) - 1000) * 1_000_000)
+        const off = () => (random(2000) - 1000) * 1_000_000
+        await replace(workers[random(workers.length)]!, [off(), off()])
       },
-      ...sharedFaults(postgres, s3, random),
+      ...sharedFaults(postgres, database, s3, random),
     }
 
     const failures: unknown[] = []

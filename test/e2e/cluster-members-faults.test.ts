@@ -1,12 +1,11 @@
 /**
  * Faults of whole members, by a seed: four nodes and two gateways as processes on loopback, clients that ask any gateway. Nodes,
  * their workers and gateways are killed or stopped; each way is cut (a node's or a gateway's to the database, the gateways' to a
- * node); clocks are set off by as much as a seal allows; the database crashes or fails over; the storage, a double of S3, is slow,
+ * node); clocks jump by as much as a seal allows; the database crashes, fails over, or its clock is set; the storage, a double of S3, is slow,
  * refuses, is full or ends answers in the middle. The model is a random one whose states are too large for rows.
  * What was told must be there, once, and be what one server alone says. SKEIN_FAULTS gives the most faults, SKEIN_FAULT_SECONDS for how long,
  * SKEIN_SEED the seed.
  */
-import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { mkdtempSync, readFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -16,14 +15,12 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import { Database } from '../../src/cluster/database.ts'
 import { movesOf } from '../../src/cluster/moves.ts'
 import { childrenOf, DEMO, type RunningServer, serve } from '../helpers/cli.ts'
+import { checkAgainstSolo, startClients } from '../helpers/cluster-clients.ts'
 import {
   type Faults,
   newTalks,
   newTally,
-  note,
   sharedFaults,
-  type Talk,
-  think,
   untilAllWentOn,
 } from '../helpers/cluster-faults.ts'
 import {
@@ -45,9 +42,6 @@ const NUM_NODES = 4
 const NUM_GATEWAYS = 2
 const NUM_SESSIONS = 6
 const PROGRESS_MS = 120_000
-const TURN_MS = 30_000
-/** A request that takes longer is looked into. */
-const LONG_MS = 10_000
 /** A seal between members holds for two minutes. */
 const CLOCK_MS = 100_000
 const VOCABULARY = DEMO.replace(/pth$/, 'vocab.txt')
@@ -58,11 +52,6 @@ interface Member {
   readonly toDatabase: TcpProxy
   /** A node's: the way of all others to it. */
   readonly door: TcpProxy | null
-}
-
-interface Told {
-  readonly text: string
-  readonly session: { readonly turn: number; readonly version: number }
 }
 
 let model: string
@@ -78,7 +67,7 @@ let numStarted = 0
 
 const urlAt = (port: number) => `postgres://skein@127.0.0.1:${port}/${name}`
 
-async function startNode(clockMs = 0): Promise<void> {
+async function startNode(clockMs: readonly number[] = []): Promise<void> {
   const own = `node${numStarted++}`
   const toDatabase = await startProxy(() => postgres.port)
   let port = 0
@@ -88,7 +77,7 @@ async function startNode(clockMs = 0): Promise<void> {
     ...['--durable', '--cluster', urlAt(toDatabase.port), '--blobs', 's3://bucket/states'],
     ...['--node-name', own, '--node-url', `http://127.0.0.1:${door.port}`],
   ]
-  const clock = clockMs === 0 ? {} : { NODE_OPTIONS: `--import=${shiftedClock(clockMs)}` }
+  const clock = clockMs.length === 0 ? {} : { NODE_OPTIONS: `--import=${shiftedClock(...clockMs)}` }
   const storage = { ...S3_KEYS, AWS_ENDPOINT_URL: s3.url }
   const server = await serve(flags, 'serve', { ...storage, ...clock })
   port = Number(new URL(server.url).port)
@@ -173,71 +162,6 @@ async function lookInto(requestId: string, session: string, url: string): Promis
   }
 }
 
-class Refused extends Error {}
-
-async function ask(url: string, index: number, turn: number, id: string, from: number) {
-  const requestId = randomUUID()
-  const watch = setTimeout(() => void lookInto(requestId, id, url), LONG_MS)
-  try {
-    return await askOnce(url, index, turn, id, from, requestId)
-  } finally {
-    clearTimeout(watch)
-  }
-}
-
-async function askOnce(
-  url: string,
-  index: number,
-  turn: number,
-  id: string,
-  from: number,
-  requestId: string,
-) {
-  const isStream = (index + turn) % 2 === 0
-  const reply = await fetch(`${url}/v1/completions`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json', 'x-request-id': requestId },
-    body: JSON.stringify({
-      prompt: Array.from({ length: 6 }, (_, at) => 1 + ((at * 37 + turn * 101 + index * 53) % 250)),
-      ...{ max_tokens: 6, temperature: 1, top_p: 0.9, seed: turn, stream: isStream },
-      session: { id, from, if_missing: 'create', if_busy: 'wait', on_cancel: 'drop' },
-    }),
-    signal: AbortSignal.timeout(TURN_MS),
-  })
-  const text = await reply.text()
-  if (reply.status !== 200) throw new Refused(`status ${reply.status}`)
-  return isStream ? streamed(text) : whole(text)
-}
-
-interface Body {
-  readonly choices?: readonly { readonly text: string }[]
-  readonly session?: Told['session']
-  readonly error?: unknown
-}
-
-function whole(text: string): Told {
-  // An answer that began as white space may end as an error, or nowhere.
-  const { choices, session } = JSON.parse(text) as Body
-  if (choices === undefined || session === undefined) throw new Refused('error in an answer')
-  return { text: choices[0]!.text, session }
-}
-
-function streamed(stream: string): Told {
-  const events = stream.split('\n\n').filter((event) => event.startsWith('data: '))
-  let text = ''
-  let session: Told['session'] | undefined
-  for (const event of events) {
-    const data = event.slice('data: '.length)
-    if (data === '[DONE]') continue
-    const body = JSON.parse(data) as Body
-    if (body.error !== undefined) throw new Refused('error event')
-    text += body.choices?.[0]?.text ?? ''
-    session ??= body.session
-  }
-  if (session === undefined || events.at(-1) !== 'data: [DONE]') throw new Refused('cut stream')
-  return { text, session }
-}
-
 const IS_LEFT_OUT = NO_POSTGRES !== null || NUM_FAULTS === 0
 
 beforeAll(async () => {
@@ -278,27 +202,15 @@ test.skipIf(IS_LEFT_OUT)(
     const oneOf = <T>(all: readonly T[]): T => all[random(all.length)]!
     const { counts, count } = newTally()
     const talks = newTalks(NUM_SESSIONS)
-    let isOver = false
     let numFaults = 0
 
-    const converse = async (talk: Talk, index: number) => {
-      while (!isOver) {
-        const gateway = gateways[Math.floor(Math.random() * gateways.length)]
-        try {
-          if (gateway === undefined) throw new Refused('no gateway')
-          const { url } = gateway.server
-          const { text, session } = await ask(url, index, talk.answers.length, talk.id, talk.head)
-          note(talk, text, session)
-          count('told')
-          await think()
-        } catch (error) {
-          if (error instanceof Error && error.name === 'AssertionError') throw error
-          // An answer that was cut is no JSON, and a connection that was no answer.
-          count(error instanceof Refused ? error.message : 'cut off')
-          await delay(50)
-        }
-      }
-    }
+    const clients = startClients(
+      talks,
+      () => gateways.map(({ server }) => server.url),
+      { counts, count },
+      lookInto,
+    )
+    const { failures } = clients
 
     /** Members that come back while others go on. */
     const starting = new Set<Promise<void>>()
@@ -307,7 +219,7 @@ test.skipIf(IS_LEFT_OUT)(
       starting.add(one)
     }
     const take = (from: Member[]) => from.splice(random(from.length), 1)[0]!
-    const replaceNode = async (clockMs = 0) => {
+    const replaceNode = async (clockMs: readonly number[] = []) => {
       const victim = take(nodes)
       await kill(victim)
       await expire(victim)
@@ -332,7 +244,11 @@ test.skipIf(IS_LEFT_OUT)(
         start(startGateway())
       },
       'stop gateway': () => pause(oneOf(gateways), 500 + random(2000)),
-      clock: () => replaceNode((random(2) === 0 ? 1 : -1) * random(CLOCK_MS)),
+      /** It jumps between two times. */
+      clock() {
+        const off = () => (random(2) === 0 ? 1 : -1) * random(CLOCK_MS)
+        return replaceNode([off(), off()])
+      },
       async 'cut node from database'() {
         const victim = oneOf(nodes)
         victim.toDatabase.cut()
@@ -347,15 +263,9 @@ test.skipIf(IS_LEFT_OUT)(
         for (const { toDatabase } of [...nodes, ...gateways]) toDatabase.drop()
         way.drop()
       },
-      ...sharedFaults(postgres, s3, random),
+      ...sharedFaults(postgres, database, s3, random),
     }
 
-    const failures: unknown[] = []
-    const talking = talks.map((talk, i) =>
-      converse(talk, i).catch((error) => {
-        failures.push(error)
-      }),
-    )
     // In another order for each seed, all of them before any comes again.
     let left: string[] = []
     const end = performance.now() + FAULT_MS
@@ -378,27 +288,12 @@ test.skipIf(IS_LEFT_OUT)(
       // Three nodes and one gateway are left at least.
       await Promise.all(starting)
     }
-    isOver = true
-    await Promise.all(talking)
+    await clients.stop()
     expect(failures).toEqual([])
 
-    const solo = await serve([
+    await checkAgainstSolo(talks, [
       ...[model, '--vocab', VOCABULARY, '--device', 'cpu', '--threads', '1', '--slots', '6'],
     ])
-    try {
-      await Promise.all(
-        talks.map(async ({ id, answers }, index) => {
-          let head = 0
-          for (const [turn, told] of answers.entries()) {
-            const { text, session } = await ask(solo.url, index, turn, id, head)
-            expect([id, turn, told]).toEqual([id, turn, text])
-            head = session.turn
-          }
-        }),
-      )
-    } finally {
-      solo.process.kill('SIGKILL')
-    }
     const history = await retried(() => checkHistory(database))
     const moves = await retried(() => movesOf(database, 1000))
     if (process.env.SKEIN_FAULTS) {

@@ -47,15 +47,20 @@ export interface RunningServer {
   stop(): Promise<number>
 }
 
-/** `skein serve`, or another command that listens, on a free port; resolves when it says where. */
+/**
+ * `skein serve`, or another command that listens, on a free port; resolves when it says where. `within`: what the command is
+ * put behind, and what takes its place when it has done its own work.
+ */
 export function serve(
   args: readonly string[] = [],
   command = 'serve',
   variables: Readonly<Record<string, string>> = {},
+  within: readonly string[] = [],
 ): Promise<RunningServer> {
   // Sessions go to a folder of this test's own, not to the user's.
   const XDG_DATA_HOME = mkdtempSync(join(tmpdir(), 'skein-data-'))
-  const child = spawn(process.execPath, [MAIN, command, '--port', '0', ...args], {
+  const words = [...within, process.execPath, MAIN, command, '--port', '0', ...args]
+  const child = spawn(words[0]!, words.slice(1), {
     stdio: ['ignore', 'pipe', 'pipe'],
     env: { ...process.env, XDG_DATA_HOME, ...variables },
   })

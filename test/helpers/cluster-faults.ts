@@ -1,6 +1,8 @@
 /** What the tests of a cluster under faults have in common: clients that talk in sessions, and faults that come one after the other. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { expect } from 'vitest'
+import type { Database } from '../../src/cluster/database.ts'
+import { retried } from './cluster-history.ts'
 import type { Postgres } from './postgres.ts'
 import type { S3Double } from './s3-double.ts'
 
@@ -57,9 +59,10 @@ export function newTally(): Tally {
 
 export type Faults = Readonly<Record<string, () => Promise<void>>>
 
-/** Of what all members share: the database ends and comes back, the storage is not well for a while. */
+/** Of what all members share: the database ends and comes back, or its clock jumps; the storage is not well for a while. */
 export function sharedFaults(
   postgres: Postgres,
+  database: Database,
   s3: S3Double,
   random: (below: number) => number,
 ): Faults {
@@ -69,6 +72,13 @@ export function sharedFaults(
       postgres.crash()
       await delay(random(1000))
       postgres.start()
+    },
+    /** As leases see it: all of them are over at once, or last for an hour more, until they are renewed. */
+    async 'database clock'() {
+      const hours = random(2) === 0 ? -1 : 1
+      const sql = "update worker set expires = expires + $1 * interval '1 hour'"
+      await retried(() => database.query(sql, [hours]))
+      await delay(500 + random(1500))
     },
     ...Object.fromEntries(
       moods.map((mood) => [

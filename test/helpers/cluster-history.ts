@@ -61,9 +61,16 @@ export function randomOf(seed: number): (below: number) => number {
   }
 }
 
-/** An argument of Node's `--import`: what all of a process, its threads too, takes for the time. */
-export function shiftedClock(ms: number): string {
-  const now = `D.now() + ${ms}`
+/** How long a clock of several times stays as it is. */
+const JUMP_MS = 1500
+
+/**
+ * An argument of Node's `--import`: what all of a process, its threads too, takes for the time. Off by `ms`; of several the clock
+ * jumps from one to the next.
+ */
+export function shiftedClock(...ms: readonly number[]): string {
+  const step = `Math.floor((performance.timeOrigin + performance.now()) / ${JUMP_MS})`
+  const now = `D.now() + ${JSON.stringify(ms)}[${step} % ${ms.length}]`
   const script = `const D = Date; globalThis.Date = class extends D {
     constructor(...given) { given.length > 0 ? super(...given) : super(${now}) }
     static now() { return ${now} }

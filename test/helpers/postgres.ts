@@ -19,6 +19,7 @@ import { createServer } from 'node:net'
 import { tmpdir, userInfo } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import type { Place } from './namespaces.ts'
 
 const VERSIONS = '/usr/lib/postgresql'
 
@@ -76,35 +77,54 @@ interface PostgresOptions {
   readonly hasStandby?: boolean
   /** Its log is kept, to restore it to any moment. */
   readonly isArchived?: boolean
+  /** Where it runs and listens, instead of beside this process; who is of the subnet is trusted. */
+  readonly place?: Place & { readonly subnet: string }
 }
 
 export async function startPostgres({
   hasStandby = false,
   isArchived = false,
+  place,
 }: PostgresOptions = {}): Promise<Postgres> {
   // Not below the run's folder, which is root's alone.
   const folder = mkdtempSync(join(realTmp(), 'skein-postgres-'))
   let data = join(folder, 'data')
   if (ACCOUNT) chownSync(folder, ACCOUNT.uid, ACCOUNT.gid)
   chmodSync(folder, 0o700)
-  const run = (program: string, ...args: string[]) =>
-    execFileSync(join(PROGRAMS!, program), args, {
+  const address = place?.address ?? '127.0.0.1'
+  const run = (program: string, ...args: string[]) => {
+    const words = [join(PROGRAMS!, program), ...args]
+    // Only root goes elsewhere, and becomes who the server is there.
+    if (place !== undefined) {
+      const { uid, gid } = ACCOUNT!
+      words.unshift(
+        ...place.within,
+        'setpriv',
+        `--reuid=${uid}`,
+        `--regid=${gid}`,
+        '--clear-groups',
+      )
+    }
+    return execFileSync(words[0]!, words.slice(1), {
       cwd: folder,
       stdio: ['ignore', program === 'psql' ? 'pipe' : 'ignore', 'pipe'],
-      ...(ACCOUNT ?? {}),
+      ...(place === undefined ? (ACCOUNT ?? {}) : {}),
     })
+  }
   let port = await freePort()
   run('initdb', '-D', data, '-U', 'skein', '-A', 'trust', '-E', 'UTF8', '--no-locale', '-N')
+  if (place !== undefined)
+    appendFileSync(join(data, 'pg_hba.conf'), `host all all ${place.subnet} trust\n`)
   const archive = join(folder, 'log-archive')
   const more = isArchived ? `-c archive_mode=on -c archive_command='cp %p ${archive}/%f'` : ''
-  const settings = `-k ${folder} -c listen_addresses=127.0.0.1 -c max_connections=200 -c log_min_messages=fatal ${more}`
+  const settings = `-k ${folder} -c listen_addresses=${address} -c max_connections=200 -c log_min_messages=fatal ${more}`
   const start = (of = data, at = port) => {
     const options = `-p ${at} ${settings}${hasStandby ? ' -c synchronous_standby_names=*' : ''}`
     run('pg_ctl', 'start', '-D', of, '-w', '-t', '60', '-o', options, '-l', join(folder, 'log'))
   }
   const stop = (mode: string, of = data) =>
     run('pg_ctl', 'stop', '-D', of, '-m', mode, '-w', '-t', '60')
-  const at = () => ['-h', '127.0.0.1', '-p', String(port), '-U', 'skein']
+  const at = () => ['-h', address, '-p', String(port), '-U', 'skein']
   const ask = (sql: string) => String(run('psql', ...at(), '-d', 'postgres', '-Atc', sql)).trim()
   if (isArchived) {
     mkdirSync(archive)
@@ -157,8 +177,8 @@ export async function startPostgres({
     newDatabase() {
       numDatabases++
       const name = `test${numDatabases}`
-      run('createdb', '-h', '127.0.0.1', '-p', String(port), '-U', 'skein', name)
-      return `postgres://skein@127.0.0.1:${port}/${name}`
+      run('createdb', '-h', address, '-p', String(port), '-U', 'skein', name)
+      return `postgres://skein@${address}:${port}/${name}`
     },
     crash() {
       stop('immediate')

@@ -22,7 +22,7 @@ export interface S3Double {
   close(): Promise<void>
 }
 
-export async function startS3Double(): Promise<S3Double> {
+export async function startS3Double(host = '127.0.0.1'): Promise<S3Double> {
   const objects = new Map<string, Buffer>()
   const failures: number[] = []
   const server = createServer(async (request, response) => {
@@ -75,12 +75,12 @@ export async function startS3Double(): Promise<S3Double> {
     return `<?xml version="1.0"?><ListBucketResult>${contents.join('')}${next}</ListBucketResult>`
   }
 
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  await new Promise<void>((resolve) => server.listen(0, host, resolve))
   const address = server.address()
   const port = typeof address === 'object' ? address!.port : 0
   const double: S3Double = {
     mood: 'well',
-    url: `http://127.0.0.1:${port}`,
+    url: `http://${host}:${port}`,
     objects,
     failures,
     close: () => new Promise((resolve) => server.close(() => resolve())),

@@ -17,10 +17,14 @@ export function chooseNode<T extends Target>(
   kept: T | null,
 ): T | null {
   if (targets.length < 2) return targets[0] ?? null
-  const slots = sumOf(targets, (target) => target.slots) / targets.length
+  // Loops: a gateway does this for every request, over a thousand nodes if there are as many.
+  let slots = 0
+  for (const target of targets) slots += target.slots
+  slots /= targets.length
   // What a node has to do, as if all had as many slots.
   const load = ({ inFlight, slots: own }: T) => (inFlight * slots) / Math.max(1, own)
-  const total = sumOf(targets, load)
+  let total = 0
+  for (const target of targets) total += load(target)
   const slack = slackAt(total / targets.length)
   // Against the mean of the others, which for two is the other one. Of a thousand the least busy one is idle by chance, and
   // all would be too busy beside it: every third turn would move its session (scripts/simulate-cluster.js).
@@ -30,8 +34,4 @@ export function chooseNode<T extends Target>(
   }
   if (kept !== null && targets.includes(kept) && isNear(kept)) return kept
   return firstFor(key, targets.filter(isNear))
-}
-
-function sumOf<T>(all: readonly T[], value: (one: T) => number): number {
-  return all.reduce((sum, one) => sum + value(one), 0)
 }

@@ -25,8 +25,6 @@ interface NodeUse {
   numSent: number
   /** Of these, those that had been sent when the figures came. */
   numSentThen: number
-  /** Takes nothing new until then. */
-  avoidedUntil: number
 }
 
 /** How long a node that drains, or cannot be reached, is left alone until it is asked again. */
@@ -35,6 +33,8 @@ const AVOID_MS = 10_000
 export class Nodes {
   readonly #now: () => number
   readonly #uses = new Map<string, NodeUse>()
+  /** Those that take nothing new, and until when. Mostly there are none, and each request asks. */
+  readonly #avoided = new Map<string, number>()
   #members: readonly ClusterMember[] = []
   #byModel = new Map<string, readonly ModelNode[]>()
   #urls = new Map<string, string>()
@@ -62,9 +62,9 @@ export class Nodes {
     this.#urls = new Map(members.map(({ node, url }) => [node, url]))
     for (const [node, use] of this.#uses) {
       use.numSentThen = use.numSent
-      const isIdle = use.numSent === 0 && use.avoidedUntil <= this.#now()
-      if (isIdle && !this.#urls.has(node)) this.#uses.delete(node)
+      if (use.numSent === 0 && !this.#urls.has(node)) this.#uses.delete(node)
     }
+    for (const node of this.#avoided.keys()) if (!this.isAvoided(node)) this.#avoided.delete(node)
     const models = [...new Set(members.map(({ model }) => model))]
     this.#byModel = new Map(models.map((model) => [model, this.#nodesOf(model)]))
   }
@@ -76,6 +76,7 @@ export class Nodes {
   serving(model: string, tried: ReadonlySet<string> = NONE): readonly ModelNode[] {
     const all = this.#byModel.get(model) ?? []
     const untried = tried.size === 0 ? all : all.filter(({ id }) => !tried.has(id))
+    if (this.#avoided.size === 0) return untried
     const open = untried.filter(({ id }) => !this.isAvoided(id))
     return open.length > 0 ? open : untried
   }
@@ -92,18 +93,17 @@ export class Nodes {
   }
 
   isAvoided(node: string): boolean {
-    const use = this.#uses.get(node)
-    return use !== undefined && use.avoidedUntil > this.#now()
+    const until = this.#avoided.get(node)
+    return until !== undefined && until > this.#now()
   }
 
   avoid(node: string): void {
-    this.#useOf(node).avoidedUntil = this.#now() + AVOID_MS
+    this.#avoided.set(node, this.#now() + AVOID_MS)
   }
 
   /** It has answered. */
   welcome(node: string): void {
-    const use = this.#uses.get(node)
-    if (use !== undefined) use.avoidedUntil = 0
+    this.#avoided.delete(node)
   }
 
   /** Counts a request that is sent there, until what is given back is called. */
@@ -141,7 +141,7 @@ export class Nodes {
   #useOf(node: string): NodeUse {
     const known = this.#uses.get(node)
     if (known !== undefined) return known
-    const use = { numSent: 0, numSentThen: 0, avoidedUntil: 0 }
+    const use = { numSent: 0, numSentThen: 0 }
     this.#uses.set(node, use)
     return use
   }

@@ -18,9 +18,17 @@ export type LetGo = (
 
 /** Longer than a lease: a node that does not answer has lost its sessions by then. */
 const MAX_WAIT_MS = 15_000
-const POLL_MS = 50
+/** Each try asks the database twice, and after a rack has failed many wait for its leases: the longer one has waited, the rarer. */
+const MIN_PAUSE_MS = 50
+const MAX_PAUSE_MS = 500
+const PAUSE_SHARE = 0.2
 /** A session that is in use elsewhere for longer than this is refused. */
 const MAX_BUSY_MS = 60_000
+
+/** Before another try, of one that has waited so long. */
+export function pauseAfter(waitedMs: number): number {
+  return Math.min(MAX_PAUSE_MS, Math.max(MIN_PAUSE_MS, PAUSE_SHARE * waitedMs))
+}
 
 export function takingModels(models: ModelRegistry, letGo: LetGo): ModelRegistry {
   return { list: () => models.list(), get: (name) => taking(models.get(name), letGo) }
@@ -119,7 +127,8 @@ class Taking {
 
   async #pause(): Promise<void> {
     const signal = this.#signal
-    await delay(POLL_MS, undefined, signal === undefined ? {} : { signal }).catch(() => {})
+    const ms = pauseAfter(this.#waitedMs)
+    await delay(ms, undefined, signal === undefined ? {} : { signal }).catch(() => {})
     if (signal?.aborted === true) throw new SkeinError('aborted', 'the request was cancelled')
   }
 }
