@@ -2,11 +2,19 @@ import { availableParallelism } from 'node:os'
 import { defineConfig } from 'vitest/config'
 import { RunReporter } from './test/reporter.ts'
 
+const files = (folders: string) => `test/${folders}/**/*.test.ts`
+/** One after another in the same processes: what one has loaded and compiled is there for the next, which halves their time. */
+const TOGETHER = files('{api,cluster,cuda,engine,unit,web}')
+
 export default defineConfig({
   test: {
     globalSetup: 'test/run-folder.ts',
     setupFiles: 'test/equal-bytes.ts',
-    include: ['test/**/*.test.ts'],
+    projects: [
+      { extends: true, test: { name: 'together', include: [TOGETHER], isolate: false } },
+      // A process for each file: those with vi.mock, native code, a browser, or servers of their own.
+      { extends: true, test: { name: 'alone', include: [files('*')], exclude: [TOGETHER] } },
+    ],
     // Vitest leaves a core to itself; of two it would use one, while most files of test/e2e wait for other processes.
     maxWorkers: Math.max(2, availableParallelism() - 1),
     // Most tests of test/e2e and test/api are about several processes that share the machine with everything else. One that
@@ -16,6 +24,8 @@ export default defineConfig({
     reporters: ['default', new RunReporter()],
     testTimeout: 60_000,
     hookTimeout: 120_000,
+    // What a busy machine takes longer for is right as well.
+    expect: { poll: { timeout: 10_000 } },
     env: {
       // Freed slots are filled with NaN.
       SKEIN_DEBUG: '1',

@@ -59,7 +59,7 @@ import { managementDialect } from './management/dialect.ts'
 import type { Management } from './management/management.ts'
 import { Feeds, streamRoutes } from './management/streams.ts'
 import { type KnownMixtures, Mixtures } from './models/mixtures.ts'
-import { isForWeb, mountWeb, readWebFiles, type WebFiles } from './pages/dashboard.ts'
+import { isForWeb, mountWeb, ownWebFiles, type WebFiles } from './pages/dashboard.ts'
 import { keysDialect } from './pages/keys-api.ts'
 import { meRoute } from './pages/me.ts'
 import { LIVENESS_PATH, systemRoutes } from './pages/system.ts'
@@ -145,7 +145,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
     ...(keyRing === null ? [] : [keysDialect(keyRing, auth.isOpen)]),
     ...(ofWorkers === null ? [] : [ofWorkers]),
   ]
-  const web = readWebFiles()
+  const web = ownWebFiles()
   const { seal = null, front = null } = options
   const origins = createOriginPolicy(originOptions(options, host))
   const gate = createGate(auth, origins, web, seal)
@@ -206,8 +206,9 @@ export function buildApp(options: AppOptions): FastifyInstance {
     fetcher: management?.fetcher ?? null,
   }
   mountDialects(app, dialects, context)
-  const own = [
-    ...systemRoutes({ models, metrics, drain, version, openApi: () => openApi }),
+  const openApi = () => openApiPage(dialects, own, version)
+  const own: OwnRoute[] = [
+    ...systemRoutes({ models, metrics, drain, version, openApi }),
     meRoute({ models, rates }),
     ...(options.own ?? []),
   ]
@@ -217,7 +218,6 @@ export function buildApp(options: AppOptions): FastifyInstance {
     app.addHook('preClose', async () => feeds.end())
     app.addHook('onClose', async () => management.close())
   }
-  const openApi = openApiPage(dialects, own, version)
   mountOwn(app, own)
   mountWeb(app, web)
   options.mount?.(app)

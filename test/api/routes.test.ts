@@ -8,7 +8,7 @@ import { type ClusterView, clusterRoutes } from '../../src/gateway/cluster/pages
 import { Metrics } from '../../src/gateway/figures/metrics.ts'
 import { Fleet } from '../../src/gateway/fleet/fleet.ts'
 import { Management } from '../../src/gateway/management/management.ts'
-import { readWebFiles } from '../../src/gateway/pages/dashboard.ts'
+import { ownWebFiles } from '../../src/gateway/pages/dashboard.ts'
 import { ROUTES_IN_CHINESE } from '../../web/src/lib/chinese-routes.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 import { type Served, serve } from './kit.ts'
@@ -111,7 +111,7 @@ function call(route: string, headers: Record<string, string> = {}, payload?: obj
   return served.app.inject({ method, url: named, headers, ...(payload ? { payload } : {}) })
 }
 
-const web = [...readWebFiles().keys()].map((path) => `GET ${path}`)
+const web = [...ownWebFiles().keys()].map((path) => `GET ${path}`)
 const isOpen = (route: string) => isIn([...OPEN, ...web], route)
 const isIn = (list: readonly string[], route: string) =>
   list.includes(route.replace(/^HEAD/, 'GET'))

@@ -87,3 +87,9 @@ test('three files lock a session, and one decides what a lock is', () => {
   ])
   expect(filesNaming(/\.isBusy = /, 'src')).toEqual(['src/state/sessions.ts'])
 })
+
+test('tests that share a process put no module in the place of another', () => {
+  const shared = ['api', 'cluster', 'cuda', 'engine', 'unit', 'web']
+  expect(filesNaming(/\bvi\.(mock|doMock)\(/, ...shared.map((name) => `test/${name}`))).toEqual([])
+  expect(filesNaming(/\bvi\.mock\(/, 'test/model')).toEqual(['test/model/load.test.ts'])
+})

@@ -13,7 +13,7 @@ import type {
   WorkerSample,
 } from '../../src/gateway/contract.ts'
 import { DEFAULT_SPEC } from '../../src/gateway/fleet/launch.ts'
-import { mountWeb, readWebFiles } from '../../src/gateway/pages/dashboard.ts'
+import { mountWeb, ownWebFiles } from '../../src/gateway/pages/dashboard.ts'
 
 export interface FakeOptions {
   readonly workers?: readonly WorkerRecord[]
@@ -46,7 +46,7 @@ export class FakeServer {
   constructor(options: FakeOptions = {}) {
     this.#options = options
     this.#workers = [...(options.workers ?? [])]
-    mountWeb(this.app, readWebFiles())
+    mountWeb(this.app, ownWebFiles())
     this.app.addHook('onRequest', async (request, reply) => {
       const { url, headers } = request
       const isRefused = url.startsWith('/api/') && options.passes?.test(url) !== true

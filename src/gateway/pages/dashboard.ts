@@ -72,8 +72,16 @@ interface WebFile {
 /** Path of a URL → file. */
 export type WebFiles = ReadonlyMap<string, WebFile>
 
+let ownFiles: WebFiles | null = null
+
+/** Those of this package, read once for all apps of the process. */
+export function ownWebFiles(): WebFiles {
+  ownFiles ??= readWebFiles(FOLDERS)
+  return ownFiles
+}
+
 /** Empty where the dashboard has not been built. */
-export function readWebFiles(folders: readonly string[] = FOLDERS): WebFiles {
+export function readWebFiles(folders: readonly string[]): WebFiles {
   const folder = folders.find((candidate) => existsSync(join(candidate, 'index.html')))
   if (folder === undefined) return new Map()
   const entries = readdirSync(folder, { recursive: true, withFileTypes: true })

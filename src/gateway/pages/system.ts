@@ -14,6 +14,7 @@ interface SystemContext {
   readonly metrics: Metrics
   readonly drain: Drain
   readonly version: string
+  /** Made when it is asked for first. */
   readonly openApi: () => object
 }
 
@@ -22,6 +23,7 @@ export const LIVENESS_PATH = '/livez'
 
 export function systemRoutes(context: SystemContext): readonly OwnRoute[] {
   const { models, metrics, version, openApi } = context
+  let page: object | null = null
   return [
     {
       path: LIVENESS_PATH,
@@ -54,7 +56,7 @@ export function systemRoutes(context: SystemContext): readonly OwnRoute[] {
       role: 'operator',
       handle: ({ principal }) => engineFigures(models.list(), principal),
     },
-    { path: '/openapi.json', summary: 'This page', handle: openApi },
+    { path: '/openapi.json', summary: 'This page', handle: () => (page ??= openApi()) },
     {
       path: '/metrics',
       summary: 'Prometheus metrics',
