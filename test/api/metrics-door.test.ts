@@ -1,5 +1,5 @@
 import http from 'node:http'
-import { afterEach, expect, test } from 'vitest'
+import { afterEach, expect, test, vi } from 'vitest'
 import { Metrics } from '../../src/gateway/figures/metrics.ts'
 import { type MetricsDoor, openMetricsDoor } from '../../src/gateway/figures/metrics-port.ts'
 import { FakeEngineClient, fakeRegistry } from '../helpers/fake-engine.ts'
@@ -42,5 +42,20 @@ test('a scraper may ask with a query, or for the headers alone', async () => {
   expect(await status('/metrics', 'HEAD')).toBe(200)
   expect(await status('/metrics', 'POST')).toBe(404)
   expect(await status('/metrics2')).toBe(404)
+  metrics.dispose()
+})
+
+test('has the three gauges that routers of others choose by', async () => {
+  const client = new FakeEngineClient()
+  const stats = { ...client.stats, waiting: 3, running: 2, numSlots: 8 }
+  vi.spyOn(client, 'stats', 'get').mockReturnValue(stats)
+  const metrics = new Metrics(fakeRegistry(client))
+  const door = await openMetricsDoor(metrics, '127.0.0.1', 0)
+  open.push(door)
+  const text = await (await fetch(`http://127.0.0.1:${door.port}/metrics`)).text()
+  const gauge = (name: string) => new RegExp(`^${name}{[^}]*} (\\S+)$`, 'm').exec(text)?.[1]
+  expect(gauge('skein_num_requests_waiting')).toBe('3')
+  expect(gauge('skein_num_requests_running')).toBe('2')
+  expect(gauge('skein_slots_in_use_ratio')).toBe('0.25')
   metrics.dispose()
 })
