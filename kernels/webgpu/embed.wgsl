@@ -22,8 +22,7 @@ fn element(i: u32) -> f32 {
   return bitcast<f32>(select(word << 16u, word & 0xffff0000u, (i & 1u) == 1u));
 }
 
-@compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) thread: u32) {
+fn run(group: vec3u, groups: vec3u, thread: u32) {
   let t = group.x;
   let token = token_id(t);
   if (token < p.first_row || token >= p.first_row + p.rows) { return; }

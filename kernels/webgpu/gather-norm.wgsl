@@ -14,8 +14,7 @@ struct Params {
 @group(1) @binding(0) var<uniform> p: Params;
 #include "norm.wgsl"
 
-@compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) thread: u32) {
+fn run(group: vec3u, groups: vec3u, thread: u32) {
   let r = group.x;
   let count = max(blend_count(r), 1u);
   let out = p.out + r * p.channels;

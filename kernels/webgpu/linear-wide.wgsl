@@ -3,6 +3,7 @@
 #include "linear-jobs.wgsl"
 #include OPERANDS
 #include WEIGHTS
+#include "linear-tiles.wgsl"
 const NT = 8u;
 /** Threads across the outputs, and across the tokens. */
 const ACROSS = 16u;
@@ -16,25 +17,6 @@ var<workgroup> outputs: array<vec4f, KQ * ROWS>;
 /** sum + w·x, one after the other. */
 fn dot_from(w: vec4f, x: vec4f, sum: f32) -> f32 {
   return fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum))));
-}
-
-/** The four inputs from quad `quad` on, of a token. */
-fn input_at(job: Job, t0: u32, v: u32, first_quad: u32, count: u32) -> vec4f {
-  let quad = first_quad + v / TOKENS;
-  let t = min(t0 + v % TOKENS, count - 1u);
-  let x = x4(job, job.x + t * job.columns, min(4u * quad, job.units * UNIT - 4u));
-  return select(vec4f(), x, vec4<bool>(4u * quad < job.units * UNIT));
-}
-
-/** The four weights of a row of the tile for the same. */
-fn weight_at(job: Job, block: u32, blocks: u32, v: u32, first_quad: u32) -> vec4f {
-  let quad = first_quad + v / ROWS;
-  let row = v % ROWS;
-  let own = min(block + row / BLOCK, blocks - 1u);
-  let unit = min(4u * quad / UNIT, job.units - 1u);
-  let at = 4u * (job.weight + (own * job.units + unit) * BLOCK + row % BLOCK);
-  let w = four_at(at, quad % (UNIT / 4u), scale_of(job, own, row % BLOCK, unit));
-  return select(vec4f(), w, vec4<bool>(4u * quad < job.units * UNIT));
 }
 
 /** Where it lies, so that a thread's rows are four side by side and threads read side by side. */
@@ -60,10 +42,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
   var sums: array<f32, R * NT>;
   var totals: array<f32, R * NT>;
 #repeat l INPUTS
-  var input$l = input_at(job, t0, $lu * 256u + thread, 0u, count);
+  var input$l = input_at(job, t0 + ($lu * 256u + thread) % TOKENS, 0u + ($lu * 256u + thread) / TOKENS, count);
 #end l
 #repeat l WEIGHTS_EACH
-  var weight$l = weight_at(job, block, blocks, $lu * 256u + thread, 0u);
+  var weight$l = weight_at(job, block, blocks, ($lu * 256u + thread) % ROWS, 0u + ($lu * 256u + thread) / ROWS);
 #end l
   var in_run = 0u;
   for (var quad = 0u; quad < quads; quad += KQ) {
@@ -76,10 +58,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
 #end l
     workgroupBarrier();
 #repeat l INPUTS
-    input$l = input_at(job, t0, $lu * 256u + thread, quad + KQ, count);
+    input$l = input_at(job, t0 + ($lu * 256u + thread) % TOKENS, quad + KQ + ($lu * 256u + thread) / TOKENS, count);
 #end l
 #repeat l WEIGHTS_EACH
-    weight$l = weight_at(job, block, blocks, $lu * 256u + thread, quad + KQ);
+    weight$l = weight_at(job, block, blocks, ($lu * 256u + thread) % ROWS, quad + KQ + ($lu * 256u + thread) / ROWS);
 #end l
     for (var g = 0u; g < GROUPS_OF_QUADS; g++) {
 #repeat q QUADS

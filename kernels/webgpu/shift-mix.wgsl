@@ -27,12 +27,7 @@ fn normed(at: u32, stats: vec2f, c: u32) -> f32 {
   return (arena[at + c] - stats.x) * stats.y * arena[p.weight + c] + arena[p.bias + c];
 }
 
-@compute @workgroup_size(WG)
-fn main(
-  @builtin(workgroup_id) group: vec3u,
-  @builtin(num_workgroups) groups: vec3u,
-  @builtin(local_invocation_index) thread: u32,
-) {
+fn run(group: vec3u, groups: vec3u, thread: u32) {
   let t = group.x;
   let part = (p.channels + groups.y - 1u) / groups.y;
   let first = group.y * part + thread;

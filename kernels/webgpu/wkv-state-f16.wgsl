@@ -32,21 +32,24 @@ fn narrowed(s: vec4f) -> vec4u {
   return h | ((bitcast<vec4u>(s) >> vec4u(16u)) & vec4u(0x8000u));
 }
 
-fn load_state(at: u32) -> array<vec4f, N4> {
-  var s: array<vec4f, N4>;
-#repeat j N8
-  let two$j = states[at + $ju];
+/** Two of a thread's vectors lie side by side. */
+fn vector_of(j: u32, part: u32) -> u32 { return 2u * (j / 2u * PARTS + part) + j % 2u; }
+
+fn load_state(at: u32, part: u32) -> array<vec4f, EACH> {
+  var s: array<vec4f, EACH>;
+#repeat j PAIRS
+  let two$j = states[at + $ju * PARTS + part];
   s[2u * $ju] = widened(vec4u(two$j.x & 0xffffu, two$j.x >> 16u, two$j.y & 0xffffu, two$j.y >> 16u));
   s[2u * $ju + 1u] = widened(vec4u(two$j.z & 0xffffu, two$j.z >> 16u, two$j.w & 0xffffu, two$j.w >> 16u));
 #end j
   return s;
 }
 
-fn store_state(at: u32, s: array<vec4f, N4>) {
-#repeat j N8
+fn store_state(at: u32, part: u32, s: array<vec4f, EACH>) {
+#repeat j PAIRS
   let low$j = narrowed(s[2u * $ju]);
   let high$j = narrowed(s[2u * $ju + 1u]);
-  states[at + $ju] = vec4u(low$j.xz | (low$j.yw << vec2u(16u)), high$j.xz | (high$j.yw << vec2u(16u)));
+  states[at + $ju * PARTS + part] = vec4u(low$j.xz | (low$j.yw << vec2u(16u)), high$j.xz | (high$j.yw << vec2u(16u)));
 #end j
 }
 

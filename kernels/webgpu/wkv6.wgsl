@@ -44,7 +44,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
   let u = arena[p.u + c];
   let gain = arena[p.gain + c];
   let bias = arena[p.bias + c];
-  var s = load_state(state);
+  var s = load_state(state, 0u);
   let end = row_start(row + 1u);
   for (var t = row_start(row); t < end; t++) {
     let at = t * p.channels + c;
@@ -88,5 +88,5 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
     let g = arena[p.g + at];
     arena[p.out + at] = (normed * gain + bias) * g * sigmoid(g);
   }
-  store_state(state, s);
+  store_state(state, 0u, s);
 }

@@ -1,4 +1,4 @@
-// The recurrence of prompts, over what wkv7-prepare made. A thread keeps a row of the state, a workgroup ROWS of a head; no
+// The recurrence of prompts, over what wkv7-prepare made. PARTS threads keep a row of the state, a workgroup ROWS of a head; no
 // row needs another, so threads meet once in TOKENS tokens, whose vectors come into shared memory meanwhile.
 #include "wkv7-params.wgsl"
 #include STATE
@@ -9,6 +9,8 @@ var<workgroup> vectors: array<vec4f, VECTORS * TOKENS * N4>;
 var<workgroup> values: array<vec4f, TOKENS * ROWS4>;
 var<workgroup> outputs: array<f32, TOKENS * ROWS4 * 4u>;
 const ROWS = 4u * ROWS4;
+const THREADS = ROWS * PARTS;
+#include ROW_PARTS
 
 fn place_of(which: u32) -> u32 {
   switch (which) {
@@ -20,77 +22,83 @@ fn place_of(which: u32) -> u32 {
   }
 }
 
-@compute @workgroup_size(ROWS)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i: u32) {
+fn run(group: vec3u, groups: vec3u, thread: u32) {
+  let own_thread = own_index(thread);
+  let i = own_thread / PARTS;
+  let part = own_thread % PARTS;
   let head = group.x / (N / ROWS);
   let first_row = head * N + group.x % (N / ROWS) * ROWS;
   let row = group.y;
   let slot = min(row_slot(row), p.slots);
   let state = state_at(slot, first_row + i);
   let end = row_start(row + 1u);
-  var s = load_state(state);
+  var s = load_state(state, part);
   var held: array<vec4f, VECTORS * LOADS>;
   var held_values: array<vec4f, VALUES>;
   for (var t0 = row_start(row); t0 < end; t0 += TOKENS) {
     if (t0 == row_start(row)) {
 #repeat f VECTORS
 #repeat l LOADS
-      held[$fu * LOADS + $lu] = arena[(place_of($fu) + min(t0 + ($lu * ROWS + i) / N4, end - 1u) * p.channels + head * N) / 4u + ($lu * ROWS + i) % N4];
+      held[$fu * LOADS + $lu] = arena[(place_of($fu) + min(t0 + ($lu * THREADS + thread) / N4, end - 1u) * p.channels + head * N) / 4u + ($lu * THREADS + thread) % N4];
 #end l
 #end f
 #repeat l VALUES
-      held_values[$l] = arena[(p.v + min(t0 + ($lu * ROWS + i) / ROWS4, end - 1u) * p.channels + first_row) / 4u + ($lu * ROWS + i) % ROWS4];
+      held_values[$l] = arena[(p.v + min(t0 + ($lu * THREADS + thread) / ROWS4, end - 1u) * p.channels + first_row) / 4u + ($lu * THREADS + thread) % ROWS4];
 #end l
     }
     workgroupBarrier();
 #repeat f VECTORS
 #repeat l LOADS
-    vectors[$fu * TOKENS * N4 + $lu * ROWS + i] = held[$fu * LOADS + $lu];
+    vectors[$fu * TOKENS * N4 + $lu * THREADS + thread] = held[$fu * LOADS + $lu];
 #end l
 #end f
 #repeat l VALUES
-    values[$lu * ROWS + i] = held_values[$l];
+    if ($lu * THREADS + thread < TOKENS * ROWS4) { values[$lu * THREADS + thread] = held_values[$l]; }
 #end l
     workgroupBarrier();
     // Those of the next tokens are on their way while these are computed.
     let after = t0 + TOKENS;
 #repeat f VECTORS
 #repeat l LOADS
-    held[$fu * LOADS + $lu] = arena[(place_of($fu) + min(after + ($lu * ROWS + i) / N4, end - 1u) * p.channels + head * N) / 4u + ($lu * ROWS + i) % N4];
+    held[$fu * LOADS + $lu] = arena[(place_of($fu) + min(after + ($lu * THREADS + thread) / N4, end - 1u) * p.channels + head * N) / 4u + ($lu * THREADS + thread) % N4];
 #end l
 #end f
 #repeat l VALUES
-    held_values[$l] = arena[(p.v + min(after + ($lu * ROWS + i) / ROWS4, end - 1u) * p.channels + first_row) / 4u + ($lu * ROWS + i) % ROWS4];
+    held_values[$l] = arena[(p.v + min(after + ($lu * THREADS + thread) / ROWS4, end - 1u) * p.channels + first_row) / 4u + ($lu * THREADS + thread) % ROWS4];
 #end l
     let count = min(TOKENS, end - t0);
     for (var t = 0u; t < count; t++) {
       let at = t * N4;
       var sa4 = vec4f();
-#repeat j N4
-      sa4 = fma(s[$j], vectors[2u * TOKENS * N4 + at + $ju], sa4);
+#repeat j EACH
+      sa4 = fma(s[$j], vectors[2u * TOKENS * N4 + at + vector_of($ju, part)], sa4);
 #end j
-      let sa = sum4(sa4);
+      let sa = sum_of_row(sum4(sa4));
       let v = values[t * ROWS4 + i / 4u][i % 4u];
       let noise = noise_of(v, vectors[TOKENS * N4 + at].x, first_row + i);
       var y = vec4f();
-#repeat j N4
-      s[$j] = fma(vec4f(v), vectors[TOKENS * N4 + at + $ju], fma(vec4f(-sa), vectors[3u * TOKENS * N4 + at + $ju], s[$j] * vectors[at + $ju]));
-      y = fma(s[$j], vectors[4u * TOKENS * N4 + at + $ju], y);
-      s[$j] = kept(s[$j], noise, $ju);
+#repeat j EACH
+      {
+        let q = at + vector_of($ju, part);
+        s[$j] = fma(vec4f(v), vectors[TOKENS * N4 + q], fma(vec4f(-sa), vectors[3u * TOKENS * N4 + q], s[$j] * vectors[q]));
+        y = fma(s[$j], vectors[4u * TOKENS * N4 + q], y);
+        s[$j] = kept(s[$j], noise, 4u * vector_of($ju, part));
+      }
 #end j
-      outputs[t * ROWS + i] = sum4(y);
+      let sum = sum_of_row(sum4(y));
+      if (part == 0u) { outputs[t * ROWS + i] = sum; }
     }
     workgroupBarrier();
 #repeat l VALUES
     {
-      let t = ($lu * ROWS + i) / ROWS4;
-      let q = ($lu * ROWS + i) % ROWS4;
-      if (t < count) {
+      let t = ($lu * THREADS + thread) / ROWS4;
+      let q = ($lu * THREADS + thread) % ROWS4;
+      if (t < count && $lu * THREADS + thread < TOKENS * ROWS4) {
         let first = t * ROWS + 4u * q;
         arena[(p.out + (t0 + t) * p.channels + first_row) / 4u + q] = vec4f(outputs[first], outputs[first + 1u], outputs[first + 2u], outputs[first + 3u]);
       }
     }
 #end l
   }
-  store_state(state, s);
+  store_state(state, part, s);
 }

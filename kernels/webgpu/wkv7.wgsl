@@ -1,8 +1,10 @@
-// RWKV-7 time mixing. One workgroup a head of a row, one thread a value channel, which keeps its row of the state while
-// the tokens of the row go by.
+// RWKV-7 time mixing. One workgroup a head of a row, PARTS threads a value channel, which keep its row of the state while the
+// tokens of the row go by.
 #include "wkv7-params.wgsl"
 #include "wkv7-token.wgsl"
 #include STATE
+const THREADS = N * PARTS;
+#include ROW_PARTS
 var<workgroup> shared_r: array<f32, N>;
 var<workgroup> shared_w: array<f32, N>;
 var<workgroup> shared_k: array<f32, N>;
@@ -29,8 +31,10 @@ fn load_token(at: u32) -> Token {
   return token;
 }
 
-@compute @workgroup_size(N)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i: u32) {
+fn run(group: vec3u, groups: vec3u, thread: u32) {
+  let own_thread = own_index(thread);
+  let i = own_thread / PARTS;
+  let part = own_thread % PARTS;
   let head = group.x;
   let row = group.y;
   let slot = min(row_slot(row), p.slots);
@@ -41,7 +45,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
   let r_k = arena[p.r_k + c];
   let gain = arena[p.gain + c];
   let bias = arena[p.bias + c];
-  var s = load_state(state);
+  var s = load_state(state, part);
   let end = row_start(row + 1u);
   var next = load_token(row_start(row) * p.channels + c);
   for (var t = row_start(row); t < end; t++) {
@@ -56,44 +60,48 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
     var v = own.v;
     if (p.has_gate == 1u) {
       v = fma(own.v_first - v, own.v_gate, v);
-    } else {
+    } else if (part == 0u) {
       arena[p.v_first + at] = v;
     }
-    raw[i] = k_in * k_k;
+    if (part == 0u) { raw[i] = k_in * k_k; }
     workgroupBarrier();
     let kk = raw[i] / length_of_raw();
-    shared_r[i] = r;
-    shared_w[i] = decay_of(own.w);
-    shared_k[i] = k;
-    shared_kk[i] = kk;
-    shared_b[i] = kk * a;
-    shared_bonus[i] = r * k * r_k;
+    if (part == 0u) {
+      shared_r[i] = r;
+      shared_w[i] = decay_of(own.w);
+      shared_k[i] = k;
+      shared_kk[i] = kk;
+      shared_b[i] = kk * a;
+      shared_bonus[i] = r * k * r_k;
+    }
     workgroupBarrier();
     var sa4 = vec4f();
-#repeat j N4
+#repeat j EACH
     {
-      let q = 4u * $ju;
+      let q = 4u * vector_of($ju, part);
       sa4 = fma(s[$j], vec4f(shared_kk[q], shared_kk[q + 1u], shared_kk[q + 2u], shared_kk[q + 3u]), sa4);
     }
 #end j
-    let sa = sum4(sa4);
+    let sa = sum_of_row(sum4(sa4));
     let noise = noise_of(v, shared_k[0], c);
     var y = vec4f();
-#repeat j N4
+#repeat j EACH
     {
-      let q = 4u * $ju;
+      let q = 4u * vector_of($ju, part);
       let w = vec4f(shared_w[q], shared_w[q + 1u], shared_w[q + 2u], shared_w[q + 3u]);
       let b = vec4f(shared_b[q], shared_b[q + 1u], shared_b[q + 2u], shared_b[q + 3u]);
       let key = vec4f(shared_k[q], shared_k[q + 1u], shared_k[q + 2u], shared_k[q + 3u]);
       let query = vec4f(shared_r[q], shared_r[q + 1u], shared_r[q + 2u], shared_r[q + 3u]);
       s[$j] = fma(vec4f(v), key, fma(vec4f(-sa), b, s[$j] * w));
       y = fma(s[$j], query, y);
-      s[$j] = kept(s[$j], noise, $ju);
+      s[$j] = kept(s[$j], noise, q);
     }
 #end j
-    shared_y[i] = sum4(y);
+    let sum = sum_of_row(sum4(y));
+    if (part == 0u) { shared_y[i] = sum; }
     workgroupBarrier();
-    arena[p.out + at] = gated(shared_y[i], v, own.g, gain, bias);
+    let result = gated(sum, v, own.g, gain, bias);
+    if (part == 0u) { arena[p.out + at] = result; }
   }
-  store_state(state, s);
+  store_state(state, part, s);
 }

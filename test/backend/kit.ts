@@ -34,7 +34,8 @@ const WEBGPU: DeviceUnderTest = {
   name: 'webgpu',
   roundsActivations: false,
   isSlow: !IS_SLOW,
-  open: () => openWebgpuBackend(),
+  // With matrices inputs of many tokens are rounded: webgpu-matrices.test.ts.
+  open: () => openWebgpuBackend(0, { without: ['matrices'] }),
 }
 
 export const DEVICES: readonly DeviceUnderTest[] = [

@@ -4,7 +4,6 @@ import type { Backend } from '../../src/backend/backend.ts'
 import { landed } from '../../src/backend/flight.ts'
 import { decodeFloats, encodeFloats } from '../../src/backend/half.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
-import { quantiseSlowly } from '../../src/backend/webgpu/resources.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import { prepareDevice } from '../../src/host/device-choice.ts'
 import { ARCHITECTURES, someTokens, tinyRunner } from '../helpers/runner.ts'
@@ -57,7 +56,7 @@ async function steps(backend: Backend, architecture: string, lengths: readonly n
 describe.skipIf(WEBGPU_PROBLEM !== null)('f16 states', () => {
   let backend: WebgpuBackend
   beforeAll(async () => {
-    backend = await openWebgpuBackend(0, quantiseSlowly, 'f16')
+    backend = await openWebgpuBackend(0, { wkv: 'f16' })
   })
   afterAll(() => backend.dispose())
 

@@ -8,6 +8,8 @@ import { SkeinError } from '../../errors.ts'
 export interface OpenedDevice {
   readonly adapter: GPUAdapter
   readonly device: GPUDevice
+  /** Of WGSL. */
+  readonly language: ReadonlySet<string>
 }
 
 interface AdapterReport {
@@ -29,8 +31,19 @@ export interface WebgpuReport {
 
 /** Name of the npm package: a variable, so that nothing needs it at build time. */
 const PACKAGE = 'webgpu'
-/** What it takes to compile the kernels of ours that are measured; wider ones are refused by a driver later than here. */
-const WANTED_FEATURES: readonly GPUFeatureName[] = ['shader-f16', 'subgroups', 'timestamp-query']
+/**
+ * What Dawn offers only to who asks: matrices of a subgroup, an experiment that has no standard yet, and f16 on NVIDIA by
+ * Vulkan. The self-test (self-test.ts) judges what they compute.
+ */
+const DAWN_OPTIONS = ['enable-dawn-features=allow_unsafe_apis,vulkan_enable_f16_on_nvidia']
+const SUBGROUP_MATRICES = 'chromium-experimental-subgroup-matrix'
+/** What kernels choose by. */
+const WANTED_FEATURES: readonly string[] = [
+  'shader-f16',
+  'subgroups',
+  SUBGROUP_MATRICES,
+  'timestamp-query',
+]
 const WANTED_LIMITS = [
   'maxStorageBufferBindingSize',
   'maxBufferSize',
@@ -68,7 +81,7 @@ async function findGpu(): Promise<GPU> {
   try {
     // The package's two exports; see its types.d.ts.
     const { create } = (await import(PACKAGE)) as { create(options: string[]): GPU }
-    const gpu = create([])
+    const gpu = create(DAWN_OPTIONS)
     keep(gpu)
     return gpu
   } catch (error) {
@@ -133,6 +146,35 @@ function isSoftware({ info }: GPUAdapter): boolean {
   )
 }
 
+/** Whether kernels can use subgroups: to tell them apart came to WGSL later than they. */
+export function hasSubgroups({ device, language }: OpenedDevice): boolean {
+  return device.features.has('subgroups') && language.has('subgroup_id')
+}
+
+/** What an adapter says of its matrices; not in the types, as no standard has it. */
+interface MatrixConfig {
+  readonly componentType: string
+  readonly resultComponentType: string
+  readonly M: number
+  readonly N: number
+  readonly K: number
+}
+
+/** Rows and columns of the matrices whose products of f16 a subgroup sums in f32; null where it has none, or no known size. */
+export function matrixSide(opened: OpenedDevice): number | null {
+  const { adapter, device } = opened
+  const needed = ['shader-f16', SUBGROUP_MATRICES]
+  if (!hasSubgroups(opened) || !needed.every((name) => device.features.has(name))) return null
+  const { subgroupMinSize, subgroupMaxSize, subgroupMatrixConfigs } =
+    adapter.info as GPUAdapterInfo & { readonly subgroupMatrixConfigs?: readonly MatrixConfig[] }
+  if (subgroupMinSize !== 32 || subgroupMaxSize !== 32) return null
+  const sides = [...(subgroupMatrixConfigs ?? [])]
+    .filter((one) => one.componentType === 'f16' && one.resultComponentType === 'f32')
+    .filter(({ M, N, K }) => M === N && N === K && (M === 8 || M === 16))
+    .map(({ M }) => M)
+  return sides.length > 0 ? Math.max(...sides) : null
+}
+
 /** A device with all that its adapter offers of what kernels choose by. */
 export async function openDevice(index: number): Promise<OpenedDevice> {
   const adapters = await listAdapters()
@@ -144,9 +186,12 @@ export async function openDevice(index: number): Promise<OpenedDevice> {
         : `--device webgpu:${index}: there are ${adapters.length} adapters, counted from 0`,
     )
   const device = await adapter.requestDevice({
-    requiredFeatures: WANTED_FEATURES.filter((name) => adapter.features.has(name)),
+    // The experimental one is not in the types.
+    requiredFeatures: WANTED_FEATURES.filter((name) =>
+      adapter.features.has(name),
+    ) as GPUFeatureName[],
     requiredLimits: Object.fromEntries(WANTED_LIMITS.map((name) => [name, adapter.limits[name]])),
   })
   keep(device)
-  return { adapter, device }
+  return { adapter, device, language: (await openGpu()).wgslLanguageFeatures }
 }

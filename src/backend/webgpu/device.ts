@@ -4,7 +4,7 @@
  */
 /// <reference types="@webgpu/types" />
 import { assert, SkeinError } from '../../errors.ts'
-import { describeAdapter, type OpenedDevice } from './adapter.ts'
+import { describeAdapter, hasSubgroups, matrixSide, type OpenedDevice } from './adapter.ts'
 import { type Constants, readSource } from './source.ts'
 
 /** Values of GPUBufferUsage, which Node has no global for. */
@@ -20,11 +20,16 @@ const FIRST_ARENA_BYTES = 1 << 20
 /** Tensors begin at multiples of so many numbers: vectors of four never straddle. */
 const TENSOR_UNIT = 16
 
+const DIRECTIVES = /^(?:enable|diagnostic)\b.*;$/gm
+
 export interface KernelVariant {
   readonly constants?: Constants
   /** Files that `#include NAME` stands for. */
   readonly files?: Readonly<Record<string, string>>
 }
+
+/** What kernels make use of where a device has it. */
+export type Subgroups = 'subgroups' | 'matrices'
 
 export type Access = 'read' | 'write' | 'uniform'
 
@@ -34,6 +39,10 @@ export class WebgpuDevice {
   readonly maxBinding: number
   readonly threads: number
   readonly isSoftware: boolean
+  /** Whether kernels may add up by subgroups. */
+  readonly hasSubgroups: boolean
+  /** Of matrices that a subgroup multiplies; null where products do without. */
+  readonly matrixSide: number | null
   /** Resolves when the device is gone, with the reason. */
   readonly lost: Promise<string>
   #arena: GPUBuffer
@@ -47,11 +56,14 @@ export class WebgpuDevice {
   readonly #pipelines = new Map<string, GPUComputePipeline>()
   readonly #layouts = new Map<string, GPUBindGroupLayout>()
 
-  constructor({ adapter, device }: OpenedDevice) {
+  constructor(opened: OpenedDevice, without: readonly Subgroups[] = []) {
+    const { adapter, device } = opened
     const { name, isSoftware } = describeAdapter(adapter)
     this.gpu = device
     this.name = name
     this.isSoftware = isSoftware
+    this.hasSubgroups = hasSubgroups(opened) && !without.includes('subgroups')
+    this.matrixSide = without.includes('matrices') ? null : matrixSide(opened)
     const { limits } = device
     this.maxBinding = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize)
     this.threads = Math.min(
@@ -233,7 +245,10 @@ export class WebgpuDevice {
     if (pipeline === undefined) {
       const values = { WG: this.threads, ...constants }
       const lines = Object.entries(values).map(([name, value]) => `const ${name} = ${value}u;`)
-      const code = `${lines.join('\n')}\n${readSource(file, files, values)}`
+      const source = readSource(file, files, values)
+      // Directives come first.
+      const directives = source.match(DIRECTIVES) ?? []
+      const code = [...directives, ...lines, source.replace(DIRECTIVES, '')].join('\n')
       // What a driver's message and a profile call it.
       const label = [file, ...Object.values(files), ...Object.values(constants)].join(' ')
       const module = this.gpu.createShaderModule({ label, code })

@@ -2,6 +2,7 @@
 /// <reference types="@webgpu/types" />
 import type { Batch, Capacity } from '../batch.ts'
 import type { Access, KernelVariant, WebgpuDevice } from './device.ts'
+import type { WebgpuStatePool } from './states.ts'
 
 /** The sizes of a step that launches depend on. */
 export type StepShape = Pick<Batch, 'numTokens' | 'numRows' | 'numLogits' | 'numSamples'>
@@ -40,14 +41,32 @@ export interface Recorder {
 
 /** State rows of a workgroup of wkv7-scan.wgsl, and the bytes of shared memory that its tokens' vectors may take. */
 export const SCAN_ROWS = 32
-const SCAN_BYTES = 12_000
+const SCAN_BYTES = { 1: 12_000, 4: 16_000 } as const
 /** w, k, kk, b, r. */
 const SCAN_VECTORS = 5
 
+/** Threads that share a row of a state. */
+export type RowParts = 1 | 4
+
 /** Threads bring as many vectors each. */
-export function scanConstants(N: number, rows: number) {
-  const most = Math.floor(SCAN_BYTES / (4 * (SCAN_VECTORS * N + 2 * rows)))
+export function scanConstants(N: number, rows: number, parts: RowParts) {
+  const most = Math.floor(SCAN_BYTES[parts] / (4 * (SCAN_VECTORS * N + 2 * rows)))
   const TOKENS = Math.max(4, 2 ** Math.floor(Math.log2(most)))
-  const LOADS = (TOKENS * N) / 4 / rows
-  return { N, ROWS4: rows / 4, TOKENS, VECTORS: SCAN_VECTORS, LOADS, VALUES: TOKENS / 4 }
+  const threads = rows * parts
+  const LOADS = (TOKENS * N) / 4 / threads
+  const VALUES = Math.ceil((TOKENS * rows) / 4 / threads)
+  return { N, ROWS4: rows / 4, TOKENS, VECTORS: SCAN_VECTORS, LOADS, VALUES }
+}
+
+/** Of a kernel that steps states. */
+export function statesVariant(
+  { shape: { headSize }, wkvType }: WebgpuStatePool,
+  constants: Readonly<Record<string, number>>,
+  parts: RowParts,
+): KernelVariant {
+  const EACH = headSize / 4 / parts
+  const vectors = { N4: headSize / 4, N8: headSize / 8, PARTS: parts, EACH, PAIRS: EACH / 2 }
+  const STATE = { f32: 'wkv-state', f16: 'wkv-state-f16' }[wkvType]
+  const ROW_PARTS = { 1: 'row-parts', 4: 'row-parts-quads' }[parts]
+  return { constants: { ...constants, ...vectors }, files: { STATE, ROW_PARTS } }
 }

@@ -19,11 +19,13 @@ interface Work {
   readonly columns: number
   readonly type: HeldType
   readonly isSoftware: boolean
+  /** Of a subgroup's matrices; null where they are not used. */
+  readonly matrixSide: number | null
 }
 
-/** A kernel, and the constants that it is compiled with. All give the same bits. */
+/** A kernel, and the constants that it is compiled with. All but those of matrices give the same bits. */
 interface Form {
-  readonly file: 'linear' | 'linear-wide'
+  readonly file: 'linear' | 'linear-wide' | 'linear-matrix'
   readonly constants: Readonly<Record<string, number>>
   /** Tokens and blocks of outputs of a workgroup. */
   readonly tokens: number
@@ -48,17 +50,49 @@ const WIDE: Form = {
   blocks: 16,
 }
 
+const SUBGROUP = 32
+/** Subgroups of a workgroup, across its tokens and its outputs. */
+const HIGH = 2
+const BROAD = 4
+const SUBGROUPS = HIGH * BROAD
+/** Inputs that a step brings into shared memory. */
+const STEP_INPUTS = 32
+
+/** A tile of tokens by outputs, by matrices of so many a side. */
+function byMatrices(side: number, tokens: number, outputs: number): Form {
+  const threads = SUBGROUPS * SUBGROUP
+  const constants = {
+    SIDE: side,
+    LANES: SUBGROUP,
+    HIGH,
+    BROAD,
+    THREADS: threads,
+    DOWN: tokens / HIGH / side,
+    ACROSS: outputs / BROAD / side,
+    STEP: STEP_INPUTS / side,
+    INPUTS_EACH: (tokens * STEP_INPUTS) / 4 / threads,
+    WEIGHTS_EACH: (outputs * STEP_INPUTS) / 4 / threads,
+  }
+  return { file: 'linear-matrix', constants, tokens, blocks: outputs / BLOCK_ROWS }
+}
+
+function matrixForm(side: number, tokens: number, blocks: number): Form {
+  const large = byMatrices(side, 128, 128)
+  return numGroups(large, tokens, blocks) >= MANY_GROUPS ? large : byMatrices(side, 64, 64)
+}
+
 /** Workgroups that keep a large GPU busy. Fewer of more work each read less, but only where there are as many. */
 const MANY_GROUPS = 128
 /** Inputs of a row from which on more of its weights are asked for at a time. */
 const LONG_ROW = 8192
 /** Tokens from which on inputs and weights are shared in tiles. */
-const LEAST_WIDE = 65
+export const LEAST_WIDE = 65
 
 /** Found by measuring on an H200 (docs/devices.md); a small GPU is busy with any of them. */
 function formFor(work: Work, tokens: number): Form {
-  const { blocks, columns, type, isSoftware } = work
+  const { blocks, columns, type, isSoftware, matrixSide } = work
   const isMany = tokens >= LEAST_WIDE
+  if (isMany && matrixSide !== null) return matrixForm(matrixSide, tokens, blocks)
   if (isMany && (isSoftware || numGroups(WIDE, tokens, blocks) >= MANY_GROUPS)) return WIDE
   if (isSoftware) return narrowInSoftware(tokens)
   if (tokens === 1) return formForOne(blocks, columns, type)
@@ -159,11 +193,14 @@ function createLaunch(recording: Recorder, group: Product[], ofLogits: boolean):
   const { type } = group[0]!.matrix
   const { buffer } = group[0]!.part
   const pipelineFor = kernelsOf(recording, type, isOfVectors(group[0]!))
+  // f32 is for who wants every bit; rows that are no whole vectors are rare.
+  const canRound = type !== 'f32' && isOfVectors(group[0]!)
   const work = {
     blocks: first,
     columns: Math.max(...group.map(({ matrix }) => matrix.columns)),
     type,
     isSoftware: recording.device.isSoftware,
+    matrixSide: canRound ? recording.device.matrixSide : null,
   }
   let planned: Planned | null = null
   let plannedFor = 0

@@ -25,6 +25,7 @@ import {
   SCAN_ROWS,
   type StepShape,
   scanConstants,
+  statesVariant,
   type Word,
 } from './launch.ts'
 import { recordLinear } from './linear.ts'
@@ -184,7 +185,7 @@ export class Recording implements Recorder {
       gatherNorm: (out, x, norm) => {
         const C = norm.weight.shape[0]!
         const words = [tensorOf(out, logits * C), tensorOf(x, tokens * C), C, ...normWords(norm, C)]
-        this.launch('gather-norm', words, [], ({ numLogits }) => [numLogits, 1])
+        this.launch('gather-norm', words, [], ({ numLogits }) => [numLogits, 1], this.#sums('sums'))
       },
 
       logits: (y, x, weight) => recordLinear(this, [{ y, x, weight }], true),
@@ -201,7 +202,10 @@ export class Recording implements Recorder {
       const place = tensorOf(x, this.capacity.tokens * C)
       const words = [place, C, first, rows, ...normWords(norm, C), values / 4]
       const grid = ({ numTokens }: StepShape) => [numTokens, 1] as const
-      this.launch('embed', words, [['read', buffer]], grid, { constants: { DTYPE: dtype } })
+      this.launch('embed', words, [['read', buffer]], grid, {
+        constants: { DTYPE: dtype },
+        ...this.#sums('sums'),
+      })
     }
   }
 
@@ -266,7 +270,10 @@ export class Recording implements Recorder {
     const grid = ({ numTokens }: StepShape) =>
       [numTokens, numTokens < FEW_TOKENS ? parts : 1] as const
     const slots = [['write', pool.layer(layer)]] as const
-    this.launch('shift-mix', words, slots, grid, { constants: { OUTPUTS: out.length } })
+    this.launch('shift-mix', words, slots, grid, {
+      constants: { OUTPUTS: out.length },
+      ...this.#sums('sums'),
+    })
   }
 
   #wkv7(
@@ -290,14 +297,22 @@ export class Recording implements Recorder {
       ...[0, 0, 0],
     ]
     const { heads, headSize: N } = pool.shape
-    this.#launchHeads('wkv7', words, pool, layer, (step) => !hasPrompts(step))
+    // Pairs of f16 are shared out whole.
+    const parts = this.device.hasSubgroups && N % 32 === 0 ? 4 : 1
+    this.#launchHeads('wkv7', words, pool, layer, parts, (step) => !hasPrompts(step))
     const ofTokens = (step: StepShape) => [heads, hasPrompts(step) ? step.numTokens : 0] as const
     this.launch('wkv7-prepare', words, [], ofTokens, { constants: { N } })
     const rows = N % SCAN_ROWS === 0 ? SCAN_ROWS : SCAN_ROWS / 2
     const ofRows = (step: StepShape) =>
       [(heads * N) / rows, hasPrompts(step) ? step.numRows : 0] as const
     const slots = [['write', pool.layer(layer)]] as const
-    this.launch('wkv7-scan', words, slots, ofRows, variantOf(pool, scanConstants(N, rows)))
+    this.launch(
+      'wkv7-scan',
+      words,
+      slots,
+      ofRows,
+      statesVariant(pool, scanConstants(N, rows, parts), parts),
+    )
     this.launch('wkv7-finish', words, [], ofTokens, { constants: { N } })
   }
 
@@ -322,7 +337,7 @@ export class Recording implements Recorder {
       ...normWords(ln_x, C),
       ...wkvWords(pool),
     ]
-    this.#launchHeads('wkv6', words, pool, layer)
+    this.#launchHeads('wkv6', words, pool, layer, 1)
   }
 
   /** A workgroup for each head of each row. */
@@ -331,11 +346,12 @@ export class Recording implements Recorder {
     words: readonly Word[],
     pool: WebgpuStatePool,
     layer: number,
+    parts: 1 | 4,
     isFor: (step: StepShape) => boolean = () => true,
   ): void {
     const { heads, headSize: N } = pool.shape
     const grid = (step: StepShape) => [heads, isFor(step) ? step.numRows : 0] as const
-    this.launch(file, words, [['write', pool.layer(layer)]], grid, variantOf(pool, { N }))
+    this.launch(file, words, [['write', pool.layer(layer)]], grid, statesVariant(pool, { N }, parts))
   }
 
   #sample(y: Tensor, penalties: PenaltyPool): void {
@@ -354,8 +370,13 @@ export class Recording implements Recorder {
         ['write', this.outputs],
       ],
       ({ numSamples }) => [numSamples, 1],
-      { constants: { WG, WORDS: Math.ceil(V / (32 * WG)) } },
+      { constants: { WG, WORDS: Math.ceil(V / (32 * WG)) }, ...this.#sums('sample-sums') },
     )
+  }
+
+  /** How a workgroup adds up. */
+  #sums(file: 'sums' | 'sample-sums'): KernelVariant {
+    return { files: { SUMS: this.device.hasSubgroups ? `${file}-subgroups` : file } }
   }
 
   /** As many as there is room for: a draw goes over the vocabulary again and again, by one workgroup. */
@@ -375,16 +396,6 @@ export class Recording implements Recorder {
 
 function normWords({ weight, bias, eps }: Norm, channels: number): Word[] {
   return [tensorOf(weight, channels), tensorOf(bias, channels), { f32: eps }]
-}
-
-/** Of a kernel that steps states. */
-function variantOf(
-  { shape: { headSize }, wkvType }: WebgpuStatePool,
-  constants: Readonly<Record<string, number>>,
-): KernelVariant {
-  const vectors = { N4: headSize / 4, N8: headSize / 8 }
-  const STATE = { f32: 'wkv-state', f16: 'wkv-state-f16' }[wkvType]
-  return { constants: { ...constants, ...vectors }, files: { STATE } }
 }
 
 function wkvWords(pool: WebgpuStatePool): Word[] {

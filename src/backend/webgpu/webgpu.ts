@@ -7,7 +7,7 @@ import { assert } from '../../errors.ts'
 import type { Backend } from '../backend.ts'
 import { flightOf } from '../flight.ts'
 import { openDevice } from './adapter.ts'
-import { WebgpuDevice } from './device.ts'
+import { type Subgroups, WebgpuDevice } from './device.ts'
 import { WebgpuProgram } from './program.ts'
 import {
   type Quantise,
@@ -25,13 +25,21 @@ export interface WebgpuBackend extends Backend {
   readonly wkv: WkvType
 }
 
-/** Opening a device takes turns of the event loop, so a backend is opened before it is used. `quantise` rounds weights at load. */
+export interface WebgpuOptions {
+  /** Rounds weights at load. */
+  readonly quantise?: Quantise | undefined
+  /** How states are held. */
+  readonly wkv?: WkvType
+  /** What is not used though the device has it: sums by subgroups, their matrix units in products of many tokens. */
+  readonly without?: readonly Subgroups[]
+}
+
+/** Opening a device takes turns of the event loop, so a backend is opened before it is used. */
 export async function openWebgpuBackend(
   index = 0,
-  quantise: Quantise = quantiseSlowly,
-  wkv: WkvType = 'f32',
+  { quantise = quantiseSlowly, wkv = 'f32', without = [] }: WebgpuOptions = {},
 ): Promise<WebgpuBackend> {
-  const device = new WebgpuDevice(await openDevice(index))
+  const device = new WebgpuDevice(await openDevice(index), without)
   const slabs = new Slabs(device)
   return {
     name: 'webgpu',
