@@ -3,7 +3,6 @@
 // bits, made to compare like the score, are searched for the place where counts and masses above it reach their limits.
 #include "step.wgsl"
 #include "philox.wgsl"
-#include SUMS
 @group(0) @binding(0) var<storage, read_write> arena: array<f32>;
 struct Params {
   logits: u32,
@@ -26,6 +25,8 @@ const BANNED = -1e38;
 /** A count decays no further: the token was generated, however long ago. */
 const LEAST_COUNT = 1e-30;
 
+var<workgroup> shared_u: array<vec4u, WG>;
+var<workgroup> shared_f: array<vec4f, WG>;
 var<workgroup> shared_answer: vec4u;
 
 fn key_of(score: f32) -> u32 {
@@ -38,9 +39,50 @@ fn score_of(key: u32) -> f32 {
   return bitcast<f32>(select(~key, key & 0x7fffffffu, (key >> 31u) == 1u));
 }
 
+/** Sums over all threads, the same for each. */
+fn sum_all(u: vec4u, f: vec4f, thread: u32) -> array<vec4u, 2> {
+  shared_u[thread] = u;
+  shared_f[thread] = f;
+  workgroupBarrier();
+  // Each time an eighth of them adds up eight.
+  for (var left = WG; left > 1u; left = (left + 7u) / 8u) {
+    let next = (left + 7u) / 8u;
+    if (thread < next) {
+      var a = shared_u[thread];
+      var b = shared_f[thread];
+      for (var i = thread + next; i < left; i += next) {
+        a += shared_u[i];
+        b += shared_f[i];
+      }
+      shared_u[thread] = a;
+      shared_f[thread] = b;
+    }
+    workgroupBarrier();
+  }
+  let a = shared_u[0];
+  let b = shared_f[0];
+  workgroupBarrier();
+  return array<vec4u, 2>(a, bitcast<vec4u>(b));
+}
+
 /** Whether (key, id) ranks before another. */
 fn is_before(a: vec2u, b: vec2u) -> bool {
   return a.x > b.x || (a.x == b.x && a.y < b.y);
+}
+
+/** The best (key, id) of all threads. */
+fn best_of_all(own: vec2u, thread: u32) -> vec2u {
+  shared_u[thread] = vec4u(own, 0u, 0u);
+  workgroupBarrier();
+  for (var half = WG / 2u; half > 0u; half >>= 1u) {
+    if (thread < half && is_before(shared_u[thread + half].xy, shared_u[thread].xy)) {
+      shared_u[thread] = shared_u[thread + half];
+    }
+    workgroupBarrier();
+  }
+  let best = workgroupUniformLoad(&shared_u[0]);
+  workgroupBarrier();
+  return best.xy;
 }
 
 /** Numbers that a thread reads at a time: alone, each would be waited for. */
@@ -408,7 +450,8 @@ fn report(s: u32, token: u32, top: u32, thread: u32) {
   }
 }
 
-fn run(group: vec3u, groups: vec3u, thread: u32) {
+@compute @workgroup_size(WG)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) thread: u32) {
   let slot = sample_slot(group.x);
   for (var s = 0u; s < group.x; s++) {
     if (sample_slot(s) == slot) { return; }

@@ -155,8 +155,9 @@ function cublasLt({ cublasLt, problems }: CudaReport): Finding {
 
 /** Nothing is amiss where there is none: cuda and cpu do without. */
 function adapters({ adapters, problem }: WebgpuReport): Finding {
-  const list = adapters.map(({ name, isSoftware, maxBindingBytes }, index) => {
-    const kind = isSoftware ? 'software, for tests' : `bindings of ${formatBytes(maxBindingBytes)}`
+  const list = adapters.map(({ name, isSoftware, features, maxBindingBytes }, index) => {
+    const own = [`bindings of ${formatBytes(maxBindingBytes)}`, ...features].join(', ')
+    const kind = isSoftware ? 'software, for tests' : own
     return `webgpu:${index} ${name} (${kind})`
   })
   return { what: 'webgpu', found: problem ?? list.join(', '), fix: null }

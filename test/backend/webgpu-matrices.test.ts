@@ -35,7 +35,10 @@ async function multiply(backend: Backend, c: Case, x: Float32Array): Promise<Flo
   const weight = backend.matrix(randomSource(rows, columns, 'bf16', rows + columns), type)
   const room = [tokens + 2, rows]
   const y = epilogue === 'add' ? backend.tensor(room) : poisoned(backend, room)
-  const input = backend.tensor([tokens, columns], x)
+  // Behind the last token lies what must not be looked at.
+  const padded = new Float32Array((tokens + 2) * columns).fill(Number.NaN)
+  padded.set(x)
+  const input = backend.tensor([tokens + 2, columns], padded)
   const bias = backend.tensor([rows], normals(rows, 6))
   await runStep(backend, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
     ops.linear([{ y, x: input, weight, bias, epilogue }]),

@@ -151,6 +151,9 @@ export function hasSubgroups({ device, language }: OpenedDevice): boolean {
   return device.features.has('subgroups') && language.has('subgroup_id')
 }
 
+/** Shared memory of linear-matrix.wgsl. */
+const MATRIX_SHARED = 32_768
+
 /** What an adapter says of its matrices; not in the types, as no standard has it. */
 interface MatrixConfig {
   readonly componentType: string
@@ -165,6 +168,7 @@ export function matrixSide(opened: OpenedDevice): number | null {
   const { adapter, device } = opened
   const needed = ['shader-f16', SUBGROUP_MATRICES]
   if (!hasSubgroups(opened) || !needed.every((name) => device.features.has(name))) return null
+  if (device.limits.maxComputeWorkgroupStorageSize < MATRIX_SHARED) return null
   const { subgroupMinSize, subgroupMaxSize, subgroupMatrixConfigs } =
     adapter.info as GPUAdapterInfo & { readonly subgroupMatrixConfigs?: readonly MatrixConfig[] }
   if (subgroupMinSize !== 32 || subgroupMaxSize !== 32) return null

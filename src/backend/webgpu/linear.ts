@@ -53,13 +53,11 @@ const WIDE: Form = {
 const SUBGROUP = 32
 /** Subgroups of a workgroup, across its tokens and its outputs. */
 const HIGH = 2
-const BROAD = 4
+const BROAD = 2
 const SUBGROUPS = HIGH * BROAD
-/** Inputs that a step brings into shared memory. */
-const STEP_INPUTS = 32
 
-/** A tile of tokens by outputs, by matrices of so many a side. */
-function byMatrices(side: number, tokens: number, outputs: number): Form {
+/** A tile of tokens by outputs, by matrices of so many a side; `inputs` come into shared memory at a time. */
+function byMatrices(side: number, tokens: number, outputs: number, inputs: number): Form {
   const threads = SUBGROUPS * SUBGROUP
   const constants = {
     SIDE: side,
@@ -69,16 +67,17 @@ function byMatrices(side: number, tokens: number, outputs: number): Form {
     THREADS: threads,
     DOWN: tokens / HIGH / side,
     ACROSS: outputs / BROAD / side,
-    STEP: STEP_INPUTS / side,
-    INPUTS_EACH: (tokens * STEP_INPUTS) / 4 / threads,
-    WEIGHTS_EACH: (outputs * STEP_INPUTS) / 4 / threads,
+    STEP: inputs / side,
+    INPUTS_EACH: (tokens * inputs) / 4 / threads,
+    WEIGHTS_EACH: (outputs * inputs) / 4 / threads,
   }
   return { file: 'linear-matrix', constants, tokens, blocks: outputs / BLOCK_ROWS }
 }
 
+/** Larger tiles read less; more of them keep more of the GPU busy. */
 function matrixForm(side: number, tokens: number, blocks: number): Form {
-  const large = byMatrices(side, 128, 128)
-  return numGroups(large, tokens, blocks) >= MANY_GROUPS ? large : byMatrices(side, 64, 64)
+  const large = byMatrices(side, 128, 128, 32)
+  return numGroups(large, tokens, blocks) >= MANY_GROUPS ? large : byMatrices(side, 64, 128, 64)
 }
 
 /** Workgroups that keep a large GPU busy. Fewer of more work each read less, but only where there are as many. */

@@ -185,7 +185,7 @@ export class Recording implements Recorder {
       gatherNorm: (out, x, norm) => {
         const C = norm.weight.shape[0]!
         const words = [tensorOf(out, logits * C), tensorOf(x, tokens * C), C, ...normWords(norm, C)]
-        this.launch('gather-norm', words, [], ({ numLogits }) => [numLogits, 1], this.#sums('sums'))
+        this.launch('gather-norm', words, [], ({ numLogits }) => [numLogits, 1], this.#sums())
       },
 
       logits: (y, x, weight) => recordLinear(this, [{ y, x, weight }], true),
@@ -204,7 +204,7 @@ export class Recording implements Recorder {
       const grid = ({ numTokens }: StepShape) => [numTokens, 1] as const
       this.launch('embed', words, [['read', buffer]], grid, {
         constants: { DTYPE: dtype },
-        ...this.#sums('sums'),
+        ...this.#sums(),
       })
     }
   }
@@ -272,7 +272,7 @@ export class Recording implements Recorder {
     const slots = [['write', pool.layer(layer)]] as const
     this.launch('shift-mix', words, slots, grid, {
       constants: { OUTPUTS: out.length },
-      ...this.#sums('sums'),
+      ...this.#sums(),
     })
   }
 
@@ -370,13 +370,13 @@ export class Recording implements Recorder {
         ['write', this.outputs],
       ],
       ({ numSamples }) => [numSamples, 1],
-      { constants: { WG, WORDS: Math.ceil(V / (32 * WG)) }, ...this.#sums('sample-sums') },
+      { constants: { WG, WORDS: Math.ceil(V / (32 * WG)) } },
     )
   }
 
   /** How a workgroup adds up. */
-  #sums(file: 'sums' | 'sample-sums'): KernelVariant {
-    return { files: { SUMS: this.device.hasSubgroups ? `${file}-subgroups` : file } }
+  #sums(): KernelVariant {
+    return { files: { SUMS: this.device.hasSubgroups ? 'sums-subgroups' : 'sums' } }
   }
 
   /** As many as there is room for: a draw goes over the vocabulary again and again, by one workgroup. */
