@@ -39,6 +39,13 @@ export interface Recorder {
   kernel(file: string, access: readonly Access[], variant?: KernelVariant): GPUComputePipeline
 }
 
+/** Tokens beyond one a row from which on three kernels, of which one goes token by token, are faster than one. */
+const LEAST_PROMPT = 16
+
+export function hasPrompts({ numTokens, numRows }: StepShape): boolean {
+  return numTokens >= numRows + LEAST_PROMPT
+}
+
 /** State rows of a workgroup of wkv7-scan.wgsl, and the bytes of shared memory that its tokens' vectors may take. */
 export const SCAN_ROWS = 32
 const SCAN_BYTES = { 1: 12_000, 4: 16_000 } as const
@@ -69,4 +76,13 @@ export function statesVariant(
   const STATE = { f32: 'wkv-state', f16: 'wkv-state-f16' }[wkvType]
   const ROW_PARTS = { 1: 'row-parts', 4: 'row-parts-quads' }[parts]
   return { constants: { ...constants, ...vectors }, files: { STATE, ROW_PARTS } }
+}
+
+export function wkvWords(pool: WebgpuStatePool): Word[] {
+  return [pool.shape.channels, pool.startOf('wkv'), pool.slotSize, pool.numSlots]
+}
+
+/** Two vectors of four. */
+export function eight(places: readonly number[]): number[] {
+  return Array.from({ length: 8 }, (_, i) => places[i] ?? 0)
 }

@@ -20,6 +20,8 @@ import type {
 import type { Capacity } from '../batch.ts'
 import { type Access, type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
 import {
+  eight,
+  hasPrompts,
   type Launch,
   type Recorder,
   SCAN_ROWS,
@@ -27,6 +29,7 @@ import {
   scanConstants,
   statesVariant,
   type Word,
+  wkvWords,
 } from './launch.ts'
 import { recordLinear } from './linear.ts'
 import { tensorOf, WebgpuHostTable, WebgpuTable } from './resources.ts'
@@ -45,14 +48,8 @@ export const OUTPUT_WORDS = 42
 /** Steps of fewer have several workgroups for a token's channels. */
 const FEW_TOKENS = 64
 
-/** Tokens beyond one a row from which on three kernels, of which one goes token by token, are faster than one. */
-const LEAST_PROMPT = 16
 /** DTYPE of embed.wgsl and deep-embed.wgsl. */
 const DTYPES = { f32: 0, f16: 1, bf16: 2 } as const
-
-function hasPrompts({ numTokens, numRows }: StepShape): boolean {
-  return numTokens >= numRows + LEAST_PROMPT
-}
 
 /** Shared memory of sample.wgsl. */
 const SAMPLE_SHARED = 16
@@ -306,13 +303,8 @@ export class Recording implements Recorder {
     const ofRows = (step: StepShape) =>
       [(heads * N) / rows, hasPrompts(step) ? step.numRows : 0] as const
     const slots = [['write', pool.layer(layer)]] as const
-    this.launch(
-      'wkv7-scan',
-      words,
-      slots,
-      ofRows,
-      statesVariant(pool, scanConstants(N, rows, parts), parts),
-    )
+    const scan = statesVariant(pool, scanConstants(N, rows, parts), parts)
+    this.launch('wkv7-scan', words, slots, ofRows, scan)
     this.launch('wkv7-finish', words, [], ofTokens, { constants: { N } })
   }
 
@@ -351,7 +343,13 @@ export class Recording implements Recorder {
   ): void {
     const { heads, headSize: N } = pool.shape
     const grid = (step: StepShape) => [heads, isFor(step) ? step.numRows : 0] as const
-    this.launch(file, words, [['write', pool.layer(layer)]], grid, statesVariant(pool, { N }, parts))
+    this.launch(
+      file,
+      words,
+      [['write', pool.layer(layer)]],
+      grid,
+      statesVariant(pool, { N }, parts),
+    )
   }
 
   #sample(y: Tensor, penalties: PenaltyPool): void {
@@ -396,13 +394,4 @@ export class Recording implements Recorder {
 
 function normWords({ weight, bias, eps }: Norm, channels: number): Word[] {
   return [tensorOf(weight, channels), tensorOf(bias, channels), { f32: eps }]
-}
-
-function wkvWords(pool: WebgpuStatePool): Word[] {
-  return [pool.shape.channels, pool.startOf('wkv'), pool.slotSize, pool.numSlots]
-}
-
-/** Two vectors of four. */
-function eight(places: readonly number[]): number[] {
-  return Array.from({ length: 8 }, (_, i) => places[i] ?? 0)
 }
