@@ -197,9 +197,6 @@ fn is_within(d: Distribution, limits: Limits, key: u32, count: u32, mass: f32) -
     share(d, score_of(key)) >= limits.share;
 }
 
-/** Where a search looks first, in temperatures below the best score. */
-const FIRST_STEPS = vec4f(20.0, 6.0, 2.0, 0.5);
-
 /** The smallest key within the limits. Those from it on are; `high` is. */
 fn last_within(d: Distribution, limits: Limits, first: u32, high_in: u32, thread: u32) -> u32 {
   if (thread == 0u) { shared_answer = vec4u(first, high_in, 0u, 0u); }
@@ -208,18 +205,12 @@ fn last_within(d: Distribution, limits: Limits, first: u32, high_in: u32, thread
   var high = range.y;
   for (var round = 0u; low < high; round++) {
     let width = high - low;
-    var keys = vec4u(
+    let keys = vec4u(
       low + (width >> 3u),
       low + (width >> 2u),
       low + (width >> 1u),
       low + (width >> 1u) + (width >> 2u),
     );
-    // Keys are dense near a score of zero; what is looked for is mostly near the best.
-    if (round == 0u) {
-      for (var i = 0u; i < 4u; i++) {
-        keys[i] = clamp(key_of(d.best - FIRST_STEPS[i] * d.temperature), low, high - 1u);
-      }
-    }
     var found: array<vec4u, 2>;
     if (round < PLAIN_ROUNDS) {
       found = above(d, keys, thread);
