@@ -4,16 +4,19 @@ import { RunReporter } from './test/reporter.ts'
 
 const files = (folders: string) => `test/${folders}/**/*.test.ts`
 /** One after another in the same processes: what one has loaded and compiled is there for the next, which halves their time. */
-const TOGETHER = files('{api,cluster,cuda,engine,unit,web}')
+const TOGETHER = 'api|cluster|cuda|engine|unit|web'
 
 export default defineConfig({
   test: {
     globalSetup: 'test/run-folder.ts',
     setupFiles: 'test/equal-bytes.ts',
     projects: [
-      { extends: true, test: { name: 'together', include: [TOGETHER], isolate: false } },
+      {
+        extends: true,
+        test: { name: 'together', include: [files(`@(${TOGETHER})`)], isolate: false },
+      },
       // A process for each file: those with vi.mock, native code, a browser, or servers of their own.
-      { extends: true, test: { name: 'alone', include: [files('*')], exclude: [TOGETHER] } },
+      { extends: true, test: { name: 'alone', include: [files(`!(${TOGETHER})`)] } },
     ],
     // Vitest leaves a core to itself; of two it would use one, while most files of test/e2e wait for other processes.
     maxWorkers: Math.max(2, availableParallelism() - 1),
