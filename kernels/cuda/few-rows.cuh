@@ -2,7 +2,7 @@
 // a matrix, inputs in shared memory, and their products. Knows no phase, and no way of reading
 // weights.
 #pragma once
-#include "copy-groups.cuh"
+#include "common.cuh"
 #include "epilogue.cuh"
 #include "tensor-cores.cuh"
 #define THREADS (32 * (WARPS + 1))

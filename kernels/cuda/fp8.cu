@@ -11,18 +11,6 @@
 /** Rows of nothing larger are zeros: their scale would be a denormal. */
 #define MIN_LARGEST 7.8886090522101181e-31f
 
-/** Four numbers, lowest byte first. */
-__device__ __forceinline__ u32 to_e4m3(float a, float b, float c, float d) {
-  u32 word = 0;
-#if __CUDA_ARCH__ >= 890
-  asm("{ .reg .b16 lo, hi; cvt.rn.satfinite.e4m3x2.f32 lo, %2, %1; "
-      "cvt.rn.satfinite.e4m3x2.f32 hi, %4, %3; mov.b32 %0, {lo, hi}; }"
-      : "=r"(word)
-      : "f"(a), "f"(b), "f"(c), "f"(d));
-#endif
-  return word;
-}
-
 /** The bits of the largest magnitude over a block: a NaN's are above all others'. */
 __device__ __forceinline__ u32 block_max(u32 x, u32* scratch) {
 #pragma unroll

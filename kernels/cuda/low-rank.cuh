@@ -2,7 +2,7 @@
 // line, a line of 64 columns in 128 bytes, its eight units of 16 bytes in an order (unit ^ line %
 // 8) in which neither copies nor ldmatrix meet in a bank. Knows no job. Capability 9.0.
 #pragma once
-#include "copy-groups.cuh"
+#include "common.cuh"
 #include "mbarrier.cuh"
 #include "tensor-cores.cuh"
 

@@ -43,12 +43,6 @@ __device__ __forceinline__ void store_row(f16* y, const Row& row) {
           make_uint2(pack(row.part[i].x, row.part[i].y), pack(row.part[i].z, row.part[i].w));
 }
 
-/** One of the block's barriers, for so many threads: whole warps. */
-__device__ __forceinline__ void sync_some(int barrier, int threads) {
-  __syncwarp();
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 /** All but the others. */
 __device__ __forceinline__ void sync_threads() {
   if constexpr (OTHER_THREADS == 0)

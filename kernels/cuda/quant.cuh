@@ -65,31 +65,6 @@ __device__ __forceinline__ int parts_of(int columns) {
 #define NF4_8 0xab9f948au
 #define NF4_12 0xffdcc7b8u
 
-__device__ __forceinline__ u32 add2(u32 a, u32 b) {
-  u32 d;
-  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-  return d;
-}
-
-__device__ __forceinline__ u32 mul2(u32 a, u32 b) {
-  u32 d;
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-  return d;
-}
-
-__device__ __forceinline__ u32 fma2(u32 a, u32 b, u32 c) {
-  u32 d;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
-}
-
-/** (a & mask) | bits in one instruction. */
-__device__ __forceinline__ u32 mask_or(u32 a, u32 mask, u32 bits) {
-  u32 d;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(bits));
-  return d;
-}
-
 /** Codes whose lower bits are nibbles `at` and at + 4 of a word, as a pair of f16: 1024 + n, or 1024
  * + 16·n. `high` has the others from bits `high_at` and high_at + 16 on. */
 __device__ __forceinline__ u32 nibbles_to_f16(u32 word, int at, u32 high, int high_at) {
@@ -139,13 +114,6 @@ __device__ __forceinline__ High<false> high_of_lane(const uint4& v, int q) {
 /** Where in a part lane `q` has them. */
 __device__ __forceinline__ int high_at(int q) {
   return kLanesBytes + (kHighBits == 2 ? q / 2 * 16 : 0);
-}
-
-/** Bytes of a and b that the lower four nibbles of a selector say; their eights are not set. */
-__device__ __forceinline__ u32 select_bytes(u32 a, u32 b, u32 selector) {
-  u32 d;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
-  return d;
 }
 
 /** A constant in a register of its own. The compiler knows no better, as lane 0 has it; what it

@@ -11,25 +11,11 @@ struct Ranking {
   float best, scale, slope;
 
   __device__ float weight(float score) const {
-    float y;
-    // Volatile, or the compiler takes it out of the walks: weights and scores together do not fit
-    // into registers.
-    asm volatile(
-        "{ .reg .f32 x; sub.rn.f32 x, %1, %2; mul.rn.f32 x, x, %3; ex2.approx.ftz.f32 %0, x; }"
-        : "=f"(y)
-        : "f"(score), "f"(best), "f"(slope));
-    return y;
+    return power_below(score, best, slope);
   }
 
   __device__ float score_at(float depth) const { return best - depth / scale; }
 };
-
-/** sum += weight where x ≥ bound: two instructions, where the compiler makes three. */
-__device__ __forceinline__ void add_from(float& sum, float x, float bound, float weight) {
-  asm("{ .reg .pred p; setp.ge.f32 p, %1, %2; @p add.rn.f32 %0, %0, %3; }"
-      : "+f"(sum)
-      : "f"(x), "f"(bound), "f"(weight));
-}
 
 /** The line is somewhere in [least, most]; a sum crosses it where it reaches it, or, `passes`,
  * where it exceeds it. Nothing is searched for where most is negative. */

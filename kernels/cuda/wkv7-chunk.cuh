@@ -3,7 +3,7 @@
 // formulas.
 #pragma once
 #include "bf16-pairs.cuh"
-#include "copy-groups.cuh"
+#include "common.cuh"
 #include "mbarrier.cuh"
 #include "wkv7.cuh"
 

@@ -2,7 +2,7 @@
 // kernel that reads the state applies them first, in order, with the same arithmetic and rounding as
 // if they had been applied one by one: results do not depend on when a state is written.
 #pragma once
-#include "copy-groups.cuh"
+#include "common.cuh"
 #include "wkv-decode.cuh"
 #include "wkv7.cuh"
 

@@ -40,26 +40,8 @@ __device__ __forceinline__ float2 load_pair(const f16* x, long long at) {
   return unpack(*reinterpret_cast<const u32*>(x + at));
 }
 
-// Arithmetic of one instruction where the exact form is ten and a branch: within 2 ulp, zeros and
-// infinities where they belong. Branches between tokens would keep a warp from working on several.
-__device__ __forceinline__ float power(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ float reciprocal_root(float x) {
-  float y;
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
+// Powers and reciprocals are those of one instruction: branches between tokens would keep a warp from
+// working on several.
 /** σ(x) */
 __device__ __forceinline__ float gate(float x) {
   return reciprocal(1.0f + power(-1.44269504f * x));
