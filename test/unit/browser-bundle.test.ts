@@ -6,7 +6,7 @@ import { expect, test } from 'vitest'
 
 const CONFIG = join(import.meta.dirname, '../../web/library.config.ts')
 /** Packed; see docs/browser.md. */
-const MOST_BYTES = 80_000
+const MOST_BYTES = 85_000
 
 test('the bundle has no imports, nothing of Node, and its size', async () => {
   const made = await build({ configFile: CONFIG, logLevel: 'silent', build: { write: false } })
