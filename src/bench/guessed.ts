@@ -11,6 +11,7 @@ import type { SampleSpec } from '../model/runner.ts'
 /** As the engine's sources of guesses are. */
 interface Source {
   readonly guessMs?: number
+  readonly mostAnswers?: number
   open(prompt: Int32Array, request: GenerateRequest, choice: number, draw: SampleSpec): Guesses
 }
 
@@ -64,6 +65,10 @@ export class ScriptedGuesses {
 
   get guessMs(): number {
     return this.#draft?.guessMs ?? 0
+  }
+
+  get mostAnswers(): number {
+    return this.#draft?.mostAnswers ?? Number.POSITIVE_INFINITY
   }
 
   /** Likelihoods to measure. */

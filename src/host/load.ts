@@ -213,8 +213,9 @@ export function loadDraft(choice: RunnerChoice, path: string, warmUp?: WarmUp): 
   return runner
 }
 
+/** On a GPU for one answer at a time: of four or more the drafts cost more than they bring (docs/dev/measurements.md). */
 export function draftOver(runner: Runner): Draft {
-  return new Draft(runner)
+  return new Draft(runner, runner.maxFlights > 1 ? 1 : undefined)
 }
 
 function checkDraft({ info: { vocabSize } }: Runner, { info }: Runner): void {
@@ -231,7 +232,7 @@ function proposersOf(
   return [
     ...(speculate === 'off' ? [] : [PREDICTION]),
     ...(speculate === 'lookup' ? [LOOKUP] : []),
-    ...(draft === null ? [] : [new Draft(draft)]),
+    ...(draft === null ? [] : [draftOver(draft)]),
   ]
 }
 

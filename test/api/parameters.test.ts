@@ -172,7 +172,10 @@ const READERS: [string, object, string[]][] = [
   [
     CHAT,
     HELLO,
-    [...CHATS, ...BOTH, ...THINKING_FIELDS, ...FORMAT_FIELDS, ...TOOLS, 'logprobs', 'top_logprobs'],
+    [
+      ...[...CHATS, ...BOTH, ...THINKING_FIELDS, ...FORMAT_FIELDS, ...TOOLS],
+      ...['logprobs', 'top_logprobs', 'prediction'],
+    ],
   ],
   [
     COMPLETIONS,

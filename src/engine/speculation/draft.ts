@@ -33,8 +33,15 @@ export class Draft implements ProposerSource {
   readonly #stepMs: number[] = []
   readonly #now: () => number
 
+  readonly mostAnswers: number
+
   /** Two slots of the runner for each answer that it drafts. `now`: milliseconds. */
-  constructor(runner: Runner, now = () => performance.now()) {
+  constructor(
+    runner: Runner,
+    mostAnswers = Number.POSITIVE_INFINITY,
+    now = () => performance.now(),
+  ) {
+    this.mostAnswers = mostAnswers
     this.#runner = runner
     this.#now = now
     const numLanes = Math.floor(runner.numSlots / 2)

@@ -32,6 +32,8 @@ export interface ProposerSource {
   ): Proposer | null
   /** How often guesses are right depends on who makes them more than on the answer. */
   readonly isAlike?: true
+  /** Answers of a step beyond which it guesses for none. */
+  readonly mostAnswers?: number
   /** Milliseconds that a guess takes to make; no time where absent. */
   readonly guessMs?: number
 }

@@ -58,6 +58,8 @@ export class Speculation {
   readonly #lastPaces = new Map<ProposerSource, Pace>()
   /** The step being planned: its tokens of answers without guesses, and how many answers may have guesses. */
   #load = { plain: 1, guessing: 1 }
+  /** Answers of the step that is looked at. */
+  #numAnswers = 0
   /** Milliseconds of a step of one token, going by the last ones; 0: none is known. */
   #stepMs = 0
 
@@ -74,6 +76,7 @@ export class Speculation {
    */
   plan(sequences: readonly Sequence[], numTokens: number, numSlots: number): void {
     if (numTokens === 0 || this.#isSilent(sequences)) return
+    this.#numAnswers = sequences.length
     this.#load = { plain: numTokens, guessing: this.#promising(sequences).length }
     let room = this.#room(numTokens, numSlots)
     let numSpares = this.#spares.length
@@ -112,6 +115,7 @@ export class Speculation {
     if (this.#isSilent(sequences)) return false
     if (sequences.every(({ numAwaited }) => numAwaited === 0)) return false
     if (sequences.some((one) => this.#guessed.get(one)?.onItsWay)) return true
+    this.#numAnswers = sequences.length
     const promising = this.#promising(sequences)
     if (promising.length === 0 || promising.length < sequences.length * WORTH_WAITING) return false
     const numTokens = sequences.reduce((sum, { owner }) => sum + owner.width, 0)
@@ -133,9 +137,13 @@ export class Speculation {
   #promising(sequences: readonly Sequence[]): Guesser[] {
     return sequences.flatMap((sequence) => {
       const { guessers = [] } = this.#guessedOf(sequence) ?? {}
-      const first = guessers.find(({ pace, proposer }) => !pace.isResting && proposer.isPromising)
+      const first = guessers.find((one) => !one.pace.isResting && this.#isPromising(one))
       return first ?? []
     })
+  }
+
+  #isPromising({ source, proposer }: Guesser): boolean {
+    return this.#numAnswers <= (source.mostAnswers ?? this.#numAnswers) && proposer.isPromising
   }
 
   /** Who guesses in an answer's next row: the first whose guesses pay. Those before it have one row more without. */
@@ -145,9 +153,10 @@ export class Speculation {
     for (const guesser of guessed.guessers) {
       const { pace, proposer, isWaiting } = guesser
       guesser.isWaiting = false
-      if (most < 1 || !proposer.isPromising) {
+      const isPromising = this.#isPromising(guesser)
+      if (most < 1 || !isPromising) {
         // A token was drawn that nothing is guessed after.
-        if (isWaiting && !proposer.isPromising) pace.learn(1, 0)
+        if (isWaiting && !isPromising) pace.learn(1, 0)
         pace.skip()
         continue
       }
