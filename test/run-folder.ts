@@ -5,9 +5,9 @@ import { join } from 'node:path'
 
 export function setup(): () => void {
   // Each project of vitest.config.ts asks for it.
-  if (process.env.SKEIN_RUN_FOLDER !== undefined) return () => {}
+  if (process.env.TESTS_RUN_FOLDER !== undefined) return () => {}
   const folder = mkdtempSync(join(tmpdir(), 'skein-tests-'))
   process.env.TMPDIR = folder
-  process.env.SKEIN_RUN_FOLDER = folder
+  process.env.TESTS_RUN_FOLDER = folder
   return () => rmSync(folder, { recursive: true, force: true })
 }
