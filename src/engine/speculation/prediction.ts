@@ -5,13 +5,11 @@
  */
 import type { Proposer, ProposerSource } from './proposer.ts'
 
-/** Tokens that must be the same for a place to be found again. */
-const KEY_TOKENS = 2
+/** So many tokens to each side are looked through for a place where the answer may go on. */
+const SEARCHED = 8192
 
 class PredictedText implements Proposer {
   readonly #text: Int32Array
-  /** By KEY_TOKENS tokens: the places after them, ascending. */
-  readonly #places = new Map<number, number[]>()
   /** What comes next if the answer goes on as predicted; null: it has left the prediction. */
   #next: number | null = 0
   /** The place where it last was. */
@@ -20,26 +18,25 @@ class PredictedText implements Proposer {
 
   constructor(text: Int32Array) {
     this.#text = text
-    for (let place = KEY_TOKENS; place <= text.length; place++) {
-      const key = keyOf(text[place - 2]!, text[place - 1]!)
-      const known = this.#places.get(key)
-      if (known === undefined) this.#places.set(key, [place])
-      else known.push(place)
-    }
   }
 
   add(token: number): void {
     const at = this.#next
     if (at !== null && this.#text[at] === token) this.#next = at + 1
-    else this.#next = this.#before < 0 ? null : this.#placeAfter(keyOf(this.#before, token))
+    else this.#next = this.#placeAfter(this.#before, token)
     this.#last = this.#next ?? this.#last
     this.#before = token
   }
 
-  /** The first behind where the answer was, else the last before it: text may have moved. */
-  #placeAfter(key: number): number | null {
-    const places = this.#places.get(key) ?? []
-    return places.find((place) => place > this.#last) ?? places.at(-1) ?? null
+  /** After these two tokens: the first place behind where the answer was, else the last before it, since text may have moved. */
+  #placeAfter(first: number, second: number): number | null {
+    const [text, last] = [this.#text, this.#last]
+    const isAfter = (place: number) => text[place - 2] === first && text[place - 1] === second
+    const end = Math.min(text.length, last + SEARCHED)
+    for (let place = last + 1; place <= end; place++) if (isAfter(place)) return place
+    const begin = Math.max(2, last - SEARCHED)
+    for (let place = last; place >= begin; place--) if (isAfter(place)) return place
+    return null
   }
 
   get isPromising(): boolean {
@@ -50,11 +47,6 @@ class PredictedText implements Proposer {
     if (this.#next === null) return []
     return [...this.#text.subarray(this.#next, this.#next + most)]
   }
-}
-
-/** Ids are below 2^17. */
-function keyOf(first: number, second: number): number {
-  return first * 2 ** 17 + second
 }
 
 export const PREDICTION: ProposerSource = {
