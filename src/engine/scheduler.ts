@@ -310,9 +310,13 @@ export class Scheduler {
  * is; of short ones there must be some.
  */
 function isWorthARow(rows: readonly Sequence[]): boolean {
-  const extras = rows.map(({ matcher, numExtra }) => (matcher === null ? 0 : numExtra))
-  const sum = extras.reduce((sum, extra) => sum + extra, 0)
-  return sum >= LEAST_CERTAIN * rows.length || extras.some((extra) => extra >= LONG_CERTAIN)
+  let sum = 0
+  for (const row of rows) {
+    if (row.matcher === null) continue
+    if (row.numExtra >= LONG_CERTAIN) return true
+    sum += row.numExtra
+  }
+  return sum >= LEAST_CERTAIN * rows.length
 }
 
 /**
