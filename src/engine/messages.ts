@@ -352,8 +352,6 @@ export type ToWorker =
   | { readonly type: 'cancel'; readonly id: string }
   /** Asks for a sign of life, which is the counters. */
   | { readonly type: 'ping' }
-  /** Before the call of that id: its `bytes`, which the call itself has none of then. */
-  | BytesPart
   | AnyCall
   /** drain: answer what is live first and take no more; otherwise live requests get an error event. */
   | { readonly type: 'shutdown'; readonly drain?: boolean }
@@ -377,20 +375,10 @@ export type FromWorker =
   | {
       readonly type: 'step'
       readonly events: readonly EngineEvent[]
-      readonly stats: EngineStats
+      /** Null: those of an earlier message. */
+      readonly stats: EngineStats | null
     }
   | { readonly type: 'fatal'; readonly error: ErrorShape }
-  /** Before the result of that id, whose value they are. */
-  | BytesPart
   /** The answer to the call of that id. */
   | { readonly type: 'result'; readonly id: number; readonly value: unknown }
   | { readonly type: 'result'; readonly id: number; readonly error: ErrorShape }
-
-/** A part of the bytes that the call `id` sends, from byte `at` on. */
-export interface BytesPart {
-  readonly type: 'bytes'
-  readonly id: number
-  readonly size: number
-  readonly at: number
-  readonly part: Uint8Array
-}

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url'
 import { deserialize, serialize } from 'node:v8'
 import { describe, expect, test } from 'vitest'
 import { channelToChild } from '../../src/engine/client/process-channel.ts'
-import { packStep, unpackStep } from '../../src/engine/client/step-columns.ts'
+import { packStep, type StepColumns, unpackStep } from '../../src/engine/client/step-columns.ts'
 import type { EngineEvent, TokenText } from '../../src/engine/messages.ts'
 import type { EngineStats } from '../../src/engine/stats.ts'
 import { promptOf, requestOf, SAMPLING } from './kit.ts'
@@ -26,10 +26,9 @@ test('a large step crosses as columns, and comes out as it was', () => {
   const step = { type: 'step', events, stats } as const
   const packed = packStep(step)
   expect(packed).toMatchObject({ type: 'step-columns', ids: { length: 10 } })
-  expect(unpackStep(deserialize(serialize(packed)))).toEqual(step)
+  expect(unpackStep(deserialize(serialize(packed)) as StepColumns)).toEqual(step)
   const small = { ...step, events: events.slice(0, 3) }
   expect(packStep(small)).toBe(small)
-  expect(unpackStep(small)).toBe(small)
 })
 
 test('log-probabilities cross as bytes, and come out as they went in', () => {
@@ -53,7 +52,7 @@ test('log-probabilities cross as bytes, and come out as they went in', () => {
   ]
   const step = { type: 'step', events, stats: { waiting: 1 } as EngineStats } as const
   const packed = serialize(packStep(step))
-  expect(unpackStep(deserialize(packed))).toEqual(step)
+  expect(unpackStep(deserialize(packed) as StepColumns)).toEqual(step)
   expect(packed.length).toBeLessThan(serialize(step).length / 2)
 })
 

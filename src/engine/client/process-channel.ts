@@ -6,16 +6,20 @@ import type { ChildProcess } from 'node:child_process'
 import { assert } from '../../errors.ts'
 import type { FromWorker, ToWorker } from '../messages.ts'
 import type { Channel } from './channel.ts'
-import { packStep, type StepColumns, unpackStep } from './step-columns.ts'
+import { LargeMessages } from './large-messages.ts'
+import type { StepColumns } from './step-columns.ts'
+import { divide, type Part, WireReader } from './wire.ts'
 
 /** How long messages of a dead worker may still be on their way before its channel counts as closed. */
 const LAST_MESSAGES_MS = 1000
 
+/** With more on their way no more should be made: messages of at most 64 KB, and bytes of what goes in parts. */
+const MOST_UNSENT = 1024
+const MOST_LARGE_BYTES = 2 ** 26
+
 /** The gateway's end. It closes when the child has gone and its last message has been read. */
 export function channelToChild(child: ChildProcess): Channel<ToWorker, FromWorker> {
-  // The peer speaks this protocol: both ends are started from one installation.
-  const read = (message: unknown) => unpackStep(message as FromWorker | StepColumns)
-  const end = new ProcessEnd<ToWorker, FromWorker>(child, (message) => message, read)
+  const end = new ProcessEnd<ToWorker, FromWorker>(child)
   child.on('error', (error) => {
     // Without a process id it never started; other errors (a failed kill) are followed by an exit or change nothing.
     if (child.pid === undefined) end.closed(error.message)
@@ -38,11 +42,7 @@ export function channelToChild(child: ChildProcess): Channel<ToWorker, FromWorke
 /** The worker's end; there is one in a process started with an IPC channel. */
 export function channelToParent(): Channel<FromWorker, ToWorker> {
   assert(process.send !== undefined, 'this process was not started with an IPC channel')
-  const end = new ProcessEnd<FromWorker, ToWorker>(
-    process,
-    packStep,
-    (message) => message as ToWorker,
-  )
+  const end = new ProcessEnd<FromWorker, ToWorker>(process)
   const gone = () => end.closed('the gateway has gone')
   process.once('disconnect', gone)
   // It may have, before this process had read its modules; that is told once, and to nobody then.
@@ -51,41 +51,50 @@ export function channelToParent(): Channel<FromWorker, ToWorker> {
 }
 
 /** What ChildProcess and process have in common. */
-interface IpcPort {
+export interface IpcPort {
   readonly connected: boolean
   send?: ((message: never, callback: (error: Error | null) => void) => boolean) | undefined
   disconnect?: (() => void) | undefined
   on(event: 'message', listener: (message: unknown) => void): unknown
 }
 
-class ProcessEnd<Out, In> implements Channel<Out, In> {
+type Message = ToWorker | FromWorker
+/** What is on its way: small messages, parts of large ones, and, for each part, that it has been taken. */
+type Wire = Message | StepColumns | Part | { readonly type: 'taken' }
+
+export class ProcessEnd<Out extends Message, In extends Message> implements Channel<Out, In> {
   readonly #port: IpcPort
-  readonly #write: (message: Out) => unknown
-  readonly #read: (message: unknown) => In
+  readonly #large = new LargeMessages((part) => this.#write(part))
+  readonly #reader = new WireReader<In>()
+  readonly #messageListeners: ((message: In) => void)[] = []
   readonly #closeListeners: ((reason: string) => void)[] = []
-  readonly #whenSent: (() => void)[] = []
+  #whenSent: (() => void)[] = []
+  #whenRoom: (() => void)[] = []
   #numUnsent = 0
   #closedBecause: string | null = null
 
-  /** What messages are on their way between the processes is up to `write` and `read`. */
-  constructor(port: IpcPort, write: (message: Out) => unknown, read: (message: unknown) => In) {
+  constructor(port: IpcPort) {
     this.#port = port
-    this.#write = write
-    this.#read = read
   }
 
   send(message: Out): void {
     if (!this.#port.connected) return
-    this.#numUnsent++
-    // The peer's end of the same protocol; a failed send means it has gone, which onClose reports.
-    this.#port.send?.(this.#write(message) as never, () => {
-      this.#numUnsent--
-      if (this.#numUnsent === 0) for (const resolve of this.#whenSent.splice(0)) resolve()
-    })
+    const { now, later } = divide(message, (id) => this.#large.isBehind(id))
+    if (now !== null) this.#write(now)
+    if (later !== null) this.#large.add(later)
+  }
+
+  room(): Promise<void> | null {
+    if (this.#hasRoom) return null
+    return new Promise((resolve) => this.#whenRoom.push(resolve))
   }
 
   onMessage(listener: (message: In) => void): void {
-    this.#port.on('message', (message) => listener(this.#read(message)))
+    // Node keeps what comes before somebody listens.
+    if (this.#messageListeners.length === 0)
+      // The peer speaks this protocol: both ends are started from one installation.
+      this.#port.on('message', (wire) => this.#receive(wire as Wire))
+    this.#messageListeners.push(listener)
   }
 
   onClose(listener: (reason: string) => void): void {
@@ -94,13 +103,52 @@ class ProcessEnd<Out, In> implements Channel<Out, In> {
   }
 
   async close(): Promise<void> {
-    if (this.#numUnsent > 0) await new Promise<void>((resolve) => this.#whenSent.push(resolve))
+    if (!this.#isSent) await new Promise<void>((resolve) => this.#whenSent.push(resolve))
     if (this.#port.connected) this.#port.disconnect?.()
   }
 
   closed(reason: string): void {
     if (this.#closedBecause !== null) return
     this.#closedBecause = reason
+    this.#large.drop()
+    this.#tell()
     for (const listener of this.#closeListeners) listener(reason)
+  }
+
+  get #isSent(): boolean {
+    return this.#numUnsent === 0 && this.#large.isEmpty
+  }
+
+  get #hasRoom(): boolean {
+    return this.#numUnsent < MOST_UNSENT && this.#large.bytes < MOST_LARGE_BYTES
+  }
+
+  #write(wire: Wire): void {
+    this.#numUnsent++
+    // The peer's end of the same protocol; a failed send means it has gone, which onClose reports.
+    this.#port.send?.(wire as never, () => {
+      this.#numUnsent--
+      this.#tell()
+    })
+  }
+
+  #receive(wire: Wire): void {
+    if (wire.type === 'taken') {
+      this.#large.taken()
+      this.#tell()
+      return
+    }
+    const isPart = wire.type === 'part' || wire.type === 'scores' || wire.type === 'rest'
+    const message = this.#reader.read(wire)
+    if (message !== null) for (const listener of this.#messageListeners) listener(message)
+    if (isPart && this.#port.connected) this.#write({ type: 'taken' })
+  }
+
+  /** Whoever waits for it, that all is sent or that there is room. */
+  #tell(): void {
+    if (this.#isSent || this.#closedBecause !== null)
+      for (const resolve of this.#whenSent.splice(0)) resolve()
+    if (this.#hasRoom || this.#closedBecause !== null)
+      for (const resolve of this.#whenRoom.splice(0)) resolve()
   }
 }

@@ -15,7 +15,6 @@ import type {
   ToWorker,
 } from '../messages.ts'
 import { type EngineStats, idleStats } from '../stats.ts'
-import { areMany, ComingBytes, sendBytes } from './byte-parts.ts'
 import type { Channel } from './channel.ts'
 import { EventQueue } from './event-queue.ts'
 import { LiveQueues } from './live-queues.ts'
@@ -35,7 +34,6 @@ export class RemoteEngineClient implements EngineClient {
   readonly #channel: WorkerChannel
   readonly #queues = new LiveQueues(WOKEN_AT_ONCE)
   readonly #calls = new Map<number, PendingCall>()
-  readonly #bytes = new ComingBytes()
   readonly #closed: Promise<void>
   #numCalls = 0
   #stats: EngineStats
@@ -124,33 +122,17 @@ export class RemoteEngineClient implements EngineClient {
     if (this.#failure !== null) throw this.#failure
     this.#numCalls++
     const id = this.#numCalls
+    // A member of the union for each M, which a generic M hides.
+    this.#channel.send({ type: 'call', id, method, params } as ToWorker)
     const value = new Promise<unknown>((resolve, reject) =>
       this.#calls.set(id, { resolve, reject }),
     )
-    this.#sendCall(id, method, params).catch((error) => {
-      this.#calls.get(id)?.reject(SkeinError.from(error))
-      this.#calls.delete(id)
-    })
     // The worker answers a method with its result of the same table.
     const result = (await value) as EngineCalls[M]['result']
     if (method === 'startStates.add' || method === 'startStates.remove') {
       this.#info = { ...this.#info, startStates: result as readonly string[] }
     }
     return result
-  }
-
-  /** Large bytes go ahead. What cannot be sent any more is told by the end of the channel. */
-  async #sendCall<M extends EngineCall>(
-    id: number,
-    method: M,
-    params: EngineCalls[M]['params'],
-  ): Promise<void> {
-    const send = (message: ToWorker) => this.#channel.send(message)
-    const large = 'bytes' in params && areMany(params.bytes) ? params.bytes : null
-    if (large !== null) await sendBytes(id, large, send)
-    const light = large === null ? params : { ...params, bytes: new Uint8Array(0) }
-    // A member of the union for each M, which a generic M hides.
-    send({ type: 'call', id, method, params: light } as ToWorker)
   }
 
   /** Asks the worker to end, dropping what is live, and waits until it has gone. */
@@ -165,14 +147,11 @@ export class RemoteEngineClient implements EngineClient {
   #receive(message: FromWorker): void {
     switch (message.type) {
       case 'step':
-        this.#stats = message.stats
+        this.#stats = message.stats ?? this.#stats
         this.#queues.deliver(message.events)
         break
       case 'fatal':
         this.#fail(SkeinError.fromShape(message.error))
-        break
-      case 'bytes':
-        this.#bytes.add(message)
         break
       case 'result':
         this.#settle(message)
@@ -189,10 +168,8 @@ export class RemoteEngineClient implements EngineClient {
   #settle(result: FromWorker & { type: 'result' }): void {
     const pending = this.#calls.get(result.id)
     this.#calls.delete(result.id)
-    // Some may have come before an error, too.
-    const bytes = this.#bytes.take(result.id)
     if ('error' in result) pending?.reject(SkeinError.fromShape(result.error))
-    else pending?.resolve(bytes ?? result.value)
+    else pending?.resolve(result.value)
   }
 
   #fail(error: SkeinError): void {
@@ -200,7 +177,6 @@ export class RemoteEngineClient implements EngineClient {
     this.#queues.failAll(error)
     for (const { reject } of this.#calls.values()) reject(error)
     this.#calls.clear()
-    this.#bytes.clear()
     const { numSlots } = this.#stats
     const idle = { waiting: 0, running: 0, prefilling: 0, freeSlots: numSlots }
     this.#stats = { ...this.#stats, ...idle }

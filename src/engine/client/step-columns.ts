@@ -4,7 +4,7 @@
  * then plain texts, then the rest; so the events of one answer stay in order.
  */
 import type { EngineEvent, FromWorker, TokenText } from '../messages.ts'
-import { sizeOfToken, TokenReader, writeToken } from './token-bytes.ts'
+import { TokenReader, tokensAsBytes } from './token-bytes.ts'
 
 type Step = FromWorker & { readonly type: 'step' }
 type TextEvent = EngineEvent & { readonly type: 'text' }
@@ -21,24 +21,29 @@ export interface StepColumns extends Pick<Step, 'stats'> {
   readonly numTokens: Int32Array
   /** Tokens of all texts, one text after the other. */
   readonly tokens: Int32Array
-  /** Of the events in `before` and `after` that have any, one event after the other. */
-  readonly logprobs: Uint8Array
+  /** Of the events in `before` and `after` that have any, one event after the other; null where they came ahead. */
+  readonly logprobs: Uint8Array | null
   readonly numLogprobs: Int32Array
 }
 
 /** With fewer texts there is nothing to gain. */
 const LEAST_TEXTS = 8
 
-export function packStep(message: FromWorker): FromWorker | StepColumns {
-  if (message.type !== 'step') return message
-  const { events, stats } = message
-  if (events.length < LEAST_TEXTS && !events.some(hasLogprobs)) return message
+export function packStep(step: Step): Step | StepColumns {
+  const { events } = step
+  if (events.length < LEAST_TEXTS && !events.some(hasLogprobs)) return step
+  const { columns, lists } = columnsOf(step)
+  return { ...columns, logprobs: tokensAsBytes(lists) }
+}
+
+/** Columns without log-probabilities, and these, in the order of the columns. */
+export function columnsOf({ events, stats }: Step) {
   const plain = events.filter(isPlainText)
   const before = events.filter(({ type }) => type === 'prompt')
   const after = events.filter((event) => event.type !== 'prompt' && !isPlainText(event))
   const lists = [...before, ...after].filter(hasLogprobs).map(({ logprobs }) => logprobs)
   const without = (event: EngineEvent) => (hasLogprobs(event) ? { ...event, logprobs: [] } : event)
-  return {
+  const columns: StepColumns = {
     type: 'step-columns',
     stats,
     before: before.map(without),
@@ -48,13 +53,14 @@ export function packStep(message: FromWorker): FromWorker | StepColumns {
     indexes: Int32Array.from(plain, ({ index }) => index),
     numTokens: Int32Array.from(plain, ({ tokens }) => tokens.length),
     tokens: Int32Array.from(plain.flatMap(({ tokens }) => tokens)),
-    logprobs: bytesOf(lists),
+    logprobs: null,
     numLogprobs: Int32Array.from(lists, (list) => list.length),
   }
+  return { columns, lists }
 }
 
-export function unpackStep(message: FromWorker | StepColumns): FromWorker {
-  if (message.type !== 'step-columns') return message
+/** `ahead`: the log-probabilities that came before it. */
+export function unpackStep(message: StepColumns, ahead: readonly (TokenText | null)[] = []): Step {
   const { stats, before, after, ids, texts, indexes, numTokens, tokens } = message
   let at = 0
   const plain = ids.map((id, i): TextEvent => {
@@ -62,12 +68,14 @@ export function unpackStep(message: FromWorker | StepColumns): FromWorker {
     at += own.length
     return { type: 'text', id, index: indexes[i]!, text: texts[i]!, tokens: own, logprobs: null }
   })
-  const reader = new TokenReader(message.logprobs)
+  const reader = message.logprobs === null ? null : new TokenReader(message.logprobs)
   const counts = message.numLogprobs.values()
+  let taken = 0
   const whole = (event: EngineEvent): EngineEvent => {
     if (!hasLogprobs(event)) return event
-    const logprobs: (TokenText | null)[] = []
-    for (let left = counts.next().value!; left > 0; left--) logprobs.push(reader.token())
+    const count = counts.next().value!
+    taken += count
+    const logprobs = reader?.tokens(count) ?? ahead.slice(taken - count, taken)
     // A list of what was packed: only prompts begin with a token that has none.
     return { ...event, logprobs } as EngineEvent
   }
@@ -78,15 +86,6 @@ type Scored = EngineEvent & { readonly logprobs: readonly (TokenText | null)[] }
 
 function hasLogprobs(event: EngineEvent): event is Scored {
   return 'logprobs' in event && event.logprobs !== null
-}
-
-function bytesOf(lists: readonly (readonly (TokenText | null)[])[]): Uint8Array {
-  let size = 0
-  for (const list of lists) for (const token of list) size += sizeOfToken(token)
-  const bytes = Buffer.allocUnsafeSlow(size)
-  let end = 0
-  for (const list of lists) for (const token of list) end = writeToken(bytes, end, token)
-  return bytes.subarray(0, end)
 }
 
 function isPlainText(event: EngineEvent): event is TextEvent {

@@ -18,6 +18,15 @@ export function sizeOfToken(token: TokenText | null): number {
   return size
 }
 
+export function tokensAsBytes(lists: readonly (readonly (TokenText | null)[])[]): Uint8Array {
+  let size = 0
+  for (const list of lists) for (const token of list) size += sizeOfToken(token)
+  const bytes = Buffer.allocUnsafeSlow(size)
+  let end = 0
+  for (const list of lists) for (const token of list) end = writeToken(bytes, end, token)
+  return bytes.subarray(0, end)
+}
+
 /** Returns where it ends. */
 export function writeToken(to: Buffer, start: number, token: TokenText | null): number {
   if (token === null) return writeNumber(to, start, 0)
@@ -76,6 +85,10 @@ export class TokenReader {
   text(length: number): string {
     this.#at += length
     return this.#content.toString('utf8', this.#at - length, this.#at)
+  }
+
+  tokens(count: number): (TokenText | null)[] {
+    return Array.from({ length: count }, () => this.token())
   }
 
   token(): TokenText | null {

@@ -6,7 +6,6 @@
 import { SkeinError } from '../../errors.ts'
 import type { Engine } from '../engine.ts'
 import type { EngineEvent, FromWorker, GenerateRequest, ToWorker } from '../messages.ts'
-import { areMany, ComingBytes, sendBytes } from './byte-parts.ts'
 import type { Channel } from './channel.ts'
 
 /** Saving many states takes long; the counters tell the gateway that it goes on. */
@@ -27,7 +26,6 @@ class WorkerLoop {
   readonly #engine: Engine
   readonly #channel: Channel<FromWorker, ToWorker>
   readonly #resolve: (exitCode: number) => void
-  readonly #bytes = new ComingBytes()
   /** Errors of requests that were never admitted; they leave with the next step. */
   #refused: EngineEvent[] = []
   #isScheduled = false
@@ -65,9 +63,6 @@ class WorkerLoop {
       case 'ping':
         this.#post([])
         return
-      case 'bytes':
-        this.#bytes.add(message)
-        return
       case 'call':
         void this.#answer(message)
         break
@@ -91,13 +86,8 @@ class WorkerLoop {
 
   async #answer({ id, method, params }: ToWorker & { type: 'call' }): Promise<void> {
     try {
-      const bytes = this.#bytes.take(id)
-      const whole = bytes === null ? params : { ...params, bytes }
-      const value = await this.#engine.call(method, whole as typeof params) // the bytes of such a call come ahead of it
-      if (value instanceof Uint8Array && areMany(value)) {
-        await sendBytes(id, value, (part) => this.#channel.send(part))
-        this.#channel.send({ type: 'result', id, value: null })
-      } else this.#channel.send({ type: 'result', id, value })
+      const value = await this.#engine.call(method, params)
+      this.#channel.send({ type: 'result', id, value })
     } catch (error) {
       this.#channel.send({ type: 'result', id, error: SkeinError.from(error).toShape() })
     }
@@ -108,7 +98,9 @@ class WorkerLoop {
     if (this.#rest !== null) clearTimeout(this.#rest)
     this.#rest = null
     this.#isScheduled = true
-    setImmediate(() => this.#turn())
+    const room = this.#channel.room?.() ?? null
+    if (room === null) setImmediate(() => this.#turn())
+    else void room.then(() => setImmediate(() => this.#turn()))
   }
 
   /** A step that is far from over leaves the processor to others; one that is nearly over is asked again and again. */
