@@ -15,9 +15,9 @@ import {
 } from '../../src/host/device-choice.ts'
 import { loadRunner } from '../../src/host/load.ts'
 import { load } from '../../src/index.ts'
-import { someTokens, tinyRunner } from '../helpers/runner.ts'
+import { ARCHITECTURES, someTokens, tinyRunner } from '../helpers/runner.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
-import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
+import { nextDeviceIsOwn, WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 import {
   capacityFor,
   normals,
@@ -115,6 +115,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
   })
 
   test('a lost device says so at the next call', async () => {
+    nextDeviceIsOwn()
     const other = await openWebgpuBackend()
     const tensor = other.tensor([4], normals(4, 1))
     other.device.gpu.destroy()
@@ -165,6 +166,39 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
       expect(rmsRatio(values, expected.values[i]!)).toBeLessThan(1e-4)
     expect(actual.feedsDraws).toBe(false)
   })
+
+  const moved = IS_SLOW ? ARCHITECTURES : (['rwkv7'] as const)
+  test.each(moved)(
+    '%s: a session with f16 states goes from the cpu to webgpu and back',
+    async (name) => {
+      await prepareDevice({ device: 'webgpu', wkv: 'fp16' })
+      const webgpu = tinyRunner('webgpu', { architecture: name, wkv: 'fp16', slots: 3 })
+      const cpu = tinyRunner('cpu', { architecture: name, slots: 3 })
+      const step = async (runner: typeof cpu, slot: number, tokens: Int32Array) => {
+        const [result] = await landed(
+          runner.launch([{ slot, tokens, samples: [], allLogits: true }]),
+        )
+        return result!.logits!.slice(-runner.info.vocabSize)
+      }
+      for (const runner of [cpu, webgpu]) runner.clearSlot(0)
+      await step(cpu, 0, someTokens(20, 5))
+      await landed(webgpu.writeState(1, await landed(cpu.readState(0))))
+      const [expected, got] = await Promise.all([
+        step(cpu, 0, someTokens(9, 6)),
+        step(webgpu, 1, someTokens(9, 6)),
+      ])
+      expect(rmsRatio(got, expected)).toBeLessThan(2e-3)
+      // What is read there goes on there with the same bits, and near them elsewhere.
+      const saved = await landed(webgpu.readState(1))
+      await landed(webgpu.writeState(2, saved))
+      await landed(cpu.writeState(2, saved))
+      const next = someTokens(18, 7)
+      const own = await step(webgpu, 1, next)
+      expect(await step(webgpu, 2, next)).toEqual(own)
+      expect(rmsRatio(await step(cpu, 2, next), own)).toBeLessThan(2e-3)
+      for (const runner of [cpu, webgpu]) runner.dispose()
+    },
+  )
 
   test('the limits that the figures of a bench are held against', async () => {
     const { bytesPerSecond, operationsPerSecond } = await measureWebgpu(0)

@@ -1,7 +1,8 @@
-/** Whether tests can use WebGPU here. */
+/** Whether tests can use WebGPU here, and one device for all of a file where it computes on the processor. */
+/// <reference types="@webgpu/types" />
 import { existsSync } from 'node:fs'
 import { vi } from 'vitest'
-import { webgpuReport } from '../../src/backend/webgpu/adapter.ts'
+import { openDevice, webgpuReport } from '../../src/backend/webgpu/adapter.ts'
 
 /** Debian's Chromium brings a Vulkan driver that computes on the processor. */
 const SWIFTSHADER = '/usr/lib/chromium/vk_swiftshader_icd.json'
@@ -9,8 +10,45 @@ const SWIFTSHADER = '/usr/lib/chromium/vk_swiftshader_icd.json'
 if (process.env.VK_DRIVER_FILES === undefined && existsSync(SWIFTSHADER))
   process.env.VK_DRIVER_FILES = SWIFTSHADER
 
+const { adapters, problem } = await webgpuReport()
 /** Why not; null where an adapter was found. */
-export const { problem: WEBGPU_PROBLEM } = await webgpuReport()
+export const WEBGPU_PROBLEM = problem
 if (WEBGPU_PROBLEM !== null) console.log(`tests of webgpu are skipped: ${WEBGPU_PROBLEM}`)
 // A processor that plays a GPU takes its time, above all beside other tests.
 else vi.setConfig({ testTimeout: 300_000, hookTimeout: 300_000 })
+
+const ownDevice = adapters[0]?.isSoftware === true ? await shareDevice() : null
+
+/**
+ * From here on every backend of the file is opened on one device of Dawn, which compiles a kernel once: a processor takes
+ * seconds for each. What belongs to a backend (buffers, tensors, errors) stays its own but for the end of the device.
+ */
+async function shareDevice(): Promise<() => void> {
+  const { adapter, device } = await openDevice(0)
+  const prototype = Object.getPrototypeOf(adapter) as GPUAdapter
+  const { requestDevice } = prototype
+  const compile = device.createComputePipeline.bind(device)
+  // Dawn gives the same pipeline again for as long as somebody has it.
+  const compiled: GPUComputePipeline[] = []
+  device.createComputePipeline = (descriptor) => {
+    const pipeline = compile(descriptor)
+    compiled.push(pipeline)
+    return pipeline
+  }
+  device.destroy = () => {}
+  const share = () => {
+    prototype.requestDevice = async () => device
+  }
+  share()
+  return () => {
+    prototype.requestDevice = async function (this: GPUAdapter, descriptor) {
+      share()
+      return requestDevice.call(this, descriptor)
+    }
+  }
+}
+
+/** The next backend is opened on a device of its own: for tests that lose it. */
+export function nextDeviceIsOwn(): void {
+  ownDevice?.()
+}
