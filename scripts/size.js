@@ -42,9 +42,8 @@ const CAPABILITIES = {
   'several machines: cluster, shared states, leases, front gateways':
     'cluster/ gateway/cluster/ state/shared/ state/model-key.ts gateway/access/caller-seal.ts gateway/access/keys-shared.ts gateway/access/rates-shared.ts host/membership.ts host/front.ts cli/cluster-check.ts cli/gateway.ts settings/door.ts engine/sessions/imports.ts engine/sessions/links.ts gateway/routing/turn-origin.ts gateway/routing/continued-turn.ts',
   'agents: Anthropic, Responses, tools, thinking, transcripts':
-    'api/anthropic/ api/responses/ api/chat/conversation.ts api/chat/markdown-tools.ts api/chat/told.ts api/chat/tool-format.ts api/chat/tool-formats.ts api/chat/tool-splitter.ts api/chat/tool-text.ts api/openai/asks/thinking.ts api/openai/asks/tools.ts api/sessions/tool-turns.ts api/sessions/transcript.ts',
-  'structured output: grammars, masks of tokens':
-    'grammar/ api/openai/asks/formats.ts engine/answer/mask-bans.ts backend/cuda/step/masks.ts',
+    'api/anthropic/ api/responses/ api/chat/conversation.ts api/chat/markdown-tools.ts api/chat/told.ts api/chat/tool-format.ts api/chat/tool-formats.ts api/chat/tool-splitter.ts api/chat/tool-text.ts api/openai/asks/thinking.ts api/openai/asks/tools.ts api/sessions/transcript.ts',
+  'structured output: grammars, masks of tokens': 'grammar/ api/openai/asks/formats.ts',
   'dialects of Ollama, llama.cpp, ai00': 'api/ollama/ api/llama/ api/ai00/',
   batches: 'batches/ api/batches/ gateway/http/batch-rows.ts',
   'embeddings and reranking':
@@ -55,7 +54,7 @@ const CAPABILITIES = {
     'model/formats/gguf/packed-source.ts model/formats/gguf/small-blocks.ts',
   'RWKV-7a': 'backend/cuda/ops/deep-embed.ts',
   'states that move beside the steps, shared prefixes':
-    'backend/flight.ts backend/state-shape.ts backend/cuda/state-lanes.ts backend/cuda/device/downloads.ts engine/state-transfers.ts engine/kept/late-store.ts engine/kept/prefix-sharing.ts state/state-memory.ts',
+    'backend/flight.ts backend/state-shape.ts backend/cuda/state-lanes.ts backend/cuda/device/downloads.ts engine/state-transfers.ts engine/kept/late-store.ts engine/kept/prefix-sharing.ts',
   'fairness, urgency, preemption':
     'engine/fairness/preemption.ts engine/prefill-budget.ts gateway/access/urgency.ts api/urgency.ts',
   'a front that hostile clients cannot stop':
@@ -63,12 +62,12 @@ const CAPABILITIES = {
   'kernels compiled ahead, cards told apart':
     'backend/cuda/kernel/ahead.ts backend/cuda/kernel/compile-thread.ts backend/cuda/kernel/seal.ts backend/cuda/kernel/shipped.ts backend/cuda/driver/absent.ts backend/cuda/driver/cards.ts',
   'chat in the terminal, launch, completion, servers by name':
-    'cli/chat/conversation.ts cli/chat/markdown.ts cli/chat/prompt.ts cli/chat/slash.ts cli/chat/talk.ts cli/launch/ cli/completion.ts cli/remote.ts cli/models/fetch.ts hub/first-model.ts',
+    'cli/chat/conversation.ts cli/chat/markdown.ts cli/chat/prompt.ts cli/chat/slash.ts cli/chat/talk.ts cli/launch/ cli/completion.ts cli/remote.ts cli/models/fetch.ts',
   'models found, fetched and quantised by the dashboard':
     'hub/search.ts hub/released.ts host/checkpoints/model-jobs.ts host/checkpoints/quantise-file.ts host/checkpoints/quantise-process.ts model/formats/fingerprint.ts',
   'files read by several threads':
     'files/parallel-read.ts files/parallel-read-thread.ts files/digest.ts',
-  'translations that stream': 'api/translate/drafts.ts api/translate/prepare.ts',
+  'translations that stream': 'api/translate/prepare.ts',
 }
 
 /** [capability, files, lines]; the rest of src/ last. */

@@ -4,6 +4,7 @@
  */
 import type { EngineClient } from '../engine/client.ts'
 import type { MixedState } from '../engine/messages.ts'
+import { SkeinError } from '../errors.ts'
 
 /** The part of a tokenizer that dialects use; `tokenizer/tokenizer.ts` satisfies it. */
 export interface TextCodec {
@@ -156,4 +157,18 @@ export interface ModelFetcher {
   start(name: string): FetchProgress
   /** Null for one that was long ago. */
   progress(id: string): FetchProgress | null
+}
+
+/** `param` is the field that the weights came in. */
+export function weighted(
+  states: readonly (string | null)[],
+  weights: readonly number[],
+  param: string,
+): MixedState[] {
+  const total = weights.reduce((sum, weight) => sum + weight, 0)
+  if (weights.length !== states.length || !(total > 0)) {
+    const expected = `${states.length} numbers (one for each file, then one for the model's own state where it takes part) with a sum above 0`
+    throw new SkeinError('invalid_request', `${param}: expected ${expected}`, { param })
+  }
+  return states.map((startState, i) => ({ startState, weight: weights[i]! / total }))
 }

@@ -2,12 +2,11 @@
  * Files and batches of one machine: rows in SQLite, contents as files of the data folder. Several servers may share the folder;
  * a batch is run by the one whose lease it has. Nothing is made on disk before the first file.
  */
-import { existsSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { closeSync, existsSync, openSync, readdirSync, rmSync, statSync } from 'node:fs'
 import { open, readFile, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { makeFolder } from '../files/make-folder.ts'
-import type { Database } from '../state/store/sqlite.ts'
-import { openBatchDatabase } from './database.ts'
+import { type Database, openDatabase } from '../state/store/sqlite.ts'
 import {
   type Advance,
   type BatchData,
@@ -315,4 +314,38 @@ function goneOrThrow(error: NodeJS.ErrnoException): null {
 function batchOf({ id, tenant, status, created, data }: Row): BatchRow {
   // Written by addBatch and advance alone.
   return { id, tenant, status, created, data: JSON.parse(data as string) as BatchData } as BatchRow
+}
+
+const LOCK_TIMEOUT_MS = 5000
+
+const TABLES = `
+  CREATE TABLE IF NOT EXISTS files (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, filename TEXT NOT NULL, purpose TEXT NOT NULL,
+    bytes INTEGER NOT NULL, created INTEGER NOT NULL, expires INTEGER
+  ) WITHOUT ROWID;
+  CREATE INDEX IF NOT EXISTS files_of ON files (tenant, created);
+  CREATE TABLE IF NOT EXISTS batches (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, status TEXT NOT NULL, created INTEGER NOT NULL,
+    data TEXT NOT NULL, owner TEXT, lease INTEGER NOT NULL DEFAULT 0
+  ) WITHOUT ROWID;
+  CREATE INDEX IF NOT EXISTS batches_of ON batches (tenant, created);
+  CREATE INDEX IF NOT EXISTS batches_in ON batches (status, created);
+  CREATE TABLE IF NOT EXISTS results (
+    batch TEXT NOT NULL, line INTEGER NOT NULL, failed INTEGER NOT NULL, text TEXT NOT NULL,
+    PRIMARY KEY (batch, line)
+  ) WITHOUT ROWID;`
+
+/** Made where it is not there yet. */
+function openBatchDatabase(path: string): Database {
+  closeSync(openSync(path, 'a', 0o600))
+  const db = openDatabase(path, { timeout: LOCK_TIMEOUT_MS })
+  try {
+    db.exec('PRAGMA journal_mode = WAL')
+    db.exec('PRAGMA synchronous = NORMAL')
+    db.exec(TABLES)
+    return db
+  } catch (error) {
+    db.close()
+    throw error
+  }
 }

@@ -13,7 +13,7 @@ import {
   type RowResult,
   type Runner,
 } from '../model/runner.ts'
-import { sampleSpec } from './sample-spec.ts'
+import { sampleSpec } from './plain-request.ts'
 
 interface PrefillCase {
   readonly prompts: number
@@ -229,7 +229,7 @@ async function timePrefill(
   return await measure(run, plan)
 }
 
-/** As the engine shares prompts out (microbatches.ts): on a pipeline the devices read parts of them at once. */
+/** As the engine shares prompts out (prefill-budget.ts): on a pipeline the devices read parts of them at once. */
 const MIN_STEP_TOKENS = 256
 
 function stepBudget({ feedsDraws, maxFlights, maxTokens }: Runner, total: number): number {

@@ -1,5 +1,7 @@
 /** A request with nothing special about it, to begin a bench's or a test's own from. */
 import { type GenerateRequest, PLAIN_SAMPLING, type SamplingParams } from '../engine/messages.ts'
+import type { SampleSpec } from '../model/runner.ts'
+import { samplingNumbers } from '../sampling.ts'
 
 export const SEEDED_SAMPLING: SamplingParams = { ...PLAIN_SAMPLING, seed: 1n }
 
@@ -15,5 +17,18 @@ export function plainRequest(parts: Partial<GenerateRequest> = {}): GenerateRequ
     logprobs: null,
     promptLogprobs: null,
     ...parts,
+  }
+}
+
+/** A draw with nothing special about it, to begin a bench's own from. */
+export function sampleSpec(fields: Partial<SampleSpec> & Pick<SampleSpec, 'slot'>): SampleSpec {
+  return {
+    ...samplingNumbers((_, { off }) => off),
+    seed: 1n,
+    position: 0,
+    stream: 0,
+    logprobs: null,
+    bias: null,
+    ...fields,
   }
 }

@@ -3,7 +3,7 @@
  * that the f32 model draws itself. Knows runners, not how weights are rounded.
  */
 import type { Runner } from '../model/runner.ts'
-import { sampleSpec } from './sample-spec.ts'
+import { sampleSpec } from './plain-request.ts'
 
 /** What comparing asks of a runner. */
 export type ScoringRunner = Pick<Runner, 'info' | 'maxLogits' | 'clearSlot' | 'step'>

@@ -111,7 +111,7 @@ export const ENTRIES: readonly Entry[] = [
     name: 'quantize',
     group: 'Models',
     about: 'Write a checkpoint with its matrices in 8 or 4 bits',
-    load: async () => (await import('./models/quantize.ts')).quantize,
+    load: async () => (await import('./models/convert.ts')).quantize,
   },
   {
     name: 'doctor',

@@ -3,8 +3,14 @@ import { readFileSync } from 'node:fs'
 import { SkeinError } from '../errors.ts'
 import { load } from '../index.ts'
 import { engineChoice } from '../settings/engine-choice.ts'
-import { text, toggle, whole } from '../settings/flags.ts'
-import { MAX_TOKENS, SAMPLING_FLAGS, samplingOptions } from '../settings/sampling-flags.ts'
+import {
+  MAX_TOKENS,
+  SAMPLING_FLAGS,
+  samplingOptions,
+  text,
+  toggle,
+  whole,
+} from '../settings/flags.ts'
 import { ENGINE_FLAGS, MODEL_WORDS, SETTINGS } from '../settings/table.ts'
 import { defineCommand } from './terminal/command.ts'
 import { INTERRUPTED, printJson, progressBar } from './terminal/output.ts'

@@ -93,3 +93,23 @@ export class PrefillBudget {
     this.#chunk = Math.max(this.#chunk, leastChunk)
   }
 }
+
+type Flying = Pick<Runner, 'maxFlights' | 'feedsDraws'>
+
+/** A step of fewer prompt tokens reads the weights for too little. */
+const MIN_PROMPT_SHARE = 256
+
+/** Answers of one step, when `count` are being generated: rounded up, so that none is left over for long. */
+export function answerShare({ maxFlights, feedsDraws }: Flying, count: number): number {
+  return feedsDraws ? count : Math.ceil(count / maxFlights)
+}
+
+/** Prompt tokens of one step that has room for `budget`, when `left` are to be read. */
+export function promptShare(
+  { maxFlights, feedsDraws }: Flying,
+  left: number,
+  budget: number,
+): number {
+  if (feedsDraws) return budget
+  return Math.min(budget, Math.max(MIN_PROMPT_SHARE, Math.ceil(left / maxFlights)))
+}

@@ -2,8 +2,10 @@
  * Where a model runs and how large its steps are: on one device, or by layers on several. Weights are loaded here, since
  * only what they leave free says how many sequences fit. Knows no files beside the checkpoint, and no engine.
  */
-import type { Backend } from '../backend/backend.ts'
-import { connect } from '../backend/link.ts'
+import type { Backend, Connect, Link, Tensor } from '../backend/backend.ts'
+import type { CudaBackend } from '../backend/cuda/cuda.ts'
+import { PeerLink } from '../backend/cuda/peer.ts'
+import { copyValues } from '../backend/reference/tensors.ts'
 import { assert } from '../errors.ts'
 import { describeCheckpoint } from '../model/formats/describe.ts'
 import type { Checkpoint } from '../model/formats/format.ts'
@@ -148,5 +150,36 @@ function sharedProgress({ onProgress, ...options }: WeightOptions): () => Weight
         onProgress?.(done, total)
       },
     }
+  }
+}
+
+/**
+ * Which way tensors take between two backends that hold parts of one model: from GPU to GPU by the driver (cuda/peer.ts),
+ * from and to all others through host memory, while both wait. */
+const connect: Connect = (from, to, pairs, maxFlights) =>
+  isCuda(from) && isCuda(to)
+    ? new PeerLink(from.device, to.device, pairs, maxFlights)
+    : hostLink(from, to, pairs)
+
+function isCuda(backend: Backend): backend is CudaBackend {
+  return backend.name === 'cuda'
+}
+
+function hostLink(
+  from: Backend,
+  to: Backend,
+  pairs: readonly (readonly [from: Tensor, to: Tensor])[],
+): Link {
+  const areExact = from.name === 'reference' && to.name === 'reference'
+  return {
+    send(rows) {
+      for (const [source, target] of pairs) {
+        const count = rows * (source.shape[1] ?? 1)
+        // In f64, which the way through f32 would round.
+        if (areExact) copyValues(target, source, count)
+        else to.writeTensor(target, from.readTensor(source, 0, count).result())
+      }
+    },
+    dispose() {},
   }
 }

@@ -22,7 +22,7 @@ import {
   writeSafetensors,
 } from './formats/safetensors/writer.ts'
 import { converted, heldType, matrixSource } from './formats/tensor-values.ts'
-import { quantisedType } from './quantisation.ts'
+import { quantisedType } from './weights.ts'
 
 /** Rounds rows [start, end) of a source. */
 export type Quantiser = (

@@ -3,9 +3,10 @@
  * kind of tensor is held; knows nothing of what the tensors mean.
  */
 import type { Backend, HostTable, Matrix, Norm, Table, Tensor } from '../backend/backend.ts'
-import { isRounded, type WeightType } from '../backend/weight-types.ts'
+import { BYTES_PER_ELEMENT } from '../backend/half.ts'
+import { isRounded, type RoundedType, type WeightType } from '../backend/weight-types.ts'
 import { SkeinError } from '../errors.ts'
-import type { Checkpoint, TensorEntry } from './formats/format.ts'
+import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'
 import {
   fileType,
   halvedSource,
@@ -15,8 +16,6 @@ import {
   transposedSource,
   unpackedSource,
 } from './formats/tensor-values.ts'
-import { heldMatrixType } from './quantisation.ts'
-import { columnParts, stackedParts } from './tensor-parts.ts'
 
 export type LoadProgress = (doneBytes: number, totalBytes: number) => void
 
@@ -140,4 +139,77 @@ export class WeightLoader {
 
 function byteLength(entry: TensorEntry): number {
   return entry.shape.reduce((product, n) => product * n, 1) * (entry.dtype === 'f32' ? 4 : 2)
+}
+
+/** The matrices of a tensor [n, rows, columns]. */
+function stackedParts(entry: TensorEntry): TensorEntry[] {
+  const [n = 0, ...shape] = entry.shape
+  if (shape.length !== 2) throw misshapen(entry, 'a stack of matrices')
+  const size = numElements({ shape })
+  return Array.from({ length: n }, (_, i) => ({
+    name: `${entry.name}[${i}]`,
+    shape,
+    dtype: entry.dtype,
+    read: (start, end) => entry.read(i * size + start, i * size + end),
+  }))
+}
+
+/** The n matrices [rows, columns/n] of a tensor [rows, columns]. */
+function columnParts(entry: TensorEntry, n: number): TensorEntry[] {
+  const [rows = 0, columns = 0] = entry.shape
+  if (entry.shape.length !== 2 || columns % n !== 0)
+    throw misshapen(entry, `${n} matrices side by side`)
+  const width = columns / n
+  return Array.from({ length: n }, (_, i) => ({
+    name: `${entry.name}[:, ${i * width}:]`,
+    shape: [rows, width],
+    dtype: entry.dtype,
+    read: (start, end) =>
+      readColumns(entry, columns, i * width, width).subarray(
+        start * BYTES_PER_ELEMENT[entry.dtype],
+        end * BYTES_PER_ELEMENT[entry.dtype],
+      ),
+  }))
+}
+
+/** A copy: low-rank factors are small. */
+function readColumns(entry: TensorEntry, columns: number, first: number, width: number) {
+  const size = BYTES_PER_ELEMENT[entry.dtype]
+  const rows = numElements(entry) / columns
+  const whole = entry.read(0, rows * columns)
+  const part = new Uint8Array(rows * width * size)
+  for (let row = 0; row < rows; row++) {
+    const from = (row * columns + first) * size
+    part.set(whole.subarray(from, from + width * size), row * width * size)
+  }
+  return part
+}
+
+function misshapen(entry: TensorEntry, expected: string): SkeinError {
+  return new SkeinError(
+    'unsupported_weights',
+    `${entry.name} has shape [${entry.shape.join(', ')}]; ${expected} was expected`,
+  )
+}
+
+/** The large matrices of RWKV-6 and RWKV-7: what WeightLoader.matrix loads. */
+const LARGE_MATRIX =
+  /^(head|blocks\.\d+\.(att\.(receptance|key|value|gate|output)|ffn\.(receptance|key|value)))\.weight$/
+
+/**
+ * The type a scheme rounds a tensor to; null for those it leaves alone: norms, mixes, low-rank factors, the embedding.
+ * The head has integers of 8 bits under every scheme: its errors go into the logits undamped, and it is read once a
+ * token, not once a layer.
+ */
+export function quantisedType<Scheme extends RoundedType>(
+  name: string,
+  scheme: Scheme,
+): Scheme | 'i8' | null {
+  if (!LARGE_MATRIX.test(name)) return null
+  return name === 'head.weight' ? 'i8' : scheme
+}
+
+/** The same where the wanted type may be a plain one. */
+function heldMatrixType(name: string, wanted: WeightType): WeightType {
+  return isRounded(wanted) ? (quantisedType(name, wanted) ?? wanted) : wanted
 }

@@ -3,6 +3,7 @@
  * name; the settings of `serve` (table.ts) are flags with more. A kind's range is said here once: readers (values.ts), the
  * schema of the configuration file and help follow. It knows no particular flag.
  */
+import { SAMPLING_ROWS, type SamplingName, type SamplingParameter } from '../sampling.ts'
 
 export type Kind =
   | { readonly type: 'text' }
@@ -73,3 +74,32 @@ export const paths = flagOf({ type: 'paths' })
 export const whole = (min: number, max: number) => flagOf({ type: 'integer', min, max })
 export const number = (min: number, max: number) => flagOf({ type: 'number', min, max })
 export const choice = <const C extends string>(of: readonly C[]) => flagOf({ type: 'choice', of })
+
+const ROWS = SAMPLING_ROWS.filter(([, { flag }]) => flag !== undefined)
+
+export const MAX_TOKENS = whole(1, 1_000_000)('Most tokens of an answer (default 512)', {
+  group: 'Sampling',
+})
+
+export const SAMPLING_FLAGS: Flags = Object.fromEntries(
+  ROWS.map(([, row]) => {
+    const flag = row.int === undefined ? number : whole
+    const about = `${row.flag} (default ${row.ownDefault ?? row.off})`
+    return [nameOf(row), flag(row.min, row.max)(about, { group: 'Sampling' })]
+  }),
+)
+
+/** The values that were given, by the names of the rows. */
+export function samplingOptions(
+  args: Readonly<Record<string, unknown>>,
+): Partial<Record<SamplingName, number>> {
+  const given = ROWS.map(([name, row]) => [name, args[nameOf(row)]] as const)
+  // Flags of kinds number and integer have numbers.
+  return Object.fromEntries(given.filter(([, value]) => value !== undefined)) as Partial<
+    Record<SamplingName, number>
+  >
+}
+
+function nameOf({ fields }: SamplingParameter): string {
+  return fields[0]!.replaceAll('_', '-')
+}

@@ -1,13 +1,17 @@
 /** What tools, calls and results become in the prompt, and that a transcript makes them what they were. */
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import type { Conversation, Tool } from '../../src/api/chat/conversation.ts'
-import { plainConversation, thinking } from '../../src/api/chat/conversation.ts'
+import {
+  type Conversation,
+  plainConversation,
+  type Tool,
+  thinking,
+} from '../../src/api/chat/conversation.ts'
 import { MARKDOWN_TOOLS } from '../../src/api/chat/markdown-tools.ts'
 import { renderConversation } from '../../src/api/chat/prepare.ts'
 import { G1_TOOLS, type ToolFormat } from '../../src/api/chat/tool-format.ts'
 import { readToolList } from '../../src/api/chat/tool-text.ts'
-import { ToolTurns } from '../../src/api/sessions/tool-turns.ts'
+import { ToolTurns } from '../../src/api/sessions/dialect.ts'
 import { messagesOf } from '../../src/api/sessions/transcript.ts'
 import { renderTurns } from '../../src/api/template.ts'
 

@@ -1,7 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import { detectLanguage } from '../../src/api/translate/detect.ts'
-import { labelOf } from '../../src/api/translate/languages.ts'
 import { delimitersOf, hasSameMarks, splitAtMarks } from '../../src/api/translate/marks.ts'
+import { detectLanguage, labelOf } from '../../src/api/translate/prepare.ts'
 import { toParts } from '../../src/api/translate/text.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
 import { DEFAULT_LIMITS } from '../../src/gateway/http/limits.ts'

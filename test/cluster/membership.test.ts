@@ -2,10 +2,9 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
-import { Database } from '../../src/cluster/database.ts'
+import { Database, migrate } from '../../src/cluster/database.ts'
 import { endLeasesOf, Lease, type WorkerFacts } from '../../src/cluster/lease.ts'
 import { Members } from '../../src/cluster/members.ts'
-import { migrate } from '../../src/cluster/migrate.ts'
 import { letGo, ownerOf, take } from '../../src/cluster/ownership.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 

@@ -10,8 +10,8 @@ import {
   SampleFloat,
   SampleInt,
 } from '../../src/backend/batch.ts'
-import { philox } from '../../src/backend/reference/philox.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import { philox } from '../../src/backend/reference/sample.ts'
 import { normals, uniforms } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
 

@@ -2,7 +2,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { CountedResult } from '../../src/bench/serve/counting.ts'
+import type { CountedResult } from '../../src/bench/serve/bench.ts'
 import type { Summary } from '../../src/bench/serve/statistics.ts'
 import { type RunningServer, serve, skein } from '../helpers/cli.ts'
 

@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { LiveRequest } from '../../src/engine/sequence.ts'
-import { answerTokens } from '../../src/engine/sessions/answer-tokens.ts'
+import { answerTokens } from '../../src/engine/sessions/turns.ts'
 import { requestOf, shownTokens, textOf, tokenBytes, V } from './kit.ts'
 
 /** Draws tokens one after another until the answer ends. */

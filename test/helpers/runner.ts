@@ -2,7 +2,7 @@
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { sampleSpec } from '../../src/bench/sample-spec.ts'
+import { sampleSpec } from '../../src/bench/plain-request.ts'
 import { loadRunner } from '../../src/host/load.ts'
 import type { QuantChoice } from '../../src/host/model-choice.ts'
 import type { ModelRunner } from '../../src/model/run/model-runner.ts'

@@ -2,7 +2,7 @@ import { PassThrough } from 'node:stream'
 import { describe, expect, test } from 'vitest'
 import { TerminalMarkdown } from '../../src/cli/chat/markdown.ts'
 import { Prompt } from '../../src/cli/chat/prompt.ts'
-import { hasColours, type Paint, plain } from '../../src/cli/terminal/colours.ts'
+import { hasColours, type Paint, plain } from '../../src/cli/terminal/output.ts'
 
 const tagged: Paint = (style, text) => `<${style}>${text}</>`
 

@@ -1,7 +1,7 @@
 /** Rows whose draws are made later, and rows that only draw, in the flat arrays of a batch. */
 import { expect, test } from 'vitest'
 import { createBatch, SAMPLE_INTS, SampleInt } from '../../src/backend/batch.ts'
-import { sampleSpec } from '../../src/bench/sample-spec.ts'
+import { sampleSpec } from '../../src/bench/plain-request.ts'
 import { packMasks, packRows } from '../../src/model/run/step-packing.ts'
 
 const batchOf = () => createBatch({ tokens: 8, rows: 8, logits: 8, samples: 8 })

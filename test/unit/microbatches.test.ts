@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { answerShare, promptShare } from '../../src/engine/microbatches.ts'
+import { answerShare, promptShare } from '../../src/engine/prefill-budget.ts'
 
 const pipeline = { maxFlights: 4, feedsDraws: false }
 const device = { maxFlights: 2, feedsDraws: true }

@@ -1,9 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { NO_LIMITS } from '../../src/gateway/access/keys.ts'
-import { Bucket } from '../../src/gateway/access/rate-bucket.ts'
+import { Bucket, RowLine } from '../../src/gateway/access/rate-bucket.ts'
 import { RateLimits } from '../../src/gateway/access/rate-limits.ts'
-import { RowLine } from '../../src/gateway/access/rate-rows.ts'
 
 test('of thousands of keys those are forgotten that rest', () => {
   let now = 0

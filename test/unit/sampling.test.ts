@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { createBatch, SAMPLE_INTS, SampleFloat, SampleInt } from '../../src/backend/batch.ts'
-import { sampleSpec } from '../../src/bench/sample-spec.ts'
+import { sampleSpec } from '../../src/bench/plain-request.ts'
 import { packRows } from '../../src/model/run/step-packing.ts'
 import { SAMPLING_ROWS } from '../../src/sampling.ts'
 

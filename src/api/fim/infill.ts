@@ -7,8 +7,7 @@ import type { RequestLimits } from '../limits.ts'
 import { type SamplingDefaults, samplingFields } from '../openai/sampling.ts'
 import { json, post, type Reply, type Route } from '../route.ts'
 import { BoundedInteger, Maybe } from '../schema.ts'
-import { fimPrompt } from './prompt.ts'
-import { type Fill, type Filled, fill, fillWhole, toFill } from './settings.ts'
+import { type Fill, type Filled, fill, fillWhole, fimPrompt, toFill } from './settings.ts'
 
 /** llama.cpp's. */
 const DEFAULTS: SamplingDefaults = {

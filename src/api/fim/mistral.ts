@@ -5,8 +5,7 @@ import { type SamplingDefaults, samplingFields } from '../openai/sampling.ts'
 import { usageOf } from '../openai/usage.ts'
 import { json, post, type Reply, type Route } from '../route.ts'
 import { BoundedInteger, Maybe } from '../schema.ts'
-import { fimPrompt } from './prompt.ts'
-import { type Fill, type Filled, fill, fillWhole, toFill } from './settings.ts'
+import { type Fill, type Filled, fill, fillWhole, fimPrompt, toFill } from './settings.ts'
 
 /** Code wants few surprises. */
 const DEFAULTS: SamplingDefaults = {

@@ -2,7 +2,6 @@
  * The routes that continue a list of raw prompts: /v1, /v2 and /big_batch of rwkv_lightning, and /v1/batch/completions
  * of rwkv_lightning_cuda. They differ in defaults, in the token 0 before a prompt, and in the shape of the last.
  */
-
 import type { SamplingParams } from '../../engine/messages.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { concatTokens, END_OF_TEXT, encodePrompts } from '../encode.ts'
@@ -10,10 +9,18 @@ import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
 import { filled, present } from '../openai/sampling.ts'
-import { type Call, post, type Reply, type Route } from '../route.ts'
+import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
-import { type BatchPlan, batchReply, rowsOf } from './batch.ts'
+import {
+  type BatchPlan,
+  batchReply,
+  choiceOf,
+  pausedFields,
+  rowsOf,
+  runBatch,
+  runToEnd,
+} from './batch.ts'
 import {
   Contents,
   contentsOf,
@@ -23,8 +30,8 @@ import {
   settingsOf,
 } from './body.ts'
 import { BIG_BATCH, CONTENTS, CUDA_BATCH, type Family } from './families.ts'
-import { fastBatchReply } from './fast-batch.ts'
 import { modelNameOf, modelOf } from './model-name.ts'
+import type { Row } from './row.ts'
 
 export const STATE_ROUTE = 'use /state/chat/completions'
 const CHAT_PATH = '/v1/chat/completions'
@@ -191,4 +198,71 @@ function ofRow(sampling: SamplingParams, row: number): SamplingParams {
 
 export function labelOf(body: LightningFields, id: string, object = 'chat.completion') {
   return { id, object, model: modelNameOf(body) }
+}
+
+interface FastLabel {
+  readonly id: string
+  readonly model: string
+  readonly created: number
+  readonly withMetrics: boolean
+}
+
+/** The shapes of rwkv_lightning_cuda's /v1/batch/completions: one choice an event, and one last event for all. */
+async function fastBatchReply(
+  plan: BatchPlan,
+  live: LiveCalls,
+  label: FastLabel,
+  isStream: boolean,
+): Promise<Reply> {
+  const began = performance.now()
+  if (isStream) return { kind: 'events', events: fastEvents(plan, live, label, began) }
+  await runToEnd(plan, live)
+  const { id, model, created, withMetrics } = label
+  return json({
+    id,
+    object: 'chat.completion',
+    created,
+    model,
+    choices: plan.rows.map(choiceOf),
+    ...(withMetrics ? { metrics: metricsOf(plan.rows, began) } : {}),
+  })
+}
+
+async function* fastEvents(
+  plan: BatchPlan,
+  live: LiveCalls,
+  { model, created, withMetrics }: FastLabel,
+  began: number,
+): AsyncGenerator<object> {
+  const head = { id: plan.id, object: 'chat.completion.chunk', created, model }
+  const single = function* (rows: readonly Row[], chunkSize: number) {
+    for (const row of rows) {
+      const content = row.flush(chunkSize)
+      if (content === null) continue
+      yield { ...head, choices: [{ index: row.index, delta: { content }, finish_reason: null }] }
+    }
+  }
+  for await (const rows of runBatch(plan, live, true)) yield* single(rows, plan.chunkSize)
+  yield* single(plan.rows, 0)
+  const choices = plan.rows.map(({ index, reason }) => ({
+    index,
+    delta: {},
+    // A paused row has not finished.
+    finish_reason: reason,
+  }))
+  const metrics = withMetrics ? { metrics: metricsOf(plan.rows, began) } : {}
+  yield { ...head, choices, ...pausedFields(plan, live), ...metrics }
+}
+
+function metricsOf(rows: readonly Row[], began: number): object {
+  const seconds = (performance.now() - began) / 1000
+  const sum = (of: (row: Row) => number) => rows.reduce((total, row) => total + of(row), 0)
+  const completion = sum((row) => row.completionTokens)
+  return {
+    batch_size: rows.length,
+    prompt_tokens: sum((row) => row.promptTokens),
+    completion_tokens: completion,
+    elapsed_seconds: seconds,
+    tokens_per_second: seconds > 0 ? completion / seconds : 0,
+  }
 }

@@ -1,11 +1,19 @@
 /** The dialect of rwkv_lightning and its CUDA port: its routes and its errors. */
+
+import { Type } from '../../files/schema-types.ts'
+import { encodePrompts } from '../encode.ts'
+import { fimPrompt } from '../fim/settings.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
-import type { Dialect } from '../route.ts'
+import { invalid } from '../openai/sampling.ts'
+import { type Dialect, post, type Route } from '../route.ts'
+import { refuseSession } from '../sessions/use.ts'
+import { batchReply } from './batch.ts'
+import { Contents, lightningFields, settingsOf } from './body.ts'
 import { chatBatchRoute } from './chat-batch.ts'
-import { contentsRoutes } from './contents.ts'
-import { renderStringError } from './errors.ts'
-import { fimRoute } from './fim.ts'
+import { contentsRoutes, labelOf, passwordRoute, planFor, STATE_ROUTE } from './contents.ts'
+import { SHORT } from './families.ts'
+import { modelOf, renderStringError } from './model-name.ts'
 import { openAiRoutes } from './openai.ts'
 import { serverRoutes } from './server.ts'
 import { stateRoutes } from './state.ts'
@@ -24,4 +32,36 @@ export function lightningDialect(limits: RequestLimits, live: LiveCalls): Dialec
     ],
     renderError: renderStringError,
   }
+}
+
+/** POST /FIM/v1/batch-FIM: texts to fill in, in pairs of what stands before and after; one row a pair. */
+function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
+  const path = '/FIM/v1/batch-FIM'
+  const summary = 'Fill in between each prefix and its suffix'
+  const body = Type.Object({
+    ...lightningFields(limits),
+    prefix: Contents(limits),
+    suffix: Contents(limits),
+  })
+  const route = post(path, summary, body, async (call) => {
+    const { prefix, suffix, ...settled } = call.body
+    if (prefix.length === 0) throw invalid('prefix', 'Empty prompts list')
+    if (prefix.length !== suffix.length) {
+      throw invalid('suffix', `${suffix.length} for ${prefix.length} of prefix; expected as many`)
+    }
+    const model = modelOf(call)
+    refuseSession(call.body, STATE_ROUTE)
+    const settings = settingsOf(settled, SHORT, model, call.limits)
+    const texts = prefix.map((before, i) => fimPrompt(before, suffix[i]!))
+    const all = await encodePrompts(model, texts, (i) => `prefix[${i}]`, call.signal)
+    const prompts = all.map((tokens) => ({ tokens }))
+    const plan = planFor(call, { path, model, settings, family: SHORT, prompts })
+    // One pair took another path in the original, and says so.
+    const label =
+      prefix.length === 1
+        ? labelOf(call.body, 'rwkv7-batch-v3')
+        : labelOf(call.body, 'rwkv7-batch', 'FIM.completion')
+    return await batchReply(plan, live, label, settled.stream === true)
+  })
+  return passwordRoute(route)
 }

@@ -1,4 +1,6 @@
 /** Which model a request of rwkv_lightning is for. Its documents never name one; its servers call theirs `rwkv7`. */
+
+import type { SkeinError } from '../../errors.ts'
 import type { ModelRegistry, ServedModel } from '../models.ts'
 
 interface Named {
@@ -13,4 +15,10 @@ export function modelNameOf({ model }: Named): string {
 /** Who names none means the only model there is; of several, one called `rwkv7`. */
 export function modelOf({ models, body }: { models: ModelRegistry; body: Named }): ServedModel {
   return models.get(modelNameOf(body))
+}
+
+/** The error of the lightning routes: one string. Its refusal of a key has one wording, which clients look for. */
+export function renderStringError(error: SkeinError): object {
+  const isRefused = error.code === 'unauthorized'
+  return { error: isRefused ? 'Unauthorized: invalid or missing password' : error.message }
 }

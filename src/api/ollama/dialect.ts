@@ -1,15 +1,20 @@
 /** The dialect of Ollama: its routes, streams of a JSON object a line, and errors that are one string. */
-
 import type { SkeinError } from '../../errors.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
+import { embedAll } from '../embeddings/vectors.ts'
+import { checkPrompt, encodeTexts } from '../encode.ts'
+import { checkFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
-import type { Dialect } from '../route.ts'
+import type { ServedModel } from '../models.ts'
+import { type Call, type Dialect, json, post, type Reply, type Route } from '../route.ts'
+import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
 import { NDJSON } from '../stream-form.ts'
 import { chatRoute } from './chat.ts'
-import { embedRoutes } from './embed.ts'
 import { fileRoutes } from './files.ts'
 import { generateRoute } from './generate.ts'
 import { modelRoutes } from './models.ts'
+import { modelOf } from './names.ts'
 
 export function ollamaDialect(limits: RequestLimits, live: LiveCalls): Dialect {
   return {
@@ -29,4 +34,81 @@ export function ollamaDialect(limits: RequestLimits, live: LiveCalls): Dialect {
 
 function renderOllamaError(error: SkeinError): object {
   return { error: error.message }
+}
+
+/** `options` are about answers, but for the length of a context, which there is none of. */
+const HARMLESS = ['keep_alive', 'options']
+
+function embedBody(limits: RequestLimits) {
+  const most = limits.embeddingInputs
+  return Type.Object({
+    model: Type.String(),
+    input: Maybe(
+      OneOf(
+        `a text or a list of at most ${most}`,
+        Type.String(),
+        Type.Array(Type.String(), { maxItems: most }),
+      ),
+    ),
+    truncate: Maybe(Type.Boolean()),
+    dimensions: Maybe(BoundedInteger(1, 65_536)),
+  })
+}
+
+const EMBEDDINGS_BODY = Type.Object({ model: Type.String(), prompt: Maybe(Type.String()) })
+
+/** Texts to vectors: /api/embed, and the older /api/embeddings for a single one. */
+function embedRoutes(limits: RequestLimits): Route[] {
+  return [
+    post('/api/embed', 'Texts to vectors', embedBody(limits), embed),
+    post('/api/embeddings', 'One text to a vector', EMBEDDINGS_BODY, embedOne),
+  ]
+}
+
+async function embed(call: Call<Static<ReturnType<typeof embedBody>>>): Promise<Reply> {
+  const { input, truncate, dimensions } = call.body
+  checkUnread(call, ['model', 'input', 'truncate', 'dimensions'])
+  const begin = process.hrtime.bigint()
+  const model = modelOf(call.models, call.body.model)
+  // Without a text a client only wants the model to be there.
+  const texts = (typeof input === 'string' ? [input] : (input ?? [])).filter((text) => text !== '')
+  const tokens = await tokensOf(model, texts, truncate !== false, call.signal)
+  const { vectors, numTokens } = await embedAll(model, tokens, dimensions ?? null, call)
+  return json({
+    model: call.body.model,
+    embeddings: vectors.map((vector) => [...vector]),
+    total_duration: Number(process.hrtime.bigint() - begin),
+    load_duration: 0,
+    prompt_eval_count: numTokens,
+  })
+}
+
+async function embedOne(call: Call<Static<typeof EMBEDDINGS_BODY>>): Promise<Reply> {
+  checkUnread(call, ['model', 'prompt'])
+  const model = modelOf(call.models, call.body.model)
+  const texts = call.body.prompt ? [call.body.prompt] : []
+  const tokens = await tokensOf(model, texts, true, call.signal)
+  const { vectors } = await embedAll(model, tokens, null, call)
+  return json({ embedding: [...(vectors[0] ?? [])] })
+}
+
+function checkUnread({ body, warn }: Call, read: readonly string[]): void {
+  // Both bodies are objects: see the schemas.
+  checkFields(body as object, { read, harmless: HARMLESS, refused: {} }, warn)
+}
+
+/** Of a text that is too long only the beginning, where that was not forbidden. */
+async function tokensOf(
+  model: ServedModel,
+  texts: readonly string[],
+  isCut: boolean,
+  signal: AbortSignal,
+): Promise<Int32Array[]> {
+  const all = await encodeTexts(model, texts, signal)
+  const { maxPromptTokens, embeddingTasks } = model.client.info
+  // Behind the text may come a token that ends it.
+  const most = maxPromptTokens - (embeddingTasks === undefined ? 0 : 1)
+  return all.map((tokens, i) =>
+    checkPrompt(isCut ? tokens.subarray(0, most) : tokens, model, `input[${i}]`),
+  )
 }

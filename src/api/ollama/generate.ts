@@ -4,8 +4,7 @@ import { plainConversation } from '../chat/conversation.ts'
 import { prepareChat } from '../chat/prepare.ts'
 import type { PreparedChat } from '../chat/reply.ts'
 import { checkFields, notRead, type UnreadFields } from '../fields.ts'
-import { fimPrompt } from '../fim/prompt.ts'
-import { type Fill, fill, fillWhole, toFill } from '../fim/settings.ts'
+import { type Fill, fill, fillWhole, fimPrompt, toFill } from '../fim/settings.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import { present } from '../openai/sampling.ts'
@@ -21,9 +20,8 @@ import {
   sharedFields,
 } from './body.ts'
 import { loaded } from './chat.ts'
-import { Figures } from './figures.ts'
 import { modelOf } from './names.ts'
-import { replyOf } from './reply.ts'
+import { Figures, replyOf } from './reply.ts'
 
 const PATH = '/api/generate'
 

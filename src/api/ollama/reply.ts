@@ -1,10 +1,11 @@
 /** An answer in Ollama's objects: one, or one for each piece and a last one that counts. Each route shapes them its own way. */
+
+import type { FinishReason } from '../../engine/messages.ts'
 import type { ToolCall } from '../chat/conversation.ts'
 import { type LiveOptions, liveReply, WholeReply } from '../chat/live.ts'
 import type { PreparedChat, ReplyPiece } from '../chat/reply.ts'
 import { chatLogprob } from '../openai/logprobs.ts'
 import { json, type Reply } from '../route.ts'
-import { Figures } from './figures.ts'
 
 export interface Part {
   readonly reasoning: string
@@ -71,4 +72,35 @@ async function* streamed(
 
 function textOf(pieces: readonly ReplyPiece[], type: 'text' | 'reasoning'): string {
   return pieces.map((piece) => (piece.type === type ? piece.text : '')).join('')
+}
+
+/** What the last object of an answer counts: tokens, and nanoseconds of reading and answering. */
+export class Figures {
+  readonly #began = performance.now()
+  #readAt: number | null = null
+  promptTokens = 0
+
+  read(promptTokens: number): void {
+    this.promptTokens = promptTokens
+    this.#readAt = performance.now()
+  }
+
+  end(reason: FinishReason | 'calls', completionTokens: number): object {
+    const ended = performance.now()
+    const readAt = this.#readAt ?? ended
+    return {
+      done: true,
+      done_reason: reason === 'length' ? 'length' : 'stop',
+      total_duration: nanoseconds(ended - this.#began),
+      load_duration: 0,
+      prompt_eval_count: this.promptTokens,
+      prompt_eval_duration: nanoseconds(readAt - this.#began),
+      eval_count: completionTokens,
+      eval_duration: nanoseconds(ended - readAt),
+    }
+  }
+}
+
+function nanoseconds(milliseconds: number): number {
+  return Math.round(1e6 * milliseconds)
 }

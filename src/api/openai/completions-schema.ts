@@ -3,7 +3,7 @@
 import type { SessionUse } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
-import { fimPrompt } from '../fim/prompt.ts'
+import { fimPrompt } from '../fim/settings.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { type Entry, listOf, numPrompts, promptList, tokensOfAll } from '../prompt-list.ts'

@@ -18,9 +18,8 @@ import {
   UNREAD,
 } from './body.ts'
 import { echoOf, noteOf } from './echo.ts'
-import { responseId } from './ids.ts'
 import { conversationOf } from './input.ts'
-import { Output } from './output.ts'
+import { Output, responseId } from './output.ts'
 import { finder, unknownResponse } from './stored.ts'
 
 const PATH = '/v1/responses'

@@ -1,6 +1,5 @@
 /** The answer as items, and the events of a stream by which they grow. */
 import type { ReplyPiece } from '../chat/reply.ts'
-import { itemId } from './ids.ts'
 
 type Status = 'in_progress' | 'completed' | 'incomplete'
 
@@ -128,4 +127,25 @@ export class Output {
 function partOf({ type, text }: Item): object {
   if (type === 'reasoning') return { type: 'reasoning_text', text }
   return { type: 'output_text', text, annotations: [], logprobs: [] }
+}
+
+type ItemKind = 'msg' | 'rs' | 'fc' | 'call'
+
+/** `call` is 32 hexadecimal digits. */
+export function responseId(call: string): string {
+  return `resp_${call}`
+}
+
+function itemId(kind: ItemKind, response: string, index: number): string {
+  return `${kind}_${response.slice('resp_'.length)}_${index}`
+}
+
+/** The response that has the item; null for a name that is none of ours. */
+export function responseOfItem(item: string): string | null {
+  const match = /^(?:msg|rs|fc)_([0-9a-f]{32})_\d+$/.exec(item)
+  return match === null ? null : responseId(match[1]!)
+}
+
+export function isResponseId(id: string): boolean {
+  return /^resp_[0-9a-f]{32}$/.test(id)
 }

@@ -12,9 +12,8 @@ import { type Call, del, get, inCluster, json, type Route } from '../route.ts'
 import { readTurn, spansTo, type TranscriptMessage } from '../sessions/transcript.ts'
 import type { WireItem } from './body.ts'
 import { echoIn } from './echo.ts'
-import { isResponseId, responseOfItem } from './ids.ts'
 import type { FindItem } from './input.ts'
-import { Output } from './output.ts'
+import { isResponseId, Output, responseOfItem } from './output.ts'
 
 type Owner = Pick<Call, 'models' | 'tenant'>
 

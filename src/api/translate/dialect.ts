@@ -2,22 +2,18 @@
  * POST /translate/v1/batch-translate, the custom interface of Immersive Translate: as many translations as texts, in their
  * order, whatever happens to one of them.
  */
-
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { turns } from '../../threads/turns.ts'
-import { renderStringError } from '../lightning/errors.ts'
-import { modelOf } from '../lightning/model-name.ts'
+import { modelOf, renderStringError } from '../lightning/model-name.ts'
 import type { RequestLimits } from '../limits.ts'
 import { type Call, type Dialect, json, post } from '../route.ts'
 import { Matching, Maybe } from '../schema.ts'
 import { urgencyFields } from '../urgency.ts'
-import { Drafts } from './drafts.ts'
-import { labelOf } from './languages.ts'
 import { delimitersOf } from './marks.ts'
-import { piecesOf, prepareTexts, tooManyPieces } from './prepare.ts'
+import { labelOf, piecesOf, prepareTexts, tooManyPieces } from './prepare.ts'
 import { assemble, type Part, splitBroken } from './text.ts'
-import { type Piece, Translator } from './translator.ts'
+import { keyOf, type Piece, Translator, type Written } from './translator.ts'
 
 const AUTO = 'auto'
 
@@ -121,4 +117,65 @@ function checkLengths(texts: readonly string[], { translatedCharacters }: Reques
 
 function toPieces(parts: readonly Part[]): Piece[] {
   return parts.filter((part) => typeof part !== 'string')
+}
+
+/** A text is told of again when it has so much more, or a sixteenth: a long one not with every word. */
+const STEP_CHARS = 6
+const STEP_SHARE = 1 / 16
+
+/** Of a text: its pieces that are not over, what it has, and what of that was not told of. */
+interface Draft {
+  open: number
+  chars: number
+  untold: number
+}
+
+/** Texts while they are translated: each as far as its pieces are written, told of at most every few characters. */
+class Drafts {
+  readonly #texts: readonly (readonly Part[])[]
+  readonly #drafts: readonly Draft[]
+  /** In which texts a piece is. */
+  readonly #places = new Map<string, number[]>()
+  readonly #written = new Map<string, Written>()
+
+  constructor(texts: readonly (readonly Part[])[]) {
+    this.#texts = texts
+    this.#drafts = texts.map(() => ({ open: 0, chars: 0, untold: 0 }))
+    for (const [i, parts] of texts.entries()) {
+      for (const part of parts) {
+        if (typeof part === 'string') continue
+        const key = keyOf(part)
+        const places = this.#places.get(key)
+        if (places?.at(-1) === i) continue
+        if (places === undefined) this.#places.set(key, [i])
+        else places.push(i)
+        this.#drafts[i]!.open++
+      }
+    }
+  }
+
+  /** The texts that have more now, whole so far. */
+  *take(written: Written): Generator<{ index: number; text: string; done: boolean }> {
+    const { key, text, isOver } = written
+    const before = this.#written.get(key)
+    const more = text.length - (before?.text.length ?? 0)
+    const ends = isOver && before?.isOver !== true
+    this.#written.set(key, written)
+    for (const index of this.#places.get(key) ?? []) {
+      const draft = this.#drafts[index]!
+      draft.chars += more
+      draft.untold += more
+      if (ends) draft.open--
+      const done = draft.open === 0
+      if (!done && draft.untold < Math.max(STEP_CHARS, draft.chars * STEP_SHARE)) continue
+      draft.untold = 0
+      yield { index, text: this.#textOf(index), done }
+    }
+  }
+
+  #textOf(index: number): string {
+    const textOf = (part: Part) =>
+      typeof part === 'string' ? part : (this.#written.get(keyOf(part))?.text ?? '')
+    return this.#texts[index]!.map(textOf).join('')
+  }
 }

@@ -7,7 +7,7 @@ import { assert } from '../../errors.ts'
 import type { Link, Tensor } from '../backend.ts'
 import type { CudaDevice } from './device/device.ts'
 import { CudaEvent } from './device/event.ts'
-import type { PinnedBuffer } from './device/pinned.ts'
+import type { PinnedBuffer } from './device/staging.ts'
 import type { DevicePointer } from './kernel/args.ts'
 import { CudaTensor } from './resources.ts'
 

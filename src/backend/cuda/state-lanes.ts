@@ -9,7 +9,7 @@ import type { Flight } from '../flight.ts'
 import type { StateData } from '../state-shape.ts'
 import type { CudaDevice } from './device/device.ts'
 import { CudaEvent } from './device/event.ts'
-import type { PinnedBuffer } from './device/pinned.ts'
+import type { PinnedBuffer } from './device/staging.ts'
 import type { DevicePointer } from './kernel/args.ts'
 
 /**

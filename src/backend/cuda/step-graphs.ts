@@ -5,7 +5,7 @@
  */
 import { SkeinError } from '../../errors.ts'
 import type { Batch, Capacity } from '../batch.ts'
-import type { CudaGraph } from './driver/graph.ts'
+import type { CudaGraph } from './driver/driver.ts'
 import { bucketOf } from './gemm/gemm.ts'
 import { numEntries, type StepBuffer } from './step/buffer.ts'
 import { isDecode, type StepShape } from './step/command.ts'

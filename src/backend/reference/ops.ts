@@ -12,6 +12,8 @@ import type {
   StatePool,
   Table,
   Tensor,
+  Wkv6Operands,
+  Wkv6Weights,
   Wkv7Operands,
   Wkv7Weights,
 } from '../backend.ts'
@@ -105,18 +107,29 @@ export function wkv7(
   states: StatePool,
   layer: number,
 ): void {
+  eachHead(batch, states, layer, (S, at, channel, N) =>
+    wkv7Token(S, at, channel, N, valuesOf(out), operands, weights),
+  )
+}
+
+/** Each head of each token. S: the head's state, [N value, N key]; `at`: the head's first element in [T, C], `channel`: in [C]. */
+function eachHead(
+  batch: Batch,
+  states: StatePool,
+  layer: number,
+  token: (S: Float64Array, at: number, channel: number, N: number) => void,
+): void {
   const { heads: H, headSize: N } = states.shape
   for (let b = 0; b < batch.numRows; b++) {
     const wkv = stateArrayOf(states, batch.slots[b]!, 'wkv')
     for (let h = 0; h < H; h++) {
       const S = wkv.subarray((layer * H + h) * N * N, (layer * H + h + 1) * N * N)
       for (let t = batch.starts[b]!; t < batch.starts[b + 1]!; t++)
-        wkv7Token(S, t * H * N + h * N, h * N, N, valuesOf(out), operands, weights)
+        token(S, t * H * N + h * N, h * N, N)
     }
   }
 }
 
-/** One head of one token. `at` = first element of the head in [T, C], `channel` = in [C]. S: [N value, N key] */
 function wkv7Token(
   S: Float64Array,
   at: number,
@@ -250,4 +263,72 @@ export function sigmoid(x: number): number {
 export function stateArrayOf(states: StatePool, slot: number, name: string): Float64Array {
   assert(states instanceof RefStatePool, 'a state pool of another backend')
   return states.array(slot, name)
+}
+
+/** From here on: the ops that only RWKV-6 uses. */
+export function ddlerp(
+  batch: Batch,
+  mix: readonly Tensor[],
+  h: Tensor,
+  prev: Tensor,
+  base: readonly Tensor[],
+): void {
+  const [now, before] = [valuesOf(h), valuesOf(prev)]
+  for (const [i, target] of mix.entries()) {
+    const [y, b] = [valuesOf(target), valuesOf(base[i]!)]
+    const C = b.length
+    for (let t = 0; t < batch.numTokens * C; t++)
+      y[t] = now[t]! + (before[t]! - now[t]!) * (b[t % C]! + y[t]!)
+  }
+}
+
+export function wkv6(
+  batch: Batch,
+  out: Tensor,
+  operands: Wkv6Operands,
+  weights: Wkv6Weights,
+  states: StatePool,
+  layer: number,
+): void {
+  eachHead(batch, states, layer, (S, at, channel, N) =>
+    wkv6Token(S, at, channel, N, valuesOf(out), operands, weights),
+  )
+}
+
+function wkv6Token(
+  S: Float64Array,
+  at: number,
+  channel: number,
+  N: number,
+  out: Float64Array,
+  operands: Wkv6Operands,
+  weights: Wkv6Weights,
+): void {
+  const slice = (tensor: Tensor) => valuesOf(tensor).subarray(at, at + N)
+  const constant = (tensor: Tensor) => valuesOf(tensor).subarray(channel, channel + N)
+  const [r, k, v, g] = [slice(operands.r), slice(operands.k), slice(operands.v), slice(operands.g)]
+  const w = slice(operands.w).map((logit) => Math.exp(-Math.exp(logit)))
+  const u = constant(weights.u)
+
+  const bonus = dot(
+    r,
+    k.map((kj, j) => kj * u[j]!),
+  )
+  const y = new Float64Array(N)
+  for (let i = 0; i < N; i++) {
+    const row = S.subarray(i * N, (i + 1) * N)
+    y[i] = dot(row, r) + bonus * v[i]!
+    for (let j = 0; j < N; j++) row[j] = row[j]! * w[j]! + v[i]! * k[j]!
+  }
+
+  const normed = normalise(y, weights.ln_x.eps)
+  const [gain, bias] = [constant(weights.ln_x.weight), constant(weights.ln_x.bias)]
+  for (let i = 0; i < N; i++)
+    out[at + i] = (normed[i]! * gain[i]! + bias[i]!) * g[i]! * sigmoid(g[i]!)
+}
+
+export function gatedAdd(batch: Batch, x: Tensor, gate: Tensor, value: Tensor): void {
+  const [sum, factor, term] = [valuesOf(x), valuesOf(gate), valuesOf(value)]
+  const count = batch.numTokens * x.shape[1]!
+  for (let i = 0; i < count; i++) sum[i] = sum[i]! + factor[i]! * term[i]!
 }

@@ -7,7 +7,6 @@ import type { Batch, Capacity } from '../batch.ts'
 import { doneFlight } from '../flight.ts'
 import { HOST_GUESSING } from '../host-guessing.ts'
 import * as ops from './ops.ts'
-import * as rwkv6 from './ops-rwkv6.ts'
 import { sample } from './sample.ts'
 import { RefPenaltyPool, RefStatePool } from './states.ts'
 import { createTensor, readMatrix, valuesOf } from './tensors.ts'
@@ -46,9 +45,9 @@ function record(_capacity: Capacity, build: (ops: Ops) => void): Program {
     linear: (jobs) => commands.push((batch) => ops.linear(batch.numTokens, jobs)),
     wkv7: (...args) => commands.push((batch) => ops.wkv7(batch, ...args)),
     deepEmbed: (...args) => commands.push((batch) => ops.deepEmbed(batch, ...args)),
-    ddlerp: (...args) => commands.push((batch) => rwkv6.ddlerp(batch, ...args)),
-    wkv6: (...args) => commands.push((batch) => rwkv6.wkv6(batch, ...args)),
-    gatedAdd: (...args) => commands.push((batch) => rwkv6.gatedAdd(batch, ...args)),
+    ddlerp: (...args) => commands.push((batch) => ops.ddlerp(batch, ...args)),
+    wkv6: (...args) => commands.push((batch) => ops.wkv6(batch, ...args)),
+    gatedAdd: (...args) => commands.push((batch) => ops.gatedAdd(batch, ...args)),
     gatherNorm: (...args) => commands.push((batch) => ops.gatherNorm(batch, ...args)),
     logits: (y, x, weight) =>
       commands.push((batch) => ops.linear(batch.numLogits, [{ y, x, weight }])),

@@ -3,7 +3,7 @@
  * known, at most to the end of its line; a table to the end of the table. Nothing is lost: what is no markup stays as it is.
  */
 import { stripVTControlCharacters } from 'node:util'
-import type { Paint } from '../terminal/colours.ts'
+import type { Paint } from '../terminal/output.ts'
 
 /** A line that begins so may still become a heading, an item, a fence or a row of a table. */
 const UNDECIDED = /^\s*(#{1,6}|[-*+>]|\d{1,3}[.)]?|`{1,2}|~{1,2})?$/

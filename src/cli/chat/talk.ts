@@ -2,7 +2,7 @@
 import { SkeinError } from '../../errors.ts'
 import { packageVersion } from '../../files/version.ts'
 import { modelNames } from '../remote.ts'
-import { coloured, hasColours, type Paint, plain } from '../terminal/colours.ts'
+import { coloured, hasColours, type Paint, plain } from '../terminal/output.ts'
 import { Conversation } from './conversation.ts'
 import { TerminalMarkdown } from './markdown.ts'
 import { Prompt } from './prompt.ts'

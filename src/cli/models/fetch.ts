@@ -5,11 +5,10 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline/promises'
 import { makeFolder } from '../../files/make-folder.ts'
 import { closestModel, DEMO_NAME } from '../../host/checkpoints/model-path.ts'
-import { type FirstModel, firstModel } from '../../hub/first-model.ts'
-import { type Hub, isOffline, openHub } from '../../hub/hub.ts'
+import { type Hub, isOffline, licenceOf, listFiles, openHub } from '../../hub/hub.ts'
 import { findModel, listModels, modelsFolder } from '../../hub/model-cache.ts'
-import { findModelName } from '../../hub/model-names.ts'
-import { LINE_SPEED, minutesToFetch } from '../../hub/released.ts'
+import { findModelName, newestNamed } from '../../hub/model-names.ts'
+import { FIRST_NAMES, isSmallFor, LINE_SPEED, minutesToFetch } from '../../hub/released.ts'
 import { formatBytes } from '../terminal/output.ts'
 import { pullAll } from './pull.ts'
 
@@ -98,4 +97,28 @@ async function askOnTerminal(question: string): Promise<string> {
   } finally {
     lines.close()
   }
+}
+
+interface FirstModel {
+  /** What `pull` and `serve` take. */
+  readonly name: string
+  readonly file: string
+  readonly bytes: number
+  /** As the hub names it: "apache-2.0"; null where it does not say. */
+  readonly licence: string | null
+}
+
+const REPOSITORY = 'BlinkDL/rwkv7-g1'
+
+/** Null where none of them is there or fits. Throws where the hub cannot be asked. */
+export async function firstModel(hub: Hub, memoryBytes: number): Promise<FirstModel | null> {
+  const files = await listFiles(hub, REPOSITORY)
+  const paths = files.map(({ path }) => path)
+  for (const name of FIRST_NAMES) {
+    const path = newestNamed(name, paths)
+    const file = files.find((one) => one.path === path)
+    if (file === undefined || !isSmallFor(memoryBytes, file.size)) continue
+    return { name, file: file.path, bytes: file.size, licence: await licenceOf(hub, REPOSITORY) }
+  }
+  return null
 }

@@ -1,4 +1,6 @@
 /** What commands print besides their results: progress on stderr when a person is watching, JSON lines when not. */
+
+import { styleText } from 'node:util'
 import { SingleBar } from 'cli-progress'
 
 /** Exit code of a command that Ctrl-C cut short, as shells have it. */
@@ -74,3 +76,18 @@ export function printTable(rows: readonly (readonly string[])[]): void {
     process.stdout.write(`${cells.join('  ').trimEnd()}\n`)
   }
 }
+
+type Style = 'bold' | 'dim' | 'italic' | 'underline' | 'cyan' | 'green' | 'yellow' | 'red'
+
+export type Paint = (style: Style, text: string) => string
+
+/** https://no-color.org; Node knows what TERM, COLORTERM and FORCE_COLOR mean. */
+export function hasColours(stream: Pick<NodeJS.WriteStream, 'isTTY' | 'hasColors'>): boolean {
+  return stream.isTTY === true && !process.env.NO_COLOR && stream.hasColors()
+}
+
+export const plain: Paint = (_style, text) => text
+
+// An empty text would still be wrapped in codes.
+export const coloured: Paint = (style, text) =>
+  text === '' ? '' : styleText(style, text, { validateStream: false })

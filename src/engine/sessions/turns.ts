@@ -9,7 +9,7 @@ import { taken } from '../../state/saver.ts'
 import { expiresAt, Sessions } from '../../state/sessions.ts'
 import { joinTokens } from '../../state/snapshot.ts'
 import type { SessionLimits } from '../../state/tenants.ts'
-import type { TokenBytes } from '../answer/answer-text.ts'
+import { END_OF_TEXT, type TokenBytes } from '../answer/answer-text.ts'
 import { Checkpoints } from '../kept/checkpoints.ts'
 import type { Start } from '../kept/start.ts'
 import { type MoverOptions, StateMover } from '../kept/state-mover.ts'
@@ -17,7 +17,6 @@ import type { SessionPosition } from '../messages.ts'
 import type { LiveRequest, Sequence } from '../sequence.ts'
 import type { SlotPool } from '../slots.ts'
 import type { StateTransfers } from '../state-transfers.ts'
-import { answerTokens } from './answer-tokens.ts'
 import { doubted, SessionClaims } from './claims.ts'
 import { type SessionShelf, SessionWriters, type Use } from './writers.ts'
 
@@ -249,4 +248,34 @@ export class SessionTurns implements SessionShelf {
     this.claims?.expire()
     this.#wake()
   }
+}
+
+interface AnswerTokens {
+  /** How many of the drawn tokens, from the first on, belong to the answer as they are. */
+  readonly count: number
+  /** Visible text after those. */
+  readonly rest: string
+}
+
+/** Of a sequence that has ended. */
+export function answerTokens(sequence: Sequence, tokenBytes: TokenBytes): AnswerTokens {
+  const { drawn, finish, text } = sequence
+  if (typeof finish?.matched === 'number') return { count: drawn.length - 1, rest: '' }
+  if (typeof finish?.matched !== 'string') return { count: drawn.length, rest: '' }
+  const shown = decode(drawn, tokenBytes).slice(0, text.numReleased)
+  let count = drawn.length
+  let whole = decode(drawn, tokenBytes)
+  // A stop string spans a few tokens, so this goes a few steps back.
+  while (!shown.startsWith(whole)) {
+    count--
+    whole = decode(drawn.slice(0, count), tokenBytes)
+  }
+  return { count, rest: shown.slice(whole.length) }
+}
+
+function decode(tokens: readonly number[], tokenBytes: TokenBytes): string {
+  const bytes = tokens.map((token) =>
+    token === END_OF_TEXT ? new Uint8Array(0) : tokenBytes.bytesOf(token),
+  )
+  return new TextDecoder('utf-8', { ignoreBOM: true }).decode(Buffer.concat(bytes))
 }

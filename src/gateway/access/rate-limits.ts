@@ -8,8 +8,7 @@ import type { EngineCall, EngineCalls, GenerateRequest } from '../../engine/mess
 import { SkeinError } from '../../errors.ts'
 import type { Observer, Watch } from '../routing/observed.ts'
 import type { Principal } from './auth.ts'
-import { Bucket } from './rate-bucket.ts'
-import { RowLine } from './rate-rows.ts'
+import { Bucket, RowLine } from './rate-bucket.ts'
 
 interface RateUse {
   readonly requestsLeft: number | null

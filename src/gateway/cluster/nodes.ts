@@ -2,7 +2,7 @@
  * The nodes of a cluster as one gateway sees them: which serve a model, what each has to do, which take nothing new. What
  * workers report is seconds old, so what this gateway has sent since is added. Knows no HTTP and no database.
  */
-import type { Target } from './choose.ts'
+import type { Target } from './rendezvous.ts'
 
 /** A worker as the database has it; fields that a newer release may add are not looked at. */
 export interface ClusterMember {

@@ -2,9 +2,9 @@
  * The way of one request through a cluster, as decisions: where it goes first, and where next when a node has no answer.
  * `front.ts` carries them out over HTTP, the simulator over virtual time.
  */
-import { chooseNode } from './choose.ts'
+
 import type { ModelNode, Nodes } from './nodes.ts'
-import { hashOf } from './rendezvous.ts'
+import { chooseNode, hashOf } from './rendezvous.ts'
 
 /** Where sessions are, as far as this gateway has seen. What is not true any more costs one refusal. */
 export class SessionOwners {

@@ -12,8 +12,13 @@ import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
 import type { WorkerInfo, WorkerPhase, WorkerRecord } from '../contract.ts'
 import type { RoutedReplica } from '../routing/router.ts'
-import type { Keeper } from './keeper.ts'
-import { type Launch, type Launcher, type StartStateFile, withStartStates } from './launch.ts'
+import {
+  type Keeper,
+  type Launch,
+  type Launcher,
+  type StartStateFile,
+  withStartStates,
+} from './launch.ts'
 import { WorkerLog } from './worker-log.ts'
 
 const DRAIN_POLL_MS = 100

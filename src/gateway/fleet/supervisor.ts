@@ -9,7 +9,7 @@ import type { ModelState } from '../../api/models.ts'
 import { RemoteEngineClient } from '../../engine/client/remote-client.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import { assert, type ErrorCode, SkeinError } from '../../errors.ts'
-import type { Keeper } from './keeper.ts'
+import type { Keeper } from './launch.ts'
 import { type WorkerCommand, WorkerProcess } from './worker-process.ts'
 import { type Illness, WorkerWatch } from './worker-watch.ts'
 

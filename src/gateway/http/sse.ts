@@ -1,5 +1,5 @@
 /**
- * Writes the event streams of answers; those of the management API are in management/feed.ts. It pulls events only as fast as
+ * Writes the event streams of answers; those of the management API are in management/streams.ts. It pulls events only as fast as
  * the client reads: when the socket holds more than a bound it waits for drain or close, and gives up on a client that
  * leaves it full. The form of an event is the dialect's.
  */

@@ -2,14 +2,16 @@
  * The routes of the management API that are no JSON: the event stream that the dashboard lives on, a worker's log as it
  * grows, and the way through to one worker. They take the raw request and reply.
  */
+
+import type { ServerResponse } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Dialect } from '../../api/route.ts'
+import { SSE } from '../../api/stream-form.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Auth, isLetIn } from '../access/auth.ts'
 import { type OwnRoute, paramOf, pathBehind } from '../http/own-routes.ts'
-import type { StreamBounds } from '../http/sse.ts'
+import { STREAM_HEADERS, type StreamBounds } from '../http/sse.ts'
 import { tailOf } from './dialect.ts'
-import { Feed } from './feed.ts'
 import type { Management } from './management.ts'
 
 /** Who may open a feed. */
@@ -131,4 +133,62 @@ async function passOn(
   reply.hijack()
   await management.doors.pass(worker, path, request.raw, reply.raw)
   return reply
+}
+
+const HEADERS = { ...STREAM_HEADERS, 'content-type': SSE.type }
+
+const BEAT_MS = 15_000
+
+/**
+ * A stream of server-sent events to one watcher. A watcher that reads slowly misses what can be missed, one that does not
+ * read at all is cut off: no more than a bound is ever kept for it.
+ */
+export class Feed {
+  readonly #response: ServerResponse
+  readonly #bounds: StreamBounds
+  readonly #beat: NodeJS.Timeout
+  #isFullSince: number | null = null
+
+  constructor(
+    response: ServerResponse,
+    headers: Readonly<Record<string, string>>,
+    bounds: StreamBounds,
+  ) {
+    this.#response = response
+    this.#bounds = bounds
+    response.writeHead(200, { ...headers, ...HEADERS })
+    this.#beat = setInterval(() => this.#write(': \n\n'), BEAT_MS)
+    response.once('close', () => clearInterval(this.#beat))
+  }
+
+  get isOver(): boolean {
+    return this.#response.destroyed || this.#response.writableEnded
+  }
+
+  /** False when the watcher has too much before it and this was left out. */
+  send(event: { readonly type: string }): boolean {
+    const { type, ...rest } = event
+    return this.#write(`event: ${type}\ndata: ${JSON.stringify(rest)}\n\n`)
+  }
+
+  onClose(listener: () => void): void {
+    this.#response.once('close', listener)
+  }
+
+  end(): void {
+    if (!this.isOver) this.#response.end()
+  }
+
+  #write(text: string): boolean {
+    if (this.isOver) return false
+    if (this.#response.writableLength <= this.#bounds.streamBufferBytes) {
+      this.#isFullSince = null
+      this.#response.write(text)
+      return true
+    }
+    this.#isFullSince ??= performance.now()
+    const isStuck = performance.now() - this.#isFullSince > this.#bounds.streamStallMs
+    if (isStuck) this.#response.destroy()
+    return false
+  }
 }

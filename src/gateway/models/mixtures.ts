@@ -3,16 +3,17 @@
  * states are start states of the model like any other, called `name 1`, `name 2`, …; what is kept here is only which they
  * are and what each weighs. It knows nothing of files and of how a mixture is computed.
  */
-import { weighted } from '../../api/mixture-weights.ts'
-import type {
-  Mixture,
-  MixtureAdmin,
-  MixtureChoice,
-  ModelAdmin,
-  ModelEntry,
-  ModelRegistry,
-  ServedModel,
-  StartStatesChoice,
+
+import {
+  type Mixture,
+  type MixtureAdmin,
+  type MixtureChoice,
+  type ModelAdmin,
+  type ModelEntry,
+  type ModelRegistry,
+  type ServedModel,
+  type StartStatesChoice,
+  weighted,
 } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'

@@ -4,8 +4,9 @@
  */
 import type { FastifyReply } from 'fastify'
 import type { ModelEntry, ModelRegistry } from '../../api/models.ts'
+import { type EngineStats, summedStats } from '../../engine/stats.ts'
+import type { Principal } from '../access/auth.ts'
 import type { Metrics } from '../figures/metrics.ts'
-import { engineFigures, queueFigures } from '../figures/queue-figures.ts'
 import type { Drain } from '../http/drain.ts'
 import type { OwnRoute } from '../http/own-routes.ts'
 
@@ -97,4 +98,58 @@ function unreadyReason(entries: readonly ModelEntry[]): string | null {
   if (entries.length === 0) return 'no model is loaded'
   if (entries.some(({ state }) => state === 'ready')) return null
   return entries.map(({ id, state, reason }) => `${id}: ${reason ?? state}`).join('; ')
+}
+
+/** Of `GET /health` and `GET /v1/queue/status`. */
+function queueFigures(entries: readonly ModelEntry[], caller: Principal | null): object {
+  const all = statsOf(entries)
+  const { waiting, running, prefilling } = all
+  return {
+    waiting,
+    prefill: prefilling,
+    decode: running - prefilling,
+    total_active: waiting + running,
+    available_slots: all.freeSlots,
+    ...(isOperator(caller) ? { stats: totals(all) } : {}),
+  }
+}
+
+/** GET /v1/stats, for operators. */
+function engineFigures(entries: readonly ModelEntry[], caller: Principal | null): object {
+  const all = statsOf(entries)
+  return {
+    queue: queueFigures(entries, caller),
+    engine: {
+      steps: all.steps,
+      prompt_tokens: all.promptTokens,
+      generated_tokens: all.generatedTokens,
+      last_batch_tokens: all.lastBatchTokens,
+      busy_seconds: all.busySeconds,
+    },
+  }
+}
+
+function totals({
+  finishedStop,
+  finishedLength,
+  failed,
+  aborted,
+  waiting,
+  running,
+}: EngineStats): object {
+  const completed = finishedStop + finishedLength
+  return {
+    total_requests: completed + failed + aborted + waiting + running,
+    completed_requests: completed,
+    rejected_requests: failed,
+    cancelled_requests: aborted,
+  }
+}
+
+function statsOf(entries: readonly ModelEntry[]): EngineStats {
+  return summedStats(entries.flatMap(({ client }) => (client === null ? [] : [client.stats])))
+}
+
+function isOperator(caller: Principal | null): boolean {
+  return caller !== null && caller.role !== 'user'
 }

@@ -1,12 +1,14 @@
 /** A checkpoint's large matrices rounded once, into a file that loads without rounding again, its vocabulary beside it. */
-import { existsSync } from 'node:fs'
-import { extname } from 'node:path'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { extname, resolve } from 'node:path'
 import { CpuQuantiser } from '../../backend/cpu/quantise.ts'
 import { SkeinError } from '../../errors.ts'
 import { openCheckpoint } from '../../model/checkpoint.ts'
 import { loadableArchitecture } from '../../model/formats/describe.ts'
+import type { Checkpoint } from '../../model/formats/format.ts'
 import { quantiseCheckpoint } from '../../model/quantise.ts'
-import { checkVocabulary, writeVocabulary } from './write-vocabulary.ts'
+import { ownVocabularyPath } from '../../tokenizer/find-vocabulary.ts'
+import { formatVocabulary } from '../../tokenizer/vocabulary.ts'
 
 export const SCHEMES = { int8: 'i8', q4: 'q4', nf4: 'nf4' } as const
 export type Scheme = keyof typeof SCHEMES
@@ -54,4 +56,33 @@ export function quantiseFile(
   } finally {
     checkpoint.close()
   }
+}
+
+/**
+ * Of a GGUF the one inside, else the file with the checkpoint's name. Null where the model has none of its own: the World
+ * vocabulary is found for the new file as it was for the old one.
+ */
+export function writeVocabulary(checkpoint: Checkpoint, output: string): string | null {
+  const content = vocabularyOf(checkpoint, output)
+  if (content === null) return null
+  const path = ownVocabularyPath(output)
+  writeFileSync(path, content)
+  return path
+}
+
+/** Before a model is written: another vocabulary in the place of its own is not replaced unasked. */
+export function checkVocabulary(checkpoint: Checkpoint, output: string): void {
+  const path = ownVocabularyPath(output)
+  if (!existsSync(path)) return
+  const content = vocabularyOf(checkpoint, output)
+  if (content === null || readFileSync(path).equals(content)) return
+  throw new SkeinError('conflict', `${path} exists and is another vocabulary; --force replaces it`)
+}
+
+function vocabularyOf(checkpoint: Checkpoint, output: string): Buffer | null {
+  const tokens = checkpoint.vocabulary?.()
+  if (tokens) return Buffer.from(formatVocabulary(tokens))
+  const own = ownVocabularyPath(checkpoint.path)
+  const isAnother = existsSync(own) && resolve(own) !== resolve(ownVocabularyPath(output))
+  return isAnother ? readFileSync(own) : null
 }

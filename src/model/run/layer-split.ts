@@ -16,7 +16,7 @@ import { type Checkpoint, numElements, type TensorEntry } from '../formats/forma
 import { isHostTable } from '../formats/rwkv7-layout.ts'
 import { fileType } from '../formats/tensor-values.ts'
 import type { LayerRange } from '../model.ts'
-import { quantisedType } from '../quantisation.ts'
+import { quantisedType } from '../weights.ts'
 
 /** Bytes of weights, in the order of the forward pass. */
 interface ModelBytes {

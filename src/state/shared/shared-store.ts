@@ -1,36 +1,38 @@
 /**
  * A store that all nodes of a cluster share: sessions and small states are rows of its database, large states are blobs.
  * A change is one statement. A blob is kept before the statement that names it and removed after the one that no longer
- * does; what a crash leaves between the two is found by age (sweep.ts). It runs in a thread of its own, store/thread.ts.
+ * does; what a crash leaves between the two is found by age (`sweep`). It runs in a thread of its own, store/thread.ts.
  */
+
 import { Database } from '../../cluster/database.ts'
 import { Lease, newWorkerId, type WorkerFacts } from '../../cluster/lease.ts'
 import { LeaseView } from '../../cluster/lease-view.ts'
 import { MemberSeal } from '../../cluster/member-seal.ts'
+import { forgetOldMoves } from '../../cluster/moves.ts'
 import { letGo, ownerOf, type SessionKey, take } from '../../cluster/ownership.ts'
 import { SkeinError } from '../../errors.ts'
 import { modelKeyOf } from '../model-key.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import { snapshotParts } from '../snapshot-file.ts'
 import { unavailable, warn } from '../store/failures.ts'
-import type {
-  Claim,
-  ListPage,
-  SessionName,
-  SessionRecord,
-  StatePut,
-  StoreChange,
-  StoredSession,
-  Usage,
+import {
+  type Claim,
+  type ListPage,
+  readStored,
+  type SessionName,
+  type SessionRecord,
+  type StatePut,
+  type StoreChange,
+  type StoredSession,
+  type Usage,
 } from '../store/store.ts'
-import { readStored } from '../store/stored-snapshot.ts'
 import type { Blobs } from './blobs.ts'
 import { type Coming, Handover } from './handover.ts'
 import { openBlobs } from './open-blobs.ts'
-import { SharedPrefixes } from './prefixes.ts'
+import { removeIdle, SharedPrefixes } from './prefixes.ts'
 import * as rows from './rows.ts'
+import { removeStale, wanted } from './rows.ts'
 import { StoredStates } from './stored-states.ts'
-import { sweepWhenDue } from './sweep.ts'
 
 /** What a worker says of itself besides what its store knows. */
 export type MemberFacts = Omit<WorkerFacts, 'id' | 'fingerprint'>
@@ -342,4 +344,40 @@ const NO_FENCE = 0
 
 function nameKey({ namespace, id }: SessionName): string {
   return `${namespace} ${id}`
+}
+
+/** Longer than any write takes, by any clock: the storage's is not ours. */
+const AGE_MS = 24 * 3_600_000
+const NAMES_AT_ONCE = 1000
+
+/** By one worker of the cluster an hour. */
+async function sweepWhenDue(database: Database, blobs: Blobs): Promise<void> {
+  const sql = "update cluster set swept = now() where swept < now() - interval '1 hour'"
+  const { count } = await database.query(sql)
+  if (count === 0) return
+  await forgetOldMoves(database)
+  for (const blob of await removeIdle(database)) await blobs.remove(blob)
+  await sweep(database, blobs)
+}
+
+/** Returns how many blobs it has removed. */
+export async function sweep(database: Database, blobs: Blobs, ageMs = AGE_MS): Promise<number> {
+  for (const blob of await removeStale(database, ageMs)) await blobs.remove(blob)
+  const end = Date.now() - ageMs
+  let old: string[] = []
+  let count = 0
+  const removeOrphans = async () => {
+    const named = await wanted(database, old)
+    const orphans = old.filter((name) => !named.has(name))
+    old = []
+    for (const name of orphans) await blobs.remove(name)
+    count += orphans.length
+  }
+  for await (const { name, changedAt } of blobs.list()) {
+    if (changedAt > end) continue
+    old.push(name)
+    if (old.length >= NAMES_AT_ONCE) await removeOrphans()
+  }
+  await removeOrphans()
+  return count
 }

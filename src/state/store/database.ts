@@ -21,16 +21,16 @@ import { StoreLog } from './log.ts'
 import { Owners } from './owners.ts'
 import { SessionRows } from './session-rows.ts'
 import { type Database, isWithoutRoom } from './sqlite.ts'
-import type {
-  Claim,
-  ListPage,
-  SessionName,
-  StatePut,
-  StoreChange,
-  StoredSession,
-  Usage,
+import {
+  type Claim,
+  type ListPage,
+  readStored,
+  type SessionName,
+  type StatePut,
+  type StoreChange,
+  type StoredSession,
+  type Usage,
 } from './store.ts'
-import { readStored } from './stored-snapshot.ts'
 
 export interface DatabaseOptions extends ConnectionOptions {
   /** Made if it is not there. */

@@ -3,7 +3,10 @@
  * processes may use one; a session is written by the one that has claimed it. Changes are applied in the order given;
  * reads see every change committed before them.
  */
-import type { Snapshot } from '../snapshot.ts'
+
+import { SkeinError } from '../../errors.ts'
+import type { ModelIdentity, Snapshot } from '../snapshot.ts'
+import { decodeSnapshot, viewSnapshot } from '../snapshot-file.ts'
 
 /** A session as it is written: plain JSON. Its turns refer to states that are in the store. */
 export interface SessionRecord {
@@ -144,4 +147,29 @@ export interface Store {
   offer?(put: StatePut): Promise<void>
   /** After what was asked before. Nothing may be asked after it. */
   close(): Promise<void>
+}
+
+export interface Wanted {
+  readonly key: string
+  readonly namespace: string
+  readonly identity: ModelIdentity
+}
+
+/**
+ * Throws state_unavailable for another's, state_incompatible for another model's, invalid_request for a damaged one.
+ * `mayView`: the state is a view of the file, which nobody changes.
+ */
+export function readStored(
+  file: Uint8Array,
+  { key, namespace, identity }: Wanted,
+  mayView = false,
+): Snapshot {
+  const { snapshot, header } = (mayView ? viewSnapshot : decodeSnapshot)(file, identity)
+  if (header.namespace !== namespace) {
+    throw new SkeinError('state_unavailable', 'it belongs to another tenant')
+  }
+  if (header.key !== undefined && header.key !== key) {
+    throw new SkeinError('state_unavailable', 'another state is in its place')
+  }
+  return snapshot
 }

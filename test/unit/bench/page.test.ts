@@ -1,8 +1,7 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import type { ServeBench } from '../../../src/bench/serve/bench.ts'
-import { ticks } from '../../../src/bench/serve/chart.ts'
-import { htmlReport } from '../../../src/bench/serve/page.ts'
+import { htmlReport, ticks } from '../../../src/bench/serve/page.ts'
 import { figureRows, headline, warnings } from '../../../src/bench/serve/report.ts'
 import { type RequestResult, summarise } from '../../../src/bench/serve/statistics.ts'
 

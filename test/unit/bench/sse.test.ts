@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { SseParser } from '../../../src/bench/serve/sse.ts'
+import { SseParser } from '../../../src/bench/serve/exchange.ts'
 
 const STREAM = [
   '\uFEFF: a comment\n',

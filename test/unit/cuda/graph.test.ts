@@ -1,6 +1,9 @@
 import { expect, test } from 'vitest'
-import { CudaDriver, type DriverFunctions } from '../../../src/backend/cuda/driver/driver.ts'
-import { CudaGraph } from '../../../src/backend/cuda/driver/graph.ts'
+import {
+  CudaDriver,
+  CudaGraph,
+  type DriverFunctions,
+} from '../../../src/backend/cuda/driver/driver.ts'
 
 /** A driver where one function fails; the names of the others are kept. */
 function driverWith(failing: string) {

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
+import { Slab } from '../../../src/backend/cuda/device/memory.ts'
 import { NativeArena } from '../../../src/backend/cuda/driver/arena.ts'
-import { Slab } from '../../../src/backend/cuda/driver/slab.ts'
 import { f32, i32, i64, KernelArgs } from '../../../src/backend/cuda/kernel/args.ts'
 import { viewMemory } from '../../../src/backend/ffi.ts'
 

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { createBatch } from '../../../src/backend/batch.ts'
-import type { CudaGraph } from '../../../src/backend/cuda/driver/graph.ts'
+import type { CudaGraph } from '../../../src/backend/cuda/driver/driver.ts'
 import type { StepBuffer } from '../../../src/backend/cuda/step/buffer.ts'
 import type { StepShape } from '../../../src/backend/cuda/step/command.ts'
 import { type CaptureStep, paddedShape, StepGraphs } from '../../../src/backend/cuda/step-graphs.ts'

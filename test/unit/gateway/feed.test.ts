@@ -2,7 +2,7 @@
 import { createServer, type Server, type ServerResponse } from 'node:http'
 import { type AddressInfo, connect, type Socket } from 'node:net'
 import { afterEach, expect, test } from 'vitest'
-import { Feed } from '../../../src/gateway/management/feed.ts'
+import { Feed } from '../../../src/gateway/management/streams.ts'
 
 const BOUNDS = { streamBufferBytes: 64 * 1024, streamStallMs: 300 }
 

@@ -3,7 +3,7 @@ import { mkdtempSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { RecentValues } from '../../../src/gateway/figures/recent-values.ts'
+import { RecentValues } from '../../../src/gateway/figures/metrics.ts'
 import { GpuWatch, parseGpus } from '../../../src/gateway/management/nvidia-smi.ts'
 
 const LINE = '0, GPU-1a2b, NVIDIA H200, 143771, 1024, 37, 41, 120.55'

@@ -1,8 +1,8 @@
 /** Memory of states that nobody reads any more: it is used again, and whoever still has it sees nothing of that. */
 import { expect, test } from 'vitest'
 import type { StateData } from '../../../src/backend/state-shape.ts'
+import { StateMemory } from '../../../src/engine/state-transfers.ts'
 import { PrefixCache } from '../../../src/state/prefix-cache.ts'
-import { StateMemory } from '../../../src/state/state-memory.ts'
 import { Tiers } from '../../../src/state/tiers.ts'
 
 test('what is given back is the next copy, and empty for whoever kept it', () => {

@@ -1,9 +1,8 @@
 /** What an answer must be, as OpenAI, vLLM and llama.cpp have it said: one field at most. */
 
 import { type Static, Type } from '../../../files/schema-types.ts'
-import { checkConstraint } from '../../../grammar/check.ts'
+import { checkConstraint, fromGbnf } from '../../../grammar/check.ts'
 import { ANY_OBJECT, type Constraint, type JsonSchema, oneOf } from '../../../grammar/constraint.ts'
-import { fromGbnf } from '../../../grammar/gbnf.ts'
 import { Maybe } from '../../schema.ts'
 import { invalid, present } from '../sampling.ts'
 

@@ -9,8 +9,7 @@ import { absentDriver } from '../driver/absent.ts'
 import { NativeArena } from '../driver/arena.ts'
 import { simulated } from '../driver/cards.ts'
 import { type DeviceInfo, describeDevice, findDevice } from '../driver/device-info.ts'
-import { type CudaDriver, openDriver } from '../driver/driver.ts'
-import { CudaGraph } from '../driver/graph.ts'
+import { type CudaDriver, CudaGraph, openDriver } from '../driver/driver.ts'
 import { type DevicePointer, type KernelArg, KernelArgs } from '../kernel/args.ts'
 import { createKernelImages } from '../kernel/image.ts'
 import {
@@ -22,8 +21,7 @@ import {
 } from '../kernel/kernel.ts'
 import { type Dim3, Launcher, type LaunchOptions } from '../kernel/launch.ts'
 import { DeviceMemory, deviceFree } from './memory.ts'
-import { PinnedBuffer } from './pinned.ts'
-import { Staging } from './staging.ts'
+import { PinnedBuffer, Staging } from './staging.ts'
 import { timeOnStream } from './timing.ts'
 
 export interface DeviceOptions {

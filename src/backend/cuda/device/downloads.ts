@@ -6,7 +6,7 @@ import type { Flight } from '../../flight.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import type { CudaDevice } from './device.ts'
 import { CudaEvent } from './event.ts'
-import type { PinnedBuffer } from './pinned.ts'
+import type { PinnedBuffer } from './staging.ts'
 
 const LEAST_BYTES = 1 << 16
 

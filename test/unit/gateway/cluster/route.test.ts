@@ -1,7 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import { chooseNode } from '../../../../src/gateway/cluster/choose.ts'
 import { type ClusterMember, Nodes } from '../../../../src/gateway/cluster/nodes.ts'
-import { firstFor, hashOf } from '../../../../src/gateway/cluster/rendezvous.ts'
+import { chooseNode, firstFor, hashOf } from '../../../../src/gateway/cluster/rendezvous.ts'
 import { RequestRoute, SessionOwners } from '../../../../src/gateway/cluster/route.ts'
 
 const target = (id: string, inFlight = 0, slots = 16) => ({ id, inFlight, slots })
