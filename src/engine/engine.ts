@@ -35,7 +35,7 @@ import { type StateOptions, States } from './states.ts'
 import type { EngineStats } from './stats.ts'
 import { checkRequest } from './validate.ts'
 
-/** How long a step waits for masks when nothing else is under way. After that, rows that need no mask go on. */
+/** How long a step waits for masks when no other step is under way. After that, rows that need no mask run. */
 const MASK_WAIT_MS = 2
 
 export class Engine {
@@ -46,7 +46,7 @@ export class Engine {
   readonly #scheduler: Scheduler
   readonly #flights: Flights
   readonly #transfers: StateTransfers
-  /** Null where no states are kept. */
+  /** Null when no states are kept. */
   readonly #states: States | null
   readonly #outcomes: Outcomes
   readonly #speculation: Speculation
@@ -58,7 +58,7 @@ export class Engine {
   onWake: () => void = () => {}
   readonly #counters = { steps: 0, lastBatchTokens: 0, busySeconds: 0 }
 
-  /** The runner belongs to the engine from here on. States are kept, and prefixes shared, only with `states`. */
+  /** The engine owns the runner from here on. It keeps states and shares prefixes only with `states`. */
   constructor(
     runner: Runner,
     tokenBytes: TokenBytes,
@@ -90,7 +90,7 @@ export class Engine {
     )
     this.#flights = new Flights(runner, (plan, ms) => {
       const [answers, prompts] = tokensOf(plan)
-      // Of a pipeline every step is on its way through all devices.
+      // On a pipeline every step passes through all devices.
       prefill.learn(runner.feedsDraws ? ms : ms * runner.maxFlights, answers, prompts)
       this.#speculation.learnStep(ms, answers, prompts)
     })
@@ -124,7 +124,10 @@ export class Engine {
     }
   }
 
-  /** Puts a request at the end of the line. Throws invalid_request, too_large or queue_full, changing nothing. */
+  /**
+   * Puts a request at the end of the waiting line. Throws invalid_request, too_large or queue_full, and then changes
+   * nothing.
+   */
   submit(request: GenerateRequest): void {
     if (this.#failure !== null) throw this.#failure
     const { numSlots, maxPromptTokens, maxWaiting, model, embeddingTasks, ranks } = this.info
@@ -140,7 +143,7 @@ export class Engine {
     const { waiting, running } = this.#scheduler
     const numOpening = this.#outcomes.live.size - waiting.numNew - running.length
     const isFull = this.#scheduler.numWaitingWith(live.numSlots) + numOpening > maxWaiting
-    // Mostly there are none, and a full line is asked often.
+    // `#opening` is expensive: it is called only when the line is full and some request is opening.
     const opening = isFull && numOpening > 0 ? this.#opening() : []
     if (isFull && !waiting.isUnderPart(request, maxWaiting, opening)) throw lineFull(maxWaiting)
     this.#outcomes.live.set(request.id, live)
@@ -148,12 +151,12 @@ export class Engine {
     else this.#open(live)
   }
 
-  /** It joins the line when its grammar is compiled. */
+  /** Puts the request into the waiting line once its grammar is compiled. */
   async #openGrammar(live: LiveRequest, constraint: Constraint): Promise<void> {
     const matchers = this.#matchers
     try {
       const grammar = await matchers.compile(constraint)
-      // It may have been cancelled meanwhile.
+      // The request may have been cancelled meanwhile.
       if (this.#outcomes.live.get(live.id) !== live) return
       live.rules = matchers.rules(grammar, mayForce(live.request))
       this.#open(live)
@@ -188,12 +191,12 @@ export class Engine {
     else this.#outcomes.cancel(live)
   }
 
-  /** Whether a step would do something. Requests that wait for the store, or for a session's writer, are not work. */
+  /** Whether a step would do something. Requests that wait for the store or for a session's writer do not count. */
   get hasWork(): boolean {
     const { waiting, running } = this.#scheduler
     const isBusy =
       waiting.length + running.length + this.#outcomes.numEvents + this.#flights.count > 0
-    // Asked in every turn, and states are looked for among many: only where nothing else says so.
+    // This getter runs in every turn and looks through many states, so they are checked last.
     const isMoving = () => this.#transfers.isBusy || this.#states?.hasWork === true
     return this.#failure === null && (isBusy || isMoving())
   }
@@ -224,8 +227,8 @@ export class Engine {
   }
 
   /**
-   * As much as can be done without waiting for the device: the next step is launched, then the oldest is looked at if it
-   * is over. Null when it is not; ask again soon. On a runner with one flight this is step().
+   * Does as much as it can without waiting for the device: launches the next step, then lands the oldest one if it is
+   * done. Returns null when it is not done; call again soon. On a runner with one flight this is step().
    */
   turn(): EngineEvent[] | null {
     if (this.#runner.maxFlights === 1) return this.step()
@@ -237,13 +240,16 @@ export class Engine {
       hasLanded = isStepping ? this.#flights.isOldestDone : !this.#transfers.isBusy
       if (!isStepping) this.#rest()
       else if (hasLanded) this.#land()
-      // Where the next step had to wait for this one, nothing else is to come between.
+      // Where the next step had to wait for this one, launch it before anything else.
       if (hasLanded && this.#scheduler.isWaiting) this.#launch()
     })
     return hasLanded || this.#outcomes.numEvents > 0 ? this.#outcomes.takeEvents() : null
   }
 
-  /** After a turn that gave null: milliseconds for which another one would, going by the last few steps. */
+  /**
+   * After a turn that returned null: milliseconds for which the next turns would return null too, judging by the last
+   * few steps.
+   */
   get restMs(): number {
     return this.#flights.restMs
   }
@@ -264,7 +270,7 @@ export class Engine {
     method: M,
     params: EngineCalls[M]['params'],
   ): Promise<EngineCalls[M]['result']> {
-    // A session that a cancelled request still brings to its end is asked for after that.
+    // A cancelled request may still be saving its session: wait for that first.
     if (this.#outcomes.leaving.size > 0) await this.#allLeft()
     if (this.#failure !== null) throw this.#failure
     const handlers: Partial<CallHandlers> = { ...this.startStates.calls, ...this.#states?.calls }
@@ -273,12 +279,12 @@ export class Engine {
       throw new SkeinError('state_unavailable', `${method}: this engine keeps no sessions`)
     }
     const result = handler(params)
-    // Changes are written by steps.
+    // Steps write the changes.
     this.onWake()
     return result
   }
 
-  /** Drops what is live, saves the states of sessions, and lets go of the runner. Throws when a state is lost. */
+  /** Drops live requests, saves the states of sessions, and releases the runner. Throws when a state is lost. */
   async close(): Promise<void> {
     await this.#allLeft()
     const isSound = this.#failure === null
@@ -293,7 +299,7 @@ export class Engine {
     }
   }
 
-  /** Cancelled requests that are still being kept have ended. */
+  /** Resolves when cancelled requests whose answers are kept have ended. */
   async #allLeft(): Promise<void> {
     while (this.#outcomes.leaving.size > 0 && this.#failure === null) {
       this.#guard(() => {
@@ -306,7 +312,7 @@ export class Engine {
     }
   }
 
-  /** Drops what is live, without events, and the runner. */
+  /** Drops live requests, without events, and disposes of the runner. */
   dispose(): void {
     this.#failure ??= closed()
     this.#outcomes.live.clear()
@@ -329,7 +335,7 @@ export class Engine {
     }
   }
 
-  /** A failure of the runner, or of our own, is the end of the engine. */
+  /** Any failure in here ends the engine. */
   #guard(work: () => void): void {
     if (this.#failure !== null) return
     try {
@@ -339,7 +345,10 @@ export class Engine {
     }
   }
 
-  /** Takes masks, waiting only when no step is under way, and makes the last step's draws that are left; false: some wait. */
+  /**
+   * Takes the masks that are ready and makes the draws that the last step left. It waits only when no step is under
+   * way. False: some masks are still missing.
+   */
   #takeMasks(): boolean {
     this.#matchers.flush()
     if (this.#flights.count === 0) this.#matchers.wait(MASK_WAIT_MS)

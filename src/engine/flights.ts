@@ -1,6 +1,6 @@
 /**
- * Steps on their way: which rows each one has, oldest first. It marks what is awaited, so that the next step can be
- * planned before this one is looked at. What results mean is engine.ts.
+ * Steps in flight, oldest first, with the rows of each. It marks which draws are awaited, so that the next step can be
+ * planned before this one has landed. engine.ts decides what results mean.
  */
 import { assert } from '../errors.ts'
 import type { Flight, RowResult, Runner } from '../model/runner.ts'
@@ -14,13 +14,13 @@ interface Launched {
   readonly time: number
 }
 
-/** Told of each step how many milliseconds it took, after the one before. */
+/** Receives, for each step, the milliseconds that it took after the step before it. */
 type StepTimes = (plan: readonly PlannedRow[], ms: number) => void
 
-/** No row feeds its draws. */
+/** The row feeds no draw of an earlier step. */
 const NO_FLIGHT = 0
 
-/** Flights whose durations say how long the next one takes at least. */
+/** Number of past steps whose durations predict the next one. */
 const REMEMBERED = 8
 
 export class Flights {
@@ -28,13 +28,13 @@ export class Flights {
   readonly #onStep: StepTimes
   readonly #launched: Launched[] = []
   #last = 0
-  /** Where in the plan of the last one the rows are whose draws are left. */
+  /** Rows of the last step whose draws have not been made, as positions in its plan. */
   #undrawn: readonly number[] = []
-  /** Milliseconds that the last few took, each after the one before. */
+  /** Milliseconds that each of the last few steps took after the one before it. */
   readonly #durations: number[] = []
   #landedAt = 0
 
-  /** `onStep` is told how long each step took that followed another, or began with nothing on its way. */
+  /** `onStep` receives the duration of each step that followed another one or began with nothing in flight. */
   constructor(runner: Runner, onStep: StepTimes = () => {}) {
     this.#runner = runner
     this.#onStep = onStep
@@ -48,17 +48,17 @@ export class Flights {
     return this.count < this.#runner.maxFlights
   }
 
-  /** Number of the last one launched; its draws can be fed by the next. */
+  /** Number of the last launched step; the next step can feed its draws. */
   get last(): number {
     return this.#last
   }
 
-  /** The oldest can be landed without waiting. */
+  /** The oldest step can be landed without waiting. */
   get isOldestDone(): boolean {
     return this.#launched[0]?.flight.isDone === true
   }
 
-  /** Milliseconds for which the oldest is not over yet, if it takes as long as the shortest of the last few. */
+  /** Milliseconds until the oldest step is done, if it takes as long as the shortest of the last few. */
   get restMs(): number {
     const [oldest] = this.#launched
     if (oldest === undefined || this.#durations.length === 0) return 0
@@ -74,7 +74,7 @@ export class Flights {
     let draw = 0
     for (const { owner, row, takers, numPrompt } of plan) {
       if (numPrompt > 0) owner.sent(numPrompt)
-      // How many draws after guesses there are, and so what comes next, is known when they have landed.
+      // How many guesses hold, and so what comes next, is known only when the step has landed.
       const flight = row.guesses === undefined ? this.#last : NO_FLIGHT
       for (const [i, sequence] of takers.entries()) sequence.awaits(flight, draw + i)
       draw += row.samples.length
@@ -84,12 +84,12 @@ export class Flights {
   }
 
   /**
-   * Makes the draws that are left of the last one, once their masks have come; those whose masks are late are left to a later
-   * step where `othersWait`, and the device does. True: none are left.
+   * Makes the draws that the last step left, once their masks have come. Where `othersWait` and the device is idle,
+   * draws whose masks are late are left to a later step. True: none are left.
    */
   drawLater(othersWait: (late: ReadonlySet<Sequence>) => boolean): boolean {
     if (this.#undrawn.length === 0) return true
-    // What they feed is not known.
+    // What these draws would feed is not known yet.
     if (this.count > 1) return false
     const { plan } = this.#launched[0]!
     const takers = this.#undrawn.map((at) => plan[at]!.takers[0]!)
@@ -110,7 +110,10 @@ export class Flights {
     return true
   }
 
-  /** The rows of the oldest and their results, one after another; waits for it. A row is awaited until its turn. */
+  /**
+   * Yields the rows of the oldest step with their results, one after another; waits for the step. A row counts as
+   * awaited until it is yielded.
+   */
   *land(): Generator<[PlannedRow, RowResult]> {
     const oldest = this.#launched.shift()
     assert(oldest !== undefined, 'nothing is on its way')

@@ -1,4 +1,4 @@
-/** What one engine may take on, and how it is to work. */
+/** How much one engine may take on, and how it works. */
 import { SkeinError } from '../errors.ts'
 import type { EmbeddingHeads } from './answer/embedding-sum.ts'
 import type { Reranker } from './answer/ranking.ts'
@@ -15,17 +15,19 @@ export interface EngineLimits {
   readonly itlTargetMs: number | null
   /** Memory for states of answers that give their slots to others for a while; 0: none does. */
   readonly preemptBytes: number
-  /** They guess the next tokens of answers, so that a step draws several of them: the first that has something to say of an answer. */
+  /**
+   * Guess the next tokens of answers, so that a step draws several. For each answer the first one with a guess is used.
+   */
   readonly proposers: readonly ProposerSource[]
   /** Fill freed slots with NaN, so that a use after free fails loudly. For tests and debugging. */
   readonly poisonFreedSlots: boolean
-  /** Told to clients; null: they are not offered any. */
+  /** Which hidden states embeddings are made of; clients are told. Null: embeddings are not offered. */
   readonly embeddings: Pooling | null
   /** Heads of a model that was trained for embeddings. */
   readonly embeddingHeads: EmbeddingHeads
-  /** Scores states; null: none is asked for. */
+  /** Scores states; null: the engine ranks nothing. */
   readonly reranker: Reranker | null
-  /** Told to clients. */
+  /** Clients are told. */
   readonly toolTemplate: ToolTemplate
 }
 

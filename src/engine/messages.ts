@@ -9,7 +9,7 @@ import type { ModelInfo, TokenLogprob } from '../model/runner.ts'
 import { type SamplingNumbers, samplingNumbers } from '../sampling.ts'
 import type { EngineStats, GuessesBy } from './stats.ts'
 
-/** How tokens are drawn: the numbers of sampling.ts, which wire dialects fill from their own defaults, and what is no number. */
+/** How tokens are drawn: the numbers of sampling.ts, which dialects fill with their own defaults, and the rest. */
 export interface SamplingParams extends SamplingNumbers {
   /** Null: the engine draws one and reports it. Unsigned 64 bit. */
   readonly seed: bigint | null
@@ -17,7 +17,7 @@ export interface SamplingParams extends SamplingNumbers {
   readonly bannedTokens: readonly number[]
 }
 
-/** The model's own distribution: nothing cut off, nothing penalised. To begin others from. */
+/** The model's own distribution: nothing cut off, nothing penalised. Other settings start from it. */
 export const PLAIN_SAMPLING: SamplingParams = {
   ...samplingNumbers((_, { off }) => off),
   seed: null,
@@ -33,13 +33,13 @@ export interface StopParams {
   readonly ignoreEos: boolean
 }
 
-/** Which hidden states an embedding is made of. */
+/** Which hidden states make an embedding. */
 export type Pooling = 'last' | 'mean'
 
-/** What embeddings are for, by the heads of models that were trained to give them: to find, to compare, to sort. */
+/** Tasks of models with heads for embeddings: retrieval, similarity, classification. */
 export type EmbeddingTask = 'retr' | 'sts' | 'cls'
 
-/** How the model was taught to read of tools and to call them. */
+/** The form in which the model was trained to read about tools and to call them. */
 export type ToolTemplate = 'g1' | 'vllm-rwkv'
 
 export interface MixedState {
@@ -59,7 +59,7 @@ export interface GenerateRequest {
   readonly stop: StopParams
   /** What the answer must be; anything when absent. */
   readonly constraint?: Constraint | undefined
-  /** What it will most likely say. It is the same without, and takes more steps. */
+  /** What the answer will most likely say. The answer is the same without it, and takes more steps. */
   readonly prediction?: Int32Array | undefined
   /** null: none; k: log-probabilities of answer tokens with the k best alternatives. */
   readonly logprobs: number | null
@@ -72,18 +72,21 @@ export interface GenerateRequest {
   readonly embedding?: Pooling | undefined
   /** The head that the hidden state goes through; for models that have some. */
   readonly embeddingTask?: EmbeddingTask | undefined
-  /** A score of the prompt's last state instead of an answer, larger where more relevant; as an embedding, and not with one. */
+  /**
+   * Ask for a score of the prompt's last state instead of an answer; larger is more relevant. Same conditions as an
+   * embedding.
+   */
   readonly isRanked?: boolean | undefined
-  /** A tuned start state to begin with instead of the model's own, by name. */
+  /** Name of a tuned start state to begin with instead of the empty state. */
   readonly startState?: string | undefined
   /**
    * Several start states instead of one (null: the model's own): each reads prompt and answer in a slot of its own, and
    * tokens are drawn from the sum of their logits, each times its weight. For one choice, without session, scores or cache.
    */
   readonly mixture?: readonly MixedState[] | undefined
-  /** Whose states these are: nothing kept for one tenant is found by another. '' when absent. */
+  /** Owner of the states: a tenant never finds states of another one. '' when absent. */
   readonly tenant?: string | undefined
-  /** The tenant's part of a busy engine, against 1 for every other. */
+  /** The tenant's share of a busy engine; 1 when absent. */
   readonly share?: number | undefined
   /** A higher one is served before a lower one, and takes its slots; 0 when absent. */
   readonly priority?: number | undefined
@@ -93,9 +96,9 @@ export interface GenerateRequest {
   readonly cache?: 'use' | 'no-store' | undefined
   /** Ascending lengths of prompt prefixes that other prompts may share: the ends of messages. */
   readonly boundaries?: Int32Array | undefined
-  /** Continue a session: `prompt` is then only what is new. n must be 1, promptLogprobs null, cache 'use'. */
+  /** Continue a session: `prompt` then holds only the new tokens. n must be 1, promptLogprobs null, cache 'use'. */
   readonly session?: SessionUse | undefined
-  /** With a session, where the two differ: the prompt instead if it turns out to have no turn to continue. */
+  /** With a session: the prompt to read instead when the session has no turn to continue. */
   readonly promptAtBeginning?: Int32Array | undefined
 }
 
@@ -105,31 +108,31 @@ export interface SessionUse {
   readonly ifMissing: 'create' | 'error'
   /** The turn to continue from; the head when absent. The new turn becomes the head, the others stay. */
   readonly from?: number | undefined
-  /** When another request is writing to the session. */
+  /** What to do while another request is writing to the session. */
   readonly ifBusy: 'wait' | 'conflict'
-  /** A cancelled answer: saves no turn, or one with the tokens drawn so far. */
+  /** When the answer is cancelled: save no turn, or one with the tokens drawn so far. */
   readonly onCancel: 'drop' | 'keep'
   /** `conflict` unless the session is at this version. */
   readonly ifVersion?: number | undefined
   /** Forget the session this long after its last turn; the server's default when absent. */
   readonly ttlSeconds?: number | undefined
   /**
-   * Who asks, by a name of its own that is kept with the turn. Asked once more without `from`, it does not continue its own turn but
-   * the one before that: the answer had become one, and nobody had seen it.
+   * The caller's own name for this request, kept with the turn. When it asks again without `from`, it continues the
+   * turn before its own: the first answer was saved, but the caller never saw it.
    */
   readonly origin?: string | undefined
-  /** Kept with the turn that the answer becomes, for whoever reads it back; at most MAX_NOTE_BYTES. */
+  /** Kept with the turn for whoever reads it back; at most MAX_NOTE_BYTES. */
   readonly note?: string | undefined
 }
 
 export const MAX_NOTE_BYTES = 32 * 1024
 
-/** A turn of a session, and the version of the session that it made or found. */
+/** A turn of a session, and the version of the session that the turn made or found. */
 export interface SessionPosition {
   readonly id: string
   readonly turn: number
   readonly version: number
-  /** The turn that this turn continued; 0: the beginning. */
+  /** The turn that this one continued; 0: the beginning. */
   readonly continued?: number
 }
 
@@ -148,11 +151,11 @@ export type EngineEvent =
   | {
       readonly type: 'prompt'
       readonly id: string
-      /** Which of a model's workers reads it. The gateway's router says so; an engine does not know. */
+      /** The worker that reads it. The gateway's router sets it; an engine does not know. */
       readonly worker?: string
-      /** The seed in use, the request's own or the one drawn for it. The engine always sets it. */
+      /** The seed in use: the request's own, or the one drawn for it. The engine always sets it. */
       readonly seed?: bigint
-      /** Prompt tokens that were not computed, because a state that had consumed them was kept. 0 when absent. */
+      /** Prompt tokens that were not computed because a kept state had consumed them. 0 when absent. */
       readonly cachedTokens?: number
       /** Tokens read in all, those of the session's earlier turns included; the prompt's length when absent. */
       readonly contextTokens?: number
@@ -184,11 +187,11 @@ export type EngineEvent =
       readonly reason: FinishReason
       /** What stopped it: the string, or the token id; null for length. */
       readonly matched: string | number | null
-      /** Tokens drawn for this choice; the stopping token counts. */
+      /** Tokens drawn for this choice, the stopping token included. */
       readonly completionTokens: number
-      /** What became of guesses of its tokens, by who made them; absent when there were none. */
+      /** How many guesses of its tokens were right, by proposer; absent when there were none. */
       readonly guesses?: GuessesBy
-      /** The turn this answer became. Absent without a session, or when it was deleted meanwhile. */
+      /** The turn that this answer became. Absent without a session, or when the session was deleted meanwhile. */
       readonly session?: SessionPosition
     }
   /** The whole request failed; no further event of it follows. */
@@ -199,14 +202,14 @@ type StateTier = 'device' | 'memory' | 'disk'
 
 export interface TurnInfo {
   readonly turn: number
-  /** The turn it continued; 0 for the first. */
+  /** The turn that it continued; 0 for the first. */
   readonly parent: number
   /** Tokens of the conversation up to and with this turn. */
   readonly numTokens: number
   /** Milliseconds since 1970. */
   readonly createdAt: number
   readonly tier: StateTier
-  /** Whether it would survive the end of the process. */
+  /** Whether it survives the end of the process. */
   readonly isSaved: boolean
 }
 
@@ -225,22 +228,22 @@ export interface SessionInfo {
   readonly bytes: number
   /** A request is writing to it. */
   readonly isBusy: boolean
-  /** What the head's request left beside it; of a session that is asked for by its id. */
+  /** The note of the head turn; only when the session was asked for by id. */
   readonly note?: string | undefined
 }
 
-/** Names a session. A foreign tenant's is `not_found`. */
+/** Names a session. A session of another tenant is `not_found`. */
 export interface SessionRef {
   readonly tenant: string
   readonly id: string
 }
 
 /**
- * What may be asked of an engine beside answers: one row per method. All fail with a SkeinError: not_found for an
- * unknown session or turn, conflict while a request writes to it, state_incompatible, state_unavailable.
+ * Calls to an engine beside answers, one row per method. All fail with a SkeinError: not_found for an unknown session
+ * or turn, conflict while a request writes to it, state_incompatible, state_unavailable.
  */
 export interface EngineCalls {
-  /** Most recently used first. `after` is the id of the last one of the page before. */
+  /** Most recently used first. `after` is the last id of the previous page. */
   'sessions.list': {
     params: {
       readonly tenant: string
@@ -250,7 +253,7 @@ export interface EngineCalls {
     result: readonly SessionInfo[]
   }
   'sessions.get': { params: SessionRef; result: SessionInfo }
-  /** A new session with the turns up to `turn` (default: the head) of an old one. `conflict` if `newId` exists. */
+  /** Copies the turns up to `turn` (default: the head) into a new session. `conflict` if `newId` exists. */
   'sessions.fork': {
     params: SessionRef & {
       readonly newId: string
@@ -259,7 +262,7 @@ export interface EngineCalls {
     }
     result: SessionInfo
   }
-  /** Makes `turn` the head; 'undo' is the parent of the head. No turn is lost: rewinding forward is possible. */
+  /** Makes `turn` the head; 'undo' means the parent of the head. No turn is lost, so rewinding forward is possible. */
   'sessions.rewind': {
     params: SessionRef & {
       readonly turn: number | 'undo'
@@ -267,11 +270,11 @@ export interface EngineCalls {
     }
     result: SessionInfo
   }
-  /** From every tier; a request that is writing to it still answers and saves nothing. */
+  /** Deletes from every tier. A request that is writing to the session still answers, and saves nothing. */
   'sessions.delete': { params: SessionRef; result: null }
   /**
-   * Brings all of it to the store and forgets it in this worker, so that another one may continue it. Fine for a session
-   * that this worker does not hold; state_unavailable where there is no store.
+   * Saves all of the session and forgets it in this worker, so that another worker may continue it. Does nothing for a
+   * session that this worker does not hold; state_unavailable without a store.
    */
   'sessions.release': { params: SessionRef; result: null }
   /** A turn (default: the head) as a self-describing file. */
@@ -284,17 +287,17 @@ export interface EngineCalls {
     params: SessionRef & { readonly turn: number; readonly start: number; readonly end: number }
     result: Int32Array
   }
-  /** A token by which other tenants may copy a turn (default: the head) for a while. */
+  /** A token with which other tenants may copy a turn (default: the head) for a while. */
   'sessions.share': {
     params: SessionRef & { readonly turn?: number | undefined; readonly seconds: number }
     result: { readonly token: string; readonly turn: number; readonly expiresAt: number }
   }
-  /** A new session whose turn 1 is what the token was given for. */
+  /** Makes a new session whose turn 1 is the shared turn. */
   'sessions.open': {
     params: SessionRef & { readonly token: string; readonly storedBytes?: number | undefined }
     result: SessionInfo
   }
-  /** A new session whose turn 1 is an exported state. `conflict` if the id exists. */
+  /** Makes a new session whose turn 1 is an exported state. `conflict` if the id exists. */
   'sessions.import': {
     params: SessionRef & {
       readonly bytes: Uint8Array
@@ -304,8 +307,7 @@ export interface EngineCalls {
     result: SessionInfo
   }
   /**
-   * A file with a tuned start state. `conflict` if its name is taken, unless it may replace the one that has it. Names
-   * that there are then.
+   * Adds a tuned start state from a file. `conflict` if the name is taken and may not be replaced. Returns the names.
    */
   'startStates.add': {
     params: {
@@ -315,32 +317,32 @@ export interface EngineCalls {
     }
     result: readonly string[]
   }
-  /** Requests that have asked for it already are answered with it. Names that are left. */
+  /** Requests that already began with it are still answered. Returns the names that are left. */
   'startStates.remove': { params: { readonly name: string }; result: readonly string[] }
 }
 
 export type EngineCall = keyof EngineCalls
 
-/** One function for each method. */
+/** One function per method. */
 export type CallHandlers = {
   readonly [M in EngineCall]: (
     params: EngineCalls[M]['params'],
   ) => EngineCalls[M]['result'] | Promise<EngineCalls[M]['result']>
 }
 
-/** What a client may learn of a loaded model. */
+/** What clients may know of a loaded model. */
 export interface EngineInfo {
   readonly model: ModelInfo
   readonly numSlots: number
   readonly maxWaiting: number
   readonly maxPromptTokens: number
-  /** Names that a request's `startState` may be; none when absent. */
+  /** Names for a request's `startState`; none when absent. */
   readonly startStates?: readonly string[]
-  /** How texts become embeddings here; absent where they do not. */
+  /** Which hidden states make embeddings; absent when the model offers none. */
   readonly embeddings?: Pooling
   /** The heads of a model that was trained for embeddings. */
   readonly embeddingTasks?: readonly EmbeddingTask[]
-  /** There is a reranker, which scores states. */
+  /** The model has a reranker. */
   readonly ranks?: true
   /** Absent: g1. */
   readonly toolTemplate?: ToolTemplate
@@ -350,7 +352,7 @@ export interface EngineInfo {
 export type ToWorker =
   | { readonly type: 'generate'; readonly request: GenerateRequest }
   | { readonly type: 'cancel'; readonly id: string }
-  /** Asks for a sign of life, which is the counters. */
+  /** Asks whether the worker is alive; the answer is its counters. */
   | { readonly type: 'ping' }
   | AnyCall
   /** drain: answer what is live first and take no more; otherwise live requests get an error event. */
@@ -369,7 +371,7 @@ type AnyCall = {
 /** worker → gateway */
 export type FromWorker =
   | { readonly type: 'progress'; readonly doneBytes: number; readonly totalBytes: number }
-  /** What it does before it is ready, besides reading weights. */
+  /** What the worker does before it is ready, besides reading weights. */
   | { readonly type: 'stage'; readonly text: string }
   | { readonly type: 'ready'; readonly info: EngineInfo }
   | {

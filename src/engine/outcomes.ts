@@ -1,6 +1,6 @@
 /**
- * What the results of a step mean for the live requests: events, ends, forks and failures. Which rows ran is scheduler.ts,
- * where an answer ends sequence.ts, what is kept of it states.ts; when a step is looked at is engine.ts.
+ * What the results of a step mean for live requests: events, ends, forks and failures. scheduler.ts chose the rows,
+ * sequence.ts decides where an answer ends, states.ts what is kept of it, and engine.ts when a step is landed.
  */
 import { assert, SkeinError } from '../errors.ts'
 import type { BatchRow, Drawn, Guesses, RowResult, Runner } from '../model/runner.ts'
@@ -18,7 +18,7 @@ import type { States } from './states.ts'
 
 export class Outcomes {
   readonly live = new Map<string, LiveRequest>()
-  /** Cancelled, with rows on their way. */
+  /** Cancelled requests with rows in flight. */
   readonly leaving = new Set<LiveRequest>()
   readonly counters = {
     promptTokens: 0,
@@ -32,18 +32,18 @@ export class Outcomes {
   readonly #vocabSize: number
   readonly #tokenBytes: TokenBytes
   readonly #scheduler: Scheduler
-  /** Null where no states are kept. */
+  /** Null when no states are kept. */
   readonly #states: States | null
   readonly #speculation: Speculation
   readonly #wake: () => void
-  /** Events of this step, and those since the last one. */
+  /** Events since the last time they were taken. */
   #events: EngineEvent[] = []
 
   readonly #embeddingHeads: EmbeddingHeads
-  /** Null where there is no reranker. */
+  /** Null without a reranker. */
   readonly #ranking: Ranking | null
 
-  /** `wake` is called when something came between steps that the next one has to deal with. */
+  /** Calls `wake` when something arrived between steps that the next one must handle. */
   constructor(
     runner: Runner,
     tokenBytes: TokenBytes,
@@ -75,7 +75,7 @@ export class Outcomes {
     return events
   }
 
-  /** A request ends in any phase, and no further event of it follows. */
+  /** Ends a request in any phase; no event of it follows. */
   cancel(live: LiveRequest): void {
     this.#states?.abandon(live, true)
     this.remove(live)
@@ -84,8 +84,8 @@ export class Outcomes {
   }
 
   /**
-   * As cancel, of a request that keeps its answer so far and has rows on their way: what is kept must be of a step that
-   * was looked at. From here on it shows no more; it ends when they have landed.
+   * Cancels a request that keeps its answer so far while it has rows in flight: only landed steps may be kept. It emits
+   * nothing more, and ends when those rows have landed.
    */
   cancelLater(live: LiveRequest): void {
     live.isLeaving = true
@@ -94,7 +94,7 @@ export class Outcomes {
     this.dropEvents(live.id)
   }
 
-  /** Ends those cancelled of which nothing is on its way any more. */
+  /** Ends cancelled requests that have nothing in flight any more. */
   endLeaving(): void {
     for (const live of this.leaving) {
       if (live.isOnItsWay) continue
@@ -113,7 +113,7 @@ export class Outcomes {
     this.#events = this.#events.filter((event) => event.id !== id)
   }
 
-  /** Every live request ends with this error; nothing else is touched. */
+  /** Ends every live request with this error; nothing else changes. */
   failAll(error: SkeinError): void {
     for (const id of this.live.keys()) {
       this.counters.failed++
@@ -122,7 +122,7 @@ export class Outcomes {
     this.live.clear()
   }
 
-  /** What a row of a step has drawn. */
+  /** Handles what a row of a step has drawn. */
   accept(planned: PlannedRow, { drawn, logits, hidden }: RowResult): void {
     const { owner, takers, numPrompt, row } = planned
     if (row.guesses !== undefined) {
@@ -135,14 +135,14 @@ export class Outcomes {
       this.#acceptLeaving(takers, drawn, planned.isMoot === true)
       return
     }
-    // It may have failed in another row of this very step, or have been cancelled while the step was on its way.
+    // The request may have failed in another row of this step, or been cancelled while the step ran.
     if (this.live.get(owner.id) !== owner) return
     if (hidden !== undefined) owner.embedding?.add(hidden, this.#runner.info.stateShape.channels)
     if (numPrompt > 0) this.#acceptPrompt(planned, logits)
     this.#acceptDrawn(owner, takers, drawn)
   }
 
-  /** Takes what grammars say must come, of answers whose next token can be drawn. */
+  /** Takes the tokens that grammars make certain, for answers whose next token can be drawn. */
   settle(): void {
     const held = this.#scheduler.running.filter(({ rules }) => rules !== null)
     for (const { sequences } of held) for (const sequence of sequences) this.#settle(sequence)
@@ -151,7 +151,7 @@ export class Outcomes {
   #settle(sequence: Sequence): void {
     const { matcher, owner } = sequence
     if (matcher === null || sequence.finish !== null || owner.isLeaving) return
-    // One that is away is left alone, unless it has a draw to be made before it goes.
+    // An answer without its slots is left alone, unless a draw must be made before it leaves.
     if (sequence.isAway && sequence.numAwaited === 0) return
     if (matcher.hasTaken || !matcher.isReady) return
     if (matcher.hasFailed) {
@@ -176,7 +176,7 @@ export class Outcomes {
     const { owner, numPrompt, fedTo } = planned
     if (logits !== undefined && !this.#score(planned, logits)) return
     this.counters.promptTokens += numPrompt
-    // Else more of it is on its way; at a point nothing is.
+    // Otherwise more of the prompt is in flight; at a snapshot point nothing is.
     if (fedTo === owner.numFed) this.#states?.atPoint(owner)
     if (fedTo < owner.prompt.length) return
     if (owner.request.isRanked === true) {
@@ -206,7 +206,7 @@ export class Outcomes {
     }
   }
 
-  /** It leaves the scheduler at once; its events come with the score. */
+  /** The request leaves the scheduler at once; its events come with the score. */
   #rank(owner: LiveRequest): void {
     const { id, seed, sequences } = owner
     const [sequence] = sequences
@@ -223,7 +223,7 @@ export class Outcomes {
     this.#scheduler.remove(owner)
   }
 
-  /** The prompt was read once, into the first choice's slot. This runs before that slot is stepped or freed. */
+  /** The first choice's slot has read the prompt. Copies must be made before that slot is stepped or freed. */
   #fork({ sequences }: LiveRequest): void {
     const from = sequences[0]!.slot
     for (const { slot } of sequences.slice(1)) {
@@ -269,7 +269,7 @@ export class Outcomes {
     }
   }
 
-  /** The draws that count: up to the first that differs from its guess, or ends the answer. */
+  /** The draws that count: up to the first that differs from its guess or ends the answer. */
   #acceptGuessed(
     sequence: Sequence,
     { tokens }: BatchRow,
@@ -285,7 +285,7 @@ export class Outcomes {
       const numTaken = sequence.numDrawn - before.numDrawn
       this.#scheduler.waiting.charge(owner, numTaken - 1)
       this.counters.generatedTokens += numTaken
-      // A copy from before a stop string is taken of a state that has not consumed where it begins.
+      // The copy must be of a state that has not consumed the beginning of the stop string.
       const isBeforeStop = sequence.text.isHolding && !before.wasHolding
       if (!sequence.isLevel || (isBeforeStop && owner.request.session !== undefined)) {
         this.#runner.rewindSlot(sequence.slot!, spare)
@@ -298,7 +298,7 @@ export class Outcomes {
     this.#speculation.release(sequence, spare)
   }
 
-  /** Takes draws for as long as they are what was guessed, and the one after; true when one of these was not finite. */
+  /** Takes draws while they match the guesses, and the one after; true when one of these was not finite. */
   #takeGuessed(sequence: Sequence, guesses: Int32Array, drawn: readonly Drawn[]): boolean {
     let right = 0
     for (const { token, logprob } of drawn) {
@@ -323,7 +323,7 @@ export class Outcomes {
     this.fail(owner, notFinite(`after ${numDrawn} tokens`))
   }
 
-  /** What a session keeps of an answer that nobody hears any more. */
+  /** Handles draws of an answer that was cancelled and is kept. */
   #acceptLeaving(takers: readonly Sequence[], drawn: readonly Drawn[], isMoot: boolean): void {
     for (const [i, sequence] of takers.entries()) {
       const { token, logprob } = drawn[i]!
@@ -340,14 +340,14 @@ export class Outcomes {
     }
   }
 
-  /** A row that was launched before the end of its answer was known. After a stop token it did not run. */
+  /** A row launched before the end of its answer was known. After a stop token the device did not run it. */
   #overran(sequence: Sequence, token: number): void {
     if (sequence.slot === null) return
     sequence.isSpoilt = token < 0
     this.#end(sequence)
   }
 
-  /** Collects what became of a sequence in this step, and lets go of what has ended. */
+  /** Emits what became of a sequence in this step, and releases it if it has ended. */
   #report(sequence: Sequence): void {
     const { owner, index } = sequence
     const released = sequence.text.take()
@@ -384,7 +384,7 @@ export class Outcomes {
     if (owner.isDone) this.live.delete(id)
   }
 
-  /** Takes a request out, in whatever phase it is. */
+  /** Removes a request in any phase. */
   remove(live: LiveRequest): void {
     this.live.delete(live.id)
     this.#scheduler.remove(live)

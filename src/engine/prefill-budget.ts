@@ -6,27 +6,27 @@
 import type { Runner } from '../model/runner.ts'
 
 interface PrefillLimits {
-  /** Always so many prompt tokens; null: as many as the target allows. */
+  /** Always this many prompt tokens; null: as many as the target allows. */
   readonly prefillChunk: number | null
-  /** What was asked for; null: what suits the runner. */
+  /** The requested target; null: a default for the runner. */
   readonly itlTargetMs: number | null
 }
 
-/** How long a step may take, which is what answers wait between two tokens. */
+/** How long a step may take, which is how long answers wait between two tokens. */
 interface ItlTarget {
   /** Milliseconds, however short steps of answers alone are. */
   readonly leastMs: number
-  /** Milliseconds. Between the two it is twice what answers alone take. */
+  /** Milliseconds. Between the two bounds the target is twice what answers alone take. */
   readonly mostMs: number
-  /** However long steps take, prompts go on: with so many tokens, and half as many as answers have in the step. */
+  /** However long steps take, prompts advance by this many tokens, or half as many as the step has answer tokens. */
   readonly leastChunk: number
-  /** Before anything was measured. */
+  /** Used before anything was measured. */
   readonly firstChunk: number
 }
 
-/** A device of its own, which has steps on their way. */
+/** A device with steps in flight. */
 const DEVICE: ItlTarget = { leastMs: 25, mostMs: 25, leastChunk: 32, firstChunk: 256 }
-/** A CPU computes small chunks as fast as large ones, so what answers wait for is bounded by what they take themselves. */
+/** A CPU is as fast with small chunks as with large ones, so the target follows what answers alone take. */
 const HOST: ItlTarget = { leastMs: 8, mostMs: 200, leastChunk: 8, firstChunk: 32 }
 
 export function itlTargetOf({ maxFlights }: Pick<Runner, 'maxFlights'>): ItlTarget {
@@ -34,11 +34,11 @@ export function itlTargetOf({ maxFlights }: Pick<Runner, 'maxFlights'>): ItlTarg
 }
 
 const LEAST_SHARE = 0.5
-/** What others may add to the time of answers. */
+/** The most by which prompts may multiply the time of answers. */
 const TIMES_ALONE = 2
-/** The most that one step's time may change it by. */
+/** The largest change after one step. */
 const MAX_CHANGE = 2
-/** After so many steps with prompts one has answers alone, to see what that takes now. */
+/** After this many steps with prompts, one step runs answers alone, to measure them. */
 const LOOK_EVERY = 32
 
 export class PrefillBudget {
@@ -46,11 +46,11 @@ export class PrefillBudget {
   readonly #target: ItlTarget
   readonly #most: number
   #chunk: number
-  /** How long the last step that counted took, in multiples of the target. */
+  /** How long the last counted step took, as a multiple of the target. */
   #lastExcess = 0
   /** Milliseconds of the last two steps that had answers and no prompts. */
   #alone: readonly [number, number] = [0, 0]
-  /** Steps of answers and prompts since then. */
+  /** Steps with prompts since then. */
   #numSince = 0
 
   /** `most`: tokens of a step. */
@@ -62,7 +62,7 @@ export class PrefillBudget {
     this.#chunk = Math.min(suits.firstChunk, most)
   }
 
-  /** Prompt tokens of the next step, beside so many tokens of answers. */
+  /** Prompt tokens of the next step, which has `answers` tokens of answers. */
   tokensBeside(answers: number): number {
     if (this.#prefillChunk !== null) return Math.max(1, this.#prefillChunk)
     const { leastMs, mostMs } = this.#target
@@ -71,7 +71,7 @@ export class PrefillBudget {
     return Math.max(least, Math.floor(this.#chunk))
   }
 
-  /** A step with so many tokens of answers and of prompts took so long. */
+  /** A step with this many answer and prompt tokens took `ms` milliseconds. */
   learn(ms: number, answers: number, prompts: number): void {
     if (answers === 0 || this.#prefillChunk !== null) return
     if (prompts === 0) {
@@ -81,13 +81,13 @@ export class PrefillBudget {
     }
     this.#numSince++
     const { leastMs, mostMs, leastChunk } = this.#target
-    // One long step says little: memory was collected, a state copied, a kernel met for the first time.
+    // One long step proves little: the collector ran, a state was copied, or a kernel ran for the first time.
     const alone = Math.min(...this.#alone)
     const excess = ms / Math.min(mostMs, Math.max(leastMs, TIMES_ALONE * alone))
     const sure = Math.min(excess, this.#lastExcess)
     this.#lastExcess = excess
     if (sure > 1) this.#chunk = Math.min(this.#chunk, prompts / Math.min(sure, MAX_CHANGE))
-    // A step with room for more prompts than there were says nothing of larger ones.
+    // A step with room for more prompt tokens than there were says nothing about larger ones.
     else if (excess < 1 && prompts >= Math.floor(this.#chunk))
       this.#chunk = Math.min(this.#most, prompts / Math.max(excess, 1 / MAX_CHANGE))
     this.#chunk = Math.max(this.#chunk, leastChunk)
@@ -96,15 +96,15 @@ export class PrefillBudget {
 
 type Flying = Pick<Runner, 'maxFlights' | 'feedsDraws'>
 
-/** A step of fewer prompt tokens reads the weights for too little. */
+/** A smaller share would read all weights for too few tokens. */
 const MIN_PROMPT_SHARE = 256
 
-/** Answers of one step, when `count` are being generated: rounded up, so that none is left over for long. */
+/** Answers in one step, of `count` in all: rounded up, so that none is left for long. */
 export function answerShare({ maxFlights, feedsDraws }: Flying, count: number): number {
   return feedsDraws ? count : Math.ceil(count / maxFlights)
 }
 
-/** Prompt tokens of one step that has room for `budget`, when `left` are to be read. */
+/** Prompt tokens in one step with room for `budget`, of `left` in all. */
 export function promptShare(
   { maxFlights, feedsDraws }: Flying,
   left: number,

@@ -27,13 +27,13 @@ import type { StateTransfers } from './state-transfers.ts'
 const LEAST_CERTAIN = 1 / 8
 const LONG_CERTAIN = 8
 
-/** A row of a step and what its results belong to. */
+/** A row of a step, and the request or sequences that its results belong to. */
 export interface PlannedRow {
   readonly row: BatchRow
   readonly owner: LiveRequest
-  /** Takers of the row's draws, in order; none where nobody needs them. */
+  /** Sequences that take the row's draws, in order; none when nobody needs them. */
   readonly takers: readonly Sequence[]
-  /** Its draw was of any token, and counts for nothing. */
+  /** The draw was made with no mask and does not count. */
   readonly isMoot?: boolean
   /** Prompt tokens in the row; 0 for a decode row. */
   readonly numPrompt: number
@@ -41,17 +41,17 @@ export interface PlannedRow {
   readonly fedTo: number
 }
 
-/** What the scheduler needs of kept states. */
+/** The part of kept states that the scheduler needs. */
 interface KeptStates {
-  /** Called at admission, when its slots are free: the state that a request begins with, null for the empty one. */
+  /** Called at admission, when slots are free: the state that a request begins with; null for the empty one. */
   startOf(live: LiveRequest): Start | null
-  /** Slots that hold kept states: they can be had back. */
+  /** Slots that hold kept states; they can be taken back. */
   readonly numKeptSlots: number
-  /** Has so many of them freed, now or as soon as their states are elsewhere. */
+  /** Frees this many of them, now or as soon as their states are elsewhere. */
   giveUpSlots(count: number): void
 }
 
-/** Tokens of answers and of prompts, blended slots included. */
+/** Tokens of answers and of prompts; a mixture counts once per slot. */
 export function tokensOf(plan: readonly PlannedRow[]): readonly [answers: number, prompts: number] {
   let [answers, prompts] = [0, 0]
   for (const { owner, row, numPrompt } of plan) {
@@ -66,7 +66,7 @@ function logitsOf(plan: readonly PlannedRow[]): number {
   return plan.reduce((sum, { owner, row }) => sum + row.samples.length * owner.width, 0)
 }
 
-/** How many slots can be decoding in one step and still leave it room for prompts. */
+/** How many slots can decode in one step that still has room for prompts. */
 export function usableSlots(runner: Runner): number {
   const byTokens = Math.max(1, Math.floor(runner.maxTokens * 0.75))
   return Math.min(runner.numSlots, runner.maxSamples, runner.maxLogits, byTokens)
@@ -75,9 +75,9 @@ export function usableSlots(runner: Runner): number {
 export class Scheduler {
   readonly waiting: WaitingLine<LiveRequest | Preempted>
   readonly preemption: Preemption
-  /** Admitted and not over, in order of admission: those without their slots for a while, too. */
+  /** Admitted requests that have not ended, in order of admission, including those without their slots for a while. */
   readonly running: LiveRequest[] = []
-  /** Nothing was planned, since guesses of the next step need what the last one draws. */
+  /** Nothing was planned because guesses for the next step need the draws of the last one. */
   isWaiting = false
   readonly #runner: Runner
   readonly #slots: SlotPool
@@ -117,7 +117,7 @@ export class Scheduler {
     return this.#slots.numFree + this.#transfers.numLeaving + (this.#states?.numKeptSlots ?? 0)
   }
 
-  /** How many would still be in line after the next admission if a request of n slots joined it now. */
+  /** How many requests would still be in line after the next admission if a request of n slots joined now. */
   numWaitingWith(n: number): number {
     const line: Pick<Queued, 'numSlots' | 'isReturning'>[] = [...this.waiting, { numSlots: n }]
     let free = this.numFree
@@ -129,7 +129,7 @@ export class Scheduler {
     return line.slice(firstStuck).filter(({ isReturning }) => isReturning !== true).length
   }
 
-  /** The rows of the step after `lastFlight`; empty when there is nothing to do, or nothing before that was looked at. */
+  /** The rows of the step after `lastFlight`; empty when nothing can run before another step lands. */
   schedule(lastFlight: number): PlannedRow[] {
     this.#admit()
     this.preemption.makeRoom(this.running, () => this.numFree)
@@ -148,7 +148,7 @@ export class Scheduler {
     return plan
   }
 
-  /** Something could go on, or begin, without these. */
+  /** Whether anything could run or begin without these sequences. */
   hasOthers(late: ReadonlySet<Sequence>): boolean {
     const isOther = (one: Sequence) => one.canGoOn && !late.has(one)
     return (
@@ -173,7 +173,7 @@ export class Scheduler {
     for (; sequence.numHeld > 0; sequence.numHeld--) this.waiting.release(sequence.owner)
   }
 
-  /** Takes a request out, in whatever phase it is, with all its slots. */
+  /** Removes a request in any phase, with all its slots. */
   remove(live: LiveRequest): void {
     for (const sequence of live.sequences) this.releaseSlot(sequence)
     this.waiting.remove(live)
@@ -204,7 +204,7 @@ export class Scheduler {
       this.running.push(live)
       const start = this.#states?.startOf(live) ?? live.start
       for (const sequence of live.sequences) {
-        // Only the first reads the prompt; the others get a copy of its slot after that.
+        // Only the first choice reads the prompt; then the others get a copy of its slot.
         this.#acquireSlot(sequence, sequence.index === 0 ? start : null)
         if (live.mixture !== null) sequence.blend = this.#acquireOthers(live, live.mixture)
         sequence.numHeld = live.width
@@ -228,13 +228,13 @@ export class Scheduler {
     const slot = this.#slots.acquire()
     sequence.slot = slot
     sequence.place = this.#places.acquire()
-    // Prompts are looked at by penalties alone.
+    // Penalties are the only reason to look at the prompt.
     const isPenalised = hasPenalties(request.sampling)
     this.#runner.resetPenalties(sequence.place, isPenalised ? prompt : NO_TOKENS)
     this.#fill(owner, slot, start)
   }
 
-  /** Their penalty counts are not looked at: draws belong to the sequence's own slot. */
+  /** Their penalty counts are unused: draws belong to the sequence's own slot. */
   #acquireOthers(live: LiveRequest, { weight, others }: Mixture): Blend {
     return {
       weight,
@@ -246,7 +246,7 @@ export class Scheduler {
     }
   }
 
-  /** Puts the state into a slot that a request begins with; the request is stepped when it is there. */
+  /** Puts the state that a request begins with into a slot; the request is stepped when the state is there. */
   #fill(live: LiveRequest, slot: number, start: Start | null): void {
     const from = start?.take() ?? null
     if (from !== null && typeof from !== 'number') {
@@ -375,7 +375,7 @@ export function hasPenalties(sampling: SamplingParams): boolean {
   return presencePenalty !== 0 || frequencyPenalty !== 0 || repetitionPenalty !== 1
 }
 
-/** Tokens that nothing is drawn for have no log-probabilities, and count for no penalty. */
+/** Forced tokens have no log-probabilities and count for no penalty. */
 export function mayForce({ logprobs, sampling }: GenerateRequest): boolean {
   return logprobs === null && !hasPenalties(sampling)
 }

@@ -22,10 +22,10 @@ import { StopStrings } from './answer/stop-strings.ts'
 import type { Mixture, Start } from './kept/start.ts'
 import type { FinishReason, GenerateRequest, TokenText } from './messages.ts'
 
-/** Rows that wait for their masks after one that came late. */
+/** Rows that wait for their masks after a mask came late. */
 const LATE_ROWS = 4
 
-/** Why an answer is over, and what stopped it: a string, a token id, or null for length. */
+/** Why an answer ended: a string, a token id, or null for length. */
 interface Finish {
   readonly reason: FinishReason
   readonly matched: string | number | null
@@ -33,34 +33,36 @@ interface Finish {
 
 export class LiveRequest {
   readonly request: GenerateRequest
-  /** What is read before the first draw. With a session that is more than the request's own prompt. */
+  /** Tokens to read before the first draw. With a session these include more than the request's own prompt. */
   prompt: Int32Array
   readonly seed: bigint
   readonly bias: ReadonlyMap<number, number> | null
   readonly stopTokens: ReadonlySet<number>
   readonly sequences: readonly Sequence[]
-  /** One per prompt token scored so far; the first has nothing before it. Null when not asked. */
+  /** One per prompt token scored so far; null for the first, which nothing precedes. Null when not asked. */
   readonly promptLogprobs: (TokenText | null)[] | null
-  /** What is known of the embedding that was asked instead of an answer. */
+  /** The embedding so far, when the request asks for one instead of an answer. */
   readonly embedding: EmbeddingSum | null
-  /** Where a prompt begins of which no prefix is kept; null: the state before any token. */
+  /** The state that the prompt continues; null: the empty state. */
   start: Start | null = null
-  /** Set before it is admitted; then there is one choice, and neither a session nor kept prefixes. */
+  /** Set before admission; the request then has one choice, no session and no kept prefixes. */
   mixture: Mixture | null = null
-  /** Set before it is admitted. */
+  /** Set before admission. */
   rules: AnswerRules | null = null
   /**
-   * Prompt tokens consumed by the first sequence's slot, those on their way there included. The others get a copy when
-   * the prompt is complete.
+   * Prompt tokens that the first sequence's slot has consumed, those in flight included. The others get a copy when the
+   * prompt is complete.
    */
   numFed = 0
-  /** Rows with prompt tokens that are on their way. */
+  /** Rows with prompt tokens in flight. */
   numChunksSent = 0
-  /** States on their way into its slots, or waiting to be copied out of one: it is not stepped before they are. */
+  /**
+   * States on their way into its slots, or waiting to be copied out. The request is not stepped before they are done.
+   */
   numTransfers = 0
-  /** It was cancelled, and nothing more of it is launched. */
+  /** Cancelled: nothing more of it is launched. */
   isLeaving = false
-  /** Where reading stops for a copy of the state, ascending; those reached are taken out. */
+  /** Ascending positions where reading stops for a copy of the state; those reached are removed. */
   points: readonly number[] = []
 
   constructor(request: GenerateRequest, tokenBytes: TokenBytes) {
@@ -83,7 +85,7 @@ export class LiveRequest {
     return this.request.id
   }
 
-  /** Slots of each choice: the tokens of a row are fed as many times. */
+  /** Slots of each choice: the tokens of a row are fed once per slot. */
   get width(): number {
     return 1 + (this.mixture?.others.length ?? 0)
   }
@@ -100,10 +102,7 @@ export class LiveRequest {
     return this.promptLeft > 0
   }
 
-  /**
-   * The next prompt tokens are fed for their log-probabilities too, which takes the logits after each of them. Those
-   * after the last token score nothing of the prompt, so it goes alone, as any other prompt's end.
-   */
+  /** The next prompt tokens are also scored. The last token scores nothing, so it is fed alone, as any prompt's end. */
   get isScoring(): boolean {
     return this.promptLogprobs !== null && this.promptLeft > 1
   }
@@ -113,27 +112,27 @@ export class LiveRequest {
     return this.isScoring || this.request.embedding === 'mean'
   }
 
-  /** Most prompt tokens of the next row. */
+  /** The most prompt tokens of the next row. */
   get maxChunk(): number {
     const end = this.isScoring ? this.prompt.length - 1 : this.prompt.length
     return Math.min(end, this.points[0] ?? end) - this.numFed
   }
 
-  /** More of the prompt can go, whether or not what went before has been looked at. */
+  /** More of the prompt can be launched, whether or not earlier rows have landed. */
   get canSendChunk(): boolean {
     if (!this.isPrefilling || this.numTransfers > 0 || this.isLeaving) return false
     if (!this.sequences.every(({ isSettled, isAway }) => isSettled && !isAway)) return false
-    // The state at a point is copied, and scores are read, before more is fed.
+    // A copy at a point is taken, and scores are read, before more is fed.
     const isLookedAt = this.promptLogprobs !== null || this.numFed === this.points[0]
     return this.numChunksSent === 0 || !isLookedAt
   }
 
-  /** Rows of it were launched and have not landed. */
+  /** It has rows in flight. */
   get hasRows(): boolean {
     return this.numChunksSent > 0 || this.sequences.some(({ numAwaited }) => numAwaited > 0)
   }
 
-  /** Rows of it, or states that it has given slots up for or gets them back with, are on their way. */
+  /** It has rows in flight, or states on their way out of slots or back. */
   get isOnItsWay(): boolean {
     return this.hasRows || this.sequences.some(({ numMoves }) => numMoves > 0)
   }
@@ -151,31 +150,31 @@ export class LiveRequest {
 
 export class Sequence {
   readonly owner: LiveRequest
-  /** Which choice of the request; also its random stream. */
+  /** Index of the choice, which is also its random stream. */
   readonly index: number
   readonly text: AnswerText
-  /** Tokens drawn and looked at; a stopping token counts. */
+  /** Tokens drawn and handled, the stopping token included. */
   readonly drawn: number[] = []
   finish: Finish | null = null
-  /** Its last row ran past the end of the answer and was not finite: its state is not to be kept. */
+  /** Its last row ran past the end of the answer and was not finite: its state must not be kept. */
   isSpoilt = false
-  /** Its state is being copied: it is not stepped. Nothing of it is on its way. */
+  /** Its state is being copied: it is not stepped and has nothing in flight. */
   isCopying = false
-  /** It gives its slots to others for a while: it is not stepped (fairness/preemption.ts). */
+  /** It has given its slots to others for a while (fairness/preemption.ts): it is not stepped. */
   isAway = false
   /** Its states on their way out of slots for that, or back. */
   numMoves = 0
-  /** While it has no slot: its state, as everything fed so far has left it. */
+  /** Its state while it has no slot. */
   saved: StateData | null = null
-  /** Rows that it has had in its slot. */
+  /** Rows that it has run in its slot. */
   numRows = 0
-  /** Draws that are on their way. */
+  /** Draws in flight. */
   numAwaited = 0
-  /** Flight of the last of them, and which of its draws it is. */
+  /** The flight of the last of them, and its index among the flight's draws. */
   #awaited = { flight: 0, draw: 0 }
-  /** Draws that rows launched so far feed, if they run. */
+  /** Draws that launched rows feed, if they run. */
   #numSent = 0
-  /** How many of these came before the last row with guesses. The guesses of such a row count as drawn until it lands. */
+  /** How many of these came before the last row with guesses. Its guesses count as drawn until it lands. */
   #numBefore = 0
   readonly #tokenBytes: TokenBytes
   /** The same two objects serve every decode step: a step allocates nothing per row. */
@@ -183,13 +182,13 @@ export class Sequence {
   readonly #decodeRow: Mutable<BatchRow>
   #slot: number | null = null
   #place: number | null = null
-  /** Slots that count as its tenant's, until it has ended: also one that a session has kept by then. */
+  /** Slots that count for its tenant until it has ended, even one that a session has kept by then. */
   numHeld = 0
   /** Slots of the other states of a mixture, with their weights. */
   #blend: Blend | null = null
-  /** Where the answer is in its grammar; null without one, and without a slot. */
+  /** The answer's position in its grammar; null without a grammar or a slot. */
   matcher: Matcher | null = null
-  /** Rows that wait for their masks before they are launched, since a mask came late. */
+  /** Rows that wait for their masks before launch, because a mask came late. */
   #numToWait = 0
 
   constructor(owner: LiveRequest, index: number, text: AnswerText, tokenBytes: TokenBytes) {
@@ -206,7 +205,7 @@ export class Sequence {
     }
   }
 
-  /** Null before admission and after the end, and while others have it. */
+  /** Null before admission, after the end, and while others have the slot. */
   get slot(): number | null {
     return this.#slot
   }
@@ -217,7 +216,7 @@ export class Sequence {
     this.#decodeRow.slot = slot ?? NO_SLOT
   }
 
-  /** Where its penalty counts are, from admission to its end. */
+  /** Where its penalty counts are, from admission to the end. */
   get place(): number | null {
     return this.#place
   }
@@ -241,7 +240,7 @@ export class Sequence {
     return this.drawn.length
   }
 
-  /** Decoding, and nothing of its own holds it up. */
+  /** It is decoding and nothing of its own holds it up. */
   get canGoOn(): boolean {
     return this.isDecoding && !this.isCopying && !this.isAway && !this.owner.isLeaving
   }
@@ -250,52 +249,52 @@ export class Sequence {
     return this.numDrawn > 0 && this.finish === null
   }
 
-  /** What may be drawn next is known, and what must come before it was taken. */
+  /** The mask of the next draw is known, and the tokens that must come before it have been taken. */
   get isSettled(): boolean {
     return this.matcher === null || (this.numAwaited === 0 && this.matcher.hasTaken)
   }
 
-  /** Its next row can go before it is known what may be drawn after it: that draw is made later. */
+  /** Its next row can run before the mask of its draw is known: the draw is made later. */
   get canDrawLater(): boolean {
     return this.numAwaited === 1 && this.#numToWait === 0 && this.blend === null
   }
 
-  /** Tokens came without a draw, after a row was launched that draws the next: that draw is of no use. */
+  /** Tokens arrived without a draw after a row was launched that draws the next: that draw is useless. */
   get isOvertaken(): boolean {
     return this.numAwaited > 0 && this.#numSent < this.numDrawn
   }
 
-  /** Its draw after the last token was not made when it could have been. */
+  /** The draw after its last token was not made when it could have been. */
   get isBehind(): boolean {
     return this.numAwaited === 0 && this.#numSent === this.numDrawn
   }
 
-  /** What may be drawn after the last token is not known yet, and is needed. */
+  /** The mask of the draw after the last token is needed and not known yet. */
   get lacksMask(): boolean {
     const { finish, matcher, owner } = this
     if (matcher === null || finish !== null || owner.isLeaving || this.isOvertaken) return false
     return !matcher.isReady || !matcher.hasTaken
   }
 
-  /** Nothing is awaited of the draw that is left: it is of no use, or its mask has not come. */
+  /** Gives up the draw that is left: it is useless, or its mask has not come. */
   forgoes(): void {
     if (!this.isOvertaken) this.#numToWait = LATE_ROWS
     this.numAwaited--
   }
 
-  /** Ended, and no row of it is on its way that runs: a drawn stop token holds the next row back, a stop string does not. */
+  /** It has ended and no row of it will run: a drawn stop token holds the next row back, a stop string does not. */
   get isOver(): boolean {
     if (this.finish === null) return false
     return this.numAwaited === 0 || (typeof this.finish.matched !== 'string' && !this.isOvertaken)
   }
 
-  /** Drawn tokens that its slot has consumed, once everything on its way has run. */
+  /** Drawn tokens that its slot will have consumed when everything in flight has run. */
   get numFed(): number {
     const isHeldBack = typeof this.finish?.matched === 'number'
     return isHeldBack ? Math.min(this.#numSent, this.numDrawn - 1) : this.#numSent
   }
 
-  /** Its next row can go: the token that it feeds is known here, or will be on the device after `lastFlight`. */
+  /** Its next row can run: the token that it feeds is known here, or is on the device after `lastFlight`. */
   canStep(lastFlight: number): boolean {
     if (!this.canGoOn) return false
     if (this.numAwaited === 0) return true
@@ -309,19 +308,19 @@ export class Sequence {
     this.numAwaited++
   }
 
-  /** How the next token is drawn; valid until then. */
+  /** How the next token is drawn; valid until the next call. */
   get draw(): SampleSpec {
     return this.#drawAt(this.numDrawn)
   }
 
-  /** Tokens that its next row has beside the one that every row has: they were not drawn. */
+  /** Tokens that its next row feeds beside the usual one: they were not drawn. */
   get numExtra(): number {
     return this.numAwaited > 0 || this.isBehind ? 0 : this.numDrawn - 1 - this.#numSent
   }
 
   /**
-   * Feeds the last token, which no state has consumed yet, and draws the next; valid until then. Of several tokens at most
-   * `1 + maxExtra` are fed, and nothing is drawn while some are left.
+   * Feeds the last token, which no state has consumed yet, and draws the next; valid until the next call. Feeds at most
+   * `1 + maxExtra` tokens, and draws nothing while some are left.
    */
   nextRow(maxExtra: number): BatchRow {
     assert(this.#slot !== null && this.isDecoding, 'a sequence was stepped that has no next token')
@@ -345,7 +344,7 @@ export class Sequence {
     return { ...this.#decodeRow, tokens, samples: isLast ? [this.#drawAt(this.numDrawn)] : [] }
   }
 
-  /** As nextRow, with guesses of what it draws after all that was drawn. */
+  /** As nextRow, with guesses of the tokens that follow. */
   rowWithGuesses(guesses: readonly number[], spare: number): BatchRow {
     assert(this.#slot !== null && this.numAwaited === 0, 'guesses beside a draw on its way')
     const unfed = this.drawn.slice(this.#numSent)
@@ -360,12 +359,12 @@ export class Sequence {
     }
   }
 
-  /** Its slot has consumed all tokens but the last, as after any row without guesses. */
+  /** Its slot has consumed all tokens but the last, as after a row without guesses. */
   get isLevel(): boolean {
     return this.#numSent === this.numDrawn - 1
   }
 
-  /** Its slot is again as it was before its last row. */
+  /** Its slot is as it was before its last row. */
   rewound(): void {
     this.#numSent = this.#numBefore
   }
@@ -376,7 +375,7 @@ export class Sequence {
     return this.#draw
   }
 
-  /** Takes a drawn token and decides whether the answer ends with it. */
+  /** Takes a drawn token and decides whether it ends the answer. */
   accept(token: number, logprob: TokenLogprob | null): void {
     this.drawn.push(token)
     if (this.owner.stopTokens.has(token)) {
@@ -392,7 +391,7 @@ export class Sequence {
     this.end({ reason: 'length', matched: null })
   }
 
-  /** Text that was held back may turn out to be a stop string now; that comes before the given reason. */
+  /** Held text may now prove to be a stop string; that reason comes before the given one. */
   end(finish: Finish): void {
     const matched = this.text.end()
     this.finish = matched === null ? finish : { reason: 'stop', matched }

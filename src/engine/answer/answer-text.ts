@@ -15,7 +15,7 @@ import { StopStrings } from './stop-strings.ts'
 /** The bytes behind token ids; the tokenizer is one. */
 export interface TokenBytes {
   bytesOf(token: number): Uint8Array
-  /** Tokens of a text. Sessions need it, for what shows of a token that a stop string cuts. */
+  /** Turns text into tokens. Sessions need it for the rest of a token that a stop string cuts. */
   encode?(text: string): Int32Array
 }
 

@@ -1,4 +1,4 @@
-/** How the tokens of a request's answers are drawn, and which of them end it: from what the request says alone. */
+/** How the tokens of an answer are drawn and which tokens end it, as the request asks. */
 import type { SampleSpec } from '../../model/runner.ts'
 import type { GenerateRequest } from '../messages.ts'
 import { END_OF_TEXT } from './answer-text.ts'
@@ -37,7 +37,7 @@ export function biasOf({ sampling }: GenerateRequest): ReadonlyMap<number, numbe
 /** ignoreEos wins over a token 0 in the list: dialects put it there by default. */
 export function stopTokensOf({ stop, constraint }: GenerateRequest): ReadonlySet<number> {
   const tokens = new Set(stop.tokens)
-  // A grammar has no other end.
+  // Only the end of the text can end a grammar.
   if (stop.ignoreEos && constraint === undefined) tokens.delete(END_OF_TEXT)
   else tokens.add(END_OF_TEXT)
   return tokens

@@ -1,8 +1,10 @@
-/** Hidden states of a prompt on their way to one embedding. They are added in the order of the tokens, however they came. */
+/**
+ * Sums the hidden states of a prompt into one embedding, in the order of the tokens, whatever the size of the chunks.
+ */
 import { assert } from '../../errors.ts'
 import type { EmbeddingTask } from '../messages.ts'
 
-/** A final hidden state [C] to an embedding [C], by what it is for. */
+/** For each task, a function from a final hidden state [C] to an embedding [C]. */
 export type EmbeddingHeads = ReadonlyMap<EmbeddingTask, (hidden: Float32Array) => Float32Array>
 
 export class EmbeddingSum {
@@ -23,7 +25,7 @@ export class EmbeddingSum {
     return Float32Array.from(this.#sum, (value) => value / this.#count)
   }
 
-  /** The mean, or what a head makes of it. */
+  /** The mean, passed through the head of the task where there is one. */
   through(heads: EmbeddingHeads, task: EmbeddingTask | undefined): Float32Array {
     const head = task === undefined ? undefined : heads.get(task)
     return head === undefined ? this.mean() : head(this.mean())

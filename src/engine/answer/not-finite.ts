@@ -1,4 +1,4 @@
-/** The fault of a model's arithmetic, as the request that it hit is told. */
+/** The error that a request gets when the model's output was NaN or infinite. */
 import { SkeinError } from '../../errors.ts'
 
 export function notFinite(where: string): SkeinError {

@@ -1,10 +1,10 @@
-/** Requests that ask for a score of their prompt: its state is read out of the slot, which is free then, and scored. */
+/** Scores prompts: it reads the state out of the slot, frees the slot, and gives the state to the reranker. */
 import { assert } from '../../errors.ts'
 import type { StateData } from '../../model/runner.ts'
 import type { Sequence } from '../sequence.ts'
 import type { StateTransfers } from '../state-transfers.ts'
 
-/** Scores states of the model; the engine's own. */
+/** Scores states of one model, the engine's own. */
 export interface Reranker {
   score(state: StateData): number
 }
@@ -18,7 +18,7 @@ export class Ranking {
     this.#reranker = reranker
   }
 
-  /** Takes the slot of a sequence whose prompt has been read. `isWanted` is asked when the state has come. */
+  /** Takes over the slot of a sequence whose prompt has been read. It calls `isWanted` when the state has arrived. */
   rank(sequence: Sequence, isWanted: () => boolean, done: (score: number) => void): void {
     const { slot } = sequence
     assert(slot !== null, 'a prompt was read without a slot')

@@ -14,11 +14,11 @@ import type { SlotPool } from '../slots.ts'
 import type { Read, StateTransfers } from '../state-transfers.ts'
 import { priorityOf, type Queued, type Standing, type WaitingLine } from './waiting-line.ts'
 
-/** Rows that an answer has before it is moved: copying its state out and in costs a few of them. */
+/** Rows that an answer runs before it may be moved: copying its state out and back costs a few. */
 const LEAST_ROWS = 8
-/** Tokens that a tenant is ahead before one with as little gets its turn. */
+/** Tokens by which a tenant may be ahead before another one with as few slots gets its turn. */
 const SLICE_TOKENS = 64
-/** Slots that are being given up at a time. */
+/** Slots that may be leaving at a time. */
 const MOST_ASKED = 8
 /** Requests of one tenant for which room is made at once. */
 const MOST_OF_EACH = 4
@@ -28,10 +28,10 @@ export class Preempted implements Queued {
   readonly isReturning = true
   readonly owner: LiveRequest
   readonly sequences: readonly Sequence[]
-  /** For each choice, the states to put back when it gets slots again; none for choices that have not begun. */
+  /** For each choice, the states to put back when it gets slots again; choices that have not begun have none. */
   readonly states = new Map<Sequence, (StateData | null)[]>()
   readonly reads: Read[] = []
-  /** States on their way out. */
+  /** Number of states on their way out. */
   numLeaving = 0
 
   constructor(owner: LiveRequest, sequences: readonly Sequence[]) {
@@ -62,12 +62,12 @@ export class Preemption {
   readonly #slots: SlotPool
   readonly #transfers: StateTransfers
   readonly #line: WaitingLine<LiveRequest | Preempted>
-  /** Bytes that states may take in memory. */
+  /** Bytes of memory that states may take. */
   readonly #roomBytes: number
   readonly #stateBytes: number
-  /** Asked to leave, with rows on their way. */
+  /** Units asked to leave that still have rows in flight. */
   readonly #asked = new Set<Preempted>()
-  /** Their states are in memory, or on their way there or back. */
+  /** Units whose states are in memory, or on their way there or back. */
   readonly #away = new Set<Preempted>()
   readonly counters = { preemptions: 0 }
 
@@ -86,7 +86,7 @@ export class Preemption {
     this.#stateBytes = stateBytesOf(runner.info.stateShape)
   }
 
-  /** Answers without their slots. */
+  /** Answers that have no slots at the moment. */
   get numAway(): number {
     return countOf(this.#away, ({ sequences }) => sequences.length)
   }
@@ -95,7 +95,7 @@ export class Preemption {
     return this.#stateBytes * countOf(this.#away, ({ numStates }) => numStates)
   }
 
-  /** Has as many of the running give up their slots as those first in line may have and are not free. */
+  /** Asks running answers to give up as many slots as the requests first in line may have and are not free. */
   makeRoom(running: readonly LiveRequest[], numFree: () => number): void {
     if (this.#line.length === 0) {
       for (const unit of this.#asked) this.#stay(unit)
@@ -118,7 +118,7 @@ export class Preemption {
     }
   }
 
-  /** It has been admitted again: its states go into slots, and then it is stepped. */
+  /** The unit was admitted again: puts its states into slots; then it is stepped. */
   bringBack(unit: Preempted): void {
     const { owner } = unit
     for (const sequence of unit.sequences) {
@@ -139,7 +139,7 @@ export class Preemption {
     this.#endIfBack(unit)
   }
 
-  /** The sequence has ended, or its request has: what it has given up is not asked for any more. */
+  /** The sequence or its request has ended: what it was to give up is not asked for any more. */
   drop(sequence: Sequence): void {
     if (!sequence.isAway) return
     sequence.isAway = false
@@ -155,7 +155,7 @@ export class Preemption {
     }
   }
 
-  /** Enough of the running that the one who waits may take the slots of; null when there are not. */
+  /** Running units whose slots the waiting request may take; null when there are not enough. */
   #unitsFor(wants: Wants, missing: number, running: readonly LiveRequest[]): Preempted[] | null {
     const given: Preempted[] = []
     const taken = new Map<string | undefined, number>()
@@ -185,7 +185,7 @@ export class Preemption {
     return countOf(own, ({ numSlots }) => numSlots)
   }
 
-  /** One state's room is left to those that return, or nobody could any more when all of it is taken. */
+  /** Keeps room for one state for those that return: with all of it taken, nobody could return. */
   #hasRoomFor(units: readonly Preempted[], { isReturning }: Queued): boolean {
     const numKept = isReturning === true ? 0 : 1
     const all = [...this.#asked, ...this.#away, ...units]
@@ -206,7 +206,7 @@ export class Preemption {
   #leaveIfSettled(unit: Preempted): void {
     const { owner, sequences } = unit
     if (owner.numChunksSent > 0 || sequences.some(({ numAwaited }) => numAwaited > 0)) return
-    // A prompt's end has landed meanwhile: its choices have begun, and each may go alone.
+    // The prompt has been read meanwhile: its choices have begun, and each may leave alone.
     if (sequences.length > 1 && !owner.isPrefilling) this.#stay(unit)
     else this.#leave(unit)
   }
@@ -274,7 +274,7 @@ export class Preemption {
 interface Wants {
   readonly item: Queued
   readonly own: Standing
-  /** Slots that its tenant's requests before it get. */
+  /** Slots that requests of the same tenant ahead in the line get. */
   readonly claimed: number
 }
 
@@ -283,14 +283,14 @@ interface Candidate {
   readonly standing: Standing
 }
 
-/** With its slots its tenant has no more than its part. */
+/** With these slots the tenant has no more than its part. */
 function isUnderPart({ item, own, claimed }: Wants): boolean {
   return own.numHeld + claimed + item.numSlots <= own.part
 }
 
 /**
- * More priority may take from less. Of the same, one under its part may from one over it; and where all have as little, from one
- * that has been served more.
+ * A higher priority may take from a lower one. At equal priority, a tenant under its part may take from one over it;
+ * where both have as few slots, from the one that has been served more.
  */
 function mayTake(wants: Wants, { unit, standing }: Candidate): boolean {
   const { item, own, claimed } = wants
@@ -303,7 +303,7 @@ function mayTake(wants: Wants, { unit, standing }: Candidate): boolean {
   return isNoMore && standing.served - own.served >= SLICE_TOKENS
 }
 
-/** Less priority first, then whose tenant has most, then what has been in its slot longest. */
+/** Lowest priority first, then the tenant with the most slots, then the answer that has been in its slot longest. */
 function goesSooner(a: Candidate, b: Candidate): boolean {
   const keys = ({ unit, standing }: Candidate) => [
     -priorityOf(unit),
@@ -319,7 +319,7 @@ function numRowsOf({ sequences }: Preempted): number {
   return sequences[0]!.numRows
 }
 
-/** What of a running request can leave by itself. */
+/** The parts of a running request that can leave by themselves. */
 function movable(owner: LiveRequest): Preempted[] {
   if (owner.isLeaving || owner.numTransfers > 0) return []
   const { sequences } = owner

@@ -10,11 +10,11 @@
  * Pure counting: it knows no slots by number, no steps and no clock but the one it is given.
  */
 
-/** What the line needs of a request. */
+/** What the line needs to know of a request. */
 export interface Queued {
   /** Slots that it takes at once. */
   readonly numSlots: number
-  /** It was admitted before and has given its slots to others (preemption.ts). */
+  /** It was admitted before and gave its slots to others (preemption.ts). */
   readonly isReturning?: boolean
   readonly request: {
     readonly tenant?: string | undefined
@@ -23,10 +23,10 @@ export interface Queued {
   }
 }
 
-/** What a tenant has of the engine. */
+/** How much of the engine a tenant has. */
 export interface Standing {
   readonly numHeld: number
-  /** Slots that are its part, among the tenants that have or want any now. */
+  /** Slots that are its part, among the tenants that have or want slots now. */
   readonly part: number
   readonly share: number
   readonly served: number
@@ -37,28 +37,28 @@ interface Tenant<T> {
   share: number
   /** Tokens fed for it, divided by its share. */
   served: number
-  /** Slots that it holds, and those that its requests in line want. */
+  /** Slots that the tenant holds, and slots that its requests in the line want. */
   numHeld: number
   numWanted: number
-  /** The most of both together, and when that was. */
+  /** The largest sum of the two lately, and when that was. */
   peak: number
   peakAt: number
   lastSeen: number
 }
 
-/** How long a tenant's last requests keep slots free for its next. */
+/** For how long a tenant's last requests keep slots free for its next ones. */
 const LATELY_MS = 60_000
-/** And from an answer that has given its slot to one of them: it can be had again. */
+/** The same where an answer gave its slot to such a request: it can be asked to do so again. */
 const RETURN_MS = 2000
 
 export class WaitingLine<T extends Queued> implements Iterable<T> {
   readonly #numSlots: number
   readonly #now: () => number
   readonly #tenants = new Map<string, Tenant<T>>()
-  /** All of them in order of arrival. */
+  /** All waiting requests in order of arrival. */
   readonly #arrivals = new Set<T>()
   #numReturning = 0
-  /** Where the last one to be admitted stood: the level of an empty line. */
+  /** Service level of the last admitted tenant: where a tenant starts that joins an empty line. */
   #level = 0
 
   constructor(numSlots: number, now: () => number = () => performance.now()) {
@@ -95,8 +95,8 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
   }
 
   /**
-   * Whether a tenant has less than its part of a line of this length, so that a full one still takes its request. `others`
-   * are not in line yet and count as if they were.
+   * Whether a tenant has less than its part of a line of this length, so that even a full line takes its request.
+   * `others` are not in the line yet and count as if they were.
    */
   isUnderPart(
     { tenant = '' }: Queued['request'],
@@ -113,7 +113,7 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     return counts.size > 1 && (counts.get(tenant)! + 1) * counts.size <= maxWaiting
   }
 
-  /** The request that goes next, which stays in line until it is admitted; null when none may. */
+  /** The request to admit next, which stays in the line until it is admitted; null when none may be. */
   next(numFree: number): T | null {
     if (this.length === 0) return null
     const recent = this.#recent()
@@ -130,7 +130,8 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
       const head = tenant.waiting[0]!
       const { numSlots } = head
       const isOverPart = tenant.numHeld + numSlots > partOf(tenant)
-      // With none yet it always may, however many it wants; so may what is more urgent than what slots are kept for.
+      // A tenant without slots may always begin, however many it wants; so may a request that is more urgent than those
+      // that slots are kept for.
       const mayKeepOut = tenant.numHeld > 0 && isOverPart && priorityOf(head) <= 0
       const keptFromIt = (head.isReturning ? keptNow : kept) - keptFor(tenant)
       if (mayKeepOut && numFree - numSlots < keptFromIt) continue
@@ -139,7 +140,7 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     return best?.waiting[0] ?? null
   }
 
-  /** The first few of each tenant, in the order in which their tenants are served next. */
+  /** The first few requests of each tenant, in the order in which their tenants are served next. */
   firstOfEach(count: number): T[] {
     const tenants = [...this.#tenants.values()].filter(({ waiting }) => waiting.length > 0)
     tenants.sort((a, b) => (isBefore(a, b) ? -1 : 1))
@@ -157,7 +158,7 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     return { numHeld, share, served, part: this.#partsAmong(active)(tenant) }
   }
 
-  /** It leaves the line and holds its slots. */
+  /** Takes a request out of the line; it holds its slots from now on. */
   admit(item: T): void {
     const tenant = this.#tenantOf(item)
     this.#level = tenant.served
@@ -165,7 +166,7 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     tenant.numHeld += item.numSlots
   }
 
-  /** It leaves the line without having been admitted; fine for one that is not in it. */
+  /** Takes a request out of the line without admitting it. Does nothing when it is not in the line. */
   remove(item: T): void {
     if (!this.#arrivals.delete(item)) return
     if (item.isReturning) this.#numReturning--
@@ -174,25 +175,25 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     tenant.numWanted -= item.numSlots
   }
 
-  /** One of the slots of an admitted request is free again. */
+  /** One slot of an admitted request is free again. */
   release(item: Queued): void {
     const tenant = this.#tenantOf(item)
     tenant.numHeld--
     tenant.lastSeen = this.#now()
   }
 
-  /** Tokens that are fed to the model for an admitted request: those of its prompt at once, so that one admission weighs. */
+  /** Counts tokens that are fed for an admitted request. A prompt counts in full at admission. */
   charge(item: Queued, numTokens: number): void {
     const tenant = this.#tenantOf(item)
     tenant.served += numTokens / tenant.share
   }
 
-  /** The most slots that it has had or wanted at once lately. */
+  /** The most slots that the tenant held or wanted at once lately. */
   #peakOf({ numHeld, numWanted, peak, peakAt }: Tenant<T>): number {
     return peakAt < this.#now() - LATELY_MS ? numHeld + numWanted : peak
   }
 
-  /** Tenants that have something here or had it lately; others are forgotten. */
+  /** Tenants that have something here or had it lately; the others are forgotten. */
   #recent(): Tenant<T>[] {
     const since = this.#now() - LATELY_MS
     for (const [name, { waiting, numHeld, lastSeen }] of this.#tenants) {
@@ -229,7 +230,7 @@ export function priorityOf({ request }: Queued): number {
   return request.priority ?? 0
 }
 
-/** Order of one tenant's requests: by priority, then what had begun before what had not, then by arrival. */
+/** Order among one tenant's requests: by priority, then begun before new, then by arrival. */
 function goesBefore(a: Queued, b: Queued): boolean {
   const more = priorityOf(a) - priorityOf(b)
   return more > 0 || (more === 0 && a.isReturning === true && b.isReturning !== true)

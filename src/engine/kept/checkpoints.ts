@@ -10,24 +10,24 @@ import type { LiveRequest, Sequence } from '../sequence.ts'
 import type { SlotPool } from '../slots.ts'
 import type { Read, StateTransfers } from '../state-transfers.ts'
 
-/** A state as it was at one moment: in a spare slot, or else in memory. */
+/** A copy of a state: in a spare slot, else in memory. */
 interface SpareCopy {
   slot: number | null
   state: StateData | null
-  /** On its way to memory, because its slot is needed. */
+  /** The copy is on its way to memory because its slot is needed. */
   read: Read | null
 }
 
 export interface Checkpoint {
-  /** Drawn tokens that it has consumed. */
+  /** Drawn tokens that the copied state has consumed. */
   readonly count: number
   readonly copy: SpareCopy
 }
 
 interface Watched {
-  /** The first, which always serves; of the later ones the last. */
+  /** The first checkpoint, which always serves, and the latest one after it. */
   readonly checkpoints: Checkpoint[]
-  /** The first on its way to memory, where no slot was spare. */
+  /** Set while the first checkpoint is copied to memory because no slot was spare. */
   read: Read | null
   wasHolding: boolean
 }
@@ -46,7 +46,7 @@ export class Checkpoints {
     this.#transfers = transfers
   }
 
-  /** Spare slots that it has: they can be had back. */
+  /** Spare slots in use; they can be taken back. */
   get numSlots(): number {
     return this.#spare.size
   }
@@ -82,14 +82,14 @@ export class Checkpoints {
     return found
   }
 
-  /** The copy is the caller's from here on, with its slot where it has one. */
+  /** Gives the copy to the caller, with its slot where it has one. */
   claim(copy: SpareCopy): SpareCopy {
     copy.read?.cancel()
     this.#spare.delete(copy)
     return copy
   }
 
-  /** The request is over. Copies that were claimed are not its any more. */
+  /** The request is over: drops its copies, except those that were claimed. */
   drop(owner: LiveRequest): void {
     const watched = this.#watched.get(owner)
     if (watched === undefined) return
@@ -101,13 +101,16 @@ export class Checkpoints {
     }
   }
 
-  /** Has the oldest of its copies leave their slots. */
+  /** Moves the oldest copies out of their slots. */
   giveUpSlots(count: number): void {
     const staying = [...this.#spare].filter(({ read }) => read === null)
     for (const copy of staying.slice(0, Math.max(0, count))) this.#leave(copy)
   }
 
-  /** Nothing of it is on its way: the end of a prompt is looked at before more is fed. Without a slot for it, it waits. */
+  /**
+   * Takes the copy at the end of the prompt, when nothing of the request is in flight. Without a spare slot the request
+   * waits for it.
+   */
   #takeFirst(sequence: Sequence, watched: Watched): void {
     const from = sequence.slot!
     const count = sequence.numFed
@@ -148,7 +151,7 @@ export class Checkpoints {
     })
   }
 
-  /** The spare slot of a copy that is not needed any more, if it still is in one; the caller's from here on. */
+  /** The spare slot of a copy that is not needed any more, if it still is in one; it is the caller's from here on. */
   #slotOf(checkpoint: Checkpoint | undefined): number | null {
     if (checkpoint === undefined || !this.#spare.has(checkpoint.copy)) return null
     return this.claim(checkpoint.copy).slot

@@ -1,6 +1,6 @@
 /**
- * A store that could not be opened for want of a disk. The engine serves without it: what needs it is refused, and it is
- * opened again and again until that succeeds. It is a store like any other from then on.
+ * A store that could not be opened because its disk was full or missing. The engine serves without it: calls that need
+ * it are refused, and opening is tried again until it succeeds. From then on it is a store like any other.
  */
 import { SkeinError } from '../../errors.ts'
 import type { Snapshot } from '../../state/snapshot.ts'
@@ -17,14 +17,17 @@ import type {
 } from '../../state/store/store.ts'
 
 interface LateOptions {
-  /** Makes namespaces until the store's own secret is known. Only prefixes are kept in them. */
+  /** Makes namespaces until the store's own secret is known; only prefixes are kept under it. */
   readonly secret: Uint8Array
   readonly open: () => Promise<Store>
   readonly retryMs: number
   readonly onOpen: () => void
 }
 
-/** What passes when the disk is there again and has room; a folder that is another's, or damaged, does not. */
+/**
+ * Errors that pass when the disk is back or has room. A folder that belongs to another server, or is damaged, does not
+ * mend itself.
+ */
 const NO_DISK =
   /\b(?:ENOSPC|EDQUOT|EIO|EROFS|EMFILE|ENFILE)\b|disk is full|disk I\/O error|unable to open database file|readonly database/
 
@@ -37,7 +40,7 @@ export class LateStore implements Store {
   #store: Store | null = null
   #problem: SkeinError
   #timer: NodeJS.Timeout | null = null
-  /** The try that is under way. */
+  /** The attempt that is under way. */
   #opening: Promise<void> = Promise.resolve()
   #isClosed = false
 

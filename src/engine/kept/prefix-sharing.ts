@@ -1,30 +1,34 @@
 /**
- * Prefixes that workers of a model share through their store. A request waits for one where fetching it beats reading it, by what
- * both have taken here lately; what several requests began with is published, where others would gain by it.
+ * Prefixes that the workers of a model share through their store. A request waits for a prefix where fetching it is
+ * quicker than reading it, judging by recent times of both. What several requests began with is published, where others
+ * would gain by it.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { MIN_PREFIX_TOKENS, type Prefix, type PrefixCache } from '../../state/prefix-cache.ts'
 import type { PrefixStore, Store } from '../../state/store/store.ts'
 
-/** A fetch is to be so much quicker than reading: it is a guess, and costs others something, too. */
+/** A fetch must be this much quicker than reading: the estimate is rough, and a fetch costs others something too. */
 const MARGIN = 1.5
-/** Before a prompt was read here: between a processor and a small GPU. */
+/** Assumed before a prompt was read here: between a processor and a small GPU. */
 const FIRST_MS_PER_TOKEN = 1
-/** Shorter prompts that are read at once say how long a step takes, not how long reading does. */
+/** Shorter prompts are read in one step, so they tell how long a step takes and not how long reading takes. */
 const TELLING_TOKENS = 256
 const TELLING_MS = 100
-/** Of what was measured before, this much counts beside what comes. */
+/** Weight of older measurements beside a new one. */
 const MEMORY = 0.8
-/** A state of a 7B model comes in a tenth of a second from a folder, or from memory to memory. */
+/**
+ * Expected time of a fetch: the state of a 7B model comes in a tenth of a second from a folder, or from memory to
+ * memory.
+ */
 const FETCH_MS = 10
 const FETCH_MS_PER_BYTE = 2.6e-6
-/** What fetches took counts half after so long: a storage that was slow need not be. */
+/** Measured fetch times lose half their weight in this time: a storage that was slow may have recovered. */
 const FORGET_MS = 10 * 60_000
 const MAX_WAIT_MS = 2000
 const PAUSE_MS = 10_000
-/** Requests that began with it, beside the one that read it. */
+/** A prefix is published once this many requests, besides the one that read it, began with it. */
 const SHARED_BY = 2
-/** Well below the hour after which a prefix goes that nobody uses. */
+/** Well below the hour after which an unused prefix is removed. */
 const TELL_AGAIN_MS = 20 * 60_000
 
 export class PrefixSharing {
@@ -33,29 +37,29 @@ export class PrefixSharing {
   readonly #cache: PrefixCache
   readonly #bytes: number
   readonly #read = { tokens: 0, ms: 0 }
-  /** How long fetches took, in multiples of what is expected, and when that was learnt. */
+  /** How long fetches took, as a multiple of the expected time, and when that was measured. */
   #slowness = 1
   #learntAt = 0
   #pausedUntil = 0
-  /** By what their prompts begin with. */
+  /** Running fetches, by what their prompts begin with. */
   readonly #fetching = new Map<string, Promise<void>>()
   #publishing: Promise<void> | null = null
 
-  /** `bytes`: of a state. */
+  /** `bytes`: size of a state. */
   constructor(store: Store, cache: PrefixCache, bytes: number) {
     this.#store = store
     this.#cache = cache
     this.#bytes = bytes
   }
 
-  /** So many tokens of a prompt were read in so long, from its admission on. */
+  /** `tokens` of a prompt were read in `ms` milliseconds after its admission. */
   learn(tokens: number, ms: number): void {
     if (tokens < TELLING_TOKENS && ms < TELLING_MS) return
     this.#read.tokens = MEMORY * this.#read.tokens + tokens
     this.#read.ms = MEMORY * this.#read.ms + ms
   }
 
-  /** Resolves when a longer prefix than there is here has come, or is not worth waiting for; null: none is to be had. */
+  /** Resolves when a longer prefix than the one here has arrived or is not worth waiting for; null: none can be had. */
   coming(namespace: string, prompt: Int32Array): Promise<void> | null {
     const { prefixes } = this.#store
     if (prefixes === undefined || performance.now() < this.#pausedUntil) return null
@@ -97,7 +101,7 @@ export class PrefixSharing {
       })
   }
 
-  /** What came of it was wrong. */
+  /** An answer that began with this prefix was wrong: remove it. */
   async distrust({ namespace, tokens, toldAt }: Prefix): Promise<void> {
     if (toldAt === null) return
     await this.#publishing
@@ -109,7 +113,7 @@ export class PrefixSharing {
     return tokens === 0 ? FIRST_MS_PER_TOKEN : ms / tokens
   }
 
-  /** Tokens that take longer to read than their state takes to fetch. */
+  /** Prompts longer than this take longer to read than their state takes to fetch. */
   get #worthwhileTokens(): number {
     const forgotten = 2 ** (-(performance.now() - this.#learntAt) / FORGET_MS)
     const slowness = 1 + (this.#slowness - 1) * forgotten
@@ -141,7 +145,7 @@ export class PrefixSharing {
     }
   }
 
-  /** The database or the storage is not there: nobody is to wait for it again and again. */
+  /** The database or the storage is unreachable: stop asking for a while. */
   #pause(): void {
     this.#pausedUntil = performance.now() + PAUSE_MS
   }

@@ -1,12 +1,12 @@
 /**
- * Where in a prompt a copy of the state is worth having: where another prompt is likely to go on differently. Pure
- * arithmetic; what is done at a point is states.ts.
+ * Where in a prompt a copy of the state is worth keeping: where another prompt is likely to differ. Pure arithmetic;
+ * states.ts takes the copies.
  */
 import { MIN_PREFIX_TOKENS } from '../../state/prefix-cache.ts'
 
 /** Distance of the points inside a long prompt. */
 const GRID_TOKENS = 512
-/** A prompt has at most this many of them: beyond that the grid is coarser, by powers of two. */
+/** Most grid points in a prompt; for longer prompts the grid doubles its distance. */
 const MAX_GRID_POINTS = 8
 
 interface PointHints {

@@ -1,6 +1,6 @@
 /**
- * The tuned start states that requests may begin with, by name. Each has an id of its own, which no later state of the
- * same name gets: cached prefixes are kept under it. How a file is read is its maker's business.
+ * The tuned start states that requests may begin with, by name. Each gets an id that no later state of the same name
+ * has: cached prefixes are kept under it.
  */
 import { SkeinError } from '../../errors.ts'
 import type { StateData } from '../../model/runner.ts'
@@ -8,7 +8,7 @@ import type { CallHandlers, EngineCalls } from '../messages.ts'
 import type { LiveRequest } from '../sequence.ts'
 import type { Start } from './start.ts'
 
-/** No "@", which stands before it in `model@state`, and no control characters; spaces only within ("State Test"). */
+/** No "@", which stands before it in `model@state`, and no control characters; spaces only inside ("State Test"). */
 const NAME = /^(?! )[^@\p{C}]{1,64}(?<! )$/u
 
 interface StartState {
@@ -17,13 +17,13 @@ interface StartState {
 }
 
 export class StartStates {
-  /** Reads a file, elsewhere than on this thread; null where none can be added by path. */
+  /** Reads a file on another thread; null where states cannot be added by path. */
   readFile: ((path: string) => Promise<StateData>) | null = null
   readonly #states = new Map<string, StartState>()
   readonly #names: string[] = []
   #numAdded = 0
 
-  /** In the order in which they came; changes with them. */
+  /** In order of arrival. */
   get names(): readonly string[] {
     return this.#names
   }
@@ -43,7 +43,7 @@ export class StartStates {
     this.#names.push(name)
   }
 
-  /** Lets a request begin as it asks: with a state, with several, or with none. Throws not_found. */
+  /** Sets the state, the states or no state that a request begins with. Throws not_found. */
   begin(live: LiveRequest): void {
     const { startState = null, mixture } = live.request
     const [own, ...others] = mixture ?? [{ startState, weight: 1 }]
@@ -71,7 +71,7 @@ export class StartStates {
     path,
     replace = false,
   }: EngineCalls['startStates.add']['params']): Promise<readonly string[]> {
-    // Before the file is read; another of that name may come while it is.
+    // Checked before the file is read; another state of that name may arrive while it is read.
     this.#refuseBadName(name)
     if (!replace) this.#refuseTakenName(name)
     if (this.readFile === null) {
