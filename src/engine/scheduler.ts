@@ -370,7 +370,7 @@ function hiddenOf({ request, promptLeft }: LiveRequest, numPrompt: number): Batc
 
 const NO_TOKENS = new Int32Array(0)
 
-export function hasPenalties(sampling: SamplingParams): boolean {
+function hasPenalties(sampling: SamplingParams): boolean {
   const { presencePenalty, frequencyPenalty, repetitionPenalty } = sampling
   return presencePenalty !== 0 || frequencyPenalty !== 0 || repetitionPenalty !== 1
 }

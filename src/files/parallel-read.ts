@@ -9,7 +9,7 @@ import { Worker } from 'node:worker_threads'
 /** The caller reads, too; beyond eight memory is the limit. */
 const MAX_THREADS = Math.min(7, availableParallelism() - 1)
 /** Below this a thread takes longer to wake up than to read. */
-export const LEAST_BYTES = 1 << 20
+const LEAST_BYTES = 1 << 20
 /** As large as the blocks in which weights are read (backend/source-rows.ts). */
 const BUFFER_BYTES = 16 << 20
 

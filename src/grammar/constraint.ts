@@ -21,7 +21,7 @@ export type Constraint =
       readonly isLast: boolean
     }
 
-export interface Tag {
+interface Tag {
   readonly begin: string
   readonly content: Constraint
   readonly end: string

@@ -61,7 +61,7 @@ async function isWhole(path: string, file: HubFile): Promise<boolean> {
 }
 
 /** Named after its content, so that a newer version never continues an older one. */
-export function partialPath(path: string, { digest }: HubFile): string {
+function partialPath(path: string, { digest }: HubFile): string {
   return `${path}.${digest.hex.slice(0, 16)}.partial`
 }
 

@@ -155,7 +155,7 @@ function parse(text: string, path: string): unknown {
   }
 }
 
-export function wrong(path: string, field: string, expected: string): SkeinError {
+function wrong(path: string, field: string, expected: string): SkeinError {
   return new SkeinError('invalid_request', `${path}: ${field} ${expected}`, { param: field })
 }
 

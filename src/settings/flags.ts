@@ -42,7 +42,7 @@ export interface Flag {
 }
 
 /** A word that is no flag. */
-export interface Word {
+interface Word {
   readonly description: string
   readonly hint?: string
   readonly isRequired?: boolean

@@ -11,7 +11,7 @@ import { fieldOf, fromFile, fromVariable, type Setting, variableOf } from './set
 import { SETTINGS } from './table.ts'
 import type { Raw } from './values.ts'
 
-export type Origin = 'flag' | 'environment' | 'file' | 'default'
+type Origin = 'flag' | 'environment' | 'file' | 'default'
 
 interface Resolved {
   readonly setting: Setting

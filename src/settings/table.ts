@@ -191,7 +191,7 @@ const STATES = {
 } satisfies Flags
 
 /** How a server finds the others of its cluster; `skein gateway` has the same. */
-export const CLUSTER = {
+const CLUSTER = {
   cluster: text('PostgreSQL of the cluster this server belongs to (docs/cluster.md)', {
     hint: 'postgres://…',
     isSecret: true,

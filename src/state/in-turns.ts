@@ -1,9 +1,11 @@
-/** Work of many milliseconds in small steps: done at once, or between turns of the event loop. */
+/** Splits work of many milliseconds into small steps, which run at once or between turns of the event loop. */
 
-/** It yields where others may go on. */
+/** It yields where other work may run. */
 export type Steps<T> = Generator<undefined, T>
 
-/** Milliseconds of a turn of the event loop that steps may take, if another like the last fits; one is always done. */
+/**
+ * Milliseconds of steps per turn of the event loop. At least one step runs, and another one only if it probably fits.
+ */
 const TURN_MS = 2
 
 export function atOnce<T>(steps: Steps<T>): T {
@@ -13,7 +15,7 @@ export function atOnce<T>(steps: Steps<T>): T {
   }
 }
 
-/** The last of the works of this process: they are done one after another, since each would take its part of a turn. */
+/** The last work in line: works run one after another, since each would take its part of every turn. */
 let last: Promise<unknown> = Promise.resolve()
 
 export function inTurns<T>(steps: Steps<T>): Promise<T> {

@@ -1,6 +1,6 @@
 /**
  * One state that sessions hold, and where its copies are: in a slot of the device, in memory, in the store. At least
- * one of them is whole at any time. Who moves copies is tiers.ts; who writes them is saver.ts.
+ * one of them is whole at any time. tiers.ts moves copies, saver.ts writes them.
  */
 import { randomBytes } from 'node:crypto'
 import type { StateData } from '../backend/state-shape.ts'
@@ -13,7 +13,7 @@ export interface KeptState {
   /** Random; names it in the store. */
   readonly key: string
   readonly namespace: string
-  /** It does not follow from its tokens alone: imported. */
+  /** It was imported, so it does not follow from its tokens alone. */
   readonly isForeign: boolean
   /** Tokens consumed and tail together. */
   readonly numTokens: number
@@ -26,11 +26,11 @@ export interface KeptState {
   disk: 'none' | 'writing' | 'saved' | 'failed'
   /** Sessions of which it is a turn. */
   readonly holders: Set<Session>
-  /** Requests that are going to begin with it: meanwhile no copy in memory is dropped. */
+  /** Requests that are about to begin with it: until they have, no copy in memory is dropped. */
   users: number
 }
 
-/** What is known of a state beside its copies. */
+/** The facts of a state apart from its copies. */
 export type StateFacts = Pick<KeptState, 'key' | 'namespace' | 'isForeign' | 'numTokens' | 'bytes'>
 
 export function newKey(): string {
@@ -56,7 +56,7 @@ export interface Turn {
   readonly state: KeptState
   /** The `origin` that the request of this answer gave, if any. */
   readonly origin?: string | undefined
-  /** What that request left beside it. */
+  /** The note that the request of that turn left with it. */
   readonly note?: string | undefined
 }
 
@@ -75,6 +75,9 @@ export interface Session {
   isBusy: boolean
   readonly waiters: (() => void)[]
   isDeleted: boolean
-  /** `doubted`: the claim's lease has passed, and no write has shown yet that nobody else took it. `lost`: somebody did. */
+  /**
+   * `doubted`: the lease of the claim has passed, and no write has shown yet whether another process took the session.
+   * `lost`: one did.
+   */
   claim: 'sure' | 'doubted' | 'lost'
 }

@@ -1,6 +1,6 @@
 /**
- * Things in order of use, with a limit on their number and on their bytes. It says which has to go; what going means
- * (dropping, writing elsewhere) is its owner's business. Knows nothing of states.
+ * Entries in order of use, with limits on their number and their bytes. It says which entry has to go; its owner
+ * decides what going means.
  */
 
 export interface Capacity {

@@ -1,4 +1,4 @@
-/** The name of a model among stored states: one that fits another model's would be wrong and look right. */
+/** The name of a model among stored states. Two models must never share one: a state of the wrong model looks right. */
 import { createHash } from 'node:crypto'
 import type { ModelIdentity } from './snapshot.ts'
 

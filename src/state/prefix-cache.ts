@@ -1,6 +1,6 @@
 /**
- * States after prompts that others may begin with, in memory, by their tokens and within one namespace each. They can
- * all be computed again, so the least recently used go when the cache is full. Knows nothing of slots or requests.
+ * States after prompts that other prompts may begin with, in memory, by namespace and tokens. All can be computed
+ * again, so the least recently used ones are dropped when the cache is full.
  */
 import type { StateData } from '../backend/state-shape.ts'
 import { Lru } from './lru.ts'
@@ -10,7 +10,7 @@ import { bytesOf } from './snapshot.ts'
 /** Shorter prefixes are not worth a copy of a state. */
 export const MIN_PREFIX_TOKENS = 32
 
-/** Bytes that a prefix takes beside its numbers: objects, tree nodes and their maps. */
+/** Bytes that a prefix takes besides its numbers: objects, tree nodes and their maps. */
 const OVERHEAD_BYTES = 1024
 
 export interface Prefix {
@@ -20,7 +20,7 @@ export interface Prefix {
   readonly state: StateData
   /** Requests that have begun with it, and may still read it. */
   numFound: number
-  /** When other workers were told of it, or told of it themselves; null: never. */
+  /** When other workers were told of it, or told this one; null: never. */
   toldAt: number | null
 }
 
@@ -30,7 +30,7 @@ export class PrefixCache {
 
   readonly #onDrop: (state: StateData) => void
 
-  /** `onDrop` is told of states that nobody has begun with and nobody will. */
+  /** `onDrop` receives states that nobody has begun with and nobody will. */
   constructor(maxBytes: number, onDrop: (state: StateData) => void = () => {}) {
     this.#onDrop = onDrop
     this.#used = new Lru({ count: Number.POSITIVE_INFINITY, bytes: maxBytes })
@@ -58,7 +58,7 @@ export class PrefixCache {
     return this.#trees.get(namespace)?.longest(tokens, maxLength)?.length ?? 0
   }
 
-  /** How far a prompt goes along with one that was kept, whether or not there is a state where they part. */
+  /** How many tokens a prompt shares with one that was kept, whether or not there is a state at that point. */
   sharedLength(namespace: string, tokens: Int32Array): number {
     return this.#trees.get(namespace)?.sharedLength(tokens) ?? 0
   }

@@ -1,6 +1,6 @@
 /**
- * A compressed trie from token sequences to values. A match compares the tokens themselves, so no two sequences can be
- * taken for one another. Knows nothing of what the values are.
+ * A compressed trie from token sequences to values. It compares the tokens themselves, so two sequences are never
+ * confused.
  */
 
 interface Node<T> {
@@ -19,7 +19,7 @@ export class RadixTree<T> {
     return this.#size
   }
 
-  /** The value of the longest prefix of `tokens` that has one and is no longer than `maxLength`. */
+  /** The value of the longest prefix of `tokens` that has a value and is no longer than `maxLength`. */
   longest(tokens: Int32Array, maxLength = tokens.length): { length: number; value: T } | null {
     let found: { length: number; value: T } | null = null
     let node = this.#root
@@ -34,7 +34,7 @@ export class RadixTree<T> {
     }
   }
 
-  /** How many tokens from the first on are also the beginning of a sequence here. */
+  /** How many leading tokens are also the beginning of a sequence here. */
   sharedLength(tokens: Int32Array): number {
     let node = this.#root
     for (let at = 0; ; ) {
@@ -52,7 +52,7 @@ export class RadixTree<T> {
     return found?.length === tokens.length ? found.value : null
   }
 
-  /** Keeps copies: a view would keep all of an array of which one token is needed. */
+  /** Keeps copies: a view would keep a whole array for a single token. */
   set(tokens: Int32Array, value: T): void {
     let node = this.#root
     for (let at = 0; at < tokens.length; at += node.edge.length) {
@@ -111,7 +111,7 @@ function split<T>(parent: Node<T>, child: Node<T>, length: number): Node<T> {
   return middle
 }
 
-/** Takes out the nodes at the end of a path that no longer tell anything apart. */
+/** Removes the nodes at the end of a path that no longer separate sequences. */
 function tidy<T>(path: readonly Node<T>[]): void {
   for (let depth = path.length - 1; depth > 0; depth--) {
     const node = path[depth]!

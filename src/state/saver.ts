@@ -10,10 +10,13 @@ import type { SessionName, SessionRecord, Store, StoreChange } from './store/sto
 
 /** Pause after a failed write, unless the store says another. */
 const RETRY_MS = 2000
-/** Of states that are written together. Small ones are many, and a commit of several costs little more than one of one. */
+/**
+ * Bytes of states that one commit writes. There are many small states, and a commit of several costs little more than a
+ * commit of one.
+ */
 const MAX_BATCH_BYTES = 8 * 2 ** 20
 
-/** What one commit is about. */
+/** The content of one commit. */
 interface Batch {
   readonly states: readonly KeptState[]
   readonly sessions: readonly Session[]
@@ -22,13 +25,13 @@ interface Batch {
   readonly barriers: readonly Barrier[]
 }
 
-/** Waits for a session with all its states, or for whatever the commit is about. */
+/** Waits for a session with all its states, or for the next commit. */
 interface Barrier {
   readonly session: Session | null
   readonly done: (error: SkeinError | null) => void
 }
 
-/** The end of a claim. One that somebody waits for is not tried again when it fails: the session then stays here. */
+/** The end of a claim. If somebody waits for it and it fails, it is not tried again: the session stays here. */
 interface Release {
   readonly name: SessionName
   readonly done: ((error: SkeinError | null) => void) | null
@@ -39,7 +42,7 @@ const NOTHING: Pick<Batch, 'sessions' | 'releases'> = { sessions: [], releases: 
 interface SaverEvents {
   /** A commit has ended: there may be more to do. */
   done(): void
-  /** Another process has this session; it is to be as if it had never been here. */
+  /** Another process has this session: forget it as if it had never been here. */
   lost(session: Session): void
 }
 
@@ -51,10 +54,10 @@ export class Saver {
   readonly #changed = new Set<Session>()
   readonly #deletedKeys = new Set<string>()
   #releases: Release[] = []
-  /** What is being written now. */
+  /** The commit under way. */
   #batch: Batch | null = null
   readonly #waiting = new Map<KeptState, ((error: SkeinError | null) => void)[]>()
-  /** Those that wait for the end of the next commit to be started that has what they wait for. */
+  /** Barriers that wait for the end of the next commit that includes what they wait for. */
   #barriers: Barrier[] = []
   #commit: Promise<void> | null = null
   #retry: NodeJS.Timeout | null = null
@@ -87,17 +90,17 @@ export class Saver {
     return this.#unsaved.size > 0 || this.#hasLightChanges
   }
 
-  /** The next commit takes states until they have so many bytes: one at least. */
+  /** The next commit takes states up to this many bytes, and at least one. */
   get batchBytes(): number {
     return this.#batchBytes
   }
 
-  /** The next commit is to be one without states: one that has room does not fail with those that have none. */
+  /** The next commit has no states, so that changes that still fit do not fail together with states that do not. */
   get isLightNext(): boolean {
     return this.#isCautious && !this.#wasLight && this.#hasLightChanges
   }
 
-  /** Since a commit failed as many states as usual have not been written at a time. */
+  /** True after a failed commit, until the usual number of states was written at once again. */
   get #isCautious(): boolean {
     return this.#batchBytes < MAX_BATCH_BYTES
   }
@@ -107,7 +110,7 @@ export class Saver {
     return this.#changed.size + this.#deletedKeys.size + waiting > 0
   }
 
-  /** Those that are to be written, in the order in which they will be. */
+  /** Unsaved states in the order in which they will be written. */
   get unsaved(): Iterable<KeptState> {
     return this.#unsaved
   }
@@ -133,7 +136,7 @@ export class Saver {
     this.#releases.push({ name, done: null })
   }
 
-  /** Writes a session whose states are on disk as it is now, and gives up the claim to it. Rejects when it cannot. */
+  /** Writes a session whose states are on disk, and gives up the claim to it. Rejects when it cannot. */
   release(session: Session): Promise<void> {
     this.#changed.add(session)
     return new Promise((resolve, reject) => {
@@ -151,7 +154,7 @@ export class Saver {
     )
   }
 
-  /** The claim to a session of that name is going to end: until it has, the store is not to be asked for it. */
+  /** The claim to a session of that name is about to end: the store must not be asked for it before that. */
   isEnding({ namespace, id }: SessionName): boolean {
     const isIt = (name: SessionName) => isSame(name, { namespace, id })
     const { sessions, releases } = this.#batch ?? NOTHING
@@ -174,7 +177,7 @@ export class Saver {
   }
 
   /**
-   * Resolves when all changes of sessions up to now are on disk, of `session` its states too; rejects when they cannot be
+   * Resolves when all changes of sessions so far are on disk, with the states of `session`; rejects when they cannot be
    * written.
    */
   barrier(session: Session | null = null): Promise<void> {
@@ -192,7 +195,7 @@ export class Saver {
     for (const { done } of this.#takeLacking((missing) => missing === state)) done(lost())
   }
 
-  /** Starts the next commit, with these of the unsaved states. They are in memory. */
+  /** Starts the next commit, with these unsaved states, which are in memory. */
   start(states: readonly KeptState[]): void {
     for (const state of states) {
       for (const session of state.holders) this.#changed.add(session)
@@ -212,7 +215,10 @@ export class Saver {
     })
   }
 
-  /** Those that a commit with these states answers. What needs none of them is not to fail with them where they may. */
+  /**
+   * The releases and barriers that a commit with these states answers. What needs none of the states must not fail with
+   * them.
+   */
   #takeWaiting(states: readonly KeptState[]): Pick<Batch, 'releases' | 'barriers'> {
     const isRisky = this.#isCautious && states.length > 0
     const coming = new Set(states)
@@ -267,7 +273,10 @@ export class Saver {
     }
   }
 
-  /** Sessions of a commit that others have turned out to have. States that only those hold will never be written. */
+  /**
+   * Removes sessions of a commit that other processes turned out to have. States that only these sessions hold are
+   * never written.
+   */
   #lose({ sessions }: Batch, names: readonly SessionName[]): Session[] {
     const lost = sessions.filter((session) => names.some((name) => isSame(session, name)))
     const states = new Set(
@@ -294,7 +303,7 @@ export class Saver {
   }
 
   #failed({ states, sessions, deleteKeys, releases, barriers }: Batch, error: SkeinError): void {
-    // Nobody waits until the disk takes states again.
+    // Stop waiting for the disk to take states again.
     const lacking = this.#takeLacking(() => true)
     this.#releases.push(...releases.filter(({ done }) => done === null))
     this.counters.failedSaves++
@@ -303,7 +312,7 @@ export class Saver {
     if (states.length > 0)
       this.#batchBytes = Math.max(1, Math.min(this.#batchBytes, bytesOf(states)) / 2)
     for (const key of deleteKeys) this.#deletedKeys.add(key)
-    // In the old order: of two sessions with one id the later is the one that is there.
+    // Keep the old order: of two sessions with one id the later one counts.
     const later = [...this.#changed]
     this.#changed.clear()
     for (const session of [...sessions, ...later]) this.#changed.add(session)
@@ -368,8 +377,8 @@ function nameOf({ namespace, id }: SessionName): SessionName {
 }
 
 /**
- * A session as far as its states are in the store, `coming` included; null when none is. So a record never refers to
- * a state that is not there, and after a crash the session is as it was at an earlier moment.
+ * The record of a session, restricted to states that are in the store, `coming` included; null when none is. So a
+ * record never refers to a missing state, and after a crash the session is as it was at an earlier moment.
  */
 function recordOf(session: Session, coming: ReadonlySet<KeptState>): SessionRecord | null {
   const { version, nextTurn, createdAt, updatedAt, ttlMs } = session

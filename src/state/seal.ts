@@ -1,6 +1,6 @@
 /**
- * The seal of a snapshot that is handed out: an HMAC with a key of the server's and of the tenant's behind the file. It tells a
- * state that came from here from one that somebody made: any numbers at all have a right checksum.
+ * Seals exported snapshots: an HMAC behind the file, with a key of the server and the tenant. It tells a state that
+ * came from here from one that somebody made: a checksum can be made for any numbers.
  */
 import { createHmac, timingSafeEqual } from 'node:crypto'
 import { joinBytes } from '../files/bytes.ts'
@@ -12,7 +12,7 @@ const SEAL_BYTES = MAGIC.length + HMAC_BYTES
 /** A millisecond or so. */
 const PIECE_BYTES = 2 ** 20
 
-/** The file with its seal, a megabyte a step. */
+/** The file with its seal, a megabyte per step. */
 export function* sealing(file: Uint8Array, key: string): Steps<Uint8Array<ArrayBuffer>> {
   const tag = yield* tagOf(file, key)
   return joinBytes([file, MAGIC, tag])
@@ -20,11 +20,11 @@ export function* sealing(file: Uint8Array, key: string): Steps<Uint8Array<ArrayB
 
 interface Unsealed {
   readonly file: Uint8Array
-  /** It was handed out here, to the same tenant, and has not been changed. */
+  /** It was exported here, to the same tenant, and has not been changed. */
   readonly isOwn: boolean
 }
 
-/** The file without its seal, which files of before have none of. */
+/** The file without its seal; files of older versions have none. */
 export function* unsealing(bytes: Uint8Array, key: string): Steps<Unsealed> {
   const end = bytes.length - SEAL_BYTES
   const isSealed = end >= 0 && MAGIC.equals(bytes.subarray(end, end + MAGIC.length))

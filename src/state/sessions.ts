@@ -36,7 +36,7 @@ export class Sessions {
     this.#now = now
   }
 
-  /** Takes over a session as it is in a store. Several turns, of several sessions, may refer to one state. */
+  /** Adds a session as a store has it. Several turns, of several sessions, may refer to one state. */
   restore({ namespace, id, record }: StoredSession): void {
     const { version, head, nextTurn, createdAt, updatedAt, ttlMs, turns } = record
     const own = { isBusy: false, waiters: [], isDeleted: false, turns: new Map() }
@@ -58,7 +58,7 @@ export class Sessions {
     this.#remove(session)
   }
 
-  /** Forgets a session that another process has taken: what was not written never will be. */
+  /** Forgets a session that another process has taken: its unsaved changes are lost. */
   lose(session: Session): void {
     session.claim = 'lost'
     if (!session.isDeleted) this.forget(session)
@@ -112,7 +112,7 @@ export class Sessions {
     this.#withoutExpired(() => this.tenants.refuseBytes(namespace, nextBytes, ownBytes))
   }
 
-  /** Adds a turn after `parent` and makes it the head. Those that are too many then are there until `prune`. */
+  /** Adds a turn after `parent` and makes it the head. Turns beyond the limit stay until `prune`. */
   addTurn(
     session: Session,
     parent: number,
@@ -127,7 +127,7 @@ export class Sessions {
     return turn
   }
 
-  /** Takes the last turn away again as if it had not been: the head is the one from before it, or there is no session. */
+  /** Removes the last turn as if it had never been: the head is the one before it, or the session is gone. */
   retractTurn(session: Session, turn: Turn, head: number): void {
     if (session.head !== turn.turn || !session.turns.has(turn.turn)) return
     this.#letGo(session, turn)
@@ -136,15 +136,15 @@ export class Sessions {
   }
 
   /**
-   * Lets the oldest turns go that are more than are kept. While the head is not in the store, the turn that the session
-   * has there instead is kept beside them: a crash leads back to it.
+   * Drops the oldest turns beyond the limit. While the head is not in the store, the turn that the store has as head is
+   * kept too: a crash leads back to it.
    */
   prune(session: Session): void {
     const stored = headAmong(session, ({ state }) => state.disk === 'saved')
     let maxTurns = this.#limits.maxTurns
     for (const turn of [...session.turns.values()].sort((a, b) => a.turn - b.turn)) {
       if (session.turns.size <= maxTurns) return
-      // What follows on one that goes may prune, too.
+      // Dropping a turn may end the need for others.
       if (turn.turn === session.head || !session.turns.has(turn.turn)) continue
       if (turn.turn === stored) {
         maxTurns++
@@ -173,7 +173,10 @@ export class Sessions {
     this.#setHead(session, number)
   }
 
-  /** A new session with the turns that lead to `number`, which keep their numbers and share their states. Notes stay behind. */
+  /**
+   * A new session with the turns that lead to `number`, which keep their numbers and share their states. Notes are not
+   * copied.
+   */
   fork(from: Session, newId: string, number: number): Session {
     this.turnOf(from, number)
     this.refuseTaken(from.namespace, newId)
@@ -191,7 +194,7 @@ export class Sessions {
     throw new SkeinError('conflict', `session ${id} exists; delete it or choose another id`)
   }
 
-  /** From this moment it is unknown; a request that writes to it will save nothing. */
+  /** The session is unknown from now on; a request that writes to it will save nothing. */
   delete(session: Session): void {
     if (session.isDeleted) return
     for (const turn of [...session.turns.values()]) this.#letGo(session, turn)
@@ -226,7 +229,7 @@ export class Sessions {
     this.tenants.change(session.namespace, { numBusy: 1 })
   }
 
-  /** Lets the next in line in. A session that got no turn is as if it had not been. */
+  /** Lets the next writer in. A session without any turn is forgotten. */
   unlock(session: Session): void {
     session.isBusy = false
     this.tenants.change(session.namespace, { numBusy: -1 })
@@ -234,11 +237,11 @@ export class Sessions {
       this.#remove(session)
       this.#events.vanished(session)
     }
-    // Each looks the session up again: it may be gone, or the one let in may not want it any more.
+    // Each waiter looks the session up again: it may be gone, or the waiter may have given up.
     while (!session.isBusy && session.waiters.length > 0) session.waiters.shift()!()
   }
 
-  /** Sessions whose time is over are deleted now and then; until then they must not fill a quota. */
+  /** Expired sessions are deleted only now and then, and must not fill a quota until then. */
   #withoutExpired(refuse: () => void): void {
     try {
       refuse()
@@ -290,7 +293,7 @@ export class Sessions {
   }
 }
 
-/** The head, or the turn before it that is the first `isSuch`; 0 when it is the beginning. */
+/** The head, or the nearest turn before it for which `isSuch` holds; 0 when there is none. */
 export function headAmong(
   { head, turns }: Pick<Session, 'head' | 'turns'>,
   isSuch: (turn: Turn) => boolean,
@@ -298,7 +301,7 @@ export function headAmong(
   let at = head
   while (at !== 0) {
     const turn = turns.get(at)
-    // It was pruned: not the beginning, where nobody was, but the latest of the others.
+    // The turn was pruned: continue at the latest of the others, not at the beginning.
     if (turn === undefined) return Math.max(0, ...numbersOf([...turns.values()].filter(isSuch)))
     if (isSuch(turn)) return at
     at = turn.parent

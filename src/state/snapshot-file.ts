@@ -14,11 +14,14 @@ import { atOnce, type Steps } from './in-turns.ts'
 import type { ModelIdentity, Snapshot } from './snapshot.ts'
 
 interface SnapshotOwner {
-  /** Whose it is: a tenant's namespace; '' in a file that was handed out. */
+  /** Namespace of the tenant; '' in an exported file. */
   readonly namespace: string
-  /** The state did not come from these tokens alone here (imported, tuned start): it must not serve as a prefix. */
+  /**
+   * The state does not follow from these tokens alone (imported, or after a tuned start state): it must not serve as a
+   * prefix.
+   */
   readonly isForeign: boolean
-  /** Names it in a store, so that no file there can be taken for another. Absent elsewhere, and in older files. */
+  /** Its name in a store, so that files there cannot be confused. Absent elsewhere, and in older files. */
   readonly key?: string | undefined
 }
 
@@ -40,12 +43,12 @@ const PIECE_BYTES = 2 ** 20
 /** Ids, shapes and two hashes are a few hundred bytes. */
 const MAX_HEADER_BYTES = 4096
 
-/** What goes into a file; the numbers of the state's arrays, in their order, in any number of pieces. */
+/** The content of a file; the numbers of the state's arrays, in their order, in any number of pieces. */
 interface SnapshotContent extends Pick<Snapshot, 'tokens' | 'tail'> {
   readonly floats: readonly Float32Array[]
 }
 
-/** The file in parts, to be written one after the other: a large state is not copied for it. */
+/** The file in parts, to be written one after the other, so that a large state is not copied. */
 export function snapshotParts(
   { tokens, tail, floats }: SnapshotContent,
   identity: ModelIdentity,
@@ -80,7 +83,7 @@ export function encodeSnapshot(
   return atOnce(encoding(snapshot, identity, owner))
 }
 
-/** The whole file, a megabyte a step. The snapshot must not change meanwhile. */
+/** The whole file, a megabyte per step. The snapshot must not change meanwhile. */
 export function* encoding(
   { tokens, tail, state }: Snapshot,
   identity: ModelIdentity,
@@ -109,19 +112,19 @@ interface DecodedSnapshot {
 }
 
 /**
- * Throws invalid_request for what is no whole snapshot, state_incompatible for one of another model or format. The
- * arrays returned are copies; the file can be dropped.
+ * Throws invalid_request when the file is not a whole snapshot, state_incompatible when it is of another model or
+ * format. The returned arrays are copies; the file can be dropped.
  */
 export function decodeSnapshot(file: Uint8Array, identity: ModelIdentity): DecodedSnapshot {
   return atOnce(decoding(file, identity))
 }
 
-/** The same, but where alignment allows it the state is a view of the file, which must not change any more. */
+/** As decodeSnapshot, but where alignment allows it the state is a view of the file, which must not change any more. */
 export function viewSnapshot(file: Uint8Array, identity: ModelIdentity): DecodedSnapshot {
   return atOnce(decoding(file, identity, true))
 }
 
-/** As decodeSnapshot, a megabyte a step. The file must not change meanwhile. */
+/** As decodeSnapshot, a megabyte per step. The file must not change meanwhile. */
 export function* decoding(
   file: Uint8Array,
   identity: ModelIdentity,
@@ -146,7 +149,7 @@ export function* decoding(
   })
   const state: Float32Array[] = []
   for (const array of arrays) state.push(yield* floatsOf(array, isView))
-  // Tokens stay in memory longer than the state, and views of them would keep all of it.
+  // Copies: tokens stay in memory longer than the state, and a view would keep all of the file.
   const text = { tokens: tokensOf(tokens!), tail: tokensOf(tail!) }
   return { snapshot: { ...text, state }, header }
 }
@@ -159,7 +162,7 @@ interface Place {
   readonly length: number
 }
 
-/** A copy: a file may begin at any byte, and in a buffer that has other things in it. */
+/** A copy: a file may begin at any byte, in a buffer with other things in it. */
 function tokensOf({ buffer, start, length }: Place): Int32Array {
   const tokens = new Int32Array(length)
   bytesIn(tokens).set(new Uint8Array(buffer, start, 4 * length))
@@ -177,7 +180,9 @@ function* floatsOf({ buffer, start, length }: Place, isView: boolean): Steps<Flo
   return floats
 }
 
-/** What is not finite gives NaN times zero. Four sums, since each addition would wait for the one before. */
+/**
+ * A number that is not finite times zero is NaN. Four sums, since one would make each addition wait for the one before.
+ */
 function isFiniteArray(values: Float32Array): boolean {
   let [a, b, c, d] = [0, 0, 0, 0]
   const end = values.length - (values.length % 4)
@@ -266,7 +271,7 @@ function parseHeader(text: string): SnapshotHeader {
   return value as SnapshotHeader // every field was checked above
 }
 
-/** What a person would call each part of the identity. */
+/** A readable name for each part of the identity. */
 const PARTS: readonly (readonly [keyof ModelIdentity, string])[] = [
   ['architecture', 'architecture'],
   ['layers', 'number of layers'],

@@ -1,18 +1,18 @@
 /**
- * A recurrent state outside its slot, with the tokens it has consumed, and what it depends on. Its form as a file is
- * snapshot-file.ts.
+ * A recurrent state outside its slot, with the tokens it has consumed and the model it belongs to. snapshot-file.ts is
+ * its file format.
  */
 import type { StateData, StateShape } from '../backend/state-shape.ts'
 
 export interface Snapshot {
   /** All tokens that the state has consumed, in order, from the empty state on. */
   readonly tokens: Int32Array
-  /** Tokens that belong to the conversation after those and that the state has not consumed. */
+  /** Tokens that follow in the conversation and that the state has not consumed. */
   readonly tail: Int32Array
   readonly state: StateData
 }
 
-/** What a state depends on. Two states of the same identity have the same shape and mean the same. */
+/** The model that a state belongs to. States of equal identity have the same shape and meaning. */
 export interface ModelIdentity extends StateShape {
   readonly architecture: string
   /** Hash of the vocabulary: token ids mean nothing without it. */

@@ -29,7 +29,7 @@ const WireCall = Type.Object({
   }),
 })
 
-export function chatBody(limits: RequestLimits) {
+function chatBody(limits: RequestLimits) {
   return Type.Object({
     ...sharedFields(limits),
     messages: Maybe(

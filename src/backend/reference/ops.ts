@@ -238,7 +238,7 @@ function layerNorm(x: Float64Array, norm: Norm): Float64Array {
 }
 
 /** (x − mean) / √(variance + eps) */
-export function normalise(x: Float64Array, eps: number): Float64Array {
+function normalise(x: Float64Array, eps: number): Float64Array {
   const mean = x.reduce((sum, value) => sum + value, 0) / x.length
   const variance = x.reduce((sum, value) => sum + (value - mean) ** 2, 0) / x.length
   return x.map((value) => (value - mean) / Math.sqrt(variance + eps))
@@ -249,18 +249,18 @@ function unit(x: Float64Array): Float64Array {
   return x.map((value) => value / length)
 }
 
-export function dot(a: Float64Array, b: Float64Array): number {
+function dot(a: Float64Array, b: Float64Array): number {
   let sum = 0
   for (let i = 0; i < a.length; i++) sum += a[i]! * b[i]!
   return sum
 }
 
-export function sigmoid(x: number): number {
+function sigmoid(x: number): number {
   return 1 / (1 + Math.exp(-x))
 }
 
 /** An array of a slot's state. */
-export function stateArrayOf(states: StatePool, slot: number, name: string): Float64Array {
+function stateArrayOf(states: StatePool, slot: number, name: string): Float64Array {
   assert(states instanceof RefStatePool, 'a state pool of another backend')
   return states.array(slot, name)
 }

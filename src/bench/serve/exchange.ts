@@ -17,7 +17,7 @@ export interface AnswerTimes {
   readonly gapsMs: number[]
 }
 
-export interface Failure {
+interface Failure {
   readonly reason: string
   readonly message: string
 }

@@ -3,7 +3,7 @@
  * docs/clients/ says what works with each.
  */
 
-export interface Connection {
+interface Connection {
   /** "http://127.0.0.1:8000" */
   readonly url: string
   readonly model: string

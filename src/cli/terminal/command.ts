@@ -12,7 +12,7 @@ type WordValues<W extends Words> = {
 }
 
 /** What a command is run with: the values of its flags and words, by name. */
-export type Run<F extends Flags, W extends Words> = {
+type Run<F extends Flags, W extends Words> = {
   readonly args: Values<F> & WordValues<W>
   /** All words that are no flags. */
   readonly words: readonly string[]

@@ -66,7 +66,7 @@ interface LaunchObserver {
   readonly onChange: () => void
 }
 
-export interface Launched {
+interface Launched {
   readonly keeper: Keeper
   readonly tokenizer: TextCodec
 }

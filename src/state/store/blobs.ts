@@ -1,7 +1,6 @@
 /**
- * Files of large states. One is there whole or not at all: it is written under another name, brought to disk, and
- * renamed by whoever holds the database's lock. What refers to files is the database's business, which also says what
- * may be removed.
+ * Files of large states. A file is there whole or not at all: it is written under another name, flushed to disk, and
+ * renamed under the database's lock. The database knows what refers to files and which ones may be removed.
  */
 import { join } from 'node:path'
 import type { FileLayer } from './files.ts'
@@ -11,7 +10,7 @@ const TEMPORARY = /\.([^.]+)\.tmp$/
 export class Blobs {
   readonly #folder: string
   readonly #files: FileLayer
-  /** Name of this process. It tells files that this process is writing from those that a dead one left. */
+  /** Name of this process, which marks the files that it is writing, as against those of a dead process. */
   readonly #owner: string
   #numStaged = 0
 
@@ -21,7 +20,7 @@ export class Blobs {
     this.#owner = owner
   }
 
-  /** Brings the content of a file to disk, under another name, which it returns. */
+  /** Writes the content to disk under a temporary name, which it returns. */
   stage(name: string, parts: readonly Uint8Array[]): string {
     this.#numStaged++
     const staged = `${name}.${this.#numStaged}.${this.#owner}.tmp`
@@ -34,7 +33,7 @@ export class Blobs {
     return staged
   }
 
-  /** Gives it its name. A file of that name is replaced. */
+  /** Renames a staged file. A file of that name is replaced. */
   publish(staged: string, name: string): void {
     this.#files.rename(this.#path(staged), this.#path(name))
     this.#files.syncFolder(this.#folder)
@@ -44,12 +43,12 @@ export class Blobs {
     return this.#files.read(this.#path(name))
   }
 
-  /** It need not be there. */
+  /** Does nothing when there is no such file. */
   remove(name: string): void {
     this.#files.remove(this.#path(name))
   }
 
-  /** Removes all files but the named ones and what live processes are writing: what crashes have left behind. */
+  /** Removes all files except the named ones and those that live processes are writing. */
   collect(named: ReadonlySet<string>, isAlive: (owner: string) => boolean): void {
     for (const name of this.#files.list(this.#folder)) {
       const owner = TEMPORARY.exec(name)?.[1]

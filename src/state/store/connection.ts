@@ -10,7 +10,7 @@ export const LOCK_TIMEOUT_MS = 5000
 const RETRY_MS = 10
 
 export interface ConnectionOptions {
-  /** Every commit survives a loss of power; otherwise only the end of the process. */
+  /** Every commit survives a loss of power; otherwise it survives only the end of the process. */
   readonly isDurable: boolean
   /** Largest size of the database file, in pages of 4 KiB. Commits beyond it fail. */
   readonly maxPages?: number | undefined
@@ -40,8 +40,8 @@ export function connect(path: string, { isDurable, maxPages }: ConnectionOptions
 }
 
 /**
- * SQLite gives its log the mode of the database. A file that is there is not opened: to close it again would end the locks
- * that other connections of this process hold on it, and whoever closes the database next would take the log away from them.
+ * SQLite gives its log the mode of the database. An existing file is not opened: closing it would end the locks that
+ * other connections of this process hold on it, and the next one to close the database would remove the log.
  */
 function createFile(path: string): void {
   try {
@@ -54,8 +54,8 @@ function createFile(path: string): void {
 }
 
 /**
- * Waits for another that makes the same database at that moment, as replicas of a model do at their first start: SQLite
- * refuses this one step at once, whatever its timeout.
+ * Waits for another process that creates the same database at that moment, as replicas of a model do at their first
+ * start: SQLite refuses this step at once, whatever its timeout.
  */
 function useLog(db: Database): void {
   const end = performance.now() + LOCK_TIMEOUT_MS

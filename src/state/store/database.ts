@@ -36,7 +36,7 @@ export interface DatabaseOptions extends ConnectionOptions {
   /** Made if it is not there. */
   readonly folder: string
   readonly identity: ModelIdentity
-  /** `owner` of another connection of this process, whose claims it shares and which is closed after this one. */
+  /** `owner` of another connection of this process: this one shares its claims and is closed before it. */
   readonly owner?: string | undefined
   /** Turns of this store are told of before they are written; absent: where this connection is not durable. */
   readonly isToldFirst?: boolean | undefined
@@ -56,7 +56,7 @@ interface StateRow {
 /** A state that can be referred to. */
 interface StagedState extends StateRow {
   readonly key: string
-  /** What its file is called until then. */
+  /** The file's temporary name until then. */
   readonly staged: string | null
 }
 
@@ -68,11 +68,11 @@ export class StoreDatabase {
   readonly #owners: Owners
   readonly #blobs: Blobs
   readonly #options: DatabaseOptions
-  /** It is the connection that registered the owner. */
+  /** This connection registered the owner. */
   readonly #isFirst: boolean
   readonly #now: () => number
   readonly #log: StoreLog
-  /** Files that nothing refers to any more, and whether rows were removed, since the log was last emptied. */
+  /** Files that nothing refers to, and whether rows were removed, since the log was last emptied. */
   #removed: string[] = []
   #hasRemoved = false
 
@@ -143,7 +143,10 @@ export class StoreDatabase {
     this.#remove(removed.flat(), removed.length > 0)
   }
 
-  /** Throws state_unavailable for what is missing, damaged or another's, state_incompatible for another model's. */
+  /**
+   * Throws state_unavailable when the state is missing, damaged or another tenant's, state_incompatible when it is
+   * another model's.
+   */
   load(key: string, namespace: string): Snapshot {
     try {
       const row = this.#rowOf(key)
@@ -158,7 +161,7 @@ export class StoreDatabase {
     }
   }
 
-  /** All of it is in the store when this returns, save the sessions that it gives; or nothing. Throws state_unavailable. */
+  /** Writes all of the change, except the sessions that it returns, or nothing. Throws state_unavailable. */
   commit(change: StoreChange): readonly SessionName[] {
     const staged: StagedState[] = []
     let removed: string[]
@@ -178,13 +181,16 @@ export class StoreDatabase {
     return lost
   }
 
-  /** Moves the log into the database and empties it. What fails here has been committed, and is tried again later. */
+  /**
+   * Moves the log into the database and empties it. A failure here is tried again later; the changes are committed
+   * anyway.
+   */
   checkpoint(): void {
     this.#log.empty()
     this.#removeFiles()
   }
 
-  /** Likewise if something was removed since. Old turns go with every new one: many are taken away at a time. */
+  /** As checkpoint, if something was removed since. Every new turn removes old ones, so many are purged at once. */
   purge(): void {
     if (this.#hasRemoved || this.#removed.length > 0) this.checkpoint()
   }
@@ -205,7 +211,7 @@ export class StoreDatabase {
     this.#db.close()
   }
 
-  /** A transaction that is alone, from its first statement on. */
+  /** Runs a transaction that excludes others from its first statement on. */
   #locked<T>(work: () => T): T {
     return this.#db.transaction(work).immediate()
   }
@@ -230,11 +236,11 @@ export class StoreDatabase {
       this.#rows.put(name, record)
       this.#rows.claim(name, this.owner)
     }
-    // What is another's was not claimed here, or is let go already: no reason to fail all the rest.
+    // A session of another process was not claimed here, or was released already: that must not fail the rest.
     for (const name of releases) {
       if (this.#rows.claimantOf(name) === this.owner) this.#rows.unclaim(name)
     }
-    // Not before all sessions are as they will be: a fork may come after the session that its states were of.
+    // Only after all sessions were written: a fork may come after the session that its states were of.
     return this.#removeUnused(keys)
   }
 
@@ -250,7 +256,7 @@ export class StoreDatabase {
     return this.#rows.find(name) !== null || (claimant !== null && this.#owners.isAlive(claimant))
   }
 
-  /** Throws conflict. What a dead process had is free from here on. */
+  /** Throws conflict. Claims of a dead process are freed here. */
   #refuseForeign(name: SessionName): void {
     const claimant = this.#rows.claimantOf(name)
     if (claimant === null || claimant === this.owner) return
@@ -261,7 +267,7 @@ export class StoreDatabase {
     throw new SkeinError('conflict', `session ${name.id} is in the hands of another worker`)
   }
 
-  /** Where turns are answered before they are written, its last ones may not be here. */
+  /** Where turns are answered before they are written, the last ones of a dead process may be missing. */
   #bury(owner: string): void {
     if (this.#isToldFirst) this.#rows.leaveGap(owner)
     this.#rows.unclaimAllOf(owner)
@@ -285,7 +291,7 @@ export class StoreDatabase {
     return files
   }
 
-  /** What is deleted must not live on in the log, and no crash may bring back a row whose file has gone. */
+  /** Deleted data must not stay in the log, and no crash may restore a row whose file is gone. */
   #remove(files: readonly string[], isUrgent: boolean): void {
     this.#removed.push(...files)
     if (!isUrgent) return
@@ -324,7 +330,7 @@ export class StoreDatabase {
     return { key, inline: null, file: key, staged: this.#blobs.stage(key, parts) }
   }
 
-  /** It may have got its name before the transaction failed. */
+  /** The file may have got its name before the transaction failed. */
   #unstage({ file, staged }: StagedState): void {
     if (file !== null) this.#removed.push(file)
     if (staged === null) return
@@ -347,7 +353,7 @@ export class StoreDatabase {
     return row as StateRow | undefined // the columns named
   }
 
-  /** What dead processes have left: claims, states that no session uses, files that no state is in. */
+  /** Removes what dead processes have left: claims, states that no session uses, files without a state. */
   #collect(): void {
     this.#locked(() => {
       const owners = new Set([...this.#owners.list(), ...this.#rows.claimants()])

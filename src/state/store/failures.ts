@@ -1,4 +1,4 @@
-/** What went wrong with a store: what clients are told, and what only the log is. */
+/** Errors of a store: what clients are told, and what only the log says. */
 import { SkeinError } from '../../errors.ts'
 
 /** Says what went wrong and is not worth failing for. */

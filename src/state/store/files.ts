@@ -1,6 +1,6 @@
 /**
- * The few things that blobs.ts does to files, each complete when it returns. Tests put another implementation here that
- * fails, tears or runs out of space.
+ * The file operations of blobs.ts, each complete when it returns. Tests replace them with ones that fail, tear or run
+ * out of space.
  */
 import {
   closeSync,
@@ -16,11 +16,11 @@ import {
 } from 'node:fs'
 
 export interface FileLayer {
-  /** A new file of the owner's alone, of these parts; they are on disk when this returns. */
+  /** Writes these parts to a new file that only the owner can read; they are on disk when this returns. */
   write(path: string, parts: readonly Uint8Array[]): void
   /** Atomic: `to` is the old file or the new one. */
   rename(from: string, to: string): void
-  /** Makes names in a folder that were given or taken survive a loss of power. */
+  /** Makes added and removed names in a folder survive a loss of power. */
   syncFolder(folder: string): void
   read(path: string): Uint8Array
   /** A file that is not there is fine. */
@@ -28,7 +28,7 @@ export interface FileLayer {
   list(folder: string): string[]
 }
 
-/** Written at a time, and brought to disk at a time: what others wait for comes in between. */
+/** Bytes written and flushed at a time, so that urgent work can run in between. */
 const PIECE_BYTES = 2 ** 20
 const SYNC_BYTES = 4 * 2 ** 20
 

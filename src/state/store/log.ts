@@ -1,23 +1,23 @@
 /**
- * The write-ahead log of a store's database: when it is moved into the database and emptied, and what becomes of commits
- * while a read transaction of another process keeps it from that. Knows no sessions.
+ * The write-ahead log of a store's database: when it is moved into the database and emptied, and how commits proceed
+ * while a read transaction of another process prevents that.
  */
 import { statSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
 import { warn } from './failures.ts'
 import type { Database } from './sqlite.ts'
 
-/** It is emptied when it is longer, and cut to this by SQLite itself. */
+/** Above this length the log is emptied, and SQLite cuts the file to it. */
 export const LONG_BYTES = 64 * 2 ** 20
 /** Longer than this it may not get; a commit is a few megabytes. */
 const MAX_BYTES = 240 * 2 ** 20
-/** Through a log that cannot be emptied goes no state that can be a file. */
+/** While the log cannot be emptied, larger states are written as files. */
 const SCARCE_INLINE_BYTES = 4096
-/** From here on readers are waited for, those that have begun and, after them, those that they overlap with. */
+/** From this length on, emptying waits for readers, including new ones that overlap with the first. */
 const URGENT_BYTES = 128 * 2 ** 20
 /** From here on each time, as long as that helps. */
 const LAST_BYTES = 192 * 2 ** 20
-/** How often it is tried to empty it while it is long, and how long others are waited for. */
+/** How often emptying is tried while the log is long, and how long it waits for others. */
 const RETRY_MS = 1000
 const WAIT_MS = 200
 /** The share of time that may be spent waiting in vain. */
@@ -50,7 +50,7 @@ export class StoreLog {
     this.#isUsed = true
   }
 
-  /** Moves it into the database and empties it, unless others are reading. What fails is tried again later. */
+  /** Moves the log into the database and empties it, unless others are reading. A failure is tried again later. */
   empty(waitMs = WAIT_MS): void {
     if (!this.#isUsed) return
     try {

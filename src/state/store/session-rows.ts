@@ -10,7 +10,7 @@ interface SessionRow extends SessionName {
 /** More changes than a session has on their way to the store at once. */
 const GAP = 1000
 
-/** Of a row `s`. */
+/** A condition on row `s`. */
 const UNCLAIMED_BY_OWNER = `NOT EXISTS (
   SELECT 1 FROM claims c WHERE c.namespace = s.namespace AND c.id = s.id AND c.owner = @owner
 )`
@@ -65,7 +65,7 @@ export class SessionRows {
     return (rows as SessionRow[]).map(storedOf) // the columns named
   }
 
-  /** What the same sessions take, without those whose time is over. A state that several of them use counts once. */
+  /** The space that these sessions take, without expired ones. A state that several of them use counts once. */
   usage(of: { readonly namespace: string; readonly owner: string; readonly now: number }): Usage {
     const row = this.#db
       .prepare(
@@ -94,7 +94,7 @@ export class SessionRows {
     for (const { key, bytes } of turns) use.run(namespace, id, key, bytes)
   }
 
-  /** With the claim to it; there need not be one. Returns the states it used. */
+  /** Removes a session and its claim, if there is one. Returns the states it used. */
   remove({ namespace, id }: SessionName): string[] {
     const keys = this.#db
       .prepare('SELECT key FROM uses WHERE namespace = ? AND id = ?')
@@ -128,8 +128,8 @@ export class SessionRows {
   }
 
   /**
-   * A version that the owner has told of and not written is never that of something else: who names it is refused. Of all
-   * sessions it had claimed.
+   * For all sessions that the owner had claimed: skips version numbers that the owner may have reported and not
+   * written, so that a client that names one is refused.
    */
   leaveGap(owner: string): void {
     this.#run(

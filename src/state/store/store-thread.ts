@@ -1,4 +1,4 @@
-/** The store as two threads of this process: see thread.ts. It owns them; if one dies, everything asked of it fails. */
+/** The store in two threads of this process (thread.ts). It owns them; if one dies, every call fails. */
 import { join } from 'node:path'
 import { setImmediate } from 'node:timers/promises'
 import { Worker } from 'node:worker_threads'
@@ -63,9 +63,9 @@ export async function openClusterStore(options: ClusterStoreOptions): Promise<St
   return new ThreadedStore(thread, thread, new Int32Array(1), lease)
 }
 
-/** A megabyte: a tenth of a millisecond, or several where its memory is new. */
+/** A megabyte: copying it takes a tenth of a millisecond, or several where the memory is new. */
 const PART_FLOATS = 2 ** 18
-/** Of a turn of the event loop, for parts of a state. Results of a step wait for it, and whoever reads its tokens with them. */
+/** Milliseconds per turn of the event loop for sending parts of a state. The results of a step wait for it. */
 const SEND_MS = 0.5
 /** Parts whose memory is kept for later ones. */
 const SPARE_PARTS = 32
@@ -81,7 +81,7 @@ class ThreadedStore implements Store {
   readonly #numReads: Int32Array
   /** Commits, offers and prefixes. */
   #numSent = 0
-  /** Sessions that were begun here without a claim, and of which nothing has been written. */
+  /** Sessions begun here without a claim, of which nothing was written. */
   readonly #unclaimed = new Map<string, SessionName>()
 
   /** Writer and reader may be the same. */
@@ -145,8 +145,8 @@ class ThreadedStore implements Store {
   }
 
   /**
-   * A large state goes over in parts, in turns of the event loop: the engine steps in between, and a copy of tens of
-   * megabytes at once would hold it up. Where it breaks off in between, what went over is nobody's.
+   * A large state is sent in parts, over several turns of the event loop: copying tens of megabytes at once would delay
+   * the engine's steps. Parts of a commit that breaks off are dropped.
    */
   async commit(change: StoreChange): Promise<readonly SessionName[]> {
     const number = this.#nextNumber()
@@ -188,7 +188,7 @@ class ThreadedStore implements Store {
     return this.#numSent
   }
 
-  /** The reader's connection first: the other one gives up the claims of both. */
+  /** The reader closes first: the other connection gives up the claims of both. */
   async close(): Promise<void> {
     await this.#reader.end()
     if (this.#writer !== this.#reader) await this.#writer.end()
@@ -236,7 +236,10 @@ class StoreThread {
     })
   }
 
-  /** Copies a part of a state, into memory that the thread has given back if there is any: new pages take longer than the numbers. */
+  /**
+   * Copies a part of a state, into memory that the thread gave back if there is any: new pages take longer than the
+   * copy.
+   */
   sendPart(number: number, floats: Float32Array): void {
     if (this.#failure !== null) throw this.#failure
     const memory = this.#spare.pop() ?? new ArrayBuffer(4 * PART_FLOATS)

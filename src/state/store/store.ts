@@ -8,7 +8,7 @@ import { SkeinError } from '../../errors.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import { decodeSnapshot, viewSnapshot } from '../snapshot-file.ts'
 
-/** A session as it is written: plain JSON. Its turns refer to states that are in the store. */
+/** A session as it is stored: plain JSON. Its turns refer to states in the store. */
 export interface SessionRecord {
   readonly version: number
   readonly head: number
@@ -40,7 +40,7 @@ export interface StoredSession extends SessionName {
   readonly record: SessionRecord
 }
 
-/** What becomes true all at once or not at all. */
+/** A change that is applied as a whole or not at all. */
 export interface StoreChange {
   readonly puts: readonly StatePut[]
   /** A null record removes the session, and the claim to it. */
@@ -49,7 +49,7 @@ export interface StoreChange {
   readonly deleteKeys: readonly string[]
   /** Sessions that others may claim from then on. */
   readonly releases?: readonly SessionName[] | undefined
-  /** Those of the sessions that were begun without a claim and may be another process's by now. */
+  /** Sessions that were begun without a claim and may belong to another process by now. */
   readonly unclaimed?: readonly SessionName[] | undefined
 }
 
@@ -63,7 +63,7 @@ export interface StatePut {
   readonly isForeign: boolean
 }
 
-/** A beginning of prompts and its state. */
+/** The beginning of prompts, with its state. */
 export interface SharedPrefix {
   readonly namespace: string
   readonly tokens: Int32Array
@@ -71,9 +71,11 @@ export interface SharedPrefix {
   readonly floats: readonly Float32Array[]
 }
 
-/** Beginnings of prompts that all workers of a model share. What cannot be had or done rejects, and nothing hangs on it. */
+/**
+ * Beginnings of prompts that all workers of a model share. Calls reject when the store fails; nothing depends on them.
+ */
 export interface PrefixStore {
-  /** The longest of a prompt, shorter than it and of at least so many tokens; null: there is none. */
+  /** The longest one that a prompt begins with, of at least `minTokens` and shorter than the prompt; null: none. */
   find(namespace: string, prompt: Int32Array, minTokens: number): Promise<Snapshot | null>
   /** Others find it from then on, for as long as it is used. */
   publish(prefix: SharedPrefix): Promise<void>
@@ -81,7 +83,7 @@ export interface PrefixStore {
   remove(namespace: string, tokens: Int32Array): Promise<void>
 }
 
-/** What a tenant has in the store beside the sessions that this process has claimed. */
+/** What a tenant has in the store besides the sessions that this process has claimed. */
 export interface Usage {
   readonly sessions: number
   readonly bytes: number
@@ -91,7 +93,7 @@ export interface Claim {
   /** Null: there is none of that name. */
   readonly session: StoredSession | null
   readonly others: Usage
-  /** A new one that could not be claimed, since nothing can be written: it is made sure of when it is. */
+  /** A new session that could not be claimed because nothing can be written; it is claimed when that is possible. */
   readonly isUnclaimed?: boolean
 }
 
@@ -101,9 +103,9 @@ export interface ListPage {
   readonly after: { readonly updatedAt: number; readonly id: string } | null
 }
 
-/** How long this process may count on what it has claimed, where that has an end. */
+/** How long this process may rely on its claims, where they expire. */
 export interface LeaseSight {
-  /** Others may take what is claimed here, and what is written here may be refused. */
+  /** Others may take what is claimed here, and writes of this process may be refused. */
   readonly isOver: boolean
   /** How often it went on after it was over. */
   readonly numLapses: number
@@ -120,7 +122,7 @@ export interface Store {
   readonly secret: Uint8Array
   /** Null: claims last as long as the process. */
   readonly lease: LeaseSight | null
-  /** Rejects with state_unavailable for what is missing, damaged, of another owner or of another model. */
+  /** Rejects with state_unavailable when the state is missing, damaged, or of another owner or model. */
   load(key: string, namespace: string): Promise<Snapshot>
   /**
    * Makes this process the only one to write to a session; one that does not exist is claimed only where it may be
@@ -130,19 +132,19 @@ export interface Store {
   claim(name: SessionName, mayCreate: boolean): Promise<Claim>
   /** A session as it is stored, whoever writes to it. */
   find(name: SessionName): Promise<StoredSession | null>
-  /** Sessions that this process has not claimed, by the time of their last change, latest first. */
+  /** Sessions that this process has not claimed; latest change first. */
   list(namespace: string, page: ListPage): Promise<readonly StoredSession[]>
   usage(namespace: string): Promise<Usage>
   /** Deletes sessions whose time is over and that no process has claimed. */
   expire(): Promise<void>
   /**
-   * Resolves when the change is on disk, with those of its sessions of which nothing was written: others have them.
-   * Rejects with state_unavailable when nothing of it is, as far as is known.
+   * Resolves when the change is on disk, with those of its sessions that were not written because others have them.
+   * Rejects with state_unavailable when, as far as is known, none of it is.
    */
   commit(change: StoreChange): Promise<readonly SessionName[]>
   /**
-   * The state that a session goes on with, which is stored and about to be let go: who claims the session next can have it
-   * from here for a moment. Absent where none can.
+   * Offers the stored state of a session that is about to be released: its next owner can fetch it from here for a
+   * moment. Absent where that is impossible.
    */
   offer?(put: StatePut): Promise<void>
   /** After what was asked before. Nothing may be asked after it. */
@@ -156,8 +158,8 @@ export interface Wanted {
 }
 
 /**
- * Throws state_unavailable for another's, state_incompatible for another model's, invalid_request for a damaged one.
- * `mayView`: the state is a view of the file, which nobody changes.
+ * Throws state_unavailable for a state of another owner, state_incompatible for one of another model, invalid_request
+ * for a damaged one. `mayView`: the state may be a view of the file, which nobody changes.
  */
 export function readStored(
   file: Uint8Array,

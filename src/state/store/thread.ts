@@ -36,20 +36,20 @@ export interface ThreadOptions extends Omit<DatabaseOptions, 'files' | 'now'> {
   readonly kind: 'sqlite'
   /** Where the secret is. */
   readonly dataFolder: string
-  /** i32 [1], shared by the threads of a store: reads that requests wait for. */
+  /** i32 [1], shared by the threads of a store: the number of reads that requests wait for. */
   readonly numReads: Int32Array
 }
 
 /** A state whose numbers came before it, in so many parts. */
 type LightPut = Omit<StatePut, 'floats'> & { readonly numParts: number }
 
-/** A change whose states came before it, in parts that carry its number. */
+/** A change whose states were sent before it, in parts with its number. */
 interface LightChange extends Omit<StoreChange, 'puts'> {
   readonly number: number
   readonly puts: readonly LightPut[]
 }
 
-/** What a thread can be asked, and what it answers. */
+/** The calls to a thread, with their answers. */
 export interface ThreadAsks {
   load: { params: { readonly key: string; readonly namespace: string }; result: Snapshot }
   claim: { params: { readonly name: SessionName; readonly mayCreate: boolean }; result: Claim }
@@ -85,7 +85,7 @@ export type ToThread =
   | {
       readonly type: 'part'
       readonly number: number
-      /** Goes back; the part is its first `length` numbers. */
+      /** Returns the memory; the part is its first `length` numbers. */
       readonly memory: ArrayBuffer
       readonly length: number
     }
@@ -108,7 +108,7 @@ export type FromThread =
 const CHECKPOINT_MS = 30_000
 /** How long what was removed by the way may stay there. */
 const PURGE_MS = 1000
-/** Longest that a piece of a file waits for reads: those of several requests, but not for ever. */
+/** The longest that a write waits for reads before it writes its next piece. */
 const GIVE_WAY_MS = 50
 
 assert(parentPort !== null, 'the store thread was started as a process')
@@ -145,7 +145,10 @@ interface OpenStore {
   close(): Answer<void>
 }
 
-/** Parts of what is coming: a commit, and offers and prefixes beside it. One that broke off leaves some behind: they are no other's. */
+/**
+ * Parts of a commit, of offers and of prefixes that are being sent. Parts of a transfer that broke off stay until the
+ * end and are never mixed with others.
+ */
 class Parts {
   readonly #parts = new Map<number, Float32Array[]>()
 
@@ -202,7 +205,9 @@ function giveWay(numReads: Int32Array): void {
   }
 }
 
-/** Answers calls. Those to a database are passed on at once, in order; a close waits for all calls before it. */
+/**
+ * Answers calls. Calls to a cluster's database are passed on at once, in order; a close waits for all earlier calls.
+ */
 function serve(store: OpenStore): void {
   const parts = new Parts()
   const answers = answersOf(store, parts)
