@@ -108,7 +108,10 @@ export interface AppOptions extends BatchOptions {
   readonly mount?: (app: FastifyInstance) => void
 }
 
-/** What several apps over the same workers know: a call of one can be ended at another, a mixture is every one's, memory is one. */
+/**
+ * What several apps in front of the same workers share: calls, which may be ended at another app, mixtures, and memory
+ * for bodies.
+ */
 export interface Shared {
   readonly live: LiveCalls
   readonly mixtures: KnownMixtures
@@ -234,7 +237,7 @@ export function allDialects(
   live = new LiveCalls(),
   batches: BatchService | null = null,
 ): readonly Dialect[] {
-  // The calls are those of all of them: whoever ends one need not know whose route it came by.
+  // All dialects share their live calls: a call can be ended without knowing the route it came by.
   return [
     openAiDialect(limits, live),
     sessionsDialect(),
@@ -347,7 +350,7 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits, dr
     metrics.countError(error.code)
     // A path that cannot be routed has passed no hook, and has none.
     if (request.tally) request.tally.errorCode = error.code
-    // Whoever may load a model is told why it could not be.
+    // A caller who may load a model is told why it could not be loaded.
     const isOperators = request.routeOptions.config?.role !== undefined
     const shown = publicError(error, request.id, isOperators)
     const isOurs = error.status >= 500 && error.code !== 'model_not_loaded'
@@ -372,7 +375,7 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits, dr
   return { report, send }
 }
 
-/** What a gateway needs to know of an error, whatever the dialect makes of it. */
+/** What a front gateway needs to know of an error, whatever the dialect writes. */
 function headersForMember({ code, location }: SkeinError, drain: Drain): Record<string, string> {
   return {
     [CODE_HEADER]: code,

@@ -1,6 +1,6 @@
 /**
- * Who may speak to the gateway: which keys there are, and whether a request carries one. Keys are kept as SHA-256
- * digests and compared in constant time; nothing here logs or returns one, except the key it has just made up.
+ * Who may use the gateway: the keys, and whether a request carries one. Keys are kept as SHA-256 digests and compared
+ * in constant time; nothing here logs or returns a key, except one that was just made.
  */
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
@@ -73,9 +73,9 @@ export function isLoopback(host: string): boolean {
 /** The tenant of everyone on a server without keys, and of callers that need none. */
 export const PUBLIC_TENANT = 'public'
 
-/** Who is calling. */
+/** The caller of a request. */
 export interface Principal {
-  /** Whose states and requests are seen; stays the same as long as the key does, whatever its secret. */
+  /** The owner of states and requests; stays the same as long as the key exists, whatever its secret. */
   readonly tenant: string
   /** For logs and lists. */
   readonly name: string
@@ -106,7 +106,9 @@ export const ANONYMOUS: Principal = {
 export interface Auth {
   /** There is no key: everyone may do everything. */
   readonly isOpen: () => boolean
-  /** Whose key an Authorization header carries; throws `unauthorized` unless it has one or the server is open. */
+  /**
+   * The principal of an Authorization header; throws `unauthorized` when it has no valid key and the server has keys.
+   */
   check(authorization: string | undefined): Principal
   /** The same for a `password` in a body; where there is none, for the header once more, to say what is wrong with it. */
   checkPassword(password: unknown, authorization?: string): Principal

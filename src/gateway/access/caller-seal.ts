@@ -1,5 +1,5 @@
 /**
- * Who is calling, as one member of a cluster says to another. A node trusts what gateways and nodes seal, and no header of a
+ * Tells one member of a cluster who the caller is. A node trusts what gateways and nodes seal, and no header of a
  * client.
  */
 import { ROLES } from '../../api/route.ts'

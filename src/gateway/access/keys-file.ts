@@ -93,8 +93,8 @@ function writeKeys(path: string, text: string): void {
 }
 
 /**
- * What root writes belongs to whom the file belonged to, or else its folder: the server that reads it is somebody else's, and
- * a file of root's own is as good as none to it. A revoked key would stay in force.
+ * A file that root writes keeps its owner, or gets the owner of its folder. The server that reads it runs as another
+ * user and could not read root's file, so a revoked key would stay in force.
  */
 function leaveOwner(file: number, path: string): void {
   if (process.getuid?.() !== 0) return
@@ -180,7 +180,7 @@ export class KeyRing implements NamedKeys {
     }
   }
 
-  /** Reads the file if it has changed. What cannot be read leaves the keys as they are, and is told once. */
+  /** Reads the file if it has changed. If that fails, the keys stay as they are, and the log says so once. */
   refresh(): void {
     const stamp = stampOf(this.path)
     if (stamp === this.#seen) return

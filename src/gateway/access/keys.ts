@@ -10,23 +10,26 @@ import { SkeinError } from '../../errors.ts'
 import { problemsOf } from '../../files/problems.ts'
 import { type Static, type TSchema, Type } from '../../files/schema-types.ts'
 
-/** Those that a key can be given. */
+/** Roles that a key can be given. */
 export const KEY_ROLES: readonly Role[] = ROLES
 export const KEY_PRIORITIES = PRIORITIES
 export const KEY_TIMEOUTS = [0.001, LONGEST_TIMEOUT] as const
 
-/** What one key may use; null: no bound of its own. */
+/** What one key may use; null: no limit of its own. */
 export interface KeyLimits {
   readonly requestsPerMinute: number | null
   /** Prompt and answer tokens together. */
   readonly tokensPerMinute: number | null
   /** Sequences that run at once, over all its requests. */
   readonly rows: number | null
-  /** Of the states of its sessions. */
+  /** Bytes of the states of its sessions. */
   readonly storedBytes: number | null
-  /** Its part of a busy machine, against 1 for every other key. */
+  /** Its share of a busy machine; 1 is that of every other key. */
   readonly share: number | null
-  /** Of its requests, and the most that one may ask for: a higher one is served before a lower one and takes its slots. Absent, as null: 0. */
+  /**
+   * Priority of its requests, and the highest that one may ask for: higher ones are served first and take slots of
+   * lower ones. Absent or null: 0.
+   */
   readonly priority?: number | null
   /** That its requests may take until they are answered, and the most that one may ask for. Absent, as null: no end. */
   readonly timeoutSeconds?: number | null
@@ -97,7 +100,7 @@ export function parseKeyList(text: string): readonly KeyRecord[] {
   const [first] = problemsOf(KeyListSchema, parsed)
   if (first !== undefined)
     throw new SkeinError('invalid_request', `${first.instancePath || '/'} ${first.message}`)
-  // It has just been checked against the schema.
+  // The schema was checked just above.
   const value = parsed as Static<typeof KeyListSchema>
   const names = value.keys.map(({ name }) => name)
   const twice = names.find((name, i) => names.indexOf(name) !== i)

@@ -31,7 +31,7 @@ export class Bucket {
     this.#capacity = capacity
   }
 
-  /** What is left; below zero in debt. */
+  /** What is left; negative while in debt. */
   get level(): number {
     const now = this.#now()
     const gained = ((now - this.#at) * this.#capacity) / MINUTE_MS
@@ -131,7 +131,7 @@ export class RowLine {
   #advance(): void {
     for (;;) {
       const next = this.#waiting[0]
-      // One that is larger than a limit lowered meanwhile runs alone.
+      // A request larger than a limit that was lowered meanwhile runs alone.
       const fits =
         next !== undefined &&
         (this.#numRunning + next.numRows <= this.limit || this.#numRunning === 0)

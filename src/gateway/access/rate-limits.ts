@@ -53,7 +53,7 @@ export class RateLimits {
     return account === null ? [] : [new RequestMeter(account, principal)]
   }
 
-  /** What is left in this minute, and what runs; null where it is not counted, since it has no bound. */
+  /** What is left in this minute, and what is running; null where there is no limit, so nothing is counted. */
   useOf(principal: Principal): RateUse {
     const account = this.#accountOf(principal)
     const left = (bucket: Bucket | null | undefined) =>
@@ -70,7 +70,7 @@ export class RateLimits {
       if (account.isAsNew) this.#accounts.delete(tenant)
   }
 
-  /** Of all that are limited by the minute. */
+  /** The buckets of all accounts with limits per minute. */
   *buckets(): Generator<{ tenant: string; kind: 'requests' | 'tokens'; bucket: Bucket }> {
     for (const [tenant, { requests, tokens }] of this.#accounts) {
       if (requests !== null) yield { tenant, kind: 'requests', bucket: requests }
@@ -95,7 +95,7 @@ export class RateLimits {
   }
 }
 
-/** With so many those are forgotten that make no difference: of keys that are revoked, and of those that rest. */
+/** Above this number of accounts, those that make no difference are forgotten: of revoked keys, and idle ones. */
 const MANY_ACCOUNTS = 1000
 
 /** What one key has used. */
@@ -110,7 +110,7 @@ class Account {
     return this.rows.isIdle && isFull(this.requests) && isFull(this.tokens)
   }
 
-  /** Those of the OpenAI API. */
+  /** The rate-limit headers of the OpenAI API. */
   get headers(): RateHeaders {
     return {
       ...(this.requests === null ? {} : bucketHeaders('requests', this.requests)),
@@ -119,7 +119,7 @@ class Account {
   }
 }
 
-/** One HTTP request and all that is generated for it. */
+/** Meters one HTTP request with everything that is generated for it. */
 class RequestMeter implements Observer {
   readonly #account: Account
   readonly #principal: Principal
@@ -146,7 +146,7 @@ class RequestMeter implements Observer {
       event: (_event, numDrawn) => tokens?.take(numDrawn),
       end: (ending) => {
         rows.release(n)
-        // It found the line full and was not read. In a batch it is sent again and again until there is room.
+        // The line was full and the request was not read. A batch sends such a request again until there is room.
         const isTurnedAway =
           ending.how === 'failed' &&
           !ending.hasBegun &&

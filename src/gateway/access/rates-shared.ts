@@ -7,7 +7,7 @@ import type { Database } from '../../cluster/database.ts'
 import { RateLimits } from './rate-limits.ts'
 
 const SETTLE_MS = 500
-/** Of those that nobody has used. */
+/** How often rows are removed that nobody has used. */
 const FORGET_EVERY_MS = 3_600_000
 
 const SETTLE = `

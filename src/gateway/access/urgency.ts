@@ -15,7 +15,7 @@ interface Urgency {
   readonly priority: number
   /** Null: there is no deadline. */
   readonly seconds: number | null
-  /** Of the monotonic clock, in milliseconds. */
+  /** Milliseconds of the monotonic clock. */
   readonly deadline: number
 }
 
@@ -35,7 +35,7 @@ export function urgentModels(
   return { list: () => models.list(), get: (name) => urgent(models.get(name), urgency) }
 }
 
-/** Its schema names the fields, so a body has been checked with them. */
+/** True when the route's schema has the fields, so that a body was checked for them. */
 function asks({ body }: Route): boolean {
   const { properties = {} } = (body ?? {}) as { readonly properties?: object }
   return 'priority' in properties && 'timeout' in properties

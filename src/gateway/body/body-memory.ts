@@ -22,11 +22,11 @@ declare module 'fastify' {
 }
 
 export interface BodyBounds {
-  /** Of one body whose caller has shown no key, until the key is found in it. */
+  /** Limit for a body whose caller has shown no key yet, until the key is found in it. */
   readonly strangerBodyBytes: number
-  /** Of all bodies of one caller; of all bodies that come from one address without a key, an eighth of it. */
+  /** Limit for all bodies of one caller; bodies without a key that come from one address get an eighth of it. */
   readonly callerBytes: number
-  /** Of all bodies. */
+  /** Limit for all bodies. */
   readonly bodiesBytes: number
 }
 
@@ -34,7 +34,7 @@ const STRANGERS_PART = 1 / 8
 /** Whatever others hold, every caller with a key may have so much. */
 const OWN_BYTES = 2 ** 20
 
-/** Of several apps one may count for all. */
+/** Several apps may share one. */
 export class BodyMemory {
   readonly #bytes = new Map<string, number>()
   #total = 0
@@ -79,7 +79,7 @@ interface Caller {
 function callerOf(tenant: string | undefined, { ip }: FastifyRequest): Caller {
   const isKnown = tenant !== undefined && tenant !== PUBLIC_TENANT
   if (isKnown) return { name: tenant, hasKey: true }
-  // A server without keys is open to whoever reaches it; there an address has the part of a key.
+  // A server without keys is open to everyone who reaches it; there an address counts as a key.
   return { name: `address ${networkOf(ip)}`, hasKey: tenant !== undefined }
 }
 
@@ -90,14 +90,14 @@ function networkOf(ip: string): string {
   return ip.split(':').slice(0, 4).join(':')
 }
 
-/** What one request takes. */
+/** The memory of one request. */
 class HeldBody {
   readonly #memory: BodyMemory
   readonly #request: FastifyRequest
   readonly #bounds: BodyBounds
   #caller: Caller
   #bytes = 0
-  /** Of these, what was made of the body's text. */
+  /** Bytes of what the body's text was parsed into. */
   #made = 0
   #isFreed = false
 
@@ -108,27 +108,27 @@ class HeldBody {
     this.#caller = callerOf(request.principal?.tenant, request)
   }
 
-  /** So much more of it has come. */
+  /** `bytes` more of the body have arrived. */
   grow(bytes: number): void {
     if (this.#isFreed) return
     this.#memory.take(this.#caller, bytes, this.#bytes, this.#bounds)
     this.#bytes += bytes
   }
 
-  /** So much will be made of it. */
+  /** The body will be parsed into `bytes`. */
   become(bytes: number): void {
     this.grow(bytes)
     if (!this.#isFreed) this.#made += bytes
   }
 
-  /** What was made of it has been let go; its text may be there as prompts. */
+  /** What the body was parsed into is released; its text may still be there as prompts. */
   letGo(): void {
     this.#memory.free(this.#caller, this.#made)
     this.#bytes -= this.#made
     this.#made = 0
   }
 
-  /** It held its caller's key. */
+  /** The body held its caller's key. */
   belongsTo(tenant: string): void {
     const caller = callerOf(tenant, this.#request)
     if (this.#isFreed || caller.name === this.#caller.name) return
@@ -161,7 +161,7 @@ export function holdBodies(app: FastifyInstance, memory: BodyMemory, bounds: Bod
   })
 }
 
-/** Of a body, copied in one turn of the event loop. */
+/** Bytes of a body that are copied in one turn of the event loop. */
 const COPIED_BYTES = 2 ** 20
 
 /**

@@ -111,10 +111,10 @@ function wrongEncoding(): Error {
   return Object.assign(error, { statusCode: 415 })
 }
 
-/** What the validator reports, with the schema at fault (its `verbose` option). */
+/** An error of the validator, with the schema at fault (its `verbose` option). */
 export type Complaint = FastifySchemaValidationError & { parentSchema?: { description?: string } }
 
-/** One complaint for the first field at fault. */
+/** One error for the first wrong field. */
 export function describeInvalid(complaints: readonly Complaint[]): SkeinError {
   const complaint = pick(complaints)
   const { missingProperty, additionalProperty } = complaint.params
@@ -144,7 +144,7 @@ function pick(complaints: readonly Complaint[]): Complaint {
   return inside.length === 1 ? inside[0]! : union
 }
 
-/** What `Matching`, `OneOf` and a record of named things say of themselves. */
+/** Keywords whose schemas carry their own error message: `Matching`, `OneOf` and records. */
 const DESCRIBED = ['anyOf', 'pattern', 'additionalProperties']
 
 function problemOf({ keyword, message, params, parentSchema }: Complaint): string {

@@ -7,7 +7,7 @@ import { SkeinError } from '../../errors.ts'
 
 export interface JsonBounds {
   readonly jsonDepth: number
-  /** Of the outermost object. */
+  /** Fields of the outermost object. */
   readonly jsonFields: number
   /** Objects, lists and strings, names of fields among them: what takes memory of its own. */
   readonly jsonNodes: number
@@ -25,7 +25,7 @@ const KEY_FIELD = Buffer.from('password')
 /** No key is longer. */
 const MAX_KEY_BYTES = 1024
 const NONE = new Uint8Array(0)
-/** So much of a string is looked at byte by byte before its end is searched for. */
+/** Bytes of a string that are read one by one before its end is searched for. */
 const PLAIN_BYTES = 32
 
 export class JsonScan {

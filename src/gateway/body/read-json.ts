@@ -38,7 +38,9 @@ function parsed(text: string): unknown {
 /** In place of a value that is larger than any at which a field means nothing: that it was there is all that matters. */
 const LEFT_OUT = '…'
 
-/** What no schema names is not kept for as long as the answer takes, save that it was sent. */
+/**
+ * Replaces large values of fields that no schema names by a marker, so that they take no memory while the answer runs.
+ */
 function withoutUnknown(body: object, fields: ReadonlySet<string>): object {
   const kept = Object.entries(body).map(([name, value]) =>
     fields.has(name) || isSmall(value) ? [name, value] : [name, LEFT_OUT],

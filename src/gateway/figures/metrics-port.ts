@@ -4,7 +4,7 @@ import { SkeinError } from '../../errors.ts'
 import { createOriginPolicy } from '../http/origin.ts'
 import type { Metrics } from './metrics.ts'
 
-/** Of a HEAD the server leaves out the text. */
+/** For HEAD the server leaves out the body. */
 const METHODS: readonly string[] = ['GET', 'HEAD']
 
 export interface MetricsDoor {

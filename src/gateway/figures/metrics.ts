@@ -16,7 +16,10 @@ import { countFleet, type MeasuredFleet } from './worker-metrics.ts'
 const FAST_BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5]
 const SLOW_BUCKETS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
 
-/** What routers of others take for the use of a cache. A state that waits in a slot gives way to a request, so it is none. */
+/**
+ * Slot use as other routers read it, as cache use. A state that waits in a slot makes room for a request, so it does
+ * not count.
+ */
 const SLOT_USE: EngineMetric = {
   name: 'slots_in_use_ratio',
   help: 'Share of slots that requests run in, 0 to 1',
@@ -25,7 +28,7 @@ const SLOT_USE: EngineMetric = {
 
 export class Metrics {
   readonly registry = new Registry()
-  /** What the last seconds were like, for samples. */
+  /** The last seconds, for samples. */
   readonly recent = {
     firstTokenMs: new RecentValues(),
     interTokenMs: new RecentValues(),
@@ -64,7 +67,7 @@ export class Metrics {
     'From submission to the last token',
     SLOW_BUCKETS,
   )
-  /** Of each worker: a model with a start state has a name of its own. */
+  /** Names by worker: a model with a start state has a name of its own. */
   readonly #namesOf = new Map<string, Set<string>>()
 
   /** With a fleet, the engine's figures are each worker's own. */
@@ -130,7 +133,7 @@ export class Metrics {
 
   #countFailed(model: string, { thrown }: Ending & { how: 'failed' }): void {
     const { code } = SkeinError.from(thrown)
-    // It found the line full and has no answer that could fail; a batch sends it again and again until there is room.
+    // The line was full, so no answer could fail; a batch sends the request again until there is room.
     if (code !== 'queue_full') this.#failed.inc({ model, code })
   }
 
@@ -237,7 +240,7 @@ class RequestClock {
 }
 
 const SECONDS = 10
-/** Of one second; of more, every one has the same chance to be kept. */
+/** Values kept per second; of more, a random sample. */
 const MAX_KEPT = 500
 
 interface Second {

@@ -1,6 +1,6 @@
 /**
- * The last requests, for whoever runs the server: who asked which route of which model, how it ended, how many tokens and how
- * long. Never what was asked or answered, and no path as a client wrote it. Kept in memory and bounded.
+ * The last requests, for operators: caller, route, model, outcome, tokens and duration. Never prompts or answers, and
+ * no path as a client wrote it. Kept in memory and bounded.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { RequestRecord } from '../contract.ts'
@@ -12,7 +12,7 @@ export class RecentRequests {
   readonly #records: RequestRecord[] = []
   #numSeen = 0
 
-  /** What only reads, and succeeds, is left out: a dashboard asks for such things all the time. */
+  /** Successful reads are left out: a dashboard makes them all the time. */
   add(request: FastifyRequest, reply: FastifyReply, { isCutOff, status }: RequestEnd): void {
     const { method, tally, principal, routeOptions } = request
     const isRead = method !== 'POST' && method !== 'DELETE'

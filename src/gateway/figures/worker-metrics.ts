@@ -4,7 +4,7 @@ import type { EngineClient } from '../../engine/client.ts'
 import type { WorkerPhase } from '../contract.ts'
 import type { RouterCounts } from '../routing/router.ts'
 
-/** What is measured of a fleet. */
+/** The figures of a fleet. */
 export interface MeasuredFleet {
   readonly workers: readonly MeasuredWorker[]
   routerCounts(): ReadonlyMap<string, RouterCounts>
@@ -27,7 +27,8 @@ const OF_WORKER = ['model', 'worker']
 
 export function countFleet(registry: Registry, fleet: MeasuredFleet): void {
   const registers = [registry]
-  // One that was given up is missed until it is started again or forgotten: nothing at all would raise no alarm.
+  // A worker that was given up is reported as down until it is started again or forgotten: without a value no alarm
+  // would go off.
   const live = () =>
     fleet.workers.filter(
       ({ hasEnded, isServing, neverServed }) => !hasEnded || (isServing && !neverServed),

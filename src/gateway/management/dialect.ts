@@ -78,7 +78,7 @@ const quantiseBody = Type.Object(
   { additionalProperties: false },
 )
 
-/** What changes files: the disk is everybody's. So is the way to the hub. */
+/** Routes that change files or ask the hub: disk and network are shared by all. */
 function modelRoutes(management: Management): Route[] {
   return [
     get('/api/models/hub', 'Repositories of the hub (query: search)', async ({ query }) =>
@@ -168,7 +168,7 @@ function action(
   }
 }
 
-/** What is wrong with a file is wrong with the field that named it; one that nobody speaks of is the model's. */
+/** An error about a file is reported for the field that named it; an error that names no file, for the model. */
 async function start(management: Management, spec: Parameters<Management['start']>[0]) {
   try {
     return await management.start(spec)
@@ -193,7 +193,7 @@ const ModelName = Matching(
   '^[^\\u0000-\\u001f\\u007f@]{1,128}$',
   '1 to 128 characters, none of them "@" or a control character',
 )
-/** What the engine takes as one. */
+/** A name that the engine accepts. */
 const StateName = Matching(
   '^(?! )[^@\\p{C}]{1,64}(?<! )$',
   '1 to 64 characters, none of them "@", and no space at either end',

@@ -99,7 +99,7 @@ export class Doors {
   }
 }
 
-/** Its worker has ended: nothing that still reads gets anything new. */
+/** The worker has ended: open responses get nothing new. */
 async function shut(app: FastifyInstance): Promise<void> {
   const closed = app.close()
   app.server.closeIdleConnections()

@@ -52,12 +52,12 @@ interface ModelChanges {
   quantise(file: string, asked: ModelQuantisation): PullRecord
   /** Throws for what was not pulled, and for what is used; returns the bytes freed. */
   remove(name: string, isUsed: (path: string) => boolean): number
-  /** What the hub has. */
+  /** Searches the hub. */
   search(words: string): Promise<readonly HubRepository[]>
   modelsOf(repository: string): Promise<readonly HubModel[]>
 }
 
-/** How long requests of a worker that is told to stop may go on. */
+/** How long requests of a worker may go on that is told to stop. */
 const STOP_DRAIN_MS = 8000
 
 export class Management {
@@ -67,7 +67,7 @@ export class Management {
   readonly #options: ManagementOptions
   readonly #gpus = new GpuWatch()
   readonly #cpuUse = new CpuUse()
-  /** Of workers that end in order to be started again: once, however often that is asked for. */
+  /** Workers that are being restarted: once, however often it is asked for. */
   readonly #restarts = new Map<FleetWorker, Promise<void>>()
   #url = ''
 
@@ -176,7 +176,7 @@ export class Management {
       this.fleet.forget(worker.id)
       throw thrown
     }
-    // What becomes of it is in its record and its log.
+    // Its record and its log tell how it ends.
     worker.start().catch(() => {})
     return this.record(worker)
   }
@@ -214,7 +214,7 @@ export class Management {
       // The name may be another's since it began to end.
       this.#refuseOtherModel(worker)
       await this.doors.listen(worker)
-      // What becomes of it is in its record and its log.
+      // Its record and its log tell how it ends.
       worker.restart().catch(() => {})
     } catch (thrown) {
       worker.log.add(`skein: ${SkeinError.from(thrown).message}`)

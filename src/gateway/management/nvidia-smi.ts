@@ -30,7 +30,7 @@ export class GpuWatch {
     this.#command = command
   }
 
-  /** As last seen. */
+  /** The last reading. */
   get latest(): readonly GpuInfo[] {
     return this.#gpus
   }
@@ -58,7 +58,7 @@ export class GpuWatch {
   }
 }
 
-/** One line per GPU; what a GPU cannot tell reads "[N/A]" or "[Not Supported]". */
+/** One line per GPU; values that a GPU does not report read "[N/A]" or "[Not Supported]". */
 export function parseGpus(csv: string): GpuInfo[] {
   const lines = csv.split('\n').filter((line) => line.trim() !== '')
   return lines.map((line) => {

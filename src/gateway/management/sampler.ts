@@ -1,6 +1,6 @@
 /**
- * What the server did in the last second, taken every second and kept for ten minutes: the charts of the dashboard. The
- * figures are those of the metrics; only differences are made here.
+ * What the server did in each second of the last ten minutes: the charts of the dashboard. It takes differences of the
+ * metrics.
  */
 import { freemem } from 'node:os'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
@@ -29,7 +29,7 @@ interface SamplerOptions {
   readonly gpus: GpuWatch
 }
 
-/** What a worker had counted, and what of it was for nobody. */
+/** Counters of a worker, and how many requests were probes of its watchdog. */
 interface Counted {
   readonly stats: EngineStats
   readonly numProbes: number

@@ -14,7 +14,7 @@ import { STREAM_HEADERS, type StreamBounds } from '../http/sse.ts'
 import { tailOf } from './dialect.ts'
 import type { Management } from './management.ts'
 
-/** Who may open a feed. */
+/** The role that a feed needs. */
 const ROLE = 'operator'
 /** A feed has no end, and its key may: the key is looked at again this often. */
 const RECHECK_MS = 1000
@@ -95,7 +95,7 @@ export class Feeds {
   }
 }
 
-/** What was left out because the watcher was slow is told as it then is. */
+/** Events that were skipped because the watcher was slow are replaced by the present state. */
 function follow(feed: Feed, hello: { readonly type: string }, management: Management): void {
   feed.send(hello)
   const missed = new Set<string>()
@@ -128,7 +128,7 @@ async function passOn(
   // A way to it would stay for good: nothing ends once more.
   if (worker.hasEnded)
     throw new SkeinError('model_not_loaded', 'the worker has ended; restart it, or ask another')
-  // One request, one id, in both gateways' logs.
+  // One request has one id in the logs of both gateways.
   request.raw.headers['x-request-id'] = request.id
   reply.hijack()
   await management.doors.pass(worker, path, request.raw, reply.raw)

@@ -19,7 +19,7 @@ import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
 import { withChangedClient } from '../routing/changed-client.ts'
 
-/** Of each model, by name. */
+/** The mixtures of each model, by name. */
 export type KnownMixtures = Map<string, Map<string, Mixture>>
 
 export class Mixtures {
@@ -62,7 +62,7 @@ export class Mixtures {
     }
   }
 
-  /** One that has a mixture's name takes it. */
+  /** A start state with the name of a mixture replaces it. */
   async #addStates(choice: StartStatesChoice, models: ModelAdmin): Promise<void> {
     const all = this.#models.list()
     const id = choice.model ?? (all.length === 1 ? all[0]!.id : '')
@@ -93,7 +93,7 @@ export class Mixtures {
     this.#known.set(id, ofModel.set(name, { states, defaults }))
   }
 
-  /** Of a mixture: changed by another name they would change what it answers. */
+  /** Refuses start states that a mixture uses: replacing or removing one would change what the mixture answers. */
   #refuseParts(id: string, names: readonly string[]): void {
     const entry = this.#models.list().find((model) => model.id === id)
     const states = entry?.client?.info.startStates

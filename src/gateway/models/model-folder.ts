@@ -9,7 +9,7 @@ import { SkeinError } from '../../errors.ts'
 
 const SEGMENT = /^[A-Za-z0-9._ ()+=@-]{1,128}$/
 const MAX_SEGMENTS = 16
-/** Of a list: folders below the folder, and files in all. */
+/** Limits of a listing: depth of folders, and number of files. */
 const MAX_DEPTH = 4
 const MAX_FILES = 5000
 /** Beside it, a directory is one checkpoint: a model as the hub has it. */
@@ -110,7 +110,7 @@ function isFile(path: string): boolean {
   return statSync(path, { throwIfNoEntry: false })?.isFile() === true
 }
 
-/** Of harmless segments only, none of which leads upwards. */
+/** True when all segments are harmless and none leads upwards. */
 function isPlain(name: string): boolean {
   const segments = name.replace(/^\//, '').split('/')
   if (segments.length > MAX_SEGMENTS) return false

@@ -25,7 +25,7 @@ export class ModelHost implements ModelAdmin {
   readonly #options: ModelHostOptions
   readonly #fleet: Fleet
   #isStopping = false
-  /** One change at a time: two models loading at once would each think the memory theirs. */
+  /** One change at a time: two models loading at once would each count on the same memory. */
   #turn: Promise<unknown> = Promise.resolve()
 
   constructor(options: ModelHostOptions) {
@@ -123,7 +123,7 @@ export class ModelHost implements ModelAdmin {
   /** Until as many new workers as there were have answered, the old ones do. False: they are what was asked for. */
   async #replace(launch: Launch): Promise<boolean> {
     const all = this.#fleet.serving(launch.id)
-    // One that has failed beside others is not what anybody had.
+    // A worker that failed while others serve never answered anybody.
     const served = all.filter(({ neverServed }) => !neverServed)
     const old = served.length === 0 ? all : served
     const isThere = old.length > 0 && old.every((worker) => worker.state === 'ready')
@@ -162,7 +162,7 @@ export class ModelHost implements ModelAdmin {
     try {
       await Promise.all(workers.map((worker) => worker.start()))
     } catch (thrown) {
-      // One that was given up stays listed as that, with its reason.
+      // A worker that was given up stays in the list, with its reason.
       const others = workers.filter(({ hasEnded }) => !hasEnded)
       await Promise.all(others.map((worker) => worker.stop(0)))
       throw thrown

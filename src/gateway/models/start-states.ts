@@ -15,7 +15,7 @@ interface StartStateChange {
   readonly remove: readonly string[]
 }
 
-/** What a worker has been told; `undo` tells it the opposite. */
+/** What a worker was told; `undo` reverses it. */
 interface Step {
   readonly worker: FleetWorker
   readonly undo: () => Promise<unknown>

@@ -17,7 +17,7 @@ const FOLDERS = ['../../web', '../../../dist/web'].map((path) =>
 
 const MODELS = fileURLToPath(new URL('../../../models', import.meta.url))
 const DOCS = fileURLToPath(new URL('../../../docs', import.meta.url))
-/** Of the page that runs a model in the browser. */
+/** Path of the page that runs a model in the browser. */
 const BROWSER_PAGE = '/browser/'
 const DEMO_FILES = ['demo.pth', 'demo.vocab.txt']
 
@@ -74,7 +74,7 @@ export type WebFiles = ReadonlyMap<string, WebFile>
 
 let ownFiles: WebFiles | null = null
 
-/** Those of this package, read once for all apps of the process. */
+/** The files of this package, read once for all apps of the process. */
 export function ownWebFiles(): WebFiles {
   ownFiles ??= readWebFiles(FOLDERS)
   return ownFiles

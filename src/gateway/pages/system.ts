@@ -39,7 +39,7 @@ export function systemRoutes(context: SystemContext): readonly OwnRoute[] {
     {
       path: '/health',
       summary: 'The same, and how full the engines are',
-      // What clients of Albatross's workers look at.
+      // Fields that clients of Albatross's workers read.
       handle: ({ principal }, reply) => ({
         ...readiness(reply, context),
         ...{ queue: queueFigures(models.list(), principal), timestamp: Date.now() / 1000 },
@@ -100,7 +100,7 @@ function unreadyReason(entries: readonly ModelEntry[]): string | null {
   return entries.map(({ id, state, reason }) => `${id}: ${reason ?? state}`).join('; ')
 }
 
-/** Of `GET /health` and `GET /v1/queue/status`. */
+/** The figures of `GET /health` and `GET /v1/queue/status`. */
 function queueFigures(entries: readonly ModelEntry[], caller: Principal | null): object {
   const all = statsOf(entries)
   const { waiting, running, prefilling } = all
