@@ -85,14 +85,14 @@ export interface StatePool {
   write(slot: number, state: StateData): Flight<void>
 }
 
-/** What the sampler remembers of each slot: which tokens were seen, and how often (decayed). */
+/** The sampler's memory of each slot: which tokens were seen, and how often (decayed). */
 export interface PenaltyPool {
   readonly numSlots: number
   /** Forgets everything, then marks `promptTokens` as seen in the prompt (for the repetition penalty only). */
   reset(slot: number, promptTokens: Int32Array): void
 }
 
-/** What happens to each element of a product before it is stored. */
+/** The function applied to each element of a product before it is stored. */
 export type Epilogue = 'none' | 'tanh' | 'sigmoid' | 'relu2' | 'add'
 
 /** One y = epilogue(x·Wᵀ + bias). `add` accumulates into y (the residual) instead of overwriting it. */
@@ -258,9 +258,9 @@ export interface Program {
   run(batch: Batch): void
   /** Where steps can be put on their way without waiting for them. */
   readonly flights?: ProgramFlights
-  /** What can be made before the first step, so that no request waits for it. */
+  /** Work that can be done before the first step, so that no request waits for it. */
   preparations?(): Preparation[]
-  /** Tokens that a step of so many is padded to, where it is: more of them cost nothing. */
+  /** The number of tokens that a step is padded to, where it is: up to there more tokens cost nothing. */
   stepSize?(tokens: number): number
   /** Where steps are replayed as graphs: whether they are. May be turned off between steps. */
   usesGraphs?: boolean
@@ -287,29 +287,32 @@ export interface ProgramFlights {
 /** They end in the order in which they were launched. */
 export interface ProgramFlight {
   readonly isDone: boolean
-  /** Of a batch with draws that are made later: all but these are. */
+  /** In a batch whose draws are made later: everything but these draws is done. */
   readonly isComputed?: boolean
-  /** As that of Flight. */
+  /** As in Flight. */
   readonly landing?: Promise<unknown>
   /** Makes the outputs of the batch readable; as Flight.result, it waits where the backend can. Called once. */
   wait(): void
 }
 
-/** Costs of steps of so many tokens at most, by one of one token; ascending, and none beyond the last. */
+/**
+ * The cost of a step of up to so many tokens, as a multiple of a step of one token. Ascending; larger steps have no
+ * entry.
+ */
 export type GuessCosts = readonly (readonly [tokens: number, cost: number])[]
 
-/** What those have to know who guess tokens to draw at several of them in a step. */
+/** What a proposer of guesses must know about a backend. */
 export interface Guessing {
   /** Rows of a step that may have guesses. */
   readonly rows: number
   readonly costs: GuessCosts
-  /** Of models whose matrices are held in integers, where that differs. */
+  /** For models with integer matrices, where the costs differ. */
   readonly costsOfIntegers?: GuessCosts
 }
 
 export interface Backend {
   readonly name: 'reference' | 'cpu' | 'cuda' | 'webgpu'
-  /** One line for people: "cpu: avx512 (vnni, bf16), 2 threads". */
+  /** One readable line: "cpu: avx512 (vnni, bf16), 2 threads". */
   readonly description: string
   /** Null where samples may not hang on the one before them (SampleInt.after). */
   readonly guessing: Guessing | null

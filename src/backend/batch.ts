@@ -52,7 +52,7 @@ export interface Batch {
   masks: Uint32Array // [numMasks, maskWords(V)]
   /** Draws whose masks come when the batch has been launched: ProgramFlights.drawLater. */
   numLater: number
-  /** Of such a mask: 1 where it has come; the draws of the others are −1. */
+  /** For such a mask: 1 when it has come; the draws of the others are −1. */
   readonly hasCome: Int32Array // [maxSamples]
 
   /** Out. The drawn token of each sample; −1 where the logits were not finite. */

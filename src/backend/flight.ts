@@ -24,7 +24,7 @@ export function doneFlight<T>(value: T): Flight<T> {
   return { isDone: true, result: () => value }
 }
 
-/** For a device that tells of its ends by promises, and cannot be waited for. */
+/** For a device that reports completion by promises and cannot be waited for. */
 export function flightOf<T>(promise: Promise<T>): Flight<T> {
   let outcome: { readonly value: T } | { readonly error: SkeinError } | null = null
   const landing = promise.then(

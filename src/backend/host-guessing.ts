@@ -1,4 +1,4 @@
-/** What guesses of tokens cost on a processor, which reads all weights in each step. */
+/** The cost of guessed tokens on a processor, which reads all weights in each step. */
 import type { Guessing } from './backend.ts'
 
 /** Steps of 0.1B and 1.5B in int8 and q4 (docs/dev/measurements.md). With more rows the weights serve as many tokens without guesses. */

@@ -36,7 +36,7 @@ export const NF4_LEVELS: readonly number[] = [
   -127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127,
 ]
 
-/** For the backends that have no such arithmetic. */
+/** For backends without fp8 arithmetic. */
 export function refuseFp8(): never {
   throw new SkeinError(
     'unsupported_parameter',
@@ -83,7 +83,7 @@ function integerAt(type: QuantisedType, values: Uint8Array, row: number, column:
   return type === 'q4' ? code - Q4_OFFSET : NF4_LEVELS[code]!
 }
 
-/** One row's codes (i8 and q4: the integer, nf4: the index of its level) into its bytes. */
+/** Packs one row's codes (i8 and q4: the integer, nf4: the index of its level) into bytes. */
 export function encodeCodes(type: QuantisedType, codes: Int8Array, bytes: Uint8Array): void {
   if (type === 'i8') {
     bytes.set(codes)

@@ -7,7 +7,7 @@ export const SOURCE_BYTES: Readonly<Record<SourceType, number>> = { f32: 4, f16:
 /** Bytes read, and packed or uploaded, at a time: enough to keep all threads busy, little beside the model. */
 const BLOCK_BYTES = 16 << 20
 
-/** Rows of so many bytes in a block: a multiple of `unit`, one at least. */
+/** Rows per block, given a row's bytes: a multiple of `unit`, at least one. */
 export function blockRows(rowBytes: number, unit = 1): number {
   return Math.max(1, Math.floor(BLOCK_BYTES / (rowBytes * unit))) * unit
 }

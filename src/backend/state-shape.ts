@@ -12,10 +12,10 @@ export interface StateShape {
   readonly headSize: number
 }
 
-/** One array of a state, f32 outside its slot. */
+/** One array of a state; f32 outside its slot. */
 interface StateArray {
   readonly name: string
-  /** Of one layer; the whole array has a first dimension of layers. */
+  /** Shape for one layer; the whole array has layers as its first dimension. */
   readonly shape: readonly number[]
   /** Numbers of one layer. */
   readonly size: number

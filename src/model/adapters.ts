@@ -19,7 +19,7 @@ export interface AdapterChoice {
   readonly init?: string | undefined
 }
 
-/** What RWKV-Infer assumes, and RWKV-PEFT's alpha 32 over rank 16. */
+/** The default of RWKV-Infer, and RWKV-PEFT's alpha 32 over rank 16. */
 const DEFAULT_SCALE = 2
 
 /** The base with all adapters merged, one after the other. Takes over the base; the adapters are read and closed. */
@@ -35,7 +35,7 @@ function withAdapter(base: Checkpoint, choice: AdapterChoice): Checkpoint {
     throw unfit(adapter.path, `has no LoRA factors for those of ${initial.path} to be taken from`)
   }
   const tensors = new Map(base.tensors)
-  // Whole tensors first: factors beside one were trained with it, not with the base's.
+  // Whole tensors first: factors in the same file were trained with them, not with the base's.
   const isWhole = ({ kind }: Change) => kind === 'replace'
   for (const change of [...changes.filter(isWhole), ...changes.filter((one) => !isWhole(one))]) {
     const { name } = change.entry
@@ -78,7 +78,7 @@ function plainName(name: string): string {
     .replace(/\.(lora_[AB])(?:\.default)?\.weight$/, '.$1')
 }
 
-/** What happens to one tensor of the base. */
+/** A change to one tensor of the base. */
 type Change = { readonly entry: TensorEntry } & (
   | { readonly kind: 'replace'; readonly values: Float32Array }
   | { readonly kind: 'bone'; readonly bone: Float32Array; readonly size: number }
@@ -224,7 +224,7 @@ function mergedEntry(change: Change): TensorEntry {
   const columns = entry.shape[1]!
   const unit = change.kind === 'bone' ? change.size : 1
   const read = (start: number, end: number) => {
-    // Whole rows, and for Bone whole blocks of rows, that hold the elements asked for.
+    // Whole rows, for Bone whole blocks of rows, that contain the elements.
     const first = Math.floor(start / (columns * unit)) * unit
     const last = Math.ceil(end / (columns * unit)) * unit
     const values = decodeFloats(entry.read(first * columns, last * columns), dtype)

@@ -22,7 +22,7 @@ export interface LayerRange {
   readonly to: number
 }
 
-/** What goes from one layer to the next, [T, C] each, updated in place: the residual stream first. */
+/** Activations that pass from one layer to the next, [T, C] each, updated in place: the residual stream first. */
 export type Carried = readonly [x: Tensor, ...more: Tensor[]]
 
 /** Behind the last layer. */

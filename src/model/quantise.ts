@@ -108,7 +108,7 @@ function roundedTensors(
   ]
 }
 
-/** As the file has it; what another scheme packed is held in the type that loading would hold it in. */
+/** In the file's type; a matrix that another scheme packed, in the type that loading would give it. */
 function plainTensor(entry: TensorEntry, onPiece: (bytes: number) => void): WrittenTensor {
   const { name, shape } = entry
   const dtype = heldType(entry)

@@ -10,7 +10,7 @@ export type { Flight, GuessCosts, StateData, StateShape } from '../backend/backe
 export { MAX_TOP_LOGPROBS } from '../backend/batch.ts'
 export { stateBytesOf } from '../backend/state-shape.ts'
 
-/** What a model is, from its own tensors. */
+/** The facts of a model, from its tensors. */
 export interface ModelInfo {
   /** 'rwkv7' | 'rwkv6' */
   readonly architecture: string
@@ -58,8 +58,8 @@ export interface BatchRow {
    */
   readonly tokens: Int32Array
   /**
-   * Of a row that feeds a draw: with these, or with a draw that was not finite, the row does not run. Its state and
-   * penalty counts stay as they are, and its own draws are −1.
+   * For a row that feeds a draw: after one of these draws, or one that was not finite, the row does not run. Its state
+   * and penalty counts stay as they are, and its own draws are −1.
    */
   readonly stops?: ReadonlySet<number>
   /**
@@ -141,7 +141,7 @@ export interface Runner {
   readonly numPlaces: number
   /** Most tokens of one step, over all rows. */
   readonly maxTokens: number
-  /** Tokens that a step of so many costs as much as; no more than maxTokens. */
+  /** A step of `tokens` tokens costs as much as one of this many; at most maxTokens. */
   stepSize(tokens: number): number
   /**
    * Most rows of logits in a step: the tokens of rows with allLogits or all hidden states, and one for each other row that
@@ -170,7 +170,7 @@ export interface Runner {
    * row draws −1. Once, after the launch of such a flight and before the next, or before it is asked for its results.
    */
   drawLater(masks: readonly (Uint32Array | null)[]): void
-  /** Of the last flight all but such draws is over: from here on the device waits for them. */
+  /** The last flight is done except for its later draws: from here on the device waits for them. */
   readonly waitsForDraws: boolean
   /** One forward pass, launched and waited for. */
   step(rows: readonly BatchRow[]): RowResult[]
@@ -183,7 +183,7 @@ export interface Runner {
   poisonSlot(slot: number): void
   /** Forgets the penalty counts of a place and marks the prompt's tokens as seen. */
   resetPenalties(place: number, promptTokens: Int32Array): void
-  /** As StatePool has them: reads and writes of states go on beside the steps. */
+  /** As in StatePool: states are read and written beside the steps. */
   readonly canMove: boolean
   /** `into`: memory of a state to use, whatever is in it. */
   readState(slot: number, into?: StateData): Flight<StateData>

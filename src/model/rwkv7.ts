@@ -55,7 +55,7 @@ interface ChannelMixing {
   readonly x_k: Tensor
   readonly key: Matrix
   readonly value: Matrix
-  /** Of RWKV-7a. */
+  /** RWKV-7a only. */
   readonly deepEmbed: DeepEmbed | null
 }
 
@@ -209,7 +209,7 @@ function createDeepBuffers(backend: Backend, deepEmbed: DeepEmbed | null, T: num
   if (deepEmbed === null) return null
   const { s1, s_emb_x } = deepEmbed
   return {
-    /** What the model begins with, which every layer reads again. */
+    /** The model's input, which every layer reads again. */
     embedding: backend.activation([T, C]),
     h: backend.activation([T, C]),
     low: backend.activation([T, s1.rows]),

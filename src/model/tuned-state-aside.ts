@@ -4,7 +4,7 @@ import { SkeinError } from '../errors.ts'
 import type { StateData, StateShape } from './runner.ts'
 import type { Read, Reading } from './tuned-state-thread.ts'
 
-/** As openTunedState, in a thread of its own. */
+/** As openTunedState, on a thread of its own. */
 export function readTunedStateAside(path: string, shape: StateShape): Promise<StateData> {
   const workerData: Reading = { path, shape }
   const worker = new Worker(new URL('./tuned-state-thread.js', import.meta.url), { workerData })

@@ -1,5 +1,5 @@
 /**
- * One native context: the thread pool, and the owner of every native object of a backend. What outlives it would
+ * One native context: the thread pool, and the owner of every native object of a backend. Objects that outlive it would
  * point into freed memory, so each use goes through here and is refused after dispose().
  */
 import { assert, type ErrorCode, SkeinError } from '../../errors.ts'

@@ -14,7 +14,7 @@ import { CpuMatrix, CpuPenaltyPool, CpuStatePool, CpuTable, CpuTensor } from './
 export { cpuReport } from './isa.ts'
 
 export interface CpuOptions {
-  /** One per core unless SKEIN_THREADS says otherwise. */
+  /** Threads; one per core unless SKEIN_THREADS says otherwise. */
   readonly threads?: number
   /** 'baseline', 'avx2' or 'avx512'; the best one available unless SKEIN_ISA says otherwise. */
   readonly isa?: string
@@ -49,7 +49,7 @@ export interface MachineLimits {
   readonly fmaOperationsPerSecond: number
 }
 
-/** What the cores can read from memory and multiply, to hold kernels against. Best of a few runs. */
+/** The memory bandwidth and arithmetic rate of the cores, as a bound for kernels. Best of a few runs. */
 export function measureMachine(options: CpuOptions = {}): MachineLimits {
   const context = new CpuContext(chooseLevel(options.isa), chooseThreads(options.threads))
   const { native, handle } = context

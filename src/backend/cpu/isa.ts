@@ -19,7 +19,7 @@ const BUILD_DIR = join(ROOT, 'kernels/build', `${process.platform}-${process.arc
 /** Named whole: an installed package is not where its user is. */
 const BUILD_SCRIPT = join(ROOT, 'scripts/build-native.js')
 
-/** What `skein doctor` tells of this backend. */
+/** The report of `skein doctor` on this backend. */
 interface CpuReport {
   readonly levels: readonly {
     readonly level: IsaLevel

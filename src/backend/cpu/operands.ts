@@ -1,6 +1,6 @@
 /**
- * What a recorder hands to native code: the addresses behind tensors, matrices and pools, once it is sure that they
- * are of this backend and large enough. Knows no op.
+ * Checks that tensors, matrices and pools are of this backend and large enough, and gives their addresses to native
+ * code.
  */
 import { assert } from '../../errors.ts'
 import type { HostTable, Matrix, Norm, PenaltyPool, StatePool, Table, Tensor } from '../backend.ts'

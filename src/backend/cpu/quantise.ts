@@ -1,6 +1,6 @@
 /**
- * Rounding of weights by the cpu kernels, for whoever writes them to a file: the same bytes as reference/quantise.ts,
- * some hundred times as fast. Owns a native context of its own.
+ * Rounds weights with the cpu kernels, to be written to a file: the same bytes as reference/quantise.ts, some hundred
+ * times as fast. Owns a native context.
  */
 
 import { numScales, valueBytes } from '../quantised.ts'

@@ -1,6 +1,6 @@
 /**
- * What a cpu backend hands out: tensors, packed matrices, tables, and the pools of states and penalties. All live in
- * native memory that the context owns. Knows nothing of ops.
+ * Resources of a cpu backend: tensors, packed matrices, tables, and the pools of states and penalties. All are in
+ * native memory that the context owns.
  */
 import { assert } from '../../errors.ts'
 import type {

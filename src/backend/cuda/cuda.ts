@@ -65,17 +65,14 @@ export interface CudaOptions {
 
 export interface CudaBackend extends Backend {
   readonly device: CudaDevice
-  /**
-   * Bytes that a program over the matrices loaded so far, of steps of so many tokens, will want for itself, besides buffers
-   * and states.
-   */
+  /** Bytes that a program for steps of `maxTokens` needs for the matrices loaded so far, besides buffers and states. */
   scratchBytes(maxTokens: number): number
   /**
    * Begins to compile, on other threads, what is missing of the kernels that `build` will ask for: it is called with a backend
    * on which nothing runs. Returns how many are missing.
    */
   compileAhead(build: (backend: CudaBackend) => void): number
-  /** Bytes that each of so many slots takes besides its state of RWKV-7: its log (state-log.ts). */
+  /** Bytes that each of `numSlots` slots takes besides its RWKV-7 state: its log (state-log.ts). */
   logBytes(shape: StateShape, numSlots: number): number
 }
 

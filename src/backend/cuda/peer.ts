@@ -121,7 +121,7 @@ function bestPath(from: CudaDevice, to: CudaDevice): PeerPath {
 
 /** Lets `from` write into the memory of `to`; false where it cannot. */
 function allowAccess(from: CudaDevice, to: CudaDevice): boolean {
-  // One GPU twice: the same memory.
+  // The same GPU: the same memory.
   if (from.context === to.context) return true
   const can = new Int32Array(1)
   from.driver.call('cuDeviceCanAccessPeer', can, from.info.ordinal, to.info.ordinal)

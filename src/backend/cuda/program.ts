@@ -22,7 +22,7 @@ import { type CapturedStep, MAX_GRAPH_ROWS, StepGraphs } from './step-graphs.ts'
 /** The next step is launched before the last is looked at; a third would wait for nothing but the second. */
 const FLIGHTS = 2
 
-/** What the kernels of a step are launched for that only draws, from what was kept. */
+/** Launch sizes of a step that only draws, from kept logits. */
 const ONE_ROW = { tokens: 1, rows: 1, singles: 1 }
 
 /** Launches outside graphs, with room for the whole capacity. */
@@ -243,7 +243,7 @@ export class CudaProgram implements Program {
     return [...decode, ...prompts]
   }
 
-  /** Products of one prompt of so many tokens. */
+  /** Plans the products of one prompt of `tokens` tokens. */
   #plan(tokens: number): void {
     const longRows = Number(tokens >= LONG_ROW)
     const draws = { logits: 1, samples: 1, waits: 0 }

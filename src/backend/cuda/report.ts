@@ -1,6 +1,6 @@
 /**
- * What of CUDA this machine has: driver, GPUs, compiler, cuBLASLt, and what is missing. Looks, but opens no context and
- * no library beside the driver. For `skein doctor` and for the choice of a device.
+ * The parts of CUDA on this machine: driver, GPUs, compiler, cuBLASLt, and what is missing. It opens no context, and no
+ * library besides the driver. For `skein doctor` and for the choice of a device.
  */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -22,7 +22,7 @@ export interface CudaReport {
   readonly nvrtc: string | null
   readonly nvcc: string | null
   readonly cublasLt: string | null
-  /** What is in the way of the cuda backend, one sentence each with what to do; empty when it can be used. */
+  /** Reasons why the cuda backend cannot be used, one sentence each with a remedy; empty when it can. */
   readonly problems: readonly CudaProblem[]
 }
 
@@ -46,7 +46,7 @@ export function cudaReport(roots = MACHINE): CudaReport {
   return { devices, hasCard, ...lookForLibraries(driverMajor, roots) }
 }
 
-/** What a driver of this CUDA major version needs beside it. */
+/** Finds the libraries that a driver of this CUDA major version needs. */
 export function lookForLibraries(driverMajor: number, roots: SearchRoots) {
   const [compiler, product] = [
     findLibrary('nvrtc', driverMajor, roots),

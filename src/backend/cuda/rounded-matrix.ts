@@ -93,7 +93,7 @@ export const HIGH_BYTES: Readonly<Record<IntegerLayout, number>> = {
   q5: 16,
   q6: 32,
 }
-/** What columns have to be multiples of. */
+/** Columns must be a multiple of this. */
 const COLUMNS = 32
 /** Rows: what the library asks of e4m3, and of the copies in f16 of the others; tiles ask for multiples of 4. */
 const ROWS = 8
@@ -106,7 +106,7 @@ const THREAD_INPUTS = 64
 
 interface RoundedMatrix {
   readonly address: DevicePointer
-  /** Of integers f16, of groups; of fp8 f32, of rows. */
+  /** For integers f16 scales of groups; for fp8 f32 scales of rows. */
   readonly scales: DevicePointer
   readonly bytes: number
 }
@@ -172,7 +172,7 @@ function allocate(device: CudaDevice, { rows, columns }: MatrixSource, type: Int
   const { values: rowBytes, scales: rowScaleBytes } = rowBytesOf(type, columns)
   const address = device.alloc(rows * rowBytes)
   const scales = device.alloc(rows * rowScaleBytes)
-  // What lies between a row's last input and the end of its part is read, and multiplied with zeros.
+  // Padding behind a row's last input is read and multiplied with zeros.
   device.fill(address, 0, rows * rowBytes)
   device.fill(scales, 0, rows * rowScaleBytes)
   const at = (row: number) => ({
@@ -204,7 +204,7 @@ function quantisedMatrix(
   return matrix
 }
 
-/** What a file holds rounded is only laid out anew. */
+/** Weights that a file holds rounded only change their layout. */
 function laidOut(
   device: CudaDevice,
   source: MatrixSource,

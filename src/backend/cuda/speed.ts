@@ -1,4 +1,4 @@
-/** What the device can do at best, and what reaching it costs: the rates that figures are held against. */
+/** The best rates of the device, and what it costs to reach them: the bounds for measured figures. */
 import type { CudaDevice } from './device/device.ts'
 import type { Gemm } from './gemm/gemm.ts'
 import { i32 } from './kernel/args.ts'
@@ -71,7 +71,7 @@ function uploadSpeed(device: CudaDevice, to: bigint): number {
 }
 
 function launchCosts(device: CudaDevice, anywhere: bigint) {
-  // With no tokens to mark it does nothing.
+  // Without tokens to mark the kernel does nothing.
   const kernel = device.kernel('penalties', 'mark_prompt')
   const args = device.args([anywhere, anywhere, i32(0), i32(0)])
   const launchAll = () => {

@@ -45,7 +45,7 @@ interface Lane {
   /** On the stream for copies: what is between outbox and page-locked memory has been copied. */
   readonly copied: CudaEvent
   isTaken: boolean
-  /** What it was taken for last. */
+  /** The last flight that used the lane. */
   flight: Flight<unknown> | null
 }
 
@@ -81,7 +81,7 @@ export class StateLanes {
     return this.#free !== undefined
   }
 
-  /** A lane that nobody has, and of which the device needs nothing any more. Flights that nobody asks about go on, too. */
+  /** A lane that is not taken and that the device does not need any more. Flights that nobody polls advance too. */
   get #free(): Lane | undefined {
     for (const { isTaken, flight } of this.#lanes) if (isTaken) void flight?.isDone
     return this.#lanes.find(({ isTaken, used }) => !isTaken && used.isOver)
@@ -110,7 +110,7 @@ export class StateLanes {
   }
 
   #take(): Lane {
-    // Whoever waits for every flight may come before the device is done with the last.
+    // A caller that waits for every flight may arrive before the device is done with the last.
     const lane = this.#free ?? this.#lanes.find(({ isTaken }) => !isTaken)
     assert(lane !== undefined, 'a state was moved while no lane is free')
     lane.used.wait()
@@ -248,7 +248,7 @@ class WriteFlight implements Flight<void> {
     this.#send()
   }
 
-  /** What the stream of steps is given from here on finds the state in its slot. */
+  /** Work that the stream of steps is given from here on finds the state in its slot. */
   #send(): void {
     const device = this.#device
     const { outbox, pinned, copied, used } = this.#lane

@@ -106,7 +106,7 @@ export class StateLog {
     }
   }
 
-  /** What is put into the slot next needs nothing brought in. */
+  /** New content is put into the slot: rows of the log do not apply to it. */
   forget(slot: number): void {
     if (this.#mayHaveOne[slot] === 0) return
     this.#mayHaveOne[slot] = 0

@@ -24,7 +24,7 @@ export interface CapturedStep {
   later: CudaGraph | null
 }
 
-/** Captures a step of this shape, with room for lists of so many entries at least. */
+/** Captures a step of this shape, with room for lists of at least `entries` entries. */
 export type CaptureStep = (shape: StepShape, label: string, entries?: number) => CapturedStep
 
 export class StepGraphs {
@@ -34,7 +34,7 @@ export class StepGraphs {
   readonly #decode = new Map<number, CapturedStep>()
   /** By shape, the last to come last; null: it came once. */
   readonly #others = new Map<string, CapturedStep | null>()
-  /** Of the device: one capture found no memory, and none was given back since. */
+  /** The device is full: a capture found no memory, and none was freed since. */
   #isFull = false
 
   constructor(capacity: Capacity, capture: CaptureStep) {

@@ -1,6 +1,6 @@
 /**
- * Random access to the bytes of a file that nobody has vouched for. Every read is checked against the file's size
- * before memory is taken for it, so a header cannot make a reader allocate more than the file holds. Knows no format.
+ * Random access to the bytes of an untrusted file. Every read is checked against the file's size before memory is
+ * allocated, so a header cannot make a reader allocate more than the file holds.
  */
 import { SkeinError } from '../../errors.ts'
 

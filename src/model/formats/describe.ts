@@ -271,7 +271,7 @@ function rwkv6Sizes(tensors: Tensors): Rwkv6Dimensions {
   }
 }
 
-/** What a model of that architecture and of these sizes would hold, against what there is. */
+/** Compares the tensors with those that a model of that architecture and these sizes has. */
 function compare(tensors: Tensors, architecture: Architecture) {
   if (architecture === 'rwkv6') {
     const sizes = rwkv6Sizes(tensors)

@@ -1,4 +1,4 @@
-/** What identifies the weights of a model, whatever file they are in. */
+/** Identifies the weights of a model, whatever file they are in. */
 
 import { BYTES_PER_ELEMENT } from '../../backend/half.ts'
 import { hexOf, sha256 } from '../../files/digest.ts'

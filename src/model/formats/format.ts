@@ -4,7 +4,7 @@ import type { SourceType } from '../../backend/weight-types.ts'
 export interface TensorEntry {
   readonly name: string
   readonly shape: readonly number[]
-  /** What `read` gives. */
+  /** The type that `read` returns. */
   readonly dtype: SourceType
   /**
    * How the file stores it where that is none of the types above: blocks of a few bits each, which `read` expands to
@@ -29,10 +29,10 @@ export interface CheckpointToken {
 export interface Checkpoint {
   readonly path: string
   readonly format: CheckpointFormat
-  /** Whose names the file uses, where they are not RWKV's own. */
+  /** The project whose tensor names the file uses, if they are not RWKV's own. */
   readonly naming?: Naming
   readonly tensors: ReadonlyMap<string, TensorEntry>
-  /** What the file says of itself. */
+  /** The file's own metadata. */
   readonly metadata?: ReadonlyMap<string, string | number | boolean>
   /** The vocabulary inside the file; absent where it has none. */
   readonly vocabulary?: () => readonly CheckpointToken[]
@@ -54,6 +54,6 @@ export interface FileFormat {
   readonly found: string
   /** Which of our readers takes it. */
   readonly readable?: ReadableFormat
-  /** What to do about it, where there is something. */
+  /** A remedy, where there is one. */
   readonly advice?: string
 }

@@ -18,7 +18,7 @@ const SINGLE = 'model.safetensors'
 const MAX_JSON_BYTES = 64 * 1024 * 1024
 const MAX_SHARDS = 1000
 const FILE_NAME = /^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$/
-/** What the model code computes with; a config may not ask for another. */
+/** The epsilon of the model code; a config may not ask for another. */
 const NORM_EPS = 1e-5
 const ACTIVATION = 'sqrelu'
 

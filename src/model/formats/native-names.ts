@@ -88,7 +88,7 @@ const flaEntries: EntryView = (entry, transposer) => {
   const block = `blocks.${layer}`
   const lowRank = /^attn\.([wavg])_lora\.lora\.([02])\.(weight|bias)$/.exec(rest)
   if (lowRank) return [flaLowRank(entry, `${block}.att.${lowRank[1]}`, lowRank, transposer)]
-  // With other rows it stays what it is, and what is missing is told by name.
+  // With other rows the tensor keeps its name, and the error names what is missing.
   if (rest === 'attn.x_x' && entry.shape[0] === FLA_MIXES.length) {
     return FLA_MIXES.map((letter, index) => sliced(entry, `${block}.att.x_${letter}`, index))
   }
@@ -155,7 +155,7 @@ export function rerankerParts(checkpoint: Checkpoint): RerankerParts {
       model.set(own, renamed(entry, own))
     }
   }
-  // It draws nothing, and has no other matrix of that shape.
+  // The matrix draws nothing, and no other one has its shape.
   const token = model.get('emb.weight')
   if (token !== undefined) model.set('head.weight', renamed(token, 'head.weight'))
   return { model: { ...checkpoint, tensors: model }, head }

@@ -1,6 +1,6 @@
 /**
  * The one buffer behind all tensors of a file: each read replaces the last, so loading a model costs no more memory
- * than its largest piece. Ranges are inside the file: whoever makes an entry has seen to it.
+ * than its largest piece. Ranges are inside the file: the maker of an entry has checked that.
  */
 
 import { BYTES_PER_ELEMENT } from '../../backend/half.ts'
@@ -14,7 +14,7 @@ const LARGE_BYTES = 1 << 20
 export class ReadBuffer {
   readonly #source: ByteSource
   #bytes = new Uint8Array(0)
-  /** Of the source. */
+  /** The fast bytes of the source. */
   #fastBytes: Uint8Array | null = null
 
   constructor(source: ByteSource) {
@@ -61,7 +61,7 @@ export function placedEntry(buffer: ReadBuffer, tensor: PlacedTensor): TensorEnt
   }
 }
 
-/** For our own bugs: a caller that asks for elements a tensor does not have. */
+/** Catches our own bugs: elements that a tensor does not have. */
 export function checkElements(name: string, start: number, end: number, count: number): void {
   if (start >= 0 && start <= end && end <= count) return
   throw new RangeError(`${name}: elements ${start} to ${end} of ${count}`)

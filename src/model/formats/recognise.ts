@@ -18,7 +18,7 @@ const SIGNATURES: readonly Signature[] = [
   { found: 'an empty file', matches: (_head, size) => size === 0 },
   { found: 'a GGUF file', readable: 'gguf', matches: startsWith('GGUF') },
   { found: 'a legacy torch file', readable: 'legacy torch', matches: isLegacyTorch },
-  // Before those of few bytes: it begins with a length, whose bytes may be any of theirs.
+  // Checked before formats with short signatures: it begins with a length, whose bytes may look like theirs.
   { found: 'a safetensors file', readable: 'safetensors', matches: isSafetensors },
   {
     found: 'a Python pickle',

@@ -17,7 +17,7 @@ export interface Rwkv6Dimensions {
 }
 
 export interface Rwkv6Ranks {
-  /** Of each of the five mixes. */
+  /** Rank of each of the five mixes. */
   readonly mix: number
   readonly decay: number
 }

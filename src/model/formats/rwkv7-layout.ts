@@ -21,7 +21,7 @@ export interface Rwkv7Ranks {
   /** 0 for a model of one layer: the first layer mixes no earlier value in. */
   readonly v: number
   readonly g: number
-  /** Of RWKV-7a alone: rows and columns of the matrix that a token has of its own (DeepEmbed). */
+  /** RWKV-7a only: rows and columns of the matrix that each token has (DeepEmbed). */
   readonly s?: number
 }
 

@@ -38,7 +38,7 @@ export function unpackedSource(entry: TensorEntry): MatrixSource {
   return source
 }
 
-/** The type a large matrix is held in when nobody asks for another: the file's own, few bits included. */
+/** The default type of a large matrix: the file's own, few-bit types included. */
 export function fileType(entry: TensorEntry): WeightType {
   return packedSourceOf(entry)?.type ?? quantisedSourceOf(entry)?.type ?? heldType(entry)
 }

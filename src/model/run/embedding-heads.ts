@@ -6,14 +6,14 @@ import { SkeinError } from '../../errors.ts'
 import type { Checkpoint } from '../formats/format.ts'
 import { readFloats } from '../formats/tensor-values.ts'
 
-/** As the checkpoints name them: to find, to compare, to sort. */
+/** Names in the checkpoints: retrieval, similarity, classification. */
 const TASKS = ['retr', 'sts', 'cls'] as const
 type Task = (typeof TASKS)[number]
 type Head = (hidden: Float32Array) => Float32Array
 
 const NORM_EPS = 1e-5
 
-/** None of a model that was not trained for embeddings. */
+/** Empty for a model that was not trained for embeddings. */
 export function readEmbeddingHeads(checkpoint: Checkpoint): ReadonlyMap<Task, Head> {
   const has = (task: Task) => checkpoint.tensors.has(`head.${task}_head.fc1.weight`)
   return new Map(TASKS.filter(has).map((task) => [task, readHead(checkpoint, task)]))

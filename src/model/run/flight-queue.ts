@@ -19,7 +19,7 @@ import {
 /** Reads rows [start, start + count) of the last step; later ones may overwrite them at once. */
 type ReadRows = (start: number, count: number) => Flight<Float32Array>
 
-/** What can be read of a step beside what was drawn: its logits, and the hidden states they were made of. */
+/** Readers of a step's logits and of the hidden states behind them. */
 interface StepReaders {
   readonly logits: ReadRows
   readonly hidden: ReadRows
@@ -64,7 +64,7 @@ export class FlightQueue {
     return flight
   }
 
-  /** As Runner has it. */
+  /** As in Runner. */
   drawLater(masks: readonly (Uint32Array | null)[]): void {
     const batch = this.#batches[(this.#numLaunched - 1) % this.max]!
     packMasks(batch, masks)
@@ -178,7 +178,7 @@ function landingsOf({ logits, hidden }: RowReads): (Promise<unknown> | undefined
   return [logits?.landing, hidden?.landing]
 }
 
-/** What has to be known of a row when its flight ends; the row itself may have changed by then. */
+/** The facts of a row that are needed when its flight ends; the row itself may have changed by then. */
 function feedsOf(row: BatchRow) {
   return { draw: fedDraw(row), stops: row.stops, samples: [...row.samples] }
 }

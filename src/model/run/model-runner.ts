@@ -59,7 +59,7 @@ export class ModelRunner implements Runner {
   readonly #logits: Tensor
   readonly #program: Program
   readonly #flights: FlightQueue
-  /** What goes when it goes. */
+  /** Disposed of together with the runner. */
   readonly #companions: { dispose(): void }[] = []
   /** Holds the state before any token where that is not zero; no row names it. */
   readonly #startSlot: number | null

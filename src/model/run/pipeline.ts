@@ -55,7 +55,7 @@ class Pipeline {
   readonly backend: Backend
   readonly #stages: readonly Stage[]
   readonly #connect: Connect
-  /** What each stage carries on, once it is recorded. */
+  /** For each recorded stage, the activations that it passes on. */
   readonly #carried: Carried[] = []
   #states: PipelineStates | null = null
 
@@ -128,7 +128,7 @@ class PipelineProgram implements Program {
   constructor(programs: readonly Program[], links: readonly Link[]) {
     this.#programs = programs
     this.#links = links
-    // What is drawn is on the last device, and what is fed goes to the first.
+    // Draws are on the last device, and tokens are fed to the first.
     const launch = (batch: Batch) => this.#launch(batch)
     this.flights = { max: programs.length, feedsDraws: false, launch }
   }
@@ -163,7 +163,7 @@ class PipelineProgram implements Program {
     })
     const last = flights.at(-1)
     return {
-      // It waits for all others.
+      // Done when all others are.
       get isDone() {
         return last?.isDone !== false
       },
@@ -237,7 +237,7 @@ class PipelineStates implements StatePool {
     )
   }
 
-  /** What of a whole state is each stage's. */
+  /** The part of a whole state that belongs to each stage. */
   #viewsOf(state: StateData): StateData[] {
     let first = 0
     return this.parts.map(({ shape: { layers } }) => {

@@ -1,4 +1,4 @@
-/** What `--speculate` may be, and on which backends. */
+/** The values of `--speculate`, and the backends that can do it. */
 import type { Backend } from '../../backend/backend.ts'
 import { SkeinError } from '../../errors.ts'
 
@@ -9,14 +9,14 @@ import { SkeinError } from '../../errors.ts'
 export const SPECULATE_CHOICES = ['off', 'prediction', 'lookup'] as const
 export type SpeculateChoice = (typeof SPECULATE_CHOICES)[number]
 
-/** Who guesses: what `--speculate` says, and the draft model of `--draft`, by its file. */
+/** The proposers: from `--speculate`, and the draft model of `--draft`, by its file. */
 export interface GuessChoice {
   /** Off when absent. */
   readonly speculate?: SpeculateChoice | undefined
   readonly draft?: string | undefined
 }
 
-/** Requests with predictions are few: so many at a time cost little memory. */
+/** Requests with predictions are few: memory for this many at a time costs little. */
 const PREDICTED_ROWS = 4
 
 /** Places for states from before rows with guesses. Throws where the backend does not draw them and somebody asked for it. */

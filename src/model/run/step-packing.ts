@@ -248,7 +248,7 @@ function writeMask(batch: Batch, row: number, mask: Uint32Array): void {
   batch.masks.set(mask, at)
 }
 
-/** Its mask comes when the batch is on its way. */
+/** The mask comes when the batch is in flight. */
 function packLater(batch: Batch, s: number): void {
   batch.hasCome[batch.numMasks] = 0
   batch.sampleInts[s * SAMPLE_INTS + SampleInt.mask] = -++batch.numMasks
@@ -270,7 +270,7 @@ export function packMasks(batch: Batch, masks: readonly (Uint32Array | null)[]):
   }
 }
 
-/** What was drawn for a row, once the batch's outputs are readable. */
+/** The draws of a row, once the batch's outputs are readable. */
 export function readRow(batch: Batch, { sample, logprobs }: PackedRow): Drawn[] {
   return logprobs.map((k, i) => readDrawn(batch, sample + i, k))
 }

@@ -15,7 +15,7 @@ export interface WarmUp {
 
 const NO_TOKENS = new Int32Array(0)
 const STEPS = 3
-/** Tokens of a warm-up prompt: rows of so many have their own kernels. */
+/** Tokens of a warm-up prompt: rows of this many have kernels of their own. */
 const PROMPT_TOKENS = 40
 
 /** The slots must be free; they are as they were afterwards, that is cleared or never used. */
@@ -128,7 +128,7 @@ function stateIn(runner: Runner, slot: number): StateData {
 function isSame(a: StateData, b: StateData): boolean {
   return a.every((array, i) => {
     const [mine, other] = [bitsOf(array), bitsOf(b[i]!)]
-    // Of a large model tens of megabytes: a loop takes a tenth of what `every` does.
+    // Tens of megabytes for a large model: a loop takes a tenth of the time of `every`.
     for (let at = 0; at < mine.length; at++) if (mine[at] !== other[at]) return false
     return true
   })

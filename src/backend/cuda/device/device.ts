@@ -53,7 +53,7 @@ export class CudaDevice {
   /** Nothing runs on it. */
   readonly isAbsent: boolean
   readonly memory: DeviceMemory
-  /** For structs and arguments that live as long as the device; a program makes its own. */
+  /** For structs and arguments that live as long as the device; a program has an arena of its own. */
   readonly arena = new NativeArena()
   readonly #driver: CudaDriver
   readonly #context: Pointer
@@ -273,7 +273,10 @@ export class CudaDevice {
     this.#launcher.launch(kernel, grid, block, sharedBytes, args, options)
   }
 
-  /** Clusters of so many blocks that run at once: a cluster lies within a part of the chip, of 16 or 18 multiprocessors or fewer. */
+  /**
+   * How many clusters of `count` blocks run at once: a cluster lies within one part of the chip, of 16 to 18
+   * multiprocessors.
+   */
   clustersAtOnce(kernel: Kernel, threads: number, sharedBytes: number, cluster: number): number {
     this.enter()
     return this.#launcher.clustersAtOnce(kernel, threads, sharedBytes, cluster)
@@ -294,7 +297,9 @@ export class CudaDevice {
     return out[0]!
   }
 
-  /** What `record` puts on the stream, as a graph; nothing of it runs now. Kernels and plans must exist before. */
+  /**
+   * Captures as a graph what `record` puts on the stream; nothing of it runs now. Kernels and plans must exist before.
+   */
   capture(record: () => void, label = 'unnamed'): CudaGraph {
     this.#enterEager('capture')
     this.#driver.call('cuStreamBeginCapture_v2', this.#stream, CAPTURE_THREAD_LOCAL)

@@ -23,7 +23,7 @@ export class Downloads {
     this.#device = device
   }
 
-  /** What `bytes` bytes at an address are after everything before it on the stream. */
+  /** Reads `bytes` bytes at an address, in order with the stream. */
   start(from: DevicePointer, bytes: number): Flight<Uint8Array<ArrayBuffer>> {
     const place = this.#take(bytes)
     this.#device.downloadAsync(place.buffer, from, bytes)

@@ -22,7 +22,7 @@ export class CudaEvent {
     this.#device.driver.call('cuEventRecord', this.#event, stream)
   }
 
-  /** What `device` is given next on that stream runs after the mark. */
+  /** Makes later work on a stream of `device` run after the mark. */
   holdBack(device: CudaDevice, stream = device.stream): void {
     device.driver.call('cuStreamWaitEvent', stream, this.#event, 0)
   }

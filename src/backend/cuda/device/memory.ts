@@ -6,7 +6,7 @@ import { assert, SkeinError } from '../../../errors.ts'
 import type { CudaDriver } from '../driver/driver.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 
-/** What vector loads, TMA and cuBLASLt can ask of an address. */
+/** The largest alignment that vector loads, TMA and cuBLASLt require. */
 const ALIGNMENT = 256
 /** The driver hands out pages of this size: smaller blocks share slabs. */
 const PAGE_BYTES = 2 << 20
@@ -35,7 +35,7 @@ export class DeviceMemory {
     return this.#takenBytes
   }
 
-  /** What alloc can still hand out in large blocks: the rest of the budget, as far as the device has it. */
+  /** Bytes that alloc can still give in large blocks: the rest of the budget, as far as the device has it. */
   get freeBytes(): number {
     return Math.max(0, Math.min(this.budgetBytes - this.#takenBytes, deviceFree(this.#driver)))
   }

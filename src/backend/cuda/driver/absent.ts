@@ -6,7 +6,7 @@ import { allocateMemory, freeMemory, type Pointer } from '../../ffi.ts'
 import type { DeviceInfo } from './device-info.ts'
 import { CudaDriver, type DriverFunctions } from './driver.ts'
 
-/** What memory of the driver's own is aligned to. */
+/** Alignment of memory that the driver allocates. */
 const PAGE_BYTES = 2n << 20n
 
 export function absentDriver({ totalBytes }: DeviceInfo): CudaDriver {
@@ -41,7 +41,7 @@ export function absentDriver({ totalBytes }: DeviceInfo): CudaDriver {
       ;(out as Int32Array)[0] = 1
       return 0
     },
-    // As many as an H200 has of eight blocks: fewer make no other kernels.
+    // As many clusters of eight blocks as an H200 runs: the number decides which kernels are made.
     cuOccupancyMaxActiveClusters(out) {
       ;(out as Int32Array)[0] = 15
       return 0
@@ -50,6 +50,6 @@ export function absentDriver({ totalBytes }: DeviceInfo): CudaDriver {
   const functions = new Proxy(made, {
     get: (target, name) => Reflect.get(target, name) ?? (() => 0),
   })
-  // What is missing above succeeds without doing anything.
+  // Functions that are missing above succeed without doing anything.
   return new CudaDriver(functions as DriverFunctions)
 }

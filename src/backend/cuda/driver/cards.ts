@@ -1,6 +1,7 @@
 /**
- * What cards have that kernels are sized by, for those that are not in this machine: to compile kernels ahead, to check them
- * without a GPU, and to run on another card within the limits of one. Figures: NVIDIA's programming guide, compute capabilities.
+ * Properties of cards that kernels are sized by, for cards that are not in this machine: to compile kernels ahead, to
+ * check them without a GPU, and to run on another card within the limits of one. Figures: NVIDIA's programming guide,
+ * compute capabilities.
  */
 import { SkeinError } from '../../../errors.ts'
 import type { DeviceInfo } from './device-info.ts'

@@ -94,7 +94,7 @@ const INSTALL =
 /** The driver's functions with their checks. One per device, so that a failure names that device's last launch. */
 export class CudaDriver {
   readonly functions: DriverFunctions
-  /** What was put on the stream last, for the message of an error that surfaces later. */
+  /** The last work put on the stream, for the message of an error that surfaces later. */
   lastLaunch: string | null = null
 
   constructor(functions: DriverFunctions) {
@@ -172,9 +172,9 @@ function initialise(functions: DriverFunctions): DriverFunctions {
   )
 }
 
-/** A captured sequence of launches and copies, replayed by one call. Owned by whoever captured it. */
+/** A captured sequence of launches and copies, replayed by one call. Its owner is the one who captured it. */
 export class CudaGraph {
-  /** What it is, for the message of an error that surfaces after its launch. */
+  /** Named in the message of an error that surfaces after its launch. */
   readonly label: string
   /** Kernels, copies and fills in it. */
   readonly numNodes: number

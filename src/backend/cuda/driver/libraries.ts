@@ -21,7 +21,7 @@ export interface SearchRoots {
 
 interface FoundLibrary {
   readonly path: string
-  /** Of the file's name: libnvrtc.so.12 is 12; null for a bare .so. */
+  /** Version in the file's name: 12 for libnvrtc.so.12; null for a bare .so. */
   readonly major: number | null
 }
 
@@ -163,7 +163,7 @@ function list(folder: string): string[] {
   }
 }
 
-/** What to type to get a library that was not found. */
+/** The command that installs a library that was not found. */
 export function installAdvice(name: LibraryName, driverMajor: number): string {
   const wheel = name === 'nvrtc' ? 'nvidia-cuda-nvrtc' : 'nvidia-cublas'
   const fitting = driverMajor >= 13 ? wheel : `${wheel}-cu${driverMajor}`

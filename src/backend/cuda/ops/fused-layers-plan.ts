@@ -45,14 +45,14 @@ const stageBytesFor = (channels: number, split: number): number =>
   ((channels >= 4096 ? 32 : 16) << 10) / split
 /** Shared, less its sums and what the way of reading has there, with what that may be padded by. */
 const SHARED_BYTES = 5888
-/** What it has for each token beyond the first. */
+/** Bytes for each token beyond the first. */
 const TOKEN_BYTES = 320
 
-/** What a way of reading needs. */
+/** The needs of one way of reading. */
 interface Reading {
   readonly macros: Readonly<Record<string, number>>
   readonly warps: number
-  /** Of Shared, beside sums. */
+  /** Bytes of Shared, without sums. */
   readonly staticBytes: number
   readonly lowSums: number
   /** The ring has as many places of a size as there is room for. */
@@ -64,7 +64,7 @@ export function layerBytes(type: Rwkv7Layer['type']): number {
   return LAYER_BYTES + (type === 'f16' ? 0 : SCALES_BYTES)
 }
 
-/** Of any layer that has one: all are alike. */
+/** The rank of any layer that has one: all are alike. */
 function innerOf(layers: readonly Rwkv7Layer[], name: InName) {
   return layers.find(({ inner }) => inner.has(name))?.inner.get(name)
 }

@@ -89,7 +89,7 @@ export class StepCommand implements Command {
   }
 }
 
-/** The kernel for so many rows. */
+/** The kernel for a number of rows. */
 interface Variant {
   readonly kernel: Kernel
   readonly threads: number
@@ -97,7 +97,7 @@ interface Variant {
   readonly site: object
 }
 
-/** What the kernels share. */
+/** Arguments that all kernels share. */
 interface Shared {
   readonly struct: Uint8Array
   readonly memory: readonly DevicePointer[]
@@ -114,7 +114,7 @@ export class FewRowsLayers {
   readonly #variants = new Map<number, Variant | null>()
   #shared: Shared | null = null
 
-  /** `choose` decides how models of so many channels are read. */
+  /** `choose` decides how models with so many channels are read. */
   constructor(device: CudaDevice, capacity: Capacity, choose = wayFor) {
     this.#device = device
     this.#capacity = capacity
@@ -136,12 +136,12 @@ export class FewRowsLayers {
     for (const member of members) member.joins(this)
   }
 
-  /** Whether a decode step of so many rows is one launch. */
+  /** Whether a decode step of `tokens` rows is one launch. */
   takes(tokens: number): boolean {
     return this.#variantFor(tokens) !== null
   }
 
-  /** The kernels of all steps of up to so many rows. */
+  /** Prepares the kernels of steps of up to `rows` rows. */
   prepare(rows: number): void {
     for (const size of SIZES) if (size <= rows) this.takes(size)
   }

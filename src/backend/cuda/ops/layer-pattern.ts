@@ -40,7 +40,7 @@ export interface Rwkv7Layer {
   readonly outer: ReadonlyMap<InName, Outer>
   readonly operands: Wkv7Operands
   readonly weights: Wkv7Weights
-  /** Of r, k, v, output, key and value. */
+  /** The layout of r, k, v, output, key and value. */
   readonly type: CudaMatrix['layout']
   readonly output: CudaMatrix
   readonly keyMix: Tensor
@@ -51,7 +51,7 @@ export interface Rwkv7Layer {
 /** Ops of a layer. */
 export const LAYER_OPS = 8
 
-/** What the eight ops compute, or null where they are not a layer that few-rows.cu knows. */
+/** The layer that the eight ops compute; null when few-rows.cu does not know it. */
 export function matchLayer(recorded: readonly Recorded[]): Rwkv7Layer | null {
   const [shift, inward, outward, mixing, output, channelShift, key, value] = recorded
   if (

@@ -91,7 +91,7 @@ export class Recording {
     return address
   }
 
-  /** What is made at the first step of a size, of all that so many rows can have. */
+  /** Prepares, for steps of up to `rows` rows, what would be made at the first step of a size. */
   prepareFewRows(rows: number): void {
     this.#fewRows.prepare(rows)
   }

@@ -149,7 +149,7 @@ class StepMasks {
     if (batch.numMasks > batch.numLater) this.#copy(batch)
   }
 
-  /** What has come for the draws that are left of the step. */
+  /** Uploads the masks that have come for the draws that are left of the step. */
   uploadLater(batch: Batch): void {
     this.#copy(batch)
   }

@@ -24,7 +24,7 @@ const MAX_MIXES = 5
 const THREADS = 256
 const MAX_BLOCKS = 2048
 
-/** Blocks for so many elements, `each` to a thread. */
+/** Blocks for this many elements, `each` to a thread. */
 function blocksOf(elements: number, each: number): number {
   return Math.min(MAX_BLOCKS, Math.ceil(elements / (each * THREADS)))
 }

@@ -111,13 +111,13 @@ export function wkv7(
     byToken: {},
   }))
   return {
-    // For all layers at once.
+    // Once for all layers.
     ...(log !== null && layer === 0 && { upload: (batch: Batch) => log.beginStep(batch) }),
     run(stream, { tokens, rows, singles, longRows }: StepShape) {
       const site = sites[projections?.leaves(tokens) ? 1 : 0]!
       const decodeGrid = [Math.ceil(heads / DECODE_HEADS), singles, 1] as const
       stream.launch(site.decode, decode, decodeGrid, THREADS, site.decodeArgs)
-      // As many multiprocessors as there are, one block to each; a block alone takes heads of rows one after the other.
+      // One block per multiprocessor; a single block takes the heads of rows one after the other.
       const sequences = heads * longRows
       const fits = ({ cluster }: Chunked) => cluster * sequences <= device.numSms
       const variant = longRows === 0 ? undefined : (chunked.find(fits) ?? chunked.at(-1))

@@ -179,7 +179,7 @@ export class StepBuffer {
   }
 }
 
-/** Of the longer of its lists. */
+/** Length of the longer of its lists. */
 export function numEntries({ biasStarts, stopStarts, numSamples, numRows }: Batch): number {
   return Math.max(biasStarts[numSamples]!, stopStarts[numRows]!)
 }
@@ -202,8 +202,8 @@ function outputLayout(samples: number) {
 type OutputName = 'sampled' | 'sampledLogprob' | 'topIds' | 'topLogprobs'
 
 /**
- * What a program's steps draw, in device memory, and page-locked images of it: one for each step on its way. All steps
- * write to the same place, so that the next one finds there what the one before drew.
+ * Draws of a program's steps: in device memory, and in one page-locked image per step in flight. All steps write to the
+ * same device memory, so that each finds there what the one before drew.
  */
 export class StepOutputs {
   readonly #device: CudaDevice

@@ -22,7 +22,7 @@ export interface StepShape extends RowKinds {
   readonly waits: number
 }
 
-/** Rows of so many tokens or more are worth kernels of their own. */
+/** Rows of at least this many tokens get kernels of their own. */
 export const LONG_ROW = 32
 
 /** Rows of one token that few-rows.cu takes at most. With four, most models are slower than op by op (docs/dev/kernels.md 46). */
@@ -40,9 +40,9 @@ export interface Command {
   /** Puts what it needs of the batch beside the step's buffer on the stream, ahead of the step. */
   upload?(batch: Batch): void
   run(stream: StepStream, shape: StepShape): void
-  /** Likewise what comes when the step has been launched. */
+  /** Uploads what comes after the step was launched. */
   uploadLater?(batch: Batch): void
-  /** What is left of a step of so many draws until that has come. */
+  /** Runs the rest of a step, `samples` draws, when that has come. */
   runLater?(stream: StepStream, samples: number): void
   /** Frees memory of its own. */
   dispose?(): void

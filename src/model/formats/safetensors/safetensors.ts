@@ -30,7 +30,7 @@ const DTYPES: ReadonlyMap<string, SourceType> = new Map([
   ['F16', 'f16'],
   ['BF16', 'bf16'],
 ])
-/** Of quantised weights, in files that say so. */
+/** Types of quantised weights, in files that declare them. */
 const BYTE_TYPES: ReadonlySet<string> = new Set(['I8', 'U8'])
 
 /** Takes over the source: `close` of the checkpoint closes it. If this throws, the caller still owns it. */
@@ -111,7 +111,7 @@ function parseJson(source: ByteSource, bytes: Uint8Array): unknown {
 
 interface Placed {
   readonly name: string
-  /** As the format writes it. */
+  /** The format's own name of the type. */
   readonly dtype: string
   readonly shape: readonly number[]
   /** Bytes [start, end) of the data that follows the header. */

@@ -32,7 +32,7 @@ export interface PickleDict {
   readonly items: Map<string | number, PickleValue>
 }
 
-/** One of NAMES: a function or storage type that was named and not yet applied. */
+/** One of NAMES: a function or storage type before it is applied. */
 interface PickleName {
   readonly kind: 'name'
   readonly name: string

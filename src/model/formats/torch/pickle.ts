@@ -227,7 +227,7 @@ const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 const STOP = 0x2e
 const EMPTY_TUPLE: PickleTuple = { kind: 'tuple', items: [] }
 
-/** What CPython's pickler emits for plain data and for torch's tensors, protocols 2 to 5. */
+/** The instructions that CPython's pickler emits for plain data and torch's tensors, protocols 2 to 5. */
 const INSTRUCTIONS: ReadonlyMap<number, (machine: Machine) => void> = new Map<
   number,
   (machine: Machine) => void

@@ -13,7 +13,7 @@ import { isKind, type PickleDict, type PickleTensor, type PickleValue } from './
 
 /** A view that has to be gathered lies within this much of its storage. */
 const MAX_GATHER_BYTES = 2 ** 31 - 1
-/** What training scripts call the model among the other things they save. */
+/** Names of the model among the other things that training scripts save. */
 const ROOT_KEYS = ['model', 'state_dict', 'module']
 /** torch.compile puts it before every name. */
 const COMPILED_PREFIX = '_orig_mod.'
@@ -66,7 +66,7 @@ function tensorsOf(dict: PickleDict): [string, PickleTensor][] {
 /** Where a tensor lies in the file, all of it verified. */
 interface Placed {
   readonly dtype: SourceType
-  /** Of the tensor's element 0. */
+  /** Offset of the tensor's element 0. */
   readonly fileOffset: number
   readonly numElements: number
   /** Elements from the first to the last that the tensor touches, both included. */

@@ -15,7 +15,7 @@ import {
 
 export interface ZipEntry {
   readonly name: string
-  /** Of the first byte of content. */
+  /** Offset of the first byte of content. */
   readonly offset: number
   readonly size: number
 }
