@@ -27,7 +27,7 @@ interface Unanswered {
 interface Run<T> {
   readonly client: EngineClient
   readonly signal: AbortSignal
-  /** What a prompt that failed gives. */
+  /** The value for a prompt that failed. */
   readonly failed: (unanswered: Unanswered) => T
   isAdmitted: boolean
 }

@@ -5,7 +5,7 @@ import type { ServedModel, TextCodec } from './models.ts'
 
 /** Characters in all of what is encoded on the event loop. */
 const INLINE_CHARS = 16 * 1024
-/** Of all prompts of a request. */
+/** Tokens of all prompts of a request. */
 const MAX_TOKENS = 2 ** 20
 
 /** The token RWKV was trained to see between documents; an empty prompt becomes it. */
@@ -45,7 +45,7 @@ export async function encodeTexts(
   const all = await tokenizer.encodeAside(texts, most)
   signal.throwIfAborted()
   const numTokens = all.reduce((sum, { length }) => sum + length, 0)
-  // One prompt alone is more than its engine reads, and is refused for that.
+  // A single prompt that is too long is refused by the engine.
   if (numTokens <= most || texts.length === 1) return all
   throw new SkeinError(
     'too_large',

@@ -10,7 +10,7 @@ export interface UnreadFields {
   readonly harmless: readonly string[]
   /** They would change the reply. Field → the values at which it means nothing. */
   readonly refused: Readonly<Record<string, readonly unknown[]>>
-  /** What to do instead. */
+  /** A remedy for each field. */
   readonly instead?: Readonly<Record<string, string>>
 }
 

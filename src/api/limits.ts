@@ -33,7 +33,7 @@ export const DEFAULT_REQUEST_LIMITS = {
    */
   answerLogprobs: 1_048_576,
   logitBias: 1024,
-  /** Of a file of requests, of all files of a key, and of a line in one. */
+  /** Bytes of a file of requests, of all files of a key, and of one line. */
   fileBytes: 67_108_864,
   tenantFileBytes: 1_073_741_824,
   batchLineBytes: 8_388_608,

@@ -8,7 +8,7 @@ import { SkeinError } from '../errors.ts'
 
 export type Ending = 'stopped' | 'paused'
 
-/** One call under way. */
+/** A call under way. */
 export interface LiveCall {
   readonly id: string
   readonly tenant: string
@@ -38,20 +38,20 @@ interface OwedText {
 export interface PausedCall {
   readonly id: string
   readonly tenant: string
-  /** Of the call that was first paused. */
+  /** The path of the call that was paused first. */
   readonly path: string
   readonly model: string
   readonly chunkSize: number
   readonly rows: readonly PausedRow[]
-  /** Of all its rows, also of those that had ended: a reply that is not a stream shows nothing of a paused call. */
+  /** The texts of all its rows, ended ones included: a reply that is not a stream shows nothing of a paused call. */
   readonly owed: readonly OwedText[]
 }
 
-/** What a call under way holds. */
+/** The handle of a call under way. */
 export interface LiveHandle {
   readonly signal: AbortSignal
   readonly ending: Ending | null
-  /** What a failure of the call is to its client: one that was stopped says so. */
+  /** The error for the client: if the call was stopped, it says so. */
   failureOf(thrown: unknown): unknown
   leave(): void
 }
@@ -72,7 +72,7 @@ const MAX_AGE_MS = 60 * 60 * 1000
 interface Kept {
   readonly call: PausedCall
   readonly bytes: number
-  /** Of the monotonic clock. */
+  /** Milliseconds of the monotonic clock. */
   readonly at: number
 }
 
@@ -137,7 +137,7 @@ export class LiveCalls {
   end(tenant: string, id: string, ending: Ending): boolean {
     const entry = this.#live.get(keyOf({ tenant, id }))
     if (entry === undefined) return false
-    // Who stops a call that is being paused wants no rest of it.
+    // Stopping a call that is being paused drops what would have been resumed.
     if (entry.ending === null || ending === 'stopped') entry.ending = ending
     entry.controller.abort()
     return true
@@ -187,7 +187,7 @@ function keyOf({ tenant, id }: { readonly tenant: string; readonly id: string })
   return `${tenant} ${id}`
 }
 
-/** Of the prompts and texts, and what each row takes beside them. */
+/** Bytes of prompts and texts, with the overhead of each row. */
 function bytesOf({ rows, owed }: PausedCall): number {
   const ofRow = ({ request, overlap }: PausedRow) =>
     1024 +

@@ -33,7 +33,7 @@ export interface ServedModel {
 export interface Mixture {
   /** Weights add up to 1. */
   readonly states: readonly MixedState[]
-  /** For requests that say nothing of these. */
+  /** For requests that do not set these. */
   readonly defaults: {
     readonly temperature: number | null
     readonly topP: number | null
@@ -80,7 +80,7 @@ export interface ModelChoice {
   readonly id: string
   /** How matrices are held; null: as the server does by itself. */
   readonly quant: string | null
-  /** Merged into the weights; absent: none but those that the server was told of. */
+  /** Merged into the weights; absent: only the adapters that the server was started with. */
   readonly adapter?: AdapterFile | undefined
   /** The field that names the file. */
   readonly param: string
@@ -89,7 +89,7 @@ export interface ModelChoice {
 /** An adapter in the folder of models. */
 export interface AdapterFile {
   readonly file: string
-  /** What its product is multiplied with; null: as `--lora` without one. */
+  /** The factor of its product; null: as `--lora` without one. */
   readonly scale: number | null
   /** The field that names the file. */
   readonly param: string
@@ -119,9 +119,9 @@ export interface MixtureChoice {
 
 /** Start states that answer together. */
 export interface MixtureAdmin {
-  /** One of that name is replaced. */
+  /** Replaces a mixture of the same name. */
   addMixture(choice: MixtureChoice): Promise<void>
-  /** For requests from now on. Throws not_found for an unknown one. */
+  /** Applies to later requests. Throws not_found for an unknown mixture. */
   setMixtureWeights(model: string | null, name: string, weights: readonly number[]): Promise<void>
 }
 
@@ -136,7 +136,7 @@ export interface ModelAdmin {
   remove(id: string | null): Promise<void>
   /** All of them or none, while requests go on. Start states of the same names are replaced. */
   addStartStates(choice: StartStatesChoice): Promise<void>
-  /** Of all models. */
+  /** Removes the start states of all models. */
   removeStartStates(): Promise<void>
 }
 
@@ -144,7 +144,7 @@ export interface ModelAdmin {
 export interface FetchProgress {
   readonly id: string
   readonly state: 'running' | 'done' | 'failed'
-  /** What is being written; null before and after. */
+  /** The file being written; null before and after. */
   readonly file: string | null
   readonly done_bytes: number
   readonly total_bytes: number
@@ -153,7 +153,7 @@ export interface FetchProgress {
 }
 
 export interface ModelFetcher {
-  /** Of a fetch that begins; throws for a name that means none, and while another is under way. */
+  /** Starts a download and reports its progress; throws for an unknown name, and while another is under way. */
   start(name: string): FetchProgress
   /** Null for one that was long ago. */
   progress(id: string): FetchProgress | null

@@ -1,4 +1,4 @@
-/** One prompt or several, each a text or its tokens: a field of OpenAI's in four forms, and how it becomes tokens. */
+/** OpenAI's field for one or several prompts, each a text or its tokens, and its conversion to tokens. */
 import { type Static, Type } from '../files/schema-types.ts'
 import { checkPrompt, encodePrompts } from './encode.ts'
 import type { ServedModel } from './models.ts'

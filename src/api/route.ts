@@ -17,19 +17,19 @@ export interface Call<Body = unknown> {
   readonly body: Body
   /** Path parameters, decoded. */
   readonly params: Readonly<Record<string, string>>
-  /** Of the query string; the last of several by one name. */
+  /** Fields of the query string; the last one wins. */
   readonly query: Readonly<Record<string, string>>
   readonly models: ModelRegistry
   /** Null where the models are fixed. */
   readonly admin: (ModelAdmin & MixtureAdmin) | null
-  /** Null where nothing can be fetched, and for whoever may not. */
+  /** Null where nothing can be fetched, and for callers without the right. */
   readonly fetcher: ModelFetcher | null
   readonly limits: RequestLimits
   /** Aborts when the client has gone, in every phase. */
   readonly signal: AbortSignal
   /** Unix seconds at which the call arrived. */
   readonly now: number
-  /** Whose call it is; states and live requests of one tenant are invisible to every other. */
+  /** The owner of the call; states and live requests of one tenant are invisible to others. */
   readonly tenant: string
   /** Counts and logs an error that becomes part of a reply, and gives what the client may see of it. */
   readonly report: (thrown: unknown) => SkeinError
@@ -44,8 +44,8 @@ export type Reply =
   | { readonly kind: 'json-text'; readonly text: string }
   | { readonly kind: 'bytes'; readonly bytes: Uint8Array }
   /**
-   * One object per event, written in the dialect's form of streams. The first is asked for before any header is written, so what fails until then
-   * is still a proper HTTP error.
+   * One object per event, written in the dialect's form of streams. The first is produced before any header is written,
+   * so an error up to then is a proper HTTP error.
    */
   | { readonly kind: 'events'; readonly events: AsyncIterable<object> }
 
@@ -64,8 +64,8 @@ export interface FormBody {
 export type Access = 'header' | 'password' | 'translate'
 
 /**
- * What a key may do; each may do what those before it may. `user` asks models, `operator` also runs the server (workers,
- * models, figures of everybody), `admin` also gives and takes keys.
+ * Roles of keys; each includes those before it. `user` asks models, `operator` also runs the server (workers, models,
+ * everybody's figures), `admin` also gives and takes keys.
  */
 export const ROLES = ['user', 'operator', 'admin'] as const
 export type Role = (typeof ROLES)[number]
@@ -83,7 +83,7 @@ export interface Route {
   readonly takesForm?: boolean
   /** The body is a file (application/octet-stream) and arrives as a Uint8Array. */
   readonly takesBytes?: boolean
-  /** So is the reply. */
+  /** The reply is bytes, too. */
   readonly givesBytes?: boolean
   /** Absent: `header`. */
   readonly access?: Access
@@ -105,7 +105,7 @@ export interface Route {
 export interface Dialect {
   /** The tag of its routes on the OpenAPI page. */
   readonly name: string
-  /** What the tag says: whose API it is, or what it is for. */
+  /** Whose API the tag stands for, or its purpose. */
   readonly about: string
   readonly routes: readonly Route[]
   /** How its streams are written; absent: as OpenAI's. */
@@ -135,7 +135,7 @@ export function post<T extends TSchema>(
   }
 }
 
-/** For a route whose body has no field that one must give. */
+/** For a route whose body has no required field. */
 export function mayLackBody(route: Route): Route {
   return { ...route, mayLackBody: true }
 }
@@ -161,7 +161,7 @@ export function operators(route: Route): Route {
   return { ...route, role: 'operator' }
 }
 
-/** For `map` over the routes that one answerer has. */
+/** A filter for the routes that one kind of answerer has. */
 export function inCluster(answerer: NonNullable<Route['inCluster']>): (route: Route) => Route {
   return (route) => ({ ...route, inCluster: answerer })
 }

@@ -21,7 +21,7 @@ export function Maybe<T extends TSchema>(schema: T) {
   return Type.Optional(Type.Unsafe<Static<T> | null>(nullable(schema)))
 }
 
-/** One of several forms, complained about as a whole: `description` completes "expected …". */
+/** One of several forms with one common error: `description` completes "expected …". */
 export function OneOf<T extends TSchema[]>(description: string, ...forms: [...T]) {
   return Type.Union(forms, { description })
 }

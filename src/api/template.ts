@@ -17,7 +17,7 @@ export interface Turn {
 
 /** How turns are told. */
 export interface Layout {
-  /** What begins the turns of each role. */
+  /** The beginning of a turn, by role. */
   readonly heads: Readonly<Record<Role, string>>
   /** Between a head and its text. */
   readonly gap: string
@@ -35,7 +35,7 @@ export interface Layout {
  */
 export type ThinkMode = 'none' | 'open' | 'closed' | 'done'
 
-/** What begins the turns of each role. */
+/** The beginning of a turn, by role. */
 export type Heads = Layout['heads']
 
 const HEADS: Heads = {
@@ -52,7 +52,7 @@ const TAILS: Readonly<Record<ThinkMode, string>> = {
   done: 'Assistant: <think>\n</think>\n',
 }
 
-/** What ends an answer besides token 0: the head of a turn that is not the model's to write. */
+/** Texts that end an answer besides token 0: heads of turns that the model must not write. */
 export const CHAT_STOPS: readonly string[] = ['\n\nUser:', '\n\nSystem:']
 
 /**
@@ -81,7 +81,7 @@ export const CHAT_LAYOUT: Layout = {
   ...escapeOf(FORGED, ESCAPED),
 }
 
-/** One whose speakers have names of their own, where they have one. */
+/** A layout with other names for the speakers, where they have some. */
 export function layoutOf(
   names: Readonly<Partial<Record<Exclude<Role, 'tool'>, string | null | undefined>>>,
 ): Layout {

@@ -26,7 +26,7 @@ type StoredBatch = Omit<BatchRow, 'data'> & { readonly data: string }
 
 const POLL_MS = 2000
 const LEASE_MS = 10_000
-/** One may have megabytes. */
+/** A line may have megabytes. */
 const LINES_AT_ONCE = 32
 
 const FILE = 'id, tenant, filename, purpose, bytes, created, expires'
@@ -39,7 +39,7 @@ export class ClusterBatchStore implements BatchStore {
   readonly #database: Database
   readonly #parts: Parts
 
-  /** It closes neither. */
+  /** It closes neither of them. */
   constructor(database: Database, blobs: Blobs) {
     this.#database = database
     this.#parts = new Parts(blobs)
@@ -244,7 +244,7 @@ export class ClusterBatchStore implements BatchStore {
     }
   }
 
-  /** One after the other for all of a tenant, so that its bounds hold whatever comes at once. */
+  /** Runs the works of one tenant one after another, so that its limits hold. */
   #inTurn<T>(tenant: string, work: (connection: Connection) => Promise<T>): Promise<T> {
     return this.#database.transaction(async (connection) => {
       const name = `skein batches ${tenant}`
@@ -325,7 +325,7 @@ class Parts {
   }
 
   open(parts: readonly Part[]): FileReader {
-    // The part that was read last: whoever reads goes from the beginning to the end.
+    // The part that was read last: readers go from the beginning to the end.
     let last: { readonly blob: string; readonly content: Uint8Array } | null = null
     return {
       read: async (into, at) => {

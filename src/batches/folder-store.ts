@@ -189,7 +189,7 @@ export class FolderBatchStore implements BatchStore {
     })
   }
 
-  /** And what a crash left behind. */
+  /** Also removes what a crash left behind. */
   async tidy(now: number): Promise<void> {
     const over = this.#all('SELECT * FROM files WHERE expires <= ?', now)
     for (const row of over as unknown as FileRow[]) await this.removeFile(row)
@@ -237,7 +237,7 @@ export class FolderBatchStore implements BatchStore {
     }
   }
 
-  /** Whoever finds the file finds all of it. Returns its size. */
+  /** The file appears only when it is whole. Returns its size. */
   async #write(id: string, parts: Iterable<string | Uint8Array>): Promise<number> {
     const path = this.#pathOf(id)
     const temporary = `${path}.${process.pid}.tmp`

@@ -1,4 +1,7 @@
-/** Files that clients sent, batches over them and the results so far: what a store of them does. Whatever is told to a client is there after a crash. */
+/**
+ * Stores files that clients sent, batches over them, and the results so far. Everything that a client was told is there
+ * after a crash.
+ */
 
 export interface FileRow {
   readonly id: string
@@ -28,7 +31,7 @@ export const UNFINISHED: readonly BatchStatus[] = [
   'cancelling',
 ]
 
-/** What is known of a batch beside its status; grows as it goes on. */
+/** Facts of a batch besides its status; they grow as it runs. */
 export interface BatchData {
   readonly endpoint: string
   readonly inputFile: string
@@ -45,7 +48,7 @@ export interface BatchData {
   readonly errors: readonly LineError[]
   /** When it came into each of its later states. */
   readonly times: Readonly<Partial<Record<BatchStatus, number>>>
-  /** Of the results, once they are files. */
+  /** Counts of the results, once they are files. */
   readonly counts: Counts | null
 }
 
@@ -69,7 +72,7 @@ export interface Counts {
   readonly failed: number
 }
 
-/** Of results, where there are any. */
+/** The result files, where there are any. */
 export interface ResultFiles {
   readonly output: FileRow | null
   readonly error: FileRow | null
@@ -92,7 +95,7 @@ export interface FileReader {
 
 /** Rows and contents, not what they mean. */
 export interface BatchStore {
-  /** How often whoever runs batches looks for them. */
+  /** How often a process looks for batches to run. */
   readonly pollMs: number
   /** False where no file has ever come: there is nothing to look for. */
   readonly isInUse: boolean
@@ -110,11 +113,11 @@ export interface BatchStore {
   batch(tenant: string, id: string): Promise<BatchRow | null>
   /** Latest first. */
   batches(tenant: string): Promise<readonly BatchRow[]>
-  /** Of all tenants, oldest first, without those that others than `owner` run. */
+  /** Of all tenants, oldest first, except those that owners other than `owner` run. */
   unfinished(owner: string): Promise<readonly BatchRow[]>
   /** False where it is in another status. */
   advance(id: string, advance: Advance): Promise<boolean>
-  /** What is known of it, whatever its status. */
+  /** Saves facts of a batch, whatever its status. */
   note(id: string, change: Advance['change']): Promise<void>
   /** Nobody else runs it for some seconds; false where somebody does, or runs another of its tenant, or it has ended. */
   claim(batch: BatchRow, owner: string): Promise<boolean>

@@ -33,7 +33,7 @@ export const BATCH_ENDPOINTS = [
   '/v1/responses',
 ] as const
 
-/** What the routes need; null where nothing can be kept. */
+/** The store and limits of the routes; null where nothing can be kept. */
 export interface BatchService {
   readonly store: BatchStore
   /** Told that a batch has come, or that its status has changed. */
@@ -317,7 +317,7 @@ interface Page<T> {
   readonly hasMore: boolean
 }
 
-/** Of a list, from behind the item named `after`. */
+/** A page of a list, after the item named `after`. */
 function pageOf<T extends { readonly id: string }>(
   all: readonly T[],
   { limit, after }: { readonly limit: number; readonly after: string | undefined },

@@ -85,7 +85,7 @@ function wrong(param: string, problem: string): SkeinError {
   return new SkeinError('invalid_request', `${param}: ${problem}`, { param })
 }
 
-/** What is wrong with a file; nothing of it is run unless this is empty. */
+/** The errors of a file; it runs only when there are none. */
 export async function checkLines(
   file: FileReader,
   places: readonly LinePlace[],

@@ -18,7 +18,7 @@ import {
 import { SkeinError } from '../../errors.ts'
 import { checkLines, findLines, type LineBounds, type LinePlace, readLine } from './input.ts'
 
-/** What became of one request. */
+/** The outcome of one request. */
 export interface RowOutcome {
   readonly status: number
   readonly requestId: string
@@ -46,7 +46,7 @@ interface BatchRunnerOptions {
   readonly store: BatchStore
   readonly rows: RowRunner
   readonly bounds: LineBounds
-  /** Told of what nobody else hears of. */
+  /** Receives errors that no client sees. */
   readonly onError: (error: unknown) => void
   /** Unix seconds. */
   readonly now?: () => number
@@ -57,7 +57,7 @@ const MOST_RUNNING = 4
 const VERDICT_POLL_MS = 500
 const ROOM_POLL_MS = 50
 const RETRY_MS = 1000
-/** Of those that are not run. */
+/** Lines that are not run, per write. */
 const LINES_AT_ONCE = 500
 /** After a failure of this server's own, such as a full disk. */
 const PAUSE_MS = 10_000
@@ -73,7 +73,7 @@ export class BatchRunner {
   /** Looks at the store. */
   #looking: Promise<void> | null = null
   #isStale = false
-  /** It did so in vain the last time, which has been told. */
+  /** The last attempt failed and was reported. */
   #isFailing = false
   #numRows = 0
   #tidiedAt = 0
@@ -94,7 +94,7 @@ export class BatchRunner {
     this.wake()
   }
 
-  /** Rows that are under way are run again by whoever has the batch next. */
+  /** Rows under way are run again by the next process that takes the batch. */
   async stop(): Promise<void> {
     if (this.#timer !== null) clearInterval(this.#timer)
     this.#closing.abort()
@@ -223,7 +223,7 @@ export class BatchRunner {
     }
     own.throwIfAborted()
     if (failure !== null) throw failure
-    // With its last line it was done, however late.
+    // A batch is complete with its last line, however late.
     if (verdict === 'expired' && (await store.linesDone(batch.id)).size === places.length)
       verdict = null
     if (verdict !== null) await this.#answerRest(batch, file, places, verdict)
@@ -304,7 +304,7 @@ export class BatchRunner {
     const counts = await store.countsOf({ ...batch, data })
     const expires = data.outputSeconds === null ? null : now + data.outputSeconds
     const fileOf = (kind: string, count: number): FileRow | null => {
-      // Of this try: what another has written under its own name stays as it is.
+      // The id of this attempt: a file that another attempt wrote stays as it is.
       const id = `file-${randomBytes(16).toString('hex')}`
       const filename = `${batch.id}_${kind}.jsonl`
       const { tenant } = batch
@@ -338,7 +338,7 @@ export class BatchRunner {
   ): Promise<void> {
     const { store } = this.#options
     const isTold = await store.advance(id, { from, status, change, now: this.#now() })
-    // What is known of its lines is worth keeping whatever its status is.
+    // The results of its lines are worth keeping, whatever its status is.
     if (!isTold) await store.note(id, change)
   }
 }

@@ -76,7 +76,7 @@ async function ranked(call: RerankCall): Promise<object> {
 }
 
 interface Scores {
-  /** Of each document. */
+  /** One score per document. */
   readonly scores: readonly number[]
   readonly numTokens: number
 }
@@ -117,7 +117,7 @@ async function byStates(
   return { scores, numTokens: prompts.reduce((sum, { length }) => sum + length, 0) }
 }
 
-/** As EmbeddingRWKV's rerankers were trained to read them. */
+/** The form that EmbeddingRWKV's rerankers were trained to read. */
 function pairOf(query: string, document: string): string {
   return `Instruct: Given a query, retrieve documents that answer the query\nDocument: ${document}\nQuery: ${query}`
 }

@@ -24,7 +24,7 @@ export function checkEmbeds({ id, client }: ServedModel): void {
   )
 }
 
-/** `dimensions`: only so many of each vector's numbers, scaled to length 1 again; null: all. */
+/** `dimensions`: keep this many numbers of each vector, scaled to length 1 again; null: all. */
 export async function embedAll(
   model: ServedModel,
   texts: readonly Int32Array[],
@@ -64,7 +64,7 @@ export function ended(text: Int32Array): Int32Array {
   return whole
 }
 
-/** Of requests that are read and not answered. */
+/** For requests that only read. */
 export const READ_ONLY = {
   n: 1,
   maxTokens: 0,
@@ -75,13 +75,13 @@ export const READ_ONLY = {
   cache: 'no-store',
 } as const
 
-/** One of nothing but zeros stays so. */
+/** A vector of zeros stays as it is. */
 function unit(vector: Float32Array): Float32Array {
   const length = Math.sqrt(dot(vector, vector))
   return length === 0 ? vector : vector.map((value) => value / length)
 }
 
-/** Of vectors of length 1: the cosine of the angle between them. */
+/** For vectors of length 1: the cosine of the angle between them. */
 export function dot(a: Float32Array, b: Float32Array): number {
   return a.reduce((sum, value, i) => sum + value * b[i]!, 0)
 }

@@ -1,4 +1,4 @@
-/** One text to fill in, from either editor dialect to the engine's request, and the answer as one text. */
+/** Turns a text to fill in, from either editor dialect, into a request of the engine, and the answer into one text. */
 import type { FinishReason, GenerateRequest } from '../../engine/messages.ts'
 import { runAll } from '../answers.ts'
 import { encodePrompt } from '../encode.ts'
@@ -104,8 +104,8 @@ export async function fillWhole(job: Fill): Promise<Filled> {
 }
 
 /**
- * Filling in the middle, in the form that RWKV-7 G1c models were trained on: the text after the gap is told first,
- * and the model then continues the text before it. The slot named "prefix" stays empty.
+ * The prompt that RWKV-7 G1c models were trained on for filling in the middle: the text after the gap comes first, then
+ * the model continues the text before it. The slot named "prefix" stays empty.
  */
 export function fimPrompt(prefix: string, suffix: string): string {
   return `✿prefix✿✿suffix✿${suffix}✿middle✿${prefix}`

@@ -113,7 +113,7 @@ function loadRoute(last: LastLoaded): Route {
   })
 }
 
-/** What an adapter is, its file says; these can be merged without a second file. */
+/** An adapter's kind is in its file; these kinds can be merged without a second file. */
 const ADAPTER_MODES = ['', 'lora', 'dora', 'bone']
 
 interface AdapterFields {
@@ -144,7 +144,7 @@ const NOT_READ: Readonly<Record<string, readonly unknown[]>> = {
 function refuseOthers(body: object): void {
   for (const [field, value] of Object.entries(body)) {
     if (!Object.hasOwn(NOT_READ, field) || isEmpty(value)) continue
-    // Its clients write numbers as texts, too.
+    // Its clients also write numbers as texts.
     if (NOT_READ[field]!.some((one) => one === value || one === Number(value))) continue
     throw unsupported(field, 'leave it out')
   }

@@ -38,7 +38,7 @@ const DEFAULTS: SamplingDefaults & { readonly maxTokens: number } = {
   penaltyDecay: 0.996,
 }
 
-/** Of the fields that not every route reads. */
+/** Fields read here that some routes do not have. */
 const READ = [
   'messages',
   'best_of',
@@ -79,7 +79,7 @@ function inferBody(limits: RequestLimits) {
     mrss_gatingweight: Maybe(Type.Array(Type.Number({ minimum: 0 }), { maxItems: 64 })),
   }
   const { messages: _messages, model: _model, stream: _stream, ...rest } = fields
-  // Those of the body itself are read before this route is asked.
+  // The body's own fields were read before this route was called.
   const { priority: _priority, timeout: _timeout, ...sampling } = rest
   return Type.Object({
     ...fields,
@@ -171,7 +171,7 @@ function mixtureOf(
   return { mixture: weighted(states, weights, 'mrss_gatingweight') }
 }
 
-/** What stands beside `params` counts more than what is in it. */
+/** Fields beside `params` take precedence over those in it. */
 function merged({ params, ...outer }: InferBody): Omit<InferBody, 'params'> {
   const given = Object.entries(outer).filter(([, value]) => present(value))
   // Two names of one thing.

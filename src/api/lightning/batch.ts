@@ -11,7 +11,7 @@ import { json, type Reply } from '../route.ts'
 import { Row } from './row.ts'
 
 export interface BatchPlan {
-  /** What /v1/server/* calls it. */
+  /** Its id in /v1/server/*. */
   readonly id: string
   readonly tenant: string
   readonly path: string
@@ -23,7 +23,7 @@ export interface BatchPlan {
   readonly resumed?: PausedCall
 }
 
-/** What the reply says of itself. */
+/** How the reply describes itself. */
 interface BatchLabel {
   readonly id: string
   readonly object: string
@@ -59,7 +59,7 @@ export async function* runBatch(
       }
       yield [...changed].sort((a, b) => a.index - b.index)
     }
-    // One without any row to go on with.
+    // No row is left to continue.
     if (isResumed) live.drop(tenant, id)
     return false
   } catch (thrown) {
@@ -101,12 +101,12 @@ export async function batchReply(
   return json({ ...label, choices: plan.rows.map(choiceOf), ...ending(plan.rows)?.fields })
 }
 
-/** What a route says at the end beside its rows: fields of the whole reply, an event of the stream. */
+/** Adds a route's last fields beside its rows: to a whole reply, or as an event of the stream. */
 export type Ending = (
   rows: readonly Row[],
 ) => { readonly fields: object; readonly event: object } | null
 
-/** For replies that are not streamed: a paused call has no reply but where to go on. */
+/** For replies that are not streamed: a paused call replies only with the name to resume it by. */
 export async function runToEnd(plan: BatchPlan, live: LiveCalls): Promise<void> {
   const run = runBatch(plan, live, false)
   let step = await run.next()
@@ -146,7 +146,9 @@ async function* batchEvents(
   yield { object: 'chat.completion.chunk', choices, ...paused }
 }
 
-/** What the last event of a stream says of a call that has been paused, and can go on by that name; null where it has ended. */
+/**
+ * The fields that the last event of a stream adds when its call was paused and can be resumed; null when it has ended.
+ */
 export function pausedFields({ tenant, id }: BatchPlan, live: LiveCalls): object | null {
   return live.pausedOf(tenant, id) === null ? null : { paused: true, request_id: id }
 }

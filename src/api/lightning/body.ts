@@ -48,7 +48,7 @@ export type LightningFields = Static<
   ReturnType<typeof Type.Object<ReturnType<typeof lightningFields>>>
 >
 
-/** One raw prompt per row. Not bounded by the number of prompts of an OpenAI call: wide batches are what this is for. */
+/** One raw prompt per row. OpenAI's limit on prompts does not apply: these routes are for wide batches. */
 export function Contents(limits: RequestLimits) {
   return Type.Array(Type.String(), {
     maxItems: limits.sequences,

@@ -157,7 +157,7 @@ export interface Prompt {
   readonly atBeginning?: Int32Array | undefined
 }
 
-/** What the routes of this dialect hand to the engine, and under which name. */
+/** Builds the engine's requests for a route of this dialect, and the name of the call. */
 export function planFor(
   call: Call<LightningFields>,
   of: {
@@ -189,7 +189,7 @@ export function planFor(
   }
 }
 
-/** With one seed for a batch, equal prompts are to have different answers; the first row's is that of the seed itself. */
+/** Gives equal prompts of a batch with one seed different answers; the first row has the seed itself. */
 function ofRow(sampling: SamplingParams, row: number): SamplingParams {
   const { seed } = sampling
   if (seed === null || row === 0) return sampling

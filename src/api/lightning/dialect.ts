@@ -56,7 +56,7 @@ function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
     const all = await encodePrompts(model, texts, (i) => `prefix[${i}]`, call.signal)
     const prompts = all.map((tokens) => ({ tokens }))
     const plan = planFor(call, { path, model, settings, family: SHORT, prompts })
-    // One pair took another path in the original, and says so.
+    // In the original a single pair is a code path of its own, with a name of its own.
     const label =
       prefix.length === 1
         ? labelOf(call.body, 'rwkv7-batch-v3')

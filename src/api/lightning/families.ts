@@ -1,6 +1,6 @@
 /**
- * What a lightning request that says nothing gets. rwkv_lightning changed its defaults between revisions and has
- * others per route, so each family of routes has a table of its own; none is shared with the OpenAI routes.
+ * Defaults of lightning requests. rwkv_lightning changed its defaults between revisions and has others per route, so
+ * each family of routes has a table; none is shared with the OpenAI routes.
  */
 import type { SamplingDefaults } from '../openai/sampling.ts'
 

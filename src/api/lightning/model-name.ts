@@ -12,7 +12,7 @@ export function modelNameOf({ model }: Named): string {
   return model || 'rwkv7'
 }
 
-/** Who names none means the only model there is; of several, one called `rwkv7`. */
+/** Without a name: the only model; of several, the one called `rwkv7`. */
 export function modelOf({ models, body }: { models: ModelRegistry; body: Named }): ServedModel {
   return models.get(modelNameOf(body))
 }

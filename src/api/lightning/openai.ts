@@ -73,12 +73,12 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
   const { body, limits, signal, tenant } = call
   const turns = turnsOf(body)
   const model = modelOf(call)
-  // What this route alone reads of its dialect, and its prompt.
+  // The fields that only this route reads of its dialect, and its prompt.
   const { messages: _messages, contents: _contents, system: _system, ...rest } = body
   const { stream_options, max_completion_tokens: _limit, ...shared } = rest
   const limited = { ...shared, max_tokens: oneMaxTokens(body, limits) }
   const settings = settingsOf(limited, OPENAI_ROUTE, model, limits, CHAT_STOPS)
-  // What a session keeps is not the prefix cache's.
+  // Sessions do not use the prefix cache.
   const session = sessionUse(body)
   const cache =
     body.use_prefix_cache === false && session === null ? ('no-store' as const) : settings.cache

@@ -1,4 +1,4 @@
-/** One row of a batch while it grows: its text, what a stream has not been sent yet, and how it would be continued. */
+/** One row of a batch while it grows: its text, the part that a stream has not been sent, and how to continue it. */
 import type {
   FinishReason,
   GenerateRequest,
@@ -26,7 +26,7 @@ export class Row {
   readonly #tokens: number[] = []
   #unsent = ''
   #numUnsent = 0
-  /** What was shown, before the row was paused, of the first token to be drawn; cut off its text. */
+  /** The part of the next token's text that was shown before the row was paused; it is cut off. */
   #overlap: string
   #isOverlapPast = false
 
@@ -66,7 +66,7 @@ export class Row {
     return text
   }
 
-  /** It has ended, or has all its tokens and its end is only not told yet. */
+  /** The row has ended, or has all its tokens and only its end has not been reported. */
   get isWhole(): boolean {
     return this.reason !== null || this.#tokens.length >= this.request.maxTokens
   }

@@ -70,7 +70,7 @@ function multiStateRoute(limits: RequestLimits, live: LiveCalls): Route {
   return passwordRoute(route)
 }
 
-/** What both shapes say of the turn that an answer became. */
+/** The fields on the answer's turn that both forms share. */
 export function newTurn([row]: readonly Row[]) {
   const position = row?.session
   // A paused row has not become one.

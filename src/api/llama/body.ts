@@ -117,7 +117,7 @@ export function samplingFieldsOf(body: CompletionBody): SamplingFields {
     seed,
     stop,
     ignore_eos: body.ignore_eos ?? null,
-    // Those that are `false` are bans.
+    // Biases of `false` are bans.
     logit_bias: Object.fromEntries(biases.map(([id, bias]) => [String(id), Number(bias)])),
     banned_tokens: bans.map(([id]) => id),
   }

@@ -91,7 +91,7 @@ function propsOf({ id, client }: ServedModel, limits: RequestLimits): object {
   }
 }
 
-/** Whose request is in which slot is nobody else's business. */
+/** Slots are listed without their requests, which are other callers' business. */
 function slotsOf({ client }: ServedModel): object {
   const { numSlots, freeSlots } = client.stats
   return Array.from({ length: numSlots }, (_slot, id) => ({

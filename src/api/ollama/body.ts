@@ -1,4 +1,4 @@
-/** What Ollama's two answering routes share: their options, and how they become the engine's numbers. */
+/** The options that Ollama's two answering routes share, and their conversion to the engine's numbers. */
 
 import type { SamplingParams, StopParams } from '../../engine/messages.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
@@ -127,7 +127,7 @@ export function samplingFieldsOf(options: Options): SamplingFields {
   return { ...same, ...usualNumbers(options, RENAMED) }
 }
 
-/** What both routes ask of an answer through the template of chats. */
+/** Settings that both routes pass to the chat template. */
 export function chatSettings(
   { body, id, limits, signal, tenant }: Call<SharedBody>,
   model: ServedModel,

@@ -97,7 +97,7 @@ function checkUnread({ body, warn }: Call, read: readonly string[]): void {
   checkFields(body as object, { read, harmless: HARMLESS, refused: {} }, warn)
 }
 
-/** Of a text that is too long only the beginning, where that was not forbidden. */
+/** A text that is too long is cut at its end, unless the request forbids it. */
 async function tokensOf(
   model: ServedModel,
   texts: readonly string[],

@@ -75,7 +75,7 @@ async function* only(...events: object[]): AsyncGenerator<object> {
   yield* events
 }
 
-/** It goes on where the client leaves. */
+/** The download continues when the client leaves. */
 async function* fetched(
   name: string,
   fetcher: ModelFetcher | null,

@@ -1,4 +1,4 @@
-/** What is served, in Ollama's words: /api/tags, /api/ps, /api/show and /api/version. */
+/** The served models in Ollama's form: /api/tags, /api/ps, /api/show and /api/version. */
 import { createHash } from 'node:crypto'
 import type { EngineInfo } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
@@ -14,7 +14,7 @@ const API_VERSION = '0.12.6'
 /** Ollama's way to say that a model stays loaded. */
 const NEVER = '9999-12-31T23:59:59Z'
 
-/** What a conversation looks like to the model, in the language of Ollama's templates. Continue looks for `.Suffix` in it. */
+/** The form of a conversation, in the language of Ollama's templates. Continue looks for `.Suffix` in it. */
 const TEMPLATE =
   '{{ if .Suffix }}✿prefix✿✿suffix✿{{ .Suffix }}✿middle✿{{ .Prompt }}{{ else }}{{ if .System }}System: {{ .System }}\n\n{{ end }}{{ if .Prompt }}User: {{ .Prompt }}\n\n{{ end }}Assistant: {{ .Response }}{{ end }}'
 

@@ -74,7 +74,7 @@ function textOf(pieces: readonly ReplyPiece[], type: 'text' | 'reasoning'): stri
   return pieces.map((piece) => (piece.type === type ? piece.text : '')).join('')
 }
 
-/** What the last object of an answer counts: tokens, and nanoseconds of reading and answering. */
+/** The counts in the last object of an answer: tokens, and nanoseconds of reading and answering. */
 export class Figures {
   readonly #began = performance.now()
   #readAt: number | null = null

@@ -1,6 +1,6 @@
 /**
- * One answer of a chat completion while it grows: yields the deltas of a stream or keeps the message of a reply that is
- * not streamed. Both come from the same pieces, so the deltas of a stream add up to the message.
+ * One answer of a chat completion while it grows. It yields the deltas of a stream, or keeps the message of a reply
+ * that is not streamed. Both are made of the same pieces, so the deltas add up to the message.
  */
 import type { GenerateRequest, TokenText } from '../../engine/messages.ts'
 import type { GuessesBy } from '../../engine/stats.ts'
@@ -33,13 +33,13 @@ export class ChatChoice {
   readonly #logprobs: object[] | null
   /** Log-probabilities of tokens whose text is still held back; they leave with the next delta. */
   #pending: TokenText[] = []
-  /** Of the message, where it is kept. */
+  /** The message, when it is kept. */
   #reasoning = ''
   #content = ''
   readonly #calls: KeptCall[] = []
   #reason: EndReason | null = null
 
-  /** What waits until `#chunkTokens` have gathered. */
+  /** Pieces that wait until `#chunkTokens` have gathered. */
   #waiting: ReplyPiece[] = []
   #numWaiting = 0
   readonly #chunkTokens: number
@@ -96,7 +96,7 @@ export class ChatChoice {
     }
   }
 
-  /** One for each piece that waited: the end of a thought and the beginning of the answer are two. */
+  /** One delta for each waiting piece: the end of a thought and the beginning of the answer are two. */
   #deltas(): object[] {
     const pieces = joined(this.#waiting)
     this.#waiting = []

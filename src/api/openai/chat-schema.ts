@@ -26,7 +26,7 @@ const Message = Type.Object({
   audio: Maybe(Type.Unknown()),
 })
 
-/** For routes that take something else in their place: no messages is as good as none. */
+/** For routes where another field can replace messages: an empty list counts as absent. */
 export function MaybeMessages(limits: RequestLimits) {
   return Maybe(Type.Array(Message, { maxItems: limits.messages }))
 }
@@ -44,7 +44,7 @@ export function chatBody(limits: RequestLimits) {
   })
 }
 
-/** What the client expects of the answer, as OpenAI has it. */
+/** OpenAI's field for the expected answer. */
 export const PREDICTION_FIELDS = {
   prediction: Maybe(Type.Object({ type: Type.Literal('content'), content: Content })),
 }
@@ -53,7 +53,7 @@ export interface PredictionFields {
   readonly prediction?: Static<(typeof PREDICTION_FIELDS)['prediction']>
 }
 
-/** Its text; null without one. */
+/** The text of the prediction; null without one. */
 export function predictionOf({ prediction }: PredictionFields): string | null {
   return present(prediction) ? textOf(prediction, 'prediction') : null
 }

@@ -82,7 +82,7 @@ export function completionMaxTokens(body: CompletionBody, limits: RequestLimits)
   return maxTokens
 }
 
-/** With a suffix, prompts become the text before a gap, and the answer fills it. */
+/** With a suffix, each prompt is the text before a gap, and the answer fills it. */
 export async function toPrompts(
   { prompt, suffix, echo }: CompletionBody,
   model: ServedModel,
@@ -90,7 +90,7 @@ export async function toPrompts(
   signal: AbortSignal,
 ): Promise<PromptText[]> {
   const list = withSuffix(listOf(prompt), suffix ?? '', echo === true)
-  // It goes on where the turn before ended; token 0 would begin a document there.
+  // A session continues where its last turn ended; token 0 would begin a new document.
   if (isSession && list[0]!.length === 0) return [{ tokens: new Int32Array(0), text: '' }]
   const all = await tokensOfAll(list, model, 'prompt', signal)
   const textOf = (entry: Entry, tokens: Int32Array) =>

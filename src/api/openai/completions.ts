@@ -32,7 +32,7 @@ import { refuseUnread, warnUnknown } from './parameters.ts'
 import { cacheOf, checkCombinations, checkLogprobs, toSampling, toStop } from './sampling.ts'
 import { allGuesses, systemFingerprint, usageOf } from './usage.ts'
 
-/** Of the fields that not every route reads. */
+/** Fields read here that some routes do not have. */
 const READ = [
   'prompt',
   'suffix',
@@ -115,7 +115,7 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
   }
 }
 
-/** One that can be ended by the name that its reply has. */
+/** A completion that can be ended by the id in its reply. */
 interface LiveCompletion extends Completion {
   readonly live: LiveCalls
 }
@@ -187,7 +187,7 @@ function sessionField({ session }: Choice): object {
 /** The tokens of all prompts. Each is read once however many answers it gets, and counted once. */
 class Read {
   tokens = 0
-  /** Of these, what a kept state had already read. */
+  /** Prompt tokens that a kept state had already read. */
   cached = 0
 
   take({ prompt, event }: Answered, { prompts }: Completion): void {

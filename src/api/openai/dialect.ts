@@ -60,7 +60,7 @@ function cancelRoute(live: LiveCalls): Route {
   const route = del(path, 'End a request; it fails with 409', ({ params, tenant }) => {
     const id = params.id!
     const isLive = live.end(tenant, id, 'stopped')
-    // One that is paused, or that a resume has not read from yet, is forgotten.
+    // A call that is paused, or not yet read by a resume, is forgotten.
     if (live.drop(tenant, id) || isLive) return json({ status: 'cancelled', request_id: id })
     throw new SkeinError('not_found', 'no request of that id is under way or paused', {
       param: 'id',

@@ -101,7 +101,7 @@ class TextPosition {
     if (this.#unfinished.length > 0) this.characters--
     this.characters += countCharacters(lenient.decode(all, { stream: true }))
     const isUnfinished = lenient.decode() !== ''
-    // It begins with the last byte that can begin one.
+    // A character begins at the last byte that can begin one.
     const lead = all.findLastIndex((byte) => (byte & 0xc0) !== 0x80)
     this.#unfinished = isUnfinished ? all.subarray(lead) : all.subarray(0, 0)
     if (isUnfinished) this.characters++

@@ -172,7 +172,7 @@ export function refuseUnread(
   }
 }
 
-/** Names the fields that nobody knows: the reply would be the same without them. */
+/** Names the unknown fields: the reply would be the same without them. */
 export function warnUnknown(
   body: object,
   properties: object,

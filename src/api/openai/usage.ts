@@ -37,7 +37,7 @@ export function usageOf(
   }
 }
 
-/** Of several choices together; of a prediction that was given also where nothing was guessed. */
+/** The sum over several choices. Given when a prediction was sent, even if nothing was guessed. */
 export function allGuesses(
   choices: readonly { readonly guesses: GuessesBy }[],
   isPredicted = false,

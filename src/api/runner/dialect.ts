@@ -32,7 +32,7 @@ export function runnerDialect(): Dialect {
   }
 }
 
-/** Its numbers for offline, loading and working. The process id that it also tells is nobody's business: always 0. */
+/** RWKV-Runner's numbers for offline, loading and working. It also reports a process id, which is always 0 here. */
 function statusRoute(): Route {
   return get('/status', 'Whether a model answers, as RWKV-Runner says it', ({ models }) => {
     const all = models.list()

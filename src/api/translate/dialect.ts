@@ -119,18 +119,21 @@ function toPieces(parts: readonly Part[]): Piece[] {
   return parts.filter((part) => typeof part !== 'string')
 }
 
-/** A text is told of again when it has so much more, or a sixteenth: a long one not with every word. */
+/**
+ * A text is sent again when this many characters are new, or a sixteenth of its length: not with every word of a long
+ * one.
+ */
 const STEP_CHARS = 6
 const STEP_SHARE = 1 / 16
 
-/** Of a text: its pieces that are not over, what it has, and what of that was not told of. */
+/** A text: the number of unfinished pieces, its characters, and those not sent yet. */
 interface Draft {
   open: number
   chars: number
   untold: number
 }
 
-/** Texts while they are translated: each as far as its pieces are written, told of at most every few characters. */
+/** Texts while they are translated. Each is sent again whenever enough of it is new. */
 class Drafts {
   readonly #texts: readonly (readonly Part[])[]
   readonly #drafts: readonly Draft[]

@@ -5,14 +5,14 @@
 
 const USUAL = /<\/?[A-Za-z][^<>]*>|\{\{[^{}]*\}\}|\{\d+\}/g
 
-/** What stands around the number of a placeholder: left and right of it and, for paired tags, the tag's name. */
+/** The text around the number of a placeholder: left, right and, for paired tags, the tag's name. */
 export interface Delimiters {
   readonly left: string
   readonly right: string
   readonly tag: string
 }
 
-/** As Immersive Translate gives them; null where it gives none. */
+/** The delimiters that Immersive Translate sends; null without any. */
 export function delimitersOf([
   left = '',
   right = '',
@@ -57,7 +57,7 @@ function* marksIn(text: string, delimiters: Delimiters | null): Generator<Span> 
   let [mine, usual] = [own(0), nextUsual(text, 0)]
   while (mine !== null || usual !== null) {
     const isMine = mine !== null && (usual === null || mine[0] <= usual[0])
-    // One of the two is there.
+    // One of the two exists.
     const mark = (isMine ? mine : usual) as Span
     yield mark
     at = mark[1]

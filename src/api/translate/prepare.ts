@@ -10,17 +10,17 @@ export interface Texts {
   /** Null: each text shows its own. */
   readonly language: string | null
   readonly delimiters: Delimiters | null
-  /** Of all texts. */
+  /** Pieces of all texts. */
   readonly mostPieces: number
 }
 
 interface Prepared {
-  /** Of each text. */
+  /** The language of each text. */
   readonly languages: readonly string[]
   readonly parts: readonly (readonly Part[])[]
 }
 
-/** What a text is called whose language nobody knows. */
+/** The label of a text in an unknown language. */
 const NO_LABEL = 'Text'
 /** About a millisecond of the event loop. */
 const INLINE_CHARS = 16 * 1024
@@ -90,7 +90,7 @@ const LETTERS: readonly (readonly [RegExp, string])[] = [
   [/[œ]/iu, 'fr'],
 ]
 
-/** Of characters that were simplified, those that were changed most visibly: the two forms side by side. */
+/** The most visibly changed of the simplified characters, and their traditional forms. */
 const SIMPLIFIED = '们这来时会说学国过对发后样没还书长见问东车马鱼龙门开关点头'
 const TRADITIONAL = '們這來時會說學國過對發後樣沒還書長見問東車馬魚龍門開關點頭'
 

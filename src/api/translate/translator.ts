@@ -9,7 +9,7 @@ import { boundariesAt, checkPrompt, encodeTexts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 
-/** One text under one label: what the model is asked. */
+/** One text under one label: one prompt. */
 export interface Piece {
   readonly source: string
   readonly text: string
