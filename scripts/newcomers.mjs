@@ -139,7 +139,8 @@ async function repeat(url, key, body, signal) {
 /** Milliseconds to the first text and between others; all of the patience where none came. */
 async function ask(url, key) {
   const start = performance.now()
-  const body = { prompt: words(12), max_tokens: 24, ignore_eos: true }
+  // Without token 0, which has no text: gaps are between texts.
+  const body = { prompt: words(12), max_tokens: 24, ignore_eos: true, logit_bias: { 0: -100 } }
   const times = []
   try {
     const reply = await post(url, key, body, AbortSignal.timeout(PATIENCE_MS))

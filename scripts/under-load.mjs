@@ -69,7 +69,8 @@ function ask(port, body) {
       reply.on('close', over)
     })
   })
-  sent.end(JSON.stringify({ stream: true, ignore_eos: true, ...body }))
+  // Without token 0, which has no text: what is measured is the time between texts.
+  sent.end(JSON.stringify({ stream: true, ignore_eos: true, logit_bias: { 0: -100 }, ...body }))
   return { seen, ended, leave: () => sent.destroy() }
 }
 

@@ -15,7 +15,7 @@ import { grammarTokens, type TokenBytes } from './answer/answer-text.ts'
 import { Ranking } from './answer/ranking.ts'
 import { Flights } from './flights.ts'
 import { StartStates } from './kept/start-states.ts'
-import { DEFAULT_LIMITS, type EngineLimits, lineFull } from './limits.ts'
+import { DEFAULT_LIMITS, type EngineLimits, lineFull, lineLength } from './limits.ts'
 import type {
   CallHandlers,
   EngineCall,
@@ -114,7 +114,7 @@ export class Engine {
     this.info = {
       model: runner.info,
       numSlots,
-      maxWaiting,
+      maxWaiting: lineLength(maxWaiting, numSlots),
       maxPromptTokens,
       startStates: this.startStates.names,
       ...(embeddings === null ? {} : { embeddings }),

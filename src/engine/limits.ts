@@ -6,8 +6,8 @@ import type { Pooling, ToolTemplate } from './messages.ts'
 import type { ProposerSource } from './speculation/proposer.ts'
 
 export interface EngineLimits {
-  /** Requests in the waiting line; the next one is refused with queue_full. */
-  readonly maxWaiting: number
+  /** Requests in the waiting line; the next one is refused with queue_full. Null: as many as suit the slots. */
+  readonly maxWaiting: number | null
   readonly maxPromptTokens: number
   /** Prompt tokens of a step while answers are being generated; null: as many as `itlTargetMs` allows. */
   readonly prefillChunk: number | null
@@ -32,7 +32,7 @@ export interface EngineLimits {
 }
 
 export const DEFAULT_LIMITS: EngineLimits = {
-  maxWaiting: 1024,
+  maxWaiting: null,
   maxPromptTokens: 131_072,
   prefillChunk: null,
   itlTargetMs: null,
@@ -43,6 +43,15 @@ export const DEFAULT_LIMITS: EngineLimits = {
   embeddingHeads: new Map(),
   reranker: null,
   toolTemplate: 'g1',
+}
+
+/** Eight answers' time is what the last in line waits for, and what a full line takes to become empty. */
+const WAITING_PER_SLOT = 8
+/** Clients that send a few hundred at once are not to be refused by few slots. */
+const LEAST_WAITING = 512
+
+export function lineLength(maxWaiting: number | null, numSlots: number): number {
+  return maxWaiting ?? Math.max(LEAST_WAITING, WAITING_PER_SLOT * numSlots)
 }
 
 export function lineFull(maxWaiting: number): SkeinError {

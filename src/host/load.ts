@@ -10,7 +10,11 @@ import type { EngineClient } from '../engine/client.ts'
 import { Engine } from '../engine/engine.ts'
 import { identityOf } from '../engine/kept/identity.ts'
 import { isWithoutDisk, LateStore } from '../engine/kept/late-store.ts'
-import { DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS, type EngineLimits } from '../engine/limits.ts'
+import {
+  DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS,
+  type EngineLimits,
+  lineLength,
+} from '../engine/limits.ts'
 import { Draft } from '../engine/speculation/draft.ts'
 import { LOOKUP } from '../engine/speculation/lookup.ts'
 import { PREDICTION } from '../engine/speculation/prediction.ts'
@@ -330,7 +334,9 @@ function memberOf(
   choice: EngineChoice,
   { info, numSlots }: ModelRunner,
 ): MemberFacts {
-  const { maxWaiting, maxPromptTokens } = { ...DEFAULT_ENGINE_LIMITS, ...limitsOf(choice) }
+  const limits = { ...DEFAULT_ENGINE_LIMITS, ...limitsOf(choice) }
+  const { maxPromptTokens } = limits
+  const maxWaiting = lineLength(limits.maxWaiting, numSlots)
   const startStates = (choice.startStates ?? []).map(({ name }) => name)
   const { pid } = process
   const facts = { pid, model: info, numSlots, maxWaiting, maxPromptTokens, startStates, aliases }

@@ -123,7 +123,10 @@ const LOAD = {
   )(
     'Recurrent states kept = sequences that run at once (default: by memory, up to 64, 256 on a GPU)',
   ),
-  'max-waiting': whole(1, 10_000_000)('Requests that may wait (default 1024)'),
+  'max-waiting': whole(
+    1,
+    10_000_000,
+  )('Requests that may wait (default: 8 for each slot, 512 at least)'),
   'max-prompt-tokens': whole(1, 1_000_000_000)('Longest prompt (default 131072)'),
   'step-tokens': whole(1, 1_000_000)('Token budget of one step (default 512, 2048 on a GPU)'),
   'itl-target': number(

@@ -80,6 +80,10 @@ test.each([
       commitTurn(database, i)
       longest = Math.max(longest, performance.now() - before)
       if (i % 50 === 0) largestLog = Math.max(largestLog, logOf(folder))
+      if (process.env.SKEIN_GROWTH && (i + 1) % 10_000 === 0)
+        console.log(
+          `${i + 1} commits after ${((before - began) / 1000).toFixed(0)} s, log at most ${largestLog.toFixed(0)} MiB`,
+        )
       // As the store's thread does.
       if (performance.now() - purgedAt > 1000) {
         purgedAt = performance.now()

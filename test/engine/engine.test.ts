@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { Engine } from '../../src/engine/engine.ts'
-import type { EngineLimits } from '../../src/engine/limits.ts'
+import { type EngineLimits, lineLength } from '../../src/engine/limits.ts'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { SkeinError } from '../../src/errors.ts'
 import { type FakeOptions, FakeRunner } from '../helpers/fake-runner.ts'
@@ -251,6 +251,12 @@ describe('refusals', () => {
     expect(engine.stats).toMatchObject({ waiting: 2, running: 4, prefilling: 0 })
     expect(drain(engine).answer('f')).toEqual(soloAnswer(requestOf({ id: 'f' })))
     engine.submit(requestOf({ id: 'g' }))
+  })
+
+  test('unless it is said, eight may wait for each slot, 512 at least', () => {
+    expect([4, 64, 100].map((numSlots) => lineLength(null, numSlots))).toEqual([512, 512, 800])
+    expect(lineLength(7, 100)).toBe(7)
+    expect(setUp({ numSlots: 4 }).engine.info.maxWaiting).toBe(512)
   })
 
   test('maxWaiting 0 takes what can run at once', () => {

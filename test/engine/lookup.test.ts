@@ -33,6 +33,41 @@ test('what repeats itself is guessed beyond its end', () => {
   expect(lookup.propose(5)).toEqual([1, 2, 1, 2, 1])
 })
 
+test('a text of any length is guessed as one that is looked through token by token', () => {
+  let seed = 7
+  const random = (below: number) => {
+    seed = (Math.imul(seed, 1_103_515_245) + 12_345) >>> 0
+    return (seed >>> 8) % below
+  }
+  for (const [length, vocabulary] of [
+    [2500, 5],
+    [2500, 40],
+    [6000, 200],
+  ] as const) {
+    const text = Array.from({ length }, () => random(vocabulary) + 60_000)
+    const lookup = new TextLookup(Int32Array.from(text.slice(0, 700)))
+    for (let end = 700; end < length; end++) {
+      const last = (at: number) => text.slice(Math.max(0, at - 32), at).reverse()
+      const inCommon = (at: number) => {
+        const [a, b] = [last(at), last(end)]
+        const differs = a.findIndex((token, i) => token !== b[i])
+        return differs === -1 ? a.length : differs
+      }
+      if (end % 50 === 0) {
+        let [best, most] = [0, 2]
+        for (let at = end - 1, seen = 0; at > 2 && seen < 8; at--) {
+          const length = inCommon(at)
+          if (length >= 3) seen++
+          if (length > most) [best, most] = [at, length]
+        }
+        expect(lookup.propose(1)).toEqual(best === 0 ? [] : [text[best]])
+        expect(lookup.isPromising).toBe(best > 0)
+      }
+      lookup.add(text[end]!)
+    }
+  }
+})
+
 const FLAT = () => 1.03
 /** Of a GPU: a second token is cheap, and from the third on up to seven guesses cost the same. */
 const STEEP = (guesses: number) => (guesses === 1 ? 1.18 : 1.83)

@@ -1,7 +1,8 @@
 /**
  * Guesses from the text itself: where its last tokens stood before, in the prompt or in the answer, what followed them may
  * follow again. So copied passages, edited code and repeated names are read instead of drawn one by one. An index by a few
- * tokens is kept up as the answer grows; looking up costs the same however long the text is.
+ * tokens is kept up as the answer grows: two numbers a token, by a hash, so that a prompt of 131,072 tokens holds up the engine's thread for
+ * few milliseconds. Looking up costs the same however long the text is.
  */
 import type { Proposer, ProposerSource } from './proposer.ts'
 
@@ -9,67 +10,95 @@ import type { Proposer, ProposerSource } from './proposer.ts'
 const KEY_TOKENS = 3
 /** Places that are compared, the latest first; the one with most tokens in common before it is taken. */
 const MOST_PLACES = 8
+/** Places that are looked at for these, since other tokens may have the same hash. */
+const MOST_LOOKED_AT = 32
 /** Tokens in common beyond which no better place is looked for. */
 const ENOUGH_TOKENS = 32
+const LEAST_ROOM = 1024
+/** An odd number whose products spread over all bits. */
+const SPREADING = 0x9e3779b1 | 0
+const NONE = new Int32Array(0)
 
 export class TextLookup implements Proposer {
-  readonly #tokens: number[] = []
-  /** By the last KEY_TOKENS tokens: the place after them, the latest. */
-  readonly #latest = new Map<number, number>()
-  /** For each place the one before with the same tokens, or 0. */
-  readonly #earlier: number[] = []
+  #tokens = NONE
+  #length = 0
+  /** By the hash of the last KEY_TOKENS tokens: the place after them, the latest; 0 where there is none. */
+  #latest = NONE
+  /** For each place the one before with the same hash, or 0. */
+  #earlier = NONE
 
   constructor(prompt: Int32Array) {
-    for (const token of prompt) this.add(token)
+    this.#begin(prompt, Math.max(LEAST_ROOM, 2 ** Math.ceil(Math.log2(prompt.length + 1))))
   }
 
   add(token: number): void {
-    this.#tokens.push(token)
-    const place = this.#tokens.length
-    const key = this.#key(place)
-    this.#earlier[place] = key === null ? 0 : (this.#latest.get(key) ?? 0)
-    if (key !== null) this.#latest.set(key, place)
+    if (this.#length === this.#tokens.length) this.#begin(this.#tokens, 2 * this.#length)
+    this.#tokens[this.#length++] = token
+    this.#index(this.#length)
   }
 
   /** What is known continues a passage: the next token most likely does, too. */
   get isPromising(): boolean {
-    return (this.#earlier[this.#tokens.length] ?? 0) > 0
+    return this.#sameBefore(this.#length, 1).length > 0
   }
 
   propose(most: number): readonly number[] {
     const tokens = this.#tokens
-    const end = tokens.length
+    const end = this.#length
     let [best, bestLength] = [0, 0]
-    let place = this.#earlier[end] ?? 0
-    for (let i = 0; place > 0 && i < MOST_PLACES && bestLength < ENOUGH_TOKENS; i++) {
+    for (const place of this.#sameBefore(end, MOST_PLACES)) {
       const length = this.#inCommon(place, end)
       if (length > bestLength) [best, bestLength] = [place, length]
-      place = this.#earlier[place]!
+      if (bestLength >= ENOUGH_TOKENS) break
     }
     if (best === 0) return []
     // What follows may run into the end: then it repeats itself.
     return Array.from({ length: most }, (_, i) => tokens[best + (i % (end - best))]!)
   }
 
+  /** Places before that have the same KEY_TOKENS tokens before them, the latest first. */
+  #sameBefore(end: number, most: number): number[] {
+    const places: number[] = []
+    let place = this.#earlier[end]!
+    for (let i = 0; place > 0 && i < MOST_LOOKED_AT && places.length < most; i++) {
+      if (this.#inCommon(place, end, KEY_TOKENS) === KEY_TOKENS) places.push(place)
+      place = this.#earlier[place]!
+    }
+    return places
+  }
+
   /** Tokens before both places that are the same, up to a few. */
-  #inCommon(a: number, b: number): number {
+  #inCommon(a: number, b: number, most = ENOUGH_TOKENS): number {
     const tokens = this.#tokens
     let length = 0
-    while (
-      length < ENOUGH_TOKENS &&
-      length < a &&
-      tokens[a - 1 - length] === tokens[b - 1 - length]
-    )
+    while (length < most && length < a && tokens[a - 1 - length] === tokens[b - 1 - length])
       length++
     return length
   }
 
-  /** The tokens before a place as one number; ids are below 2^17. */
-  #key(place: number): number | null {
-    if (place < KEY_TOKENS) return null
-    let key = 0
-    for (let i = place - KEY_TOKENS; i < place; i++) key = key * 2 ** 17 + this.#tokens[i]!
-    return key
+  /** All of a text, with room for more. */
+  #begin(text: Int32Array, room: number): void {
+    this.#tokens = new Int32Array(room)
+    this.#tokens.set(text)
+    this.#length = text.length
+    this.#latest = new Int32Array(room)
+    this.#earlier = new Int32Array(room + 1)
+    this.#index(KEY_TOKENS)
+  }
+
+  /** Places from this one on. */
+  #index(from: number): void {
+    const [tokens, latest, earlier] = [this.#tokens, this.#latest, this.#earlier]
+    const mask = latest.length - 1
+    for (let place = from; place <= this.#length; place++) {
+      if (place < KEY_TOKENS) continue
+      let hash = 0
+      for (let i = place - KEY_TOKENS; i < place; i++)
+        hash = Math.imul(hash ^ tokens[i]!, SPREADING)
+      const at = (hash >>> 8) & mask
+      earlier[place] = latest[at]!
+      latest[at] = place
+    }
   }
 }
 
